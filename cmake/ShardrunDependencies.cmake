@@ -1,0 +1,6 @@
+# What the project is built from. All of it comes from the distribution; nothing is downloaded.
+
+find_package(Boost 1.81 REQUIRED COMPONENTS filesystem program_options json)
+find_package(fmt REQUIRED)
+find_package(dnnl REQUIRED)
+find_package(Threads REQUIRED)

@@ -1,0 +1,40 @@
+# How this project's targets are declared. Each folder names its own files; there is no list elsewhere.
+
+add_library(shardrun_flags INTERFACE)
+target_compile_options(shardrun_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX,C>:-Wall -Wextra -Wpedantic -Wconversion>)
+if(SHARDRUN_WERROR)
+  target_compile_options(shardrun_flags INTERFACE -Werror)
+endif()
+if(SHARDRUN_SANITIZE)
+  target_compile_options(shardrun_flags INTERFACE
+    -fsanitize=${SHARDRUN_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(shardrun_flags INTERFACE -fsanitize=${SHARDRUN_SANITIZE})
+endif()
+
+# shardrun_add_module(NAME [REGISTERS] SOURCES file… DEPENDS target…)
+#
+# A folder of core as a static library `shardrun_NAME`. REGISTERS says that its files put things into a
+# registry from static objects (ops, kernels, models): it is then linked whole, so that none is dropped.
+function(shardrun_add_module name)
+  cmake_parse_arguments(arg "REGISTERS" "" "SOURCES;DEPENDS" ${ARGN})
+  add_library(shardrun_${name} STATIC ${arg_SOURCES})
+  target_include_directories(shardrun_${name} PUBLIC "${PROJECT_SOURCE_DIR}")
+  target_link_libraries(shardrun_${name} PUBLIC ${arg_DEPENDS} PRIVATE shardrun_flags)
+  if(arg_REGISTERS)
+    add_library(shardrun_${name}_all INTERFACE)
+    target_link_libraries(shardrun_${name}_all INTERFACE
+      $<LINK_LIBRARY:WHOLE_ARCHIVE,shardrun_${name}>)
+  endif()
+endfunction()
+
+# shardrun_add_test(NAME SOURCES file… DEPENDS target… [LABELS label…])
+#
+# One Catch2 executable and one ctest entry; `tests/support` supplies main and the Catch2 include.
+function(shardrun_add_test name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS;LABELS" ${ARGN})
+  add_executable(test_${name} ${arg_SOURCES})
+  target_link_libraries(test_${name} PRIVATE ${arg_DEPENDS} shardrun_test_support shardrun_flags)
+  add_test(NAME ${name} COMMAND test_${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}")
+endfunction()

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <exception>
+#include <string>
+
+namespace shardrun {
+
+/// What kind of thing went wrong. It decides the exit code and nothing else: the message says the rest.
+enum class ErrorCode {
+  usage,           ///< the command line
+  job,             ///< the job file, or a combination that it asks for
+  plugin,          ///< a plugin that cannot be found, loaded or trusted, or that answered with an error
+  data,            ///< a data set, checkpoint or other input file that is not what it should be
+  io,              ///< the operating system refused a file, mapping or process
+  shape_mismatch,  ///< tensors that do not fit together
+  numerics,        ///< NaN or Inf where a number was needed
+  internal,        ///< a broken invariant of our own
+};
+
+/// The one exception type of the project. A message names what was attempted, where, what was expected,
+/// what was found and what to do.
+class Error : public std::exception {
+ public:
+  Error(ErrorCode code, std::string message);
+
+  [[nodiscard]] ErrorCode code() const noexcept { return code_; }
+  [[nodiscard]] const std::string& message() const noexcept { return message_; }
+  [[nodiscard]] const char* what() const noexcept override { return message_.c_str(); }
+
+ private:
+  ErrorCode code_;
+  std::string message_;
+};
+
+/// 2 for what the user asked wrongly (usage, job, plugin, data); 1 for what failed while being done.
+[[nodiscard]] int exit_code(ErrorCode code) noexcept;
+
+}  // namespace shardrun

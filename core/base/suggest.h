@@ -1,0 +1,17 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace shardrun {
+
+/// The candidate nearest to `name` by edit distance (insert, delete, replace, swap of neighbours), or an
+/// empty view when none is near enough to be what was meant (a third of the longer name, at least 1).
+/// Ties go to the earlier candidate.
+[[nodiscard]] std::string_view nearest_name(std::string_view name, std::span<const std::string> candidates);
+
+/// " (did you mean 'x'?)", or nothing when no candidate is near.
+[[nodiscard]] std::string did_you_mean(std::string_view name, std::span<const std::string> candidates);
+
+}  // namespace shardrun
