@@ -1,0 +1,131 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/job/options.h"
+#include "core/job/raw.h"
+
+namespace shardrun::job {
+
+// The enumerators stand in the order of the choices that the schema lists.
+enum class Task { train, iterate };
+enum class Tokenizer { character, byte };
+enum class Optimizer { adamw, sgd };
+enum class Schedule { cosine, linear, constant };
+
+struct MeshAxis {
+  std::string name;
+  std::int64_t size = 1;
+
+  friend bool operator==(const MeshAxis&, const MeshAxis&) = default;
+};
+
+/// A model or strategy: which one, and the options that it declared.
+struct Chosen {
+  std::string name;
+  OptionValues options;
+};
+
+struct DataSettings {
+  std::filesystem::path text;                 ///< at most one of these three is not empty
+  std::filesystem::path tokens;
+  std::vector<std::filesystem::path> arrays;
+  Tokenizer tokenizer{};
+  double split{};                             ///< fraction that is trained on, in (0, 1]
+  std::int64_t batch{};                       ///< sequences or samples per optimizer step, over all ranks
+  std::int64_t microbatches{};
+  std::int64_t eval_batch{};                  ///< 0: as one microbatch
+};
+
+struct TrainSettings {
+  std::int64_t steps{};
+  Optimizer optimizer{};
+  double learning_rate{};
+  double min_learning_rate{};
+  Schedule schedule{};
+  std::int64_t warmup{};
+  double weight_decay{};
+  double beta1{};
+  double beta2{};
+  double epsilon{};
+  double momentum{};
+  double clip{};                              ///< largest norm of the gradient; 0: not clipped
+  std::int64_t eval_every{};                  ///< steps; 0: only at the end
+  std::int64_t sample{};                      ///< tokens to sample at the end
+  std::int64_t log_every{};                   ///< steps; 0: whatever suits the terminal
+};
+
+struct IterateSettings {
+  std::int64_t steps{};
+};
+
+struct PluginSettings {
+  std::vector<std::filesystem::path> path;
+};
+
+/// A setting that the file or an override gave, in canonical form.
+struct GivenSetting {
+  std::string section;
+  std::string key;
+  std::string value;
+  std::string where;
+};
+
+/// A job that has been checked: every field has its value, given or by default, and the fields agree with
+/// each other. All paths are absolute.
+struct Job {
+  std::string file;  ///< as it was named, for messages
+  std::string name;  ///< the file's stem
+
+  std::int64_t ranks{};
+  Chosen strategy;
+  std::uint64_t seed{};
+  std::int64_t threads{};                     ///< per rank; 0: this machine's cores divided by ranks
+  std::filesystem::path output;
+  Task task{};
+
+  std::vector<MeshAxis> mesh;                 ///< empty when there is no [mesh]; otherwise the product is `ranks`
+  PluginSettings plugins;
+  Chosen model;
+  DataSettings data;                          ///< of task train
+  TrainSettings train;                        ///< of task train
+  IterateSettings iterate;                    ///< of task iterate
+
+  std::vector<GivenSetting> given;            ///< in the order of the schema; a section is an entry with no key
+
+  /// Where a setting comes from, to begin a message with: "job.ini:12", "--set train.steps", or
+  /// "job.ini (default)". An empty key asks for the section itself.
+  [[nodiscard]] std::string where(std::string_view section, std::string_view key) const;
+
+  [[nodiscard]] bool is_given(std::string_view section, std::string_view key) const;
+};
+
+/// What the job file's schema leaves to others. Absent options mean that there is no such model or strategy;
+/// the names are asked for only to say which there are.
+struct SchemaProviders {
+  std::function<std::optional<std::vector<OptionSpec>>(std::string_view model)> model_options;
+  std::function<std::vector<std::string>()> model_names;
+
+  /// Called last: all of the Job but the strategy's options is there, `plugins.path` among it.
+  std::function<std::optional<std::vector<OptionSpec>>(std::string_view strategy, const Job& job)> strategy_options;
+  std::function<std::vector<std::string>(const Job& job)> strategy_names;
+};
+
+/// Throws Error{job}, whose message begins with the place; Error{plugin} for options that are declared wrongly;
+/// and what the providers throw.
+[[nodiscard]] Job parse_job(const RawJob& raw, const SchemaProviders& providers);
+
+/// `[plugins] path` alone, for looking around before there is a job.
+[[nodiscard]] std::vector<std::filesystem::path> plugin_path(const RawJob& raw);
+
+/// A job file that says what this one and its overrides say, with absolute paths and its output folder: parsed
+/// from anywhere, it is the same job.
+[[nodiscard]] std::string canonical_text(const Job& job);
+
+}  // namespace shardrun::job

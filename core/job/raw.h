@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shardrun::job {
+
+inline constexpr std::size_t max_file_bytes = std::size_t{1} << 20U;
+inline constexpr std::size_t max_line_bytes = std::size_t{1} << 16U;
+
+/// One `key = value`, not yet understood.
+struct RawSetting {
+  std::string key;
+  std::string value;
+  std::string where;  ///< "job.ini:12" or "--set train.steps"
+  bool from_override = false;
+};
+
+struct RawSection {
+  std::string name;
+  std::string where;  ///< of its header, or of the override that made it
+  std::vector<RawSetting> settings;
+};
+
+/// A job file and its overrides, read for syntax alone: keys are unique within a section, and sections unique.
+struct RawJob {
+  std::string file;                        ///< as it was named, for messages
+  std::string name;                        ///< the file's stem
+  std::filesystem::path job_folder;        ///< absolute: where relative paths of the file start
+  std::filesystem::path working_folder;    ///< absolute: where relative paths of overrides start
+  std::vector<RawSection> sections;
+
+  [[nodiscard]] const RawSection* find(std::string_view section) const noexcept;
+  [[nodiscard]] const RawSetting* find(std::string_view section, std::string_view key) const noexcept;
+};
+
+/// Reads a regular file of at most `max_file_bytes`, UTF-8 with or without a byte order mark, lines ended by LF
+/// or CRLF. `overrides` are the arguments of --set, `section.key=value`.
+/// Throws Error{job} for the file and Error{usage} for an override that is not of that form or is given twice.
+[[nodiscard]] RawJob read_job_file(const std::filesystem::path& path, std::span<const std::string> overrides = {});
+
+/// The same for text that is already in memory; `file` names it in messages and need not exist.
+[[nodiscard]] RawJob read_job_text(std::string_view text, const std::filesystem::path& file,
+                                   std::span<const std::string> overrides = {});
+
+}  // namespace shardrun::job
