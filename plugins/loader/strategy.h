@@ -1,0 +1,123 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plugins/loader/options.h"
+#include "plugins/loader/plugin.h"
+
+namespace shardrun::plugins {
+
+/// What a strategy is asked: shardrun/strategy.h as plain values. The meaning of every field is stated there.
+struct MeshAxis {
+  std::string name;
+  std::uint32_t size = 1;
+
+  bool operator==(const MeshAxis&) const = default;
+};
+
+struct LogicalAxis {
+  std::string name;
+  std::int64_t size = 0;
+};
+
+enum class TensorKind { parameter, state };
+
+struct TensorSummary {
+  std::string name;
+  TensorKind kind = TensorKind::parameter;
+  std::vector<std::int64_t> shape;
+  std::vector<std::string> axes;  ///< one a dimension; "" where it has none
+  std::uint64_t bytes = 0;
+  std::int32_t layer = -1;
+  std::uint32_t tied_set = 0;
+};
+
+struct CutPointSummary {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::vector<std::string> axes;
+  std::uint64_t bytes = 0;
+  std::int32_t layer = -1;
+};
+
+struct LayerSummary {
+  std::string name;
+  std::uint64_t parameter_bytes = 0;
+  std::uint64_t forward_flops = 0;  ///< these three over the whole batch of one optimizer step
+  std::uint64_t backward_input_flops = 0;
+  std::uint64_t backward_weight_flops = 0;
+};
+
+struct StrategyRequest {
+  std::uint32_t ranks = 1;
+  std::vector<MeshAxis> mesh;  ///< as the job file gives it; empty where it is silent
+  OptionValues options;        ///< as resolve_options gives them; a declared one that is missing gets its default
+  std::vector<TensorSummary> tensors;
+  std::vector<LogicalAxis> axes;
+  std::vector<CutPointSummary> cut_points;
+  std::vector<LayerSummary> layers;
+};
+
+/// Of each dimension the mesh axes that split it, major to minor; none: it stays whole.
+using DimSplits = std::vector<std::vector<std::string>>;
+
+struct AxisPlacement {
+  std::string axis;
+  std::vector<std::string> mesh_axes;
+
+  bool operator==(const AxisPlacement&) const = default;
+};
+
+enum class TensorRole { store, use, gradient, optimizer };
+
+struct TensorPlacement {
+  std::string tensor;
+  TensorRole role = TensorRole::store;
+  DimSplits dims;
+
+  bool operator==(const TensorPlacement&) const = default;
+};
+
+struct CutPointPlacement {
+  std::string cut_point;
+  DimSplits dims;
+
+  bool operator==(const CutPointPlacement&) const = default;
+};
+
+/// What a strategy answered. Names are those of the request: globs are expanded, dimensions are counted out,
+/// and of two statements about one thing the later alone is left. What is not named was not placed.
+struct PlanDraft {
+  std::vector<MeshAxis> mesh;  ///< major to minor; the product is the request's ranks
+  std::vector<AxisPlacement> axes;
+  std::vector<TensorPlacement> tensors;
+  std::vector<CutPointPlacement> cut_points;
+
+  bool operator==(const PlanDraft&) const = default;
+};
+
+/// An opened strategy. Movable; used by one thread at a time.
+class Strategy {
+ public:
+  /// Finds, loads and opens the strategy `name`. Throws Error{plugin}.
+  [[nodiscard]] static Strategy open(const Directories& directories, std::string_view name, LogSink log = {});
+
+  [[nodiscard]] const Manifest& manifest() const noexcept { return plugin_.manifest(); }
+  [[nodiscard]] const std::vector<OptionSpec>& options() const noexcept { return plugin_.options(); }
+
+  /// Throws Error{job} when the strategy cannot split this job, Error{plugin} when it fails or writes a plan
+  /// that is none: both name the plugin and the item.
+  [[nodiscard]] PlanDraft make_plan(const StrategyRequest& request) const;
+
+ private:
+  explicit Strategy(Plugin plugin) : plugin_(std::move(plugin)) {}
+
+  Plugin plugin_;
+};
+
+}  // namespace shardrun::plugins
