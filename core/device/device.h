@@ -1,0 +1,96 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/graph/attributes.h"
+#include "core/graph/op.h"
+#include "core/graph/tensor_type.h"
+
+namespace shardrun::device {
+
+class Threads;
+
+inline constexpr std::size_t max_rank = 8;
+
+/// A contiguous, row-major tensor, or one shard of one.
+/// `origin` is the global index of its first element in each dimension (zero where it is whole): kernels that must know
+/// where they are (look-ups in a sharded vocabulary, random numbers) use it.
+struct TensorView {
+  void* data = nullptr;
+  graph::DType dtype = graph::DType::f32;
+  std::uint32_t rank = 0;
+  std::array<std::int64_t, max_rank> shape = {};
+  std::array<std::int64_t, max_rank> origin = {};
+  std::array<std::int64_t, max_rank> global = {};  ///< the whole tensor's shape
+
+  [[nodiscard]] std::int64_t elements() const noexcept {
+    std::int64_t count = 1;
+    for (std::uint32_t d = 0; d < rank; ++d) {
+      count *= shape[d];
+    }
+    return count;
+  }
+};
+
+/// What changes from call to call of a function.
+struct Scalars {
+  std::uint64_t seed = 0;
+  std::int64_t step = 0;              ///< of the optimizer, from 0
+  double learning_rate = 0;           ///< of this step
+  std::int64_t first_sample = 0;      ///< global index of row 0 of this call's batch: step * batch + rows before
+  std::int64_t position = 0;          ///< which position of a sequence is asked for (prediction)
+  bool first_microbatch = true;
+};
+
+/// One execution of a kernel. All memory is the arena's.
+struct KernelCall {
+  const graph::Attributes& attributes;
+  std::span<const TensorView> inputs;
+  std::span<const TensorView> outputs;
+  bool accumulate = false;  ///< add to outputs[0] instead of overwriting it (ops that declare `accumulates` only)
+  std::span<std::byte> scratch;
+  const Scalars& scalars;
+  Threads& threads;
+};
+
+/// One device's implementation of one op.
+struct Kernel {
+  void (*run)(const KernelCall& call) = nullptr;
+  /// Bytes of scratch for these (local) shapes and threads, exactly what `run` uses. Null: none.
+  std::size_t (*scratch_bytes)(const graph::OpShape& shape, int threads) = nullptr;
+};
+
+/// Where programs run: an element size and a kernel per op. Kernels are found by device name and op name.
+class Device {
+ public:
+  /// "cpu" (fast) or "reference" (float64). Throws Error{usage} for another name, listing the known ones.
+  [[nodiscard]] static const Device& find(std::string_view name);
+
+  Device(std::string name, std::size_t f32_bytes) : name_(std::move(name)), f32_bytes_(f32_bytes) {}
+
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
+  [[nodiscard]] std::size_t element_bytes(graph::DType dtype) const noexcept {
+    return dtype == graph::DType::f32 ? f32_bytes_ : 4;
+  }
+  /// Throws Error{internal} when the device has no kernel for the op.
+  [[nodiscard]] const Kernel& kernel(std::string_view op) const;
+
+ private:
+  std::string name_;
+  std::size_t f32_bytes_;
+};
+
+/// `const RegisterKernel k("cpu", "matmul", kernel, level);` at namespace scope. Of several for one device and op the one
+/// with the highest level is taken: an instruction-set variant passes the level it needs and registers only where
+/// the machine has it.
+class RegisterKernel {
+ public:
+  RegisterKernel(std::string_view device, std::string_view op, Kernel kernel, int level = 0);
+};
+
+}  // namespace shardrun::device

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace shardrun::device {
+
+/// The threads that one rank is given: the caller and count − 1 workers that wait on a futex. Owned by the executor;
+/// `run` may be called by one thread at a time.
+class Threads {
+ public:
+  explicit Threads(int count);
+  ~Threads();
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+  [[nodiscard]] int count() const noexcept { return count_; }
+
+  /// Calls body(part) once for each part in [0, parts), parts ≤ count() concurrently, and returns when all have ended.
+  /// Part 0 runs on the caller. With one part or one thread it is a plain call. Bodies must not throw.
+  template <typename Body>
+  void run(int parts, const Body& body) {
+    run_parts(parts, [](const void* self, int part) { (*static_cast<const Body*>(self))(part); }, &body);
+  }
+
+  /// Splits [0, size) into at most count() contiguous ranges, each a multiple of `grain` long but the last, and calls
+  /// body(begin, end) for each non-empty one. The split depends on size, grain and count alone.
+  template <typename Body>
+  void split(std::int64_t size, std::int64_t grain, const Body& body) {
+    const std::int64_t grains = (size + grain - 1) / grain;
+    const std::int64_t parts = grains < count_ ? grains : count_;
+    if (parts <= 1) {
+      if (size > 0) {
+        body(std::int64_t{0}, size);
+      }
+      return;
+    }
+    run(static_cast<int>(parts), [&](int part) {
+      const std::int64_t begin = grains * part / parts * grain;
+      const std::int64_t end = grains * (part + 1) / parts * grain;
+      body(begin, end < size ? end : size);
+    });
+  }
+
+ private:
+  struct Pool;
+  void run_parts(int parts, void (*body)(const void*, int), const void* self);
+
+  int count_;
+  std::unique_ptr<Pool> pool_;
+};
+
+}  // namespace shardrun::device

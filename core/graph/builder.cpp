@@ -1,0 +1,112 @@
+#include "core/graph/builder.h"
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+
+namespace shardrun::graph {
+
+FunctionBuilder::FunctionBuilder(Graph& graph, std::string name, std::int64_t rows) : graph_(graph) {
+  function_.name = std::move(name);
+  function_.rows = rows;
+}
+
+const TensorType& FunctionBuilder::type(ValueId value) const {
+  return function_.values.at(static_cast<std::size_t>(value)).type;
+}
+
+ValueId FunctionBuilder::input(std::string name, TensorType type) {
+  const ValueId id = static_cast<ValueId>(function_.values.size());
+  function_.values.push_back({.name = name, .type = std::move(type)});
+  function_.inputs.push_back({.name = std::move(name), .value = id});
+  return id;
+}
+
+ValueId FunctionBuilder::state(StateId id) {
+  const auto known = state_values_.find(id);
+  if (known != state_values_.end()) {
+    return known->second;
+  }
+  const State& state = graph_.states.at(static_cast<std::size_t>(id));
+  const ValueId value = static_cast<ValueId>(function_.values.size());
+  function_.values.push_back({.name = state.name, .type = state.type, .state = id});
+  state_values_.emplace(id, value);
+  return value;
+}
+
+ValueId FunctionBuilder::state(std::string_view name) {
+  const StateId id = graph_.find_state(name);
+  if (id < 0) {
+    throw Error(ErrorCode::internal, fmt::format("function {}: no state is called '{}'", function_.name, name));
+  }
+  return state(id);
+}
+
+std::vector<ValueId> FunctionBuilder::call_all(std::string_view op_name, std::vector<ValueId> inputs,
+                                               Attributes attributes, std::string name) {
+  Node node;
+  node.op = &find_op(op_name);
+  node.name = prefix_ + (name.empty() ? fmt::format("{}_{}", op_name, function_.nodes.size()) : std::move(name));
+  std::vector<TensorType> types;
+  for (const ValueId id : inputs) {
+    types.push_back(type(id));
+  }
+  const std::string what = fmt::format("function {}, node {} ({})", function_.name, node.name, op_name);
+  node.rule = node.op->rule(attributes, types);
+  std::vector<TensorType> results = infer_types(node.rule, types, what);
+  node.attributes = std::move(attributes);
+  node.inputs = std::move(inputs);
+  node.phase = phase_;
+  node.layer = layer_;
+  for (std::size_t o = 0; o < results.size(); ++o) {
+    node.outputs.push_back(static_cast<ValueId>(function_.values.size()));
+    function_.values.push_back({.name = o == 0 ? node.name : fmt::format("{}.{}", node.name, o),
+                                .type = std::move(results[o]),
+                                .producer = static_cast<NodeId>(function_.nodes.size())});
+  }
+  function_.nodes.push_back(std::move(node));
+  return function_.nodes.back().outputs;
+}
+
+ValueId FunctionBuilder::call(std::string_view op, std::vector<ValueId> inputs, Attributes attributes, std::string name) {
+  const std::vector<ValueId> outputs = call_all(op, std::move(inputs), std::move(attributes), std::move(name));
+  if (outputs.size() != 1) {
+    throw Error(ErrorCode::internal, fmt::format("op {} has {} results where one is taken", op, outputs.size()));
+  }
+  return outputs.front();
+}
+
+void FunctionBuilder::output(std::string name, ValueId value) {
+  function_.outputs.push_back({.name = std::move(name), .value = value});
+}
+
+void FunctionBuilder::write(StateId state, ValueId value, StateWrite::Mode mode) {
+  const TensorType& target = graph_.states.at(static_cast<std::size_t>(state)).type;
+  if (target.shape != type(value).shape) {
+    throw Error(ErrorCode::shape_mismatch,
+                fmt::format("function {}: state {} is {}, but {} is written to it", function_.name,
+                            graph_.states[static_cast<std::size_t>(state)].name, to_string(target), to_string(type(value))));
+  }
+  function_.writes.push_back({.state = state, .value = value, .mode = mode});
+}
+
+void FunctionBuilder::cut_point(std::string name, ValueId value) {
+  function_.values.at(static_cast<std::size_t>(value)).name = prefix_ + name;
+  const std::string full = prefix_ + name;
+  for (const CutPoint& point : graph_.cut_points) {
+    if (point.name == full) {
+      return;
+    }
+  }
+  graph_.cut_points.push_back({.name = full, .layer = layer_});
+}
+
+void FunctionBuilder::finish() { graph_.functions.push_back(std::move(function_)); }
+
+Scope::Scope(FunctionBuilder& builder, std::string_view name) : builder_(builder), length_(builder.prefix_.size()) {
+  builder_.prefix_ += fmt::format("{}/", name);
+}
+
+Scope::~Scope() { builder_.prefix_.resize(length_); }
+
+}  // namespace shardrun::graph

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "core/graph/graph.h"
+
+namespace shardrun::graph {
+
+/// Writes one function. Values are made by `call`; names are prefixed by the scopes open at the time.
+class FunctionBuilder {
+ public:
+  FunctionBuilder(Graph& graph, std::string name, std::int64_t rows);
+
+  [[nodiscard]] ValueId input(std::string name, TensorType type);
+  /// The value that a state has when the function begins.
+  [[nodiscard]] ValueId state(StateId id);
+  [[nodiscard]] ValueId state(std::string_view name);
+
+  /// One node of the named op. The first form is for ops with one result.
+  /// Throws Error{shape_mismatch} naming the node and its operands.
+  [[nodiscard]] ValueId call(std::string_view op, std::vector<ValueId> inputs, Attributes attributes = {},
+                             std::string name = {});
+  [[nodiscard]] std::vector<ValueId> call_all(std::string_view op, std::vector<ValueId> inputs,
+                                              Attributes attributes = {}, std::string name = {});
+
+  void output(std::string name, ValueId value);
+  void write(StateId state, ValueId value, StateWrite::Mode mode);
+  /// Names a value as a place where a strategy may decide its placement.
+  void cut_point(std::string name, ValueId value);
+
+  [[nodiscard]] const TensorType& type(ValueId value) const;
+  [[nodiscard]] const Function& function() const noexcept { return function_; }
+  [[nodiscard]] Graph& graph() noexcept { return graph_; }
+
+  void set_phase(Phase phase) noexcept { phase_ = phase; }
+  void set_layer(std::int32_t layer) noexcept { layer_ = layer; }
+
+  /// Adds the function to the graph. Call once, last.
+  void finish();
+
+ private:
+  friend class Scope;
+  Graph& graph_;
+  Function function_;
+  std::string prefix_;
+  std::unordered_map<StateId, ValueId> state_values_;
+  Phase phase_ = Phase::forward;
+  std::int32_t layer_ = -1;
+};
+
+/// Prefixes the names of values made while it lives: `layer.3/`.
+class Scope {
+ public:
+  Scope(FunctionBuilder& builder, std::string_view name);
+  ~Scope();
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+ private:
+  FunctionBuilder& builder_;
+  std::size_t length_;
+};
+
+/// Adds backward nodes for the scalar `loss`, then one `accumulate` write per contribution to a parameter's gradient
+/// (its state `gradients/<parameter>` is declared here). Contributions to a tied parameter are added one by one, so
+/// that none is kept.
+void differentiate(FunctionBuilder& builder, ValueId loss);
+
+}  // namespace shardrun::graph

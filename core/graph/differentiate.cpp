@@ -1,0 +1,137 @@
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/graph/builder.h"
+
+namespace shardrun::graph {
+namespace {
+
+/// Reverse-mode differentiation of what the builder holds so far (Griewank & Walther 2008, section 3.2).
+class Differentiation {
+ public:
+  Differentiation(FunctionBuilder& builder, ValueId loss)
+      : builder_(builder), forward_nodes_(builder.function().nodes.size()) {
+    const std::size_t values = builder.function().values.size();
+    wanted_.assign(values, false);
+    gradients_.assign(values, no_value);
+    mark_wanted();
+    seed(loss);
+  }
+
+  void run() {
+    for (std::size_t n = forward_nodes_; n-- > 0;) {
+      visit(n);
+    }
+    builder_.set_phase(Phase::forward);
+    builder_.set_layer(-1);
+  }
+
+ private:
+  [[nodiscard]] bool is_parameter(ValueId id) const {
+    const StateId state = builder_.function().values[static_cast<std::size_t>(id)].state;
+    return state >= 0 && builder_.graph().states[static_cast<std::size_t>(state)].kind == StateKind::parameter;
+  }
+
+  /// A value's gradient is wanted when a parameter flows into it.
+  void mark_wanted() {
+    const Function& function = builder_.function();
+    for (std::size_t v = 0; v < wanted_.size(); ++v) {
+      wanted_[v] = is_parameter(static_cast<ValueId>(v));
+    }
+    for (std::size_t n = 0; n < forward_nodes_; ++n) {
+      const Node& node = function.nodes[n];
+      bool any = false;
+      for (const ValueId id : node.inputs) {
+        any = any || wanted_[static_cast<std::size_t>(id)];
+      }
+      for (const ValueId id : node.outputs) {
+        wanted_[static_cast<std::size_t>(id)] = any && node.op->gradient != nullptr;
+      }
+    }
+  }
+
+  void seed(ValueId loss) {
+    if (!builder_.type(loss).shape.empty()) {
+      throw Error(ErrorCode::internal, fmt::format("the loss of function {} is not a scalar: {}",
+                                                   builder_.function().name, to_string(builder_.type(loss))));
+    }
+    builder_.set_phase(Phase::backward_input);
+    gradients_[static_cast<std::size_t>(loss)] = builder_.call("constant", {}, {{"value", 1.0}}, "gradient_of_loss");
+  }
+
+  void visit(std::size_t n) {
+    // Copies: building nodes moves the vectors that a reference would point into.
+    const Node node = builder_.function().nodes[n];
+    std::vector<ValueId> output_gradients;
+    bool reached = false;
+    for (const ValueId id : node.outputs) {
+      output_gradients.push_back(gradients_[static_cast<std::size_t>(id)]);
+      reached = reached || output_gradients.back() != no_value;
+    }
+    if (!reached || node.op->gradient == nullptr) {
+      return;
+    }
+    builder_.set_layer(node.layer);
+    // Parameters first: the activation that a weight gradient needs is then free before the next one is made.
+    for (const bool parameters : {true, false}) {
+      for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+        const ValueId input = node.inputs[i];
+        if (!wanted_[static_cast<std::size_t>(input)] || is_parameter(input) != parameters) {
+          continue;
+        }
+        builder_.set_phase(parameters ? Phase::backward_weight : Phase::backward_input);
+        const Scope scope(builder_, "gradient");
+        const ValueId gradient =
+            node.op->gradient(builder_, {node.attributes, node.inputs, node.outputs, output_gradients, i});
+        if (gradient != no_value) {
+          contribute(input, gradient);
+        }
+      }
+    }
+  }
+
+  void contribute(ValueId input, ValueId gradient) {
+    if (is_parameter(input)) {
+      write_gradient(input, gradient);
+      return;
+    }
+    ValueId& sum = gradients_[static_cast<std::size_t>(input)];
+    sum = sum == no_value ? gradient : builder_.call("add", {sum, gradient});
+  }
+
+  void write_gradient(ValueId input, ValueId gradient) {
+    Graph& graph = builder_.graph();
+    const StateId parameter = builder_.function().values[static_cast<std::size_t>(input)].state;
+    const StateId accumulator = gradient_state(graph, parameter);
+    bool first = true;
+    for (const StateWrite& write : builder_.function().writes) {
+      first = first && write.state != accumulator;
+    }
+    builder_.write(accumulator, gradient, first ? StateWrite::Mode::accumulate : StateWrite::Mode::add);
+  }
+
+  static StateId gradient_state(Graph& graph, StateId parameter) {
+    const State& owner = graph.states[static_cast<std::size_t>(parameter)];
+    const std::string name = "gradients/" + owner.name;
+    const StateId known = graph.find_state(name);
+    if (known >= 0) {
+      return known;
+    }
+    State state{.name = name, .type = owner.type, .kind = StateKind::gradient, .layer = owner.layer, .of_parameter = parameter};
+    graph.states.push_back(std::move(state));
+    return static_cast<StateId>(graph.states.size()) - 1;
+  }
+
+  FunctionBuilder& builder_;
+  std::size_t forward_nodes_;
+  std::vector<bool> wanted_;
+  std::vector<ValueId> gradients_;
+};
+
+}  // namespace
+
+void differentiate(FunctionBuilder& builder, ValueId loss) { Differentiation(builder, loss).run(); }
+
+}  // namespace shardrun::graph

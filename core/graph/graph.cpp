@@ -1,0 +1,128 @@
+#include "core/graph/graph.h"
+
+#include <fmt/format.h>
+
+namespace shardrun::graph {
+
+const Function* Graph::find(std::string_view function, std::int64_t rows) const noexcept {
+  for (const Function& candidate : functions) {
+    if (candidate.name == function && candidate.rows == rows) {
+      return &candidate;
+    }
+  }
+  return nullptr;
+}
+
+StateId Graph::find_state(std::string_view name) const noexcept {
+  for (std::size_t s = 0; s < states.size(); ++s) {
+    if (states[s].name == name) {
+      return static_cast<StateId>(s);
+    }
+  }
+  return -1;
+}
+
+const char* to_string(StateKind kind) noexcept {
+  switch (kind) {
+    case StateKind::parameter: return "parameter";
+    case StateKind::gradient: return "gradient";
+    case StateKind::optimizer: return "optimizer";
+    case StateKind::metric: return "metric";
+    case StateKind::field: return "field";
+  }
+  return "?";
+}
+
+const char* to_string(Phase phase) noexcept {
+  switch (phase) {
+    case Phase::forward: return "forward";
+    case Phase::backward_input: return "backward_input";
+    case Phase::backward_weight: return "backward_weight";
+    case Phase::update: return "update";
+  }
+  return "?";
+}
+
+namespace {
+
+const char* to_string(StateWrite::Mode mode) noexcept {
+  switch (mode) {
+    case StateWrite::Mode::assign: return "=";
+    case StateWrite::Mode::accumulate: return "+= (fresh on the first microbatch)";
+    case StateWrite::Mode::add: return "+=";
+  }
+  return "?";
+}
+
+void print(std::string& text, const Graph& graph, const Function& function) {
+  const auto name = [&](ValueId id) -> const std::string& { return function.values[static_cast<std::size_t>(id)].name; };
+  text += fmt::format("\nfunction {} rows {}: {} nodes, {} FLOPs\n", function.name, function.rows, function.nodes.size(),
+                      flops(function));
+  for (const Port& port : function.inputs) {
+    text += fmt::format("  input {} {}\n", port.name,
+                        to_string(function.values[static_cast<std::size_t>(port.value)].type));
+  }
+  for (const Node& node : function.nodes) {
+    std::string results;
+    for (const ValueId id : node.outputs) {
+      const Value& value = function.values[static_cast<std::size_t>(id)];
+      results += fmt::format("{}{} {}", results.empty() ? "" : ", ", value.name, to_string(value.type));
+    }
+    std::string operands;
+    for (const ValueId id : node.inputs) {
+      operands += (operands.empty() ? "" : ", ") + name(id);
+    }
+    text += fmt::format("  {} = {}({}){}  [{}; {}]\n", results, node.op->name, operands, to_string(node.attributes),
+                        to_string(node.phase), to_string(node.rule));
+  }
+  for (const StateWrite& write : function.writes) {
+    text += fmt::format("  state {} {} {}\n", graph.states[static_cast<std::size_t>(write.state)].name,
+                        to_string(write.mode), name(write.value));
+  }
+  for (const Port& port : function.outputs) {
+    text += fmt::format("  output {} = {}\n", port.name, name(port.value));
+  }
+}
+
+}  // namespace
+
+std::string to_string(const Graph& graph) {
+  std::string text = fmt::format("model {}: {} parameters, {} layers\n", graph.model, parameter_count(graph), graph.layers);
+  for (const State& state : graph.states) {
+    text += fmt::format("state {} {} {}{}\n", state.name, to_string(state.type), to_string(state.kind),
+                        state.decay ? " decay" : "");
+  }
+  for (const CutPoint& point : graph.cut_points) {
+    text += fmt::format("cut point {}\n", point.name);
+  }
+  for (const Function& function : graph.functions) {
+    print(text, graph, function);
+  }
+  return text;
+}
+
+std::int64_t parameter_count(const Graph& graph) noexcept {
+  std::int64_t count = 0;
+  for (const State& state : graph.states) {
+    count += state.kind == StateKind::parameter ? element_count(state.type) : 0;
+  }
+  return count;
+}
+
+std::int64_t flops(const Function& function) {
+  std::int64_t total = 0;
+  for (const Node& node : function.nodes) {
+    std::vector<TensorType> inputs;
+    std::vector<TensorType> outputs;
+    for (const ValueId id : node.inputs) {
+      inputs.push_back(function.values[static_cast<std::size_t>(id)].type);
+    }
+    for (const ValueId id : node.outputs) {
+      outputs.push_back(function.values[static_cast<std::size_t>(id)].type);
+    }
+    total += flops(*node.op, {node.attributes, inputs, outputs});
+  }
+  return total;
+}
+
+}  // namespace shardrun::graph

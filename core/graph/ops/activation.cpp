@@ -1,0 +1,50 @@
+#include "core/graph/builder.h"
+#include "core/graph/ops/shapes.h"
+
+namespace shardrun::graph {
+namespace {
+
+ShardingRule unary_rule(const Attributes&, const Operands& inputs) { return elementwise_rule(inputs, 1); }
+
+ShardingRule gradient_rule(const Attributes&, const Operands& inputs) { return linear_in(elementwise_rule(inputs, 2), {0}); }
+
+ValueId relu_gradient(FunctionBuilder& builder, const GradientRequest& request) {
+  return builder.call("relu_gradient", {request.output_gradients[0], request.outputs[0]});
+}
+
+ValueId gelu_gradient(FunctionBuilder& builder, const GradientRequest& request) {
+  return builder.call("gelu_gradient", {request.output_gradients[0], request.inputs[0]},
+                      {{"form", request.attributes.text("form")}});
+}
+
+ShardingRule dropout_rule(const Attributes&, const Operands& inputs) { return linear_in(elementwise_rule(inputs, 1), {0}); }
+
+/// The mask is drawn again from its counters; none is kept.
+ValueId dropout_gradient(FunctionBuilder& builder, const GradientRequest& request) {
+  return builder.call("dropout", {request.output_gradients[0]},
+                      {{"rate", request.attributes.real("rate")}, {"stream", request.attributes.text("stream")}});
+}
+
+const RegisterOp relu({.name = "relu", .rule = unary_rule, .gradient = relu_gradient, .in_place = {{0, 0}}});
+const RegisterOp relu_backward({.name = "relu_gradient", .rule = gradient_rule, .in_place = {{0, 0}}});
+
+/// Gaussian error linear unit (Hendrycks & Gimpel 2016, arXiv:1606.08415); form tanh (as GPT-2) or erf (exact).
+const RegisterOp gelu({.name = "gelu",
+                       .rule = unary_rule,
+                       .gradient = gelu_gradient,
+                       .flops = flops_per_element<12>,
+                       .in_place = {{0, 0}}});
+const RegisterOp gelu_backward({.name = "gelu_gradient",
+                                .rule = gradient_rule,
+                                .flops = flops_per_element<20>,
+                                .in_place = {{0, 0}}});
+
+/// Zeroes elements at random and scales the others (Srivastava et al. 2014). Dimension 0 is the batch: the random
+/// numbers are keyed by global sample index and index within the sample.
+const RegisterOp dropout({.name = "dropout",
+                          .rule = dropout_rule,
+                          .gradient = dropout_gradient,
+                          .in_place = {{0, 0}}});
+
+}  // namespace
+}  // namespace shardrun::graph

@@ -1,0 +1,42 @@
+#include "core/graph/builder.h"
+#include "core/graph/ops/shapes.h"
+
+// Causal scaled dot-product attention (Vaswani et al. 2017, section 3.2.1), fused: scores live in tiles of scratch
+// only, and backward draws them again from log-sum-exp (Dao et al. 2022, arXiv:2205.14135, section 3.1).
+// qkv: [batch, seq, 3, heads, head_dim]   out: [batch, seq, heads, head_dim]   log_sum_exp: [batch, heads, seq]
+
+namespace shardrun::graph {
+namespace {
+
+ShardingRule attention_rule(const Attributes&, const Operands&) {
+  return parse_rule("b t c h d -> b t h d, b h t", {.whole = "t c d"});
+}
+
+ValueId attention_gradient(FunctionBuilder& builder, const GradientRequest& request) {
+  return builder.call("attention_gradient",
+                      {request.inputs[0], request.outputs[0], request.outputs[1], request.output_gradients[0]},
+                      {{"dropout", request.attributes.real("dropout")}, {"stream", request.attributes.text("stream")}});
+}
+
+ShardingRule gradient_rule(const Attributes&, const Operands&) {
+  return linear_in(parse_rule("b t c h d, b t h d, b h t, b t h d -> b t c h d", {.whole = "t c d"}), {3});
+}
+
+/// Two products per visited (query, key) pair; the causal half counts as half.
+std::int64_t attention_flops(const OpShape& shape) {
+  const std::vector<std::int64_t>& qkv = shape.inputs[0].shape;
+  return 2 * qkv[0] * qkv[3] * qkv[1] * qkv[1] * qkv[4];
+}
+
+/// Five products: scores again, and the gradients of probabilities, values, queries and keys.
+std::int64_t gradient_flops(const OpShape& shape) { return attention_flops(shape) * 5 / 2; }
+
+const RegisterOp attention({.name = "attention",
+                            .rule = attention_rule,
+                            .gradient = attention_gradient,
+                            .flops = attention_flops});
+
+const RegisterOp gradient({.name = "attention_gradient", .rule = gradient_rule, .flops = gradient_flops});
+
+}  // namespace
+}  // namespace shardrun::graph

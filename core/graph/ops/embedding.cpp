@@ -1,0 +1,47 @@
+#include "core/graph/builder.h"
+#include "core/graph/ops/shapes.h"
+
+// Rows of a table by index. A sharded vocabulary gives partial sums: rows that a shard does not hold are zero.
+
+namespace shardrun::graph {
+namespace {
+
+ShardingRule embedding_rule(const Attributes&, const Operands& inputs) {
+  const std::size_t l = rank(inputs, 0);
+  return linear_in(parse_rule(fmt::format("l*{}, v e -> l*{} e", l, l), {.reduced = "v"}), {1});
+}
+
+ValueId embedding_gradient(FunctionBuilder& builder, const GradientRequest& request) {
+  if (request.input != 1) {
+    return no_value;
+  }
+  return builder.call("embedding_gradient", {request.inputs[0], request.output_gradients[0]},
+                      {{"rows", builder.type(request.inputs[1]).shape[0]}, {"axis", builder.type(request.inputs[1]).axes[0]}});
+}
+
+ShardingRule embedding_gradient_rule(const Attributes& attributes, const Operands& inputs) {
+  const std::size_t l = rank(inputs, 0);
+  const std::string reduced = fmt::format("l*{}", l);
+  ShardingRule rule = parse_rule(fmt::format("l*{}, l*{} e -> v e", l, l), {.reduced = reduced});
+  Factor& vocabulary = rule.factors[static_cast<std::size_t>(rule.find("v"))];
+  vocabulary.size = attributes.integer("rows");
+  vocabulary.axis = attributes.text("axis");
+  return linear_in(std::move(rule), {1});
+}
+
+ShardingRule take_position_rule(const Attributes&, const Operands&) {
+  return linear_in(parse_rule("b t e -> b e", {.whole = "t"}), {0});
+}
+
+const RegisterOp embedding({.name = "embedding", .rule = embedding_rule, .gradient = embedding_gradient});
+
+const RegisterOp gradient({.name = "embedding_gradient",
+                           .rule = embedding_gradient_rule,
+                           .flops = flops_per_element<1, 1>,
+                           .accumulates = true});
+
+/// One position of each sequence, chosen at run time: what is asked for when text is generated.
+const RegisterOp take_position({.name = "take_position", .rule = take_position_rule});
+
+}  // namespace
+}  // namespace shardrun::graph

@@ -1,0 +1,56 @@
+#include "core/graph/builder.h"
+#include "core/graph/ops/shapes.h"
+
+// Layer normalisation (Ba et al. 2016, arXiv:1607.06450) over the last dimension, with gain and an optional bias.
+
+namespace shardrun::graph {
+namespace {
+
+ShardingRule layer_norm_rule(const Attributes&, const Operands& inputs) {
+  const std::size_t l = leading(inputs, 0, 1);
+  const char* bias = inputs.size() == 3 ? ", e" : "";
+  return parse_rule(fmt::format("l*{} e, e{} -> l*{} e, l*{}, l*{}", l, bias, l, l, l), {.whole = "e"});
+}
+
+ValueId layer_norm_gradient(FunctionBuilder& builder, const GradientRequest& request) {
+  const ValueId gradient = request.output_gradients[0];
+  const ValueId mean = request.outputs[1];
+  const ValueId deviation = request.outputs[2];
+  switch (request.input) {
+    case 0:
+      return builder.call("layer_norm_gradient_input", {gradient, request.inputs[0], request.inputs[1], mean, deviation});
+    case 1:
+      return builder.call("layer_norm_gradient_gain", {gradient, request.inputs[0], mean, deviation});
+    default:
+      return builder.call("sum_leading", {gradient}, {{"keep", std::int64_t{1}}});
+  }
+}
+
+ShardingRule gradient_input_rule(const Attributes&, const Operands& inputs) {
+  const std::size_t l = leading(inputs, 0, 1);
+  return linear_in(parse_rule(fmt::format("l*{} e, l*{} e, e, l*{}, l*{} -> l*{} e", l, l, l, l, l), {.whole = "e"}), {0});
+}
+
+ShardingRule gradient_gain_rule(const Attributes&, const Operands& inputs) {
+  const std::size_t l = leading(inputs, 0, 1);
+  const std::string reduced = fmt::format("l*{}", l);
+  return linear_in(parse_rule(fmt::format("l*{} e, l*{} e, l*{}, l*{} -> e", l, l, l, l), {.reduced = reduced}), {0});
+}
+
+const RegisterOp layer_norm({.name = "layer_norm",
+                             .rule = layer_norm_rule,
+                             .gradient = layer_norm_gradient,
+                             .flops = flops_per_element<8>});
+
+const RegisterOp gradient_input({.name = "layer_norm_gradient_input",
+                                 .rule = gradient_input_rule,
+                                 .flops = flops_per_element<12>,
+                                 .in_place = {{0, 0}}});
+
+const RegisterOp gradient_gain({.name = "layer_norm_gradient_gain",
+                                .rule = gradient_gain_rule,
+                                .flops = flops_per_element<4>,
+                                .accumulates = true});
+
+}  // namespace
+}  // namespace shardrun::graph

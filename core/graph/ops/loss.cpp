@@ -1,0 +1,93 @@
+#include "core/graph/builder.h"
+#include "core/graph/ops/shapes.h"
+
+// Cross-entropy in parts whose sums and maxima over the vocabulary are factors of their own, so that a sharded
+// vocabulary needs no op of its own: loss = log(sum_v exp(l_v − m)) + m − l_target, with m = max_v l_v.
+// The logits are the only tensor of vocabulary size, and their gradient takes their place.
+
+namespace shardrun::graph {
+namespace {
+
+/// m only shifts the exponent: its gradient cancels, so none is defined.
+ShardingRule row_max_rule(const Attributes&, const Operands& inputs) {
+  const std::size_t l = leading(inputs, 0, 1);
+  ShardingRule rule = parse_rule(fmt::format("l*{} v -> l*{}", l, l), {.reduced = "v"});
+  rule.factors[static_cast<std::size_t>(rule.find("v"))].reduction = Reduction::max;
+  return rule;
+}
+
+ShardingRule terms_rule(const Attributes&, const Operands& inputs) {
+  const std::size_t l = leading(inputs, 0, 1);
+  return parse_rule(fmt::format("l*{} v, l*{}, l*{} -> l*{}, l*{}", l, l, l, l, l), {.reduced = "v"});
+}
+
+ValueId terms_gradient(FunctionBuilder& builder, const GradientRequest& request) {
+  if (request.input != 0) {
+    return no_value;
+  }
+  return builder.call("softmax_terms_gradient", {request.inputs[0], request.inputs[1], request.inputs[2],
+                                                 request.output_gradients[0], request.output_gradients[1]});
+}
+
+ShardingRule terms_gradient_rule(const Attributes&, const Operands& inputs) {
+  const std::size_t l = leading(inputs, 0, 1);
+  return parse_rule(fmt::format("l*{} v, l*{}, l*{}, l*{}, l*{} -> l*{} v", l, l, l, l, l, l));
+}
+
+ShardingRule token_loss_rule(const Attributes&, const Operands& inputs) { return elementwise_rule(inputs, 3); }
+
+ValueId token_loss_gradient(FunctionBuilder& builder, const GradientRequest& request) {
+  switch (request.input) {
+    case 1: return builder.call("token_loss_gradient_sum", {request.output_gradients[0], request.inputs[1]});
+    case 2: return builder.call("negate", {request.output_gradients[0]});
+    default: return no_value;
+  }
+}
+
+ShardingRule sum_gradient_rule(const Attributes&, const Operands& inputs) {
+  return linear_in(elementwise_rule(inputs, 2), {0});
+}
+
+ShardingRule squared_error_rule(const Attributes&, const Operands& inputs) {
+  const std::size_t l = leading(inputs, 0, 1);
+  return parse_rule(fmt::format("l*{} f, l*{} f -> l*{}", l, l, l), {.reduced = "f"});
+}
+
+ValueId squared_error_gradient(FunctionBuilder& builder, const GradientRequest& request) {
+  if (request.input != 0) {
+    return no_value;
+  }
+  return builder.call("squared_error_gradient", {request.inputs[0], request.inputs[1], request.output_gradients[0]});
+}
+
+ShardingRule squared_error_gradient_rule(const Attributes&, const Operands& inputs) {
+  const std::size_t l = leading(inputs, 0, 1);
+  return linear_in(parse_rule(fmt::format("l*{} f, l*{} f, l*{} -> l*{} f", l, l, l, l)), {2});
+}
+
+const RegisterOp row_max({.name = "row_max", .rule = row_max_rule, .flops = flops_per_element<1>});
+
+/// sum_v exp(l_v − m) and l_target; a shard without the target gives 0 for the latter.
+const RegisterOp terms({.name = "softmax_terms",
+                        .rule = terms_rule,
+                        .gradient = terms_gradient,
+                        .flops = flops_per_element<3>});
+const RegisterOp terms_backward({.name = "softmax_terms_gradient",
+                                 .rule = terms_gradient_rule,
+                                 .flops = flops_per_element<4>,
+                                 .in_place = {{0, 0}}});
+
+const RegisterOp token_loss({.name = "token_loss", .rule = token_loss_rule, .gradient = token_loss_gradient});
+const RegisterOp sum_gradient({.name = "token_loss_gradient_sum", .rule = sum_gradient_rule, .in_place = {{0, 0}}});
+
+/// Half the squared distance of each row.
+const RegisterOp squared_error({.name = "squared_error",
+                                .rule = squared_error_rule,
+                                .gradient = squared_error_gradient,
+                                .flops = flops_per_element<3>});
+const RegisterOp squared_error_backward({.name = "squared_error_gradient",
+                                         .rule = squared_error_gradient_rule,
+                                         .in_place = {{0, 0}}});
+
+}  // namespace
+}  // namespace shardrun::graph

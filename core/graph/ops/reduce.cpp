@@ -1,0 +1,46 @@
+#include "core/graph/builder.h"
+#include "core/graph/ops/shapes.h"
+
+namespace shardrun::graph {
+namespace {
+
+ShardingRule sum_leading_rule(const Attributes& attributes, const Operands& inputs) {
+  const std::size_t k = static_cast<std::size_t>(attributes.integer("keep"));
+  const std::size_t l = leading(inputs, 0, k);
+  const std::string reduced = fmt::format("l*{}", l);
+  return linear_in(parse_rule(fmt::format("l*{} k*{} -> k*{}", l, k, k), {.reduced = reduced}), {0});
+}
+
+ShardingRule whole_sum_rule(const Operands& inputs) {
+  const std::size_t a = rank(inputs, 0);
+  const std::string reduced = fmt::format("a*{}", a);
+  return parse_rule(fmt::format("a*{} -> .", a), {.reduced = reduced});
+}
+
+ShardingRule sum_all_rule(const Attributes&, const Operands& inputs) { return linear_in(whole_sum_rule(inputs), {0}); }
+
+ValueId sum_all_gradient(FunctionBuilder& builder, const GradientRequest& request) {
+  return builder.call("broadcast_scalar", {request.output_gradients[0], request.inputs[0]},
+                      {{"scale", request.attributes.real("scale")}});
+}
+
+ShardingRule square_sum_rule(const Attributes&, const Operands& inputs) { return whole_sum_rule(inputs); }
+
+ShardingRule clip_scale_rule(const Attributes&, const Operands&) { return parse_rule(". -> ., ."); }
+
+const RegisterOp sum_leading({.name = "sum_leading", .rule = sum_leading_rule, .flops = flops_per_element<1>, .accumulates = true});
+
+const RegisterOp sum_all({.name = "sum_all",
+                          .rule = sum_all_rule,
+                          .gradient = sum_all_gradient,
+                          .flops = flops_per_element<1>,
+                          .accumulates = true});
+
+/// Sum of squares: each element counts once, whatever the sharding.
+const RegisterOp square_sum({.name = "square_sum", .rule = square_sum_rule, .flops = flops_per_element<2>});
+
+/// From a squared norm: the factor that limits the norm (Pascanu et al. 2013, section 3.2), and the norm.
+const RegisterOp clip_scale({.name = "clip_scale", .rule = clip_scale_rule});
+
+}  // namespace
+}  // namespace shardrun::graph

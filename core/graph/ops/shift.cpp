@@ -1,0 +1,27 @@
+#include "core/graph/builder.h"
+#include "core/graph/ops/shapes.h"
+
+namespace shardrun::graph {
+namespace {
+
+ShardingRule shift_rule(const Attributes& attributes, const Operands& inputs) {
+  const std::string dimensions = fmt::format("a*{}", rank(inputs, 0));
+  const std::string shifted = fmt::format("a{}", attributes.integer("dim"));
+  ShardingRule rule = parse_rule(fmt::format("{} -> {}", dimensions, dimensions), {.shift = shifted});
+  // With a constant outside, the op is affine: a sum that is still owed would count the constant once per shard.
+  return attributes.text("boundary") == "periodic" || attributes.real("value") == 0 ? linear_in(std::move(rule), {0}) : rule;
+}
+
+ValueId shift_gradient(FunctionBuilder& builder, const GradientRequest& request) {
+  return builder.call("shift", {request.output_gradients[0]},
+                      {{"dim", request.attributes.integer("dim")},
+                       {"offset", -request.attributes.integer("offset")},
+                       {"boundary", request.attributes.text("boundary")},
+                       {"value", 0.0}});
+}
+
+/// y[i] = x[i + offset] along one dimension; outside it wraps (periodic) or is a constant (fixed).
+const RegisterOp shift({.name = "shift", .rule = shift_rule, .gradient = shift_gradient});
+
+}  // namespace
+}  // namespace shardrun::graph

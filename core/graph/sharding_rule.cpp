@@ -1,0 +1,182 @@
+#include "core/graph/sharding_rule.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "core/base/error.h"
+
+namespace shardrun::graph {
+namespace {
+
+std::vector<std::string_view> split_on(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  std::size_t begin = 0;
+  while (begin <= text.size()) {
+    const std::size_t end = std::min(text.find(separator, begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+/// "i" → {"i"}; "a*2" → {"a0", "a1"}; "." → {}.
+std::vector<std::string> expand(std::string_view word) {
+  if (word.empty() || word == ".") {
+    return {};
+  }
+  const std::size_t star = word.find('*');
+  if (star == std::string_view::npos) {
+    return {std::string(word)};
+  }
+  std::size_t count = 0;
+  std::from_chars(word.data() + star + 1, word.data() + word.size(), count);
+  std::vector<std::string> names;
+  for (std::size_t k = 0; k < count; ++k) {
+    names.push_back(fmt::format("{}{}", word.substr(0, star), k));
+  }
+  return names;
+}
+
+std::vector<std::vector<int>> parse_operands(std::string_view text, ShardingRule& rule) {
+  std::vector<std::vector<int>> operands;
+  if (text.find_first_not_of(' ') == std::string_view::npos) {
+    return operands;
+  }
+  for (const std::string_view operand : split_on(text, ',')) {
+    std::vector<int>& dimensions = operands.emplace_back();
+    for (const std::string_view word : split_on(operand, ' ')) {
+      for (const std::string& name : expand(word)) {
+        int index = rule.find(name);
+        if (index < 0) {
+          index = static_cast<int>(rule.factors.size());
+          rule.factors.push_back({.name = name});
+        }
+        dimensions.push_back(index);
+      }
+    }
+  }
+  return operands;
+}
+
+void classify(ShardingRule& rule, std::string_view names, FactorClass kind) {
+  for (const std::string_view word : split_on(names, ' ')) {
+    for (const std::string& name : expand(word)) {
+      const int index = rule.find(name);
+      if (index < 0) {
+        throw Error(ErrorCode::internal, fmt::format("no factor '{}' in the rule {}", name, to_string(rule)));
+      }
+      rule.factors[static_cast<std::size_t>(index)].kind = kind;
+    }
+  }
+}
+
+std::string operand_list(const std::vector<TensorType>& operands) {
+  std::string text;
+  for (const TensorType& type : operands) {
+    text += (text.empty() ? "" : ", ") + to_string(type);
+  }
+  return text;
+}
+
+std::string dimensions_text(const ShardingRule& rule, const std::vector<std::vector<int>>& operands) {
+  std::string text;
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    text += i == 0 ? "" : ", ";
+    text += operands[i].empty() ? "." : "";
+    for (std::size_t d = 0; d < operands[i].size(); ++d) {
+      text += fmt::format("{}{}", d == 0 ? "" : " ", rule.factors[static_cast<std::size_t>(operands[i][d])].name);
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+int ShardingRule::find(std::string_view factor) const noexcept {
+  for (std::size_t f = 0; f < factors.size(); ++f) {
+    if (factors[f].name == factor) {
+      return static_cast<int>(f);
+    }
+  }
+  return -1;
+}
+
+ShardingRule parse_rule(std::string_view text) {
+  ShardingRule rule;
+  const std::size_t arrow = text.find("->");
+  if (arrow == std::string_view::npos) {
+    throw Error(ErrorCode::internal, fmt::format("no '->' in the sharding rule '{}'", text));
+  }
+  rule.inputs = parse_operands(text.substr(0, arrow), rule);
+  rule.outputs = parse_operands(text.substr(arrow + 2), rule);
+  return rule;
+}
+
+ShardingRule parse_rule(std::string_view text, const FactorClasses& classes) {
+  ShardingRule rule = parse_rule(text);
+  classify(rule, classes.reduced, FactorClass::reduced);
+  classify(rule, classes.whole, FactorClass::whole);
+  classify(rule, classes.shift, FactorClass::shift);
+  return rule;
+}
+
+std::vector<TensorType> infer_types(ShardingRule& rule, const std::vector<TensorType>& operands,
+                                    const std::string& what) {
+  if (operands.size() != rule.inputs.size()) {
+    throw Error(ErrorCode::shape_mismatch, fmt::format("{}: expected {} operands ({}), found {} ({})", what,
+                                                       rule.inputs.size(), to_string(rule), operands.size(),
+                                                       operand_list(operands)));
+  }
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    if (operands[i].shape.size() != rule.inputs[i].size()) {
+      throw Error(ErrorCode::shape_mismatch,
+                  fmt::format("{}: operand {} should have {} dimensions ({}), found {}", what, i, rule.inputs[i].size(),
+                              to_string(rule), to_string(operands[i])));
+    }
+    for (std::size_t d = 0; d < operands[i].shape.size(); ++d) {
+      Factor& factor = rule.factors[static_cast<std::size_t>(rule.inputs[i][d])];
+      if (factor.size == 0) {
+        factor.size = operands[i].shape[d];
+        factor.axis = operands[i].axes[d];
+      } else if (factor.size != operands[i].shape[d]) {
+        throw Error(ErrorCode::shape_mismatch,
+                    fmt::format("{}: factor '{}' is {} in an earlier operand and {} in operand {} (operands {}; rule {})",
+                                what, factor.name, factor.size, operands[i].shape[d], i, operand_list(operands),
+                                to_string(rule)));
+      }
+    }
+  }
+  std::vector<TensorType> results(rule.outputs.size());
+  for (std::size_t o = 0; o < results.size(); ++o) {
+    for (const int f : rule.outputs[o]) {
+      const Factor& factor = rule.factors[static_cast<std::size_t>(f)];
+      if (factor.size <= 0) {
+        throw Error(ErrorCode::shape_mismatch,
+                    fmt::format("{}: factor '{}' of a result has no size (rule {})", what, factor.name, to_string(rule)));
+      }
+      results[o].shape.push_back(factor.size);
+      results[o].axes.push_back(factor.axis);
+    }
+  }
+  return results;
+}
+
+std::string to_string(const ShardingRule& rule) {
+  std::string text = dimensions_text(rule, rule.inputs) + " -> " + dimensions_text(rule, rule.outputs);
+  const auto list = [&](FactorClass kind, const char* label) {
+    std::string names;
+    for (const Factor& factor : rule.factors) {
+      if (factor.kind == kind) {
+        names += " " + factor.name + (kind == FactorClass::reduced && factor.reduction == Reduction::max ? " (max)" : "");
+      }
+    }
+    text += names.empty() ? "" : fmt::format("; {}{}", label, names);
+  };
+  list(FactorClass::reduced, "reduced");
+  list(FactorClass::whole, "whole");
+  list(FactorClass::shift, "shift");
+  return text;
+}
+
+}  // namespace shardrun::graph

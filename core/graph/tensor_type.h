@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace shardrun::graph {
+
+/// What an element is. How many bytes it takes is the device's business: the reference device keeps f32 values
+/// as float64.
+enum class DType : std::uint8_t { f32, i32 };
+
+[[nodiscard]] const char* to_string(DType dtype) noexcept;
+
+/// Shape, element type and axis names of a value, as if there were one giant device.
+/// `axes` has one name a dimension; strategies speak of these names. A scalar has rank 0.
+struct TensorType {
+  DType dtype = DType::f32;
+  std::vector<std::int64_t> shape;
+  std::vector<std::string> axes;
+
+  bool operator==(const TensorType&) const = default;
+};
+
+[[nodiscard]] std::int64_t element_count(const std::vector<std::int64_t>& shape) noexcept;
+[[nodiscard]] inline std::int64_t element_count(const TensorType& type) noexcept { return element_count(type.shape); }
+
+/// "f32[batch 12, seq 64, embed 128]"
+[[nodiscard]] std::string to_string(const TensorType& type);
+
+}  // namespace shardrun::graph
