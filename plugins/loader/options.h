@@ -41,6 +41,9 @@ struct OptionSpec {
 [[nodiscard]] OptionValues resolve_options(std::span<const OptionSpec> specs,
                                            const std::map<std::string, std::string>& given);
 
+/// `values`, completed with the defaults of what it lacks, and checked like resolve_options does.
+[[nodiscard]] OptionValues with_defaults(std::span<const OptionSpec> specs, OptionValues values);
+
 /// The value as it would be written in a job file.
 [[nodiscard]] std::string to_string(const OptionValue& value);
 

@@ -15,6 +15,8 @@ struct sr_plugin;
 
 namespace shardrun::plugins {
 
+struct Candidate;
+
 enum class PluginKind { strategy };
 
 [[nodiscard]] std::string_view to_string(PluginKind kind);
@@ -50,6 +52,9 @@ class Plugin {
   [[nodiscard]] static Plugin open(const Directories& directories, PluginKind kind, std::string_view name,
                                    LogSink log = {});
 
+  /// The same for a file that is already found.
+  [[nodiscard]] static Plugin open_file(const Candidate& file, LogSink log);
+
   [[nodiscard]] const Manifest& manifest() const noexcept;
   [[nodiscard]] const std::vector<OptionSpec>& options() const noexcept;
   [[nodiscard]] const std::filesystem::path& path() const noexcept;
@@ -77,8 +82,8 @@ struct PluginInfo {
   std::string error;
 };
 
-/// Every plugin in the directories, of all kinds, ordered by directory and then by name. Throws nothing: a
-/// directory that cannot be used is a line with an error too, one that does not exist is none.
+/// Every plugin in the directories, of all kinds, ordered by directory and then by file name. Opens each to learn
+/// its options; what cannot be opened says why. A directory that does not exist or cannot be read adds nothing.
 [[nodiscard]] std::vector<PluginInfo> list_plugins(const Directories& directories);
 
 }  // namespace shardrun::plugins

@@ -1,10 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "plugins/loader/options.h"
@@ -56,7 +55,7 @@ struct LayerSummary {
 struct StrategyRequest {
   std::uint32_t ranks = 1;
   std::vector<MeshAxis> mesh;  ///< as the job file gives it; empty where it is silent
-  OptionValues options;        ///< as resolve_options gives them; a declared one that is missing gets its default
+  OptionValues options;        ///< by name; a declared one that is missing gets its default
   std::vector<TensorSummary> tensors;
   std::vector<LogicalAxis> axes;
   std::vector<CutPointSummary> cut_points;

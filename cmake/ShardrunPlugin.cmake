@@ -1,0 +1,36 @@
+# How a plugin is built, in this tree and in any other that has found the package `shardrun`.
+#
+# A plugin of kind KIND and name NAME is the file shardrun_KIND_NAME.so.
+
+include(GNUInstallDirs)
+
+# shardrun_plugin_library(KIND_NAME file…)
+#
+# The target `shardrun_KIND_NAME` alone: it exports the plugin's two symbols and hides the rest, and lands where a
+# program in the build folder finds it.
+function(shardrun_plugin_library name)
+  set(target shardrun_${name})
+  add_library(${target} MODULE ${ARGN})
+  target_link_libraries(${target} PRIVATE shardrun::plugin)
+  if(TARGET shardrun_flags)
+    target_link_libraries(${target} PRIVATE shardrun_flags)
+  endif()
+  set_target_properties(${target} PROPERTIES
+    PREFIX ""
+    SUFFIX ".so"
+    CXX_STANDARD 20
+    CXX_STANDARD_REQUIRED ON
+    C_VISIBILITY_PRESET hidden
+    CXX_VISIBILITY_PRESET hidden
+    VISIBILITY_INLINES_HIDDEN ON
+    LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib/shardrun/v1")
+endfunction()
+
+# shardrun_add_plugin(KIND_NAME file…)
+#
+# The same, and installed where an installed program finds it: shardrun_add_plugin(strategy_rows rows.cpp).
+function(shardrun_add_plugin name)
+  shardrun_plugin_library(${name} ${ARGN})
+  install(TARGETS shardrun_${name}
+    LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}/shardrun/v1" COMPONENT shardrun_plugins)
+endfunction()

@@ -1,0 +1,270 @@
+#pragma once
+
+/// What the SDK offers to plugins of every kind: options, log lines, and the border crossed safely.
+/// Header-only C++20 over shardrun/plugin.h; a plugin may use that alone just as well.
+
+#include <shardrun/plugin.h>
+
+#include <concepts>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace shardrun::sdk {
+
+/// The job asks for what this plugin cannot do. The message says what to change; it reaches the user as it is.
+class InvalidJob : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// A host function refused what it was given. Let it pass: the host knows already.
+class Refused : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// An option that the plugin declares. Made by the functions below; `help` is one line.
+struct Option {
+  std::uint32_t type = SR_OPTION_TEXT;
+  std::string name;
+  std::string help;
+  std::int64_t default_integer = 0;
+  std::int64_t min_integer = 0;
+  std::int64_t max_integer = 0;
+  double default_number = 0;
+  double min_number = 0;
+  double max_number = 0;
+  std::string default_text = {};
+  std::vector<std::string> choices = {};
+};
+
+[[nodiscard]] inline Option boolean_option(std::string name, bool default_value, std::string help) {
+  Option option{.type = SR_OPTION_BOOLEAN, .name = std::move(name), .help = std::move(help)};
+  option.default_integer = default_value ? 1 : 0;
+  return option;
+}
+
+/// Bounds are inclusive.
+[[nodiscard]] inline Option integer_option(std::string name, std::int64_t default_value, std::int64_t minimum,
+                                           std::int64_t maximum, std::string help) {
+  Option option{.type = SR_OPTION_INTEGER, .name = std::move(name), .help = std::move(help)};
+  option.default_integer = default_value;
+  option.min_integer = minimum;
+  option.max_integer = maximum;
+  return option;
+}
+
+/// Bounds are inclusive; an infinite one is none.
+[[nodiscard]] inline Option number_option(std::string name, double default_value, double minimum, double maximum,
+                                          std::string help) {
+  Option option{.type = SR_OPTION_NUMBER, .name = std::move(name), .help = std::move(help)};
+  option.default_number = default_value;
+  option.min_number = minimum;
+  option.max_number = maximum;
+  return option;
+}
+
+/// No choices: any text. The name "*" takes every key that no other option does.
+[[nodiscard]] inline Option text_option(std::string name, std::string default_value, std::vector<std::string> choices,
+                                        std::string help) {
+  Option option{.type = SR_OPTION_TEXT, .name = std::move(name), .help = std::move(help)};
+  option.default_text = std::move(default_value);
+  option.choices = std::move(choices);
+  return option;
+}
+
+/// Steps through an array that travels with a stride, and hands out copies in which what the writer of an
+/// element did not know is zero.
+template <class Raw, class Take>
+void for_each(const Raw* array, std::uint32_t count, std::uint32_t stride, Take take) {
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const auto* element = reinterpret_cast<const unsigned char*>(array) + std::size_t{stride} * i;
+    std::uint32_t size = 0;
+    std::memcpy(&size, element, sizeof(size));
+    Raw copy{};
+    std::memcpy(&copy, element, size < sizeof(Raw) ? size : sizeof(Raw));
+    take(copy);
+  }
+}
+
+/// The values of the declared options, as the job has them or by default.
+class OptionValues {
+ public:
+  OptionValues() = default;
+  OptionValues(const sr_option_value* values, std::uint32_t count, std::uint32_t stride) {
+    for_each(values, count, stride, [&](const sr_option_value& value) { values_.push_back(value); });
+  }
+
+  // Each throws std::logic_error for a name that is not declared with that type.
+  [[nodiscard]] bool boolean(std::string_view name) const { return at(name, SR_OPTION_BOOLEAN).integer != 0; }
+  [[nodiscard]] std::int64_t integer(std::string_view name) const { return at(name, SR_OPTION_INTEGER).integer; }
+  [[nodiscard]] double number(std::string_view name) const { return at(name, SR_OPTION_NUMBER).number; }
+  [[nodiscard]] std::string text(std::string_view name) const { return at(name, SR_OPTION_TEXT).text; }
+
+  /// The names of all that were delivered, those that "*" took among them.
+  [[nodiscard]] std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const sr_option_value& value : values_) {
+      names.emplace_back(value.name);
+    }
+    return names;
+  }
+
+ private:
+  [[nodiscard]] const sr_option_value& at(std::string_view name, std::uint32_t type) const {
+    for (const sr_option_value& value : values_) {
+      if (value.name == name && value.type == type) {
+        return value;
+      }
+    }
+    throw std::logic_error("the plugin asks for the option '" + std::string(name) + "', which it did not declare so");
+  }
+
+  std::vector<sr_option_value> values_;  // the host's text, valid during the call that delivered them
+};
+
+/// The host as a plugin sees it. Copyable; valid until the plugin is closed; any thread.
+class Host {
+ public:
+  explicit Host(const sr_host* host) : host_(host) {}
+
+  void info(const std::string& line) const { log(SR_LOG_INFO, line); }
+  void warning(const std::string& line) const { log(SR_LOG_WARNING, line); }
+
+ private:
+  void log(std::uint32_t level, const std::string& line) const {
+    if (SR_HAS(host_, sr_host, log) && host_->log != nullptr) {
+      host_->log(host_->self, level, line.c_str());
+    }
+  }
+
+  const sr_host* host_;
+};
+
+namespace detail {
+
+inline void write_error(sr_error* error, std::string_view text) noexcept {
+  if (error == nullptr || error->struct_size < SR_ERROR_SIZE_1_0) {
+    return;
+  }
+  std::size_t length = text.size() < sizeof(error->text) ? text.size() : sizeof(error->text) - 1;
+  while (length < text.size() && length > 0 && (static_cast<unsigned char>(text[length]) & 0xC0U) == 0x80U) {
+    --length;  // not in the middle of a character
+  }
+  std::memcpy(error->text, text.data(), length);
+  error->text[length] = '\0';
+}
+
+/// Runs `act` and turns whatever it throws into a status and a reason.
+template <class Act>
+std::int32_t guarded(sr_error* error, Act act) noexcept {
+  try {
+    act();
+    return SR_OK;
+  } catch (const InvalidJob& invalid) {
+    write_error(error, invalid.what());
+    return SR_INVALID;
+  } catch (const std::exception& failure) {
+    write_error(error, failure.what());
+  } catch (...) {
+    write_error(error, "an exception of an unknown type was thrown");
+  }
+  return SR_INTERNAL;
+}
+
+/// Calls a function of the host that takes an sr_error* and returns a status; throws Refused.
+template <class Call>
+void call_host(Call call) {
+  sr_error error{};
+  error.struct_size = sizeof(error);
+  if (call(&error) != SR_OK) {
+    throw Refused(error.text);
+  }
+}
+
+/// A plugin's class may list its options, and may take the host; both are left out where there is no need.
+template <class Class>
+concept DeclaresOptions = requires {
+  { Class::options() } -> std::convertible_to<std::vector<Option>>;
+};
+
+/// One opened plugin: the author's object and the tables that describe it.
+template <class Class>
+class Instance {
+ public:
+  Instance(const sr_host* host, std::uint32_t kind, const void* functions) : object_(make(host)) {
+    if constexpr (DeclaresOptions<Class>) {
+      options_ = Class::options();
+    }
+    choices_.reserve(options_.size());
+    for (const Option& option : options_) {
+      raw_options_.push_back(raw(option));
+    }
+    plugin_ = {sizeof(sr_plugin),
+               kind,
+               this,
+               functions,
+               raw_options_.data(),
+               static_cast<std::uint32_t>(raw_options_.size()),
+               sizeof(sr_option),
+               [](void* self) { delete static_cast<Instance*>(self); }};
+  }
+  Instance(const Instance&) = delete;
+  Instance& operator=(const Instance&) = delete;
+
+  [[nodiscard]] sr_plugin* plugin() noexcept { return &plugin_; }
+  [[nodiscard]] static Class& object(void* self) noexcept { return static_cast<Instance*>(self)->object_; }
+
+ private:
+  static Class make(const sr_host* host) {
+    if constexpr (std::constructible_from<Class, Host>) {
+      return Class(Host(host));
+    } else {
+      return Class();
+    }
+  }
+
+  sr_option raw(const Option& option) {
+    std::vector<const char*>& choices = choices_.emplace_back();
+    for (const std::string& choice : option.choices) {
+      choices.push_back(choice.c_str());
+    }
+    return {sizeof(sr_option),
+            option.type,
+            option.name.c_str(),
+            option.help.c_str(),
+            option.default_integer,
+            option.min_integer,
+            option.max_integer,
+            option.default_number,
+            option.min_number,
+            option.max_number,
+            option.default_text.c_str(),
+            choices.data(),
+            static_cast<std::uint32_t>(choices.size()),
+            0};
+  }
+
+  Class object_;
+  std::vector<Option> options_;
+  std::vector<std::vector<const char*>> choices_;
+  std::vector<sr_option> raw_options_;
+  sr_plugin plugin_{};
+};
+
+template <class Class>
+std::int32_t open_instance(const sr_host* host, std::uint32_t kind, const void* functions, sr_error* error,
+                           sr_plugin** plugin) noexcept {
+  return guarded(error, [&] { *plugin = (new Instance<Class>(host, kind, functions))->plugin(); });
+}
+
+}  // namespace detail
+
+}  // namespace shardrun::sdk

@@ -1,0 +1,233 @@
+#pragma once
+
+/// A strategy as a small C++ class:
+///
+///     class Rows {
+///      public:
+///       static std::vector<shardrun::sdk::Option> options();  // may be left out
+///       void make_plan(const Job& job, const Graph& graph, PlanWriter& plan) const;
+///     };
+///     SHARDRUN_EXPORT_STRATEGY(Rows, "rows", "1.0")
+///
+/// The class is made without arguments or from a Host. make_plan is pure and deterministic (see
+/// shardrun/strategy.h); what it throws becomes the job's error: InvalidJob where the job has to change.
+
+#include <shardrun/sdk/plugin.hpp>
+#include <shardrun/strategy.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace shardrun::sdk {
+
+struct MeshAxis {
+  std::string name;
+  std::uint32_t size = 1;
+};
+
+struct Job {
+  std::uint32_t ranks = 1;
+  std::vector<MeshAxis> mesh;  ///< as the job file gives it; empty where it is silent
+  OptionValues options;
+};
+
+struct Axis {
+  std::string name;
+  std::int64_t size = 0;
+};
+
+struct Tensor {
+  std::uint32_t kind = 0;  ///< SR_TENSOR_...
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::vector<std::string> axes;  ///< one a dimension; "" where it has none
+  std::uint64_t bytes = 0;
+  std::int32_t layer = -1;
+  std::uint32_t tied_set = 0;
+};
+
+struct CutPoint {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::vector<std::string> axes;
+  std::uint64_t bytes = 0;
+  std::int32_t layer = -1;
+};
+
+struct Layer {
+  std::string name;
+  std::uint64_t parameter_bytes = 0;
+  std::uint64_t forward_flops = 0;
+  std::uint64_t backward_input_flops = 0;
+  std::uint64_t backward_weight_flops = 0;
+};
+
+struct Graph {
+  std::vector<Tensor> tensors;
+  std::vector<Axis> axes;
+  std::vector<CutPoint> cut_points;
+  std::vector<Layer> layers;
+
+  [[nodiscard]] bool has_axis(std::string_view name) const {
+    for (const Axis& axis : axes) {
+      if (axis.name == name) {
+        return true;
+      }
+    }
+    return false;
+  }
+};
+
+enum class Role : std::uint32_t {
+  store = SR_ROLE_STORE,
+  use = SR_ROLE_USE,
+  gradient = SR_ROLE_GRADIENT,
+  optimizer = SR_ROLE_OPTIMIZER,
+};
+
+/// One dimension, by its logical axis or (where that is "") by its number, over mesh axes, major to minor.
+struct Split {
+  std::string axis;
+  std::uint32_t dim = 0;
+  std::vector<std::string> mesh_axes;
+};
+
+[[nodiscard]] inline Split split_axis(std::string axis, std::vector<std::string> mesh_axes) {
+  return {std::move(axis), 0, std::move(mesh_axes)};
+}
+
+[[nodiscard]] inline Split split_dim(std::uint32_t dim, std::vector<std::string> mesh_axes) {
+  return {{}, dim, std::move(mesh_axes)};
+}
+
+/// sr_plan_writer, whose rules hold. Every function throws Refused.
+class PlanWriter {
+ public:
+  explicit PlanWriter(const sr_plan_writer& writer) : writer_(writer) {}
+
+  void add_mesh_axis(const std::string& name, std::uint32_t size) {
+    detail::call_host(
+        [&](sr_error* error) { return writer_.add_mesh_axis(writer_.self, name.c_str(), size, error); });
+  }
+
+  void place_axis(const std::string& axis, const std::vector<std::string>& mesh_axes) {
+    const std::vector<const char*> names = pointers(mesh_axes);
+    detail::call_host([&](sr_error* error) {
+      return writer_.place_axis(writer_.self, axis.c_str(), names.data(), static_cast<std::uint32_t>(names.size()),
+                                error);
+    });
+  }
+
+  /// No splits: the tensors are whole on every rank in this role.
+  void place_tensor(const std::string& glob, Role role, const std::vector<Split>& splits) {
+    const RawSplits raw(splits);
+    detail::call_host([&](sr_error* error) {
+      return writer_.place_tensor(writer_.self, glob.c_str(), static_cast<std::uint32_t>(role), raw.splits.data(),
+                                  static_cast<std::uint32_t>(raw.splits.size()), sizeof(sr_split), error);
+    });
+  }
+
+  void place_cut_point(const std::string& glob, const std::vector<Split>& splits) {
+    const RawSplits raw(splits);
+    detail::call_host([&](sr_error* error) {
+      return writer_.place_cut_point(writer_.self, glob.c_str(), raw.splits.data(),
+                                     static_cast<std::uint32_t>(raw.splits.size()), sizeof(sr_split), error);
+    });
+  }
+
+ private:
+  [[nodiscard]] static std::vector<const char*> pointers(const std::vector<std::string>& texts) {
+    std::vector<const char*> pointers;
+    for (const std::string& text : texts) {
+      pointers.push_back(text.c_str());
+    }
+    return pointers;
+  }
+
+  struct RawSplits {
+    explicit RawSplits(const std::vector<Split>& from) {
+      names.reserve(from.size());
+      for (const Split& split : from) {
+        const std::vector<const char*>& mesh_axes = names.emplace_back(pointers(split.mesh_axes));
+        splits.push_back({sizeof(sr_split), split.dim, split.axis.empty() ? nullptr : split.axis.c_str(),
+                          mesh_axes.data(), static_cast<std::uint32_t>(mesh_axes.size()), 0});
+      }
+    }
+
+    std::vector<std::vector<const char*>> names;
+    std::vector<sr_split> splits;
+  };
+
+  const sr_plan_writer& writer_;
+};
+
+namespace detail {
+
+template <class Class>
+concept StrategyClass = requires(const Class& strategy, const Job& job, const Graph& graph, PlanWriter& plan) {
+  strategy.make_plan(job, graph, plan);
+};
+
+[[nodiscard]] inline std::vector<std::string> texts(const char* const* array, std::uint32_t count) {
+  return {array, array + count};
+}
+
+[[nodiscard]] inline std::vector<std::int64_t> numbers(const std::int64_t* array, std::uint32_t count) {
+  return {array, array + count};
+}
+
+[[nodiscard]] inline Job read_job(const sr_job& raw) {
+  Job job;
+  job.ranks = raw.ranks;
+  for_each(raw.mesh, raw.mesh_count, raw.mesh_stride,
+           [&](const sr_mesh_axis& axis) { job.mesh.push_back({axis.name, axis.size}); });
+  job.options = OptionValues(raw.options, raw.option_count, raw.option_stride);
+  return job;
+}
+
+[[nodiscard]] inline Graph read_graph(const sr_graph& raw) {
+  Graph graph;
+  for_each(raw.tensors, raw.tensor_count, raw.tensor_stride, [&](const sr_tensor& tensor) {
+    graph.tensors.push_back({tensor.kind, tensor.name, numbers(tensor.shape, tensor.rank),
+                             texts(tensor.axes, tensor.rank), tensor.bytes, tensor.layer, tensor.tied_set});
+  });
+  for_each(raw.axes, raw.axis_count, raw.axis_stride,
+           [&](const sr_axis& axis) { graph.axes.push_back({axis.name, axis.size}); });
+  for_each(raw.cut_points, raw.cut_point_count, raw.cut_point_stride, [&](const sr_cut_point& point) {
+    graph.cut_points.push_back({point.name, numbers(point.shape, point.rank), texts(point.axes, point.rank),
+                                point.bytes, point.layer});
+  });
+  for_each(raw.layers, raw.layer_count, raw.layer_stride, [&](const sr_layer& layer) {
+    graph.layers.push_back({layer.name, layer.parameter_bytes, layer.forward_flops, layer.backward_input_flops,
+                            layer.backward_weight_flops});
+  });
+  return graph;
+}
+
+template <StrategyClass Class>
+std::int32_t make_plan(void* self, const sr_job* job, const sr_graph* graph, const sr_plan_writer* writer,
+                       sr_error* error) noexcept {
+  return guarded(error, [&] {
+    PlanWriter plan(*writer);
+    Instance<Class>::object(self).make_plan(read_job(*job), read_graph(*graph), plan);
+  });
+}
+
+template <StrategyClass Class>
+inline constexpr sr_strategy strategy_functions = {sizeof(sr_strategy), 0, make_plan<Class>};
+
+}  // namespace detail
+
+}  // namespace shardrun::sdk
+
+/// Exports `Class` as the plugin `plugin_name`; once, at namespace scope. The file is shardrun_strategy_NAME.so.
+#define SHARDRUN_EXPORT_STRATEGY(Class, plugin_name, plugin_version)                                            \
+  const sr_manifest shardrun_manifest_v1 = {sizeof(sr_manifest), SR_MAGIC,         SR_ABI_MAJOR, SR_ABI_MINOR,  \
+                                            0,                   SR_KIND_STRATEGY, plugin_name,  plugin_version}; \
+  int32_t shardrun_open_v1(const sr_host* host, sr_error* error, sr_plugin** plugin) {                          \
+    return shardrun::sdk::detail::open_instance<Class>(                                                         \
+        host, SR_KIND_STRATEGY, &shardrun::sdk::detail::strategy_functions<Class>, error, plugin);              \
+  }

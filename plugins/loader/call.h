@@ -1,0 +1,43 @@
+#pragma once
+
+#include <fmt/format.h>
+#include <shardrun/plugin.h>
+
+#include <cstring>
+#include <exception>
+#include <string>
+#include <string_view>
+
+#include "core/base/error.h"
+
+namespace shardrun::plugins {
+
+[[nodiscard]] inline std::string text_of(const sr_error& error) {
+  return {error.text, ::strnlen(error.text, sizeof(error.text))};
+}
+
+/// Calls into a plugin: `call` takes an sr_error* and returns a status. An error becomes
+/// Error{"PREFIX: the plugin's words"}, with the code `invalid` for SR_INVALID and plugin for all else; so does
+/// an exception that leaves the plugin against the rules, as far as it can be caught.
+template <class Call>
+void call_plugin(std::string_view prefix, ErrorCode invalid, Call call) {
+  sr_error error{};
+  error.struct_size = sizeof(error);
+  std::int32_t status = SR_OK;
+  try {
+    status = call(&error);
+  } catch (const std::exception& escaped) {
+    throw Error(ErrorCode::plugin, fmt::format("{}: it let an exception out, which no plugin may: {}", prefix,
+                                               escaped.what()));
+  } catch (...) {
+    throw Error(ErrorCode::plugin, fmt::format("{}: it let an exception out, which no plugin may", prefix));
+  }
+  if (status != SR_OK) {
+    const std::string text = text_of(error);
+    throw Error(status == SR_INVALID ? invalid : ErrorCode::plugin,
+                fmt::format("{}: {}", prefix,
+                            text.empty() ? fmt::format("status {}, and it gave no reason", status) : text));
+  }
+}
+
+}  // namespace shardrun::plugins

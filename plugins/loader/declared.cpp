@@ -1,0 +1,80 @@
+#include "plugins/loader/declared.h"
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "plugins/loader/structs.h"
+
+namespace shardrun::plugins {
+namespace {
+
+std::string text_or_empty(const char* text) { return text != nullptr ? text : ""; }
+
+template <class Number>
+void set_bounds(OptionSpec& spec, Number minimum, Number maximum) {
+  if (minimum != Number{} || maximum != Number{}) {
+    spec.minimum = minimum;
+    spec.maximum = maximum;
+  }
+}
+
+OptionSpec spec_of(const sr_option& raw, std::string_view what) {
+  OptionSpec spec;
+  spec.name = text_or_empty(raw.name);
+  spec.help = text_or_empty(raw.help);
+  switch (raw.type) {
+    case SR_OPTION_BOOLEAN:
+      spec.type = OptionType::boolean;
+      spec.default_value = raw.default_integer != 0;
+      break;
+    case SR_OPTION_INTEGER:
+      spec.type = OptionType::integer;
+      spec.default_value = raw.default_integer;
+      set_bounds(spec, raw.min_integer, raw.max_integer);
+      break;
+    case SR_OPTION_NUMBER:
+      spec.type = OptionType::number;
+      spec.default_value = raw.default_number;
+      set_bounds(spec, raw.min_number, raw.max_number);
+      break;
+    case SR_OPTION_TEXT:
+      spec.type = OptionType::text;
+      spec.default_value = text_or_empty(raw.default_text);
+      for (std::uint32_t i = 0; raw.choices != nullptr && i < raw.choice_count; ++i) {
+        spec.choices.push_back(text_or_empty(raw.choices[i]));
+      }
+      break;
+    default:
+      throw Error(ErrorCode::plugin, fmt::format("{} has the type {}, which this shardrun does not know", what,
+                                                 raw.type));
+  }
+  return spec;
+}
+
+}  // namespace
+
+std::vector<OptionSpec> declared_options(const sr_plugin& table, std::string_view plugin) {
+  std::vector<OptionSpec> specs;
+  for (std::uint32_t i = 0; i < table.option_count; ++i) {
+    const std::string what = fmt::format("{}: option {}", plugin, i);
+    const OptionSpec spec = spec_of(
+        read_element<sr_option>(table.options, table.option_stride, i, SR_OPTION_SIZE_1_0, what), what);
+    if (spec.name.empty()) {
+      throw Error(ErrorCode::plugin, fmt::format("{} has no name", what));
+    }
+    for (const OptionSpec& earlier : specs) {
+      if (earlier.name == spec.name) {
+        throw Error(ErrorCode::plugin, fmt::format("{} is named '{}' like an earlier one", what, spec.name));
+      }
+    }
+    specs.push_back(spec);
+  }
+  try {
+    static_cast<void>(with_defaults(specs, {}));
+  } catch (const Error& error) {
+    throw Error(ErrorCode::plugin, fmt::format("{} declares a default that it refuses: {}", plugin, error.message()));
+  }
+  return specs;
+}
+
+}  // namespace shardrun::plugins

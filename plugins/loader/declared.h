@@ -1,0 +1,16 @@
+#pragma once
+
+#include <shardrun/plugin.h>
+
+#include <string_view>
+#include <vector>
+
+#include "plugins/loader/options.h"
+
+namespace shardrun::plugins {
+
+/// The options that an opened plugin declares, in its order.
+/// Throws Error{plugin} for one that is none: no name, an unknown type, a default that it would itself refuse.
+[[nodiscard]] std::vector<OptionSpec> declared_options(const sr_plugin& table, std::string_view plugin);
+
+}  // namespace shardrun::plugins

@@ -1,0 +1,86 @@
+#include "plugins/loader/find.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <system_error>
+
+#include "core/base/error.h"
+#include "core/base/suggest.h"
+
+namespace shardrun::plugins {
+namespace {
+
+constexpr std::string_view prefix = "shardrun_";
+constexpr std::string_view suffix = ".so";
+
+/// A name comes from a job file and ends in a path, so it holds nothing that could lead elsewhere.
+bool is_name(std::string_view name) {
+  const auto is_part = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  };
+  return !name.empty() && std::ranges::all_of(name, is_part);
+}
+
+[[noreturn]] void throw_missing(const Directories& directories, PluginKind kind, std::string_view name) {
+  std::vector<std::string> searched;
+  std::set<std::string> names;
+  for (const std::filesystem::path& directory : directories) {
+    std::error_code ignored;
+    searched.push_back(directory.string() +
+                       (std::filesystem::is_directory(directory, ignored) ? "" : " (no such directory)"));
+    for (const Candidate& candidate : candidates_in(directory)) {
+      if (candidate.kind == to_string(kind)) {
+        names.insert(candidate.name);
+      }
+    }
+  }
+  const std::vector<std::string> available(names.begin(), names.end());
+  throw Error(ErrorCode::plugin,
+              fmt::format("there is no {0} plugin '{1}'{2}; available: {3}; searched for {4}{0}_{1}{5} in: {6}; other "
+                          "directories are named in [plugins] path or SHARDRUN_PLUGIN_PATH",
+                          to_string(kind), name, did_you_mean(name, available),
+                          available.empty() ? "none" : fmt::format("{}", fmt::join(available, ", ")), prefix, suffix,
+                          searched.empty() ? "no directory" : fmt::format("{}", fmt::join(searched, ", "))));
+}
+
+}  // namespace
+
+std::vector<Candidate> candidates_in(const std::filesystem::path& directory) {
+  std::vector<Candidate> found;
+  std::error_code unreadable;
+  for (std::filesystem::directory_iterator entry(directory, unreadable), end; !unreadable && entry != end;
+       entry.increment(unreadable)) {
+    const std::string file = entry->path().filename().string();
+    if (!file.starts_with(prefix) || !file.ends_with(suffix)) {
+      continue;
+    }
+    const std::string stem = file.substr(prefix.size(), file.size() - prefix.size() - suffix.size());
+    const std::size_t underscore = stem.find('_');
+    if (underscore != std::string::npos && is_name(stem.substr(underscore + 1))) {
+      found.push_back({entry->path(), stem.substr(0, underscore), stem.substr(underscore + 1)});
+    }
+  }
+  std::ranges::sort(found, {}, &Candidate::path);
+  return found;
+}
+
+std::filesystem::path find_plugin(const Directories& directories, PluginKind kind, std::string_view name) {
+  if (!is_name(name)) {
+    throw Error(ErrorCode::plugin,
+                fmt::format("'{}' is no name of a {} plugin: names hold a-z, 0-9, _ and - alone", name,
+                            to_string(kind)));
+  }
+  for (const std::filesystem::path& directory : directories) {
+    std::filesystem::path file = directory / fmt::format("{}{}_{}{}", prefix, to_string(kind), name, suffix);
+    std::error_code ignored;
+    if (std::filesystem::symlink_status(file, ignored).type() != std::filesystem::file_type::not_found) {
+      return file;
+    }
+  }
+  throw_missing(directories, kind, name);
+}
+
+}  // namespace shardrun::plugins

@@ -1,0 +1,32 @@
+#include "plugins/loader/glob.h"
+
+#include <cstddef>
+
+namespace shardrun::plugins {
+
+bool glob_matches(std::string_view pattern, std::string_view text) noexcept {
+  std::size_t p = 0;
+  std::size_t t = 0;
+  std::size_t star = std::string_view::npos;  // the last star seen; only it ever needs to take one more
+  std::size_t taken = 0;                      // up to where it has taken the text
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      taken = t;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t])) {
+      ++p;
+      ++t;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      t = ++taken;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') {
+    ++p;
+  }
+  return p == pattern.size();
+}
+
+}  // namespace shardrun::plugins

@@ -1,0 +1,49 @@
+#include <fmt/format.h>
+
+#include <map>
+
+#include "core/base/error.h"
+#include "plugins/loader/find.h"
+#include "plugins/loader/library.h"
+#include "plugins/loader/manifest.h"
+#include "plugins/loader/plugin.h"
+#include "plugins/loader/trust.h"
+
+namespace shardrun::plugins {
+namespace {
+
+void describe(const Candidate& file, PluginInfo& info) {
+  require_trusted(file.path);
+  const sr_manifest raw = read_manifest(file.path);
+  info.abi = abi_text(raw.major, raw.minor);
+  info.version = checked_manifest(raw, file).version;
+  info.options = Plugin::open_file(file, {}).options();
+}
+
+}  // namespace
+
+std::vector<PluginInfo> list_plugins(const Directories& directories) {
+  std::vector<PluginInfo> list;
+  std::map<std::string, std::filesystem::path> first;  // by file name
+  for (const std::filesystem::path& directory : directories) {
+    for (const Candidate& file : candidates_in(directory)) {
+      PluginInfo info;
+      info.path = file.path;
+      info.kind = file.kind;
+      info.name = file.name;
+      const auto [winner, is_first] = first.try_emplace(file.path.filename().string(), file.path);
+      if (!is_first) {
+        info.shadowed_by = winner->second;
+      }
+      try {
+        describe(file, info);
+      } catch (const std::exception& error) {
+        info.error = error.what();
+      }
+      list.push_back(std::move(info));
+    }
+  }
+  return list;
+}
+
+}  // namespace shardrun::plugins

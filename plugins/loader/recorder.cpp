@@ -1,0 +1,278 @@
+#include "plugins/loader/recorder.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "core/base/suggest.h"
+#include "plugins/loader/glob.h"
+#include "plugins/loader/structs.h"
+
+namespace shardrun::plugins {
+namespace {
+
+[[noreturn]] void refuse_with(std::string message) { throw Error(ErrorCode::plugin, std::move(message)); }
+
+std::string_view required(const char* text, std::string_view what) {
+  if (text == nullptr || *text == '\0') {
+    refuse_with(fmt::format("{} is empty", what));
+  }
+  return text;
+}
+
+template <class Named>
+std::vector<std::string> names_of(const std::vector<Named>& items) {
+  std::vector<std::string> names;
+  std::ranges::transform(items, std::back_inserter(names), &Named::name);
+  return names;
+}
+
+/// "(known: a, b)", of a long list its beginning.
+std::string known(const std::vector<std::string>& names) {
+  constexpr std::size_t shown = 20;
+  const auto end = names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), shown));
+  return names.empty() ? "(there is none)"
+                       : fmt::format("(known: {}{})", fmt::join(names.begin(), end, ", "),
+                                     names.size() > shown ? fmt::format(" and {} more", names.size() - shown) : "");
+}
+
+template <class Named>
+std::vector<std::size_t> matches_of(std::string_view glob, const std::vector<Named>& items, std::string_view what) {
+  std::vector<std::size_t> found;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (glob_matches(glob, items[i].name)) {
+      found.push_back(i);
+    }
+  }
+  if (found.empty()) {
+    const std::vector<std::string> names = names_of(items);
+    refuse_with(fmt::format("'{}' matches no {}{} {}", glob, what, did_you_mean(glob, names), known(names)));
+  }
+  return found;
+}
+
+std::optional<TensorRole> role_of(std::uint32_t role) {
+  switch (role) {
+    case SR_ROLE_STORE:
+      return TensorRole::store;
+    case SR_ROLE_USE:
+      return TensorRole::use;
+    case SR_ROLE_GRADIENT:
+      return TensorRole::gradient;
+    case SR_ROLE_OPTIMIZER:
+      return TensorRole::optimizer;
+    default:
+      return std::nullopt;
+  }
+}
+
+/// Runs one function of the writer; `what` names the call in the refusal.
+template <class Act>
+std::int32_t record(void* self, sr_error* error, std::string_view function, const char* item, Act act) noexcept {
+  PlanRecorder& recorder = *static_cast<PlanRecorder*>(self);
+  try {
+    try {
+      act(recorder);
+      return SR_OK;
+    } catch (const std::exception& failure) {
+      throw Error(ErrorCode::plugin,
+                  fmt::format("{}('{}'): {}", function, item != nullptr ? item : "", failure.what()));
+    }
+  } catch (const Error& refusal) {
+    if (error != nullptr && error->struct_size >= SR_ERROR_SIZE_1_0) {
+      const std::size_t length = std::min(refusal.message().size(), sizeof(error->text) - 1);
+      std::copy_n(refusal.message().data(), length, error->text);
+      error->text[length] = '\0';
+    }
+    recorder.refuse(refusal);
+  } catch (...) {
+    recorder.refuse(Error(ErrorCode::internal, "out of memory"));
+  }
+  return SR_INVALID;
+}
+
+}  // namespace
+
+struct PlanRecorder::Split {
+  std::string axis;  // "" where the dimension is counted
+  std::uint32_t dim = 0;
+  std::vector<std::string> mesh_axes;
+
+  /// The dimension of `item` (a tensor or cut point) that is meant.
+  template <class Item>
+  [[nodiscard]] std::size_t dim_of(const Item& item) const {
+    if (axis.empty()) {
+      if (dim >= item.shape.size()) {
+        refuse_with(fmt::format("'{}' has {} dimensions, so there is no dimension {}", item.name, item.shape.size(),
+                                dim));
+      }
+      return dim;
+    }
+    const auto times = std::ranges::count(item.axes, axis);
+    if (times != 1) {
+      refuse_with(fmt::format("'{}' has {} dimensions named '{}', expected one; its axes are [{}]", item.name, times,
+                              axis, fmt::join(item.axes, ", ")));
+    }
+    return static_cast<std::size_t>(std::ranges::find(item.axes, axis) - item.axes.begin());
+  }
+
+  template <class Item>
+  [[nodiscard]] static DimSplits over(const Item& item, const std::vector<Split>& splits) {
+    DimSplits dims(item.shape.size());
+    std::set<std::size_t> seen;
+    for (const Split& split : splits) {
+      const std::size_t dim = split.dim_of(item);
+      if (!seen.insert(dim).second) {
+        refuse_with(fmt::format("dimension {} of '{}' is split twice", dim, item.name));
+      }
+      dims[dim] = split.mesh_axes;
+    }
+    return dims;
+  }
+};
+
+PlanRecorder::PlanRecorder(const StrategyRequest& request) : request_(request) {
+  writer_.struct_size = sizeof(writer_);
+  writer_.self = this;
+  writer_.add_mesh_axis = [](void* self, const char* name, std::uint32_t size, sr_error* error) {
+    return record(self, error, "add_mesh_axis", name, [&](PlanRecorder& to) { to.add_mesh_axis(name, size); });
+  };
+  writer_.place_axis = [](void* self, const char* axis, const char* const* mesh_axes, std::uint32_t count,
+                          sr_error* error) {
+    return record(self, error, "place_axis", axis,
+                  [&](PlanRecorder& to) { to.place_axis(axis, mesh_axes, count); });
+  };
+  writer_.place_tensor = [](void* self, const char* glob, std::uint32_t role, const sr_split* splits,
+                            std::uint32_t count, std::uint32_t stride, sr_error* error) {
+    return record(self, error, "place_tensor", glob,
+                  [&](PlanRecorder& to) { to.place_tensor(glob, role, splits, count, stride); });
+  };
+  writer_.place_cut_point = [](void* self, const char* glob, const sr_split* splits, std::uint32_t count,
+                               std::uint32_t stride, sr_error* error) {
+    return record(self, error, "place_cut_point", glob,
+                  [&](PlanRecorder& to) { to.place_cut_point(glob, splits, count, stride); });
+  };
+}
+
+void PlanRecorder::refuse(Error error) noexcept {
+  if (!refusal_) {
+    refusal_ = std::move(error);
+  }
+}
+
+void PlanRecorder::add_mesh_axis(const char* name, std::uint32_t size) {
+  const std::string_view given = required(name, "the name");
+  if (size == 0) {
+    refuse_with("its size is 0, expected at least 1");
+  }
+  if (std::ranges::find(mesh_, given, &MeshAxis::name) != mesh_.end()) {
+    refuse_with("the mesh has an axis of that name already");
+  }
+  mesh_.push_back({std::string(given), size});
+}
+
+void PlanRecorder::place_axis(const char* axis, const char* const* mesh_axes, std::uint32_t count) {
+  const std::string_view given = required(axis, "the axis");
+  const auto found = std::ranges::find(request_.axes, given, &LogicalAxis::name);
+  if (found == request_.axes.end()) {
+    const std::vector<std::string> names = names_of(request_.axes);
+    refuse_with(fmt::format("the graph has no axis of that name{} {}", did_you_mean(given, names), known(names)));
+  }
+  axes_[static_cast<std::size_t>(found - request_.axes.begin())] = checked_mesh_axes(mesh_axes, count);
+}
+
+void PlanRecorder::place_tensor(const char* glob, std::uint32_t role, const sr_split* splits, std::uint32_t count,
+                                std::uint32_t stride) {
+  const std::optional<TensorRole> known_role = role_of(role);
+  if (!known_role) {
+    refuse_with(fmt::format("there is no role {}", role));
+  }
+  const std::vector<Split> read = read_splits(splits, count, stride);
+  for (const std::size_t index : matches_of(required(glob, "the name"), request_.tensors, "tensor")) {
+    tensors_[{index, *known_role}] = Split::over(request_.tensors[index], read);
+  }
+}
+
+void PlanRecorder::place_cut_point(const char* glob, const sr_split* splits, std::uint32_t count,
+                                   std::uint32_t stride) {
+  const std::vector<Split> read = read_splits(splits, count, stride);
+  for (const std::size_t index : matches_of(required(glob, "the name"), request_.cut_points, "cut point")) {
+    cut_points_[index] = Split::over(request_.cut_points[index], read);
+  }
+}
+
+std::vector<std::string> PlanRecorder::checked_mesh_axes(const char* const* mesh_axes, std::uint32_t count) const {
+  std::vector<std::string> names;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    if (mesh_axes == nullptr) {
+      refuse_with(fmt::format("{} mesh axes are announced and none is given", count));
+    }
+    const std::string_view name = required(mesh_axes[i], "a mesh axis");
+    if (std::ranges::find(mesh_, name, &MeshAxis::name) == mesh_.end()) {
+      const std::vector<std::string> added = names_of(mesh_);
+      refuse_with(fmt::format("the plan has added no mesh axis '{}'{} {}", name, did_you_mean(name, added),
+                              known(added)));
+    }
+    if (std::ranges::find(names, name) != names.end()) {
+      refuse_with(fmt::format("mesh axis '{}' occurs twice in one placement", name));
+    }
+    names.emplace_back(name);
+  }
+  return names;
+}
+
+std::vector<PlanRecorder::Split> PlanRecorder::read_splits(const sr_split* splits, std::uint32_t count,
+                                                           std::uint32_t stride) const {
+  std::vector<Split> read;
+  std::set<std::string> used;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const auto raw = read_element<sr_split>(splits, stride, i, SR_SPLIT_SIZE_1_0, fmt::format("split {}", i));
+    read.push_back({raw.axis != nullptr ? raw.axis : "", raw.dim,
+                    checked_mesh_axes(raw.mesh_axes, raw.mesh_axis_count)});
+    for (const std::string& name : read.back().mesh_axes) {
+      if (!used.insert(name).second) {
+        refuse_with(fmt::format("mesh axis '{}' occurs twice in one placement", name));
+      }
+    }
+  }
+  return read;
+}
+
+PlanDraft PlanRecorder::finish() const {
+  if (refusal_) {
+    throw *refusal_;
+  }
+  std::uint64_t product = 1;
+  std::vector<std::string> sizes;
+  for (const MeshAxis& axis : mesh_) {
+    product = std::min<std::uint64_t>(product * axis.size, UINT32_MAX);
+    sizes.push_back(fmt::format("{} = {}", axis.name, axis.size));
+  }
+  if (product != request_.ranks) {
+    refuse_with(fmt::format("its mesh ({}) has {} places, but the job has {} ranks",
+                            sizes.empty() ? "no axis" : fmt::format("{}", fmt::join(sizes, ", ")), product,
+                            request_.ranks));
+  }
+  for (const MeshAxis& wanted : request_.mesh) {
+    if (wanted.size > 1 && std::ranges::find(mesh_, wanted) == mesh_.end()) {
+      refuse_with(fmt::format("the job's mesh has {} = {}, but the plan's has not ({})", wanted.name, wanted.size,
+                              sizes.empty() ? "no axis" : fmt::format("{}", fmt::join(sizes, ", "))));
+    }
+  }
+  PlanDraft plan;
+  plan.mesh = mesh_;
+  for (const auto& [index, mesh_axes] : axes_) {
+    plan.axes.push_back({request_.axes[index].name, mesh_axes});
+  }
+  for (const auto& [key, dims] : tensors_) {
+    plan.tensors.push_back({request_.tensors[key.first].name, key.second, dims});
+  }
+  for (const auto& [index, dims] : cut_points_) {
+    plan.cut_points.push_back({request_.cut_points[index].name, dims});
+  }
+  return plan;
+}
+
+}  // namespace shardrun::plugins

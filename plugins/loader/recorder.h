@@ -1,0 +1,59 @@
+#pragma once
+
+#include <shardrun/strategy.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/error.h"
+#include "plugins/loader/strategy.h"
+
+namespace shardrun::plugins {
+
+/// The host's end of sr_plan_writer: takes what a strategy writes, refuses what cannot be and keeps the first
+/// refusal, so that a strategy which ignores it does not get away with it.
+class PlanRecorder {
+ public:
+  explicit PlanRecorder(const StrategyRequest& request);
+  PlanRecorder(const PlanRecorder&) = delete;
+  PlanRecorder& operator=(const PlanRecorder&) = delete;
+
+  [[nodiscard]] const sr_plan_writer& writer() const noexcept { return writer_; }
+
+  /// The first refusal, if there was one.
+  [[nodiscard]] const std::optional<Error>& refusal() const noexcept { return refusal_; }
+
+  /// The plan, once the strategy has returned. Throws the first refusal, or Error{plugin} for a plan that does not
+  /// fit the ranks or leaves out a mesh axis of the job.
+  [[nodiscard]] PlanDraft finish() const;
+
+  // What the writer's functions do; each throws Error{plugin}.
+  void add_mesh_axis(const char* name, std::uint32_t size);
+  void place_axis(const char* axis, const char* const* mesh_axes, std::uint32_t count);
+  void place_tensor(const char* glob, std::uint32_t role, const sr_split* splits, std::uint32_t count,
+                    std::uint32_t stride);
+  void place_cut_point(const char* glob, const sr_split* splits, std::uint32_t count, std::uint32_t stride);
+
+  void refuse(Error error) noexcept;
+
+ private:
+  struct Split;
+
+  [[nodiscard]] std::vector<std::string> checked_mesh_axes(const char* const* mesh_axes, std::uint32_t count) const;
+  [[nodiscard]] std::vector<Split> read_splits(const sr_split* splits, std::uint32_t count,
+                                               std::uint32_t stride) const;
+
+  const StrategyRequest& request_;
+  sr_plan_writer writer_{};
+  std::optional<Error> refusal_;
+  std::vector<MeshAxis> mesh_;
+  // By position in the request, so that the plan does not depend on the order in which it was written.
+  std::map<std::size_t, std::vector<std::string>> axes_;
+  std::map<std::pair<std::size_t, TensorRole>, DimSplits> tensors_;
+  std::map<std::size_t, DimSplits> cut_points_;
+};
+
+}  // namespace shardrun::plugins

@@ -1,0 +1,47 @@
+#include "plugins/loader/strategy.h"
+
+#include <fmt/format.h>
+#include <shardrun/strategy.h>
+
+#include "core/base/error.h"
+#include "plugins/loader/call.h"
+#include "plugins/loader/recorder.h"
+#include "plugins/loader/request.h"
+#include "plugins/loader/structs.h"
+
+namespace shardrun::plugins {
+
+Strategy Strategy::open(const Directories& directories, std::string_view name, LogSink log) {
+  Plugin plugin = Plugin::open(directories, PluginKind::strategy, name, std::move(log));
+  const std::string what = fmt::format("the function table of {}", plugin.path().string());
+  if (read_struct<sr_strategy>(plugin.table().functions, SR_STRATEGY_SIZE_1_0, what).make_plan == nullptr) {
+    throw Error(ErrorCode::plugin, fmt::format("{} has no make_plan", what));
+  }
+  return Strategy(std::move(plugin));
+}
+
+PlanDraft Strategy::make_plan(const StrategyRequest& request) const {
+  const std::string name = fmt::format("strategy '{}'", manifest().name);
+  const sr_plugin& plugin = plugin_.table();
+  const auto functions = read_struct<sr_strategy>(plugin.functions, SR_STRATEGY_SIZE_1_0, name);
+  const OptionValues options = with_defaults(plugin_.options(), request.options);
+  const RequestTables tables(request, options);
+  PlanRecorder recorder(request);
+  try {
+    call_plugin(name, ErrorCode::job, [&](sr_error* error) {
+      return functions.make_plan(plugin.self, &tables.job(), &tables.graph(), &recorder.writer(), error);
+    });
+  } catch (const Error&) {
+    if (!recorder.refusal()) {
+      throw;
+    }
+  }
+  try {
+    return recorder.finish();
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{} ({}) wrote a plan that cannot be: {}", name, plugin_.path().string(),
+                                          error.message()));
+  }
+}
+
+}  // namespace shardrun::plugins

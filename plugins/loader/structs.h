@@ -1,0 +1,43 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#include "core/base/error.h"
+
+namespace shardrun::plugins {
+
+/// A copy of a struct of the ABI that the other side wrote, with its own idea of the struct's size: what it did
+/// not know is zero here, what is unknown here is dropped. `room` is what lies between it and the next one.
+/// Throws Error{plugin} where it is null or smaller than in release 1.0.
+template <class T>
+[[nodiscard]] T read_struct(const void* source, std::uint32_t size_1_0, std::string_view what,
+                            std::uint32_t room = UINT32_MAX) {
+  if (source == nullptr) {
+    throw Error(ErrorCode::plugin, fmt::format("{} is a null pointer", what));
+  }
+  std::uint32_t size = 0;
+  std::memcpy(&size, source, sizeof(size));
+  if (size < size_1_0 || size > room) {
+    throw Error(ErrorCode::plugin, fmt::format("{} has struct_size {}, expected {} or more{}", what, size, size_1_0,
+                                               size > room ? fmt::format(" and at most its stride, {}", room) : ""));
+  }
+  T copy{};
+  std::memcpy(&copy, source, std::min<std::size_t>(size, sizeof(T)));
+  return copy;
+}
+
+/// Element `index` of an array that travels with a stride.
+template <class T>
+[[nodiscard]] T read_element(const void* array, std::uint32_t stride, std::uint32_t index, std::uint32_t size_1_0,
+                             std::string_view what) {
+  const auto* base = static_cast<const unsigned char*>(array);
+  return read_struct<T>(base == nullptr ? nullptr : base + std::size_t{stride} * index, size_1_0, what, stride);
+}
+
+}  // namespace shardrun::plugins
