@@ -1,0 +1,254 @@
+#!/usr/bin/env python3
+"""Trains a job's gpt with PyTorch on the CPU in float32 and prints how long each step took, as JSON.
+
+The rival of `bench/train`, which runs it with each PyTorch it finds; also of use alone:
+
+    python3 bench/torch_gpt.py job.ini --set data.text=corpus.txt --steps 100 --threads 1
+
+Each thing is done in the fastest way that the PyTorch at hand has without changing what is computed: fused causal
+attention, fused AdamW, one cross-entropy over all tokens. 1.13 and later. A step is what shardrun's step_s covers:
+the batch is drawn, forward, backward, clipping, the update, and the loss is read.
+"""
+
+import argparse
+import array
+import json
+import math
+import re
+import sys
+import time
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+from job import JobError, read_job, setting_of
+
+HAS_FUSED_ATTENTION = hasattr(F, "scaled_dot_product_attention")
+
+
+class LayerNorm(nn.Module):
+    """nn.LayerNorm with an optional bias, which 1.13 has not."""
+
+    def __init__(self, width, bias):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
+
+    def forward(self, x):
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, 1e-5)
+
+
+class Attention(nn.Module):
+    def __init__(self, setting):
+        super().__init__()
+        self.heads, width, context = setting["heads"], setting["width"], setting["context"]
+        self.dropout = setting["dropout"]
+        self.qkv = nn.Linear(width, 3 * width, bias=setting["bias"])
+        self.output = nn.Linear(width, width, bias=setting["bias"])
+        if not HAS_FUSED_ATTENTION:
+            self.register_buffer("future", torch.ones(context, context, dtype=torch.bool).triu(1))
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        heads = (batch, length, self.heads, width // self.heads)
+        query, key, value = (part.view(heads).transpose(1, 2) for part in self.qkv(x).split(width, dim=2))
+        attended = self.attend(query, key, value).transpose(1, 2).contiguous().view(batch, length, width)
+        return F.dropout(self.output(attended), self.dropout, self.training)
+
+    def attend(self, query, key, value):
+        dropout = self.dropout if self.training else 0.0
+        if HAS_FUSED_ATTENTION:
+            return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        length = query.shape[2]
+        scores = (query @ key.transpose(2, 3)) * (1.0 / math.sqrt(key.shape[3]))
+        scores = scores.masked_fill(self.future[:length, :length], float("-inf"))
+        return F.dropout(F.softmax(scores, dim=3), dropout) @ value
+
+
+class Layer(nn.Module):
+    def __init__(self, setting):
+        super().__init__()
+        width, bias = setting["width"], setting["bias"]
+        self.dropout = setting["dropout"]
+        self.approximate = {"tanh": "tanh", "erf": "none"}[setting["gelu"]]
+        self.attention_norm = LayerNorm(width, bias)
+        self.attention = Attention(setting)
+        self.mlp_norm = LayerNorm(width, bias)
+        self.up = nn.Linear(width, 4 * width, bias=bias)
+        self.down = nn.Linear(4 * width, width, bias=bias)
+
+    def forward(self, x):
+        x = x + self.attention(self.attention_norm(x))
+        hidden = F.gelu(self.up(self.mlp_norm(x)), approximate=self.approximate)
+        return x + F.dropout(self.down(hidden), self.dropout, self.training)
+
+
+class Gpt(nn.Module):
+    def __init__(self, setting):
+        super().__init__()
+        width = setting["width"]
+        self.dropout = setting["dropout"]
+        self.tokens = nn.Embedding(setting["vocab"], width)
+        self.positions = nn.Embedding(setting["context"], width)
+        self.layers = nn.ModuleList(Layer(setting) for _ in range(setting["layers"]))
+        self.final_norm = LayerNorm(width, setting["bias"])
+        self.head = nn.Linear(width, setting["vocab"], bias=False)
+        for name, parameter in self.named_parameters():
+            if name.endswith(("output.weight", "down.weight")):
+                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * setting["layers"]))
+            elif parameter.dim() == 2:
+                nn.init.normal_(parameter, std=0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+        if setting["tied"]:
+            self.head.weight = self.tokens.weight
+
+    def forward(self, inputs, targets):
+        """The mean cross-entropy over all tokens."""
+        x = self.tokens(inputs) + self.positions(torch.arange(inputs.shape[1]))
+        x = F.dropout(x, self.dropout, self.training)
+        for layer in self.layers:
+            x = layer(x)
+        logits = self.head(self.final_norm(x))
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
+
+
+def load_tokens(setting):
+    """All tokens of the job's data as int64; sets setting["vocab"] where the data decide it."""
+    if setting["tokens"]:
+        values = array.array("H")
+        with open(setting["tokens"], "rb") as file:
+            values.frombytes(file.read())
+        if sys.byteorder == "big":
+            values.byteswap()
+        return torch.tensor(values, dtype=torch.int64)
+    if not setting["text"]:
+        raise JobError("the job names no data: set data.text or data.tokens")
+    with open(setting["text"], "rb") as file:
+        data = file.read()
+    if setting["tokenizer"] == "byte":
+        setting["vocab"] = 256
+        return torch.tensor(bytearray(data), dtype=torch.int64)
+    text = data.decode()
+    number = {character: index for index, character in enumerate(sorted(set(text)))}
+    setting["vocab"] = len(number)
+    return torch.tensor([number[character] for character in text])
+
+
+def draw_batch(tokens, setting):
+    context = setting["context"]
+    starts = torch.randint(len(tokens) - context, (setting["batch"],))
+    return (torch.stack([tokens[i + shift : i + shift + context] for i in starts.tolist()]) for shift in (0, 1))
+
+
+def make_optimizer(model, setting):
+    """AdamW that decays matrices only; fused where this PyTorch has it for the CPU, else the faster eager loop."""
+    parameters = list(model.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": setting["weight_decay"]},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    options = {
+        "lr": setting["learning_rate"],
+        "betas": (setting["beta1"], setting["beta2"]),
+        "eps": setting["epsilon"],
+    }
+    try:
+        return torch.optim.AdamW(groups, fused=True, **options), "fused"
+    except (TypeError, RuntimeError):  # no such option; not for the CPU
+        return torch.optim.AdamW(groups, foreach=False, **options), "loop"
+
+
+def learning_rate(setting, step, steps):
+    """Linear warm-up, then half a cosine."""
+    if step < setting["warmup"]:
+        return setting["learning_rate"] * (step + 1) / (setting["warmup"] + 1)
+    done = (step - setting["warmup"]) / max(1, steps - setting["warmup"])
+    low, high = setting["min_learning_rate"], setting["learning_rate"]
+    return low + 0.5 * (1 + math.cos(math.pi * min(1.0, done))) * (high - low)
+
+
+def train_step(model, optimizer, tokens, setting, rate):
+    inputs, targets = draw_batch(tokens, setting)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    total = 0.0
+    optimizer.zero_grad(set_to_none=True)
+    parts = setting["microbatches"]
+    for part_inputs, part_targets in zip(inputs.tensor_split(parts), targets.tensor_split(parts)):
+        loss = model(part_inputs, part_targets) * (len(part_inputs) / len(inputs))
+        loss.backward()
+        total += loss.detach()
+    if setting["clip"] > 0:
+        nn.utils.clip_grad_norm_(model.parameters(), setting["clip"])
+    optimizer.step()
+    return float(total)
+
+
+def build_of():
+    """What this PyTorch computes with."""
+    described = torch.__config__.show()
+
+    def first(pattern):
+        found = re.search(pattern, described)
+        return found.group(1) if found else None
+
+    blas = first(r"BLAS_INFO=(\w+)")
+    if blas == "mkl":
+        blas = "MKL " + (first(r"Math Kernel Library Version (\S+?)-") or "")
+    else:  # a distribution's build is linked with whatever BLAS the system has
+        with open("/proc/self/maps", encoding="utf-8") as maps:
+            blas = ", ".join(sorted(set(re.findall(r"/([^/\n]+/libblas[^/\n]*)$", maps.read(), re.M)))) or blas
+    return {
+        "torch": torch.__version__,
+        "blas": blas,
+        "onednn": first(r"MKL-DNN v(\S+)"),
+        "capability": first(r"CPU capability usage: (\S+)"),
+        "attention": "fused" if HAS_FUSED_ATTENTION else "written out",
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("job", help="a job file whose model is gpt")
+    parser.add_argument("--set", action="append", default=[], metavar="section.key=value", dest="overrides")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--warm", type=int, default=5, help="first steps that the median leaves out")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--compile", action="store_true", help="through torch.compile")
+    arguments = parser.parse_args()
+
+    try:
+        setting = setting_of(read_job(arguments.job, arguments.overrides))
+        torch.set_num_threads(arguments.threads)
+        torch.manual_seed(setting["seed"])
+        tokens = load_tokens(setting)
+    except JobError as error:
+        raise SystemExit(f"torch_gpt: {error}") from error
+    model = Gpt(setting)
+    optimizer, optimizer_kind = make_optimizer(model, setting)
+    runnable = torch.compile(model) if arguments.compile else model
+
+    times, losses = [], []
+    for step in range(arguments.steps):
+        begin = time.perf_counter()
+        rate = learning_rate(setting, step, arguments.steps)
+        losses.append(train_step(runnable, optimizer, tokens, setting, rate))
+        times.append(1000 * (time.perf_counter() - begin))
+
+    counted = sorted(times[arguments.warm :])
+    median = 0.5 * (counted[(len(counted) - 1) // 2] + counted[len(counted) // 2])
+    summary = {
+        "build": {**build_of(), "optimizer": optimizer_kind, "compiled": arguments.compile},
+        "threads": arguments.threads,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "loss": losses[-1],
+        "step_ms_median": median,
+        "tokens_per_s": 1000 * setting["batch"] * setting["context"] / median,
+        "step_ms": [round(t, 3) for t in times],
+    }
+    print(json.dumps(summary))
+
+
+main()
