@@ -24,18 +24,19 @@ struct RawSection {
   std::string name;
   std::string where;  ///< of its header, or of the override that made it
   std::vector<RawSetting> settings;
+
+  [[nodiscard]] const RawSetting* find(std::string_view key) const noexcept;
 };
 
 /// A job file and its overrides, read for syntax alone: keys are unique within a section, and sections unique.
 struct RawJob {
-  std::string file;                        ///< as it was named, for messages
-  std::string name;                        ///< the file's stem
-  std::filesystem::path job_folder;        ///< absolute: where relative paths of the file start
-  std::filesystem::path working_folder;    ///< absolute: where relative paths of overrides start
+  std::string file;                      ///< as it was named, for messages
+  std::string name;                      ///< the file's stem
+  std::filesystem::path job_folder;      ///< absolute: where relative paths of the file start
+  std::filesystem::path working_folder;  ///< absolute: where relative paths of overrides start
   std::vector<RawSection> sections;
 
   [[nodiscard]] const RawSection* find(std::string_view section) const noexcept;
-  [[nodiscard]] const RawSetting* find(std::string_view section, std::string_view key) const noexcept;
 };
 
 /// Reads a regular file of at most `max_file_bytes`, UTF-8 with or without a byte order mark, lines ended by LF

@@ -1,0 +1,232 @@
+#include "core/job/convert.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <system_error>
+#include <type_traits>
+
+#include "core/base/error.h"
+#include "core/base/suggest.h"
+#include "core/job/text.h"
+
+namespace shardrun::job {
+namespace {
+
+[[noreturn]] void refuse(const Place& place, std::string_view text, std::string_view why) {
+  throw Error(ErrorCode::job, fmt::format("{}: {} = {}: {}", place.where, place.setting, shown(text), why));
+}
+
+std::string range(const OptionSpec& spec) {
+  const auto low = [&] { return fmt::format("{} {}", spec.minimum_excluded ? "more than" : "at least", *spec.minimum); };
+  const auto high = [&] { return fmt::format("{} {}", spec.maximum_excluded ? "less than" : "at most", *spec.maximum); };
+  if (spec.minimum && spec.maximum) {
+    return low() + " and " + high();
+  }
+  if (spec.minimum) {
+    return low();
+  }
+  return spec.maximum ? high() : std::string();
+}
+
+template <class Number>
+void check_range(const OptionSpec& spec, Number number, std::string_view text, const Place& place) {
+  const auto value = static_cast<double>(number);
+  const bool too_small = spec.minimum && (spec.minimum_excluded ? value <= *spec.minimum : value < *spec.minimum);
+  const bool too_large = spec.maximum && (spec.maximum_excluded ? value >= *spec.maximum : value > *spec.maximum);
+  if (too_small || too_large) {
+    refuse(place, text, fmt::format("must be {}", range(spec)));
+  }
+}
+
+template <class Integer>
+Integer to_integer(std::string_view text, const Place& place) {
+  Integer value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = end == text.data() + text.size();
+  if (error == std::errc::result_out_of_range && whole) {
+    refuse(place, text,
+           fmt::format("does not fit 64 bits; an integer here lies between {} and {}", std::numeric_limits<Integer>::min(),
+                       std::numeric_limits<Integer>::max()));
+  }
+  if (error != std::errc() || !whole) {
+    refuse(place, text,
+           fmt::format("is not {}; write its digits alone, without unit, decimal point or exponent",
+                       std::is_signed_v<Integer> ? "an integer" : "an integer of at least 0"));
+  }
+  return value;
+}
+
+double to_real(std::string_view text, const Place& place) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = end == text.data() + text.size();
+  if (error == std::errc::result_out_of_range && whole) {
+    refuse(place, text, "is too large or too small for a double, which holds 1e-308 to 1e308");
+  }
+  if (error != std::errc() || !whole) {
+    refuse(place, text, "is not a number; write one such as 0.1 or 1e-3, without unit");
+  }
+  if (!std::isfinite(value)) {
+    refuse(place, text, "is not finite; write a number such as 0.1 or 1e-3");
+  }
+  return value;
+}
+
+bool to_boolean(std::string_view text, const Place& place) {
+  constexpr std::array<std::string_view, 4> yes = {"true", "yes", "on", "1"};
+  constexpr std::array<std::string_view, 4> no = {"false", "no", "off", "0"};
+  if (std::find(yes.begin(), yes.end(), text) != yes.end()) {
+    return true;
+  }
+  if (std::find(no.begin(), no.end(), text) == no.end()) {
+    refuse(place, text, "is not a boolean; write true, yes, on or 1, or false, no, off or 0");
+  }
+  return false;
+}
+
+std::string to_choice(const OptionSpec& spec, std::string_view text, const Place& place) {
+  if (std::find(spec.choices.begin(), spec.choices.end(), text) == spec.choices.end()) {
+    refuse(place, text,
+           fmt::format("is not one of {}{}", fmt::join(spec.choices, ", "), did_you_mean(text, spec.choices)));
+  }
+  return std::string(text);
+}
+
+std::string to_path(std::string_view text, const std::filesystem::path& folder, const Place& place) {
+  const std::filesystem::path path(text);
+  const std::string whole = folder.empty() || path.is_absolute() ? path.string() : (folder / path).string();
+  if (invalid_utf8(whole) != std::string::npos || control_character(whole) != std::string::npos) {
+    refuse(place, text,
+           fmt::format("makes the path {}, which a job file cannot hold; rename what has control characters or bytes "
+                       "that are not UTF-8",
+                       escaped(whole)));
+  }
+  return whole;
+}
+
+/// In a list a backslash makes the separator, or another backslash, part of an element.
+std::vector<std::string> split(std::string_view text, char separator, const Place& place) {
+  std::vector<std::string> elements(1);
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\' && i + 1 < text.size() && (text[i + 1] == separator || text[i + 1] == '\\')) {
+      elements.back() += text[++i];
+    } else if (text[i] == separator) {
+      elements.emplace_back();
+    } else {
+      elements.back() += text[i];
+    }
+  }
+  for (std::string& element : elements) {
+    element = std::string(trimmed(element));
+    if (element.empty()) {
+      refuse(place, text, fmt::format("has an empty element; write elements with one '{}' between them", separator));
+    }
+  }
+  return elements;
+}
+
+std::string join(const std::vector<std::string>& elements, char separator) {
+  std::string result;
+  for (const std::string& element : elements) {
+    if (!result.empty()) {
+      result += separator;
+    }
+    for (const char c : element) {
+      if (c == separator || c == '\\') {
+        result += '\\';
+      }
+      result += c;
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+OptionValue convert(const OptionSpec& spec, std::string_view text, const Place& place,
+                    const std::filesystem::path& folder) {
+  if (text.empty() && spec.type != OptionType::text) {
+    refuse(place, text, fmt::format("has no value; give {}, or leave the key out", accepted(spec)));
+  }
+  switch (spec.type) {
+    case OptionType::integer: {
+      const auto value = to_integer<std::int64_t>(text, place);
+      check_range(spec, value, text, place);
+      return value;
+    }
+    case OptionType::seed:
+      return to_integer<std::uint64_t>(text, place);
+    case OptionType::real: {
+      const double value = to_real(text, place);
+      check_range(spec, value, text, place);
+      return value;
+    }
+    case OptionType::boolean:
+      return to_boolean(text, place);
+    case OptionType::text:
+      return std::string(text);
+    case OptionType::path:
+      return to_path(text, folder, place);
+    case OptionType::choice:
+      return to_choice(spec, text, place);
+    case OptionType::text_list:
+      return split(text, spec.separator, place);
+    case OptionType::path_list: {
+      std::vector<std::string> paths = split(text, spec.separator, place);
+      for (std::string& path : paths) {
+        path = to_path(path, folder, place);
+      }
+      return paths;
+    }
+  }
+  throw Error(ErrorCode::internal, fmt::format("{} has a type that is none", place.setting));
+}
+
+std::string to_text(const OptionSpec& spec, const OptionValue& value) {
+  return std::visit(
+      [&](const auto& held) -> std::string {
+        using Held = std::decay_t<decltype(held)>;
+        if constexpr (std::is_same_v<Held, std::vector<std::string>>) {
+          return join(held, spec.separator);
+        } else {
+          return fmt::format("{}", held);
+        }
+      },
+      value);
+}
+
+std::string accepted(const OptionSpec& spec) {
+  const std::string bounds = range(spec);
+  const auto bounded = [&](std::string_view what) {
+    return bounds.empty() ? std::string(what) : fmt::format("{}, {}", what, bounds);
+  };
+  switch (spec.type) {
+    case OptionType::integer:
+      return bounded("an integer");
+    case OptionType::seed:
+      return "an integer, 0 to 2^64 - 1";
+    case OptionType::real:
+      return bounded("a number");
+    case OptionType::boolean:
+      return "true or false";
+    case OptionType::text:
+      return "text";
+    case OptionType::path:
+      return "a path";
+    case OptionType::choice:
+      return fmt::format("one of {}", fmt::join(spec.choices, ", "));
+    case OptionType::text_list:
+      return fmt::format("a list separated by '{}'", spec.separator);
+    case OptionType::path_list:
+      return fmt::format("paths separated by '{}'", spec.separator);
+  }
+  return {};
+}
+
+}  // namespace shardrun::job

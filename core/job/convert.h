@@ -1,0 +1,28 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "core/job/options.h"
+
+namespace shardrun::job {
+
+/// Where a value stands, for messages: "job.ini:12" and "[train] steps".
+struct Place {
+  std::string where;
+  std::string setting;
+};
+
+/// The value that `text` writes, checked against `spec`; relative paths start at `folder` unless that is empty.
+/// Throws Error{job}.
+[[nodiscard]] OptionValue convert(const OptionSpec& spec, std::string_view text, const Place& place,
+                                  const std::filesystem::path& folder);
+
+/// Text that converts to `value` again, the same for all ways of writing it.
+[[nodiscard]] std::string to_text(const OptionSpec& spec, const OptionValue& value);
+
+/// What `spec` accepts: "an integer, at least 1", "one of adamw, sgd".
+[[nodiscard]] std::string accepted(const OptionSpec& spec);
+
+}  // namespace shardrun::job

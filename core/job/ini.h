@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/job/raw.h"
+
+namespace shardrun::job {
+
+/// The syntax of a job file:
+///
+///   [section]             ; a comment, after ; or # at the start of a line or after white space
+///   key = value
+///   key = "a value"       ; for a value with " ;" in it, or white space at its ends; "" is a quote within
+///
+/// Throws Error{job}, beginning with "file:line: ", for anything else.
+[[nodiscard]] std::vector<RawSection> parse_ini(std::string_view text, const std::string& file);
+
+/// `value` as it stands after the `=`: quoted where it has to be.
+[[nodiscard]] std::string write_value(std::string_view value);
+
+}  // namespace shardrun::job

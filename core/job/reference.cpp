@@ -1,0 +1,152 @@
+#include "core/job/reference.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "core/job/convert.h"
+#include "core/job/raw.h"
+#include "core/job/schema.h"
+
+namespace shardrun::job {
+namespace {
+
+constexpr std::size_t page_width = 100;
+
+std::string syntax() {
+  return fmt::format(
+      "A job file is UTF-8 text of at most {} KiB, with lines of at most {} KiB ended by LF or CRLF; a byte order mark "
+      "at its start is skipped. A line is a [section] header, key = value, or empty. ; and # begin a comment at the "
+      "start of a line and after white space. A value that needs \" ;\" or \" #\", or white space at its ends, is "
+      "written in double quotes, with \"\" for a quote within. In a list a backslash makes the separator part of an "
+      "element. Sections and keys are written once; what is unknown, without effect or out of range is refused.",
+      max_file_bytes >> 10U, max_line_bytes >> 10U);
+}
+
+constexpr std::string_view paths =
+    "Relative paths start in the folder of the job file; those of --set, and [job] output, in the working directory.";
+
+constexpr std::string_view overrides =
+    "--set section.key=value replaces what the file says, or adds to it. The value is taken as it is, without quotes "
+    "and comments; each key can be set once.";
+
+std::string wrapped(std::string_view text, std::size_t indent) {
+  const std::string margin(indent, ' ');
+  std::string result;
+  std::size_t column = 0;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find(' '), text.size());
+    if (column > 0 && indent + column + 1 + end > page_width) {
+      result += '\n';
+      column = 0;
+    }
+    result += column == 0 ? margin : " ";
+    result += text.substr(0, end);
+    column += end + (column == 0 ? 0 : 1);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return result + '\n';
+}
+
+std::string default_text(const OptionSpec& spec, std::string_view note) {
+  if (!note.empty()) {
+    return std::string(note);
+  }
+  if (spec.default_value) {
+    return *spec.default_value;
+  }
+  return spec.optional ? "none" : "required";
+}
+
+std::string describe(const OptionSpec& spec, std::string_view note) {
+  const std::string default_ = default_text(spec, note);
+  const std::string_view label = default_ == "required" ? "" : "default ";
+  return fmt::format("  {:<20}{}; {}{}\n{}", spec.name, accepted(spec), label, default_, wrapped(spec.help, 6));
+}
+
+/// The rules that are about a section, one sentence each.
+std::vector<std::string> sentences(const Section& section) {
+  const auto named = [&](const KeyName& name) { return name.section == section.name ? name.key : to_string(name); };
+  std::vector<std::string> result;
+  if (section.task) {
+    result.push_back(fmt::format("Only with [job] task = {}.", *section.task));
+  }
+  for (const ExclusiveRule& rule : rules().exclusive) {
+    if (rule.section == section.name) {
+      result.push_back(fmt::format("At most one of {} is given.", fmt::join(rule.keys, ", ")));
+    }
+  }
+  for (const OrderRule& rule : rules().order) {
+    if (rule.smaller.section == section.name) {
+      result.push_back(fmt::format("{} is at most {}.", named(rule.smaller), named(rule.larger)));
+    }
+  }
+  for (const EffectRule& rule : rules().effect) {
+    if (rule.key.section == section.name) {
+      result.push_back(rule.value ? fmt::format("{} is refused with {} = {}, where it has no effect.", named(rule.key),
+                                                named(rule.other), *rule.value)
+                                  : fmt::format("{} is refused without {}, where it has no effect.", named(rule.key),
+                                                named(rule.other)));
+    }
+  }
+  return result;
+}
+
+std::string markdown_section(const Section& section) {
+  std::string text = fmt::format("\n## [{}]\n\n{}\n", section.name, section.help);
+  if (!section.settings.empty()) {
+    text += "\n| key | accepts | default | meaning |\n|---|---|---|---|\n";
+  }
+  for (const Setting& setting : section.settings) {
+    const std::string default_ = default_text(setting.spec, setting.default_note);
+    const bool is_value = setting.spec.default_value || !setting.default_note.empty();
+    text += fmt::format("| `{}` | {} | {} | {} |\n", setting.spec.name, accepted(setting.spec),
+                        is_value ? fmt::format("`{}`", default_) : default_, setting.spec.help);
+  }
+  const std::vector<std::string> rules_here = sentences(section);
+  if (!rules_here.empty()) {
+    text += "\n";
+  }
+  for (const std::string& sentence : rules_here) {
+    text += fmt::format("- {}\n", sentence);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string options_reference(const std::vector<OptionSpec>& specs) {
+  std::string text;
+  for (const OptionSpec& spec : specs) {
+    text += describe(spec, {});
+  }
+  return text;
+}
+
+std::string job_reference() {
+  std::string text = fmt::format("{}\n{}\n{}", wrapped(syntax(), 0), wrapped(paths, 0), wrapped(overrides, 0));
+  for (const Section& section : schema()) {
+    text += fmt::format("\n[{}]\n{}", section.name, wrapped(section.help, 2));
+    for (const Setting& setting : section.settings) {
+      text += describe(setting.spec, setting.default_note);
+    }
+    for (const std::string& sentence : sentences(section)) {
+      text += wrapped(sentence, 2);
+    }
+  }
+  return text;
+}
+
+std::string job_reference_markdown() {
+  std::string text = fmt::format(
+      "# The job file\n\nWritten by `shardrun help job --markdown` from the schema that checks job files; change it "
+      "there.\n\n{}\n\n{}\n\n{}\n",
+      syntax(), paths, overrides);
+  for (const Section& section : schema()) {
+    text += markdown_section(section);
+  }
+  return text;
+}
+
+}  // namespace shardrun::job

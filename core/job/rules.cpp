@@ -1,0 +1,112 @@
+#include "core/job/rules.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "core/base/error.h"
+#include "core/job/schema.h"
+#include "core/job/text.h"
+
+namespace shardrun::job {
+namespace {
+
+const EffectiveSetting* find(const std::vector<EffectiveSetting>& settings, const KeyName& name) {
+  const auto found = std::find_if(settings.begin(), settings.end(), [&](const EffectiveSetting& setting) {
+    return setting.section == name.section && setting.key == name.key;
+  });
+  return found == settings.end() ? nullptr : &*found;
+}
+
+std::string where(const Job& job, const KeyName& name) {
+  return job.is_given(name.section, name.key) ? job.where(name.section, name.key) : "the default";
+}
+
+void check_order(const Job& job, const OrderRule& rule, const std::vector<EffectiveSetting>& settings) {
+  const EffectiveSetting* const smaller = find(settings, rule.smaller);
+  const EffectiveSetting* const larger = find(settings, rule.larger);
+  if (smaller == nullptr || larger == nullptr || smaller->value <= larger->value) {
+    return;
+  }
+  const bool given = job.is_given(rule.smaller.section, rule.smaller.key);
+  throw Error(ErrorCode::job,
+              fmt::format("{}: {} = {} is more than {} = {} ({}); lower the one or raise the other",
+                          where(job, given ? rule.smaller : rule.larger), to_string(rule.smaller), smaller->text,
+                          to_string(rule.larger), larger->text, where(job, given ? rule.larger : rule.smaller)));
+}
+
+void check_effect(const Job& job, const EffectRule& rule, const std::vector<EffectiveSetting>& settings) {
+  if (!job.is_given(rule.key.section, rule.key.key)) {
+    return;
+  }
+  const std::string name = to_string(rule.key);
+  const std::string other = to_string(rule.other);
+  if (!rule.value) {
+    if (!job.is_given(rule.other.section, rule.other.key)) {
+      throw Error(ErrorCode::job, fmt::format("{}: {} has no effect without {}; remove it, or set {}",
+                                              where(job, rule.key), name, other, other));
+    }
+    return;
+  }
+  const EffectiveSetting* const found = find(settings, rule.other);
+  if (found != nullptr && found->text == *rule.value) {
+    throw Error(ErrorCode::job, fmt::format("{}: {} has no effect with {} = {} ({}); remove it, or change {}",
+                                            where(job, rule.key), name, other, found->text, where(job, rule.other),
+                                            other));
+  }
+}
+
+void check_exclusive(const Job& job, const ExclusiveRule& rule) {
+  std::vector<KeyName> given;
+  for (const std::string& key : rule.keys) {
+    if (job.is_given(rule.section, key)) {
+      given.push_back({rule.section, key});
+    }
+  }
+  if (given.size() > 1) {
+    throw Error(ErrorCode::job, fmt::format("{}: {} is given beside {} ({}); keep at most one of {}",
+                                            where(job, given[1]), to_string(given[1]), to_string(given[0]),
+                                            where(job, given[0]), fmt::join(rule.keys, ", ")));
+  }
+}
+
+}  // namespace
+
+void check_rules(const Job& job, const std::vector<EffectiveSetting>& settings) {
+  for (const ExclusiveRule& rule : rules().exclusive) {
+    check_exclusive(job, rule);
+  }
+  for (const EffectRule& rule : rules().effect) {
+    check_effect(job, rule, settings);
+  }
+  for (const OrderRule& rule : rules().order) {
+    check_order(job, rule, settings);
+  }
+}
+
+void check_mesh(const Job& job) {
+  if (job.mesh.empty()) {
+    return;
+  }
+  std::int64_t product = 1;
+  std::vector<std::string> sizes;
+  for (const MeshAxis& axis : job.mesh) {
+    sizes.push_back(fmt::format("{} {}", shown(axis.name), axis.size));
+    if (__builtin_mul_overflow(product, axis.size, &product)) {
+      throw Error(ErrorCode::job,
+                  fmt::format("{}: the product of the mesh up to axis {} is too large for a 64-bit integer; it must be "
+                              "[job] ranks = {} ({})",
+                              job.where("mesh", axis.name), shown(axis.name), job.ranks, where(job, {"job", "ranks"})));
+    }
+  }
+  if (product != job.ranks) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: the mesh ({}) has {} places for [job] ranks = {} ({}); make the product of its sizes "
+                            "equal to ranks",
+                            job.where("mesh", ""), shown(fmt::format("{}", fmt::join(sizes, ", "))), product, job.ranks,
+                            where(job, {"job", "ranks"})));
+  }
+}
+
+}  // namespace shardrun::job

@@ -1,0 +1,81 @@
+#include "core/job/section.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "core/base/error.h"
+#include "core/base/suggest.h"
+#include "core/job/convert.h"
+#include "core/job/schema.h"
+#include "core/job/text.h"
+
+namespace shardrun::job {
+namespace {
+
+/// " ('batch' is a key of [data])", for a key that went into the wrong section.
+std::string other_home(std::string_view section, std::string_view key) {
+  for (const Section& other : schema()) {
+    if (other.name != section && find_setting(other, key) != nullptr) {
+      return fmt::format(" ('{}' is a key of [{}])", key, other.name);
+    }
+  }
+  return {};
+}
+
+[[noreturn]] void refuse_unknown(const SectionReader& reader, const RawSetting& setting) {
+  std::vector<std::string> known;
+  for (const OptionSpec& spec : reader.specs) {
+    known.push_back(spec.name);
+  }
+  std::string hint = did_you_mean(setting.key, known);
+  if (hint.empty()) {
+    hint = other_home(reader.name, setting.key);
+  }
+  throw Error(ErrorCode::job,
+              fmt::format("{}: {} has no key '{}'{}; it has {}", setting.where, reader.owner, shown(setting.key), hint,
+                          known.empty() ? std::string("none") : fmt::format("{}", fmt::join(known, ", "))));
+}
+
+void check_known(const SectionReader& reader, const RawSection& section) {
+  for (const RawSetting& setting : section.settings) {
+    const bool known = std::any_of(reader.specs.begin(), reader.specs.end(),
+                                   [&](const OptionSpec& spec) { return spec.name == setting.key; });
+    if (!known) {
+      refuse_unknown(reader, setting);
+    }
+  }
+}
+
+}  // namespace
+
+void refuse_missing(const SectionReader& reader, const RawSection* section, const OptionSpec& spec) {
+  throw Error(ErrorCode::job,
+              fmt::format("{}: {} needs the key '{}', which is missing; write {} = ... under [{}] ({})",
+                          section != nullptr ? section->where : reader.file, reader.owner, spec.name, spec.name,
+                          reader.name, accepted(spec)));
+}
+
+OptionValues read_section(const SectionReader& reader, const RawSection* section) {
+  if (section != nullptr) {
+    check_known(reader, *section);
+  }
+  OptionValues values;
+  for (const OptionSpec& spec : reader.specs) {
+    const RawSetting* const given = section != nullptr ? section->find(spec.name) : nullptr;
+    const std::string name = setting_name(reader.name, spec.name);
+    const auto folder = reader.folder ? reader.folder(spec, given) : std::filesystem::path();
+    if (given != nullptr) {
+      values.add({spec.name, spec.type, convert(spec, given->value, {given->where, name}, folder)});
+    } else if (spec.default_value) {
+      values.add({spec.name, spec.type,
+                  convert(spec, *spec.default_value, {reader.file + " (default)", name}, folder)});
+    } else if (!spec.optional && reader.required) {
+      refuse_missing(reader, section, spec);
+    }
+  }
+  return values;
+}
+
+}  // namespace shardrun::job

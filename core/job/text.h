@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace shardrun::job {
+
+/// Without the spaces and tabs around it.
+[[nodiscard]] std::string_view trimmed(std::string_view text) noexcept;
+
+/// The offset of the first byte that does not belong to well-formed UTF-8 (Unicode 15, table 3-7), or npos.
+[[nodiscard]] std::size_t invalid_utf8(std::string_view text) noexcept;
+
+/// The offset of the first control character other than a tab, or npos.
+[[nodiscard]] std::size_t control_character(std::string_view text) noexcept;
+
+/// For messages: control characters and bytes that are not UTF-8 as \xNN.
+[[nodiscard]] std::string escaped(std::string_view text);
+
+/// For messages: escaped, and the middle left out where it is long.
+[[nodiscard]] std::string shown(std::string_view text);
+
+/// [a-z][a-z0-9_]*: what names of sections, keys, options and mesh axes are made of.
+[[nodiscard]] bool is_name(std::string_view text) noexcept;
+
+}  // namespace shardrun::job

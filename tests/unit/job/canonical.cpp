@@ -1,0 +1,70 @@
+#include <string>
+
+#include "tests/unit/job/support.h"
+
+using namespace shardrun;
+using test::parse;
+
+namespace {
+
+const std::string rich = R"(
+[train]
+learning_rate = 10e-4   ; a comment
+steps = 0010
+[model]
+tags = a\,b , c
+width = 8
+name = toy
+note = "  # spaced "
+bias = yes
+[mesh]
+z = 1
+a = 1
+[data]
+text = corpus.txt
+)";
+
+}  // namespace
+
+TEST_CASE("a job is written in the schema's order with absolute paths", "[job]") {
+  const std::string here = std::filesystem::current_path().string();
+
+  CHECK(canonical_text(parse(rich, {"train.clip=1.50", "job.seed=7"})) == "[job]\noutput = " + here +
+                                                                              R"(/runs/toy
+seed = 7
+
+[mesh]
+z = 1
+a = 1
+
+[model]
+name = toy
+width = 8
+bias = true
+note = "  # spaced "
+tags = a\,b,c
+
+[data]
+text = )" + here + R"(/corpus.txt
+
+[train]
+steps = 10
+learning_rate = 0.001
+clip = 1.5
+)");
+}
+
+TEST_CASE("a job that is written says the same when it is read elsewhere", "[job]") {
+  const job::Job first = parse(rich, {"train.clip=1.5", "plugins.path=p ; q:r\\:s", "model.weights=a #b"});
+  const std::string text = canonical_text(first);
+
+  const job::Job again = parse(text, {}, "/elsewhere/copy.ini");
+
+  CHECK(canonical_text(again) == text);
+  CHECK(again.output == first.output);
+  CHECK(again.data.text == first.data.text);
+  CHECK(again.plugins.path == first.plugins.path);
+  CHECK(again.mesh == first.mesh);
+  CHECK(again.train.clip == 1.5);
+  CHECK(to_string(again.model.options) == to_string(first.model.options));
+}

@@ -1,0 +1,208 @@
+#include <string>
+
+#include "tests/unit/job/support.h"
+
+using namespace shardrun;
+using test::minimal;
+using test::parse;
+using test::refusal;
+
+TEST_CASE("a minimal job has the documented defaults", "[job]") {
+  const job::Job job = parse(minimal);
+
+  CHECK(job.ranks == 1);
+  CHECK(job.strategy.name == "single");
+  CHECK(job.seed == 1337);
+  CHECK(job.threads == 0);
+  CHECK(job.task == job::Task::train);
+  CHECK(job.mesh.empty());
+  CHECK(job.plugins.path.empty());
+  CHECK(job.data.text.empty());
+  CHECK(job.data.tokens.empty());
+  CHECK(job.data.arrays.empty());
+  CHECK(job.data.tokenizer == job::Tokenizer::character);
+  CHECK(job.data.split == 0.9);
+  CHECK(job.data.batch == 12);
+  CHECK(job.data.microbatches == 1);
+  CHECK(job.data.eval_batch == 0);
+  CHECK(job.train.steps == 10);
+  CHECK(job.train.optimizer == job::Optimizer::adamw);
+  CHECK(job.train.learning_rate == 1e-3);
+  CHECK(job.train.min_learning_rate == 0);
+  CHECK(job.train.schedule == job::Schedule::cosine);
+  CHECK(job.train.warmup == 0);
+  CHECK(job.train.weight_decay == 0);
+  CHECK(job.train.beta1 == 0.9);
+  CHECK(job.train.beta2 == 0.999);
+  CHECK(job.train.epsilon == 1e-8);
+  CHECK(job.train.momentum == 0);
+  CHECK(job.train.clip == 0);
+  CHECK(job.train.eval_every == 0);
+  CHECK(job.train.sample == 0);
+  CHECK(job.train.log_every == 0);
+}
+
+TEST_CASE("every key reaches its field", "[job]") {
+  const job::Job job = parse(R"([job]
+ranks = 4
+strategy = split
+seed = 18446744073709551615
+threads = 3
+output = /out
+task = train
+[mesh]            ; product = ranks
+pipe  = 2
+data  = 2
+[plugins]
+path = /a:/b\:c
+[model]
+name = toy
+layers = 4
+width = 16
+vocab = 65
+scale = 2.5
+bias = off
+note = "a ; note"
+weights = /w.bin
+activation = relu
+tags = x, y
+stream = 9
+[data]
+text = /corpus.txt
+tokenizer = byte
+split = 0.5
+batch = 8
+microbatches = 4
+eval_batch = 2
+[train]
+steps = 2000
+optimizer = adamw
+learning_rate = 1e-2
+min_learning_rate = 1e-4
+schedule = linear
+warmup = 100
+weight_decay = 0.1
+beta1 = 0.8
+beta2 = 0.99
+epsilon = 1e-6
+clip = 1.0
+eval_every = 250
+sample = 500
+log_every = 10
+[strategy]
+zero = 1
+schedule = gpipe
+)");
+
+  CHECK(job.ranks == 4);
+  CHECK(job.strategy.name == "split");
+  CHECK(job.seed == 18446744073709551615U);
+  CHECK(job.threads == 3);
+  CHECK(job.output == "/out");
+  CHECK(job.mesh == std::vector<job::MeshAxis>{{"pipe", 2}, {"data", 2}});
+  CHECK(job.plugins.path == std::vector<std::filesystem::path>{"/a", "/b:c"});
+  CHECK(job.model.name == "toy");
+  CHECK_FALSE(job.model.options.has("name"));
+  CHECK(to_string(job.model.options) ==
+        "layers = 4\nwidth = 16\nvocab = 65\nscale = 2.5\nbias = false\nnote = a ; note\nweights = /w.bin\n"
+        "activation = relu\ntags = x,y\nstream = 9\n");
+  CHECK(job.data.text == "/corpus.txt");
+  CHECK(job.data.tokenizer == job::Tokenizer::byte);
+  CHECK(job.data.split == 0.5);
+  CHECK(job.data.batch == 8);
+  CHECK(job.data.microbatches == 4);
+  CHECK(job.data.eval_batch == 2);
+  CHECK(job.train.steps == 2000);
+  CHECK(job.train.learning_rate == 1e-2);
+  CHECK(job.train.min_learning_rate == 1e-4);
+  CHECK(job.train.schedule == job::Schedule::linear);
+  CHECK(job.train.warmup == 100);
+  CHECK(job.train.weight_decay == 0.1);
+  CHECK(job.train.beta1 == 0.8);
+  CHECK(job.train.beta2 == 0.99);
+  CHECK(job.train.epsilon == 1e-6);
+  CHECK(job.train.clip == 1.0);
+  CHECK(job.train.eval_every == 250);
+  CHECK(job.train.sample == 500);
+  CHECK(job.train.log_every == 10);
+  CHECK(to_string(job.strategy.options) == "zero = 1\nschedule = gpipe\n");
+}
+
+TEST_CASE("the other choices reach their fields", "[job]") {
+  const job::Job sgd = parse("[model]\nname = bare\n[train]\nsteps = 0\noptimizer = sgd\nmomentum = 0.9\n"
+                             "schedule = constant\n[data]\ntokens = /t.bin\n");
+  CHECK(sgd.train.optimizer == job::Optimizer::sgd);
+  CHECK(sgd.train.momentum == 0.9);
+  CHECK(sgd.train.schedule == job::Schedule::constant);
+  CHECK(sgd.data.tokens == "/t.bin");
+
+  const job::Job arrays = parse("[model]\nname = bare\n[train]\nsteps = 0\n[data]\narrays = /x.npy, /y.npy\n");
+  CHECK(arrays.data.arrays == std::vector<std::filesystem::path>{"/x.npy", "/y.npy"});
+
+  const job::Job iterate = parse("[job]\ntask = iterate\n[model]\nname = bare\n[iterate]\nsteps = 5\n");
+  CHECK(iterate.task == job::Task::iterate);
+  CHECK(iterate.iterate.steps == 5);
+}
+
+TEST_CASE("a job says where each setting comes from", "[job]") {
+  const job::Job job = parse(minimal, {"data.batch=3"});
+
+  CHECK(job.where("model", "name") == "toy.ini:2");
+  CHECK(job.where("train", "") == "toy.ini:4");
+  CHECK(job.where("data", "batch") == "--set data.batch");
+  CHECK(job.where("train", "clip") == "toy.ini (default)");
+  CHECK(job.is_given("train", "steps"));
+  CHECK_FALSE(job.is_given("train", "clip"));
+}
+
+TEST_CASE("the plugins' path is known before any plugin is", "[job]") {
+  const job::RawJob raw = job::read_job_text("[job]\nstrategy = unheard_of\n[plugins]\npath = /a:/b\n", "x.ini");
+
+  CHECK(job::plugin_path(raw) == std::vector<std::filesystem::path>{"/a", "/b"});
+  CHECK(job::plugin_path(job::read_job_text("", "x.ini")).empty());
+}
+
+TEST_CASE("the strategy is asked last, with the rest of the job", "[job]") {
+  job::SchemaProviders providers = test::job_providers();
+  std::int64_t batch = 0;
+  std::vector<std::filesystem::path> path;
+  providers.strategy_options = [&](std::string_view, const job::Job& job) {
+    batch = job.data.batch;
+    path = job.plugins.path;
+    return std::vector<job::OptionSpec>();
+  };
+
+  (void)job::parse_job(job::read_job_text(minimal + "[data]\nbatch = 5\n[plugins]\npath = /p\n", "x.ini"), providers);
+
+  CHECK(batch == 5);
+  CHECK(path == std::vector<std::filesystem::path>{"/p"});
+}
+
+TEST_CASE("options that are declared wrongly are the declarer's fault", "[job]") {
+  const auto declared = [](std::vector<job::OptionSpec> specs) {
+    job::SchemaProviders providers = test::job_providers();
+    providers.strategy_options = [specs = std::move(specs)](std::string_view, const job::Job&) { return specs; };
+    return refusal(ErrorCode::plugin, [&] { return job::parse_job(job::read_job_text(minimal, "x.ini"), providers); });
+  };
+
+  CHECK(declared({{.name = "Zero"}}) ==
+        "the strategy 'single' declares the option 'Zero' wrongly: a name is made of a-z, 0-9 and _, and begins with a "
+        "letter");
+  CHECK(declared({{.name = "a", .default_value = "1"}, {.name = "a", .default_value = "1"}}) ==
+        "the strategy 'single' declares the option 'a' wrongly: there are two of that name");
+  CHECK(declared({{.name = "a", .default_value = "x"}}) ==
+        "the strategy 'single' declares the option 'a' wrongly: its default: a = x: is not an integer; write its "
+        "digits alone, without unit, decimal point or exponent");
+
+  job::SchemaProviders providers = test::job_providers();
+  providers.model_options = [](std::string_view) { return std::vector<job::OptionSpec>{{.name = "name"}}; };
+  CHECK(refusal(ErrorCode::plugin, [&] { return job::parse_job(job::read_job_text(minimal, "x.ini"), providers); }) ==
+        "the model 'toy' declares the option 'name' wrongly: there are two of that name");
+}
+
+TEST_CASE("what has its full effect at the edge is accepted", "[job]") {
+  CHECK_NOTHROW(parse(minimal + "warmup = 10\nlearning_rate = 0.5\nmin_learning_rate = 0.5\n"));
+  CHECK_NOTHROW(parse(minimal + "[data]\nbatch = 4\nmicrobatches = 4\n"));
+  CHECK_NOTHROW(parse(minimal + "[data]\nsplit = 1\n"));
+  CHECK_NOTHROW(parse(minimal + "[data]\ntext = t\ntokenizer = byte\n[strategy]\n"));
+}
