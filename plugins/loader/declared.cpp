@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/base/error.h"
 #include "plugins/loader/structs.h"
 
@@ -9,6 +11,13 @@ namespace shardrun::plugins {
 namespace {
 
 std::string text_or_empty(const char* text) { return text != nullptr ? text : ""; }
+
+bool is_option_name(std::string_view name) {
+  const auto is_lower = [](char c) { return c >= 'a' && c <= 'z'; };
+  return !name.empty() && is_lower(name.front()) && std::ranges::all_of(name, [&](char c) {
+    return is_lower(c) || (c >= '0' && c <= '9') || c == '_';
+  });
+}
 
 template <class Number>
 void set_bounds(OptionSpec& spec, Number minimum, Number maximum) {
@@ -59,8 +68,8 @@ std::vector<OptionSpec> declared_options(const sr_plugin& table, std::string_vie
     const std::string what = fmt::format("{}: option {}", plugin, i);
     const OptionSpec spec = spec_of(
         read_element<sr_option>(table.options, table.option_stride, i, SR_OPTION_SIZE_1_0, what), what);
-    if (spec.name.empty()) {
-      throw Error(ErrorCode::plugin, fmt::format("{} has no name", what));
+    if (!is_option_name(spec.name)) {
+      throw Error(ErrorCode::plugin, fmt::format("{} is named '{}', expected [a-z][a-z0-9_]*", what, spec.name));
     }
     for (const OptionSpec& earlier : specs) {
       if (earlier.name == spec.name) {

@@ -35,10 +35,10 @@ void remove_repeated(Directories& directories) {
 
 }  // namespace
 
-Directories plugin_directories(std::span<const std::string> configured, const char* environment) {
+Directories plugin_directories(std::span<const std::filesystem::path> configured, const char* environment) {
   Directories directories;
-  for (const std::string& entry : configured) {
-    append(directories, entry, "[plugins] path");
+  for (const std::filesystem::path& entry : configured) {
+    append(directories, entry.native(), "[plugins] path");
   }
   std::string_view rest = environment != nullptr ? environment : "";
   while (!rest.empty()) {

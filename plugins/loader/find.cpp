@@ -26,18 +26,12 @@ bool is_name(std::string_view name) {
 
 [[noreturn]] void throw_missing(const Directories& directories, PluginKind kind, std::string_view name) {
   std::vector<std::string> searched;
-  std::set<std::string> names;
   for (const std::filesystem::path& directory : directories) {
     std::error_code ignored;
     searched.push_back(directory.string() +
                        (std::filesystem::is_directory(directory, ignored) ? "" : " (no such directory)"));
-    for (const Candidate& candidate : candidates_in(directory)) {
-      if (candidate.kind == to_string(kind)) {
-        names.insert(candidate.name);
-      }
-    }
   }
-  const std::vector<std::string> available(names.begin(), names.end());
+  const std::vector<std::string> available = plugin_names(directories, kind);
   throw Error(ErrorCode::plugin,
               fmt::format("there is no {0} plugin '{1}'{2}; available: {3}; searched for {4}{0}_{1}{5} in: {6}; other "
                           "directories are named in [plugins] path or SHARDRUN_PLUGIN_PATH",
@@ -65,6 +59,18 @@ std::vector<Candidate> candidates_in(const std::filesystem::path& directory) {
   }
   std::ranges::sort(found, {}, &Candidate::path);
   return found;
+}
+
+std::vector<std::string> plugin_names(const Directories& directories, PluginKind kind) {
+  std::set<std::string> names;
+  for (const std::filesystem::path& directory : directories) {
+    for (const Candidate& candidate : candidates_in(directory)) {
+      if (candidate.kind == to_string(kind)) {
+        names.insert(candidate.name);
+      }
+    }
+  }
+  return {names.begin(), names.end()};
 }
 
 std::filesystem::path find_plugin(const Directories& directories, PluginKind kind, std::string_view name) {

@@ -5,7 +5,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -19,9 +18,9 @@ using OptionValue = std::variant<bool, std::int64_t, double, std::string>;
 /// By option name.
 using OptionValues = std::map<std::string, OptionValue>;
 
-/// An option that a plugin declares. One that is named "*" stands for every key that no other names.
+/// An option that a plugin declares.
 struct OptionSpec {
-  std::string name;
+  std::string name;  ///< [a-z][a-z0-9_]*
   OptionType type = OptionType::text;
   OptionValue default_value;
   std::optional<OptionValue> minimum;  ///< inclusive, of the option's type; numbers only
@@ -30,23 +29,11 @@ struct OptionSpec {
   std::string help;                  ///< one line
 };
 
-/// The option that takes `key`: the one of that name, else "*", else null.
-[[nodiscard]] const OptionSpec* find_option(std::span<const OptionSpec> specs, std::string_view key);
-
-/// `text` as a value of the option. Throws Error{job} that names `key`, what is allowed and what was found.
-[[nodiscard]] OptionValue parse_option(const OptionSpec& spec, std::string_view key, std::string_view text);
-
-/// Every declared option with its value or default, and what "*" takes.
-/// Throws Error{job} for a key that no option takes (with the nearest name) or a value that does not fit.
-[[nodiscard]] OptionValues resolve_options(std::span<const OptionSpec> specs,
-                                           const std::map<std::string, std::string>& given);
-
-/// `values`, completed with the defaults of what it lacks, and checked like resolve_options does.
+/// `values`, completed with the defaults of what they lack.
+/// Throws Error{job} for one that no spec declares (with the nearest name) or that is not what its spec allows.
 [[nodiscard]] OptionValues with_defaults(std::span<const OptionSpec> specs, OptionValues values);
 
 /// The value as it would be written in a job file.
 [[nodiscard]] std::string to_string(const OptionValue& value);
-
-[[nodiscard]] std::string_view to_string(OptionType type);
 
 }  // namespace shardrun::plugins

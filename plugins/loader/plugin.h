@@ -28,7 +28,8 @@ using Directories = std::vector<std::filesystem::path>;
 /// then those that belong to the running executable: lib/shardrun/v1 beside it, as in a build tree, and
 /// <libdir>/shardrun/v1 of its installation. The working directory is never searched: a relative entry
 /// throws Error{plugin}.
-[[nodiscard]] Directories plugin_directories(std::span<const std::string> configured, const char* environment);
+[[nodiscard]] Directories plugin_directories(std::span<const std::filesystem::path> configured,
+                                            const char* environment);
 
 /// Who a plugin says it is.
 struct Manifest {
@@ -81,6 +82,9 @@ struct PluginInfo {
   std::filesystem::path shadowed_by;  ///< the file of this kind and name that is found first, if not this one
   std::string error;
 };
+
+/// The names of the plugins of one kind, sorted, from the names of their files alone.
+[[nodiscard]] std::vector<std::string> plugin_names(const Directories& directories, PluginKind kind);
 
 /// Every plugin in the directories, of all kinds, ordered by directory and then by file name. Opens each to learn
 /// its options; what cannot be opened says why. A directory that does not exist or cannot be read adds nothing.

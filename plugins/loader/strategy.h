@@ -55,7 +55,7 @@ struct LayerSummary {
 struct StrategyRequest {
   std::uint32_t ranks = 1;
   std::vector<MeshAxis> mesh;  ///< as the job file gives it; empty where it is silent
-  OptionValues options;        ///< by name; a declared one that is missing gets its default
+  OptionValues options;        ///< a declared one that is missing gets its default
   std::vector<TensorSummary> tensors;
   std::vector<LogicalAxis> axes;
   std::vector<CutPointSummary> cut_points;

@@ -75,12 +75,11 @@ typedef struct sr_manifest {
 #define SR_OPTION_TEXT UINT32_C(4)
 
 /// A key that the plugin understands in its section of the job file. The host parses, checks and documents it.
-/// Bounds are inclusive; a minimum and a maximum that are both zero bound nothing. The name "*" stands for
-/// every key that no other option names: each is delivered under its own name.
+/// Bounds are inclusive; a minimum and a maximum that are both zero bound nothing.
 typedef struct sr_option {
   uint32_t struct_size;
   uint32_t type; /* SR_OPTION_..., and which of the fields below count */
-  const char* name;
+  const char* name;        /* [a-z][a-z0-9_]* */
   const char* help;        /* one line */
   int64_t default_integer; /* also a boolean's: 0 or 1 */
   int64_t min_integer;

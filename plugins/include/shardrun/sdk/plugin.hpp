@@ -71,7 +71,7 @@ struct Option {
   return option;
 }
 
-/// No choices: any text. The name "*" takes every key that no other option does.
+/// No choices: any text.
 [[nodiscard]] inline Option text_option(std::string name, std::string default_value, std::vector<std::string> choices,
                                         std::string help) {
   Option option{.type = SR_OPTION_TEXT, .name = std::move(name), .help = std::move(help)};
@@ -107,15 +107,6 @@ class OptionValues {
   [[nodiscard]] std::int64_t integer(std::string_view name) const { return at(name, SR_OPTION_INTEGER).integer; }
   [[nodiscard]] double number(std::string_view name) const { return at(name, SR_OPTION_NUMBER).number; }
   [[nodiscard]] std::string text(std::string_view name) const { return at(name, SR_OPTION_TEXT).text; }
-
-  /// The names of all that were delivered, those that "*" took among them.
-  [[nodiscard]] std::vector<std::string> names() const {
-    std::vector<std::string> names;
-    for (const sr_option_value& value : values_) {
-      names.emplace_back(value.name);
-    }
-    return names;
-  }
 
  private:
   [[nodiscard]] const sr_option_value& at(std::string_view name, std::uint32_t type) const {

@@ -216,18 +216,17 @@ std::int32_t make_plan(void* self, const sr_job* job, const sr_graph* graph, con
   });
 }
 
-template <StrategyClass Class>
-inline constexpr sr_strategy strategy_functions = {sizeof(sr_strategy), 0, make_plan<Class>};
-
 }  // namespace detail
 
 }  // namespace shardrun::sdk
 
 /// Exports `Class` as the plugin `plugin_name`; once, at namespace scope. The file is shardrun_strategy_NAME.so.
-#define SHARDRUN_EXPORT_STRATEGY(Class, plugin_name, plugin_version)                                            \
-  const sr_manifest shardrun_manifest_v1 = {sizeof(sr_manifest), SR_MAGIC,         SR_ABI_MAJOR, SR_ABI_MINOR,  \
+#define SHARDRUN_EXPORT_STRATEGY(Class, plugin_name, plugin_version)                                             \
+  const sr_manifest shardrun_manifest_v1 = {sizeof(sr_manifest), SR_MAGIC,         SR_ABI_MAJOR, SR_ABI_MINOR,   \
                                             0,                   SR_KIND_STRATEGY, plugin_name,  plugin_version}; \
-  int32_t shardrun_open_v1(const sr_host* host, sr_error* error, sr_plugin** plugin) {                          \
-    return shardrun::sdk::detail::open_instance<Class>(                                                         \
-        host, SR_KIND_STRATEGY, &shardrun::sdk::detail::strategy_functions<Class>, error, plugin);              \
+  static const sr_strategy shardrun_strategy_functions = {sizeof(sr_strategy), 0,                                \
+                                                          shardrun::sdk::detail::make_plan<Class>};              \
+  int32_t shardrun_open_v1(const sr_host* host, sr_error* error, sr_plugin** plugin) {                           \
+    return shardrun::sdk::detail::open_instance<Class>(host, SR_KIND_STRATEGY, &shardrun_strategy_functions,     \
+                                                       error, plugin);                                           \
   }
