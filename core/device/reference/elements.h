@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/device/device.h"
+
+/// The oracle: every op as its formula reads, one thread, in float64. A tensor of dtype f32 is stored as `double`
+/// here, i32 as `std::int32_t`. Nothing is fast on purpose, so that nothing hides behind a trick.
+namespace shardrun::device::reference {
+
+[[nodiscard]] inline double* reals(const TensorView& tensor) noexcept { return static_cast<double*>(tensor.data); }
+[[nodiscard]] inline std::int32_t* integers(const TensorView& tensor) noexcept {
+  return static_cast<std::int32_t*>(tensor.data);
+}
+
+/// Product of the dimensions [first, last).
+[[nodiscard]] inline std::int64_t extent(const TensorView& tensor, std::uint32_t first, std::uint32_t last) noexcept {
+  std::int64_t product = 1;
+  for (std::uint32_t d = first; d < last; ++d) {
+    product *= tensor.shape[d];
+  }
+  return product;
+}
+
+/// Length of the last dimension.
+[[nodiscard]] inline std::int64_t last_extent(const TensorView& tensor) noexcept {
+  return extent(tensor, tensor.rank - 1, tensor.rank);
+}
+
+/// Product of all dimensions but the last.
+[[nodiscard]] inline std::int64_t rows(const TensorView& tensor) noexcept { return extent(tensor, 0, tensor.rank - 1); }
+
+/// Writes one element of outputs[0] of an op that accumulates.
+inline void put(const KernelCall& call, std::int64_t index, double value) noexcept {
+  double& element = reals(call.outputs[0])[index];
+  element = call.accumulate ? element + value : value;
+}
+
+}  // namespace shardrun::device::reference

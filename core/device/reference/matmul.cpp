@@ -1,0 +1,54 @@
+#include "core/device/reference/elements.h"
+
+namespace shardrun::device::reference {
+namespace {
+
+/// y[l, n] = sum over k of x[l, k] w[k, n], or w[n, k] when transposed. `contract` trailing dimensions of x are k.
+/// x: [L, K...]   w: [K..., N...] or [N..., K...]   y: [L, N...]
+void matmul(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  const TensorView& w = call.inputs[1];
+  const auto contract = static_cast<std::uint32_t>(call.attributes.integer("contract"));
+  const bool transpose = call.attributes.integer("transpose") != 0;
+  const std::int64_t ls = extent(x, 0, x.rank - contract);
+  const std::int64_t ks = extent(x, x.rank - contract, x.rank);
+  const std::int64_t ns = transpose ? extent(w, 0, w.rank - contract) : extent(w, contract, w.rank);
+  for (std::int64_t l = 0; l < ls; ++l) {
+    for (std::int64_t n = 0; n < ns; ++n) {
+      double sum = 0;
+      for (std::int64_t k = 0; k < ks; ++k) {
+        sum += reals(x)[l * ks + k] * reals(w)[transpose ? n * ks + k : k * ns + n];
+      }
+      put(call, l * ns + n, sum);
+    }
+  }
+}
+
+/// dw[k, n] = sum over l of x[l, k] dy[l, n], laid out as [n, k] when transposed.
+/// x: [L, K...]   dy: [L, N...]   dw: [K..., N...] or [N..., K...]
+void matmul_gradient_weights(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  const TensorView& dy = call.inputs[1];
+  const auto contract = static_cast<std::uint32_t>(call.attributes.integer("contract"));
+  const bool transpose = call.attributes.integer("transpose") != 0;
+  const std::uint32_t leading = x.rank - contract;
+  const std::int64_t ls = extent(x, 0, leading);
+  const std::int64_t ks = extent(x, leading, x.rank);
+  const std::int64_t ns = extent(dy, leading, dy.rank);
+  for (std::int64_t k = 0; k < ks; ++k) {
+    for (std::int64_t n = 0; n < ns; ++n) {
+      double sum = 0;
+      for (std::int64_t l = 0; l < ls; ++l) {
+        sum += reals(x)[l * ks + k] * reals(dy)[l * ns + n];
+      }
+      put(call, transpose ? n * ks + k : k * ns + n, sum);
+    }
+  }
+}
+
+const RegisterKernel register_matmul("reference", "matmul", {.run = matmul});
+const RegisterKernel register_matmul_gradient_weights("reference", "matmul_gradient_weights",
+                                                      {.run = matmul_gradient_weights});
+
+}  // namespace
+}  // namespace shardrun::device::reference
