@@ -1,0 +1,78 @@
+#include "tests/kernels/compare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace shardrun::test {
+namespace {
+
+double largest_magnitude(const Tensor& tensor) {
+  double largest = 0;
+  for (const double value : tensor.values) {
+    largest = std::isfinite(value) ? std::max(largest, std::abs(value)) : largest;
+  }
+  return largest;
+}
+
+/// Both NaN, or the same infinity.
+bool alike(double found, double expected) { return (std::isnan(found) && std::isnan(expected)) || found == expected; }
+
+}  // namespace
+
+std::string difference(const Tensor& found, const Tensor& expected, Tolerance tolerance) {
+  if (found.type.shape != expected.type.shape) {
+    return fmt::format("shape {} where {} is expected", to_string(found.type), to_string(expected.type));
+  }
+  const double allowed_everywhere = tolerance.of_largest * largest_magnitude(expected);
+  double worst = 0;
+  std::string text;
+  for (std::size_t i = 0; i < expected.values.size(); ++i) {
+    const double a = found.values[i];
+    const double b = expected.values[i];
+    if (alike(a, b)) {
+      continue;
+    }
+    if (!std::isfinite(a) || !std::isfinite(b)) {
+      return fmt::format("element {} is {} where {} is expected", i, a, b);
+    }
+    const double excess = std::abs(a - b) - (tolerance.of_element * std::abs(b) + allowed_everywhere);
+    if (excess > 0 && excess >= worst) {
+      worst = excess;
+      text = fmt::format("element {} is {} where {} is expected, off by {:.3g} of it and {:.3g} of the largest", i, a,
+                         b, std::abs(a - b) / std::abs(b), std::abs(a - b) / largest_magnitude(expected));
+    }
+  }
+  return text;
+}
+
+std::string difference(const std::vector<Tensor>& found, const std::vector<Tensor>& expected, Tolerance tolerance) {
+  for (std::size_t o = 0; o < expected.size(); ++o) {
+    const std::string text = difference(found[o], expected[o], tolerance);
+    if (!text.empty()) {
+      return fmt::format("result {}: {}", o, text);
+    }
+  }
+  return {};
+}
+
+Tolerance float_tolerance(const std::string& op) {
+  constexpr double half_ulp = 0x1p-24;
+  static const std::map<std::string, Tolerance> tolerances = {};
+  const auto known = tolerances.find(op);
+  return known != tolerances.end() ? known->second : Tolerance{0, 0 * half_ulp};
+}
+
+std::vector<Tensor> run(const device::Device& device, const Prepared& prepared, const Manner& manner) {
+  return execute(device, {.op = prepared.op->name,
+                          .attributes = prepared.attributes,
+                          .inputs = prepared.inputs,
+                          .outputs = prepared.outputs,
+                          .scalars = scalars_of_tests(),
+                          .threads = manner.threads,
+                          .accumulate = manner.accumulate,
+                          .in_place = manner.in_place});
+}
+
+}  // namespace shardrun::test

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tests/kernels/case.h"
+#include "tests/support/evaluate.h"
+
+namespace shardrun::test {
+
+/// How far an element may be off: a share of its own magnitude plus a share of the tensor's largest (finite) one.
+struct Tolerance {
+  double of_element = 0;
+  double of_largest = 0;
+};
+
+/// What is wrong with `found`, or nothing: the element furthest outside the tolerance, or the first that is NaN or
+/// infinite where the other is not.
+[[nodiscard]] std::string difference(const Tensor& found, const Tensor& expected, Tolerance tolerance);
+
+/// The same over all results of an op.
+[[nodiscard]] std::string difference(const std::vector<Tensor>& found, const std::vector<Tensor>& expected,
+                                     Tolerance tolerance);
+
+/// How exactly the fast kernel of an op follows the reference.
+[[nodiscard]] Tolerance float_tolerance(const std::string& op);
+
+/// Runs a prepared case.
+struct Manner {
+  int threads = 1;
+  bool accumulate = false;
+  std::vector<std::pair<int, int>> in_place = {};
+};
+[[nodiscard]] std::vector<Tensor> run(const device::Device& device, const Prepared& prepared,
+                                      const Manner& manner = {});
+
+}  // namespace shardrun::test

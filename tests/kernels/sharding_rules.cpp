@@ -1,0 +1,173 @@
+// The sharding rules are true of the kernels: cutting a factor of an op and running its kernel on each shard gives the
+// parts of the whole (pass-through) or partial results that sum, or whose maximum is, the whole (reduced). Shards are
+// uneven, and one of them may be empty.
+
+#include <algorithm>
+
+#include "tests/kernels/compare.h"
+#include "tests/support/catch.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using graph::FactorClass;
+
+namespace {
+
+/// Ends of consecutive shards of a dimension.
+using Cut = std::vector<std::int64_t>;
+
+std::vector<Cut> cuts(std::int64_t size) {
+  return {{size * 2 / 3, size}, {size / 5, size * 4 / 5, size}, {size, size}};
+}
+
+/// The part of a tensor that one shard has, when the dimensions that are instances of `factor` are cut.
+Tensor shard(const Tensor& whole, const std::vector<int>& factors, int factor, std::int64_t begin, std::int64_t end) {
+  Tensor part = whole;
+  for (std::size_t d = 0; d < factors.size(); ++d) {
+    if (factors[d] == factor) {
+      part = slice(part, d, begin, end);
+    }
+  }
+  return part;
+}
+
+Prepared shard(const Prepared& whole, int factor, std::int64_t begin, std::int64_t end) {
+  Prepared part = whole;
+  for (std::size_t i = 0; i < part.inputs.size(); ++i) {
+    part.inputs[i] = shard(whole.inputs[i], whole.rule.inputs[i], factor, begin, end);
+  }
+  for (std::size_t o = 0; o < part.outputs.size(); ++o) {
+    part.outputs[o] = shard(whole.outputs[o], whole.rule.outputs[o], factor, begin, end);
+  }
+  return part;
+}
+
+/// results[shard][output], as they are when run apart.
+using ShardResults = std::vector<std::vector<Tensor>>;
+
+ShardResults run_shards(const device::Device& device, const Prepared& whole, int factor, const Cut& cut) {
+  ShardResults results;
+  std::int64_t begin = 0;
+  for (const std::int64_t end : cut) {
+    results.push_back(run(device, shard(whole, factor, begin, end), {.threads = 2}));
+    begin = end;
+  }
+  return results;
+}
+
+Tensor reduce(const std::vector<Tensor>& parts, graph::Reduction reduction) {
+  Tensor sum = parts.front();
+  for (std::size_t s = 1; s < parts.size(); ++s) {
+    for (std::size_t i = 0; i < sum.values.size(); ++i) {
+      const double value = parts[s].values[i];
+      sum.values[i] = reduction == graph::Reduction::max ? std::max(sum.values[i], value) : sum.values[i] + value;
+    }
+  }
+  return sum;
+}
+
+/// What the shards' results are together, according to the rule. An output without a pass-through factor is the same
+/// on every shard.
+Tensor join(const ShardResults& results, const graph::ShardingRule& rule, int factor, std::size_t output) {
+  std::vector<Tensor> parts;
+  for (const std::vector<Tensor>& result : results) {
+    parts.push_back(result[output]);
+  }
+  const std::vector<int>& dims = rule.outputs[output];
+  const auto dim = std::find(dims.begin(), dims.end(), factor);
+  if (dim != dims.end()) {
+    return concatenate(parts, static_cast<std::size_t>(dim - dims.begin()));
+  }
+  const graph::Factor& cut = rule.factors[static_cast<std::size_t>(factor)];
+  return cut.kind == FactorClass::reduced ? reduce(parts, cut.reduction) : parts.back();
+}
+
+void check_shards(const device::Device& device, const Prepared& whole, Tolerance tolerance) {
+  const std::vector<Tensor> expected = run(device, whole);
+  for (std::size_t f = 0; f < whole.rule.factors.size(); ++f) {
+    const graph::Factor& factor = whole.rule.factors[f];
+    if (factor.kind != FactorClass::pass_through && factor.kind != FactorClass::reduced) {
+      continue;
+    }
+    for (const Cut& cut : cuts(factor.size)) {
+      INFO("factor " << factor.name << " of " << to_string(whole.rule) << " cut at " << cut.front() << " into "
+                     << cut.size());
+      const ShardResults results = run_shards(device, whole, static_cast<int>(f), cut);
+      for (std::size_t o = 0; o < expected.size(); ++o) {
+        CHECK(difference(join(results, whole.rule, static_cast<int>(f), o), expected[o], tolerance) == "");
+      }
+    }
+  }
+}
+
+std::vector<Case> cases_for_shards() {
+  std::vector<Case> cases = all_cases();
+  std::erase_if(cases, [](const Case& test) {
+    return std::any_of(test.operands.begin(), test.operands.end(),
+                       [](const Operand& operand) { return graph::element_count(operand.type) > 10000; });
+  });
+  return cases;
+}
+
+/// The operands with fresh draws in those of `varied`.
+Prepared with_other_operands(const Prepared& prepared, const std::vector<int>& varied, std::uint64_t seed) {
+  Prepared other = prepared;
+  Random random(seed);
+  for (const int i : varied) {
+    random.fill_normal(other.inputs[static_cast<std::size_t>(i)], 0, 1);
+  }
+  return other;
+}
+
+void check_additive(const Prepared& prepared, const std::vector<int>& operands) {
+  const device::Device& reference = device::Device::find("reference");
+  const Prepared a = with_other_operands(prepared, operands, 11);
+  const Prepared b = with_other_operands(prepared, operands, 12);
+  Prepared both = prepared;
+  for (const int operand : operands) {
+    const auto i = static_cast<std::size_t>(operand);
+    both.inputs[i] = reduce({a.inputs[i], b.inputs[i]}, graph::Reduction::sum);
+  }
+  const std::vector<Tensor> of_a = run(reference, a);
+  const std::vector<Tensor> of_b = run(reference, b);
+  const std::vector<Tensor> of_both = run(reference, both);
+  for (std::size_t o = 0; o < of_both.size(); ++o) {
+    CHECK(difference(of_both[o], reduce({of_a[o], of_b[o]}, graph::Reduction::sum), {.of_largest = 1e-12}) == "");
+  }
+}
+
+}  // namespace
+
+TEST_CASE("sharded factors give the parts that their rules promise on the reference", "[kernels]") {
+  for (const Case& test : cases_for_shards()) {
+    INFO(to_string(test));
+    check_shards(device::Device::find("reference"), prepare(test), {.of_largest = 1e-13});
+  }
+}
+
+TEST_CASE("sharded factors give the parts that their rules promise on the cpu", "[kernels]") {
+  for (const Case& test : cases_for_shards()) {
+    INFO(to_string(test));
+    check_shards(device::Device::find("cpu"), prepare(test), {.of_largest = 2e-6});
+  }
+}
+
+TEST_CASE("what a rule calls linear is linear", "[kernels]") {
+  for (const Case& test : cases_for_shards()) {
+    const Prepared prepared = prepare(test);
+    INFO(to_string(test));
+    if (prepared.rule.linearity == graph::Linearity::each) {
+      for (const int operand : prepared.rule.linear) {
+        INFO("operand " << operand);
+        check_additive(prepared, {operand});
+      }
+    }
+    if (prepared.rule.linearity == graph::Linearity::together) {
+      std::vector<int> operands(prepared.inputs.size());
+      for (std::size_t i = 0; i < operands.size(); ++i) {
+        operands[i] = static_cast<int>(i);
+      }
+      check_additive(prepared, operands);
+    }
+  }
+}

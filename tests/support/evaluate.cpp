@@ -1,0 +1,209 @@
+#include "tests/support/evaluate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/base/error.h"
+#include "core/device/threads.h"
+
+namespace shardrun::test {
+namespace {
+
+/// Bytes aligned as the arena aligns tensors, between two guards. All bits set is NaN, for float and double alike.
+class Buffer {
+ public:
+  explicit Buffer(std::size_t bytes) : bytes_(bytes), memory_(bytes + 2 * guard_bytes + alignment, guard) {
+    void* begin = memory_.data() + guard_bytes;
+    std::size_t space = bytes + alignment;
+    offset_ =
+        static_cast<std::size_t>(static_cast<std::byte*>(std::align(alignment, bytes, begin, space)) - memory_.data());
+    std::memset(data(), 0xFF, bytes_);
+  }
+
+  [[nodiscard]] std::byte* data() noexcept { return memory_.data() + offset_; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+
+  [[nodiscard]] bool guards_are_whole() const noexcept {
+    const auto begin = memory_.begin() + static_cast<std::ptrdiff_t>(offset_);
+    const auto is_guard = [](std::byte byte) { return byte == guard; };
+    return std::all_of(memory_.begin(), begin, is_guard) &&
+           std::all_of(begin + static_cast<std::ptrdiff_t>(bytes_), memory_.end(), is_guard);
+  }
+
+ private:
+  static constexpr std::size_t alignment = 64;
+  static constexpr std::size_t guard_bytes = 128;
+  static constexpr std::byte guard{0xA5};
+
+  std::size_t bytes_;
+  std::size_t offset_ = 0;
+  std::vector<std::byte> memory_;
+};
+
+device::Threads& threads_of(int count) {
+  static std::map<int, device::Threads> pools;
+  return pools.try_emplace(count, count).first->second;
+}
+
+template <typename Element>
+void write_as(const std::vector<double>& values, void* data) {
+  std::transform(values.begin(), values.end(), static_cast<Element*>(data),
+                 [](double value) { return static_cast<Element>(value); });
+}
+
+template <typename Element>
+void read_as(const void* data, std::vector<double>& values) {
+  const auto* elements = static_cast<const Element*>(data);
+  std::transform(elements, elements + values.size(), values.begin(),
+                 [](Element element) { return static_cast<double>(element); });
+}
+
+void store(const device::Device& device, const Tensor& tensor, void* data) {
+  if (tensor.type.dtype == graph::DType::i32) {
+    write_as<std::int32_t>(tensor.values, data);
+  } else if (device.element_bytes(graph::DType::f32) == sizeof(double)) {
+    write_as<double>(tensor.values, data);
+  } else {
+    write_as<float>(tensor.values, data);
+  }
+}
+
+Tensor load(const device::Device& device, const Tensor& like, const void* data) {
+  Tensor tensor = like;
+  if (tensor.type.dtype == graph::DType::i32) {
+    read_as<std::int32_t>(data, tensor.values);
+  } else if (device.element_bytes(graph::DType::f32) == sizeof(double)) {
+    read_as<double>(data, tensor.values);
+  } else {
+    read_as<float>(data, tensor.values);
+  }
+  return tensor;
+}
+
+device::TensorView view_of(const Tensor& tensor, void* data) {
+  device::TensorView view{.data = data, .dtype = tensor.type.dtype};
+  view.rank = static_cast<std::uint32_t>(tensor.type.shape.size());
+  std::copy(tensor.type.shape.begin(), tensor.type.shape.end(), view.shape.begin());
+  std::copy(tensor.origin.begin(), tensor.origin.end(), view.origin.begin());
+  std::copy(tensor.global.begin(), tensor.global.end(), view.global.begin());
+  return view;
+}
+
+std::vector<graph::TensorType> types_of(const std::vector<Tensor>& tensors) {
+  std::vector<graph::TensorType> types;
+  for (const Tensor& tensor : tensors) {
+    types.push_back(tensor.type);
+  }
+  return types;
+}
+
+std::size_t bytes_of(const device::Device& device, const Tensor& tensor) {
+  return tensor.values.size() * device.element_bytes(tensor.type.dtype);
+}
+
+/// The buffer index of each output: its own, or that of the input whose memory it takes.
+std::vector<std::size_t> output_buffers(const Execution& execution) {
+  std::vector<std::size_t> buffers;
+  for (std::size_t o = 0; o < execution.outputs.size(); ++o) {
+    buffers.push_back(execution.inputs.size() + o);
+  }
+  for (const auto& [output, input] : execution.in_place) {
+    buffers[static_cast<std::size_t>(output)] = static_cast<std::size_t>(input);
+  }
+  return buffers;
+}
+
+void check_operands_kept(const device::Device& device, const Execution& execution,
+                         const std::vector<std::size_t>& outputs, std::vector<Buffer>& buffers) {
+  for (std::size_t i = 0; i < execution.inputs.size(); ++i) {
+    if (std::find(outputs.begin(), outputs.end(), i) != outputs.end()) {
+      continue;
+    }
+    Buffer before(bytes_of(device, execution.inputs[i]));
+    store(device, execution.inputs[i], before.data());
+    if (std::memcmp(before.data(), buffers[i].data(), before.bytes()) != 0) {
+      throw Error(ErrorCode::internal,
+                  fmt::format("kernel {} of {} changed its operand {}", execution.op, device.name(), i));
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Tensor> execute(const device::Device& device, const Execution& execution) {
+  const device::Kernel& kernel = device.kernel(execution.op);
+  const std::vector<std::size_t> output_at = output_buffers(execution);
+  std::vector<Buffer> buffers;
+  std::vector<device::TensorView> inputs;
+  std::vector<device::TensorView> outputs;
+  for (const Tensor& tensor : execution.inputs) {
+    buffers.emplace_back(bytes_of(device, tensor));
+    store(device, tensor, buffers.back().data());
+  }
+  for (const Tensor& tensor : execution.outputs) {
+    buffers.emplace_back(bytes_of(device, tensor));
+    if (execution.accumulate) {
+      store(device, tensor, buffers.back().data());
+    }
+  }
+  for (std::size_t i = 0; i < execution.inputs.size(); ++i) {
+    inputs.push_back(view_of(execution.inputs[i], buffers[i].data()));
+  }
+  for (std::size_t o = 0; o < execution.outputs.size(); ++o) {
+    outputs.push_back(view_of(execution.outputs[o], buffers[output_at[o]].data()));
+  }
+  const std::vector<graph::TensorType> input_types = types_of(execution.inputs);
+  const std::vector<graph::TensorType> output_types = types_of(execution.outputs);
+  const graph::OpShape shape{execution.attributes, input_types, output_types};
+  Buffer scratch(kernel.scratch_bytes == nullptr ? 0 : kernel.scratch_bytes(shape, execution.threads));
+
+  kernel.run({.attributes = execution.attributes,
+              .inputs = inputs,
+              .outputs = outputs,
+              .accumulate = execution.accumulate,
+              .scratch = {scratch.data(), scratch.bytes()},
+              .scalars = execution.scalars,
+              .threads = threads_of(execution.threads)});
+
+  buffers.push_back(std::move(scratch));
+  for (const Buffer& buffer : buffers) {
+    if (!buffer.guards_are_whole()) {
+      throw Error(ErrorCode::internal, fmt::format("kernel {} of {} wrote past a buffer", execution.op, device.name()));
+    }
+  }
+  check_operands_kept(device, execution, output_at, buffers);
+  std::vector<Tensor> results;
+  for (std::size_t o = 0; o < execution.outputs.size(); ++o) {
+    results.push_back(load(device, execution.outputs[o], buffers[output_at[o]].data()));
+  }
+  return results;
+}
+
+std::vector<Tensor> evaluate(const graph::Function& function, const device::Device& device,
+                             const std::map<graph::ValueId, Tensor>& given, const device::Scalars& scalars) {
+  std::vector<Tensor> values(function.values.size());
+  for (const auto& [id, tensor] : given) {
+    values[static_cast<std::size_t>(id)] = tensor;
+  }
+  for (const graph::Node& node : function.nodes) {
+    std::vector<Tensor> inputs;
+    std::vector<Tensor> outputs;
+    for (const graph::ValueId id : node.inputs) {
+      inputs.push_back(values[static_cast<std::size_t>(id)]);
+    }
+    for (const graph::ValueId id : node.outputs) {
+      outputs.push_back(zeros(function.values[static_cast<std::size_t>(id)].type));
+    }
+    outputs = execute(
+        device,
+        {.op = node.op->name, .attributes = node.attributes, .inputs = inputs, .outputs = outputs, .scalars = scalars});
+    for (std::size_t o = 0; o < outputs.size(); ++o) {
+      values[static_cast<std::size_t>(node.outputs[o])] = std::move(outputs[o]);
+    }
+  }
+  return values;
+}
+
+}  // namespace shardrun::test
