@@ -1,0 +1,88 @@
+#include "core/checkpoint/json_header.h"
+
+#include <fmt/format.h>
+
+#include <boost/json.hpp>
+#include <boost/json/basic_parser_impl.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "core/base/error.h"
+
+namespace shardrun::checkpoint {
+namespace {
+
+using ErrorCodeOut = boost::json::error_code;
+
+/// What basic_parser calls as it reads. It keeps the keys of every object that is open.
+struct KeyHandler {
+  static constexpr std::size_t max_object_size = SIZE_MAX;
+  static constexpr std::size_t max_array_size = SIZE_MAX;
+  static constexpr std::size_t max_key_size = SIZE_MAX;
+  static constexpr std::size_t max_string_size = SIZE_MAX;
+
+  std::vector<std::unordered_set<std::string>> open;
+  std::string key;
+  bool duplicate = false;  ///< `key` is one
+
+  bool on_object_begin(ErrorCodeOut& /*failed*/) {
+    open.emplace_back();
+    return true;
+  }
+  bool on_object_end(std::size_t /*size*/, ErrorCodeOut& /*failed*/) {
+    open.pop_back();
+    return true;
+  }
+  bool on_key_part(boost::json::string_view part, std::size_t /*size*/, ErrorCodeOut& /*failed*/) {
+    key.append(part.data(), part.size());
+    return true;
+  }
+  bool on_key(boost::json::string_view last, std::size_t /*size*/, ErrorCodeOut& failed) {
+    key.append(last.data(), last.size());
+    if (!open.back().insert(key).second) {
+      duplicate = true;
+      failed = boost::json::error::syntax;
+      return false;
+    }
+    key.clear();
+    return true;
+  }
+  bool on_document_begin(ErrorCodeOut& /*failed*/) { return true; }
+  bool on_document_end(ErrorCodeOut& /*failed*/) { return true; }
+  bool on_array_begin(ErrorCodeOut& /*failed*/) { return true; }
+  bool on_array_end(std::size_t /*size*/, ErrorCodeOut& /*failed*/) { return true; }
+  bool on_string_part(boost::json::string_view /*part*/, std::size_t /*size*/, ErrorCodeOut& /*failed*/) { return true; }
+  bool on_string(boost::json::string_view /*last*/, std::size_t /*size*/, ErrorCodeOut& /*failed*/) { return true; }
+  bool on_number_part(boost::json::string_view /*part*/, ErrorCodeOut& /*failed*/) { return true; }
+  bool on_int64(std::int64_t /*value*/, boost::json::string_view /*text*/, ErrorCodeOut& /*failed*/) { return true; }
+  bool on_uint64(std::uint64_t /*value*/, boost::json::string_view /*text*/, ErrorCodeOut& /*failed*/) { return true; }
+  bool on_double(double /*value*/, boost::json::string_view /*text*/, ErrorCodeOut& /*failed*/) { return true; }
+  bool on_bool(bool /*value*/, ErrorCodeOut& /*failed*/) { return true; }
+  bool on_null(ErrorCodeOut& /*failed*/) { return true; }
+  bool on_comment_part(boost::json::string_view /*part*/, ErrorCodeOut& /*failed*/) { return true; }
+  bool on_comment(boost::json::string_view /*last*/, ErrorCodeOut& /*failed*/) { return true; }
+};
+
+}  // namespace
+
+boost::json::value parse_json_strictly(std::string_view text, std::string_view source) {
+  boost::json::basic_parser<KeyHandler> keys{boost::json::parse_options()};
+  boost::json::error_code failed;
+  const std::size_t consumed = keys.write_some(false, text.data(), text.size(), failed);
+  if (keys.handler().duplicate) {
+    throw Error(ErrorCode::data, fmt::format("cannot read {}: the key \"{}\" occurs twice", source, keys.handler().key));
+  }
+  if (!failed && consumed < text.size()) {
+    failed = boost::json::error::extra_data;
+  }
+  if (failed) {
+    throw Error(ErrorCode::data, fmt::format("cannot read {}: not valid JSON at byte {}: {}", source, consumed,
+                                             failed.message()));
+  }
+  return boost::json::parse(boost::json::string_view(text.data(), text.size()));
+}
+
+}  // namespace shardrun::checkpoint

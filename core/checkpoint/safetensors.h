@@ -1,0 +1,118 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "core/files/atomic_file.h"
+#include "core/files/mapped_file.h"
+
+// safetensors: 8 bytes, little-endian, with the length of a JSON header; the header; the tensors' bytes without a gap.
+// https://huggingface.co/docs/safetensors/index#format
+
+namespace shardrun::checkpoint {
+
+/// In the order in which the format's own library lays tensors out, narrow to wide.
+enum class DType : std::uint8_t { boolean, u8, i8, f8_e5m2, f8_e4m3, i16, u16, f16, bf16, i32, u32, f32, f64, i64, u64 };
+
+[[nodiscard]] std::size_t element_bytes(DType dtype) noexcept;
+/// The format's name: "F32".
+[[nodiscard]] const char* to_string(DType dtype) noexcept;
+[[nodiscard]] std::optional<DType> dtype_of(std::string_view name) noexcept;
+
+struct TensorInfo {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<std::int64_t> shape;  ///< row-major; no dimensions for a scalar
+
+  bool operator==(const TensorInfo&) const = default;
+};
+
+/// Bytes that the tensor takes, or nothing where they are more than 63 bits count or a dimension is negative.
+[[nodiscard]] std::optional<std::uint64_t> tensor_bytes(const TensorInfo& info) noexcept;
+
+/// A tensor and where its values lie. Read ones point into the mapped file and need not be aligned.
+struct Tensor {
+  TensorInfo info;
+  std::span<const std::byte> bytes;
+};
+
+using Metadata = std::map<std::string, std::string>;
+
+inline constexpr std::uint64_t max_header_bytes = 100'000'000;
+
+/// Where everything goes in a file: widest elements first, then by name, which aligns every tensor and is byte for byte what
+/// the format's own library writes.
+struct SafetensorsLayout {
+  std::string header;                            ///< length, JSON and padding to a multiple of 8
+  std::vector<TensorInfo> tensors;               ///< in file order
+  std::vector<std::uint64_t> offsets;            ///< of each, from the file's begin
+  std::uint64_t file_bytes = 0;
+};
+
+/// Throws Error{internal} where names repeat, are not UTF-8 or are "__metadata__", or where sizes overflow.
+[[nodiscard]] SafetensorsLayout lay_out(std::vector<TensorInfo> tensors, const Metadata& metadata);
+
+/// Writes a file whose tensors come in pieces, in any order. The path holds the old file until `commit`, and after a failure.
+class SafetensorsWriter {
+ public:
+  /// Throws Error{io}, and as `lay_out` does.
+  SafetensorsWriter(std::filesystem::path path, std::vector<TensorInfo> tensors, const Metadata& metadata);
+
+  /// A piece of a tensor's bytes, from `offset` on. REQUIRES: no byte is written twice.
+  /// Throws Error{io}; Error{internal} where there is no such tensor or the piece does not lie within it.
+  void write(std::string_view name, std::uint64_t offset, std::span<const std::byte> bytes);
+  /// Throws Error{io}; Error{internal} where a tensor has not got all its bytes.
+  void commit();
+
+ private:
+  struct Place {
+    std::uint64_t offset;
+    std::uint64_t bytes;
+    std::uint64_t missing;
+  };
+
+  files::AtomicFile file_;
+  std::map<std::string, Place, std::less<>> places_;
+};
+
+/// Writes whole tensors. Throws as SafetensorsWriter does, Error{internal} also where a tensor's bytes are not as many as its
+/// shape needs.
+void write_safetensors(const std::filesystem::path& path, std::span<const Tensor> tensors, const Metadata& metadata);
+
+struct SafetensorsContents {
+  std::vector<Tensor> tensors;  ///< in file order; bytes point into what was parsed
+  Metadata metadata;
+};
+
+/// Checks every byte of the header and every size. `source` names the file in messages. Throws Error{data}.
+[[nodiscard]] SafetensorsContents parse_safetensors(std::span<const std::byte> file, std::string_view source);
+
+/// A file, mapped and checked. What its tensors point to lives as long as this does, also when this is moved.
+class SafetensorsFile {
+ public:
+  /// Throws as `parse_safetensors` and files::MappedFile do.
+  explicit SafetensorsFile(std::filesystem::path path);
+
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return file_.path(); }
+  [[nodiscard]] const std::vector<Tensor>& tensors() const noexcept { return contents_.tensors; }
+  [[nodiscard]] const Metadata& metadata() const noexcept { return contents_.metadata; }
+  /// Null where there is no such tensor.
+  [[nodiscard]] const Tensor* find(std::string_view name) const noexcept;
+  /// Throws Error{data} with the nearest name where there is no such tensor.
+  [[nodiscard]] const Tensor& at(std::string_view name) const;
+
+ private:
+  files::MappedFile file_;
+  SafetensorsContents contents_;
+  std::unordered_map<std::string_view, std::size_t> by_name_;
+};
+
+}  // namespace shardrun::checkpoint

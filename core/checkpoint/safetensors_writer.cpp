@@ -1,0 +1,132 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cstring>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/checkpoint/safetensors.h"
+#include "core/files/utf8.h"
+
+namespace shardrun::checkpoint {
+namespace {
+
+void require(bool holds, std::string_view name, std::string_view fault) {
+  if (!holds) {
+    throw Error(ErrorCode::internal, fmt::format("cannot lay out tensor '{}' in a safetensors file: {}", name, fault));
+  }
+}
+
+void require_sound(const std::vector<TensorInfo>& tensors, const Metadata& metadata) {
+  std::vector<std::string_view> names;
+  for (const TensorInfo& tensor : tensors) {
+    require(tensor.name != "__metadata__", tensor.name, "the name is the format's own");
+    require(!files::first_invalid_utf8(tensor.name), tensor.name, "its name is not UTF-8");
+    names.push_back(tensor.name);
+  }
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  require(twice == names.end(), twice == names.end() ? "" : *twice, "there are two of that name");
+  for (const auto& [key, value] : metadata) {
+    require(!files::first_invalid_utf8(key) && !files::first_invalid_utf8(value), key, "the metadata is not UTF-8");
+  }
+}
+
+/// The length, the JSON, and spaces to a multiple of 8.
+std::string framed(std::string json) {
+  json.append((8 - json.size() % 8) % 8, ' ');
+  if (json.size() > max_header_bytes) {
+    throw Error(ErrorCode::internal, fmt::format("a safetensors header of {} bytes: readers take at most {}", json.size(),
+                                                 max_header_bytes));
+  }
+  const std::uint64_t length = json.size();
+  std::string header(8, '\0');
+  for (std::size_t i = 0; i < 8; ++i) {
+    header[i] = static_cast<char>(static_cast<unsigned char>(length >> (8 * i)));
+  }
+  return header + json;
+}
+
+}  // namespace
+
+SafetensorsLayout lay_out(std::vector<TensorInfo> tensors, const Metadata& metadata) {
+  require_sound(tensors, metadata);
+  std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
+    return a.dtype != b.dtype ? a.dtype > b.dtype : a.name < b.name;
+  });
+  boost::json::object json;
+  if (!metadata.empty()) {
+    boost::json::object pairs;
+    for (const auto& [key, value] : metadata) {
+      pairs[key] = value;
+    }
+    json["__metadata__"] = std::move(pairs);
+  }
+  SafetensorsLayout layout;
+  std::uint64_t end = 0;
+  for (const TensorInfo& tensor : tensors) {
+    const std::optional<std::uint64_t> bytes = tensor_bytes(tensor);
+    require(bytes.has_value(), tensor.name, "its size overflows");
+    layout.offsets.push_back(end);
+    require(!__builtin_add_overflow(end, *bytes, &end) && end <= INT64_MAX, tensor.name, "the file's size overflows");
+    json[tensor.name] = boost::json::object{{"dtype", to_string(tensor.dtype)},
+                                            {"shape", boost::json::array(tensor.shape.begin(), tensor.shape.end())},
+                                            {"data_offsets", boost::json::array{layout.offsets.back(), end}}};
+  }
+  layout.header = framed(boost::json::serialize(json));
+  for (std::uint64_t& offset : layout.offsets) {
+    offset += layout.header.size();
+  }
+  layout.tensors = std::move(tensors);
+  layout.file_bytes = layout.header.size() + end;
+  return layout;
+}
+
+SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<TensorInfo> tensors, const Metadata& metadata)
+    : file_(std::move(path)) {
+  const SafetensorsLayout layout = lay_out(std::move(tensors), metadata);
+  for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
+    const std::uint64_t bytes = *tensor_bytes(layout.tensors[i]);
+    places_.emplace(layout.tensors[i].name, Place{layout.offsets[i], bytes, bytes});
+  }
+  file_.write(std::as_bytes(std::span(layout.header)));
+}
+
+void SafetensorsWriter::write(std::string_view name, std::uint64_t offset, std::span<const std::byte> bytes) {
+  const auto found = places_.find(name);
+  if (found == places_.end()) {
+    throw Error(ErrorCode::internal, fmt::format("'{}' has no tensor '{}'", file_.path().native(), name));
+  }
+  Place& place = found->second;
+  if (offset > place.bytes || bytes.size() > place.bytes - offset || bytes.size() > place.missing) {
+    throw Error(ErrorCode::internal, fmt::format("{} bytes at byte {} do not lie within tensor '{}', which has {}",
+                                                 bytes.size(), offset, name, place.bytes));
+  }
+  file_.write_at(place.offset + offset, bytes);
+  place.missing -= bytes.size();
+}
+
+void SafetensorsWriter::commit() {
+  for (const auto& [name, place] : places_) {
+    if (place.missing != 0) {
+      throw Error(ErrorCode::internal, fmt::format("cannot finish '{}': tensor '{}' lacks {} of its {} bytes",
+                                                   file_.path().native(), name, place.missing, place.bytes));
+    }
+  }
+  file_.commit();
+}
+
+void write_safetensors(const std::filesystem::path& path, std::span<const Tensor> tensors, const Metadata& metadata) {
+  std::vector<TensorInfo> infos;
+  for (const Tensor& tensor : tensors) {
+    infos.push_back(tensor.info);
+  }
+  SafetensorsWriter writer(path, std::move(infos), metadata);
+  for (const Tensor& tensor : tensors) {
+    writer.write(tensor.info.name, 0, tensor.bytes);
+  }
+  writer.commit();
+}
+
+}  // namespace shardrun::checkpoint

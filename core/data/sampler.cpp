@@ -1,0 +1,118 @@
+#include "core/data/sampler.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cstddef>
+
+#include "core/base/error.h"
+#include "core/base/philox.h"
+
+namespace shardrun::data {
+namespace {
+
+__extension__ using Wide = unsigned __int128;
+
+constexpr std::uint32_t low_word(std::uint64_t value) noexcept { return static_cast<std::uint32_t>(value); }
+constexpr std::uint32_t high_word(std::uint64_t value) noexcept { return static_cast<std::uint32_t>(value >> 32U); }
+
+/// Four rounds make a Feistel network a good permutation of a large domain; small ones, of a few rows, need more.
+constexpr std::uint32_t feistel_rounds = 8;
+
+/// A permutation of [0, 2^(2 * half_bits)).
+std::uint64_t feistel(std::uint64_t value, unsigned half_bits, std::uint64_t epoch, PhiloxKey key) noexcept {
+  const std::uint64_t mask = (std::uint64_t{1} << half_bits) - 1;
+  std::uint64_t left = value >> half_bits;
+  std::uint64_t right = value & mask;
+  for (std::uint32_t round = 0; round < feistel_rounds; ++round) {
+    const std::uint64_t mixed = philox({low_word(right), round, low_word(epoch), high_word(epoch)}, key)[0];
+    const std::uint64_t next = left ^ (mixed & mask);
+    left = right;
+    right = next;
+  }
+  return (left << half_bits) | right;
+}
+
+void fill_row(std::span<const std::uint16_t> tokens, std::int64_t start, std::int64_t context, std::int64_t row,
+              std::span<std::int32_t> inputs, std::span<std::int32_t> targets) {
+  if (start < 0 || start + context >= static_cast<std::int64_t>(tokens.size())) {
+    throw Error(ErrorCode::internal, fmt::format("a window of {} tokens from {} reaches past the {} there are", context,
+                                                 start, tokens.size()));
+  }
+  const std::uint16_t* from = tokens.data() + start;
+  std::int32_t* input = inputs.data() + row * context;
+  std::int32_t* target = targets.data() + row * context;
+  for (std::int64_t i = 0; i < context; ++i) {
+    input[i] = from[i];
+    target[i] = from[i + 1];
+  }
+}
+
+/// Rows that both outputs hold.
+std::int64_t rows_of(std::span<std::int32_t> inputs, std::span<std::int32_t> targets, std::int64_t context) {
+  const auto size = static_cast<std::int64_t>(inputs.size());
+  if (inputs.size() != targets.size() || context <= 0 || size % context != 0) {
+    throw Error(ErrorCode::internal, fmt::format("inputs of {} and targets of {} elements are not rows of {} tokens",
+                                                 inputs.size(), targets.size(), context));
+  }
+  return size / context;
+}
+
+}  // namespace
+
+std::int64_t window_start(std::uint64_t seed, std::int64_t global_sample, std::int64_t windows) noexcept {
+  const auto sample = static_cast<std::uint64_t>(global_sample);
+  const PhiloxBlock block = philox({low_word(sample), high_word(sample), 0, 0}, stream_key(seed, "data"));
+  const std::uint64_t bits = (static_cast<std::uint64_t>(block[1]) << 32U) | block[0];
+  return static_cast<std::int64_t>((static_cast<Wide>(bits) * static_cast<std::uint64_t>(windows)) >> 64U);
+}
+
+std::int64_t permuted_sample(std::uint64_t seed, std::int64_t global_sample, std::int64_t count) noexcept {
+  const PhiloxKey key = stream_key(seed, "data/permutation");
+  const auto rows = static_cast<std::uint64_t>(count);
+  const std::uint64_t epoch = static_cast<std::uint64_t>(global_sample) / rows;
+  std::uint64_t row = static_cast<std::uint64_t>(global_sample) % rows;
+  const auto half_bits = static_cast<unsigned>(std::bit_width(rows - 1) + 1) / 2;
+  do {
+    row = feistel(row, half_bits, epoch, key);
+  } while (row >= rows);
+  return static_cast<std::int64_t>(row);
+}
+
+std::int64_t training_windows(std::span<const std::uint16_t> tokens, std::int64_t context) noexcept {
+  return static_cast<std::int64_t>(tokens.size()) - context;
+}
+
+std::int64_t evaluation_windows(std::span<const std::uint16_t> tokens, std::int64_t context) noexcept {
+  return tokens.empty() ? 0 : (static_cast<std::int64_t>(tokens.size()) - 1) / context;
+}
+
+void fill_tokens(std::span<const std::uint16_t> tokens, std::span<const std::int64_t> starts, std::int64_t context,
+                 std::span<std::int32_t> inputs, std::span<std::int32_t> targets) {
+  const std::int64_t rows = rows_of(inputs, targets, context);
+  if (rows != static_cast<std::int64_t>(starts.size())) {
+    throw Error(ErrorCode::internal, fmt::format("{} windows do not fill {} rows", starts.size(), rows));
+  }
+  for (std::int64_t row = 0; row < rows; ++row) {
+    fill_row(tokens, starts[static_cast<std::size_t>(row)], context, row, inputs, targets);
+  }
+}
+
+void fill_samples(std::span<const std::uint16_t> tokens, std::uint64_t seed, std::int64_t first_sample,
+                  std::int64_t context, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) {
+  const std::int64_t rows = rows_of(inputs, targets, context);
+  const std::int64_t windows = training_windows(tokens, context);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    fill_row(tokens, window_start(seed, first_sample + row, windows), context, row, inputs, targets);
+  }
+}
+
+void fill_evaluation(std::span<const std::uint16_t> tokens, std::int64_t first_window, std::int64_t context,
+                     std::span<std::int32_t> inputs, std::span<std::int32_t> targets) {
+  const std::int64_t rows = rows_of(inputs, targets, context);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    fill_row(tokens, (first_window + row) * context, context, row, inputs, targets);
+  }
+}
+
+}  // namespace shardrun::data

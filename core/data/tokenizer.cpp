@@ -1,0 +1,176 @@
+#include "core/data/tokenizer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <optional>
+
+#include "core/base/error.h"
+#include "core/files/utf8.h"
+
+namespace shardrun::data {
+namespace {
+
+/// Calls `use(character, offset)` for each character. Throws Error{data} where the text is not UTF-8.
+template <typename Use>
+void for_each_character(std::string_view text, std::string_view source, const Use& use) {
+  for (std::size_t at = 0; at < text.size();) {
+    const files::Utf8Character found = files::utf8_at(text, at);
+    if (found.bytes == 0) {
+      throw Error(ErrorCode::data,
+                  fmt::format("{} is not valid UTF-8: byte {} (0x{:02X}) starts no character; use [data] tokenizer = byte",
+                              source, at, static_cast<unsigned char>(text[at])));
+    }
+    use(found.character, at);
+    at += found.bytes;
+  }
+}
+
+std::string quoted(char32_t character) {
+  std::string text;
+  if (character >= 0x20 && character != 0x7F) {
+    files::append_utf8(text, character);
+    text = fmt::format("'{}' ", text);
+  }
+  return fmt::format("{}U+{:04X}", text, static_cast<std::uint32_t>(character));
+}
+
+std::vector<char32_t> distinct_characters(std::string_view text, std::string_view source) {
+  std::vector<bool> seen(0x110000);
+  std::size_t count = 0;
+  for_each_character(text, source, [&](char32_t character, std::size_t) {
+    count += seen[character] ? 0 : 1;
+    seen[character] = true;
+  });
+  if (count > max_vocabulary) {
+    throw Error(ErrorCode::data, fmt::format("{} has {} distinct characters, tokens are 16 bits and number at most {}; "
+                                             "use [data] tokenizer = byte",
+                                             source, count, max_vocabulary));
+  }
+  std::vector<char32_t> characters;
+  for (char32_t character = 0; character < seen.size(); ++character) {
+    if (seen[character]) {
+      characters.push_back(character);
+    }
+  }
+  return characters;
+}
+
+[[noreturn]] void refuse(std::string_view found) {
+  throw Error(ErrorCode::data, fmt::format("not a stored tokenizer: {}; expected {{\"kind\":\"byte\"}} or "
+                                           "{{\"kind\":\"char\",\"characters\":\"…\"}}",
+                                           found));
+}
+
+}  // namespace
+
+Tokenizer Tokenizer::of_bytes() { return Tokenizer(TokenizerKind::byte); }
+
+Tokenizer Tokenizer::of_characters(std::string_view text, std::string_view source) {
+  if (text.empty()) {
+    throw Error(ErrorCode::data, fmt::format("{} is empty: there are no characters to make tokens of", source));
+  }
+  Tokenizer made(TokenizerKind::character);
+  made.characters_ = distinct_characters(text, source);
+  return made;
+}
+
+Tokenizer Tokenizer::from_json(std::string_view json) {
+  boost::system::error_code failed;
+  const boost::json::value parsed = boost::json::parse(json, failed);
+  if (failed || !parsed.is_object()) {
+    refuse("no JSON object");
+  }
+  const boost::json::object& object = parsed.get_object();
+  const boost::json::value* kind = object.if_contains("kind");
+  if (kind == nullptr || !kind->is_string()) {
+    refuse("no \"kind\"");
+  }
+  if (kind->get_string() == "byte") {
+    return of_bytes();
+  }
+  if (kind->get_string() != "char") {
+    refuse(fmt::format("kind \"{}\"", std::string_view(kind->get_string())));
+  }
+  const boost::json::value* characters = object.if_contains("characters");
+  if (characters == nullptr || !characters->is_string() || characters->get_string().empty()) {
+    refuse("no \"characters\"");
+  }
+  Tokenizer read(TokenizerKind::character);
+  for_each_character(characters->get_string(), "the stored tokenizer",
+                     [&](char32_t character, std::size_t) { read.characters_.push_back(character); });
+  const auto unordered = std::adjacent_find(read.characters_.begin(), read.characters_.end(), std::greater_equal<>());
+  if (unordered != read.characters_.end() || read.characters_.size() > max_vocabulary) {
+    refuse("characters that do not rise, or too many");
+  }
+  return read;
+}
+
+std::string Tokenizer::to_json() const {
+  boost::json::object object;
+  if (kind_ == TokenizerKind::byte) {
+    object["kind"] = "byte";
+    return boost::json::serialize(object);
+  }
+  std::string characters;
+  for (const char32_t character : characters_) {
+    files::append_utf8(characters, character);
+  }
+  object["kind"] = "char";
+  object["characters"] = characters;
+  return boost::json::serialize(object);
+}
+
+std::int64_t Tokenizer::vocabulary() const noexcept {
+  return kind_ == TokenizerKind::byte ? 256 : static_cast<std::int64_t>(characters_.size());
+}
+
+std::vector<std::uint16_t> Tokenizer::encode(std::string_view text) const {
+  std::vector<std::uint16_t> tokens;
+  tokens.reserve(text.size());
+  if (kind_ == TokenizerKind::byte) {
+    for (const char c : text) {
+      tokens.push_back(static_cast<unsigned char>(c));
+    }
+    return tokens;
+  }
+  for_each_character(text, "the text to encode", [&](char32_t character, std::size_t at) {
+    const auto found = std::lower_bound(characters_.begin(), characters_.end(), character);
+    if (found == characters_.end() || *found != character) {
+      throw Error(ErrorCode::data,
+                  fmt::format("cannot encode {} at byte {}: it is none of the {} characters of the training text; leave it "
+                              "out, or train with [data] tokenizer = byte",
+                              quoted(character), at, characters_.size()));
+    }
+    tokens.push_back(static_cast<std::uint16_t>(found - characters_.begin()));
+  });
+  return tokens;
+}
+
+std::string Tokenizer::decode(std::span<const std::uint16_t> tokens) const {
+  std::string text;
+  text.reserve(tokens.size());
+  for (const std::uint16_t token : tokens) {
+    decode(token, text);
+  }
+  return text;
+}
+
+void Tokenizer::decode(std::int64_t token, std::string& text) const {
+  if (token < 0 || token >= vocabulary()) {
+    throw Error(ErrorCode::data,
+                fmt::format("cannot decode token {}: the tokenizer has tokens 0 to {}", token, vocabulary() - 1));
+  }
+  if (kind_ == TokenizerKind::byte) {
+    text += static_cast<char>(token);
+  } else {
+    files::append_utf8(text, characters_[static_cast<std::size_t>(token)]);
+  }
+}
+
+Tokenizer make_tokenizer(TokenizerKind kind, std::string_view text, std::string_view source) {
+  return kind == TokenizerKind::byte ? Tokenizer::of_bytes() : Tokenizer::of_characters(text, source);
+}
+
+}  // namespace shardrun::data

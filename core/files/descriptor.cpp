@@ -1,0 +1,65 @@
+#include "core/files/descriptor.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+namespace shardrun::files {
+namespace {
+
+std::string_view advice(int error_number) {
+  switch (error_number) {
+    case ENOSPC:
+    case EDQUOT:
+      return "; free some space there or choose another folder";
+    case EROFS:
+    case EACCES:
+    case EPERM:
+      return "; check its permissions or choose another folder";
+    case EMFILE:
+    case ENFILE:
+      return "; raise the limit of open files (ulimit -n)";
+    case EFBIG:
+      return "; raise the limit of file sizes (ulimit -f)";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+FileDescriptor::FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+
+FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+FileDescriptor::~FileDescriptor() {
+  if (fd_ >= 0) {
+    ::close(fd_);
+  }
+}
+
+Error system_error(std::string_view attempted, const std::filesystem::path& path, int error_number) {
+  return Error(ErrorCode::io, fmt::format("cannot {} '{}': {}{}", attempted, path.native(),
+                                          std::generic_category().message(error_number), advice(error_number)));
+}
+
+void write_all(const FileDescriptor& file, std::span<const std::byte> bytes, const std::filesystem::path& path) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(file.get(), bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) {
+      continue;
+    }
+    if (written < 0) {
+      throw system_error("write", path, errno);
+    }
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+}
+
+}  // namespace shardrun::files

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string_view>
+
+#include "core/base/error.h"
+
+namespace shardrun::files {
+
+/// Owns an open file descriptor, or none.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) noexcept : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept;
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
+  ~FileDescriptor();
+
+  [[nodiscard]] int get() const noexcept { return fd_; }
+  [[nodiscard]] bool is_open() const noexcept { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+/// "cannot ATTEMPTED 'PATH': what the system says", with advice where the cause is one that a user can mend.
+[[nodiscard]] Error system_error(std::string_view attempted, const std::filesystem::path& path, int error_number);
+
+/// Writes all of `bytes` at the descriptor's position, going on after interrupts and short writes.
+/// Throws Error{io}: what was already written stays. `path` is for the message.
+void write_all(const FileDescriptor& file, std::span<const std::byte> bytes, const std::filesystem::path& path);
+
+}  // namespace shardrun::files

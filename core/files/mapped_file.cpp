@@ -1,0 +1,59 @@
+#include "core/files/mapped_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/files/descriptor.h"
+
+namespace shardrun::files {
+
+MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
+  // O_NONBLOCK: opening a named pipe must not wait for its other end before it is refused.
+  const FileDescriptor file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.is_open()) {
+    const int cause = errno;
+    const Error error = system_error("read", path_, cause);
+    throw cause == ENOENT || cause == ENOTDIR ? Error(ErrorCode::data, error.message()) : error;
+  }
+  struct stat status = {};
+  if (::fstat(file.get(), &status) != 0) {
+    throw system_error("read", path_, errno);
+  }
+  if (!S_ISREG(status.st_mode)) {
+    throw Error(ErrorCode::data, fmt::format("cannot read '{}': it is {}, not a regular file", path_.native(),
+                                             S_ISDIR(status.st_mode) ? "a folder" : "a device or pipe"));
+  }
+  size_ = static_cast<std::size_t>(status.st_size);
+  if (size_ == 0) {
+    return;
+  }
+  void* mapping = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  if (mapping == MAP_FAILED) {
+    throw system_error("map", path_, errno);
+  }
+  data_ = static_cast<const std::byte*>(mapping);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) {
+    ::munmap(const_cast<std::byte*>(data_), size_);
+  }
+}
+
+}  // namespace shardrun::files

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string_view>
+
+namespace shardrun::files {
+
+/// A whole regular file, mapped read-only. Pages are read when they are touched, and the kernel may drop them again.
+/// REQUIRES: nobody shortens the file while it is mapped (a touch past the new end is SIGBUS). Files that this
+/// project writes are replaced, never shortened.
+class MappedFile {
+ public:
+  /// Throws Error{data} where the path names nothing or no regular file, Error{io} where the system refuses.
+  explicit MappedFile(std::filesystem::path path);
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  ~MappedFile();
+
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {data_, size_}; }
+  [[nodiscard]] std::string_view text() const noexcept { return {reinterpret_cast<const char*>(data_), size_}; }
+
+ private:
+  std::filesystem::path path_;
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace shardrun::files

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace shardrun::files {
+
+/// A code point and how many bytes of UTF-8 it takes; 0 bytes say that there is no valid character here.
+struct Utf8Character {
+  char32_t character = 0;
+  std::size_t bytes = 0;
+};
+
+/// The character that starts at text[at], which must exist. Overlong forms, surrogates and what lies past U+10FFFF are
+/// not valid (RFC 3629).
+[[nodiscard]] Utf8Character utf8_at(std::string_view text, std::size_t at) noexcept;
+
+/// Offset of the first byte that starts no valid character.
+[[nodiscard]] std::optional<std::size_t> first_invalid_utf8(std::string_view text) noexcept;
+
+/// REQUIRES: a Unicode scalar value.
+void append_utf8(std::string& text, char32_t character);
+
+}  // namespace shardrun::files

@@ -1,0 +1,47 @@
+#include "core/metrics/json_text.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <iterator>
+
+namespace shardrun::metrics {
+namespace {
+
+template <typename Number>
+void append_number(std::string& text, Number value) {
+  std::array<char, 32> digits{};
+  const auto [end, failed] = std::to_chars(digits.data(), digits.data() + digits.size(), value);
+  text.append(digits.data(), end);
+}
+
+}  // namespace
+
+void append_json(std::string& text, double value) {
+  if (std::isfinite(value)) {
+    append_number(text, value);
+  } else {
+    text += "null";
+  }
+}
+
+void append_json(std::string& text, std::int64_t value) { append_number(text, value); }
+
+void append_json(std::string& text, std::string_view value) {
+  text += '"';
+  for (const char c : value) {
+    if (c == '"' || c == '\\') {
+      text += '\\';
+      text += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      fmt::format_to(std::back_inserter(text), "\\u{:04x}", static_cast<unsigned>(c));
+    } else {
+      text += c;
+    }
+  }
+  text += '"';
+}
+
+}  // namespace shardrun::metrics

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace shardrun::metrics {
+
+/// The shortest decimal that reads back as the same double; null where JSON has no number for it (NaN, infinities).
+void append_json(std::string& text, double value);
+void append_json(std::string& text, std::int64_t value);
+/// Quoted and escaped. REQUIRES: UTF-8.
+void append_json(std::string& text, std::string_view value);
+
+}  // namespace shardrun::metrics

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "core/files/descriptor.h"
+
+namespace shardrun::metrics {
+
+struct JsonField {
+  std::string_view name;
+  std::variant<std::int64_t, double, std::string_view> value;
+};
+
+/// What a training step leaves in metrics.jsonl.
+struct StepRecord {
+  std::int64_t step = 0;
+  double loss = 0;
+  std::optional<double> val_loss;  ///< absent from the line where it was not measured
+  double grad_norm = 0;
+  double lr = 0;
+  double tokens_per_s = 0;
+  double step_s = 0;
+  double comm_s = 0;
+};
+
+/// Appends records to a file, one JSON object a line. Each line is one write: a reader never sees a part of one, and
+/// nothing is held back when the process dies. After the longest line nothing is allocated.
+class JsonlWriter {
+ public:
+  /// Creates the file where there is none; else goes on at its end. Throws Error{io}.
+  explicit JsonlWriter(std::filesystem::path path);
+
+  /// Fields in the order given; doubles as shortest text that reads back the same, NaN and infinities as null.
+  /// Throws Error{io}; what of the line was written before the fault is taken back, so that the file stays whole.
+  void write(std::span<const JsonField> fields);
+  void write(const StepRecord& record);
+
+ private:
+  std::filesystem::path path_;
+  files::FileDescriptor file_;
+  std::string line_;
+};
+
+}  // namespace shardrun::metrics

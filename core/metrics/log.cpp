@@ -1,0 +1,71 @@
+#include "core/metrics/log.h"
+
+#include <fcntl.h>
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <span>
+#include <system_error>
+#include <utility>
+
+#include "core/base/error.h"
+
+namespace shardrun::metrics {
+namespace {
+
+/// "2024-05-17T09:03:01.042Z"
+std::string time_text(WallTime time) {
+  const auto whole = std::chrono::floor<std::chrono::seconds>(time);
+  const auto milliseconds = std::chrono::floor<std::chrono::milliseconds>(time - whole).count();
+  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(std::chrono::system_clock::to_time_t(whole)), milliseconds);
+}
+
+files::FileDescriptor open_log(const std::filesystem::path& path) {
+  if (path.has_parent_path()) {
+    std::error_code failed;
+    std::filesystem::create_directories(path.parent_path(), failed);
+    if (failed) {
+      throw files::system_error("create the folder", path.parent_path(), failed.value());
+    }
+  }
+  files::FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  if (!file.is_open()) {
+    throw files::system_error("open the log", path, errno);
+  }
+  return file;
+}
+
+}  // namespace
+
+Log::Log(std::filesystem::path path, std::function<void(std::string_view)> tee, std::function<WallTime()> now)
+    : path_(std::move(path)), file_(open_log(path_)), tee_(std::move(tee)), now_(std::move(now)) {}
+
+void Log::write(std::string_view text) {
+  const std::lock_guard lock(mutex_);
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    append(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+}
+
+void Log::append(std::string_view line) {
+  if (tee_) {
+    tee_(line);
+  }
+  if (failed_) {
+    return;
+  }
+  const std::string stamped = fmt::format("{} {}\n", time_text(now_()), line);
+  try {
+    files::write_all(file_, std::as_bytes(std::span(stamped)), path_);
+  } catch (const Error& error) {
+    failed_ = true;
+    if (tee_) {
+      tee_(fmt::format("the log ends here: {}", error.message()));
+    }
+  }
+}
+
+}  // namespace shardrun::metrics

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "core/files/descriptor.h"
+
+namespace shardrun::metrics {
+
+using WallTime = std::chrono::system_clock::time_point;
+
+/// A rank's log: lines with the time (UTC) before them, appended to a file and passed on.
+class Log {
+ public:
+  /// Creates the file and the folders above it. `tee` is given every line, without the time; it may be empty.
+  /// Throws Error{io}.
+  explicit Log(std::filesystem::path path, std::function<void(std::string_view)> tee = {},
+               std::function<WallTime()> now = std::chrono::system_clock::now);
+
+  /// Writes each line of `text` as one write, so that lines of several threads and processes never mix.
+  /// A file that cannot be written any more is told to `tee` once and is no error: a log is not worth a run. Any thread.
+  void write(std::string_view text);
+
+ private:
+  void append(std::string_view line);
+
+  std::filesystem::path path_;
+  files::FileDescriptor file_;
+  std::function<void(std::string_view)> tee_;
+  std::function<WallTime()> now_;
+  std::mutex mutex_;
+  bool failed_ = false;
+};
+
+}  // namespace shardrun::metrics

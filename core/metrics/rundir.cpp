@@ -1,0 +1,107 @@
+#include "core/metrics/rundir.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <span>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "core/base/error.h"
+
+namespace shardrun::metrics {
+namespace {
+
+void create_folder(const std::filesystem::path& folder) {
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  if (failed) {
+    throw files::system_error("create the output folder", folder, failed.value());
+  }
+}
+
+std::string this_process() {
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) {
+    host[0] = '?';
+  }
+  return fmt::format("process {} on {}", ::getpid(), host.data());
+}
+
+/// What the holder wrote into the lock; it may just be about to.
+std::string holder(const files::FileDescriptor& lock) {
+  std::array<char, 512> text{};
+  const ssize_t bytes = ::pread(lock.get(), text.data(), text.size(), 0);
+  return bytes > 0 ? std::string(text.data(), static_cast<std::size_t>(bytes)) : "a process that just started";
+}
+
+files::FileDescriptor take_lock(const std::filesystem::path& output) {
+  const std::filesystem::path path = output / ".lock";
+  files::FileDescriptor lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+  if (!lock.is_open()) {
+    throw files::system_error("open the lock", path, errno);
+  }
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) {
+      throw files::system_error("lock", path, errno);
+    }
+    throw Error(ErrorCode::io, fmt::format("another run writes to '{}': {}; wait for its end, stop it, or give this run "
+                                           "another folder ([job] output)",
+                                           output.native(), holder(lock)));
+  }
+  if (::ftruncate(lock.get(), 0) != 0) {
+    throw files::system_error("empty", path, errno);
+  }
+  const std::string text = this_process();
+  files::write_all(lock, std::as_bytes(std::span(text)), path);
+  return lock;
+}
+
+void remove_file(const std::filesystem::path& path) {
+  std::error_code failed;
+  std::filesystem::remove(path, failed);
+  if (failed) {
+    throw files::system_error("remove", path, failed.value());
+  }
+}
+
+bool is_log(const std::filesystem::path& path) {
+  return path.filename().native().starts_with("rank-") && path.extension() == ".log";
+}
+
+}  // namespace
+
+std::filesystem::path metrics_path(const std::filesystem::path& output) { return output / "metrics.jsonl"; }
+
+std::filesystem::path summary_path(const std::filesystem::path& output) { return output / "summary.json"; }
+
+std::filesystem::path log_path(const std::filesystem::path& output, int rank) {
+  return output / "log" / fmt::format("rank-{}.log", rank);
+}
+
+RunDirectory::RunDirectory(std::filesystem::path output) : output_(std::move(output)) {
+  create_folder(output_ / "log");
+  lock_ = take_lock(output_);
+}
+
+void RunDirectory::remove_older_run() const {
+  remove_file(summary_path(output_));
+  remove_file(metrics_path(output_));
+  std::error_code failed;
+  for (auto entry = std::filesystem::directory_iterator(output_ / "log", failed);
+       !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
+    if (is_log(entry->path())) {
+      remove_file(entry->path());
+    }
+  }
+  if (failed) {
+    throw files::system_error("list", output_ / "log", failed.value());
+  }
+}
+
+}  // namespace shardrun::metrics

@@ -1,0 +1,106 @@
+#include "core/metrics/summary.h"
+
+#include <boost/json.hpp>
+#include <string_view>
+
+#include "core/files/atomic_file.h"
+#include "core/metrics/json_text.h"
+
+namespace shardrun::metrics {
+namespace {
+
+using boost::json::array;
+using boost::json::object;
+using boost::json::value;
+
+object json_of(const MemoryCategories& categories) {
+  return {{"parameters", categories.parameters}, {"gradients", categories.gradients},
+          {"optimizer", categories.optimizer},   {"activations", categories.activations},
+          {"communication", categories.communication}, {"scratch", categories.scratch}};
+}
+
+object json_of(const RankSummary& rank) {
+  object sent;
+  for (const auto& [axis, collectives] : rank.sent_bytes) {
+    object& by_collective = sent[axis].emplace_object();
+    for (const auto& [collective, bytes] : collectives) {
+      by_collective[collective] = bytes;
+    }
+  }
+  return {{"planned_bytes", rank.planned_bytes},
+          {"peak_bytes", rank.peak_bytes},
+          {"categories", json_of(rank.categories)},
+          {"sent_bytes", std::move(sent)},
+          {"wire_bytes", rank.wire_bytes}};
+}
+
+value json_of(const std::optional<double>& number) { return number ? value(*number) : value(nullptr); }
+
+object json_of(const Summary& summary) {
+  array ranks;
+  for (const RankSummary& rank : summary.ranks) {
+    ranks.push_back(json_of(rank));
+  }
+  return {{"status", summary.status},
+          {"exit_code", summary.exit_code},
+          {"steps", summary.steps},
+          {"seconds", summary.seconds},
+          {"loss", json_of(summary.loss)},
+          {"val_loss", json_of(summary.val_loss)},
+          {"parameters", summary.parameters},
+          {"tokens_per_s", summary.tokens_per_s},
+          {"step_ms_median", summary.step_ms_median},
+          {"ranks", std::move(ranks)}};
+}
+
+void append_pretty(std::string& text, const value& json, std::size_t indent);
+
+template <typename Items, typename AppendItem>
+void append_items(std::string& text, const Items& items, std::string_view brackets, std::size_t indent,
+                  const AppendItem& append_item) {
+  text += brackets[0];
+  std::string_view separator = "\n";
+  for (const auto& item : items) {
+    text += separator;
+    text.append(indent + 2, ' ');
+    append_item(item);
+    separator = ",\n";
+  }
+  if (!items.empty()) {
+    text += '\n';
+    text.append(indent, ' ');
+  }
+  text += brackets[1];
+}
+
+/// Boost.JSON writes neither lines nor doubles that people like to read (1.5E0).
+void append_pretty(std::string& text, const value& json, std::size_t indent) {
+  if (json.is_object()) {
+    append_items(text, json.get_object(), "{}", indent, [&](const boost::json::key_value_pair& pair) {
+      append_json(text, std::string_view(pair.key()));
+      text += ": ";
+      append_pretty(text, pair.value(), indent + 2);
+    });
+  } else if (json.is_array()) {
+    append_items(text, json.get_array(), "[]", indent, [&](const value& item) { append_pretty(text, item, indent + 2); });
+  } else if (json.is_double()) {
+    append_json(text, json.get_double());
+  } else {
+    text += boost::json::serialize(json);
+  }
+}
+
+}  // namespace
+
+std::string to_json(const Summary& summary) {
+  std::string text;
+  append_pretty(text, json_of(summary), 0);
+  text += '\n';
+  return text;
+}
+
+void write_summary(const std::filesystem::path& path, const Summary& summary) {
+  files::write_file_atomically(path, to_json(summary));
+}
+
+}  // namespace shardrun::metrics
