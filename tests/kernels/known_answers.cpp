@@ -1,0 +1,151 @@
+// Answers of another library (PyTorch 1.13, float64), so that a formula misread is not misread by both devices alike.
+
+#include "tests/kernels/compare.h"
+#include "tests/support/catch.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+
+namespace {
+
+Tensor tensor(std::vector<std::int64_t> shape, std::vector<double> values) {
+  Tensor result = zeros(type_of(std::move(shape)));
+  REQUIRE(values.size() == result.values.size());
+  result.values = std::move(values);
+  return result;
+}
+
+Tensor vector(std::vector<double> values) {
+  const auto size = static_cast<std::int64_t>(values.size());
+  return tensor({size}, std::move(values));
+}
+
+struct DeviceCase {
+  const device::Device* device;
+  Tolerance tolerance;
+};
+
+std::vector<DeviceCase> devices() {
+  return {{&device::Device::find("reference"), {.of_largest = 1e-15}},
+          {&device::Device::find("cpu"), {.of_largest = 1e-6}}};
+}
+
+std::vector<Tensor> call(const DeviceCase& on, std::string_view op, const graph::Attributes& attributes,
+                         const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
+                         const device::Scalars& scalars = {}) {
+  return execute(*on.device,
+                 {.op = op, .attributes = attributes, .inputs = inputs, .outputs = outputs, .scalars = scalars});
+}
+
+Tensor parameter() { return vector({1.0, -0.5, 0.25, 2.0}); }
+std::vector<Tensor> gradients() {
+  return {vector({0.5, -1.0, 0.125, 0.0}), vector({-0.25, -1.0, 0.5, 0.0}), vector({1.0, 0.75, -0.125, 0.0})};
+}
+
+/// Three steps of an optimizer whose states are `states`, parameter first. The gradients come at twice their size,
+/// and the scale of clipping halves them again.
+std::vector<Tensor> train(const DeviceCase& on, std::string_view op, const graph::Attributes& attributes,
+                          std::vector<Tensor> states) {
+  std::int64_t step = 0;
+  for (Tensor doubled : gradients()) {
+    for (double& value : doubled.values) {
+      value *= 2;
+    }
+    std::vector<Tensor> inputs = states;
+    inputs.push_back(doubled);
+    inputs.push_back(tensor({}, {0.5}));
+    states = call(on, op, attributes, inputs, states, {.step = step++, .learning_rate = 0.01});
+  }
+  return states;
+}
+
+}  // namespace
+
+TEST_CASE("gelu's two forms are PyTorch's", "[kernels]") {
+  const Tensor x = vector({-6, -3, -1.5, -0.5, -0.125, 0, 0.125, 0.5, 1.5, 3, 6});
+  const Tensor exact = vector({-5.919525869479969e-09, -0.00404969409489031, -0.10021080190328704, -0.15426876936299344,
+                               -0.056282721896235885, 0.0, 0.06871727810376412, 0.34573123063700656, 1.399789198096713,
+                               2.99595030590511, 5.999999994080474});
+  const Tensor approximate = vector({-8.43964897967453e-11, -0.0036373920817729943, -0.10042842301976707,
+                                     -0.15428599017485606, -0.05628280137577661, 0.0, 0.06871719862422339,
+                                     0.34571400982514394, 1.3995715769802328, 2.996362607918227, 5.9999999999156035});
+  for (const DeviceCase& on : devices()) {
+    INFO(on.device->name());
+    CHECK(difference(call(on, "gelu", {{"form", "erf"}}, {x}, {x})[0], exact, on.tolerance) == "");
+    CHECK(difference(call(on, "gelu", {{"form", "tanh"}}, {x}, {x})[0], approximate, on.tolerance) == "");
+  }
+}
+
+TEST_CASE("three steps of adamw are PyTorch's", "[kernels]") {
+  const graph::Attributes attributes = {{"beta1", 0.9}, {"beta2", 0.99}, {"epsilon", 1e-8}, {"decay", 0.1}};
+  const std::vector<Tensor> expected = {
+      vector({0.9777945335833814, -0.4746952638088269, 0.22531632546950667, 1.994005998}),
+      vector({0.118, -0.096, 0.042625, 0.0}), vector({0.013069, 0.025326, 0.002784390625, 0.0})};
+  for (const DeviceCase& on : devices()) {
+    INFO(on.device->name());
+    const std::vector<Tensor> found =
+        train(on, "adamw", attributes, {parameter(), zeros(type_of({4})), zeros(type_of({4}))});
+    CHECK(difference(found, expected, on.tolerance) == "");
+  }
+}
+
+TEST_CASE("three steps of sgd are PyTorch's", "[kernels]") {
+  const std::vector<Tensor> plain = {vector({0.984510494, -0.4860314895, 0.2442582485, 1.994005998})};
+  const std::vector<Tensor> heavy = {vector({0.975611294, -0.4586453895, 0.2369709485, 1.988789598}),
+                                     vector({1.4494706, -1.09151105, 0.49305515, 0.54124020})};
+  for (const DeviceCase& on : devices()) {
+    INFO(on.device->name());
+    CHECK(difference(train(on, "sgd", {{"momentum", 0.0}, {"decay", 0.1}}, {parameter()}), plain, on.tolerance) == "");
+    CHECK(difference(train(on, "sgd", {{"momentum", 0.9}, {"decay", 0.1}}, {parameter(), zeros(type_of({4}))}), heavy,
+                     on.tolerance) == "");
+  }
+}
+
+TEST_CASE("clipping scales as PyTorch's does", "[kernels]") {
+  for (const DeviceCase& on : devices()) {
+    INFO(on.device->name());
+    const std::vector<Tensor> found =
+        call(on, "clip_scale", {{"limit", 1.0}}, {tensor({}, {25})}, {tensor({}, {0}), tensor({}, {0})});
+    CHECK(difference(found, {tensor({}, {0.599999880000024 / 3}), tensor({}, {5})}, on.tolerance) == "");
+  }
+}
+
+TEST_CASE("layer_norm is PyTorch's", "[kernels]") {
+  const Tensor x = tensor({2, 3}, {1, 2, 4, -1, 0.5, 0.25});
+  const Tensor expected = tensor({2, 3}, {-1.069041531450298, 1.5345207657251492, -0.3318490428435641,
+                                          -1.3969851740426587, -0.7779811305997475, -0.7460026956286074});
+  for (const DeviceCase& on : devices()) {
+    INFO(on.device->name());
+    const std::vector<Tensor> found =
+        call(on, "layer_norm", {{"epsilon", 1e-5}}, {x, vector({1, -2, 0.5}), vector({0, 1, -1})},
+             {x, vector({0, 0}), vector({0, 0})});
+    CHECK(difference(found[0], expected, on.tolerance) == "");
+  }
+}
+
+TEST_CASE("causal attention is PyTorch's", "[kernels]") {
+  const Tensor qkv =
+      tensor({1, 3, 3, 1, 2}, {0.5, -1, 1, 0.25, 2, -1, 1.5, 0.5, -0.5, 1, 0, 3, -1, 2, 0.75, -0.25, -2, 0.5});
+  const Tensor out = tensor(
+      {1, 3, 1, 2}, {2.0, -1.0, 1.5802984757287648, -0.16059695145752945, 0.08289350810987305, 2.449071422185902});
+  const Tensor lse = tensor({1, 1, 3}, {0.17677669529663687, 1.3845819621011175, 1.9420630202422016});
+  for (const DeviceCase& on : devices()) {
+    INFO(on.device->name());
+    const std::vector<Tensor> found = call(on, "attention", {{"dropout", 0.0}, {"stream", "s"}}, {qkv}, {out, lse});
+    CHECK(difference(found, {out, lse}, on.tolerance) == "");
+  }
+}
+
+TEST_CASE("cross-entropy in parts is PyTorch's", "[kernels]") {
+  const Tensor logits = tensor({2, 4}, {1, -2, 0.5, 3, 0.25, 0.25, -1, 0});
+  Tensor targets = zeros(type_of({2}, graph::DType::i32));
+  targets.values = {3, 2};
+  const Tensor row = vector({0, 0});
+  for (const DeviceCase& on : devices()) {
+    INFO(on.device->name());
+    const Tensor max = call(on, "row_max", {}, {logits}, {row})[0];
+    const std::vector<Tensor> terms = call(on, "softmax_terms", {}, {logits, max, targets}, {row, row});
+    const Tensor loss = call(on, "token_loss", {}, {max, terms[0], terms[1]}, {row})[0];
+    CHECK(difference(loss, vector({0.20225344767935172, 2.3701472642330286}), on.tolerance) == "");
+  }
+}
