@@ -23,8 +23,10 @@ function(shardrun_add_module name)
   target_link_libraries(shardrun_${name} PUBLIC ${arg_DEPENDS} PRIVATE shardrun_flags)
   if(arg_REGISTERS)
     add_library(shardrun_${name}_all INTERFACE)
-    target_link_libraries(shardrun_${name}_all INTERFACE
-      $<LINK_LIBRARY:WHOLE_ARCHIVE,shardrun_${name}>)
+    target_link_libraries(shardrun_${name}_all INTERFACE shardrun_${name})
+    # Not $<LINK_LIBRARY:WHOLE_ARCHIVE,…>: CMake refuses it wherever another module names the library plainly.
+    target_link_options(shardrun_${name}_all INTERFACE
+      "LINKER:--whole-archive,$<TARGET_FILE:shardrun_${name}>,--no-whole-archive")
   endif()
 endfunction()
 
