@@ -1,0 +1,36 @@
+#pragma once
+
+#include "core/device/cpu/vec.h"
+#include "core/device/cpu/views.h"
+
+namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
+
+/// Calls body(at) for every vector of [0, size), over the threads. The body captures by value, so that what it
+/// captures stays in registers.
+template <typename Body>
+void for_each_vector(const KernelCall& call, std::int64_t size, const Body& body) {
+  call.threads.split(size, grain, [&](std::int64_t begin, std::int64_t end) {
+    const Body local = body;
+    vectors(begin, end, local);
+  });
+}
+
+/// outputs[0] = function(inputs[0]), element by element; they may be the same memory.
+template <typename Function>
+void map(const KernelCall& call, const Function& function) {
+  const float* x = floats(call.inputs[0]);
+  float* y = floats(call.outputs[0]);
+  for_each_vector(call, call.inputs[0].elements(), [=](auto at) { store(y, at, function(load(x, at))); });
+}
+
+/// outputs[0] = function(inputs[0], inputs[1]), element by element; either may be the same memory.
+template <typename Function>
+void map_pairs(const KernelCall& call, const Function& function) {
+  const float* a = floats(call.inputs[0]);
+  const float* b = floats(call.inputs[1]);
+  float* y = floats(call.outputs[0]);
+  for_each_vector(call, call.inputs[0].elements(),
+                  [=](auto at) { store(y, at, function(load(a, at), load(b, at))); });
+}
+
+}  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+
+namespace shardrun::device::cpu {
+
+/// A matrix operand: row-major with a row stride, taken as it lies or transposed.
+struct Matrix {
+  const float* data;
+  std::int64_t stride;
+  bool transposed = false;
+};
+
+/// c[m, n] = alpha * a[m, k] * b[k, n] (+ c, if accumulate), on the calling thread alone.
+void sgemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Matrix a, Matrix b, float* c,
+           std::int64_t c_stride, bool accumulate);
+
+}  // namespace shardrun::device::cpu

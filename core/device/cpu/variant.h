@@ -1,0 +1,82 @@
+#pragma once
+
+#include <initializer_list>
+#include <string_view>
+#include <vector>
+
+#include "core/device/device.h"
+
+/// Files of loops are compiled several times, each time for other instructions (CMakeLists.txt here): the variants
+/// `baseline`, `v3` (AVX2) and `v4` (AVX-512). One is chosen when the program starts.
+///
+/// Two things would break this on an old machine, and are therefore avoided:
+/// - Code that runs before the choice. A variant defines constant tables only; the baseline registers them.
+/// - Inline functions and templates shared with other files: the linker keeps any one copy of such a function, and might
+///   keep the AVX-512 one for all. What a variant defines is in a namespace of its own or local to its file, and
+///   standard templates are kept out. The test `cpu_variants_export_nothing` looks at the object files.
+#ifndef SHARDRUN_KERNEL_VARIANT
+#define SHARDRUN_KERNEL_VARIANT baseline
+#endif
+
+namespace shardrun::device::cpu {
+
+struct OpKernel {
+  const char* op;
+  Kernel kernel;
+};
+
+/// The kernels of one file for one instruction set; the level is that of `machine_level`.
+struct Variant {
+  int level;
+  const OpKernel* begin;
+  const OpKernel* end;
+};
+
+/// The instruction set that this machine offers: 4 (AVX-512), 3 (AVX2) or 0 (what every one has).
+[[nodiscard]] int machine_level() noexcept;
+
+/// The kernels for one op that this machine can run, with their levels.
+struct LevelKernel {
+  int level;
+  Kernel kernel;
+};
+[[nodiscard]] std::vector<LevelKernel> kernels_of(std::string_view op);
+
+/// Registers those variants of a file that this machine can run.
+class RegisterVariants {
+ public:
+  RegisterVariants(std::initializer_list<Variant> variants);
+};
+
+}  // namespace shardrun::device::cpu
+
+#define SHARDRUN_DECLARE_KERNELS(variant, family) \
+  namespace variant {                             \
+  extern const OpKernel family##_begin[];         \
+  extern const OpKernel* const family##_end;      \
+  }
+
+#if !defined(SHARDRUN_KERNEL_BASELINE)
+#define SHARDRUN_REGISTER_VARIANTS(family)
+#elif defined(SHARDRUN_KERNEL_X86_LEVELS)
+#define SHARDRUN_REGISTER_VARIANTS(family)                                                            \
+  SHARDRUN_DECLARE_KERNELS(v3, family)                                                                \
+  SHARDRUN_DECLARE_KERNELS(v4, family)                                                                \
+  static const RegisterVariants register_##family({{0, baseline::family##_begin, baseline::family##_end}, \
+                                                   {3, v3::family##_begin, v3::family##_end},         \
+                                                   {4, v4::family##_begin, v4::family##_end}});
+#else
+#define SHARDRUN_REGISTER_VARIANTS(family) \
+  static const RegisterVariants register_##family({{0, baseline::family##_begin, baseline::family##_end}});
+#endif
+
+/// Ends a file of loops: `SHARDRUN_KERNELS(activation, {"relu", {.run = relu}}, …)` outside of any namespace.
+#define SHARDRUN_KERNELS(family, ...)                                                                      \
+  namespace shardrun::device::cpu {                                                                        \
+  SHARDRUN_DECLARE_KERNELS(SHARDRUN_KERNEL_VARIANT, family)                                                \
+  namespace SHARDRUN_KERNEL_VARIANT {                                                                      \
+  constinit const OpKernel family##_begin[] = {__VA_ARGS__};                                               \
+  constinit const OpKernel* const family##_end = family##_begin + sizeof(family##_begin) / sizeof(OpKernel); \
+  }                                                                                                        \
+  SHARDRUN_REGISTER_VARIANTS(family)                                                                       \
+  }

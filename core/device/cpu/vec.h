@@ -1,0 +1,149 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/device/cpu/variant.h"
+
+/// Vectors as wide as the instruction set of this variant, in the vector extension of GCC and Clang, and the loops over
+/// them. Elements are combined in an order that depends on the length alone, so results do not depend on threads.
+namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
+
+#if defined(__AVX512F__)
+#define SHARDRUN_VECTOR_BYTES 64
+#elif defined(__AVX2__)
+#define SHARDRUN_VECTOR_BYTES 32
+#else
+#define SHARDRUN_VECTOR_BYTES 16
+#endif
+
+using vec = float __attribute__((vector_size(SHARDRUN_VECTOR_BYTES)));
+using ivec = std::int32_t __attribute__((vector_size(SHARDRUN_VECTOR_BYTES)));
+using uvec = std::uint32_t __attribute__((vector_size(SHARDRUN_VECTOR_BYTES)));
+using halfvec = float __attribute__((vector_size(SHARDRUN_VECTOR_BYTES / 2)));
+using dvec = double __attribute__((vector_size(SHARDRUN_VECTOR_BYTES)));
+
+inline constexpr int lanes = SHARDRUN_VECTOR_BYTES / 4;
+
+#define SHARDRUN_INLINE [[gnu::always_inline]] inline
+
+/// Where in an array a vector lies: a whole one, or the elements that are left at the end.
+struct Whole {
+  std::int64_t begin;
+};
+struct Part {
+  std::int64_t begin;
+  std::int64_t count;
+};
+
+/// Calls body(at) for [begin, end) piece by piece.
+template <typename Body>
+SHARDRUN_INLINE void vectors(std::int64_t begin, std::int64_t end, const Body& body) {
+  std::int64_t i = begin;
+  for (; i + lanes <= end; i += lanes) {
+    body(Whole{i});
+  }
+  if (i < end) {
+    body(Part{i, end - i});
+  }
+}
+
+SHARDRUN_INLINE vec splat(float value) { return value - vec{}; }
+
+SHARDRUN_INLINE vec load(const float* from, Whole at) {
+  vec v;
+  __builtin_memcpy(&v, from + at.begin, sizeof(v));
+  return v;
+}
+/// The lanes past the end are zero.
+SHARDRUN_INLINE vec load(const float* from, Part at) {
+  vec v = {};
+  __builtin_memcpy(&v, from + at.begin, static_cast<std::size_t>(at.count) * sizeof(float));
+  return v;
+}
+SHARDRUN_INLINE void store(float* to, Whole at, vec v) { __builtin_memcpy(to + at.begin, &v, sizeof(v)); }
+SHARDRUN_INLINE void store(float* to, Part at, vec v) {
+  __builtin_memcpy(to + at.begin, &v, static_cast<std::size_t>(at.count) * sizeof(float));
+}
+
+SHARDRUN_INLINE ivec lane_numbers() {
+  ivec v = {};
+  for (int i = 0; i < lanes; ++i) {
+    v[i] = i;
+  }
+  return v;
+}
+
+/// v where there are elements, `other` in the lanes past the end.
+SHARDRUN_INLINE vec within(Whole, vec v, float) { return v; }
+SHARDRUN_INLINE vec within(Part at, vec v, float other) {
+  return lane_numbers() < static_cast<std::int32_t>(at.count) ? v : splat(other);
+}
+
+SHARDRUN_INLINE float sum(vec v) {
+  float total[lanes];
+  __builtin_memcpy(total, &v, sizeof(v));
+  for (int width = lanes / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) {
+      total[i] += total[i + width];
+    }
+  }
+  return total[0];
+}
+
+SHARDRUN_INLINE vec larger(vec a, vec b) { return a > b ? a : b; }
+
+SHARDRUN_INLINE float largest(vec v) {
+  float result = v[0];
+  for (int i = 1; i < lanes; ++i) {
+    result = v[i] > result ? v[i] : result;
+  }
+  return result;
+}
+
+inline constexpr float lowest = -__builtin_huge_valf();
+
+/// Σ term(at) over [0, n), in four interleaved sums.
+template <typename Term>
+SHARDRUN_INLINE float sum_of(std::int64_t n, const Term& term) {
+  vec s0 = {};
+  vec s1 = {};
+  vec s2 = {};
+  vec s3 = {};
+  std::int64_t i = 0;
+  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    s0 += term(Whole{i});
+    s1 += term(Whole{i + lanes});
+    s2 += term(Whole{i + 2 * lanes});
+    s3 += term(Whole{i + 3 * lanes});
+  }
+  for (; i + lanes <= n; i += lanes) {
+    s0 += term(Whole{i});
+  }
+  if (i < n) {
+    const Part rest{i, n - i};
+    s1 += within(rest, term(rest), 0);
+  }
+  return sum((s0 + s1) + (s2 + s3));
+}
+
+/// The largest of term(at) over [0, n); -inf for none.
+template <typename Term>
+SHARDRUN_INLINE float largest_of(std::int64_t n, const Term& term) {
+  vec a = splat(lowest);
+  vec b = a;
+  std::int64_t i = 0;
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    a = larger(a, term(Whole{i}));
+    b = larger(b, term(Whole{i + lanes}));
+  }
+  for (; i + lanes <= n; i += lanes) {
+    a = larger(a, term(Whole{i}));
+  }
+  if (i < n) {
+    const Part rest{i, n - i};
+    b = larger(b, within(rest, term(rest), lowest));
+  }
+  return largest(larger(a, b));
+}
+
+}  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT
