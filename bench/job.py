@@ -1,4 +1,4 @@
-"""Reads a job file as far as the rival implementations need it: the model's sizes, the data, the optimizer."""
+"""Reads job files as far as a benchmark needs it, and writes the job that every contestant then runs."""
 
 import configparser
 import os
@@ -11,7 +11,7 @@ class JobError(Exception):
 def read_job(path, overrides=()):
     """{section: {key: text}}. Paths become absolute: the file's start at its folder, an override's at the working one."""
     reader = configparser.ConfigParser(
-        delimiters=("=",), comment_prefixes=(";", "#"), inline_comment_prefixes=(" ;", "\t;"), interpolation=None
+        delimiters=("=",), comment_prefixes=(";", "#"), inline_comment_prefixes=(";", "#"), interpolation=None
     )
     try:
         with open(path, encoding="utf-8-sig") as file:
@@ -19,51 +19,61 @@ def read_job(path, overrides=()):
     except (OSError, configparser.Error) as error:
         raise JobError(f"cannot read {path}: {error}") from error
     job = {section: dict(reader[section]) for section in reader.sections()}
-    _make_absolute(job.get("data", {}), os.path.dirname(os.path.abspath(path)))
+    _make_absolute(job, os.path.dirname(os.path.abspath(path)))
 
     for override in overrides:
         name, equals, value = override.partition("=")
         section, dot, key = name.strip().partition(".")
         if not (equals and dot):
             raise JobError(f"--set takes section.key=value, found '{override}'")
-        given = {key: value.strip()}
-        if section == "data":
-            _make_absolute(given, os.getcwd())
-        job.setdefault(section, {}).update(given)
+        given = {section: {key: value.strip()}}
+        _make_absolute(given, os.getcwd())
+        job.setdefault(section, {}).update(given[section])
     return job
 
 
-def _make_absolute(data, folder):
-    for key in ("text", "tokens"):
-        if data.get(key):
-            data[key] = os.path.join(folder, os.path.expanduser(data[key]))
+def _make_absolute(job, folder):
+    for section, key, separator in (("data", "text", None), ("data", "tokens", None), ("plugins", "path", ":")):
+        value = job.get(section, {}).get(key)
+        if value:
+            paths = value.strip('"').split(separator) if separator else [value.strip('"')]
+            job[section][key] = (separator or "").join(os.path.join(folder, path) for path in paths)
+
+
+def write_job(path, job):
+    with open(path, "w", encoding="utf-8") as file:
+        for section, settings in job.items():
+            file.write(f"[{section}]\n" + "".join(f"{key} = {value}\n" for key, value in settings.items()) + "\n")
 
 
 def setting_of(job):
-    """The typed values a rival trains with. What the job leaves out of [model] must be given: a guess that differs
-    from shardrun's default would compare two models."""
-    model, data, train = (job.get(section, {}) for section in ("model", "data", "train"))
-    if model.get("name") != "gpt":
-        raise JobError(f"the rivals know the model 'gpt' only; the job's [model] name is '{model.get('name')}'")
-    if train.get("optimizer", "adamw") != "adamw":
-        raise JobError(f"the rivals train with adamw only; the job's [train] optimizer is '{train['optimizer']}'")
-    if int(job.get("job", {}).get("ranks", 1)) != 1:
-        raise JobError("this compares one process with one process; set job.ranks=1 and job.strategy=single")
-    missing = [key for key in ("layers", "heads", "width", "context", "bias", "tied", "gelu") if key not in model]
+    """The typed values that a rival trains with; defaults are shardrun's."""
+    model, data, train, run = (job.get(section, {}) for section in ("model", "data", "train", "job"))
+    for section, key, default, known in (
+        (model, "name", "", "gpt"),
+        (train, "optimizer", "adamw", "adamw"),
+        (train, "schedule", "cosine", "cosine"),
+        (run, "ranks", "1", "1"),
+    ):
+        if section.get(key, default) != known:
+            raise JobError(f"the rivals know {key} = {known} only; the job says '{section.get(key, default)}'")
+    missing = [key for key in ("layers", "heads", "width", "context") if key not in model]
     if missing:
-        raise JobError(f"[model] must say {', '.join(missing)} for a comparison; add --set model.{missing[0]}=…")
+        raise JobError(f"[model] {missing[0]} is missing")
     return {
         **{key: int(model[key]) for key in ("layers", "heads", "width", "context")},
         "vocab": int(model["vocab"]) if "vocab" in model else None,
-        "bias": _boolean(model["bias"]),
-        "tied": _boolean(model["tied"]),
-        "gelu": model["gelu"],
+        "bias": _boolean(model.get("bias", "false")),
+        "tied": _boolean(model.get("tied", "true")),
+        "gelu": model.get("gelu", "tanh"),
         "dropout": float(model.get("dropout", 0)),
         "text": data.get("text"),
         "tokens": data.get("tokens"),
         "tokenizer": data.get("tokenizer", "char"),
-        "batch": int(data.get("batch", 1)),
+        "split": float(data.get("split", 0.9)),
+        "batch": int(data.get("batch", 12)),
         "microbatches": int(data.get("microbatches", 1)),
+        "steps": int(train.get("steps", 0)),
         "learning_rate": float(train.get("learning_rate", 1e-3)),
         "min_learning_rate": float(train.get("min_learning_rate", 0)),
         "warmup": int(train.get("warmup", 0)),
@@ -72,7 +82,7 @@ def setting_of(job):
         "beta2": float(train.get("beta2", 0.999)),
         "epsilon": float(train.get("epsilon", 1e-8)),
         "clip": float(train.get("clip", 0)),
-        "seed": int(job.get("job", {}).get("seed", 1337)),
+        "seed": int(run.get("seed", 1337)),
     }
 
 

@@ -3,7 +3,7 @@
 
 The rival of `bench/train`, which runs it with each PyTorch it finds; also of use alone:
 
-    python3 bench/torch_gpt.py job.ini --set data.text=corpus.txt --steps 100 --threads 1
+    python3 bench/torch_gpt.py job.ini --set data.text=corpus.txt --set train.steps=100 --threads 1
 
 Each thing is done in the fastest way that the PyTorch at hand has without changing what is computed: fused causal
 attention, fused AdamW, one cross-entropy over all tokens. 1.13 and later. A step is what shardrun's step_s covers:
@@ -15,6 +15,7 @@ import array
 import json
 import math
 import re
+import statistics
 import sys
 import time
 
@@ -115,7 +116,14 @@ class Gpt(nn.Module):
 
 
 def load_tokens(setting):
-    """All tokens of the job's data as int64; sets setting["vocab"] where the data decide it."""
+    """The tokens to train on, as int64; sets setting["vocab"] where the data decide it."""
+    tokens = load_all_tokens(setting)
+    if setting["vocab"] is None:
+        raise JobError("[model] vocab is missing, and data.tokens does not tell it")
+    return tokens[: int(setting["split"] * len(tokens))]
+
+
+def load_all_tokens(setting):
     if setting["tokens"]:
         values = array.array("H")
         with open(setting["tokens"], "rb") as file:
@@ -128,11 +136,11 @@ def load_tokens(setting):
     with open(setting["text"], "rb") as file:
         data = file.read()
     if setting["tokenizer"] == "byte":
-        setting["vocab"] = 256
+        setting["vocab"] = setting["vocab"] or 256
         return torch.tensor(bytearray(data), dtype=torch.int64)
     text = data.decode()
     number = {character: index for index, character in enumerate(sorted(set(text)))}
-    setting["vocab"] = len(number)
+    setting["vocab"] = setting["vocab"] or len(number)
     return torch.tensor([number[character] for character in text])
 
 
@@ -160,11 +168,11 @@ def make_optimizer(model, setting):
         return torch.optim.AdamW(groups, foreach=False, **options), "loop"
 
 
-def learning_rate(setting, step, steps):
+def learning_rate(setting, step):
     """Linear warm-up, then half a cosine."""
     if step < setting["warmup"]:
         return setting["learning_rate"] * (step + 1) / (setting["warmup"] + 1)
-    done = (step - setting["warmup"]) / max(1, steps - setting["warmup"])
+    done = (step - setting["warmup"]) / max(1, setting["steps"] - setting["warmup"])
     low, high = setting["min_learning_rate"], setting["learning_rate"]
     return low + 0.5 * (1 + math.cos(math.pi * min(1.0, done))) * (high - low)
 
@@ -209,46 +217,48 @@ def build_of():
     }
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
-    parser.add_argument("job", help="a job file whose model is gpt")
-    parser.add_argument("--set", action="append", default=[], metavar="section.key=value", dest="overrides")
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--warm", type=int, default=5, help="first steps that the median leaves out")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--compile", action="store_true", help="through torch.compile")
-    arguments = parser.parse_args()
-
-    try:
-        setting = setting_of(read_job(arguments.job, arguments.overrides))
-        torch.set_num_threads(arguments.threads)
-        torch.manual_seed(setting["seed"])
-        tokens = load_tokens(setting)
-    except JobError as error:
-        raise SystemExit(f"torch_gpt: {error}") from error
+def train(setting, arguments):
+    """Runs the job's steps; what was measured."""
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(setting["seed"])
+    tokens = load_tokens(setting)
     model = Gpt(setting)
     optimizer, optimizer_kind = make_optimizer(model, setting)
     runnable = torch.compile(model) if arguments.compile else model
 
-    times, losses = [], []
-    for step in range(arguments.steps):
+    times = []
+    for step in range(setting["steps"]):
         begin = time.perf_counter()
-        rate = learning_rate(setting, step, arguments.steps)
-        losses.append(train_step(runnable, optimizer, tokens, setting, rate))
-        times.append(1000 * (time.perf_counter() - begin))
+        loss = train_step(runnable, optimizer, tokens, setting, learning_rate(setting, step))
+        times.append(time.perf_counter() - begin)
 
-    counted = sorted(times[arguments.warm :])
-    median = 0.5 * (counted[(len(counted) - 1) // 2] + counted[len(counted) // 2])
-    summary = {
+    median = statistics.median(times[arguments.warm :])
+    return {
         "build": {**build_of(), "optimizer": optimizer_kind, "compiled": arguments.compile},
         "threads": arguments.threads,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "loss": losses[-1],
-        "step_ms_median": median,
-        "tokens_per_s": 1000 * setting["batch"] * setting["context"] / median,
-        "step_ms": [round(t, 3) for t in times],
+        "loss": loss,
+        "step_ms_median": 1000 * median,
+        "tokens_per_s": setting["batch"] * setting["context"] / median,
+        "step_ms": [round(1000 * t, 3) for t in times],
     }
-    print(json.dumps(summary))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("job", help="a job file whose model is gpt")
+    parser.add_argument("--set", action="append", default=[], metavar="section.key=value", dest="overrides")
+    parser.add_argument("--warm", type=int, default=5, help="first steps that the median leaves out (5)")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--compile", action="store_true", help="train through torch.compile")
+    arguments = parser.parse_args()
+    try:
+        setting = setting_of(read_job(arguments.job, arguments.overrides))
+        if setting["steps"] <= arguments.warm:
+            raise JobError(f"train.steps = {setting['steps']} leaves nothing after --warm {arguments.warm}")
+        print(json.dumps(train(setting, arguments)))
+    except JobError as error:
+        raise SystemExit(f"torch_gpt: {error}") from error
 
 
 main()
