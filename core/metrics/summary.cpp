@@ -29,6 +29,7 @@ object json_of(const RankSummary& rank) {
   }
   return {{"planned_bytes", rank.planned_bytes},
           {"peak_bytes", rank.peak_bytes},
+          {"private_bytes", rank.private_bytes},
           {"categories", json_of(rank.categories)},
           {"sent_bytes", std::move(sent)},
           {"wire_bytes", rank.wire_bytes}};

@@ -1,0 +1,135 @@
+#include "core/data/array_set.h"
+
+#include <vector>
+
+#include "core/data/sampler.h"
+#include "tests/support/allocations.h"
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+#include "tests/support/npy.h"
+#include "tests/support/temporary_folder.h"
+
+using namespace shardrun::data;
+using namespace shardrun::test;
+using Catch::Matchers::Contains;
+
+TEST_CASE("rows of features and labels are gathered and converted", "[data]") {
+  const TemporaryFolder folder;
+  write_file(folder / "x.npy", npy_file<std::uint8_t>("|u1", "(4, 1, 2)", {0, 1, 10, 11, 20, 21, 30, 31}));
+  write_file(folder / "y.npy", npy_file<std::int64_t>("<i8", "(4,)", {5, 6, 7, 8}));
+
+  const ArraySet set(folder / "x.npy", folder / "y.npy", 0.75);
+  const std::vector<std::int64_t> rows = {3, 0};
+  std::vector<float> features(4);
+  std::vector<std::int32_t> labels(2);
+  set.fill_features(rows, features);
+  set.fill_labels(rows, labels);
+
+  CHECK(set.rows() == 4);
+  CHECK(set.training_rows() == 3);
+  CHECK(set.validation_rows() == 1);
+  CHECK(set.features() == 2);
+  CHECK(set.has_labels());
+  CHECK(set.outputs() == 0);
+  CHECK(features == std::vector<float>{30, 31, 0, 1});
+  CHECK(labels == std::vector<std::int32_t>{8, 5});
+}
+
+TEST_CASE("rows of float targets are gathered", "[data]") {
+  const TemporaryFolder folder;
+  write_file(folder / "x.npy", npy_file<float>("<f4", "(2,)", {1, 2}));
+  write_file(folder / "y.npy", npy_file<double>("<f8", "(2, 2)", {0.5, 1.5, 2.5, 3.5}));
+  write_file(folder / "y1.npy", npy_file<double>("<f8", "(2,)", {0.5, 1.5}));
+
+  const ArraySet set(folder / "x.npy", folder / "y.npy", 1.0);
+  std::vector<float> targets(2);
+  set.fill_targets(std::vector<std::int64_t>{1}, targets);
+
+  CHECK(set.features() == 1);
+  CHECK_FALSE(set.has_labels());
+  CHECK(set.outputs() == 2);
+  CHECK(targets == std::vector<float>{2.5F, 3.5F});
+  CHECK(ArraySet(folder / "x.npy", folder / "y1.npy", 1.0).outputs() == 1);
+}
+
+TEST_CASE("a set without y has features alone", "[data]") {
+  const TemporaryFolder folder;
+  write_file(folder / "x.npy", npy_file<float>("<f4", "(2,)", {1, 2}));
+  const ArraySet set(folder / "x.npy", {}, 1.0);
+  std::vector<float> targets(1);
+  std::vector<std::int32_t> labels(1);
+  const std::vector<std::int64_t> rows = {0};
+
+  CHECK_FALSE(set.has_labels());
+  CHECK_THAT(error_of([&] { set.fill_targets(rows, targets); }), Contains("no targets"));
+  CHECK_THAT(error_of([&] { set.fill_labels(rows, labels); }), Contains("do not fill"));
+}
+
+TEST_CASE("training samples are a permutation of the training rows", "[data]") {
+  const TemporaryFolder folder;
+  write_file(folder / "x.npy", npy_file<float>("<f4", "(5,)", {0, 1, 2, 3, 4}));
+  const ArraySet set(folder / "x.npy", {}, 0.8);
+  std::vector<std::int64_t> rows(3);
+
+  training_samples(set, 11, 6, rows);
+
+  CHECK(rows == std::vector<std::int64_t>{permuted_sample(11, 6, 4), permuted_sample(11, 7, 4), permuted_sample(11, 8, 4)});
+}
+
+TEST_CASE("arrays that do not fit together are refused", "[data]") {
+  const TemporaryFolder folder;
+  write_file(folder / "x.npy", npy_file<float>("<f4", "(2,)", {1, 2}));
+  write_file(folder / "short.npy", npy_file<std::int32_t>("<i4", "(1,)", {1}));
+  write_file(folder / "wide.npy", npy_file<std::int32_t>("<i4", "(2, 2)", {1, 2, 3, 4}));
+  write_file(folder / "deep.npy", npy_file<float>("<f4", "(2, 1, 1)", {1, 2}));
+  write_file(folder / "none.npy", npy_file<float>("<f4", "(0, 3)", {}));
+  write_file(folder / "scalar.npy", npy_file<float>("<f4", "()", {1}));
+  const auto error = [&](const char* x, const char* y) {
+    return error_of([&] { ArraySet(folder / x, folder / y, 1.0); });
+  };
+
+  CHECK_THAT(error("x.npy", "short.npy"), Contains("x.npy' has 2 rows and") && Contains("short.npy' has 1"));
+  CHECK_THAT(error("x.npy", "wide.npy"), Contains("wide.npy' is int32 of shape (2, 2): expected integer labels"));
+  CHECK_THAT(error("x.npy", "deep.npy"), Contains("deep.npy' is float32 of shape (2, 1, 1)"));
+  CHECK_THAT(error("none.npy", "x.npy"), Contains("has shape (0, 3): expected at least one row"));
+  CHECK_THAT(error("scalar.npy", "x.npy"), Contains("has shape (): expected at least one row"));
+}
+
+TEST_CASE("a label outside the classes is named with its row", "[data]") {
+  const TemporaryFolder folder;
+  write_file(folder / "x.npy", npy_file<float>("<f4", "(3,)", {1, 2, 3}));
+  write_file(folder / "y.npy", npy_file<std::int64_t>("<i8", "(3,)", {0, 4, -1}));
+  const ArraySet set(folder / "x.npy", folder / "y.npy", 1.0);
+
+  CHECK_THAT(error_of([&] { set.require_labels_below(4); }), Contains("the label of row 1 is 4; the model has classes 0 to 3"));
+  CHECK_THAT(error_of([&] { set.require_labels_below(5); }), Contains("the label of row 2 is -1"));
+}
+
+TEST_CASE("rows that do not exist and outputs of another size are refused", "[data]") {
+  const TemporaryFolder folder;
+  write_file(folder / "x.npy", npy_file<float>("<f4", "(2, 2)", {1, 2, 3, 4}));
+  const ArraySet set(folder / "x.npy", {}, 1.0);
+  std::vector<float> two(2);
+
+  CHECK_THAT(error_of([&] { set.fill_features(std::vector<std::int64_t>{2}, two); }), Contains("row 2 of a set of 2"));
+  CHECK_THAT(error_of([&] { set.fill_features(std::vector<std::int64_t>{-1}, two); }), Contains("row -1 of a set of 2"));
+  CHECK_THAT(error_of([&] { set.fill_features(std::vector<std::int64_t>{0, 1}, two); }),
+             Contains("2 rows of 2 numbers do not fill 2"));
+}
+
+TEST_CASE("filling a batch from arrays allocates nothing", "[data]") {
+  const TemporaryFolder folder;
+  write_file(folder / "x.npy", npy_file<float>("<f4", "(2, 2)", {1, 2, 3, 4}));
+  write_file(folder / "y.npy", npy_file<std::int32_t>("<i4", "(2,)", {0, 1}));
+  const ArraySet set(folder / "x.npy", folder / "y.npy", 1.0);
+  std::vector<std::int64_t> rows(2);
+  std::vector<float> features(4);
+  std::vector<std::int32_t> labels(2);
+  const std::uint64_t before = allocations();
+
+  training_samples(set, 1, 0, rows);
+  set.fill_features(rows, features);
+  set.fill_labels(rows, labels);
+
+  CHECK(allocations() == before);
+}

@@ -1,0 +1,43 @@
+#include "core/files/mapped_file.h"
+
+#include <sys/stat.h>
+
+#include <utility>
+
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+#include "tests/support/temporary_folder.h"
+
+using namespace shardrun::files;
+using namespace shardrun::test;
+using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
+
+TEST_CASE("a mapped file is seen whole and moves", "[files]") {
+  const TemporaryFolder folder;
+  write_file(folder / "text", "hello");
+
+  MappedFile first(folder / "text");
+  const MappedFile second = std::move(first);
+
+  CHECK(second.text() == "hello");
+  CHECK(second.bytes().size() == 5);
+  CHECK(first.bytes().empty());
+}
+
+TEST_CASE("an empty file maps to nothing", "[files]") {
+  const TemporaryFolder folder;
+  write_file(folder / "empty", "");
+
+  CHECK(MappedFile(folder / "empty").bytes().empty());
+}
+
+TEST_CASE("what is no regular file is refused", "[files]") {
+  const TemporaryFolder folder;
+  REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+
+  CHECK_THAT(error_of([&] { MappedFile(folder / "missing"); }),
+             StartsWith("2: cannot read '") && Contains("missing': No such file or directory"));
+  CHECK_THAT(error_of([&] { MappedFile{folder.path()}; }), Contains("it is a folder, not a regular file"));
+  CHECK_THAT(error_of([&] { MappedFile(folder / "pipe"); }), Contains("it is a device or pipe, not a regular file"));
+}

@@ -1,0 +1,209 @@
+#include "core/metrics/progress.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <limits>
+#include <vector>
+
+#include "core/files/descriptor.h"
+#include "tests/support/catch.h"
+
+using namespace shardrun::metrics;
+
+namespace {
+
+/// A screen and a clock in the test's hand.
+struct Screen {
+  std::vector<std::string> writes;
+  SteadyTime now;
+  std::size_t columns = 100;
+
+  ProgressSink sink(bool is_terminal) {
+    return {[this](std::string_view text) { writes.emplace_back(text); }, is_terminal, [this] { return columns; },
+            [this] { return now; }};
+  }
+  void pass(std::int64_t milliseconds) { now += std::chrono::milliseconds(milliseconds); }
+  [[nodiscard]] std::string all() const {
+    std::string text;
+    for (const std::string& write : writes) {
+      text += write;
+    }
+    return text;
+  }
+};
+
+ProgressUpdate at(std::int64_t step) { return {.step = step, .loss = 2.5, .val_loss = {}, .rate = 12345}; }
+
+}  // namespace
+
+TEST_CASE("a terminal shows one line that is rewritten", "[metrics]") {
+  Screen screen;
+  Progress progress(screen.sink(true), 200, 0);
+
+  progress.update(at(1));
+  screen.pass(1000);
+  progress.update({.step = 11, .loss = 2.25, .val_loss = 2.375, .rate = 999});
+  screen.pass(1000);
+  progress.update(at(200));
+  progress.finish();
+
+  CHECK(screen.writes == std::vector<std::string>{
+                             "\rstep 1/200 0%  loss 2.5000  12.3k tok/s",
+                             "\rstep 11/200 5%  loss 2.2500  val 2.3750  ETA 19s  999 tok/s",
+                             "\rstep 200/200 100%  loss 2.5000  val 2.3750  12.3k tok/s    ",
+                             "\rstep 200/200 100%  loss 2.5000  val 2.3750  took 2.0s  12.3k tok/s",
+                             "\n",
+                         });
+}
+
+TEST_CASE("a terminal is written to ten times a second at most", "[metrics]") {
+  Screen screen;
+  Progress progress(screen.sink(true), 1000, 0);
+
+  for (std::int64_t step = 1; step <= 1000; ++step) {
+    progress.update(at(step));
+    screen.pass(1);
+  }
+
+  CHECK(screen.writes.size() == 10);
+}
+
+TEST_CASE("a line never reaches the terminal's last column", "[metrics]") {
+  for (std::size_t columns = 0; columns < 90; ++columns) {
+    Screen screen;
+    screen.columns = columns;
+    Progress progress(screen.sink(true), 200, 0);
+    progress.update({.step = 1, .loss = 2.5, .val_loss = 2.5, .rate = 12345});
+    screen.pass(1000);
+    progress.update({.step = 100, .loss = 2.5, .val_loss = 2.5, .rate = 12345});
+
+    for (const std::string& write : screen.writes) {
+      INFO(columns << ": " << write);
+      CHECK(write.size() - 1 <= std::max<std::size_t>(columns, 2) - 1);
+    }
+  }
+}
+
+TEST_CASE("what does not fit is left off at the end", "[metrics]") {
+  Screen screen;
+  screen.columns = 30;
+  Progress progress(screen.sink(true), 200, 0);
+
+  progress.update(at(1));
+
+  CHECK(screen.all() == "\rstep 1/200 0%  loss 2.5000");
+}
+
+TEST_CASE("a shrunken terminal is not wrapped by the padding", "[metrics]") {
+  Screen screen;
+  Progress progress(screen.sink(true), 200, 0);
+  progress.update(at(1));
+  screen.columns = 20;
+  screen.pass(200);
+
+  progress.update(at(2));
+
+  CHECK(screen.writes.back() == "\rstep 2/200 1%      ");
+}
+
+TEST_CASE("a line of its own goes above the live one", "[metrics]") {
+  Screen screen;
+  screen.columns = 30;
+  Progress progress(screen.sink(true), 200, 0);
+  progress.print("before");
+  progress.update(at(1));
+
+  progress.print("checkpoint written");
+
+  CHECK(screen.all() == "before\n\rstep 1/200 0%  loss 2.5000\r                          \rcheckpoint written\n"
+                        "\rstep 1/200 0%  loss 2.5000");
+}
+
+TEST_CASE("elsewhere lines are plain: first, each tenth, last", "[metrics]") {
+  Screen screen;
+  Progress progress(screen.sink(false), 20, 0);
+
+  for (std::int64_t step = 1; step <= 20; ++step) {
+    progress.update(at(step));
+    screen.pass(100);
+  }
+  progress.finish();
+
+  REQUIRE(screen.writes.size() == 12);
+  CHECK(screen.writes[0] == "step 1/20 5%  loss 2.5000  12.3k tok/s\n");
+  CHECK(screen.writes[1] == "step 2/20 10%  loss 2.5000  ETA 1.8s  12.3k tok/s\n");
+  CHECK(screen.writes[10] == "step 20/20 100%  loss 2.5000  12.3k tok/s\n");
+  CHECK(screen.writes[11] == "step 20/20 100%  loss 2.5000  took 2.0s  12.3k tok/s\n");
+  CHECK(screen.all().find('\r') == std::string::npos);
+}
+
+TEST_CASE("elsewhere a slow run is heard of every ten seconds", "[metrics]") {
+  Screen screen;
+  Progress progress(screen.sink(false), 1000000, 0);
+
+  for (std::int64_t step = 1; step <= 21; ++step) {
+    progress.update(at(step));
+    screen.pass(1000);
+  }
+
+  CHECK(screen.writes.size() == 3);
+}
+
+TEST_CASE("log_every and validations make lines due", "[metrics]") {
+  Screen screen;
+  Progress progress(screen.sink(false), 100, 7);
+
+  for (std::int64_t step = 1; step <= 15; ++step) {
+    progress.update({.step = step, .loss = 1, .val_loss = step == 10 ? std::optional(1.5) : std::nullopt, .rate = 1});
+    screen.pass(60'000);
+  }
+
+  REQUIRE(screen.writes.size() == 4);
+  CHECK(screen.writes[1].find("step 7/100") == 0);
+  CHECK(screen.writes[2].find("step 10/100 10%  loss 1.0000  val 1.5000") == 0);
+  CHECK(screen.writes[3].find("step 14/100") == 0);
+}
+
+TEST_CASE("a run without steps shows nothing, one without an end no share", "[metrics]") {
+  Screen screen;
+  Progress(screen.sink(true), 10, 0).finish();
+  CHECK(screen.writes.empty());
+
+  Progress endless(screen.sink(false), 0, 0, "samples");
+  endless.update({.step = 5, .loss = 123456, .val_loss = {}, .rate = std::numeric_limits<double>::infinity()});
+  CHECK(screen.all() == "step 5  loss 1.235e+05  - samples/s\n");
+}
+
+TEST_CASE("a descriptor that is no terminal, or a dumb one, gets plain lines", "[metrics]") {
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+  const shardrun::files::FileDescriptor read_end(ends[0]);
+  const shardrun::files::FileDescriptor write_end(ends[1]);
+  const ProgressSink sink = descriptor_sink(write_end.get(), "xterm");
+
+  sink.write("text");
+
+  std::array<char, 8> read{};
+  CHECK_FALSE(sink.is_terminal);
+  CHECK(::read(read_end.get(), read.data(), read.size()) == 4);
+  CHECK(std::string(read.data()) == "text");
+  CHECK(sink.width() == 80);
+}
+
+TEST_CASE("a pseudo-terminal counts as one unless TERM says otherwise", "[metrics]") {
+  const shardrun::files::FileDescriptor terminal(::open("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC));
+  if (!terminal.is_open()) {
+    WARN("no pseudo-terminals here");
+    return;
+  }
+  CHECK(descriptor_sink(terminal.get(), "xterm").is_terminal);
+  CHECK_FALSE(descriptor_sink(terminal.get(), "dumb").is_terminal);
+  CHECK_FALSE(descriptor_sink(terminal.get(), nullptr).is_terminal);
+}
+
+TEST_CASE("a screen that cannot be written is no error", "[metrics]") {
+  const shardrun::files::FileDescriptor full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  CHECK_NOTHROW(descriptor_sink(full.get(), nullptr).write("text"));
+}

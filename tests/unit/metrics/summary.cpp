@@ -1,0 +1,91 @@
+#include "core/metrics/summary.h"
+
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+#include "tests/support/temporary_folder.h"
+
+using namespace shardrun::metrics;
+using namespace shardrun::test;
+using Catch::Matchers::Contains;
+
+TEST_CASE("a summary has its keys in one order", "[metrics]") {
+  Summary summary;
+  summary.status = "finished";
+  summary.steps = 2000;
+  summary.seconds = 65.25;
+  summary.loss = 1.5;
+  summary.parameters = 804096;
+  summary.tokens_per_s = 12345.5;
+  summary.step_ms_median = 0.1;
+  summary.ranks.push_back({.planned_bytes = 210,
+                           .peak_bytes = 200,
+                           .private_bytes = 40,
+                           .categories = {10, 20, 30, 40, 50, 60},
+                           .sent_bytes = {{"data", {{"all_reduce", 8}, {"all_gather", 4}}}},
+                           .wire_bytes = 99});
+
+  CHECK(to_json(summary) == R"({
+  "status": "finished",
+  "exit_code": 0,
+  "steps": 2000,
+  "seconds": 65.25,
+  "loss": 1.5,
+  "val_loss": null,
+  "parameters": 804096,
+  "tokens_per_s": 12345.5,
+  "step_ms_median": 0.1,
+  "ranks": [
+    {
+      "planned_bytes": 210,
+      "peak_bytes": 200,
+      "private_bytes": 40,
+      "categories": {
+        "parameters": 10,
+        "gradients": 20,
+        "optimizer": 30,
+        "activations": 40,
+        "communication": 50,
+        "scratch": 60
+      },
+      "sent_bytes": {
+        "data": {
+          "all_gather": 4,
+          "all_reduce": 8
+        }
+      },
+      "wire_bytes": 99
+    }
+  ]
+}
+)");
+}
+
+TEST_CASE("what is empty or not a number stays valid JSON", "[metrics]") {
+  Summary summary;
+  summary.status = "a \"quoted\" status";
+  summary.exit_code = 1;
+  summary.loss = 0.0 / 0.0;
+  summary.ranks.resize(1);
+
+  const std::string json = to_json(summary);
+
+  CHECK_THAT(json, Contains("\"status\": \"a \\\"quoted\\\" status\""));
+  CHECK_THAT(json, Contains("\"loss\": null"));
+  CHECK_THAT(json, Contains("\"sent_bytes\": {},"));
+  summary.ranks.clear();
+  CHECK_THAT(to_json(summary), Contains("\"ranks\": []\n"));
+}
+
+TEST_CASE("a summary replaces the one before it", "[metrics]") {
+  const TemporaryFolder folder;
+  write_file(folder / "summary.json", "old");
+  Summary summary;
+  summary.steps = 5;
+
+  write_summary(folder / "summary.json", summary);
+
+  CHECK(read_file(folder / "summary.json") == to_json(summary));
+  CHECK(files_in(folder.path()) == 1);
+  CHECK_THAT(error_of([&] { write_summary(folder / "missing/summary.json", summary); }),
+             Contains("1: cannot create") && Contains("No such file or directory"));
+}
