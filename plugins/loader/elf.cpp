@@ -85,7 +85,7 @@ std::vector<char> ElfFile::object(std::string_view symbol, std::size_t size) con
       continue;
     }
     std::vector<char> bytes(size, '\0');  // beyond file_size a segment is zeros
-    const std::uint64_t stored = start < segment.file_size ? std::min<std::uint64_t>(size, segment.file_size - start) : 0;
+    const std::uint64_t stored = std::min<std::uint64_t>(size, segment.file_size - std::min(start, segment.file_size));
     std::copy_n(bytes_.data() + segment.offset + start, stored, bytes.data());
     return bytes;
   }

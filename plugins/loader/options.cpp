@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <utility>
 
@@ -13,7 +14,12 @@
 namespace shardrun::plugins {
 namespace {
 
+/// REQUIRES: the value is of the option's type.
 bool allowed(const OptionSpec& spec, const OptionValue& value) {
+  const double* number = std::get_if<double>(&value);
+  if (number != nullptr && !std::isfinite(*number)) {
+    return false;
+  }
   if ((spec.minimum && value < *spec.minimum) || (spec.maximum && value > *spec.maximum)) {
     return false;
   }

@@ -10,6 +10,19 @@
 #include "plugins/loader/structs.h"
 
 namespace shardrun::plugins {
+namespace {
+
+/// What `step` returns; an Error that it throws gets `prefix` before its message.
+template <class Step>
+auto naming(std::string_view prefix, Step step) {
+  try {
+    return step();
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}", prefix, error.message()));
+  }
+}
+
+}  // namespace
 
 Strategy Strategy::open(const Directories& directories, std::string_view name, LogSink log) {
   Plugin plugin = Plugin::open(directories, PluginKind::strategy, name, std::move(log));
@@ -24,7 +37,7 @@ PlanDraft Strategy::make_plan(const StrategyRequest& request) const {
   const std::string name = fmt::format("strategy '{}'", manifest().name);
   const sr_plugin& plugin = plugin_.table();
   const auto functions = read_struct<sr_strategy>(plugin.functions, SR_STRATEGY_SIZE_1_0, name);
-  const OptionValues options = with_defaults(plugin_.options(), request.options);
+  const OptionValues options = naming(name, [&] { return with_defaults(plugin_.options(), request.options); });
   const RequestTables tables(request, options);
   PlanRecorder recorder(request);
   try {
@@ -36,12 +49,8 @@ PlanDraft Strategy::make_plan(const StrategyRequest& request) const {
       throw;
     }
   }
-  try {
-    return recorder.finish();
-  } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("{} ({}) wrote a plan that cannot be: {}", name, plugin_.path().string(),
-                                          error.message()));
-  }
+  return naming(fmt::format("{} ({}) wrote a plan that cannot be", name, plugin_.path().string()),
+                [&] { return recorder.finish(); });
 }
 
 }  // namespace shardrun::plugins

@@ -10,7 +10,8 @@ class Single {
   void make_plan(const Job& job, const Graph& /*graph*/, PlanWriter& plan) const {
     if (job.ranks != 1) {
       throw InvalidJob("it keeps everything on one rank, but the job has " + std::to_string(job.ranks) +
-                       ": set ranks = 1 in [job], or choose a strategy that splits ('shardrun plugins' lists them)");
+                       " ranks: set ranks = 1 in [job], or choose a strategy that splits ('shardrun plugins' lists "
+                       "them)");
     }
     for (const MeshAxis& axis : job.mesh) {
       if (axis.size != 1) {

@@ -1,0 +1,121 @@
+#include <elf.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
+
+#include "tests/support/catch.h"
+#include "tests/unit/plugins/fixtures.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using Catch::Contains;
+
+namespace {
+
+const std::filesystem::path rows = std::filesystem::path(SHARDRUN_FIXTURES) / file_of("rows");
+
+/// What opening `x` says when its file holds `bytes`.
+std::string error_for_bytes(std::string_view bytes) {
+  const TemporaryFolder folder;
+  write_file(folder / file_of("x").string(), bytes);
+  return open_error("x", {folder.path()});
+}
+
+template <class Field>
+std::string with_field(std::string bytes, std::size_t offset, Field value) {
+  std::memcpy(bytes.data() + offset, &value, sizeof(value));
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("a file that is no library of this machine is told apart before it is loaded", "[plugins]") {
+  const std::string good = read_file(rows);
+  Elf64_Ehdr header;
+  REQUIRE(good.size() > sizeof(header));
+  std::memcpy(&header, good.data(), sizeof(header));
+  const bool is_arm = header.e_machine == EM_AARCH64;
+  const auto other_machine = static_cast<Elf64_Half>(is_arm ? EM_X86_64 : EM_AARCH64);
+
+  CHECK_THAT(error_for_bytes("int main() {}\n"), Contains("does not begin with the ELF signature"));
+  CHECK_THAT(error_for_bytes(""), Contains("does not begin with the ELF signature"));
+  CHECK_THAT(error_for_bytes(with_field(good, offsetof(Elf64_Ehdr, e_machine), other_machine)),
+             Contains(is_arm ? "is built for x86-64 (64-bit, little-endian), but this program for AArch64"
+                             : "is built for AArch64 (64-bit, little-endian), but this program for") &&
+                 Contains("build the plugin for this machine"));
+  CHECK_THAT(error_for_bytes(with_field(good, EI_CLASS, static_cast<unsigned char>(ELFCLASS32))),
+             Contains("(32-bit, little-endian), but this program for"));
+  CHECK_THAT(error_for_bytes(with_field(good, offsetof(Elf64_Ehdr, e_type), static_cast<Elf64_Half>(ET_EXEC))),
+             Contains("its ELF type is 2, expected 3"));
+}
+
+TEST_CASE("a file that is cut short anywhere is refused", "[plugins]") {
+  const std::string good = read_file(rows);
+
+  CHECK_THAT(error_for_bytes(good.substr(0, 20)), Contains("is cut short: its ELF header should end at byte 64"));
+  CHECK_THAT(error_for_bytes(good.substr(0, good.size() / 2)), Contains("is cut short"));
+  for (std::size_t size = 64; size < good.size(); size += 509) {
+    INFO(size << " of " << good.size() << " bytes");
+    CHECK_THAT(error_for_bytes(good.substr(0, size)), Contains("is cut short"));
+  }
+}
+
+TEST_CASE("offsets that lead out of the file are refused, not followed", "[plugins]") {
+  const std::string good = read_file(rows);
+
+  CHECK_THAT(error_for_bytes(with_field(good, offsetof(Elf64_Ehdr, e_shoff), ~Elf64_Off{0})),
+             Contains("is cut short: its section headers"));
+  CHECK_THAT(error_for_bytes(with_field(good, offsetof(Elf64_Ehdr, e_phoff), ~Elf64_Off{0} - 8)),
+             Contains("is cut short: its program headers"));
+  CHECK_THAT(error_for_bytes(with_field(good, offsetof(Elf64_Ehdr, e_shnum), Elf64_Half{0})),
+             Contains("does not export shardrun_manifest_v1"));
+}
+
+TEST_CASE("a file that others may change is not loaded", "[plugins]") {
+  using std::filesystem::perms;
+  const TemporaryFolder folder;
+  const std::filesystem::path file = folder / file_of("rows").string();
+  std::filesystem::copy_file(rows, file);
+  CHECK(open_error("rows", {folder.path()}) == "nothing");
+
+  SECTION("the file is world-writable") {
+    std::filesystem::permissions(file, perms::others_write, std::filesystem::perm_options::add);
+    CHECK_THAT(open_error("rows", {folder.path()}),
+               Contains(file.string() + " is not trusted: everyone may write to it (mode 0") && Contains("chmod o-w"));
+  }
+  SECTION("its directory is world-writable") {
+    std::filesystem::permissions(folder.path(), perms::others_write, std::filesystem::perm_options::add);
+    CHECK_THAT(open_error("rows", {folder.path()}),
+               Contains(folder.path().string() + " is not trusted: everyone may write to it"));
+  }
+  SECTION("a link leads to a world-writable directory") {
+    const TemporaryFolder links;
+    std::filesystem::create_symlink(file, links / file_of("rows").string());
+    CHECK(open_error("rows", {links.path()}) == "nothing");
+    std::filesystem::permissions(folder.path(), perms::others_write, std::filesystem::perm_options::add);
+    CHECK_THAT(open_error("rows", {links.path()}),
+               Contains(folder.path().string() + " is not trusted: everyone may write to it"));
+  }
+  SECTION("it belongs to a stranger") {
+    constexpr uid_t stranger = 54321;
+    if (::chown(file.c_str(), stranger, static_cast<gid_t>(-1)) == 0) {
+      CHECK_THAT(open_error("rows", {folder.path()}), Contains("is not trusted: it belongs to user 54321"));
+    } else {
+      WARN("files cannot be given away here: not checked");
+    }
+  }
+}
+
+TEST_CASE("what is no regular file is not opened", "[plugins]") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / file_of("folder").string());
+  REQUIRE(::mkfifo((folder / file_of("pipe").string()).c_str(), 0600) == 0);
+  std::filesystem::create_symlink("/nowhere/at/all.so", folder / file_of("dangling").string());
+
+  CHECK_THAT(open_error("folder", {folder.path()}), Contains("is not a regular file"));
+  CHECK_THAT(open_error("pipe", {folder.path()}), Contains("is not a regular file"));
+  CHECK_THAT(open_error("dangling", {folder.path()}), Contains("cannot look at") && Contains("No such file"));
+}

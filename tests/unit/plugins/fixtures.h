@@ -1,0 +1,41 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "plugins/loader/strategy.h"
+#include "tests/support/errors.h"
+#include "tests/support/temporary_folder.h"
+
+namespace shardrun::test {
+
+inline const plugins::Directories fixtures = {SHARDRUN_FIXTURES};
+
+inline std::filesystem::path file_of(std::string_view name) {
+  return "shardrun_strategy_" + std::string(name) + ".so";
+}
+
+inline std::string open_error(std::string_view name, const plugins::Directories& directories = fixtures) {
+  return error_of([&] { static_cast<void>(plugins::Strategy::open(directories, name)); });
+}
+
+/// A small program: one layer with a matrix and a vector, one tensor with an axis twice, a cut point a layer.
+inline plugins::StrategyRequest small_request(std::uint32_t ranks) {
+  using plugins::TensorKind;
+  plugins::StrategyRequest request;
+  request.ranks = ranks;
+  request.tensors = {
+      {"w", TensorKind::parameter, {8, 12}, {"embed", "mlp"}, 384, 0, 1},
+      {"b", TensorKind::parameter, {12}, {""}, 48, -1, 0},
+      {"square", TensorKind::parameter, {8, 8}, {"embed", "embed"}, 256, -1, 1},
+      {"field", TensorKind::state, {100, 4}, {"x", "y"}, 1600, -1, 0},
+  };
+  request.axes = {{"batch", 16}, {"seq", 32}, {"embed", 8}, {"mlp", 12}, {"heads", 7}, {"x", 100}, {"y", 4}};
+  request.cut_points = {{"layer.0/residual", {16, 32, 8}, {"batch", "seq", "embed"}, 16384, 0},
+                        {"layer.1/residual", {16, 32, 8}, {"batch", "seq", "embed"}, 16384, 1}};
+  request.layers = {{"layer.0", 384, 1000, 1001, 1002}, {"layer.1", 0, 2000, 2001, 2002}};
+  return request;
+}
+
+}  // namespace shardrun::test
