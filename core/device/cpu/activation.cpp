@@ -4,15 +4,14 @@
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
-// The comparisons are written so that NaN passes: it is never replaced by zero.
-
+/// NaN passes: it is never replaced by zero.
 void relu(const KernelCall& call) {
-  map(call, [](vec x) { return x < 0.0F ? vec{} : x; });
+  map(call, [](vec x) { return x <= 0.0F ? vec{} : x; });
 }
 
 /// dy, y -> dx, where y is relu's result
 void relu_gradient(const KernelCall& call) {
-  map_pairs(call, [](vec dy, vec y) { return y <= 0.0F ? vec{} : dy; });
+  map_pairs(call, [](vec dy, vec y) { return y > 0.0F ? dy : vec{}; });
 }
 
 bool uses_tanh(const KernelCall& call) { return call.attributes.text("form")[0] == 't'; }

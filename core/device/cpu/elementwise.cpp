@@ -78,6 +78,20 @@ void angle(const KernelCall& call) {
   });
 }
 
+void constant(const KernelCall& call) { *floats(call.outputs[0]) = static_cast<float>(call.attributes.real("value")); }
+
+/// x -> y = x, or y += x
+void copy(const KernelCall& call) {
+  if (call.accumulate) {
+    const float* x = floats(call.inputs[0]);
+    float* y = floats(call.outputs[0]);
+    for_each_vector(call, call.inputs[0].elements(), [=](auto at) { store(y, at, load(y, at) + load(x, at)); });
+  } else if (call.inputs[0].data != call.outputs[0].data) {
+    __builtin_memcpy(call.outputs[0].data, call.inputs[0].data,
+                     static_cast<std::size_t>(call.inputs[0].elements()) * sizeof(float));
+  }
+}
+
 /// s: []   like: any shape   y = s * scale everywhere
 void broadcast_scalar(const KernelCall& call) {
   const vec value = splat(*floats(call.inputs[0]) * static_cast<float>(call.attributes.real("scale")));
@@ -90,4 +104,5 @@ void broadcast_scalar(const KernelCall& call) {
 
 SHARDRUN_KERNELS(elementwise, {"add", {.run = add}}, {"add_n", {.run = add_n}}, {"multiply", {.run = multiply}},
                  {"negate", {.run = negate}}, {"sin", {.run = angle<0>}}, {"cos", {.run = angle<1>}},
+                 {"constant", {.run = constant}}, {"copy", {.run = copy}},
                  {"broadcast_scalar", {.run = broadcast_scalar}})

@@ -65,6 +65,16 @@ SHARDRUN_INLINE void store(float* to, Part at, vec v) {
   __builtin_memcpy(to + at.begin, &v, static_cast<std::size_t>(at.count) * sizeof(float));
 }
 
+SHARDRUN_INLINE vec square_root(vec v) {
+  float each[lanes];
+  __builtin_memcpy(each, &v, sizeof(v));
+  for (int i = 0; i < lanes; ++i) {
+    each[i] = __builtin_sqrtf(each[i]);
+  }
+  __builtin_memcpy(&v, each, sizeof(v));
+  return v;
+}
+
 SHARDRUN_INLINE ivec lane_numbers() {
   ivec v = {};
   for (int i = 0; i < lanes; ++i) {
@@ -90,12 +100,13 @@ SHARDRUN_INLINE float sum(vec v) {
   return total[0];
 }
 
-SHARDRUN_INLINE vec larger(vec a, vec b) { return a > b ? a : b; }
+/// The larger of two, or NaN when one is NaN.
+SHARDRUN_INLINE vec larger(vec a, vec b) { return ((b > a) | (b != b)) ? b : a; }
 
 SHARDRUN_INLINE float largest(vec v) {
   float result = v[0];
   for (int i = 1; i < lanes; ++i) {
-    result = v[i] > result ? v[i] : result;
+    result = v[i] > result || v[i] != v[i] ? v[i] : result;
   }
   return result;
 }
@@ -126,7 +137,7 @@ SHARDRUN_INLINE float sum_of(std::int64_t n, const Term& term) {
   return sum((s0 + s1) + (s2 + s3));
 }
 
-/// The largest of term(at) over [0, n); -inf for none.
+/// The largest of term(at) over [0, n), NaN if one is NaN; -inf for none.
 template <typename Term>
 SHARDRUN_INLINE float largest_of(std::int64_t n, const Term& term) {
   vec a = splat(lowest);

@@ -31,10 +31,9 @@ struct Sigmoid {
   vec complement;
 };
 SHARDRUN_INLINE Sigmoid sigmoid(vec x) {
-  const vec bounded = x < -80.0F ? splat(-80.0F) : x;
-  const vec e = exp(-bounded);
+  const vec e = exp(-x);
   const vec value = 1.0F / (1.0F + e);
-  return {value, e * value};
+  return {value, e > 1e30F ? splat(1.0F) : e * value};
 }
 
 /// The normal distribution: Φ(x) and its density φ(x).
