@@ -1,5 +1,8 @@
 #include "tests/kernels/case.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace shardrun::test {
 
 std::string to_string(const Case& test) {
@@ -10,13 +13,26 @@ std::string to_string(const Case& test) {
   return text;
 }
 
-std::vector<Case> all_cases() {
+std::vector<Case> cases_of(std::string_view op) {
+  static const std::vector<Case> all = [] {
+    std::vector<Case> cases;
+    add_elementwise_cases(cases);
+    add_layer_cases(cases);
+    add_loss_cases(cases);
+    add_update_cases(cases);
+    return cases;
+  }();
   std::vector<Case> cases;
-  add_elementwise_cases(cases);
-  add_layer_cases(cases);
-  add_loss_cases(cases);
-  add_update_cases(cases);
+  std::copy_if(all.begin(), all.end(), std::back_inserter(cases), [&](const Case& test) { return test.op == op; });
   return cases;
+}
+
+std::int64_t largest_operand(const Case& test) {
+  std::int64_t largest = 0;
+  for (const Operand& operand : test.operands) {
+    largest = std::max(largest, graph::element_count(operand.type));
+  }
+  return largest;
 }
 
 Prepared prepare(const Case& test, std::uint64_t seed) {

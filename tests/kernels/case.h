@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/device/device.h"
@@ -22,12 +23,17 @@ struct Case {
   std::vector<Operand> operands;
   /// Replaces operands that are functions of the others (a row's maximum, a norm's mean). Null: none are.
   void (*derive)(std::vector<Tensor>& inputs) = nullptr;
+  /// How many times more than usual the rounding of float may show: operands whose difference is what counts.
+  double condition = 1;
 };
 
 /// "matmul {contract=1} f32[a0 3, a1 5], f32[a0 5, a1 7]"
 [[nodiscard]] std::string to_string(const Case& test);
 
-[[nodiscard]] std::vector<Case> all_cases();
+[[nodiscard]] std::vector<Case> cases_of(std::string_view op);
+
+/// Elements of the largest operand, for tests that take the smaller cases only.
+[[nodiscard]] std::int64_t largest_operand(const Case& test);
 
 /// A case ready to run: operands drawn (every element exact in float), result types from the op's own rule.
 struct Prepared {

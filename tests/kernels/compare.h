@@ -22,14 +22,15 @@ struct Tolerance {
 [[nodiscard]] std::string difference(const std::vector<Tensor>& found, const std::vector<Tensor>& expected,
                                      Tolerance tolerance);
 
-/// How exactly the fast kernel of an op follows the reference.
-[[nodiscard]] Tolerance float_tolerance(const std::string& op);
+/// How exactly the op's fast kernels follow the reference.
+[[nodiscard]] Tolerance float_tolerance(const Case& test);
 
 /// Runs a prepared case.
 struct Manner {
   int threads = 1;
   bool accumulate = false;
   std::vector<std::pair<int, int>> in_place = {};
+  const device::Kernel* kernel = nullptr;
 };
 [[nodiscard]] std::vector<Tensor> run(const device::Device& device, const Prepared& prepared,
                                       const Manner& manner = {});

@@ -3,6 +3,7 @@
 // uneven, and one of them may be empty.
 
 #include <algorithm>
+#include <numeric>
 
 #include "tests/kernels/compare.h"
 #include "tests/support/catch.h"
@@ -90,23 +91,14 @@ void check_shards(const device::Device& device, const Prepared& whole, Tolerance
       continue;
     }
     for (const Cut& cut : cuts(factor.size)) {
-      INFO("factor " << factor.name << " of " << to_string(whole.rule) << " cut at " << cut.front() << " into "
-                     << cut.size());
+      INFO(device.name() << ", factor " << factor.name << " of " << to_string(whole.rule) << " cut at " << cut.front()
+                         << " into " << cut.size());
       const ShardResults results = run_shards(device, whole, static_cast<int>(f), cut);
       for (std::size_t o = 0; o < expected.size(); ++o) {
         CHECK(difference(join(results, whole.rule, static_cast<int>(f), o), expected[o], tolerance) == "");
       }
     }
   }
-}
-
-std::vector<Case> cases_for_shards() {
-  std::vector<Case> cases = all_cases();
-  std::erase_if(cases, [](const Case& test) {
-    return std::any_of(test.operands.begin(), test.operands.end(),
-                       [](const Operand& operand) { return graph::element_count(operand.type) > 10000; });
-  });
-  return cases;
 }
 
 /// The operands with fresh draws in those of `varied`.
@@ -136,38 +128,45 @@ void check_additive(const Prepared& prepared, const std::vector<int>& operands) 
   }
 }
 
-}  // namespace
-
-TEST_CASE("sharded factors give the parts that their rules promise on the reference", "[kernels]") {
-  for (const Case& test : cases_for_shards()) {
-    INFO(to_string(test));
-    check_shards(device::Device::find("reference"), prepare(test), {.of_largest = 1e-13});
+void check_linearity(const Prepared& prepared) {
+  if (prepared.rule.linearity == graph::Linearity::each) {
+    for (const int operand : prepared.rule.linear) {
+      INFO("operand " << operand);
+      check_additive(prepared, {operand});
+    }
+  }
+  if (prepared.rule.linearity == graph::Linearity::together) {
+    std::vector<int> operands(prepared.inputs.size());
+    std::iota(operands.begin(), operands.end(), 0);
+    check_additive(prepared, operands);
   }
 }
 
-TEST_CASE("sharded factors give the parts that their rules promise on the cpu", "[kernels]") {
-  for (const Case& test : cases_for_shards()) {
-    INFO(to_string(test));
-    check_shards(device::Device::find("cpu"), prepare(test), {.of_largest = 2e-6});
+}  // namespace
+
+TEST_CASE("sharded factors give the parts that their rules promise", "[kernels]") {
+  for (const graph::Op* op : graph::all_ops()) {
+    DYNAMIC_SECTION(op->name) {
+      for (const Case& test : cases_of(op->name)) {
+        if (largest_operand(test) <= 10000) {
+          INFO(to_string(test));
+          check_shards(device::Device::find("reference"), prepare(test), {.of_largest = 1e-13});
+          check_shards(device::Device::find("cpu"), prepare(test), {.of_largest = 2e-6});
+        }
+      }
+    }
   }
 }
 
 TEST_CASE("what a rule calls linear is linear", "[kernels]") {
-  for (const Case& test : cases_for_shards()) {
-    const Prepared prepared = prepare(test);
-    INFO(to_string(test));
-    if (prepared.rule.linearity == graph::Linearity::each) {
-      for (const int operand : prepared.rule.linear) {
-        INFO("operand " << operand);
-        check_additive(prepared, {operand});
+  for (const graph::Op* op : graph::all_ops()) {
+    DYNAMIC_SECTION(op->name) {
+      for (const Case& test : cases_of(op->name)) {
+        if (largest_operand(test) <= 10000) {
+          INFO(to_string(test));
+          check_linearity(prepare(test));
+        }
       }
-    }
-    if (prepared.rule.linearity == graph::Linearity::together) {
-      std::vector<int> operands(prepared.inputs.size());
-      for (std::size_t i = 0; i < operands.size(); ++i) {
-        operands[i] = static_cast<int>(i);
-      }
-      check_additive(prepared, operands);
     }
   }
 }

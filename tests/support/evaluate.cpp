@@ -133,7 +133,7 @@ void check_operands_kept(const device::Device& device, const Execution& executio
 }  // namespace
 
 std::vector<Tensor> execute(const device::Device& device, const Execution& execution) {
-  const device::Kernel& kernel = device.kernel(execution.op);
+  const device::Kernel& kernel = execution.kernel != nullptr ? *execution.kernel : device.kernel(execution.op);
   const std::vector<std::size_t> output_at = output_buffers(execution);
   std::vector<Buffer> buffers;
   std::vector<device::TensorView> inputs;

@@ -21,6 +21,7 @@ struct Execution {
   int threads = 1;
   bool accumulate = false;
   std::vector<std::pair<int, int>> in_place = {};  ///< (output, input) pairs that share memory
+  const device::Kernel* kernel = nullptr;          ///< instead of the one that the device would choose
 };
 
 /// Runs it and returns the outputs. Every buffer stands between guard bytes, results and scratch begin as NaN. Throws

@@ -16,6 +16,7 @@ void relu(const KernelCall& call) {
   }
 }
 
+/// dx = dy where y > 0. y is relu's result.
 void relu_gradient(const KernelCall& call) {
   const double* dy = reals(call.inputs[0]);
   const double* y = reals(call.inputs[1]);
@@ -32,7 +33,7 @@ struct Point {
 
 /// x Phi(x), Phi the standard normal distribution function. Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2.
 Point gelu_erf(double x) {
-  const double phi = 0.5 * (1 + std::erf(x / std::numbers::sqrt2));
+  const double phi = 0.5 * std::erfc(-x / std::numbers::sqrt2);  // (1 + erf) / 2 cancels far left of zero
   const double density = std::exp(-0.5 * x * x) / std::sqrt(2 * std::numbers::pi);
   return {x * phi, phi + x * density};
 }
@@ -42,8 +43,9 @@ Point gelu_tanh(double x) {
   const double slope_at_zero = std::sqrt(2 / std::numbers::pi);
   const double inner = slope_at_zero * (x + 0.044715 * x * x * x);
   const double inner_slope = slope_at_zero * (1 + 3 * 0.044715 * x * x);
-  const double t = std::tanh(inner);
-  return {0.5 * x * (1 + t), 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * inner_slope};
+  const double left = 1 / (1 + std::exp(-2 * inner));  // (1 + tanh) / 2, which cancels far left of zero
+  const double right = 1 / (1 + std::exp(2 * inner));  // (1 - tanh) / 2
+  return {x * left, left + 2 * x * left * right * inner_slope};
 }
 
 using Activation = Point (*)(double);
