@@ -9,7 +9,7 @@ class JobError(Exception):
 
 
 def read_job(path, overrides=()):
-    """{section: {key: text}}. Paths become absolute: the file's start at its folder, an override's at the working one."""
+    """{section: {key: text}}. Paths become absolute: the file's from its folder, an override's from the working one."""
     reader = configparser.ConfigParser(
         delimiters=("=",), comment_prefixes=(";", "#"), inline_comment_prefixes=(";", "#"), interpolation=None
     )

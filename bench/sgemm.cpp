@@ -1,8 +1,8 @@
 // The rate at which this machine multiplies float32 matrices, with the library that shardrun's matmul uses: the ceiling
 // that training rates are given as a share of.
 
-#include <omp.h>
-#include <oneapi/dnnl/dnnl.h>
+#include <dlfcn.h>
+#include <dnnl.h>
 
 #include <algorithm>
 #include <boost/json.hpp>
@@ -43,6 +43,16 @@ struct Options {
   bool json = false;
 };
 
+/// The function must be that of the OpenMP runtime which oneDNN was linked to; this compiler's may be another.
+void use_threads(int count) {
+  using SetThreads = void (*)(int);
+  const auto set_threads = reinterpret_cast<SetThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+  if (set_threads == nullptr) {
+    throw Error{ErrorCode::internal, "this oneDNN is built without OpenMP, so that --threads cannot be set"};
+  }
+  set_threads(count);
+}
+
 /// Small whole numbers: no denormals, no overflow, the same in every run.
 std::vector<float> numbers(std::int64_t count) {
   std::vector<float> values(static_cast<std::size_t>(count));
@@ -58,8 +68,8 @@ Rate measure(const Shape& shape, double seconds) {
   const auto b = numbers(shape.k * shape.n);
   auto c = numbers(shape.m * shape.n);
   const auto multiply = [&] {
-    const auto status = dnnl_sgemm('N', 'N', shape.m, shape.n, shape.k, 1.0F, a.data(), shape.k, b.data(), shape.n, 0.0F,
-                                   c.data(), shape.n);
+    const auto status = dnnl_sgemm('N', 'N', shape.m, shape.n, shape.k, 1.0F, a.data(), shape.k, b.data(), shape.n,
+                                   0.0F, c.data(), shape.n);
     if (status != dnnl_success) {
       throw Error{ErrorCode::internal, fmt::format("dnnl_sgemm of {}x{}x{} failed with status {}", shape.m, shape.n,
                                                    shape.k, static_cast<int>(status))};
@@ -67,7 +77,7 @@ Rate measure(const Shape& shape, double seconds) {
   };
 
   using Clock = std::chrono::steady_clock;
-  const double gflop = 2e-9 * static_cast<double>(shape.m) * static_cast<double>(shape.n) * static_cast<double>(shape.k);
+  const double gflop = 2e-9 * static_cast<double>(shape.m * shape.n * shape.k);
   std::vector<double> rates;
   multiply();
   const auto start = Clock::now();
@@ -137,7 +147,7 @@ std::string to_json(const Options& options, const std::vector<Rate>& rates) {
 }
 
 void run(const Options& options) {
-  omp_set_num_threads(options.threads);
+  use_threads(options.threads);
   std::vector<Rate> rates;
   for (const auto& shape : options.shapes) {
     rates.push_back(measure(shape, options.seconds));
