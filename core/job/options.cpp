@@ -68,8 +68,11 @@ std::string to_string(const OptionValues& values) {
   return result;
 }
 
-OptionValues make_options(const std::vector<OptionSpec>& specs,
-                          std::initializer_list<std::pair<std::string_view, std::string_view>> settings) {
+OptionValues make_options(const std::vector<OptionSpec>& specs, std::initializer_list<WrittenSetting> settings) {
+  return make_options(specs, std::span<const WrittenSetting>(settings.begin(), settings.size()));
+}
+
+OptionValues make_options(const std::vector<OptionSpec>& specs, std::span<const WrittenSetting> settings) {
   RawSection section = {"options", "options", {}};
   for (const auto& [key, value] : settings) {
     section.settings.push_back({std::string(key), std::string(value), fmt::format("option {}", key)});

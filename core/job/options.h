@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -76,9 +77,13 @@ class OptionValues {
 /// `name = value` lines.
 [[nodiscard]] std::string to_string(const OptionValues& values);
 
+/// A key and its value, as a job file would write it.
+using WrittenSetting = std::pair<std::string_view, std::string_view>;
+
 /// Values for `specs` without a job file: `settings` as they would be written in one, the rest by default.
 /// Relative paths are left as they are. Throws Error{job} for what the job file would be refused for.
+[[nodiscard]] OptionValues make_options(const std::vector<OptionSpec>& specs, std::span<const WrittenSetting> settings);
 [[nodiscard]] OptionValues make_options(const std::vector<OptionSpec>& specs,
-                                        std::initializer_list<std::pair<std::string_view, std::string_view>> settings);
+                                        std::initializer_list<WrittenSetting> settings);
 
 }  // namespace shardrun::job

@@ -178,7 +178,8 @@ class Reader {
                                           shown(setting.key)));
       }
       const OptionSpec spec = {.name = setting.key, .type = OptionType::integer, .minimum = 1};
-      const OptionValue size = convert(spec, setting.value, {setting.where, setting_name("mesh", setting.key)}, {});
+      const Place place = {setting.where, setting_name("mesh", shown(setting.key))};
+      const OptionValue size = convert(spec, setting.value, place, {});
       job_.mesh.push_back({setting.key, std::get<std::int64_t>(size)});
       job_.given.push_back({"mesh", setting.key, to_text(spec, size), setting.where});
     }

@@ -206,3 +206,11 @@ TEST_CASE("what has its full effect at the edge is accepted", "[job]") {
   CHECK_NOTHROW(parse(minimal + "[data]\nsplit = 1\n"));
   CHECK_NOTHROW(parse(minimal + "[data]\ntext = t\ntokenizer = byte\n[strategy]\n"));
 }
+
+TEST_CASE("a long name of a mesh axis does not fill the screen", "[job]") {
+  const std::string axis(5000, 'a');
+
+  CHECK(refusal(minimal + "[mesh]\n" + axis + " = 0\n") ==
+        "toy.ini:7: [mesh] " + std::string(60, 'a') + "... (5000 bytes) = 0: must be at least 1");
+  CHECK(refusal(minimal + "[mesh]\n" + axis + " = 2\n").size() < 300);
+}
