@@ -54,7 +54,9 @@ struct KeyHandler {
   bool on_document_end(ErrorCodeOut& /*failed*/) { return true; }
   bool on_array_begin(ErrorCodeOut& /*failed*/) { return true; }
   bool on_array_end(std::size_t /*size*/, ErrorCodeOut& /*failed*/) { return true; }
-  bool on_string_part(boost::json::string_view /*part*/, std::size_t /*size*/, ErrorCodeOut& /*failed*/) { return true; }
+  bool on_string_part(boost::json::string_view /*part*/, std::size_t /*size*/, ErrorCodeOut& /*failed*/) {
+    return true;
+  }
   bool on_string(boost::json::string_view /*last*/, std::size_t /*size*/, ErrorCodeOut& /*failed*/) { return true; }
   bool on_number_part(boost::json::string_view /*part*/, ErrorCodeOut& /*failed*/) { return true; }
   bool on_int64(std::int64_t /*value*/, boost::json::string_view /*text*/, ErrorCodeOut& /*failed*/) { return true; }
@@ -73,14 +75,15 @@ boost::json::value parse_json_strictly(std::string_view text, std::string_view s
   boost::json::error_code failed;
   const std::size_t consumed = keys.write_some(false, text.data(), text.size(), failed);
   if (keys.handler().duplicate) {
-    throw Error(ErrorCode::data, fmt::format("cannot read {}: the key \"{}\" occurs twice", source, keys.handler().key));
+    throw Error(ErrorCode::data,
+                fmt::format("cannot read {}: the key \"{}\" occurs twice", source, keys.handler().key));
   }
   if (!failed && consumed < text.size()) {
     failed = boost::json::error::extra_data;
   }
   if (failed) {
-    throw Error(ErrorCode::data, fmt::format("cannot read {}: not valid JSON at byte {}: {}", source, consumed,
-                                             failed.message()));
+    throw Error(ErrorCode::data,
+                fmt::format("cannot read {}: not valid JSON at byte {}: {}", source, consumed, failed.message()));
   }
   return boost::json::parse(boost::json::string_view(text.data(), text.size()));
 }

@@ -14,11 +14,11 @@ struct Known {
 
 /// Indexed by DType.
 constexpr std::array known_dtypes = {
-    Known{DType::boolean, "BOOL", 1},    Known{DType::u8, "U8", 1},   Known{DType::i8, "I8", 1},
+    Known{DType::boolean, "BOOL", 1},    Known{DType::u8, "U8", 1},           Known{DType::i8, "I8", 1},
     Known{DType::f8_e5m2, "F8_E5M2", 1}, Known{DType::f8_e4m3, "F8_E4M3", 1}, Known{DType::i16, "I16", 2},
-    Known{DType::u16, "U16", 2},         Known{DType::f16, "F16", 2}, Known{DType::bf16, "BF16", 2},
-    Known{DType::i32, "I32", 4},         Known{DType::u32, "U32", 4}, Known{DType::f32, "F32", 4},
-    Known{DType::f64, "F64", 8},         Known{DType::i64, "I64", 8}, Known{DType::u64, "U64", 8},
+    Known{DType::u16, "U16", 2},         Known{DType::f16, "F16", 2},         Known{DType::bf16, "BF16", 2},
+    Known{DType::i32, "I32", 4},         Known{DType::u32, "U32", 4},         Known{DType::f32, "F32", 4},
+    Known{DType::f64, "F64", 8},         Known{DType::i64, "I64", 8},         Known{DType::u64, "U64", 8},
 };
 
 static_assert(

@@ -20,7 +20,23 @@
 namespace shardrun::checkpoint {
 
 /// In the order in which the format's own library lays tensors out, narrow to wide.
-enum class DType : std::uint8_t { boolean, u8, i8, f8_e5m2, f8_e4m3, i16, u16, f16, bf16, i32, u32, f32, f64, i64, u64 };
+enum class DType : std::uint8_t {
+  boolean,
+  u8,
+  i8,
+  f8_e5m2,
+  f8_e4m3,
+  i16,
+  u16,
+  f16,
+  bf16,
+  i32,
+  u32,
+  f32,
+  f64,
+  i64,
+  u64
+};
 
 [[nodiscard]] std::size_t element_bytes(DType dtype) noexcept;
 /// The format's name: "F32".
@@ -48,19 +64,20 @@ using Metadata = std::map<std::string, std::string>;
 
 inline constexpr std::uint64_t max_header_bytes = 100'000'000;
 
-/// Where everything goes in a file: widest elements first, then by name, which aligns every tensor and is byte for byte what
-/// the format's own library writes.
+/// Where everything goes in a file: widest elements first, then by name, which aligns every tensor and is byte for byte
+/// what the format's own library writes.
 struct SafetensorsLayout {
-  std::string header;                            ///< length, JSON and padding to a multiple of 8
-  std::vector<TensorInfo> tensors;               ///< in file order
-  std::vector<std::uint64_t> offsets;            ///< of each, from the file's begin
+  std::string header;                  ///< length, JSON and padding to a multiple of 8
+  std::vector<TensorInfo> tensors;     ///< in file order
+  std::vector<std::uint64_t> offsets;  ///< of each, from the file's begin
   std::uint64_t file_bytes = 0;
 };
 
 /// Throws Error{internal} where names repeat, are not UTF-8 or are "__metadata__", or where sizes overflow.
 [[nodiscard]] SafetensorsLayout lay_out(std::vector<TensorInfo> tensors, const Metadata& metadata);
 
-/// Writes a file whose tensors come in pieces, in any order. The path holds the old file until `commit`, and after a failure.
+/// Writes a file whose tensors come in pieces, in any order. Until `commit`, and after a fault, the path holds the old
+/// file.
 class SafetensorsWriter {
  public:
   /// Throws Error{io}, and as `lay_out` does.
@@ -83,8 +100,8 @@ class SafetensorsWriter {
   std::map<std::string, Place, std::less<>> places_;
 };
 
-/// Writes whole tensors. Throws as SafetensorsWriter does, Error{internal} also where a tensor's bytes are not as many as its
-/// shape needs.
+/// Writes whole tensors. Throws as SafetensorsWriter does, Error{internal} also where a tensor's bytes are not as many
+/// as its shape needs.
 void write_safetensors(const std::filesystem::path& path, std::span<const Tensor> tensors, const Metadata& metadata);
 
 struct SafetensorsContents {

@@ -38,9 +38,8 @@ class Reader {
         entries.push_back(entry(key, value));
       }
     }
-    std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-      return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-    });
+    std::sort(entries.begin(), entries.end(),
+              [](const Entry& a, const Entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
     const std::span<const std::byte> data = file_.subspan(length_bytes + header.size());
     require_no_gap(entries, data.size());
     for (Entry& found : entries) {
@@ -67,8 +66,8 @@ class Reader {
       length = (length << 8U) | std::to_integer<std::uint64_t>(file_[i]);
     }
     if (length > max_header_bytes) {
-      refuse(fmt::format("its header would have {} bytes; at most {} are allowed, so it is some other kind of file", length,
-                         max_header_bytes));
+      refuse(fmt::format("its header would have {} bytes; at most {} are allowed, so it is some other kind of file",
+                         length, max_header_bytes));
     }
     if (length > file_.size() - length_bytes) {
       refuse(fmt::format("its header of {} bytes reaches past the end: {} are there; it is cut short", length,
@@ -126,7 +125,8 @@ class Reader {
     return entry;
   }
 
-  const boost::json::value& field(std::string_view name, const boost::json::object& fields, std::string_view key) const {
+  const boost::json::value& field(std::string_view name, const boost::json::object& fields,
+                                  std::string_view key) const {
     const boost::json::value* found = fields.if_contains({key.data(), key.size()});
     if (found == nullptr) {
       refuse_tensor(name, fmt::format("it has no \"{}\"", key));
@@ -166,9 +166,9 @@ class Reader {
     std::string_view before = "the header";
     for (const Entry& entry : entries) {
       if (entry.begin != end) {
-        refuse_tensor(entry.info.name, fmt::format("it begins at byte {}, but {} ends at {}: tensors lie without gap or "
-                                                   "overlap",
-                                                   entry.begin, before, end));
+        refuse_tensor(entry.info.name,
+                      fmt::format("it begins at byte {}, but {} ends at {}: tensors lie without gap or overlap",
+                                  entry.begin, before, end));
       }
       end = entry.end;
       before = entry.info.name;

@@ -37,8 +37,8 @@ void require_sound(const std::vector<TensorInfo>& tensors, const Metadata& metad
 std::string framed(std::string json) {
   json.append((8 - json.size() % 8) % 8, ' ');
   if (json.size() > max_header_bytes) {
-    throw Error(ErrorCode::internal, fmt::format("a safetensors header of {} bytes: readers take at most {}", json.size(),
-                                                 max_header_bytes));
+    throw Error(ErrorCode::internal, fmt::format("a safetensors header of {} bytes: readers take at most {}",
+                                                 json.size(), max_header_bytes));
   }
   const std::uint64_t length = json.size();
   std::string header(8, '\0');
@@ -83,7 +83,8 @@ SafetensorsLayout lay_out(std::vector<TensorInfo> tensors, const Metadata& metad
   return layout;
 }
 
-SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<TensorInfo> tensors, const Metadata& metadata)
+SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<TensorInfo> tensors,
+                                     const Metadata& metadata)
     : file_(std::move(path)) {
   const SafetensorsLayout layout = lay_out(std::move(tensors), metadata);
   for (std::size_t i = 0; i < layout.tensors.size(); ++i) {

@@ -13,8 +13,9 @@ std::int64_t elements_per_row(const NpyArray& array) { return array.elements() /
 
 void require_rows(const NpyArray& array) {
   if (array.shape().empty() || array.elements() == 0) {
-    throw Error(ErrorCode::data, fmt::format("array '{}' has shape ({}): expected at least one row of at least one number",
-                                             array.path().native(), fmt::join(array.shape(), ", ")));
+    throw Error(ErrorCode::data,
+                fmt::format("array '{}' has shape ({}): expected at least one row of at least one number",
+                            array.path().native(), fmt::join(array.shape(), ", ")));
   }
 }
 
@@ -58,7 +59,8 @@ void fill_rows(const NpyArray& from, std::int64_t width, std::span<const std::in
 
 }  // namespace
 
-ArraySet::ArraySet(const std::filesystem::path& x, const std::optional<std::filesystem::path>& y, double split) : x_(x) {
+ArraySet::ArraySet(const std::filesystem::path& x, const std::optional<std::filesystem::path>& y, double split)
+    : x_(x) {
   require_rows(x_);
   features_ = elements_per_row(x_);
   training_rows_ = training_count(rows(), split, x.native());
@@ -103,7 +105,8 @@ void ArraySet::fill_labels(std::span<const std::int64_t> rows, std::span<std::in
   }
 }
 
-void training_samples(const ArraySet& set, std::uint64_t seed, std::int64_t first_sample, std::span<std::int64_t> rows) {
+void training_samples(const ArraySet& set, std::uint64_t seed, std::int64_t first_sample,
+                      std::span<std::int64_t> rows) {
   for (std::int64_t& row : rows) {
     row = permuted_sample(seed, first_sample++, set.training_rows());
   }

@@ -27,8 +27,9 @@ struct NpyHeader {
   std::size_t data_offset = 0;
 };
 
-/// Reads the header of versions 1 to 3 and checks that exactly the values follow it. `source` names the file in messages.
-/// Throws Error{data}: not this format, cut short or too long, Fortran order, big-endian, or a type that is not NpyType.
+/// Reads the header of versions 1 to 3 and checks that exactly the values follow it. `source` names the file in
+/// messages. Throws Error{data}: not this format, cut short or too long, Fortran order, big-endian, or a type that is
+/// not NpyType.
 [[nodiscard]] NpyHeader parse_npy(std::span<const std::byte> file, std::string_view source);
 
 /// An array in a .npy file: mapped, not read.

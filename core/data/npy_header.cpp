@@ -11,8 +11,8 @@
 #include "core/data/npy.h"
 
 // The format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
-// "\x93NUMPY", version (2 bytes), length of the header (2 bytes, from version 2 on 4), the header, the values. The header
-// is a Python dictionary of exactly three keys: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
+// "\x93NUMPY", version (2 bytes), length of the header (2 bytes, from version 2 on 4), the header, the values. The
+// header is a Python dictionary of exactly three keys: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
 
 namespace shardrun::data {
 namespace {
@@ -137,9 +137,9 @@ class HeaderReader {
     if (descr.starts_with('>')) {
       refuse(source_, fmt::format("its numbers are big-endian (dtype '{}'); save array.astype('float32')", descr));
     }
-    refuse(source_, fmt::format("its dtype '{}' is not supported; save bool, int8 to int64, uint8 to uint64, float32 or "
-                                "float64",
-                                descr));
+    refuse(source_,
+           fmt::format("its dtype '{}' is not supported; save bool, int8 to int64, uint8 to uint64, float32 or float64",
+                       descr));
   }
 
   void require_c_order() {
@@ -183,7 +183,8 @@ class HeaderReader {
     std::int64_t elements = 1;
     for (const std::int64_t size : dimensions) {
       if (__builtin_mul_overflow(elements, size, &elements)) {
-        refuse(source_, fmt::format("its shape ({}) has more elements than 64 bits count", fmt::join(dimensions, ", ")));
+        refuse(source_,
+               fmt::format("its shape ({}) has more elements than 64 bits count", fmt::join(dimensions, ", ")));
       }
     }
     return elements;
@@ -239,8 +240,9 @@ NpyHeader parse_npy(std::span<const std::byte> file, std::string_view source) {
   std::size_t expected = 0;
   if (__builtin_mul_overflow(static_cast<std::size_t>(header.elements), element_bytes(header.type), &expected) ||
       expected != found) {
-    refuse(source, fmt::format("shape ({}) of {} needs {} bytes, the file has {}: it is {}", fmt::join(header.shape, ", "),
-                               to_string(header.type), expected, found, found < expected ? "cut short" : "not what it says"));
+    refuse(source,
+           fmt::format("shape ({}) of {} needs {} bytes, the file has {}: it is {}", fmt::join(header.shape, ", "),
+                       to_string(header.type), expected, found, found < expected ? "cut short" : "not what it says"));
   }
   return header;
 }

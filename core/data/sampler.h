@@ -5,26 +5,26 @@
 
 namespace shardrun::data {
 
-// The order of the data is a pure function of the job's seed and the global sample index, step * batch + position within
-// the step: it is the same for every number of ranks and microbatches, and a resumed run goes on where it was.
+// The order of the data is a pure function of the job's seed and the global sample index, step * batch + position
+// within the step: it is the same for every number of ranks and microbatches, and a resumed run goes on where it was.
 
 /// Where the window of a sample starts: uniform over [0, windows), with replacement.
 /// REQUIRES: windows > 0. A start is off uniform by less than windows / 2^64.
 [[nodiscard]] std::int64_t window_start(std::uint64_t seed, std::int64_t global_sample, std::int64_t windows) noexcept;
 
 /// Which of `count` rows a sample is: each epoch of `count` samples visits every row once, in an order of its own.
-/// REQUIRES: count > 0. A Feistel network over Philox, cycle-walked into the range: Black and Rogaway 2002, "Ciphers with
-/// arbitrary finite domains", sections 3 and 4.
+/// REQUIRES: count > 0. A Feistel network over Philox, cycle-walked into the range: Black and Rogaway 2002, "Ciphers
+/// with arbitrary finite domains", sections 3 and 4.
 [[nodiscard]] std::int64_t permuted_sample(std::uint64_t seed, std::int64_t global_sample, std::int64_t count) noexcept;
 
-/// How many windows start in these tokens so that the token after each window exists: size - context, as nanoGPT has it.
+/// How many windows start in these tokens so that the token after each exists: size - context, as nanoGPT has it.
 [[nodiscard]] std::int64_t training_windows(std::span<const std::uint16_t> tokens, std::int64_t context) noexcept;
 /// How many windows lie side by side, none overlapping, the token after the last included: (size - 1) / context.
 [[nodiscard]] std::int64_t evaluation_windows(std::span<const std::uint16_t> tokens, std::int64_t context) noexcept;
 
-// The fills below write rows of `context` tokens: inputs[row][i] = tokens[start + i], targets[row][i] = tokens[start + i + 1].
-// Both outputs hold rows * context elements. They allocate nothing. Throw Error{internal} where the outputs are not of
-// that size or a window reaches past the tokens.
+// The fills below write rows of `context` tokens: inputs[row][i] = tokens[start + i] and targets[row][i] =
+// tokens[start + i + 1]. Both outputs hold rows * context elements. They allocate nothing.
+// Throw Error{internal} where the outputs are not of that size or a window reaches past the tokens.
 
 /// One row a start.
 void fill_tokens(std::span<const std::uint16_t> tokens, std::span<const std::int64_t> starts, std::int64_t context,

@@ -18,9 +18,10 @@ void for_each_character(std::string_view text, std::string_view source, const Us
   for (std::size_t at = 0; at < text.size();) {
     const files::Utf8Character found = files::utf8_at(text, at);
     if (found.bytes == 0) {
-      throw Error(ErrorCode::data,
-                  fmt::format("{} is not valid UTF-8: byte {} (0x{:02X}) starts no character; use [data] tokenizer = byte",
-                              source, at, static_cast<unsigned char>(text[at])));
+      throw Error(
+          ErrorCode::data,
+          fmt::format("{} is not valid UTF-8: byte {} (0x{:02X}) starts no character; use [data] tokenizer = byte",
+                      source, at, static_cast<unsigned char>(text[at])));
     }
     use(found.character, at);
     at += found.bytes;
@@ -138,10 +139,11 @@ std::vector<std::uint16_t> Tokenizer::encode(std::string_view text) const {
   for_each_character(text, "the text to encode", [&](char32_t character, std::size_t at) {
     const auto found = std::lower_bound(characters_.begin(), characters_.end(), character);
     if (found == characters_.end() || *found != character) {
-      throw Error(ErrorCode::data,
-                  fmt::format("cannot encode {} at byte {}: it is none of the {} characters of the training text; leave it "
-                              "out, or train with [data] tokenizer = byte",
-                              quoted(character), at, characters_.size()));
+      throw Error(
+          ErrorCode::data,
+          fmt::format("cannot encode {} at byte {}: it is none of the {} characters of the training text; leave it "
+                      "out, or train with [data] tokenizer = byte",
+                      quoted(character), at, characters_.size()));
     }
     tokens.push_back(static_cast<std::uint16_t>(found - characters_.begin()));
   });

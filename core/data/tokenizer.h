@@ -22,8 +22,8 @@ inline constexpr std::size_t max_vocabulary = 65536;
 class Tokenizer {
  public:
   [[nodiscard]] static Tokenizer of_bytes();
-  /// The characters that occur in `text`. `source` names it in messages. Throws Error{data} where the text is empty, not
-  /// UTF-8, or has more than `max_vocabulary` distinct characters.
+  /// The characters that occur in `text`. `source` names it in messages. Throws Error{data} where the text is empty,
+  /// not UTF-8, or has more than `max_vocabulary` distinct characters.
   [[nodiscard]] static Tokenizer of_characters(std::string_view text, std::string_view source);
   /// What `to_json` wrote. Throws Error{data}.
   [[nodiscard]] static Tokenizer from_json(std::string_view json);

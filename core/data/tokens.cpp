@@ -82,9 +82,10 @@ void require_vocabulary(const TokenStream& stream, std::int64_t vocabulary) {
   const std::span<const std::uint16_t> tokens = stream.tokens();
   const auto bad = std::find_if(tokens.begin(), tokens.end(), [&](std::uint16_t token) { return token >= vocabulary; });
   if (bad != tokens.end()) {
-    throw Error(ErrorCode::data, fmt::format("'{}': token {} at position {} is not below the model's vocabulary of {}; set "
-                                             "[model] vocab to the vocabulary that the tokens were made with",
-                                             stream.source(), *bad, bad - tokens.begin(), vocabulary));
+    throw Error(ErrorCode::data,
+                fmt::format("'{}': token {} at position {} is not below the model's vocabulary of {}; set "
+                            "[model] vocab to the vocabulary that the tokens were made with",
+                            stream.source(), *bad, bad - tokens.begin(), vocabulary));
   }
 }
 

@@ -12,7 +12,7 @@ namespace shardrun::files {
 
 /// A file that appears whole or not at all: written as `.NAME.tmp` in the same folder, renamed by `commit`. Until then
 /// the path holds what it held before, whatever happens in between, the loss of power included.
-/// The temporary file goes when this goes; one that a killed process left is taken over by the next writer of that path.
+/// The temporary file goes when this goes; one that a killed process left is taken over by the path's next writer.
 class AtomicFile {
  public:
   /// Throws Error{io}; also when another process is writing the same path at this moment.

@@ -60,9 +60,7 @@ std::optional<std::size_t> first_invalid_utf8(std::string_view text) noexcept {
 }
 
 void append_utf8(std::string& text, char32_t character) {
-  const auto continuation = [&](unsigned shift) {
-    text += static_cast<char>(0x80U | ((character >> shift) & 0x3FU));
-  };
+  const auto continuation = [&](unsigned shift) { text += static_cast<char>(0x80U | ((character >> shift) & 0x3FU)); };
   if (character < 0x80) {
     text += static_cast<char>(character);
   } else if (character < 0x800) {

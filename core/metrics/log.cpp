@@ -4,6 +4,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <span>
 #include <system_error>
@@ -18,7 +19,8 @@ namespace {
 std::string time_text(WallTime time) {
   const auto whole = std::chrono::floor<std::chrono::seconds>(time);
   const auto milliseconds = std::chrono::floor<std::chrono::milliseconds>(time - whole).count();
-  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(std::chrono::system_clock::to_time_t(whole)), milliseconds);
+  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(std::chrono::system_clock::to_time_t(whole)),
+                     milliseconds);
 }
 
 files::FileDescriptor open_log(const std::filesystem::path& path) {

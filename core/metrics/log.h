@@ -22,7 +22,8 @@ class Log {
                std::function<WallTime()> now = std::chrono::system_clock::now);
 
   /// Writes each line of `text` as one write, so that lines of several threads and processes never mix.
-  /// A file that cannot be written any more is told to `tee` once and is no error: a log is not worth a run. Any thread.
+  /// A file that cannot be written any more is told to `tee` once and is no error: a log is not worth a run.
+  /// Any thread; `tee` is called by one at a time and must not write here.
   void write(std::string_view text);
 
  private:

@@ -29,9 +29,7 @@ std::string step_text(std::int64_t step, std::int64_t total) {
   return total > 0 ? fmt::format("step {}/{} {}%", step, total, step * 100 / total) : fmt::format("step {}", step);
 }
 
-std::string loss_text(double loss) {
-  return loss < 1e4 ? fmt::format("{:.4f}", loss) : fmt::format("{:.4g}", loss);
-}
+std::string loss_text(double loss) { return loss < 1e4 ? fmt::format("{:.4f}", loss) : fmt::format("{:.4g}", loss); }
 
 std::size_t terminal_width(int fd) {
   constexpr std::size_t usual = 80;

@@ -20,8 +20,8 @@ struct ProgressSink {
   std::function<SteadyTime()> now;
 };
 
-/// A sink over a file descriptor, which it does not own. It counts as a terminal where it is one and `term` (what TERM says,
-/// null if nothing) is not "dumb". What cannot be written is dropped: progress is not worth a run.
+/// A sink over a file descriptor, which it does not own. It counts as a terminal where it is one and `term` (what TERM
+/// says, null if nothing) is not "dumb". What cannot be written is dropped: progress is not worth a run.
 [[nodiscard]] ProgressSink descriptor_sink(int fd, const char* term);
 
 struct ProgressUpdate {
@@ -31,10 +31,10 @@ struct ProgressUpdate {
   double rate = 0;                 ///< per second, of the unit that Progress was made with
 };
 
-/// Shows how a run goes. On a terminal: one line that is rewritten in place, at most ten times a second, never wider than
-/// the terminal, with nothing but carriage returns and spaces (no escape sequence, so NO_COLOR has nothing to turn off).
-/// Elsewhere: plain lines, for the first and the last step, for each validation, and each `log_every` steps (0: when
-/// 10 s or a tenth of the run have passed).
+/// Shows how a run goes. On a terminal: one line that is rewritten in place, at most ten times a second, never wider
+/// than the terminal, with nothing but carriage returns and spaces (no escape sequence, so NO_COLOR has nothing to turn
+/// off). Elsewhere: plain lines, for the first and the last step, for each validation, and each `log_every` steps (0:
+/// when 10 s or a tenth of the run have passed).
 class Progress {
  public:
   Progress(ProgressSink sink, std::int64_t total_steps, std::int64_t log_every, std::string unit = "tok");
@@ -42,7 +42,7 @@ class Progress {
   void update(const ProgressUpdate& update);
   /// Prints a line of its own, above the live one.
   void print(std::string_view line);
-  /// Shows the last step and how long the run took since this was made, and leaves that line standing. Once, at the end.
+  /// Shows the last step and how long it all took since this was made, and leaves that line standing. Once, at the end.
   void finish();
 
  private:

@@ -50,9 +50,10 @@ files::FileDescriptor take_lock(const std::filesystem::path& output) {
     if (errno != EWOULDBLOCK) {
       throw files::system_error("lock", path, errno);
     }
-    throw Error(ErrorCode::io, fmt::format("another run writes to '{}': {}; wait for its end, stop it, or give this run "
-                                           "another folder ([job] output)",
-                                           output.native(), holder(lock)));
+    throw Error(ErrorCode::io,
+                fmt::format("another run writes to '{}': {}; wait for its end, stop it, or give this run "
+                            "another folder ([job] output)",
+                            output.native(), holder(lock)));
   }
   if (::ftruncate(lock.get(), 0) != 0) {
     throw files::system_error("empty", path, errno);

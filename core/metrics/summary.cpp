@@ -14,8 +14,8 @@ using boost::json::object;
 using boost::json::value;
 
 object json_of(const MemoryCategories& categories) {
-  return {{"parameters", categories.parameters}, {"gradients", categories.gradients},
-          {"optimizer", categories.optimizer},   {"activations", categories.activations},
+  return {{"parameters", categories.parameters},       {"gradients", categories.gradients},
+          {"optimizer", categories.optimizer},         {"activations", categories.activations},
           {"communication", categories.communication}, {"scratch", categories.scratch}};
 }
 
@@ -27,12 +27,9 @@ object json_of(const RankSummary& rank) {
       by_collective[collective] = bytes;
     }
   }
-  return {{"planned_bytes", rank.planned_bytes},
-          {"peak_bytes", rank.peak_bytes},
-          {"private_bytes", rank.private_bytes},
-          {"categories", json_of(rank.categories)},
-          {"sent_bytes", std::move(sent)},
-          {"wire_bytes", rank.wire_bytes}};
+  return {{"planned_bytes", rank.planned_bytes}, {"peak_bytes", rank.peak_bytes},
+          {"private_bytes", rank.private_bytes}, {"categories", json_of(rank.categories)},
+          {"sent_bytes", std::move(sent)},       {"wire_bytes", rank.wire_bytes}};
 }
 
 value json_of(const std::optional<double>& number) { return number ? value(*number) : value(nullptr); }
@@ -83,7 +80,8 @@ void append_pretty(std::string& text, const value& json, std::size_t indent) {
       append_pretty(text, pair.value(), indent + 2);
     });
   } else if (json.is_array()) {
-    append_items(text, json.get_array(), "[]", indent, [&](const value& item) { append_pretty(text, item, indent + 2); });
+    append_items(text, json.get_array(), "[]", indent,
+                 [&](const value& item) { append_pretty(text, item, indent + 2); });
   } else if (json.is_double()) {
     append_json(text, json.get_double());
   } else {

@@ -21,7 +21,7 @@ struct MemoryCategories {
 
 struct RankSummary {
   std::uint64_t planned_bytes = 0;
-  std::uint64_t peak_bytes = 0;  ///< measured, not planned
+  std::uint64_t peak_bytes = 0;     ///< measured, not planned
   std::uint64_t private_bytes = 0;  ///< the process's own memory beside the arena, when the run ended
   MemoryCategories categories;
   /// Per step: mesh axis, then collective, as `plan` prints them.

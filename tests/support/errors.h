@@ -6,7 +6,7 @@
 
 namespace shardrun::test {
 
-/// The message of the Error that `act` throws, with its code's exit code before it: "2: cannot …". "nothing" where none is.
+/// The message of the Error that `act` throws, with its exit code before it ("2: cannot …"), or "nothing".
 template <typename Act>
 std::string error_of(const Act& act) {
   try {

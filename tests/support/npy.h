@@ -29,8 +29,9 @@ std::string bytes_of(std::initializer_list<Number> numbers) {
 /// `descr` as numpy has it ("<f4"), `shape` as Python has it ("(2, 3)").
 template <typename Number>
 std::string npy_file(std::string_view descr, std::string_view shape, std::initializer_list<Number> values) {
-  return npy_file("{'descr': '" + std::string(descr) + "', 'fortran_order': False, 'shape': " + std::string(shape) + ", }",
-                  bytes_of(values));
+  return npy_file(
+      "{'descr': '" + std::string(descr) + "', 'fortran_order': False, 'shape': " + std::string(shape) + ", }",
+      bytes_of(values));
 }
 
 }  // namespace shardrun::test

@@ -64,7 +64,8 @@ TEST_CASE("what is written is read back", "[checkpoint]") {
   const double value = 0.1;
   const Metadata metadata = {{"quote\"\\\n", "línea\x01/"}};
 
-  write_safetensors(folder / "m.st", std::vector<Tensor>{{{"näme \"1\"", DType::f64, {1}}, std::as_bytes(std::span(&value, 1))}},
+  write_safetensors(folder / "m.st",
+                    std::vector<Tensor>{{{"näme \"1\"", DType::f64, {1}}, std::as_bytes(std::span(&value, 1))}},
                     metadata);
 
   const SafetensorsFile file(folder / "m.st");
@@ -113,9 +114,12 @@ TEST_CASE("each fault of a file is refused with its own words", "[checkpoint]") 
       {file_of("{\"a\"}", ""), "cannot read the header of 'm.st': not valid JSON at byte 4"},
       {file_of("{", ""), "not valid JSON at byte 1: incomplete JSON"},
       {file_of("{} x", ""), "not valid JSON at byte 3"},
-      {file_of(R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})", ""),
+      {file_of(
+           R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})",
+           ""),
        "the header of 'm.st': the key \"a\" occurs twice"},
-      {file_of(R"({"a":{"dtype":"U8","dtype":"I8","shape":[0],"data_offsets":[0,0]}})", ""), "the key \"dtype\" occurs twice"},
+      {file_of(R"({"a":{"dtype":"U8","dtype":"I8","shape":[0],"data_offsets":[0,0]}})", ""),
+       "the key \"dtype\" occurs twice"},
       {file_of(R"({"\u0061":1,"a":2})", ""), "the key \"a\" occurs twice"},
       {file_of(R"({"":1,"":2})", ""), "the key \"\" occurs twice"},
       {file_of(R"({"__metadata__":[]})", ""), "__metadata__ is not an object"},
@@ -141,9 +145,13 @@ TEST_CASE("each fault of a file is refused with its own words", "[checkpoint]") 
        "shape [2] of F32 takes 8 bytes, its data_offsets give it 4"},
       {file_of(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})", "xx"),
        "tensor 'a': it begins at byte 1, but the header ends at 0"},
-      {file_of(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})", "xxx"),
+      {file_of(
+           R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
+           "xxx"),
        "tensor 'b': it begins at byte 1, but a ends at 2"},
-      {file_of(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[3,5]}})", "xxxxx"),
+      {file_of(
+           R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[3,5]}})",
+           "xxxxx"),
        "tensor 'b': it begins at byte 3, but a ends at 2"},
       {file_of(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", "x"),
        "its tensors end at byte 2 of the data, the file has 1: it is cut short"},

@@ -17,11 +17,12 @@ std::span<const std::byte> bytes_of(std::string_view text) { return std::as_byte
 
 TEST_CASE("the bytes are those of the format's own library", "[checkpoint]") {
   const TemporaryFolder folder;
-  const std::string_view header = R"({"__metadata__":{"format":"pt"},"wide":{"dtype":"I64","shape":[1],"data_offsets":[0,8]},)"
-                                  R"("a":{"dtype":"F32","shape":[2,1],"data_offsets":[8,16]},)"
-                                  R"("b":{"dtype":"F32","shape":[],"data_offsets":[16,20]},)"
-                                  R"("half":{"dtype":"BF16","shape":[3],"data_offsets":[20,26]},)"
-                                  R"("none":{"dtype":"U8","shape":[0,4],"data_offsets":[26,26]}})";
+  const std::string_view header =
+      R"({"__metadata__":{"format":"pt"},"wide":{"dtype":"I64","shape":[1],"data_offsets":[0,8]},)"
+      R"("a":{"dtype":"F32","shape":[2,1],"data_offsets":[8,16]},)"
+      R"("b":{"dtype":"F32","shape":[],"data_offsets":[16,20]},)"
+      R"("half":{"dtype":"BF16","shape":[3],"data_offsets":[20,26]},)"
+      R"("none":{"dtype":"U8","shape":[0,4],"data_offsets":[26,26]}})";
   // 316 characters: 4 spaces pad them to 320 = 0x140.
   REQUIRE(header.size() == 316);
 
@@ -36,7 +37,11 @@ TEST_CASE("the bytes are those of the format's own library", "[checkpoint]") {
   std::string expected("\x40\x01\0\0\0\0\0\0", 8);
   expected += header;
   expected += "    ";
-  expected += "wwwwwwww" "aaaaAAAA" "bbbb" "hhhhhh";
+  expected +=
+      "wwwwwwww"
+      "aaaaAAAA"
+      "bbbb"
+      "hhhhhh";
   CHECK(read_file(folder / "model.safetensors") == expected);
 }
 
@@ -90,15 +95,21 @@ TEST_CASE("a file that lacks bytes is not committed", "[checkpoint]") {
 }
 
 TEST_CASE("names and sizes that no reader would take are refused", "[checkpoint]") {
-  const auto error = [](std::vector<TensorInfo> tensors) { return error_of([&] { (void)lay_out(std::move(tensors), {}); }); };
+  const auto error = [](std::vector<TensorInfo> tensors) {
+    return error_of([&] { (void)lay_out(std::move(tensors), {}); });
+  };
 
-  CHECK_THAT(error({{"a", DType::u8, {1}}, {"a", DType::f32, {1}}}), Contains("'a' in a safetensors file: there are two"));
+  CHECK_THAT(error({{"a", DType::u8, {1}}, {"a", DType::f32, {1}}}),
+             Contains("'a' in a safetensors file: there are two"));
   CHECK_THAT(error({{"__metadata__", DType::u8, {1}}}), Contains("the name is the format's own"));
   CHECK_THAT(error({{"\xFF", DType::u8, {1}}}), Contains("its name is not UTF-8"));
   CHECK_THAT(error({{"a", DType::f32, {INT64_MAX, 2}}}), Contains("its size overflows"));
   CHECK_THAT(error({{"a", DType::f32, {-1}}}), Contains("its size overflows"));
-  CHECK_THAT(error({{"a", DType::u8, {INT64_MAX}}, {"b", DType::u8, {INT64_MAX}}}), Contains("the file's size overflows"));
+  CHECK_THAT(error({{"a", DType::u8, {INT64_MAX}}, {"b", DType::u8, {INT64_MAX}}}),
+             Contains("the file's size overflows"));
   CHECK_THAT(error_of([] { (void)lay_out({}, {{"key", "\x80"}}); }), Contains("the metadata is not UTF-8"));
-  CHECK_THAT(error_of([] { (void)lay_out({}, {{"key", std::string(max_header_bytes, 'x')}}); }),
+  CHECK_THAT(error_of([] {
+               (void)lay_out({}, {{"key", std::string(max_header_bytes, 'x')}});
+             }),
              Contains("readers take at most 100000000"));
 }

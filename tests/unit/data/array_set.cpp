@@ -73,7 +73,8 @@ TEST_CASE("training samples are a permutation of the training rows", "[data]") {
 
   training_samples(set, 11, 6, rows);
 
-  CHECK(rows == std::vector<std::int64_t>{permuted_sample(11, 6, 4), permuted_sample(11, 7, 4), permuted_sample(11, 8, 4)});
+  CHECK(rows ==
+        std::vector<std::int64_t>{permuted_sample(11, 6, 4), permuted_sample(11, 7, 4), permuted_sample(11, 8, 4)});
 }
 
 TEST_CASE("arrays that do not fit together are refused", "[data]") {
@@ -101,7 +102,8 @@ TEST_CASE("a label outside the classes is named with its row", "[data]") {
   write_file(folder / "y.npy", npy_file<std::int64_t>("<i8", "(3,)", {0, 4, -1}));
   const ArraySet set(folder / "x.npy", folder / "y.npy", 1.0);
 
-  CHECK_THAT(error_of([&] { set.require_labels_below(4); }), Contains("the label of row 1 is 4; the model has classes 0 to 3"));
+  CHECK_THAT(error_of([&] { set.require_labels_below(4); }),
+             Contains("the label of row 1 is 4; the model has classes 0 to 3"));
   CHECK_THAT(error_of([&] { set.require_labels_below(5); }), Contains("the label of row 2 is -1"));
 }
 
@@ -112,8 +114,11 @@ TEST_CASE("rows that do not exist and outputs of another size are refused", "[da
   std::vector<float> two(2);
 
   CHECK_THAT(error_of([&] { set.fill_features(std::vector<std::int64_t>{2}, two); }), Contains("row 2 of a set of 2"));
-  CHECK_THAT(error_of([&] { set.fill_features(std::vector<std::int64_t>{-1}, two); }), Contains("row -1 of a set of 2"));
-  CHECK_THAT(error_of([&] { set.fill_features(std::vector<std::int64_t>{0, 1}, two); }),
+  CHECK_THAT(error_of([&] { set.fill_features(std::vector<std::int64_t>{-1}, two); }),
+             Contains("row -1 of a set of 2"));
+  CHECK_THAT(error_of([&] {
+               set.fill_features(std::vector<std::int64_t>{0, 1}, two);
+             }),
              Contains("2 rows of 2 numbers do not fill 2"));
 }
 

@@ -87,16 +87,20 @@ TEST_CASE("files that are not arrays are refused", "[data]") {
   CHECK_THAT(error_in(""), StartsWith("2: cannot read array 'x.npy': it does not start as a .npy file does"));
   CHECK_THAT(error_in("PK\x03\x04 a .npz file"), Contains("does not start"));
   CHECK_THAT(error_in("\x93NUMPY"), Contains("cut short: 6 bytes do not hold a header"));
-  CHECK_THAT(error_in(std::string("\x93NUMPY\x02\x00\x10\x00", 10)), Contains("cut short: 10 bytes do not hold a header"));
+  CHECK_THAT(error_in(std::string("\x93NUMPY\x02\x00\x10\x00", 10)),
+             Contains("cut short: 10 bytes do not hold a header"));
   CHECK_THAT(error_in(std::string("\x93NUMPY\x04\x00\x10\x00", 10)), Contains("its format version is 4.0"));
-  CHECK_THAT(error_in(std::string("\x93NUMPY\x01\x00\x10\x00{}", 12)), Contains("its header has 16 bytes, 2 are there"));
+  CHECK_THAT(error_in(std::string("\x93NUMPY\x01\x00\x10\x00{}", 12)),
+             Contains("its header has 16 bytes, 2 are there"));
 }
 
 TEST_CASE("values that are not as many as the shape says are refused", "[data]") {
   CHECK_THAT(error_in(npy_file<float>("<f4", "(2, 3)", {1, 2, 3, 4, 5})),
              Contains("shape (2, 3) of float32 needs 24 bytes, the file has 20: it is cut short"));
-  CHECK_THAT(error_in(npy_file<float>("<f4", "(2,)", {1, 2, 3})), Contains("needs 8 bytes, the file has 12: it is not"));
-  CHECK_THAT(error_in(npy_file<float>("<f4", "(4294967296, 4294967296)", {})), Contains("more elements than 64 bits count"));
+  CHECK_THAT(error_in(npy_file<float>("<f4", "(2,)", {1, 2, 3})),
+             Contains("needs 8 bytes, the file has 12: it is not"));
+  CHECK_THAT(error_in(npy_file<float>("<f4", "(4294967296, 4294967296)", {})),
+             Contains("more elements than 64 bits count"));
   CHECK_THAT(error_in(npy_file<float>("<f4", "(9223372036854775807,)", {})), Contains("cut short"));
 }
 
@@ -106,7 +110,8 @@ TEST_CASE("types and orders that are not supported say what to save instead", "[
   CHECK_THAT(error_in_header("{'descr': '>f4', 'fortran_order': False, 'shape': (1,), }"), Contains("big-endian"));
   CHECK_THAT(error_in_header("{'descr': '<c8', 'fortran_order': False, 'shape': (1,), }"),
              Contains("its dtype '<c8' is not supported"));
-  CHECK_THAT(error_in_header("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,), }"), Contains("structured"));
+  CHECK_THAT(error_in_header("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,), }"),
+             Contains("structured"));
   CHECK_THAT(error_in_header("{'descr': '<f4', 'fortran_order': True, 'shape': (1,), }"),
              Contains("it is in Fortran order; save numpy.ascontiguousarray(array)"));
 }

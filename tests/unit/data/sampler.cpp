@@ -161,10 +161,16 @@ TEST_CASE("windows past the tokens and outputs of another size are refused", "[d
   std::vector<std::int32_t> six(6);
   std::vector<std::int32_t> nine(9);
 
-  CHECK_THAT(error_of([&] { fill_tokens(tokens, std::vector<std::int64_t>{0, 7}, 3, six, six); }),
+  CHECK_THAT(error_of([&] {
+               fill_tokens(tokens, std::vector<std::int64_t>{0, 7}, 3, six, six);
+             }),
              Contains("a window of 3 tokens from 7 reaches past the 10 there are"));
-  CHECK_THAT(error_of([&] { fill_tokens(tokens, std::vector<std::int64_t>{-1, 0}, 3, six, six); }), Contains("from -1"));
-  CHECK_THAT(error_of([&] { fill_tokens(tokens, std::vector<std::int64_t>{0}, 3, six, six); }), Contains("do not fill"));
+  CHECK_THAT(error_of([&] {
+               fill_tokens(tokens, std::vector<std::int64_t>{-1, 0}, 3, six, six);
+             }),
+             Contains("from -1"));
+  CHECK_THAT(error_of([&] { fill_tokens(tokens, std::vector<std::int64_t>{0}, 3, six, six); }),
+             Contains("do not fill"));
   CHECK_THAT(error_of([&] { fill_samples(tokens, 1, 0, 3, six, nine); }), Contains("are not rows of 3 tokens"));
   CHECK_THAT(error_of([&] { fill_samples(tokens, 1, 0, 4, six, six); }), Contains("are not rows of 4 tokens"));
   CHECK_THAT(error_of([&] { fill_samples(counting(3), 1, 0, 3, six, six); }), Contains("reaches past"));

@@ -46,8 +46,10 @@ TEST_CASE("JSON that is no tokenizer is refused", "[data]") {
   CHECK_THAT(error_of([] { (void)Tokenizer::from_json("{}"); }), Contains("no \"kind\""));
   CHECK_THAT(error_of([] { (void)Tokenizer::from_json(R"({"kind":"bpe"})"); }), Contains("kind \"bpe\""));
   CHECK_THAT(error_of([] { (void)Tokenizer::from_json(R"({"kind":"char"})"); }), Contains("no \"characters\""));
-  CHECK_THAT(error_of([] { (void)Tokenizer::from_json(R"({"kind":"char","characters":"ba"})"); }), Contains("do not rise"));
-  CHECK_THAT(error_of([] { (void)Tokenizer::from_json(R"({"kind":"char","characters":"aa"})"); }), Contains("do not rise"));
+  CHECK_THAT(error_of([] { (void)Tokenizer::from_json(R"({"kind":"char","characters":"ba"})"); }),
+             Contains("do not rise"));
+  CHECK_THAT(error_of([] { (void)Tokenizer::from_json(R"({"kind":"char","characters":"aa"})"); }),
+             Contains("do not rise"));
 }
 
 TEST_CASE("what has no token is named with its place", "[data]") {

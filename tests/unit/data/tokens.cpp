@@ -70,7 +70,8 @@ TEST_CASE("files that hold no tokens are refused", "[data]") {
   write_file(folder / "latin.txt", "caf\xE9");
 
   CHECK_THAT(error_of([&] { (void)TokenStream::map(folder / "empty"); }), Contains("empty' is empty"));
-  CHECK_THAT(error_of([&] { (void)read_text(folder / "empty", TokenizerKind::character); }), Contains("empty' is empty"));
+  CHECK_THAT(error_of([&] { (void)read_text(folder / "empty", TokenizerKind::character); }),
+             Contains("empty' is empty"));
   CHECK_THAT(error_of([&] { (void)read_text(folder / "empty", TokenizerKind::byte); }), Contains("empty' is empty"));
   CHECK_THAT(error_of([&] { (void)TokenStream::map(folder / "odd.bin"); }), Contains("has 3 bytes, an odd number"));
   CHECK_THAT(error_of([&] { (void)read_text(folder / "latin.txt", TokenizerKind::character); }),

@@ -19,14 +19,27 @@ TEST_CASE("a step is a line with its fields in order", "[metrics]") {
   const TemporaryFolder folder;
   JsonlWriter writer(folder / "metrics.jsonl");
 
-  writer.write({.step = 1, .loss = 4.25, .val_loss = {}, .grad_norm = 0.1, .lr = 1e-3, .tokens_per_s = 12345, .step_s = 0.5,
+  writer.write({.step = 1,
+                .loss = 4.25,
+                .val_loss = {},
+                .grad_norm = 0.1,
+                .lr = 1e-3,
+                .tokens_per_s = 12345,
+                .step_s = 0.5,
                 .comm_s = 0});
-  writer.write({.step = 2, .loss = 1.0 / 3, .val_loss = 2.5, .grad_norm = 1e-300, .lr = 1e-4, .tokens_per_s = 1e22, .step_s = 0.5,
+  writer.write({.step = 2,
+                .loss = 1.0 / 3,
+                .val_loss = 2.5,
+                .grad_norm = 1e-300,
+                .lr = 1e-4,
+                .tokens_per_s = 1e22,
+                .step_s = 0.5,
                 .comm_s = 0.25});
 
   CHECK(read_file(folder / "metrics.jsonl") ==
         "{\"step\":1,\"loss\":4.25,\"grad_norm\":0.1,\"lr\":0.001,\"tokens_per_s\":12345,\"step_s\":0.5,\"comm_s\":0}\n"
-        "{\"step\":2,\"loss\":0.3333333333333333,\"val_loss\":2.5,\"grad_norm\":1e-300,\"lr\":1e-04,\"tokens_per_s\":1e+22,"
+        "{\"step\":2,\"loss\":0.3333333333333333,\"val_loss\":2.5,\"grad_norm\":1e-300,\"lr\":1e-04,\"tokens_per_s\":"
+        "1e+22,"
         "\"step_s\":0.5,\"comm_s\":0.25}\n");
 }
 
@@ -59,7 +72,8 @@ TEST_CASE("a full disk is an error that names the file", "[metrics]") {
 
   CHECK(error_of([&] { writer.write(StepRecord{}); }) ==
         "1: cannot write '/dev/full': No space left on device; free some space there or choose another folder");
-  CHECK_THAT(error_of([] { JsonlWriter("/dev/null/metrics.jsonl"); }), Contains("cannot open '/dev/null/metrics.jsonl'"));
+  CHECK_THAT(error_of([] { JsonlWriter("/dev/null/metrics.jsonl"); }),
+             Contains("cannot open '/dev/null/metrics.jsonl'"));
 }
 
 TEST_CASE("a line that the disk cuts short is taken back", "[metrics]") {
@@ -84,8 +98,14 @@ TEST_CASE("a line that the disk cuts short is taken back", "[metrics]") {
 TEST_CASE("after the longest line nothing is allocated", "[metrics]") {
   const TemporaryFolder folder;
   JsonlWriter writer(folder / "metrics.jsonl");
-  const StepRecord longest = {.step = 123456, .loss = 1.0 / 3, .val_loss = 1.0 / 3, .grad_norm = 1.0 / 3, .lr = 1.0 / 3,
-                              .tokens_per_s = 1.0 / 3, .step_s = 1.0 / 3, .comm_s = 1.0 / 3};
+  const StepRecord longest = {.step = 123456,
+                              .loss = 1.0 / 3,
+                              .val_loss = 1.0 / 3,
+                              .grad_norm = 1.0 / 3,
+                              .lr = 1.0 / 3,
+                              .tokens_per_s = 1.0 / 3,
+                              .step_s = 1.0 / 3,
+                              .comm_s = 1.0 / 3};
   writer.write(longest);
   const std::uint64_t before = allocations();
 

@@ -22,7 +22,8 @@ WallTime leap_day() { return WallTime(std::chrono::milliseconds(1709251199042));
 TEST_CASE("every line has the time before it and is passed on", "[metrics]") {
   const TemporaryFolder folder;
   std::vector<std::string> passed;
-  Log log(folder / "run/log/rank-0.log", [&](std::string_view line) { passed.emplace_back(line); }, leap_day);
+  Log log(
+      folder / "run/log/rank-0.log", [&](std::string_view line) { passed.emplace_back(line); }, leap_day);
 
   log.write("first\n\nthird");
   log.write("");
@@ -34,7 +35,8 @@ TEST_CASE("every line has the time before it and is passed on", "[metrics]") {
 
 TEST_CASE("a log that cannot be written says so once and does not stop the run", "[metrics]") {
   std::vector<std::string> passed;
-  Log log("/dev/full", [&](std::string_view line) { passed.emplace_back(line); }, leap_day);
+  Log log(
+      "/dev/full", [&](std::string_view line) { passed.emplace_back(line); }, leap_day);
 
   log.write("one\ntwo");
 

@@ -117,8 +117,9 @@ TEST_CASE("a line of its own goes above the live one", "[metrics]") {
 
   progress.print("checkpoint written");
 
-  CHECK(screen.all() == "before\n\rstep 1/200 0%  loss 2.5000\r                          \rcheckpoint written\n"
-                        "\rstep 1/200 0%  loss 2.5000");
+  CHECK(screen.all() ==
+        "before\n\rstep 1/200 0%  loss 2.5000\r                          \rcheckpoint written\n"
+        "\rstep 1/200 0%  loss 2.5000");
 }
 
 TEST_CASE("elsewhere lines are plain: first, each tenth, last", "[metrics]") {
