@@ -58,6 +58,12 @@ void for_each_pair(const KernelCall& call, const Layout& at, std::int64_t scratc
   });
 }
 
+struct Query {
+  std::int64_t sequence;
+  std::int64_t head;
+  std::int64_t position;
+};
+
 /// The dropout of one op's probabilities; `stream` is null where the rate is zero.
 struct Dropped {
   const DropoutStream* stream;
@@ -65,11 +71,11 @@ struct Dropped {
   std::int64_t first_head;
   std::int64_t length;
 
-  /// Calls use(j, last, factors) for stretches of the keys [0, i] of query i.
+  /// Calls use(first, last, factors) for stretches of the keys that a query sees.
   template <typename Use>
-  void row(std::int64_t b, std::int64_t h, std::int64_t i, const Use& use) const {
-    const std::int64_t begin = ((first_head + h) * length + i) * length;
-    stream->factors(first_sample + b, begin, begin + i + 1,
+  void row(const Query& query, const Use& use) const {
+    const std::int64_t begin = ((first_head + query.head) * length + query.position) * length;
+    stream->factors(first_sample + query.sequence, begin, begin + query.position + 1,
                     [&](std::int64_t from, std::int64_t to, const float* factors) { use(from - begin, to - begin, factors); });
   }
 };
@@ -124,7 +130,7 @@ void attend(const KernelCall& call, const Layout& at, const Dropped& dropped, st
       inverse[r] = 1.0F / softmax.sum;
       lse[begin + r] = softmax.max + __builtin_logf(softmax.sum);
       if (dropped.stream != nullptr) {
-        dropped.row(b, h, begin + r, [=](std::int64_t first, std::int64_t last, const float* factors) {
+        dropped.row({b, h, begin + r}, [=](std::int64_t first, std::int64_t last, const float* factors) {
           vectors(0, last - first, [=](auto i) { store(row + first, i, load(row + first, i) * load(factors, i)); });
         });
       }
@@ -148,18 +154,27 @@ void attention(const KernelCall& call) {
                 [&](std::int64_t b, std::int64_t h, float* scores) { attend(call, at, dropped, b, h, scores); });
 }
 
-/// One query's row: scores become P (times dropout's factors), dscores, which hold dO·V, become dS = P (dP - D).
-void gradient_row(float* scores, float* dscores, std::int64_t visible, std::int64_t end, float lse, float dout_out) {
-  const std::int64_t whole = whole_vectors(visible);
+/// One query's row: scores become P, dscores, which hold dO·V, become dS = P (dO·V - D).
+void gradient_row(float* scores, float* dscores, std::int64_t whole, float lse, float dout_out) {
   vectors(0, whole, [=](auto at) {
     const vec p = exp(load(scores, at) - lse);
     store(scores, at, p);
     store(dscores, at, p * (load(dscores, at) - dout_out));
   });
-  for (std::int64_t j = visible; j < (whole > end ? whole : end); ++j) {
-    scores[j] = 0;
-    dscores[j] = 0;
-  }
+}
+
+/// The same with dropout's factors f: scores become P f, dscores P (f dO·V - D).
+void dropped_gradient_row(const Dropped& dropped, const Query& query, float* scores, float* dscores, float lse,
+                          float dout_out) {
+  vectors(0, query.position + 1, [=](auto at) { store(scores, at, exp(load(scores, at) - lse)); });
+  dropped.row(query, [=](std::int64_t first, std::int64_t last, const float* factors) {
+    vectors(0, last - first, [=](auto at) {
+      const vec p = load(scores + first, at);
+      const vec f = load(factors, at);
+      store(scores + first, at, p * f);
+      store(dscores + first, at, p * (load(dscores + first, at) * f - dout_out));
+    });
+  });
 }
 
 /// Dao et al. 2022, arXiv:2205.14135, appendix B.4. Tiles go from the last to the first: the last one sees all keys, so it
@@ -191,20 +206,18 @@ void attend_gradient(const KernelCall& call, const Layout& at, const Dropped& dr
     for (std::int64_t r = 0; r < rows; ++r) {
       float* row = scores + r * stride;
       float* drow = dscores + r * stride;
-      const auto each = [&](const auto& use) { dropped.row(b, h, begin + r, use); };
-      if (dropped.stream != nullptr) {
-        each([=](std::int64_t first, std::int64_t last, const float* factors) {
-          vectors(0, last - first, [=](auto i) { store(drow + first, i, load(drow + first, i) * load(factors, i)); });
-        });
-      }
       const float* out_row = out + (begin + r) * out_step;
       const float* dout_row = tile_dout + r * out_step;
       const float dout_out = sum_of(at.width, [=](auto i) { return load(out_row, i) * load(dout_row, i); });
-      gradient_row(row, drow, begin + r + 1, end, lse[begin + r], dout_out);
-      if (dropped.stream != nullptr) {
-        each([=](std::int64_t first, std::int64_t last, const float* factors) {
-          vectors(0, last - first, [=](auto i) { store(row + first, i, load(row + first, i) * load(factors, i)); });
-        });
+      const std::int64_t visible = begin + r + 1;
+      if (dropped.stream == nullptr) {
+        gradient_row(row, drow, whole_vectors(visible), lse[begin + r], dout_out);
+      } else {
+        dropped_gradient_row(dropped, {b, h, begin + r}, row, drow, lse[begin + r], dout_out);
+      }
+      for (std::int64_t j = visible; j < end; ++j) {
+        row[j] = 0;
+        drow[j] = 0;
       }
     }
     sgemm(rows, at.width, end, scale, {dscores, stride}, {k, step}, dq + begin * step, step, false);

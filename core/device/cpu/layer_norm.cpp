@@ -21,19 +21,21 @@ void layer_norm(const KernelCall& call) {
       const float* from = x + r * width;
       float* to = y + r * width;
       const float mean = sum_of(width, [=](auto at) { return load(from, at); }) * scale;
-      const float variance = scale * sum_of(width, [=](auto at) {
+      const FloatPair sums = sums_of(width, [=](auto at) {
         const vec centred = load(from, at) - mean;
-        return centred * centred;
+        return VecPair{centred, centred * centred};
       });
-      const float rstd = 1.0F / __builtin_sqrtf(variance + epsilon);
-      means[r] = mean;
+      // What rounding took from the mean; it would show in rows far from zero.
+      const float rest = sums.first * scale;
+      const float rstd = 1.0F / __builtin_sqrtf(sums.second * scale - rest * rest + epsilon);
+      means[r] = mean + rest;
       deviations[r] = rstd;
       if (bias != nullptr) {
         vectors(0, width, [=](auto at) {
-          store(to, at, (load(from, at) - mean) * rstd * load(gain, at) + load(bias, at));
+          store(to, at, (load(from, at) - mean - rest) * rstd * load(gain, at) + load(bias, at));
         });
       } else {
-        vectors(0, width, [=](auto at) { store(to, at, (load(from, at) - mean) * rstd * load(gain, at)); });
+        vectors(0, width, [=](auto at) { store(to, at, (load(from, at) - mean - rest) * rstd * load(gain, at)); });
       }
     }
   });
@@ -57,10 +59,12 @@ void gradient_input(const KernelCall& call) {
       float* dx_row = dx + r * width;
       const float mean = means[r];
       const float rstd = deviations[r];
-      const float mean_g = scale * sum_of(width, [=](auto at) { return load(dy_row, at) * load(gain, at); });
-      const float mean_gn = scale * rstd * sum_of(width, [=](auto at) {
-        return load(dy_row, at) * load(gain, at) * (load(x_row, at) - mean);
+      const FloatPair sums = sums_of(width, [=](auto at) {
+        const vec g = load(dy_row, at) * load(gain, at);
+        return VecPair{g, g * (load(x_row, at) - mean)};
       });
+      const float mean_g = sums.first * scale;
+      const float mean_gn = sums.second * scale * rstd;
       vectors(0, width, [=](auto at) {
         const vec n = (load(x_row, at) - mean) * rstd;
         store(dx_row, at, (load(dy_row, at) * load(gain, at) - mean_g - n * mean_gn) * rstd);

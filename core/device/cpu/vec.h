@@ -104,11 +104,15 @@ SHARDRUN_INLINE float sum(vec v) {
 SHARDRUN_INLINE vec larger(vec a, vec b) { return ((b > a) | (b != b)) ? b : a; }
 
 SHARDRUN_INLINE float largest(vec v) {
-  float result = v[0];
-  for (int i = 1; i < lanes; ++i) {
-    result = v[i] > result || v[i] != v[i] ? v[i] : result;
+  float each[lanes];
+  __builtin_memcpy(each, &v, sizeof(v));
+  for (int width = lanes / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) {
+      const float other = each[i + width];
+      each[i] = other > each[i] || other != other ? other : each[i];
+    }
   }
-  return result;
+  return each[0];
 }
 
 inline constexpr float lowest = -__builtin_huge_valf();
@@ -135,6 +139,39 @@ SHARDRUN_INLINE float sum_of(std::int64_t n, const Term& term) {
     s1 += within(rest, term(rest), 0);
   }
   return sum((s0 + s1) + (s2 + s3));
+}
+
+/// Two sums over the same elements: term(at) gives a vector of each.
+struct VecPair {
+  vec first;
+  vec second;
+};
+struct FloatPair {
+  float first;
+  float second;
+};
+template <typename Term>
+SHARDRUN_INLINE FloatPair sums_of(std::int64_t n, const Term& term) {
+  VecPair a = {};
+  VecPair b = {};
+  const auto add = [](VecPair& to, VecPair terms) {
+    to.first += terms.first;
+    to.second += terms.second;
+  };
+  std::int64_t i = 0;
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    add(a, term(Whole{i}));
+    add(b, term(Whole{i + lanes}));
+  }
+  for (; i + lanes <= n; i += lanes) {
+    add(a, term(Whole{i}));
+  }
+  if (i < n) {
+    const Part rest{i, n - i};
+    const VecPair terms = term(rest);
+    add(b, {within(rest, terms.first, 0), within(rest, terms.second, 0)});
+  }
+  return {sum(a.first + b.first), sum(a.second + b.second)};
 }
 
 /// The largest of term(at) over [0, n), NaN if one is NaN; -inf for none.
