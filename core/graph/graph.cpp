@@ -109,18 +109,22 @@ std::int64_t parameter_count(const Graph& graph) noexcept {
   return count;
 }
 
+std::int64_t flops(const Function& function, const Node& node) {
+  std::vector<TensorType> inputs;
+  std::vector<TensorType> outputs;
+  for (const ValueId id : node.inputs) {
+    inputs.push_back(function.values[static_cast<std::size_t>(id)].type);
+  }
+  for (const ValueId id : node.outputs) {
+    outputs.push_back(function.values[static_cast<std::size_t>(id)].type);
+  }
+  return flops(*node.op, {node.attributes, inputs, outputs});
+}
+
 std::int64_t flops(const Function& function) {
   std::int64_t total = 0;
   for (const Node& node : function.nodes) {
-    std::vector<TensorType> inputs;
-    std::vector<TensorType> outputs;
-    for (const ValueId id : node.inputs) {
-      inputs.push_back(function.values[static_cast<std::size_t>(id)].type);
-    }
-    for (const ValueId id : node.outputs) {
-      outputs.push_back(function.values[static_cast<std::size_t>(id)].type);
-    }
-    total += flops(*node.op, {node.attributes, inputs, outputs});
+    total += flops(function, node);
   }
   return total;
 }

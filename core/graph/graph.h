@@ -107,6 +107,7 @@ struct Graph {
 
 /// Elements of all parameters; a tied tensor counts once.
 [[nodiscard]] std::int64_t parameter_count(const Graph& graph) noexcept;
+[[nodiscard]] std::int64_t flops(const Function& function, const Node& node);
 [[nodiscard]] std::int64_t flops(const Function& function);
 
 }  // namespace shardrun::graph

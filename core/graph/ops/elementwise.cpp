@@ -79,6 +79,8 @@ const RegisterOp linear_combination({.name = "linear_combination",
                                      .gradient = linear_combination_gradient,
                                      .flops = linear_combination_flops,
                                      .in_place = {{0, 0}}});
+/// Writes of state that nothing else could fuse: state = value, or += value.
+const RegisterOp copy({.name = "copy", .rule = linear_rule, .accumulates = true});
 const RegisterOp sin({.name = "sin", .rule = same_rule, .gradient = sin_gradient, .in_place = {{0, 0}}});
 const RegisterOp cos({.name = "cos", .rule = same_rule, .gradient = cos_gradient, .in_place = {{0, 0}}});
 const RegisterOp constant({.name = "constant", .rule = constant_rule});

@@ -1,0 +1,92 @@
+#include "core/cli/command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+
+#include "core/base/error.h"
+#include "core/base/suggest.h"
+
+namespace shardrun::cli {
+namespace {
+
+std::vector<Command>& registry() {
+  static std::vector<Command> commands;
+  return commands;
+}
+
+std::string usage() {
+  std::string text =
+      "shardrun: sharded training, inference and simulation\n\n"
+      "usage: shardrun job.ini [options]       the same as: shardrun run job.ini [options]\n"
+      "       shardrun COMMAND [options]       shardrun COMMAND --help says which\n\n"
+      "commands:\n";
+  for (const Command& command : commands()) {
+    text += fmt::format("  {:<28} {}\n", command.name + " " + command.arguments, command.help);
+  }
+  return text + "\nexit codes: 0 ok, 1 the job failed, 2 bad usage or job file, 128+n stopped by signal n\n";
+}
+
+const Command* find(std::string_view name) {
+  const auto found = std::find_if(commands().begin(), commands().end(), [&](const Command& c) { return c.name == name; });
+  return found == commands().end() ? nullptr : &*found;
+}
+
+/// A word that is no command is a job file if it looks like one.
+bool looks_like_job(const std::string& word) {
+  std::error_code ignored;
+  return word.ends_with(".ini") || word.find('/') != std::string::npos || std::filesystem::exists(word, ignored);
+}
+
+int dispatch(std::span<const std::string> words) {
+  if (words.empty() || words[0] == "--help" || words[0] == "-h") {
+    fmt::print("{}", usage());
+    return words.empty() ? 2 : 0;
+  }
+  if (words[0] == "--version") {
+    fmt::print("shardrun {}\n", SHARDRUN_VERSION);
+    return 0;
+  }
+  if (const Command* command = find(words[0])) {
+    return command->run(words.subspan(1));
+  }
+  if (words[0].starts_with("-") || looks_like_job(words[0])) {
+    return find("run")->run(words);
+  }
+  std::vector<std::string> names;
+  for (const Command& command : commands()) {
+    names.push_back(command.name);
+  }
+  throw Error(ErrorCode::usage, fmt::format("'{}' is neither a command nor a job file{}; shardrun --help lists the commands", words[0],
+                                            did_you_mean(words[0], names)));
+}
+
+}  // namespace
+
+RegisterCommand::RegisterCommand(Command command) {
+  std::vector<Command>& all = registry();
+  all.push_back(std::move(command));
+  std::sort(all.begin(), all.end(), [](const Command& a, const Command& b) { return a.name < b.name; });
+}
+
+const std::vector<Command>& commands() { return registry(); }
+
+int main(std::span<const std::string> words) {
+  try {
+    return dispatch(words);
+  } catch (const Error& error) {
+    fmt::print(stderr, "shardrun: {}\n", error.message());
+    return exit_code(error.code());
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "shardrun: out of memory\n");
+    return 1;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "shardrun: unexpected error: {}\n", error.what());
+    return 1;
+  }
+}
+
+}  // namespace shardrun::cli

@@ -1,0 +1,83 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "core/base/error.h"
+#include "core/cli/options.h"
+#include "core/models/program.h"
+#include "core/partition/partition.h"
+#include "core/task/sampling.h"
+#include "core/task/weights.h"
+
+namespace shardrun::cli {
+namespace {
+
+std::filesystem::path weights_path(const std::filesystem::path& given) {
+  return std::filesystem::is_directory(given) ? given / "weights.safetensors" : given;
+}
+
+/// A character at a time where the terminal shows it; tokens as numbers where there is no tokenizer.
+void print_token(const std::optional<data::Tokenizer>& tokenizer, std::int32_t token) {
+  std::string text;
+  if (tokenizer) {
+    tokenizer->decode(token, text);
+  } else {
+    text = fmt::format("{} ", token);
+  }
+  fmt::print("{}", text);
+  std::fflush(stdout);
+}
+
+std::vector<std::int32_t> encode(const std::optional<data::Tokenizer>& tokenizer, const std::string& prompt) {
+  if (!tokenizer) {
+    if (!prompt.empty()) {
+      throw Error(ErrorCode::usage, "--prompt: the model was trained on numbered tokens and has no tokenizer: leave the prompt out");
+    }
+    return {0};
+  }
+  const std::vector<std::uint16_t> tokens = tokenizer->encode(prompt);
+  return {tokens.begin(), tokens.end()};
+}
+
+int generate(std::span<const std::string> words) {
+  const Parsed parsed = parse("generate", words,
+                              {{.name = "prompt", .value = "TEXT", .help = "what to continue (default: the end of a line)"},
+                               {.name = "tokens", .value = "N", .help = "how many tokens to sample (default 500)"},
+                               {.name = "temperature", .value = "T", .help = "0: always the likeliest; 1: as the model has it (default 0.8)"},
+                               {.name = "top-k", .value = "K", .help = "draw from the likeliest K only (default 0: all)"},
+                               {.name = "seed", .value = "S", .help = "of the random draws (default 1337)"},
+                               {.name = "threads", .value = "N", .help = "threads to compute with (default 1)"}},
+                              1, 1);
+  if (parsed.help_shown) {
+    return 0;
+  }
+  const task::SamplingSettings settings{.tokens = parsed.integer("tokens", 500, 0, 1'000'000'000),
+                                        .temperature = parsed.real("temperature", 0.8, 0, 1000),
+                                        .top_k = parsed.integer("top-k", 0, 0, 1'000'000),
+                                        .seed = static_cast<std::uint64_t>(parsed.integer("seed", 1337, 0, INT64_MAX))};
+  const int threads = static_cast<int>(parsed.integer("threads", 1, 1, 1024));
+  const checkpoint::SafetensorsFile file(weights_path(parsed.positional[0]));
+  const task::TrainedModel trained = task::read_model(file);
+  const std::string prompt = parsed.get("prompt").value_or(trained.tokenizer ? "\n" : "");
+  const std::vector<std::int32_t> tokens = encode(trained.tokenizer, prompt);
+
+  const graph::Graph graph = models::build_prediction(*trained.model, trained.settings);
+  const device::Device& cpu = device::Device::find("cpu");
+  runtime::Executor executor(partition::partition(graph, {}, cpu, threads), cpu);
+  task::load_parameters(file, graph, executor);
+  for (const std::int32_t token : tokens) {
+    print_token(trained.tokenizer, token);
+  }
+  task::sample(executor, tokens, settings, [&](std::int32_t token) { print_token(trained.tokenizer, token); });
+  fmt::print("\n");
+  return 0;
+}
+
+const RegisterCommand command({.name = "generate",
+                               .arguments = "RUN",
+                               .help = "sample from a finished run's folder or weights file",
+                               .run = generate});
+
+}  // namespace
+}  // namespace shardrun::cli

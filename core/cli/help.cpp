@@ -1,0 +1,52 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "core/base/error.h"
+#include "core/base/suggest.h"
+#include "core/cli/options.h"
+#include "core/job/reference.h"
+#include "core/models/model.h"
+
+namespace shardrun::cli {
+namespace {
+
+std::string model_reference() {
+  std::string text = "\nmodels, and what [model] takes for each\n";
+  for (const std::string& name : models::model_names()) {
+    const models::Model& model = *models::find_model(name);
+    text += fmt::format("\nname = {}    {}\n{}", name, model.help, job::options_reference(model.options));
+  }
+  return text;
+}
+
+int help(std::span<const std::string> words) {
+  const Parsed parsed = parse("help", words, {{.name = "markdown", .help = "help job: as the page docs/job-file.md"}}, 0, 1);
+  if (parsed.help_shown) {
+    return 0;
+  }
+  if (parsed.positional.empty()) {
+    return main(std::vector<std::string>{"--help"});
+  }
+  const std::string& topic = parsed.positional[0];
+  if (topic == "job") {
+    fmt::print("{}", parsed.has("markdown") ? job::job_reference_markdown() : job::job_reference() + model_reference());
+    return 0;
+  }
+  std::vector<std::string> names = {"job"};
+  for (const Command& command : commands()) {
+    if (command.name == topic) {
+      return command.run(std::vector<std::string>{"--help"});
+    }
+    names.push_back(command.name);
+  }
+  throw Error(ErrorCode::usage, fmt::format("no help on '{}'{}; there is help on job and on every command", topic, did_you_mean(topic, names)));
+}
+
+const RegisterCommand command({.name = "help",
+                               .arguments = "[TOPIC]",
+                               .help = "'help job' is the reference of the job file",
+                               .run = help});
+
+}  // namespace
+}  // namespace shardrun::cli

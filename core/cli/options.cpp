@@ -1,0 +1,156 @@
+#include "core/cli/options.h"
+
+#include <fmt/format.h>
+
+#include <boost/program_options.hpp>
+#include <charconv>
+#include <cmath>
+
+#include "core/base/error.h"
+#include "core/base/suggest.h"
+#include "core/task/strategy_options.h"
+
+namespace shardrun::cli {
+namespace {
+
+namespace po = boost::program_options;
+
+po::options_description describe(const std::string& command, const std::vector<OptionSyntax>& syntax) {
+  po::options_description description("options of shardrun " + command);
+  description.add_options()("help,h", "show this");
+  for (const OptionSyntax& option : syntax) {
+    if (option.value.empty()) {
+      description.add_options()(option.name.c_str(), option.help.c_str());
+    } else {
+      description.add_options()(option.name.c_str(), po::value<std::vector<std::string>>()->value_name(option.value),
+                                option.help.c_str());
+    }
+  }
+  return description;
+}
+
+const Command& command_named(const std::string& name) {
+  for (const Command& command : commands()) {
+    if (command.name == name) {
+      return command;
+    }
+  }
+  throw Error(ErrorCode::internal, fmt::format("no command is called '{}'", name));
+}
+
+[[noreturn]] void refuse(const std::string& command, const std::string& what) {
+  throw Error(ErrorCode::usage, fmt::format("{}: {}; shardrun {} --help lists the options", command, what, command));
+}
+
+std::vector<po::option> split(const std::string& command, std::span<const std::string> words,
+                              const po::options_description& description) {
+  try {
+    const std::vector<std::string> copy(words.begin(), words.end());
+    const int style = po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
+    return po::command_line_parser(copy).options(description).style(style).allow_unregistered().run().options;
+  } catch (const po::error& error) {
+    refuse(command, error.what());
+  }
+}
+
+}  // namespace
+
+bool Parsed::has(std::string_view name) const { return get(name).has_value(); }
+
+std::optional<std::string> Parsed::get(std::string_view name) const {
+  for (const auto& [key, value] : options) {
+    if (key == name) {
+      return value;
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> Parsed::all(std::string_view name) const {
+  std::vector<std::string> values;
+  for (const auto& [key, value] : options) {
+    if (key == name) {
+      values.push_back(value);
+    }
+  }
+  return values;
+}
+
+namespace {
+
+template <typename T>
+T number(const std::optional<std::string>& text, std::string_view name, T otherwise, T least, T most) {
+  if (!text) {
+    return otherwise;
+  }
+  T value{};
+  const auto [end, fault] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (fault != std::errc() || end != text->data() + text->size() || !(value >= least && value <= most)) {
+    throw Error(ErrorCode::usage, fmt::format("--{}: expected a number from {} to {}, found '{}'", name, least, most, *text));
+  }
+  return value;
+}
+
+}  // namespace
+
+std::int64_t Parsed::integer(std::string_view name, std::int64_t otherwise, std::int64_t least, std::int64_t most) const {
+  return number(get(name), name, otherwise, least, most);
+}
+
+double Parsed::real(std::string_view name, double otherwise, double least, double most) const {
+  return number(get(name), name, otherwise, least, most);
+}
+
+Parsed parse(const std::string& command, std::span<const std::string> words, const std::vector<OptionSyntax>& syntax,
+             std::size_t least_positional, std::size_t most_positional) {
+  const po::options_description description = describe(command, syntax);
+  Parsed parsed;
+  std::vector<std::string> names = {"help"};
+  for (const OptionSyntax& option : syntax) {
+    names.push_back(option.name);
+  }
+  for (const po::option& option : split(command, words, description)) {
+    if (option.string_key.empty()) {
+      parsed.positional.insert(parsed.positional.end(), option.value.begin(), option.value.end());
+      continue;
+    }
+    if (option.unregistered) {
+      refuse(command, fmt::format("unknown option '{}'{}", option.original_tokens.empty() ? option.string_key : option.original_tokens[0],
+                                  did_you_mean(option.string_key, names)));
+    }
+    if (option.string_key == "help") {
+      parsed.help_shown = true;
+    }
+    parsed.options.emplace_back(option.string_key, option.value.empty() ? "" : option.value[0]);
+  }
+  if (parsed.help_shown) {
+    const Command& known = command_named(command);
+    std::ostringstream options;
+    options << description;
+    fmt::print("usage: shardrun {} {}\n\n{}\n\n{}", known.name, known.arguments, known.help, options.str());
+    return parsed;
+  }
+  for (const OptionSyntax& option : syntax) {
+    if (!option.repeated && parsed.all(option.name).size() > 1) {
+      refuse(command, fmt::format("--{} is given more than once", option.name));
+    }
+  }
+  if (parsed.positional.size() < least_positional) {
+    refuse(command, fmt::format("expected {}", command_named(command).arguments));
+  }
+  if (parsed.positional.size() > most_positional) {
+    refuse(command, fmt::format("did not expect '{}'", parsed.positional[most_positional]));
+  }
+  return parsed;
+}
+
+OptionSyntax set_option() {
+  return {.name = "set", .value = "SECTION.KEY=VALUE", .help = "override a setting of the job file (may be repeated)", .repeated = true};
+}
+
+job::Job read_job(const Parsed& parsed) {
+  const std::vector<std::string> overrides = parsed.all("set");
+  return job::parse_job(job::read_job_file(parsed.positional.at(0), overrides), task::schema_providers());
+}
+
+}  // namespace shardrun::cli

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/cli/command.h"
+#include "core/job/job.h"
+
+namespace shardrun::cli {
+
+/// An option of a subcommand: `--name VALUE`, or a switch without a value.
+struct OptionSyntax {
+  std::string name;
+  std::string value;  ///< what the value is called in the help; empty: a switch
+  std::string help;
+  bool repeated = false;
+};
+
+/// Words of a command line, sorted out.
+struct Parsed {
+  bool help_shown = false;
+  std::vector<std::string> positional;
+  std::vector<std::pair<std::string, std::string>> options;
+
+  [[nodiscard]] bool has(std::string_view name) const;
+  [[nodiscard]] std::optional<std::string> get(std::string_view name) const;
+  [[nodiscard]] std::vector<std::string> all(std::string_view name) const;
+  /// Throw Error{usage} for a value that is no such number, or outside [least, most].
+  [[nodiscard]] std::int64_t integer(std::string_view name, std::int64_t otherwise, std::int64_t least, std::int64_t most) const;
+  [[nodiscard]] double real(std::string_view name, double otherwise, double least, double most) const;
+};
+
+/// Parses with Boost.Program_options; `--help` prints usage and options. Throws Error{usage} for an unknown option (with the
+/// nearest name), a missing value, or more than `most_positional` other words.
+[[nodiscard]] Parsed parse(const std::string& command, std::span<const std::string> words, const std::vector<OptionSyntax>& syntax,
+                           std::size_t least_positional, std::size_t most_positional);
+
+/// The options of every command that takes a job file.
+[[nodiscard]] OptionSyntax set_option();
+/// Reads, overrides and checks the job that a command line names.
+[[nodiscard]] job::Job read_job(const Parsed& parsed);
+
+}  // namespace shardrun::cli

@@ -1,0 +1,80 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdio>
+
+#include "core/cli/options.h"
+#include "core/job/raw.h"
+#include "core/task/strategy_options.h"
+
+namespace shardrun::cli {
+namespace {
+
+const char* type_name(plugins::OptionType type) noexcept {
+  switch (type) {
+    case plugins::OptionType::boolean: return "boolean";
+    case plugins::OptionType::integer: return "integer";
+    case plugins::OptionType::number: return "number";
+    case plugins::OptionType::text: return "text";
+  }
+  return "?";
+}
+
+std::string describe(const plugins::OptionSpec& option) {
+  std::string text = fmt::format("    {} ({}, default {})", option.name, type_name(option.type), plugins::to_string(option.default_value));
+  if (option.minimum) {
+    text += fmt::format(" from {}", plugins::to_string(*option.minimum));
+  }
+  if (option.maximum) {
+    text += fmt::format(" to {}", plugins::to_string(*option.maximum));
+  }
+  if (!option.choices.empty()) {
+    text += fmt::format(" one of {}", fmt::join(option.choices, ", "));
+  }
+  return text + fmt::format(": {}\n", option.help);
+}
+
+std::string describe(const plugins::PluginInfo& plugin) {
+  if (!plugin.error.empty()) {
+    return fmt::format("{} {} cannot be used\n    {}\n", plugin.kind, plugin.name.empty() ? "?" : plugin.name, plugin.error);
+  }
+  std::string text = fmt::format("{} {} {} (ABI {}) {}\n", plugin.kind, plugin.name, plugin.version, plugin.abi, plugin.path.string());
+  if (!plugin.shadowed_by.empty()) {
+    text += fmt::format("    not used: {} is found first\n", plugin.shadowed_by.string());
+  }
+  for (const plugins::OptionSpec& option : plugin.options) {
+    text += describe(option);
+  }
+  return text;
+}
+
+int list(std::span<const std::string> words) {
+  const Parsed parsed = parse("plugins", words, {set_option()}, 0, 1);
+  if (parsed.help_shown) {
+    return 0;
+  }
+  std::vector<std::filesystem::path> configured;
+  if (!parsed.positional.empty()) {
+    configured = job::plugin_path(job::read_job_file(parsed.positional[0], parsed.all("set")));
+  }
+  const plugins::Directories directories = task::directories_of(configured);
+  const std::vector<plugins::PluginInfo> found = plugins::list_plugins(directories);
+  for (const plugins::PluginInfo& plugin : found) {
+    fmt::print("{}", describe(plugin));
+  }
+  if (found.empty()) {
+    fmt::print("no plugin in\n");
+    for (const std::filesystem::path& directory : directories) {
+      fmt::print("    {}\n", directory.string());
+    }
+  }
+  return 0;
+}
+
+const RegisterCommand command({.name = "plugins",
+                               .arguments = "[JOB.ini]",
+                               .help = "plugins that can be loaded, with their options",
+                               .run = list});
+
+}  // namespace
+}  // namespace shardrun::cli

@@ -1,0 +1,71 @@
+#include "core/task/run.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+#include "core/cli/dump.h"
+#include "core/cli/options.h"
+#include "core/metrics/human.h"
+
+namespace shardrun::cli {
+namespace {
+
+volatile std::sig_atomic_t stop_signal = 0;
+
+/// The first signal asks for an orderly stop, the second ends the process at once.
+extern "C" void on_signal(int signal) {
+  stop_signal = signal;
+  std::signal(signal, SIG_DFL);
+}
+
+void print_results(const metrics::Summary& summary, const job::Job& job) {
+  std::string text;
+  if (summary.loss) {
+    text += fmt::format("loss {:.4f}", *summary.loss);
+  }
+  if (summary.val_loss) {
+    text += fmt::format(", validation loss {:.4f}", *summary.val_loss);
+  }
+  if (summary.tokens_per_s > 0) {
+    text += fmt::format(", {} tok/s, {:.1f} ms a step", metrics::human_count(summary.tokens_per_s), summary.step_ms_median);
+  }
+  fmt::print("{}{}{} after {} steps; results in {}\n", text, text.empty() ? "" : "; ", summary.status, summary.steps, job.output.string());
+}
+
+int run(std::span<const std::string> words) {
+  const Parsed parsed = parse("run", words,
+                              {set_option(),
+                               {.name = "json", .help = "print the summary as JSON on standard output, and progress on standard error"},
+                               {.name = "profile", .help = "print where the time went, by op"},
+                               dump_option()},
+                              1, 1);
+  if (parsed.help_shown) {
+    return 0;
+  }
+  const job::Job job = read_job(parsed);
+  if (parsed.has("dump")) {
+    return dump(parsed, task::compile(job)) ? 0 : 1;
+  }
+  std::signal(SIGINT, on_signal);
+  std::signal(SIGTERM, on_signal);
+  const bool json = parsed.has("json");
+  const metrics::Summary summary = task::run(job, {.progress = metrics::descriptor_sink(json ? STDERR_FILENO : STDOUT_FILENO, std::getenv("TERM")),
+                                                   .print = [&](const std::string& text) { fmt::print(json ? stderr : stdout, "{}", text); },
+                                                   .stop_signal = [] { return static_cast<int>(stop_signal); },
+                                                   .profile = parsed.has("profile")});
+  if (json) {
+    fmt::print("{}", metrics::to_json(summary));
+  } else {
+    print_results(summary, job);
+  }
+  return summary.exit_code;
+}
+
+const RegisterCommand command({.name = "run", .arguments = "JOB.ini", .help = "run a job", .run = run});
+
+}  // namespace
+}  // namespace shardrun::cli

@@ -1,0 +1,212 @@
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "core/base/error.h"
+#include "core/models/loss.h"
+#include "core/models/model.h"
+
+// GPT-2 (Radford et al. 2019): learned positions, layer normalisation before each block, GELU, weights drawn from
+// N(0, 0.02²), those that write to the residual stream from N(0, 0.02²/(2·layers)).
+
+namespace shardrun::models {
+namespace {
+
+using graph::DType;
+using graph::FunctionBuilder;
+using graph::Graph;
+using graph::Initializer;
+using graph::Scope;
+using graph::ValueId;
+
+constexpr double norm_epsilon = 1e-5;
+constexpr double deviation = 0.02;
+
+struct Sizes {
+  std::int64_t layers, heads, head_dim, width, context, vocab;
+  bool bias, tied;
+  double dropout;
+  std::string gelu;
+};
+
+Sizes sizes(const ModelSettings& settings) {
+  const job::OptionValues& options = settings.options;
+  Sizes s{.layers = options.integer("layers"),
+          .heads = options.integer("heads"),
+          .head_dim = 0,
+          .width = options.integer("width"),
+          .context = options.integer("context"),
+          .vocab = options.has("vocab") ? options.integer("vocab") : settings.data.vocab,
+          .bias = options.boolean("bias"),
+          .tied = options.boolean("tied"),
+          .dropout = options.real("dropout"),
+          .gelu = options.text("gelu")};
+  if (s.width % s.heads != 0) {
+    throw Error(ErrorCode::job, fmt::format("[model] width = {} is not divisible by heads = {}; each head needs the "
+                                            "same number of columns: choose a multiple of {}",
+                                            s.width, s.heads, s.heads));
+  }
+  if (s.vocab == 0) {
+    throw Error(ErrorCode::job, "[model] vocab is needed where no [data] text gives it: set it to the number of "
+                                "distinct tokens");
+  }
+  if (s.vocab < settings.data.vocab) {
+    throw Error(ErrorCode::job, fmt::format("[model] vocab = {} is smaller than the data's {} distinct tokens: leave it "
+                                            "out or raise it",
+                                            s.vocab, settings.data.vocab));
+  }
+  s.head_dim = s.width / s.heads;
+  return s;
+}
+
+void declare(Graph& graph, const ModelSettings& settings) {
+  const Sizes s = sizes(settings);
+  const Initializer normal{Initializer::Kind::normal, deviation};
+  const Initializer residual{Initializer::Kind::normal, deviation / std::sqrt(2.0 * static_cast<double>(s.layers))};
+  const Initializer zero{Initializer::Kind::constant, 0};
+  const Initializer one{Initializer::Kind::constant, 1};
+
+  const auto norm = [&](const std::string& name, std::int32_t layer) {
+    parameter(graph, name + "/gain", {s.width}, {"embed"}, one, false, layer);
+    if (s.bias) {
+      parameter(graph, name + "/bias", {s.width}, {"embed"}, zero, false, layer);
+    }
+  };
+  const auto linear = [&](const std::string& name, std::vector<std::int64_t> shape, std::vector<std::string> axes,
+                          std::size_t inputs, Initializer initializer, std::int32_t layer) {
+    parameter(graph, name + "/weights", shape, axes, initializer, true, layer);
+    if (s.bias) {
+      const auto cut = static_cast<std::ptrdiff_t>(inputs);
+      parameter(graph, name + "/bias", {shape.begin() + cut, shape.end()}, {axes.begin() + cut, axes.end()}, zero, false,
+                layer);
+    }
+  };
+
+  graph.layers = static_cast<std::int32_t>(s.layers);
+  parameter(graph, "embedding/tokens", {s.vocab, s.width}, {"vocab", "embed"}, normal, true);
+  parameter(graph, "embedding/positions", {s.context, s.width}, {"seq", "embed"}, normal, true);
+  for (std::int32_t layer = 0; layer < graph.layers; ++layer) {
+    const std::string at = fmt::format("layer.{}/", layer);
+    norm(at + "attention_norm", layer);
+    linear(at + "attention/qkv", {s.width, 3, s.heads, s.head_dim}, {"embed", "qkv", "heads", "head_dim"}, 1, normal, layer);
+    linear(at + "attention/output", {s.heads, s.head_dim, s.width}, {"heads", "head_dim", "embed"}, 2, residual, layer);
+    norm(at + "mlp_norm", layer);
+    linear(at + "mlp/up", {s.width, 4 * s.width}, {"embed", "mlp"}, 1, normal, layer);
+    linear(at + "mlp/down", {4 * s.width, s.width}, {"mlp", "embed"}, 1, residual, layer);
+  }
+  norm("final_norm", -1);
+  if (!s.tied) {
+    parameter(graph, "head/weights", {s.vocab, s.width}, {"vocab", "embed"}, normal, true);
+  }
+}
+
+/// The network, written once for training, evaluation and prediction.
+class Network {
+ public:
+  Network(FunctionBuilder& builder, const Sizes& sizes, bool training)
+      : builder_(builder), s_(sizes), training_(training) {}
+
+  /// tokens: [batch, seq]   result, after the last normalisation: [batch, seq, embed]
+  ValueId body(ValueId tokens) {
+    ValueId x = builder_.call("embedding", {tokens, builder_.state("embedding/tokens")}, {}, "embedding");
+    x = builder_.call("add", {x, builder_.state("embedding/positions")}, {}, "positioned");
+    x = dropout(x, "embedding/dropout");
+    for (std::int64_t layer = 0; layer < s_.layers; ++layer) {
+      builder_.set_layer(static_cast<std::int32_t>(layer));
+      const Scope scope(builder_, fmt::format("layer.{}", layer));
+      x = block(x, fmt::format("layer.{}/", layer));
+    }
+    builder_.set_layer(-1);
+    return norm(x, "final_norm");
+  }
+
+  /// x: [..., embed]   logits: [..., vocab]
+  ValueId logits(ValueId x) {
+    const ValueId table = builder_.state(s_.tied ? "embedding/tokens" : "head/weights");
+    return builder_.call("matmul", {x, table}, {{"contract", std::int64_t{1}}, {"transpose", std::int64_t{1}}}, "logits");
+  }
+
+ private:
+  ValueId block(ValueId x, const std::string& at) {
+    ValueId y = norm(x, at + "attention_norm");
+    y = linear(y, at + "attention/qkv", 1, "qkv");
+    y = builder_.call_all("attention", {y}, {{"dropout", training_ ? s_.dropout : 0.0}, {"stream", at + "attention/dropout"}},
+                          "attention")[0];
+    y = linear(y, at + "attention/output", 2, "attention_output");
+    x = builder_.call("add", {x, dropout(y, at + "attention_output/dropout")});
+    builder_.cut_point("attention_residual", x);
+    y = norm(x, at + "mlp_norm");
+    y = linear(y, at + "mlp/up", 1, "mlp_up");
+    y = builder_.call("gelu", {y}, {{"form", s_.gelu}}, "gelu");
+    y = linear(y, at + "mlp/down", 1, "mlp_down");
+    x = builder_.call("add", {x, dropout(y, at + "mlp_down/dropout")});
+    builder_.cut_point("residual", x);
+    return x;
+  }
+
+  ValueId norm(ValueId x, const std::string& name) {
+    std::vector<ValueId> operands = {x, builder_.state(name + "/gain")};
+    if (s_.bias) {
+      operands.push_back(builder_.state(name + "/bias"));
+    }
+    return builder_.call_all("layer_norm", operands, {{"epsilon", norm_epsilon}})[0];
+  }
+
+  ValueId linear(ValueId x, const std::string& name, std::int64_t contract, const char* result) {
+    const ValueId y = builder_.call("matmul", {x, builder_.state(name + "/weights")},
+                                    {{"contract", contract}, {"transpose", std::int64_t{0}}}, result);
+    return s_.bias ? builder_.call("add", {y, builder_.state(name + "/bias")}) : y;
+  }
+
+  ValueId dropout(ValueId x, const std::string& stream) {
+    if (!training_ || s_.dropout == 0) {
+      return x;
+    }
+    return builder_.call("dropout", {x}, {{"rate", s_.dropout}, {"stream", stream}});
+  }
+
+  FunctionBuilder& builder_;
+  const Sizes& s_;
+  bool training_;
+};
+
+ValueId losses(FunctionBuilder& builder, const ModelSettings& settings, std::int64_t rows, bool training) {
+  const Sizes s = sizes(settings);
+  const graph::TensorType tokens{DType::i32, {rows, s.context}, {"batch", "seq"}};
+  Network network(builder, s, training);
+  const ValueId inputs = builder.input("inputs", tokens);
+  const ValueId targets = builder.input("targets", tokens);
+  return cross_entropy(builder, network.logits(network.body(inputs)), targets);
+}
+
+std::int64_t losses_per_sample(const ModelSettings& settings) { return settings.options.integer("context"); }
+
+void predict(FunctionBuilder& builder, const ModelSettings& settings) {
+  const Sizes s = sizes(settings);
+  Network network(builder, s, false);
+  const ValueId tokens = builder.input("inputs", {DType::i32, {1, s.context}, {"batch", "seq"}});
+  const ValueId last = builder.call("take_position", {network.body(tokens)});
+  builder.output("logits", network.logits(last));
+}
+
+const RegisterModel gpt({.name = "gpt",
+                         .help = "GPT-2 architecture, trained on tokens",
+                         .options =
+                             {
+                                 {.name = "layers", .minimum = 1, .help = "transformer blocks"},
+                                 {.name = "heads", .minimum = 1, .help = "attention heads"},
+                                 {.name = "width", .minimum = 1, .help = "columns of the residual stream; a multiple of heads"},
+                                 {.name = "context", .minimum = 1, .help = "tokens that a sequence has"},
+                                 {.name = "vocab", .minimum = 1, .help = "distinct tokens; from the tokenizer where there is text", .optional = true},
+                                 {.name = "bias", .type = job::OptionType::boolean, .default_value = "false", .help = "biases in linear layers and normalisations"},
+                                 {.name = "tied", .type = job::OptionType::boolean, .default_value = "true", .help = "the token embedding is the output layer too"},
+                                 {.name = "gelu", .type = job::OptionType::choice, .default_value = "tanh", .choices = {"tanh", "erf"}, .help = "tanh as GPT-2, or the exact erf"},
+                                 {.name = "dropout", .type = job::OptionType::real, .default_value = "0", .minimum = 0, .maximum = 1, .help = "rate after embeddings, attention and each block", .maximum_excluded = true},
+                             },
+                         .declare = declare,
+                         .losses = losses,
+                         .losses_per_sample = losses_per_sample,
+                         .predict = predict});
+
+}  // namespace
+}  // namespace shardrun::models

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/graph/builder.h"
+#include "core/job/options.h"
+
+namespace shardrun::models {
+
+/// What the data decides about a model.
+struct DataShape {
+  std::int64_t vocab = 0;      ///< token streams and labels: distinct values; 0: unknown
+  std::int64_t features = 0;   ///< arrays: values in a row of x
+  std::int64_t outputs = 0;    ///< arrays: values in a row of a real-valued y
+};
+
+/// A model's options together with what the data decides.
+struct ModelSettings {
+  job::OptionValues options;
+  DataShape data;
+};
+
+/// A model builds functions over state, as if there were one giant device. It knows no rank and no strategy.
+struct Model {
+  std::string name;
+  std::string help;
+  std::vector<job::OptionSpec> options;
+
+  /// Adds parameters or fields to the graph. Throws Error{job} for options that cannot be meant together.
+  void (*declare)(graph::Graph& graph, const ModelSettings& settings) = nullptr;
+
+  /// Training: the loss of each token or sample, from inputs that it names, for `rows` samples. Random layers act only
+  /// while training. Null for a model that is not trained.
+  graph::ValueId (*losses)(graph::FunctionBuilder& builder, const ModelSettings& settings, std::int64_t rows,
+                           bool training) = nullptr;
+  /// Losses that one sample has.
+  std::int64_t (*losses_per_sample)(const ModelSettings& settings) = nullptr;
+
+  /// Token models: adds the output `logits` [1, vocab] at run-time scalar `position` of one sequence.
+  void (*predict)(graph::FunctionBuilder& builder, const ModelSettings& settings) = nullptr;
+
+  /// Simulation: writes the next state. Null for a model that is not iterated.
+  void (*iterate)(graph::FunctionBuilder& builder, const ModelSettings& settings) = nullptr;
+};
+
+class RegisterModel {
+ public:
+  explicit RegisterModel(Model model);
+};
+
+/// Null when there is none of this name.
+[[nodiscard]] const Model* find_model(std::string_view name) noexcept;
+[[nodiscard]] std::vector<std::string> model_names();
+
+/// Declares a parameter. `decay` says whether weight decay applies to it.
+graph::StateId parameter(graph::Graph& graph, std::string name, std::vector<std::int64_t> shape,
+                         std::vector<std::string> axes, graph::Initializer initializer, bool decay,
+                         std::int32_t layer = -1);
+
+}  // namespace shardrun::models

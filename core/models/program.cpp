@@ -1,0 +1,186 @@
+#include "core/models/program.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "core/base/error.h"
+#include "core/graph/builder.h"
+
+namespace shardrun::models {
+namespace {
+
+using graph::FunctionBuilder;
+using graph::Graph;
+using graph::State;
+using graph::StateId;
+using graph::StateKind;
+using graph::StateWrite;
+using graph::ValueId;
+
+StateId metric(Graph& graph, const char* name) {
+  graph.states.push_back({.name = name, .type = {}, .kind = StateKind::metric});
+  return static_cast<StateId>(graph.states.size()) - 1;
+}
+
+/// The mean loss over `samples` is summed up in state `loss` call by call.
+ValueId add_loss(FunctionBuilder& builder, const Model& model, const ModelSettings& settings, std::int64_t rows,
+                 std::int64_t samples, bool training) {
+  const ValueId losses = model.losses(builder, settings, rows, training);
+  const double count = static_cast<double>(samples) * static_cast<double>(model.losses_per_sample(settings));
+  const ValueId loss = builder.call("sum_all", {losses}, {{"scale", 1.0 / count}}, "loss");
+  builder.write(builder.graph().find_state("loss"), loss, StateWrite::Mode::accumulate);
+  return loss;
+}
+
+void add_microbatch(Graph& graph, const Model& model, const ModelSettings& settings, std::int64_t rows, std::int64_t batch) {
+  FunctionBuilder builder(graph, "micro", rows);
+  graph::differentiate(builder, add_loss(builder, model, settings, rows, batch, true));
+  builder.finish();
+}
+
+void add_evaluation(Graph& graph, const Model& model, const ModelSettings& settings, std::int64_t rows, std::int64_t samples) {
+  FunctionBuilder builder(graph, "evaluate", rows);
+  add_loss(builder, model, settings, rows, samples, false);
+  builder.finish();
+}
+
+StateId moment(Graph& graph, StateId parameter, const char* what) {
+  const State& owner = graph.states[static_cast<std::size_t>(parameter)];
+  State state{.name = fmt::format("{}/{}", what, owner.name),
+              .type = owner.type,
+              .kind = StateKind::optimizer,
+              .layer = owner.layer,
+              .of_parameter = parameter};
+  graph.states.push_back(std::move(state));
+  return static_cast<StateId>(graph.states.size()) - 1;
+}
+
+/// One optimizer step of one parameter.
+void add_step(FunctionBuilder& builder, const OptimizerSettings& optimizer, StateId parameter, StateId gradient, ValueId scale) {
+  Graph& graph = builder.graph();
+  const double decay = graph.states[static_cast<std::size_t>(parameter)].decay ? optimizer.weight_decay : 0;
+  std::vector<StateId> states = {parameter};
+  graph::Attributes attributes;
+  if (optimizer.kind == OptimizerSettings::Kind::adamw) {
+    states.push_back(moment(graph, parameter, "first_moment"));
+    states.push_back(moment(graph, parameter, "second_moment"));
+    attributes = {{"beta1", optimizer.beta1}, {"beta2", optimizer.beta2}, {"epsilon", optimizer.epsilon}, {"decay", decay}};
+  } else {
+    if (optimizer.momentum > 0) {
+      states.push_back(moment(graph, parameter, "velocity"));
+    }
+    attributes = {{"momentum", optimizer.momentum}, {"decay", decay}};
+  }
+  std::vector<ValueId> operands;
+  for (const StateId state : states) {
+    operands.push_back(builder.state(state));
+  }
+  operands.push_back(builder.state(gradient));
+  operands.push_back(scale);
+  const char* op = optimizer.kind == OptimizerSettings::Kind::adamw ? "adamw" : "sgd";
+  const std::string name = "step/" + graph.states[static_cast<std::size_t>(parameter)].name;
+  const std::vector<ValueId> results = builder.call_all(op, operands, attributes, name);
+  for (std::size_t s = 0; s < states.size(); ++s) {
+    builder.write(states[s], results[s], StateWrite::Mode::assign);
+  }
+}
+
+void add_update(Graph& graph, const OptimizerSettings& optimizer) {
+  FunctionBuilder builder(graph, "update", 0);
+  builder.set_phase(graph::Phase::update);
+  std::vector<StateId> gradients;
+  std::vector<ValueId> squares;
+  for (StateId s = 0; s < static_cast<StateId>(graph.states.size()); ++s) {
+    if (graph.states[static_cast<std::size_t>(s)].kind == StateKind::gradient) {
+      gradients.push_back(s);
+      squares.push_back(builder.call("square_sum", {builder.state(s)}));
+    }
+  }
+  const ValueId norm_squared = builder.call("add_n", squares, {}, "norm_squared");
+  const std::vector<ValueId> clip = builder.call_all("clip_scale", {norm_squared}, {{"limit", optimizer.clip}}, "clip");
+  builder.write(graph.find_state("gradient_norm"), clip[1], StateWrite::Mode::assign);
+  for (const StateId gradient : gradients) {
+    builder.set_layer(graph.states[static_cast<std::size_t>(gradient)].layer);
+    add_step(builder, optimizer, graph.states[static_cast<std::size_t>(gradient)].of_parameter, gradient, clip[0]);
+  }
+  builder.finish();
+}
+
+Graph declare(const Model& model, const ModelSettings& settings) {
+  Graph graph;
+  graph.model = model.name;
+  model.declare(graph, settings);
+  return graph;
+}
+
+void add_prediction(Graph& graph, const Model& model, const ModelSettings& settings) {
+  FunctionBuilder builder(graph, "predict", 1);
+  model.predict(builder, settings);
+  builder.finish();
+}
+
+}  // namespace
+
+std::vector<std::int64_t> microbatch_rows(std::int64_t batch, std::int64_t microbatches) {
+  std::vector<std::int64_t> rows;
+  for (std::int64_t m = 0; m < microbatches; ++m) {
+    rows.push_back(batch / microbatches + (m < batch % microbatches ? 1 : 0));
+  }
+  return rows;
+}
+
+std::vector<std::int64_t> evaluation_rows(std::int64_t samples, std::int64_t rows) {
+  std::vector<std::int64_t> calls;
+  for (std::int64_t done = 0; done < samples; done += rows) {
+    calls.push_back(std::min(rows, samples - done));
+  }
+  return calls;
+}
+
+Graph build_training(const Model& model, const ModelSettings& model_settings, const TrainingSettings& settings) {
+  if (model.losses == nullptr) {
+    throw Error(ErrorCode::job, fmt::format("model {} is not trained: use [job] task = iterate", model.name));
+  }
+  Graph graph = declare(model, model_settings);
+  metric(graph, "loss");
+  metric(graph, "gradient_norm");
+  const auto rows = microbatch_rows(settings.batch, settings.microbatches);
+  for (const std::int64_t r : std::set<std::int64_t>(rows.begin(), rows.end())) {
+    add_microbatch(graph, model, model_settings, r, settings.batch);
+  }
+  add_update(graph, settings.optimizer);
+  if (settings.eval_samples > 0) {
+    const auto calls = evaluation_rows(settings.eval_samples, settings.eval_rows);
+    for (const std::int64_t r : std::set<std::int64_t>(calls.begin(), calls.end())) {
+      add_evaluation(graph, model, model_settings, r, settings.eval_samples);
+    }
+  }
+  if (settings.predict) {
+    add_prediction(graph, model, model_settings);
+  }
+  return graph;
+}
+
+Graph build_prediction(const Model& model, const ModelSettings& model_settings) {
+  if (model.predict == nullptr) {
+    throw Error(ErrorCode::job, fmt::format("model {} does not predict tokens, so nothing can be sampled from it", model.name));
+  }
+  Graph graph = declare(model, model_settings);
+  add_prediction(graph, model, model_settings);
+  return graph;
+}
+
+Graph build_iteration(const Model& model, const ModelSettings& model_settings) {
+  if (model.iterate == nullptr) {
+    throw Error(ErrorCode::job, fmt::format("model {} is not iterated: use [job] task = train", model.name));
+  }
+  Graph graph = declare(model, model_settings);
+  FunctionBuilder builder(graph, "iterate", 0);
+  model.iterate(builder, model_settings);
+  builder.finish();
+  return graph;
+}
+
+}  // namespace shardrun::models

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/graph/graph.h"
+#include "core/models/model.h"
+
+namespace shardrun::models {
+
+/// The optimizer as the graph needs it; schedule and steps are run-time matters.
+struct OptimizerSettings {
+  enum class Kind : std::uint8_t { adamw, sgd } kind = Kind::adamw;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double momentum = 0;      ///< sgd
+  double weight_decay = 0;  ///< of matrices and embeddings
+  double clip = 0;          ///< largest global norm; 0: not clipped
+};
+
+struct TrainingSettings {
+  std::int64_t batch = 1;
+  std::int64_t microbatches = 1;
+  std::int64_t eval_rows = 0;     ///< samples in an evaluation call
+  std::int64_t eval_samples = 0;  ///< samples of one whole evaluation; 0: none
+  bool predict = false;
+  OptimizerSettings optimizer;
+};
+
+/// Rows of each microbatch of one step: as even as can be, larger ones first.
+[[nodiscard]] std::vector<std::int64_t> microbatch_rows(std::int64_t batch, std::int64_t microbatches);
+
+/// Rows of each call of one evaluation over `samples`: `rows` each, the last what is left.
+[[nodiscard]] std::vector<std::int64_t> evaluation_rows(std::int64_t samples, std::int64_t rows);
+
+/// Training as functions over state: `micro` (one for each number of rows that occurs) adds loss and gradients,
+/// `update` clips and steps the optimizer, `evaluate` adds to the loss, `predict` gives logits.
+/// The loss is Σ losses / (batch · losses per sample): nothing is divided by ranks or microbatches.
+/// States `loss` and `gradient_norm` are scalars for the host to read.
+/// Throws Error{job} where the model is not one that is trained, or its options disagree.
+[[nodiscard]] graph::Graph build_training(const Model& model, const ModelSettings& model_settings,
+                                          const TrainingSettings& settings);
+
+/// `predict` alone, over parameters alone: what sampling needs.
+[[nodiscard]] graph::Graph build_prediction(const Model& model, const ModelSettings& model_settings);
+
+/// `iterate` over fields. Throws Error{job} where the model is not one that is iterated.
+[[nodiscard]] graph::Graph build_iteration(const Model& model, const ModelSettings& model_settings);
+
+}  // namespace shardrun::models

@@ -1,0 +1,162 @@
+#include "core/runtime/executor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+
+namespace shardrun::runtime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+device::TensorView view_of(const partition::Buffer& buffer, std::byte* arena) {
+  device::TensorView view;
+  view.data = arena + buffer.offset;
+  view.dtype = buffer.type.dtype;
+  view.rank = static_cast<std::uint32_t>(buffer.type.shape.size());
+  if (buffer.type.shape.size() > device::max_rank) {
+    throw Error(ErrorCode::internal, fmt::format("{} has more than {} dimensions", buffer.name, device::max_rank));
+  }
+  std::copy(buffer.type.shape.begin(), buffer.type.shape.end(), view.shape.begin());
+  view.global = view.shape;
+  return view;
+}
+
+template <typename T>
+bool any_non_finite(const T* data, std::int64_t count) noexcept {
+  return std::any_of(data, data + count, [](T x) { return !std::isfinite(x); });
+}
+
+}  // namespace
+
+bool has_non_finite(const device::TensorView& view, std::size_t element_bytes) noexcept {
+  if (view.dtype != graph::DType::f32) {
+    return false;
+  }
+  return element_bytes == sizeof(double) ? any_non_finite(static_cast<const double*>(view.data), view.elements())
+                                         : any_non_finite(static_cast<const float*>(view.data), view.elements());
+}
+
+Executor::Executor(const partition::Programs& programs, const device::Device& device)
+    : programs_(programs), device_(device), threads_(programs.threads), arena_(programs.arena_bytes) {
+  for (const partition::Program& program : programs_.programs) {
+    std::vector<device::TensorView>& views = views_.emplace_back();
+    for (const partition::Buffer& buffer : program.buffers) {
+      views.push_back(view_of(buffer, arena_.data()));
+    }
+    std::vector<Call>& calls = calls_.emplace_back();
+    for (const partition::Instruction& instruction : program.instructions) {
+      Call& call = calls.emplace_back();
+      call.kernel = &device_.kernel(instruction.op->name);
+      call.instruction = &instruction;
+      call.scratch = {arena_.data() + instruction.scratch_offset, instruction.scratch_bytes};
+      for (const partition::BufferId id : instruction.inputs) {
+        call.inputs.push_back(views[static_cast<std::size_t>(id)]);
+      }
+      for (const partition::BufferId id : instruction.outputs) {
+        call.outputs.push_back(views[static_cast<std::size_t>(id)]);
+      }
+    }
+  }
+}
+
+std::size_t Executor::find(std::string_view function, std::int64_t rows) const {
+  return static_cast<std::size_t>(&programs_.find(function, rows) - programs_.programs.data());
+}
+
+namespace {
+
+partition::BufferId port(const std::vector<partition::Port>& ports, const std::string& function, std::string_view name) {
+  for (const partition::Port& candidate : ports) {
+    if (candidate.name == name) {
+      return candidate.buffer;
+    }
+  }
+  throw Error(ErrorCode::internal, fmt::format("function {} has no input or output '{}'", function, name));
+}
+
+}  // namespace
+
+device::TensorView Executor::input(std::size_t program, std::string_view name) const {
+  const partition::Program& at = programs_.programs[program];
+  return views_[program][static_cast<std::size_t>(port(at.inputs, at.function, name))];
+}
+
+device::TensorView Executor::output(std::size_t program, std::string_view name) const {
+  const partition::Program& at = programs_.programs[program];
+  return views_[program][static_cast<std::size_t>(port(at.outputs, at.function, name))];
+}
+
+void Executor::execute(Call& call, const device::Scalars& scalars) {
+  const partition::Accumulate mode = call.instruction->accumulate;
+  const bool accumulate = mode == partition::Accumulate::always ||
+                          (mode == partition::Accumulate::after_first && !scalars.first_microbatch);
+  const device::KernelCall kernel_call{.attributes = call.instruction->attributes,
+                                       .inputs = call.inputs,
+                                       .outputs = call.outputs,
+                                       .accumulate = accumulate,
+                                       .scratch = call.scratch,
+                                       .scalars = scalars,
+                                       .threads = threads_};
+  if (!profiling_) {
+    call.kernel->run(kernel_call);
+    return;
+  }
+  const Clock::time_point begin = Clock::now();
+  call.kernel->run(kernel_call);
+  call.seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+  ++call.count;
+}
+
+void Executor::run(std::size_t program, const device::Scalars& scalars) {
+  for (Call& call : calls_[program]) {
+    execute(call, scalars);
+  }
+}
+
+std::optional<std::string> Executor::run_checked(std::size_t program, const device::Scalars& scalars) {
+  const std::size_t element_bytes = device_.element_bytes(graph::DType::f32);
+  for (Call& call : calls_[program]) {
+    execute(call, scalars);
+    for (std::size_t o = 0; o < call.outputs.size(); ++o) {
+      if (has_non_finite(call.outputs[o], element_bytes)) {
+        const partition::Program& at = programs_.programs[program];
+        return fmt::format("{} (op {}, function {})",
+                           at.buffers[static_cast<std::size_t>(call.instruction->outputs[o])].name, call.instruction->op->name,
+                           at.function);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+void Executor::start_profile() { profiling_ = true; }
+
+std::vector<OpTime> Executor::profile() const {
+  std::map<std::pair<std::string, std::string>, OpTime> sums;
+  for (std::size_t p = 0; p < calls_.size(); ++p) {
+    for (const Call& call : calls_[p]) {
+      const std::string& function = programs_.programs[p].function;
+      OpTime& sum = sums[{function, call.instruction->op->name}];
+      sum.function = function;
+      sum.op = call.instruction->op->name;
+      sum.calls += call.count;
+      sum.seconds += call.seconds;
+      sum.flops += call.instruction->flops * call.count;
+    }
+  }
+  std::vector<OpTime> times;
+  for (auto& [key, time] : sums) {
+    times.push_back(std::move(time));
+  }
+  std::sort(times.begin(), times.end(), [](const OpTime& a, const OpTime& b) { return a.seconds > b.seconds; });
+  return times;
+}
+
+}  // namespace shardrun::runtime

@@ -1,0 +1,94 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numbers>
+
+#include "core/base/philox.h"
+#include "core/runtime/executor.h"
+
+namespace shardrun::runtime {
+namespace {
+
+/// Two independent normal draws (Box & Muller 1958). The first uniform is kept above zero.
+std::array<double, 2> normal_pair(std::uint32_t a, std::uint32_t b) noexcept {
+  const double radius = std::sqrt(-2.0 * std::log((static_cast<double>(a) + 0.5) * 0x1p-32));
+  const double angle = 2.0 * std::numbers::pi * (static_cast<double>(b) * 0x1p-32);
+  return {radius * std::cos(angle), radius * std::sin(angle)};
+}
+
+/// Draws element by global index; a block of four is drawn once for neighbours.
+class Normal {
+ public:
+  explicit Normal(PhiloxKey key) : key_(key) {}
+
+  double operator()(std::uint64_t element) noexcept {
+    if (element / 4 != block_ || !drawn_) {
+      block_ = element / 4;
+      drawn_ = true;
+      const PhiloxBlock bits =
+          philox({static_cast<std::uint32_t>(block_), static_cast<std::uint32_t>(block_ >> 32U), 0, 0}, key_);
+      const std::array<double, 2> first = normal_pair(bits[0], bits[1]);
+      const std::array<double, 2> second = normal_pair(bits[2], bits[3]);
+      values_ = {first[0], first[1], second[0], second[1]};
+    }
+    return values_[element % 4];
+  }
+
+ private:
+  PhiloxKey key_;
+  std::uint64_t block_ = 0;
+  bool drawn_ = false;
+  std::array<double, 4> values_ = {};
+};
+
+/// Global row-major index of a shard's local element.
+std::uint64_t global_index(const device::TensorView& view, std::int64_t local) noexcept {
+  std::uint64_t index = 0;
+  std::uint64_t stride = 1;
+  for (std::uint32_t d = view.rank; d-- > 0;) {
+    index += static_cast<std::uint64_t>(view.origin[d] + local % view.shape[d]) * stride;
+    stride *= static_cast<std::uint64_t>(view.global[d]);
+    local /= view.shape[d];
+  }
+  return index;
+}
+
+/// A bell around the middle of the only dimension, 1 high.
+double bump(const device::TensorView& view, std::int64_t local, double width) noexcept {
+  const double size = static_cast<double>(view.global[0]);
+  const double x = (static_cast<double>(view.origin[0] + local) + 0.5) / size - 0.5;
+  return std::exp(-0.5 * (x / width) * (x / width));
+}
+
+template <typename T>
+void fill(const device::TensorView& view, const graph::State& state, std::uint64_t seed, std::int64_t begin, std::int64_t end) {
+  T* data = static_cast<T*>(view.data);
+  Normal normal(stream_key(seed, state.name));
+  for (std::int64_t i = begin; i < end; ++i) {
+    switch (state.initializer.kind) {
+      case graph::Initializer::Kind::constant: data[i] = static_cast<T>(state.initializer.value); break;
+      // Rounded to float first, so that both devices begin from the very same numbers.
+      case graph::Initializer::Kind::normal:
+        data[i] = static_cast<T>(static_cast<float>(state.initializer.value * normal(global_index(view, i))));
+        break;
+      case graph::Initializer::Kind::gaussian_bump:
+        data[i] = static_cast<T>(static_cast<float>(bump(view, i, state.initializer.value)));
+        break;
+    }
+  }
+}
+
+}  // namespace
+
+void initialize(const device::TensorView& view, std::size_t element_bytes, const graph::State& state, std::uint64_t seed,
+                device::Threads& threads) {
+  threads.split(view.elements(), 4096, [&](std::int64_t begin, std::int64_t end) {
+    if (element_bytes == sizeof(double)) {
+      fill<double>(view, state, seed, begin, end);
+    } else {
+      fill<float>(view, state, seed, begin, end);
+    }
+  });
+}
+
+}  // namespace shardrun::runtime

@@ -1,0 +1,88 @@
+#include "core/task/compile.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+
+#include "core/base/error.h"
+#include "core/partition/partition.h"
+#include "core/task/strategy_options.h"
+
+namespace shardrun::task {
+namespace {
+
+/// Cores that this process may run on, which a container or taskset may have limited.
+int available_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+models::OptimizerSettings optimizer_settings(const job::TrainSettings& train) {
+  return {.kind = train.optimizer == job::Optimizer::sgd ? models::OptimizerSettings::Kind::sgd
+                                                         : models::OptimizerSettings::Kind::adamw,
+          .beta1 = train.beta1,
+          .beta2 = train.beta2,
+          .epsilon = train.epsilon,
+          .momentum = train.momentum,
+          .weight_decay = train.weight_decay,
+          .clip = train.clip};
+}
+
+models::TrainingSettings training_settings(const job::Job& job, const Dataset* dataset) {
+  const std::int64_t first = models::microbatch_rows(job.data.batch, job.data.microbatches).front();
+  return {.batch = job.data.batch,
+          .microbatches = job.data.microbatches,
+          .eval_rows = job.data.eval_batch > 0 ? job.data.eval_batch : first,
+          .eval_samples = dataset == nullptr ? 0 : dataset->evaluation_samples(),
+          .predict = job.train.sample > 0,
+          .optimizer = optimizer_settings(job.train)};
+}
+
+}  // namespace
+
+int threads_of(const job::Job& job) {
+  if (job.threads > 0) {
+    return static_cast<int>(std::min<std::int64_t>(job.threads, 1024));
+  }
+  return std::max(1, static_cast<int>(available_cores() / std::max<std::int64_t>(1, job.ranks)));
+}
+
+Compiled compile(const job::Job& job, std::string_view device) {
+  const models::Model& model = *models::find_model(job.model.name);
+  Compiled compiled;
+  compiled.device = &device::Device::find(device);
+  compiled.settings.options = job.model.options;
+  if (job.task == job::Task::train) {
+    compiled.dataset = open_dataset(job);
+    if (compiled.dataset != nullptr) {
+      compiled.settings.data = compiled.dataset->shape();
+    }
+    const models::TrainingSettings settings = training_settings(job, compiled.dataset.get());
+    compiled.microbatch_rows = models::microbatch_rows(settings.batch, settings.microbatches);
+    compiled.evaluation_rows = models::evaluation_rows(settings.eval_samples, settings.eval_rows);
+    compiled.graph = models::build_training(model, compiled.settings, settings);
+  } else {
+    compiled.graph = models::build_iteration(model, compiled.settings);
+  }
+  plugins::StrategyRequest request = partition::describe(compiled.graph, compiled.microbatch_rows);
+  add_job(request, job);
+  compiled.plan = partition::make_plan(open_strategy(job), request);
+  compiled.programs = partition::partition(compiled.graph, compiled.plan, *compiled.device, threads_of(job));
+  return compiled;
+}
+
+std::int64_t flops_per_step(const Compiled& compiled) {
+  const auto of = [&](std::string_view function, std::int64_t rows) {
+    const graph::Function* found = compiled.graph.find(function, rows);
+    return found == nullptr ? 0 : graph::flops(*found);
+  };
+  std::int64_t total = of("update", 0) + of("iterate", 0);
+  for (const std::int64_t rows : compiled.microbatch_rows) {
+    total += of("micro", rows);
+  }
+  return total;
+}
+
+}  // namespace shardrun::task

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "core/device/device.h"
+#include "core/graph/graph.h"
+#include "core/job/job.h"
+#include "core/models/model.h"
+#include "core/models/program.h"
+#include "core/partition/plan.h"
+#include "core/partition/program.h"
+#include "core/task/dataset.h"
+
+namespace shardrun::task {
+
+/// A job on its way from the file to the executor: each member is a function of those before it.
+struct Compiled {
+  std::unique_ptr<Dataset> dataset;  ///< null where the job names no data
+  models::ModelSettings settings;
+  graph::Graph graph;
+  partition::Plan plan;
+  partition::Programs programs;
+  const device::Device* device = nullptr;
+  std::vector<std::int64_t> microbatch_rows;  ///< training
+  std::vector<std::int64_t> evaluation_rows;
+};
+
+/// Threads of a rank: what the job says, else this machine's cores shared by the ranks, at least 1.
+[[nodiscard]] int threads_of(const job::Job& job);
+
+/// Data, model, strategy and partitioner, in this order; nothing is started. Throws Error{job, data, plugin}.
+[[nodiscard]] Compiled compile(const job::Job& job, std::string_view device = "cpu");
+
+/// Floating-point operations of one optimizer step, or of one iteration.
+[[nodiscard]] std::int64_t flops_per_step(const Compiled& compiled);
+
+}  // namespace shardrun::task

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "core/job/job.h"
+#include "core/metrics/progress.h"
+#include "core/metrics/summary.h"
+
+namespace shardrun::task {
+
+/// What a run shows and where it is told to stop.
+struct RunSettings {
+  metrics::ProgressSink progress;
+  std::function<void(const std::string&)> print;  ///< results for a person: the sample, the table of times
+  std::function<int()> stop_signal;               ///< the signal that asked to stop, or 0; looked at between steps
+  bool profile = false;
+};
+
+/// Does what [job] task says and leaves in [job] output: job.ini (as run), metrics.jsonl, log/rank-0.log, summary.json, and
+/// weights.safetensors (train) or state.safetensors (iterate). A job that fails while it runs leaves its summary and log, and
+/// throws; one that is stopped by a signal returns exit code 128 + signal.
+/// Throws Error{job, data, plugin} before the output folder is touched.
+[[nodiscard]] metrics::Summary run(const job::Job& job, const RunSettings& settings);
+
+}  // namespace shardrun::task

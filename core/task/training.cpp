@@ -1,0 +1,119 @@
+#include "core/task/training.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "core/base/error.h"
+#include "core/task/schedule.h"
+
+namespace shardrun::task {
+
+double read_element(const device::TensorView& view, std::int64_t index, std::size_t f32_bytes) noexcept {
+  return f32_bytes == sizeof(double) ? static_cast<const double*>(view.data)[index]
+                                     : static_cast<double>(static_cast<const float*>(view.data)[index]);
+}
+
+Training::Training(const job::Job& job, const Compiled& compiled)
+    : job_(job), compiled_(compiled), executor_(compiled.programs, *compiled.device), update_program_(executor_.find("update", 0)) {
+  for (const std::int64_t rows : compiled.microbatch_rows) {
+    micro_programs_.push_back(executor_.find("micro", rows));
+  }
+  for (const std::int64_t rows : compiled.evaluation_rows) {
+    evaluate_programs_.push_back(executor_.find("evaluate", rows));
+  }
+}
+
+void Training::initialize() {
+  for (std::size_t s = 0; s < compiled_.graph.states.size(); ++s) {
+    runtime::initialize(executor_.state(static_cast<graph::StateId>(s)), compiled_.device->element_bytes(graph::DType::f32),
+                        compiled_.graph.states[s], job_.seed, executor_.threads());
+  }
+}
+
+double Training::read_scalar(std::string_view state) const {
+  return read_element(executor_.state(compiled_.graph.find_state(state)), 0, compiled_.device->element_bytes(graph::DType::f32));
+}
+
+void Training::micro(std::int64_t step, std::size_t m, bool checked, std::optional<std::string>& bad) {
+  std::int64_t first_sample = step * job_.data.batch;
+  for (std::size_t before = 0; before < m; ++before) {
+    first_sample += compiled_.microbatch_rows[before];
+  }
+  const std::size_t program = micro_programs_[m];
+  compiled_.dataset->fill_training(job_.seed, first_sample, executor_.input(program, "inputs"), executor_.input(program, "targets"),
+                                   compiled_.device->element_bytes(graph::DType::f32));
+  const device::Scalars scalars{
+      .seed = job_.seed, .step = step, .first_sample = first_sample, .first_microbatch = m == 0};
+  if (checked) {
+    bad = executor_.run_checked(program, scalars);
+  } else {
+    executor_.run(program, scalars);
+  }
+}
+
+StepResult Training::step(std::int64_t step) {
+  std::optional<std::string> bad;
+  for (std::size_t m = 0; m < micro_programs_.size(); ++m) {
+    micro(step, m, false, bad);
+  }
+  StepResult result{.loss = read_scalar("loss"), .learning_rate = learning_rate(job_.train, step)};
+  if (!std::isfinite(result.loss)) {
+    throw Error(ErrorCode::numerics,
+                fmt::format("step {}: the loss is {}; the first tensor that is not finite: {}. The parameters are those of the step "
+                            "before. A smaller [train] learning_rate, a longer warmup or clip > 0 may help",
+                            step, result.loss, first_bad_tensor(step)));
+  }
+  executor_.run(update_program_, {.seed = job_.seed, .step = step, .learning_rate = result.learning_rate});
+  result.gradient_norm = read_scalar("gradient_norm");
+  if (!std::isfinite(result.gradient_norm)) {
+    throw Error(ErrorCode::numerics,
+                fmt::format("step {}: the loss is {}, but the gradient's norm is {}; the first tensor that is not finite: {}. Nothing of "
+                            "this step is saved. A smaller [train] learning_rate or a longer warmup may help",
+                            step, result.loss, result.gradient_norm, bad_state(graph::StateKind::gradient).value_or("the norm itself, which overflowed")));
+  }
+  return result;
+}
+
+std::optional<std::string> Training::bad_state(graph::StateKind kind) const {
+  for (std::size_t s = 0; s < compiled_.graph.states.size(); ++s) {
+    const graph::State& state = compiled_.graph.states[s];
+    if (state.kind == kind && runtime::has_non_finite(executor_.state(static_cast<graph::StateId>(s)),
+                                                      compiled_.device->element_bytes(graph::DType::f32))) {
+      return state.name;
+    }
+  }
+  return std::nullopt;
+}
+
+/// Random numbers and data are functions of the step, so the step can be run again, looking at every result.
+std::string Training::first_bad_tensor(std::int64_t step) {
+  if (const std::optional<std::string> parameter = bad_state(graph::StateKind::parameter)) {
+    return *parameter + " (a parameter)";
+  }
+  for (std::size_t m = 0; m < micro_programs_.size(); ++m) {
+    std::optional<std::string> bad;
+    micro(step, m, true, bad);
+    if (bad) {
+      return fmt::format("{}, microbatch {}", *bad, m);
+    }
+  }
+  return "none when the step was run again";
+}
+
+std::optional<double> Training::evaluate() {
+  if (evaluate_programs_.empty()) {
+    return std::nullopt;
+  }
+  std::int64_t first = 0;
+  for (std::size_t call = 0; call < evaluate_programs_.size(); ++call) {
+    const std::size_t program = evaluate_programs_[call];
+    compiled_.dataset->fill_evaluation(first, executor_.input(program, "inputs"), executor_.input(program, "targets"),
+                                       compiled_.device->element_bytes(graph::DType::f32));
+    executor_.run(program, {.seed = job_.seed, .first_sample = first, .first_microbatch = call == 0});
+    first += compiled_.evaluation_rows[call];
+  }
+  return read_scalar("loss");
+}
+
+}  // namespace shardrun::task

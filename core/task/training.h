@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "core/device/device.h"
+#include "core/job/job.h"
+#include "core/runtime/executor.h"
+#include "core/task/compile.h"
+
+namespace shardrun::task {
+
+struct StepResult {
+  double loss = 0;
+  double gradient_norm = 0;
+  double learning_rate = 0;
+};
+
+/// Steps a compiled training job. What it computes depends on the job alone: not on time, threads or what came before
+/// beside the arena's state.
+class Training {
+ public:
+  /// REQUIRES: compiled.dataset. Both arguments must outlive this.
+  Training(const job::Job& job, const Compiled& compiled);
+
+  /// Every state's first values.
+  void initialize();
+
+  /// One optimizer step. Throws Error{numerics} with the step and the first bad tensor when loss or gradients are not finite;
+  /// the parameters are then as they were before the step if the loss was bad.
+  [[nodiscard]] StepResult step(std::int64_t step);
+
+  /// Mean loss over all windows of the validation part; nothing where there are none.
+  [[nodiscard]] std::optional<double> evaluate();
+
+  [[nodiscard]] runtime::Executor& executor() noexcept { return executor_; }
+
+ private:
+  void micro(std::int64_t step, std::size_t m, bool checked, std::optional<std::string>& bad);
+  [[nodiscard]] std::string first_bad_tensor(std::int64_t step);
+  [[nodiscard]] double read_scalar(std::string_view state) const;
+  [[nodiscard]] std::optional<std::string> bad_state(graph::StateKind kind) const;
+
+  const job::Job& job_;
+  const Compiled& compiled_;
+  runtime::Executor executor_;
+  std::vector<std::size_t> micro_programs_;
+  std::vector<std::size_t> evaluate_programs_;
+  std::size_t update_program_;
+};
+
+/// One element of a tensor, on either device.
+[[nodiscard]] double read_element(const device::TensorView& view, std::int64_t index, std::size_t f32_bytes) noexcept;
+
+}  // namespace shardrun::task
