@@ -1,5 +1,6 @@
 // Answers of another library (PyTorch 1.13, float64), so that a formula misread is not misread by both devices alike.
 
+#include "core/device/cpu/variant.h"
 #include "tests/kernels/compare.h"
 #include "tests/support/catch.h"
 
@@ -147,5 +148,33 @@ TEST_CASE("cross-entropy in parts is PyTorch's", "[kernels]") {
     const std::vector<Tensor> terms = call(on, "softmax_terms", {}, {logits, max, targets}, {row, row});
     const Tensor loss = call(on, "token_loss", {}, {max, terms[0], terms[1]}, {row})[0];
     CHECK(difference(loss, vector({0.20225344767935172, 2.3701472642330286}), on.tolerance) == "");
+  }
+}
+
+// A simulation written as a plain loop in C is the oracle of the same simulation here. (This file is compiled without
+// contraction into fused multiply-adds, as such a loop is on x86-64.)
+TEST_CASE("linear_combination has the bits of a plain loop", "[kernels]") {
+  constexpr std::size_t size = 1003;
+  std::vector<Tensor> x(3, zeros(type_of({size})));
+  Random random(9);
+  for (Tensor& operand : x) {
+    random.fill_normal(operand, 0, 1);
+  }
+  Tensor expected = x[0];
+  for (std::size_t i = 0; i < size; ++i) {
+    const auto a = static_cast<float>(x[0].values[i]);
+    const auto b = static_cast<float>(x[1].values[i]);
+    const auto c = static_cast<float>(x[2].values[i]);
+    expected.values[i] = 0.3F * a + 0.1F * b + -0.7F * c;
+  }
+  const graph::Attributes attributes = {{"coefficients", std::vector<double>{0.3, 0.1, -0.7}}};
+  for (const device::cpu::LevelKernel& variant : device::cpu::kernels_of("linear_combination")) {
+    INFO("instruction set " << variant.level);
+    const std::vector<Tensor> found = execute(device::Device::find("cpu"), {.op = "linear_combination",
+                                                                            .attributes = attributes,
+                                                                            .inputs = x,
+                                                                            .outputs = {x[0]},
+                                                                            .kernel = &variant.kernel});
+    CHECK(difference(found[0], expected, {}) == "");
   }
 }

@@ -8,28 +8,46 @@
 #include "core/base/error.h"
 #include "core/device/threads.h"
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
 namespace shardrun::test {
 namespace {
 
-/// Bytes aligned as the arena aligns tensors, between two guards. All bits set is NaN, for float and double alike.
+#if defined(__SANITIZE_ADDRESS__)
+void forbid(const std::byte* begin, std::size_t bytes) { ASAN_POISON_MEMORY_REGION(begin, bytes); }
+void allow(const std::byte* begin, std::size_t bytes) { ASAN_UNPOISON_MEMORY_REGION(begin, bytes); }
+#else
+void forbid(const std::byte*, std::size_t) {}
+void allow(const std::byte*, std::size_t) {}
+#endif
+
+/// Bytes aligned as the arena aligns tensors, between two guards: writes into them are found afterwards, and
+/// AddressSanitizer finds reads. All bits set is NaN, for float and double alike.
 class Buffer {
  public:
   explicit Buffer(std::size_t bytes) : bytes_(bytes), memory_(bytes + 2 * guard_bytes + alignment, guard) {
     void* begin = memory_.data() + guard_bytes;
     std::size_t space = bytes + alignment;
-    offset_ =
-        static_cast<std::size_t>(static_cast<std::byte*>(std::align(alignment, bytes, begin, space)) - memory_.data());
-    std::memset(data(), 0xFF, bytes_);
+    begin_ = static_cast<std::byte*>(std::align(alignment, bytes, begin, space));
+    std::memset(begin_, 0xFF, bytes_);
+    forbid(memory_.data(), before());
+    forbid(begin_ + bytes_, after());
   }
+  ~Buffer() { allow(memory_.data(), memory_.size()); }
+  Buffer(Buffer&&) = default;
+  Buffer& operator=(Buffer&&) = delete;
 
-  [[nodiscard]] std::byte* data() noexcept { return memory_.data() + offset_; }
+  [[nodiscard]] std::byte* data() noexcept { return begin_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
+  /// Call once, when the buffer has served.
   [[nodiscard]] bool guards_are_whole() const noexcept {
-    const auto begin = memory_.begin() + static_cast<std::ptrdiff_t>(offset_);
+    allow(memory_.data(), memory_.size());
     const auto is_guard = [](std::byte byte) { return byte == guard; };
-    return std::all_of(memory_.begin(), begin, is_guard) &&
-           std::all_of(begin + static_cast<std::ptrdiff_t>(bytes_), memory_.end(), is_guard);
+    return std::all_of(memory_.data(), memory_.data() + before(), is_guard) &&
+           std::all_of(begin_ + bytes_, begin_ + bytes_ + after(), is_guard);
   }
 
  private:
@@ -37,8 +55,11 @@ class Buffer {
   static constexpr std::size_t guard_bytes = 128;
   static constexpr std::byte guard{0xA5};
 
+  [[nodiscard]] std::size_t before() const noexcept { return static_cast<std::size_t>(begin_ - memory_.data()); }
+  [[nodiscard]] std::size_t after() const noexcept { return memory_.size() - before() - bytes_; }
+
   std::size_t bytes_;
-  std::size_t offset_ = 0;
+  std::byte* begin_ = nullptr;
   std::vector<std::byte> memory_;
 };
 
