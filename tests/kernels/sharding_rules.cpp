@@ -158,6 +158,61 @@ TEST_CASE("sharded factors give the parts that their rules promise", "[kernels]"
   }
 }
 
+namespace {
+
+/// The elements of `whole` along `dim` that a shard [begin, end) of the shifted result needs, with their own: wrapped
+/// past the ends of a periodic axis, where the origin may then be negative, and cut off at those of a fixed one.
+Tensor with_halo(const Tensor& whole, std::size_t dim, std::int64_t begin, std::int64_t end, std::int64_t offset,
+                 bool periodic) {
+  const std::int64_t size = whole.type.shape[dim];
+  std::int64_t first = begin + std::min<std::int64_t>(offset, 0);
+  std::int64_t last = end + std::max<std::int64_t>(offset, 0);
+  if (!periodic) {
+    first = std::max<std::int64_t>(first, 0);
+    last = std::min(last, size);
+  }
+  std::vector<Tensor> elements = {slice(whole, dim, 0, 0)};
+  for (std::int64_t i = first; i < last; ++i) {
+    const std::int64_t wrapped = (i % size + size) % size;
+    elements.push_back(slice(whole, dim, wrapped, wrapped + 1));
+  }
+  Tensor shard = concatenate(elements, dim);
+  shard.origin[dim] = first;
+  return shard;
+}
+
+void check_halo(const device::Device& device, const Prepared& whole) {
+  const auto dim = static_cast<std::size_t>(whole.attributes.integer("dim"));
+  const bool periodic = whole.attributes.text("boundary") == "periodic";
+  const std::int64_t offset = whole.attributes.integer("offset");
+  const std::vector<Tensor> expected = run(device, whole);
+  for (const Cut& cut : cuts(whole.inputs[0].type.shape[dim])) {
+    INFO(device.name() << ", cut at " << cut.front() << " into " << cut.size());
+    std::vector<Tensor> parts;
+    std::int64_t begin = 0;
+    for (const std::int64_t end : cut) {
+      Prepared part = whole;
+      part.inputs[0] = with_halo(whole.inputs[0], dim, begin, end, offset, periodic);
+      part.outputs[0] = slice(whole.outputs[0], dim, begin, end);
+      parts.push_back(run(device, part, {.threads = 2})[0]);
+      begin = end;
+    }
+    CHECK(difference(concatenate(parts, dim), expected[0], {}) == "");
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a shard with its halo shifts as the whole does", "[kernels]") {
+  for (const Case& test : cases_of("shift")) {
+    if (largest_operand(test) <= 1000) {
+      INFO(to_string(test));
+      check_halo(device::Device::find("reference"), prepare(test));
+      check_halo(device::Device::find("cpu"), prepare(test));
+    }
+  }
+}
+
 TEST_CASE("what a rule calls linear is linear", "[kernels]") {
   for (const graph::Op* op : graph::all_ops()) {
     DYNAMIC_SECTION(op->name) {
