@@ -153,8 +153,8 @@ TEST_CASE("every op's gradient equals central differences", "[kernels]") {
 
 namespace {
 
-/// mean over rows of -log softmax(x w)[target], with w a parameter used twice (x w, and w's own square sum through
-/// the same logits of another input), so that contributions are added.
+/// Mean over rows of -log softmax(h w' w + h)[target], h = x w. The parameter w is used three times and h twice: each
+/// of w's contributions is a write of its own, those of h are added up.
 struct CrossEntropy {
   graph::Graph graph;
   std::map<graph::ValueId, Tensor> given;
@@ -179,7 +179,8 @@ struct CrossEntropy {
 
     const graph::ValueId hidden = builder.call("matmul", {x_id, weight}, {{"contract", 1}, {"transpose", 0}});
     const graph::ValueId back = builder.call("matmul", {hidden, weight}, {{"contract", 1}, {"transpose", 1}});
-    const graph::ValueId logits = builder.call("matmul", {back, weight}, {{"contract", 1}, {"transpose", 0}});
+    const graph::ValueId again = builder.call("matmul", {back, weight}, {{"contract", 1}, {"transpose", 0}});
+    const graph::ValueId logits = builder.call("add", {again, hidden});
     const graph::ValueId max = builder.call("row_max", {logits});
     const std::vector<graph::ValueId> terms = builder.call_all("softmax_terms", {logits, max, targets_id});
     const graph::ValueId losses = builder.call("token_loss", {max, terms[0], terms[1]});

@@ -78,9 +78,9 @@ TEST_CASE("gelu's two forms are PyTorch's", "[kernels]") {
 }
 
 TEST_CASE("three steps of adamw are PyTorch's", "[kernels]") {
-  const graph::Attributes attributes = {{"beta1", 0.9}, {"beta2", 0.99}, {"epsilon", 1e-8}, {"decay", 0.1}};
+  const graph::Attributes attributes = {{"beta1", 0.9}, {"beta2", 0.99}, {"epsilon", 0.05}, {"decay", 0.1}};
   const std::vector<Tensor> expected = {
-      vector({0.9777945335833814, -0.4746952638088269, 0.22531632546950667, 1.994005998}),
+      vector({0.9794614779715016, -0.47584326593034476, 0.22995059863395884, 1.994005998}),
       vector({0.118, -0.096, 0.042625, 0.0}), vector({0.013069, 0.025326, 0.002784390625, 0.0})};
   for (const DeviceCase& on : devices()) {
     INFO(on.device->name());
@@ -113,12 +113,12 @@ TEST_CASE("clipping scales as PyTorch's does", "[kernels]") {
 
 TEST_CASE("layer_norm is PyTorch's", "[kernels]") {
   const Tensor x = tensor({2, 3}, {1, 2, 4, -1, 0.5, 0.25});
-  const Tensor expected = tensor({2, 3}, {-1.069041531450298, 1.5345207657251492, -0.3318490428435641,
-                                          -1.3969851740426587, -0.7779811305997475, -0.7460026956286074});
+  const Tensor expected = tensor({2, 3}, {-1.0362555203016797, 1.5181277601508398, -0.3523402998114503,
+                                          -1.2584790953797578, -0.6017006668469644, -0.7711856190218622});
   for (const DeviceCase& on : devices()) {
     INFO(on.device->name());
     const std::vector<Tensor> found =
-        call(on, "layer_norm", {{"epsilon", 1e-5}}, {x, vector({1, -2, 0.5}), vector({0, 1, -1})},
+        call(on, "layer_norm", {{"epsilon", 0.1}}, {x, vector({1, -2, 0.5}), vector({0, 1, -1})},
              {x, vector({0, 0}), vector({0, 0})});
     CHECK(difference(found[0], expected, on.tolerance) == "");
   }
