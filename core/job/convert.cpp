@@ -23,8 +23,12 @@ namespace {
 }
 
 std::string range(const OptionSpec& spec) {
-  const auto low = [&] { return fmt::format("{} {}", spec.minimum_excluded ? "more than" : "at least", *spec.minimum); };
-  const auto high = [&] { return fmt::format("{} {}", spec.maximum_excluded ? "less than" : "at most", *spec.maximum); };
+  const auto low = [&] {
+    return fmt::format("{} {}", spec.minimum_excluded ? "more than" : "at least", *spec.minimum);
+  };
+  const auto high = [&] {
+    return fmt::format("{} {}", spec.maximum_excluded ? "less than" : "at most", *spec.maximum);
+  };
   if (spec.minimum && spec.maximum) {
     return low() + " and " + high();
   }
@@ -51,8 +55,8 @@ Integer to_integer(std::string_view text, const Place& place) {
   const bool whole = end == text.data() + text.size();
   if (error == std::errc::result_out_of_range && whole) {
     refuse(place, text,
-           fmt::format("does not fit 64 bits; an integer here lies between {} and {}", std::numeric_limits<Integer>::min(),
-                       std::numeric_limits<Integer>::max()));
+           fmt::format("does not fit 64 bits; an integer here lies between {} and {}",
+                       std::numeric_limits<Integer>::min(), std::numeric_limits<Integer>::max()));
   }
   if (error != std::errc() || !whole) {
     refuse(place, text,

@@ -142,7 +142,8 @@ class Parser {
 
 std::vector<RawSection> parse_ini(std::string_view text, const std::string& file) {
   if (text.size() > max_file_bytes) {
-    refuse(file, fmt::format("has more than the {} bytes that a job file may have. Is it a data file?", max_file_bytes));
+    refuse(file,
+           fmt::format("has more than the {} bytes that a job file may have. Is it a data file?", max_file_bytes));
   }
   if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) {
     refuse(file, "is UTF-16; save it as UTF-8");

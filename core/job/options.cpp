@@ -12,7 +12,8 @@ namespace shardrun::job {
 namespace {
 
 const OptionValues::Entry* find(const std::vector<OptionValues::Entry>& entries, std::string_view name) noexcept {
-  const auto found = std::find_if(entries.begin(), entries.end(), [&](const auto& entry) { return entry.name == name; });
+  const auto found =
+      std::find_if(entries.begin(), entries.end(), [&](const auto& entry) { return entry.name == name; });
   return found == entries.end() ? nullptr : &*found;
 }
 
@@ -26,7 +27,8 @@ const T& OptionValues::get(std::string_view name) const {
   }
   const T* const value = std::get_if<T>(&entry->value);
   if (value == nullptr) {
-    throw Error(ErrorCode::internal, fmt::format("option '{}' is read as another type than it was declared with", name));
+    throw Error(ErrorCode::internal,
+                fmt::format("option '{}' is read as another type than it was declared with", name));
   }
   return *value;
 }

@@ -37,7 +37,8 @@ void check_section_names(const RawJob& raw) {
 /// taken for the job's.
 void check_declared(std::string_view owner, const std::vector<OptionSpec>& specs) {
   const auto wrong = [&](const OptionSpec& spec, std::string_view why) {
-    throw Error(ErrorCode::plugin, fmt::format("{} declares the option '{}' wrongly: {}", owner, shown(spec.name), why));
+    throw Error(ErrorCode::plugin,
+                fmt::format("{} declares the option '{}' wrongly: {}", owner, shown(spec.name), why));
   };
   for (auto spec = specs.begin(); spec != specs.end(); ++spec) {
     if (!is_name(spec->name)) {

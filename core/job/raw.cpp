@@ -28,7 +28,8 @@ std::string reason(int error) {
 class File {
  public:
   /// Not blocking, so that a pipe that nobody writes to can be told from a file.
-  explicit File(const std::filesystem::path& path) : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  explicit File(const std::filesystem::path& path)
+      : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
     if (descriptor_ < 0) {
       refuse(path, fmt::format("the job file cannot be opened: {}; check its name and permissions", reason(errno)));
     }

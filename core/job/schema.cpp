@@ -200,8 +200,9 @@ Section iterate_section() {
   return {
       .name = "iterate",
       .help = "How long the model is iterated.",
-      .settings = {{{.name = "steps", .type = integer, .minimum = 0, .help = "Times that the step function is applied."},
-                    into(&Job::iterate, &IterateSettings::steps)}},
+      .settings =
+          {{{.name = "steps", .type = integer, .minimum = 0, .help = "Times that the step function is applied."},
+            into(&Job::iterate, &IterateSettings::steps)}},
       .task = "iterate",
   };
 }

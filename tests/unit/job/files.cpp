@@ -120,6 +120,7 @@ TEST_CASE("a file whose name cannot name a folder needs an output", "[job]") {
   CHECK(test::refusal(ErrorCode::job, [&] { return named("...ini", {}); }) ==
         "...ini: no folder of results can be named after this file; set [job] output");
   CHECK(named("...ini", {"job.output=/out"}).output == "/out");
-  CHECK(test::refusal(ErrorCode::job, [&] { return named("a\nb.ini", {}); }).find("a\\x0ab.ini (default): [job] output") ==
-        0);
+  CHECK(test::refusal(ErrorCode::job, [&] {
+          return named("a\nb.ini", {});
+        }).find("a\\x0ab.ini (default): [job] output") == 0);
 }

@@ -48,7 +48,8 @@ TEST_CASE("a quoted value holds what a plain one cannot", "[job]") {
 }
 
 TEST_CASE("what is written as a value is read back", "[job]") {
-  for (const std::string value : {"plain", "", " x", "x ", "a ; b", "#", "a #b", "\"", "\"a\"", "a\"\"b", "a;b", "\t"}) {
+  for (const std::string value :
+       {"plain", "", " x", "x ", "a ; b", "#", "a #b", "\"", "\"a\"", "a\"\"b", "a;b", "\t"}) {
     INFO(value);
     CHECK(value_of("k = " + job::write_value(value)) == value);
   }

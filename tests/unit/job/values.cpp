@@ -47,7 +47,8 @@ TEST_CASE("a seed is any unsigned 64-bit integer", "[job]") {
 TEST_CASE("reals are finite", "[job]") {
   CHECK(one(OptionType::real, "1e-3").real("v") == 1e-3);
   CHECK(one(OptionType::real, "-.5").real("v") == -0.5);
-  for (const char* text : {"nan", "NaN", "inf", "-inf", "infinity", "1e999", "1e-999", "0x1p3", "1,5", "1.0f", "", "+1"}) {
+  for (const char* text :
+       {"nan", "NaN", "inf", "-inf", "infinity", "1e999", "1e-999", "0x1p3", "1,5", "1.0f", "", "+1"}) {
     INFO(text);
     CHECK(is_refused(OptionType::real, text));
   }
