@@ -1,0 +1,3 @@
+#include <shardrun/strategy.h>
+
+#include "headers.c"

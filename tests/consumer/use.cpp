@@ -1,0 +1,31 @@
+#include <fmt/format.h>
+
+#include <exception>
+#include <vector>
+
+#include "plugins/loader/strategy.h"
+
+using namespace shardrun::plugins;
+
+/// Loads what the project in project/ has built, from the places that belong to this program, and lets it plan.
+/// Exits 1 and says why where the answer is another than expected.
+int main() try {
+  const Directories directories = plugin_directories({}, nullptr);
+  StrategyRequest request;
+  request.ranks = 3;
+  request.tensors = {{"w", TensorKind::parameter, {4, 6}, {"in", "out"}, 96, -1, 0}};
+
+  const PlanDraft columns = Strategy::open(directories, "columns").make_plan(request);
+  const PlanDraft plain = Strategy::open(directories, "plain").make_plan(request);
+
+  const bool expected = columns.mesh == std::vector<MeshAxis>{{"model", 3}} &&
+                        columns.tensors == std::vector<TensorPlacement>{{"w", TensorRole::store, {{}, {"model"}}}} &&
+                        plain.mesh == std::vector<MeshAxis>{{"data", 3}} && plain.tensors.empty();
+  if (!expected) {
+    fmt::print(stderr, "the plans are not what the strategies write\n");
+  }
+  return expected ? 0 : 1;
+} catch (const std::exception& error) {
+  fmt::print(stderr, "{}\n", error.what());
+  return 1;
+}
