@@ -27,10 +27,10 @@ std::string as_json(const task::Compiled& compiled) {
 
 std::string as_text(const job::Job& job, const task::Compiled& compiled) {
   const partition::MemoryUse& memory = compiled.programs.memory;
-  std::string text = fmt::format("model {}, strategy {}, {} rank, {} threads\nparameters {:>21}\nFLOPs a step {:>19}   ({} GFLOP)\n\n",
+  std::string text = fmt::format("model {}, strategy {}, {} rank, {} threads\nparameters {:>21}\nFLOPs a step {:>19}   {}FLOP\n\n",
                                  job.model.name, job.strategy.name, job.ranks, compiled.programs.threads,
                                  graph::parameter_count(compiled.graph), task::flops_per_step(compiled),
-                                 metrics::human_count(static_cast<double>(task::flops_per_step(compiled)) / 1e9));
+                                 metrics::human_count(static_cast<double>(task::flops_per_step(compiled))));
   text += fmt::format("{:<16} {:>15}\n", "rank 0", "bytes");
   const auto row = [&](const char* name, std::uint64_t bytes) {
     text += fmt::format("{:<16} {:>15}   {}\n", name, bytes, metrics::human_bytes(bytes));

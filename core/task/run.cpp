@@ -49,17 +49,23 @@ std::uint64_t private_bytes() {
   return 0;
 }
 
+constexpr const char* sample_name = "sample.txt";
+
+/// The median step time is that of the last so many steps.
+constexpr std::size_t median_window = 4096;
+
 /// What every run keeps, whatever its task.
 class Record {
  public:
   Record(const job::Job& job, const Compiled& compiled, const RunSettings& settings, std::int64_t steps, std::string unit)
       : job_(job), compiled_(compiled), directory_(job.output), settings_(settings), begin_(Clock::now()) {
     directory_.remove_older_run();
+    std::filesystem::remove(job.output / sample_name);
     files::write_file_atomically(job.output / "job.ini", job::canonical_text(job));
     log_.emplace(metrics::log_path(job.output, 0));
     lines_.emplace(metrics::metrics_path(job.output));
     progress_.emplace(settings.progress, steps, job.task == job::Task::train ? job.train.log_every : 0, std::move(unit));
-    step_seconds_.reserve(static_cast<std::size_t>(steps));
+    step_seconds_.reserve(median_window);
     summary.parameters = graph::parameter_count(compiled.graph);
     const partition::MemoryUse& memory = compiled.programs.memory;
     summary.ranks = {{.planned_bytes = memory.peak,
@@ -93,7 +99,11 @@ class Record {
   [[nodiscard]] int stopped() const { return settings_.stop_signal ? settings_.stop_signal() : 0; }
 
   void count_step(double seconds) {
-    step_seconds_.push_back(seconds);
+    if (step_seconds_.size() < median_window) {
+      step_seconds_.push_back(seconds);
+    } else {
+      step_seconds_[static_cast<std::size_t>(summary.steps) % median_window] = seconds;
+    }
     ++summary.steps;
   }
 
@@ -180,7 +190,7 @@ void print_sample(const job::Job& job, const Compiled& compiled, Training& train
   sample(training.executor(), first_tokens(*tokenizer), {.tokens = job.train.sample, .seed = job.seed},
          [&](std::int32_t token) { tokenizer->decode(token, text); });
   settings.print(fmt::format("sample:\n{}\n", text));
-  files::write_file_atomically(job.output / "sample.txt", text);
+  files::write_file_atomically(job.output / sample_name, text);
 }
 
 metrics::Summary train(const job::Job& job, const RunSettings& settings) {

@@ -25,6 +25,7 @@ std::int64_t tile_count(std::int64_t m, std::int64_t n, std::int64_t k) {
   constexpr double repacking_limit = 0.0037;     // 1/m + 1/n up to which oneDNN repacks operands, its faster way
   constexpr std::int64_t narrowest = 192;
   constexpr std::int64_t most = 64;
+  constexpr double small = 0.2e9;                // floating-point operations: not worth losing the repacking for threads
   const std::int64_t longer = std::max(m, n);
   const std::int64_t shorter = std::min(m, n);
   const double by_work = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / worth_a_tile;
@@ -32,6 +33,10 @@ std::int64_t tile_count(std::int64_t m, std::int64_t n, std::int64_t k) {
   const auto repacked = room > 0 ? static_cast<std::int64_t>(1.0 / room) + 1 : longer;
   std::int64_t width = std::max<std::int64_t>(repacked, 2 * narrowest);
   if (width > longer / 2) {
+    const bool repacked_whole = 1.0 / static_cast<double>(m) + 1.0 / static_cast<double>(n) <= repacking_limit;
+    if (repacked_whole && by_work * worth_a_tile < small) {
+      return 1;
+    }
     width = narrowest;
   }
   const auto by_size = std::clamp<std::int64_t>(longer / width, 1, most);
