@@ -46,5 +46,5 @@ void gelu_gradient(const KernelCall& call) {
 }  // namespace
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT
 
-SHARDRUN_KERNELS(activation, {"relu", {.run = relu}}, {"relu_gradient", {.run = relu_gradient}}, {"gelu", {.run = gelu}},
-                 {"gelu_gradient", {.run = gelu_gradient}})
+SHARDRUN_KERNELS(activation, {"relu", {.run = relu}}, {"relu_gradient", {.run = relu_gradient}},
+                 {"gelu", {.run = gelu}}, {"gelu_gradient", {.run = gelu_gradient}})

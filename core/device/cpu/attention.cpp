@@ -3,8 +3,8 @@
 #include "core/device/cpu/vec_math.h"
 #include "core/device/cpu/views.h"
 
-// Causal attention over tiles of query rows: the scores of a tile against all keys that it may see are in scratch, never a
-// whole matrix of them. A thread owns whole (sequence, head) pairs.
+// Causal attention over tiles of query rows: the scores of a tile against all keys that it may see are in scratch,
+// never a whole matrix of them. A thread owns whole (sequence, head) pairs.
 
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
@@ -75,8 +75,10 @@ struct Dropped {
   template <typename Use>
   void row(const Query& query, const Use& use) const {
     const std::int64_t begin = ((first_head + query.head) * length + query.position) * length;
-    stream->factors(first_sample + query.sequence, begin, begin + query.position + 1,
-                    [&](std::int64_t from, std::int64_t to, const float* factors) { use(from - begin, to - begin, factors); });
+    const auto relative = [&](std::int64_t from, std::int64_t to, const float* factors) {
+      use(from - begin, to - begin, factors);
+    };
+    stream->factors(first_sample + query.sequence, begin, begin + query.position + 1, relative);
   }
 };
 
@@ -110,7 +112,9 @@ Softmax softmax_row(float* scores, std::int64_t visible, std::int64_t end) {
   return {max, sum};
 }
 
-void attend(const KernelCall& call, const Layout& at, const Dropped& dropped, std::int64_t b, std::int64_t h, float* scores) {
+void attend(const KernelCall& call, const Layout& at, const Dropped& dropped, std::int64_t b, std::int64_t h,
+            float* scores) {
+  const std::int64_t step = at.qkv_stride();
   const float* q = floats(call.inputs[0]) + at.qkv_begin(b, h, 0);
   const float* k = floats(call.inputs[0]) + at.qkv_begin(b, h, 1);
   const float* v = floats(call.inputs[0]) + at.qkv_begin(b, h, 2);
@@ -121,8 +125,7 @@ void attend(const KernelCall& call, const Layout& at, const Dropped& dropped, st
   for (std::int64_t begin = 0; begin < at.length; begin += tile_rows) {
     const std::int64_t end = smaller(begin + tile_rows, at.length);
     const std::int64_t rows = end - begin;
-    sgemm(rows, end, at.width, scale, {q + begin * at.qkv_stride(), at.qkv_stride()}, {k, at.qkv_stride(), true}, scores,
-          stride, false);
+    sgemm(rows, end, at.width, scale, {q + begin * step, step}, {k, step, true}, scores, stride, false);
     float inverse[tile_rows];
     for (std::int64_t r = 0; r < rows; ++r) {
       float* row = scores + r * stride;
@@ -136,7 +139,7 @@ void attend(const KernelCall& call, const Layout& at, const Dropped& dropped, st
       }
     }
     float* tile_out = out + begin * at.out_stride();
-    sgemm(rows, at.width, end, 1, {scores, stride}, {v, at.qkv_stride()}, tile_out, at.out_stride(), false);
+    sgemm(rows, at.width, end, 1, {scores, stride}, {v, step}, tile_out, at.out_stride(), false);
     for (std::int64_t r = 0; r < rows; ++r) {
       float* row = tile_out + r * at.out_stride();
       const float factor = inverse[r];
@@ -177,8 +180,8 @@ void dropped_gradient_row(const Dropped& dropped, const Query& query, float* sco
   });
 }
 
-/// Dao et al. 2022, arXiv:2205.14135, appendix B.4. Tiles go from the last to the first: the last one sees all keys, so it
-/// writes the gradients of keys and values to which the others add.
+/// Dao et al. 2022, arXiv:2205.14135, appendix B.4. Tiles go from the last to the first: the last one sees all keys,
+/// so it writes the gradients of keys and values to which the others add.
 void attend_gradient(const KernelCall& call, const Layout& at, const Dropped& dropped, std::int64_t b, std::int64_t h,
                      float* scores) {
   const std::int64_t step = at.qkv_stride();
@@ -231,8 +234,9 @@ void attention_gradient(const KernelCall& call) {
   const Layout at = layout_of(call.inputs[0].shape.data());
   const DropoutStream stream(call, call.attributes.real("dropout"));
   const Dropped dropped = dropped_by(call, stream);
-  for_each_pair(call, at, 2 * at.tile_floats(),
-                [&](std::int64_t b, std::int64_t h, float* scores) { attend_gradient(call, at, dropped, b, h, scores); });
+  for_each_pair(call, at, 2 * at.tile_floats(), [&](std::int64_t b, std::int64_t h, float* scores) {
+    attend_gradient(call, at, dropped, b, h, scores);
+  });
 }
 
 template <int tiles>

@@ -88,5 +88,6 @@ void gradient_gain(const KernelCall& call) {
 }  // namespace
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT
 
-SHARDRUN_KERNELS(layer_norm, {"layer_norm", {.run = layer_norm}}, {"layer_norm_gradient_input", {.run = gradient_input}},
+SHARDRUN_KERNELS(layer_norm, {"layer_norm", {.run = layer_norm}},
+                 {"layer_norm_gradient_input", {.run = gradient_input}},
                  {"layer_norm_gradient_gain", {.run = gradient_gain}})

@@ -75,8 +75,8 @@ void matmul(const KernelCall& call) {
   const std::int64_t m = extent(x, 0, lead);
   const std::int64_t k = extent(x, lead, x.rank);
   const std::int64_t n = extent(call.outputs[0], lead, call.outputs[0].rank);
-  multiply_tiles({m, n, k, {floats(x), k}, {floats(call.inputs[1]), transposed ? k : n, transposed}, floats(call.outputs[0])},
-                 call.threads, call.accumulate);
+  const Matrix w{floats(call.inputs[1]), transposed ? k : n, transposed};
+  multiply_tiles({m, n, k, {floats(x), k}, w, floats(call.outputs[0])}, call.threads, call.accumulate);
 }
 
 /// x: [L, K...]   dy: [L, N...]   dw: [K..., N...] = xᵀ dy, or [N..., K...] = dyᵀ x when transposed
@@ -87,12 +87,13 @@ void matmul_gradient_weights(const KernelCall& call) {
   const std::int64_t tokens = extent(x, 0, lead);
   const std::int64_t width = extent(x, lead, x.rank);
   const std::int64_t outputs = extent(dy, lead, dy.rank);
-  const Matrix left{floats(x), width, true};
-  const Matrix right{floats(dy), outputs, true};
+  float* dw = floats(call.outputs[0]);
   if (call.attributes.integer("transpose") != 0) {
-    multiply_tiles({outputs, width, tokens, right, {floats(x), width}, floats(call.outputs[0])}, call.threads, call.accumulate);
+    multiply_tiles({outputs, width, tokens, {floats(dy), outputs, true}, {floats(x), width}, dw}, call.threads,
+                   call.accumulate);
   } else {
-    multiply_tiles({width, outputs, tokens, left, {floats(dy), outputs}, floats(call.outputs[0])}, call.threads, call.accumulate);
+    multiply_tiles({width, outputs, tokens, {floats(x), width, true}, {floats(dy), outputs}, dw}, call.threads,
+                   call.accumulate);
   }
 }
 

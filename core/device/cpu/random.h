@@ -18,7 +18,8 @@ using wvec = std::uint64_t __attribute__((vector_size(SHARDRUN_VECTOR_BYTES)));
 SHARDRUN_INLINE wvec multiply_low_halves(wvec a, wvec b) {
 #if defined(__AVX512F__)
   // With a mask of all lanes: GCC 12 warns of its own header's _mm512_mul_epu32.
-  return reinterpret_cast<wvec>(_mm512_maskz_mul_epu32(0xFF, reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+  return reinterpret_cast<wvec>(
+      _mm512_maskz_mul_epu32(0xFF, reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
 #elif defined(__AVX2__)
   return reinterpret_cast<wvec>(_mm256_mul_epu32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
 #elif defined(__SSE2__)

@@ -9,7 +9,8 @@ void sum_leading(const KernelCall& call) {
   const auto kept = static_cast<std::uint32_t>(call.attributes.integer("keep"));
   const std::int64_t width = extent(x, x.rank - kept, x.rank);
   const float* data = floats(x);
-  column_sums(call, extent(x, 0, x.rank - kept), width, [=](std::int64_t r, auto at) { return load(data + r * width, at); });
+  column_sums(call, extent(x, 0, x.rank - kept), width,
+              [=](std::int64_t r, auto at) { return load(data + r * width, at); });
 }
 
 /// Elements of one partial sum of a sum over everything. Partial sums are added in order, whoever made them.

@@ -58,8 +58,8 @@ void shift_plane(const Shift& s, const float* x, float* y) {
   }
 }
 
-/// Past the ends the array is wrapped ("periodic") or is `value` everywhere ("fixed"). Where x is a shard with a halo its
-/// origin says which elements it holds, and may be negative where the halo is wrapped.
+/// Past the ends the array is wrapped ("periodic") or is `value` everywhere ("fixed"). Where x is a shard with a halo
+/// its origin says which elements it holds, and may be negative where the halo is wrapped.
 void shift(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const TensorView& y = call.outputs[0];

@@ -11,8 +11,8 @@
 ///
 /// Two things would break this on an old machine, and are therefore avoided:
 /// - Code that runs before the choice. A variant defines constant tables only; the baseline registers them.
-/// - Inline functions and templates shared with other files: the linker keeps any one copy of such a function, and might
-///   keep the AVX-512 one for all. What a variant defines is in a namespace of its own or local to its file, and
+/// - Inline functions and templates shared with other files: the linker keeps any one copy of such a function, and
+///   might keep the AVX-512 one for all. What a variant defines is in a namespace of its own or local to its file, and
 ///   standard templates are kept out. The test `cpu_variants_export_nothing` looks at the object files.
 #ifndef SHARDRUN_KERNEL_VARIANT
 #define SHARDRUN_KERNEL_VARIANT baseline

@@ -17,7 +17,8 @@ SHARDRUN_INLINE vec exp(vec x) {
   const vec shifted = x * 1.44269504F + rounder;
   const vec n = shifted - rounder;
   const vec r = (x - n * 0x1.62ep-1F) - n * 0x1.0bfbe8p-15F;
-  const vec poly = (((0.001381433677F * r + 0.008368850805F) * r + 0.04166840076F) * r + 0.1666651953F) * r + 0.4999999337F;
+  const vec high = (0.001381433677F * r + 0.008368850805F) * r + 0.04166840076F;
+  const vec poly = (high * r + 0.1666651953F) * r + 0.4999999337F;
   const vec near_one = (r * r) * poly + r + 1.0F;
   const vec half = from_bits((bits(shifted) + 126U) << 23U);  // 2^(n-1): 2^n itself overflows a little too early
   const vec result = near_one * half * 2.0F;

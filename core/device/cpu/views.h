@@ -33,6 +33,8 @@ inline constexpr std::int64_t grain = 16384;
 [[nodiscard]] inline std::int64_t rows(const TensorView& tensor) noexcept { return extent(tensor, 0, tensor.rank - 1); }
 
 /// How many rows of `width` elements make a thread's worth of work.
-[[nodiscard]] inline std::int64_t row_grain(std::int64_t width) noexcept { return width >= grain ? 1 : grain / (width + 1) + 1; }
+[[nodiscard]] inline std::int64_t row_grain(std::int64_t width) noexcept {
+  return width >= grain ? 1 : grain / (width + 1) + 1;
+}
 
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT

@@ -92,7 +92,8 @@ TEST_CASE("sin and cos hold for small, large and very large angles", "[device]")
         double worst = 0;
         for (std::size_t i = 0; i < x.size(); ++i) {
           const auto angle = static_cast<double>(x[i]);
-          worst = std::max(worst, std::abs(static_cast<double>(y[i]) - (op[0] == 's' ? std::sin(angle) : std::cos(angle))));
+          const double expected = op[0] == 's' ? std::sin(angle) : std::cos(angle);
+          worst = std::max(worst, std::abs(static_cast<double>(y[i]) - expected));
         }
         INFO(op << " up to " << range << ", instruction set " << variant.level);
         CHECK(worst < 3e-7);
@@ -150,7 +151,8 @@ TEST_CASE("dropout draws the blocks of philox, past four billion too", "[device]
         const auto block = static_cast<std::uint64_t>((origin + i) / 4);
         const PhiloxBlock bits =
             philox({static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32U), 11, 3}, key);
-        expected[static_cast<std::size_t>(i)] = uniform(bits[static_cast<std::size_t>((origin + i) % 4)]) >= 0.25F ? 4 : 0;
+        const float draw = uniform(bits[static_cast<std::size_t>((origin + i) % 4)]);
+        expected[static_cast<std::size_t>(i)] = draw >= 0.25F ? 4 : 0;
       }
       INFO("from element " << origin << ", instruction set " << variant.level);
       CHECK(y == expected);
