@@ -28,21 +28,18 @@ class Lowering {
     program_.buffers = states;
     buffer_of_.assign(function.values.size(), -1);
     fused_.assign(function.values.size(), nullptr);
+    copied_at_.assign(function.values.size(), -1);
   }
 
   Program run() {
     count_uses();
-    for (const StateWrite& write : function_.writes) {
-      if (can_fuse(write)) {
-        fused_[index(write.value)] = &write;
-      }
-    }
+    schedule_writes();
     bind_states_and_inputs();
     for (std::int32_t n = 0; n < end_; ++n) {
       emit(function_.nodes[index(n)], n);
       copy_to_states(n);
     }
-    copy_to_states(-1);
+    copy_to_states(end_);
     count_in_instructions();
     for (const graph::Port& port : function_.outputs) {
       program_.outputs.push_back({.name = port.name, .buffer = buffer_of_[index(port.value)]});
@@ -90,6 +87,28 @@ class Lowering {
     return graph::no_value;
   }
 
+  /// When each write is made: a sum as soon as its value is there, earlier writes to the state are made and nothing
+  /// reads the old contents any more; an assignment at the end, if its op cannot make it.
+  void schedule_writes() {
+    std::vector<std::int32_t> made(graph_.states.size(), -1);
+    for (const StateWrite& write : function_.writes) {
+      const std::int32_t producer = value(write.value).producer;
+      const ValueId old = reader_of(write.state);
+      std::int32_t at = std::max(producer, made[index(write.state)]);
+      if (old != graph::no_value) {
+        at = std::max(at, last_use_[index(old)]);
+      }
+      if (at == producer && can_fuse(write)) {
+        fused_[index(write.value)] = &write;
+      } else {
+        at = write.mode == StateWrite::Mode::assign || producer < 0 ? end_ : at;
+        copied_at_[index(write.value)] = std::max(copied_at_[index(write.value)], at);
+      }
+      made[index(write.state)] = at;
+      write_at_.push_back(at);
+    }
+  }
+
   [[nodiscard]] bool can_fuse(const StateWrite& write) const {
     const std::int32_t producer = value(write.value).producer;
     if (producer < 0 || fused_[index(write.value)] != nullptr) {
@@ -100,6 +119,10 @@ class Lowering {
     const int result = result_index(write.value);
     if (write.mode != StateWrite::Mode::assign) {
       return node.op->accumulates && result == 0 && uses_[index(write.value)] == 1 && old == graph::no_value;
+    }
+    const auto to_same = [&](const StateWrite& other) { return other.state == write.state; };
+    if (std::count_if(function_.writes.begin(), function_.writes.end(), to_same) > 1) {
+      return false;
     }
     if (old == graph::no_value || last_use_[index(old)] < producer) {
       return true;
@@ -152,7 +175,8 @@ class Lowering {
       const BufferId buffer = buffer_of_[index(operand)];
       const bool transient = index(buffer) >= graph_.states.size() && value(operand).producer >= 0;
       const bool once = std::count(node.inputs.begin(), node.inputs.end(), operand) == 1;
-      if (transient && once && last_use_[index(operand)] == n && program_.buffers[index(buffer)].bytes == bytes) {
+      const bool last = last_use_[index(operand)] == n && copied_at_[index(operand)] < n;
+      if (transient && once && last && program_.buffers[index(buffer)].bytes == bytes) {
         return buffer;
       }
     }
@@ -189,7 +213,7 @@ class Lowering {
       instruction.outputs.push_back(buffer);
       outputs.push_back(value(id).type);
       extend(buffer, std::max(n, last_use_[index(id)]));
-      if (fused_[index(id)] != nullptr) {
+      if (o == 0 && fused_[index(id)] != nullptr) {
         instruction.accumulate = accumulate_of(fused_[index(id)]->mode);
       }
     }
@@ -230,19 +254,16 @@ class Lowering {
     return Accumulate::never;
   }
 
-  /// Copies for the writes that are not fused: sums as soon as node n made the value, the rest (n = -1) at the end.
+  /// Copies for the writes that are made after node n and not by it.
   void copy_to_states(std::int32_t n) {
-    for (const StateWrite& write : function_.writes) {
-      if (fused_[index(write.value)] == &write) {
-        continue;
-      }
-      const bool early = write.mode != StateWrite::Mode::assign && value(write.value).producer >= 0;
-      if ((n < 0) == early || (early && value(write.value).producer != n)) {
+    for (std::size_t w = 0; w < function_.writes.size(); ++w) {
+      const StateWrite& write = function_.writes[w];
+      if (write_at_[w] != n || fused_[index(write.value)] == &write) {
         continue;
       }
       check_source(write);
       const BufferId source = buffer_of_[index(write.value)];
-      extend(source, n < 0 ? end_ : n);
+      extend(source, n);
       const std::vector<graph::TensorType> type = {value(write.value).type};
       Instruction copy{.op = &graph::find_op("copy"),
                        .name = "write/" + graph_.states[index(write.state)].name,
@@ -250,7 +271,7 @@ class Lowering {
                        .outputs = {write.state},
                        .accumulate = accumulate_of(write.mode)};
       copy.flops = write.mode == StateWrite::Mode::assign ? 0 : graph::element_count(type[0]);
-      append(std::move(copy), n < 0 ? end_ : n);
+      append(std::move(copy), n);
     }
   }
 
@@ -277,7 +298,9 @@ class Lowering {
   std::int32_t end_;
   Program program_;
   std::vector<BufferId> buffer_of_;
-  std::vector<const StateWrite*> fused_;
+  std::vector<const StateWrite*> fused_;    ///< the write that the op making a value makes with it
+  std::vector<std::int32_t> write_at_;      ///< after which node each write is made
+  std::vector<std::int32_t> copied_at_;     ///< after which node a value is last copied to a state, or -1
   std::vector<std::int32_t> last_use_;
   std::vector<int> uses_;
   std::vector<std::int32_t> node_of_;  ///< of each instruction
