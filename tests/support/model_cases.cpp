@@ -1,0 +1,206 @@
+#include "tests/support/model_cases.h"
+
+#include <algorithm>
+
+#include "tests/support/evaluate.h"
+
+namespace shardrun::test {
+namespace {
+
+using models::OptimizerSettings;
+
+std::size_t index(std::int32_t id) { return static_cast<std::size_t>(id); }
+
+constexpr std::uint64_t seed = 11;
+
+Call make_call(const ModelCase& model, const graph::Function& function, const device::Scalars& scalars, Random& random) {
+  Call call{.function = &function, .scalars = scalars, .inputs = {}};
+  for (const graph::Port& port : function.inputs) {
+    Tensor& tensor = call.inputs.emplace_back(zeros(function.values[index(port.value)].type));
+    if (tensor.type.dtype == graph::DType::i32) {
+      random.fill_integers(tensor, model.vocabulary);
+    } else {
+      random.fill_normal(tensor, 0, 1);
+    }
+  }
+  return call;
+}
+
+/// Adds a value to a state in the way of `write`, in the arithmetic of its op where that can add.
+void apply(const graph::StateWrite& write, const Call& call, const device::Device& device,
+           const std::vector<Tensor>& values, std::vector<Tensor>& states) {
+  Tensor& state = states[index(write.state)];
+  const Tensor& value = values[index(write.value)];
+  const bool adds = write.mode == graph::StateWrite::Mode::add ||
+                    (write.mode == graph::StateWrite::Mode::accumulate && !call.scalars.first_microbatch);
+  if (!adds) {
+    state.values = value.values;
+    return;
+  }
+  const graph::NodeId producer = call.function->values[index(write.value)].producer;
+  const graph::Node* node = producer < 0 ? nullptr : &call.function->nodes[index(producer)];
+  if (node != nullptr && node->op->accumulates && node->outputs[0] == write.value) {
+    std::vector<Tensor> inputs;
+    for (const graph::ValueId id : node->inputs) {
+      inputs.push_back(values[index(id)]);
+    }
+    state.values = execute(device, {.op = node->op->name,
+                                    .attributes = node->attributes,
+                                    .inputs = inputs,
+                                    .outputs = {state},
+                                    .scalars = call.scalars,
+                                    .accumulate = true})[0]
+                       .values;
+    return;
+  }
+  for (std::size_t i = 0; i < state.values.size(); ++i) {
+    state.values[i] += value.values[i];
+  }
+  if (device.element_bytes(graph::DType::f32) == sizeof(float)) {
+    round_to_float(state);
+  }
+}
+
+template <typename Element>
+void write_elements(const Tensor& tensor, void* data) {
+  std::transform(tensor.values.begin(), tensor.values.end(), static_cast<Element*>(data),
+                 [](double value) { return static_cast<Element>(value); });
+}
+
+template <typename Element>
+void read_elements(const void* data, Tensor& tensor) {
+  const auto* elements = static_cast<const Element*>(data);
+  std::transform(elements, elements + tensor.values.size(), tensor.values.begin(),
+                 [](Element element) { return static_cast<double>(element); });
+}
+
+}  // namespace
+
+models::ModelSettings model_settings(std::string_view model, std::initializer_list<job::WrittenSetting> options,
+                                     const models::DataShape& data) {
+  return {.options = job::make_options(models::find_model(model)->options, options), .data = data};
+}
+
+ModelCase training_case(std::string name, std::string_view model, std::initializer_list<job::WrittenSetting> options,
+                        const models::DataShape& data, const models::TrainingSettings& training) {
+  return {.name = std::move(name),
+          .graph = models::build_training(*models::find_model(model), model_settings(model, options, data), training),
+          .microbatch_rows = models::microbatch_rows(training.batch, training.microbatches),
+          .evaluation_rows = models::evaluation_rows(training.eval_samples, training.eval_rows),
+          .vocabulary = static_cast<std::int32_t>(std::max<std::int64_t>(1, data.vocab))};
+}
+
+std::vector<ModelCase> model_cases() {
+  const OptimizerSettings sgd{.kind = OptimizerSettings::Kind::sgd};
+  const OptimizerSettings momentum{.kind = OptimizerSettings::Kind::sgd, .momentum = 0.9, .weight_decay = 0.1};
+  const OptimizerSettings clipped{.weight_decay = 0.1, .clip = 0.5};
+  const models::DataShape tokens{.vocab = 13};
+  std::vector<ModelCase> cases;
+  cases.push_back(training_case("gpt tied", "gpt", {{"layers", "2"}, {"heads", "3"}, {"width", "12"}, {"context", "7"}},
+                                tokens, {.batch = 3, .optimizer = clipped}));
+  cases.push_back(training_case(
+      "gpt with all", "gpt",
+      {{"layers", "2"}, {"heads", "2"}, {"width", "16"}, {"context", "9"}, {"bias", "true"}, {"tied", "false"},
+       {"gelu", "erf"}, {"dropout", "0.2"}},
+      tokens, {.batch = 7, .microbatches = 3, .eval_rows = 2, .eval_samples = 5, .predict = true, .optimizer = clipped}));
+  cases.push_back(training_case("gpt tied with dropout", "gpt",
+                                {{"layers", "1"}, {"heads", "2"}, {"width", "8"}, {"context", "33"}, {"bias", "true"},
+                                 {"dropout", "0.1"}},
+                                tokens, {.batch = 4, .microbatches = 2, .optimizer = momentum}));
+  cases.push_back(training_case("mlp", "mlp", {{"hidden", "9"}}, {.features = 5, .outputs = 3},
+                                {.batch = 6, .microbatches = 4, .eval_rows = 4, .eval_samples = 4, .optimizer = sgd}));
+  cases.push_back(training_case("mlp of labels", "mlp", {{"hidden", "70"}, {"loss", "cross_entropy"}},
+                                {.vocab = 4, .features = 17}, {.batch = 5, .optimizer = clipped}));
+  for (const char* boundary : {"periodic", "fixed"}) {
+    cases.push_back({.name = std::string("heat1d ") + boundary,
+                     .graph = models::build_iteration(*models::find_model("heat1d"),
+                                                      model_settings("heat1d", {{"cells", "37"}, {"boundary", boundary}}))});
+  }
+  return cases;
+}
+
+std::vector<Call> calls_of(const ModelCase& model, std::int64_t steps) {
+  Random random(5);
+  std::vector<Call> calls;
+  const auto add = [&](std::string_view function, std::int64_t rows, const device::Scalars& scalars) {
+    if (const graph::Function* found = model.graph.find(function, rows)) {
+      calls.push_back(make_call(model, *found, scalars, random));
+    }
+  };
+  for (std::int64_t step = 0; step < steps; ++step) {
+    device::Scalars scalars{.seed = seed, .step = step, .learning_rate = 0.1, .position = 2};
+    scalars.first_sample = 100 * step;
+    for (const std::int64_t rows : model.microbatch_rows) {
+      add("micro", rows, scalars);
+      scalars.first_sample += rows;
+      scalars.first_microbatch = false;
+    }
+    add("update", 0, scalars);
+    scalars.first_microbatch = true;
+    for (const std::int64_t rows : model.evaluation_rows) {
+      add("evaluate", rows, scalars);
+      scalars.first_microbatch = false;
+    }
+    add("predict", 1, scalars);
+    add("iterate", 0, scalars);
+  }
+  return calls;
+}
+
+std::vector<Tensor> first_states(const graph::Graph& graph) {
+  Random random(3);
+  std::vector<Tensor> states;
+  for (const graph::State& state : graph.states) {
+    Tensor& tensor = states.emplace_back(zeros(state.type));
+    if (state.kind == graph::StateKind::parameter || state.kind == graph::StateKind::field) {
+      random.fill_normal(tensor, state.initializer.value == 1 ? 1 : 0, 0.3);
+    }
+  }
+  return states;
+}
+
+std::vector<Tensor> interpret(const Call& call, const device::Device& device, std::vector<Tensor>& states) {
+  const graph::Function& function = *call.function;
+  std::map<graph::ValueId, Tensor> given;
+  for (std::size_t i = 0; i < function.inputs.size(); ++i) {
+    given[function.inputs[i].value] = call.inputs[i];
+  }
+  for (std::size_t v = 0; v < function.values.size(); ++v) {
+    if (function.values[v].state >= 0) {
+      given[static_cast<graph::ValueId>(v)] = states[index(function.values[v].state)];
+    }
+  }
+  const std::vector<Tensor> values = evaluate(function, device, given, call.scalars);
+  for (const graph::StateWrite& write : function.writes) {
+    apply(write, call, device, values, states);
+  }
+  std::vector<Tensor> outputs;
+  for (const graph::Port& port : function.outputs) {
+    outputs.push_back(values[index(port.value)]);
+  }
+  return outputs;
+}
+
+void write_view(const Tensor& tensor, const device::TensorView& view, std::size_t f32_bytes) {
+  if (view.dtype == graph::DType::i32) {
+    write_elements<std::int32_t>(tensor, view.data);
+  } else if (f32_bytes == sizeof(double)) {
+    write_elements<double>(tensor, view.data);
+  } else {
+    write_elements<float>(tensor, view.data);
+  }
+}
+
+Tensor read_view(const graph::TensorType& type, const device::TensorView& view, std::size_t f32_bytes) {
+  Tensor tensor = zeros(type);
+  if (view.dtype == graph::DType::i32) {
+    read_elements<std::int32_t>(view.data, tensor);
+  } else if (f32_bytes == sizeof(double)) {
+    read_elements<double>(view.data, tensor);
+  } else {
+    read_elements<float>(view.data, tensor);
+  }
+  return tensor;
+}
+
+}  // namespace shardrun::test

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/device/device.h"
+#include "core/job/options.h"
+#include "core/models/program.h"
+#include "tests/support/tensor.h"
+
+namespace shardrun::test {
+
+/// A model's options as a job file would have them, the rest by default.
+[[nodiscard]] models::ModelSettings model_settings(std::string_view model,
+                                                   std::initializer_list<job::WrittenSetting> options,
+                                                   const models::DataShape& data = {});
+
+/// A graph small enough to be computed often, and the calls that a job would make of it.
+struct ModelCase {
+  std::string name;
+  graph::Graph graph;
+  std::vector<std::int64_t> microbatch_rows = {};
+  std::vector<std::int64_t> evaluation_rows = {};
+  std::int32_t vocabulary = 1;  ///< integers of inputs are below
+};
+
+[[nodiscard]] ModelCase training_case(std::string name, std::string_view model,
+                                      std::initializer_list<job::WrittenSetting> options,
+                                      const models::DataShape& data, const models::TrainingSettings& training);
+
+/// Every variant of every model: tied and not, with biases and dropout, even and uneven microbatches, each optimizer.
+[[nodiscard]] std::vector<ModelCase> model_cases();
+
+/// One call of one function.
+struct Call {
+  const graph::Function* function = nullptr;
+  device::Scalars scalars;
+  std::vector<Tensor> inputs;  ///< in the order of Function::inputs
+};
+
+/// What `steps` optimizer steps (or iterations) call, evaluation and prediction after each, on random inputs.
+[[nodiscard]] std::vector<Call> calls_of(const ModelCase& model, std::int64_t steps);
+
+/// Random parameters and fields, the rest zero.
+[[nodiscard]] std::vector<Tensor> first_states(const graph::Graph& graph);
+
+/// Does a call with every value in memory of its own, then the writes to `states` one after the other, in the arithmetic
+/// of the op where it can add. Returns the function's outputs.
+[[nodiscard]] std::vector<Tensor> interpret(const Call& call, const device::Device& device, std::vector<Tensor>& states);
+
+void write_view(const Tensor& tensor, const device::TensorView& view, std::size_t f32_bytes);
+[[nodiscard]] Tensor read_view(const graph::TensorType& type, const device::TensorView& view, std::size_t f32_bytes);
+
+}  // namespace shardrun::test

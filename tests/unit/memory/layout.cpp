@@ -1,0 +1,143 @@
+#include "core/memory/layout.h"
+
+#include <algorithm>
+#include <random>
+#include <set>
+
+#include "tests/support/catch.h"
+
+using namespace shardrun::memory;
+
+namespace {
+
+bool overlap(const Interval& a, const Interval& b) { return a.first <= b.last && b.first <= a.last; }
+
+/// What is wrong with a layout, or nothing.
+std::string fault_of(const std::vector<Interval>& intervals, const Layout& layout) {
+  if (layout.offsets.size() != intervals.size()) {
+    return "an interval has no offset";
+  }
+  std::uint64_t end = 0;
+  for (std::size_t a = 0; a < intervals.size(); ++a) {
+    end = std::max(end, layout.offsets[a] + align_up(intervals[a].bytes));
+    if (layout.offsets[a] % alignment != 0) {
+      return "not aligned: " + std::to_string(a);
+    }
+    for (std::size_t b = 0; b < a; ++b) {
+      if (overlap(intervals[a], intervals[b]) && layout.offsets[a] < layout.offsets[b] + intervals[b].bytes &&
+          layout.offsets[b] < layout.offsets[a] + intervals[a].bytes) {
+        return "overlap: " + std::to_string(a) + " and " + std::to_string(b);
+      }
+    }
+  }
+  if (layout.bytes != end) {
+    return "the size is not where the last one ends";
+  }
+  return layout.bytes < most_live(intervals).first ? "smaller than what lives at once" : "";
+}
+
+/// The most bytes that live at one instruction, counted instruction by instruction.
+std::uint64_t most_live_slowly(const std::vector<Interval>& intervals) {
+  std::uint64_t most = 0;
+  for (const Interval& at : intervals) {
+    std::uint64_t live = 0;
+    for (const Interval& other : intervals) {
+      live += other.first <= at.first && at.first <= other.last ? align_up(other.bytes) : 0;
+    }
+    most = std::max(most, live);
+  }
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("layouts of random intervals never overlap", "[memory]") {
+  std::mt19937 random(1);
+  for (int round = 0; round < 300; ++round) {
+    std::vector<Interval> intervals(random() % 60);
+    const std::int32_t instructions = 1 + static_cast<std::int32_t>(random() % 40);
+    for (Interval& interval : intervals) {
+      interval.bytes = round % 3 == 0 ? random() % 200 : 64 * (random() % 5);
+      interval.first = static_cast<std::int32_t>(random()) % instructions;
+      interval.first = std::abs(interval.first);
+      interval.last = interval.first + static_cast<std::int32_t>(random() % 10);
+    }
+    INFO("round " << round);
+    CHECK(fault_of(intervals, place(intervals)).empty());
+    CHECK(most_live(intervals).first == most_live_slowly(intervals));
+  }
+}
+
+TEST_CASE("what never lives together shares one place", "[memory]") {
+  std::vector<Interval> chain;
+  for (std::int32_t i = 0; i < 50; ++i) {
+    chain.push_back({1000, i, i});
+  }
+  CHECK(place(chain).bytes == align_up(1000));
+}
+
+TEST_CASE("what lives together is stacked without a gap", "[memory]") {
+  const std::vector<Interval> together = {{100, 0, 9}, {1, 0, 9}, {64, 3, 3}, {65, 0, 3}};
+  const Layout layout = place(together);
+  CHECK(fault_of(together, layout).empty());
+  CHECK(layout.bytes == 128 + 64 + 64 + 128);
+}
+
+TEST_CASE("forward values that backward reads in reverse need no more than what lives", "[memory]") {
+  std::vector<Interval> intervals;
+  constexpr std::int32_t layers = 40;
+  for (std::int32_t layer = 0; layer < layers; ++layer) {
+    intervals.push_back({4096, layer, 2 * layers - layer});
+    intervals.push_back({16384, layer, layer});
+    intervals.push_back({16384, 2 * layers - layer, 2 * layers - layer});
+  }
+  const Layout layout = place(intervals);
+  CHECK(fault_of(intervals, layout).empty());
+  CHECK(layout.bytes == most_live(intervals).first);
+}
+
+TEST_CASE("hard cases are laid out soundly", "[memory]") {
+  // Largest first leaves a hole here; and a comb whose teeth end one after the other.
+  const std::vector<Interval> hole = {{640, 0, 1}, {320, 1, 2}, {640, 2, 3}, {320, 0, 0}, {320, 3, 3}, {960, 4, 4}};
+  std::vector<Interval> comb;
+  for (std::int32_t i = 0; i < 64; ++i) {
+    comb.push_back({static_cast<std::uint64_t>(64 * (1 + i % 7)), i, 96 - i / 2});
+  }
+  CHECK(fault_of(hole, place(hole)).empty());
+  CHECK(fault_of(comb, place(comb)).empty());
+  const std::vector<Interval> nothing;
+  CHECK(place(nothing).bytes == 0);
+  const std::vector<Interval> empty = {{0, 0, 5}, {64, 0, 5}, {0, 2, 2}};
+  CHECK(fault_of(empty, place(empty)).empty());
+  CHECK(place(empty).bytes == 64);
+}
+
+TEST_CASE("the most that lives at once, and where", "[memory]") {
+  CHECK(most_live(std::vector<Interval>{}) == std::pair<std::uint64_t, std::int32_t>(0, 0));
+  CHECK(most_live(std::vector<Interval>{{64, 0, 3}, {64, 3, 5}, {192, 4, 4}}) ==
+        std::pair<std::uint64_t, std::int32_t>(256, 4));
+  CHECK(most_live(std::vector<Interval>{{1, 2, 2}, {1, 3, 3}}) == std::pair<std::uint64_t, std::int32_t>(64, 2));
+}
+
+TEST_CASE("a page that several ranges touch counts once", "[memory]") {
+  CHECK(touched_bytes({}) == 0);
+  CHECK(touched_bytes({{5000, 0}}) == 0);
+  CHECK(touched_bytes({{0, 1}}) == page_bytes);
+  CHECK(touched_bytes({{4095, 2}}) == 2 * page_bytes);
+  CHECK(touched_bytes({{8192, 4096}, {0, 4096}}) == 2 * page_bytes);
+  CHECK(touched_bytes({{0, 20000}, {64, 64}, {4096, 4096}, {19000, 3000}}) == 6 * page_bytes);
+
+  std::mt19937 random(2);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges(random() % 10);
+    std::set<std::uint64_t> pages;
+    for (auto& [offset, bytes] : ranges) {
+      offset = random() % 100000;
+      bytes = random() % 9000;
+      for (std::uint64_t at = offset; at < offset + bytes; ++at) {
+        pages.insert(at / page_bytes);
+      }
+    }
+    CHECK(touched_bytes(ranges) == pages.size() * page_bytes);
+  }
+}

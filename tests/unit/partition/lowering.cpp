@@ -1,0 +1,227 @@
+// Small graphs made by hand, in which a write to a state must, may or must not be fused into the op that makes the value.
+
+#include <functional>
+
+#include "core/graph/builder.h"
+#include "core/partition/partition.h"
+#include "core/runtime/executor.h"
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+#include "tests/support/model_cases.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using graph::FunctionBuilder;
+using graph::StateWrite;
+using graph::ValueId;
+
+namespace {
+
+constexpr StateWrite::Mode assign = StateWrite::Mode::assign;
+constexpr StateWrite::Mode accumulate = StateWrite::Mode::accumulate;
+constexpr StateWrite::Mode add = StateWrite::Mode::add;
+
+/// States u, v and w of four elements, and the function `f` that `build` writes.
+ModelCase states_and(const std::function<void(FunctionBuilder&)>& build) {
+  ModelCase model{.name = "by hand", .graph = {}};
+  for (const char* name : {"u", "v", "w"}) {
+    model.graph.states.push_back({.name = name, .type = type_of({4}), .kind = graph::StateKind::field});
+  }
+  FunctionBuilder builder(model.graph, "f", 1);
+  build(builder);
+  builder.finish();
+  return model;
+}
+
+partition::Program program_of(const ModelCase& model) {
+  return partition::partition(model.graph, {}, device::Device::find("cpu"), 1).programs[0];
+}
+
+/// "sin u -> v; copy v +-> w": ops with the names of their buffers, and how each writes.
+std::string shape_of(const partition::Program& program) {
+  const auto names = [&](const std::vector<partition::BufferId>& ids) {
+    std::string text;
+    for (const partition::BufferId id : ids) {
+      text += " " + program.buffers[static_cast<std::size_t>(id)].name;
+    }
+    return text;
+  };
+  std::string text;
+  for (const partition::Instruction& at : program.instructions) {
+    const char* arrow = at.accumulate == partition::Accumulate::never         ? " ->"
+                        : at.accumulate == partition::Accumulate::after_first ? " (+)->"
+                                                                              : " +->";
+    text += (text.empty() ? "" : "; ") + at.op->name + names(at.inputs) + arrow + names(at.outputs);
+  }
+  return text;
+}
+
+/// Runs `f` as the first and as the second microbatch, on whole numbers, and compares with separate memory.
+void check_results(const ModelCase& model) {
+  for (const char* name : {"cpu", "reference"}) {
+    const device::Device& device = device::Device::find(name);
+    const std::size_t f32_bytes = device.element_bytes(graph::DType::f32);
+    runtime::Executor executor(partition::partition(model.graph, {}, device, 1), device);
+    std::vector<Tensor> expected;
+    for (std::size_t s = 0; s < model.graph.states.size(); ++s) {
+      Tensor& tensor = expected.emplace_back(zeros(model.graph.states[s].type));
+      for (std::size_t i = 0; i < tensor.values.size(); ++i) {
+        tensor.values[i] = static_cast<double>(10 * s + i + 1);
+      }
+      write_view(tensor, executor.state(static_cast<graph::StateId>(s)), f32_bytes);
+    }
+    for (const bool first : {true, false}) {
+      Call call{.function = &model.graph.functions[0], .scalars = {.first_microbatch = first}, .inputs = {}};
+      for (const graph::Port& port : call.function->inputs) {
+        Tensor& tensor = call.inputs.emplace_back(zeros(type_of({4})));
+        tensor.values = {5, 6, 7, first ? 8.0 : 9.0};
+        write_view(tensor, executor.input(0, port.name), f32_bytes);
+      }
+      const std::vector<Tensor> outputs = interpret(call, device, expected);
+
+      executor.run(0, call.scalars);
+
+      INFO(name << (first ? ", first" : ", second") << " call");
+      for (std::size_t s = 0; s < expected.size(); ++s) {
+        INFO("state " << model.graph.states[s].name);
+        CHECK(read_view(expected[s].type, executor.state(static_cast<graph::StateId>(s)), f32_bytes).values ==
+              expected[s].values);
+      }
+      for (std::size_t o = 0; o < outputs.size(); ++o) {
+        CHECK(read_view(outputs[o].type, executor.output(0, call.function->outputs[o].name), f32_bytes).values ==
+              outputs[o].values);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a new value takes the place of the old one that nothing reads", "[partition]") {
+  const ModelCase model = states_and([](FunctionBuilder& f) {
+    f.write(f.graph().find_state("v"), f.call("negate", {f.state("u")}, {}, "n"), assign);
+  });
+  CHECK(shape_of(program_of(model)) == "negate u -> v");
+  check_results(model);
+}
+
+TEST_CASE("a new value takes the place of the old one in the op that reads it last", "[partition]") {
+  const ModelCase model = states_and([](FunctionBuilder& f) {
+    f.write(f.graph().find_state("u"), f.call("negate", {f.state("u")}, {}, "n"), assign);
+  });
+  CHECK(shape_of(program_of(model)) == "negate u -> u");
+  check_results(model);
+}
+
+TEST_CASE("a new value is copied at the end where the old one is read after it", "[partition]") {
+  const ModelCase model = states_and([](FunctionBuilder& f) {
+    const ValueId n = f.call("negate", {f.state("u")}, {}, "n");
+    const ValueId sum = f.call("add", {n, f.state("u")}, {}, "sum");
+    f.write(f.graph().find_state("u"), n, assign);
+    f.write(f.graph().find_state("v"), sum, assign);
+  });
+  CHECK(shape_of(program_of(model)) == "negate u -> n; add n u -> v; copy n -> u");
+  check_results(model);
+}
+
+TEST_CASE("a value that is yet to be copied is not overwritten in place", "[partition]") {
+  const ModelCase model = states_and([](FunctionBuilder& f) {
+    const ValueId n = f.call("negate", {f.state("u")}, {}, "n");
+    const ValueId again = f.call("negate", {n}, {}, "again");
+    const ValueId sum = f.call("add", {again, f.state("u")}, {}, "sum");
+    f.write(f.graph().find_state("u"), n, assign);
+    f.write(f.graph().find_state("v"), sum, assign);
+  });
+  check_results(model);
+}
+
+TEST_CASE("an op that may not work in place does not overwrite what it reads", "[partition]") {
+  const ModelCase model = states_and([](FunctionBuilder& f) {
+    const graph::Attributes left{{"dim", std::int64_t{0}}, {"offset", std::int64_t{-1}}, {"boundary", std::string("periodic")}, {"value", 0.0}};
+    f.write(f.graph().find_state("u"), f.call("shift", {f.state("u")}, left, "s"), assign);
+  });
+  CHECK(shape_of(program_of(model)) == "shift u -> s; copy s -> u");
+  check_results(model);
+}
+
+TEST_CASE("an operand that is read twice is not worked on in place where only one place allows it", "[partition]") {
+  const ModelCase model = states_and([](FunctionBuilder& f) {
+    f.write(f.graph().find_state("u"), f.call("multiply", {f.state("u"), f.state("u")}, {}, "squared"), assign);
+  });
+  CHECK(shape_of(program_of(model)) == "multiply u u -> squared; copy squared -> u");
+  check_results(model);
+}
+
+TEST_CASE("an op that adds to its result's buffer adds to the state", "[partition]") {
+  const ModelCase model = states_and([](FunctionBuilder& f) {
+    f.write(f.graph().find_state("v"), f.call("copy", {f.state("u")}, {}, "c"), accumulate);
+    f.write(f.graph().find_state("w"), f.call("copy", {f.state("u")}, {}, "d"), add);
+  });
+  CHECK(shape_of(program_of(model)) == "copy u (+)-> v; copy u +-> w");
+  check_results(model);
+}
+
+TEST_CASE("a sum that its op cannot make is made by a copy, at once", "[partition]") {
+  const ModelCase model = states_and([](FunctionBuilder& f) {
+    f.write(f.graph().find_state("v"), f.call("negate", {f.state("u")}, {}, "n"), accumulate);
+    f.write(f.graph().find_state("v"), f.call("sin", {f.state("u")}, {}, "s"), add);
+  });
+  CHECK(shape_of(program_of(model)) == "negate u -> n; copy n (+)-> v; sin u -> s; copy s +-> v");
+  check_results(model);
+}
+
+TEST_CASE("a value that is used elsewhere too is not the sum itself", "[partition]") {
+  const ModelCase model = states_and([](FunctionBuilder& f) {
+    const ValueId c = f.call("copy", {f.state("u")}, {}, "c");
+    f.write(f.graph().find_state("v"), c, accumulate);
+    f.write(f.graph().find_state("w"), c, add);
+  });
+  check_results(model);
+}
+
+TEST_CASE("a state that is read after its sum is made is read as it was", "[partition]") {
+  const ModelCase model = states_and([](FunctionBuilder& f) {
+    f.write(f.graph().find_state("v"), f.call("negate", {f.state("u")}, {}, "n"), add);
+    f.write(f.graph().find_state("w"), f.call("negate", {f.state("v")}, {}, "old"), assign);
+  });
+  check_results(model);
+}
+
+TEST_CASE("sums of one state are made in the order in which they were written down", "[partition]") {
+  const ModelCase model = states_and([](FunctionBuilder& f) {
+    const ValueId early = f.call("copy", {f.state("u")}, {}, "early");
+    const ValueId late = f.call("negate", {f.state("u")}, {}, "late");
+    f.write(f.graph().find_state("v"), late, accumulate);
+    f.write(f.graph().find_state("v"), early, add);
+  });
+  check_results(model);
+}
+
+TEST_CASE("inputs are written to states and given out as they came", "[partition]") {
+  const ModelCase model = states_and([](FunctionBuilder& f) {
+    const ValueId x = f.input("x", type_of({4}));
+    const ValueId n = f.call("negate", {x}, {}, "n");
+    f.write(f.graph().find_state("u"), x, assign);
+    f.write(f.graph().find_state("v"), x, accumulate);
+    f.output("n", n);
+    f.output("x", x);
+    f.output("same", f.call("negate", {n}, {}, "again"));
+  });
+  check_results(model);
+}
+
+TEST_CASE("a state may be copied to another, but not while it is overwritten", "[partition]") {
+  const ModelCase copied = states_and([](FunctionBuilder& f) {
+    f.write(f.graph().find_state("v"), f.state("u"), assign);
+    f.write(f.graph().find_state("w"), f.state("u"), add);
+  });
+  CHECK(shape_of(program_of(copied)) == "copy u -> v; copy u +-> w");
+  check_results(copied);
+
+  const ModelCase swapped = states_and([](FunctionBuilder& f) {
+    f.write(f.graph().find_state("v"), f.state("u"), assign);
+    f.write(f.graph().find_state("u"), f.state("v"), assign);
+  });
+  CHECK(error_of([&] { static_cast<void>(program_of(swapped)); }) ==
+        "1: function f: state u is copied and overwritten in one call");
+}

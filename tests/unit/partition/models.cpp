@@ -1,0 +1,171 @@
+// What lowering makes of the models: which instructions there are, and where their buffers lie.
+
+#include <algorithm>
+
+#include "core/memory/layout.h"
+#include "core/partition/partition.h"
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+#include "tests/support/model_cases.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using partition::Buffer;
+using partition::BufferId;
+using partition::Instruction;
+using partition::Program;
+
+namespace {
+
+partition::Programs programs_of(const ModelCase& model, int threads = 1) {
+  return partition::partition(model.graph, {}, device::Device::find("cpu"), threads);
+}
+
+const Buffer& buffer(const Program& program, BufferId id) { return program.buffers[static_cast<std::size_t>(id)]; }
+
+std::vector<const Instruction*> writing(const Program& program, std::string_view name) {
+  std::vector<const Instruction*> found;
+  for (const Instruction& at : program.instructions) {
+    for (const BufferId id : at.outputs) {
+      if (buffer(program, id).name == name) {
+        found.push_back(&at);
+      }
+    }
+  }
+  return found;
+}
+
+std::int64_t count_of(const Program& program, std::string_view op) {
+  return std::count_if(program.instructions.begin(), program.instructions.end(),
+                       [&](const Instruction& at) { return at.op->name == op; });
+}
+
+/// A buffer or scratch: when it is in use, and where.
+struct Place {
+  std::string name;
+  std::int32_t first;
+  std::int32_t last;
+  std::uint64_t offset;
+  std::uint64_t bytes;
+};
+
+std::vector<Place> places(const Program& program, std::size_t states) {
+  std::vector<Place> all;
+  for (std::size_t b = 0; b < program.buffers.size(); ++b) {
+    const Buffer& at = program.buffers[b];
+    const auto end = static_cast<std::int32_t>(program.instructions.size());
+    all.push_back({at.name, b < states ? 0 : at.first, b < states ? end : at.last, at.offset, at.bytes});
+  }
+  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+    const Instruction& at = program.instructions[i];
+    const auto now = static_cast<std::int32_t>(i);
+    all.push_back({"scratch of " + at.name, now, now, at.scratch_offset, at.scratch_bytes});
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("the gradients of a transformer are made where they are kept", "[partition]") {
+  for (const ModelCase& model : model_cases()) {
+    for (const Program& program : programs_of(model).programs) {
+      INFO(model.name << ", " << program.function);
+      CHECK(count_of(program, "copy") == 0);
+    }
+  }
+}
+
+TEST_CASE("each contribution to a tied weight's gradient is added to its buffer", "[partition]") {
+  const ModelCase model = model_cases().front();
+  const partition::Programs programs = programs_of(model);
+  const std::vector<const Instruction*> writes = writing(programs.find("micro", 3), "gradients/embedding/tokens");
+  REQUIRE(writes.size() == 2);
+  CHECK(writes[0]->op->name == "matmul_gradient_weights");
+  CHECK(writes[0]->accumulate == partition::Accumulate::after_first);
+  CHECK(writes[1]->op->name == "embedding_gradient");
+  CHECK(writes[1]->accumulate == partition::Accumulate::always);
+}
+
+TEST_CASE("an optimizer step overwrites parameters and moments in place", "[partition]") {
+  const partition::Programs programs = programs_of(model_cases().front());
+  const Program& update = programs.find("update", 0);
+  for (const Instruction& at : update.instructions) {
+    if (at.op->name == "adamw") {
+      CHECK(std::equal(at.outputs.begin(), at.outputs.end(), at.inputs.begin()));
+      CHECK(at.accumulate == partition::Accumulate::never);
+    }
+  }
+  CHECK(count_of(update, "adamw") > 0);
+}
+
+TEST_CASE("the gradient of the logits takes their place", "[partition]") {
+  const partition::Programs programs = programs_of(model_cases().front());
+  for (const Instruction& at : programs.find("micro", 3).instructions) {
+    if (at.op->name == "softmax_terms_gradient") {
+      CHECK(at.outputs[0] == at.inputs[0]);
+    }
+  }
+}
+
+TEST_CASE("no two buffers that are in use at once overlap, and each operand is alive", "[partition]") {
+  for (const ModelCase& model : model_cases()) {
+    const partition::Programs programs = programs_of(model, 2);
+    for (const Program& program : programs.programs) {
+      INFO(model.name << ", " << program.function << " of " << program.rows << " rows");
+      const std::vector<Place> all = places(program, programs.states.size());
+      std::string overlapping;
+      for (std::size_t a = 0; a < all.size(); ++a) {
+        for (std::size_t b = 0; b < a; ++b) {
+          const bool at_once = all[a].first <= all[b].last && all[b].first <= all[a].last;
+          const bool meet = all[a].offset < all[b].offset + all[b].bytes && all[b].offset < all[a].offset + all[a].bytes;
+          overlapping += at_once && meet && all[a].bytes > 0 && all[b].bytes > 0 ? all[a].name + " and " + all[b].name : "";
+        }
+        CHECK(all[a].offset % memory::alignment == 0);
+        CHECK(all[a].offset + all[a].bytes <= programs.arena_bytes);
+      }
+      CHECK(overlapping.empty());
+      for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+        std::vector<BufferId> operands = program.instructions[i].inputs;
+        operands.insert(operands.end(), program.instructions[i].outputs.begin(), program.instructions[i].outputs.end());
+        for (const BufferId id : operands) {
+          const auto now = static_cast<std::int32_t>(i);
+          const bool state = static_cast<std::size_t>(id) < programs.states.size();
+          CHECK((state || (buffer(program, id).first <= now && now <= buffer(program, id).last)));
+        }
+      }
+      CHECK(program.least_bytes <= program.transient_bytes);
+    }
+  }
+}
+
+TEST_CASE("a program has the work of its function", "[partition]") {
+  for (const ModelCase& model : model_cases()) {
+    const partition::Programs programs = programs_of(model);
+    for (const graph::Function& function : model.graph.functions) {
+      const Program& program = programs.find(function.name, function.rows);
+      std::int64_t flops = 0;
+      for (const Instruction& at : program.instructions) {
+        flops += at.flops;
+      }
+      CHECK(flops == graph::flops(function));
+      CHECK(program.instructions.size() == function.nodes.size());
+    }
+  }
+}
+
+TEST_CASE("a plan of several ranks is refused", "[partition]") {
+  const ModelCase model = model_cases().front();
+  partition::Plan plan{.strategy = "dp", .draft = {}};
+  plan.draft.mesh = {{"data", 2}, {"model", 3}};
+  CHECK(error_of([&] { static_cast<void>(partition::partition(model.graph, plan, device::Device::find("cpu"), 1)); }) ==
+        "2: strategy dp splits the job over 6 ranks, and this version of shardrun runs one: set [job] ranks = 1");
+}
+
+TEST_CASE("programs print their buffers and how each instruction writes", "[partition]") {
+  const ModelCase model = training_case("mlp", "mlp", {{"hidden", "3"}}, {.features = 2, .outputs = 1}, {.batch = 2});
+  const std::string text = partition::to_string(programs_of(model));
+  CHECK(text.find("state layer_0/weights f32[features 2, mlp 3] parameters @0x0+24\n") != std::string::npos);
+  CHECK(text.find("state gradients/layer_1/weights f32[mlp 3, outputs 1] gradients @") != std::string::npos);
+  CHECK(text.find("\nprogram micro rows 2: ") != std::string::npos);
+  CHECK(text.find(" (+)= matmul_gradient_weights{contract=1, transpose=0} [") != std::string::npos);
+}

@@ -1,0 +1,266 @@
+#include "core/runtime/executor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "core/memory/layout.h"
+#include "core/partition/partition.h"
+#include "tests/support/allocations.h"
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+#include "tests/support/model_cases.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+
+namespace {
+
+/// Where the transients begin.
+std::uint64_t end_of_states(const partition::Programs& programs) {
+  std::uint64_t end = 0;
+  for (const partition::Buffer& state : programs.states) {
+    end = std::max(end, memory::align_up(state.offset + state.bytes));
+  }
+  return end;
+}
+
+/// A model's programs and the executor that runs them.
+class Machine {
+ public:
+  Machine(const ModelCase& model, const char* device, int threads)
+      : graph_(model.graph),
+        device_(device::Device::find(device)),
+        programs_(partition::partition(graph_, {}, device_, threads)),
+        executor_(programs_, device_) {}
+
+  void load(const std::vector<Tensor>& states) {
+    for (std::size_t s = 0; s < states.size(); ++s) {
+      write_view(states[s], executor_.state(static_cast<graph::StateId>(s)), f32_bytes());
+    }
+  }
+
+  /// All bits set, which is NaN, wherever no state is.
+  void poison() {
+    const std::uint64_t begin = end_of_states(programs_);
+    std::memset(executor_.arena().data() + begin, 0xFF, programs_.arena_bytes - begin);
+  }
+
+  std::vector<Tensor> call(const Call& call) {
+    const std::size_t program = write_inputs(call);
+    executor_.run(program, call.scalars);
+    std::vector<Tensor> outputs;
+    for (const graph::Port& port : call.function->outputs) {
+      const graph::TensorType& type = call.function->values[static_cast<std::size_t>(port.value)].type;
+      outputs.push_back(read_view(type, executor_.output(program, port.name), f32_bytes()));
+    }
+    return outputs;
+  }
+
+  std::size_t write_inputs(const Call& call) {
+    const std::size_t program = executor_.find(call.function->name, call.function->rows);
+    for (std::size_t i = 0; i < call.inputs.size(); ++i) {
+      write_view(call.inputs[i], executor_.input(program, call.function->inputs[i].name), f32_bytes());
+    }
+    return program;
+  }
+
+  [[nodiscard]] std::vector<Tensor> states() const {
+    std::vector<Tensor> states;
+    for (std::size_t s = 0; s < graph_.states.size(); ++s) {
+      states.push_back(read_view(graph_.states[s].type, executor_.state(static_cast<graph::StateId>(s)), f32_bytes()));
+    }
+    return states;
+  }
+
+  [[nodiscard]] const partition::Programs& programs() const { return programs_; }
+  [[nodiscard]] runtime::Executor& executor() { return executor_; }
+
+ private:
+  [[nodiscard]] std::size_t f32_bytes() const { return device_.element_bytes(graph::DType::f32); }
+
+  const graph::Graph& graph_;
+  const device::Device& device_;
+  partition::Programs programs_;
+  runtime::Executor executor_;
+};
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.values.size() == b.values.size() &&
+         std::memcmp(a.values.data(), b.values.data(), a.values.size() * sizeof(double)) == 0;
+}
+
+/// The first that differs in any bit, or nothing.
+std::string difference(const graph::Graph& graph, const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  for (std::size_t s = 0; s < a.size(); ++s) {
+    if (!same_bits(a[s], b[s])) {
+      return graph.states[s].name;
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("a program gives bit for bit what its function gives in separate memory", "[runtime]") {
+  for (const char* device : {"cpu", "reference"}) {
+    for (const ModelCase& model : model_cases()) {
+      DYNAMIC_SECTION(device << ", " << model.name) {
+        std::vector<Tensor> expected = first_states(model.graph);
+        Machine machine(model, device, 1);
+        machine.load(expected);
+        for (const Call& call : calls_of(model, 2)) {
+          INFO(call.function->name << " of " << call.function->rows << " rows, step " << call.scalars.step);
+          const std::vector<Tensor> outputs = interpret(call, device::Device::find(device), expected);
+
+          const std::vector<Tensor> found = machine.call(call);
+
+          CHECK(difference(model.graph, machine.states(), expected).empty());
+          for (std::size_t o = 0; o < outputs.size(); ++o) {
+            CHECK(same_bits(found[o], outputs[o]));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("no instruction reads transient memory that the call did not write", "[runtime]") {
+  for (const ModelCase& model : model_cases()) {
+    DYNAMIC_SECTION(model.name) {
+      Machine clean(model, "cpu", 2);
+      Machine poisoned(model, "cpu", 2);
+      clean.load(first_states(model.graph));
+      poisoned.load(first_states(model.graph));
+      for (const Call& call : calls_of(model, 2)) {
+        INFO(call.function->name << " of " << call.function->rows << " rows");
+        const std::vector<Tensor> expected = clean.call(call);
+
+        poisoned.poison();
+        const std::vector<Tensor> found = poisoned.call(call);
+
+        CHECK(difference(model.graph, poisoned.states(), clean.states()).empty());
+        for (std::size_t o = 0; o < expected.size(); ++o) {
+          CHECK(same_bits(found[o], expected[o]));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("the number of threads changes no bit", "[runtime]") {
+  for (const ModelCase& model : model_cases()) {
+    DYNAMIC_SECTION(model.name) {
+      std::vector<std::vector<Tensor>> results;
+      for (const int threads : {1, 2, 3}) {
+        Machine machine(model, "cpu", threads);
+        machine.load(first_states(model.graph));
+        for (const Call& call : calls_of(model, 2)) {
+          static_cast<void>(machine.call(call));
+        }
+        results.push_back(machine.states());
+      }
+      CHECK(difference(model.graph, results[1], results[0]).empty());
+      CHECK(difference(model.graph, results[2], results[0]).empty());
+    }
+  }
+}
+
+TEST_CASE("the pages that all programs touch are those that were planned", "[runtime]") {
+  for (const ModelCase& model : model_cases()) {
+    for (const int threads : {1, 3}) {
+      DYNAMIC_SECTION(model.name << ", " << threads << " threads") {
+        Machine machine(model, "cpu", threads);
+        machine.load(first_states(model.graph));
+        for (const Call& call : calls_of(model, 2)) {
+          static_cast<void>(machine.call(call));
+        }
+        CHECK(machine.executor().arena().touched_bytes() == machine.programs().memory.peak);
+      }
+    }
+  }
+}
+
+TEST_CASE("the categories add up to the peak", "[runtime]") {
+  for (const ModelCase& model : model_cases()) {
+    const Machine machine(model, "cpu", 2);
+    const partition::MemoryUse& use = machine.programs().memory;
+    INFO(model.name);
+    CHECK(use.parameters + use.gradients + use.optimizer + use.activations + use.communication + use.scratch == use.peak);
+    CHECK(use.peak <= memory::align_up(machine.programs().arena_bytes, memory::page_bytes));
+    CHECK(use.activations < use.peak);
+  }
+}
+
+TEST_CASE("a call allocates nothing", "[runtime]") {
+  for (const ModelCase& model : model_cases()) {
+    DYNAMIC_SECTION(model.name) {
+      Machine machine(model, "cpu", 2);
+      machine.load(first_states(model.graph));
+      const std::vector<Call> calls = calls_of(model, 2);
+      std::uint64_t allocated = 0;
+      for (const Call& call : calls) {
+        const std::size_t program = machine.write_inputs(call);
+        machine.executor().run(program, call.scalars);
+        const std::uint64_t before = allocations();
+        machine.executor().run(program, call.scalars);
+        allocated += allocations() - before;
+      }
+      CHECK(allocated == 0);
+    }
+  }
+}
+
+TEST_CASE("a checked run names the first tensor that is not finite", "[runtime]") {
+  const ModelCase model = training_case("mlp", "mlp", {{"hidden", "3"}}, {.features = 2, .outputs = 1}, {.batch = 2});
+  for (const char* device : {"cpu", "reference"}) {
+    Machine machine(model, device, 1);
+    std::vector<Tensor> states = first_states(model.graph);
+    machine.load(states);
+    Call call = calls_of(model, 1).front();
+    const std::size_t program = machine.write_inputs(call);
+    CHECK_FALSE(machine.executor().run_checked(program, call.scalars).has_value());
+
+    states[1].values[0] = std::numeric_limits<double>::infinity();
+    machine.load(states);
+    static_cast<void>(machine.write_inputs(call));
+    CHECK(machine.executor().run_checked(program, call.scalars) == "layer.1/residual (op matmul, function micro)");
+  }
+}
+
+TEST_CASE("profiling counts every call and changes nothing", "[runtime]") {
+  const ModelCase model = model_cases().front();
+  Machine plain(model, "cpu", 1);
+  Machine profiled(model, "cpu", 1);
+  plain.load(first_states(model.graph));
+  profiled.load(first_states(model.graph));
+  profiled.executor().start_profile();
+  std::int64_t flops = 0;
+  for (const Call& call : calls_of(model, 3)) {
+    static_cast<void>(plain.call(call));
+    static_cast<void>(profiled.call(call));
+    flops += graph::flops(*call.function);
+  }
+  CHECK(difference(model.graph, profiled.states(), plain.states()).empty());
+  std::int64_t profiled_flops = 0;
+  std::int64_t attention_calls = 0;
+  double last = std::numeric_limits<double>::infinity();
+  for (const runtime::OpTime& time : profiled.executor().profile()) {
+    CHECK(time.seconds <= last);
+    last = time.seconds;
+    profiled_flops += time.flops;
+    attention_calls += time.op == "attention" && time.function == "micro" ? time.calls : 0;
+  }
+  CHECK(profiled_flops == flops);
+  CHECK(attention_calls == 3 * 2);
+}
+
+TEST_CASE("functions and ports that there are not are named", "[runtime]") {
+  const ModelCase model = model_cases().front();
+  Machine machine(model, "cpu", 1);
+  CHECK(error_of([&] { static_cast<void>(machine.executor().find("micro", 4)); }) ==
+        "1: no program for function micro with 4 rows");
+  CHECK(error_of([&] { static_cast<void>(machine.executor().input(0, "input")); }) ==
+        "1: function micro has no input or output 'input'");
+}
