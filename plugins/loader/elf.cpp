@@ -104,7 +104,7 @@ T ElfFile::read(std::uint64_t offset, std::string_view what) const {
 }
 
 void ElfFile::check_header() const {
-  if (bytes_.size() < SELFMAG || !std::equal(ELFMAG, ELFMAG + SELFMAG, bytes_.data())) {
+  if (!std::string_view(bytes_.data(), bytes_.size()).starts_with(ELFMAG)) {
     fail("is no shared library: it does not begin with the ELF signature");
   }
   const Header header = read<Header>(0, "ELF header");
