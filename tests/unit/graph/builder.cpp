@@ -1,0 +1,111 @@
+#include "core/graph/builder.h"
+
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+#include "tests/support/model_cases.h"
+
+using namespace shardrun;
+using namespace shardrun::graph;
+using namespace shardrun::test;
+
+namespace {
+
+const Attributes product{{"contract", std::int64_t{1}}, {"transpose", std::int64_t{0}}};
+
+Graph gpt(std::initializer_list<job::WrittenSetting> options) {
+  return training_case("", "gpt", options, {.vocab = 65}, {.batch = 5, .predict = true}).graph;
+}
+
+/// The type of the function's first value of that name, as text.
+std::string type_of_value(const Function& function, std::string_view name) {
+  for (const Value& value : function.values) {
+    if (value.name == name) {
+      return to_string(value.type);
+    }
+  }
+  return "none";
+}
+
+}  // namespace
+
+TEST_CASE("axis names flow through a transformer", "[graph]") {
+  const Graph graph = gpt({{"layers", "2"}, {"heads", "4"}, {"width", "8"}, {"context", "6"}, {"bias", "true"}});
+  const Function& micro = *graph.find("micro", 5);
+  CHECK(type_of_value(micro, "inputs") == "i32[batch 5, seq 6]");
+  CHECK(type_of_value(micro, "layer.1/residual") == "f32[batch 5, seq 6, embed 8]");
+  CHECK(type_of_value(micro, "layer.0/attention_residual") == "f32[batch 5, seq 6, embed 8]");
+  CHECK(type_of_value(micro, "layer.0/qkv") == "f32[batch 5, seq 6, qkv 3, heads 4, head_dim 2]");
+  CHECK(type_of_value(micro, "layer.0/attention") == "f32[batch 5, seq 6, heads 4, head_dim 2]");
+  CHECK(type_of_value(micro, "layer.0/mlp_up") == "f32[batch 5, seq 6, mlp 32]");
+  CHECK(type_of_value(micro, "logits") == "f32[batch 5, seq 6, vocab 65]");
+  CHECK(type_of_value(micro, "losses") == "f32[batch 5, seq 6]");
+  CHECK(type_of_value(micro, "loss") == "f32[]");
+  CHECK(type_of_value(*graph.find("predict", 1), "logits") == "f32[batch 1, vocab 65]");
+}
+
+TEST_CASE("a gradient has shape and axis names of its parameter", "[graph]") {
+  for (const ModelCase& model : model_cases()) {
+    for (const Function& function : model.graph.functions) {
+      for (const StateWrite& write : function.writes) {
+        const State& state = model.graph.states[static_cast<std::size_t>(write.state)];
+        INFO(model.name << ", " << state.name);
+        CHECK(to_string(function.values[static_cast<std::size_t>(write.value)].type) == to_string(state.type));
+      }
+    }
+  }
+}
+
+TEST_CASE("layers and cut points are marked", "[graph]") {
+  const Graph graph = gpt({{"layers", "2"}, {"heads", "4"}, {"width", "8"}, {"context", "6"}});
+  CHECK(graph.layers == 2);
+  std::string points;
+  for (const CutPoint& point : graph.cut_points) {
+    points += point.name + " " + std::to_string(point.layer) + "; ";
+  }
+  CHECK(points == "layer.0/attention_residual 0; layer.0/residual 0; layer.1/attention_residual 1; layer.1/residual 1; ");
+  for (const Node& node : graph.find("micro", 5)->nodes) {
+    const std::size_t at = node.name.find("layer.");
+    const bool named = at != std::string::npos && node.phase == Phase::forward;
+    INFO(node.name);
+    CHECK((!named || std::to_string(node.layer) == node.name.substr(at + 6, 1)));
+  }
+}
+
+TEST_CASE("names are prefixed by the scopes that are open", "[graph]") {
+  Graph graph;
+  FunctionBuilder builder(graph, "f", 1);
+  const ValueId x = builder.input("x", type_of({2}));
+  ValueId y = no_value;
+  {
+    const Scope outer(builder, "layer.3");
+    const Scope inner(builder, "mlp");
+    y = builder.call("negate", {x}, {}, "up");
+  }
+  const ValueId z = builder.call("negate", {y});
+  CHECK(builder.function().values[static_cast<std::size_t>(y)].name == "layer.3/mlp/up");
+  CHECK(builder.function().values[static_cast<std::size_t>(z)].name == "negate_1");
+}
+
+TEST_CASE("a state is read once however often it is asked for", "[graph]") {
+  Graph graph;
+  graph.states.push_back({.name = "w", .type = type_of({2})});
+  FunctionBuilder builder(graph, "f", 1);
+  CHECK(builder.state("w") == builder.state(0));
+  CHECK(builder.function().values.size() == 1);
+}
+
+TEST_CASE("what a function cannot mean is refused with its name", "[graph]") {
+  Graph graph;
+  graph.states.push_back({.name = "w", .type = type_of({3, 4})});
+  FunctionBuilder builder(graph, "f", 1);
+  const ValueId x = builder.input("x", type_of({2, 5}));
+  CHECK(error_of([&] { static_cast<void>(builder.state("v")); }) == "1: function f: no state is called 'v'");
+  CHECK(error_of([&] { static_cast<void>(builder.call("matmul", {x, builder.state("w")}, product, "y")); }) ==
+        "1: function f, node y (matmul): factor 'k0' is 5 in an earlier operand and 3 in operand 1 (operands f32[a0 2, a1 5], "
+        "f32[a0 3, a1 4]; rule l0 k0, k0 n0 -> l0 n0; reduced k0)");
+  CHECK(error_of([&] { builder.write(0, x, StateWrite::Mode::assign); }) ==
+        "1: function f: state w is f32[a0 3, a1 4], but f32[a0 2, a1 5] is written to it");
+  CHECK(error_of([&] { static_cast<void>(builder.call("layer_norm", {x, builder.input("g", type_of({5}))}, {{"epsilon", 1e-5}})); }) ==
+        "1: op layer_norm has 3 results where one is taken");
+  CHECK(error_of([&] { differentiate(builder, x); }) == "1: the loss of function f is not a scalar: f32[a0 2, a1 5]");
+}

@@ -1,0 +1,138 @@
+// Gradients as part of a graph: where their nodes stand, and that whole models have the right ones.
+
+#include <cmath>
+
+#include "core/graph/builder.h"
+#include "tests/support/catch.h"
+#include "tests/support/evaluate.h"
+#include "tests/support/model_cases.h"
+
+using namespace shardrun;
+using namespace shardrun::graph;
+using namespace shardrun::test;
+
+namespace {
+
+std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
+
+std::vector<const StateWrite*> writes_to(const Function& function, StateId state) {
+  std::vector<const StateWrite*> found;
+  for (const StateWrite& write : function.writes) {
+    if (write.state == state) {
+      found.push_back(&write);
+    }
+  }
+  return found;
+}
+
+/// Loss and gradients of one microbatch by the reference device, as states.
+std::vector<Tensor> run_micro(const Call& call, std::vector<Tensor> states) {
+  static_cast<void>(interpret(call, device::Device::find("reference"), states));
+  return states;
+}
+
+/// Compares the gradient of every parameter with central differences of the loss.
+void check_gradients(const ModelCase& model) {
+  constexpr double step = 1e-5;
+  const Call call = calls_of(model, 1).front();
+  REQUIRE(call.function->name == "micro");
+  const std::vector<Tensor> states = first_states(model.graph);
+  const std::vector<Tensor> after = run_micro(call, states);
+  const std::size_t loss = at(model.graph.find_state("loss"));
+  for (std::size_t s = 0; s < states.size(); ++s) {
+    const State& gradient = model.graph.states[s];
+    if (gradient.kind != StateKind::gradient) {
+      continue;
+    }
+    double difference = 0;
+    double norm = 0;
+    for (std::size_t e = 0; e < after[s].values.size(); ++e) {
+      std::vector<Tensor> moved = states;
+      double& element = moved[at(gradient.of_parameter)].values[e];
+      const double centre = element;
+      element = centre + step;
+      const double above = run_micro(call, moved)[loss].values[0];
+      element = centre - step;
+      const double below = run_micro(call, moved)[loss].values[0];
+      const double numeric = (above - below) / (2 * step);
+      difference += std::pow(after[s].values[e] - numeric, 2);
+      norm += numeric * numeric;
+    }
+    INFO(gradient.name);
+    CHECK(norm > 0);
+    CHECK(std::sqrt(difference / norm) < 1e-6);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the gradients of a whole transformer are central differences", "[graph]") {
+  check_gradients(training_case("", "gpt",
+                                {{"layers", "1"}, {"heads", "2"}, {"width", "4"}, {"context", "3"}, {"bias", "true"}, {"dropout", "0.3"}},
+                                {.vocab = 5}, {.batch = 2}));
+}
+
+TEST_CASE("the gradients of an untied transformer are central differences", "[graph]") {
+  check_gradients(training_case("", "gpt",
+                                {{"layers", "2"}, {"heads", "2"}, {"width", "6"}, {"context", "2"}, {"tied", "false"}, {"gelu", "erf"}},
+                                {.vocab = 4}, {.batch = 2}));
+}
+
+TEST_CASE("the gradients of a two-layer network are central differences, with either loss", "[graph]") {
+  check_gradients(training_case("", "mlp", {{"hidden", "4"}}, {.features = 3, .outputs = 2}, {.batch = 3}));
+  check_gradients(training_case("", "mlp", {{"hidden", "4"}, {"loss", "cross_entropy"}}, {.vocab = 3, .features = 3}, {.batch = 3}));
+}
+
+TEST_CASE("every parameter has one gradient, kept as it is", "[graph]") {
+  for (const ModelCase& model : model_cases()) {
+    std::vector<int> gradients(model.graph.states.size(), 0);
+    for (const State& state : model.graph.states) {
+      if (state.kind == StateKind::gradient) {
+        ++gradients[at(state.of_parameter)];
+        CHECK(state.name == "gradients/" + model.graph.states[at(state.of_parameter)].name);
+        CHECK(state.type == model.graph.states[at(state.of_parameter)].type);
+        CHECK(state.layer == model.graph.states[at(state.of_parameter)].layer);
+      }
+    }
+    for (std::size_t s = 0; s < gradients.size(); ++s) {
+      INFO(model.name << ", " << model.graph.states[s].name);
+      CHECK(gradients[s] == (model.graph.states[s].kind == StateKind::parameter ? 1 : 0));
+    }
+  }
+}
+
+TEST_CASE("a tied weight has two contributions, of which the first begins the sum", "[graph]") {
+  const ModelCase model = model_cases().front();
+  const Function& micro = *model.graph.find("micro", 3);
+  const auto writes = writes_to(micro, model.graph.find_state("gradients/embedding/tokens"));
+  REQUIRE(writes.size() == 2);
+  CHECK(writes[0]->mode == StateWrite::Mode::accumulate);
+  CHECK(writes[1]->mode == StateWrite::Mode::add);
+  CHECK(writes_to(micro, model.graph.find_state("gradients/embedding/positions")).size() == 1);
+}
+
+TEST_CASE("gradients of activations and of weights are nodes of phases of their own", "[graph]") {
+  for (const ModelCase& model : model_cases()) {
+    for (const Function& function : model.graph.functions) {
+      std::vector<bool> of_weights(function.values.size(), false);
+      for (const StateWrite& write : function.writes) {
+        const State& state = model.graph.states[at(write.state)];
+        if (state.kind == StateKind::gradient) {
+          const NodeId producer = function.values[at(write.value)].producer;
+          INFO(model.name << ", " << state.name);
+          CHECK(to_string(function.nodes[at(producer)].phase) == std::string("backward_weight"));
+          of_weights[at(write.value)] = true;
+        }
+      }
+      for (const Node& node : function.nodes) {
+        INFO(model.name << ", " << function.name << ", " << node.name);
+        CHECK((node.phase == Phase::update) == (function.name == "update"));
+        CHECK((function.name == "micro" || node.phase == Phase::forward || node.phase == Phase::update));
+        // So that a schedule may put the weights' part off.
+        for (const ValueId input : node.inputs) {
+          CHECK_FALSE((node.phase == Phase::backward_input && of_weights[at(input)]));
+        }
+      }
+    }
+  }
+}

@@ -1,0 +1,155 @@
+// Which functions, states and parameters a model has, and what it refuses.
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "core/models/program.h"
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+#include "tests/support/model_cases.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+
+namespace {
+
+/// Parameters of a GPT without building any function.
+std::int64_t parameters_of_gpt(std::initializer_list<job::WrittenSetting> options) {
+  const models::Model& gpt = *models::find_model("gpt");
+  return graph::parameter_count(models::build_prediction(gpt, model_settings("gpt", options)));
+}
+
+std::string refusal(std::string_view model, std::initializer_list<job::WrittenSetting> options, const models::DataShape& data) {
+  return error_of([&] {
+    static_cast<void>(models::build_training(*models::find_model(model), model_settings(model, options, data), {}));
+  });
+}
+
+std::multiset<std::string> function_names(const graph::Graph& graph) {
+  std::multiset<std::string> names;
+  for (const graph::Function& function : graph.functions) {
+    names.insert(function.name + " " + std::to_string(function.rows));
+  }
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("parameters are as many as the published models have", "[models]") {
+  CHECK(parameters_of_gpt({{"layers", "12"}, {"heads", "12"}, {"width", "768"}, {"context", "1024"}, {"vocab", "50257"},
+                           {"bias", "true"}}) == 124'439'808);
+  CHECK(parameters_of_gpt({{"layers", "12"}, {"heads", "12"}, {"width", "768"}, {"context", "1024"}, {"vocab", "50257"}}) ==
+        124'337'664);
+  CHECK(parameters_of_gpt({{"layers", "4"}, {"heads", "4"}, {"width", "128"}, {"context", "64"}, {"vocab", "65"}}) == 804'096);
+  CHECK(parameters_of_gpt({{"layers", "4"}, {"heads", "4"}, {"width", "128"}, {"context", "64"}, {"vocab", "65"},
+                           {"tied", "false"}}) == 804'096 + 65 * 128);
+}
+
+TEST_CASE("rows of microbatches are as even as can be, larger ones first", "[models]") {
+  using Rows = std::vector<std::int64_t>;
+  CHECK(models::microbatch_rows(12, 1) == Rows{12});
+  CHECK(models::microbatch_rows(7, 3) == Rows{3, 2, 2});
+  CHECK(models::microbatch_rows(8, 3) == Rows{3, 3, 2});
+  CHECK(models::microbatch_rows(3, 3) == Rows{1, 1, 1});
+  for (std::int64_t batch = 1; batch < 40; ++batch) {
+    for (std::int64_t microbatches = 1; microbatches <= batch; ++microbatches) {
+      const Rows rows = models::microbatch_rows(batch, microbatches);
+      CHECK(std::accumulate(rows.begin(), rows.end(), std::int64_t{0}) == batch);
+      CHECK(std::is_sorted(rows.rbegin(), rows.rend()));
+      CHECK(rows.front() - rows.back() <= 1);
+    }
+  }
+}
+
+TEST_CASE("an evaluation's calls cover its samples, the last with what is left", "[models]") {
+  using Rows = std::vector<std::int64_t>;
+  CHECK(models::evaluation_rows(0, 4).empty());
+  CHECK(models::evaluation_rows(3, 4) == Rows{3});
+  CHECK(models::evaluation_rows(8, 4) == Rows{4, 4});
+  CHECK(models::evaluation_rows(9, 4) == Rows{4, 4, 1});
+}
+
+TEST_CASE("training has one function for each number of rows that occurs", "[models]") {
+  const auto functions = [](const models::TrainingSettings& settings) {
+    return function_names(
+        training_case("", "gpt", {{"layers", "1"}, {"heads", "1"}, {"width", "2"}, {"context", "3"}}, {.vocab = 5}, settings).graph);
+  };
+  CHECK(functions({.batch = 6}) == std::multiset<std::string>{"micro 6", "update 0"});
+  CHECK(functions({.batch = 6, .microbatches = 3}) == std::multiset<std::string>{"micro 2", "update 0"});
+  CHECK(functions({.batch = 7, .microbatches = 3, .eval_rows = 4, .eval_samples = 9, .predict = true}) ==
+        std::multiset<std::string>{"micro 2", "micro 3", "update 0", "evaluate 1", "evaluate 4", "predict 1"});
+}
+
+TEST_CASE("dropout acts in training alone", "[models]") {
+  const graph::Graph graph =
+      training_case("", "gpt",
+                    {{"layers", "1"}, {"heads", "1"}, {"width", "2"}, {"context", "3"}, {"dropout", "0.5"}}, {.vocab = 5},
+                    {.batch = 2, .eval_rows = 2, .eval_samples = 2, .predict = true})
+          .graph;
+  for (const graph::Function& function : graph.functions) {
+    INFO(function.name);
+    double rates = 0;
+    for (const graph::Node& node : function.nodes) {
+      rates += node.op->name == "dropout" ? node.attributes.real("rate") : 0;
+      rates += node.op->name == "attention" ? node.attributes.real("dropout") : 0;
+    }
+    // Embedding, attention, and the two of the block; the three ops of their own again in backward.
+    CHECK(rates == (function.name == "micro" ? 0.5 * (4 + 3) : 0));
+  }
+}
+
+TEST_CASE("weight decay applies to matrices and embeddings alone", "[models]") {
+  const graph::Graph graph = training_case("", "gpt",
+                                           {{"layers", "1"}, {"heads", "1"}, {"width", "2"}, {"context", "3"}, {"bias", "true"}},
+                                           {.vocab = 5}, {.optimizer = {.weight_decay = 0.1}})
+                                 .graph;
+  std::size_t steps = 0;
+  for (const graph::Node& node : graph.find("update", 0)->nodes) {
+    if (node.op->name == "adamw") {
+      const bool decays = node.name.ends_with("/weights") || node.name.ends_with("/tokens") || node.name.ends_with("/positions");
+      INFO(node.name);
+      CHECK(node.attributes.real("decay") == (decays ? 0.1 : 0.0));
+      ++steps;
+    }
+  }
+  // Two embeddings; weights and bias of four linear layers; gain and bias of three normalisations.
+  CHECK(steps == 2 + 2 * 4 + 2 * 3);
+}
+
+TEST_CASE("options of a model that cannot be meant together are refused in words", "[models]") {
+  CHECK(refusal("gpt", {{"layers", "1"}, {"heads", "3"}, {"width", "8"}, {"context", "3"}}, {.vocab = 5}) ==
+        "2: [model] width = 8 is not divisible by heads = 3; each head needs the same number of columns: choose a multiple of 3");
+  CHECK(refusal("gpt", {{"layers", "1"}, {"heads", "1"}, {"width", "8"}, {"context", "3"}}, {}) ==
+        "2: [model] vocab is needed where no [data] text gives it: set it to the number of distinct tokens");
+  CHECK(refusal("gpt", {{"layers", "1"}, {"heads", "1"}, {"width", "8"}, {"context", "3"}, {"vocab", "4"}}, {.vocab = 5}) ==
+        "2: [model] vocab = 4 is smaller than the data's 5 distinct tokens: leave it out or raise it");
+  CHECK(refusal("mlp", {{"hidden", "3"}}, {}) == "2: [model] inputs is needed where no [data] arrays give it");
+  CHECK(refusal("mlp", {{"hidden", "3"}, {"inputs", "4"}}, {.features = 5, .outputs = 1}) ==
+        "2: [model] inputs = 4, but the data has 5: leave it out or correct it");
+  CHECK(refusal("mlp", {{"hidden", "3"}, {"loss", "cross_entropy"}}, {.features = 5, .outputs = 1}) ==
+        "2: [model] loss = cross_entropy needs integer labels, and the second of [data] arrays holds real numbers: use loss = "
+        "squared_error, or store integers");
+  CHECK(refusal("mlp", {{"hidden", "3"}}, {.vocab = 4, .features = 5}) ==
+        "2: [model] loss = squared_error needs real-valued targets, and the second of [data] arrays holds integer labels: use loss "
+        "= cross_entropy, or store floats");
+  CHECK(refusal("heat1d", {{"cells", "3"}}, {}) == "2: model heat1d is not trained: use [job] task = iterate");
+  CHECK(error_of([] {
+          static_cast<void>(models::build_iteration(*models::find_model("heat1d"),
+                                                    model_settings("heat1d", {{"cells", "3"}, {"wall", "1"}})));
+        }) == "2: [model] wall has no effect with boundary = periodic: leave it out, or use boundary = fixed");
+  CHECK(error_of([] {
+          static_cast<void>(models::build_iteration(*models::find_model("mlp"), model_settings("mlp", {{"hidden", "3"}})));
+        }) == "2: model mlp is not iterated: use [job] task = train");
+  CHECK(error_of([] {
+          static_cast<void>(models::build_prediction(*models::find_model("mlp"), model_settings("mlp", {{"hidden", "3"}})));
+        }) == "2: model mlp does not predict tokens, so nothing can be sampled from it");
+}
+
+TEST_CASE("more classes than the labels show may be asked for, fewer may not", "[models]") {
+  const auto outputs = [](const char* count) {
+    return refusal("mlp", {{"hidden", "3"}, {"loss", "cross_entropy"}, {"outputs", count}}, {.vocab = 4, .features = 5});
+  };
+  CHECK(outputs("6") == "nothing");
+  CHECK(outputs("3") == "2: [model] outputs = 3, but the data has 4: leave it out or correct it");
+}
