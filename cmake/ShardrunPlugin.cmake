@@ -31,6 +31,9 @@ endfunction()
 # The same, and installed where an installed program finds it: shardrun_add_plugin(strategy_rows rows.cpp).
 function(shardrun_add_plugin name)
   shardrun_plugin_library(${name} ${ARGN})
+  if(TARGET shardrun_plugins)
+    add_dependencies(shardrun_plugins shardrun_${name})
+  endif()
   install(TARGETS shardrun_${name}
     LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}/shardrun/v1" COMPONENT shardrun_plugins)
 endfunction()
