@@ -128,7 +128,10 @@ void Progress::show(SteadyTime now) {
 
 std::string Progress::describe(SteadyTime now, std::size_t width) const {
   // Most telling first: what does not fit is left off at the end.
-  std::vector<std::string> parts = {step_text(last_.step, total_), fmt::format("loss {}", loss_text(last_.loss))};
+  std::vector<std::string> parts = {step_text(last_.step, total_)};
+  if (last_.loss) {
+    parts.push_back(fmt::format("loss {}", loss_text(*last_.loss)));
+  }
   if (val_loss_) {
     parts.push_back(fmt::format("val {}", loss_text(*val_loss_)));
   }

@@ -26,7 +26,7 @@ struct ProgressSink {
 
 struct ProgressUpdate {
   std::int64_t step = 0;  ///< steps that are done
-  double loss = 0;
+  std::optional<double> loss;      ///< of a task that has one
   std::optional<double> val_loss;  ///< where it was measured after this step
   double rate = 0;                 ///< per second, of the unit that Progress was made with
 };

@@ -208,3 +208,10 @@ TEST_CASE("a screen that cannot be written is no error", "[metrics]") {
   const shardrun::files::FileDescriptor full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
   CHECK_NOTHROW(descriptor_sink(full.get(), nullptr).write("text"));
 }
+
+TEST_CASE("a task without a loss shows none", "[metrics]") {
+  Screen screen;
+  Progress heat(screen.sink(false), 10, 0, "it");
+  heat.update({.step = 1, .loss = {}, .val_loss = {}, .rate = 250});
+  CHECK(screen.all() == "step 1/10 10%  250 it/s\n");
+}
