@@ -8,6 +8,11 @@
 #include "core/task/schedule.h"
 
 namespace shardrun::task {
+namespace {
+
+const char* non_finite_text(double value) noexcept { return std::isnan(value) ? "NaN" : "infinite"; }
+
+}  // namespace
 
 double read_element(const device::TensorView& view, std::int64_t index, std::size_t f32_bytes) noexcept {
   return f32_bytes == sizeof(double) ? static_cast<const double*>(view.data)[index]
@@ -62,7 +67,7 @@ StepResult Training::step(std::int64_t step) {
     throw Error(ErrorCode::numerics,
                 fmt::format("step {}: the loss is {}; the first tensor that is not finite: {}. The parameters are those of the step "
                             "before. A smaller [train] learning_rate, a longer warmup or clip > 0 may help",
-                            step, result.loss, first_bad_tensor(step)));
+                            step + 1, non_finite_text(result.loss), first_bad_tensor(step)));
   }
   executor_.run(update_program_, {.seed = job_.seed, .step = step, .learning_rate = result.learning_rate});
   result.gradient_norm = read_scalar("gradient_norm");
@@ -70,7 +75,8 @@ StepResult Training::step(std::int64_t step) {
     throw Error(ErrorCode::numerics,
                 fmt::format("step {}: the loss is {}, but the gradient's norm is {}; the first tensor that is not finite: {}. Nothing of "
                             "this step is saved. A smaller [train] learning_rate or a longer warmup may help",
-                            step, result.loss, result.gradient_norm, bad_state(graph::StateKind::gradient).value_or("the norm itself, which overflowed")));
+                            step + 1, result.loss, non_finite_text(result.gradient_norm),
+                            bad_state(graph::StateKind::gradient).value_or("the norm itself, which overflowed")));
   }
   return result;
 }

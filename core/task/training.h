@@ -27,8 +27,9 @@ class Training {
   /// Every state's first values.
   void initialize();
 
-  /// One optimizer step. Throws Error{numerics} with the step and the first bad tensor when loss or gradients are not finite;
-  /// the parameters are then as they were before the step if the loss was bad.
+  /// One optimizer step. Throws Error{numerics} with the step (counted from 1, as in metrics.jsonl) and the first bad
+  /// tensor when loss or gradients are not finite; the parameters are then as they were before the step if the loss was
+  /// bad.
   [[nodiscard]] StepResult step(std::int64_t step);
 
   /// Mean loss over all windows of the validation part; nothing where there are none.
