@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/task/compile.h"
+#include "core/task/strategy_options.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/text_job.h"
+
+namespace shardrun::test {
+
+/// The job that the text says, as if it were a file in `folder`.
+inline job::Job job_in(const TemporaryFolder& folder, std::string_view text, const std::vector<std::string>& overrides = {}) {
+  const std::string with_plugins = std::string(text) + "[plugins]\npath = " SHARDRUN_PLUGINS "\n";
+  return job::parse_job(job::read_job_text(with_plugins, folder / "job.ini", overrides), task::schema_providers());
+}
+
+/// A small transformer to be trained on a few sentences.
+inline job::Job text_job_in(const TemporaryFolder& folder, const std::vector<std::string>& overrides = {}) {
+  write_file(folder / "corpus.txt", sentences(4000));
+  return job_in(folder, text_job, overrides);
+}
+
+}  // namespace shardrun::test

@@ -1,0 +1,159 @@
+#include "core/task/training.h"
+
+#include <malloc.h>
+
+#include <cmath>
+
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+#include "tests/support/model_cases.h"
+#include "tests/unit/task/support.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+
+namespace {
+
+std::vector<double> losses(const job::Job& job, std::int64_t steps, std::string_view device = "cpu") {
+  const task::Compiled compiled = task::compile(job, device);
+  task::Training training(job, compiled);
+  training.initialize();
+  std::vector<double> losses;
+  for (std::int64_t step = 0; step < steps; ++step) {
+    losses.push_back(training.step(step).loss);
+  }
+  losses.push_back(training.evaluate().value());
+  return losses;
+}
+
+double worst_relative(const std::vector<double>& found, const std::vector<double>& expected) {
+  double worst = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    worst = std::max(worst, std::abs(found[i] / expected[i] - 1));
+  }
+  return worst;
+}
+
+}  // namespace
+
+TEST_CASE("the loss begins where nothing is known and falls", "[task]") {
+  const TemporaryFolder folder;
+  const job::Job job = text_job_in(folder);
+  const task::Compiled compiled = task::compile(job);
+  task::Training training(job, compiled);
+  training.initialize();
+  const double first = training.step(0).loss;
+  CHECK(first == Approx(std::log(compiled.dataset->shape().vocab)).epsilon(0.02));
+  double last = first;
+  for (std::int64_t step = 1; step < 60; ++step) {
+    last = training.step(step).loss;
+  }
+  CHECK(last < 0.9 * first);
+  CHECK(training.evaluate().value() < 0.9 * first);
+}
+
+TEST_CASE("the cpu trains as the float64 reference does", "[task]") {
+  const TemporaryFolder folder;
+  const job::Job job = text_job_in(folder, {"model.dropout=0.2", "model.bias=true", "data.microbatches=2"});
+  CHECK(worst_relative(losses(job, 6), losses(job, 6, "reference")) < 1e-5);
+}
+
+TEST_CASE("neither microbatches nor evaluation rows change what is computed", "[task]") {
+  const TemporaryFolder folder;
+  const std::vector<double> whole = losses(text_job_in(folder, {"model.dropout=0.2"}), 8);
+  for (const char* parts : {"data.microbatches=2", "data.microbatches=3", "data.microbatches=7"}) {
+    INFO(parts);
+    CHECK(worst_relative(losses(text_job_in(folder, {"model.dropout=0.2", parts}), 8), whole) < 1e-5);
+    CHECK(worst_relative(losses(text_job_in(folder, {"model.dropout=0.2", parts, "data.eval_batch=5"}), 8), whole) < 1e-5);
+  }
+}
+
+TEST_CASE("evaluation changes no state but the loss, and may be repeated", "[task]") {
+  const TemporaryFolder folder;
+  const job::Job job = text_job_in(folder, {"model.dropout=0.2"});
+  const task::Compiled compiled = task::compile(job);
+  task::Training plain(job, compiled);
+  task::Training evaluated(job, compiled);
+  plain.initialize();
+  evaluated.initialize();
+  for (std::int64_t step = 0; step < 4; ++step) {
+    const double value = evaluated.evaluate().value();
+    CHECK(evaluated.evaluate().value() == value);
+    CHECK(evaluated.step(step).loss == plain.step(step).loss);
+  }
+}
+
+TEST_CASE("the gradient's norm is that before clipping", "[task]") {
+  const TemporaryFolder folder;
+  const auto first_norm = [&](const char* clip) {
+    const job::Job job = text_job_in(folder, {clip});
+    const task::Compiled compiled = task::compile(job);
+    task::Training training(job, compiled);
+    training.initialize();
+    return training.step(0).gradient_norm;
+  };
+  const double norm = first_norm("train.clip=0");
+  CHECK(norm > 0.1);
+  CHECK(first_norm("train.clip=0.001") == norm);
+}
+
+TEST_CASE("a step's heap is that of the step before", "[task]") {
+  const TemporaryFolder folder;
+  const job::Job job = text_job_in(folder, {"data.microbatches=2"});
+  const task::Compiled compiled = task::compile(job);
+  task::Training training(job, compiled);
+  training.initialize();
+  const auto run_to = [&](std::int64_t from, std::int64_t to) {
+    for (std::int64_t step = from; step < to; ++step) {
+      static_cast<void>(training.step(step));
+      static_cast<void>(training.evaluate());
+    }
+    return mallinfo2().uordblks;
+  };
+  const std::size_t after_two = run_to(0, 2);
+  CHECK(run_to(2, 20) == after_two);
+}
+
+TEST_CASE("a loss that is not finite ends training with the tensor's name, and spares the parameters", "[task]") {
+  const TemporaryFolder folder;
+  const job::Job job = text_job_in(folder, {"train.learning_rate=1e30"});
+  const task::Compiled compiled = task::compile(job);
+  task::Training training(job, compiled);
+  training.initialize();
+  static_cast<void>(training.step(0));
+  const graph::StateId weights = compiled.graph.find_state("final_norm/gain");
+  const graph::TensorType& type = compiled.graph.states[static_cast<std::size_t>(weights)].type;
+  const Tensor before = read_view(type, training.executor().state(weights), sizeof(float));
+
+  const std::string message = error_of([&] { static_cast<void>(training.step(1)); });
+
+  CHECK(message.find("1: step 2: the loss is NaN; the first tensor that is not finite: layer.0/") == 0);
+  CHECK(message.find(", microbatch 0. The parameters are those of the step before. A smaller [train] learning_rate, a longer "
+                     "warmup or clip > 0 may help") != std::string::npos);
+  CHECK(read_view(type, training.executor().state(weights), sizeof(float)).values == before.values);
+}
+
+TEST_CASE("a parameter that is not finite is named itself", "[task]") {
+  const TemporaryFolder folder;
+  const job::Job job = text_job_in(folder);
+  const task::Compiled compiled = task::compile(job);
+  task::Training training(job, compiled);
+  training.initialize();
+  const graph::StateId gain = compiled.graph.find_state("layer.1/mlp_norm/gain");
+  static_cast<float*>(training.executor().state(gain).data)[3] = std::nanf("");
+  CHECK(error_of([&] { static_cast<void>(training.step(0)); })
+            .find("1: step 1: the loss is NaN; the first tensor that is not finite: layer.1/mlp_norm/gain (a parameter). ") == 0);
+}
+
+TEST_CASE("a compiled job knows its work before it runs", "[task]") {
+  const TemporaryFolder folder;
+  const task::Compiled one = task::compile(text_job_in(folder));
+  const task::Compiled three = task::compile(text_job_in(folder, {"data.microbatches=3"}));
+  CHECK(one.microbatch_rows == std::vector<std::int64_t>{7});
+  CHECK(three.microbatch_rows == std::vector<std::int64_t>{3, 2, 2});
+  CHECK(three.programs.memory.activations < one.programs.memory.activations);
+  // Forward, and twice as much backward, of the products alone: 2 FLOPs for each weight and token.
+  const double products = 6.0 * 7 * 16 * 2 * 12 * 16 * 16;
+  CHECK(static_cast<double>(task::flops_per_step(one)) > products);
+  CHECK(static_cast<double>(task::flops_per_step(one)) < 3 * products);
+}
