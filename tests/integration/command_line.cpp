@@ -1,0 +1,91 @@
+#include "tests/integration/program.h"
+#include "tests/support/catch.h"
+
+using namespace shardrun::test;
+using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
+
+TEST_CASE("words that are nearly a command or an option are answered with it", "[program]") {
+  const JobFolder job;
+  const auto refused = [&](const std::vector<std::string>& words) {
+    const Ended ended = run_program(job.path(), words);
+    CHECK(ended.code == 2);
+    CHECK(ended.out.empty());
+    return ended.err;
+  };
+  CHECK(refused({"pln", "job.ini"}) ==
+        "shardrun: 'pln' is neither a command nor a job file (did you mean 'plan'?); shardrun --help lists the "
+        "commands\n");
+  CHECK(refused({"job.ini", "--jsn"}) ==
+        "shardrun: run: unknown option '--jsn' (did you mean 'json'?); shardrun run --help lists the options\n");
+  CHECK(refused({"plan"}) == "shardrun: plan: expected JOB.ini; shardrun plan --help lists the options\n");
+  CHECK(refused({"plan", "job.ini", "b.ini"}) ==
+        "shardrun: plan: did not expect 'b.ini'; shardrun plan --help lists the options\n");
+  CHECK_THAT(refused({"plan", "job.ini", "--dump"}), StartsWith("shardrun: plan: ") && Contains("--dump"));
+  CHECK(refused({"plan", "job.ini", "--dump", "soup"}) ==
+        "shardrun: --dump: expected graph, plan or program, found 'soup'\n");
+  CHECK(refused({"generate", "run", "--tokens", "many"}) ==
+        "shardrun: --tokens: expected a number from 0 to 1000000000, found 'many'\n");
+  CHECK_THAT(refused({"plan", "job.ini", "--json", "--json"}), Contains("--json is given more than once"));
+  CHECK_THAT(refused({"help", "jobs"}), Contains("did you mean 'job'?"));
+}
+
+TEST_CASE("without words the usage is shown, and it is an error", "[program]") {
+  const TemporaryFolder folder;
+  const Ended none = run_program(folder.path(), {});
+  const Ended help = run_program(folder.path(), {"--help"});
+  CHECK(none.code == 2);
+  CHECK(help.code == 0);
+  for (const char* command : {"generate RUN", "help [TOPIC]", "plan JOB.ini", "plugins [JOB.ini]", "run JOB.ini"}) {
+    CHECK_THAT(help.out, Contains(command));
+  }
+  CHECK_THAT(run_program(folder.path(), {"--version"}).out, StartsWith("shardrun "));
+}
+
+TEST_CASE("every command has help that names its options", "[program]") {
+  const TemporaryFolder folder;
+  for (const char* command : {"generate", "help", "plan", "plugins", "run"}) {
+    const Ended ended = run_program(folder.path(), {command, "--help"});
+    CHECK(ended.code == 0);
+    CHECK_THAT(ended.out, StartsWith("usage: shardrun " + std::string(command)));
+    CHECK(run_program(folder.path(), {"help", command}).out == ended.out);
+  }
+  const Ended job = run_program(folder.path(), {"help", "job"});
+  for (const char* topic : {"learning_rate", "name = gpt", "name = heat1d", "name = mlp", "boundary"}) {
+    CHECK_THAT(job.out, Contains(topic));
+  }
+}
+
+TEST_CASE("what a job becomes is printed, and nothing is started", "[program]") {
+  const JobFolder job;
+  const auto dumped = [&](const char* command, const char* what) {
+    const Ended ended = run_program(job.path(), {command, "job.ini", "--dump", what});
+    CHECK(ended.code == 0);
+    return ended.out;
+  };
+  for (const char* command : {"run", "plan"}) {
+    CHECK_THAT(dumped(command, "graph"), Contains("layer.1/residual") && Contains("f32[batch 7, seq 16, embed 16]"));
+    CHECK(dumped(command, "plan") == "strategy single: 1 ranks\n");
+    CHECK_THAT(dumped(command, "program"),
+               StartsWith("arena ") && Contains("program micro rows 7: ") && Contains("(+)="));
+    CHECK(dumped(command, "program") == dumped(command, "program"));
+  }
+  CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
+}
+
+TEST_CASE("a plan for people says what memory is for", "[program]") {
+  const JobFolder job;
+  const Ended ended = run_program(job.path(), {"plan", "job.ini"});
+  CHECK(ended.code == 0);
+  for (const char* line :
+       {"model gpt, strategy single, 1 rank, 1 threads\n", "\noptimizer ", "\npeak ", "micro, 7 rows"}) {
+    CHECK_THAT(ended.out, Contains(line));
+  }
+}
+
+TEST_CASE("plugins beside the program are found without help", "[program]") {
+  const TemporaryFolder folder;
+  const Ended ended = run_program(folder.path(), {"plugins"});
+  CHECK(ended.code == 0);
+  CHECK_THAT(ended.out, Contains("strategy single "));
+}

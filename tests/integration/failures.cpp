@@ -1,0 +1,62 @@
+#include "tests/integration/program.h"
+#include "tests/support/catch.h"
+
+using namespace shardrun::test;
+using Catch::Matchers::Contains;
+
+TEST_CASE("a job that is wrong is refused before anything is written", "[program]") {
+  const JobFolder job;
+  const auto refused = [&](const std::vector<std::string>& overrides) {
+    const Ended ended = job.run(overrides);
+    CHECK(ended.code == 2);
+    CHECK(ended.out.empty());
+    CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
+    return ended.err;
+  };
+  CHECK_THAT(refused({"model.width=15"}), Contains("shardrun: [model] width = 15 is not divisible by heads = 2"));
+  CHECK_THAT(refused({"data.text=missing.txt"}), Contains("missing.txt"));
+  CHECK_THAT(refused({"data.batch=0"}), Contains("batch"));
+  CHECK_THAT(refused({"train.stepz=3"}), Contains("did you mean 'steps'?"));
+  CHECK_THAT(refused({"job.strategy=singel"}), Contains("singel") && Contains("single"));
+  CHECK_THAT(refused({"job.ranks=2"}), Contains("single"));
+  CHECK_THAT(refused({"model.context=4000"}), Contains("corpus.txt") && Contains("4000"));
+  CHECK_THAT(refused({"job.task=iterate"}), Contains("[data] has no effect with [job] task = iterate"));
+}
+
+TEST_CASE("a job file that is not there is named", "[program]") {
+  const TemporaryFolder folder;
+  const Ended ended = run_program(folder.path(), {"nothing.ini"});
+  CHECK(ended.code == 2);
+  CHECK_THAT(ended.err, Contains("nothing.ini"));
+}
+
+TEST_CASE("a run whose loss is not finite fails with the step and the tensor, and says so in its summary",
+          "[program]") {
+  const JobFolder job;
+  const Ended ended = job.run({"train.learning_rate=1e30"});
+  CHECK(ended.code == 1);
+  CHECK_THAT(ended.err, Contains("shardrun: step 2: the loss is NaN; the first tensor that is not finite: layer.0/"));
+  CHECK(job.summary().at("status") == "failed");
+  CHECK(job.summary().at("exit_code") == 1);
+  CHECK(job.summary().at("steps") == 1);
+  CHECK(job.metrics().size() == 1);
+  CHECK_THAT(read_file(job.path() / "run/log/rank-0.log"), Contains("step 2: the loss is NaN"));
+  CHECK_FALSE(std::filesystem::exists(job.path() / "run/weights.safetensors"));
+}
+
+TEST_CASE("an output folder that cannot be written ends the run with exit code 1", "[program]") {
+  const JobFolder job;
+  write_file(job.path() / "run", "a file");
+  const Ended ended = job.run();
+  CHECK(ended.code == 1);
+  CHECK_THAT(ended.err, Contains("run"));
+}
+
+TEST_CASE("weights of something else are refused", "[program]") {
+  const TemporaryFolder folder;
+  write_file(folder / "weights.safetensors", "not weights");
+  const Ended ended = run_program(folder.path(), {"generate", "weights.safetensors"});
+  CHECK(ended.code == 2);
+  CHECK_THAT(ended.err, Contains("weights.safetensors"));
+  CHECK(run_program(folder.path(), {"generate", "missing"}).code != 0);
+}

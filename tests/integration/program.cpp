@@ -1,0 +1,118 @@
+#include "tests/integration/program.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
+
+#include "tests/support/text_job.h"
+
+namespace shardrun::test {
+namespace {
+
+[[noreturn]] void become_program(const std::filesystem::path& folder, const std::vector<std::string>& words, int out,
+                                 int err) {
+  std::vector<char*> arguments = {const_cast<char*>("shardrun")};
+  for (const std::string& word : words) {
+    arguments.push_back(const_cast<char*>(word.c_str()));
+  }
+  arguments.push_back(nullptr);
+  const bool ready = chdir(folder.c_str()) == 0 && dup2(out, STDOUT_FILENO) >= 0 && dup2(err, STDERR_FILENO) >= 0;
+  unsetenv("SHARDRUN_PLUGIN_PATH");
+  if (ready) {
+    execv(SHARDRUN_PROGRAM, arguments.data());
+  }
+  _exit(127);
+}
+
+std::string read_all(std::FILE* file) {
+  std::string text;
+  std::array<char, 4096> block = {};
+  std::rewind(file);
+  while (const std::size_t count = std::fread(block.data(), 1, block.size(), file)) {
+    text.append(block.data(), count);
+  }
+  return text;
+}
+
+}  // namespace
+
+Ended run_program(const std::filesystem::path& folder, const std::vector<std::string>& words,
+                  const std::function<void(pid_t, std::string_view)>& watch) {
+  std::array<int, 2> out = {};
+  std::FILE* err = std::tmpfile();
+  if (err == nullptr || pipe(out.data()) != 0) {
+    throw std::runtime_error("no pipe");
+  }
+  const pid_t process = fork();
+  if (process == 0) {
+    close(out[0]);
+    become_program(folder, words, out[1], fileno(err));
+  }
+  close(out[1]);
+  Ended ended;
+  std::array<char, 4096> block = {};
+  for (ssize_t count = 0; (count = read(out[0], block.data(), block.size())) > 0;) {
+    ended.out.append(block.data(), static_cast<std::size_t>(count));
+    if (watch) {
+      watch(process, ended.out);
+    }
+  }
+  close(out[0]);
+  int status = 0;
+  waitpid(process, &status, 0);
+  ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  ended.err = read_all(err);
+  std::fclose(err);
+  return ended;
+}
+
+std::vector<std::string> with_settings(std::vector<std::string> words, const std::vector<std::string>& overrides) {
+  for (const std::string& setting : overrides) {
+    words.insert(words.end(), {"--set", setting});
+  }
+  return words;
+}
+
+JobFolder::JobFolder() {
+  write_file(folder_ / "corpus.txt", sentences(4000));
+  write_file(folder_ / "job.ini", text_job);
+}
+
+Ended JobFolder::run(const std::vector<std::string>& overrides) const {
+  return run_program(path(), with_settings({"job.ini"}, overrides));
+}
+
+boost::json::object JobFolder::summary() const {
+  return read_json(folder_ / "run/summary.json");
+}
+
+std::vector<boost::json::object> JobFolder::metrics() const {
+  return read_json_lines(folder_ / "run/metrics.jsonl");
+}
+
+std::vector<double> JobFolder::losses() const {
+  std::vector<double> losses;
+  for (const boost::json::object& line : metrics()) {
+    losses.push_back(line.at("loss").to_number<double>());
+  }
+  return losses;
+}
+
+boost::json::object read_json(const std::filesystem::path& path) {
+  return boost::json::parse(read_file(path)).as_object();
+}
+
+std::vector<boost::json::object> read_json_lines(const std::filesystem::path& path) {
+  std::vector<boost::json::object> objects;
+  std::istringstream lines(read_file(path));
+  for (std::string line; std::getline(lines, line);) {
+    objects.push_back(boost::json::parse(line).as_object());
+  }
+  return objects;
+}
+
+}  // namespace shardrun::test

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <boost/json.hpp>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tests/support/temporary_folder.h"
+
+namespace shardrun::test {
+
+/// A sanitizer keeps memory of its own, which then counts as the program's.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool sanitized = true;
+#else
+inline constexpr bool sanitized = false;
+#endif
+
+/// How a process ended, and what it wrote.
+struct Ended {
+  int code = 0;  ///< the exit code, or minus the signal that ended it
+  std::string out;
+  std::string err;
+};
+
+/// Runs the built `shardrun` in `folder`, without the environment's own plugins. `watch` is called with the process and
+/// its standard output so far whenever there is more of it.
+Ended run_program(const std::filesystem::path& folder, const std::vector<std::string>& words,
+                  const std::function<void(pid_t process, std::string_view out)>& watch = {});
+
+/// A folder with `corpus.txt` and `job.ini`, which trains a small transformer.
+class JobFolder {
+ public:
+  JobFolder();
+
+  /// `shardrun job.ini`, with settings overridden.
+  [[nodiscard]] Ended run(const std::vector<std::string>& overrides = {}) const;
+
+  [[nodiscard]] const std::filesystem::path& path() const { return folder_.path(); }
+  [[nodiscard]] boost::json::object summary() const;
+  /// A line each of metrics.jsonl.
+  [[nodiscard]] std::vector<boost::json::object> metrics() const;
+  /// The losses of metrics.jsonl.
+  [[nodiscard]] std::vector<double> losses() const;
+
+ private:
+  TemporaryFolder folder_;
+};
+
+[[nodiscard]] boost::json::object read_json(const std::filesystem::path& path);
+[[nodiscard]] std::vector<boost::json::object> read_json_lines(const std::filesystem::path& path);
+
+/// Words for `--set` of each setting.
+[[nodiscard]] std::vector<std::string> with_settings(std::vector<std::string> words,
+                                                     const std::vector<std::string>& overrides);
+
+}  // namespace shardrun::test

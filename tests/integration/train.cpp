@@ -1,0 +1,249 @@
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <set>
+
+#include "tests/integration/program.h"
+#include "tests/support/catch.h"
+#include "tests/support/npy.h"
+#include "tests/support/text_job.h"
+
+using namespace shardrun::test;
+namespace json = boost::json;
+
+namespace {
+
+std::set<std::string> files_below(const std::filesystem::path& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file()) {
+      names.insert(std::filesystem::relative(entry.path(), folder).string());
+    }
+  }
+  return names;
+}
+
+std::set<std::string> keys(const json::object& object) {
+  std::set<std::string> names;
+  for (const auto& [key, value] : object) {
+    names.insert(std::string(key));
+  }
+  return names;
+}
+
+double number(const json::object& object, std::string_view key) {
+  return object.at(key).to_number<double>();
+}
+
+const json::object& rank(const json::object& summary) {
+  return summary.at("ranks").as_array().at(0).as_object();
+}
+
+double worst_relative(const std::vector<double>& found, const std::vector<double>& expected) {
+  REQUIRE(found.size() == expected.size());
+  double worst = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    worst = std::max(worst, std::abs(found[i] / expected[i] - 1));
+  }
+  return worst;
+}
+
+}  // namespace
+
+TEST_CASE("a run leaves all that it found out", "[program]") {
+  const JobFolder job;
+  const Ended ended = job.run({"train.sample=20"});
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  CHECK(ended.err.empty());
+  CHECK(files_below(job.path() / "run") == std::set<std::string>{".lock", "job.ini", "log/rank-0.log", "metrics.jsonl",
+                                                                 "sample.txt", "summary.json", "weights.safetensors"});
+
+  const std::vector<json::object> metrics = job.metrics();
+  REQUIRE(metrics.size() == 30);
+  const std::set<std::string> fields = {"step", "loss", "grad_norm", "lr", "tokens_per_s", "step_s", "comm_s"};
+  for (std::size_t i = 0; i < metrics.size(); ++i) {
+    std::set<std::string> expected = fields;
+    if ((i + 1) % 10 == 0) {
+      expected.insert("val_loss");
+    }
+    CHECK(keys(metrics[i]) == expected);
+    CHECK(number(metrics[i], "step") == static_cast<double>(i + 1));
+    CHECK(number(metrics[i], "grad_norm") > 0);
+  }
+  CHECK(number(metrics[0], "lr") == 0.01);
+  CHECK(number(metrics[29], "loss") < 0.9 * number(metrics[0], "loss"));
+  CHECK(number(metrics[29], "val_loss") < number(metrics[9], "val_loss"));
+
+  const json::object summary = job.summary();
+  CHECK(keys(summary) == std::set<std::string>{"status", "exit_code", "steps", "seconds", "loss", "val_loss",
+                                               "parameters", "tokens_per_s", "step_ms_median", "ranks"});
+  CHECK(summary.at("status") == "finished");
+  CHECK(number(summary, "exit_code") == 0);
+  CHECK(number(summary, "steps") == 30);
+  CHECK(summary.at("loss") == metrics[29].at("loss"));
+  CHECK(summary.at("val_loss") == metrics[29].at("val_loss"));
+  CHECK(number(summary, "tokens_per_s") > 0);
+  CHECK(read_file(job.path() / "run/log/rank-0.log").find("finished after 30 steps") != std::string::npos);
+  CHECK(ended.out.find("sample:\n") != std::string::npos);
+  CHECK(read_file(job.path() / "run/sample.txt").size() == 20);
+}
+
+TEST_CASE("memory is what was planned, to the byte, and nothing else grows", "[program]") {
+  const JobFolder job;
+  const Ended plan = run_program(job.path(), {"plan", "job.ini", "--json"});
+  REQUIRE(plan.code == 0);
+  const json::object planned = json::parse(plan.out).as_object();
+  const json::object& bytes = rank(planned).at("bytes").as_object();
+  CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
+
+  REQUIRE(job.run().code == 0);
+  const json::object summary = job.summary();
+  CHECK(number(rank(summary), "planned_bytes") == number(bytes, "peak"));
+  CHECK(number(rank(summary), "peak_bytes") == number(bytes, "peak"));
+  CHECK((sanitized || number(rank(summary), "private_bytes") < 100e6));
+  CHECK(summary.at("parameters") == planned.at("parameters"));
+  double sum = 0;
+  for (const auto& [category, count] : rank(summary).at("categories").as_object()) {
+    CHECK(count == bytes.at(category));
+    sum += count.to_number<double>();
+  }
+  CHECK(sum == number(bytes, "peak"));
+  CHECK(number(bytes, "gradients") == number(bytes, "parameters"));
+  CHECK(number(bytes, "optimizer") == 2 * number(bytes, "parameters"));
+
+  const double before = number(rank(summary), "private_bytes");
+  REQUIRE(job.run({"train.steps=300"}).code == 0);
+  CHECK((sanitized || number(rank(job.summary()), "private_bytes") - before < 256 * 1024));
+}
+
+TEST_CASE("a seed gives the same losses again, whatever the threads", "[program]") {
+  const JobFolder job;
+  const std::vector<std::string> dropout = {"model.dropout=0.2"};
+  REQUIRE(job.run(dropout).code == 0);
+  const std::vector<double> first = job.losses();
+  const std::string weights = read_file(job.path() / "run/weights.safetensors");
+
+  REQUIRE(job.run({"model.dropout=0.2", "job.threads=2"}).code == 0);
+  CHECK(job.losses() == first);
+  CHECK(read_file(job.path() / "run/weights.safetensors") == weights);
+
+  REQUIRE(job.run({"model.dropout=0.2", "job.seed=7"}).code == 0);
+  CHECK(job.losses() != first);
+}
+
+TEST_CASE("uneven microbatches train as the whole batch does, dropout included", "[program]") {
+  const JobFolder job;
+  REQUIRE(job.run({"model.dropout=0.2", "train.steps=12"}).code == 0);
+  const std::vector<double> whole = job.losses();
+  const double bytes = number(rank(job.summary()), "peak_bytes");
+  REQUIRE(job.run({"model.dropout=0.2", "train.steps=12", "data.microbatches=3"}).code == 0);
+  CHECK(worst_relative(job.losses(), whole) < 1e-5);
+  CHECK(number(rank(job.summary()), "peak_bytes") < bytes);
+}
+
+TEST_CASE("the written job runs again as it is", "[program]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=5", "model.gelu=erf"}).code == 0);
+  const std::vector<double> losses = job.losses();
+  const std::filesystem::path copy = job.path() / "again.ini";
+  std::filesystem::copy_file(job.path() / "run/job.ini", copy);
+  REQUIRE(run_program(job.path(), {"again.ini"}).code == 0);
+  CHECK(job.losses() == losses);
+}
+
+TEST_CASE("an interrupted run is stopped in order, and its weights are kept", "[program]") {
+  const JobFolder job;
+  for (const int signal : {SIGINT, SIGTERM}) {
+    bool sent = false;
+    const Ended ended = run_program(
+        job.path(), with_settings({"job.ini"}, {"train.steps=100000000", "train.eval_every=0", "train.log_every=1"}),
+        [&](pid_t process, std::string_view out) {
+          if (!sent && out.find("\nstep 3/") != std::string_view::npos) {
+            sent = kill(process, signal) == 0;
+          }
+        });
+    CHECK(ended.code == 128 + signal);
+    const json::object summary = job.summary();
+    CHECK(summary.at("status") == "stopped");
+    CHECK(number(summary, "exit_code") == 128 + signal);
+    CHECK(number(summary, "steps") >= 3);
+    CHECK(number(summary, "steps") == static_cast<double>(job.metrics().size()));
+    CHECK(run_program(job.path(), {"generate", "run", "--tokens", "5"}).code == 0);
+    std::filesystem::remove(job.path() / "run/weights.safetensors");
+  }
+}
+
+TEST_CASE("--json prints the summary and nothing else on standard output", "[program]") {
+  const JobFolder job;
+  const Ended ended = run_program(job.path(), with_settings({"job.ini", "--json"}, {"train.sample=5"}));
+  REQUIRE(ended.code == 0);
+  CHECK(json::parse(ended.out).as_object() == job.summary());
+  CHECK(ended.err.find("step 30/30") != std::string::npos);
+  CHECK(ended.err.find("sample:\n") != std::string::npos);
+}
+
+TEST_CASE("--profile says where the time went", "[program]") {
+  const JobFolder job;
+  const Ended ended = run_program(job.path(), {"job.ini", "--profile"});
+  REQUIRE(ended.code == 0);
+  CHECK(ended.out.find("function   op ") != std::string::npos);
+  CHECK(ended.out.find("matmul_gradient_weights") != std::string::npos);
+}
+
+TEST_CASE("text is generated from a run, the same for a seed", "[program]") {
+  const JobFolder job;
+  REQUIRE(job.run().code == 0);
+  const auto generate = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), "generate");
+    const Ended ended = run_program(job.path(), words);
+    INFO(ended.err);
+    CHECK(ended.code == 0);
+    return ended.out;
+  };
+  const std::string text = generate({"run", "--prompt", "the cat", "--tokens", "60", "--seed", "5"});
+  CHECK(text.size() == 7 + 60 + 1);
+  CHECK(text.find("the cat") == 0);
+  CHECK(generate({"run/weights.safetensors", "--prompt", "the cat", "--tokens", "60", "--seed", "5", "--threads",
+                  "2"}) == text);
+  CHECK(generate({"run", "--prompt", "the cat", "--tokens", "60", "--seed", "6"}) != text);
+  CHECK(generate({"run", "--prompt", "the cat", "--tokens", "0"}) == "the cat\n");
+  CHECK(generate({"run", "--temperature", "0", "--tokens", "30", "--seed", "5"}) ==
+        generate({"run", "--top-k", "1", "--tokens", "30", "--seed", "6"}));
+
+  const Ended unknown = run_program(job.path(), {"generate", "run", "--prompt", "QUIZ"});
+  CHECK(unknown.code == 2);
+  CHECK(unknown.err.find("'Q'") != std::string::npos);
+}
+
+TEST_CASE("a network learns from arrays, with real targets and with labels", "[program]") {
+  const JobFolder job;
+  std::string x;
+  std::string reals;
+  std::string labels;
+  for (int row = 0; row < 160; ++row) {
+    const auto a = static_cast<float>(std::sin(row * 1.7));
+    const auto b = static_cast<float>(std::cos(row * 0.9));
+    x += bytes_of<float>({a, b});
+    reals += bytes_of<float>({a * b, a - b});
+    labels += bytes_of<std::int64_t>({(a > 0 ? 1 : 0) + (b > 0 ? 1 : 0)});
+  }
+  write_file(job.path() / "x.npy", npy_file("{'descr': '<f4', 'fortran_order': False, 'shape': (160, 2), }", x));
+  write_file(job.path() / "reals.npy",
+             npy_file("{'descr': '<f4', 'fortran_order': False, 'shape': (160, 2), }", reals));
+  write_file(job.path() / "labels.npy",
+             npy_file("{'descr': '<i8', 'fortran_order': False, 'shape': (160,), }", labels));
+  const auto learn = [&](const std::string& targets, const std::string& loss) {
+    write_file(job.path() / "mlp.ini",
+               "[job]\noutput = run\n[model]\nname = mlp\nhidden = 32\nloss = " + loss + "\n[data]\narrays = x.npy, " +
+                   targets + "\nbatch = 20\nmicrobatches = 3\n[train]\nsteps = 200\nlearning_rate = 1e-2\n");
+    const Ended ended = run_program(job.path(), {"mlp.ini"});
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    const std::vector<double> losses = job.losses();
+    CHECK(number(job.summary(), "val_loss") < 0.5 * losses.front());
+    CHECK(losses.back() < 0.5 * losses.front());
+  };
+  learn("reals.npy", "squared_error");
+  learn("labels.npy", "cross_entropy");
+}
