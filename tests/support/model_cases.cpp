@@ -9,11 +9,14 @@ namespace {
 
 using models::OptimizerSettings;
 
-std::size_t index(std::int32_t id) { return static_cast<std::size_t>(id); }
+std::size_t index(std::int32_t id) {
+  return static_cast<std::size_t>(id);
+}
 
 constexpr std::uint64_t seed = 11;
 
-Call make_call(const ModelCase& model, const graph::Function& function, const device::Scalars& scalars, Random& random) {
+Call make_call(const ModelCase& model, const graph::Function& function, const device::Scalars& scalars,
+               Random& random) {
   Call call{.function = &function, .scalars = scalars, .inputs = {}};
   for (const graph::Port& port : function.inputs) {
     Tensor& tensor = call.inputs.emplace_back(zeros(function.values[index(port.value)].type));
@@ -100,21 +103,29 @@ std::vector<ModelCase> model_cases() {
                                 tokens, {.batch = 3, .optimizer = clipped}));
   cases.push_back(training_case(
       "gpt with all", "gpt",
-      {{"layers", "2"}, {"heads", "2"}, {"width", "16"}, {"context", "9"}, {"bias", "true"}, {"tied", "false"},
-       {"gelu", "erf"}, {"dropout", "0.2"}},
-      tokens, {.batch = 7, .microbatches = 3, .eval_rows = 2, .eval_samples = 5, .predict = true, .optimizer = clipped}));
-  cases.push_back(training_case("gpt tied with dropout", "gpt",
-                                {{"layers", "1"}, {"heads", "2"}, {"width", "8"}, {"context", "33"}, {"bias", "true"},
-                                 {"dropout", "0.1"}},
-                                tokens, {.batch = 4, .microbatches = 2, .optimizer = momentum}));
+      {{"layers", "2"},
+       {"heads", "2"},
+       {"width", "16"},
+       {"context", "9"},
+       {"bias", "true"},
+       {"tied", "false"},
+       {"gelu", "erf"},
+       {"dropout", "0.2"}},
+      tokens,
+      {.batch = 7, .microbatches = 3, .eval_rows = 2, .eval_samples = 5, .predict = true, .optimizer = clipped}));
+  cases.push_back(training_case(
+      "gpt tied with dropout", "gpt",
+      {{"layers", "1"}, {"heads", "2"}, {"width", "8"}, {"context", "33"}, {"bias", "true"}, {"dropout", "0.1"}},
+      tokens, {.batch = 4, .microbatches = 2, .optimizer = momentum}));
   cases.push_back(training_case("mlp", "mlp", {{"hidden", "9"}}, {.features = 5, .outputs = 3},
                                 {.batch = 6, .microbatches = 4, .eval_rows = 4, .eval_samples = 4, .optimizer = sgd}));
   cases.push_back(training_case("mlp of labels", "mlp", {{"hidden", "70"}, {"loss", "cross_entropy"}},
                                 {.vocab = 4, .features = 17}, {.batch = 5, .optimizer = clipped}));
   for (const char* boundary : {"periodic", "fixed"}) {
-    cases.push_back({.name = std::string("heat1d ") + boundary,
-                     .graph = models::build_iteration(*models::find_model("heat1d"),
-                                                      model_settings("heat1d", {{"cells", "37"}, {"boundary", boundary}}))});
+    cases.push_back(
+        {.name = std::string("heat1d ") + boundary,
+         .graph = models::build_iteration(*models::find_model("heat1d"),
+                                          model_settings("heat1d", {{"cells", "37"}, {"boundary", boundary}}))});
   }
   return cases;
 }

@@ -28,8 +28,8 @@ struct ModelCase {
 };
 
 [[nodiscard]] ModelCase training_case(std::string name, std::string_view model,
-                                      std::initializer_list<job::WrittenSetting> options,
-                                      const models::DataShape& data, const models::TrainingSettings& training);
+                                      std::initializer_list<job::WrittenSetting> options, const models::DataShape& data,
+                                      const models::TrainingSettings& training);
 
 /// Every variant of every model: tied and not, with biases and dropout, even and uneven microbatches, each optimizer.
 [[nodiscard]] std::vector<ModelCase> model_cases();
@@ -47,9 +47,10 @@ struct Call {
 /// Random parameters and fields, the rest zero.
 [[nodiscard]] std::vector<Tensor> first_states(const graph::Graph& graph);
 
-/// Does a call with every value in memory of its own, then the writes to `states` one after the other, in the arithmetic
-/// of the op where it can add. Returns the function's outputs.
-[[nodiscard]] std::vector<Tensor> interpret(const Call& call, const device::Device& device, std::vector<Tensor>& states);
+/// Does a call with every value in memory of its own, then the writes to `states` one after the other, in the
+/// arithmetic of the op where it can add. Returns the function's outputs.
+[[nodiscard]] std::vector<Tensor> interpret(const Call& call, const device::Device& device,
+                                            std::vector<Tensor>& states);
 
 void write_view(const Tensor& tensor, const device::TensorView& view, std::size_t f32_bytes);
 [[nodiscard]] Tensor read_view(const graph::TensorType& type, const device::TensorView& view, std::size_t f32_bytes);

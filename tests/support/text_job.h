@@ -9,7 +9,7 @@ namespace shardrun::test {
 
 /// Sentences of a small language, about `bytes` long: enough order in them that a loss falls.
 inline std::string sentences(std::size_t bytes) {
-  constexpr std::array<std::string_view, 12> words = {"the",  "cat", "sat",  "on",  "a",    "mat",
+  constexpr std::array<std::string_view, 12> words = {"the", "cat", "sat",  "on",  "a",    "mat",
                                                       "and", "saw", "some", "red", "bird", "fly"};
   std::string text;
   std::uint32_t state = 1;

@@ -62,7 +62,8 @@ TEST_CASE("layers and cut points are marked", "[graph]") {
   for (const CutPoint& point : graph.cut_points) {
     points += point.name + " " + std::to_string(point.layer) + "; ";
   }
-  CHECK(points == "layer.0/attention_residual 0; layer.0/residual 0; layer.1/attention_residual 1; layer.1/residual 1; ");
+  CHECK(points ==
+        "layer.0/attention_residual 0; layer.0/residual 0; layer.1/attention_residual 1; layer.1/residual 1; ");
   for (const Node& node : graph.find("micro", 5)->nodes) {
     const std::size_t at = node.name.find("layer.");
     const bool named = at != std::string::npos && node.phase == Phase::forward;
@@ -100,12 +101,16 @@ TEST_CASE("what a function cannot mean is refused with its name", "[graph]") {
   FunctionBuilder builder(graph, "f", 1);
   const ValueId x = builder.input("x", type_of({2, 5}));
   CHECK(error_of([&] { static_cast<void>(builder.state("v")); }) == "1: function f: no state is called 'v'");
-  CHECK(error_of([&] { static_cast<void>(builder.call("matmul", {x, builder.state("w")}, product, "y")); }) ==
-        "1: function f, node y (matmul): factor 'k0' is 5 in an earlier operand and 3 in operand 1 (operands f32[a0 2, a1 5], "
+  CHECK(error_of([&] {
+          static_cast<void>(builder.call("matmul", {x, builder.state("w")}, product, "y"));
+        }) ==
+        "1: function f, node y (matmul): factor 'k0' is 5 in an earlier operand and 3 in operand 1 (operands f32[a0 2, "
+        "a1 5], "
         "f32[a0 3, a1 4]; rule l0 k0, k0 n0 -> l0 n0; reduced k0)");
   CHECK(error_of([&] { builder.write(0, x, StateWrite::Mode::assign); }) ==
         "1: function f: state w is f32[a0 3, a1 4], but f32[a0 2, a1 5] is written to it");
-  CHECK(error_of([&] { static_cast<void>(builder.call("layer_norm", {x, builder.input("g", type_of({5}))}, {{"epsilon", 1e-5}})); }) ==
-        "1: op layer_norm has 3 results where one is taken");
+  CHECK(error_of([&] {
+          static_cast<void>(builder.call("layer_norm", {x, builder.input("g", type_of({5}))}, {{"epsilon", 1e-5}}));
+        }) == "1: op layer_norm has 3 results where one is taken");
   CHECK(error_of([&] { differentiate(builder, x); }) == "1: the loss of function f is not a scalar: f32[a0 2, a1 5]");
 }

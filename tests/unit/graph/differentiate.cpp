@@ -13,7 +13,9 @@ using namespace shardrun::test;
 
 namespace {
 
-std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
+std::size_t at(std::int32_t id) {
+  return static_cast<std::size_t>(id);
+}
 
 std::vector<const StateWrite*> writes_to(const Function& function, StateId state) {
   std::vector<const StateWrite*> found;
@@ -67,20 +69,23 @@ void check_gradients(const ModelCase& model) {
 }  // namespace
 
 TEST_CASE("the gradients of a whole transformer are central differences", "[graph]") {
-  check_gradients(training_case("", "gpt",
-                                {{"layers", "1"}, {"heads", "2"}, {"width", "4"}, {"context", "3"}, {"bias", "true"}, {"dropout", "0.3"}},
-                                {.vocab = 5}, {.batch = 2}));
+  check_gradients(training_case(
+      "", "gpt",
+      {{"layers", "1"}, {"heads", "2"}, {"width", "4"}, {"context", "3"}, {"bias", "true"}, {"dropout", "0.3"}},
+      {.vocab = 5}, {.batch = 2}));
 }
 
 TEST_CASE("the gradients of an untied transformer are central differences", "[graph]") {
-  check_gradients(training_case("", "gpt",
-                                {{"layers", "2"}, {"heads", "2"}, {"width", "6"}, {"context", "2"}, {"tied", "false"}, {"gelu", "erf"}},
-                                {.vocab = 4}, {.batch = 2}));
+  check_gradients(training_case(
+      "", "gpt",
+      {{"layers", "2"}, {"heads", "2"}, {"width", "6"}, {"context", "2"}, {"tied", "false"}, {"gelu", "erf"}},
+      {.vocab = 4}, {.batch = 2}));
 }
 
 TEST_CASE("the gradients of a two-layer network are central differences, with either loss", "[graph]") {
   check_gradients(training_case("", "mlp", {{"hidden", "4"}}, {.features = 3, .outputs = 2}, {.batch = 3}));
-  check_gradients(training_case("", "mlp", {{"hidden", "4"}, {"loss", "cross_entropy"}}, {.vocab = 3, .features = 3}, {.batch = 3}));
+  check_gradients(training_case("", "mlp", {{"hidden", "4"}, {"loss", "cross_entropy"}}, {.vocab = 3, .features = 3},
+                                {.batch = 3}));
 }
 
 TEST_CASE("every parameter has one gradient, kept as it is", "[graph]") {

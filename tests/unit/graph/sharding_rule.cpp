@@ -65,7 +65,8 @@ TEST_CASE("operands that do not fit are named", "[graph]") {
   CHECK(refusal("i k, k j -> i j", {x, type({3}, {"embed"})}) ==
         "1: node y: operand 1 should have 2 dimensions (i k, k j -> i j), found f32[embed 3]");
   CHECK(refusal("i k, k j -> i j", {x, type({4, 5}, {"embed", "mlp"})}) ==
-        "1: node y: factor 'k' is 3 in an earlier operand and 4 in operand 1 (operands f32[batch 2, embed 3], f32[embed 4, mlp "
+        "1: node y: factor 'k' is 3 in an earlier operand and 4 in operand 1 (operands f32[batch 2, embed 3], "
+        "f32[embed 4, mlp "
         "5]; rule i k, k j -> i j)");
   CHECK(refusal("i -> i j", {type({2}, {"x"})}) == "1: node y: factor 'j' of a result has no size (rule i -> i j)");
 }

@@ -20,7 +20,8 @@ std::int64_t parameters_of_gpt(std::initializer_list<job::WrittenSetting> option
   return graph::parameter_count(models::build_prediction(gpt, model_settings("gpt", options)));
 }
 
-std::string refusal(std::string_view model, std::initializer_list<job::WrittenSetting> options, const models::DataShape& data) {
+std::string refusal(std::string_view model, std::initializer_list<job::WrittenSetting> options,
+                    const models::DataShape& data) {
   return error_of([&] {
     static_cast<void>(models::build_training(*models::find_model(model), model_settings(model, options, data), {}));
   });
@@ -37,13 +38,21 @@ std::multiset<std::string> function_names(const graph::Graph& graph) {
 }  // namespace
 
 TEST_CASE("parameters are as many as the published models have", "[models]") {
-  CHECK(parameters_of_gpt({{"layers", "12"}, {"heads", "12"}, {"width", "768"}, {"context", "1024"}, {"vocab", "50257"},
+  CHECK(parameters_of_gpt({{"layers", "12"},
+                           {"heads", "12"},
+                           {"width", "768"},
+                           {"context", "1024"},
+                           {"vocab", "50257"},
                            {"bias", "true"}}) == 124'439'808);
-  CHECK(parameters_of_gpt({{"layers", "12"}, {"heads", "12"}, {"width", "768"}, {"context", "1024"}, {"vocab", "50257"}}) ==
+  CHECK(parameters_of_gpt(
+            {{"layers", "12"}, {"heads", "12"}, {"width", "768"}, {"context", "1024"}, {"vocab", "50257"}}) ==
         124'337'664);
-  CHECK(parameters_of_gpt({{"layers", "4"}, {"heads", "4"}, {"width", "128"}, {"context", "64"}, {"vocab", "65"}}) == 804'096);
-  CHECK(parameters_of_gpt({{"layers", "4"}, {"heads", "4"}, {"width", "128"}, {"context", "64"}, {"vocab", "65"},
-                           {"tied", "false"}}) == 804'096 + 65 * 128);
+  CHECK(parameters_of_gpt({{"layers", "4"}, {"heads", "4"}, {"width", "128"}, {"context", "64"}, {"vocab", "65"}}) ==
+        804'096);
+  CHECK(
+      parameters_of_gpt(
+          {{"layers", "4"}, {"heads", "4"}, {"width", "128"}, {"context", "64"}, {"vocab", "65"}, {"tied", "false"}}) ==
+      804'096 + 65 * 128);
 }
 
 TEST_CASE("rows of microbatches are as even as can be, larger ones first", "[models]") {
@@ -72,8 +81,9 @@ TEST_CASE("an evaluation's calls cover its samples, the last with what is left",
 
 TEST_CASE("training has one function for each number of rows that occurs", "[models]") {
   const auto functions = [](const models::TrainingSettings& settings) {
-    return function_names(
-        training_case("", "gpt", {{"layers", "1"}, {"heads", "1"}, {"width", "2"}, {"context", "3"}}, {.vocab = 5}, settings).graph);
+    return function_names(training_case("", "gpt", {{"layers", "1"}, {"heads", "1"}, {"width", "2"}, {"context", "3"}},
+                                        {.vocab = 5}, settings)
+                              .graph);
   };
   CHECK(functions({.batch = 6}) == std::multiset<std::string>{"micro 6", "update 0"});
   CHECK(functions({.batch = 6, .microbatches = 3}) == std::multiset<std::string>{"micro 2", "update 0"});
@@ -83,9 +93,8 @@ TEST_CASE("training has one function for each number of rows that occurs", "[mod
 
 TEST_CASE("dropout acts in training alone", "[models]") {
   const graph::Graph graph =
-      training_case("", "gpt",
-                    {{"layers", "1"}, {"heads", "1"}, {"width", "2"}, {"context", "3"}, {"dropout", "0.5"}}, {.vocab = 5},
-                    {.batch = 2, .eval_rows = 2, .eval_samples = 2, .predict = true})
+      training_case("", "gpt", {{"layers", "1"}, {"heads", "1"}, {"width", "2"}, {"context", "3"}, {"dropout", "0.5"}},
+                    {.vocab = 5}, {.batch = 2, .eval_rows = 2, .eval_samples = 2, .predict = true})
           .graph;
   for (const graph::Function& function : graph.functions) {
     INFO(function.name);
@@ -100,14 +109,15 @@ TEST_CASE("dropout acts in training alone", "[models]") {
 }
 
 TEST_CASE("weight decay applies to matrices and embeddings alone", "[models]") {
-  const graph::Graph graph = training_case("", "gpt",
-                                           {{"layers", "1"}, {"heads", "1"}, {"width", "2"}, {"context", "3"}, {"bias", "true"}},
-                                           {.vocab = 5}, {.optimizer = {.weight_decay = 0.1}})
-                                 .graph;
+  const graph::Graph graph =
+      training_case("", "gpt", {{"layers", "1"}, {"heads", "1"}, {"width", "2"}, {"context", "3"}, {"bias", "true"}},
+                    {.vocab = 5}, {.optimizer = {.weight_decay = 0.1}})
+          .graph;
   std::size_t steps = 0;
   for (const graph::Node& node : graph.find("update", 0)->nodes) {
     if (node.op->name == "adamw") {
-      const bool decays = node.name.ends_with("/weights") || node.name.ends_with("/tokens") || node.name.ends_with("/positions");
+      const bool decays =
+          node.name.ends_with("/weights") || node.name.ends_with("/tokens") || node.name.ends_with("/positions");
       INFO(node.name);
       CHECK(node.attributes.real("decay") == (decays ? 0.1 : 0.0));
       ++steps;
@@ -119,19 +129,23 @@ TEST_CASE("weight decay applies to matrices and embeddings alone", "[models]") {
 
 TEST_CASE("options of a model that cannot be meant together are refused in words", "[models]") {
   CHECK(refusal("gpt", {{"layers", "1"}, {"heads", "3"}, {"width", "8"}, {"context", "3"}}, {.vocab = 5}) ==
-        "2: [model] width = 8 is not divisible by heads = 3; each head needs the same number of columns: choose a multiple of 3");
+        "2: [model] width = 8 is not divisible by heads = 3; each head needs the same number of columns: choose a "
+        "multiple of 3");
   CHECK(refusal("gpt", {{"layers", "1"}, {"heads", "1"}, {"width", "8"}, {"context", "3"}}, {}) ==
         "2: [model] vocab is needed where no [data] text gives it: set it to the number of distinct tokens");
-  CHECK(refusal("gpt", {{"layers", "1"}, {"heads", "1"}, {"width", "8"}, {"context", "3"}, {"vocab", "4"}}, {.vocab = 5}) ==
+  CHECK(refusal("gpt", {{"layers", "1"}, {"heads", "1"}, {"width", "8"}, {"context", "3"}, {"vocab", "4"}},
+                {.vocab = 5}) ==
         "2: [model] vocab = 4 is smaller than the data's 5 distinct tokens: leave it out or raise it");
   CHECK(refusal("mlp", {{"hidden", "3"}}, {}) == "2: [model] inputs is needed where no [data] arrays give it");
   CHECK(refusal("mlp", {{"hidden", "3"}, {"inputs", "4"}}, {.features = 5, .outputs = 1}) ==
         "2: [model] inputs = 4, but the data has 5: leave it out or correct it");
   CHECK(refusal("mlp", {{"hidden", "3"}, {"loss", "cross_entropy"}}, {.features = 5, .outputs = 1}) ==
-        "2: [model] loss = cross_entropy needs integer labels, and the second of [data] arrays holds real numbers: use loss = "
+        "2: [model] loss = cross_entropy needs integer labels, and the second of [data] arrays holds real numbers: use "
+        "loss = "
         "squared_error, or store integers");
   CHECK(refusal("mlp", {{"hidden", "3"}}, {.vocab = 4, .features = 5}) ==
-        "2: [model] loss = squared_error needs real-valued targets, and the second of [data] arrays holds integer labels: use loss "
+        "2: [model] loss = squared_error needs real-valued targets, and the second of [data] arrays holds integer "
+        "labels: use loss "
         "= cross_entropy, or store floats");
   CHECK(refusal("heat1d", {{"cells", "3"}}, {}) == "2: model heat1d is not trained: use [job] task = iterate");
   CHECK(error_of([] {
@@ -139,16 +153,19 @@ TEST_CASE("options of a model that cannot be meant together are refused in words
                                                     model_settings("heat1d", {{"cells", "3"}, {"wall", "1"}})));
         }) == "2: [model] wall has no effect with boundary = periodic: leave it out, or use boundary = fixed");
   CHECK(error_of([] {
-          static_cast<void>(models::build_iteration(*models::find_model("mlp"), model_settings("mlp", {{"hidden", "3"}})));
+          static_cast<void>(
+              models::build_iteration(*models::find_model("mlp"), model_settings("mlp", {{"hidden", "3"}})));
         }) == "2: model mlp is not iterated: use [job] task = train");
   CHECK(error_of([] {
-          static_cast<void>(models::build_prediction(*models::find_model("mlp"), model_settings("mlp", {{"hidden", "3"}})));
+          static_cast<void>(
+              models::build_prediction(*models::find_model("mlp"), model_settings("mlp", {{"hidden", "3"}})));
         }) == "2: model mlp does not predict tokens, so nothing can be sampled from it");
 }
 
 TEST_CASE("more classes than the labels show may be asked for, fewer may not", "[models]") {
   const auto outputs = [](const char* count) {
-    return refusal("mlp", {{"hidden", "3"}, {"loss", "cross_entropy"}, {"outputs", count}}, {.vocab = 4, .features = 5});
+    return refusal("mlp", {{"hidden", "3"}, {"loss", "cross_entropy"}, {"outputs", count}},
+                   {.vocab = 4, .features = 5});
   };
   CHECK(outputs("6") == "nothing");
   CHECK(outputs("3") == "2: [model] outputs = 3, but the data has 4: leave it out or correct it");

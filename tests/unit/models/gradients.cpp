@@ -69,8 +69,8 @@ double relative_distance(const Tensor& found, const Tensor& expected) {
   return std::sqrt(difference / norm);
 }
 
-void load_parameters(const checkpoint::SafetensorsFile& file, const graph::Graph& graph, const runtime::Executor& executor,
-                     std::size_t f32_bytes) {
+void load_parameters(const checkpoint::SafetensorsFile& file, const graph::Graph& graph,
+                     const runtime::Executor& executor, std::size_t f32_bytes) {
   for (std::size_t s = 0; s < graph.states.size(); ++s) {
     if (graph.states[s].kind == graph::StateKind::parameter) {
       const checkpoint::Tensor& tensor = file.at("parameters/" + graph.states[s].name);

@@ -1,4 +1,5 @@
-// Small graphs made by hand, in which a write to a state must, may or must not be fused into the op that makes the value.
+// Small graphs made by hand, in which a write to a state must, may or must not be fused into the op that makes the
+// value.
 
 #include <functional>
 
@@ -137,7 +138,8 @@ TEST_CASE("a value that is yet to be copied is not overwritten in place", "[part
 
 TEST_CASE("an op that may not work in place does not overwrite what it reads", "[partition]") {
   const ModelCase model = states_and([](FunctionBuilder& f) {
-    const graph::Attributes left{{"dim", std::int64_t{0}}, {"offset", std::int64_t{-1}}, {"boundary", std::string("periodic")}, {"value", 0.0}};
+    const graph::Attributes left{
+        {"dim", std::int64_t{0}}, {"offset", std::int64_t{-1}}, {"boundary", std::string("periodic")}, {"value", 0.0}};
     f.write(f.graph().find_state("u"), f.call("shift", {f.state("u")}, left, "s"), assign);
   });
   CHECK(shape_of(program_of(model)) == "shift u -> s; copy s -> u");

@@ -21,7 +21,9 @@ partition::Programs programs_of(const ModelCase& model, int threads = 1) {
   return partition::partition(model.graph, {}, device::Device::find("cpu"), threads);
 }
 
-const Buffer& buffer(const Program& program, BufferId id) { return program.buffers[static_cast<std::size_t>(id)]; }
+const Buffer& buffer(const Program& program, BufferId id) {
+  return program.buffers[static_cast<std::size_t>(id)];
+}
 
 std::vector<const Instruction*> writing(const Program& program, std::string_view name) {
   std::vector<const Instruction*> found;
@@ -117,8 +119,10 @@ TEST_CASE("no two buffers that are in use at once overlap, and each operand is a
       for (std::size_t a = 0; a < all.size(); ++a) {
         for (std::size_t b = 0; b < a; ++b) {
           const bool at_once = all[a].first <= all[b].last && all[b].first <= all[a].last;
-          const bool meet = all[a].offset < all[b].offset + all[b].bytes && all[b].offset < all[a].offset + all[a].bytes;
-          overlapping += at_once && meet && all[a].bytes > 0 && all[b].bytes > 0 ? all[a].name + " and " + all[b].name : "";
+          const bool meet =
+              all[a].offset < all[b].offset + all[b].bytes && all[b].offset < all[a].offset + all[a].bytes;
+          overlapping +=
+              at_once && meet && all[a].bytes > 0 && all[b].bytes > 0 ? all[a].name + " and " + all[b].name : "";
         }
         CHECK(all[a].offset % memory::alignment == 0);
         CHECK(all[a].offset + all[a].bytes <= programs.arena_bytes);

@@ -187,7 +187,8 @@ TEST_CASE("the categories add up to the peak", "[runtime]") {
     const Machine machine(model, "cpu", 2);
     const partition::MemoryUse& use = machine.programs().memory;
     INFO(model.name);
-    CHECK(use.parameters + use.gradients + use.optimizer + use.activations + use.communication + use.scratch == use.peak);
+    CHECK(use.parameters + use.gradients + use.optimizer + use.activations + use.communication + use.scratch ==
+          use.peak);
     CHECK(use.peak <= memory::align_up(machine.programs().arena_bytes, memory::page_bytes));
     CHECK(use.activations < use.peak);
   }

@@ -10,7 +10,9 @@ using namespace shardrun;
 namespace {
 
 graph::State state_of(const char* name, std::vector<std::int64_t> shape, graph::Initializer initializer) {
-  return {.name = name, .type = {.dtype = graph::DType::f32, .shape = std::move(shape), .axes = {}}, .initializer = initializer};
+  return {.name = name,
+          .type = {.dtype = graph::DType::f32, .shape = std::move(shape), .axes = {}},
+          .initializer = initializer};
 }
 
 /// The state's first values, or those of one shard of it.
@@ -91,7 +93,8 @@ TEST_CASE("a shard draws what the whole tensor has there", "[runtime]") {
 }
 
 TEST_CASE("the bump stands in the middle, is one high and has the width that was asked for", "[runtime]") {
-  const std::vector<double> bump = values<double>(state_of("u", {101}, {graph::Initializer::Kind::gaussian_bump, 0.1}), 0);
+  const std::vector<double> bump =
+      values<double>(state_of("u", {101}, {graph::Initializer::Kind::gaussian_bump, 0.1}), 0);
   CHECK(bump[50] == 1.0);
   CHECK(bump[40] == Approx(std::exp(-0.5 * std::pow(10.0 / 101 / 0.1, 2))).epsilon(1e-6));
   CHECK(bump[60] == bump[40]);

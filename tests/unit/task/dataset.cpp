@@ -31,8 +31,7 @@ TEST_CASE("text says how many tokens, windows and characters there are", "[task]
   CHECK(dataset->evaluation_samples() == 3);
   REQUIRE(dataset->tokenizer() != nullptr);
   CHECK(dataset->tokenizer()->kind() == data::TokenizerKind::character);
-  CHECK(dataset->describe() ==
-        (folder / "corpus.txt").string() + ": 30 training and 10 validation tokens, 4 distinct");
+  CHECK(dataset->describe() == (folder / "corpus.txt").string() + ": 30 training and 10 validation tokens, 4 distinct");
 }
 
 TEST_CASE("everything is trained on with split = 1", "[task]") {
@@ -110,15 +109,18 @@ TEST_CASE("data and model that do not go together are refused in words", "[task]
 
   CHECK(refusal(job_in(folder, "[model]\nname = mlp\nhidden = 4\n[data]\ntext = corpus.txt\n[train]\nsteps = 1\n")) ==
         at + ":2: model mlp is not trained on tokens: use [data] arrays");
-  CHECK(refusal(job_in(folder,
-                       "[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 2\ncontext = 2\n[data]\narrays = x.npy, y.npy\n"
-                       "[train]\nsteps = 1\n")) == at + ":8: model gpt is trained on tokens: use [data] text or tokens");
+  CHECK(refusal(
+            job_in(folder,
+                   "[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 2\ncontext = 2\n[data]\narrays = x.npy, y.npy\n"
+                   "[train]\nsteps = 1\n")) == at + ":8: model gpt is trained on tokens: use [data] text or tokens");
   CHECK(refusal(job_in(folder, "[model]\nname = mlp\nhidden = 4\n[data]\narrays = x.npy\n[train]\nsteps = 1\n")) ==
         at + ":5: training needs two arrays, inputs and targets (x.npy, y.npy); found 1");
-  CHECK(refusal(job_in(folder,
-                       "[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 2\ncontext = 2\n[data]\ntokens = train.bin\n"
-                       "[train]\nsteps = 1\n")) ==
-        at + ":8: [model] vocab is needed with [data] tokens: set it to the number of distinct tokens");
+  CHECK(
+      refusal(job_in(folder,
+                     "[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 2\ncontext = 2\n[data]\ntokens = train.bin\n"
+                     "[train]\nsteps = 1\n")) ==
+      at + ":8: [model] vocab is needed with [data] tokens: set it to the number of distinct tokens");
   CHECK(refusal(job_in(folder, text_job, {"model.context=400"})).find("2: ") == 0);
-  CHECK(refusal(job_in(folder, text_job, {"model.width=15"})).find("2: [model] width = 15 is not divisible by heads = 2") == 0);
+  CHECK(refusal(job_in(folder, text_job, {"model.width=15"}))
+            .find("2: [model] width = 15 is not divisible by heads = 2") == 0);
 }

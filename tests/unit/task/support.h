@@ -12,7 +12,8 @@
 namespace shardrun::test {
 
 /// The job that the text says, as if it were a file in `folder`.
-inline job::Job job_in(const TemporaryFolder& folder, std::string_view text, const std::vector<std::string>& overrides = {}) {
+inline job::Job job_in(const TemporaryFolder& folder, std::string_view text,
+                       const std::vector<std::string>& overrides = {}) {
   const std::string with_plugins = std::string(text) + "[plugins]\npath = " SHARDRUN_PLUGINS "\n";
   return job::parse_job(job::read_job_text(with_plugins, folder / "job.ini", overrides), task::schema_providers());
 }

@@ -64,7 +64,8 @@ TEST_CASE("neither microbatches nor evaluation rows change what is computed", "[
   for (const char* parts : {"data.microbatches=2", "data.microbatches=3", "data.microbatches=7"}) {
     INFO(parts);
     CHECK(worst_relative(losses(text_job_in(folder, {"model.dropout=0.2", parts}), 8), whole) < 1e-5);
-    CHECK(worst_relative(losses(text_job_in(folder, {"model.dropout=0.2", parts, "data.eval_batch=5"}), 8), whole) < 1e-5);
+    CHECK(worst_relative(losses(text_job_in(folder, {"model.dropout=0.2", parts, "data.eval_batch=5"}), 8), whole) <
+          1e-5);
   }
 }
 
@@ -128,8 +129,9 @@ TEST_CASE("a loss that is not finite ends training with the tensor's name, and s
   const std::string message = error_of([&] { static_cast<void>(training.step(1)); });
 
   CHECK(message.find("1: step 2: the loss is NaN; the first tensor that is not finite: layer.0/") == 0);
-  CHECK(message.find(", microbatch 0. The parameters are those of the step before. A smaller [train] learning_rate, a longer "
-                     "warmup or clip > 0 may help") != std::string::npos);
+  CHECK(message.find(
+            ", microbatch 0. The parameters are those of the step before. A smaller [train] learning_rate, a longer "
+            "warmup or clip > 0 may help") != std::string::npos);
   CHECK(read_view(type, training.executor().state(weights), sizeof(float)).values == before.values);
 }
 
@@ -142,7 +144,8 @@ TEST_CASE("a parameter that is not finite is named itself", "[task]") {
   const graph::StateId gain = compiled.graph.find_state("layer.1/mlp_norm/gain");
   static_cast<float*>(training.executor().state(gain).data)[3] = std::nanf("");
   CHECK(error_of([&] { static_cast<void>(training.step(0)); })
-            .find("1: step 1: the loss is NaN; the first tensor that is not finite: layer.1/mlp_norm/gain (a parameter). ") == 0);
+            .find("1: step 1: the loss is NaN; the first tensor that is not finite: layer.1/mlp_norm/gain (a "
+                  "parameter). ") == 0);
 }
 
 TEST_CASE("a compiled job knows its work before it runs", "[task]") {

@@ -29,7 +29,8 @@ struct Saved {
   }
 };
 
-std::vector<std::byte> bytes_of_state(const graph::Graph& graph, const runtime::Executor& executor, const std::string& name) {
+std::vector<std::byte> bytes_of_state(const graph::Graph& graph, const runtime::Executor& executor,
+                                      const std::string& name) {
   const device::TensorView view = executor.state(graph.find_state(name));
   const auto* data = static_cast<const std::byte*>(view.data);
   return {data, data + static_cast<std::size_t>(view.elements()) * sizeof(float)};
@@ -81,9 +82,10 @@ TEST_CASE("files that are no trained model are refused in words", "[task]") {
   const TemporaryFolder folder;
   const std::filesystem::path path = folder / "w.safetensors";
   checkpoint::write_safetensors(path, {}, {});
-  CHECK(read_error(path) == "2: '" + path.string() +
-                                "' has no metadata 'shardrun.model': it was not written by a shardrun job; give the folder or "
-                                "the weights.safetensors of one");
+  CHECK(read_error(path) ==
+        "2: '" + path.string() +
+            "' has no metadata 'shardrun.model': it was not written by a shardrun job; give the folder or "
+            "the weights.safetensors of one");
   checkpoint::write_safetensors(path, {}, {{"shardrun.model", "[model]\nname = rnn\n"}});
   CHECK(read_error(path) ==
         "2: '" + path.string() + "' holds the model 'rnn', which this version does not have; it has gpt, heat1d, mlp");
@@ -99,8 +101,9 @@ TEST_CASE("parameters that are missing or of another shape are named", "[task]")
   const device::Device& cpu = device::Device::find("cpu");
   const auto error_with = [&](const char* layers, const char* width) {
     const graph::Graph graph = models::build_prediction(
-        *models::find_model("gpt"), model_settings("gpt", {{"layers", layers}, {"heads", "2"}, {"width", width}, {"context", "16"}},
-                                                   {.vocab = saved.compiled.dataset->shape().vocab}));
+        *models::find_model("gpt"),
+        model_settings("gpt", {{"layers", layers}, {"heads", "2"}, {"width", width}, {"context", "16"}},
+                       {.vocab = saved.compiled.dataset->shape().vocab}));
     const runtime::Executor executor(partition::partition(graph, {}, cpu, 1), cpu);
     return error_of([&] { task::load_parameters(file, graph, executor); });
   };
