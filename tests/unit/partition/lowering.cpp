@@ -212,6 +212,15 @@ TEST_CASE("inputs are written to states and given out as they came", "[partition
   check_results(model);
 }
 
+TEST_CASE("an output keeps its contents to the end", "[partition]") {
+  const ModelCase model = states_and([](FunctionBuilder& f) {
+    f.output("early", f.call("negate", {f.state("u")}, {}, "early"));
+    const ValueId middle = f.call("add", {f.state("u"), f.state("v")}, {}, "middle");
+    f.output("late", f.call("add", {middle, f.state("v")}, {}, "late"));
+  });
+  check_results(model);
+}
+
 TEST_CASE("a state may be copied to another, but not while it is overwritten", "[partition]") {
   const ModelCase copied = states_and([](FunctionBuilder& f) {
     f.write(f.graph().find_state("v"), f.state("u"), assign);

@@ -1,5 +1,6 @@
 #include "core/task/sampling.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -90,6 +91,20 @@ TEST_CASE("the likeliest continuation follows from the last tokens that fit the 
   }
   const std::vector<std::int32_t> last_five(tokens.end() - 5, tokens.end());
   CHECK(predictor.sample(tokens, greedy) == predictor.sample(last_five, greedy));
+}
+
+TEST_CASE("what stands behind the last token has no say", "[task]") {
+  Predictor predictor;
+  std::vector<Tensor> states = first_states(predictor.graph);
+  for (const std::vector<double>& padded : {std::vector<double>{7, 2, 9, 10, 3}, std::vector<double>{7, 2, 1, 1, 1}}) {
+    Call call{.function = predictor.graph.find("predict", 1), .scalars = {.position = 1}, .inputs = {}};
+    call.inputs.push_back(zeros(call.function->values[static_cast<std::size_t>(call.function->inputs[0].value)].type));
+    call.inputs[0].values = padded;
+    const std::vector<double> expected = interpret(call, device::Device::find("reference"), states)[0].values;
+    const auto likeliest = std::max_element(expected.begin(), expected.end()) - expected.begin();
+    CHECK(predictor.sample({7, 2}, {.tokens = 1, .temperature = 0}) ==
+          std::vector<std::int32_t>{static_cast<std::int32_t>(likeliest)});
+  }
 }
 
 TEST_CASE("an empty prompt is refused in words", "[task]") {

@@ -69,6 +69,18 @@ TEST_CASE("neither microbatches nor evaluation rows change what is computed", "[
   }
 }
 
+TEST_CASE("each step takes the samples that follow those of the step before", "[task]") {
+  const TemporaryFolder folder;
+  const std::vector<std::string> standing_still = {"train.learning_rate=1e-30", "train.weight_decay=0"};
+  const std::vector<double> of_seven = losses(text_job_in(folder, standing_still), 4);
+  std::vector<std::string> twice = standing_still;
+  twice.emplace_back("data.batch=14");
+  const std::vector<double> of_fourteen = losses(text_job_in(folder, twice), 2);
+  CHECK(of_fourteen[0] == Approx((of_seven[0] + of_seven[1]) / 2).epsilon(1e-6));
+  CHECK(of_fourteen[1] == Approx((of_seven[2] + of_seven[3]) / 2).epsilon(1e-6));
+  CHECK(std::abs(of_seven[0] - of_seven[1]) > 1e-5);
+}
+
 TEST_CASE("evaluation changes no state but the loss, and may be repeated", "[task]") {
   const TemporaryFolder folder;
   const job::Job job = text_job_in(folder, {"model.dropout=0.2"});
