@@ -140,10 +140,10 @@ std::string to_json(const Options& options, const std::vector<Rate>& rates) {
                     {"median_gflops", rate.median_gflops}});
   }
   const auto* version = dnnl_version();
-  return boost::json::serialize(boost::json::object{
-      {"onednn", fmt::format("{}.{}.{}", version->major, version->minor, version->patch)},
-      {"threads", options.threads},
-      {"rows", std::move(rows)}});
+  return boost::json::serialize(
+      boost::json::object{{"onednn", fmt::format("{}.{}.{}", version->major, version->minor, version->patch)},
+                          {"threads", options.threads},
+                          {"rows", std::move(rows)}});
 }
 
 void run(const Options& options) {

@@ -11,13 +11,11 @@ int exit_code(ErrorCode code) noexcept {
     case ErrorCode::usage:
     case ErrorCode::job:
     case ErrorCode::plugin:
-    case ErrorCode::data:
-      return 2;
+    case ErrorCode::data: return 2;
     case ErrorCode::io:
     case ErrorCode::shape_mismatch:
     case ErrorCode::numerics:
-    case ErrorCode::internal:
-      return 1;
+    case ErrorCode::internal: return 1;
   }
   return 1;
 }

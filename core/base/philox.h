@@ -22,8 +22,6 @@ using PhiloxBlock = std::array<std::uint32_t, 4>;
 [[nodiscard]] PhiloxKey stream_key(std::uint64_t seed, std::string_view name) noexcept;
 
 /// Uniform in [0, 1) with 24 bits, exact in float and double alike.
-[[nodiscard]] constexpr float uniform(std::uint32_t bits) noexcept {
-  return static_cast<float>(bits >> 8U) * 0x1p-24F;
-}
+[[nodiscard]] constexpr float uniform(std::uint32_t bits) noexcept { return static_cast<float>(bits >> 8U) * 0x1p-24F; }
 
 }  // namespace shardrun

@@ -31,7 +31,8 @@ std::string usage() {
 }
 
 const Command* find(std::string_view name) {
-  const auto found = std::find_if(commands().begin(), commands().end(), [&](const Command& c) { return c.name == name; });
+  const auto found =
+      std::find_if(commands().begin(), commands().end(), [&](const Command& c) { return c.name == name; });
   return found == commands().end() ? nullptr : &*found;
 }
 
@@ -60,8 +61,9 @@ int dispatch(std::span<const std::string> words) {
   for (const Command& command : commands()) {
     names.push_back(command.name);
   }
-  throw Error(ErrorCode::usage, fmt::format("'{}' is neither a command nor a job file{}; shardrun --help lists the commands", words[0],
-                                            did_you_mean(words[0], names)));
+  throw Error(ErrorCode::usage,
+              fmt::format("'{}' is neither a command nor a job file{}; shardrun --help lists the commands", words[0],
+                          did_you_mean(words[0], names)));
 }
 
 }  // namespace

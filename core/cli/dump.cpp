@@ -9,7 +9,9 @@
 namespace shardrun::cli {
 
 OptionSyntax dump_option() {
-  return {.name = "dump", .value = "graph|plan|program", .help = "print what the job becomes on its way to the executor, and start nothing"};
+  return {.name = "dump",
+          .value = "graph|plan|program",
+          .help = "print what the job becomes on its way to the executor, and start nothing"};
 }
 
 bool dump(const Parsed& parsed, const task::Compiled& compiled) {

@@ -32,7 +32,8 @@ void print_token(const std::optional<data::Tokenizer>& tokenizer, std::int32_t t
 std::vector<std::int32_t> encode(const std::optional<data::Tokenizer>& tokenizer, const std::string& prompt) {
   if (!tokenizer) {
     if (!prompt.empty()) {
-      throw Error(ErrorCode::usage, "--prompt: the model was trained on numbered tokens and has no tokenizer: leave the prompt out");
+      throw Error(ErrorCode::usage,
+                  "--prompt: the model was trained on numbered tokens and has no tokenizer: leave the prompt out");
     }
     return {0};
   }
@@ -41,14 +42,15 @@ std::vector<std::int32_t> encode(const std::optional<data::Tokenizer>& tokenizer
 }
 
 int generate(std::span<const std::string> words) {
-  const Parsed parsed = parse("generate", words,
-                              {{.name = "prompt", .value = "TEXT", .help = "what to continue (default: the end of a line)"},
-                               {.name = "tokens", .value = "N", .help = "how many tokens to sample (default 500)"},
-                               {.name = "temperature", .value = "T", .help = "0: always the likeliest; 1: as the model has it (default 0.8)"},
-                               {.name = "top-k", .value = "K", .help = "draw from the likeliest K only (default 0: all)"},
-                               {.name = "seed", .value = "S", .help = "of the random draws (default 1337)"},
-                               {.name = "threads", .value = "N", .help = "threads to compute with (default 1)"}},
-                              1, 1);
+  const Parsed parsed = parse(
+      "generate", words,
+      {{.name = "prompt", .value = "TEXT", .help = "what to continue (default: the end of a line)"},
+       {.name = "tokens", .value = "N", .help = "how many tokens to sample (default 500)"},
+       {.name = "temperature", .value = "T", .help = "0: always the likeliest; 1: as the model has it (default 0.8)"},
+       {.name = "top-k", .value = "K", .help = "draw from the likeliest K only (default 0: all)"},
+       {.name = "seed", .value = "S", .help = "of the random draws (default 1337)"},
+       {.name = "threads", .value = "N", .help = "threads to compute with (default 1)"}},
+      1, 1);
   if (parsed.help_shown) {
     return 0;
   }

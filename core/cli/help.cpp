@@ -21,7 +21,8 @@ std::string model_reference() {
 }
 
 int help(std::span<const std::string> words) {
-  const Parsed parsed = parse("help", words, {{.name = "markdown", .help = "help job: as the page docs/job-file.md"}}, 0, 1);
+  const Parsed parsed =
+      parse("help", words, {{.name = "markdown", .help = "help job: as the page docs/job-file.md"}}, 0, 1);
   if (parsed.help_shown) {
     return 0;
   }
@@ -40,13 +41,12 @@ int help(std::span<const std::string> words) {
     }
     names.push_back(command.name);
   }
-  throw Error(ErrorCode::usage, fmt::format("no help on '{}'{}; there is help on job and on every command", topic, did_you_mean(topic, names)));
+  throw Error(ErrorCode::usage, fmt::format("no help on '{}'{}; there is help on job and on every command", topic,
+                                            did_you_mean(topic, names)));
 }
 
-const RegisterCommand command({.name = "help",
-                               .arguments = "[TOPIC]",
-                               .help = "'help job' is the reference of the job file",
-                               .run = help});
+const RegisterCommand command(
+    {.name = "help", .arguments = "[TOPIC]", .help = "'help job' is the reference of the job file", .run = help});
 
 }  // namespace
 }  // namespace shardrun::cli

@@ -86,14 +86,16 @@ T number(const std::optional<std::string>& text, std::string_view name, T otherw
   T value{};
   const auto [end, fault] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (fault != std::errc() || end != text->data() + text->size() || !(value >= least && value <= most)) {
-    throw Error(ErrorCode::usage, fmt::format("--{}: expected a number from {} to {}, found '{}'", name, least, most, *text));
+    throw Error(ErrorCode::usage,
+                fmt::format("--{}: expected a number from {} to {}, found '{}'", name, least, most, *text));
   }
   return value;
 }
 
 }  // namespace
 
-std::int64_t Parsed::integer(std::string_view name, std::int64_t otherwise, std::int64_t least, std::int64_t most) const {
+std::int64_t Parsed::integer(std::string_view name, std::int64_t otherwise, std::int64_t least,
+                             std::int64_t most) const {
   return number(get(name), name, otherwise, least, most);
 }
 
@@ -115,7 +117,8 @@ Parsed parse(const std::string& command, std::span<const std::string> words, con
       continue;
     }
     if (option.unregistered) {
-      refuse(command, fmt::format("unknown option '{}'{}", option.original_tokens.empty() ? option.string_key : option.original_tokens[0],
+      refuse(command, fmt::format("unknown option '{}'{}",
+                                  option.original_tokens.empty() ? option.string_key : option.original_tokens[0],
                                   did_you_mean(option.string_key, names)));
     }
     if (option.string_key == "help") {
@@ -145,7 +148,10 @@ Parsed parse(const std::string& command, std::span<const std::string> words, con
 }
 
 OptionSyntax set_option() {
-  return {.name = "set", .value = "SECTION.KEY=VALUE", .help = "override a setting of the job file (may be repeated)", .repeated = true};
+  return {.name = "set",
+          .value = "SECTION.KEY=VALUE",
+          .help = "override a setting of the job file (may be repeated)",
+          .repeated = true};
 }
 
 job::Job read_job(const Parsed& parsed) {

@@ -29,14 +29,16 @@ struct Parsed {
   [[nodiscard]] std::optional<std::string> get(std::string_view name) const;
   [[nodiscard]] std::vector<std::string> all(std::string_view name) const;
   /// Throw Error{usage} for a value that is no such number, or outside [least, most].
-  [[nodiscard]] std::int64_t integer(std::string_view name, std::int64_t otherwise, std::int64_t least, std::int64_t most) const;
+  [[nodiscard]] std::int64_t integer(std::string_view name, std::int64_t otherwise, std::int64_t least,
+                                     std::int64_t most) const;
   [[nodiscard]] double real(std::string_view name, double otherwise, double least, double most) const;
 };
 
-/// Parses with Boost.Program_options; `--help` prints usage and options. Throws Error{usage} for an unknown option (with the
-/// nearest name), a missing value, or more than `most_positional` other words.
-[[nodiscard]] Parsed parse(const std::string& command, std::span<const std::string> words, const std::vector<OptionSyntax>& syntax,
-                           std::size_t least_positional, std::size_t most_positional);
+/// Parses with Boost.Program_options; `--help` prints usage and options. Throws Error{usage} for an unknown option
+/// (with the nearest name), a missing value, or more than `most_positional` other words.
+[[nodiscard]] Parsed parse(const std::string& command, std::span<const std::string> words,
+                           const std::vector<OptionSyntax>& syntax, std::size_t least_positional,
+                           std::size_t most_positional);
 
 /// The options of every command that takes a job file.
 [[nodiscard]] OptionSyntax set_option();

@@ -21,7 +21,8 @@ const char* type_name(plugins::OptionType type) noexcept {
 }
 
 std::string describe(const plugins::OptionSpec& option) {
-  std::string text = fmt::format("    {} ({}, default {})", option.name, type_name(option.type), plugins::to_string(option.default_value));
+  std::string text = fmt::format("    {} ({}, default {})", option.name, type_name(option.type),
+                                 plugins::to_string(option.default_value));
   if (option.minimum) {
     text += fmt::format(" from {}", plugins::to_string(*option.minimum));
   }
@@ -36,9 +37,11 @@ std::string describe(const plugins::OptionSpec& option) {
 
 std::string describe(const plugins::PluginInfo& plugin) {
   if (!plugin.error.empty()) {
-    return fmt::format("{} {} cannot be used\n    {}\n", plugin.kind, plugin.name.empty() ? "?" : plugin.name, plugin.error);
+    return fmt::format("{} {} cannot be used\n    {}\n", plugin.kind, plugin.name.empty() ? "?" : plugin.name,
+                       plugin.error);
   }
-  std::string text = fmt::format("{} {} {} (ABI {}) {}\n", plugin.kind, plugin.name, plugin.version, plugin.abi, plugin.path.string());
+  std::string text =
+      fmt::format("{} {} {} (ABI {}) {}\n", plugin.kind, plugin.name, plugin.version, plugin.abi, plugin.path.string());
   if (!plugin.shadowed_by.empty()) {
     text += fmt::format("    not used: {} is found first\n", plugin.shadowed_by.string());
   }

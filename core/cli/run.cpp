@@ -31,18 +31,21 @@ void print_results(const metrics::Summary& summary, const job::Job& job) {
     text += fmt::format(", validation loss {:.4f}", *summary.val_loss);
   }
   if (summary.tokens_per_s > 0) {
-    text += fmt::format(", {} tok/s, {:.1f} ms a step", metrics::human_count(summary.tokens_per_s), summary.step_ms_median);
+    text +=
+        fmt::format(", {} tok/s, {:.1f} ms a step", metrics::human_count(summary.tokens_per_s), summary.step_ms_median);
   }
-  fmt::print("{}{}{} after {} steps; results in {}\n", text, text.empty() ? "" : "; ", summary.status, summary.steps, job.output.string());
+  fmt::print("{}{}{} after {} steps; results in {}\n", text, text.empty() ? "" : "; ", summary.status, summary.steps,
+             job.output.string());
 }
 
 int run(std::span<const std::string> words) {
-  const Parsed parsed = parse("run", words,
-                              {set_option(),
-                               {.name = "json", .help = "print the summary as JSON on standard output, and progress on standard error"},
-                               {.name = "profile", .help = "print where the time went, by op"},
-                               dump_option()},
-                              1, 1);
+  const Parsed parsed =
+      parse("run", words,
+            {set_option(),
+             {.name = "json", .help = "print the summary as JSON on standard output, and progress on standard error"},
+             {.name = "profile", .help = "print where the time went, by op"},
+             dump_option()},
+            1, 1);
   if (parsed.help_shown) {
     return 0;
   }
@@ -53,10 +56,11 @@ int run(std::span<const std::string> words) {
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
   const bool json = parsed.has("json");
-  const metrics::Summary summary = task::run(job, {.progress = metrics::descriptor_sink(json ? STDERR_FILENO : STDOUT_FILENO, std::getenv("TERM")),
-                                                   .print = [&](const std::string& text) { fmt::print(json ? stderr : stdout, "{}", text); },
-                                                   .stop_signal = [] { return static_cast<int>(stop_signal); },
-                                                   .profile = parsed.has("profile")});
+  const metrics::Summary summary =
+      task::run(job, {.progress = metrics::descriptor_sink(json ? STDERR_FILENO : STDOUT_FILENO, std::getenv("TERM")),
+                      .print = [&](const std::string& text) { fmt::print(json ? stderr : stdout, "{}", text); },
+                      .stop_signal = [] { return static_cast<int>(stop_signal); },
+                      .profile = parsed.has("profile")});
   if (json) {
     fmt::print("{}", metrics::to_json(summary));
   } else {

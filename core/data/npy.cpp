@@ -19,26 +19,16 @@ template <typename To>
 void read_as(NpyType type, const std::byte* from, std::span<To> to) {
   switch (type) {
     case NpyType::boolean:
-    case NpyType::u8:
-      return convert<std::uint8_t>(from, to);
-    case NpyType::i8:
-      return convert<std::int8_t>(from, to);
-    case NpyType::i16:
-      return convert<std::int16_t>(from, to);
-    case NpyType::i32:
-      return convert<std::int32_t>(from, to);
-    case NpyType::i64:
-      return convert<std::int64_t>(from, to);
-    case NpyType::u16:
-      return convert<std::uint16_t>(from, to);
-    case NpyType::u32:
-      return convert<std::uint32_t>(from, to);
-    case NpyType::u64:
-      return convert<std::uint64_t>(from, to);
-    case NpyType::f32:
-      return convert<float>(from, to);
-    case NpyType::f64:
-      return convert<double>(from, to);
+    case NpyType::u8: return convert<std::uint8_t>(from, to);
+    case NpyType::i8: return convert<std::int8_t>(from, to);
+    case NpyType::i16: return convert<std::int16_t>(from, to);
+    case NpyType::i32: return convert<std::int32_t>(from, to);
+    case NpyType::i64: return convert<std::int64_t>(from, to);
+    case NpyType::u16: return convert<std::uint16_t>(from, to);
+    case NpyType::u32: return convert<std::uint32_t>(from, to);
+    case NpyType::u64: return convert<std::uint64_t>(from, to);
+    case NpyType::f32: return convert<float>(from, to);
+    case NpyType::f64: return convert<double>(from, to);
   }
 }
 
@@ -48,19 +38,15 @@ std::size_t element_bytes(NpyType type) noexcept {
   switch (type) {
     case NpyType::boolean:
     case NpyType::i8:
-    case NpyType::u8:
-      return 1;
+    case NpyType::u8: return 1;
     case NpyType::i16:
-    case NpyType::u16:
-      return 2;
+    case NpyType::u16: return 2;
     case NpyType::i32:
     case NpyType::u32:
-    case NpyType::f32:
-      return 4;
+    case NpyType::f32: return 4;
     case NpyType::i64:
     case NpyType::u64:
-    case NpyType::f64:
-      return 8;
+    case NpyType::f64: return 8;
   }
   return 0;
 }
@@ -69,28 +55,17 @@ bool is_integer(NpyType type) noexcept { return type != NpyType::f32 && type != 
 
 const char* to_string(NpyType type) noexcept {
   switch (type) {
-    case NpyType::boolean:
-      return "bool";
-    case NpyType::i8:
-      return "int8";
-    case NpyType::i16:
-      return "int16";
-    case NpyType::i32:
-      return "int32";
-    case NpyType::i64:
-      return "int64";
-    case NpyType::u8:
-      return "uint8";
-    case NpyType::u16:
-      return "uint16";
-    case NpyType::u32:
-      return "uint32";
-    case NpyType::u64:
-      return "uint64";
-    case NpyType::f32:
-      return "float32";
-    case NpyType::f64:
-      return "float64";
+    case NpyType::boolean: return "bool";
+    case NpyType::i8: return "int8";
+    case NpyType::i16: return "int16";
+    case NpyType::i32: return "int32";
+    case NpyType::i64: return "int64";
+    case NpyType::u8: return "uint8";
+    case NpyType::u16: return "uint16";
+    case NpyType::u32: return "uint32";
+    case NpyType::u64: return "uint64";
+    case NpyType::f32: return "float32";
+    case NpyType::f64: return "float64";
   }
   return "";
 }

@@ -40,10 +40,10 @@ struct TensorView {
 /// What changes from call to call of a function.
 struct Scalars {
   std::uint64_t seed = 0;
-  std::int64_t step = 0;              ///< of the optimizer, from 0
-  double learning_rate = 0;           ///< of this step
-  std::int64_t first_sample = 0;      ///< global index of row 0 of this call's batch: step * batch + rows before
-  std::int64_t position = 0;          ///< which position of a sequence is asked for (prediction)
+  std::int64_t step = 0;          ///< of the optimizer, from 0
+  double learning_rate = 0;       ///< of this step
+  std::int64_t first_sample = 0;  ///< global index of row 0 of this call's batch: step * batch + rows before
+  std::int64_t position = 0;      ///< which position of a sequence is asked for (prediction)
   bool first_microbatch = true;
 };
 
@@ -85,8 +85,8 @@ class Device {
   std::size_t f32_bytes_;
 };
 
-/// `const RegisterKernel k("cpu", "matmul", kernel, level);` at namespace scope. Of several for one device and op the one
-/// with the highest level is taken: an instruction-set variant passes the level it needs and registers only where
+/// `const RegisterKernel k("cpu", "matmul", kernel, level);` at namespace scope. Of several for one device and op the
+/// one with the highest level is taken: an instruction-set variant passes the level it needs and registers only where
 /// the machine has it.
 class RegisterKernel {
  public:

@@ -21,7 +21,8 @@ class Threads {
   /// Part 0 runs on the caller. With one part or one thread it is a plain call. Bodies must not throw.
   template <typename Body>
   void run(int parts, const Body& body) {
-    run_parts(parts, [](const void* self, int part) { (*static_cast<const Body*>(self))(part); }, &body);
+    run_parts(
+        parts, [](const void* self, int part) { (*static_cast<const Body*>(self))(part); }, &body);
   }
 
   /// Splits [0, size) into at most count() contiguous ranges, each a multiple of `grain` long but the last, and calls

@@ -13,19 +13,14 @@ namespace {
 std::string_view advice(int error_number) {
   switch (error_number) {
     case ENOSPC:
-    case EDQUOT:
-      return "; free some space there or choose another folder";
+    case EDQUOT: return "; free some space there or choose another folder";
     case EROFS:
     case EACCES:
-    case EPERM:
-      return "; check its permissions or choose another folder";
+    case EPERM: return "; check its permissions or choose another folder";
     case EMFILE:
-    case ENFILE:
-      return "; raise the limit of open files (ulimit -n)";
-    case EFBIG:
-      return "; raise the limit of file sizes (ulimit -f)";
-    default:
-      return "";
+    case ENFILE: return "; raise the limit of open files (ulimit -n)";
+    case EFBIG: return "; raise the limit of file sizes (ulimit -f)";
+    default: return "";
   }
 }
 

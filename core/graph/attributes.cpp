@@ -18,8 +18,8 @@ const T& get(const Attributes& attributes, std::string_view name) {
       break;
     }
   }
-  throw Error(ErrorCode::internal, fmt::format("attribute '{}' is missing or of another type in {}", name,
-                                               to_string(attributes)));
+  throw Error(ErrorCode::internal,
+              fmt::format("attribute '{}' is missing or of another type in {}", name, to_string(attributes)));
 }
 
 }  // namespace

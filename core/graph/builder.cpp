@@ -68,7 +68,8 @@ std::vector<ValueId> FunctionBuilder::call_all(std::string_view op_name, std::ve
   return function_.nodes.back().outputs;
 }
 
-ValueId FunctionBuilder::call(std::string_view op, std::vector<ValueId> inputs, Attributes attributes, std::string name) {
+ValueId FunctionBuilder::call(std::string_view op, std::vector<ValueId> inputs, Attributes attributes,
+                              std::string name) {
   const std::vector<ValueId> outputs = call_all(op, std::move(inputs), std::move(attributes), std::move(name));
   if (outputs.size() != 1) {
     throw Error(ErrorCode::internal, fmt::format("op {} has {} results where one is taken", op, outputs.size()));
@@ -83,9 +84,10 @@ void FunctionBuilder::output(std::string name, ValueId value) {
 void FunctionBuilder::write(StateId state, ValueId value, StateWrite::Mode mode) {
   const TensorType& target = graph_.states.at(static_cast<std::size_t>(state)).type;
   if (target.shape != type(value).shape) {
-    throw Error(ErrorCode::shape_mismatch,
-                fmt::format("function {}: state {} is {}, but {} is written to it", function_.name,
-                            graph_.states[static_cast<std::size_t>(state)].name, to_string(target), to_string(type(value))));
+    throw Error(
+        ErrorCode::shape_mismatch,
+        fmt::format("function {}: state {} is {}, but {} is written to it", function_.name,
+                    graph_.states[static_cast<std::size_t>(state)].name, to_string(target), to_string(type(value))));
   }
   function_.writes.push_back({.state = state, .value = value, .mode = mode});
 }

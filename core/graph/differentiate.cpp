@@ -119,7 +119,8 @@ class Differentiation {
     if (known >= 0) {
       return known;
     }
-    State state{.name = name, .type = owner.type, .kind = StateKind::gradient, .layer = owner.layer, .of_parameter = parameter};
+    State state{
+        .name = name, .type = owner.type, .kind = StateKind::gradient, .layer = owner.layer, .of_parameter = parameter};
     graph.states.push_back(std::move(state));
     return static_cast<StateId>(graph.states.size()) - 1;
   }

@@ -55,9 +55,11 @@ const char* to_string(StateWrite::Mode mode) noexcept {
 }
 
 void print(std::string& text, const Graph& graph, const Function& function) {
-  const auto name = [&](ValueId id) -> const std::string& { return function.values[static_cast<std::size_t>(id)].name; };
-  text += fmt::format("\nfunction {} rows {}: {} nodes, {} FLOPs\n", function.name, function.rows, function.nodes.size(),
-                      flops(function));
+  const auto name = [&](ValueId id) -> const std::string& {
+    return function.values[static_cast<std::size_t>(id)].name;
+  };
+  text += fmt::format("\nfunction {} rows {}: {} nodes, {} FLOPs\n", function.name, function.rows,
+                      function.nodes.size(), flops(function));
   for (const Port& port : function.inputs) {
     text += fmt::format("  input {} {}\n", port.name,
                         to_string(function.values[static_cast<std::size_t>(port.value)].type));
@@ -87,7 +89,8 @@ void print(std::string& text, const Graph& graph, const Function& function) {
 }  // namespace
 
 std::string to_string(const Graph& graph) {
-  std::string text = fmt::format("model {}: {} parameters, {} layers\n", graph.model, parameter_count(graph), graph.layers);
+  std::string text =
+      fmt::format("model {}: {} parameters, {} layers\n", graph.model, parameter_count(graph), graph.layers);
   for (const State& state : graph.states) {
     text += fmt::format("state {} {} {}{}\n", state.name, to_string(state.type), to_string(state.kind),
                         state.decay ? " decay" : "");

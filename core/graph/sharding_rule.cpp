@@ -124,9 +124,9 @@ ShardingRule parse_rule(std::string_view text, const FactorClasses& classes) {
 std::vector<TensorType> infer_types(ShardingRule& rule, const std::vector<TensorType>& operands,
                                     const std::string& what) {
   if (operands.size() != rule.inputs.size()) {
-    throw Error(ErrorCode::shape_mismatch, fmt::format("{}: expected {} operands ({}), found {} ({})", what,
-                                                       rule.inputs.size(), to_string(rule), operands.size(),
-                                                       operand_list(operands)));
+    throw Error(ErrorCode::shape_mismatch,
+                fmt::format("{}: expected {} operands ({}), found {} ({})", what, rule.inputs.size(), to_string(rule),
+                            operands.size(), operand_list(operands)));
   }
   for (std::size_t i = 0; i < operands.size(); ++i) {
     if (operands[i].shape.size() != rule.inputs[i].size()) {
@@ -140,10 +140,10 @@ std::vector<TensorType> infer_types(ShardingRule& rule, const std::vector<Tensor
         factor.size = operands[i].shape[d];
         factor.axis = operands[i].axes[d];
       } else if (factor.size != operands[i].shape[d]) {
-        throw Error(ErrorCode::shape_mismatch,
-                    fmt::format("{}: factor '{}' is {} in an earlier operand and {} in operand {} (operands {}; rule {})",
-                                what, factor.name, factor.size, operands[i].shape[d], i, operand_list(operands),
-                                to_string(rule)));
+        throw Error(
+            ErrorCode::shape_mismatch,
+            fmt::format("{}: factor '{}' is {} in an earlier operand and {} in operand {} (operands {}; rule {})", what,
+                        factor.name, factor.size, operands[i].shape[d], i, operand_list(operands), to_string(rule)));
       }
     }
   }
@@ -152,8 +152,8 @@ std::vector<TensorType> infer_types(ShardingRule& rule, const std::vector<Tensor
     for (const int f : rule.outputs[o]) {
       const Factor& factor = rule.factors[static_cast<std::size_t>(f)];
       if (factor.size <= 0) {
-        throw Error(ErrorCode::shape_mismatch,
-                    fmt::format("{}: factor '{}' of a result has no size (rule {})", what, factor.name, to_string(rule)));
+        throw Error(ErrorCode::shape_mismatch, fmt::format("{}: factor '{}' of a result has no size (rule {})", what,
+                                                           factor.name, to_string(rule)));
       }
       results[o].shape.push_back(factor.size);
       results[o].axes.push_back(factor.axis);
@@ -168,7 +168,8 @@ std::string to_string(const ShardingRule& rule) {
     std::string names;
     for (const Factor& factor : rule.factors) {
       if (factor.kind == kind) {
-        names += " " + factor.name + (kind == FactorClass::reduced && factor.reduction == Reduction::max ? " (max)" : "");
+        names +=
+            " " + factor.name + (kind == FactorClass::reduced && factor.reduction == Reduction::max ? " (max)" : "");
       }
     }
     text += names.empty() ? "" : fmt::format("; {}{}", label, names);

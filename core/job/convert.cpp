@@ -164,23 +164,17 @@ OptionValue convert(const OptionSpec& spec, std::string_view text, const Place& 
       check_range(spec, value, text, place);
       return value;
     }
-    case OptionType::seed:
-      return to_integer<std::uint64_t>(text, place);
+    case OptionType::seed: return to_integer<std::uint64_t>(text, place);
     case OptionType::real: {
       const double value = to_real(text, place);
       check_range(spec, value, text, place);
       return value;
     }
-    case OptionType::boolean:
-      return to_boolean(text, place);
-    case OptionType::text:
-      return std::string(text);
-    case OptionType::path:
-      return to_path(text, folder, place);
-    case OptionType::choice:
-      return to_choice(spec, text, place);
-    case OptionType::text_list:
-      return split(text, spec.separator, place);
+    case OptionType::boolean: return to_boolean(text, place);
+    case OptionType::text: return std::string(text);
+    case OptionType::path: return to_path(text, folder, place);
+    case OptionType::choice: return to_choice(spec, text, place);
+    case OptionType::text_list: return split(text, spec.separator, place);
     case OptionType::path_list: {
       std::vector<std::string> paths = split(text, spec.separator, place);
       for (std::string& path : paths) {
@@ -211,24 +205,15 @@ std::string accepted(const OptionSpec& spec) {
     return bounds.empty() ? std::string(what) : fmt::format("{}, {}", what, bounds);
   };
   switch (spec.type) {
-    case OptionType::integer:
-      return bounded("an integer");
-    case OptionType::seed:
-      return "an integer, 0 to 2^64 - 1";
-    case OptionType::real:
-      return bounded("a number");
-    case OptionType::boolean:
-      return "true or false";
-    case OptionType::text:
-      return "text";
-    case OptionType::path:
-      return "a path";
-    case OptionType::choice:
-      return fmt::format("one of {}", fmt::join(spec.choices, ", "));
-    case OptionType::text_list:
-      return fmt::format("a list separated by '{}'", spec.separator);
-    case OptionType::path_list:
-      return fmt::format("paths separated by '{}'", spec.separator);
+    case OptionType::integer: return bounded("an integer");
+    case OptionType::seed: return "an integer, 0 to 2^64 - 1";
+    case OptionType::real: return bounded("a number");
+    case OptionType::boolean: return "true or false";
+    case OptionType::text: return "text";
+    case OptionType::path: return "a path";
+    case OptionType::choice: return fmt::format("one of {}", fmt::join(spec.choices, ", "));
+    case OptionType::text_list: return fmt::format("a list separated by '{}'", spec.separator);
+    case OptionType::path_list: return fmt::format("paths separated by '{}'", spec.separator);
   }
   return {};
 }

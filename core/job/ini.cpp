@@ -50,7 +50,8 @@ std::string quoted_value(std::string_view text, const std::string& where) {
       const std::string_view content = trimmed(rest.substr(0, comment_start(rest)));
       if (!content.empty()) {
         refuse(where, fmt::format("'{}' stands after the closing quote of a value; a quote within a value is "
-                                  "written twice", shown(content)));
+                                  "written twice",
+                                  shown(content)));
       }
       return value;
     }
@@ -109,8 +110,8 @@ class Parser {
       refuse(where, fmt::format("'{}' has no key before '='; write key = value", shown(line)));
     }
     if (sections_.empty()) {
-      refuse(where, fmt::format("key '{}' stands before the first section; put it under a header such as [job]",
-                                shown(key)));
+      refuse(where,
+             fmt::format("key '{}' stands before the first section; put it under a header such as [job]", shown(key)));
     }
     RawSection& section = sections_.back();
     const auto first = std::find_if(section.settings.begin(), section.settings.end(),
@@ -165,8 +166,8 @@ std::vector<RawSection> parse_ini(std::string_view text, const std::string& file
 }
 
 std::string write_value(std::string_view value) {
-  const bool plain = !value.empty() && trimmed(value) == value && value.front() != '"' &&
-                     comment_start(value) == value.size();
+  const bool plain =
+      !value.empty() && trimmed(value) == value && value.front() != '"' && comment_start(value) == value.size();
   if (plain) {
     return std::string(value);
   }

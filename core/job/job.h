@@ -33,14 +33,14 @@ struct Chosen {
 };
 
 struct DataSettings {
-  std::filesystem::path text;                 ///< at most one of these three is not empty
+  std::filesystem::path text;  ///< at most one of these three is not empty
   std::filesystem::path tokens;
   std::vector<std::filesystem::path> arrays;
   Tokenizer tokenizer{};
-  double split{};                             ///< fraction that is trained on, in (0, 1]
-  std::int64_t batch{};                       ///< sequences or samples per optimizer step, over all ranks
+  double split{};        ///< fraction that is trained on, in (0, 1]
+  std::int64_t batch{};  ///< sequences or samples per optimizer step, over all ranks
   std::int64_t microbatches{};
-  std::int64_t eval_batch{};                  ///< 0: as one microbatch
+  std::int64_t eval_batch{};  ///< 0: as one microbatch
 };
 
 struct TrainSettings {
@@ -55,10 +55,10 @@ struct TrainSettings {
   double beta2{};
   double epsilon{};
   double momentum{};
-  double clip{};                              ///< largest norm of the gradient; 0: not clipped
-  std::int64_t eval_every{};                  ///< steps; 0: only at the end
-  std::int64_t sample{};                      ///< tokens to sample at the end
-  std::int64_t log_every{};                   ///< steps; 0: whatever suits the terminal
+  double clip{};              ///< largest norm of the gradient; 0: not clipped
+  std::int64_t eval_every{};  ///< steps; 0: only at the end
+  std::int64_t sample{};      ///< tokens to sample at the end
+  std::int64_t log_every{};   ///< steps; 0: whatever suits the terminal
 };
 
 struct IterateSettings {
@@ -86,18 +86,18 @@ struct Job {
   std::int64_t ranks{};
   Chosen strategy;
   std::uint64_t seed{};
-  std::int64_t threads{};                     ///< per rank; 0: this machine's cores divided by ranks
+  std::int64_t threads{};  ///< per rank; 0: this machine's cores divided by ranks
   std::filesystem::path output;
   Task task{};
 
-  std::vector<MeshAxis> mesh;                 ///< empty when there is no [mesh]; otherwise the product is `ranks`
+  std::vector<MeshAxis> mesh;  ///< empty when there is no [mesh]; otherwise the product is `ranks`
   PluginSettings plugins;
   Chosen model;
-  DataSettings data;                          ///< of task train
-  TrainSettings train;                        ///< of task train
-  IterateSettings iterate;                    ///< of task iterate
+  DataSettings data;        ///< of task train
+  TrainSettings train;      ///< of task train
+  IterateSettings iterate;  ///< of task iterate
 
-  std::vector<GivenSetting> given;            ///< in the order of the schema; a section is an entry with no key
+  std::vector<GivenSetting> given;  ///< in the order of the schema; a section is an entry with no key
 
   /// Where a setting comes from, to begin a message with: "job.ini:12", "--set train.steps", or
   /// "job.ini (default)". An empty key asks for the section itself.

@@ -33,33 +33,21 @@ const T& OptionValues::get(std::string_view name) const {
   return *value;
 }
 
-bool OptionValues::has(std::string_view name) const noexcept {
-  return find(entries_, name) != nullptr;
-}
+bool OptionValues::has(std::string_view name) const noexcept { return find(entries_, name) != nullptr; }
 
-std::int64_t OptionValues::integer(std::string_view name) const {
-  return get<std::int64_t>(name);
-}
+std::int64_t OptionValues::integer(std::string_view name) const { return get<std::int64_t>(name); }
 
-double OptionValues::real(std::string_view name) const {
-  return get<double>(name);
-}
+double OptionValues::real(std::string_view name) const { return get<double>(name); }
 
-bool OptionValues::boolean(std::string_view name) const {
-  return get<bool>(name);
-}
+bool OptionValues::boolean(std::string_view name) const { return get<bool>(name); }
 
-const std::string& OptionValues::text(std::string_view name) const {
-  return get<std::string>(name);
-}
+const std::string& OptionValues::text(std::string_view name) const { return get<std::string>(name); }
 
 const std::vector<std::string>& OptionValues::list(std::string_view name) const {
   return get<std::vector<std::string>>(name);
 }
 
-std::uint64_t OptionValues::seed(std::string_view name) const {
-  return get<std::uint64_t>(name);
-}
+std::uint64_t OptionValues::seed(std::string_view name) const { return get<std::uint64_t>(name); }
 
 std::string to_string(const OptionValues& values) {
   std::string result;

@@ -13,15 +13,15 @@
 namespace shardrun::job {
 
 enum class OptionType {
-  integer,    ///< int64, digits alone
-  real,       ///< a finite double
-  boolean,    ///< true false yes no on off 1 0
+  integer,  ///< int64, digits alone
+  real,     ///< a finite double
+  boolean,  ///< true false yes no on off 1 0
   text,
   path,       ///< absolute once parsed
   choice,     ///< one of `choices`
   text_list,  ///< elements between `separator`s
   path_list,
-  seed,       ///< uint64
+  seed,  ///< uint64
 };
 
 /// Declares one setting: what the job file may say, and what it means. Models and strategies declare theirs,

@@ -21,9 +21,7 @@ namespace {
   throw Error(ErrorCode::job, fmt::format("{}: {}", escaped(path.string()), why));
 }
 
-std::string reason(int error) {
-  return std::generic_category().message(error);
-}
+std::string reason(int error) { return std::generic_category().message(error); }
 
 class File {
  public:
@@ -54,8 +52,8 @@ void check_kind_and_size(const std::filesystem::path& path, const File& file) {
                              S_ISDIR(status.st_mode) ? "a folder" : "a device, pipe or socket"));
   }
   if (static_cast<std::uintmax_t>(status.st_size) > max_file_bytes) {
-    refuse(path, fmt::format("has {} bytes; a job file has at most {}. Is it a data file?", status.st_size,
-                             max_file_bytes));
+    refuse(path,
+           fmt::format("has {} bytes; a job file has at most {}. Is it a data file?", status.st_size, max_file_bytes));
   }
 }
 

@@ -51,9 +51,9 @@ void check_effect(const Job& job, const EffectRule& rule, const std::vector<Effe
   }
   const EffectiveSetting* const found = find(settings, rule.other);
   if (found != nullptr && found->text == *rule.value) {
-    throw Error(ErrorCode::job, fmt::format("{}: {} has no effect with {} = {} ({}); remove it, or change {}",
-                                            where(job, rule.key), name, other, found->text, where(job, rule.other),
-                                            other));
+    throw Error(ErrorCode::job,
+                fmt::format("{}: {} has no effect with {} = {} ({}); remove it, or change {}", where(job, rule.key),
+                            name, other, found->text, where(job, rule.other), other));
   }
 }
 

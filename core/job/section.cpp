@@ -51,10 +51,9 @@ void check_known(const SectionReader& reader, const RawSection& section) {
 }  // namespace
 
 void refuse_missing(const SectionReader& reader, const RawSection* section, const OptionSpec& spec) {
-  throw Error(ErrorCode::job,
-              fmt::format("{}: {} needs the key '{}', which is missing; write {} = ... under [{}] ({})",
-                          section != nullptr ? section->where : reader.file, reader.owner, spec.name, spec.name,
-                          reader.name, accepted(spec)));
+  throw Error(ErrorCode::job, fmt::format("{}: {} needs the key '{}', which is missing; write {} = ... under [{}] ({})",
+                                          section != nullptr ? section->where : reader.file, reader.owner, spec.name,
+                                          spec.name, reader.name, accepted(spec)));
 }
 
 OptionValues read_section(const SectionReader& reader, const RawSection* section) {
@@ -69,8 +68,8 @@ OptionValues read_section(const SectionReader& reader, const RawSection* section
     if (given != nullptr) {
       values.add({spec.name, spec.type, convert(spec, given->value, {given->where, name}, folder)});
     } else if (spec.default_value) {
-      values.add({spec.name, spec.type,
-                  convert(spec, *spec.default_value, {reader.file + " (default)", name}, folder)});
+      values.add(
+          {spec.name, spec.type, convert(spec, *spec.default_value, {reader.file + " (default)", name}, folder)});
     } else if (!spec.optional && reader.required) {
       refuse_missing(reader, section, spec);
     }

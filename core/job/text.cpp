@@ -7,9 +7,7 @@
 namespace shardrun::job {
 namespace {
 
-bool in(unsigned char byte, unsigned low, unsigned high) noexcept {
-  return byte >= low && byte <= high;
-}
+bool in(unsigned char byte, unsigned low, unsigned high) noexcept { return byte >= low && byte <= high; }
 
 /// The length of the well-formed sequence at the start of `text`, or 0. Overlong forms, surrogates and what lies
 /// beyond U+10FFFF are excluded by narrowing the second byte.

@@ -31,13 +31,15 @@ Arena::Arena(std::uint64_t bytes) : bytes_(bytes), mapped_(align_up(bytes == 0 ?
     close(descriptor_);
     fail("ftruncate", bytes);
   }
-  void* reserved = mmap(nullptr, mapped_ + 2 * page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* reserved =
+      mmap(nullptr, mapped_ + 2 * page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED) {
     close(descriptor_);
     fail("mmap of the address range", bytes);
   }
   reservation_ = static_cast<std::byte*>(reserved);
-  void* mapped = mmap(reservation_ + page_bytes, mapped_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, descriptor_, 0);
+  void* mapped =
+      mmap(reservation_ + page_bytes, mapped_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, descriptor_, 0);
   if (mapped == MAP_FAILED) {
     munmap(reservation_, mapped_ + 2 * page_bytes);
     close(descriptor_);

@@ -25,7 +25,7 @@ struct ProgressSink {
 [[nodiscard]] ProgressSink descriptor_sink(int fd, const char* term);
 
 struct ProgressUpdate {
-  std::int64_t step = 0;  ///< steps that are done
+  std::int64_t step = 0;           ///< steps that are done
   std::optional<double> loss;      ///< of a task that has one
   std::optional<double> val_loss;  ///< where it was measured after this step
   double rate = 0;                 ///< per second, of the unit that Progress was made with

@@ -47,13 +47,15 @@ Sizes sizes(const ModelSettings& settings) {
                                             s.width, s.heads, s.heads));
   }
   if (s.vocab == 0) {
-    throw Error(ErrorCode::job, "[model] vocab is needed where no [data] text gives it: set it to the number of "
-                                "distinct tokens");
+    throw Error(ErrorCode::job,
+                "[model] vocab is needed where no [data] text gives it: set it to the number of "
+                "distinct tokens");
   }
   if (s.vocab < settings.data.vocab) {
-    throw Error(ErrorCode::job, fmt::format("[model] vocab = {} is smaller than the data's {} distinct tokens: leave it "
-                                            "out or raise it",
-                                            s.vocab, settings.data.vocab));
+    throw Error(ErrorCode::job,
+                fmt::format("[model] vocab = {} is smaller than the data's {} distinct tokens: leave it "
+                            "out or raise it",
+                            s.vocab, settings.data.vocab));
   }
   s.head_dim = s.width / s.heads;
   return s;
@@ -77,8 +79,8 @@ void declare(Graph& graph, const ModelSettings& settings) {
     parameter(graph, name + "/weights", shape, axes, initializer, true, layer);
     if (s.bias) {
       const auto cut = static_cast<std::ptrdiff_t>(inputs);
-      parameter(graph, name + "/bias", {shape.begin() + cut, shape.end()}, {axes.begin() + cut, axes.end()}, zero, false,
-                layer);
+      parameter(graph, name + "/bias", {shape.begin() + cut, shape.end()}, {axes.begin() + cut, axes.end()}, zero,
+                false, layer);
     }
   };
 
@@ -88,7 +90,8 @@ void declare(Graph& graph, const ModelSettings& settings) {
   for (std::int32_t layer = 0; layer < graph.layers; ++layer) {
     const std::string at = fmt::format("layer.{}/", layer);
     norm(at + "attention_norm", layer);
-    linear(at + "attention/qkv", {s.width, 3, s.heads, s.head_dim}, {"embed", "qkv", "heads", "head_dim"}, 1, normal, layer);
+    linear(at + "attention/qkv", {s.width, 3, s.heads, s.head_dim}, {"embed", "qkv", "heads", "head_dim"}, 1, normal,
+           layer);
     linear(at + "attention/output", {s.heads, s.head_dim, s.width}, {"heads", "head_dim", "embed"}, 2, residual, layer);
     norm(at + "mlp_norm", layer);
     linear(at + "mlp/up", {s.width, 4 * s.width}, {"embed", "mlp"}, 1, normal, layer);
@@ -123,14 +126,16 @@ class Network {
   /// x: [..., embed]   logits: [..., vocab]
   ValueId logits(ValueId x) {
     const ValueId table = builder_.state(s_.tied ? "embedding/tokens" : "head/weights");
-    return builder_.call("matmul", {x, table}, {{"contract", std::int64_t{1}}, {"transpose", std::int64_t{1}}}, "logits");
+    return builder_.call("matmul", {x, table}, {{"contract", std::int64_t{1}}, {"transpose", std::int64_t{1}}},
+                         "logits");
   }
 
  private:
   ValueId block(ValueId x, const std::string& at) {
     ValueId y = norm(x, at + "attention_norm");
     y = linear(y, at + "attention/qkv", 1, "qkv");
-    y = builder_.call_all("attention", {y}, {{"dropout", training_ ? s_.dropout : 0.0}, {"stream", at + "attention/dropout"}},
+    y = builder_.call_all("attention", {y},
+                          {{"dropout", training_ ? s_.dropout : 0.0}, {"stream", at + "attention/dropout"}},
                           "attention")[0];
     y = linear(y, at + "attention/output", 2, "attention_output");
     x = builder_.call("add", {x, dropout(y, at + "attention_output/dropout")});
@@ -189,24 +194,44 @@ void predict(FunctionBuilder& builder, const ModelSettings& settings) {
   builder.output("logits", network.logits(last));
 }
 
-const RegisterModel gpt({.name = "gpt",
-                         .help = "GPT-2 architecture, trained on tokens",
-                         .options =
-                             {
-                                 {.name = "layers", .minimum = 1, .help = "transformer blocks"},
-                                 {.name = "heads", .minimum = 1, .help = "attention heads"},
-                                 {.name = "width", .minimum = 1, .help = "columns of the residual stream; a multiple of heads"},
-                                 {.name = "context", .minimum = 1, .help = "tokens that a sequence has"},
-                                 {.name = "vocab", .minimum = 1, .help = "distinct tokens; from the tokenizer where there is text", .optional = true},
-                                 {.name = "bias", .type = job::OptionType::boolean, .default_value = "false", .help = "biases in linear layers and normalisations"},
-                                 {.name = "tied", .type = job::OptionType::boolean, .default_value = "true", .help = "the token embedding is the output layer too"},
-                                 {.name = "gelu", .type = job::OptionType::choice, .default_value = "tanh", .choices = {"tanh", "erf"}, .help = "tanh as GPT-2, or the exact erf"},
-                                 {.name = "dropout", .type = job::OptionType::real, .default_value = "0", .minimum = 0, .maximum = 1, .help = "rate after embeddings, attention and each block", .maximum_excluded = true},
-                             },
-                         .declare = declare,
-                         .losses = losses,
-                         .losses_per_sample = losses_per_sample,
-                         .predict = predict});
+const RegisterModel gpt(
+    {.name = "gpt",
+     .help = "GPT-2 architecture, trained on tokens",
+     .options =
+         {
+             {.name = "layers", .minimum = 1, .help = "transformer blocks"},
+             {.name = "heads", .minimum = 1, .help = "attention heads"},
+             {.name = "width", .minimum = 1, .help = "columns of the residual stream; a multiple of heads"},
+             {.name = "context", .minimum = 1, .help = "tokens that a sequence has"},
+             {.name = "vocab",
+              .minimum = 1,
+              .help = "distinct tokens; from the tokenizer where there is text",
+              .optional = true},
+             {.name = "bias",
+              .type = job::OptionType::boolean,
+              .default_value = "false",
+              .help = "biases in linear layers and normalisations"},
+             {.name = "tied",
+              .type = job::OptionType::boolean,
+              .default_value = "true",
+              .help = "the token embedding is the output layer too"},
+             {.name = "gelu",
+              .type = job::OptionType::choice,
+              .default_value = "tanh",
+              .choices = {"tanh", "erf"},
+              .help = "tanh as GPT-2, or the exact erf"},
+             {.name = "dropout",
+              .type = job::OptionType::real,
+              .default_value = "0",
+              .minimum = 0,
+              .maximum = 1,
+              .help = "rate after embeddings, attention and each block",
+              .maximum_excluded = true},
+         },
+     .declare = declare,
+     .losses = losses,
+     .losses_per_sample = losses_per_sample,
+     .predict = predict});
 
 }  // namespace
 }  // namespace shardrun::models

@@ -5,6 +5,7 @@
 namespace shardrun::models {
 
 /// Cross-entropy of each row: logits [..., vocab], targets i32 [...] → [...].
-[[nodiscard]] graph::ValueId cross_entropy(graph::FunctionBuilder& builder, graph::ValueId logits, graph::ValueId targets);
+[[nodiscard]] graph::ValueId cross_entropy(graph::FunctionBuilder& builder, graph::ValueId logits,
+                                           graph::ValueId targets);
 
 }  // namespace shardrun::models

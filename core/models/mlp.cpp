@@ -28,7 +28,8 @@ std::int64_t agree(const ModelSettings& settings, const char* name, std::int64_t
     throw Error(ErrorCode::job, fmt::format("[model] {} is needed where no [data] arrays give it", name));
   }
   if (data != 0 && given != data) {
-    throw Error(ErrorCode::job, fmt::format("[model] {} = {}, but the data has {}: leave it out or correct it", name, given, data));
+    throw Error(ErrorCode::job,
+                fmt::format("[model] {} = {}, but the data has {}: leave it out or correct it", name, given, data));
   }
   return given;
 }
@@ -37,12 +38,14 @@ Sizes sizes(const ModelSettings& settings) {
   const bool labels = settings.options.text("loss") == "cross_entropy";
   const DataShape& data = settings.data;
   if (labels && data.outputs != 0) {
-    throw Error(ErrorCode::job, "[model] loss = cross_entropy needs integer labels, and the second of [data] arrays holds "
-                                "real numbers: use loss = squared_error, or store integers");
+    throw Error(ErrorCode::job,
+                "[model] loss = cross_entropy needs integer labels, and the second of [data] arrays holds "
+                "real numbers: use loss = squared_error, or store integers");
   }
   if (!labels && data.vocab != 0) {
-    throw Error(ErrorCode::job, "[model] loss = squared_error needs real-valued targets, and the second of [data] arrays "
-                                "holds integer labels: use loss = cross_entropy, or store floats");
+    throw Error(ErrorCode::job,
+                "[model] loss = squared_error needs real-valued targets, and the second of [data] arrays "
+                "holds integer labels: use loss = cross_entropy, or store floats");
   }
   return {.inputs = agree(settings, "inputs", data.features),
           .hidden = settings.options.integer("hidden"),
@@ -67,8 +70,9 @@ ValueId losses(FunctionBuilder& builder, const ModelSettings& settings, std::int
   const graph::Attributes product{{"contract", std::int64_t{1}}, {"transpose", std::int64_t{0}}};
   const ValueId x = builder.input("inputs", {DType::f32, {rows, s.inputs}, {"batch", "features"}});
   builder.set_layer(0);
-  ValueId y = builder.call("relu", {builder.call("matmul", {x, builder.state("layer_0/weights")}, product, "layer_0/product")},
-                           {}, "layer_0/output");
+  ValueId y =
+      builder.call("relu", {builder.call("matmul", {x, builder.state("layer_0/weights")}, product, "layer_0/product")},
+                   {}, "layer_0/output");
   builder.cut_point("layer.0/residual", y);
   builder.set_layer(1);
   y = builder.call("matmul", {y, builder.state("layer_1/weights")}, product, "layer_1/output");
@@ -83,18 +87,29 @@ ValueId losses(FunctionBuilder& builder, const ModelSettings& settings, std::int
 
 std::int64_t losses_per_sample(const ModelSettings&) { return 1; }
 
-const RegisterModel mlp({.name = "mlp",
-                         .help = "two-layer ReLU network, trained on arrays",
-                         .options =
-                             {
-                                 {.name = "hidden", .minimum = 1, .help = "width of the hidden layer"},
-                                 {.name = "inputs", .minimum = 1, .help = "values in a sample; from the data where there is any", .optional = true},
-                                 {.name = "outputs", .minimum = 1, .help = "values in a target, or classes; from the data where there is any", .optional = true},
-                                 {.name = "loss", .type = job::OptionType::choice, .default_value = "squared_error", .choices = {"squared_error", "cross_entropy"}, .help = "half the squared distance of real targets, or cross-entropy of integer labels"},
-                             },
-                         .declare = declare,
-                         .losses = losses,
-                         .losses_per_sample = losses_per_sample});
+const RegisterModel mlp(
+    {.name = "mlp",
+     .help = "two-layer ReLU network, trained on arrays",
+     .options =
+         {
+             {.name = "hidden", .minimum = 1, .help = "width of the hidden layer"},
+             {.name = "inputs",
+              .minimum = 1,
+              .help = "values in a sample; from the data where there is any",
+              .optional = true},
+             {.name = "outputs",
+              .minimum = 1,
+              .help = "values in a target, or classes; from the data where there is any",
+              .optional = true},
+             {.name = "loss",
+              .type = job::OptionType::choice,
+              .default_value = "squared_error",
+              .choices = {"squared_error", "cross_entropy"},
+              .help = "half the squared distance of real targets, or cross-entropy of integer labels"},
+         },
+     .declare = declare,
+     .losses = losses,
+     .losses_per_sample = losses_per_sample});
 
 }  // namespace
 }  // namespace shardrun::models

@@ -13,9 +13,9 @@ namespace shardrun::models {
 
 /// What the data decides about a model.
 struct DataShape {
-  std::int64_t vocab = 0;      ///< token streams and labels: distinct values; 0: unknown
-  std::int64_t features = 0;   ///< arrays: values in a row of x
-  std::int64_t outputs = 0;    ///< arrays: values in a row of a real-valued y
+  std::int64_t vocab = 0;     ///< token streams and labels: distinct values; 0: unknown
+  std::int64_t features = 0;  ///< arrays: values in a row of x
+  std::int64_t outputs = 0;   ///< arrays: values in a row of a real-valued y
 };
 
 /// A model's options together with what the data decides.

@@ -34,13 +34,15 @@ ValueId add_loss(FunctionBuilder& builder, const Model& model, const ModelSettin
   return loss;
 }
 
-void add_microbatch(Graph& graph, const Model& model, const ModelSettings& settings, std::int64_t rows, std::int64_t batch) {
+void add_microbatch(Graph& graph, const Model& model, const ModelSettings& settings, std::int64_t rows,
+                    std::int64_t batch) {
   FunctionBuilder builder(graph, "micro", rows);
   graph::differentiate(builder, add_loss(builder, model, settings, rows, batch, true));
   builder.finish();
 }
 
-void add_evaluation(Graph& graph, const Model& model, const ModelSettings& settings, std::int64_t rows, std::int64_t samples) {
+void add_evaluation(Graph& graph, const Model& model, const ModelSettings& settings, std::int64_t rows,
+                    std::int64_t samples) {
   FunctionBuilder builder(graph, "evaluate", rows);
   add_loss(builder, model, settings, rows, samples, false);
   builder.finish();
@@ -58,7 +60,8 @@ StateId moment(Graph& graph, StateId parameter, const char* what) {
 }
 
 /// One optimizer step of one parameter.
-void add_step(FunctionBuilder& builder, const OptimizerSettings& optimizer, StateId parameter, StateId gradient, ValueId scale) {
+void add_step(FunctionBuilder& builder, const OptimizerSettings& optimizer, StateId parameter, StateId gradient,
+              ValueId scale) {
   Graph& graph = builder.graph();
   const double decay = graph.states[static_cast<std::size_t>(parameter)].decay ? optimizer.weight_decay : 0;
   std::vector<StateId> states = {parameter};
@@ -66,7 +69,8 @@ void add_step(FunctionBuilder& builder, const OptimizerSettings& optimizer, Stat
   if (optimizer.kind == OptimizerSettings::Kind::adamw) {
     states.push_back(moment(graph, parameter, "first_moment"));
     states.push_back(moment(graph, parameter, "second_moment"));
-    attributes = {{"beta1", optimizer.beta1}, {"beta2", optimizer.beta2}, {"epsilon", optimizer.epsilon}, {"decay", decay}};
+    attributes = {
+        {"beta1", optimizer.beta1}, {"beta2", optimizer.beta2}, {"epsilon", optimizer.epsilon}, {"decay", decay}};
   } else {
     if (optimizer.momentum > 0) {
       states.push_back(moment(graph, parameter, "velocity"));
@@ -165,7 +169,8 @@ Graph build_training(const Model& model, const ModelSettings& model_settings, co
 
 Graph build_prediction(const Model& model, const ModelSettings& model_settings) {
   if (model.predict == nullptr) {
-    throw Error(ErrorCode::job, fmt::format("model {} does not predict tokens, so nothing can be sampled from it", model.name));
+    throw Error(ErrorCode::job,
+                fmt::format("model {} does not predict tokens, so nothing can be sampled from it", model.name));
   }
   Graph graph = declare(model, model_settings);
   add_prediction(graph, model, model_settings);

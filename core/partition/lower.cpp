@@ -22,7 +22,11 @@ class Lowering {
  public:
   Lowering(const graph::Graph& graph, const Function& function, const std::vector<Buffer>& states,
            const device::Device& device, int threads)
-      : graph_(graph), function_(function), device_(device), threads_(threads), end_(static_cast<std::int32_t>(function.nodes.size())) {
+      : graph_(graph),
+        function_(function),
+        device_(device),
+        threads_(threads),
+        end_(static_cast<std::int32_t>(function.nodes.size())) {
     program_.function = function.name;
     program_.rows = function.rows;
     program_.buffers = states;
@@ -143,7 +147,8 @@ class Lowering {
   }
 
   BufferId add_buffer(const std::string& name, const graph::TensorType& type, std::int32_t first) {
-    const std::uint64_t bytes = static_cast<std::uint64_t>(graph::element_count(type)) * device_.element_bytes(type.dtype);
+    const std::uint64_t bytes =
+        static_cast<std::uint64_t>(graph::element_count(type)) * device_.element_bytes(type.dtype);
     program_.buffers.push_back({.name = name, .type = type, .bytes = bytes, .first = first, .last = first});
     return static_cast<BufferId>(program_.buffers.size()) - 1;
   }
@@ -164,9 +169,8 @@ class Lowering {
 
   /// An operand's buffer that the result may take over, or nothing.
   [[nodiscard]] std::optional<BufferId> reusable(const Node& node, std::size_t result, std::int32_t n) const {
-    const std::uint64_t bytes =
-        static_cast<std::uint64_t>(graph::element_count(value(node.outputs[result]).type)) *
-        device_.element_bytes(value(node.outputs[result]).type.dtype);
+    const std::uint64_t bytes = static_cast<std::uint64_t>(graph::element_count(value(node.outputs[result]).type)) *
+                                device_.element_bytes(value(node.outputs[result]).type.dtype);
     for (const auto& [output, input] : node.op->in_place) {
       if (output != static_cast<int>(result) || index(input) >= node.inputs.size()) {
         continue;
@@ -183,7 +187,8 @@ class Lowering {
     return std::nullopt;
   }
 
-  [[nodiscard]] BufferId result_buffer(const Node& node, std::size_t result, std::int32_t n, std::vector<BufferId>& taken) {
+  [[nodiscard]] BufferId result_buffer(const Node& node, std::size_t result, std::int32_t n,
+                                       std::vector<BufferId>& taken) {
     const ValueId id = node.outputs[result];
     if (fused_[index(id)] != nullptr) {
       return fused_[index(id)]->state;
@@ -197,7 +202,8 @@ class Lowering {
   }
 
   void emit(const Node& node, std::int32_t n) {
-    Instruction instruction{.op = node.op, .name = node.name, .attributes = node.attributes, .phase = node.phase, .layer = node.layer};
+    Instruction instruction{
+        .op = node.op, .name = node.name, .attributes = node.attributes, .phase = node.phase, .layer = node.layer};
     std::vector<graph::TensorType> inputs;
     std::vector<graph::TensorType> outputs;
     for (const ValueId id : node.inputs) {
@@ -298,9 +304,9 @@ class Lowering {
   std::int32_t end_;
   Program program_;
   std::vector<BufferId> buffer_of_;
-  std::vector<const StateWrite*> fused_;    ///< the write that the op making a value makes with it
-  std::vector<std::int32_t> write_at_;      ///< after which node each write is made
-  std::vector<std::int32_t> copied_at_;     ///< after which node a value is last copied to a state, or -1
+  std::vector<const StateWrite*> fused_;  ///< the write that the op making a value makes with it
+  std::vector<std::int32_t> write_at_;    ///< after which node each write is made
+  std::vector<std::int32_t> copied_at_;   ///< after which node a value is last copied to a state, or -1
   std::vector<std::int32_t> last_use_;
   std::vector<int> uses_;
   std::vector<std::int32_t> node_of_;  ///< of each instruction

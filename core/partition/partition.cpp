@@ -29,7 +29,8 @@ std::vector<Buffer> state_buffers(const graph::Graph& graph, const device::Devic
     buffers.push_back({.name = state.name,
                        .type = state.type,
                        .category = category_of(state.kind),
-                       .bytes = static_cast<std::uint64_t>(graph::element_count(state.type)) * device.element_bytes(state.type.dtype)});
+                       .bytes = static_cast<std::uint64_t>(graph::element_count(state.type)) *
+                                device.element_bytes(state.type.dtype)});
   }
   return buffers;
 }
@@ -37,7 +38,8 @@ std::vector<Buffer> state_buffers(const graph::Graph& graph, const device::Devic
 /// States one after the other, a category at a time. Returns where the transients may begin.
 std::uint64_t place_states(std::vector<Buffer>& states) {
   std::uint64_t offset = 0;
-  for (const Category category : {Category::parameters, Category::gradients, Category::optimizer, Category::activations}) {
+  for (const Category category :
+       {Category::parameters, Category::gradients, Category::optimizer, Category::activations}) {
     for (Buffer& state : states) {
       if (state.category == category) {
         state.offset = offset;
@@ -120,9 +122,10 @@ MemoryUse measure(const Programs& programs) {
 
 Programs partition(const graph::Graph& graph, const Plan& plan, const device::Device& device, int threads) {
   if (const std::int64_t ranks = plan.ranks(); ranks != 1) {
-    throw Error(ErrorCode::job, fmt::format("strategy {} splits the job over {} ranks, and this version of shardrun runs one: "
-                                            "set [job] ranks = 1",
-                                            plan.strategy, ranks));
+    throw Error(ErrorCode::job,
+                fmt::format("strategy {} splits the job over {} ranks, and this version of shardrun runs one: "
+                            "set [job] ranks = 1",
+                            plan.strategy, ranks));
   }
   Programs programs{.device = device.name(), .threads = threads, .states = state_buffers(graph, device)};
   const std::uint64_t base = place_states(programs.states);

@@ -9,6 +9,7 @@ namespace shardrun::partition {
 
 /// The programs of one rank: the graph's functions where the plan puts them, over one arena.
 /// Throws Error{job} for a plan of more ranks than this version runs (one).
-[[nodiscard]] Programs partition(const graph::Graph& graph, const Plan& plan, const device::Device& device, int threads);
+[[nodiscard]] Programs partition(const graph::Graph& graph, const Plan& plan, const device::Device& device,
+                                 int threads);
 
 }  // namespace shardrun::partition

@@ -31,7 +31,8 @@ void add_cost(plugins::LayerSummary& layer, graph::Phase phase, std::uint64_t fl
   }
 }
 
-std::vector<plugins::LayerSummary> layer_costs(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows) {
+std::vector<plugins::LayerSummary> layer_costs(const graph::Graph& graph,
+                                               const std::vector<std::int64_t>& microbatch_rows) {
   std::vector<plugins::LayerSummary> layers(static_cast<std::size_t>(graph.layers));
   for (std::size_t l = 0; l < layers.size(); ++l) {
     layers[l].name = fmt::format("layer.{}", l);
@@ -45,7 +46,8 @@ std::vector<plugins::LayerSummary> layer_costs(const graph::Graph& graph, const 
     const graph::Function* micro = graph.find("micro", rows);
     for (std::size_t n = 0; micro != nullptr && n < micro->nodes.size(); ++n) {
       if (micro->nodes[n].layer >= 0) {
-        add_cost(layers[static_cast<std::size_t>(micro->nodes[n].layer)], micro->nodes[n].phase, static_cast<std::uint64_t>(graph::flops(*micro, micro->nodes[n])));
+        add_cost(layers[static_cast<std::size_t>(micro->nodes[n].layer)], micro->nodes[n].phase,
+                 static_cast<std::uint64_t>(graph::flops(*micro, micro->nodes[n])));
       }
     }
   }

@@ -16,9 +16,10 @@ struct Plan {
   [[nodiscard]] std::int64_t ranks() const noexcept;
 };
 
-/// What a strategy is told of a graph: parameters, axes, cut points, and the cost of each layer in one optimizer step of
-/// `microbatch_rows`.
-[[nodiscard]] plugins::StrategyRequest describe(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows);
+/// What a strategy is told of a graph: parameters, axes, cut points, and the cost of each layer in one optimizer step
+/// of `microbatch_rows`.
+[[nodiscard]] plugins::StrategyRequest describe(const graph::Graph& graph,
+                                                const std::vector<std::int64_t>& microbatch_rows);
 
 /// The plan of `strategy` for a graph. Throws Error{job} when it cannot split this job, Error{plugin} when it fails.
 [[nodiscard]] Plan make_plan(const plugins::Strategy& strategy, const plugins::StrategyRequest& request);

@@ -49,15 +49,16 @@ const char* to_string(Category category) noexcept {
 }
 
 std::string to_string(const Programs& programs) {
-  std::string text = fmt::format("arena {} bytes, device {}, {} threads\n", programs.arena_bytes, programs.device, programs.threads);
+  std::string text =
+      fmt::format("arena {} bytes, device {}, {} threads\n", programs.arena_bytes, programs.device, programs.threads);
   for (const Buffer& state : programs.states) {
-    text += fmt::format("state {} {} {} @{:#x}+{}\n", state.name, to_string(state.type), to_string(state.category), state.offset,
-                        state.bytes);
+    text += fmt::format("state {} {} {} @{:#x}+{}\n", state.name, to_string(state.type), to_string(state.category),
+                        state.offset, state.bytes);
   }
   for (const Program& program : programs.programs) {
-    text += fmt::format("\nprogram {} rows {}: {} instructions, transients {} bytes (at least {}, at instruction {})\n", program.function,
-                        program.rows, program.instructions.size(), program.transient_bytes, program.least_bytes,
-                        program.peak_instruction);
+    text += fmt::format("\nprogram {} rows {}: {} instructions, transients {} bytes (at least {}, at instruction {})\n",
+                        program.function, program.rows, program.instructions.size(), program.transient_bytes,
+                        program.least_bytes, program.peak_instruction);
     for (std::size_t i = 0; i < program.instructions.size(); ++i) {
       const Instruction& at = program.instructions[i];
       text += fmt::format("{:5} {} {} {}{} [{}]", i, operands(program, at.outputs), mark(at.accumulate), at.op->name,

@@ -60,9 +60,9 @@ struct Program {
   std::vector<Instruction> instructions;
   std::vector<Port> inputs;
   std::vector<Port> outputs;
-  std::uint64_t transient_bytes = 0;    ///< what the function needs beside the states
-  std::uint64_t least_bytes = 0;        ///< the most that lives at once: no layout needs less
-  std::int32_t peak_instruction = 0;    ///< where that is
+  std::uint64_t transient_bytes = 0;  ///< what the function needs beside the states
+  std::uint64_t least_bytes = 0;      ///< the most that lives at once: no layout needs less
+  std::int32_t peak_instruction = 0;  ///< where that is
 };
 
 /// Bytes of one rank by category. Transients are counted in the function that needs most, at its busiest instruction;

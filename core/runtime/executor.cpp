@@ -72,7 +72,8 @@ std::size_t Executor::find(std::string_view function, std::int64_t rows) const {
 
 namespace {
 
-partition::BufferId port(const std::vector<partition::Port>& ports, const std::string& function, std::string_view name) {
+partition::BufferId port(const std::vector<partition::Port>& ports, const std::string& function,
+                         std::string_view name) {
   for (const partition::Port& candidate : ports) {
     if (candidate.name == name) {
       return candidate.buffer;
@@ -128,8 +129,8 @@ std::optional<std::string> Executor::run_checked(std::size_t program, const devi
       if (has_non_finite(call.outputs[o], element_bytes)) {
         const partition::Program& at = programs_.programs[program];
         return fmt::format("{} (op {}, function {})",
-                           at.buffers[static_cast<std::size_t>(call.instruction->outputs[o])].name, call.instruction->op->name,
-                           at.function);
+                           at.buffers[static_cast<std::size_t>(call.instruction->outputs[o])].name,
+                           call.instruction->op->name, at.function);
       }
     }
   }

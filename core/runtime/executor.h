@@ -33,7 +33,9 @@ class Executor {
   /// Which program a name and row count mean; for `run` and the ports. Throws Error{internal} when there is none.
   [[nodiscard]] std::size_t find(std::string_view function, std::int64_t rows) const;
 
-  [[nodiscard]] device::TensorView state(graph::StateId id) const { return views_.front()[static_cast<std::size_t>(id)]; }
+  [[nodiscard]] device::TensorView state(graph::StateId id) const {
+    return views_.front()[static_cast<std::size_t>(id)];
+  }
   [[nodiscard]] device::TensorView input(std::size_t program, std::string_view name) const;
   [[nodiscard]] device::TensorView output(std::size_t program, std::string_view name) const;
 
@@ -78,7 +80,7 @@ class Executor {
 
 /// Fills a state with its first values: constants, or normal draws keyed by (seed, name, global element index).
 /// Box & Muller 1958, in float64. A shard draws what the whole tensor has there.
-void initialize(const device::TensorView& view, std::size_t element_bytes, const graph::State& state, std::uint64_t seed,
-                device::Threads& threads);
+void initialize(const device::TensorView& view, std::size_t element_bytes, const graph::State& state,
+                std::uint64_t seed, device::Threads& threads);
 
 }  // namespace shardrun::runtime

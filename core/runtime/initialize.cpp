@@ -61,7 +61,8 @@ double bump(const device::TensorView& view, std::int64_t local, double width) no
 }
 
 template <typename T>
-void fill(const device::TensorView& view, const graph::State& state, std::uint64_t seed, std::int64_t begin, std::int64_t end) {
+void fill(const device::TensorView& view, const graph::State& state, std::uint64_t seed, std::int64_t begin,
+          std::int64_t end) {
   T* data = static_cast<T*>(view.data);
   Normal normal(stream_key(seed, state.name));
   for (std::int64_t i = begin; i < end; ++i) {
@@ -80,8 +81,8 @@ void fill(const device::TensorView& view, const graph::State& state, std::uint64
 
 }  // namespace
 
-void initialize(const device::TensorView& view, std::size_t element_bytes, const graph::State& state, std::uint64_t seed,
-                device::Threads& threads) {
+void initialize(const device::TensorView& view, std::size_t element_bytes, const graph::State& state,
+                std::uint64_t seed, device::Threads& threads) {
   threads.split(view.elements(), 4096, [&](std::int64_t begin, std::int64_t end) {
     if (element_bytes == sizeof(double)) {
       fill<double>(view, state, seed, begin, end);

@@ -40,6 +40,26 @@ models::TrainingSettings training_settings(const job::Job& job, const Dataset* d
           .optimizer = optimizer_settings(job.train)};
 }
 
+/// A model knows its options, not the file that they stand in: that is put before what it refuses.
+void build_graph(Compiled& compiled, const job::Job& job) {
+  const models::Model& model = *models::find_model(job.model.name);
+  try {
+    if (job.task == job::Task::train) {
+      const models::TrainingSettings settings = training_settings(job, compiled.dataset.get());
+      compiled.microbatch_rows = models::microbatch_rows(settings.batch, settings.microbatches);
+      compiled.evaluation_rows = models::evaluation_rows(settings.eval_samples, settings.eval_rows);
+      compiled.graph = models::build_training(model, compiled.settings, settings);
+    } else {
+      compiled.graph = models::build_iteration(model, compiled.settings);
+    }
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::job) {
+      throw;
+    }
+    throw Error(ErrorCode::job, fmt::format("{}: {}", job.where("model", ""), error.message()));
+  }
+}
+
 }  // namespace
 
 int threads_of(const job::Job& job) {
@@ -50,7 +70,6 @@ int threads_of(const job::Job& job) {
 }
 
 Compiled compile(const job::Job& job, std::string_view device) {
-  const models::Model& model = *models::find_model(job.model.name);
   Compiled compiled;
   compiled.device = &device::Device::find(device);
   compiled.settings.options = job.model.options;
@@ -59,13 +78,8 @@ Compiled compile(const job::Job& job, std::string_view device) {
     if (compiled.dataset != nullptr) {
       compiled.settings.data = compiled.dataset->shape();
     }
-    const models::TrainingSettings settings = training_settings(job, compiled.dataset.get());
-    compiled.microbatch_rows = models::microbatch_rows(settings.batch, settings.microbatches);
-    compiled.evaluation_rows = models::evaluation_rows(settings.eval_samples, settings.eval_rows);
-    compiled.graph = models::build_training(model, compiled.settings, settings);
-  } else {
-    compiled.graph = models::build_iteration(model, compiled.settings);
   }
+  build_graph(compiled, job);
   plugins::StrategyRequest request = partition::describe(compiled.graph, compiled.microbatch_rows);
   add_job(request, job);
   compiled.plan = partition::make_plan(open_strategy(job), request);

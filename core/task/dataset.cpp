@@ -27,7 +27,11 @@ class TokenDataset final : public Dataset {
  public:
   TokenDataset(data::TokenStream stream, std::optional<data::Tokenizer> tokenizer, double split, std::int64_t context,
                std::int64_t vocab)
-      : stream_(std::move(stream)), tokenizer_(std::move(tokenizer)), split_(data::split_tokens(stream_, split)), context_(context), vocab_(vocab) {
+      : stream_(std::move(stream)),
+        tokenizer_(std::move(tokenizer)),
+        split_(data::split_tokens(stream_, split)),
+        context_(context),
+        vocab_(vocab) {
     data::require_context(split_.training, context, fmt::format("the training part of '{}'", stream_.source()));
     if (!split_.validation.empty()) {
       data::require_context(split_.validation, context, fmt::format("the validation part of '{}'", stream_.source()));
@@ -35,7 +39,9 @@ class TokenDataset final : public Dataset {
   }
 
   [[nodiscard]] models::DataShape shape() const override { return {.vocab = vocab_}; }
-  [[nodiscard]] const data::Tokenizer* tokenizer() const noexcept override { return tokenizer_ ? &*tokenizer_ : nullptr; }
+  [[nodiscard]] const data::Tokenizer* tokenizer() const noexcept override {
+    return tokenizer_ ? &*tokenizer_ : nullptr;
+  }
   [[nodiscard]] std::int64_t tokens_per_sample() const override { return context_; }
 
   [[nodiscard]] std::int64_t evaluation_samples() const override {
@@ -43,8 +49,8 @@ class TokenDataset final : public Dataset {
   }
 
   [[nodiscard]] std::string describe() const override {
-    return fmt::format("{}: {} training and {} validation tokens, {} distinct", stream_.source(), split_.training.size(),
-                       split_.validation.size(), vocab_);
+    return fmt::format("{}: {} training and {} validation tokens, {} distinct", stream_.source(),
+                       split_.training.size(), split_.validation.size(), vocab_);
   }
 
   void fill_training(std::uint64_t seed, std::int64_t first, const TensorView& inputs, const TensorView& targets,
@@ -52,7 +58,8 @@ class TokenDataset final : public Dataset {
     data::fill_samples(split_.training, seed, first, context_, integers(inputs), integers(targets));
   }
 
-  void fill_evaluation(std::int64_t first, const TensorView& inputs, const TensorView& targets, std::size_t) const override {
+  void fill_evaluation(std::int64_t first, const TensorView& inputs, const TensorView& targets,
+                       std::size_t) const override {
     data::fill_evaluation(split_.validation, first, context_, integers(inputs), integers(targets));
   }
 
@@ -79,7 +86,8 @@ class ArrayDataset final : public Dataset {
   [[nodiscard]] std::int64_t evaluation_samples() const override { return set_.validation_rows(); }
 
   [[nodiscard]] std::string describe() const override {
-    const std::string targets = set_.has_labels() ? fmt::format("{} classes", classes_) : fmt::format("{} targets", set_.outputs());
+    const std::string targets =
+        set_.has_labels() ? fmt::format("{} classes", classes_) : fmt::format("{} targets", set_.outputs());
     return fmt::format("arrays: {} training and {} validation samples of {} features, {}", set_.training_rows(),
                        set_.validation_rows(), set_.features(), targets);
   }
@@ -91,7 +99,8 @@ class ArrayDataset final : public Dataset {
     });
   }
 
-  void fill_evaluation(std::int64_t first, const TensorView& inputs, const TensorView& targets, std::size_t f32_bytes) const override {
+  void fill_evaluation(std::int64_t first, const TensorView& inputs, const TensorView& targets,
+                       std::size_t f32_bytes) const override {
     for_blocks(first, inputs, targets, f32_bytes, [&](std::int64_t sample, std::span<std::int64_t> rows) {
       std::iota(rows.begin(), rows.end(), set_.training_rows() + sample);
     });
@@ -116,7 +125,8 @@ class ArrayDataset final : public Dataset {
     std::array<std::int64_t, 64> rows = {};
     const std::int64_t samples = inputs.shape[0];
     for (std::int64_t done = 0; done < samples; done += static_cast<std::int64_t>(rows.size())) {
-      const auto count = static_cast<std::size_t>(std::min<std::int64_t>(static_cast<std::int64_t>(rows.size()), samples - done));
+      const auto count =
+          static_cast<std::size_t>(std::min<std::int64_t>(static_cast<std::int64_t>(rows.size()), samples - done));
       const std::span<std::int64_t> block(rows.data(), count);
       choose_rows(first + done, block);
       fill_reals(block, inputs, done, f32_bytes, &data::ArraySet::fill_features);
@@ -149,8 +159,8 @@ class ArrayDataset final : public Dataset {
 
 std::int64_t context_of(const job::Job& job) {
   if (!job.model.options.has("context")) {
-    throw Error(ErrorCode::job, fmt::format("{}: model {} is not trained on tokens: use [data] arrays", job.where("model", "name"),
-                                            job.model.name));
+    throw Error(ErrorCode::job, fmt::format("{}: model {} is not trained on tokens: use [data] arrays",
+                                            job.where("model", "name"), job.model.name));
   }
   return job.model.options.integer("context");
 }
@@ -158,16 +168,19 @@ std::int64_t context_of(const job::Job& job) {
 std::unique_ptr<Dataset> open_tokens(const job::Job& job) {
   const std::int64_t context = context_of(job);
   if (!job.data.text.empty()) {
-    const auto kind = job.data.tokenizer == job::Tokenizer::byte ? data::TokenizerKind::byte : data::TokenizerKind::character;
+    const auto kind =
+        job.data.tokenizer == job::Tokenizer::byte ? data::TokenizerKind::byte : data::TokenizerKind::character;
     data::TokenizedText text = data::read_text(job.data.text, kind);
     const std::int64_t vocab = text.tokenizer.vocabulary();
-    return std::make_unique<TokenDataset>(std::move(text.stream), std::move(text.tokenizer), job.data.split, context, vocab);
+    return std::make_unique<TokenDataset>(std::move(text.stream), std::move(text.tokenizer), job.data.split, context,
+                                          vocab);
   }
   data::TokenStream stream = data::TokenStream::map(job.data.tokens);
   if (!job.model.options.has("vocab")) {
-    throw Error(ErrorCode::job, fmt::format("{}: [model] vocab is needed with [data] tokens: set it to the number of distinct "
-                                            "tokens",
-                                            job.where("data", "tokens")));
+    throw Error(ErrorCode::job,
+                fmt::format("{}: [model] vocab is needed with [data] tokens: set it to the number of distinct "
+                            "tokens",
+                            job.where("data", "tokens")));
   }
   const std::int64_t vocab = job.model.options.integer("vocab");
   data::require_vocabulary(stream, vocab);
@@ -180,8 +193,9 @@ std::unique_ptr<Dataset> open_arrays(const job::Job& job) {
                                             job.where("data", "arrays"), job.model.name));
   }
   if (job.data.arrays.size() != 2) {
-    throw Error(ErrorCode::job, fmt::format("{}: training needs two arrays, inputs and targets (x.npy, y.npy); found {}",
-                                            job.where("data", "arrays"), job.data.arrays.size()));
+    throw Error(ErrorCode::job,
+                fmt::format("{}: training needs two arrays, inputs and targets (x.npy, y.npy); found {}",
+                            job.where("data", "arrays"), job.data.arrays.size()));
   }
   return std::make_unique<ArrayDataset>(job.data.arrays[0], job.data.arrays[1], job.data.split);
 }

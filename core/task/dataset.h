@@ -33,8 +33,8 @@ class Dataset {
                                std::size_t f32_bytes) const = 0;
 };
 
-/// Opens what [data] names; null where it names nothing. Throws Error{data} for input that is not what it should be, Error{job}
-/// where the model cannot use it.
+/// Opens what [data] names; null where it names nothing. Throws Error{data} for input that is not what it should be,
+/// Error{job} where the model cannot use it.
 [[nodiscard]] std::unique_ptr<Dataset> open_dataset(const job::Job& job);
 
 }  // namespace shardrun::task

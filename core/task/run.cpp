@@ -57,20 +57,22 @@ constexpr std::size_t median_window = 4096;
 /// What every run keeps, whatever its task.
 class Record {
  public:
-  Record(const job::Job& job, const Compiled& compiled, const RunSettings& settings, std::int64_t steps, std::string unit)
+  Record(const job::Job& job, const Compiled& compiled, const RunSettings& settings, std::int64_t steps,
+         std::string unit)
       : job_(job), compiled_(compiled), directory_(job.output), settings_(settings), begin_(Clock::now()) {
     directory_.remove_older_run();
     std::filesystem::remove(job.output / sample_name);
     files::write_file_atomically(job.output / "job.ini", job::canonical_text(job));
     log_.emplace(metrics::log_path(job.output, 0));
     lines_.emplace(metrics::metrics_path(job.output));
-    progress_.emplace(settings.progress, steps, job.task == job::Task::train ? job.train.log_every : 0, std::move(unit));
+    progress_.emplace(settings.progress, steps, job.task == job::Task::train ? job.train.log_every : 0,
+                      std::move(unit));
     step_seconds_.reserve(median_window);
     summary.parameters = graph::parameter_count(compiled.graph);
     const partition::MemoryUse& memory = compiled.programs.memory;
     summary.ranks = {{.planned_bytes = memory.peak,
-                      .categories = {memory.parameters, memory.gradients, memory.optimizer, memory.activations, memory.communication,
-                                     memory.scratch}}};
+                      .categories = {memory.parameters, memory.gradients, memory.optimizer, memory.activations,
+                                     memory.communication, memory.scratch}}};
   }
 
   /// To the log and, above the live line, to the person.
@@ -128,11 +130,13 @@ std::string profile_table(const std::vector<runtime::OpTime>& times) {
   for (const runtime::OpTime& time : times) {
     total += time.seconds;
   }
-  std::string text = fmt::format("{:<10} {:<28} {:>9} {:>10} {:>7} {:>9}\n", "function", "op", "calls", "seconds", "share", "GFLOP/s");
+  std::string text =
+      fmt::format("{:<10} {:<28} {:>9} {:>10} {:>7} {:>9}\n", "function", "op", "calls", "seconds", "share", "GFLOP/s");
   for (const runtime::OpTime& time : times) {
     if (time.calls > 0) {
-      text += fmt::format("{:<10} {:<28} {:>9} {:>10.3f} {:>6.1f}% {:>9.1f}\n", time.function, time.op, time.calls, time.seconds,
-                          100 * time.seconds / std::max(total, 1e-12), static_cast<double>(time.flops) / std::max(time.seconds, 1e-12) / 1e9);
+      text += fmt::format("{:<10} {:<28} {:>9} {:>10.3f} {:>6.1f}% {:>9.1f}\n", time.function, time.op, time.calls,
+                          time.seconds, 100 * time.seconds / std::max(total, 1e-12),
+                          static_cast<double>(time.flops) / std::max(time.seconds, 1e-12) / 1e9);
     }
   }
   return text;
@@ -155,7 +159,8 @@ void train_steps(const job::Job& job, const Compiled& compiled, Training& traini
       ++timed_steps;
     }
     record.summary.loss = result.loss;
-    record.summary.tokens_per_s = timed_seconds > 0 ? tokens * static_cast<double>(timed_steps) / timed_seconds : tokens / seconds;
+    record.summary.tokens_per_s =
+        timed_seconds > 0 ? tokens * static_cast<double>(timed_steps) / timed_seconds : tokens / seconds;
     const bool last = step + 1 == job.train.steps;
     const bool due = job.train.eval_every > 0 && (step + 1) % job.train.eval_every == 0;
     const std::optional<double> validation = last || due ? training.evaluate() : std::nullopt;
@@ -196,7 +201,8 @@ void print_sample(const job::Job& job, const Compiled& compiled, Training& train
 metrics::Summary train(const job::Job& job, const RunSettings& settings) {
   const Compiled compiled = compile(job);
   if (compiled.dataset == nullptr) {
-    throw Error(ErrorCode::job, fmt::format("{}: training needs data: set [data] text, tokens or arrays", job.where("data", "")));
+    throw Error(ErrorCode::job,
+                fmt::format("{}: training needs data: set [data] text, tokens or arrays", job.where("data", "")));
   }
   Record record(job, compiled, settings, job.train.steps, "tok");
   Training training(job, compiled);
@@ -205,8 +211,8 @@ metrics::Summary train(const job::Job& job, const RunSettings& settings) {
   }
   record.say(compiled.dataset->describe());
   record.say(fmt::format("{}: {} parameters, arena {}, {} threads, {:.3f} GFLOP a step", job.model.name,
-                         record.summary.parameters, metrics::human_bytes(compiled.programs.memory.peak), compiled.programs.threads,
-                         static_cast<double>(flops_per_step(compiled)) / 1e9));
+                         record.summary.parameters, metrics::human_bytes(compiled.programs.memory.peak),
+                         compiled.programs.threads, static_cast<double>(flops_per_step(compiled)) / 1e9));
   try {
     training.initialize();
     train_steps(job, compiled, training, record);
@@ -235,8 +241,8 @@ metrics::Summary iterate(const job::Job& job, const RunSettings& settings) {
     executor.start_profile();
   }
   for (std::size_t s = 0; s < compiled.graph.states.size(); ++s) {
-    runtime::initialize(executor.state(static_cast<graph::StateId>(s)), sizeof(float), compiled.graph.states[s], job.seed,
-                        executor.threads());
+    runtime::initialize(executor.state(static_cast<graph::StateId>(s)), sizeof(float), compiled.graph.states[s],
+                        job.seed, executor.threads());
   }
   const std::size_t program = executor.find("iterate", 0);
   try {

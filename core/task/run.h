@@ -17,10 +17,10 @@ struct RunSettings {
   bool profile = false;
 };
 
-/// Does what [job] task says and leaves in [job] output: job.ini (as run), metrics.jsonl, log/rank-0.log, summary.json, and
-/// weights.safetensors (train) or state.safetensors (iterate). A job that fails while it runs leaves its summary and log, and
-/// throws; one that is stopped by a signal returns exit code 128 + signal.
-/// Throws Error{job, data, plugin} before the output folder is touched.
+/// Does what [job] task says and leaves in [job] output: job.ini (as run), metrics.jsonl, log/rank-0.log, summary.json,
+/// and weights.safetensors (train) or state.safetensors (iterate). A job that fails while it runs leaves its summary
+/// and log, and throws; one that is stopped by a signal returns exit code 128 + signal. Throws Error{job, data, plugin}
+/// before the output folder is touched.
 [[nodiscard]] metrics::Summary run(const job::Job& job, const RunSettings& settings);
 
 }  // namespace shardrun::task

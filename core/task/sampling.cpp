@@ -19,7 +19,9 @@ std::int32_t draw_token(std::span<const float> logits, const SamplingSettings& s
   };
   const std::size_t all = order.size();
   const bool greedy = settings.temperature <= 0;
-  const std::size_t kept = greedy ? 1 : settings.top_k > 0 ? std::min(all, static_cast<std::size_t>(settings.top_k)) : all;
+  const std::size_t kept = greedy               ? 1
+                           : settings.top_k > 0 ? std::min(all, static_cast<std::size_t>(settings.top_k))
+                                                : all;
   std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept), order.end(), likelier);
   const double highest = static_cast<double>(logits[static_cast<std::size_t>(order[0])]);
   if (greedy) {
@@ -28,7 +30,8 @@ std::int32_t draw_token(std::span<const float> logits, const SamplingSettings& s
   std::vector<double> cumulative(kept);
   double total = 0;
   for (std::size_t i = 0; i < kept; ++i) {
-    total += std::exp((static_cast<double>(logits[static_cast<std::size_t>(order[i])]) - highest) / settings.temperature);
+    total +=
+        std::exp((static_cast<double>(logits[static_cast<std::size_t>(order[i])]) - highest) / settings.temperature);
     cumulative[i] = total;
   }
   const auto drawn = std::upper_bound(cumulative.begin(), cumulative.end(), random * total) - cumulative.begin();
@@ -53,7 +56,8 @@ void sample(runtime::Executor& executor, std::vector<std::int32_t> tokens, const
     std::copy(tokens.end() - static_cast<std::ptrdiff_t>(used), tokens.end(), row);
     executor.run(program, {.position = static_cast<std::int64_t>(used) - 1});
     const PhiloxBlock bits = philox({static_cast<std::uint32_t>(n), 0, 0, 0}, key);
-    const std::span<const float> values(static_cast<const float*>(logits.data), static_cast<std::size_t>(logits.elements()));
+    const std::span<const float> values(static_cast<const float*>(logits.data),
+                                        static_cast<std::size_t>(logits.elements()));
     tokens.push_back(draw_token(values, settings, static_cast<double>(bits[0]) * 0x1p-32));
     emit(tokens.back());
   }

@@ -20,8 +20,8 @@ struct SamplingSettings {
 /// Draws a token from logits: softmax of logits / temperature over the `top_k` largest. `random` is uniform in [0, 1).
 [[nodiscard]] std::int32_t draw_token(std::span<const float> logits, const SamplingSettings& settings, double random);
 
-/// Continues `tokens` one by one by the program `predict`; the context slides once it is full. Each new token is handed to
-/// `emit` as it is drawn. The draws are keyed by (seed, "sample", number of the token).
+/// Continues `tokens` one by one by the program `predict`; the context slides once it is full. Each new token is handed
+/// to `emit` as it is drawn. The draws are keyed by (seed, "sample", number of the token).
 void sample(runtime::Executor& executor, std::vector<std::int32_t> tokens, const SamplingSettings& settings,
             const std::function<void(std::int32_t)>& emit);
 

@@ -64,7 +64,8 @@ job::SchemaProviders schema_providers() {
         return model == nullptr ? std::nullopt : std::optional(model->options);
       },
       .model_names = models::model_names,
-      .strategy_options = [](std::string_view name, const job::Job& job) -> std::optional<std::vector<job::OptionSpec>> {
+      .strategy_options = [](std::string_view name,
+                             const job::Job& job) -> std::optional<std::vector<job::OptionSpec>> {
         return in_job_words(plugins::Strategy::open(directories_of(job.plugins.path), name).options());
       },
       .strategy_names =

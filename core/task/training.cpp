@@ -20,7 +20,10 @@ double read_element(const device::TensorView& view, std::int64_t index, std::siz
 }
 
 Training::Training(const job::Job& job, const Compiled& compiled)
-    : job_(job), compiled_(compiled), executor_(compiled.programs, *compiled.device), update_program_(executor_.find("update", 0)) {
+    : job_(job),
+      compiled_(compiled),
+      executor_(compiled.programs, *compiled.device),
+      update_program_(executor_.find("update", 0)) {
   for (const std::int64_t rows : compiled.microbatch_rows) {
     micro_programs_.push_back(executor_.find("micro", rows));
   }
@@ -31,13 +34,15 @@ Training::Training(const job::Job& job, const Compiled& compiled)
 
 void Training::initialize() {
   for (std::size_t s = 0; s < compiled_.graph.states.size(); ++s) {
-    runtime::initialize(executor_.state(static_cast<graph::StateId>(s)), compiled_.device->element_bytes(graph::DType::f32),
-                        compiled_.graph.states[s], job_.seed, executor_.threads());
+    runtime::initialize(executor_.state(static_cast<graph::StateId>(s)),
+                        compiled_.device->element_bytes(graph::DType::f32), compiled_.graph.states[s], job_.seed,
+                        executor_.threads());
   }
 }
 
 double Training::read_scalar(std::string_view state) const {
-  return read_element(executor_.state(compiled_.graph.find_state(state)), 0, compiled_.device->element_bytes(graph::DType::f32));
+  return read_element(executor_.state(compiled_.graph.find_state(state)), 0,
+                      compiled_.device->element_bytes(graph::DType::f32));
 }
 
 void Training::micro(std::int64_t step, std::size_t m, bool checked, std::optional<std::string>& bad) {
@@ -46,7 +51,8 @@ void Training::micro(std::int64_t step, std::size_t m, bool checked, std::option
     first_sample += compiled_.microbatch_rows[before];
   }
   const std::size_t program = micro_programs_[m];
-  compiled_.dataset->fill_training(job_.seed, first_sample, executor_.input(program, "inputs"), executor_.input(program, "targets"),
+  compiled_.dataset->fill_training(job_.seed, first_sample, executor_.input(program, "inputs"),
+                                   executor_.input(program, "targets"),
                                    compiled_.device->element_bytes(graph::DType::f32));
   const device::Scalars scalars{
       .seed = job_.seed, .step = step, .first_sample = first_sample, .first_microbatch = m == 0};
@@ -64,16 +70,19 @@ StepResult Training::step(std::int64_t step) {
   }
   StepResult result{.loss = read_scalar("loss"), .learning_rate = learning_rate(job_.train, step)};
   if (!std::isfinite(result.loss)) {
-    throw Error(ErrorCode::numerics,
-                fmt::format("step {}: the loss is {}; the first tensor that is not finite: {}. The parameters are those of the step "
-                            "before. A smaller [train] learning_rate, a longer warmup or clip > 0 may help",
-                            step + 1, non_finite_text(result.loss), first_bad_tensor(step)));
+    throw Error(
+        ErrorCode::numerics,
+        fmt::format(
+            "step {}: the loss is {}; the first tensor that is not finite: {}. The parameters are those of the step "
+            "before. A smaller [train] learning_rate, a longer warmup or clip > 0 may help",
+            step + 1, non_finite_text(result.loss), first_bad_tensor(step)));
   }
   executor_.run(update_program_, {.seed = job_.seed, .step = step, .learning_rate = result.learning_rate});
   result.gradient_norm = read_scalar("gradient_norm");
   if (!std::isfinite(result.gradient_norm)) {
     throw Error(ErrorCode::numerics,
-                fmt::format("step {}: the loss is {}, but the gradient's norm is {}; the first tensor that is not finite: {}. Nothing of "
+                fmt::format("step {}: the loss is {}, but the gradient's norm is {}; the first tensor that is not "
+                            "finite: {}. Nothing of "
                             "this step is saved. A smaller [train] learning_rate or a longer warmup may help",
                             step + 1, result.loss, non_finite_text(result.gradient_norm),
                             bad_state(graph::StateKind::gradient).value_or("the norm itself, which overflowed")));

@@ -23,9 +23,10 @@ std::span<const std::byte> as_bytes(const device::TensorView& view) {
 const std::string& metadata_at(const checkpoint::SafetensorsFile& file, const char* key) {
   const auto found = file.metadata().find(key);
   if (found == file.metadata().end()) {
-    throw Error(ErrorCode::data, fmt::format("'{}' has no metadata '{}': it was not written by a shardrun job; give the folder or the "
-                                             "weights.safetensors of one",
-                                             file.path().string(), key));
+    throw Error(ErrorCode::data,
+                fmt::format("'{}' has no metadata '{}': it was not written by a shardrun job; give the folder or the "
+                            "weights.safetensors of one",
+                            file.path().string(), key));
   }
   return found->second;
 }
@@ -88,7 +89,8 @@ TrainedModel read_model(const checkpoint::SafetensorsFile& file) {
   return trained;
 }
 
-void load_parameters(const checkpoint::SafetensorsFile& file, const graph::Graph& graph, const runtime::Executor& executor) {
+void load_parameters(const checkpoint::SafetensorsFile& file, const graph::Graph& graph,
+                     const runtime::Executor& executor) {
   for (std::size_t s = 0; s < graph.states.size(); ++s) {
     const graph::State& state = graph.states[s];
     if (state.kind != graph::StateKind::parameter) {
@@ -96,9 +98,10 @@ void load_parameters(const checkpoint::SafetensorsFile& file, const graph::Graph
     }
     const checkpoint::Tensor& tensor = file.at(state.name);
     if (tensor.info.dtype != checkpoint::DType::f32 || tensor.info.shape != state.type.shape) {
-      throw Error(ErrorCode::data, fmt::format("'{}': tensor {} should be F32 [{}], found {} [{}]", file.path().string(), state.name,
-                                               fmt::join(state.type.shape, ", "), checkpoint::to_string(tensor.info.dtype),
-                                               fmt::join(tensor.info.shape, ", ")));
+      throw Error(ErrorCode::data,
+                  fmt::format("'{}': tensor {} should be F32 [{}], found {} [{}]", file.path().string(), state.name,
+                              fmt::join(state.type.shape, ", "), checkpoint::to_string(tensor.info.dtype),
+                              fmt::join(tensor.info.shape, ", ")));
     }
     const device::TensorView view = executor.state(static_cast<graph::StateId>(s));
     std::memcpy(view.data, tensor.bytes.data(), tensor.bytes.size());

@@ -12,8 +12,8 @@
 
 namespace shardrun::task {
 
-// A trained model as one safetensors file: a tensor a parameter (float32, global shape), and in its metadata all that is
-// needed to use it: `shardrun.model` ([model] as an INI section) and, for text, `shardrun.tokenizer` (JSON).
+// A trained model as one safetensors file: a tensor a parameter (float32, global shape), and in its metadata all that
+// is needed to use it: `shardrun.model` ([model] as an INI section) and, for text, `shardrun.tokenizer` (JSON).
 
 /// Writes the states of one kind. The path holds the old file until all of the new one is there. Throws Error{io}.
 void save_states(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
@@ -32,8 +32,9 @@ struct TrainedModel {
 /// Throws Error{data} where the file was not written by `save_states` with `describe_model`.
 [[nodiscard]] TrainedModel read_model(const checkpoint::SafetensorsFile& file);
 
-/// Copies the file's tensors into the parameters of the same name. Throws Error{data} for one that is missing, of another
-/// shape, or not float32.
-void load_parameters(const checkpoint::SafetensorsFile& file, const graph::Graph& graph, const runtime::Executor& executor);
+/// Copies the file's tensors into the parameters of the same name. Throws Error{data} for one that is missing, of
+/// another shape, or not float32.
+void load_parameters(const checkpoint::SafetensorsFile& file, const graph::Graph& graph,
+                     const runtime::Executor& executor);
 
 }  // namespace shardrun::task

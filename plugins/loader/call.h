@@ -27,16 +27,16 @@ void call_plugin(std::string_view prefix, ErrorCode invalid, Call call) {
   try {
     status = call(&error);
   } catch (const std::exception& escaped) {
-    throw Error(ErrorCode::plugin, fmt::format("{}: it let an exception out, which no plugin may: {}", prefix,
-                                               escaped.what()));
+    throw Error(ErrorCode::plugin,
+                fmt::format("{}: it let an exception out, which no plugin may: {}", prefix, escaped.what()));
   } catch (...) {
     throw Error(ErrorCode::plugin, fmt::format("{}: it let an exception out, which no plugin may", prefix));
   }
   if (status != SR_OK) {
     const std::string text = text_of(error);
-    throw Error(status == SR_INVALID ? invalid : ErrorCode::plugin,
-                fmt::format("{}: {}", prefix,
-                            text.empty() ? fmt::format("status {}, and it gave no reason", status) : text));
+    throw Error(
+        status == SR_INVALID ? invalid : ErrorCode::plugin,
+        fmt::format("{}: {}", prefix, text.empty() ? fmt::format("status {}, and it gave no reason", status) : text));
   }
 }
 

@@ -14,9 +14,8 @@ std::string text_or_empty(const char* text) { return text != nullptr ? text : ""
 
 bool is_option_name(std::string_view name) {
   const auto is_lower = [](char c) { return c >= 'a' && c <= 'z'; };
-  return !name.empty() && is_lower(name.front()) && std::ranges::all_of(name, [&](char c) {
-    return is_lower(c) || (c >= '0' && c <= '9') || c == '_';
-  });
+  return !name.empty() && is_lower(name.front()) &&
+         std::ranges::all_of(name, [&](char c) { return is_lower(c) || (c >= '0' && c <= '9') || c == '_'; });
 }
 
 template <class Number>
@@ -54,8 +53,8 @@ OptionSpec spec_of(const sr_option& raw, std::string_view what) {
       }
       break;
     default:
-      throw Error(ErrorCode::plugin, fmt::format("{} has the type {}, which this shardrun does not know", what,
-                                                 raw.type));
+      throw Error(ErrorCode::plugin,
+                  fmt::format("{} has the type {}, which this shardrun does not know", what, raw.type));
   }
   return spec;
 }
@@ -66,8 +65,8 @@ std::vector<OptionSpec> declared_options(const sr_plugin& table, std::string_vie
   std::vector<OptionSpec> specs;
   for (std::uint32_t i = 0; i < table.option_count; ++i) {
     const std::string what = fmt::format("{}: option {}", plugin, i);
-    const OptionSpec spec = spec_of(
-        read_element<sr_option>(table.options, table.option_stride, i, SR_OPTION_SIZE_1_0, what), what);
+    const OptionSpec spec =
+        spec_of(read_element<sr_option>(table.options, table.option_stride, i, SR_OPTION_SIZE_1_0, what), what);
     if (!is_option_name(spec.name)) {
       throw Error(ErrorCode::plugin, fmt::format("{} is named '{}', expected [a-z][a-z0-9_]*", what, spec.name));
     }

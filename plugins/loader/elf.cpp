@@ -18,22 +18,14 @@ using Header = ElfW(Ehdr);
 
 std::string machine_name(unsigned machine) {
   switch (machine) {
-    case EM_X86_64:
-      return "x86-64";
-    case EM_AARCH64:
-      return "AArch64";
-    case EM_386:
-      return "i386";
-    case EM_ARM:
-      return "Arm";
-    case EM_PPC64:
-      return "PowerPC 64";
-    case EM_RISCV:
-      return "RISC-V";
-    case EM_S390:
-      return "S/390";
-    default:
-      return fmt::format("ELF machine {}", machine);
+    case EM_X86_64: return "x86-64";
+    case EM_AARCH64: return "AArch64";
+    case EM_386: return "i386";
+    case EM_ARM: return "Arm";
+    case EM_PPC64: return "PowerPC 64";
+    case EM_RISCV: return "RISC-V";
+    case EM_S390: return "S/390";
+    default: return fmt::format("ELF machine {}", machine);
   }
 }
 

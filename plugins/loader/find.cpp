@@ -18,9 +18,7 @@ constexpr std::string_view suffix = ".so";
 
 /// A name comes from a job file and ends in a path, so it holds nothing that could lead elsewhere.
 bool is_name(std::string_view name) {
-  const auto is_part = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
-  };
+  const auto is_part = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-'; };
   return !name.empty() && std::ranges::all_of(name, is_part);
 }
 
@@ -75,9 +73,8 @@ std::vector<std::string> plugin_names(const Directories& directories, PluginKind
 
 std::filesystem::path find_plugin(const Directories& directories, PluginKind kind, std::string_view name) {
   if (!is_name(name)) {
-    throw Error(ErrorCode::plugin,
-                fmt::format("'{}' is no name of a {} plugin: names hold a-z, 0-9, _ and - alone", name,
-                            to_string(kind)));
+    throw Error(ErrorCode::plugin, fmt::format("'{}' is no name of a {} plugin: names hold a-z, 0-9, _ and - alone",
+                                               name, to_string(kind)));
   }
   for (const std::filesystem::path& directory : directories) {
     std::filesystem::path file = directory / fmt::format("{}{}_{}{}", prefix, to_string(kind), name, suffix);

@@ -20,7 +20,6 @@ struct Candidate {
 
 /// The first file of that kind and name. Throws Error{plugin} that lists where it was looked for, what there is
 /// and the nearest name.
-[[nodiscard]] std::filesystem::path find_plugin(const Directories& directories, PluginKind kind,
-                                                std::string_view name);
+[[nodiscard]] std::filesystem::path find_plugin(const Directories& directories, PluginKind kind, std::string_view name);
 
 }  // namespace shardrun::plugins

@@ -29,7 +29,7 @@ using Directories = std::vector<std::filesystem::path>;
 /// <libdir>/shardrun/v1 of its installation. The working directory is never searched: a relative entry
 /// throws Error{plugin}.
 [[nodiscard]] Directories plugin_directories(std::span<const std::filesystem::path> configured,
-                                            const char* environment);
+                                             const char* environment);
 
 /// Who a plugin says it is.
 struct Manifest {

@@ -55,16 +55,11 @@ std::vector<std::size_t> matches_of(std::string_view glob, const std::vector<Nam
 
 std::optional<TensorRole> role_of(std::uint32_t role) {
   switch (role) {
-    case SR_ROLE_STORE:
-      return TensorRole::store;
-    case SR_ROLE_USE:
-      return TensorRole::use;
-    case SR_ROLE_GRADIENT:
-      return TensorRole::gradient;
-    case SR_ROLE_OPTIMIZER:
-      return TensorRole::optimizer;
-    default:
-      return std::nullopt;
+    case SR_ROLE_STORE: return TensorRole::store;
+    case SR_ROLE_USE: return TensorRole::use;
+    case SR_ROLE_GRADIENT: return TensorRole::gradient;
+    case SR_ROLE_OPTIMIZER: return TensorRole::optimizer;
+    default: return std::nullopt;
   }
 }
 
@@ -105,8 +100,8 @@ struct PlanRecorder::Split {
   [[nodiscard]] std::size_t dim_of(const Item& item) const {
     if (axis.empty()) {
       if (dim >= item.shape.size()) {
-        refuse_with(fmt::format("'{}' has {} dimensions, so there is no dimension {}", item.name, item.shape.size(),
-                                dim));
+        refuse_with(
+            fmt::format("'{}' has {} dimensions, so there is no dimension {}", item.name, item.shape.size(), dim));
       }
       return dim;
     }
@@ -141,8 +136,7 @@ PlanRecorder::PlanRecorder(const StrategyRequest& request) : request_(request) {
   };
   writer_.place_axis = [](void* self, const char* axis, const char* const* mesh_axes, std::uint32_t count,
                           sr_error* error) {
-    return record(self, error, "place_axis", axis,
-                  [&](PlanRecorder& to) { to.place_axis(axis, mesh_axes, count); });
+    return record(self, error, "place_axis", axis, [&](PlanRecorder& to) { to.place_axis(axis, mesh_axes, count); });
   };
   writer_.place_tensor = [](void* self, const char* glob, std::uint32_t role, const sr_split* splits,
                             std::uint32_t count, std::uint32_t stride, sr_error* error) {
@@ -212,8 +206,8 @@ std::vector<std::string> PlanRecorder::checked_mesh_axes(const char* const* mesh
     const std::string_view name = required(mesh_axes[i], "a mesh axis");
     if (std::ranges::find(mesh_, name, &MeshAxis::name) == mesh_.end()) {
       const std::vector<std::string> added = names_of(mesh_);
-      refuse_with(fmt::format("the plan has added no mesh axis '{}'{} {}", name, did_you_mean(name, added),
-                              known(added)));
+      refuse_with(
+          fmt::format("the plan has added no mesh axis '{}'{} {}", name, did_you_mean(name, added), known(added)));
     }
     if (std::ranges::find(names, name) != names.end()) {
       refuse_with(fmt::format("mesh axis '{}' occurs twice in one placement", name));
@@ -229,8 +223,8 @@ std::vector<PlanRecorder::Split> PlanRecorder::read_splits(const sr_split* split
   std::set<std::string> used;
   for (std::uint32_t i = 0; i < count; ++i) {
     const auto raw = read_element<sr_split>(splits, stride, i, SR_SPLIT_SIZE_1_0, fmt::format("split {}", i));
-    read.push_back({raw.axis != nullptr ? raw.axis : "", raw.dim,
-                    checked_mesh_axes(raw.mesh_axes, raw.mesh_axis_count)});
+    read.push_back(
+        {raw.axis != nullptr ? raw.axis : "", raw.dim, checked_mesh_axes(raw.mesh_axes, raw.mesh_axis_count)});
     for (const std::string& name : read.back().mesh_axes) {
       if (!used.insert(name).second) {
         refuse_with(fmt::format("mesh axis '{}' occurs twice in one placement", name));

@@ -43,8 +43,7 @@ class PlanRecorder {
   struct Split;
 
   [[nodiscard]] std::vector<std::string> checked_mesh_axes(const char* const* mesh_axes, std::uint32_t count) const;
-  [[nodiscard]] std::vector<Split> read_splits(const sr_split* splits, std::uint32_t count,
-                                               std::uint32_t stride) const;
+  [[nodiscard]] std::vector<Split> read_splits(const sr_split* splits, std::uint32_t count, std::uint32_t stride) const;
 
   const StrategyRequest& request_;
   sr_plan_writer writer_{};

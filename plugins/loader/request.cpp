@@ -44,8 +44,8 @@ RequestTables::RequestTables(const StrategyRequest& request, const OptionValues&
   }
   for (const TensorSummary& tensor : request.tensors) {
     tensors_.push_back({sizeof(sr_tensor), kind_number(tensor.kind), tensor.name.c_str(), tensor.shape.data(),
-                        axis_names(tensor.name, tensor.shape, tensor.axes), tensor.bytes,
-                        count_of(tensor.shape.size()), tensor.layer, tensor.tied_set, 0});
+                        axis_names(tensor.name, tensor.shape, tensor.axes), tensor.bytes, count_of(tensor.shape.size()),
+                        tensor.layer, tensor.tied_set, 0});
   }
   for (const LogicalAxis& axis : request.axes) {
     axes_.push_back({sizeof(sr_axis), 0, axis.name.c_str(), axis.size});
@@ -58,20 +58,28 @@ RequestTables::RequestTables(const StrategyRequest& request, const OptionValues&
     layers_.push_back({sizeof(sr_layer), 0, layer.name.c_str(), layer.parameter_bytes, layer.forward_flops,
                        layer.backward_input_flops, layer.backward_weight_flops});
   }
-  job_ = {sizeof(sr_job), request.ranks,   mesh_.data(),    count_of(mesh_.size()),
-          sizeof(sr_mesh_axis), options_.data(), count_of(options_.size()), sizeof(sr_option_value)};
-  graph_ = {sizeof(sr_graph),   0,
-            tensors_.data(),    count_of(tensors_.size()),    sizeof(sr_tensor),
-            axes_.data(),       count_of(axes_.size()),       sizeof(sr_axis),
-            cut_points_.data(), count_of(cut_points_.size()), sizeof(sr_cut_point),
-            layers_.data(),     count_of(layers_.size()),     sizeof(sr_layer)};
+  job_ = {sizeof(sr_job),
+          request.ranks,
+          mesh_.data(),
+          count_of(mesh_.size()),
+          sizeof(sr_mesh_axis),
+          options_.data(),
+          count_of(options_.size()),
+          sizeof(sr_option_value)};
+  graph_ = {sizeof(sr_graph),         0,
+            tensors_.data(),          count_of(tensors_.size()),
+            sizeof(sr_tensor),        axes_.data(),
+            count_of(axes_.size()),   sizeof(sr_axis),
+            cut_points_.data(),       count_of(cut_points_.size()),
+            sizeof(sr_cut_point),     layers_.data(),
+            count_of(layers_.size()), sizeof(sr_layer)};
 }
 
 const char* const* RequestTables::axis_names(const std::string& name, const std::vector<std::int64_t>& shape,
                                              const std::vector<std::string>& axes) {
   if (axes.size() != shape.size()) {
-    throw Error(ErrorCode::internal, fmt::format("'{}' has {} dimensions but {} axis names", name, shape.size(),
-                                                 axes.size()));
+    throw Error(ErrorCode::internal,
+                fmt::format("'{}' has {} dimensions but {} axis names", name, shape.size(), axes.size()));
   }
   std::vector<const char*> names;
   for (const std::string& axis : axes) {

@@ -48,8 +48,8 @@ TEST_CASE("what a release has promised still holds", "[abi]") {
       const std::vector<FieldLayout>& current = now.structs.at(name);
       REQUIRE(current.size() >= fields.size());
       for (std::size_t i = 0; i < fields.size(); ++i) {
-        INFO("field " << i << " was " << fields[i].name << ' ' << fields[i].type << " and is " << current[i].name
-                      << ' ' << current[i].type);
+        INFO("field " << i << " was " << fields[i].name << ' ' << fields[i].type << " and is " << current[i].name << ' '
+                      << current[i].type);
         CHECK(current[i] == fields[i]);
       }
     }
@@ -62,7 +62,8 @@ TEST_CASE("a struct's frozen size is that of its golden fields", "[abi]") {
   REQUIRE_FALSE(golden.structs.empty());
   for (const auto& [name, fields] : golden.structs) {
     std::string constant = name + "_SIZE_1_0";
-    std::ranges::transform(constant, constant.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+    std::ranges::transform(constant, constant.begin(),
+                           [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
     INFO(constant);
     REQUIRE(golden.constants.contains(constant));
     CHECK(golden.constants.at(constant) == std::to_string(fields.back().offset + fields.back().size));

@@ -86,13 +86,9 @@ Ended JobFolder::run(const std::vector<std::string>& overrides) const {
   return run_program(path(), with_settings({"job.ini"}, overrides));
 }
 
-boost::json::object JobFolder::summary() const {
-  return read_json(folder_ / "run/summary.json");
-}
+boost::json::object JobFolder::summary() const { return read_json(folder_ / "run/summary.json"); }
 
-std::vector<boost::json::object> JobFolder::metrics() const {
-  return read_json_lines(folder_ / "run/metrics.jsonl");
-}
+std::vector<boost::json::object> JobFolder::metrics() const { return read_json_lines(folder_ / "run/metrics.jsonl"); }
 
 std::vector<double> JobFolder::losses() const {
   std::vector<double> losses;

@@ -31,13 +31,9 @@ std::set<std::string> keys(const json::object& object) {
   return names;
 }
 
-double number(const json::object& object, std::string_view key) {
-  return object.at(key).to_number<double>();
-}
+double number(const json::object& object, std::string_view key) { return object.at(key).to_number<double>(); }
 
-const json::object& rank(const json::object& summary) {
-  return summary.at("ranks").as_array().at(0).as_object();
-}
+const json::object& rank(const json::object& summary) { return summary.at("ranks").as_array().at(0).as_object(); }
 
 double worst_relative(const std::vector<double>& found, const std::vector<double>& expected) {
   REQUIRE(found.size() == expected.size());

@@ -36,7 +36,10 @@ inline job::SchemaProviders job_providers() {
         }
         return model == "bare" ? std::optional(std::vector<OptionSpec>()) : std::nullopt;
       },
-      .model_names = [] { return std::vector<std::string>{"bare", "toy"}; },
+      .model_names =
+          [] {
+            return std::vector<std::string>{"bare", "toy"};
+          },
       .strategy_options = [split](std::string_view strategy,
                                   const job::Job&) -> std::optional<std::vector<OptionSpec>> {
         if (strategy == "split") {
@@ -44,7 +47,10 @@ inline job::SchemaProviders job_providers() {
         }
         return strategy == "single" ? std::optional(std::vector<OptionSpec>()) : std::nullopt;
       },
-      .strategy_names = [](const job::Job&) { return std::vector<std::string>{"single", "split"}; },
+      .strategy_names =
+          [](const job::Job&) {
+            return std::vector<std::string>{"single", "split"};
+          },
   };
 }
 

@@ -9,9 +9,7 @@ namespace {
 
 using models::OptimizerSettings;
 
-std::size_t index(std::int32_t id) {
-  return static_cast<std::size_t>(id);
-}
+std::size_t index(std::int32_t id) { return static_cast<std::size_t>(id); }
 
 constexpr std::uint64_t seed = 11;
 

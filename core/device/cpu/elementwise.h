@@ -29,8 +29,7 @@ void map_pairs(const KernelCall& call, const Function& function) {
   const float* a = floats(call.inputs[0]);
   const float* b = floats(call.inputs[1]);
   float* y = floats(call.outputs[0]);
-  for_each_vector(call, call.inputs[0].elements(),
-                  [=](auto at) { store(y, at, function(load(a, at), load(b, at))); });
+  for_each_vector(call, call.inputs[0].elements(), [=](auto at) { store(y, at, function(load(a, at), load(b, at))); });
 }
 
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT

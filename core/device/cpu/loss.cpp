@@ -92,9 +92,9 @@ void squared_error(const KernelCall& call) {
   float* loss = floats(call.outputs[0]);
   for_each_row(call, [=](std::int64_t r, std::int64_t width) {
     loss[r] = 0.5F * sum_of(width, [=](auto at) {
-      const vec off = load(y + r * width, at) - load(t + r * width, at);
-      return off * off;
-    });
+                const vec off = load(y + r * width, at) - load(t + r * width, at);
+                return off * off;
+              });
   });
 }
 

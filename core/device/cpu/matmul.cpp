@@ -21,11 +21,11 @@ struct Product {
 /// algorithm, and with it the order of summation, by the size of a tile, so a cut by the number of threads
 /// would make results depend on it.
 std::int64_t tile_count(std::int64_t m, std::int64_t n, std::int64_t k) {
-  constexpr double worth_a_tile = 1 << 20;       // floating-point operations: about 15 µs
-  constexpr double repacking_limit = 0.0037;     // 1/m + 1/n up to which oneDNN repacks operands, its faster way
+  constexpr double worth_a_tile = 1 << 20;    // floating-point operations: about 15 µs
+  constexpr double repacking_limit = 0.0037;  // 1/m + 1/n up to which oneDNN repacks operands, its faster way
   constexpr std::int64_t narrowest = 192;
   constexpr std::int64_t most = 64;
-  constexpr double small = 0.2e9;                // floating-point operations: not worth losing the repacking for threads
+  constexpr double small = 0.2e9;  // floating-point operations: not worth losing the repacking for threads
   const std::int64_t longer = std::max(m, n);
   const std::int64_t shorter = std::min(m, n);
   const double by_work = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / worth_a_tile;
@@ -40,7 +40,8 @@ std::int64_t tile_count(std::int64_t m, std::int64_t n, std::int64_t k) {
     width = narrowest;
   }
   const auto by_size = std::clamp<std::int64_t>(longer / width, 1, most);
-  return by_work < static_cast<double>(by_size) ? std::max<std::int64_t>(1, static_cast<std::int64_t>(by_work)) : by_size;
+  return by_work < static_cast<double>(by_size) ? std::max<std::int64_t>(1, static_cast<std::int64_t>(by_work))
+                                                : by_size;
 }
 
 void multiply_tiles(const Product& p, Threads& threads, bool accumulate) {

@@ -76,9 +76,7 @@ void sum_all(const KernelCall& call) {
   *y = static_cast<float>(call.accumulate ? static_cast<double>(*y) + total : total);
 }
 
-void square_sum(const KernelCall& call) {
-  *floats(call.outputs[0]) = static_cast<float>(sum_all_blocks<true>(call));
-}
+void square_sum(const KernelCall& call) { *floats(call.outputs[0]) = static_cast<float>(sum_all_blocks<true>(call)); }
 
 }  // namespace
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT

@@ -14,10 +14,10 @@ struct Shift {
   std::int64_t offset;
   bool periodic;
   float value;
-  std::int64_t global;       ///< length of the dimension
+  std::int64_t global;  ///< length of the dimension
   std::int64_t y_origin, y_size;
   std::int64_t x_origin, x_size;
-  std::int64_t inner;        ///< elements of one index of it
+  std::int64_t inner;  ///< elements of one index of it
 };
 
 /// A stretch [begin, end) of y's indices that lies in one piece in x, from index `source`, or outside of the

@@ -59,11 +59,11 @@ class RegisterVariants {
 #if !defined(SHARDRUN_KERNEL_BASELINE)
 #define SHARDRUN_REGISTER_VARIANTS(family)
 #elif defined(SHARDRUN_KERNEL_X86_LEVELS)
-#define SHARDRUN_REGISTER_VARIANTS(family)                                                            \
-  SHARDRUN_DECLARE_KERNELS(v3, family)                                                                \
-  SHARDRUN_DECLARE_KERNELS(v4, family)                                                                \
+#define SHARDRUN_REGISTER_VARIANTS(family)                                                                \
+  SHARDRUN_DECLARE_KERNELS(v3, family)                                                                    \
+  SHARDRUN_DECLARE_KERNELS(v4, family)                                                                    \
   static const RegisterVariants register_##family({{0, baseline::family##_begin, baseline::family##_end}, \
-                                                   {3, v3::family##_begin, v3::family##_end},         \
+                                                   {3, v3::family##_begin, v3::family##_end},             \
                                                    {4, v4::family##_begin, v4::family##_end}});
 #else
 #define SHARDRUN_REGISTER_VARIANTS(family) \
@@ -71,12 +71,12 @@ class RegisterVariants {
 #endif
 
 /// Ends a file of loops: `SHARDRUN_KERNELS(activation, {"relu", {.run = relu}}, …)` outside of any namespace.
-#define SHARDRUN_KERNELS(family, ...)                                                                      \
-  namespace shardrun::device::cpu {                                                                        \
-  SHARDRUN_DECLARE_KERNELS(SHARDRUN_KERNEL_VARIANT, family)                                                \
-  namespace SHARDRUN_KERNEL_VARIANT {                                                                      \
-  constinit const OpKernel family##_begin[] = {__VA_ARGS__};                                               \
+#define SHARDRUN_KERNELS(family, ...)                                                                        \
+  namespace shardrun::device::cpu {                                                                          \
+  SHARDRUN_DECLARE_KERNELS(SHARDRUN_KERNEL_VARIANT, family)                                                  \
+  namespace SHARDRUN_KERNEL_VARIANT {                                                                        \
+  constinit const OpKernel family##_begin[] = {__VA_ARGS__};                                                 \
   constinit const OpKernel* const family##_end = family##_begin + sizeof(family##_begin) / sizeof(OpKernel); \
-  }                                                                                                        \
-  SHARDRUN_REGISTER_VARIANTS(family)                                                                       \
+  }                                                                                                          \
+  SHARDRUN_REGISTER_VARIANTS(family)                                                                         \
   }

@@ -6,7 +6,9 @@ namespace {
 
 ShardingRule unary_rule(const Attributes&, const Operands& inputs) { return elementwise_rule(inputs, 1); }
 
-ShardingRule gradient_rule(const Attributes&, const Operands& inputs) { return linear_in(elementwise_rule(inputs, 2), {0}); }
+ShardingRule gradient_rule(const Attributes&, const Operands& inputs) {
+  return linear_in(elementwise_rule(inputs, 2), {0});
+}
 
 ValueId relu_gradient(FunctionBuilder& builder, const GradientRequest& request) {
   return builder.call("relu_gradient", {request.output_gradients[0], request.outputs[0]});
@@ -17,7 +19,9 @@ ValueId gelu_gradient(FunctionBuilder& builder, const GradientRequest& request) 
                       {{"form", request.attributes.text("form")}});
 }
 
-ShardingRule dropout_rule(const Attributes&, const Operands& inputs) { return linear_in(elementwise_rule(inputs, 1), {0}); }
+ShardingRule dropout_rule(const Attributes&, const Operands& inputs) {
+  return linear_in(elementwise_rule(inputs, 1), {0});
+}
 
 /// The mask is drawn again from its counters; none is kept.
 ValueId dropout_gradient(FunctionBuilder& builder, const GradientRequest& request) {
@@ -34,17 +38,12 @@ const RegisterOp gelu({.name = "gelu",
                        .gradient = gelu_gradient,
                        .flops = flops_per_element<12>,
                        .in_place = {{0, 0}}});
-const RegisterOp gelu_backward({.name = "gelu_gradient",
-                                .rule = gradient_rule,
-                                .flops = flops_per_element<20>,
-                                .in_place = {{0, 0}}});
+const RegisterOp gelu_backward(
+    {.name = "gelu_gradient", .rule = gradient_rule, .flops = flops_per_element<20>, .in_place = {{0, 0}}});
 
 /// Zeroes elements at random and scales the others (Srivastava et al. 2014). Dimension 0 is the batch: the random
 /// numbers are keyed by global sample index and index within the sample.
-const RegisterOp dropout({.name = "dropout",
-                          .rule = dropout_rule,
-                          .gradient = dropout_gradient,
-                          .in_place = {{0, 0}}});
+const RegisterOp dropout({.name = "dropout", .rule = dropout_rule, .gradient = dropout_gradient, .in_place = {{0, 0}}});
 
 }  // namespace
 }  // namespace shardrun::graph

@@ -31,10 +31,8 @@ std::int64_t attention_flops(const OpShape& shape) {
 /// Five products: scores again, and the gradients of probabilities, values, queries and keys.
 std::int64_t gradient_flops(const OpShape& shape) { return attention_flops(shape) * 5 / 2; }
 
-const RegisterOp attention({.name = "attention",
-                            .rule = attention_rule,
-                            .gradient = attention_gradient,
-                            .flops = attention_flops});
+const RegisterOp attention(
+    {.name = "attention", .rule = attention_rule, .gradient = attention_gradient, .flops = attention_flops});
 
 const RegisterOp gradient({.name = "attention_gradient", .rule = gradient_rule, .flops = gradient_flops});
 

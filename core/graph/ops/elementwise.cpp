@@ -31,7 +31,9 @@ ShardingRule sum_rule(const Attributes&, const Operands& inputs) {
 
 ValueId add_n_gradient(FunctionBuilder&, const GradientRequest& request) { return request.output_gradients[0]; }
 
-ShardingRule linear_rule(const Attributes&, const Operands& inputs) { return linear_in(elementwise_rule(inputs, 1), {0}); }
+ShardingRule linear_rule(const Attributes&, const Operands& inputs) {
+  return linear_in(elementwise_rule(inputs, 1), {0});
+}
 
 ValueId negate_gradient(FunctionBuilder& builder, const GradientRequest& request) {
   return builder.call("negate", {request.output_gradients[0]});
@@ -59,7 +61,8 @@ ValueId sin_gradient(FunctionBuilder& builder, const GradientRequest& request) {
 }
 
 ValueId cos_gradient(FunctionBuilder& builder, const GradientRequest& request) {
-  return builder.call("negate", {builder.call("multiply", {request.output_gradients[0], builder.call("sin", {request.inputs[0]})})});
+  return builder.call(
+      "negate", {builder.call("multiply", {request.output_gradients[0], builder.call("sin", {request.inputs[0]})})});
 }
 
 ShardingRule constant_rule(const Attributes&, const Operands&) { return parse_rule("-> ."); }
@@ -73,7 +76,8 @@ ShardingRule broadcast_rule(const Attributes&, const Operands& inputs) {
 const RegisterOp add({.name = "add", .rule = add_rule, .gradient = add_gradient, .in_place = {{0, 0}, {0, 1}}});
 const RegisterOp add_n({.name = "add_n", .rule = sum_rule, .gradient = add_n_gradient, .in_place = {{0, 0}}});
 const RegisterOp negate({.name = "negate", .rule = linear_rule, .gradient = negate_gradient, .in_place = {{0, 0}}});
-const RegisterOp multiply({.name = "multiply", .rule = multiply_rule, .gradient = multiply_gradient, .in_place = {{0, 0}}});
+const RegisterOp multiply(
+    {.name = "multiply", .rule = multiply_rule, .gradient = multiply_gradient, .in_place = {{0, 0}}});
 const RegisterOp linear_combination({.name = "linear_combination",
                                      .rule = sum_rule,
                                      .gradient = linear_combination_gradient,

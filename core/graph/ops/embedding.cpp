@@ -15,8 +15,9 @@ ValueId embedding_gradient(FunctionBuilder& builder, const GradientRequest& requ
   if (request.input != 1) {
     return no_value;
   }
-  return builder.call("embedding_gradient", {request.inputs[0], request.output_gradients[0]},
-                      {{"rows", builder.type(request.inputs[1]).shape[0]}, {"axis", builder.type(request.inputs[1]).axes[0]}});
+  return builder.call(
+      "embedding_gradient", {request.inputs[0], request.output_gradients[0]},
+      {{"rows", builder.type(request.inputs[1]).shape[0]}, {"axis", builder.type(request.inputs[1]).axes[0]}});
 }
 
 ShardingRule embedding_gradient_rule(const Attributes& attributes, const Operands& inputs) {

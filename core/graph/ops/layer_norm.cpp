@@ -18,17 +18,17 @@ ValueId layer_norm_gradient(FunctionBuilder& builder, const GradientRequest& req
   const ValueId deviation = request.outputs[2];
   switch (request.input) {
     case 0:
-      return builder.call("layer_norm_gradient_input", {gradient, request.inputs[0], request.inputs[1], mean, deviation});
-    case 1:
-      return builder.call("layer_norm_gradient_gain", {gradient, request.inputs[0], mean, deviation});
-    default:
-      return builder.call("sum_leading", {gradient}, {{"keep", std::int64_t{1}}});
+      return builder.call("layer_norm_gradient_input",
+                          {gradient, request.inputs[0], request.inputs[1], mean, deviation});
+    case 1: return builder.call("layer_norm_gradient_gain", {gradient, request.inputs[0], mean, deviation});
+    default: return builder.call("sum_leading", {gradient}, {{"keep", std::int64_t{1}}});
   }
 }
 
 ShardingRule gradient_input_rule(const Attributes&, const Operands& inputs) {
   const std::size_t l = leading(inputs, 0, 1);
-  return linear_in(parse_rule(fmt::format("l*{} e, l*{} e, e, l*{}, l*{} -> l*{} e", l, l, l, l, l), {.whole = "e"}), {0});
+  return linear_in(parse_rule(fmt::format("l*{} e, l*{} e, e, l*{}, l*{} -> l*{} e", l, l, l, l, l), {.whole = "e"}),
+                   {0});
 }
 
 ShardingRule gradient_gain_rule(const Attributes&, const Operands& inputs) {
@@ -37,10 +37,8 @@ ShardingRule gradient_gain_rule(const Attributes&, const Operands& inputs) {
   return linear_in(parse_rule(fmt::format("l*{} e, l*{} e, l*{}, l*{} -> e", l, l, l, l), {.reduced = reduced}), {0});
 }
 
-const RegisterOp layer_norm({.name = "layer_norm",
-                             .rule = layer_norm_rule,
-                             .gradient = layer_norm_gradient,
-                             .flops = flops_per_element<8>});
+const RegisterOp layer_norm(
+    {.name = "layer_norm", .rule = layer_norm_rule, .gradient = layer_norm_gradient, .flops = flops_per_element<8>});
 
 const RegisterOp gradient_input({.name = "layer_norm_gradient_input",
                                  .rule = gradient_input_rule,

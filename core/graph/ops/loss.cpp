@@ -68,10 +68,8 @@ ShardingRule squared_error_gradient_rule(const Attributes&, const Operands& inpu
 const RegisterOp row_max({.name = "row_max", .rule = row_max_rule, .flops = flops_per_element<1>});
 
 /// sum_v exp(l_v − m) and l_target; a shard without the target gives 0 for the latter.
-const RegisterOp terms({.name = "softmax_terms",
-                        .rule = terms_rule,
-                        .gradient = terms_gradient,
-                        .flops = flops_per_element<3>});
+const RegisterOp terms(
+    {.name = "softmax_terms", .rule = terms_rule, .gradient = terms_gradient, .flops = flops_per_element<3>});
 const RegisterOp terms_backward({.name = "softmax_terms_gradient",
                                  .rule = terms_gradient_rule,
                                  .flops = flops_per_element<4>,

@@ -8,7 +8,9 @@
 namespace shardrun::graph {
 namespace {
 
-std::size_t contracted(const Attributes& attributes) { return static_cast<std::size_t>(attributes.integer("contract")); }
+std::size_t contracted(const Attributes& attributes) {
+  return static_cast<std::size_t>(attributes.integer("contract"));
+}
 
 std::string weight_dimensions(std::int64_t transpose, std::size_t k, std::size_t n) {
   return transpose != 0 ? fmt::format("n*{} k*{}", n, k) : fmt::format("k*{} n*{}", k, n);
@@ -66,11 +68,8 @@ std::int64_t gradient_weights_flops(const OpShape& shape) {
   return 2 * rows * element_count(shape.outputs[0]);
 }
 
-const RegisterOp matmul({.name = "matmul",
-                         .rule = matmul_rule,
-                         .gradient = matmul_gradient,
-                         .flops = matmul_flops,
-                         .accumulates = true});
+const RegisterOp matmul(
+    {.name = "matmul", .rule = matmul_rule, .gradient = matmul_gradient, .flops = matmul_flops, .accumulates = true});
 
 const RegisterOp matmul_gradient_weights({.name = "matmul_gradient_weights",
                                           .rule = gradient_weights_rule,

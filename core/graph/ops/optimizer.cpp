@@ -24,15 +24,10 @@ ShardingRule sgd_rule(const Attributes& attributes, const Operands& inputs) {
 }
 
 /// Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2; epsilon is added after bias correction, as PyTorch does.
-const RegisterOp adamw({.name = "adamw",
-                        .rule = adamw_rule,
-                        .flops = flops_per_element<14>,
-                        .in_place = {{0, 0}, {1, 1}, {2, 2}}});
+const RegisterOp adamw(
+    {.name = "adamw", .rule = adamw_rule, .flops = flops_per_element<14>, .in_place = {{0, 0}, {1, 1}, {2, 2}}});
 
-const RegisterOp sgd({.name = "sgd",
-                      .rule = sgd_rule,
-                      .flops = flops_per_element<6>,
-                      .in_place = {{0, 0}, {1, 1}}});
+const RegisterOp sgd({.name = "sgd", .rule = sgd_rule, .flops = flops_per_element<6>, .in_place = {{0, 0}, {1, 1}}});
 
 }  // namespace
 }  // namespace shardrun::graph

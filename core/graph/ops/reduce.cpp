@@ -28,7 +28,8 @@ ShardingRule square_sum_rule(const Attributes&, const Operands& inputs) { return
 
 ShardingRule clip_scale_rule(const Attributes&, const Operands&) { return parse_rule(". -> ., ."); }
 
-const RegisterOp sum_leading({.name = "sum_leading", .rule = sum_leading_rule, .flops = flops_per_element<1>, .accumulates = true});
+const RegisterOp sum_leading(
+    {.name = "sum_leading", .rule = sum_leading_rule, .flops = flops_per_element<1>, .accumulates = true});
 
 const RegisterOp sum_all({.name = "sum_all",
                           .rule = sum_all_rule,

@@ -9,7 +9,8 @@ ShardingRule shift_rule(const Attributes& attributes, const Operands& inputs) {
   const std::string shifted = fmt::format("a{}", attributes.integer("dim"));
   ShardingRule rule = parse_rule(fmt::format("{} -> {}", dimensions, dimensions), {.shift = shifted});
   // With a constant outside, the op is affine: a sum that is still owed would count the constant once per shard.
-  return attributes.text("boundary") == "periodic" || attributes.real("value") == 0 ? linear_in(std::move(rule), {0}) : rule;
+  return attributes.text("boundary") == "periodic" || attributes.real("value") == 0 ? linear_in(std::move(rule), {0})
+                                                                                    : rule;
 }
 
 ValueId shift_gradient(FunctionBuilder& builder, const GradientRequest& request) {

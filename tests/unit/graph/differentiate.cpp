@@ -13,9 +13,7 @@ using namespace shardrun::test;
 
 namespace {
 
-std::size_t at(std::int32_t id) {
-  return static_cast<std::size_t>(id);
-}
+std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 
 std::vector<const StateWrite*> writes_to(const Function& function, StateId state) {
   std::vector<const StateWrite*> found;

@@ -69,8 +69,7 @@ TEST_CASE("the largest line and file are accepted, one byte more is not", "[job]
   CHECK(refusal_of(folder / "longer.ini") == ":1: the line has 65537 bytes; it may have at most 65536");
   REQUIRE(lines.size() == job::max_file_bytes);
   CHECK_NOTHROW(job::read_job_file(folder / "file.ini"));
-  CHECK(refusal_of(folder / "larger.ini") ==
-        ": has 1048577 bytes; a job file has at most 1048576. Is it a data file?");
+  CHECK(refusal_of(folder / "larger.ini") == ": has 1048577 bytes; a job file has at most 1048576. Is it a data file?");
   CHECK(test::refusal(ErrorCode::job, [&] { return job::read_job_text(lines + "\n", "x.ini"); }) ==
         "x.ini: has more than the 1048576 bytes that a job file may have. Is it a data file?");
 }

@@ -69,8 +69,8 @@ TEST_CASE("well-formed UTF-8 is told from what is not", "[job]") {
   CHECK(job::invalid_utf8("") == good);
   CHECK(job::invalid_utf8("\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\xED\x9F\xBF\xEE\x80\x80\xF4\x8F\xBF\xBF") == good);
   for (const std::string bad : {"\x80", "\xC0\xAF", "\xC1\xBF", "\xC3", "\xE0\x80\xAF", "\xE0\x9F\xBF", "\xE2\x82",
-                                "\xED\xA0\x80", "\xED\xBF\xBF", "\xF0\x80\x80\xAF", "\xF0\x8F\xBF\xBF",
-                                "\xF0\x9F\x98", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFE", "\xFF"}) {
+                                "\xED\xA0\x80", "\xED\xBF\xBF", "\xF0\x80\x80\xAF", "\xF0\x8F\xBF\xBF", "\xF0\x9F\x98",
+                                "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFE", "\xFF"}) {
     INFO(job::escaped(bad));
     CHECK(job::invalid_utf8(bad) == 0);
     CHECK(job::invalid_utf8("ab" + bad) == 2);

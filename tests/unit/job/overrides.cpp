@@ -34,10 +34,12 @@ TEST_CASE("an override's mistakes name it", "[job]") {
   CHECK(test::refusal(minimal, {"train.steps=1k"}) ==
         "--set train.steps: [train] steps = 1k: is not an integer; write its digits alone, without unit, decimal point "
         "or exponent");
-  CHECK(test::refusal(minimal, {"train.setps=1"}).find("--set train.setps: [train] has no key 'setps' (did you mean "
-                                                       "'steps'?)") == 0);
-  CHECK(test::refusal(minimal, {"trian.steps=1"}).find("--set trian.steps: there is no section [trian] (did you mean "
-                                                       "'train'?)") == 0);
+  CHECK(test::refusal(minimal, {"train.setps=1"})
+            .find("--set train.setps: [train] has no key 'setps' (did you mean "
+                  "'steps'?)") == 0);
+  CHECK(test::refusal(minimal, {"trian.steps=1"})
+            .find("--set trian.steps: there is no section [trian] (did you mean "
+                  "'train'?)") == 0);
   CHECK(test::refusal(minimal, {"data.batch="}) ==
         "--set data.batch: [data] batch = : has no value; give an integer, at least 1, or leave the key out");
   CHECK(test::refusal(minimal, {"mesh.data=4"}) ==

@@ -129,8 +129,9 @@ schedule = gpipe
 }
 
 TEST_CASE("the other choices reach their fields", "[job]") {
-  const job::Job sgd = parse("[model]\nname = bare\n[train]\nsteps = 0\noptimizer = sgd\nmomentum = 0.9\n"
-                             "schedule = constant\n[data]\ntokens = /t.bin\n");
+  const job::Job sgd = parse(
+      "[model]\nname = bare\n[train]\nsteps = 0\noptimizer = sgd\nmomentum = 0.9\n"
+      "schedule = constant\n[data]\ntokens = /t.bin\n");
   CHECK(sgd.train.optimizer == job::Optimizer::sgd);
   CHECK(sgd.train.momentum == 0.9);
   CHECK(sgd.train.schedule == job::Schedule::constant);

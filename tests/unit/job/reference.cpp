@@ -63,7 +63,11 @@ TEST_CASE("every rule speaks of keys that there are", "[job]") {
 }
 
 TEST_CASE("options of a plugin are described as those of the schema", "[job]") {
-  CHECK(job::options_reference({{.name = "zero", .type = job::OptionType::integer, .default_value = "0", .minimum = 0,
-                                 .maximum = 3, .help = "Stage."}}) ==
+  CHECK(job::options_reference({{.name = "zero",
+                                 .type = job::OptionType::integer,
+                                 .default_value = "0",
+                                 .minimum = 0,
+                                 .maximum = 3,
+                                 .help = "Stage."}}) ==
         "  zero                an integer, at least 0 and at most 3; default 0\n      Stage.\n");
 }

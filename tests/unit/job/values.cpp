@@ -77,8 +77,12 @@ TEST_CASE("lists are split at their separator", "[job]") {
 
 TEST_CASE("ranges include their ends unless they say otherwise", "[job]") {
   const auto with = [](const char* text, bool minimum_excluded, bool maximum_excluded) {
-    return job::make_options({{.name = "v", .type = OptionType::real, .minimum = 0, .maximum = 1,
-                               .minimum_excluded = minimum_excluded, .maximum_excluded = maximum_excluded}},
+    return job::make_options({{.name = "v",
+                               .type = OptionType::real,
+                               .minimum = 0,
+                               .maximum = 1,
+                               .minimum_excluded = minimum_excluded,
+                               .maximum_excluded = maximum_excluded}},
                              {{"v", text}})
         .real("v");
   };

@@ -10,9 +10,7 @@ using namespace shardrun::memory;
 
 namespace {
 
-bool overlap(const Interval& a, const Interval& b) {
-  return a.first <= b.last && b.first <= a.last;
-}
+bool overlap(const Interval& a, const Interval& b) { return a.first <= b.last && b.first <= a.last; }
 
 /// What is wrong with a layout, or nothing.
 std::string fault_of(const std::vector<Interval>& intervals, const Layout& layout) {

@@ -21,9 +21,7 @@ partition::Programs programs_of(const ModelCase& model, int threads = 1) {
   return partition::partition(model.graph, {}, device::Device::find("cpu"), threads);
 }
 
-const Buffer& buffer(const Program& program, BufferId id) {
-  return program.buffers[static_cast<std::size_t>(id)];
-}
+const Buffer& buffer(const Program& program, BufferId id) { return program.buffers[static_cast<std::size_t>(id)]; }
 
 std::vector<const Instruction*> writing(const Program& program, std::string_view name) {
   std::vector<const Instruction*> found;

@@ -12,9 +12,7 @@ namespace shardrun::test {
 
 inline const plugins::Directories fixtures = {SHARDRUN_FIXTURES};
 
-inline std::filesystem::path file_of(std::string_view name) {
-  return "shardrun_strategy_" + std::string(name) + ".so";
-}
+inline std::filesystem::path file_of(std::string_view name) { return "shardrun_strategy_" + std::string(name) + ".so"; }
 
 inline std::string open_error(std::string_view name, const plugins::Directories& directories = fixtures) {
   return error_of([&] { static_cast<void>(plugins::Strategy::open(directories, name)); });

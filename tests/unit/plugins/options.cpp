@@ -38,6 +38,7 @@ TEST_CASE("an option that does not fit its declaration is refused", "[plugins]")
   CHECK(refusal({{"share", std::numeric_limits<double>::quiet_NaN()}}) ==
         "2: option 'share' is 'nan', expected a finite number of 0 to inf");
   CHECK(refusal({{"schedule", "zigzag"}}) == "2: option 'schedule' is 'zigzag', expected one of 1f1b, gpipe");
-  CHECK(error_of([] { static_cast<void>(with_defaults({}, {{"x", true}})); }) ==
-        "2: there is no option 'x'; none is taken");
+  CHECK(error_of([] {
+          static_cast<void>(with_defaults({}, {{"x", true}}));
+        }) == "2: there is no option 'x'; none is taken");
 }
