@@ -122,5 +122,5 @@ TEST_CASE("data and model that do not go together are refused in words", "[task]
       at + ":8: [model] vocab is needed with [data] tokens: set it to the number of distinct tokens");
   CHECK(refusal(job_in(folder, text_job, {"model.context=400"})).find("2: ") == 0);
   CHECK(refusal(job_in(folder, text_job, {"model.width=15"}))
-            .find("2: [model] width = 15 is not divisible by heads = 2") == 0);
+            .find(at + ":4: [model] width = 15 is not divisible by heads = 2") == 0);
 }
