@@ -10,6 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/files/atomic_file.h"
+#include "core/memory/machine.h"
 #include "core/metrics/human.h"
 #include "core/metrics/jsonl.h"
 #include "core/metrics/log.h"
@@ -198,8 +199,22 @@ void print_sample(const job::Job& job, const Compiled& compiled, Training& train
   files::write_file_atomically(job.output / sample_name, text);
 }
 
+/// The arena is given page by page: without this the kernel would kill a job that is too large in the middle of a step.
+void require_memory(const job::Job& job, const Compiled& compiled) {
+  const std::uint64_t needed = compiled.programs.memory.peak;
+  const std::uint64_t available = memory::available_bytes();
+  if (available != 0 && needed > available) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: the job needs {} ({} bytes) and this machine has {} available: make the model, [data] "
+                            "batch or context smaller, use more microbatches, or free memory; 'shardrun plan' shows what "
+                            "takes it",
+                            job.file, metrics::human_bytes(needed), needed, metrics::human_bytes(available)));
+  }
+}
+
 metrics::Summary train(const job::Job& job, const RunSettings& settings) {
   const Compiled compiled = compile(job);
+  require_memory(job, compiled);
   if (compiled.dataset == nullptr) {
     throw Error(ErrorCode::job,
                 fmt::format("{}: training needs data: set [data] text, tokens or arrays", job.where("data", "")));
@@ -235,6 +250,7 @@ metrics::Summary train(const job::Job& job, const RunSettings& settings) {
 
 metrics::Summary iterate(const job::Job& job, const RunSettings& settings) {
   const Compiled compiled = compile(job);
+  require_memory(job, compiled);
   Record record(job, compiled, settings, job.iterate.steps, "it");
   runtime::Executor executor(compiled.programs, *compiled.device);
   if (settings.profile) {
