@@ -16,6 +16,7 @@ const TensorType& FunctionBuilder::type(ValueId value) const {
 }
 
 ValueId FunctionBuilder::input(std::string name, TensorType type) {
+  require_countable(type, name);
   const ValueId id = static_cast<ValueId>(function_.values.size());
   function_.values.push_back({.name = name, .type = std::move(type)});
   function_.inputs.push_back({.name = std::move(name), .value = id});
@@ -54,6 +55,9 @@ std::vector<ValueId> FunctionBuilder::call_all(std::string_view op_name, std::ve
   const std::string what = fmt::format("function {}, node {} ({})", function_.name, node.name, op_name);
   node.rule = node.op->rule(attributes, types);
   std::vector<TensorType> results = infer_types(node.rule, types, what);
+  for (const TensorType& result : results) {
+    require_countable(result, node.name);
+  }
   node.attributes = std::move(attributes);
   node.inputs = std::move(inputs);
   node.phase = phase_;

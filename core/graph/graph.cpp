@@ -127,7 +127,9 @@ std::int64_t flops(const Function& function, const Node& node) {
 std::int64_t flops(const Function& function) {
   std::int64_t total = 0;
   for (const Node& node : function.nodes) {
-    total += flops(function, node);
+    if (__builtin_add_overflow(total, flops(function, node), &total)) {
+      return INT64_MAX;
+    }
   }
   return total;
 }

@@ -25,6 +25,12 @@ struct TensorType {
 [[nodiscard]] std::int64_t element_count(const std::vector<std::int64_t>& shape) noexcept;
 [[nodiscard]] inline std::int64_t element_count(const TensorType& type) noexcept { return element_count(type.shape); }
 
+/// The most elements that a tensor may have: sums of bytes over any graph then fit 64 bits.
+inline constexpr std::int64_t max_elements = std::int64_t{1} << 40;
+
+/// Throws Error{job} where a tensor would have more than `max_elements`, naming it and its shape.
+void require_countable(const TensorType& type, const std::string& name);
+
 /// "f32[batch 12, seq 64, embed 128]"
 [[nodiscard]] std::string to_string(const TensorType& type);
 

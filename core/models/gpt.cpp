@@ -199,12 +199,12 @@ const RegisterModel gpt(
      .help = "GPT-2 architecture, trained on tokens",
      .options =
          {
-             {.name = "layers", .minimum = 1, .help = "transformer blocks"},
-             {.name = "heads", .minimum = 1, .help = "attention heads"},
-             {.name = "width", .minimum = 1, .help = "columns of the residual stream; a multiple of heads"},
-             {.name = "context", .minimum = 1, .help = "tokens that a sequence has"},
+             {.name = "layers", .minimum = 1, .maximum = 1024, .help = "transformer blocks"},
+             {.name = "heads", .minimum = 1, .maximum = 65536, .help = "attention heads"},
+             {.name = "width", .minimum = 1, .maximum = 262144, .help = "columns of the residual stream; a multiple of heads"},
+             {.name = "context", .minimum = 1, .maximum = 1048576, .help = "tokens that a sequence has"},
              {.name = "vocab",
-              .minimum = 1,
+              .minimum = 1, .maximum = 2097152,
               .help = "distinct tokens; from the tokenizer where there is text",
               .optional = true},
              {.name = "bias",

@@ -42,7 +42,7 @@ const RegisterModel heat1d({.name = "heat1d",
                             .help = "heat equation on a line, iterated",
                             .options =
                                 {
-                                    {.name = "cells", .minimum = 1, .help = "points of the line"},
+                                    {.name = "cells", .minimum = 1, .maximum = 1099511627776, .help = "points of the line"},
                                     {.name = "boundary",
                                      .type = job::OptionType::choice,
                                      .default_value = "periodic",

@@ -92,13 +92,13 @@ const RegisterModel mlp(
      .help = "two-layer ReLU network, trained on arrays",
      .options =
          {
-             {.name = "hidden", .minimum = 1, .help = "width of the hidden layer"},
+             {.name = "hidden", .minimum = 1, .maximum = 16777216, .help = "width of the hidden layer"},
              {.name = "inputs",
-              .minimum = 1,
+              .minimum = 1, .maximum = 16777216,
               .help = "values in a sample; from the data where there is any",
               .optional = true},
              {.name = "outputs",
-              .minimum = 1,
+              .minimum = 1, .maximum = 16777216,
               .help = "values in a target, or classes; from the data where there is any",
               .optional = true},
              {.name = "loss",

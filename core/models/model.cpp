@@ -40,6 +40,7 @@ graph::StateId parameter(graph::Graph& graph, std::string name, std::vector<std:
                           .initializer = initializer,
                           .decay = decay,
                           .layer = layer});
+  graph::require_countable(graph.states.back().type, graph.states.back().name);
   return static_cast<graph::StateId>(graph.states.size()) - 1;
 }
 

@@ -61,3 +61,14 @@ TEST_CASE("weights of something else are refused", "[program]") {
   CHECK_THAT(ended.err, Contains("weights.safetensors"));
   CHECK(run_program(folder.path(), {"generate", "missing"}).code != 0);
 }
+
+TEST_CASE("sizes that no machine has are refused, not computed with", "[program]") {
+  const JobFolder job;
+  const auto refused = [&](const std::vector<std::string>& overrides) {
+    const Ended ended = job.run(overrides);
+    CHECK(ended.code == 2);
+    return ended.err;
+  };
+  CHECK_THAT(refused({"model.layers=1000000000"}), Contains("at most 1024"));
+  CHECK_THAT(refused({"model.width=262144", "data.batch=2000000000"}), Contains("elements that a tensor may have"));
+}
