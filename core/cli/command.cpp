@@ -78,7 +78,11 @@ const std::vector<Command>& commands() { return registry(); }
 
 int main(std::span<const std::string> words) {
   try {
-    return dispatch(words);
+    const int code = dispatch(words);
+    if (std::fflush(stdout) != 0) {
+      throw Error(ErrorCode::io, "standard output cannot be written: what was printed is incomplete");
+    }
+    return code;
   } catch (const Error& error) {
     fmt::print(stderr, "shardrun: {}\n", error.message());
     return exit_code(error.code());

@@ -54,13 +54,14 @@ int generate(std::span<const std::string> words) {
   if (parsed.help_shown) {
     return 0;
   }
-  const task::SamplingSettings settings{.tokens = parsed.integer("tokens", 500, 0, 1'000'000'000),
-                                        .temperature = parsed.real("temperature", 0.8, 0, 1000),
-                                        .top_k = parsed.integer("top-k", 0, 0, 1'000'000),
-                                        .seed = static_cast<std::uint64_t>(parsed.integer("seed", 1337, 0, INT64_MAX))};
+  task::SamplingSettings settings{.tokens = parsed.integer("tokens", 500, 0, 1'000'000'000),
+                                  .temperature = parsed.real("temperature", 0.8, 0, 1000),
+                                  .top_k = parsed.integer("top-k", 0, 0, 1'000'000),
+                                  .seed = static_cast<std::uint64_t>(parsed.integer("seed", 1337, 0, INT64_MAX))};
   const int threads = static_cast<int>(parsed.integer("threads", 1, 1, 1024));
   const checkpoint::SafetensorsFile file(weights_path(parsed.positional[0]));
   const task::TrainedModel trained = task::read_model(file);
+  settings.vocabulary = trained.tokenizer ? trained.tokenizer->vocabulary() : 0;
   const std::string prompt = parsed.get("prompt").value_or(trained.tokenizer ? "\n" : "");
   const std::vector<std::int32_t> tokens = encode(trained.tokenizer, prompt);
 

@@ -19,7 +19,8 @@ volatile std::sig_atomic_t stop_signal = 0;
 /// The first signal asks for an orderly stop, the second ends the process at once.
 extern "C" void on_signal(int signal) {
   stop_signal = signal;
-  std::signal(signal, SIG_DFL);
+  std::signal(SIGINT, SIG_DFL);
+  std::signal(SIGTERM, SIG_DFL);
 }
 
 void print_results(const metrics::Summary& summary, const job::Job& job) {

@@ -210,7 +210,7 @@ std::vector<Setting> optimizer_settings() {
         .type = real,
         .default_value = "0",
         .minimum = 0,
-        .help = "Decay of the weights, apart from the gradient."},
+        .help = "Decay of the weights: apart from the gradient with adamw, added to it with sgd."},
        into(&Job::train, &TrainSettings::weight_decay)},
       {{.name = "beta1",
         .type = real,

@@ -165,6 +165,13 @@ void train_steps(const job::Job& job, const Compiled& compiled, Training& traini
     const bool last = step + 1 == job.train.steps;
     const bool due = job.train.eval_every > 0 && (step + 1) % job.train.eval_every == 0;
     const std::optional<double> validation = last || due ? training.evaluate() : std::nullopt;
+    if (validation && !std::isfinite(*validation)) {
+      throw Error(
+          ErrorCode::numerics,
+          fmt::format("step {}: the validation loss is not finite: the step before it made the parameters useless, "
+                      "and no weights are written. A smaller [train] learning_rate or clip > 0 may help",
+                      step + 1));
+    }
     record.summary.val_loss = validation ? validation : record.summary.val_loss;
     record.lines().write({.step = step + 1,
                           .loss = result.loss,
@@ -193,7 +200,8 @@ void print_sample(const job::Job& job, const Compiled& compiled, Training& train
     return;
   }
   std::string text;
-  sample(training.executor(), first_tokens(*tokenizer), {.tokens = job.train.sample, .seed = job.seed},
+  sample(training.executor(), first_tokens(*tokenizer),
+         {.tokens = job.train.sample, .seed = job.seed, .vocabulary = tokenizer->vocabulary()},
          [&](std::int32_t token) { tokenizer->decode(token, text); });
   settings.print(fmt::format("sample:\n{}\n", text));
   files::write_file_atomically(job.output / sample_name, text);
@@ -204,15 +212,27 @@ void require_memory(const job::Job& job, const Compiled& compiled) {
   const std::uint64_t needed = compiled.programs.memory.peak;
   const std::uint64_t available = memory::available_bytes();
   if (available != 0 && needed > available) {
-    throw Error(ErrorCode::job,
-                fmt::format("{}: the job needs {} ({} bytes) and this machine has {} available: make the model, [data] "
-                            "batch or context smaller, use more microbatches, or free memory; 'shardrun plan' shows what "
-                            "takes it",
-                            job.file, metrics::human_bytes(needed), needed, metrics::human_bytes(available)));
+    throw Error(
+        ErrorCode::job,
+        fmt::format("{}: the job needs {} ({} bytes) and this machine has {} available: make the model, [data] "
+                    "batch or context smaller, use more microbatches, or free memory; 'shardrun plan' shows what "
+                    "takes it",
+                    job.file, metrics::human_bytes(needed), needed, metrics::human_bytes(available)));
+  }
+}
+
+/// A run writes job.ini into its folder: never over the one that the user wrote.
+void require_own_folder(const job::Job& job) {
+  std::error_code none;
+  if (std::filesystem::equivalent(job.file, job.output / "job.ini", none)) {
+    throw Error(ErrorCode::job, fmt::format("{}: [job] output = {} is the job file's own folder, where the run would "
+                                            "overwrite it: choose another",
+                                            job.where("job", "output"), job.output.string()));
   }
 }
 
 metrics::Summary train(const job::Job& job, const RunSettings& settings) {
+  require_own_folder(job);
   const Compiled compiled = compile(job);
   require_memory(job, compiled);
   if (compiled.dataset == nullptr) {
@@ -249,6 +269,7 @@ metrics::Summary train(const job::Job& job, const RunSettings& settings) {
 }
 
 metrics::Summary iterate(const job::Job& job, const RunSettings& settings) {
+  require_own_folder(job);
   const Compiled compiled = compile(job);
   require_memory(job, compiled);
   Record record(job, compiled, settings, job.iterate.steps, "it");

@@ -45,6 +45,8 @@ void sample(runtime::Executor& executor, std::vector<std::int32_t> tokens, const
   const device::TensorView logits = executor.output(program, "logits");
   const auto context = static_cast<std::size_t>(inputs.shape[1]);
   auto* row = static_cast<std::int32_t*>(inputs.data);
+  const std::int64_t drawable =
+      settings.vocabulary > 0 ? std::min(settings.vocabulary, logits.elements()) : logits.elements();
   const PhiloxKey key = stream_key(settings.seed, "sample");
   if (tokens.empty()) {
     throw Error(ErrorCode::usage, "sampling starts from at least one token: give a prompt that is not empty");
@@ -56,8 +58,7 @@ void sample(runtime::Executor& executor, std::vector<std::int32_t> tokens, const
     std::copy(tokens.end() - static_cast<std::ptrdiff_t>(used), tokens.end(), row);
     executor.run(program, {.position = static_cast<std::int64_t>(used) - 1});
     const PhiloxBlock bits = philox({static_cast<std::uint32_t>(n), 0, 0, 0}, key);
-    const std::span<const float> values(static_cast<const float*>(logits.data),
-                                        static_cast<std::size_t>(logits.elements()));
+    const std::span<const float> values(static_cast<const float*>(logits.data), static_cast<std::size_t>(drawable));
     tokens.push_back(draw_token(values, settings, static_cast<double>(bits[0]) * 0x1p-32));
     emit(tokens.back());
   }

@@ -1,7 +1,10 @@
 #include "core/task/strategy_options.h"
 
+#include <fmt/format.h>
+
 #include <cstdlib>
 
+#include "core/base/error.h"
 #include "core/models/model.h"
 
 namespace shardrun::task {
@@ -51,6 +54,16 @@ plugins::OptionValue in_plugin_words(const job::OptionValues::Entry& entry, cons
   }
 }
 
+/// A number of ranks as the border has it.
+std::uint32_t counted(const job::Job& job, std::string_view section, std::string_view key, std::int64_t number) {
+  constexpr std::int64_t most = std::int64_t{1} << 24;
+  if (number > most) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: [{}] {} = {}: at most {} ranks", job.where(section, key), section, key, number, most));
+  }
+  return static_cast<std::uint32_t>(number);
+}
+
 }  // namespace
 
 plugins::Directories directories_of(const std::vector<std::filesystem::path>& configured) {
@@ -80,9 +93,9 @@ plugins::Strategy open_strategy(const job::Job& job) {
 }
 
 void add_job(plugins::StrategyRequest& request, const job::Job& job) {
-  request.ranks = static_cast<std::uint32_t>(job.ranks);
+  request.ranks = counted(job, "job", "ranks", job.ranks);
   for (const job::MeshAxis& axis : job.mesh) {
-    request.mesh.push_back({axis.name, static_cast<std::uint32_t>(axis.size)});
+    request.mesh.push_back({axis.name, counted(job, "mesh", axis.name, axis.size)});
   }
   for (const job::OptionValues::Entry& entry : job.strategy.options.entries()) {
     request.options[entry.name] = in_plugin_words(entry, job.strategy.options);

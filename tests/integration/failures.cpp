@@ -72,3 +72,20 @@ TEST_CASE("sizes that no machine has are refused, not computed with", "[program]
   CHECK_THAT(refused({"model.layers=1000000000"}), Contains("at most 1024"));
   CHECK_THAT(refused({"model.width=262144", "data.batch=2000000000"}), Contains("elements that a tensor may have"));
 }
+
+TEST_CASE("a run never overwrites the job file that it was started with", "[program]") {
+  const JobFolder job;
+  CHECK_THAT(run_program(job.path(), {"job.ini", "--set", "job.output=."}).err, Contains("choose another"));
+}
+
+TEST_CASE("more ranks than the border can count are refused", "[program]") {
+  const JobFolder job;
+  CHECK_THAT(run_program(job.path(), {"plan", "job.ini", "--set", "job.ranks=4294967297"}).err, Contains("at most"));
+}
+
+TEST_CASE("a validation loss that is not finite fails the job", "[program]") {
+  const JobFolder job;
+  const Ended ended = job.run({"train.steps=1", "train.learning_rate=1e300"});
+  CHECK(ended.code == 1);
+  CHECK_THAT(ended.err, Contains("the validation loss is not finite"));
+}
