@@ -1,7 +1,7 @@
 #pragma once
 
 /// The border between shardrun and its plugins: what every kind of plugin exports and is given.
-/// The kinds add one header each: strategy.h.
+/// The kinds add one header each: strategy.h, transport.h.
 ///
 /// Rules that hold for this header and those:
 ///  - Within major 1 things are appended, never reordered, retyped, removed or given a new meaning.
@@ -38,10 +38,15 @@ extern "C" {
 /// Whether the struct behind `p`, a `type`, was written by a side that knew `field`.
 #define SR_HAS(p, type, field) ((p)->struct_size >= offsetof(type, field) + sizeof(((const type*)0)->field))
 
-/// Status of a call: zero, or negative for an error. Positive values are not used in 1.0.
+/// Status of a call: zero, a positive state where the function says so, or negative for an error.
 #define SR_OK INT32_C(0)
-#define SR_INVALID INT32_C(-1)   /* what was asked for cannot be: the job has to change */
-#define SR_INTERNAL INT32_C(-2)  /* the callee failed */
+#define SR_PENDING INT32_C(1)        /* not complete yet */
+#define SR_INVALID INT32_C(-1)       /* what was asked for cannot be: the job has to change */
+#define SR_INTERNAL INT32_C(-2)      /* the callee failed */
+#define SR_UNIMPLEMENTED INT32_C(-3) /* the callee does not offer this; the caller may have another way */
+#define SR_TIMEOUT INT32_C(-4)       /* the deadline passed */
+#define SR_ABORTED INT32_C(-5)       /* somebody ended it on purpose */
+#define SR_PEER_LOST INT32_C(-6)     /* a peer is gone or cannot be reached */
 
 /// Where a failing function leaves its reason. The caller owns it and sets struct_size; the callee writes a
 /// sentence that names what was expected, what was found and what to do, cut to fit.
@@ -54,7 +59,8 @@ typedef struct sr_error {
 #define SR_MAGIC UINT32_C(0x4E555253) /* "SRUN" in a dump of a little-endian file */
 
 #define SR_KIND_STRATEGY UINT32_C(1)
-/* 2 is for transports, 3 for engines. */
+#define SR_KIND_TRANSPORT UINT32_C(2)
+/* 3 is for engines. */
 
 /// Who a plugin is. It holds no pointer, so that it can be read from the file before any of its code runs.
 typedef struct sr_manifest {
@@ -123,7 +129,7 @@ typedef struct sr_plugin {
   uint32_t struct_size;
   uint32_t kind;         /* the manifest's, and the type of `functions` */
   void* self;            /* first argument of every function of the plugin */
-  const void* functions; /* SR_KIND_STRATEGY: const sr_strategy* */
+  const void* functions; /* SR_KIND_STRATEGY: const sr_strategy*, SR_KIND_TRANSPORT: const sr_transport* */
   const sr_option* options;
   uint32_t option_count;
   uint32_t option_stride;

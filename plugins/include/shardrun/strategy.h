@@ -143,8 +143,11 @@ typedef struct sr_plan_writer {
   /// The cut points that `glob` matches; dimensions without a split stay whole.
   int32_t (*place_cut_point)(void* self, const char* glob, const sr_split* splits, uint32_t split_count,
                              uint32_t split_stride, sr_error* error);
+  /// Gradients that are owed a sum are reduced in buckets: as many as become complete one after the other and take up
+  /// to `bytes` together, at least one. Without this call each gradient is a bucket of its own.
+  int32_t (*set_bucket_bytes)(void* self, uint64_t bytes, sr_error* error);
 } sr_plan_writer;
-#define SR_PLAN_WRITER_SIZE_1_0 UINT32_C(48)
+#define SR_PLAN_WRITER_SIZE_1_0 UINT32_C(56)
 
 /// The functions of a plugin of SR_KIND_STRATEGY.
 typedef struct sr_strategy {
