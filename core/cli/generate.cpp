@@ -67,7 +67,7 @@ int generate(std::span<const std::string> words) {
 
   const graph::Graph graph = models::build_prediction(*trained.model, trained.settings);
   const device::Device& cpu = device::Device::find("cpu");
-  runtime::Executor executor(partition::partition(graph, {}, cpu, threads), cpu);
+  runtime::Executor executor(partition::programs_of(graph, cpu, threads), cpu);
   task::load_parameters(file, graph, executor);
   for (const std::int32_t token : tokens) {
     print_token(trained.tokenizer, token);

@@ -53,6 +53,9 @@ struct Op {
 
   /// Its kernels can add to output 0 instead of overwriting it.
   bool accumulates = false;
+
+  /// It sums any number of operands of one shape: the partitioner may sum some of them first.
+  bool variadic_sum = false;
 };
 
 /// Makes an op known under its name: `const RegisterOp matmul({.name = "matmul", …});` at namespace scope.

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/reduction.h"
 #include "core/graph/tensor_type.h"
 
 namespace shardrun::graph {
@@ -17,7 +18,7 @@ enum class FactorClass : std::uint8_t {
   shift,         ///< a shard needs its neighbours' edges (halo)
 };
 
-enum class Reduction : std::uint8_t { sum, max };
+using shardrun::Reduction;
 
 /// One factor: a loop of the op, of which dimensions of operands and results are instances.
 struct Factor {

@@ -20,19 +20,26 @@ std::size_t index(std::int32_t id) noexcept { return static_cast<std::size_t>(id
 
 class Lowering {
  public:
-  Lowering(const graph::Graph& graph, const Function& function, const std::vector<Buffer>& states,
-           const device::Device& device, int threads)
+  Lowering(const graph::Graph& graph, const ShardedFunction& sharded, const LowerSettings& settings)
       : graph_(graph),
-        function_(function),
-        device_(device),
-        threads_(threads),
-        end_(static_cast<std::int32_t>(function.nodes.size())) {
-    program_.function = function.name;
-    program_.rows = function.rows;
-    program_.buffers = states;
-    buffer_of_.assign(function.values.size(), -1);
-    fused_.assign(function.values.size(), nullptr);
-    copied_at_.assign(function.values.size(), -1);
+        sharded_(sharded),
+        settings_(settings),
+        function_(sharded.function),
+        device_(settings.rank.device),
+        coordinates_(mesh::coordinates_of(settings.mesh, settings.rank.rank)),
+        end_(static_cast<std::int32_t>(sharded.function.nodes.size())) {
+    program_.function = function_.name;
+    program_.rows = function_.rows;
+    program_.buffers = settings.states;
+    buffer_of_.assign(function_.values.size(), -1);
+    fused_.assign(function_.values.size(), nullptr);
+    copied_at_.assign(function_.values.size(), -1);
+    settled_.assign(settings.buckets.size(), false);
+    for (std::size_t v = 0; v < function_.values.size(); ++v) {
+      boxes_.push_back(mesh::box_of(function_.values[v].type.shape, sharded.placements[v], settings.mesh, coordinates_));
+      types_.push_back(function_.values[v].type);
+      types_.back().shape = boxes_.back().shape;
+    }
   }
 
   Program run() {
@@ -40,10 +47,18 @@ class Lowering {
     schedule_writes();
     bind_states_and_inputs();
     for (std::int32_t n = 0; n < end_; ++n) {
-      emit(function_.nodes[index(n)], n);
+      const std::optional<Transition>& transition = sharded_.transitions[index(n)];
+      if (transition) {
+        emit_transition(function_.nodes[index(n)], *transition, n);
+      } else {
+        emit(function_.nodes[index(n)], n);
+      }
       copy_to_states(n);
+      start_buckets(n);
     }
     copy_to_states(end_);
+    start_buckets(end_);
+    settle_buckets();
     count_in_instructions();
     for (const graph::Port& port : function_.outputs) {
       program_.outputs.push_back({.name = port.name, .buffer = buffer_of_[index(port.value)]});
@@ -53,6 +68,8 @@ class Lowering {
 
  private:
   [[nodiscard]] const Value& value(ValueId id) const { return function_.values[index(id)]; }
+  /// Of this rank's part.
+  [[nodiscard]] const graph::TensorType& type(ValueId id) const { return types_[index(id)]; }
 
   /// last_use_: the last node that reads a value; end_ where the function's end does.
   void count_uses() {
@@ -146,10 +163,30 @@ class Lowering {
     return true;
   }
 
-  BufferId add_buffer(const std::string& name, const graph::TensorType& type, std::int32_t first) {
+  BufferId add_buffer(const std::string& name, ValueId id, std::int32_t first) {
     const std::uint64_t bytes =
-        static_cast<std::uint64_t>(graph::element_count(type)) * device_.element_bytes(type.dtype);
-    program_.buffers.push_back({.name = name, .type = type, .bytes = bytes, .first = first, .last = first});
+        static_cast<std::uint64_t>(graph::element_count(type(id))) * device_.element_bytes(type(id).dtype);
+    program_.buffers.push_back({.name = name,
+                                .type = type(id),
+                                .origin = boxes_[index(id)].origin,
+                                .global = value(id).type.shape,
+                                .bytes = bytes,
+                                .first = first,
+                                .last = first});
+    return static_cast<BufferId>(program_.buffers.size()) - 1;
+  }
+
+  /// Elements in the order in which they are sent or received, or a transport's scratch.
+  BufferId add_staging(const std::string& name, graph::DType dtype, std::int64_t elements, std::size_t element_bytes,
+                       std::int32_t first, std::int32_t last) {
+    program_.buffers.push_back({.name = name,
+                                .type = {dtype, {elements}, {""}},
+                                .origin = {0},
+                                .global = {elements},
+                                .category = Category::communication,
+                                .bytes = static_cast<std::uint64_t>(elements) * element_bytes,
+                                .first = first,
+                                .last = last});
     return static_cast<BufferId>(program_.buffers.size()) - 1;
   }
 
@@ -160,7 +197,7 @@ class Lowering {
       }
     }
     for (const graph::Port& port : function_.inputs) {
-      const BufferId buffer = add_buffer(port.name, value(port.value).type, 0);
+      const BufferId buffer = add_buffer(port.name, port.value, 0);
       buffer_of_[index(port.value)] = buffer;
       program_.buffers[index(buffer)].last = std::max(0, last_use_[index(port.value)]);
       program_.inputs.push_back({.name = port.name, .buffer = buffer});
@@ -169,8 +206,9 @@ class Lowering {
 
   /// An operand's buffer that the result may take over, or nothing.
   [[nodiscard]] std::optional<BufferId> reusable(const Node& node, std::size_t result, std::int32_t n) const {
-    const std::uint64_t bytes = static_cast<std::uint64_t>(graph::element_count(value(node.outputs[result]).type)) *
-                                device_.element_bytes(value(node.outputs[result]).type.dtype);
+    const graph::TensorType& made = type(node.outputs[result]);
+    const std::uint64_t bytes =
+        static_cast<std::uint64_t>(graph::element_count(made)) * device_.element_bytes(made.dtype);
     for (const auto& [output, input] : node.op->in_place) {
       if (output != static_cast<int>(result) || index(input) >= node.inputs.size()) {
         continue;
@@ -198,7 +236,7 @@ class Lowering {
       taken.push_back(*reused);
       return *reused;
     }
-    return add_buffer(value(id).name, value(id).type, n);
+    return add_buffer(value(id).name, id, n);
   }
 
   void emit(const Node& node, std::int32_t n) {
@@ -208,7 +246,7 @@ class Lowering {
     std::vector<graph::TensorType> outputs;
     for (const ValueId id : node.inputs) {
       instruction.inputs.push_back(buffer_of_[index(id)]);
-      inputs.push_back(value(id).type);
+      inputs.push_back(type(id));
       extend(buffer_of_[index(id)], n);
     }
     std::vector<BufferId> taken;
@@ -217,7 +255,7 @@ class Lowering {
       const BufferId buffer = result_buffer(node, o, n, taken);
       buffer_of_[index(id)] = buffer;
       instruction.outputs.push_back(buffer);
-      outputs.push_back(value(id).type);
+      outputs.push_back(type(id));
       extend(buffer, std::max(n, last_use_[index(id)]));
       if (o == 0 && fused_[index(id)] != nullptr) {
         instruction.accumulate = accumulate_of(fused_[index(id)]->mode);
@@ -226,8 +264,260 @@ class Lowering {
     const graph::OpShape shape{instruction.attributes, inputs, outputs};
     instruction.flops = graph::flops(*node.op, shape);
     const device::Kernel& kernel = device_.kernel(node.op->name);
-    instruction.scratch_bytes = kernel.scratch_bytes == nullptr ? 0 : kernel.scratch_bytes(shape, threads_);
+    instruction.scratch_bytes = kernel.scratch_bytes == nullptr ? 0 : kernel.scratch_bytes(shape, settings_.rank.threads);
     append(std::move(instruction), n);
+  }
+
+  /// The box of a value on the member of this rank's group along `axis` that has coordinate `member`.
+  [[nodiscard]] mesh::Box box_on(ValueId id, mesh::AxisId axis, std::int64_t member) const {
+    mesh::Coordinates at = coordinates_;
+    at[index(axis)] = member;
+    return mesh::box_of(value(id).type.shape, sharded_.placements[index(id)], settings_.mesh, at);
+  }
+
+  [[nodiscard]] std::vector<mesh::Box> boxes_along(ValueId id, mesh::AxisId axis) const {
+    std::vector<mesh::Box> boxes;
+    for (std::int64_t member = 0; member < settings_.mesh.size(axis); ++member) {
+      boxes.push_back(box_on(id, axis, member));
+    }
+    return boxes;
+  }
+
+  void emit_transition(const Node& node, const Transition& transition, std::int32_t n) {
+    const ValueId from = node.inputs[0];
+    const ValueId to = node.outputs[0];
+    const BufferId source = buffer_of_[index(from)];
+    extend(source, n);
+    std::vector<BufferId> taken;
+    const BufferId result = result_buffer(node, 0, n, taken);
+    buffer_of_[index(to)] = result;
+    extend(result, std::max(n, last_use_[index(to)]));
+    if (transition.kind == Transition::Kind::slice) {
+      const std::vector<Copy> copies = {gather_copy(type(from).shape, boxes_[index(from)], boxes_[index(to)], 0)};
+      emit_move(node, source, result, copies, n);
+      return;
+    }
+    const Parts parts = parts_of(from, to, transition);
+    Transfer transfer{.name = value(from).name,
+                      .collective = parts.collective,
+                      .axis = transition.axis,
+                      .reduction = transition.reduction,
+                      .dtype = value(from).type.dtype,
+                      .send = {source, graph::element_count(type(from))},
+                      .recv = {result, graph::element_count(type(to))},
+                      .send_counts = counts(parts.sent),
+                      .recv_counts = counts(parts.received)};
+    if (parts.packed) {
+      transfer.send = {staging(value(from).name + "/sent", value(from).type.dtype, parts.sent, n), 0};
+      transfer.send.elements = program_.buffers[index(transfer.send.buffer)].type.shape[0];
+      emit_move(node, source, transfer.send.buffer, pack(type(from).shape, boxes_[index(from)], parts.sent), n);
+    }
+    if (parts.unpacked) {
+      transfer.recv = {staging(value(from).name + "/received", value(from).type.dtype, parts.received, n), 0};
+      transfer.recv.elements = program_.buffers[index(transfer.recv.buffer)].type.shape[0];
+    }
+    const std::int32_t id = add_transfer(std::move(transfer), n, n);
+    append({.kind = Instruction::Kind::start, .op = node.op, .name = node.name, .transfer = id}, n);
+    append({.kind = Instruction::Kind::wait, .op = node.op, .name = node.name, .transfer = id}, n);
+    if (parts.unpacked) {
+      emit_move(node, program_.transfers[index(id)].recv.buffer, result,
+                unpack(type(to).shape, boxes_[index(to)], parts.received), n);
+    }
+  }
+
+  /// What a collective sends to and receives from each member, as boxes of the whole tensor.
+  struct Parts {
+    Collective collective = Collective::all_reduce;
+    std::vector<mesh::Box> sent;
+    std::vector<mesh::Box> received;
+    bool packed = false;    ///< what is sent does not lie in the source as it is sent
+    bool unpacked = false;  ///< what is received does not lie in the result as it comes
+  };
+
+  [[nodiscard]] Parts parts_of(ValueId from, ValueId to, const Transition& transition) const {
+    const std::vector<mesh::Box> sources = boxes_along(from, transition.axis);
+    const std::vector<mesh::Box> results = boxes_along(to, transition.axis);
+    switch (transition.kind) {
+      case Transition::Kind::reduce_scatter:
+        return {Collective::reduce_scatter, results, results, !leads(type(from).shape, transition.dim), false};
+      case Transition::Kind::all_gather:
+        return {Collective::all_gather, {}, sources, false, !leads(type(to).shape, transition.dim)};
+      case Transition::Kind::all_to_all: {
+        Parts parts{.collective = Collective::all_to_all,
+                    .packed = !leads(type(from).shape, transition.dim),
+                    .unpacked = !leads(type(to).shape, transition.from_dim)};
+        for (std::size_t member = 0; member < sources.size(); ++member) {
+          parts.sent.push_back(common(boxes_[index(from)], results[member]));
+          parts.received.push_back(common(boxes_[index(to)], sources[member]));
+        }
+        return parts;
+      }
+      default: return {};
+    }
+  }
+
+  /// Whether parts along a dimension lie one after the other: nothing before it has more than one index.
+  [[nodiscard]] static bool leads(const std::vector<std::int64_t>& shape, std::size_t dim) {
+    return std::all_of(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(dim),
+                       [](std::int64_t size) { return size == 1; });
+  }
+
+  [[nodiscard]] static mesh::Box common(const mesh::Box& a, const mesh::Box& b) {
+    mesh::Box box;
+    for (std::size_t d = 0; d < a.origin.size(); ++d) {
+      const std::int64_t begin = std::max(a.origin[d], b.origin[d]);
+      const std::int64_t end = std::min(a.origin[d] + a.shape[d], b.origin[d] + b.shape[d]);
+      box.origin.push_back(begin);
+      box.shape.push_back(std::max<std::int64_t>(0, end - begin));
+    }
+    return box;
+  }
+
+  [[nodiscard]] static std::vector<std::int64_t> counts(const std::vector<mesh::Box>& boxes) {
+    std::vector<std::int64_t> counts;
+    for (const mesh::Box& box : boxes) {
+      counts.push_back(box.elements());
+    }
+    return counts;
+  }
+
+  BufferId staging(const std::string& name, graph::DType dtype, const std::vector<mesh::Box>& parts, std::int32_t n) {
+    std::int64_t elements = 0;
+    for (const mesh::Box& part : parts) {
+      elements += part.elements();
+    }
+    return add_staging(name, dtype, elements, device_.element_bytes(dtype), n, n);
+  }
+
+  [[nodiscard]] static std::vector<std::int64_t> strides_of(const std::vector<std::int64_t>& shape) {
+    std::vector<std::int64_t> strides(shape.size(), 1);
+    for (std::size_t d = shape.size(); d-- > 1;) {
+      strides[d - 1] = strides[d] * shape[d];
+    }
+    return strides;
+  }
+
+  [[nodiscard]] static std::int64_t index_in(const mesh::Box& whole, const mesh::Box& part) {
+    const std::vector<std::int64_t> strides = strides_of(whole.shape);
+    std::int64_t at = 0;
+    for (std::size_t d = 0; d < strides.size(); ++d) {
+      at += (part.origin[d] - whole.origin[d]) * strides[d];
+    }
+    return at;
+  }
+
+  /// `part` out of `whole`, to consecutive elements from `to` on.
+  [[nodiscard]] static Copy gather_copy(const std::vector<std::int64_t>& shape, const mesh::Box& whole,
+                                        const mesh::Box& part, std::int64_t to) {
+    return {.from = index_in(whole, part),
+            .to = to,
+            .shape = part.shape,
+            .from_strides = strides_of(shape),
+            .to_strides = strides_of(part.shape)};
+  }
+
+  [[nodiscard]] static std::vector<Copy> pack(const std::vector<std::int64_t>& shape, const mesh::Box& whole,
+                                              const std::vector<mesh::Box>& parts) {
+    std::vector<Copy> copies;
+    std::int64_t to = 0;
+    for (const mesh::Box& part : parts) {
+      if (part.elements() > 0) {
+        copies.push_back(gather_copy(shape, whole, part, to));
+      }
+      to += part.elements();
+    }
+    return copies;
+  }
+
+  [[nodiscard]] static std::vector<Copy> unpack(const std::vector<std::int64_t>& shape, const mesh::Box& whole,
+                                                const std::vector<mesh::Box>& parts) {
+    std::vector<Copy> copies = pack(shape, whole, parts);
+    for (Copy& copy : copies) {
+      std::swap(copy.from, copy.to);
+      std::swap(copy.from_strides, copy.to_strides);
+    }
+    return copies;
+  }
+
+  void emit_move(const Node& node, BufferId from, BufferId to, std::vector<Copy> copies, std::int32_t n) {
+    append({.kind = Instruction::Kind::move,
+            .op = node.op,
+            .name = node.name,
+            .inputs = {from},
+            .outputs = {to},
+            .phase = node.phase,
+            .layer = node.layer,
+            .copies = std::move(copies)},
+           n);
+  }
+
+  std::int32_t add_transfer(Transfer transfer, std::int32_t first, std::int32_t last) {
+    const TransferScratch& asked = settings_.rank.transfer_scratch;
+    const std::uint64_t bytes = asked ? asked(transfer, settings_.mesh.size(transfer.axis)) : 0;
+    if (bytes > 0) {
+      transfer.scratch = add_staging(transfer.name + "/scratch", graph::DType::i32,
+                                     static_cast<std::int64_t>((bytes + 3) / 4), 4, first, last);
+    }
+    program_.transfers.push_back(std::move(transfer));
+    return static_cast<std::int32_t>(program_.transfers.size()) - 1;
+  }
+
+  /// Starts the first reduction of each bucket to whose states nothing is added after node n.
+  void start_buckets(std::int32_t n) {
+    for (std::size_t b = 0; b < settings_.buckets.size(); ++b) {
+      if (!settled_[b] && complete_at(settings_.buckets[b]) <= n) {
+        settled_[b] = true;
+        under_way_.push_back({b, 0, start_bucket(settings_.buckets[b], 0, n)});
+      }
+    }
+  }
+
+  [[nodiscard]] std::int32_t complete_at(const Bucket& bucket) const {
+    std::int32_t at = -1;
+    for (std::size_t w = 0; w < function_.writes.size(); ++w) {
+      if (std::find(bucket.states.begin(), bucket.states.end(), function_.writes[w].state) != bucket.states.end()) {
+        at = std::max(at, write_at_[w]);
+      }
+    }
+    return at;
+  }
+
+  std::int32_t start_bucket(const Bucket& bucket, std::size_t owed, std::int32_t n) {
+    std::int64_t elements = 0;
+    for (const graph::StateId state : bucket.states) {
+      elements += graph::element_count(program_.buffers[index(state)].type);
+    }
+    const Region region{bucket.states.front(), elements};
+    const std::int32_t id = add_transfer({.name = program_.buffers[index(bucket.states.front())].name,
+                                          .collective = Collective::all_reduce,
+                                          .axis = bucket.owed[owed].axis,
+                                          .reduction = bucket.owed[owed].reduction,
+                                          .send = region,
+                                          .recv = region},
+                                         n, end_);
+    append(bucket_step(Instruction::Kind::start, id), n);
+    return id;
+  }
+
+  [[nodiscard]] Instruction bucket_step(Instruction::Kind kind, std::int32_t transfer) const {
+    return {.kind = kind,
+            .op = &op_of(Transition::Kind::all_reduce),
+            .name = program_.transfers[index(transfer)].name,
+            .phase = graph::Phase::backward_weight,
+            .transfer = transfer};
+  }
+
+  /// Waits for all buckets; what is owed along several axes is paid along one after the other.
+  void settle_buckets() {
+    while (!under_way_.empty()) {
+      const UnderWay first = under_way_.front();
+      under_way_.erase(under_way_.begin());
+      append(bucket_step(Instruction::Kind::wait, first.transfer), end_);
+      const Bucket& bucket = settings_.buckets[first.bucket];
+      if (first.owed + 1 < bucket.owed.size()) {
+        under_way_.push_back({first.bucket, first.owed + 1, start_bucket(bucket, first.owed + 1, end_)});
+      }
+    }
   }
 
   void append(Instruction instruction, std::int32_t n) {
@@ -270,13 +560,12 @@ class Lowering {
       check_source(write);
       const BufferId source = buffer_of_[index(write.value)];
       extend(source, n);
-      const std::vector<graph::TensorType> type = {value(write.value).type};
       Instruction copy{.op = &graph::find_op("copy"),
                        .name = "write/" + graph_.states[index(write.state)].name,
                        .inputs = {source},
                        .outputs = {write.state},
                        .accumulate = accumulate_of(write.mode)};
-      copy.flops = write.mode == StateWrite::Mode::assign ? 0 : graph::element_count(type[0]);
+      copy.flops = write.mode == StateWrite::Mode::assign ? 0 : graph::element_count(type(write.value));
       append(std::move(copy), n);
     }
   }
@@ -297,10 +586,18 @@ class Lowering {
     last = std::max(last, until);
   }
 
+  struct UnderWay {
+    std::size_t bucket = 0;
+    std::size_t owed = 0;  ///< which of the bucket's
+    std::int32_t transfer = -1;
+  };
+
   const graph::Graph& graph_;
+  const ShardedFunction& sharded_;
+  const LowerSettings& settings_;
   const Function& function_;
   const device::Device& device_;
-  int threads_;
+  mesh::Coordinates coordinates_;
   std::int32_t end_;
   Program program_;
   std::vector<BufferId> buffer_of_;
@@ -310,13 +607,16 @@ class Lowering {
   std::vector<std::int32_t> last_use_;
   std::vector<int> uses_;
   std::vector<std::int32_t> node_of_;  ///< of each instruction
+  std::vector<mesh::Box> boxes_;       ///< this rank's part of each value
+  std::vector<graph::TensorType> types_;
+  std::vector<bool> settled_;  ///< of each bucket: its reduction was started
+  std::vector<UnderWay> under_way_;
 };
 
 }  // namespace
 
-Program lower(const graph::Graph& graph, const Function& function, const std::vector<Buffer>& states,
-              const device::Device& device, int threads) {
-  return Lowering(graph, function, states, device, threads).run();
+Program lower(const graph::Graph& graph, const ShardedFunction& function, const LowerSettings& settings) {
+  return Lowering(graph, function, settings).run();
 }
 
 }  // namespace shardrun::partition

@@ -1,12 +1,11 @@
 #include "core/partition/partition.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+#include <set>
 #include <utility>
 
-#include "core/base/error.h"
 #include "core/memory/layout.h"
+#include "core/partition/bucket.h"
 #include "core/partition/lower.h"
 
 namespace shardrun::partition {
@@ -23,30 +22,94 @@ Category category_of(graph::StateKind kind) noexcept {
   return Category::activations;
 }
 
-std::vector<Buffer> state_buffers(const graph::Graph& graph, const device::Device& device) {
+std::vector<Buffer> state_buffers(const graph::Graph& graph, const Partition& partition,
+                                  const RankSettings& settings) {
+  const mesh::Mesh& mesh = partition.placements.mesh;
+  const mesh::Coordinates at = mesh::coordinates_of(mesh, settings.rank);
   std::vector<Buffer> buffers;
-  for (const graph::State& state : graph.states) {
+  for (std::size_t s = 0; s < graph.states.size(); ++s) {
+    const graph::State& state = graph.states[s];
+    const mesh::Box box = mesh::box_of(state.type.shape, partition.placements.states[s], mesh, at);
     buffers.push_back({.name = state.name,
-                       .type = state.type,
+                       .type = {state.type.dtype, box.shape, state.type.axes},
+                       .origin = box.origin,
+                       .global = state.type.shape,
                        .category = category_of(state.kind),
-                       .bytes = static_cast<std::uint64_t>(graph::element_count(state.type)) *
-                                device.element_bytes(state.type.dtype)});
+                       .bytes = static_cast<std::uint64_t>(box.elements()) *
+                                settings.device.element_bytes(state.type.dtype)});
   }
   return buffers;
 }
 
-/// States one after the other, a category at a time. Returns where the transients may begin.
-std::uint64_t place_states(std::vector<Buffer>& states) {
-  std::uint64_t offset = 0;
-  for (const Category category :
-       {Category::parameters, Category::gradients, Category::optimizer, Category::activations}) {
-    for (Buffer& state : states) {
-      if (state.category == category) {
-        state.offset = offset;
-        offset += memory::align_up(state.bytes);
+/// The buckets of each function, of the same states wherever they are the same: no rank's part of a state is larger
+/// than that of the first rank, which decides.
+std::vector<std::vector<Bucket>> all_buckets(const graph::Graph& graph, const Partition& partition) {
+  constexpr std::uint64_t element_bytes = 4;
+  const mesh::Mesh& mesh = partition.placements.mesh;
+  const mesh::Coordinates first(mesh.axes.size(), 0);
+  std::vector<std::uint64_t> bytes;
+  for (std::size_t s = 0; s < graph.states.size(); ++s) {
+    const mesh::Box box = mesh::box_of(graph.states[s].type.shape, partition.placements.states[s], mesh, first);
+    bytes.push_back(static_cast<std::uint64_t>(box.elements()) * element_bytes);
+  }
+  std::vector<std::vector<Bucket>> all;
+  std::set<graph::StateId> placed;
+  std::vector<Bucket> laid_out;
+  for (const ShardedFunction& function : partition.sharded.functions) {
+    std::vector<Bucket> buckets = buckets_of(function, partition.sharded.owed, bytes, partition.bucket_bytes);
+    std::vector<Bucket>& kept = all.emplace_back();
+    for (Bucket& bucket : buckets) {
+      const bool fresh = std::none_of(bucket.states.begin(), bucket.states.end(),
+                                      [&](graph::StateId state) { return placed.contains(state); });
+      const bool known = std::any_of(laid_out.begin(), laid_out.end(),
+                                     [&](const Bucket& other) { return other.states == bucket.states; });
+      if (fresh || known) {
+        placed.insert(bucket.states.begin(), bucket.states.end());
+        laid_out.push_back(bucket);
+        kept.push_back(std::move(bucket));
+        continue;
+      }
+      // Its states lie in other buckets' ranges: each by itself.
+      for (const graph::StateId state : bucket.states) {
+        kept.push_back({.states = {state}, .owed = bucket.owed});
       }
     }
   }
+  return all;
+}
+
+/// States one after the other: parameters, then what is reduced in buckets, without gaps within one, then the rest by
+/// category. Returns where the transients may begin.
+std::uint64_t place_states(std::vector<Buffer>& states, const std::vector<std::vector<Bucket>>& buckets) {
+  std::uint64_t offset = 0;
+  std::vector<bool> placed(states.size(), false);
+  const auto place_one = [&](std::size_t s) {
+    states[s].offset = offset;
+    offset += states[s].bytes;
+    placed[s] = true;
+  };
+  const auto place_category = [&](Category category) {
+    for (std::size_t s = 0; s < states.size(); ++s) {
+      if (!placed[s] && states[s].category == category) {
+        place_one(s);
+        offset = memory::align_up(offset);
+      }
+    }
+  };
+  place_category(Category::parameters);
+  for (const std::vector<Bucket>& function : buckets) {
+    for (const Bucket& bucket : function) {
+      for (const graph::StateId state : bucket.states) {
+        if (!placed[static_cast<std::size_t>(state)]) {
+          place_one(static_cast<std::size_t>(state));
+        }
+      }
+      offset = memory::align_up(offset);
+    }
+  }
+  place_category(Category::gradients);
+  place_category(Category::optimizer);
+  place_category(Category::activations);
   return offset;
 }
 
@@ -112,33 +175,60 @@ MemoryUse measure(const Programs& programs) {
     const auto last = largest->instructions.size() - 1;
     const auto peak = std::min(static_cast<std::size_t>(largest->peak_instruction), last);
     use.scratch = largest->instructions[peak].scratch_bytes;
+    for (std::size_t b = programs.states.size(); b < largest->buffers.size(); ++b) {
+      const Buffer& buffer = largest->buffers[b];
+      const auto at = static_cast<std::int32_t>(peak);
+      if (buffer.category == Category::communication && buffer.first <= at && at <= buffer.last) {
+        use.communication += buffer.bytes;
+      }
+    }
   }
   use.peak = touched(programs);
-  use.activations = use.peak - use.parameters - use.gradients - use.optimizer - use.scratch;
+  use.activations = use.peak - use.parameters - use.gradients - use.optimizer - use.communication - use.scratch;
   return use;
 }
 
 }  // namespace
 
-Programs partition(const graph::Graph& graph, const Plan& plan, const device::Device& device, int threads) {
-  if (const std::int64_t ranks = plan.ranks(); ranks != 1) {
-    throw Error(ErrorCode::job,
-                fmt::format("strategy {} splits the job over {} ranks, and this version of shardrun runs one: "
-                            "set [job] ranks = 1",
-                            plan.strategy, ranks));
-  }
-  Programs programs{.device = device.name(), .threads = threads, .states = state_buffers(graph, device)};
-  const std::uint64_t base = place_states(programs.states);
+Partition split(const graph::Graph& graph, const Plan& plan) {
+  Partition partition;
+  partition.placements = place(graph, plan);
+  partition.sharded = shard(graph, partition.placements);
+  partition.bucket_bytes = plan.draft.bucket_bytes;
+  return partition;
+}
+
+Programs programs_of(const graph::Graph& graph, const Partition& partition, const RankSettings& settings) {
+  Programs programs{.device = settings.device.name(),
+                    .threads = settings.threads,
+                    .mesh = partition.placements.mesh,
+                    .rank = settings.rank,
+                    .states = state_buffers(graph, partition, settings)};
+  const std::vector<std::vector<Bucket>> buckets = all_buckets(graph, partition);
+  const std::uint64_t base = place_states(programs.states, buckets);
   std::uint64_t transient = 0;
-  for (const graph::Function& function : graph.functions) {
-    Program program = lower(graph, function, programs.states, device, threads);
+  const std::vector<Bucket> none;
+  const auto add = [&](const ShardedFunction& function, const std::vector<Bucket>& settled) {
+    Program program = lower(graph, function, {settings, programs.mesh, programs.states, settled});
+    program.settles = !settled.empty();
     place_transients(program, programs.states.size(), base);
     transient = std::max(transient, program.transient_bytes);
     programs.programs.push_back(std::move(program));
+  };
+  for (std::size_t f = 0; f < partition.sharded.functions.size(); ++f) {
+    const ShardedFunction& function = partition.sharded.functions[f];
+    if (!buckets[f].empty()) {
+      add(function, buckets[f]);
+    }
+    add(function, none);
   }
   programs.arena_bytes = base + transient;
   programs.memory = measure(programs);
   return programs;
+}
+
+Programs programs_of(const graph::Graph& graph, const device::Device& device, int threads) {
+  return programs_of(graph, split(graph, {}), {.device = device, .threads = threads});
 }
 
 }  // namespace shardrun::partition

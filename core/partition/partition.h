@@ -1,15 +1,42 @@
 #pragma once
 
+#include <functional>
+
 #include "core/device/device.h"
 #include "core/graph/graph.h"
+#include "core/partition/placements.h"
 #include "core/partition/plan.h"
 #include "core/partition/program.h"
+#include "core/partition/sharded.h"
 
 namespace shardrun::partition {
 
-/// The programs of one rank: the graph's functions where the plan puts them, over one arena.
-/// Throws Error{job} for a plan of more ranks than this version runs (one).
-[[nodiscard]] Programs partition(const graph::Graph& graph, const Plan& plan, const device::Device& device,
-                                 int threads);
+/// A graph split by a plan: the same for all ranks.
+struct Partition {
+  Placements placements;
+  ShardedGraph sharded;
+  std::uint64_t bucket_bytes = 0;
+};
+
+/// Throws Error{job} for a plan that this graph cannot be split by.
+[[nodiscard]] Partition split(const graph::Graph& graph, const Plan& plan);
+
+/// Scratch bytes that the transport of a transfer's axis asks for.
+using TransferScratch = std::function<std::uint64_t(const Transfer& transfer, std::int64_t members)>;
+
+struct RankSettings {
+  const device::Device& device;
+  int threads = 1;
+  std::int64_t rank = 0;
+  TransferScratch transfer_scratch = {};  ///< empty: none
+};
+
+/// The programs of one rank: the graph's functions over its parts of the values, over one arena. A function whose states
+/// owe something within a step has two: for the last call of a step, which pays, and for those before it.
+[[nodiscard]] Programs programs_of(const graph::Graph& graph, const Partition& partition,
+                                   const RankSettings& settings);
+
+/// The whole graph on one rank.
+[[nodiscard]] Programs programs_of(const graph::Graph& graph, const device::Device& device, int threads);
 
 }  // namespace shardrun::partition

@@ -16,6 +16,14 @@ std::string operands(const Program& program, const std::vector<BufferId>& ids) {
   return text;
 }
 
+std::string transfer_text(const Programs& programs, const Program& program, const Instruction& at) {
+  const Transfer& transfer = program.transfers[static_cast<std::size_t>(at.transfer)];
+  const char* verb = at.kind == Instruction::Kind::start ? "start" : "wait";
+  return fmt::format("{} #{} {} of {} over {}: {} -> {} elements", verb, at.transfer, to_string(transfer.collective),
+                     transfer.name, programs.mesh.axes[static_cast<std::size_t>(transfer.axis)].name,
+                     transfer.send.elements, transfer.recv.elements);
+}
+
 const char* mark(Accumulate accumulate) noexcept {
   switch (accumulate) {
     case Accumulate::never: return "=";
@@ -27,13 +35,58 @@ const char* mark(Accumulate accumulate) noexcept {
 
 }  // namespace
 
-const Program& Programs::find(std::string_view function, std::int64_t rows) const {
+const Program& Programs::find(std::string_view function, std::int64_t rows, bool last) const {
+  const Program* found = nullptr;
   for (const Program& program : programs) {
-    if (program.function == function && program.rows == rows) {
-      return program;
+    if (program.function == function && program.rows == rows && (found == nullptr || program.settles == last)) {
+      found = &program;
     }
   }
+  if (found != nullptr) {
+    return *found;
+  }
   throw Error(ErrorCode::internal, fmt::format("no program for function {} with {} rows", function, rows));
+}
+
+std::uint64_t sent_bytes(const Transfer& transfer, std::int64_t member, std::int64_t members,
+                         std::size_t element_bytes) {
+  const auto of = [&](const std::vector<std::int64_t>& counts, std::int64_t at) {
+    return counts[static_cast<std::size_t>(at)];
+  };
+  const std::int64_t neighbour = (member + 1) % members;
+  std::int64_t elements = 0;
+  switch (transfer.collective) {
+    case Collective::all_reduce: {
+      const mesh::Interval whole{0, transfer.send.elements};
+      elements = 2 * whole.size() - mesh::part_of(whole, members, member).size() -
+                 mesh::part_of(whole, members, neighbour).size();
+      break;
+    }
+    case Collective::reduce_scatter: elements = transfer.send.elements - of(transfer.recv_counts, member); break;
+    case Collective::all_gather: elements = transfer.recv.elements - of(transfer.recv_counts, neighbour); break;
+    case Collective::all_to_all: elements = transfer.send.elements - of(transfer.send_counts, member); break;
+  }
+  return static_cast<std::uint64_t>(elements) * element_bytes;
+}
+
+void add_sent_bytes(SentBytes& sum, const Programs& programs, const Program& program, std::size_t f32_bytes) {
+  const mesh::Coordinates at = mesh::coordinates_of(programs.mesh, programs.rank);
+  for (const Transfer& transfer : program.transfers) {
+    const auto axis = static_cast<std::size_t>(transfer.axis);
+    const std::size_t element_bytes = transfer.dtype == graph::DType::f32 ? f32_bytes : 4;
+    sum[programs.mesh.axes[axis].name][to_string(transfer.collective)] +=
+        sent_bytes(transfer, at[axis], programs.mesh.size(transfer.axis), element_bytes);
+  }
+}
+
+const char* to_string(Collective collective) noexcept {
+  switch (collective) {
+    case Collective::all_reduce: return "all_reduce";
+    case Collective::reduce_scatter: return "reduce_scatter";
+    case Collective::all_gather: return "all_gather";
+    case Collective::all_to_all: return "all_to_all";
+  }
+  return "?";
 }
 
 const char* to_string(Category category) noexcept {
@@ -50,18 +103,25 @@ const char* to_string(Category category) noexcept {
 
 std::string to_string(const Programs& programs) {
   std::string text =
-      fmt::format("arena {} bytes, device {}, {} threads\n", programs.arena_bytes, programs.device, programs.threads);
+      fmt::format("rank {} of {}: arena {} bytes, device {}, {} threads\n", programs.rank, programs.mesh.ranks(),
+                  programs.arena_bytes, programs.device, programs.threads);
   for (const Buffer& state : programs.states) {
     text += fmt::format("state {} {} {} @{:#x}+{}\n", state.name, to_string(state.type), to_string(state.category),
                         state.offset, state.bytes);
   }
   for (const Program& program : programs.programs) {
-    text += fmt::format("\nprogram {} rows {}: {} instructions, transients {} bytes (at least {}, at instruction {})\n",
-                        program.function, program.rows, program.instructions.size(), program.transient_bytes,
-                        program.least_bytes, program.peak_instruction);
+    text += fmt::format(
+        "\nprogram {} rows {}{}: {} instructions, transients {} bytes (at least {}, at instruction {})\n",
+        program.function, program.rows, program.settles ? ", last of a step" : "", program.instructions.size(),
+        program.transient_bytes, program.least_bytes, program.peak_instruction);
     for (std::size_t i = 0; i < program.instructions.size(); ++i) {
       const Instruction& at = program.instructions[i];
-      text += fmt::format("{:5} {} {} {}{} [{}]", i, operands(program, at.outputs), mark(at.accumulate), at.op->name,
+      if (at.kind == Instruction::Kind::start || at.kind == Instruction::Kind::wait) {
+        text += fmt::format("{:5} {}\n", i, transfer_text(programs, program, at));
+        continue;
+      }
+      text += fmt::format("{:5} {} {} {}{}{} [{}]", i, operands(program, at.outputs), mark(at.accumulate),
+                          at.kind == Instruction::Kind::move ? "copies for " : "", at.op->name,
                           to_string(at.attributes), operands(program, at.inputs));
       text += at.scratch_bytes == 0 ? "\n" : fmt::format(" scratch @{:#x}+{}\n", at.scratch_offset, at.scratch_bytes);
     }

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/graph/graph.h"
+#include "core/mesh/placement.h"
 
 namespace shardrun::partition {
 
@@ -14,10 +16,12 @@ using BufferId = std::int32_t;
 /// Whose share of a rank's memory a buffer counts towards.
 enum class Category : std::uint8_t { parameters, gradients, optimizer, activations, communication, scratch };
 
-/// A tensor's place in the arena.
+/// A tensor's place in the arena: all of it, or the part that this rank has.
 struct Buffer {
   std::string name;
-  graph::TensorType type;
+  graph::TensorType type;            ///< of the part
+  std::vector<std::int64_t> origin;  ///< where it begins in the whole
+  std::vector<std::int64_t> global;  ///< the whole's shape
   Category category = Category::activations;
   std::uint64_t bytes = 0;
   std::uint64_t offset = 0;  ///< from the beginning of the arena
@@ -32,7 +36,46 @@ enum class Accumulate : std::uint8_t {
   always,
 };
 
+/// What a group of ranks does together.
+enum class Collective : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all };
+
+/// Elements from the beginning of a buffer on; a bucket's go on into the states behind it.
+struct Region {
+  BufferId buffer = -1;
+  std::int64_t elements = 0;
+};
+
+/// One collective along one mesh axis, with what this rank gives and gets. Blocks stand in the order of the members;
+/// counts are elements.
+struct Transfer {
+  std::string name;  ///< of the tensor, or of the first of a bucket
+  Collective collective = Collective::all_reduce;
+  mesh::AxisId axis = -1;
+  Reduction reduction = Reduction::sum;
+  graph::DType dtype = graph::DType::f32;
+  Region send;
+  Region recv;
+  std::vector<std::int64_t> send_counts;  ///< of each member: all_to_all
+  std::vector<std::int64_t> recv_counts;  ///< of each member: reduce_scatter, all_gather, all_to_all
+  BufferId scratch = -1;                  ///< the transport's own, where it asks for some
+};
+
+/// Elements that go from a strided box of one buffer to one of another.
+struct Copy {
+  std::int64_t from = 0;  ///< the first element's index in its buffer
+  std::int64_t to = 0;
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> from_strides;
+  std::vector<std::int64_t> to_strides;
+};
+
 struct Instruction {
+  enum class Kind : std::uint8_t {
+    compute,  ///< `op`
+    move,     ///< `copies` from the input to the output, which they fill
+    start,    ///< `transfer` begins; its buffers are its own until it is waited for
+    wait,     ///< `transfer` ends
+  } kind = Kind::compute;
   const graph::Op* op = nullptr;
   std::string name;
   graph::Attributes attributes;
@@ -44,6 +87,8 @@ struct Instruction {
   std::uint64_t scratch_bytes = 0;
   std::uint64_t scratch_offset = 0;
   std::int64_t flops = 0;
+  std::vector<Copy> copies = {};
+  std::int32_t transfer = -1;
 };
 
 struct Port {
@@ -55,9 +100,11 @@ struct Port {
 /// Buffer ids below the number of states are the states.
 struct Program {
   std::string function;
-  std::int64_t rows = 0;
+  std::int64_t rows = 0;   ///< of the whole call, over all ranks
+  bool settles = false;    ///< pays what states owe: the variant for the last call of a step
   std::vector<Buffer> buffers;
   std::vector<Instruction> instructions;
+  std::vector<Transfer> transfers;
   std::vector<Port> inputs;
   std::vector<Port> outputs;
   std::uint64_t transient_bytes = 0;  ///< what the function needs beside the states
@@ -81,15 +128,30 @@ struct MemoryUse {
 struct Programs {
   std::string device;
   int threads = 1;
+  mesh::Mesh mesh;
+  std::int64_t rank = 0;
   std::vector<Buffer> states;  ///< in the order of Graph::states
   std::vector<Program> programs;
   std::uint64_t arena_bytes = 0;
   MemoryUse memory;
 
-  /// Throws Error{internal} when there is none.
-  [[nodiscard]] const Program& find(std::string_view function, std::int64_t rows) const;
+  /// `last`: whether it is the function's last call of a step. Throws Error{internal} when there is none.
+  [[nodiscard]] const Program& find(std::string_view function, std::int64_t rows, bool last = true) const;
 };
 
+/// What a rank sends: mesh axis by name, then collective by name, to bytes.
+using SentBytes = std::map<std::string, std::map<std::string, std::uint64_t>>;
+
+/// The bytes that a rank sends in a ring, with blocks as they are (of an all_reduce: as even as they can be): all but
+/// its own block to reduce, all but its neighbour's to gather. Over all members: all_reduce 2(n−1)·size,
+/// reduce_scatter, all_gather and all_to_all (n−1)·size. Whatever the transport really does.
+[[nodiscard]] std::uint64_t sent_bytes(const Transfer& transfer, std::int64_t member, std::int64_t members,
+                                       std::size_t element_bytes);
+
+/// Adds what one execution of the program sends.
+void add_sent_bytes(SentBytes& sum, const Programs& programs, const Program& program, std::size_t f32_bytes);
+
+[[nodiscard]] const char* to_string(Collective collective) noexcept;
 [[nodiscard]] const char* to_string(Category category) noexcept;
 [[nodiscard]] std::string to_string(const Programs& programs);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <utility>
 
@@ -24,8 +25,23 @@ device::TensorView view_of(const partition::Buffer& buffer, std::byte* arena) {
     throw Error(ErrorCode::internal, fmt::format("{} has more than {} dimensions", buffer.name, device::max_rank));
   }
   std::copy(buffer.type.shape.begin(), buffer.type.shape.end(), view.shape.begin());
-  view.global = view.shape;
+  std::copy(buffer.origin.begin(), buffer.origin.end(), view.origin.begin());
+  std::copy(buffer.global.begin(), buffer.global.end(), view.global.begin());
   return view;
+}
+
+/// Copies a box row by row: dimension `d` and those behind it.
+void copy_box(const partition::Copy& copy, std::size_t d, const std::byte* from, std::byte* to, std::size_t bytes) {
+  const bool consecutive = d + 1 == copy.shape.size() && copy.from_strides[d] == 1 && copy.to_strides[d] == 1;
+  if (d == copy.shape.size() || consecutive) {
+    const std::int64_t elements = consecutive ? copy.shape[d] : 1;
+    std::memcpy(to, from, static_cast<std::size_t>(elements) * bytes);
+    return;
+  }
+  for (std::int64_t i = 0; i < copy.shape[d]; ++i) {
+    copy_box(copy, d + 1, from + i * copy.from_strides[d] * static_cast<std::int64_t>(bytes),
+             to + i * copy.to_strides[d] * static_cast<std::int64_t>(bytes), bytes);
+  }
 }
 
 template <typename T>
@@ -53,7 +69,9 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
     std::vector<Call>& calls = calls_.emplace_back();
     for (const partition::Instruction& instruction : program.instructions) {
       Call& call = calls.emplace_back();
-      call.kernel = &device_.kernel(instruction.op->name);
+      if (instruction.kind == partition::Instruction::Kind::compute) {
+        call.kernel = &device_.kernel(instruction.op->name);
+      }
       call.instruction = &instruction;
       call.scratch = {arena_.data() + instruction.scratch_offset, instruction.scratch_bytes};
       for (const partition::BufferId id : instruction.inputs) {
@@ -66,8 +84,47 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
   }
 }
 
-std::size_t Executor::find(std::string_view function, std::int64_t rows) const {
-  return static_cast<std::size_t>(&programs_.find(function, rows) - programs_.programs.data());
+void Executor::bind(Communicator& communicator) {
+  communicator_ = &communicator;
+  for (std::size_t p = 0; p < programs_.programs.size(); ++p) {
+    bind_transfers(p);
+  }
+}
+
+std::byte* Executor::address_of(std::size_t program, partition::BufferId buffer) const {
+  return buffer < 0 ? nullptr : static_cast<std::byte*>(views_[program][static_cast<std::size_t>(buffer)].data);
+}
+
+void Executor::bind_transfers(std::size_t p) {
+  const partition::Program& program = programs_.programs[p];
+  const mesh::Coordinates at = mesh::coordinates_of(programs_.mesh, programs_.rank);
+  std::vector<Communicator::Handle> handles(program.transfers.size());
+  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+    const partition::Instruction& instruction = program.instructions[i];
+    if (instruction.kind == partition::Instruction::Kind::start) {
+      const auto number = static_cast<std::size_t>(instruction.transfer);
+      const partition::Transfer& transfer = program.transfers[number];
+      const auto axis = static_cast<std::size_t>(transfer.axis);
+      const bool waited_at_once = i + 1 < program.instructions.size() &&
+                                  program.instructions[i + 1].transfer == instruction.transfer;
+      const std::size_t bytes = device_.element_bytes(transfer.dtype);
+      handles[number] = communicator_->prepare(transfer,
+                                               {.send = address_of(p, transfer.send.buffer),
+                                                .recv = address_of(p, transfer.recv.buffer),
+                                                .scratch = address_of(p, transfer.scratch),
+                                                .element_bytes = bytes},
+                                               waited_at_once);
+      calls_[p][i].sent = &sent_[programs_.mesh.axes[axis].name][partition::to_string(transfer.collective)];
+      calls_[p][i].bytes = partition::sent_bytes(transfer, at[axis], programs_.mesh.size(transfer.axis), bytes);
+    }
+    if (instruction.transfer >= 0) {
+      calls_[p][i].transfer = handles[static_cast<std::size_t>(instruction.transfer)];
+    }
+  }
+}
+
+std::size_t Executor::find(std::string_view function, std::int64_t rows, bool last) const {
+  return static_cast<std::size_t>(&programs_.find(function, rows, last) - programs_.programs.data());
 }
 
 namespace {
@@ -94,7 +151,7 @@ device::TensorView Executor::output(std::size_t program, std::string_view name) 
   return views_[program][static_cast<std::size_t>(port(at.outputs, at.function, name))];
 }
 
-void Executor::execute(Call& call, const device::Scalars& scalars) {
+void Executor::compute(Call& call, const device::Scalars& scalars) {
   const partition::Accumulate mode = call.instruction->accumulate;
   const bool accumulate = mode == partition::Accumulate::always ||
                           (mode == partition::Accumulate::after_first && !scalars.first_microbatch);
@@ -105,12 +162,39 @@ void Executor::execute(Call& call, const device::Scalars& scalars) {
                                        .scratch = call.scratch,
                                        .scalars = scalars,
                                        .threads = threads_};
+  call.kernel->run(kernel_call);
+}
+
+void Executor::perform(Call& call, const device::Scalars& scalars) {
+  switch (call.instruction->kind) {
+    case partition::Instruction::Kind::compute: compute(call, scalars); break;
+    case partition::Instruction::Kind::move:
+      for (const partition::Copy& copy : call.instruction->copies) {
+        const std::size_t bytes = device_.element_bytes(call.inputs[0].dtype);
+        copy_box(copy, 0, static_cast<const std::byte*>(call.inputs[0].data) + static_cast<std::size_t>(copy.from) * bytes,
+                 static_cast<std::byte*>(call.outputs[0].data) + static_cast<std::size_t>(copy.to) * bytes, bytes);
+      }
+      break;
+    case partition::Instruction::Kind::start:
+      *call.sent += call.bytes;
+      communicator_->start(call.transfer);
+      break;
+    case partition::Instruction::Kind::wait: {
+      const Clock::time_point begin = Clock::now();
+      communicator_->wait(call.transfer);
+      waited_seconds_ += std::chrono::duration<double>(Clock::now() - begin).count();
+      break;
+    }
+  }
+}
+
+void Executor::execute(Call& call, const device::Scalars& scalars) {
   if (!profiling_) {
-    call.kernel->run(kernel_call);
+    perform(call, scalars);
     return;
   }
   const Clock::time_point begin = Clock::now();
-  call.kernel->run(kernel_call);
+  perform(call, scalars);
   call.seconds += std::chrono::duration<double>(Clock::now() - begin).count();
   ++call.count;
 }
@@ -119,6 +203,19 @@ void Executor::run(std::size_t program, const device::Scalars& scalars) {
   for (Call& call : calls_[program]) {
     execute(call, scalars);
   }
+}
+
+std::size_t Executor::advance(std::size_t program, const device::Scalars& scalars, std::size_t at) {
+  std::vector<Call>& calls = calls_[program];
+  while (at < calls.size()) {
+    Call& call = calls[at];
+    if (call.instruction->kind == partition::Instruction::Kind::wait && !communicator_->test(call.transfer)) {
+      return at;
+    }
+    execute(call, scalars);
+    ++at;
+  }
+  return at;
 }
 
 std::optional<std::string> Executor::run_checked(std::size_t program, const device::Scalars& scalars) {

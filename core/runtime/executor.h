@@ -11,6 +11,7 @@
 #include "core/device/threads.h"
 #include "core/memory/arena.h"
 #include "core/partition/program.h"
+#include "core/runtime/communicator.h"
 
 namespace shardrun::runtime {
 
@@ -27,11 +28,16 @@ struct OpTime {
 /// A call allocates nothing.
 class Executor {
  public:
-  /// Maps the arena and binds every instruction to its kernel and addresses.
+  /// Maps the arena and binds every instruction to its kernel and addresses. Transfers are prepared by `bind`, which
+  /// programs of one rank do without.
   Executor(const partition::Programs& programs, const device::Device& device);
 
-  /// Which program a name and row count mean; for `run` and the ports. Throws Error{internal} when there is none.
-  [[nodiscard]] std::size_t find(std::string_view function, std::int64_t rows) const;
+  /// Prepares every transfer. REQUIRES: `communicator` outlives this, and knows the arena.
+  void bind(Communicator& communicator);
+
+  /// Which program a name and row count mean; for `run` and the ports. `last`: the function's last call of a step.
+  /// Throws Error{internal} when there is none.
+  [[nodiscard]] std::size_t find(std::string_view function, std::int64_t rows, bool last = true) const;
 
   [[nodiscard]] device::TensorView state(graph::StateId id) const {
     return views_.front()[static_cast<std::size_t>(id)];
@@ -40,6 +46,15 @@ class Executor {
   [[nodiscard]] device::TensorView output(std::size_t program, std::string_view name) const;
 
   void run(std::size_t program, const device::Scalars& scalars);
+
+  /// Runs instructions from number `at` on until one waits for a transfer that is not complete: its number; or until
+  /// the end: the number of instructions.
+  [[nodiscard]] std::size_t advance(std::size_t program, const device::Scalars& scalars, std::size_t at);
+
+  /// Seconds that `run` has waited for transfers so far.
+  [[nodiscard]] double waited_seconds() const noexcept { return waited_seconds_; }
+  /// What transfers that were started sent in all, as `plan` counts: counted here as they are started.
+  [[nodiscard]] const partition::SentBytes& sent() const noexcept { return sent_; }
 
   /// The same, looking at every result: the name of the first that holds NaN or Inf, or nothing.
   [[nodiscard]] std::optional<std::string> run_checked(std::size_t program, const device::Scalars& scalars);
@@ -55,23 +70,33 @@ class Executor {
 
  private:
   struct Call {
-    const device::Kernel* kernel = nullptr;
+    const device::Kernel* kernel = nullptr;  ///< of an instruction that computes
     const partition::Instruction* instruction = nullptr;
     std::vector<device::TensorView> inputs;
     std::vector<device::TensorView> outputs;
     std::span<std::byte> scratch;
+    Communicator::Handle transfer = 0;
+    std::uint64_t* sent = nullptr;  ///< where the bytes of a start are counted
+    std::uint64_t bytes = 0;
     double seconds = 0;
     std::int64_t count = 0;
   };
 
+  void bind_transfers(std::size_t program);
   void execute(Call& call, const device::Scalars& scalars);
+  void compute(Call& call, const device::Scalars& scalars);
+  void perform(Call& call, const device::Scalars& scalars);
+  [[nodiscard]] std::byte* address_of(std::size_t program, partition::BufferId buffer) const;
 
   const partition::Programs programs_;
   const device::Device& device_;
+  Communicator* communicator_ = nullptr;
   device::Threads threads_;
   memory::Arena arena_;
   std::vector<std::vector<device::TensorView>> views_;  ///< of each program's buffers; the states come first
   std::vector<std::vector<Call>> calls_;
+  partition::SentBytes sent_;
+  double waited_seconds_ = 0;
   bool profiling_ = false;
 };
 

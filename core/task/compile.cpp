@@ -69,7 +69,7 @@ int threads_of(const job::Job& job) {
   return std::max(1, static_cast<int>(available_cores() / std::max<std::int64_t>(1, job.ranks)));
 }
 
-Compiled compile(const job::Job& job, std::string_view device) {
+Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank) {
   Compiled compiled;
   compiled.device = &device::Device::find(device);
   compiled.settings.options = job.model.options;
@@ -83,7 +83,9 @@ Compiled compile(const job::Job& job, std::string_view device) {
   plugins::StrategyRequest request = partition::describe(compiled.graph, compiled.microbatch_rows);
   add_job(request, job);
   compiled.plan = partition::make_plan(open_strategy(job), request);
-  compiled.programs = partition::partition(compiled.graph, compiled.plan, *compiled.device, threads_of(job));
+  compiled.partition = partition::split(compiled.graph, compiled.plan);
+  compiled.programs = partition::programs_of(
+      compiled.graph, compiled.partition, {.device = *compiled.device, .threads = threads_of(job), .rank = rank});
   return compiled;
 }
 

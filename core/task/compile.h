@@ -10,6 +10,7 @@
 #include "core/job/job.h"
 #include "core/models/model.h"
 #include "core/models/program.h"
+#include "core/partition/partition.h"
 #include "core/partition/plan.h"
 #include "core/partition/program.h"
 #include "core/task/dataset.h"
@@ -22,7 +23,8 @@ struct Compiled {
   models::ModelSettings settings;
   graph::Graph graph;
   partition::Plan plan;
-  partition::Programs programs;
+  partition::Partition partition;
+  partition::Programs programs;  ///< of one rank
   const device::Device* device = nullptr;
   std::vector<std::int64_t> microbatch_rows;  ///< training
   std::vector<std::int64_t> evaluation_rows;
@@ -32,7 +34,7 @@ struct Compiled {
 [[nodiscard]] int threads_of(const job::Job& job);
 
 /// Data, model, strategy and partitioner, in this order; nothing is started. Throws Error{job, data, plugin}.
-[[nodiscard]] Compiled compile(const job::Job& job, std::string_view device = "cpu");
+[[nodiscard]] Compiled compile(const job::Job& job, std::string_view device = "cpu", std::int64_t rank = 0);
 
 /// Floating-point operations of one optimizer step, or of one iteration.
 [[nodiscard]] std::int64_t flops_per_step(const Compiled& compiled);

@@ -24,12 +24,14 @@ Training::Training(const job::Job& job, const Compiled& compiled)
       compiled_(compiled),
       executor_(compiled.programs, *compiled.device),
       update_program_(executor_.find("update", 0)) {
-  for (const std::int64_t rows : compiled.microbatch_rows) {
-    micro_programs_.push_back(executor_.find("micro", rows));
-  }
-  for (const std::int64_t rows : compiled.evaluation_rows) {
-    evaluate_programs_.push_back(executor_.find("evaluate", rows));
-  }
+  const auto find_all = [&](std::vector<std::size_t>& programs, const char* function,
+                            const std::vector<std::int64_t>& calls) {
+    for (std::size_t call = 0; call < calls.size(); ++call) {
+      programs.push_back(executor_.find(function, calls[call], call + 1 == calls.size()));
+    }
+  };
+  find_all(micro_programs_, "micro", compiled.microbatch_rows);
+  find_all(evaluate_programs_, "evaluate", compiled.evaluation_rows);
 }
 
 void Training::initialize() {

@@ -96,6 +96,7 @@ struct PlanDraft {
   std::vector<AxisPlacement> axes;
   std::vector<TensorPlacement> tensors;
   std::vector<CutPointPlacement> cut_points;
+  std::uint64_t bucket_bytes = 0;  ///< how much of gradients is reduced at once; 0: each by itself
 
   bool operator==(const PlanDraft&) const = default;
 };

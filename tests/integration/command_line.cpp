@@ -67,7 +67,7 @@ TEST_CASE("what a job becomes is printed, and nothing is started", "[program]") 
     CHECK_THAT(dumped(command, "graph"), Contains("layer.1/residual") && Contains("f32[batch 7, seq 16, embed 16]"));
     CHECK(dumped(command, "plan") == "strategy single: 1 ranks\n");
     CHECK_THAT(dumped(command, "program"),
-               StartsWith("arena ") && Contains("program micro rows 7: ") && Contains("(+)="));
+               StartsWith("rank 0 of 1: arena ") && Contains("program micro rows 7: ") && Contains("(+)="));
     CHECK(dumped(command, "program") == dumped(command, "program"));
   }
   CHECK_FALSE(std::filesystem::exists(job.path() / "run"));

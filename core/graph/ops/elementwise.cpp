@@ -74,7 +74,11 @@ ShardingRule broadcast_rule(const Attributes&, const Operands& inputs) {
 }
 
 const RegisterOp add({.name = "add", .rule = add_rule, .gradient = add_gradient, .in_place = {{0, 0}, {0, 1}}});
-const RegisterOp add_n({.name = "add_n", .rule = sum_rule, .gradient = add_n_gradient, .in_place = {{0, 0}}});
+const RegisterOp add_n({.name = "add_n",
+                        .rule = sum_rule,
+                        .gradient = add_n_gradient,
+                        .in_place = {{0, 0}},
+                        .variadic_sum = true});
 const RegisterOp negate({.name = "negate", .rule = linear_rule, .gradient = negate_gradient, .in_place = {{0, 0}}});
 const RegisterOp multiply(
     {.name = "multiply", .rule = multiply_rule, .gradient = multiply_gradient, .in_place = {{0, 0}}});

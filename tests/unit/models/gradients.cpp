@@ -88,7 +88,7 @@ void check(const checkpoint::SafetensorsFile& file, const char* device_name, std
   const std::int64_t batch = file.at("data/inputs").info.shape[0];
   const graph::Graph graph =
       models::build_training(*described.model, described.settings, {.batch = batch, .microbatches = microbatches});
-  runtime::Executor executor(partition::partition(graph, {}, device, 2), device);
+  runtime::Executor executor(partition::programs_of(graph, device, 2), device);
   load_parameters(file, graph, executor, f32_bytes);
 
   std::int64_t done = 0;

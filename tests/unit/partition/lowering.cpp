@@ -35,7 +35,7 @@ ModelCase states_and(const std::function<void(FunctionBuilder&)>& build) {
 }
 
 partition::Program program_of(const ModelCase& model) {
-  return partition::partition(model.graph, {}, device::Device::find("cpu"), 1).programs[0];
+  return partition::programs_of(model.graph, device::Device::find("cpu"), 1).programs[0];
 }
 
 /// "sin u -> v; copy v +-> w": ops with the names of their buffers, and how each writes.
@@ -62,7 +62,7 @@ void check_results(const ModelCase& model) {
   for (const char* name : {"cpu", "reference"}) {
     const device::Device& device = device::Device::find(name);
     const std::size_t f32_bytes = device.element_bytes(graph::DType::f32);
-    runtime::Executor executor(partition::partition(model.graph, {}, device, 1), device);
+    runtime::Executor executor(partition::programs_of(model.graph, device, 1), device);
     std::vector<Tensor> expected;
     for (std::size_t s = 0; s < model.graph.states.size(); ++s) {
       Tensor& tensor = expected.emplace_back(zeros(model.graph.states[s].type));

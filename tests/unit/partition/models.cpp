@@ -18,7 +18,7 @@ using partition::Program;
 namespace {
 
 partition::Programs programs_of(const ModelCase& model, int threads = 1) {
-  return partition::partition(model.graph, {}, device::Device::find("cpu"), threads);
+  return partition::programs_of(model.graph, device::Device::find("cpu"), threads);
 }
 
 const Buffer& buffer(const Program& program, BufferId id) { return program.buffers[static_cast<std::size_t>(id)]; }
@@ -153,14 +153,6 @@ TEST_CASE("a program has the work of its function", "[partition]") {
       CHECK(program.instructions.size() == function.nodes.size());
     }
   }
-}
-
-TEST_CASE("a plan of several ranks is refused", "[partition]") {
-  const ModelCase model = model_cases().front();
-  partition::Plan plan{.strategy = "dp", .draft = {}};
-  plan.draft.mesh = {{"data", 2}, {"model", 3}};
-  CHECK(error_of([&] { static_cast<void>(partition::partition(model.graph, plan, device::Device::find("cpu"), 1)); }) ==
-        "2: strategy dp splits the job over 6 ranks, and this version of shardrun runs one: set [job] ranks = 1");
 }
 
 TEST_CASE("programs print their buffers and how each instruction writes", "[partition]") {

@@ -32,7 +32,7 @@ class Machine {
   Machine(const ModelCase& model, const char* device, int threads)
       : graph_(model.graph),
         device_(device::Device::find(device)),
-        programs_(partition::partition(graph_, {}, device_, threads)),
+        programs_(partition::programs_of(graph_, device_, threads)),
         executor_(programs_, device_) {}
 
   void load(const std::vector<Tensor>& states) {

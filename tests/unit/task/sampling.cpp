@@ -31,7 +31,7 @@ struct Predictor {
   graph::Graph graph = models::build_prediction(
       *models::find_model("gpt"),
       model_settings("gpt", {{"layers", "1"}, {"heads", "2"}, {"width", "8"}, {"context", "5"}, {"vocab", "11"}}));
-  runtime::Executor executor{partition::partition(graph, {}, device::Device::find("cpu"), 1),
+  runtime::Executor executor{partition::programs_of(graph, device::Device::find("cpu"), 1),
                              device::Device::find("cpu")};
 
   Predictor() {

@@ -49,7 +49,7 @@ TEST_CASE("a trained model is read back whole: options, tokenizer and every bit 
   const task::TrainedModel trained = task::read_model(file);
   const graph::Graph graph = models::build_prediction(*trained.model, trained.settings);
   const device::Device& cpu = device::Device::find("cpu");
-  const runtime::Executor executor(partition::partition(graph, {}, cpu, 1), cpu);
+  const runtime::Executor executor(partition::programs_of(graph, cpu, 1), cpu);
   task::load_parameters(file, graph, executor);
 
   CHECK(trained.model->name == "gpt");
@@ -104,7 +104,7 @@ TEST_CASE("parameters that are missing or of another shape are named", "[task]")
         *models::find_model("gpt"),
         model_settings("gpt", {{"layers", layers}, {"heads", "2"}, {"width", width}, {"context", "16"}},
                        {.vocab = saved.compiled.dataset->shape().vocab}));
-    const runtime::Executor executor(partition::partition(graph, {}, cpu, 1), cpu);
+    const runtime::Executor executor(partition::programs_of(graph, cpu, 1), cpu);
     return error_of([&] { task::load_parameters(file, graph, executor); });
   };
   CHECK(error_with("1", "16") == "nothing");

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <cstdint>
+
+namespace shardrun {
+
+/// How parts of a value that ranks or shards hold become the value.
+enum class Reduction : std::uint8_t { sum, max };
+
+[[nodiscard]] constexpr const char* to_string(Reduction reduction) noexcept {
+  return reduction == Reduction::sum ? "sum" : "max";
+}
+
+}  // namespace shardrun

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shardrun::mesh {
+
+/// Index of an axis of the mesh.
+using AxisId = std::int32_t;
+
+struct Axis {
+  std::string name;
+  std::int64_t size = 1;
+
+  bool operator==(const Axis&) const = default;
+};
+
+/// The ranks as a grid. The coordinate along the last axis changes fastest with the rank.
+struct Mesh {
+  std::vector<Axis> axes;
+
+  bool operator==(const Mesh&) const = default;
+
+  [[nodiscard]] std::int64_t ranks() const noexcept;
+  [[nodiscard]] std::int64_t size(AxisId axis) const { return axes[static_cast<std::size_t>(axis)].size; }
+  /// -1 when there is none.
+  [[nodiscard]] AxisId find(std::string_view name) const noexcept;
+};
+
+/// A rank's place: one number an axis.
+using Coordinates = std::vector<std::int64_t>;
+
+[[nodiscard]] Coordinates coordinates_of(const Mesh& mesh, std::int64_t rank);
+[[nodiscard]] std::int64_t rank_at(const Mesh& mesh, const Coordinates& coordinates);
+
+/// The ranks that differ from `rank` along one axis alone, itself among them, by their coordinate along it.
+[[nodiscard]] std::vector<std::int64_t> line_through(const Mesh& mesh, AxisId axis, std::int64_t rank);
+
+}  // namespace shardrun::mesh

@@ -1,0 +1,108 @@
+#include "core/partition/placements.h"
+
+#include <optional>
+#include <utility>
+
+namespace shardrun::partition {
+namespace {
+
+using plugins::TensorRole;
+
+std::vector<mesh::AxisId> axes_of(const mesh::Mesh& mesh, const std::vector<std::string>& names) {
+  std::vector<mesh::AxisId> axes;
+  for (const std::string& name : names) {
+    const mesh::AxisId axis = mesh.find(name);
+    if (mesh.size(axis) > 1) {
+      axes.push_back(axis);
+    }
+  }
+  return axes;
+}
+
+mesh::Placement placement_of(const mesh::Mesh& mesh, const plugins::DimSplits& dims) {
+  mesh::Placement placement;
+  for (const std::vector<std::string>& names : dims) {
+    placement.dims.push_back(axes_of(mesh, names));
+  }
+  return placement;
+}
+
+using RoleKey = std::pair<std::string, TensorRole>;
+
+/// A parameter's placement in a role: what the plan says of it, else that of the role before it.
+class Roles {
+ public:
+  Roles(const Plan& plan, const Placements& placements) : placements_(placements) {
+    for (const plugins::TensorPlacement& tensor : plan.draft.tensors) {
+      given_.emplace(RoleKey{tensor.tensor, tensor.role}, placement_of(placements.mesh, tensor.dims));
+    }
+  }
+
+  [[nodiscard]] mesh::Placement of(const graph::State& tensor, TensorRole role) const {
+    const auto found = given_.find({tensor.name, role});
+    if (found != given_.end()) {
+      return found->second;
+    }
+    switch (role) {
+      case TensorRole::store: return placements_.by_axes(tensor.type);
+      case TensorRole::use:
+      case TensorRole::gradient: return of(tensor, TensorRole::store);
+      case TensorRole::optimizer: return of(tensor, TensorRole::gradient);
+    }
+    return placements_.by_axes(tensor.type);
+  }
+
+ private:
+  const Placements& placements_;
+  std::map<RoleKey, mesh::Placement> given_;
+};
+
+TensorRole role_of(graph::StateKind kind) noexcept {
+  switch (kind) {
+    case graph::StateKind::gradient: return TensorRole::gradient;
+    case graph::StateKind::optimizer: return TensorRole::optimizer;
+    default: return TensorRole::store;
+  }
+}
+
+}  // namespace
+
+mesh::Placement Placements::by_axes(const graph::TensorType& type) const {
+  mesh::Placement placement = mesh::replicated(type.shape.size());
+  for (std::size_t d = 0; d < type.shape.size(); ++d) {
+    const auto rule = axes.find(type.axes[d]);
+    if (rule == axes.end()) {
+      continue;
+    }
+    for (const mesh::AxisId axis : rule->second) {
+      if (!placement.splits(axis)) {
+        placement.dims[d].push_back(axis);
+      }
+    }
+  }
+  return placement;
+}
+
+Placements place(const graph::Graph& graph, const Plan& plan) {
+  Placements placements;
+  for (const plugins::MeshAxis& axis : plan.draft.mesh) {
+    placements.mesh.axes.push_back({axis.name, axis.size});
+  }
+  for (const plugins::AxisPlacement& axis : plan.draft.axes) {
+    placements.axes[axis.axis] = axes_of(placements.mesh, axis.mesh_axes);
+  }
+  for (const plugins::CutPointPlacement& point : plan.draft.cut_points) {
+    placements.cut_points[point.cut_point] = placement_of(placements.mesh, point.dims);
+  }
+  const Roles roles(plan, placements);
+  for (const graph::State& state : graph.states) {
+    const bool derived = state.of_parameter >= 0;
+    const graph::State& owner = derived ? graph.states[static_cast<std::size_t>(state.of_parameter)] : state;
+    const mesh::Placement stored = roles.of(owner, role_of(state.kind));
+    placements.states.push_back(stored);
+    placements.uses.push_back(derived ? stored : roles.of(owner, TensorRole::use));
+  }
+  return placements;
+}
+
+}  // namespace shardrun::partition

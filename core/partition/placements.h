@@ -1,0 +1,28 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/graph/graph.h"
+#include "core/mesh/placement.h"
+#include "core/partition/plan.h"
+
+namespace shardrun::partition {
+
+/// A plan applied to a graph: where each state is, and what is asked of other values. Mesh axes of size 1 split
+/// nothing and are left out of every placement.
+struct Placements {
+  mesh::Mesh mesh;
+  std::vector<mesh::Placement> states;  ///< between calls: the roles store, gradient and optimizer
+  std::vector<mesh::Placement> uses;    ///< as the ops read a state; of most states the same
+  std::map<std::string, std::vector<mesh::AxisId>> axes;  ///< of a logical axis
+  std::map<std::string, mesh::Placement> cut_points;
+
+  /// What the axes' rules alone say of a value: a mesh axis goes to the first dimension that asks for it.
+  [[nodiscard]] mesh::Placement by_axes(const graph::TensorType& type) const;
+};
+
+[[nodiscard]] Placements place(const graph::Graph& graph, const Plan& plan);
+
+}  // namespace shardrun::partition

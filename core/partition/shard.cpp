@@ -1,0 +1,532 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/partition/sharded.h"
+
+namespace shardrun::partition {
+namespace {
+
+using graph::Function;
+using graph::Node;
+using graph::StateWrite;
+using graph::ValueId;
+using mesh::AxisId;
+using mesh::Owed;
+using mesh::Placement;
+using Axes = std::vector<AxisId>;
+
+std::size_t index(std::int32_t id) noexcept { return static_cast<std::size_t>(id); }
+
+}  // namespace
+
+const graph::Op& op_of(Transition::Kind kind) {
+  static const graph::Op ops[] = {
+      {.name = to_string(Transition::Kind::slice)},
+      {.name = to_string(Transition::Kind::all_reduce), .in_place = {{0, 0}}},
+      {.name = to_string(Transition::Kind::reduce_scatter)},
+      {.name = to_string(Transition::Kind::all_gather)},
+      {.name = to_string(Transition::Kind::all_to_all)},
+  };
+  return ops[static_cast<std::size_t>(kind)];
+}
+
+namespace {
+
+bool is_prefix(const Axes& prefix, const Axes& axes) {
+  return prefix.size() <= axes.size() && std::equal(prefix.begin(), prefix.end(), axes.begin());
+}
+
+/// Whether splitting `from` once more, over `axis`, brings it nearer to `to`.
+bool extends(const Axes& from, const Axes& to, AxisId axis) {
+  return from.size() < to.size() && is_prefix(from, to) && to[from.size()] == axis;
+}
+
+/// The next step on the way; nothing when it is reached.
+/// Slices come first, so that less is moved; then what is owed; gathers last.
+std::optional<Transition> next_step(const Placement& from, const Placement& to) {
+  for (std::size_t d = 0; d < from.dims.size(); ++d) {
+    if (from.dims[d] != to.dims[d] && is_prefix(from.dims[d], to.dims[d])) {
+      const AxisId axis = to.dims[d][from.dims[d].size()];
+      if (!from.splits(axis) && !from.owes(axis)) {
+        return Transition{.kind = Transition::Kind::slice, .axis = axis, .dim = d};
+      }
+    }
+  }
+  for (const Owed& owed : from.partial) {
+    if (to.owes(owed.axis)) {
+      continue;
+    }
+    for (std::size_t d = 0; d < from.dims.size(); ++d) {
+      if (owed.reduction == Reduction::sum && extends(from.dims[d], to.dims[d], owed.axis)) {
+        return Transition{.kind = Transition::Kind::reduce_scatter, .axis = owed.axis, .dim = d};
+      }
+    }
+    return Transition{.kind = Transition::Kind::all_reduce, .axis = owed.axis, .reduction = owed.reduction};
+  }
+  for (std::size_t d = 0; d < from.dims.size(); ++d) {
+    if (is_prefix(from.dims[d], to.dims[d])) {
+      continue;
+    }
+    const AxisId axis = from.dims[d].back();
+    for (std::size_t e = 0; e < from.dims.size(); ++e) {
+      if (e != d && extends(from.dims[e], to.dims[e], axis)) {
+        return Transition{.kind = Transition::Kind::all_to_all, .axis = axis, .dim = e, .from_dim = d};
+      }
+    }
+    return Transition{.kind = Transition::Kind::all_gather, .axis = axis, .dim = d};
+  }
+  return std::nullopt;
+}
+
+Placement after(const Transition& step, Placement placement) {
+  const auto pay = [&] { std::erase_if(placement.partial, [&](const Owed& owed) { return owed.axis == step.axis; }); };
+  switch (step.kind) {
+    case Transition::Kind::slice: placement.dims[step.dim].push_back(step.axis); break;
+    case Transition::Kind::all_reduce: pay(); break;
+    case Transition::Kind::reduce_scatter:
+      pay();
+      placement.dims[step.dim].push_back(step.axis);
+      break;
+    case Transition::Kind::all_gather: placement.dims[step.dim].pop_back(); break;
+    case Transition::Kind::all_to_all:
+      placement.dims[step.from_dim].pop_back();
+      placement.dims[step.dim].push_back(step.axis);
+      break;
+  }
+  return placement;
+}
+
+/// The mesh axes that each factor of a node is split over.
+class FactorAxes {
+ public:
+  explicit FactorAxes(const graph::ShardingRule& rule) : rule_(rule), axes_(rule.factors.size()) {}
+
+  /// Gives the factors of `dims` what `placement` has there, where a factor may be split and has nothing yet and no
+  /// other factor has the axis.
+  void follow(const std::vector<int>& dims, const Placement& placement) {
+    for (std::size_t d = 0; d < dims.size(); ++d) {
+      const auto factor = static_cast<std::size_t>(dims[d]);
+      const graph::FactorClass kind = rule_.factors[factor].kind;
+      const bool splittable = kind == graph::FactorClass::pass_through || kind == graph::FactorClass::reduced;
+      if (!splittable || !axes_[factor].empty()) {
+        continue;
+      }
+      for (const AxisId axis : placement.dims[d]) {
+        if (used_.insert(axis).second) {
+          axes_[factor].push_back(axis);
+        }
+      }
+    }
+  }
+
+  [[nodiscard]] bool uses(AxisId axis) const { return used_.contains(axis); }
+
+  [[nodiscard]] Placement of(const std::vector<int>& dims) const {
+    Placement placement;
+    for (const int factor : dims) {
+      placement.dims.push_back(axes_[static_cast<std::size_t>(factor)]);
+    }
+    return placement;
+  }
+
+  /// What results owe because a factor that is summed over is split.
+  [[nodiscard]] std::vector<Owed> owed() const {
+    std::vector<Owed> owed;
+    for (std::size_t f = 0; f < axes_.size(); ++f) {
+      if (rule_.factors[f].kind == graph::FactorClass::reduced) {
+        for (const AxisId axis : axes_[f]) {
+          owed.push_back({axis, rule_.factors[f].reduction});
+        }
+      }
+    }
+    return owed;
+  }
+
+ private:
+  const graph::ShardingRule& rule_;
+  std::vector<Axes> axes_;
+  std::set<AxisId> used_;
+};
+
+using OwedStates = std::vector<std::vector<Owed>>;
+
+class Sharder {
+ public:
+  /// `owed`: what each state may owe when something is added to it; null: as much as the values added do.
+  Sharder(const graph::Graph& graph, const Function& function, const Placements& placements, const OwedStates* owed)
+      : graph_(graph), function_(function), placements_(placements), owed_(owed) {
+    out_.function.name = function.name;
+    out_.function.rows = function.rows;
+    current_.assign(function.values.size(), graph::no_value);
+    readers_.assign(function.values.size(), 0);
+    out_.function.writes.resize(function.writes.size());
+  }
+
+  ShardedFunction run() {
+    count_readers();
+    for (const graph::Port& port : function_.inputs) {
+      const graph::Value& value = function_.values[index(port.value)];
+      current_[index(port.value)] = add_value(value, placements_.by_axes(value.type));
+      out_.function.inputs.push_back({port.name, current_[index(port.value)]});
+    }
+    for (const Node& node : function_.nodes) {
+      visit(node);
+      write_results(node);
+    }
+    for (const graph::Port& port : function_.outputs) {
+      const ValueId value = read(port.value, graph::Phase::forward);
+      out_.function.outputs.push_back({port.name, reshard(value, mesh::replicated(type(value).shape.size()))});
+    }
+    for (std::size_t w = 0; w < function_.writes.size(); ++w) {
+      if (function_.values[index(function_.writes[w].value)].producer < 0) {
+        add_write(w);
+      }
+    }
+    return std::move(out_);
+  }
+
+  /// What the values added to each state owe, where they all do; nothing for states that nothing is added to.
+  [[nodiscard]] const std::map<graph::StateId, std::vector<Owed>>& offered() const { return offered_; }
+
+ private:
+  [[nodiscard]] const graph::TensorType& type(ValueId id) const { return out_.function.values[index(id)].type; }
+  [[nodiscard]] const Placement& placement(ValueId id) const { return out_.placements[index(id)]; }
+
+  void count_readers() {
+    for (const Node& node : function_.nodes) {
+      const std::set<ValueId> operands(node.inputs.begin(), node.inputs.end());
+      for (const ValueId id : operands) {
+        ++readers_[index(id)];
+      }
+    }
+    for (const graph::Port& port : function_.outputs) {
+      ++readers_[index(port.value)];
+    }
+    for (const StateWrite& write : function_.writes) {
+      ++readers_[index(write.value)];
+    }
+  }
+
+  ValueId add_value(graph::Value value, Placement placement) {
+    out_.function.values.push_back(std::move(value));
+    out_.placements.push_back(std::move(placement));
+    return static_cast<ValueId>(out_.function.values.size()) - 1;
+  }
+
+  ValueId add_result(const std::string& name, const graph::TensorType& type, Placement placement) {
+    return add_value({.name = name, .type = type, .producer = static_cast<graph::NodeId>(out_.function.nodes.size())},
+                     std::move(placement));
+  }
+
+  void add_node(Node node, std::optional<Transition> transition) {
+    out_.function.nodes.push_back(std::move(node));
+    out_.transitions.push_back(transition);
+  }
+
+  /// The value where the plan says that it is read, as new as it is needed.
+  ValueId read(ValueId old, graph::Phase phase) {
+    ValueId& id = current_[index(old)];
+    const graph::Value& value = function_.values[index(old)];
+    if (id == graph::no_value && value.state >= 0) {
+      id = add_value(value, placements_.states[index(value.state)]);
+    }
+    if (value.state >= 0 && phase != graph::Phase::update) {
+      return reshard(id, placements_.uses[index(value.state)]);
+    }
+    return id;
+  }
+
+  ValueId reshard(ValueId from, const Placement& to) {
+    const auto known = resharded_.find({from, to});
+    if (known != resharded_.end()) {
+      return known->second;
+    }
+    ValueId at = from;
+    while (const std::optional<Transition> step = next_step(placement(at), to)) {
+      at = add_transition(at, *step);
+    }
+    if (placement(at) != to) {
+      throw Error(ErrorCode::internal,
+                  fmt::format("function {}: {} cannot go from {} to {}", function_.name,
+                              out_.function.values[index(from)].name, to_string(placement(from), placements_.mesh),
+                              to_string(to, placements_.mesh)));
+    }
+    resharded_.emplace(std::pair{from, to}, at);
+    return at;
+  }
+
+  ValueId add_transition(ValueId from, const Transition& step) {
+    const graph::Op& op = op_of(step.kind);
+    const std::string name = fmt::format("{}:{}", out_.function.values[index(from)].name, op.name);
+    const graph::TensorType moved = type(from);
+    const ValueId to = add_result(name, moved, after(step, placement(from)));
+    add_node({.op = &op, .name = name, .inputs = {from}, .outputs = {to}, .phase = phase_, .layer = layer_}, step);
+    return to;
+  }
+
+  void visit(const Node& node) {
+    phase_ = node.phase;
+    layer_ = node.layer;
+    FactorAxes factors(node.rule);
+    for (std::size_t o = 0; o < node.outputs.size(); ++o) {
+      const graph::Value& value = function_.values[index(node.outputs[o])];
+      const auto point = placements_.cut_points.find(value.name);
+      factors.follow(node.rule.outputs[o],
+                     point != placements_.cut_points.end() ? point->second : placements_.by_axes(value.type));
+    }
+    std::vector<ValueId> operands;
+    for (const ValueId id : node.inputs) {
+      operands.push_back(read(id, node.phase));
+    }
+    for (const std::size_t i : larger_first(operands)) {
+      factors.follow(node.rule.inputs[i], placement(operands[i]));
+    }
+    std::vector<Owed> owed = factors.owed();
+    const bool passes = owed_may_pass(node, operands, factors);
+    if (!passes && node.op->variadic_sum) {
+      operands = sum_alike(node, operands, factors);
+    }
+    Node made = node;
+    made.inputs.clear();
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+      Placement to = factors.of(node.rule.inputs[std::min(i, node.rule.inputs.size() - 1)]);
+      const std::vector<Owed> operand_owes = placement(operands[i]).partial;
+      if (keeps_owing(node, operands, i, factors)) {
+        to.partial = operand_owes;
+        owed.insert(owed.end(), operand_owes.begin(), operand_owes.end());
+      }
+      made.inputs.push_back(pay(node, i, operands[i], to));
+    }
+    finish(node, std::move(made), factors, std::move(owed));
+  }
+
+  /// Reshards an operand; what is paid is paid for all later readers too.
+  ValueId pay(const Node& node, std::size_t i, ValueId operand, const Placement& to) {
+    const ValueId moved = reshard(operand, to);
+    if (!placement(operand).partial.empty() && to.partial.empty() && i < node.inputs.size() &&
+        current_[index(node.inputs[i])] == operand) {
+      current_[index(node.inputs[i])] = moved;
+    }
+    return moved;
+  }
+
+  void finish(const Node& node, Node made, const FactorAxes& factors, std::vector<Owed> owed) {
+    std::sort(owed.begin(), owed.end());
+    owed.erase(std::unique(owed.begin(), owed.end()), owed.end());
+    made.outputs.clear();
+    for (std::size_t o = 0; o < node.outputs.size(); ++o) {
+      const graph::Value& value = function_.values[index(node.outputs[o])];
+      Placement placed = factors.of(node.rule.outputs[o]);
+      placed.partial = owed;
+      made.outputs.push_back(add_result(value.name, value.type, std::move(placed)));
+    }
+    const std::vector<ValueId> results = made.outputs;
+    add_node(std::move(made), std::nullopt);
+    for (std::size_t o = 0; o < node.outputs.size(); ++o) {
+      const auto point = placements_.cut_points.find(function_.values[index(node.outputs[o])].name);
+      current_[index(node.outputs[o])] =
+          point == placements_.cut_points.end() ? results[o] : reshard(results[o], point->second);
+    }
+  }
+
+  [[nodiscard]] std::vector<std::size_t> larger_first(const std::vector<ValueId>& operands) const {
+    std::vector<std::size_t> order(operands.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return graph::element_count(type(operands[a])) > graph::element_count(type(operands[b]));
+    });
+    return order;
+  }
+
+  /// Whether all operands of an op that is linear in them together owe the same, so that its result may.
+  [[nodiscard]] bool owed_may_pass(const Node& node, const std::vector<ValueId>& operands,
+                                   const FactorAxes& factors) const {
+    if (node.rule.linearity != graph::Linearity::together) {
+      return false;
+    }
+    const std::vector<Owed>& first = placement(operands.front()).partial;
+    return std::all_of(operands.begin(), operands.end(),
+                       [&](ValueId id) { return placement(id).partial == first; }) &&
+           only_free_sums(first, factors);
+  }
+
+  [[nodiscard]] static bool only_free_sums(const std::vector<Owed>& owed, const FactorAxes& factors) {
+    return std::all_of(owed.begin(), owed.end(), [&](const Owed& each) {
+      return each.reduction == Reduction::sum && !factors.uses(each.axis);
+    });
+  }
+
+  /// Whether operand i goes in with what it owes.
+  [[nodiscard]] bool keeps_owing(const Node& node, const std::vector<ValueId>& operands, std::size_t i,
+                                 const FactorAxes& factors) const {
+    if (placement(operands[i]).partial.empty()) {
+      return false;
+    }
+    const bool read_once = i < node.inputs.size() && readers_[index(node.inputs[i])] == 1;
+    if (node.rule.linearity == graph::Linearity::together) {
+      return owed_may_pass(node, operands, factors) && all_read_once(node);
+    }
+    const std::vector<int>& linear = node.rule.linear;
+    if (node.rule.linearity != graph::Linearity::each || !read_once ||
+        std::find(linear.begin(), linear.end(), static_cast<int>(i)) == linear.end()) {
+      return false;
+    }
+    for (std::size_t other = 0; other < operands.size(); ++other) {
+      if (other != i && !placement(operands[other]).partial.empty()) {
+        return false;
+      }
+    }
+    return only_free_sums(placement(operands[i]).partial, factors);
+  }
+
+  [[nodiscard]] bool all_read_once(const Node& node) const {
+    return std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) { return readers_[index(id)] == 1; });
+  }
+
+  /// Operands of a sum that owe the same are summed before it is paid: once for each kind instead of once for each.
+  std::vector<ValueId> sum_alike(const Node& node, const std::vector<ValueId>& operands, const FactorAxes& factors) {
+    std::map<std::vector<Owed>, std::vector<ValueId>> by_owed;
+    for (const ValueId id : operands) {
+      by_owed[placement(id).partial].push_back(id);
+    }
+    std::vector<ValueId> sums;
+    for (const auto& [owed, alike] : by_owed) {
+      if (owed.empty() || alike.size() == 1 || !only_free_sums(owed, factors)) {
+        sums.insert(sums.end(), alike.begin(), alike.end());
+        continue;
+      }
+      Placement placed = factors.of(node.rule.outputs[0]);
+      placed.partial = owed;
+      Node sum = node;
+      sum.inputs.clear();
+      for (const ValueId id : alike) {
+        sum.inputs.push_back(reshard(id, placed));
+      }
+      sum.name = fmt::format("{}/owed", node.name);
+      sum.outputs = {add_result(sum.name, function_.values[index(node.outputs[0])].type, placed)};
+      sums.push_back(sum.outputs[0]);
+      add_node(std::move(sum), std::nullopt);
+    }
+    return sums;
+  }
+
+  /// What of a node's results goes to states goes there at once.
+  void write_results(const Node& node) {
+    for (std::size_t w = 0; w < function_.writes.size(); ++w) {
+      if (std::find(node.outputs.begin(), node.outputs.end(), function_.writes[w].value) != node.outputs.end()) {
+        add_write(w);
+      }
+    }
+  }
+
+  /// Writes keep their order, in which those to one state are made.
+  void add_write(std::size_t w) {
+    const StateWrite& write = function_.writes[w];
+    const ValueId value = read(write.value, graph::Phase::update);
+    Placement to = placements_.states[index(write.state)];
+    if (write.mode != StateWrite::Mode::assign) {
+      to.partial = owed_by(write, value, to);
+    }
+    out_.function.writes[w] = {.state = write.state, .value = reshard(value, to), .mode = write.mode};
+  }
+
+  /// What a state that something is added to goes on owing.
+  std::vector<Owed> owed_by(const StateWrite& write, ValueId value, const Placement& state) {
+    std::vector<Owed> offer;
+    for (const Owed& owed : placement(value).partial) {
+      if (owed.reduction == Reduction::sum && !state.splits(owed.axis)) {
+        offer.push_back(owed);
+      }
+    }
+    const auto [known, is_first] = offered_.emplace(write.state, offer);
+    if (!is_first) {
+      std::erase_if(known->second,
+                    [&](const Owed& owed) { return std::find(offer.begin(), offer.end(), owed) == offer.end(); });
+    }
+    return owed_ == nullptr ? offer : (*owed_)[index(write.state)];
+  }
+
+  const graph::Graph& graph_;
+  const Function& function_;
+  const Placements& placements_;
+  const OwedStates* owed_;
+  ShardedFunction out_;
+  std::vector<ValueId> current_;  ///< of each value of the function what stands for it now
+  std::vector<int> readers_;      ///< nodes, writes and outputs that read each value
+  std::map<std::pair<ValueId, Placement>, ValueId> resharded_;
+  std::map<graph::StateId, std::vector<Owed>> offered_;
+  graph::Phase phase_ = graph::Phase::forward;
+  std::int32_t layer_ = -1;
+};
+
+/// What each state owes within a step: what all that is added to it, in any function, owes.
+OwedStates owed_states(const graph::Graph& graph, const Placements& placements) {
+  std::map<graph::StateId, std::vector<Owed>> common;
+  for (const Function& function : graph.functions) {
+    Sharder sharder(graph, function, placements, nullptr);
+    (void)sharder.run();
+    for (const auto& [state, owed] : sharder.offered()) {
+      const auto [known, is_first] = common.emplace(state, owed);
+      if (!is_first) {
+        std::erase_if(known->second, [&, &now = owed](const Owed& each) {
+          return std::find(now.begin(), now.end(), each) == now.end();
+        });
+      }
+    }
+  }
+  OwedStates states(graph.states.size());
+  for (auto& [state, owed] : common) {
+    states[index(state)] = std::move(owed);
+  }
+  return states;
+}
+
+}  // namespace
+
+const char* to_string(Transition::Kind kind) noexcept {
+  switch (kind) {
+    case Transition::Kind::slice: return "slice";
+    case Transition::Kind::all_reduce: return "all_reduce";
+    case Transition::Kind::reduce_scatter: return "reduce_scatter";
+    case Transition::Kind::all_gather: return "all_gather";
+    case Transition::Kind::all_to_all: return "all_to_all";
+  }
+  return "?";
+}
+
+ShardedGraph shard(const graph::Graph& graph, const Placements& placements) {
+  ShardedGraph sharded;
+  sharded.owed = owed_states(graph, placements);
+  for (const Function& function : graph.functions) {
+    sharded.functions.push_back(Sharder(graph, function, placements, &sharded.owed).run());
+  }
+  return sharded;
+}
+
+std::string to_string(const ShardedGraph& sharded, const graph::Graph& graph, const mesh::Mesh& mesh) {
+  std::string text;
+  for (std::size_t s = 0; s < sharded.owed.size(); ++s) {
+    if (!sharded.owed[s].empty()) {
+      const Placement owing{.dims = {}, .partial = sharded.owed[s]};
+      text += fmt::format("state {}: {} within a step\n", graph.states[s].name, to_string(owing, mesh));
+    }
+  }
+  for (const ShardedFunction& function : sharded.functions) {
+    text += fmt::format("\nfunction {} rows {}\n", function.function.name, function.function.rows);
+    for (const Node& node : function.function.nodes) {
+      for (const ValueId id : node.outputs) {
+        text += fmt::format("  {} = {} {}\n", function.function.values[index(id)].name, node.op->name,
+                            to_string(function.placements[index(id)], mesh));
+      }
+    }
+  }
+  return text;
+}
+
+}  // namespace shardrun::partition

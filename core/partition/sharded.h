@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/graph/graph.h"
+#include "core/mesh/placement.h"
+#include "core/partition/placements.h"
+
+namespace shardrun::partition {
+
+/// One step from a placement to another, along one mesh axis.
+struct Transition {
+  enum class Kind : std::uint8_t {
+    slice,           ///< replicated → split on `dim`: no traffic
+    all_reduce,      ///< partial → replicated
+    reduce_scatter,  ///< partial → split on `dim`
+    all_gather,      ///< split on `dim` → replicated
+    all_to_all,      ///< split on `from_dim` → split on `dim`
+  } kind = Kind::slice;
+  mesh::AxisId axis = -1;
+  std::size_t dim = 0;
+  std::size_t from_dim = 0;
+  Reduction reduction = Reduction::sum;
+};
+
+[[nodiscard]] const char* to_string(Transition::Kind kind) noexcept;
+
+/// What stands for a transition where nodes and instructions have an op. No device has a kernel for it.
+[[nodiscard]] const graph::Op& op_of(Transition::Kind kind);
+
+/// A function with every transition in it: nodes of their own, whose ops have the transitions' names. Types are global;
+/// ranks differ in their coordinates alone.
+struct ShardedFunction {
+  graph::Function function;
+  std::vector<mesh::Placement> placements;             ///< of each value
+  std::vector<std::optional<Transition>> transitions;  ///< of each node
+};
+
+/// A graph's functions with their transitions, and the states as the functions leave them.
+struct ShardedGraph {
+  std::vector<ShardedFunction> functions;  ///< as in the graph
+  /// What is owed on each state from the first call of a step to the last: sums over ranks of what each has added.
+  std::vector<std::vector<mesh::Owed>> owed;
+};
+
+/// Propagates the placements through every function and inserts what is missing.
+///
+/// Of each node the factors are given mesh axes: first as the results' placements ask (cut point, then axis rules),
+/// then as the operands are placed, the larger first. Operands follow, then results. A value that is owed a reduction
+/// keeps owing it through ops that are linear in it as long as it has one reader; it is paid once for all readers.
+[[nodiscard]] ShardedGraph shard(const graph::Graph& graph, const Placements& placements);
+
+[[nodiscard]] std::string to_string(const ShardedGraph& sharded, const graph::Graph& graph, const mesh::Mesh& mesh);
+
+}  // namespace shardrun::partition

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+
+#include "core/partition/program.h"
+
+namespace shardrun::runtime {
+
+/// Carries out the transfers of one rank's programs. Used by the thread that runs them.
+class Communicator {
+ public:
+  using Handle = std::size_t;
+
+  Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  virtual ~Communicator() = default;
+
+  /// Where a transfer's data lies. Its memory stays where it is.
+  struct Place {
+    void* send = nullptr;
+    void* recv = nullptr;
+    void* scratch = nullptr;
+    std::size_t element_bytes = 4;
+  };
+
+  /// Once for each transfer of each program, before anything is started; in one order on all ranks.
+  /// `waited_at_once`: nothing is computed between its start and its wait.
+  [[nodiscard]] virtual Handle prepare(const partition::Transfer& transfer, const Place& place,
+                                       bool waited_at_once) = 0;
+  virtual void start(Handle transfer) = 0;
+  /// Whether it is complete.
+  [[nodiscard]] virtual bool test(Handle transfer) = 0;
+  virtual void wait(Handle transfer) = 0;
+};
+
+}  // namespace shardrun::runtime

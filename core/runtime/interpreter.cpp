@@ -1,0 +1,247 @@
+#include "core/runtime/interpreter.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <span>
+
+#include "core/base/error.h"
+
+namespace shardrun::runtime {
+namespace {
+
+using partition::Collective;
+using partition::Transfer;
+
+/// One member's side of a transfer.
+struct Side {
+  const Transfer* transfer = nullptr;
+  Communicator::Place place;
+};
+
+template <typename T>
+std::span<const T> sent(const Side& side) {
+  return {static_cast<const T*>(side.place.send), static_cast<std::size_t>(side.transfer->send.elements)};
+}
+
+template <typename T>
+std::span<T> received(const Side& side) {
+  return {static_cast<T*>(side.place.recv), static_cast<std::size_t>(side.transfer->recv.elements)};
+}
+
+template <typename T>
+std::vector<T> reduced(const std::vector<Side>& sides, const Fault* fault) {
+  std::vector<T> result;
+  for (std::size_t m = 0; m < sides.size(); ++m) {
+    const bool swapped = fault != nullptr && fault->kind == Fault::Kind::swap && m == 1;
+    const std::span<const T> part = sent<T>(sides[swapped ? 0 : m]);
+    if (m == 0) {
+      result.assign(part.begin(), part.end());
+      continue;
+    }
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      result[i] = sides[m].transfer->reduction == Reduction::max ? std::max(result[i], part[i]) : result[i] + part[i];
+    }
+  }
+  return result;
+}
+
+/// Which member's block stands at a place.
+std::size_t source(std::size_t member, const Fault* fault) {
+  return fault != nullptr && fault->kind == Fault::Kind::swap && member < 2 ? 1 - member : member;
+}
+
+std::size_t begin_of(const std::vector<std::int64_t>& counts, std::size_t member) {
+  return static_cast<std::size_t>(
+      std::accumulate(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(member), std::int64_t{0}));
+}
+
+/// What each member receives, before any of it is written: buffers may be shared.
+template <typename T>
+std::vector<std::vector<T>> outcome(const std::vector<Side>& sides, const Fault* fault) {
+  std::vector<std::vector<T>> results(sides.size());
+  const Transfer& first = *sides[0].transfer;
+  const bool reduces = first.collective == Collective::all_reduce || first.collective == Collective::reduce_scatter;
+  std::vector<T> sum;
+  if (reduces) {
+    sum = reduced<T>(sides, first.collective == Collective::all_reduce ? fault : nullptr);
+  }
+  for (std::size_t m = 0; m < sides.size(); ++m) {
+    const Transfer& mine = *sides[m].transfer;
+    switch (mine.collective) {
+      case Collective::all_reduce: results[m] = sum; break;
+      case Collective::reduce_scatter: {
+        const std::size_t begin = std::min(begin_of(mine.recv_counts, source(m, fault)),
+                                           sum.size() - static_cast<std::size_t>(mine.recv_counts[m]));
+        results[m].assign(sum.begin() + static_cast<std::ptrdiff_t>(begin),
+                          sum.begin() + static_cast<std::ptrdiff_t>(begin) + mine.recv_counts[m]);
+        break;
+      }
+      case Collective::all_gather:
+        for (std::size_t from = 0; from < sides.size(); ++from) {
+          const std::span<const T> block = sent<T>(sides[source(from, fault)]);
+          results[m].insert(results[m].end(), block.begin(), block.end());
+        }
+        break;
+      case Collective::all_to_all:
+        for (std::size_t from = 0; from < sides.size(); ++from) {
+          const Side& side = sides[m == 0 ? source(from, fault) : from];
+          const std::span<const T> block = sent<T>(side).subspan(
+              begin_of(side.transfer->send_counts, m), static_cast<std::size_t>(side.transfer->send_counts[m]));
+          results[m].insert(results[m].end(), block.begin(), block.end());
+        }
+        break;
+    }
+  }
+  return results;
+}
+
+template <typename T>
+void carry_out(const std::vector<Side>& sides, const Fault* fault) {
+  if (fault != nullptr && fault->kind == Fault::Kind::omit) {
+    for (const Side& side : sides) {
+      if (side.place.recv != side.place.send) {
+        std::fill(received<T>(side).begin(), received<T>(side).end(), T{});
+      }
+    }
+    return;
+  }
+  std::vector<std::vector<T>> results = outcome<T>(sides, fault);
+  for (std::size_t m = 0; m < sides.size(); ++m) {
+    if (fault != nullptr && fault->kind == Fault::Kind::scale) {
+      for (T& value : results[m]) {
+        value += value / 64;
+      }
+    }
+    std::copy(results[m].begin(), results[m].end(), received<T>(sides[m]).begin());
+  }
+}
+
+}  // namespace
+
+/// What is under way between the ranks: a transfer happens when the last of its members has started it.
+class Interpreter::Exchange {
+ public:
+  Exchange(const mesh::Mesh& mesh, std::optional<Fault> fault) : mesh_(mesh), fault_(fault) {
+    sides_.resize(static_cast<std::size_t>(mesh.ranks()));
+  }
+
+  Communicator::Handle prepare(std::size_t rank, const Transfer& transfer, const Communicator::Place& place) {
+    sides_[rank].push_back({{&transfer, place}, State::idle});
+    return sides_[rank].size() - 1;
+  }
+
+  void start(std::size_t rank, Communicator::Handle handle) {
+    sides_[rank][handle].state = State::started;
+    const mesh::AxisId axis = sides_[rank][handle].side.transfer->axis;
+    const std::vector<std::int64_t> members = mesh::line_through(mesh_, axis, static_cast<std::int64_t>(rank));
+    std::vector<Side> sides;
+    for (const std::int64_t member : members) {
+      const Prepared& prepared = sides_[static_cast<std::size_t>(member)].at(handle);
+      if (prepared.state != State::started) {
+        return;
+      }
+      sides.push_back(prepared.side);
+    }
+    const Fault* fault = fault_ && fault_->transfer == handle ? &*fault_ : nullptr;
+    if (sides[0].transfer->dtype == graph::DType::i32) {
+      carry_out<std::int32_t>(sides, fault);
+    } else if (sides[0].place.element_bytes == sizeof(double)) {
+      carry_out<double>(sides, fault);
+    } else {
+      carry_out<float>(sides, fault);
+    }
+    for (const std::int64_t member : members) {
+      sides_[static_cast<std::size_t>(member)][handle].state = State::complete;
+    }
+  }
+
+  [[nodiscard]] bool complete(std::size_t rank, Communicator::Handle handle) const {
+    return sides_[rank][handle].state != State::started;
+  }
+
+ private:
+  enum class State { idle, started, complete };
+  struct Prepared {
+    Side side;
+    State state = State::idle;
+  };
+
+  const mesh::Mesh mesh_;
+  std::optional<Fault> fault_;
+  std::vector<std::vector<Prepared>> sides_;  ///< of each rank, by handle
+};
+
+class Interpreter::Member final : public Communicator {
+ public:
+  Member(Exchange& exchange, std::size_t rank) : exchange_(exchange), rank_(rank) {}
+
+  Handle prepare(const Transfer& transfer, const Place& place, bool) override {
+    return exchange_.prepare(rank_, transfer, place);
+  }
+  void start(Handle transfer) override { exchange_.start(rank_, transfer); }
+  bool test(Handle transfer) override { return exchange_.complete(rank_, transfer); }
+  void wait(Handle transfer) override {
+    if (!test(transfer)) {
+      throw Error(ErrorCode::internal, fmt::format("rank {} waits where others have yet to run", rank_));
+    }
+  }
+
+ private:
+  Exchange& exchange_;
+  std::size_t rank_;
+};
+
+Interpreter::Interpreter(const graph::Graph& graph, const partition::Partition& partition,
+                         const device::Device& device, int threads, std::optional<Fault> fault)
+    : exchange_(std::make_unique<Exchange>(partition.placements.mesh, fault)) {
+  const std::int64_t ranks = partition.placements.mesh.ranks();
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    programs_.push_back(partition::programs_of(graph, partition, {.device = device, .threads = threads, .rank = rank}));
+    members_.push_back(std::make_unique<Member>(*exchange_, static_cast<std::size_t>(rank)));
+    executors_.push_back(std::make_unique<Executor>(programs_.back(), device));
+    executors_.back()->bind(*members_.back());
+  }
+}
+
+Interpreter::~Interpreter() = default;
+
+std::size_t Interpreter::transfers() const noexcept {
+  std::size_t count = 0;
+  for (const partition::Program& program : programs_.front().programs) {
+    count += program.transfers.size();
+  }
+  return count;
+}
+
+void Interpreter::run(std::string_view function, std::int64_t rows, bool last, const device::Scalars& scalars) {
+  std::vector<std::size_t> at(ranks(), 0);
+  for (bool done = false; !done;) {
+    bool moved = false;
+    done = true;
+    for (std::size_t rank = 0; rank < ranks(); ++rank) {
+      const std::size_t program = executors_[rank]->find(function, rows, last);
+      const std::size_t end = programs_[rank].programs[program].instructions.size();
+      if (at[rank] == end) {
+        continue;
+      }
+      const std::size_t before = at[rank];
+      at[rank] = executors_[rank]->advance(program, scalars, at[rank]);
+      moved = moved || at[rank] != before;
+      done = done && at[rank] == end;
+    }
+    if (!done && !moved) {
+      std::string waiting;
+      for (std::size_t rank = 0; rank < ranks(); ++rank) {
+        const partition::Program& program = programs_[rank].programs[executors_[rank]->find(function, rows, last)];
+        if (at[rank] < program.instructions.size()) {
+          waiting += fmt::format("; rank {} waits for {}", rank, program.instructions[at[rank]].name);
+        }
+      }
+      throw Error(ErrorCode::internal, fmt::format("function {}: no rank can go on{}", function, waiting));
+    }
+  }
+}
+
+}  // namespace shardrun::runtime

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "core/partition/partition.h"
+#include "core/runtime/executor.h"
+
+namespace shardrun::runtime {
+
+/// What an interpreter does wrong on purpose, with one transfer (by its number: transfers are numbered through all
+/// programs of a rank, in their order).
+struct Fault {
+  enum class Kind {
+    omit,   ///< nothing is moved: what was to be received is zero, what is in place stays
+    swap,   ///< blocks of the first two members change places; to reduce, the first's part counts twice
+    scale,  ///< what arrives is too large by 1/64
+  } kind = Kind::omit;
+  std::size_t transfer = 0;
+};
+
+/// All ranks' programs in one process, over the same instructions: each rank runs until it waits for another, then the
+/// next one does. Slow and exact in its order, so that results can be compared and faults planted.
+class Interpreter {
+ public:
+  Interpreter(const graph::Graph& graph, const partition::Partition& partition, const device::Device& device,
+              int threads, std::optional<Fault> fault = std::nullopt);
+  ~Interpreter();
+
+  [[nodiscard]] std::size_t ranks() const noexcept { return executors_.size(); }
+  [[nodiscard]] Executor& rank(std::size_t rank) { return *executors_[rank]; }
+  [[nodiscard]] const partition::Programs& programs(std::size_t rank) const { return programs_[rank]; }
+  /// Transfers that a rank has in all its programs: what a fault can be planted in.
+  [[nodiscard]] std::size_t transfers() const noexcept;
+
+  /// One call of a function on every rank. Throws Error{internal} where ranks wait for each other for ever, naming
+  /// what each waits for.
+  void run(std::string_view function, std::int64_t rows, bool last, const device::Scalars& scalars);
+
+ private:
+  class Exchange;
+  class Member;
+
+  std::vector<partition::Programs> programs_;
+  std::unique_ptr<Exchange> exchange_;
+  std::vector<std::unique_ptr<Member>> members_;
+  std::vector<std::unique_ptr<Executor>> executors_;
+};
+
+}  // namespace shardrun::runtime

@@ -1,0 +1,264 @@
+#include "core/runtime/interpreter.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/support/catch.h"
+#include "tests/support/model_cases.h"
+#include "tests/support/parts.h"
+#include "tests/support/plans.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+
+namespace {
+
+/// All ranks of a model, on whole tensors.
+class Ranks {
+ public:
+  Ranks(const ModelCase& model, const partition::Plan& plan, const char* device,
+        std::optional<runtime::Fault> fault = std::nullopt)
+      : graph_(model.graph),
+        device_(device::Device::find(device)),
+        interpreter_(graph_, partition::split(graph_, plan), device_, 1, fault) {}
+
+  void load(const std::vector<Tensor>& states) {
+    for (std::size_t rank = 0; rank < interpreter_.ranks(); ++rank) {
+      for (std::size_t s = 0; s < states.size(); ++s) {
+        write_part(states[s], interpreter_.rank(rank).state(static_cast<graph::StateId>(s)), f32_bytes());
+      }
+    }
+  }
+
+  /// The function's outputs on the last rank.
+  std::vector<Tensor> call(const Call& call, bool last) {
+    std::vector<Tensor> outputs;
+    for (std::size_t rank = 0; rank < interpreter_.ranks(); ++rank) {
+      runtime::Executor& executor = interpreter_.rank(rank);
+      const std::size_t program = executor.find(call.function->name, call.function->rows, last);
+      for (std::size_t i = 0; i < call.inputs.size(); ++i) {
+        write_part(call.inputs[i], executor.input(program, call.function->inputs[i].name), f32_bytes());
+      }
+    }
+    interpreter_.run(call.function->name, call.function->rows, last, call.scalars);
+    runtime::Executor& executor = interpreter_.rank(interpreter_.ranks() - 1);
+    const std::size_t program = executor.find(call.function->name, call.function->rows, last);
+    for (const graph::Port& port : call.function->outputs) {
+      const graph::TensorType& type = call.function->values[static_cast<std::size_t>(port.value)].type;
+      outputs.push_back(read_view(type, executor.output(program, port.name), f32_bytes()));
+    }
+    return outputs;
+  }
+
+  /// What the ranks' parts make together. Replicas must be the same.
+  [[nodiscard]] Tensor gather(std::size_t state, bool& replicas_agree) {
+    Tensor whole = zeros(graph_.states[state].type);
+    std::vector<int> filled(whole.values.size(), 0);
+    for (std::size_t rank = 0; rank < interpreter_.ranks(); ++rank) {
+      const device::TensorView part = interpreter_.rank(rank).state(static_cast<graph::StateId>(state));
+      replicas_agree = gather_part(part, f32_bytes(), whole, filled) && replicas_agree;
+    }
+    replicas_agree = std::all_of(filled.begin(), filled.end(), [](int count) { return count > 0; }) && replicas_agree;
+    return whole;
+  }
+
+  [[nodiscard]] runtime::Interpreter& interpreter() { return interpreter_; }
+
+ private:
+  [[nodiscard]] std::size_t f32_bytes() const { return device_.element_bytes(graph::DType::f32); }
+
+  const graph::Graph& graph_;
+  const device::Device& device_;
+  runtime::Interpreter interpreter_;
+};
+
+/// |a − b| over |b|, as norms; against 1e-6 where b is smaller.
+double distance(const Tensor& a, const Tensor& b) {
+  double difference = 0;
+  double size = 0;
+  for (std::size_t i = 0; i < a.values.size(); ++i) {
+    difference += (a.values[i] - b.values[i]) * (a.values[i] - b.values[i]);
+    size += b.values[i] * b.values[i];
+  }
+  return std::sqrt(difference) / std::max(std::sqrt(size), 1e-6);
+}
+
+struct NamedPlan {
+  std::string name;
+  partition::Plan plan;
+};
+
+std::vector<NamedPlan> plans() {
+  std::vector<NamedPlan> plans;
+  for (const std::uint32_t ranks : {1U, 2U, 3U, 4U}) {
+    plans.push_back({"data " + std::to_string(ranks), data_parallel(ranks, 400 * ranks)});
+    plans.push_back({"model " + std::to_string(ranks), tensor_parallel(ranks)});
+  }
+  plans.push_back({"both", plan_of({{"data", 2}, {"model", 2}}, {{"batch", {"data"}},
+                                                                 {"heads", {"model"}},
+                                                                 {"mlp", {"model"}},
+                                                                 {"vocab", {"model"}}})});
+  plans.push_back({"batch and hidden over two axes each",
+                   plan_of({{"a", 2}, {"b", 2}, {"c", 2}}, {{"batch", {"b", "a"}}, {"mlp", {"c", "a"}}}, 1 << 20)});
+  plans.push_back({"what the ops sum over",
+                   plan_of({{"a", 2}, {"b", 3}}, {{"embed", {"a"}}, {"features", {"b"}}, {"seq", {"b"}}})});
+  plans.push_back({"cells", plan_of({{"x", 3}}, {{"x", {"x"}}})});
+  return plans;
+}
+
+/// Plans that place tensors and cut points, which are the graph's own.
+std::vector<NamedPlan> placed_plans(const graph::Graph& graph) {
+  partition::Plan sequence = tensor_parallel(2);
+  for (const graph::CutPoint& point : graph.cut_points) {
+    sequence.draft.cut_points.push_back({point.name, {{}, {"model"}, {}}});
+  }
+  partition::Plan optimizer = data_parallel(3);
+  partition::Plan stored = data_parallel(2);
+  for (const graph::State& state : graph.states) {
+    if (state.kind == graph::StateKind::parameter) {
+      plugins::DimSplits dims(state.type.shape.size());
+      dims[0] = {"data"};
+      optimizer.draft.tensors.push_back({state.name, plugins::TensorRole::optimizer, dims});
+      stored.draft.tensors.push_back({state.name, plugins::TensorRole::store, dims});
+      stored.draft.tensors.push_back(
+          {state.name, plugins::TensorRole::use, plugins::DimSplits(state.type.shape.size())});
+    }
+  }
+  return {{"sequence between blocks", sequence},
+          {"optimizer's states split", optimizer},
+          {"everything stored split", stored}};
+}
+
+bool is_last(const std::vector<Call>& calls, std::size_t c) {
+  return c + 1 == calls.size() || calls[c + 1].function->name != calls[c].function->name;
+}
+
+struct Comparison {
+  double worst = 0;  ///< the largest distance of any state or output from the whole function's
+  bool replicas_agree = true;
+};
+
+/// Over two steps.
+Comparison compare(const ModelCase& model, Ranks& ranks, const char* device) {
+  std::vector<Tensor> expected = first_states(model.graph);
+  ranks.load(expected);
+  const std::vector<Call> calls = calls_of(model, 2);
+  Comparison comparison;
+  double& worst = comparison.worst;
+  for (std::size_t c = 0; c < calls.size(); ++c) {
+    INFO(calls[c].function->name << " of " << calls[c].function->rows << " rows, step " << calls[c].scalars.step);
+    const std::vector<Tensor> outputs = interpret(calls[c], device::Device::find(device), expected);
+    const bool last = is_last(calls, c);
+    const std::vector<Tensor> found = ranks.call(calls[c], last);
+    for (std::size_t o = 0; o < outputs.size(); ++o) {
+      worst = std::max(worst, distance(found[o], outputs[o]));
+    }
+    for (std::size_t s = 0; s < expected.size() && last; ++s) {
+      worst = std::max(worst, distance(ranks.gather(s, comparison.replicas_agree), expected[s]));
+    }
+  }
+  return comparison;
+}
+
+/// Rounding alone is allowed, which Adam makes larger where the true gradient of a bias is zero.
+bool agrees(const ModelCase& model, Ranks& ranks, const char* device) {
+  const Comparison comparison = compare(model, ranks, device);
+  return comparison.worst < 1e-8 && comparison.replicas_agree;
+}
+
+}  // namespace
+
+TEST_CASE("a graph split over ranks computes what the whole graph does", "[interpreter]") {
+  for (const ModelCase& model : model_cases()) {
+    std::vector<NamedPlan> all = plans();
+    if (!model.microbatch_rows.empty() && model.name.starts_with("gpt")) {
+      const std::vector<NamedPlan> placed = placed_plans(model.graph);
+      all.insert(all.end(), placed.begin(), placed.end());
+    }
+    for (const NamedPlan& plan : all) {
+      DYNAMIC_SECTION(model.name << ", " << plan.name) {
+        Ranks ranks(model, plan.plan, "reference");
+        CHECK(agrees(model, ranks, "reference"));
+      }
+    }
+  }
+}
+
+namespace {
+
+/// The numbers of the transfers that a case's calls make and whose results show: the maximum in a softmax only shifts
+/// its exponents, so that any other number there gives the same.
+std::vector<std::size_t> visible_transfers(const ModelCase& model, Ranks& ranks) {
+  const partition::Programs& programs = ranks.interpreter().programs(0);
+  const std::vector<Call> calls = calls_of(model, 1);
+  std::vector<std::size_t> visible;
+  std::size_t number = 0;
+  for (const partition::Program& program : programs.programs) {
+    bool called = false;
+    for (std::size_t c = 0; c < calls.size(); ++c) {
+      const graph::Function& function = *calls[c].function;
+      called = called || &programs.find(function.name, function.rows, is_last(calls, c)) == &program;
+    }
+    for (const partition::Transfer& transfer : program.transfers) {
+      if (called && transfer.reduction == Reduction::sum) {
+        visible.push_back(number);
+      }
+      ++number;
+    }
+  }
+  return visible;
+}
+
+const partition::Transfer& transfer_at(const partition::Programs& programs, std::size_t number) {
+  std::size_t program = 0;
+  while (number >= programs.programs[program].transfers.size()) {
+    number -= programs.programs[program].transfers.size();
+    ++program;
+  }
+  return programs.programs[program].transfers[number];
+}
+
+/// An empty block may change places with another.
+bool is_visible(const partition::Transfer& transfer, runtime::Fault::Kind kind) {
+  const auto empty = [](const std::vector<std::int64_t>& counts) {
+    return counts.size() > 1 && (counts[0] == 0 || counts[1] == 0);
+  };
+  return kind != runtime::Fault::Kind::swap || !(empty(transfer.recv_counts) || empty(transfer.send_counts));
+}
+
+}  // namespace
+
+TEST_CASE("every fault in a transfer is seen in what comes out", "[interpreter]") {
+  const models::OptimizerSettings optimizer{.weight_decay = 0.1, .clip = 0.5};
+  const ModelCase gpt = training_case(
+      "gpt", "gpt",
+      {{"layers", "1"}, {"heads", "2"}, {"width", "4"}, {"context", "3"}, {"bias", "true"}, {"tied", "false"}},
+      {.vocab = 5},
+      {.batch = 3, .microbatches = 2, .eval_rows = 2, .eval_samples = 3, .predict = true, .optimizer = optimizer});
+  const ModelCase mlp = training_case("mlp", "mlp", {{"hidden", "9"}}, {.features = 5, .outputs = 3},
+                                      {.batch = 6, .microbatches = 4, .optimizer = optimizer});
+  for (const ModelCase* model : {&gpt, &mlp}) {
+    std::vector<NamedPlan> all = {{"data 2", data_parallel(2, 400)}, {"model 2", tensor_parallel(2)}};
+    if (model == &gpt) {
+      const std::vector<NamedPlan> placed = placed_plans(model->graph);
+      all.insert(all.end(), placed.begin(), placed.end());
+    }
+    for (const NamedPlan& plan : all) {
+      Ranks sound(*model, plan.plan, "reference");
+      const std::vector<std::size_t> transfers = visible_transfers(*model, sound);
+      REQUIRE_FALSE(transfers.empty());
+      for (const std::size_t transfer : transfers) {
+        for (const auto kind : {runtime::Fault::Kind::omit, runtime::Fault::Kind::swap, runtime::Fault::Kind::scale}) {
+          const partition::Transfer& hit = transfer_at(sound.interpreter().programs(0), transfer);
+          if (!is_visible(hit, kind)) {
+            continue;
+          }
+          INFO(model->name << ", " << plan.name << ", transfer " << transfer << " of " << hit.name << ", fault "
+                           << static_cast<int>(kind));
+          Ranks ranks(*model, plan.plan, "reference", runtime::Fault{kind, transfer});
+          CHECK_FALSE(agrees(*model, ranks, "reference"));
+        }
+      }
+    }
+  }
+}
