@@ -15,6 +15,10 @@ int exit_code(ErrorCode code) noexcept {
     case ErrorCode::io:
     case ErrorCode::shape_mismatch:
     case ErrorCode::numerics:
+    case ErrorCode::transport:
+    case ErrorCode::timeout:
+    case ErrorCode::aborted:
+    case ErrorCode::peer_lost:
     case ErrorCode::internal: return 1;
   }
   return 1;

@@ -14,6 +14,10 @@ enum class ErrorCode {
   io,              ///< the operating system refused a file, mapping or process
   shape_mismatch,  ///< tensors that do not fit together
   numerics,        ///< NaN or Inf where a number was needed
+  transport,       ///< what moves data between ranks failed
+  timeout,         ///< a deadline passed
+  aborted,         ///< ended because something else had failed
+  peer_lost,       ///< another rank is gone
   internal,        ///< a broken invariant of our own
 };
 

@@ -26,7 +26,13 @@ struct MeshAxis {
   friend bool operator==(const MeshAxis&, const MeshAxis&) = default;
 };
 
-/// A model or strategy: which one, and the options that it declared.
+/// What moves data along one mesh axis.
+struct AxisTransport {
+  std::string axis;
+  std::string transport;
+};
+
+/// A model, strategy or transport: which one, and the options that it declared.
 struct Chosen {
   std::string name;
   OptionValues options;
@@ -85,10 +91,15 @@ struct Job {
 
   std::int64_t ranks{};
   Chosen strategy;
+  std::string transport;  ///< of every mesh axis that `axis_transports` does not name
+  double timeout{};       ///< seconds
   std::uint64_t seed{};
   std::int64_t threads{};  ///< per rank; 0: this machine's cores divided by ranks
   std::filesystem::path output;
   Task task{};
+
+  std::vector<AxisTransport> axis_transports;
+  std::vector<Chosen> transports;  ///< those in use, each once; none with one rank
 
   std::vector<MeshAxis> mesh;  ///< empty when there is no [mesh]; otherwise the product is `ranks`
   PluginSettings plugins;
@@ -106,15 +117,18 @@ struct Job {
   [[nodiscard]] bool is_given(std::string_view section, std::string_view key) const;
 };
 
-/// What the job file's schema leaves to others. Absent options mean that there is no such model or strategy;
+/// What the job file's schema leaves to others. Absent options mean that there is no such model or plugin;
 /// the names are asked for only to say which there are.
 struct SchemaProviders {
   std::function<std::optional<std::vector<OptionSpec>>(std::string_view model)> model_options;
   std::function<std::vector<std::string>()> model_names;
 
-  /// Called last: all of the Job but the strategy's options is there, `plugins.path` among it.
+  /// Called last: all of the Job but the plugins' options is there, `plugins.path` among it.
   std::function<std::optional<std::vector<OptionSpec>>(std::string_view strategy, const Job& job)> strategy_options;
   std::function<std::vector<std::string>(const Job& job)> strategy_names;
+
+  std::function<std::optional<std::vector<OptionSpec>>(std::string_view transport, const Job& job)> transport_options;
+  std::function<std::vector<std::string>(const Job& job)> transport_names;
 };
 
 /// Throws Error{job}, whose message begins with the place; Error{plugin} for options that are declared wrongly;

@@ -20,13 +20,17 @@ namespace {
   throw Error(ErrorCode::job, fmt::format("{}: {}", where, why));
 }
 
+/// Before the name of a transport whose options a section holds.
+constexpr std::string_view transport_prefix = "transport.";
+
 void check_section_names(const RawJob& raw) {
   std::vector<std::string> names;
   for (const Section& section : schema()) {
     names.push_back(section.name);
   }
   for (const RawSection& section : raw.sections) {
-    if (std::find(names.begin(), names.end(), section.name) == names.end()) {
+    if (!section.name.starts_with(transport_prefix) &&
+        std::find(names.begin(), names.end(), section.name) == names.end()) {
       refuse(section.where, fmt::format("there is no section [{}]{}; the sections are {}", shown(section.name),
                                         did_you_mean(section.name, names), fmt::join(names, ", ")));
     }
@@ -80,7 +84,9 @@ class Reader {
     choose_output();
     check_mesh(job_);
     check_rules(job_, settings_);
+    read_axis_transports();
     read_strategy();
+    read_transports();
     return std::move(job_);
   }
 
@@ -107,149 +113,206 @@ class Reader {
         .owner = owner,
         .specs = specs,
         .required = required,
-        .folder = [&](const OptionSpec& spec,
-                      const RawSetting* setting) -> const auto& {return folder(section, spec.name, setting);
+        .folder = [&](const OptionSpec& spec, const RawSetting* setting) -> const std::filesystem::path& {
+          return folder(section, spec.name, setting);
+        }};
+    OptionValues values = read_section(reader, given);
+    remember(section, given, specs, values);
+    return values;
   }
+
+  const std::filesystem::path& folder(std::string_view section, std::string_view key, const RawSetting* setting) const {
+    const bool from_override = setting != nullptr && setting->from_override;
+    const bool of_transport = section.starts_with(transport_prefix);
+    const Setting* const setting_of_schema = of_transport ? nullptr : find_setting(section_named(section), key);
+    const bool from_working_folder = setting_of_schema != nullptr && setting_of_schema->from_working_folder;
+    return from_override || from_working_folder ? raw_.working_folder : raw_.job_folder;
+  }
+
+  void remember(const std::string& section, const RawSection* given, const std::vector<OptionSpec>& specs,
+                const OptionValues& values) {
+    if (given != nullptr) {
+      job_.given.push_back({section, "", "", given->where});
+    }
+    for (const OptionValues::Entry& entry : values.entries()) {
+      const auto spec =
+          std::find_if(specs.begin(), specs.end(), [&](const OptionSpec& other) { return other.name == entry.name; });
+      const std::string text = to_text(*spec, entry.value);
+      settings_.push_back({section, entry.name, entry.value, text});
+      if (const RawSetting* const setting = given != nullptr ? given->find(entry.name) : nullptr) {
+        job_.given.push_back({section, entry.name, text, setting->where});
+      }
+    }
+  }
+
+  void store(const Section& section, const OptionValues& values) {
+    for (const OptionValues::Entry& entry : values.entries()) {
+      const Setting* const setting = find_setting(section, entry.name);
+      setting->store(job_, setting->spec, entry.value);
+    }
+  }
+
+  /// REQUIRES: the setting is of a section that has been read, and has a value.
+  const std::string& text_of(const KeyName& name) const {
+    const auto found = std::find_if(settings_.begin(), settings_.end(), [&](const EffectiveSetting& setting) {
+      return setting.section == name.section && setting.key == name.key;
+    });
+    return found->text;
+  }
+
+  void check_task(const Section& section) const {
+    const RawSection* const given = raw_.find(section.name);
+    if (given == nullptr || !section.task || *section.task == text_of({"job", "task"})) {
+      return;
+    }
+    refuse(given->where,
+           fmt::format("[{}] has no effect with [job] task = {} ({}); remove the section, or set [job] task = {}",
+                       section.name, text_of({"job", "task"}),
+                       job_.is_given("job", "task") ? job_.where("job", "task") : "the default", *section.task));
+  }
+
+  void read_mesh() {
+    const RawSection* const given = raw_.find("mesh");
+    if (given == nullptr) {
+      return;
+    }
+    if (given->settings.empty()) {
+      refuse(given->where, "[mesh] has no axis; write axis = size under it, or remove the section");
+    }
+    job_.given.push_back({"mesh", "", "", given->where});
+    for (const RawSetting& setting : given->settings) {
+      if (!is_name(setting.key)) {
+        refuse(setting.where, fmt::format("'{}' cannot name a mesh axis; a name is made of a-z, 0-9 and _, and begins "
+                                          "with a letter",
+                                          shown(setting.key)));
+      }
+      const OptionSpec spec = {.name = setting.key, .type = OptionType::integer, .minimum = 1};
+      const Place place = {setting.where, setting_name("mesh", shown(setting.key))};
+      const OptionValue size = convert(spec, setting.value, place, {});
+      job_.mesh.push_back({setting.key, std::get<std::int64_t>(size)});
+      job_.given.push_back({"mesh", setting.key, to_text(spec, size), setting.where});
+    }
+  }
+
+  /// The name first: it decides which other keys there are.
+  void read_model(const Section& section) {
+    const OptionSpec& name_spec = section.settings.front().spec;
+    const RawSection* const given = raw_.find(section.name);
+    const RawSetting* const name = given != nullptr ? given->find(name_spec.name) : nullptr;
+    if (name == nullptr) {
+      const std::vector<OptionSpec> specs = {
+          {.name = name_spec.name, .type = OptionType::choice, .choices = providers_->model_names()}};
+      refuse_missing({.file = raw_.file, .name = section.name, .owner = "[model]", .specs = specs}, given, specs[0]);
+    }
+    const std::optional<std::vector<OptionSpec>> options = providers_->model_options(name->value);
+    if (!options) {
+      const std::vector<std::string> known = providers_->model_names();
+      refuse(name->where, fmt::format("there is no model '{}'{}; the models are {}", shown(name->value),
+                                      did_you_mean(name->value, known), fmt::join(known, ", ")));
+    }
+    std::vector<OptionSpec> specs = {name_spec};
+    specs.insert(specs.end(), options->begin(), options->end());
+    const std::string owner = fmt::format("the model '{}'", shown(name->value));
+    check_declared(owner, specs);
+    const OptionValues values = read_options(section.name, owner, specs, true);
+    for (const OptionValues::Entry& entry : values.entries()) {
+      if (entry.name == name_spec.name) {
+        job_.model.name = std::get<std::string>(entry.value);
+      } else {
+        job_.model.options.add(entry);
+      }
+    }
+  }
+
+  void read_strategy() {
+    const std::string& name = job_.strategy.name;
+    const std::optional<std::vector<OptionSpec>> options = providers_->strategy_options(name, job_);
+    if (!options) {
+      const std::vector<std::string> known = providers_->strategy_names(job_);
+      refuse(job_.where("job", "strategy"),
+             fmt::format("there is no strategy '{}'{}; found were {}. [plugins] path says where else to look",
+                         shown(name), did_you_mean(name, known),
+                         known.empty() ? std::string("none") : fmt::format("{}", fmt::join(known, ", "))));
+    }
+    const std::string owner = fmt::format("the strategy '{}'", shown(name));
+    check_declared(owner, *options);
+    job_.strategy.options = read_options("strategy", owner, *options, true);
+  }
+
+  /// Whether the axes are the mesh's is known once the strategy has said which those are.
+  void read_axis_transports() {
+    const RawSection* const given = raw_.find("transport");
+    if (given == nullptr) {
+      return;
+    }
+    if (given->settings.empty()) {
+      refuse(given->where, "[transport] has no axis; write axis = transport under it, or remove the section");
+    }
+    job_.given.push_back({"transport", "", "", given->where});
+    for (const RawSetting& setting : given->settings) {
+      job_.axis_transports.push_back({setting.key, setting.value});
+      job_.given.push_back({"transport", setting.key, setting.value, setting.where});
+    }
+  }
+
+  void read_transports() {
+    const auto add = [&](const std::string& name, const std::string& where) {
+      const bool known = std::any_of(job_.transports.begin(), job_.transports.end(),
+                                     [&](const Chosen& transport) { return transport.name == name; });
+      if (!known) {
+        read_transport(name, where);
+      }
+    };
+    if (job_.ranks > 1 || job_.is_given("job", "transport")) {
+      add(job_.transport, job_.where("job", "transport"));
+    }
+    for (const AxisTransport& axis : job_.axis_transports) {
+      add(axis.transport, job_.where("transport", axis.axis));
+    }
+    for (const RawSection& section : raw_.sections) {
+      const bool unused = section.name.starts_with(transport_prefix) &&
+                          std::none_of(job_.transports.begin(), job_.transports.end(), [&](const Chosen& transport) {
+                            return section.name.substr(transport_prefix.size()) == transport.name;
+                          });
+      if (unused) {
+        refuse(section.where,
+               fmt::format("[{}] has no effect: the job does not use that transport; remove the section, "
+                           "or name the transport in [job] transport or [transport]",
+                           shown(section.name)));
+      }
+    }
+  }
+
+  void read_transport(const std::string& name, const std::string& where) {
+    const std::optional<std::vector<OptionSpec>> options = providers_->transport_options(name, job_);
+    if (!options) {
+      const std::vector<std::string> known = providers_->transport_names(job_);
+      refuse(where, fmt::format("there is no transport '{}'{}; found were {}. [plugins] path says where else to look",
+                                shown(name), did_you_mean(name, known),
+                                known.empty() ? std::string("none") : fmt::format("{}", fmt::join(known, ", "))));
+    }
+    const std::string owner = fmt::format("the transport '{}'", shown(name));
+    check_declared(owner, *options);
+    job_.transports.push_back({name, read_options(std::string(transport_prefix) + name, owner, *options, true)});
+  }
+
+  void choose_output() {
+    if (job_.is_given("job", "output")) {
+      return;
+    }
+    if (job_.name == "." || job_.name == "..") {
+      refuse(job_.file, "no folder of results can be named after this file; set [job] output");
+    }
+    const OptionSpec spec = {.name = "output", .type = OptionType::path};
+    const Place place = {job_.file + " (default)", setting_name("job", "output")};
+    job_.output = std::get<std::string>(convert(spec, "runs/" + job_.name, place, raw_.working_folder));
+  }
+
+  const RawJob& raw_;
+  const SchemaProviders* providers_;
+  Job job_;
+  std::vector<EffectiveSetting> settings_;
 };
-OptionValues values = read_section(reader, given);
-remember(section, given, specs, values);
-return values;
-}  // namespace
-
-const std::filesystem::path& folder(std::string_view section, std::string_view key, const RawSetting* setting) const {
-  const bool from_override = setting != nullptr && setting->from_override;
-  const Setting* const setting_of_schema = find_setting(section_named(section), key);
-  const bool from_working_folder = setting_of_schema != nullptr && setting_of_schema->from_working_folder;
-  return from_override || from_working_folder ? raw_.working_folder : raw_.job_folder;
-}
-
-void remember(const std::string& section, const RawSection* given, const std::vector<OptionSpec>& specs,
-              const OptionValues& values) {
-  if (given != nullptr) {
-    job_.given.push_back({section, "", "", given->where});
-  }
-  for (const OptionValues::Entry& entry : values.entries()) {
-    const auto spec =
-        std::find_if(specs.begin(), specs.end(), [&](const OptionSpec& other) { return other.name == entry.name; });
-    const std::string text = to_text(*spec, entry.value);
-    settings_.push_back({section, entry.name, entry.value, text});
-    if (const RawSetting* const setting = given != nullptr ? given->find(entry.name) : nullptr) {
-      job_.given.push_back({section, entry.name, text, setting->where});
-    }
-  }
-}
-
-void store(const Section& section, const OptionValues& values) {
-  for (const OptionValues::Entry& entry : values.entries()) {
-    const Setting* const setting = find_setting(section, entry.name);
-    setting->store(job_, setting->spec, entry.value);
-  }
-}
-
-/// REQUIRES: the setting is of a section that has been read, and has a value.
-const std::string& text_of(const KeyName& name) const {
-  const auto found = std::find_if(settings_.begin(), settings_.end(), [&](const EffectiveSetting& setting) {
-    return setting.section == name.section && setting.key == name.key;
-  });
-  return found->text;
-}
-
-void check_task(const Section& section) const {
-  const RawSection* const given = raw_.find(section.name);
-  if (given == nullptr || !section.task || *section.task == text_of({"job", "task"})) {
-    return;
-  }
-  refuse(given->where,
-         fmt::format("[{}] has no effect with [job] task = {} ({}); remove the section, or set [job] task = {}",
-                     section.name, text_of({"job", "task"}),
-                     job_.is_given("job", "task") ? job_.where("job", "task") : "the default", *section.task));
-}
-
-void read_mesh() {
-  const RawSection* const given = raw_.find("mesh");
-  if (given == nullptr) {
-    return;
-  }
-  if (given->settings.empty()) {
-    refuse(given->where, "[mesh] has no axis; write axis = size under it, or remove the section");
-  }
-  job_.given.push_back({"mesh", "", "", given->where});
-  for (const RawSetting& setting : given->settings) {
-    if (!is_name(setting.key)) {
-      refuse(setting.where, fmt::format("'{}' cannot name a mesh axis; a name is made of a-z, 0-9 and _, and begins "
-                                        "with a letter",
-                                        shown(setting.key)));
-    }
-    const OptionSpec spec = {.name = setting.key, .type = OptionType::integer, .minimum = 1};
-    const Place place = {setting.where, setting_name("mesh", shown(setting.key))};
-    const OptionValue size = convert(spec, setting.value, place, {});
-    job_.mesh.push_back({setting.key, std::get<std::int64_t>(size)});
-    job_.given.push_back({"mesh", setting.key, to_text(spec, size), setting.where});
-  }
-}
-
-/// The name first: it decides which other keys there are.
-void read_model(const Section& section) {
-  const OptionSpec& name_spec = section.settings.front().spec;
-  const RawSection* const given = raw_.find(section.name);
-  const RawSetting* const name = given != nullptr ? given->find(name_spec.name) : nullptr;
-  if (name == nullptr) {
-    const std::vector<OptionSpec> specs = {
-        {.name = name_spec.name, .type = OptionType::choice, .choices = providers_->model_names()}};
-    refuse_missing({.file = raw_.file, .name = section.name, .owner = "[model]", .specs = specs}, given, specs[0]);
-  }
-  const std::optional<std::vector<OptionSpec>> options = providers_->model_options(name->value);
-  if (!options) {
-    const std::vector<std::string> known = providers_->model_names();
-    refuse(name->where, fmt::format("there is no model '{}'{}; the models are {}", shown(name->value),
-                                    did_you_mean(name->value, known), fmt::join(known, ", ")));
-  }
-  std::vector<OptionSpec> specs = {name_spec};
-  specs.insert(specs.end(), options->begin(), options->end());
-  const std::string owner = fmt::format("the model '{}'", shown(name->value));
-  check_declared(owner, specs);
-  const OptionValues values = read_options(section.name, owner, specs, true);
-  for (const OptionValues::Entry& entry : values.entries()) {
-    if (entry.name == name_spec.name) {
-      job_.model.name = std::get<std::string>(entry.value);
-    } else {
-      job_.model.options.add(entry);
-    }
-  }
-}
-
-void read_strategy() {
-  const std::string& name = job_.strategy.name;
-  const std::optional<std::vector<OptionSpec>> options = providers_->strategy_options(name, job_);
-  if (!options) {
-    const std::vector<std::string> known = providers_->strategy_names(job_);
-    refuse(job_.where("job", "strategy"),
-           fmt::format("there is no strategy '{}'{}; found were {}. [plugins] path says where else to look",
-                       shown(name), did_you_mean(name, known),
-                       known.empty() ? std::string("none") : fmt::format("{}", fmt::join(known, ", "))));
-  }
-  const std::string owner = fmt::format("the strategy '{}'", shown(name));
-  check_declared(owner, *options);
-  job_.strategy.options = read_options("strategy", owner, *options, true);
-}
-
-void choose_output() {
-  if (job_.is_given("job", "output")) {
-    return;
-  }
-  if (job_.name == "." || job_.name == "..") {
-    refuse(job_.file, "no folder of results can be named after this file; set [job] output");
-  }
-  const OptionSpec spec = {.name = "output", .type = OptionType::path};
-  const Place place = {job_.file + " (default)", setting_name("job", "output")};
-  job_.output = std::get<std::string>(convert(spec, "runs/" + job_.name, place, raw_.working_folder));
-}
-
-const RawJob& raw_;
-const SchemaProviders* providers_;
-Job job_;
-std::vector<EffectiveSetting> settings_;
-};  // namespace shardrun::job
 
 }  // namespace
 

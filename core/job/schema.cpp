@@ -53,9 +53,22 @@ Section job_section() {
                into(&Job::ranks)},
               {{.name = "strategy",
                 .type = text,
-                .default_value = "single",
+                .default_value = SHARDRUN_DEFAULT_STRATEGY,
                 .help = "The plugin that decides how the work is split; [strategy] holds its options."},
                into(&Job::strategy, &Chosen::name)},
+              {{.name = "transport",
+                .type = text,
+                .default_value = SHARDRUN_DEFAULT_TRANSPORT,
+                .help = "The plugin that moves data between ranks; [transport] may name others for some mesh axes."},
+               into(&Job::transport)},
+              {{.name = "timeout",
+                .type = real,
+                .default_value = "60",
+                .minimum = 0.1,
+                .maximum = 1e6,
+                .help = "Seconds after which a rank that does not answer, or an operation between ranks that does not "
+                        "end, fails the job."},
+               into(&Job::timeout)},
               {{.name = "seed",
                 .type = seed,
                 .default_value = "1337",
@@ -93,6 +106,16 @@ Section mesh_section() {
           "made of a-z, 0-9 and _, and begin with a letter; sizes are at least 1 and their product is "
           "[job] ranks. A strategy with one axis needs no [mesh].",
       .kind = SectionKind::mesh,
+  };
+}
+
+Section transport_section() {
+  return {
+      .name = "transport",
+      .help =
+          "Transports of single mesh axes: axis = transport. Options of a transport stand in a section of its own, "
+          "[transport.NAME]; 'shardrun plugins' lists them.",
+      .kind = SectionKind::transport,
   };
 }
 
@@ -306,8 +329,9 @@ Section strategy_section() {
 }  // namespace
 
 const std::vector<Section>& schema() {
-  static const std::vector<Section> sections = {job_section(),  mesh_section(),  plugins_section(), model_section(),
-                                                data_section(), train_section(), iterate_section(), strategy_section()};
+  static const std::vector<Section> sections = {job_section(),     mesh_section(),     plugins_section(),
+                                                model_section(),   data_section(),     train_section(),
+                                                iterate_section(), strategy_section(), transport_section()};
   return sections;
 }
 

@@ -15,6 +15,8 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
+  /// Of the memory's file, which other processes may map.
+  [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
 

@@ -28,7 +28,8 @@ std::string to_string(const Placement& placement, const Mesh& mesh) {
   }
   text = text.empty() ? "replicated" : "[" + text + "]";
   for (const Owed& owed : placement.partial) {
-    text += fmt::format(" partial {} {}", to_string(owed.reduction), mesh.axes[static_cast<std::size_t>(owed.axis)].name);
+    text +=
+        fmt::format(" partial {} {}", to_string(owed.reduction), mesh.axes[static_cast<std::size_t>(owed.axis)].name);
   }
   return text;
 }

@@ -28,8 +28,8 @@ std::vector<Bucket> buckets_of(const ShardedFunction& function, const std::vecto
   std::vector<Bucket> buckets;
   std::uint64_t filled = 0;
   for (const graph::StateId state : order) {
-    const bool fits = !buckets.empty() && buckets.back().owed == owed[index(state)] &&
-                      filled + state_bytes[index(state)] <= bytes;
+    const bool fits =
+        !buckets.empty() && buckets.back().owed == owed[index(state)] && filled + state_bytes[index(state)] <= bytes;
     if (!fits) {
       buckets.push_back({.states = {}, .owed = owed[index(state)]});
       filled = 0;

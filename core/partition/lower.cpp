@@ -36,7 +36,8 @@ class Lowering {
     copied_at_.assign(function_.values.size(), -1);
     settled_.assign(settings.buckets.size(), false);
     for (std::size_t v = 0; v < function_.values.size(); ++v) {
-      boxes_.push_back(mesh::box_of(function_.values[v].type.shape, sharded.placements[v], settings.mesh, coordinates_));
+      boxes_.push_back(
+          mesh::box_of(function_.values[v].type.shape, sharded.placements[v], settings.mesh, coordinates_));
       types_.push_back(function_.values[v].type);
       types_.back().shape = boxes_.back().shape;
     }
@@ -264,7 +265,8 @@ class Lowering {
     const graph::OpShape shape{instruction.attributes, inputs, outputs};
     instruction.flops = graph::flops(*node.op, shape);
     const device::Kernel& kernel = device_.kernel(node.op->name);
-    instruction.scratch_bytes = kernel.scratch_bytes == nullptr ? 0 : kernel.scratch_bytes(shape, settings_.rank.threads);
+    instruction.scratch_bytes =
+        kernel.scratch_bytes == nullptr ? 0 : kernel.scratch_bytes(shape, settings_.rank.threads);
     append(std::move(instruction), n);
   }
 

@@ -22,21 +22,20 @@ Category category_of(graph::StateKind kind) noexcept {
   return Category::activations;
 }
 
-std::vector<Buffer> state_buffers(const graph::Graph& graph, const Partition& partition,
-                                  const RankSettings& settings) {
+std::vector<Buffer> state_buffers(const graph::Graph& graph, const Partition& partition, const RankSettings& settings) {
   const mesh::Mesh& mesh = partition.placements.mesh;
   const mesh::Coordinates at = mesh::coordinates_of(mesh, settings.rank);
   std::vector<Buffer> buffers;
   for (std::size_t s = 0; s < graph.states.size(); ++s) {
     const graph::State& state = graph.states[s];
     const mesh::Box box = mesh::box_of(state.type.shape, partition.placements.states[s], mesh, at);
-    buffers.push_back({.name = state.name,
-                       .type = {state.type.dtype, box.shape, state.type.axes},
-                       .origin = box.origin,
-                       .global = state.type.shape,
-                       .category = category_of(state.kind),
-                       .bytes = static_cast<std::uint64_t>(box.elements()) *
-                                settings.device.element_bytes(state.type.dtype)});
+    buffers.push_back(
+        {.name = state.name,
+         .type = {state.type.dtype, box.shape, state.type.axes},
+         .origin = box.origin,
+         .global = state.type.shape,
+         .category = category_of(state.kind),
+         .bytes = static_cast<std::uint64_t>(box.elements()) * settings.device.element_bytes(state.type.dtype)});
   }
   return buffers;
 }

@@ -31,10 +31,9 @@ struct RankSettings {
   TransferScratch transfer_scratch = {};  ///< empty: none
 };
 
-/// The programs of one rank: the graph's functions over its parts of the values, over one arena. A function whose states
-/// owe something within a step has two: for the last call of a step, which pays, and for those before it.
-[[nodiscard]] Programs programs_of(const graph::Graph& graph, const Partition& partition,
-                                   const RankSettings& settings);
+/// The programs of one rank: the graph's functions over its parts of the values, over one arena. A function whose
+/// states owe something within a step has two: for the last call of a step, which pays, and for those before it.
+[[nodiscard]] Programs programs_of(const graph::Graph& graph, const Partition& partition, const RankSettings& settings);
 
 /// The whole graph on one rank.
 [[nodiscard]] Programs programs_of(const graph::Graph& graph, const device::Device& device, int threads);

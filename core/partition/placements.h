@@ -14,8 +14,8 @@ namespace shardrun::partition {
 /// nothing and are left out of every placement.
 struct Placements {
   mesh::Mesh mesh;
-  std::vector<mesh::Placement> states;  ///< between calls: the roles store, gradient and optimizer
-  std::vector<mesh::Placement> uses;    ///< as the ops read a state; of most states the same
+  std::vector<mesh::Placement> states;                    ///< between calls: the roles store, gradient and optimizer
+  std::vector<mesh::Placement> uses;                      ///< as the ops read a state; of most states the same
   std::map<std::string, std::vector<mesh::AxisId>> axes;  ///< of a logical axis
   std::map<std::string, mesh::Placement> cut_points;
 

@@ -100,8 +100,8 @@ struct Port {
 /// Buffer ids below the number of states are the states.
 struct Program {
   std::string function;
-  std::int64_t rows = 0;   ///< of the whole call, over all ranks
-  bool settles = false;    ///< pays what states owe: the variant for the last call of a step
+  std::int64_t rows = 0;  ///< of the whole call, over all ranks
+  bool settles = false;   ///< pays what states owe: the variant for the last call of a step
   std::vector<Buffer> buffers;
   std::vector<Instruction> instructions;
   std::vector<Transfer> transfers;

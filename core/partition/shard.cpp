@@ -252,10 +252,10 @@ class Sharder {
       at = add_transition(at, *step);
     }
     if (placement(at) != to) {
-      throw Error(ErrorCode::internal,
-                  fmt::format("function {}: {} cannot go from {} to {}", function_.name,
-                              out_.function.values[index(from)].name, to_string(placement(from), placements_.mesh),
-                              to_string(to, placements_.mesh)));
+      throw Error(
+          ErrorCode::internal,
+          fmt::format("function {}: {} cannot go from {} to {}", function_.name, out_.function.values[index(from)].name,
+                      to_string(placement(from), placements_.mesh), to_string(to, placements_.mesh)));
     }
     resharded_.emplace(std::pair{from, to}, at);
     return at;
@@ -351,15 +351,13 @@ class Sharder {
       return false;
     }
     const std::vector<Owed>& first = placement(operands.front()).partial;
-    return std::all_of(operands.begin(), operands.end(),
-                       [&](ValueId id) { return placement(id).partial == first; }) &&
+    return std::all_of(operands.begin(), operands.end(), [&](ValueId id) { return placement(id).partial == first; }) &&
            only_free_sums(first, factors);
   }
 
   [[nodiscard]] static bool only_free_sums(const std::vector<Owed>& owed, const FactorAxes& factors) {
-    return std::all_of(owed.begin(), owed.end(), [&](const Owed& each) {
-      return each.reduction == Reduction::sum && !factors.uses(each.axis);
-    });
+    return std::all_of(owed.begin(), owed.end(),
+                       [&](const Owed& each) { return each.reduction == Reduction::sum && !factors.uses(each.axis); });
   }
 
   /// Whether operand i goes in with what it owes.

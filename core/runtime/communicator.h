@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "core/partition/program.h"
 
@@ -21,6 +22,7 @@ class Communicator {
     void* send = nullptr;
     void* recv = nullptr;
     void* scratch = nullptr;
+    std::uint64_t scratch_bytes = 0;
     std::size_t element_bytes = 4;
   };
 

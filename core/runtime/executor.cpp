@@ -105,13 +105,16 @@ void Executor::bind_transfers(std::size_t p) {
       const auto number = static_cast<std::size_t>(instruction.transfer);
       const partition::Transfer& transfer = program.transfers[number];
       const auto axis = static_cast<std::size_t>(transfer.axis);
-      const bool waited_at_once = i + 1 < program.instructions.size() &&
-                                  program.instructions[i + 1].transfer == instruction.transfer;
+      const bool waited_at_once =
+          i + 1 < program.instructions.size() && program.instructions[i + 1].transfer == instruction.transfer;
       const std::size_t bytes = device_.element_bytes(transfer.dtype);
+      const std::uint64_t scratch =
+          transfer.scratch < 0 ? 0 : program.buffers[static_cast<std::size_t>(transfer.scratch)].bytes;
       handles[number] = communicator_->prepare(transfer,
                                                {.send = address_of(p, transfer.send.buffer),
                                                 .recv = address_of(p, transfer.recv.buffer),
                                                 .scratch = address_of(p, transfer.scratch),
+                                                .scratch_bytes = scratch,
                                                 .element_bytes = bytes},
                                                waited_at_once);
       calls_[p][i].sent = &sent_[programs_.mesh.axes[axis].name][partition::to_string(transfer.collective)];
@@ -171,7 +174,8 @@ void Executor::perform(Call& call, const device::Scalars& scalars) {
     case partition::Instruction::Kind::move:
       for (const partition::Copy& copy : call.instruction->copies) {
         const std::size_t bytes = device_.element_bytes(call.inputs[0].dtype);
-        copy_box(copy, 0, static_cast<const std::byte*>(call.inputs[0].data) + static_cast<std::size_t>(copy.from) * bytes,
+        copy_box(copy, 0,
+                 static_cast<const std::byte*>(call.inputs[0].data) + static_cast<std::size_t>(copy.from) * bytes,
                  static_cast<std::byte*>(call.outputs[0].data) + static_cast<std::size_t>(copy.to) * bytes, bytes);
       }
       break;

@@ -193,8 +193,8 @@ class Interpreter::Member final : public Communicator {
   std::size_t rank_;
 };
 
-Interpreter::Interpreter(const graph::Graph& graph, const partition::Partition& partition,
-                         const device::Device& device, int threads, std::optional<Fault> fault)
+Interpreter::Interpreter(const graph::Graph& graph, const partition::Partition& partition, const device::Device& device,
+                         int threads, std::optional<Fault> fault)
     : exchange_(std::make_unique<Exchange>(partition.placements.mesh, fault)) {
   const std::int64_t ranks = partition.placements.mesh.ranks();
   for (std::int64_t rank = 0; rank < ranks; ++rank) {

@@ -84,8 +84,8 @@ Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank
   add_job(request, job);
   compiled.plan = partition::make_plan(open_strategy(job), request);
   compiled.partition = partition::split(compiled.graph, compiled.plan);
-  compiled.programs = partition::programs_of(
-      compiled.graph, compiled.partition, {.device = *compiled.device, .threads = threads_of(job), .rank = rank});
+  compiled.programs = partition::programs_of(compiled.graph, compiled.partition,
+                                             {.device = *compiled.device, .threads = threads_of(job), .rank = rank});
   return compiled;
 }
 

@@ -16,7 +16,8 @@ struct KindName {
   std::string_view name;
 };
 
-constexpr KindName kinds[] = {{PluginKind::strategy, SR_KIND_STRATEGY, "strategy"}};
+constexpr KindName kinds[] = {{PluginKind::strategy, SR_KIND_STRATEGY, "strategy"},
+                              {PluginKind::transport, SR_KIND_TRANSPORT, "transport"}};
 
 template <std::size_t Size>
 std::optional<std::string> bounded_text(const char (&text)[Size]) {
@@ -57,6 +58,15 @@ std::string_view to_string(PluginKind kind) {
     }
   }
   return "";
+}
+
+std::uint32_t number_of(PluginKind kind) noexcept {
+  for (const KindName& known : kinds) {
+    if (known.kind == kind) {
+      return known.number;
+    }
+  }
+  return 0;
 }
 
 std::string abi_text(std::uint32_t major, std::uint32_t minor) { return fmt::format("{}.{}", major, minor); }

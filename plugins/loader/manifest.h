@@ -11,6 +11,9 @@ namespace shardrun::plugins {
 /// work with and that is what the file's name says.
 [[nodiscard]] Manifest checked_manifest(const sr_manifest& raw, const Candidate& file);
 
+/// SR_KIND_...
+[[nodiscard]] std::uint32_t number_of(PluginKind kind) noexcept;
+
 /// "1.0"
 [[nodiscard]] std::string abi_text(std::uint32_t major, std::uint32_t minor);
 

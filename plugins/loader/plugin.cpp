@@ -78,11 +78,12 @@ Plugin Plugin::open_file(const Candidate& file, LogSink log) {
   state->log = log ? std::move(log) : log_to_stderr;
   state->host = {sizeof(sr_host), SR_ABI_MINOR, state.get(), take_log_line<State>};
   state->table = open_table(load_library(file.path), state->host, state->manifest);
-  if (state->table.kind != SR_KIND_STRATEGY || state->table.functions == nullptr || state->table.close == nullptr) {
+  const std::uint32_t kind = number_of(state->manifest.kind);
+  if (state->table.kind != kind || state->table.functions == nullptr || state->table.close == nullptr) {
     throw Error(ErrorCode::plugin,
                 fmt::format("{} opened as kind {} {} functions and {} close; expected kind {} with both",
                             file.path.string(), state->table.kind, state->table.functions ? "with" : "without",
-                            state->table.close ? "with" : "without", SR_KIND_STRATEGY));
+                            state->table.close ? "with" : "without", kind));
   }
   state->options = declared_options(state->table, file.path.string());
   return Plugin(state);

@@ -17,7 +17,7 @@ namespace shardrun::plugins {
 
 struct Candidate;
 
-enum class PluginKind { strategy };
+enum class PluginKind { strategy, transport };
 
 [[nodiscard]] std::string_view to_string(PluginKind kind);
 

@@ -148,6 +148,9 @@ PlanRecorder::PlanRecorder(const StrategyRequest& request) : request_(request) {
     return record(self, error, "place_cut_point", glob,
                   [&](PlanRecorder& to) { to.place_cut_point(glob, splits, count, stride); });
   };
+  writer_.set_bucket_bytes = [](void* self, std::uint64_t bytes, sr_error* error) {
+    return record(self, error, "set_bucket_bytes", nullptr, [&](PlanRecorder& to) { to.set_bucket_bytes(bytes); });
+  };
 }
 
 void PlanRecorder::refuse(Error error) noexcept {
@@ -266,6 +269,7 @@ PlanDraft PlanRecorder::finish() const {
   for (const auto& [index, dims] : cut_points_) {
     plan.cut_points.push_back({request_.cut_points[index].name, dims});
   }
+  plan.bucket_bytes = bucket_bytes_;
   return plan;
 }
 

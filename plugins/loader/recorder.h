@@ -37,6 +37,8 @@ class PlanRecorder {
                     std::uint32_t stride);
   void place_cut_point(const char* glob, const sr_split* splits, std::uint32_t count, std::uint32_t stride);
 
+  void set_bucket_bytes(std::uint64_t bytes) noexcept { bucket_bytes_ = bytes; }
+
   void refuse(Error error) noexcept;
 
  private:
@@ -53,6 +55,7 @@ class PlanRecorder {
   std::map<std::size_t, std::vector<std::string>> axes_;
   std::map<std::pair<std::size_t, TensorRole>, DimSplits> tensors_;
   std::map<std::size_t, DimSplits> cut_points_;
+  std::uint64_t bucket_bytes_ = 0;
 };
 
 }  // namespace shardrun::plugins

@@ -9,7 +9,8 @@
 
 namespace shardrun::test {
 
-/// A model with an option of every type, a model and a strategy without options, and a strategy with two.
+/// A model with an option of every type, a model and a strategy without options, a strategy with two, and a transport
+/// with one.
 inline job::SchemaProviders job_providers() {
   using job::OptionSpec;
   using enum job::OptionType;
@@ -50,6 +51,16 @@ inline job::SchemaProviders job_providers() {
       .strategy_names =
           [](const job::Job&) {
             return std::vector<std::string>{"single", "split"};
+          },
+      .transport_options = [](std::string_view transport, const job::Job&) -> std::optional<std::vector<OptionSpec>> {
+        if (transport == "wire") {
+          return std::vector<OptionSpec>{{.name = "delay", .type = real, .default_value = "0", .minimum = 0}};
+        }
+        return transport == "shm" ? std::optional(std::vector<OptionSpec>()) : std::nullopt;
+      },
+      .transport_names =
+          [](const job::Job&) {
+            return std::vector<std::string>{"shm", "wire"};
           },
   };
 }

@@ -94,10 +94,9 @@ std::vector<NamedPlan> plans() {
     plans.push_back({"data " + std::to_string(ranks), data_parallel(ranks, 400 * ranks)});
     plans.push_back({"model " + std::to_string(ranks), tensor_parallel(ranks)});
   }
-  plans.push_back({"both", plan_of({{"data", 2}, {"model", 2}}, {{"batch", {"data"}},
-                                                                 {"heads", {"model"}},
-                                                                 {"mlp", {"model"}},
-                                                                 {"vocab", {"model"}}})});
+  plans.push_back(
+      {"both", plan_of({{"data", 2}, {"model", 2}},
+                       {{"batch", {"data"}}, {"heads", {"model"}}, {"mlp", {"model"}}, {"vocab", {"model"}}})});
   plans.push_back({"batch and hidden over two axes each",
                    plan_of({{"a", 2}, {"b", 2}, {"c", 2}}, {{"batch", {"b", "a"}}, {"mlp", {"c", "a"}}}, 1 << 20)});
   plans.push_back({"what the ops sum over",

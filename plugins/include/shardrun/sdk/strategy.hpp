@@ -34,6 +34,22 @@ struct Job {
   OptionValues options;
 };
 
+/// The only axis that the ranks are split over: what the job's mesh calls it, or `otherwise` where it is silent.
+/// Throws InvalidJob where the mesh splits them over several.
+[[nodiscard]] inline std::string only_mesh_axis(const Job& job, std::string otherwise) {
+  std::string name = std::move(otherwise);
+  for (const MeshAxis& axis : job.mesh) {
+    if (axis.size == job.ranks) {
+      name = axis.name;
+    } else if (axis.size != 1) {
+      throw InvalidJob("it has one mesh axis, but [mesh] splits the ranks over several (" + axis.name + " = " +
+                       std::to_string(axis.size) + "): give one axis all " + std::to_string(job.ranks) +
+                       " ranks, or leave [mesh] out");
+    }
+  }
+  return name;
+}
+
 struct Axis {
   std::string name;
   std::int64_t size = 0;
@@ -136,6 +152,10 @@ class PlanWriter {
       return writer_.place_cut_point(writer_.self, glob.c_str(), raw.splits.data(),
                                      static_cast<std::uint32_t>(raw.splits.size()), sizeof(sr_split), error);
     });
+  }
+
+  void set_bucket_bytes(std::uint64_t bytes) {
+    detail::call_host([&](sr_error* error) { return writer_.set_bucket_bytes(writer_.self, bytes, error); });
   }
 
  private:

@@ -1,0 +1,147 @@
+#include "core/runtime/collectives.h"
+
+#include <fmt/format.h>
+#include <shardrun/transport.h>
+
+#include <algorithm>
+
+#include "core/base/error.h"
+
+namespace shardrun::runtime {
+namespace {
+
+using partition::Collective;
+using partition::Transfer;
+
+/// What an operation may take beyond its deadline before it counts as a transport that does not keep to it.
+constexpr std::int64_t grace_ns = 5'000'000'000;
+
+std::uint32_t dtype_of(const Transfer& transfer, std::size_t element_bytes) noexcept {
+  if (transfer.dtype == graph::DType::i32) {
+    return SR_DTYPE_I32;
+  }
+  return element_bytes == sizeof(double) ? SR_DTYPE_F64 : SR_DTYPE_F32;
+}
+
+bool all_equal(const std::vector<std::int64_t>& counts) {
+  return std::all_of(counts.begin(), counts.end(), [&](std::int64_t count) { return count == counts.front(); });
+}
+
+std::vector<std::uint64_t> unsigned_counts(const std::vector<std::int64_t>& counts) {
+  return {counts.begin(), counts.end()};
+}
+
+/// The op with the V form only where counts differ.
+void set_opcode(plugins::OpRequest& op, const Transfer& transfer) {
+  const auto choose = [&](std::uint32_t even, std::uint32_t uneven, bool is_even) {
+    op.opcode = is_even ? even : uneven;
+    op.count = is_even ? static_cast<std::uint64_t>(transfer.recv_counts.front()) : 0;
+    if (!is_even) {
+      op.recv_counts = unsigned_counts(transfer.recv_counts);
+    }
+  };
+  switch (transfer.collective) {
+    case Collective::all_reduce:
+      op.opcode = SR_OP_ALL_REDUCE;
+      op.count = static_cast<std::uint64_t>(transfer.send.elements);
+      return;
+    case Collective::reduce_scatter:
+      return choose(SR_OP_REDUCE_SCATTER, SR_OP_REDUCE_SCATTERV, all_equal(transfer.recv_counts));
+    case Collective::all_gather: return choose(SR_OP_ALL_GATHER, SR_OP_ALL_GATHERV, all_equal(transfer.recv_counts));
+    case Collective::all_to_all:
+      // Whether all of this rank's counts are equal says nothing of the other ranks'.
+      op.opcode = SR_OP_ALL_TO_ALLV;
+      op.send_counts = unsigned_counts(transfer.send_counts);
+      op.recv_counts = unsigned_counts(transfer.recv_counts);
+      return;
+  }
+}
+
+plugins::OpRequest request_of(const Transfer& transfer, const Communicator::Place& place) {
+  const auto buffer = [&](void* data, const partition::Region& region) {
+    return plugins::HostBuffer{.data = data,
+                               .bytes = static_cast<std::uint64_t>(region.elements) * place.element_bytes};
+  };
+  plugins::OpRequest op;
+  op.dtype = dtype_of(transfer, place.element_bytes);
+  op.reduction = transfer.reduction == Reduction::max ? SR_REDUCE_MAX : SR_REDUCE_SUM;
+  op.send = buffer(place.send, transfer.send);
+  op.recv = buffer(place.recv, transfer.recv);
+  op.label = fmt::format("{} of {}", partition::to_string(transfer.collective), transfer.name);
+  set_opcode(op, transfer);
+  return op;
+}
+
+}  // namespace
+
+partition::TransferScratch scratch_of(const TransportSet& set) {
+  return [&set](const Transfer& transfer, std::int64_t members) {
+    const plugins::Transport& transport = set.transports[set.of_axis[static_cast<std::size_t>(transfer.axis)]];
+    return transport.query(request_of(transfer, {}), static_cast<std::uint32_t>(members)).scratch_bytes;
+  };
+}
+
+Collectives::Collectives(TransportSet& set, const mesh::Mesh& mesh, std::int64_t rank, const memory::Arena& arena,
+                         double timeout_s)
+    : mesh_(mesh), arena_(arena), timeout_ns_(static_cast<std::int64_t>(timeout_s * 1e9)), of_axis_(set.of_axis) {
+  for (plugins::Transport& transport : set.transports) {
+    registrations_.push_back(transport.register_memory(arena.data(), arena.bytes(), arena.descriptor()));
+  }
+  groups_.reserve(mesh.axes.size());
+  const mesh::Coordinates at = mesh::coordinates_of(mesh, rank);
+  for (std::size_t a = 0; a < mesh.axes.size(); ++a) {
+    const auto axis = static_cast<mesh::AxisId>(a);
+    if (mesh.size(axis) == 1) {
+      continue;
+    }
+    const std::vector<std::int64_t> members = mesh::line_through(mesh, axis, rank);
+    plugins::TransportGroup group = set.transports[of_axis_[a]].group(
+        {.name = mesh.axes[a].name,
+         .id = (static_cast<std::uint64_t>(a + 1) << 32U) | static_cast<std::uint64_t>(members.front()),
+         .rank = static_cast<std::uint32_t>(at[a]),
+         .members = {members.begin(), members.end()},
+         .deadline = deadline()});
+    const std::lock_guard lock(mutex_);
+    groups_.push_back({axis, std::move(group)});
+  }
+}
+
+std::int64_t Collectives::deadline() const noexcept { return plugins::transport_clock() + timeout_ns_; }
+
+plugins::TransportGroup& Collectives::group_of(mesh::AxisId axis) {
+  return std::find_if(groups_.begin(), groups_.end(), [&](const AxisGroup& group) { return group.axis == axis; })
+      ->group;
+}
+
+Communicator::Handle Collectives::prepare(const Transfer& transfer, const Place& place, bool waited_at_once) {
+  plugins::OpRequest op = request_of(transfer, place);
+  op.id = ops_.size() + 1;
+  op.flags = waited_at_once ? SR_OP_FLAG_BLOCKING : 0;
+  const std::uint64_t registration = registrations_[of_axis_[static_cast<std::size_t>(transfer.axis)]];
+  op.send->registration = registration;
+  op.recv->registration = registration;
+  if (place.scratch != nullptr) {
+    op.scratch = plugins::HostBuffer{place.scratch, place.scratch_bytes, registration};
+  }
+  ops_.push_back(group_of(transfer.axis).prepare({op}, deadline()));
+  return ops_.size() - 1;
+}
+
+void Collectives::start(Handle transfer) { ops_[transfer].start(deadline()); }
+
+bool Collectives::test(Handle transfer) { return ops_[transfer].test(); }
+
+void Collectives::wait(Handle transfer) {
+  if (!ops_[transfer].wait(deadline() + grace_ns)) {
+    throw Error(ErrorCode::timeout, "an operation is past its deadline, and the transport has not ended it");
+  }
+}
+
+void Collectives::abort(const std::string& reason) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (AxisGroup& each : groups_) {
+    each.group.abort(reason);
+  }
+}
+
+}  // namespace shardrun::runtime

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/memory/arena.h"
+#include "core/partition/partition.h"
+#include "core/runtime/communicator.h"
+#include "plugins/loader/transport.h"
+
+namespace shardrun::runtime {
+
+/// The transports of a job, and which of them serves each mesh axis.
+struct TransportSet {
+  std::vector<plugins::Transport> transports;
+  std::vector<std::size_t> of_axis;
+};
+
+/// What the transports' own answers say of a transfer's scratch. `set` outlives it.
+[[nodiscard]] partition::TransferScratch scratch_of(const TransportSet& set);
+
+/// Carries out a rank's transfers by transports that are open: one group along each mesh axis.
+class Collectives final : public Communicator {
+ public:
+  /// Registers the arena and connects the groups, which waits for the other ranks. `timeout_s`: how long connecting,
+  /// preparing and each transfer may take. `set` and `arena` outlive this. Throws Error.
+  Collectives(TransportSet& set, const mesh::Mesh& mesh, std::int64_t rank, const memory::Arena& arena,
+              double timeout_s);
+
+  [[nodiscard]] Handle prepare(const partition::Transfer& transfer, const Place& place, bool waited_at_once) override;
+  void start(Handle transfer) override;
+  [[nodiscard]] bool test(Handle transfer) override;
+  void wait(Handle transfer) override;
+
+  /// Fails everything that is under way or comes later. Any thread.
+  void abort(const std::string& reason) noexcept;
+
+ private:
+  struct AxisGroup {
+    mesh::AxisId axis;
+    plugins::TransportGroup group;
+  };
+
+  [[nodiscard]] plugins::TransportGroup& group_of(mesh::AxisId axis);
+  [[nodiscard]] std::int64_t deadline() const noexcept;
+
+  const mesh::Mesh mesh_;
+  const memory::Arena& arena_;
+  std::int64_t timeout_ns_;
+  std::vector<std::uint64_t> registrations_;  ///< of the arena, with each transport
+  const std::vector<std::size_t> of_axis_;
+  std::mutex mutex_;  ///< of `groups_` while it grows
+  std::vector<AxisGroup> groups_;
+  std::vector<plugins::TransportOp> ops_;
+};
+
+}  // namespace shardrun::runtime

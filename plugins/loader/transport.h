@@ -1,0 +1,158 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plugins/loader/options.h"
+#include "plugins/loader/plugin.h"
+
+namespace shardrun::plugins {
+
+struct TransportState;
+
+/// shardrun/transport.h as plain values. The meaning of every field is stated there; numbers are the header's own.
+
+struct TransportProps {
+  bool same_host_only = false;
+  bool moves_host_memory = false;
+};
+
+/// A buffer of host memory.
+struct HostBuffer {
+  void* data = nullptr;
+  std::uint64_t bytes = 0;
+  std::uint64_t registration = 0;
+};
+
+struct OpRequest {
+  std::uint32_t opcode = 0;
+  std::uint32_t dtype = 0;
+  std::uint32_t reduction = 0;
+  std::uint32_t peer = 0;
+  std::uint32_t flags = 0;
+  std::uint64_t id = 0;
+  std::uint64_t count = 0;
+  std::vector<std::uint64_t> send_counts;
+  std::vector<std::uint64_t> recv_counts;
+  std::optional<HostBuffer> send;
+  std::optional<HostBuffer> recv;
+  std::optional<HostBuffer> scratch;
+  std::string label;
+};
+
+struct OpInfo {
+  std::uint32_t flags = 0;
+  std::uint64_t scratch_bytes = 0;
+};
+
+/// What a transport is lent; it outlives the transport. Every function may be called by any thread.
+class TransportHost {
+ public:
+  TransportHost() = default;
+  TransportHost(const TransportHost&) = delete;
+  TransportHost& operator=(const TransportHost&) = delete;
+  virtual ~TransportHost() = default;
+
+  /// Whether the job is to end.
+  [[nodiscard]] virtual bool aborted() const noexcept = 0;
+  /// A store shared by all ranks. Both throw Error; `get` waits until the key is set, at most until `deadline`.
+  virtual void store_set(const std::string& key, std::string value) = 0;
+  [[nodiscard]] virtual std::string store_get(const std::string& key, std::int64_t deadline) = 0;
+};
+
+struct TransportConfig {
+  std::uint32_t rank = 0;
+  std::uint32_t world_size = 1;
+  std::uint32_t local_rank = 0;
+  std::uint32_t local_world_size = 1;
+  std::string job;      ///< of this run alone: [a-z0-9]+
+  std::string address;  ///< that listeners bind to
+  OptionValues options;
+  std::int64_t deadline = INT64_MAX;
+};
+
+/// Nanoseconds of the clock of all deadlines.
+[[nodiscard]] std::int64_t transport_clock() noexcept;
+
+/// A prepared op. start and wait allocate nothing where all goes well. Freed with the object.
+class TransportOp {
+ public:
+  TransportOp(TransportOp&& other) noexcept;
+  TransportOp& operator=(TransportOp&& other) noexcept;
+  ~TransportOp();
+
+  // Each throws Error{timeout, aborted, peer_lost, plugin}.
+  void start(std::int64_t deadline);
+  [[nodiscard]] bool test();
+  /// False where `deadline` passed before; the op goes on.
+  [[nodiscard]] bool wait(std::int64_t deadline);
+
+ private:
+  friend class TransportGroup;
+  struct State;
+  explicit TransportOp(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+struct GroupRequest {
+  std::string name;
+  std::uint64_t id = 0;
+  std::uint32_t rank = 0;  ///< index into `members`
+  std::vector<std::uint32_t> members;
+  std::int64_t deadline = INT64_MAX;
+};
+
+/// Some of the ranks. Its ops are freed before it.
+class TransportGroup {
+ public:
+  TransportGroup(TransportGroup&& other) noexcept;
+  TransportGroup& operator=(TransportGroup&& other) noexcept;
+  ~TransportGroup();
+
+  /// One unit of one op or more; what they point to but the buffers is copied. Throws Error.
+  [[nodiscard]] TransportOp prepare(const std::vector<OpRequest>& ops, std::int64_t deadline);
+  /// Any thread. Never throws: what cannot be aborted has failed already.
+  void abort(const std::string& reason) noexcept;
+  /// Why the group failed, or nothing. Any thread.
+  [[nodiscard]] std::optional<std::string> error() const;
+
+ private:
+  friend class Transport;
+  struct State;
+  explicit TransportGroup(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+/// An opened transport plugin. Movable; closed with the object. All groups are gone before.
+class Transport {
+ public:
+  /// Finds, loads and opens the plugin; no rank is contacted yet. Throws Error{plugin}.
+  [[nodiscard]] static Transport load(const Directories& directories, std::string_view name, LogSink log = {});
+
+  Transport(Transport&& other) noexcept;
+  Transport& operator=(Transport&& other) noexcept;
+  ~Transport();
+
+  [[nodiscard]] const Manifest& manifest() const noexcept;
+  [[nodiscard]] const std::vector<OptionSpec>& options() const noexcept;
+  [[nodiscard]] TransportProps props() const;
+  /// What an op takes in a group of `members`; buffers may lack their data.
+  [[nodiscard]] OpInfo query(const OpRequest& op, std::uint32_t members) const;
+
+  void open(const TransportConfig& config, TransportHost& host);
+  /// `descriptor`: of the memory's file, or -1.
+  [[nodiscard]] std::uint64_t register_memory(void* data, std::uint64_t bytes, int descriptor);
+  [[nodiscard]] TransportGroup group(const GroupRequest& request);
+  [[nodiscard]] std::uint64_t wire_bytes() const;
+
+ private:
+  explicit Transport(std::shared_ptr<TransportState> state);
+  std::shared_ptr<TransportState> state_;
+};
+
+}  // namespace shardrun::plugins
