@@ -1,0 +1,407 @@
+#pragma once
+
+/// sr_op as a C++ value, and what follows from it: who sends and receives how much, and whether it makes sense.
+
+#include <shardrun/sdk/plugin.hpp>
+#include <shardrun/transport.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shardrun::sdk {
+
+/// What a transport reports: an SR_... status and its reason. The reason names the op, the peer and what was waited
+/// for.
+class TransportError : public std::runtime_error {
+ public:
+  TransportError(std::int32_t status, const std::string& text) : std::runtime_error(text), status_(status) {}
+
+  [[nodiscard]] std::int32_t status() const noexcept { return status_; }
+
+ private:
+  std::int32_t status_;
+};
+
+struct Buffer {
+  void* data = nullptr;
+  std::uint64_t bytes = 0;
+  std::uint64_t registration = 0;  ///< 0: not in registered memory
+  std::uint32_t kind = SR_MEMORY_HOST;
+  std::uint32_t device = 0;
+};
+
+/// sr_op, whose fields these are.
+struct OpSpec {
+  std::uint32_t opcode = 0;
+  std::uint32_t dtype = 0;
+  std::uint32_t reduction = 0;
+  std::uint32_t peer = 0;
+  std::uint32_t flags = 0;
+  std::uint64_t id = 0;
+  std::uint64_t count = 0;
+  std::vector<std::uint64_t> send_counts = {};
+  std::vector<std::uint64_t> recv_counts = {};
+  std::optional<Buffer> send = {};
+  std::optional<Buffer> recv = {};
+  std::optional<Buffer> scratch = {};
+  std::string label = {};
+};
+
+struct OpInfo {
+  std::uint32_t flags = 0;  ///< SR_OP_INFO_...
+  std::uint64_t scratch_bytes = 0;
+};
+
+/// What holds for every op of one opcode.
+struct OpcodeTraits {
+  std::uint32_t opcode = 0;
+  std::string_view name;
+  bool collective = true;
+  bool reduces = false;
+  bool has_root = false;
+  bool has_send_counts = false;
+  bool has_recv_counts = false;
+};
+
+inline constexpr std::array<OpcodeTraits, 14> opcodes = {{
+    {SR_OP_SEND, "send", false},
+    {SR_OP_RECV, "recv", false},
+    {SR_OP_BARRIER, "barrier"},
+    {SR_OP_BROADCAST, "broadcast", true, false, true},
+    {SR_OP_REDUCE, "reduce", true, true, true},
+    {SR_OP_ALL_REDUCE, "all_reduce", true, true},
+    {SR_OP_ALL_GATHER, "all_gather"},
+    {SR_OP_ALL_GATHERV, "all_gatherv", true, false, false, false, true},
+    {SR_OP_REDUCE_SCATTER, "reduce_scatter", true, true},
+    {SR_OP_REDUCE_SCATTERV, "reduce_scatterv", true, true, false, false, true},
+    {SR_OP_ALL_TO_ALL, "all_to_all"},
+    {SR_OP_ALL_TO_ALLV, "all_to_allv", true, false, false, true, true},
+    {SR_OP_GATHER, "gather", true, false, true},
+    {SR_OP_SCATTER, "scatter", true, false, true},
+}};
+
+/// Null where the opcode is not known.
+[[nodiscard]] constexpr const OpcodeTraits* find_opcode(std::uint32_t opcode) noexcept {
+  for (const OpcodeTraits& traits : opcodes) {
+    if (traits.opcode == opcode) {
+      return &traits;
+    }
+  }
+  return nullptr;
+}
+
+struct DtypeTraits {
+  std::uint32_t dtype = 0;
+  std::string_view name;
+  std::uint32_t bytes = 0;
+};
+
+inline constexpr std::array<DtypeTraits, 10> dtypes = {{
+    {SR_DTYPE_F32, "f32", 4},
+    {SR_DTYPE_F64, "f64", 8},
+    {SR_DTYPE_F16, "f16", 2},
+    {SR_DTYPE_BF16, "bf16", 2},
+    {SR_DTYPE_I8, "i8", 1},
+    {SR_DTYPE_U8, "u8", 1},
+    {SR_DTYPE_I32, "i32", 4},
+    {SR_DTYPE_U32, "u32", 4},
+    {SR_DTYPE_I64, "i64", 8},
+    {SR_DTYPE_U64, "u64", 8},
+}};
+
+/// Bytes of an element, 0 where the dtype is not known (or the op has none).
+[[nodiscard]] constexpr std::uint64_t dtype_size(std::uint32_t dtype) noexcept {
+  for (const DtypeTraits& traits : dtypes) {
+    if (traits.dtype == dtype) {
+      return traits.bytes;
+    }
+  }
+  return 0;
+}
+
+struct ReductionTraits {
+  std::uint32_t reduction = 0;
+  std::string_view name;
+};
+
+inline constexpr std::array<ReductionTraits, 4> reductions = {{
+    {SR_REDUCE_SUM, "sum"},
+    {SR_REDUCE_PRODUCT, "product"},
+    {SR_REDUCE_MIN, "min"},
+    {SR_REDUCE_MAX, "max"},
+}};
+
+[[nodiscard]] constexpr bool is_reduction(std::uint32_t reduction) noexcept {
+  return reduction >= SR_REDUCE_SUM && reduction <= SR_REDUCE_MAX;
+}
+
+/// A run of elements within a buffer.
+struct Block {
+  std::uint64_t offset = 0;
+  std::uint64_t count = 0;
+};
+
+namespace detail {
+
+[[nodiscard]] inline Block nth_block(const std::vector<std::uint64_t>& counts, std::uint32_t index) {
+  Block block;
+  for (std::uint32_t i = 0; i < index; ++i) {
+    block.offset += counts[i];
+  }
+  block.count = counts[index];
+  return block;
+}
+
+[[nodiscard]] inline std::uint64_t sum(const std::vector<std::uint64_t>& counts) {
+  std::uint64_t total = 0;
+  for (const std::uint64_t count : counts) {
+    total += count;
+  }
+  return total;
+}
+
+}  // namespace detail
+
+/// The part of member `rank`'s send buffer that is meant for member `to`.
+/// REQUIRES: check(op, n) passed.
+[[nodiscard]] inline Block send_block(const OpSpec& op, std::uint32_t rank, std::uint32_t to) {
+  switch (op.opcode) {
+    case SR_OP_SEND: return {0, to == op.peer ? op.count : 0};
+    case SR_OP_BROADCAST: return {0, rank == op.peer ? op.count : 0};
+    case SR_OP_SCATTER: return rank == op.peer ? Block{to * op.count, op.count} : Block{};
+    case SR_OP_REDUCE:
+    case SR_OP_GATHER: return {0, to == op.peer ? op.count : 0};
+    case SR_OP_ALL_REDUCE:
+    case SR_OP_ALL_GATHER: return {0, op.count};
+    case SR_OP_ALL_GATHERV: return {0, op.recv_counts[rank]};
+    case SR_OP_REDUCE_SCATTER:
+    case SR_OP_ALL_TO_ALL: return {to * op.count, op.count};
+    case SR_OP_REDUCE_SCATTERV: return detail::nth_block(op.recv_counts, to);
+    case SR_OP_ALL_TO_ALLV: return detail::nth_block(op.send_counts, to);
+    default: return {};
+  }
+}
+
+/// The part of member `rank`'s recv buffer that comes from member `from`; of the ops that reduce, all of it comes from
+/// each. REQUIRES: check(op, n) passed.
+[[nodiscard]] inline Block recv_block(const OpSpec& op, std::uint32_t rank, std::uint32_t from) {
+  switch (op.opcode) {
+    case SR_OP_RECV:
+    case SR_OP_BROADCAST:
+    case SR_OP_SCATTER: return {0, from == op.peer ? op.count : 0};
+    case SR_OP_REDUCE: return {0, rank == op.peer ? op.count : 0};
+    case SR_OP_GATHER: return rank == op.peer ? Block{from * op.count, op.count} : Block{};
+    case SR_OP_ALL_REDUCE:
+    case SR_OP_REDUCE_SCATTER: return {0, op.count};
+    case SR_OP_REDUCE_SCATTERV: return {0, op.recv_counts[rank]};
+    case SR_OP_ALL_GATHER:
+    case SR_OP_ALL_TO_ALL: return {from * op.count, op.count};
+    case SR_OP_ALL_GATHERV:
+    case SR_OP_ALL_TO_ALLV: return detail::nth_block(op.recv_counts, from);
+    default: return {};
+  }
+}
+
+/// How many elements member `rank` of n reads from its send buffer. REQUIRES: check(op, n) passed.
+[[nodiscard]] inline std::uint64_t send_elements(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
+  switch (op.opcode) {
+    case SR_OP_SEND:
+    case SR_OP_REDUCE:
+    case SR_OP_ALL_REDUCE:
+    case SR_OP_ALL_GATHER:
+    case SR_OP_GATHER: return op.count;
+    case SR_OP_BROADCAST: return rank == op.peer ? op.count : 0;
+    case SR_OP_SCATTER: return rank == op.peer ? n * op.count : 0;
+    case SR_OP_ALL_GATHERV: return op.recv_counts[rank];
+    case SR_OP_REDUCE_SCATTER:
+    case SR_OP_ALL_TO_ALL: return n * op.count;
+    case SR_OP_REDUCE_SCATTERV: return detail::sum(op.recv_counts);
+    case SR_OP_ALL_TO_ALLV: return detail::sum(op.send_counts);
+    default: return 0;
+  }
+}
+
+/// How many elements member `rank` of n finds in its recv buffer. REQUIRES: check(op, n) passed.
+[[nodiscard]] inline std::uint64_t recv_elements(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
+  switch (op.opcode) {
+    case SR_OP_RECV:
+    case SR_OP_BROADCAST:
+    case SR_OP_ALL_REDUCE:
+    case SR_OP_REDUCE_SCATTER:
+    case SR_OP_SCATTER: return op.count;
+    case SR_OP_REDUCE: return rank == op.peer ? op.count : 0;
+    case SR_OP_GATHER: return rank == op.peer ? n * op.count : 0;
+    case SR_OP_REDUCE_SCATTERV: return op.recv_counts[rank];
+    case SR_OP_ALL_GATHER:
+    case SR_OP_ALL_TO_ALL: return n * op.count;
+    case SR_OP_ALL_GATHERV:
+    case SR_OP_ALL_TO_ALLV: return detail::sum(op.recv_counts);
+    default: return 0;
+  }
+}
+
+/// "all_reduce (sum) of 12 f32 'layer.0.weight'"
+[[nodiscard]] inline std::string describe(const OpSpec& op) {
+  const OpcodeTraits* traits = find_opcode(op.opcode);
+  std::string text = traits != nullptr ? std::string(traits->name) : "op " + std::to_string(op.opcode);
+  if (traits != nullptr && traits->reduces && is_reduction(op.reduction)) {
+    text += " (" + std::string(reductions[op.reduction - SR_REDUCE_SUM].name) + ")";
+  }
+  if (op.opcode != SR_OP_BARRIER) {
+    const bool counted = traits != nullptr && (traits->has_send_counts || traits->has_recv_counts);
+    text += " of " + std::to_string(counted ? detail::sum(op.recv_counts) : op.count);
+    for (const DtypeTraits& dtype : dtypes) {
+      if (dtype.dtype == op.dtype) {
+        text += " " + std::string(dtype.name);
+      }
+    }
+  }
+  if (traits != nullptr && (!traits->collective || traits->has_root)) {
+    text += (op.opcode == SR_OP_SEND   ? " to member "
+             : op.opcode == SR_OP_RECV ? " from member "
+                                       : " at member ") +
+            std::to_string(op.peer);
+  }
+  return op.label.empty() ? text : text + " '" + op.label + "'";
+}
+
+namespace detail {
+
+[[noreturn]] inline void refuse(const OpSpec& op, const std::string& why) {
+  throw TransportError(SR_INVALID, describe(op) + ": " + why);
+}
+
+/// Adding up the counts must not wrap, nor their bytes.
+inline void check_counts(const OpSpec& op, const std::vector<std::uint64_t>& counts, bool wanted, std::uint32_t n,
+                         std::string_view name) {
+  if (!wanted) {
+    return;
+  }
+  if (counts.size() != n) {
+    refuse(op, std::string(name) + " has " + std::to_string(counts.size()) + " entries, expected one for each of " +
+                   std::to_string(n) + " members");
+  }
+  const std::uint64_t most = UINT64_MAX / 8 / n;
+  for (const std::uint64_t count : counts) {
+    if (count > most) {
+      refuse(op, std::string(name) + " asks for " + std::to_string(count) + " elements, which no memory can hold");
+    }
+  }
+}
+
+[[nodiscard]] inline const unsigned char* bytes_of(const Buffer& buffer) noexcept {
+  return static_cast<const unsigned char*>(buffer.data);
+}
+
+inline void check_buffer(const OpSpec& op, const std::optional<Buffer>& buffer, std::uint64_t elements,
+                         std::string_view name) {
+  const std::uint64_t needed = elements * dtype_size(op.dtype);
+  if (needed == 0) {
+    return;
+  }
+  if (!buffer || buffer->data == nullptr) {
+    refuse(op, "it needs a " + std::string(name) + " buffer of " + std::to_string(needed) + " bytes, and has none");
+  }
+  if (buffer->bytes < needed) {
+    refuse(op, "its " + std::string(name) + " buffer has " + std::to_string(buffer->bytes) + " bytes, expected " +
+                   std::to_string(needed));
+  }
+}
+
+/// Where `send` begins relative to `recv` in place, in elements; nothing where the op is never in place.
+[[nodiscard]] inline std::optional<std::int64_t> in_place_offset(const OpSpec& op, std::uint32_t rank) {
+  switch (op.opcode) {
+    case SR_OP_BROADCAST:
+    case SR_OP_REDUCE:
+    case SR_OP_ALL_REDUCE: return 0;
+    case SR_OP_ALL_GATHER:
+    case SR_OP_ALL_GATHERV: return static_cast<std::int64_t>(recv_block(op, rank, rank).offset);
+    case SR_OP_REDUCE_SCATTER:
+    case SR_OP_REDUCE_SCATTERV: return -static_cast<std::int64_t>(send_block(op, rank, rank).offset);
+    default: return std::nullopt;
+  }
+}
+
+}  // namespace detail
+
+/// Whether member `rank`'s send and recv are in place. REQUIRES: validate(op, rank, n) passed.
+[[nodiscard]] inline bool is_in_place(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
+  const std::optional<std::int64_t> offset = detail::in_place_offset(op, rank);
+  if (!offset || send_elements(op, rank, n) == 0 || recv_elements(op, rank, n) == 0) {
+    return false;
+  }
+  return detail::bytes_of(*op.send) ==
+         detail::bytes_of(*op.recv) + *offset * static_cast<std::int64_t>(dtype_size(op.dtype));
+}
+
+/// Refuses with TransportError{SR_INVALID} what can be in no group of `n`: codes that are not known, a peer outside,
+/// counts that lack. Buffers are not looked at.
+inline void check(const OpSpec& op, std::uint32_t n) {
+  const OpcodeTraits* traits = find_opcode(op.opcode);
+  if (n == 0) {
+    detail::refuse(op, "its group has no members");
+  }
+  if (traits == nullptr) {
+    detail::refuse(op, "this opcode is not known; those from 1 to 14 are");
+  }
+  if (op.opcode != SR_OP_BARRIER && dtype_size(op.dtype) == 0) {
+    detail::refuse(op, "dtype " + std::to_string(op.dtype) + " is not known; those from 1 to 10 are");
+  }
+  if (traits->reduces && !is_reduction(op.reduction)) {
+    detail::refuse(op, "reduction " + std::to_string(op.reduction) + " is not known; those from 1 to 4 are");
+  }
+  if ((traits->has_root || !traits->collective) && op.peer >= n) {
+    detail::refuse(op, "its group has members 0 to " + std::to_string(n - 1));
+  }
+  if (op.count > UINT64_MAX / 8 / n) {
+    detail::refuse(op, "no memory can hold so many elements of " + std::to_string(n) + " members");
+  }
+  detail::check_counts(op, op.send_counts, traits->has_send_counts, n, "send_counts");
+  detail::check_counts(op, op.recv_counts, traits->has_recv_counts, n, "recv_counts");
+}
+
+/// The same, and what cannot be on member `rank`: buffers that are missing, too small, or overlap without being in
+/// place, and a send to itself.
+inline void validate(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
+  check(op, n);
+  if (!find_opcode(op.opcode)->collective && op.peer == rank) {
+    detail::refuse(op, "a member cannot send to itself");
+  }
+  const std::uint64_t sent = send_elements(op, rank, n);
+  const std::uint64_t received = recv_elements(op, rank, n);
+  detail::check_buffer(op, op.send, sent, "send");
+  detail::check_buffer(op, op.recv, received, "recv");
+  if (sent == 0 || received == 0 || is_in_place(op, rank, n)) {
+    return;
+  }
+  const unsigned char* send = detail::bytes_of(*op.send);
+  const unsigned char* recv = detail::bytes_of(*op.recv);
+  const std::uint64_t size = dtype_size(op.dtype);
+  const std::less<const unsigned char*> before;
+  if (before(send, recv + received * size) && before(recv, send + sent * size)) {
+    detail::refuse(op, "its send and recv buffers overlap, and not as an op in place may");
+  }
+}
+
+/// What is prepared as one: one collective, or sends and receives.
+inline void validate(std::span<const OpSpec> ops, std::uint32_t rank, std::uint32_t n) {
+  if (ops.empty()) {
+    throw TransportError(SR_INVALID, "nothing was given to prepare");
+  }
+  for (const OpSpec& op : ops) {
+    validate(op, rank, n);
+    if (ops.size() > 1 && find_opcode(op.opcode)->collective) {
+      detail::refuse(op, "it is one of " + std::to_string(ops.size()) +
+                             " ops that are prepared as one; only sends and receives can be");
+    }
+  }
+}
+
+}  // namespace shardrun::sdk

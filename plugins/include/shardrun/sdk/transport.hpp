@@ -1,0 +1,422 @@
+#pragma once
+
+/// A transport as a C++ class:
+///
+///     class Wire {
+///      public:
+///       static std::vector<Option> options();  // may be left out
+///       Props props() const;
+///       std::optional<OpInfo> query(const OpSpec& op, std::uint32_t group_size) const;  // nothing: not offered
+///       void open(const Config& config);
+///       void close();
+///       std::uint64_t wire_bytes() const;
+///       std::uint64_t mem_register(const sr_memory& memory);
+///       void mem_deregister(std::uint64_t registration);
+///       std::unique_ptr<Group> group(const GroupSpec& spec);
+///     };
+///     SHARDRUN_EXPORT_TRANSPORT(Wire, "wire", "1.0")
+///
+/// The class is made without arguments or from a Host. What each function does, and which thread may call it, is
+/// stated in shardrun/transport.h. What is thrown becomes the status: TransportError its own, InvalidJob SR_INVALID,
+/// all else SR_INTERNAL. A transport of two functions is made by two_function_transport.hpp.
+
+#include <shardrun/sdk/op.hpp>
+#include <shardrun/sdk/plugin.hpp>
+#include <shardrun/transport.h>
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace shardrun::sdk {
+
+/// A prepared op or batch. Its destructor is op_free.
+class Op {
+ public:
+  Op() = default;
+  Op(const Op&) = delete;
+  Op& operator=(const Op&) = delete;
+  virtual ~Op() = default;
+
+  virtual void start(void* queue, std::int64_t deadline) = 0;
+  [[nodiscard]] virtual bool test() = 0;
+  /// False where `deadline` passed before; the op goes on. Throws TransportError{SR_TIMEOUT} where the op itself failed
+  /// by its own deadline.
+  [[nodiscard]] virtual bool wait(std::int64_t deadline) = 0;
+};
+
+/// A group of ranks. Its destructor is group_destroy. abort and error are called by any thread.
+class Group {
+ public:
+  Group() = default;
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+  virtual ~Group() = default;
+
+  /// The ops have passed `validate`.
+  [[nodiscard]] virtual std::unique_ptr<Op> prepare(std::span<const OpSpec> ops, std::int64_t deadline) = 0;
+  virtual void abort(std::string_view reason) noexcept = 0;
+  /// Why the group failed, or nothing.
+  [[nodiscard]] virtual std::optional<TransportError> error() = 0;
+};
+
+struct Props {
+  std::uint32_t flags = 0;  ///< SR_TRANSPORT_...
+  std::uint32_t memory_kinds = std::uint32_t{1} << SR_MEMORY_HOST;
+};
+
+struct GroupSpec {
+  std::uint32_t rank = 0;  ///< index into `members`
+  std::vector<std::uint32_t> members;
+  std::string name;
+  std::uint64_t id = 0;
+  std::int64_t deadline = INT64_MAX;
+
+  [[nodiscard]] std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(members.size()); }
+};
+
+/// sr_transport_host. Copyable; valid until the transport is closed; any thread. What fails throws TransportError.
+class TransportHost {
+ public:
+  TransportHost() = default;
+  explicit TransportHost(const sr_transport_host* host) : host_(host) {}
+
+  /// Nanoseconds of CLOCK_MONOTONIC.
+  [[nodiscard]] std::int64_t now() const noexcept { return host_->now(host_->self); }
+  /// Whether the job is to end.
+  [[nodiscard]] bool aborted() const noexcept { return host_->aborted(host_->self) != 0; }
+
+  void store_set(const std::string& key, std::string_view value) const {
+    call(
+        [&](sr_error* error) { return host_->store_set(host_->self, key.c_str(), value.data(), value.size(), error); });
+  }
+
+  /// Waits until the key is set, whose value has at most `capacity` bytes.
+  [[nodiscard]] std::string store_get(const std::string& key, std::int64_t deadline,
+                                      std::size_t capacity = 4096) const {
+    std::string value(capacity, '\0');
+    std::uint64_t bytes = capacity;
+    call([&](sr_error* error) {
+      return host_->store_get(host_->self, key.c_str(), value.data(), &bytes, deadline, error);
+    });
+    value.resize(bytes);
+    return value;
+  }
+
+  /// A fresh transport, not opened yet, for one that wraps another.
+  [[nodiscard]] const sr_plugin& open_transport(const std::string& name) const {
+    const sr_plugin* plugin = nullptr;
+    call([&](sr_error* error) { return host_->open_transport(host_->self, name.c_str(), &plugin, error); });
+    return *plugin;
+  }
+
+  [[nodiscard]] const sr_transport_host* raw() const noexcept { return host_; }
+
+ private:
+  template <class Call>
+  static void call(Call act) {
+    sr_error error{};
+    error.struct_size = sizeof(error);
+    const std::int32_t status = act(&error);
+    if (status != SR_OK) {
+      throw TransportError(status, error.text);
+    }
+  }
+
+  const sr_transport_host* host_ = nullptr;
+};
+
+/// sr_transport_config. Valid while `open` runs, but for `host`.
+struct Config {
+  std::uint32_t rank = 0;
+  std::uint32_t world_size = 1;
+  std::uint32_t local_rank = 0;
+  std::uint32_t local_world_size = 1;
+  std::string job;
+  std::string address;
+  OptionValues options;
+  std::int64_t deadline = INT64_MAX;
+  TransportHost host;
+};
+
+template <class Class>
+concept TransportClass = requires(Class& transport, const Class& constant, const OpSpec& op, const Config& config,
+                                  const sr_memory& memory, const GroupSpec& spec) {
+  { constant.props() } -> std::same_as<Props>;
+  { constant.query(op, std::uint32_t{}) } -> std::convertible_to<std::optional<OpInfo>>;
+  transport.open(config);
+  transport.close();
+  { constant.wire_bytes() } -> std::convertible_to<std::uint64_t>;
+  { transport.mem_register(memory) } -> std::convertible_to<std::uint64_t>;
+  transport.mem_deregister(std::uint64_t{});
+  { transport.group(spec) } -> std::convertible_to<std::unique_ptr<Group>>;
+};
+
+namespace detail {
+
+/// As `guarded`, for functions that return a status and may throw TransportError.
+template <class Act>
+std::int32_t guarded_transport(sr_error* error, Act act) noexcept {
+  try {
+    return act();
+  } catch (const TransportError& failure) {
+    write_error(error, failure.what());
+    return failure.status();
+  } catch (const InvalidJob& invalid) {
+    write_error(error, invalid.what());
+    return SR_INVALID;
+  } catch (const std::exception& failure) {
+    write_error(error, failure.what());
+  } catch (...) {
+    write_error(error, "an exception of an unknown type was thrown");
+  }
+  return SR_INTERNAL;
+}
+
+/// A struct that the host wrote, with its own idea of its size.
+template <class Raw>
+[[nodiscard]] Raw read_one(const Raw* from) {
+  Raw read{};
+  for_each(from, 1, 0, [&](const Raw& copy) { read = copy; });
+  return read;
+}
+
+[[nodiscard]] inline std::optional<Buffer> read_buffer(const sr_buffer* from) {
+  if (from == nullptr) {
+    return std::nullopt;
+  }
+  const sr_buffer raw = read_one(from);
+  return Buffer{raw.data, raw.bytes, raw.registration, raw.kind, raw.device};
+}
+
+[[nodiscard]] inline OpSpec read_op(const sr_op& raw, std::uint32_t n) {
+  const auto counts = [&](const std::uint64_t* from, bool wanted) {
+    return wanted && from != nullptr ? std::vector<std::uint64_t>(from, from + n) : std::vector<std::uint64_t>();
+  };
+  const OpcodeTraits* traits = find_opcode(raw.opcode);
+  return {.opcode = raw.opcode,
+          .dtype = raw.dtype,
+          .reduction = raw.reduction,
+          .peer = raw.peer,
+          .flags = raw.flags,
+          .id = raw.id,
+          .count = raw.count,
+          .send_counts = counts(raw.send_counts, traits != nullptr && traits->has_send_counts),
+          .recv_counts = counts(raw.recv_counts, traits != nullptr && traits->has_recv_counts),
+          .send = read_buffer(raw.send),
+          .recv = read_buffer(raw.recv),
+          .scratch = read_buffer(raw.scratch),
+          .label = raw.label != nullptr ? raw.label : ""};
+}
+
+/// What a group's handle points to.
+struct OpenGroup {
+  std::unique_ptr<Group> group;
+  std::uint32_t rank = 0;
+  std::uint32_t size = 0;
+};
+
+/// Handles are the addresses of these objects: an op costs no look-up.
+template <class T>
+[[nodiscard]] T& object_of(std::uint64_t handle) noexcept {
+  return *reinterpret_cast<T*>(static_cast<std::uintptr_t>(handle));
+}
+
+template <class T>
+[[nodiscard]] std::uint64_t handle_of(std::unique_ptr<T> object) noexcept {
+  return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(object.release()));
+}
+
+/// The functions of sr_transport over an author's class.
+template <TransportClass Class>
+struct TransportTable {
+  static Class& self_of(void* self) noexcept { return Instance<Class>::object(self); }
+
+  static std::int32_t props(void* self, sr_transport_props* to, sr_error* error) noexcept {
+    return guarded_transport(error, [&] {
+      const Props props = self_of(self).props();
+      to->flags = props.flags;
+      to->memory_kinds = props.memory_kinds;
+      return SR_OK;
+    });
+  }
+
+  static std::int32_t op_query(void* self, const sr_op* op, std::uint32_t group_size, sr_op_info* to,
+                               sr_error* error) noexcept {
+    return guarded_transport(error, [&] {
+      const OpSpec spec = read_op(read_one(op), group_size);
+      check(spec, group_size);
+      const std::optional<OpInfo> info = self_of(self).query(spec, group_size);
+      if (!info) {
+        throw TransportError(SR_UNIMPLEMENTED, describe(spec) + " is not offered");
+      }
+      to->flags = info->flags;
+      to->scratch_bytes = info->scratch_bytes;
+      return SR_OK;
+    });
+  }
+
+  static std::int32_t open(void* self, const sr_transport_config* config, sr_error* error) noexcept {
+    return guarded_transport(error, [&] {
+      const sr_transport_config raw = read_one(config);
+      self_of(self).open({.rank = raw.rank,
+                          .world_size = raw.world_size,
+                          .local_rank = raw.local_rank,
+                          .local_world_size = raw.local_world_size,
+                          .job = raw.job,
+                          .address = raw.address,
+                          .options = OptionValues(raw.options, raw.option_count, raw.option_stride),
+                          .deadline = raw.deadline,
+                          .host = TransportHost(raw.host)});
+      return SR_OK;
+    });
+  }
+
+  static std::int32_t close(void* self, sr_error* error) noexcept {
+    return guarded_transport(error, [&] {
+      self_of(self).close();
+      return SR_OK;
+    });
+  }
+
+  static std::int32_t stats(void* self, sr_transport_stats* to, sr_error* error) noexcept {
+    return guarded_transport(error, [&] {
+      to->wire_bytes = self_of(self).wire_bytes();
+      return SR_OK;
+    });
+  }
+
+  static std::int32_t mem_register(void* self, const sr_memory* memory, std::uint64_t* registration,
+                                   sr_error* error) noexcept {
+    return guarded_transport(error, [&] {
+      *registration = self_of(self).mem_register(read_one(memory));
+      return SR_OK;
+    });
+  }
+
+  static std::int32_t mem_deregister(void* self, std::uint64_t registration, sr_error* error) noexcept {
+    return guarded_transport(error, [&] {
+      self_of(self).mem_deregister(registration);
+      return SR_OK;
+    });
+  }
+
+  static std::int32_t group_create(void* self, const sr_group* group, std::uint64_t* handle, sr_error* error) noexcept {
+    return guarded_transport(error, [&] {
+      const sr_group raw = read_one(group);
+      const GroupSpec spec = {.rank = raw.rank,
+                              .members = {raw.members, raw.members + raw.member_count},
+                              .name = raw.name != nullptr ? raw.name : "",
+                              .id = raw.id,
+                              .deadline = raw.deadline};
+      auto opened = std::make_unique<OpenGroup>();
+      opened->rank = spec.rank;
+      opened->size = spec.size();
+      opened->group = self_of(self).group(spec);
+      *handle = handle_of(std::move(opened));
+      return SR_OK;
+    });
+  }
+
+  static std::int32_t group_error(void*, std::uint64_t group, sr_error* error) noexcept {
+    return guarded_transport(error, [&] {
+      if (const std::optional<TransportError> failure = object_of<OpenGroup>(group).group->error()) {
+        throw TransportError(*failure);
+      }
+      return SR_OK;
+    });
+  }
+
+  static std::int32_t group_abort(void*, std::uint64_t group, const char* reason, sr_error* error) noexcept {
+    return guarded_transport(error, [&] {
+      object_of<OpenGroup>(group).group->abort(reason != nullptr ? reason : "");
+      return SR_OK;
+    });
+  }
+
+  static std::int32_t group_destroy(void*, std::uint64_t group, sr_error* error) noexcept {
+    return guarded_transport(error, [&] {
+      delete &object_of<OpenGroup>(group);
+      return SR_OK;
+    });
+  }
+
+  static std::int32_t op_prepare(void*, std::uint64_t group, const sr_op* ops, std::uint32_t op_count,
+                                 std::uint32_t op_stride, std::int64_t deadline, std::uint64_t* handle,
+                                 sr_error* error) noexcept {
+    return guarded_transport(error, [&] {
+      OpenGroup& opened = object_of<OpenGroup>(group);
+      std::vector<OpSpec> specs;
+      for_each(ops, op_count, op_stride, [&](const sr_op& op) { specs.push_back(read_op(op, opened.size)); });
+      validate(specs, opened.rank, opened.size);
+      *handle = handle_of(opened.group->prepare(specs, deadline));
+      return SR_OK;
+    });
+  }
+
+  static std::int32_t op_start(void*, std::uint64_t op, void* queue, std::int64_t deadline, sr_error* error) noexcept {
+    return guarded_transport(error, [&] {
+      object_of<Op>(op).start(queue, deadline);
+      return SR_OK;
+    });
+  }
+
+  static std::int32_t op_test(void*, std::uint64_t op, sr_error* error) noexcept {
+    return guarded_transport(error, [&] { return object_of<Op>(op).test() ? SR_OK : SR_PENDING; });
+  }
+
+  static std::int32_t op_wait(void*, std::uint64_t op, std::int64_t deadline, sr_error* error) noexcept {
+    return guarded_transport(error, [&] {
+      if (!object_of<Op>(op).wait(deadline)) {
+        write_error(error, "the deadline of the wait passed; the op goes on");
+        return SR_TIMEOUT;
+      }
+      return SR_OK;
+    });
+  }
+
+  static std::int32_t op_free(void*, std::uint64_t op, sr_error* error) noexcept {
+    return guarded_transport(error, [&] {
+      delete &object_of<Op>(op);
+      return SR_OK;
+    });
+  }
+
+  static constexpr sr_transport functions = {sizeof(sr_transport),
+                                             0,
+                                             props,
+                                             op_query,
+                                             open,
+                                             close,
+                                             stats,
+                                             mem_register,
+                                             mem_deregister,
+                                             group_create,
+                                             group_error,
+                                             group_abort,
+                                             group_destroy,
+                                             op_prepare,
+                                             op_start,
+                                             op_test,
+                                             op_wait,
+                                             op_free};
+};
+
+}  // namespace detail
+
+}  // namespace shardrun::sdk
+
+/// Exports `Class` as the plugin `plugin_name`; once, at namespace scope. The file is shardrun_transport_NAME.so.
+#define SHARDRUN_EXPORT_TRANSPORT(Class, plugin_name, plugin_version)                                         \
+  const sr_manifest shardrun_manifest_v1 = {sizeof(sr_manifest), SR_MAGIC,    SR_ABI_MAJOR,  SR_ABI_MINOR, 0, \
+                                            SR_KIND_TRANSPORT,   plugin_name, plugin_version};                \
+  int32_t shardrun_open_v1(const sr_host* host, sr_error* error, sr_plugin** plugin) {                        \
+    return shardrun::sdk::detail::open_instance<Class>(                                                       \
+        host, SR_KIND_TRANSPORT, &shardrun::sdk::detail::TransportTable<Class>::functions, error, plugin);    \
+  }
