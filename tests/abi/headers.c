@@ -1,4 +1,5 @@
 #include <shardrun/strategy.h>
+#include <shardrun/transport.h>
 
 #include "offsets.h"
 

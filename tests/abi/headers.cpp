@@ -1,3 +1,1 @@
-#include <shardrun/strategy.h>
-
 #include "headers.c"

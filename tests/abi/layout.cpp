@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <shardrun/strategy.h>
+#include <shardrun/transport.h>
 
 #include <array>
 #include <regex>
