@@ -1,0 +1,137 @@
+#include "core/launch/connection.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+#include <utility>
+
+#include "core/base/error.h"
+
+namespace shardrun::launch {
+namespace {
+
+using boost::system::error_code;
+
+constexpr std::size_t version_and_type_bytes = 2;
+
+std::string text_of(const error_code& error) {
+  return error == boost::asio::error::eof ? "it was closed by the other side" : error.message();
+}
+
+}  // namespace
+
+FrameConnection::FrameConnection(boost::asio::ip::tcp::socket socket, std::size_t max_bytes)
+    : socket_(std::move(socket)), max_bytes_(max_bytes) {
+  close_on_exec(socket_.native_handle());
+  error_code ignored;
+  socket_.set_option(boost::asio::ip::tcp::no_delay(true), ignored);
+}
+
+void FrameConnection::start(Events events) {
+  events_ = std::move(events);
+  read_header();
+}
+
+void FrameConnection::read_header() {
+  boost::asio::async_read(socket_, boost::asio::buffer(header_),
+                          [self = shared_from_this()](const error_code& error, std::size_t) {
+                            if (error || !self->open_) {
+                              return self->ended(text_of(error));
+                            }
+                            const std::size_t length = read_u32({self->header_.data(), self->header_.size()});
+                            if (length < version_and_type_bytes || length > self->max_bytes_) {
+                              return self->ended(fmt::format("it announced a frame of {} bytes, of {} to {}", length,
+                                                             version_and_type_bytes, self->max_bytes_));
+                            }
+                            self->read_body(length);
+                          });
+}
+
+void FrameConnection::read_body(std::size_t length) {
+  body_.resize(length);
+  boost::asio::async_read(socket_, boost::asio::buffer(body_),
+                          [self = shared_from_this()](const error_code& error, std::size_t) {
+                            if (error || !self->open_) {
+                              return self->ended(text_of(error));
+                            }
+                            self->deliver();
+                          });
+}
+
+void FrameConnection::deliver() {
+  const auto version = static_cast<std::uint8_t>(body_[0]);
+  if (version != protocol_version) {
+    return ended(fmt::format("it speaks version {} of the protocol, not {}", version, protocol_version));
+  }
+  std::string refused;
+  try {
+    events_.frame(static_cast<FrameType>(body_[1]), std::string_view(body_).substr(version_and_type_bytes));
+  } catch (const Error& error) {
+    refused = error.message();
+  }
+  if (next_events_) {
+    events_ = *std::exchange(next_events_, std::nullopt);
+  }
+  if (!refused.empty()) {
+    return ended(refused);
+  }
+  if (open_) {
+    read_header();
+  } else {
+    events_ = {};
+  }
+}
+
+/// The callbacks are let go of here, or in deliver(), and never by close(): one of them may be its caller.
+void FrameConnection::ended(const std::string& why) {
+  const Events events = std::exchange(events_, {});
+  if (open_) {
+    close();
+    events.closed(why);
+  }
+}
+
+void FrameConnection::close() {
+  open_ = false;
+  error_code ignored;
+  socket_.close(ignored);
+}
+
+void FrameConnection::send(std::string frame, std::function<void()> written) {
+  if (!open_ || peer_gone_) {
+    if (written) {
+      written();
+    }
+    return;
+  }
+  unsent_bytes_ += frame.size();
+  outgoing_.push_back({std::move(frame), std::move(written)});
+  if (outgoing_.size() == 1) {
+    write_front();
+  }
+}
+
+void FrameConnection::write_front() {
+  boost::asio::async_write(socket_, boost::asio::buffer(outgoing_.front().frame),
+                           [self = shared_from_this()](const error_code& error, std::size_t) {
+                             self->peer_gone_ = static_cast<bool>(error);
+                             do {
+                               const Outgoing done = std::move(self->outgoing_.front());
+                               self->outgoing_.pop_front();
+                               self->unsent_bytes_ -= done.frame.size();
+                               if (done.written) {
+                                 done.written();
+                               }
+                             } while (self->peer_gone_ && !self->outgoing_.empty());
+                             if (!self->outgoing_.empty()) {
+                               self->write_front();
+                             }
+                           });
+}
+
+void close_on_exec(int descriptor) { ::fcntl(descriptor, F_SETFD, FD_CLOEXEC); }
+
+}  // namespace shardrun::launch

@@ -1,0 +1,56 @@
+#include "core/launch/output_reader.h"
+
+#include <fcntl.h>
+
+#include <boost/asio/buffer.hpp>
+#include <cerrno>
+#include <string_view>
+#include <utility>
+
+#include "core/base/error.h"
+
+namespace shardrun::launch {
+namespace {
+
+/// What a dead writer can have left at most; a descendant of it could go on for ever.
+constexpr std::size_t largest_pipe_bytes = 1024 * 1024;
+
+int duplicate(const files::FileDescriptor& pipe) {
+  const int copy = ::fcntl(pipe.get(), F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) {
+    throw files::system_error("open", "a rank's output", errno);
+  }
+  return copy;
+}
+
+}  // namespace
+
+/// Asio closes its copy of the descriptor, the caller's goes with `pipe`.
+OutputReader::OutputReader(boost::asio::io_context& io, files::FileDescriptor pipe, LineSplitter::OnLine on_line)
+    : pipe_(io, duplicate(pipe)), lines_(std::move(on_line)) {
+  pipe_.non_blocking(true);
+}
+
+void OutputReader::start() {
+  pipe_.async_read_some(boost::asio::buffer(chunk_), [this](const boost::system::error_code& error, std::size_t size) {
+    if (!error) {
+      lines_.add({chunk_.data(), size});
+      if (pipe_.is_open()) {
+        start();
+      }
+    }
+  });
+}
+
+void OutputReader::drain() {
+  boost::system::error_code error;
+  for (std::size_t drained = 0; !error && pipe_.is_open() && drained < largest_pipe_bytes;) {
+    const std::size_t size = pipe_.read_some(boost::asio::buffer(chunk_), error);
+    lines_.add({chunk_.data(), size});
+    drained += size;
+  }
+  pipe_.close(error);
+  lines_.end();
+}
+
+}  // namespace shardrun::launch

@@ -1,0 +1,180 @@
+#include "core/launch/process.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <span>
+#include <system_error>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/launch/environment.h"
+
+namespace shardrun::launch {
+namespace {
+
+struct Pipe {
+  files::FileDescriptor read_end;
+  files::FileDescriptor write_end;
+};
+
+/// What the child tells of its failure.
+struct Trouble {
+  enum Stage : int { descriptors, exec } stage;
+  int error_number;
+};
+
+std::string_view advice(int error_number) {
+  switch (error_number) {
+    case EMFILE:
+    case ENFILE: return "; raise the limit of open files (ulimit -n), each rank needs 3 in the launcher";
+    case EAGAIN: return "; raise the limit of processes (ulimit -u, or pids.max of the container) or use fewer ranks";
+    case ENOMEM: return "; free memory or use fewer ranks";
+    default: return "";
+  }
+}
+
+Error refused(std::string_view attempted, int error_number) {
+  return Error(ErrorCode::io, fmt::format("cannot {}: {}{}", attempted, std::generic_category().message(error_number),
+                                          advice(error_number)));
+}
+
+/// A copy that neither exec keeps nor dup2 onto a standard descriptor can hit.
+files::FileDescriptor out_of_the_way(int descriptor) {
+  files::FileDescriptor copy(::fcntl(descriptor, F_DUPFD_CLOEXEC, handed_over_descriptor + 1));
+  if (!copy.is_open()) {
+    throw refused("open a pipe to a rank", errno);
+  }
+  return copy;
+}
+
+Pipe make_pipe() {
+  std::array<int, 2> ends = {};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    throw refused("open a pipe to a rank", errno);
+  }
+  const files::FileDescriptor read_end(ends[0]);
+  const files::FileDescriptor write_end(ends[1]);
+  return {out_of_the_way(read_end.get()), out_of_the_way(write_end.get())};
+}
+
+std::vector<char*> pointers_to(const std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (const std::string& text : texts) {
+    pointers.push_back(const_cast<char*>(text.c_str()));
+  }
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+/// All that the child needs between fork and exec, where it may neither allocate nor lock.
+struct Child {
+  pid_t launcher;
+  const char* program;
+  char* const* arguments;
+  char* const* environment;
+  std::array<int, 4> descriptors;  ///< what becomes 0, 1, 2 and handed_over_descriptor
+  int trouble;
+};
+
+[[noreturn]] void give_up(const Child& child, Trouble::Stage stage) {
+  const Trouble trouble{stage, errno};
+  [[maybe_unused]] const ssize_t written = ::write(child.trouble, &trouble, sizeof trouble);
+  ::_exit(127);
+}
+
+[[noreturn]] void become(const Child& child) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != child.launcher) {
+    ::_exit(127);  // it died before the line above
+  }
+  ::setpgid(0, 0);
+  for (const int caught : {SIGINT, SIGTERM, SIGCHLD}) {
+    ::signal(caught, SIG_DFL);
+  }
+  ::signal(SIGPIPE, SIG_IGN);
+  for (std::size_t i = 0; i < child.descriptors.size(); ++i) {
+    if (::dup2(child.descriptors[i], static_cast<int>(i)) < 0) {
+      give_up(child, Trouble::descriptors);
+    }
+  }
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::execve(child.program, child.arguments, child.environment);
+  give_up(child, Trouble::exec);
+}
+
+/// Signals are blocked meanwhile: a handler of the launcher must not run in the child.
+pid_t fork_with_signals_blocked(const Child& child) {
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    become(child);
+  }
+  const int error_number = errno;
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (pid < 0) {
+    throw refused("start a process", error_number);
+  }
+  return pid;
+}
+
+void reap(pid_t pid) {
+  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+/// Returns once the child has become the program. Throws what hindered it.
+void await_exec(const files::FileDescriptor& trouble_pipe, pid_t pid, const std::string& program) {
+  Trouble trouble{};
+  ssize_t got = 0;
+  do {
+    got = ::read(trouble_pipe.get(), &trouble, sizeof trouble);
+  } while (got < 0 && errno == EINTR);
+  if (got == sizeof trouble) {
+    reap(pid);
+    throw refused(trouble.stage == Trouble::exec ? fmt::format("run '{}'", program) : "set up a rank's descriptors",
+                  trouble.error_number);
+  }
+}
+
+}  // namespace
+
+StartedProcess start_process(const ProcessStart& start) {
+  const std::vector<char*> arguments = pointers_to(start.arguments);
+  const std::vector<char*> environment = pointers_to(start.environment);
+  const files::FileDescriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!nothing.is_open()) {
+    throw refused("open /dev/null", errno);
+  }
+  const files::FileDescriptor input = out_of_the_way(nothing.get());
+  Pipe output = make_pipe();
+  Pipe errors = make_pipe();
+  Pipe handed_over = make_pipe();
+  Pipe trouble = make_pipe();
+  files::write_all(handed_over.write_end, std::as_bytes(std::span(start.handed_over)), "a pipe to a rank");
+  handed_over.write_end = {};
+
+  const pid_t pid = fork_with_signals_blocked(
+      {.launcher = ::getpid(),
+       .program = start.program.c_str(),
+       .arguments = arguments.data(),
+       .environment = environment.data(),
+       .descriptors = {input.get(), output.write_end.get(), errors.write_end.get(), handed_over.read_end.get()},
+       .trouble = trouble.write_end.get()});
+  trouble.write_end = {};
+  await_exec(trouble.read_end, pid, start.program);
+  return {.pid = pid, .output = std::move(output.read_end), .errors = std::move(errors.read_end)};
+}
+
+}  // namespace shardrun::launch

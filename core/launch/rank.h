@@ -1,0 +1,98 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/launch/failure.h"
+
+namespace shardrun::launch {
+
+/// A rank's place in its job, as the launcher handed it over.
+struct RankContext {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  int local_world_size = 1;
+  std::string address;  ///< of the launcher
+  std::uint16_t port = 0;
+  std::string run;                            ///< of this run alone, the same on every rank: 16 of [0-9a-f]
+  std::array<std::uint8_t, 32> token = {};    ///< keep it to this process: who has it may join the job
+  std::chrono::milliseconds heartbeat{1000};  ///< how often the launcher wants to hear from this rank
+};
+
+/// Who this process is, if launch() started it as a rank; nullopt if not, whatever RANK says. What the launcher handed
+/// over is taken out of the environment and its descriptor closed, so the first call alone finds it: make it before
+/// there are threads. Throws Error{io} where it is there and makes no sense.
+[[nodiscard]] std::optional<RankContext> take_rank_context();
+
+/// This process as a rank: its line to the launcher, on a thread of its own, and through it the store that all ranks
+/// share. Functions may be called from any thread unless they say otherwise.
+///
+/// A rank ends in one of two ways: goodbye() and exit code 0 (or 75, stopped but resumable, or 128 + signal after a
+/// stop), or fail() and another exit code. A process that ends without either is taken to have failed.
+class Rank {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Deadline = Clock::time_point;
+
+  /// Joins the job: returns once the launcher has said welcome. `job_hash` must equal the launcher's.
+  /// Throws Error{io} where it refuses, or `deadline` passes.
+  Rank(RankContext context, std::uint64_t job_hash, Deadline deadline);
+  Rank(const Rank&) = delete;
+  Rank& operator=(const Rank&) = delete;
+  ~Rank();  ///< waits for nobody
+
+  [[nodiscard]] int rank() const noexcept { return context_.rank; }
+  [[nodiscard]] int world_size() const noexcept { return context_.world_size; }
+  [[nodiscard]] const RankContext& context() const noexcept { return context_; }
+
+  /// Gives the key a value, for all ranks to see. Returns at once. A key that is set twice, by whomever, fails the job.
+  /// Throws Error{io} where key and value are longer than a frame (1 MiB) or the job is aborted.
+  void set(std::string_view key, std::span<const std::byte> value);
+  void set(std::string_view key, std::string_view value);
+
+  /// Waits until some rank has set the key. Throws Error{io} when `deadline` passes before, or the job is aborted.
+  [[nodiscard]] std::string get(std::string_view key, Deadline deadline);
+
+  /// Sends something to the launcher's LaunchSettings::on_message, in order. Returns at once.
+  /// Throws Error{io} where it is longer than a frame, or where the launcher has not read the last 64 MiB.
+  void message(std::string_view kind, std::string_view bytes);
+  void message(std::string_view kind, std::span<const std::byte> bytes);
+
+  /// True once the job is to end now, or the launcher is gone: whatever waits should give up. It stays true.
+  [[nodiscard]] const std::atomic<bool>& aborted() const noexcept;
+  [[nodiscard]] std::string abort_reason() const;
+
+  /// What to do then, once: called on the line's own thread, or here where the job is aborted already. It must be
+  /// quick, throw nothing and call nothing of this object that waits. Replaces the callback given before, and waits
+  /// while that is running.
+  void on_abort(std::function<void(const std::string& reason)> callback);
+
+  /// The signal that asks for an orderly stop (SIGINT, SIGTERM), or 0.
+  [[nodiscard]] int stop_signal() const noexcept;
+
+  /// Tells the launcher why this rank is about to end, and waits until it knows, the line is gone, or 2 s have passed.
+  /// Where the job is aborted already it is a consequence, whatever `kind` says.
+  void fail(FailureKind kind, std::string_view text) noexcept;
+
+  /// The last thing that a rank does: waits until the launcher has read everything that was sent before, and leaves
+  /// the job. An abort that comes later is no longer this rank's. Throws Error{io} where the job is aborted before
+  /// that, or `deadline` passes.
+  void goodbye(Deadline deadline);
+
+ private:
+  RankContext context_;
+  class Line;
+  std::unique_ptr<Line> line_;
+};
+
+}  // namespace shardrun::launch

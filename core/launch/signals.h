@@ -1,0 +1,31 @@
+#pragma once
+
+#include <array>
+#include <csignal>
+
+#include "core/files/descriptor.h"
+
+namespace shardrun::launch {
+
+/// Turns SIGINT, SIGTERM and SIGCHLD into bytes that can be read, whatever thread they hit, and gives the previous
+/// actions and the calling thread's mask back at its end. At most one exists at a time.
+class SignalPipe {
+ public:
+  SignalPipe();  ///< Throws Error{io}; Error{internal} where another exists.
+  SignalPipe(const SignalPipe&) = delete;
+  SignalPipe& operator=(const SignalPipe&) = delete;
+  ~SignalPipe();
+
+  /// Non-blocking. Each byte is a signal's number; several SIGCHLD may be one.
+  [[nodiscard]] int descriptor() const { return read_end_.get(); }
+
+ private:
+  static constexpr std::array<int, 3> caught = {SIGINT, SIGTERM, SIGCHLD};
+
+  files::FileDescriptor read_end_;
+  files::FileDescriptor write_end_;
+  std::array<struct sigaction, caught.size()> before_ = {};
+  sigset_t mask_before_ = {};
+};
+
+}  // namespace shardrun::launch

@@ -1,0 +1,274 @@
+#include "core/launch/store_client.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/ip/address.hpp>
+#include <boost/asio/post.hpp>
+#include <csignal>
+#include <system_error>
+#include <utility>
+
+namespace shardrun::launch {
+namespace {
+
+using boost::asio::ip::tcp;
+using boost::system::error_code;
+
+constexpr std::size_t max_unsent_bytes = std::size_t{64} * 1024 * 1024;
+constexpr std::chrono::milliseconds longest_connect_pause{500};
+
+}  // namespace
+
+StoreClient::StoreClient(StoreClientSettings settings, Deadline deadline)
+    : settings_(std::move(settings)), connect_timer_(io_), beat_timer_(io_) {
+  boost::asio::post(io_, [this] { connect(); });
+  start_thread();
+  try {
+    await_welcome(deadline);
+  } catch (...) {
+    end_thread();
+    throw;
+  }
+}
+
+StoreClient::~StoreClient() { end_thread(); }
+
+/// Signals are for the rank's own threads.
+void StoreClient::start_thread() {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::thread([this] {
+      const auto work = boost::asio::make_work_guard(io_);
+      io_.run();
+    });
+  } catch (const std::system_error& error) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw Error(ErrorCode::io, fmt::format("cannot start the thread of the control connection: {}", error.what()));
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void StoreClient::end_thread() {
+  io_.stop();
+  thread_.join();
+  if (connection_) {
+    connection_->close();
+  }
+}
+
+void StoreClient::await_welcome(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, deadline, [this] { return welcome_ || refused_; });
+  if (refused_) {
+    throw Error(ErrorCode::io, fmt::format("the launcher refused this process: {}", *refused_));
+  }
+  if (!welcome_) {
+    throw Error(ErrorCode::io,
+                fmt::format("rank {} could not join its job at {} port {} in time: {}", settings_.hello.rank,
+                            settings_.address, settings_.port, trouble_.empty() ? "no answer" : trouble_));
+  }
+}
+
+void StoreClient::set(std::string_view key, std::string_view value) {
+  if (aborted_) {
+    throw aborted_error(fmt::format("set the key '{}'", key));
+  }
+  post(FrameWriter(FrameType::set).bytes(key).bytes(value).finish());
+}
+
+std::string StoreClient::get(std::string_view key, Deadline deadline) {
+  const auto began = std::chrono::steady_clock::now();
+  std::unique_lock lock(mutex_);
+  const std::uint64_t request = next_request_++;
+  requests_[request] = std::nullopt;
+  lock.unlock();
+  post(FrameWriter(FrameType::get).u64(request).bytes(key).finish());
+  lock.lock();
+  changed_.wait_until(lock, deadline, [&] { return requests_[request] || abort_reason_; });
+  const std::optional<std::string> value = std::move(requests_[request]);
+  requests_.erase(request);
+  lock.unlock();
+  if (value) {
+    return *value;
+  }
+  if (aborted_) {
+    throw aborted_error(fmt::format("wait for the key '{}'", key));
+  }
+  post(FrameWriter(FrameType::cancel_get).u64(request).finish());
+  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - began;
+  throw Error(ErrorCode::io, fmt::format("rank {} waited {:.1f} s for the key '{}', which no rank has set",
+                                         settings_.hello.rank, waited.count(), key));
+}
+
+void StoreClient::message(std::string_view kind, std::string_view bytes) {
+  if (unsent_bytes_ > max_unsent_bytes) {
+    throw Error(ErrorCode::io, fmt::format("the launcher has not read the last {} MiB of messages of rank {}",
+                                           max_unsent_bytes >> 20U, settings_.hello.rank));
+  }
+  post(FrameWriter(FrameType::message).bytes(kind).bytes(bytes).finish());
+}
+
+void StoreClient::fail(FailureKind kind, std::string_view text, Deadline deadline) {
+  const bool own = kind == FailureKind::own && !aborted_;
+  post(FrameWriter(FrameType::failure).u32(own ? 0 : 1).bytes(text.substr(0, max_frame_bytes / 2)).finish());
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, deadline, [this] { return failure_noted_ || line_lost_; });
+}
+
+void StoreClient::goodbye(Deadline deadline) {
+  post(FrameWriter(FrameType::goodbye).finish());
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, deadline, [this] { return farewell_ || abort_reason_; });
+  if (farewell_) {
+    return;
+  }
+  lock.unlock();
+  if (aborted_) {
+    throw aborted_error("say goodbye");
+  }
+  throw Error(ErrorCode::io,
+              fmt::format("rank {} said goodbye, but the launcher did not answer in time", settings_.hello.rank));
+}
+
+void StoreClient::post(std::string frame) {
+  unsent_bytes_ += frame.size();
+  boost::asio::post(io_, [this, frame = std::move(frame)]() mutable {
+    const std::size_t size = frame.size();
+    connection_->send(std::move(frame), [this, size] { unsent_bytes_ -= size; });
+  });
+}
+
+void StoreClient::on_abort(std::function<void(const std::string&)> callback) {
+  const std::lock_guard lock(callback_mutex_);
+  callback_ = std::move(callback);
+  if (aborted_ && callback_) {
+    std::exchange(callback_, nullptr)(abort_reason());
+  }
+}
+
+std::string StoreClient::abort_reason() const {
+  const std::lock_guard lock(mutex_);
+  return abort_reason_.value_or("");
+}
+
+Error StoreClient::aborted_error(std::string_view attempted) const {
+  return Error(ErrorCode::io, fmt::format("rank {} could not {}: the job is aborted: {}", settings_.hello.rank,
+                                          attempted, abort_reason()));
+}
+
+void StoreClient::connect() {
+  auto socket = std::make_shared<tcp::socket>(io_);
+  error_code error;
+  const tcp::endpoint launcher(boost::asio::ip::make_address(settings_.address, error), settings_.port);
+  if (!error) {
+    socket->open(launcher.protocol(), error);
+  }
+  if (error) {
+    return connect_later(error.message());
+  }
+  close_on_exec(socket->native_handle());
+  socket->async_connect(launcher, [this, socket](const error_code& failed) {
+    if (failed) {
+      return connect_later(failed.message());
+    }
+    connection_ = std::make_shared<FrameConnection>(std::move(*socket), max_frame_bytes);
+    connection_->start({.frame = [this](FrameType type, std::string_view payload) { handle(type, payload); },
+                        .closed = [this](const std::string& why) { lost(why); }});
+    connection_->send(encode_hello(settings_.hello));
+  });
+}
+
+void StoreClient::connect_later(const std::string& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    trouble_ = why;
+  }
+  connect_timer_.expires_after(connect_pause_);
+  connect_pause_ = std::min(2 * connect_pause_, longest_connect_pause);
+  connect_timer_.async_wait([this](const error_code& cancelled) {
+    if (!cancelled) {
+      connect();
+    }
+  });
+}
+
+void StoreClient::handle(FrameType type, std::string_view payload) {
+  PayloadReader reader(payload);
+  if (type == FrameType::abort) {
+    // The launcher hears of it first: what this rank does from here on may be a consequence.
+    const std::string reason(reader.bytes());
+    return connection_->send(FrameWriter(FrameType::abort_heard).finish(), [this, reason] { abort(reason); });
+  }
+  if (type == FrameType::stop) {
+    stop_signal_ = static_cast<int>(reader.u32());
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  switch (type) {
+    case FrameType::welcome:
+      welcome_ = true;
+      beat();
+      break;
+    case FrameType::refused: refused_ = reader.bytes(); break;
+    case FrameType::value:
+      if (const auto request = requests_.find(reader.u64()); request != requests_.end()) {
+        request->second = reader.bytes();
+      }
+      break;
+    case FrameType::failure_noted: failure_noted_ = true; break;
+    case FrameType::farewell: farewell_ = true; break;
+    default: throw Error(ErrorCode::io, fmt::format("it sent a frame of unknown type {}", static_cast<int>(type)));
+  }
+  changed_.notify_all();
+}
+
+void StoreClient::beat() {
+  connection_->send(FrameWriter(FrameType::heartbeat).finish());
+  beat_timer_.expires_after(settings_.heartbeat);
+  beat_timer_.async_wait([this](const error_code& cancelled) {
+    if (!cancelled) {
+      beat();
+    }
+  });
+}
+
+void StoreClient::lost(const std::string& why) {
+  bool joined = false;
+  {
+    const std::lock_guard lock(mutex_);
+    joined = welcome_;
+    line_lost_ = joined;
+    if (refused_ || farewell_) {
+      return;
+    }
+  }
+  if (joined) {
+    abort(fmt::format("the connection to the launcher is lost: {}", why));
+  } else {
+    connect_later(fmt::format("the launcher hung up: {}", why));
+  }
+}
+
+void StoreClient::abort(const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (abort_reason_ || farewell_) {
+      return;
+    }
+    abort_reason_ = reason;
+    aborted_ = true;
+  }
+  changed_.notify_all();
+  const std::lock_guard lock(callback_mutex_);
+  if (callback_) {
+    std::exchange(callback_, nullptr)(reason);
+  }
+}
+
+}  // namespace shardrun::launch

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "core/base/error.h"
+#include "core/launch/connection.h"
+#include "core/launch/failure.h"
+#include "core/launch/protocol.h"
+
+namespace shardrun::launch {
+
+struct StoreClientSettings {
+  std::string address;
+  std::uint16_t port = 0;
+  Hello hello;
+  std::chrono::milliseconds heartbeat{1000};
+};
+
+/// The rank's end of its control connection, which a thread of its own serves: reads, writes and sends heartbeats while
+/// the rank computes. The contracts of its functions are those of Rank, which hides it.
+class StoreClient {
+ public:
+  using Deadline = std::chrono::steady_clock::time_point;
+
+  StoreClient(StoreClientSettings settings, Deadline deadline);
+  StoreClient(const StoreClient&) = delete;
+  StoreClient& operator=(const StoreClient&) = delete;
+  ~StoreClient();
+
+  void set(std::string_view key, std::string_view value);
+  [[nodiscard]] std::string get(std::string_view key, Deadline deadline);
+  void message(std::string_view kind, std::string_view bytes);
+  void fail(FailureKind kind, std::string_view text, Deadline deadline);
+  void goodbye(Deadline deadline);
+
+  /// The callback must not throw.
+  void on_abort(std::function<void(const std::string& reason)> callback);
+  [[nodiscard]] const std::atomic<bool>& aborted() const noexcept { return aborted_; }
+  [[nodiscard]] std::string abort_reason() const;
+  [[nodiscard]] int stop_signal() const noexcept { return stop_signal_.load(std::memory_order_relaxed); }
+
+ private:
+  // On the caller's thread.
+  void start_thread();
+  void end_thread();
+  void await_welcome(Deadline deadline);
+  void post(std::string frame);
+  [[nodiscard]] Error aborted_error(std::string_view attempted) const;
+
+  // On the line's thread.
+  void connect();
+  void connect_later(const std::string& why);
+  void handle(FrameType type, std::string_view payload);
+  void beat();
+  void lost(const std::string& why);
+  void abort(const std::string& reason);
+
+  StoreClientSettings settings_;
+  boost::asio::io_context io_;
+  std::shared_ptr<FrameConnection> connection_;
+  boost::asio::steady_timer connect_timer_;
+  std::chrono::milliseconds connect_pause_{20};
+  boost::asio::steady_timer beat_timer_;
+  std::atomic<bool> aborted_ = false;
+  std::atomic<int> stop_signal_ = 0;
+  std::atomic<std::size_t> unsent_bytes_ = 0;
+
+  mutable std::mutex mutex_;  ///< guards all down to `changed_`
+  bool welcome_ = false;
+  std::string trouble_;                 ///< of the last attempt to connect
+  std::optional<std::string> refused_;  ///< for good
+  std::optional<std::string> abort_reason_;
+  bool line_lost_ = false;
+  bool failure_noted_ = false;
+  bool farewell_ = false;
+  std::uint64_t next_request_ = 0;
+  std::map<std::uint64_t, std::optional<std::string>> requests_;  ///< with the value, once it is there
+  std::condition_variable changed_;
+
+  std::mutex callback_mutex_;  ///< held while the callback runs
+  std::function<void(const std::string&)> callback_;
+
+  std::thread thread_;
+};
+
+}  // namespace shardrun::launch

@@ -1,0 +1,297 @@
+#include "core/launch/store_server.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/ip/address.hpp>
+#include <utility>
+
+#include "core/base/error.h"
+
+namespace shardrun::launch {
+
+using boost::asio::ip::tcp;
+using boost::system::error_code;
+
+struct StoreServer::Guest {
+  std::shared_ptr<FrameConnection> connection;
+  std::string from;
+  std::unique_ptr<boost::asio::steady_timer> deadline;
+};
+
+struct StoreServer::Member {
+  bool joined = false;
+  std::shared_ptr<FrameConnection> connection;  ///< null before the hello and after the end
+};
+
+struct StoreServer::Waiter {
+  int rank;
+  std::uint64_t request;
+  std::string key;
+};
+
+namespace {
+
+constexpr std::chrono::milliseconds accept_pause{50};
+constexpr int logged_drops = 20;
+
+tcp::acceptor listen(boost::asio::io_context& io, const StoreServerSettings& settings) {
+  try {
+    const tcp::endpoint endpoint(boost::asio::ip::make_address(settings.address), settings.port);
+    tcp::acceptor acceptor(io);
+    acceptor.open(endpoint.protocol());
+    close_on_exec(acceptor.native_handle());
+    acceptor.set_option(tcp::acceptor::reuse_address(true));
+    acceptor.bind(endpoint);
+    acceptor.listen();
+    return acceptor;
+  } catch (const boost::system::system_error& error) {
+    throw Error(ErrorCode::io, fmt::format("cannot listen for ranks on {} port {}: {}", settings.address, settings.port,
+                                           error.code().message()));
+  }
+}
+
+std::string text_of(const tcp::endpoint& endpoint) {
+  return fmt::format("{}:{}", endpoint.address().to_string(), endpoint.port());
+}
+
+std::string value_frame(std::uint64_t request, std::string_view value) {
+  return FrameWriter(FrameType::value).u64(request).bytes(value).finish();
+}
+
+std::string abort_frame(std::string_view reason) {
+  return FrameWriter(FrameType::abort).bytes(reason.substr(0, max_frame_bytes / 2)).finish();
+}
+
+std::string stop_frame(int signal) {
+  return FrameWriter(FrameType::stop).u32(static_cast<std::uint32_t>(signal)).finish();
+}
+
+}  // namespace
+
+StoreServer::StoreServer(boost::asio::io_context& io, StoreServerSettings settings, StoreServerEvents events)
+    : io_(io),
+      settings_(std::move(settings)),
+      events_(std::move(events)),
+      acceptor_(listen(io, settings_)),
+      accept_again_(io),
+      port_(acceptor_.local_endpoint().port()),
+      members_(static_cast<std::size_t>(settings_.world_size)) {
+  accept();
+}
+
+StoreServer::~StoreServer() {
+  for (const auto& [id, guest] : guests_) {
+    guest.connection->close();
+  }
+  for (const Member& member : members_) {
+    if (member.connection) {
+      member.connection->close();
+    }
+  }
+}
+
+void StoreServer::accept() {
+  acceptor_.async_accept([this](const error_code& error, tcp::socket socket) {
+    if (error == boost::asio::error::operation_aborted) {
+      return;
+    }
+    if (!error) {
+      receive_guest(std::move(socket));
+      return accept();
+    }
+    // The guest gave up meanwhile, or this process has no descriptor left: that passes, so go on, but do not spin.
+    accept_again_.expires_after(accept_pause);
+    accept_again_.async_wait([this](const error_code& cancelled) {
+      if (!cancelled) {
+        accept();
+      }
+    });
+  });
+}
+
+void StoreServer::receive_guest(tcp::socket socket) {
+  error_code gone;
+  const tcp::endpoint peer = socket.remote_endpoint(gone);
+  const std::string from = gone ? "somebody" : text_of(peer);
+  if (guests_.size() >= settings_.max_strangers + members_.size()) {
+    return log_drop(from, fmt::format("{} others have not said hello yet either", guests_.size()));
+  }
+  const std::uint64_t id = next_guest_++;
+  Guest& guest = guests_[id];
+  guest.connection = std::make_shared<FrameConnection>(std::move(socket), max_hello_bytes);
+  guest.from = from;
+  guest.deadline = std::make_unique<boost::asio::steady_timer>(io_, settings_.hello_timeout);
+  guest.deadline->async_wait([this, id](const error_code& cancelled) {
+    if (!cancelled) {
+      drop_guest(id, fmt::format("it said no hello within {} ms", settings_.hello_timeout.count()));
+    }
+  });
+  guest.connection->start({.frame = [this, id](FrameType type, std::string_view payload) { greet(id, type, payload); },
+                           .closed = [this, id](const std::string& why) { drop_guest(id, why); }});
+}
+
+void StoreServer::drop_guest(std::uint64_t id, const std::string& why) {
+  const auto found = guests_.find(id);
+  if (found != guests_.end()) {
+    found->second.connection->close();
+    log_drop(found->second.from, why);
+    guests_.erase(found);
+  }
+}
+
+void StoreServer::greet(std::uint64_t id, FrameType type, std::string_view payload) {
+  if (type != FrameType::hello) {
+    return drop_guest(id, "it said something else than hello");
+  }
+  const Hello hello = decode_hello(payload);
+  if (!equal_in_constant_time(hello.token, settings_.token)) {
+    return drop_guest(id, "its token is not this job's");
+  }
+  if (hello.rank >= members_.size()) {
+    return refuse(id, fmt::format("there is no rank {} among {}", hello.rank, members_.size()));
+  }
+  if (hello.job_hash != settings_.job_hash) {
+    return refuse(id,
+                  fmt::format("rank {} (pid {}) came with another job (hash {:016x}, not {:016x}): have the job file "
+                              "or a plugin changed while the job was starting?",
+                              hello.rank, hello.pid, hello.job_hash, settings_.job_hash));
+  }
+  if (members_[hello.rank].joined) {
+    return refuse(id, fmt::format("rank {} is taken", hello.rank));
+  }
+  admit(id, hello);
+}
+
+/// The guest knows the token, so it is told why.
+void StoreServer::refuse(std::uint64_t id, const std::string& why) {
+  const std::shared_ptr<FrameConnection> connection = guests_.at(id).connection;
+  log_drop(guests_.at(id).from, why);
+  guests_.erase(id);
+  connection->send(FrameWriter(FrameType::refused).bytes(why).finish(), [connection] { connection->close(); });
+}
+
+void StoreServer::admit(std::uint64_t id, const Hello& hello) {
+  const auto rank = static_cast<int>(hello.rank);
+  Member& member = members_[hello.rank];
+  member.joined = true;
+  member.connection = guests_.at(id).connection;
+  guests_.erase(id);
+  member.connection->set_max_bytes(max_frame_bytes);
+  member.connection->restart(
+      {.frame = [this, rank](FrameType type, std::string_view payload) { member_frame(rank, type, payload); },
+       .closed =
+           [this, rank](const std::string& why) {
+             close(rank);
+             events_.closed(rank, why);
+           }});
+  send(rank, FrameWriter(FrameType::welcome).finish());
+  events_.joined(rank, hello);
+  if (stop_signal_) {
+    send(rank, stop_frame(*stop_signal_));
+  }
+  if (abort_reason_) {
+    send(rank, abort_frame(*abort_reason_));
+  }
+}
+
+void StoreServer::member_frame(int rank, FrameType type, std::string_view payload) {
+  PayloadReader reader(payload);
+  events_.heard(rank);
+  switch (type) {
+    case FrameType::heartbeat: return;
+    case FrameType::set: {
+      const std::string_view key = reader.bytes();
+      return set(rank, key, reader.bytes());
+    }
+    case FrameType::get: {
+      const std::uint64_t request = reader.u64();
+      return get(rank, request, reader.bytes());
+    }
+    case FrameType::cancel_get: {
+      const std::uint64_t request = reader.u64();
+      std::erase_if(waiters_, [&](const Waiter& w) { return w.rank == rank && w.request == request; });
+      return;
+    }
+    case FrameType::message: {
+      const std::string_view kind = reader.bytes();
+      return events_.message(rank, kind, reader.bytes());
+    }
+    case FrameType::failure: {
+      const FailureKind kind = reader.u32() == 0 ? FailureKind::own : FailureKind::consequence;
+      events_.failed(rank, kind, reader.bytes());
+      return send(rank, FrameWriter(FrameType::failure_noted).finish());
+    }
+    case FrameType::abort_heard: return events_.abort_heard(rank);
+    case FrameType::goodbye: events_.said_goodbye(rank); return send(rank, FrameWriter(FrameType::farewell).finish());
+    default: throw Error(ErrorCode::io, fmt::format("it sent a frame of unknown type {}", static_cast<int>(type)));
+  }
+}
+
+void StoreServer::set(int rank, std::string_view key, std::string_view value) {
+  if (!values_.emplace(key, value).second) {
+    return events_.failed(rank, FailureKind::own,
+                          fmt::format("set the key '{}' of the store, which is set already: each is set once", key));
+  }
+  std::vector<Waiter> served;
+  std::erase_if(waiters_, [&](const Waiter& waiter) {
+    const bool waits = waiter.key == key;
+    if (waits) {
+      served.push_back(waiter);
+    }
+    return waits;
+  });
+  for (const Waiter& waiter : served) {
+    send(waiter.rank, value_frame(waiter.request, value));
+  }
+}
+
+void StoreServer::get(int rank, std::uint64_t request, std::string_view key) {
+  const auto found = values_.find(key);
+  if (found == values_.end()) {
+    waiters_.push_back({rank, request, std::string(key)});
+  } else {
+    send(rank, value_frame(request, found->second));
+  }
+}
+
+void StoreServer::send(int rank, std::string frame) {
+  if (const auto& connection = members_[static_cast<std::size_t>(rank)].connection) {
+    connection->send(std::move(frame));
+  }
+}
+
+void StoreServer::abort(const std::string& reason) {
+  abort_reason_ = reason;
+  for (int rank = 0; rank < settings_.world_size; ++rank) {
+    send(rank, abort_frame(reason));
+  }
+}
+
+void StoreServer::stop(int signal) {
+  stop_signal_ = signal;
+  for (int rank = 0; rank < settings_.world_size; ++rank) {
+    send(rank, stop_frame(signal));
+  }
+}
+
+void StoreServer::close(int rank) {
+  Member& member = members_[static_cast<std::size_t>(rank)];
+  if (member.connection) {
+    member.connection->close();
+    member.connection = nullptr;
+  }
+  std::erase_if(waiters_, [&](const Waiter& waiter) { return waiter.rank == rank; });
+}
+
+/// A port scan must not fill the log.
+void StoreServer::log_drop(const std::string& who, const std::string& why) {
+  ++dropped_;
+  if (dropped_ <= logged_drops) {
+    events_.log(fmt::format("dropped a connection from {}: {}", who, why));
+  } else if (dropped_ == logged_drops + 1) {
+    events_.log("more connections were dropped; the rest is not logged");
+  }
+}
+
+}  // namespace shardrun::launch

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/launch/connection.h"
+#include "core/launch/failure.h"
+#include "core/launch/protocol.h"
+
+namespace shardrun::launch {
+
+struct StoreServerSettings {
+  std::string address = "127.0.0.1";
+  std::uint16_t port = 0;  ///< 0: any free one
+  int world_size = 1;
+  Token token = {};
+  std::uint64_t job_hash = 0;
+  std::chrono::milliseconds hello_timeout{2000};  ///< from connecting to the end of a correct hello
+  std::size_t max_strangers = 64;                 ///< connections that have not said hello yet, above one a rank
+};
+
+/// What ranks do, told on the io_context's thread. All must be set.
+struct StoreServerEvents {
+  std::function<void(int rank, const Hello& hello)> joined;
+  std::function<void(int rank)> heard;  ///< any frame
+  std::function<void(int rank, std::string_view kind, std::string_view bytes)> message;
+  std::function<void(int rank, FailureKind kind, std::string_view text)> failed;
+  std::function<void(int rank)> abort_heard;
+  std::function<void(int rank)> said_goodbye;
+  std::function<void(int rank, const std::string& why)> closed;
+  std::function<void(const std::string& line)> log;
+};
+
+/// The place where the ranks of a job meet: a key-value store, and the launcher's line to each of them. Belongs to the
+/// thread that runs the io_context, which may not run on after this is gone. Whoever says no correct hello in time is
+/// dropped with a log line, and so is whoever claims a rank that is taken.
+class StoreServer {
+ public:
+  /// Listens. Throws Error{io}.
+  StoreServer(boost::asio::io_context& io, StoreServerSettings settings, StoreServerEvents events);
+  StoreServer(const StoreServer&) = delete;
+  StoreServer& operator=(const StoreServer&) = delete;
+  ~StoreServer();
+
+  [[nodiscard]] std::uint16_t port() const { return port_; }
+
+  /// Tell every rank, those that join later too.
+  void abort(const std::string& reason);
+  void stop(int signal);
+
+  /// Ends the connection of one rank, without an event.
+  void close(int rank);
+
+ private:
+  struct Guest;
+  struct Member;
+  struct Waiter;
+
+  void accept();
+  void receive_guest(boost::asio::ip::tcp::socket socket);
+  void drop_guest(std::uint64_t guest, const std::string& why);
+  void greet(std::uint64_t guest, FrameType type, std::string_view payload);
+  void refuse(std::uint64_t guest, const std::string& why);
+  void admit(std::uint64_t guest, const Hello& hello);
+  void member_frame(int rank, FrameType type, std::string_view payload);
+  void set(int rank, std::string_view key, std::string_view value);
+  void get(int rank, std::uint64_t request, std::string_view key);
+  void send(int rank, std::string frame);
+  void log_drop(const std::string& who, const std::string& why);
+
+  boost::asio::io_context& io_;
+  StoreServerSettings settings_;
+  StoreServerEvents events_;
+  boost::asio::ip::tcp::acceptor acceptor_;
+  boost::asio::steady_timer accept_again_;
+  std::uint16_t port_ = 0;
+
+  std::uint64_t next_guest_ = 0;
+  std::map<std::uint64_t, Guest> guests_;  ///< who has not said hello yet
+  std::vector<Member> members_;            ///< by rank
+  int dropped_ = 0;
+
+  std::map<std::string, std::string, std::less<>> values_;
+  std::vector<Waiter> waiters_;
+  std::optional<std::string> abort_reason_;
+  std::optional<int> stop_signal_;
+};
+
+}  // namespace shardrun::launch

@@ -1,0 +1,404 @@
+#include "core/launch/supervisor.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/launch/environment.h"
+#include "core/launch/status.h"
+
+namespace shardrun::launch {
+namespace {
+
+using boost::system::error_code;
+using std::chrono::milliseconds;
+
+/// How often silence is looked for.
+milliseconds tick_of(const LaunchSettings& settings) {
+  milliseconds tick{1000};
+  for (const milliseconds timeout : {settings.heartbeat_timeout, settings.join_timeout}) {
+    tick = timeout.count() > 0 ? std::min(tick, timeout / 8) : tick;
+  }
+  return std::max(tick, milliseconds(5));
+}
+
+/// For what a dead rank said last to arrive: at once as a rule, unless a descendant of it keeps its connection open.
+constexpr milliseconds last_words{500};
+
+std::string run_name() {
+  const Token random = random_token();
+  std::string name;
+  for (std::size_t i = 0; i < 8; ++i) {
+    name += fmt::format("{:02x}", random[i]);
+  }
+  return name;
+}
+
+/// Of a child that was not reaped yet.
+bool is_dead(pid_t pid) {
+  siginfo_t info = {};
+  return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;
+}
+
+int copy_of(int descriptor) {
+  const int copy = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) {
+    throw files::system_error("open", "the pipe of signals", errno);
+  }
+  return copy;
+}
+
+}  // namespace
+
+Supervisor::Supervisor(const LaunchSettings& settings)
+    : settings_(settings),
+      token_(random_token()),
+      host_(host_name()),
+      signal_reader_(io_, copy_of(signals_.descriptor())),
+      ticker_(io_),
+      grace_(io_),
+      children_(static_cast<std::size_t>(settings.ranks)),
+      store_(io_, store_settings(), store_events()) {}
+
+Supervisor::~Supervisor() {
+  kill_all();
+  for (const Child& child : children_) {
+    while (child.end.pid > 0 && !child.reaped && ::waitpid(child.end.pid, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
+}
+
+LaunchResult Supervisor::run() {
+  start();
+  io_.run();
+  return result();
+}
+
+void Supervisor::start() {
+  const std::vector<std::string> environment = own_environment();
+  const std::string run = run_name();
+  std::vector<pid_t> pids;
+  for (int rank = 0; rank < settings_.ranks; ++rank) {
+    const RankContext context{.rank = rank,
+                              .world_size = settings_.ranks,
+                              .local_rank = rank,
+                              .local_world_size = settings_.ranks,
+                              .address = settings_.address,
+                              .port = store_.port(),
+                              .run = run,
+                              .token = token_,
+                              .heartbeat = settings_.heartbeat_interval};
+    start_child(context, environment);
+    pids.push_back(child(rank).end.pid);
+  }
+  if (settings_.on_start) {
+    settings_.on_start(pids);
+  }
+  last_tick_ = Clock::now();
+  read_signals();
+  tick();
+}
+
+void Supervisor::start_child(const RankContext& context, const std::vector<std::string>& environment) {
+  const int rank = context.rank;
+  const std::string handed_over = handed_over_bytes(context);
+  try {
+    StartedProcess started =
+        start_process({.program = settings_.program,
+                       .arguments = settings_.arguments,
+                       .environment = rank_environment(environment, context, settings_.threads_per_rank),
+                       .handed_over = handed_over});
+    Child& started_child = child(rank);
+    started_child.end.pid = started.pid;
+    started_child.host = host_;
+    started_child.heard = Clock::now();
+    const auto reader = [&](files::FileDescriptor pipe, Stream stream) {
+      auto made = std::make_unique<OutputReader>(
+          io_, std::move(pipe), [this, rank, stream](std::string_view line) { on_line(rank, stream, line); });
+      made->start();
+      return made;
+    };
+    started_child.output = reader(std::move(started.output), Stream::output);
+    started_child.errors = reader(std::move(started.errors), Stream::errors);
+  } catch (const Error& error) {
+    throw Error(error.code(),
+                fmt::format("rank {} of {} could not be started: {}", rank, settings_.ranks, error.message()));
+  }
+}
+
+StoreServerSettings Supervisor::store_settings() const {
+  return {.address = settings_.address,
+          .world_size = settings_.ranks,
+          .token = token_,
+          .job_hash = settings_.job_hash,
+          .hello_timeout = settings_.stranger_timeout};
+}
+
+StoreServerEvents Supervisor::store_events() {
+  return {.joined =
+              [this](int rank, const Hello& hello) {
+                child(rank).joined = true;
+                child(rank).connected = true;
+                child(rank).host = hello.host;
+              },
+          .heard = [this](int rank) { child(rank).heard = Clock::now(); },
+          .message =
+              [this](int rank, std::string_view kind, std::string_view bytes) {
+                if (settings_.on_message) {
+                  settings_.on_message({rank, kind, bytes});
+                }
+              },
+          .failed = [this](int rank, FailureKind kind, std::string_view text) { on_failure(rank, kind, text); },
+          .abort_heard = [this](int rank) { child(rank).abort_heard = true; },
+          .said_goodbye = [this](int rank) { child(rank).end.said_goodbye = true; },
+          .closed =
+              [this](int rank, const std::string& why) {
+                Child& lost = child(rank);
+                lost.connected = false;
+                if (!lost.reaped && !lost.end.said_goodbye) {
+                  log(fmt::format("rank {} (pid {}): its control connection ended: {}", rank, lost.end.pid, why));
+                }
+                finish_if_done(rank);
+              },
+          .log = [this](const std::string& line) { log(line); }};
+}
+
+void Supervisor::read_signals() {
+  signal_reader_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](const error_code& error) {
+    if (error) {
+      return;
+    }
+    std::array<unsigned char, 64> signals = {};
+    const ssize_t count = ::read(signals_.descriptor(), signals.data(), signals.size());
+    for (ssize_t i = 0; i < count; ++i) {
+      on_signal(signals[static_cast<std::size_t>(i)]);
+    }
+    read_signals();
+  });
+}
+
+void Supervisor::on_signal(int signal) {
+  if (signal == SIGCHLD) {
+    reap_children();
+  } else {
+    ask_to_stop(signal);
+  }
+}
+
+void Supervisor::ask_to_stop(int signal) {
+  if (stop_signal_ == 0 && !ending_) {
+    stop_signal_ = signal;
+    log(fmt::format("asked to stop by {}: waiting for the ranks; once more ends them now", signal_text(signal)));
+    return store_.stop(signal);
+  }
+  const bool impatient = ending_ || forced_signal_ != 0;
+  forced_signal_ = signal;
+  if (impatient) {
+    return kill_all();
+  }
+  log(fmt::format("ending the ranks now, by {}", signal_text(signal)));
+  for (Child& running : children_) {
+    send_signal(running, SIGTERM);
+  }
+  kill_after_grace();
+}
+
+void Supervisor::reap_children() {
+  for (int rank = 0; rank < settings_.ranks; ++rank) {
+    int status = 0;
+    if (!child(rank).reaped && ::waitpid(child(rank).end.pid, &status, WNOHANG) == child(rank).end.pid) {
+      on_exit(rank, status);
+    }
+  }
+}
+
+void Supervisor::on_exit(int rank, int status) {
+  Child& gone = child(rank);
+  gone.reaped = true;
+  gone.reaped_at = Clock::now();
+  if (WIFSIGNALED(status)) {
+    gone.end.signal = WTERMSIG(status);
+  } else {
+    gone.end.exit_code = WEXITSTATUS(status);
+  }
+  gone.output->drain();
+  gone.errors->drain();
+  finish_if_done(rank);
+}
+
+void Supervisor::on_failure(int rank, FailureKind kind, std::string_view text) {
+  Child& failed = child(rank);
+  if (failed.end.failure) {
+    return;
+  }
+  failed.end.failure = kind;
+  failed.end.text = text;
+  blame(rank, kind, failed.end.text);
+}
+
+void Supervisor::on_line(int rank, Stream stream, std::string_view line) {
+  if (stream == Stream::errors && !line.empty()) {
+    child(rank).last_error_line = line.substr(0, 1000);
+  }
+  if (settings_.on_output) {
+    settings_.on_output({rank, stream, line});
+  }
+}
+
+void Supervisor::finish_if_done(int rank) {
+  Child& gone = child(rank);
+  if (!gone.reaped || gone.connected || gone.finished) {
+    return;
+  }
+  gone.finished = true;
+  judge(rank);
+  if (std::all_of(children_.begin(), children_.end(), [](const Child& each) { return each.finished; })) {
+    io_.stop();
+  }
+}
+
+/// Silence is counted only while this process itself runs: after Ctrl-Z and fg, nobody is late.
+void Supervisor::tick() {
+  const milliseconds interval = tick_of(settings_);
+  const Clock::time_point now = Clock::now();
+  const Clock::duration missed = std::max(now - last_tick_ - 2 * interval, Clock::duration::zero());
+  last_tick_ = now;
+  for (int rank = 0; rank < settings_.ranks; ++rank) {
+    Child& each = child(rank);
+    each.heard += missed;
+    if (each.connected && each.reaped && now - each.reaped_at > last_words) {
+      store_.close(rank);
+      each.connected = false;
+      finish_if_done(rank);
+    }
+    check_silence(rank, now);
+  }
+  ticker_.expires_after(interval);
+  ticker_.async_wait([this](const error_code& cancelled) {
+    if (!cancelled) {
+      tick();
+    }
+  });
+}
+
+void Supervisor::check_silence(int rank, Clock::time_point now) {
+  Child& silent = child(rank);
+  const milliseconds limit = silent.joined ? settings_.heartbeat_timeout : settings_.join_timeout;
+  if (silent.reaped || silent.end.killed || ending_ || limit.count() == 0 || now - silent.heard <= limit) {
+    return;
+  }
+  const double seconds = std::chrono::duration<double>(now - silent.heard).count();
+  std::string text = fmt::format("has not answered for {:.1f} s", seconds);
+  if (silent.end.said_goodbye) {
+    text = fmt::format("said goodbye, but has not ended {:.1f} s later", seconds);
+  } else if (!silent.joined) {
+    text = fmt::format("has not joined the job within {:.1f} s", seconds);
+  }
+  send_signal(silent, SIGKILL);
+  blame(rank, FailureKind::own, std::move(text));
+}
+
+/// Whether a rank's end is a failure, and whose.
+void Supervisor::judge(int rank) {
+  const Child& gone = child(rank);
+  if (gone.end.killed || ended_well(gone.end, stop_signal_)) {
+    return;
+  }
+  const FailureKind kind = gone.end.failure.value_or(gone.abort_heard ? FailureKind::consequence : FailureKind::own);
+  std::string text = gone.end.text;
+  if (text.empty()) {
+    text = end_text(gone.end, gone.joined);
+    if (!gone.last_error_line.empty()) {
+      text += fmt::format("; its last line on standard error: {}", gone.last_error_line);
+    }
+  }
+  blame(rank, kind, std::move(text));
+}
+
+/// The first failure is the cause, but one that follows from another gives way to the first that does not.
+void Supervisor::blame(int rank, FailureKind kind, std::string text) {
+  const bool better = cause_kind_ == FailureKind::consequence && kind == FailureKind::own;
+  if (cause_ && (cause_->rank == rank || !better)) {
+    return;
+  }
+  cause_kind_ = kind;
+  cause_ = RootCause{.rank = rank, .host = child(rank).host, .pid = child(rank).end.pid, .text = std::move(text)};
+  end_all(describe(*cause_));
+}
+
+void Supervisor::end_all(const std::string& reason) {
+  if (std::exchange(ending_, true)) {
+    return;
+  }
+  ending_since_ = Clock::now();
+  store_.abort(reason);
+  for (Child& each : children_) {
+    if (!each.joined) {
+      send_signal(each, SIGKILL);  // it could not hear of the abort, and has nothing to lose yet
+    }
+  }
+  kill_after_grace();
+}
+
+void Supervisor::kill_after_grace() {
+  grace_.expires_after(settings_.grace);
+  grace_.async_wait([this](const error_code& cancelled) {
+    if (!cancelled) {
+      kill_all();
+    }
+  });
+}
+
+void Supervisor::kill_all() {
+  for (Child& each : children_) {
+    send_signal(each, SIGKILL);
+  }
+}
+
+/// By its pid, which is its own until it is reaped. Who is dead already was not killed by this.
+void Supervisor::send_signal(Child& child, int signal) {
+  if (child.end.pid > 0 && !child.reaped && !is_dead(child.end.pid)) {
+    child.end.killed = true;
+    ::kill(child.end.pid, signal);
+  }
+}
+
+void Supervisor::log(const std::string& line) const {
+  if (settings_.on_log) {
+    settings_.on_log(line);
+  }
+}
+
+LaunchResult Supervisor::result() const {
+  LaunchResult result{.cause = cause_, .stop_signal = stop_signal_};
+  for (const Child& each : children_) {
+    result.ranks.push_back(each.end);
+    if (result.exit_code == 0) {
+      result.exit_code = each.end.exit_code.value_or(0);
+    }
+  }
+  if (result.cause) {
+    const RankEnd& end = child(result.cause->rank).end;
+    if (!end.killed) {
+      result.cause->exit_code = end.exit_code;
+      result.cause->signal = end.signal;
+    }
+    result.exit_code = std::max(1, result.cause->exit_code.value_or(1));
+  } else if (forced_signal_ != 0) {
+    result.exit_code = 128 + forced_signal_;
+  }
+  if (ending_) {
+    result.ending = Clock::now() - ending_since_;
+  }
+  return result;
+}
+
+}  // namespace shardrun::launch

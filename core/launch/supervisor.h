@@ -1,0 +1,99 @@
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/launch/launch.h"
+#include "core/launch/output_reader.h"
+#include "core/launch/process.h"
+#include "core/launch/rank.h"
+#include "core/launch/signals.h"
+#include "core/launch/store_server.h"
+
+namespace shardrun::launch {
+
+/// One launch(): owns the ranks' processes, pipes and connections, all on the calling thread.
+class Supervisor {
+ public:
+  explicit Supervisor(const LaunchSettings& settings);
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+  ~Supervisor();  ///< kills and reaps whatever still runs
+
+  [[nodiscard]] LaunchResult run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Child {
+    RankEnd end;
+    std::string host;
+    std::unique_ptr<OutputReader> output;
+    std::unique_ptr<OutputReader> errors;
+    std::string last_error_line;
+    Clock::time_point heard;  ///< of it, or its start
+    bool joined = false;
+    bool connected = false;
+    bool abort_heard = false;
+    bool reaped = false;
+    Clock::time_point reaped_at;
+    bool finished = false;  ///< reaped, and everything that it wrote or said was read
+  };
+
+  void start();
+  void start_child(const RankContext& context, const std::vector<std::string>& environment);
+  [[nodiscard]] StoreServerSettings store_settings() const;
+  [[nodiscard]] StoreServerEvents store_events();
+  [[nodiscard]] LaunchResult result() const;
+
+  // What happens.
+  void read_signals();
+  void on_signal(int signal);
+  void ask_to_stop(int signal);
+  void reap_children();
+  void on_exit(int rank, int status);
+  void on_failure(int rank, FailureKind kind, std::string_view text);
+  void on_line(int rank, Stream stream, std::string_view line);
+  void finish_if_done(int rank);
+  void tick();
+  void check_silence(int rank, Clock::time_point now);
+
+  // What follows.
+  void judge(int rank);
+  void blame(int rank, FailureKind kind, std::string text);
+  void end_all(const std::string& reason);
+  void kill_all();
+  void send_signal(Child& child, int signal);
+  void kill_after_grace();
+  void log(const std::string& line) const;
+
+  [[nodiscard]] Child& child(int rank) { return children_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] const Child& child(int rank) const { return children_[static_cast<std::size_t>(rank)]; }
+
+  const LaunchSettings& settings_;
+  const Token token_;
+  const std::string host_;
+  SignalPipe signals_;
+  boost::asio::io_context io_;
+  boost::asio::posix::stream_descriptor signal_reader_;
+  boost::asio::steady_timer ticker_;
+  boost::asio::steady_timer grace_;
+  Clock::time_point last_tick_;
+  std::vector<Child> children_;  ///< by rank
+  StoreServer store_;
+
+  std::optional<RootCause> cause_;
+  FailureKind cause_kind_ = FailureKind::own;
+  bool ending_ = false;
+  Clock::time_point ending_since_;
+  int stop_signal_ = 0;
+  int forced_signal_ = 0;  ///< the second one, which ends the job at once
+};
+
+}  // namespace shardrun::launch

@@ -1,0 +1,166 @@
+#include <algorithm>
+#include <csignal>
+
+#include "tests/support/catch.h"
+#include "tests/unit/launch/job.h"
+
+using namespace shardrun::launch;
+using shardrun::test::cause_of;
+using shardrun::test::LaunchJob;
+
+namespace {
+
+pid_t pid_of(const LaunchJob& job, int rank) { return job.pids[static_cast<std::size_t>(rank)]; }
+
+void kill_when_all_wait(LaunchJob& job, int rank, int signal) {
+  job.then = [&job, rank, signal](const LaunchJob::Text& line) {
+    if (line.text == "ready" && job.all_said("ready")) {
+      ::kill(pid_of(job, rank), signal);
+    }
+  };
+}
+
+const std::string killed = "was killed by signal 9 (SIGKILL): by somebody, or by the system because memory ran out";
+
+}  // namespace
+
+TEST_CASE("ranks that exchange keys and say goodbye end with 0", "[launch]") {
+  LaunchJob job(4, {"exchange"});
+  const LaunchResult result = job.run();
+  CHECK(result.exit_code == 0);
+  CHECK(cause_of(result) == "none");
+  CHECK(job.messages.size() == 16);
+  for (int rank = 0; rank < 4; ++rank) {
+    const RankEnd& end = result.ranks.at(static_cast<std::size_t>(rank));
+    CHECK(end.exit_code == 0);
+    CHECK(end.said_goodbye);
+    CHECK(end.pid == pid_of(job, rank));
+    for (int other = 0; other < 4; ++other) {
+      const LaunchJob::Text read{rank, "read: value of " + std::to_string(other)};
+      CHECK(std::count(job.messages.begin(), job.messages.end(), read) == 1);
+    }
+  }
+}
+
+TEST_CASE("an exit code comes through with the rank's last words, and the others are aborted", "[launch]") {
+  LaunchJob job(3, {"code", "7", "1"});
+  const LaunchResult result = job.run();
+  CHECK(result.exit_code == 7);
+  CHECK(cause_of(result) == "[1] exited with code 7; its last line on standard error: the last words [code 7]");
+  for (const std::size_t other : {0U, 2U}) {
+    CHECK(result.ranks[other].exit_code == 1);
+    CHECK(result.ranks[other].failure == FailureKind::consequence);
+    CHECK(result.ranks[other].text.find("the job is aborted: rank 1 (pid ") != std::string::npos);
+    CHECK_FALSE(result.ranks[other].killed);
+  }
+}
+
+TEST_CASE("exit code 0 without a goodbye is a failure", "[launch]") {
+  LaunchJob job(2, {"code", "0", "0"});
+  const LaunchResult result = job.run();
+  CHECK(result.exit_code == 1);
+  CHECK(cause_of(result).starts_with("[0] exited with code 0 and without a goodbye"));
+}
+
+TEST_CASE("a bad exit code after the goodbye is a failure, 75 is not", "[launch]") {
+  LaunchJob bad(1, {"goodbye", "3"});
+  const LaunchResult bad_result = bad.run();
+  CHECK(bad_result.exit_code == 3);
+  CHECK(cause_of(bad_result) == "[0] exited with code 3 after its goodbye [code 3]");
+
+  LaunchJob resumable(2, {"goodbye", "75"});
+  const LaunchResult result = resumable.run();
+  CHECK(result.exit_code == 75);
+  CHECK(cause_of(result) == "none");
+}
+
+TEST_CASE("a rank killed while all wait in get() is the root cause, with its signal", "[launch]") {
+  for (int rank = 0; rank < 3; ++rank) {
+    LaunchJob job(3, {"wait"});
+    kill_when_all_wait(job, rank, SIGKILL);
+    const LaunchResult result = job.run();
+    CHECK(result.exit_code == 1);
+    CHECK(cause_of(result) == "[" + std::to_string(rank) + "] " + killed + " [signal 9]");
+    CHECK(result.cause->pid == pid_of(job, rank));
+    CHECK_FALSE(result.cause->host.empty());
+    CHECK(describe(*result.cause).starts_with("rank " + std::to_string(rank) + " (pid "));
+  }
+}
+
+TEST_CASE("a rank that ends by a signal of its own is named with it", "[launch]") {
+  LaunchJob job(2, {"wait"});
+  kill_when_all_wait(job, 1, SIGSEGV);
+  const LaunchResult result = job.run();
+  CHECK(cause_of(result).starts_with("[1] was ended by signal 11 (SIGSEGV)"));
+}
+
+TEST_CASE("a rank killed before it joins is the root cause", "[launch]") {
+  LaunchJob job(3, {"silent"});
+  job.then = [&job](const LaunchJob::Text& line) {
+    if (line.rank == 1) {
+      ::kill(pid_of(job, 1), SIGKILL);
+    }
+  };
+  const LaunchResult result = job.run();
+  CHECK(cause_of(result).starts_with("[1] was killed by signal 9 (SIGKILL) before it joined the job"));
+  CHECK(result.ranks[0].killed);
+  CHECK_FALSE(result.ranks[1].killed);
+}
+
+TEST_CASE("what a rank says of its failure is the root cause's text", "[launch]") {
+  LaunchJob job(3, {"fail", "2"});
+  const LaunchResult result = job.run();
+  CHECK(result.exit_code == 3);
+  CHECK(cause_of(result) == "[2] step 7: the loss is NaN [code 3]");
+}
+
+TEST_CASE("a death seen after its consequence is the root cause all the same", "[launch]") {
+  LaunchJob job(2, {"lost_peer"});
+  job.then = [&job](const LaunchJob::Text& line) {
+    if (job.all_said("ready") && line.text == "ready") {
+      // Rank 0 must not hear of the abort, as a dead one would not.
+      shardrun::test::stop_process(pid_of(job, 0));
+      ::kill(pid_of(job, 1), SIGUSR1);
+    }
+    if (line.text == "told") {
+      ::kill(pid_of(job, 0), SIGKILL);
+    }
+  };
+  const LaunchResult result = job.run();
+  CHECK(cause_of(result) == "[0] " + killed + " [signal 9]");
+  CHECK(result.ranks[1].text == "the connection to rank 0 is lost");
+  CHECK(result.ranks[1].failure == FailureKind::consequence);
+}
+
+TEST_CASE("a consequence is the root cause where nothing else failed", "[launch]") {
+  LaunchJob job(2, {"lost_peer"});
+  kill_when_all_wait(job, 1, SIGUSR1);
+  const LaunchResult result = job.run();
+  CHECK(cause_of(result) == "[1] the connection to rank 0 is lost [code 1]");
+}
+
+TEST_CASE("a rank that waits for nothing hears of the abort by its callback", "[launch]") {
+  LaunchJob job(2, {"callback"});
+  kill_when_all_wait(job, 0, SIGKILL);
+  const LaunchResult result = job.run();
+  CHECK(cause_of(result) == "[0] " + killed + " [signal 9]");
+  CHECK(result.ranks[1].exit_code == 9);
+  CHECK(job.lines_of(1).back().starts_with("aborted: rank 0 (pid "));
+}
+
+TEST_CASE("a rank that does not end when told to is killed after the grace", "[launch]") {
+  LaunchJob job(2, {"lost_peer"});  // rank 1 waits for a signal alone
+  job.settings.grace = std::chrono::milliseconds(100);
+  kill_when_all_wait(job, 0, SIGKILL);
+  const LaunchResult result = job.run();
+  CHECK(cause_of(result) == "[0] " + killed + " [signal 9]");
+  CHECK(result.ranks[1].killed);
+  CHECK(result.ranks[1].signal == SIGKILL);
+  CHECK(result.ending >= job.settings.grace);
+}
+
+TEST_CASE("a key that is set twice fails the job and is named", "[launch]") {
+  LaunchJob job(2, {"set_twice"});
+  const LaunchResult result = job.run();
+  CHECK(cause_of(result) == "[1] set the key 'common' of the store, which is set already: each is set once [code 1]");
+}

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/launch/launch.h"
+
+namespace shardrun::test {
+
+/// A job of ranks that do what rank_program.cpp calls `what`, and everything that is heard of it.
+struct LaunchJob {
+  struct Text {
+    int rank;
+    std::string text;
+    friend bool operator==(const Text&, const Text&) = default;
+  };
+
+  launch::LaunchSettings settings;
+  std::vector<pid_t> pids;
+  std::vector<Text> output;
+  std::vector<Text> errors;
+  std::vector<Text> messages;  ///< "KIND: BYTES"
+  std::vector<std::string> logs;
+  std::vector<void (*)(int)> actions_before;
+  int descriptors_before;
+
+  LaunchJob(int ranks, std::vector<std::string> what);
+  LaunchJob(const LaunchJob&) = delete;
+  LaunchJob& operator=(const LaunchJob&) = delete;
+
+  /// Called after each line that a rank wrote on standard output was noted.
+  std::function<void(const Text& line)> then;
+
+  /// launch(); fails the test where a process, a descriptor or a signal action of it is left.
+  launch::LaunchResult run();
+  void check_nothing_left() const;
+
+  [[nodiscard]] bool all_said(const std::string& line) const;
+  [[nodiscard]] std::vector<std::string> lines_of(int rank) const;
+  [[nodiscard]] bool logged(const std::string& part) const;
+};
+
+/// "[rank] text [code or signal]" of the root cause, or "none".
+[[nodiscard]] std::string cause_of(const launch::LaunchResult& result);
+
+[[nodiscard]] int open_descriptors();
+
+/// SIGSTOP; returns once the process stands still.
+void stop_process(pid_t pid);
+
+}  // namespace shardrun::test

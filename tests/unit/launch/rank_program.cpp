@@ -1,0 +1,260 @@
+// A rank as tests need it: `test_launch_rank WHAT [argument…]`, see `modes` below.
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/launch/launch.h"
+#include "core/launch/rank.h"
+#include "tests/unit/launch/attacks.h"
+
+namespace {
+
+using shardrun::Error;
+using shardrun::launch::FailureKind;
+using shardrun::launch::Rank;
+using shardrun::launch::RankContext;
+using Arguments = std::vector<std::string>;
+
+Rank::Deadline soon() { return Rank::Clock::now() + std::chrono::seconds(60); }
+
+void say(const std::string& line) {
+  const std::string whole = line + "\n";
+  [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, whole.data(), whole.size());
+}
+
+std::string key_of(int rank) { return fmt::format("address/{}", rank); }
+
+/// Every rank gives its key a value and reads everybody's.
+int exchange(Rank& rank, const Arguments&) {
+  rank.set(key_of(rank.rank()), fmt::format("value of {}", rank.rank()));
+  for (int other = 0; other < rank.world_size(); ++other) {
+    rank.message("read", rank.get(key_of(other), soon()));
+  }
+  rank.goodbye(soon());
+  return 0;
+}
+
+/// Waits for what never comes, until the job is aborted.
+int wait(Rank& rank, const Arguments&) {
+  say("ready");
+  (void)rank.get("never", soon());
+  return 1;
+}
+
+/// `code CODE RANK`: that rank exits with that code, without a goodbye, when all have joined; the others wait.
+int code(Rank& rank, const Arguments& arguments) {
+  rank.set(key_of(rank.rank()), "");
+  for (int other = 0; other < rank.world_size(); ++other) {
+    (void)rank.get(key_of(other), soon());
+  }
+  if (rank.rank() == std::stoi(arguments.at(1))) {
+    std::fputs("something happened\nthe last words", stderr);
+    std::fflush(stderr);
+    ::_exit(std::stoi(arguments.at(0)));
+  }
+  return wait(rank, arguments);
+}
+
+/// `goodbye CODE`
+int goodbye(Rank& rank, const Arguments& arguments) {
+  rank.goodbye(soon());
+  return std::stoi(arguments.at(0));
+}
+
+/// Says goodbye and does not end.
+int linger(Rank& rank, const Arguments&) {
+  rank.goodbye(soon());
+  say("lingering");
+  for (;;) {
+    ::pause();
+  }
+}
+
+/// `fail RANK`: that rank fails of its own, the others say what they notice of it.
+int fail(Rank& rank, const Arguments& arguments) {
+  if (rank.rank() == std::stoi(arguments.at(0))) {
+    rank.fail(FailureKind::own, "step 7: the loss is NaN");
+    return 3;
+  }
+  return wait(rank, arguments);
+}
+
+/// Rank 1 says that it lost its peer once it gets SIGUSR1; the others wait.
+int lost_peer(Rank& rank, const Arguments& arguments) {
+  if (rank.rank() != 1) {
+    return wait(rank, arguments);
+  }
+  say("ready");
+  sigset_t usr1;
+  sigemptyset(&usr1);
+  sigaddset(&usr1, SIGUSR1);
+  int got = 0;
+  sigwait(&usr1, &got);
+  rank.fail(FailureKind::consequence, "the connection to rank 0 is lost");
+  say("told");
+  return 1;
+}
+
+/// Leaves in order when asked to stop, or, with `deaf`, never.
+int stop(Rank& rank, const Arguments& arguments) {
+  say("ready");
+  const bool deaf = !arguments.empty();
+  while (deaf || rank.stop_signal() == 0) {
+    try {
+      (void)rank.get("never", Rank::Clock::now() + std::chrono::milliseconds(20));
+    } catch (const Error&) {
+      if (rank.aborted()) {
+        return 1;
+      }
+    }
+  }
+  rank.message("stopped", std::to_string(rank.stop_signal()));
+  rank.goodbye(soon());
+  return 128 + rank.stop_signal();
+}
+
+/// Hears of an abort by its callback alone, on the line's thread.
+int callback(Rank& rank, const Arguments&) {
+  rank.on_abort([](const std::string& reason) {
+    say("aborted: " + reason);
+    ::_exit(9);
+  });
+  say("ready");
+  for (;;) {
+    ::pause();
+  }
+}
+
+/// Sets a key that another rank has set.
+int set_twice(Rank& rank, const Arguments& arguments) {
+  if (rank.rank() == 1) {
+    (void)rank.get("common", soon());
+  }
+  rank.set("common", fmt::format("from {}", rank.rank()));
+  return wait(rank, arguments);
+}
+
+/// Rank 0 does what strangers do; the job goes on meanwhile and afterwards.
+int attacked(Rank& rank, const Arguments& arguments) {
+  if (rank.rank() == 0) {
+    for (const std::string& outcome : shardrun::test::attack(rank.context())) {
+      rank.message("attack", outcome);
+    }
+    rank.set("over", "");
+  }
+  (void)rank.get("over", soon());
+  return exchange(rank, arguments);
+}
+
+/// Says hello with another job's hash.
+int other_job(const RankContext& context) {
+  try {
+    const Rank rank(context, 1, soon());
+  } catch (const Error& error) {
+    std::fputs(error.what(), stderr);
+  }
+  return 4;
+}
+
+/// Shows what it was started with.
+int show(const RankContext& context) {
+  std::string open;
+  for (int descriptor = 3; descriptor < 256; ++descriptor) {
+    open += ::fcntl(descriptor, F_GETFD) >= 0 ? fmt::format(" {}", descriptor) : "";
+  }
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS",
+                           "OMP_WAIT_POLICY", "SHARDRUN_LAUNCH_FD"}) {
+    const char* const value = std::getenv(name);
+    say(fmt::format("{}={}", name, value == nullptr ? "(unset)" : value));
+  }
+  say(fmt::format("port {}", std::to_string(context.port) == std::getenv("MASTER_PORT") ? "agrees" : "differs"));
+  char byte = 0;
+  say(fmt::format("stdin {}", ::read(STDIN_FILENO, &byte, 1)));
+  struct sigaction pipe_action = {};
+  ::sigaction(SIGPIPE, nullptr, &pipe_action);
+  say(fmt::format("SIGPIPE {}", pipe_action.sa_handler == SIG_IGN ? "ignored" : "not ignored"));
+  say(fmt::format("group {}", ::getpgrp() == ::getpid() ? "its own" : "another's"));
+  say("descriptors" + open);
+  Rank rank(context, 0, soon());
+  rank.goodbye(soon());
+  return 0;
+}
+
+/// Many lines on both streams: long ones, empty ones, in pieces, without an end.
+int print(Rank& rank, const Arguments&) {
+  for (int line = 0; line < 500; ++line) {
+    const std::string text = fmt::format("rank {} line {} {}\n", rank.rank(), line, std::string(300, 'x'));
+    const std::size_t cut = static_cast<std::size_t>(line) % text.size();
+    for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
+      [[maybe_unused]] ssize_t written = ::write(stream, text.data(), cut);
+      written = ::write(stream, text.data() + cut, text.size() - cut);
+    }
+  }
+  [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, "\nthe end", 8);
+  rank.goodbye(soon());
+  return 0;
+}
+
+int silent(const RankContext&) {
+  say("ready");
+  for (;;) {
+    ::pause();
+  }
+}
+
+/// `parent COUNT`: launches that many ranks that wait, and says their pids.
+int parent(const Arguments& arguments) {
+  shardrun::launch::LaunchSettings settings;
+  settings.arguments = {"rank", "wait"};
+  settings.ranks = std::stoi(arguments.at(0));
+  settings.on_output = [](const shardrun::launch::OutputLine& line) { say(std::string(line.text)); };
+  return shardrun::launch::launch(settings).exit_code;
+}
+
+const std::map<std::string, int (*)(Rank&, const Arguments&)> joined_modes = {
+    {"exchange", exchange}, {"wait", wait},           {"code", code},         {"goodbye", goodbye},
+    {"linger", linger},     {"fail", fail},           {"stop", stop},         {"lost_peer", lost_peer},
+    {"callback", callback}, {"set_twice", set_twice}, {"attacked", attacked}, {"print", print}};
+
+const std::map<std::string, int (*)(const RankContext&)> modes = {
+    {"show", show}, {"silent", silent}, {"other_job", other_job}};
+
+}  // namespace
+
+int main(int count, char** words) {
+  const Arguments arguments(words + 2, words + count);
+  const std::string mode = words[1];
+  try {
+    if (mode == "parent") {
+      return parent(arguments);
+    }
+    sigset_t usr1;
+    sigemptyset(&usr1);
+    sigaddset(&usr1, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &usr1, nullptr);
+    const RankContext context = shardrun::launch::take_rank_context().value();
+    if (const auto found = modes.find(mode); found != modes.end()) {
+      return found->second(context);
+    }
+    Rank rank(context, 0, soon());
+    try {
+      return joined_modes.at(mode)(rank, arguments);
+    } catch (const Error& error) {
+      rank.fail(FailureKind::own, error.message());
+      return 1;
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 99;
+  }
+}

@@ -1,0 +1,171 @@
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
+#include <future>
+#include <optional>
+#include <thread>
+
+#include "core/launch/rank.h"
+#include "core/launch/store_server.h"
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+
+using namespace shardrun::launch;
+using shardrun::test::error_of;
+
+namespace {
+
+/// A store on a thread of its own, and what ranks told it.
+class Store {
+ public:
+  explicit Store(int world_size) {
+    const StoreServerSettings settings{.world_size = world_size, .token = token_, .job_hash = 5};
+    StoreServerEvents events{.joined = [](int, const Hello&) {},
+                             .heard = [](int) {},
+                             .message = [](int, std::string_view, std::string_view) {},
+                             .failed = [](int, FailureKind, std::string_view) {},
+                             .abort_heard = [](int) {},
+                             .said_goodbye = [](int) {},
+                             .closed = [](int, const std::string&) {},
+                             .log = [](const std::string&) {}};
+    server_.emplace(io_, settings, std::move(events));
+    thread_ = std::thread([this] { io_.run(); });
+  }
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+  ~Store() { end(); }
+
+  void end() {
+    if (thread_.joinable()) {
+      io_.stop();
+      thread_.join();
+      server_.reset();
+    }
+  }
+
+  void abort(const std::string& reason) {
+    boost::asio::post(io_, [this, reason] { server_->abort(reason); });
+  }
+
+  [[nodiscard]] RankContext context(int rank) const {
+    return {.rank = rank, .world_size = 2, .address = "127.0.0.1", .port = server_->port(), .token = token_};
+  }
+
+ private:
+  const Token token_ = random_token();
+  boost::asio::io_context io_;
+  std::optional<StoreServer> server_;
+  std::thread thread_;
+};
+
+Rank::Deadline in(int milliseconds) { return Rank::Clock::now() + std::chrono::milliseconds(milliseconds); }
+
+constexpr int long_enough = 60000;
+
+}  // namespace
+
+TEST_CASE("get() waits for a key that is set later, by any thread", "[launch]") {
+  Store store(2);
+  Rank reader(store.context(0), 5, in(long_enough));
+  Rank writer(store.context(1), 5, in(long_enough));
+  std::vector<std::future<std::string>> values;
+  for (int i = 0; i < 8; ++i) {
+    values.push_back(std::async(std::launch::async,
+                                [&reader, i] { return reader.get("key/" + std::to_string(i), in(long_enough)); }));
+  }
+  for (int i = 7; i >= 0; --i) {
+    writer.set("key/" + std::to_string(i), std::string_view("\0value", 6));
+  }
+  for (std::future<std::string>& value : values) {
+    CHECK(value.get() == std::string("\0value", 6));
+  }
+  const std::string large(1000000, 'x');
+  writer.set("large", large);
+  CHECK(reader.get("large", in(long_enough)) == large);
+  writer.set("empty", std::string_view());
+  CHECK(reader.get("empty", in(long_enough)).empty());
+}
+
+TEST_CASE("get() says which key nobody has set when its deadline passes, and works on", "[launch]") {
+  Store store(1);
+  Rank rank(store.context(0), 5, in(long_enough));
+  CHECK(error_of([&] { (void)rank.get("missing", in(20)); }).find("for the key 'missing', which no rank has set") !=
+        std::string::npos);
+  rank.set("missing", "here");
+  CHECK(rank.get("missing", in(long_enough)) == "here");
+}
+
+TEST_CASE("a value that no frame can hold is refused where it is set", "[launch]") {
+  Store store(1);
+  Rank rank(store.context(0), 5, in(long_enough));
+  CHECK(error_of([&] { rank.set("key", std::string(1 << 20, 'x')); }).find("at most 1048576") != std::string::npos);
+  rank.set("key", "short");
+  CHECK(rank.get("key", in(long_enough)) == "short");
+}
+
+TEST_CASE("a process without the token is let in by no store, nor one of another job", "[launch]") {
+  Store store(2);
+  RankContext stranger = store.context(0);
+  stranger.token[0] ^= 1U;
+  CHECK(error_of([&] { Rank(stranger, 5, in(300)); }).find("could not join its job") != std::string::npos);
+  CHECK(error_of([&] { Rank(store.context(0), 6, in(long_enough)); }).find("came with another job") !=
+        std::string::npos);
+  const Rank rank(store.context(0), 5, in(long_enough));
+  CHECK(error_of([&] { Rank(store.context(0), 5, in(long_enough)); }) ==
+        "1: the launcher refused this process: rank 0 is taken");
+}
+
+TEST_CASE("an abort ends what waits, what comes later, and calls the callback once", "[launch]") {
+  Store store(2);
+  Rank rank(store.context(0), 5, in(long_enough));
+  int calls = 0;
+  std::promise<std::string> reason;
+  rank.on_abort([&](const std::string& why) {
+    ++calls;
+    reason.set_value(why);
+  });
+  CHECK_FALSE(rank.aborted());
+  std::future<std::string> waiting =
+      std::async(std::launch::async, [&] { return error_of([&] { (void)rank.get("never", in(long_enough)); }); });
+  store.abort("rank 1 is gone");
+  CHECK(reason.get_future().get() == "rank 1 is gone");
+  CHECK(waiting.get() == "1: rank 0 could not wait for the key 'never': the job is aborted: rank 1 is gone");
+  CHECK(rank.aborted());
+  CHECK(rank.abort_reason() == "rank 1 is gone");
+  CHECK(error_of([&] { rank.set("key", "value"); }).find("the job is aborted: rank 1 is gone") != std::string::npos);
+  std::string late;
+  rank.on_abort([&](const std::string& why) { late = why; });
+  CHECK(late == "rank 1 is gone");
+  CHECK(calls == 1);
+  Rank latecomer(store.context(1), 5, in(long_enough));
+  CHECK(error_of([&] { (void)latecomer.get("never", in(long_enough)); }).find("the job is aborted") !=
+        std::string::npos);
+}
+
+TEST_CASE("losing the launcher aborts the rank", "[launch]") {
+  Store store(1);
+  Rank rank(store.context(0), 5, in(long_enough));
+  std::promise<std::string> reason;
+  rank.on_abort([&](const std::string& why) { reason.set_value(why); });
+  store.end();
+  CHECK(reason.get_future().get().starts_with("the connection to the launcher is lost: "));
+  CHECK(rank.aborted());
+  CHECK(error_of([&] { rank.goodbye(in(long_enough)); }).find("could not say goodbye") != std::string::npos);
+}
+
+TEST_CASE("after its goodbye a rank is not aborted any more", "[launch]") {
+  Store store(1);
+  Rank rank(store.context(0), 5, in(long_enough));
+  rank.goodbye(in(long_enough));
+  store.end();
+  CHECK_FALSE(rank.aborted());
+}
+
+TEST_CASE("a rank waits for a launcher that is not there no longer than its deadline", "[launch]") {
+  RankContext context;
+  {
+    const Store store(1);
+    context = store.context(0);
+  }
+  CHECK(error_of([&] { Rank(context, 5, in(100)); }).find("could not join its job at 127.0.0.1 port") !=
+        std::string::npos);
+}
