@@ -42,6 +42,7 @@ TEST_CASE("a strategy in C writes a plan", "[plugins]") {
                                                      {"b", TensorRole::optimizer, {{"data"}}},
                                                      {"square", TensorRole::optimizer, {{"data"}, {}}}});
   CHECK(plan.cut_points.empty());
+  CHECK(plan.bucket_bytes == 0);
   CHECK(rows.make_plan(small_request(4)) == plan);
 }
 
@@ -91,6 +92,7 @@ TEST_CASE("later statements replace earlier ones, globs are expanded", "[plugins
                                                      {"field", TensorRole::store, {{}, {}}}});
   CHECK(plan.cut_points == std::vector<CutPointPlacement>{{"layer.0/residual", {{}, {"model"}, {}}},
                                                           {"layer.1/residual", {{}, {"model"}, {}}}});
+  CHECK(plan.bucket_bytes == std::uint64_t{5} << 32U);
 }
 
 TEST_CASE("a plan that cannot be is refused at the border, with the plugin and the item", "[plugins]") {
