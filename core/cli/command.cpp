@@ -25,6 +25,9 @@ std::string usage() {
       "       shardrun COMMAND [options]       shardrun COMMAND --help says which\n\n"
       "commands:\n";
   for (const Command& command : commands()) {
+    if (command.hidden) {
+      continue;
+    }
     text += fmt::format("  {:<28} {}\n", command.name + " " + command.arguments, command.help);
   }
   return text + "\nexit codes: 0 ok, 1 the job failed, 2 bad usage or job file, 128+n stopped by signal n\n";

@@ -13,6 +13,7 @@ struct Command {
   std::string arguments;  ///< as the usage line shows them
   std::string help;       ///< one line
   int (*run)(std::span<const std::string> words) = nullptr;
+  bool hidden = false;  ///< for the program itself: not listed
 };
 
 class RegisterCommand {

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <cstdio>
 
@@ -11,46 +12,117 @@
 namespace shardrun::cli {
 namespace {
 
-std::string as_json(const task::Compiled& compiled) {
+/// Ranks that need and send the same.
+struct RankClass {
+  std::vector<std::int64_t> members;
+  partition::MemoryUse memory;
+  partition::SentBytes sent;
+};
+
+std::vector<RankClass> classes_of(const job::Job& job, const task::Compiled& compiled) {
+  std::vector<RankClass> classes;
+  for (std::int64_t rank = 0; rank < job.ranks; ++rank) {
+    const partition::Programs programs = rank == 0 ? compiled.programs : task::programs_of_rank(job, compiled, rank);
+    const partition::SentBytes sent = task::sent_bytes_per_step(compiled, programs);
+    const auto alike = std::find_if(classes.begin(), classes.end(), [&](const RankClass& known) {
+      return known.memory == programs.memory && known.sent == sent;
+    });
+    if (alike != classes.end()) {
+      alike->members.push_back(rank);
+    } else {
+      classes.push_back({{rank}, programs.memory, sent});
+    }
+  }
+  return classes;
+}
+
+boost::json::object json_of(const RankClass& ranks) {
   namespace json = boost::json;
-  const partition::MemoryUse& memory = compiled.programs.memory;
-  const json::object bytes = {{"parameters", memory.parameters},
-                              {"gradients", memory.gradients},
-                              {"optimizer", memory.optimizer},
-                              {"activations", memory.activations},
-                              {"communication", memory.communication},
-                              {"scratch", memory.scratch},
-                              {"peak", memory.peak}};
-  const json::object rank = {
-      {"members", json::array{0}}, {"bytes", bytes}, {"sent_bytes", json::object()}, {"bubble", 0.0}};
+  const partition::MemoryUse& memory = ranks.memory;
+  json::object sent;
+  for (const auto& [axis, collectives] : ranks.sent) {
+    json::object& of_axis = sent[axis].emplace_object();
+    for (const auto& [collective, bytes] : collectives) {
+      of_axis[collective] = bytes;
+    }
+  }
+  return {{"members", json::array(ranks.members.begin(), ranks.members.end())},
+          {"bytes",
+           {{"parameters", memory.parameters},
+            {"gradients", memory.gradients},
+            {"optimizer", memory.optimizer},
+            {"activations", memory.activations},
+            {"communication", memory.communication},
+            {"scratch", memory.scratch},
+            {"peak", memory.peak}}},
+          {"sent_bytes", std::move(sent)},
+          {"bubble", 0.0}};
+}
+
+std::string as_json(const job::Job& job, const task::Compiled& compiled) {
+  namespace json = boost::json;
+  json::array ranks;
+  for (const RankClass& alike : classes_of(job, compiled)) {
+    ranks.push_back(json_of(alike));
+  }
   const json::object plan = {{"parameters", graph::parameter_count(compiled.graph)},
                              {"flops_per_step", task::flops_per_step(compiled)},
-                             {"ranks", json::array{rank}}};
+                             {"ranks", std::move(ranks)}};
   return json::serialize(plan) + "\n";
 }
 
-std::string as_text(const job::Job& job, const task::Compiled& compiled) {
-  const partition::MemoryUse& memory = compiled.programs.memory;
-  std::string text = fmt::format(
-      "model {}, strategy {}, {} rank, {} threads\nparameters {:>21}\nFLOPs a step {:>19}   {}FLOP\n\n", job.model.name,
-      job.strategy.name, job.ranks, compiled.programs.threads, graph::parameter_count(compiled.graph),
-      task::flops_per_step(compiled), metrics::human_count(static_cast<double>(task::flops_per_step(compiled))));
-  text += fmt::format("{:<16} {:>15}\n", "rank 0", "bytes");
-  const auto row = [&](const char* name, std::uint64_t bytes) {
+/// "ranks 0-2, 5"
+std::string members_text(const std::vector<std::int64_t>& members) {
+  std::string text = members.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t begin = 0; begin < members.size();) {
+    std::size_t end = begin;
+    while (end + 1 < members.size() && members[end + 1] == members[end] + 1) {
+      ++end;
+    }
+    text += begin == 0 ? "" : ", ";
+    text += begin == end ? fmt::format("{}", members[begin]) : fmt::format("{}-{}", members[begin], members[end]);
+    begin = end + 1;
+  }
+  return text;
+}
+
+std::string as_text(const RankClass& ranks) {
+  std::string text = fmt::format("\n{:<16} {:>15}\n", members_text(ranks.members), "bytes");
+  const auto row = [&](const std::string& name, std::uint64_t bytes) {
     text += fmt::format("{:<16} {:>15}   {}\n", name, bytes, metrics::human_bytes(bytes));
   };
-  row("parameters", memory.parameters);
-  row("gradients", memory.gradients);
-  row("optimizer", memory.optimizer);
-  row("activations", memory.activations);
-  row("communication", memory.communication);
-  row("scratch", memory.scratch);
-  row("peak", memory.peak);
-  text += "\ntransients by function, and the least that any layout needs\n";
+  row("parameters", ranks.memory.parameters);
+  row("gradients", ranks.memory.gradients);
+  row("optimizer", ranks.memory.optimizer);
+  row("activations", ranks.memory.activations);
+  row("communication", ranks.memory.communication);
+  row("scratch", ranks.memory.scratch);
+  row("peak", ranks.memory.peak);
+  for (const auto& [axis, collectives] : ranks.sent) {
+    text += fmt::format("sent each step over mesh axis {}\n", axis);
+    for (const auto& [collective, bytes] : collectives) {
+      row(collective, bytes);
+    }
+  }
+  return text;
+}
+
+std::string as_text(const job::Job& job, const task::Compiled& compiled) {
+  std::string text =
+      fmt::format("model {}, strategy {}, {} {}, {} threads each\nparameters {:>21}\nFLOPs a step {:>19}   {}FLOP\n",
+                  job.model.name, job.strategy.name, job.ranks, job.ranks == 1 ? "rank" : "ranks",
+                  compiled.programs.threads, graph::parameter_count(compiled.graph), task::flops_per_step(compiled),
+                  metrics::human_count(static_cast<double>(task::flops_per_step(compiled))));
+  for (const RankClass& alike : classes_of(job, compiled)) {
+    text += as_text(alike);
+  }
+  text += "\ntransients of rank 0 by function, and the least that any layout needs\n";
   for (const partition::Program& program : compiled.programs.programs) {
     text += fmt::format(
         "{:<16} {:>15}   {}   busiest at {}\n",
-        program.rows == 0 ? program.function : fmt::format("{}, {} rows", program.function, program.rows),
+        program.rows == 0
+            ? program.function
+            : fmt::format("{}, {} rows{}", program.function, program.rows, program.settles ? ", last" : ""),
         program.transient_bytes, program.least_bytes,
         program.instructions.empty() ? "-"
                                      : program
@@ -70,13 +142,13 @@ int plan(std::span<const std::string> words) {
   const job::Job job = read_job(parsed);
   const task::Compiled compiled = task::compile(job);
   if (!dump(parsed, compiled)) {
-    fmt::print("{}", parsed.has("json") ? as_json(compiled) : as_text(job, compiled));
+    fmt::print("{}", parsed.has("json") ? as_json(job, compiled) : as_text(job, compiled));
   }
   return 0;
 }
 
 const RegisterCommand command(
-    {.name = "plan", .arguments = "JOB.ini", .help = "memory and work of a job, before it runs", .run = plan});
+    {.name = "plan", .arguments = "JOB.ini", .help = "memory, traffic and work of a job, before it runs", .run = plan});
 
 }  // namespace
 }  // namespace shardrun::cli

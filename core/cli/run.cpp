@@ -64,8 +64,12 @@ int run(std::span<const std::string> words) {
                       .profile = parsed.has("profile")});
   if (json) {
     fmt::print("{}", metrics::to_json(summary));
-  } else {
+  } else if (summary.error.empty()) {
     print_results(summary, job);
+  }
+  if (!summary.error.empty()) {
+    std::fflush(stdout);
+    fmt::print(stderr, "shardrun: {}\n", summary.error);
   }
   return summary.exit_code;
 }

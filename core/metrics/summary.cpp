@@ -3,6 +3,7 @@
 #include <boost/json.hpp>
 #include <string_view>
 
+#include "core/base/error.h"
 #include "core/files/atomic_file.h"
 #include "core/metrics/json_text.h"
 
@@ -41,6 +42,7 @@ object json_of(const Summary& summary) {
   }
   return {{"status", summary.status},
           {"exit_code", summary.exit_code},
+          {"error", summary.error.empty() ? value(nullptr) : value(summary.error)},
           {"steps", summary.steps},
           {"seconds", summary.seconds},
           {"loss", json_of(summary.loss)},
@@ -96,6 +98,56 @@ std::string to_json(const Summary& summary) {
   append_pretty(text, json_of(summary), 0);
   text += '\n';
   return text;
+}
+
+namespace {
+
+std::optional<double> number_of(const value& json) {
+  return json.is_null() ? std::nullopt : std::optional(json.to_number<double>());
+}
+
+RankSummary rank_of(const object& json) {
+  const object& categories = json.at("categories").as_object();
+  const auto bytes = [](const object& from, const char* name) { return from.at(name).to_number<std::uint64_t>(); };
+  RankSummary rank{.planned_bytes = bytes(json, "planned_bytes"),
+                   .peak_bytes = bytes(json, "peak_bytes"),
+                   .private_bytes = bytes(json, "private_bytes"),
+                   .categories = {bytes(categories, "parameters"), bytes(categories, "gradients"),
+                                  bytes(categories, "optimizer"), bytes(categories, "activations"),
+                                  bytes(categories, "communication"), bytes(categories, "scratch")},
+                   .wire_bytes = bytes(json, "wire_bytes")};
+  for (const auto& [axis, collectives] : json.at("sent_bytes").as_object()) {
+    for (const auto& [collective, sent] : collectives.as_object()) {
+      rank.sent_bytes[axis][collective] = sent.to_number<std::uint64_t>();
+    }
+  }
+  return rank;
+}
+
+}  // namespace
+
+Summary parse_summary(std::string_view json) {
+  try {
+    const value parsed = boost::json::parse(boost::json::string_view(json.data(), json.size()));
+    const object& from = parsed.as_object();
+    Summary summary;
+    summary.status = from.at("status").as_string();
+    summary.exit_code = from.at("exit_code").to_number<int>();
+    summary.error = from.at("error").is_null() ? "" : std::string(from.at("error").as_string());
+    summary.steps = from.at("steps").to_number<std::int64_t>();
+    summary.seconds = from.at("seconds").to_number<double>();
+    summary.loss = number_of(from.at("loss"));
+    summary.val_loss = number_of(from.at("val_loss"));
+    summary.parameters = from.at("parameters").to_number<std::int64_t>();
+    summary.tokens_per_s = from.at("tokens_per_s").to_number<double>();
+    summary.step_ms_median = from.at("step_ms_median").to_number<double>();
+    for (const value& rank : from.at("ranks").as_array()) {
+      summary.ranks.push_back(rank_of(rank.as_object()));
+    }
+    return summary;
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::internal, std::string("a rank's summary cannot be read: ") + error.what());
+  }
 }
 
 void write_summary(const std::filesystem::path& path, const Summary& summary) {

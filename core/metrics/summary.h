@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace shardrun::metrics {
@@ -33,6 +34,7 @@ struct RankSummary {
 struct Summary {
   std::string status;  ///< "finished", "stopped" or "failed"
   int exit_code = 0;
+  std::string error;  ///< why it failed; empty if not
   std::int64_t steps = 0;
   double seconds = 0;
   std::optional<double> loss;      ///< of the last step; null where there was none
@@ -45,6 +47,9 @@ struct Summary {
 
 /// JSON on several lines, two spaces an indent, keys always in one order; ends in a newline.
 [[nodiscard]] std::string to_json(const Summary& summary);
+
+/// What `to_json` wrote. Throws Error{internal} for anything else.
+[[nodiscard]] Summary parse_summary(std::string_view json);
 
 /// Throws Error{io}; the path then holds what it held before.
 void write_summary(const std::filesystem::path& path, const Summary& summary);

@@ -122,6 +122,8 @@ struct MemoryUse {
   std::uint64_t communication = 0;
   std::uint64_t scratch = 0;
   std::uint64_t peak = 0;  ///< their sum: every byte of every page that a run touches
+
+  bool operator==(const MemoryUse&) const = default;
 };
 
 /// All programs of one rank over one arena: states first, then room for the largest transient.

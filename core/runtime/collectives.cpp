@@ -13,6 +13,9 @@ namespace {
 using partition::Collective;
 using partition::Transfer;
 
+/// Of `agree` in each group; transfers have the numbers behind it.
+constexpr std::uint64_t agree_id = 1;
+
 /// What an operation may take beyond its deadline before it counts as a transport that does not keep to it.
 constexpr std::int64_t grace_ns = 5'000'000'000;
 
@@ -104,6 +107,34 @@ Collectives::Collectives(TransportSet& set, const mesh::Mesh& mesh, std::int64_t
     const std::lock_guard lock(mutex_);
     groups_.push_back({axis, std::move(group)});
   }
+  const plugins::HostBuffer buffer{.data = &agreed_, .bytes = sizeof(agreed_)};
+  for (AxisGroup& each : groups_) {
+    agree_ops_.push_back(each.group.prepare({{.opcode = SR_OP_ALL_REDUCE,
+                                              .dtype = SR_DTYPE_I32,
+                                              .reduction = SR_REDUCE_MAX,
+                                              .flags = SR_OP_FLAG_BLOCKING,
+                                              .id = agree_id,
+                                              .count = 1,
+                                              .send = buffer,
+                                              .recv = buffer,
+                                              .label = "agreement"}},
+                                            deadline()));
+  }
+}
+
+std::int32_t Collectives::agree(std::int32_t value) {
+  agreed_ = value;
+  for (plugins::TransportOp& op : agree_ops_) {
+    op.start(deadline());
+    finish(op);
+  }
+  return agreed_;
+}
+
+void Collectives::finish(plugins::TransportOp& op) {
+  if (!op.wait(deadline() + grace_ns)) {
+    throw Error(ErrorCode::timeout, "an operation is past its deadline, and the transport has not ended it");
+  }
 }
 
 std::int64_t Collectives::deadline() const noexcept { return plugins::transport_clock() + timeout_ns_; }
@@ -115,7 +146,7 @@ plugins::TransportGroup& Collectives::group_of(mesh::AxisId axis) {
 
 Communicator::Handle Collectives::prepare(const Transfer& transfer, const Place& place, bool waited_at_once) {
   plugins::OpRequest op = request_of(transfer, place);
-  op.id = ops_.size() + 1;
+  op.id = agree_id + 1 + ops_.size();
   op.flags = waited_at_once ? SR_OP_FLAG_BLOCKING : 0;
   const std::uint64_t registration = registrations_[of_axis_[static_cast<std::size_t>(transfer.axis)]];
   op.send->registration = registration;
@@ -131,11 +162,7 @@ void Collectives::start(Handle transfer) { ops_[transfer].start(deadline()); }
 
 bool Collectives::test(Handle transfer) { return ops_[transfer].test(); }
 
-void Collectives::wait(Handle transfer) {
-  if (!ops_[transfer].wait(deadline() + grace_ns)) {
-    throw Error(ErrorCode::timeout, "an operation is past its deadline, and the transport has not ended it");
-  }
-}
+void Collectives::wait(Handle transfer) { finish(ops_[transfer]); }
 
 void Collectives::abort(const std::string& reason) noexcept {
   const std::lock_guard lock(mutex_);

@@ -34,6 +34,10 @@ class Collectives final : public Communicator {
   [[nodiscard]] bool test(Handle transfer) override;
   void wait(Handle transfer) override;
 
+  /// The largest of what the ranks give, to all of them; none goes on before each has called it. Four bytes along each
+  /// mesh axis, not counted in what programs send.
+  [[nodiscard]] std::int32_t agree(std::int32_t value);
+
   /// Fails everything that is under way or comes later. Any thread.
   void abort(const std::string& reason) noexcept;
 
@@ -45,6 +49,7 @@ class Collectives final : public Communicator {
 
   [[nodiscard]] plugins::TransportGroup& group_of(mesh::AxisId axis);
   [[nodiscard]] std::int64_t deadline() const noexcept;
+  void finish(plugins::TransportOp& op);
 
   const mesh::Mesh mesh_;
   const memory::Arena& arena_;
@@ -54,6 +59,8 @@ class Collectives final : public Communicator {
   std::mutex mutex_;  ///< of `groups_` while it grows
   std::vector<AxisGroup> groups_;
   std::vector<plugins::TransportOp> ops_;
+  std::int32_t agreed_ = 0;  ///< the buffer of `agree_ops_`
+  std::vector<plugins::TransportOp> agree_ops_;
 };
 
 }  // namespace shardrun::runtime

@@ -224,18 +224,19 @@ std::size_t Executor::advance(std::size_t program, const device::Scalars& scalar
 
 std::optional<std::string> Executor::run_checked(std::size_t program, const device::Scalars& scalars) {
   const std::size_t element_bytes = device_.element_bytes(graph::DType::f32);
+  std::optional<std::string> first_bad;
   for (Call& call : calls_[program]) {
     execute(call, scalars);
-    for (std::size_t o = 0; o < call.outputs.size(); ++o) {
+    for (std::size_t o = 0; o < call.outputs.size() && !first_bad; ++o) {
       if (has_non_finite(call.outputs[o], element_bytes)) {
         const partition::Program& at = programs_.programs[program];
-        return fmt::format("{} (op {}, function {})",
-                           at.buffers[static_cast<std::size_t>(call.instruction->outputs[o])].name,
-                           call.instruction->op->name, at.function);
+        first_bad = fmt::format("{} (op {}, function {})",
+                                at.buffers[static_cast<std::size_t>(call.instruction->outputs[o])].name,
+                                call.instruction->op->name, at.function);
       }
     }
   }
-  return std::nullopt;
+  return first_bad;
 }
 
 void Executor::start_profile() { profiling_ = true; }

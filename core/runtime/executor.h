@@ -56,7 +56,8 @@ class Executor {
   /// What transfers that were started sent in all, as `plan` counts: counted here as they are started.
   [[nodiscard]] const partition::SentBytes& sent() const noexcept { return sent_; }
 
-  /// The same, looking at every result: the name of the first that holds NaN or Inf, or nothing.
+  /// The same, looking at every result: the name of the first that holds NaN or Inf, or nothing. It runs to the end, as
+  /// other ranks wait for this one.
   [[nodiscard]] std::optional<std::string> run_checked(std::size_t program, const device::Scalars& scalars);
 
   /// From now on every instruction is timed.

@@ -84,9 +84,32 @@ Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank
   add_job(request, job);
   compiled.plan = partition::make_plan(open_strategy(job), request);
   compiled.partition = partition::split(compiled.graph, compiled.plan);
-  compiled.programs = partition::programs_of(compiled.graph, compiled.partition,
-                                             {.device = *compiled.device, .threads = threads_of(job), .rank = rank});
+  compiled.transports = load_transports(job, compiled.partition.placements.mesh);
+  compiled.programs = programs_of_rank(job, compiled, rank);
   return compiled;
+}
+
+partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank) {
+  return partition::programs_of(compiled.graph, compiled.partition,
+                                {.device = *compiled.device,
+                                 .threads = threads_of(job),
+                                 .rank = rank,
+                                 .transfer_scratch = runtime::scratch_of(compiled.transports)});
+}
+
+partition::SentBytes sent_bytes_per_step(const Compiled& compiled, const partition::Programs& programs) {
+  partition::SentBytes sent;
+  const std::size_t f32_bytes = compiled.device->element_bytes(graph::DType::f32);
+  for (std::size_t m = 0; m < compiled.microbatch_rows.size(); ++m) {
+    const bool last = m + 1 == compiled.microbatch_rows.size();
+    add_sent_bytes(sent, programs, programs.find("micro", compiled.microbatch_rows[m], last), f32_bytes);
+  }
+  for (const char* function : {"update", "iterate"}) {
+    if (compiled.graph.find(function, 0) != nullptr) {
+      add_sent_bytes(sent, programs, programs.find(function, 0), f32_bytes);
+    }
+  }
+  return sent;
 }
 
 std::int64_t flops_per_step(const Compiled& compiled) {

@@ -13,6 +13,7 @@
 #include "core/partition/partition.h"
 #include "core/partition/plan.h"
 #include "core/partition/program.h"
+#include "core/runtime/collectives.h"
 #include "core/task/dataset.h"
 
 namespace shardrun::task {
@@ -24,6 +25,7 @@ struct Compiled {
   graph::Graph graph;
   partition::Plan plan;
   partition::Partition partition;
+  runtime::TransportSet transports;
   partition::Programs programs;  ///< of one rank
   const device::Device* device = nullptr;
   std::vector<std::int64_t> microbatch_rows;  ///< training
@@ -35,6 +37,12 @@ struct Compiled {
 
 /// Data, model, strategy and partitioner, in this order; nothing is started. Throws Error{job, data, plugin}.
 [[nodiscard]] Compiled compile(const job::Job& job, std::string_view device = "cpu", std::int64_t rank = 0);
+
+/// Another rank's programs.
+[[nodiscard]] partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank);
+
+/// What a rank sends in one optimizer step, or one iteration.
+[[nodiscard]] partition::SentBytes sent_bytes_per_step(const Compiled& compiled, const partition::Programs& programs);
 
 /// Floating-point operations of one optimizer step, or of one iteration.
 [[nodiscard]] std::int64_t flops_per_step(const Compiled& compiled);

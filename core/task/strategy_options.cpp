@@ -1,10 +1,13 @@
 #include "core/task/strategy_options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "core/base/error.h"
+#include "core/base/suggest.h"
 #include "core/models/model.h"
 
 namespace shardrun::task {
@@ -54,6 +57,14 @@ plugins::OptionValue in_plugin_words(const job::OptionValues::Entry& entry, cons
   }
 }
 
+plugins::OptionValues plugin_options(const job::OptionValues& values) {
+  plugins::OptionValues options;
+  for (const job::OptionValues::Entry& entry : values.entries()) {
+    options[entry.name] = in_plugin_words(entry, values);
+  }
+  return options;
+}
+
 /// A number of ranks as the border has it.
 std::uint32_t counted(const job::Job& job, std::string_view section, std::string_view key, std::int64_t number) {
   constexpr std::int64_t most = std::int64_t{1} << 24;
@@ -85,6 +96,14 @@ job::SchemaProviders schema_providers() {
           [](const job::Job& job) {
             return plugins::plugin_names(directories_of(job.plugins.path), plugins::PluginKind::strategy);
           },
+      .transport_options = [](std::string_view name,
+                              const job::Job& job) -> std::optional<std::vector<job::OptionSpec>> {
+        return in_job_words(plugins::Transport::load(directories_of(job.plugins.path), name).options());
+      },
+      .transport_names =
+          [](const job::Job& job) {
+            return plugins::plugin_names(directories_of(job.plugins.path), plugins::PluginKind::transport);
+          },
   };
 }
 
@@ -97,9 +116,54 @@ void add_job(plugins::StrategyRequest& request, const job::Job& job) {
   for (const job::MeshAxis& axis : job.mesh) {
     request.mesh.push_back({axis.name, counted(job, "mesh", axis.name, axis.size)});
   }
-  for (const job::OptionValues::Entry& entry : job.strategy.options.entries()) {
-    request.options[entry.name] = in_plugin_words(entry, job.strategy.options);
+  request.options = plugin_options(job.strategy.options);
+}
+
+runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mesh) {
+  for (const job::AxisTransport& each : job.axis_transports) {
+    if (mesh.find(each.axis) < 0) {
+      std::vector<std::string> axes;
+      for (const mesh::Axis& axis : mesh.axes) {
+        axes.push_back(axis.name);
+      }
+      throw Error(ErrorCode::job,
+                  fmt::format("{}: the mesh has no axis '{}'{}; it has {}", job.where("transport", each.axis),
+                              each.axis, did_you_mean(each.axis, axes), fmt::join(axes, ", ")));
+    }
   }
+  runtime::TransportSet set;
+  std::vector<std::string> names;
+  for (const mesh::Axis& axis : mesh.axes) {
+    if (axis.size == 1) {
+      set.of_axis.push_back(0);
+      continue;
+    }
+    std::string name = job.transport;
+    for (const job::AxisTransport& each : job.axis_transports) {
+      name = each.axis == axis.name ? each.transport : name;
+    }
+    const auto known = std::find(names.begin(), names.end(), name);
+    set.of_axis.push_back(static_cast<std::size_t>(known - names.begin()));
+    if (known == names.end()) {
+      set.transports.push_back(plugins::Transport::load(directories_of(job.plugins.path), name));
+      names.push_back(name);
+      if (!set.transports.back().props().moves_host_memory) {
+        throw Error(ErrorCode::job, fmt::format("{}: transport {} does not move host memory, where this job's tensors "
+                                                "are: choose another ('shardrun plugins' lists them)",
+                                                job.where("job", "transport"), name));
+      }
+    }
+  }
+  return set;
+}
+
+plugins::OptionValues transport_options(const job::Job& job, const std::string& transport) {
+  for (const job::Chosen& chosen : job.transports) {
+    if (chosen.name == transport) {
+      return plugin_options(chosen.options);
+    }
+  }
+  return {};
 }
 
 }  // namespace shardrun::task

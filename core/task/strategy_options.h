@@ -1,7 +1,9 @@
 #pragma once
 
 #include "core/job/job.h"
+#include "core/runtime/collectives.h"
 #include "plugins/loader/strategy.h"
+#include "plugins/loader/transport.h"
 
 namespace shardrun::task {
 
@@ -18,5 +20,12 @@ namespace shardrun::task {
 
 /// Ranks, mesh and option values of the job.
 void add_job(plugins::StrategyRequest& request, const job::Job& job);
+
+/// The transports of the mesh's axes, not opened yet. Throws Error{job} where [transport] names an axis that the mesh
+/// does not have, or a transport cannot move what the job has.
+[[nodiscard]] runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mesh);
+
+/// What the job says to a transport.
+[[nodiscard]] plugins::OptionValues transport_options(const job::Job& job, const std::string& transport);
 
 }  // namespace shardrun::task

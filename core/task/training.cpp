@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/base/error.h"
+#include "core/task/feed.h"
 #include "core/task/schedule.h"
 
 namespace shardrun::task {
@@ -53,9 +54,8 @@ void Training::micro(std::int64_t step, std::size_t m, bool checked, std::option
     first_sample += compiled_.microbatch_rows[before];
   }
   const std::size_t program = micro_programs_[m];
-  compiled_.dataset->fill_training(job_.seed, first_sample, executor_.input(program, "inputs"),
-                                   executor_.input(program, "targets"),
-                                   compiled_.device->element_bytes(graph::DType::f32));
+  feed_training(*compiled_.dataset, job_.seed, first_sample, executor_.input(program, "inputs"),
+                executor_.input(program, "targets"), compiled_.device->element_bytes(graph::DType::f32));
   const device::Scalars scalars{
       .seed = job_.seed, .step = step, .first_sample = first_sample, .first_microbatch = m == 0};
   if (checked) {
@@ -65,12 +65,21 @@ void Training::micro(std::int64_t step, std::size_t m, bool checked, std::option
   }
 }
 
-StepResult Training::step(std::int64_t step) {
+double Training::differentiate(std::int64_t step) {
   std::optional<std::string> bad;
   for (std::size_t m = 0; m < micro_programs_.size(); ++m) {
     micro(step, m, false, bad);
   }
-  StepResult result{.loss = read_scalar("loss"), .learning_rate = learning_rate(job_.train, step)};
+  return read_scalar("loss");
+}
+
+double Training::update(std::int64_t step) {
+  executor_.run(update_program_, {.seed = job_.seed, .step = step, .learning_rate = learning_rate(job_.train, step)});
+  return read_scalar("gradient_norm");
+}
+
+StepResult Training::step(std::int64_t step) {
+  StepResult result{.loss = differentiate(step), .learning_rate = learning_rate(job_.train, step)};
   if (!std::isfinite(result.loss)) {
     throw Error(
         ErrorCode::numerics,
@@ -79,8 +88,7 @@ StepResult Training::step(std::int64_t step) {
             "before. A smaller [train] learning_rate, a longer warmup or clip > 0 may help",
             step + 1, non_finite_text(result.loss), first_bad_tensor(step)));
   }
-  executor_.run(update_program_, {.seed = job_.seed, .step = step, .learning_rate = result.learning_rate});
-  result.gradient_norm = read_scalar("gradient_norm");
+  result.gradient_norm = update(step);
   if (!std::isfinite(result.gradient_norm)) {
     throw Error(ErrorCode::numerics,
                 fmt::format("step {}: the loss is {}, but the gradient's norm is {}; the first tensor that is not "
@@ -125,8 +133,8 @@ std::optional<double> Training::evaluate() {
   std::int64_t first = 0;
   for (std::size_t call = 0; call < evaluate_programs_.size(); ++call) {
     const std::size_t program = evaluate_programs_[call];
-    compiled_.dataset->fill_evaluation(first, executor_.input(program, "inputs"), executor_.input(program, "targets"),
-                                       compiled_.device->element_bytes(graph::DType::f32));
+    feed_evaluation(*compiled_.dataset, first, executor_.input(program, "inputs"), executor_.input(program, "targets"),
+                    compiled_.device->element_bytes(graph::DType::f32));
     executor_.run(program, {.seed = job_.seed, .first_sample = first, .first_microbatch = call == 0});
     first += compiled_.evaluation_rows[call];
   }

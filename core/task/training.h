@@ -32,6 +32,10 @@ class Training {
   /// bad.
   [[nodiscard]] StepResult step(std::int64_t step);
 
+  // The two parts of a step, which checks what they return: the loss, then the gradient's norm.
+  [[nodiscard]] double differentiate(std::int64_t step);
+  [[nodiscard]] double update(std::int64_t step);
+
   /// Mean loss over all windows of the validation part; nothing where there are none.
   [[nodiscard]] std::optional<double> evaluate();
 

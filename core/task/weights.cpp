@@ -20,6 +20,49 @@ std::span<const std::byte> as_bytes(const device::TensorView& view) {
   return {static_cast<const std::byte*>(view.data), static_cast<std::size_t>(view.elements()) * sizeof(float)};
 }
 
+std::filesystem::path part_path(const std::filesystem::path& path, std::int64_t rank) {
+  return path.string() + fmt::format(".rank-{}", rank);
+}
+
+/// Whether no rank before this one has the same part: along the axes that do not split it this is the first.
+bool is_first_replica(const mesh::Placement& placement, const mesh::Coordinates& at) {
+  for (std::size_t axis = 0; axis < at.size(); ++axis) {
+    if (at[axis] != 0 && !placement.splits(static_cast<mesh::AxisId>(axis))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// Writes a part's rows, each as long as they are consecutive in the whole.
+void write_box(checkpoint::SafetensorsWriter& writer, const graph::State& state, const mesh::Box& box,
+               std::span<const std::byte> bytes) {
+  const std::vector<std::int64_t>& whole = state.type.shape;
+  std::size_t inner = whole.size();  // dimensions from here on are consecutive in part and whole
+  std::int64_t run = 1;
+  while (inner > 0) {
+    --inner;
+    run *= box.shape[inner];
+    if (box.shape[inner] != whole[inner]) {
+      break;
+    }
+  }
+  const std::int64_t runs = run == 0 ? 0 : box.elements() / run;
+  for (std::int64_t r = 0; r < runs; ++r) {
+    std::int64_t rest = r * run;
+    std::int64_t to = 0;
+    std::int64_t stride = 1;
+    for (std::size_t d = whole.size(); d-- > 0;) {
+      to += (box.origin[d] + rest % box.shape[d]) * stride;
+      stride *= whole[d];
+      rest /= box.shape[d];
+    }
+    writer.write(state.name, static_cast<std::uint64_t>(to) * sizeof(float),
+                 bytes.subspan(static_cast<std::size_t>(r * run) * sizeof(float),
+                               static_cast<std::size_t>(run) * sizeof(float)));
+  }
+}
+
 const std::string& metadata_at(const checkpoint::SafetensorsFile& file, const char* key) {
   const auto found = file.metadata().find(key);
   if (found == file.metadata().end()) {
@@ -46,6 +89,46 @@ void save_states(const std::filesystem::path& path, const graph::Graph& graph, g
     }
   }
   checkpoint::write_safetensors(path, tensors, metadata);
+}
+
+void save_part(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
+               const runtime::Executor& executor, std::int64_t rank) {
+  std::vector<checkpoint::Tensor> tensors;
+  for (std::size_t s = 0; s < graph.states.size(); ++s) {
+    if (graph.states[s].kind == kind) {
+      const device::TensorView view = executor.state(static_cast<graph::StateId>(s));
+      tensors.push_back(
+          {{graph.states[s].name, checkpoint::DType::f32, {view.shape.begin(), view.shape.begin() + view.rank}},
+           as_bytes(view)});
+    }
+  }
+  checkpoint::write_safetensors(part_path(path, rank), tensors, {});
+}
+
+void join_parts(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
+                const partition::Placements& placements, const checkpoint::Metadata& metadata) {
+  std::vector<checkpoint::TensorInfo> infos;
+  for (const graph::State& state : graph.states) {
+    if (state.kind == kind) {
+      infos.push_back({state.name, checkpoint::DType::f32, state.type.shape});
+    }
+  }
+  checkpoint::SafetensorsWriter writer(path, std::move(infos), metadata);
+  for (std::int64_t rank = 0; rank < placements.mesh.ranks(); ++rank) {
+    const checkpoint::SafetensorsFile part(part_path(path, rank));
+    const mesh::Coordinates at = mesh::coordinates_of(placements.mesh, rank);
+    for (std::size_t s = 0; s < graph.states.size(); ++s) {
+      const graph::State& state = graph.states[s];
+      if (state.kind == kind && is_first_replica(placements.states[s], at)) {
+        write_box(writer, state, mesh::box_of(state.type.shape, placements.states[s], placements.mesh, at),
+                  part.at(state.name).bytes);
+      }
+    }
+  }
+  writer.commit();
+  for (std::int64_t rank = 0; rank < placements.mesh.ranks(); ++rank) {
+    std::filesystem::remove(part_path(path, rank));
+  }
 }
 
 checkpoint::Metadata describe_model(const job::Chosen& model, const models::ModelSettings& settings,

@@ -8,6 +8,7 @@
 #include "core/graph/graph.h"
 #include "core/job/job.h"
 #include "core/models/model.h"
+#include "core/partition/placements.h"
 #include "core/runtime/executor.h"
 
 namespace shardrun::task {
@@ -18,6 +19,14 @@ namespace shardrun::task {
 /// Writes the states of one kind. The path holds the old file until all of the new one is there. Throws Error{io}.
 void save_states(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
                  const runtime::Executor& executor, const checkpoint::Metadata& metadata);
+
+/// What this rank holds of the states of one kind, in a file of its own beside `path`.
+void save_part(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
+               const runtime::Executor& executor, std::int64_t rank);
+
+/// `path` from the files that every rank's `save_part` has left, which are removed. Of replicas the first is taken.
+void join_parts(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
+                const partition::Placements& placements, const checkpoint::Metadata& metadata);
 
 [[nodiscard]] checkpoint::Metadata describe_model(const job::Chosen& model, const models::ModelSettings& settings,
                                                   const data::Tokenizer* tokenizer);

@@ -72,7 +72,7 @@ TEST_CASE("a run leaves all that it found out", "[program]") {
   CHECK(number(metrics[29], "val_loss") < number(metrics[9], "val_loss"));
 
   const json::object summary = job.summary();
-  CHECK(keys(summary) == std::set<std::string>{"status", "exit_code", "steps", "seconds", "loss", "val_loss",
+  CHECK(keys(summary) == std::set<std::string>{"status", "exit_code", "error", "steps", "seconds", "loss", "val_loss",
                                                "parameters", "tokens_per_s", "step_ms_median", "ranks"});
   CHECK(summary.at("status") == "finished");
   CHECK(number(summary, "exit_code") == 0);

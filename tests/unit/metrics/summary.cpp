@@ -1,5 +1,6 @@
 #include "core/metrics/summary.h"
 
+#include "core/base/error.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 #include "tests/support/temporary_folder.h"
@@ -27,6 +28,7 @@ TEST_CASE("a summary has its keys in one order", "[metrics]") {
   CHECK(to_json(summary) == R"({
   "status": "finished",
   "exit_code": 0,
+  "error": null,
   "steps": 2000,
   "seconds": 65.25,
   "loss": 1.5,
@@ -88,4 +90,14 @@ TEST_CASE("a summary replaces the one before it", "[metrics]") {
   CHECK(files_in(folder.path()) == 1);
   CHECK_THAT(error_of([&] { write_summary(folder / "missing/summary.json", summary); }),
              Contains("1: cannot create") && Contains("No such file or directory"));
+}
+
+TEST_CASE("a summary reads back as it was written", "[metrics]") {
+  Summary summary{.status = "failed", .exit_code = 1, .error = "rank 1: \"no\"", .steps = 3, .seconds = 0.5};
+  summary.loss = 1.25;
+  summary.ranks = {{.planned_bytes = 7, .peak_bytes = 6, .wire_bytes = 5}, {}};
+  summary.ranks[0].sent_bytes["data"]["all_reduce"] = 12;
+
+  CHECK(to_json(parse_summary(to_json(summary))) == to_json(summary));
+  CHECK_THROWS_AS(static_cast<void>(parse_summary("{}")), shardrun::Error);
 }

@@ -1,0 +1,25 @@
+#include "core/base/error.h"
+#include "core/cli/options.h"
+#include "core/launch/rank.h"
+#include "core/task/ranks.h"
+
+namespace shardrun::cli {
+namespace {
+
+int rank(std::span<const std::string> words) {
+  const std::optional<launch::RankContext> context = launch::take_rank_context();
+  const Parsed parsed = parse("rank", words, {{.name = "profile", .help = "as of run"}}, 1, 1);
+  if (parsed.help_shown) {
+    return 0;
+  }
+  if (!context) {
+    throw Error(ErrorCode::usage, "rank: a run starts its ranks itself: use shardrun run JOB.ini");
+  }
+  return task::run_as_rank(read_job(parsed), *context, parsed.has("profile"));
+}
+
+const RegisterCommand command(
+    {.name = "rank", .arguments = "JOB.ini", .help = "one rank of a job, started by run", .run = rank, .hidden = true});
+
+}  // namespace
+}  // namespace shardrun::cli

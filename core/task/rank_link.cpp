@@ -1,0 +1,91 @@
+#include "core/task/rank_link.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/base/error.h"
+#include "core/base/philox.h"
+#include "core/task/strategy_options.h"
+
+namespace shardrun::task {
+namespace {
+
+using std::chrono::nanoseconds;
+
+/// Ends an abort's callback before what it uses is gone.
+void no_callback(const std::string&) {}
+
+}  // namespace
+
+RankLink::RankLink(const job::Job& job, Compiled& compiled, launch::Rank& rank)
+    : job_(job), compiled_(compiled), rank_(rank) {}
+
+RankLink::~RankLink() {
+  rank_.on_abort(no_callback);
+  collectives_.reset();
+  // The transports call their host for as long as they are open, and that is this.
+  compiled_.transports.transports.clear();
+}
+
+launch::Rank::Deadline RankLink::deadline() const {
+  return launch::Rank::Clock::now() +
+         std::chrono::duration_cast<launch::Rank::Clock::duration>(std::chrono::duration<double>(job_.timeout));
+}
+
+std::string RankLink::store_get(const std::string& key, std::int64_t deadline) {
+  const launch::Rank::Deadline latest = this->deadline() + std::chrono::hours(1);
+  const launch::Rank::Deadline asked{nanoseconds(deadline)};
+  return rank_.get(key, std::min(asked, latest));
+}
+
+void RankLink::check_plan() {
+  const std::string mine = fmt::format("{:016x}", hash_name(partition::to_string(compiled_.plan)));
+  if (rank_.rank() == 0) {
+    rank_.set("plan", mine);
+    return;
+  }
+  const std::string first = rank_.get("plan", deadline());
+  if (first != mine) {
+    throw Error(
+        ErrorCode::internal,
+        fmt::format("strategy {} made another plan on rank {} ({}) than on rank 0 ({}): a plan must follow from "
+                    "the job alone",
+                    job_.strategy.name, rank_.rank(), mine, first));
+  }
+}
+
+void RankLink::connect(runtime::Executor& executor) {
+  const launch::RankContext& context = rank_.context();
+  const std::int64_t latest = std::chrono::duration_cast<nanoseconds>(deadline().time_since_epoch()).count();
+  for (plugins::Transport& transport : compiled_.transports.transports) {
+    transport.open({.rank = static_cast<std::uint32_t>(context.rank),
+                    .world_size = static_cast<std::uint32_t>(context.world_size),
+                    .local_rank = static_cast<std::uint32_t>(context.local_rank),
+                    .local_world_size = static_cast<std::uint32_t>(context.local_world_size),
+                    .job = context.run,
+                    .address = context.address,
+                    .options = transport_options(job_, transport.manifest().name),
+                    .deadline = latest},
+                   *this);
+  }
+  collectives_ = std::make_unique<runtime::Collectives>(compiled_.transports, compiled_.programs.mesh, context.rank,
+                                                        executor.arena(), job_.timeout);
+  rank_.on_abort([this](const std::string& reason) { collectives_->abort(reason); });
+  executor.bind(*collectives_);
+}
+
+int RankLink::agree_on_stop() { return collectives_->agree(rank_.stop_signal()); }
+
+void RankLink::barrier() { (void)collectives_->agree(0); }
+
+std::uint64_t RankLink::wire_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const plugins::Transport& transport : compiled_.transports.transports) {
+    bytes += transport.wire_bytes();
+  }
+  return bytes;
+}
+
+}  // namespace shardrun::task

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "core/job/job.h"
+#include "core/launch/rank.h"
+#include "core/runtime/collectives.h"
+#include "core/runtime/executor.h"
+#include "core/task/compile.h"
+
+namespace shardrun::task {
+
+/// This process as one rank of several: its transports over the launcher's store, and what ranks have to agree on.
+class RankLink final : private plugins::TransportHost {
+ public:
+  /// `rank` has joined. All three outlive this.
+  RankLink(const job::Job& job, Compiled& compiled, launch::Rank& rank);
+  ~RankLink() override;
+
+  /// Compares the plan with the first rank's. Throws Error{internal} where a rank has made another.
+  void check_plan();
+  /// Opens the transports, connects the ranks and prepares every transfer of the executor's programs.
+  void connect(runtime::Executor& executor);
+
+  [[nodiscard]] int rank() const noexcept { return rank_.rank(); }
+  [[nodiscard]] int world_size() const noexcept { return rank_.world_size(); }
+  /// The signal that asked any rank to stop, the same on all ranks; 0: none. Every rank calls it at the same point.
+  [[nodiscard]] int agree_on_stop();
+  /// No rank goes on before each has called it.
+  void barrier();
+
+  void message(std::string_view kind, std::string_view bytes) { rank_.message(kind, bytes); }
+  /// Bytes that the transports have really given to others so far.
+  [[nodiscard]] std::uint64_t wire_bytes() const;
+
+ private:
+  [[nodiscard]] bool aborted() const noexcept override { return rank_.aborted().load(std::memory_order_relaxed); }
+  void store_set(const std::string& key, std::string value) override { rank_.set(key, value); }
+  [[nodiscard]] std::string store_get(const std::string& key, std::int64_t deadline) override;
+
+  [[nodiscard]] launch::Rank::Deadline deadline() const;
+
+  const job::Job& job_;
+  Compiled& compiled_;
+  launch::Rank& rank_;
+  std::unique_ptr<runtime::Collectives> collectives_;
+};
+
+}  // namespace shardrun::task

@@ -1,0 +1,208 @@
+#include "core/task/ranks.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <system_error>
+
+#include "core/base/error.h"
+#include "core/base/philox.h"
+#include "core/files/atomic_file.h"
+#include "core/launch/launch.h"
+#include "core/metrics/rundir.h"
+#include "core/task/compile.h"
+#include "core/task/rank_link.h"
+#include "core/task/work.h"
+
+namespace shardrun::task {
+namespace {
+
+// What ranks tell the launcher, by the kind of message.
+constexpr const char* progress_message = "progress";
+constexpr const char* line_message = "line";
+constexpr const char* finish_message = "finish";
+constexpr const char* result_message = "result";
+constexpr const char* summary_message = "summary";
+
+std::uint64_t hash_of(const job::Job& job) { return hash_name(job::canonical_text(job)); }
+
+std::string to_text(const metrics::ProgressUpdate& update) {
+  const double none = std::nan("");
+  return fmt::format("{} {} {} {}", update.step, update.loss.value_or(none), update.val_loss.value_or(none),
+                     update.rate);
+}
+
+metrics::ProgressUpdate update_of(std::string_view text) {
+  std::array<double, 4> numbers = {};
+  const char* at = text.data();
+  for (double& number : numbers) {
+    at = std::from_chars(at, text.data() + text.size(), number).ptr;
+    at += at < text.data() + text.size() ? 1 : 0;
+  }
+  const auto some = [](double number) { return std::isnan(number) ? std::nullopt : std::optional(number); };
+  return {.step = static_cast<std::int64_t>(numbers[0]),
+          .loss = some(numbers[1]),
+          .val_loss = some(numbers[2]),
+          .rate = numbers[3]};
+}
+
+/// Shows what the first rank does, on the launcher's screen.
+class RemoteDisplay final : public Display {
+ public:
+  explicit RemoteDisplay(RankLink& link) : link_(link) {}
+
+  void update(const metrics::ProgressUpdate& update) override { link_.message(progress_message, to_text(update)); }
+  void line(std::string_view text) override { link_.message(line_message, text); }
+  void finish() override { link_.message(finish_message, ""); }
+  void result(std::string_view text) override { link_.message(result_message, text); }
+
+ private:
+  RankLink& link_;
+};
+
+bool is_consequence(ErrorCode code) noexcept {
+  return code == ErrorCode::aborted || code == ErrorCode::peer_lost || code == ErrorCode::timeout;
+}
+
+launch::Rank::Deadline deadline_of(const job::Job& job) {
+  return launch::Rank::Clock::now() +
+         std::chrono::duration_cast<launch::Rank::Clock::duration>(std::chrono::duration<double>(job.timeout));
+}
+
+std::chrono::milliseconds milliseconds_of(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
+/// The launcher's side of a running job.
+class Ranks {
+ public:
+  Ranks(const job::Job& job, const RunSettings& settings)
+      : job_(job),
+        settings_(settings),
+        progress_(settings.progress, job.task == job::Task::train ? job.train.steps : job.iterate.steps,
+                  job.task == job::Task::train ? job.train.log_every : 0, job.task == job::Task::train ? "tok" : "it") {
+    for (int rank = 0; rank < static_cast<int>(job.ranks); ++rank) {
+      logs_.push_back(std::make_unique<metrics::Log>(metrics::log_path(job.output, rank)));
+    }
+  }
+
+  metrics::Summary run(const std::filesystem::path& job_file) {
+    std::vector<std::string> arguments = {"shardrun", "rank", job_file.string()};
+    if (settings_.profile) {
+      arguments.emplace_back("--profile");
+    }
+    const launch::LaunchResult result =
+        launch::launch({.arguments = std::move(arguments),
+                        .ranks = static_cast<int>(job_.ranks),
+                        .threads_per_rank = threads_of(job_),
+                        .job_hash = hash_of(job_),
+                        .heartbeat_timeout = milliseconds_of(job_.timeout),
+                        .on_output = [this](const launch::OutputLine& line) { show(line); },
+                        .on_message = [this](const launch::RankMessage& message) { take(message); },
+                        .on_log = [this](std::string_view line) { logs_[0]->write(line); }});
+    return merge(result);
+  }
+
+ private:
+  void show(const launch::OutputLine& line) {
+    logs_[static_cast<std::size_t>(line.rank)]->write(line.text);
+    progress_.print(fmt::format("[{}] {}", line.rank, line.text));
+  }
+
+  void take(const launch::RankMessage& message) {
+    if (message.kind == progress_message) {
+      progress_.update(update_of(message.bytes));
+    } else if (message.kind == line_message) {
+      progress_.print(message.bytes);
+    } else if (message.kind == finish_message) {
+      progress_.finish();
+    } else if (message.kind == result_message) {
+      settings_.print(std::string(message.bytes));
+    } else if (message.kind == summary_message) {
+      summaries_[message.rank] = metrics::parse_summary(message.bytes);
+    }
+  }
+
+  /// The first rank's summary with every rank's part. A rank that died has no part but its number.
+  metrics::Summary merge(const launch::LaunchResult& result) {
+    metrics::Summary summary = summaries_.contains(0) ? summaries_[0] : metrics::Summary{};
+    summary.ranks.clear();
+    for (int rank = 0; rank < static_cast<int>(job_.ranks); ++rank) {
+      summary.ranks.push_back(summaries_.contains(rank) && !summaries_[rank].ranks.empty() ? summaries_[rank].ranks[0]
+                                                                                           : metrics::RankSummary{});
+    }
+    summary.exit_code = result.exit_code;
+    if (result.cause) {
+      summary.status = "failed";
+      summary.error = launch::describe(*result.cause);
+    } else if (summary.status.empty()) {
+      summary.status = result.stop_signal != 0 ? "stopped" : "failed";
+    }
+    return summary;
+  }
+
+  const job::Job& job_;
+  const RunSettings& settings_;
+  metrics::Progress progress_;
+  std::vector<std::unique_ptr<metrics::Log>> logs_;
+  std::map<int, metrics::Summary> summaries_;
+};
+
+int work_as_rank(const job::Job& job, launch::Rank& rank, bool profile) {
+  Compiled compiled = compile(job, "cpu", rank.rank());
+  RankLink link(job, compiled, rank);
+  link.check_plan();
+  RemoteDisplay display(link);
+  metrics::Summary summary;
+  try {
+    summary = work(job, compiled, {.display = display, .profile = profile, .link = &link}, summary);
+  } catch (const Error&) {
+    link.message(summary_message, metrics::to_json(summary));
+    throw;
+  }
+  link.message(summary_message, metrics::to_json(summary));
+  link.barrier();
+  rank.goodbye(deadline_of(job));
+  return summary.exit_code;
+}
+
+}  // namespace
+
+metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings) {
+  const metrics::RunDirectory directory(job.output);
+  directory.remove_older_run();
+  const std::filesystem::path job_file = job.output / "job.ini";
+  files::write_file_atomically(job_file, job::canonical_text(job));
+  metrics::Summary summary = Ranks(job, settings).run(job_file);
+  metrics::write_summary(metrics::summary_path(job.output), summary);
+  return summary;
+}
+
+int run_as_rank(const job::Job& job, launch::RankContext context, bool profile) {
+  std::unique_ptr<launch::Rank> rank;
+  const auto fail = [&](launch::FailureKind kind, const std::string& text) {
+    if (rank != nullptr) {
+      rank->fail(kind, text);
+    } else {
+      fmt::print(stderr, "{}\n", text);
+    }
+  };
+  try {
+    rank = std::make_unique<launch::Rank>(context, hash_of(job), deadline_of(job));
+    return work_as_rank(job, *rank, profile);
+  } catch (const Error& error) {
+    fail(is_consequence(error.code()) ? launch::FailureKind::consequence : launch::FailureKind::own, error.message());
+    return exit_code(error.code());
+  } catch (const std::bad_alloc&) {
+    fail(launch::FailureKind::own, "out of memory");
+  } catch (const std::exception& error) {
+    fail(launch::FailureKind::own, fmt::format("unexpected error: {}", error.what()));
+  }
+  return 1;
+}
+
+}  // namespace shardrun::task

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/job/job.h"
+#include "core/metrics/jsonl.h"
+#include "core/metrics/log.h"
+#include "core/metrics/progress.h"
+#include "core/metrics/summary.h"
+#include "core/runtime/executor.h"
+#include "core/task/compile.h"
+
+namespace shardrun::task {
+
+/// Where a run shows how it goes.
+class Display {
+ public:
+  Display() = default;
+  Display(const Display&) = delete;
+  Display& operator=(const Display&) = delete;
+  virtual ~Display() = default;
+
+  virtual void update(const metrics::ProgressUpdate& update) = 0;
+  /// A line of its own, above the live one.
+  virtual void line(std::string_view text) = 0;
+  /// The live line is left standing.
+  virtual void finish() = 0;
+  /// Results for a person: the sample, a table of times.
+  virtual void result(std::string_view text) = 0;
+};
+
+/// What one rank keeps of a run: its log, and what becomes its part of the summary; the first rank's metrics.jsonl too.
+class Record {
+ public:
+  Record(const job::Job& job, const Compiled& compiled, Display& display, int rank);
+
+  [[nodiscard]] bool is_first() const noexcept { return lines_.has_value(); }
+
+  /// To the log; the first rank's to the person too.
+  void say(const std::string& line);
+  void count_step(double seconds);
+  /// A line of metrics.jsonl; nothing on other ranks.
+  void write(const metrics::StepRecord& step);
+  void write(std::span<const metrics::JsonField> fields);
+  void update(const metrics::ProgressUpdate& update);
+  void finish_progress();
+
+  /// The summary's end. `wire_bytes`: what the transports say.
+  void finish(const runtime::Executor& executor, const char* status, int exit_code, std::uint64_t wire_bytes);
+
+  metrics::Summary summary;  ///< with this rank's part alone
+
+ private:
+  Display& display_;
+  std::chrono::steady_clock::time_point begin_;
+  metrics::Log log_;
+  std::optional<metrics::JsonlWriter> lines_;
+  std::vector<double> step_seconds_;
+};
+
+[[nodiscard]] inline double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace shardrun::task

@@ -1,0 +1,287 @@
+#include "core/task/work.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/base/error.h"
+#include "core/files/atomic_file.h"
+#include "core/metrics/human.h"
+#include "core/task/sampling.h"
+#include "core/task/training.h"
+#include "core/task/weights.h"
+
+namespace shardrun::task {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* sample_name = "sample.txt";
+
+std::string profile_table(const std::vector<runtime::OpTime>& times) {
+  double total = 0;
+  for (const runtime::OpTime& time : times) {
+    total += time.seconds;
+  }
+  std::string text =
+      fmt::format("{:<10} {:<28} {:>9} {:>10} {:>7} {:>9}\n", "function", "op", "calls", "seconds", "share", "GFLOP/s");
+  for (const runtime::OpTime& time : times) {
+    if (time.calls > 0) {
+      text += fmt::format("{:<10} {:<28} {:>9} {:>10.3f} {:>6.1f}% {:>9.1f}\n", time.function, time.op, time.calls,
+                          time.seconds, 100 * time.seconds / std::max(total, 1e-12),
+                          static_cast<double>(time.flops) / std::max(time.seconds, 1e-12) / 1e9);
+    }
+  }
+  return text;
+}
+
+/// Steps that a median rate should not count: caches, page faults and the libraries' own first calls.
+constexpr std::int64_t warm_up_steps = 2;
+
+/// `after` − `before`: what was sent in between.
+partition::SentBytes difference(const partition::SentBytes& after, const partition::SentBytes& before) {
+  partition::SentBytes sent;
+  for (const auto& [axis, collectives] : after) {
+    for (const auto& [collective, bytes] : collectives) {
+      const auto old_axis = before.find(axis);
+      const std::uint64_t old = old_axis == before.end() ? 0 : old_axis->second.at(collective);
+      if (bytes > old) {
+        sent[axis][collective] = bytes - old;
+      }
+    }
+  }
+  return sent;
+}
+
+/// Says at which step an operation between ranks failed.
+template <typename Step>
+auto naming_step(std::int64_t step, const Step& run) {
+  try {
+    return run();
+  } catch (const Error& error) {
+    switch (error.code()) {
+      case ErrorCode::transport:
+      case ErrorCode::timeout:
+      case ErrorCode::aborted:
+      case ErrorCode::peer_lost: throw Error(error.code(), fmt::format("step {}: {}", step + 1, error.message()));
+      default: throw;
+    }
+  }
+}
+
+/// One rank's work, of either task.
+class Work {
+ public:
+  Work(const job::Job& job, Compiled& compiled, const WorkSettings& settings)
+      : job_(job),
+        compiled_(compiled),
+        settings_(settings),
+        record_(job, compiled, settings.display, settings.link == nullptr ? 0 : settings.link->rank()) {}
+
+  metrics::Summary train(metrics::Summary& failed) {
+    Training training(job_, compiled_);
+    prepare(training.executor());
+    return guarded(training.executor(), failed, [&] {
+      training.initialize();
+      const int signal = train_steps(training);
+      save("weights.safetensors", graph::StateKind::parameter, training.executor(),
+           describe_model(job_.model, compiled_.settings, compiled_.dataset->tokenizer()));
+      if (signal == 0) {
+        print_sample(training);
+      }
+      return signal;
+    });
+  }
+
+  metrics::Summary iterate(metrics::Summary& failed) {
+    runtime::Executor executor(compiled_.programs, *compiled_.device);
+    prepare(executor);
+    for (std::size_t s = 0; s < compiled_.graph.states.size(); ++s) {
+      runtime::initialize(executor.state(static_cast<graph::StateId>(s)), sizeof(float), compiled_.graph.states[s],
+                          job_.seed, executor.threads());
+    }
+    return guarded(executor, failed, [&] {
+      const int signal = iterate_steps(executor);
+      save("state.safetensors", graph::StateKind::field, executor, {});
+      return signal;
+    });
+  }
+
+ private:
+  void prepare(runtime::Executor& executor) {
+    if (settings_.link != nullptr) {
+      settings_.link->connect(executor);
+    }
+    if (settings_.profile) {
+      executor.start_profile();
+    }
+    if (compiled_.dataset != nullptr) {
+      record_.say(compiled_.dataset->describe());
+    }
+    const std::string ranks =
+        compiled_.partition.placements.mesh.ranks() == 1
+            ? ""
+            : fmt::format("{} ranks by strategy {}, each: ", compiled_.partition.placements.mesh.ranks(),
+                          job_.strategy.name);
+    record_.say(fmt::format("{}: {} parameters, {}arena {}, {} threads, {:.3f} GFLOP a step in all", job_.model.name,
+                            record_.summary.parameters, ranks, metrics::human_bytes(compiled_.programs.memory.peak),
+                            compiled_.programs.threads, static_cast<double>(flops_per_step(compiled_)) / 1e9));
+  }
+
+  /// Runs what ends with the signal that stopped it, or 0, and finishes the record in any case.
+  template <typename Run>
+  metrics::Summary guarded(runtime::Executor& executor, metrics::Summary& failed, const Run& run) {
+    try {
+      const int signal = run();
+      record_.finish(executor, signal == 0 ? "finished" : "stopped", signal == 0 ? 0 : 128 + signal, wire_bytes());
+    } catch (const Error& error) {
+      record_.say(error.message());
+      record_.finish(executor, "failed", shardrun::exit_code(error.code()), wire_bytes());
+      failed = record_.summary;
+      throw;
+    }
+    if (settings_.profile && record_.is_first()) {
+      settings_.display.result(profile_table(executor.profile()));
+    }
+    return record_.summary;
+  }
+
+  [[nodiscard]] std::uint64_t wire_bytes() const {
+    return settings_.link == nullptr ? 0 : settings_.link->wire_bytes();
+  }
+
+  /// The signal that asked to stop, on every rank at the same step; 0: none.
+  [[nodiscard]] int stopped() const {
+    if (settings_.link != nullptr) {
+      return settings_.link->agree_on_stop();
+    }
+    return settings_.stop_signal ? settings_.stop_signal() : 0;
+  }
+
+  int train_steps(Training& training) {
+    const double tokens = static_cast<double>(job_.data.batch * compiled_.dataset->tokens_per_sample());
+    double timed_seconds = 0;
+    std::int64_t timed_steps = 0;
+    runtime::Executor& executor = training.executor();
+    int signal = 0;
+    for (std::int64_t step = 0; step < job_.train.steps && signal == 0; ++step) {
+      const partition::SentBytes sent_before = executor.sent();
+      const double waited_before = executor.waited_seconds();
+      const Clock::time_point begin = Clock::now();
+      const StepResult result = naming_step(step, [&] { return training.step(step); });
+      const double seconds = seconds_since(begin);
+      const double waited = executor.waited_seconds() - waited_before;
+      record_.summary.ranks[0].sent_bytes = difference(executor.sent(), sent_before);
+      record_.count_step(seconds);
+      if (step >= warm_up_steps || job_.train.steps <= warm_up_steps) {
+        timed_seconds += seconds;
+        ++timed_steps;
+      }
+      record_.summary.loss = result.loss;
+      record_.summary.tokens_per_s =
+          timed_seconds > 0 ? tokens * static_cast<double>(timed_steps) / timed_seconds : tokens / seconds;
+      const bool last = step + 1 == job_.train.steps;
+      const bool due = job_.train.eval_every > 0 && (step + 1) % job_.train.eval_every == 0;
+      const std::optional<double> validation =
+          last || due ? naming_step(step, [&] { return evaluate(training, step); }) : std::nullopt;
+      record_.summary.val_loss = validation ? validation : record_.summary.val_loss;
+      record_.write({.step = step + 1,
+                     .loss = result.loss,
+                     .val_loss = validation,
+                     .grad_norm = result.gradient_norm,
+                     .lr = result.learning_rate,
+                     .tokens_per_s = tokens / seconds,
+                     .step_s = seconds,
+                     .comm_s = waited});
+      record_.update({.step = step + 1, .loss = result.loss, .val_loss = validation, .rate = tokens / seconds});
+      signal = naming_step(step, [&] { return stopped(); });
+    }
+    record_.finish_progress();
+    return signal;
+  }
+
+  [[nodiscard]] static std::optional<double> evaluate(Training& training, std::int64_t step) {
+    const std::optional<double> validation = training.evaluate();
+    if (validation && !std::isfinite(*validation)) {
+      throw Error(
+          ErrorCode::numerics,
+          fmt::format("step {}: the validation loss is not finite: the step before it made the parameters useless, "
+                      "and no weights are written. A smaller [train] learning_rate or clip > 0 may help",
+                      step + 1));
+    }
+    return validation;
+  }
+
+  int iterate_steps(runtime::Executor& executor) {
+    const std::size_t program = executor.find("iterate", 0);
+    int signal = 0;
+    for (std::int64_t step = 0; step < job_.iterate.steps && signal == 0; ++step) {
+      const partition::SentBytes sent_before = executor.sent();
+      const Clock::time_point begin = Clock::now();
+      naming_step(step, [&] { executor.run(program, {.seed = job_.seed, .step = step}); });
+      const double seconds = seconds_since(begin);
+      record_.summary.ranks[0].sent_bytes = difference(executor.sent(), sent_before);
+      record_.count_step(seconds);
+      record_.write(std::vector<metrics::JsonField>{{"step", step + 1}, {"step_s", seconds}});
+      record_.update({.step = step + 1, .rate = 1 / std::max(seconds, 1e-12)});
+      signal = naming_step(step, [&] { return stopped(); });
+    }
+    record_.finish_progress();
+    return signal;
+  }
+
+  void save(const char* name, graph::StateKind kind, const runtime::Executor& executor,
+            const checkpoint::Metadata& metadata) {
+    const std::filesystem::path path = job_.output / name;
+    if (settings_.link == nullptr) {
+      save_states(path, compiled_.graph, kind, executor, metadata);
+      return;
+    }
+    save_part(path, compiled_.graph, kind, executor, settings_.link->rank());
+    settings_.link->barrier();
+    if (record_.is_first()) {
+      join_parts(path, compiled_.graph, kind, compiled_.partition.placements, metadata);
+    }
+    settings_.link->barrier();
+  }
+
+  /// Every rank samples the same; the first shows it.
+  void print_sample(Training& training) {
+    const data::Tokenizer* tokenizer = compiled_.dataset->tokenizer();
+    if (job_.train.sample == 0 || tokenizer == nullptr) {
+      return;
+    }
+    std::string text;
+    sample(training.executor(), first_tokens(*tokenizer),
+           {.tokens = job_.train.sample, .seed = job_.seed, .vocabulary = tokenizer->vocabulary()},
+           [&](std::int32_t token) { tokenizer->decode(token, text); });
+    if (record_.is_first()) {
+      settings_.display.result(fmt::format("sample:\n{}\n", text));
+      files::write_file_atomically(job_.output / sample_name, text);
+    }
+  }
+
+  /// What sampling starts from: the end of a line where the text has lines, else its first character.
+  static std::vector<std::int32_t> first_tokens(const data::Tokenizer& tokenizer) {
+    try {
+      return {tokenizer.encode("\n").front()};
+    } catch (const Error&) {
+      return {0};
+    }
+  }
+
+  const job::Job& job_;
+  Compiled& compiled_;
+  const WorkSettings& settings_;
+  Record record_;
+};
+
+}  // namespace
+
+metrics::Summary work(const job::Job& job, Compiled& compiled, const WorkSettings& settings, metrics::Summary& failed) {
+  Work work(job, compiled, settings);
+  return job.task == job::Task::train ? work.train(failed) : work.iterate(failed);
+}
+
+}  // namespace shardrun::task
