@@ -3,7 +3,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <sched.h>
+
+#include <algorithm>
 #include <array>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <sstream>
@@ -68,6 +73,31 @@ Ended run_program(const std::filesystem::path& folder, const std::vector<std::st
   ended.err = read_all(err);
   std::fclose(err);
   return ended;
+}
+
+std::vector<std::string> installed(const std::string& kind) {
+  const std::filesystem::path folder = std::filesystem::path(SHARDRUN_PROGRAM).parent_path() / "lib/shardrun/v1";
+  const std::string prefix = "shardrun_" + kind + "_";
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().stem().string();
+    if (name.starts_with(prefix)) {
+      names.push_back(name.substr(prefix.size()));
+    }
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool ends_soon(pid_t process) {
+  const auto latest = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (kill(process, 0) == 0) {
+    if (std::chrono::steady_clock::now() > latest) {
+      return false;
+    }
+    sched_yield();
+  }
+  return true;
 }
 
 std::vector<std::string> with_settings(std::vector<std::string> words, const std::vector<std::string>& overrides) {

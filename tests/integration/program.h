@@ -32,6 +32,12 @@ struct Ended {
 Ended run_program(const std::filesystem::path& folder, const std::vector<std::string>& words,
                   const std::function<void(pid_t process, std::string_view out)>& watch = {});
 
+/// The names of the plugins of a kind that lie beside the program.
+[[nodiscard]] std::vector<std::string> installed(const std::string& kind);
+
+/// Whether a process that is ending is gone at last; false after a minute.
+[[nodiscard]] bool ends_soon(pid_t process);
+
 /// A folder with `corpus.txt` and `job.ini`, which trains a small transformer.
 class JobFolder {
  public:

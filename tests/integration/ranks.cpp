@@ -1,0 +1,245 @@
+#include <sys/types.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <csignal>
+#include <fstream>
+#include <map>
+#include <set>
+
+#include "core/checkpoint/safetensors.h"
+#include "tests/integration/program.h"
+#include "tests/support/catch.h"
+#include "tests/support/text_job.h"
+
+using namespace shardrun::test;
+using Catch::Matchers::Contains;
+namespace json = boost::json;
+
+namespace {
+
+/// Processes that a process has started.
+std::vector<pid_t> children_of(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/task/" + std::to_string(process) + "/children");
+  std::vector<pid_t> children;
+  for (pid_t child = 0; file >> child;) {
+    children.push_back(child);
+  }
+  return children;
+}
+
+bool is_gone(pid_t process) { return kill(process, 0) != 0 && errno == ESRCH; }
+
+/// Names under which memory could be left behind.
+std::set<std::string> shared_memory() {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    names.insert(entry.path().filename().string());
+  }
+  return names;
+}
+
+std::vector<std::string> settings(const std::string& strategy, const std::string& transport, int ranks,
+                                  std::vector<std::string> more = {}) {
+  more.insert(more.end(), {"job.strategy=" + strategy, "job.transport=" + transport,
+                           "job.ranks=" + std::to_string(ranks), "job.threads=1"});
+  return more;
+}
+
+double worst_relative(const std::vector<double>& found, const std::vector<double>& expected) {
+  REQUIRE(found.size() == expected.size());
+  double worst = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    worst = std::max(worst, std::abs(found[i] / expected[i] - 1));
+  }
+  return worst;
+}
+
+/// Sees the ranks of a run of many steps and does something to them once, when some steps are done.
+class Interference {
+ public:
+  explicit Interference(std::function<void(pid_t launcher, const std::vector<pid_t>& ranks)> act)
+      : act_(std::move(act)) {}
+
+  Ended run(const JobFolder& job, const std::vector<std::string>& overrides) {
+    const std::set<std::string> before = shared_memory();
+    const Ended ended = run_program(job.path(), with_settings({"job.ini"}, overrides),
+                                    [&](pid_t launcher, std::string_view out) {
+                                      if (ranks_.empty() && out.find("step 1/") != std::string_view::npos) {
+                                        ranks_ = children_of(launcher);
+                                        act_(launcher, ranks_);
+                                      }
+                                    });
+    CHECK_FALSE(ranks_.empty());
+    CHECK(shared_memory() == before);
+    return ended;
+  }
+
+  [[nodiscard]] const std::vector<pid_t>& ranks() const { return ranks_; }
+
+ private:
+  std::function<void(pid_t, const std::vector<pid_t>&)> act_;
+  std::vector<pid_t> ranks_;
+};
+
+const std::vector<std::string> endless = {"train.steps=1000000", "train.log_every=1"};
+
+std::vector<std::string> with(std::vector<std::string> settings, const std::vector<std::string>& more) {
+  settings.insert(settings.end(), more.begin(), more.end());
+  return settings;
+}
+
+}  // namespace
+
+TEST_CASE("a job split over ranks learns what one rank learns, and needs what was planned", "[ranks]") {
+  const JobFolder single;
+  REQUIRE(single.run().code == 0);
+  const std::vector<double> expected = single.losses();
+  for (const std::string& transport : installed("transport")) {
+    for (const auto& [strategy, ranks] : {std::pair{"dp", 2}, {"dp", 3}, {"tp", 2}}) {
+      DYNAMIC_SECTION(strategy << " of " << ranks << " over " << transport) {
+        const JobFolder job;
+        const std::vector<std::string> how = settings(strategy, transport, ranks);
+        const std::set<std::string> before = shared_memory();
+
+        const Ended ended = job.run(how);
+
+        INFO(ended.err);
+        REQUIRE(ended.code == 0);
+        CHECK(ended.err.empty());
+        CHECK(shared_memory() == before);
+        CHECK(worst_relative(job.losses(), expected) < 1e-3);
+        const json::object summary = job.summary();
+        CHECK(std::abs(summary.at("val_loss").to_number<double>() -
+                       single.summary().at("val_loss").to_number<double>()) < 0.02);
+        const Ended planned = run_program(job.path(), with_settings({"plan", "job.ini", "--json"}, how));
+        const json::object plan = json::parse(planned.out).as_object();
+        REQUIRE(summary.at("ranks").as_array().size() == static_cast<std::size_t>(ranks));
+        for (const json::value& alike : plan.at("ranks").as_array()) {
+          for (const json::value& member : alike.at("members").as_array()) {
+            const json::object& rank =
+                summary.at("ranks").as_array().at(member.to_number<std::size_t>()).as_object();
+            CHECK(rank.at("peak_bytes") == alike.at("bytes").at("peak"));
+            CHECK(rank.at("planned_bytes") == alike.at("bytes").at("peak"));
+            CHECK(rank.at("sent_bytes") == alike.at("sent_bytes"));
+            CHECK_FALSE(rank.at("sent_bytes").as_object().empty());
+            CHECK(rank.at("wire_bytes").to_number<std::uint64_t>() > 0);
+            CHECK((sanitized || rank.at("private_bytes").to_number<std::uint64_t>() < 100'000'000));
+          }
+        }
+        const shardrun::checkpoint::SafetensorsFile whole(single.path() / "run/weights.safetensors");
+        const shardrun::checkpoint::SafetensorsFile joined(job.path() / "run/weights.safetensors");
+        REQUIRE(joined.tensors().size() == whole.tensors().size());
+        for (const shardrun::checkpoint::Tensor& tensor : whole.tensors()) {
+          CHECK(joined.at(tensor.info.name).info == tensor.info);
+        }
+        CHECK(run_program(job.path(), {"generate", "run", "--tokens", "5"}).code == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("a rank that is killed ends the job with its name, and nothing is left", "[ranks]") {
+  for (const std::string& transport : installed("transport")) {
+    for (const std::size_t victim : {0U, 1U}) {
+      DYNAMIC_SECTION("rank " << victim << " over " << transport) {
+        const JobFolder job;
+        Interference kill_one([&](pid_t, const std::vector<pid_t>& ranks) { kill(ranks.at(victim), SIGKILL); });
+
+        const Ended ended = kill_one.run(job, with(settings("dp", transport, 2), endless));
+
+        CHECK(ended.code != 0);
+        CHECK_THAT(ended.err, Contains("rank " + std::to_string(victim)));
+        CHECK_THAT(ended.err, Contains(std::to_string(kill_one.ranks().at(victim))));
+        CHECK_THAT(ended.err, Contains("SIGKILL"));
+        for (const pid_t rank : kill_one.ranks()) {
+          CHECK(is_gone(rank));
+        }
+        CHECK(job.summary().at("status") == "failed");
+        CHECK_THAT(std::string(job.summary().at("error").as_string()), Contains("SIGKILL"));
+      }
+    }
+  }
+}
+
+TEST_CASE("a rank that is stopped is noticed when it should have answered", "[ranks]") {
+  for (const std::string& transport : installed("transport")) {
+    DYNAMIC_SECTION(transport) {
+      const JobFolder job;
+      Interference stop_one([&](pid_t, const std::vector<pid_t>& ranks) { kill(ranks.at(1), SIGSTOP); });
+
+      const Ended ended = stop_one.run(job, with(settings("dp", transport, 2, {"job.timeout=2"}), endless));
+
+      CHECK(ended.code != 0);
+      CHECK_THAT(ended.err, Contains("rank 1"));
+      for (const pid_t rank : stop_one.ranks()) {
+        CHECK(is_gone(rank));
+      }
+    }
+  }
+}
+
+TEST_CASE("ranks end with their launcher", "[ranks]") {
+  for (const std::string& transport : installed("transport")) {
+    DYNAMIC_SECTION(transport) {
+      const JobFolder job;
+      Interference kill_launcher([](pid_t launcher, const std::vector<pid_t>&) { kill(launcher, SIGKILL); });
+
+      const Ended ended = kill_launcher.run(job, with(settings("dp", transport, 2), endless));
+
+      CHECK(ended.code == -SIGKILL);
+      // The pipe that the launcher and the ranks shared is closed: a rank that still ran would hold its own end.
+      for (const pid_t rank : kill_launcher.ranks()) {
+        CHECK(ends_soon(rank));
+      }
+    }
+  }
+}
+
+TEST_CASE("a signal stops all ranks at one step, and what they have is saved", "[ranks]") {
+  for (const std::string& transport : installed("transport")) {
+    DYNAMIC_SECTION(transport) {
+      const JobFolder job;
+      Interference interrupt([](pid_t launcher, const std::vector<pid_t>&) { kill(launcher, SIGINT); });
+
+      const Ended ended = interrupt.run(job, with(settings("tp", transport, 2), endless));
+
+      INFO(ended.err);
+      CHECK(ended.code == 128 + SIGINT);
+      CHECK(job.summary().at("status") == "stopped");
+      CHECK(job.summary().at("steps").to_number<std::size_t>() == job.metrics().size());
+      CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
+    }
+  }
+}
+
+TEST_CASE("numbers that are not finite stop all ranks with the step", "[ranks]") {
+  for (const std::string& transport : installed("transport")) {
+    DYNAMIC_SECTION(transport) {
+      const JobFolder job;
+
+      const Ended ended = job.run(settings("dp", transport, 2, {"train.learning_rate=1e30"}));
+
+      CHECK(ended.code == 1);
+      CHECK_THAT(ended.err, Contains("step 2: the loss is NaN"));
+      CHECK(job.summary().at("steps") == 1);
+    }
+  }
+}
+
+TEST_CASE("what cannot be split is refused before anything starts", "[ranks]") {
+  const JobFolder job;
+  const auto refused = [&](const std::vector<std::string>& overrides) {
+    const Ended ended = job.run(overrides);
+    CHECK(ended.code == 2);
+    CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
+    return ended.err;
+  };
+  const std::string transport = installed("transport").front();
+  CHECK_THAT(refused(settings("dp", "carrier_pigeon", 2)), Contains("carrier_pigeon") && Contains(transport));
+  CHECK_THAT(refused(settings("dp", transport, 2, {"transport.model=" + transport})),
+             Contains("the mesh has no axis 'model'") && Contains("data"));
+  CHECK_THAT(refused(settings("dp", transport, 4, {"mesh.a=2", "mesh.b=2"})), Contains("one mesh axis"));
+  CHECK_THAT(refused({"job.ranks=2"}), Contains("single"));
+}
