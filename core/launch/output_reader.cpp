@@ -13,7 +13,7 @@ namespace shardrun::launch {
 namespace {
 
 /// What a dead writer can have left at most; a descendant of it could go on for ever.
-constexpr std::size_t largest_pipe_bytes = 1024 * 1024;
+constexpr std::size_t largest_pipe_bytes = std::size_t{1024} * 1024;
 
 int duplicate(const files::FileDescriptor& pipe) {
   const int copy = ::fcntl(pipe.get(), F_DUPFD_CLOEXEC, 0);

@@ -15,9 +15,9 @@ namespace shardrun::launch {
 
 inline constexpr std::uint8_t protocol_version = 1;
 inline constexpr std::size_t frame_header_bytes = 4;
-inline constexpr std::size_t max_hello_bytes = 256;          ///< of a frame's length until its sender is known
-inline constexpr std::size_t max_frame_bytes = 1024 * 1024;  ///< of a frame's length afterwards
-inline constexpr std::uint32_t hello_magic = 0x6472'6873;    ///< "shrd"
+inline constexpr std::size_t max_hello_bytes = 256;  ///< of a frame's length until its sender is known
+inline constexpr std::size_t max_frame_bytes = std::size_t{1024} * 1024;  ///< of a frame's length afterwards
+inline constexpr std::uint32_t hello_magic = 0x6472'6873;                 ///< "shrd"
 
 enum class FrameType : std::uint8_t {
   // From a rank.

@@ -6,7 +6,7 @@
 namespace shardrun::memory {
 
 /// The one block of memory that a rank computes in: a memfd, which leaves no name behind and is not limited by
-/// /dev/shm, mapped between two inaccessible guard pages. Zero until it is written.
+/// what a container grants shared memory, mapped between two inaccessible guard pages. Zero until it is written.
 class Arena {
  public:
   /// Throws Error{io} when the system will not give that much.

@@ -107,19 +107,28 @@ Collectives::Collectives(TransportSet& set, const mesh::Mesh& mesh, std::int64_t
     const std::lock_guard lock(mutex_);
     groups_.push_back({axis, std::move(group)});
   }
-  const plugins::HostBuffer buffer{.data = &agreed_, .bytes = sizeof(agreed_)};
   for (AxisGroup& each : groups_) {
-    agree_ops_.push_back(each.group.prepare({{.opcode = SR_OP_ALL_REDUCE,
-                                              .dtype = SR_DTYPE_I32,
-                                              .reduction = SR_REDUCE_MAX,
-                                              .flags = SR_OP_FLAG_BLOCKING,
-                                              .id = agree_id,
-                                              .count = 1,
-                                              .send = buffer,
-                                              .recv = buffer,
-                                              .label = "agreement"}},
-                                            deadline()));
+    prepare_agreement(each, set.transports[of_axis_[static_cast<std::size_t>(each.axis)]]);
   }
+}
+
+void Collectives::prepare_agreement(AxisGroup& group, const plugins::Transport& transport) {
+  const plugins::HostBuffer buffer{.data = &agreed_, .bytes = sizeof(agreed_)};
+  plugins::OpRequest op{.opcode = SR_OP_ALL_REDUCE,
+                        .dtype = SR_DTYPE_I32,
+                        .reduction = SR_REDUCE_MAX,
+                        .flags = SR_OP_FLAG_BLOCKING,
+                        .id = agree_id,
+                        .count = 1,
+                        .send = buffer,
+                        .recv = buffer,
+                        .label = "agreement"};
+  const auto members = static_cast<std::uint32_t>(mesh_.size(group.axis));
+  std::vector<std::byte>& scratch = agree_scratch_.emplace_back(transport.query(op, members).scratch_bytes);
+  if (!scratch.empty()) {
+    op.scratch = plugins::HostBuffer{.data = scratch.data(), .bytes = scratch.size()};
+  }
+  agree_ops_.push_back(group.group.prepare({op}, deadline()));
 }
 
 std::int32_t Collectives::agree(std::int32_t value) {

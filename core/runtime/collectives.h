@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <list>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -50,6 +52,7 @@ class Collectives final : public Communicator {
   [[nodiscard]] plugins::TransportGroup& group_of(mesh::AxisId axis);
   [[nodiscard]] std::int64_t deadline() const noexcept;
   void finish(plugins::TransportOp& op);
+  void prepare_agreement(AxisGroup& group, const plugins::Transport& transport);
 
   const mesh::Mesh mesh_;
   const memory::Arena& arena_;
@@ -60,6 +63,7 @@ class Collectives final : public Communicator {
   std::vector<AxisGroup> groups_;
   std::vector<plugins::TransportOp> ops_;
   std::int32_t agreed_ = 0;  ///< the buffer of `agree_ops_`
+  std::list<std::vector<std::byte>> agree_scratch_;
   std::vector<plugins::TransportOp> agree_ops_;
 };
 

@@ -328,7 +328,8 @@ TransportProps Transport::props() const {
 }
 
 OpInfo Transport::query(const OpRequest& op, std::uint32_t members) const {
-  const RawOps raw({op});
+  const std::vector<OpRequest> ops = {op};
+  const RawOps raw(ops);
   sr_op_info info{};
   info.struct_size = sizeof(info);
   state_->call(fmt::format("asked for {}", op.label), [&](sr_error* error) {
