@@ -14,6 +14,10 @@ namespace {
 
 using std::chrono::nanoseconds;
 
+/// A rank that does not answer at all is noticed by the launcher, which knows its name, before its peers' operations
+/// end: heartbeats come once a second.
+constexpr double silence_margin_s = 2;
+
 /// Ends an abort's callback before what it uses is gone.
 void no_callback(const std::string&) {}
 
@@ -71,7 +75,7 @@ void RankLink::connect(runtime::Executor& executor) {
                    *this);
   }
   collectives_ = std::make_unique<runtime::Collectives>(compiled_.transports, compiled_.programs.mesh, context.rank,
-                                                        executor.arena(), job_.timeout);
+                                                        executor.arena(), job_.timeout + silence_margin_s);
   rank_.on_abort([this](const std::string& reason) { collectives_->abort(reason); });
   executor.bind(*collectives_);
 }
