@@ -2,52 +2,20 @@
 
 #include <fmt/format.h>
 
-#include <csignal>
-#include <cstring>
-
 #include "core/base/error.h"
-#include "core/launch/status.h"
 #include "core/launch/supervisor.h"
 
 namespace shardrun::launch {
-namespace {
-
-constexpr int stopped_but_resumable = 75;
-
-}  // namespace
-
-std::string signal_text(int signal) {
-  const char* const name = ::sigabbrev_np(signal);
-  return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("signal {} (SIG{})", signal, name);
-}
-
-bool ended_well(const RankEnd& end, int stop_signal) {
-  return end.said_goodbye && end.exit_code &&
-         (*end.exit_code == 0 || *end.exit_code == stopped_but_resumable ||
-          (stop_signal != 0 && *end.exit_code == 128 + stop_signal));
-}
-
-std::string end_text(const RankEnd& end, bool joined) {
-  const std::string_view when = end.said_goodbye ? " after its goodbye" : joined ? "" : " before it joined the job";
-  if (end.signal == SIGKILL) {
-    return fmt::format("was killed by {}{}: by somebody, or by the system because memory ran out", signal_text(SIGKILL),
-                       when);
-  }
-  if (end.signal != 0) {
-    return fmt::format("was ended by {}{}", signal_text(end.signal), when);
-  }
-  return fmt::format("exited with code {}{}{}", end.exit_code.value_or(0), when,
-                     end.exit_code == 0 ? " and without a goodbye" : "");
-}
-
-std::string describe(const RootCause& cause) {
-  return fmt::format("rank {} (pid {} on {}): {}", cause.rank, cause.pid, cause.host, cause.text);
-}
 
 LaunchResult launch(const LaunchSettings& settings) {
   if (settings.ranks < 1 || settings.arguments.empty()) {
     throw Error(ErrorCode::internal, fmt::format("launching {} ranks with {} arguments: at least one of each is needed",
                                                  settings.ranks, settings.arguments.size()));
+  }
+  if (settings.heartbeat_timeout.count() > 0 && settings.heartbeat_timeout < 2 * settings.heartbeat_interval) {
+    throw Error(ErrorCode::internal,
+                fmt::format("ranks that answer every {} ms cannot be missed after {} ms: wait twice as long at least",
+                            settings.heartbeat_interval.count(), settings.heartbeat_timeout.count()));
   }
   Supervisor supervisor(settings);
   return supervisor.run();

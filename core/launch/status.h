@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include "core/launch/launch.h"
@@ -14,5 +15,10 @@ namespace shardrun::launch {
 
 /// How a rank ended that did not end well: "exited with code 3 before it joined the job".
 [[nodiscard]] std::string end_text(const RankEnd& end, bool joined);
+
+/// For how long the launcher itself did not run (after Ctrl-Z, or while a callback waited), where `since_last_tick`
+/// passed since it last looked, which it does every `interval`: nobody was silent meanwhile.
+[[nodiscard]] std::chrono::nanoseconds time_held_up(std::chrono::nanoseconds since_last_tick,
+                                                    std::chrono::nanoseconds interval);
 
 }  // namespace shardrun::launch

@@ -213,6 +213,7 @@ void StoreClient::handle(FrameType type, std::string_view payload) {
   switch (type) {
     case FrameType::welcome:
       welcome_ = true;
+      beating_ = true;
       beat();
       break;
     case FrameType::refused: refused_ = reader.bytes(); break;
@@ -222,7 +223,10 @@ void StoreClient::handle(FrameType type, std::string_view payload) {
       }
       break;
     case FrameType::failure_noted: failure_noted_ = true; break;
-    case FrameType::farewell: farewell_ = true; break;
+    case FrameType::farewell:
+      farewell_ = true;
+      beating_ = false;
+      break;
     default: throw Error(ErrorCode::io, fmt::format("it sent a frame of unknown type {}", static_cast<int>(type)));
   }
   changed_.notify_all();
@@ -232,7 +236,7 @@ void StoreClient::beat() {
   connection_->send(FrameWriter(FrameType::heartbeat).finish());
   beat_timer_.expires_after(settings_.heartbeat);
   beat_timer_.async_wait([this](const error_code& cancelled) {
-    if (!cancelled) {
+    if (!cancelled && beating_) {
       beat();
     }
   });

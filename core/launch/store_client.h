@@ -73,6 +73,7 @@ class StoreClient {
   std::shared_ptr<FrameConnection> connection_;
   boost::asio::steady_timer connect_timer_;
   std::chrono::milliseconds connect_pause_{20};
+  bool beating_ = false;
   boost::asio::steady_timer beat_timer_;
   std::atomic<bool> aborted_ = false;
   std::atomic<int> stop_signal_ = 0;

@@ -147,6 +147,7 @@ StoreServerEvents Supervisor::store_events() {
               [this](int rank, const Hello& hello) {
                 child(rank).joined = true;
                 child(rank).connected = true;
+                child(rank).heard = Clock::now();
                 child(rank).host = hello.host;
               },
           .heard = [this](int rank) { child(rank).heard = Clock::now(); },
@@ -265,11 +266,10 @@ void Supervisor::finish_if_done(int rank) {
   }
 }
 
-/// Silence is counted only while this process itself runs: after Ctrl-Z and fg, nobody is late.
 void Supervisor::tick() {
   const milliseconds interval = tick_of(settings_);
   const Clock::time_point now = Clock::now();
-  const Clock::duration missed = std::max(now - last_tick_ - 2 * interval, Clock::duration::zero());
+  const Clock::duration missed = time_held_up(now - last_tick_, interval);
   last_tick_ = now;
   for (int rank = 0; rank < settings_.ranks; ++rank) {
     Child& each = child(rank);

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -212,8 +213,15 @@ int silent(const RankContext&) {
   }
 }
 
-/// `parent COUNT`: launches that many ranks that wait, and says their pids.
+/// `parent COUNT`: launches that many ranks that wait. `parent COUNT alone`: as a user who may have no more processes.
 int parent(const Arguments& arguments) {
+  if (arguments.size() > 1) {
+    const rlimit one = {.rlim_cur = 1, .rlim_max = 1};
+    ::setrlimit(RLIMIT_NPROC, &one);
+    if (::getuid() == 0 && ::setuid(65534) != 0) {
+      return 98;  // root has no such limit
+    }
+  }
   shardrun::launch::LaunchSettings settings;
   settings.arguments = {"rank", "wait"};
   settings.ranks = std::stoi(arguments.at(0));

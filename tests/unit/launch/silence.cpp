@@ -1,6 +1,8 @@
 #include <csignal>
 
+#include "core/launch/status.h"
 #include "tests/support/catch.h"
+#include "tests/support/errors.h"
 #include "tests/unit/launch/job.h"
 
 using namespace shardrun::launch;
@@ -37,8 +39,23 @@ TEST_CASE("a rank that does not join is noticed", "[launch]") {
 
 TEST_CASE("a rank that said goodbye and does not end is noticed", "[launch]") {
   LaunchJob job(1, {"linger"});
-  job.settings.heartbeat_timeout = milliseconds(300);
-  job.settings.heartbeat_interval = milliseconds(60000);
+  job.settings.heartbeat_interval = milliseconds(50);
+  job.settings.heartbeat_timeout = milliseconds(400);
   const LaunchResult result = job.run();
   CHECK(cause_of(result).starts_with("[0] said goodbye, but has not ended 0."));
+}
+
+TEST_CASE("time in which the launcher itself stood still is nobody's silence", "[launch]") {
+  using std::chrono::seconds;
+  CHECK(time_held_up(seconds(1), seconds(1)) == seconds(0));
+  CHECK(time_held_up(seconds(2), seconds(1)) == seconds(0));
+  CHECK(time_held_up(seconds(3600), seconds(1)) == seconds(3598));
+}
+
+TEST_CASE("a silence that even a healthy rank keeps is refused as a limit", "[launch]") {
+  LaunchJob job(1, {"exchange"});
+  job.settings.heartbeat_interval = milliseconds(1000);
+  job.settings.heartbeat_timeout = milliseconds(1500);
+  CHECK(shardrun::test::error_of([&] { (void)job.run(); }).find("every 1000 ms cannot be missed after 1500 ms") !=
+        std::string::npos);
 }

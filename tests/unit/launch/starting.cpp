@@ -45,6 +45,22 @@ TEST_CASE("where descriptors run out, the ranks already started are ended", "[la
   CHECK(errno == ECHILD);
 }
 
+TEST_CASE("where processes run out, it is said what to raise", "[launch]") {
+  StartedProcess launcher = start_process(
+      {.program = SHARDRUN_RANK_PROGRAM, .arguments = {"rank", "parent", "2", "alone"}, .environment = {}});
+  std::string errors;
+  std::array<char, 512> chunk = {};
+  for (ssize_t got = 0; (got = ::read(launcher.errors.get(), chunk.data(), chunk.size())) > 0;) {
+    errors.append(chunk.data(), static_cast<std::size_t>(got));
+  }
+  int status = 0;
+  REQUIRE(::waitpid(launcher.pid, &status, 0) == launcher.pid);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 99);
+  CHECK(errors.find("rank 0 of 2 could not be started: cannot start a process: Resource temporarily unavailable; raise "
+                    "the limit of processes") != std::string::npos);
+}
+
 TEST_CASE("ranks of another job are refused", "[launch]") {
   LaunchJob job(1, {"other_job"});
   job.settings.job_hash = 2;
