@@ -22,7 +22,8 @@ bool dump(const Parsed& parsed, const task::Compiled& compiled) {
   if (*what == "graph") {
     fmt::print("{}", graph::to_string(compiled.graph));
   } else if (*what == "plan") {
-    fmt::print("{}", partition::to_string(compiled.plan));
+    fmt::print("{}{}", partition::to_string(compiled.plan),
+               partition::to_string(compiled.partition.sharded, compiled.graph, compiled.partition.placements.mesh));
   } else if (*what == "program") {
     fmt::print("{}", partition::to_string(compiled.programs));
   } else {

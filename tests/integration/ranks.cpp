@@ -64,13 +64,13 @@ class Interference {
 
   Ended run(const JobFolder& job, const std::vector<std::string>& overrides) {
     const std::set<std::string> before = shared_memory();
-    const Ended ended = run_program(job.path(), with_settings({"job.ini"}, overrides),
-                                    [&](pid_t launcher, std::string_view out) {
-                                      if (ranks_.empty() && out.find("step 1/") != std::string_view::npos) {
-                                        ranks_ = children_of(launcher);
-                                        act_(launcher, ranks_);
-                                      }
-                                    });
+    const Ended ended =
+        run_program(job.path(), with_settings({"job.ini"}, overrides), [&](pid_t launcher, std::string_view out) {
+          if (ranks_.empty() && out.find("step 1/") != std::string_view::npos) {
+            ranks_ = children_of(launcher);
+            act_(launcher, ranks_);
+          }
+        });
     CHECK_FALSE(ranks_.empty());
     CHECK(shared_memory() == before);
     return ended;
@@ -118,8 +118,7 @@ TEST_CASE("a job split over ranks learns what one rank learns, and needs what wa
         REQUIRE(summary.at("ranks").as_array().size() == static_cast<std::size_t>(ranks));
         for (const json::value& alike : plan.at("ranks").as_array()) {
           for (const json::value& member : alike.at("members").as_array()) {
-            const json::object& rank =
-                summary.at("ranks").as_array().at(member.to_number<std::size_t>()).as_object();
+            const json::object& rank = summary.at("ranks").as_array().at(member.to_number<std::size_t>()).as_object();
             CHECK(rank.at("peak_bytes") == alike.at("bytes").at("peak"));
             CHECK(rank.at("planned_bytes") == alike.at("bytes").at("peak"));
             CHECK(rank.at("sent_bytes") == alike.at("sent_bytes"));
