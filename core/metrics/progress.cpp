@@ -65,7 +65,10 @@ Progress::Progress(ProgressSink sink, std::int64_t total_steps, std::int64_t log
 
 void Progress::update(const ProgressUpdate& update) {
   const SteadyTime now = sink_.now();
-  const bool is_due = !first_ || (sink_.is_terminal ? now - shown_at_ >= live_interval : due_as_line(update, now));
+  // As a line of its own the last step comes with `finish`.
+  const bool is_left_to_finish = !sink_.is_terminal && total_ > 0 && update.step == total_;
+  const bool is_due = !is_left_to_finish &&
+                      (!first_ || (sink_.is_terminal ? now - shown_at_ >= live_interval : due_as_line(update, now)));
   if (!first_) {
     first_ = {update.step, now};
   }
