@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "plugins/loader/option_values.h"
 
 namespace shardrun::plugins {
 namespace {
@@ -13,34 +14,12 @@ std::uint32_t kind_number(TensorKind kind) {
   return kind == TensorKind::parameter ? SR_TENSOR_PARAMETER : SR_TENSOR_STATE;
 }
 
-sr_option_value option_value(const std::string& name, const OptionValue& value) {
-  sr_option_value raw{};
-  raw.struct_size = sizeof(raw);
-  raw.name = name.c_str();
-  if (const bool* boolean = std::get_if<bool>(&value)) {
-    raw.type = SR_OPTION_BOOLEAN;
-    raw.integer = *boolean ? 1 : 0;
-  } else if (const std::int64_t* integer = std::get_if<std::int64_t>(&value)) {
-    raw.type = SR_OPTION_INTEGER;
-    raw.integer = *integer;
-  } else if (const double* number = std::get_if<double>(&value)) {
-    raw.type = SR_OPTION_NUMBER;
-    raw.number = *number;
-  } else {
-    raw.type = SR_OPTION_TEXT;
-    raw.text = std::get<std::string>(value).c_str();
-  }
-  return raw;
-}
-
 }  // namespace
 
-RequestTables::RequestTables(const StrategyRequest& request, const OptionValues& options) {
+RequestTables::RequestTables(const StrategyRequest& request, const OptionValues& options)
+    : options_(raw_options(options)) {
   for (const MeshAxis& axis : request.mesh) {
     mesh_.push_back({sizeof(sr_mesh_axis), axis.size, axis.name.c_str()});
-  }
-  for (const auto& [name, value] : options) {
-    options_.push_back(option_value(name, value));
   }
   for (const TensorSummary& tensor : request.tensors) {
     tensors_.push_back({sizeof(sr_tensor), kind_number(tensor.kind), tensor.name.c_str(), tensor.shape.data(),

@@ -41,7 +41,7 @@ struct OpRequest {
   std::vector<std::uint64_t> recv_counts;
   std::optional<HostBuffer> send;
   std::optional<HostBuffer> recv;
-  std::optional<HostBuffer> scratch;
+  std::optional<HostBuffer> scratch;  ///< without it, an op that needs some brings its own memory
   std::string label;
 };
 
@@ -92,9 +92,10 @@ class TransportOp {
   /// False where `deadline` passed before; the op goes on.
   [[nodiscard]] bool wait(std::int64_t deadline);
 
+  struct State;
+
  private:
   friend class TransportGroup;
-  struct State;
   explicit TransportOp(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
@@ -107,28 +108,31 @@ struct GroupRequest {
   std::int64_t deadline = INT64_MAX;
 };
 
-/// Some of the ranks. Its ops are freed before it.
+/// Some of the ranks. Its ids are below 2^63. Ops keep it.
 class TransportGroup {
  public:
   TransportGroup(TransportGroup&& other) noexcept;
   TransportGroup& operator=(TransportGroup&& other) noexcept;
   ~TransportGroup();
 
-  /// One unit of one op or more; what they point to but the buffers is copied. Throws Error.
+  /// One collective, or sends and receives as one unit; all but the buffers is copied. A collective waits for the other
+  /// members. Throws Error, also where members prepare different ops.
   [[nodiscard]] TransportOp prepare(const std::vector<OpRequest>& ops, std::int64_t deadline);
   /// Any thread. Never throws: what cannot be aborted has failed already.
   void abort(const std::string& reason) noexcept;
   /// Why the group failed, or nothing. Any thread.
   [[nodiscard]] std::optional<std::string> error() const;
 
+  struct State;
+
  private:
   friend class Transport;
-  struct State;
-  explicit TransportGroup(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit TransportGroup(std::shared_ptr<State> state);
+  std::shared_ptr<State> state_;
 };
 
-/// An opened transport plugin. Movable; closed with the object. All groups are gone before.
+/// A transport plugin. Movable. Closed, and its memory deregistered, with the last of this object and its groups and
+/// ops; until then the host and the registered memory are there.
 class Transport {
  public:
   /// Finds, loads and opens the plugin; no rank is contacted yet. Throws Error{plugin}.
@@ -141,7 +145,8 @@ class Transport {
   [[nodiscard]] const Manifest& manifest() const noexcept;
   [[nodiscard]] const std::vector<OptionSpec>& options() const noexcept;
   [[nodiscard]] TransportProps props() const;
-  /// What an op takes in a group of `members`; buffers may lack their data.
+  /// What an op takes in a group of `members`; buffers may lack their data. Every collective is available: what the
+  /// transport does not offer is made of its sends and receives. Throws Error where it cannot be.
   [[nodiscard]] OpInfo query(const OpRequest& op, std::uint32_t members) const;
 
   void open(const TransportConfig& config, TransportHost& host);

@@ -93,7 +93,7 @@ typedef struct sr_op {
   uint32_t opcode;    /* SR_OP_... */
   uint32_t dtype;     /* SR_DTYPE_...; none for a barrier */
   uint32_t reduction; /* SR_REDUCE_... of the ops that reduce */
-  uint32_t peer;      /* an index into the group: the other side of SEND and RECV, the root of those that have one */
+  uint32_t peer;      /* an index into the group: the other member of SEND and RECV, or the root of what has one */
   uint32_t flags;     /* SR_OP_FLAG_...; an unknown one is skipped */
   uint64_t id;        /* chosen by the host, unique within the group among the ops that are prepared */
   uint64_t count;     /* elements, as the opcode says */

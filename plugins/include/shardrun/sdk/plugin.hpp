@@ -99,7 +99,9 @@ class OptionValues {
  public:
   OptionValues() = default;
   OptionValues(const sr_option_value* values, std::uint32_t count, std::uint32_t stride) {
-    for_each(values, count, stride, [&](const sr_option_value& value) { values_.push_back(value); });
+    for_each(values, count, stride, [&](const sr_option_value& value) {
+      values_.push_back({value.type, value.name, value.integer, value.number, value.text != nullptr ? value.text : ""});
+    });
   }
 
   // Each throws std::logic_error for a name that is not declared with that type.
@@ -109,8 +111,16 @@ class OptionValues {
   [[nodiscard]] std::string text(std::string_view name) const { return at(name, SR_OPTION_TEXT).text; }
 
  private:
-  [[nodiscard]] const sr_option_value& at(std::string_view name, std::uint32_t type) const {
-    for (const sr_option_value& value : values_) {
+  struct Value {
+    std::uint32_t type = 0;
+    std::string name;
+    std::int64_t integer = 0;
+    double number = 0;
+    std::string text;
+  };
+
+  [[nodiscard]] const Value& at(std::string_view name, std::uint32_t type) const {
+    for (const Value& value : values_) {
       if (value.name == name && value.type == type) {
         return value;
       }
@@ -118,7 +128,7 @@ class OptionValues {
     throw std::logic_error("the plugin asks for the option '" + std::string(name) + "', which it did not declare so");
   }
 
-  std::vector<sr_option_value> values_;  // the host's text, valid during the call that delivered them
+  std::vector<Value> values_;
 };
 
 /// The host as a plugin sees it. Copyable; valid until the plugin is closed; any thread.

@@ -132,7 +132,7 @@ class TransportHost {
   const sr_transport_host* host_ = nullptr;
 };
 
-/// sr_transport_config. Valid while `open` runs, but for `host`.
+/// sr_transport_config.
 struct Config {
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;

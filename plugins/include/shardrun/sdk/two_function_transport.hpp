@@ -1,0 +1,404 @@
+#pragma once
+
+/// A transport from two functions:
+///
+///     class Pipes {
+///      public:
+///       Pipes(const Config& config, const GroupSpec& group, const Cancel& cancel);  // connects the group's members
+///       void send(std::uint32_t peer, const void* data, std::size_t bytes, std::int64_t deadline);
+///       void receive(std::uint32_t peer, void* data, std::size_t bytes, std::int64_t deadline);
+///     };
+///     SHARDRUN_EXPORT_TWO_FUNCTION_TRANSPORT(Pipes, "pipes", "1.0")
+///
+/// There is one object a group; `peer` is an index into GroupSpec::members. Both functions return when all bytes are
+/// passed on, and keep the order of the bytes from one member to another. They may be called at one time, by two
+/// threads; each is called by one thread at a time. Wherever they (or the constructor) wait, they look at `cancel` at
+/// least ten times a second, and throw TransportError{SR_TIMEOUT} past the deadline, {SR_PEER_LOST} where the peer is
+/// gone. Options and Props may be declared as for any transport: `static std::vector<Option> options()`,
+/// `static Props props()`.
+///
+/// All collectives are made of these two (collectives.hpp), in the background (worker.hpp).
+
+#include <shardrun/sdk/agreement.hpp>
+#include <shardrun/sdk/collectives.hpp>
+#include <shardrun/sdk/transport.hpp>
+#include <shardrun/sdk/worker.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace shardrun::sdk {
+
+/// Whether what waits is to give up.
+class Cancel {
+ public:
+  Cancel(const Worker& worker, const Worker& sender, const TransportHost& host)
+      : worker_(worker), sender_(sender), host_(host) {}
+
+  [[nodiscard]] bool requested() const noexcept { return worker_.failed() || sender_.failed() || host_.aborted(); }
+  /// Throws TransportError{SR_ABORTED}.
+  void check() const {
+    if (requested()) {
+      throw TransportError(SR_ABORTED, "the group was aborted");
+    }
+  }
+
+ private:
+  const Worker& worker_;
+  const Worker& sender_;
+  TransportHost host_;
+};
+
+template <class Link>
+concept TwoFunctionLink = std::constructible_from<Link, const Config&, const GroupSpec&, const Cancel&> &&
+    requires(Link& link, const void* from, void* to) {
+  link.send(std::uint32_t{}, from, std::size_t{}, std::int64_t{});
+  link.receive(std::uint32_t{}, to, std::size_t{}, std::int64_t{});
+};
+
+namespace detail {
+
+/// Goes before every message, so that one that is not the expected one is noticed.
+struct MessageHeader {
+  std::uint64_t id = 0;
+  std::uint64_t bytes = 0;
+
+  bool operator==(const MessageHeader&) const = default;
+};
+
+struct Message {
+  std::uint32_t peer = 0;
+  std::uint64_t id = 0;
+  void* data = nullptr;
+  std::uint64_t bytes = 0;
+};
+
+/// Runs `act`; a TransportError that it throws gets `prefix` before its text.
+template <class Act>
+void naming(const std::string& prefix, Act act) {
+  try {
+    act();
+  } catch (const TransportError& error) {
+    throw TransportError(error.status(), prefix + ": " + error.what());
+  }
+}
+
+/// A group's link with the two threads that use it: one sends, the other does all else.
+template <TwoFunctionLink Link>
+class LinkGroup {
+ public:
+  LinkGroup(const Config& config, const GroupSpec& spec, std::atomic<std::uint64_t>& wire_bytes)
+      : spec_(spec),
+        wire_bytes_(wire_bytes),
+        sending_(*this),
+        cancel_(worker_, sender_, config.host),
+        link_(config, spec, cancel_) {}
+
+  [[nodiscard]] std::uint32_t rank() const noexcept { return spec_.rank; }
+  [[nodiscard]] std::uint32_t size() const noexcept { return spec_.size(); }
+  [[nodiscard]] Worker& worker() noexcept { return worker_; }
+
+  /// Passes messages on in their order, both ways at once. On the worker's thread. Throws what the link throws, with
+  /// the peer before it.
+  void exchange(const std::vector<Message>& sends, const std::vector<Message>& receives, std::int64_t deadline) {
+    if (sends.empty() || receives.empty()) {
+      send(sends, deadline);
+      receive(receives, deadline);
+      return;
+    }
+    sending_.messages = &sends;
+    sender_.start(sending_, deadline);
+    const LetGo let_go{sender_, sending_};
+    try {
+      receive(receives, deadline);
+    } catch (const TransportError&) {
+      if (const std::optional<TransportError> first = sender_.failure()) {
+        throw TransportError(*first);
+      }
+      throw;
+    }
+    (void)sender_.wait(sending_, INT64_MAX);
+  }
+
+ private:
+  class Sending final : public Worker::Task {
+   public:
+    explicit Sending(LinkGroup& group) : group_(group) {}
+    const std::vector<Message>* messages = nullptr;
+
+   private:
+    void run(std::int64_t deadline) override { group_.send(*messages, deadline); }
+    [[nodiscard]] std::string what() const override { return "sending"; }
+
+    LinkGroup& group_;
+  };
+
+  /// However an exchange ends, the sender touches its buffers no more.
+  struct LetGo {
+    Worker& sender;
+    Sending& sending;
+    ~LetGo() { sender.drop(sending); }
+  };
+
+  [[nodiscard]] std::string name_of(std::uint32_t peer) const {
+    return "member " + std::to_string(peer) + " (rank " + std::to_string(spec_.members[peer]) + ")";
+  }
+
+  void send(const std::vector<Message>& messages, std::int64_t deadline) {
+    for (const Message& message : messages) {
+      naming("sending to " + name_of(message.peer), [&] {
+        const MessageHeader header = {message.id, message.bytes};
+        link_.send(message.peer, &header, sizeof(header), deadline);
+        link_.send(message.peer, message.data, message.bytes, deadline);
+      });
+      wire_bytes_.fetch_add(sizeof(MessageHeader) + message.bytes, std::memory_order_relaxed);
+    }
+  }
+
+  void receive(const std::vector<Message>& messages, std::int64_t deadline) {
+    for (const Message& message : messages) {
+      naming("receiving from " + name_of(message.peer), [&] {
+        const MessageHeader expected = {message.id, message.bytes};
+        MessageHeader header;
+        link_.receive(message.peer, &header, sizeof(header), deadline);
+        if (header != expected) {
+          throw TransportError(SR_INVALID, "expected " + std::to_string(expected.bytes) + " bytes of op " +
+                                               std::to_string(expected.id) + ", and " + std::to_string(header.bytes) +
+                                               " of op " + std::to_string(header.id) +
+                                               " came: the two members do not do the same");
+        }
+        link_.receive(message.peer, message.data, message.bytes, deadline);
+      });
+    }
+  }
+
+  GroupSpec spec_;
+  std::atomic<std::uint64_t>& wire_bytes_;
+  Sending sending_;
+  Worker worker_;
+  Worker sender_;
+  Cancel cancel_;
+  Link link_;
+};
+
+/// Members compare what they have prepared.
+template <TwoFunctionLink Link>
+class AgreeTask final : public Worker::Task {
+ public:
+  AgreeTask(LinkGroup<Link>& group, const OpSpec& op)
+      : group_(group), op_(op), mine_(group.size()), theirs_(group.size()) {
+    const std::uint32_t n = group.size();
+    for (std::uint32_t distance = 1; distance < n; ++distance) {
+      const std::uint32_t to = (group.rank() + distance) % n;
+      const std::uint32_t from = (group.rank() + n - distance) % n;
+      mine_[to] = claim_of(op, group.rank(), to);
+      sends_.push_back({to, agreement_id, &mine_[to], sizeof(Claim)});
+      receives_.push_back({from, agreement_id, &theirs_[from], sizeof(Claim)});
+    }
+  }
+  ~AgreeTask() override { group_.worker().drop(*this); }
+
+  /// Throws TransportError.
+  void finish(std::int64_t deadline) {
+    group_.worker().start(*this, deadline);
+    (void)group_.worker().wait(*this, INT64_MAX);
+    for (const Message& received : receives_) {
+      if (const auto why = mismatch(op_, group_.rank(), received.peer, theirs_[received.peer])) {
+        throw TransportError(SR_INVALID, *why);
+      }
+    }
+  }
+
+ private:
+  static constexpr std::uint64_t agreement_id = UINT64_MAX;
+
+  void run(std::int64_t deadline) override {
+    naming(what(), [&] { group_.exchange(sends_, receives_, deadline); });
+  }
+  [[nodiscard]] std::string what() const override { return "preparing " + describe(op_); }
+
+  LinkGroup<Link>& group_;
+  const OpSpec& op_;
+  std::vector<Claim> mine_;
+  std::vector<Claim> theirs_;
+  std::vector<Message> sends_;
+  std::vector<Message> receives_;
+};
+
+/// A prepared op or batch: stages of messages.
+template <TwoFunctionLink Link>
+class LinkOp final : public Op, private Worker::Task {
+ public:
+  LinkOp(LinkGroup<Link>& group, std::span<const OpSpec> ops)
+      : group_(group), what_(describe(ops[0])), places_(ops[0], ops[0].dtype) {
+    if (find_opcode(ops[0].opcode)->collective) {
+      add_collective(ops[0]);
+    } else {
+      add_batch(ops);
+    }
+  }
+  ~LinkOp() override { group_.worker().drop(*this); }
+
+  void start(void*, std::int64_t deadline) override {
+    if (communicates_) {
+      group_.worker().start(*this, deadline);
+      return;
+    }
+    if (group_.worker().failed()) {
+      throw TransportError(*group_.worker().failure());
+    }
+    run(deadline);
+  }
+  bool test() override { return !communicates_ || group_.worker().test(*this); }
+  bool wait(std::int64_t deadline) override { return !communicates_ || group_.worker().wait(*this, deadline); }
+
+ private:
+  struct MessageStage {
+    std::vector<Message> sends;
+    std::vector<Message> receives;
+    std::vector<LocalStep> steps;
+  };
+
+  void add_collective(const OpSpec& op) {
+    const Schedule schedule = schedule_of(op, group_.rank(), group_.size());
+    require_scratch(op, schedule);
+    places_ = Places(op, schedule.dtype);
+    const auto messages = [&](const std::vector<Movement>& movements) {
+      std::vector<Message> found;
+      for (const Movement& movement : movements) {
+        found.push_back({movement.peer, op.id, places_.data(movement.region), places_.bytes(movement.region)});
+      }
+      return found;
+    };
+    for (const Stage& stage : schedule.stages) {
+      add({messages(stage.sends), messages(stage.receives), stage.steps});
+    }
+  }
+
+  /// What two members exchange stands in the same order on both sides: by id, then as given. Peers are served by their
+  /// distance, so that of all members' messages some can always be passed on.
+  void add_batch(std::span<const OpSpec> ops) {
+    MessageStage stage;
+    const std::uint32_t n = group_.size();
+    for (const OpSpec& op : ops) {
+      if (op.count != 0) {
+        const bool sends = op.opcode == SR_OP_SEND;
+        (sends ? stage.sends : stage.receives)
+            .push_back({op.peer, op.id, sends ? op.send->data : op.recv->data, op.count * dtype_size(op.dtype)});
+      }
+    }
+    const auto by = [&](auto distance) {
+      return [=](const Message& a, const Message& b) {
+        return std::pair(distance(a.peer), a.id) < std::pair(distance(b.peer), b.id);
+      };
+    };
+    const std::uint32_t rank = group_.rank();
+    std::stable_sort(stage.sends.begin(), stage.sends.end(),
+                     by([=](std::uint32_t peer) { return (peer + n - rank) % n; }));
+    std::stable_sort(stage.receives.begin(), stage.receives.end(),
+                     by([=](std::uint32_t peer) { return (rank + n - peer) % n; }));
+    add(std::move(stage));
+  }
+
+  void add(MessageStage stage) {
+    communicates_ = communicates_ || !stage.sends.empty() || !stage.receives.empty();
+    stages_.push_back(std::move(stage));
+  }
+
+  void run(std::int64_t deadline) override {
+    naming(what_, [&] {
+      for (const MessageStage& stage : stages_) {
+        group_.exchange(stage.sends, stage.receives, deadline);
+        for (const LocalStep& step : stage.steps) {
+          places_.run(step);
+        }
+      }
+    });
+  }
+  [[nodiscard]] std::string what() const override { return what_; }
+
+  LinkGroup<Link>& group_;
+  std::string what_;
+  Places places_;
+  std::vector<MessageStage> stages_;
+  bool communicates_ = false;
+};
+
+template <TwoFunctionLink Link>
+class TwoFunctionGroup final : public Group {
+ public:
+  TwoFunctionGroup(const Config& config, const GroupSpec& spec, std::atomic<std::uint64_t>& wire_bytes)
+      : group_(config, spec, wire_bytes) {}
+
+  std::unique_ptr<Op> prepare(std::span<const OpSpec> ops, std::int64_t deadline) override {
+    if (group_.size() > 1 && find_opcode(ops[0].opcode)->collective) {
+      AgreeTask<Link>(group_, ops[0]).finish(deadline);
+    }
+    return std::make_unique<LinkOp<Link>>(group_, ops);
+  }
+  void abort(std::string_view reason) noexcept override { group_.worker().fail(SR_ABORTED, std::string(reason)); }
+  std::optional<TransportError> error() override { return group_.worker().failure(); }
+
+ private:
+  LinkGroup<Link> group_;
+};
+
+}  // namespace detail
+
+/// The whole transport over an author's link.
+template <TwoFunctionLink Link>
+class TwoFunctionTransport {
+ public:
+  static std::vector<Option> options() {
+    if constexpr (detail::DeclaresOptions<Link>) {
+      return Link::options();
+    } else {
+      return {};
+    }
+  }
+
+  Props props() const {
+    if constexpr (requires {
+                    { Link::props() } -> std::same_as<Props>;
+                  }) {
+      return Link::props();
+    } else {
+      return {};
+    }
+  }
+
+  std::optional<OpInfo> query(const OpSpec& op, std::uint32_t group_size) const {
+    return OpInfo{.flags = SR_OP_INFO_ASYNC, .scratch_bytes = scratch_bytes_of(op, group_size)};
+  }
+
+  void open(const Config& config) { config_ = config; }
+  void close() {}
+  std::uint64_t wire_bytes() const { return wire_bytes_.load(std::memory_order_relaxed); }
+  std::uint64_t mem_register(const sr_memory&) { return ++registrations_; }
+  void mem_deregister(std::uint64_t) {}
+
+  std::unique_ptr<Group> group(const GroupSpec& spec) {
+    return std::make_unique<detail::TwoFunctionGroup<Link>>(config_, spec, wire_bytes_);
+  }
+
+ private:
+  Config config_;
+  std::atomic<std::uint64_t> wire_bytes_ = 0;
+  std::uint64_t registrations_ = 0;
+};
+
+}  // namespace shardrun::sdk
+
+/// Exports the transport that `Link` makes; as SHARDRUN_EXPORT_TRANSPORT.
+#define SHARDRUN_EXPORT_TWO_FUNCTION_TRANSPORT(Link, plugin_name, plugin_version) \
+  SHARDRUN_EXPORT_TRANSPORT(shardrun::sdk::TwoFunctionTransport<Link>, plugin_name, plugin_version)

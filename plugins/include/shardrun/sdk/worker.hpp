@@ -1,0 +1,221 @@
+#pragma once
+
+/// A thread that carries out the ops of one group, for transports whose calls block.
+
+#include <shardrun/sdk/op.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+namespace shardrun::sdk {
+
+/// CLOCK_MONOTONIC as deadlines count it.
+[[nodiscard]] inline std::int64_t steady_now() noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+/// Runs what is started in that order, one after the other. Once it has failed it stays failed: what is under way or
+/// comes later ends with that failure. A task is started, waited for and dropped by one thread at a time; fail and
+/// failure are for any thread. Starting and waiting allocate nothing.
+class Worker {
+ public:
+  class Task {
+   public:
+    Task() = default;
+    Task(const Task&) = delete;
+    Task& operator=(const Task&) = delete;
+    virtual ~Task() = default;
+
+   private:
+    friend class Worker;
+    /// On the worker's thread. What it throws fails the worker. It looks at Worker::failed wherever it waits.
+    virtual void run(std::int64_t deadline) = 0;
+    /// For messages.
+    [[nodiscard]] virtual std::string what() const = 0;
+
+    enum class State { idle, queued, running, done, failed };
+    State state_ = State::idle;
+    bool despite_failure_ = false;
+    std::int64_t deadline_ = 0;
+    Task* next_ = nullptr;
+  };
+
+  /// `on_failure`, which does not throw, is called once, by the thread on which the worker fails.
+  explicit Worker(std::function<void()> on_failure = {})
+      : on_failure_(std::move(on_failure)), thread_([this] { work(); }) {}
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  /// All tasks are dropped before.
+  ~Worker() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  void start(Task& task, std::int64_t deadline) {
+    {
+      const std::lock_guard lock(mutex_);
+      throw_failure();
+      enqueue(task, deadline);
+    }
+    changed_.notify_all();
+  }
+
+  /// Runs the task even if the worker has failed, behind what was started before, and waits for it.
+  void clean_up(Task& task) noexcept {
+    std::unique_lock lock(mutex_);
+    task.despite_failure_ = true;
+    enqueue(task, INT64_MAX);
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return !is_under_way(task); });
+  }
+
+  [[nodiscard]] bool test(Task& task) {
+    std::unique_lock lock(mutex_);
+    return is_done(task, lock);
+  }
+
+  /// False where `deadline` passed before.
+  [[nodiscard]] bool wait(Task& task, std::int64_t deadline) {
+    std::unique_lock lock(mutex_);
+    const auto over = [&] { return !is_under_way(task) || failure_.has_value(); };
+    const std::int64_t until = std::min(deadline, task.deadline_);
+    if (until == INT64_MAX) {
+      changed_.wait(lock, over);
+    } else {
+      changed_.wait_until(lock, std::chrono::steady_clock::time_point(std::chrono::nanoseconds(until)), over);
+    }
+    return is_done(task, lock);
+  }
+
+  /// Returns once the task is neither queued nor running. One that still was makes the worker fail.
+  void drop(Task& task) noexcept {
+    std::unique_lock lock(mutex_);
+    if (is_under_way(task)) {
+      lock.unlock();
+      fail(SR_ABORTED, task.what() + " was freed before it was complete");
+      lock.lock();
+    }
+    changed_.wait(lock, [&] { return !is_under_way(task); });
+  }
+
+  /// The first failure counts.
+  void fail(std::int32_t status, const std::string& text) noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      if (failure_) {
+        return;
+      }
+      failure_.emplace(status, text);
+      failed_.store(true, std::memory_order_release);
+    }
+    changed_.notify_all();
+    if (on_failure_) {
+      on_failure_();
+    }
+  }
+
+  [[nodiscard]] bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
+
+  [[nodiscard]] std::optional<TransportError> failure() {
+    const std::lock_guard lock(mutex_);
+    return failure_;
+  }
+
+ private:
+  void enqueue(Task& task, std::int64_t deadline) noexcept {
+    task.state_ = Task::State::queued;
+    task.deadline_ = deadline;
+    task.next_ = nullptr;
+    (last_ != nullptr ? last_->next_ : first_) = &task;
+    last_ = &task;
+  }
+
+  void throw_failure() const {
+    if (failure_) {
+      throw TransportError(*failure_);
+    }
+  }
+
+  [[nodiscard]] static bool is_under_way(const Task& task) noexcept {
+    return task.state_ == Task::State::queued || task.state_ == Task::State::running;
+  }
+
+  /// An op that is past its own deadline fails its group, also while it waits behind others.
+  [[nodiscard]] bool is_done(const Task& task, std::unique_lock<std::mutex>& lock) {
+    if (is_under_way(task) && !failure_ && steady_now() >= task.deadline_) {
+      lock.unlock();
+      fail(SR_TIMEOUT, task.what() + " is past its deadline");
+      lock.lock();
+    }
+    if (task.state_ != Task::State::done) {
+      throw_failure();
+    }
+    return task.state_ == Task::State::done;
+  }
+
+  void work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return stopping_ || first_ != nullptr; });
+      if (first_ == nullptr) {
+        return;
+      }
+      Task& task = *first_;
+      first_ = task.next_;
+      last_ = first_ != nullptr ? last_ : nullptr;
+      task.state_ = Task::State::running;
+      if (!failure_ || task.despite_failure_) {
+        const std::int64_t deadline = task.deadline_;
+        lock.unlock();
+        const bool succeeded = run(task, deadline);
+        lock.lock();
+        task.state_ = succeeded ? Task::State::done : Task::State::failed;
+      } else {
+        task.state_ = Task::State::failed;
+      }
+      changed_.notify_all();
+    }
+  }
+
+  [[nodiscard]] bool run(Task& task, std::int64_t deadline) noexcept {
+    try {
+      task.run(deadline);
+      return true;
+    } catch (const TransportError& error) {
+      fail(error.status(), error.what());
+    } catch (const std::exception& error) {
+      fail(SR_INTERNAL, error.what());
+    } catch (...) {
+      fail(SR_INTERNAL, "an exception of an unknown type was thrown");
+    }
+    return false;
+  }
+
+  std::function<void()> on_failure_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Task* first_ = nullptr;
+  Task* last_ = nullptr;
+  bool stopping_ = false;
+  std::optional<TransportError> failure_;
+  std::atomic<bool> failed_ = false;
+  std::thread thread_;  // after what it uses
+};
+
+}  // namespace shardrun::sdk

@@ -1,0 +1,319 @@
+#include "plugins/loader/composed.h"
+
+#include <fmt/format.h>
+#include <shardrun/sdk/agreement.hpp>
+#include <shardrun/sdk/collectives.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include "plugins/loader/call.h"
+
+namespace shardrun::plugins {
+namespace {
+
+using sdk::OpSpec;
+using sdk::TransportError;
+
+/// Whether some collective is left to be composed in groups of `n`.
+bool lacks_collectives(const TransportState& transport, std::uint32_t n) {
+  OpSpec op;
+  op.count = 1;
+  op.send_counts.assign(n, 1);
+  op.recv_counts.assign(n, 1);
+  for (const sdk::OpcodeTraits& traits : sdk::opcodes) {
+    op.opcode = traits.opcode;
+    for (const sdk::DtypeTraits& dtype : sdk::dtypes) {
+      op.dtype = dtype.dtype;
+      for (const sdk::ReductionTraits& reduction : sdk::reductions) {
+        op.reduction = reduction.reduction;
+        if (traits.collective && !transport.offered(op, n)) {
+          return true;
+        }
+        if (!traits.reduces) {
+          break;
+        }
+      }
+    }
+  }
+  return false;
+}
+
+/// A send or receive of one piece of memory.
+OpSpec transfer(std::uint32_t opcode, std::uint32_t peer, std::uint64_t id, std::uint32_t dtype, std::uint64_t count,
+                const sdk::Buffer& buffer, const std::string& label) {
+  OpSpec op = {.opcode = opcode, .dtype = dtype, .peer = peer, .id = id, .count = count, .label = label};
+  (opcode == SR_OP_SEND ? op.send : op.recv) = buffer;
+  return op;
+}
+
+/// Something short that the worker does while it is waited for.
+template <class Act>
+class Errand final : public sdk::Worker::Task {
+ public:
+  Errand(std::string what, Act act) : what_(std::move(what)), act_(std::move(act)) {}
+
+ private:
+  void run(std::int64_t deadline) override { act_(deadline); }
+  [[nodiscard]] std::string what() const override { return what_; }
+
+  std::string what_;
+  Act act_;
+};
+
+class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
+ public:
+  ComposedOp(std::shared_ptr<TransportGroup::State> group, const OpSpec& op, std::vector<std::byte> scratch)
+      : group_(std::move(group)),
+        composed_(group_->composed.get()),
+        op_(op),
+        schedule_(sdk::schedule_of(op, group_->rank, group_->size)),
+        places_(op, schedule_.dtype),
+        scratch_(std::move(scratch)),
+        what_(fmt::format("group {}, {}", group_->name, sdk::describe(op))) {}
+  ComposedOp(const ComposedOp&) = delete;
+  ComposedOp& operator=(const ComposedOp&) = delete;
+
+  ~ComposedOp() override {
+    if (composed_ == nullptr) {
+      return;
+    }
+    composed_->worker().drop(*this);
+    Errand free("freeing", [this](std::int64_t) {
+      for (const std::uint64_t batch : batches_) {
+        composed_->free(batch);
+      }
+    });
+    composed_->worker().clean_up(free);
+  }
+
+  void prepare(std::int64_t deadline) {
+    if (group_->size == 1) {
+      return;
+    }
+    if (composed_ == nullptr) {
+      throw TransportError(SR_INTERNAL, "op_query offered every collective before, and does not offer this one");
+    }
+    std::optional<std::string> difference;
+    Errand errand("preparing " + what_, [&](std::int64_t latest) {
+      const std::uint64_t id = composed_->next_serial() << 16U;
+      difference = compare(id, latest);
+      if (!difference) {
+        prepare_stages(id, latest);
+      }
+    });
+    wait_for(errand, deadline);
+    if (difference) {
+      throw TransportError(SR_INVALID, *difference);
+    }
+  }
+
+  void start(std::int64_t deadline) override {
+    if (batches_.empty()) {
+      require_alive();
+      run(deadline);
+      return;
+    }
+    (void)naming([&] {
+      composed_->worker().start(*this, deadline);
+      return true;
+    });
+  }
+
+  bool test() override {
+    return naming([&] { return batches_.empty() || composed_->worker().test(*this); });
+  }
+  bool wait(std::int64_t deadline) override {
+    return naming([&] { return batches_.empty() || composed_->worker().wait(*this, deadline); });
+  }
+
+ private:
+  template <class Act>
+  bool naming(Act act) {
+    try {
+      return act();
+    } catch (const TransportError& error) {
+      fail(group_->transport->what(what_), error.status(), error.what());
+    }
+  }
+
+  void require_alive() const {
+    const TransportState& transport = *group_->transport;
+    sr_error error = empty_error();
+    const std::int32_t status = transport.functions.group_error(transport.self, group_->handle, &error);
+    if (status != SR_OK) {
+      fail(transport.what(what_), status, error);
+    }
+  }
+
+  /// What the worker does for `errand` is over when this returns, whichever way.
+  template <class Act>
+  void wait_for(Errand<Act>& errand, std::int64_t deadline) {
+    try {
+      composed_->worker().start(errand, deadline);
+      (void)composed_->worker().wait(errand, INT64_MAX);
+    } catch (const TransportError&) {
+      composed_->worker().drop(errand);
+      throw;
+    }
+  }
+
+  /// What another member means by this op, where it is something else.
+  std::optional<std::string> compare(std::uint64_t id, std::int64_t deadline) {
+    const std::uint32_t n = group_->size;
+    std::vector<sdk::Claim> mine(n);
+    std::vector<sdk::Claim> theirs(n);
+    std::vector<OpSpec> batch;
+    for (std::uint32_t peer = 0; peer < n; ++peer) {
+      if (peer != group_->rank) {
+        mine[peer] = sdk::claim_of(op_, group_->rank, peer);
+        batch.push_back(transfer(SR_OP_SEND, peer, id, SR_DTYPE_U8, sizeof(sdk::Claim),
+                                 {.data = &mine[peer], .bytes = sizeof(sdk::Claim)}, op_.label));
+        batch.push_back(transfer(SR_OP_RECV, peer, id, SR_DTYPE_U8, sizeof(sdk::Claim),
+                                 {.data = &theirs[peer], .bytes = sizeof(sdk::Claim)}, op_.label));
+      }
+    }
+    run_once(batch, deadline);
+    for (std::uint32_t peer = 0; peer < n; ++peer) {
+      if (peer != group_->rank) {
+        if (auto why = sdk::mismatch(op_, group_->rank, peer, theirs[peer])) {
+          return why;
+        }
+      }
+    }
+    return std::nullopt;
+  }
+
+  void run_once(const std::vector<OpSpec>& batch, std::int64_t deadline) {
+    struct Held {
+      ComposedGroup& group;
+      std::uint64_t handle;
+      ~Held() { group.free(handle); }
+    };
+    const Held held{*composed_, composed_->prepare(batch, deadline)};
+    composed_->start_and_wait(held.handle, deadline);
+  }
+
+  void prepare_stages(std::uint64_t id, std::int64_t deadline) {
+    batches_.reserve(schedule_.stages.size());
+    for (const sdk::Stage& stage : schedule_.stages) {
+      std::vector<OpSpec> batch;
+      ++id;
+      for (const sdk::Movement& movement : stage.sends) {
+        batch.push_back(moving(SR_OP_SEND, movement, id));
+      }
+      for (const sdk::Movement& movement : stage.receives) {
+        batch.push_back(moving(SR_OP_RECV, movement, id));
+      }
+      batches_.push_back(batch.empty() ? 0 : composed_->prepare(batch, deadline));
+    }
+  }
+
+  [[nodiscard]] OpSpec moving(std::uint32_t opcode, const sdk::Movement& movement, std::uint64_t id) const {
+    const std::optional<sdk::Buffer>& whole = movement.region.place == sdk::Place::send   ? op_.send
+                                              : movement.region.place == sdk::Place::recv ? op_.recv
+                                                                                          : op_.scratch;
+    sdk::Buffer part = *whole;
+    part.data = places_.data(movement.region);
+    part.bytes = places_.bytes(movement.region);
+    return transfer(opcode, movement.peer, id, schedule_.dtype, movement.region.count, part, op_.label);
+  }
+
+  void run(std::int64_t deadline) override {
+    for (std::size_t i = 0; i < schedule_.stages.size(); ++i) {
+      if (!batches_.empty() && batches_[i] != 0) {
+        composed_->start_and_wait(batches_[i], deadline);
+      }
+      for (const sdk::LocalStep& step : schedule_.stages[i].steps) {
+        places_.run(step);
+      }
+    }
+  }
+  [[nodiscard]] std::string what() const override { return what_; }
+
+  std::shared_ptr<TransportGroup::State> group_;
+  ComposedGroup* composed_;
+  OpSpec op_;
+  sdk::Schedule schedule_;
+  sdk::Places places_;
+  std::vector<std::byte> scratch_;
+  std::string what_;
+  std::vector<std::uint64_t> batches_;  ///< one a stage, 0 where nothing is moved; none where no stage moves anything
+};
+
+/// Ids of groups from here on are those of the groups that collectives are composed in.
+constexpr std::uint64_t composed_ids = std::uint64_t{1} << 63U;
+
+}  // namespace
+
+ComposedGroup::ComposedGroup(const TransportState& transport, const GroupRequest& request)
+    : transport_(transport), worker_([this] { abort_transfers(); }) {
+  GroupRequest second = request;
+  second.id |= composed_ids;
+  handle_ = create_group(transport, second);
+}
+
+ComposedGroup::~ComposedGroup() {
+  sr_error error = empty_error();
+  (void)transport_.functions.group_destroy(transport_.self, handle_, &error);
+}
+
+void ComposedGroup::abort_transfers() noexcept {
+  sr_error error = empty_error();
+  (void)transport_.functions.group_abort(transport_.self, handle_, "a collective made of sends and receives failed",
+                                         &error);
+}
+
+std::optional<std::string> ComposedGroup::error() {
+  const std::optional<TransportError> failure = worker_.failure();
+  return failure ? std::optional<std::string>(failure->what()) : std::nullopt;
+}
+
+std::uint64_t ComposedGroup::prepare(const std::vector<OpSpec>& batch, std::int64_t deadline) {
+  const RawOps raw(batch);
+  sr_error error = empty_error();
+  std::uint64_t handle = 0;
+  const std::int32_t status = transport_.functions.op_prepare(transport_.self, handle_, raw.data(), raw.size(),
+                                                              sizeof(sr_op), deadline, &handle, &error);
+  if (status != SR_OK) {
+    throw TransportError(status, text_of(error));
+  }
+  return handle;
+}
+
+void ComposedGroup::start_and_wait(std::uint64_t batch, std::int64_t deadline) {
+  sr_error error = empty_error();
+  std::int32_t status = transport_.functions.op_start(transport_.self, batch, nullptr, deadline, &error);
+  if (status == SR_OK) {
+    status = transport_.functions.op_wait(transport_.self, batch, deadline, &error);
+  }
+  if (status != SR_OK) {
+    throw TransportError(status, text_of(error));
+  }
+}
+
+void ComposedGroup::free(std::uint64_t batch) noexcept {
+  sr_error error = empty_error();
+  if (batch != 0) {
+    (void)transport_.functions.op_free(transport_.self, batch, &error);
+  }
+}
+
+std::unique_ptr<ComposedGroup> compose_group(const TransportState& transport, const GroupRequest& request) {
+  const auto n = static_cast<std::uint32_t>(request.members.size());
+  return n > 1 && lacks_collectives(transport, n) ? std::make_unique<ComposedGroup>(transport, request) : nullptr;
+}
+
+std::unique_ptr<TransportOp::State> compose_op(std::shared_ptr<TransportGroup::State> group, const OpSpec& op,
+                                               std::vector<std::byte> scratch, std::int64_t deadline) {
+  auto composed = std::make_unique<ComposedOp>(group, op, std::move(scratch));
+  try {
+    composed->prepare(deadline);
+  } catch (const TransportError& error) {
+    fail(group->transport->what(fmt::format("group {}, preparing {}", group->name, sdk::describe(op))), error.status(),
+         error.what());
+  }
+  return composed;
+}
+
+}  // namespace shardrun::plugins

@@ -1,0 +1,28 @@
+#include "plugins/loader/option_values.h"
+
+namespace shardrun::plugins {
+
+std::vector<sr_option_value> raw_options(const OptionValues& values) {
+  std::vector<sr_option_value> raw;
+  for (const auto& [name, value] : values) {
+    sr_option_value& option = raw.emplace_back();
+    option.struct_size = sizeof(option);
+    option.name = name.c_str();
+    if (const auto* boolean = std::get_if<bool>(&value)) {
+      option.type = SR_OPTION_BOOLEAN;
+      option.integer = *boolean ? 1 : 0;
+    } else if (const auto* integer = std::get_if<std::int64_t>(&value)) {
+      option.type = SR_OPTION_INTEGER;
+      option.integer = *integer;
+    } else if (const auto* number = std::get_if<double>(&value)) {
+      option.type = SR_OPTION_NUMBER;
+      option.number = *number;
+    } else {
+      option.type = SR_OPTION_TEXT;
+      option.text = std::get<std::string>(value).c_str();
+    }
+  }
+  return raw;
+}
+
+}  // namespace shardrun::plugins

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <shardrun/sdk/op.hpp>
+#include <shardrun/transport.h>
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "core/base/error.h"
+#include "plugins/loader/transport.h"
+
+namespace shardrun::plugins {
+
+[[nodiscard]] inline sr_error empty_error() noexcept {
+  sr_error error;
+  error.struct_size = sizeof(error);
+  error.text[0] = '\0';
+  return error;
+}
+
+/// Throws Error "WHAT: TEXT" with the code that stands for an SR_... status.
+[[noreturn]] void fail(std::string_view what, std::int32_t status, std::string_view text);
+[[noreturn]] void fail(std::string_view what, std::int32_t status, const sr_error& error);
+
+/// The host's functions for an opened transport; `self` is what they are called with.
+[[nodiscard]] sr_transport_host raw_host(TransportState& self) noexcept;
+
+[[nodiscard]] sdk::OpSpec spec_of(const OpRequest& request);
+
+/// Ops in the form that crosses the border. It points into `specs`, which outlive it.
+class RawOps {
+ public:
+  explicit RawOps(const std::vector<sdk::OpSpec>& specs);
+  RawOps(const RawOps&) = delete;
+  RawOps& operator=(const RawOps&) = delete;
+
+  [[nodiscard]] const sr_op* data() const noexcept { return ops_.data(); }
+  [[nodiscard]] std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(ops_.size()); }
+
+ private:
+  std::vector<sr_buffer> buffers_;
+  std::vector<sr_op> ops_;
+};
+
+}  // namespace shardrun::plugins

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <fmt/format.h>
+#include <shardrun/transport.h>
+
+#include <exception>
+#include <list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/error.h"
+#include "plugins/loader/transport.h"
+#include "plugins/loader/transport_raw.h"
+
+namespace shardrun::plugins {
+
+class ComposedGroup;
+
+/// A loaded transport, opened or not. Groups and ops keep it.
+struct TransportState {
+  TransportState(Plugin opened, Directories searched, LogSink sink);
+  TransportState(const TransportState&) = delete;
+  TransportState& operator=(const TransportState&) = delete;
+  ~TransportState();
+
+  /// "transport NAME, DOING"
+  [[nodiscard]] std::string what(std::string_view doing) const;
+
+  /// Runs one of the plugin's functions: `act` takes an sr_error* and returns a status. Throws Error.
+  template <class Call>
+  void call(std::string_view doing, Call act) const {
+    sr_error error = empty_error();
+    std::int32_t status = SR_OK;
+    try {
+      status = act(&error);
+    } catch (const std::exception& escaped) {
+      throw Error(ErrorCode::transport,
+                  fmt::format("{}: it let an exception out, which no plugin may: {}", what(doing), escaped.what()));
+    }
+    if (status != SR_OK) {
+      fail(what(doing), status, error);
+    }
+  }
+
+  /// What the transport says of an op, or nothing where it does not offer it. Throws Error.
+  [[nodiscard]] std::optional<OpInfo> offered(const sdk::OpSpec& op, std::uint32_t members) const;
+
+  std::list<Plugin> wrapped;  ///< closed after the transport that wraps them: members go in reverse order
+  Plugin plugin;
+  Directories directories;
+  LogSink log;
+  sr_transport functions{};
+  void* self = nullptr;
+  TransportHost* host = nullptr;
+  sr_transport_host raw_host{};
+  bool is_open = false;
+  std::vector<std::uint64_t> registrations;
+};
+
+struct TransportGroup::State {
+  State(std::shared_ptr<TransportState> of, const GroupRequest& request);
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State();
+
+  std::shared_ptr<TransportState> transport;
+  std::string name;
+  std::uint32_t rank = 0;
+  std::uint32_t size = 0;
+  std::uint64_t handle = 0;
+  std::unique_ptr<ComposedGroup> composed;  ///< null where nothing has to be composed
+};
+
+/// A prepared op of either make. It keeps its group.
+struct TransportOp::State {
+  State() = default;
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  virtual ~State() = default;
+
+  virtual void start(std::int64_t deadline) = 0;
+  [[nodiscard]] virtual bool test() = 0;
+  [[nodiscard]] virtual bool wait(std::int64_t deadline) = 0;
+};
+
+/// A group of the plugin itself. Throws Error.
+[[nodiscard]] std::uint64_t create_group(const TransportState& transport, const GroupRequest& request);
+
+}  // namespace shardrun::plugins

@@ -1,0 +1,244 @@
+#include "plugins/loader/transport.h"
+
+#include <shardrun/transport.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/support/allocations.h"
+#include "tests/support/catch.h"
+#include "tests/unit/plugins/fixtures.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using namespace shardrun::plugins;
+using Catch::Contains;
+
+namespace {
+
+constexpr std::int64_t never = INT64_MAX;
+
+class MapHost final : public TransportHost {
+ public:
+  [[nodiscard]] bool aborted() const noexcept override { return false; }
+  void store_set(const std::string& key, std::string value) override { values[key] = std::move(value); }
+  [[nodiscard]] std::string store_get(const std::string& key, std::int64_t) override {
+    const auto found = values.find(key);
+    if (found == values.end()) {
+      throw Error(ErrorCode::timeout, "nobody set " + key);
+    }
+    return found->second + suffix;
+  }
+
+  std::map<std::string, std::string> values;
+  std::string suffix;
+};
+
+TransportConfig config_of(std::uint32_t world_size, OptionValues options = {}) {
+  return {.world_size = world_size,
+          .local_world_size = world_size,
+          .job = "j1",
+          .address = "127.0.0.1",
+          .options = std::move(options)};
+}
+
+Transport opened_solo(MapHost& host) {
+  Transport solo = Transport::load(fixtures, "solo");
+  solo.open(config_of(1), host);
+  return solo;
+}
+
+TransportGroup alone(Transport& transport) {
+  return transport.group({.name = "data", .id = 1, .members = {0}, .deadline = never});
+}
+
+OpRequest reduction(std::vector<float>& send, std::vector<float>& recv) {
+  return {.opcode = SR_OP_ALL_REDUCE,
+          .dtype = SR_DTYPE_F32,
+          .reduction = SR_REDUCE_SUM,
+          .id = 1,
+          .count = send.size(),
+          .send = HostBuffer{send.data(), send.size() * sizeof(float)},
+          .recv = HostBuffer{recv.data(), recv.size() * sizeof(float)},
+          .label = "weights"};
+}
+
+}  // namespace
+
+TEST_CASE("a transport presents itself before it is opened", "[plugins]") {
+  const Transport solo = Transport::load(fixtures, "solo");
+
+  CHECK(solo.manifest().kind == PluginKind::transport);
+  CHECK(solo.manifest().name == "solo");
+  REQUIRE(solo.options().size() == 1);
+  CHECK(solo.options()[0].name == "loud");
+  CHECK(solo.props().same_host_only);
+  CHECK(solo.props().moves_host_memory);
+  const Transport wrap = Transport::load(fixtures, "wrap");
+  CHECK_FALSE(wrap.props().same_host_only);
+  CHECK_FALSE(wrap.props().moves_host_memory);
+}
+
+TEST_CASE("a strategy's file is no transport", "[plugins]") {
+  CHECK_THAT(error_of([] { static_cast<void>(Transport::load(fixtures, "rows")); }),
+             Contains("2: ") && Contains("rows"));
+}
+
+TEST_CASE("what a transport lacks is composed, and takes scratch", "[plugins]") {
+  const Transport solo = Transport::load(fixtures, "solo");
+  std::vector<float> data(10);
+  const OpRequest op = reduction(data, data);
+
+  CHECK(solo.query(op, 1).flags == (SR_OP_INFO_NATIVE | SR_OP_INFO_ORDERED));
+  CHECK(solo.query(op, 1).scratch_bytes == 0);
+  CHECK(solo.query(op, 3).scratch_bytes == 4 * sizeof(float));
+  CHECK((solo.query(op, 3).flags & SR_OP_INFO_NATIVE) == 0);
+  OpRequest letter = op;
+  letter.opcode = SR_OP_SEND;
+  CHECK_THAT(error_of([&] { static_cast<void>(solo.query(letter, 2)); }),
+             Contains("1: transport solo, asked for send of 10 f32 to member 0 'weights'") && Contains("not offered"));
+  OpRequest unknown = op;
+  unknown.dtype = 99;
+  CHECK_THAT(error_of([&] { static_cast<void>(solo.query(unknown, 2)); }), Contains("dtype 99 is not known"));
+}
+
+TEST_CASE("a transport reaches the host's store and its options", "[plugins]") {
+  MapHost host;
+  {
+    Transport solo = Transport::load(fixtures, "solo");
+    solo.open(config_of(1, {{"loud", true}}), host);
+  }
+  CHECK(host.values == std::map<std::string, std::string>{{"solo/j1", "127.0.0.1"}});
+
+  host.suffix = "!";
+  Transport solo = Transport::load(fixtures, "solo");
+  CHECK(error_of([&] {
+          solo.open(config_of(1, {{"loud", true}}), host);
+        }) == "1: transport solo, opening: the store forgot what it was told");
+  host.suffix = std::string(5000, 'x');
+  CHECK_THAT(error_of([&] {
+               solo.open(config_of(1, {{"loud", true}}), host);
+             }),
+             Contains("key 'solo/j1' holds 5009 bytes, more than the 4096 there is room for"));
+  CHECK_THAT(error_of([&] { solo.open(config_of(2), host); }), Contains("it serves one rank, and the job has 2"));
+  CHECK_THAT(error_of([&] { solo.open(config_of(1, {{"lod", true}}), host); }), Contains("did you mean 'loud'"));
+}
+
+TEST_CASE("statuses become codes", "[plugins]") {
+  MapHost host;
+  Transport solo = opened_solo(host);
+  TransportGroup group = alone(solo);
+  std::vector<float> data(4);
+  TransportOp op = group.prepare({reduction(data, data)}, never);
+
+  CHECK_FALSE(group.error());
+  group.abort("the user asked for it");
+
+  CHECK(group.error() == "the user asked for it");
+  try {
+    op.start(never);
+    FAIL("an aborted group went on");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::aborted);
+    CHECK(error.message() == "transport solo, group data, all_reduce (sum) of 4 f32 'weights': the user asked for it");
+  }
+}
+
+TEST_CASE("starting and waiting allocate nothing", "[plugins]") {
+  MapHost host;
+  Transport solo = opened_solo(host);
+  TransportGroup group = alone(solo);
+  std::vector<float> send = {1, 2, 3};
+  std::vector<float> recv(3);
+  TransportOp op = group.prepare({reduction(send, recv)}, never);
+
+  const std::uint64_t before = allocations();
+  op.start(never);
+  const bool tested = op.test();
+  const bool waited = op.wait(never);
+  const std::uint64_t after = allocations();
+
+  CHECK(tested);
+  CHECK(waited);
+  CHECK(recv == send);
+  CHECK(after == before);
+}
+
+TEST_CASE("an op that a transport of one member lacks is a copy", "[plugins]") {
+  MapHost host;
+  Transport solo = opened_solo(host);
+  TransportGroup group = alone(solo);
+  std::vector<float> send = {1, 2, 3};
+  std::vector<float> recv(3);
+  OpRequest scatter = reduction(send, recv);
+  scatter.opcode = SR_OP_SCATTER;
+  TransportOp op = group.prepare({scatter}, never);
+
+  op.start(never);
+
+  CHECK(op.wait(never));
+  CHECK(recv == send);
+  group.abort("enough");
+  CHECK_THAT(error_of([&] { op.start(never); }), Contains("enough"));
+}
+
+TEST_CASE("ops and groups that cannot be are refused before the plugin sees them", "[plugins]") {
+  MapHost host;
+  Transport closed = Transport::load(fixtures, "solo");
+  CHECK_THAT(error_of([&] { static_cast<void>(alone(closed)); }), Contains("before it was opened"));
+  Transport solo = opened_solo(host);
+  CHECK_THAT(error_of([&] { static_cast<void>(solo.group({.name = "x", .rank = 1, .members = {0}})); }),
+             Contains("group x has 1 members, and this rank was said to be member 1"));
+  TransportGroup group = alone(solo);
+  std::vector<float> data(4);
+  const auto refused = [&](const std::vector<OpRequest>& ops) {
+    return error_of([&] { static_cast<void>(group.prepare(ops, never)); });
+  };
+  OpRequest op = reduction(data, data);
+
+  CHECK_THAT(refused({}), Contains("1: transport solo, group data: nothing was given to prepare"));
+  CHECK_THAT(refused({op, op}), Contains("only sends and receives can be"));
+  op.send = HostBuffer{data.data(), 3 * sizeof(float)};
+  CHECK_THAT(refused({op}), Contains("its send buffer has 12 bytes, expected 16"));
+}
+
+TEST_CASE("memory is deregistered before a transport is closed", "[plugins]") {
+  MapHost host;
+  std::vector<std::string> lines;
+  {
+    Transport wrap = Transport::load(
+        fixtures, "wrap", [&](LogLevel, std::string_view, std::string_view text) { lines.emplace_back(text); });
+    wrap.open(config_of(1), host);
+    std::vector<float> data(4);
+    CHECK(wrap.register_memory(data.data(), 16, -1) == 1);
+  }
+  CHECK(lines == std::vector<std::string>{"opened solo", "deregistered 1", "closed"});
+}
+
+TEST_CASE("a transport can wrap another", "[plugins]") {
+  MapHost host;
+  Transport wrap = Transport::load(fixtures, "wrap", [](LogLevel, std::string_view, std::string_view) {});
+  wrap.open(config_of(1), host);
+
+  CHECK(host.values.contains("solo/j1"));
+  TransportGroup group = alone(wrap);
+  CHECK_FALSE(group.error());
+  group.abort("from outside");
+  CHECK(group.error() == "inside: from outside");
+  Transport missing = Transport::load(fixtures, "wrap", [](LogLevel, std::string_view, std::string_view) {});
+  CHECK_THAT(error_of([&] {
+               missing.open(config_of(1, {{"inner", "slo"}}), host);
+             }),
+             Contains("transport wrap, opening") && Contains("'slo'") && Contains("solo"));
+}
+
+TEST_CASE("the counted bytes are the transport's own", "[plugins]") {
+  MapHost host;
+  Transport solo = opened_solo(host);
+  std::vector<float> data(6);
+
+  CHECK(solo.wire_bytes() == 0);
+  CHECK(solo.register_memory(data.data(), 24, -1) == 7);
+  CHECK(solo.wire_bytes() == 24);
+}
