@@ -39,8 +39,8 @@ struct LaunchSettings {
   int threads_per_rank = 1;    ///< OMP_NUM_THREADS
   std::uint64_t job_hash = 0;  ///< what ranks must come with: Rank's argument
 
-  std::string address = "127.0.0.1";  ///< where the store listens, at any free port
-  std::chrono::milliseconds heartbeat_interval{1000};
+  std::string address = "127.0.0.1";                   ///< where the store listens, at any free port
+  std::chrono::milliseconds heartbeat_interval{1000};  ///< or a quarter of the next, where that is less
   std::chrono::milliseconds heartbeat_timeout{10000};  ///< a rank silent for so long ends the job; 0: none does
   std::chrono::milliseconds join_timeout{60000};       ///< from the start of a rank to its hello; 0: for ever
   std::chrono::milliseconds grace{2000};               ///< from abort, and from SIGTERM, to SIGKILL

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/error.hpp>
 #include <cerrno>
 #include <string_view>
 #include <utility>
@@ -31,13 +32,16 @@ OutputReader::OutputReader(boost::asio::io_context& io, files::FileDescriptor pi
   pipe_.non_blocking(true);
 }
 
+/// Waits first and reads then: a read in the background could have taken bytes that drain() does not see.
 void OutputReader::start() {
-  pipe_.async_read_some(boost::asio::buffer(chunk_), [this](const boost::system::error_code& error, std::size_t size) {
-    if (!error) {
-      lines_.add({chunk_.data(), size});
-      if (pipe_.is_open()) {
-        start();
-      }
+  pipe_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](boost::system::error_code error) {
+    if (error || !pipe_.is_open()) {
+      return;
+    }
+    const std::size_t size = pipe_.read_some(boost::asio::buffer(chunk_), error);
+    lines_.add({chunk_.data(), size});
+    if (!error || error == boost::asio::error::would_block) {
+      start();
     }
   });
 }

@@ -30,6 +30,14 @@ milliseconds tick_of(const LaunchSettings& settings) {
   return std::max(tick, milliseconds(5));
 }
 
+/// Often enough that a healthy rank is not missed.
+milliseconds heartbeat_of(const LaunchSettings& settings) {
+  const milliseconds interval = settings.heartbeat_timeout.count() > 0
+                                    ? std::min(settings.heartbeat_interval, settings.heartbeat_timeout / 4)
+                                    : settings.heartbeat_interval;
+  return std::max(interval, milliseconds(1));
+}
+
 /// For what a dead rank said last to arrive: at once as a rule, unless a descendant of it keeps its connection open.
 constexpr milliseconds last_words{500};
 
@@ -95,7 +103,7 @@ void Supervisor::start() {
                               .port = store_.port(),
                               .run = run,
                               .token = token_,
-                              .heartbeat = settings_.heartbeat_interval};
+                              .heartbeat = heartbeat_of(settings_)};
     start_child(context, environment);
     pids.push_back(child(rank).end.pid);
   }

@@ -1,12 +1,18 @@
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <boost/asio/io_context.hpp>
 #include <stdexcept>
 
+#include "core/launch/output_reader.h"
 #include "tests/support/catch.h"
 #include "tests/unit/launch/job.h"
 
 using namespace shardrun::launch;
+using shardrun::files::FileDescriptor;
 using shardrun::test::LaunchJob;
 
 TEST_CASE("ranks' lines arrive whole, in order and by rank, however they were written", "[launch]") {
@@ -24,6 +30,21 @@ TEST_CASE("ranks' lines arrive whole, in order and by rank, however they were wr
     CHECK(lines[500].empty());
     CHECK(lines[501] == "the end");
   }
+}
+
+TEST_CASE("what was written before a rank's end is read in order, even if reading had begun", "[launch]") {
+  std::array<int, 2> ends = {};
+  REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+  const FileDescriptor write_end(ends[1]);
+  std::vector<std::string> lines;
+  boost::asio::io_context io;
+  OutputReader reader(io, FileDescriptor(ends[0]), [&](std::string_view line) { lines.emplace_back(line); });
+  REQUIRE(::write(write_end.get(), "one\n", 4) == 4);
+  reader.start();
+  REQUIRE(::write(write_end.get(), "two\n", 4) == 4);
+  reader.drain();
+  io.run();
+  CHECK(lines == std::vector<std::string>{"one", "two"});
 }
 
 TEST_CASE("what a callback throws ends the ranks and comes out of launch()", "[launch]") {

@@ -226,7 +226,13 @@ int parent(const Arguments& arguments) {
   settings.arguments = {"rank", "wait"};
   settings.ranks = std::stoi(arguments.at(0));
   settings.on_output = [](const shardrun::launch::OutputLine& line) { say(std::string(line.text)); };
-  return shardrun::launch::launch(settings).exit_code;
+  try {
+    return shardrun::launch::launch(settings).exit_code;
+  } catch (const Error& error) {
+    std::fputs(error.what(), stderr);
+    std::fflush(stderr);
+    ::_exit(97);  // a sanitizer's work at exit() needs a process more
+  }
 }
 
 const std::map<std::string, int (*)(Rank&, const Arguments&)> joined_modes = {
