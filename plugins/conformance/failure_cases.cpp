@@ -1,0 +1,260 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <thread>
+#include <vector>
+
+#include "core/base/error.h"
+#include "plugins/conformance/cases.h"
+#include "plugins/conformance/trial.h"
+
+namespace shardrun::conformance {
+namespace {
+
+/// A group that fails has one second to end what is under way; a loaded machine gets some more.
+constexpr double bound_s = 5;
+
+Shape sum_of(std::uint64_t count, std::uint32_t members) {
+  return {.opcode = SR_OP_ALL_REDUCE, .members = members, .count = count};
+}
+
+/// The code that `act` fails with; throws Failure where it does not.
+template <class Act>
+ErrorCode code_of(const std::string& what, Act act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    return error.code();
+  }
+  throw Failure(what + " did not fail");
+}
+
+/// Waits for an op that is to end with an error.
+ErrorCode failure_of(plugins::TransportOp& op, const std::string& what) {
+  return code_of(what, [&] {
+    if (!op.wait(after(bound_s))) {
+      throw Failure(fmt::format("{} was still under way {} s after it had to end", what, bound_s));
+    }
+  });
+}
+
+void require(bool holds, const std::string& what) {
+  if (!holds) {
+    throw Failure(what);
+  }
+}
+
+/// Rank 0 waits for what rank 1 never does, until its group is aborted by another thread.
+void abort_pending(Member& member) {
+  if (member.rank() >= 2) {
+    return;
+  }
+  MemberGroup& group = member.first(2);
+  MemberGroup doomed = member.connect("doomed", 200, {0, 1});
+  {
+    Trial first(member, doomed, sum_of(100'000, 2), {}, 1);
+    Trial second(member, doomed, sum_of(10, 2), {}, 2);
+    if (member.rank() == 0) {
+      first.fill(0);
+      first.start();
+      second.start();
+      require(!first.wait_until(after(0.02)), "an op was complete that the other rank never started");
+      std::thread other([&] { doomed.group.abort("the test has seen enough"); });
+      const ErrorCode code = failure_of(first.op(), "an op of an aborted group");
+      other.join();
+      require(code == ErrorCode::aborted, "an aborted op failed with another status than SR_ABORTED");
+      require(failure_of(second.op(), "the second op of an aborted group") == ErrorCode::aborted,
+              "the second op of an aborted group failed with another status than SR_ABORTED");
+      const std::optional<std::string> reason = doomed.group.error();
+      require(reason.has_value(), "group_error says that an aborted group is well");
+      require(reason->find("the test has seen enough") != std::string::npos,
+              fmt::format("the reason of an abort is lost: '{}'", *reason));
+      (void)code_of("starting an op of an aborted group", [&] {
+        first.start();
+        require(first.wait_until(after(bound_s)), "an op of an aborted group is under way");
+      });
+    }
+    member.meet("aborted", 2);
+    doomed.group.abort("the other rank has aborted");
+  }
+  Trial(member, group, sum_of(10, 2), {}, 3).run(0);
+  member.forget();
+}
+
+/// A wait that runs out of time leaves the op as it is.
+void wait_again(Member& member) {
+  if (member.rank() >= 2) {
+    return;
+  }
+  Trial trial(member, member.first(2), sum_of(1000, 2), {}, 1);
+  trial.fill(4);
+  if (member.rank() == 0) {
+    trial.start();
+    for (int i = 0; i < 3; ++i) {
+      require(!trial.wait_until(after(0.01)), "an op was complete that the other rank had not started");
+      require(!trial.test(), "op_test says that an op is complete that the other rank had not started");
+    }
+    require(!trial.wait_until(0), "a wait until long ago says that an op is complete");
+  }
+  member.meet("waited", 2);
+  if (member.rank() == 1) {
+    trial.start();
+  }
+  trial.wait();
+  trial.verify();
+  require(trial.wait_until(0), "a wait for a complete op asks for time");
+  member.forget();
+}
+
+/// An op past its own deadline fails its group.
+void own_deadline(Member& member) {
+  if (member.rank() >= 2) {
+    return;
+  }
+  MemberGroup doomed = member.connect("late", 201, {0, 1});
+  {
+    Trial trial(member, doomed, sum_of(1000, 2), {}, 1);
+    Trial later(member, doomed, sum_of(1000, 2), {}, 2);
+    trial.fill(0);
+    if (member.rank() == 0) {
+      trial.op().start(after(0.05));
+      const ErrorCode code = failure_of(trial.op(), "an op past its own deadline");
+      require(code == ErrorCode::timeout, "an op past its own deadline failed with another status than SR_TIMEOUT");
+      require(doomed.group.error().has_value(), "group_error says that a group whose op came too late is well");
+      (void)code_of("starting another op of a group that failed", [&] {
+        later.start();
+        require(later.wait_until(after(bound_s)), "an op of a failed group is under way");
+      });
+    }
+    member.meet("too late", 2);
+    doomed.group.abort("the other rank's op was too late");
+  }
+  member.forget();
+}
+
+/// A receive is ended by an abort like any other op.
+void receive_aborted(Member& member) {
+  if (member.rank() >= 2) {
+    return;
+  }
+  MemberGroup doomed = member.connect("silent", 202, {0, 1});
+  {
+    std::vector<float> data(100);
+    plugins::OpRequest request;
+    request.opcode = SR_OP_RECV;
+    request.dtype = SR_DTYPE_F32;
+    request.peer = 1 - member.rank();
+    request.id = 1;
+    request.count = data.size();
+    request.recv = plugins::HostBuffer{data.data(), data.size() * sizeof(float)};
+    plugins::TransportOp op = doomed.group.prepare({request}, after(patience_s));
+    op.start(after(patience_s));
+    require(!op.wait(after(0.02)), "a receive was complete that nobody had sent anything for");
+    member.meet("silence", 2);
+    doomed.group.abort("nobody sends anything");
+    // Where the other rank's abort has been noticed first, it is that rank that is lost.
+    const ErrorCode code = failure_of(op, "a receive of an aborted group");
+    require(code == ErrorCode::aborted || code == ErrorCode::peer_lost,
+            "a receive of an aborted group failed with another status than SR_ABORTED or SR_PEER_LOST");
+  }
+}
+
+/// Freeing and destroying wait for no peer, whatever was under way.
+void free_pending(Member& member) {
+  if (member.rank() >= 2) {
+    return;
+  }
+  MemberGroup doomed = member.connect("left", 203, {0, 1});
+  {
+    Trial trial(member, doomed, sum_of(200'000, 2), {}, 1);
+    trial.fill(0);
+    if (member.rank() == 0) {
+      trial.start();
+    }
+    member.meet("one has started", 2);
+    doomed.group.abort("the op is given up");
+  }
+  member.forget();
+}
+
+/// Members that mean different ops by one id: an error where it is noticed, and an end in any case.
+void mismatch(Member& member, const std::string& what, const Shape& mine) {
+  if (member.rank() >= 2) {
+    return;
+  }
+  MemberGroup doomed = member.connect("mismatch " + what, 204, {0, 1});
+  bool failed = false;
+  try {
+    Trial trial(member, doomed, mine, {}, 1);
+    trial.fill(0);
+    trial.start();
+    if (!trial.wait_until(after(1))) {
+      doomed.group.abort("the members do not do the same");
+      (void)failure_of(trial.op(), "an op that members do not agree on");
+      failed = true;
+    }
+  } catch (const Error&) {
+    failed = true;
+  }
+  member.tell(what, failed ? "failed" : "completed");
+  if (!failed && member.hear(what, 1 - member.rank()) == "completed") {
+    throw Failure(fmt::format("members whose {} differ both completed their op", what));
+  }
+  member.meet("end of " + what, 2);
+  doomed.group.abort("over");
+}
+
+void mismatches(Member& member) {
+  const bool second = member.rank() == 1;
+  mismatch(member, "counts", sum_of(second ? 1000 : 1001, 2));
+  Shape dtype = sum_of(1000, 2);
+  dtype.dtype = second ? SR_DTYPE_I32 : SR_DTYPE_F32;
+  mismatch(member, "dtypes", dtype);
+  Shape reduction = sum_of(1000, 2);
+  reduction.reduction = second ? SR_REDUCE_MAX : SR_REDUCE_SUM;
+  mismatch(member, "reductions", reduction);
+  mismatch(member, "opcodes", {.opcode = second ? SR_OP_ALL_GATHER : SR_OP_ALL_REDUCE, .members = 2, .count = 1000});
+  mismatch(member, "roots", {.opcode = SR_OP_BROADCAST, .members = 2, .count = 1000, .root = second ? 1U : 0U});
+  member.forget();
+}
+
+/// Rank 2 dies in the middle of an op. Whether the transport notices or the host aborts, the others come to an end.
+void death(Member& member) {
+  MemberGroup& group = member.first(3);
+  Trial under_way(member, group, sum_of(300'000, 3), {}, 1);
+  Trial never(member, group, sum_of(500, 3), {}, 2);
+  under_way.run(0);
+  under_way.fill(1);
+  under_way.start();
+  if (member.rank() == 2) {
+    member.tell("started", "");
+    kill(getpid(), SIGKILL);
+  }
+  (void)member.hear("started", 2);
+  const ErrorCode code = code_of("an op that a dead rank is to take part in", [&] {
+    never.start();
+    if (!never.wait_until(after(1))) {
+      group.group.abort("rank 2 is gone");
+      require(never.wait_until(after(bound_s)),
+              fmt::format("an op with a dead rank was still under way {} s after the abort", bound_s));
+    }
+  });
+  require(code == ErrorCode::peer_lost || code == ErrorCode::aborted,
+          "an op with a dead rank failed with another status than SR_PEER_LOST or SR_ABORTED");
+  group.group.abort("rank 2 is gone");
+}
+
+}  // namespace
+
+void add_failure_cases(std::vector<Case>& cases) {
+  cases.push_back({.name = "a wait that runs out of time", .run = wait_again});
+  cases.push_back({.name = "an abort while ops are under way", .run = abort_pending});
+  cases.push_back({.name = "an abort while a receive is under way", .run = receive_aborted});
+  cases.push_back({.name = "an op freed after an abort", .run = free_pending});
+  cases.push_back({.name = "an op past its own deadline", .run = own_deadline});
+  cases.push_back({.name = "members that mean different ops", .run = mismatches});
+  cases.push_back({.name = "the death of a rank", .ranks = 3, .run = death, .victim = 2});
+}
+
+}  // namespace shardrun::conformance

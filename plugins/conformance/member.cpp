@@ -1,0 +1,109 @@
+#include "plugins/conformance/member.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "core/base/error.h"
+
+namespace shardrun::conformance {
+namespace {
+
+constexpr std::size_t arena_bytes = std::size_t{64} << 20U;
+
+}  // namespace
+
+std::int64_t after(double seconds) { return plugins::transport_clock() + static_cast<std::int64_t>(seconds * 1e9); }
+
+Member::Arena::Arena() : descriptor(memfd_create("conformance arena", MFD_CLOEXEC)), data(nullptr) {
+  if (descriptor < 0 || ftruncate(descriptor, arena_bytes) != 0) {
+    throw Error(ErrorCode::io, fmt::format("cannot make memory: {}", std::strerror(errno)));
+  }
+  data = static_cast<std::byte*>(mmap(nullptr, arena_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0));
+}
+
+Member::Arena::~Arena() {
+  munmap(data, arena_bytes);
+  close(descriptor);
+}
+
+Member::Member(Store& store, const plugins::Directories& directories, const std::string& transport, std::uint32_t rank,
+               std::uint32_t world_size)
+    : store_(store),
+      rank_(rank),
+      world_size_(world_size),
+      transport_(plugins::Transport::load(directories, transport)) {
+  transport_.open({.rank = rank,
+                   .world_size = world_size,
+                   .local_rank = rank,
+                   .local_world_size = world_size,
+                   .job = fmt::format("conformance{}", getppid()),
+                   .address = "127.0.0.1",
+                   .options = {},
+                   .deadline = after(patience_s)},
+                  *this);
+  registration_ = transport_.register_memory(arena_.data, arena_bytes, arena_.descriptor);
+}
+
+Member::~Member() = default;
+
+std::string Member::store_get(const std::string& key, std::int64_t deadline) {
+  std::optional<std::string> value = store_.get("transport/" + key, deadline);
+  if (!value) {
+    throw Error(store_.aborted() ? ErrorCode::aborted : ErrorCode::timeout, fmt::format("nobody has set '{}'", key));
+  }
+  return std::move(*value);
+}
+
+MemberGroup Member::connect(const std::string& name, std::uint64_t id, const std::vector<std::uint32_t>& ranks) {
+  const auto place = static_cast<std::uint32_t>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
+  return {transport_.group({.name = name, .id = id, .rank = place, .members = ranks, .deadline = after(patience_s)}),
+          place, static_cast<std::uint32_t>(ranks.size())};
+}
+
+MemberGroup& Member::first(std::uint32_t n) {
+  const auto known = first_.find(n);
+  if (known != first_.end()) {
+    return known->second;
+  }
+  std::vector<std::uint32_t> ranks(n);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return first_.emplace(n, connect(fmt::format("first {}", n), n, ranks)).first->second;
+}
+
+void Member::meet(const std::string& place, std::uint32_t n) {
+  tell("met at " + place, "");
+  for (std::uint32_t other = 0; other < n; ++other) {
+    (void)hear("met at " + place, other);
+  }
+}
+
+void Member::tell(const std::string& name, const std::string& value) {
+  store_.set(fmt::format("{}/{}", name, rank_), value);
+}
+
+std::string Member::hear(const std::string& name, std::uint32_t from) {
+  std::optional<std::string> value = store_.get(fmt::format("{}/{}", name, from), after(2 * patience_s));
+  if (!value) {
+    throw Failure(store_.aborted() ? "ended because another rank had failed"
+                                   : fmt::format("rank {} did not come to '{}'", from, name));
+  }
+  return std::move(*value);
+}
+
+plugins::HostBuffer Member::registered(std::size_t bytes) {
+  const std::size_t at = (used_ + 63) / 64 * 64;
+  if (at + bytes > arena_bytes) {
+    throw Error(ErrorCode::internal, "a case needs more registered memory than there is");
+  }
+  used_ = at + bytes;
+  return {.data = arena_.data + at, .bytes = bytes, .registration = registration_};
+}
+
+}  // namespace shardrun::conformance

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace shardrun::conformance {
+
+/// A process that this one has started, with a pipe from it. Killed and waited for by the destructor.
+class Process {
+ public:
+  /// `make_words` is given the descriptor that it writes to; `inherited` stays open in it. Throws Error{io}.
+  template <class MakeWords>
+  Process(int inherited, MakeWords make_words) {
+    open_pipe();
+    spawn(make_words(write_end_), inherited);
+  }
+  Process(Process&& other) noexcept;
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+  ~Process();
+
+  [[nodiscard]] int pipe() const noexcept { return read_end_; }
+  void kill() noexcept;
+  /// Reads what there is; false once nothing will come any more.
+  [[nodiscard]] bool read_lines(std::vector<std::string>& lines);
+  /// Waits for its end. Nothing where it exited with 0; else how it ended.
+  [[nodiscard]] std::optional<std::string> wait();
+
+ private:
+  void open_pipe();
+  void spawn(std::vector<std::string> words, int inherited);
+
+  int read_end_ = -1;
+  int write_end_ = -1;
+  pid_t pid_ = -1;
+  std::string partial_;
+};
+
+}  // namespace shardrun::conformance

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <shardrun/sdk/op.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace shardrun::conformance {
+
+/// A collective whose members' ops, data and results all follow from these numbers. Sums and products of the data are
+/// exact in every dtype.
+struct Shape {
+  std::uint32_t opcode = SR_OP_ALL_REDUCE;
+  std::uint32_t members = 1;
+  std::uint64_t count = 0;  ///< of the V forms: about what a member gets
+  std::uint32_t dtype = SR_DTYPE_F32;
+  std::uint32_t reduction = SR_REDUCE_SUM;
+  std::uint32_t root = 0;
+};
+
+/// The op as member `rank` sees it, without buffers. The V forms have uneven counts, some of them zero.
+[[nodiscard]] sdk::OpSpec op_of(const Shape& shape, std::uint32_t rank);
+
+/// What the member sends, and what it has to find in its recv, in round `round`.
+[[nodiscard]] std::vector<double> sent(const Shape& shape, std::uint32_t rank, std::uint32_t round);
+[[nodiscard]] std::vector<double> expected(const Shape& shape, std::uint32_t rank, std::uint32_t round);
+
+/// Numbers as elements of a dtype that has them all.
+void write_elements(std::uint32_t dtype, const std::vector<double>& numbers, void* to);
+[[nodiscard]] std::vector<double> read_elements(std::uint32_t dtype, const void* from, std::size_t count);
+
+}  // namespace shardrun::conformance

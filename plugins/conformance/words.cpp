@@ -1,0 +1,69 @@
+#include "plugins/conformance/words.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <string_view>
+
+#include "core/base/error.h"
+
+namespace shardrun::conformance {
+namespace {
+
+constexpr std::size_t fixed_words = 7;
+
+template <class Number>
+Number number(std::string_view text) {
+  Number value = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (problem != std::errc() || end != text.data() + text.size()) {
+    throw Error(ErrorCode::usage, fmt::format("'{}' is no number; ranks of a check are started by the check", text));
+  }
+  return value;
+}
+
+std::vector<std::size_t> numbers(std::string_view text) {
+  std::vector<std::size_t> values;
+  while (!text.empty()) {
+    const std::size_t comma = text.find(',');
+    values.push_back(number<std::size_t>(text.substr(0, comma)));
+    text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
+  }
+  return values;
+}
+
+}  // namespace
+
+std::vector<std::string> to_words(const RankWords& words) {
+  std::string cases;
+  for (const std::size_t index : words.cases) {
+    cases += fmt::format("{}{}", cases.empty() ? "" : ",", index);
+  }
+  std::vector<std::string> texts = {fmt::format("{}", words.parent),
+                                    fmt::format("{}", words.store),
+                                    fmt::format("{}", words.report),
+                                    fmt::format("{}", words.rank),
+                                    fmt::format("{}", words.ranks),
+                                    words.transport,
+                                    cases};
+  for (const std::filesystem::path& directory : words.directories) {
+    texts.push_back(directory.string());
+  }
+  return texts;
+}
+
+RankWords parse_words(std::span<const std::string> words) {
+  if (words.size() < fixed_words) {
+    throw Error(ErrorCode::usage, "ranks of a check are started by the check");
+  }
+  return {.parent = number<pid_t>(words[0]),
+          .store = number<int>(words[1]),
+          .report = number<int>(words[2]),
+          .rank = number<std::uint32_t>(words[3]),
+          .ranks = number<std::uint32_t>(words[4]),
+          .transport = words[5],
+          .cases = numbers(words[6]),
+          .directories = {words.begin() + fixed_words, words.end()}};
+}
+
+}  // namespace shardrun::conformance
