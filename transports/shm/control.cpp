@@ -1,0 +1,166 @@
+#include "control.h"
+
+#include <linux/futex.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <climits>
+#include <ctime>
+#include <new>
+
+namespace shm {
+namespace {
+
+/// Reserved, not used: pages are given as they are touched.
+constexpr std::size_t control_bytes = std::size_t{1} << 30U;
+
+/// A wake-up may be lost with the process that owed it; whoever waits looks again so often.
+constexpr std::int64_t slice_ns = 20'000'000;
+
+constexpr std::size_t align_up(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value, const timespec* timeout) noexcept {
+  return syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), operation, value, timeout, nullptr, 0);
+}
+
+/// "PID DESCRIPTOR INODE"
+struct Announcement {
+  int pid = 0;
+  int descriptor = -1;
+  std::uint64_t inode = 0;
+};
+
+std::string to_text(const Announcement& from) {
+  return std::to_string(from.pid) + " " + std::to_string(from.descriptor) + " " + std::to_string(from.inode);
+}
+
+Announcement parse(const std::string& text) {
+  Announcement announced;
+  const char* end = text.data() + text.size();
+  const char* at = std::from_chars(text.data(), end, announced.pid).ptr;
+  at = std::from_chars(std::min(at + 1, end), end, announced.descriptor).ptr;
+  at = std::from_chars(std::min(at + 1, end), end, announced.inode).ptr;
+  if (at != end || announced.pid <= 0) {
+    throw TransportError(SR_INTERNAL, "a peer announced '" + text + "', expected process, descriptor and inode");
+  }
+  return announced;
+}
+
+}  // namespace
+
+Control::Control(const Config& config, const GroupSpec& spec) : spec_(spec), host_(config.host) {
+  const std::size_t n = spec.size();
+  members_at_ = align_up(sizeof(Header));
+  preparing_at_ = members_at_ + n * sizeof(Member);
+  claims_at_ = preparing_at_ + n * sizeof(Progress);
+  posts_at_ = align_up(claims_at_ + n * n * sizeof(Claim));
+  next_ = posts_at_ + n * n * posts_per_pair * sizeof(Post);
+  meet(config);
+}
+
+Control::~Control() {
+  for (const int descriptor : pidfds_) {
+    if (descriptor >= 0) {
+      close(descriptor);
+    }
+  }
+}
+
+void Control::meet(const Config& config) {
+  const std::string key = "shm/" + config.job + "/" + std::to_string(spec_.id) + "/";
+  if (rank() == 0) {
+    mapping_ = Mapping::create(control_bytes);
+    config.host.store_set(key + "control", to_text({getpid(), mapping_->descriptor(), mapping_->inode()}));
+  } else {
+    const Announcement first = parse(config.host.store_get(key + "control", spec_.deadline));
+    mapping_ = Mapping::open(first.pid, first.descriptor, first.inode);
+  }
+  header_ = reinterpret_cast<Header*>(mapping_->data());
+  member(rank()).pid = getpid();
+  config.host.store_set(key + std::to_string(rank()), std::to_string(getpid()));
+  for (std::uint32_t m = 0; m < size(); ++m) {
+    if (m == rank()) {
+      pidfds_.push_back(-1);
+      continue;
+    }
+    const int pid = std::stoi(config.host.store_get(key + std::to_string(m), spec_.deadline));
+    pidfds_.push_back(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+    if (pidfds_.back() < 0) {
+      throw TransportError(SR_PEER_LOST, "group " + spec_.name + ": process " + std::to_string(pid) + " of member " +
+                                             std::to_string(m) + " is gone");
+    }
+  }
+}
+
+Member& Control::member(std::uint32_t index) const noexcept {
+  return reinterpret_cast<Member*>(at(members_at_))[index];
+}
+
+Claim& Control::claim(std::uint32_t from, std::uint32_t to) const noexcept {
+  return reinterpret_cast<Claim*>(at(claims_at_))[from * size() + to];
+}
+
+Post& Control::post(std::uint32_t from, std::uint32_t to, std::uint32_t index) const noexcept {
+  return reinterpret_cast<Post*>(at(posts_at_))[(from * size() + to) * posts_per_pair + index];
+}
+
+Progress& Control::preparing(std::uint32_t index) const noexcept {
+  return reinterpret_cast<Progress*>(at(preparing_at_))[index];
+}
+
+std::byte* Control::allocate(std::size_t bytes) {
+  if (align_up(bytes) > control_bytes - next_) {
+    throw TransportError(SR_INTERNAL, "group " + spec_.name + " has prepared more ops than its memory of " +
+                                          std::to_string(control_bytes) + " bytes holds");
+  }
+  std::byte* place = at(next_);
+  next_ += align_up(bytes);
+  return place;
+}
+
+std::string Control::name_of(std::uint32_t index) const {
+  return "member " + std::to_string(index) + " (rank " + std::to_string(spec_.members[index]) + ", pid " +
+         std::to_string(member(index).pid) + ")";
+}
+
+void Control::ring() noexcept {
+  header_->bell.fetch_add(1);
+  if (header_->waiting.load() != 0) {
+    futex(header_->bell, FUTEX_WAKE, INT_MAX, nullptr);
+  }
+}
+
+void Control::mark_failed() noexcept {
+  std::uint32_t nobody = 0;
+  header_->failed.compare_exchange_strong(nobody, rank() + 1);
+  ring();
+}
+
+void Control::yield() noexcept { sched_yield(); }
+
+void Control::sleep(std::uint32_t seen, std::int64_t deadline) const noexcept {
+  const std::int64_t left = std::clamp<std::int64_t>(deadline - host_.now(), 0, slice_ns);
+  const timespec timeout{.tv_sec = 0, .tv_nsec = left};
+  futex(header_->bell, FUTEX_WAIT, seen, &timeout);
+}
+
+void Control::check(const std::atomic<bool>& cancelled) const {
+  if (cancelled.load(std::memory_order_acquire) || host_.aborted()) {
+    throw TransportError(SR_ABORTED, "group " + spec_.name + " was aborted");
+  }
+  for (std::uint32_t m = 0; m < size(); ++m) {
+    pollfd ended{.fd = pidfds_[m], .events = POLLIN, .revents = 0};
+    if (m != rank() && poll(&ended, 1, 0) == 1) {
+      throw TransportError(SR_PEER_LOST, "group " + spec_.name + ": " + name_of(m) + " is gone");
+    }
+  }
+  if (const std::uint32_t failed = header_->failed.load(); failed != 0) {
+    throw TransportError(SR_ABORTED, "group " + spec_.name + ": " + name_of(failed - 1) + " has failed");
+  }
+}
+
+}  // namespace shm

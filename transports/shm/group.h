@@ -1,0 +1,99 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <shardrun/sdk/transport.hpp>
+#include <shardrun/sdk/worker.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "control.h"
+#include "memory.h"
+
+namespace shm {
+
+using shardrun::sdk::Buffer;
+using shardrun::sdk::OpSpec;
+using shardrun::sdk::Worker;
+
+/// Memory of the host, as it was registered.
+struct Registration {
+  std::byte* data = nullptr;
+  std::uint64_t bytes = 0;
+  int descriptor = -1;  ///< -1: peers cannot map it
+  std::uint64_t inode = 0;
+  std::uint64_t offset = 0;  ///< of `data` in the file
+};
+
+/// What the groups of one transport share.
+struct Shared {
+  Config config;
+  Peers peers;
+  std::map<std::uint64_t, Registration> registrations;
+  std::atomic<std::uint64_t> wire_bytes = 0;
+};
+
+/// A buffer where peers can read it: itself, where it lies in memory that they can map, else a copy.
+class Exposed {
+ public:
+  Exposed() = default;
+  Exposed(const Shared& shared, const Buffer& buffer, std::uint64_t bytes);
+
+  [[nodiscard]] const MemoryRef& ref() const noexcept { return ref_; }
+  /// Where peers read: the buffer's own memory or the copy's.
+  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+  [[nodiscard]] bool is_copy() const noexcept { return copy_ != nullptr; }
+
+ private:
+  MemoryRef ref_;
+  std::byte* data_ = nullptr;
+  std::unique_ptr<Mapping> copy_;
+};
+
+/// Members on one machine that read each other's memory.
+class Group final : public shardrun::sdk::Group {
+ public:
+  Group(Shared& shared, const GroupSpec& spec);
+  ~Group() override = default;
+
+  [[nodiscard]] std::unique_ptr<shardrun::sdk::Op> prepare(std::span<const OpSpec> ops, std::int64_t deadline) override;
+  void abort(std::string_view reason) noexcept override { fail(SR_ABORTED, std::string(reason)); }
+  [[nodiscard]] std::optional<TransportError> error() override { return worker_.failure(); }
+
+  [[nodiscard]] Control& control() noexcept { return control_; }
+  [[nodiscard]] Worker& worker() noexcept { return worker_; }
+  [[nodiscard]] Shared& shared() noexcept { return shared_; }
+  [[nodiscard]] const std::atomic<bool>& cancelled() const noexcept { return cancelled_; }
+  [[nodiscard]] std::uint64_t next_ticket() noexcept { return ++tickets_; }
+
+  void fail(std::int32_t status, const std::string& text) noexcept { worker_.fail(status, text); }
+  /// Throws why the group failed, if it has.
+  void check();
+
+  /// Waits until all members have called it as often.
+  void meet(std::int64_t deadline, const std::string& what);
+  /// Tells the others what this member prepares, and hears what they do: their send and recv memory. Throws
+  /// TransportError{SR_INVALID} on all members where they do not mean the same op.
+  void agree(const OpSpec& op, const MemoryRef& send, const MemoryRef& recv, std::vector<std::byte*>& sends,
+             std::vector<std::byte*>& recvs, std::int64_t deadline);
+
+ private:
+  void compare(const OpSpec& op, std::int64_t deadline);
+
+  Shared& shared_;
+  Control control_;
+  std::atomic<bool> cancelled_ = false;
+  std::uint64_t meetings_ = 0;
+  std::uint64_t tickets_ = 0;
+  Worker worker_;  // last: its thread uses the rest
+};
+
+[[nodiscard]] std::unique_ptr<shardrun::sdk::Op> make_collective(Group& group, const OpSpec& op, std::int64_t deadline);
+[[nodiscard]] std::unique_ptr<shardrun::sdk::Op> make_batch(Group& group, std::span<const OpSpec> ops);
+
+}  // namespace shm

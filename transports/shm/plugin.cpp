@@ -1,0 +1,62 @@
+#include <sys/stat.h>
+
+#include <shardrun/sdk/transport.hpp>
+
+#include "group.h"
+
+namespace {
+
+using namespace shardrun::sdk;
+
+/// Ranks of one machine that read each other's arenas in place. Nothing has a name: memory is memfds, which peers open
+/// through /proc, so that whatever dies leaves nothing behind.
+class SharedMemory {
+ public:
+  static Props props() { return {.flags = SR_TRANSPORT_SAME_HOST}; }
+
+  static std::optional<OpInfo> query(const OpSpec& op, std::uint32_t) {
+    const bool collective = find_opcode(op.opcode)->collective;
+    return OpInfo{.flags = SR_OP_INFO_ASYNC | (collective ? SR_OP_INFO_NATIVE : 0)};
+  }
+
+  void open(const Config& config) {
+    if (config.local_world_size != config.world_size) {
+      throw InvalidJob("it reaches ranks of one machine only, and " +
+                       std::to_string(config.world_size - config.local_world_size) + " of the job's " +
+                       std::to_string(config.world_size) + " ranks are on others: choose another transport for them");
+    }
+    shared_.config = config;
+  }
+  void close() {}
+
+  [[nodiscard]] std::uint64_t wire_bytes() const { return shared_.wire_bytes.load(std::memory_order_relaxed); }
+
+  std::uint64_t mem_register(const sr_memory& memory) {
+    shm::Registration registration{.data = static_cast<std::byte*>(memory.data),
+                                   .bytes = memory.bytes,
+                                   .descriptor = memory.descriptor,
+                                   .offset = memory.descriptor_offset};
+    struct stat status {};
+    if (memory.descriptor >= 0) {
+      if (fstat(memory.descriptor, &status) != 0) {
+        throw TransportError(SR_INVALID, "descriptor " + std::to_string(memory.descriptor) +
+                                             " of the memory to "
+                                             "register is not open");
+      }
+      registration.inode = status.st_ino;
+    }
+    shared_.registrations.emplace(++last_, registration);
+    return last_;
+  }
+  void mem_deregister(std::uint64_t registration) { shared_.registrations.erase(registration); }
+
+  std::unique_ptr<Group> group(const GroupSpec& spec) { return std::make_unique<shm::Group>(shared_, spec); }
+
+ private:
+  shm::Shared shared_;
+  std::uint64_t last_ = 0;
+};
+
+}  // namespace
+
+SHARDRUN_EXPORT_TRANSPORT(SharedMemory, "shm", "1.0")
