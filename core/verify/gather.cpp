@@ -1,0 +1,125 @@
+#include "core/verify/gather.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace shardrun::verify {
+namespace {
+
+/// The index in the whole of a part's element.
+std::size_t index_in_whole(const mesh::Box& box, const std::vector<std::int64_t>& shape, std::int64_t local) {
+  std::int64_t whole = 0;
+  std::int64_t stride = 1;
+  for (std::size_t d = shape.size(); d-- > 0;) {
+    whole += (box.origin[d] + local % box.shape[d]) * stride;
+    stride *= shape[d];
+    local /= box.shape[d];
+  }
+  return static_cast<std::size_t>(whole);
+}
+
+std::vector<std::int64_t> indices_of(const std::vector<std::int64_t>& shape, std::size_t element) {
+  std::vector<std::int64_t> indices(shape.size());
+  auto rest = static_cast<std::int64_t>(element);
+  for (std::size_t d = shape.size(); d-- > 0;) {
+    indices[d] = rest % shape[d];
+    rest /= shape[d];
+  }
+  return indices;
+}
+
+bool same_bits(double a, double b) noexcept { return std::memcmp(&a, &b, sizeof(double)) == 0; }
+
+/// Not zero for different bits.
+double distance(double a, double b) noexcept {
+  const double size = std::max(std::abs(a), std::abs(b));
+  const double relative = std::abs(a - b) / size;
+  return std::isnan(relative) ? 1 : std::max(relative, std::numeric_limits<double>::epsilon());
+}
+
+void add_part(const Part& part, const graph::State& state, std::int32_t rank, Whole& whole, Difference& replica) {
+  for (std::size_t local = 0; local < part.values.size(); ++local) {
+    const std::size_t at = index_in_whole(part.box, state.type.shape, static_cast<std::int64_t>(local));
+    const double value = part.values[local];
+    if (whole.first[at] < 0) {
+      whole.first[at] = rank;
+      whole.values[at] = value;
+    } else if (!same_bits(whole.values[at], value) && distance(whole.values[at], value) > replica.relative) {
+      replica.relative = distance(whole.values[at], value);
+      replica.ranks = {whole.first[at], rank};
+      replica.note = fmt::format("element {} is {} on rank {}, {} on rank {}", index_text(state.type.shape, at),
+                                 whole.values[at], whole.first[at], value, rank);
+    }
+  }
+  whole.boxes.push_back(part.box);
+}
+
+void check_coverage(const graph::State& state, const Whole& whole, Difference& replica) {
+  const auto missing = std::count(whole.first.begin(), whole.first.end(), -1);
+  if (missing > 0) {
+    const auto at =
+        static_cast<std::size_t>(std::find(whole.first.begin(), whole.first.end(), -1) - whole.first.begin());
+    replica.relative = 1;
+    replica.ranks = {};
+    replica.note = fmt::format("no rank holds {} of its {} elements, the first at {}", missing, whole.first.size(),
+                               index_text(state.type.shape, at));
+  }
+}
+
+}  // namespace
+
+std::string index_text(const std::vector<std::int64_t>& shape, std::size_t element) {
+  return fmt::format("[{}]", fmt::join(indices_of(shape, element), ", "));
+}
+
+std::vector<int> ranks_of(const Whole& whole, const std::vector<std::int64_t>& shape, std::size_t element) {
+  const std::vector<std::int64_t> indices = indices_of(shape, element);
+  std::vector<int> ranks;
+  for (std::size_t rank = 0; rank < whole.boxes.size(); ++rank) {
+    const mesh::Box& box = whole.boxes[rank];
+    bool inside = true;
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      inside = inside && indices[d] >= box.origin[d] && indices[d] < box.origin[d] + box.shape[d];
+    }
+    if (inside) {
+      ranks.push_back(static_cast<int>(rank));
+    }
+  }
+  return ranks;
+}
+
+Gathered gather(const graph::Graph& graph, std::int64_t ranks, std::int64_t step, const SnapshotOf& snapshot_of,
+                Report& report) {
+  Gathered gathered(graph.states.size());
+  std::vector<Difference> replicas(graph.states.size());
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    const Snapshot snapshot = snapshot_of(rank);
+    for (std::size_t s = 0; s < graph.states.size(); ++s) {
+      if (!snapshot.parts[s]) {
+        continue;
+      }
+      const graph::State& state = graph.states[s];
+      if (!gathered[s]) {
+        const auto elements = static_cast<std::size_t>(graph::element_count(state.type));
+        gathered[s] = Whole{
+            .values = std::vector<double>(elements), .first = std::vector<std::int32_t>(elements, -1), .boxes = {}};
+        replicas[s] = {.tensor = state.name, .what = What::replica, .step = step + 1};
+      }
+      add_part(*snapshot.parts[s], state, static_cast<std::int32_t>(rank), *gathered[s], replicas[s]);
+    }
+  }
+  for (std::size_t s = 0; s < graph.states.size(); ++s) {
+    if (gathered[s]) {
+      check_coverage(graph.states[s], *gathered[s], replicas[s]);
+      report.add(std::move(replicas[s]));
+    }
+  }
+  return gathered;
+}
+
+}  // namespace shardrun::verify

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "core/verify/report.h"
+#include "core/verify/snapshot.h"
+
+namespace shardrun::verify {
+
+/// A state put together from the ranks' parts.
+struct Whole {
+  std::vector<double> values;       ///< zero where no rank has the element
+  std::vector<std::int32_t> first;  ///< of each element the first rank that has it; -1: none
+  std::vector<mesh::Box> boxes;     ///< of each rank
+};
+
+using Gathered = std::vector<std::optional<Whole>>;  ///< by state
+
+/// What a rank holds at the moment that is gathered. It is asked for one rank after the other.
+using SnapshotOf = std::function<Snapshot(std::int64_t rank)>;
+
+/// Puts the ranks' parts together. Adds a `replica` to the report for every state: all ranks that have an element have
+/// the same bits, and every element is had by one.
+[[nodiscard]] Gathered gather(const graph::Graph& graph, std::int64_t ranks, std::int64_t step,
+                              const SnapshotOf& snapshot_of, Report& report);
+
+/// The ranks that have an element.
+[[nodiscard]] std::vector<int> ranks_of(const Whole& whole, const std::vector<std::int64_t>& shape,
+                                        std::size_t element);
+
+/// "[3, 0]": an element's index in each dimension.
+[[nodiscard]] std::string index_text(const std::vector<std::int64_t>& shape, std::size_t element);
+
+}  // namespace shardrun::verify

@@ -1,0 +1,43 @@
+#include "core/verify/reference.h"
+
+#include "core/partition/partition.h"
+
+namespace shardrun::verify {
+
+Reference::Reference(const Workload& workload, int threads)
+    : workload_(workload),
+      executor_(partition::programs_of(workload.graph, device::Device::find("reference"), threads),
+                device::Device::find("reference")) {}
+
+void Reference::initialize() {
+  for (std::size_t s = 0; s < workload_.graph.states.size(); ++s) {
+    runtime::initialize(executor_.state(static_cast<graph::StateId>(s)), sizeof(double), workload_.graph.states[s],
+                        workload_.seed, executor_.threads());
+  }
+}
+
+std::span<double> Reference::state(graph::StateId id) {
+  const device::TensorView view = executor_.state(id);
+  return {static_cast<double*>(view.data), static_cast<std::size_t>(view.elements())};
+}
+
+void Reference::run(const Call& call) {
+  feed(workload_, call, executor_);
+  executor_.run(executor_.find(call.function, call.rows, call.last), call.scalars);
+}
+
+void Reference::differentiate(std::int64_t step) {
+  for (const Call& call : gradient_calls(workload_, step)) {
+    run(call);
+  }
+}
+
+void Reference::update(std::int64_t step) { run(update_call(workload_, step)); }
+
+void Reference::evaluate() {
+  for (const Call& call : evaluation_calls(workload_)) {
+    run(call);
+  }
+}
+
+}  // namespace shardrun::verify

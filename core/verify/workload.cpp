@@ -1,0 +1,67 @@
+#include "core/verify/workload.h"
+
+#include <numeric>
+
+#include "core/task/feed.h"
+#include "core/task/schedule.h"
+
+namespace shardrun::verify {
+namespace {
+
+/// One call for each entry of `rows`, over consecutive samples.
+std::vector<Call> calls_of(std::string_view function, const std::vector<std::int64_t>& rows, device::Scalars scalars) {
+  std::vector<Call> calls;
+  for (std::size_t c = 0; c < rows.size(); ++c) {
+    scalars.first_microbatch = c == 0;
+    calls.push_back({function, rows[c], c + 1 == rows.size(), scalars});
+    scalars.first_sample += rows[c];
+  }
+  return calls;
+}
+
+}  // namespace
+
+Workload workload_of(const job::Job& job, const task::Compiled& compiled) {
+  return {.graph = compiled.graph,
+          .microbatch_rows = compiled.microbatch_rows,
+          .evaluation_rows = compiled.evaluation_rows,
+          .dataset = compiled.dataset.get(),
+          .seed = job.seed,
+          .learning_rate = [&job](std::int64_t step) { return task::learning_rate(job.train, step); }};
+}
+
+std::vector<Call> gradient_calls(const Workload& workload, std::int64_t step) {
+  const std::vector<std::int64_t>& rows = workload.microbatch_rows;
+  const std::int64_t batch = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+  return calls_of("micro", rows, {.seed = workload.seed, .step = step, .first_sample = step * batch});
+}
+
+Call update_call(const Workload& workload, std::int64_t step) {
+  if (workload.microbatch_rows.empty()) {
+    return {.function = "iterate", .scalars = {.seed = workload.seed, .step = step}};
+  }
+  return {.function = "update",
+          .scalars = {.seed = workload.seed, .step = step, .learning_rate = workload.learning_rate(step)}};
+}
+
+std::vector<Call> evaluation_calls(const Workload& workload) {
+  return calls_of("evaluate", workload.evaluation_rows, {.seed = workload.seed});
+}
+
+void feed(const Workload& workload, const Call& call, runtime::Executor& executor) {
+  const bool trains = call.function == "micro";
+  if (!trains && call.function != "evaluate") {
+    return;
+  }
+  const std::size_t program = executor.find(call.function, call.rows, call.last);
+  const device::TensorView inputs = executor.input(program, "inputs");
+  const device::TensorView targets = executor.input(program, "targets");
+  const std::size_t f32_bytes = executor.device().element_bytes(graph::DType::f32);
+  if (trains) {
+    task::feed_training(*workload.dataset, workload.seed, call.scalars.first_sample, inputs, targets, f32_bytes);
+  } else {
+    task::feed_evaluation(*workload.dataset, call.scalars.first_sample, inputs, targets, f32_bytes);
+  }
+}
+
+}  // namespace shardrun::verify

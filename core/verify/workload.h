@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "core/device/device.h"
+#include "core/graph/graph.h"
+#include "core/job/job.h"
+#include "core/runtime/executor.h"
+#include "core/task/compile.h"
+#include "core/task/dataset.h"
+
+namespace shardrun::verify {
+
+/// A job as far as its numbers depend on it: neither ranks nor devices.
+struct Workload {
+  const graph::Graph& graph;
+  std::vector<std::int64_t> microbatch_rows = {};  ///< none: the graph is iterated
+  std::vector<std::int64_t> evaluation_rows = {};
+  const task::Dataset* dataset = nullptr;  ///< of what is trained
+  std::uint64_t seed = 0;
+  std::function<double(std::int64_t step)> learning_rate = {};
+};
+
+/// REQUIRES: both arguments outlive it.
+[[nodiscard]] Workload workload_of(const job::Job& job, const task::Compiled& compiled);
+
+/// One call of a function.
+struct Call {
+  std::string_view function;
+  std::int64_t rows = 0;
+  bool last = true;  ///< of this function in its step
+  device::Scalars scalars;
+};
+
+// What a step (from 0) calls.
+
+[[nodiscard]] std::vector<Call> gradient_calls(const Workload& workload, std::int64_t step);
+/// The update; of what is iterated the iteration.
+[[nodiscard]] Call update_call(const Workload& workload, std::int64_t step);
+/// None where nothing is evaluated.
+[[nodiscard]] std::vector<Call> evaluation_calls(const Workload& workload);
+
+/// Writes a call's samples to an executor's inputs, whole or parts.
+void feed(const Workload& workload, const Call& call, runtime::Executor& executor);
+
+}  // namespace shardrun::verify
