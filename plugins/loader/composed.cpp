@@ -96,7 +96,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     }
     std::optional<std::string> difference;
     Errand errand("preparing " + what_, [&](std::int64_t latest) {
-      const std::uint64_t id = composed_->next_serial() << 16U;
+      const std::uint64_t id = composed_->next_serial() << 32U;
       difference = compare(id, latest);
       if (!difference) {
         prepare_stages(id, latest);
@@ -198,7 +198,6 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     batches_.reserve(schedule_.stages.size());
     for (const sdk::Stage& stage : schedule_.stages) {
       std::vector<OpSpec> batch;
-      ++id;
       for (const sdk::Movement& movement : stage.sends) {
         batch.push_back(moving(SR_OP_SEND, movement, id));
       }
@@ -216,7 +215,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     sdk::Buffer part = *whole;
     part.data = places_.data(movement.region);
     part.bytes = places_.bytes(movement.region);
-    return transfer(opcode, movement.peer, id, schedule_.dtype, movement.region.count, part, op_.label);
+    return transfer(opcode, movement.peer, id + 1 + movement.tag, schedule_.dtype, movement.region.count, part, op_.label);
   }
 
   void run(std::int64_t deadline) override {

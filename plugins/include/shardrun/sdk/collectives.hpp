@@ -37,6 +37,7 @@ struct Region {
 
 struct Movement {
   std::uint32_t peer = 0;
+  std::uint32_t tag = 0;  ///< the same on both sides, and no other message of the op between the two has it
   Region region;
 };
 
@@ -96,14 +97,14 @@ class Scheduler {
   }
 
   void stage() { schedule_.stages.emplace_back(); }
-  void send(std::uint32_t peer, const Region& region) {
+  void send(std::uint32_t peer, std::uint32_t tag, const Region& region) {
     if (region.count != 0) {
-      schedule_.stages.back().sends.push_back({peer, region});
+      schedule_.stages.back().sends.push_back({peer, tag, region});
     }
   }
-  void receive(std::uint32_t peer, const Region& region) {
+  void receive(std::uint32_t peer, std::uint32_t tag, const Region& region) {
     if (region.count != 0) {
-      schedule_.stages.back().receives.push_back({peer, region});
+      schedule_.stages.back().receives.push_back({peer, tag, region});
     }
   }
   void copy(const Region& from, const Region& to) {
@@ -120,8 +121,8 @@ class Scheduler {
   void barrier() {
     for (std::uint32_t distance = 1; distance < n_; distance *= 2) {
       stage();
-      send(member(distance), scratch(0, 1));
-      receive(member(n_ - distance), scratch(1, 1));
+      send(member(distance), distance, scratch(0, 1));
+      receive(member(n_ - distance), distance, scratch(1, 1));
     }
   }
 
@@ -143,12 +144,12 @@ class Scheduler {
     const std::uint32_t mine = lowest_bit();
     if (!is_root) {
       stage();
-      receive(tree_member(from_root() - mine), whole);
+      receive(tree_member(from_root() - mine), mine, whole);
     }
     stage();
     for (std::uint32_t bit = mine / 2; bit != 0; bit /= 2) {
       if (from_root() + bit < n_) {
-        send(tree_member(from_root() + bit), whole);
+        send(tree_member(from_root() + bit), bit, whole);
       }
     }
     if (is_root) {
@@ -174,12 +175,12 @@ class Scheduler {
     for (std::uint32_t bit = 1; bit < mine && from_root() + bit < n_; bit *= 2) {
       const Region arrived = scratch(0, op_.count);
       stage();
-      receive(tree_member(from_root() + bit), arrived);
+      receive(tree_member(from_root() + bit), bit, arrived);
       add(arrived, sum);
     }
     if (!is_root) {
       stage();
-      send(tree_member(from_root() - mine), sum);
+      send(tree_member(from_root() - mine), mine, sum);
     }
   }
 
@@ -197,8 +198,8 @@ class Scheduler {
       const Region mine = even_block(member(n_ - s - 1));
       const Region arrived = scratch(0, mine.count);
       stage();
-      send(member(1), even_block(member(n_ - s)));
-      receive(member(n_ - 1), arrived);
+      send(member(1), s, even_block(member(n_ - s)));
+      receive(member(n_ - 1), s, arrived);
       add(arrived, mine);
     }
     pass_around([this](std::uint32_t i) { return even_block(i); }, 1);
@@ -219,8 +220,8 @@ class Scheduler {
   void pass_around(BlockOf block, std::uint32_t ahead) {
     for (std::uint32_t s = 0; s + 1 < n_; ++s) {
       stage();
-      send(member(1), block(member(n_ + ahead - s)));
-      receive(member(n_ - 1), block(member(n_ + ahead - s - 1)));
+      send(member(1), n_ + s, block(member(n_ + ahead - s)));
+      receive(member(n_ - 1), n_ + s, block(member(n_ + ahead - s - 1)));
     }
   }
 
@@ -242,8 +243,8 @@ class Scheduler {
       const Region own = given(member(2 * n_ - s - 2));
       const Region arrived = scratch((s % 2) * largest, own.count);
       stage();
-      send(member(1), partial);
-      receive(member(n_ - 1), arrived);
+      send(member(1), s, partial);
+      receive(member(n_ - 1), s, arrived);
       if (s + 2 < n_) {
         add(own, arrived);
       } else {
@@ -261,8 +262,8 @@ class Scheduler {
       const std::uint32_t from = member(n_ - distance);
       const Block sent = send_block(op_, rank_, to);
       const Block received = recv_block(op_, rank_, from);
-      send(to, {Place::send, sent.offset, sent.count});
-      receive(from, {Place::recv, received.offset, received.count});
+      send(to, 0, {Place::send, sent.offset, sent.count});
+      receive(from, 0, {Place::recv, received.offset, received.count});
     }
     const Block kept = send_block(op_, rank_, rank_);
     const Block place = recv_block(op_, rank_, rank_);
