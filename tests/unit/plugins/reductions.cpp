@@ -1,0 +1,110 @@
+#include <shardrun/sdk/reduce.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "tests/support/catch.h"
+
+using namespace shardrun::sdk;
+using detail::Bfloat;
+using detail::Half;
+
+namespace {
+
+template <class T>
+std::vector<T> reduced(std::uint32_t dtype, std::uint32_t reduction, std::vector<T> to, const std::vector<T>& from) {
+  reduce(dtype, reduction, to.data(), from.data(), to.size());
+  return to;
+}
+
+double half_value(std::uint32_t bits) {
+  const int exponent = static_cast<int>(bits >> 10U & 31U);
+  const double mantissa = bits & 1023U;
+  const double magnitude = exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
+  return (bits & 0x8000U) != 0 ? -magnitude : magnitude;
+}
+
+}  // namespace
+
+TEST_CASE("halves are widened to what they stand for", "[sdk]") {
+  int wrong = 0;
+  for (std::uint32_t bits = 0; bits < 65'536; ++bits) {
+    const float wide = detail::widen(Half{static_cast<std::uint16_t>(bits)});
+    if ((bits & 0x7C00U) != 0x7C00U) {
+      wrong += static_cast<double>(wide) == half_value(bits) && std::signbit(wide) == (bits >= 0x8000U) ? 0 : 1;
+    } else {
+      wrong += (bits & 0x3FFU) == 0 ? !std::isinf(wide) : !std::isnan(wide);
+    }
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("floats are narrowed to the nearest half, ties to even", "[sdk]") {
+  int wrong = 0;
+  const auto narrow = [](double value) {
+    return std::uint32_t{detail::narrow_to_half(static_cast<float>(value)).bits};
+  };
+  for (std::uint32_t bits = 0; bits < 0x7BFFU; ++bits) {
+    const double low = half_value(bits);
+    const double high = half_value(bits + 1);
+    const double middle = (low + high) / 2;  // exact in a float
+    const float below = std::nextafter(static_cast<float>(middle), 0.0F);
+    const float above = std::nextafter(static_cast<float>(middle), 1e9F);
+    wrong += narrow(low) == bits ? 0 : 1;
+    wrong += narrow(middle) == bits + (bits & 1U) ? 0 : 1;
+    wrong += narrow(-middle) == (0x8000U | (bits + (bits & 1U))) ? 0 : 1;
+    wrong += narrow(below) == bits && narrow(above) == bits + 1 ? 0 : 1;
+  }
+  CHECK(wrong == 0);
+  CHECK(narrow(65'504) == 0x7BFF);
+  CHECK(narrow(65'519.99) == 0x7BFF);
+  CHECK(narrow(65'520) == 0x7C00);
+  CHECK(narrow(std::numeric_limits<double>::infinity()) == 0x7C00);
+  CHECK(narrow(-1e9) == 0xFC00);
+  CHECK((narrow(std::nan("")) & 0x7FFFU) == 0x7E00);
+}
+
+TEST_CASE("floats are narrowed to the nearest bfloat, ties to even", "[sdk]") {
+  const auto narrow = [](float value) { return detail::narrow_to_bfloat(value).bits; };
+
+  CHECK(narrow(1.0F) == 0x3F80);
+  CHECK(narrow(1.0F + 0x1p-8F) == 0x3F80);
+  CHECK(narrow(1.0F + 3 * 0x1p-8F) == 0x3F82);
+  CHECK(narrow(std::nextafter(1.0F + 0x1p-8F, 2.0F)) == 0x3F81);
+  CHECK(narrow(-2.5F) == 0xC020);
+  CHECK(narrow(std::numeric_limits<float>::max()) == 0x7F80);
+  CHECK((narrow(std::numeric_limits<float>::quiet_NaN()) & 0x7FC0U) == 0x7FC0);
+  int wrong = 0;
+  for (std::uint32_t bits = 0; bits < 65'536; ++bits) {
+    const auto value = Bfloat{static_cast<std::uint16_t>(bits)};
+    wrong += std::isnan(detail::widen(value)) || narrow(detail::widen(value)) == bits ? 0 : 1;
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("reductions reduce", "[sdk]") {
+  const std::vector<float> a = {1, -2, 3.5F, 0};
+  const std::vector<float> b = {4, -5, 0.5F, -1};
+  CHECK(reduced(SR_DTYPE_F32, SR_REDUCE_SUM, a, b) == std::vector<float>{5, -7, 4, -1});
+  CHECK(reduced(SR_DTYPE_F32, SR_REDUCE_PRODUCT, a, b) == std::vector<float>{4, 10, 1.75F, 0});
+  CHECK(reduced(SR_DTYPE_F32, SR_REDUCE_MIN, a, b) == std::vector<float>{1, -5, 0.5F, -1});
+  CHECK(reduced(SR_DTYPE_F32, SR_REDUCE_MAX, a, b) == std::vector<float>{4, -2, 3.5F, 0});
+  CHECK(reduced<std::uint16_t>(SR_DTYPE_F16, SR_REDUCE_SUM, {0x3C00, 0x6800}, {0x3C00, 0x3C00}) ==
+        std::vector<std::uint16_t>{0x4000, 0x6800});  // 1 + 1, and 2048 + 1, which is not there
+  CHECK(reduced<std::uint16_t>(SR_DTYPE_BF16, SR_REDUCE_MAX, {0xC000}, {0xC040}) == std::vector<std::uint16_t>{0xC000});
+  CHECK(reduced<std::uint64_t>(SR_DTYPE_U64, SR_REDUCE_MAX, {1, std::uint64_t{1} << 63U}, {2, 3}) ==
+        std::vector<std::uint64_t>{2, std::uint64_t{1} << 63U});
+  CHECK(reduced<std::int64_t>(SR_DTYPE_I64, SR_REDUCE_MIN, {-1}, {1}) == std::vector<std::int64_t>{-1});
+}
+
+TEST_CASE("integers wrap around", "[sdk]") {
+  CHECK(reduced<std::int8_t>(SR_DTYPE_I8, SR_REDUCE_SUM, {127}, {1}) == std::vector<std::int8_t>{-128});
+  CHECK(reduced<std::uint8_t>(SR_DTYPE_U8, SR_REDUCE_PRODUCT, {200}, {2}) == std::vector<std::uint8_t>{144});
+  CHECK(reduced<std::int32_t>(SR_DTYPE_I32, SR_REDUCE_SUM, {INT32_MAX}, {1}) == std::vector<std::int32_t>{INT32_MIN});
+  CHECK(reduced<std::int32_t>(SR_DTYPE_I32, SR_REDUCE_PRODUCT, {-3}, {5}) == std::vector<std::int32_t>{-15});
+  CHECK(reduced<std::int64_t>(SR_DTYPE_I64, SR_REDUCE_SUM, {INT64_MAX}, {1}) == std::vector<std::int64_t>{INT64_MIN});
+  CHECK(reduced<std::uint32_t>(SR_DTYPE_U32, SR_REDUCE_SUM, {UINT32_MAX}, {2}) == std::vector<std::uint32_t>{1});
+}

@@ -1,0 +1,166 @@
+#include <shardrun/sdk/worker.hpp>
+
+#include <functional>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "tests/support/catch.h"
+
+using namespace shardrun::sdk;
+using Catch::Contains;
+
+namespace {
+
+constexpr std::int64_t never = INT64_MAX;
+
+class Job final : public Worker::Task {
+ public:
+  explicit Job(std::function<void()> act = [] {}) : act_(std::move(act)) {}
+
+ private:
+  void run(std::int64_t) override { act_(); }
+  [[nodiscard]] std::string what() const override { return "a job"; }
+
+  std::function<void()> act_;
+};
+
+/// Keeps a worker busy until it is opened.
+class Gate {
+ public:
+  void open() { opened_.set_value(); }
+  void pass() { reached_.set_value(), opened_.get_future().wait(); }
+  void wait_until_reached() { reached_.get_future().wait(); }
+
+ private:
+  std::promise<void> opened_;
+  std::promise<void> reached_;
+};
+
+template <class Act>
+TransportError failure_of(Act act) {
+  try {
+    act();
+  } catch (const TransportError& error) {
+    return error;
+  }
+  return {SR_OK, "nothing"};
+}
+
+}  // namespace
+
+TEST_CASE("a worker does its tasks in their order, again and again", "[sdk]") {
+  Worker worker;
+  std::vector<int> done;
+  Job first([&] { done.push_back(1); });
+  Job second([&] { done.push_back(2); });
+
+  for (int i = 0; i < 3; ++i) {
+    worker.start(first, never);
+    worker.start(second, never);
+    CHECK(worker.wait(second, never));
+    CHECK(worker.test(first));
+  }
+
+  CHECK(done == std::vector<int>{1, 2, 1, 2, 1, 2});
+}
+
+TEST_CASE("a wait that runs out of time leaves the task", "[sdk]") {
+  Worker worker;
+  Gate gate;
+  Job job([&] { gate.pass(); });
+  worker.start(job, never);
+
+  CHECK_FALSE(worker.wait(job, 0));
+  CHECK_FALSE(worker.test(job));
+  gate.open();
+  CHECK(worker.wait(job, never));
+}
+
+TEST_CASE("a task that throws fails the worker for good", "[sdk]") {
+  Worker worker;
+  int ran = 0;
+  Job bad([] { throw TransportError(SR_PEER_LOST, "rank 3 is gone"); });
+  Job good([&] { ++ran; });
+  worker.start(good, never);
+  CHECK(worker.wait(good, never));
+  worker.start(bad, never);
+
+  const TransportError error = failure_of([&] { (void)worker.wait(bad, never); });
+
+  CHECK(error.status() == SR_PEER_LOST);
+  CHECK(std::string(error.what()) == "rank 3 is gone");
+  CHECK(worker.failed());
+  CHECK(worker.test(good));  // it was done before
+  CHECK(failure_of([&] { worker.start(good, never); }).status() == SR_PEER_LOST);
+  CHECK(ran == 1);
+}
+
+TEST_CASE("a failure from outside ends what is queued", "[sdk]") {
+  int calls = 0;
+  Worker worker([&] { ++calls; });
+  Gate gate;
+  bool ran = false;
+  Job running([&] { gate.pass(); });
+  Job queued([&] { ran = true; });
+  worker.start(running, never);
+  worker.start(queued, never);
+  gate.wait_until_reached();
+
+  worker.fail(SR_ABORTED, "enough");
+  worker.fail(SR_TIMEOUT, "too late to matter");
+
+  CHECK(failure_of([&] { (void)worker.wait(running, never); }).status() == SR_ABORTED);
+  CHECK(failure_of([&] { (void)worker.wait(queued, never); }).status() == SR_ABORTED);
+  gate.open();
+  worker.drop(running);
+  worker.drop(queued);
+  CHECK_FALSE(ran);
+  CHECK(calls == 1);
+  CHECK(std::string(worker.failure()->what()) == "enough");
+}
+
+TEST_CASE("a task past its deadline fails the worker, even one that waits its turn", "[sdk]") {
+  Worker worker;
+  Gate gate;
+  Job running([&] { gate.pass(); });
+  Job queued;
+  worker.start(running, never);
+  worker.start(queued, steady_now());
+
+  const TransportError error = failure_of([&] { (void)worker.wait(queued, never); });
+
+  CHECK(error.status() == SR_TIMEOUT);
+  CHECK_THAT(error.what(), Contains("a job is past its deadline"));
+  gate.open();
+  worker.drop(running);
+  worker.drop(queued);
+}
+
+TEST_CASE("a task that is dropped while it runs fails the worker and is let finish", "[sdk]") {
+  Gate gate;
+  Worker worker([&] { gate.open(); });
+  bool finished = false;
+  Job job([&] {
+    gate.pass();
+    finished = true;
+  });
+  worker.start(job, never);
+  gate.wait_until_reached();
+
+  worker.drop(job);
+
+  CHECK(finished);
+  CHECK(worker.failure()->status() == SR_ABORTED);
+}
+
+TEST_CASE("cleaning up happens despite a failure", "[sdk]") {
+  Worker worker;
+  worker.fail(SR_ABORTED, "enough");
+  bool cleaned = false;
+  Job job([&] { cleaned = true; });
+
+  worker.clean_up(job);
+
+  CHECK(cleaned);
+}
