@@ -69,15 +69,31 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
     bool all = true;
     bool changed = false;
     for (Message& message : messages_) {
-      if (!message.done) {
+      if (!message.done && is_next(message)) {
         changed = (message.op.opcode == SR_OP_SEND ? send(message) : receive(message)) || changed;
-        all = all && message.done;
       }
+      all = all && message.done;
     }
     if (changed) {
       control_.ring();
     }
     return all;
+  }
+
+  /// Whether no message before it, the same way between the same two members with the same id, is still to be posted or
+  /// found: they find each other in their order.
+  [[nodiscard]] bool is_next(const Message& message) const {
+    for (const Message& other : messages_) {
+      if (&other == &message) {
+        return true;
+      }
+      const bool alike =
+          other.op.opcode == message.op.opcode && other.op.peer == message.op.peer && other.op.id == message.op.id;
+      if (alike && !other.done && other.post == nullptr) {
+        return false;
+      }
+    }
+    return true;
   }
 
   /// Both return whether something happened that others may wait for.

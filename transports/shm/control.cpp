@@ -52,14 +52,15 @@ Announcement parse(const std::string& text) {
 
 }  // namespace
 
-Control::Control(const Config& config, const GroupSpec& spec) : spec_(spec), host_(config.host) {
+Control::Control(const Config& config, const GroupSpec& spec, const std::string& key)
+    : spec_(spec), host_(config.host) {
   const std::size_t n = spec.size();
   members_at_ = align_up(sizeof(Header));
   preparing_at_ = members_at_ + n * sizeof(Member);
   claims_at_ = preparing_at_ + n * sizeof(Progress);
   posts_at_ = align_up(claims_at_ + n * n * sizeof(Claim));
   next_ = posts_at_ + n * n * posts_per_pair * sizeof(Post);
-  meet(config);
+  meet(config, key);
 }
 
 Control::~Control() {
@@ -70,8 +71,7 @@ Control::~Control() {
   }
 }
 
-void Control::meet(const Config& config) {
-  const std::string key = "shm/" + config.job + "/" + std::to_string(spec_.id) + "/";
+void Control::meet(const Config& config, const std::string& key) {
   if (rank() == 0) {
     mapping_ = Mapping::create(control_bytes);
     config.host.store_set(key + "control", to_text({getpid(), mapping_->descriptor(), mapping_->inode()}));

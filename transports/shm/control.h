@@ -57,8 +57,9 @@ struct alignas(64) Header {
 /// The memory that a group meets in: laid out alike on all members, made by the first and mapped by the others.
 class Control {
  public:
-  /// Waits for the members, at most until the spec's deadline. Throws TransportError.
-  Control(const Config& config, const GroupSpec& spec);
+  /// Waits for the members, at most until the spec's deadline. `key`: this group's alone in the store. Throws
+  /// TransportError.
+  Control(const Config& config, const GroupSpec& spec, const std::string& key);
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
   ~Control();
@@ -119,7 +120,7 @@ class Control {
   void sleep(std::uint32_t seen, std::int64_t deadline) const noexcept;
   void check(const std::atomic<bool>& cancelled) const;
 
-  void meet(const Config& config);
+  void meet(const Config& config, const std::string& key);
   [[nodiscard]] std::byte* at(std::size_t offset) const noexcept { return mapping_->data() + offset; }
 
   const GroupSpec spec_;

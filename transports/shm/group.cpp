@@ -25,8 +25,23 @@ Exposed::Exposed(const Shared& shared, const Buffer& buffer, std::uint64_t bytes
   ref_ = {getpid(), copy_->descriptor(), copy_->inode(), 0, bytes};
 }
 
+namespace {
+
+/// The name of a group in the store: its id alone is not, as groups without a common member may have one id, and a
+/// group may follow another with the same members and id.
+std::string key_of(Shared& shared, const GroupSpec& spec) {
+  std::string key = "shm/" + std::to_string(spec.id) + "/";
+  for (const std::uint32_t member : spec.members) {
+    key += std::to_string(member) + ".";
+  }
+  const std::uint64_t generation = shared.generations[key]++;
+  return key + "/" + std::to_string(generation) + "/";
+}
+
+}  // namespace
+
 Group::Group(Shared& shared, const GroupSpec& spec)
-    : shared_(shared), control_(shared.config, spec), worker_([this] {
+    : shared_(shared), control_(shared.config, spec, key_of(shared, spec)), worker_([this] {
         cancelled_.store(true, std::memory_order_release);
         control_.mark_failed();
       }) {}

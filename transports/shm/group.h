@@ -35,6 +35,7 @@ struct Shared {
   Config config;
   Peers peers;
   std::map<std::uint64_t, Registration> registrations;
+  std::map<std::string, std::uint64_t> generations;  ///< groups made so far, by their name in the store
   std::atomic<std::uint64_t> wire_bytes = 0;
 };
 
