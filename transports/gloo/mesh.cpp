@@ -3,7 +3,6 @@
 #include <gloo/common/error.h>
 #include <gloo/transport/context.h>
 #include <gloo/transport/pair.h>
-#include <gloo/transport/tcp/pair.h>
 #include <shardrun/sdk/worker.hpp>
 
 #include <algorithm>
@@ -28,7 +27,7 @@ constexpr std::chrono::milliseconds for_ever = std::chrono::hours(24 * 365);
 constexpr std::chrono::milliseconds glance(20);
 
 /// Before each message Gloo sends a preamble; before that, announces it with another; and each receive is announced.
-constexpr std::uint64_t preamble_bytes = sizeof(gloo::transport::tcp::Op::preamble);
+constexpr std::uint64_t preamble_bytes = 6 * sizeof(std::size_t);
 
 /// Gloo's reasons begin with "[file:line] ".
 std::string reason_of(const std::exception& error) {

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <shardrun/sdk/transport.hpp>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "transports/gloo/lane.h"
+#include "transports/gloo/lockstep.h"
+#include "transports/gloo/mesh.h"
+#include "transports/gloo/post.h"
+#include "transports/gloo/stages.h"
+#include "transports/gloo/watchdog.h"
+
+namespace shardrun::gloo_transport {
+
+/// A group of more than one member: its connections and the thread that uses them.
+class GlooGroup final : public sdk::Group, public Watched {
+ public:
+  /// Connects the members. All arguments but `spec` outlive this.
+  GlooGroup(const sdk::Config& config, const sdk::GroupSpec& spec, std::shared_ptr<gloo::transport::Device>& device,
+            std::uint64_t generation, Watchdog& watchdog, std::atomic<std::uint64_t>& wire_bytes);
+  ~GlooGroup() override;
+
+  std::unique_ptr<sdk::Op> prepare(std::span<const sdk::OpSpec> ops, std::int64_t deadline) override;
+  void abort(std::string_view reason) noexcept override;
+  std::optional<sdk::TransportError> error() override;
+
+  void check_deadlines() noexcept override { lane_.check_deadlines(); }
+  void end_of_job() noexcept override;
+
+ private:
+  void agree(const sdk::OpSpec& op, std::int64_t deadline);
+
+  Mesh mesh_;
+  Lockstep lockstep_;
+  StageBoxes stage_boxes_;
+  Post post_;
+  Lane lane_;  // after what its thread uses
+  Watchdog& watchdog_;
+};
+
+}  // namespace shardrun::gloo_transport

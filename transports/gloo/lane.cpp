@@ -1,0 +1,139 @@
+#include "transports/gloo/lane.h"
+
+#include <exception>
+#include <utility>
+
+#include "transports/gloo/signals.h"
+
+namespace shardrun::gloo_transport {
+
+using sdk::TransportError;
+
+Job::Job(Lane& lane, std::string what, bool waited_at_once)
+    : lane_(lane), what_(std::move(what)), waited_at_once_(waited_at_once) {}
+
+/// Shows check_deadlines what runs.
+class Lane::Watched {
+ public:
+  Watched(Lane& lane, Running Lane::*place, const Running& running) : lane_(lane), place_(place) { set(running); }
+  ~Watched() { set({}); }
+  Watched(const Watched&) = delete;
+  Watched& operator=(const Watched&) = delete;
+
+ private:
+  void set(const Running& running) {
+    const std::lock_guard lock(lane_.mutex_);
+    lane_.*place_ = running;
+  }
+
+  Lane& lane_;
+  Running Lane::*place_;
+};
+
+void Job::run(std::int64_t deadline) {
+  const Lane::Watched watched(lane_, &Lane::job_, {&what_, deadline});
+  const NoSigpipe no_sigpipe;
+  try {
+    execute();
+  } catch (const TransportError& error) {
+    throw TransportError(error.status(), what_ + ": " + error.what());
+  }
+}
+
+Lane::Lane(std::function<void()> on_failure) : worker_(std::move(on_failure)) {}
+
+void Lane::start(Job& job, std::int64_t deadline) {
+  if (worker_.failed()) {
+    throw TransportError(*worker_.failure());
+  }
+  job.was_done_here_ = false;
+  if (job.waited_at_once_ && is_idle()) {
+    job.own_deadline_ = deadline;
+    deferred_ = &job;
+    return;
+  }
+  hand_over_deferred();
+  worker_.start(job, deadline);
+  last_ = &job;
+}
+
+bool Lane::test(Job& job) {
+  if (deferred_ == &job) {
+    hand_over_deferred();
+  }
+  return job.was_done_here_ || worker_.test(job);
+}
+
+bool Lane::wait(Job& job, std::int64_t deadline) {
+  if (deferred_ == &job && deadline >= job.own_deadline_) {
+    deferred_ = nullptr;
+    try {
+      job.run(job.own_deadline_);
+      job.was_done_here_ = true;
+    } catch (const TransportError& error) {
+      fail(error.status(), error.what());
+    } catch (const std::exception& error) {
+      fail(SR_INTERNAL, error.what());
+    }
+  } else if (deferred_ == &job) {
+    hand_over_deferred();
+  }
+  return job.was_done_here_ || worker_.wait(job, deadline);
+}
+
+void Lane::drop(Job& job) noexcept {
+  if (deferred_ == &job) {
+    deferred_ = nullptr;
+    fail(SR_ABORTED, job.what_ + " was freed before it was complete");
+  }
+  worker_.drop(job);
+  if (last_ == &job) {
+    last_ = nullptr;
+  }
+}
+
+void Lane::beside(const std::string& what, std::int64_t deadline, const std::function<void()>& act) {
+  if (worker_.failed()) {
+    throw TransportError(*worker_.failure());
+  }
+  const Watched watched(*this, &Lane::beside_, {&what, deadline});
+  const NoSigpipe no_sigpipe;
+  try {
+    act();
+  } catch (const TransportError& error) {
+    fail(error.status(), what + ": " + error.what());
+    throw TransportError(*worker_.failure());
+  }
+}
+
+void Lane::check_deadlines() noexcept {
+  const std::int64_t now = sdk::steady_now();
+  std::string late;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Running* running : {&job_, &beside_}) {
+      if (running->what != nullptr && now >= running->deadline) {
+        late = *running->what;
+      }
+    }
+  }
+  if (!late.empty()) {
+    fail(SR_TIMEOUT, late + " is past its deadline");
+  }
+}
+
+bool Lane::is_idle() {
+  if (last_ != nullptr && worker_.test(*last_)) {
+    last_ = nullptr;
+  }
+  return last_ == nullptr && deferred_ == nullptr;
+}
+
+void Lane::hand_over_deferred() {
+  if (Job* const job = std::exchange(deferred_, nullptr)) {
+    worker_.start(*job, job->own_deadline_);
+    last_ = job;
+  }
+}
+
+}  // namespace shardrun::gloo_transport

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <shardrun/sdk/op.hpp>
+
+#include <memory>
+
+#include "transports/gloo/lane.h"
+#include "transports/gloo/letters.h"
+#include "transports/gloo/mesh.h"
+
+namespace shardrun::gloo_transport {
+
+/// The letters of a group's collectives in stages. There is room for one from each member: it is made again when the
+/// letter was read, so that a member that leaves after its last op leaves nothing unread behind that room.
+struct StageBoxes {
+  explicit StageBoxes(Mesh& connections);
+
+  Mesh& mesh;
+  Boxes<Outgoing> out;
+  Boxes<Inbox> in;
+};
+
+/// A collective as the SDK schedules it (shardrun/sdk/collectives.hpp, which states steps and bytes): what fits into
+/// letters goes as letters, the rest straight between the buffers.
+[[nodiscard]] std::unique_ptr<sdk::Op> make_staged_op(StageBoxes& boxes, Lane& lane, const sdk::OpSpec& op);
+
+}  // namespace shardrun::gloo_transport

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <shardrun/sdk/transport.hpp>
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace shardrun::gloo_transport {
+
+/// What the watchdog looks at, on its own thread.
+class Watched {
+ public:
+  Watched() = default;
+  Watched(const Watched&) = delete;
+  Watched& operator=(const Watched&) = delete;
+  virtual void check_deadlines() noexcept = 0;
+  virtual void end_of_job() noexcept = 0;
+
+ protected:
+  ~Watched() = default;
+};
+
+/// A wait inside Gloo sees neither the deadline of its op nor that the job is to end: this thread ends it from outside,
+/// some milliseconds later. It runs while there is something to watch.
+class Watchdog {
+ public:
+  explicit Watchdog(const sdk::TransportHost& host) : host_(host) {}
+  /// All that was watched has been released.
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  void watch(Watched& watched);
+  /// Returns once it is not looked at any more.
+  void release(Watched& watched) noexcept;
+
+ private:
+  void look();
+
+  sdk::TransportHost host_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Watched*> watched_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace shardrun::gloo_transport
