@@ -2,20 +2,28 @@
 #include "core/cli/options.h"
 #include "core/launch/rank.h"
 #include "core/task/ranks.h"
+#include "core/verify/job.h"
 
 namespace shardrun::cli {
 namespace {
 
 int rank(std::span<const std::string> words) {
   const std::optional<launch::RankContext> context = launch::take_rank_context();
-  const Parsed parsed = parse("rank", words, {{.name = "profile", .help = "as of run"}}, 1, 1);
+  const Parsed parsed = parse("rank", words,
+                              {{.name = "profile", .help = "as of run"},
+                               {.name = "record-steps", .value = "N", .help = "steps to record for verify"}},
+                              1, 1);
   if (parsed.help_shown) {
     return 0;
   }
   if (!context) {
     throw Error(ErrorCode::usage, "rank: a run starts its ranks itself: use shardrun run JOB.ini");
   }
-  return task::run_as_rank(read_job(parsed), *context, parsed.has("profile"));
+  const job::Job job = read_job(parsed);
+  if (parsed.has("record-steps")) {
+    return verify::record_as_rank(job, *context, parsed.integer("record-steps", 1, 1, INT64_MAX));
+  }
+  return task::run_as_rank(job, *context, parsed.has("profile"));
 }
 
 const RegisterCommand command(

@@ -23,7 +23,6 @@ namespace {
 
 // What ranks tell the launcher, by the kind of message.
 constexpr const char* progress_message = "progress";
-constexpr const char* line_message = "line";
 constexpr const char* finish_message = "finish";
 constexpr const char* result_message = "result";
 constexpr const char* summary_message = "summary";
@@ -90,8 +89,9 @@ class Ranks {
     }
   }
 
-  metrics::Summary run(const std::filesystem::path& job_file) {
+  metrics::Summary run(const std::filesystem::path& job_file, const std::vector<std::string>& words) {
     std::vector<std::string> arguments = {"shardrun", "rank", job_file.string()};
+    arguments.insert(arguments.end(), words.begin(), words.end());
     if (settings_.profile) {
       arguments.emplace_back("--profile");
     }
@@ -166,23 +166,22 @@ int work_as_rank(const job::Job& job, launch::Rank& rank, bool profile) {
   }
   link.message(summary_message, metrics::to_json(summary));
   link.barrier();
-  rank.goodbye(deadline_of(job));
   return summary.exit_code;
 }
 
 }  // namespace
 
-metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings) {
+metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, const std::vector<std::string>& words) {
   const metrics::RunDirectory directory(job.output);
   directory.remove_older_run();
   const std::filesystem::path job_file = job.output / "job.ini";
   files::write_file_atomically(job_file, job::canonical_text(job));
-  metrics::Summary summary = Ranks(job, settings).run(job_file);
+  metrics::Summary summary = Ranks(job, settings).run(job_file, words);
   metrics::write_summary(metrics::summary_path(job.output), summary);
   return summary;
 }
 
-int run_as_rank(const job::Job& job, launch::RankContext context, bool profile) {
+int as_rank(const job::Job& job, const launch::RankContext& context, const std::function<int(launch::Rank&)>& work) {
   std::unique_ptr<launch::Rank> rank;
   const auto fail = [&](launch::FailureKind kind, const std::string& text) {
     if (rank != nullptr) {
@@ -193,7 +192,9 @@ int run_as_rank(const job::Job& job, launch::RankContext context, bool profile) 
   };
   try {
     rank = std::make_unique<launch::Rank>(context, hash_of(job), deadline_of(job));
-    return work_as_rank(job, *rank, profile);
+    const int code = work(*rank);
+    rank->goodbye(deadline_of(job));
+    return code;
   } catch (const Error& error) {
     fail(is_consequence(error.code()) ? launch::FailureKind::consequence : launch::FailureKind::own, error.message());
     return exit_code(error.code());
@@ -203,6 +204,10 @@ int run_as_rank(const job::Job& job, launch::RankContext context, bool profile) 
     fail(launch::FailureKind::own, fmt::format("unexpected error: {}", error.what()));
   }
   return 1;
+}
+
+int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile) {
+  return as_rank(job, context, [&](launch::Rank& rank) { return work_as_rank(job, rank, profile); });
 }
 
 }  // namespace shardrun::task

@@ -1,6 +1,8 @@
 #pragma once
 
-#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
 
 #include "core/job/job.h"
 #include "core/launch/rank.h"
@@ -10,10 +12,19 @@ namespace shardrun::task {
 
 /// Runs a job of several ranks: starts a process for each, shows their progress as one, and merges what they report.
 /// A rank that fails ends the job: the summary then has status "failed", the exit code and the root cause.
-[[nodiscard]] metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings);
+/// `words` are added to the command `rank JOB.ini` that each process is started with.
+[[nodiscard]] metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings,
+                                         const std::vector<std::string>& words = {});
 
-/// What a process that was started so does. Returns its exit code; the launcher is told of errors, and nothing is
-/// thrown.
-[[nodiscard]] int run_as_rank(const job::Job& job, launch::RankContext context, bool profile);
+/// The kind of message whose text the launcher prints as a line.
+inline constexpr const char* line_message = "line";
+
+/// This process as a rank of the job: joins, does `work`, leaves. Returns the exit code, which is `work`'s where it
+/// does not throw; the launcher is told of errors, and nothing is thrown.
+[[nodiscard]] int as_rank(const job::Job& job, const launch::RankContext& context,
+                          const std::function<int(launch::Rank&)>& work);
+
+/// What a process that was started by a run does.
+[[nodiscard]] int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile);
 
 }  // namespace shardrun::task

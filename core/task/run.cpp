@@ -61,16 +61,6 @@ void require_own_folder(const job::Job& job) {
   }
 }
 
-/// What must hold before a process starts or the output folder is touched.
-void require_runnable(const job::Job& job, const Compiled& compiled) {
-  require_own_folder(job);
-  require_memory(job, compiled);
-  if (job.task == job::Task::train && compiled.dataset == nullptr) {
-    throw Error(ErrorCode::job,
-                fmt::format("{}: training needs data: set [data] text, tokens or arrays", job.where("data", "")));
-  }
-}
-
 metrics::Summary run_here(const job::Job& job, Compiled& compiled, const RunSettings& settings) {
   const metrics::RunDirectory directory(job.output);
   directory.remove_older_run();
@@ -92,6 +82,15 @@ metrics::Summary run_here(const job::Job& job, Compiled& compiled, const RunSett
 }
 
 }  // namespace
+
+void require_runnable(const job::Job& job, const Compiled& compiled) {
+  require_own_folder(job);
+  require_memory(job, compiled);
+  if (job.task == job::Task::train && compiled.dataset == nullptr) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: training needs data: set [data] text, tokens or arrays", job.where("data", "")));
+  }
+}
 
 metrics::Summary run(const job::Job& job, const RunSettings& settings) {
   std::optional<Compiled> compiled = compile(job);

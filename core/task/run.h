@@ -6,6 +6,7 @@
 #include "core/job/job.h"
 #include "core/metrics/progress.h"
 #include "core/metrics/summary.h"
+#include "core/task/compile.h"
 
 namespace shardrun::task {
 
@@ -16,6 +17,9 @@ struct RunSettings {
   std::function<int()> stop_signal;               ///< the signal that asked to stop, or 0; looked at between steps
   bool profile = false;
 };
+
+/// What must hold before a process starts or the output folder is touched. Throws Error{job}.
+void require_runnable(const job::Job& job, const Compiled& compiled);
 
 /// Does what [job] task says and leaves in [job] output: job.ini (as run), metrics.jsonl, log/rank-0.log, summary.json,
 /// and weights.safetensors (train) or state.safetensors (iterate). A job that fails while it runs leaves its summary

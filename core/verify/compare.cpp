@@ -11,18 +11,18 @@ namespace {
 /// The root mean square below which float32 has no more digits to hold: squares of gradients get there.
 constexpr double smallest = 1e-30;
 
-double norm(std::span<const double> values) {
-  double sum = 0;
-  for (const double value : values) {
-    sum += value * value;
-  }
-  return std::sqrt(sum);
-}
+double root_of_mean(double sum, std::size_t count) { return std::sqrt(sum / static_cast<double>(count)); }
 
 }  // namespace
 
 Comparison::Comparison(const Workload& workload, std::int64_t ranks, int threads)
-    : workload_(workload), ranks_(ranks), reference_(workload, threads), norms_before_(workload.graph.states.size()) {}
+    : workload_(workload), ranks_(ranks), reference_(workload, threads), sizes_before_(workload.graph.states.size()) {
+  for (std::size_t s = 0; s < workload.graph.states.size(); ++s) {
+    if (workload.graph.states[s].kind == graph::StateKind::gradient) {
+      gradients_.push_back(s);
+    }
+  }
+}
 
 void Comparison::add(std::int64_t step, Moment moment, const SnapshotOf& snapshot_of) {
   const Gathered run = gather(workload_.graph, ranks_, step, snapshot_of, report_);
@@ -46,27 +46,23 @@ void Comparison::begin(std::int64_t step, const Gathered& run) {
       continue;
     }
     // What one step left is what the next starts from.
-    compare(s, step == 0 ? What::initial : What::update, step, *run[s], norm_of(s), 0);
+    compare(s, step == 0 ? What::initial : What::update, step, *run[s], root_mean_square(s), 0);
     load(s, *run[s]);
-    norms_before_[s] = norm_of(s);
+    sizes_before_[s] = root_mean_square(s);
   }
 }
 
 void Comparison::gradients(std::int64_t step, const Gathered& run) {
   reference_.differentiate(step);
   compare_metric("loss", What::loss, step, run, gradient_tolerance);
-  std::vector<std::size_t> gradients;
   double largest = smallest;
-  for (std::size_t s = 0; s < run.size(); ++s) {
-    if (workload_.graph.states[s].kind == graph::StateKind::gradient) {
-      gradients.push_back(s);
-      const auto elements = static_cast<double>(run[s]->values.size());
-      largest = std::max(largest, norm_of(s) / std::sqrt(elements));
-    }
+  for (const std::size_t s : gradients_) {
+    largest = std::max(largest, root_mean_square(s));
   }
-  for (const std::size_t s : gradients) {
-    const double floor = gradient_floor * largest * std::sqrt(static_cast<double>(run[s]->values.size()));
-    compare(s, What::gradient, step, *run[s], std::max(norm_of(s), floor), gradient_tolerance);
+  for (const std::size_t s : gradients_) {
+    const double size = root_mean_square(s);
+    const double floor = size < zero_share * largest ? zero_floor : gradient_floor;
+    compare(s, What::gradient, step, *run[s], std::max(size, floor * largest), gradient_tolerance);
     load(s, *run[s]);
   }
 }
@@ -76,12 +72,12 @@ void Comparison::end(std::int64_t step, const Gathered& run) {
   for (std::size_t s = 0; s < run.size(); ++s) {
     if (run[s] && workload_.graph.states[s].kind != graph::StateKind::metric) {
       // What cancels is as exact as what was there before.
-      const double scale = std::max(norm_of(s), norms_before_[s]);
+      const double scale = std::max(root_mean_square(s), sizes_before_[s]);
       compare(s, What::update, step, *run[s], scale, update_tolerance);
       load(s, *run[s]);
     }
   }
-  if (!workload_.microbatch_rows.empty()) {
+  if (workload_.trains()) {
     compare_metric("gradient_norm", What::gradient_norm, step, run, update_tolerance);
   }
   report_.count_step();
@@ -105,10 +101,9 @@ void Comparison::compare(std::size_t state, What what, std::int64_t step, const 
       worst = i;
     }
   }
-  const double floor = smallest * std::sqrt(static_cast<double>(expected.size()));
   report_.add({.tensor = named.name,
                .what = what,
-               .relative = std::sqrt(sum) / std::max(scale, floor),
+               .relative = root_of_mean(sum, expected.size()) / std::max(scale, smallest),
                .tolerance = tolerance,
                .step = step + 1,
                .ranks = ranks_of(run, described.type.shape, worst),
@@ -118,13 +113,20 @@ void Comparison::compare(std::size_t state, What what, std::int64_t step, const 
 
 void Comparison::compare_metric(const char* name, What what, std::int64_t step, const Gathered& run, double tolerance) {
   const auto state = static_cast<std::size_t>(workload_.graph.find_state(name));
-  compare(state, what, step, *run[state], norm_of(state), tolerance);
+  compare(state, what, step, *run[state], root_mean_square(state), tolerance);
 }
 
 void Comparison::load(std::size_t state, const Whole& run) {
   std::copy(run.values.begin(), run.values.end(), reference_.state(static_cast<graph::StateId>(state)).begin());
 }
 
-double Comparison::norm_of(std::size_t state) { return norm(reference_.state(static_cast<graph::StateId>(state))); }
+double Comparison::root_mean_square(std::size_t state) {
+  const std::span<const double> values = reference_.state(static_cast<graph::StateId>(state));
+  double sum = 0;
+  for (const double value : values) {
+    sum += value * value;
+  }
+  return root_of_mean(sum, values.size());
+}
 
 }  // namespace shardrun::verify

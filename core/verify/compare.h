@@ -9,14 +9,18 @@
 
 namespace shardrun::verify {
 
-/// What float32 may differ by from float64, as norms of tensors.
+/// What float32 may differ by from float64: the root mean square of the difference over that of the tensor.
 inline constexpr double gradient_tolerance = 1e-5;  ///< loss and gradients: through all of the model
 inline constexpr double update_tolerance = 1e-6;    ///< one step of the optimizer, from the same gradients
 
-/// Where the true gradient is zero (the bias of attention's keys, which softmax does not see), float32 leaves
-/// rounding. Tensors below this share of the largest root mean square of any gradient are judged as if they had so
-/// much. A gradient that is not zero is wrong unnoticed only where it is below the tolerance's share of that.
+/// A gradient that cancels leaves rounding in float32, which is measured by the largest root mean square of any
+/// gradient. Tensors below `gradient_floor` of that are judged as if they had so much: what is wrong in one that is not
+/// zero goes unnoticed only below gradient_tolerance · gradient_floor.
 inline constexpr double gradient_floor = 1e-2;
+/// A gradient below this share is zero: rounding of float64. Of thousands of terms that cancel float32 leaves up to
+/// 1e-5, so that these are judged as if they had `zero_floor`.
+inline constexpr double zero_share = 1e-11;
+inline constexpr double zero_floor = 10;
 
 /// Follows a run from moment to moment, and repeats every step from the run's own states.
 class Comparison {
@@ -35,16 +39,17 @@ class Comparison {
   void gradients(std::int64_t step, const Gathered& run);
   void end(std::int64_t step, const Gathered& run);
 
-  /// `scale`: what a difference is relative to.
+  /// `scale`: the root mean square that a difference's is relative to.
   void compare(std::size_t state, What what, std::int64_t step, const Whole& run, double scale, double tolerance);
   void compare_metric(const char* name, What what, std::int64_t step, const Gathered& run, double tolerance);
   void load(std::size_t state, const Whole& run);
-  [[nodiscard]] double norm_of(std::size_t state);
+  [[nodiscard]] double root_mean_square(std::size_t state);  ///< of the reference's
 
   const Workload workload_;
   const std::int64_t ranks_;
   Reference reference_;
-  std::vector<double> norms_before_;  ///< of each state, as the step began
+  std::vector<std::size_t> gradients_;  ///< states
+  std::vector<double> sizes_before_;    ///< root mean square of each state, as the step began
   Report report_;
 };
 

@@ -21,7 +21,7 @@ class Reference {
 
   /// Loss and gradients of a step's batch.
   void differentiate(std::int64_t step);
-  /// The step's update from the gradients that are there; of what is iterated the iteration.
+  /// The step's update from the gradients that are there, or the iteration.
   void update(std::int64_t step);
   /// The loss over the validation part.
   void evaluate();

@@ -37,7 +37,7 @@ std::vector<Call> gradient_calls(const Workload& workload, std::int64_t step) {
 }
 
 Call update_call(const Workload& workload, std::int64_t step) {
-  if (workload.microbatch_rows.empty()) {
+  if (!workload.trains()) {
     return {.function = "iterate", .scalars = {.seed = workload.seed, .step = step}};
   }
   return {.function = "update",

@@ -17,11 +17,14 @@ namespace shardrun::verify {
 /// A job as far as its numbers depend on it: neither ranks nor devices.
 struct Workload {
   const graph::Graph& graph;
-  std::vector<std::int64_t> microbatch_rows = {};  ///< none: the graph is iterated
+  std::vector<std::int64_t> microbatch_rows = {};  ///< none: the graph's fields are iterated
   std::vector<std::int64_t> evaluation_rows = {};
-  const task::Dataset* dataset = nullptr;  ///< of what is trained
+  const task::Dataset* dataset = nullptr;  ///< where it trains
   std::uint64_t seed = 0;
   std::function<double(std::int64_t step)> learning_rate = {};
+
+  [[nodiscard]] bool trains() const noexcept { return !microbatch_rows.empty(); }
+  [[nodiscard]] bool evaluates() const noexcept { return !evaluation_rows.empty(); }
 };
 
 /// REQUIRES: both arguments outlive it.
@@ -38,9 +41,8 @@ struct Call {
 // What a step (from 0) calls.
 
 [[nodiscard]] std::vector<Call> gradient_calls(const Workload& workload, std::int64_t step);
-/// The update; of what is iterated the iteration.
+/// The update, or the iteration.
 [[nodiscard]] Call update_call(const Workload& workload, std::int64_t step);
-/// None where nothing is evaluated.
 [[nodiscard]] std::vector<Call> evaluation_calls(const Workload& workload);
 
 /// Writes a call's samples to an executor's inputs, whole or parts.

@@ -1,0 +1,60 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "core/cli/options.h"
+#include "core/verify/job.h"
+
+namespace shardrun::cli {
+namespace {
+
+constexpr std::int64_t default_steps = 3;
+
+std::int64_t steps_of(const job::Job& job) {
+  return job.task == job::Task::train ? job.train.steps : job.iterate.steps;
+}
+
+int verify(std::span<const std::string> words) {
+  const Parsed parsed =
+      parse("verify", words,
+            {set_option(),
+             {.name = "steps",
+              .value = "N",
+              .help = "how many steps to run and compare (default 3, or as many as the job has)"},
+             {.name = "rows", .value = "N", .help = "how many of the worst tensors to print (default 10)"},
+             {.name = "json", .help = "print JSON on standard output, and progress on standard error"}},
+            1, 1);
+  if (parsed.help_shown) {
+    return 0;
+  }
+  const job::Job job = read_job(parsed);
+  const std::int64_t most = std::max<std::int64_t>(1, steps_of(job));
+  const std::int64_t steps = parsed.integer("steps", std::min(default_steps, most), 1, most);
+  const auto rows = static_cast<std::size_t>(parsed.integer("rows", 10, 1, 1'000'000));
+  const bool json = parsed.has("json");
+  const int screen = json ? STDERR_FILENO : STDOUT_FILENO;
+  const verify::JobOutcome outcome =
+      verify::verify_job(job, steps,
+                         {.progress = metrics::descriptor_sink(screen, std::getenv("TERM")),
+                          .print = [&](const std::string& text) { fmt::print(json ? stderr : stdout, "{}", text); }});
+  if (!outcome.summary.error.empty()) {
+    fmt::print(stderr, "shardrun: {}\n", outcome.summary.error);
+    return outcome.summary.exit_code;
+  }
+  if (outcome.summary.exit_code != 0) {
+    return outcome.summary.exit_code;
+  }
+  fmt::print("{}", json ? verify::to_json(outcome.report, rows) : verify::to_text(outcome.report, rows));
+  return outcome.report.passed() ? 0 : 1;
+}
+
+const RegisterCommand command({.name = "verify",
+                               .arguments = "JOB.ini",
+                               .help = "compare a job as configured with the float64 reference on one rank",
+                               .run = verify});
+
+}  // namespace
+}  // namespace shardrun::cli

@@ -1,0 +1,47 @@
+#include "core/verify/interpreted.h"
+
+namespace shardrun::verify {
+namespace {
+
+void initialize(const Workload& workload, runtime::Executor& executor) {
+  const std::size_t f32_bytes = executor.device().element_bytes(graph::DType::f32);
+  for (std::size_t s = 0; s < workload.graph.states.size(); ++s) {
+    runtime::initialize(executor.state(static_cast<graph::StateId>(s)), f32_bytes, workload.graph.states[s],
+                        workload.seed, executor.threads());
+  }
+}
+
+void run(const Workload& workload, const std::vector<Call>& calls, runtime::Interpreter& ranks) {
+  for (const Call& call : calls) {
+    for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
+      feed(workload, call, ranks.rank(rank));
+    }
+    ranks.run(call.function, call.rows, call.last, call.scalars);
+  }
+}
+
+}  // namespace
+
+void interpret(const Workload& workload, const partition::Partition& partition, const InterpretedSettings& settings,
+               const AtMoment& at_moment) {
+  runtime::Interpreter ranks(workload.graph, partition, device::Device::find(settings.device), settings.threads,
+                             settings.fault);
+  for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
+    initialize(workload, ranks.rank(rank));
+  }
+  for (std::int64_t step = 0; step < settings.steps; ++step) {
+    at_moment(step, Moment::begin, ranks);
+    if (workload.trains()) {
+      run(workload, gradient_calls(workload, step), ranks);
+      at_moment(step, Moment::gradients, ranks);
+    }
+    run(workload, {update_call(workload, step)}, ranks);
+    at_moment(step, Moment::end, ranks);
+  }
+  if (workload.evaluates() && settings.steps > 0) {
+    run(workload, evaluation_calls(workload), ranks);
+    at_moment(settings.steps - 1, Moment::evaluation, ranks);
+  }
+}
+
+}  // namespace shardrun::verify

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string_view>
+
+#include "core/partition/partition.h"
+#include "core/runtime/interpreter.h"
+#include "core/verify/snapshot.h"
+#include "core/verify/workload.h"
+
+namespace shardrun::verify {
+
+struct InterpretedSettings {
+  std::string_view device = "cpu";  ///< of the ranks
+  int threads = 1;                  ///< of each rank, and of the reference
+  std::int64_t steps = 2;
+  std::optional<runtime::Fault> fault = std::nullopt;
+};
+
+/// Called between the calls of a step (from 0), at every moment that the workload has.
+using AtMoment = std::function<void(std::int64_t step, Moment moment, runtime::Interpreter& ranks)>;
+
+/// Does a workload's first steps, and one evaluation after the last, on all ranks in this process.
+void interpret(const Workload& workload, const partition::Partition& partition, const InterpretedSettings& settings,
+               const AtMoment& at_moment);
+
+}  // namespace shardrun::verify

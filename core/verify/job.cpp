@@ -1,0 +1,169 @@
+#include "core/verify/job.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstring>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "core/base/error.h"
+#include "core/runtime/executor.h"
+#include "core/task/compile.h"
+#include "core/task/rank_link.h"
+#include "core/task/ranks.h"
+#include "core/task/training.h"
+#include "core/verify/snapshot.h"
+#include "core/verify/verify.h"
+
+namespace shardrun::verify {
+namespace {
+
+/// A folder of its own, removed with all that is in it.
+class ScratchFolder {
+ public:
+  ScratchFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "shardrun-verify-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) {
+      throw Error(ErrorCode::io, fmt::format("no folder for the ranks' states in {}: {}",
+                                             std::filesystem::temp_directory_path().string(), std::strerror(errno)));
+    }
+    path_ = name;
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  ~ScratchFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+void initialize(const job::Job& job, const task::Compiled& compiled, runtime::Executor& executor) {
+  for (std::size_t s = 0; s < compiled.graph.states.size(); ++s) {
+    runtime::initialize(executor.state(static_cast<graph::StateId>(s)),
+                        compiled.device->element_bytes(graph::DType::f32), compiled.graph.states[s], job.seed,
+                        executor.threads());
+  }
+}
+
+/// Does the first steps and leaves what this rank holds at each moment.
+class Recorder {
+ public:
+  /// `link`: null where there is one rank. `say` is told of every step.
+  Recorder(const job::Job& job, task::Compiled& compiled, task::RankLink* link,
+           std::function<void(const std::string&)> say)
+      : job_(job), compiled_(compiled), link_(link), say_(std::move(say)) {}
+
+  void train(std::int64_t steps) {
+    task::Training training(job_, compiled_);
+    runtime::Executor& executor = training.executor();
+    connect(executor);
+    initialize(job_, compiled_, executor);
+    for (std::int64_t step = 0; step < steps; ++step) {
+      write(step, Moment::begin, executor);
+      const double loss = training.differentiate(step);
+      write(step, Moment::gradients, executor);
+      (void)training.update(step);
+      write(step, Moment::end, executor);
+      say_(fmt::format("step {}/{}  loss {:.4f}", step + 1, steps, loss));
+    }
+    if (training.evaluate()) {
+      write(steps - 1, Moment::evaluation, executor);
+    }
+    finish();
+  }
+
+  void iterate(std::int64_t steps) {
+    runtime::Executor executor(compiled_.programs, *compiled_.device);
+    connect(executor);
+    initialize(job_, compiled_, executor);
+    const std::size_t program = executor.find("iterate", 0);
+    for (std::int64_t step = 0; step < steps; ++step) {
+      write(step, Moment::begin, executor);
+      executor.run(program, {.seed = job_.seed, .step = step});
+      write(step, Moment::end, executor);
+      say_(fmt::format("step {}/{}", step + 1, steps));
+    }
+    finish();
+  }
+
+ private:
+  [[nodiscard]] std::int64_t rank() const { return link_ == nullptr ? 0 : link_->rank(); }
+
+  void connect(runtime::Executor& executor) {
+    if (link_ != nullptr) {
+      link_->connect(executor);
+    }
+  }
+
+  void finish() {
+    if (link_ != nullptr) {
+      link_->barrier();
+    }
+  }
+
+  void write(std::int64_t step, Moment moment, const runtime::Executor& executor) {
+    write_snapshot(job_.output, step, moment, rank(), compiled_.graph, executor);
+  }
+
+  const job::Job& job_;
+  task::Compiled& compiled_;
+  task::RankLink* link_;
+  std::function<void(const std::string&)> say_;
+};
+
+void record(const job::Job& job, task::Compiled& compiled, task::RankLink* link, std::int64_t steps,
+            const std::function<void(const std::string&)>& say) {
+  Recorder recorder(job, compiled, link, say);
+  if (job.task == job::Task::train) {
+    recorder.train(steps);
+  } else {
+    recorder.iterate(steps);
+  }
+}
+
+}  // namespace
+
+JobOutcome verify_job(const job::Job& job, std::int64_t steps, const task::RunSettings& settings) {
+  task::Compiled compiled = task::compile(job);
+  task::require_runnable(job, compiled);
+  const ScratchFolder folder;
+  job::Job copy = job;
+  copy.output = folder.path();
+  JobOutcome outcome;
+  if (job.ranks == 1) {
+    metrics::Progress progress(settings.progress, steps, 1);
+    record(copy, compiled, nullptr, steps, [&](const std::string& line) { progress.print(line); });
+  } else {
+    outcome.summary = task::run_ranks(copy, settings, {"--record-steps", std::to_string(steps)});
+    if (outcome.summary.exit_code != 0) {
+      return outcome;
+    }
+  }
+  outcome.summary.status = "finished";
+  outcome.report = verify_snapshots(folder.path(), copy, compiled, steps);
+  return outcome;
+}
+
+int record_as_rank(const job::Job& job, const launch::RankContext& context, std::int64_t steps) {
+  return task::as_rank(job, context, [&](launch::Rank& rank) {
+    task::Compiled compiled = task::compile(job, "cpu", rank.rank());
+    task::RankLink link(job, compiled, rank);
+    link.check_plan();
+    record(job, compiled, &link, steps, [&](const std::string& line) {
+      if (link.rank() == 0) {
+        link.message(task::line_message, line);
+      }
+    });
+    return 0;
+  });
+}
+
+}  // namespace shardrun::verify
