@@ -1,9 +1,13 @@
+#include <algorithm>
+#include <map>
+
 #include "core/verify/verify.h"
 #include "tests/support/catch.h"
 #include "tests/unit/verify/support.h"
 
 using namespace shardrun;
 using namespace shardrun::test;
+using verify::What;
 
 TEST_CASE("whatever the split, the cpu computes what the reference does on one rank", "[verify]") {
   for (const VerifyCase& checked : verify_cases()) {
@@ -17,6 +21,32 @@ TEST_CASE("whatever the split, the cpu computes what the reference does on one r
       CHECK(report.passed());
       CHECK(report.steps() == 2);
     }
+  }
+}
+
+TEST_CASE("everything that a step computes is compared", "[verify]") {
+  for (const VerifyCase& checked : verify_cases()) {
+    const graph::Graph& graph = checked.model.graph;
+    const verify::Report report =
+        verify::verify_interpreted(checked.workload(), partition::split(graph, data_parallel(2)), {});
+    std::map<What, std::size_t> compared;
+    for (const verify::Difference& difference : report.worst()) {
+      ++compared[difference.what];
+    }
+    const auto count = [&](graph::StateKind kind) {
+      return static_cast<std::size_t>(std::count_if(graph.states.begin(), graph.states.end(),
+                                                    [&](const auto& state) { return state.kind == kind; }));
+    };
+    const std::size_t parameters = count(graph::StateKind::parameter);
+    const std::size_t lasting = parameters + count(graph::StateKind::optimizer);
+    INFO(checked.model.name);
+    CHECK(compared == std::map<What, std::size_t>{{What::initial, lasting},
+                                                  {What::loss, 1},
+                                                  {What::gradient, parameters},
+                                                  {What::gradient_norm, 1},
+                                                  {What::update, lasting},
+                                                  {What::evaluation, 1},
+                                                  {What::replica, graph.states.size()}});
   }
 }
 

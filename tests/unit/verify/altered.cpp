@@ -1,0 +1,233 @@
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "core/verify/compare.h"
+#include "core/verify/verify.h"
+#include "tests/support/catch.h"
+#include "tests/unit/verify/blind_case.h"
+
+// What a comparison says of a run that is right but for one thing.
+
+using namespace shardrun;
+using namespace shardrun::test;
+using verify::Moment;
+using verify::What;
+
+namespace {
+
+struct At {
+  std::int64_t step = 0;
+  Moment moment = Moment::begin;
+  std::int64_t rank = 0;
+
+  bool operator==(const At&) const = default;
+};
+
+using Alter = std::function<void(const At& at, verify::Snapshot& snapshot)>;
+
+verify::Report report_of(const VerifyCase& checked, const partition::Plan& plan, const Alter& alter,
+                         std::int64_t steps = 2) {
+  const verify::Workload workload = checked.workload();
+  const partition::Partition partition = partition::split(workload.graph, plan);
+  verify::Comparison comparison(workload, plan.ranks(), 1);
+  verify::interpret(workload, partition, {.steps = steps},
+                    [&](std::int64_t step, Moment moment, runtime::Interpreter& ranks) {
+                      comparison.add(step, moment, [&](std::int64_t rank) {
+                        const runtime::Executor& executor = ranks.rank(static_cast<std::size_t>(rank));
+                        verify::Snapshot snapshot = verify::take_snapshot(workload.graph, executor, moment);
+                        alter({step, moment, rank}, snapshot);
+                        return snapshot;
+                      });
+                    });
+  return comparison.report();
+}
+
+std::vector<double>& values_of(verify::Snapshot& snapshot, const VerifyCase& checked, std::string_view state) {
+  return snapshot.parts[static_cast<std::size_t>(checked.model.graph.find_state(state))]->values;
+}
+
+/// Null where this was not compared.
+const verify::Difference* find(const std::vector<verify::Difference>& worst, std::string_view tensor, What what) {
+  for (const verify::Difference& difference : worst) {
+    if (difference.tensor == tensor && difference.what == what) {
+      return &difference;
+    }
+  }
+  return nullptr;
+}
+
+bool failed(const verify::Report& report, std::string_view tensor, What what) {
+  const std::vector<verify::Difference> worst = report.worst();
+  const verify::Difference* found = find(worst, tensor, what);
+  REQUIRE(found != nullptr);
+  return !found->passed();
+}
+
+VerifyCase mlp() {
+  return VerifyCase(training_case("mlp", "mlp", {{"hidden", "9"}}, {.features = 5, .outputs = 3},
+                                  {.batch = 7, .microbatches = 3, .eval_rows = 3, .eval_samples = 5}));
+}
+
+constexpr const char* weights = "layer_0/weights";
+constexpr const char* gradient = "gradients/layer_0/weights";
+constexpr const char* moment = "first_moment/layer_0/weights";
+
+}  // namespace
+
+TEST_CASE("one wrong element of one gradient is found and named", "[verify]") {
+  const VerifyCase checked = mlp();
+  const verify::Report report = report_of(checked, data_parallel(2), [&](const At& at, verify::Snapshot& snapshot) {
+    if (at.step == 1 && at.moment == Moment::gradients) {
+      values_of(snapshot, checked, gradient)[19] *= 1.01;
+    }
+  });
+  const std::vector<verify::Difference> worst = report.worst();
+  const verify::Difference* found = find(worst, weights, What::gradient);
+  REQUIRE(found != nullptr);
+  CHECK_FALSE(found->passed());
+  CHECK(found->step == 2);
+  CHECK(found->ranks == std::vector<int>{0, 1});
+  CHECK(found->note.starts_with("element [2, 1] is "));
+  CHECK_FALSE(failed(report, "layer_1/weights", What::gradient));
+  CHECK_FALSE(failed(report, gradient, What::replica));
+}
+
+TEST_CASE("a replica that differs in one bit is found, with the ranks that disagree", "[verify]") {
+  const VerifyCase checked = mlp();
+  const verify::Report report = report_of(checked, data_parallel(3), [&](const At& at, verify::Snapshot& snapshot) {
+    if (at == At{0, Moment::end, 2}) {
+      float value = static_cast<float>(values_of(snapshot, checked, weights)[7]);
+      value = std::nextafter(value, 10.0F);
+      values_of(snapshot, checked, weights)[7] = value;
+    }
+  });
+  CHECK_FALSE(report.passed());
+  const verify::Difference first = report.worst().front();
+  CHECK(first.tensor == weights);
+  CHECK(first.what == What::replica);
+  CHECK(first.ranks == std::vector<int>{0, 2});
+  CHECK(first.step == 1);
+  CHECK(report.worst()[1].passed());
+}
+
+TEST_CASE("zero and minus zero are different replicas", "[verify]") {
+  const VerifyCase checked = mlp();
+  const verify::Report report = report_of(checked, data_parallel(2), [&](const At& at, verify::Snapshot& snapshot) {
+    if (at == At{0, Moment::begin, 1}) {
+      values_of(snapshot, checked, moment)[0] = -0.0;
+    }
+  });
+  CHECK(failed(report, moment, What::replica));
+}
+
+TEST_CASE("an element that no rank holds is found", "[verify]") {
+  const VerifyCase checked = mlp();
+  const verify::Report report = report_of(
+      checked, tensor_parallel(2),
+      [&](const At& at, verify::Snapshot& snapshot) {
+        if (at == At{0, Moment::end, 1}) {
+          const auto state = static_cast<std::size_t>(checked.model.graph.find_state(moment));
+          snapshot.parts[state] = verify::Part{.box = {{0, 0}, {5, 0}}, .values = {}};
+        }
+      },
+      1);
+  const verify::Difference first = report.worst().front();
+  CHECK(first.tensor == moment);
+  CHECK(first.what == What::replica);
+  CHECK(first.note == "no rank holds 20 of its 45 elements, the first at [0, 5]");
+}
+
+TEST_CASE("first values that depend on the sharding are found", "[verify]") {
+  const VerifyCase checked = mlp();
+  const verify::Report report = report_of(checked, data_parallel(2), [&](const At& at, verify::Snapshot& snapshot) {
+    if (at.step == 0 && at.moment == Moment::begin) {
+      values_of(snapshot, checked, weights)[3] += 1e-6;
+    }
+  });
+  CHECK(failed(report, weights, What::initial));
+}
+
+TEST_CASE("a state that changes between two steps is found", "[verify]") {
+  const VerifyCase checked = mlp();
+  const verify::Report report = report_of(checked, data_parallel(2), [&](const At& at, verify::Snapshot& snapshot) {
+    if (at.step == 1 && at.moment == Moment::begin) {
+      values_of(snapshot, checked, moment)[3] *= 1 + 1e-7;
+    }
+  });
+  CHECK(failed(report, moment, What::update));
+  CHECK_FALSE(failed(report, weights, What::update));
+}
+
+TEST_CASE("a wrong update, loss, norm or evaluation is found", "[verify]") {
+  struct Wrong {
+    const char* state;
+    Moment moment;
+    What what;
+  };
+  const VerifyCase checked = mlp();
+  for (const Wrong& wrong :
+       {Wrong{weights, Moment::end, What::update}, Wrong{moment, Moment::end, What::update},
+        Wrong{"gradient_norm", Moment::end, What::gradient_norm}, Wrong{"loss", Moment::gradients, What::loss},
+        Wrong{"loss", Moment::evaluation, What::evaluation}}) {
+    for (const double factor : {1 + 1e-4, std::numeric_limits<double>::quiet_NaN()}) {
+      INFO(wrong.state << " at " << to_string(wrong.moment) << " times " << factor);
+      const verify::Report report = report_of(checked, data_parallel(2), [&](const At& at, verify::Snapshot& snapshot) {
+        if (at.step == 1 && at.moment == wrong.moment) {
+          for (double& value : values_of(snapshot, checked, wrong.state)) {
+            value *= factor;
+          }
+        }
+      });
+      CHECK_FALSE(report.passed());
+      CHECK(failed(report, wrong.state, wrong.what));
+    }
+  }
+}
+
+namespace {
+
+/// With another gradient of v, from its values and the largest of W's.
+verify::Report report_of_v(const VerifyCase& checked, const std::function<double(double v, double largest)>& altered) {
+  return report_of(
+      checked, data_parallel(2),
+      [&](const At& at, verify::Snapshot& snapshot) {
+        if (at.moment == Moment::gradients) {
+          double largest = 0;
+          for (const double value : values_of(snapshot, checked, "gradients/W")) {
+            largest = std::max(largest, std::abs(value));
+          }
+          for (double& value : values_of(snapshot, checked, "gradients/v")) {
+            value = altered(value, largest);
+          }
+        }
+      },
+      1);
+}
+
+double unaltered(double v, double) { return v; }
+
+}  // namespace
+
+TEST_CASE("where the true gradient is zero, rounding passes and no more", "[verify]") {
+  for (const std::int64_t batch : {4, 512}) {
+    for (const std::int64_t classes : {3, 65, 500}) {
+      INFO(batch << " samples of " << classes << " classes");
+      const VerifyCase checked = blind_case<0.0>(batch, classes);
+      const verify::Report report = report_of_v(checked, unaltered);
+      INFO(verify::to_text(report));
+      CHECK(report.passed());
+      CHECK(failed(report_of_v(checked, [](double v, double largest) { return v + largest / 1000; }), "v",
+                   What::gradient));
+    }
+  }
+}
+
+TEST_CASE("a small gradient that is not zero must be right", "[verify]") {
+  const VerifyCase checked = blind_case<1e-5>(64, 65);
+  const verify::Report report = report_of_v(checked, unaltered);
+  INFO(verify::to_text(report));
+  CHECK(report.passed());
+  CHECK(failed(report_of_v(checked, [](double, double) { return 0; }), "v", What::gradient));
+  CHECK(failed(report_of_v(checked, [](double v, double) { return 2 * v; }), "v", What::gradient));
+}

@@ -1,0 +1,130 @@
+#include <algorithm>
+#include <set>
+
+#include "core/verify/verify.h"
+#include "tests/support/catch.h"
+#include "tests/unit/verify/support.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using runtime::Fault;
+using verify::What;
+
+namespace {
+
+struct Numbered {
+  std::size_t number = 0;
+  partition::Transfer transfer;
+};
+
+/// The transfers that some calls make, by the number that a fault is planted at. Not the maximum in a softmax: it only
+/// shifts exponents.
+std::vector<Numbered> visible_transfers(const VerifyCase& checked, const partition::Partition& partition,
+                                        const std::vector<verify::Call>& calls) {
+  const partition::Programs programs =
+      partition::programs_of(checked.model.graph, partition, {.device = device::Device::find("cpu")});
+  std::vector<Numbered> visible;
+  std::size_t number = 0;
+  for (const partition::Program& program : programs.programs) {
+    const bool called = std::any_of(calls.begin(), calls.end(), [&](const verify::Call& call) {
+      return &programs.find(call.function, call.rows, call.last) == &program;
+    });
+    for (const partition::Transfer& transfer : program.transfers) {
+      if (called && transfer.reduction == Reduction::sum) {
+        visible.push_back({number, transfer});
+      }
+      ++number;
+    }
+  }
+  return visible;
+}
+
+std::vector<verify::Call> step_calls(const VerifyCase& checked) {
+  std::vector<verify::Call> calls = gradient_calls(checked.workload(), 0);
+  calls.push_back(update_call(checked.workload(), 0));
+  return calls;
+}
+
+/// An empty block may change places with another.
+bool is_visible(const partition::Transfer& transfer, Fault::Kind kind) {
+  const auto empty = [](const std::vector<std::int64_t>& counts) {
+    return counts.size() > 1 && (counts[0] == 0 || counts[1] == 0);
+  };
+  return kind != Fault::Kind::swap || !(empty(transfer.recv_counts) || empty(transfer.send_counts));
+}
+
+VerifyCase small_gpt() {
+  return VerifyCase(training_case(
+      "gpt", "gpt",
+      {{"layers", "1"}, {"heads", "2"}, {"width", "4"}, {"context", "3"}, {"bias", "true"}, {"tied", "false"}},
+      {.vocab = 5}, {.batch = 3, .microbatches = 2, .eval_rows = 2, .eval_samples = 3, .optimizer = {.clip = 0.5}}));
+}
+
+VerifyCase small_mlp() {
+  return VerifyCase(training_case("mlp", "mlp", {{"hidden", "9"}}, {.features = 5, .outputs = 3},
+                                  {.batch = 6, .microbatches = 4, .optimizer = {.clip = 0.5}}));
+}
+
+}  // namespace
+
+// Adam's first step moves every element by as much: blocks that change places show from the third on.
+TEST_CASE("every fault in a transfer of a step fails the verification", "[verify]") {
+  for (const VerifyCase& checked : {small_gpt(), small_mlp()}) {
+    std::vector<NamedPlan> plans = stored_plans(checked.model.graph);
+    plans.push_back({"data 2", data_parallel(2, 400)});
+    plans.push_back({"model 2", tensor_parallel(2)});
+    for (const NamedPlan& plan : plans) {
+      const partition::Partition partition = partition::split(checked.model.graph, plan.plan);
+      const std::vector<Numbered> transfers = visible_transfers(checked, partition, step_calls(checked));
+      REQUIRE_FALSE(transfers.empty());
+      for (const auto& [number, transfer] : transfers) {
+        for (const Fault::Kind kind : {Fault::Kind::omit, Fault::Kind::swap, Fault::Kind::scale}) {
+          if (is_visible(transfer, kind)) {
+            INFO(checked.model.name << ", " << plan.name << ", transfer " << number << " of " << transfer.name
+                                    << ", fault " << static_cast<int>(kind));
+            CHECK_FALSE(
+                verify::verify_interpreted(checked.workload(), partition, {.steps = 3, .fault = Fault{kind, number}})
+                    .passed());
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a fault in a gradient's reduction is told by the parameter's name, and by no other", "[verify]") {
+  const VerifyCase checked = small_gpt();
+  const partition::Partition partition = partition::split(checked.model.graph, data_parallel(2, 1));
+  std::set<std::string> named;
+  for (const auto& [number, transfer] : visible_transfers(checked, partition, step_calls(checked))) {
+    const graph::StateId state = checked.model.graph.find_state(transfer.name);
+    if (state < 0 || checked.model.graph.states[static_cast<std::size_t>(state)].kind != graph::StateKind::gradient) {
+      continue;
+    }
+    const graph::State& gradient = checked.model.graph.states[static_cast<std::size_t>(state)];
+    const std::string& parameter = checked.model.graph.states[static_cast<std::size_t>(gradient.of_parameter)].name;
+    const verify::Report report =
+        verify::verify_interpreted(checked.workload(), partition, {.fault = Fault{Fault::Kind::scale, number}});
+    INFO(transfer.name << "\n" << verify::to_text(report));
+    for (const verify::Difference& difference : report.worst()) {
+      CHECK(difference.passed() == (difference.tensor != parameter || difference.what != What::gradient));
+    }
+    named.insert(parameter);
+  }
+  CHECK(named.size() > 10);
+}
+
+TEST_CASE("a fault in an evaluation's reduction is told as the evaluation's", "[verify]") {
+  const VerifyCase checked = small_gpt();
+  const partition::Partition partition = partition::split(checked.model.graph, data_parallel(2));
+  const std::vector<Numbered> transfers = visible_transfers(checked, partition, evaluation_calls(checked.workload()));
+  REQUIRE_FALSE(transfers.empty());
+  for (const auto& [number, transfer] : transfers) {
+    const verify::Report report =
+        verify::verify_interpreted(checked.workload(), partition, {.fault = Fault{Fault::Kind::scale, number}});
+    INFO(transfer.name << "\n" << verify::to_text(report));
+    for (const verify::Difference& difference : report.worst()) {
+      CHECK(difference.passed() == (difference.what != What::evaluation));
+    }
+  }
+}

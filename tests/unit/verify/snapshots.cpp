@@ -1,0 +1,111 @@
+#include <memory>
+
+#include "core/task/schedule.h"
+#include "core/task/training.h"
+#include "core/verify/verify.h"
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/unit/verify/support.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using verify::Moment;
+
+namespace {
+
+VerifyCase small_mlp(const char* hidden = "9") {
+  return VerifyCase(training_case("mlp", "mlp", {{"hidden", hidden}}, {.features = 5, .outputs = 3},
+                                  {.batch = 7, .microbatches = 3, .eval_rows = 3, .eval_samples = 5}));
+}
+
+/// Every rank's files of a run.
+void record(const VerifyCase& checked, const partition::Plan& plan, const char* device, const TemporaryFolder& folder) {
+  const verify::Workload workload = checked.workload();
+  verify::interpret(workload, partition::split(workload.graph, plan), {.device = device},
+                    [&](std::int64_t step, Moment moment, runtime::Interpreter& ranks) {
+                      for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
+                        verify::write_snapshot(folder.path(), step, moment, static_cast<std::int64_t>(rank),
+                                               workload.graph, ranks.rank(rank));
+                      }
+                    });
+}
+
+}  // namespace
+
+TEST_CASE("snapshots in files are compared as those in memory", "[verify]") {
+  const VerifyCase checked = small_mlp();
+  // Of 9 columns over 4 ranks some have 3 and some 2; of 3 rows over 4 ranks one has none.
+  std::vector<NamedPlan> plans = stored_plans(checked.model.graph);
+  plans.push_back({"model 4", tensor_parallel(4)});
+  for (const NamedPlan& plan : plans) {
+    for (const char* device : {"cpu", "reference"}) {
+      INFO(plan.name << ", " << device);
+      const TemporaryFolder folder;
+      record(checked, plan.plan, device, folder);
+      const verify::Report report = verify::verify_snapshots(checked.workload(), {folder.path(), plan.plan.ranks(), 2});
+      const partition::Partition partition = partition::split(checked.model.graph, plan.plan);
+      const verify::Report direct = verify::verify_interpreted(checked.workload(), partition, {.device = device});
+      CHECK(report.passed());
+      CHECK(verify::to_json(report, 1000) == verify::to_json(direct, 1000));
+    }
+  }
+}
+
+TEST_CASE("a rank's snapshot that is missing, or of another job, is refused", "[verify]") {
+  const VerifyCase checked = small_mlp();
+  const TemporaryFolder folder;
+  record(checked, tensor_parallel(2), "cpu", folder);
+  const auto error = [&](const VerifyCase& given, std::int64_t ranks, std::int64_t steps) {
+    return error_of([&] { (void)verify::verify_snapshots(given.workload(), {folder.path(), ranks, steps}); });
+  };
+  CHECK(error(checked, 2, 2) == "nothing");
+  CHECK(error(checked, 3, 2).find("step-0.begin.rank-2.safetensors") != std::string::npos);
+  CHECK(error(checked, 2, 3).find("step-2.begin.rank-0.safetensors") != std::string::npos);
+  CHECK(error(small_mlp("8"), 2, 2)
+            .find("layer_0/weights should be a part of an F32 or F64 tensor [5, 8]; found F32 "
+                  "[5, 5] at '0,0 of 5,9'") != std::string::npos);
+}
+
+TEST_CASE("what a training job calls is what is compared", "[verify]") {
+  ModelCase model = small_mlp().model;
+  job::Job job;
+  job.seed = 23;
+  job.ranks = 1;
+  job.threads = 1;
+  job.data.batch = 7;
+  job.train.steps = 4;
+  job.train.learning_rate = 0.02;
+  job.train.warmup = 2;
+  task::Compiled compiled;
+  compiled.dataset = std::make_unique<NumberedSamples>(1);
+  compiled.graph = std::move(model.graph);
+  compiled.device = &device::Device::find("cpu");
+  compiled.partition = partition::split(compiled.graph, data_parallel(1));
+  compiled.programs = partition::programs_of(compiled.graph, compiled.partition, {.device = *compiled.device});
+  compiled.microbatch_rows = model.microbatch_rows;
+  compiled.evaluation_rows = model.evaluation_rows;
+
+  const TemporaryFolder folder;
+  task::Training training(job, compiled);
+  const auto write = [&](std::int64_t step, Moment moment) {
+    verify::write_snapshot(folder.path(), step, moment, 0, compiled.graph, training.executor());
+  };
+  training.initialize();
+  for (std::int64_t step = 0; step < 3; ++step) {
+    write(step, Moment::begin);
+    (void)training.differentiate(step);
+    write(step, Moment::gradients);
+    (void)training.update(step);
+    write(step, Moment::end);
+  }
+  (void)training.evaluate();
+  write(2, Moment::evaluation);
+
+  const verify::Report report = verify::verify_snapshots(folder.path(), job, compiled, 3);
+  INFO(verify::to_text(report));
+  CHECK(report.passed());
+  CHECK(report.steps() == 3);
+  job.train.learning_rate = 0.03;
+  CHECK_FALSE(verify::verify_snapshots(folder.path(), job, compiled, 3).passed());
+}
