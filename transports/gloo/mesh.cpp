@@ -1,6 +1,5 @@
 #include "transports/gloo/mesh.h"
 
-#include <gloo/common/error.h>
 #include <gloo/transport/context.h>
 #include <gloo/transport/pair.h>
 #include <shardrun/sdk/worker.hpp>
@@ -8,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <string_view>
 #include <thread>
 
@@ -24,7 +24,7 @@ using sdk::TransportError;
 constexpr std::chrono::milliseconds for_ever = std::chrono::hours(24 * 365);
 
 /// How often a wait for the store or a connection looks whether the job is to end.
-constexpr std::chrono::milliseconds glance(20);
+constexpr std::chrono::milliseconds glance(50);
 
 /// Before each message Gloo sends a preamble; before that, announces it with another; and each receive is announced.
 constexpr std::uint64_t preamble_bytes = 6 * sizeof(std::size_t);
@@ -131,10 +131,15 @@ void Mesh::connect(const sdk::Config& config, const std::string& prefix) {
   const auto patience = std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::nanoseconds(group_.deadline - std::min(group_.deadline, sdk::steady_now())));
   std::vector<std::vector<char>> addresses(size());
-  for (std::uint32_t peer = 0; peer < size(); ++peer) {
-    if (peer != rank()) {
-      addresses[peer] = context_->listen(peer, std::min(patience, for_ever));
+  try {
+    for (std::uint32_t peer = 0; peer < size(); ++peer) {
+      if (peer != rank()) {
+        addresses[peer] = context_->listen(peer, std::min(patience, for_ever));
+      }
     }
+  } catch (const std::exception& error) {
+    throw TransportError(SR_INVALID, "cannot listen on '" + config.address + "': " + reason_of(error) +
+                                         "; the address has to be one of this machine's");
   }
   const std::size_t each = addresses[rank() == 0 ? 1 : 0].size();
   addresses[rank()].resize(each);
@@ -210,7 +215,9 @@ template <class Act>
 void Mesh::talking_to(std::uint32_t peer, Act act) {
   try {
     act();
-  } catch (const gloo::Exception& error) {
+  } catch (const TransportError&) {
+    throw;
+  } catch (const std::exception& error) {  // Gloo has several bases
     require_alive(peer);
     throw TransportError(SR_PEER_LOST, name_of(peer) + " is lost: " + reason_of(error));
   }
@@ -255,7 +262,7 @@ void Mesh::fail() noexcept {
   }
   try {
     context_->closeConnections();
-  } catch (const gloo::Exception&) {
+  } catch (const std::exception&) {
     // Closed already.
   }
 }

@@ -1,9 +1,9 @@
-#include <gloo/common/error.h>
 #include <gloo/transport/tcp/device.h>
 #include <shardrun/sdk/collectives.hpp>
 #include <shardrun/sdk/transport.hpp>
 
 #include <atomic>
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
@@ -46,7 +46,7 @@ class GlooTransport {
     address.hostname = config.address.empty() ? "127.0.0.1" : config.address;
     try {
       device_ = gloo::transport::tcp::CreateDevice(address);
-    } catch (const gloo::Exception& error) {
+    } catch (const std::exception& error) {
       throw sdk::TransportError(SR_INVALID, "cannot listen on '" + address.hostname + "': " + error.what());
     }
   }

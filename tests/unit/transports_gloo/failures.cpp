@@ -1,0 +1,199 @@
+#include <signal.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+#include "tests/unit/transports_gloo/ranks.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using Catch::Contains;
+
+TEST_CASE("gloo: members that mean different collectives are told both, and go on") {
+  std::array<std::string, 3> errors;
+  std::array<float, 3> sums = {};
+  run_ranks(3, [&](Rank& rank) {
+    auto group = rank.group();
+    std::vector<float> data(100'000, 1.0F);
+    const std::uint64_t count = rank.rank() == 2 ? 70'000 : 100'000;
+    errors[rank.rank()] =
+        error_of([&] { (void)group.prepare({request_of(SR_OP_ALL_REDUCE, 1, count, data)}, after(30)); });
+    auto op = group.prepare({request_of(SR_OP_ALL_REDUCE, 2, 100'000, data)}, after(30));
+    run(op);
+    sums[rank.rank()] = data.back();
+  });
+  for (const std::string& error : errors) {
+    CHECK_THAT(error, Contains("all_reduce (sum) of 100000 f32") && Contains("all_reduce (sum) of 70000 f32"));
+  }
+  CHECK(sums == std::array<float, 3>{3, 3, 3});
+}
+
+TEST_CASE("gloo: a message longer than its receive is refused before it comes") {
+  std::string error;
+  const std::uint64_t sent = GENERATE(11, 100'000);
+  run_ranks(2, [&](Rank& rank) {
+    auto group = rank.group();
+    std::vector<float> data(100'000);
+    auto op = rank.rank() == 0 ? group.prepare({request_of(SR_OP_SEND, 7, sent, data, 1)}, after(30))
+                               : group.prepare({request_of(SR_OP_RECV, 7, 10, data, 0)}, after(30));
+    const std::string message = error_of([&] { run(op); });
+    if (rank.rank() == 1) {
+      error = message;
+    }
+    rank.meet("end");
+  });
+  CHECK_THAT(error, Contains("recv of 10 f32 from member 0") && Contains("expected 40 bytes of op 7") &&
+                        Contains(std::to_string(sent * 4)));
+}
+
+TEST_CASE("gloo: a member that aborts is lost to the others, by name") {
+  ErrorCode code = ErrorCode::internal;
+  std::string message;
+  run_ranks(2, [&](Rank& rank) {
+    auto group = rank.group();
+    std::vector<float> data(1'000'000);
+    auto op = group.prepare({request_of(SR_OP_ALL_REDUCE, 1, data.size(), data)}, after(30));
+    if (rank.rank() == 1) {
+      group.abort("enough");
+      rank.meet("end");
+      return;
+    }
+    try {
+      run(op);
+    } catch (const Error& error) {
+      code = error.code();
+      message = error.message();
+    }
+    rank.meet("end");
+  });
+  CHECK(code == ErrorCode::peer_lost);
+  CHECK_THAT(message, Contains("all_reduce (sum) of 1000000 f32") && Contains("member 1 (rank 1) is lost"));
+}
+
+TEST_CASE("gloo: a connection that breaks sends this process no SIGPIPE") {
+  struct sigaction action = {};
+  REQUIRE(sigaction(SIGPIPE, nullptr, &action) == 0);
+  const struct sigaction by_default = {};
+  REQUIRE(sigaction(SIGPIPE, &by_default, nullptr) == 0);
+  for (int round = 0; round < 20; ++round) {
+    run_ranks(2, [&](Rank& rank) {
+      auto group = rank.group();
+      std::vector<float> data(500'000);
+      auto op = group.prepare({request_of(SR_OP_ALL_REDUCE, 1, data.size(), data)}, after(30));
+      op.start(after(30));
+      if (rank.rank() == 1) {
+        group.abort("enough");
+      }
+      (void)error_of([&] { (void)op.wait(INT64_MAX); });
+      rank.meet("end");
+    });
+  }
+  sigset_t mask;
+  CHECK(pthread_sigmask(SIG_BLOCK, nullptr, &mask) == 0);
+  CHECK(sigismember(&mask, SIGPIPE) == 0);
+  CHECK(sigaction(SIGPIPE, &action, nullptr) == 0);
+}
+
+TEST_CASE("gloo: the end of the job ends what waits") {
+  std::string error;
+  run_ranks(2, [&](Rank& rank) {
+    auto group = rank.group();
+    std::vector<float> data(10);
+    auto op = group.prepare({request_of(SR_OP_ALL_REDUCE, 1, data.size(), data)}, INT64_MAX);
+    if (rank.rank() == 0) {
+      op.start(INT64_MAX);
+      rank.host().abort();
+      error = error_of([&] { (void)op.wait(INT64_MAX); });
+    }
+    rank.meet("end");
+  });
+  CHECK_THAT(error, Contains("the job ends"));
+}
+
+TEST_CASE("gloo: the end of the job ends connecting to a rank that never comes") {
+  SharedHost host;
+  Rank rank(host, 0, 2);
+  std::thread other([&] { host.abort(); });
+  CHECK_THAT(error_of([&] { (void)rank.group(1, 1e6); }), Contains("the job ends"));
+  other.join();
+}
+
+TEST_CASE("gloo: connecting to a rank that never comes ends with the deadline") {
+  SharedHost host;
+  Rank rank(host, 0, 2);
+  CHECK_THAT(error_of([&] { (void)rank.group(1, 0.05); }), Contains("group 'all'"));
+}
+
+namespace {
+
+/// Rank 1 as one that died after it had published its address: to that, nobody answers. Gloo lets the side with the
+/// lower port listen, so that this rank waits for a connection.
+class DeadPeerHost final : public SharedHost {
+ public:
+  void store_set(const std::string& key, std::string value) override {
+    SharedHost::store_set(key, value);
+    std::string dead = value.substr(value.size() / 2);  // what this rank has for rank 1
+    dead[2] = dead[3] = '\xff';                          // sockaddr_in::sin_port
+    SharedHost::store_set(key.substr(0, key.size() - 1) + "1", dead + dead);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("gloo: connecting to a rank that died ends with the deadline or the job") {
+  DeadPeerHost host;
+  Rank rank(host, 0, 2);
+  SECTION("deadline") {
+    const std::string error = error_of([&] { (void)rank.group(1, 0.05); });
+    CHECK_THAT(error, Contains("member 1 (rank 1)") && Contains("imeout"));
+  }
+  SECTION("job") {
+    std::thread other([&] { host.abort(); });
+    CHECK_THAT(error_of([&] { (void)rank.group(1, 1e6); }), Contains("the job ends"));
+    other.join();
+  }
+}
+
+TEST_CASE("gloo: a deadline is kept though nobody waits") {
+  std::optional<std::string> error;
+  run_ranks(2, [&](Rank& rank) {
+    auto group = rank.group();
+    std::vector<float> data(10);
+    auto op = group.prepare({request_of(SR_OP_ALL_REDUCE, 1, data.size(), data)}, after(30));
+    if (rank.rank() == 0) {
+      op.start(after(0.01));
+      while (!error) {
+        error = group.error();
+        std::this_thread::yield();
+      }
+    }
+    rank.meet("end");
+  });
+  CHECK_THAT(*error, Contains("all_reduce (sum) of 10 f32") && Contains("past its deadline"));
+}
+
+TEST_CASE("gloo: a group fails, and the next one of that id does not notice") {
+  std::array<float, 2> sums = {};
+  run_ranks(2, [&](Rank& rank) {
+    std::vector<float> data(10, 1.0F);
+    rank.group().abort("once");
+    auto group = rank.group();
+    auto op = group.prepare({request_of(SR_OP_ALL_REDUCE, 1, data.size(), data)}, after(30));
+    run(op);
+    sums[rank.rank()] = data[0];
+    rank.meet("end");
+  });
+  CHECK(sums == std::array<float, 2>{2, 2});
+}
+
+TEST_CASE("gloo: an address that is not this machine's is refused") {
+  SharedHost host;
+  const std::string error = error_of([&] {
+    Rank rank(host, 0, 2, "192.0.2.1");
+    (void)rank.group(1, 1);
+  });
+  CHECK_THAT(error, Contains("192.0.2.1"));
+}
