@@ -17,8 +17,8 @@ inline constexpr double update_tolerance = 1e-6;    ///< one step of the optimiz
 /// gradient. Tensors below `gradient_floor` of that are judged as if they had so much: what is wrong in one that is not
 /// zero goes unnoticed only below gradient_tolerance · gradient_floor.
 inline constexpr double gradient_floor = 1e-2;
-/// A gradient below this share is zero: what is left of it is rounding of float64. Where thousands of terms cancel float32
-/// leaves up to 1e-5, so that these are judged as if they had `zero_floor`.
+/// Below this share a gradient is zero, and what is left of it rounding of float64. Where thousands of terms cancel
+/// float32 leaves up to 1e-5 of the largest, so that these tensors are judged as if they had `zero_floor`.
 inline constexpr double zero_share = 1e-11;
 inline constexpr double zero_floor = 10;
 

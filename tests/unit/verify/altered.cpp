@@ -213,7 +213,7 @@ TEST_CASE("where the true gradient is zero, rounding passes and no more", "[veri
   for (const std::int64_t batch : {4, 512}) {
     for (const std::int64_t classes : {3, 65, 500}) {
       INFO(batch << " samples of " << classes << " classes");
-      const VerifyCase checked = blind_case<0.0>(batch, classes);
+      const VerifyCase checked = blind_case<Gradient::zero>(batch, classes);
       const verify::Report report = report_of_v(checked, unaltered);
       INFO(verify::to_text(report));
       CHECK(report.passed());
@@ -224,7 +224,7 @@ TEST_CASE("where the true gradient is zero, rounding passes and no more", "[veri
 }
 
 TEST_CASE("a small gradient that is not zero must be right", "[verify]") {
-  const VerifyCase checked = blind_case<1e-5>(64, 65);
+  const VerifyCase checked = blind_case<Gradient::small>(64, 65);
   const verify::Report report = report_of_v(checked, unaltered);
   INFO(verify::to_text(report));
   CHECK(report.passed());

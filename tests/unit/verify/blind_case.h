@@ -7,16 +7,18 @@ namespace shardrun::test {
 
 /// Classes from logits = x·W + (x·v)·w. Where all of w is one, v adds the same number to each of a sample's logits,
 /// which softmax does not see: its true gradient is zero. Where w is small, v's gradient is as small, but not zero.
-template <double deviation_of_w>
+enum class Gradient { zero, small };
+
+template <Gradient of_v>
 void declare_blind(graph::Graph& graph, const models::ModelSettings& settings) {
   using graph::Initializer;
   const models::DataShape& data = settings.data;
   const Initializer normal{Initializer::Kind::normal, 0.3};
   const Initializer ones{Initializer::Kind::constant, 1};
-  const Initializer small{Initializer::Kind::normal, deviation_of_w};
+  const Initializer small{Initializer::Kind::normal, 1e-5};
   models::parameter(graph, "W", {data.features, data.vocab}, {"features", "vocab"}, normal, false);
   models::parameter(graph, "v", {data.features, 1}, {"features", "one"}, normal, false);
-  models::parameter(graph, "w", {1, data.vocab}, {"one", "vocab"}, deviation_of_w == 0 ? ones : small, false);
+  models::parameter(graph, "w", {1, data.vocab}, {"one", "vocab"}, of_v == Gradient::zero ? ones : small, false);
 }
 
 [[nodiscard]] inline graph::ValueId blind_losses(graph::FunctionBuilder& builder, const models::ModelSettings& settings,
@@ -31,10 +33,10 @@ void declare_blind(graph::Graph& graph, const models::ModelSettings& settings) {
                                builder.input("targets", {graph::DType::i32, {rows}, {"batch"}}));
 }
 
-template <double deviation_of_w>
+template <Gradient of_v>
 [[nodiscard]] VerifyCase blind_case(std::int64_t batch, std::int64_t classes) {
   const models::Model model{.name = "blind",
-                            .declare = declare_blind<deviation_of_w>,
+                            .declare = declare_blind<of_v>,
                             .losses = blind_losses,
                             .losses_per_sample = [](const models::ModelSettings&) -> std::int64_t { return 1; }};
   const models::ModelSettings settings{.options = {}, .data = {.vocab = classes, .features = 6}};
