@@ -88,6 +88,11 @@ void GlooGroup::abort(std::string_view reason) noexcept { lane_.fail(SR_ABORTED,
 
 std::optional<TransportError> GlooGroup::error() { return lane_.failure(); }
 
+void GlooGroup::look() noexcept {
+  lane_.check_deadlines();
+  mesh_.check_connections();
+}
+
 void GlooGroup::end_of_job() noexcept { lane_.fail(SR_ABORTED, "the job ends"); }
 
 }  // namespace shardrun::gloo_transport

@@ -30,7 +30,7 @@ class GlooGroup final : public sdk::Group, public Watched {
   void abort(std::string_view reason) noexcept override;
   std::optional<sdk::TransportError> error() override;
 
-  void check_deadlines() noexcept override { lane_.check_deadlines(); }
+  void look() noexcept override;
   void end_of_job() noexcept override;
 
  private:

@@ -26,6 +26,9 @@ constexpr std::chrono::milliseconds for_ever = std::chrono::hours(24 * 365);
 /// How often a wait for the store or a connection looks whether the job is to end.
 constexpr std::chrono::milliseconds glance(50);
 
+/// How often a long wait looks whether its connection broke. What came before it broke wakes the wait much sooner.
+constexpr std::chrono::nanoseconds probing = std::chrono::milliseconds(400);
+
 /// Before each message Gloo sends a preamble; before that, announces it with another; and each receive is announced.
 constexpr std::uint64_t preamble_bytes = 6 * sizeof(std::size_t);
 
@@ -90,30 +93,61 @@ class Mesh::Context : public gloo::Context {
   }
 };
 
-/// Registers a wait, so that `fail` can end it.
+/// Registers a wait, so that others can end it.
 class Mesh::Waiting {
  public:
-  Waiting(Mesh& mesh, UnboundBuffer& buffer, std::uint32_t peer) : mesh_(mesh), buffer_(buffer) {
+  Waiting(Mesh& mesh, UnboundBuffer& buffer, std::uint32_t peer) : mesh_(mesh), buffer_(buffer), peer_(peer) {
     const std::lock_guard lock(mesh_.mutex_);
     mesh_.require_alive(peer);
-    mesh_.waiting_.push_back(&buffer_);
+    mesh_.waiting_.push_back(this);
   }
   ~Waiting() {
     const std::lock_guard lock(mesh_.mutex_);
-    mesh_.waiting_.erase(std::find(mesh_.waiting_.begin(), mesh_.waiting_.end(), &buffer_));
+    mesh_.waiting_.erase(std::find(mesh_.waiting_.begin(), mesh_.waiting_.end(), this));
   }
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
 
+  // Under the mesh's mutex.
+  void end() {
+    buffer_.abortWaitSend();
+    buffer_.abortWaitRecv();
+  }
+  void check_connection(std::int64_t now) {
+    if (now < next_look_) {
+      return;
+    }
+    next_look_ = now + probing.count();
+    if (is_broken_) {
+      end();
+    } else {
+      is_broken_ = mesh_.is_broken(peer_);
+    }
+  }
+
+  /// Of a wait that was ended.
+  [[nodiscard]] TransportError error() const {
+    return is_broken_ ? TransportError(SR_PEER_LOST, mesh_.name_of(peer_) +
+                                                         " is lost: its connection broke in the middle of a message")
+                      : TransportError(SR_ABORTED, "the exchange with " + mesh_.name_of(peer_) + " was given up");
+  }
+
  private:
   Mesh& mesh_;
   UnboundBuffer& buffer_;
+  std::uint32_t peer_;
+  std::int64_t next_look_ = sdk::steady_now() + probing.count();
+  bool is_broken_ = false;
 };
 
 Mesh::Mesh(const sdk::Config& config, const sdk::GroupSpec& group, std::shared_ptr<gloo::transport::Device>& device,
            std::uint64_t generation, std::atomic<std::uint64_t>& wire_bytes)
-    : group_(group), wire_bytes_(wire_bytes), context_(std::make_unique<Context>(group.rank, group.size(), device)) {
+    : group_(group),
+      host_(config.host),
+      wire_bytes_(wire_bytes),
+      context_(std::make_unique<Context>(group.rank, group.size(), device)) {
   waiting_.reserve(2);
+  probe_ = buffer(&nothing_, sizeof(nothing_));
   const NoSigpipe no_sigpipe;
   try {
     connect(config, prefix_of(config, group, generation));
@@ -124,6 +158,7 @@ Mesh::Mesh(const sdk::Config& config, const sdk::GroupSpec& group, std::shared_p
 
 Mesh::~Mesh() {
   const NoSigpipe no_sigpipe;
+  probe_.reset();
   context_.reset();
 }
 
@@ -219,6 +254,9 @@ void Mesh::talking_to(std::uint32_t peer, Act act) {
     throw;
   } catch (const std::exception& error) {  // Gloo has several bases
     require_alive(peer);
+    if (host_.aborted()) {
+      throw TransportError(SR_ABORTED, "the job ends");  // which closed the connection
+    }
     throw TransportError(SR_PEER_LOST, name_of(peer) + " is lost: " + reason_of(error));
   }
 }
@@ -237,7 +275,7 @@ void Mesh::wait_sent(UnboundBuffer& from, std::uint32_t peer) {
   talking_to(peer, [&] {
     const Waiting waiting(*this, from, peer);
     if (!from.waitSend(for_ever)) {
-      throw TransportError(SR_ABORTED, "sending to " + name_of(peer) + " was given up");
+      throw waiting.error();
     }
   });
 }
@@ -246,7 +284,7 @@ void Mesh::wait_received(UnboundBuffer& into, std::uint32_t peer) {
   talking_to(peer, [&] {
     const Waiting waiting(*this, into, peer);
     if (!into.waitRecv(for_ever)) {
-      throw TransportError(SR_ABORTED, "receiving from " + name_of(peer) + " was given up");
+      throw waiting.error();
     }
   });
 }
@@ -255,15 +293,32 @@ void Mesh::fail() noexcept {
   {
     const std::lock_guard lock(mutex_);
     failed_.store(true, std::memory_order_release);
-    for (UnboundBuffer* buffer : waiting_) {
-      buffer->abortWaitSend();
-      buffer->abortWaitRecv();
+    for (Waiting* waiting : waiting_) {
+      waiting->end();
     }
   }
   try {
     context_->closeConnections();
   } catch (const std::exception&) {
     // Closed already.
+  }
+}
+
+/// Gloo refuses to post to a broken connection. Where it is whole, a receive is announced that nobody sends to.
+bool Mesh::is_broken(std::uint32_t peer) {
+  try {
+    receive(*probe_, peer, slot_of(Stream::probe), 0);
+    return false;
+  } catch (const TransportError&) {
+    return true;
+  }
+}
+
+void Mesh::check_connections() noexcept {
+  const std::int64_t now = sdk::steady_now();
+  const std::lock_guard lock(mutex_);
+  for (Waiting* waiting : waiting_) {
+    waiting->check_connection(now);
   }
 }
 

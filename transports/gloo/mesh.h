@@ -24,6 +24,7 @@ enum class Stream : std::uint64_t {
   stage,         ///< short messages of the other collectives
   stage_data,    ///< long ones, straight between the ops' buffers
   letters,       ///< short messages of sends, and the announcements of long ones
+  probe,         ///< receives that nobody ever sends to
   letter_data,   ///< the first of many: every long message of a send has its own
 };
 
@@ -64,6 +65,10 @@ class Mesh {
   /// Any thread: whatever waits gives up, and peers see their connections closed.
   void fail() noexcept;
 
+  /// Any thread, every now and then: ends waits that Gloo forgets. Where a connection breaks it tells those whose transfer
+  /// was to come, but not those in the middle of one.
+  void check_connections() noexcept;
+
  private:
   class Context;
   class Waiting;
@@ -72,12 +77,16 @@ class Mesh {
   template <class Act>
   void talking_to(std::uint32_t peer, Act act);
   void require_alive(std::uint32_t peer) const;
+  [[nodiscard]] bool is_broken(std::uint32_t peer);
 
   sdk::GroupSpec group_;
+  sdk::TransportHost host_;
   std::atomic<std::uint64_t>& wire_bytes_;
   std::unique_ptr<Context> context_;
-  std::mutex mutex_;  // of `waiting_`
-  std::vector<gloo::transport::UnboundBuffer*> waiting_;
+  std::mutex mutex_;  // of `waiting_` and what it points to
+  std::vector<Waiting*> waiting_;
+  char nothing_ = 0;
+  GlooBuffer probe_;  ///< see check_connections
   std::atomic<bool> failed_ = false;
 };
 

@@ -46,7 +46,7 @@ void Watchdog::look() {
       if (is_end) {
         watched->end_of_job();
       } else {
-        watched->check_deadlines();
+        watched->look();
       }
     }
     if (watched_.empty()) {

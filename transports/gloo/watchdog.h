@@ -15,15 +15,15 @@ class Watched {
   Watched() = default;
   Watched(const Watched&) = delete;
   Watched& operator=(const Watched&) = delete;
-  virtual void check_deadlines() noexcept = 0;
+  virtual void look() noexcept = 0;
   virtual void end_of_job() noexcept = 0;
 
  protected:
   ~Watched() = default;
 };
 
-/// A wait inside Gloo sees neither the deadline of its op nor that the job is to end: this thread ends it from outside,
-/// some milliseconds later. It runs while there is something to watch.
+/// A wait inside Gloo sees neither the deadline of its op, nor that the job is to end, nor always that its peer is lost:
+/// this thread ends it from outside, some milliseconds later. It runs while there is something to watch.
 class Watchdog {
  public:
   explicit Watchdog(const sdk::TransportHost& host) : host_(host) {}

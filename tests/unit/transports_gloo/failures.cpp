@@ -12,6 +12,9 @@ using namespace shardrun;
 using namespace shardrun::test;
 using Catch::Contains;
 
+/// LeakSanitizer asks the program for this. Gloo's lookup of an address that it then refuses forgets its 64 bytes.
+extern "C" const char* __lsan_default_suppressions() { return "leak:gloo::transport::tcp::CreateDevice"; }
+
 TEST_CASE("gloo: members that mean different collectives are told both, and go on") {
   std::array<std::string, 3> errors;
   std::array<float, 3> sums = {};
@@ -73,24 +76,38 @@ TEST_CASE("gloo: a member that aborts is lost to the others, by name") {
   CHECK_THAT(message, Contains("all_reduce (sum) of 1000000 f32") && Contains("member 1 (rank 1) is lost"));
 }
 
-TEST_CASE("gloo: a connection that breaks sends this process no SIGPIPE") {
+TEST_CASE("gloo: a connection that breaks in the middle of a message ends the other side, without a SIGPIPE") {
   struct sigaction action = {};
   REQUIRE(sigaction(SIGPIPE, nullptr, &action) == 0);
   const struct sigaction by_default = {};
   REQUIRE(sigaction(SIGPIPE, &by_default, nullptr) == 0);
-  for (int round = 0; round < 20; ++round) {
+  const std::uint32_t breaks = GENERATE(0U, 1U);  // the sender or the receiver
+  std::string error;
+  for (int round = 0; round < 3; ++round) {
     run_ranks(2, [&](Rank& rank) {
       auto group = rank.group();
-      std::vector<float> data(500'000);
-      auto op = group.prepare({request_of(SR_OP_ALL_REDUCE, 1, data.size(), data)}, after(30));
-      op.start(after(30));
-      if (rank.rank() == 1) {
+      const bool sends = rank.rank() == 0;
+      std::vector<float> data(16'000'000, sends ? 1.0F : 0.0F);
+      auto op = group.prepare({request_of(sends ? SR_OP_SEND : SR_OP_RECV, 1, data.size(), data, sends ? 1 : 0)},
+                              after(1000));
+      op.start(after(1000));
+      if (!sends) {
+        while (std::atomic_ref<float>(data[1'000'000]).load() == 0.0F) {
+          std::this_thread::yield();
+        }
+      }
+      rank.meet("the message is on its way");
+      if (rank.rank() == breaks) {
         group.abort("enough");
       }
-      (void)error_of([&] { (void)op.wait(INT64_MAX); });
+      const std::string message = error_of([&] { (void)op.wait(INT64_MAX); });
+      if (rank.rank() != breaks && !message.empty()) {  // a message that had arrived is no error
+        error = message;
+      }
       rank.meet("end");
     });
   }
+  CHECK_THAT(error, Contains("member " + std::to_string(breaks)) && Contains("is lost"));
   sigset_t mask;
   CHECK(pthread_sigmask(SIG_BLOCK, nullptr, &mask) == 0);
   CHECK(sigismember(&mask, SIGPIPE) == 0);
