@@ -59,6 +59,9 @@ Ended run_program(const std::filesystem::path& folder, const std::vector<std::st
   }
   close(out[1]);
   Ended ended;
+  if (watch) {
+    watch(process, "");
+  }
   std::array<char, 4096> block = {};
   for (ssize_t count = 0; (count = read(out[0], block.data(), block.size())) > 0;) {
     ended.out.append(block.data(), static_cast<std::size_t>(count));

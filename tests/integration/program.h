@@ -28,7 +28,7 @@ struct Ended {
 };
 
 /// Runs the built `shardrun` in `folder`, without the environment's own plugins. `watch` is called with the process and
-/// its standard output so far whenever there is more of it.
+/// its standard output so far: when it has been started, and whenever there is more.
 Ended run_program(const std::filesystem::path& folder, const std::vector<std::string>& words,
                   const std::function<void(pid_t process, std::string_view out)>& watch = {});
 

@@ -1,14 +1,12 @@
 #include <sys/types.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <csignal>
-#include <fstream>
 #include <map>
-#include <set>
 
 #include "core/checkpoint/safetensors.h"
+#include "tests/integration/processes.h"
 #include "tests/integration/program.h"
 #include "tests/support/catch.h"
 #include "tests/support/text_job.h"
@@ -18,27 +16,6 @@ using Catch::Matchers::Contains;
 namespace json = boost::json;
 
 namespace {
-
-/// Processes that a process has started.
-std::vector<pid_t> children_of(pid_t process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/task/" + std::to_string(process) + "/children");
-  std::vector<pid_t> children;
-  for (pid_t child = 0; file >> child;) {
-    children.push_back(child);
-  }
-  return children;
-}
-
-bool is_gone(pid_t process) { return kill(process, 0) != 0 && errno == ESRCH; }
-
-/// Names under which memory could be left behind.
-std::set<std::string> shared_memory() {
-  std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
-    names.insert(entry.path().filename().string());
-  }
-  return names;
-}
 
 std::vector<std::string> settings(const std::string& strategy, const std::string& transport, int ranks,
                                   std::vector<std::string> more = {}) {

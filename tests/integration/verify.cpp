@@ -1,0 +1,113 @@
+#include <string>
+#include <vector>
+
+#include "tests/integration/program.h"
+#include "tests/support/catch.h"
+#include "tests/support/npy.h"
+#include "tests/support/text_job.h"
+
+using namespace shardrun::test;
+using Catch::Matchers::Contains;
+namespace json = boost::json;
+
+namespace {
+
+Ended verify(const JobFolder& job, const std::vector<std::string>& overrides) {
+  return run_program(job.path(), with_settings({"verify", "job.ini", "--steps", "2", "--json"}, overrides));
+}
+
+std::vector<std::string> with(std::vector<std::string> settings, const std::vector<std::string>& more) {
+  settings.insert(settings.end(), more.begin(), more.end());
+  return settings;
+}
+
+void check_passed(const Ended& ended) {
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  const json::object report = json::parse(ended.out).as_object();
+  CHECK(report.at("passed").as_bool());
+  CHECK_FALSE(report.at("worst").as_array().empty());
+}
+
+/// `x.npy` of 60 samples with 5 features, and `y.npy` with one of 3 labels each.
+void write_classes(const std::filesystem::path& folder) {
+  std::string features;
+  std::string labels;
+  for (std::int64_t sample = 0; sample < 60; ++sample) {
+    for (std::int64_t feature = 0; feature < 5; ++feature) {
+      features += bytes_of({static_cast<float>((sample * 7 + feature * 3) % 11) / 11.0F});
+    }
+    labels += bytes_of({sample % 3});
+  }
+  write_file(folder / "x.npy", npy_file("{'descr': '<f4', 'fortran_order': False, 'shape': (60, 5), }", features));
+  write_file(folder / "y.npy", npy_file("{'descr': '<i8', 'fortran_order': False, 'shape': (60,), }", labels));
+}
+
+/// Seven heads, biases, an untied head, dropout, and three uneven microbatches.
+const std::vector<std::string> uneven = {"model.heads=7",       "model.width=28",    "model.bias=true",
+                                         "model.tied=false",    "model.dropout=0.1", "data.batch=7",
+                                         "data.microbatches=3", "model.context=8"};
+
+}  // namespace
+
+TEST_CASE("jobs of real ranks agree with the reference", "[verify]") {
+  const std::vector<std::string> transports = installed("transport");
+  std::size_t turn = 0;
+  for (const char* strategy : {"dp", "tp"}) {
+    for (const int ranks : {1, 2, 3, 4}) {
+      // Each strategy with each number of ranks once, each transport in turn.
+      const std::string& transport = transports.at(turn++ % transports.size());
+      DYNAMIC_SECTION(strategy << " of " << ranks << " over " << transport) {
+        const JobFolder job;
+        const std::vector<std::string> how = {"job.strategy=" + std::string(strategy), "job.transport=" + transport,
+                                              "job.ranks=" + std::to_string(ranks)};
+        check_passed(verify(job, how));
+        check_passed(verify(job, with(how, uneven)));
+        CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
+      }
+    }
+  }
+}
+
+TEST_CASE("an mlp of real ranks agrees with the reference", "[verify]") {
+  for (const std::string& transport : installed("transport")) {
+    for (const char* strategy : {"dp", "tp"}) {
+      DYNAMIC_SECTION(strategy << " over " << transport) {
+        const JobFolder job;
+        write_classes(job.path());
+        write_file(job.path() / "mlp.ini",
+                   "[job]\noutput = run\nthreads = 1\n[model]\nname = mlp\nhidden = 9\nloss = cross_entropy\n"
+                   "[data]\narrays = x.npy, y.npy\nbatch = 7\nmicrobatches = 3\n"
+                   "[train]\nsteps = 4\nlearning_rate = 0.1\noptimizer = sgd\nmomentum = 0.9\nclip = 1\n");
+        check_passed(run_program(
+            job.path(), with_settings({"verify", "mlp.ini", "--json"}, {"job.strategy=" + std::string(strategy),
+                                                                        "job.transport=" + transport, "job.ranks=3"})));
+      }
+    }
+  }
+}
+
+TEST_CASE("a strategy and a transport from outside serve one job, with a transport for each axis", "[verify]") {
+  const JobFolder job;
+  const std::vector<std::string> how = {"plugins.path=" SHARDRUN_OUTSIDE_STRATEGIES ":" SHARDRUN_OUTSIDE_TRANSPORTS,
+                                        "job.strategy=grid", "job.ranks=4", "job.transport=sockets",
+                                        "transport.rows=" + installed("transport").back()};
+
+  check_passed(verify(job, how));
+
+  const Ended ended = job.run(how);
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  const json::object sent = job.summary().at("ranks").as_array().at(3).as_object().at("sent_bytes").as_object();
+  CHECK(sent.contains("rows"));
+  CHECK(sent.contains("columns"));
+}
+
+TEST_CASE("verify says what it compared, and refuses what cannot be", "[verify]") {
+  const JobFolder job;
+  const Ended text = run_program(job.path(), {"verify", "job.ini", "--rows", "2"});
+  CHECK(text.code == 0);
+  CHECK_THAT(text.out, Contains("step 3/3") && Contains("tolerance") && Contains("passed"));
+  CHECK(run_program(job.path(), {"verify", "job.ini", "--steps", "31"}).code == 2);
+  CHECK(run_program(job.path(), {"verify", "job.ini", "--steps", "0"}).code == 2);
+}
