@@ -29,8 +29,8 @@ Override parse_override(std::string_view text) {
     refuse(text, "has a control character or bytes that are not UTF-8; a job file could not hold it");
   }
   const std::size_t equals = text.find('=');
-  const std::size_t dot = text.find('.');
-  if (equals == std::string_view::npos || dot >= equals) {
+  const std::size_t dot = text.substr(0, equals).rfind('.');  // sections have dots, keys have none
+  if (equals == std::string_view::npos || dot == std::string_view::npos) {
     refuse(text, "is not of the form section.key=value, as in --set train.steps=100");
   }
   const Override result = {trimmed(text.substr(0, dot)), trimmed(text.substr(dot + 1, equals - dot - 1)),

@@ -52,12 +52,18 @@ TEST_CASE("an override of another form is bad usage", "[job]") {
         "--set train.steps: is not of the form section.key=value, as in --set train.steps=100");
   CHECK(usage({"steps=1"}) == "--set steps=1: is not of the form section.key=value, as in --set train.steps=100");
   CHECK(usage({"steps=1.5"}).find("is not of the form") != std::string::npos);
+  CHECK(usage({"train=1.5"}).find("is not of the form") != std::string::npos);
   CHECK(usage({""}).find("is not of the form") != std::string::npos);
   CHECK(usage({".steps=1"}).find("names no section or no key") != std::string::npos);
   CHECK(usage({"train.=1"}).find("names no section or no key") != std::string::npos);
   CHECK(usage({"model.note=\xFF"}).find("not UTF-8") != std::string::npos);
   CHECK(usage({"model.note=a\nb"}).find("--set model.note=a\\x0ab: has a control character") == 0);
   CHECK(usage({"model.note=" + std::string(1 << 17, 'x')}).find("is longer than") != std::string::npos);
+}
+
+TEST_CASE("an override's key is what follows the last point", "[job]") {
+  CHECK(test::refusal(minimal, {"transport.pigeon.speed=1.5"}).find("--set transport.pigeon.speed: ") == 0);
+  CHECK(test::refusal(minimal, {"transport.pigeon.speed=1.5"}).find("[transport.pigeon]") != std::string::npos);
 }
 
 TEST_CASE("a key can be overridden once", "[job]") {
