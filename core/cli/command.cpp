@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "core/base/error.h"
+#include "core/base/standard_error.h"
 #include "core/base/suggest.h"
 
 namespace shardrun::cli {
@@ -87,13 +88,13 @@ int main(std::span<const std::string> words) {
     }
     return code;
   } catch (const Error& error) {
-    fmt::print(stderr, "shardrun: {}\n", error.message());
+    write_to_standard_error(fmt::format("shardrun: {}\n", error.message()));
     return exit_code(error.code());
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "shardrun: out of memory\n");
+    write_to_standard_error("shardrun: out of memory\n");
     return 1;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "shardrun: unexpected error: {}\n", error.what());
+    write_to_standard_error(fmt::format("shardrun: unexpected error: {}\n", error.what()));
     return 1;
   }
 }

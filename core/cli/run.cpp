@@ -3,25 +3,17 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 
+#include "core/base/standard_error.h"
 #include "core/cli/dump.h"
 #include "core/cli/options.h"
+#include "core/cli/process.h"
 #include "core/metrics/human.h"
 
 namespace shardrun::cli {
 namespace {
-
-volatile std::sig_atomic_t stop_signal = 0;
-
-/// The first signal asks for an orderly stop, the second ends the process at once.
-extern "C" void on_signal(int signal) {
-  stop_signal = signal;
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
-}
 
 void print_results(const metrics::Summary& summary, const job::Job& job) {
   std::string text;
@@ -54,13 +46,12 @@ int run(std::span<const std::string> words) {
   if (parsed.has("dump")) {
     return dump(parsed, task::compile(job)) ? 0 : 1;
   }
-  std::signal(SIGINT, on_signal);
-  std::signal(SIGTERM, on_signal);
+  catch_stop_signals();
   const bool json = parsed.has("json");
   const metrics::Summary summary =
       task::run(job, {.progress = metrics::descriptor_sink(json ? STDERR_FILENO : STDOUT_FILENO, std::getenv("TERM")),
                       .print = [&](const std::string& text) { fmt::print(json ? stderr : stdout, "{}", text); },
-                      .stop_signal = [] { return static_cast<int>(stop_signal); },
+                      .stop_signal = stop_signal,
                       .profile = parsed.has("profile")});
   if (json) {
     fmt::print("{}", metrics::to_json(summary));
@@ -69,7 +60,7 @@ int run(std::span<const std::string> words) {
   }
   if (!summary.error.empty()) {
     std::fflush(stdout);
-    fmt::print(stderr, "shardrun: {}\n", summary.error);
+    write_to_standard_error(fmt::format("shardrun: {}\n", summary.error));
   }
   return summary.exit_code;
 }

@@ -5,7 +5,9 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "core/base/standard_error.h"
 #include "core/cli/options.h"
+#include "core/cli/process.h"
 #include "core/verify/job.h"
 
 namespace shardrun::cli {
@@ -36,15 +38,18 @@ int verify(std::span<const std::string> words) {
   const auto rows = static_cast<std::size_t>(parsed.integer("rows", 10, 1, 1'000'000));
   const bool json = parsed.has("json");
   const int screen = json ? STDERR_FILENO : STDOUT_FILENO;
+  catch_stop_signals();
   const verify::JobOutcome outcome =
       verify::verify_job(job, steps,
                          {.progress = metrics::descriptor_sink(screen, std::getenv("TERM")),
-                          .print = [&](const std::string& text) { fmt::print(json ? stderr : stdout, "{}", text); }});
+                          .print = [&](const std::string& text) { fmt::print(json ? stderr : stdout, "{}", text); },
+                          .stop_signal = stop_signal});
   if (!outcome.summary.error.empty()) {
-    fmt::print(stderr, "shardrun: {}\n", outcome.summary.error);
+    write_to_standard_error(fmt::format("shardrun: {}\n", outcome.summary.error));
     return outcome.summary.exit_code;
   }
   if (outcome.summary.exit_code != 0) {
+    write_to_standard_error("shardrun: stopped before everything was compared\n");
     return outcome.summary.exit_code;
   }
   fmt::print("{}", json ? verify::to_json(outcome.report, rows) : verify::to_text(outcome.report, rows));

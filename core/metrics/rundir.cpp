@@ -40,8 +40,10 @@ std::string holder(const files::FileDescriptor& lock) {
   return bytes > 0 ? std::string(text.data(), static_cast<std::size_t>(bytes)) : "a process that just started";
 }
 
+std::filesystem::path lock_path(const std::filesystem::path& output) { return output / ".lock"; }
+
 files::FileDescriptor take_lock(const std::filesystem::path& output) {
-  const std::filesystem::path path = output / ".lock";
+  const std::filesystem::path path = lock_path(output);
   files::FileDescriptor lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
   if (!lock.is_open()) {
     throw files::system_error("open the lock", path, errno);
@@ -83,6 +85,11 @@ std::filesystem::path summary_path(const std::filesystem::path& output) { return
 
 std::filesystem::path log_path(const std::filesystem::path& output, int rank) {
   return output / "log" / fmt::format("rank-{}.log", rank);
+}
+
+bool is_of_a_run(const std::filesystem::path& output) {
+  std::error_code none;
+  return std::filesystem::exists(lock_path(output), none);
 }
 
 RunDirectory::RunDirectory(std::filesystem::path output) : output_(std::move(output)) {

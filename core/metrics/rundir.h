@@ -12,6 +12,9 @@ namespace shardrun::metrics {
 [[nodiscard]] std::filesystem::path summary_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path log_path(const std::filesystem::path& output, int rank);
 
+/// Whether a run has held the folder once.
+[[nodiscard]] bool is_of_a_run(const std::filesystem::path& output);
+
 /// The output folder of a run, held against every other run for as long as this lives. One process of a run holds it;
 /// the system lets go of it when that process ends, in whatever way. The file `.lock` stays: it is the lock's place,
 /// not the lock.

@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "core/base/error.h"
+#include "core/base/standard_error.h"
 #include "core/base/philox.h"
 #include "core/files/atomic_file.h"
 #include "core/launch/launch.h"
@@ -187,7 +188,7 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const std::
     if (rank != nullptr) {
       rank->fail(kind, text);
     } else {
-      fmt::print(stderr, "{}\n", text);
+      write_to_standard_error(text + "\n");
     }
   };
   try {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <optional>
 
 #include "core/base/error.h"
@@ -51,12 +52,17 @@ void require_memory(const job::Job& job, const Compiled& compiled) {
   }
 }
 
-/// A run writes job.ini into its folder: never over the one that the user wrote.
+/// A run writes job.ini into its folder: never over one that the user wrote.
 void require_own_folder(const job::Job& job) {
   std::error_code none;
   if (std::filesystem::equivalent(job.file, job.output / "job.ini", none)) {
     throw Error(ErrorCode::job, fmt::format("{}: [job] output = {} is the job file's own folder, where the run would "
                                             "overwrite it: choose another",
+                                            job.where("job", "output"), job.output.string()));
+  }
+  if (std::filesystem::exists(job.output / "job.ini", none) && !metrics::is_of_a_run(job.output)) {
+    throw Error(ErrorCode::job, fmt::format("{}: [job] output = {} has a job.ini which no run has written, and which this "
+                                            "run would overwrite: choose another folder, or move the file",
                                             job.where("job", "output"), job.output.string()));
   }
 }
@@ -92,9 +98,24 @@ void require_runnable(const job::Job& job, const Compiled& compiled) {
   }
 }
 
+std::optional<metrics::Summary> stopped_before_start(const RunSettings& settings) {
+  const int signal = settings.stop_signal ? settings.stop_signal() : 0;
+  if (signal == 0) {
+    return std::nullopt;
+  }
+  metrics::Summary summary;
+  summary.status = "stopped";
+  summary.exit_code = 128 + signal;
+  summary.error = fmt::format("stopped by SIG{} before anything was started", sigabbrev_np(signal));
+  return summary;
+}
+
 metrics::Summary run(const job::Job& job, const RunSettings& settings) {
   std::optional<Compiled> compiled = compile(job);
   require_runnable(job, *compiled);
+  if (const auto stopped = stopped_before_start(settings)) {
+    return *stopped;
+  }
   if (job.ranks == 1) {
     return run_here(job, *compiled, settings);
   }

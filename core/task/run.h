@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "core/job/job.h"
@@ -20,6 +21,9 @@ struct RunSettings {
 
 /// What must hold before a process starts or the output folder is touched. Throws Error{job}.
 void require_runnable(const job::Job& job, const Compiled& compiled);
+
+/// The summary of a job that was asked to stop while it was prepared; nothing where it was not.
+[[nodiscard]] std::optional<metrics::Summary> stopped_before_start(const RunSettings& settings);
 
 /// Does what [job] task says and leaves in [job] output: job.ini (as run), metrics.jsonl, log/rank-0.log, summary.json,
 /// and weights.safetensors (train) or state.safetensors (iterate). A job that fails while it runs leaves its summary

@@ -56,12 +56,14 @@ void initialize(const job::Job& job, const task::Compiled& compiled, runtime::Ex
 /// Does the first steps and leaves what this rank holds at each moment.
 class Recorder {
  public:
-  /// `link`: null where there is one rank. `say` is told of every step.
+  /// `link`: null where there is one rank. `say` is told of every step. `stop_signal` is asked after each where there is
+  /// one rank; several ask each other.
   Recorder(const job::Job& job, task::Compiled& compiled, task::RankLink* link,
-           std::function<void(const std::string&)> say)
-      : job_(job), compiled_(compiled), link_(link), say_(std::move(say)) {}
+           std::function<void(const std::string&)> say, std::function<int()> stop_signal)
+      : job_(job), compiled_(compiled), link_(link), say_(std::move(say)), stop_signal_(std::move(stop_signal)) {}
 
-  void train(std::int64_t steps) {
+  /// The signal that asked to stop before all was recorded, or 0.
+  int train(std::int64_t steps) {
     task::Training training(job_, compiled_);
     runtime::Executor& executor = training.executor();
     connect(executor);
@@ -73,14 +75,18 @@ class Recorder {
       (void)training.update(step);
       write(step, Moment::end, executor);
       say_(fmt::format("step {}/{}  loss {:.4f}", step + 1, steps, loss));
+      if (const int signal = asked_to_stop()) {
+        return signal;
+      }
     }
     if (training.evaluate()) {
       write(steps - 1, Moment::evaluation, executor);
     }
     finish();
+    return 0;
   }
 
-  void iterate(std::int64_t steps) {
+  int iterate(std::int64_t steps) {
     runtime::Executor executor(compiled_.programs, *compiled_.device);
     connect(executor);
     initialize(job_, compiled_, executor);
@@ -90,12 +96,18 @@ class Recorder {
       executor.run(program, {.seed = job_.seed, .step = step});
       write(step, Moment::end, executor);
       say_(fmt::format("step {}/{}", step + 1, steps));
+      if (const int signal = asked_to_stop()) {
+        return signal;
+      }
     }
     finish();
+    return 0;
   }
 
  private:
   [[nodiscard]] std::int64_t rank() const { return link_ == nullptr ? 0 : link_->rank(); }
+
+  [[nodiscard]] int asked_to_stop() { return link_ != nullptr ? link_->agree_on_stop() : stop_signal_(); }
 
   void connect(runtime::Executor& executor) {
     if (link_ != nullptr) {
@@ -117,16 +129,11 @@ class Recorder {
   task::Compiled& compiled_;
   task::RankLink* link_;
   std::function<void(const std::string&)> say_;
+  std::function<int()> stop_signal_;
 };
 
-void record(const job::Job& job, task::Compiled& compiled, task::RankLink* link, std::int64_t steps,
-            const std::function<void(const std::string&)>& say) {
-  Recorder recorder(job, compiled, link, say);
-  if (job.task == job::Task::train) {
-    recorder.train(steps);
-  } else {
-    recorder.iterate(steps);
-  }
+int record(Recorder& recorder, const job::Job& job, std::int64_t steps) {
+  return job.task == job::Task::train ? recorder.train(steps) : recorder.iterate(steps);
 }
 
 }  // namespace
@@ -134,13 +141,19 @@ void record(const job::Job& job, task::Compiled& compiled, task::RankLink* link,
 JobOutcome verify_job(const job::Job& job, std::int64_t steps, const task::RunSettings& settings) {
   task::Compiled compiled = task::compile(job);
   task::require_runnable(job, compiled);
+  JobOutcome outcome;
+  if (const auto stopped = task::stopped_before_start(settings)) {
+    outcome.summary = *stopped;
+    return outcome;
+  }
   const ScratchFolder folder;
   job::Job copy = job;
   copy.output = folder.path();
-  JobOutcome outcome;
+  const std::function<int()> stop_signal = settings.stop_signal ? settings.stop_signal : [] { return 0; };
   if (job.ranks == 1) {
     metrics::Progress progress(settings.progress, steps, 1);
-    record(copy, compiled, nullptr, steps, [&](const std::string& line) { progress.print(line); });
+    Recorder recorder(copy, compiled, nullptr, [&](const std::string& line) { progress.print(line); }, stop_signal);
+    (void)record(recorder, copy, steps);
   } else {
     outcome.summary = task::run_ranks(copy, settings, {"--record-steps", std::to_string(steps)});
     if (outcome.summary.exit_code != 0) {
@@ -148,7 +161,11 @@ JobOutcome verify_job(const job::Job& job, std::int64_t steps, const task::RunSe
     }
   }
   outcome.summary.status = "finished";
-  outcome.report = verify_snapshots(folder.path(), copy, compiled, steps);
+  outcome.report = verify_snapshots(folder.path(), copy, compiled, steps, [&] { return stop_signal() != 0; });
+  if (const int signal = stop_signal()) {
+    outcome.summary.status = "stopped";
+    outcome.summary.exit_code = 128 + signal;
+  }
   return outcome;
 }
 
@@ -157,12 +174,16 @@ int record_as_rank(const job::Job& job, const launch::RankContext& context, std:
     task::Compiled compiled = task::compile(job, "cpu", rank.rank());
     task::RankLink link(job, compiled, rank);
     link.check_plan();
-    record(job, compiled, &link, steps, [&](const std::string& line) {
-      if (link.rank() == 0) {
-        link.message(task::line_message, line);
-      }
-    });
-    return 0;
+    Recorder recorder(
+        job, compiled, &link,
+        [&](const std::string& line) {
+          if (link.rank() == 0) {
+            link.message(task::line_message, line);
+          }
+        },
+        [] { return 0; });
+    const int signal = record(recorder, job, steps);
+    return signal == 0 ? 0 : 128 + signal;
   });
 }
 

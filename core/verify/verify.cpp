@@ -18,6 +18,9 @@ Report verify_interpreted(const Workload& workload, const partition::Partition& 
 Report verify_snapshots(const Workload& workload, const Recorded& recorded) {
   Comparison comparison(workload, recorded.ranks, recorded.threads);
   const auto add = [&](std::int64_t step, Moment moment) {
+    if (recorded.stops && recorded.stops()) {
+      return;
+    }
     comparison.add(step, moment, [&](std::int64_t rank) {
       return read_snapshot(recorded.folder, step, moment, rank, workload.graph);
     });
@@ -37,11 +40,12 @@ Report verify_snapshots(const Workload& workload, const Recorded& recorded) {
 }
 
 Report verify_snapshots(const std::filesystem::path& folder, const job::Job& job, const task::Compiled& compiled,
-                        std::int64_t steps) {
+                        std::int64_t steps, const std::function<bool()>& stops) {
   return verify_snapshots(workload_of(job, compiled), {.folder = folder,
                                                        .ranks = compiled.partition.placements.mesh.ranks(),
                                                        .steps = steps,
-                                                       .threads = task::threads_of(job)});
+                                                       .threads = task::threads_of(job),
+                                                       .stops = stops});
 }
 
 }  // namespace shardrun::verify

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 
 #include "core/job/job.h"
 #include "core/partition/partition.h"
@@ -26,6 +27,7 @@ struct Recorded {
   std::int64_t ranks = 1;
   std::int64_t steps = 0;
   int threads = 1;  ///< of the reference
+  std::function<bool()> stops = {};  ///< asked between moments: true ends the comparison, where it is
 };
 
 /// What the ranks of a run have left in a folder by `write_snapshot`: each at `begin`, `gradients` (where it is
@@ -35,6 +37,7 @@ struct Recorded {
 
 /// The same of a job as it was compiled.
 [[nodiscard]] Report verify_snapshots(const std::filesystem::path& folder, const job::Job& job,
-                                      const task::Compiled& compiled, std::int64_t steps);
+                                      const task::Compiled& compiled, std::int64_t steps,
+                                      const std::function<bool()>& stops = {});
 
 }  // namespace shardrun::verify

@@ -78,6 +78,17 @@ TEST_CASE("a run never overwrites the job file that it was started with", "[prog
   CHECK_THAT(run_program(job.path(), {"job.ini", "--set", "job.output=."}).err, Contains("choose another"));
 }
 
+TEST_CASE("a run never overwrites a job.ini that no run has written", "[program]") {
+  const JobFolder job;
+  const Ended ended = run_program(job.path(), {"job.ini", "--set", "job.output=elsewhere"});
+  REQUIRE(ended.code == 0);
+  CHECK(run_program(job.path(), {"job.ini", "--set", "job.output=elsewhere"}).code == 0);
+  std::filesystem::remove(job.path() / "elsewhere/.lock");
+  const Ended again = run_program(job.path(), {"job.ini", "--set", "job.output=elsewhere"});
+  CHECK(again.code == 2);
+  CHECK_THAT(again.err, Contains("job.ini which no run has written"));
+}
+
 TEST_CASE("more ranks than the border can count are refused", "[program]") {
   const JobFolder job;
   CHECK_THAT(run_program(job.path(), {"plan", "job.ini", "--set", "job.ranks=4294967297"}).err, Contains("at most"));

@@ -18,9 +18,9 @@
 namespace shardrun::test {
 namespace {
 
-[[noreturn]] void become_program(const std::filesystem::path& folder, const std::vector<std::string>& words, int out,
-                                 int err) {
-  std::vector<char*> arguments = {const_cast<char*>("shardrun")};
+[[noreturn]] void become(const char* program, const std::filesystem::path& folder,
+                         const std::vector<std::string>& words, int out, int err) {
+  std::vector<char*> arguments = {const_cast<char*>(program)};
   for (const std::string& word : words) {
     arguments.push_back(const_cast<char*>(word.c_str()));
   }
@@ -28,7 +28,7 @@ namespace {
   const bool ready = chdir(folder.c_str()) == 0 && dup2(out, STDOUT_FILENO) >= 0 && dup2(err, STDERR_FILENO) >= 0;
   unsetenv("SHARDRUN_PLUGIN_PATH");
   if (ready) {
-    execv(SHARDRUN_PROGRAM, arguments.data());
+    execv(program, arguments.data());
   }
   _exit(127);
 }
@@ -43,10 +43,8 @@ std::string read_all(std::FILE* file) {
   return text;
 }
 
-}  // namespace
-
-Ended run_program(const std::filesystem::path& folder, const std::vector<std::string>& words,
-                  const std::function<void(pid_t, std::string_view)>& watch) {
+Ended run(const char* program, const std::filesystem::path& folder, const std::vector<std::string>& words,
+          const std::function<void(pid_t, std::string_view)>& watch) {
   std::array<int, 2> out = {};
   std::FILE* err = std::tmpfile();
   if (err == nullptr || pipe(out.data()) != 0) {
@@ -55,7 +53,7 @@ Ended run_program(const std::filesystem::path& folder, const std::vector<std::st
   const pid_t process = fork();
   if (process == 0) {
     close(out[0]);
-    become_program(folder, words, out[1], fileno(err));
+    become(program, folder, words, out[1], fileno(err));
   }
   close(out[1]);
   Ended ended;
@@ -76,6 +74,17 @@ Ended run_program(const std::filesystem::path& folder, const std::vector<std::st
   ended.err = read_all(err);
   std::fclose(err);
   return ended;
+}
+
+}  // namespace
+
+Ended run_program(const std::filesystem::path& folder, const std::vector<std::string>& words,
+                  const std::function<void(pid_t, std::string_view)>& watch) {
+  return run(SHARDRUN_PROGRAM, folder, words, watch);
+}
+
+Ended run_script(const std::filesystem::path& folder, const std::string& script) {
+  return run("/bin/sh", folder, {"-c", script, SHARDRUN_PROGRAM}, {});
 }
 
 std::vector<std::string> installed(const std::string& kind) {

@@ -1,0 +1,19 @@
+#include "core/base/standard_error.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace shardrun {
+
+void write_to_standard_error(std::string_view text) noexcept {
+  while (!text.empty()) {
+    const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+    if (written < 0 && errno != EINTR) {
+      return;
+    }
+    text.remove_prefix(written < 0 ? 0 : static_cast<std::size_t>(written));
+  }
+}
+
+}  // namespace shardrun

@@ -1,0 +1,46 @@
+#include "core/cli/process.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+
+namespace shardrun::cli {
+namespace {
+
+constexpr std::array<int, 3> stop_signals = {SIGINT, SIGTERM, SIGHUP};
+
+volatile std::sig_atomic_t signal_that_asked = 0;
+
+extern "C" void on_stop_signal(int signal) {
+  signal_that_asked = signal;
+  for (const int each : stop_signals) {
+    std::signal(each, SIG_DFL);
+  }
+}
+
+}  // namespace
+
+void secure_process() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(stream, F_GETFD) == -1 && errno == EBADF && ::open("/dev/null", O_RDWR) != stream) {
+      std::abort();  // no machine without /dev/null, and nowhere to say so
+    }
+  }
+  std::signal(SIGXFSZ, SIG_IGN);
+}
+
+void catch_stop_signals() {
+  for (const int each : stop_signals) {
+    if (std::signal(each, on_stop_signal) == SIG_IGN) {
+      std::signal(each, SIG_IGN);
+    }
+  }
+}
+
+int stop_signal() noexcept { return signal_that_asked; }
+
+}  // namespace shardrun::cli
