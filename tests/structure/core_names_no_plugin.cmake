@@ -1,7 +1,8 @@
 cmake_minimum_required(VERSION 3.25)
 
 # Core works with any plugin because it knows none: no file of it contains the name of a strategy or transport of this
-# tree as a word. Names that are English words too count where they are whole string literals.
+# tree as a word, in small or capital letters, alone or between underscores. Names that are English words too count where
+# they are whole string literals.
 set(english single named)
 
 file(GLOB plugins RELATIVE "${SOURCE}" "${SOURCE}/strategies/*/CMakeLists.txt" "${SOURCE}/transports/*/CMakeLists.txt")
@@ -13,7 +14,8 @@ foreach(plugin IN LISTS plugins)
   if(name IN_LIST english)
     set(pattern "\"${name}\"")
   else()
-    set(pattern "(^|[^A-Za-z0-9_])${name}($|[^A-Za-z0-9_])")
+    string(TOUPPER "${name}" upper)
+    set(pattern "(^|[^A-Za-z0-9])(${name}|${upper})($|[^A-Za-z0-9])")
   endif()
   foreach(file IN LISTS files)
     file(STRINGS "${file}" lines REGEX "${pattern}")
