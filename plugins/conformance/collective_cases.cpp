@@ -79,6 +79,28 @@ void reduce_dtypes(Member& member, std::uint32_t opcode) {
   }
 }
 
+/// NaN on any member, whatever its place in the order of the reduction, is NaN in the result.
+void nan_stays(Member& member) {
+  std::uint64_t id = 0;
+  for (const std::uint32_t dtype : {SR_DTYPE_F32, SR_DTYPE_F64, SR_DTYPE_F16, SR_DTYPE_BF16}) {
+    for (const std::uint32_t reduction : {SR_REDUCE_MIN, SR_REDUCE_MAX}) {
+      for (const std::uint64_t count : {std::uint64_t{37}, std::uint64_t{5003}, std::uint64_t{100'003}}) {
+        for (const std::uint32_t opcode : {SR_OP_ALL_REDUCE, SR_OP_REDUCE_SCATTER, SR_OP_REDUCE}) {
+          const Shape shape = {.opcode = opcode,
+                               .members = 4,
+                               .count = opcode == SR_OP_REDUCE_SCATTER ? count / 4 : count,
+                               .dtype = dtype,
+                               .reduction = reduction,
+                               .root = static_cast<std::uint32_t>(id % 4),
+                               .with_nan = true};
+          Trial(member, member.first(4), shape, {.in_place = id % 2 == 0}, ++id).run(0);
+        }
+        member.forget();
+      }
+    }
+  }
+}
+
 /// Sums of fractions depend on their order: all members must have used the same.
 void same_bits(Member& member) {
   constexpr std::size_t count = 5003;
@@ -162,6 +184,7 @@ void add_collective_cases(std::vector<Case>& cases) {
     }
   }
   cases.push_back({.name = "every dtype moved", .run = move_dtypes});
+  cases.push_back({.name = "NaN stays NaN", .run = nan_stays});
   cases.push_back({.name = "all_reduce gives all members the same bits", .run = same_bits});
   cases.push_back({.name = "a barrier holds", .run = barrier_holds});
   cases.push_back({.name = "wire_bytes are counted", .run = count_bytes});

@@ -3,6 +3,8 @@
 #include <shardrun/sdk/reduce.hpp>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 namespace shardrun::conformance {
 namespace {
@@ -20,12 +22,18 @@ std::uint64_t uneven(const Shape& shape, std::uint32_t member) {
 
 /// Element `index` of what `member` sends: small, and unlike its neighbours.
 double given(const Shape& shape, std::uint32_t member, std::uint64_t index, std::uint32_t round) {
+  if (shape.with_nan && (index + round) % (shape.members + 1) == member) {
+    return std::numeric_limits<double>::quiet_NaN();
+  }
   const std::uint32_t mixed =
       (static_cast<std::uint32_t>(index) * 2654435761U + member * 0x9E3779B9U + round * 0x85EBCA6BU) >> 27U;
   return shape.reduction == SR_REDUCE_PRODUCT ? 1 + mixed % 3 : mixed;
 }
 
 double reduced(std::uint32_t reduction, double a, double b) {
+  if (std::isnan(a) || std::isnan(b)) {
+    return std::numeric_limits<double>::quiet_NaN();
+  }
   switch (reduction) {
     case SR_REDUCE_SUM: return a + b;
     case SR_REDUCE_PRODUCT: return a * b;

@@ -17,6 +17,7 @@ struct Shape {
   std::uint32_t dtype = SR_DTYPE_F32;
   std::uint32_t reduction = SR_REDUCE_SUM;
   std::uint32_t root = 0;
+  bool with_nan = false;  ///< some elements are NaN on one member, on each member in turn
 };
 
 /// The op as member `rank` sees it, without buffers. The V forms have uneven counts, some of them zero.

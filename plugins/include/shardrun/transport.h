@@ -38,7 +38,7 @@ extern "C" {
 
 #define SR_REDUCE_SUM UINT32_C(1)
 #define SR_REDUCE_PRODUCT UINT32_C(2)
-#define SR_REDUCE_MIN UINT32_C(3)
+#define SR_REDUCE_MIN UINT32_C(3) /* of both: NaN where any member's element is NaN */
 #define SR_REDUCE_MAX UINT32_C(4)
 
 /// What an op does. n is the size of its group; blocks stand in the order of the group's members, one after the other.

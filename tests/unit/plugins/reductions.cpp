@@ -100,6 +100,35 @@ TEST_CASE("reductions reduce", "[sdk]") {
   CHECK(reduced<std::int64_t>(SR_DTYPE_I64, SR_REDUCE_MIN, {-1}, {1}) == std::vector<std::int64_t>{-1});
 }
 
+TEST_CASE("NaN stays NaN, on whichever side it is", "[sdk]") {
+  const std::uint32_t reduction = GENERATE(SR_REDUCE_SUM, SR_REDUCE_PRODUCT, SR_REDUCE_MIN, SR_REDUCE_MAX);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const double wide_nan = std::numeric_limits<double>::quiet_NaN();
+  // Long enough for vectors, and with a rest.
+  std::vector<float> floats(37, 1.0F);
+  std::vector<double> doubles(37, 1.0);
+  std::vector<std::uint16_t> halves(37, 0x3C00);
+  std::vector<std::uint16_t> bfloats(37, 0x3F80);
+
+  int numbers = 0;
+  for (const bool first : {false, true}) {
+    const auto count = [&](std::uint32_t dtype, const auto& plain, auto nan_of, auto is_nan) {
+      auto to = plain;
+      auto from = plain;
+      (first ? to : from).assign(plain.size(), nan_of);
+      for (const auto& element : reduced(dtype, reduction, to, from)) {
+        numbers += is_nan(element) ? 0 : 1;
+      }
+    };
+    count(SR_DTYPE_F32, floats, nan, [](float x) { return std::isnan(x); });
+    count(SR_DTYPE_F64, doubles, wide_nan, [](double x) { return std::isnan(x); });
+    count(SR_DTYPE_F16, halves, std::uint16_t{0x7E00}, [](std::uint16_t x) { return (x & 0x7FFFU) > 0x7C00U; });
+    count(SR_DTYPE_BF16, bfloats, std::uint16_t{0x7FC0}, [](std::uint16_t x) { return (x & 0x7FFFU) > 0x7F80U; });
+  }
+
+  CHECK(numbers == 0);
+}
+
 TEST_CASE("integers wrap around", "[sdk]") {
   CHECK(reduced<std::int8_t>(SR_DTYPE_I8, SR_REDUCE_SUM, {127}, {1}) == std::vector<std::int8_t>{-128});
   CHECK(reduced<std::uint8_t>(SR_DTYPE_U8, SR_REDUCE_PRODUCT, {200}, {2}) == std::vector<std::uint8_t>{144});

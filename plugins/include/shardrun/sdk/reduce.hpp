@@ -100,14 +100,15 @@ struct Product {
   }
 };
 
+/// Only a NaN differs from itself. Its comparisons are all false: as `a` it stays.
 template <class T>
 struct Min {
-  T operator()(T a, T b) const noexcept { return b < a ? b : a; }
+  T operator()(T a, T b) const noexcept { return b < a || b != b ? b : a; }
 };
 
 template <class T>
 struct Max {
-  T operator()(T a, T b) const noexcept { return a < b ? b : a; }
+  T operator()(T a, T b) const noexcept { return a < b || b != b ? b : a; }
 };
 
 /// T: what is stored. C: what is computed with.
