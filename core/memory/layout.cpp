@@ -2,54 +2,76 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <map>
-#include <numeric>
 
 namespace shardrun::memory {
 namespace {
 
-bool overlap(const Interval& a, const Interval& b) noexcept { return a.first <= b.last && b.first <= a.last; }
+/// An interval in its place.
+struct Placed {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  std::int32_t first = 0;
+  std::int32_t last = 0;
+};
 
-/// Places intervals in the given order. `by_offset` holds those placed, ascending.
+/// Where `size` bytes fit in the tightest gap between those of `by_offset` (ascending) that live at the same time, or
+/// behind them.
+std::uint64_t tightest(const std::vector<Placed>& by_offset, const Interval& interval, std::uint64_t size) {
+  std::uint64_t end_of_gap_before = 0;
+  std::uint64_t best_offset = 0;
+  std::uint64_t best_gap = std::numeric_limits<std::uint64_t>::max();
+  for (const Placed& other : by_offset) {
+    if (other.first > interval.last || interval.first > other.last) {
+      continue;
+    }
+    if (other.begin >= end_of_gap_before + size && other.begin - end_of_gap_before < best_gap) {
+      best_gap = other.begin - end_of_gap_before;
+      best_offset = end_of_gap_before;
+      if (best_gap == size) {
+        return best_offset;
+      }
+    }
+    end_of_gap_before = std::max(end_of_gap_before, other.end);
+  }
+  return best_gap == std::numeric_limits<std::uint64_t>::max() ? end_of_gap_before : best_offset;
+}
+
+/// Places intervals in the given order.
 Layout place_in_order(std::span<const Interval> intervals, const std::vector<std::size_t>& order) {
   Layout layout{.offsets = std::vector<std::uint64_t>(intervals.size(), 0), .bytes = 0};
-  std::vector<std::size_t> by_offset;
+  std::vector<Placed> by_offset;
+  by_offset.reserve(order.size());
   for (const std::size_t i : order) {
-    const std::uint64_t size = align_up(intervals[i].bytes);
-    std::uint64_t end_of_gap_before = 0;
-    std::uint64_t best_offset = 0;
-    std::uint64_t best_gap = 0;
-    bool found = false;
-    for (const std::size_t j : by_offset) {
-      if (!overlap(intervals[i], intervals[j])) {
-        continue;
-      }
-      const std::uint64_t begin = layout.offsets[j];
-      if (begin >= end_of_gap_before + size) {
-        const std::uint64_t gap = begin - end_of_gap_before;
-        if (!found || gap < best_gap) {
-          found = true;
-          best_gap = gap;
-          best_offset = end_of_gap_before;
-        }
-      }
-      end_of_gap_before = std::max(end_of_gap_before, begin + align_up(intervals[j].bytes));
-    }
-    layout.offsets[i] = found ? best_offset : end_of_gap_before;
-    layout.bytes = std::max(layout.bytes, layout.offsets[i] + size);
-    const auto at = std::upper_bound(by_offset.begin(), by_offset.end(), i, [&](std::size_t a, std::size_t b) {
-      return layout.offsets[a] < layout.offsets[b];
-    });
-    by_offset.insert(at, i);
+    const Interval& interval = intervals[i];
+    const std::uint64_t size = align_up(interval.bytes);
+    const std::uint64_t offset = tightest(by_offset, interval, size);
+    layout.offsets[i] = offset;
+    layout.bytes = std::max(layout.bytes, offset + size);
+    const auto behind = [](std::uint64_t begin, const Placed& other) { return begin < other.begin; };
+    by_offset.insert(std::upper_bound(by_offset.begin(), by_offset.end(), offset, behind),
+                     {offset, offset + size, interval.first, interval.last});
   }
   return layout;
+}
+
+/// Those that need room at all, in no order yet.
+std::vector<std::size_t> not_empty(std::span<const Interval> intervals) {
+  std::vector<std::size_t> numbers;
+  for (std::size_t i = 0; i < intervals.size(); ++i) {
+    if (intervals[i].bytes > 0) {
+      numbers.push_back(i);
+    }
+  }
+  return numbers;
 }
 
 }  // namespace
 
 Layout place(std::span<const Interval> intervals) {
-  std::vector<std::size_t> order(intervals.size());
-  std::iota(order.begin(), order.end(), 0);
+  const std::vector<std::size_t> order = not_empty(intervals);
+  const std::uint64_t least = most_live(intervals).first;
   const auto length = [&](std::size_t i) { return intervals[i].last - intervals[i].first; };
   const std::vector<std::function<bool(std::size_t, std::size_t)>> orders = {
       [&](std::size_t a, std::size_t b) { return intervals[a].bytes > intervals[b].bytes; },
@@ -63,6 +85,9 @@ Layout place(std::span<const Interval> intervals) {
     Layout layout = place_in_order(intervals, sorted);
     if (best.offsets.empty() || layout.bytes < best.bytes) {
       best = std::move(layout);
+    }
+    if (best.bytes == least) {
+      break;
     }
   }
   return best;

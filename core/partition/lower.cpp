@@ -34,7 +34,6 @@ class Lowering {
     buffer_of_.assign(function_.values.size(), -1);
     fused_.assign(function_.values.size(), nullptr);
     copied_at_.assign(function_.values.size(), -1);
-    settled_.assign(settings.buckets.size(), false);
     for (std::size_t v = 0; v < function_.values.size(); ++v) {
       boxes_.push_back(
           mesh::box_of(function_.values[v].type.shape, sharded.placements[v], settings.mesh, coordinates_));
@@ -45,7 +44,9 @@ class Lowering {
 
   Program run() {
     count_uses();
+    index_states();
     schedule_writes();
+    schedule_buckets();
     bind_states_and_inputs();
     for (std::int32_t n = 0; n < end_; ++n) {
       const std::optional<Transition>& transition = sharded_.transitions[index(n)];
@@ -100,23 +101,31 @@ class Lowering {
   }
 
   /// The value that reads a state's old contents, if the function has one.
-  [[nodiscard]] ValueId reader_of(graph::StateId state) const {
-    for (std::size_t v = 0; v < function_.values.size(); ++v) {
-      if (function_.values[v].state == state) {
-        return static_cast<ValueId>(v);
+  [[nodiscard]] ValueId reader_of(graph::StateId state) const { return reader_of_[index(state)]; }
+
+  /// reader_of_ and writes_to_.
+  void index_states() {
+    reader_of_.assign(graph_.states.size(), graph::no_value);
+    for (std::size_t v = function_.values.size(); v-- > 0;) {
+      if (function_.values[v].state >= 0) {
+        reader_of_[index(function_.values[v].state)] = static_cast<ValueId>(v);
       }
     }
-    return graph::no_value;
+    writes_to_.assign(graph_.states.size(), 0);
+    for (const StateWrite& write : function_.writes) {
+      ++writes_to_[index(write.state)];
+    }
   }
 
   /// When each write is made: a sum as soon as its value is there, earlier writes to the state are made and nothing
   /// reads the old contents any more; an assignment at the end, if its op cannot make it.
   void schedule_writes() {
-    std::vector<std::int32_t> made(graph_.states.size(), -1);
+    complete_at_.assign(graph_.states.size(), -1);
+    copies_after_.resize(index(end_) + 1);
     for (const StateWrite& write : function_.writes) {
       const std::int32_t producer = value(write.value).producer;
       const ValueId old = reader_of(write.state);
-      std::int32_t at = std::max(producer, made[index(write.state)]);
+      std::int32_t at = std::max(producer, complete_at_[index(write.state)]);
       if (old != graph::no_value) {
         at = std::max(at, last_use_[index(old)]);
       }
@@ -125,10 +134,22 @@ class Lowering {
       } else {
         at = write.mode == StateWrite::Mode::assign || producer < 0 ? end_ : at;
         copied_at_[index(write.value)] = std::max(copied_at_[index(write.value)], at);
+        copies_after_[index(at)].push_back(&write);
       }
-      made[index(write.state)] = at;
-      write_at_.push_back(at);
+      complete_at_[index(write.state)] = at;
     }
+  }
+
+  /// The buckets in the order in which nothing is added to their states any more.
+  void schedule_buckets() {
+    for (std::size_t b = 0; b < settings_.buckets.size(); ++b) {
+      std::int32_t at = -1;
+      for (const graph::StateId state : settings_.buckets[b].states) {
+        at = std::max(at, complete_at_[index(state)]);
+      }
+      bucket_order_.emplace_back(at, b);
+    }
+    std::sort(bucket_order_.begin(), bucket_order_.end());
   }
 
   [[nodiscard]] bool can_fuse(const StateWrite& write) const {
@@ -142,8 +163,7 @@ class Lowering {
     if (write.mode != StateWrite::Mode::assign) {
       return node.op->accumulates && result == 0 && uses_[index(write.value)] == 1 && old == graph::no_value;
     }
-    const auto to_same = [&](const StateWrite& other) { return other.state == write.state; };
-    if (std::count_if(function_.writes.begin(), function_.writes.end(), to_same) > 1) {
+    if (writes_to_[index(write.state)] > 1) {
       return false;
     }
     if (old == graph::no_value || last_use_[index(old)] < producer) {
@@ -466,22 +486,10 @@ class Lowering {
 
   /// Starts the first reduction of each bucket to whose states nothing is added after node n.
   void start_buckets(std::int32_t n) {
-    for (std::size_t b = 0; b < settings_.buckets.size(); ++b) {
-      if (!settled_[b] && complete_at(settings_.buckets[b]) <= n) {
-        settled_[b] = true;
-        under_way_.push_back({b, 0, start_bucket(settings_.buckets[b], 0, n)});
-      }
+    for (; next_bucket_ < bucket_order_.size() && bucket_order_[next_bucket_].first <= n; ++next_bucket_) {
+      const std::size_t b = bucket_order_[next_bucket_].second;
+      under_way_.push_back({b, 0, start_bucket(settings_.buckets[b], 0, n)});
     }
-  }
-
-  [[nodiscard]] std::int32_t complete_at(const Bucket& bucket) const {
-    std::int32_t at = -1;
-    for (std::size_t w = 0; w < function_.writes.size(); ++w) {
-      if (std::find(bucket.states.begin(), bucket.states.end(), function_.writes[w].state) != bucket.states.end()) {
-        at = std::max(at, write_at_[w]);
-      }
-    }
-    return at;
   }
 
   std::int32_t start_bucket(const Bucket& bucket, std::size_t owed, std::int32_t n) {
@@ -554,20 +562,16 @@ class Lowering {
 
   /// Copies for the writes that are made after node n and not by it.
   void copy_to_states(std::int32_t n) {
-    for (std::size_t w = 0; w < function_.writes.size(); ++w) {
-      const StateWrite& write = function_.writes[w];
-      if (write_at_[w] != n || fused_[index(write.value)] == &write) {
-        continue;
-      }
-      check_source(write);
-      const BufferId source = buffer_of_[index(write.value)];
+    for (const StateWrite* write : copies_after_[index(n)]) {
+      check_source(*write);
+      const BufferId source = buffer_of_[index(write->value)];
       extend(source, n);
       Instruction copy{.op = &graph::find_op("copy"),
-                       .name = "write/" + graph_.states[index(write.state)].name,
+                       .name = "write/" + graph_.states[index(write->state)].name,
                        .inputs = {source},
-                       .outputs = {write.state},
-                       .accumulate = accumulate_of(write.mode)};
-      copy.flops = write.mode == StateWrite::Mode::assign ? 0 : graph::element_count(type(write.value));
+                       .outputs = {write->state},
+                       .accumulate = accumulate_of(write->mode)};
+      copy.flops = write->mode == StateWrite::Mode::assign ? 0 : graph::element_count(type(write->value));
       append(std::move(copy), n);
     }
   }
@@ -575,11 +579,9 @@ class Lowering {
   /// A state copied to another must still hold its old contents when the copies are made.
   void check_source(const StateWrite& write) const {
     const graph::StateId source = value(write.value).state;
-    for (const StateWrite& other : function_.writes) {
-      if (source >= 0 && other.state == source) {
-        throw Error(ErrorCode::internal, fmt::format("function {}: state {} is copied and overwritten in one call",
-                                                     function_.name, graph_.states[index(source)].name));
-      }
+    if (source >= 0 && writes_to_[index(source)] > 0) {
+      throw Error(ErrorCode::internal, fmt::format("function {}: state {} is copied and overwritten in one call",
+                                                   function_.name, graph_.states[index(source)].name));
     }
   }
 
@@ -603,15 +605,19 @@ class Lowering {
   std::int32_t end_;
   Program program_;
   std::vector<BufferId> buffer_of_;
-  std::vector<const StateWrite*> fused_;  ///< the write that the op making a value makes with it
-  std::vector<std::int32_t> write_at_;    ///< after which node each write is made
-  std::vector<std::int32_t> copied_at_;   ///< after which node a value is last copied to a state, or -1
+  std::vector<const StateWrite*> fused_;   ///< the write that the op making a value makes with it
+  std::vector<ValueId> reader_of_;         ///< of each state the value that is its old contents, or none
+  std::vector<int> writes_to_;             ///< of each state
+  std::vector<std::int32_t> complete_at_;  ///< after which node nothing is written to a state any more, or -1
+  std::vector<std::int32_t> copied_at_;    ///< after which node a value is last copied to a state, or -1
+  std::vector<std::vector<const StateWrite*>> copies_after_;  ///< of each node, and of the end
   std::vector<std::int32_t> last_use_;
   std::vector<int> uses_;
   std::vector<std::int32_t> node_of_;  ///< of each instruction
   std::vector<mesh::Box> boxes_;       ///< this rank's part of each value
   std::vector<graph::TensorType> types_;
-  std::vector<bool> settled_;  ///< of each bucket: its reduction was started
+  std::vector<std::pair<std::int32_t, std::size_t>> bucket_order_;  ///< after which node a bucket is complete; which
+  std::size_t next_bucket_ = 0;                                     ///< in that order, to be started
   std::vector<UnderWay> under_way_;
 };
 

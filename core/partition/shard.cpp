@@ -165,6 +165,7 @@ class Sharder {
     out_.function.rows = function.rows;
     current_.assign(function.values.size(), graph::no_value);
     readers_.assign(function.values.size(), 0);
+    writes_of_.resize(function.values.size());
     out_.function.writes.resize(function.writes.size());
   }
 
@@ -208,8 +209,9 @@ class Sharder {
     for (const graph::Port& port : function_.outputs) {
       ++readers_[index(port.value)];
     }
-    for (const StateWrite& write : function_.writes) {
-      ++readers_[index(write.value)];
+    for (std::size_t w = 0; w < function_.writes.size(); ++w) {
+      ++readers_[index(function_.writes[w].value)];
+      writes_of_[index(function_.writes[w].value)].push_back(w);
     }
   }
 
@@ -416,10 +418,13 @@ class Sharder {
 
   /// What of a node's results goes to states goes there at once.
   void write_results(const Node& node) {
-    for (std::size_t w = 0; w < function_.writes.size(); ++w) {
-      if (std::find(node.outputs.begin(), node.outputs.end(), function_.writes[w].value) != node.outputs.end()) {
-        add_write(w);
-      }
+    std::vector<std::size_t> writes;
+    for (const ValueId id : node.outputs) {
+      writes.insert(writes.end(), writes_of_[index(id)].begin(), writes_of_[index(id)].end());
+    }
+    std::sort(writes.begin(), writes.end());
+    for (const std::size_t w : writes) {
+      add_write(w);
     }
   }
 
@@ -455,8 +460,9 @@ class Sharder {
   const Placements& placements_;
   const OwedStates* owed_;
   ShardedFunction out_;
-  std::vector<ValueId> current_;  ///< of each value of the function what stands for it now
-  std::vector<int> readers_;      ///< nodes, writes and outputs that read each value
+  std::vector<ValueId> current_;                     ///< of each value of the function what stands for it now
+  std::vector<int> readers_;                         ///< nodes, writes and outputs that read each value
+  std::vector<std::vector<std::size_t>> writes_of_;  ///< of each value
   std::map<std::pair<ValueId, Placement>, ValueId> resharded_;
   std::map<graph::StateId, std::vector<Owed>> offered_;
   graph::Phase phase_ = graph::Phase::forward;
