@@ -146,7 +146,8 @@ typedef struct sr_transport_host {
   uint32_t (*aborted)(void* self);
   /// A key-value store that all ranks share, for meeting each other: small values, few of them. A key is set once.
   int32_t (*store_set)(void* self, const char* key, const void* value, uint64_t bytes, sr_error* error);
-  /// Waits until the key is set. `*bytes` is the capacity of `value` going in and the value's size coming out;
+  /// Waits until the key is set, at most until `deadline`: SR_TIMEOUT. The end of the job need not end it: a transport
+  /// waits for a short time, looks at `aborted`, and waits again. `*bytes` is the capacity of `value` going in and the value's size coming out;
   /// SR_INVALID where the value does not fit.
   int32_t (*store_get)(void* self, const char* key, void* value, uint64_t* bytes, int64_t deadline, sr_error* error);
   /// For a transport that wraps another: a fresh instance of the transport `name`, not opened yet. The host closes it

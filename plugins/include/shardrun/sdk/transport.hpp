@@ -24,6 +24,7 @@
 #include <shardrun/sdk/plugin.hpp>
 #include <shardrun/transport.h>
 
+#include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <memory>
@@ -97,16 +98,28 @@ class TransportHost {
         [&](sr_error* error) { return host_->store_set(host_->self, key.c_str(), value.data(), value.size(), error); });
   }
 
-  /// Waits until the key is set, whose value has at most `capacity` bytes.
+  /// Waits until the key is set, whose value has at most `capacity` bytes. Throws SR_ABORTED soon after the job is to
+  /// end.
   [[nodiscard]] std::string store_get(const std::string& key, std::int64_t deadline,
                                       std::size_t capacity = 4096) const {
     std::string value(capacity, '\0');
-    std::uint64_t bytes = capacity;
-    call([&](sr_error* error) {
-      return host_->store_get(host_->self, key.c_str(), value.data(), &bytes, deadline, error);
-    });
-    value.resize(bytes);
-    return value;
+    for (;;) {
+      std::uint64_t bytes = capacity;
+      const std::int64_t until = std::min(deadline, now() + store_glance);
+      bool again = false;
+      call([&](sr_error* error) {
+        const std::int32_t status = host_->store_get(host_->self, key.c_str(), value.data(), &bytes, until, error);
+        again = status == SR_TIMEOUT && until < deadline && now() >= until;
+        return again ? SR_OK : status;
+      });
+      if (!again) {
+        value.resize(bytes);
+        return value;
+      }
+      if (aborted()) {
+        throw TransportError(SR_ABORTED, "the job ends; it was waited for key '" + key + "' of the store");
+      }
+    }
   }
 
   /// A fresh transport, not opened yet, for one that wraps another.
@@ -119,6 +132,9 @@ class TransportHost {
   [[nodiscard]] const sr_transport_host* raw() const noexcept { return host_; }
 
  private:
+  /// How long a wait does not look whether the job ends.
+  static constexpr std::int64_t store_glance = 100'000'000;
+
   template <class Call>
   static void call(Call act) {
     sr_error error{};
