@@ -7,6 +7,7 @@ std::vector<Case> all_cases() {
   add_collective_cases(cases);
   add_group_cases(cases);
   add_letter_cases(cases);
+  add_mismatch_cases(cases);
   add_failure_cases(cases);
   return cases;
 }

@@ -178,47 +178,6 @@ void free_pending(Member& member) {
   member.forget();
 }
 
-/// Members that mean different ops by one id: an error where it is noticed, and an end in any case.
-void mismatch(Member& member, const std::string& what, const Shape& mine) {
-  if (member.rank() >= 2) {
-    return;
-  }
-  MemberGroup doomed = member.connect("mismatch " + what, 204, {0, 1});
-  bool failed = false;
-  try {
-    Trial trial(member, doomed, mine, {}, 1);
-    trial.fill(0);
-    trial.start();
-    if (!trial.wait_until(after(1))) {
-      doomed.group.abort("the members do not do the same");
-      (void)failure_of(trial.op(), "an op that members do not agree on");
-      failed = true;
-    }
-  } catch (const Error&) {
-    failed = true;
-  }
-  member.tell(what, failed ? "failed" : "completed");
-  if (!failed && member.hear(what, 1 - member.rank()) == "completed") {
-    throw Failure(fmt::format("members whose {} differ both completed their op", what));
-  }
-  member.meet("end of " + what, 2);
-  doomed.group.abort("over");
-}
-
-void mismatches(Member& member) {
-  const bool second = member.rank() == 1;
-  mismatch(member, "counts", sum_of(second ? 1000 : 1001, 2));
-  Shape dtype = sum_of(1000, 2);
-  dtype.dtype = second ? SR_DTYPE_I32 : SR_DTYPE_F32;
-  mismatch(member, "dtypes", dtype);
-  Shape reduction = sum_of(1000, 2);
-  reduction.reduction = second ? SR_REDUCE_MAX : SR_REDUCE_SUM;
-  mismatch(member, "reductions", reduction);
-  mismatch(member, "opcodes", {.opcode = second ? SR_OP_ALL_GATHER : SR_OP_ALL_REDUCE, .members = 2, .count = 1000});
-  mismatch(member, "roots", {.opcode = SR_OP_BROADCAST, .members = 2, .count = 1000, .root = second ? 1U : 0U});
-  member.forget();
-}
-
 /// Rank 2 dies in the middle of an op. Whether the transport notices or the host aborts, the others come to an end.
 void death(Member& member) {
   MemberGroup& group = member.first(3);
@@ -253,7 +212,6 @@ void add_failure_cases(std::vector<Case>& cases) {
   cases.push_back({.name = "an abort while a receive is under way", .run = receive_aborted});
   cases.push_back({.name = "an op freed after an abort", .run = free_pending});
   cases.push_back({.name = "an op past its own deadline", .run = own_deadline});
-  cases.push_back({.name = "members that mean different ops", .run = mismatches});
   cases.push_back({.name = "the death of a rank", .ranks = 3, .run = death, .victim = 2});
 }
 

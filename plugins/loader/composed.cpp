@@ -158,30 +158,24 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     }
   }
 
-  /// What another member means by this op, where it is something else.
+  /// Why the members do not mean the same op, or nothing.
   std::optional<std::string> compare(std::uint64_t id, std::int64_t deadline) {
-    const std::uint32_t n = group_->size;
-    std::vector<sdk::Claim> mine(n);
-    std::vector<sdk::Claim> theirs(n);
-    std::vector<OpSpec> batch;
-    for (std::uint32_t peer = 0; peer < n; ++peer) {
-      if (peer != group_->rank) {
-        mine[peer] = sdk::claim_of(op_, group_->rank, peer);
-        batch.push_back(transfer(SR_OP_SEND, peer, id, SR_DTYPE_U8, sizeof(sdk::Claim),
-                                 {.data = &mine[peer], .bytes = sizeof(sdk::Claim)}, op_.label));
-        batch.push_back(transfer(SR_OP_RECV, peer, id, SR_DTYPE_U8, sizeof(sdk::Claim),
-                                 {.data = &theirs[peer], .bytes = sizeof(sdk::Claim)}, op_.label));
-      }
-    }
-    run_once(batch, deadline);
-    for (std::uint32_t peer = 0; peer < n; ++peer) {
-      if (peer != group_->rank) {
-        if (auto why = sdk::mismatch(op_, group_->rank, peer, theirs[peer])) {
-          return why;
+    sdk::Agreement agreement(op_, group_->rank, group_->size);
+    for (std::uint32_t round = 0; round < sdk::Agreement::rounds; ++round) {
+      std::vector<OpSpec> batch;
+      const std::uint64_t bytes = agreement.bytes(round);
+      for (std::uint32_t peer = 0; peer < group_->size; ++peer) {
+        if (peer != group_->rank) {
+          batch.push_back(transfer(SR_OP_SEND, peer, id, SR_DTYPE_U8, bytes,
+                                   {.data = agreement.gives(round, peer), .bytes = bytes}, op_.label));
+          batch.push_back(transfer(SR_OP_RECV, peer, id, SR_DTYPE_U8, bytes,
+                                   {.data = agreement.takes(round, peer), .bytes = bytes}, op_.label));
         }
       }
+      run_once(batch, deadline);
+      agreement.conclude(round);
     }
-    return std::nullopt;
+    return agreement.difference();
   }
 
   void run_once(const std::vector<OpSpec>& batch, std::int64_t deadline) {

@@ -216,8 +216,9 @@ typedef struct sr_transport {
   /// INIT. Its ops are freed before. Waits for nobody.
   int32_t (*group_destroy)(void* self, uint64_t group, sr_error* error);
   /// GROUP. Prepares ops that are started, waited for and freed as one, without order among them: one collective, or
-  /// several sends and receives. Members prepare their collectives in one order, and it may wait for them; a send and a
-  /// receive find each other by their id and their place among the ops between these two members with that id.
+  /// several sends and receives. Members prepare their collectives in one order, and it may wait for them; where they do
+  /// not all mean the same op, it ends with SR_INVALID on all of them, and the group goes on. A send and a receive find
+  /// each other by their id and their place among the ops between these two members with that id.
   int32_t (*op_prepare)(void* self, uint64_t group, const sr_op* ops, uint32_t op_count, uint32_t op_stride,
                         int64_t deadline, uint64_t* handle, sr_error* error);
   /// GROUP. Returns at once. `queue` is the device stream that the op is ordered in, NULL for host memory. Members start

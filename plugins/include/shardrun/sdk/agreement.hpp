@@ -1,15 +1,17 @@
 #pragma once
 
 /// Whether the members of a group mean the same op. What each has prepared is compared before anything is moved, so
-/// that a mismatch is an error on all of them and names both calls.
+/// that a mismatch is an error on all of them and names both calls, or, where others disagree, those members.
 
 #include <shardrun/sdk/op.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace shardrun::sdk {
 
@@ -75,5 +77,77 @@ struct Claim {
   }
   return why;
 }
+
+/// What one member does so that all agree: in two rounds, it gives every other member a message and takes one from it.
+/// The first tells what it has prepared. The second tells whether it has found a difference: where two members disagree
+/// about what they exchange, a third sees nothing of it and would wait for an op that the two refuse.
+class Agreement {
+ public:
+  static constexpr std::uint32_t rounds = 2;
+
+  /// REQUIRES: check(op, n) passed. The op outlives this.
+  Agreement(const OpSpec& op, std::uint32_t rank, std::uint32_t n) : op_(op), rank_(rank), mine_(n), theirs_(n), verdicts_(n) {
+    for (std::uint32_t peer = 0; peer < n; ++peer) {
+      if (peer != rank) {
+        mine_[peer] = claim_of(op, rank, peer);
+      }
+    }
+  }
+
+  [[nodiscard]] std::size_t bytes(std::uint32_t round) const noexcept { return round == 0 ? sizeof(Claim) : 1; }
+  [[nodiscard]] void* gives(std::uint32_t round, std::uint32_t to) noexcept {
+    return round == 0 ? static_cast<void*>(&mine_[to]) : &verdicts_[rank_];
+  }
+  [[nodiscard]] void* takes(std::uint32_t round, std::uint32_t from) noexcept {
+    return round == 0 ? static_cast<void*>(&theirs_[from]) : &verdicts_[from];
+  }
+
+  /// After each round.
+  void conclude(std::uint32_t round) {
+    if (round == 0) {
+      difference_ = own_difference();
+      verdicts_[rank_] = difference_ ? 1 : 0;
+    } else if (!difference_) {
+      difference_ = difference_of_others();
+    }
+  }
+
+  /// After the last round: why the members do not mean the same op. Nothing on all of them, or on none.
+  [[nodiscard]] const std::optional<std::string>& difference() const noexcept { return difference_; }
+
+ private:
+  [[nodiscard]] std::optional<std::string> own_difference() const {
+    for (std::uint32_t peer = 0; peer < theirs_.size(); ++peer) {
+      if (peer == rank_) {
+        continue;
+      }
+      if (auto why = mismatch(op_, rank_, peer, theirs_[peer])) {
+        return why;
+      }
+    }
+    return std::nullopt;
+  }
+
+  [[nodiscard]] std::optional<std::string> difference_of_others() const {
+    std::string members;
+    for (std::uint32_t peer = 0; peer < verdicts_.size(); ++peer) {
+      if (verdicts_[peer] != 0) {
+        members += (members.empty() ? "" : ", ") + std::to_string(peer);
+      }
+    }
+    if (members.empty()) {
+      return std::nullopt;
+    }
+    return "members " + members + " do not mean the same op; member " + std::to_string(rank_) + " has " +
+           describe(op_) + " (id " + std::to_string(op_.id) + ")";
+  }
+
+  const OpSpec& op_;
+  std::uint32_t rank_;
+  std::vector<Claim> mine_;  ///< one for each member
+  std::vector<Claim> theirs_;
+  std::vector<std::uint8_t> verdicts_;  ///< of each member: 1 where it has found a difference
+  std::optional<std::string> difference_;
+};
 
 }  // namespace shardrun::sdk

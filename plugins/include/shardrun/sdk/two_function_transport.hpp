@@ -196,26 +196,15 @@ template <TwoFunctionLink Link>
 class AgreeTask final : public Worker::Task {
  public:
   AgreeTask(LinkGroup<Link>& group, const OpSpec& op)
-      : group_(group), op_(op), mine_(group.size()), theirs_(group.size()) {
-    const std::uint32_t n = group.size();
-    for (std::uint32_t distance = 1; distance < n; ++distance) {
-      const std::uint32_t to = (group.rank() + distance) % n;
-      const std::uint32_t from = (group.rank() + n - distance) % n;
-      mine_[to] = claim_of(op, group.rank(), to);
-      sends_.push_back({to, agreement_id, &mine_[to], sizeof(Claim)});
-      receives_.push_back({from, agreement_id, &theirs_[from], sizeof(Claim)});
-    }
-  }
+      : group_(group), op_(op), agreement_(op, group.rank(), group.size()) {}
   ~AgreeTask() override { group_.worker().drop(*this); }
 
   /// Throws TransportError.
   void finish(std::int64_t deadline) {
     group_.worker().start(*this, deadline);
     (void)group_.worker().wait(*this, INT64_MAX);
-    for (const Message& received : receives_) {
-      if (const auto why = mismatch(op_, group_.rank(), received.peer, theirs_[received.peer])) {
-        throw TransportError(SR_INVALID, *why);
-      }
+    if (const auto& why = agreement_.difference()) {
+      throw TransportError(SR_INVALID, *why);
     }
   }
 
@@ -223,16 +212,30 @@ class AgreeTask final : public Worker::Task {
   static constexpr std::uint64_t agreement_id = UINT64_MAX;
 
   void run(std::int64_t deadline) override {
-    naming(what(), [&] { group_.exchange(sends_, receives_, deadline); });
+    naming(what(), [&] {
+      for (std::uint32_t round = 0; round < Agreement::rounds; ++round) {
+        exchange(round, deadline);
+        agreement_.conclude(round);
+      }
+    });
+  }
+  void exchange(std::uint32_t round, std::int64_t deadline) {
+    const std::uint32_t n = group_.size();
+    std::vector<Message> sends;
+    std::vector<Message> receives;
+    for (std::uint32_t distance = 1; distance < n; ++distance) {
+      const std::uint32_t to = (group_.rank() + distance) % n;
+      const std::uint32_t from = (group_.rank() + n - distance) % n;
+      sends.push_back({to, agreement_id, agreement_.gives(round, to), agreement_.bytes(round)});
+      receives.push_back({from, agreement_id, agreement_.takes(round, from), agreement_.bytes(round)});
+    }
+    group_.exchange(sends, receives, deadline);
   }
   [[nodiscard]] std::string what() const override { return "preparing " + describe(op_); }
 
   LinkGroup<Link>& group_;
   const OpSpec& op_;
-  std::vector<Claim> mine_;
-  std::vector<Claim> theirs_;
-  std::vector<Message> sends_;
-  std::vector<Message> receives_;
+  Agreement agreement_;
 };
 
 /// A prepared op or batch: stages of messages.

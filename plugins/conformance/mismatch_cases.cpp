@@ -1,0 +1,105 @@
+#include <fmt/format.h>
+
+#include <functional>
+#include <vector>
+
+#include "core/base/error.h"
+#include "plugins/conformance/cases.h"
+#include "plugins/conformance/trial.h"
+
+namespace shardrun::conformance {
+namespace {
+
+/// How the op of one member differs from that of the others.
+struct Difference {
+  std::string name;
+  std::uint32_t opcode = SR_OP_ALL_REDUCE;
+  std::function<void(plugins::OpRequest&)> make;
+  std::uint64_t count = 20'000;
+};
+
+std::vector<Difference> differences() {
+  using plugins::OpRequest;
+  return {
+      {"counts", SR_OP_ALL_REDUCE, [](OpRequest& op) { ++op.count; }},
+      {"dtypes", SR_OP_ALL_REDUCE, [](OpRequest& op) { op.dtype = SR_DTYPE_I32; }},
+      {"reductions", SR_OP_ALL_REDUCE, [](OpRequest& op) { op.reduction = SR_REDUCE_MAX; }},
+      {"opcodes", SR_OP_ALL_REDUCE, [](OpRequest& op) { op.opcode = SR_OP_REDUCE; }},
+      {"ids", SR_OP_ALL_REDUCE, [](OpRequest& op) { op.id += 1000; }},
+      {"roots", SR_OP_BROADCAST, [](OpRequest& op) { op.peer = 0; }},
+      {"counts of a small op", SR_OP_ALL_GATHER, [](OpRequest& op) { op.count = 2; }, 1},
+      {"recv_counts", SR_OP_ALL_GATHERV, [](OpRequest& op) { ++op.recv_counts[0]; }},
+      {"recv_counts of one sum", SR_OP_REDUCE_SCATTERV, [](OpRequest& op) { --op.recv_counts[0], ++op.recv_counts[1]; }},
+      // Of these, only the two members that exchange what differs can see it.
+      {"send_counts to member 0", SR_OP_ALL_TO_ALLV, [](OpRequest& op) { ++op.send_counts[0]; }},
+      {"recv_counts from member 0", SR_OP_ALL_TO_ALLV, [](OpRequest& op) { op.recv_counts[0] = 0; }},
+  };
+}
+
+/// An op as all members mean it. Its buffers have room for what one makes of it.
+plugins::OpRequest request_of(std::uint32_t opcode, std::uint64_t id, std::uint64_t count, std::uint32_t n,
+                              std::vector<float>& send, std::vector<float>& recv) {
+  plugins::OpRequest request;
+  request.opcode = opcode;
+  request.dtype = SR_DTYPE_F32;
+  request.reduction = SR_REDUCE_SUM;
+  request.peer = n - 1;
+  request.id = id;
+  request.count = count;
+  if (sdk::find_opcode(opcode)->has_recv_counts) {
+    request.count = 0;
+    request.recv_counts.assign(n, count);
+    request.send_counts.assign(sdk::find_opcode(opcode)->has_send_counts ? n : 0, count);
+  }
+  send.assign(n * (count + 1), 1);
+  recv.assign(n * (count + 1), 0);
+  request.send = plugins::HostBuffer{send.data(), send.size() * sizeof(float)};
+  request.recv = plugins::HostBuffer{recv.data(), recv.size() * sizeof(float)};
+  return request;
+}
+
+/// All members are told before anything is moved, also those whose own dealings are alike.
+void differ(Member& member, MemberGroup& group, const Difference& difference, std::uint64_t id) {
+  std::vector<float> send;
+  std::vector<float> recv;
+  plugins::OpRequest request = request_of(difference.opcode, id, difference.count, group.size, send, recv);
+  if (group.rank == group.size - 1) {
+    difference.make(request);
+  }
+  const std::string what = fmt::format("{} members of which one has other {}", group.size, difference.name);
+  std::string problem = "prepared it as if all were well";
+  try {
+    const plugins::TransportOp op = group.group.prepare({request}, after(patience_s));
+  } catch (const Error& error) {
+    problem = error.code() == ErrorCode::transport ? "" : fmt::format("said: {}", error.message());
+  }
+  member.tell(what, problem);
+  for (std::uint32_t other = 0; other < group.size; ++other) {
+    if (const std::string found = member.hear(what, other); !found.empty()) {
+      throw Failure(fmt::format("{}: each is to refuse it with SR_INVALID, and member {} {}", what, other, found));
+    }
+  }
+}
+
+void mismatches(Member& member) {
+  for (std::uint32_t n = 2; n <= 4; ++n) {
+    if (member.rank() >= n) {
+      continue;
+    }
+    MemberGroup& group = member.first(n);
+    std::uint64_t id = 0;
+    for (const Difference& difference : differences()) {
+      differ(member, group, difference, ++id);
+    }
+    Trial(member, group, {.opcode = SR_OP_ALL_TO_ALLV, .members = n, .count = 1000}, {}, 100).run(0);
+    member.forget();
+  }
+}
+
+}  // namespace
+
+void add_mismatch_cases(std::vector<Case>& cases) {
+  cases.push_back({.name = "members that mean different ops", .run = mismatches});
+}
+
+}  // namespace shardrun::conformance
