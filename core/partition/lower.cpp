@@ -492,12 +492,27 @@ class Lowering {
     }
   }
 
-  std::int32_t start_bucket(const Bucket& bucket, std::size_t owed, std::int32_t n) {
+  /// Throws Error{internal} where its states do not lie one after the other.
+  [[nodiscard]] std::int64_t elements_of(const Bucket& bucket) const {
     std::int64_t elements = 0;
-    for (const graph::StateId state : bucket.states) {
-      elements += graph::element_count(program_.buffers[index(state)].type);
+    std::uint64_t end = settings_.states[index(bucket.states.front())].offset;
+    for (const graph::StateId id : bucket.states) {
+      const Buffer& state = settings_.states[index(id)];
+      if (state.offset != end) {
+        throw Error(ErrorCode::internal,
+                    fmt::format("function {}: {} is at byte {} of the arena, but its bucket, which "
+                                "begins with {}, goes on at {}",
+                                function_.name, state.name, state.offset,
+                                settings_.states[index(bucket.states.front())].name, end));
+      }
+      end += state.bytes;
+      elements += graph::element_count(state.type);
     }
-    const Region region{bucket.states.front(), elements};
+    return elements;
+  }
+
+  std::int32_t start_bucket(const Bucket& bucket, std::size_t owed, std::int32_t n) {
+    const Region region{bucket.states.front(), elements_of(bucket)};
     const std::int32_t id = add_transfer({.name = program_.buffers[index(bucket.states.front())].name,
                                           .collective = Collective::all_reduce,
                                           .axis = bucket.owed[owed].axis,

@@ -40,35 +40,54 @@ std::vector<Buffer> state_buffers(const graph::Graph& graph, const Partition& pa
   return buffers;
 }
 
-/// The buckets of each function, of the same states wherever they are the same: no rank's part of a state is larger
-/// than that of the first rank, which decides.
-std::vector<std::vector<Bucket>> all_buckets(const graph::Graph& graph, const Partition& partition) {
+/// What the members of a bucket take, on the rank that has most of each state and on the one that has least.
+struct StateBytes {
+  std::vector<std::uint64_t> most;
+  std::vector<std::uint64_t> least;
+};
+
+StateBytes state_bytes(const graph::Graph& graph, const Partition& partition) {
   constexpr std::uint64_t element_bytes = 4;
   const mesh::Mesh& mesh = partition.placements.mesh;
   const mesh::Coordinates first(mesh.axes.size(), 0);
-  std::vector<std::uint64_t> bytes;
+  const mesh::Coordinates last = mesh::coordinates_of(mesh, mesh.ranks() - 1);
+  StateBytes bytes;
   for (std::size_t s = 0; s < graph.states.size(); ++s) {
-    const mesh::Box box = mesh::box_of(graph.states[s].type.shape, partition.placements.states[s], mesh, first);
-    bytes.push_back(static_cast<std::uint64_t>(box.elements()) * element_bytes);
+    const std::vector<std::int64_t>& shape = graph.states[s].type.shape;
+    const mesh::Placement& placement = partition.placements.states[s];
+    const auto of = [&](const mesh::Coordinates& at) {
+      return static_cast<std::uint64_t>(mesh::box_of(shape, placement, mesh, at).elements()) * element_bytes;
+    };
+    bytes.most.push_back(of(first));
+    bytes.least.push_back(of(last));
   }
+  return bytes;
+}
+
+/// The buckets of each function, of the same states wherever they are the same. Within one the states that end where
+/// the next may begin come first: behind another size (of `loss`, of an odd bias) nothing is aligned any more.
+std::vector<std::vector<Bucket>> all_buckets(const graph::Graph& graph, const Partition& partition) {
+  const StateBytes bytes = state_bytes(graph, partition);
+  const auto keeps_alignment = [&](graph::StateId state) {
+    const auto s = static_cast<std::size_t>(state);
+    return bytes.most[s] % memory::alignment == 0 && bytes.least[s] % memory::alignment == 0;
+  };
   std::vector<std::vector<Bucket>> all;
   std::set<graph::StateId> placed;
-  std::vector<Bucket> laid_out;
+  std::set<std::vector<graph::StateId>> laid_out;
   for (const ShardedFunction& function : partition.sharded.functions) {
-    std::vector<Bucket> buckets = buckets_of(function, partition.sharded.owed, bytes, partition.bucket_bytes);
     std::vector<Bucket>& kept = all.emplace_back();
-    for (Bucket& bucket : buckets) {
+    for (Bucket& bucket : buckets_of(function, partition.sharded.owed, bytes.most, partition.bucket_bytes)) {
+      std::stable_partition(bucket.states.begin(), bucket.states.end(), keeps_alignment);
       const bool fresh = std::none_of(bucket.states.begin(), bucket.states.end(),
                                       [&](graph::StateId state) { return placed.contains(state); });
-      const bool known = std::any_of(laid_out.begin(), laid_out.end(),
-                                     [&](const Bucket& other) { return other.states == bucket.states; });
-      if (fresh || known) {
-        placed.insert(bucket.states.begin(), bucket.states.end());
-        laid_out.push_back(bucket);
+      placed.insert(bucket.states.begin(), bucket.states.end());
+      if (fresh || laid_out.contains(bucket.states)) {
+        laid_out.insert(bucket.states);
         kept.push_back(std::move(bucket));
         continue;
       }
-      // Its states lie in other buckets' ranges: each by itself.
+      // Some lie in other buckets' ranges: each by itself.
       for (const graph::StateId state : bucket.states) {
         kept.push_back({.states = {state}, .owed = bucket.owed});
       }
