@@ -1,0 +1,81 @@
+#include "core/mesh/placement.h"
+
+#include <algorithm>
+
+#include "tests/support/catch.h"
+
+using namespace shardrun;
+using mesh::Box;
+using mesh::Interval;
+using mesh::Mesh;
+using mesh::Placement;
+
+namespace {
+
+const Mesh mesh_2_3{{{"data", 2}, {"model", 3}}};
+
+std::vector<Interval> parts(Interval whole, std::int64_t count) {
+  std::vector<Interval> all;
+  for (std::int64_t i = 0; i < count; ++i) {
+    all.push_back(mesh::part_of(whole, count, i));
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("parts differ by at most one, and the larger come first", "[mesh]") {
+  CHECK(parts({0, 8}, 4) == std::vector<Interval>{{0, 2}, {2, 4}, {4, 6}, {6, 8}});
+  CHECK(parts({0, 10}, 4) == std::vector<Interval>{{0, 3}, {3, 6}, {6, 8}, {8, 10}});
+  CHECK(parts({5, 12}, 3) == std::vector<Interval>{{5, 8}, {8, 10}, {10, 12}});
+  CHECK(parts({0, 2}, 3) == std::vector<Interval>{{0, 1}, {1, 2}, {2, 2}});
+  CHECK(parts({3, 3}, 2) == std::vector<Interval>{{3, 3}, {3, 3}});
+  CHECK(parts({0, 7}, 1) == std::vector<Interval>{{0, 7}});
+}
+
+TEST_CASE("parts of any interval follow each other and fill it", "[mesh]") {
+  for (std::int64_t size = 0; size < 20; ++size) {
+    for (std::int64_t count = 1; count < 9; ++count) {
+      std::int64_t end = 3;
+      for (const Interval& part : parts({3, 3 + size}, count)) {
+        CHECK(part.begin == end);
+        CHECK((part.size() == size / count || part.size() == size / count + 1));
+        end = part.end;
+      }
+      CHECK(end == 3 + size);
+    }
+  }
+}
+
+TEST_CASE("splits of one dimension nest, major to minor", "[mesh]") {
+  // 7 over data: 4 and 3; those over model: 2, 1, 1 and 1, 1, 1.
+  CHECK(mesh::shard_of(7, {0, 1}, mesh_2_3, {0, 0}) == Interval{0, 2});
+  CHECK(mesh::shard_of(7, {0, 1}, mesh_2_3, {0, 2}) == Interval{3, 4});
+  CHECK(mesh::shard_of(7, {0, 1}, mesh_2_3, {1, 0}) == Interval{4, 5});
+  // 7 over model: 3, 2 and 2; those over data: 2, 1 and 1, 1 and 1, 1.
+  CHECK(mesh::shard_of(7, {1, 0}, mesh_2_3, {1, 0}) == Interval{2, 3});
+  CHECK(mesh::shard_of(7, {1, 0}, mesh_2_3, {0, 2}) == Interval{5, 6});
+  CHECK(mesh::shard_of(7, {}, mesh_2_3, {1, 2}) == Interval{0, 7});
+}
+
+TEST_CASE("a rank's box has its part of each dimension", "[mesh]") {
+  const Placement placement{.dims = {{}, {1}, {0}}};
+  CHECK(mesh::box_of({2, 7, 5}, placement, mesh_2_3, {0, 0}) == Box{{0, 0, 0}, {2, 3, 3}});
+  CHECK(mesh::box_of({2, 7, 5}, placement, mesh_2_3, {1, 2}) == Box{{0, 5, 3}, {2, 2, 2}});
+  CHECK(mesh::box_of({2, 7, 5}, placement, mesh_2_3, {1, 2}).elements() == 8);
+  CHECK(mesh::box_of({}, mesh::replicated(0), mesh_2_3, {1, 2}).elements() == 1);
+  CHECK(mesh::box_of({1, 2}, {.dims = {{1}, {}}}, mesh_2_3, {0, 2}) == Box{{1, 0}, {0, 2}});
+}
+
+TEST_CASE("placements know their axes and are drawn by their names", "[mesh]") {
+  const Placement placement{.dims = {{0, 1}, {}}, .partial = {}};
+  CHECK(placement.splits(0));
+  CHECK(placement.splits(1));
+  CHECK_FALSE(mesh::replicated(2).splits(0));
+  CHECK(mesh::to_string(placement, mesh_2_3) == "[data,model | -]");
+  const Placement owing{.dims = {{}}, .partial = {{1, Reduction::max}}};
+  CHECK(owing.owes(1));
+  CHECK_FALSE(owing.owes(0));
+  CHECK(mesh::to_string(owing, mesh_2_3) == "[-] partial max model");
+  CHECK(mesh::to_string(mesh::replicated(0), mesh_2_3) == "replicated");
+}

@@ -1,0 +1,155 @@
+// What stands between a placement and another, how many bytes it sends, and that the values are right after it.
+
+#include <fmt/format.h>
+
+#include "core/graph/builder.h"
+#include "core/runtime/interpreter.h"
+#include "tests/support/catch.h"
+#include "tests/support/model_cases.h"
+#include "tests/support/parts.h"
+#include "tests/support/plans.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using partition::Instruction;
+using plugins::DimSplits;
+
+namespace {
+
+enum class Given { value, sum };  ///< the input's negative, or its sum over the rows of each of two blocks
+
+/// State `to` = what function `f` makes of its input `x`, [rows 6, columns 5]; the rows are split as the plan says.
+graph::Graph graph_of(Given given) {
+  graph::Graph graph;
+  const graph::TensorType input{graph::DType::f32, {6, 5}, {"rows", "columns"}};
+  const graph::TensorType sum{graph::DType::f32, {5}, {"columns"}};
+  graph.states.push_back({.name = "to", .type = given == Given::sum ? sum : input, .kind = graph::StateKind::field});
+  graph::FunctionBuilder builder(graph, "f", 6);
+  const graph::ValueId negated = builder.call("negate", {builder.input("x", input)}, {}, "n");
+  const graph::ValueId value =
+      given == Given::sum ? builder.call("sum_leading", {negated}, {{"keep", std::int64_t{1}}}, "s") : negated;
+  builder.write(0, value, graph::StateWrite::Mode::assign);
+  builder.finish();
+  return graph;
+}
+
+struct Transition {
+  const char* name;
+  Given given;
+  std::vector<plugins::AxisPlacement> from;  ///< of the input
+  DimSplits to;                              ///< of the state
+  std::vector<plugins::MeshAxis> mesh;
+  std::string moved;                ///< the collectives, in order
+  std::vector<std::uint64_t> sent;  ///< by each rank
+};
+
+/// "all_gather n; slice": the collectives and copies of rank 0.
+std::string moves_of(const partition::Programs& programs) {
+  std::string text;
+  for (const Instruction& at : programs.programs[0].instructions) {
+    const bool slice = at.kind == Instruction::Kind::move && at.op->name == "slice";
+    if (at.kind == Instruction::Kind::start || slice) {
+      text += (text.empty() ? "" : "; ") + at.op->name;
+    }
+  }
+  return text;
+}
+
+/// Small whole numbers: sums over them are exact in any order.
+Tensor numbered(const graph::TensorType& type) {
+  Tensor tensor = zeros(type);
+  for (std::size_t i = 0; i < tensor.values.size(); ++i) {
+    tensor.values[i] = static_cast<double>((i * 7) % 23);
+  }
+  return tensor;
+}
+
+Tensor expected_of(const Tensor& x, const graph::TensorType& type) {
+  Tensor expected = zeros(type);
+  for (std::size_t i = 0; i < x.values.size(); ++i) {
+    expected.values[i % expected.values.size()] -= x.values[i];
+  }
+  return expected;
+}
+
+}  // namespace
+
+TEST_CASE("each transition moves what it must and no more", "[partition]") {
+  const std::vector<plugins::MeshAxis> two = {{"a", 2}};
+  const std::vector<plugins::MeshAxis> both = {{"a", 2}, {"b", 2}};
+  // 6 rows of 5 columns are 120 bytes, one row 20, one column 24; over two axes the rows are 2, 1, 2 and 1.
+  for (const Transition& each : {
+           Transition{"replicated", Given::value, {}, {{}, {}}, two, "", {0, 0}},
+           Transition{"split alike", Given::value, {{"rows", {"a"}}}, {{"a"}, {}}, two, "", {0, 0}},
+           Transition{"replicated to split rows", Given::value, {}, {{"a"}, {}}, two, "slice", {0, 0}},
+           Transition{"replicated to split columns", Given::value, {}, {{}, {"a"}}, two, "slice", {0, 0}},
+           Transition{"rows to replicated", Given::value, {{"rows", {"a"}}}, {{}, {}}, two, "all_gather", {60, 60}},
+           // Blocks of 3 and 2 columns: each sends all but its neighbour's.
+           Transition{
+               "columns to replicated", Given::value, {{"columns", {"a"}}}, {{}, {}}, two, "all_gather", {72, 48}},
+           // Of 3 rows the 2 columns of the other; of 3 rows the 3 columns of the other.
+           Transition{"rows to columns", Given::value, {{"rows", {"a"}}}, {{}, {"a"}}, two, "all_to_all", {24, 36}},
+           Transition{"columns to rows", Given::value, {{"columns", {"a"}}}, {{"a"}, {}}, two, "all_to_all", {36, 24}},
+           // Blocks of 3 and 2 elements.
+           Transition{"partial to replicated", Given::sum, {{"rows", {"a"}}}, {{}}, two, "all_reduce", {20, 20}},
+           Transition{"partial to split", Given::sum, {{"rows", {"a"}}}, {{"a"}}, two, "reduce_scatter", {8, 12}},
+           Transition{"partial over two axes",
+                      Given::sum,
+                      {{"rows", {"a", "b"}}},
+                      {{}},
+                      both,
+                      "all_reduce; all_reduce",
+                      {40, 40, 40, 40}},
+           Transition{"nested rows to replicated",
+                      Given::value,
+                      {{"rows", {"a", "b"}}},
+                      {{}, {}},
+                      both,
+                      "all_gather; all_gather",
+                      {100, 80, 100, 80}},
+           Transition{"split over one axis, then over another",
+                      Given::value,
+                      {{"rows", {"a"}}},
+                      {{"b"}, {}},
+                      both,
+                      "all_gather; slice",
+                      {60, 60, 60, 60}},
+           Transition{"split over another axis too",
+                      Given::value,
+                      {{"rows", {"a"}}},
+                      {{"a"}, {"b"}},
+                      both,
+                      "slice",
+                      {0, 0, 0, 0}},
+       }) {
+    DYNAMIC_SECTION(each.name) {
+      const graph::Graph graph = graph_of(each.given);
+      partition::Plan plan = plan_of(each.mesh, each.from);
+      plan.draft.tensors = {{"to", plugins::TensorRole::store, each.to}};
+      const device::Device& device = device::Device::find("cpu");
+      runtime::Interpreter ranks(graph, partition::split(graph, plan), device, 1);
+
+      CHECK(moves_of(ranks.programs(0)) == each.moved);
+
+      const Tensor x = numbered({graph::DType::f32, {6, 5}, {"rows", "columns"}});
+      for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
+        write_part(x, ranks.rank(rank).input(0, "x"), sizeof(float));
+      }
+      ranks.run("f", 6, true, {});
+
+      Tensor whole = zeros(graph.states[0].type);
+      std::vector<int> filled(whole.values.size(), 0);
+      for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
+        CHECK(gather_part(ranks.rank(rank).state(0), sizeof(float), whole, filled));
+        std::uint64_t planned = 0;
+        for (const partition::Transfer& transfer : ranks.programs(rank).programs[0].transfers) {
+          const mesh::Coordinates at = mesh::coordinates_of(ranks.programs(rank).mesh, static_cast<std::int64_t>(rank));
+          planned += partition::sent_bytes(transfer, at[static_cast<std::size_t>(transfer.axis)], 2, sizeof(float));
+        }
+        INFO("rank " << rank);
+        CHECK(planned == each.sent[rank]);
+      }
+      CHECK(whole.values == expected_of(x, whole.type).values);
+    }
+  }
+}
