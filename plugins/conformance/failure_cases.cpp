@@ -160,6 +160,50 @@ void receive_aborted(Member& member) {
   }
 }
 
+/// A collective and a receive of one group fail together, whichever of them comes too late.
+void fail_together(Member& member, bool collective_is_late) {
+  const std::string name = collective_is_late ? "late collective" : "late receive";
+  MemberGroup doomed = member.connect(name, collective_is_late ? 204 : 205, {0, 1});
+  {
+    Trial sum(member, doomed, sum_of(1000, 2), {}, 1);
+    sum.fill(0);
+    std::vector<float> data(100);
+    plugins::OpRequest request;
+    request.opcode = SR_OP_RECV;
+    request.dtype = SR_DTYPE_F32;
+    request.peer = 1;
+    request.id = 2;
+    request.count = data.size();
+    request.recv = plugins::HostBuffer{data.data(), data.size() * sizeof(float)};
+    if (member.rank() == 0) {
+      plugins::TransportOp receive = doomed.group.prepare({request}, after(patience_s));
+      plugins::TransportOp& late = collective_is_late ? sum.op() : receive;
+      plugins::TransportOp& other = collective_is_late ? receive : sum.op();
+      other.start(after(10 * patience_s));
+      late.start(after(0.05));
+      require(failure_of(late, name) == ErrorCode::timeout, name + " failed with another status than SR_TIMEOUT");
+      const ErrorCode code = failure_of(other, "another op of the group of a " + name);
+      require(code == ErrorCode::timeout || code == ErrorCode::aborted,
+              "another op of the group of a " + name + " failed with another status than SR_TIMEOUT or SR_ABORTED");
+      require(doomed.group.error().has_value(), "group_error says that the group of a " + name + " is well");
+      (void)code_of("starting an op again in the group of a " + name, [&] {
+        other.start(after(10 * patience_s));
+        require(other.wait(after(bound_s)), "an op of a failed group is under way");
+      });
+    }
+    member.meet(name, 2);
+    doomed.group.abort(name);
+  }
+  member.forget();
+}
+
+void failing_together(Member& member) {
+  if (member.rank() < 2) {
+    fail_together(member, true);
+    fail_together(member, false);
+  }
+}
+
 /// Freeing and destroying wait for no peer, whatever was under way.
 void free_pending(Member& member) {
   if (member.rank() >= 2) {
@@ -212,6 +256,7 @@ void add_failure_cases(std::vector<Case>& cases) {
   cases.push_back({.name = "an abort while a receive is under way", .run = receive_aborted});
   cases.push_back({.name = "an op freed after an abort", .run = free_pending});
   cases.push_back({.name = "an op past its own deadline", .run = own_deadline});
+  cases.push_back({.name = "a collective and a receive that fail together", .run = failing_together});
   cases.push_back({.name = "the death of a rank", .ranks = 3, .run = death, .victim = 2});
 }
 

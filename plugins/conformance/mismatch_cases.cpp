@@ -27,7 +27,7 @@ std::vector<Difference> differences() {
       {"opcodes", SR_OP_ALL_REDUCE, [](OpRequest& op) { op.opcode = SR_OP_REDUCE; }},
       {"ids", SR_OP_ALL_REDUCE, [](OpRequest& op) { op.id += 1000; }},
       {"roots", SR_OP_BROADCAST, [](OpRequest& op) { op.peer = 0; }},
-      {"counts of a small op", SR_OP_ALL_GATHER, [](OpRequest& op) { op.count = 2; }, 1},
+      {"counts of a small op", SR_OP_ALL_GATHER, [](OpRequest& op) { ++op.count; }, 10},
       {"recv_counts", SR_OP_ALL_GATHERV, [](OpRequest& op) { ++op.recv_counts[0]; }},
       {"recv_counts of one sum", SR_OP_REDUCE_SCATTERV, [](OpRequest& op) { --op.recv_counts[0], ++op.recv_counts[1]; }},
       // Of these, only the two members that exchange what differs can see it.

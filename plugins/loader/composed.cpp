@@ -5,6 +5,7 @@
 #include <shardrun/sdk/collectives.hpp>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "plugins/loader/call.h"
@@ -14,30 +15,6 @@ namespace {
 
 using sdk::OpSpec;
 using sdk::TransportError;
-
-/// Whether some collective is left to be composed in groups of `n`.
-bool lacks_collectives(const TransportState& transport, std::uint32_t n) {
-  OpSpec op;
-  op.count = 1;
-  op.send_counts.assign(n, 1);
-  op.recv_counts.assign(n, 1);
-  for (const sdk::OpcodeTraits& traits : sdk::opcodes) {
-    op.opcode = traits.opcode;
-    for (const sdk::DtypeTraits& dtype : sdk::dtypes) {
-      op.dtype = dtype.dtype;
-      for (const sdk::ReductionTraits& reduction : sdk::reductions) {
-        op.reduction = reduction.reduction;
-        if (traits.collective && !transport.offered(op, n)) {
-          return true;
-        }
-        if (!traits.reduces) {
-          break;
-        }
-      }
-    }
-  }
-  return false;
-}
 
 /// A send or receive of one piece of memory.
 OpSpec transfer(std::uint32_t opcode, std::uint32_t peer, std::uint64_t id, std::uint32_t dtype, std::uint64_t count,
@@ -63,9 +40,11 @@ class Errand final : public sdk::Worker::Task {
 
 class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
  public:
-  ComposedOp(std::shared_ptr<TransportGroup::State> group, const OpSpec& op, std::vector<std::byte> scratch)
+  /// `composed`: null in a group of one.
+  ComposedOp(std::shared_ptr<TransportGroup::State> group, ComposedGroup* composed, const OpSpec& op,
+             std::vector<std::byte> scratch)
       : group_(std::move(group)),
-        composed_(group_->composed.get()),
+        composed_(composed),
         op_(op),
         schedule_(sdk::schedule_of(op, group_->rank, group_->size)),
         places_(op, schedule_.dtype),
@@ -88,11 +67,8 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   }
 
   void prepare(std::int64_t deadline) {
-    if (group_->size == 1) {
-      return;
-    }
     if (composed_ == nullptr) {
-      throw TransportError(SR_INTERNAL, "op_query offered every collective before, and does not offer this one");
+      return;
     }
     std::optional<std::string> difference;
     Errand errand("preparing " + what_, [&](std::int64_t latest) {
@@ -115,6 +91,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
       return;
     }
     (void)naming([&] {
+      composed_->look_beside();
       composed_->worker().start(*this, deadline);
       return true;
     });
@@ -237,13 +214,18 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
 /// Ids of groups from here on are those of the groups that collectives are composed in.
 constexpr std::uint64_t composed_ids = std::uint64_t{1} << 63U;
 
+/// How long a wait does not look at the group beside.
+constexpr std::int64_t glance = 100'000'000;
+
 }  // namespace
 
-ComposedGroup::ComposedGroup(const TransportState& transport, const GroupRequest& request)
-    : transport_(transport), worker_([this] { abort_transfers(); }) {
-  GroupRequest second = request;
-  second.id |= composed_ids;
-  handle_ = create_group(transport, second);
+ComposedGroup::ComposedGroup(const TransportGroup::State& beside, std::int64_t deadline)
+    : beside_(beside), transport_(*beside.transport), worker_([this] { abort_both(); }) {
+  handle_ = create_group(transport_, {.name = beside.name,
+                                      .id = beside.id | composed_ids,
+                                      .rank = beside.rank,
+                                      .members = beside.members,
+                                      .deadline = deadline});
 }
 
 ComposedGroup::~ComposedGroup() {
@@ -251,18 +233,31 @@ ComposedGroup::~ComposedGroup() {
   (void)transport_.functions.group_destroy(transport_.self, handle_, &error);
 }
 
-void ComposedGroup::abort_transfers() noexcept {
+void ComposedGroup::abort_both() noexcept {
+  const std::string reason = worker_.failure()->what();
   sr_error error = empty_error();
-  (void)transport_.functions.group_abort(transport_.self, handle_, "a collective made of sends and receives failed",
-                                         &error);
+  (void)transport_.functions.group_abort(transport_.self, handle_, reason.c_str(), &error);
+  (void)transport_.functions.group_abort(transport_.self, beside_.handle, reason.c_str(), &error);
 }
 
-std::optional<std::string> ComposedGroup::error() {
-  const std::optional<TransportError> failure = worker_.failure();
-  return failure ? std::optional<std::string>(failure->what()) : std::nullopt;
+std::optional<TransportError> ComposedGroup::error_beside() const {
+  sr_error error = empty_error();
+  const std::int32_t status = transport_.functions.group_error(transport_.self, beside_.handle, &error);
+  return status == SR_OK ? std::nullopt : std::optional(TransportError(status, text_of(error)));
 }
 
-std::uint64_t ComposedGroup::prepare(const std::vector<OpSpec>& batch, std::int64_t deadline) {
+void ComposedGroup::look_beside() {
+  if (const std::optional<TransportError> failure = error_beside()) {
+    worker_.fail(failure->status(), failure->what());
+  }
+}
+
+std::uint64_t ComposedGroup::prepare(std::vector<OpSpec> batch, std::int64_t deadline) {
+  std::vector<std::uint64_t> needed;
+  for (const OpSpec& op : batch) {
+    needed.push_back(transport_.offered(op, beside_.size)->scratch_bytes);
+  }
+  std::vector<std::byte> scratch = provide_scratch(batch, needed);
   const RawOps raw(batch);
   sr_error error = empty_error();
   std::uint64_t handle = 0;
@@ -271,14 +266,28 @@ std::uint64_t ComposedGroup::prepare(const std::vector<OpSpec>& batch, std::int6
   if (status != SR_OK) {
     throw TransportError(status, text_of(error));
   }
+  if (!scratch.empty()) {
+    scratch_[handle] = std::move(scratch);
+  }
   return handle;
 }
 
 void ComposedGroup::start_and_wait(std::uint64_t batch, std::int64_t deadline) {
   sr_error error = empty_error();
   std::int32_t status = transport_.functions.op_start(transport_.self, batch, nullptr, deadline, &error);
-  if (status == SR_OK) {
-    status = transport_.functions.op_wait(transport_.self, batch, deadline, &error);
+  bool is_pending = status == SR_OK;
+  while (is_pending) {
+    const std::int64_t now = transport_clock();
+    status = transport_.functions.op_wait(transport_.self, batch, std::min(deadline, now + glance), &error);
+    // A wait that ran out of time and an op that did look alike; the op that goes on is pending.
+    is_pending = status == SR_TIMEOUT && now < deadline;
+    if (is_pending) {
+      status = transport_.functions.op_test(transport_.self, batch, &error);
+      is_pending = status == SR_PENDING;
+    }
+    if (const auto failure = is_pending ? error_beside() : std::nullopt) {
+      throw TransportError(*failure);
+    }
   }
   if (status != SR_OK) {
     throw TransportError(status, text_of(error));
@@ -289,17 +298,14 @@ void ComposedGroup::free(std::uint64_t batch) noexcept {
   sr_error error = empty_error();
   if (batch != 0) {
     (void)transport_.functions.op_free(transport_.self, batch, &error);
+    scratch_.erase(batch);
   }
-}
-
-std::unique_ptr<ComposedGroup> compose_group(const TransportState& transport, const GroupRequest& request) {
-  const auto n = static_cast<std::uint32_t>(request.members.size());
-  return n > 1 && lacks_collectives(transport, n) ? std::make_unique<ComposedGroup>(transport, request) : nullptr;
 }
 
 std::unique_ptr<TransportOp::State> compose_op(std::shared_ptr<TransportGroup::State> group, const OpSpec& op,
                                                std::vector<std::byte> scratch, std::int64_t deadline) {
-  auto composed = std::make_unique<ComposedOp>(group, op, std::move(scratch));
+  ComposedGroup* const beside = group->size == 1 ? nullptr : &group->composing(deadline);
+  auto composed = std::make_unique<ComposedOp>(group, beside, op, std::move(scratch));
   try {
     composed->prepare(deadline);
   } catch (const TransportError& error) {

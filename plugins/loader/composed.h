@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,38 +15,41 @@
 namespace shardrun::plugins {
 
 /// Collectives that a transport does not offer, made of its sends and receives in the background. They have a group of
-/// the plugin's and a thread for themselves: all calls for that group are that thread's.
+/// the plugin's and a thread for themselves: all calls for that group are that thread's. It fails together with the
+/// plugin's group that it stands beside.
 class ComposedGroup {
  public:
-  ComposedGroup(const TransportState& transport, const GroupRequest& request);
+  /// `beside` outlives this.
+  ComposedGroup(const TransportGroup::State& beside, std::int64_t deadline);
   ComposedGroup(const ComposedGroup&) = delete;
   ComposedGroup& operator=(const ComposedGroup&) = delete;
   ~ComposedGroup();
 
   [[nodiscard]] sdk::Worker& worker() noexcept { return worker_; }
-  [[nodiscard]] std::optional<std::string> error();
+
+  /// Fails the worker if the group beside has failed.
+  void look_beside();
 
   /// Numbers the ops in the order in which members prepare them, the same on all.
   [[nodiscard]] std::uint64_t next_serial() noexcept { return ++serial_; }
 
   // On the worker's thread. They throw sdk::TransportError.
-  [[nodiscard]] std::uint64_t prepare(const std::vector<sdk::OpSpec>& batch, std::int64_t deadline);
+  [[nodiscard]] std::uint64_t prepare(std::vector<sdk::OpSpec> batch, std::int64_t deadline);
   void start_and_wait(std::uint64_t batch, std::int64_t deadline);
   void free(std::uint64_t batch) noexcept;
 
  private:
-  /// Lets the worker go from what it waits for. Any thread.
-  void abort_transfers() noexcept;
+  /// Lets the worker go from what it waits for, and whoever waits in the group beside. Any thread.
+  void abort_both() noexcept;
+  [[nodiscard]] std::optional<sdk::TransportError> error_beside() const;
 
+  const TransportGroup::State& beside_;
   const TransportState& transport_;
   std::uint64_t handle_ = 0;
   std::uint64_t serial_ = 0;
+  std::map<std::uint64_t, std::vector<std::byte>> scratch_;  ///< of the prepared batches that take some
   sdk::Worker worker_;
 };
-
-/// Null where the transport offers every collective for groups of this size. Throws Error.
-[[nodiscard]] std::unique_ptr<ComposedGroup> compose_group(const TransportState& transport,
-                                                           const GroupRequest& request);
 
 /// `op` has the scratch that it needs, which may be `scratch`. Waits for the other members, which prepare the same op.
 /// Throws Error, also where they do not.

@@ -116,7 +116,9 @@ class TransportGroup {
   ~TransportGroup();
 
   /// One collective, or sends and receives as one unit; all but the buffers is copied. A collective waits for the other
-  /// members. Throws Error, also where members prepare different ops.
+  /// members. The first one that the transport lacks connects a second group of these members, so collectives are
+  /// prepared as groups are connected: by one thread at a time, in one order on all ranks. Throws Error, also where
+  /// members prepare different ops.
   [[nodiscard]] TransportOp prepare(const std::vector<OpRequest>& ops, std::int64_t deadline);
   /// Any thread. Never throws: what cannot be aborted has failed already.
   void abort(const std::string& reason) noexcept;

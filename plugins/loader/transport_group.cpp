@@ -42,7 +42,7 @@ class NativeOp final : public TransportOp::State {
     sr_error error = empty_error();
     const std::int32_t status = functions_.op_start(self_, handle_, nullptr, deadline, &error);
     if (status != SR_OK) {
-      fail(what_, status, error);
+      fail_as_group(status, error);
     }
   }
 
@@ -50,7 +50,7 @@ class NativeOp final : public TransportOp::State {
     sr_error error = empty_error();
     const std::int32_t status = functions_.op_test(self_, handle_, &error);
     if (status != SR_OK && status != SR_PENDING) {
-      fail(what_, status, error);
+      fail_as_group(status, error);
     }
     return status == SR_OK;
   }
@@ -65,10 +65,19 @@ class NativeOp final : public TransportOp::State {
     if (status == SR_TIMEOUT) {
       return test();
     }
-    fail(what_, status, error);
+    fail_as_group(status, error);
   }
 
  private:
+  /// Where a composed collective failed first, this op was aborted for that.
+  [[noreturn]] void fail_as_group(std::int32_t status, const sr_error& error) const {
+    ComposedGroup* const composed = group_->composed();
+    if (const auto first = composed != nullptr ? composed->worker().failure() : std::nullopt) {
+      fail(what_, first->status(), first->what());
+    }
+    fail(what_, status, error);
+  }
+
   std::shared_ptr<TransportGroup::State> group_;
   const sr_transport& functions_;
   void* self_;
@@ -106,7 +115,9 @@ std::uint64_t create_group(const TransportState& transport, const GroupRequest& 
 TransportGroup::State::State(std::shared_ptr<TransportState> of, const GroupRequest& request)
     : transport(std::move(of)),
       name(request.name),
+      id(request.id),
       rank(request.rank),
+      members(request.members),
       size(static_cast<std::uint32_t>(request.members.size())) {
   if (!transport->is_open) {
     throw Error(ErrorCode::internal, transport->what(fmt::format("group {} was asked for before it was opened", name)));
@@ -116,19 +127,47 @@ TransportGroup::State::State(std::shared_ptr<TransportState> of, const GroupRequ
                 fmt::format("group {} has {} members, and this rank was said to be member {}", name, size, rank));
   }
   handle = create_group(*transport, request);
-  try {
-    composed = compose_group(*transport, request);
-  } catch (...) {
-    sr_error error = empty_error();
-    (void)transport->functions.group_destroy(transport->self, handle, &error);
-    throw;
-  }
 }
 
 TransportGroup::State::~State() {
-  composed.reset();
+  composed_group_.reset();
   sr_error error = empty_error();
   (void)transport->functions.group_destroy(transport->self, handle, &error);
+}
+
+ComposedGroup& TransportGroup::State::composing(std::int64_t deadline) {
+  if (composed_group_ != nullptr) {
+    return *composed_group_;
+  }
+  try {
+    composed_group_ = std::make_unique<ComposedGroup>(*this, deadline);
+  } catch (const Error& failure) {
+    // Another attempt would not find the members where they are now.
+    sr_error error = empty_error();
+    (void)transport->functions.group_abort(transport->self, handle, failure.message().c_str(), &error);
+    throw;
+  }
+  composed_.store(composed_group_.get(), std::memory_order_release);
+  return *composed_group_;
+}
+
+std::vector<std::byte> provide_scratch(std::vector<sdk::OpSpec>& ops, const std::vector<std::uint64_t>& needed) {
+  constexpr std::uint64_t alignment = 64;
+  const auto lacks = [&](std::size_t i) { return needed[i] > (ops[i].scratch ? ops[i].scratch->bytes : 0); };
+  const auto rounded = [](std::uint64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; };
+  std::uint64_t all = 0;
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    all += lacks(i) ? rounded(needed[i]) : 0;
+  }
+  std::vector<std::byte> memory(all == 0 ? 0 : all + alignment);
+  std::uint64_t at = (alignment - reinterpret_cast<std::uintptr_t>(memory.data()) % alignment) % alignment;
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    if (lacks(i)) {
+      ops[i].scratch = sdk::Buffer{.data = memory.data() + at, .bytes = needed[i]};
+      at += rounded(needed[i]);
+    }
+  }
+  return memory;
 }
 
 TransportGroup::TransportGroup(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -143,17 +182,16 @@ TransportOp TransportGroup::prepare(const std::vector<OpRequest>& ops, std::int6
     specs.push_back(spec_of(op));
   }
   require_valid(*state_, specs);
-  std::vector<std::byte> scratch;
-  if (sdk::find_opcode(specs[0].opcode)->collective) {
-    const std::optional<OpInfo> info = state_->transport->offered(specs[0], state_->size);
-    const std::uint64_t needed = info ? info->scratch_bytes : sdk::scratch_bytes_of(specs[0], state_->size);
-    if (needed > (specs[0].scratch ? specs[0].scratch->bytes : 0)) {
-      scratch.resize(needed);
-      specs[0].scratch = sdk::Buffer{.data = scratch.data(), .bytes = needed};
-    }
-    if (!info) {
-      return TransportOp(compose_op(state_, specs[0], std::move(scratch), deadline));
-    }
+  bool is_offered = true;
+  std::vector<std::uint64_t> needed;
+  for (const sdk::OpSpec& spec : specs) {
+    const std::optional<OpInfo> info = state_->transport->offered(spec, state_->size);
+    is_offered = is_offered && info;
+    needed.push_back(info ? info->scratch_bytes : sdk::scratch_bytes_of(spec, state_->size));
+  }
+  std::vector<std::byte> scratch = provide_scratch(specs, needed);
+  if (!is_offered) {
+    return TransportOp(compose_op(state_, specs[0], std::move(scratch), deadline));
   }
   std::string what = state_->transport->what(fmt::format("group {}, {}", state_->name, sdk::describe(specs[0])));
   auto op = std::make_unique<NativeOp>(state_, std::move(what), std::move(scratch));
@@ -164,18 +202,23 @@ TransportOp TransportGroup::prepare(const std::vector<OpRequest>& ops, std::int6
 void TransportGroup::abort(const std::string& reason) noexcept {
   sr_error error = empty_error();
   (void)state_->transport->functions.group_abort(state_->transport->self, state_->handle, reason.c_str(), &error);
-  if (state_->composed != nullptr) {
-    state_->composed->worker().fail(SR_ABORTED, reason);
+  if (ComposedGroup* const composed = state_->composed()) {
+    composed->worker().fail(SR_ABORTED, reason);
   }
 }
 
 std::optional<std::string> TransportGroup::error() const {
+  if (ComposedGroup* const composed = state_->composed()) {
+    if (const std::optional<sdk::TransportError> failure = composed->worker().failure()) {
+      return failure->what();
+    }
+  }
   const TransportState& transport = *state_->transport;
   sr_error error = empty_error();
   if (transport.functions.group_error(transport.self, state_->handle, &error) != SR_OK) {
     return text_of(error);
   }
-  return state_->composed != nullptr ? state_->composed->error() : std::nullopt;
+  return std::nullopt;
 }
 
 TransportOp::TransportOp(std::unique_ptr<State> state) : state_(std::move(state)) {}

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <shardrun/transport.h>
 
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <list>
 #include <memory>
@@ -65,12 +68,22 @@ struct TransportGroup::State {
   State& operator=(const State&) = delete;
   ~State();
 
+  /// Where ops that the transport lacks are composed. The first call connects it, as every member's does.
+  [[nodiscard]] ComposedGroup& composing(std::int64_t deadline);
+  /// The same, null where nothing was composed. Any thread.
+  [[nodiscard]] ComposedGroup* composed() const noexcept { return composed_.load(std::memory_order_acquire); }
+
   std::shared_ptr<TransportState> transport;
   std::string name;
+  std::uint64_t id = 0;
   std::uint32_t rank = 0;
+  std::vector<std::uint32_t> members;
   std::uint32_t size = 0;
   std::uint64_t handle = 0;
-  std::unique_ptr<ComposedGroup> composed;  ///< null where nothing has to be composed
+
+ private:
+  std::unique_ptr<ComposedGroup> composed_group_;
+  std::atomic<ComposedGroup*> composed_ = nullptr;
 };
 
 /// A prepared op of either make. It keeps its group.
@@ -84,6 +97,10 @@ struct TransportOp::State {
   [[nodiscard]] virtual bool test() = 0;
   [[nodiscard]] virtual bool wait(std::int64_t deadline) = 0;
 };
+
+/// Gives each op the `needed` bytes that it does not bring, out of memory that is returned.
+[[nodiscard]] std::vector<std::byte> provide_scratch(std::vector<sdk::OpSpec>& ops,
+                                                     const std::vector<std::uint64_t>& needed);
 
 /// A group of the plugin itself. Throws Error.
 [[nodiscard]] std::uint64_t create_group(const TransportState& transport, const GroupRequest& request);

@@ -195,7 +195,8 @@ typedef struct sr_transport {
   /// ANY, also before open.
   int32_t (*props)(void* self, sr_transport_props* props, sr_error* error);
   /// ANY, also before open. Pure. What the op takes in a group of that size; its buffers may lack their data.
-  /// SR_UNIMPLEMENTED: the host then builds the op from SEND and RECV, which are mandatory.
+  /// SR_UNIMPLEMENTED: the host then builds the op from SEND and RECV, which are mandatory, in another group of the same
+  /// members that it creates where the first such op of a group is prepared.
   int32_t (*op_query)(void* self, const sr_op* op, uint32_t group_size, sr_op_info* info, sr_error* error);
   /// INIT. Every rank of the world calls it; it may wait for the others.
   int32_t (*open)(void* self, const sr_transport_config* config, sr_error* error);
