@@ -61,15 +61,11 @@ void set_opcode(plugins::OpRequest& op, const Transfer& transfer) {
 }
 
 plugins::OpRequest request_of(const Transfer& transfer, const Communicator::Place& place) {
-  const auto buffer = [&](void* data, const partition::Region& region) {
-    return plugins::HostBuffer{.data = data,
-                               .bytes = static_cast<std::uint64_t>(region.elements) * place.element_bytes};
-  };
   plugins::OpRequest op;
   op.dtype = dtype_of(transfer, place.element_bytes);
   op.reduction = transfer.reduction == Reduction::max ? SR_REDUCE_MAX : SR_REDUCE_SUM;
-  op.send = buffer(place.send, transfer.send);
-  op.recv = buffer(place.recv, transfer.recv);
+  op.send = plugins::HostBuffer{.data = place.send, .bytes = place.send_bytes};
+  op.recv = plugins::HostBuffer{.data = place.recv, .bytes = place.recv_bytes};
   op.label = fmt::format("{} of {}", partition::to_string(transfer.collective), transfer.name);
   set_opcode(op, transfer);
   return op;
@@ -80,7 +76,11 @@ plugins::OpRequest request_of(const Transfer& transfer, const Communicator::Plac
 partition::TransferScratch scratch_of(const TransportSet& set) {
   return [&set](const Transfer& transfer, std::int64_t members) {
     const plugins::Transport& transport = set.transports[set.of_axis[static_cast<std::size_t>(transfer.axis)]];
-    return transport.query(request_of(transfer, {}), static_cast<std::uint32_t>(members)).scratch_bytes;
+    constexpr std::size_t element_bytes = 4;
+    const Communicator::Place sizes{.send_bytes = static_cast<std::uint64_t>(transfer.send.elements) * element_bytes,
+                                    .recv_bytes = static_cast<std::uint64_t>(transfer.recv.elements) * element_bytes,
+                                    .element_bytes = element_bytes};
+    return transport.query(request_of(transfer, sizes), static_cast<std::uint32_t>(members)).scratch_bytes;
   };
 }
 

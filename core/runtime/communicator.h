@@ -20,7 +20,9 @@ class Communicator {
   /// Where a transfer's data lies. Its memory stays where it is.
   struct Place {
     void* send = nullptr;
+    std::uint64_t send_bytes = 0;
     void* recv = nullptr;
+    std::uint64_t recv_bytes = 0;
     void* scratch = nullptr;
     std::uint64_t scratch_bytes = 0;
     std::size_t element_bytes = 4;

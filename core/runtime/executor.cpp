@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/runtime/ring.h"
 
 namespace shardrun::runtime {
 namespace {
@@ -95,6 +96,20 @@ std::byte* Executor::address_of(std::size_t program, partition::BufferId buffer)
   return buffer < 0 ? nullptr : static_cast<std::byte*>(views_[program][static_cast<std::size_t>(buffer)].data);
 }
 
+Communicator::Place Executor::place_of(std::size_t program, const partition::Transfer& transfer) const {
+  const std::size_t bytes = device_.element_bytes(transfer.dtype);
+  Communicator::Place place{.send = address_of(program, transfer.send.buffer),
+                            .send_bytes = static_cast<std::uint64_t>(transfer.send.elements) * bytes,
+                            .recv = address_of(program, transfer.recv.buffer),
+                            .recv_bytes = static_cast<std::uint64_t>(transfer.recv.elements) * bytes,
+                            .scratch = address_of(program, transfer.scratch),
+                            .element_bytes = bytes};
+  if (transfer.scratch >= 0) {
+    place.scratch_bytes = programs_.programs[program].buffers[static_cast<std::size_t>(transfer.scratch)].bytes;
+  }
+  return place;
+}
+
 void Executor::bind_transfers(std::size_t p) {
   const partition::Program& program = programs_.programs[p];
   const mesh::Coordinates at = mesh::coordinates_of(programs_.mesh, programs_.rank);
@@ -107,18 +122,11 @@ void Executor::bind_transfers(std::size_t p) {
       const auto axis = static_cast<std::size_t>(transfer.axis);
       const bool waited_at_once =
           i + 1 < program.instructions.size() && program.instructions[i + 1].transfer == instruction.transfer;
-      const std::size_t bytes = device_.element_bytes(transfer.dtype);
-      const std::uint64_t scratch =
-          transfer.scratch < 0 ? 0 : program.buffers[static_cast<std::size_t>(transfer.scratch)].bytes;
-      handles[number] = communicator_->prepare(transfer,
-                                               {.send = address_of(p, transfer.send.buffer),
-                                                .recv = address_of(p, transfer.recv.buffer),
-                                                .scratch = address_of(p, transfer.scratch),
-                                                .scratch_bytes = scratch,
-                                                .element_bytes = bytes},
-                                               waited_at_once);
+      const Communicator::Place place = place_of(p, transfer);
+      handles[number] = communicator_->prepare(transfer, place, waited_at_once);
       calls_[p][i].sent = &sent_[programs_.mesh.axes[axis].name][partition::to_string(transfer.collective)];
-      calls_[p][i].bytes = partition::sent_bytes(transfer, at[axis], programs_.mesh.size(transfer.axis), bytes);
+      calls_[p][i].bytes = ring_bytes(transfer, place, static_cast<std::size_t>(at[axis]),
+                                      static_cast<std::size_t>(programs_.mesh.size(transfer.axis)));
     }
     if (instruction.transfer >= 0) {
       calls_[p][i].transfer = handles[static_cast<std::size_t>(instruction.transfer)];

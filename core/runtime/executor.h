@@ -53,7 +53,7 @@ class Executor {
 
   /// Seconds that `run` has waited for transfers so far.
   [[nodiscard]] double waited_seconds() const noexcept { return waited_seconds_; }
-  /// What transfers that were started sent in all, as `plan` counts: counted here as they are started.
+  /// What transfers that were started sent in all, in a ring: counted from their memory, not taken from the plan.
   [[nodiscard]] const partition::SentBytes& sent() const noexcept { return sent_; }
 
   /// The same, looking at every result: the name of the first that holds NaN or Inf, or nothing. It runs to the end, as
@@ -87,6 +87,7 @@ class Executor {
   void execute(Call& call, const device::Scalars& scalars);
   void compute(Call& call, const device::Scalars& scalars);
   void perform(Call& call, const device::Scalars& scalars);
+  [[nodiscard]] Communicator::Place place_of(std::size_t program, const partition::Transfer& transfer) const;
   [[nodiscard]] std::byte* address_of(std::size_t program, partition::BufferId buffer) const;
 
   const partition::Programs programs_;

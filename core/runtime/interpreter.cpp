@@ -22,12 +22,12 @@ struct Side {
 
 template <typename T>
 std::span<const T> sent(const Side& side) {
-  return {static_cast<const T*>(side.place.send), static_cast<std::size_t>(side.transfer->send.elements)};
+  return {static_cast<const T*>(side.place.send), static_cast<std::size_t>(side.place.send_bytes / sizeof(T))};
 }
 
 template <typename T>
 std::span<T> received(const Side& side) {
-  return {static_cast<T*>(side.place.recv), static_cast<std::size_t>(side.transfer->recv.elements)};
+  return {static_cast<T*>(side.place.recv), static_cast<std::size_t>(side.place.recv_bytes / sizeof(T))};
 }
 
 template <typename T>

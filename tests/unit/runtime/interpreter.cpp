@@ -13,6 +13,15 @@ using namespace shardrun::test;
 
 namespace {
 
+/// Without programs that were not called, and transfers of nothing.
+partition::SentBytes nonzero(partition::SentBytes sent) {
+  for (auto& [axis, collectives] : sent) {
+    std::erase_if(collectives, [](const auto& entry) { return entry.second == 0; });
+  }
+  std::erase_if(sent, [](const auto& entry) { return entry.second.empty(); });
+  return sent;
+}
+
 /// All ranks of a model, on whole tensors.
 class Ranks {
  public:
@@ -20,7 +29,8 @@ class Ranks {
         std::optional<runtime::Fault> fault = std::nullopt)
       : graph_(model.graph),
         device_(device::Device::find(device)),
-        interpreter_(graph_, partition::split(graph_, plan), device_, 1, fault) {}
+        interpreter_(graph_, partition::split(graph_, plan), device_, 1, fault),
+        planned_(interpreter_.ranks()) {}
 
   void load(const std::vector<Tensor>& states) {
     for (std::size_t rank = 0; rank < interpreter_.ranks(); ++rank) {
@@ -41,6 +51,11 @@ class Ranks {
       }
     }
     interpreter_.run(call.function->name, call.function->rows, last, call.scalars);
+    for (std::size_t rank = 0; rank < interpreter_.ranks(); ++rank) {
+      const partition::Programs& programs = interpreter_.programs(rank);
+      partition::add_sent_bytes(planned_[rank], programs, programs.find(call.function->name, call.function->rows, last),
+                                f32_bytes());
+    }
     runtime::Executor& executor = interpreter_.rank(interpreter_.ranks() - 1);
     const std::size_t program = executor.find(call.function->name, call.function->rows, last);
     for (const graph::Port& port : call.function->outputs) {
@@ -62,6 +77,16 @@ class Ranks {
     return whole;
   }
 
+  /// Whether every rank has sent what its programs say.
+  [[nodiscard]] bool sent_as_planned() {
+    for (std::size_t rank = 0; rank < interpreter_.ranks(); ++rank) {
+      if (nonzero(interpreter_.rank(rank).sent()) != nonzero(planned_[rank])) {
+        return false;
+      }
+    }
+    return true;
+  }
+
   [[nodiscard]] runtime::Interpreter& interpreter() { return interpreter_; }
 
  private:
@@ -70,6 +95,7 @@ class Ranks {
   const graph::Graph& graph_;
   const device::Device& device_;
   runtime::Interpreter interpreter_;
+  std::vector<partition::SentBytes> planned_;
 };
 
 /// |a − b| over |b|, as norms; against 1e-6 where b is smaller.
@@ -178,6 +204,7 @@ TEST_CASE("a graph split over ranks computes what the whole graph does", "[inter
       DYNAMIC_SECTION(model.name << ", " << plan.name) {
         Ranks ranks(model, plan.plan, "reference");
         CHECK(agrees(model, ranks, "reference"));
+        CHECK(ranks.sent_as_planned());
       }
     }
   }
