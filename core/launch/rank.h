@@ -43,6 +43,7 @@ class Rank {
  public:
   using Clock = std::chrono::steady_clock;
   using Deadline = Clock::time_point;
+  static constexpr Deadline no_deadline = Deadline::max();  ///< the end of the job ends the wait
 
   /// Joins the job: returns once the launcher has said welcome. `job_hash` must equal the launcher's.
   /// Throws Error{io} where it refuses, or `deadline` passes.

@@ -62,9 +62,19 @@ void StoreClient::end_thread() {
   }
 }
 
+/// The clock's last moment is no deadline: a library that counts by another clock would overflow on it.
+template <typename Condition>
+void StoreClient::wait(std::unique_lock<std::mutex>& lock, Deadline deadline, const Condition& met) {
+  if (deadline == Deadline::max()) {
+    changed_.wait(lock, met);
+  } else {
+    changed_.wait_until(lock, deadline, met);
+  }
+}
+
 void StoreClient::await_welcome(Deadline deadline) {
   std::unique_lock lock(mutex_);
-  changed_.wait_until(lock, deadline, [this] { return welcome_ || refused_; });
+  wait(lock, deadline, [this] { return welcome_ || refused_; });
   if (refused_) {
     throw Error(ErrorCode::io, fmt::format("the launcher refused this process: {}", *refused_));
   }
@@ -90,7 +100,7 @@ std::string StoreClient::get(std::string_view key, Deadline deadline) {
   lock.unlock();
   post(FrameWriter(FrameType::get).u64(request).bytes(key).finish());
   lock.lock();
-  changed_.wait_until(lock, deadline, [&] { return requests_[request] || abort_reason_; });
+  wait(lock, deadline, [&] { return requests_[request] || abort_reason_; });
   const std::optional<std::string> value = std::move(requests_[request]);
   requests_.erase(request);
   lock.unlock();
@@ -118,13 +128,13 @@ void StoreClient::fail(FailureKind kind, std::string_view text, Deadline deadlin
   const bool own = kind == FailureKind::own && !aborted_;
   post(FrameWriter(FrameType::failure).u32(own ? 0 : 1).bytes(text.substr(0, max_frame_bytes / 2)).finish());
   std::unique_lock lock(mutex_);
-  changed_.wait_until(lock, deadline, [this] { return failure_noted_ || line_lost_; });
+  wait(lock, deadline, [this] { return failure_noted_ || line_lost_; });
 }
 
 void StoreClient::goodbye(Deadline deadline) {
   post(FrameWriter(FrameType::goodbye).finish());
   std::unique_lock lock(mutex_);
-  changed_.wait_until(lock, deadline, [this] { return farewell_ || abort_reason_; });
+  wait(lock, deadline, [this] { return farewell_ || abort_reason_; });
   if (farewell_) {
     return;
   }

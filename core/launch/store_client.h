@@ -57,6 +57,8 @@ class StoreClient {
   void start_thread();
   void end_thread();
   void await_welcome(Deadline deadline);
+  template <typename Condition>
+  void wait(std::unique_lock<std::mutex>& lock, Deadline deadline, const Condition& met);
   void post(std::string frame);
   [[nodiscard]] Error aborted_error(std::string_view attempted) const;
 

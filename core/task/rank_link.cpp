@@ -82,7 +82,18 @@ void RankLink::connect(runtime::Executor& executor) {
 
 int RankLink::agree_on_stop() { return collectives_->agree(rank_.stop_signal()); }
 
-void RankLink::barrier() { (void)collectives_->agree(0); }
+void RankLink::barrier() {
+  const std::string key = fmt::format("barrier/{}", barriers_++);
+  if (rank_.rank() != 0) {
+    rank_.set(fmt::format("{}/{}", key, rank_.rank()), "");
+    (void)rank_.get(key, launch::Rank::no_deadline);
+    return;
+  }
+  for (int other = 1; other < rank_.world_size(); ++other) {
+    (void)rank_.get(fmt::format("{}/{}", key, other), launch::Rank::no_deadline);
+  }
+  rank_.set(key, "");
+}
 
 std::uint64_t RankLink::wire_bytes() const {
   std::uint64_t bytes = 0;

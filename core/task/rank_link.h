@@ -28,7 +28,8 @@ class RankLink final : private plugins::TransportHost {
   [[nodiscard]] int world_size() const noexcept { return rank_.world_size(); }
   /// The signal that asked any rank to stop, the same on all ranks; 0: none. Every rank calls it at the same point.
   [[nodiscard]] int agree_on_stop();
-  /// No rank goes on before each has called it.
+  /// No rank goes on before each has called it, however long one works before: as long as it does, it sends heartbeats,
+  /// and where it ends or falls silent, the job ends.
   void barrier();
 
   void message(std::string_view kind, std::string_view bytes) { rank_.message(kind, bytes); }
@@ -46,6 +47,7 @@ class RankLink final : private plugins::TransportHost {
   Compiled& compiled_;
   launch::Rank& rank_;
   std::unique_ptr<runtime::Collectives> collectives_;
+  int barriers_ = 0;  ///< that this rank has called, and every other too
 };
 
 }  // namespace shardrun::task

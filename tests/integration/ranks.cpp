@@ -1,11 +1,18 @@
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <future>
 #include <map>
 
 #include "core/checkpoint/safetensors.h"
+#include "core/files/descriptor.h"
 #include "tests/integration/processes.h"
 #include "tests/integration/program.h"
 #include "tests/support/catch.h"
@@ -188,6 +195,35 @@ TEST_CASE("a signal stops all ranks at one step, and what they have is saved", "
       CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
     }
   }
+}
+
+TEST_CASE("ranks wait for the one that joins the weights, however long that takes it", "[ranks]") {
+  const JobFolder job;
+  const std::filesystem::path held = job.path() / "run/.weights.safetensors.tmp";
+  std::future<int> early;
+  Interference hold([&](pid_t launcher, const std::vector<pid_t>& ranks) {
+    // Whoever opens it to write stands still until it is opened to be read.
+    CHECK(mkfifo(held.c_str(), 0600) == 0);
+    early = std::async(std::launch::async, [&held, other = ranks.at(1)] {
+      const int past_every_deadline_ms = 5000;
+      const shardrun::files::FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, other, 0)));
+      pollfd ended = {.fd = process.get(), .events = POLLIN, .revents = 0};
+      const int ended_early = poll(&ended, 1, past_every_deadline_ms);
+      const std::filesystem::path moved = held.string() + ".moved";
+      std::filesystem::rename(held, moved);
+      const shardrun::files::FileDescriptor let_go(open(moved.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+      return ended_early;
+    });
+    kill(launcher, SIGINT);
+  });
+
+  const Ended ended =
+      hold.run(job, with(settings("dp", installed("transport").front(), 2, {"job.timeout=2"}), endless));
+
+  INFO(ended.err);
+  CHECK(early.get() == 0);
+  CHECK(ended.code == 128 + SIGINT);
+  CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
 }
 
 TEST_CASE("numbers that are not finite stop all ranks with the step", "[ranks]") {
