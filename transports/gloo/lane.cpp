@@ -43,10 +43,12 @@ void Job::run(std::int64_t deadline) {
 Lane::Lane(std::function<void()> on_failure) : worker_(std::move(on_failure)) {}
 
 void Lane::start(Job& job, std::int64_t deadline) {
-  if (worker_.failed()) {
-    throw TransportError(*worker_.failure());
-  }
   job.was_done_here_ = false;
+  worker_.reset(job);
+  if (last_ == &job) {
+    last_ = nullptr;
+  }
+  throw_failure();
   if (job.waited_at_once_ && is_idle()) {
     job.own_deadline_ = deadline;
     deferred_ = &job;
@@ -67,18 +69,24 @@ bool Lane::test(Job& job) {
 bool Lane::wait(Job& job, std::int64_t deadline) {
   if (deferred_ == &job && deadline >= job.own_deadline_) {
     deferred_ = nullptr;
-    try {
-      job.run(job.own_deadline_);
-      job.was_done_here_ = true;
-    } catch (const TransportError& error) {
-      fail(error.status(), error.what());
-    } catch (const std::exception& error) {
-      fail(SR_INTERNAL, error.what());
-    }
+    run_here(job);
   } else if (deferred_ == &job) {
     hand_over_deferred();
   }
   return job.was_done_here_ || worker_.wait(job, deadline);
+}
+
+void Lane::run_here(Job& job) {
+  try {
+    job.run(job.own_deadline_);
+  } catch (const TransportError& error) {
+    fail(error.status(), error.what());
+    throw_failure();
+  } catch (const std::exception& error) {
+    fail(SR_INTERNAL, error.what());
+    throw_failure();
+  }
+  job.was_done_here_ = true;
 }
 
 void Lane::drop(Job& job) noexcept {
@@ -93,16 +101,14 @@ void Lane::drop(Job& job) noexcept {
 }
 
 void Lane::beside(const std::string& what, std::int64_t deadline, const std::function<void()>& act) {
-  if (worker_.failed()) {
-    throw TransportError(*worker_.failure());
-  }
+  throw_failure();
   const Watched watched(*this, &Lane::beside_, {&what, deadline});
   const NoSigpipe no_sigpipe;
   try {
     act();
   } catch (const TransportError& error) {
     fail(error.status(), what + ": " + error.what());
-    throw TransportError(*worker_.failure());
+    throw_failure();
   }
 }
 
@@ -119,6 +125,12 @@ void Lane::check_deadlines() noexcept {
   }
   if (!late.empty()) {
     fail(SR_TIMEOUT, late + " is past its deadline");
+  }
+}
+
+void Lane::throw_failure() {
+  if (worker_.failed()) {
+    throw TransportError(*worker_.failure());
   }
 }
 

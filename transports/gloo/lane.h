@@ -66,7 +66,10 @@ class Lane {
   };
   class Watched;
 
+  void throw_failure();
   [[nodiscard]] bool is_idle();
+  /// On this thread. What it throws fails the lane.
+  void run_here(Job& job);
   void hand_over_deferred();
 
   Job* deferred_ = nullptr;  ///< started, and left for its wait

@@ -85,6 +85,13 @@ class Worker {
     changed_.wait(lock, [&] { return !is_under_way(task); });
   }
 
+  /// Forgets how the task's latest run ended, for an owner who also runs it without the worker: until it is started
+  /// again it is not complete. REQUIRES: it is neither queued nor running.
+  void reset(Task& task) noexcept {
+    const std::lock_guard lock(mutex_);
+    task.state_ = Task::State::idle;
+  }
+
   [[nodiscard]] bool test(Task& task) {
     std::unique_lock lock(mutex_);
     return is_done(task, lock);

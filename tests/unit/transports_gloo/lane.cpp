@@ -1,0 +1,96 @@
+#include "transports/gloo/lane.h"
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "tests/support/catch.h"
+
+using namespace shardrun::gloo_transport;
+using shardrun::sdk::TransportError;
+
+namespace {
+
+constexpr std::int64_t never = INT64_MAX;
+
+/// One whose caller waits for it at once.
+class Act final : public Job {
+ public:
+  explicit Act(Lane& lane) : Job(lane, "the op", true) {}
+
+  std::function<void()> act = [] {};
+
+ private:
+  void execute() override { act(); }
+};
+
+template <class Call>
+std::string failure_of(Call call) {
+  try {
+    call();
+  } catch (const TransportError& error) {
+    return std::to_string(error.status()) + ": " + error.what();
+  }
+  return "nothing";
+}
+
+std::string told(std::int32_t status, const std::string& text) { return std::to_string(status) + ": " + text; }
+
+/// Leaves the op complete, by the lane's own thread.
+void complete_elsewhere(Lane& lane, Act& op) {
+  std::thread::id where;
+  op.act = [&] { where = std::this_thread::get_id(); };
+  lane.start(op, never);
+  while (!lane.test(op)) {
+    std::this_thread::yield();
+  }
+  REQUIRE(where != std::this_thread::get_id());
+  op.act = [] {};
+}
+
+}  // namespace
+
+TEST_CASE("gloo: an op that fails on its caller's thread is not taken for its run before") {
+  Lane lane([] {});
+  Act op(lane);
+  complete_elsewhere(lane, op);
+  std::thread::id where;
+  op.act = [&] {
+    where = std::this_thread::get_id();
+    throw TransportError(SR_PEER_LOST, "gone");
+  };
+
+  lane.start(op, never);
+
+  const std::string lost = told(SR_PEER_LOST, "the op: gone");
+  CHECK(failure_of([&] { (void)lane.wait(op, never); }) == lost);
+  CHECK(where == std::this_thread::get_id());
+  CHECK(failure_of([&] { (void)lane.test(op); }) == lost);
+  CHECK(failure_of([&] { (void)lane.wait(op, never); }) == lost);
+}
+
+TEST_CASE("gloo: an op that a failed lane does not take is not taken for its run before") {
+  Lane lane([] {});
+  Act op(lane);
+  complete_elsewhere(lane, op);
+
+  lane.start(op, never);
+  lane.fail(SR_ABORTED, "enough");
+
+  const std::string aborted = told(SR_ABORTED, "enough");
+  CHECK(failure_of([&] { (void)lane.wait(op, never - 1); }) == aborted);  // of less patience than the op: on the lane
+  CHECK(failure_of([&] { (void)lane.test(op); }) == aborted);
+}
+
+TEST_CASE("gloo: an op that cannot be started is not taken for its run before") {
+  Lane lane([] {});
+  Act op(lane);
+  complete_elsewhere(lane, op);
+  lane.fail(SR_ABORTED, "enough");
+
+  const std::string aborted = told(SR_ABORTED, "enough");
+  CHECK(failure_of([&] { lane.start(op, never); }) == aborted);
+  CHECK(failure_of([&] { (void)lane.test(op); }) == aborted);
+}
