@@ -109,6 +109,9 @@ void Lane::beside(const std::string& what, std::int64_t deadline, const std::fun
   } catch (const TransportError& error) {
     fail(error.status(), what + ": " + error.what());
     throw_failure();
+  } catch (const std::exception& error) {
+    fail(SR_INTERNAL, what + ": " + error.what());
+    throw_failure();
   }
 }
 

@@ -94,3 +94,13 @@ TEST_CASE("gloo: an op that cannot be started is not taken for its run before") 
   CHECK(failure_of([&] { lane.start(op, never); }) == aborted);
   CHECK(failure_of([&] { (void)lane.test(op); }) == aborted);
 }
+
+TEST_CASE("gloo: whatever is thrown beside the ops fails them") {
+  Lane lane([] {});
+  const std::string failure = told(SR_INTERNAL, "preparing: no memory");
+
+  CHECK(failure_of([&] { lane.beside("preparing", never, [] { throw std::runtime_error("no memory"); }); }) == failure);
+
+  REQUIRE(lane.failure());
+  CHECK(lane.failure()->what() == std::string("preparing: no memory"));
+}
