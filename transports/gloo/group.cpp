@@ -1,7 +1,6 @@
 #include "transports/gloo/group.h"
 
-#include <shardrun/sdk/agreement.hpp>
-
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,20 +8,9 @@
 #include "transports/gloo/signals.h"
 
 namespace shardrun::gloo_transport {
-namespace {
 
 using sdk::OpSpec;
 using sdk::TransportError;
-
-/// What this member and another tell each other of an op.
-struct Exchange {
-  sdk::Claim mine;
-  sdk::Claim theirs;
-  GlooBuffer from;  // after the memory that it touches
-  GlooBuffer to;
-};
-
-}  // namespace
 
 GlooGroup::GlooGroup(const sdk::Config& config, const sdk::GroupSpec& spec,
                      std::shared_ptr<gloo::transport::Device>& device, std::uint64_t generation, Watchdog& watchdog,
@@ -55,32 +43,35 @@ std::unique_ptr<sdk::Op> GlooGroup::prepare(std::span<const OpSpec> ops, std::in
 /// have found that they mean the same. It does not wait behind ops that run: their order to preparations is not
 /// the same on all members.
 void GlooGroup::agree(const OpSpec& op, std::int64_t deadline) {
-  const std::uint32_t n = mesh_.size();
-  std::vector<Exchange> exchanges(n);
+  sdk::Agreement agreement(op, mesh_.rank(), mesh_.size());
   lane_.beside("preparing " + describe(op), deadline, [&] {
-    const auto slot = slot_of(Stream::agreement);
-    for (std::uint32_t distance = 1; distance < n; ++distance) {
-      const std::uint32_t peer = (mesh_.rank() + distance) % n;
-      Exchange& exchange = exchanges[peer];
-      exchange.mine = claim_of(op, mesh_.rank(), peer);
-      exchange.from = mesh_.buffer(&exchange.theirs, sizeof(sdk::Claim));
-      exchange.to = mesh_.buffer(&exchange.mine, sizeof(sdk::Claim));
-      mesh_.receive(*exchange.from, peer, slot, sizeof(sdk::Claim));
-      mesh_.send(*exchange.to, peer, slot, sizeof(sdk::Claim));
-    }
-    for (std::uint32_t distance = 1; distance < n; ++distance) {
-      const std::uint32_t peer = (mesh_.rank() + distance) % n;
-      mesh_.wait_received(*exchanges[peer].from, peer);
-      mesh_.wait_sent(*exchanges[peer].to, peer);
+    for (std::uint32_t round = 0; round < sdk::Agreement::rounds; ++round) {
+      exchange(agreement, round);
+      agreement.conclude(round);
     }
   });
-  for (std::uint32_t peer = 0; peer < n; ++peer) {
-    if (peer == mesh_.rank()) {
-      continue;
-    }
-    if (const auto why = mismatch(op, mesh_.rank(), peer, exchanges[peer].theirs)) {
-      throw TransportError(SR_INVALID, *why);
-    }
+  if (const auto& why = agreement.difference()) {
+    throw TransportError(SR_INVALID, *why);
+  }
+}
+
+void GlooGroup::exchange(sdk::Agreement& agreement, std::uint32_t round) {
+  const std::uint32_t n = mesh_.size();
+  const std::size_t bytes = agreement.bytes(round);
+  const auto slot = slot_of(Stream::agreement);
+  std::vector<GlooBuffer> from(n);
+  std::vector<GlooBuffer> to(n);
+  for (std::uint32_t distance = 1; distance < n; ++distance) {
+    const std::uint32_t peer = (mesh_.rank() + distance) % n;
+    from[peer] = mesh_.buffer(agreement.takes(round, peer), bytes);
+    to[peer] = mesh_.buffer(agreement.gives(round, peer), bytes);
+    mesh_.receive(*from[peer], peer, slot, bytes);
+    mesh_.send(*to[peer], peer, slot, bytes);
+  }
+  for (std::uint32_t distance = 1; distance < n; ++distance) {
+    const std::uint32_t peer = (mesh_.rank() + distance) % n;
+    mesh_.wait_received(*from[peer], peer);
+    mesh_.wait_sent(*to[peer], peer);
   }
 }
 

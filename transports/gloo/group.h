@@ -1,5 +1,6 @@
 #pragma once
 
+#include <shardrun/sdk/agreement.hpp>
 #include <shardrun/sdk/transport.hpp>
 
 #include <atomic>
@@ -35,6 +36,7 @@ class GlooGroup final : public sdk::Group, public Watched {
 
  private:
   void agree(const sdk::OpSpec& op, std::int64_t deadline);
+  void exchange(sdk::Agreement& agreement, std::uint32_t round);
 
   Mesh mesh_;
   Lockstep lockstep_;

@@ -34,6 +34,30 @@ TEST_CASE("gloo: members that mean different collectives are told both, and go o
   CHECK(sums == std::array<float, 3>{3, 3, 3});
 }
 
+TEST_CASE("gloo: members that agree with all others are told too that two do not, and go on") {
+  std::array<std::string, 3> errors;
+  std::array<float, 3> sums = {};
+  run_ranks(3, [&](Rank& rank) {
+    auto group = rank.group();
+    std::vector<float> data(10, 1.0F);
+    std::vector<float> received(10);
+    auto request = request_of(SR_OP_ALL_TO_ALLV, 1, 0, data);
+    request.recv = buffer_of(received);
+    request.send_counts = request.recv_counts = {1, 1, 1};
+    if (rank.rank() == 0) {
+      request.send_counts[1] = 2;
+    }
+    errors[rank.rank()] = error_of([&] { (void)group.prepare({request}, after(30)); });
+    auto op = group.prepare({request_of(SR_OP_ALL_REDUCE, 2, 10, data)}, after(30));
+    run(op);
+    sums[rank.rank()] = data[0];
+  });
+  CHECK_THAT(errors[0], Contains("member 1 has all_to_allv") && Contains("exchange 2 and 1 elements on the one side"));
+  CHECK_THAT(errors[1], Contains("member 0 has all_to_allv") && Contains("1 and 2 on the other"));
+  CHECK_THAT(errors[2], Contains("members 0, 1 do not mean the same op"));
+  CHECK(sums == std::array<float, 3>{3, 3, 3});
+}
+
 TEST_CASE("gloo: a message longer than its receive is refused before it comes") {
   std::string error;
   const std::uint64_t sent = GENERATE(11, 100'000);
