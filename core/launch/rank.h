@@ -57,11 +57,12 @@ class Rank {
   [[nodiscard]] const RankContext& context() const noexcept { return context_; }
 
   /// Gives the key a value, for all ranks to see. Returns at once. A key that is set twice, by whomever, fails the job.
-  /// Throws Error{io} where key and value are longer than a frame (1 MiB) or the job is aborted.
+  /// Throws Error{io} where key and value are longer than a frame (1 MiB), Error{aborted} where the job is aborted.
   void set(std::string_view key, std::span<const std::byte> value);
   void set(std::string_view key, std::string_view value);
 
-  /// Waits until some rank has set the key. Throws Error{io} when `deadline` passes before, or the job is aborted.
+  /// Waits until some rank has set the key. Throws Error{timeout} when `deadline` passes before, Error{aborted} when
+  /// the job is aborted.
   [[nodiscard]] std::string get(std::string_view key, Deadline deadline);
 
   /// Sends something to the launcher's LaunchSettings::on_message, in order. Returns at once.
@@ -86,8 +87,8 @@ class Rank {
   void fail(FailureKind kind, std::string_view text) noexcept;
 
   /// The last thing that a rank does: waits until the launcher has read everything that was sent before, and leaves
-  /// the job. An abort that comes later is no longer this rank's. Throws Error{io} where the job is aborted before
-  /// that, or `deadline` passes.
+  /// the job. An abort that comes later is no longer this rank's. Throws Error{aborted} where the job is aborted
+  /// before that, Error{io} when `deadline` passes.
   void goodbye(Deadline deadline);
 
  private:

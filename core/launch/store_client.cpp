@@ -112,8 +112,8 @@ std::string StoreClient::get(std::string_view key, Deadline deadline) {
   }
   post(FrameWriter(FrameType::cancel_get).u64(request).finish());
   const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - began;
-  throw Error(ErrorCode::io, fmt::format("rank {} waited {:.1f} s for the key '{}', which no rank has set",
-                                         settings_.hello.rank, waited.count(), key));
+  throw Error(ErrorCode::timeout, fmt::format("rank {} waited {:.1f} s for the key '{}', which no rank has set",
+                                              settings_.hello.rank, waited.count(), key));
 }
 
 void StoreClient::message(std::string_view kind, std::string_view bytes) {
@@ -168,8 +168,8 @@ std::string StoreClient::abort_reason() const {
 }
 
 Error StoreClient::aborted_error(std::string_view attempted) const {
-  return Error(ErrorCode::io, fmt::format("rank {} could not {}: the job is aborted: {}", settings_.hello.rank,
-                                          attempted, abort_reason()));
+  return Error(ErrorCode::aborted, fmt::format("rank {} could not {}: the job is aborted: {}", settings_.hello.rank,
+                                               attempted, abort_reason()));
 }
 
 void StoreClient::connect() {

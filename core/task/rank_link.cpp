@@ -50,7 +50,7 @@ void RankLink::check_plan() {
     rank_.set("plan", mine);
     return;
   }
-  const std::string first = rank_.get("plan", deadline());
+  const std::string first = rank_.get("plan", launch::Rank::no_deadline);
   if (first != mine) {
     throw Error(
         ErrorCode::internal,
@@ -61,6 +61,7 @@ void RankLink::check_plan() {
 }
 
 void RankLink::connect(runtime::Executor& executor) {
+  barrier();
   const launch::RankContext& context = rank_.context();
   const std::int64_t latest = std::chrono::duration_cast<nanoseconds>(deadline().time_since_epoch()).count();
   for (plugins::Transport& transport : compiled_.transports.transports) {

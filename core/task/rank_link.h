@@ -21,7 +21,8 @@ class RankLink final : private plugins::TransportHost {
 
   /// Compares the plan with the first rank's. Throws Error{internal} where a rank has made another.
   void check_plan();
-  /// Opens the transports, connects the ranks and prepares every transfer of the executor's programs.
+  /// Opens the transports, connects the ranks and prepares every transfer of the executor's programs. Waits before for
+  /// the ranks that are not ready to, however long they load data; from then on [job] timeout counts.
   void connect(runtime::Executor& executor);
 
   [[nodiscard]] int rank() const noexcept { return rank_.rank(); }

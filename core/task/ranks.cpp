@@ -68,11 +68,6 @@ bool is_consequence(ErrorCode code) noexcept {
   return code == ErrorCode::aborted || code == ErrorCode::peer_lost || code == ErrorCode::timeout;
 }
 
-launch::Rank::Deadline deadline_of(const job::Job& job) {
-  return launch::Rank::Clock::now() +
-         std::chrono::duration_cast<launch::Rank::Clock::duration>(std::chrono::duration<double>(job.timeout));
-}
-
 std::chrono::milliseconds milliseconds_of(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
@@ -192,9 +187,9 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const std::
     }
   };
   try {
-    rank = std::make_unique<launch::Rank>(context, hash_of(job), deadline_of(job));
+    rank = std::make_unique<launch::Rank>(context, hash_of(job), launch::Rank::no_deadline);
     const int code = work(*rank);
-    rank->goodbye(deadline_of(job));
+    rank->goodbye(launch::Rank::no_deadline);
     return code;
   } catch (const Error& error) {
     fail(is_consequence(error.code()) ? launch::FailureKind::consequence : launch::FailureKind::own, error.message());

@@ -84,6 +84,7 @@ class Work {
     prepare(training.executor());
     return guarded(training.executor(), failed, [&] {
       training.initialize();
+      await_ranks();
       const int signal = train_steps(training);
       save("weights.safetensors", graph::StateKind::parameter, training.executor(),
            describe_model(job_.model, compiled_.settings, compiled_.dataset->tokenizer()));
@@ -102,6 +103,7 @@ class Work {
                           job_.seed, executor.threads());
     }
     return guarded(executor, failed, [&] {
+      await_ranks();
       const int signal = iterate_steps(executor);
       save("state.safetensors", graph::StateKind::field, executor, {});
       return signal;
@@ -149,6 +151,13 @@ class Work {
 
   [[nodiscard]] std::uint64_t wire_bytes() const {
     return settings_.link == nullptr ? 0 : settings_.link->wire_bytes();
+  }
+
+  /// Before operations between ranks, and after what takes some of them longer than others.
+  void await_ranks() const {
+    if (settings_.link != nullptr) {
+      settings_.link->barrier();
+    }
   }
 
   /// The signal that asked to stop, on every rank at the same step; 0: none.
@@ -239,11 +248,11 @@ class Work {
       return;
     }
     save_part(path, compiled_.graph, kind, executor, settings_.link->rank());
-    settings_.link->barrier();
+    await_ranks();
     if (record_.is_first()) {
       join_parts(path, compiled_.graph, kind, compiled_.partition.placements, metadata);
     }
-    settings_.link->barrier();
+    await_ranks();
   }
 
   /// Every rank samples the same; the first shows it.

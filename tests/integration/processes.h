@@ -1,6 +1,10 @@
 #pragma once
 
+#include <poll.h>
+#include <sched.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
@@ -10,7 +14,16 @@
 #include <string>
 #include <vector>
 
+#include "core/files/descriptor.h"
+
 namespace shardrun::test {
+
+/// Whether a process ends, or has ended, before so much time has passed; it need not have been waited for.
+[[nodiscard]] inline bool ends_within(pid_t process, int milliseconds) {
+  const files::FileDescriptor handle(static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
+  pollfd ended = {.fd = handle.get(), .events = POLLIN, .revents = 0};
+  return !handle.is_open() || poll(&ended, 1, milliseconds) != 0;
+}
 
 /// Processes that a process has started.
 [[nodiscard]] inline std::vector<pid_t> children_of(pid_t process) {
@@ -20,6 +33,20 @@ namespace shardrun::test {
     children.push_back(child);
   }
   return children;
+}
+
+/// The same once there are that many, or none where the process ends before.
+[[nodiscard]] inline std::vector<pid_t> await_children(pid_t process, std::size_t count) {
+  for (;;) {
+    std::vector<pid_t> children = children_of(process);
+    if (children.size() >= count) {
+      return children;
+    }
+    if (ends_within(process, 0)) {
+      return {};
+    }
+    sched_yield();
+  }
 }
 
 [[nodiscard]] inline bool is_gone(pid_t process) { return kill(process, 0) != 0 && errno == ESRCH; }

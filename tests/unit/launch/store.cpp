@@ -1,61 +1,15 @@
-#include <boost/asio/executor_work_guard.hpp>
-#include <boost/asio/post.hpp>
 #include <future>
-#include <optional>
-#include <thread>
 
 #include "core/launch/rank.h"
-#include "core/launch/store_server.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
+#include "tests/unit/launch/store.h"
 
 using namespace shardrun::launch;
 using shardrun::test::error_of;
+using shardrun::test::Store;
 
 namespace {
-
-/// A store on a thread of its own, and what ranks told it.
-class Store {
- public:
-  explicit Store(int world_size) {
-    const StoreServerSettings settings{.world_size = world_size, .token = token_, .job_hash = 5};
-    StoreServerEvents events{.joined = [](int, const Hello&) {},
-                             .heard = [](int) {},
-                             .message = [](int, std::string_view, std::string_view) {},
-                             .failed = [](int, FailureKind, std::string_view) {},
-                             .abort_heard = [](int) {},
-                             .said_goodbye = [](int) {},
-                             .closed = [](int, const std::string&) {},
-                             .log = [](const std::string&) {}};
-    server_.emplace(io_, settings, std::move(events));
-    thread_ = std::thread([this] { io_.run(); });
-  }
-  Store(const Store&) = delete;
-  Store& operator=(const Store&) = delete;
-  ~Store() { end(); }
-
-  void end() {
-    if (thread_.joinable()) {
-      io_.stop();
-      thread_.join();
-      server_.reset();
-    }
-  }
-
-  void abort(const std::string& reason) {
-    boost::asio::post(io_, [this, reason] { server_->abort(reason); });
-  }
-
-  [[nodiscard]] RankContext context(int rank) const {
-    return {.rank = rank, .world_size = 2, .address = "127.0.0.1", .port = server_->port(), .token = token_};
-  }
-
- private:
-  const Token token_ = random_token();
-  boost::asio::io_context io_;
-  std::optional<StoreServer> server_;
-  std::thread thread_;
-};
 
 Rank::Deadline in(int milliseconds) { return Rank::Clock::now() + std::chrono::milliseconds(milliseconds); }
 
@@ -90,6 +44,11 @@ TEST_CASE("get() says which key nobody has set when its deadline passes, and wor
   Rank rank(store.context(0), 5, in(long_enough));
   CHECK(error_of([&] { (void)rank.get("missing", in(20)); }).find("for the key 'missing', which no rank has set") !=
         std::string::npos);
+  try {
+    (void)rank.get("missing", in(20));
+  } catch (const shardrun::Error& error) {
+    CHECK(error.code() == shardrun::ErrorCode::timeout);
+  }
   rank.set("missing", "here");
   CHECK(rank.get("missing", in(long_enough)) == "here");
 }

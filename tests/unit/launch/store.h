@@ -1,0 +1,68 @@
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "core/launch/rank.h"
+#include "core/launch/store_server.h"
+
+namespace shardrun::test {
+
+/// The store of a job of one or two ranks, on a thread of its own.
+class Store {
+ public:
+  static constexpr std::uint64_t job_hash = 5;
+
+  explicit Store(int world_size, launch::StoreServerSettings settings = {}) {
+    settings.world_size = world_size;
+    settings.token = token_;
+    settings.job_hash = job_hash;
+    launch::StoreServerEvents events{
+        .joined = [](int, const launch::Hello&) {},
+        .heard = [](int) {},
+        .message = [this](int, std::string_view, std::string_view bytes) { messages_ += bytes; },
+        .failed = [](int, launch::FailureKind, std::string_view) {},
+        .abort_heard = [](int) {},
+        .said_goodbye = [](int) {},
+        .closed = [](int, const std::string&) {},
+        .log = [](const std::string&) {}};
+    server_.emplace(io_, std::move(settings), std::move(events));
+    thread_ = std::thread([this] { io_.run(); });
+  }
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+  ~Store() { end(); }
+
+  void end() {
+    if (thread_.joinable()) {
+      io_.stop();
+      thread_.join();
+      server_.reset();
+    }
+  }
+
+  void abort(const std::string& reason) {
+    boost::asio::post(io_, [this, reason] { server_->abort(reason); });
+  }
+
+  [[nodiscard]] launch::RankContext context(int rank) const {
+    return {.rank = rank, .world_size = 2, .address = "127.0.0.1", .port = server_->port(), .token = token_};
+  }
+
+  /// The bytes of all messages, one after the other; after end().
+  [[nodiscard]] const std::string& messages() const { return messages_; }
+
+ private:
+  const launch::Token token_ = launch::random_token();
+  boost::asio::io_context io_;
+  std::optional<launch::StoreServer> server_;
+  std::string messages_;
+  std::thread thread_;
+};
+
+}  // namespace shardrun::test

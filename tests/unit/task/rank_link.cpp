@@ -1,0 +1,62 @@
+#include "core/task/rank_link.h"
+
+#include <future>
+
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+#include "tests/unit/launch/store.h"
+#include "tests/unit/task/support.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+
+namespace {
+
+using launch::Rank;
+
+Rank::Deadline in(int milliseconds) { return Rank::Clock::now() + std::chrono::milliseconds(milliseconds); }
+
+/// Two ranks of one job in this process; between them [job] timeout has passed many times before rank 0 does anything.
+struct Pair {
+  TemporaryFolder folder;
+  job::Job job = text_job_in(folder);
+  task::Compiled compiled = task::compile(job);
+  Store store{2};
+  Rank first{store.context(0), Store::job_hash, Rank::no_deadline};
+  Rank second{store.context(1), Store::job_hash, Rank::no_deadline};
+
+  Pair() { job.timeout = 0.01; }
+
+  /// What `act` throws on rank 1, whose first rank comes late.
+  template <typename Act>
+  std::string outcome(const Act& act) {
+    task::RankLink late(job, compiled, first);
+    std::future<std::string> waiting = std::async(std::launch::async, [&] {
+      task::RankLink link(job, compiled, second);
+      return error_of([&] { act(link); });
+    });
+    (void)error_of([&] { (void)first.get("nothing", in(200)); });
+    act(late);
+    return waiting.get();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a rank whose data takes longer than the timeout is waited for", "[task]") {
+  CHECK(Pair().outcome([](task::RankLink& link) { link.check_plan(); }) == "nothing");
+}
+
+TEST_CASE("no rank goes on from a barrier before each is there, however long that takes", "[task]") {
+  CHECK(Pair().outcome([](task::RankLink& link) {
+    link.barrier();
+    link.barrier();
+  }) == "nothing");
+}
+
+TEST_CASE("a wait for other ranks ends with the job", "[task]") {
+  Pair pair;
+  pair.store.abort("rank 0 is gone");
+  task::RankLink link(pair.job, pair.compiled, pair.second);
+  CHECK(error_of([&] { link.barrier(); }).find("the job is aborted: rank 0 is gone") != std::string::npos);
+}
