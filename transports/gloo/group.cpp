@@ -35,8 +35,9 @@ std::unique_ptr<sdk::Op> GlooGroup::prepare(std::span<const OpSpec> ops, std::in
     return make_batch_op(post_, lane_, ops);
   }
   agree(first, deadline);
-  return is_lockstep(first, mesh_.size()) ? make_lockstep_op(lockstep_, lane_, first)
-                                          : make_staged_op(stage_boxes_, lane_, first);
+  auto call = calls_.enter(first);
+  return is_lockstep(first, mesh_.size()) ? make_lockstep_op(lockstep_, lane_, std::move(call), first)
+                                          : make_staged_op(stage_boxes_, lane_, std::move(call), first);
 }
 
 /// Gloo ends the process where more comes than a receive has room for, so nothing of an op is moved before all members

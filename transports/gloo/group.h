@@ -10,6 +10,7 @@
 #include <span>
 #include <string_view>
 
+#include "transports/gloo/calls.h"
 #include "transports/gloo/lane.h"
 #include "transports/gloo/lockstep.h"
 #include "transports/gloo/mesh.h"
@@ -39,6 +40,7 @@ class GlooGroup final : public sdk::Group, public Watched {
   void exchange(sdk::Agreement& agreement, std::uint32_t round);
 
   Mesh mesh_;
+  Calls calls_;
   Lockstep lockstep_;
   StageBoxes stage_boxes_;
   Post post_;

@@ -67,8 +67,7 @@ void require_letter(const Mesh& mesh, std::uint32_t peer, const LetterHead& head
   }
   throw TransportError(SR_INVALID, "expected " + std::to_string(bytes) + " bytes of op " + std::to_string(id) +
                                        " from " + mesh.name_of(peer) + ", which sent " + std::to_string(head.bytes) +
-                                       " of op " + std::to_string(head.id) +
-                                       ": the two members do not do the same");
+                                       " of op " + std::to_string(head.id) + ": the two members do not do the same");
 }
 
 }  // namespace shardrun::gloo_transport

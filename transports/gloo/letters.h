@@ -15,9 +15,9 @@ constexpr std::size_t letter_bytes = 8192;
 
 /// What stands before a letter's bytes.
 struct LetterHead {
-  std::uint64_t id = 0;     ///< of the op
+  std::uint64_t id = 0;     ///< of a send; the serial of a collective
   std::uint64_t bytes = 0;  ///< of the message, which follows the head where it is not longer than letter_bytes
-  std::uint64_t slot = 0;   ///< of a longer one: where it comes
+  std::uint64_t slot = 0;   ///< of a longer one of a send: where it comes
   std::uint64_t reserved = 0;
 };
 

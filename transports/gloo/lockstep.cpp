@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 namespace shardrun::gloo_transport {
@@ -16,10 +17,11 @@ constexpr std::uint64_t most_bytes = 65536;
 
 class LockstepOp final : public sdk::Op, private Job {
  public:
-  LockstepOp(Lockstep& lockstep, Lane& lane, const OpSpec& op)
+  LockstepOp(Lockstep& lockstep, Lane& lane, std::unique_ptr<Call> call, const OpSpec& op)
       : Job(lane, describe(op), (op.flags & SR_OP_FLAG_BLOCKING) != 0),
         lockstep_(lockstep),
         lane_(lane),
+        call_(std::move(call)),
         op_(op),
         element_(sdk::dtype_size(op.dtype)),
         reduces_(sdk::find_opcode(op.opcode)->reduces) {}
@@ -51,7 +53,7 @@ class LockstepOp final : public sdk::Op, private Job {
 
   void write(Letter& letter, std::uint32_t to) const {
     const sdk::Block block = send_block(op_, lockstep_.mesh.rank(), to);
-    letter.head = {.id = op_.id, .bytes = block.count * element_};
+    letter.head = {.id = call_->serial(), .bytes = block.count * element_};
     if (block.count != 0) {
       std::memcpy(letter.bytes, static_cast<const std::byte*>(op_.send->data) + block.offset * element_,
                   letter.head.bytes);
@@ -60,7 +62,7 @@ class LockstepOp final : public sdk::Op, private Job {
 
   void take(std::uint32_t from, const Letter& letter) const {
     const sdk::Block block = recv_block(op_, lockstep_.mesh.rank(), from);
-    require_letter(lockstep_.mesh, from, letter.head, op_.id, block.count * element_);
+    call_->require(lockstep_.mesh, from, letter.head, block.count * element_);
     if (block.count == 0) {
       return;
     }
@@ -74,6 +76,7 @@ class LockstepOp final : public sdk::Op, private Job {
 
   Lockstep& lockstep_;
   Lane& lane_;
+  std::unique_ptr<Call> call_;
   OpSpec op_;
   std::uint64_t element_;
   bool reduces_;
@@ -103,8 +106,9 @@ Lockstep::Lockstep(Mesh& connections)
       in(connections, Stream::lockstep, std::size_t{2}),
       own(std::make_unique<Letter>()) {}
 
-std::unique_ptr<sdk::Op> make_lockstep_op(Lockstep& lockstep, Lane& lane, const OpSpec& op) {
-  return std::make_unique<LockstepOp>(lockstep, lane, op);
+std::unique_ptr<sdk::Op> make_lockstep_op(Lockstep& lockstep, Lane& lane, std::unique_ptr<Call> call,
+                                         const OpSpec& op) {
+  return std::make_unique<LockstepOp>(lockstep, lane, std::move(call), op);
 }
 
 }  // namespace shardrun::gloo_transport

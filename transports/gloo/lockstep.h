@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "transports/gloo/calls.h"
 #include "transports/gloo/lane.h"
 #include "transports/gloo/letters.h"
 #include "transports/gloo/mesh.h"
@@ -30,6 +31,7 @@ struct Lockstep {
 };
 
 /// Reduces in the order of the members: all get the same bits, for any buffers.
-[[nodiscard]] std::unique_ptr<sdk::Op> make_lockstep_op(Lockstep& lockstep, Lane& lane, const sdk::OpSpec& op);
+[[nodiscard]] std::unique_ptr<sdk::Op> make_lockstep_op(Lockstep& lockstep, Lane& lane, std::unique_ptr<Call> call,
+                                                       const sdk::OpSpec& op);
 
 }  // namespace shardrun::gloo_transport

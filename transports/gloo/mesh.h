@@ -22,14 +22,14 @@ enum class Stream : std::uint64_t {
   agreement,     ///< what members say of an op that they prepare
   lockstep,      ///< short messages of ops in which every member hears from every other
   stage,         ///< short messages of the other collectives
-  stage_data,    ///< long ones, straight between the ops' buffers
+  stage_data,    ///< long ones, straight between the ops' buffers: every op has its own
   letters,       ///< short messages of sends, and the announcements of long ones
+  letter_data,   ///< long ones: each has its own
   probe,         ///< receives that nobody ever sends to
-  letter_data,   ///< the first of many: every long message of a send has its own
 };
 
 [[nodiscard]] constexpr std::uint64_t slot_of(Stream stream, std::uint64_t serial = 0) noexcept {
-  return static_cast<std::uint64_t>(stream) + serial;
+  return serial << 8 | static_cast<std::uint64_t>(stream);
 }
 
 /// Memory that messages are sent from or received into. It has at most one transfer under way. Its destructor waits

@@ -3,6 +3,7 @@
 #include <shardrun/sdk/collectives.hpp>
 
 #include <cstring>
+#include <utility>
 #include <vector>
 
 namespace shardrun::gloo_transport {
@@ -26,11 +27,11 @@ struct MessageStage {
 
 class StagedOp final : public sdk::Op, private Job {
  public:
-  StagedOp(StageBoxes& boxes, Lane& lane, const OpSpec& op)
+  StagedOp(StageBoxes& boxes, Lane& lane, std::unique_ptr<Call> call, const OpSpec& op)
       : Job(lane, describe(op), (op.flags & SR_OP_FLAG_BLOCKING) != 0),
         boxes_(boxes),
         lane_(lane),
-        id_(op.id),
+        call_(std::move(call)),
         places_(op, op.dtype) {
     const sdk::Schedule schedule = schedule_of(op, boxes.mesh.rank(), boxes.mesh.size());
     require_scratch(op, schedule);
@@ -78,15 +79,15 @@ class StagedOp final : public sdk::Op, private Job {
   void begin(MessageStage& stage) {
     for (const Message& message : stage.receives) {
       if (message.buffer) {
-        boxes_.mesh.receive(*message.buffer, message.peer, slot_of(Stream::stage_data), message.bytes);
+        boxes_.mesh.receive(*message.buffer, message.peer, data_slot(), message.bytes);
       }
     }
     for (const Message& message : stage.sends) {
       if (message.buffer) {
-        boxes_.mesh.send(*message.buffer, message.peer, slot_of(Stream::stage_data), message.bytes);
+        boxes_.mesh.send(*message.buffer, message.peer, data_slot(), message.bytes);
       } else {
         Letter& letter = boxes_.out[message.peer].compose();
-        letter.head = {.id = id_, .bytes = message.bytes};
+        letter.head = {.id = call_->serial(), .bytes = message.bytes};
         std::memcpy(letter.bytes, message.data, message.bytes);
         boxes_.out[message.peer].send();
       }
@@ -99,7 +100,7 @@ class StagedOp final : public sdk::Op, private Job {
         boxes_.mesh.wait_received(*message.buffer, message.peer);
       } else {
         const Letter& letter = boxes_.in[message.peer].next();
-        require_letter(boxes_.mesh, message.peer, letter.head, id_, message.bytes);
+        call_->require(boxes_.mesh, message.peer, letter.head, message.bytes);
         std::memcpy(message.data, letter.bytes, message.bytes);
         boxes_.in[message.peer].recycle();
       }
@@ -111,9 +112,11 @@ class StagedOp final : public sdk::Op, private Job {
     }
   }
 
+  [[nodiscard]] std::uint64_t data_slot() const noexcept { return slot_of(Stream::stage_data, call_->serial()); }
+
   StageBoxes& boxes_;
   Lane& lane_;
-  std::uint64_t id_;
+  std::unique_ptr<Call> call_;
   sdk::Places places_;
   std::vector<MessageStage> stages_;
 };
@@ -123,8 +126,8 @@ class StagedOp final : public sdk::Op, private Job {
 StageBoxes::StageBoxes(Mesh& connections)
     : mesh(connections), out(connections, Stream::stage), in(connections, Stream::stage, std::size_t{1}) {}
 
-std::unique_ptr<sdk::Op> make_staged_op(StageBoxes& boxes, Lane& lane, const OpSpec& op) {
-  return std::make_unique<StagedOp>(boxes, lane, op);
+std::unique_ptr<sdk::Op> make_staged_op(StageBoxes& boxes, Lane& lane, std::unique_ptr<Call> call, const OpSpec& op) {
+  return std::make_unique<StagedOp>(boxes, lane, std::move(call), op);
 }
 
 }  // namespace shardrun::gloo_transport

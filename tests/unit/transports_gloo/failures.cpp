@@ -58,6 +58,50 @@ TEST_CASE("gloo: members that agree with all others are told too that two do not
   CHECK(sums == std::array<float, 3>{3, 3, 3});
 }
 
+namespace {
+
+/// What two members are told that start two all_reduces, of ids 70 and 71, in different orders.
+std::array<std::string, 2> start_across(std::array<std::uint64_t, 2> counts, double seconds) {
+  std::array<std::string, 2> errors;
+  run_ranks(2, [&](Rank& rank) {
+    auto group = rank.group();
+    std::array<std::vector<float>, 2> data;
+    std::vector<plugins::TransportOp> ops;
+    for (std::uint64_t i = 0; i < 2; ++i) {
+      data[i].resize(counts[i]);
+      ops.push_back(group.prepare({request_of(SR_OP_ALL_REDUCE, 70 + i, counts[i], data[i])}, after(30)));
+    }
+    rank.meet("all is prepared");
+    errors[rank.rank()] = error_of([&] {
+      plugins::TransportOp& first = ops[rank.rank()];
+      plugins::TransportOp& second = ops[1 - rank.rank()];
+      first.start(after(seconds));
+      second.start(after(seconds));
+      (void)first.wait(INT64_MAX);
+      (void)second.wait(INT64_MAX);
+    });
+    rank.meet("end");
+  });
+  return errors;
+}
+
+}  // namespace
+
+TEST_CASE("gloo: members that start two short collectives in different orders are told both") {
+  const std::array<std::string, 2> errors = start_across({10, 20}, 30);
+  // Whoever finds out first leaves the other without its peer.
+  const std::string& told = errors[0].find("which sent") != std::string::npos ? errors[0] : errors[1];
+  CHECK_THAT(told, Contains("of 10 f32 (id 70)") && Contains("of 20 f32 (id 71)") && Contains("in one order"));
+}
+
+TEST_CASE("gloo: members that start two long collectives in different orders wait until a deadline") {
+  const std::array<std::uint64_t, 2> counts = {20'000, GENERATE(20'000, 60'000, 10)};
+  const std::array<std::string, 2> errors = start_across(counts, 0.1);
+  CHECK_THAT(errors[0], Contains("all_reduce (sum) of 20000 f32"));
+  CHECK_THAT(errors[1], Contains("all_reduce (sum) of " + std::to_string(counts[1]) + " f32"));
+  CHECK_THAT(errors[0] + errors[1], Contains("is past its deadline"));
+}
+
 TEST_CASE("gloo: a message longer than its receive is refused before it comes") {
   std::string error;
   const std::uint64_t sent = GENERATE(11, 100'000);
