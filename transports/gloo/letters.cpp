@@ -2,12 +2,15 @@
 
 #include <string>
 
+#include "transports/gloo/signals.h"
+
 namespace shardrun::gloo_transport {
 
 using sdk::TransportError;
 
 Inbox::Inbox(Mesh& mesh, std::uint32_t peer, Stream stream, std::size_t depth)
     : mesh_(mesh), peer_(peer), stream_(stream), slots_(depth) {
+  const NoSigpipe no_sigpipe;  // all else is done by a lane, which sees to that
   for (Slot& slot : slots_) {
     slot.letter = std::make_unique<Letter>();
     slot.buffer = mesh.buffer(slot.letter.get(), sizeof(Letter));
