@@ -76,7 +76,7 @@ void Progress::update(const ProgressUpdate& update) {
   if (update.val_loss) {
     val_loss_ = update.val_loss;
   }
-  if (is_due) {
+  if (is_due && !(sink_.is_behind && sink_.is_behind())) {
     show(now);
   }
 }

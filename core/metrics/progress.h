@@ -18,6 +18,7 @@ struct ProgressSink {
   bool is_terminal = false;            ///< lines can be rewritten
   std::function<std::size_t()> width;  ///< columns of the terminal at this moment; called on a terminal only
   std::function<SteadyTime()> now;
+  std::function<bool()> is_behind;  ///< whether an update may be left out, where the screen is slow; may be empty
 };
 
 /// A sink over a file descriptor, which it does not own. It counts as a terminal where it is one and `term` (what TERM

@@ -8,6 +8,7 @@
 #include <memory>
 #include <sstream>
 #include <system_error>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/base/standard_error.h"
@@ -15,6 +16,7 @@
 #include "core/files/atomic_file.h"
 #include "core/launch/launch.h"
 #include "core/metrics/rundir.h"
+#include "core/metrics/screen.h"
 #include "core/task/compile.h"
 #include "core/task/rank_link.h"
 #include "core/task/work.h"
@@ -72,13 +74,18 @@ std::chrono::milliseconds milliseconds_of(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 
+/// Bytes that a screen may be late with before updates are left out, and before what ranks print is.
+constexpr std::size_t most_waiting_updates = std::size_t{64} * 1024;
+constexpr std::size_t most_waiting_output = std::size_t{1024} * 1024;
+
 /// The launcher's side of a running job.
 class Ranks {
  public:
   Ranks(const job::Job& job, const RunSettings& settings)
       : job_(job),
         settings_(settings),
-        progress_(settings.progress, job.task == job::Task::train ? job.train.steps : job.iterate.steps,
+        screen_(settings.progress.write),
+        progress_(sink(), job.task == job::Task::train ? job.train.steps : job.iterate.steps,
                   job.task == job::Task::train ? job.train.log_every : 0, job.task == job::Task::train ? "tok" : "it") {
     for (int rank = 0; rank < static_cast<int>(job.ranks); ++rank) {
       logs_.push_back(std::make_unique<metrics::Log>(metrics::log_path(job.output, rank)));
@@ -103,9 +110,34 @@ class Ranks {
     return merge(result);
   }
 
+  /// Waits until all is on the screen; where it was stopped, for as long as nothing went wrong and nobody asks to stop.
+  void finish_screen(const metrics::Summary& summary) {
+    const bool is_whole = summary.status == "finished";
+    const bool shown = screen_.finish([&] { return is_whole && !(settings_.stop_signal && settings_.stop_signal() != 0); });
+    if (shown && !results_.empty()) {
+      settings_.print(results_);
+    }
+  }
+
  private:
+  /// Updates are left out where the screen is slow.
+  [[nodiscard]] metrics::ProgressSink sink() {
+    metrics::ProgressSink sink = settings_.progress;
+    sink.write = [this](std::string_view text) { screen_.write(text); };
+    sink.is_behind = [this] { return screen_.waiting_bytes() > most_waiting_updates; };
+    return sink;
+  }
+
   void show(const launch::OutputLine& line) {
     logs_[static_cast<std::size_t>(line.rank)]->write(line.text);
+    if (screen_.waiting_bytes() > most_waiting_output) {
+      ++unshown_;
+      return;
+    }
+    if (unshown_ > 0) {
+      progress_.print(fmt::format("({} lines of ranks are in their logs alone: they were more than the screen took)",
+                                  std::exchange(unshown_, 0)));
+    }
     progress_.print(fmt::format("[{}] {}", line.rank, line.text));
   }
 
@@ -117,7 +149,7 @@ class Ranks {
     } else if (message.kind == finish_message) {
       progress_.finish();
     } else if (message.kind == result_message) {
-      settings_.print(std::string(message.bytes));
+      results_ += message.bytes;
     } else if (message.kind == summary_message) {
       summaries_[message.rank] = metrics::parse_summary(message.bytes);
     }
@@ -143,7 +175,10 @@ class Ranks {
 
   const job::Job& job_;
   const RunSettings& settings_;
+  metrics::Screen screen_;
   metrics::Progress progress_;
+  std::string results_;       ///< for the end
+  std::int64_t unshown_ = 0;  ///< lines of ranks since the last that was shown
   std::vector<std::unique_ptr<metrics::Log>> logs_;
   std::map<int, metrics::Summary> summaries_;
 };
@@ -172,8 +207,10 @@ metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, con
   directory.remove_older_run();
   const std::filesystem::path job_file = job.output / "job.ini";
   files::write_file_atomically(job_file, job::canonical_text(job));
-  metrics::Summary summary = Ranks(job, settings).run(job_file, words);
+  Ranks ranks(job, settings);
+  metrics::Summary summary = ranks.run(job_file, words);
   metrics::write_summary(metrics::summary_path(job.output), summary);
+  ranks.finish_screen(summary);
   return summary;
 }
 

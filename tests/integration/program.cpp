@@ -83,8 +83,9 @@ Ended run_program(const std::filesystem::path& folder, const std::vector<std::st
   return run(SHARDRUN_PROGRAM, folder, words, watch);
 }
 
-Ended run_script(const std::filesystem::path& folder, const std::string& script) {
-  return run("/bin/sh", folder, {"-c", script, SHARDRUN_PROGRAM}, {});
+Ended run_script(const std::filesystem::path& folder, const std::string& script,
+                 const std::function<void(pid_t, std::string_view)>& watch) {
+  return run("/bin/sh", folder, {"-c", script, SHARDRUN_PROGRAM}, watch);
 }
 
 std::vector<std::string> installed(const std::string& kind) {

@@ -32,8 +32,9 @@ struct Ended {
 Ended run_program(const std::filesystem::path& folder, const std::vector<std::string>& words,
                   const std::function<void(pid_t process, std::string_view out)>& watch = {});
 
-/// Runs a shell's script in `folder`, where `$0` is the built `shardrun`.
-Ended run_script(const std::filesystem::path& folder, const std::string& script);
+/// Runs a shell's script in `folder`, where `$0` is the built `shardrun`. `watch` is called as by run_program.
+Ended run_script(const std::filesystem::path& folder, const std::string& script,
+                 const std::function<void(pid_t process, std::string_view out)>& watch = {});
 
 /// The names of the plugins of a kind that lie beside the program.
 [[nodiscard]] std::vector<std::string> installed(const std::string& kind);

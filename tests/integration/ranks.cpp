@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 
@@ -160,6 +161,50 @@ TEST_CASE("a rank that is stopped is noticed when it should have answered", "[ra
         CHECK(is_gone(rank));
       }
     }
+  }
+}
+
+TEST_CASE("a screen that nobody reads holds up neither the notice of a death nor a second signal", "[ranks]") {
+  const bool by_signals = GENERATE(false, true);
+  const JobFolder job;
+  const std::filesystem::path screen = job.path() / "screen";
+  REQUIRE(mkfifo(screen.c_str(), 0600) == 0);
+  const shardrun::files::FileDescriptor unread(open(screen.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  const int capacity = fcntl(unread.get(), F_SETPIPE_SZ, 4096);
+  REQUIRE(capacity > 0);
+  std::vector<pid_t> ranks;
+  std::future<bool> ends;
+
+  const Ended ended = run_script(
+      job.path(), "exec \"$0\" job.ini --set job.strategy=dp --set job.ranks=2 --set train.steps=1000000 "
+                  "--set train.log_every=1 > screen",
+      [&](pid_t launcher, std::string_view) {
+        ends = std::async(std::launch::async, [&, launcher] {
+          ranks = await_children(launcher, 2);
+          for (int bytes = 0; bytes < capacity - 200 && !ends_within(launcher, 0); sched_yield()) {
+            ioctl(unread.get(), FIONREAD, &bytes);
+          }
+          if (by_signals) {
+            for (const pid_t rank : ranks) {
+              kill(rank, SIGSTOP);  // or they would stop in order before the second signal
+            }
+            kill(launcher, SIGINT);
+            kill(launcher, SIGTERM);
+          } else {
+            kill(ranks.at(1), SIGKILL);
+          }
+          const bool in_time = ends_within(launcher, 60000);
+          if (!in_time) {
+            kill(launcher, SIGKILL);
+          }
+          return in_time;
+        });
+      });
+
+  CHECK(ends.get());
+  CHECK(ended.code == (by_signals ? 128 + SIGTERM : 1));
+  if (!by_signals) {
+    CHECK_THAT(ended.err, Contains("rank 1 (pid " + std::to_string(ranks.at(1))) && Contains("SIGKILL"));
   }
 }
 

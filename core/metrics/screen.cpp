@@ -1,0 +1,115 @@
+#include "core/metrics/screen.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <csignal>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "core/base/error.h"
+
+namespace shardrun::metrics {
+namespace {
+
+/// So small that a screen which takes anything at all is seen to.
+constexpr std::size_t piece_bytes = 4096;
+
+/// The signals that ask this process to stop are for other threads; SIGPIPE is of the thread that writes.
+std::thread thread_without_signals(std::function<void()> run) {
+  sigset_t blocked;
+  sigset_t before;
+  sigfillset(&blocked);
+  sigdelset(&blocked, SIGPIPE);
+  pthread_sigmask(SIG_SETMASK, &blocked, &before);
+  try {
+    std::thread thread(std::move(run));
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return thread;
+  } catch (const std::system_error& error) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw Error(ErrorCode::io, fmt::format("cannot start the thread that shows progress: {}", error.what()));
+  }
+}
+
+}  // namespace
+
+struct Screen::State {
+  std::function<void(std::string_view)> write;
+  mutable std::mutex mutex;  ///< guards all below
+  std::condition_variable changed;
+  std::string queue;              ///< not begun yet
+  std::size_t waiting_bytes = 0;  ///< of the queue, and of what is being written
+  std::uint64_t pieces = 0;       ///< that were written
+  bool ending = false;
+  bool done = false;
+
+  void run() {
+    std::unique_lock lock(mutex);
+    for (;;) {
+      changed.wait(lock, [this] { return !queue.empty() || ending; });
+      if (queue.empty()) {
+        done = true;
+        changed.notify_all();
+        return;
+      }
+      const std::string text = std::exchange(queue, {});
+      for (std::size_t at = 0; at < text.size(); at += piece_bytes) {
+        const std::string_view piece = std::string_view(text).substr(at, piece_bytes);
+        lock.unlock();
+        write(piece);
+        lock.lock();
+        waiting_bytes -= piece.size();
+        ++pieces;
+        changed.notify_all();
+      }
+    }
+  }
+};
+
+Screen::Screen(std::function<void(std::string_view)> write) : state_(std::make_shared<State>()) {
+  state_->write = std::move(write);
+  thread_ = thread_without_signals([state = state_] { state->run(); });
+}
+
+Screen::~Screen() { finish(); }
+
+void Screen::write(std::string_view text) {
+  const std::lock_guard lock(state_->mutex);
+  state_->queue += text;
+  state_->waiting_bytes += text.size();
+  state_->changed.notify_all();
+}
+
+std::size_t Screen::waiting_bytes() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->waiting_bytes;
+}
+
+bool Screen::finish(const std::function<bool()>& wait_on, std::chrono::milliseconds patience) {
+  if (!thread_.joinable()) {
+    return true;
+  }
+  std::unique_lock lock(state_->mutex);
+  state_->ending = true;
+  state_->changed.notify_all();
+  while (!state_->done) {
+    const std::uint64_t pieces = state_->pieces;
+    const bool moves =
+        state_->changed.wait_for(lock, patience, [&] { return state_->done || state_->pieces != pieces; });
+    if (!moves && !(wait_on && wait_on())) {
+      thread_.detach();  // it waits in a write that nothing ends but the screen, or the end of this process
+      return false;
+    }
+  }
+  lock.unlock();
+  thread_.join();
+  return true;
+}
+
+}  // namespace shardrun::metrics
