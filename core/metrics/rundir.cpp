@@ -5,10 +5,12 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <span>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -77,6 +79,37 @@ bool is_log(const std::filesystem::path& path) {
   return path.filename().native().starts_with("rank-") && path.extension() == ".log";
 }
 
+bool take_prefix(std::string_view& text, std::string_view prefix) {
+  const bool found = text.starts_with(prefix);
+  text.remove_prefix(found ? prefix.size() : 0);
+  return found;
+}
+
+bool take_suffix(std::string_view& text, std::string_view suffix) {
+  const bool found = text.ends_with(suffix);
+  text.remove_suffix(found ? suffix.size() : 0);
+  return found;
+}
+
+bool take_rank(std::string_view& name) {
+  std::string_view rest = name;
+  while (!rest.empty() && rest.back() >= '0' && rest.back() <= '9') {
+    rest.remove_suffix(1);
+  }
+  const bool found = rest.size() < name.size() && take_suffix(rest, ".rank-");
+  name = found ? rest : name;
+  return found;
+}
+
+/// `.NAME.tmp`, `NAME.rank-3` and `.NAME.rank-3.tmp`, where a run writes NAME.
+bool is_unfinished(std::string_view name) {
+  constexpr std::array<std::string_view, 5> written = {"job.ini", "sample.txt", "state.safetensors", "summary.json",
+                                                       "weights.safetensors"};
+  const bool is_temporary = name.starts_with('.') && take_suffix(name, ".tmp") && take_prefix(name, ".");
+  const bool is_part = take_rank(name);
+  return (is_temporary || is_part) && std::find(written.begin(), written.end(), name) != written.end();
+}
+
 }  // namespace
 
 std::filesystem::path metrics_path(const std::filesystem::path& output) { return output / "metrics.jsonl"; }
@@ -85,6 +118,18 @@ std::filesystem::path summary_path(const std::filesystem::path& output) { return
 
 std::filesystem::path log_path(const std::filesystem::path& output, int rank) {
   return output / "log" / fmt::format("rank-{}.log", rank);
+}
+
+std::filesystem::path job_path(const std::filesystem::path& output) { return output / "job.ini"; }
+
+std::filesystem::path sample_path(const std::filesystem::path& output) { return output / "sample.txt"; }
+
+std::filesystem::path weights_path(const std::filesystem::path& output) { return output / "weights.safetensors"; }
+
+std::filesystem::path state_path(const std::filesystem::path& output) { return output / "state.safetensors"; }
+
+std::filesystem::path part_path(const std::filesystem::path& path, std::int64_t rank) {
+  return path.string() + fmt::format(".rank-{}", rank);
 }
 
 bool is_of_a_run(const std::filesystem::path& output) {
@@ -97,7 +142,19 @@ RunDirectory::RunDirectory(std::filesystem::path output) : output_(std::move(out
   lock_ = take_lock(output_);
 }
 
+void RunDirectory::remove_unfinished() const noexcept {
+  std::error_code failed;
+  for (auto entry = std::filesystem::directory_iterator(output_, failed);
+       !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
+    if (is_unfinished(entry->path().filename().native())) {
+      std::error_code ignored;
+      std::filesystem::remove(entry->path(), ignored);
+    }
+  }
+}
+
 void RunDirectory::remove_older_run() const {
+  remove_unfinished();
   remove_file(summary_path(output_));
   remove_file(metrics_path(output_));
   std::error_code failed;

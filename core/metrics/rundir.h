@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 
 #include "core/files/descriptor.h"
@@ -11,6 +12,13 @@ namespace shardrun::metrics {
 [[nodiscard]] std::filesystem::path metrics_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path summary_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path log_path(const std::filesystem::path& output, int rank);
+[[nodiscard]] std::filesystem::path job_path(const std::filesystem::path& output);
+[[nodiscard]] std::filesystem::path sample_path(const std::filesystem::path& output);
+[[nodiscard]] std::filesystem::path weights_path(const std::filesystem::path& output);
+[[nodiscard]] std::filesystem::path state_path(const std::filesystem::path& output);
+
+/// What one rank has of a file, beside it, until all parts are joined.
+[[nodiscard]] std::filesystem::path part_path(const std::filesystem::path& path, std::int64_t rank);
 
 /// Whether a run has held the folder once.
 [[nodiscard]] bool is_of_a_run(const std::filesystem::path& output);
@@ -26,10 +34,14 @@ class RunDirectory {
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return output_; }
 
-  /// Removes the metrics, summary and logs of the run that was here before; whatever else lies here stays, checkpoints
-  /// and what is not ours. A run that starts anew calls it once before it writes; one that goes on does not. Throws
-  /// Error{io}.
+  /// Removes the metrics, summary and logs of the run that was here before, and what it left unfinished; whatever else
+  /// lies here stays, checkpoints and what is not ours. A run that starts anew calls it once before it writes; one that
+  /// goes on does not. Throws Error{io}.
   void remove_older_run() const;
+
+  /// Removes what processes that were killed were about to write here: temporary files, and parts that were not joined.
+  /// For a moment at which no process of the run writes. As far as the system lets it.
+  void remove_unfinished() const noexcept;
 
  private:
   std::filesystem::path output_;

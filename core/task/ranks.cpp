@@ -202,13 +202,33 @@ int work_as_rank(const job::Job& job, launch::Rank& rank, bool profile) {
 
 }  // namespace
 
+namespace {
+
+/// What killed ranks were about to write goes when all ranks have, however the job ended.
+class Leftovers {
+ public:
+  explicit Leftovers(const metrics::RunDirectory& directory) : directory_(directory) {}
+  Leftovers(const Leftovers&) = delete;
+  Leftovers& operator=(const Leftovers&) = delete;
+  ~Leftovers() { directory_.remove_unfinished(); }
+
+ private:
+  const metrics::RunDirectory& directory_;
+};
+
+}  // namespace
+
 metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, const std::vector<std::string>& words) {
   const metrics::RunDirectory directory(job.output);
   directory.remove_older_run();
-  const std::filesystem::path job_file = job.output / "job.ini";
+  const std::filesystem::path job_file = metrics::job_path(job.output);
   files::write_file_atomically(job_file, job::canonical_text(job));
   Ranks ranks(job, settings);
-  metrics::Summary summary = ranks.run(job_file, words);
+  metrics::Summary summary;
+  {
+    const Leftovers leftovers(directory);
+    summary = ranks.run(job_file, words);
+  }
   metrics::write_summary(metrics::summary_path(job.output), summary);
   ranks.finish_screen(summary);
   return summary;

@@ -9,6 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/job/raw.h"
+#include "core/metrics/rundir.h"
 
 namespace shardrun::task {
 namespace {
@@ -18,10 +19,6 @@ constexpr const char* tokenizer_key = "shardrun.tokenizer";
 
 std::span<const std::byte> as_bytes(const device::TensorView& view) {
   return {static_cast<const std::byte*>(view.data), static_cast<std::size_t>(view.elements()) * sizeof(float)};
-}
-
-std::filesystem::path part_path(const std::filesystem::path& path, std::int64_t rank) {
-  return path.string() + fmt::format(".rank-{}", rank);
 }
 
 /// Whether no rank before this one has the same part: along the axes that do not split it this is the first.
@@ -102,7 +99,7 @@ void save_part(const std::filesystem::path& path, const graph::Graph& graph, gra
            as_bytes(view)});
     }
   }
-  checkpoint::write_safetensors(part_path(path, rank), tensors, {});
+  checkpoint::write_safetensors(metrics::part_path(path, rank), tensors, {});
 }
 
 void join_parts(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
@@ -115,7 +112,7 @@ void join_parts(const std::filesystem::path& path, const graph::Graph& graph, gr
   }
   checkpoint::SafetensorsWriter writer(path, std::move(infos), metadata);
   for (std::int64_t rank = 0; rank < placements.mesh.ranks(); ++rank) {
-    const checkpoint::SafetensorsFile part(part_path(path, rank));
+    const checkpoint::SafetensorsFile part(metrics::part_path(path, rank));
     const mesh::Coordinates at = mesh::coordinates_of(placements.mesh, rank);
     for (std::size_t s = 0; s < graph.states.size(); ++s) {
       const graph::State& state = graph.states[s];
@@ -127,7 +124,7 @@ void join_parts(const std::filesystem::path& path, const graph::Graph& graph, gr
   }
   writer.commit();
   for (std::int64_t rank = 0; rank < placements.mesh.ranks(); ++rank) {
-    std::filesystem::remove(part_path(path, rank));
+    std::filesystem::remove(metrics::part_path(path, rank));
   }
 }
 

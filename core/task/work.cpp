@@ -8,6 +8,7 @@
 #include "core/base/error.h"
 #include "core/files/atomic_file.h"
 #include "core/metrics/human.h"
+#include "core/metrics/rundir.h"
 #include "core/task/sampling.h"
 #include "core/task/training.h"
 #include "core/task/weights.h"
@@ -16,8 +17,6 @@ namespace shardrun::task {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr const char* sample_name = "sample.txt";
 
 std::string profile_table(const std::vector<runtime::OpTime>& times) {
   double total = 0;
@@ -86,7 +85,7 @@ class Work {
       training.initialize();
       await_ranks();
       const int signal = train_steps(training);
-      save("weights.safetensors", graph::StateKind::parameter, training.executor(),
+      save(metrics::weights_path(job_.output), graph::StateKind::parameter, training.executor(),
            describe_model(job_.model, compiled_.settings, compiled_.dataset->tokenizer()));
       if (signal == 0) {
         print_sample(training);
@@ -105,7 +104,7 @@ class Work {
     return guarded(executor, failed, [&] {
       await_ranks();
       const int signal = iterate_steps(executor);
-      save("state.safetensors", graph::StateKind::field, executor, {});
+      save(metrics::state_path(job_.output), graph::StateKind::field, executor, {});
       return signal;
     });
   }
@@ -240,9 +239,8 @@ class Work {
     return signal;
   }
 
-  void save(const char* name, graph::StateKind kind, const runtime::Executor& executor,
+  void save(const std::filesystem::path& path, graph::StateKind kind, const runtime::Executor& executor,
             const checkpoint::Metadata& metadata) {
-    const std::filesystem::path path = job_.output / name;
     if (settings_.link == nullptr) {
       save_states(path, compiled_.graph, kind, executor, metadata);
       return;
@@ -267,7 +265,7 @@ class Work {
            [&](std::int32_t token) { tokenizer->decode(token, text); });
     if (record_.is_first()) {
       settings_.display.result(fmt::format("sample:\n{}\n", text));
-      files::write_file_atomically(job_.output / sample_name, text);
+      files::write_file_atomically(metrics::sample_path(job_.output), text);
     }
   }
 

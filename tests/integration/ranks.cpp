@@ -147,6 +147,38 @@ TEST_CASE("a rank that is killed ends the job with its name, and nothing is left
   }
 }
 
+TEST_CASE("a rank that is killed while weights are written leaves nothing half-written", "[ranks]") {
+  // Whoever opens a pipe to write stands still until it is opened to be read: rank 1 where it writes its part, the
+  // first where it joins them.
+  const auto [victim, held] = GENERATE(std::pair{1, ".weights.safetensors.rank-1.tmp"},
+                                       std::pair{0, ".weights.safetensors.tmp"});
+  const JobFolder job;
+  const std::filesystem::path run = job.path() / "run";
+  std::future<void> killing;
+  Interference kill_one([&, victim = static_cast<std::size_t>(victim),
+                         held = run / held](pid_t launcher, const std::vector<pid_t>& ranks) {
+    REQUIRE(mkfifo(held.c_str(), 0600) == 0);
+    killing = std::async(std::launch::async, [&run, rank = ranks.at(victim), launcher] {
+      while (!std::filesystem::exists(run / "weights.safetensors.rank-0") && !ends_within(launcher, 0)) {
+        sched_yield();
+      }
+      kill(rank, SIGKILL);
+    });
+    kill(launcher, SIGINT);
+  });
+
+  const Ended ended = kill_one.run(job, with(settings("dp", installed("transport").front(), 2), endless));
+
+  killing.get();
+  INFO(ended.err);
+  CHECK(ended.code == 1);
+  CHECK_THAT(ended.err, Contains("SIGKILL"));
+  for (const auto& entry : std::filesystem::directory_iterator(run)) {
+    const std::string name = entry.path().filename().string();
+    CHECK_THAT(name, !Contains("rank-") && !Contains("tmp"));
+  }
+}
+
 TEST_CASE("a rank that is stopped is noticed when it should have answered", "[ranks]") {
   for (const std::string& transport : installed("transport")) {
     DYNAMIC_SECTION(transport) {

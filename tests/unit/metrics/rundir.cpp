@@ -6,6 +6,7 @@
 #include <csignal>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
@@ -75,6 +76,31 @@ TEST_CASE("an older run's results go, everything else stays", "[metrics]") {
   CHECK(read_file(folder / "run/log/mine.log") == "kept");
   CHECK(read_file(folder / "run/step-100.safetensors") == "kept");
   CHECK_NOTHROW(run.remove_older_run());
+}
+
+TEST_CASE("what killed processes were about to write goes, everything else stays", "[metrics]") {
+  const bool by_next_run = GENERATE(false, true);
+  const TemporaryFolder folder;
+  const RunDirectory run(folder / "run");
+  for (const char* name :
+       {".weights.safetensors.tmp", "weights.safetensors.rank-0", "weights.safetensors.rank-12",
+        ".weights.safetensors.rank-1.tmp", ".state.safetensors.tmp", "state.safetensors.rank-3", ".summary.json.tmp",
+        ".sample.txt.tmp", ".job.ini.tmp"}) {
+    write_file(run.path() / name, "unfinished");
+  }
+  const std::vector<std::string> kept = {"weights.safetensors",        "state.safetensors",     "sample.txt",
+                                         "weights.safetensors.rank-",  "mine.rank-0",           ".mine.tmp",
+                                         "weights.safetensors.rank-x", "weights.safetensors.1", "summary.json.tmp"};
+  for (const std::string& name : kept) {
+    write_file(run.path() / name, "kept");
+  }
+
+  by_next_run ? run.remove_older_run() : run.remove_unfinished();
+
+  for (const std::string& name : kept) {
+    CHECK(read_file(run.path() / name) == "kept");
+  }
+  CHECK(files_in(run.path()) == kept.size() + 2);  // the lock and the logs' folder
 }
 
 TEST_CASE("folders that cannot be are refused with the system's reason", "[metrics]") {
