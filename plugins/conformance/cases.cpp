@@ -9,6 +9,8 @@ std::vector<Case> all_cases() {
   add_letter_cases(cases);
   add_mismatch_cases(cases);
   add_failure_cases(cases);
+  add_restart_cases(cases);
+  add_death_cases(cases);
   return cases;
 }
 

@@ -22,8 +22,10 @@ struct Case {
 void add_collective_cases(std::vector<Case>& cases);
 void add_group_cases(std::vector<Case>& cases);
 void add_letter_cases(std::vector<Case>& cases);
-void add_failure_cases(std::vector<Case>& cases);
 void add_mismatch_cases(std::vector<Case>& cases);
+void add_failure_cases(std::vector<Case>& cases);
+void add_restart_cases(std::vector<Case>& cases);
+void add_death_cases(std::vector<Case>& cases);
 
 /// All, those of one world side by side.
 [[nodiscard]] std::vector<Case> all_cases();

@@ -1,48 +1,18 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <csignal>
 #include <thread>
 #include <vector>
 
 #include "core/base/error.h"
 #include "plugins/conformance/cases.h"
+#include "plugins/conformance/expect.h"
 #include "plugins/conformance/trial.h"
 
 namespace shardrun::conformance {
 namespace {
 
-/// A group that fails has one second to end what is under way; a loaded machine gets some more.
-constexpr double bound_s = 5;
-
 Shape sum_of(std::uint64_t count, std::uint32_t members) {
   return {.opcode = SR_OP_ALL_REDUCE, .members = members, .count = count};
-}
-
-/// The code that `act` fails with; throws Failure where it does not.
-template <class Act>
-ErrorCode code_of(const std::string& what, Act act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error.code();
-  }
-  throw Failure(what + " did not fail");
-}
-
-/// Waits for an op that is to end with an error.
-ErrorCode failure_of(plugins::TransportOp& op, const std::string& what) {
-  return code_of(what, [&] {
-    if (!op.wait(after(bound_s))) {
-      throw Failure(fmt::format("{} was still under way {} s after it had to end", what, bound_s));
-    }
-  });
-}
-
-void require(bool holds, const std::string& what) {
-  if (!holds) {
-    throw Failure(what);
-  }
 }
 
 /// Rank 0 waits for what rank 1 never does, until its group is aborted by another thread.
@@ -222,30 +192,37 @@ void free_pending(Member& member) {
   member.forget();
 }
 
-/// Rank 2 dies in the middle of an op. Whether the transport notices or the host aborts, the others come to an end.
-void death(Member& member) {
-  MemberGroup& group = member.first(3);
-  Trial under_way(member, group, sum_of(300'000, 3), {}, 1);
-  Trial never(member, group, sum_of(500, 3), {}, 2);
-  under_way.run(0);
-  under_way.fill(1);
-  under_way.start();
-  if (member.rank() == 2) {
-    member.tell("started", "");
-    kill(getpid(), SIGKILL);
+/// Rank 0 waits in one group while an op of another, which nobody looks at, passes its deadline.
+void late_elsewhere(Member& member) {
+  if (member.rank() >= 2) {
+    return;
   }
-  (void)member.hear("started", 2);
-  const ErrorCode code = code_of("an op that a dead rank is to take part in", [&] {
-    never.start();
-    if (!never.wait_until(after(1))) {
-      group.group.abort("rank 2 is gone");
-      require(never.wait_until(after(bound_s)),
-              fmt::format("an op with a dead rank was still under way {} s after the abort", bound_s));
+  MemberGroup doomed = member.connect("late elsewhere", 206, {0, 1});
+  {
+    Trial waited(member, member.first(2), sum_of(1000, 2), {}, 1);
+    Trial late(member, doomed, sum_of(1000, 2), {}, 1);
+    waited.fill(5);
+    if (member.rank() == 0) {
+      late.fill(0);
+      late.op().start(after(0.05));
+      waited.start();
+      const std::int64_t latest = after(bound_s);
+      while (!doomed.group.error()) {
+        require(!waited.wait_until(after(0.02)), "an op was complete that the other rank had not started");
+        require(plugins::transport_clock() < latest, "an op past its deadline fails its group only if it is looked at");
+      }
+      require(failure_of(late.op(), "an op past its deadline") == ErrorCode::timeout,
+              "an op that was late while its rank waited elsewhere failed with another status than SR_TIMEOUT");
     }
-  });
-  require(code == ErrorCode::peer_lost || code == ErrorCode::aborted,
-          "an op with a dead rank failed with another status than SR_PEER_LOST or SR_ABORTED");
-  group.group.abort("rank 2 is gone");
+    member.meet("it was late elsewhere", 2);
+    if (member.rank() == 1) {
+      waited.start();
+    }
+    waited.wait();
+    waited.verify();
+    doomed.group.abort("the other rank's op was too late");
+  }
+  member.forget();
 }
 
 }  // namespace
@@ -257,7 +234,7 @@ void add_failure_cases(std::vector<Case>& cases) {
   cases.push_back({.name = "an op freed after an abort", .run = free_pending});
   cases.push_back({.name = "an op past its own deadline", .run = own_deadline});
   cases.push_back({.name = "a collective and a receive that fail together", .run = failing_together});
-  cases.push_back({.name = "the death of a rank", .ranks = 3, .run = death, .victim = 2});
+  cases.push_back({.name = "an op that is late in another group", .run = late_elsewhere});
 }
 
 }  // namespace shardrun::conformance

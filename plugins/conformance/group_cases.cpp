@@ -1,7 +1,11 @@
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "plugins/conformance/cases.h"
@@ -161,6 +165,50 @@ void reordered(Member& member) {
   member.forget();
 }
 
+/// What this process holds on to: descriptors, and mappings of files and shared memory.
+std::pair<std::size_t, std::size_t> held() {
+  std::size_t descriptors = 0;
+  for ([[maybe_unused]] const auto& each : std::filesystem::directory_iterator("/proc/self/fd")) {
+    ++descriptors;
+  }
+  std::size_t mappings = 0;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string range, flags, offset, device, inode, rest;
+       maps >> range >> flags >> offset >> device >> inode && std::getline(maps, rest);) {
+    mappings += inode == "0" ? 0 : 1;
+  }
+  return {descriptors, mappings};
+}
+
+/// Ops and groups that are made and freed leave nothing behind.
+void nothing_left(Member& member) {
+  if (member.rank() >= 2) {
+    return;
+  }
+  MemberGroup& group = member.first(2);
+  const auto make_and_free = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      Trial(member, group, sum_of(5000, 2), {.registered = i % 4 == 0}, 1).run(0);
+      Trial(member, group, {.opcode = SR_OP_ALL_GATHER, .members = 2, .count = 10}, {.registered = false}, 2).run(0);
+      member.forget();
+      if (i % 20 == 0) {
+        MemberGroup passing = member.connect("passing", 209, {0, 1});
+        Trial(member, passing, sum_of(10, 2), {.registered = false}, 3).run(0);
+      }
+    }
+  };
+  make_and_free(20);
+  const auto before = held();
+  make_and_free(200);
+  const auto after = held();
+  if (after != before) {
+    throw Failure(
+        fmt::format("after 400 ops that were freed, this process has {} descriptors and {} mappings of files "
+                    "where it had {} and {}",
+                    after.first, after.second, before.first, before.second));
+  }
+}
+
 void world_of_one(Member& member) {
   MemberGroup& group = member.first(1);
   for (const sdk::OpcodeTraits& traits : sdk::opcodes) {
@@ -202,6 +250,7 @@ void add_group_cases(std::vector<Case>& cases) {
   cases.push_back({.name = "ids used again", .run = ids_again});
   cases.push_back({.name = "members in another order than the ranks", .run = reordered});
   cases.push_back({.name = "memory registered without a descriptor", .run = second_memory});
+  cases.push_back({.name = "ops and groups that leave nothing behind", .run = nothing_left});
   cases.push_back({.name = "a world of one rank", .ranks = 1, .run = world_of_one});
 }
 

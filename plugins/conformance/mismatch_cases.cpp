@@ -1,10 +1,11 @@
 #include <fmt/format.h>
 
 #include <functional>
+#include <utility>
 #include <vector>
 
-#include "core/base/error.h"
 #include "plugins/conformance/cases.h"
+#include "plugins/conformance/expect.h"
 #include "plugins/conformance/trial.h"
 
 namespace shardrun::conformance {
@@ -29,7 +30,8 @@ std::vector<Difference> differences() {
       {"roots", SR_OP_BROADCAST, [](OpRequest& op) { op.peer = 0; }},
       {"counts of a small op", SR_OP_ALL_GATHER, [](OpRequest& op) { ++op.count; }, 10},
       {"recv_counts", SR_OP_ALL_GATHERV, [](OpRequest& op) { ++op.recv_counts[0]; }},
-      {"recv_counts of one sum", SR_OP_REDUCE_SCATTERV, [](OpRequest& op) { --op.recv_counts[0], ++op.recv_counts[1]; }},
+      {"recv_counts of one sum", SR_OP_REDUCE_SCATTERV,
+       [](OpRequest& op) { --op.recv_counts[0], ++op.recv_counts[1]; }},
       // Of these, only the two members that exchange what differs can see it.
       {"send_counts to member 0", SR_OP_ALL_TO_ALLV, [](OpRequest& op) { ++op.send_counts[0]; }},
       {"recv_counts from member 0", SR_OP_ALL_TO_ALLV, [](OpRequest& op) { op.recv_counts[0] = 0; }},
@@ -96,10 +98,53 @@ void mismatches(Member& member) {
   }
 }
 
+/// Two ops that the members start in different orders, which they may not: no result is wrong, and no rank waits longer
+/// than until its deadline.
+void start_misordered(Member& member, std::uint64_t first, std::uint64_t second, std::uint64_t id) {
+  MemberGroup doomed = member.connect("misordered", id, {0, 1});
+  {
+    const auto sum_of = [](std::uint64_t count) {
+      return Shape{.opcode = SR_OP_ALL_REDUCE, .members = 2, .count = count};
+    };
+    Trial a(member, doomed, sum_of(first), {}, 1);
+    Trial b(member, doomed, sum_of(second), {}, 2);
+    std::vector<Trial*> order = {&a, &b};
+    if (member.rank() == 1) {
+      std::swap(order[0], order[1]);
+    }
+    try {
+      for (Trial* trial : order) {
+        trial->fill(0);
+        trial->op().start(after(0.2));
+      }
+      for (Trial* trial : order) {
+        require(trial->wait_until(after(bound_s)), "an op that members started in different orders goes on and on");
+        trial->verify();
+      }
+    } catch (const Error&) {
+      // As it should be.
+    }
+    member.meet(fmt::format("end of {}", id), 2);
+    doomed.group.abort("over");
+  }
+  member.forget();
+}
+
+void misordered(Member& member) {
+  if (member.rank() < 2) {
+    start_misordered(member, 10, 1000, 401);
+    start_misordered(member, 1000, 1000, 402);
+    start_misordered(member, 20'000, 60'000, 403);
+    start_misordered(member, 10, 60'000, 404);
+    start_misordered(member, 60'000, 60'000, 405);
+  }
+}
+
 }  // namespace
 
 void add_mismatch_cases(std::vector<Case>& cases) {
   cases.push_back({.name = "members that mean different ops", .run = mismatches});
+  cases.push_back({.name = "ops started in different orders", .run = misordered});
 }
 
 }  // namespace shardrun::conformance

@@ -186,7 +186,8 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     sdk::Buffer part = *whole;
     part.data = places_.data(movement.region);
     part.bytes = places_.bytes(movement.region);
-    return transfer(opcode, movement.peer, id + 1 + movement.tag, schedule_.dtype, movement.region.count, part, op_.label);
+    return transfer(opcode, movement.peer, id + 1 + movement.tag, schedule_.dtype, movement.region.count, part,
+                    op_.label);
   }
 
   void run(std::int64_t deadline) override {

@@ -14,6 +14,9 @@
 ///
 /// A group that has failed stays failed: each op of it, pending or new, ends with an error (SR_ABORTED where it was
 /// aborted, SR_PEER_LOST or SR_TIMEOUT where that was the cause) within a second.
+///
+/// Where a member's process ends, what waits for it fails with SR_PEER_LOST, long before its deadline, and the error
+/// names the rank. Members that wait for others alone are aborted by their hosts. What needs nothing of it goes on.
 
 #include <shardrun/plugin.h>
 
@@ -55,10 +58,10 @@ extern "C" {
 #define SR_OP_ALL_GATHERV UINT32_C(8)      /* the same, recv_counts[i] elements from member i */
 #define SR_OP_REDUCE_SCATTER UINT32_C(9)   /* block i, of count elements, of the reduction of the sends to member i */
 #define SR_OP_REDUCE_SCATTERV UINT32_C(10) /* the same, block i of recv_counts[i] elements */
-#define SR_OP_ALL_TO_ALL UINT32_C(11)      /* block i of send, of count elements, to member i; from i to block i of recv */
-#define SR_OP_ALL_TO_ALLV UINT32_C(12)     /* the same, send_counts[i] elements to and recv_counts[i] from member i */
-#define SR_OP_GATHER UINT32_C(13)          /* count elements of every send into peer's recv of n * count */
-#define SR_OP_SCATTER UINT32_C(14)         /* block i, of count elements, of peer's send into member i's recv */
+#define SR_OP_ALL_TO_ALL UINT32_C(11)  /* block i of send, of count elements, to member i; from i to block i of recv */
+#define SR_OP_ALL_TO_ALLV UINT32_C(12) /* the same, send_counts[i] elements to and recv_counts[i] from member i */
+#define SR_OP_GATHER UINT32_C(13)      /* count elements of every send into peer's recv of n * count */
+#define SR_OP_SCATTER UINT32_C(14)     /* block i, of count elements, of peer's send into member i's recv */
 
 /// The caller waits right after starting: nothing is gained by work in the background.
 #define SR_OP_FLAG_BLOCKING UINT32_C(1)
@@ -147,8 +150,8 @@ typedef struct sr_transport_host {
   /// A key-value store that all ranks share, for meeting each other: small values, few of them. A key is set once.
   int32_t (*store_set)(void* self, const char* key, const void* value, uint64_t bytes, sr_error* error);
   /// Waits until the key is set, at most until `deadline`: SR_TIMEOUT. The end of the job need not end it: a transport
-  /// waits for a short time, looks at `aborted`, and waits again. `*bytes` is the capacity of `value` going in and the value's size coming out;
-  /// SR_INVALID where the value does not fit.
+  /// waits for a short time, looks at `aborted`, and waits again. `*bytes` is the capacity of `value` going in and the
+  /// value's size coming out; SR_INVALID where the value does not fit.
   int32_t (*store_get)(void* self, const char* key, void* value, uint64_t* bytes, int64_t deadline, sr_error* error);
   /// For a transport that wraps another: a fresh instance of the transport `name`, not opened yet. The host closes it
   /// after this transport.
@@ -195,8 +198,8 @@ typedef struct sr_transport {
   /// ANY, also before open.
   int32_t (*props)(void* self, sr_transport_props* props, sr_error* error);
   /// ANY, also before open. Pure. What the op takes in a group of that size; its buffers may lack their data.
-  /// SR_UNIMPLEMENTED: the host then builds the op from SEND and RECV, which are mandatory, in another group of the same
-  /// members that it creates where the first such op of a group is prepared.
+  /// SR_UNIMPLEMENTED: the host then builds the op from SEND and RECV, which are mandatory, in another group of the
+  /// same members that it creates where the first such op of a group is prepared.
   int32_t (*op_query)(void* self, const sr_op* op, uint32_t group_size, sr_op_info* info, sr_error* error);
   /// INIT. Every rank of the world calls it; it may wait for the others.
   int32_t (*open)(void* self, const sr_transport_config* config, sr_error* error);
@@ -217,13 +220,14 @@ typedef struct sr_transport {
   /// INIT. Its ops are freed before. Waits for nobody.
   int32_t (*group_destroy)(void* self, uint64_t group, sr_error* error);
   /// GROUP. Prepares ops that are started, waited for and freed as one, without order among them: one collective, or
-  /// several sends and receives. Members prepare their collectives in one order, and it may wait for them; where they do
-  /// not all mean the same op, it ends with SR_INVALID on all of them, and the group goes on. A send and a receive find
-  /// each other by their id and their place among the ops between these two members with that id.
+  /// several sends and receives. Members prepare their collectives in one order, and it may wait for them; where they
+  /// do not all mean the same op, it ends with SR_INVALID on all of them, and the group goes on. A send and a receive
+  /// find each other by their id and their place among the ops between these two members with that id.
   int32_t (*op_prepare)(void* self, uint64_t group, const sr_op* ops, uint32_t op_count, uint32_t op_stride,
                         int64_t deadline, uint64_t* handle, sr_error* error);
-  /// GROUP. Returns at once. `queue` is the device stream that the op is ordered in, NULL for host memory. Members start
-  /// the ops of a group in one order. `deadline` is the op's own.
+  /// GROUP. Returns at once. `queue` is the device stream that the op is ordered in, NULL for host memory. Members
+  /// start the ops of a group in one order; where they do not, each op fails or has the right result, by its deadline.
+  /// `deadline` is the op's own.
   int32_t (*op_start)(void* self, uint64_t op, void* queue, int64_t deadline, sr_error* error);
   /// GROUP. SR_OK when the op is complete, SR_PENDING when not, or why it failed.
   int32_t (*op_test)(void* self, uint64_t op, sr_error* error);

@@ -63,8 +63,8 @@ TEST_CASE("members whose own exchanges are alike hear that others disagree", "[s
                                     Contains("member 3 has all_to_allv") && Contains("where they exchange"));
   }
   for (const std::uint32_t other : {0U, 2U}) {
-    CHECK(found[other] == "members 1, 3 do not mean the same op; member " + std::to_string(other) +
-                              " has all_to_allv of 4 f32 (id 9)");
+    CHECK(found[other] ==
+          "members 1, 3 do not mean the same op; member " + std::to_string(other) + " has all_to_allv of 4 f32 (id 9)");
   }
 }
 

@@ -86,7 +86,8 @@ class Agreement {
   static constexpr std::uint32_t rounds = 2;
 
   /// REQUIRES: check(op, n) passed. The op outlives this.
-  Agreement(const OpSpec& op, std::uint32_t rank, std::uint32_t n) : op_(op), rank_(rank), mine_(n), theirs_(n), verdicts_(n) {
+  Agreement(const OpSpec& op, std::uint32_t rank, std::uint32_t n)
+      : op_(op), rank_(rank), mine_(n), theirs_(n), verdicts_(n) {
     for (std::uint32_t peer = 0; peer < n; ++peer) {
       if (peer != rank) {
         mine_[peer] = claim_of(op, rank, peer);

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "core/base/error.h"
+#include "plugins/conformance/member.h"
+
+namespace shardrun::conformance {
+
+/// A group that fails has one second to end what is under way; a loaded machine gets some more.
+constexpr double bound_s = 5;
+
+/// Throws Failure.
+inline void require(bool holds, const std::string& what) {
+  if (!holds) {
+    throw Failure(what);
+  }
+}
+
+/// What `act` fails with; throws Failure where it does not.
+template <class Act>
+Error error_of(const std::string& what, Act act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    return error;
+  }
+  throw Failure(what + " did not fail");
+}
+
+template <class Act>
+ErrorCode code_of(const std::string& what, Act act) {
+  return error_of(what, std::move(act)).code();
+}
+
+/// Waits for an op that is to end with an error by itself, soon.
+ErrorCode failure_of(plugins::TransportOp& op, const std::string& what);
+/// The same by op_test alone.
+ErrorCode polled_failure_of(plugins::TransportOp& op, const std::string& what);
+
+}  // namespace shardrun::conformance
