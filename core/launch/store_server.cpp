@@ -114,8 +114,9 @@ void StoreServer::receive_guest(tcp::socket socket) {
   error_code gone;
   const tcp::endpoint peer = socket.remote_endpoint(gone);
   const std::string from = gone ? "somebody" : text_of(peer);
+  // A rank says hello at once. Whoever has been silent for longest is not one, however many come.
   if (guests_.size() >= settings_.max_strangers + members_.size()) {
-    return log_drop(from, fmt::format("{} others have not said hello yet either", guests_.size()));
+    drop_guest(guests_.begin()->first, fmt::format("it said no hello, and {} others wait to", guests_.size()));
   }
   const std::uint64_t id = next_guest_++;
   Guest& guest = guests_[id];

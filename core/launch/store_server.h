@@ -26,7 +26,7 @@ struct StoreServerSettings {
   Token token = {};
   std::uint64_t job_hash = 0;
   std::chrono::milliseconds hello_timeout{2000};  ///< from connecting to the end of a correct hello
-  std::size_t max_strangers = 64;                 ///< connections that have not said hello yet, above one a rank
+  std::size_t max_strangers = 64;  ///< connections that have not said hello yet, above one a rank; the oldest goes
 };
 
 /// What ranks do, told on the io_context's thread. All must be set.

@@ -19,6 +19,8 @@ using launch::FrameWriter;
 using launch::Hello;
 using launch::RankContext;
 
+}  // namespace
+
 files::FileDescriptor connect_to(const RankContext& context) {
   files::FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address = {};
@@ -30,6 +32,8 @@ files::FileDescriptor connect_to(const RankContext& context) {
   }
   return socket;
 }
+
+namespace {
 
 /// Sends and waits for the other side to hang up: "dropped", or the text of its refusal.
 std::string outcome(const files::FileDescriptor& socket, std::string_view bytes) {

@@ -1,8 +1,10 @@
 #include <future>
+#include <vector>
 
 #include "core/launch/rank.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
+#include "tests/unit/launch/attacks.h"
 #include "tests/unit/launch/store.h"
 
 using namespace shardrun::launch;
@@ -71,6 +73,21 @@ TEST_CASE("a process without the token is let in by no store, nor one of another
   const Rank rank(store.context(0), 5, in(long_enough));
   CHECK(error_of([&] { Rank(store.context(0), 5, in(long_enough)); }) ==
         "1: the launcher refused this process: rank 0 is taken");
+}
+
+TEST_CASE("silent connections keep no rank out, however many there are", "[launch]") {
+  Store store(2, {.hello_timeout = std::chrono::hours(1), .max_strangers = 8});
+  std::vector<shardrun::files::FileDescriptor> silent;
+  for (int i = 0; i < 100; ++i) {
+    silent.push_back(shardrun::test::connect_to(store.context(0)));
+  }
+  Rank writer(store.context(0), 5, in(long_enough));
+  for (int i = 0; i < 100; ++i) {
+    silent.push_back(shardrun::test::connect_to(store.context(0)));
+  }
+  const Rank late(store.context(1), 5, in(long_enough));
+  writer.set("key", "value");
+  CHECK(writer.get("key", in(long_enough)) == "value");
 }
 
 TEST_CASE("an abort ends what waits, what comes later, and calls the callback once", "[launch]") {
