@@ -27,7 +27,7 @@ class Calls {
 
   [[nodiscard]] std::string name_of(std::uint64_t serial);
 
-  std::mutex mutex_;                             ///< of `names_`: a run looks for what another thread prepares
+  std::mutex mutex_;                            ///< of `names_`: a run looks for what another thread prepares
   std::map<std::uint64_t, std::string> names_;  ///< of those that are prepared
   std::uint64_t entered_ = 0;
 };

@@ -107,7 +107,7 @@ Lockstep::Lockstep(Mesh& connections)
       own(std::make_unique<Letter>()) {}
 
 std::unique_ptr<sdk::Op> make_lockstep_op(Lockstep& lockstep, Lane& lane, std::unique_ptr<Call> call,
-                                         const OpSpec& op) {
+                                          const OpSpec& op) {
   return std::make_unique<LockstepOp>(lockstep, lane, std::move(call), op);
 }
 

@@ -32,6 +32,6 @@ struct Lockstep {
 
 /// Reduces in the order of the members: all get the same bits, for any buffers.
 [[nodiscard]] std::unique_ptr<sdk::Op> make_lockstep_op(Lockstep& lockstep, Lane& lane, std::unique_ptr<Call> call,
-                                                       const sdk::OpSpec& op);
+                                                        const sdk::OpSpec& op);
 
 }  // namespace shardrun::gloo_transport

@@ -13,19 +13,21 @@
 #include <string>
 #include <vector>
 
+#include "transports/gloo/connecting.h"
+
 namespace shardrun::gloo_transport {
 
 /// What two members exchange, in streams that have nothing to do with each other. Within one, the k-th send of one
 /// member is the k-th receive of the other. Every op runs alone in its group, but for the agreement of those that are
 /// being prepared, so that no two ever use one stream at a time.
 enum class Stream : std::uint64_t {
-  agreement,     ///< what members say of an op that they prepare
-  lockstep,      ///< short messages of ops in which every member hears from every other
-  stage,         ///< short messages of the other collectives
-  stage_data,    ///< long ones, straight between the ops' buffers: every op has its own
-  letters,       ///< short messages of sends, and the announcements of long ones
-  letter_data,   ///< long ones: each has its own
-  probe,         ///< receives that nobody ever sends to
+  agreement,    ///< what members say of an op that they prepare
+  lockstep,     ///< short messages of ops in which every member hears from every other
+  stage,        ///< short messages of the other collectives
+  stage_data,   ///< long ones, straight between the ops' buffers: every op has its own
+  letters,      ///< short messages of sends, and the announcements of long ones
+  letter_data,  ///< long ones: each has its own
+  probe,        ///< receives that nobody ever sends to
 };
 
 [[nodiscard]] constexpr std::uint64_t slot_of(Stream stream, std::uint64_t serial = 0) noexcept {
@@ -39,8 +41,7 @@ using GlooBuffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
 /// Connections between all members of a group. After `fail` nothing can be sent or received.
 class Mesh {
  public:
-  /// Connects, with a listener for each peer on the device's address. Throws TransportError{SR_TIMEOUT, SR_ABORTED,
-  /// SR_PEER_LOST}. `wire_bytes` outlives this.
+  /// Connects as connect_members does. `wire_bytes` outlives this.
   Mesh(const sdk::Config& config, const sdk::GroupSpec& group, std::shared_ptr<gloo::transport::Device>& device,
        std::uint64_t generation, std::atomic<std::uint64_t>& wire_bytes);
   ~Mesh();
@@ -50,7 +51,7 @@ class Mesh {
   [[nodiscard]] std::uint32_t rank() const noexcept { return group_.rank; }
   [[nodiscard]] std::uint32_t size() const noexcept { return group_.size(); }
   /// "member 1 (rank 3)"
-  [[nodiscard]] std::string name_of(std::uint32_t peer) const;
+  [[nodiscard]] std::string name_of(std::uint32_t peer) const { return gloo_transport::name_of(group_, peer); }
 
   [[nodiscard]] GlooBuffer buffer(void* data, std::size_t bytes);
 
@@ -65,15 +66,13 @@ class Mesh {
   /// Any thread: whatever waits gives up, and peers see their connections closed.
   void fail() noexcept;
 
-  /// Any thread, every now and then: ends waits that Gloo forgets. Where a connection breaks it tells those whose transfer
-  /// was to come, but not those in the middle of one.
+  /// Any thread, every now and then: ends waits that Gloo forgets. Where a connection breaks it tells those whose
+  /// transfer was to come, but not those in the middle of one.
   void check_connections() noexcept;
 
  private:
-  class Context;
   class Waiting;
 
-  void connect(const sdk::Config& config, const std::string& prefix);
   template <class Act>
   void talking_to(std::uint32_t peer, Act act);
   void require_alive(std::uint32_t peer) const;
@@ -82,7 +81,7 @@ class Mesh {
   sdk::GroupSpec group_;
   sdk::TransportHost host_;
   std::atomic<std::uint64_t>& wire_bytes_;
-  std::unique_ptr<Context> context_;
+  std::unique_ptr<gloo::Context> context_;
   std::mutex mutex_;  // of `waiting_` and what it points to
   std::vector<Waiting*> waiting_;
   char nothing_ = 0;

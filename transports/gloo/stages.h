@@ -22,10 +22,10 @@ struct StageBoxes {
 };
 
 /// A collective as the SDK schedules it (shardrun/sdk/collectives.hpp, which states steps and bytes): what fits into
-/// letters goes as letters, the rest straight between the buffers, in a slot of the op's own: Gloo would end the process
-/// where more comes than a receive has room for. So members that start different ops with long messages wait for each
-/// other until a deadline; an announcement by letter could tell them, but takes 50 to 200 us.
+/// letters goes as letters, the rest straight between the buffers. That has a slot of the op's own, as Gloo ends the
+/// process where more comes than a receive has room for: members that start different ops with long messages wait for
+/// each other until a deadline. A letter before could tell them, but cost 50 to 200 us an op.
 [[nodiscard]] std::unique_ptr<sdk::Op> make_staged_op(StageBoxes& boxes, Lane& lane, std::unique_ptr<Call> call,
-                                                     const sdk::OpSpec& op);
+                                                      const sdk::OpSpec& op);
 
 }  // namespace shardrun::gloo_transport

@@ -22,8 +22,8 @@ class Watched {
   ~Watched() = default;
 };
 
-/// A wait inside Gloo sees neither the deadline of its op, nor that the job is to end, nor always that its peer is lost:
-/// this thread ends it from outside, some milliseconds later. It runs while there is something to watch.
+/// A wait inside Gloo sees neither the deadline of its op, nor that the job is to end, nor always that its peer is
+/// lost: this thread ends it from outside, some milliseconds later. It runs while there is something to watch.
 class Watchdog {
  public:
   explicit Watchdog(const sdk::TransportHost& host) : host_(host) {}

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <gloo/context.h>
+#include <gloo/transport/device.h>
+#include <shardrun/sdk/transport.hpp>
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+
+namespace shardrun::gloo_transport {
+
+/// "member 1 (rank 3)"
+[[nodiscard]] std::string name_of(const sdk::GroupSpec& group, std::uint32_t peer);
+
+/// Why Gloo threw.
+[[nodiscard]] std::string reason_of(const std::exception& error);
+
+/// Connects this member to all others, with a listener for each on the device's address. The context's waits have no
+/// end of their own: one that runs into Gloo's time limit closes the whole context. Throws TransportError: SR_TIMEOUT
+/// by the group's deadline, SR_ABORTED soon after the job is to end, SR_PEER_LOST, SR_INVALID. SIGPIPE is blocked.
+[[nodiscard]] std::unique_ptr<gloo::Context> connect_members(const sdk::Config& config, const sdk::GroupSpec& group,
+                                                             std::shared_ptr<gloo::transport::Device>& device,
+                                                             std::uint64_t generation);
+
+}  // namespace shardrun::gloo_transport
