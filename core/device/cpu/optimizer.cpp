@@ -22,7 +22,8 @@ void adamw(const KernelCall& call) {
   const auto b2 = static_cast<float>(beta2);
   const auto fresh1 = static_cast<float>(1 - beta1);
   const auto fresh2 = static_cast<float>(1 - beta2);
-  const auto kept = static_cast<float>(1 - rate * call.attributes.real("decay"));
+  // Not 1 − rate · decay: while the rate is small, float has no number between that and 1.
+  const auto shrink = static_cast<float>(rate * call.attributes.real("decay"));
   const auto stride = static_cast<float>(rate / (1 - __builtin_pow(beta1, t)));
   const auto correction = static_cast<float>(1 / __builtin_sqrt(1 - __builtin_pow(beta2, t)));
   const auto epsilon = static_cast<float>(call.attributes.real("epsilon"));
@@ -38,10 +39,11 @@ void adamw(const KernelCall& call) {
     const vec g = load(gradient, at) * scale;
     const vec m = load(first, at) * b1 + g * fresh1;
     const vec v = load(second, at) * b2 + g * g * fresh2;
-    const vec p = load(parameter, at) * kept - stride * m / (square_root(v) * correction + epsilon);
+    const vec p = load(parameter, at);
+    const vec change = stride * m / (square_root(v) * correction + epsilon) + p * shrink;
     store(new_first, at, m);
     store(new_second, at, v);
-    store(new_parameter, at, p);
+    store(new_parameter, at, p - change);
   });
 }
 
