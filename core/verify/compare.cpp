@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace shardrun::verify {
 namespace {
@@ -13,10 +14,18 @@ constexpr double smallest = 1e-30;
 
 double root_of_mean(double sum, std::size_t count) { return std::sqrt(sum / static_cast<double>(count)); }
 
+/// Half of the last place of a float of this size: what rounding to the nearest takes at most.
+double half_of_last_place(double value) {
+  int exponent = 0;
+  (void)std::frexp(value, &exponent);
+  return std::ldexp(0.5,
+                    std::max(exponent, std::numeric_limits<float>::min_exponent) - std::numeric_limits<float>::digits);
+}
+
 }  // namespace
 
 Comparison::Comparison(const Workload& workload, std::int64_t ranks, int threads)
-    : workload_(workload), ranks_(ranks), reference_(workload, threads), sizes_before_(workload.graph.states.size()) {
+    : workload_(workload), ranks_(ranks), reference_(workload, threads), before_(workload.graph.states.size()) {
   for (std::size_t s = 0; s < workload.graph.states.size(); ++s) {
     if (workload.graph.states[s].kind == graph::StateKind::gradient) {
       gradients_.push_back(s);
@@ -46,9 +55,10 @@ void Comparison::begin(std::int64_t step, const Gathered& run) {
       continue;
     }
     // What one step left is what the next starts from.
-    compare(s, step == 0 ? What::initial : What::update, step, *run[s], root_mean_square(s), 0);
+    const double size = root_mean_square(s);
+    compare(s, step == 0 ? What::initial : What::update, step, *run[s], {size, size}, 0);
     load(s, *run[s]);
-    sizes_before_[s] = root_mean_square(s);
+    before_[s] = run[s]->values;
   }
 }
 
@@ -61,8 +71,8 @@ void Comparison::gradients(std::int64_t step, const Gathered& run) {
   }
   for (const std::size_t s : gradients_) {
     const double size = root_mean_square(s);
-    const double floor = size < zero_share * largest ? zero_floor : gradient_floor;
-    compare(s, What::gradient, step, *run[s], std::max(size, floor * largest), gradient_tolerance);
+    const bool zero = size < zero_share * largest;
+    compare(s, What::gradient, step, *run[s], {size, zero ? zero_floor * largest : size}, gradient_tolerance);
     load(s, *run[s]);
   }
 }
@@ -71,9 +81,7 @@ void Comparison::end(std::int64_t step, const Gathered& run) {
   reference_.update(step);
   for (std::size_t s = 0; s < run.size(); ++s) {
     if (run[s] && workload_.graph.states[s].kind != graph::StateKind::metric) {
-      // What cancels is as exact as what was there before.
-      const double scale = std::max(root_mean_square(s), sizes_before_[s]);
-      compare(s, What::update, step, *run[s], scale, update_tolerance);
+      compare(s, What::update, step, *run[s], scale_of_update(s), update_tolerance);
       load(s, *run[s]);
     }
   }
@@ -83,7 +91,24 @@ void Comparison::end(std::int64_t step, const Gathered& run) {
   report_.count_step();
 }
 
-void Comparison::compare(std::size_t state, What what, std::int64_t step, const Whole& run, double scale,
+/// Both the change and what of it rounding to the size of the state, before or after it, cannot keep.
+Comparison::Scale Comparison::scale_of_update(std::size_t state) {
+  const std::span<const double> after = reference_.state(static_cast<graph::StateId>(state));
+  const std::vector<double>& before = before_[state];
+  double change = 0;
+  double rounding = 0;
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    const double lost = half_of_last_place(std::max(std::abs(before[i]), std::abs(after[i])));
+    change += (after[i] - before[i]) * (after[i] - before[i]);
+    rounding += lost * lost;
+  }
+  const bool parameter = workload_.graph.states[state].kind == graph::StateKind::parameter;
+  const double roundings = parameter ? parameter_roundings : state_roundings;
+  const double expected = root_of_mean(change, after.size());
+  return {expected, expected + roundings * root_of_mean(rounding, after.size()) / update_tolerance};
+}
+
+void Comparison::compare(std::size_t state, What what, std::int64_t step, const Whole& run, Scale scale,
                          double tolerance) {
   const graph::State& described = workload_.graph.states[state];
   const graph::State& named = what == What::gradient && described.of_parameter >= 0
@@ -94,17 +119,19 @@ void Comparison::compare(std::size_t state, What what, std::int64_t step, const 
   std::size_t worst = 0;
   double largest = -1;
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    const double difference = run.values[i] - expected[i];
-    sum += difference * difference;
-    if (!(std::abs(difference) <= largest) && !std::isnan(largest)) {
-      largest = std::abs(difference);
+    const double off = run.values[i] - expected[i];
+    sum += off * off;
+    if (!(std::abs(off) <= largest) && !std::isnan(largest)) {
+      largest = std::abs(off);
       worst = i;
     }
   }
+  const double difference = root_of_mean(sum, expected.size());
   report_.add({.tensor = named.name,
                .what = what,
-               .relative = root_of_mean(sum, expected.size()) / std::max(scale, smallest),
+               .relative = difference / std::max(scale.judged, smallest),
                .tolerance = tolerance,
+               .unfloored = difference / std::max(scale.expected, smallest),
                .step = step + 1,
                .ranks = ranks_of(run, described.type.shape, worst),
                .note = fmt::format("element {} is {:.9g}, should be {:.9g}", index_text(described.type.shape, worst),
@@ -113,7 +140,8 @@ void Comparison::compare(std::size_t state, What what, std::int64_t step, const 
 
 void Comparison::compare_metric(const char* name, What what, std::int64_t step, const Gathered& run, double tolerance) {
   const auto state = static_cast<std::size_t>(workload_.graph.find_state(name));
-  compare(state, what, step, *run[state], root_mean_square(state), tolerance);
+  const double size = root_mean_square(state);
+  compare(state, what, step, *run[state], {size, size}, tolerance);
 }
 
 void Comparison::load(std::size_t state, const Whole& run) {

@@ -41,6 +41,8 @@ void append_json(std::string& text, const Difference& difference) {
   metrics::append_json(text, difference.relative);
   text += R"(, "tolerance": )";
   metrics::append_json(text, difference.tolerance);
+  text += R"(, "unfloored": )";
+  metrics::append_json(text, difference.unfloored);
   text += fmt::format(R"(, "step": {}, "ranks": [{}], "note": )", difference.step, fmt::join(difference.ranks, ", "));
   metrics::append_json(text, std::string_view(difference.note));
   text += "}";
@@ -91,12 +93,12 @@ std::string to_text(const Report& report, std::size_t rows) {
   for (const Difference& difference : worst) {
     width = std::max(width, difference.tensor.size());
   }
-  std::string text =
-      fmt::format("{:<{}}  {:<13}  {:>9}  {:>9}  {:>5}\n", "tensor", width, "what", "relative", "tolerance", "step");
+  std::string text = fmt::format("{:<{}}  {:<13}  {:>9}  {:>9}  {:>9}  {:>5}\n", "tensor", width, "what", "relative",
+                                 "tolerance", "unfloored", "step");
   for (const Difference& difference : worst) {
-    text +=
-        fmt::format("{:<{}}  {:<13}  {:>9.2e}  {:>9.0e}  {:>5}{}", difference.tensor, width, to_string(difference.what),
-                    difference.relative, difference.tolerance, difference.step, difference.passed() ? "" : "  FAILED");
+    text += fmt::format("{:<{}}  {:<13}  {:>9.2e}  {:>9.0e}  {:>9.2e}  {:>5}{}", difference.tensor, width,
+                        to_string(difference.what), difference.relative, difference.tolerance, difference.unfloored,
+                        difference.step, difference.passed() ? "" : "  FAILED");
     if (!difference.passed() && !difference.note.empty()) {
       text += ": " + difference.note;
     }

@@ -26,8 +26,9 @@ enum class What : std::uint8_t {
 struct Difference {
   std::string tensor;
   What what = What::loss;
-  double relative = 0;          ///< norm of the difference over the norm of what is expected, or over its floor
+  double relative = 0;          ///< as it is judged: norm of the difference over that of what is expected and its floor
   double tolerance = 0;         ///< the largest `relative` that rounding explains
+  double unfloored = 0;         ///< norm of the difference over the norm of what is expected alone
   std::int64_t step = 0;        ///< from 1, as in metrics.jsonl; 0: before the first
   std::vector<int> ranks = {};  ///< that hold the worst element
   std::string note = {};        ///< about that element
@@ -56,8 +57,8 @@ class Report {
 /// A table of everything that failed, and of the worst others up to `rows` in all.
 [[nodiscard]] std::string to_text(const Report& report, std::size_t rows = 10);
 
-/// {"passed", "steps", "compared", "worst": [{"tensor", "what", "relative", "tolerance", "step", "ranks", "note"}]},
-/// with the same entries; `relative` is null where it is not finite.
+/// {"passed", "steps", "compared", "worst": [{"tensor", "what", "relative", "tolerance", "unfloored", "step", "ranks",
+/// "note"}]}, with the same entries; numbers are null where they are not finite.
 [[nodiscard]] std::string to_json(const Report& report, std::size_t rows = 10);
 
 }  // namespace shardrun::verify

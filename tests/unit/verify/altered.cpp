@@ -26,9 +26,8 @@ struct At {
 
 using Alter = std::function<void(const At& at, verify::Snapshot& snapshot)>;
 
-verify::Report report_of(const VerifyCase& checked, const partition::Plan& plan, const Alter& alter,
-                         std::int64_t steps = 2) {
-  const verify::Workload workload = checked.workload();
+verify::Report report_of(const verify::Workload& workload, const partition::Plan& plan, const Alter& alter,
+                         std::int64_t steps) {
   const partition::Partition partition = partition::split(workload.graph, plan);
   verify::Comparison comparison(workload, plan.ranks(), 1);
   verify::interpret(workload, partition, {.steps = steps},
@@ -41,6 +40,11 @@ verify::Report report_of(const VerifyCase& checked, const partition::Plan& plan,
                       });
                     });
   return comparison.report();
+}
+
+verify::Report report_of(const VerifyCase& checked, const partition::Plan& plan, const Alter& alter,
+                         std::int64_t steps = 2) {
+  return report_of(checked.workload(), plan, alter, steps);
 }
 
 std::vector<double>& values_of(verify::Snapshot& snapshot, const VerifyCase& checked, std::string_view state) {
@@ -217,7 +221,7 @@ TEST_CASE("where the true gradient is zero, rounding passes and no more", "[veri
       const verify::Report report = report_of_v(checked, unaltered);
       INFO(verify::to_text(report));
       CHECK(report.passed());
-      CHECK(failed(report_of_v(checked, [](double v, double largest) { return v + largest / 1000; }), "v",
+      CHECK(failed(report_of_v(checked, [](double v, double largest) { return v + largest / 10000; }), "v",
                    What::gradient));
     }
   }
@@ -229,5 +233,94 @@ TEST_CASE("a small gradient that is not zero must be right", "[verify]") {
   INFO(verify::to_text(report));
   CHECK(report.passed());
   CHECK(failed(report_of_v(checked, [](double, double) { return 0; }), "v", What::gradient));
-  CHECK(failed(report_of_v(checked, [](double v, double) { return 2 * v; }), "v", What::gradient));
+  CHECK(failed(report_of_v(checked, [](double v, double) { return v * (1 + 2e-5); }), "v", What::gradient));
+}
+
+namespace {
+
+VerifyCase gpt_with_biases() {
+  return VerifyCase(training_case(
+      "gpt", "gpt",
+      {{"layers", "2"}, {"heads", "4"}, {"width", "32"}, {"context", "16"}, {"bias", "true"}, {"tied", "true"}},
+      {.vocab = 65}, {.batch = 4, .optimizer = {.weight_decay = 0.1, .clip = 1.0}}));
+}
+
+/// The first of 2000 steps of warm-up.
+verify::Workload warming_up(const VerifyCase& checked) {
+  verify::Workload workload = checked.workload();
+  workload.learning_rate = [](std::int64_t step) { return 6e-4 * static_cast<double>(step + 1) / 2000; };
+  return workload;
+}
+
+}  // namespace
+
+TEST_CASE("a small gradient of a large model is judged by its own size", "[verify]") {
+  const VerifyCase checked = gpt_with_biases();
+  const char* gain = "layer.0/attention_norm/gain";
+  const verify::Report report = report_of(
+      checked, data_parallel(2),
+      [&](const At& at, verify::Snapshot& snapshot) {
+        if (at.moment == Moment::gradients) {
+          for (double& value : values_of(snapshot, checked, std::string("gradients/") + gain)) {
+            value *= 1 + 2e-5;
+          }
+        }
+      },
+      1);
+  const std::vector<verify::Difference> worst = report.worst();
+  const verify::Difference* found = find(worst, gain, What::gradient);
+  REQUIRE(found != nullptr);
+  CHECK_FALSE(found->passed());
+  CHECK(found->relative == Approx(2e-5).epsilon(0.1));
+  CHECK(found->unfloored == found->relative);
+}
+
+TEST_CASE("an update that is as small as in warm-up is judged by its own size", "[verify]") {
+  const VerifyCase checked = gpt_with_biases();
+  const verify::Workload workload = warming_up(checked);
+  const graph::Graph& graph = checked.model.graph;
+
+  SECTION("as it is") {
+    const verify::Report report = report_of(
+        workload, data_parallel(2), [](const At&, verify::Snapshot&) {}, 3);
+    INFO(verify::to_text(report));
+    CHECK(report.passed());
+  }
+
+  SECTION("gains that never change") {
+    const verify::Report report = report_of(
+        workload, data_parallel(2),
+        [&](const At&, verify::Snapshot& snapshot) {
+          for (std::size_t s = 0; s < graph.states.size(); ++s) {
+            if (snapshot.parts[s] && graph.states[s].name.ends_with("gain") &&
+                graph.states[s].kind == graph::StateKind::parameter) {
+              std::fill(snapshot.parts[s]->values.begin(), snapshot.parts[s]->values.end(), 1.0);
+            }
+          }
+        },
+        1);
+    CHECK(failed(report, "final_norm/gain", What::update));
+    CHECK(failed(report, "layer.1/attention_norm/gain", What::update));
+  }
+
+  SECTION("no weight decay") {
+    const char* decayed = "layer.0/mlp/up/weights";
+    std::vector<double> before;
+    const verify::Report report = report_of(
+        workload, data_parallel(2),
+        [&](const At& at, verify::Snapshot& snapshot) {
+          if (at.step == 2 && at.moment == Moment::begin) {
+            before = values_of(snapshot, checked, decayed);
+          }
+          if (at.step == 2 && at.moment == Moment::end) {
+            std::vector<double>& after = values_of(snapshot, checked, decayed);
+            for (std::size_t i = 0; i < after.size(); ++i) {
+              after[i] =
+                  static_cast<double>(static_cast<float>(after[i] + workload.learning_rate(2) * 0.1 * before[i]));
+            }
+          }
+        },
+        3);
+    CHECK(failed(report, decayed, What::update));
+  }
 }
