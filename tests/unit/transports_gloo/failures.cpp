@@ -1,5 +1,3 @@
-#include <signal.h>
-
 #include <array>
 #include <string>
 #include <vector>
@@ -144,44 +142,6 @@ TEST_CASE("gloo: a member that aborts is lost to the others, by name") {
   CHECK_THAT(message, Contains("all_reduce (sum) of 1000000 f32") && Contains("member 1 (rank 1) is lost"));
 }
 
-TEST_CASE("gloo: a connection that breaks in the middle of a message ends the other side, without a SIGPIPE") {
-  struct sigaction action = {};
-  REQUIRE(sigaction(SIGPIPE, nullptr, &action) == 0);
-  const struct sigaction by_default = {};
-  REQUIRE(sigaction(SIGPIPE, &by_default, nullptr) == 0);
-  const std::uint32_t breaks = GENERATE(0U, 1U);  // the sender or the receiver
-  std::string error;
-  for (int round = 0; round < 3; ++round) {
-    run_ranks(2, [&](Rank& rank) {
-      auto group = rank.group();
-      const bool sends = rank.rank() == 0;
-      std::vector<float> data(16'000'000, sends ? 1.0F : 0.0F);
-      auto op = group.prepare({request_of(sends ? SR_OP_SEND : SR_OP_RECV, 1, data.size(), data, sends ? 1 : 0)},
-                              after(1000));
-      op.start(after(1000));
-      if (!sends) {
-        while (std::atomic_ref<float>(data[1'000'000]).load() == 0.0F) {
-          std::this_thread::yield();
-        }
-      }
-      rank.meet("the message is on its way");
-      if (rank.rank() == breaks) {
-        group.abort("enough");
-      }
-      const std::string message = error_of([&] { (void)op.wait(INT64_MAX); });
-      if (rank.rank() != breaks && !message.empty()) {  // a message that had arrived is no error
-        error = message;
-      }
-      rank.meet("end");
-    });
-  }
-  CHECK_THAT(error, Contains("member " + std::to_string(breaks)) && Contains("is lost"));
-  sigset_t mask;
-  CHECK(pthread_sigmask(SIG_BLOCK, nullptr, &mask) == 0);
-  CHECK(sigismember(&mask, SIGPIPE) == 0);
-  CHECK(sigaction(SIGPIPE, &action, nullptr) == 0);
-}
-
 TEST_CASE("gloo: the end of the job ends what waits") {
   std::string error;
   run_ranks(2, [&](Rank& rank) {
@@ -226,7 +186,8 @@ class DeadPeerHost : public SharedHost {
   }
 };
 
-/// Where, moreover, the job is to end while the rank's address is looked up, and the transport has seen that for a while.
+/// Where, moreover, the job is to end while the rank's address is looked up, and the transport has seen that for a
+/// while.
 class EndingHost final : public DeadPeerHost {
  public:
   [[nodiscard]] bool aborted() const noexcept override {

@@ -48,8 +48,8 @@ TEST_CASE("gloo: short all_reduces add in the order of the members") {
         data[i] = rough(rank.rank(), i);
       }
       run(op);
-      same[rank.rank()] = (round == 0 || same[rank.rank()]) &&
-                          std::memcmp(data.data(), expected.data(), count * sizeof(float)) == 0;
+      same[rank.rank()] =
+          (round == 0 || same[rank.rank()]) && std::memcmp(data.data(), expected.data(), count * sizeof(float)) == 0;
     }
   });
   CHECK(same == std::array<bool, n>{true, true, true, true, true});
@@ -91,9 +91,8 @@ TEST_CASE("gloo: what was sent arrives though its sender has left") {
     auto group = rank.group();
     for (std::uint64_t id = 1; id <= 20; ++id) {
       std::vector<float> data(count, rank.rank() == 0 ? static_cast<float>(id) : 0.0F);
-      auto op = group.prepare({request_of(rank.rank() == 0 ? SR_OP_SEND : SR_OP_RECV, id, count, data,
-                                          1 - rank.rank())},
-                              after(30));
+      auto op = group.prepare(
+          {request_of(rank.rank() == 0 ? SR_OP_SEND : SR_OP_RECV, id, count, data, 1 - rank.rank())}, after(30));
       run(op);
       if (rank.rank() == 1) {
         sum += data.back();

@@ -87,8 +87,7 @@ class Rank {
     for (std::uint32_t i = 0; i < n_; ++i) {
       members[i] = i;
     }
-    return transport_.group(
-        {.name = "all", .id = id, .rank = rank_, .members = members, .deadline = after(seconds)});
+    return transport_.group({.name = "all", .id = id, .rank = rank_, .members = members, .deadline = after(seconds)});
   }
 
  private:

@@ -1,49 +1,22 @@
-#include <dlfcn.h>
-#include <pthread.h>
 #include <signal.h>
-#include <sys/stat.h>
-#include <sys/uio.h>
 
 #include <atomic>
+#include <string>
 #include <vector>
 
 #include "tests/support/catch.h"
+#include "tests/support/errors.h"
 #include "tests/unit/transports_gloo/ranks.h"
+#include "tests/unit/transports_gloo/writes.h"
 
 using namespace shardrun;
 using namespace shardrun::test;
+using Catch::Contains;
 
-namespace {
-
-std::atomic<int> writes = 0;
-std::atomic<int> exposed = 0;  ///< of the writes
-
-bool is_socket(int descriptor) {
-  struct stat status = {};
-  return fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode);
-}
-
-bool is_sigpipe_blocked() {
-  sigset_t mask;
-  return pthread_sigmask(SIG_BLOCK, nullptr, &mask) == 0 && sigismember(&mask, SIGPIPE) == 1;
-}
-
-}  // namespace
-
-/// In the place of the C library's: what Gloo writes to its connections by. Whether a peer has just died is a matter of
-/// luck; whether a thread is ready for that is not.
-extern "C" ssize_t writev(int descriptor, const iovec* parts, int count) {
-  static const auto real = reinterpret_cast<decltype(&writev)>(dlsym(RTLD_NEXT, "writev"));
-  if (is_socket(descriptor)) {
-    ++writes;
-    exposed += is_sigpipe_blocked() ? 0 : 1;
-  }
-  return real(descriptor, parts, count);
-}
-
+/// Whether a peer has just died is a matter of luck; whether a thread that writes to it is ready for that is not.
 TEST_CASE("gloo: nothing is written where a SIGPIPE would come through") {
   REQUIRE_FALSE(is_sigpipe_blocked());
-  writes = exposed = 0;
+  writes().count = writes().exposed = 0;
   run_ranks(3, [](Rank& rank) {
     auto group = rank.group();
     for (const std::uint64_t count : {10, 100'000}) {
@@ -54,6 +27,43 @@ TEST_CASE("gloo: nothing is written where a SIGPIPE would come through") {
     rank.meet("end");
     group.abort("enough");
   });
-  CHECK(writes > 0);
-  CHECK(exposed == 0);
+  CHECK(writes().count > 0);
+  CHECK(writes().exposed == 0);
+}
+
+TEST_CASE("gloo: a connection that breaks in the middle of a message ends the other side, without a SIGPIPE") {
+  struct sigaction action = {};
+  REQUIRE(sigaction(SIGPIPE, nullptr, &action) == 0);
+  const struct sigaction by_default = {};
+  REQUIRE(sigaction(SIGPIPE, &by_default, nullptr) == 0);
+  constexpr std::size_t begins = 1'000'000;
+  const std::uint32_t breaks = GENERATE(0U, 1U);  // the sender or the receiver
+  writes().room = 2 * begins * sizeof(float);
+  std::string error;
+  run_ranks(2, [&](Rank& rank) {
+    auto group = rank.group();
+    const bool sends = rank.rank() == 0;
+    std::vector<float> data(4 * begins, sends ? 1.0F : 0.0F);
+    auto op =
+        group.prepare({request_of(sends ? SR_OP_SEND : SR_OP_RECV, 1, data.size(), data, sends ? 1 : 0)}, after(1000));
+    op.start(after(1000));
+    if (!sends) {
+      while (std::atomic_ref<float>(data[begins]).load() == 0.0F) {
+        std::this_thread::yield();
+      }
+    }
+    rank.meet("the message is on its way");
+    if (rank.rank() == breaks) {
+      group.abort("enough");
+      writes().room = INT64_MAX;
+    }
+    const std::string message = error_of([&] { (void)op.wait(INT64_MAX); });
+    if (rank.rank() != breaks) {
+      error = message;
+    }
+    rank.meet("end");
+  });
+  CHECK_THAT(error, Contains("member " + std::to_string(breaks)) && Contains("is lost"));
+  CHECK_FALSE(is_sigpipe_blocked());
+  CHECK(sigaction(SIGPIPE, &action, nullptr) == 0);
 }
