@@ -230,18 +230,52 @@ std::size_t Executor::advance(std::size_t program, const device::Scalars& scalar
   return at;
 }
 
+std::optional<std::string> Executor::bad_result(std::size_t program, const Call& call) const {
+  const partition::Program& at = programs_.programs[program];
+  if (call.instruction->kind == partition::Instruction::Kind::wait) {
+    return bad_arrival(program, at.transfers[static_cast<std::size_t>(call.instruction->transfer)]);
+  }
+  for (std::size_t o = 0; o < call.outputs.size(); ++o) {
+    if (has_non_finite(call.outputs[o], device_.element_bytes(graph::DType::f32))) {
+      return fmt::format("{} (op {}, function {})",
+                         at.buffers[static_cast<std::size_t>(call.instruction->outputs[o])].name,
+                         call.instruction->op->name, at.function);
+    }
+  }
+  return std::nullopt;
+}
+
+/// A bucket's elements are those of several states.
+std::optional<std::string> Executor::bad_arrival(std::size_t program, const partition::Transfer& transfer) const {
+  const partition::Program& at = programs_.programs[program];
+  const partition::Buffer& received = at.buffers[static_cast<std::size_t>(transfer.recv.buffer)];
+  const std::uint64_t bytes =
+      static_cast<std::uint64_t>(transfer.recv.elements) * device_.element_bytes(transfer.dtype);
+  const auto bad = [&](std::size_t b) {
+    return has_non_finite(views_[program][b], device_.element_bytes(graph::DType::f32));
+  };
+  const auto name = [&](const partition::Buffer& buffer) {
+    return fmt::format("{} ({} over {}, function {})", buffer.name, partition::to_string(transfer.collective),
+                       programs_.mesh.axes[static_cast<std::size_t>(transfer.axis)].name, at.function);
+  };
+  if (static_cast<std::size_t>(transfer.recv.buffer) >= programs_.states.size()) {
+    return bad(static_cast<std::size_t>(transfer.recv.buffer)) ? std::optional(name(received)) : std::nullopt;
+  }
+  for (std::size_t s = 0; s < programs_.states.size(); ++s) {
+    const partition::Buffer& state = programs_.states[s];
+    if (state.offset >= received.offset && state.offset < received.offset + bytes && bad(s)) {
+      return name(state);
+    }
+  }
+  return std::nullopt;
+}
+
 std::optional<std::string> Executor::run_checked(std::size_t program, const device::Scalars& scalars) {
-  const std::size_t element_bytes = device_.element_bytes(graph::DType::f32);
   std::optional<std::string> first_bad;
   for (Call& call : calls_[program]) {
     execute(call, scalars);
-    for (std::size_t o = 0; o < call.outputs.size() && !first_bad; ++o) {
-      if (has_non_finite(call.outputs[o], element_bytes)) {
-        const partition::Program& at = programs_.programs[program];
-        first_bad = fmt::format("{} (op {}, function {})",
-                                at.buffers[static_cast<std::size_t>(call.instruction->outputs[o])].name,
-                                call.instruction->op->name, at.function);
-      }
+    if (!first_bad) {
+      first_bad = bad_result(program, call);
     }
   }
   return first_bad;

@@ -56,8 +56,8 @@ class Executor {
   /// What transfers that were started sent in all, in a ring: counted from their memory, not taken from the plan.
   [[nodiscard]] const partition::SentBytes& sent() const noexcept { return sent_; }
 
-  /// The same, looking at every result: the name of the first that holds NaN or Inf, or nothing. It runs to the end, as
-  /// other ranks wait for this one.
+  /// The same, looking at every result and at what every transfer has brought: the name of the first that holds NaN or
+  /// Inf, or nothing. It runs to the end, as other ranks wait for this one.
   [[nodiscard]] std::optional<std::string> run_checked(std::size_t program, const device::Scalars& scalars);
 
   /// From now on every instruction is timed.
@@ -84,6 +84,8 @@ class Executor {
   };
 
   void bind_transfers(std::size_t program);
+  [[nodiscard]] std::optional<std::string> bad_result(std::size_t program, const Call& call) const;
+  [[nodiscard]] std::optional<std::string> bad_arrival(std::size_t program, const partition::Transfer& transfer) const;
   void execute(Call& call, const device::Scalars& scalars);
   void compute(Call& call, const device::Scalars& scalars);
   void perform(Call& call, const device::Scalars& scalars);

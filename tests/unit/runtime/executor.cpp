@@ -11,6 +11,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 #include "tests/support/model_cases.h"
+#include "tests/support/plans.h"
 
 using namespace shardrun;
 using namespace shardrun::test;
@@ -264,4 +265,65 @@ TEST_CASE("functions and ports that there are not are named", "[runtime]") {
         "1: no program for function micro with 4 rows");
   CHECK(error_of([&] { static_cast<void>(machine.executor().input(0, "input")); }) ==
         "1: function micro has no input or output 'input'");
+}
+
+namespace {
+
+/// Another rank whose part is as large as this one's, and infinite in the first element of the transfer named `bad`.
+class Doubling final : public runtime::Communicator {
+ public:
+  explicit Doubling(std::string bad) : bad_(std::move(bad)) {}
+
+  Handle prepare(const partition::Transfer& transfer, const Place& place, bool) override {
+    prepared_.emplace_back(transfer, place);
+    return prepared_.size() - 1;
+  }
+  void start(Handle handle) override {
+    const auto& [transfer, place] = prepared_[handle];
+    auto* values = static_cast<float*>(place.recv);
+    std::for_each_n(values, place.recv_bytes / sizeof(float), [](float& value) { value *= 2; });
+    if (transfer.name == bad_) {
+      values[0] = std::numeric_limits<float>::infinity();
+    }
+  }
+  bool test(Handle) override { return true; }
+  void wait(Handle) override {}
+
+ private:
+  std::string bad_;
+  std::vector<std::pair<partition::Transfer, Place>> prepared_;
+};
+
+/// What is found to be bad first in a microbatch of the first rank.
+std::string first_bad(const partition::Plan& plan, std::string bad_transfer) {
+  const ModelCase model = training_case("mlp", "mlp", {{"hidden", "16"}}, {.features = 3, .outputs = 2}, {.batch = 4});
+  const device::Device& device = device::Device::find("cpu");
+  const partition::Programs programs =
+      partition::programs_of(model.graph, partition::split(model.graph, plan), {.device = device});
+  runtime::Executor executor(programs, device);
+  Doubling communicator(std::move(bad_transfer));
+  executor.bind(communicator);
+  const auto fill = [](const device::TensorView& view, float value) {
+    std::fill_n(static_cast<float*>(view.data), view.elements(), value);
+  };
+  for (std::size_t s = 0; s < model.graph.states.size(); ++s) {
+    fill(executor.state(static_cast<graph::StateId>(s)), 0.5F);
+  }
+  const std::size_t program = executor.find("micro", 4);
+  fill(executor.input(program, "inputs"), 1);
+  fill(executor.input(program, "targets"), 0);
+  return executor.run_checked(program, {}).value_or("nothing");
+}
+
+}  // namespace
+
+TEST_CASE("what a transfer brings is named with its collective, not with the op behind it", "[runtime]") {
+  CHECK(first_bad(data_parallel(2, 1 << 20), "") == "nothing");
+  CHECK(first_bad(data_parallel(2), "gradients/layer_0/weights") ==
+        "gradients/layer_0/weights (all_reduce over data, function micro)");
+  // The first state of a bucket of three.
+  CHECK(first_bad(data_parallel(2, 1 << 20), "gradients/layer_1/weights") ==
+        "gradients/layer_1/weights (all_reduce over data, function micro)");
+  CHECK(first_bad(tensor_parallel(2), "layer.1/residual") ==
+        "layer.1/residual (all_reduce over model, function micro)");
 }
