@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <utility>
@@ -172,15 +173,24 @@ class Check {
   std::vector<Finding> findings_;
 };
 
+bool is_asked_for(const Case& each, const CaseWords& words) {
+  return words.empty() || std::any_of(words.begin(), words.end(), [&](const std::string& word) {
+           return each.name.find(word) != std::string::npos;
+         });
+}
+
 }  // namespace
 
 std::vector<Finding> check_transport(const plugins::Directories& directories, const std::string& name,
-                                     const std::vector<std::string>& rank_command,
+                                     const std::vector<std::string>& rank_command, const CaseWords& words,
                                      const std::function<void(const Finding&)>& report) {
   Check check(directories, name, rank_command, report);
   std::vector<std::size_t> together;
   for (std::size_t i = 0; i < check.cases().size(); ++i) {
     const Case& next = check.cases()[i];
+    if (!is_asked_for(next, words)) {
+      continue;
+    }
     const bool same_world = !together.empty() && !next.victim && !check.cases()[together.front()].victim &&
                             next.ranks == check.cases()[together.front()].ranks;
     if (!same_world) {

@@ -42,8 +42,8 @@ void rows_and_columns(Member& member) {
 /// Ops of two groups are under way at once, started and waited for in an order that differs from rank to rank.
 void crossing_groups(Member& member) {
   Grid grid(member);
-  Trial row(member, grid.row, sum_of(50'000, 2), {}, 1);
-  Trial column(member, grid.column, sum_of(50'000, 2), {.in_place = true}, 1);
+  Trial row(member, grid.row, sum_of(10'000, 2), {}, 1);
+  Trial column(member, grid.column, sum_of(10'000, 2), {.in_place = true}, 1);
   std::vector<Trial*> order = {&row, &column};
   if (member.rank() % 3 == 1) {
     std::swap(order[0], order[1]);

@@ -76,7 +76,7 @@ void restart(Member& member, const Ending& ending, std::uint64_t id) {
     const auto sum_of = [](std::uint64_t count) {
       return Shape{.opcode = SR_OP_ALL_REDUCE, .members = 2, .count = count};
     };
-    Trial other(member, doomed, sum_of(50'000), {}, 1);
+    Trial other(member, doomed, sum_of(20'000), {}, 1);
     Trial trial(member, doomed, sum_of(ending.count), {}, 2, ending.flags);
     go_well(trial, other, ending.polled);
     member.meet("went well: " + ending.name(), 2);
@@ -97,7 +97,7 @@ void restarts(Member& member) {
     return;
   }
   std::uint64_t id = 300;
-  for (const std::uint64_t count : {std::uint64_t{10}, std::uint64_t{200'000}}) {
+  for (const std::uint64_t count : {std::uint64_t{10}, std::uint64_t{20'000}}) {
     for (const std::uint32_t flags : {std::uint32_t{0}, SR_OP_FLAG_BLOCKING}) {
       for (const bool polled : {false, true}) {
         for (const bool aborted : {false, true}) {
