@@ -7,10 +7,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <climits>
+#include <cstring>
 #include <ctime>
-#include <new>
+#include <system_error>
+#include <utility>
 
 namespace shm {
 namespace {
@@ -38,16 +41,26 @@ std::string to_text(const Announcement& from) {
   return std::to_string(from.pid) + " " + std::to_string(from.descriptor) + " " + std::to_string(from.inode);
 }
 
-Announcement parse(const std::string& text) {
-  Announcement announced;
-  const char* end = text.data() + text.size();
-  const char* at = std::from_chars(text.data(), end, announced.pid).ptr;
-  at = std::from_chars(std::min(at + 1, end), end, announced.descriptor).ptr;
-  at = std::from_chars(std::min(at + 1, end), end, announced.inode).ptr;
-  if (at != end || announced.pid <= 0) {
-    throw TransportError(SR_INTERNAL, "a peer announced '" + text + "', expected process, descriptor and inode");
+/// Numbers with a space between each two, and nothing else. Throws TransportError: `whose` announced `what`.
+template <class... Number>
+void read(const std::string& text, const std::string& whose, const std::string& what, Number&... to) {
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  bool is_good = true;
+  const auto read_one = [&](auto& number, bool is_first) {
+    if (!is_first) {
+      is_good = is_good && at != end && *at == ' ';
+      at = std::min(at + 1, end);
+    }
+    const auto [rest, error] = std::from_chars(at, end, number);
+    is_good = is_good && error == std::errc();
+    at = rest;
+  };
+  bool is_first = true;
+  (read_one(to, std::exchange(is_first, false)), ...);
+  if (!is_good || at != end) {
+    throw TransportError(SR_INTERNAL, whose + " announced '" + text + "', expected " + what);
   }
-  return announced;
 }
 
 }  // namespace
@@ -60,40 +73,39 @@ Control::Control(const Config& config, const GroupSpec& spec, const std::string&
   claims_at_ = preparing_at_ + n * sizeof(Progress);
   posts_at_ = align_up(claims_at_ + n * n * sizeof(Claim));
   next_ = posts_at_ + n * n * posts_per_pair * sizeof(Post);
-  meet(config, key);
+  meet(key);
 }
 
-Control::~Control() {
-  for (const int descriptor : pidfds_) {
-    if (descriptor >= 0) {
-      close(descriptor);
-    }
-  }
-}
-
-void Control::meet(const Config& config, const std::string& key) {
+void Control::meet(const std::string& key) {
   if (rank() == 0) {
     mapping_ = Mapping::create(control_bytes);
-    config.host.store_set(key + "control", to_text({getpid(), mapping_->descriptor(), mapping_->inode()}));
+    host_.store_set(key + "control", to_text({getpid(), mapping_->descriptor(), mapping_->inode()}));
   } else {
-    const Announcement first = parse(config.host.store_get(key + "control", spec_.deadline));
+    Announcement first;
+    read(host_.store_get(key + "control", spec_.deadline), "member 0", "process, descriptor and inode", first.pid,
+         first.descriptor, first.inode);
     mapping_ = Mapping::open(first.pid, first.descriptor, first.inode);
   }
   header_ = reinterpret_cast<Header*>(mapping_->data());
   member(rank()).pid = getpid();
-  config.host.store_set(key + std::to_string(rank()), std::to_string(getpid()));
+  host_.store_set(key + std::to_string(rank()), std::to_string(getpid()));
   for (std::uint32_t m = 0; m < size(); ++m) {
-    if (m == rank()) {
-      pidfds_.push_back(-1);
-      continue;
-    }
-    const int pid = std::stoi(config.host.store_get(key + std::to_string(m), spec_.deadline));
-    pidfds_.push_back(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-    if (pidfds_.back() < 0) {
-      throw TransportError(SR_PEER_LOST, "group " + spec_.name + ": process " + std::to_string(pid) + " of member " +
-                                             std::to_string(m) + " is gone");
-    }
+    pidfds_.push_back(m == rank() ? Descriptor() : watch(m, key));
   }
+}
+
+Descriptor Control::watch(std::uint32_t member, const std::string& key) const {
+  const std::string name = "member " + std::to_string(member) + " (rank " + std::to_string(spec_.members[member]) + ")";
+  int pid = 0;
+  read(host_.store_get(key + std::to_string(member), spec_.deadline), name, "a process's number", pid);
+  Descriptor pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (pidfd.number() < 0) {
+    const bool is_gone = errno == ESRCH;
+    throw TransportError(is_gone ? SR_PEER_LOST : SR_INTERNAL,
+                         "process " + std::to_string(pid) + " of " + name +
+                             (is_gone ? " is gone" : std::string(" cannot be watched: ") + std::strerror(errno)));
+  }
+  return pidfd;
 }
 
 Member& Control::member(std::uint32_t index) const noexcept {
@@ -153,7 +165,7 @@ void Control::check(const std::atomic<bool>& cancelled) const {
     throw TransportError(SR_ABORTED, "group " + spec_.name + " was aborted");
   }
   for (std::uint32_t m = 0; m < size(); ++m) {
-    pollfd ended{.fd = pidfds_[m], .events = POLLIN, .revents = 0};
+    pollfd ended{.fd = pidfds_[m].number(), .events = POLLIN, .revents = 0};
     if (m != rank() && poll(&ended, 1, 0) == 1) {
       throw TransportError(SR_PEER_LOST, "group " + spec_.name + ": " + name_of(m) + " is gone");
     }

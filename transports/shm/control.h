@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "descriptor.h"
 #include "memory.h"
 
 namespace shm {
@@ -62,7 +63,7 @@ class Control {
   Control(const Config& config, const GroupSpec& spec, const std::string& key);
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
-  ~Control();
+  ~Control() = default;
 
   [[nodiscard]] std::uint32_t rank() const noexcept { return spec_.rank; }
   [[nodiscard]] std::uint32_t size() const noexcept { return spec_.size(); }
@@ -120,7 +121,8 @@ class Control {
   void sleep(std::uint32_t seen, std::int64_t deadline) const noexcept;
   void check(const std::atomic<bool>& cancelled) const;
 
-  void meet(const Config& config, const std::string& key);
+  void meet(const std::string& key);
+  [[nodiscard]] Descriptor watch(std::uint32_t member, const std::string& key) const;
   [[nodiscard]] std::byte* at(std::size_t offset) const noexcept { return mapping_->data() + offset; }
 
   const GroupSpec spec_;
@@ -132,7 +134,7 @@ class Control {
   std::size_t posts_at_ = 0;
   std::size_t preparing_at_ = 0;
   std::size_t next_ = 0;
-  std::vector<int> pidfds_;  ///< readable once that member's process has ended; -1: this one
+  std::vector<Descriptor> pidfds_;  ///< readable once that member's process has ended; none of this one
 };
 
 }  // namespace shm
