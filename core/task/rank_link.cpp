@@ -81,7 +81,7 @@ void RankLink::connect(runtime::Executor& executor) {
   executor.bind(*collectives_);
 }
 
-int RankLink::agree_on_stop() { return collectives_->agree(rank_.stop_signal()); }
+int RankLink::agree_on_stop() { return agree(rank_.stop_signal()); }
 
 void RankLink::barrier() {
   const std::string key = fmt::format("barrier/{}", barriers_++);

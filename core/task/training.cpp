@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/task/feed.h"
@@ -20,9 +21,10 @@ double read_element(const device::TensorView& view, std::int64_t index, std::siz
                                      : static_cast<double>(static_cast<const float*>(view.data)[index]);
 }
 
-Training::Training(const job::Job& job, const Compiled& compiled)
+Training::Training(const job::Job& job, const Compiled& compiled, Agree agree)
     : job_(job),
       compiled_(compiled),
+      agree_(std::move(agree)),
       executor_(compiled.programs, *compiled.device),
       update_program_(executor_.find("update", 0)) {
   const auto find_all = [&](std::vector<std::size_t>& programs, const char* function,
@@ -90,37 +92,42 @@ StepResult Training::step(std::int64_t step) {
   }
   result.gradient_norm = update(step);
   if (!std::isfinite(result.gradient_norm)) {
+    const std::optional<graph::StateId> bad = bad_state(graph::StateKind::gradient);
     throw Error(ErrorCode::numerics,
                 fmt::format("step {}: the loss is {}, but the gradient's norm is {}; the first tensor that is not "
                             "finite: {}. Nothing of "
                             "this step is saved. A smaller [train] learning_rate or a longer warmup may help",
                             step + 1, result.loss, non_finite_text(result.gradient_norm),
-                            bad_state(graph::StateKind::gradient).value_or("the norm itself, which overflowed")));
+                            bad ? compiled_.graph.states[static_cast<std::size_t>(*bad)].name
+                                : "the norm itself, which overflowed"));
   }
   return result;
 }
 
-std::optional<std::string> Training::bad_state(graph::StateKind kind) const {
+std::optional<graph::StateId> Training::bad_state(graph::StateKind kind) const {
   for (std::size_t s = 0; s < compiled_.graph.states.size(); ++s) {
-    const graph::State& state = compiled_.graph.states[s];
-    if (state.kind == kind && runtime::has_non_finite(executor_.state(static_cast<graph::StateId>(s)),
-                                                      compiled_.device->element_bytes(graph::DType::f32))) {
-      return state.name;
+    const auto id = static_cast<graph::StateId>(s);
+    if (compiled_.graph.states[s].kind == kind &&
+        runtime::has_non_finite(executor_.state(id), compiled_.device->element_bytes(graph::DType::f32))) {
+      return id;
     }
   }
   return std::nullopt;
 }
 
-/// Random numbers and data are functions of the step, so the step can be run again, looking at every result.
+/// Random numbers and data are functions of the step, so the step can be run again, looking at every result. All ranks
+/// end it at the same point, whichever of them has found something: none waits for one that is gone.
 std::string Training::first_bad_tensor(std::int64_t step) {
-  if (const std::optional<std::string> parameter = bad_state(graph::StateKind::parameter)) {
-    return *parameter + " (a parameter)";
+  const auto states = static_cast<std::int32_t>(compiled_.graph.states.size());
+  const std::optional<graph::StateId> parameter = bad_state(graph::StateKind::parameter);
+  if (const std::int32_t first = agreed(parameter ? states - *parameter : 0); first > 0) {
+    return compiled_.graph.states[static_cast<std::size_t>(states - first)].name + " (a parameter)";
   }
   for (std::size_t m = 0; m < micro_programs_.size(); ++m) {
     std::optional<std::string> bad;
     micro(step, m, true, bad);
-    if (bad) {
-      return fmt::format("{}, microbatch {}", *bad, m);
+    if (agreed(bad ? 1 : 0) > 0) {
+      return fmt::format("{}, microbatch {}", bad.value_or("one of another rank, which names it"), m);
     }
   }
   return "none when the step was run again";

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -17,12 +18,15 @@ struct StepResult {
   double learning_rate = 0;
 };
 
+/// The largest of what all ranks give, to each of them; all call it at the same point.
+using Agree = std::function<std::int32_t(std::int32_t)>;
+
 /// Steps a compiled training job. What it computes depends on the job alone: not on time, threads or what came before
 /// beside the arena's state.
 class Training {
  public:
-  /// REQUIRES: compiled.dataset. Both arguments must outlive this.
-  Training(const job::Job& job, const Compiled& compiled);
+  /// REQUIRES: compiled.dataset, which with the job must outlive this. `agree`: empty where there is one rank.
+  Training(const job::Job& job, const Compiled& compiled, Agree agree = {});
 
   /// Every state's first values.
   void initialize();
@@ -45,10 +49,13 @@ class Training {
   void micro(std::int64_t step, std::size_t m, bool checked, std::optional<std::string>& bad);
   [[nodiscard]] std::string first_bad_tensor(std::int64_t step);
   [[nodiscard]] double read_scalar(std::string_view state) const;
-  [[nodiscard]] std::optional<std::string> bad_state(graph::StateKind kind) const;
+  [[nodiscard]] std::int32_t agreed(std::int32_t value) const { return agree_ ? agree_(value) : value; }
+  /// The first in this rank's part of which something is not finite.
+  [[nodiscard]] std::optional<graph::StateId> bad_state(graph::StateKind kind) const;
 
   const job::Job& job_;
   const Compiled& compiled_;
+  const Agree agree_;
   runtime::Executor executor_;
   std::vector<std::size_t> micro_programs_;
   std::vector<std::size_t> evaluate_programs_;

@@ -79,7 +79,7 @@ class Work {
         record_(job, compiled, settings.display, settings.link == nullptr ? 0 : settings.link->rank()) {}
 
   metrics::Summary train(metrics::Summary& failed) {
-    Training training(job_, compiled_);
+    Training training(job_, compiled_, agreement());
     prepare(training.executor());
     return guarded(training.executor(), failed, [&] {
       training.initialize();
@@ -157,6 +157,13 @@ class Work {
     if (settings_.link != nullptr) {
       settings_.link->barrier();
     }
+  }
+
+  [[nodiscard]] Agree agreement() const {
+    if (settings_.link == nullptr) {
+      return {};
+    }
+    return [link = settings_.link](std::int32_t value) { return link->agree(value); };
   }
 
   /// The signal that asked to stop, on every rank at the same step; 0: none.
@@ -264,8 +271,8 @@ class Work {
            {.tokens = job_.train.sample, .seed = job_.seed, .vocabulary = tokenizer->vocabulary()},
            [&](std::int32_t token) { tokenizer->decode(token, text); });
     if (record_.is_first()) {
-      settings_.display.result(fmt::format("sample:\n{}\n", text));
       files::write_file_atomically(metrics::sample_path(job_.output), text);
+      settings_.display.result(fmt::format("sample:\n{}\n", text));
     }
   }
 

@@ -7,6 +7,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 #include "tests/support/model_cases.h"
+#include "tests/support/plans.h"
 #include "tests/unit/task/support.h"
 
 using namespace shardrun;
@@ -158,6 +159,107 @@ TEST_CASE("a parameter that is not finite is named itself", "[task]") {
   CHECK(error_of([&] { static_cast<void>(training.step(0)); })
             .find("1: step 1: the loss is NaN; the first tensor that is not finite: layer.1/mlp_norm/gain (a "
                   "parameter). ") == 0);
+}
+
+namespace {
+
+/// The other rank, whose parts are zero; the first `bad` transfers come back as NaN.
+class Other final : public runtime::Communicator {
+ public:
+  explicit Other(std::size_t bad) : bad_(bad) {}
+
+  Handle prepare(const partition::Transfer&, const Place& place, bool) override {
+    places_.push_back(place);
+    return places_.size() - 1;
+  }
+  void start(Handle transfer) override {
+    if (started++ < bad_) {
+      *static_cast<float*>(places_[transfer].recv) = std::nanf("");
+    }
+  }
+  bool test(Handle) override { return true; }
+  void wait(Handle) override {}
+
+  std::size_t started = 0;
+
+ private:
+  std::size_t bad_;
+  std::vector<Place> places_;
+};
+
+/// The first of two ranks, in a step whose loss is not finite.
+struct FirstOfTwo {
+  TemporaryFolder folder;
+  job::Job job = text_job_in(folder, {"data.microbatches=3"});
+  task::Compiled compiled = task::compile(job);
+  std::vector<std::int32_t> given;  ///< to agree on
+
+  FirstOfTwo() {
+    compiled.partition = partition::split(compiled.graph, tensor_parallel(2));
+    compiled.programs =
+        partition::programs_of(compiled.graph, compiled.partition, {.device = *compiled.device, .rank = 0});
+  }
+
+  [[nodiscard]] std::int32_t from_end(const char* state) const {
+    return static_cast<std::int32_t>(compiled.graph.states.size()) - compiled.graph.find_state(state);
+  }
+
+  /// Transfers of all microbatches, or of the first.
+  [[nodiscard]] std::size_t transfers(std::size_t microbatches) const {
+    std::size_t count = 0;
+    for (std::size_t m = 0; m < microbatches; ++m) {
+      count += compiled.programs.find("micro", compiled.microbatch_rows[m], m == 2).transfers.size();
+    }
+    return count;
+  }
+
+  /// What the step throws; `others`: what the other rank gives to agree on, one after the other.
+  std::string step(Other& other, const std::vector<std::int32_t>& others, const char* bad_parameter = nullptr) {
+    task::Training training(job, compiled, [&](std::int32_t value) {
+      given.push_back(value);
+      return std::max(value, others.at(given.size() - 1));
+    });
+    training.executor().bind(other);
+    training.initialize();
+    if (bad_parameter != nullptr) {
+      *static_cast<float*>(training.executor().state(compiled.graph.find_state(bad_parameter)).data) = std::nanf("");
+    }
+    return error_of([&] { static_cast<void>(training.step(0)); });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("ranks agree on the first bad parameter, whichever of them has it, and run nothing again", "[task]") {
+  const char* early = "layer.0/mlp/up/weights";
+  const char* late = "layer.1/mlp/up/weights";
+  struct Case {
+    const char* own;
+    const char* others;
+    const char* named;
+  };
+  for (const Case& each : {Case{early, nullptr, early}, Case{nullptr, late, late}, Case{late, early, early}}) {
+    FirstOfTwo first;
+    Other other(1);
+    const std::string error = first.step(other, {each.others == nullptr ? 0 : first.from_end(each.others)}, each.own);
+    CHECK(error.find(std::string("that is not finite: ") + each.named + " (a parameter)") != std::string::npos);
+    CHECK(first.given == std::vector<std::int32_t>{each.own == nullptr ? 0 : first.from_end(each.own)});
+    CHECK(other.started == first.transfers(3));
+  }
+}
+
+TEST_CASE("a step that is run again ends on all ranks with the microbatch that one finds bad", "[task]") {
+  FirstOfTwo first;
+  Other other(1);
+  const std::string error = first.step(other, {0, 0, 1});
+  CHECK(error.find("that is not finite: one of another rank, which names it, microbatch 1") != std::string::npos);
+  CHECK(first.given == std::vector<std::int32_t>{0, 0, 0});
+  CHECK(other.started == first.transfers(3) + first.transfers(2));
+
+  FirstOfTwo again;
+  Other always(1000);
+  CHECK(again.step(always, {0, 0}).find(" over model, function micro), microbatch 0") != std::string::npos);
+  CHECK(again.given == std::vector<std::int32_t>{0, 1});
 }
 
 TEST_CASE("a compiled job knows its work before it runs", "[task]") {
