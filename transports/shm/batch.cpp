@@ -50,7 +50,11 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
   };
 
   void run(std::int64_t deadline) override {
-    if (control_.wait(deadline, group_.cancelled(), [this] { return progress(); })) {
+    const auto needs = [this](std::uint32_t member) {
+      return std::any_of(messages_.begin(), messages_.end(),
+                         [&](const Message& message) { return !message.done && message.op.peer == member; });
+    };
+    if (control_.wait(deadline, group_.cancelled(), needs, [this] { return progress(); })) {
       return;
     }
     std::string waiting;

@@ -118,7 +118,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
   bool advance(std::int64_t until) {
     while (stage_ < last_stage_) {
       const std::uint64_t target = number(stage_ + 1);
-      if (!control_.wait(until, group_.cancelled(), [&] { return all_reached(target); })) {
+      if (!control_.wait(until, group_.cancelled(), Control::everyone, [&] { return all_reached(target); })) {
         return false;
       }
       ++stage_;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <climits>
@@ -147,8 +148,7 @@ void Control::ring() noexcept {
 }
 
 void Control::mark_failed() noexcept {
-  std::uint32_t nobody = 0;
-  header_->failed.compare_exchange_strong(nobody, rank() + 1);
+  member(rank()).failed.store(1);
   ring();
 }
 
@@ -160,19 +160,50 @@ void Control::sleep(std::uint32_t seen, std::int64_t deadline) const noexcept {
   futex(header_->bell, FUTEX_WAIT, seen, &timeout);
 }
 
-void Control::check(const std::atomic<bool>& cancelled) const {
+bool Control::is_time_to_look() noexcept {
+  const std::int64_t now = host_.now();
+  if (now < next_look_.load(std::memory_order_relaxed)) {
+    return false;
+  }
+  next_look_.store(now + slice_ns, std::memory_order_relaxed);
+  return true;
+}
+
+std::optional<TransportError> Control::obstacle(const std::atomic<bool>& cancelled, const Needs& needs) const {
+  const std::string group = "group " + spec_.name;
   if (cancelled.load(std::memory_order_acquire) || host_.aborted()) {
-    throw TransportError(SR_ABORTED, "group " + spec_.name + " was aborted");
+    return TransportError(SR_ABORTED, group + " was aborted");
+  }
+  if (const std::optional<std::uint32_t> gone = first_gone(needs)) {
+    return TransportError(SR_PEER_LOST, group + ": " + name_of(*gone) + " is gone");
   }
   for (std::uint32_t m = 0; m < size(); ++m) {
-    pollfd ended{.fd = pidfds_[m].number(), .events = POLLIN, .revents = 0};
-    if (m != rank() && poll(&ended, 1, 0) == 1) {
-      throw TransportError(SR_PEER_LOST, "group " + spec_.name + ": " + name_of(m) + " is gone");
+    if (m != rank() && member(m).failed.load() != 0 && needs(m)) {
+      return TransportError(SR_ABORTED, group + ": " + name_of(m) + " has failed");
     }
   }
-  if (const std::uint32_t failed = header_->failed.load(); failed != 0) {
-    throw TransportError(SR_ABORTED, "group " + spec_.name + ": " + name_of(failed - 1) + " has failed");
+  return std::nullopt;
+}
+
+std::optional<std::uint32_t> Control::first_gone(const Needs& needs) const {
+  std::array<pollfd, 64> watched;
+  for (std::uint32_t first = 0; first < size(); first += watched.size()) {
+    const auto count = std::min(static_cast<std::uint32_t>(watched.size()), size() - first);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const std::uint32_t m = first + i;
+      const bool is_watched = m != rank() && needs(m);
+      watched[i] = {.fd = is_watched ? pidfds_[m].number() : -1, .events = POLLIN, .revents = 0};
+    }
+    if (poll(watched.data(), count, 0) <= 0) {
+      continue;
+    }
+    for (std::uint32_t i = 0; i < count; ++i) {
+      if (watched[i].revents != 0) {
+        return first + i;
+      }
+    }
   }
+  return std::nullopt;
 }
 
 }  // namespace shm

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <shardrun/sdk/agreement.hpp>
 #include <shardrun/sdk/transport.hpp>
 #include <string>
@@ -44,7 +45,8 @@ inline constexpr std::uint32_t posts_per_pair = 16;
 /// What a member says of itself and of the op that it prepares.
 struct alignas(64) Member {
   std::int32_t pid;
-  std::uint32_t disagrees;  ///< it has seen that an op is not another's
+  std::uint32_t disagrees;            ///< it has seen that an op is not another's
+  std::atomic<std::uint32_t> failed;  ///< not zero: its group has failed
   MemoryRef send;
   MemoryRef recv;
 };
@@ -52,7 +54,6 @@ struct alignas(64) Member {
 struct alignas(64) Header {
   std::atomic<std::uint32_t> bell;     ///< futex: rung at every change that somebody may wait for
   std::atomic<std::uint32_t> waiting;  ///< who would have to be woken
-  std::atomic<std::uint32_t> failed;   ///< 1 + the member who failed first
 };
 
 /// The memory that a group meets in: laid out alike on all members, made by the first and mapped by the others.
@@ -83,16 +84,22 @@ class Control {
   /// Tells the other members that this one has failed.
   void mark_failed() noexcept;
 
-  /// Waits until `ready`, by a few yields and then on the futex. False where `deadline` passed before. Throws
-  /// SR_ABORTED where the job is to end, `cancelled` says so or a member has failed, SR_PEER_LOST where one is gone.
+  /// Whether what is waited for takes that member's part.
+  using Needs = std::function<bool(std::uint32_t member)>;
+  [[nodiscard]] static bool everyone(std::uint32_t) noexcept { return true; }
+
+  /// Waits until `ready`, by a few yields and then on the futex. False where `deadline` passed before; one that is not
+  /// positive only looks. Throws SR_ABORTED where the job is to end, `cancelled` says so or a member that is needed has
+  /// failed, SR_PEER_LOST where one is gone.
   template <class Ready>
-  [[nodiscard]] bool wait(std::int64_t deadline, const std::atomic<bool>& cancelled, const Ready& ready) {
+  [[nodiscard]] bool wait(std::int64_t deadline, const std::atomic<bool>& cancelled, const Needs& needs,
+                          const Ready& ready) {
+    if (deadline <= 0) {
+      return ready() || (is_time_to_look() && is_ready_after_all(cancelled, needs, ready));
+    }
     for (int turn = 0; turn < yields; ++turn) {
       if (ready()) {
         return true;
-      }
-      if (deadline <= 0) {
-        return false;
       }
       yield();
     }
@@ -104,10 +111,9 @@ class Control {
         sleep(seen, deadline);
       }
       header_->waiting.fetch_sub(1);
-      if (is_ready || ready()) {
+      if (is_ready || ready() || is_ready_after_all(cancelled, needs, ready)) {
         return true;
       }
-      check(cancelled);
       if (host_.now() >= deadline) {
         return false;
       }
@@ -119,7 +125,25 @@ class Control {
 
   static void yield() noexcept;
   void sleep(std::uint32_t seen, std::int64_t deadline) const noexcept;
-  void check(const std::atomic<bool>& cancelled) const;
+  /// Not at every glance of one who polls: a look asks the kernel.
+  [[nodiscard]] bool is_time_to_look() noexcept;
+  /// Why `ready` will not come true any more, if it will not.
+  [[nodiscard]] std::optional<TransportError> obstacle(const std::atomic<bool>& cancelled, const Needs& needs) const;
+  [[nodiscard]] std::optional<std::uint32_t> first_gone(const Needs& needs) const;
+
+  /// Throws the obstacle, unless what is waited for has come: a member may do its part and end just before it is looked
+  /// at.
+  template <class Ready>
+  [[nodiscard]] bool is_ready_after_all(const std::atomic<bool>& cancelled, const Needs& needs, const Ready& ready) {
+    const std::optional<TransportError> found = obstacle(cancelled, needs);
+    if (!found) {
+      return false;
+    }
+    if (!ready()) {
+      throw TransportError(*found);
+    }
+    return true;
+  }
 
   void meet(const std::string& key);
   [[nodiscard]] Descriptor watch(std::uint32_t member, const std::string& key) const;
@@ -134,6 +158,7 @@ class Control {
   std::size_t posts_at_ = 0;
   std::size_t preparing_at_ = 0;
   std::size_t next_ = 0;
+  std::atomic<std::int64_t> next_look_ = 0;
   std::vector<Descriptor> pidfds_;  ///< readable once that member's process has ended; none of this one
 };
 

@@ -65,7 +65,7 @@ void Group::meet(std::int64_t deadline, const std::string& what) {
     }
     return true;
   };
-  if (!control_.wait(deadline, cancelled_, all_there)) {
+  if (!control_.wait(deadline, cancelled_, Control::everyone, all_there)) {
     for (std::uint32_t m = 0; m < control_.size(); ++m) {
       if (control_.preparing(m).reached.load() < meeting) {
         missing += (missing.empty() ? "" : ", ") + control_.name_of(m);
