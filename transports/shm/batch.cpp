@@ -45,6 +45,7 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
     OpSpec op;
     std::uint64_t bytes = 0;
     Exposed exposed;
+    std::shared_ptr<std::byte> source;  ///< of a receive: the sender's memory, kept mapped for the next time
     Post* post = nullptr;  ///< of a send that waits for its receiver
     bool done = false;
   };
@@ -153,7 +154,8 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
                                            std::to_string(message.bytes));
     }
     if (message.bytes > 0) {
-      std::memcpy(message.op.recv->data, group_.shared().peers.resolve(first->memory), message.bytes);
+      message.source = group_.shared().peers.resolve(first->memory);
+      std::memcpy(message.op.recv->data, message.source.get(), message.bytes);
     }
     first->state.store(post_done);
     message.done = true;

@@ -44,9 +44,9 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
       recv_ = Exposed(group.shared(), *op.recv, received);
     }
     last_stage_ = op.opcode == SR_OP_BARRIER || by_mailbox_ ? 1 : by_shares ? 3 : 2;
-    group_.agree(op, send_.ref(), recv_.ref(), sends_, recvs_, deadline);
-    sends_[rank_] = send_.data();
-    recvs_[rank_] = recv_.data();
+    agreed_ = group_.agree(op, send_.ref(), recv_.ref(), deadline);
+    send_.close_descriptor();
+    recv_.close_descriptor();
     progress_ = reinterpret_cast<Progress*>(control_.allocate(size_ * sizeof(Progress)));
     if (by_mailbox_) {
       mail_bytes_ = sent;
@@ -168,7 +168,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
       return;
     }
     switch (op_.opcode) {
-      case SR_OP_ALL_REDUCE: return reduce_block(share(rank_), recvs_[rank_] + share(rank_).offset * element_bytes_);
+      case SR_OP_ALL_REDUCE: return reduce_block(share(rank_), recv_.data() + share(rank_).offset * element_bytes_);
       case SR_OP_REDUCE: return rank_ == op_.peer ? reduce_block({0, op_.count}, user_recv_) : void();
       case SR_OP_REDUCE_SCATTER:
       case SR_OP_REDUCE_SCATTERV: return reduce_block(shardrun::sdk::send_block(op_, rank_, rank_), user_recv_);
@@ -184,15 +184,19 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
       if (to.count == 0) {
         continue;
       }
-      copy(user_recv_ + to.offset * element_bytes_, sends_[m] + offset_in_send_of(m) * element_bytes_,
+      copy(user_recv_ + to.offset * element_bytes_, send_of(m) + offset_in_send_of(m) * element_bytes_,
            to.count * element_bytes_);
     }
   }
 
+  /// Every member's, in this process.
+  [[nodiscard]] std::byte* send_of(std::uint32_t m) const { return m == rank_ ? send_.data() : agreed_.sends[m].get(); }
+  [[nodiscard]] std::byte* recv_of(std::uint32_t m) const { return m == rank_ ? recv_.data() : agreed_.recvs[m].get(); }
+
   /// Where in member m's send buffer that lies which is meant for this one.
   [[nodiscard]] std::uint64_t offset_in_send_of(std::uint32_t m) const {
     if (op_.opcode == SR_OP_ALL_TO_ALLV) {
-      return offsets_to_me_.empty() ? 0 : offsets_to_me_[m];
+      return agreed_.offsets[m];
     }
     return shardrun::sdk::send_block(op_, m, rank_).offset;
   }
@@ -210,10 +214,10 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
       const std::uint64_t count = std::min(tile, block.count - done);
       const std::uint64_t from = (block.offset + done) * element_bytes_;
       std::byte* const into = to + done * element_bytes_;
-      copy(into, sends_[rank_] + from, count * element_bytes_);
+      copy(into, send_of(rank_) + from, count * element_bytes_);
       for (std::uint32_t m = 0; m < size_; ++m) {
         if (m != rank_) {
-          shardrun::sdk::reduce(op_.dtype, op_.reduction, into, sends_[m] + from, count);
+          shardrun::sdk::reduce(op_.dtype, op_.reduction, into, send_of(m) + from, count);
         }
       }
     }
@@ -229,7 +233,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
   void gather_shares() {
     for (std::uint32_t m = 0; m < size_; ++m) {
       const std::uint64_t offset = share(m).offset * element_bytes_;
-      copy(user_recv_ + offset, recvs_[m] + offset, share(m).count * element_bytes_);
+      copy(user_recv_ + offset, recv_of(m) + offset, share(m).count * element_bytes_);
     }
   }
 
@@ -265,20 +269,6 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     return bytes;
   }
 
- public:
-  /// all_to_allv: only the sender knows where in its buffer a member's block begins, so the members tell each other.
-  void exchange_offsets(std::int64_t deadline) {
-    auto* const offsets = reinterpret_cast<std::uint64_t*>(control_.allocate(size_ * size_ * sizeof(std::uint64_t)));
-    for (std::uint32_t to = 0; to < size_; ++to) {
-      offsets[rank_ * size_ + to] = shardrun::sdk::send_block(op_, rank_, to).offset;
-    }
-    group_.meet(deadline, what());
-    for (std::uint32_t m = 0; m < size_; ++m) {
-      offsets_to_me_.push_back(offsets[m * size_ + rank_]);
-    }
-  }
-
- private:
   Group& group_;
   Control& control_;
   const OpSpec op_;
@@ -291,10 +281,8 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
   std::byte* user_send_ = nullptr;
   std::byte* user_recv_ = nullptr;
   Exposed send_;
-  Exposed recv_;                   ///< of an all_reduce by shares, whose results others gather
-  std::vector<std::byte*> sends_;  ///< every member's, in this process
-  std::vector<std::byte*> recvs_;
-  std::vector<std::uint64_t> offsets_to_me_;
+  Exposed recv_;  ///< of an all_reduce by shares, whose results others gather
+  Agreed agreed_;
   Progress* progress_ = nullptr;
   std::byte* mail_ = nullptr;
   std::uint64_t mail_bytes_ = 0;
@@ -338,11 +326,7 @@ std::unique_ptr<shardrun::sdk::Op> make_collective(Group& group, const OpSpec& o
   if (group.control().size() == 1) {
     return std::make_unique<Alone>(group, op);
   }
-  auto collective = std::make_unique<Collective>(group, op, deadline);
-  if (op.opcode == SR_OP_ALL_TO_ALLV) {
-    collective->exchange_offsets(deadline);
-  }
-  return collective;
+  return std::make_unique<Collective>(group, op, deadline);
 }
 
 }  // namespace shm

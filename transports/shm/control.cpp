@@ -71,8 +71,8 @@ Control::Control(const Config& config, const GroupSpec& spec, const std::string&
   const std::size_t n = spec.size();
   members_at_ = align_up(sizeof(Header));
   preparing_at_ = members_at_ + n * sizeof(Member);
-  claims_at_ = preparing_at_ + n * sizeof(Progress);
-  posts_at_ = align_up(claims_at_ + n * n * sizeof(Claim));
+  told_at_ = preparing_at_ + n * sizeof(Progress);
+  posts_at_ = align_up(told_at_ + n * n * sizeof(Told));
   next_ = posts_at_ + n * n * posts_per_pair * sizeof(Post);
   meet(key);
 }
@@ -113,8 +113,8 @@ Member& Control::member(std::uint32_t index) const noexcept {
   return reinterpret_cast<Member*>(at(members_at_))[index];
 }
 
-Claim& Control::claim(std::uint32_t from, std::uint32_t to) const noexcept {
-  return reinterpret_cast<Claim*>(at(claims_at_))[from * size() + to];
+Told& Control::told(std::uint32_t from, std::uint32_t to) const noexcept {
+  return reinterpret_cast<Told*>(at(told_at_))[from * size() + to];
 }
 
 Post& Control::post(std::uint32_t from, std::uint32_t to, std::uint32_t index) const noexcept {

@@ -42,6 +42,12 @@ enum : std::uint32_t { post_free = 0, post_filling = 1, post_ready = 2, post_tak
 
 inline constexpr std::uint32_t posts_per_pair = 16;
 
+/// What one member tells another of the op that it prepares.
+struct Told {
+  Claim claim;
+  std::uint64_t offset;  ///< all_to_allv: where in its send the block for the other begins
+};
+
 /// What a member says of itself and of the op that it prepares.
 struct alignas(64) Member {
   std::int32_t pid;
@@ -69,7 +75,7 @@ class Control {
   [[nodiscard]] std::uint32_t rank() const noexcept { return spec_.rank; }
   [[nodiscard]] std::uint32_t size() const noexcept { return spec_.size(); }
   [[nodiscard]] Member& member(std::uint32_t index) const noexcept;
-  [[nodiscard]] Claim& claim(std::uint32_t from, std::uint32_t to) const noexcept;
+  [[nodiscard]] Told& told(std::uint32_t from, std::uint32_t to) const noexcept;
   [[nodiscard]] Post& post(std::uint32_t from, std::uint32_t to, std::uint32_t index) const noexcept;
   [[nodiscard]] Progress& preparing(std::uint32_t index) const noexcept;
 
@@ -154,7 +160,7 @@ class Control {
   std::unique_ptr<Mapping> mapping_;
   Header* header_ = nullptr;
   std::size_t members_at_ = 0;
-  std::size_t claims_at_ = 0;
+  std::size_t told_at_ = 0;
   std::size_t posts_at_ = 0;
   std::size_t preparing_at_ = 0;
   std::size_t next_ = 0;

@@ -52,72 +52,98 @@ void Group::check() {
   }
 }
 
-void Group::meet(std::int64_t deadline, const std::string& what) {
+Agreed Group::agree(const OpSpec& op, const MemoryRef& send, const MemoryRef& recv, std::int64_t deadline) {
+  tell(op, send, recv);
+  meet(op, deadline);
+  Agreed agreed;
+  std::optional<std::string> difference = own_difference(op);
+  if (!difference) {
+    agreed = hear(op);
+  }
+  control_.member(control_.rank()).disagrees = difference ? 1 : 0;
+  meet(op, deadline);
+  if (!difference) {
+    difference = difference_of_others(op);
+  }
+  // Nobody changes what the others have yet to read.
+  meet(op, deadline);
+  if (difference) {
+    throw TransportError(SR_INVALID, *difference);
+  }
+  return agreed;
+}
+
+void Group::meet(const OpSpec& op, std::int64_t deadline) {
   const std::uint64_t meeting = ++meetings_;
   control_.preparing(control_.rank()).reached.store(meeting);
   control_.ring();
-  std::string missing;
+  const auto is_there = [&](std::uint32_t m) { return control_.preparing(m).reached.load() >= meeting; };
   const auto all_there = [&] {
     for (std::uint32_t m = 0; m < control_.size(); ++m) {
-      if (control_.preparing(m).reached.load() < meeting) {
+      if (!is_there(m)) {
         return false;
       }
     }
     return true;
   };
-  if (!control_.wait(deadline, cancelled_, Control::everyone, all_there)) {
-    for (std::uint32_t m = 0; m < control_.size(); ++m) {
-      if (control_.preparing(m).reached.load() < meeting) {
-        missing += (missing.empty() ? "" : ", ") + control_.name_of(m);
-      }
-    }
-    throw TransportError(SR_TIMEOUT, "preparing " + what + ": past the deadline, waiting for " + missing);
+  if (control_.wait(deadline, cancelled_, Control::everyone, all_there)) {
+    return;
   }
+  std::string missing;
+  for (std::uint32_t m = 0; m < control_.size(); ++m) {
+    if (!is_there(m)) {
+      missing += (missing.empty() ? "" : ", ") + control_.name_of(m);
+    }
+  }
+  throw TransportError(SR_TIMEOUT, "preparing " + shardrun::sdk::describe(op) + ": past the deadline, waiting for " +
+                                       missing);
 }
 
-void Group::compare(const OpSpec& op, std::int64_t deadline) {
-  std::optional<std::string> found;
-  for (std::uint32_t m = 0; m < control_.size() && !found; ++m) {
-    if (m != control_.rank()) {
-      found = shardrun::sdk::mismatch(op, control_.rank(), m, control_.claim(m, control_.rank()));
-    }
-  }
-  Member& mine = control_.member(control_.rank());
-  mine.disagrees = found ? 1 : 0;
-  meet(deadline, shardrun::sdk::describe(op));
-  for (std::uint32_t m = 0; m < control_.size() && !found; ++m) {
-    if (control_.member(m).disagrees != 0) {
-      found = control_.name_of(m) + " and another member do not mean the same op; this member has " +
-              shardrun::sdk::describe(op);
-    }
-  }
-  // Nobody changes what the others have yet to read.
-  meet(deadline, shardrun::sdk::describe(op));
-  if (found) {
-    throw TransportError(SR_INVALID, *found);
-  }
-}
-
-void Group::agree(const OpSpec& op, const MemoryRef& send, const MemoryRef& recv, std::vector<std::byte*>& sends,
-                  std::vector<std::byte*>& recvs, std::int64_t deadline) {
-  Member& mine = control_.member(control_.rank());
-  mine.send = send;
-  mine.recv = recv;
+void Group::tell(const OpSpec& op, const MemoryRef& send, const MemoryRef& recv) {
+  const std::uint32_t rank = control_.rank();
+  control_.member(rank).send = send;
+  control_.member(rank).recv = recv;
   for (std::uint32_t to = 0; to < control_.size(); ++to) {
-    control_.claim(control_.rank(), to) = shardrun::sdk::claim_of(op, control_.rank(), to);
+    const std::uint64_t offset = op.opcode == SR_OP_ALL_TO_ALLV ? shardrun::sdk::send_block(op, rank, to).offset : 0;
+    control_.told(rank, to) = {shardrun::sdk::claim_of(op, rank, to), offset};
   }
-  meet(deadline, shardrun::sdk::describe(op));
-  std::vector<MemoryRef> send_refs;
-  std::vector<MemoryRef> recv_refs;
+}
+
+Agreed Group::hear(const OpSpec& op) {
+  Agreed agreed;
   for (std::uint32_t m = 0; m < control_.size(); ++m) {
-    send_refs.push_back(control_.member(m).send);
-    recv_refs.push_back(control_.member(m).recv);
+    const Member& member = control_.member(m);
+    const bool is_other = m != control_.rank();
+    agreed.sends.push_back(is_other ? shared_.peers.resolve(member.send) : nullptr);
+    agreed.recvs.push_back(is_other ? shared_.peers.resolve(member.recv) : nullptr);
+    if (op.opcode == SR_OP_ALL_TO_ALLV) {
+      agreed.offsets.push_back(control_.told(m, control_.rank()).offset);
+    }
   }
-  compare(op, deadline);
+  return agreed;
+}
+
+std::optional<std::string> Group::own_difference(const OpSpec& op) const {
   for (std::uint32_t m = 0; m < control_.size(); ++m) {
-    sends.push_back(m == control_.rank() ? nullptr : shared_.peers.resolve(send_refs[m]));
-    recvs.push_back(m == control_.rank() ? nullptr : shared_.peers.resolve(recv_refs[m]));
+    if (m == control_.rank()) {
+      continue;
+    }
+    const Told& told = control_.told(m, control_.rank());
+    if (auto why = shardrun::sdk::mismatch(op, control_.rank(), m, told.claim)) {
+      return why;
+    }
   }
+  return std::nullopt;
+}
+
+std::optional<std::string> Group::difference_of_others(const OpSpec& op) const {
+  for (std::uint32_t m = 0; m < control_.size(); ++m) {
+    if (control_.member(m).disagrees != 0) {
+      return control_.name_of(m) + " and another member do not mean the same op; this member has " +
+             shardrun::sdk::describe(op);
+    }
+  }
+  return std::nullopt;
 }
 
 std::unique_ptr<shardrun::sdk::Op> Group::prepare(std::span<const OpSpec> ops, std::int64_t deadline) {

@@ -49,11 +49,24 @@ class Exposed {
   /// Where peers read: the buffer's own memory or the copy's.
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] bool is_copy() const noexcept { return copy_ != nullptr; }
+  /// Peers have mapped what they read.
+  void close_descriptor() noexcept {
+    if (copy_ != nullptr) {
+      copy_->close_descriptor();
+    }
+  }
 
  private:
   MemoryRef ref_;
   std::byte* data_ = nullptr;
   std::unique_ptr<Mapping> copy_;
+};
+
+/// What a member knows of the others once they have prepared a collective. Entries of its own are empty.
+struct Agreed {
+  std::vector<std::shared_ptr<std::byte>> sends;  ///< every member's, in this process
+  std::vector<std::shared_ptr<std::byte>> recvs;
+  std::vector<std::uint64_t> offsets;  ///< all_to_allv: where in a member's send its block for this one begins
 };
 
 /// Members on one machine that read each other's memory.
@@ -76,15 +89,17 @@ class Group final : public shardrun::sdk::Group {
   /// Throws why the group failed, if it has.
   void check();
 
-  /// Waits until all members have called it as often.
-  void meet(std::int64_t deadline, const std::string& what);
-  /// Tells the others what this member prepares, and hears what they do: their send and recv memory. Throws
-  /// TransportError{SR_INVALID} on all members where they do not mean the same op.
-  void agree(const OpSpec& op, const MemoryRef& send, const MemoryRef& recv, std::vector<std::byte*>& sends,
-             std::vector<std::byte*>& recvs, std::int64_t deadline);
+  /// Tells the others what this member prepares, and hears what they do: on return, all have mapped what they read.
+  /// Throws TransportError{SR_INVALID} on all members where they do not mean the same op.
+  [[nodiscard]] Agreed agree(const OpSpec& op, const MemoryRef& send, const MemoryRef& recv, std::int64_t deadline);
 
  private:
-  void compare(const OpSpec& op, std::int64_t deadline);
+  /// Waits until all members have called it as often.
+  void meet(const OpSpec& op, std::int64_t deadline);
+  void tell(const OpSpec& op, const MemoryRef& send, const MemoryRef& recv);
+  [[nodiscard]] Agreed hear(const OpSpec& op);
+  [[nodiscard]] std::optional<std::string> own_difference(const OpSpec& op) const;
+  [[nodiscard]] std::optional<std::string> difference_of_others(const OpSpec& op) const;
 
   Shared& shared_;
   Control control_;

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <utility>
 
 namespace shm {
 
@@ -22,71 +23,79 @@ namespace {
 
 }  // namespace
 
-Mapping::Mapping(int descriptor, std::size_t bytes) : descriptor_(descriptor), bytes_(bytes) {
+Mapping::Mapping(Descriptor descriptor, std::size_t bytes) : descriptor_(std::move(descriptor)), bytes_(bytes) {
   struct stat status {};
-  void* mapped = bytes == 0 ? nullptr : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-  if (mapped == MAP_FAILED || fstat(descriptor, &status) != 0) {
-    const int error = errno;
-    close(descriptor);
-    errno = error;
+  void* mapped = bytes == 0 ? nullptr
+                            : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_.number(), 0);
+  if (mapped == MAP_FAILED) {
     fail(SR_INTERNAL, "shared memory of " + std::to_string(bytes) + " bytes cannot be mapped");
   }
   data_ = static_cast<std::byte*>(mapped);
-  inode_ = status.st_ino;
+  if (fstat(descriptor_.number(), &status) == 0) {
+    inode_ = status.st_ino;
+  }
 }
 
 Mapping::~Mapping() {
   if (data_ != nullptr) {
     munmap(data_, bytes_);
   }
-  close(descriptor_);
 }
 
 std::unique_ptr<Mapping> Mapping::create(std::size_t bytes) {
-  const int descriptor = memfd_create("shardrun-shm", MFD_CLOEXEC);
-  if (descriptor < 0) {
+  Descriptor descriptor(memfd_create("shardrun-shm", MFD_CLOEXEC));
+  if (descriptor.number() < 0) {
     fail(SR_INTERNAL, "memfd_create");
   }
-  if (ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) {
-    const int error = errno;
-    close(descriptor);
-    errno = error;
+  if (ftruncate(descriptor.number(), static_cast<off_t>(bytes)) != 0) {
     fail(SR_INTERNAL, "shared memory of " + std::to_string(bytes) + " bytes");
   }
-  return std::unique_ptr<Mapping>(new Mapping(descriptor, bytes));
+  return std::unique_ptr<Mapping>(new Mapping(std::move(descriptor), bytes));
 }
 
 /// /proc/PID/fd rather than a socket that passes descriptors: nothing has to listen, and the kernel checks that both
 /// processes are one user's.
 std::unique_ptr<Mapping> Mapping::open(pid_t pid, int descriptor, std::uint64_t inode) {
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(descriptor);
-  const int opened = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (opened < 0) {
+  Descriptor opened(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (opened.number() < 0) {
     fail(errno == ENOENT ? SR_PEER_LOST : SR_INTERNAL, "memory of process " + std::to_string(pid) + " (" + path + ")");
   }
   struct stat status {};
-  if (fstat(opened, &status) != 0 || status.st_ino != inode) {
-    close(opened);
+  if (fstat(opened.number(), &status) != 0 || status.st_ino != inode) {
     throw TransportError(SR_PEER_LOST, "process " + std::to_string(pid) + " has another file as descriptor " +
                                            std::to_string(descriptor) + " than it announced: it is not the peer");
   }
-  return std::unique_ptr<Mapping>(new Mapping(opened, static_cast<std::size_t>(status.st_size)));
+  std::unique_ptr<Mapping> mapping(new Mapping(std::move(opened), static_cast<std::size_t>(status.st_size)));
+  mapping->close_descriptor();
+  return mapping;
 }
 
-std::byte* Peers::resolve(const MemoryRef& ref) {
+std::shared_ptr<std::byte> Peers::resolve(const MemoryRef& ref) {
   if (ref.bytes == 0) {
     return nullptr;
   }
-  const std::lock_guard lock(mutex_);
-  std::unique_ptr<Mapping>& mapping = mappings_[{ref.pid, ref.descriptor, ref.inode}];
-  if (mapping == nullptr) {
-    mapping = Mapping::open(ref.pid, ref.descriptor, ref.inode);
-  }
+  std::shared_ptr<Mapping> mapping = mapping_of(ref);
   if (ref.offset > mapping->bytes() || ref.bytes > mapping->bytes() - ref.offset) {
     throw TransportError(SR_INTERNAL, "process " + std::to_string(ref.pid) + " announced " + std::to_string(ref.bytes) +
                                           " bytes that its memory does not have");
   }
-  return mapping->data() + ref.offset;
+  std::byte* const data = mapping->data() + ref.offset;
+  return {std::move(mapping), data};
+}
+
+std::shared_ptr<Mapping> Peers::mapping_of(const MemoryRef& ref) {
+  const Key key = {ref.pid, ref.descriptor, ref.inode};
+  const std::lock_guard lock(mutex_);
+  if (const auto found = mappings_.find(key); found != mappings_.end()) {
+    if (std::shared_ptr<Mapping> mapping = found->second.lock()) {
+      return mapping;
+    }
+  }
+  std::erase_if(mappings_, [](const auto& entry) { return entry.second.expired(); });
+  std::shared_ptr<Mapping> mapping = Mapping::open(ref.pid, ref.descriptor, ref.inode);
+  mappings_.emplace(key, mapping);
+  return mapping;
 }
 
 }  // namespace shm

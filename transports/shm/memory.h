@@ -9,6 +9,8 @@
 #include <mutex>
 #include <tuple>
 
+#include "descriptor.h"
+
 namespace shm {
 
 /// A file without a name (memfd) mapped into this process.
@@ -24,15 +26,17 @@ class Mapping {
   Mapping& operator=(const Mapping&) = delete;
   ~Mapping();
 
+  /// Nobody else can find the memory any more.
+  void close_descriptor() noexcept { descriptor_ = Descriptor(); }
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
-  [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
+  [[nodiscard]] int descriptor() const noexcept { return descriptor_.number(); }
   [[nodiscard]] std::uint64_t inode() const noexcept { return inode_; }
 
  private:
-  Mapping(int descriptor, std::size_t bytes);
+  Mapping(Descriptor descriptor, std::size_t bytes);
 
-  int descriptor_;
+  Descriptor descriptor_;
   std::byte* data_ = nullptr;
   std::size_t bytes_;
   std::uint64_t inode_ = 0;
@@ -47,14 +51,19 @@ struct MemoryRef {
   std::uint64_t bytes = 0;
 };
 
-/// Other processes' memory, each file mapped once and kept. Any thread.
+/// Other processes' memory, each file mapped once for all who use it at one time. Any thread.
 class Peers {
  public:
-  [[nodiscard]] std::byte* resolve(const MemoryRef& ref);
+  /// Mapped as long as what is returned. Nothing where there are no bytes. Throws TransportError.
+  [[nodiscard]] std::shared_ptr<std::byte> resolve(const MemoryRef& ref);
 
  private:
+  using Key = std::tuple<std::int32_t, std::int32_t, std::uint64_t>;  ///< process, descriptor, inode
+
+  [[nodiscard]] std::shared_ptr<Mapping> mapping_of(const MemoryRef& ref);
+
   std::mutex mutex_;
-  std::map<std::tuple<std::int32_t, std::int32_t, std::uint64_t>, std::unique_ptr<Mapping>> mappings_;
+  std::map<Key, std::weak_ptr<Mapping>> mappings_;
 };
 
 }  // namespace shm
