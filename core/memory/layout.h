@@ -27,8 +27,8 @@ struct Layout {
 };
 
 /// Offsets such that buffers that live at the same time do not overlap: larger buffers first, each in the tightest gap
-/// (Pisarchyk & Lee 2020, arXiv:2001.03288, section 5.2); of several orders the one that needs least is kept. Buffers of
-/// no bytes are at 0.
+/// (Pisarchyk & Lee 2020, arXiv:2001.03288, section 5.2); of several orders the one that needs least is kept. Buffers
+/// of no bytes are at 0.
 [[nodiscard]] Layout place(std::span<const Interval> intervals);
 
 /// The most bytes that live at once: no layout is smaller. Also the instruction where that is.
