@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <random>
 #include <string>
@@ -68,9 +69,8 @@ class TcpLink {
     for (std::uint32_t missing = group.size() - 1 - group.rank; missing > 0;) {
       wait(listener, POLLIN, group.deadline);
       Socket guest(accept4(listener.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      Greeting greeting;
-      receive_from(guest, &greeting, sizeof(greeting), group.deadline);
-      if (greeting.token == mine.token && greeting.rank < group.size()) {  // not somebody else on this machine
+      const Greeting greeting = greeting_of(guest, group.deadline);
+      if (greeting.token == mine.token && greeting.rank < group.size()) {
         set_no_delay(guest);
         peers_[greeting.rank] = std::move(guest);
         --missing;
@@ -113,14 +113,16 @@ class TcpLink {
     return value;
   }
 
-  /// Ids are unique among groups that exist at one time, and a key of the store is set once: so keys hold the members
+  /// Ids are unique among groups that exist at one time, and a key of the store is set once: so keys tell the members
   /// too, and count the groups that these members had under that id.
   static std::string key_prefix(const sdk::GroupSpec& group) {
     static std::map<std::string, int> generations;  // groups are made by one thread at a time
-    std::string prefix = "tcp/" + std::to_string(group.id);
+    std::string members;
     for (const std::uint32_t member : group.members) {
-      prefix += "," + std::to_string(member);
+      members += std::to_string(member) + ",";
     }
+    const std::string prefix =
+        "tcp/" + std::to_string(group.id) + "/" + std::to_string(std::hash<std::string>()(members));
     return prefix + "/" + std::to_string(++generations[prefix]) + "/";
   }
 
@@ -168,6 +170,21 @@ class TcpLink {
     }
     set_no_delay(socket);
     return socket;
+  }
+
+  /// Anybody on this machine may connect. Who hangs up or knows no token is let go; who says nothing holds the group
+  /// up.
+  [[nodiscard]] Greeting greeting_of(const Socket& guest, std::int64_t deadline) const {
+    Greeting greeting;
+    try {
+      receive_from(guest, &greeting, sizeof(greeting), deadline);
+    } catch (const sdk::TransportError& error) {
+      if (error.status() != SR_PEER_LOST) {
+        throw;
+      }
+      greeting.token = 0;
+    }
+    return greeting;
   }
 
   void receive_from(const Socket& socket, void* data, std::size_t bytes, std::int64_t deadline) const {

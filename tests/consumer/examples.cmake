@@ -1,0 +1,26 @@
+# Installs everything into a new prefix, builds examples/plugins against it there as a third party would, runs a job over
+# what came out, and checks its transports.
+#
+# cmake -D build=… -D source=… -D work=… -D generator=… -D cxx=… -D libdir=… -D bindir=… -D conformance=… -P examples.cmake
+
+cmake_minimum_required(VERSION 3.25)
+
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "status ${status} from ${ARGN}\n${output}")
+  endif()
+endfunction()
+
+file(REMOVE_RECURSE "${work}")
+foreach(component IN ITEMS shardrun_sdk shardrun_plugins shardrun)
+  run("${CMAKE_COMMAND}" --install "${build}" --component "${component}" --prefix "${work}/prefix")
+endforeach()
+run("${CMAKE_COMMAND}" -S "${source}" -B "${work}/build" -G "${generator}" "-DCMAKE_CXX_COMPILER=${cxx}"
+  "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Wno-missing-field-initializers -Werror"
+  "-DCMAKE_PREFIX_PATH=${work}/prefix" "-DCMAKE_INSTALL_PREFIX=${work}/prefix" "-DCMAKE_INSTALL_LIBDIR=${libdir}")
+run("${CMAKE_COMMAND}" --build "${work}/build")
+run("${CMAKE_COMMAND}" --install "${work}/build")
+
+run("${work}/prefix/${bindir}/shardrun" verify "${source}/grid.ini")
+run("${conformance}" "${work}/build/lib/shardrun/v1")
