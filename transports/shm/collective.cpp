@@ -44,14 +44,13 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
       recv_ = Exposed(group.shared(), *op.recv, received);
     }
     last_stage_ = op.opcode == SR_OP_BARRIER || by_mailbox_ ? 1 : by_shares ? 3 : 2;
-    agreed_ = group_.agree(op, send_.ref(), recv_.ref(), deadline);
+    mail_bytes_ = by_mailbox_ ? sent : 0;
+    const std::size_t progress_bytes = size_ * sizeof(Progress);
+    agreed_ = group_.agree(op, {send_.ref(), recv_.ref(), progress_bytes + 2 * size_ * mail_bytes_}, deadline);
     send_.close_descriptor();
     recv_.close_descriptor();
-    progress_ = reinterpret_cast<Progress*>(control_.allocate(size_ * sizeof(Progress)));
-    if (by_mailbox_) {
-      mail_bytes_ = sent;
-      mail_ = control_.allocate(2 * size_ * mail_bytes_);
-    }
+    progress_ = reinterpret_cast<Progress*>(agreed_.place.data());
+    mail_ = agreed_.place.data() + progress_bytes;
     wire_bytes_ = read_by_others(sent);
   }
   Collective(const Collective&) = delete;

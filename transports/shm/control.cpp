@@ -19,13 +19,8 @@
 namespace shm {
 namespace {
 
-/// Reserved, not used: pages are given as they are touched.
-constexpr std::size_t control_bytes = std::size_t{1} << 30U;
-
 /// A wake-up may be lost with the process that owed it; whoever waits looks again so often.
 constexpr std::int64_t slice_ns = 20'000'000;
-
-constexpr std::size_t align_up(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value, const timespec* timeout) noexcept {
   return syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), operation, value, timeout, nullptr, 0);
@@ -67,19 +62,13 @@ void read(const std::string& text, const std::string& whose, const std::string& 
 }  // namespace
 
 Control::Control(const Config& config, const GroupSpec& spec, const std::string& key)
-    : spec_(spec), host_(config.host) {
-  const std::size_t n = spec.size();
-  members_at_ = align_up(sizeof(Header));
-  preparing_at_ = members_at_ + n * sizeof(Member);
-  told_at_ = preparing_at_ + n * sizeof(Progress);
-  posts_at_ = align_up(told_at_ + n * n * sizeof(Told));
-  next_ = posts_at_ + n * n * posts_per_pair * sizeof(Post);
+    : spec_(spec), layout_(spec.size()), host_(config.host) {
   meet(key);
 }
 
 void Control::meet(const std::string& key) {
   if (rank() == 0) {
-    mapping_ = Mapping::create(control_bytes);
+    mapping_ = Mapping::create(layout_.end);
     host_.store_set(key + "control", to_text({getpid(), mapping_->descriptor(), mapping_->inode()}));
   } else {
     Announcement first;
@@ -88,6 +77,7 @@ void Control::meet(const std::string& key) {
     mapping_ = Mapping::open(first.pid, first.descriptor, first.inode);
   }
   header_ = reinterpret_cast<Header*>(mapping_->data());
+  places_.emplace(at(layout_.ops), Layout::op_bytes, size());
   member(rank()).pid = getpid();
   host_.store_set(key + std::to_string(rank()), std::to_string(getpid()));
   for (std::uint32_t m = 0; m < size(); ++m) {
@@ -110,29 +100,28 @@ Descriptor Control::watch(std::uint32_t member, const std::string& key) const {
 }
 
 Member& Control::member(std::uint32_t index) const noexcept {
-  return reinterpret_cast<Member*>(at(members_at_))[index];
+  return reinterpret_cast<Member*>(at(layout_.members))[index];
 }
 
 Told& Control::told(std::uint32_t from, std::uint32_t to) const noexcept {
-  return reinterpret_cast<Told*>(at(told_at_))[from * size() + to];
+  return reinterpret_cast<Told*>(at(layout_.told))[from * size() + to];
 }
 
 Post& Control::post(std::uint32_t from, std::uint32_t to, std::uint32_t index) const noexcept {
-  return reinterpret_cast<Post*>(at(posts_at_))[(from * size() + to) * posts_per_pair + index];
+  return reinterpret_cast<Post*>(at(layout_.posts))[(from * size() + to) * posts_per_pair + index];
 }
 
 Progress& Control::preparing(std::uint32_t index) const noexcept {
-  return reinterpret_cast<Progress*>(at(preparing_at_))[index];
+  return reinterpret_cast<Progress*>(at(layout_.preparing))[index];
 }
 
-std::byte* Control::allocate(std::size_t bytes) {
-  if (align_up(bytes) > control_bytes - next_) {
-    throw TransportError(SR_INTERNAL, "group " + spec_.name + " has prepared more ops than its memory of " +
-                                          std::to_string(control_bytes) + " bytes holds");
+void Control::deal_place(std::size_t bytes) {
+  const std::optional<std::uint64_t> dealt = places_->deal(bytes);
+  if (!dealt) {
+    throw TransportError(SR_INTERNAL, "group " + spec_.name + " has more ops at one time than its memory of " +
+                                          std::to_string(Layout::op_bytes) + " bytes holds: free some");
   }
-  std::byte* place = at(next_);
-  next_ += align_up(bytes);
-  return place;
+  header_->place = *dealt;
 }
 
 std::string Control::name_of(std::uint32_t index) const {

@@ -13,6 +13,7 @@
 
 #include "descriptor.h"
 #include "memory.h"
+#include "places.h"
 
 namespace shm {
 
@@ -60,6 +61,29 @@ struct alignas(64) Member {
 struct alignas(64) Header {
   std::atomic<std::uint32_t> bell;     ///< futex: rung at every change that somebody may wait for
   std::atomic<std::uint32_t> waiting;  ///< who would have to be woken
+  std::uint64_t place;                 ///< of the collective that is being prepared, as the first member dealt it
+};
+
+constexpr std::size_t align_up(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/// Where what begins in the memory of a group of n. Reserved, not used: pages are given as they are touched.
+struct Layout {
+  explicit constexpr Layout(std::size_t n)
+      : members(align_up(sizeof(Header))),
+        preparing(members + n * sizeof(Member)),
+        told(preparing + n * sizeof(Progress)),
+        posts(align_up(told + n * n * sizeof(Told))),
+        ops(posts + n * n * posts_per_pair * sizeof(Post)),
+        end(ops + op_bytes) {}
+
+  static constexpr std::size_t op_bytes = std::size_t{1} << 30U;
+
+  std::size_t members;
+  std::size_t preparing;
+  std::size_t told;
+  std::size_t posts;
+  std::size_t ops;
+  std::size_t end;
 };
 
 /// The memory that a group meets in: laid out alike on all members, made by the first and mapped by the others.
@@ -79,8 +103,9 @@ class Control {
   [[nodiscard]] Post& post(std::uint32_t from, std::uint32_t to, std::uint32_t index) const noexcept;
   [[nodiscard]] Progress& preparing(std::uint32_t index) const noexcept;
 
-  /// Memory that every member gets at the same place, because all ask for the same in one order.
-  [[nodiscard]] std::byte* allocate(std::size_t bytes);
+  /// For the first member, before a meeting: all others get the same from `take_place` after it.
+  void deal_place(std::size_t bytes);
+  [[nodiscard]] Place take_place() const noexcept { return places_->take(header_->place); }
 
   /// "member 1 (rank 3, pid 4711)"
   [[nodiscard]] std::string name_of(std::uint32_t member) const;
@@ -156,14 +181,11 @@ class Control {
   [[nodiscard]] std::byte* at(std::size_t offset) const noexcept { return mapping_->data() + offset; }
 
   const GroupSpec spec_;
+  const Layout layout_;
   TransportHost host_;
   std::unique_ptr<Mapping> mapping_;
   Header* header_ = nullptr;
-  std::size_t members_at_ = 0;
-  std::size_t told_at_ = 0;
-  std::size_t posts_at_ = 0;
-  std::size_t preparing_at_ = 0;
-  std::size_t next_ = 0;
+  std::optional<Places> places_;
   std::atomic<std::int64_t> next_look_ = 0;
   std::vector<Descriptor> pidfds_;  ///< readable once that member's process has ended; none of this one
 };

@@ -52,13 +52,14 @@ void Group::check() {
   }
 }
 
-Agreed Group::agree(const OpSpec& op, const MemoryRef& send, const MemoryRef& recv, std::int64_t deadline) {
-  tell(op, send, recv);
+Agreed Group::agree(const OpSpec& op, const Offer& offer, std::int64_t deadline) {
+  tell(op, offer);
   meet(op, deadline);
   Agreed agreed;
+  agreed.place = control_.take_place();
   std::optional<std::string> difference = own_difference(op);
   if (!difference) {
-    agreed = hear(op);
+    hear(op, agreed);
   }
   control_.member(control_.rank()).disagrees = difference ? 1 : 0;
   meet(op, deadline);
@@ -99,18 +100,20 @@ void Group::meet(const OpSpec& op, std::int64_t deadline) {
                                        missing);
 }
 
-void Group::tell(const OpSpec& op, const MemoryRef& send, const MemoryRef& recv) {
+void Group::tell(const OpSpec& op, const Offer& offer) {
   const std::uint32_t rank = control_.rank();
-  control_.member(rank).send = send;
-  control_.member(rank).recv = recv;
+  if (rank == 0) {
+    control_.deal_place(offer.place_bytes);
+  }
+  control_.member(rank).send = offer.send;
+  control_.member(rank).recv = offer.recv;
   for (std::uint32_t to = 0; to < control_.size(); ++to) {
     const std::uint64_t offset = op.opcode == SR_OP_ALL_TO_ALLV ? shardrun::sdk::send_block(op, rank, to).offset : 0;
     control_.told(rank, to) = {shardrun::sdk::claim_of(op, rank, to), offset};
   }
 }
 
-Agreed Group::hear(const OpSpec& op) {
-  Agreed agreed;
+void Group::hear(const OpSpec& op, Agreed& agreed) {
   for (std::uint32_t m = 0; m < control_.size(); ++m) {
     const Member& member = control_.member(m);
     const bool is_other = m != control_.rank();
@@ -120,7 +123,6 @@ Agreed Group::hear(const OpSpec& op) {
       agreed.offsets.push_back(control_.told(m, control_.rank()).offset);
     }
   }
-  return agreed;
 }
 
 std::optional<std::string> Group::own_difference(const OpSpec& op) const {

@@ -62,8 +62,16 @@ class Exposed {
   std::unique_ptr<Mapping> copy_;
 };
 
+/// What a member brings to a collective.
+struct Offer {
+  MemoryRef send;
+  MemoryRef recv;
+  std::size_t place_bytes = 0;
+};
+
 /// What a member knows of the others once they have prepared a collective. Entries of its own are empty.
 struct Agreed {
+  Place place;
   std::vector<std::shared_ptr<std::byte>> sends;  ///< every member's, in this process
   std::vector<std::shared_ptr<std::byte>> recvs;
   std::vector<std::uint64_t> offsets;  ///< all_to_allv: where in a member's send its block for this one begins
@@ -91,13 +99,13 @@ class Group final : public shardrun::sdk::Group {
 
   /// Tells the others what this member prepares, and hears what they do: on return, all have mapped what they read.
   /// Throws TransportError{SR_INVALID} on all members where they do not mean the same op.
-  [[nodiscard]] Agreed agree(const OpSpec& op, const MemoryRef& send, const MemoryRef& recv, std::int64_t deadline);
+  [[nodiscard]] Agreed agree(const OpSpec& op, const Offer& offer, std::int64_t deadline);
 
  private:
   /// Waits until all members have called it as often.
   void meet(const OpSpec& op, std::int64_t deadline);
-  void tell(const OpSpec& op, const MemoryRef& send, const MemoryRef& recv);
-  [[nodiscard]] Agreed hear(const OpSpec& op);
+  void tell(const OpSpec& op, const Offer& offer);
+  void hear(const OpSpec& op, Agreed& agreed);
   [[nodiscard]] std::optional<std::string> own_difference(const OpSpec& op) const;
   [[nodiscard]] std::optional<std::string> difference_of_others(const OpSpec& op) const;
 
