@@ -4,8 +4,8 @@
 
 #include "group.h"
 
-// Sends and receives. A sender posts where its data is; the receiver finds the post by id, in the order of posting,
-// reads the data from the sender's memory and marks the post as done, which frees the sender's buffer.
+// Sends and receives. A sender posts where its data is; the receiver finds the letter by its id, in the order of
+// sending, reads the data from the sender's memory and says so, which gives the sender its buffer back.
 
 namespace shm {
 namespace {
@@ -21,6 +21,7 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
         message.exposed = Exposed(group.shared(), *op.send, message.bytes);
       }
     }
+    require_room();
   }
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
@@ -29,7 +30,6 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
   void start(void*, std::int64_t deadline) override {
     group_.check();
     for (Message& message : messages_) {
-      message.post = nullptr;
       message.done = false;
       if (message.exposed.is_copy()) {
         std::memcpy(message.exposed.data(), message.op.send->data, message.bytes);
@@ -46,11 +46,12 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
     std::uint64_t bytes = 0;
     Exposed exposed;
     std::shared_ptr<std::byte> source;  ///< of a receive: the sender's memory, kept mapped for the next time
-    Post* post = nullptr;  ///< of a send that waits for its receiver
+    Letter letter;                      ///< of a send
     bool done = false;
   };
 
   void run(std::int64_t deadline) override {
+    post_sends();
     const auto needs = [this](std::uint32_t member) {
       return std::any_of(messages_.begin(), messages_.end(),
                          [&](const Message& message) { return !message.done && message.op.peer == member; });
@@ -69,97 +70,73 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
   }
   [[nodiscard]] std::string what() const override { return shardrun::sdk::describe(messages_.front().op); }
 
-  /// One look at every message; whether all are done.
-  bool progress() {
-    bool all = true;
-    bool changed = false;
+  void post_sends() {
+    for (std::uint32_t m = 0; m < control_.size(); ++m) {
+      group_.outbox(m).begin();
+    }
     for (Message& message : messages_) {
-      if (!message.done && is_next(message)) {
-        changed = (message.op.opcode == SR_OP_SEND ? send(message) : receive(message)) || changed;
+      if (message.op.opcode == SR_OP_SEND) {
+        MemoryRef memory = message.exposed.ref();
+        memory.bytes = message.bytes;
+        message.letter = group_.outbox(message.op.peer).post(message.op.id, memory);
+        group_.shared().wire_bytes.fetch_add(message.bytes, std::memory_order_relaxed);
+      }
+    }
+    control_.ring();
+  }
+
+  /// One look at every message; whether all are done. The letters that have come are noted once, so that of two
+  /// receives with one id the second cannot find what came just after the first has looked.
+  bool progress() {
+    for (std::uint32_t m = 0; m < control_.size(); ++m) {
+      group_.inbox(m).look();
+    }
+    bool all = true;
+    bool received = false;
+    for (Message& message : messages_) {
+      if (!message.done) {
+        const bool sends = message.op.opcode == SR_OP_SEND;
+        message.done = sends ? Outbox::is_done(message.letter) : receive(message);
+        received = received || (!sends && message.done);
       }
       all = all && message.done;
     }
-    if (changed) {
+    if (received) {
       control_.ring();
     }
     return all;
   }
 
-  /// Whether no message before it, the same way between the same two members with the same id, is still to be posted or
-  /// found: they find each other in their order.
-  [[nodiscard]] bool is_next(const Message& message) const {
-    for (const Message& other : messages_) {
-      if (&other == &message) {
-        return true;
-      }
-      const bool alike =
-          other.op.opcode == message.op.opcode && other.op.peer == message.op.peer && other.op.id == message.op.id;
-      if (alike && !other.done && other.post == nullptr) {
-        return false;
-      }
-    }
-    return true;
-  }
-
-  /// Both return whether something happened that others may wait for.
-  bool send(Message& message) {
-    if (message.post == nullptr) {
-      message.post = claim_post(message.op.peer);
-      if (message.post == nullptr) {
-        return false;
-      }
-      message.post->id = message.op.id;
-      message.post->memory = message.exposed.ref();
-      message.post->memory.bytes = message.bytes;
-      message.post->ticket.store(group_.next_ticket());
-      message.post->state.store(post_ready);
-      group_.shared().wire_bytes.fetch_add(message.bytes, std::memory_order_relaxed);
-      return true;
-    }
-    if (message.post->state.load() != post_done) {
-      return false;
-    }
-    message.post->state.store(post_free);
-    message.done = true;
-    return false;
-  }
-
-  [[nodiscard]] Post* claim_post(std::uint32_t to) {
-    for (std::uint32_t i = 0; i < posts_per_pair; ++i) {
-      Post& post = control_.post(control_.rank(), to, i);
-      std::uint32_t expected = post_free;
-      if (post.state.compare_exchange_strong(expected, post_filling)) {
-        return &post;
-      }
-    }
-    return nullptr;
-  }
-
   bool receive(Message& message) {
-    Post* first = nullptr;
-    for (std::uint32_t i = 0; i < posts_per_pair; ++i) {
-      Post& post = control_.post(message.op.peer, control_.rank(), i);
-      if (post.state.load() == post_ready && post.id == message.op.id &&
-          (first == nullptr || post.ticket.load() < first->ticket.load())) {
-        first = &post;
-      }
-    }
-    if (first == nullptr) {
+    const std::optional<Letter> letter = group_.inbox(message.op.peer).take(message.op.id);
+    if (!letter) {
       return false;
     }
-    first->state.store(post_taken);
-    if (first->memory.bytes != message.bytes) {
+    if (letter->memory.bytes != message.bytes) {
       throw TransportError(SR_INVALID, shardrun::sdk::describe(message.op) + ": " + control_.name_of(message.op.peer) +
-                                           " sends " + std::to_string(first->memory.bytes) + " bytes, expected " +
+                                           " sends " + std::to_string(letter->memory.bytes) + " bytes, expected " +
                                            std::to_string(message.bytes));
     }
     if (message.bytes > 0) {
-      message.source = group_.shared().peers.resolve(first->memory);
+      message.source = group_.shared().peers.resolve(letter->memory);
       std::memcpy(message.op.recv->data, message.source.get(), message.bytes);
     }
-    first->state.store(post_done);
-    message.done = true;
+    Inbox::finish(*letter);
     return true;
+  }
+
+  void require_room() const {
+    std::vector<std::uint32_t> sends(control_.size());
+    for (const Message& message : messages_) {
+      sends[message.op.peer] += message.op.opcode == SR_OP_SEND ? 1 : 0;
+    }
+    for (std::uint32_t m = 0; m < control_.size(); ++m) {
+      if (sends[m] > posts_per_pair) {
+        throw TransportError(SR_INVALID, std::to_string(sends[m]) + " sends to " + control_.name_of(m) +
+                                             " are prepared as one, at most " + std::to_string(posts_per_pair) +
+                                             " can be: split the batch");
+      }
+    }
   }
 
   Group& group_;

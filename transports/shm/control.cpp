@@ -107,8 +107,8 @@ Told& Control::told(std::uint32_t from, std::uint32_t to) const noexcept {
   return reinterpret_cast<Told*>(at(layout_.told))[from * size() + to];
 }
 
-Post& Control::post(std::uint32_t from, std::uint32_t to, std::uint32_t index) const noexcept {
-  return reinterpret_cast<Post*>(at(layout_.posts))[(from * size() + to) * posts_per_pair + index];
+Post* Control::posts(std::uint32_t from, std::uint32_t to) const noexcept {
+  return reinterpret_cast<Post*>(at(layout_.posts)) + (from * size() + to) * std::size_t{posts_per_pair};
 }
 
 Progress& Control::preparing(std::uint32_t index) const noexcept {

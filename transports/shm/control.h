@@ -29,19 +29,18 @@ struct alignas(64) Progress {
   std::atomic<std::uint64_t> reached;
 };
 
-/// A message that waits for its receiver. Free entries have state 0.
+/// A message that waits for its receiver: the n-th of those between two members has number n, from 1 on. A batch's
+/// messages stand from the first entry on, so that few entries are ever touched; when it starts, all are free.
 struct alignas(64) Post {
-  std::atomic<std::uint32_t> state;
-  std::uint32_t reserved;
-  std::atomic<std::uint64_t> ticket;  ///< order among the posts of one pair
+  std::atomic<std::uint64_t> number;  ///< of the message: written last
+  std::atomic<std::uint64_t> done;    ///< the number of the message that the receiver has
   std::uint64_t id;
   MemoryRef memory;
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
 
-enum : std::uint32_t { post_free = 0, post_filling = 1, post_ready = 2, post_taken = 3, post_done = 4 };
-
-inline constexpr std::uint32_t posts_per_pair = 16;
+/// The most sends to one member in one batch. Batches of one member are under way one after the other.
+inline constexpr std::uint32_t posts_per_pair = 4096;
 
 /// What one member tells another of the op that it prepares.
 struct Told {
@@ -100,7 +99,7 @@ class Control {
   [[nodiscard]] std::uint32_t size() const noexcept { return spec_.size(); }
   [[nodiscard]] Member& member(std::uint32_t index) const noexcept;
   [[nodiscard]] Told& told(std::uint32_t from, std::uint32_t to) const noexcept;
-  [[nodiscard]] Post& post(std::uint32_t from, std::uint32_t to, std::uint32_t index) const noexcept;
+  [[nodiscard]] Post* posts(std::uint32_t from, std::uint32_t to) const noexcept;
   [[nodiscard]] Progress& preparing(std::uint32_t index) const noexcept;
 
   /// For the first member, before a meeting: all others get the same from `take_place` after it.

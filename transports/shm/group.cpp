@@ -44,7 +44,12 @@ Group::Group(Shared& shared, const GroupSpec& spec)
     : shared_(shared), control_(shared.config, spec, key_of(shared, spec)), worker_([this] {
         cancelled_.store(true, std::memory_order_release);
         control_.mark_failed();
-      }) {}
+      }) {
+  for (std::uint32_t m = 0; m < control_.size(); ++m) {
+    outboxes_.emplace_back(control_.posts(control_.rank(), m));
+    inboxes_.emplace_back(control_.posts(m, control_.rank()));
+  }
+}
 
 void Group::check() {
   if (worker_.failed()) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "control.h"
+#include "mail.h"
 #include "memory.h"
 
 namespace shm {
@@ -91,7 +92,8 @@ class Group final : public shardrun::sdk::Group {
   [[nodiscard]] Worker& worker() noexcept { return worker_; }
   [[nodiscard]] Shared& shared() noexcept { return shared_; }
   [[nodiscard]] const std::atomic<bool>& cancelled() const noexcept { return cancelled_; }
-  [[nodiscard]] std::uint64_t next_ticket() noexcept { return ++tickets_; }
+  [[nodiscard]] Outbox& outbox(std::uint32_t to) noexcept { return outboxes_[to]; }
+  [[nodiscard]] Inbox& inbox(std::uint32_t from) noexcept { return inboxes_[from]; }
 
   void fail(std::int32_t status, const std::string& text) noexcept { worker_.fail(status, text); }
   /// Throws why the group failed, if it has.
@@ -113,7 +115,8 @@ class Group final : public shardrun::sdk::Group {
   Control control_;
   std::atomic<bool> cancelled_ = false;
   std::uint64_t meetings_ = 0;
-  std::uint64_t tickets_ = 0;
+  std::vector<Outbox> outboxes_;  ///< to each member
+  std::vector<Inbox> inboxes_;    ///< from each member
   Worker worker_;  // last: its thread uses the rest
 };
 
