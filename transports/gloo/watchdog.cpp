@@ -25,11 +25,11 @@ Watchdog::~Watchdog() {
 
 void Watchdog::watch(Watched& watched) {
   const std::lock_guard lock(mutex_);
-  watched_.push_back(&watched);
   if (!thread_.joinable()) {
     const NoSigpipe no_sigpipe;
     thread_ = std::thread([this] { look(); });
   }
+  watched_.push_back(&watched);
   changed_.notify_all();
 }
 

@@ -93,7 +93,7 @@ TEST_CASE("gloo: members that start two short collectives in different orders ar
 }
 
 TEST_CASE("gloo: members that start two long collectives in different orders wait until a deadline") {
-  const std::array<std::uint64_t, 2> counts = {20'000, GENERATE(20'000, 60'000, 10)};
+  const std::array<std::uint64_t, 2> counts = {20'000, GENERATE(as<std::uint64_t>(), 20'000, 60'000, 10)};
   const std::array<std::string, 2> errors = start_across(counts, 0.1);
   CHECK_THAT(errors[0], Contains("all_reduce (sum) of 20000 f32"));
   CHECK_THAT(errors[1], Contains("all_reduce (sum) of " + std::to_string(counts[1]) + " f32"));
@@ -102,7 +102,7 @@ TEST_CASE("gloo: members that start two long collectives in different orders wai
 
 TEST_CASE("gloo: a message longer than its receive is refused before it comes") {
   std::string error;
-  const std::uint64_t sent = GENERATE(11, 100'000);
+  const std::uint64_t sent = GENERATE(as<std::uint64_t>(), 11, 100'000);
   run_ranks(2, [&](Rank& rank) {
     auto group = rank.group();
     std::vector<float> data(100'000);
@@ -148,6 +148,7 @@ TEST_CASE("gloo: the end of the job ends what waits") {
     auto group = rank.group();
     std::vector<float> data(10);
     auto op = group.prepare({request_of(SR_OP_ALL_REDUCE, 1, data.size(), data)}, INT64_MAX);
+    rank.meet("all is prepared");
     if (rank.rank() == 0) {
       op.start(INT64_MAX);
       rank.host().abort();
@@ -254,7 +255,11 @@ TEST_CASE("gloo: a group fails, and the next one of that id does not notice") {
   std::array<float, 2> sums = {};
   run_ranks(2, [&](Rank& rank) {
     std::vector<float> data(10, 1.0F);
-    rank.group().abort("once");
+    {
+      auto group = rank.group();
+      rank.meet("all are connected");
+      group.abort("once");
+    }
     auto group = rank.group();
     auto op = group.prepare({request_of(SR_OP_ALL_REDUCE, 1, data.size(), data)}, after(30));
     run(op);

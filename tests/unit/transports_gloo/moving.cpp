@@ -29,7 +29,7 @@ std::uint32_t flags_of(std::uint64_t count, std::uint32_t members, std::uint32_t
 
 TEST_CASE("gloo: short all_reduces add in the order of the members") {
   constexpr std::uint32_t n = 5;
-  const std::size_t count = GENERATE(1, 3, 1000, 2048);
+  const std::size_t count = GENERATE(as<std::size_t>(), 1, 3, 1000, 2048);
   REQUIRE((flags_of(count, n) & SR_OP_INFO_ORDERED) != 0);
   std::vector<float> expected(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -66,7 +66,7 @@ TEST_CASE("gloo: what is too long or goes to too many is not done in lockstep") 
 }
 
 TEST_CASE("gloo: messages around the size of a letter arrive whole") {
-  const std::size_t count = GENERATE(2047, 2048, 2049, 4096, 4097);
+  const std::size_t count = GENERATE(as<std::size_t>(), 2047, 2048, 2049, 4096, 4097);
   constexpr std::uint32_t n = 3;
   std::array<bool, n> right = {};
   run_ranks(n, [&](Rank& rank) {
@@ -85,7 +85,7 @@ TEST_CASE("gloo: messages around the size of a letter arrive whole") {
 }
 
 TEST_CASE("gloo: what was sent arrives though its sender has left") {
-  const std::size_t count = GENERATE(1, 100'000);
+  const std::size_t count = GENERATE(as<std::size_t>(), 1, 100'000);
   float sum = 0;
   run_ranks(2, [&](Rank& rank) {
     auto group = rank.group();

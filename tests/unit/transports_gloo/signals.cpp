@@ -19,7 +19,7 @@ TEST_CASE("gloo: nothing is written where a SIGPIPE would come through") {
   writes().count = writes().exposed = 0;
   run_ranks(3, [](Rank& rank) {
     auto group = rank.group();
-    for (const std::uint64_t count : {10, 100'000}) {
+    for (const std::uint64_t count : {10U, 100'000U}) {
       std::vector<float> data(count);
       auto op = group.prepare({request_of(SR_OP_ALL_REDUCE, 1, count, data)}, after(30));
       run(op);
