@@ -1,6 +1,6 @@
 #include <algorithm>
 #include <cstring>
-#include <list>
+#include <vector>
 
 #include "group.h"
 
@@ -17,11 +17,17 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
       Message& message = messages_.emplace_back();
       message.op = op;
       message.bytes = op.count * shardrun::sdk::dtype_size(op.dtype);
-      if (op.opcode == SR_OP_SEND && message.bytes > 0) {
-        message.exposed = Exposed(group.shared(), *op.send, message.bytes);
-      }
     }
     require_room();
+    std::vector<ToExpose> sent;
+    for (const Message& message : messages_) {
+      const bool sends = message.op.opcode == SR_OP_SEND && message.bytes > 0;
+      sent.push_back(sends ? ToExpose{&*message.op.send, message.bytes} : ToExpose{});
+    }
+    const std::vector<Exposed> exposed = expose(group.shared(), sent);
+    for (std::size_t i = 0; i < messages_.size(); ++i) {
+      messages_[i].exposed = exposed[i];
+    }
   }
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
@@ -76,9 +82,7 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
     }
     for (Message& message : messages_) {
       if (message.op.opcode == SR_OP_SEND) {
-        MemoryRef memory = message.exposed.ref();
-        memory.bytes = message.bytes;
-        message.letter = group_.outbox(message.op.peer).post(message.op.id, memory);
+        message.letter = group_.outbox(message.op.peer).post(message.op.id, message.exposed.ref());
         group_.shared().wire_bytes.fetch_add(message.bytes, std::memory_order_relaxed);
       }
     }
@@ -141,7 +145,7 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
 
   Group& group_;
   Control& control_;
-  std::list<Message> messages_;
+  std::vector<Message> messages_;
 };
 
 }  // namespace

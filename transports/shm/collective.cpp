@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <shardrun/sdk/reduce.hpp>
 
@@ -37,12 +38,16 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     user_recv_ = received == 0 ? nullptr : static_cast<std::byte*>(op.recv->data);
     by_mailbox_ = op.opcode == SR_OP_ALL_REDUCE && sent <= mailbox_bytes;
     const bool by_shares = op.opcode == SR_OP_ALL_REDUCE && !by_mailbox_;
+    std::array<ToExpose, 2> wanted;
     if (sent > 0 && !by_mailbox_) {
-      send_ = Exposed(group.shared(), *op.send, sent);
+      wanted[0] = {&*op.send, sent};
     }
     if (by_shares) {
-      recv_ = Exposed(group.shared(), *op.recv, received);
+      wanted[1] = {&*op.recv, received};
     }
+    const std::vector<Exposed> exposed = expose(group.shared(), wanted);
+    send_ = exposed[0];
+    recv_ = exposed[1];
     last_stage_ = op.opcode == SR_OP_BARRIER || by_mailbox_ ? 1 : by_shares ? 3 : 2;
     mail_bytes_ = by_mailbox_ ? sent : 0;
     const std::size_t progress_bytes = size_ * sizeof(Progress);

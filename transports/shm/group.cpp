@@ -2,30 +2,26 @@
 
 #include <unistd.h>
 
-#include <cstring>
+#include <utility>
 
 namespace shm {
 
-Exposed::Exposed(const Shared& shared, const Buffer& buffer, std::uint64_t bytes) {
-  if (bytes == 0) {
-    return;
-  }
-  const auto registered = shared.registrations.find(buffer.registration);
-  if (registered != shared.registrations.end() && registered->second.descriptor >= 0) {
-    const Registration& memory = registered->second;
-    data_ = static_cast<std::byte*>(buffer.data);
-    const auto offset = static_cast<std::uint64_t>(data_ - memory.data);
-    if (data_ >= memory.data && offset + bytes <= memory.bytes) {
-      ref_ = {getpid(), memory.descriptor, memory.inode, memory.offset + offset, bytes};
-      return;
-    }
-  }
-  copy_ = Mapping::create(bytes);
-  data_ = copy_->data();
-  ref_ = {getpid(), copy_->descriptor(), copy_->inode(), 0, bytes};
-}
-
 namespace {
+
+/// A buffer where it lies, if peers can map that.
+std::optional<Exposed> in_place(const Shared& shared, const Buffer& buffer, std::uint64_t bytes) {
+  const auto registered = shared.registrations.find(buffer.registration);
+  if (registered == shared.registrations.end() || registered->second.descriptor < 0) {
+    return std::nullopt;
+  }
+  const Registration& memory = registered->second;
+  auto* const data = static_cast<std::byte*>(buffer.data);
+  if (data < memory.data || static_cast<std::uint64_t>(data - memory.data) + bytes > memory.bytes) {
+    return std::nullopt;
+  }
+  const std::uint64_t offset = memory.offset + static_cast<std::uint64_t>(data - memory.data);
+  return Exposed({getpid(), memory.descriptor, memory.inode, offset, bytes}, data);
+}
 
 /// The name of a group in the store: its id alone is not, as groups without a common member may have one id, and a
 /// group may follow another with the same members and id.
@@ -39,6 +35,34 @@ std::string key_of(Shared& shared, const GroupSpec& spec) {
 }
 
 }  // namespace
+
+std::vector<Exposed> expose(const Shared& shared, std::span<const ToExpose> wanted) {
+  std::vector<Exposed> exposed(wanted.size());
+  std::vector<std::size_t> copied;
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    if (wanted[i].bytes == 0) {
+      continue;
+    }
+    if (auto lies = in_place(shared, *wanted[i].buffer, wanted[i].bytes)) {
+      exposed[i] = std::move(*lies);
+    } else {
+      copied.push_back(i);
+      bytes += align_up(wanted[i].bytes);
+    }
+  }
+  if (copied.empty()) {
+    return exposed;
+  }
+  const std::shared_ptr<Mapping> copies = Mapping::create(bytes);
+  std::uint64_t offset = 0;
+  for (const std::size_t i : copied) {
+    exposed[i] = Exposed({getpid(), copies->descriptor(), copies->inode(), offset, wanted[i].bytes},
+                         copies->data() + offset, copies);
+    offset += align_up(wanted[i].bytes);
+  }
+  return exposed;
+}
 
 Group::Group(Shared& shared, const GroupSpec& spec)
     : shared_(shared), control_(shared.config, spec, key_of(shared, spec)), worker_([this] {

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "control.h"
@@ -44,7 +45,8 @@ struct Shared {
 class Exposed {
  public:
   Exposed() = default;
-  Exposed(const Shared& shared, const Buffer& buffer, std::uint64_t bytes);
+  Exposed(const MemoryRef& ref, std::byte* data, std::shared_ptr<Mapping> copy = nullptr)
+      : ref_(ref), data_(data), copy_(std::move(copy)) {}
 
   [[nodiscard]] const MemoryRef& ref() const noexcept { return ref_; }
   /// Where peers read: the buffer's own memory or the copy's.
@@ -60,8 +62,15 @@ class Exposed {
  private:
   MemoryRef ref_;
   std::byte* data_ = nullptr;
-  std::unique_ptr<Mapping> copy_;
+  std::shared_ptr<Mapping> copy_;
 };
+
+struct ToExpose {
+  const Buffer* buffer = nullptr;
+  std::uint64_t bytes = 0;  ///< 0: nothing is to be read
+};
+/// As many; all copies lie in one piece of memory.
+[[nodiscard]] std::vector<Exposed> expose(const Shared& shared, std::span<const ToExpose> wanted);
 
 /// What a member brings to a collective.
 struct Offer {
