@@ -1,6 +1,7 @@
 #include "transports/gloo/group.h"
 
-#include <cstddef>
+#include <shardrun/sdk/agreement.hpp>
+
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,11 +24,20 @@ GlooGroup::GlooGroup(const sdk::Config& config, const sdk::GroupSpec& spec,
         const NoSigpipe no_sigpipe;
         mesh_.fail();
       }),
-      watchdog_(watchdog) {
-  watchdog_.watch(*this);
+      watching_(watchdog, *this) {
+  greet(spec);
 }
 
-GlooGroup::~GlooGroup() { watchdog_.release(*this); }
+/// A connection is complete here before it is on the other side, where Gloo ends the process if it finds it closed
+/// again by then. So nobody has a group, to abort or to leave it, before it has heard from all others.
+void GlooGroup::greet(const sdk::GroupSpec& spec) {
+  std::vector<std::uint8_t> words(mesh_.size());
+  const auto word = [&](std::uint32_t member) { return &words[member]; };
+  lane_.beside("connecting the group '" + spec.name + "'", spec.deadline, [&] {
+    exchange(
+        1, [&](std::uint32_t) { return word(mesh_.rank()); }, word);
+  });
+}
 
 std::unique_ptr<sdk::Op> GlooGroup::prepare(std::span<const OpSpec> ops, std::int64_t deadline) {
   const OpSpec& first = ops[0];
@@ -47,7 +57,9 @@ void GlooGroup::agree(const OpSpec& op, std::int64_t deadline) {
   sdk::Agreement agreement(op, mesh_.rank(), mesh_.size());
   lane_.beside("preparing " + describe(op), deadline, [&] {
     for (std::uint32_t round = 0; round < sdk::Agreement::rounds; ++round) {
-      exchange(agreement, round);
+      exchange(
+          agreement.bytes(round), [&](std::uint32_t peer) { return agreement.gives(round, peer); },
+          [&](std::uint32_t peer) { return agreement.takes(round, peer); });
       agreement.conclude(round);
     }
   });
@@ -56,16 +68,15 @@ void GlooGroup::agree(const OpSpec& op, std::int64_t deadline) {
   }
 }
 
-void GlooGroup::exchange(sdk::Agreement& agreement, std::uint32_t round) {
+void GlooGroup::exchange(std::size_t bytes, const Place& given, const Place& taken) {
   const std::uint32_t n = mesh_.size();
-  const std::size_t bytes = agreement.bytes(round);
   const auto slot = slot_of(Stream::agreement);
   std::vector<GlooBuffer> from(n);
   std::vector<GlooBuffer> to(n);
   for (std::uint32_t distance = 1; distance < n; ++distance) {
     const std::uint32_t peer = (mesh_.rank() + distance) % n;
-    from[peer] = mesh_.buffer(agreement.takes(round, peer), bytes);
-    to[peer] = mesh_.buffer(agreement.gives(round, peer), bytes);
+    from[peer] = mesh_.buffer(taken(peer), bytes);
+    to[peer] = mesh_.buffer(given(peer), bytes);
     mesh_.receive(*from[peer], peer, slot, bytes);
     mesh_.send(*to[peer], peer, slot, bytes);
   }

@@ -1,10 +1,11 @@
 #pragma once
 
-#include <shardrun/sdk/agreement.hpp>
 #include <shardrun/sdk/transport.hpp>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -26,7 +27,6 @@ class GlooGroup final : public sdk::Group, public Watched {
   /// Connects the members. All arguments but `spec` outlive this.
   GlooGroup(const sdk::Config& config, const sdk::GroupSpec& spec, std::shared_ptr<gloo::transport::Device>& device,
             std::uint64_t generation, Watchdog& watchdog, std::atomic<std::uint64_t>& wire_bytes);
-  ~GlooGroup() override;
 
   std::unique_ptr<sdk::Op> prepare(std::span<const sdk::OpSpec> ops, std::int64_t deadline) override;
   void abort(std::string_view reason) noexcept override;
@@ -36,16 +36,20 @@ class GlooGroup final : public sdk::Group, public Watched {
   void end_of_job() noexcept override;
 
  private:
+  using Place = std::function<void*(std::uint32_t peer)>;
+
+  void greet(const sdk::GroupSpec& spec);
   void agree(const sdk::OpSpec& op, std::int64_t deadline);
-  void exchange(sdk::Agreement& agreement, std::uint32_t round);
+  /// Gives every other member a message of some bytes and takes one from it.
+  void exchange(std::size_t bytes, const Place& given, const Place& taken);
 
   Mesh mesh_;
   Calls calls_;
   Lockstep lockstep_;
   StageBoxes stage_boxes_;
   Post post_;
-  Lane lane_;  // after what its thread uses
-  Watchdog& watchdog_;
+  Lane lane_;          // after what its thread uses
+  Watching watching_;  // after what it watches
 };
 
 }  // namespace shardrun::gloo_transport

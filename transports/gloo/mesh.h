@@ -21,7 +21,7 @@ namespace shardrun::gloo_transport {
 /// member is the k-th receive of the other. Every op runs alone in its group, but for the agreement of those that are
 /// being prepared, so that no two ever use one stream at a time.
 enum class Stream : std::uint64_t {
-  agreement,    ///< what members say of an op that they prepare
+  agreement,    ///< what members say of an op that they prepare, after a first word
   lockstep,     ///< short messages of ops in which every member hears from every other
   stage,        ///< short messages of the other collectives
   stage_data,   ///< long ones, straight between the ops' buffers: every op has its own

@@ -47,4 +47,17 @@ class Watchdog {
   std::thread thread_;
 };
 
+/// Has something watched for as long as it lives.
+class Watching {
+ public:
+  Watching(Watchdog& watchdog, Watched& watched) : watchdog_(watchdog), watched_(watched) { watchdog.watch(watched); }
+  ~Watching() { watchdog_.release(watched_); }
+  Watching(const Watching&) = delete;
+  Watching& operator=(const Watching&) = delete;
+
+ private:
+  Watchdog& watchdog_;
+  Watched& watched_;
+};
+
 }  // namespace shardrun::gloo_transport

@@ -5,6 +5,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 #include "tests/unit/transports_gloo/ranks.h"
+#include "tests/unit/transports_gloo/system.h"
 
 using namespace shardrun;
 using namespace shardrun::test;
@@ -231,6 +232,24 @@ TEST_CASE("gloo: a connection that is begun after the job has ended is not waite
   EndingHost host;
   Rank rank(host, 0, 2);
   CHECK_THAT(error_of([&] { (void)rank.group(1, 1e6); }), Contains("the job ends"));
+}
+
+/// Gloo ends the process of a member that finds its connection closed again while it completes it.
+TEST_CASE("gloo: no member has a group, to abort or leave it, before all have completed their connections") {
+  HeldConnection held;
+  std::atomic<bool> was_held = false;
+  std::atomic<bool> had_group = false;
+  run_ranks(2, [&](Rank& rank) {
+    const std::string error = error_of([&] { (void)rank.group(1, 0.1); });
+    if (held.holds()) {
+      was_held = true;
+      had_group = had_group || error == "nothing";
+    }
+    held.release();
+    rank.meet("end");
+  });
+  CHECK(was_held);
+  CHECK_FALSE(had_group);
 }
 
 TEST_CASE("gloo: a deadline is kept though nobody waits") {

@@ -7,7 +7,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 #include "tests/unit/transports_gloo/ranks.h"
-#include "tests/unit/transports_gloo/writes.h"
+#include "tests/unit/transports_gloo/system.h"
 
 using namespace shardrun;
 using namespace shardrun::test;

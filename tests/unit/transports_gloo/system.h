@@ -5,6 +5,8 @@
 
 namespace shardrun::test {
 
+// Gloo's calls of the C library go through this program's own.
+
 /// What this program's threads write to sockets by `writev`, as Gloo does.
 struct Writes {
   std::atomic<int> count = 0;
@@ -14,6 +16,20 @@ struct Writes {
 };
 
 [[nodiscard]] Writes& writes() noexcept;
+
+/// Holds the first thread that asks for the peer of a socket, as Gloo does when a connection has been made, until
+/// released.
+class HeldConnection {
+ public:
+  HeldConnection();
+  ~HeldConnection() { release(); }
+  HeldConnection(const HeldConnection&) = delete;
+  HeldConnection& operator=(const HeldConnection&) = delete;
+
+  void release();
+  /// Whether it has one and has not released it.
+  [[nodiscard]] bool holds() const;
+};
 
 /// Whether SIGPIPE is blocked for this thread.
 [[nodiscard]] bool is_sigpipe_blocked() noexcept;

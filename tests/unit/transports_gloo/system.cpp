@@ -1,8 +1,9 @@
-#include "tests/unit/transports_gloo/writes.h"
+#include "tests/unit/transports_gloo/system.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 
@@ -15,6 +16,9 @@ namespace shardrun::test {
 namespace {
 
 constexpr std::size_t long_bytes = 1 << 20;
+
+std::atomic<bool> first_is_held = false;
+std::atomic<bool> is_held = false;
 
 bool is_socket(int descriptor) {
   struct stat status = {};
@@ -31,6 +35,19 @@ Writes& writes() noexcept {
 bool is_sigpipe_blocked() noexcept {
   sigset_t mask;
   return pthread_sigmask(SIG_BLOCK, nullptr, &mask) == 0 && sigismember(&mask, SIGPIPE) == 1;
+}
+
+HeldConnection::HeldConnection() {
+  is_held = true;
+  first_is_held = true;
+}
+
+bool HeldConnection::holds() const { return is_held && !first_is_held; }
+
+void HeldConnection::release() {
+  first_is_held = false;
+  is_held = false;
+  is_held.notify_all();
 }
 
 }  // namespace shardrun::test
@@ -67,4 +84,15 @@ extern "C" ssize_t writev(int descriptor, const iovec* parts, int count) {
     writes().room -= written;
   }
   return written;
+}
+
+/// In the place of the C library's, too.
+extern "C" int getpeername(int descriptor, sockaddr* address, socklen_t* bytes) noexcept {
+  using namespace shardrun::test;
+  static const auto real = reinterpret_cast<decltype(&getpeername)>(dlsym(RTLD_NEXT, "getpeername"));
+  const int result = real(descriptor, address, bytes);
+  if (first_is_held.exchange(false)) {
+    is_held.wait(true);
+  }
+  return result;
 }
