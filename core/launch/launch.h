@@ -82,6 +82,7 @@ struct LaunchResult {
   int exit_code = 0;
   std::optional<RootCause> cause;
   int stop_signal = 0;                ///< the first signal that asked for a stop, or 0
+  int forced_signal = 0;              ///< the second, which ended the ranks, or 0
   std::vector<RankEnd> ranks;         ///< by rank
   std::chrono::nanoseconds ending{};  ///< from the first failure seen to the last rank gone
 };

@@ -386,7 +386,7 @@ void Supervisor::log(const std::string& line) const {
 }
 
 LaunchResult Supervisor::result() const {
-  LaunchResult result{.cause = cause_, .stop_signal = stop_signal_};
+  LaunchResult result{.cause = cause_, .stop_signal = stop_signal_, .forced_signal = forced_signal_};
   for (const Child& each : children_) {
     result.ranks.push_back(each.end);
     if (result.exit_code == 0) {

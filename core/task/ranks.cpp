@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <chrono>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <system_error>
 #include <utility>
@@ -19,6 +22,7 @@
 #include "core/metrics/screen.h"
 #include "core/task/compile.h"
 #include "core/task/rank_link.h"
+#include "core/task/record.h"
 #include "core/task/work.h"
 
 namespace shardrun::task {
@@ -143,7 +147,7 @@ class Ranks {
 
   void take(const launch::RankMessage& message) {
     if (message.kind == progress_message) {
-      progress_.update(update_of(message.bytes));
+      note(update_of(message.bytes));
     } else if (message.kind == line_message) {
       progress_.print(message.bytes);
     } else if (message.kind == finish_message) {
@@ -155,7 +159,24 @@ class Ranks {
     }
   }
 
-  /// The first rank's summary with every rank's part. A rank that died has no part but its number.
+  void note(const metrics::ProgressUpdate& update) {
+    const std::optional<double> val_loss = update.val_loss ? update.val_loss : last_.val_loss;
+    last_ = update;
+    last_.val_loss = val_loss;
+    progress_.update(update);
+  }
+
+  /// What the first rank would have said of the run, had it come to its end.
+  void fill(metrics::Summary& summary) const {
+    summary.steps = last_.step;
+    summary.loss = last_.loss;
+    summary.val_loss = last_.val_loss;
+    summary.tokens_per_s = job_.task == job::Task::train ? last_.rate : 0;
+    summary.seconds = seconds_since(begin_);
+  }
+
+  /// The first rank's summary with every rank's part. That of a rank that died has what was planned, where it came so
+  /// far.
   metrics::Summary merge(const launch::LaunchResult& result) {
     metrics::Summary summary = summaries_.contains(0) ? summaries_[0] : metrics::Summary{};
     summary.ranks.clear();
@@ -164,11 +185,17 @@ class Ranks {
                                                                                            : metrics::RankSummary{});
     }
     summary.exit_code = result.exit_code;
+    const bool came_to_its_end = !summary.status.empty();
+    if (!came_to_its_end) {
+      fill(summary);
+      summary.status = result.stop_signal != 0 ? "stopped" : "failed";
+    }
     if (result.cause) {
       summary.status = "failed";
       summary.error = launch::describe(*result.cause);
-    } else if (summary.status.empty()) {
-      summary.status = result.stop_signal != 0 ? "stopped" : "failed";
+    } else if (result.forced_signal != 0 && !came_to_its_end) {
+      summary.error = fmt::format("ended at once by a second signal (SIG{}) after {} steps: their results are not saved",
+                                  sigabbrev_np(result.forced_signal), summary.steps);
     }
     return summary;
   }
@@ -180,7 +207,9 @@ class Ranks {
   std::string results_;       ///< for the end
   std::int64_t unshown_ = 0;  ///< lines of ranks since the last that was shown
   std::vector<std::unique_ptr<metrics::Log>> logs_;
-  std::map<int, metrics::Summary> summaries_;
+  std::map<int, metrics::Summary> summaries_;  ///< the last of each rank: what is planned, then what it did
+  metrics::ProgressUpdate last_;               ///< with the last validation loss
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
 int work_as_rank(const job::Job& job, launch::Rank& rank, bool profile) {
@@ -188,7 +217,8 @@ int work_as_rank(const job::Job& job, launch::Rank& rank, bool profile) {
   RankLink link(job, compiled, rank);
   link.check_plan();
   RemoteDisplay display(link);
-  metrics::Summary summary;
+  metrics::Summary summary = planned_summary(compiled);
+  link.message(summary_message, metrics::to_json(summary));
   try {
     summary = work(job, compiled, {.display = display, .profile = profile, .link = &link}, summary);
   } catch (const Error&) {

@@ -38,17 +38,23 @@ std::uint64_t private_bytes() {
 
 }  // namespace
 
+metrics::Summary planned_summary(const Compiled& compiled) {
+  metrics::Summary summary;
+  summary.parameters = graph::parameter_count(compiled.graph);
+  const partition::MemoryUse& memory = compiled.programs.memory;
+  summary.ranks = {{.planned_bytes = memory.peak,
+                    .categories = {memory.parameters, memory.gradients, memory.optimizer, memory.activations,
+                                   memory.communication, memory.scratch}}};
+  return summary;
+}
+
 Record::Record(const job::Job& job, const Compiled& compiled, Display& display, int rank)
     : display_(display), begin_(std::chrono::steady_clock::now()), log_(metrics::log_path(job.output, rank)) {
   if (rank == 0) {
     lines_.emplace(metrics::metrics_path(job.output));
   }
   step_seconds_.reserve(median_window);
-  summary.parameters = graph::parameter_count(compiled.graph);
-  const partition::MemoryUse& memory = compiled.programs.memory;
-  summary.ranks = {{.planned_bytes = memory.peak,
-                    .categories = {memory.parameters, memory.gradients, memory.optimizer, memory.activations,
-                                   memory.communication, memory.scratch}}};
+  summary = planned_summary(compiled);
 }
 
 void Record::say(const std::string& line) {

@@ -33,6 +33,9 @@ class Display {
   virtual void result(std::string_view text) = 0;
 };
 
+/// What can be said of a rank's run before it: its parameters, and its part with what is planned.
+[[nodiscard]] metrics::Summary planned_summary(const Compiled& compiled);
+
 /// What one rank keeps of a run: its log, and what becomes its part of the summary; the first rank's metrics.jsonl too.
 class Record {
  public:

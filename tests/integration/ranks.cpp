@@ -65,6 +65,16 @@ class Interference {
   std::vector<pid_t> ranks_;
 };
 
+/// SIGINT, and SIGTERM once that was seen: two that are pending at once may come in either order.
+void ask_twice(pid_t launcher, const JobFolder& job) {
+  kill(launcher, SIGINT);
+  const auto is_heard = [&] { return read_file(job.path() / "run/log/rank-0.log").find("asked to stop") != std::string::npos; };
+  while (!is_heard() && !ends_within(launcher, 0)) {
+    sched_yield();
+  }
+  kill(launcher, SIGTERM);
+}
+
 /// Where [job] timeout is 2 seconds.
 constexpr int past_every_deadline_ms = 5000;
 
@@ -141,7 +151,15 @@ TEST_CASE("a rank that is killed ends the job with its name, and nothing is left
           CHECK(is_gone(rank));
         }
         CHECK(job.summary().at("status") == "failed");
-        CHECK_THAT(std::string(job.summary().at("error").as_string()), Contains("SIGKILL"));
+        const json::object summary = job.summary();
+        CHECK_THAT(std::string(summary.at("error").as_string()), Contains("SIGKILL"));
+        CHECK(summary.at("steps").to_number<std::size_t>() >= 1);
+        CHECK(summary.at("steps").to_number<std::size_t>() <= job.metrics().size());
+        CHECK(summary.at("loss").is_double());
+        CHECK(summary.at("parameters").to_number<int>() > 0);
+        for (const json::value& rank : summary.at("ranks").as_array()) {
+          CHECK(rank.at("planned_bytes").to_number<int>() > 0);
+        }
       }
     }
   }
@@ -220,8 +238,7 @@ TEST_CASE("a screen that nobody reads holds up neither the notice of a death nor
             for (const pid_t rank : ranks) {
               kill(rank, SIGSTOP);  // or they would stop in order before the second signal
             }
-            kill(launcher, SIGINT);
-            kill(launcher, SIGTERM);
+            ask_twice(launcher, job);
           } else {
             kill(ranks.at(1), SIGKILL);
           }
@@ -272,6 +289,27 @@ TEST_CASE("a signal stops all ranks at one step, and what they have is saved", "
       CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
     }
   }
+}
+
+TEST_CASE("a second signal ends the ranks at once, and the summary says how far they were", "[ranks]") {
+  const JobFolder job;
+  Interference insist([&job](pid_t launcher, const std::vector<pid_t>& ranks) {
+    for (const pid_t rank : ranks) {
+      kill(rank, SIGSTOP);  // or they would stop in order before the second signal
+    }
+    ask_twice(launcher, job);
+  });
+
+  const Ended ended = insist.run(job, with(settings("dp", installed("transport").front(), 2), endless));
+
+  CHECK(ended.code == 128 + SIGTERM);
+  CHECK_THAT(ended.err, Contains("shardrun: ended at once by a second signal (SIGTERM) after "));
+  const json::object summary = job.summary();
+  CHECK(summary.at("status") == "stopped");
+  CHECK(summary.at("exit_code") == 128 + SIGTERM);
+  CHECK(summary.at("steps").to_number<std::size_t>() >= 1);
+  CHECK(summary.at("loss").is_double());
+  CHECK_FALSE(std::filesystem::exists(job.path() / "run/weights.safetensors"));
 }
 
 TEST_CASE("ranks wait for one that is slow to start, however long that takes it", "[ranks]") {
