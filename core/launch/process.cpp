@@ -15,6 +15,7 @@
 
 #include "core/base/error.h"
 #include "core/launch/environment.h"
+#include "core/launch/signals.h"
 
 namespace shardrun::launch {
 namespace {
@@ -96,7 +97,7 @@ struct Child {
     ::_exit(127);  // it died before the line above
   }
   ::setpgid(0, 0);
-  for (const int caught : {SIGINT, SIGTERM, SIGCHLD}) {
+  for (const int caught : SignalPipe::caught) {
     ::signal(caught, SIG_DFL);
   }
   ::signal(SIGPIPE, SIG_IGN);

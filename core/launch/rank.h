@@ -79,7 +79,7 @@ class Rank {
   /// while that is running.
   void on_abort(std::function<void(const std::string& reason)> callback);
 
-  /// The signal that asks for an orderly stop (SIGINT, SIGTERM), or 0.
+  /// The signal that asks for an orderly stop (SIGINT, SIGTERM, SIGHUP), or 0.
   [[nodiscard]] int stop_signal() const noexcept;
 
   /// Tells the launcher why this rank is about to end, and waits until it knows, the line is gone, or 2 s have passed.

@@ -43,6 +43,9 @@ SignalPipe::SignalPipe() {
   sigemptyset(&unblocked);
   for (std::size_t i = 0; i < caught.size(); ++i) {
     ::sigaction(caught[i], &action, &before_[i]);
+    if (before_[i].sa_handler == SIG_IGN && caught[i] != SIGCHLD) {
+      ::sigaction(caught[i], &before_[i], nullptr);
+    }
     sigaddset(&unblocked, caught[i]);
   }
   ::pthread_sigmask(SIG_UNBLOCK, &unblocked, &mask_before_);

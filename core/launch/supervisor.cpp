@@ -197,8 +197,35 @@ void Supervisor::read_signals() {
 void Supervisor::on_signal(int signal) {
   if (signal == SIGCHLD) {
     reap_children();
+  } else if (signal == SIGTSTP) {
+    stand_still();
   } else {
     ask_to_stop(signal);
+  }
+}
+
+/// The ranks have process groups of their own, which a terminal's signals do not reach. SIGSTOP in both places: nobody
+/// may leave it out.
+void Supervisor::stand_still() {
+  const auto signal_all = [this](int signal) {
+    for (const Child& each : children_) {
+      if (!each.reaped) {
+        ::kill(each.end.pid, signal);
+      }
+    }
+  };
+  signal_all(SIGSTOP);
+  for (const Child& each : children_) {
+    siginfo_t info = {};
+    while (!each.reaped && ::waitid(P_PID, static_cast<id_t>(each.end.pid), &info, WSTOPPED | WEXITED | WNOWAIT) < 0 &&
+           errno == EINTR) {
+    }
+  }
+  ::raise(SIGSTOP);
+  signal_all(SIGCONT);
+  last_tick_ = Clock::now();
+  for (Child& each : children_) {
+    each.heard = last_tick_;
   }
 }
 

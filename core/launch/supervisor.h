@@ -56,6 +56,7 @@ class Supervisor {
   void read_signals();
   void on_signal(int signal);
   void ask_to_stop(int signal);
+  void stand_still();
   void reap_children();
   void on_exit(int rank, int status);
   void on_failure(int rank, FailureKind kind, std::string_view text);

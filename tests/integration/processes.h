@@ -9,12 +9,12 @@
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "core/files/descriptor.h"
+#include "tests/support/processes.h"
 
 namespace shardrun::test {
 
@@ -25,17 +25,7 @@ namespace shardrun::test {
   return !handle.is_open() || poll(&ended, 1, milliseconds) != 0;
 }
 
-/// Processes that a process has started.
-[[nodiscard]] inline std::vector<pid_t> children_of(pid_t process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/task/" + std::to_string(process) + "/children");
-  std::vector<pid_t> children;
-  for (pid_t child = 0; file >> child;) {
-    children.push_back(child);
-  }
-  return children;
-}
-
-/// The same once there are that many, or none where the process ends before.
+/// The processes that a process has started once there are that many, or none where it ends before.
 [[nodiscard]] inline std::vector<pid_t> await_children(pid_t process, std::size_t count) {
   for (;;) {
     std::vector<pid_t> children = children_of(process);

@@ -17,7 +17,7 @@ namespace {
 
 std::vector<void (*)(int)> signal_actions() {
   std::vector<void (*)(int)> actions;
-  for (const int signal : {SIGINT, SIGTERM, SIGCHLD, SIGPIPE}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGCHLD, SIGPIPE}) {
     struct sigaction action = {};
     ::sigaction(signal, nullptr, &action);
     actions.push_back(action.sa_handler);

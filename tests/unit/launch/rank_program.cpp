@@ -213,9 +213,10 @@ int silent(const RankContext&) {
   }
 }
 
-/// `parent COUNT`: launches that many ranks that wait. `parent COUNT alone`: as a user who may have no more processes.
+/// `parent COUNT WHAT`: launches that many ranks that do it. `parent COUNT WHAT alone`: as a user who may have no more
+/// processes.
 int parent(const Arguments& arguments) {
-  if (arguments.size() > 1) {
+  if (arguments.size() > 2) {
     const rlimit one = {.rlim_cur = 1, .rlim_max = 1};
     ::setrlimit(RLIMIT_NPROC, &one);
     if (::getuid() == 0 && ::setuid(65534) != 0) {
@@ -223,7 +224,7 @@ int parent(const Arguments& arguments) {
     }
   }
   shardrun::launch::LaunchSettings settings;
-  settings.arguments = {"rank", "wait"};
+  settings.arguments = {"rank", arguments.at(1)};
   settings.ranks = std::stoi(arguments.at(0));
   settings.on_output = [](const shardrun::launch::OutputLine& line) { say(std::string(line.text)); };
   try {

@@ -47,7 +47,7 @@ TEST_CASE("where descriptors run out, the ranks already started are ended", "[la
 
 TEST_CASE("where processes run out, it is said what to raise", "[launch]") {
   StartedProcess launcher = start_process(
-      {.program = SHARDRUN_RANK_PROGRAM, .arguments = {"rank", "parent", "2", "alone"}, .environment = {}});
+      {.program = SHARDRUN_RANK_PROGRAM, .arguments = {"rank", "parent", "2", "wait", "alone"}, .environment = {}});
   std::string errors;
   std::array<char, 512> chunk = {};
   for (ssize_t got = 0; (got = ::read(launcher.errors.get(), chunk.data(), chunk.size())) > 0;) {
@@ -79,7 +79,7 @@ TEST_CASE("ranks die with their launcher", "[launch]") {
   FileDescriptor held(ends[1]);
   ::fcntl(all_gone.get(), F_SETFD, FD_CLOEXEC);
   StartedProcess launcher =
-      start_process({.program = SHARDRUN_RANK_PROGRAM, .arguments = {"rank", "parent", "3"}, .environment = {}});
+      start_process({.program = SHARDRUN_RANK_PROGRAM, .arguments = {"rank", "parent", "3", "wait"}, .environment = {}});
   held = {};
   std::string output;
   while (std::count(output.begin(), output.end(), '\n') < 3) {

@@ -1,8 +1,14 @@
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <csignal>
+#include <string>
 
+#include "core/launch/process.h"
 #include "tests/support/catch.h"
+#include "tests/support/processes.h"
 #include "tests/unit/launch/job.h"
 
 using namespace shardrun::launch;
@@ -24,7 +30,7 @@ void signal_when_all_wait(LaunchJob& job, std::vector<int> signals) {
 }  // namespace
 
 TEST_CASE("a signal reaches every rank once as a request to stop", "[launch]") {
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     LaunchJob job(3, {"stop"});
     signal_when_all_wait(job, {signal});
     const LaunchResult result = job.run();
@@ -62,4 +68,46 @@ TEST_CASE("a second signal ends even a stopped rank, after the grace", "[launch]
   CHECK(result.exit_code == 128 + SIGTERM);
   CHECK(result.ranks[0].signal == SIGTERM);
   CHECK(result.ranks[1].signal == SIGKILL);
+}
+
+TEST_CASE("a signal that was ignored before stays so", "[launch]") {
+  const int ignored = GENERATE(SIGINT, SIGHUP);
+  void (*const before)(int) = ::signal(ignored, SIG_IGN);
+  {
+    LaunchJob job(2, {"stop"});
+    signal_when_all_wait(job, {ignored, SIGTERM});
+    const LaunchResult result = job.run();
+    CHECK(result.exit_code == 128 + SIGTERM);
+    CHECK(result.stop_signal == SIGTERM);
+    CHECK(result.forced_signal == 0);
+  }
+  ::signal(ignored, before);
+}
+
+TEST_CASE("Ctrl-Z stops the ranks with their launcher, and all go on together", "[launch]") {
+  const StartedProcess launcher =
+      start_process({.program = SHARDRUN_RANK_PROGRAM, .arguments = {"rank", "parent", "3", "stop"}, .environment = {}});
+  std::string output;
+  while (std::count(output.begin(), output.end(), '\n') < 3) {
+    std::array<char, 64> chunk = {};
+    const ssize_t got = ::read(launcher.output.get(), chunk.data(), chunk.size());
+    REQUIRE(got > 0);
+    output.append(chunk.data(), static_cast<std::size_t>(got));
+  }
+  const std::vector<pid_t> ranks = shardrun::test::children_of(launcher.pid);
+  REQUIRE(ranks.size() == 3);
+
+  ::kill(launcher.pid, SIGTSTP);
+  siginfo_t stopped = {};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(launcher.pid), &stopped, WSTOPPED) == 0);
+  for (const pid_t rank : ranks) {
+    CHECK(shardrun::test::state_of(rank) == 'T');
+  }
+
+  ::kill(launcher.pid, SIGCONT);
+  ::kill(launcher.pid, SIGHUP);  // which only ranks that go on can follow
+  int status = 0;
+  REQUIRE(::waitpid(launcher.pid, &status, 0) == launcher.pid);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 128 + SIGHUP);
 }
