@@ -9,8 +9,10 @@
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <set>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "core/files/descriptor.h"
@@ -41,13 +43,42 @@ namespace shardrun::test {
 
 [[nodiscard]] inline bool is_gone(pid_t process) { return kill(process, 0) != 0 && errno == ESRCH; }
 
-/// Names under which memory could be left behind.
-[[nodiscard]] inline std::set<std::string> shared_memory() {
+/// Files in /dev/shm that processes have mapped or open: what they could leave behind.
+[[nodiscard]] inline std::set<std::string> shared_memory_of(const std::vector<pid_t>& processes) {
   std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
-    names.insert(entry.path().filename().string());
+  const auto note = [&](const std::string& text) {
+    if (const std::size_t at = text.find("/dev/shm/"); at != std::string::npos) {
+      names.insert(text.substr(at));
+    }
+  };
+  for (const pid_t process : processes) {
+    const std::string folder = "/proc/" + std::to_string(process);
+    std::ifstream maps(folder + "/maps");
+    for (std::string line; std::getline(maps, line);) {
+      note(line);
+    }
+    std::error_code none;
+    for (const auto& entry : std::filesystem::directory_iterator(folder + "/fd", none)) {
+      note(std::filesystem::read_symlink(entry.path(), none).string());
+    }
   }
   return names;
+}
+
+/// Of those, what is there still, and whatever else has this project's name.
+[[nodiscard]] inline std::set<std::string> left_of(const std::set<std::string>& shared_memory) {
+  std::set<std::string> left;
+  for (const std::string& name : shared_memory) {
+    if (std::filesystem::exists(name)) {
+      left.insert(name);
+    }
+  }
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    if (entry.path().filename().string().find("shardrun") != std::string::npos) {
+      left.insert(entry.path().string());
+    }
+  }
+  return left;
 }
 
 }  // namespace shardrun::test
