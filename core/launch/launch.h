@@ -77,8 +77,8 @@ struct RootCause {
 [[nodiscard]] std::string describe(const RootCause& cause);
 
 struct LaunchResult {
-  /// 0; 75 or 128 + n as the ranks had it after an orderly stop; 128 + n after a second signal; else the exit code of
-  /// the root cause, or 1 where it has none.
+  /// 0; 128 + n after a stop by signal n, or after a second signal n; 1 where there is a root cause, whatever the exit
+  /// code of that rank says: 2 means that nothing was started.
   int exit_code = 0;
   std::optional<RootCause> cause;
   int stop_signal = 0;                ///< the first signal that asked for a stop, or 0

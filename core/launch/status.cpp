@@ -8,12 +8,6 @@
 #include <string_view>
 
 namespace shardrun::launch {
-namespace {
-
-constexpr int stopped_but_resumable = 75;
-
-}  // namespace
-
 std::string signal_text(int signal) {
   const char* const name = ::sigabbrev_np(signal);
   return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("signal {} (SIG{})", signal, name);
@@ -21,8 +15,7 @@ std::string signal_text(int signal) {
 
 bool ended_well(const RankEnd& end, int stop_signal) {
   return end.said_goodbye && end.exit_code &&
-         (*end.exit_code == 0 || *end.exit_code == stopped_but_resumable ||
-          (stop_signal != 0 && *end.exit_code == 128 + stop_signal));
+         (*end.exit_code == 0 || (stop_signal != 0 && *end.exit_code == 128 + stop_signal));
 }
 
 std::string end_text(const RankEnd& end, bool joined) {

@@ -10,7 +10,7 @@ namespace shardrun::launch {
 /// "signal 9 (SIGKILL)"
 [[nodiscard]] std::string signal_text(int signal);
 
-/// Whether a rank ended as it should: with goodbye, and 0, 75 or, where `stop_signal` is not 0, 128 + stop_signal.
+/// Whether a rank ended as it should: with goodbye, and 0 or, where `stop_signal` is not 0, 128 + stop_signal.
 [[nodiscard]] bool ended_well(const RankEnd& end, int stop_signal);
 
 /// How a rank ended that did not end well: "exited with code 3 before it joined the job".

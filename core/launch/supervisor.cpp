@@ -426,7 +426,7 @@ LaunchResult Supervisor::result() const {
       result.cause->exit_code = end.exit_code;
       result.cause->signal = end.signal;
     }
-    result.exit_code = std::max(1, result.cause->exit_code.value_or(1));
+    result.exit_code = 1;
   } else if (forced_signal_ != 0) {
     result.exit_code = 128 + forced_signal_;
   }
