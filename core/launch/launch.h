@@ -49,7 +49,8 @@ struct LaunchSettings {
   std::function<void(const std::vector<pid_t>& pids)> on_start;  ///< all ranks run; by rank
   std::function<void(const OutputLine& line)> on_output;
   std::function<void(const RankMessage& message)> on_message;
-  std::function<void(std::string_view line)> on_log;  ///< the launcher's own remarks
+  std::function<void(std::string_view line)> on_log;     ///< the launcher's own remarks
+  std::function<void(std::string_view line)> on_notice;  ///< those among them that a person should see
 };
 
 /// How one rank ended.

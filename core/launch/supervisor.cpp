@@ -39,6 +39,7 @@ milliseconds heartbeat_of(const LaunchSettings& settings) {
 }
 
 /// For what a dead rank said last to arrive: at once as a rule, unless a descendant of it keeps its connection open.
+/// And for a process whose connection has ended to end.
 constexpr milliseconds last_words{500};
 
 std::string run_name() {
@@ -173,7 +174,10 @@ StoreServerEvents Supervisor::store_events() {
                 Child& lost = child(rank);
                 lost.connected = false;
                 if (!lost.reaped && !lost.end.said_goodbye) {
-                  log(fmt::format("rank {} (pid {}): its control connection ended: {}", rank, lost.end.pid, why));
+                  lost.lost_connection =
+                      fmt::format("rank {} (pid {}): its control connection ended: {}", rank, lost.end.pid, why);
+                  lost.lost_at = Clock::now();
+                  log(lost.lost_connection);
                 }
                 finish_if_done(rank);
               },
@@ -232,7 +236,7 @@ void Supervisor::stand_still() {
 void Supervisor::ask_to_stop(int signal) {
   if (stop_signal_ == 0 && !ending_) {
     stop_signal_ = signal;
-    log(fmt::format("asked to stop by {}: waiting for the ranks; once more ends them now", signal_text(signal)));
+    notice(fmt::format("asked to stop by {}: waiting for the ranks; once more ends them now", signal_text(signal)));
     return store_.stop(signal);
   }
   const bool impatient = ending_ || forced_signal_ != 0;
@@ -240,7 +244,7 @@ void Supervisor::ask_to_stop(int signal) {
   if (impatient) {
     return kill_all();
   }
-  log(fmt::format("ending the ranks now, by {}", signal_text(signal)));
+  notice(fmt::format("ending the ranks now, by {}", signal_text(signal)));
   for (Child& running : children_) {
     send_signal(running, SIGTERM);
   }
@@ -313,6 +317,11 @@ void Supervisor::tick() {
       store_.close(rank);
       each.connected = false;
       finish_if_done(rank);
+    }
+    // A dying process closes its connection before it can be reaped: that is no news.
+    const bool lives_on = !each.reaped && !ending_ && now - each.lost_at > last_words;
+    if (lives_on && !each.lost_connection.empty() && settings_.on_notice) {
+      settings_.on_notice(std::exchange(each.lost_connection, {}));
     }
     check_silence(rank, now);
   }
@@ -409,6 +418,13 @@ void Supervisor::send_signal(Child& child, int signal) {
 void Supervisor::log(const std::string& line) const {
   if (settings_.on_log) {
     settings_.on_log(line);
+  }
+}
+
+void Supervisor::notice(const std::string& line) const {
+  log(line);
+  if (settings_.on_notice) {
+    settings_.on_notice(line);
   }
 }
 

@@ -40,6 +40,8 @@ class Supervisor {
     Clock::time_point heard;  ///< of it, or its start
     bool joined = false;
     bool connected = false;
+    std::string lost_connection;  ///< why it ended, until a person is told
+    Clock::time_point lost_at;
     bool abort_heard = false;
     bool reaped = false;
     Clock::time_point reaped_at;
@@ -73,6 +75,7 @@ class Supervisor {
   void send_signal(Child& child, int signal);
   void kill_after_grace();
   void log(const std::string& line) const;
+  void notice(const std::string& line) const;
 
   [[nodiscard]] Child& child(int rank) { return children_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] const Child& child(int rank) const { return children_[static_cast<std::size_t>(rank)]; }

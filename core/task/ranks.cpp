@@ -110,7 +110,8 @@ class Ranks {
                         .heartbeat_timeout = milliseconds_of(job_.timeout),
                         .on_output = [this](const launch::OutputLine& line) { show(line); },
                         .on_message = [this](const launch::RankMessage& message) { take(message); },
-                        .on_log = [this](std::string_view line) { logs_[0]->write(line); }});
+                        .on_log = [this](std::string_view line) { logs_[0]->write(line); },
+                        .on_notice = [this](std::string_view line) { progress_.print(line); }});
     return merge(result);
   }
 

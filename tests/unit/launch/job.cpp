@@ -47,6 +47,12 @@ LaunchJob::LaunchJob(int ranks, std::vector<std::string> what)
     messages.push_back({message.rank, fmt::format("{}: {}", message.kind, message.bytes)});
   };
   settings.on_log = [this](std::string_view line) { logs.emplace_back(line); };
+  settings.on_notice = [this](std::string_view line) {
+    notices.emplace_back(line);
+    if (then_notice) {
+      then_notice(notices.back());
+    }
+  };
 }
 
 launch::LaunchResult LaunchJob::run() {

@@ -22,6 +22,7 @@ struct LaunchJob {
   std::vector<Text> errors;
   std::vector<Text> messages;  ///< "KIND: BYTES"
   std::vector<std::string> logs;
+  std::vector<std::string> notices;
   std::vector<void (*)(int)> actions_before;
   int descriptors_before;
 
@@ -31,6 +32,7 @@ struct LaunchJob {
 
   /// Called after each line that a rank wrote on standard output was noted.
   std::function<void(const Text& line)> then;
+  std::function<void(const std::string& notice)> then_notice;
 
   /// launch(); fails the test where a process, a descriptor or a signal action of it is left.
   launch::LaunchResult run();

@@ -213,6 +213,12 @@ int silent(const RankContext&) {
   }
 }
 
+/// Its connection ends, and it lives on.
+int hang_up(const RankContext& context) {
+  { const Rank rank(context, 0, soon()); }
+  return silent(context);
+}
+
 /// `parent COUNT WHAT`: launches that many ranks that do it. `parent COUNT WHAT alone`: as a user who may have no more
 /// processes.
 int parent(const Arguments& arguments) {
@@ -242,7 +248,7 @@ const std::map<std::string, int (*)(Rank&, const Arguments&)> joined_modes = {
     {"callback", callback}, {"set_twice", set_twice}, {"attacked", attacked}, {"print", print}};
 
 const std::map<std::string, int (*)(const RankContext&)> modes = {
-    {"show", show}, {"silent", silent}, {"other_job", other_job}};
+    {"show", show}, {"silent", silent}, {"hang_up", hang_up}, {"other_job", other_job}};
 
 }  // namespace
 

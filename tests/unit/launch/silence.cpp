@@ -36,6 +36,19 @@ TEST_CASE("a rank that does not join is noticed", "[launch]") {
   CHECK(cause_of(result).find("has not joined the job within 0.") != std::string::npos);
 }
 
+TEST_CASE("a rank that lives on without its connection is told of, one that ends is not", "[launch]") {
+  LaunchJob lives(1, {"hang_up"});
+  lives.then_notice = [&](const std::string&) { ::kill(lives.pids[0], SIGKILL); };
+  CHECK(cause_of(lives.run()).find("SIGKILL") != std::string::npos);
+  REQUIRE(lives.notices.size() == 1);
+  CHECK(lives.notices[0].find("its control connection ended: it was closed by the other side") != std::string::npos);
+  CHECK(lives.logged(lives.notices[0]));
+
+  LaunchJob ends(2, {"code", "7", "1"});
+  CHECK(ends.run().exit_code == 1);
+  CHECK(ends.notices.empty());
+}
+
 TEST_CASE("a rank that said goodbye and does not end is noticed", "[launch]") {
   LaunchJob job(1, {"linger"});
   job.settings.heartbeat_interval = milliseconds(50);

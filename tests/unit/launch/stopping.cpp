@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/launch/process.h"
+#include "core/launch/status.h"
 #include "tests/support/catch.h"
 #include "tests/support/processes.h"
 #include "tests/unit/launch/job.h"
@@ -37,6 +38,9 @@ TEST_CASE("a signal reaches every rank once as a request to stop", "[launch]") {
     CHECK(result.exit_code == 128 + signal);
     CHECK(result.stop_signal == signal);
     CHECK(cause_of(result) == "none");
+    REQUIRE(job.notices.size() == 1);
+    CHECK(job.notices[0] == "asked to stop by " + signal_text(signal) + ": waiting for the ranks; once more ends them now");
+    CHECK(job.logged(job.notices[0]));
     REQUIRE(job.messages.size() == 3);
     for (const LaunchJob::Text& message : job.messages) {
       CHECK(message.text == "stopped: " + std::to_string(signal));
@@ -52,6 +56,7 @@ TEST_CASE("a second signal ends ranks that do not stop", "[launch]") {
   CHECK(cause_of(result) == "none");
   CHECK(result.ranks[0].signal == SIGTERM);
   CHECK(result.ranks[1].signal == SIGTERM);
+  CHECK(job.notices.back() == "ending the ranks now, by signal 2 (SIGINT)");
 }
 
 TEST_CASE("a second signal ends even a stopped rank, after the grace", "[launch]") {
