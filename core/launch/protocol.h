@@ -27,7 +27,7 @@ enum class FrameType : std::uint8_t {
   get = 4,          ///< request (u64), key
   cancel_get = 5,   ///< request
   message = 6,      ///< kind, bytes
-  failure = 7,      ///< FailureKind (u32), text
+  failure = 7,      ///< FailureKind (u32), the rank that was waited for (u32, or none_awaited), text
   goodbye = 8,      ///< nothing
   abort_heard = 9,  ///< nothing: what this rank does from here on may be a consequence of the abort
   // From the launcher.
@@ -39,6 +39,8 @@ enum class FrameType : std::uint8_t {
   stop = 69,           ///< signal (u32)
   farewell = 70,       ///< nothing: the goodbye and all before it were read
 };
+
+inline constexpr std::uint32_t none_awaited = 0xffff'ffff;
 
 /// Known to the launcher and its ranks alone; whoever has it may join the job.
 using Token = std::array<std::uint8_t, 32>;

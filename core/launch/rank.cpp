@@ -56,8 +56,8 @@ void Rank::on_abort(std::function<void(const std::string&)> callback) { line_->o
 
 int Rank::stop_signal() const noexcept { return line_->stop_signal(); }
 
-void Rank::fail(FailureKind kind, std::string_view text) noexcept {
-  line_->fail(kind, text, Clock::now() + failure_deadline);
+void Rank::fail(FailureKind kind, std::string_view text, std::optional<int> awaited) noexcept {
+  line_->fail(kind, text, awaited, Clock::now() + failure_deadline);
 }
 
 void Rank::goodbye(Deadline deadline) { line_->goodbye(deadline); }

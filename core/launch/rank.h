@@ -82,8 +82,9 @@ class Rank {
   [[nodiscard]] int stop_signal() const noexcept;
 
   /// Tells the launcher why this rank is about to end, and waits until it knows, the line is gone, or 2 s have passed.
-  /// Where the job is aborted already it is a consequence, whatever `kind` says.
-  void fail(FailureKind kind, std::string_view text) noexcept;
+  /// Where the job is aborted already it is a consequence, whatever `kind` says. `awaited`: the rank that it waited for
+  /// in vain, which is then named before it.
+  void fail(FailureKind kind, std::string_view text, std::optional<int> awaited = std::nullopt) noexcept;
 
   /// The last thing that a rank does: waits until the launcher has read everything that was sent before, and leaves
   /// the job. An abort that comes later is no longer this rank's. Throws Error{aborted} where the job is aborted

@@ -124,9 +124,13 @@ void StoreClient::message(std::string_view kind, std::string_view bytes) {
   post(FrameWriter(FrameType::message).bytes(kind).bytes(bytes).finish());
 }
 
-void StoreClient::fail(FailureKind kind, std::string_view text, Deadline deadline) {
+void StoreClient::fail(FailureKind kind, std::string_view text, std::optional<int> awaited, Deadline deadline) {
   const bool own = kind == FailureKind::own && !aborted_;
-  post(FrameWriter(FrameType::failure).u32(own ? 0 : 1).bytes(text.substr(0, max_frame_bytes / 2)).finish());
+  post(FrameWriter(FrameType::failure)
+           .u32(own ? 0 : 1)
+           .u32(awaited ? static_cast<std::uint32_t>(*awaited) : none_awaited)
+           .bytes(text.substr(0, max_frame_bytes / 2))
+           .finish());
   std::unique_lock lock(mutex_);
   wait(lock, deadline, [this] { return failure_noted_ || line_lost_; });
 }

@@ -43,7 +43,7 @@ class StoreClient {
   void set(std::string_view key, std::string_view value);
   [[nodiscard]] std::string get(std::string_view key, Deadline deadline);
   void message(std::string_view kind, std::string_view bytes);
-  void fail(FailureKind kind, std::string_view text, Deadline deadline);
+  void fail(FailureKind kind, std::string_view text, std::optional<int> awaited, Deadline deadline);
   void goodbye(Deadline deadline);
 
   /// The callback must not throw.

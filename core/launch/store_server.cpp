@@ -220,7 +220,9 @@ void StoreServer::member_frame(int rank, FrameType type, std::string_view payloa
     }
     case FrameType::failure: {
       const FailureKind kind = reader.u32() == 0 ? FailureKind::own : FailureKind::consequence;
-      events_.failed(rank, kind, reader.bytes());
+      const std::uint32_t awaited = reader.u32();
+      const bool is_other = awaited < members_.size() && static_cast<int>(awaited) != rank;
+      events_.failed(rank, kind, is_other ? std::optional(static_cast<int>(awaited)) : std::nullopt, reader.bytes());
       return send(rank, FrameWriter(FrameType::failure_noted).finish());
     }
     case FrameType::abort_heard: return events_.abort_heard(rank);
@@ -231,7 +233,7 @@ void StoreServer::member_frame(int rank, FrameType type, std::string_view payloa
 
 void StoreServer::set(int rank, std::string_view key, std::string_view value) {
   if (!values_.emplace(key, value).second) {
-    return events_.failed(rank, FailureKind::own,
+    return events_.failed(rank, FailureKind::own, std::nullopt,
                           fmt::format("set the key '{}' of the store, which is set already: each is set once", key));
   }
   std::vector<Waiter> served;

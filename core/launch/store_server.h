@@ -34,7 +34,7 @@ struct StoreServerEvents {
   std::function<void(int rank, const Hello& hello)> joined;
   std::function<void(int rank)> heard;  ///< any frame
   std::function<void(int rank, std::string_view kind, std::string_view bytes)> message;
-  std::function<void(int rank, FailureKind kind, std::string_view text)> failed;
+  std::function<void(int rank, FailureKind kind, std::optional<int> awaited, std::string_view text)> failed;
   std::function<void(int rank)> abort_heard;
   std::function<void(int rank)> said_goodbye;
   std::function<void(int rank, const std::string& why)> closed;

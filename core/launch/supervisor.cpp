@@ -166,7 +166,8 @@ StoreServerEvents Supervisor::store_events() {
                   settings_.on_message({rank, kind, bytes});
                 }
               },
-          .failed = [this](int rank, FailureKind kind, std::string_view text) { on_failure(rank, kind, text); },
+          .failed = [this](int rank, FailureKind kind, std::optional<int> awaited,
+                           std::string_view text) { on_failure(rank, kind, awaited, text); },
           .abort_heard = [this](int rank) { child(rank).abort_heard = true; },
           .said_goodbye = [this](int rank) { child(rank).end.said_goodbye = true; },
           .closed =
@@ -274,14 +275,18 @@ void Supervisor::on_exit(int rank, int status) {
   finish_if_done(rank);
 }
 
-void Supervisor::on_failure(int rank, FailureKind kind, std::string_view text) {
+void Supervisor::on_failure(int rank, FailureKind kind, std::optional<int> awaited, std::string_view text) {
   Child& failed = child(rank);
   if (failed.end.failure) {
     return;
   }
   failed.end.failure = kind;
   failed.end.text = text;
-  blame(rank, kind, failed.end.text);
+  if (kind == FailureKind::consequence && awaited) {
+    blame_awaited(rank, *awaited, failed.end.text);
+  } else {
+    blame(rank, kind, failed.end.text);
+  }
 }
 
 void Supervisor::on_line(int rank, Stream stream, std::string_view line) {
@@ -369,10 +374,23 @@ void Supervisor::judge(int rank) {
 
 /// The first failure is the cause, but one that follows from another gives way to the first that does not.
 void Supervisor::blame(int rank, FailureKind kind, std::string text) {
-  const bool better = cause_kind_ == FailureKind::consequence && kind == FailureKind::own;
-  if (cause_ && (cause_->rank == rank || !better)) {
-    return;
+  if (!cause_ || (cause_kind_ == FailureKind::consequence && kind == FailureKind::own)) {
+    cause_is_awaited_ = false;
+    set_cause(rank, kind, std::move(text));
   }
+}
+
+/// Whoever waits in vain names whom it waits for, who may say the same of another.
+void Supervisor::blame_awaited(int rank, int awaited, const std::string& text) {
+  if (!cause_ || (cause_is_awaited_ && cause_->rank == rank)) {
+    cause_is_awaited_ = true;
+    set_cause(awaited, FailureKind::consequence,
+              fmt::format("keeps others waiting, though it answers the launcher: rank {} (pid {}): {}", rank,
+                          child(rank).end.pid, text));
+  }
+}
+
+void Supervisor::set_cause(int rank, FailureKind kind, std::string text) {
   cause_kind_ = kind;
   cause_ = RootCause{.rank = rank, .host = child(rank).host, .pid = child(rank).end.pid, .text = std::move(text)};
   end_all(describe(*cause_));

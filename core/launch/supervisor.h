@@ -61,7 +61,7 @@ class Supervisor {
   void stand_still();
   void reap_children();
   void on_exit(int rank, int status);
-  void on_failure(int rank, FailureKind kind, std::string_view text);
+  void on_failure(int rank, FailureKind kind, std::optional<int> awaited, std::string_view text);
   void on_line(int rank, Stream stream, std::string_view line);
   void finish_if_done(int rank);
   void tick();
@@ -70,6 +70,8 @@ class Supervisor {
   // What follows.
   void judge(int rank);
   void blame(int rank, FailureKind kind, std::string text);
+  void blame_awaited(int rank, int awaited, const std::string& text);
+  void set_cause(int rank, FailureKind kind, std::string text);
   void end_all(const std::string& reason);
   void kill_all();
   void send_signal(Child& child, int signal);
@@ -94,6 +96,7 @@ class Supervisor {
 
   std::optional<RootCause> cause_;
   FailureKind cause_kind_ = FailureKind::own;
+  bool cause_is_awaited_ = false;  ///< named by a rank that waits for it
   bool ending_ = false;
   Clock::time_point ending_since_;
   int stop_signal_ = 0;

@@ -265,11 +265,25 @@ metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, con
   return summary;
 }
 
+std::optional<int> awaited_rank(std::string_view message) {
+  constexpr std::string_view begin = "waiting for ";
+  constexpr std::string_view name = "(rank ";
+  const std::size_t wait = message.find(begin);
+  const std::size_t at = wait == std::string_view::npos ? wait : message.find(name, wait);
+  if (at == std::string_view::npos) {
+    return std::nullopt;
+  }
+  int rank = 0;
+  const char* const digits = message.data() + at + name.size();
+  const auto [end, failed] = std::from_chars(digits, message.data() + message.size(), rank);
+  return failed == std::errc() && rank >= 0 ? std::optional(rank) : std::nullopt;
+}
+
 int as_rank(const job::Job& job, const launch::RankContext& context, const std::function<int(launch::Rank&)>& work) {
   std::unique_ptr<launch::Rank> rank;
-  const auto fail = [&](launch::FailureKind kind, const std::string& text) {
+  const auto fail = [&](launch::FailureKind kind, const std::string& text, std::optional<int> awaited = {}) {
     if (rank != nullptr) {
-      rank->fail(kind, text);
+      rank->fail(kind, text, awaited);
     } else {
       write_to_standard_error(text + "\n");
     }
@@ -280,7 +294,8 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const std::
     rank->goodbye(launch::Rank::no_deadline);
     return code;
   } catch (const Error& error) {
-    fail(is_consequence(error.code()) ? launch::FailureKind::consequence : launch::FailureKind::own, error.message());
+    fail(is_consequence(error.code()) ? launch::FailureKind::consequence : launch::FailureKind::own, error.message(),
+         error.code() == ErrorCode::timeout ? awaited_rank(error.message()) : std::nullopt);
     return exit_code(error.code());
   } catch (const std::bad_alloc&) {
     fail(launch::FailureKind::own, "out of memory");

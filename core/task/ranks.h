@@ -1,7 +1,9 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/job/job.h"
@@ -18,6 +20,9 @@ namespace shardrun::task {
 
 /// The kind of message whose text the launcher prints as a line.
 inline constexpr const char* line_message = "line";
+
+/// The rank that an operation's message says it waited for: the first of "waiting for member 1 (rank 3, pid 4711), …".
+[[nodiscard]] std::optional<int> awaited_rank(std::string_view message);
 
 /// This process as a rank of the job: joins, does `work`, leaves. Returns the exit code, which is `work`'s where it
 /// does not throw; the launcher is told of errors, and nothing is thrown.

@@ -135,6 +135,32 @@ TEST_CASE("a consequence is the root cause where nothing else failed", "[launch]
   CHECK(cause_of(result) == "[1] the connection to rank 0 is lost [code 1]");
 }
 
+TEST_CASE("a rank that others waited for in vain is named before them", "[launch]") {
+  LaunchJob job(3, {"awaiting", "1", "2", "2"});
+  kill_when_all_wait(job, 0, SIGUSR1);
+  const LaunchResult result = job.run();
+  CHECK(result.exit_code == 1);
+  CHECK(cause_of(result) == "[2] keeps others waiting, though it answers the launcher: rank 1 (pid " +
+                                std::to_string(pid_of(job, 1)) + "): too late [code 1]");
+}
+
+TEST_CASE("the death of a rank that others waited for is the root cause", "[launch]") {
+  LaunchJob job(2, {"awaiting", "1", "1"});
+  job.settings.grace = std::chrono::minutes(1);
+  job.then = [&job](const LaunchJob::Text& line) {
+    if (job.all_said("ready") && line.text == "ready") {
+      // Rank 1 must not hear of the abort, as a dead one would not.
+      shardrun::test::stop_process(pid_of(job, 1));
+      ::kill(pid_of(job, 0), SIGUSR1);
+    }
+    if (line.text == "told") {
+      ::kill(pid_of(job, 1), SIGKILL);
+    }
+  };
+  const LaunchResult result = job.run();
+  CHECK(cause_of(result) == "[1] " + killed + " [signal 9]");
+}
+
 TEST_CASE("a rank that waits for nothing hears of the abort by its callback", "[launch]") {
   LaunchJob job(2, {"callback"});
   kill_when_all_wait(job, 0, SIGKILL);

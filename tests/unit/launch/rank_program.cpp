@@ -90,18 +90,43 @@ int fail(Rank& rank, const Arguments& arguments) {
   return wait(rank, arguments);
 }
 
+void await_usr1() {
+  sigset_t usr1;
+  sigemptyset(&usr1);
+  sigaddset(&usr1, SIGUSR1);
+  int got = 0;
+  sigwait(&usr1, &got);
+}
+
 /// Rank 1 says that it lost its peer once it gets SIGUSR1; the others wait.
 int lost_peer(Rank& rank, const Arguments& arguments) {
   if (rank.rank() != 1) {
     return wait(rank, arguments);
   }
   say("ready");
-  sigset_t usr1;
-  sigemptyset(&usr1);
-  sigaddset(&usr1, SIGUSR1);
-  int got = 0;
-  sigwait(&usr1, &got);
+  await_usr1();
   rank.fail(FailureKind::consequence, "the connection to rank 0 is lost");
+  say("told");
+  return 1;
+}
+
+/// `awaiting A B …`: rank r says that it waited in vain for the rank that is named in the place r: the first once it
+/// gets SIGUSR1, the others when they hear of the abort. One that is to wait for itself just waits.
+int awaiting(Rank& rank, const Arguments& arguments) {
+  const int awaited = std::stoi(arguments.at(static_cast<std::size_t>(rank.rank())));
+  if (awaited == rank.rank()) {
+    return wait(rank, arguments);
+  }
+  say("ready");
+  if (rank.rank() == 0) {
+    await_usr1();
+  } else {
+    try {
+      (void)rank.get("never", soon());
+    } catch (const Error&) {
+    }
+  }
+  rank.fail(FailureKind::consequence, "too late", awaited);
   say("told");
   return 1;
 }
@@ -245,7 +270,7 @@ int parent(const Arguments& arguments) {
 const std::map<std::string, int (*)(Rank&, const Arguments&)> joined_modes = {
     {"exchange", exchange}, {"wait", wait},           {"code", code},         {"goodbye", goodbye},
     {"linger", linger},     {"fail", fail},           {"stop", stop},         {"lost_peer", lost_peer},
-    {"callback", callback}, {"set_twice", set_twice}, {"attacked", attacked}, {"print", print}};
+    {"callback", callback}, {"awaiting", awaiting}, {"set_twice", set_twice}, {"attacked", attacked}, {"print", print}};
 
 const std::map<std::string, int (*)(const RankContext&)> modes = {
     {"show", show}, {"silent", silent}, {"hang_up", hang_up}, {"other_job", other_job}};

@@ -26,7 +26,7 @@ class Store {
         .joined = [](int, const launch::Hello&) {},
         .heard = [](int) {},
         .message = [this](int, std::string_view, std::string_view bytes) { messages_ += bytes; },
-        .failed = [](int, launch::FailureKind, std::string_view) {},
+        .failed = [](int, launch::FailureKind, std::optional<int>, std::string_view) {},
         .abort_heard = [](int) {},
         .said_goodbye = [](int) {},
         .closed = [](int, const std::string&) {},

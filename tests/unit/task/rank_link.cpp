@@ -2,6 +2,7 @@
 
 #include <future>
 
+#include "core/task/ranks.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 #include "tests/unit/launch/store.h"
@@ -59,4 +60,14 @@ TEST_CASE("a wait for other ranks ends with the job", "[task]") {
   pair.store.abort("rank 0 is gone");
   task::RankLink link(pair.job, pair.compiled, pair.second);
   CHECK(error_of([&] { link.barrier(); }).find("the job is aborted: rank 0 is gone") != std::string::npos);
+}
+
+TEST_CASE("the rank that a message says was waited for", "[task]") {
+  using task::awaited_rank;
+  CHECK(awaited_rank("step 3: all_reduce is past its deadline, waiting for member 1 (rank 3, pid 47), member 2 (rank 5, "
+                     "pid 48)") == 3);
+  CHECK(awaited_rank("past its deadline, waiting for member 0 (rank 12)") == 12);
+  CHECK_FALSE(awaited_rank("member 1 (rank 3) is gone"));
+  CHECK_FALSE(awaited_rank("waiting for something"));
+  CHECK_FALSE(awaited_rank("waiting for (rank x"));
 }
