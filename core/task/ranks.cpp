@@ -18,6 +18,7 @@
 #include "core/base/philox.h"
 #include "core/files/atomic_file.h"
 #include "core/launch/launch.h"
+#include "core/launch/limits.h"
 #include "core/metrics/rundir.h"
 #include "core/metrics/screen.h"
 #include "core/task/compile.h"
@@ -235,6 +236,17 @@ int work_as_rank(const job::Job& job, launch::Rank& rank, bool profile) {
 
 namespace {
 
+/// Before anything is created. A rank also has a log.
+void require_descriptors(const job::Job& job) {
+  const std::uint64_t needed =
+      static_cast<std::uint64_t>(job.ranks) * (launch::descriptors_per_rank + 1) + launch::other_descriptors;
+  if (const std::uint64_t allowed = launch::raise_descriptor_limit(needed); allowed != 0) {
+    throw Error(ErrorCode::job, fmt::format("{}: [job] ranks = {} needs {} open files in the process that starts them, "
+                                            "and it may have {}: use fewer ranks, or raise the limit (ulimit -n)",
+                                            job.where("job", "ranks"), job.ranks, needed, allowed));
+  }
+}
+
 /// What killed ranks were about to write goes when all ranks have, however the job ended.
 class Leftovers {
  public:
@@ -250,6 +262,7 @@ class Leftovers {
 }  // namespace
 
 metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, const std::vector<std::string>& words) {
+  require_descriptors(job);
   const metrics::RunDirectory directory(job.output);
   directory.remove_older_run();
   const std::filesystem::path job_file = metrics::job_path(job.output);

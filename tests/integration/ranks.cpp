@@ -439,3 +439,17 @@ TEST_CASE("what cannot be split is refused before anything starts", "[ranks]") {
   CHECK_THAT(refused(settings("dp", transport, 4, {"mesh.a=2", "mesh.b=2"})), Contains("one mesh axis"));
   CHECK_THAT(refused({"job.ranks=2"}), Contains("single"));
 }
+
+TEST_CASE("ranks that there are not enough descriptors for are refused before anything is written", "[ranks]") {
+  const JobFolder job;
+  const std::string run = "\"$0\" job.ini --set job.strategy=dp --set job.ranks=2 --set job.threads=1";
+
+  const Ended refused = run_script(job.path(), "ulimit -n 100; " + run);
+
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.err, Contains("[job] ranks = 2 needs 136 open files") && Contains("it may have 100"));
+  CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
+  const Ended raised = run_script(job.path(), "ulimit -Sn 24; " + run);
+  INFO(raised.err);
+  CHECK(raised.code == 0);
+}
