@@ -65,9 +65,16 @@ class RemoteDisplay final : public Display {
   void update(const metrics::ProgressUpdate& update) override { link_.message(progress_message, to_text(update)); }
   void line(std::string_view text) override { link_.message(line_message, text); }
   void finish() override { link_.message(finish_message, ""); }
-  void result(std::string_view text) override { link_.message(result_message, text); }
+  void result(std::string_view text) override {
+    for (std::size_t at = 0; at < text.size(); at += piece_bytes) {
+      link_.message(result_message, text.substr(at, piece_bytes));
+    }
+  }
 
  private:
+  /// A sample may be longer than a message.
+  static constexpr std::size_t piece_bytes = std::size_t{256} * 1024;
+
   RankLink& link_;
 };
 
@@ -214,15 +221,21 @@ class Ranks {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
+}  // namespace
+
+std::unique_ptr<Display> display_of_launcher(RankLink& link) { return std::make_unique<RemoteDisplay>(link); }
+
+namespace {
+
 int work_as_rank(const job::Job& job, launch::Rank& rank, bool profile) {
   Compiled compiled = compile(job, "cpu", rank.rank());
   RankLink link(job, compiled, rank);
   link.check_plan();
-  RemoteDisplay display(link);
+  const std::unique_ptr<Display> display = display_of_launcher(link);
   metrics::Summary summary = planned_summary(compiled);
   link.message(summary_message, metrics::to_json(summary));
   try {
-    summary = work(job, compiled, {.display = display, .profile = profile, .link = &link}, summary);
+    summary = work(job, compiled, {.display = *display, .profile = profile, .link = &link}, summary);
   } catch (const Error&) {
     link.message(summary_message, metrics::to_json(summary));
     throw;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -8,6 +9,8 @@
 
 #include "core/job/job.h"
 #include "core/launch/rank.h"
+#include "core/task/rank_link.h"
+#include "core/task/record.h"
 #include "core/task/run.h"
 
 namespace shardrun::task {
@@ -20,6 +23,9 @@ namespace shardrun::task {
 
 /// The kind of message whose text the launcher prints as a line.
 inline constexpr const char* line_message = "line";
+
+/// What the first rank shows is shown by the launcher.
+[[nodiscard]] std::unique_ptr<Display> display_of_launcher(RankLink& link);
 
 /// The rank that an operation's message says it waited for: the first of "waiting for member 1 (rank 3, pid 4711), …".
 [[nodiscard]] std::optional<int> awaited_rank(std::string_view message);

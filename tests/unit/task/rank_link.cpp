@@ -71,3 +71,15 @@ TEST_CASE("the rank that a message says was waited for", "[task]") {
   CHECK_FALSE(awaited_rank("waiting for something"));
   CHECK_FALSE(awaited_rank("waiting for (rank x"));
 }
+
+TEST_CASE("results longer than a message arrive whole", "[task]") {
+  Pair pair;
+  task::RankLink link(pair.job, pair.compiled, pair.first);
+  const std::string sample = sentences(3'000'001);
+
+  task::display_of_launcher(link)->result(sample);
+
+  pair.first.goodbye(Rank::no_deadline);
+  pair.store.end();
+  CHECK(pair.store.messages() == sample);
+}
