@@ -125,8 +125,8 @@ void Group::meet(const OpSpec& op, std::int64_t deadline) {
       missing += (missing.empty() ? "" : ", ") + control_.name_of(m);
     }
   }
-  throw TransportError(SR_TIMEOUT, "preparing " + shardrun::sdk::describe(op) + ": past the deadline, waiting for " +
-                                       missing);
+  throw TransportError(SR_TIMEOUT,
+                       "preparing " + shardrun::sdk::describe(op) + ": past the deadline, waiting for " + missing);
 }
 
 void Group::tell(const OpSpec& op, const Offer& offer) {

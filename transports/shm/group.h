@@ -126,7 +126,7 @@ class Group final : public shardrun::sdk::Group {
   std::uint64_t meetings_ = 0;
   std::vector<Outbox> outboxes_;  ///< to each member
   std::vector<Inbox> inboxes_;    ///< from each member
-  Worker worker_;  // last: its thread uses the rest
+  Worker worker_;                 // last: its thread uses the rest
 };
 
 [[nodiscard]] std::unique_ptr<shardrun::sdk::Op> make_collective(Group& group, const OpSpec& op, std::int64_t deadline);

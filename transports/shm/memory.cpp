@@ -25,8 +25,8 @@ namespace {
 
 Mapping::Mapping(Descriptor descriptor, std::size_t bytes) : descriptor_(std::move(descriptor)), bytes_(bytes) {
   struct stat status {};
-  void* mapped = bytes == 0 ? nullptr
-                            : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_.number(), 0);
+  void* mapped =
+      bytes == 0 ? nullptr : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_.number(), 0);
   if (mapped == MAP_FAILED) {
     fail(SR_INTERNAL, "shared memory of " + std::to_string(bytes) + " bytes cannot be mapped");
   }
