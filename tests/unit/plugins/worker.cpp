@@ -1,5 +1,6 @@
 #include <shardrun/sdk/worker.hpp>
 
+#include <chrono>
 #include <functional>
 #include <future>
 #include <string>
@@ -152,6 +153,22 @@ TEST_CASE("a task that is dropped while it runs fails the worker and is let fini
 
   CHECK(finished);
   CHECK(worker.failure()->status() == SR_ABORTED);
+}
+
+TEST_CASE("a task that still runs when it is forgotten is let finish, too", "[sdk]") {
+  Worker worker;
+  Gate gate;
+  Job job([&] { gate.pass(); });
+  worker.start(job, never);
+  gate.wait_until_reached();
+  worker.fail(SR_ABORTED, "enough");
+  CHECK(failure_of([&] { (void)worker.wait(job, never); }).status() == SR_ABORTED);
+
+  worker.reset(job);
+  const std::future<void> dropped = std::async(std::launch::async, [&] { worker.drop(job); });
+
+  CHECK(dropped.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
+  gate.open();
 }
 
 TEST_CASE("cleaning up happens despite a failure", "[sdk]") {

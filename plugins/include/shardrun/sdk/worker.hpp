@@ -86,10 +86,12 @@ class Worker {
   }
 
   /// Forgets how the task's latest run ended, for an owner who also runs it without the worker: until it is started
-  /// again it is not complete. REQUIRES: it is neither queued nor running.
+  /// again it is not complete. One that is still under way, as it may be where the worker has failed, stays so.
   void reset(Task& task) noexcept {
     const std::lock_guard lock(mutex_);
-    task.state_ = Task::State::idle;
+    if (!is_under_way(task)) {
+      task.state_ = Task::State::idle;
+    }
   }
 
   [[nodiscard]] bool test(Task& task) {
