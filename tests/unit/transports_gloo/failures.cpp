@@ -4,7 +4,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
-#include "tests/unit/transports_gloo/ranks.h"
+#include "tests/support/transport_ranks.h"
 #include "tests/unit/transports_gloo/system.h"
 
 using namespace shardrun;
@@ -17,7 +17,7 @@ extern "C" const char* __lsan_default_suppressions() { return "leak:gloo::transp
 TEST_CASE("gloo: members that mean different collectives are told both, and go on") {
   std::array<std::string, 3> errors;
   std::array<float, 3> sums = {};
-  run_ranks(3, [&](Rank& rank) {
+  run_ranks("gloo", 3, [&](Rank& rank) {
     auto group = rank.group();
     std::vector<float> data(100'000, 1.0F);
     const std::uint64_t count = rank.rank() == 2 ? 70'000 : 100'000;
@@ -36,7 +36,7 @@ TEST_CASE("gloo: members that mean different collectives are told both, and go o
 TEST_CASE("gloo: members that agree with all others are told too that two do not, and go on") {
   std::array<std::string, 3> errors;
   std::array<float, 3> sums = {};
-  run_ranks(3, [&](Rank& rank) {
+  run_ranks("gloo", 3, [&](Rank& rank) {
     auto group = rank.group();
     std::vector<float> data(10, 1.0F);
     std::vector<float> received(10);
@@ -62,7 +62,7 @@ namespace {
 /// What two members are told that start two all_reduces, of ids 70 and 71, in different orders.
 std::array<std::string, 2> start_across(std::array<std::uint64_t, 2> counts, double seconds) {
   std::array<std::string, 2> errors;
-  run_ranks(2, [&](Rank& rank) {
+  run_ranks("gloo", 2, [&](Rank& rank) {
     auto group = rank.group();
     std::array<std::vector<float>, 2> data;
     std::vector<plugins::TransportOp> ops;
@@ -104,7 +104,7 @@ TEST_CASE("gloo: members that start two long collectives in different orders wai
 TEST_CASE("gloo: a message longer than its receive is refused before it comes") {
   std::string error;
   const std::uint64_t sent = GENERATE(as<std::uint64_t>(), 11, 100'000);
-  run_ranks(2, [&](Rank& rank) {
+  run_ranks("gloo", 2, [&](Rank& rank) {
     auto group = rank.group();
     std::vector<float> data(100'000);
     auto op = rank.rank() == 0 ? group.prepare({request_of(SR_OP_SEND, 7, sent, data, 1)}, after(30))
@@ -122,7 +122,7 @@ TEST_CASE("gloo: a message longer than its receive is refused before it comes") 
 TEST_CASE("gloo: a member that aborts is lost to the others, by name") {
   ErrorCode code = ErrorCode::internal;
   std::string message;
-  run_ranks(2, [&](Rank& rank) {
+  run_ranks("gloo", 2, [&](Rank& rank) {
     auto group = rank.group();
     std::vector<float> data(1'000'000);
     auto op = group.prepare({request_of(SR_OP_ALL_REDUCE, 1, data.size(), data)}, after(30));
@@ -145,7 +145,7 @@ TEST_CASE("gloo: a member that aborts is lost to the others, by name") {
 
 TEST_CASE("gloo: the end of the job ends what waits") {
   std::string error;
-  run_ranks(2, [&](Rank& rank) {
+  run_ranks("gloo", 2, [&](Rank& rank) {
     auto group = rank.group();
     std::vector<float> data(10);
     auto op = group.prepare({request_of(SR_OP_ALL_REDUCE, 1, data.size(), data)}, INT64_MAX);
@@ -162,7 +162,7 @@ TEST_CASE("gloo: the end of the job ends what waits") {
 
 TEST_CASE("gloo: the end of the job ends connecting to a rank that never comes") {
   SharedHost host;
-  Rank rank(host, 0, 2);
+  Rank rank(host, "gloo", 0, 2);
   std::thread other([&] { host.abort(); });
   CHECK_THAT(error_of([&] { (void)rank.group(1, 1e6); }), Contains("the job ends"));
   other.join();
@@ -170,7 +170,7 @@ TEST_CASE("gloo: the end of the job ends connecting to a rank that never comes")
 
 TEST_CASE("gloo: connecting to a rank that never comes ends with the deadline") {
   SharedHost host;
-  Rank rank(host, 0, 2);
+  Rank rank(host, "gloo", 0, 2);
   CHECK_THAT(error_of([&] { (void)rank.group(1, 0.05); }), Contains("group 'all'"));
 }
 
@@ -215,7 +215,7 @@ class EndingHost final : public DeadPeerHost {
 
 TEST_CASE("gloo: connecting to a rank that died ends with the deadline or the job") {
   DeadPeerHost host;
-  Rank rank(host, 0, 2);
+  Rank rank(host, "gloo", 0, 2);
   SECTION("deadline") {
     // By the group's deadline, which is one for all connections; Gloo's timeout would be one for each.
     CHECK_THAT(error_of([&] { (void)rank.group(1, 0.05); }),
@@ -230,7 +230,7 @@ TEST_CASE("gloo: connecting to a rank that died ends with the deadline or the jo
 
 TEST_CASE("gloo: a connection that is begun after the job has ended is not waited for") {
   EndingHost host;
-  Rank rank(host, 0, 2);
+  Rank rank(host, "gloo", 0, 2);
   CHECK_THAT(error_of([&] { (void)rank.group(1, 1e6); }), Contains("the job ends"));
 }
 
@@ -239,7 +239,7 @@ TEST_CASE("gloo: no member has a group, to abort or leave it, before all have co
   HeldConnection held;
   std::atomic<bool> was_held = false;
   std::atomic<bool> had_group = false;
-  run_ranks(2, [&](Rank& rank) {
+  run_ranks("gloo", 2, [&](Rank& rank) {
     const std::string error = error_of([&] { (void)rank.group(1, 0.1); });
     if (held.holds()) {
       was_held = true;
@@ -254,7 +254,7 @@ TEST_CASE("gloo: no member has a group, to abort or leave it, before all have co
 
 TEST_CASE("gloo: a deadline is kept though nobody waits") {
   std::optional<std::string> error;
-  run_ranks(2, [&](Rank& rank) {
+  run_ranks("gloo", 2, [&](Rank& rank) {
     auto group = rank.group();
     std::vector<float> data(10);
     auto op = group.prepare({request_of(SR_OP_ALL_REDUCE, 1, data.size(), data)}, after(30));
@@ -272,7 +272,7 @@ TEST_CASE("gloo: a deadline is kept though nobody waits") {
 
 TEST_CASE("gloo: a group fails, and the next one of that id does not notice") {
   std::array<float, 2> sums = {};
-  run_ranks(2, [&](Rank& rank) {
+  run_ranks("gloo", 2, [&](Rank& rank) {
     std::vector<float> data(10, 1.0F);
     {
       auto group = rank.group();
@@ -291,7 +291,7 @@ TEST_CASE("gloo: a group fails, and the next one of that id does not notice") {
 TEST_CASE("gloo: an address that is not this machine's is refused") {
   SharedHost host;
   const std::string error = error_of([&] {
-    Rank rank(host, 0, 2, "192.0.2.1");
+    Rank rank(host, "gloo", 0, 2, "192.0.2.1");
     (void)rank.group(1, 1);
   });
   CHECK_THAT(error, Contains("192.0.2.1"));

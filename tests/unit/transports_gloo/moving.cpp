@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tests/support/catch.h"
-#include "tests/unit/transports_gloo/ranks.h"
+#include "tests/support/transport_ranks.h"
 
 using namespace shardrun;
 using namespace shardrun::test;
@@ -39,7 +39,7 @@ TEST_CASE("gloo: short all_reduces add in the order of the members") {
     }
   }
   std::array<bool, n> same = {};
-  run_ranks(n, [&](Rank& rank) {
+  run_ranks("gloo", n, [&](Rank& rank) {
     auto group = rank.group();
     std::vector<float> data(count);
     auto op = group.prepare({request_of(SR_OP_ALL_REDUCE, 1, count, data)}, after(30));
@@ -69,7 +69,7 @@ TEST_CASE("gloo: messages around the size of a letter arrive whole") {
   const std::size_t count = GENERATE(as<std::size_t>(), 2047, 2048, 2049, 4096, 4097);
   constexpr std::uint32_t n = 3;
   std::array<bool, n> right = {};
-  run_ranks(n, [&](Rank& rank) {
+  run_ranks("gloo", n, [&](Rank& rank) {
     auto group = rank.group();
     std::vector<float> data(count);
     if (rank.rank() == 1) {
@@ -87,7 +87,7 @@ TEST_CASE("gloo: messages around the size of a letter arrive whole") {
 TEST_CASE("gloo: what was sent arrives though its sender has left") {
   const std::size_t count = GENERATE(as<std::size_t>(), 1, 100'000);
   float sum = 0;
-  run_ranks(2, [&](Rank& rank) {
+  run_ranks("gloo", 2, [&](Rank& rank) {
     auto group = rank.group();
     for (std::uint64_t id = 1; id <= 20; ++id) {
       std::vector<float> data(count, rank.rank() == 0 ? static_cast<float>(id) : 0.0F);
@@ -105,7 +105,7 @@ TEST_CASE("gloo: what was sent arrives though its sender has left") {
 
 TEST_CASE("gloo: many letters to each other before the first is read") {
   std::array<float, 2> sums = {};
-  run_ranks(2, [&](Rank& rank) {
+  run_ranks("gloo", 2, [&](Rank& rank) {
     auto group = rank.group();
     const std::uint32_t other = 1 - rank.rank();
     std::vector<std::vector<float>> sent(50, std::vector<float>(100));
@@ -130,7 +130,7 @@ TEST_CASE("gloo: many letters to each other before the first is read") {
 
 TEST_CASE("gloo: wire_bytes is what Gloo was given") {
   std::array<std::uint64_t, 2> bytes = {};
-  run_ranks(2, [&](Rank& rank) {
+  run_ranks("gloo", 2, [&](Rank& rank) {
     auto group = rank.group();
     std::vector<float> data(1000);
     auto op = group.prepare({request_of(SR_OP_ALL_REDUCE, 1, data.size(), data)}, after(30));

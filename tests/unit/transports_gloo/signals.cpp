@@ -6,7 +6,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
-#include "tests/unit/transports_gloo/ranks.h"
+#include "tests/support/transport_ranks.h"
 #include "tests/unit/transports_gloo/system.h"
 
 using namespace shardrun;
@@ -17,7 +17,7 @@ using Catch::Contains;
 TEST_CASE("gloo: nothing is written where a SIGPIPE would come through") {
   REQUIRE_FALSE(is_sigpipe_blocked());
   writes().count = writes().exposed = 0;
-  run_ranks(3, [](Rank& rank) {
+  run_ranks("gloo", 3, [](Rank& rank) {
     auto group = rank.group();
     for (const std::uint64_t count : {10U, 100'000U}) {
       std::vector<float> data(count);
@@ -40,7 +40,7 @@ TEST_CASE("gloo: a connection that breaks in the middle of a message ends the ot
   const std::uint32_t breaks = GENERATE(0U, 1U);  // the sender or the receiver
   writes().room = 2 * begins * sizeof(float);
   std::string error;
-  run_ranks(2, [&](Rank& rank) {
+  run_ranks("gloo", 2, [&](Rank& rank) {
     auto group = rank.group();
     const bool sends = rank.rank() == 0;
     std::vector<float> data(4 * begins, sends ? 1.0F : 0.0F);
