@@ -93,8 +93,8 @@ struct LaunchResult {
 ///
 /// The first failure (a rank says fail(), ends without goodbye, ends with a bad exit code, falls silent) ends the job:
 /// the others are told to abort, and killed after `grace`. Where a rank says that its failure is a consequence of
-/// another's, the other's is the root cause even though it is seen later; where it only says for whom it waited in vain,
-/// that rank is.
+/// another's, the other's is the root cause even though it is seen later; where it only says for whom it waited in
+/// vain, that rank is.
 /// SIGINT, SIGTERM and SIGHUP ask the ranks for an orderly stop; a second one sends them SIGTERM, and SIGKILL after
 /// `grace`. SIGTSTP (Ctrl-Z) stops the ranks and this process, until it is continued. Signals that are ignored already
 /// stay so.

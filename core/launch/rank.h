@@ -37,7 +37,8 @@ struct RankContext {
 /// This process as a rank: its line to the launcher, on a thread of its own, and through it the store that all ranks
 /// share. Functions may be called from any thread unless they say otherwise.
 ///
-/// A rank ends in one of two ways: goodbye() and exit code 0 (or 128 + signal after a stop), or fail() and another exit code. A process that ends without either is taken to have failed.
+/// A rank ends in one of two ways: goodbye() and exit code 0 (or 128 + signal after a stop), or fail() and another exit
+/// code. A process that ends without either is taken to have failed.
 class Rank {
  public:
   using Clock = std::chrono::steady_clock;

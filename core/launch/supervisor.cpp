@@ -385,7 +385,7 @@ void Supervisor::blame_awaited(int rank, int awaited, const std::string& text) {
   if (!cause_ || (cause_is_awaited_ && cause_->rank == rank)) {
     cause_is_awaited_ = true;
     set_cause(awaited, FailureKind::consequence,
-              fmt::format("keeps others waiting, though it answers the launcher: rank {} (pid {}): {}", rank,
+              fmt::format("does not answer other ranks, though it answers the launcher: rank {} (pid {}): {}", rank,
                           child(rank).end.pid, text));
   }
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cmath>
@@ -126,7 +127,8 @@ class Ranks {
   /// Waits until all is on the screen; where it was stopped, for as long as nothing went wrong and nobody asks to stop.
   void finish_screen(const metrics::Summary& summary) {
     const bool is_whole = summary.status == "finished";
-    const bool shown = screen_.finish([&] { return is_whole && !(settings_.stop_signal && settings_.stop_signal() != 0); });
+    const bool shown =
+        screen_.finish([&] { return is_whole && !(settings_.stop_signal && settings_.stop_signal() != 0); });
     if (shown && !results_.empty()) {
       settings_.print(results_);
     }
@@ -203,8 +205,9 @@ class Ranks {
       summary.status = "failed";
       summary.error = launch::describe(*result.cause);
     } else if (result.forced_signal != 0 && !came_to_its_end) {
-      summary.error = fmt::format("ended at once by a second signal (SIG{}) after {} steps: their results are not saved",
-                                  sigabbrev_np(result.forced_signal), summary.steps);
+      summary.error =
+          fmt::format("ended at once by a second signal (SIG{}) after {} steps: their results are not saved",
+                      sigabbrev_np(result.forced_signal), summary.steps);
     }
     return summary;
   }
@@ -292,10 +295,14 @@ metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, con
 }
 
 std::optional<int> awaited_rank(std::string_view message) {
-  constexpr std::string_view begin = "waiting for ";
   constexpr std::string_view name = "(rank ";
-  const std::size_t wait = message.find(begin);
-  const std::size_t at = wait == std::string_view::npos ? wait : message.find(name, wait);
+  std::size_t at = std::string_view::npos;
+  if (const std::size_t wait = message.find("waiting for "); wait != std::string_view::npos) {
+    at = message.find(name, wait);
+  } else if (const std::size_t lost = std::min(message.find(") is lost"), message.find(") is gone"));
+             lost != std::string_view::npos) {
+    at = message.rfind(name, lost);
+  }
   if (at == std::string_view::npos) {
     return std::nullopt;
   }
@@ -321,7 +328,7 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const std::
     return code;
   } catch (const Error& error) {
     fail(is_consequence(error.code()) ? launch::FailureKind::consequence : launch::FailureKind::own, error.message(),
-         error.code() == ErrorCode::timeout ? awaited_rank(error.message()) : std::nullopt);
+         is_consequence(error.code()) ? awaited_rank(error.message()) : std::nullopt);
     return exit_code(error.code());
   } catch (const std::bad_alloc&) {
     fail(launch::FailureKind::own, "out of memory");

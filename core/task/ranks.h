@@ -27,7 +27,8 @@ inline constexpr const char* line_message = "line";
 /// What the first rank shows is shown by the launcher.
 [[nodiscard]] std::unique_ptr<Display> display_of_launcher(RankLink& link);
 
-/// The rank that an operation's message says it waited for: the first of "waiting for member 1 (rank 3, pid 4711), …".
+/// The rank that an operation's message says it waited for in vain: the first of "waiting for member 1 (rank 3, pid
+/// 4711), …", or that of "member 1 (rank 3) is lost".
 [[nodiscard]] std::optional<int> awaited_rank(std::string_view message);
 
 /// This process as a rank of the job: joins, does `work`, leaves. Returns the exit code, which is `work`'s where it

@@ -76,7 +76,9 @@ class Interference {
 /// SIGINT, and SIGTERM once that was seen: two that are pending at once may come in either order.
 void ask_twice(pid_t launcher, const JobFolder& job) {
   kill(launcher, SIGINT);
-  const auto is_heard = [&] { return read_file(job.path() / "run/log/rank-0.log").find("asked to stop") != std::string::npos; };
+  const auto is_heard = [&] {
+    return read_file(job.path() / "run/log/rank-0.log").find("asked to stop") != std::string::npos;
+  };
   while (!is_heard() && !ends_within(launcher, 0)) {
     sched_yield();
   }
@@ -175,13 +177,13 @@ TEST_CASE("a rank that is killed ends the job with its name, and nothing is left
 TEST_CASE("a rank that is killed while weights are written leaves nothing half-written", "[ranks]") {
   // Whoever opens a pipe to write stands still until it is opened to be read: rank 1 where it writes its part, the
   // first where it joins them.
-  const auto [victim, held] = GENERATE(std::pair{1, ".weights.safetensors.rank-1.tmp"},
-                                       std::pair{0, ".weights.safetensors.tmp"});
+  const auto [victim, held] =
+      GENERATE(std::pair{1, ".weights.safetensors.rank-1.tmp"}, std::pair{0, ".weights.safetensors.tmp"});
   const JobFolder job;
   const std::filesystem::path run = job.path() / "run";
   std::future<void> killing;
-  Interference kill_one([&, victim = static_cast<std::size_t>(victim),
-                         held = run / held](pid_t launcher, const std::vector<pid_t>& ranks) {
+  Interference kill_one([&, victim = static_cast<std::size_t>(victim), held = run / held](
+                            pid_t launcher, const std::vector<pid_t>& ranks) {
     REQUIRE(mkfifo(held.c_str(), 0600) == 0);
     killing = std::async(std::launch::async, [&run, rank = ranks.at(victim), launcher] {
       while (!std::filesystem::exists(run / "weights.safetensors.rank-0") && !ends_within(launcher, 0)) {
@@ -233,30 +235,31 @@ TEST_CASE("a screen that nobody reads holds up neither the notice of a death nor
   std::vector<pid_t> ranks;
   std::future<bool> ends;
 
-  const Ended ended = run_script(
-      job.path(), "exec \"$0\" job.ini --set job.strategy=dp --set job.ranks=2 --set train.steps=1000000 "
-                  "--set train.log_every=1 > screen",
-      [&](pid_t launcher, std::string_view) {
-        ends = std::async(std::launch::async, [&, launcher] {
-          ranks = await_children(launcher, 2);
-          for (int bytes = 0; bytes < capacity - 200 && !ends_within(launcher, 0); sched_yield()) {
-            ioctl(unread.get(), FIONREAD, &bytes);
-          }
-          if (by_signals) {
-            for (const pid_t rank : ranks) {
-              kill(rank, SIGSTOP);  // or they would stop in order before the second signal
-            }
-            ask_twice(launcher, job);
-          } else {
-            kill(ranks.at(1), SIGKILL);
-          }
-          const bool in_time = ends_within(launcher, 60000);
-          if (!in_time) {
-            kill(launcher, SIGKILL);
-          }
-          return in_time;
-        });
-      });
+  const Ended ended =
+      run_script(job.path(),
+                 "exec \"$0\" job.ini --set job.strategy=dp --set job.ranks=2 --set train.steps=1000000 "
+                 "--set train.log_every=1 > screen",
+                 [&](pid_t launcher, std::string_view) {
+                   ends = std::async(std::launch::async, [&, launcher] {
+                     ranks = await_children(launcher, 2);
+                     for (int bytes = 0; bytes < capacity - 200 && !ends_within(launcher, 0); sched_yield()) {
+                       ioctl(unread.get(), FIONREAD, &bytes);
+                     }
+                     if (by_signals) {
+                       for (const pid_t rank : ranks) {
+                         kill(rank, SIGSTOP);  // or they would stop in order before the second signal
+                       }
+                       ask_twice(launcher, job);
+                     } else {
+                       kill(ranks.at(1), SIGKILL);
+                     }
+                     const bool in_time = ends_within(launcher, 60000);
+                     if (!in_time) {
+                       kill(launcher, SIGKILL);
+                     }
+                     return in_time;
+                   });
+                 });
 
   CHECK(ends.get());
   CHECK(ended.code == (by_signals ? 128 + SIGTERM : 1));
@@ -296,14 +299,15 @@ TEST_CASE("a rank that hangs while it sends heartbeats is named before those tha
         return;
       }
       CHECK(ended.code == 1);
-      CHECK_THAT(ended.err, Contains("is past its deadline"));
-      if (ended.err.find("waiting for member") != std::string::npos) {
+      if (ended.err.find("waiting for member") != std::string::npos ||
+          ended.err.find(") is lost") != std::string::npos) {
         ++named;
         CHECK_THAT(ended.err, StartsWith("shardrun: rank 1 (pid " + std::to_string(hold_one.ranks().at(1))) &&
-                                  Contains("keeps others waiting") && Contains("rank 0 (pid "));
+                                  Contains("does not answer other ranks") && Contains("rank 0 (pid "));
       }
     }
   }
+  CHECK(named > 0);
 }
 
 TEST_CASE("ranks end with their launcher", "[ranks]") {
@@ -363,21 +367,21 @@ TEST_CASE("ranks wait for one that is slow to start, however long that takes it"
   REQUIRE(mkfifo(held.c_str(), 0600) == 0);
   std::future<bool> early;
 
-  const Ended ended = run_program(
-      job.path(),
-      with_settings({"job.ini"}, settings("held", installed("transport").front(), 2,
-                                          {"job.timeout=2", "plugins.path=" SHARDRUN_OUTSIDE_STRATEGIES})),
-      [&](pid_t launcher, std::string_view out) {
-        if (out.empty()) {
-          early = std::async(std::launch::async, [&held, launcher] {
-            const std::vector<pid_t> ranks = await_children(launcher, 2);
-            const bool ended_early = ranks.empty() || ends_within(ranks.at(0), past_every_deadline_ms);
-            const shardrun::files::FileDescriptor let_go(open(held.c_str(), O_RDWR | O_CLOEXEC));
-            (void)ends_within(launcher, 60000);
-            return ended_early;
-          });
-        }
-      });
+  const Ended ended =
+      run_program(job.path(),
+                  with_settings({"job.ini"}, settings("held", installed("transport").front(), 2,
+                                                      {"job.timeout=2", "plugins.path=" SHARDRUN_OUTSIDE_STRATEGIES})),
+                  [&](pid_t launcher, std::string_view out) {
+                    if (out.empty()) {
+                      early = std::async(std::launch::async, [&held, launcher] {
+                        const std::vector<pid_t> ranks = await_children(launcher, 2);
+                        const bool ended_early = ranks.empty() || ends_within(ranks.at(0), past_every_deadline_ms);
+                        const shardrun::files::FileDescriptor let_go(open(held.c_str(), O_RDWR | O_CLOEXEC));
+                        (void)ends_within(launcher, 60000);
+                        return ended_early;
+                      });
+                    }
+                  });
 
   INFO(ended.err);
   CHECK_FALSE(early.get());

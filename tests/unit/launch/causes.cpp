@@ -140,7 +140,7 @@ TEST_CASE("a rank that others waited for in vain is named before them", "[launch
   kill_when_all_wait(job, 0, SIGUSR1);
   const LaunchResult result = job.run();
   CHECK(result.exit_code == 1);
-  CHECK(cause_of(result) == "[2] keeps others waiting, though it answers the launcher: rank 1 (pid " +
+  CHECK(cause_of(result) == "[2] does not answer other ranks, though it answers the launcher: rank 1 (pid " +
                                 std::to_string(pid_of(job, 1)) + "): too late [code 1]");
 }
 

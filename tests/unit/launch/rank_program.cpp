@@ -268,9 +268,10 @@ int parent(const Arguments& arguments) {
 }
 
 const std::map<std::string, int (*)(Rank&, const Arguments&)> joined_modes = {
-    {"exchange", exchange}, {"wait", wait},           {"code", code},         {"goodbye", goodbye},
-    {"linger", linger},     {"fail", fail},           {"stop", stop},         {"lost_peer", lost_peer},
-    {"callback", callback}, {"awaiting", awaiting}, {"set_twice", set_twice}, {"attacked", attacked}, {"print", print}};
+    {"exchange", exchange}, {"wait", wait},         {"code", code},           {"goodbye", goodbye},
+    {"linger", linger},     {"fail", fail},         {"stop", stop},           {"lost_peer", lost_peer},
+    {"callback", callback}, {"awaiting", awaiting}, {"set_twice", set_twice}, {"attacked", attacked},
+    {"print", print}};
 
 const std::map<std::string, int (*)(const RankContext&)> modes = {
     {"show", show}, {"silent", silent}, {"hang_up", hang_up}, {"other_job", other_job}};

@@ -78,8 +78,8 @@ TEST_CASE("ranks die with their launcher", "[launch]") {
   const FileDescriptor all_gone(ends[0]);
   FileDescriptor held(ends[1]);
   ::fcntl(all_gone.get(), F_SETFD, FD_CLOEXEC);
-  StartedProcess launcher =
-      start_process({.program = SHARDRUN_RANK_PROGRAM, .arguments = {"rank", "parent", "3", "wait"}, .environment = {}});
+  StartedProcess launcher = start_process(
+      {.program = SHARDRUN_RANK_PROGRAM, .arguments = {"rank", "parent", "3", "wait"}, .environment = {}});
   held = {};
   std::string output;
   while (std::count(output.begin(), output.end(), '\n') < 3) {

@@ -39,7 +39,8 @@ TEST_CASE("a signal reaches every rank once as a request to stop", "[launch]") {
     CHECK(result.stop_signal == signal);
     CHECK(cause_of(result) == "none");
     REQUIRE(job.notices.size() == 1);
-    CHECK(job.notices[0] == "asked to stop by " + signal_text(signal) + ": waiting for the ranks; once more ends them now");
+    CHECK(job.notices[0] ==
+          "asked to stop by " + signal_text(signal) + ": waiting for the ranks; once more ends them now");
     CHECK(job.logged(job.notices[0]));
     REQUIRE(job.messages.size() == 3);
     for (const LaunchJob::Text& message : job.messages) {
@@ -90,8 +91,8 @@ TEST_CASE("a signal that was ignored before stays so", "[launch]") {
 }
 
 TEST_CASE("Ctrl-Z stops the ranks with their launcher, and all go on together", "[launch]") {
-  const StartedProcess launcher =
-      start_process({.program = SHARDRUN_RANK_PROGRAM, .arguments = {"rank", "parent", "3", "stop"}, .environment = {}});
+  const StartedProcess launcher = start_process(
+      {.program = SHARDRUN_RANK_PROGRAM, .arguments = {"rank", "parent", "3", "stop"}, .environment = {}});
   std::string output;
   while (std::count(output.begin(), output.end(), '\n') < 3) {
     std::array<char, 64> chunk = {};

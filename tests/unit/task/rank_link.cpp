@@ -64,10 +64,13 @@ TEST_CASE("a wait for other ranks ends with the job", "[task]") {
 
 TEST_CASE("the rank that a message says was waited for", "[task]") {
   using task::awaited_rank;
-  CHECK(awaited_rank("step 3: all_reduce is past its deadline, waiting for member 1 (rank 3, pid 47), member 2 (rank 5, "
-                     "pid 48)") == 3);
+  CHECK(
+      awaited_rank("step 3: all_reduce is past its deadline, waiting for member 1 (rank 3, pid 47), member 2 (rank 5, "
+                   "pid 48)") == 3);
   CHECK(awaited_rank("past its deadline, waiting for member 0 (rank 12)") == 12);
-  CHECK_FALSE(awaited_rank("member 1 (rank 3) is gone"));
+  CHECK(awaited_rank("group data: member 1 (rank 3, pid 47) is gone") == 3);
+  CHECK(awaited_rank("member 0 (rank 2) met member 1 (rank 3), which is lost: member 1 (rank 3) is lost: reset") == 3);
+  CHECK_FALSE(awaited_rank("member 1 (rank 3) has failed"));
   CHECK_FALSE(awaited_rank("waiting for something"));
   CHECK_FALSE(awaited_rank("waiting for (rank x"));
 }
