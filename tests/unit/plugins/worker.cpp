@@ -95,6 +95,7 @@ TEST_CASE("a task that throws fails the worker for good", "[sdk]") {
   CHECK(worker.test(good));  // it was done before
   CHECK(failure_of([&] { worker.start(good, never); }).status() == SR_PEER_LOST);
   CHECK(ran == 1);
+  worker.drop(bad);
 }
 
 TEST_CASE("a failure from outside ends what is queued", "[sdk]") {
