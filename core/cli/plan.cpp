@@ -108,11 +108,11 @@ std::string as_text(const RankClass& ranks) {
 }
 
 std::string as_text(const job::Job& job, const task::Compiled& compiled) {
-  std::string text =
-      fmt::format("model {}, strategy {}, {} {}, {} threads each\nparameters {:>21}\nFLOPs a step {:>19}   {}FLOP\n",
-                  job.model.name, job.strategy.name, job.ranks, job.ranks == 1 ? "rank" : "ranks",
-                  compiled.programs.threads, graph::parameter_count(compiled.graph), task::flops_per_step(compiled),
-                  metrics::human_count(static_cast<double>(task::flops_per_step(compiled))));
+  std::string text = fmt::format(
+      "model {}, strategy {}, {} {}, {} {} each\nparameters {:>21}\nFLOPs a step {:>19}   {}FLOP\n", job.model.name,
+      job.strategy.name, job.ranks, job.ranks == 1 ? "rank" : "ranks", compiled.programs.threads,
+      compiled.programs.threads == 1 ? "thread" : "threads", graph::parameter_count(compiled.graph),
+      task::flops_per_step(compiled), metrics::human_count(static_cast<double>(task::flops_per_step(compiled))));
   for (const RankClass& alike : classes_of(job, compiled)) {
     text += as_text(alike);
   }
