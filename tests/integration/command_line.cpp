@@ -79,7 +79,7 @@ TEST_CASE("a plan for people says what memory is for", "[program]") {
   const Ended ended = run_program(job.path(), {"plan", "job.ini"});
   CHECK(ended.code == 0);
   for (const char* line :
-       {"model gpt, strategy single, 1 rank, 1 threads each\n", "\noptimizer ", "\npeak ", "micro, 7 rows"}) {
+       {"model gpt, strategy single, 1 rank, 1 thread each\n", "\noptimizer ", "\npeak ", "micro, 7 rows"}) {
     CHECK_THAT(ended.out, Contains(line));
   }
 }
