@@ -27,7 +27,7 @@ struct TransportSet {
 class Collectives final : public Communicator {
  public:
   /// Registers the arena and connects the groups, which waits for the other ranks. `timeout_s`: how long connecting,
-  /// preparing and each transfer may take. `set` and `arena` outlive this. Throws Error.
+  /// preparing and each transfer may take. `set` outlives this, and `arena` the transports in it. Throws Error.
   Collectives(TransportSet& set, const mesh::Mesh& mesh, std::int64_t rank, const memory::Arena& arena,
               double timeout_s);
 

@@ -61,11 +61,14 @@ bool has_non_finite(const device::TensorView& view, std::size_t element_bytes) n
 }
 
 Executor::Executor(const partition::Programs& programs, const device::Device& device)
-    : programs_(programs), device_(device), threads_(programs.threads), arena_(programs.arena_bytes) {
+    : programs_(programs),
+      device_(device),
+      threads_(programs.threads),
+      arena_(std::make_shared<memory::Arena>(programs.arena_bytes)) {
   for (const partition::Program& program : programs_.programs) {
     std::vector<device::TensorView>& views = views_.emplace_back();
     for (const partition::Buffer& buffer : program.buffers) {
-      views.push_back(view_of(buffer, arena_.data()));
+      views.push_back(view_of(buffer, arena_->data()));
     }
     std::vector<Call>& calls = calls_.emplace_back();
     for (const partition::Instruction& instruction : program.instructions) {
@@ -74,7 +77,7 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
         call.kernel = &device_.kernel(instruction.op->name);
       }
       call.instruction = &instruction;
-      call.scratch = {arena_.data() + instruction.scratch_offset, instruction.scratch_bytes};
+      call.scratch = {arena_->data() + instruction.scratch_offset, instruction.scratch_bytes};
       for (const partition::BufferId id : instruction.inputs) {
         call.inputs.push_back(views[static_cast<std::size_t>(id)]);
       }

@@ -32,7 +32,7 @@ class Executor {
   /// programs of one rank do without.
   Executor(const partition::Programs& programs, const device::Device& device);
 
-  /// Prepares every transfer. REQUIRES: `communicator` outlives this, and knows the arena.
+  /// Prepares every transfer. REQUIRES: `communicator` outlives every call, and knows the arena.
   void bind(Communicator& communicator);
 
   /// Which program a name and row count mean; for `run` and the ports. `last`: the function's last call of a step.
@@ -66,7 +66,8 @@ class Executor {
   [[nodiscard]] std::vector<OpTime> profile() const;
 
   [[nodiscard]] device::Threads& threads() noexcept { return threads_; }
-  [[nodiscard]] const memory::Arena& arena() const noexcept { return arena_; }
+  /// Whoever tells others where it lies, as a communicator does, holds it for as long as they may use it.
+  [[nodiscard]] const std::shared_ptr<const memory::Arena>& arena() const noexcept { return arena_; }
   [[nodiscard]] const device::Device& device() const noexcept { return device_; }
 
  private:
@@ -96,7 +97,7 @@ class Executor {
   const device::Device& device_;
   Communicator* communicator_ = nullptr;
   device::Threads threads_;
-  memory::Arena arena_;
+  std::shared_ptr<const memory::Arena> arena_;
   std::vector<std::vector<device::TensorView>> views_;  ///< of each program's buffers; the states come first
   std::vector<std::vector<Call>> calls_;
   partition::SentBytes sent_;

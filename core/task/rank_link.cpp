@@ -29,7 +29,8 @@ RankLink::RankLink(const job::Job& job, Compiled& compiled, launch::Rank& rank)
 RankLink::~RankLink() {
   rank_.on_abort(no_callback);
   collectives_.reset();
-  // The transports call their host for as long as they are open, and that is this.
+  // They call their host for as long as they are open, and that is this; and their threads may still be at work in the
+  // memory that they know: `arena_` goes after them.
   compiled_.transports.transports.clear();
 }
 
@@ -61,6 +62,7 @@ void RankLink::check_plan() {
 }
 
 void RankLink::connect(runtime::Executor& executor) {
+  arena_ = executor.arena();
   barrier();
   const launch::RankContext& context = rank_.context();
   const std::int64_t latest = std::chrono::duration_cast<nanoseconds>(deadline().time_since_epoch()).count();
@@ -76,7 +78,7 @@ void RankLink::connect(runtime::Executor& executor) {
                    *this);
   }
   collectives_ = std::make_unique<runtime::Collectives>(compiled_.transports, compiled_.programs.mesh, context.rank,
-                                                        executor.arena(), job_.timeout + silence_margin_s);
+                                                        *arena_, job_.timeout + silence_margin_s);
   rank_.on_abort([this](const std::string& reason) { collectives_->abort(reason); });
   executor.bind(*collectives_);
 }

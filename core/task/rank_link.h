@@ -14,6 +14,7 @@
 namespace shardrun::task {
 
 /// This process as one rank of several: its transports over the launcher's store, and what ranks have to agree on.
+/// At its end ops, groups and transports go, in this order, and then its hold on the memory that they knew.
 class RankLink final : private plugins::TransportHost {
  public:
   /// `rank` has joined. All three outlive this.
@@ -23,7 +24,8 @@ class RankLink final : private plugins::TransportHost {
   /// Compares the plan with the first rank's. Throws Error{internal} where a rank has made another.
   void check_plan();
   /// Opens the transports, connects the ranks and prepares every transfer of the executor's programs. Waits before for
-  /// the ranks that are not ready to, however long they load data; from then on [job] timeout counts.
+  /// the ranks that are not ready to, however long they load data; from then on [job] timeout counts. The executor may
+  /// end before this does: its arena stays for as long as transports know it.
   void connect(runtime::Executor& executor);
 
   [[nodiscard]] int rank() const noexcept { return rank_.rank(); }
@@ -50,6 +52,7 @@ class RankLink final : private plugins::TransportHost {
   const job::Job& job_;
   Compiled& compiled_;
   launch::Rank& rank_;
+  std::shared_ptr<const memory::Arena> arena_;  ///< known to the transports
   std::unique_ptr<runtime::Collectives> collectives_;
   int barriers_ = 0;  ///< that this rank has called, and every other too
 };

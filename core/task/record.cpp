@@ -102,7 +102,7 @@ void Record::finish(const runtime::Executor& executor, const char* status, int e
   summary.exit_code = exit_code;
   summary.seconds = seconds_since(begin_);
   summary.step_ms_median = 1000 * median(step_seconds_);
-  summary.ranks[0].peak_bytes = executor.arena().touched_bytes();
+  summary.ranks[0].peak_bytes = executor.arena()->touched_bytes();
   summary.ranks[0].private_bytes = private_bytes();
   summary.ranks[0].wire_bytes = wire_bytes;
   log_.write(fmt::format("{} after {} steps", status, summary.steps));

@@ -45,7 +45,7 @@ class Machine {
   /// All bits set, which is NaN, wherever no state is.
   void poison() {
     const std::uint64_t begin = end_of_states(programs_);
-    std::memset(executor_.arena().data() + begin, 0xFF, programs_.arena_bytes - begin);
+    std::memset(executor_.arena()->data() + begin, 0xFF, programs_.arena_bytes - begin);
   }
 
   std::vector<Tensor> call(const Call& call) {
@@ -177,7 +177,7 @@ TEST_CASE("the pages that all programs touch are those that were planned", "[run
         for (const Call& call : calls_of(model, 2)) {
           static_cast<void>(machine.call(call));
         }
-        CHECK(machine.executor().arena().touched_bytes() == machine.programs().memory.peak);
+        CHECK(machine.executor().arena()->touched_bytes() == machine.programs().memory.peak);
       }
     }
   }

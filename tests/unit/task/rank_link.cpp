@@ -42,7 +42,33 @@ struct Pair {
   }
 };
 
+/// The first of two ranks over a transport that moves nothing.
+struct OverWitness {
+  TemporaryFolder folder;
+  job::Job job = text_job_in(folder, {"job.ranks=2", "job.strategy=dp", "job.transport=witness",
+                                      "plugins.path=" SHARDRUN_PLUGINS ":" SHARDRUN_FIXTURES});
+  task::Compiled compiled = task::compile(job);
+  Store store{2};
+  Rank second{store.context(1), Store::job_hash, Rank::no_deadline};
+
+  OverWitness() { second.set("barrier/0/1", ""); }
+
+  /// What became of ops, groups and memory.
+  std::string end() { return second.get("witness", in(60'000)); }
+};
+
 }  // namespace
+
+TEST_CASE("memory that transports know stays until they are closed, however early its executor goes", "[task]") {
+  OverWitness over;
+  Rank first(over.store.context(0), Store::job_hash, Rank::no_deadline);
+  {
+    task::RankLink link(over.job, over.compiled, first);
+    runtime::Executor executor(over.compiled.programs, *over.compiled.device);
+    link.connect(executor);
+  }
+  CHECK(over.end() == "op; group; memory; closed");
+}
 
 TEST_CASE("a rank whose data takes longer than the timeout is waited for", "[task]") {
   CHECK(Pair().outcome([](task::RankLink& link) { link.check_plan(); }) == "nothing");
