@@ -7,6 +7,7 @@
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 #include <utility>
+#include <vector>
 
 #include "core/base/error.h"
 
@@ -118,16 +119,20 @@ void FrameConnection::write_front() {
   boost::asio::async_write(socket_, boost::asio::buffer(outgoing_.front().frame),
                            [self = shared_from_this()](const error_code& error, std::size_t) {
                              self->peer_gone_ = static_cast<bool>(error);
+                             std::vector<Outgoing> done;
                              do {
-                               const Outgoing done = std::move(self->outgoing_.front());
+                               done.push_back(std::move(self->outgoing_.front()));
                                self->outgoing_.pop_front();
-                               self->unsent_bytes_ -= done.frame.size();
-                               if (done.written) {
-                                 done.written();
-                               }
+                               self->unsent_bytes_ -= done.back().frame.size();
                              } while (self->peer_gone_ && !self->outgoing_.empty());
                              if (!self->outgoing_.empty()) {
                                self->write_front();
+                             }
+                             // Last: one of them may send, which begins a write where none is under way.
+                             for (const Outgoing& each : done) {
+                               if (each.written) {
+                                 each.written();
+                               }
                              }
                            });
 }
