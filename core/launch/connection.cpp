@@ -9,8 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/error.h"
-
 namespace shardrun::launch {
 namespace {
 
@@ -70,7 +68,7 @@ void FrameConnection::deliver() {
   std::string refused;
   try {
     events_.frame(static_cast<FrameType>(body_[1]), std::string_view(body_).substr(version_and_type_bytes));
-  } catch (const Error& error) {
+  } catch (const ProtocolError& error) {
     refused = error.message();
   }
   if (next_events_) {

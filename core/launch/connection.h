@@ -26,8 +26,8 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   /// `max_bytes` bounds the length of the frames that are accepted.
   FrameConnection(boost::asio::ip::tcp::socket socket, std::size_t max_bytes);
 
-  /// Begins to read. An Error thrown by `events.frame` ends the connection with its message. What the callbacks hold
-  /// must not own the connection.
+  /// Begins to read. A ProtocolError thrown by `events.frame` ends the connection with its message; all else comes out
+  /// of the io_context's run(). What the callbacks hold must not own the connection.
   void start(Events events);
 
   /// The same from another frame on: the one after that whose callback calls this.

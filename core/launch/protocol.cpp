@@ -9,8 +9,6 @@
 #include <system_error>
 #include <utility>
 
-#include "core/base/error.h"
-
 namespace shardrun::launch {
 namespace {
 
@@ -101,7 +99,7 @@ std::string FrameWriter::finish() {
 
 std::string_view PayloadReader::raw(std::size_t size) {
   if (size > rest_.size()) {
-    throw Error(ErrorCode::io, fmt::format("a frame ends early: {} bytes where {} were announced", rest_.size(), size));
+    throw ProtocolError(fmt::format("a frame ends early: {} bytes where {} were announced", rest_.size(), size));
   }
   const std::string_view taken = rest_.substr(0, size);
   rest_.remove_prefix(size);
@@ -116,7 +114,7 @@ std::string_view PayloadReader::bytes() { return raw(u32()); }
 
 void PayloadReader::expect_end() const {
   if (!rest_.empty()) {
-    throw Error(ErrorCode::io, fmt::format("a frame is {} bytes too long", rest_.size()));
+    throw ProtocolError(fmt::format("a frame is {} bytes too long", rest_.size()));
   }
 }
 
@@ -136,7 +134,7 @@ std::string encode_hello(const Hello& hello) {
 Hello decode_hello(std::string_view payload) {
   PayloadReader reader(payload);
   if (const std::uint32_t magic = reader.u32(); magic != hello_magic) {
-    throw Error(ErrorCode::io, fmt::format("a hello begins with {:#010x}, not with {:#010x}", magic, hello_magic));
+    throw ProtocolError(fmt::format("a hello begins with {:#010x}, not with {:#010x}", magic, hello_magic));
   }
   Hello hello;
   const std::string_view token = reader.raw(hello.token.size());

@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
+
+#include "core/base/error.h"
 
 namespace shardrun::launch {
 
@@ -40,6 +43,11 @@ enum class FrameType : std::uint8_t {
   farewell = 70,       ///< nothing: the goodbye and all before it were read
 };
 
+/// What the other side sent makes no sense.
+struct ProtocolError : Error {
+  explicit ProtocolError(std::string message) : Error(ErrorCode::io, std::move(message)) {}
+};
+
 inline constexpr std::uint32_t none_awaited = 0xffff'ffff;
 
 /// Known to the launcher and its ranks alone; whoever has it may join the job.
@@ -68,7 +76,7 @@ class FrameWriter {
   std::string frame_;
 };
 
-/// Takes a payload apart. Every function throws Error{io} where the payload is shorter than what is asked for.
+/// Takes a payload apart. Every function throws ProtocolError where the payload is shorter than what is asked for.
 class PayloadReader {
  public:
   explicit PayloadReader(std::string_view payload) : rest_(payload) {}
@@ -95,6 +103,7 @@ struct Hello {
 };
 
 [[nodiscard]] std::string encode_hello(const Hello& hello);
+/// Throws ProtocolError.
 [[nodiscard]] Hello decode_hello(std::string_view payload);
 
 /// This machine's name, for messages.

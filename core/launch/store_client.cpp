@@ -241,7 +241,7 @@ void StoreClient::handle(FrameType type, std::string_view payload) {
       farewell_ = true;
       beating_ = false;
       break;
-    default: throw Error(ErrorCode::io, fmt::format("it sent a frame of unknown type {}", static_cast<int>(type)));
+    default: throw ProtocolError(fmt::format("it sent a frame of unknown type {}", static_cast<int>(type)));
   }
   changed_.notify_all();
 }

@@ -34,6 +34,7 @@ namespace {
 
 constexpr std::chrono::milliseconds accept_pause{50};
 constexpr int logged_drops = 20;
+constexpr std::size_t max_value_bytes = max_frame_bytes - 16;  ///< beside what else is in a frame that has one
 
 tcp::acceptor listen(boost::asio::io_context& io, const StoreServerSettings& settings) {
   try {
@@ -227,11 +228,14 @@ void StoreServer::member_frame(int rank, FrameType type, std::string_view payloa
     }
     case FrameType::abort_heard: return events_.abort_heard(rank);
     case FrameType::goodbye: events_.said_goodbye(rank); return send(rank, FrameWriter(FrameType::farewell).finish());
-    default: throw Error(ErrorCode::io, fmt::format("it sent a frame of unknown type {}", static_cast<int>(type)));
+    default: throw ProtocolError(fmt::format("it sent a frame of unknown type {}", static_cast<int>(type)));
   }
 }
 
 void StoreServer::set(int rank, std::string_view key, std::string_view value) {
+  if (value.size() > max_value_bytes) {
+    throw ProtocolError(fmt::format("it set a value of {} bytes, which no frame can hand out", value.size()));
+  }
   if (!values_.emplace(key, value).second) {
     return events_.failed(rank, FailureKind::own, std::nullopt,
                           fmt::format("set the key '{}' of the store, which is set already: each is set once", key));

@@ -7,6 +7,7 @@
 #include <boost/asio/io_context.hpp>
 #include <stdexcept>
 
+#include "core/base/error.h"
 #include "core/launch/output_reader.h"
 #include "tests/support/catch.h"
 #include "tests/unit/launch/job.h"
@@ -51,5 +52,14 @@ TEST_CASE("what a callback throws ends the ranks and comes out of launch()", "[l
   LaunchJob job(2, {"wait"});
   job.then = [](const LaunchJob::Text&) { throw std::runtime_error("the screen is full"); };
   CHECK_THROWS_WITH(job.run(), "the screen is full");
+  job.check_nothing_left();
+}
+
+TEST_CASE("what a callback throws is not taken for a rank's failure, whatever it is", "[launch]") {
+  LaunchJob job(2, {"exchange"});
+  job.settings.on_message = [](const RankMessage&) {
+    throw shardrun::Error(shardrun::ErrorCode::io, "the disk is full");
+  };
+  CHECK_THROWS_WITH(job.run(), Catch::Matchers::Contains("the disk is full"));
   job.check_nothing_left();
 }
