@@ -163,7 +163,7 @@ void require_open(Watch& watch, const sdk::GroupSpec& group, std::uint32_t peer)
     throw TransportError(status, "the job ends");
   }
   if (status == SR_TIMEOUT) {
-    throw TransportError(status, name_of(group, peer) + " was not connected by the deadline");
+    throw TransportError(status, "past the deadline, waiting for " + name_of(group, peer));
   }
 }
 

@@ -20,10 +20,12 @@ GlooGroup::GlooGroup(const sdk::Config& config, const sdk::GroupSpec& spec,
       lockstep_(mesh_),
       stage_boxes_(mesh_),
       post_(mesh_),
-      lane_([this] {
-        const NoSigpipe no_sigpipe;
-        mesh_.fail();
-      }),
+      lane_(
+          [this] {
+            const NoSigpipe no_sigpipe;
+            mesh_.fail();
+          },
+          [this](std::thread::id thread) { return mesh_.awaited_by(thread); }),
       watching_(watchdog, *this) {
   greet(spec);
 }

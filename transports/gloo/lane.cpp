@@ -1,5 +1,6 @@
 #include "transports/gloo/lane.h"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -30,8 +31,8 @@ class Lane::Watched {
   Running Lane::*place_;
 };
 
-void Job::run(std::int64_t deadline) {
-  const Lane::Watched watched(lane_, &Lane::job_, {&what_, deadline});
+void Job::run(std::int64_t) {
+  const Lane::Watched watched(lane_, &Lane::job_, {&what_, own_deadline_, std::this_thread::get_id()});
   const NoSigpipe no_sigpipe;
   try {
     execute();
@@ -40,7 +41,8 @@ void Job::run(std::int64_t deadline) {
   }
 }
 
-Lane::Lane(std::function<void()> on_failure) : worker_(std::move(on_failure)) {}
+Lane::Lane(std::function<void()> on_failure, Awaited awaited)
+    : awaited_(std::move(awaited)), worker_(std::move(on_failure)) {}
 
 void Lane::start(Job& job, std::int64_t deadline) {
   job.was_done_here_ = false;
@@ -49,13 +51,13 @@ void Lane::start(Job& job, std::int64_t deadline) {
     last_ = nullptr;
   }
   throw_failure();
+  job.own_deadline_ = deadline;
   if (job.waited_at_once_ && is_idle()) {
-    job.own_deadline_ = deadline;
     deferred_ = &job;
     return;
   }
   hand_over_deferred();
-  worker_.start(job, deadline);
+  worker_.start(job, INT64_MAX);
   last_ = &job;
 }
 
@@ -63,7 +65,11 @@ bool Lane::test(Job& job) {
   if (deferred_ == &job) {
     hand_over_deferred();
   }
-  return job.was_done_here_ || worker_.test(job);
+  if (job.was_done_here_ || worker_.test(job)) {
+    return true;
+  }
+  end_late(job);
+  return false;
 }
 
 bool Lane::wait(Job& job, std::int64_t deadline) {
@@ -73,12 +79,16 @@ bool Lane::wait(Job& job, std::int64_t deadline) {
   } else if (deferred_ == &job) {
     hand_over_deferred();
   }
-  return job.was_done_here_ || worker_.wait(job, deadline);
+  if (job.was_done_here_ || worker_.wait(job, std::min(deadline, job.own_deadline_))) {
+    return true;
+  }
+  end_late(job);
+  return false;
 }
 
 void Lane::run_here(Job& job) {
   try {
-    job.run(job.own_deadline_);
+    job.run(INT64_MAX);
   } catch (const TransportError& error) {
     fail(error.status(), error.what());
     throw_failure();
@@ -102,7 +112,7 @@ void Lane::drop(Job& job) noexcept {
 
 void Lane::beside(const std::string& what, std::int64_t deadline, const std::function<void()>& act) {
   throw_failure();
-  const Watched watched(*this, &Lane::beside_, {&what, deadline});
+  const Watched watched(*this, &Lane::beside_, {&what, deadline, std::this_thread::get_id()});
   const NoSigpipe no_sigpipe;
   try {
     act();
@@ -118,17 +128,37 @@ void Lane::beside(const std::string& what, std::int64_t deadline, const std::fun
 void Lane::check_deadlines() noexcept {
   const std::int64_t now = sdk::steady_now();
   std::string late;
+  std::thread::id thread;
   {
     const std::lock_guard lock(mutex_);
     for (const Running* running : {&job_, &beside_}) {
       if (running->what != nullptr && now >= running->deadline) {
         late = *running->what;
+        thread = running->thread;
       }
     }
   }
   if (!late.empty()) {
-    fail(SR_TIMEOUT, late + " is past its deadline");
+    fail_late(late, thread);
   }
+}
+
+void Lane::end_late(const Job& job) {
+  if (sdk::steady_now() < job.own_deadline_) {
+    return;
+  }
+  std::thread::id thread;
+  {
+    const std::lock_guard lock(mutex_);
+    thread = job_.thread;  // of the job before it, where it waits its turn
+  }
+  fail_late(job.what_, thread);
+  throw_failure();
+}
+
+void Lane::fail_late(const std::string& what, std::thread::id thread) {
+  const std::string awaited = awaited_(thread);
+  fail(SR_TIMEOUT, what + " is past its deadline" + (awaited.empty() ? "" : ", waiting for " + awaited));
 }
 
 void Lane::throw_failure() {
@@ -146,7 +176,7 @@ bool Lane::is_idle() {
 
 void Lane::hand_over_deferred() {
   if (Job* const job = std::exchange(deferred_, nullptr)) {
-    worker_.start(*job, job->own_deadline_);
+    worker_.start(*job, INT64_MAX);
     last_ = job;
   }
 }

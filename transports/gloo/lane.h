@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 
 namespace shardrun::gloo_transport {
 
@@ -38,8 +39,11 @@ class Job : public sdk::Worker::Task {
 /// once, on the caller's, which spares two changes of threads. Once it has failed it stays failed.
 class Lane {
  public:
+  /// For whom a thread waits, "" where for nobody. Any thread calls it.
+  using Awaited = std::function<std::string(std::thread::id)>;
+
   /// `on_failure`: see sdk::Worker.
-  explicit Lane(std::function<void()> on_failure);
+  Lane(std::function<void()> on_failure, Awaited awaited);
 
   // What Worker says of these.
   void start(Job& job, std::int64_t deadline);
@@ -63,15 +67,21 @@ class Lane {
   struct Running {
     const std::string* what = nullptr;
     std::int64_t deadline = INT64_MAX;
+    std::thread::id thread;
   };
   class Watched;
 
   void throw_failure();
+  /// Fails the lane where the job, which is not complete, is past its deadline. Not left to the worker, which would not
+  /// say for whom it waits: to that, no job has a deadline.
+  void end_late(const Job& job);
+  void fail_late(const std::string& what, std::thread::id thread);
   [[nodiscard]] bool is_idle();
   /// On this thread. What it throws fails the lane.
   void run_here(Job& job);
   void hand_over_deferred();
 
+  Awaited awaited_;
   Job* deferred_ = nullptr;  ///< started, and left for its wait
   Job* last_ = nullptr;      ///< that the worker was given; null once that is complete
   std::mutex mutex_;         ///< of the next two

@@ -42,6 +42,9 @@ class Mesh::Waiting {
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
 
+  [[nodiscard]] std::thread::id thread() const noexcept { return thread_; }
+  [[nodiscard]] std::uint32_t peer() const noexcept { return peer_; }
+
   // Under the mesh's mutex.
   void end() {
     buffer_.abortWaitSend();
@@ -70,6 +73,7 @@ class Mesh::Waiting {
   Mesh& mesh_;
   UnboundBuffer& buffer_;
   std::uint32_t peer_;
+  std::thread::id thread_ = std::this_thread::get_id();
   std::int64_t next_look_ = sdk::steady_now() + probing.count();
   bool is_broken_ = false;
 };
@@ -175,6 +179,17 @@ void Mesh::check_connections() noexcept {
   for (Waiting* waiting : waiting_) {
     waiting->check_connection(now);
   }
+}
+
+std::string Mesh::awaited_by(std::thread::id thread) {
+  std::string names;
+  const std::lock_guard lock(mutex_);
+  for (const Waiting* const waiting : waiting_) {
+    if (waiting->thread() == thread) {
+      names += (names.empty() ? "" : ", ") + name_of(waiting->peer());
+    }
+  }
+  return names;
 }
 
 }  // namespace shardrun::gloo_transport

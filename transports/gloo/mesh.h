@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "transports/gloo/connecting.h"
@@ -69,6 +70,9 @@ class Mesh {
   /// Any thread, every now and then: ends waits that Gloo forgets. Where a connection breaks it tells those whose
   /// transfer was to come, but not those in the middle of one.
   void check_connections() noexcept;
+
+  /// Any thread: the names of those that `thread` waits for now, "" where there are none.
+  [[nodiscard]] std::string awaited_by(std::thread::id thread);
 
  private:
   class Waiting;

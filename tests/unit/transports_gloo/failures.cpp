@@ -10,6 +10,7 @@
 using namespace shardrun;
 using namespace shardrun::test;
 using Catch::Contains;
+using Catch::EndsWith;
 
 /// LeakSanitizer asks the program for this. Gloo's lookup of an address that it then refuses forgets its 64 bytes.
 extern "C" const char* __lsan_default_suppressions() { return "leak:gloo::transport::tcp::CreateDevice"; }
@@ -219,7 +220,7 @@ TEST_CASE("gloo: connecting to a rank that died ends with the deadline or the jo
   SECTION("deadline") {
     // By the group's deadline, which is one for all connections; Gloo's timeout would be one for each.
     CHECK_THAT(error_of([&] { (void)rank.group(1, 0.05); }),
-               Contains("member 1 (rank 1) was not connected by the deadline"));
+               Contains("connecting the group 'all': past the deadline, waiting for member 1 (rank 1)"));
   }
   SECTION("job") {
     std::thread other([&] { host.abort(); });
@@ -268,6 +269,41 @@ TEST_CASE("gloo: a deadline is kept though nobody waits") {
     rank.meet("end");
   });
   CHECK_THAT(*error, Contains("all_reduce (sum) of 10 f32") && Contains("past its deadline"));
+}
+
+TEST_CASE("gloo: who has waited too long says for whom") {
+  const std::uint32_t flags = GENERATE(0U, SR_OP_FLAG_BLOCKING);
+  const bool is_prepared = GENERATE(true, false);
+  const std::uint64_t count = GENERATE(as<std::uint64_t>(), 10, 100'000);
+  std::string error;
+  run_ranks("gloo", 3, [&](Rank& rank) {
+    auto group = rank.group();
+    std::vector<float> data(count);
+    auto request = request_of(SR_OP_ALL_REDUCE, 1, count, data);
+    request.flags = flags;
+    std::vector<plugins::TransportOp> ops;
+    const auto prepare = [&](double seconds) { ops.push_back(group.prepare({request}, after(seconds))); };
+    const auto take_part = [&](double seconds) {
+      if (is_prepared) {
+        ops[0].start(after(seconds));
+        finish(ops[0]);
+      } else {
+        prepare(seconds);
+      }
+    };
+    if (is_prepared) {
+      prepare(30);
+    }
+    rank.meet("all is prepared");
+    if (rank.rank() == 0) {
+      error = error_of([&] { take_part(0.3); });
+    } else if (rank.rank() == 1) {
+      (void)error_of([&] { take_part(30); });
+    }
+    rank.meet("end");
+  });
+  CHECK_THAT(error, Contains(is_prepared ? "all_reduce" : "preparing all_reduce") &&
+                        EndsWith(" is past its deadline, waiting for member 2 (rank 2)"));
 }
 
 TEST_CASE("gloo: a group fails, and the next one of that id does not notice") {

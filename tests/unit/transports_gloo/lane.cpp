@@ -1,5 +1,6 @@
 #include "transports/gloo/lane.h"
 
+#include <atomic>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -15,10 +16,11 @@ namespace {
 
 constexpr std::int64_t never = INT64_MAX;
 
-/// One whose caller waits for it at once.
+std::string nobody(std::thread::id) { return ""; }
+
 class Act final : public Job {
  public:
-  explicit Act(Lane& lane) : Job(lane, "the op", true) {}
+  explicit Act(Lane& lane, bool waited_at_once = true) : Job(lane, "the op", waited_at_once) {}
 
   std::function<void()> act = [] {};
 
@@ -53,7 +55,7 @@ void complete_elsewhere(Lane& lane, Act& op) {
 }  // namespace
 
 TEST_CASE("gloo: an op that fails on its caller's thread is not taken for its run before") {
-  Lane lane([] {});
+  Lane lane([] {}, nobody);
   Act op(lane);
   complete_elsewhere(lane, op);
   std::thread::id where;
@@ -72,7 +74,7 @@ TEST_CASE("gloo: an op that fails on its caller's thread is not taken for its ru
 }
 
 TEST_CASE("gloo: an op that a failed lane does not take is not taken for its run before") {
-  Lane lane([] {});
+  Lane lane([] {}, nobody);
   Act op(lane);
   complete_elsewhere(lane, op);
 
@@ -85,7 +87,7 @@ TEST_CASE("gloo: an op that a failed lane does not take is not taken for its run
 }
 
 TEST_CASE("gloo: an op that cannot be started is not taken for its run before") {
-  Lane lane([] {});
+  Lane lane([] {}, nobody);
   Act op(lane);
   complete_elsewhere(lane, op);
   lane.fail(SR_ABORTED, "enough");
@@ -95,8 +97,51 @@ TEST_CASE("gloo: an op that cannot be started is not taken for its run before") 
   CHECK(failure_of([&] { (void)lane.test(op); }) == aborted);
 }
 
+TEST_CASE("gloo: an op past its deadline says for whom its thread waits, whoever finds it late") {
+  std::thread::id asked;
+  std::atomic<bool> has_failed = false;
+  Lane lane([&] { has_failed = true; },
+            [&](std::thread::id thread) {
+              asked = thread;
+              return std::string("member 1 (rank 3)");
+            });
+  Act op(lane, false);
+  std::thread::id running;
+  std::atomic<bool> is_running = false;
+  op.act = [&] {
+    running = std::this_thread::get_id();
+    is_running = true;
+    while (!has_failed) {
+      std::this_thread::yield();
+    }
+  };
+  lane.start(op, shardrun::sdk::steady_now() + 1'000'000);
+  while (!is_running) {
+    std::this_thread::yield();
+  }
+
+  const std::string late = told(SR_TIMEOUT, "the op is past its deadline, waiting for member 1 (rank 3)");
+  SECTION("who waits") {
+    CHECK(failure_of([&] { (void)lane.wait(op, never); }) == late);
+  }
+  SECTION("who polls") {
+    CHECK(failure_of([&] {
+            while (!lane.test(op)) {
+            }
+          }) == late);
+  }
+  SECTION("the watchdog") {
+    while (!lane.failure()) {
+      lane.check_deadlines();
+    }
+    CHECK(failure_of([&] { (void)lane.wait(op, never); }) == late);
+  }
+  CHECK(asked == running);
+  lane.drop(op);
+}
+
 TEST_CASE("gloo: whatever is thrown beside the ops fails them") {
-  Lane lane([] {});
+  Lane lane([] {}, nobody);
   const std::string failure = told(SR_INTERNAL, "preparing: no memory");
 
   CHECK(failure_of([&] { lane.beside("preparing", never, [] { throw std::runtime_error("no memory"); }); }) == failure);
