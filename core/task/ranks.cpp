@@ -230,10 +230,7 @@ std::unique_ptr<Display> display_of_launcher(RankLink& link) { return std::make_
 
 namespace {
 
-int work_as_rank(const job::Job& job, launch::Rank& rank, bool profile) {
-  Compiled compiled = compile(job, "cpu", rank.rank());
-  RankLink link(job, compiled, rank);
-  link.check_plan();
+int work_as_rank(const job::Job& job, Compiled& compiled, RankLink& link, bool profile) {
   const std::unique_ptr<Display> display = display_of_launcher(link);
   metrics::Summary summary = planned_summary(compiled);
   link.message(summary_message, metrics::to_json(summary));
@@ -312,8 +309,11 @@ std::optional<int> awaited_rank(std::string_view message) {
   return failed == std::errc() && rank >= 0 ? std::optional(rank) : std::nullopt;
 }
 
-int as_rank(const job::Job& job, const launch::RankContext& context, const std::function<int(launch::Rank&)>& work) {
+int as_rank(const job::Job& job, const launch::RankContext& context, const RankWork& work) {
+  // Outside of `try`: what other ranks say of a connection that ends must not come before what this one says.
   std::unique_ptr<launch::Rank> rank;
+  std::optional<Compiled> compiled;
+  std::optional<RankLink> link;
   const auto fail = [&](launch::FailureKind kind, const std::string& text, std::optional<int> awaited = {}) {
     if (rank != nullptr) {
       rank->fail(kind, text, awaited);
@@ -323,7 +323,11 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const std::
   };
   try {
     rank = std::make_unique<launch::Rank>(context, hash_of(job), launch::Rank::no_deadline);
-    const int code = work(*rank);
+    compiled.emplace(compile(job, "cpu", context.rank));
+    link.emplace(job, *compiled, *rank);
+    link->check_plan();
+    const int code = work(*compiled, *link);
+    link.reset();
     rank->goodbye(launch::Rank::no_deadline);
     return code;
   } catch (const Error& error) {
@@ -339,7 +343,8 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const std::
 }
 
 int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile) {
-  return as_rank(job, context, [&](launch::Rank& rank) { return work_as_rank(job, rank, profile); });
+  return as_rank(job, context,
+                 [&](Compiled& compiled, RankLink& link) { return work_as_rank(job, compiled, link, profile); });
 }
 
 }  // namespace shardrun::task

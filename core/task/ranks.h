@@ -9,6 +9,7 @@
 
 #include "core/job/job.h"
 #include "core/launch/rank.h"
+#include "core/task/compile.h"
 #include "core/task/rank_link.h"
 #include "core/task/record.h"
 #include "core/task/run.h"
@@ -31,10 +32,12 @@ inline constexpr const char* line_message = "line";
 /// 4711), …", or that of "member 1 (rank 3) is lost".
 [[nodiscard]] std::optional<int> awaited_rank(std::string_view message);
 
-/// This process as a rank of the job: joins, does `work`, leaves. Returns the exit code, which is `work`'s where it
-/// does not throw; the launcher is told of errors, and nothing is thrown.
-[[nodiscard]] int as_rank(const job::Job& job, const launch::RankContext& context,
-                          const std::function<int(launch::Rank&)>& work);
+/// What a rank does once all have the same plan; returns its exit code. The link is not connected yet.
+using RankWork = std::function<int(Compiled& compiled, RankLink& link)>;
+
+/// This process as a rank of the job: joins, compiles, does `work`, leaves. Returns the exit code, which is `work`'s
+/// where it does not throw; the launcher is told of errors before the link ends, and nothing is thrown.
+[[nodiscard]] int as_rank(const job::Job& job, const launch::RankContext& context, const RankWork& work);
 
 /// What a process that was started by a run does.
 [[nodiscard]] int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile);

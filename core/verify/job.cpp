@@ -56,8 +56,8 @@ void initialize(const job::Job& job, const task::Compiled& compiled, runtime::Ex
 /// Does the first steps and leaves what this rank holds at each moment.
 class Recorder {
  public:
-  /// `link`: null where there is one rank. `say` is told of every step. `stop_signal` is asked after each where there is
-  /// one rank; several ask each other.
+  /// `link`: null where there is one rank. `say` is told of every step. `stop_signal` is asked after each where there
+  /// is one rank; several ask each other.
   Recorder(const job::Job& job, task::Compiled& compiled, task::RankLink* link,
            std::function<void(const std::string&)> say, std::function<int()> stop_signal)
       : job_(job), compiled_(compiled), link_(link), say_(std::move(say)), stop_signal_(std::move(stop_signal)) {}
@@ -152,7 +152,8 @@ JobOutcome verify_job(const job::Job& job, std::int64_t steps, const task::RunSe
   const std::function<int()> stop_signal = settings.stop_signal ? settings.stop_signal : [] { return 0; };
   if (job.ranks == 1) {
     metrics::Progress progress(settings.progress, steps, 1);
-    Recorder recorder(copy, compiled, nullptr, [&](const std::string& line) { progress.print(line); }, stop_signal);
+    Recorder recorder(
+        copy, compiled, nullptr, [&](const std::string& line) { progress.print(line); }, stop_signal);
     (void)record(recorder, copy, steps);
   } else {
     outcome.summary = task::run_ranks(copy, settings, {"--record-steps", std::to_string(steps)});
@@ -170,10 +171,7 @@ JobOutcome verify_job(const job::Job& job, std::int64_t steps, const task::RunSe
 }
 
 int record_as_rank(const job::Job& job, const launch::RankContext& context, std::int64_t steps) {
-  return task::as_rank(job, context, [&](launch::Rank& rank) {
-    task::Compiled compiled = task::compile(job, "cpu", rank.rank());
-    task::RankLink link(job, compiled, rank);
-    link.check_plan();
+  return task::as_rank(job, context, [&](task::Compiled& compiled, task::RankLink& link) {
     Recorder recorder(
         job, compiled, &link,
         [&](const std::string& line) {

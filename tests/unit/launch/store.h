@@ -2,6 +2,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,15 +19,18 @@ class Store {
  public:
   static constexpr std::uint64_t job_hash = 5;
 
-  explicit Store(int world_size, launch::StoreServerSettings settings = {}) {
+  /// `on_failed` is called on the store's thread when a rank says that it has failed.
+  explicit Store(
+      int world_size, launch::StoreServerSettings settings = {}, std::function<void()> on_failed = [] {}) {
     settings.world_size = world_size;
     settings.token = token_;
-    settings.job_hash = job_hash;
+    settings.job_hash = settings.job_hash == 0 ? job_hash : settings.job_hash;
     launch::StoreServerEvents events{
         .joined = [](int, const launch::Hello&) {},
         .heard = [](int) {},
         .message = [this](int, std::string_view, std::string_view bytes) { messages_ += bytes; },
-        .failed = [](int, launch::FailureKind, std::optional<int>, std::string_view) {},
+        .failed = [on_failed = std::move(on_failed)](int, launch::FailureKind, std::optional<int>,
+                                                     std::string_view) { on_failed(); },
         .abort_heard = [](int) {},
         .said_goodbye = [](int) {},
         .closed = [](int, const std::string&) {},

@@ -1,7 +1,10 @@
 #include "core/task/rank_link.h"
 
 #include <future>
+#include <mutex>
+#include <optional>
 
+#include "core/base/philox.h"
 #include "core/task/ranks.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
@@ -68,6 +71,34 @@ TEST_CASE("memory that transports know stays until they are closed, however earl
     link.connect(executor);
   }
   CHECK(over.end() == "op; group; memory; closed");
+}
+
+TEST_CASE("the launcher hears of a failure while all connections are there", "[task]") {
+  const OverWitness over;
+  const std::uint64_t hash = hash_name(job::canonical_text(over.job));
+  std::mutex mutex;
+  std::weak_ptr<const memory::Arena> memory;
+  std::optional<bool> was_connected;
+  Store store(2, {.job_hash = hash}, [&] {
+    const std::lock_guard lock(mutex);
+    was_connected = !memory.expired();
+  });
+  Rank second(store.context(1), hash, Rank::no_deadline);
+  second.set("barrier/0/1", "");
+
+  const int code =
+      task::as_rank(over.job, store.context(0), [&](task::Compiled& compiled, task::RankLink& link) -> int {
+        runtime::Executor executor(compiled.programs, *compiled.device);
+        link.connect(executor);
+        const std::lock_guard lock(mutex);
+        memory = executor.arena();
+        throw Error(ErrorCode::numerics, "the loss is NaN");
+      });
+
+  store.end();
+  CHECK(code == 1);
+  CHECK(was_connected == true);
+  CHECK(memory.expired());
 }
 
 TEST_CASE("a rank whose data takes longer than the timeout is waited for", "[task]") {
