@@ -15,10 +15,19 @@ constexpr std::array<int, 3> stop_signals = {SIGINT, SIGTERM, SIGHUP};
 
 volatile std::sig_atomic_t signal_that_asked = 0;
 
+extern "C" void on_stop_signal(int signal);
+
+bool has_action(int signal, void (*action)(int)) noexcept {
+  struct sigaction current = {};
+  return ::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == action;
+}
+
 extern "C" void on_stop_signal(int signal) {
   signal_that_asked = signal;
   for (const int each : stop_signals) {
-    std::signal(each, SIG_DFL);
+    if (has_action(each, on_stop_signal)) {
+      std::signal(each, SIG_DFL);
+    }
   }
 }
 
@@ -35,8 +44,8 @@ void secure_process() {
 
 void catch_stop_signals() {
   for (const int each : stop_signals) {
-    if (std::signal(each, on_stop_signal) == SIG_IGN) {
-      std::signal(each, SIG_IGN);
+    if (!has_action(each, SIG_IGN)) {
+      std::signal(each, on_stop_signal);
     }
   }
 }
