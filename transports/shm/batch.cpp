@@ -41,10 +41,11 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
         std::memcpy(message.exposed.data(), message.op.send->data, message.bytes);
       }
     }
-    group_.worker().start(*this, deadline);
+    deadline_ = deadline;
+    group_.start(*this, deadline);
   }
   bool test() override { return group_.worker().test(*this); }
-  bool wait(std::int64_t deadline) override { return group_.worker().wait(*this, deadline); }
+  bool wait(std::int64_t deadline) override { return group_.wait(*this, deadline_, deadline); }
 
  private:
   struct Message {
@@ -56,25 +57,36 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
     bool done = false;
   };
 
-  void run(std::int64_t deadline) override {
+  void run(std::int64_t) override {
     post_sends();
     const auto needs = [this](std::uint32_t member) {
       return std::any_of(messages_.begin(), messages_.end(),
                          [&](const Message& message) { return !message.done && message.op.peer == member; });
     };
-    if (control_.wait(deadline, group_.cancelled(), needs, [this] { return progress(); })) {
+    if (control_.wait(deadline_, group_.cancelled(), needs, [this] { return progress(); })) {
       return;
     }
-    std::string waiting;
-    for (const Message& message : messages_) {
-      if (!message.done) {
-        waiting += (waiting.empty() ? "" : ", ") + shardrun::sdk::describe(message.op) + " and " +
-                   control_.name_of(message.op.peer);
-      }
-    }
-    throw TransportError(SR_TIMEOUT, waiting + ": past the deadline, and the other side has not come");
+    throw TransportError(SR_TIMEOUT, past_deadline());
   }
   [[nodiscard]] std::string what() const override { return shardrun::sdk::describe(messages_.front().op); }
+
+  [[nodiscard]] std::string past_deadline() const {
+    std::vector<const OpSpec*> late;
+    std::vector<bool> is_named(control_.size());
+    std::string missing;
+    for (const Message& message : messages_) {
+      if (message.done) {
+        continue;
+      }
+      late.push_back(&message.op);
+      if (!is_named[message.op.peer]) {
+        is_named[message.op.peer] = true;
+        missing += (missing.empty() ? "" : ", ") + control_.name_of(message.op.peer);
+      }
+    }
+    const std::string others = late.size() == 1 ? "" : " and " + std::to_string(late.size() - 1) + " more";
+    return shardrun::sdk::describe(*late.front()) + others + " is past its deadline, waiting for " + missing;
+  }
 
   void post_sends() {
     for (std::uint32_t m = 0; m < control_.size(); ++m) {
@@ -122,7 +134,7 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
                                            std::to_string(message.bytes));
     }
     if (message.bytes > 0) {
-      message.source = group_.shared().peers.resolve(letter->memory);
+      message.source = group_.memory_of(message.op.peer, letter->memory);
       std::memcpy(message.op.recv->data, message.source.get(), message.bytes);
     }
     Inbox::finish(*letter);
@@ -146,6 +158,7 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
   Group& group_;
   Control& control_;
   std::vector<Message> messages_;
+  std::int64_t deadline_ = 0;
 };
 
 }  // namespace

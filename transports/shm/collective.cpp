@@ -75,7 +75,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     group_.shared().wire_bytes.fetch_add(wire_bytes_, std::memory_order_relaxed);
     reach(1);
     if (in_background_) {
-      group_.worker().start(*this, deadline);
+      group_.start(*this, deadline);
     }
   }
 
@@ -88,14 +88,14 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
 
   bool wait(std::int64_t deadline) override {
     if (in_background_) {
-      return group_.worker().wait(*this, deadline);
+      return group_.wait(*this, deadline_, deadline);
     }
     return guarded(std::min(deadline, deadline_));
   }
 
  private:
-  void run(std::int64_t deadline) override {
-    if (!advance(deadline)) {
+  void run(std::int64_t) override {
+    if (!advance(deadline_)) {
       throw TransportError(SR_TIMEOUT, past_deadline());
     }
   }

@@ -59,6 +59,24 @@ void read(const std::string& text, const std::string& whose, const std::string& 
   }
 }
 
+Descriptor pidfd_of(int pid) { return Descriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))); }
+
+/// A process that ends gives up its files a little before it counts as ended.
+bool ends_soon(const Descriptor& pidfd) noexcept {
+  constexpr int soon_ms = 200;
+  pollfd watched = {.fd = pidfd.number(), .events = POLLIN, .revents = 0};
+  return poll(&watched, 1, soon_ms) > 0;
+}
+
+bool is_process_gone(int pid) {
+  const Descriptor pidfd = pidfd_of(pid);
+  return pidfd.number() < 0 ? errno == ESRCH : ends_soon(pidfd);
+}
+
+TransportError gone(int pid, const std::string& whose) {
+  return {SR_PEER_LOST, "process " + std::to_string(pid) + " of " + whose + " is gone"};
+}
+
 }  // namespace
 
 Control::Control(const Config& config, const GroupSpec& spec, const std::string& key)
@@ -71,10 +89,7 @@ void Control::meet(const std::string& key) {
     mapping_ = Mapping::create(layout_.end);
     host_.store_set(key + "control", to_text({getpid(), mapping_->descriptor(), mapping_->inode()}));
   } else {
-    Announcement first;
-    read(host_.store_get(key + "control", spec_.deadline), "member 0", "process, descriptor and inode", first.pid,
-         first.descriptor, first.inode);
-    mapping_ = Mapping::open(first.pid, first.descriptor, first.inode);
+    open_memory(hear_of(0, key + "control"));
   }
   header_ = reinterpret_cast<Header*>(mapping_->data());
   places_.emplace(at(layout_.ops), Layout::op_bytes, size());
@@ -85,18 +100,47 @@ void Control::meet(const std::string& key) {
   }
 }
 
+void Control::open_memory(const std::string& announced) {
+  Announcement first;
+  read(announced, unmet(0), "process, descriptor and inode", first.pid, first.descriptor, first.inode);
+  try {
+    mapping_ = Mapping::open(first.pid, first.descriptor, first.inode);
+  } catch (const TransportError&) {
+    if (is_process_gone(first.pid)) {
+      throw gone(first.pid, unmet(0));
+    }
+    throw;
+  }
+}
+
 Descriptor Control::watch(std::uint32_t member, const std::string& key) const {
-  const std::string name = "member " + std::to_string(member) + " (rank " + std::to_string(spec_.members[member]) + ")";
+  const std::string name = unmet(member);
   int pid = 0;
-  read(host_.store_get(key + std::to_string(member), spec_.deadline), name, "a process's number", pid);
-  Descriptor pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  read(hear_of(member, key + std::to_string(member)), name, "a process's number", pid);
+  Descriptor pidfd = pidfd_of(pid);
+  if (pidfd.number() < 0 && errno == ESRCH) {
+    throw gone(pid, name);
+  }
   if (pidfd.number() < 0) {
-    const bool is_gone = errno == ESRCH;
-    throw TransportError(is_gone ? SR_PEER_LOST : SR_INTERNAL,
-                         "process " + std::to_string(pid) + " of " + name +
-                             (is_gone ? " is gone" : std::string(" cannot be watched: ") + std::strerror(errno)));
+    throw TransportError(
+        SR_INTERNAL, "process " + std::to_string(pid) + " of " + name + " cannot be watched: " + std::strerror(errno));
   }
   return pidfd;
+}
+
+std::string Control::hear_of(std::uint32_t member, const std::string& key) const {
+  try {
+    return host_.store_get(key, spec_.deadline);
+  } catch (const TransportError& error) {
+    if (error.status() != SR_TIMEOUT) {
+      throw;
+    }
+    throw TransportError(SR_TIMEOUT, "past the deadline, waiting for " + unmet(member));
+  }
+}
+
+std::string Control::unmet(std::uint32_t member) const {
+  return "member " + std::to_string(member) + " (rank " + std::to_string(spec_.members[member]) + ")";
 }
 
 Member& Control::member(std::uint32_t index) const noexcept {
@@ -128,6 +172,8 @@ std::string Control::name_of(std::uint32_t index) const {
   return "member " + std::to_string(index) + " (rank " + std::to_string(spec_.members[index]) + ", pid " +
          std::to_string(member(index).pid) + ")";
 }
+
+bool Control::is_gone(std::uint32_t member) const noexcept { return ends_soon(pidfds_[member]); }
 
 void Control::ring() noexcept {
   header_->bell.fetch_add(1);

@@ -108,6 +108,8 @@ class Control {
 
   /// "member 1 (rank 3, pid 4711)"
   [[nodiscard]] std::string name_of(std::uint32_t member) const;
+  /// Whether that member's process, whose memory could not be opened, has ended or does so now.
+  [[nodiscard]] bool is_gone(std::uint32_t member) const noexcept;
 
   /// Wakes whoever waits.
   void ring() noexcept;
@@ -161,22 +163,30 @@ class Control {
   [[nodiscard]] std::optional<TransportError> obstacle(const std::atomic<bool>& cancelled, const Needs& needs) const;
   [[nodiscard]] std::optional<std::uint32_t> first_gone(const Needs& needs) const;
 
-  /// Throws the obstacle, unless what is waited for has come: a member may do its part and end just before it is looked
-  /// at.
+  /// Throws an obstacle that is still one after a look at what has come: a member may do its part and end just before
+  /// it is looked at, and `ready` may take that part while another's is still due.
   template <class Ready>
   [[nodiscard]] bool is_ready_after_all(const std::atomic<bool>& cancelled, const Needs& needs, const Ready& ready) {
-    const std::optional<TransportError> found = obstacle(cancelled, needs);
-    if (!found) {
-      return false;
+    std::string before;
+    while (const std::optional<TransportError> found = obstacle(cancelled, needs)) {
+      if (found->what() == before) {
+        throw TransportError(*found);
+      }
+      if (ready()) {
+        return true;
+      }
+      before = found->what();
     }
-    if (!ready()) {
-      throw TransportError(*found);
-    }
-    return true;
+    return false;
   }
 
   void meet(const std::string& key);
+  void open_memory(const std::string& announced);
   [[nodiscard]] Descriptor watch(std::uint32_t member, const std::string& key) const;
+  /// What that member has set in the store.
+  [[nodiscard]] std::string hear_of(std::uint32_t member, const std::string& key) const;
+  /// "member 1 (rank 3)": before its process is known.
+  [[nodiscard]] std::string unmet(std::uint32_t member) const;
   [[nodiscard]] std::byte* at(std::size_t offset) const noexcept { return mapping_->data() + offset; }
 
   const GroupSpec spec_;

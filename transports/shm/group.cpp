@@ -81,6 +81,17 @@ void Group::check() {
   }
 }
 
+std::shared_ptr<std::byte> Group::memory_of(std::uint32_t member, const MemoryRef& ref) {
+  try {
+    return shared_.peers.resolve(ref);
+  } catch (const TransportError&) {
+    if (control_.is_gone(member)) {
+      throw TransportError(SR_PEER_LOST, control_.name_of(member) + " is gone");
+    }
+    throw;
+  }
+}
+
 Agreed Group::agree(const OpSpec& op, const Offer& offer, std::int64_t deadline) {
   tell(op, offer);
   meet(op, deadline);
@@ -146,8 +157,8 @@ void Group::hear(const OpSpec& op, Agreed& agreed) {
   for (std::uint32_t m = 0; m < control_.size(); ++m) {
     const Member& member = control_.member(m);
     const bool is_other = m != control_.rank();
-    agreed.sends.push_back(is_other ? shared_.peers.resolve(member.send) : nullptr);
-    agreed.recvs.push_back(is_other ? shared_.peers.resolve(member.recv) : nullptr);
+    agreed.sends.push_back(is_other ? memory_of(m, member.send) : nullptr);
+    agreed.recvs.push_back(is_other ? memory_of(m, member.recv) : nullptr);
     if (op.opcode == SR_OP_ALL_TO_ALLV) {
       agreed.offsets.push_back(control_.told(m, control_.rank()).offset);
     }

@@ -104,15 +104,32 @@ class Group final : public shardrun::sdk::Group {
   [[nodiscard]] Outbox& outbox(std::uint32_t to) noexcept { return outboxes_[to]; }
   [[nodiscard]] Inbox& inbox(std::uint32_t from) noexcept { return inboxes_[from]; }
 
+  // What Worker says of these, but a task that runs ends itself by its deadline, as it knows for whom it waits. The
+  // worker ends, a little later, one that waits its turn.
+  void start(Worker::Task& task, std::int64_t deadline) { worker_.start(task, later(deadline)); }
+  /// `own`: what it was started with.
+  [[nodiscard]] bool wait(Worker::Task& task, std::int64_t own, std::int64_t deadline) {
+    return worker_.wait(task, deadline < own ? deadline : later(own));
+  }
+
   void fail(std::int32_t status, const std::string& text) noexcept { worker_.fail(status, text); }
   /// Throws why the group failed, if it has.
   void check();
+
+  /// Memory that a member announced; see Peers. Throws TransportError{SR_PEER_LOST} where its process has ended: what
+  /// the kernel answers then depends on who asks and when.
+  [[nodiscard]] std::shared_ptr<std::byte> memory_of(std::uint32_t member, const MemoryRef& ref);
 
   /// Tells the others what this member prepares, and hears what they do: on return, all have mapped what they read.
   /// Throws TransportError{SR_INVALID} on all members where they do not mean the same op.
   [[nodiscard]] Agreed agree(const OpSpec& op, const Offer& offer, std::int64_t deadline);
 
  private:
+  [[nodiscard]] static constexpr std::int64_t later(std::int64_t deadline) noexcept {
+    constexpr std::int64_t turn_ns = 500'000'000;
+    return deadline > INT64_MAX - turn_ns ? INT64_MAX : deadline + turn_ns;
+  }
+
   /// Waits until all members have called it as often.
   void meet(const OpSpec& op, std::int64_t deadline);
   void tell(const OpSpec& op, const Offer& offer);

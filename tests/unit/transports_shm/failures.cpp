@@ -1,3 +1,6 @@
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <array>
 #include <optional>
 #include <string>
@@ -7,11 +10,14 @@
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 #include "tests/support/transport_ranks.h"
+#include "tests/unit/transports_shm/arena.h"
 #include "tests/unit/transports_shm/stand_in.h"
+#include "transports/shm/descriptor.h"
 
 using namespace shardrun;
 using namespace shardrun::test;
 using Catch::Contains;
+using Catch::EndsWith;
 
 namespace {
 
@@ -116,6 +122,148 @@ TEST_CASE("shm: a member that ends or fails is nothing to sends and receives bet
   const std::string& told = errors[1].find("member 0") != std::string::npos ? errors[1] : errors[2];
   CHECK_THAT(told, Contains("group all: member 0 (rank 0") && Contains(ends ? "is gone" : "has failed"));
   CHECK_THAT(errors[1] + errors[2], !Contains("nothing"));
+}
+
+TEST_CASE("shm: a peer that has done its part and ends is not missed while another's is due") {
+  std::string error = "not run";
+  std::array<float, 2> got = {};
+  StandInHost host(1);
+  run_ranks(host, "shm", 3, [&](Rank& rank) {
+    auto group = rank.group();
+    std::array<std::vector<float>, 2> data = {std::vector<float>(10, static_cast<float>(rank.rank())),
+                                              std::vector<float>(10)};
+    if (rank.rank() == 0) {
+      auto both = group.prepare({request_of(SR_OP_RECV, 1, 10, data[0], 1), request_of(SR_OP_RECV, 1, 10, data[1], 2)},
+                                after(30));
+      // It has seen that nothing has come, and is about to look whether its peers are there.
+      host.at_next_look([&] {
+        (void)error_of([&] {
+          host.meet("rank 0 looks", 2);
+          host.meet("rank 1 has ended", 2);
+        });
+      });
+      error = error_of([&] { run(both); });
+      got = {data[0][0], data[1][0]};
+    } else {
+      auto letter = group.prepare({request_of(SR_OP_SEND, 1, 10, data[0], 0)}, after(30));
+      if (rank.rank() == 1) {
+        host.meet("rank 0 looks", 2);
+        letter.start(after(30));
+        host.await_looks(1);  // its own: it has posted the letter
+        host.end_process();
+        host.meet("rank 1 has ended", 2);
+        finish(letter);
+      }
+      host.meet("rank 0 has the letter of rank 1", 2);
+      if (rank.rank() == 2) {
+        (void)error_of([&] { run(letter); });
+      }
+    }
+    rank.meet("end");
+  });
+  CHECK(error == "nothing");
+  CHECK(got == std::array<float, 2>{1, 2});
+}
+
+TEST_CASE("shm: a peer that has ended is lost, whatever the kernel says of its memory") {
+  ErrorCode code = ErrorCode::internal;
+  std::string message;
+  const Arena arena;
+  StandInHost host(1);
+  run_ranks(host, "shm", 2, [&](Rank& rank) {
+    const std::uint64_t registration =
+        rank.transport().register_memory(arena.data(), arena.bytes(), arena.descriptor());
+    auto group = rank.group();
+    std::vector<float> data(10);
+    auto request = request_of(rank.rank() == 0 ? SR_OP_RECV : SR_OP_SEND, 1, 10, data, 1 - rank.rank());
+    if (rank.rank() == 1) {
+      request.send = plugins::HostBuffer{arena.data(), arena.bytes(), registration};
+    }
+    auto letter = group.prepare({request}, after(30));
+    if (rank.rank() == 1) {
+      letter.start(after(30));
+      host.await_looks(1);  // its own: it has posted the letter
+      // A socket is not to be opened by name, as a zombie's files are not for its user.
+      const shm::Descriptor socket(::socket(AF_UNIX, SOCK_STREAM, 0));
+      if (dup2(socket.number(), arena.descriptor()) != arena.descriptor()) {
+        throw Error(ErrorCode::internal, "no socket");
+      }
+      host.end_process();
+    }
+    rank.meet("rank 1 has ended");
+    if (rank.rank() == 0) {
+      try {
+        run(letter);
+      } catch (const Error& error) {
+        code = error.code();
+        message = error.message();
+      }
+    }
+    rank.meet("end");
+  });
+  CHECK(code == ErrorCode::peer_lost);
+  CHECK_THAT(message, Contains("member 1 (rank 1") && Contains(") is gone"));
+}
+
+namespace {
+
+/// What rank 0 announces is another process's.
+class AnnouncingHost final : public SharedHost {
+ public:
+  explicit AnnouncingHost(pid_t process) : process_(process) {}
+  void store_set(const std::string& key, std::string value) override {
+    const bool is_memory = key.ends_with("control");
+    SharedHost::store_set(key, is_memory ? std::to_string(process_) + value.substr(value.find(' ')) : value);
+  }
+
+ private:
+  pid_t process_;
+};
+
+}  // namespace
+
+TEST_CASE("shm: a first member that has ended before the others have its memory is lost, by name") {
+  IdleProcess process;
+  AnnouncingHost host(process.pid());
+  const std::string gone = std::to_string(process.pid());
+  const bool is_zombie = GENERATE(true, false);
+  is_zombie ? process.die() : process.end();
+  Rank rank(host, "shm", 1, 2);
+  host.store_set("shm/1/0.1./0/control", "0 1000 1");
+  CHECK_THAT(error_of([&] { (void)rank.group(); }), Contains("process " + gone + " of member 0 (rank 0) is gone"));
+}
+
+TEST_CASE("shm: who has waited too long says for whom") {
+  const std::uint32_t opcode = GENERATE(SR_OP_ALL_REDUCE, SR_OP_RECV);
+  std::string error;
+  run_ranks("shm", 3, [&](Rank& rank) {
+    auto group = rank.group();
+    std::vector<float> data(10);
+    std::vector<plugins::TransportOp> ops;
+    if (rank.rank() == 0 || opcode == SR_OP_ALL_REDUCE) {
+      ops.push_back(group.prepare({request_of(opcode, 1, data.size(), data, 2)}, after(30)));
+    }
+    rank.meet("all is prepared");
+    if (rank.rank() == 0) {
+      ops[0].start(after(0.05));
+      error = error_of([&] { finish(ops[0]); });
+    } else if (rank.rank() == 1 && opcode == SR_OP_ALL_REDUCE) {
+      (void)error_of([&] { run(ops[0]); });
+    }
+    rank.meet("end");
+  });
+  CHECK_THAT(error, Contains(" is past its deadline, waiting for "));
+  // Rank 1 may take part later than by the deadline.
+  CHECK_THAT(error, EndsWith("member 2 (rank 2, pid " + std::to_string(getpid()) + ")"));
+}
+
+TEST_CASE("shm: connecting to a rank that never comes ends with the deadline, and says for whom it waited") {
+  SharedHost host;
+  const std::uint32_t self = GENERATE(0U, 1U);
+  Rank rank(host, "shm", self, 2);
+  const std::string other = std::to_string(1 - self);
+  CHECK_THAT(error_of([&] { (void)rank.group(1, 0.05); }),
+             EndsWith("past the deadline, waiting for member " + other + " (rank " + other + ")"));
 }
 
 TEST_CASE("shm: the end of the job ends connecting to a rank that never comes") {

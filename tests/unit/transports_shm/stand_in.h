@@ -35,6 +35,12 @@ class IdleProcess {
   ~IdleProcess() { end(); }
 
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
+  /// Returns once it has ended, and is a zombie until `end`.
+  void die() const noexcept {
+    siginfo_t ended;
+    kill(pid_, SIGKILL);
+    waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOWAIT);
+  }
   /// Returns once it has ended.
   void end() noexcept {
     if (pid_ > 0) {
