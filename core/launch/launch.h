@@ -43,6 +43,7 @@ struct LaunchSettings {
   std::chrono::milliseconds heartbeat_interval{1000};  ///< or a quarter of the next, where that is less
   std::chrono::milliseconds heartbeat_timeout{10000};  ///< a rank silent for so long ends the job; 0: none does
   std::chrono::milliseconds join_timeout{60000};       ///< from the start of a rank to its hello; 0: for ever
+  std::chrono::milliseconds hearing{500};              ///< from a failure that follows from another to the abort
   std::chrono::milliseconds grace{2000};               ///< from abort, and from SIGTERM, to SIGKILL
   std::chrono::milliseconds stranger_timeout{2000};    ///< for a connection to say hello
 
@@ -94,7 +95,8 @@ struct LaunchResult {
 /// The first failure (a rank says fail(), ends without goodbye, ends with a bad exit code, falls silent) ends the job:
 /// the others are told to abort, and killed after `grace`. Where a rank says that its failure is a consequence of
 /// another's, the other's is the root cause even though it is seen later; where it only says for whom it waited in
-/// vain, that rank is.
+/// vain, that rank is, unless it says the same of another. So those that have not said anything yet are heard for a
+/// short time before they are told to abort.
 /// SIGINT, SIGTERM and SIGHUP ask the ranks for an orderly stop; a second one sends them SIGTERM, and SIGKILL after
 /// `grace`. SIGTSTP (Ctrl-Z) stops the ranks and this process, until it is continued. Signals that are ignored already
 /// stay so.

@@ -82,7 +82,8 @@ class Rank {
   /// The signal that asks for an orderly stop (SIGINT, SIGTERM, SIGHUP), or 0.
   [[nodiscard]] int stop_signal() const noexcept;
 
-  /// Tells the launcher why this rank is about to end, and waits until it knows, the line is gone, or 2 s have passed.
+  /// Tells the launcher why this rank is about to end, and waits until it knows, and, after a consequence, has aborted
+  /// the job; until the line is gone, or 2 s have passed. Other ranks should not notice this one's end before.
   /// Where the job is aborted already it is a consequence, whatever `kind` says. `awaited`: the rank that it waited for
   /// in vain, which is then named before it.
   void fail(FailureKind kind, std::string_view text, std::optional<int> awaited = std::nullopt) noexcept;

@@ -132,7 +132,7 @@ void StoreClient::fail(FailureKind kind, std::string_view text, std::optional<in
            .bytes(text.substr(0, max_frame_bytes / 2))
            .finish());
   std::unique_lock lock(mutex_);
-  wait(lock, deadline, [this] { return failure_noted_ || line_lost_; });
+  wait(lock, deadline, [&] { return line_lost_ || (failure_noted_ && (own || abort_reason_)); });
 }
 
 void StoreClient::goodbye(Deadline deadline) {

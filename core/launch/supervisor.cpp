@@ -73,6 +73,7 @@ Supervisor::Supervisor(const LaunchSettings& settings)
       host_(host_name()),
       signal_reader_(io_, copy_of(signals_.descriptor())),
       ticker_(io_),
+      hearing_(io_),
       grace_(io_),
       children_(static_cast<std::size_t>(settings.ranks)),
       store_(io_, store_settings(), store_events()) {}
@@ -273,6 +274,7 @@ void Supervisor::on_exit(int rank, int status) {
   gone.output->drain();
   gone.errors->drain();
   finish_if_done(rank);
+  end_once_heard();
 }
 
 void Supervisor::on_failure(int rank, FailureKind kind, std::optional<int> awaited, std::string_view text) {
@@ -287,6 +289,7 @@ void Supervisor::on_failure(int rank, FailureKind kind, std::optional<int> await
   } else {
     blame(rank, kind, failed.end.text);
   }
+  end_once_heard();
 }
 
 void Supervisor::on_line(int rank, Stream stream, std::string_view line) {
@@ -380,9 +383,12 @@ void Supervisor::blame(int rank, FailureKind kind, std::string text) {
   }
 }
 
-/// Whoever waits in vain names whom it waits for, who may say the same of another.
+/// Whoever waits in vain names whom it waits for, who may say the same of another. One that has said so is no cause.
 void Supervisor::blame_awaited(int rank, int awaited, const std::string& text) {
-  if (!cause_ || (cause_is_awaited_ && cause_->rank == rank)) {
+  const bool names_nobody = cause_ && cause_kind_ == FailureKind::consequence && !cause_is_awaited_;
+  const bool is_better = !cause_ || names_nobody || (cause_is_awaited_ && cause_->rank == rank);
+  child(rank).named_another = true;
+  if (is_better && !child(awaited).named_another) {
     cause_is_awaited_ = true;
     set_cause(awaited, FailureKind::consequence,
               fmt::format("does not answer other ranks, though it answers the launcher: rank {} (pid {}): {}", rank,
@@ -391,17 +397,41 @@ void Supervisor::blame_awaited(int rank, int awaited, const std::string& text) {
 }
 
 void Supervisor::set_cause(int rank, FailureKind kind, std::string text) {
+  if (!cause_) {
+    ending_since_ = Clock::now();
+  }
   cause_kind_ = kind;
   cause_ = RootCause{.rank = rank, .host = child(rank).host, .pid = child(rank).end.pid, .text = std::move(text)};
-  end_all(describe(*cause_));
+  end_once_heard();
 }
 
-void Supervisor::end_all(const std::string& reason) {
+/// Ranks wait for each other in a chain, whose end is known only when all have told of their part: an abort would
+/// silence them. Their deadlines pass at almost the same time.
+void Supervisor::end_once_heard() {
+  if (!cause_ || ending_) {
+    return;
+  }
+  const auto may_say_more = [this](const Child& each) {
+    return each.joined && !each.reaped && !each.end.failure && !each.end.said_goodbye && &each != &child(cause_->rank);
+  };
+  if (cause_kind_ == FailureKind::own || std::none_of(children_.begin(), children_.end(), may_say_more)) {
+    return end_all();
+  }
+  if (!std::exchange(hearing_others_, true)) {
+    hearing_.expires_after(settings_.hearing);
+    hearing_.async_wait([this](const error_code& cancelled) {
+      if (!cancelled) {
+        end_all();
+      }
+    });
+  }
+}
+
+void Supervisor::end_all() {
   if (std::exchange(ending_, true)) {
     return;
   }
-  ending_since_ = Clock::now();
-  store_.abort(reason);
+  store_.abort(describe(*cause_));
   for (Child& each : children_) {
     if (!each.joined) {
       send_signal(each, SIGKILL);  // it could not hear of the abort, and has nothing to lose yet

@@ -43,6 +43,7 @@ class Supervisor {
     std::string lost_connection;  ///< why it ended, until a person is told
     Clock::time_point lost_at;
     bool abort_heard = false;
+    bool named_another = false;  ///< as the one for whom it waited
     bool reaped = false;
     Clock::time_point reaped_at;
     bool finished = false;  ///< reaped, and everything that it wrote or said was read
@@ -72,7 +73,8 @@ class Supervisor {
   void blame(int rank, FailureKind kind, std::string text);
   void blame_awaited(int rank, int awaited, const std::string& text);
   void set_cause(int rank, FailureKind kind, std::string text);
-  void end_all(const std::string& reason);
+  void end_once_heard();
+  void end_all();
   void kill_all();
   void send_signal(Child& child, int signal);
   void kill_after_grace();
@@ -89,6 +91,7 @@ class Supervisor {
   boost::asio::io_context io_;
   boost::asio::posix::stream_descriptor signal_reader_;
   boost::asio::steady_timer ticker_;
+  boost::asio::steady_timer hearing_;
   boost::asio::steady_timer grace_;
   Clock::time_point last_tick_;
   std::vector<Child> children_;  ///< by rank
@@ -97,6 +100,7 @@ class Supervisor {
   std::optional<RootCause> cause_;
   FailureKind cause_kind_ = FailureKind::own;
   bool cause_is_awaited_ = false;  ///< named by a rank that waits for it
+  bool hearing_others_ = false;    ///< before the ranks are told of `cause_`
   bool ending_ = false;
   Clock::time_point ending_since_;
   int stop_signal_ = 0;

@@ -144,6 +144,29 @@ TEST_CASE("a rank that others waited for in vain is named before them", "[launch
                                 std::to_string(pid_of(job, 1)) + "): too late [code 1]");
 }
 
+TEST_CASE("a rank that is named late is the cause, not one that named nobody before", "[launch]") {
+  LaunchJob job(3, {"awaiting", "-1", "2", "2"});
+  kill_when_all_wait(job, 0, SIGUSR1);
+  const LaunchResult result = job.run();
+  CHECK(cause_of(result).starts_with("[2] does not answer other ranks, though it answers the launcher: rank 1 (pid "));
+}
+
+TEST_CASE("ranks that wait for each other are all heard before the job is aborted", "[launch]") {
+  LaunchJob job(3, {"chain"});
+  job.settings.hearing = std::chrono::minutes(1);
+  kill_when_all_wait(job, 0, SIGUSR1);
+  const LaunchResult result = job.run();
+  CHECK(cause_of(result) == "[2] does not answer other ranks, though it answers the launcher: rank 1 (pid " +
+                                std::to_string(pid_of(job, 1)) + "): too late [code 1]");
+  CHECK(result.ending < job.settings.hearing);
+}
+
+TEST_CASE("a rank that has said for whom it waited is not the cause, even where others lost it", "[launch]") {
+  LaunchJob job(3, {"awaiting", "1", "0", "2"});
+  kill_when_all_wait(job, 0, SIGUSR1);
+  CHECK(cause_of(job.run()).starts_with("[1] does not answer other ranks"));
+}
+
 TEST_CASE("the death of a rank that others waited for is the root cause", "[launch]") {
   LaunchJob job(2, {"awaiting", "1", "1"});
   job.settings.grace = std::chrono::minutes(1);

@@ -111,7 +111,7 @@ int lost_peer(Rank& rank, const Arguments& arguments) {
 }
 
 /// `awaiting A B …`: rank r says that it waited in vain for the rank that is named in the place r: the first once it
-/// gets SIGUSR1, the others when they hear of the abort. One that is to wait for itself just waits.
+/// gets SIGUSR1, the others when they hear of the abort. One that is to wait for itself just waits; -1 names nobody.
 int awaiting(Rank& rank, const Arguments& arguments) {
   const int awaited = std::stoi(arguments.at(static_cast<std::size_t>(rank.rank())));
   if (awaited == rank.rank()) {
@@ -126,8 +126,30 @@ int awaiting(Rank& rank, const Arguments& arguments) {
     } catch (const Error&) {
     }
   }
-  rank.fail(FailureKind::consequence, "too late", awaited);
+  rank.fail(FailureKind::consequence, "too late", awaited < 0 ? std::nullopt : std::optional(awaited));
   say("told");
+  return 1;
+}
+
+/// The first two wait in vain, each for the next: the first says so once it gets SIGUSR1, the second a little later,
+/// unless it hears of the abort before.
+int chain(Rank& rank, const Arguments& arguments) {
+  if (rank.rank() == 2) {
+    return wait(rank, arguments);
+  }
+  say("ready");
+  if (rank.rank() == 0) {
+    await_usr1();
+    rank.set("late", "");
+  } else {
+    (void)rank.get("late", soon());
+    try {
+      (void)rank.get("never", Rank::Clock::now() + std::chrono::milliseconds(200));
+    } catch (const Error&) {
+    }
+  }
+  const bool aborted = rank.aborted();
+  rank.fail(FailureKind::consequence, "too late", aborted ? std::nullopt : std::optional(rank.rank() + 1));
   return 1;
 }
 
@@ -271,7 +293,7 @@ const std::map<std::string, int (*)(Rank&, const Arguments&)> joined_modes = {
     {"exchange", exchange}, {"wait", wait},         {"code", code},           {"goodbye", goodbye},
     {"linger", linger},     {"fail", fail},         {"stop", stop},           {"lost_peer", lost_peer},
     {"callback", callback}, {"awaiting", awaiting}, {"set_twice", set_twice}, {"attacked", attacked},
-    {"print", print}};
+    {"print", print},       {"chain", chain}};
 
 const std::map<std::string, int (*)(const RankContext&)> modes = {
     {"show", show}, {"silent", silent}, {"hang_up", hang_up}, {"other_job", other_job}};
