@@ -111,6 +111,10 @@ class Watch {
   std::thread thread_;  // after what it uses
 };
 
+TransportError past_deadline(const sdk::GroupSpec& group, std::uint32_t peer) {
+  return {SR_TIMEOUT, "past the deadline, waiting for " + name_of(group, peer)};
+}
+
 /// Addresses of a member's listeners, one for each member, of one size; its own is empty.
 class Addresses {
  public:
@@ -141,7 +145,7 @@ class Addresses {
   /// Where `peer` listens for this member. After `publish`; waits until the peer has published too.
   [[nodiscard]] std::vector<char> of(std::uint32_t peer) const {
     const std::size_t bytes = each_ * group_.size();
-    const std::string packed = config_.host.store_get(prefix_ + std::to_string(peer), group_.deadline, bytes);
+    const std::string packed = published_by(peer, bytes);
     if (packed.size() != bytes) {
       throw TransportError(SR_INTERNAL, name_of(group_, peer) + " published addresses of another size");
     }
@@ -150,6 +154,17 @@ class Addresses {
   }
 
  private:
+  [[nodiscard]] std::string published_by(std::uint32_t peer, std::size_t bytes) const {
+    try {
+      return config_.host.store_get(prefix_ + std::to_string(peer), group_.deadline, bytes);
+    } catch (const TransportError& error) {
+      if (error.status() != SR_TIMEOUT) {
+        throw;
+      }
+      throw past_deadline(group_, peer);
+    }
+  }
+
   const sdk::Config& config_;
   const sdk::GroupSpec& group_;
   std::string prefix_;
@@ -163,7 +178,7 @@ void require_open(Watch& watch, const sdk::GroupSpec& group, std::uint32_t peer)
     throw TransportError(status, "the job ends");
   }
   if (status == SR_TIMEOUT) {
-    throw TransportError(status, "past the deadline, waiting for " + name_of(group, peer));
+    throw past_deadline(group, peer);
   }
 }
 
