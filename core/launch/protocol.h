@@ -33,6 +33,7 @@ enum class FrameType : std::uint8_t {
   failure = 7,      ///< FailureKind (u32), the rank that was waited for (u32, or none_awaited), text
   goodbye = 8,      ///< nothing
   abort_heard = 9,  ///< nothing: what this rank does from here on may be a consequence of the abort
+  paused = 10,      ///< nothing: this rank waits for `resume`, in the middle of nothing
   // From the launcher.
   welcome = 64,        ///< nothing
   refused = 65,        ///< text: the token was right, something else was not
@@ -41,6 +42,8 @@ enum class FrameType : std::uint8_t {
   abort = 68,          ///< reason
   stop = 69,           ///< signal (u32)
   farewell = 70,       ///< nothing: the goodbye and all before it were read
+  pause = 71,          ///< nothing
+  resume = 72,         ///< nothing
 };
 
 /// What the other side sent makes no sense.

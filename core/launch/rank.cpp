@@ -56,6 +56,10 @@ void Rank::on_abort(std::function<void(const std::string&)> callback) { line_->o
 
 int Rank::stop_signal() const noexcept { return line_->stop_signal(); }
 
+bool Rank::pause_asked() const noexcept { return line_->pause_asked(); }
+
+void Rank::pause() { line_->pause(); }
+
 void Rank::fail(FailureKind kind, std::string_view text, std::optional<int> awaited) noexcept {
   line_->fail(kind, text, awaited, Clock::now() + failure_deadline);
 }

@@ -82,6 +82,11 @@ class Rank {
   /// The signal that asks for an orderly stop (SIGINT, SIGTERM, SIGHUP), or 0.
   [[nodiscard]] int stop_signal() const noexcept;
 
+  /// Whether all ranks are asked to stand still for a while (Ctrl-Z). Each then calls pause() once, all at the same
+  /// point of their work and with nothing under way between them; it returns when all go on. Throws Error{aborted}.
+  [[nodiscard]] bool pause_asked() const noexcept;
+  void pause();
+
   /// Tells the launcher why this rank is about to end, and waits until it knows, and, after a consequence, has aborted
   /// the job; until the line is gone, or 2 s have passed. Other ranks should not notice this one's end before.
   /// Where the job is aborted already it is a consequence, whatever `kind` says. `awaited`: the rank that it waited for

@@ -150,6 +150,19 @@ void StoreClient::goodbye(Deadline deadline) {
               fmt::format("rank {} said goodbye, but the launcher did not answer in time", settings_.hello.rank));
 }
 
+void StoreClient::pause() {
+  std::unique_lock lock(mutex_);
+  resumed_ = false;
+  lock.unlock();
+  post(FrameWriter(FrameType::paused).finish());
+  lock.lock();
+  changed_.wait(lock, [this] { return resumed_ || abort_reason_; });
+  lock.unlock();
+  if (aborted_) {
+    throw aborted_error("go on after a pause");
+  }
+}
+
 void StoreClient::post(std::string frame) {
   unsent_bytes_ += frame.size();
   boost::asio::post(io_, [this, frame = std::move(frame)]() mutable {
@@ -223,8 +236,16 @@ void StoreClient::handle(FrameType type, std::string_view payload) {
     stop_signal_ = static_cast<int>(reader.u32());
     return;
   }
+  if (type == FrameType::pause) {
+    pause_asked_ = true;
+    return;
+  }
   const std::lock_guard lock(mutex_);
   switch (type) {
+    case FrameType::resume:
+      pause_asked_ = false;
+      resumed_ = true;
+      break;
     case FrameType::welcome:
       welcome_ = true;
       beating_ = true;

@@ -45,11 +45,13 @@ class StoreClient {
   void message(std::string_view kind, std::string_view bytes);
   void fail(FailureKind kind, std::string_view text, std::optional<int> awaited, Deadline deadline);
   void goodbye(Deadline deadline);
+  void pause();
 
   /// The callback must not throw.
   void on_abort(std::function<void(const std::string& reason)> callback);
   [[nodiscard]] const std::atomic<bool>& aborted() const noexcept { return aborted_; }
   [[nodiscard]] std::string abort_reason() const;
+  [[nodiscard]] bool pause_asked() const noexcept { return pause_asked_.load(std::memory_order_relaxed); }
   [[nodiscard]] int stop_signal() const noexcept { return stop_signal_.load(std::memory_order_relaxed); }
 
  private:
@@ -79,6 +81,7 @@ class StoreClient {
   boost::asio::steady_timer beat_timer_;
   std::atomic<bool> aborted_ = false;
   std::atomic<int> stop_signal_ = 0;
+  std::atomic<bool> pause_asked_ = false;
   std::atomic<std::size_t> unsent_bytes_ = 0;
 
   mutable std::mutex mutex_;  ///< guards all down to `changed_`
@@ -87,6 +90,7 @@ class StoreClient {
   std::optional<std::string> refused_;  ///< for good
   std::optional<std::string> abort_reason_;
   bool line_lost_ = false;
+  bool resumed_ = false;
   bool failure_noted_ = false;
   bool farewell_ = false;
   std::uint64_t next_request_ = 0;

@@ -192,6 +192,9 @@ void StoreServer::admit(std::uint64_t id, const Hello& hello) {
   if (stop_signal_) {
     send(rank, stop_frame(*stop_signal_));
   }
+  if (pausing_) {
+    send(rank, FrameWriter(FrameType::pause).finish());
+  }
   if (abort_reason_) {
     send(rank, abort_frame(*abort_reason_));
   }
@@ -226,6 +229,7 @@ void StoreServer::member_frame(int rank, FrameType type, std::string_view payloa
       events_.failed(rank, kind, is_other ? std::optional(static_cast<int>(awaited)) : std::nullopt, reader.bytes());
       return send(rank, FrameWriter(FrameType::failure_noted).finish());
     }
+    case FrameType::paused: return events_.paused(rank);
     case FrameType::abort_heard: return events_.abort_heard(rank);
     case FrameType::goodbye: events_.said_goodbye(rank); return send(rank, FrameWriter(FrameType::farewell).finish());
     default: throw ProtocolError(fmt::format("it sent a frame of unknown type {}", static_cast<int>(type)));
@@ -279,6 +283,20 @@ void StoreServer::stop(int signal) {
   stop_signal_ = signal;
   for (int rank = 0; rank < settings_.world_size; ++rank) {
     send(rank, stop_frame(signal));
+  }
+}
+
+void StoreServer::pause() {
+  pausing_ = true;
+  for (int rank = 0; rank < settings_.world_size; ++rank) {
+    send(rank, FrameWriter(FrameType::pause).finish());
+  }
+}
+
+void StoreServer::resume() {
+  pausing_ = false;
+  for (int rank = 0; rank < settings_.world_size; ++rank) {
+    send(rank, FrameWriter(FrameType::resume).finish());
   }
 }
 

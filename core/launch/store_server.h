@@ -37,6 +37,7 @@ struct StoreServerEvents {
   std::function<void(int rank, FailureKind kind, std::optional<int> awaited, std::string_view text)> failed;
   std::function<void(int rank)> abort_heard;
   std::function<void(int rank)> said_goodbye;
+  std::function<void(int rank)> paused;
   std::function<void(int rank, const std::string& why)> closed;
   std::function<void(const std::string& line)> log;
 };
@@ -57,6 +58,8 @@ class StoreServer {
   /// Tell every rank, those that join later too.
   void abort(const std::string& reason);
   void stop(int signal);
+  void pause();
+  void resume();
 
   /// Ends the connection of one rank, without an event.
   void close(int rank);
@@ -94,6 +97,7 @@ class StoreServer {
   std::vector<Waiter> waiters_;
   std::optional<std::string> abort_reason_;
   std::optional<int> stop_signal_;
+  bool pausing_ = false;
 };
 
 }  // namespace shardrun::launch

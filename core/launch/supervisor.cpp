@@ -170,7 +170,16 @@ StoreServerEvents Supervisor::store_events() {
           .failed = [this](int rank, FailureKind kind, std::optional<int> awaited,
                            std::string_view text) { on_failure(rank, kind, awaited, text); },
           .abort_heard = [this](int rank) { child(rank).abort_heard = true; },
-          .said_goodbye = [this](int rank) { child(rank).end.said_goodbye = true; },
+          .said_goodbye =
+              [this](int rank) {
+                child(rank).end.said_goodbye = true;
+                pause_if_all_wait();
+              },
+          .paused =
+              [this](int rank) {
+                child(rank).paused = true;
+                pause_if_all_wait();
+              },
           .closed =
               [this](int rank, const std::string& why) {
                 Child& lost = child(rank);
@@ -204,31 +213,48 @@ void Supervisor::on_signal(int signal) {
   if (signal == SIGCHLD) {
     reap_children();
   } else if (signal == SIGTSTP) {
-    stand_still();
+    ask_to_pause();
   } else {
     ask_to_stop(signal);
   }
 }
 
-/// The ranks have process groups of their own, which a terminal's signals do not reach. SIGSTOP in both places: nobody
-/// may leave it out.
-void Supervisor::stand_still() {
-  const auto signal_all = [this](int signal) {
-    for (const Child& each : children_) {
-      if (!each.reaped) {
-        ::kill(each.end.pid, signal);
-      }
-    }
-  };
-  signal_all(SIGSTOP);
-  for (const Child& each : children_) {
-    siginfo_t info = {};
-    while (!each.reaped && ::waitid(P_PID, static_cast<id_t>(each.end.pid), &info, WSTOPPED | WEXITED | WNOWAIT) < 0 &&
-           errno == EINTR) {
-    }
+/// Not in the middle of an operation, whose deadline would have passed when they go on.
+void Supervisor::ask_to_pause() {
+  if (ending_ || stop_signal_ != 0 || std::exchange(pausing_, true)) {
+    return;
   }
-  ::raise(SIGSTOP);
-  signal_all(SIGCONT);
+  notice("asked to stand still: waiting for the ranks to end this step");
+  store_.pause();
+}
+
+/// Ranks that wait need not be stopped: they do nothing but send heartbeats.
+void Supervisor::pause_if_all_wait() {
+  const bool any = std::any_of(children_.begin(), children_.end(), [](const Child& each) { return each.paused; });
+  const bool all = std::all_of(children_.begin(), children_.end(),
+                               [](const Child& each) { return each.paused || each.reaped || each.end.said_goodbye; });
+  if (!any || !all || cause_) {
+    return;
+  }
+  if (stop_signal_ == 0) {
+    stand_still();
+  }
+  pausing_ = false;
+  for (Child& each : children_) {
+    each.paused = false;
+  }
+  store_.resume();
+}
+
+/// By the signal's own action, not SIGSTOP: where no shell could continue this process, the system leaves it out.
+void Supervisor::stand_still() {
+  struct sigaction caught = {};
+  struct sigaction stops = {};
+  stops.sa_handler = SIG_DFL;
+  sigemptyset(&stops.sa_mask);
+  ::sigaction(SIGTSTP, &stops, &caught);
+  ::raise(SIGTSTP);
+  ::sigaction(SIGTSTP, &caught, nullptr);
   last_tick_ = Clock::now();
   for (Child& each : children_) {
     each.heard = last_tick_;

@@ -44,6 +44,7 @@ class Supervisor {
     Clock::time_point lost_at;
     bool abort_heard = false;
     bool named_another = false;  ///< as the one for whom it waited
+    bool paused = false;         ///< waits to go on
     bool reaped = false;
     Clock::time_point reaped_at;
     bool finished = false;  ///< reaped, and everything that it wrote or said was read
@@ -59,6 +60,8 @@ class Supervisor {
   void read_signals();
   void on_signal(int signal);
   void ask_to_stop(int signal);
+  void ask_to_pause();
+  void pause_if_all_wait();
   void stand_still();
   void reap_children();
   void on_exit(int rank, int status);
@@ -103,6 +106,7 @@ class Supervisor {
   bool hearing_others_ = false;    ///< before the ranks are told of `cause_`
   bool ending_ = false;
   Clock::time_point ending_since_;
+  bool pausing_ = false;  ///< the ranks are asked to
   int stop_signal_ = 0;
   int forced_signal_ = 0;  ///< the second one, which ends the job at once
 };

@@ -83,7 +83,15 @@ void RankLink::connect(runtime::Executor& executor) {
   executor.bind(*collectives_);
 }
 
-int RankLink::agree_on_stop() { return agree(rank_.stop_signal()); }
+/// What any rank has heard of holds for all, or some would wait for others that pause; and to stop comes first.
+int RankLink::agree_on_stop() {
+  const std::int32_t agreed = agree(2 * rank_.stop_signal() + (rank_.pause_asked() ? 1 : 0));
+  const int signal = agreed / 2;
+  if (signal == 0 && agreed != 0) {
+    rank_.pause();
+  }
+  return signal;
+}
 
 void RankLink::barrier() {
   const std::string key = fmt::format("barrier/{}", barriers_++);

@@ -32,7 +32,8 @@ class RankLink final : private plugins::TransportHost {
   [[nodiscard]] int world_size() const noexcept { return rank_.world_size(); }
   /// The largest of what the ranks give, to all of them. Every rank calls it at the same point.
   [[nodiscard]] std::int32_t agree(std::int32_t value) { return collectives_->agree(value); }
-  /// The signal that asked any rank to stop, the same on all ranks; 0: none. Every rank calls it at the same point.
+  /// The signal that asked any rank to stop, the same on all ranks; 0: none. Every rank calls it at the same point, and
+  /// waits there while the job is to stand still.
   [[nodiscard]] int agree_on_stop();
   /// No rank goes on before each has called it, however long one works before: as long as it does, it sends heartbeats,
   /// and where it ends or falls silent, the job ends.

@@ -13,6 +13,7 @@
 
 #include "core/checkpoint/safetensors.h"
 #include "core/files/descriptor.h"
+#include "core/launch/process.h"
 #include "tests/integration/processes.h"
 #include "tests/integration/program.h"
 #include "tests/support/catch.h"
@@ -331,6 +332,46 @@ TEST_CASE("a signal stops all ranks at one step, and what they have is saved", "
       CHECK(job.summary().at("steps").to_number<std::size_t>() == job.metrics().size());
       CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
     }
+  }
+}
+
+TEST_CASE("Ctrl-Z lets the ranks stand still between two steps for longer than any operation may take", "[ranks]") {
+  for (const std::string& transport : installed("transport")) {
+    INFO(transport);
+    const JobFolder job;
+    const std::string program = run_script(job.path(), "printf %s \"$0\"").out;
+    std::vector<std::string> words = with_settings({"shardrun", (job.path() / "job.ini").string()},
+                                                   with(settings("dp", transport, 2, {"job.timeout=2"}), endless));
+    words.insert(words.end(), {"--set", "job.output=" + (job.path() / "run").string()});
+    const auto steps = [&job] {
+      const std::string lines = read_file(job.path() / "run/metrics.jsonl");
+      return std::count(lines.begin(), lines.end(), '\n');
+    };
+    // In a process group of its own, which could be continued: an orphaned one would not stop.
+    const shardrun::launch::StartedProcess launcher =
+        shardrun::launch::start_process({.program = program, .arguments = words, .environment = {}});
+    const auto await_steps = [&](std::ptrdiff_t count) {
+      while (steps() < count && !ends_within(launcher.pid, 0)) {
+        sched_yield();
+      }
+    };
+
+    await_steps(2);
+    kill(launcher.pid, SIGTSTP);
+    siginfo_t stopped = {};
+    REQUIRE(waitid(P_PID, static_cast<id_t>(launcher.pid), &stopped, WSTOPPED | WEXITED | WNOWAIT) == 0);
+    CHECK(stopped.si_code == CLD_STOPPED);
+    const std::ptrdiff_t before = steps();
+    CHECK_FALSE(ends_within(launcher.pid, past_every_deadline_ms));
+    CHECK(steps() == before);
+    kill(launcher.pid, SIGCONT);
+    await_steps(before + 2);
+    kill(launcher.pid, SIGINT);
+
+    int status = 0;
+    REQUIRE(waitpid(launcher.pid, &status, 0) == launcher.pid);
+    CHECK(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 128 + SIGINT);
   }
 }
 

@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -153,11 +155,15 @@ int chain(Rank& rank, const Arguments& arguments) {
   return 1;
 }
 
-/// Leaves in order when asked to stop, or, with `deaf`, never.
+/// Leaves in order when asked to stop, or, with `deaf`, never; and pauses when asked to.
 int stop(Rank& rank, const Arguments& arguments) {
   say("ready");
   const bool deaf = !arguments.empty();
   while (deaf || rank.stop_signal() == 0) {
+    if (rank.pause_asked()) {
+      rank.pause();
+      say("goes on");
+    }
     try {
       (void)rank.get("never", Rank::Clock::now() + std::chrono::milliseconds(20));
     } catch (const Error&) {
@@ -267,9 +273,19 @@ int hang_up(const RankContext& context) {
 }
 
 /// `parent COUNT WHAT`: launches that many ranks that do it. `parent COUNT WHAT alone`: as a user who may have no more
-/// processes.
+/// processes; `orphaned`: in a session of its own, where no shell could continue it.
 int parent(const Arguments& arguments) {
-  if (arguments.size() > 2) {
+  const std::string how = arguments.size() > 2 ? arguments.at(2) : "";
+  if (how == "orphaned") {
+    if (const pid_t child = ::fork(); child != 0) {
+      int status = 0;
+      ::waitpid(child, &status, 0);
+      return WIFEXITED(status) ? WEXITSTATUS(status) : 96;
+    }
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::setsid();
+  }
+  if (how == "alone") {
     const rlimit one = {.rlim_cur = 1, .rlim_max = 1};
     ::setrlimit(RLIMIT_NPROC, &one);
     if (::getuid() == 0 && ::setuid(65534) != 0) {

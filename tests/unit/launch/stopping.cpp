@@ -90,30 +90,72 @@ TEST_CASE("a signal that was ignored before stays so", "[launch]") {
   ::signal(ignored, before);
 }
 
-TEST_CASE("Ctrl-Z stops the ranks with their launcher, and all go on together", "[launch]") {
-  const StartedProcess launcher = start_process(
-      {.program = SHARDRUN_RANK_PROGRAM, .arguments = {"rank", "parent", "3", "stop"}, .environment = {}});
-  std::string output;
-  while (std::count(output.begin(), output.end(), '\n') < 3) {
+namespace {
+
+/// Reads what the ranks write, from its beginning, until all of them have written the line.
+void await_lines(const StartedProcess& launcher, std::string& output, const std::string& line, std::size_t ranks) {
+  const auto count = [&] {
+    std::size_t found = 0;
+    for (std::size_t at = 0; (at = output.find(line + "\n", at)) != std::string::npos; ++at) {
+      ++found;
+    }
+    return found;
+  };
+  while (count() < ranks) {
     std::array<char, 64> chunk = {};
     const ssize_t got = ::read(launcher.output.get(), chunk.data(), chunk.size());
     REQUIRE(got > 0);
     output.append(chunk.data(), static_cast<std::size_t>(got));
   }
+}
+
+StartedProcess start_launcher(std::vector<std::string> what) {
+  what.insert(what.begin(), {"rank", "parent", "3"});
+  return start_process({.program = SHARDRUN_RANK_PROGRAM, .arguments = std::move(what), .environment = {}});
+}
+
+int exit_code_of(const StartedProcess& launcher) {
+  int status = 0;
+  REQUIRE(::waitpid(launcher.pid, &status, 0) == launcher.pid);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+}  // namespace
+
+TEST_CASE("Ctrl-Z stops the launcher once its ranks pause, and all go on together, however often", "[launch]") {
+  const StartedProcess launcher = start_launcher({"stop"});
+  std::string output;
+  await_lines(launcher, output, "ready", 3);
   const std::vector<pid_t> ranks = shardrun::test::children_of(launcher.pid);
   REQUIRE(ranks.size() == 3);
 
-  ::kill(launcher.pid, SIGTSTP);
-  siginfo_t stopped = {};
-  REQUIRE(::waitid(P_PID, static_cast<id_t>(launcher.pid), &stopped, WSTOPPED) == 0);
-  for (const pid_t rank : ranks) {
-    CHECK(shardrun::test::state_of(rank) == 'T');
-  }
+  for (std::size_t time = 1; time <= 2; ++time) {
+    ::kill(launcher.pid, SIGTSTP);
+    siginfo_t stopped = {};
+    REQUIRE(::waitid(P_PID, static_cast<id_t>(launcher.pid), &stopped, WSTOPPED) == 0);
+    CHECK(stopped.si_status == SIGTSTP);
+    for (const pid_t rank : ranks) {
+      CHECK(shardrun::test::state_of(rank) != 'T');
+    }
+    CHECK(std::count(output.begin(), output.end(), '\n') == static_cast<std::ptrdiff_t>(3 * time));
 
-  ::kill(launcher.pid, SIGCONT);
-  ::kill(launcher.pid, SIGHUP);  // which only ranks that go on can follow
-  int status = 0;
-  REQUIRE(::waitpid(launcher.pid, &status, 0) == launcher.pid);
-  CHECK(WIFEXITED(status));
-  CHECK(WEXITSTATUS(status) == 128 + SIGHUP);
+    ::kill(launcher.pid, SIGCONT);
+    await_lines(launcher, output, "goes on", 3 * time);
+  }
+  ::kill(launcher.pid, SIGHUP);
+  CHECK(exit_code_of(launcher) == 128 + SIGHUP);
+}
+
+TEST_CASE("Ctrl-Z stops nothing for good where no shell could continue it", "[launch]") {
+  const StartedProcess outer = start_launcher({"stop", "orphaned"});
+  std::string output;
+  await_lines(outer, output, "ready", 3);
+  const std::vector<pid_t> launcher = shardrun::test::children_of(outer.pid);
+  REQUIRE(launcher.size() == 1);
+
+  ::kill(launcher[0], SIGTSTP);
+  await_lines(outer, output, "goes on", 3);
+
+  ::kill(launcher[0], SIGHUP);
+  CHECK(exit_code_of(outer) == 128 + SIGHUP);
 }

@@ -33,6 +33,7 @@ class Store {
                                                      std::string_view) { on_failed(); },
         .abort_heard = [](int) {},
         .said_goodbye = [](int) {},
+        .paused = [](int) {},
         .closed = [](int, const std::string&) {},
         .log = [](const std::string&) {}};
     server_.emplace(io_, std::move(settings), std::move(events));
