@@ -24,8 +24,8 @@ void print_results(const metrics::Summary& summary, const job::Job& job) {
     text += fmt::format(", validation loss {:.4f}", *summary.val_loss);
   }
   if (summary.tokens_per_s > 0) {
-    text +=
-        fmt::format(", {} tok/s, {:.1f} ms a step", metrics::human_count(summary.tokens_per_s), summary.step_ms_median);
+    text += fmt::format(", {} tok/s, median step {:.1f} ms", metrics::human_count(summary.tokens_per_s),
+                        summary.step_ms_median);
   }
   fmt::print("{}{}{} after {} steps; results in {}\n", text, text.empty() ? "" : "; ", summary.status, summary.steps,
              job.output.string());

@@ -63,6 +63,15 @@ ProgressSink descriptor_sink(int fd, const char* term) {
 Progress::Progress(ProgressSink sink, std::int64_t total_steps, std::int64_t log_every, std::string unit)
     : sink_(std::move(sink)), total_(total_steps), log_every_(log_every), unit_(std::move(unit)), made_(sink_.now()) {}
 
+void Progress::Rates::add(double rate) {
+  if (rate > 0) {
+    ++steps;
+    inverses += 1 / rate;
+  }
+}
+
+double Progress::Rates::together() const { return steps == 0 ? 0 : static_cast<double>(steps) / inverses; }
+
 void Progress::update(const ProgressUpdate& update) {
   const SteadyTime now = sink_.now();
   // As a line of its own the last step comes with `finish`.
@@ -73,6 +82,8 @@ void Progress::update(const ProgressUpdate& update) {
     first_ = {update.step, now};
   }
   last_ = update;
+  unshown_.add(update.rate);
+  all_.add(update.rate);
   if (update.val_loss) {
     val_loss_ = update.val_loss;
   }
@@ -118,6 +129,11 @@ bool Progress::due_as_line(const ProgressUpdate& update, SteadyTime now) const {
 void Progress::show(SteadyTime now) {
   shown_step_ = last_.step;
   shown_at_ = now;
+  write_line(now);
+  unshown_ = {};
+}
+
+void Progress::write_line(SteadyTime now) {
   if (!sink_.is_terminal) {
     sink_.write(describe(now, no_limit) + '\n');
     return;
@@ -144,7 +160,8 @@ std::string Progress::describe(SteadyTime now, std::size_t width) const {
     const double step_s = seconds(now - first_->at) / static_cast<double>(last_.step - first_->step);
     parts.push_back(fmt::format("ETA {}", human_duration(step_s * static_cast<double>(total_ - last_.step))));
   }
-  parts.push_back(fmt::format("{} {}/s", human_count(last_.rate), unit_));
+  const Rates& rates = finished_ || unshown_.steps == 0 ? all_ : unshown_;
+  parts.push_back(fmt::format("{} {}/s", human_count(rates.together()), unit_));
 
   std::string line = parts.front().substr(0, width);
   for (const std::string& part : std::span(parts).subspan(1)) {

@@ -29,13 +29,14 @@ struct ProgressUpdate {
   std::int64_t step = 0;           ///< steps that are done
   std::optional<double> loss;      ///< of a task that has one
   std::optional<double> val_loss;  ///< where it was measured after this step
-  double rate = 0;                 ///< per second, of the unit that Progress was made with
+  double rate = 0;                 ///< of this step: per second, in the unit that Progress was made with
 };
 
 /// Shows how a run goes. On a terminal: one line that is rewritten in place, at most ten times a second, never wider
 /// than the terminal, with nothing but carriage returns and spaces (no escape sequence, so NO_COLOR has nothing to turn
 /// off). Elsewhere: plain lines, for the first and the last step, for each validation, and each `log_every` steps (0:
-/// when 10 s or a tenth of the run have passed).
+/// when 10 s or a tenth of the run have passed). A rate is that of the steps since the
+/// line before; at the end, of all.
 class Progress {
  public:
   Progress(ProgressSink sink, std::int64_t total_steps, std::int64_t log_every, std::string unit = "tok");
@@ -52,7 +53,17 @@ class Progress {
     SteadyTime at;
   };
 
+  /// Of several steps that are alike.
+  struct Rates {
+    std::int64_t steps = 0;
+    double inverses = 0;
+
+    void add(double rate);
+    [[nodiscard]] double together() const;
+  };
+
   void show(SteadyTime now);
+  void write_line(SteadyTime now);
   [[nodiscard]] bool due_as_line(const ProgressUpdate& update, SteadyTime now) const;
   [[nodiscard]] std::string describe(SteadyTime now, std::size_t width) const;
 
@@ -68,6 +79,8 @@ class Progress {
   bool finished_ = false;
   std::int64_t shown_step_ = 0;
   SteadyTime shown_at_;
+  Rates unshown_;  ///< since a line was shown
+  Rates all_;
   std::size_t live_width_ = 0;  ///< columns that the line on the screen takes; 0 where there is none
 };
 

@@ -53,7 +53,7 @@ TEST_CASE("a terminal shows one line that is rewritten", "[metrics]") {
                              "\rstep 1/200 0%  loss 2.5000  12.3k tok/s",
                              "\rstep 11/200 5%  loss 2.2500  val 2.3750  ETA 19s  999 tok/s",
                              "\rstep 200/200 100%  loss 2.5000  val 2.3750  12.3k tok/s    ",
-                             "\rstep 200/200 100%  loss 2.5000  val 2.3750  took 2.0s  12.3k tok/s",
+                             "\rstep 200/200 100%  loss 2.5000  val 2.3750  took 2.0s  2.58k tok/s",
                              "\n",
                          });
 }
@@ -106,6 +106,21 @@ TEST_CASE("a shrunken terminal is not wrapped by the padding", "[metrics]") {
   progress.update(at(2));
 
   CHECK(screen.writes.back() == "\rstep 2/200 1%      ");
+}
+
+TEST_CASE("a rate is that of all steps since the line before, at the end of all", "[metrics]") {
+  Screen screen;
+  Progress progress(screen.sink(false), 4, 2);
+  progress.update({.step = 1, .loss = {}, .val_loss = {}, .rate = 100});
+  progress.update({.step = 2, .loss = {}, .val_loss = {}, .rate = 300});
+  progress.update({.step = 3, .loss = {}, .val_loss = {}, .rate = 100});
+  progress.update({.step = 4, .loss = {}, .val_loss = {}, .rate = 300});
+  progress.finish();
+
+  REQUIRE(screen.writes.size() == 3);
+  CHECK_THAT(screen.writes[0], Catch::EndsWith("  100 tok/s\n"));
+  CHECK_THAT(screen.writes[1], Catch::EndsWith("  300 tok/s\n"));
+  CHECK_THAT(screen.writes[2], Catch::EndsWith("  150 tok/s\n"));
 }
 
 TEST_CASE("a line of its own goes above the live one", "[metrics]") {
