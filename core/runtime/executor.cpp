@@ -204,6 +204,9 @@ void Executor::perform(Call& call, const device::Scalars& scalars) {
 }
 
 void Executor::execute(Call& call, const device::Scalars& scalars) {
+  if (ends_ && ends_()) {
+    throw Error(ErrorCode::aborted, "the call was ended before all of it was computed");
+  }
   if (!profiling_) {
     perform(call, scalars);
     return;

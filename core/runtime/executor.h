@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -60,6 +61,10 @@ class Executor {
   /// Inf, or nothing. It runs to the end, as other ranks wait for this one.
   [[nodiscard]] std::optional<std::string> run_checked(std::size_t program, const device::Scalars& scalars);
 
+  /// From now on `asked` is called before every instruction, and where it says true the call ends with Error{aborted}.
+  /// For programs of one rank: others would wait for this one.
+  void end_where(std::function<bool()> asked) { ends_ = std::move(asked); }
+
   /// From now on every instruction is timed.
   void start_profile();
   /// Sums by function and op, most seconds first.
@@ -103,6 +108,7 @@ class Executor {
   partition::SentBytes sent_;
   double waited_seconds_ = 0;
   bool profiling_ = false;
+  std::function<bool()> ends_;
 };
 
 /// Whether an f32 tensor holds NaN or Inf, on either device; never for i32.

@@ -24,8 +24,11 @@ double half_of_last_place(double value) {
 
 }  // namespace
 
-Comparison::Comparison(const Workload& workload, std::int64_t ranks, int threads)
-    : workload_(workload), ranks_(ranks), reference_(workload, threads), before_(workload.graph.states.size()) {
+Comparison::Comparison(const Workload& workload, std::int64_t ranks, int threads, std::function<bool()> stops)
+    : workload_(workload),
+      ranks_(ranks),
+      reference_(workload, threads, std::move(stops)),
+      before_(workload.graph.states.size()) {
   for (std::size_t s = 0; s < workload.graph.states.size(); ++s) {
     if (workload.graph.states[s].kind == graph::StateKind::gradient) {
       gradients_.push_back(s);

@@ -26,8 +26,8 @@ inline constexpr double zero_floor = 3;
 /// Follows a run from moment to moment, and repeats every step from the run's own states.
 class Comparison {
  public:
-  /// REQUIRES: what `workload` points to outlives this. `ranks`: of the run.
-  Comparison(const Workload& workload, std::int64_t ranks, int threads);
+  /// REQUIRES: what `workload` points to outlives this. `ranks`: of the run. `stops`: as of Reference.
+  Comparison(const Workload& workload, std::int64_t ranks, int threads, std::function<bool()> stops = {});
 
   /// Compares what the ranks hold. Moments come in their order, of each step (from 0) all: begin, gradients (of what is
   /// trained), end; then, once, evaluation (where something is evaluated).

@@ -162,7 +162,17 @@ JobOutcome verify_job(const job::Job& job, std::int64_t steps, const task::RunSe
     }
   }
   outcome.summary.status = "finished";
-  outcome.report = verify_snapshots(folder.path(), copy, compiled, steps, [&] { return stop_signal() != 0; });
+  try {
+    outcome.report = verify_snapshots(
+        folder.path(), copy, compiled, steps, [&] { return stop_signal() != 0; },
+        [&](std::int64_t step) {
+          settings.progress.write(fmt::format("comparing step {}/{} with the reference\n", step + 1, steps));
+        });
+  } catch (const Error&) {
+    if (stop_signal() == 0) {
+      throw;
+    }
+  }
   if (const int signal = stop_signal()) {
     outcome.summary.status = "stopped";
     outcome.summary.exit_code = 128 + signal;

@@ -1,13 +1,17 @@
 #include "core/verify/reference.h"
 
+#include <utility>
+
 #include "core/partition/partition.h"
 
 namespace shardrun::verify {
 
-Reference::Reference(const Workload& workload, int threads)
+Reference::Reference(const Workload& workload, int threads, std::function<bool()> stops)
     : workload_(workload),
       executor_(partition::programs_of(workload.graph, device::Device::find("reference"), threads),
-                device::Device::find("reference")) {}
+                device::Device::find("reference")) {
+  executor_.end_where(std::move(stops));
+}
 
 void Reference::initialize() {
   for (std::size_t s = 0; s < workload_.graph.states.size(); ++s) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "core/runtime/executor.h"
@@ -11,8 +12,9 @@ namespace shardrun::verify {
 /// A workload on one rank, in float64.
 class Reference {
  public:
+  /// `stops`: asked before every op; true ends what is computed with Error{aborted}.
   /// REQUIRES: what `workload` points to outlives this.
-  Reference(const Workload& workload, int threads);
+  Reference(const Workload& workload, int threads, std::function<bool()> stops = {});
 
   /// Every state's first values.
   void initialize();

@@ -16,16 +16,16 @@ Report verify_interpreted(const Workload& workload, const partition::Partition& 
 }
 
 Report verify_snapshots(const Workload& workload, const Recorded& recorded) {
-  Comparison comparison(workload, recorded.ranks, recorded.threads);
+  Comparison comparison(workload, recorded.ranks, recorded.threads, recorded.stops);
   const auto add = [&](std::int64_t step, Moment moment) {
-    if (recorded.stops && recorded.stops()) {
-      return;
-    }
     comparison.add(step, moment, [&](std::int64_t rank) {
       return read_snapshot(recorded.folder, step, moment, rank, workload.graph);
     });
   };
   for (std::int64_t step = 0; step < recorded.steps; ++step) {
+    if (recorded.on_step) {
+      recorded.on_step(step);
+    }
     add(step, Moment::begin);
     if (workload.trains()) {
       add(step, Moment::gradients);
@@ -40,12 +40,14 @@ Report verify_snapshots(const Workload& workload, const Recorded& recorded) {
 }
 
 Report verify_snapshots(const std::filesystem::path& folder, const job::Job& job, const task::Compiled& compiled,
-                        std::int64_t steps, const std::function<bool()>& stops) {
+                        std::int64_t steps, std::function<bool()> stops,
+                        std::function<void(std::int64_t step)> on_step) {
   return verify_snapshots(workload_of(job, compiled), {.folder = folder,
                                                        .ranks = compiled.partition.placements.mesh.ranks(),
                                                        .steps = steps,
                                                        .threads = task::threads_of(job),
-                                                       .stops = stops});
+                                                       .stops = std::move(stops),
+                                                       .on_step = std::move(on_step)});
 }
 
 }  // namespace shardrun::verify

@@ -26,8 +26,9 @@ struct Recorded {
   std::filesystem::path folder;
   std::int64_t ranks = 1;
   std::int64_t steps = 0;
-  int threads = 1;  ///< of the reference
-  std::function<bool()> stops = {};  ///< asked between moments: true ends the comparison, where it is
+  int threads = 1;                   ///< of the reference
+  std::function<bool()> stops = {};  ///< asked before every op: true ends the comparison with Error{aborted}
+  std::function<void(std::int64_t step)> on_step = {};  ///< before each is compared
 };
 
 /// What the ranks of a run have left in a folder by `write_snapshot`: each at `begin`, `gradients` (where it is
@@ -38,6 +39,7 @@ struct Recorded {
 /// The same of a job as it was compiled.
 [[nodiscard]] Report verify_snapshots(const std::filesystem::path& folder, const job::Job& job,
                                       const task::Compiled& compiled, std::int64_t steps,
-                                      const std::function<bool()>& stops = {});
+                                      std::function<bool()> stops = {},
+                                      std::function<void(std::int64_t step)> on_step = {});
 
 }  // namespace shardrun::verify

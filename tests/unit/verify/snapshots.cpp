@@ -52,6 +52,32 @@ TEST_CASE("snapshots in files are compared as those in memory", "[verify]") {
   }
 }
 
+TEST_CASE("a comparison ends at the op where it is asked to", "[verify]") {
+  const VerifyCase checked = small_mlp();
+  const TemporaryFolder folder;
+  record(checked, tensor_parallel(2), "cpu", folder);
+  int ops = 0;
+  std::vector<std::int64_t> steps;
+  const auto compare = [&](int most) {
+    ops = 0;
+    steps.clear();
+    (void)verify::verify_snapshots(checked.workload(), {.folder = folder.path(),
+                                                        .ranks = 2,
+                                                        .steps = 2,
+                                                        .stops = [&] { return ++ops > most; },
+                                                        .on_step = [&](std::int64_t step) { steps.push_back(step); }});
+  };
+  compare(1'000'000);
+  const int all = ops;
+  CHECK(steps == std::vector<std::int64_t>{0, 1});
+
+  CHECK_THROWS_AS(compare(3), Error);
+  CHECK(ops == 4);
+  CHECK(steps == std::vector<std::int64_t>{0});
+  CHECK_THROWS_AS(compare(all - 1), Error);
+  CHECK(ops == all);
+}
+
 TEST_CASE("a rank's snapshot that is missing, or of another job, is refused", "[verify]") {
   const VerifyCase checked = small_mlp();
   const TemporaryFolder folder;
