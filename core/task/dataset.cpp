@@ -165,17 +165,27 @@ std::int64_t context_of(const job::Job& job) {
   return job.model.options.integer("context");
 }
 
+/// Says which setting named the file that cannot be used.
+template <class Open>
+auto open_named(const job::Job& job, std::string_view key, Open open) {
+  try {
+    return open();
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: [data] {}: {}", job.where("data", key), key, error.message()));
+  }
+}
+
 std::unique_ptr<Dataset> open_tokens(const job::Job& job) {
   const std::int64_t context = context_of(job);
   if (!job.data.text.empty()) {
     const auto kind =
         job.data.tokenizer == job::Tokenizer::byte ? data::TokenizerKind::byte : data::TokenizerKind::character;
-    data::TokenizedText text = data::read_text(job.data.text, kind);
+    data::TokenizedText text = open_named(job, "text", [&] { return data::read_text(job.data.text, kind); });
     const std::int64_t vocab = text.tokenizer.vocabulary();
     return std::make_unique<TokenDataset>(std::move(text.stream), std::move(text.tokenizer), job.data.split, context,
                                           vocab);
   }
-  data::TokenStream stream = data::TokenStream::map(job.data.tokens);
+  data::TokenStream stream = open_named(job, "tokens", [&] { return data::TokenStream::map(job.data.tokens); });
   if (!job.model.options.has("vocab")) {
     throw Error(ErrorCode::job,
                 fmt::format("{}: [model] vocab is needed with [data] tokens: set it to the number of distinct "
@@ -197,7 +207,9 @@ std::unique_ptr<Dataset> open_arrays(const job::Job& job) {
                 fmt::format("{}: training needs two arrays, inputs and targets (x.npy, y.npy); found {}",
                             job.where("data", "arrays"), job.data.arrays.size()));
   }
-  return std::make_unique<ArrayDataset>(job.data.arrays[0], job.data.arrays[1], job.data.split);
+  return open_named(job, "arrays", [&] {
+    return std::make_unique<ArrayDataset>(job.data.arrays[0], job.data.arrays[1], job.data.split);
+  });
 }
 
 }  // namespace
