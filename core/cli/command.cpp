@@ -83,7 +83,7 @@ const std::vector<Command>& commands() { return registry(); }
 int main(std::span<const std::string> words) {
   try {
     const int code = dispatch(words);
-    if (std::fflush(stdout) != 0) {
+    if (std::fflush(stdout) != 0 && code == 0) {
       throw Error(ErrorCode::io, "standard output cannot be written: what was printed is incomplete");
     }
     return code;

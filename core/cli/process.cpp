@@ -31,6 +31,14 @@ extern "C" void on_stop_signal(int signal) {
   }
 }
 
+/// Whoever read the output has gone. As long as it is not read, each line that follows comes back with the same signal.
+extern "C" void on_broken_pipe(int signal) {
+  if (signal_that_asked == 0) {
+    signal_that_asked = signal;
+  }
+  std::signal(signal, SIG_IGN);
+}
+
 }  // namespace
 
 void secure_process() {
@@ -47,6 +55,9 @@ void catch_stop_signals() {
     if (!has_action(each, SIG_IGN)) {
       std::signal(each, on_stop_signal);
     }
+  }
+  if (!has_action(SIGPIPE, SIG_IGN)) {
+    std::signal(SIGPIPE, on_broken_pipe);
   }
 }
 

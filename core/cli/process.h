@@ -2,13 +2,14 @@
 
 namespace shardrun::cli {
 
-/// What holds for the whole process, before anything is opened: a standard stream that is closed is open to nothing, since
-/// the next file would take its number and get what is meant for the screen; and a file that may not grow is an error
-/// that names it, not the signal SIGXFSZ.
+/// What holds for the whole process, before anything is opened: a standard stream that is closed is open to nothing,
+/// since the next file would take its number and get what is meant for the screen; and a file that may not grow is an
+/// error that names it, not the signal SIGXFSZ.
 void secure_process();
 
 /// From now on the first SIGINT, SIGTERM or SIGHUP asks for an orderly stop, and the second ends the process at once.
-/// One that whoever started this process ignores stays ignored.
+/// SIGPIPE asks for an orderly stop, however often it comes. One that whoever started this process ignores stays
+/// ignored.
 void catch_stop_signals();
 
 /// The signal that asked to stop, or 0.

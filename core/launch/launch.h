@@ -97,10 +97,10 @@ struct LaunchResult {
 /// another's, the other's is the root cause even though it is seen later; where it only says for whom it waited in
 /// vain, that rank is, unless it says the same of another. So those that have not said anything yet are heard for a
 /// short time before they are told to abort.
-/// SIGINT, SIGTERM and SIGHUP ask the ranks for an orderly stop; a second one sends them SIGTERM, and SIGKILL after
-/// `grace`. SIGTSTP (Ctrl-Z) asks the ranks to pause in the middle of nothing; when all do, this process stops until it
-/// is continued, and they go on with it. Where no shell could continue it, they go on at once. Signals that are ignored
-/// already stay so.
+/// SIGINT, SIGTERM, SIGHUP and SIGPIPE ask the ranks for an orderly stop; a second one, but of SIGPIPE, sends them
+/// SIGTERM, and SIGKILL after `grace`. SIGTSTP (Ctrl-Z) asks the ranks to pause in the middle of nothing; when all do,
+/// this process stops until it is continued, and they go on with it. Where no shell could continue it, they go on at
+/// once. Signals that are ignored already stay so.
 ///
 /// The calling thread must stay the process's only one that handles these signals or starts processes, and must live
 /// until the end: ranks die with it. Signal actions are restored. Throws Error{io} where a rank cannot be started:

@@ -7,9 +7,9 @@
 
 namespace shardrun::launch {
 
-/// Turns SIGINT, SIGTERM, SIGHUP, SIGTSTP and SIGCHLD into bytes that can be read, whatever thread they hit, and gives
-/// the previous actions and the calling thread's mask back at its end. One that is ignored stays so, as whoever started
-/// this process wants it (nohup, a shell's &); but not SIGCHLD. At most one exists at a time.
+/// Turns SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGTSTP and SIGCHLD into bytes that can be read, whatever thread they hit,
+/// and gives the previous actions and the calling thread's mask back at its end. One that is ignored stays so, as
+/// whoever started this process wants it (nohup, a shell's &); but not SIGCHLD. At most one exists at a time.
 class SignalPipe {
  public:
   SignalPipe();  ///< Throws Error{io}; Error{internal} where another exists.
@@ -20,7 +20,7 @@ class SignalPipe {
   /// Non-blocking. Each byte is a signal's number; several SIGCHLD may be one.
   [[nodiscard]] int descriptor() const { return read_end_.get(); }
 
-  static constexpr std::array<int, 5> caught = {SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGCHLD};
+  static constexpr std::array<int, 6> caught = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGTSTP, SIGCHLD};
 
  private:
   files::FileDescriptor read_end_;

@@ -214,7 +214,7 @@ void Supervisor::on_signal(int signal) {
     reap_children();
   } else if (signal == SIGTSTP) {
     ask_to_pause();
-  } else {
+  } else if (signal != SIGPIPE || (stop_signal_ == 0 && !ending_)) {  // which comes with every line that nobody reads
     ask_to_stop(signal);
   }
 }

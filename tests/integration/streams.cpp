@@ -19,9 +19,9 @@ TEST_CASE("an error that cannot be shown keeps its exit code", "[program]") {
 TEST_CASE("a run without standard streams writes its files, and nothing else into them", "[program]") {
   const std::string ranks = GENERATE("1", "2");
   const JobFolder job;
-  const Ended ended = run_script(
-      job.path(), "\"$0\" job.ini --set job.strategy=" + std::string(ranks == "1" ? "single" : "dp") +
-                      " --set job.ranks=" + ranks + " <&- >&- 2>&-");
+  const Ended ended =
+      run_script(job.path(), "\"$0\" job.ini --set job.strategy=" + std::string(ranks == "1" ? "single" : "dp") +
+                                 " --set job.ranks=" + ranks + " <&- >&- 2>&-");
   CHECK(ended.code == 0);
   CHECK(job.summary().at("status") == "finished");
   for (const char* name : {"run/.lock", "run/log/rank-0.log"}) {
@@ -30,6 +30,19 @@ TEST_CASE("a run without standard streams writes its files, and nothing else int
     CHECK_FALSE(text.empty());
     CHECK_THAT(text, !Contains("tok/s"));
   }
+}
+
+TEST_CASE("a run whose output nobody reads any more stops in order", "[program]") {
+  const std::string ranks = GENERATE("1", "2");
+  const JobFolder job;
+  const Ended ended =
+      run_script(job.path(), "{ \"$0\" job.ini --set job.strategy=" + std::string(ranks == "1" ? "single" : "dp") +
+                                 " --set job.ranks=" + ranks +
+                                 " --set train.steps=1000000 --set train.log_every=1; echo $? > code; } | head -n 3");
+  INFO(ended.err);
+  CHECK(read_file(job.path() / "code") == std::to_string(128 + SIGPIPE) + "\n");
+  CHECK(job.summary().at("status") == "stopped");
+  CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
 }
 
 TEST_CASE("a file that may not grow is an error, not the end of the process", "[program]") {
@@ -44,9 +57,9 @@ TEST_CASE("a signal before anything was started ends the job with it", "[program
   const std::string command = GENERATE("run", "verify");
   const std::string ranks = GENERATE("1", "2");
   const JobFolder job;
-  const Ended ended = run_program(
-      job.path(), with_settings({command, "job.ini"}, {"plugins.path=" SHARDRUN_OUTSIDE_STRATEGIES,
-                                                       "job.strategy=interrupting", "job.ranks=" + ranks}));
+  const Ended ended =
+      run_program(job.path(), with_settings({command, "job.ini"}, {"plugins.path=" SHARDRUN_OUTSIDE_STRATEGIES,
+                                                                   "job.strategy=interrupting", "job.ranks=" + ranks}));
   CHECK(ended.code == 128 + SIGINT);
   CHECK(ended.err == "shardrun: stopped by SIGINT before anything was started\n");
   CHECK(ended.out.empty());
