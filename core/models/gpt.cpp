@@ -114,6 +114,7 @@ class Network {
     ValueId x = builder_.call("embedding", {tokens, builder_.state("embedding/tokens")}, {}, "embedding");
     x = builder_.call("add", {x, builder_.state("embedding/positions")}, {}, "positioned");
     x = dropout(x, "embedding/dropout");
+    builder_.cut_point("residual", x);
     for (std::int64_t layer = 0; layer < s_.layers; ++layer) {
       builder_.set_layer(static_cast<std::int32_t>(layer));
       const Scope scope(builder_, fmt::format("layer.{}", layer));

@@ -1,6 +1,8 @@
 #include <shardrun/sdk/strategy.hpp>
 
+#include <algorithm>
 #include <array>
+#include <string>
 
 using namespace shardrun::sdk;
 
@@ -9,9 +11,16 @@ namespace {
 /// Tensor parallelism (Shoeybi et al. 2019, arXiv:1909.08053, section 3): every rank computes all samples with some of
 /// the attention heads, some of the hidden columns of each block and some of the vocabulary. Named so, the first of two
 /// matrix products is split by columns and the second by rows, and the loss over the vocabulary is computed in parts;
-/// the host inserts the sums that these owe.
+/// the host inserts the sums that these owe. With `sequence`, what lies between is split along the sequence
+/// (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2): each sum becomes a reduce_scatter, and an all_gather
+/// before the next product.
 class TensorParallel {
  public:
+  static std::vector<Option> options() {
+    return {boolean_option("sequence", false,
+                           "split the residual stream along the sequence: less memory, as many bytes sent")};
+  }
+
   void make_plan(const Job& job, const Graph& graph, PlanWriter& plan) const {
     const std::string mesh_axis = only_mesh_axis(job, "model");
     plan.add_mesh_axis(mesh_axis, job.ranks);
@@ -27,9 +36,25 @@ class TensorParallel {
           "it splits the axes heads, mlp and vocab, and this model has none of them: choose a strategy "
           "that splits what the model has ('shardrun plugins' lists them)");
     }
+    if (job.options.boolean("sequence")) {
+      split_sequence(graph, mesh_axis, plan);
+    }
   }
 
  private:
+  static void split_sequence(const Graph& graph, const std::string& mesh_axis, PlanWriter& plan) {
+    bool any = false;
+    for (const CutPoint& point : graph.cut_points) {
+      if (std::find(point.axes.begin(), point.axes.end(), "seq") != point.axes.end()) {
+        plan.place_cut_point(point.name, {split_axis("seq", {mesh_axis})});
+        any = true;
+      }
+    }
+    if (!any) {
+      throw InvalidJob("sequence = true splits the axis seq, and this model has none: leave it out");
+    }
+  }
+
   static constexpr std::array<const char*, 3> split_axes = {"heads", "mlp", "vocab"};
 };
 

@@ -69,6 +69,30 @@ TEST_CASE("jobs of real ranks agree with the reference", "[verify]") {
   }
 }
 
+TEST_CASE("a sequence that is split over the ranks of tp agrees with the reference, and takes less memory",
+          "[verify]") {
+  const std::string ranks = GENERATE("2", "3");
+  const std::string transport = ranks == "2" ? installed("transport").front() : installed("transport").back();
+  const JobFolder job;
+  const std::vector<std::string> whole = {"job.strategy=tp", "job.transport=" + transport, "job.ranks=" + ranks};
+  const std::vector<std::string> split = with(whole, {"strategy.sequence=true"});
+  check_passed(verify(job, with(split, uneven)));
+
+  const auto first_rank = [&](const std::vector<std::string>& how) {
+    const Ended plan = run_program(job.path(), with_settings({"plan", "job.ini", "--json"}, how));
+    INFO(plan.err);
+    REQUIRE(plan.code == 0);
+    return json::parse(plan.out).at("ranks").at(0).as_object();
+  };
+  const json::object before = first_rank(whole);
+  const json::object after = first_rank(split);
+  CHECK_FALSE(before.at("sent_bytes").at("model").as_object().contains("reduce_scatter"));
+  CHECK(after.at("sent_bytes").at("model").as_object().contains("reduce_scatter"));
+  CHECK(after.at("sent_bytes").at("model").as_object().contains("all_gather"));
+  CHECK(after.at("bytes").at("activations").to_number<std::int64_t>() <
+        before.at("bytes").at("activations").to_number<std::int64_t>());
+}
+
 TEST_CASE("an mlp of real ranks agrees with the reference", "[verify]") {
   for (const std::string& transport : installed("transport")) {
     for (const char* strategy : {"dp", "tp"}) {

@@ -63,7 +63,8 @@ TEST_CASE("layers and cut points are marked", "[graph]") {
     points += point.name + " " + std::to_string(point.layer) + "; ";
   }
   CHECK(points ==
-        "layer.0/attention_residual 0; layer.0/residual 0; layer.1/attention_residual 1; layer.1/residual 1; ");
+        "residual -1; layer.0/attention_residual 0; layer.0/residual 0; layer.1/attention_residual 1; layer.1/residual "
+        "1; ");
   for (const Node& node : graph.find("micro", 5)->nodes) {
     const std::size_t at = node.name.find("layer.");
     const bool named = at != std::string::npos && node.phase == Phase::forward;
