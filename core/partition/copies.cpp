@@ -1,0 +1,67 @@
+#include "core/partition/copies.h"
+
+#include <utility>
+
+namespace shardrun::partition {
+namespace {
+
+std::vector<std::int64_t> strides_of(const std::vector<std::int64_t>& shape) {
+  std::vector<std::int64_t> strides(shape.size(), 1);
+  for (std::size_t d = shape.size(); d-- > 1;) {
+    strides[d - 1] = strides[d] * shape[d];
+  }
+  return strides;
+}
+
+std::int64_t index_in(const mesh::Box& whole, const mesh::Box& part) {
+  const std::vector<std::int64_t> strides = strides_of(whole.shape);
+  std::int64_t at = 0;
+  for (std::size_t d = 0; d < strides.size(); ++d) {
+    at += (part.origin[d] - whole.origin[d]) * strides[d];
+  }
+  return at;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> counts(const std::vector<mesh::Box>& boxes) {
+  std::vector<std::int64_t> counts;
+  for (const mesh::Box& box : boxes) {
+    counts.push_back(box.elements());
+  }
+  return counts;
+}
+
+Copy gather_copy(const std::vector<std::int64_t>& shape, const mesh::Box& whole, const mesh::Box& part,
+                 std::int64_t to) {
+  return {.from = index_in(whole, part),
+          .to = to,
+          .shape = part.shape,
+          .from_strides = strides_of(shape),
+          .to_strides = strides_of(part.shape)};
+}
+
+std::vector<Copy> pack(const std::vector<std::int64_t>& shape, const mesh::Box& whole,
+                       const std::vector<mesh::Box>& parts) {
+  std::vector<Copy> copies;
+  std::int64_t to = 0;
+  for (const mesh::Box& part : parts) {
+    if (part.elements() > 0) {
+      copies.push_back(gather_copy(shape, whole, part, to));
+    }
+    to += part.elements();
+  }
+  return copies;
+}
+
+std::vector<Copy> unpack(const std::vector<std::int64_t>& shape, const mesh::Box& whole,
+                         const std::vector<mesh::Box>& parts) {
+  std::vector<Copy> copies = pack(shape, whole, parts);
+  for (Copy& copy : copies) {
+    std::swap(copy.from, copy.to);
+    std::swap(copy.from_strides, copy.to_strides);
+  }
+  return copies;
+}
+
+}  // namespace shardrun::partition
