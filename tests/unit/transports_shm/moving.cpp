@@ -4,6 +4,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
+#include "tests/support/transport_mismatch.h"
 #include "tests/support/transport_ranks.h"
 #include "tests/unit/transports_shm/arena.h"
 
@@ -110,42 +111,8 @@ TEST_CASE("shm: all_to_allv reads each member's block where that member has it")
   CHECK(right == std::array<bool, n>{true, true, true});
 }
 
-TEST_CASE("shm: members that mean different collectives are told both, and go on") {
-  std::array<std::string, 3> errors;
-  std::array<float, 3> sums = {};
-  run_ranks("shm", 3, [&](Rank& rank) {
-    auto group = rank.group();
-    std::vector<float> data(100'000, 1.0F);
-    const std::uint64_t count = rank.rank() == 2 ? 70'000 : 100'000;
-    errors[rank.rank()] =
-        error_of([&] { (void)group.prepare({request_of(SR_OP_ALL_REDUCE, 1, count, data)}, after(30)); });
-    auto op = group.prepare({request_of(SR_OP_ALL_REDUCE, 2, 100'000, data)}, after(30));
-    run(op);
-    sums[rank.rank()] = data.back();
-    rank.meet("end");
-  });
-  for (const std::string& error : errors) {
-    CHECK_THAT(error, Contains("all_reduce (sum) of 100000 f32") && Contains("all_reduce (sum) of 70000 f32"));
-  }
-  CHECK(sums == std::array<float, 3>{3, 3, 3});
-}
+TEST_CASE("shm: members that mean different collectives are told both, and go on") { check_different_counts("shm"); }
 
-TEST_CASE("shm: a member that agrees with all others is told who does not") {
-  std::array<std::string, 3> errors;
-  run_ranks("shm", 3, [&](Rank& rank) {
-    auto group = rank.group();
-    std::vector<float> data(10, 1.0F);
-    std::vector<float> received(10);
-    auto request = request_of(SR_OP_ALL_TO_ALLV, 1, 0, data);
-    request.recv = buffer_of(received);
-    request.send_counts = request.recv_counts = {1, 1, 1};
-    if (rank.rank() == 0) {
-      request.send_counts[1] = 2;
-    }
-    errors[rank.rank()] = error_of([&] { (void)group.prepare({request}, after(30)); });
-    rank.meet("end");
-  });
-  CHECK_THAT(errors[0], Contains("member 1 has all_to_allv") && Contains("exchange 2 and 1 elements on the one side"));
-  CHECK_THAT(errors[1], Contains("member 0 has all_to_allv") && Contains("1 and 2 on the other"));
-  CHECK_THAT(errors[2], Contains("member 0 (rank 0") && Contains("do not mean the same op"));
+TEST_CASE("shm: a member that agrees with all others is told who does not, and goes on") {
+  check_different_exchange("shm", {"member 0 (rank 0", "do not mean the same op"});
 }
