@@ -5,12 +5,7 @@
 
 cmake_minimum_required(VERSION 3.25)
 
-function(run)
-  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
-  if(NOT status EQUAL 0)
-    message(FATAL_ERROR "status ${status} from ${ARGN}\n${output}")
-  endif()
-endfunction()
+include("${CMAKE_CURRENT_LIST_DIR}/execute.cmake")
 
 file(REMOVE_RECURSE "${work}")
 foreach(component IN ITEMS shardrun_sdk shardrun_plugins shardrun)

@@ -3,12 +3,7 @@
 #
 # cmake -D build=… -D source=… -D work=… -D generator=… -D c=… -D cxx=… -D libdir=… -D bindir=… -D use=… -P run.cmake
 
-function(run)
-  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
-  if(NOT status EQUAL 0)
-    message(FATAL_ERROR "status ${status} from ${ARGN}\n${output}")
-  endif()
-endfunction()
+include("${CMAKE_CURRENT_LIST_DIR}/execute.cmake")
 
 file(REMOVE_RECURSE "${work}")
 run("${CMAKE_COMMAND}" --install "${build}" --component shardrun_sdk --prefix "${work}/sdk")
