@@ -8,13 +8,21 @@ namespace {
 
 std::size_t index(std::int32_t id) noexcept { return static_cast<std::size_t>(id); }
 
+/// Whether two states are settled by the same collectives, each over its own dimensions.
+bool alike(const Settlement& a, const Settlement& b) {
+  return std::equal(a.steps.begin(), a.steps.end(), b.steps.begin(), b.steps.end(),
+                    [](const Transition& x, const Transition& y) {
+                      return x.kind == y.kind && x.axis == y.axis && x.reduction == y.reduction;
+                    });
+}
+
 }  // namespace
 
-std::vector<Bucket> buckets_of(const ShardedFunction& function, const std::vector<std::vector<mesh::Owed>>& owed,
+std::vector<Bucket> buckets_of(const ShardedFunction& function, const std::vector<Settlement>& settlements,
                                const std::vector<std::uint64_t>& state_bytes, std::uint64_t bytes) {
   std::map<graph::StateId, graph::NodeId> complete;
   for (const graph::StateWrite& write : function.function.writes) {
-    if (write.mode != graph::StateWrite::Mode::assign && !owed[index(write.state)].empty()) {
+    if (write.mode != graph::StateWrite::Mode::assign && !settlements[index(write.state)].steps.empty()) {
       graph::NodeId& last = complete.emplace(write.state, -1).first->second;
       last = std::max(last, function.function.values[index(write.value)].producer);
     }
@@ -28,10 +36,11 @@ std::vector<Bucket> buckets_of(const ShardedFunction& function, const std::vecto
   std::vector<Bucket> buckets;
   std::uint64_t filled = 0;
   for (const graph::StateId state : order) {
-    const bool fits =
-        !buckets.empty() && buckets.back().owed == owed[index(state)] && filled + state_bytes[index(state)] <= bytes;
+    const bool fits = !buckets.empty() &&
+                      alike(settlements[index(buckets.back().states.front())], settlements[index(state)]) &&
+                      filled + state_bytes[index(state)] <= bytes;
     if (!fits) {
-      buckets.push_back({.states = {}, .owed = owed[index(state)]});
+      buckets.push_back({.states = {}, .steps = settlements[index(state)].steps.size()});
       filled = 0;
     }
     buckets.back().states.push_back(state);

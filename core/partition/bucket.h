@@ -7,17 +7,17 @@
 
 namespace shardrun::partition {
 
-/// States that owe the same and are reduced together, where they are: their buffers lie one after the other.
+/// States that are settled together, in the same way: their buffers lie one after the other.
 struct Bucket {
   std::vector<graph::StateId> states;  ///< in the order of their buffers
-  std::vector<mesh::Owed> owed;
+  std::size_t steps = 0;               ///< of their settlements
 };
 
 /// The buckets of a function: what it adds to and is owed, in the order in which nothing is added to it any more.
 /// A bucket takes as many states as have up to `bytes` together (`state_bytes` of each), at least one; in this order
 /// too.
 [[nodiscard]] std::vector<Bucket> buckets_of(const ShardedFunction& function,
-                                             const std::vector<std::vector<mesh::Owed>>& owed,
+                                             const std::vector<Settlement>& settlements,
                                              const std::vector<std::uint64_t>& state_bytes, std::uint64_t bytes);
 
 }  // namespace shardrun::partition

@@ -13,6 +13,8 @@ std::vector<std::int64_t> strides_of(const std::vector<std::int64_t>& shape) {
   return strides;
 }
 
+}  // namespace
+
 std::int64_t index_in(const mesh::Box& whole, const mesh::Box& part) {
   const std::vector<std::int64_t> strides = strides_of(whole.shape);
   std::int64_t at = 0;
@@ -21,8 +23,6 @@ std::int64_t index_in(const mesh::Box& whole, const mesh::Box& part) {
   }
   return at;
 }
-
-}  // namespace
 
 std::vector<std::int64_t> counts(const std::vector<mesh::Box>& boxes) {
   std::vector<std::int64_t> counts;

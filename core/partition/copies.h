@@ -11,6 +11,9 @@ namespace shardrun::partition {
 // Between a buffer of shape `shape` that holds the box `whole` of a tensor and parts of it that lie one after the
 // other, as collectives send and receive them.
 
+/// Which element of `whole`, row-major, the first of `part` is.
+[[nodiscard]] std::int64_t index_in(const mesh::Box& whole, const mesh::Box& part);
+
 /// Elements of each part.
 [[nodiscard]] std::vector<std::int64_t> counts(const std::vector<mesh::Box>& parts);
 

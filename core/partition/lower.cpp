@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 
 #include "core/base/error.h"
 #include "core/partition/copies.h"
+#include "core/partition/parts.h"
+#include "core/partition/settle.h"
 
 namespace shardrun::partition {
 namespace {
@@ -26,9 +29,10 @@ class Lowering {
         sharded_(sharded),
         settings_(settings),
         function_(sharded.function),
+        mesh_(settings.partition.placements.mesh),
         device_(settings.rank.device),
-        coordinates_(mesh::coordinates_of(settings.mesh, settings.rank.rank)),
-        end_(static_cast<std::int32_t>(sharded.function.nodes.size())) {
+        coordinates_(mesh::coordinates_of(mesh_, settings.rank.rank)),
+        end_(static_cast<std::int32_t>(settings.steps.size())) {
     program_.function = function_.name;
     program_.rows = function_.rows;
     program_.buffers = settings.states;
@@ -37,27 +41,23 @@ class Lowering {
     copied_at_.assign(function_.values.size(), -1);
     for (std::size_t v = 0; v < function_.values.size(); ++v) {
       boxes_.push_back(
-          mesh::box_of(function_.values[v].type.shape, sharded.placements[v], settings.mesh, coordinates_));
+          mesh::box_of(function_.values[v].type.shape, sharded.placements[v], mesh_, coordinates_));
       types_.push_back(function_.values[v].type);
       types_.back().shape = boxes_.back().shape;
     }
   }
 
   Program run() {
+    find_spans();
     count_uses();
     index_states();
     schedule_writes();
     schedule_buckets();
     bind_states_and_inputs();
-    for (std::int32_t n = 0; n < end_; ++n) {
-      const std::optional<Transition>& transition = sharded_.transitions[index(n)];
-      if (transition) {
-        emit_transition(function_.nodes[index(n)], *transition, n);
-      } else {
-        emit(function_.nodes[index(n)], n);
-      }
-      copy_to_states(n);
-      start_buckets(n);
+    for (std::int32_t s = 0; s < end_; ++s) {
+      emit_step(settings_.steps[index(s)], s);
+      copy_to_states(s);
+      start_buckets(s);
     }
     copy_to_states(end_);
     start_buckets(end_);
@@ -74,13 +74,39 @@ class Lowering {
   /// Of this rank's part.
   [[nodiscard]] const graph::TensorType& type(ValueId id) const { return types_[index(id)]; }
 
-  /// last_use_: the last node that reads a value; end_ where the function's end does.
+  /// The steps with which a node begins and ends.
+  struct Span {
+    std::int32_t begin = -1;
+    std::int32_t end = -1;
+  };
+
+  void find_spans() {
+    span_.resize(function_.nodes.size());
+    for (std::int32_t s = 0; s < end_; ++s) {
+      const Step& step = settings_.steps[index(s)];
+      for (const graph::NodeId n : step.nodes) {
+        Span& span = span_[index(n)];
+        span.begin = step.kind == Step::Kind::wait ? span.begin : s;
+        span.end = s;
+      }
+    }
+  }
+
+  /// The step that has made a value, or with which it begins to be made; −1 where the function has it from outside.
+  [[nodiscard]] std::int32_t made_at(ValueId id) const {
+    return value(id).producer < 0 ? -1 : span_[index(value(id).producer)].end;
+  }
+  [[nodiscard]] std::int32_t begun_at(ValueId id) const {
+    return value(id).producer < 0 ? -1 : span_[index(value(id).producer)].begin;
+  }
+
+  /// last_use_: the last step that reads a value; end_ where the function's end does.
   void count_uses() {
     last_use_.assign(function_.values.size(), -1);
     uses_.assign(function_.values.size(), 0);
-    for (std::int32_t n = 0; n < end_; ++n) {
-      for (const ValueId id : function_.nodes[index(n)].inputs) {
-        last_use_[index(id)] = n;
+    for (std::size_t n = 0; n < function_.nodes.size(); ++n) {
+      for (const ValueId id : function_.nodes[n].inputs) {
+        last_use_[index(id)] = std::max(last_use_[index(id)], span_[n].end);
         ++uses_[index(id)];
       }
     }
@@ -124,16 +150,16 @@ class Lowering {
     complete_at_.assign(graph_.states.size(), -1);
     copies_after_.resize(index(end_) + 1);
     for (const StateWrite& write : function_.writes) {
-      const std::int32_t producer = value(write.value).producer;
+      const std::int32_t made = made_at(write.value);
       const ValueId old = reader_of(write.state);
-      std::int32_t at = std::max(producer, complete_at_[index(write.state)]);
+      std::int32_t at = std::max(made, complete_at_[index(write.state)]);
       if (old != graph::no_value) {
         at = std::max(at, last_use_[index(old)]);
       }
-      if (at == producer && can_fuse(write)) {
+      if (at == made && can_fuse(write)) {
         fused_[index(write.value)] = &write;
       } else {
-        at = write.mode == StateWrite::Mode::assign || producer < 0 ? end_ : at;
+        at = write.mode == StateWrite::Mode::assign || made < 0 ? end_ : at;
         copied_at_[index(write.value)] = std::max(copied_at_[index(write.value)], at);
         copies_after_[index(at)].push_back(&write);
       }
@@ -167,10 +193,10 @@ class Lowering {
     if (writes_to_[index(write.state)] > 1) {
       return false;
     }
-    if (old == graph::no_value || last_use_[index(old)] < producer) {
+    if (old == graph::no_value || last_use_[index(old)] < begun_at(write.value)) {
       return true;
     }
-    return last_use_[index(old)] == producer && updates_in_place(node, result, old);
+    return last_use_[index(old)] == begun_at(write.value) && updates_in_place(node, result, old);
   }
 
   /// Whether the node may overwrite `old` with its result: each operand that is `old` is declared in place with it.
@@ -200,22 +226,25 @@ class Lowering {
 
   /// Elements in the order in which they are sent or received, or a transport's scratch.
   BufferId add_staging(const std::string& name, graph::DType dtype, std::int64_t elements, std::size_t element_bytes,
-                       std::int32_t first, std::int32_t last) {
+                       Span span) {
     program_.buffers.push_back({.name = name,
                                 .type = {dtype, {elements}, {""}},
                                 .origin = {0},
                                 .global = {elements},
                                 .category = Category::communication,
                                 .bytes = static_cast<std::uint64_t>(elements) * element_bytes,
-                                .first = first,
-                                .last = last});
+                                .first = span.begin,
+                                .last = span.end});
     return static_cast<BufferId>(program_.buffers.size()) - 1;
   }
 
   void bind_states_and_inputs() {
     for (std::size_t v = 0; v < function_.values.size(); ++v) {
-      if (function_.values[v].state >= 0) {
-        buffer_of_[v] = function_.values[v].state;
+      const graph::StateId state = function_.values[v].state;
+      if (state >= 0) {
+        const bool whole = boxes_[v].origin == settings_.states[index(state)].origin &&
+                           boxes_[v].shape == settings_.states[index(state)].type.shape;
+        buffer_of_[v] = whole ? state : add_view(static_cast<ValueId>(v));
       }
     }
     for (const graph::Port& port : function_.inputs) {
@@ -227,7 +256,9 @@ class Lowering {
   }
 
   /// An operand's buffer that the result may take over, or nothing.
-  [[nodiscard]] std::optional<BufferId> reusable(const Node& node, std::size_t result, std::int32_t n) const {
+  [[nodiscard]] std::optional<BufferId> reusable(graph::NodeId n, std::size_t result) const {
+    const Node& node = function_.nodes[index(n)];
+    const Span span = span_[index(n)];
     const graph::TensorType& made = type(node.outputs[result]);
     const std::uint64_t bytes =
         static_cast<std::uint64_t>(graph::element_count(made)) * device_.element_bytes(made.dtype);
@@ -239,7 +270,7 @@ class Lowering {
       const BufferId buffer = buffer_of_[index(operand)];
       const bool transient = index(buffer) >= graph_.states.size() && value(operand).producer >= 0;
       const bool once = std::count(node.inputs.begin(), node.inputs.end(), operand) == 1;
-      const bool last = last_use_[index(operand)] == n && copied_at_[index(operand)] < n;
+      const bool last = last_use_[index(operand)] == span.end && copied_at_[index(operand)] < span.begin;
       if (transient && once && last && program_.buffers[index(buffer)].bytes == bytes) {
         return buffer;
       }
@@ -247,21 +278,20 @@ class Lowering {
     return std::nullopt;
   }
 
-  [[nodiscard]] BufferId result_buffer(const Node& node, std::size_t result, std::int32_t n,
-                                       std::vector<BufferId>& taken) {
-    const ValueId id = node.outputs[result];
+  [[nodiscard]] BufferId result_buffer(graph::NodeId n, std::size_t result, std::vector<BufferId>& taken) {
+    const ValueId id = function_.nodes[index(n)].outputs[result];
     if (fused_[index(id)] != nullptr) {
       return fused_[index(id)]->state;
     }
-    const std::optional<BufferId> reused = reusable(node, result, n);
+    const std::optional<BufferId> reused = reusable(n, result);
     if (reused && std::find(taken.begin(), taken.end(), *reused) == taken.end()) {
       taken.push_back(*reused);
       return *reused;
     }
-    return add_buffer(value(id).name, id, n);
+    return add_buffer(value(id).name, id, span_[index(n)].begin);
   }
 
-  void emit(const Node& node, std::int32_t n) {
+  void emit_op(const Node& node, graph::NodeId n, std::int32_t s) {
     Instruction instruction{
         .op = node.op, .name = node.name, .attributes = node.attributes, .phase = node.phase, .layer = node.layer};
     std::vector<graph::TensorType> inputs;
@@ -269,16 +299,13 @@ class Lowering {
     for (const ValueId id : node.inputs) {
       instruction.inputs.push_back(buffer_of_[index(id)]);
       inputs.push_back(type(id));
-      extend(buffer_of_[index(id)], n);
+      extend(buffer_of_[index(id)], s);
     }
     std::vector<BufferId> taken;
     for (std::size_t o = 0; o < node.outputs.size(); ++o) {
       const ValueId id = node.outputs[o];
-      const BufferId buffer = result_buffer(node, o, n, taken);
-      buffer_of_[index(id)] = buffer;
-      instruction.outputs.push_back(buffer);
+      instruction.outputs.push_back(bind_result(n, o, taken));
       outputs.push_back(type(id));
-      extend(buffer, std::max(n, last_use_[index(id)]));
       if (o == 0 && fused_[index(id)] != nullptr) {
         instruction.accumulate = accumulate_of(fused_[index(id)]->mode);
       }
@@ -288,39 +315,83 @@ class Lowering {
     const device::Kernel& kernel = device_.kernel(node.op->name);
     instruction.scratch_bytes =
         kernel.scratch_bytes == nullptr ? 0 : kernel.scratch_bytes(shape, settings_.rank.threads);
-    append(std::move(instruction), n);
+    append(std::move(instruction), s);
   }
 
-  /// The box of a value on the member of this rank's group along `axis` that has coordinate `member`.
-  [[nodiscard]] mesh::Box box_on(ValueId id, mesh::AxisId axis, std::int64_t member) const {
-    mesh::Coordinates at = coordinates_;
-    at[index(axis)] = member;
-    return mesh::box_of(value(id).type.shape, sharded_.placements[index(id)], settings_.mesh, at);
+  /// This rank's part of a state, before or after it is settled, as the buffer of a value of its own.
+  BufferId add_view(ValueId id) {
+    const graph::StateId state = value(id).state;
+    Buffer view = settings_.settled[index(state)];
+    view.part_of = state;
+    program_.buffers.push_back(std::move(view));
+    return static_cast<BufferId>(program_.buffers.size()) - 1;
   }
 
-  [[nodiscard]] std::vector<mesh::Box> boxes_along(ValueId id, mesh::AxisId axis) const {
-    std::vector<mesh::Box> boxes;
-    for (std::int64_t member = 0; member < settings_.mesh.size(axis); ++member) {
-      boxes.push_back(box_on(id, axis, member));
+  void emit_step(const Step& step, std::int32_t s) {
+    switch (step.kind) {
+      case Step::Kind::compute: emit(step.nodes.front(), s); break;
+      case Step::Kind::start:
+        for (const graph::NodeId n : step.nodes) {
+          prepare_transfer(n);
+        }
+        for (const graph::NodeId n : step.nodes) {
+          append(transfer_step(Instruction::Kind::start, n), s);
+        }
+        break;
+      case Step::Kind::wait:
+        for (const graph::NodeId n : step.nodes) {
+          append(transfer_step(Instruction::Kind::wait, n), s);
+          unpack_received(n, s);
+        }
+        break;
     }
-    return boxes;
   }
 
-  void emit_transition(const Node& node, const Transition& transition, std::int32_t n) {
+  void emit(graph::NodeId n, std::int32_t s) {
+    const std::optional<Transition>& transition = sharded_.transitions[index(n)];
+    if (transition) {
+      emit_slice(function_.nodes[index(n)], n, s);
+    } else {
+      emit_op(function_.nodes[index(n)], n, s);
+    }
+  }
+
+  void emit_slice(const Node& node, graph::NodeId n, std::int32_t s) {
     const ValueId from = node.inputs[0];
     const ValueId to = node.outputs[0];
     const BufferId source = buffer_of_[index(from)];
-    extend(source, n);
+    extend(source, s);
     std::vector<BufferId> taken;
-    const BufferId result = result_buffer(node, 0, n, taken);
-    buffer_of_[index(to)] = result;
-    extend(result, std::max(n, last_use_[index(to)]));
-    if (transition.kind == Transition::Kind::slice) {
-      const std::vector<Copy> copies = {gather_copy(type(from).shape, boxes_[index(from)], boxes_[index(to)], 0)};
-      emit_move(node, source, result, copies, n);
-      return;
+    const BufferId result = bind_result(n, 0, taken);
+    emit_move(node, source, result, {gather_copy(type(from).shape, boxes_[index(from)], boxes_[index(to)], 0)}, s);
+  }
+
+  /// The buffer of a node's result, from when the node begins.
+  BufferId bind_result(graph::NodeId n, std::size_t result, std::vector<BufferId>& taken) {
+    const ValueId id = function_.nodes[index(n)].outputs[result];
+    const BufferId buffer = result_buffer(n, result, taken);
+    buffer_of_[index(id)] = buffer;
+    extend(buffer, std::max(span_[index(n)].end, last_use_[index(id)]));
+    return buffer;
+  }
+
+  /// A transition's buffers and its transfer; what is sent is packed.
+  void prepare_transfer(graph::NodeId n) {
+    const Node& node = function_.nodes[index(n)];
+    const Transition& transition = *sharded_.transitions[index(n)];
+    const Span span = span_[index(n)];
+    const ValueId from = node.inputs[0];
+    const ValueId to = node.outputs[0];
+    const BufferId source = buffer_of_[index(from)];
+    extend(source, span.end);
+    std::vector<BufferId> taken;
+    const BufferId result = bind_result(n, 0, taken);
+    if (transition.gather >= 0 && index(result) >= graph_.states.size()) {
+      program_.buffers[index(result)].category = Category::communication;
     }
-    const Parts parts = parts_of(from, to, transition);
+    const Parts parts =
+        parts_of(transition, value(from).type.shape, sharded_.placements[index(from)], sharded_.placements[index(to)],
+                 mesh_, coordinates_);
     Transfer transfer{.name = value(from).name,
                       .collective = parts.collective,
                       .axis = transition.axis,
@@ -331,77 +402,42 @@ class Lowering {
                       .send_counts = counts(parts.sent),
                       .recv_counts = counts(parts.received)};
     if (parts.packed) {
-      transfer.send = {staging(value(from).name + "/sent", value(from).type.dtype, parts.sent, n), 0};
-      transfer.send.elements = program_.buffers[index(transfer.send.buffer)].type.shape[0];
-      emit_move(node, source, transfer.send.buffer, pack(type(from).shape, boxes_[index(from)], parts.sent), n);
+      transfer.send = staging(value(from).name + "/sent", value(from).type.dtype, parts.sent, span);
+      emit_move(node, source, transfer.send.buffer, pack(type(from).shape, boxes_[index(from)], parts.sent),
+                span.begin);
     }
     if (parts.unpacked) {
-      transfer.recv = {staging(value(from).name + "/received", value(from).type.dtype, parts.received, n), 0};
-      transfer.recv.elements = program_.buffers[index(transfer.recv.buffer)].type.shape[0];
+      transfer.recv = staging(value(from).name + "/received", value(from).type.dtype, parts.received, span);
+      unpacked_[n] = unpack(type(to).shape, boxes_[index(to)], parts.received);
     }
-    const std::int32_t id = add_transfer(std::move(transfer), n, n);
-    append({.kind = Instruction::Kind::start, .op = node.op, .name = node.name, .transfer = id}, n);
-    append({.kind = Instruction::Kind::wait, .op = node.op, .name = node.name, .transfer = id}, n);
-    if (parts.unpacked) {
-      emit_move(node, program_.transfers[index(id)].recv.buffer, result,
-                unpack(type(to).shape, boxes_[index(to)], parts.received), n);
-    }
+    transfer_of_[n] = add_transfer(std::move(transfer), span);
   }
 
-  /// What a collective sends to and receives from each member, as boxes of the whole tensor.
-  struct Parts {
-    Collective collective = Collective::all_reduce;
-    std::vector<mesh::Box> sent;
-    std::vector<mesh::Box> received;
-    bool packed = false;    ///< what is sent does not lie in the source as it is sent
-    bool unpacked = false;  ///< what is received does not lie in the result as it comes
-  };
+  [[nodiscard]] Instruction transfer_step(Instruction::Kind kind, graph::NodeId n) const {
+    const Node& node = function_.nodes[index(n)];
+    return {.kind = kind,
+            .op = node.op,
+            .name = node.name,
+            .phase = node.phase,
+            .layer = node.layer,
+            .transfer = transfer_of_.at(n)};
+  }
 
-  [[nodiscard]] Parts parts_of(ValueId from, ValueId to, const Transition& transition) const {
-    const std::vector<mesh::Box> sources = boxes_along(from, transition.axis);
-    const std::vector<mesh::Box> results = boxes_along(to, transition.axis);
-    switch (transition.kind) {
-      case Transition::Kind::reduce_scatter:
-        return {Collective::reduce_scatter, results, results, !leads(type(from).shape, transition.dim), false};
-      case Transition::Kind::all_gather:
-        return {Collective::all_gather, {}, sources, false, !leads(type(to).shape, transition.dim)};
-      case Transition::Kind::all_to_all: {
-        Parts parts{.collective = Collective::all_to_all,
-                    .packed = !leads(type(from).shape, transition.dim),
-                    .unpacked = !leads(type(to).shape, transition.from_dim)};
-        for (std::size_t member = 0; member < sources.size(); ++member) {
-          parts.sent.push_back(common(boxes_[index(from)], results[member]));
-          parts.received.push_back(common(boxes_[index(to)], sources[member]));
-        }
-        return parts;
-      }
-      default: return {};
+  void unpack_received(graph::NodeId n, std::int32_t s) {
+    const auto copies = unpacked_.find(n);
+    if (copies != unpacked_.end()) {
+      const Node& node = function_.nodes[index(n)];
+      const Transfer& transfer = program_.transfers[index(transfer_of_.at(n))];
+      emit_move(node, transfer.recv.buffer, buffer_of_[index(node.outputs[0])], copies->second, s);
     }
   }
 
-  /// Whether parts along a dimension lie one after the other: nothing before it has more than one index.
-  [[nodiscard]] static bool leads(const std::vector<std::int64_t>& shape, std::size_t dim) {
-    return std::all_of(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(dim),
-                       [](std::int64_t size) { return size == 1; });
-  }
-
-  [[nodiscard]] static mesh::Box common(const mesh::Box& a, const mesh::Box& b) {
-    mesh::Box box;
-    for (std::size_t d = 0; d < a.origin.size(); ++d) {
-      const std::int64_t begin = std::max(a.origin[d], b.origin[d]);
-      const std::int64_t end = std::min(a.origin[d] + a.shape[d], b.origin[d] + b.shape[d]);
-      box.origin.push_back(begin);
-      box.shape.push_back(std::max<std::int64_t>(0, end - begin));
-    }
-    return box;
-  }
-
-  BufferId staging(const std::string& name, graph::DType dtype, const std::vector<mesh::Box>& parts, std::int32_t n) {
+  Region staging(const std::string& name, graph::DType dtype, const std::vector<mesh::Box>& parts, Span span) {
     std::int64_t elements = 0;
     for (const mesh::Box& part : parts) {
       elements += part.elements();
     }
-    return add_staging(name, dtype, elements, device_.element_bytes(dtype), n, n);
+    return {add_staging(name, dtype, elements, device_.element_bytes(dtype), span), elements};
   }
 
   void emit_move(const Node& node, BufferId from, BufferId to, std::vector<Copy> copies, std::int32_t n) {
@@ -416,60 +452,38 @@ class Lowering {
            n);
   }
 
-  std::int32_t add_transfer(Transfer transfer, std::int32_t first, std::int32_t last) {
+  std::int32_t add_transfer(Transfer transfer, Span span) {
     const TransferScratch& asked = settings_.rank.transfer_scratch;
-    const std::uint64_t bytes = asked ? asked(transfer, settings_.mesh.size(transfer.axis)) : 0;
+    const std::uint64_t bytes = asked ? asked(transfer, mesh_.size(transfer.axis)) : 0;
     if (bytes > 0) {
       transfer.scratch = add_staging(transfer.name + "/scratch", graph::DType::i32,
-                                     static_cast<std::int64_t>((bytes + 3) / 4), 4, first, last);
+                                     static_cast<std::int64_t>((bytes + 3) / 4), 4, span);
     }
     program_.transfers.push_back(std::move(transfer));
     return static_cast<std::int32_t>(program_.transfers.size()) - 1;
   }
 
-  /// Starts the first reduction of each bucket to whose states nothing is added after node n.
-  void start_buckets(std::int32_t n) {
-    for (; next_bucket_ < bucket_order_.size() && bucket_order_[next_bucket_].first <= n; ++next_bucket_) {
+  /// Starts the first step of each bucket to whose states nothing is added after step s.
+  void start_buckets(std::int32_t s) {
+    for (; next_bucket_ < bucket_order_.size() && bucket_order_[next_bucket_].first <= s; ++next_bucket_) {
       const std::size_t b = bucket_order_[next_bucket_].second;
-      under_way_.push_back({b, 0, start_bucket(settings_.buckets[b], 0, n)});
+      under_way_.push_back({b, 0, start_bucket(settings_.buckets[b], 0, s)});
     }
   }
 
-  /// Throws Error{internal} where its states do not lie one after the other.
-  [[nodiscard]] std::int64_t elements_of(const Bucket& bucket) const {
-    std::int64_t elements = 0;
-    std::uint64_t end = settings_.states[index(bucket.states.front())].offset;
-    for (const graph::StateId id : bucket.states) {
-      const Buffer& state = settings_.states[index(id)];
-      if (state.offset != end) {
-        throw Error(ErrorCode::internal,
-                    fmt::format("function {}: {} is at byte {} of the arena, but its bucket, which "
-                                "begins with {}, goes on at {}",
-                                function_.name, state.name, state.offset,
-                                settings_.states[index(bucket.states.front())].name, end));
-      }
-      end += state.bytes;
-      elements += graph::element_count(state.type);
+  std::vector<std::int32_t> start_bucket(const Bucket& bucket, std::size_t step, std::int32_t s) {
+    std::vector<std::int32_t> ids;
+    for (Transfer& transfer : settling_transfers(bucket, step, settings_, coordinates_)) {
+      ids.push_back(add_transfer(std::move(transfer), {s, end_}));
+      append(bucket_step(Instruction::Kind::start, ids.back()), s);
     }
-    return elements;
-  }
-
-  std::int32_t start_bucket(const Bucket& bucket, std::size_t owed, std::int32_t n) {
-    const Region region{bucket.states.front(), elements_of(bucket)};
-    const std::int32_t id = add_transfer({.name = program_.buffers[index(bucket.states.front())].name,
-                                          .collective = Collective::all_reduce,
-                                          .axis = bucket.owed[owed].axis,
-                                          .reduction = bucket.owed[owed].reduction,
-                                          .send = region,
-                                          .recv = region},
-                                         n, end_);
-    append(bucket_step(Instruction::Kind::start, id), n);
-    return id;
+    return ids;
   }
 
   [[nodiscard]] Instruction bucket_step(Instruction::Kind kind, std::int32_t transfer) const {
+    const bool reduces_all = program_.transfers[index(transfer)].collective == Collective::all_reduce;
     return {.kind = kind,
-            .op = &op_of(Transition::Kind::all_reduce),
+            .op = &op_of(reduces_all ? Transition::Kind::all_reduce : Transition::Kind::reduce_scatter),
             .name = program_.transfers[index(transfer)].name,
             .phase = graph::Phase::backward_weight,
             .transfer = transfer};
@@ -480,28 +494,30 @@ class Lowering {
     while (!under_way_.empty()) {
       const UnderWay first = under_way_.front();
       under_way_.erase(under_way_.begin());
-      append(bucket_step(Instruction::Kind::wait, first.transfer), end_);
+      for (const std::int32_t transfer : first.transfers) {
+        append(bucket_step(Instruction::Kind::wait, transfer), end_);
+      }
       const Bucket& bucket = settings_.buckets[first.bucket];
-      if (first.owed + 1 < bucket.owed.size()) {
-        under_way_.push_back({first.bucket, first.owed + 1, start_bucket(bucket, first.owed + 1, end_)});
+      if (first.step + 1 < bucket.steps) {
+        under_way_.push_back({first.bucket, first.step + 1, start_bucket(bucket, first.step + 1, end_)});
       }
     }
   }
 
   void append(Instruction instruction, std::int32_t n) {
     program_.instructions.push_back(std::move(instruction));
-    node_of_.push_back(n);
+    step_of_.push_back(n);
   }
 
   /// So far lives were counted in nodes; a node may have become several instructions.
   void count_in_instructions() {
-    std::vector<std::int32_t> begin(index(end_) + 1, static_cast<std::int32_t>(node_of_.size()));
-    std::vector<std::int32_t> last(index(end_) + 1, static_cast<std::int32_t>(node_of_.size()));
-    for (std::size_t i = node_of_.size(); i-- > 0;) {
-      begin[index(node_of_[i])] = static_cast<std::int32_t>(i);
+    std::vector<std::int32_t> begin(index(end_) + 1, static_cast<std::int32_t>(step_of_.size()));
+    std::vector<std::int32_t> last(index(end_) + 1, static_cast<std::int32_t>(step_of_.size()));
+    for (std::size_t i = step_of_.size(); i-- > 0;) {
+      begin[index(step_of_[i])] = static_cast<std::int32_t>(i);
     }
-    for (std::size_t i = 0; i < node_of_.size(); ++i) {
-      last[index(node_of_[i])] = static_cast<std::int32_t>(i);
+    for (std::size_t i = 0; i < step_of_.size(); ++i) {
+      last[index(step_of_[i])] = static_cast<std::int32_t>(i);
     }
     for (std::size_t b = graph_.states.size(); b < program_.buffers.size(); ++b) {
       program_.buffers[b].first = begin[index(program_.buffers[b].first)];
@@ -550,14 +566,15 @@ class Lowering {
 
   struct UnderWay {
     std::size_t bucket = 0;
-    std::size_t owed = 0;  ///< which of the bucket's
-    std::int32_t transfer = -1;
+    std::size_t step = 0;  ///< of its settlement
+    std::vector<std::int32_t> transfers;
   };
 
   const graph::Graph& graph_;
   const ShardedFunction& sharded_;
   const LowerSettings& settings_;
   const Function& function_;
+  const mesh::Mesh& mesh_;
   const device::Device& device_;
   mesh::Coordinates coordinates_;
   std::int32_t end_;
@@ -569,14 +586,17 @@ class Lowering {
   std::vector<std::int32_t> complete_at_;  ///< after which node nothing is written to a state any more, or -1
   std::vector<std::int32_t> copied_at_;    ///< after which node a value is last copied to a state, or -1
   std::vector<std::vector<const StateWrite*>> copies_after_;  ///< of each node, and of the end
+  std::vector<Span> span_;  ///< of each node
   std::vector<std::int32_t> last_use_;
   std::vector<int> uses_;
-  std::vector<std::int32_t> node_of_;  ///< of each instruction
+  std::vector<std::int32_t> step_of_;  ///< of each instruction
   std::vector<mesh::Box> boxes_;       ///< this rank's part of each value
   std::vector<graph::TensorType> types_;
   std::vector<std::pair<std::int32_t, std::size_t>> bucket_order_;  ///< after which node a bucket is complete; which
   std::size_t next_bucket_ = 0;                                     ///< in that order, to be started
   std::vector<UnderWay> under_way_;
+  std::map<graph::NodeId, std::int32_t> transfer_of_;          ///< of transitions that have begun
+  std::map<graph::NodeId, std::vector<Copy>> unpacked_;        ///< what is left to do when their transfers have ended
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "core/memory/layout.h"
 #include "core/partition/bucket.h"
+#include "core/partition/copies.h"
 #include "core/partition/lower.h"
 
 namespace shardrun::partition {
@@ -38,6 +39,25 @@ std::vector<Buffer> state_buffers(const graph::Graph& graph, const Partition& pa
          .bytes = static_cast<std::uint64_t>(box.elements()) * settings.device.element_bytes(state.type.dtype)});
   }
   return buffers;
+}
+
+/// The part of each state that holds when it is settled.
+std::vector<Buffer> settled_buffers(const std::vector<Buffer>& states, const Partition& partition,
+                                    const RankSettings& settings) {
+  const mesh::Mesh& mesh = partition.placements.mesh;
+  std::vector<Buffer> settled = states;
+  for (std::size_t s = 0; s < states.size(); ++s) {
+    Buffer& buffer = settled[s];
+    const mesh::Box part = mesh::box_of(buffer.global, partition.sharded.settlements[s].after, mesh,
+                                        mesh::coordinates_of(mesh, settings.rank));
+    const std::size_t bytes = settings.device.element_bytes(buffer.type.dtype);
+    buffer.offset += bytes * static_cast<std::uint64_t>(
+                                 index_in({.origin = buffer.origin, .shape = buffer.type.shape}, part));
+    buffer.origin = part.origin;
+    buffer.type.shape = part.shape;
+    buffer.bytes = bytes * static_cast<std::uint64_t>(part.elements());
+  }
+  return settled;
 }
 
 /// What the members of a bucket take, on the rank that has most of each state and on the one that has least.
@@ -77,7 +97,7 @@ std::vector<std::vector<Bucket>> all_buckets(const graph::Graph& graph, const Pa
   std::set<std::vector<graph::StateId>> laid_out;
   for (const ShardedFunction& function : partition.sharded.functions) {
     std::vector<Bucket>& kept = all.emplace_back();
-    for (Bucket& bucket : buckets_of(function, partition.sharded.owed, bytes.most, partition.bucket_bytes)) {
+    for (Bucket& bucket : buckets_of(function, partition.sharded.settlements, bytes.most, partition.bucket_bytes)) {
       std::stable_partition(bucket.states.begin(), bucket.states.end(), keeps_alignment);
       const bool fresh = std::none_of(bucket.states.begin(), bucket.states.end(),
                                       [&](graph::StateId state) { return placed.contains(state); });
@@ -89,7 +109,7 @@ std::vector<std::vector<Bucket>> all_buckets(const graph::Graph& graph, const Pa
       }
       // Some lie in other buckets' ranges: each by itself.
       for (const graph::StateId state : bucket.states) {
-        kept.push_back({.states = {state}, .owed = bucket.owed});
+        kept.push_back({.states = {state}, .steps = bucket.steps});
       }
     }
   }
@@ -135,7 +155,8 @@ std::uint64_t place_states(std::vector<Buffer>& states, const std::vector<std::v
 void place_transients(Program& program, std::size_t states, std::uint64_t base) {
   std::vector<memory::Interval> intervals;
   for (std::size_t b = states; b < program.buffers.size(); ++b) {
-    intervals.push_back({program.buffers[b].bytes, program.buffers[b].first, program.buffers[b].last});
+    const Buffer& buffer = program.buffers[b];
+    intervals.push_back({buffer.part_of < 0 ? buffer.bytes : 0, buffer.first, buffer.last});
   }
   const std::size_t buffers = intervals.size();
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
@@ -144,7 +165,8 @@ void place_transients(Program& program, std::size_t states, std::uint64_t base) 
   }
   const memory::Layout layout = memory::place(intervals);
   for (std::size_t b = 0; b < buffers; ++b) {
-    program.buffers[states + b].offset = base + layout.offsets[b];
+    Buffer& buffer = program.buffers[states + b];
+    buffer.offset = buffer.part_of < 0 ? base + layout.offsets[b] : buffer.offset;
   }
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     program.instructions[i].scratch_offset = base + layout.offsets[buffers + i];
@@ -213,6 +235,9 @@ Partition split(const graph::Graph& graph, const Plan& plan) {
   partition.placements = place(graph, plan);
   partition.sharded = shard(graph, partition.placements);
   partition.bucket_bytes = plan.draft.bucket_bytes;
+  for (const ShardedFunction& function : partition.sharded.functions) {
+    partition.steps.push_back(schedule(function, partition.placements.mesh, partition.bucket_bytes));
+  }
   return partition;
 }
 
@@ -224,10 +249,13 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
                     .states = state_buffers(graph, partition, settings)};
   const std::vector<std::vector<Bucket>> buckets = all_buckets(graph, partition);
   const std::uint64_t base = place_states(programs.states, buckets);
+  programs.settled = settled_buffers(programs.states, partition, settings);
   std::uint64_t transient = 0;
   const std::vector<Bucket> none;
-  const auto add = [&](const ShardedFunction& function, const std::vector<Bucket>& settled) {
-    Program program = lower(graph, function, {settings, programs.mesh, programs.states, settled});
+  const auto add = [&](const ShardedFunction& function, const std::vector<Step>& steps,
+                       const std::vector<Bucket>& settled) {
+    Program program =
+        lower(graph, function, {settings, partition, programs.states, programs.settled, steps, settled});
     program.settles = !settled.empty();
     place_transients(program, programs.states.size(), base);
     transient = std::max(transient, program.transient_bytes);
@@ -236,9 +264,9 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
   for (std::size_t f = 0; f < partition.sharded.functions.size(); ++f) {
     const ShardedFunction& function = partition.sharded.functions[f];
     if (!buckets[f].empty()) {
-      add(function, buckets[f]);
+      add(function, partition.steps[f], buckets[f]);
     }
-    add(function, none);
+    add(function, partition.steps[f], none);
   }
   programs.arena_bytes = base + transient;
   programs.memory = measure(programs);

@@ -7,6 +7,7 @@
 #include "core/partition/placements.h"
 #include "core/partition/plan.h"
 #include "core/partition/program.h"
+#include "core/partition/schedule.h"
 #include "core/partition/sharded.h"
 
 namespace shardrun::partition {
@@ -15,6 +16,7 @@ namespace shardrun::partition {
 struct Partition {
   Placements placements;
   ShardedGraph sharded;
+  std::vector<std::vector<Step>> steps;  ///< of each function
   std::uint64_t bucket_bytes = 0;
 };
 

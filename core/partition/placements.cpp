@@ -57,6 +57,17 @@ class Roles {
   std::map<RoleKey, mesh::Placement> given_;
 };
 
+/// By tensor; units are numbered as they occur.
+std::map<std::string, Gather> gathers_of(const Plan& plan) {
+  std::map<std::string, std::int32_t> units;
+  std::map<std::string, Gather> gathers;
+  for (const plugins::TensorGather& tensor : plan.draft.gathers) {
+    const auto unit = units.emplace(tensor.unit, static_cast<std::int32_t>(units.size())).first;
+    gathers[tensor.tensor] = {.unit = unit->second, .keep = tensor.keep};
+  }
+  return gathers;
+}
+
 TensorRole role_of(graph::StateKind kind) noexcept {
   switch (kind) {
     case graph::StateKind::gradient: return TensorRole::gradient;
@@ -95,12 +106,18 @@ Placements place(const graph::Graph& graph, const Plan& plan) {
     placements.cut_points[point.cut_point] = placement_of(placements.mesh, point.dims);
   }
   const Roles roles(plan, placements);
+  const std::map<std::string, Gather> gathers = gathers_of(plan);
   for (const graph::State& state : graph.states) {
     const bool derived = state.of_parameter >= 0;
     const graph::State& owner = derived ? graph.states[static_cast<std::size_t>(state.of_parameter)] : state;
     const mesh::Placement stored = roles.of(owner, role_of(state.kind));
     placements.states.push_back(stored);
     placements.uses.push_back(derived ? stored : roles.of(owner, TensorRole::use));
+    placements.updates.push_back(state.kind == graph::StateKind::gradient ? roles.of(owner, TensorRole::optimizer)
+                                                                         : stored);
+    const auto gather = gathers.find(state.name);
+    const bool at_use = gather != gathers.end() && placements.uses.back() != stored;
+    placements.gathers.push_back(at_use ? gather->second : Gather{});
   }
   return placements;
 }

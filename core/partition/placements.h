@@ -10,12 +10,20 @@
 
 namespace shardrun::partition {
 
+/// When a state that is stored split is brought together for the ops that read it.
+struct Gather {
+  std::int32_t unit = -1;  ///< at use, with the others of this number; −1: once a call
+  bool keep = false;       ///< from its first use in a call to the last
+};
+
 /// A plan applied to a graph: where each state is, and what is asked of other values. Mesh axes of size 1 split
 /// nothing and are left out of every placement.
 struct Placements {
   mesh::Mesh mesh;
   std::vector<mesh::Placement> states;                    ///< between calls: the roles store, gradient and optimizer
   std::vector<mesh::Placement> uses;                      ///< as the ops read a state; of most states the same
+  std::vector<mesh::Placement> updates;                   ///< as the update reads a state; of most states the same
+  std::vector<Gather> gathers;                            ///< of each state
   std::map<std::string, std::vector<mesh::AxisId>> axes;  ///< of a logical axis
   std::map<std::string, mesh::Placement> cut_points;
 

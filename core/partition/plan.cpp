@@ -147,6 +147,9 @@ std::string to_string(const Plan& plan) {
   for (const plugins::TensorPlacement& tensor : plan.draft.tensors) {
     text += fmt::format("tensor {} {} {}\n", tensor.tensor, role_name(tensor.role), join(tensor.dims));
   }
+  for (const plugins::TensorGather& tensor : plan.draft.gathers) {
+    text += fmt::format("gather {} at use, unit {}{}\n", tensor.tensor, tensor.unit, tensor.keep ? ", kept" : "");
+  }
   for (const plugins::CutPointPlacement& point : plan.draft.cut_points) {
     text += fmt::format("cut point {} {}\n", point.cut_point, join(point.dims));
   }

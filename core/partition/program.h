@@ -27,6 +27,7 @@ struct Buffer {
   std::uint64_t offset = 0;  ///< from the beginning of the arena
   std::int32_t first = 0;    ///< instructions between which a transient keeps its contents; states live always
   std::int32_t last = 0;
+  BufferId part_of = -1;  ///< the state that it is a part of, or -1: memory of its own
 };
 
 /// Whether an instruction adds to what its first result's buffer holds.
@@ -39,10 +40,11 @@ enum class Accumulate : std::uint8_t {
 /// What a group of ranks does together.
 enum class Collective : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all };
 
-/// Elements from the beginning of a buffer on; a bucket's go on into the states behind it.
+/// Elements of a buffer from number `first` on; a bucket's go on into the states behind it.
 struct Region {
   BufferId buffer = -1;
   std::int64_t elements = 0;
+  std::int64_t first = 0;
 };
 
 /// One collective along one mesh axis, with what this rank gives and gets. Blocks stand in the order of the members;
@@ -133,6 +135,9 @@ struct Programs {
   mesh::Mesh mesh;
   std::int64_t rank = 0;
   std::vector<Buffer> states;  ///< in the order of Graph::states
+  /// What of each state holds once a step has been settled: all of it, or the part that the rank was paid of what it
+  /// had gathered up for others too.
+  std::vector<Buffer> settled;
   std::vector<Program> programs;
   std::uint64_t arena_bytes = 0;
   MemoryUse memory;

@@ -158,9 +158,10 @@ using OwedStates = std::vector<std::vector<Owed>>;
 
 class Sharder {
  public:
-  /// `owed`: what each state may owe when something is added to it; null: as much as the values added do.
-  Sharder(const graph::Graph& graph, const Function& function, const Placements& placements, const OwedStates* owed)
-      : graph_(graph), function_(function), placements_(placements), owed_(owed) {
+  /// `known`: what each state may owe when something is added to it, and how it is paid; null: it may owe as much as
+  /// the values added do.
+  Sharder(const graph::Graph& graph, const Function& function, const Placements& placements, const ShardedGraph* known)
+      : graph_(graph), function_(function), placements_(placements), known_(known) {
     out_.function.name = function.name;
     out_.function.rows = function.rows;
     current_.assign(function.values.size(), graph::no_value);
@@ -236,12 +237,38 @@ class Sharder {
     ValueId& id = current_[index(old)];
     const graph::Value& value = function_.values[index(old)];
     if (id == graph::no_value && value.state >= 0) {
-      id = add_value(value, placements_.states[index(value.state)]);
+      id = add_value(value, known_ == nullptr ? placements_.states[index(value.state)]
+                                              : known_->settlements[index(value.state)].after);
     }
-    if (value.state >= 0 && phase != graph::Phase::update) {
-      return reshard(id, placements_.uses[index(value.state)]);
+    if (value.state < 0 || phase == graph::Phase::update) {
+      return id;
     }
-    return id;
+    const Gather& gather = placements_.gathers[index(value.state)];
+    const Placement& use = placements_.uses[index(value.state)];
+    return gather.unit < 0 ? reshard(id, use) : gathered(old, id, gather, use);
+  }
+
+  /// The value brought together for this stretch of the function. What the stretch before has, it may use too: in
+  /// between nothing else is brought.
+  ValueId gathered(ValueId old, ValueId state, const Gather& gather, const Placement& use) {
+    Gathered& last = gathered_[old];
+    if (last.value == graph::no_value || !(gather.keep || stretch_ <= last.stretch + 1)) {
+      const auto number = gathers_.emplace(std::pair{gather.unit, stretch_}, static_cast<std::int32_t>(gathers_.size()));
+      last.value = state;
+      while (std::optional<Transition> step = next_step(placement(last.value), use)) {
+        step->gather = number.first->second;
+        last.value = add_transition(last.value, *step);
+      }
+    }
+    last.stretch = stretch_;
+    return last.value;
+  }
+
+  /// A stretch ends where the next node is of another layer, or backward begins.
+  void count_stretches(const Node& node) {
+    const std::pair<bool, std::int32_t> now = {node.phase != graph::Phase::forward, node.layer};
+    stretch_ += now == stretch_of_ ? 0 : 1;
+    stretch_of_ = now;
   }
 
   ValueId reshard(ValueId from, const Placement& to) {
@@ -275,6 +302,7 @@ class Sharder {
   void visit(const Node& node) {
     phase_ = node.phase;
     layer_ = node.layer;
+    count_stretches(node);
     FactorAxes factors(node.rule);
     for (std::size_t o = 0; o < node.outputs.size(); ++o) {
       const graph::Value& value = function_.values[index(node.outputs[o])];
@@ -452,13 +480,18 @@ class Sharder {
       std::erase_if(known->second,
                     [&](const Owed& owed) { return std::find(offer.begin(), offer.end(), owed) == offer.end(); });
     }
-    return owed_ == nullptr ? offer : (*owed_)[index(write.state)];
+    return known_ == nullptr ? offer : known_->owed[index(write.state)];
   }
 
   const graph::Graph& graph_;
   const Function& function_;
+  struct Gathered {
+    ValueId value = graph::no_value;
+    std::int32_t stretch = -1;  ///< in which it was read last
+  };
+
   const Placements& placements_;
-  const OwedStates* owed_;
+  const ShardedGraph* known_;
   ShardedFunction out_;
   std::vector<ValueId> current_;                     ///< of each value of the function what stands for it now
   std::vector<int> readers_;                         ///< nodes, writes and outputs that read each value
@@ -467,6 +500,10 @@ class Sharder {
   std::map<graph::StateId, std::vector<Owed>> offered_;
   graph::Phase phase_ = graph::Phase::forward;
   std::int32_t layer_ = -1;
+  std::int32_t stretch_ = 0;
+  std::pair<bool, std::int32_t> stretch_of_ = {false, -1};
+  std::map<ValueId, Gathered> gathered_;                                ///< of states that are gathered at use
+  std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> gathers_;  ///< by unit and stretch
 };
 
 /// What each state owes within a step: what all that is added to it, in any function, owes.
@@ -491,6 +528,39 @@ OwedStates owed_states(const graph::Graph& graph, const Placements& placements) 
   return states;
 }
 
+/// Whether parts along a dimension lie one after the other in memory.
+bool leads(const std::vector<std::int64_t>& shape, std::size_t dim) {
+  return std::all_of(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(dim),
+                     [](std::int64_t size) { return size == 1; });
+}
+
+/// What of a state's debts can be paid by a reduce_scatter in place, as the update reads it, is paid so, and first:
+/// less is left for the others.
+Settlement settlement_of(const graph::State& state, const Placement& stored, const Placement& update,
+                         std::vector<Owed> owed) {
+  Settlement settlement{.steps = {}, .after = stored};
+  for (bool found = true; found;) {
+    found = false;
+    for (std::size_t d = 0; d < stored.dims.size() && !found; ++d) {
+      const auto next = std::find_if(owed.begin(), owed.end(), [&](const Owed& each) {
+        return each.reduction == Reduction::sum && leads(state.type.shape, d) &&
+               extends(settlement.after.dims[d], update.dims[d], each.axis);
+      });
+      if (next != owed.end()) {
+        found = true;
+        settlement.steps.push_back({.kind = Transition::Kind::reduce_scatter, .axis = next->axis, .dim = d});
+        settlement.after.dims[d].push_back(next->axis);
+        owed.erase(next);
+      }
+    }
+  }
+  for (const Owed& each : owed) {
+    settlement.steps.push_back(
+        {.kind = Transition::Kind::all_reduce, .axis = each.axis, .reduction = each.reduction});
+  }
+  return settlement;
+}
+
 }  // namespace
 
 const char* to_string(Transition::Kind kind) noexcept {
@@ -507,8 +577,12 @@ const char* to_string(Transition::Kind kind) noexcept {
 ShardedGraph shard(const graph::Graph& graph, const Placements& placements) {
   ShardedGraph sharded;
   sharded.owed = owed_states(graph, placements);
+  for (std::size_t s = 0; s < graph.states.size(); ++s) {
+    sharded.settlements.push_back(
+        settlement_of(graph.states[s], placements.states[s], placements.updates[s], sharded.owed[s]));
+  }
   for (const Function& function : graph.functions) {
-    sharded.functions.push_back(Sharder(graph, function, placements, &sharded.owed).run());
+    sharded.functions.push_back(Sharder(graph, function, placements, &sharded).run());
   }
   return sharded;
 }

@@ -24,6 +24,9 @@ struct Transition {
   std::size_t dim = 0;
   std::size_t from_dim = 0;
   Reduction reduction = Reduction::sum;
+  /// Those of one number bring the tensors of one unit just before they are used: together, and while what is before
+  /// that is computed. −1: where it stands.
+  std::int32_t gather = -1;
 };
 
 [[nodiscard]] const char* to_string(Transition::Kind kind) noexcept;
@@ -39,11 +42,19 @@ struct ShardedFunction {
   std::vector<std::optional<Transition>> transitions;  ///< of each node
 };
 
+/// How what is owed on a state is paid at a step's last call, where the state is: all_reduces, and before them
+/// reduce_scatters that leave each rank the part that it will read.
+struct Settlement {
+  std::vector<Transition> steps;
+  mesh::Placement after;  ///< of what holds then, and is read
+};
+
 /// A graph's functions with their transitions, and the states as the functions leave them.
 struct ShardedGraph {
   std::vector<ShardedFunction> functions;  ///< as in the graph
   /// What is owed on each state from the first call of a step to the last: sums over ranks of what each has added.
   std::vector<std::vector<mesh::Owed>> owed;
+  std::vector<Settlement> settlements;  ///< of each state
 };
 
 /// Propagates the placements through every function and inserts what is missing.

@@ -65,6 +65,9 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
       device_(device),
       threads_(programs.threads),
       arena_(std::make_shared<memory::Arena>(programs.arena_bytes)) {
+  for (const partition::Buffer& state : programs_.settled) {
+    settled_.push_back(view_of(state, arena_->data()));
+  }
   for (const partition::Program& program : programs_.programs) {
     std::vector<device::TensorView>& views = views_.emplace_back();
     for (const partition::Buffer& buffer : program.buffers) {
@@ -101,9 +104,12 @@ std::byte* Executor::address_of(std::size_t program, partition::BufferId buffer)
 
 Communicator::Place Executor::place_of(std::size_t program, const partition::Transfer& transfer) const {
   const std::size_t bytes = device_.element_bytes(transfer.dtype);
-  Communicator::Place place{.send = address_of(program, transfer.send.buffer),
+  const auto address = [&](const partition::Region& region) {
+    return address_of(program, region.buffer) + static_cast<std::size_t>(region.first) * bytes;
+  };
+  Communicator::Place place{.send = address(transfer.send),
                             .send_bytes = static_cast<std::uint64_t>(transfer.send.elements) * bytes,
-                            .recv = address_of(program, transfer.recv.buffer),
+                            .recv = address(transfer.recv),
                             .recv_bytes = static_cast<std::uint64_t>(transfer.recv.elements) * bytes,
                             .scratch = address_of(program, transfer.scratch),
                             .element_bytes = bytes};
@@ -264,12 +270,15 @@ std::optional<std::string> Executor::bad_arrival(std::size_t program, const part
     return fmt::format("{} ({} over {}, function {})", buffer.name, partition::to_string(transfer.collective),
                        programs_.mesh.axes[static_cast<std::size_t>(transfer.axis)].name, at.function);
   };
+  const auto bad_state = [&](std::size_t s) {
+    return has_non_finite(settled_[s], device_.element_bytes(graph::DType::f32));
+  };
   if (static_cast<std::size_t>(transfer.recv.buffer) >= programs_.states.size()) {
     return bad(static_cast<std::size_t>(transfer.recv.buffer)) ? std::optional(name(received)) : std::nullopt;
   }
   for (std::size_t s = 0; s < programs_.states.size(); ++s) {
     const partition::Buffer& state = programs_.states[s];
-    if (state.offset >= received.offset && state.offset < received.offset + bytes && bad(s)) {
+    if (state.offset >= received.offset && state.offset < received.offset + bytes && bad_state(s)) {
       return name(state);
     }
   }

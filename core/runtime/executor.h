@@ -40,9 +40,8 @@ class Executor {
   /// Throws Error{internal} when there is none.
   [[nodiscard]] std::size_t find(std::string_view function, std::int64_t rows, bool last = true) const;
 
-  [[nodiscard]] device::TensorView state(graph::StateId id) const {
-    return views_.front()[static_cast<std::size_t>(id)];
-  }
+  /// What a state holds between two steps: this rank's part of it.
+  [[nodiscard]] device::TensorView state(graph::StateId id) const { return settled_[static_cast<std::size_t>(id)]; }
   [[nodiscard]] device::TensorView input(std::size_t program, std::string_view name) const;
   [[nodiscard]] device::TensorView output(std::size_t program, std::string_view name) const;
 
@@ -103,6 +102,7 @@ class Executor {
   Communicator* communicator_ = nullptr;
   device::Threads threads_;
   std::shared_ptr<const memory::Arena> arena_;
+  std::vector<device::TensorView> settled_;             ///< of each state
   std::vector<std::vector<device::TensorView>> views_;  ///< of each program's buffers; the states come first
   std::vector<std::vector<Call>> calls_;
   partition::SentBytes sent_;

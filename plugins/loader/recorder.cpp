@@ -151,6 +151,9 @@ PlanRecorder::PlanRecorder(const StrategyRequest& request) : request_(request) {
   writer_.set_bucket_bytes = [](void* self, std::uint64_t bytes, sr_error* error) {
     return record(self, error, "set_bucket_bytes", nullptr, [&](PlanRecorder& to) { to.set_bucket_bytes(bytes); });
   };
+  writer_.gather_at_use = [](void* self, const char* glob, const char* unit, std::uint32_t keep, sr_error* error) {
+    return record(self, error, "gather_at_use", glob, [&](PlanRecorder& to) { to.gather_at_use(glob, unit, keep); });
+  };
 }
 
 void PlanRecorder::refuse(Error error) noexcept {
@@ -197,6 +200,16 @@ void PlanRecorder::place_cut_point(const char* glob, const sr_split* splits, std
   const std::vector<Split> read = read_splits(splits, count, stride);
   for (const std::size_t index : matches_of(required(glob, "the name"), request_.cut_points, "cut point")) {
     cut_points_[index] = Split::over(request_.cut_points[index], read);
+  }
+}
+
+void PlanRecorder::gather_at_use(const char* glob, const char* unit, std::uint32_t keep) {
+  if (keep > 1) {
+    refuse_with(fmt::format("keep is {}, expected 0 or 1", keep));
+  }
+  for (const std::size_t index : matches_of(required(glob, "the name"), request_.tensors, "tensor")) {
+    const std::string& tensor = request_.tensors[index].name;
+    gathers_[index] = {tensor, unit == nullptr ? tensor : std::string(required(unit, "the unit")), keep == 1};
   }
 }
 
@@ -268,6 +281,9 @@ PlanDraft PlanRecorder::finish() const {
   }
   for (const auto& [index, dims] : cut_points_) {
     plan.cut_points.push_back({request_.cut_points[index].name, dims});
+  }
+  for (const auto& [index, gather] : gathers_) {
+    plan.gathers.push_back(gather);
   }
   plan.bucket_bytes = bucket_bytes_;
   return plan;

@@ -37,6 +37,8 @@ class PlanRecorder {
                     std::uint32_t stride);
   void place_cut_point(const char* glob, const sr_split* splits, std::uint32_t count, std::uint32_t stride);
 
+  void gather_at_use(const char* glob, const char* unit, std::uint32_t keep);
+
   void set_bucket_bytes(std::uint64_t bytes) noexcept { bucket_bytes_ = bytes; }
 
   void refuse(Error error) noexcept;
@@ -55,6 +57,7 @@ class PlanRecorder {
   std::map<std::size_t, std::vector<std::string>> axes_;
   std::map<std::pair<std::size_t, TensorRole>, DimSplits> tensors_;
   std::map<std::size_t, DimSplits> cut_points_;
+  std::map<std::size_t, TensorGather> gathers_;
   std::uint64_t bucket_bytes_ = 0;
 };
 

@@ -89,6 +89,15 @@ struct CutPointPlacement {
   bool operator==(const CutPointPlacement&) const = default;
 };
 
+/// A tensor that is brought together at use.
+struct TensorGather {
+  std::string tensor;
+  std::string unit;
+  bool keep = false;
+
+  bool operator==(const TensorGather&) const = default;
+};
+
 /// What a strategy answered. Names are those of the request: globs are expanded, dimensions are counted out,
 /// and of two statements about one thing the later alone is left. What is not named was not placed.
 struct PlanDraft {
@@ -96,6 +105,7 @@ struct PlanDraft {
   std::vector<AxisPlacement> axes;
   std::vector<TensorPlacement> tensors;
   std::vector<CutPointPlacement> cut_points;
+  std::vector<TensorGather> gathers;
   std::uint64_t bucket_bytes = 0;  ///< how much of gradients is reduced at once; 0: each by itself
 
   bool operator==(const PlanDraft&) const = default;

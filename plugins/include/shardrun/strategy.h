@@ -144,8 +144,15 @@ typedef struct sr_plan_writer {
   int32_t (*place_cut_point)(void* self, const char* glob, const sr_split* splits, uint32_t split_count,
                              uint32_t split_stride, sr_error* error);
   /// Gradients that are owed a sum are reduced in buckets: as many as become complete one after the other and take up
-  /// to `bytes` together, at least one. Without this call each gradient is a bucket of its own.
+  /// to `bytes` together, at least one. Parameters that are updated elsewhere than they are stored come back so too.
+  /// Without this call each tensor is a bucket of its own.
   int32_t (*set_bucket_bytes)(void* self, uint64_t bytes, sr_error* error);
+  /// Since 1.1. When the tensors that `glob` matches are brought from where they are stored to where they are used, if
+  /// that is elsewhere: just before the ops that use them, together with all others of the same `unit` (any name, NULL:
+  /// each by itself), while what is before these ops is computed; and freed behind them. Backward brings them again,
+  /// unless `keep` is 1: then they stay from their first use in a call to the last. Without this call they are brought
+  /// once a call, where they are first used, and stay.
+  int32_t (*gather_at_use)(void* self, const char* glob, const char* unit, uint32_t keep, sr_error* error);
 } sr_plan_writer;
 #define SR_PLAN_WRITER_SIZE_1_0 UINT32_C(56)
 

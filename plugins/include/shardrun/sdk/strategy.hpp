@@ -158,6 +158,17 @@ class PlanWriter {
     detail::call_host([&](sr_error* error) { return writer_.set_bucket_bytes(writer_.self, bytes, error); });
   }
 
+  /// An empty unit: each tensor by itself. Throws Refused where the host is older than 1.1.
+  void gather_at_use(const std::string& glob, const std::string& unit, bool keep = false) {
+    if (!SR_HAS(&writer_, sr_plan_writer, gather_at_use)) {
+      throw Refused("this shardrun is too old to gather tensors at use: it needs ABI 1.1");
+    }
+    detail::call_host([&](sr_error* error) {
+      return writer_.gather_at_use(writer_.self, glob.c_str(), unit.empty() ? nullptr : unit.c_str(), keep ? 1 : 0,
+                                   error);
+    });
+  }
+
  private:
   [[nodiscard]] static std::vector<const char*> pointers(const std::vector<std::string>& texts) {
     std::vector<const char*> pointers;

@@ -1,0 +1,190 @@
+#include "core/partition/schedule.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+namespace shardrun::partition {
+namespace {
+
+using graph::NodeId;
+
+std::size_t index(std::int32_t id) noexcept { return static_cast<std::size_t>(id); }
+
+class Scheduler {
+ public:
+  Scheduler(const ShardedFunction& function, const mesh::Mesh& mesh, std::uint64_t bucket_bytes)
+      : function_(function), mesh_(mesh), bucket_bytes_(bucket_bytes) {
+    find_values_of_states();
+    find_gathers();
+  }
+
+  std::vector<Step> run() {
+    for (std::size_t n = 0; n < function_.function.nodes.size(); ++n) {
+      visit(static_cast<NodeId>(n));
+    }
+    flush();
+    wait(std::exchange(under_way_, {}));
+    return std::move(steps_);
+  }
+
+ private:
+  using Nodes = std::vector<NodeId>;
+
+  [[nodiscard]] const std::optional<Transition>& transition(NodeId n) const { return function_.transitions[index(n)]; }
+
+  /// for_states_: values that only writes read.
+  void find_values_of_states() {
+    for_states_.assign(function_.function.values.size(), false);
+    for (const graph::StateWrite& write : function_.function.writes) {
+      for_states_[index(write.value)] = true;
+    }
+    for (const graph::Node& node : function_.function.nodes) {
+      for (const graph::ValueId id : node.inputs) {
+        for_states_[index(id)] = false;
+      }
+    }
+    for (const graph::Port& port : function_.function.outputs) {
+      for_states_[index(port.value)] = false;
+    }
+  }
+
+  void find_gathers() {
+    for (std::size_t n = 0; n < function_.function.nodes.size(); ++n) {
+      const std::optional<Transition>& step = function_.transitions[n];
+      if (step && step->gather >= 0) {
+        gathers_[step->gather].push_back(static_cast<NodeId>(n));
+      }
+    }
+    next_gather_ = gathers_.begin();
+  }
+
+  void visit(NodeId n) {
+    const std::optional<Transition>& step = transition(n);
+    if (!step || step->kind == Transition::Kind::slice) {
+      steps_.push_back({Step::Kind::compute, {n}});
+    } else if (step->gather >= 0) {
+      gather(step->gather);
+    } else if (for_states_[index(function_.function.nodes[index(n)].outputs[0])]) {
+      defer(n);
+    } else {
+      start({n});
+      wait({n});
+    }
+  }
+
+  void start(Nodes nodes) {
+    if (!nodes.empty()) {
+      steps_.push_back({Step::Kind::start, std::move(nodes)});
+    }
+  }
+
+  void wait(Nodes nodes) {
+    if (!nodes.empty()) {
+      steps_.push_back({Step::Kind::wait, std::move(nodes)});
+    }
+  }
+
+  /// The first op of a unit is next: what it needs arrives, and the following unit's begins.
+  void gather(std::int32_t number) {
+    while (next_gather_ != gathers_.end() && next_gather_->first <= number) {
+      start_gather(next_gather_->second);
+      finish_gather(next_gather_->second);
+      ++next_gather_;
+      if (next_gather_ != gathers_.end()) {
+        start_gather(next_gather_->second);
+      }
+    }
+  }
+
+  /// Those from the states themselves; a unit over several mesh axes goes on from what these bring.
+  void start_gather(const Nodes& nodes) {
+    if (begun_.insert(nodes.front()).second) {
+      start(of_round(nodes, 0));
+    }
+  }
+
+  void finish_gather(const Nodes& nodes) {
+    wait(of_round(nodes, 0));
+    for (std::size_t round = 1;; ++round) {
+      Nodes next = of_round(nodes, round);
+      if (next.empty()) {
+        return;
+      }
+      start(next);
+      wait(std::move(next));
+    }
+  }
+
+  /// Of a unit's nodes those that have `round` others of it before them.
+  [[nodiscard]] Nodes of_round(const Nodes& nodes, std::size_t round) const {
+    std::map<graph::ValueId, std::size_t> rounds;
+    Nodes found;
+    for (const NodeId n : nodes) {
+      const graph::Node& node = function_.function.nodes[index(n)];
+      const auto before = rounds.find(node.inputs[0]);
+      const std::size_t mine = before == rounds.end() ? 0 : before->second + 1;
+      rounds[node.outputs[0]] = mine;
+      if (mine == round) {
+        found.push_back(n);
+      }
+    }
+    return found;
+  }
+
+  void defer(NodeId n) {
+    const std::uint64_t bytes = bytes_of(n);
+    if (!filling_.empty() && (filled_ + bytes > bucket_bytes_ || !alike(filling_.front(), n))) {
+      flush();
+    }
+    filling_.push_back(n);
+    filled_ += bytes;
+  }
+
+  void flush() {
+    if (filling_.empty()) {
+      return;
+    }
+    wait(std::exchange(under_way_, filling_));
+    start(std::exchange(filling_, {}));
+    filled_ = 0;
+  }
+
+  [[nodiscard]] bool alike(NodeId a, NodeId b) const {
+    return transition(a)->kind == transition(b)->kind && transition(a)->axis == transition(b)->axis;
+  }
+
+  /// The larger of what goes in and what comes out, on the rank that has most.
+  [[nodiscard]] std::uint64_t bytes_of(NodeId n) const {
+    constexpr std::uint64_t element_bytes = 4;
+    const graph::Node& node = function_.function.nodes[index(n)];
+    const mesh::Coordinates first(mesh_.axes.size(), 0);
+    std::int64_t elements = 0;
+    for (const graph::ValueId id : {node.inputs[0], node.outputs[0]}) {
+      const std::vector<std::int64_t>& shape = function_.function.values[index(id)].type.shape;
+      elements = std::max(elements, mesh::box_of(shape, function_.placements[index(id)], mesh_, first).elements());
+    }
+    return static_cast<std::uint64_t>(elements) * element_bytes;
+  }
+
+  const ShardedFunction& function_;
+  const mesh::Mesh& mesh_;
+  const std::uint64_t bucket_bytes_;
+  std::vector<Step> steps_;
+  std::vector<bool> for_states_;
+  std::map<std::int32_t, Nodes> gathers_;  ///< by number, which is the order of their first uses
+  std::map<std::int32_t, Nodes>::const_iterator next_gather_;
+  std::set<NodeId> begun_;  ///< first nodes of gathers that have started
+  Nodes filling_;
+  std::uint64_t filled_ = 0;
+  Nodes under_way_;
+};
+
+}  // namespace
+
+std::vector<Step> schedule(const ShardedFunction& function, const mesh::Mesh& mesh, std::uint64_t bucket_bytes) {
+  return Scheduler(function, mesh, bucket_bytes).run();
+}
+
+}  // namespace shardrun::partition
