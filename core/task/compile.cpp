@@ -30,6 +30,15 @@ models::OptimizerSettings optimizer_settings(const job::TrainSettings& train) {
           .clip = train.clip};
 }
 
+graph::Remat remat_of(job::Remat remat) {
+  switch (remat) {
+    case job::Remat::none: return graph::Remat::none;
+    case job::Remat::layer: return graph::Remat::layer;
+    case job::Remat::selective: return graph::Remat::selective;
+  }
+  return graph::Remat::none;
+}
+
 models::TrainingSettings training_settings(const job::Job& job, const Dataset* dataset) {
   const std::int64_t first = models::microbatch_rows(job.data.batch, job.data.microbatches).front();
   return {.batch = job.data.batch,
@@ -37,6 +46,7 @@ models::TrainingSettings training_settings(const job::Job& job, const Dataset* d
           .eval_rows = job.data.eval_batch > 0 ? job.data.eval_batch : first,
           .eval_samples = dataset == nullptr ? 0 : dataset->evaluation_samples(),
           .predict = job.train.sample > 0,
+          .remat = remat_of(job.train.remat),
           .optimizer = optimizer_settings(job.train)};
 }
 
