@@ -290,8 +290,8 @@ Section train_section() {
                                .type = choice,
                                .default_value = "none",
                                .choices = {"none", "layer", "selective"},
-                               .help = "What is computed again in backward, so that it takes no memory until then: "
-                                       "nothing; in each layer all but its inputs; or cheap results alone, such as "
+                               .help = "What backward computes again, so that it takes no memory until then: nothing; "
+                                       "of each layer all but its inputs; or cheap results alone, such as "
                                        "normalisations and activation functions. The numbers stay the same."},
                               into(&Job::train, &TrainSettings::remat)});
   section.settings.push_back({{.name = "eval_every",
