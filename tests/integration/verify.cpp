@@ -101,6 +101,9 @@ TEST_CASE("a job whose layers are computed again agrees with the reference, and 
       const std::vector<std::string> kept = {"job.strategy=" + std::string(strategy), "job.ranks=2"};
       const std::vector<std::string> again = with(kept, {"train.remat=layer"});
       check_passed(verify(job, with(again, uneven)));
+      if (strategy == std::string("tp")) {
+        check_passed(verify(job, with(with(again, uneven), {"strategy.sequence=true"})));
+      }
       check_passed(verify(job, with(kept, {"train.remat=selective"})));
 
       const auto planned = [&](const std::vector<std::string>& how) {

@@ -247,7 +247,10 @@ TEST_CASE("what is computed again at a cut point is placed there", "[partition]"
   const ModelCase model = deep_gpt(graph::Remat::layer, "true", "0.1");
   partition::Plan plan = tensor_parallel(2);
   for (const graph::CutPoint& point : model.graph.cut_points) {
-    plan.draft.cut_points.push_back({point.name, {{}, {"model"}, {}}});
+    // Those before it are left, or what is split there would be split here without being asked for.
+    if (point.name.ends_with("/attention_residual")) {
+      plan.draft.cut_points.push_back({point.name, {{}, {"model"}, {}}});
+    }
   }
   const partition::Partition partition = partition::split(model.graph, plan);
   std::size_t placed = 0;
