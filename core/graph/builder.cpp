@@ -97,8 +97,10 @@ void FunctionBuilder::write(StateId state, ValueId value, StateWrite::Mode mode)
 }
 
 void FunctionBuilder::cut_point(std::string name, ValueId value) {
-  function_.values.at(static_cast<std::size_t>(value)).name = prefix_ + name;
   const std::string full = prefix_ + name;
+  Value& at = function_.values.at(static_cast<std::size_t>(value));
+  at.name = full;
+  at.cut_point = full;
   for (const CutPoint& point : graph_.cut_points) {
     if (point.name == full) {
       return;

@@ -48,6 +48,7 @@ struct Node {
 
 struct Value {
   std::string name = {};
+  std::string cut_point = {};  ///< that it stands at; empty: none
   TensorType type = {};
   NodeId producer = -1;  ///< -1: an input, or a state read
   StateId state = -1;    ///< the state that this reads, as it was when the function began

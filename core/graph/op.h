@@ -54,6 +54,9 @@ struct Op {
   /// Its kernels can add to output 0 instead of overwriting it.
   bool accumulates = false;
 
+  /// Its results cost less to compute again than to keep: arithmetic of each element, or of each row.
+  bool cheap = false;
+
   /// It sums any number of operands of one shape: the partitioner may sum some of them first.
   bool variadic_sum = false;
 };

@@ -18,6 +18,7 @@ enum class Task { train, iterate };
 enum class Tokenizer { character, byte };
 enum class Optimizer { adamw, sgd };
 enum class Schedule { cosine, linear, constant };
+enum class Remat { none, layer, selective };
 
 struct MeshAxis {
   std::string name;
@@ -62,6 +63,7 @@ struct TrainSettings {
   double epsilon{};
   double momentum{};
   double clip{};              ///< largest norm of the gradient; 0: not clipped
+  Remat remat{};              ///< what backward computes again
   std::int64_t eval_every{};  ///< steps; 0: only at the end
   std::int64_t sample{};      ///< tokens to sample at the end
   std::int64_t log_every{};   ///< steps; 0: whatever suits the terminal

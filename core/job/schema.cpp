@@ -286,6 +286,14 @@ Section train_section() {
   for (Setting& setting : optimizer_settings()) {
     section.settings.push_back(std::move(setting));
   }
+  section.settings.push_back({{.name = "remat",
+                               .type = choice,
+                               .default_value = "none",
+                               .choices = {"none", "layer", "selective"},
+                               .help = "What backward computes again, so that it takes no memory until then: nothing; "
+                                       "of each layer all but its inputs; or cheap results alone, such as "
+                                       "normalisations and activation functions. The numbers stay the same."},
+                              into(&Job::train, &TrainSettings::remat)});
   section.settings.push_back({{.name = "eval_every",
                                .type = integer,
                                .default_value = "0",

@@ -35,10 +35,11 @@ ValueId add_loss(FunctionBuilder& builder, const Model& model, const ModelSettin
 }
 
 void add_microbatch(Graph& graph, const Model& model, const ModelSettings& settings, std::int64_t rows,
-                    std::int64_t batch) {
+                    const TrainingSettings& training) {
   FunctionBuilder builder(graph, "micro", rows);
-  graph::differentiate(builder, add_loss(builder, model, settings, rows, batch, true));
+  graph::differentiate(builder, add_loss(builder, model, settings, rows, training.batch, true));
   builder.finish();
+  graph.functions.back() = graph::rematerialize(graph.functions.back(), training.remat);
 }
 
 void add_evaluation(Graph& graph, const Model& model, const ModelSettings& settings, std::int64_t rows,
@@ -152,7 +153,7 @@ Graph build_training(const Model& model, const ModelSettings& model_settings, co
   metric(graph, "gradient_norm");
   const auto rows = microbatch_rows(settings.batch, settings.microbatches);
   for (const std::int64_t r : std::set<std::int64_t>(rows.begin(), rows.end())) {
-    add_microbatch(graph, model, model_settings, r, settings.batch);
+    add_microbatch(graph, model, model_settings, r, settings);
   }
   add_update(graph, settings.optimizer);
   if (settings.eval_samples > 0) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/graph/graph.h"
+#include "core/graph/remat.h"
 #include "core/models/model.h"
 
 namespace shardrun::models {
@@ -26,6 +27,7 @@ struct TrainingSettings {
   std::int64_t eval_rows = 0;     ///< samples in an evaluation call
   std::int64_t eval_samples = 0;  ///< samples of one whole evaluation; 0: none
   bool predict = false;
+  graph::Remat remat = graph::Remat::none;
   OptimizerSettings optimizer;
 };
 

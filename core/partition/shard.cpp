@@ -306,7 +306,7 @@ class Sharder {
     FactorAxes factors(node.rule);
     for (std::size_t o = 0; o < node.outputs.size(); ++o) {
       const graph::Value& value = function_.values[index(node.outputs[o])];
-      const auto point = placements_.cut_points.find(value.name);
+      const auto point = placements_.cut_points.find(value.cut_point);
       factors.follow(node.rule.outputs[o],
                      point != placements_.cut_points.end() ? point->second : placements_.by_axes(value.type));
     }
@@ -359,7 +359,7 @@ class Sharder {
     const std::vector<ValueId> results = made.outputs;
     add_node(std::move(made), std::nullopt);
     for (std::size_t o = 0; o < node.outputs.size(); ++o) {
-      const auto point = placements_.cut_points.find(function_.values[index(node.outputs[o])].name);
+      const auto point = placements_.cut_points.find(function_.values[index(node.outputs[o])].cut_point);
       current_[index(node.outputs[o])] =
           point == placements_.cut_points.end() ? results[o] : reshard(results[o], point->second);
     }

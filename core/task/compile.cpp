@@ -30,6 +30,15 @@ models::OptimizerSettings optimizer_settings(const job::TrainSettings& train) {
           .clip = train.clip};
 }
 
+graph::Remat remat_of(job::Remat remat) {
+  switch (remat) {
+    case job::Remat::none: return graph::Remat::none;
+    case job::Remat::layer: return graph::Remat::layer;
+    case job::Remat::selective: return graph::Remat::selective;
+  }
+  return graph::Remat::none;
+}
+
 models::TrainingSettings training_settings(const job::Job& job, const Dataset* dataset) {
   const std::int64_t first = models::microbatch_rows(job.data.batch, job.data.microbatches).front();
   return {.batch = job.data.batch,
@@ -37,21 +46,18 @@ models::TrainingSettings training_settings(const job::Job& job, const Dataset* d
           .eval_rows = job.data.eval_batch > 0 ? job.data.eval_batch : first,
           .eval_samples = dataset == nullptr ? 0 : dataset->evaluation_samples(),
           .predict = job.train.sample > 0,
+          .remat = remat_of(job.train.remat),
           .optimizer = optimizer_settings(job.train)};
 }
 
 /// A model knows its options, not the file that they stand in: that is put before what it refuses.
-void build_graph(Compiled& compiled, const job::Job& job) {
+graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
   const models::Model& model = *models::find_model(job.model.name);
   try {
-    if (job.task == job::Task::train) {
-      const models::TrainingSettings settings = training_settings(job, compiled.dataset.get());
-      compiled.microbatch_rows = models::microbatch_rows(settings.batch, settings.microbatches);
-      compiled.evaluation_rows = models::evaluation_rows(settings.eval_samples, settings.eval_rows);
-      compiled.graph = models::build_training(model, compiled.settings, settings);
-    } else {
-      compiled.graph = models::build_iteration(model, compiled.settings);
+    if (job.task == job::Task::iterate) {
+      return models::build_iteration(model, compiled.settings);
     }
+    return models::build_training(model, compiled.settings, training_settings(job, compiled.dataset.get()));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::job) {
       throw;
@@ -79,7 +85,12 @@ Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank
       compiled.settings.data = compiled.dataset->shape();
     }
   }
-  build_graph(compiled, job);
+  compiled.graph = build_graph(job, compiled);
+  if (job.task == job::Task::train) {
+    const models::TrainingSettings training = training_settings(job, compiled.dataset.get());
+    compiled.microbatch_rows = models::microbatch_rows(training.batch, training.microbatches);
+    compiled.evaluation_rows = models::evaluation_rows(training.eval_samples, training.eval_rows);
+  }
   plugins::StrategyRequest request = partition::describe(compiled.graph, compiled.microbatch_rows);
   add_job(request, job);
   compiled.plan = partition::make_plan(open_strategy(job), request);
@@ -87,6 +98,12 @@ Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank
   compiled.transports = load_transports(job, compiled.partition.placements.mesh);
   compiled.programs = programs_of_rank(job, compiled, rank);
   return compiled;
+}
+
+graph::Graph graph_without_remat(const job::Job& job, const Compiled& compiled) {
+  job::Job plain = job;
+  plain.train.remat = job::Remat::none;
+  return build_graph(plain, compiled);
 }
 
 partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank) {

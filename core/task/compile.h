@@ -38,6 +38,9 @@ struct Compiled {
 /// Data, model, strategy and partitioner, in this order; nothing is started. Throws Error{job, data, plugin}.
 [[nodiscard]] Compiled compile(const job::Job& job, std::string_view device = "cpu", std::int64_t rank = 0);
 
+/// The graph that the job would have if nothing were computed again in backward.
+[[nodiscard]] graph::Graph graph_without_remat(const job::Job& job, const Compiled& compiled);
+
 /// Another rank's programs.
 [[nodiscard]] partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank);
 

@@ -93,6 +93,37 @@ TEST_CASE("a sequence that is split over the ranks of tp agrees with the referen
         before.at("bytes").at("activations").to_number<std::int64_t>());
 }
 
+TEST_CASE("a job whose layers are computed again agrees with the reference, and takes less memory and more work",
+          "[verify]") {
+  for (const char* strategy : {"dp", "tp"}) {
+    DYNAMIC_SECTION(strategy) {
+      const JobFolder job;
+      const std::vector<std::string> kept = {"job.strategy=" + std::string(strategy), "job.ranks=2"};
+      const std::vector<std::string> again = with(kept, {"train.remat=layer"});
+      check_passed(verify(job, with(again, uneven)));
+      if (strategy == std::string("tp")) {
+        check_passed(verify(job, with(with(again, uneven), {"strategy.sequence=true"})));
+      }
+      check_passed(verify(job, with(kept, {"train.remat=selective"})));
+
+      const auto planned = [&](const std::vector<std::string>& how) {
+        const Ended plan = run_program(job.path(), with_settings({"plan", "job.ini", "--json"}, how));
+        INFO(plan.err);
+        REQUIRE(plan.code == 0);
+        return json::parse(plan.out).as_object();
+      };
+      const auto activations = [](const json::object& plan) {
+        return plan.at("ranks").at(0).at("bytes").at("activations").to_number<std::int64_t>();
+      };
+      const json::object before = planned(kept);
+      const json::object after = planned(again);
+      CHECK(activations(after) < activations(before));
+      CHECK(after.at("flops_per_step").to_number<std::int64_t>() >
+            before.at("flops_per_step").to_number<std::int64_t>());
+    }
+  }
+}
+
 TEST_CASE("an mlp of real ranks agrees with the reference", "[verify]") {
   for (const std::string& transport : installed("transport")) {
     for (const char* strategy : {"dp", "tp"}) {

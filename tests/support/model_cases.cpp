@@ -91,34 +91,53 @@ ModelCase training_case(std::string name, std::string_view model, std::initializ
           .vocabulary = static_cast<std::int32_t>(std::max<std::int64_t>(1, data.vocab))};
 }
 
-std::vector<ModelCase> model_cases() {
+std::vector<ModelCase> training_cases(graph::Remat remat) {
   const OptimizerSettings sgd{.kind = OptimizerSettings::Kind::sgd};
   const OptimizerSettings momentum{.kind = OptimizerSettings::Kind::sgd, .momentum = 0.9, .weight_decay = 0.1};
   const OptimizerSettings clipped{.weight_decay = 0.1, .clip = 0.5};
   const models::DataShape tokens{.vocab = 13};
   std::vector<ModelCase> cases;
   cases.push_back(training_case("gpt tied", "gpt", {{"layers", "2"}, {"heads", "3"}, {"width", "12"}, {"context", "7"}},
-                                tokens, {.batch = 3, .optimizer = clipped}));
-  cases.push_back(training_case(
-      "gpt with all", "gpt",
-      {{"layers", "2"},
-       {"heads", "2"},
-       {"width", "16"},
-       {"context", "9"},
-       {"bias", "true"},
-       {"tied", "false"},
-       {"gelu", "erf"},
-       {"dropout", "0.2"}},
-      tokens,
-      {.batch = 7, .microbatches = 3, .eval_rows = 2, .eval_samples = 5, .predict = true, .optimizer = clipped}));
+                                tokens, {.batch = 3, .remat = remat, .optimizer = clipped}));
+  cases.push_back(training_case("gpt with all", "gpt",
+                                {{"layers", "2"},
+                                 {"heads", "2"},
+                                 {"width", "16"},
+                                 {"context", "9"},
+                                 {"bias", "true"},
+                                 {"tied", "false"},
+                                 {"gelu", "erf"},
+                                 {"dropout", "0.2"}},
+                                tokens,
+                                {.batch = 7,
+                                 .microbatches = 3,
+                                 .eval_rows = 2,
+                                 .eval_samples = 5,
+                                 .predict = true,
+                                 .remat = remat,
+                                 .optimizer = clipped}));
   cases.push_back(training_case(
       "gpt tied with dropout", "gpt",
       {{"layers", "1"}, {"heads", "2"}, {"width", "8"}, {"context", "33"}, {"bias", "true"}, {"dropout", "0.1"}},
-      tokens, {.batch = 4, .microbatches = 2, .optimizer = momentum}));
-  cases.push_back(training_case("mlp", "mlp", {{"hidden", "9"}}, {.features = 5, .outputs = 3},
-                                {.batch = 6, .microbatches = 4, .eval_rows = 4, .eval_samples = 4, .optimizer = sgd}));
+      tokens, {.batch = 4, .microbatches = 2, .remat = remat, .optimizer = momentum}));
+  cases.push_back(training_case(
+      "mlp", "mlp", {{"hidden", "9"}}, {.features = 5, .outputs = 3},
+      {.batch = 6, .microbatches = 4, .eval_rows = 4, .eval_samples = 4, .remat = remat, .optimizer = sgd}));
   cases.push_back(training_case("mlp of labels", "mlp", {{"hidden", "70"}, {"loss", "cross_entropy"}},
-                                {.vocab = 4, .features = 17}, {.batch = 5, .optimizer = clipped}));
+                                {.vocab = 4, .features = 17}, {.batch = 5, .remat = remat, .optimizer = clipped}));
+  return cases;
+}
+
+std::vector<ModelCase> model_cases() {
+  std::vector<ModelCase> cases = training_cases(graph::Remat::none);
+  for (const graph::Remat remat : {graph::Remat::layer, graph::Remat::selective}) {
+    for (ModelCase& model : training_cases(remat)) {
+      if (model.name == "gpt with all") {
+        model.name += remat == graph::Remat::layer ? ", layers computed again" : ", what is cheap computed again";
+        cases.push_back(std::move(model));
+      }
+    }
+  }
   for (const char* boundary : {"periodic", "fixed"}) {
     cases.push_back(
         {.name = std::string("heat1d ") + boundary,

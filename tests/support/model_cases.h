@@ -31,7 +31,11 @@ struct ModelCase {
                                       std::initializer_list<job::WrittenSetting> options, const models::DataShape& data,
                                       const models::TrainingSettings& training);
 
-/// Every variant of every model: tied and not, with biases and dropout, even and uneven microbatches, each optimizer.
+/// Every variant of every model that is trained: tied and not, with biases and dropout, even and uneven microbatches,
+/// each optimizer.
+[[nodiscard]] std::vector<ModelCase> training_cases(graph::Remat remat);
+
+/// These as they are and with recomputation, and every variant of the models that are iterated.
 [[nodiscard]] std::vector<ModelCase> model_cases();
 
 /// One call of one function.

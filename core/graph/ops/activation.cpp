@@ -29,7 +29,8 @@ ValueId dropout_gradient(FunctionBuilder& builder, const GradientRequest& reques
                       {{"rate", request.attributes.real("rate")}, {"stream", request.attributes.text("stream")}});
 }
 
-const RegisterOp relu({.name = "relu", .rule = unary_rule, .gradient = relu_gradient, .in_place = {{0, 0}}});
+const RegisterOp relu(
+    {.name = "relu", .rule = unary_rule, .gradient = relu_gradient, .in_place = {{0, 0}}, .cheap = true});
 const RegisterOp relu_backward({.name = "relu_gradient", .rule = gradient_rule, .in_place = {{0, 0}}});
 
 /// Gaussian error linear unit (Hendrycks & Gimpel 2016, arXiv:1606.08415); form tanh (as GPT-2) or erf (exact).
@@ -37,13 +38,15 @@ const RegisterOp gelu({.name = "gelu",
                        .rule = unary_rule,
                        .gradient = gelu_gradient,
                        .flops = flops_per_element<12>,
-                       .in_place = {{0, 0}}});
+                       .in_place = {{0, 0}},
+                       .cheap = true});
 const RegisterOp gelu_backward(
     {.name = "gelu_gradient", .rule = gradient_rule, .flops = flops_per_element<20>, .in_place = {{0, 0}}});
 
 /// Zeroes elements at random and scales the others (Srivastava et al. 2014). Dimension 0 is the batch: the random
 /// numbers are keyed by global sample index and index within the sample.
-const RegisterOp dropout({.name = "dropout", .rule = dropout_rule, .gradient = dropout_gradient, .in_place = {{0, 0}}});
+const RegisterOp dropout(
+    {.name = "dropout", .rule = dropout_rule, .gradient = dropout_gradient, .in_place = {{0, 0}}, .cheap = true});
 
 }  // namespace
 }  // namespace shardrun::graph

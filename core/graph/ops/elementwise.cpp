@@ -73,24 +73,28 @@ ShardingRule broadcast_rule(const Attributes&, const Operands& inputs) {
   return linear_in(parse_rule(fmt::format("., a*{} -> a*{}", a, a)), {0});
 }
 
-const RegisterOp add({.name = "add", .rule = add_rule, .gradient = add_gradient, .in_place = {{0, 0}, {0, 1}}});
+const RegisterOp add(
+    {.name = "add", .rule = add_rule, .gradient = add_gradient, .in_place = {{0, 0}, {0, 1}}, .cheap = true});
 const RegisterOp add_n({.name = "add_n",
                         .rule = sum_rule,
                         .gradient = add_n_gradient,
                         .in_place = {{0, 0}},
+                        .cheap = true,
                         .variadic_sum = true});
-const RegisterOp negate({.name = "negate", .rule = linear_rule, .gradient = negate_gradient, .in_place = {{0, 0}}});
+const RegisterOp negate(
+    {.name = "negate", .rule = linear_rule, .gradient = negate_gradient, .in_place = {{0, 0}}, .cheap = true});
 const RegisterOp multiply(
-    {.name = "multiply", .rule = multiply_rule, .gradient = multiply_gradient, .in_place = {{0, 0}}});
+    {.name = "multiply", .rule = multiply_rule, .gradient = multiply_gradient, .in_place = {{0, 0}}, .cheap = true});
 const RegisterOp linear_combination({.name = "linear_combination",
                                      .rule = sum_rule,
                                      .gradient = linear_combination_gradient,
                                      .flops = linear_combination_flops,
-                                     .in_place = {{0, 0}}});
+                                     .in_place = {{0, 0}},
+                                     .cheap = true});
 /// Writes of state that nothing else could fuse: state = value, or += value.
 const RegisterOp copy({.name = "copy", .rule = linear_rule, .accumulates = true});
-const RegisterOp sin({.name = "sin", .rule = same_rule, .gradient = sin_gradient, .in_place = {{0, 0}}});
-const RegisterOp cos({.name = "cos", .rule = same_rule, .gradient = cos_gradient, .in_place = {{0, 0}}});
+const RegisterOp sin({.name = "sin", .rule = same_rule, .gradient = sin_gradient, .in_place = {{0, 0}}, .cheap = true});
+const RegisterOp cos({.name = "cos", .rule = same_rule, .gradient = cos_gradient, .in_place = {{0, 0}}, .cheap = true});
 const RegisterOp constant({.name = "constant", .rule = constant_rule});
 const RegisterOp broadcast_scalar({.name = "broadcast_scalar", .rule = broadcast_rule});
 

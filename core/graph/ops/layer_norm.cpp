@@ -37,8 +37,11 @@ ShardingRule gradient_gain_rule(const Attributes&, const Operands& inputs) {
   return linear_in(parse_rule(fmt::format("l*{} e, l*{} e, l*{}, l*{} -> e", l, l, l, l), {.reduced = reduced}), {0});
 }
 
-const RegisterOp layer_norm(
-    {.name = "layer_norm", .rule = layer_norm_rule, .gradient = layer_norm_gradient, .flops = flops_per_element<8>});
+const RegisterOp layer_norm({.name = "layer_norm",
+                             .rule = layer_norm_rule,
+                             .gradient = layer_norm_gradient,
+                             .flops = flops_per_element<8>,
+                             .cheap = true});
 
 const RegisterOp gradient_input({.name = "layer_norm_gradient_input",
                                  .rule = gradient_input_rule,

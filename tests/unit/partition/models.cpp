@@ -215,6 +215,58 @@ TEST_CASE("a program has the work of its function", "[partition]") {
   }
 }
 
+namespace {
+
+ModelCase deep_gpt(graph::Remat remat, const char* bias, const char* dropout) {
+  return training_case(
+      "", "gpt",
+      {{"layers", "4"}, {"heads", "2"}, {"width", "32"}, {"context", "16"}, {"bias", bias}, {"dropout", dropout}},
+      {.vocab = 11}, {.batch = 4, .remat = remat});
+}
+
+}  // namespace
+
+TEST_CASE("the more is computed again, the less memory a step takes and the more work it is", "[partition]") {
+  for (const auto& [bias, dropout] : {std::pair{"false", "0"}, std::pair{"true", "0.1"}}) {
+    std::vector<std::uint64_t> bytes;
+    std::vector<std::int64_t> flops;
+    for (const graph::Remat remat : {graph::Remat::none, graph::Remat::selective, graph::Remat::layer}) {
+      const ModelCase model = deep_gpt(remat, bias, dropout);
+      bytes.push_back(programs_of(model).find("micro", 4).transient_bytes);
+      flops.push_back(graph::flops(*model.graph.find("micro", 4)));
+    }
+    INFO("bias " << bias << ": " << bytes[0] << ", " << bytes[1] << ", " << bytes[2] << " bytes");
+    CHECK(bytes[1] < bytes[0]);
+    CHECK(bytes[2] < bytes[1]);
+    CHECK(flops[1] > flops[0]);
+    CHECK(flops[2] > flops[1]);
+  }
+}
+
+TEST_CASE("what is computed again at a cut point is placed there", "[partition]") {
+  const ModelCase model = deep_gpt(graph::Remat::layer, "true", "0.1");
+  partition::Plan plan = tensor_parallel(2);
+  for (const graph::CutPoint& point : model.graph.cut_points) {
+    // Those before it are left, or what is split there would be split here without being asked for.
+    if (point.name.ends_with("/attention_residual")) {
+      plan.draft.cut_points.push_back({point.name, {{}, {"model"}, {}}});
+    }
+  }
+  const partition::Partition partition = partition::split(model.graph, plan);
+  std::size_t placed = 0;
+  for (const partition::ShardedFunction& sharded : partition.sharded.functions) {
+    for (std::size_t v = 0; v < sharded.function.values.size(); ++v) {
+      const std::string& name = sharded.function.values[v].name;
+      if (name.starts_with("recompute/") && name.ends_with("/attention_residual")) {
+        CHECK(to_string(sharded.placements[v], partition.placements.mesh) ==
+              to_string(partition.placements.cut_points.at("layer.0/attention_residual"), partition.placements.mesh));
+        ++placed;
+      }
+    }
+  }
+  CHECK(placed == 4);
+}
+
 TEST_CASE("programs print their buffers and how each instruction writes", "[partition]") {
   const ModelCase model = training_case("mlp", "mlp", {{"hidden", "3"}}, {.features = 2, .outputs = 1}, {.batch = 2});
   const std::string text = partition::to_string(programs_of(model));

@@ -168,6 +168,29 @@ TEST_CASE("the number of threads changes no bit", "[runtime]") {
   }
 }
 
+TEST_CASE("what is computed again changes no bit", "[runtime]") {
+  const std::vector<ModelCase> kept = training_cases(graph::Remat::none);
+  for (const graph::Remat remat : {graph::Remat::layer, graph::Remat::selective}) {
+    const std::vector<ModelCase> repeated = training_cases(remat);
+    for (std::size_t m = 0; m < kept.size(); ++m) {
+      DYNAMIC_SECTION(kept[m].name << (remat == graph::Remat::layer ? ", layer" : ", selective")) {
+        Machine expected(kept[m], "cpu", 2);
+        Machine machine(repeated[m], "cpu", 2);
+        expected.load(first_states(kept[m].graph));
+        machine.load(first_states(repeated[m].graph));
+        const std::vector<Call> calls = calls_of(kept[m], 2);
+        const std::vector<Call> same_calls = calls_of(repeated[m], 2);
+        for (std::size_t c = 0; c < calls.size(); ++c) {
+          INFO(calls[c].function->name << " of " << calls[c].function->rows << " rows, step " << calls[c].scalars.step);
+          static_cast<void>(expected.call(calls[c]));
+          static_cast<void>(machine.call(same_calls[c]));
+          CHECK(difference(kept[m].graph, machine.states(), expected.states()).empty());
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("the pages that all programs touch are those that were planned", "[runtime]") {
   for (const ModelCase& model : model_cases()) {
     for (const int threads : {1, 3}) {

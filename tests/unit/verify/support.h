@@ -84,12 +84,12 @@ struct VerifyCase {
   const OptimizerSettings adamw{.weight_decay = 0.1, .clip = 0.5};
   const OptimizerSettings momentum{
       .kind = OptimizerSettings::Kind::sgd, .momentum = 0.9, .weight_decay = 0.1, .clip = 0.5};
-  const auto training = [](const OptimizerSettings& optimizer) {
+  const auto training = [](const OptimizerSettings& optimizer, graph::Remat remat = graph::Remat::none) {
     return models::TrainingSettings{
-        .batch = 7, .microbatches = 3, .eval_rows = 3, .eval_samples = 5, .optimizer = optimizer};
+        .batch = 7, .microbatches = 3, .eval_rows = 3, .eval_samples = 5, .remat = remat, .optimizer = optimizer};
   };
   const auto gpt = [&](std::string name, const char* bias, const char* tied, const char* dropout,
-                       const OptimizerSettings& optimizer) {
+                       const OptimizerSettings& optimizer, graph::Remat remat = graph::Remat::none) {
     return VerifyCase(training_case(std::move(name), "gpt",
                                     {{"layers", "2"},
                                      {"heads", "7"},
@@ -98,11 +98,13 @@ struct VerifyCase {
                                      {"bias", bias},
                                      {"tied", tied},
                                      {"dropout", dropout}},
-                                    {.vocab = 65}, training(optimizer)));
+                                    {.vocab = 65}, training(optimizer, remat)));
   };
   std::vector<VerifyCase> cases;
   cases.push_back(gpt("gpt tied", "false", "true", "0", adamw));
   cases.push_back(gpt("gpt with biases and dropout", "true", "false", "0.2", adamw));
+  cases.push_back(gpt("gpt, layers computed again", "true", "false", "0.2", adamw, graph::Remat::layer));
+  cases.push_back(gpt("gpt, what is cheap computed again", "true", "true", "0.2", adamw, graph::Remat::selective));
   cases.push_back(gpt("gpt tied with biases and dropout, momentum", "true", "true", "0.1", momentum));
   cases.push_back(
       VerifyCase(training_case("mlp", "mlp", {{"hidden", "9"}}, {.features = 5, .outputs = 3}, training(adamw))));
