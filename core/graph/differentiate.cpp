@@ -25,7 +25,7 @@ class Differentiation {
       visit(n);
     }
     builder_.set_phase(Phase::forward);
-    builder_.set_layer(-1);
+    builder_.set_layer(builder_.graph().layers);
   }
 
  private:
@@ -58,6 +58,7 @@ class Differentiation {
                                                    builder_.function().name, to_string(builder_.type(loss))));
     }
     builder_.set_phase(Phase::backward_input);
+    builder_.set_layer(builder_.graph().layers);
     gradients_[static_cast<std::size_t>(loss)] = builder_.call("constant", {}, {{"value", 1.0}}, "gradient_of_loss");
   }
 

@@ -49,6 +49,7 @@ const char* to_string(StateWrite::Mode mode) noexcept {
   switch (mode) {
     case StateWrite::Mode::assign: return "=";
     case StateWrite::Mode::accumulate: return "+= (fresh on the first microbatch)";
+    case StateWrite::Mode::first: return "first";
     case StateWrite::Mode::add: return "+=";
   }
   return "?";

@@ -43,7 +43,7 @@ struct Node {
   std::vector<ValueId> outputs;
   ShardingRule rule;
   Phase phase = Phase::forward;
-  std::int32_t layer = -1;
+  std::int32_t layer = -1;  ///< −1: before the first; Graph::layers: behind the last
 };
 
 struct Value {
@@ -60,6 +60,7 @@ struct StateWrite {
     assign,      ///< state = value
     accumulate,  ///< state = (first microbatch ? 0 : state) + value
     add,         ///< state = state + value
+    first,       ///< state = value, before others are added
   };
   StateId state = -1;
   ValueId value = no_value;
@@ -95,7 +96,7 @@ struct Graph {
   std::vector<State> states;
   std::vector<Function> functions;
   std::vector<CutPoint> cut_points;
-  std::int32_t layers = 0;
+  std::int32_t layers = 0;  ///< repeated ones, as models mark them
 
   /// Null when there is none.
   [[nodiscard]] const Function* find(std::string_view function, std::int64_t rows) const noexcept;

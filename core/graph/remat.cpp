@@ -38,7 +38,7 @@ std::vector<bool> leaving_layers(const Function& function) {
 }
 
 /// Of each value, whether backward reads it as forward left it.
-std::vector<bool> choose_kept(const Function& function, Remat remat) {
+std::vector<bool> choose_kept(const Function& function, Remat remat, std::int32_t layers) {
   const std::vector<bool> leaving = leaving_layers(function);
   std::vector<bool> kept(function.values.size(), true);
   // What keeping nothing more makes available in backward: states, what is read there anyway, and what follows.
@@ -47,7 +47,7 @@ std::vector<bool> choose_kept(const Function& function, Remat remat) {
     available[v] = available[v] || function.values[v].state >= 0;
   }
   for (const Node& node : function.nodes) {
-    if (remat == Remat::none || node.layer < 0 || is_backward(node)) {
+    if (remat == Remat::none || node.layer < 0 || node.layer >= layers || is_backward(node)) {
       continue;
     }
     const bool follows =
@@ -150,8 +150,8 @@ class Rewriting {
 
 }  // namespace
 
-Function rematerialize(const Function& function, Remat remat) {
-  return Rewriting(function, choose_kept(function, remat)).run();
+Function rematerialize(const Function& function, Remat remat, std::int32_t layers) {
+  return Rewriting(function, choose_kept(function, remat, layers)).run();
 }
 
 }  // namespace shardrun::graph

@@ -16,6 +16,7 @@ enum class Remat : std::uint8_t {
 /// The same numbers from other nodes: instead of a result that is not kept, backward reads that of a clone of its node,
 /// named `recompute/…`, which stands before its first reader. Each node is cloned at most once, and only where it is
 /// needed; clones are part of the gradients of activations, in the layer of what they repeat.
-[[nodiscard]] Function rematerialize(const Function& function, Remat remat);
+/// `layers`: of the graph.
+[[nodiscard]] Function rematerialize(const Function& function, Remat remat, std::int32_t layers);
 
 }  // namespace shardrun::graph

@@ -120,7 +120,7 @@ class Network {
       const Scope scope(builder_, fmt::format("layer.{}", layer));
       x = block(x, fmt::format("layer.{}/", layer));
     }
-    builder_.set_layer(-1);
+    builder_.set_layer(builder_.graph().layers);
     return norm(x, "final_norm");
   }
 

@@ -77,7 +77,7 @@ ValueId losses(FunctionBuilder& builder, const ModelSettings& settings, std::int
   builder.set_layer(1);
   y = builder.call("matmul", {y, builder.state("layer_1/weights")}, product, "layer_1/output");
   builder.cut_point("layer.1/residual", y);
-  builder.set_layer(-1);
+  builder.set_layer(builder.graph().layers);
   if (s.labels) {
     return cross_entropy(builder, y, builder.input("targets", {DType::i32, {rows}, {"batch"}}));
   }

@@ -28,6 +28,7 @@ StateId metric(Graph& graph, const char* name) {
 ValueId add_loss(FunctionBuilder& builder, const Model& model, const ModelSettings& settings, std::int64_t rows,
                  std::int64_t samples, bool training) {
   const ValueId losses = model.losses(builder, settings, rows, training);
+  builder.set_layer(builder.graph().layers);
   const double count = static_cast<double>(samples) * static_cast<double>(model.losses_per_sample(settings));
   const ValueId loss = builder.call("sum_all", {losses}, {{"scale", 1.0 / count}}, "loss");
   builder.write(builder.graph().find_state("loss"), loss, StateWrite::Mode::accumulate);
@@ -39,7 +40,7 @@ void add_microbatch(Graph& graph, const Model& model, const ModelSettings& setti
   FunctionBuilder builder(graph, "micro", rows);
   graph::differentiate(builder, add_loss(builder, model, settings, rows, training.batch, true));
   builder.finish();
-  graph.functions.back() = graph::rematerialize(graph.functions.back(), training.remat);
+  graph.functions.back() = graph::rematerialize(graph.functions.back(), training.remat, graph.layers);
 }
 
 void add_evaluation(Graph& graph, const Model& model, const ModelSettings& settings, std::int64_t rows,

@@ -19,10 +19,12 @@ bool alike(const Settlement& a, const Settlement& b) {
 }  // namespace
 
 std::vector<Bucket> buckets_of(const ShardedFunction& function, const std::vector<Settlement>& settlements,
+                               const std::function<bool(graph::StateId)>& settles,
                                const std::vector<std::uint64_t>& state_bytes, std::uint64_t bytes) {
   std::map<graph::StateId, graph::NodeId> complete;
   for (const graph::StateWrite& write : function.function.writes) {
-    if (write.mode != graph::StateWrite::Mode::assign && !settlements[index(write.state)].steps.empty()) {
+    if (write.mode != graph::StateWrite::Mode::assign && !settlements[index(write.state)].steps.empty() &&
+        settles(write.state)) {
       graph::NodeId& last = complete.emplace(write.state, -1).first->second;
       last = std::max(last, function.function.values[index(write.value)].producer);
     }

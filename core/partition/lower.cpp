@@ -35,6 +35,7 @@ class Lowering {
         end_(static_cast<std::int32_t>(settings.steps.size())) {
     program_.function = function_.name;
     program_.rows = function_.rows;
+    program_.call_rows = sharded_.call_rows.empty() ? std::vector{function_.rows} : sharded_.call_rows;
     program_.buffers = settings.states;
     buffer_of_.assign(function_.values.size(), -1);
     fused_.assign(function_.values.size(), nullptr);
@@ -60,6 +61,7 @@ class Lowering {
       start_buckets(s);
     }
     copy_to_states(end_);
+    exchange_ties();
     start_buckets(end_);
     settle_buckets();
     count_in_instructions();
@@ -165,6 +167,9 @@ class Lowering {
       }
       complete_at_[index(write.state)] = at;
     }
+    for (const Tie& tie : sharded_.ties) {
+      complete_at_[index(tie.state)] = end_;
+    }
   }
 
   /// The buckets in the order in which nothing is added to their states any more.
@@ -251,7 +256,10 @@ class Lowering {
       const BufferId buffer = add_buffer(port.name, port.value, 0);
       buffer_of_[index(port.value)] = buffer;
       program_.buffers[index(buffer)].last = std::max(0, last_use_[index(port.value)]);
-      program_.inputs.push_back({.name = port.name, .buffer = buffer});
+      const std::size_t number = program_.inputs.size();
+      program_.inputs.push_back({.name = port.name,
+                                 .buffer = buffer,
+                                 .call = sharded_.input_calls.empty() ? 0 : sharded_.input_calls[number]});
     }
   }
 
@@ -292,8 +300,12 @@ class Lowering {
   }
 
   void emit_op(const Node& node, graph::NodeId n, std::int32_t s) {
-    Instruction instruction{
-        .op = node.op, .name = node.name, .attributes = node.attributes, .phase = node.phase, .layer = node.layer};
+    Instruction instruction{.op = node.op,
+                            .name = node.name,
+                            .attributes = node.attributes,
+                            .phase = node.phase,
+                            .layer = node.layer,
+                            .call = sharded_.node_calls.empty() ? 0 : sharded_.node_calls[index(n)]};
     std::vector<graph::TensorType> inputs;
     std::vector<graph::TensorType> outputs;
     for (const ValueId id : node.inputs) {
@@ -375,10 +387,40 @@ class Lowering {
     return buffer;
   }
 
-  /// A transition's buffers and its transfer; what is sent is packed.
   void prepare_transfer(graph::NodeId n) {
-    const Node& node = function_.nodes[index(n)];
     const Transition& transition = *sharded_.transitions[index(n)];
+    if (transition.kind == Transition::Kind::send || transition.kind == Transition::Kind::receive) {
+      prepare_message(n, transition);
+    } else {
+      prepare_collective(n, transition);
+    }
+  }
+
+  /// What goes from one stage to another.
+  void prepare_message(graph::NodeId n, const Transition& transition) {
+    const Node& node = function_.nodes[index(n)];
+    const bool sends = transition.kind == Transition::Kind::send;
+    const ValueId id = sends ? node.inputs[0] : node.outputs[0];
+    if (sends) {
+      extend(buffer_of_[index(id)], span_[index(n)].end);
+    } else {
+      std::vector<BufferId> taken;
+      (void)bind_result(n, 0, taken);
+    }
+    const Region region{buffer_of_[index(id)], graph::element_count(type(id))};
+    transfer_of_[n] = add_transfer({.name = value(id).name,
+                                    .collective = sends ? Collective::send : Collective::receive,
+                                    .axis = transition.axis,
+                                    .dtype = type(id).dtype,
+                                    .send = sends ? region : Region{},
+                                    .recv = sends ? Region{} : region,
+                                    .link = transition.link},
+                                   span_[index(n)]);
+  }
+
+  /// A transition's buffers and its transfer; what is sent is packed.
+  void prepare_collective(graph::NodeId n, const Transition& transition) {
+    const Node& node = function_.nodes[index(n)];
     const Span span = span_[index(n)];
     const ValueId from = node.inputs[0];
     const ValueId to = node.outputs[0];
@@ -454,7 +496,8 @@ class Lowering {
 
   std::int32_t add_transfer(Transfer transfer, Span span) {
     const TransferScratch& asked = settings_.rank.transfer_scratch;
-    const std::uint64_t bytes = asked ? asked(transfer, mesh_.size(transfer.axis)) : 0;
+    const std::int64_t members = transfer.link.from >= 0 ? 2 : mesh_.size(transfer.axis);
+    const std::uint64_t bytes = asked ? asked(transfer, members) : 0;
     if (bytes > 0) {
       transfer.scratch = add_staging(transfer.name + "/scratch", graph::DType::i32,
                                      static_cast<std::int64_t>((bytes + 3) / 4), 4, span);
@@ -462,6 +505,52 @@ class Lowering {
     program_.transfers.push_back(std::move(transfer));
     return static_cast<std::int32_t>(program_.transfers.size()) - 1;
   }
+
+  /// Gradients that several stages add to: sent by those that do not update them, added up by the one that does.
+  void exchange_ties() {
+    for (const Tie& tie : sharded_.ties) {
+      const Buffer state = settings_.states[index(tie.state)];
+      const bool sends = mesh_coordinate(settings_.partition.pipeline.axis) == tie.link.from;
+      const Region region{sends ? tie.state : add_received(state), graph::element_count(state.type)};
+      const std::int32_t id = add_transfer({.name = state.name,
+                                            .collective = sends ? Collective::send : Collective::receive,
+                                            .axis = settings_.partition.pipeline.axis,
+                                            .dtype = state.type.dtype,
+                                            .send = sends ? region : Region{},
+                                            .recv = sends ? Region{} : region,
+                                            .link = tie.link},
+                                           {end_, end_});
+      for (const Instruction::Kind kind : {Instruction::Kind::start, Instruction::Kind::wait}) {
+        append({.kind = kind,
+                .op = &op_of(sends ? Transition::Kind::send : Transition::Kind::receive),
+                .name = state.name,
+                .phase = graph::Phase::backward_weight,
+                .transfer = id},
+               end_);
+      }
+      if (!sends) {
+        append({.op = &graph::find_op("copy"),
+                .name = "tie/" + state.name,
+                .inputs = {region.buffer},
+                .outputs = {tie.state},
+                .accumulate = Accumulate::always,
+                .phase = graph::Phase::backward_weight,
+                .flops = region.elements},
+               end_);
+      }
+    }
+  }
+
+  /// Another stage's part of a gradient, of the same shape as this one's.
+  BufferId add_received(Buffer state) {
+    state.name += "/received";
+    state.category = Category::communication;
+    state.first = state.last = end_;
+    program_.buffers.push_back(std::move(state));
+    return static_cast<BufferId>(program_.buffers.size()) - 1;
+  }
+
+  [[nodiscard]] std::int64_t mesh_coordinate(mesh::AxisId axis) const { return coordinates_[index(axis)]; }
 
   /// Starts the first step of each bucket to whose states nothing is added after step s.
   void start_buckets(std::int32_t s) {
@@ -527,7 +616,8 @@ class Lowering {
 
   static Accumulate accumulate_of(StateWrite::Mode mode) noexcept {
     switch (mode) {
-      case StateWrite::Mode::assign: return Accumulate::never;
+      case StateWrite::Mode::assign:
+      case StateWrite::Mode::first: return Accumulate::never;
       case StateWrite::Mode::accumulate: return Accumulate::after_first;
       case StateWrite::Mode::add: return Accumulate::always;
     }

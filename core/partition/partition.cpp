@@ -23,13 +23,23 @@ Category category_of(graph::StateKind kind) noexcept {
   return Category::activations;
 }
 
+/// No element of what the box has.
+mesh::Box nothing_of(mesh::Box box) {
+  std::fill(box.origin.begin(), box.origin.end(), 0);
+  std::fill(box.shape.begin(), box.shape.end(), 0);
+  return box;
+}
+
 std::vector<Buffer> state_buffers(const graph::Graph& graph, const Partition& partition, const RankSettings& settings) {
   const mesh::Mesh& mesh = partition.placements.mesh;
   const mesh::Coordinates at = mesh::coordinates_of(mesh, settings.rank);
   std::vector<Buffer> buffers;
   for (std::size_t s = 0; s < graph.states.size(); ++s) {
     const graph::State& state = graph.states[s];
-    const mesh::Box box = mesh::box_of(state.type.shape, partition.placements.states[s], mesh, at);
+    mesh::Box box = mesh::box_of(state.type.shape, partition.placements.states[s], mesh, at);
+    if (!partition.stages.states.holds(s, partition.stage_at(at))) {
+      box = nothing_of(box);
+    }
     buffers.push_back(
         {.name = state.name,
          .type = {state.type.dtype, box.shape, state.type.axes},
@@ -45,11 +55,17 @@ std::vector<Buffer> state_buffers(const graph::Graph& graph, const Partition& pa
 std::vector<Buffer> settled_buffers(const std::vector<Buffer>& states, const Partition& partition,
                                     const RankSettings& settings) {
   const mesh::Mesh& mesh = partition.placements.mesh;
+  const mesh::Coordinates at = mesh::coordinates_of(mesh, settings.rank);
+  const std::int32_t stage = partition.stage_at(at);
   std::vector<Buffer> settled = states;
   for (std::size_t s = 0; s < states.size(); ++s) {
     Buffer& buffer = settled[s];
-    const mesh::Box part = mesh::box_of(buffer.global, partition.sharded.settlements[s].after, mesh,
-                                        mesh::coordinates_of(mesh, settings.rank));
+    mesh::Box part = mesh::box_of(buffer.global, partition.sharded.settlements[s].after, mesh, at);
+    const bool handed_on = buffer.category == Category::gradients && partition.stages.states.owner[s] != stage;
+    if (handed_on || !partition.stages.states.holds(s, stage)) {
+      part = nothing_of({.origin = buffer.origin, .shape = buffer.type.shape});
+      part.origin = buffer.origin;
+    }
     const std::size_t bytes = settings.device.element_bytes(buffer.type.dtype);
     buffer.offset += bytes * static_cast<std::uint64_t>(
                                  index_in({.origin = buffer.origin, .shape = buffer.type.shape}, part));
@@ -86,7 +102,8 @@ StateBytes state_bytes(const graph::Graph& graph, const Partition& partition) {
 
 /// The buckets of each function, of the same states wherever they are the same. Within one the states that end where
 /// the next may begin come first: behind another size (of `loss`, of an odd bias) nothing is aligned any more.
-std::vector<std::vector<Bucket>> all_buckets(const graph::Graph& graph, const Partition& partition) {
+std::vector<std::vector<Bucket>> all_buckets(const graph::Graph& graph, const Partition& partition,
+                                             std::int32_t stage) {
   const StateBytes bytes = state_bytes(graph, partition);
   const auto keeps_alignment = [&](graph::StateId state) {
     const auto s = static_cast<std::size_t>(state);
@@ -95,9 +112,14 @@ std::vector<std::vector<Bucket>> all_buckets(const graph::Graph& graph, const Pa
   std::vector<std::vector<Bucket>> all;
   std::set<graph::StateId> placed;
   std::set<std::vector<graph::StateId>> laid_out;
-  for (const ShardedFunction& function : partition.sharded.functions) {
+  const auto settles = [&](graph::StateId state) {
+    const auto s = static_cast<std::size_t>(state);
+    return graph.states[s].kind == graph::StateKind::metric || partition.stages.states.owner[s] == stage;
+  };
+  for (const ShardedFunction& function : partition.stages.functions[static_cast<std::size_t>(stage)]) {
     std::vector<Bucket>& kept = all.emplace_back();
-    for (Bucket& bucket : buckets_of(function, partition.sharded.settlements, bytes.most, partition.bucket_bytes)) {
+    for (Bucket& bucket :
+         buckets_of(function, partition.sharded.settlements, settles, bytes.most, partition.bucket_bytes)) {
       std::stable_partition(bucket.states.begin(), bucket.states.end(), keeps_alignment);
       const bool fresh = std::none_of(bucket.states.begin(), bucket.states.end(),
                                       [&](graph::StateId state) { return placed.contains(state); });
@@ -230,15 +252,69 @@ MemoryUse measure(const Programs& programs) {
 
 }  // namespace
 
-Partition split(const graph::Graph& graph, const Plan& plan) {
+std::int32_t Partition::stage_at(const mesh::Coordinates& at) const {
+  return pipeline.exists() ? static_cast<std::int32_t>(at[static_cast<std::size_t>(pipeline.axis)]) : 0;
+}
+
+namespace {
+
+/// What one stage alone gathers up, such as the loss, is summed up over the others too, which have none of it.
+void settle_over_stages(const graph::Graph& graph, Partition& partition) {
+  if (partition.pipeline.stages() == 1) {
+    return;
+  }
+  std::set<graph::StateId> added_to;
+  for (const graph::Function& function : graph.functions) {
+    for (const graph::StateWrite& write : function.writes) {
+      if (write.mode != graph::StateWrite::Mode::assign) {
+        added_to.insert(write.state);
+      }
+    }
+  }
+  for (const graph::StateId state : added_to) {
+    const auto s = static_cast<std::size_t>(state);
+    if (graph.states[s].kind == graph::StateKind::metric) {
+      partition.sharded.settlements[s].steps.push_back(
+          {.kind = Transition::Kind::all_reduce, .axis = partition.pipeline.axis});
+    }
+  }
+}
+
+}  // namespace
+
+Partition split(const graph::Graph& graph, const Plan& plan, const std::vector<std::int64_t>& microbatch_rows) {
   Partition partition;
   partition.placements = place(graph, plan);
   partition.sharded = shard(graph, partition.placements);
+  partition.pipeline =
+      pipeline_of(plan, partition.placements.mesh, static_cast<std::int32_t>(microbatch_rows.size()));
+  settle_over_stages(graph, partition);
+  partition.stages = cut_stages(graph, partition.sharded, partition.pipeline, microbatch_rows);
   partition.bucket_bytes = plan.draft.bucket_bytes;
-  for (const ShardedFunction& function : partition.sharded.functions) {
-    partition.steps.push_back(schedule(function, partition.placements.mesh, partition.bucket_bytes));
+  for (const std::vector<ShardedFunction>& functions : partition.stages.functions) {
+    std::vector<std::vector<Step>>& steps = partition.steps.emplace_back();
+    for (const ShardedFunction& function : functions) {
+      steps.push_back(schedule(function, partition.placements.mesh, partition.bucket_bytes));
+    }
   }
   return partition;
+}
+
+std::vector<Link> links_of(const Partition& partition) {
+  std::set<Link> links;
+  for (const std::vector<ShardedFunction>& functions : partition.stages.functions) {
+    for (const ShardedFunction& function : functions) {
+      for (const std::optional<Transition>& step : function.transitions) {
+        if (step && step->link.from >= 0) {
+          links.insert(step->link);
+        }
+      }
+      for (const Tie& tie : function.ties) {
+        links.insert(tie.link);
+      }
+    }
+  }
+  return {links.begin(), links.end()};
 }
 
 Programs programs_of(const graph::Graph& graph, const Partition& partition, const RankSettings& settings) {
@@ -247,7 +323,8 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
                     .mesh = partition.placements.mesh,
                     .rank = settings.rank,
                     .states = state_buffers(graph, partition, settings)};
-  const std::vector<std::vector<Bucket>> buckets = all_buckets(graph, partition);
+  const std::int32_t stage = partition.stage_at(mesh::coordinates_of(programs.mesh, programs.rank));
+  const std::vector<std::vector<Bucket>> buckets = all_buckets(graph, partition, stage);
   const std::uint64_t base = place_states(programs.states, buckets);
   programs.settled = settled_buffers(programs.states, partition, settings);
   std::uint64_t transient = 0;
@@ -261,12 +338,16 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
     transient = std::max(transient, program.transient_bytes);
     programs.programs.push_back(std::move(program));
   };
-  for (std::size_t f = 0; f < partition.sharded.functions.size(); ++f) {
-    const ShardedFunction& function = partition.sharded.functions[f];
+  const std::vector<ShardedFunction>& functions = partition.stages.functions[static_cast<std::size_t>(stage)];
+  for (std::size_t f = 0; f < functions.size(); ++f) {
+    const std::vector<Step>& steps = partition.steps[static_cast<std::size_t>(stage)][f];
     if (!buckets[f].empty()) {
-      add(function, partition.steps[f], buckets[f]);
+      add(functions[f], steps, buckets[f]);
     }
-    add(function, partition.steps[f], none);
+    // Where it has all calls of a step at once it is the last of them too.
+    if (buckets[f].empty() || functions[f].call_rows.empty()) {
+      add(functions[f], steps, none);
+    }
   }
   programs.arena_bytes = base + transient;
   programs.memory = measure(programs);

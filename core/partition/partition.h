@@ -4,11 +4,13 @@
 
 #include "core/device/device.h"
 #include "core/graph/graph.h"
+#include "core/partition/pipeline.h"
 #include "core/partition/placements.h"
 #include "core/partition/plan.h"
 #include "core/partition/program.h"
 #include "core/partition/schedule.h"
 #include "core/partition/sharded.h"
+#include "core/partition/stages.h"
 
 namespace shardrun::partition {
 
@@ -16,12 +18,22 @@ namespace shardrun::partition {
 struct Partition {
   Placements placements;
   ShardedGraph sharded;
-  std::vector<std::vector<Step>> steps;  ///< of each function
+  Pipeline pipeline;
+  Stages stages;
+  std::vector<std::vector<std::vector<Step>>> steps;  ///< of each stage and each of its functions
   std::uint64_t bucket_bytes = 0;
+
+  /// Of the rank at these coordinates.
+  [[nodiscard]] std::int32_t stage_at(const mesh::Coordinates& at) const;
 };
 
-/// Throws Error{job} for a plan that this graph cannot be split by.
-[[nodiscard]] Partition split(const graph::Graph& graph, const Plan& plan);
+/// `microbatch_rows`: of each microbatch of a step; a pipeline does them all at once. Throws Error{job} for a plan that
+/// this graph cannot be split by.
+[[nodiscard]] Partition split(const graph::Graph& graph, const Plan& plan,
+                              const std::vector<std::int64_t>& microbatch_rows = {});
+
+/// All links between stages, in one order for all ranks.
+[[nodiscard]] std::vector<Link> links_of(const Partition& partition);
 
 /// Scratch bytes that the transport of a transfer's axis asks for.
 using TransferScratch = std::function<std::uint64_t(const Transfer& transfer, std::int64_t members)>;

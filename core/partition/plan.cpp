@@ -2,8 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
+
+#include "core/partition/pipeline.h"
 
 namespace shardrun::partition {
 namespace {
@@ -31,24 +35,35 @@ void add_cost(plugins::LayerSummary& layer, graph::Phase phase, std::uint64_t fl
   }
 }
 
+/// The layers between what is before the first and what is behind the last.
 std::vector<plugins::LayerSummary> layer_costs(const graph::Graph& graph,
                                                const std::vector<std::int64_t>& microbatch_rows) {
-  std::vector<plugins::LayerSummary> layers(static_cast<std::size_t>(graph.layers));
-  for (std::size_t l = 0; l < layers.size(); ++l) {
-    layers[l].name = fmt::format("layer.{}", l);
+  std::vector<plugins::LayerSummary> layers(static_cast<std::size_t>(graph.layers) + 2);
+  layers.front().name = "before";
+  layers.back().name = "behind";
+  for (std::int32_t l = 0; l < graph.layers; ++l) {
+    layers[static_cast<std::size_t>(l) + 1].name = fmt::format("layer.{}", l);
   }
-  for (const graph::State& state : graph.states) {
-    if (state.kind == graph::StateKind::parameter && state.layer >= 0) {
-      layers[static_cast<std::size_t>(state.layer)].parameter_bytes += bytes_of(state.type);
-    }
-  }
+  // A parameter counts where it is first used.
+  std::vector<std::int32_t> used_in(graph.states.size(), graph.layers);
   for (const std::int64_t rows : microbatch_rows) {
     const graph::Function* micro = graph.find("micro", rows);
     for (std::size_t n = 0; micro != nullptr && n < micro->nodes.size(); ++n) {
-      if (micro->nodes[n].layer >= 0) {
-        add_cost(layers[static_cast<std::size_t>(micro->nodes[n].layer)], micro->nodes[n].phase,
-                 static_cast<std::uint64_t>(graph::flops(*micro, micro->nodes[n])));
+      const graph::Node& node = micro->nodes[n];
+      add_cost(layers[static_cast<std::size_t>(node.layer + 1)], node.phase,
+               static_cast<std::uint64_t>(graph::flops(*micro, node)));
+      for (const graph::ValueId id : node.inputs) {
+        const graph::StateId state = micro->values[static_cast<std::size_t>(id)].state;
+        if (state >= 0) {
+          std::int32_t& first = used_in[static_cast<std::size_t>(state)];
+          first = std::min(first, node.layer);
+        }
       }
+    }
+  }
+  for (std::size_t s = 0; s < graph.states.size(); ++s) {
+    if (graph.states[s].kind == graph::StateKind::parameter) {
+      layers[static_cast<std::size_t>(used_in[s] + 1)].parameter_bytes += bytes_of(graph.states[s].type);
     }
   }
   return layers;
@@ -128,7 +143,11 @@ plugins::StrategyRequest describe(const graph::Graph& graph, const std::vector<s
     request.axes.push_back({name, size});
   }
   request.cut_points = cut_points(graph);
-  request.layers = layer_costs(graph, microbatch_rows);
+  std::vector<plugins::LayerSummary> layers = layer_costs(graph, microbatch_rows);
+  request.before = std::move(layers.front());
+  request.behind = std::move(layers.back());
+  request.layers.assign(std::make_move_iterator(layers.begin() + 1), std::make_move_iterator(layers.end() - 1));
+  request.microbatches = static_cast<std::uint32_t>(std::max<std::size_t>(1, microbatch_rows.size()));
   return request;
 }
 
@@ -149,6 +168,18 @@ std::string to_string(const Plan& plan) {
   }
   for (const plugins::TensorGather& tensor : plan.draft.gathers) {
     text += fmt::format("gather {} at use, unit {}{}\n", tensor.tensor, tensor.unit, tensor.keep ? ", kept" : "");
+  }
+  const plugins::Pipeline& pipeline = plan.draft.pipeline;
+  for (std::size_t c = 0; c < pipeline.chunks.size(); ++c) {
+    text += fmt::format("chunk {} from layer {} on stage {}\n", c, pipeline.chunks[c].first_layer,
+                        pipeline.chunks[c].stage);
+  }
+  for (std::size_t stage = 0; stage < pipeline.actions.size(); ++stage) {
+    text += fmt::format("stage {}:", stage);
+    for (const plugins::Action& action : pipeline.actions[stage]) {
+      text += " " + to_string(action);
+    }
+    text += "\n";
   }
   for (const plugins::CutPointPlacement& point : plan.draft.cut_points) {
     text += fmt::format("cut point {} {}\n", point.cut_point, join(point.dims));

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/base/error.h"
 
 namespace shardrun::partition {
@@ -19,6 +21,13 @@ std::string operands(const Program& program, const std::vector<BufferId>& ids) {
 std::string transfer_text(const Programs& programs, const Program& program, const Instruction& at) {
   const Transfer& transfer = program.transfers[static_cast<std::size_t>(at.transfer)];
   const char* verb = at.kind == Instruction::Kind::start ? "start" : "wait";
+  const bool message = transfer.collective == Collective::send || transfer.collective == Collective::receive;
+  if (message) {
+    return fmt::format("{} #{} {} of {} over {}, {} to {}: {} elements", verb, at.transfer,
+                       to_string(transfer.collective), transfer.name,
+                       programs.mesh.axes[static_cast<std::size_t>(transfer.axis)].name, transfer.link.from,
+                       transfer.link.to, std::max(transfer.send.elements, transfer.recv.elements));
+  }
   return fmt::format("{} #{} {} of {} over {}: {} -> {} elements", verb, at.transfer, to_string(transfer.collective),
                      transfer.name, programs.mesh.axes[static_cast<std::size_t>(transfer.axis)].name,
                      transfer.send.elements, transfer.recv.elements);
@@ -48,11 +57,28 @@ const Program& Programs::find(std::string_view function, std::int64_t rows, bool
   throw Error(ErrorCode::internal, fmt::format("no program for function {} with {} rows", function, rows));
 }
 
+std::vector<std::size_t> Programs::find_calls(std::string_view function, const std::vector<std::int64_t>& rows) const {
+  std::vector<std::size_t> found;
+  for (std::size_t p = 0; p < programs.size() && rows.size() > 1; ++p) {
+    if (programs[p].function == function && programs[p].call_rows == rows) {
+      return {p};
+    }
+  }
+  for (std::size_t call = 0; call < rows.size(); ++call) {
+    const Program& program = find(function, rows[call], call + 1 == rows.size());
+    found.push_back(static_cast<std::size_t>(&program - programs.data()));
+  }
+  return found;
+}
+
 std::uint64_t sent_bytes(const Transfer& transfer, std::int64_t member, std::int64_t members,
                          std::size_t element_bytes) {
   const auto of = [&](const std::vector<std::int64_t>& counts, std::int64_t at) {
     return counts[static_cast<std::size_t>(at)];
   };
+  if (transfer.collective == Collective::send || transfer.collective == Collective::receive) {
+    return static_cast<std::uint64_t>(transfer.send.elements) * element_bytes;
+  }
   const std::int64_t neighbour = (member + 1) % members;
   std::int64_t elements = 0;
   switch (transfer.collective) {
@@ -65,6 +91,8 @@ std::uint64_t sent_bytes(const Transfer& transfer, std::int64_t member, std::int
     case Collective::reduce_scatter: elements = transfer.send.elements - of(transfer.recv_counts, member); break;
     case Collective::all_gather: elements = transfer.recv.elements - of(transfer.recv_counts, neighbour); break;
     case Collective::all_to_all: elements = transfer.send.elements - of(transfer.send_counts, member); break;
+    case Collective::send:
+    case Collective::receive: break;
   }
   return static_cast<std::uint64_t>(elements) * element_bytes;
 }
@@ -85,6 +113,8 @@ const char* to_string(Collective collective) noexcept {
     case Collective::reduce_scatter: return "reduce_scatter";
     case Collective::all_gather: return "all_gather";
     case Collective::all_to_all: return "all_to_all";
+    case Collective::send: return "send";
+    case Collective::receive: return "receive";
   }
   return "?";
 }

@@ -8,6 +8,7 @@
 
 #include "core/graph/graph.h"
 #include "core/mesh/placement.h"
+#include "core/partition/sharded.h"
 
 namespace shardrun::partition {
 
@@ -38,7 +39,7 @@ enum class Accumulate : std::uint8_t {
 };
 
 /// What a group of ranks does together.
-enum class Collective : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all };
+enum class Collective : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all, send, receive };
 
 /// Elements of a buffer from number `first` on; a bucket's go on into the states behind it.
 struct Region {
@@ -60,6 +61,7 @@ struct Transfer {
   std::vector<std::int64_t> send_counts;  ///< of each member: all_to_all
   std::vector<std::int64_t> recv_counts;  ///< of each member: reduce_scatter, all_gather, all_to_all
   BufferId scratch = -1;                  ///< the transport's own, where it asks for some
+  Link link = {};                         ///< of send and receive: coordinates along the axis
 };
 
 /// Elements that go from a strided box of one buffer to one of another.
@@ -91,11 +93,13 @@ struct Instruction {
   std::int64_t flops = 0;
   std::vector<Copy> copies = {};
   std::int32_t transfer = -1;
+  std::int32_t call = 0;  ///< of those that the program does at once
 };
 
 struct Port {
   std::string name;
   BufferId buffer = -1;
+  std::int32_t call = 0;
 };
 
 /// One function on one rank: a flat list of instructions over buffers whose offsets are fixed.
@@ -103,6 +107,7 @@ struct Port {
 struct Program {
   std::string function;
   std::int64_t rows = 0;  ///< of the whole call, over all ranks
+  std::vector<std::int64_t> call_rows;  ///< of each of the calls that it does at once: one, or all of a step
   bool settles = false;   ///< pays what states owe: the variant for the last call of a step
   std::vector<Buffer> buffers;
   std::vector<Instruction> instructions;
@@ -144,6 +149,10 @@ struct Programs {
 
   /// `last`: whether it is the function's last call of a step. Throws Error{internal} when there is none.
   [[nodiscard]] const Program& find(std::string_view function, std::int64_t rows, bool last = true) const;
+  /// The programs, by number, that do a function's calls of one step, one after the other; `rows` of each call. One
+  /// program may do several.
+  [[nodiscard]] std::vector<std::size_t> find_calls(std::string_view function,
+                                                    const std::vector<std::int64_t>& rows) const;
 };
 
 /// What a rank sends: mesh axis by name, then collective by name, to bytes.

@@ -1,6 +1,7 @@
 #include "core/partition/schedule.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <set>
 #include <utility>
@@ -26,6 +27,9 @@ class Scheduler {
     }
     flush();
     wait(std::exchange(under_way_, {}));
+    for (const auto& [link, sent] : sending_) {
+      wait({sent.begin(), sent.end()});
+    }
     return std::move(steps_);
   }
 
@@ -64,9 +68,12 @@ class Scheduler {
     const std::optional<Transition>& step = transition(n);
     if (!step || step->kind == Transition::Kind::slice) {
       steps_.push_back({Step::Kind::compute, {n}});
+    } else if (step->kind == Transition::Kind::send) {
+      send(n, step->link);
     } else if (step->gather >= 0) {
       gather(step->gather);
-    } else if (for_states_[index(function_.function.nodes[index(n)].outputs[0])]) {
+    } else if (step->kind != Transition::Kind::receive &&
+               for_states_[index(function_.function.nodes[index(n)].outputs[0])]) {
       defer(n);
     } else {
       start({n});
@@ -84,6 +91,16 @@ class Scheduler {
     if (!nodes.empty()) {
       steps_.push_back({Step::Kind::wait, std::move(nodes)});
     }
+  }
+
+  void send(NodeId n, const Link& link) {
+    std::deque<NodeId>& before = sending_[link];
+    if (before.size() == function_.under_way) {
+      wait({before.front()});
+      before.pop_front();
+    }
+    before.push_back(n);
+    start({n});
   }
 
   /// The first op of a unit is next: what it needs arrives, and the following unit's begins.
@@ -176,6 +193,7 @@ class Scheduler {
   std::map<std::int32_t, Nodes> gathers_;  ///< by number, which is the order of their first uses
   std::map<std::int32_t, Nodes>::const_iterator next_gather_;
   std::set<NodeId> begun_;  ///< first nodes of gathers that have started
+  std::map<Link, std::deque<NodeId>> sending_;
   Nodes filling_;
   std::uint64_t filled_ = 0;
   Nodes under_way_;

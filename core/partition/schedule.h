@@ -24,7 +24,9 @@ struct Step {
 ///   arXiv:2304.11277, section 3.3.2: one ahead);
 /// - what states alone take, reduced gradients and updated parameters, is moved while the rest is computed: as much as
 ///   becomes ready one after the other and has up to `bucket_bytes` on a rank, at least one; two of these have
-///   buffers at a time.
+///   buffers at a time;
+/// - what is sent to another stage goes while the rest is computed, as much at a time along a link as is needed lest
+///   stages wait for each other.
 [[nodiscard]] std::vector<Step> schedule(const ShardedFunction& function, const mesh::Mesh& mesh,
                                          std::uint64_t bucket_bytes);
 

@@ -32,6 +32,8 @@ const graph::Op& op_of(Transition::Kind kind) {
       {.name = to_string(Transition::Kind::reduce_scatter)},
       {.name = to_string(Transition::Kind::all_gather)},
       {.name = to_string(Transition::Kind::all_to_all)},
+      {.name = to_string(Transition::Kind::send)},
+      {.name = to_string(Transition::Kind::receive)},
   };
   return ops[static_cast<std::size_t>(kind)];
 }
@@ -98,6 +100,8 @@ Placement after(const Transition& step, Placement placement) {
       placement.dims[step.from_dim].pop_back();
       placement.dims[step.dim].push_back(step.axis);
       break;
+    case Transition::Kind::send:
+    case Transition::Kind::receive: break;
   }
   return placement;
 }
@@ -570,6 +574,8 @@ const char* to_string(Transition::Kind kind) noexcept {
     case Transition::Kind::reduce_scatter: return "reduce_scatter";
     case Transition::Kind::all_gather: return "all_gather";
     case Transition::Kind::all_to_all: return "all_to_all";
+    case Transition::Kind::send: return "send";
+    case Transition::Kind::receive: return "receive";
   }
   return "?";
 }

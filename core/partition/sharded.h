@@ -11,6 +11,15 @@
 
 namespace shardrun::partition {
 
+/// One way between two stages of a pipeline. What goes along it arrives in the order in which it is sent.
+struct Link {
+  std::int32_t from = -1;
+  std::int32_t to = -1;
+  bool backward = false;
+
+  auto operator<=>(const Link&) const = default;
+};
+
 /// One step from a placement to another, along one mesh axis.
 struct Transition {
   enum class Kind : std::uint8_t {
@@ -19,6 +28,8 @@ struct Transition {
     reduce_scatter,  ///< partial → split on `dim`
     all_gather,      ///< split on `dim` → replicated
     all_to_all,      ///< split on `from_dim` → split on `dim`
+    send,            ///< to another stage of the pipeline: no result
+    receive,         ///< from another stage: no operand
   } kind = Kind::slice;
   mesh::AxisId axis = -1;
   std::size_t dim = 0;
@@ -27,6 +38,7 @@ struct Transition {
   /// Those of one number bring the tensors of one unit just before they are used: together, and while what is before
   /// that is computed. −1: where it stands.
   std::int32_t gather = -1;
+  Link link = {};  ///< of send and receive
 };
 
 [[nodiscard]] const char* to_string(Transition::Kind kind) noexcept;
@@ -34,12 +46,25 @@ struct Transition {
 /// What stands for a transition where nodes and instructions have an op. No device has a kernel for it.
 [[nodiscard]] const graph::Op& op_of(Transition::Kind kind);
 
+/// A gradient that another stage adds to as well: it sends what it has gathered up.
+struct Tie {
+  graph::StateId state = -1;
+  Link link;
+};
+
 /// A function with every transition in it: nodes of their own, whose ops have the transitions' names. Types are global;
 /// ranks differ in their coordinates alone.
 struct ShardedFunction {
   graph::Function function;
   std::vector<mesh::Placement> placements;             ///< of each value
   std::vector<std::optional<Transition>> transitions;  ///< of each node
+
+  // Of what one stage of a pipeline does for all microbatches of a step at once; empty otherwise.
+  std::vector<std::int32_t> node_calls = {};   ///< of each node its microbatch
+  std::vector<std::int32_t> input_calls = {};  ///< of each input
+  std::vector<std::int64_t> call_rows = {};    ///< of each microbatch
+  std::vector<Tie> ties = {};
+  std::size_t under_way = 1;  ///< what may be on its way along a link at one time
 };
 
 /// How what is owed on a state is paid at a step's last call, where the state is: all_reduces, and before them

@@ -57,6 +57,15 @@ void set_opcode(plugins::OpRequest& op, const Transfer& transfer) {
       op.send_counts = unsigned_counts(transfer.send_counts);
       op.recv_counts = unsigned_counts(transfer.recv_counts);
       return;
+    case Collective::send:
+    case Collective::receive: {
+      // The sender is the first member of the link's group.
+      const bool sends = transfer.collective == Collective::send;
+      op.opcode = sends ? SR_OP_SEND : SR_OP_RECV;
+      op.peer = sends ? 1 : 0;
+      op.count = static_cast<std::uint64_t>(sends ? transfer.send.elements : transfer.recv.elements);
+      return;
+    }
   }
 }
 
@@ -64,8 +73,12 @@ plugins::OpRequest request_of(const Transfer& transfer, const Communicator::Plac
   plugins::OpRequest op;
   op.dtype = dtype_of(transfer, place.element_bytes);
   op.reduction = transfer.reduction == Reduction::max ? SR_REDUCE_MAX : SR_REDUCE_SUM;
-  op.send = plugins::HostBuffer{.data = place.send, .bytes = place.send_bytes};
-  op.recv = plugins::HostBuffer{.data = place.recv, .bytes = place.recv_bytes};
+  if (transfer.collective != Collective::receive) {
+    op.send = plugins::HostBuffer{.data = place.send, .bytes = place.send_bytes};
+  }
+  if (transfer.collective != Collective::send) {
+    op.recv = plugins::HostBuffer{.data = place.recv, .bytes = place.recv_bytes};
+  }
   op.label = fmt::format("{} of {}", partition::to_string(transfer.collective), transfer.name);
   set_opcode(op, transfer);
   return op;
@@ -84,35 +97,49 @@ partition::TransferScratch scratch_of(const TransportSet& set) {
   };
 }
 
-Collectives::Collectives(TransportSet& set, const mesh::Mesh& mesh, std::int64_t rank, const memory::Arena& arena,
-                         double timeout_s)
-    : mesh_(mesh), arena_(arena), timeout_ns_(static_cast<std::int64_t>(timeout_s * 1e9)), of_axis_(set.of_axis) {
+Collectives::Collectives(TransportSet& set, const partition::Partition& partition, std::int64_t rank,
+                         const memory::Arena& arena, double timeout_s)
+    : mesh_(partition.placements.mesh),
+      arena_(arena),
+      timeout_ns_(static_cast<std::int64_t>(timeout_s * 1e9)),
+      of_axis_(set.of_axis) {
   for (plugins::Transport& transport : set.transports) {
     registrations_.push_back(transport.register_memory(arena.data(), arena.bytes(), arena.descriptor()));
   }
-  groups_.reserve(mesh.axes.size());
-  const mesh::Coordinates at = mesh::coordinates_of(mesh, rank);
-  for (std::size_t a = 0; a < mesh.axes.size(); ++a) {
+  const std::vector<partition::Link> links = partition::links_of(partition);
+  groups_.reserve(mesh_.axes.size() + links.size());
+  for (std::size_t a = 0; a < mesh_.axes.size(); ++a) {
     const auto axis = static_cast<mesh::AxisId>(a);
-    if (mesh.size(axis) == 1) {
-      continue;
+    if (mesh_.size(axis) > 1) {
+      add_group(set, axis, {}, a + 1, mesh::line_through(mesh_, axis, rank), rank);
+      prepare_agreement(groups_.back(), set.transports[of_axis_[a]]);
     }
-    const std::vector<std::int64_t> members = mesh::line_through(mesh, axis, rank);
-    plugins::TransportGroup group = set.transports[of_axis_[a]].group(
-        {.name = mesh.axes[a].name,
-         .id = (static_cast<std::uint64_t>(a + 1) << 32U) | static_cast<std::uint64_t>(members.front()),
-         .rank = static_cast<std::uint32_t>(at[a]),
-         .members = {members.begin(), members.end()},
-         .deadline = deadline()});
-    const std::lock_guard lock(mutex_);
-    groups_.push_back({axis, std::move(group)});
   }
-  for (AxisGroup& each : groups_) {
-    prepare_agreement(each, set.transports[of_axis_[static_cast<std::size_t>(each.axis)]]);
+  for (std::size_t l = 0; l < links.size(); ++l) {
+    const mesh::AxisId axis = partition.pipeline.axis;
+    const std::vector<std::int64_t> line = mesh::line_through(mesh_, axis, rank);
+    const std::vector<std::int64_t> members = {line[static_cast<std::size_t>(links[l].from)],
+                                               line[static_cast<std::size_t>(links[l].to)]};
+    if (std::find(members.begin(), members.end(), rank) != members.end()) {
+      add_group(set, axis, links[l], mesh_.axes.size() + 1 + l, members, rank);
+    }
   }
 }
 
-void Collectives::prepare_agreement(AxisGroup& group, const plugins::Transport& transport) {
+void Collectives::add_group(TransportSet& set, mesh::AxisId axis, const partition::Link& link, std::uint64_t number,
+                            const std::vector<std::int64_t>& members, std::int64_t rank) {
+  const auto place = std::find(members.begin(), members.end(), rank) - members.begin();
+  plugins::TransportGroup group = set.transports[of_axis_[static_cast<std::size_t>(axis)]].group(
+      {.name = mesh_.axes[static_cast<std::size_t>(axis)].name,
+       .id = (number << 32U) | static_cast<std::uint64_t>(members.front()),
+       .rank = static_cast<std::uint32_t>(place),
+       .members = {members.begin(), members.end()},
+       .deadline = deadline()});
+  const std::lock_guard lock(mutex_);
+  groups_.push_back({axis, link, std::move(group)});
+}
+
+void Collectives::prepare_agreement(Group& group, const plugins::Transport& transport) {
   const plugins::HostBuffer buffer{.data = &agreed_, .bytes = sizeof(agreed_)};
   plugins::OpRequest op{.opcode = SR_OP_ALL_REDUCE,
                         .dtype = SR_DTYPE_I32,
@@ -148,22 +175,27 @@ void Collectives::finish(plugins::TransportOp& op) {
 
 std::int64_t Collectives::deadline() const noexcept { return plugins::transport_clock() + timeout_ns_; }
 
-plugins::TransportGroup& Collectives::group_of(mesh::AxisId axis) {
-  return std::find_if(groups_.begin(), groups_.end(), [&](const AxisGroup& group) { return group.axis == axis; })
-      ->group;
+Collectives::Group& Collectives::group_of(const Transfer& transfer) {
+  return *std::find_if(groups_.begin(), groups_.end(), [&](const Group& group) {
+    return group.axis == transfer.axis && group.link == transfer.link;
+  });
 }
 
 Communicator::Handle Collectives::prepare(const Transfer& transfer, const Place& place, bool waited_at_once) {
+  Group& group = group_of(transfer);
   plugins::OpRequest op = request_of(transfer, place);
-  op.id = agree_id + 1 + ops_.size();
+  op.id = agree_id + ++group.ops;
   op.flags = waited_at_once ? SR_OP_FLAG_BLOCKING : 0;
   const std::uint64_t registration = registrations_[of_axis_[static_cast<std::size_t>(transfer.axis)]];
-  op.send->registration = registration;
-  op.recv->registration = registration;
+  for (std::optional<plugins::HostBuffer>* buffer : {&op.send, &op.recv}) {
+    if (*buffer) {
+      (*buffer)->registration = registration;
+    }
+  }
   if (place.scratch != nullptr) {
     op.scratch = plugins::HostBuffer{place.scratch, place.scratch_bytes, registration};
   }
-  ops_.push_back(group_of(transfer.axis).prepare({op}, deadline()));
+  ops_.push_back(group.group.prepare({op}, deadline()));
   return ops_.size() - 1;
 }
 
@@ -175,7 +207,7 @@ void Collectives::wait(Handle transfer) { finish(ops_[transfer]); }
 
 void Collectives::abort(const std::string& reason) noexcept {
   const std::lock_guard lock(mutex_);
-  for (AxisGroup& each : groups_) {
+  for (Group& each : groups_) {
     each.group.abort(reason);
   }
 }

@@ -23,12 +23,13 @@ struct TransportSet {
 /// What the transports' own answers say of a transfer's scratch. `set` outlives it.
 [[nodiscard]] partition::TransferScratch scratch_of(const TransportSet& set);
 
-/// Carries out a rank's transfers by transports that are open: one group along each mesh axis.
+/// Carries out a rank's transfers by transports that are open: one group along each mesh axis, and one for each link to
+/// or from another stage.
 class Collectives final : public Communicator {
  public:
   /// Registers the arena and connects the groups, which waits for the other ranks. `timeout_s`: how long connecting,
   /// preparing and each transfer may take. `set` outlives this, and `arena` the transports in it. Throws Error.
-  Collectives(TransportSet& set, const mesh::Mesh& mesh, std::int64_t rank, const memory::Arena& arena,
+  Collectives(TransportSet& set, const partition::Partition& partition, std::int64_t rank, const memory::Arena& arena,
               double timeout_s);
 
   [[nodiscard]] Handle prepare(const partition::Transfer& transfer, const Place& place, bool waited_at_once) override;
@@ -44,15 +45,19 @@ class Collectives final : public Communicator {
   void abort(const std::string& reason) noexcept;
 
  private:
-  struct AxisGroup {
+  struct Group {
     mesh::AxisId axis;
+    partition::Link link;  ///< or none: along the axis
     plugins::TransportGroup group;
+    std::uint64_t ops = 0;  ///< prepared so far: the members prepare them in one order
   };
 
-  [[nodiscard]] plugins::TransportGroup& group_of(mesh::AxisId axis);
+  void add_group(TransportSet& set, mesh::AxisId axis, const partition::Link& link, std::uint64_t number,
+                 const std::vector<std::int64_t>& members, std::int64_t rank);
+  [[nodiscard]] Group& group_of(const partition::Transfer& transfer);
   [[nodiscard]] std::int64_t deadline() const noexcept;
   void finish(plugins::TransportOp& op);
-  void prepare_agreement(AxisGroup& group, const plugins::Transport& transport);
+  void prepare_agreement(Group& group, const plugins::Transport& transport);
 
   const mesh::Mesh mesh_;
   const memory::Arena& arena_;
@@ -60,7 +65,7 @@ class Collectives final : public Communicator {
   std::vector<std::uint64_t> registrations_;  ///< of the arena, with each transport
   const std::vector<std::size_t> of_axis_;
   std::mutex mutex_;  ///< of `groups_` while it grows
-  std::vector<AxisGroup> groups_;
+  std::vector<Group> groups_;
   std::vector<plugins::TransportOp> ops_;
   std::int32_t agreed_ = 0;  ///< the buffer of `agree_ops_`
   std::list<std::vector<std::byte>> agree_scratch_;

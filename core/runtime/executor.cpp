@@ -105,7 +105,8 @@ std::byte* Executor::address_of(std::size_t program, partition::BufferId buffer)
 Communicator::Place Executor::place_of(std::size_t program, const partition::Transfer& transfer) const {
   const std::size_t bytes = device_.element_bytes(transfer.dtype);
   const auto address = [&](const partition::Region& region) {
-    return address_of(program, region.buffer) + static_cast<std::size_t>(region.first) * bytes;
+    std::byte* buffer = address_of(program, region.buffer);
+    return buffer == nullptr ? nullptr : buffer + static_cast<std::size_t>(region.first) * bytes;
   };
   Communicator::Place place{.send = address(transfer.send),
                             .send_bytes = static_cast<std::uint64_t>(transfer.send.elements) * bytes,
@@ -149,26 +150,40 @@ std::size_t Executor::find(std::string_view function, std::int64_t rows, bool la
 
 namespace {
 
-partition::BufferId port(const std::vector<partition::Port>& ports, const std::string& function,
-                         std::string_view name) {
-  for (const partition::Port& candidate : ports) {
-    if (candidate.name == name) {
-      return candidate.buffer;
-    }
-  }
-  throw Error(ErrorCode::internal, fmt::format("function {} has no input or output '{}'", function, name));
+const partition::Port* find_port(const std::vector<partition::Port>& ports, std::string_view name, std::size_t call) {
+  const auto found = std::find_if(ports.begin(), ports.end(), [&](const partition::Port& port) {
+    return port.name == name && port.call == static_cast<std::int32_t>(call);
+  });
+  return found == ports.end() ? nullptr : &*found;
+}
+
+[[noreturn]] void refuse_port(const partition::Program& program, std::string_view name) {
+  throw Error(ErrorCode::internal, fmt::format("function {} has no input or output '{}'", program.function, name));
 }
 
 }  // namespace
 
+std::optional<device::TensorView> Executor::find_input(std::size_t program, std::string_view name,
+                                                       std::size_t call) const {
+  const partition::Port* port = find_port(programs_.programs[program].inputs, name, call);
+  return port == nullptr ? std::nullopt : std::optional(views_[program][static_cast<std::size_t>(port->buffer)]);
+}
+
 device::TensorView Executor::input(std::size_t program, std::string_view name) const {
-  const partition::Program& at = programs_.programs[program];
-  return views_[program][static_cast<std::size_t>(port(at.inputs, at.function, name))];
+  const std::optional<device::TensorView> found = find_input(program, name);
+  if (!found) {
+    refuse_port(programs_.programs[program], name);
+  }
+  return *found;
 }
 
 device::TensorView Executor::output(std::size_t program, std::string_view name) const {
   const partition::Program& at = programs_.programs[program];
-  return views_[program][static_cast<std::size_t>(port(at.outputs, at.function, name))];
+  const partition::Port* port = find_port(at.outputs, name, 0);
+  if (port == nullptr) {
+    refuse_port(at, name);
+  }
+  return views_[program][static_cast<std::size_t>(port->buffer)];
 }
 
 void Executor::compute(Call& call, const device::Scalars& scalars) {
@@ -185,9 +200,11 @@ void Executor::compute(Call& call, const device::Scalars& scalars) {
   call.kernel->run(kernel_call);
 }
 
-void Executor::perform(Call& call, const device::Scalars& scalars) {
+void Executor::perform(Call& call, std::span<const device::Scalars> scalars) {
   switch (call.instruction->kind) {
-    case partition::Instruction::Kind::compute: compute(call, scalars); break;
+    case partition::Instruction::Kind::compute:
+      compute(call, scalars[static_cast<std::size_t>(call.instruction->call)]);
+      break;
     case partition::Instruction::Kind::move:
       for (const partition::Copy& copy : call.instruction->copies) {
         const std::size_t bytes = device_.element_bytes(call.inputs[0].dtype);
@@ -209,7 +226,7 @@ void Executor::perform(Call& call, const device::Scalars& scalars) {
   }
 }
 
-void Executor::execute(Call& call, const device::Scalars& scalars) {
+void Executor::execute(Call& call, std::span<const device::Scalars> scalars) {
   if (ends_ && ends_()) {
     throw Error(ErrorCode::aborted, "the call was ended before all of it was computed");
   }
@@ -223,13 +240,13 @@ void Executor::execute(Call& call, const device::Scalars& scalars) {
   ++call.count;
 }
 
-void Executor::run(std::size_t program, const device::Scalars& scalars) {
+void Executor::run(std::size_t program, std::span<const device::Scalars> scalars) {
   for (Call& call : calls_[program]) {
     execute(call, scalars);
   }
 }
 
-std::size_t Executor::advance(std::size_t program, const device::Scalars& scalars, std::size_t at) {
+std::size_t Executor::advance(std::size_t program, std::span<const device::Scalars> scalars, std::size_t at) {
   std::vector<Call>& calls = calls_[program];
   while (at < calls.size()) {
     Call& call = calls[at];
@@ -260,6 +277,9 @@ std::optional<std::string> Executor::bad_result(std::size_t program, const Call&
 /// A bucket's elements are those of several states.
 std::optional<std::string> Executor::bad_arrival(std::size_t program, const partition::Transfer& transfer) const {
   const partition::Program& at = programs_.programs[program];
+  if (transfer.recv.buffer < 0) {
+    return std::nullopt;
+  }
   const partition::Buffer& received = at.buffers[static_cast<std::size_t>(transfer.recv.buffer)];
   const std::uint64_t bytes =
       static_cast<std::uint64_t>(transfer.recv.elements) * device_.element_bytes(transfer.dtype);
@@ -285,7 +305,7 @@ std::optional<std::string> Executor::bad_arrival(std::size_t program, const part
   return std::nullopt;
 }
 
-std::optional<std::string> Executor::run_checked(std::size_t program, const device::Scalars& scalars) {
+std::optional<std::string> Executor::run_checked(std::size_t program, std::span<const device::Scalars> scalars) {
   std::optional<std::string> first_bad;
   for (Call& call : calls_[program]) {
     execute(call, scalars);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,17 +40,32 @@ class Executor {
   /// Which program a name and row count mean; for `run` and the ports. `last`: the function's last call of a step.
   /// Throws Error{internal} when there is none.
   [[nodiscard]] std::size_t find(std::string_view function, std::int64_t rows, bool last = true) const;
+  /// As Programs::find_calls.
+  [[nodiscard]] std::vector<std::size_t> find_calls(std::string_view function,
+                                                    const std::vector<std::int64_t>& rows) const {
+    return programs_.find_calls(function, rows);
+  }
 
   /// What a state holds between two steps: this rank's part of it.
   [[nodiscard]] device::TensorView state(graph::StateId id) const { return settled_[static_cast<std::size_t>(id)]; }
+  /// Of one of the calls that the program does at once; nothing where this rank has no use for it.
+  [[nodiscard]] std::optional<device::TensorView> find_input(std::size_t program, std::string_view name,
+                                                             std::size_t call = 0) const;
   [[nodiscard]] device::TensorView input(std::size_t program, std::string_view name) const;
   [[nodiscard]] device::TensorView output(std::size_t program, std::string_view name) const;
 
-  void run(std::size_t program, const device::Scalars& scalars);
+  /// Rows of each of the calls that the program does at once.
+  [[nodiscard]] const std::vector<std::int64_t>& call_rows(std::size_t program) const {
+    return programs_.programs[program].call_rows;
+  }
+
+  /// `scalars`: of each call.
+  void run(std::size_t program, std::span<const device::Scalars> scalars);
+  void run(std::size_t program, const device::Scalars& scalars) { run(program, {&scalars, 1}); }
 
   /// Runs instructions from number `at` on until one waits for a transfer that is not complete: its number; or until
   /// the end: the number of instructions.
-  [[nodiscard]] std::size_t advance(std::size_t program, const device::Scalars& scalars, std::size_t at);
+  [[nodiscard]] std::size_t advance(std::size_t program, std::span<const device::Scalars> scalars, std::size_t at);
 
   /// Seconds that `run` has waited for transfers so far.
   [[nodiscard]] double waited_seconds() const noexcept { return waited_seconds_; }
@@ -58,7 +74,7 @@ class Executor {
 
   /// The same, looking at every result and at what every transfer has brought: the name of the first that holds NaN or
   /// Inf, or nothing. It runs to the end, as other ranks wait for this one.
-  [[nodiscard]] std::optional<std::string> run_checked(std::size_t program, const device::Scalars& scalars);
+  [[nodiscard]] std::optional<std::string> run_checked(std::size_t program, std::span<const device::Scalars> scalars);
 
   /// From now on `asked` is called before every instruction, and where it says true the call ends with Error{aborted}.
   /// For programs of one rank: others would wait for this one.
@@ -91,9 +107,9 @@ class Executor {
   void bind_transfers(std::size_t program);
   [[nodiscard]] std::optional<std::string> bad_result(std::size_t program, const Call& call) const;
   [[nodiscard]] std::optional<std::string> bad_arrival(std::size_t program, const partition::Transfer& transfer) const;
-  void execute(Call& call, const device::Scalars& scalars);
+  void execute(Call& call, std::span<const device::Scalars> scalars);
   void compute(Call& call, const device::Scalars& scalars);
-  void perform(Call& call, const device::Scalars& scalars);
+  void perform(Call& call, std::span<const device::Scalars> scalars);
   [[nodiscard]] Communicator::Place place_of(std::size_t program, const partition::Transfer& transfer) const;
   [[nodiscard]] std::byte* address_of(std::size_t program, partition::BufferId buffer) const;
 

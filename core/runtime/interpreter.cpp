@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
+#include <map>
 #include <numeric>
 #include <span>
+#include <tuple>
 
 #include "core/base/error.h"
 
@@ -92,16 +95,37 @@ std::vector<std::vector<T>> outcome(const std::vector<Side>& sides, const Fault*
           results[m].insert(results[m].end(), block.begin(), block.end());
         }
         break;
+      case Collective::send: break;
+      case Collective::receive: {
+        const std::span<const T> whole = sent<T>(sides[0]);
+        results[m].assign(whole.begin(), whole.end());
+        break;
+      }
     }
   }
   return results;
+}
+
+/// Throws Error{internal} where the members of a group do not mean the same.
+void require_match(const std::vector<Side>& sides) {
+  const Transfer& first = *sides[0].transfer;
+  for (const Side& side : sides) {
+    const bool message = first.collective == Collective::send;
+    const Collective expected = message && &side != &sides[0] ? Collective::receive : first.collective;
+    if (side.transfer->collective != expected || side.transfer->name != first.name ||
+        (message && side.transfer->recv.elements != first.send.elements && &side != &sides[0])) {
+      throw Error(ErrorCode::internal, fmt::format("{} of {} meets {} of {}", partition::to_string(first.collective),
+                                                   first.name, partition::to_string(side.transfer->collective),
+                                                   side.transfer->name));
+    }
+  }
 }
 
 template <typename T>
 void carry_out(const std::vector<Side>& sides, const Fault* fault) {
   if (fault != nullptr && fault->kind == Fault::Kind::omit) {
     for (const Side& side : sides) {
-      if (side.place.recv != side.place.send) {
+      if (side.place.recv != side.place.send && side.place.recv != nullptr) {
         std::fill(received<T>(side).begin(), received<T>(side).end(), T{});
       }
     }
@@ -120,7 +144,8 @@ void carry_out(const std::vector<Side>& sides, const Fault* fault) {
 
 }  // namespace
 
-/// What is under way between the ranks: a transfer happens when the last of its members has started it.
+/// What is under way between the ranks: the members of a group start its transfers in one order, and a transfer happens
+/// when the last of them has started it.
 class Interpreter::Exchange {
  public:
   Exchange(const mesh::Mesh& mesh, std::optional<Fault> fault) : mesh_(mesh), fault_(fault) {
@@ -134,26 +159,13 @@ class Interpreter::Exchange {
 
   void start(std::size_t rank, Communicator::Handle handle) {
     sides_[rank][handle].state = State::started;
-    const mesh::AxisId axis = sides_[rank][handle].side.transfer->axis;
-    const std::vector<std::int64_t> members = mesh::line_through(mesh_, axis, static_cast<std::int64_t>(rank));
-    std::vector<Side> sides;
-    for (const std::int64_t member : members) {
-      const Prepared& prepared = sides_[static_cast<std::size_t>(member)].at(handle);
-      if (prepared.state != State::started) {
-        return;
-      }
-      sides.push_back(prepared.side);
-    }
-    const Fault* fault = fault_ && fault_->transfer == handle ? &*fault_ : nullptr;
-    if (sides[0].transfer->dtype == graph::DType::i32) {
-      carry_out<std::int32_t>(sides, fault);
-    } else if (sides[0].place.element_bytes == sizeof(double)) {
-      carry_out<double>(sides, fault);
-    } else {
-      carry_out<float>(sides, fault);
-    }
-    for (const std::int64_t member : members) {
-      sides_[static_cast<std::size_t>(member)][handle].state = State::complete;
+    const Transfer& transfer = *sides_[rank][handle].side.transfer;
+    Group& group = group_of(rank, transfer);
+    group.waiting[static_cast<std::size_t>(std::find(group.members.begin(), group.members.end(), rank) -
+                                           group.members.begin())]
+        .push_back(handle);
+    while (std::none_of(group.waiting.begin(), group.waiting.end(), [](const auto& queue) { return queue.empty(); })) {
+      happen(group);
     }
   }
 
@@ -167,10 +179,52 @@ class Interpreter::Exchange {
     Side side;
     State state = State::idle;
   };
+  struct Group {
+    std::vector<std::size_t> members;
+    std::vector<std::deque<Communicator::Handle>> waiting;  ///< of each member, in the order of starting
+  };
+
+  /// The ranks along the transfer's axis, or the two ends of its link.
+  Group& group_of(std::size_t rank, const Transfer& transfer) {
+    std::vector<std::int64_t> line = mesh::line_through(mesh_, transfer.axis, static_cast<std::int64_t>(rank));
+    if (transfer.link.from >= 0) {
+      line = {line[static_cast<std::size_t>(transfer.link.from)], line[static_cast<std::size_t>(transfer.link.to)]};
+    }
+    Group& group = groups_[{transfer.axis, transfer.link, line}];
+    if (group.members.empty()) {
+      group.members.assign(line.begin(), line.end());
+      group.waiting.resize(line.size());
+    }
+    return group;
+  }
+
+  void happen(Group& group) {
+    std::vector<Side> sides;
+    const Fault* fault = nullptr;
+    for (std::size_t m = 0; m < group.members.size(); ++m) {
+      const Communicator::Handle handle = group.waiting[m].front();
+      group.waiting[m].pop_front();
+      Prepared& prepared = sides_[group.members[m]][handle];
+      prepared.state = State::complete;
+      sides.push_back(prepared.side);
+      if (fault_ && fault_->rank == group.members[m] && fault_->transfer == handle) {
+        fault = &*fault_;
+      }
+    }
+    require_match(sides);
+    if (sides[0].transfer->dtype == graph::DType::i32) {
+      carry_out<std::int32_t>(sides, fault);
+    } else if (sides[0].place.element_bytes == sizeof(double)) {
+      carry_out<double>(sides, fault);
+    } else {
+      carry_out<float>(sides, fault);
+    }
+  }
 
   const mesh::Mesh mesh_;
   std::optional<Fault> fault_;
   std::vector<std::vector<Prepared>> sides_;  ///< of each rank, by handle
+  std::map<std::tuple<mesh::AxisId, partition::Link, std::vector<std::int64_t>>, Group> groups_;
 };
 
 class Interpreter::Member final : public Communicator {
@@ -207,21 +261,24 @@ Interpreter::Interpreter(const graph::Graph& graph, const partition::Partition& 
 
 Interpreter::~Interpreter() = default;
 
-std::size_t Interpreter::transfers() const noexcept {
+std::size_t Interpreter::transfers(std::size_t rank) const noexcept {
   std::size_t count = 0;
-  for (const partition::Program& program : programs_.front().programs) {
+  for (const partition::Program& program : programs_[rank].programs) {
     count += program.transfers.size();
   }
   return count;
 }
 
 void Interpreter::run(std::string_view function, std::int64_t rows, bool last, const device::Scalars& scalars) {
+  run(executors_.front()->find(function, rows, last), {&scalars, 1});
+}
+
+void Interpreter::run(std::size_t program, std::span<const device::Scalars> scalars) {
   std::vector<std::size_t> at(ranks(), 0);
   for (bool done = false; !done;) {
     bool moved = false;
     done = true;
     for (std::size_t rank = 0; rank < ranks(); ++rank) {
-      const std::size_t program = executors_[rank]->find(function, rows, last);
       const std::size_t end = programs_[rank].programs[program].instructions.size();
       if (at[rank] == end) {
         continue;
@@ -232,16 +289,21 @@ void Interpreter::run(std::string_view function, std::int64_t rows, bool last, c
       done = done && at[rank] == end;
     }
     if (!done && !moved) {
-      std::string waiting;
-      for (std::size_t rank = 0; rank < ranks(); ++rank) {
-        const partition::Program& program = programs_[rank].programs[executors_[rank]->find(function, rows, last)];
-        if (at[rank] < program.instructions.size()) {
-          waiting += fmt::format("; rank {} waits for {}", rank, program.instructions[at[rank]].name);
-        }
-      }
-      throw Error(ErrorCode::internal, fmt::format("function {}: no rank can go on{}", function, waiting));
+      refuse(program, at);
     }
   }
+}
+
+void Interpreter::refuse(std::size_t program, const std::vector<std::size_t>& at) const {
+  std::string waiting;
+  for (std::size_t rank = 0; rank < executors_.size(); ++rank) {
+    const partition::Program& of_rank = programs_[rank].programs[program];
+    if (at[rank] < of_rank.instructions.size()) {
+      waiting += fmt::format("; rank {} waits for {}", rank, of_rank.instructions[at[rank]].name);
+    }
+  }
+  throw Error(ErrorCode::internal, fmt::format("function {}: no rank can go on{}",
+                                               programs_.front().programs[program].function, waiting));
 }
 
 }  // namespace shardrun::runtime

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -10,8 +11,8 @@
 
 namespace shardrun::runtime {
 
-/// What an interpreter does wrong on purpose, with one transfer (by its number: transfers are numbered through all
-/// programs of a rank, in their order).
+/// What an interpreter does wrong on purpose, with one transfer of one rank (by its number: transfers are numbered
+/// through all programs of a rank, in their order) and of those that have part in it.
 struct Fault {
   enum class Kind {
     omit,   ///< nothing is moved: what was to be received is zero, what is in place stays
@@ -19,6 +20,7 @@ struct Fault {
     scale,  ///< what arrives is too large by 1/64
   } kind = Kind::omit;
   std::size_t transfer = 0;
+  std::size_t rank = 0;
 };
 
 /// All ranks' programs in one process, over the same instructions: each rank runs until it waits for another, then the
@@ -33,13 +35,16 @@ class Interpreter {
   [[nodiscard]] Executor& rank(std::size_t rank) { return *executors_[rank]; }
   [[nodiscard]] const partition::Programs& programs(std::size_t rank) const { return programs_[rank]; }
   /// Transfers that a rank has in all its programs: what a fault can be planted in.
-  [[nodiscard]] std::size_t transfers() const noexcept;
+  [[nodiscard]] std::size_t transfers(std::size_t rank = 0) const noexcept;
 
-  /// One call of a function on every rank. Throws Error{internal} where ranks wait for each other for ever, naming
-  /// what each waits for.
+  /// One call of a function on every rank, or all that its programs do at once. Throws Error{internal} where ranks wait
+  /// for each other for ever, naming what each waits for.
   void run(std::string_view function, std::int64_t rows, bool last, const device::Scalars& scalars);
+  void run(std::size_t program, std::span<const device::Scalars> scalars);
 
  private:
+  [[noreturn]] void refuse(std::size_t program, const std::vector<std::size_t>& at) const;
+
   class Exchange;
   class Member;
 

@@ -102,6 +102,8 @@ std::uint64_t ring_bytes(const partition::Transfer& transfer, const Communicator
       check.fills(sent, place.send_bytes, "to send");
       return place.send_bytes - sent[member];
     }
+    case Collective::send:
+    case Collective::receive: return place.send_bytes;
   }
   return 0;
 }

@@ -94,7 +94,7 @@ Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank
   plugins::StrategyRequest request = partition::describe(compiled.graph, compiled.microbatch_rows);
   add_job(request, job);
   compiled.plan = partition::make_plan(open_strategy(job), request);
-  compiled.partition = partition::split(compiled.graph, compiled.plan);
+  compiled.partition = partition::split(compiled.graph, compiled.plan, compiled.microbatch_rows);
   compiled.transports = load_transports(job, compiled.partition.placements.mesh);
   compiled.programs = programs_of_rank(job, compiled, rank);
   return compiled;
@@ -117,9 +117,8 @@ partition::Programs programs_of_rank(const job::Job& job, const Compiled& compil
 partition::SentBytes sent_bytes_per_step(const Compiled& compiled, const partition::Programs& programs) {
   partition::SentBytes sent;
   const std::size_t f32_bytes = compiled.device->element_bytes(graph::DType::f32);
-  for (std::size_t m = 0; m < compiled.microbatch_rows.size(); ++m) {
-    const bool last = m + 1 == compiled.microbatch_rows.size();
-    add_sent_bytes(sent, programs, programs.find("micro", compiled.microbatch_rows[m], last), f32_bytes);
+  for (const std::size_t program : programs.find_calls("micro", compiled.microbatch_rows)) {
+    add_sent_bytes(sent, programs, programs.programs[program], f32_bytes);
   }
   for (const char* function : {"update", "iterate"}) {
     if (compiled.graph.find(function, 0) != nullptr) {

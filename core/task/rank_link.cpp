@@ -77,7 +77,7 @@ void RankLink::connect(runtime::Executor& executor) {
                     .deadline = latest},
                    *this);
   }
-  collectives_ = std::make_unique<runtime::Collectives>(compiled_.transports, compiled_.programs.mesh, context.rank,
+  collectives_ = std::make_unique<runtime::Collectives>(compiled_.transports, compiled_.partition, context.rank,
                                                         *arena_, job_.timeout + silence_margin_s);
   rank_.on_abort([this](const std::string& reason) { collectives_->abort(reason); });
   executor.bind(*collectives_);

@@ -27,14 +27,9 @@ Training::Training(const job::Job& job, const Compiled& compiled, Agree agree)
       agree_(std::move(agree)),
       executor_(compiled.programs, *compiled.device),
       update_program_(executor_.find("update", 0)) {
-  const auto find_all = [&](std::vector<std::size_t>& programs, const char* function,
-                            const std::vector<std::int64_t>& calls) {
-    for (std::size_t call = 0; call < calls.size(); ++call) {
-      programs.push_back(executor_.find(function, calls[call], call + 1 == calls.size()));
-    }
-  };
-  find_all(micro_programs_, "micro", compiled.microbatch_rows);
-  find_all(evaluate_programs_, "evaluate", compiled.evaluation_rows);
+  micro_programs_ = executor_.find_calls("micro", compiled.microbatch_rows);
+  evaluate_programs_ = executor_.find_calls("evaluate", compiled.evaluation_rows);
+  scalars_.reserve(compiled.microbatch_rows.size());
 }
 
 void Training::initialize() {
@@ -50,27 +45,40 @@ double Training::read_scalar(std::string_view state) const {
                       compiled_.device->element_bytes(graph::DType::f32));
 }
 
-void Training::micro(std::int64_t step, std::size_t m, bool checked, std::optional<std::string>& bad) {
+void Training::micro(std::int64_t step, std::size_t program, std::size_t first, bool checked,
+                     std::optional<std::string>& bad) {
   std::int64_t first_sample = step * job_.data.batch;
-  for (std::size_t before = 0; before < m; ++before) {
+  for (std::size_t before = 0; before < first; ++before) {
     first_sample += compiled_.microbatch_rows[before];
   }
-  const std::size_t program = micro_programs_[m];
-  feed_training(*compiled_.dataset, job_.seed, first_sample, executor_.input(program, "inputs"),
-                executor_.input(program, "targets"), compiled_.device->element_bytes(graph::DType::f32));
-  const device::Scalars scalars{
-      .seed = job_.seed, .step = step, .first_sample = first_sample, .first_microbatch = m == 0};
+  scalars_.clear();
+  const std::vector<std::int64_t>& rows = executor_.call_rows(program);
+  for (std::size_t call = 0; call < rows.size(); ++call) {
+    const std::optional<device::TensorView> inputs = executor_.find_input(program, "inputs", call);
+    if (inputs) {
+      feed_training(*compiled_.dataset, job_.seed, first_sample, *inputs,
+                    *executor_.find_input(program, "targets", call),
+                    compiled_.device->element_bytes(graph::DType::f32));
+    }
+    scalars_.push_back({.seed = job_.seed,
+                        .step = step,
+                        .first_sample = first_sample,
+                        .first_microbatch = first + call == 0});
+    first_sample += rows[call];
+  }
   if (checked) {
-    bad = executor_.run_checked(program, scalars);
+    bad = executor_.run_checked(program, scalars_);
   } else {
-    executor_.run(program, scalars);
+    executor_.run(program, scalars_);
   }
 }
 
 double Training::differentiate(std::int64_t step) {
   std::optional<std::string> bad;
-  for (std::size_t m = 0; m < micro_programs_.size(); ++m) {
-    micro(step, m, false, bad);
+  std::size_t first = 0;
+  for (const std::size_t program : micro_programs_) {
+    micro(step, program, first, false, bad);
+    first += executor_.call_rows(program).size();
   }
   return read_scalar("loss");
 }
@@ -123,12 +131,17 @@ std::string Training::first_bad_tensor(std::int64_t step) {
   if (const std::int32_t first = agreed(parameter ? states - *parameter : 0); first > 0) {
     return compiled_.graph.states[static_cast<std::size_t>(states - first)].name + " (a parameter)";
   }
-  for (std::size_t m = 0; m < micro_programs_.size(); ++m) {
+  std::size_t first = 0;
+  for (const std::size_t program : micro_programs_) {
     std::optional<std::string> bad;
-    micro(step, m, true, bad);
+    micro(step, program, first, true, bad);
+    const std::size_t calls = executor_.call_rows(program).size();
     if (agreed(bad ? 1 : 0) > 0) {
-      return fmt::format("{}, microbatch {}", bad.value_or("one of another rank, which names it"), m);
+      return fmt::format("{}, {}", bad.value_or("one of another rank, which names it"),
+                         calls == 1 ? fmt::format("microbatch {}", first)
+                                    : fmt::format("of one of microbatches {} to {}", first, first + calls - 1));
     }
+    first += calls;
   }
   return "none when the step was run again";
 }
@@ -140,8 +153,10 @@ std::optional<double> Training::evaluate() {
   std::int64_t first = 0;
   for (std::size_t call = 0; call < evaluate_programs_.size(); ++call) {
     const std::size_t program = evaluate_programs_[call];
-    feed_evaluation(*compiled_.dataset, first, executor_.input(program, "inputs"), executor_.input(program, "targets"),
-                    compiled_.device->element_bytes(graph::DType::f32));
+    if (const std::optional<device::TensorView> inputs = executor_.find_input(program, "inputs")) {
+      feed_evaluation(*compiled_.dataset, first, *inputs, executor_.input(program, "targets"),
+                      compiled_.device->element_bytes(graph::DType::f32));
+    }
     executor_.run(program, {.seed = job_.seed, .first_sample = first, .first_microbatch = call == 0});
     first += compiled_.evaluation_rows[call];
   }

@@ -46,7 +46,8 @@ class Training {
   [[nodiscard]] runtime::Executor& executor() noexcept { return executor_; }
 
  private:
-  void micro(std::int64_t step, std::size_t m, bool checked, std::optional<std::string>& bad);
+  /// The calls of one program, the first of which is microbatch `first`.
+  void micro(std::int64_t step, std::size_t program, std::size_t first, bool checked, std::optional<std::string>& bad);
   [[nodiscard]] std::string first_bad_tensor(std::int64_t step);
   [[nodiscard]] double read_scalar(std::string_view state) const;
   [[nodiscard]] std::int32_t agreed(std::int32_t value) const { return agree_ ? agree_(value) : value; }
@@ -60,6 +61,7 @@ class Training {
   std::vector<std::size_t> micro_programs_;
   std::vector<std::size_t> evaluate_programs_;
   std::size_t update_program_;
+  std::vector<device::Scalars> scalars_;  ///< of the calls of one program
 };
 
 /// One element of a tensor, on either device.

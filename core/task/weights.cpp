@@ -21,14 +21,16 @@ std::span<const std::byte> as_bytes(const device::TensorView& view) {
   return {static_cast<const std::byte*>(view.data), static_cast<std::size_t>(view.elements()) * sizeof(float)};
 }
 
-/// Whether no rank before this one has the same part: along the axes that do not split it this is the first.
-bool is_first_replica(const mesh::Placement& placement, const mesh::Coordinates& at) {
+/// Whether of all ranks that have the same part this one writes it: the first along the axes that do not split it, on
+/// the stage that updates it.
+bool writes_part(const partition::Partition& partition, std::size_t state, const mesh::Coordinates& at) {
   for (std::size_t axis = 0; axis < at.size(); ++axis) {
-    if (at[axis] != 0 && !placement.splits(static_cast<mesh::AxisId>(axis))) {
+    const auto id = static_cast<mesh::AxisId>(axis);
+    if (at[axis] != 0 && id != partition.pipeline.axis && !partition.placements.states[state].splits(id)) {
       return false;
     }
   }
-  return true;
+  return partition.stage_at(at) == partition.stages.states.owner[state];
 }
 
 /// Writes a part's rows, each as long as they are consecutive in the whole.
@@ -103,7 +105,8 @@ void save_part(const std::filesystem::path& path, const graph::Graph& graph, gra
 }
 
 void join_parts(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
-                const partition::Placements& placements, const checkpoint::Metadata& metadata) {
+                const partition::Partition& partition, const checkpoint::Metadata& metadata) {
+  const partition::Placements& placements = partition.placements;
   std::vector<checkpoint::TensorInfo> infos;
   for (const graph::State& state : graph.states) {
     if (state.kind == kind) {
@@ -116,7 +119,7 @@ void join_parts(const std::filesystem::path& path, const graph::Graph& graph, gr
     const mesh::Coordinates at = mesh::coordinates_of(placements.mesh, rank);
     for (std::size_t s = 0; s < graph.states.size(); ++s) {
       const graph::State& state = graph.states[s];
-      if (state.kind == kind && is_first_replica(placements.states[s], at)) {
+      if (state.kind == kind && writes_part(partition, s, at)) {
         write_box(writer, state, mesh::box_of(state.type.shape, placements.states[s], placements.mesh, at),
                   part.at(state.name).bytes);
       }

@@ -8,7 +8,7 @@
 #include "core/graph/graph.h"
 #include "core/job/job.h"
 #include "core/models/model.h"
-#include "core/partition/placements.h"
+#include "core/partition/partition.h"
 #include "core/runtime/executor.h"
 
 namespace shardrun::task {
@@ -26,7 +26,7 @@ void save_part(const std::filesystem::path& path, const graph::Graph& graph, gra
 
 /// `path` from the files that every rank's `save_part` has left, which are removed. Of replicas the first is taken.
 void join_parts(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
-                const partition::Placements& placements, const checkpoint::Metadata& metadata);
+                const partition::Partition& partition, const checkpoint::Metadata& metadata);
 
 [[nodiscard]] checkpoint::Metadata describe_model(const job::Chosen& model, const models::ModelSettings& settings,
                                                   const data::Tokenizer* tokenizer);

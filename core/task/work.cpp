@@ -255,7 +255,7 @@ class Work {
     save_part(path, compiled_.graph, kind, executor, settings_.link->rank());
     await_ranks();
     if (record_.is_first()) {
-      join_parts(path, compiled_.graph, kind, compiled_.partition.placements, metadata);
+      join_parts(path, compiled_.graph, kind, compiled_.partition, metadata);
     }
     await_ranks();
   }

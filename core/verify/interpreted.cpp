@@ -11,12 +11,24 @@ void initialize(const Workload& workload, runtime::Executor& executor) {
   }
 }
 
+/// `calls`: of one function, those of one step.
 void run(const Workload& workload, const std::vector<Call>& calls, runtime::Interpreter& ranks) {
+  std::vector<std::int64_t> rows;
   for (const Call& call : calls) {
-    for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
-      feed(workload, call, ranks.rank(rank));
+    rows.push_back(call.rows);
+  }
+  std::size_t first = 0;
+  for (const std::size_t program : ranks.rank(0).find_calls(calls.front().function, rows)) {
+    std::vector<device::Scalars> scalars;
+    const std::size_t count = ranks.rank(0).call_rows(program).size();
+    for (std::size_t c = 0; c < count; ++c) {
+      for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
+        feed(workload, calls[first + c], ranks.rank(rank), program, c);
+      }
+      scalars.push_back(calls[first + c].scalars);
     }
-    ranks.run(call.function, call.rows, call.last, call.scalars);
+    first += count;
+    ranks.run(program, scalars);
   }
 }
 

@@ -26,8 +26,9 @@ std::span<double> Reference::state(graph::StateId id) {
 }
 
 void Reference::run(const Call& call) {
-  feed(workload_, call, executor_);
-  executor_.run(executor_.find(call.function, call.rows, call.last), call.scalars);
+  const std::size_t program = executor_.find(call.function, call.rows, call.last);
+  feed(workload_, call, executor_, program);
+  executor_.run(program, call.scalars);
 }
 
 void Reference::differentiate(std::int64_t step) {

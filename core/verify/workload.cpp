@@ -48,14 +48,15 @@ std::vector<Call> evaluation_calls(const Workload& workload) {
   return calls_of("evaluate", workload.evaluation_rows, {.seed = workload.seed});
 }
 
-void feed(const Workload& workload, const Call& call, runtime::Executor& executor) {
+void feed(const Workload& workload, const Call& call, runtime::Executor& executor, std::size_t program,
+          std::size_t number) {
   const bool trains = call.function == "micro";
-  if (!trains && call.function != "evaluate") {
+  const std::optional<device::TensorView> found = executor.find_input(program, "inputs", number);
+  if ((!trains && call.function != "evaluate") || !found) {
     return;
   }
-  const std::size_t program = executor.find(call.function, call.rows, call.last);
-  const device::TensorView inputs = executor.input(program, "inputs");
-  const device::TensorView targets = executor.input(program, "targets");
+  const device::TensorView& inputs = *found;
+  const device::TensorView targets = *executor.find_input(program, "targets", number);
   const std::size_t f32_bytes = executor.device().element_bytes(graph::DType::f32);
   if (trains) {
     task::feed_training(*workload.dataset, workload.seed, call.scalars.first_sample, inputs, targets, f32_bytes);

@@ -45,7 +45,9 @@ struct Call {
 [[nodiscard]] Call update_call(const Workload& workload, std::int64_t step);
 [[nodiscard]] std::vector<Call> evaluation_calls(const Workload& workload);
 
-/// Writes a call's samples to an executor's inputs, whole or parts.
-void feed(const Workload& workload, const Call& call, runtime::Executor& executor);
+/// Writes a call's samples to an executor's inputs, whole or parts; `number`: of the calls that the program does at
+/// once.
+void feed(const Workload& workload, const Call& call, runtime::Executor& executor, std::size_t program,
+          std::size_t number = 0);
 
 }  // namespace shardrun::verify

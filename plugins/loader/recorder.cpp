@@ -154,6 +154,16 @@ PlanRecorder::PlanRecorder(const StrategyRequest& request) : request_(request) {
   writer_.gather_at_use = [](void* self, const char* glob, const char* unit, std::uint32_t keep, sr_error* error) {
     return record(self, error, "gather_at_use", glob, [&](PlanRecorder& to) { to.gather_at_use(glob, unit, keep); });
   };
+  writer_.place_layers = [](void* self, const char* mesh_axis, const sr_chunk* chunks, std::uint32_t count,
+                            std::uint32_t stride, sr_error* error) {
+    return record(self, error, "place_layers", mesh_axis,
+                  [&](PlanRecorder& to) { to.place_layers(mesh_axis, chunks, count, stride); });
+  };
+  writer_.set_actions = [](void* self, std::uint32_t stage, const sr_action* actions, std::uint32_t count,
+                           std::uint32_t stride, sr_error* error) {
+    return record(self, error, "set_actions", fmt::format("stage {}", stage).c_str(),
+                  [&](PlanRecorder& to) { to.set_actions(stage, actions, count, stride); });
+  };
 }
 
 void PlanRecorder::refuse(Error error) noexcept {
@@ -211,6 +221,48 @@ void PlanRecorder::gather_at_use(const char* glob, const char* unit, std::uint32
     const std::string& tensor = request_.tensors[index].name;
     gathers_[index] = {tensor, unit == nullptr ? tensor : std::string(required(unit, "the unit")), keep == 1};
   }
+}
+
+void PlanRecorder::place_layers(const char* mesh_axis, const sr_chunk* chunks, std::uint32_t count,
+                                std::uint32_t stride) {
+  if (!pipeline_.mesh_axis.empty()) {
+    refuse_with("the layers have been placed already");
+  }
+  const std::string axis = checked_mesh_axes(&mesh_axis, 1).front();
+  const std::uint32_t stages = std::ranges::find(mesh_, axis, &MeshAxis::name)->size;
+  if (count == 0) {
+    refuse_with("a pipeline has at least one chunk");
+  }
+  for (std::uint32_t c = 0; c < count; ++c) {
+    const auto raw = read_element<sr_chunk>(chunks, stride, c, SR_CHUNK_SIZE_1_1, fmt::format("chunk {}", c));
+    const std::uint32_t least = c == 0 ? 0 : pipeline_.chunks.back().first_layer;
+    const std::size_t most = c == 0 ? 0 : request_.layers.size();
+    if (raw.first_layer < least || raw.first_layer > most) {
+      refuse_with(fmt::format("chunk {} begins with layer {}, expected {} to {}", c, raw.first_layer, least, most));
+    }
+    if (raw.stage >= stages) {
+      refuse_with(fmt::format("chunk {} is on stage {}, but mesh axis '{}' has {}", c, raw.stage, axis, stages));
+    }
+    pipeline_.chunks.push_back({raw.first_layer, raw.stage});
+  }
+  pipeline_.mesh_axis = axis;
+  pipeline_.actions.resize(stages);
+}
+
+void PlanRecorder::set_actions(std::uint32_t stage, const sr_action* actions, std::uint32_t count,
+                               std::uint32_t stride) {
+  if (stage >= pipeline_.actions.size()) {
+    refuse_with(fmt::format("there are {} stages: layers are placed first", pipeline_.actions.size()));
+  }
+  std::vector<Action> list;
+  for (std::uint32_t a = 0; a < count; ++a) {
+    const auto raw = read_element<sr_action>(actions, stride, a, SR_ACTION_SIZE_1_1, fmt::format("action {}", a));
+    if (raw.kind < SR_ACTION_FORWARD || raw.kind > SR_ACTION_BACKWARD_WEIGHT) {
+      refuse_with(fmt::format("action {}: there is no kind {}", a, raw.kind));
+    }
+    list.push_back({static_cast<Action::Kind>(raw.kind - SR_ACTION_FORWARD), raw.chunk, raw.microbatch});
+  }
+  pipeline_.actions[stage] = std::move(list);
 }
 
 std::vector<std::string> PlanRecorder::checked_mesh_axes(const char* const* mesh_axes, std::uint32_t count) const {
@@ -285,6 +337,7 @@ PlanDraft PlanRecorder::finish() const {
   for (const auto& [index, gather] : gathers_) {
     plan.gathers.push_back(gather);
   }
+  plan.pipeline = pipeline_;
   plan.bucket_bytes = bucket_bytes_;
   return plan;
 }

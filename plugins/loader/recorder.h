@@ -38,6 +38,8 @@ class PlanRecorder {
   void place_cut_point(const char* glob, const sr_split* splits, std::uint32_t count, std::uint32_t stride);
 
   void gather_at_use(const char* glob, const char* unit, std::uint32_t keep);
+  void place_layers(const char* mesh_axis, const sr_chunk* chunks, std::uint32_t count, std::uint32_t stride);
+  void set_actions(std::uint32_t stage, const sr_action* actions, std::uint32_t count, std::uint32_t stride);
 
   void set_bucket_bytes(std::uint64_t bytes) noexcept { bucket_bytes_ = bytes; }
 
@@ -58,6 +60,7 @@ class PlanRecorder {
   std::map<std::pair<std::size_t, TensorRole>, DimSplits> tensors_;
   std::map<std::size_t, DimSplits> cut_points_;
   std::map<std::size_t, TensorGather> gathers_;
+  Pipeline pipeline_;
   std::uint64_t bucket_bytes_ = 0;
 };
 

@@ -33,10 +33,17 @@ RequestTables::RequestTables(const StrategyRequest& request, const OptionValues&
     cut_points_.push_back({sizeof(sr_cut_point), count_of(point.shape.size()), point.name.c_str(), point.shape.data(),
                            axis_names(point.name, point.shape, point.axes), point.bytes, point.layer, 0});
   }
+  const auto raw_layer = [](const LayerSummary& layer) {
+    return sr_layer{sizeof(sr_layer),    0,
+                    layer.name.c_str(),  layer.parameter_bytes,
+                    layer.forward_flops, layer.backward_input_flops,
+                    layer.backward_weight_flops};
+  };
   for (const LayerSummary& layer : request.layers) {
-    layers_.push_back({sizeof(sr_layer), 0, layer.name.c_str(), layer.parameter_bytes, layer.forward_flops,
-                       layer.backward_input_flops, layer.backward_weight_flops});
+    layers_.push_back(raw_layer(layer));
   }
+  before_ = raw_layer(request.before);
+  behind_ = raw_layer(request.behind);
   job_ = {sizeof(sr_job),
           request.ranks,
           mesh_.data(),
@@ -44,14 +51,17 @@ RequestTables::RequestTables(const StrategyRequest& request, const OptionValues&
           sizeof(sr_mesh_axis),
           options_.data(),
           count_of(options_.size()),
-          sizeof(sr_option_value)};
+          sizeof(sr_option_value),
+          request.microbatches,
+          0};
   graph_ = {sizeof(sr_graph),         0,
             tensors_.data(),          count_of(tensors_.size()),
             sizeof(sr_tensor),        axes_.data(),
             count_of(axes_.size()),   sizeof(sr_axis),
             cut_points_.data(),       count_of(cut_points_.size()),
             sizeof(sr_cut_point),     layers_.data(),
-            count_of(layers_.size()), sizeof(sr_layer)};
+            count_of(layers_.size()), sizeof(sr_layer),
+            &before_,                 &behind_};
 }
 
 const char* const* RequestTables::axis_names(const std::string& name, const std::vector<std::int64_t>& shape,

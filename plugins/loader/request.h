@@ -30,6 +30,8 @@ class RequestTables {
   std::vector<sr_cut_point> cut_points_;
   std::vector<sr_layer> layers_;
   std::vector<std::vector<const char*>> axis_names_;
+  sr_layer before_{};
+  sr_layer behind_{};
   sr_job job_{};
   sr_graph graph_{};
 };

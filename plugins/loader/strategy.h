@@ -54,12 +54,15 @@ struct LayerSummary {
 
 struct StrategyRequest {
   std::uint32_t ranks = 1;
+  std::uint32_t microbatches = 1;
   std::vector<MeshAxis> mesh;  ///< as the job file gives it; empty where it is silent
   OptionValues options;        ///< a declared one that is missing gets its default
   std::vector<TensorSummary> tensors;
   std::vector<LogicalAxis> axes;
   std::vector<CutPointSummary> cut_points;
   std::vector<LayerSummary> layers;
+  LayerSummary before;  ///< what is before the first layer
+  LayerSummary behind;  ///< what is behind the last
 };
 
 /// Of each dimension the mesh axes that split it, major to minor; none: it stays whole.
@@ -98,6 +101,30 @@ struct TensorGather {
   bool operator==(const TensorGather&) const = default;
 };
 
+/// Consecutive layers of one stage, from the first on up to the next chunk's.
+struct Chunk {
+  std::uint32_t first_layer = 0;
+  std::uint32_t stage = 0;
+
+  bool operator==(const Chunk&) const = default;
+};
+
+struct Action {
+  enum class Kind : std::uint8_t { forward, backward, backward_input, backward_weight } kind = Kind::forward;
+  std::uint32_t chunk = 0;
+  std::uint32_t microbatch = 0;
+
+  bool operator==(const Action&) const = default;
+};
+
+struct Pipeline {
+  std::string mesh_axis;  ///< empty: there is none
+  std::vector<Chunk> chunks;
+  std::vector<std::vector<Action>> actions;  ///< of each stage, in its order
+
+  bool operator==(const Pipeline&) const = default;
+};
+
 /// What a strategy answered. Names are those of the request: globs are expanded, dimensions are counted out,
 /// and of two statements about one thing the later alone is left. What is not named was not placed.
 struct PlanDraft {
@@ -106,6 +133,7 @@ struct PlanDraft {
   std::vector<TensorPlacement> tensors;
   std::vector<CutPointPlacement> cut_points;
   std::vector<TensorGather> gathers;
+  Pipeline pipeline;
   std::uint64_t bucket_bytes = 0;  ///< how much of gradients is reduced at once; 0: each by itself
 
   bool operator==(const PlanDraft&) const = default;

@@ -27,6 +27,8 @@ typedef struct sr_job {
   const sr_option_value* options;
   uint32_t option_count;
   uint32_t option_stride;
+  uint32_t microbatches; /* of an optimizer step; since 1.1 */
+  uint32_t reserved;     /* zero */
 } sr_job;
 #define SR_JOB_SIZE_1_0 UINT32_C(40)
 
@@ -99,6 +101,8 @@ typedef struct sr_graph {
   const sr_layer* layers;
   uint32_t layer_count;
   uint32_t layer_stride;
+  const sr_layer* before; /* what is before the first layer, and behind the last, in the same terms; since 1.1 */
+  const sr_layer* behind;
 } sr_graph;
 #define SR_GRAPH_SIZE_1_0 UINT32_C(72)
 
@@ -112,6 +116,30 @@ typedef struct sr_split {
   uint32_t reserved; /* zero */
 } sr_split;
 #define SR_SPLIT_SIZE_1_0 UINT32_C(32)
+
+/// Consecutive layers that one stage of a pipeline has. The first chunk has what is before the layers too, the last
+/// what is behind them.
+typedef struct sr_chunk {
+  uint32_t struct_size;
+  uint32_t first_layer; /* up to the next chunk's; may be the same: a chunk without layers */
+  uint32_t stage;       /* the coordinate along the pipeline's mesh axis */
+  uint32_t reserved;    /* zero */
+} sr_chunk;
+#define SR_CHUNK_SIZE_1_1 UINT32_C(16)
+
+#define SR_ACTION_FORWARD UINT32_C(1)
+#define SR_ACTION_BACKWARD UINT32_C(2)        /* both of the following */
+#define SR_ACTION_BACKWARD_INPUT UINT32_C(3)  /* the gradients of activations, which the chunk before waits for */
+#define SR_ACTION_BACKWARD_WEIGHT UINT32_C(4) /* the gradients of parameters */
+
+/// What a stage computes at one time.
+typedef struct sr_action {
+  uint32_t struct_size;
+  uint32_t kind; /* SR_ACTION_... */
+  uint32_t chunk;
+  uint32_t microbatch;
+} sr_action;
+#define SR_ACTION_SIZE_1_1 UINT32_C(16)
 
 #define SR_ROLE_STORE UINT32_C(1)     /* where the tensor is kept between steps */
 #define SR_ROLE_USE UINT32_C(2)       /* as the ops read it */
@@ -153,6 +181,15 @@ typedef struct sr_plan_writer {
   /// unless `keep` is 1: then they stay from their first use in a call to the last. Without this call they are brought
   /// once a call, where they are first used, and stay.
   int32_t (*gather_at_use)(void* self, const char* glob, const char* unit, uint32_t keep, sr_error* error);
+  /// Since 1.1. The chunks of a pipeline along a mesh axis, over which nothing else is split, in the order of the
+  /// layers. A parameter is where it is used; one that several stages use is updated by the first of them.
+  int32_t (*place_layers)(void* self, const char* mesh_axis, const sr_chunk* chunks, uint32_t chunk_count,
+                          uint32_t chunk_stride, sr_error* error);
+  /// Since 1.1. What a stage of the pipeline computes in one optimizer step before the update, in this order: of each
+  /// of its chunks and each microbatch, forward, then backward as one or in its two parts. The host derives what is
+  /// sent and received, and refuses lists that leave something out or wait for each other.
+  int32_t (*set_actions)(void* self, uint32_t stage, const sr_action* actions, uint32_t action_count,
+                         uint32_t action_stride, sr_error* error);
 } sr_plan_writer;
 #define SR_PLAN_WRITER_SIZE_1_0 UINT32_C(56)
 

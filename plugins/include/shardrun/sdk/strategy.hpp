@@ -32,6 +32,7 @@ struct Job {
   std::uint32_t ranks = 1;
   std::vector<MeshAxis> mesh;  ///< as the job file gives it; empty where it is silent
   OptionValues options;
+  std::uint32_t microbatches = 1;  ///< of an optimizer step
 };
 
 /// The only axis that the ranks are split over: what the job's mesh calls it, or `otherwise` where it is silent.
@@ -86,6 +87,8 @@ struct Graph {
   std::vector<Axis> axes;
   std::vector<CutPoint> cut_points;
   std::vector<Layer> layers;
+  Layer before;  ///< what is before the first layer
+  Layer behind;  ///< what is behind the last
 
   [[nodiscard]] bool has_axis(std::string_view name) const {
     for (const Axis& axis : axes) {
@@ -95,6 +98,25 @@ struct Graph {
     }
     return false;
   }
+};
+
+/// Consecutive layers of one stage of a pipeline, up to the next chunk's.
+struct Chunk {
+  std::uint32_t first_layer = 0;
+  std::uint32_t stage = 0;
+};
+
+struct Action {
+  enum class Kind : std::uint32_t {
+    forward = SR_ACTION_FORWARD,
+    backward = SR_ACTION_BACKWARD,
+    backward_input = SR_ACTION_BACKWARD_INPUT,
+    backward_weight = SR_ACTION_BACKWARD_WEIGHT,
+  } kind = Kind::forward;
+  std::uint32_t chunk = 0;
+  std::uint32_t microbatch = 0;
+
+  bool operator==(const Action&) const = default;
 };
 
 enum class Role : std::uint32_t {
@@ -158,18 +180,48 @@ class PlanWriter {
     detail::call_host([&](sr_error* error) { return writer_.set_bucket_bytes(writer_.self, bytes, error); });
   }
 
-  /// An empty unit: each tensor by itself. Throws Refused where the host is older than 1.1.
+  // Those that follow throw Refused where the host is older than 1.1.
+
+  /// An empty unit: each tensor by itself.
   void gather_at_use(const std::string& glob, const std::string& unit, bool keep = false) {
-    if (!SR_HAS(&writer_, sr_plan_writer, gather_at_use)) {
-      throw Refused("this shardrun is too old to gather tensors at use: it needs ABI 1.1");
-    }
+    require_host(SR_HAS(&writer_, sr_plan_writer, gather_at_use), "gather tensors at use");
     detail::call_host([&](sr_error* error) {
       return writer_.gather_at_use(writer_.self, glob.c_str(), unit.empty() ? nullptr : unit.c_str(), keep ? 1 : 0,
                                    error);
     });
   }
 
+  void place_layers(const std::string& mesh_axis, const std::vector<Chunk>& chunks) {
+    require_host(SR_HAS(&writer_, sr_plan_writer, place_layers), "run pipelines");
+    std::vector<sr_chunk> raw;
+    for (const Chunk& chunk : chunks) {
+      raw.push_back({sizeof(sr_chunk), chunk.first_layer, chunk.stage, 0});
+    }
+    detail::call_host([&](sr_error* error) {
+      return writer_.place_layers(writer_.self, mesh_axis.c_str(), raw.data(), static_cast<std::uint32_t>(raw.size()),
+                                  sizeof(sr_chunk), error);
+    });
+  }
+
+  void set_actions(std::uint32_t stage, const std::vector<Action>& actions) {
+    require_host(SR_HAS(&writer_, sr_plan_writer, set_actions), "run pipelines");
+    std::vector<sr_action> raw;
+    for (const Action& action : actions) {
+      raw.push_back({sizeof(sr_action), static_cast<std::uint32_t>(action.kind), action.chunk, action.microbatch});
+    }
+    detail::call_host([&](sr_error* error) {
+      return writer_.set_actions(writer_.self, stage, raw.data(), static_cast<std::uint32_t>(raw.size()),
+                                 sizeof(sr_action), error);
+    });
+  }
+
  private:
+  static void require_host(bool has, const char* what) {
+    if (!has) {
+      throw Refused(std::string("this shardrun is too old to ") + what + ": it needs ABI 1.1");
+    }
+  }
+
   [[nodiscard]] static std::vector<const char*> pointers(const std::vector<std::string>& texts) {
     std::vector<const char*> pointers;
     for (const std::string& text : texts) {
@@ -216,6 +268,7 @@ concept StrategyClass = requires(const Class& strategy, const Job& job, const Gr
   for_each(raw.mesh, raw.mesh_count, raw.mesh_stride,
            [&](const sr_mesh_axis& axis) { job.mesh.push_back({axis.name, axis.size}); });
   job.options = OptionValues(raw.options, raw.option_count, raw.option_stride);
+  job.microbatches = SR_HAS(&raw, sr_job, microbatches) ? raw.microbatches : 1;
   return job;
 }
 
@@ -231,10 +284,16 @@ concept StrategyClass = requires(const Class& strategy, const Job& job, const Gr
     graph.cut_points.push_back({point.name, numbers(point.shape, point.rank), texts(point.axes, point.rank),
                                 point.bytes, point.layer});
   });
-  for_each(raw.layers, raw.layer_count, raw.layer_stride, [&](const sr_layer& layer) {
-    graph.layers.push_back({layer.name, layer.parameter_bytes, layer.forward_flops, layer.backward_input_flops,
-                            layer.backward_weight_flops});
-  });
+  const auto layer_of = [](const sr_layer& layer) {
+    return Layer{layer.name, layer.parameter_bytes, layer.forward_flops, layer.backward_input_flops,
+                 layer.backward_weight_flops};
+  };
+  for_each(raw.layers, raw.layer_count, raw.layer_stride,
+           [&](const sr_layer& layer) { graph.layers.push_back(layer_of(layer)); });
+  if (SR_HAS(&raw, sr_graph, behind) && raw.before != nullptr && raw.behind != nullptr) {
+    graph.before = layer_of(*raw.before);
+    graph.behind = layer_of(*raw.behind);
+  }
   return graph;
 }
 

@@ -1,0 +1,149 @@
+#include "core/partition/pipeline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "core/base/error.h"
+
+namespace shardrun::partition {
+namespace {
+
+using plugins::Action;
+using Kind = Action::Kind;
+
+[[noreturn]] void refuse(const Plan& plan, const std::string& text) {
+  throw Error(ErrorCode::job, fmt::format("strategy {}: {}", plan.strategy, text));
+}
+
+/// What is done of a chunk and a microbatch.
+struct Done {
+  bool forward = false;
+  bool input = false;
+  bool weight = false;
+};
+
+/// Goes through one stage's list.
+class Checking {
+ public:
+  Checking(const Plan& plan, std::int32_t stage, std::int32_t microbatches)
+      : plan_(plan), stage_(stage), microbatches_(microbatches) {}
+
+  void run() {
+    const plugins::Pipeline& pipeline = plan_.draft.pipeline;
+    for (const Action& action : pipeline.actions[static_cast<std::size_t>(stage_)]) {
+      check(action);
+    }
+    for (std::uint32_t c = 0; c < pipeline.chunks.size(); ++c) {
+      for (std::int32_t m = 0; m < microbatches_ && on_stage(c); ++m) {
+        require_all({Kind::forward, c, static_cast<std::uint32_t>(m)});
+      }
+    }
+  }
+
+ private:
+  [[nodiscard]] bool on_stage(std::uint32_t chunk) const {
+    return plan_.draft.pipeline.chunks[chunk].stage == static_cast<std::uint32_t>(stage_);
+  }
+
+  void check(const Action& action) {
+    if (action.chunk >= plan_.draft.pipeline.chunks.size() || !on_stage(action.chunk)) {
+      fail(action, fmt::format("chunk {} is not on this stage", action.chunk));
+    }
+    if (action.microbatch >= static_cast<std::uint32_t>(microbatches_)) {
+      fail(action, fmt::format("a step has {} microbatches, numbered from 0: see [data] microbatches", microbatches_));
+    }
+    Done& done = done_[{action.chunk, action.microbatch}];
+    const bool forward = action.kind == Kind::forward;
+    const bool input = action.kind == Kind::backward || action.kind == Kind::backward_input;
+    const bool weight = action.kind == Kind::backward || action.kind == Kind::backward_weight;
+    if ((forward && done.forward) || (input && done.input) || (weight && done.weight)) {
+      fail(action, "it has been done already");
+    }
+    if (input && !done.forward) {
+      fail(action, "forward of this chunk and microbatch has to come before it");
+    }
+    if (weight && !input && !done.input) {
+      fail(action, "the gradients of activations (I) have to come before those of parameters");
+    }
+    done.forward = done.forward || forward;
+    done.input = done.input || input;
+    done.weight = done.weight || weight;
+  }
+
+  void require_all(Action action) {
+    const Done& done = done_[{action.chunk, action.microbatch}];
+    for (const auto& [kind, is_done] : {std::pair{Kind::forward, done.forward}, std::pair{Kind::backward_input, done.input},
+                                        std::pair{Kind::backward_weight, done.weight}}) {
+      if (!is_done) {
+        action.kind = kind;
+        fail(action, "it is missing");
+      }
+    }
+  }
+
+  [[noreturn]] void fail(const Action& action, const std::string& why) const {
+    refuse(plan_, fmt::format("stage {}, action {}: {}", stage_, to_string(action), why));
+  }
+
+  const Plan& plan_;
+  std::int32_t stage_;
+  std::int32_t microbatches_;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, Done> done_;  ///< by chunk and microbatch
+};
+
+}  // namespace
+
+std::size_t Pipeline::chunk_of(std::int32_t layer) const noexcept {
+  std::size_t chunk = 0;
+  for (std::size_t c = 1; c < chunks.size(); ++c) {
+    if (layer >= static_cast<std::int32_t>(chunks[c].first_layer)) {
+      chunk = c;
+    }
+  }
+  return chunk;
+}
+
+std::int32_t Pipeline::stage_of(std::int32_t layer) const noexcept {
+  return exists() ? static_cast<std::int32_t>(chunks[chunk_of(layer)].stage) : 0;
+}
+
+Pipeline pipeline_of(const Plan& plan, const mesh::Mesh& mesh, std::int32_t microbatches) {
+  const plugins::Pipeline& draft = plan.draft.pipeline;
+  if (draft.mesh_axis.empty()) {
+    return {};
+  }
+  const Pipeline pipeline{.axis = mesh.find(draft.mesh_axis), .chunks = draft.chunks, .actions = draft.actions};
+  const auto splits = [&](const std::vector<std::string>& axes) {
+    return std::find(axes.begin(), axes.end(), draft.mesh_axis) != axes.end();
+  };
+  const auto any_splits = [&](const plugins::DimSplits& dims) { return std::any_of(dims.begin(), dims.end(), splits); };
+  const bool taken =
+      std::any_of(plan.draft.axes.begin(), plan.draft.axes.end(),
+                  [&](const plugins::AxisPlacement& axis) { return splits(axis.mesh_axes); }) ||
+      std::any_of(plan.draft.tensors.begin(), plan.draft.tensors.end(),
+                  [&](const plugins::TensorPlacement& tensor) { return any_splits(tensor.dims); }) ||
+      std::any_of(plan.draft.cut_points.begin(), plan.draft.cut_points.end(),
+                  [&](const plugins::CutPointPlacement& point) { return any_splits(point.dims); });
+  if (taken) {
+    refuse(plan, fmt::format("mesh axis {} has the layers, and something else is split over it", draft.mesh_axis));
+  }
+  for (std::int32_t stage = 0; stage < pipeline.stages(); ++stage) {
+    if (std::none_of(draft.chunks.begin(), draft.chunks.end(), [&](const plugins::Chunk& chunk) {
+          return chunk.stage == static_cast<std::uint32_t>(stage);
+        })) {
+      refuse(plan, fmt::format("stage {} of the pipeline has no chunk", stage));
+    }
+    Checking(plan, stage, microbatches).run();
+  }
+  return pipeline;
+}
+
+std::string to_string(const plugins::Action& action) {
+  constexpr const char* kinds = "FBIW";
+  return fmt::format("{}{}{}", action.chunk, kinds[static_cast<std::size_t>(action.kind)], action.microbatch);
+}
+
+}  // namespace shardrun::partition

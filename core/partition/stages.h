@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/graph/graph.h"
+#include "core/partition/pipeline.h"
+#include "core/partition/sharded.h"
+
+namespace shardrun::partition {
+
+/// Which stages of a pipeline have a state, and which of them updates it; of one stage where there is no pipeline.
+struct StateStages {
+  std::vector<std::vector<bool>> held;  ///< of each state, by stage
+  std::vector<std::int32_t> owner;      ///< of each state
+
+  [[nodiscard]] bool holds(std::size_t state, std::int32_t stage) const {
+    return held[state][static_cast<std::size_t>(stage)];
+  }
+};
+
+/// A graph's functions as each stage does them.
+struct Stages {
+  StateStages states;
+  std::vector<std::vector<ShardedFunction>> functions;  ///< of each stage
+};
+
+/// Cuts sharded functions at the borders of stages. `micro` becomes one function that goes through a stage's actions,
+/// for all microbatches; the others keep their order. What is made on one stage and needed on another is sent and
+/// received; a sum over tensors of several stages is summed up on each, then over all.
+/// Throws Error{job} where the actions wait for each other, naming them.
+[[nodiscard]] Stages cut_stages(const graph::Graph& graph, const ShardedGraph& sharded, const Pipeline& pipeline,
+                                const std::vector<std::int64_t>& microbatch_rows);
+
+}  // namespace shardrun::partition

@@ -1,0 +1,159 @@
+#pragma once
+
+/// Pipelines for strategies: layers split into chunks of like cost, and the usual schedules as lists of actions.
+
+#include <shardrun/sdk/strategy.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace shardrun::sdk {
+
+/// What a step costs before the layers, of each of them, and behind them: its share of all FLOPs and of all parameters,
+/// which take memory and the optimizer's time.
+[[nodiscard]] inline std::vector<double> relative_costs(const Graph& graph) {
+  std::vector<Layer> parts = {graph.before};
+  parts.insert(parts.end(), graph.layers.begin(), graph.layers.end());
+  parts.push_back(graph.behind);
+  const auto flops = [](const Layer& layer) {
+    return static_cast<double>(layer.forward_flops) + static_cast<double>(layer.backward_input_flops) +
+           static_cast<double>(layer.backward_weight_flops);
+  };
+  double all_flops = 0;
+  double all_bytes = 0;
+  for (const Layer& part : parts) {
+    all_flops += flops(part);
+    all_bytes += static_cast<double>(part.parameter_bytes);
+  }
+  std::vector<double> costs;
+  for (const Layer& part : parts) {
+    costs.push_back(flops(part) / std::max(1.0, all_flops) +
+                    static_cast<double>(part.parameter_bytes) / std::max(1.0, all_bytes));
+  }
+  return costs;
+}
+
+/// The layers in consecutive chunks such that the most costly one costs least; chunk c is on stage c mod `stages`. What
+/// is before the layers is in the first chunk, what is behind them in the last.
+[[nodiscard]] inline std::vector<Chunk> balanced_chunks(const Graph& graph, std::uint32_t chunks,
+                                                        std::uint32_t stages) {
+  const std::vector<double> costs = relative_costs(graph);
+  const std::size_t layers = graph.layers.size();
+  // best[l]: the least largest cost of the first chunks over the first l layers; from[c][l]: where chunk c begins.
+  std::vector<double> best(layers + 1, std::numeric_limits<double>::infinity());
+  best[0] = 0;
+  std::vector<std::vector<std::size_t>> from;
+  for (std::uint32_t c = 0; c < chunks; ++c) {
+    const bool last = c + 1 == chunks;
+    std::vector<double> next(layers + 1, std::numeric_limits<double>::infinity());
+    std::vector<std::size_t>& begin = from.emplace_back(layers + 1, 0);
+    for (std::size_t end = last ? layers : 0; end <= layers; ++end) {
+      double cost = (c == 0 ? costs.front() : 0) + (last ? costs.back() : 0);
+      for (std::size_t l = end + 1; l-- > 0;) {
+        const double largest = std::max(best[l], cost);
+        if (largest < next[end]) {
+          next[end] = largest;
+          begin[end] = l;
+        }
+        cost += l > 0 ? costs[l] : 0;
+      }
+    }
+    best = std::move(next);
+  }
+  std::vector<Chunk> result(chunks);
+  std::size_t end = layers;
+  for (std::uint32_t c = chunks; c-- > 0;) {
+    end = from[c][end];
+    result[c] = {static_cast<std::uint32_t>(end), c % stages};
+  }
+  return result;
+}
+
+/// GPipe (Huang et al. 2018, arXiv:1811.06965): all forwards, then all backwards. One chunk a stage.
+[[nodiscard]] inline std::vector<Action> gpipe_actions(std::uint32_t stage, std::uint32_t microbatches) {
+  std::vector<Action> actions;
+  for (const Action::Kind kind : {Action::Kind::forward, Action::Kind::backward}) {
+    for (std::uint32_t m = 0; m < microbatches; ++m) {
+      actions.push_back({kind, stage, m});
+    }
+  }
+  return actions;
+}
+
+/// One forward, one backward (PipeDream-flush: Narayanan et al. 2021, arXiv:2104.04473, section 2.2), also over several
+/// chunks a stage, interleaved (there too): microbatches go through the chunks in groups of as many as there are stages.
+[[nodiscard]] inline std::vector<Action> one_forward_one_backward(std::uint32_t stage, std::uint32_t stages,
+                                                                  std::uint32_t chunks_per_stage,
+                                                                  std::uint32_t microbatches) {
+  std::vector<Action> forwards;
+  std::vector<Action> backwards;
+  const std::uint32_t group = chunks_per_stage == 1 ? microbatches : stages;
+  for (std::uint32_t first = 0; first < microbatches; first += group) {
+    const std::uint32_t end = std::min(microbatches, first + group);
+    for (std::uint32_t v = 0; v < chunks_per_stage; ++v) {
+      for (std::uint32_t m = first; m < end; ++m) {
+        forwards.push_back({Action::Kind::forward, v * stages + stage, m});
+        backwards.push_back({Action::Kind::backward, (chunks_per_stage - 1 - v) * stages + stage, m});
+      }
+    }
+  }
+  const std::size_t ahead =
+      chunks_per_stage == 1 ? stages - stage - 1 : 2 * (stages - stage - 1) + (chunks_per_stage - 1) * stages;
+  std::vector<Action> actions(forwards.begin(),
+                              forwards.begin() + static_cast<std::ptrdiff_t>(std::min(ahead, forwards.size())));
+  for (std::size_t b = 0; b < backwards.size(); ++b) {
+    if (b + ahead < forwards.size()) {
+      actions.push_back(forwards[b + ahead]);
+    }
+    actions.push_back(backwards[b]);
+  }
+  return actions;
+}
+
+/// ZB-H1 (Qi et al. 2023, arXiv:2401.10241, section 2.3): one forward, one backward, whose gradients of parameters wait
+/// until the stage would have nothing else to do: as many microbatches as there are stages before this one.
+[[nodiscard]] inline std::vector<Action> zero_bubble_h1(std::uint32_t stage, std::uint32_t stages,
+                                                        std::uint32_t microbatches) {
+  std::vector<Action> actions;
+  const std::uint32_t ahead = std::min(microbatches, stages - stage - 1);
+  for (std::uint32_t m = 0; m < ahead; ++m) {
+    actions.push_back({Action::Kind::forward, stage, m});
+  }
+  for (std::uint32_t m = 0; m < microbatches; ++m) {
+    if (m + ahead < microbatches) {
+      actions.push_back({Action::Kind::forward, stage, m + ahead});
+    }
+    actions.push_back({Action::Kind::backward_input, stage, m});
+    if (m >= stage) {
+      actions.push_back({Action::Kind::backward_weight, stage, m - stage});
+    }
+  }
+  for (std::uint32_t m = microbatches - std::min(stage, microbatches); m < microbatches; ++m) {
+    actions.push_back({Action::Kind::backward_weight, stage, m});
+  }
+  return actions;
+}
+
+/// The names that `place_pipeline` knows.
+[[nodiscard]] inline std::vector<std::string> schedule_names() { return {"gpipe", "1f1b", "interleaved", "zb-h1"}; }
+
+/// Splits the layers over a mesh axis and sets every stage's actions. `chunks_per_stage`: of the interleaved schedule.
+inline void place_pipeline(const Job& job, const Graph& graph, const std::string& mesh_axis, std::uint32_t stages,
+                           const std::string& schedule, std::uint32_t chunks_per_stage, PlanWriter& plan) {
+  const std::uint32_t chunks = schedule == "interleaved" && stages > 1 ? chunks_per_stage : 1;
+  plan.place_layers(mesh_axis, balanced_chunks(graph, chunks * stages, stages));
+  for (std::uint32_t stage = 0; stage < stages; ++stage) {
+    if (schedule == "gpipe") {
+      plan.set_actions(stage, gpipe_actions(stage, job.microbatches));
+    } else if (schedule == "zb-h1") {
+      plan.set_actions(stage, zero_bubble_h1(stage, stages, job.microbatches));
+    } else {
+      plan.set_actions(stage, one_forward_one_backward(stage, stages, chunks, job.microbatches));
+    }
+  }
+}
+
+}  // namespace shardrun::sdk
