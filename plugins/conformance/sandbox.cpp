@@ -1,7 +1,6 @@
 #include "plugins/conformance/sandbox.h"
 
 #include <fmt/format.h>
-#include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
