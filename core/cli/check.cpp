@@ -81,8 +81,8 @@ int check(std::span<const std::string> words) {
     return 0;
   }
   std::FILE* const screen = parsed.has("json") ? stderr : stdout;
-  fmt::print(screen, "{} {} {} (ABI {}.{}) {}: {} cases\n", to_string(manifest.kind), manifest.name, manifest.version,
-             manifest.abi_major, manifest.abi_minor, subject.path.string(), names.size());
+  fmt::print(screen, "{} {} {} (ABI {}.{}) {}: {} case{}\n", to_string(manifest.kind), manifest.name, manifest.version,
+             manifest.abi_major, manifest.abi_minor, subject.path.string(), names.size(), names.size() == 1 ? "" : "s");
   std::fflush(screen);
   std::size_t problems = 0;
   const std::vector<conformance::Finding> findings = conformance::check_plugin(
