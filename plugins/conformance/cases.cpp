@@ -2,7 +2,7 @@
 
 namespace shardrun::conformance {
 
-std::vector<Case> all_cases() {
+std::vector<Case> transport_cases() {
   std::vector<Case> cases;
   add_collective_cases(cases);
   add_group_cases(cases);
@@ -12,6 +12,28 @@ std::vector<Case> all_cases() {
   add_restart_cases(cases);
   add_death_cases(cases);
   return cases;
+}
+
+std::vector<StrategyCase> strategy_cases() {
+  std::vector<StrategyCase> cases;
+  add_option_cases(cases);
+  add_plan_cases(cases);
+  add_purity_cases(cases);
+  return cases;
+}
+
+std::vector<Outline> outlines(plugins::PluginKind kind) {
+  std::vector<Outline> outlines;
+  if (kind == plugins::PluginKind::transport) {
+    for (const Case& each : transport_cases()) {
+      outlines.push_back({.name = each.name, .ranks = each.ranks, .victim = each.victim});
+    }
+    return outlines;
+  }
+  for (const StrategyCase& each : strategy_cases()) {
+    outlines.push_back({.name = each.name, .ranks = each.ranks, .is_first_of_all = outlines.empty()});
+  }
+  return outlines;
 }
 
 }  // namespace shardrun::conformance

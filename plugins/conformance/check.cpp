@@ -17,8 +17,10 @@
 namespace shardrun::conformance {
 namespace {
 
-/// Ranks that say nothing for so long hang.
-constexpr int silence_ms = 90'000;
+/// A transport may have to wait for deadlines; a strategy computes.
+std::int64_t usual_silence_s(plugins::PluginKind kind) noexcept {
+  return kind == plugins::PluginKind::transport ? 90 : 20;
+}
 
 struct RankState {
   Process process;
@@ -30,14 +32,15 @@ struct RankState {
 /// One set of processes, for cases that share a world.
 class World {
  public:
-  World(RankWords words, std::optional<std::uint32_t> victim, const std::vector<std::string>& rank_command)
-      : cases_(words.cases.size()), victim_(victim) {
+  World(MemberWords words, std::optional<std::uint32_t> victim, const std::vector<std::string>& member_command,
+        std::int64_t silence_s)
+      : cases_(words.cases.size()), victim_(victim), silence_ms_(static_cast<int>(silence_s * 1000)) {
     words.parent = getpid();
     words.store = store_.descriptor();
     for (words.rank = 0; words.rank < words.ranks; ++words.rank) {
       ranks_.push_back({Process(store_.descriptor(), [&](int report) {
         words.report = report;
-        std::vector<std::string> command = rank_command;
+        std::vector<std::string> command = member_command;
         const std::vector<std::string> own = to_words(words);
         command.insert(command.end(), own.begin(), own.end());
         return command;
@@ -62,22 +65,39 @@ class World {
 
   /// What the ranks have to say of the case that not all went through; of their ends where all went through all.
   [[nodiscard]] std::string problem() const {
-    std::vector<std::string> problems;
+    std::vector<std::pair<std::string, std::vector<std::size_t>>> problems;  // what, and on which ranks
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      const RankState& rank = ranks_[i];
-      if (rank.lines.size() > passed_ && !rank.lines[passed_].empty()) {
-        problems.push_back(fmt::format("rank {}: {}", i, rank.lines[passed_]));
-      } else if (rank.lines.size() <= passed_ && rank.end && i != victim_) {
-        problems.push_back(fmt::format("rank {} {}", i, hangs_ ? "hangs" : *rank.end));
+      const std::string text = problem_of(i);
+      const auto known = std::ranges::find(problems, text, &std::pair<std::string, std::vector<std::size_t>>::first);
+      if (known != problems.end()) {
+        known->second.push_back(i);
+      } else if (!text.empty()) {
+        problems.push_back({text, {i}});
       }
     }
-    if (problems.empty() && passed_ < cases_) {
+    std::vector<std::string> texts;
+    for (const auto& [text, ranks] : problems) {
+      texts.push_back(fmt::format("rank{} {}: {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "), text));
+    }
+    if (texts.empty() && passed_ < cases_) {
       return "its ranks said nothing of it";
     }
-    return fmt::format("{}", fmt::join(problems, "; "));
+    return fmt::format("{}", fmt::join(texts, "; "));
   }
 
  private:
+  /// Empty where the rank has none.
+  [[nodiscard]] std::string problem_of(std::size_t index) const {
+    const RankState& rank = ranks_[index];
+    if (rank.lines.size() > passed_) {
+      return rank.lines[passed_];
+    }
+    if (!rank.end || index == victim_) {
+      return "";
+    }
+    return hangs_ ? fmt::format("it hangs: nothing is heard of it for {} s", silence_ms_ / 1000) : *rank.end;
+  }
+
   [[nodiscard]] bool went_through(std::size_t index) const {
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       const std::vector<std::string>& lines = ranks_[i].lines;
@@ -98,7 +118,7 @@ class World {
         of.push_back(i);
       }
     }
-    const int ready = waiting.empty() ? 0 : poll(waiting.data(), waiting.size(), silence_ms);
+    const int ready = waiting.empty() ? 0 : poll(waiting.data(), waiting.size(), silence_ms_);
     if (ready == 0 && !waiting.empty()) {
       hangs_ = true;
       for (RankState& rank : ranks_) {
@@ -121,6 +141,7 @@ class World {
   std::vector<RankState> ranks_;
   std::size_t cases_;
   std::optional<std::uint32_t> victim_;
+  int silence_ms_;
   std::size_t passed_ = 0;
   bool hangs_ = false;
 };
@@ -128,73 +149,84 @@ class World {
 /// Goes through cases that share a world; after one that fails, the rest gets fresh processes.
 class Check {
  public:
-  Check(const plugins::Directories& directories, const std::string& name, const std::vector<std::string>& rank_command,
-        const std::function<void(const Finding&)>& report)
-      : rank_command_(rank_command), report_(report) {
-    words_.transport = name;
-    words_.directories = directories;
-  }
+  Check(MemberWords words, const CheckOptions& options)
+      : options_(options), cases_(outlines(words.kind)), words_(std::move(words)) {}
 
-  void run(std::vector<std::size_t> indices) {
+  /// False where the plugin cannot be opened, so that there is no use in going on.
+  bool run(std::vector<std::size_t> indices) {
     while (!indices.empty()) {
-      const Case& first = cases_[indices.front()];
+      const Outline& first = cases_[indices.front()];
       words_.ranks = first.ranks;
       words_.cases = indices;
-      World world(words_, first.victim, rank_command_);
+      World world(words_, first.victim, options_.member_command,
+                  options_.silence_s != 0 ? options_.silence_s : usual_silence_s(words_.kind));
       world.run([&](std::size_t passed) { add({cases_[indices[passed]].name, ""}); });
       const std::string problem = world.problem();
       if (world.passed() == indices.size()) {
-        add({fmt::format("the end of a world of {} ranks", first.ranks), problem});
-        return;
+        add({fmt::format("the end of a world of {} rank{}", first.ranks, first.ranks == 1 ? "" : "s"), problem});
+        return true;
       }
-      add({cases_[indices[world.passed()]].name, problem});
-      if (problem.find("opening the transport: ") != std::string::npos) {
-        return;  // so it would be for all
+      const Outline& failed = cases_[indices[world.passed()]];
+      add({failed.name, problem});
+      if (failed.is_first_of_all || problem.find(opening_words(words_.kind)) != std::string::npos) {
+        return false;
       }
       indices.erase(indices.begin(), indices.begin() + static_cast<std::ptrdiff_t>(world.passed()) + 1);
     }
+    return true;
   }
 
-  [[nodiscard]] const std::vector<Case>& cases() const noexcept { return cases_; }
+  [[nodiscard]] const std::vector<Outline>& cases() const noexcept { return cases_; }
   [[nodiscard]] std::vector<Finding> take() { return std::move(findings_); }
 
  private:
   void add(Finding finding) {
-    if (report_) {
-      report_(finding);
+    if (options_.report) {
+      options_.report(finding);
     }
     findings_.push_back(std::move(finding));
   }
 
-  const std::vector<std::string>& rank_command_;
-  const std::function<void(const Finding&)>& report_;
-  const std::vector<Case> cases_ = all_cases();
-  RankWords words_;
+  const CheckOptions& options_;
+  const std::vector<Outline> cases_;
+  MemberWords words_;
   std::vector<Finding> findings_;
 };
 
-bool is_asked_for(const Case& each, const CaseWords& words) {
+bool is_asked_for(const Outline& each, const CaseWords& words) {
   return words.empty() || std::any_of(words.begin(), words.end(), [&](const std::string& word) {
            return each.name.find(word) != std::string::npos;
          });
 }
 
+/// Whether two cases can be gone through by the same processes.
+bool share_a_world(const Outline& a, const Outline& b) noexcept { return !a.victim && !b.victim && a.ranks == b.ranks; }
+
 }  // namespace
 
-std::vector<Finding> check_transport(const plugins::Directories& directories, const std::string& name,
-                                     const std::vector<std::string>& rank_command, const CaseWords& words,
-                                     const std::function<void(const Finding&)>& report) {
-  Check check(directories, name, rank_command, report);
+std::vector<std::string> case_names(plugins::PluginKind kind, const CaseWords& words) {
+  std::vector<std::string> names;
+  for (const Outline& each : outlines(kind)) {
+    if (is_asked_for(each, words)) {
+      names.push_back(each.name);
+    }
+  }
+  return names;
+}
+
+std::vector<Finding> check_plugin(const plugins::Directories& directories, plugins::PluginKind kind,
+                                  const std::string& name, const CheckOptions& options) {
+  Check check({.kind = kind, .plugin = name, .cases = {}, .directories = directories}, options);
   std::vector<std::size_t> together;
   for (std::size_t i = 0; i < check.cases().size(); ++i) {
-    const Case& next = check.cases()[i];
-    if (!is_asked_for(next, words)) {
+    const Outline& next = check.cases()[i];
+    if (!is_asked_for(next, options.words)) {
       continue;
     }
-    const bool same_world = !together.empty() && !next.victim && !check.cases()[together.front()].victim &&
-                            next.ranks == check.cases()[together.front()].ranks;
-    if (!same_world) {
-      check.run(std::move(together));
+    if (!together.empty() && !share_a_world(check.cases()[together.front()], next)) {
+      if (!check.run(std::move(together))) {
+        return check.take();
+      }
       together.clear();
     }
     together.push_back(i);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
@@ -9,26 +10,33 @@
 
 namespace shardrun::conformance {
 
-/// What one case says of a transport.
+/// What one case says of a plugin.
 struct Finding {
   std::string name;     ///< of the case
-  std::string problem;  ///< of every rank that had one; empty: the transport behaves
+  std::string problem;  ///< of every rank that had one; empty: the plugin behaves
 };
 
 /// Which cases to run: those whose name has one of these words in it; all where there are none.
 using CaseWords = std::vector<std::string>;
 
-/// Runs the cases over the transport, in processes of their own that are all gone when it returns, and reports each
-/// as soon as it is known. A crash or a hang is a problem of the case that it happened in; the others are run all the
-/// same.
-///
-/// `rank_command` starts this program so that it calls run_rank with the words that are added to it.
-/// Throws Error{io} where processes cannot be started.
-std::vector<Finding> check_transport(const plugins::Directories& directories, const std::string& name,
-                                     const std::vector<std::string>& rank_command, const CaseWords& words = {},
-                                     const std::function<void(const Finding&)>& report = {});
+struct CheckOptions {
+  /// Starts this program so that it calls run_member with the words that are added to it.
+  std::vector<std::string> member_command;
+  CaseWords words = {};
+  std::int64_t silence_s = 0;  ///< processes that say nothing for so long hang; 0: as suits the kind
+  std::function<void(const Finding&)> report = {};  ///< called with each as soon as it is known
+};
 
-/// One rank of the above. Returns the process's exit code.
-[[nodiscard]] int run_rank(std::span<const std::string> words);
+/// The names of the cases for plugins of a kind.
+[[nodiscard]] std::vector<std::string> case_names(plugins::PluginKind kind, const CaseWords& words = {});
+
+/// Runs the cases over the plugin, in processes of their own that are all gone when it returns. A crash or a hang is a
+/// problem of the case that it happened in; the others are run all the same, but where the plugin cannot even be
+/// opened. None of its code runs in this process. Throws Error{io} where processes cannot be started.
+std::vector<Finding> check_plugin(const plugins::Directories& directories, plugins::PluginKind kind,
+                                  const std::string& name, const CheckOptions& options);
+
+/// One process of the above. Returns its exit code.
+[[nodiscard]] int run_member(std::span<const std::string> words);
 
 }  // namespace shardrun::conformance

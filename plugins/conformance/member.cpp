@@ -19,8 +19,6 @@ constexpr std::size_t arena_bytes = std::size_t{64} << 20U;
 
 }  // namespace
 
-std::int64_t after(double seconds) { return plugins::transport_clock() + static_cast<std::int64_t>(seconds * 1e9); }
-
 Member::Arena::Arena() : descriptor(memfd_create("conformance arena", MFD_CLOEXEC)), data(nullptr) {
   if (descriptor < 0 || ftruncate(descriptor, arena_bytes) != 0) {
     throw Error(ErrorCode::io, fmt::format("cannot make memory: {}", std::strerror(errno)));
@@ -35,10 +33,7 @@ Member::Arena::~Arena() {
 
 Member::Member(Store& store, const plugins::Directories& directories, const std::string& transport, std::uint32_t rank,
                std::uint32_t world_size)
-    : store_(store),
-      rank_(rank),
-      world_size_(world_size),
-      transport_(plugins::Transport::load(directories, transport)) {
+    : Peer(store, rank), world_size_(world_size), transport_(plugins::Transport::load(directories, transport)) {
   transport_.open({.rank = rank,
                    .world_size = world_size,
                    .local_rank = rank,
@@ -54,15 +49,15 @@ Member::Member(Store& store, const plugins::Directories& directories, const std:
 Member::~Member() = default;
 
 std::string Member::store_get(const std::string& key, std::int64_t deadline) {
-  std::optional<std::string> value = store_.get("transport/" + key, deadline);
+  std::optional<std::string> value = store().get("transport/" + key, deadline);
   if (!value) {
-    throw Error(store_.aborted() ? ErrorCode::aborted : ErrorCode::timeout, fmt::format("nobody has set '{}'", key));
+    throw Error(store().aborted() ? ErrorCode::aborted : ErrorCode::timeout, fmt::format("nobody has set '{}'", key));
   }
   return std::move(*value);
 }
 
 MemberGroup Member::connect(const std::string& name, std::uint64_t id, const std::vector<std::uint32_t>& ranks) {
-  const auto place = static_cast<std::uint32_t>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
+  const auto place = static_cast<std::uint32_t>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
   return {transport_.group({.name = name, .id = id, .rank = place, .members = ranks, .deadline = after(patience_s)}),
           place, static_cast<std::uint32_t>(ranks.size())};
 }
@@ -75,26 +70,6 @@ MemberGroup& Member::first(std::uint32_t n) {
   std::vector<std::uint32_t> ranks(n);
   std::iota(ranks.begin(), ranks.end(), 0);
   return first_.emplace(n, connect(fmt::format("first {}", n), n, ranks)).first->second;
-}
-
-void Member::meet(const std::string& place, std::uint32_t n) {
-  tell("met at " + place, "");
-  for (std::uint32_t other = 0; other < n; ++other) {
-    (void)hear("met at " + place, other);
-  }
-}
-
-void Member::tell(const std::string& name, const std::string& value) {
-  store_.set(fmt::format("{}/{}", name, rank_), value);
-}
-
-std::string Member::hear(const std::string& name, std::uint32_t from) {
-  std::optional<std::string> value = store_.get(fmt::format("{}/{}", name, from), after(2 * patience_s));
-  if (!value) {
-    throw Failure(store_.aborted() ? "ended because another rank had failed"
-                                   : fmt::format("rank {} did not come to '{}'", from, name));
-  }
-  return std::move(*value);
 }
 
 plugins::HostBuffer Member::registered(std::size_t bytes) {

@@ -10,14 +10,15 @@
 namespace shardrun::conformance {
 namespace {
 
-constexpr std::size_t fixed_words = 7;
+constexpr std::size_t fixed_words = 8;
+constexpr std::string_view started_by_check = "the processes of a check are started by the check";
 
 template <class Number>
 Number number(std::string_view text) {
   Number value = 0;
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (problem != std::errc() || end != text.data() + text.size()) {
-    throw Error(ErrorCode::usage, fmt::format("'{}' is no number; ranks of a check are started by the check", text));
+    throw Error(ErrorCode::usage, fmt::format("'{}' is no number; {}", text, started_by_check));
   }
   return value;
 }
@@ -32,9 +33,20 @@ std::vector<std::size_t> numbers(std::string_view text) {
   return values;
 }
 
+plugins::PluginKind kind(std::string_view text) {
+  for (const plugins::PluginKind each : {plugins::PluginKind::strategy, plugins::PluginKind::transport}) {
+    if (text == to_string(each)) {
+      return each;
+    }
+  }
+  throw Error(ErrorCode::usage, fmt::format("'{}' is no kind of plugin; {}", text, started_by_check));
+}
+
 }  // namespace
 
-std::vector<std::string> to_words(const RankWords& words) {
+std::string opening_words(plugins::PluginKind kind) { return fmt::format("opening the {}: ", to_string(kind)); }
+
+std::vector<std::string> to_words(const MemberWords& words) {
   std::string cases;
   for (const std::size_t index : words.cases) {
     cases += fmt::format("{}{}", cases.empty() ? "" : ",", index);
@@ -44,7 +56,8 @@ std::vector<std::string> to_words(const RankWords& words) {
                                     fmt::format("{}", words.report),
                                     fmt::format("{}", words.rank),
                                     fmt::format("{}", words.ranks),
-                                    words.transport,
+                                    std::string(to_string(words.kind)),
+                                    words.plugin,
                                     cases};
   for (const std::filesystem::path& directory : words.directories) {
     texts.push_back(directory.string());
@@ -52,17 +65,18 @@ std::vector<std::string> to_words(const RankWords& words) {
   return texts;
 }
 
-RankWords parse_words(std::span<const std::string> words) {
+MemberWords parse_words(std::span<const std::string> words) {
   if (words.size() < fixed_words) {
-    throw Error(ErrorCode::usage, "ranks of a check are started by the check");
+    throw Error(ErrorCode::usage, std::string(started_by_check));
   }
   return {.parent = number<pid_t>(words[0]),
           .store = number<int>(words[1]),
           .report = number<int>(words[2]),
           .rank = number<std::uint32_t>(words[3]),
           .ranks = number<std::uint32_t>(words[4]),
-          .transport = words[5],
-          .cases = numbers(words[6]),
+          .kind = kind(words[5]),
+          .plugin = words[6],
+          .cases = numbers(words[7]),
           .directories = {words.begin() + fixed_words, words.end()}};
 }
 

@@ -12,20 +12,24 @@
 
 namespace shardrun::conformance {
 
-/// What a rank is told on its command line.
-struct RankWords {
+/// What a process of a check is told on its command line.
+struct MemberWords {
   pid_t parent = 0;
   int store = -1;   ///< descriptor
   int report = -1;  ///< descriptor that takes a line a case: empty, or what went wrong
   std::uint32_t rank = 0;
   std::uint32_t ranks = 1;
-  std::string transport;
+  plugins::PluginKind kind = plugins::PluginKind::transport;
+  std::string plugin;
   std::vector<std::size_t> cases;
   plugins::Directories directories;
 };
 
-[[nodiscard]] std::vector<std::string> to_words(const RankWords& words);
+/// Before what a process says where its plugin cannot be opened.
+[[nodiscard]] std::string opening_words(plugins::PluginKind kind);
+
+[[nodiscard]] std::vector<std::string> to_words(const MemberWords& words);
 /// Throws Error{usage} for words that to_words never writes.
-[[nodiscard]] RankWords parse_words(std::span<const std::string> words);
+[[nodiscard]] MemberWords parse_words(std::span<const std::string> words);
 
 }  // namespace shardrun::conformance

@@ -40,19 +40,26 @@ bool is_name(std::string_view name) {
 
 }  // namespace
 
+std::optional<Candidate> candidate_of(const std::filesystem::path& file) {
+  const std::string name = file.filename().string();
+  if (!name.starts_with(prefix) || !name.ends_with(suffix) || name.size() < prefix.size() + suffix.size()) {
+    return std::nullopt;
+  }
+  const std::string stem = name.substr(prefix.size(), name.size() - prefix.size() - suffix.size());
+  const std::size_t underscore = stem.find('_');
+  if (underscore == std::string::npos || !is_name(stem.substr(underscore + 1))) {
+    return std::nullopt;
+  }
+  return Candidate{file, stem.substr(0, underscore), stem.substr(underscore + 1)};
+}
+
 std::vector<Candidate> candidates_in(const std::filesystem::path& directory) {
   std::vector<Candidate> found;
   std::error_code unreadable;
   for (std::filesystem::directory_iterator entry(directory, unreadable), end; !unreadable && entry != end;
        entry.increment(unreadable)) {
-    const std::string file = entry->path().filename().string();
-    if (!file.starts_with(prefix) || !file.ends_with(suffix)) {
-      continue;
-    }
-    const std::string stem = file.substr(prefix.size(), file.size() - prefix.size() - suffix.size());
-    const std::size_t underscore = stem.find('_');
-    if (underscore != std::string::npos && is_name(stem.substr(underscore + 1))) {
-      found.push_back({entry->path(), stem.substr(0, underscore), stem.substr(underscore + 1)});
+    if (std::optional<Candidate> candidate = candidate_of(entry->path())) {
+      found.push_back(std::move(*candidate));
     }
   }
   std::ranges::sort(found, {}, &Candidate::path);

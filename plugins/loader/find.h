@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,9 @@ struct Candidate {
   std::string kind;
   std::string name;
 };
+
+/// What the file's name says; nothing where it is not named like a plugin.
+[[nodiscard]] std::optional<Candidate> candidate_of(const std::filesystem::path& file);
 
 /// The candidates of one directory by file name; none where it does not exist or cannot be read.
 [[nodiscard]] std::vector<Candidate> candidates_in(const std::filesystem::path& directory);

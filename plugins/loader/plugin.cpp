@@ -63,6 +63,17 @@ sr_plugin open_table(OpenFunction open, const sr_host& host, const Manifest& man
 
 }  // namespace
 
+Manifest inspect(const std::filesystem::path& file) {
+  const std::optional<Candidate> candidate = candidate_of(file);
+  if (!candidate) {
+    throw Error(ErrorCode::plugin, fmt::format("{} is not named like a plugin: the name is shardrun_KIND_NAME.so, KIND "
+                                               "is strategy or transport, and NAME holds a-z, 0-9, _ and - alone",
+                                               file.string()));
+  }
+  require_trusted(file);
+  return checked_manifest(read_manifest(file), *candidate);
+}
+
 Plugin::Plugin(std::shared_ptr<const State> state) : state_(std::move(state)) {}
 
 Plugin Plugin::open(const Directories& directories, PluginKind kind, std::string_view name, LogSink log) {

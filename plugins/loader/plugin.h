@@ -40,6 +40,10 @@ struct Manifest {
   std::uint32_t abi_minor = 0;
 };
 
+/// Who a file says it is; none of its code has run. Throws Error{plugin} for what opening it would refuse before it
+/// loads it: a file whose name, place, form or manifest is wrong.
+[[nodiscard]] Manifest inspect(const std::filesystem::path& file);
+
 enum class LogLevel { info, warning };
 
 /// Takes a plugin's log lines, from any thread. An empty one stands for stderr.

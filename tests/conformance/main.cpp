@@ -1,9 +1,9 @@
-// Checks every transport in the given folders: test_conformance FOLDER… [--only TRANSPORT] [--case WORD]…
-// --case: the cases alone whose name has one of the words in it.
+// Checks every plugin in the given folders: test_conformance FOLDER… [--case WORD]…
+// --case: the cases alone whose name has one of the words in it. What it does with one file is `shardrun plugins
+// check`.
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -16,7 +16,7 @@ namespace {
 
 using namespace shardrun;
 
-constexpr const char* rank_word = "--rank";
+constexpr const char* member_word = "--member";
 
 void print(const conformance::Finding& finding) {
   fmt::print("  {} {}\n", finding.problem.empty() ? "ok    " : "FAILED", finding.name);
@@ -26,48 +26,46 @@ void print(const conformance::Finding& finding) {
   std::fflush(stdout);
 }
 
-int check(const plugins::Directories& directories, const std::string& only, const conformance::CaseWords& cases) {
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-  std::size_t transports = 0;
+int check(const plugins::Directories& directories, const conformance::CaseWords& cases) {
+  const conformance::CheckOptions options = {
+      .member_command = {std::filesystem::read_symlink("/proc/self/exe").string(), member_word},
+      .words = cases,
+      .report = print};
+  std::size_t plugins = 0;
   std::size_t findings = 0;
   std::size_t problems = 0;
-  for (const std::string& name : plugins::plugin_names(directories, plugins::PluginKind::transport)) {
-    if (!only.empty() && name != only) {
-      continue;
-    }
-    ++transports;
-    fmt::print("{}\n", name);
-    for (const conformance::Finding& finding :
-         conformance::check_transport(directories, name, {self, rank_word}, cases, print)) {
-      problems += finding.problem.empty() ? 0 : 1;
-      ++findings;
+  for (const plugins::PluginKind kind : {plugins::PluginKind::strategy, plugins::PluginKind::transport}) {
+    for (const std::string& name : plugins::plugin_names(directories, kind)) {
+      ++plugins;
+      fmt::print("{} {}\n", to_string(kind), name);
+      for (const conformance::Finding& finding : conformance::check_plugin(directories, kind, name, options)) {
+        problems += finding.problem.empty() ? 0 : 1;
+        ++findings;
+      }
     }
   }
-  fmt::print("{} transports, {} problems\n", transports, problems);
+  fmt::print("{} plugins, {} problems\n", plugins, problems);
   return findings != 0 && problems == 0 ? 0 : 1;
-}
-
-/// Takes every "OPTION VALUE" out of the words.
-std::vector<std::string> take_option(std::vector<std::string>& words, const std::string& option) {
-  std::vector<std::string> values;
-  for (auto found = words.begin(); words.end() - (found = std::find(words.begin(), words.end(), option)) > 1;) {
-    values.push_back(found[1]);
-    words.erase(found, found + 2);
-  }
-  return values;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::vector<std::string> words(argv + 1, argv + argc);
+  const std::vector<std::string> words(argv + 1, argv + argc);
   try {
-    if (!words.empty() && words[0] == rank_word) {
-      return conformance::run_rank(std::span<const std::string>(words).subspan(1));
+    if (!words.empty() && words[0] == member_word) {
+      return conformance::run_member(std::span<const std::string>(words).subspan(1));
     }
-    const std::vector<std::string> only = take_option(words, "--only");
-    const std::vector<std::string> cases = take_option(words, "--case");
-    return check({words.begin(), words.end()}, only.empty() ? "" : only.back(), cases);
+    plugins::Directories directories;
+    conformance::CaseWords cases;
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      if (words[i] == "--case" && i + 1 < words.size()) {
+        cases.push_back(words[++i]);
+      } else {
+        directories.emplace_back(words[i]);
+      }
+    }
+    return check(directories, cases);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;

@@ -1,7 +1,7 @@
 # Installs everything into a new prefix, builds examples/plugins against it there as a third party would, runs a job over
-# what came out, and checks its transports.
+# what came out, and checks it.
 #
-# cmake -D build=… -D source=… -D work=… -D generator=… -D cxx=… -D libdir=… -D bindir=… -D conformance=… -P examples.cmake
+# cmake -D build=… -D source=… -D work=… -D generator=… -D cxx=… -D libdir=… -D bindir=… -P examples.cmake
 
 cmake_minimum_required(VERSION 3.25)
 
@@ -17,7 +17,11 @@ run("${CMAKE_COMMAND}" -S "${source}" -B "${work}/build" -G "${generator}" "-DCM
 run("${CMAKE_COMMAND}" --build "${work}/build")
 run("${CMAKE_COMMAND}" --install "${work}/build")
 
-run("${work}/prefix/${bindir}/shardrun" verify "${source}/grid.ini")
-run("${conformance}" "${work}/build/lib/shardrun/v1" --only tcp)
+set(shardrun "${work}/prefix/${bindir}/shardrun")
+set(installed "${work}/prefix/${libdir}/shardrun/v1")
+run("${shardrun}" verify "${source}/grid.ini")
+run("${shardrun}" plugins check "${installed}/shardrun_strategy_grid.so")
+run("${shardrun}" plugins check "${installed}/shardrun_transport_tcp.so")
 # The other one is tcp underneath: what it adds, and what the host makes for it, is enough.
-run("${conformance}" "${work}/build/lib/shardrun/v1" --only timed --case all_ --case barrier --case polled --case abort)
+run("${shardrun}" plugins check "${installed}/shardrun_transport_timed.so"
+  --case all_ --case barrier --case polled --case abort)

@@ -36,7 +36,8 @@ TEST_CASE("without words the usage is shown, and it is an error", "[program]") {
   const Ended help = run_program(folder.path(), {"--help"});
   CHECK(none.code == 2);
   CHECK(help.code == 0);
-  for (const char* command : {"generate RUN", "help [TOPIC]", "plan JOB.ini", "plugins [JOB.ini]", "run JOB.ini"}) {
+  for (const char* command :
+       {"generate RUN", "help [TOPIC]", "plan JOB.ini", "plugins [JOB.ini]", "plugins check FILE", "run JOB.ini"}) {
     CHECK_THAT(help.out, Contains(command));
   }
   CHECK_THAT(run_program(folder.path(), {"--version"}).out, StartsWith("shardrun "));
@@ -89,4 +90,70 @@ TEST_CASE("plugins beside the program are found without help", "[program]") {
   const Ended ended = run_program(folder.path(), {"plugins"});
   CHECK(ended.code == 0);
   CHECK_THAT(ended.out, Contains("strategy single "));
+}
+
+TEST_CASE("a third party's file is checked, case by case", "[program]") {
+  const TemporaryFolder folder;
+  const std::string sound = SHARDRUN_OUTSIDE_TRANSPORTS "/shardrun_transport_sockets.so";
+
+  const Ended strategy =
+      run_program(folder.path(), {"plugins", "check", SHARDRUN_FAULTY_STRATEGIES "/shardrun_strategy_faulty_sound.so"});
+  CHECK(strategy.code == 0);
+  CHECK_THAT(strategy.out, StartsWith("strategy faulty_sound 1.0 (ABI 1.0) /") &&
+                               Contains("  ok     gpt over 8 ranks\n") && Catch::Matchers::EndsWith("\nall is well\n"));
+
+  const Ended transport = run_program(folder.path(), {"plugins", "check", sound, "--case", "barrier", "--json"});
+  CHECK(transport.code == 0);
+  CHECK_THAT(transport.err, Contains("  ok     a barrier holds\n"));
+  const boost::json::object summary = boost::json::parse(transport.out).as_object();
+  CHECK(summary.at("file").as_string() == sound);
+  CHECK(summary.at("kind") == "transport");
+  CHECK(summary.at("name") == "sockets");
+  CHECK(summary.at("passed") == true);
+  CHECK(summary.at("problems") == 0);
+  CHECK(summary.at("cases").as_array().at(0).as_object().at("name") == "barrier");
+
+  const Ended list = run_program(folder.path(), {"plugins", "check", sound, "--list", "--case", "death"});
+  CHECK(list.code == 0);
+  CHECK_THAT(list.out, StartsWith("the death of a rank\n") && !Contains("barrier"));
+}
+
+TEST_CASE("a plugin that breaks a rule is told, and its crash is its own", "[program]") {
+  const TemporaryFolder folder;
+  const Ended ended = run_program(
+      folder.path(), {"plugins", "check", SHARDRUN_FAULTY_STRATEGIES "/shardrun_strategy_faulty_crashing.so", "--json",
+                      "--case", "mlp over"});
+  CHECK(ended.code == 1);
+  CHECK_THAT(ended.err, Contains("  FAILED mlp over 3 ranks\n         ranks 0, 1: was ended by signal 6") &&
+                            Contains("  ok     mlp over 8 ranks\n") && Contains("\n1 problem\n"));
+  const boost::json::object summary = boost::json::parse(ended.out).as_object();
+  CHECK(summary.at("passed") == false);
+  CHECK(summary.at("problems") == 1);
+}
+
+TEST_CASE("what is no plugin is refused before any of it runs", "[program]") {
+  const TemporaryFolder folder;
+  const auto refused = [&](const std::vector<std::string>& words) {
+    std::vector<std::string> all = {"plugins", "check"};
+    all.insert(all.end(), words.begin(), words.end());
+    const Ended ended = run_program(folder.path(), all);
+    CHECK(ended.code == 2);
+    CHECK(ended.out.empty());
+    return ended.err;
+  };
+  const std::string sound = SHARDRUN_OUTSIDE_STRATEGIES "/shardrun_strategy_grid.so";
+  write_file(folder / "shardrun_strategy_text.so", "no library");
+  std::filesystem::copy_file(sound, folder / "shardrun_strategy_other.so");
+  std::filesystem::copy_file(sound, folder / "shardrun_strategy_grid.so");
+  std::filesystem::permissions(folder / "shardrun_strategy_grid.so", std::filesystem::perms::others_write,
+                               std::filesystem::perm_options::add);
+
+  CHECK_THAT(refused({"job.ini"}), Contains("is not named like a plugin: the name is shardrun_KIND_NAME.so"));
+  CHECK_THAT(refused({"shardrun_strategy_none.so"}), Contains("cannot look at ") && Contains("No such file"));
+  CHECK_THAT(refused({"shardrun_strategy_text.so"}), Contains("shardrun_strategy_text.so"));
+  CHECK_THAT(refused({"shardrun_strategy_other.so"}), Contains("says that it is the strategy 'grid'"));
+  CHECK_THAT(refused({"shardrun_strategy_grid.so"}), Contains("is not trusted: everyone may write to it"));
+  CHECK_THAT(refused({sound, "--case", "soup"}), Contains("no case for a strategy has that in its name"));
+  CHECK_THAT(refused({}), Contains("plugins check: expected FILE"));
+  CHECK_THAT(refused({sound, "--jsn"}), Contains("did you mean 'json'?"));
 }

@@ -1,0 +1,116 @@
+#include <fmt/format.h>
+
+#include <boost/json.hpp>
+#include <cstdio>
+#include <filesystem>
+
+#include "core/base/error.h"
+#include "core/cli/options.h"
+#include "core/task/strategy_options.h"
+#include "plugins/conformance/conformance.h"
+
+namespace shardrun::cli {
+namespace {
+
+constexpr const char* member_name = "check-member";
+
+/// A plugin to check, of which nothing has run.
+struct Subject {
+  std::filesystem::path path;
+  plugins::Manifest manifest;
+};
+
+Subject subject_of(const std::string& word) {
+  const std::filesystem::path path = std::filesystem::absolute(word).lexically_normal();
+  return {path, plugins::inspect(path)};
+}
+
+std::string as_json(const Subject& subject, const std::vector<conformance::Finding>& findings, std::size_t problems) {
+  boost::json::array cases;
+  for (const conformance::Finding& finding : findings) {
+    cases.push_back({{"name", finding.name}, {"passed", finding.problem.empty()}, {"problem", finding.problem}});
+  }
+  const plugins::Manifest& manifest = subject.manifest;
+  const boost::json::object summary = {{"file", subject.path.string()},
+                                       {"kind", to_string(manifest.kind)},
+                                       {"name", manifest.name},
+                                       {"version", manifest.version},
+                                       {"abi", fmt::format("{}.{}", manifest.abi_major, manifest.abi_minor)},
+                                       {"passed", problems == 0},
+                                       {"problems", problems},
+                                       {"cases", std::move(cases)}};
+  return boost::json::serialize(summary) + '\n';
+}
+
+void print_line(std::FILE* to, const conformance::Finding& finding) {
+  fmt::print(to, "  {} {}\n", finding.problem.empty() ? "ok    " : "FAILED", finding.name);
+  if (!finding.problem.empty()) {
+    fmt::print(to, "         {}\n", finding.problem);
+  }
+  std::fflush(to);
+}
+
+int check(std::span<const std::string> words) {
+  const Parsed parsed =
+      parse("plugins check", words,
+            {{.name = "case",
+              .value = "WORD",
+              .help = "only the cases that have this in their name (may be repeated)",
+              .repeated = true},
+             {.name = "silence",
+              .value = "SECONDS",
+              .help = "processes that say nothing for so long hang (default 90 for a transport, 20 for a strategy)"},
+             {.name = "list", .help = "print the names of the cases; run none"},
+             {.name = "json", .help = "print JSON on standard output, and progress on standard error"}},
+            1, 1);
+  if (parsed.help_shown) {
+    return 0;
+  }
+  const Subject subject = subject_of(parsed.positional[0]);
+  const plugins::Manifest& manifest = subject.manifest;
+  const std::vector<std::string> names = conformance::case_names(manifest.kind, parsed.all("case"));
+  if (names.empty()) {
+    throw Error(ErrorCode::usage,
+                fmt::format("plugins check: no case for a {} has that in its name; --list prints them",
+                            to_string(manifest.kind)));
+  }
+  if (parsed.has("list")) {
+    for (const std::string& name : names) {
+      fmt::print("{}\n", name);
+    }
+    return 0;
+  }
+  std::FILE* const screen = parsed.has("json") ? stderr : stdout;
+  fmt::print(screen, "{} {} {} (ABI {}.{}) {}: {} case{}\n", to_string(manifest.kind), manifest.name, manifest.version,
+             manifest.abi_major, manifest.abi_minor, subject.path.string(), names.size(), names.size() == 1 ? "" : "s");
+  std::fflush(screen);
+  std::size_t problems = 0;
+  const std::vector<conformance::Finding> findings = conformance::check_plugin(
+      task::directories_of({subject.path.parent_path()}), manifest.kind, manifest.name,
+      {.member_command = {std::filesystem::read_symlink("/proc/self/exe").string(), member_name},
+       .words = parsed.all("case"),
+       .silence_s = parsed.integer("silence", 0, 1, 86'400),
+       .report = [&](const conformance::Finding& finding) {
+         problems += finding.problem.empty() ? 0 : 1;
+         print_line(screen, finding);
+       }});
+  fmt::print(screen, "{}\n",
+             problems == 0 ? "all is well" : fmt::format("{} problem{}", problems, problems == 1 ? "" : "s"));
+  if (parsed.has("json")) {
+    fmt::print("{}", as_json(subject, findings, problems));
+  }
+  return problems == 0 ? 0 : 1;
+}
+
+const RegisterCommand command({.name = "plugins check",
+                               .arguments = "FILE",
+                               .help = "check that a plugin's file does what its kind must do, in processes of its own",
+                               .run = check});
+const RegisterCommand member({.name = member_name,
+                              .arguments = "",
+                              .help = "one process of plugins check, started by it",
+                              .run = conformance::run_member,
+                              .hidden = true});
+
+}  // namespace
+}  // namespace shardrun::cli

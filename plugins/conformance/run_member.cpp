@@ -1,0 +1,76 @@
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+
+#include "plugins/conformance/cases.h"
+#include "plugins/conformance/conformance.h"
+#include "plugins/conformance/words.h"
+
+namespace shardrun::conformance {
+namespace {
+
+/// Tells the parent one line, whole.
+void report(int descriptor, std::string line) {
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  line = line.substr(0, 3000) + '\n';
+  if (write(descriptor, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
+    std::_Exit(1);
+  }
+}
+
+/// `before` is said before what an exception that leaves this says: what is known of it where no case is at work.
+void go_through_transport(Store& store, const MemberWords& words, std::string& before) {
+  const std::vector<Case> cases = transport_cases();
+  Member member(store, words.directories, words.plugin, words.rank, words.ranks);
+  for (const std::size_t index : words.cases) {
+    before.clear();
+    cases.at(index).run(member);
+    if (!cases[index].victim) {
+      member.meet(fmt::format("the end of case {}", index), words.ranks);
+    }
+    report(words.report, "");
+  }
+  before = "closing the transport: ";
+}
+
+void go_through_strategy(Store& store, const MemberWords& words, std::string& before) {
+  const std::vector<StrategyCase> cases = strategy_cases();
+  StrategyMember member(store, words.directories, words.plugin, words.rank);
+  for (const std::size_t index : words.cases) {
+    before.clear();
+    cases.at(index).run(member);
+    member.meet(fmt::format("the end of case {}", index), words.ranks);
+    report(words.report, "");
+  }
+  before = "closing the strategy: ";
+}
+
+}  // namespace
+
+int run_member(std::span<const std::string> words) {
+  const MemberWords parsed = parse_words(words);
+  // Nobody outlives the process that asked for it, and a crash leaves no file.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const rlimit none = {.rlim_cur = 0, .rlim_max = 0};
+  setrlimit(RLIMIT_CORE, &none);
+  if (getppid() != parsed.parent) {
+    return 1;
+  }
+  Store store(parsed.store);
+  std::string before = opening_words(parsed.kind);
+  try {
+    (parsed.kind == plugins::PluginKind::transport ? go_through_transport : go_through_strategy)(store, parsed, before);
+  } catch (const std::exception& failure) {
+    store.abort();
+    report(parsed.report, before + failure.what());
+    std::_Exit(1);
+  }
+  return 0;
+}
+
+}  // namespace shardrun::conformance

@@ -1,0 +1,165 @@
+#pragma once
+
+/// A strategy says how a program is split: it reads a summary of the job and of the graph and writes a plan.
+/// It computes nothing and communicates nothing; the host derives every collective from the plan.
+
+#include <shardrun/plugin.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/// An axis of the mesh of ranks. The rank's coordinate along the last axis varies fastest.
+typedef struct sr_mesh_axis {
+  uint32_t struct_size;
+  uint32_t size;
+  const char* name;
+} sr_mesh_axis;
+#define SR_MESH_AXIS_SIZE_1_0 UINT32_C(16)
+
+/// What the job asks for.
+typedef struct sr_job {
+  uint32_t struct_size;
+  uint32_t ranks;
+  const sr_mesh_axis* mesh; /* as the job file gives it; none where it is silent */
+  uint32_t mesh_count;
+  uint32_t mesh_stride;
+  const sr_option_value* options;
+  uint32_t option_count;
+  uint32_t option_stride;
+} sr_job;
+#define SR_JOB_SIZE_1_0 UINT32_C(40)
+
+/// A logical axis: the name that models give to a dimension (`batch`, `embed`, `heads`, …).
+typedef struct sr_axis {
+  uint32_t struct_size;
+  uint32_t reserved; /* zero */
+  const char* name;
+  int64_t size; /* global; the largest, where values of the graph differ */
+} sr_axis;
+#define SR_AXIS_SIZE_1_0 UINT32_C(24)
+
+#define SR_TENSOR_PARAMETER UINT32_C(1)
+#define SR_TENSOR_STATE UINT32_C(2) /* kept from step to step but not trained: a cache, a simulated field */
+
+/// A tensor of the graph's state, of global shape. A parameter's gradient and optimizer state are no tensors
+/// of their own here: they are roles of it. A strategy leaves kinds that it does not know alone.
+typedef struct sr_tensor {
+  uint32_t struct_size;
+  uint32_t kind; /* SR_TENSOR_... */
+  const char* name;
+  const int64_t* shape;
+  const char* const* axes; /* of each dimension its logical axis; "" where it has none */
+  uint64_t bytes;
+  uint32_t rank;     /* dimensions: the length of shape and axes */
+  int32_t layer;     /* index into the layers; -1 outside them */
+  uint32_t tied_set; /* tensors of one non-zero number are one weight; 0: not tied */
+  uint32_t reserved; /* zero */
+} sr_tensor;
+#define SR_TENSOR_SIZE_1_0 UINT32_C(56)
+
+/// A value between two parts of a model, named by the model so that its placement can be set.
+typedef struct sr_cut_point {
+  uint32_t struct_size;
+  uint32_t rank;
+  const char* name;
+  const int64_t* shape;
+  const char* const* axes;
+  uint64_t bytes;
+  int32_t layer;     /* index into the layers; -1 outside them */
+  uint32_t reserved; /* zero */
+} sr_cut_point;
+#define SR_CUT_POINT_SIZE_1_0 UINT32_C(48)
+
+/// A repeated layer of the model. FLOPs are those of one optimizer step over the whole batch.
+typedef struct sr_layer {
+  uint32_t struct_size;
+  uint32_t reserved; /* zero */
+  const char* name;
+  uint64_t parameter_bytes;
+  uint64_t forward_flops;
+  uint64_t backward_input_flops;
+  uint64_t backward_weight_flops;
+} sr_layer;
+#define SR_LAYER_SIZE_1_0 UINT32_C(48)
+
+/// What there is to place. Names are unique within their array.
+typedef struct sr_graph {
+  uint32_t struct_size;
+  uint32_t reserved; /* zero */
+  const sr_tensor* tensors;
+  uint32_t tensor_count;
+  uint32_t tensor_stride;
+  const sr_axis* axes;
+  uint32_t axis_count;
+  uint32_t axis_stride;
+  const sr_cut_point* cut_points;
+  uint32_t cut_point_count;
+  uint32_t cut_point_stride;
+  const sr_layer* layers;
+  uint32_t layer_count;
+  uint32_t layer_stride;
+} sr_graph;
+#define SR_GRAPH_SIZE_1_0 UINT32_C(72)
+
+/// How one dimension is split: over these mesh axes, major to minor. Splits need not divide evenly.
+typedef struct sr_split {
+  uint32_t struct_size;
+  uint32_t dim;     /* which dimension, where `axis` is NULL */
+  const char* axis; /* the dimension by its logical axis, or NULL */
+  const char* const* mesh_axes;
+  uint32_t mesh_axis_count;
+  uint32_t reserved; /* zero */
+} sr_split;
+#define SR_SPLIT_SIZE_1_0 UINT32_C(32)
+
+#define SR_ROLE_STORE UINT32_C(1)     /* where the tensor is kept between steps */
+#define SR_ROLE_USE UINT32_C(2)       /* as the ops read it */
+#define SR_ROLE_GRADIENT UINT32_C(3)  /* where its gradient is accumulated */
+#define SR_ROLE_OPTIMIZER UINT32_C(4) /* where its optimizer state lives and its update is computed */
+
+/// Through this a strategy writes its plan. The host owns it, and it is valid during make_plan alone.
+///
+/// Globs: `*` stands for any run of characters, `?` for one, and the pattern covers the whole name. What a
+/// pattern matches is placed as if named; a pattern that matches nothing is refused. A later call replaces an
+/// earlier one about the same thing. What is not placed is replicated, or follows from what is (tensor
+/// before cut point before axis). No mesh axis may split two dimensions of one value.
+///
+/// Every function is INIT, returns SR_OK or an error with its reason, and copies what it is given. After an
+/// error the plan is refused, whatever make_plan returns.
+typedef struct sr_plan_writer {
+  uint32_t struct_size;
+  uint32_t reserved; /* zero */
+  void* self;
+  /// Axes are added major to minor and before they are mentioned. Their sizes multiply to the job's ranks,
+  /// and every axis that the job's mesh gives a size above 1 is among them with that size.
+  int32_t (*add_mesh_axis)(void* self, const char* name, uint32_t size, sr_error* error);
+  /// Wherever the logical axis occurs it is split over these mesh axes; over none: it stays whole.
+  int32_t (*place_axis)(void* self, const char* axis, const char* const* mesh_axes, uint32_t mesh_axis_count,
+                        sr_error* error);
+  /// One role (SR_ROLE_...) of the tensors that `glob` matches; dimensions without a split stay whole.
+  int32_t (*place_tensor)(void* self, const char* glob, uint32_t role, const sr_split* splits, uint32_t split_count,
+                          uint32_t split_stride, sr_error* error);
+  /// The cut points that `glob` matches; dimensions without a split stay whole.
+  int32_t (*place_cut_point)(void* self, const char* glob, const sr_split* splits, uint32_t split_count,
+                             uint32_t split_stride, sr_error* error);
+  /// Gradients that are owed a sum are reduced in buckets: as many as become complete one after the other and take up
+  /// to `bytes` together, at least one. Without this call each gradient is a bucket of its own.
+  int32_t (*set_bucket_bytes)(void* self, uint64_t bytes, sr_error* error);
+} sr_plan_writer;
+#define SR_PLAN_WRITER_SIZE_1_0 UINT32_C(56)
+
+/// The functions of a plugin of SR_KIND_STRATEGY.
+typedef struct sr_strategy {
+  uint32_t struct_size;
+  uint32_t reserved; /* zero */
+  /// INIT. Pure and deterministic: every rank calls it with the same input and must get the same plan, so it
+  /// reads no clock, file, environment, address or random number. SR_INVALID when the job cannot be split so.
+  int32_t (*make_plan)(void* self, const sr_job* job, const sr_graph* graph, const sr_plan_writer* writer,
+                       sr_error* error);
+} sr_strategy;
+#define SR_STRATEGY_SIZE_1_0 UINT32_C(16)
+
+#ifdef __cplusplus
+}
+#endif

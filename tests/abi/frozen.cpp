@@ -1,0 +1,122 @@
+// Plugins built from the headers of a release as they were then, loaded by this tree's host.
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "plugins/loader/strategy.h"
+#include "plugins/loader/transport.h"
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+
+#include <shardrun/transport.h>
+
+using namespace shardrun;
+using namespace shardrun::test;
+using namespace shardrun::plugins;
+
+namespace {
+
+/// The folder of each release's plugins.
+std::vector<std::filesystem::path> releases() {
+  std::vector<std::filesystem::path> folders;
+  for (const auto& entry : std::filesystem::directory_iterator(SHARDRUN_FROZEN)) {
+    folders.push_back(entry.path());
+  }
+  REQUIRE_FALSE(folders.empty());
+  return folders;
+}
+
+StrategyRequest request_of(std::uint32_t ranks) {
+  StrategyRequest request;
+  request.ranks = ranks;
+  request.mesh = {{"data", 2}, {"model", ranks / 2}};
+  request.options = {{"depth", std::int64_t{5}}, {"mode", std::string("tall")}};
+  request.tensors = {{"w", TensorKind::parameter, {8, 12}, {"embed", "mlp"}, 384, 0, 1},
+                     {"field", TensorKind::state, {9}, {"x"}, 36, -1, 0}};
+  request.axes = {{"batch", 16}, {"embed", 8}, {"mlp", 12}, {"x", 9}};
+  request.cut_points = {{"layer.0/residual", {16, 8}, {"batch", "embed"}, 512, 0}};
+  request.layers = {{"layer.0", 384, 10, 11, 12}};
+  return request;
+}
+
+class MapHost final : public TransportHost {
+ public:
+  [[nodiscard]] bool aborted() const noexcept override { return false; }
+  void store_set(const std::string& key, std::string value) override { values_[key] = std::move(value); }
+  [[nodiscard]] std::string store_get(const std::string& key, std::int64_t) override { return values_.at(key); }
+
+ private:
+  std::map<std::string, std::string> values_;
+};
+
+}  // namespace
+
+TEST_CASE("a strategy built from the headers of a release reads all it could, and its plan is taken", "[abi]") {
+  for (const std::filesystem::path& release : releases()) {
+    INFO(release.string());
+    std::vector<std::string> lines;
+    const Strategy frozen = Strategy::open(
+        {release}, "frozen", [&](LogLevel, std::string_view, std::string_view text) { lines.emplace_back(text); });
+
+    const PlanDraft plan = frozen.make_plan(request_of(4));
+
+    CHECK(lines == std::vector<std::string>{"job of 4", "mesh data 2", "mesh model 2", "option depth 2 5 0 -",
+                                            "option eager 1 1 0 -", "option mode 4 0 0 tall", "option share 3 0 0.5 -",
+                                            "tensor w 1 [12 mlp] 384 bytes, layer 0, tied 1",
+                                            "tensor field 2 [9 x] 36 bytes, layer -1, tied 0", "axis batch 16",
+                                            "axis embed 8", "axis mlp 12", "axis x 9",
+                                            "cut point layer.0/residual [16 batch] 512 bytes, layer 0",
+                                            "layer layer.0 384 bytes, 10 11 12 FLOPs"});
+    CHECK(plan.mesh == std::vector<MeshAxis>{{"data", 2}, {"model", 2}});
+    CHECK(plan.axes == std::vector<AxisPlacement>{{"batch", {"data", "model"}}});
+    CHECK(plan.tensors == std::vector<TensorPlacement>{{"w", TensorRole::store, {{"data"}, {}}},
+                                                       {"w", TensorRole::use, {{"data"}, {}}},
+                                                       {"w", TensorRole::gradient, {{"data"}, {}}},
+                                                       {"w", TensorRole::optimizer, {{"data"}, {}}}});
+    CHECK(plan.cut_points == std::vector<CutPointPlacement>{{"layer.0/residual", {{}, {"model"}}}});
+    CHECK(plan.bucket_bytes == 4096);
+    CHECK(error_of([&] { static_cast<void>(frozen.make_plan(request_of(3))); }) ==
+          "2: strategy 'frozen': 3 ranks are no pairs: make them even");
+  }
+}
+
+TEST_CASE("a transport built from the headers of a release moves data", "[abi]") {
+  for (const std::filesystem::path& release : releases()) {
+    INFO(release.string());
+    MapHost host;
+    Transport frozen = Transport::load({release}, "frozen");
+    std::array<float, 3> memory = {1, 2, 3};
+    std::array<float, 3> result = {};
+    CHECK(frozen.props().same_host_only);
+    CHECK(frozen.props().moves_host_memory);
+
+    frozen.open({.job = "j1", .address = "127.0.0.1", .options = {}}, host);
+    const std::uint64_t registration = frozen.register_memory(memory.data(), sizeof(memory), -1);
+    TransportGroup group = frozen.group({.name = "data", .id = 1, .rank = 0, .members = {0}, .deadline = INT64_MAX});
+    TransportOp op = group.prepare({{.opcode = SR_OP_ALL_REDUCE,
+                                     .dtype = SR_DTYPE_F32,
+                                     .reduction = SR_REDUCE_SUM,
+                                     .id = 1,
+                                     .count = memory.size(),
+                                     .send_counts = {},
+                                     .recv_counts = {},
+                                     .send = HostBuffer{memory.data(), sizeof(memory), registration},
+                                     .recv = HostBuffer{result.data(), sizeof(result)},
+                                     .scratch = {},
+                                     .label = "w"}},
+                                   INT64_MAX);
+    op.start(INT64_MAX);
+
+    CHECK(op.test());
+    CHECK(op.wait(INT64_MAX));
+    CHECK(result == memory);
+    CHECK(frozen.wire_bytes() == sizeof(memory));
+    group.abort("enough");
+    CHECK(group.error() == "it was aborted");
+    CHECK(error_of([&] { op.start(INT64_MAX); }).ends_with("it was aborted"));
+  }
+}

@@ -1,0 +1,111 @@
+// Strategies that each break one rule, and the case that notices it.
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "plugins/conformance/conformance.h"
+#include "tests/support/catch.h"
+
+using namespace shardrun;
+using Catch::Contains;
+using conformance::Finding;
+
+namespace {
+
+const std::vector<std::string> member_command = {SHARDRUN_CONFORMANCE_PROGRAM, "--member"};
+
+std::vector<Finding> check(const std::string& fault, const conformance::CaseWords& words, std::int64_t silence_s = 60) {
+  return conformance::check_plugin({SHARDRUN_FAULTY}, plugins::PluginKind::strategy, "faulty_" + fault,
+                                   {.member_command = member_command, .words = words, .silence_s = silence_s});
+}
+
+/// What the first case that has the word in its name says.
+std::string problem(const std::string& fault, const std::string& word, std::int64_t silence_s = 60) {
+  const std::vector<Finding> findings = check(fault, {word}, silence_s);
+  REQUIRE_FALSE(findings.empty());
+  return findings.front().problem;
+}
+
+std::vector<std::string> failed(const std::vector<Finding>& findings) {
+  std::vector<std::string> names;
+  for (const Finding& finding : findings) {
+    if (!finding.problem.empty()) {
+      names.push_back(finding.name);
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("a strategy that keeps the rules has no problem", "[conformance]") {
+  const std::vector<Finding> findings = check("sound", {});
+
+  CHECK(failed(findings).empty());
+  CHECK(findings.size() >= conformance::case_names(plugins::PluginKind::strategy).size());
+}
+
+TEST_CASE("a plan that is another one the next time is found", "[conformance]") {
+  CHECK_THAT(problem("changing", "gpt over 1 rank"),
+             Contains("asked twice for the same, it answers differently: 'buckets of 1 bytes' and 'buckets of 2"));
+  CHECK_THAT(problem("by_rank", "gpt over 1 rank"),
+             Contains("another process, asked for the same, gets another") && Contains("'buckets of 0 bytes'"));
+  CHECK_THAT(problem("numbered", "many instances"), Contains("instances answers otherwise than a fresh one"));
+}
+
+TEST_CASE("a crash is a problem of its case, and the others go on", "[conformance]") {
+  const std::vector<Finding> findings = check("crashing", {"over"});
+
+  CHECK(failed(findings) == std::vector<std::string>{"gpt over 3 ranks", "mlp over 3 ranks", "field over 3 ranks"});
+  CHECK(std::ranges::all_of(findings, [](const Finding& finding) {
+    return finding.problem.empty() || finding.problem.find("was ended by signal 6") != std::string::npos;
+  }));
+  CHECK(findings.back().problem.empty());
+}
+
+TEST_CASE("a hang is a problem of its case", "[conformance]") {
+  CHECK_THAT(problem("hanging", "mlp over 3 ranks", 3),
+             Contains("ranks 0, 1: it hangs: nothing is heard of it for 3 s"));
+}
+
+TEST_CASE("a strategy that cannot be opened is not asked for more", "[conformance]") {
+  const std::vector<Finding> findings = check("broken", {});
+
+  REQUIRE(findings.size() == 1);
+  CHECK(findings[0].name == "opening");
+  CHECK_THAT(findings[0].problem, Contains("was ended by signal 6"));
+}
+
+TEST_CASE("what is written over the error's buffer is found", "[conformance]") {
+  CHECK_THAT(problem("overflowing", "gpt over 1 rank"), Contains("wrote outside of the sr_error"));
+  CHECK_THAT(problem("endless", "gpt over 1 rank"), Contains("has no end"));
+  CHECK(problem("long_reason", "gpt over 4 ranks").empty());
+  CHECK_THAT(problem("long_reason", "reasons longer"), Contains("wrote outside of the sr_error"));
+}
+
+TEST_CASE("an answer that is neither a plan nor a refusal is found", "[conformance]") {
+  CHECK_THAT(problem("silent", "gpt over 1 rank"), Contains("status -1 and no reason"));
+  CHECK_THAT(problem("failing", "gpt over 1 rank"), Contains("status -2"));
+  CHECK_THAT(problem("throwing", "gpt over 1 rank"), Contains("let an exception out") && Contains("across the border"));
+  CHECK_THAT(problem("illegal", "gpt over 1 rank"), Contains("place_axis('no such axis')"));
+  CHECK_THAT(problem("too_small", "gpt over 2 ranks"), Contains("has 1 places, but the job has 2 ranks"));
+  CHECK(problem("refusing", "gpt over 1 rank").empty());
+  CHECK_THAT(problem("refusing", "a plan for one"), Contains("refuses every job") && Contains("never in the mood"));
+}
+
+TEST_CASE("options that are declared badly, or not borne at their limits, are found", "[conformance]") {
+  CHECK_THAT(problem("helpless", "declared options"), Contains("the help of option 'depth' is ''"));
+  CHECK_THAT(problem("limits", "options at their limits"), Contains("was ended by signal 6"));
+}
+
+TEST_CASE("a strategy that would not work with a later host is found", "[conformance]") {
+  CHECK_THAT(problem("strides", "a host of a later release"), Contains("whose structs and strides have grown"));
+}
+
+TEST_CASE("a strategy that is not pure is found", "[conformance]") {
+  CHECK_THAT(problem("reading", "to make a plan"), Contains("it calls openat; it may touch nothing but memory"));
+  CHECK_THAT(problem("drawing", "to make a plan"), Contains("it calls getrandom"));
+  CHECK_THAT(problem("touching", "to make an instance"), Contains("it calls openat"));
+  CHECK_THAT(problem("holding", "leave nothing behind"), Contains("descriptors are open after instances were closed"));
+}
