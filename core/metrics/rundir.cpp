@@ -75,8 +75,28 @@ void remove_file(const std::filesystem::path& path) {
   }
 }
 
-bool is_log(const std::filesystem::path& path) {
-  return path.filename().native().starts_with("rank-") && path.extension() == ".log";
+/// "rank-3.log", or ".rank-3.log.tmp", which was about to become it.
+bool is_of_rank(const std::filesystem::path& path, std::string_view extension) {
+  const std::filesystem::path file = path.filename();
+  std::string_view name = file.native();
+  if (name.starts_with('.') && name.ends_with(".tmp")) {
+    name = name.substr(1, name.size() - 5);
+  }
+  return name.starts_with("rank-") && name.ends_with(extension);
+}
+
+/// Where there is the folder.
+void remove_of_ranks(const std::filesystem::path& folder, std::string_view extension) {
+  std::error_code failed;
+  for (auto entry = std::filesystem::directory_iterator(folder, failed);
+       !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
+    if (is_of_rank(entry->path(), extension)) {
+      remove_file(entry->path());
+    }
+  }
+  if (failed && failed != std::errc::no_such_file_or_directory) {
+    throw files::system_error("list", folder, failed.value());
+  }
 }
 
 bool take_prefix(std::string_view& text, std::string_view prefix) {
@@ -103,8 +123,8 @@ bool take_rank(std::string_view& name) {
 
 /// `.NAME.tmp`, `NAME.rank-3` and `.NAME.rank-3.tmp`, where a run writes NAME.
 bool is_unfinished(std::string_view name) {
-  constexpr std::array<std::string_view, 5> written = {"job.ini", "sample.txt", "state.safetensors", "summary.json",
-                                                       "weights.safetensors"};
+  constexpr std::array<std::string_view, 6> written = {"job.ini",      "sample.txt", "state.safetensors",
+                                                       "summary.json", "trace.json", "weights.safetensors"};
   const bool is_temporary = name.starts_with('.') && take_suffix(name, ".tmp") && take_prefix(name, ".");
   const bool is_part = take_rank(name);
   return (is_temporary || is_part) && std::find(written.begin(), written.end(), name) != written.end();
@@ -127,6 +147,12 @@ std::filesystem::path sample_path(const std::filesystem::path& output) { return 
 std::filesystem::path weights_path(const std::filesystem::path& output) { return output / "weights.safetensors"; }
 
 std::filesystem::path state_path(const std::filesystem::path& output) { return output / "state.safetensors"; }
+
+std::filesystem::path trace_path(const std::filesystem::path& output) { return output / "trace.json"; }
+
+std::filesystem::path trace_path(const std::filesystem::path& output, int rank) {
+  return output / "trace" / fmt::format("rank-{}.json", rank);
+}
 
 std::filesystem::path part_path(const std::filesystem::path& path, std::int64_t rank) {
   return path.string() + fmt::format(".rank-{}", rank);
@@ -157,16 +183,9 @@ void RunDirectory::remove_older_run() const {
   remove_unfinished();
   remove_file(summary_path(output_));
   remove_file(metrics_path(output_));
-  std::error_code failed;
-  for (auto entry = std::filesystem::directory_iterator(output_ / "log", failed);
-       !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
-    if (is_log(entry->path())) {
-      remove_file(entry->path());
-    }
-  }
-  if (failed) {
-    throw files::system_error("list", output_ / "log", failed.value());
-  }
+  remove_file(trace_path(output_));
+  remove_of_ranks(output_ / "log", ".log");
+  remove_of_ranks(output_ / "trace", ".json");
 }
 
 }  // namespace shardrun::metrics
