@@ -113,8 +113,9 @@ class Tensors {
           continue;
         }
         Tensor tensor{.name = name,
-                      .kind = function.rows == 0 ? "cut point in " + function.name
-                                                 : fmt::format("cut point in {} of {} rows", function.name, function.rows),
+                      .kind = function.rows == 0
+                                  ? "cut point in " + function.name
+                                  : fmt::format("cut point in {} of {} rows", function.name, function.rows),
                       .type = function.values[v].type};
         const auto planned = compiled_.partition.placements.cut_points.find(name);
         if (planned != compiled_.partition.placements.cut_points.end()) {
@@ -228,9 +229,9 @@ std::string as_text(const Tensor& tensor, const task::Compiled& compiled, std::s
   const auto bytes = static_cast<std::uint64_t>(graph::element_count(tensor.type)) * element_bytes;
   const mesh::Placement& placement = tensor.roles.front().placement;
   const std::vector<mesh::Shard> shards = mesh::shards_of(tensor.type.shape, placement, mesh);
-  std::string text = fmt::format("{}\n{} {}, {}\nmesh      {}\n{}", tensor.name, tensor.kind,
-                                 graph::to_string(tensor.type), metrics::human_bytes(bytes), mesh_text(mesh),
-                                 roles_text(tensor, mesh));
+  std::string text =
+      fmt::format("{}\n{} {}, {}\nmesh      {}\n{}", tensor.name, tensor.kind, graph::to_string(tensor.type),
+                  metrics::human_bytes(bytes), mesh_text(mesh), roles_text(tensor, mesh));
   if (!placement.partial.empty()) {
     text += "each rank has a part of the sum at every index that it has\n";
   }

@@ -37,7 +37,7 @@ std::string repeated(std::string_view piece, std::size_t times) {
 /// One direction of the grid: the intervals that a dimension is cut into, and what each takes of the drawing.
 struct Band {
   Interval interval;
-  std::size_t size = 1;  ///< columns, or lines
+  std::size_t size = 1;   ///< columns, or lines
   bool left_out = false;  ///< stands for those in the middle
 };
 
@@ -181,7 +181,8 @@ bool set_widths(Grid& grid, std::size_t width) {
   std::size_t wider = 1;
   std::vector<std::size_t> sizes;
   for (const Band& column : grid.columns) {
-    const auto share = usual_width * static_cast<std::size_t>(column.interval.size()) / std::max<std::size_t>(1, indices);
+    const auto share =
+        usual_width * static_cast<std::size_t>(column.interval.size()) / std::max<std::size_t>(1, indices);
     sizes.push_back(std::max(column.size, share));
     wider += sizes.back() + 1;
   }
@@ -198,8 +199,10 @@ void set_heights(Grid& grid) {
   const std::size_t lines = grid.rows.size() <= 4 ? 3 * grid.rows.size() : grid.rows.size();
   const auto indices = std::max<std::int64_t>(1, indices_of(grid.rows));
   for (Band& row : grid.rows) {
-    const double share = static_cast<double>(lines) * static_cast<double>(row.interval.size()) / static_cast<double>(indices);
-    row.size = row.left_out || grid.rows.size() > 4 ? 1 : std::max<std::size_t>(1, static_cast<std::size_t>(share + 0.5));
+    const double share =
+        static_cast<double>(lines) * static_cast<double>(row.interval.size()) / static_cast<double>(indices);
+    row.size =
+        row.left_out || grid.rows.size() > 4 ? 1 : std::max<std::size_t>(1, static_cast<std::size_t>(share + 0.5));
   }
 }
 

@@ -227,18 +227,19 @@ void Executor::execute(Call& call, const device::Scalars& scalars) {
   try {
     perform(call, scalars);
   } catch (...) {
-    note(call, begin);
+    note(call, begin, true);
     throw;
   }
-  note(call, begin);
+  note(call, begin, false);
 }
 
-void Executor::note(Call& call, std::int64_t begin) noexcept {
+void Executor::note(Call& call, std::int64_t begin, bool failed) noexcept {
   const std::int64_t end = nanoseconds();
   call.seconds += static_cast<double>(end - begin) * 1e-9;
   ++call.count;
   if (timeline_ != nullptr) {
-    timeline_->add({.program = call.program, .instruction = call.number, .begin = begin, .end = end});
+    timeline_->add(
+        {.program = call.program, .instruction = call.number, .begin = begin, .end = end, .failed = failed});
   }
 }
 

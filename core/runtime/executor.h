@@ -100,7 +100,7 @@ class Executor {
   void execute(Call& call, const device::Scalars& scalars);
   void compute(Call& call, const device::Scalars& scalars);
   void perform(Call& call, const device::Scalars& scalars);
-  void note(Call& call, std::int64_t begin) noexcept;
+  void note(Call& call, std::int64_t begin, bool failed) noexcept;
   [[nodiscard]] Communicator::Place place_of(std::size_t program, const partition::Transfer& transfer) const;
   [[nodiscard]] std::byte* address_of(std::size_t program, partition::BufferId buffer) const;
 

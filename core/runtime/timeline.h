@@ -16,6 +16,7 @@ class Timeline {
     std::uint32_t instruction = 0;
     std::int64_t begin = 0;
     std::int64_t end = 0;
+    bool failed = false;  ///< it threw
   };
 
   explicit Timeline(std::size_t most) { spans_.reserve(most); }

@@ -115,7 +115,7 @@ class StepTrace {
       add_instruction(program, instruction, span);
       if (instruction.kind == Kind::start) {
         started_[{span.program, instruction.transfer}] = span.begin;
-      } else if (instruction.kind == Kind::wait) {
+      } else if (instruction.kind == Kind::wait && !span.failed) {
         const auto started = started_.extract({span.program, instruction.transfer});
         add_transfer(program, instruction.transfer, started.mapped(), span.end, false);
       }
@@ -126,17 +126,18 @@ class StepTrace {
     return fmt::format("{} of {}", to_string(transfer.collective), transfer.name);
   }
 
-  void add_instruction(const partition::Program& program, const partition::Instruction& instruction,
-                       const Span& span) {
+  void add_instruction(const partition::Program& program, const partition::Instruction& instruction, const Span& span) {
     Event event{compute_row, instruction.name, "compute", span.begin, span.end};
-    std::vector<metrics::JsonField> arguments = {{"op", instruction.op->name},
-                                                 {"function", program.function},
-                                                 {"phase", graph::to_string(instruction.phase)}};
+    std::vector<metrics::JsonField> arguments = {
+        {"op", instruction.op->name}, {"function", program.function}, {"phase", graph::to_string(instruction.phase)}};
     if (instruction.layer >= 0) {
       arguments.push_back({"layer", std::int64_t{instruction.layer}});
     }
     if (instruction.flops > 0) {
       arguments.push_back({"flops", instruction.flops});
+    }
+    if (span.failed) {
+      arguments.push_back({"state", "failed"});
     }
     switch (instruction.kind) {
       case Kind::compute: break;
@@ -266,8 +267,7 @@ void Tracer::write(const std::filesystem::path& output) {
     return;
   }
   written_ = true;
-  const std::filesystem::path path =
-      metrics::trace_path(output, static_cast<int>(compiled_.programs.rank));
+  const std::filesystem::path path = metrics::trace_path(output, static_cast<int>(compiled_.programs.rank));
   std::error_code failed;
   std::filesystem::create_directories(path.parent_path(), failed);
   if (failed) {

@@ -58,8 +58,8 @@ Trace read_trace(const std::filesystem::path& path) {
     const auto begin = std::llround(1000 * event.at("ts").to_number<double>());
     const auto duration = std::llround(1000 * event.at("dur").to_number<double>());
     CHECK(duration >= 0);
-    trace.events.push_back({process, row, begin, begin + duration, name, text(event.at("cat")),
-                            event.at("args").as_object()});
+    trace.events.push_back(
+        {process, row, begin, begin + duration, name, text(event.at("cat")), event.at("args").as_object()});
   }
   return trace;
 }

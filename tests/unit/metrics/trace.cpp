@@ -18,9 +18,17 @@ Trace small(std::int64_t process) {
   Trace trace(process, "rank \"one\"");
   trace.name_row(1, "compute");
   const std::array<JsonField, 3> arguments = {{{"op", "matmul"}, {"flops", std::int64_t{12}}, {"share", 0.5}}};
-  trace.add({.row = 1, .name = "a", .category = "compute", .begin = 1'234'567'890'123, .end = 1'234'567'891'000,
+  trace.add({.row = 1,
+             .name = "a",
+             .category = "compute",
+             .begin = 1'234'567'890'123,
+             .end = 1'234'567'891'000,
              .arguments = arguments});
-  trace.add({.row = 1, .name = "b", .category = "wait", .begin = 1'234'567'892'000, .end = 1'234'567'892'000,
+  trace.add({.row = 1,
+             .name = "b",
+             .category = "wait",
+             .begin = 1'234'567'892'000,
+             .end = 1'234'567'892'000,
              .arguments = {}});
   return trace;
 }

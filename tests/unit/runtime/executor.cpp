@@ -308,6 +308,7 @@ TEST_CASE("a call that is recorded has every instruction once, in order, and all
     CHECK(span.instruction == i);
     CHECK(span.begin >= last);
     CHECK(span.end >= span.begin);
+    CHECK_FALSE(span.failed);
     last = span.end;
   }
 
