@@ -6,6 +6,7 @@
 
 #include "core/cli/dump.h"
 #include "core/cli/options.h"
+#include "core/mesh/shards.h"
 #include "core/metrics/human.h"
 #include "core/task/compile.h"
 
@@ -71,23 +72,9 @@ std::string as_json(const job::Job& job, const task::Compiled& compiled) {
   return json::serialize(plan) + "\n";
 }
 
-/// "ranks 0-2, 5"
-std::string members_text(const std::vector<std::int64_t>& members) {
-  std::string text = members.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t begin = 0; begin < members.size();) {
-    std::size_t end = begin;
-    while (end + 1 < members.size() && members[end + 1] == members[end] + 1) {
-      ++end;
-    }
-    text += begin == 0 ? "" : ", ";
-    text += begin == end ? fmt::format("{}", members[begin]) : fmt::format("{}-{}", members[begin], members[end]);
-    begin = end + 1;
-  }
-  return text;
-}
-
 std::string as_text(const RankClass& ranks) {
-  std::string text = fmt::format("\n{:<16} {:>15}\n", members_text(ranks.members), "bytes");
+  const std::string members = (ranks.members.size() == 1 ? "rank " : "ranks ") + mesh::ranks_text(ranks.members);
+  std::string text = fmt::format("\n{:<16} {:>15}\n", members, "bytes");
   const auto row = [&](const std::string& name, std::uint64_t bytes) {
     text += fmt::format("{:<16} {:>15}   {}\n", name, bytes, metrics::human_bytes(bytes));
   };

@@ -15,6 +15,7 @@ namespace shardrun::job {
 
 // The enumerators stand in the order of the choices that the schema lists.
 enum class Task { train, iterate };
+enum class Trace { none, steps };
 enum class Tokenizer { character, byte };
 enum class Optimizer { adamw, sgd };
 enum class Schedule { cosine, linear, constant };
@@ -99,6 +100,9 @@ struct Job {
   std::int64_t threads{};  ///< per rank; 0: this machine's cores divided by ranks
   std::filesystem::path output;
   Task task{};
+  Trace trace{};
+  std::int64_t trace_first{};  ///< the first step of the trace, counted from 1
+  std::int64_t trace_steps{};
 
   std::vector<AxisTransport> axis_transports;
   std::vector<Chosen> transports;  ///< those in use, each once; none with one rank

@@ -94,6 +94,27 @@ Section job_section() {
                 .choices = {"train", "iterate"},
                 .help = "Train the model, or iterate its step function."},
                into(&Job::task)},
+              {{.name = "trace",
+                .type = choice,
+                .default_value = "none",
+                .choices = {"none", "steps"},
+                .help = "Whether every rank writes when it computed, moved data and waited in some steps: trace.json, "
+                        "for ui.perfetto.dev or chrome://tracing."},
+               into(&Job::trace)},
+              {{.name = "trace_first",
+                .type = integer,
+                .default_value = "3",
+                .minimum = 1,
+                .help = "The first of these steps, counted from 1; a run that is too short for all of them traces its "
+                        "last ones."},
+               into(&Job::trace_first)},
+              {{.name = "trace_steps",
+                .type = integer,
+                .default_value = "3",
+                .minimum = 1,
+                .maximum = 1000,
+                .help = "How many steps."},
+               into(&Job::trace_steps)},
           },
   };
 }
@@ -368,6 +389,8 @@ const Rules& rules() {
           },
       .effect =
           {
+              {{"job", "trace_first"}, {"job", "trace"}, "none"},
+              {{"job", "trace_steps"}, {"job", "trace"}, "none"},
               {{"train", "momentum"}, {"train", "optimizer"}, "adamw"},
               {{"train", "beta1"}, {"train", "optimizer"}, "sgd"},
               {{"train", "beta2"}, {"train", "optimizer"}, "sgd"},

@@ -44,6 +44,8 @@ std::string holder(const files::FileDescriptor& lock) {
 
 std::filesystem::path lock_path(const std::filesystem::path& output) { return output / ".lock"; }
 
+std::filesystem::path trace_folder(const std::filesystem::path& output) { return output / "trace"; }
+
 files::FileDescriptor take_lock(const std::filesystem::path& output) {
   const std::filesystem::path path = lock_path(output);
   files::FileDescriptor lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
@@ -75,8 +77,22 @@ void remove_file(const std::filesystem::path& path) {
   }
 }
 
-bool is_log(const std::filesystem::path& path) {
-  return path.filename().native().starts_with("rank-") && path.extension() == ".log";
+bool is_of_rank(const std::filesystem::path& path, std::string_view extension) {
+  return path.filename().native().starts_with("rank-") && path.extension() == extension;
+}
+
+/// Where there is the folder.
+void remove_of_ranks(const std::filesystem::path& folder, std::string_view extension) {
+  std::error_code failed;
+  for (auto entry = std::filesystem::directory_iterator(folder, failed);
+       !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
+    if (is_of_rank(entry->path(), extension)) {
+      remove_file(entry->path());
+    }
+  }
+  if (failed && failed != std::errc::no_such_file_or_directory) {
+    throw files::system_error("list", folder, failed.value());
+  }
 }
 
 bool take_prefix(std::string_view& text, std::string_view prefix) {
@@ -101,11 +117,14 @@ bool take_rank(std::string_view& name) {
   return found;
 }
 
-/// `.NAME.tmp`, `NAME.rank-3` and `.NAME.rank-3.tmp`, where a run writes NAME.
+/// `.NAME.tmp`, `NAME.rank-3` and `.NAME.rank-3.tmp`, where a run writes NAME; `.rank-3.json.tmp` of a trace.
 bool is_unfinished(std::string_view name) {
-  constexpr std::array<std::string_view, 5> written = {"job.ini", "sample.txt", "state.safetensors", "summary.json",
-                                                       "weights.safetensors"};
+  constexpr std::array<std::string_view, 6> written = {"job.ini",      "sample.txt", "state.safetensors",
+                                                       "summary.json", "trace.json", "weights.safetensors"};
   const bool is_temporary = name.starts_with('.') && take_suffix(name, ".tmp") && take_prefix(name, ".");
+  if (is_temporary && name.starts_with("rank-") && name.ends_with(".json")) {
+    return true;
+  }
   const bool is_part = take_rank(name);
   return (is_temporary || is_part) && std::find(written.begin(), written.end(), name) != written.end();
 }
@@ -128,6 +147,12 @@ std::filesystem::path weights_path(const std::filesystem::path& output) { return
 
 std::filesystem::path state_path(const std::filesystem::path& output) { return output / "state.safetensors"; }
 
+std::filesystem::path trace_path(const std::filesystem::path& output) { return output / "trace.json"; }
+
+std::filesystem::path trace_path(const std::filesystem::path& output, int rank) {
+  return trace_folder(output) / fmt::format("rank-{}.json", rank);
+}
+
 std::filesystem::path part_path(const std::filesystem::path& path, std::int64_t rank) {
   return path.string() + fmt::format(".rank-{}", rank);
 }
@@ -143,12 +168,14 @@ RunDirectory::RunDirectory(std::filesystem::path output) : output_(std::move(out
 }
 
 void RunDirectory::remove_unfinished() const noexcept {
-  std::error_code failed;
-  for (auto entry = std::filesystem::directory_iterator(output_, failed);
-       !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
-    if (is_unfinished(entry->path().filename().native())) {
-      std::error_code ignored;
-      std::filesystem::remove(entry->path(), ignored);
+  for (const std::filesystem::path& folder : {output_, trace_folder(output_)}) {
+    std::error_code failed;
+    for (auto entry = std::filesystem::directory_iterator(folder, failed);
+         !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
+      if (is_unfinished(entry->path().filename().native())) {
+        std::error_code ignored;
+        std::filesystem::remove(entry->path(), ignored);
+      }
     }
   }
 }
@@ -157,16 +184,11 @@ void RunDirectory::remove_older_run() const {
   remove_unfinished();
   remove_file(summary_path(output_));
   remove_file(metrics_path(output_));
-  std::error_code failed;
-  for (auto entry = std::filesystem::directory_iterator(output_ / "log", failed);
-       !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
-    if (is_log(entry->path())) {
-      remove_file(entry->path());
-    }
-  }
-  if (failed) {
-    throw files::system_error("list", output_ / "log", failed.value());
-  }
+  remove_file(trace_path(output_));
+  remove_of_ranks(output_ / "log", ".log");
+  remove_of_ranks(trace_folder(output_), ".json");
+  std::error_code holds_more;
+  std::filesystem::remove(trace_folder(output_), holds_more);
 }
 
 }  // namespace shardrun::metrics

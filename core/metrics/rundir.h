@@ -16,6 +16,9 @@ namespace shardrun::metrics {
 [[nodiscard]] std::filesystem::path sample_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path weights_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path state_path(const std::filesystem::path& output);
+/// Of all ranks; and of one, in a folder of their own.
+[[nodiscard]] std::filesystem::path trace_path(const std::filesystem::path& output);
+[[nodiscard]] std::filesystem::path trace_path(const std::filesystem::path& output, int rank);
 
 /// What one rank has of a file, beside it, until all parts are joined.
 [[nodiscard]] std::filesystem::path part_path(const std::filesystem::path& path, std::int64_t rank);
@@ -34,7 +37,7 @@ class RunDirectory {
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return output_; }
 
-  /// Removes the metrics, summary and logs of the run that was here before, and what it left unfinished; whatever else
+  /// Removes the metrics, summary, traces and logs of the run that was here before, and what it left unfinished; whatever else
   /// lies here stays, checkpoints and what is not ours. A run that starts anew calls it once before it writes; one that
   /// goes on does not. Throws Error{io}.
   void remove_older_run() const;

@@ -17,6 +17,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+std::int64_t nanoseconds() noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
+}
+
 device::TensorView view_of(const partition::Buffer& buffer, std::byte* arena) {
   device::TensorView view;
   view.data = arena + buffer.offset;
@@ -80,6 +84,8 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
         call.kernel = &device_.kernel(instruction.op->name);
       }
       call.instruction = &instruction;
+      call.program = static_cast<std::uint32_t>(calls_.size() - 1);
+      call.number = static_cast<std::uint32_t>(calls.size() - 1);
       call.scratch = {arena_->data() + instruction.scratch_offset, instruction.scratch_bytes};
       for (const partition::BufferId id : instruction.inputs) {
         call.inputs.push_back(views[static_cast<std::size_t>(id)]);
@@ -230,14 +236,28 @@ void Executor::execute(Call& call, std::span<const device::Scalars> scalars) {
   if (ends_ && ends_()) {
     throw Error(ErrorCode::aborted, "the call was ended before all of it was computed");
   }
-  if (!profiling_) {
+  if (!timed_) {
     perform(call, scalars);
     return;
   }
-  const Clock::time_point begin = Clock::now();
-  perform(call, scalars);
-  call.seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+  const std::int64_t begin = nanoseconds();
+  try {
+    perform(call, scalars);
+  } catch (...) {
+    note(call, begin, true);
+    throw;
+  }
+  note(call, begin, false);
+}
+
+void Executor::note(Call& call, std::int64_t begin, bool failed) noexcept {
+  const std::int64_t end = nanoseconds();
+  call.seconds += static_cast<double>(end - begin) * 1e-9;
   ++call.count;
+  if (timeline_ != nullptr) {
+    timeline_->add(
+        {.program = call.program, .instruction = call.number, .begin = begin, .end = end, .failed = failed});
+  }
 }
 
 void Executor::run(std::size_t program, std::span<const device::Scalars> scalars) {
@@ -316,7 +336,15 @@ std::optional<std::string> Executor::run_checked(std::size_t program, std::span<
   return first_bad;
 }
 
-void Executor::start_profile() { profiling_ = true; }
+void Executor::start_profile() {
+  profiling_ = true;
+  timed_ = true;
+}
+
+void Executor::record(Timeline* timeline) {
+  timeline_ = timeline;
+  timed_ = profiling_ || timeline != nullptr;
+}
 
 std::vector<OpTime> Executor::profile() const {
   std::map<std::pair<std::string, std::string>, OpTime> sums;

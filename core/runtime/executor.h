@@ -14,6 +14,7 @@
 #include "core/memory/arena.h"
 #include "core/partition/program.h"
 #include "core/runtime/communicator.h"
+#include "core/runtime/timeline.h"
 
 namespace shardrun::runtime {
 
@@ -80,6 +81,9 @@ class Executor {
   /// For programs of one rank: others would wait for this one.
   void end_where(std::function<bool()> asked) { ends_ = std::move(asked); }
 
+  /// From now on every instruction is noted there, until it is null; one that throws, too. It outlives that.
+  void record(Timeline* timeline);
+
   /// From now on every instruction is timed.
   void start_profile();
   /// Sums by function and op, most seconds first.
@@ -94,6 +98,8 @@ class Executor {
   struct Call {
     const device::Kernel* kernel = nullptr;  ///< of an instruction that computes
     const partition::Instruction* instruction = nullptr;
+    std::uint32_t program = 0;
+    std::uint32_t number = 0;  ///< of the instruction
     std::vector<device::TensorView> inputs;
     std::vector<device::TensorView> outputs;
     std::span<std::byte> scratch;
@@ -110,6 +116,7 @@ class Executor {
   void execute(Call& call, std::span<const device::Scalars> scalars);
   void compute(Call& call, const device::Scalars& scalars);
   void perform(Call& call, std::span<const device::Scalars> scalars);
+  void note(Call& call, std::int64_t begin, bool failed) noexcept;
   [[nodiscard]] Communicator::Place place_of(std::size_t program, const partition::Transfer& transfer) const;
   [[nodiscard]] std::byte* address_of(std::size_t program, partition::BufferId buffer) const;
 
@@ -124,6 +131,8 @@ class Executor {
   partition::SentBytes sent_;
   double waited_seconds_ = 0;
   bool profiling_ = false;
+  Timeline* timeline_ = nullptr;
+  bool timed_ = false;  ///< either of them
   std::function<bool()> ends_;
 };
 

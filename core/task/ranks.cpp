@@ -25,6 +25,7 @@
 #include "core/task/compile.h"
 #include "core/task/rank_link.h"
 #include "core/task/record.h"
+#include "core/task/trace.h"
 #include "core/task/work.h"
 
 namespace shardrun::task {
@@ -287,6 +288,7 @@ metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, con
     summary = ranks.run(job_file, words);
   }
   metrics::write_summary(metrics::summary_path(job.output), summary);
+  join_traces(job);
   ranks.finish_screen(summary);
   return summary;
 }

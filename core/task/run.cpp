@@ -12,6 +12,7 @@
 #include "core/metrics/rundir.h"
 #include "core/task/compile.h"
 #include "core/task/ranks.h"
+#include "core/task/trace.h"
 #include "core/task/work.h"
 
 namespace shardrun::task {
@@ -80,10 +81,12 @@ metrics::Summary run_here(const job::Job& job, Compiled& compiled, const RunSett
     if (!summary.status.empty()) {
       summary.error = error.message();
       metrics::write_summary(metrics::summary_path(job.output), summary);
+      join_traces(job);
     }
     throw;
   }
   metrics::write_summary(metrics::summary_path(job.output), summary);
+  join_traces(job);
   return summary;
 }
 

@@ -10,6 +10,7 @@
 #include "core/metrics/human.h"
 #include "core/metrics/rundir.h"
 #include "core/task/sampling.h"
+#include "core/task/trace.h"
 #include "core/task/training.h"
 #include "core/task/weights.h"
 
@@ -76,7 +77,11 @@ class Work {
       : job_(job),
         compiled_(compiled),
         settings_(settings),
-        record_(job, compiled, settings.display, settings.link == nullptr ? 0 : settings.link->rank()) {}
+        record_(job, compiled, settings.display, settings.link == nullptr ? 0 : settings.link->rank()) {
+    if (job.trace == job::Trace::steps) {
+      tracer_.emplace(job, compiled);
+    }
+  }
 
   metrics::Summary train(metrics::Summary& failed) {
     Training training(job_, compiled_, agreement());
@@ -135,9 +140,11 @@ class Work {
   metrics::Summary guarded(runtime::Executor& executor, metrics::Summary& failed, const Run& run) {
     try {
       const int signal = run();
+      write_trace_at_end();
       record_.finish(executor, signal == 0 ? "finished" : "stopped", signal == 0 ? 0 : 128 + signal, wire_bytes());
     } catch (const Error& error) {
       record_.say(error.message());
+      write_trace_at_end();
       record_.finish(executor, "failed", shardrun::exit_code(error.code()), wire_bytes());
       failed = record_.summary;
       throw;
@@ -174,6 +181,29 @@ class Work {
     return settings_.stop_signal ? settings_.stop_signal() : 0;
   }
 
+  template <typename Run>
+  auto traced(std::int64_t step, runtime::Executor& executor, const Run& run) {
+    return naming_step(step, [&] { return tracer_ ? tracer_->step(step, executor, run) : run(); });
+  }
+
+  /// Between steps, which wait for nothing else then.
+  void write_trace_if_due() {
+    if (tracer_ && tracer_->is_due()) {
+      tracer_->write(job_.output);
+    }
+  }
+
+  /// Of a run that ends before all was recorded. A fault here is not why it ended.
+  void write_trace_at_end() {
+    try {
+      if (tracer_) {
+        tracer_->write(job_.output);
+      }
+    } catch (const Error& error) {
+      record_.say(error.message());
+    }
+  }
+
   int train_steps(Training& training) {
     const double tokens = static_cast<double>(job_.data.batch * compiled_.dataset->tokens_per_sample());
     double timed_seconds = 0;
@@ -184,11 +214,12 @@ class Work {
       const partition::SentBytes sent_before = executor.sent();
       const double waited_before = executor.waited_seconds();
       const Clock::time_point begin = Clock::now();
-      const StepResult result = naming_step(step, [&] { return training.step(step); });
+      const StepResult result = traced(step, executor, [&] { return training.step(step); });
       const double seconds = seconds_since(begin);
       const double waited = executor.waited_seconds() - waited_before;
       record_.summary.ranks[0].sent_bytes = difference(executor.sent(), sent_before);
       record_.count_step(seconds);
+      write_trace_if_due();
       if (step >= warm_up_steps || job_.train.steps <= warm_up_steps) {
         timed_seconds += seconds;
         ++timed_steps;
@@ -234,10 +265,11 @@ class Work {
     for (std::int64_t step = 0; step < job_.iterate.steps && signal == 0; ++step) {
       const partition::SentBytes sent_before = executor.sent();
       const Clock::time_point begin = Clock::now();
-      naming_step(step, [&] { executor.run(program, {.seed = job_.seed, .step = step}); });
+      traced(step, executor, [&] { executor.run(program, {.seed = job_.seed, .step = step}); });
       const double seconds = seconds_since(begin);
       record_.summary.ranks[0].sent_bytes = difference(executor.sent(), sent_before);
       record_.count_step(seconds);
+      write_trace_if_due();
       record_.write(std::vector<metrics::JsonField>{{"step", step + 1}, {"step_s", seconds}});
       record_.update({.step = step + 1, .rate = 1 / std::max(seconds, 1e-12)});
       signal = naming_step(step, [&] { return stopped(); });
@@ -289,6 +321,7 @@ class Work {
   Compiled& compiled_;
   const WorkSettings& settings_;
   Record record_;
+  std::optional<Tracer> tracer_;
 };
 
 }  // namespace

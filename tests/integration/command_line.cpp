@@ -36,8 +36,8 @@ TEST_CASE("without words the usage is shown, and it is an error", "[program]") {
   const Ended help = run_program(folder.path(), {"--help"});
   CHECK(none.code == 2);
   CHECK(help.code == 0);
-  for (const char* command :
-       {"generate RUN", "help [TOPIC]", "plan JOB.ini", "plugins [JOB.ini]", "plugins check FILE", "run JOB.ini"}) {
+  for (const char* command : {"generate RUN", "help [TOPIC]", "plan JOB.ini", "plugins [JOB.ini]",
+                              "plugins check FILE", "run JOB.ini", "show-sharding JOB.ini TENSOR"}) {
     CHECK_THAT(help.out, Contains(command));
   }
   CHECK_THAT(run_program(folder.path(), {"--version"}).out, StartsWith("shardrun "));
@@ -45,7 +45,7 @@ TEST_CASE("without words the usage is shown, and it is an error", "[program]") {
 
 TEST_CASE("every command has help that names its options", "[program]") {
   const TemporaryFolder folder;
-  for (const char* command : {"generate", "help", "plan", "plugins", "run"}) {
+  for (const char* command : {"generate", "help", "plan", "plugins", "run", "show-sharding"}) {
     const Ended ended = run_program(folder.path(), {command, "--help"});
     CHECK(ended.code == 0);
     CHECK_THAT(ended.out, StartsWith("usage: shardrun " + std::string(command)));

@@ -59,10 +59,12 @@ TEST_CASE("a process that is killed lets go of its folder", "[metrics]") {
 TEST_CASE("an older run's results go, everything else stays", "[metrics]") {
   const TemporaryFolder folder;
   const RunDirectory run(folder / "run");
-  for (const char* name : {"metrics.jsonl", "summary.json", "log/rank-0.log", "log/rank-17.log"}) {
+  std::filesystem::create_directory(run.path() / "trace");
+  for (const char* name : {"metrics.jsonl", "summary.json", "log/rank-0.log", "log/rank-17.log", "trace.json",
+                           "trace/rank-0.json", "trace/.rank-1.json.tmp"}) {
     write_file(run.path() / name, "old");
   }
-  for (const char* name : {"notes.txt", "log/mine.log", "step-100.safetensors"}) {
+  for (const char* name : {"notes.txt", "log/mine.log", "trace/mine.json", "step-100.safetensors"}) {
     write_file(run.path() / name, "kept");
   }
 
@@ -72,6 +74,10 @@ TEST_CASE("an older run's results go, everything else stays", "[metrics]") {
   CHECK_FALSE(std::filesystem::exists(summary_path(run.path())));
   CHECK_FALSE(std::filesystem::exists(log_path(run.path(), 0)));
   CHECK_FALSE(std::filesystem::exists(log_path(run.path(), 17)));
+  CHECK_FALSE(std::filesystem::exists(trace_path(run.path())));
+  CHECK_FALSE(std::filesystem::exists(trace_path(run.path(), 0)));
+  CHECK_FALSE(std::filesystem::exists(run.path() / "trace/.rank-1.json.tmp"));
+  CHECK(read_file(folder / "run/trace/mine.json") == "kept");
   CHECK(read_file(folder / "run/notes.txt") == "kept");
   CHECK(read_file(folder / "run/log/mine.log") == "kept");
   CHECK(read_file(folder / "run/step-100.safetensors") == "kept");

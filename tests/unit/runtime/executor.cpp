@@ -281,6 +281,43 @@ TEST_CASE("profiling counts every call and changes nothing", "[runtime]") {
   CHECK(attention_calls == 3 * 2);
 }
 
+TEST_CASE("a call that is recorded has every instruction once, in order, and allocates nothing", "[runtime]") {
+  const ModelCase model = model_cases().front();
+  Machine machine(model, "cpu", 1);
+  machine.load(first_states(model.graph));
+  const Call call = calls_of(model, 1).front();
+  const std::size_t program = machine.write_inputs(call);
+  const std::size_t instructions = machine.programs().programs[program].instructions.size();
+  runtime::Timeline timeline(instructions + 1);
+  machine.executor().run(program, call.scalars);
+
+  machine.executor().record(&timeline);
+  const std::uint64_t before = allocations();
+  machine.executor().run(program, call.scalars);
+  const std::uint64_t allocated = allocations() - before;
+  machine.executor().record(nullptr);
+  machine.executor().run(program, call.scalars);
+
+  CHECK(allocated == 0);
+  REQUIRE(timeline.spans().size() == instructions);
+  CHECK(timeline.left_out() == 0);
+  std::int64_t last = 0;
+  for (std::size_t i = 0; i < instructions; ++i) {
+    const runtime::Timeline::Span& span = timeline.spans()[i];
+    CHECK(span.program == program);
+    CHECK(span.instruction == i);
+    CHECK(span.begin >= last);
+    CHECK(span.end >= span.begin);
+    CHECK_FALSE(span.failed);
+    last = span.end;
+  }
+
+  machine.executor().record(&timeline);
+  machine.executor().run(program, call.scalars);
+  CHECK(timeline.spans().size() == timeline.spans().capacity());
+  CHECK(timeline.spans().size() + timeline.left_out() == 2 * instructions);
+}
+
 TEST_CASE("functions and ports that there are not are named", "[runtime]") {
   const ModelCase model = model_cases().front();
   Machine machine(model, "cpu", 1);

@@ -1,0 +1,340 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/base/suggest.h"
+#include "core/cli/options.h"
+#include "core/mesh/draw.h"
+#include "core/metrics/human.h"
+#include "core/metrics/progress.h"
+#include "core/task/compile.h"
+#include "plugins/loader/glob.h"
+
+namespace shardrun::cli {
+namespace {
+
+namespace json = boost::json;
+
+constexpr std::size_t usual_width = 80;
+/// Of more ranks, those that have the same part share a line of the table.
+constexpr std::int64_t most_ranks_by_line = 16;
+
+/// Where a tensor is in one of its roles.
+struct Role {
+  std::string name;
+  mesh::Placement placement;
+};
+
+/// A tensor of the job. What is drawn is its first role.
+struct Tensor {
+  std::string name;
+  std::string kind;
+  graph::TensorType type;
+  std::vector<Role> roles;
+};
+
+class Tensors {
+ public:
+  explicit Tensors(const task::Compiled& compiled) : compiled_(compiled) {}
+
+  [[nodiscard]] std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const graph::State& state : compiled_.graph.states) {
+      names.push_back(state.name);
+    }
+    for (const graph::CutPoint& point : compiled_.graph.cut_points) {
+      names.push_back(point.name);
+    }
+    return names;
+  }
+
+  [[nodiscard]] Tensor find(const std::string& name) const {
+    const graph::StateId state = compiled_.graph.find_state(name);
+    return state >= 0 ? of_state(static_cast<std::size_t>(state)) : of_cut_point(name);
+  }
+
+ private:
+  [[nodiscard]] Tensor of_state(std::size_t s) const {
+    const graph::State& state = compiled_.graph.states[s];
+    Tensor tensor{.name = state.name, .kind = to_string(state.kind), .type = state.type};
+    const partition::Placements& placements = compiled_.partition.placements;
+    if (state.kind == graph::StateKind::gradient) {
+      add_gradient(tensor, s);
+      return tensor;
+    }
+    tensor.roles.push_back({"stored", placements.states[s]});
+    if (state.kind == graph::StateKind::parameter) {
+      tensor.roles.push_back({"used", placements.uses[s]});
+      add_derived(tensor, static_cast<graph::StateId>(s));
+    }
+    return tensor;
+  }
+
+  /// Within a step what every call adds to, at its end what is read of it.
+  void add_gradient(Tensor& tensor, std::size_t s) const {
+    const partition::ShardedGraph& sharded = compiled_.partition.sharded;
+    mesh::Placement gathered = compiled_.partition.placements.states[s];
+    gathered.partial = sharded.owed[s];
+    tensor.roles.push_back({"gradient", std::move(gathered)});
+    tensor.roles.push_back({"reduced", sharded.settlements[s].after});
+  }
+
+  void add_derived(Tensor& tensor, graph::StateId parameter) const {
+    bool has_optimizer = false;
+    for (std::size_t s = 0; s < compiled_.graph.states.size(); ++s) {
+      const graph::State& state = compiled_.graph.states[s];
+      if (state.of_parameter != parameter) {
+        continue;
+      }
+      if (state.kind == graph::StateKind::gradient) {
+        add_gradient(tensor, s);
+      } else if (!std::exchange(has_optimizer, true)) {
+        tensor.roles.push_back({"optimizer", compiled_.partition.placements.states[s]});
+      }
+    }
+  }
+
+  /// As the plan places it, else as it is made.
+  [[nodiscard]] Tensor of_cut_point(const std::string& name) const {
+    for (const partition::ShardedFunction& sharded : compiled_.partition.sharded.functions) {
+      const graph::Function& function = sharded.function;
+      if (function.name != "micro" && function.name != "iterate") {
+        continue;
+      }
+      for (std::size_t v = 0; v < function.values.size(); ++v) {
+        if (function.values[v].name != name) {
+          continue;
+        }
+        Tensor tensor{.name = name,
+                      .kind = function.rows == 0
+                                  ? "cut point in " + function.name
+                                  : fmt::format("cut point in {} of {} rows", function.name, function.rows),
+                      .type = function.values[v].type};
+        const auto planned = compiled_.partition.placements.cut_points.find(name);
+        if (planned != compiled_.partition.placements.cut_points.end()) {
+          tensor.roles.push_back({"placed", planned->second});
+        }
+        tensor.roles.push_back({"made", sharded.placements[v]});
+        return tensor;
+      }
+    }
+    throw Error(ErrorCode::usage, fmt::format("{}: the job's steps have no such cut point", name));
+  }
+
+  const task::Compiled& compiled_;
+};
+
+std::vector<std::string> matching(const std::vector<std::string>& names, const std::string& wanted) {
+  std::vector<std::string> found;
+  std::copy_if(names.begin(), names.end(), std::back_inserter(found),
+               [&](const std::string& name) { return name == wanted || plugins::glob_matches(wanted, name); });
+  if (found.empty()) {
+    throw Error(ErrorCode::usage,
+                fmt::format("show-sharding: the job has no state or cut point '{}'{}; show-sharding JOB.ini '*' shows "
+                            "all, and a glob some",
+                            wanted, did_you_mean(wanted, names)));
+  }
+  return found;
+}
+
+/// Of the table: a rank, or ranks that have the same.
+struct Line {
+  std::string ranks;
+  std::string ranges;
+  std::string shape;
+  std::int64_t elements;
+  std::uint64_t bytes;
+};
+
+std::vector<Line> lines_of(const std::vector<mesh::Shard>& shards, std::int64_t ranks, std::size_t element_bytes) {
+  std::vector<std::pair<std::vector<std::int64_t>, const mesh::Box*>> rows;
+  for (const mesh::Shard& shard : shards) {
+    if (ranks > most_ranks_by_line) {
+      rows.emplace_back(shard.ranks, &shard.box);
+      continue;
+    }
+    for (const std::int64_t rank : shard.ranks) {
+      rows.emplace_back(std::vector{rank}, &shard.box);
+    }
+  }
+  std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<Line> lines;
+  for (const auto& [members, box] : rows) {
+    lines.push_back({.ranks = mesh::ranks_text(members),
+                     .ranges = mesh::ranges_text(*box),
+                     .shape = fmt::format("[{}]", fmt::join(box->shape, ", ")),
+                     .elements = box->elements(),
+                     .bytes = static_cast<std::uint64_t>(box->elements()) * element_bytes});
+  }
+  return lines;
+}
+
+std::string table(const std::vector<Line>& lines) {
+  std::size_t ranks = 4;
+  std::size_t ranges = 12;
+  std::size_t shape = 5;
+  for (const Line& line : lines) {
+    ranks = std::max(ranks, line.ranks.size());
+    ranges = std::max(ranges, line.ranges.size());
+    shape = std::max(shape, line.shape.size());
+  }
+  std::string text = fmt::format("{:>{}}  {:<{}}  {:<{}}  {:>12}  {:>14}\n", "rank", ranks, "index ranges", ranges,
+                                 "shape", shape, "elements", "bytes");
+  for (const Line& line : lines) {
+    text += fmt::format("{:>{}}  {:<{}}  {:<{}}  {:>12}  {:>14}\n", line.ranks, ranks, line.ranges, ranges, line.shape,
+                        shape, line.elements, line.bytes);
+  }
+  return text;
+}
+
+/// A line for roles that are alike.
+std::string roles_text(const Tensor& tensor, const mesh::Mesh& mesh) {
+  std::vector<std::pair<std::string, std::string>> rows;  // placement, roles
+  for (const Role& role : tensor.roles) {
+    const std::string placement = to_string(role.placement, mesh);
+    const auto alike = std::find_if(rows.begin(), rows.end(), [&](const auto& row) { return row.first == placement; });
+    if (alike == rows.end()) {
+      rows.emplace_back(placement, role.name);
+    } else {
+      alike->second += ", " + role.name;
+    }
+  }
+  std::string text;
+  for (const auto& [placement, roles] : rows) {
+    text += rows.size() == 1 ? fmt::format("placement {}\n", placement)
+                             : fmt::format("placement {}  {}\n", placement, roles);
+  }
+  return text;
+}
+
+std::string mesh_text(const mesh::Mesh& mesh) {
+  std::vector<std::string> axes;
+  for (const mesh::Axis& axis : mesh.axes) {
+    axes.push_back(fmt::format("{} {}", axis.name, axis.size));
+  }
+  return fmt::format("{}{}{} {}", fmt::join(axes, " × "), axes.empty() ? "" : " = ", mesh.ranks(),
+                     mesh.ranks() == 1 ? "rank" : "ranks");
+}
+
+std::string as_text(const Tensor& tensor, const task::Compiled& compiled, std::size_t width) {
+  const mesh::Mesh& mesh = compiled.partition.placements.mesh;
+  const std::size_t element_bytes = compiled.device->element_bytes(tensor.type.dtype);
+  const auto bytes = static_cast<std::uint64_t>(graph::element_count(tensor.type)) * element_bytes;
+  const mesh::Placement& placement = tensor.roles.front().placement;
+  const std::vector<mesh::Shard> shards = mesh::shards_of(tensor.type.shape, placement, mesh);
+  std::string text =
+      fmt::format("{}\n{} {}, {}\nmesh      {}\n{}", tensor.name, tensor.kind, graph::to_string(tensor.type),
+                  metrics::human_bytes(bytes), mesh_text(mesh), roles_text(tensor, mesh));
+  if (!placement.partial.empty()) {
+    text += "each rank has a part of the sum at every index that it has\n";
+  }
+  return fmt::format("{}\n{}\n{}", text, mesh::draw(shards, tensor.type.axes, width),
+                     table(lines_of(shards, mesh.ranks(), element_bytes)));
+}
+
+json::object json_of(const mesh::Placement& placement, const mesh::Mesh& mesh) {
+  const auto name = [&](mesh::AxisId axis) { return json::string(mesh.axes[static_cast<std::size_t>(axis)].name); };
+  json::array dims;
+  for (const std::vector<mesh::AxisId>& axes : placement.dims) {
+    json::array& names = dims.emplace_back(json::array()).as_array();
+    for (const mesh::AxisId axis : axes) {
+      names.push_back(name(axis));
+    }
+  }
+  json::array partial;
+  for (const mesh::Owed& owed : placement.partial) {
+    partial.push_back(json::object{{"axis", name(owed.axis)}, {"reduction", to_string(owed.reduction)}});
+  }
+  return {{"text", to_string(placement, mesh)}, {"dims", std::move(dims)}, {"partial", std::move(partial)}};
+}
+
+json::array json_of(const std::vector<mesh::Shard>& shards, std::int64_t ranks, std::size_t element_bytes) {
+  json::array of_ranks(static_cast<std::size_t>(ranks));
+  for (const mesh::Shard& shard : shards) {
+    json::array ranges;
+    for (std::size_t d = 0; d < shard.box.shape.size(); ++d) {
+      const mesh::Interval interval = interval_along(shard.box, d);
+      ranges.push_back(json::array{interval.begin, interval.end});
+    }
+    for (const std::int64_t rank : shard.ranks) {
+      of_ranks[static_cast<std::size_t>(rank)] =
+          json::object{{"rank", rank},
+                       {"ranges", ranges},
+                       {"shape", json::array(shard.box.shape.begin(), shard.box.shape.end())},
+                       {"elements", shard.box.elements()},
+                       {"bytes", static_cast<std::uint64_t>(shard.box.elements()) * element_bytes}};
+    }
+  }
+  return of_ranks;
+}
+
+json::object as_json(const Tensor& tensor, const task::Compiled& compiled) {
+  const mesh::Mesh& mesh = compiled.partition.placements.mesh;
+  json::object placements;
+  for (const Role& role : tensor.roles) {
+    placements[role.name] = json_of(role.placement, mesh);
+  }
+  const std::size_t element_bytes = compiled.device->element_bytes(tensor.type.dtype);
+  return {{"name", tensor.name},
+          {"kind", tensor.kind},
+          {"dtype", to_string(tensor.type.dtype)},
+          {"shape", json::array(tensor.type.shape.begin(), tensor.type.shape.end())},
+          {"axes", json::array(tensor.type.axes.begin(), tensor.type.axes.end())},
+          {"placements", std::move(placements)},
+          {"ranks", json_of(mesh::shards_of(tensor.type.shape, tensor.roles.front().placement, mesh), mesh.ranks(),
+                            element_bytes)}};
+}
+
+std::string as_json(const std::vector<Tensor>& tensors, const task::Compiled& compiled) {
+  json::array axes;
+  for (const mesh::Axis& axis : compiled.partition.placements.mesh.axes) {
+    axes.push_back(json::object{{"name", axis.name}, {"size", axis.size}});
+  }
+  json::array all;
+  for (const Tensor& tensor : tensors) {
+    all.push_back(as_json(tensor, compiled));
+  }
+  return json::serialize(json::object{{"mesh", std::move(axes)}, {"tensors", std::move(all)}}) + "\n";
+}
+
+std::size_t terminal_width() {
+  const metrics::ProgressSink screen = metrics::descriptor_sink(STDOUT_FILENO, std::getenv("TERM"));
+  return screen.is_terminal ? screen.width() : usual_width;
+}
+
+int show_sharding(std::span<const std::string> words) {
+  const Parsed parsed = parse("show-sharding", words, {set_option(), {.name = "json", .help = "print JSON"}}, 2, 2);
+  if (parsed.help_shown) {
+    return 0;
+  }
+  const job::Job job = read_job(parsed);
+  const task::Compiled compiled = task::compile(job);
+  const Tensors known(compiled);
+  std::vector<Tensor> tensors;
+  for (const std::string& name : matching(known.names(), parsed.positional[1])) {
+    tensors.push_back(known.find(name));
+  }
+  if (parsed.has("json")) {
+    fmt::print("{}", as_json(tensors, compiled));
+    return 0;
+  }
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    fmt::print("{}{}", t == 0 ? "" : "\n", as_text(tensors[t], compiled, terminal_width()));
+  }
+  return 0;
+}
+
+const RegisterCommand command({.name = "show-sharding",
+                               .arguments = "JOB.ini TENSOR",
+                               .help = "who has which part of a parameter, gradient, moment, field or cut point; globs",
+                               .run = show_sharding});
+
+}  // namespace
+}  // namespace shardrun::cli

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/mesh/placement.h"
+
+namespace shardrun::mesh {
+
+/// A part of a tensor, and the ranks that have it.
+struct Shard {
+  Box box;
+  std::vector<std::int64_t> ranks;  ///< ascending
+
+  bool operator==(const Shard&) const = default;
+};
+
+/// The parts of a tensor as they lie in it, the last dimension fastest. Parts without elements are among them.
+[[nodiscard]] std::vector<Shard> shards_of(const std::vector<std::int64_t>& shape, const Placement& placement,
+                                           const Mesh& mesh);
+
+/// "0,2", "0-63", "0-3,8,9"; ranks at one distance from each other, if many, as "0,4,…,60". REQUIRES: ascending.
+[[nodiscard]] std::string ranks_text(const std::vector<std::int64_t>& ranks);
+
+[[nodiscard]] Interval interval_along(const Box& box, std::size_t dim) noexcept;
+
+/// "4:8", the end not included.
+[[nodiscard]] std::string to_string(const Interval& interval);
+
+/// "[0:16, 4:8]": the indices of each dimension, their end not included.
+[[nodiscard]] std::string ranges_text(const Box& box);
+
+}  // namespace shardrun::mesh

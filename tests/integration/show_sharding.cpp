@@ -1,0 +1,112 @@
+#include "tests/integration/program.h"
+#include "tests/support/catch.h"
+
+using namespace shardrun::test;
+using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
+
+namespace json = boost::json;
+
+namespace {
+
+Ended show(const JobFolder& job, const std::string& tensor, const std::vector<std::string>& overrides,
+           const std::vector<std::string>& words = {}) {
+  std::vector<std::string> all = {"show-sharding", "job.ini", tensor};
+  all.insert(all.end(), words.begin(), words.end());
+  return run_program(job.path(), with_settings(all, overrides));
+}
+
+json::array tensors(const JobFolder& job, const std::string& tensor, const std::vector<std::string>& overrides) {
+  const Ended ended = show(job, tensor, overrides, {"--json"});
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  return json::parse(ended.out).at("tensors").as_array();
+}
+
+}  // namespace
+
+TEST_CASE("a tensor's parts are drawn and listed", "[program]") {
+  const JobFolder job;
+  const Ended ended = show(job, "layer.0/mlp/up/weights", {"job.strategy=tp", "job.ranks=3"});
+  INFO(ended.err);
+  CHECK(ended.code == 0);
+  CHECK(ended.out == R"(layer.0/mlp/up/weights
+parameter f32[embed 16, mlp 64], 4.00 KiB
+mesh      model 3 = 3 ranks
+placement [- | model]
+
+embed ↓  mlp →
+            0:22            22:43           43:64
+     ┌────────────────┬───────────────┬───────────────┐
+     │                │               │               │
+0:16 │       0        │       1       │       2       │
+     │                │               │               │
+     └────────────────┴───────────────┴───────────────┘
+
+rank  index ranges   shape         elements           bytes
+   0  [0:16, 0:22]   [16, 22]           352            1408
+   1  [0:16, 22:43]  [16, 21]           336            1344
+   2  [0:16, 43:64]  [16, 21]           336            1344
+)");
+  CHECK(ended.err.empty());
+  CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
+}
+
+TEST_CASE("the parts of every rank are where its program has them", "[program]") {
+  const JobFolder job;
+  for (const char* strategy : {"dp", "tp", "zero3"}) {
+    DYNAMIC_SECTION(strategy) {
+      const std::vector<std::string> how = {"job.strategy=" + std::string(strategy), "job.ranks=3"};
+      const json::array all = tensors(job, "*", how);
+      CHECK(all.size() > 50);
+      std::int64_t parameters = 0;
+      for (const json::value& tensor : all) {
+        if (tensor.at("kind") == "parameter") {
+          parameters += tensor.at("ranks").at(0).at("bytes").to_number<std::int64_t>();
+        }
+      }
+      const Ended plan = run_program(job.path(), with_settings({"plan", "job.ini", "--json"}, how));
+      CHECK(parameters ==
+            json::parse(plan.out).at("ranks").at(0).at("bytes").at("parameters").to_number<std::int64_t>());
+    }
+  }
+}
+
+TEST_CASE("roles that differ are told apart", "[program]") {
+  const JobFolder job;
+  const json::object zero3 =
+      tensors(job, "layer.0/mlp/up/weights", {"job.strategy=zero3", "job.ranks=2"}).at(0).at("placements").as_object();
+  CHECK(zero3.at("stored").at("text") != zero3.at("used").at("text"));
+  const json::object dp = tensors(job, "gradients/layer.0/mlp/up/weights", {"job.strategy=dp", "job.ranks=2"})
+                              .at(0)
+                              .at("placements")
+                              .as_object();
+  CHECK(dp.at("gradient").at("partial").as_array().size() == 1);
+  CHECK(dp.at("reduced").at("partial").as_array().empty());
+}
+
+TEST_CASE("a cut point is shown where the step computes it", "[program]") {
+  const JobFolder job;
+  const json::array found =
+      tensors(job, "layer.1/residual", {"job.strategy=tp", "job.ranks=2", "strategy.sequence=true"});
+  REQUIRE(found.size() == 1);
+  CHECK_THAT(json::value_to<std::string>(found[0].at("kind")), StartsWith("cut point in micro"));
+  CHECK(found[0].at("ranks").at(1).at("ranges") == json::parse("[[0, 7], [8, 16], [0, 16]]"));
+}
+
+TEST_CASE("a tensor that is none ends with the nearest name", "[program]") {
+  const JobFolder job;
+  const auto refused = [&](const std::string& tensor) {
+    const Ended ended = show(job, tensor, {});
+    CHECK(ended.code == 2);
+    CHECK(ended.out.empty());
+    return ended.err;
+  };
+  CHECK(refused("layer.0/mlp/up/wieghts") ==
+        "shardrun: show-sharding: the job has no state or cut point 'layer.0/mlp/up/wieghts' (did you mean "
+        "'layer.0/mlp/up/weights'?); show-sharding JOB.ini '*' shows all, and a glob some\n");
+  CHECK_THAT(refused("nothing*"), Contains("no state or cut point 'nothing*'"));
+  const Ended missing = run_program(job.path(), {"show-sharding", "job.ini"});
+  CHECK(missing.code == 2);
+  CHECK_THAT(missing.err, Contains("expected JOB.ini TENSOR"));
+}

@@ -1,0 +1,199 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "tests/integration/program.h"
+#include "tests/support/catch.h"
+
+using namespace shardrun::test;
+
+namespace json = boost::json;
+
+namespace {
+
+struct Event {
+  std::int64_t process;
+  std::int64_t row;
+  std::int64_t begin;  ///< nanoseconds
+  std::int64_t end;
+  std::string name;
+  std::string category;
+  json::object arguments;
+};
+
+std::string text(const json::value& value) { return json::value_to<std::string>(value); }
+
+/// The complete events of a trace; the names of its processes and rows, by their numbers.
+struct Trace {
+  std::vector<Event> events;
+  std::map<std::int64_t, std::string> processes;
+  std::map<std::pair<std::int64_t, std::int64_t>, std::string> rows;
+
+  [[nodiscard]] std::vector<Event> of(const std::string& category, std::int64_t process, std::int64_t step) const {
+    std::vector<Event> found;
+    std::copy_if(events.begin(), events.end(), std::back_inserter(found), [&](const Event& event) {
+      return event.category == category && event.process == process && event.arguments.at("step") == step;
+    });
+    return found;
+  }
+};
+
+Trace read_trace(const std::filesystem::path& path) {
+  Trace trace;
+  const json::object file = read_json(path);
+  for (const json::value& event : file.at("traceEvents").as_array()) {
+    const std::int64_t process = event.at("pid").as_int64();
+    const std::int64_t row = event.at("tid").as_int64();
+    const std::string name = text(event.at("name"));
+    if (event.at("ph") == "M") {
+      if (name == "process_name") {
+        trace.processes[process] = text(event.at("args").at("name"));
+      } else if (name == "thread_name") {
+        trace.rows[{process, row}] = text(event.at("args").at("name"));
+      }
+      continue;
+    }
+    REQUIRE(event.at("ph") == "X");
+    const auto begin = std::llround(1000 * event.at("ts").to_number<double>());
+    const auto duration = std::llround(1000 * event.at("dur").to_number<double>());
+    CHECK(duration >= 0);
+    trace.events.push_back(
+        {process, row, begin, begin + duration, name, text(event.at("cat")), event.at("args").as_object()});
+  }
+  return trace;
+}
+
+/// How many events of a row begin within another and end after it.
+int crossing(const Trace& trace) {
+  int count = 0;
+  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<Event>> rows;
+  for (const Event& event : trace.events) {
+    rows[{event.process, event.row}].push_back(event);
+  }
+  for (auto& [row, events] : rows) {
+    CHECK(trace.rows.contains(row));
+    std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
+      return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
+    });
+    std::vector<std::int64_t> open;
+    for (const Event& event : events) {
+      while (!open.empty() && open.back() <= event.begin) {
+        open.pop_back();
+      }
+      count += !open.empty() && event.end > open.back() ? 1 : 0;
+      open.push_back(event.end);
+    }
+  }
+  return count;
+}
+
+/// Those that a process recorded.
+std::set<std::int64_t> steps_of(const Trace& trace, std::int64_t process) {
+  std::set<std::int64_t> steps;
+  for (const Event& event : trace.events) {
+    if (event.process == process && event.category == "step") {
+      steps.insert(event.arguments.at("step").as_int64());
+      CHECK(event.name == "step " + std::to_string(*steps.rbegin()));
+    }
+  }
+  return steps;
+}
+
+}  // namespace
+
+TEST_CASE("every rank's steps are in one trace, each transfer once", "[program]") {
+  for (const char* strategy : {"dp", "tp", "zero3"}) {
+    DYNAMIC_SECTION(strategy) {
+      const JobFolder job;
+      const Ended ended = job.run({"job.ranks=2", "job.strategy=" + std::string(strategy), "job.trace=steps",
+                                   "job.trace_steps=2", "train.steps=6", "data.microbatches=2"});
+      INFO(ended.err);
+      REQUIRE(ended.code == 0);
+
+      const Trace trace = read_trace(job.path() / "run/trace.json");
+
+      CHECK(trace.processes == std::map<std::int64_t, std::string>{{1, "rank 0"}, {2, "rank 1"}});
+      CHECK(crossing(trace) == 0);
+      std::vector<std::multiset<std::string>> transfers;
+      for (const std::int64_t process : {1, 2}) {
+        CHECK(trace.rows.at({process, 1}) == "compute");
+        CHECK(steps_of(trace, process) == std::set<std::int64_t>{3, 4});
+        for (const std::int64_t step : {3, 4}) {
+          std::multiset<std::string> names;
+          for (const Event& event : trace.of("communication", process, step)) {
+            CHECK(event.row > 1);
+            CHECK_FALSE(event.arguments.contains("state"));
+            CHECK(event.arguments.at("bytes").as_int64() > 0);
+            names.insert(event.name);
+          }
+          CHECK_FALSE(names.empty());
+          CHECK(names.size() == trace.of("start", process, step).size());
+          CHECK(names.size() == trace.of("wait", process, step).size());
+          CHECK(trace.of("function", process, step).size() == 3);
+          transfers.push_back(std::move(names));
+        }
+      }
+      CHECK(std::count(transfers.begin(), transfers.end(), transfers.front()) == 4);
+      CHECK(read_trace(job.path() / "run/trace/rank-1.json").events.size() * 2 == trace.events.size());
+    }
+  }
+}
+
+TEST_CASE("a transfer is sent in the bytes that the plan says", "[program]") {
+  const JobFolder job;
+  const std::vector<std::string> how = {"job.ranks=2", "job.strategy=dp", "train.steps=2"};
+  std::vector<std::string> traced = how;
+  traced.insert(traced.end(), {"job.trace=steps", "job.trace_first=1", "job.trace_steps=1"});
+  REQUIRE(job.run(traced).code == 0);
+  const Ended plan = run_program(job.path(), with_settings({"plan", "job.ini", "--json"}, how));
+
+  std::int64_t sent = 0;
+  for (const Event& event : read_trace(job.path() / "run/trace.json").of("communication", 1, 1)) {
+    CHECK(event.arguments.at("axis") == "data");
+    sent += event.arguments.at("sent_bytes").as_int64();
+  }
+
+  const json::value first_rank = json::parse(plan.out).at("ranks").at(0);
+  std::int64_t planned = 0;
+  for (const auto& [collective, bytes] : first_rank.at("sent_bytes").at("data").as_object()) {
+    planned += bytes.to_number<std::int64_t>();
+  }
+  CHECK(sent == planned);
+}
+
+TEST_CASE("tracing changes no number, and what is not asked for is not written", "[program]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=5", "job.trace=steps"}).code == 0);
+  const std::vector<double> losses = job.losses();
+  CHECK(steps_of(read_trace(job.path() / "run/trace.json"), 1) == std::set<std::int64_t>{3, 4, 5});
+
+  REQUIRE(job.run({"train.steps=5"}).code == 0);
+
+  CHECK(job.losses() == losses);
+  CHECK_FALSE(std::filesystem::exists(job.path() / "run/trace.json"));
+  CHECK_FALSE(std::filesystem::exists(job.path() / "run/trace/rank-0.json"));
+}
+
+TEST_CASE("of a run that is shorter than its trace would be, the last steps are traced", "[program]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=2", "job.trace=steps"}).code == 0);
+  CHECK(steps_of(read_trace(job.path() / "run/trace.json"), 1) == std::set<std::int64_t>{1, 2});
+  REQUIRE(job.run({"train.steps=0", "job.trace=steps"}).code == 0);
+  CHECK_FALSE(std::filesystem::exists(job.path() / "run/trace.json"));
+}
+
+TEST_CASE("a run that fails leaves what it has recorded", "[program]") {
+  for (const int ranks : {1, 2}) {
+    DYNAMIC_SECTION(ranks << " ranks") {
+      const JobFolder job;
+      const Ended ended = job.run({"train.learning_rate=1e30", "job.ranks=" + std::to_string(ranks), "job.strategy=dp",
+                                   "job.trace=steps", "job.trace_first=1", "job.trace_steps=10"});
+      CHECK(ended.code == 1);
+      const Trace trace = read_trace(job.path() / "run/trace.json");
+      CHECK(crossing(trace) == 0);
+      CHECK(steps_of(trace, 1) == std::set<std::int64_t>{1, 2});
+      CHECK(trace.processes.size() == static_cast<std::size_t>(ranks));
+    }
+  }
+}

@@ -1,0 +1,129 @@
+#include "core/task/trace.h"
+
+#include <boost/json.hpp>
+
+#include "tests/support/catch.h"
+
+using namespace shardrun;
+using partition::Instruction;
+
+namespace json = boost::json;
+
+namespace {
+
+const graph::Op matmul{.name = "matmul"};
+const graph::Op gather{.name = "all_gather"};
+
+Instruction instruction(Instruction::Kind kind, std::int32_t transfer = -1) {
+  Instruction made{.kind = kind, .op = transfer < 0 ? &matmul : &gather, .name = "product"};
+  made.transfer = transfer;
+  made.flops = transfer < 0 ? 8 : 0;
+  made.layer = transfer < 0 ? 1 : -1;
+  return made;
+}
+
+partition::Transfer transfer(const char* name) {
+  return {.name = name,
+          .collective = partition::Collective::all_gather,
+          .axis = 0,
+          .send = {.elements = 2},
+          .recv = {.elements = 4},
+          .recv_counts = {2, 2}};
+}
+
+/// Two transfers under way while something is computed, on the second of two ranks.
+partition::Programs programs() {
+  using enum Instruction::Kind;
+  partition::Program micro{.function = "micro", .rows = 3};
+  micro.transfers = {transfer("a"), transfer("b")};
+  micro.instructions = {instruction(start, 0), instruction(start, 1), instruction(compute), instruction(wait, 1),
+                        instruction(wait, 0)};
+  return {.mesh = {{{"data", 2}}}, .rank = 1, .programs = {micro}};
+}
+
+json::array events_of(const std::vector<task::TracedStep>& steps, const runtime::Timeline& timeline) {
+  const std::string text = task::trace_of(steps, timeline, programs(), device::Device::find("cpu")).text();
+  return json::parse(text).at("traceEvents").as_array();
+}
+
+std::vector<json::object> named(const json::array& events, const std::string& name) {
+  std::vector<json::object> found;
+  for (const json::value& event : events) {
+    if (event.at("name").as_string() == name.c_str()) {
+      found.push_back(event.as_object());
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("transfers that are under way at once stand in rows of their own, from start to wait", "[task]") {
+  runtime::Timeline timeline(5);
+  for (std::uint32_t i = 0; i < 5; ++i) {
+    timeline.add({.program = 0, .instruction = i, .begin = 1000 + 2000 * i, .end = 2000 + 2000 * i});
+  }
+
+  const json::array events = events_of({{.step = 7, .begin = 0, .end = 20000}}, timeline);
+
+  const json::object step = named(events, "step 7").at(0);
+  CHECK(step.at("pid") == 2);
+  CHECK(step.at("dur") == 20.0);
+  CHECK(named(events, "micro").at(0).at("ts") == 1.0);
+  CHECK(named(events, "micro").at(0).at("dur") == 9.0);
+  CHECK(named(events, "product").at(0).at("args") ==
+        json::parse(R"({"op": "matmul", "function": "micro", "phase": "forward", "layer": 1, "flops": 8, "step": 7})"));
+  const json::object b = named(events, "all_gather of b").at(0);
+  CHECK(b.at("ts") == 3.0);
+  CHECK(b.at("dur") == 5.0);
+  const json::object a = named(events, "all_gather of a").at(0);
+  CHECK(a.at("ts") == 1.0);
+  CHECK(a.at("dur") == 9.0);
+  CHECK(a.at("args") == json::parse(R"({"op": "all_gather", "function": "micro", "axis": "data", "bytes": 16,
+                                        "sent_bytes": 8, "step": 7})"));
+  CHECK(a.at("tid") != b.at("tid"));
+  std::vector<std::string> rows;
+  for (const json::object& row : named(events, "thread_name")) {
+    rows.push_back(json::value_to<std::string>(row.at("args").at("name")));
+  }
+  CHECK(rows == std::vector<std::string>{"compute", "communication data", "communication data (2)"});
+}
+
+TEST_CASE("a transfer that nothing waited for lasts to the end of its step", "[task]") {
+  runtime::Timeline timeline(3);
+  timeline.add({.program = 0, .instruction = 0, .begin = 1000, .end = 2000});
+  timeline.add({.program = 0, .instruction = 0, .begin = 9000, .end = 9500});
+
+  const json::array events = events_of(
+      {{.step = 1, .begin = 0, .end = 5000}, {.step = 2, .begin = 8000, .end = 12000, .first_span = 1}}, timeline);
+
+  const std::vector<json::object> transfers = named(events, "all_gather of a");
+  REQUIRE(transfers.size() == 2);
+  CHECK(transfers[0].at("dur") == 4.0);
+  CHECK(transfers[1].at("dur") == 3.0);
+  CHECK(transfers[1].at("args").at("state") == "not complete when the recording ended");
+}
+
+TEST_CASE("a transfer whose wait failed is not said to be complete", "[task]") {
+  runtime::Timeline timeline(2);
+  timeline.add({.program = 0, .instruction = 0, .begin = 1000, .end = 2000});
+  timeline.add({.program = 0, .instruction = 4, .begin = 2000, .end = 4000, .failed = true});
+
+  const json::array events = events_of({{.step = 1, .begin = 0, .end = 5000}}, timeline);
+
+  CHECK(named(events, "wait for all_gather of a").at(0).at("args").at("state") == "failed");
+  REQUIRE(named(events, "all_gather of a").size() == 1);
+  CHECK(named(events, "all_gather of a")[0].at("args").at("state") == "not complete when the recording ended");
+}
+
+TEST_CASE("what did not fit into the recording is counted in its last step", "[task]") {
+  runtime::Timeline timeline(1);
+  for (int i = 0; i < 3; ++i) {
+    timeline.add({.program = 0, .instruction = 2, .begin = 1000, .end = 2000});
+  }
+
+  const json::array events = events_of({{.step = 1, .begin = 0, .end = 5000}}, timeline);
+
+  CHECK(named(events, "step 1").at(0).at("args").at("instructions_left_out") == 2);
+  CHECK(named(events, "product").size() == 1);
+}
