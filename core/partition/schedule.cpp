@@ -66,7 +66,8 @@ class Scheduler {
       steps_.push_back({Step::Kind::compute, {n}});
     } else if (step->gather >= 0) {
       gather(step->gather);
-    } else if (for_states_[index(function_.function.nodes[index(n)].outputs[0])]) {
+    } else if (step->kind != Transition::Kind::exchange &&
+               for_states_[index(function_.function.nodes[index(n)].outputs[0])]) {
       defer(n);
     } else {
       start({n});

@@ -11,7 +11,7 @@ namespace shardrun::partition {
 struct Step {
   enum class Kind : std::uint8_t {
     compute,  ///< one node: of the graph, or a slice
-    start,    ///< the transitions `nodes` begin
+    start,    ///< the transitions `nodes` begin; what ops with an exchange compute by themselves is computed
     wait,     ///< they end
   } kind = Kind::compute;
   std::vector<graph::NodeId> nodes;

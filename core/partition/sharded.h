@@ -11,7 +11,7 @@
 
 namespace shardrun::partition {
 
-/// One step from a placement to another, along one mesh axis.
+/// One step from a placement to another, along one mesh axis; or what an op that shifts needs beyond a rank's part.
 struct Transition {
   enum class Kind : std::uint8_t {
     slice,           ///< replicated → split on `dim`: no traffic
@@ -19,6 +19,7 @@ struct Transition {
     reduce_scatter,  ///< partial → split on `dim`
     all_gather,      ///< split on `dim` → replicated
     all_to_all,      ///< split on `from_dim` → split on `dim`
+    exchange,        ///< split on `dim`, and still so: of the intervals that lie `offset` further what others have (halo)
   } kind = Kind::slice;
   mesh::AxisId axis = -1;
   std::size_t dim = 0;
@@ -27,6 +28,8 @@ struct Transition {
   /// Those of one number bring the tensors of one unit just before they are used: together, and while what is before
   /// that is computed. −1: where it stands.
   std::int32_t gather = -1;
+  std::int64_t offset = 0;  ///< exchange: index i of the result is made of index i + offset
+  bool wraps = false;       ///< exchange: past its ends the dimension begins again
 };
 
 [[nodiscard]] const char* to_string(Transition::Kind kind) noexcept;
@@ -34,8 +37,9 @@ struct Transition {
 /// What stands for a transition where nodes and instructions have an op. No device has a kernel for it.
 [[nodiscard]] const graph::Op& op_of(Transition::Kind kind);
 
-/// A function with every transition in it: nodes of their own, whose ops have the transitions' names. Types are global;
-/// ranks differ in their coordinates alone.
+/// A function with every transition in it: nodes of their own, whose ops have the transitions' names, but for
+/// exchanges. These belong to the nodes that need them, whose kernels compute what a rank can by itself and leave the
+/// rest of their result to what arrives. Types are global; ranks differ in their coordinates alone.
 struct ShardedFunction {
   graph::Function function;
   std::vector<mesh::Placement> placements;             ///< of each value

@@ -37,6 +37,9 @@ RequestTables::RequestTables(const StrategyRequest& request, const OptionValues&
     layers_.push_back({sizeof(sr_layer), 0, layer.name.c_str(), layer.parameter_bytes, layer.forward_flops,
                        layer.backward_input_flops, layer.backward_weight_flops});
   }
+  for (const ShardingLine& line : request.sharding) {
+    sharding_.push_back({sizeof(sr_sharding), 0, line.key.c_str(), line.value.c_str(), line.where.c_str()});
+  }
   job_ = {sizeof(sr_job),
           request.ranks,
           mesh_.data(),
@@ -44,7 +47,10 @@ RequestTables::RequestTables(const StrategyRequest& request, const OptionValues&
           sizeof(sr_mesh_axis),
           options_.data(),
           count_of(options_.size()),
-          sizeof(sr_option_value)};
+          sizeof(sr_option_value),
+          sharding_.data(),
+          count_of(sharding_.size()),
+          sizeof(sr_sharding)};
   graph_ = {sizeof(sr_graph),         0,
             tensors_.data(),          count_of(tensors_.size()),
             sizeof(sr_tensor),        axes_.data(),

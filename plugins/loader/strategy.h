@@ -52,6 +52,13 @@ struct LayerSummary {
   std::uint64_t backward_weight_flops = 0;
 };
 
+/// A line of the job file's section [sharding].
+struct ShardingLine {
+  std::string key;
+  std::string value;
+  std::string where;
+};
+
 struct StrategyRequest {
   std::uint32_t ranks = 1;
   std::vector<MeshAxis> mesh;  ///< as the job file gives it; empty where it is silent
@@ -60,6 +67,7 @@ struct StrategyRequest {
   std::vector<LogicalAxis> axes;
   std::vector<CutPointSummary> cut_points;
   std::vector<LayerSummary> layers;
+  std::vector<ShardingLine> sharding{};
 };
 
 /// Of each dimension the mesh axes that split it, major to minor; none: it stays whole.
@@ -111,6 +119,9 @@ struct PlanDraft {
   bool operator==(const PlanDraft&) const = default;
 };
 
+/// Whether a strategy lets the job have a section [sharding].
+[[nodiscard]] bool reads_sharding(const Plugin& strategy);
+
 /// An opened strategy. Movable; used by one thread at a time.
 class Strategy {
  public:
@@ -119,6 +130,8 @@ class Strategy {
 
   [[nodiscard]] const Manifest& manifest() const noexcept { return plugin_.manifest(); }
   [[nodiscard]] const std::vector<OptionSpec>& options() const noexcept { return plugin_.options(); }
+
+  [[nodiscard]] bool reads_sharding() const { return plugins::reads_sharding(plugin_); }
 
   /// Throws Error{job} when the strategy cannot split this job, Error{plugin} when it fails or writes a plan
   /// that is none: both name the plugin and the item.
