@@ -22,7 +22,7 @@ void iterate(FunctionBuilder& builder, const ModelSettings& settings) {
   const ValueId x = builder.state("x");
   const ValueId y = builder.call("sin", {x}, {}, "y");
   const ValueId one = builder.call("constant", {}, {{"value", 1.0}}, "one");
-  const ValueId ones = builder.call("broadcast_scalar", {one, y}, {}, "gradient_of_y");
+  const ValueId ones = builder.call("broadcast_scalar", {one, y}, {{"scale", 1.0}}, "gradient_of_y");
   const graph::Attributes none;
   const ValueId gradient = graph::find_op("sin").gradient(builder, {none, {x}, {y}, {ones}, 0});
   const ValueId next =
