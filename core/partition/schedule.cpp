@@ -24,6 +24,7 @@ class Scheduler {
     for (std::size_t n = 0; n < function_.function.nodes.size(); ++n) {
       visit(static_cast<NodeId>(n));
     }
+    flush_exchanges();
     flush();
     wait(std::exchange(under_way_, {}));
     return std::move(steps_);
@@ -62,17 +63,37 @@ class Scheduler {
 
   void visit(NodeId n) {
     const std::optional<Transition>& step = transition(n);
+    if (step && step->kind == Transition::Kind::exchange) {
+      exchange(n);
+      return;
+    }
+    flush_exchanges();
     if (!step || step->kind == Transition::Kind::slice) {
       steps_.push_back({Step::Kind::compute, {n}});
     } else if (step->gather >= 0) {
       gather(step->gather);
-    } else if (step->kind != Transition::Kind::exchange &&
-               for_states_[index(function_.function.nodes[index(n)].outputs[0])]) {
+    } else if (for_states_[index(function_.function.nodes[index(n)].outputs[0])]) {
       defer(n);
     } else {
       start({n});
       wait({n});
     }
+  }
+
+  /// Exchanges that stand one behind the other are made together, but for those of what another brings.
+  void exchange(NodeId n) {
+    const graph::ValueId shifted = function_.function.nodes[index(n)].inputs[0];
+    if (std::any_of(exchanges_.begin(), exchanges_.end(), [&](NodeId other) {
+          return function_.function.nodes[index(other)].outputs[0] == shifted;
+        })) {
+      flush_exchanges();
+    }
+    exchanges_.push_back(n);
+  }
+
+  void flush_exchanges() {
+    start(exchanges_);
+    wait(std::exchange(exchanges_, {}));
   }
 
   void start(Nodes nodes) {
@@ -177,6 +198,7 @@ class Scheduler {
   std::map<std::int32_t, Nodes> gathers_;  ///< by number, which is the order of their first uses
   std::map<std::int32_t, Nodes>::const_iterator next_gather_;
   std::set<NodeId> begun_;  ///< first nodes of gathers that have started
+  Nodes exchanges_;  ///< that are next
   Nodes filling_;
   std::uint64_t filled_ = 0;
   Nodes under_way_;

@@ -91,7 +91,7 @@ std::vector<MeshAxis> mesh_of(const Job& job, const std::vector<Line>& lines) {
         if (!known && !mesh.empty() && job.ranks > 1) {
           refuse(line, "there are two mesh axes, '" + mesh.front().name + "' and '" + axis +
                            "', and no [mesh] that says how many of the " + std::to_string(job.ranks) +
-                           " ranks each has: write one, as in data = 2 and model = " + std::to_string(job.ranks / 2));
+                           " ranks each has: write one");
         }
         if (!known) {
           mesh.push_back({axis, job.ranks});

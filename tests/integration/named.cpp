@@ -71,7 +71,8 @@ json::object plan_of(const std::filesystem::path& folder, const std::string& fil
 /// What the job's ranks say that they have sent in a step is what its plan says.
 void check_sent(const std::filesystem::path& folder, const std::string& file) {
   const json::object summary = read_json(folder / "run/summary.json");
-  for (const json::value& alike : plan_of(folder, file).at("ranks").as_array()) {
+  const json::object plan = plan_of(folder, file);
+  for (const json::value& alike : plan.at("ranks").as_array()) {
     for (const json::value& member : alike.at("members").as_array()) {
       CHECK(summary.at("ranks").as_array().at(member.to_number<std::size_t>()).at("sent_bytes") ==
             alike.at("sent_bytes"));
@@ -213,10 +214,9 @@ TEST_CASE("mistakes in [sharding] are told by their line", "[named]") {
   const TemporaryFolder folder;
   write_file(folder / "corpus.txt", sentences(20000));
   const auto error = [&](const std::string& lines, const std::string& job = "ranks = 2\nstrategy = named\n") {
-    // The line behind the header of [sharding] is the 23rd.
     return refusal(folder.path(), text_job_with(job, lines));
   };
-  const std::string at = "shardrun: strategy 'named': bad.ini:23: [sharding] ";
+  const std::string at = "shardrun: strategy 'named': bad.ini:22: [sharding] ";
   CHECK_THAT(error("[sharding]\nbacth = data\n"),
              StartsWith(at + "bacth: the model has no axis, tensor or cut point of that name (did you mean 'batch'?); "
                              "its axes are "));
@@ -235,7 +235,7 @@ TEST_CASE("mistakes in [sharding] are told by their line", "[named]") {
              StartsWith(at + "batch: the mesh has no axis 'dta' (did you mean 'data'?); it has data"));
   CHECK_THAT(error(""), StartsWith("shardrun: strategy 'named': nothing is split over the 2 ranks: "));
   CHECK_THAT(error("[sharding]\nbatch = data\n", "ranks = 2\nstrategy = dp\n"),
-             StartsWith("shardrun: bad.ini:22: [sharding] has no effect with [job] strategy = dp"));
+             StartsWith("shardrun: bad.ini:21: [sharding] has no effect with [job] strategy = dp"));
   // A field has no roles.
   CHECK_THAT(refusal(folder.path(), heat + "[sharding]\ntemperature @optimizer = a | -\n"),
              Contains("temperature is not trained, so it has no roles"));
