@@ -163,8 +163,6 @@ class Ranks {
     return elements * bytes();
   }
 
-  [[nodiscard]] const partition::Programs& programs(std::size_t rank) const { return ranks_.programs(rank); }
-
  private:
   [[nodiscard]] std::size_t bytes() const { return device_.element_bytes(graph::DType::f32); }
 
@@ -244,15 +242,67 @@ TEST_CASE("a halo is as wide as the shift and as long as the edge", "[partition]
   CHECK(sent({{7, 5}, 1, 1, true, {{"a", 2}}, cells}) == Bytes{0, 0});
 }
 
-TEST_CASE("a rank shifts what it has while its halo is on the way", "[partition]") {
-  const Shift shift{{8}, 0, 1, true, {{"a", 2}}, {{"x", {"a"}}}};
-  const Ranks ranks(shift, "cpu");
+namespace {
+
+/// State `to` of 8 cells = what `make` makes of state `from`, both split over two ranks.
+template <typename Make>
+graph::Graph line_of(const Make& make) {
+  graph::Graph graph;
+  const graph::TensorType type{graph::DType::f32, {8}, {"x"}};
+  graph.states.push_back({.name = "from", .type = type, .kind = graph::StateKind::field});
+  graph.states.push_back({.name = "to", .type = type, .kind = graph::StateKind::field});
+  graph::FunctionBuilder builder(graph, "f", 0);
+  const auto shift = [&](graph::ValueId value, std::int64_t offset) {
+    return builder.call(
+        "shift", {value},
+        {{"dim", std::int64_t{0}}, {"offset", offset}, {"boundary", "periodic"}, {"value", 0.0}});
+  };
+  builder.write(1, make(builder, shift, builder.state("from")), graph::StateWrite::Mode::assign);
+  builder.finish();
+  return graph;
+}
+
+runtime::Interpreter two_ranks(const graph::Graph& graph) {
+  return {graph, partition::split(graph, plan_of({{"a", 2}}, {{"x", {"a"}}})), device::Device::find("cpu"), 1};
+}
+
+/// "start exchange; shift": the first rank's instructions.
+std::string order_of(const partition::Programs& programs) {
   std::string order;
-  for (const partition::Instruction& at : ranks.programs(0).programs[0].instructions) {
+  for (const partition::Instruction& at : programs.programs[0].instructions) {
     constexpr const char* kinds[] = {"", "move ", "start ", "wait "};
     order += (order.empty() ? "" : "; ") + (kinds[static_cast<std::size_t>(at.kind)] + at.op->name);
   }
-  CHECK(order == "move exchange; start exchange; shift; wait exchange; move exchange");
+  return order;
+}
+
+}  // namespace
+
+TEST_CASE("ranks shift what they have while all halos of a value are on the way", "[partition]") {
+  const graph::Graph graph = line_of([](graph::FunctionBuilder& builder, const auto& shift, graph::ValueId from) {
+    const graph::ValueId left = shift(from, -1);
+    return builder.call("add", {left, shift(from, 1)});
+  });
+  CHECK(order_of(two_ranks(graph).programs(0)) ==
+        "move exchange; move exchange; start exchange; start exchange; shift; shift; wait exchange; move exchange; "
+        "wait exchange; move exchange; add");
+}
+
+TEST_CASE("what is shifted twice has the halos of the first shift before the second", "[partition]") {
+  const graph::Graph graph = line_of(
+      [](graph::FunctionBuilder&, const auto& shift, graph::ValueId from) { return shift(shift(from, 3), -2); });
+  runtime::Interpreter ranks = two_ranks(graph);
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    float* from = static_cast<float*>(ranks.rank(rank).state(0).data);
+    std::iota(from, from + 4, static_cast<float>(4 * rank));
+  }
+  ranks.run("f", 0, true, {});
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    const float* to = static_cast<const float*>(ranks.rank(rank).state(1).data);
+    for (std::size_t i = 0; i < 4; ++i) {
+      CHECK(to[i] == static_cast<float>((4 * rank + i + 1) % 8));
+    }
+  }
 }
 
 // Halos are exchanged along one mesh axis: what splits a shifted dimension beside the first of its axes is gathered.
