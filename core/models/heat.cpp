@@ -36,11 +36,10 @@ void declare_temperature(graph::Graph& graph, const ModelSettings& settings, std
     throw Error(ErrorCode::job,
                 "[model] wall has no effect with boundary = periodic: leave it out, or use boundary = fixed");
   }
-  graph.states.push_back(
-      {.name = state_name,
-       .type = {.dtype = graph::DType::f32, .shape = std::move(shape), .axes = std::move(axes)},
-       .kind = graph::StateKind::field,
-       .initializer = {graph::Initializer::Kind::gaussian_bump, settings.options.real("bump")}});
+  graph.states.push_back({.name = state_name,
+                          .type = {.dtype = graph::DType::f32, .shape = std::move(shape), .axes = std::move(axes)},
+                          .kind = graph::StateKind::field,
+                          .initializer = {graph::Initializer::Kind::gaussian_bump, settings.options.real("bump")}});
 }
 
 void iterate_temperature(graph::FunctionBuilder& builder, const ModelSettings& settings, double own, double neighbour) {

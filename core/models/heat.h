@@ -15,8 +15,8 @@ namespace shardrun::models {
 void declare_temperature(graph::Graph& graph, const ModelSettings& settings, std::vector<std::int64_t> shape,
                          std::vector<std::string> axes);
 
-/// The next temperatures: `own` of each point's, and `neighbour` of that of each of its neighbours, two a dimension, the
-/// one before it first.
+/// The next temperatures: `own` of each point's, and `neighbour` of that of each of its neighbours, two a dimension,
+/// the one before it first.
 void iterate_temperature(graph::FunctionBuilder& builder, const ModelSettings& settings, double own, double neighbour);
 
 }  // namespace shardrun::models

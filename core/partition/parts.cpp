@@ -108,7 +108,7 @@ Parts parts_of(const Transition& transition, const std::vector<std::int64_t>& sh
       }
       return parts;
     }
-    case Transition::Kind::exchange: 
+    case Transition::Kind::exchange:
       return halos(transition, shape[transition.dim], sources,
                    static_cast<std::size_t>(at[static_cast<std::size_t>(transition.axis)]));
     default: return {};

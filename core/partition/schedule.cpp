@@ -83,9 +83,8 @@ class Scheduler {
   /// Exchanges that stand one behind the other are made together, but for those of what another brings.
   void exchange(NodeId n) {
     const graph::ValueId shifted = function_.function.nodes[index(n)].inputs[0];
-    if (std::any_of(exchanges_.begin(), exchanges_.end(), [&](NodeId other) {
-          return function_.function.nodes[index(other)].outputs[0] == shifted;
-        })) {
+    if (std::any_of(exchanges_.begin(), exchanges_.end(),
+                    [&](NodeId other) { return function_.function.nodes[index(other)].outputs[0] == shifted; })) {
       flush_exchanges();
     }
     exchanges_.push_back(n);
@@ -198,7 +197,7 @@ class Scheduler {
   std::map<std::int32_t, Nodes> gathers_;  ///< by number, which is the order of their first uses
   std::map<std::int32_t, Nodes>::const_iterator next_gather_;
   std::set<NodeId> begun_;  ///< first nodes of gathers that have started
-  Nodes exchanges_;  ///< that are next
+  Nodes exchanges_;         ///< that are next
   Nodes filling_;
   std::uint64_t filled_ = 0;
   Nodes under_way_;

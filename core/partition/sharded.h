@@ -19,7 +19,7 @@ struct Transition {
     reduce_scatter,  ///< partial → split on `dim`
     all_gather,      ///< split on `dim` → replicated
     all_to_all,      ///< split on `from_dim` → split on `dim`
-    exchange,        ///< split on `dim`, and still so: of the intervals that lie `offset` further what others have (halo)
+    exchange,        ///< split on `dim`, and shifted by `offset`: what a rank is missing (halo)
   } kind = Kind::slice;
   mesh::AxisId axis = -1;
   std::size_t dim = 0;

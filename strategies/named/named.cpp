@@ -53,8 +53,9 @@ std::vector<std::string> mesh_axes_of(const Line& line, const std::string& text)
   std::vector<std::string> axes = named::split(text, ',');
   if (std::find_if(axes.begin(), axes.end(), [](const auto& axis) { return axis.empty() || axis == "-"; }) !=
       axes.end()) {
-    refuse(line, "'" + text + "' names no mesh axis where one is expected: write names with a comma between them, or - "
-                              "for a dimension that stays whole");
+    refuse(line, "'" + text +
+                     "' names no mesh axis where one is expected: write names with a comma between them, or - "
+                     "for a dimension that stays whole");
   }
   return axes;
 }
@@ -87,7 +88,8 @@ std::vector<MeshAxis> mesh_of(const Job& job, const std::vector<Line>& lines) {
   for (const Line& line : lines) {
     for (const auto& axes : line.dims) {
       for (const std::string& axis : axes) {
-        const bool known = std::any_of(mesh.begin(), mesh.end(), [&](const MeshAxis& each) { return each.name == axis; });
+        const bool known =
+            std::any_of(mesh.begin(), mesh.end(), [&](const MeshAxis& each) { return each.name == axis; });
         if (!known && !mesh.empty() && job.ranks > 1) {
           refuse(line, "there are two mesh axes, '" + mesh.front().name + "' and '" + axis +
                            "', and no [mesh] that says how many of the " + std::to_string(job.ranks) +
@@ -174,8 +176,9 @@ class Placer {
   static void check_dims(const Line& line, const std::string& name, const std::vector<std::string>& axes) {
     if (axes.size() != line.dims.size()) {
       refuse(line, name + " has " + std::to_string(axes.size()) + " dimensions [" + join(axes) + "], and " +
-                       std::to_string(line.dims.size()) + " are given: write one for each, with | between them and - "
-                                                          "for what stays whole");
+                       std::to_string(line.dims.size()) +
+                       " are given: write one for each, with | between them and - "
+                       "for what stays whole");
     }
   }
 

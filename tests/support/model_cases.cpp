@@ -148,8 +148,9 @@ std::vector<ModelCase> model_cases() {
                          *models::find_model("heat2d"),
                          model_settings("heat2d", {{"rows", "7"}, {"columns", "5"}, {"boundary", boundary}}))});
   }
-  cases.push_back({.name = "sin",
-                   .graph = models::build_iteration(*models::find_model("sin"), model_settings("sin", {{"cells", "37"}}))});
+  cases.push_back(
+      {.name = "sin",
+       .graph = models::build_iteration(*models::find_model("sin"), model_settings("sin", {{"cells", "37"}}))});
   return cases;
 }
 

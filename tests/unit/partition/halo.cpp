@@ -46,8 +46,8 @@ std::string to_string(const Shift& shift) {
 graph::Graph graph_of(const Shift& shift) {
   graph::Graph graph;
   const std::vector<std::string> names = {"x", "y", "z"};
-  const graph::TensorType type{graph::DType::f32, shift.shape,
-                               {names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shift.shape.size())}};
+  const graph::TensorType type{
+      graph::DType::f32, shift.shape, {names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shift.shape.size())}};
   graph.states.push_back({.name = "from", .type = type, .kind = graph::StateKind::field});
   graph.states.push_back({.name = "to", .type = type, .kind = graph::StateKind::field});
   graph::FunctionBuilder builder(graph, "f", 0);
@@ -65,8 +65,8 @@ graph::Graph graph_of(const Shift& shift) {
 /// The element of the operand that an element of the result is, by row-major numbers; −1: a wall.
 std::int64_t source_of(const Shift& shift, std::int64_t element) {
   const auto dim = static_cast<std::size_t>(shift.dim);
-  const std::int64_t inner = std::accumulate(shift.shape.begin() + shift.dim + 1, shift.shape.end(), std::int64_t{1},
-                                             std::multiplies<>());
+  const std::int64_t inner =
+      std::accumulate(shift.shape.begin() + shift.dim + 1, shift.shape.end(), std::int64_t{1}, std::multiplies<>());
   const std::int64_t size = shift.shape[dim];
   const std::int64_t at = element / inner % size;
   const std::int64_t from = at + shift.offset;
@@ -109,7 +109,8 @@ class Ranks {
     }
     for (std::size_t i = 0; i < to.values.size(); ++i) {
       const std::int64_t source = source_of(shift_, static_cast<std::int64_t>(i));
-      right = right && filled[i] > 0 && to.values[i] == (source < 0 ? wall : from.values[static_cast<std::size_t>(source)]);
+      right =
+          right && filled[i] > 0 && to.values[i] == (source < 0 ? wall : from.values[static_cast<std::size_t>(source)]);
     }
     return right;
   }
@@ -253,9 +254,8 @@ graph::Graph line_of(const Make& make) {
   graph.states.push_back({.name = "to", .type = type, .kind = graph::StateKind::field});
   graph::FunctionBuilder builder(graph, "f", 0);
   const auto shift = [&](graph::ValueId value, std::int64_t offset) {
-    return builder.call(
-        "shift", {value},
-        {{"dim", std::int64_t{0}}, {"offset", offset}, {"boundary", "periodic"}, {"value", 0.0}});
+    return builder.call("shift", {value},
+                        {{"dim", std::int64_t{0}}, {"offset", offset}, {"boundary", "periodic"}, {"value", 0.0}});
   };
   builder.write(1, make(builder, shift, builder.state("from")), graph::StateWrite::Mode::assign);
   builder.finish();
@@ -306,7 +306,8 @@ TEST_CASE("what is shifted twice has the halos of the first shift before the sec
 }
 
 // Halos are exchanged along one mesh axis: what splits a shifted dimension beside the first of its axes is gathered.
-TEST_CASE("a shifted dimension that is split over two mesh axes is right, and gathered along the second", "[partition]") {
+TEST_CASE("a shifted dimension that is split over two mesh axes is right, and gathered along the second",
+          "[partition]") {
   for (const bool periodic : {true, false}) {
     for (const std::int64_t offset : {-4, -1, 1, 2}) {
       const Shift shift{{10}, 0, offset, periodic, {{"a", 2}, {"b", 2}}, {{"x", {"a", "b"}}}};

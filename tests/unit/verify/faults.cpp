@@ -143,9 +143,9 @@ TEST_CASE("a fault in a halo fails the verification of an iteration", "[verify]"
     for (std::size_t number = 0; number < transfers; ++number) {
       for (const Fault::Kind kind : {Fault::Kind::omit, Fault::Kind::scale}) {
         INFO(model.name << ", transfer " << number << ", fault " << static_cast<int>(kind));
-        CHECK_FALSE(verify::verify_interpreted({.graph = model.graph}, partition,
-                                               {.steps = 4, .fault = Fault{kind, number}})
-                        .passed());
+        CHECK_FALSE(
+            verify::verify_interpreted({.graph = model.graph}, partition, {.steps = 4, .fault = Fault{kind, number}})
+                .passed());
       }
     }
   }
