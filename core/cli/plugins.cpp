@@ -45,6 +45,7 @@ std::string describe(const plugins::PluginInfo& plugin) {
   if (!plugin.shadowed_by.empty()) {
     text += fmt::format("    not used: {} is found first\n", plugin.shadowed_by.string());
   }
+  text += plugin.reads_sharding ? "    takes what is split from the section [sharding]\n" : "";
   for (const plugins::OptionSpec& option : plugin.options) {
     text += describe(option);
   }

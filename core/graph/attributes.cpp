@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "core/base/error.h"
 
 namespace shardrun::graph {
@@ -29,6 +31,10 @@ double Attributes::real(std::string_view name) const { return get<double>(*this,
 const std::string& Attributes::text(std::string_view name) const { return get<std::string>(*this, name); }
 const std::vector<double>& Attributes::reals(std::string_view name) const {
   return get<std::vector<double>>(*this, name);
+}
+
+bool Attributes::has(std::string_view name) const noexcept {
+  return std::any_of(entries_.begin(), entries_.end(), [&](const auto& entry) { return entry.first == name; });
 }
 
 std::string to_string(const Attributes& attributes) {

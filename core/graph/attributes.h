@@ -24,6 +24,10 @@ class Attributes {
   [[nodiscard]] const std::string& text(std::string_view name) const;
   [[nodiscard]] const std::vector<double>& reals(std::string_view name) const;
 
+  [[nodiscard]] bool has(std::string_view name) const noexcept;
+  /// REQUIRES: there is none of that name yet.
+  void add(std::string name, Scalar value) { entries_.emplace_back(std::move(name), std::move(value)); }
+
   [[nodiscard]] const std::vector<std::pair<std::string, Scalar>>& entries() const noexcept { return entries_; }
 
  private:

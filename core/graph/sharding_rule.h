@@ -27,6 +27,8 @@ struct Factor {
   Reduction reduction = Reduction::sum;  ///< of a reduced factor
   std::int64_t size = 0;                 ///< from the operands, or given where no operand has it
   std::string axis = {};                 ///< likewise
+  std::int64_t offset = 0;               ///< of a shifted factor: index i of the result is made of operand's i + offset
+  bool wraps = false;                    ///< of a shifted factor: past its ends it begins again; else nothing is there
 };
 
 /// How a partial operand (one whose sum is still owed) may pass through.

@@ -34,6 +34,12 @@ struct AxisTransport {
   std::string transport;
 };
 
+/// What is placed where, in the words of the strategy that reads it.
+struct Sharding {
+  std::string key;
+  std::string value;
+};
+
 /// A model, strategy or transport: which one, and the options that it declared.
 struct Chosen {
   std::string name;
@@ -108,6 +114,7 @@ struct Job {
   std::vector<Chosen> transports;  ///< those in use, each once; none with one rank
 
   std::vector<MeshAxis> mesh;  ///< empty when there is no [mesh]; otherwise the product is `ranks`
+  std::vector<Sharding> sharding;
   PluginSettings plugins;
   Chosen model;
   DataSettings data;        ///< of task train

@@ -17,6 +17,9 @@ struct Override {
   std::string_view value;
 };
 
+/// The section whose keys are names of tensors.
+constexpr std::string_view names_section = "sharding.";
+
 [[noreturn]] void refuse(std::string_view text, std::string_view why) {
   throw Error(ErrorCode::usage, fmt::format("--set {}: {}", shown(text), why));
 }
@@ -29,7 +32,9 @@ Override parse_override(std::string_view text) {
     refuse(text, "has a control character or bytes that are not UTF-8; a job file could not hold it");
   }
   const std::size_t equals = text.find('=');
-  const std::size_t dot = text.substr(0, equals).rfind('.');  // sections have dots, keys have none
+  // Sections have dots, keys have none; but for the names of tensors.
+  const std::string_view name = text.substr(0, equals);
+  const std::size_t dot = trimmed(name).starts_with(names_section) ? name.find('.') : name.rfind('.');
   if (equals == std::string_view::npos || dot == std::string_view::npos) {
     refuse(text, "is not of the form section.key=value, as in --set train.steps=100");
   }

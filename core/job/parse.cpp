@@ -84,6 +84,7 @@ class Reader {
     choose_output();
     check_mesh(job_);
     check_rules(job_, settings_);
+    read_sharding();
     read_axis_transports();
     read_strategy();
     read_transports();
@@ -237,6 +238,31 @@ class Reader {
     const std::string owner = fmt::format("the strategy '{}'", shown(name));
     check_declared(owner, *options);
     job_.strategy.options = read_options("strategy", owner, *options, true);
+  }
+
+  /// What the lines mean is the strategy's matter, so long as they can be written down.
+  void read_sharding() {
+    const RawSection* const given = raw_.find("sharding");
+    if (given == nullptr) {
+      return;
+    }
+    if (given->settings.empty()) {
+      refuse(given->where, "[sharding] has no line; write what = where under it, or remove the section");
+    }
+    job_.given.push_back({"sharding", "", "", given->where});
+    for (const RawSetting& setting : given->settings) {
+      const bool plain = std::all_of(setting.key.begin(), setting.key.end(), [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+               std::string_view("_./*?-@ ").find(c) != std::string_view::npos;
+      });
+      if (!plain) {
+        refuse(setting.where, fmt::format("'{}' cannot be the name of anything that is placed; a name is made of "
+                                          "letters, digits and _ . / -, with * and ? for what may be anything",
+                                          shown(setting.key)));
+      }
+      job_.sharding.push_back({setting.key, setting.value});
+      job_.given.push_back({"sharding", setting.key, setting.value, setting.where});
+    }
   }
 
   /// Whether the axes are the mesh's is known once the strategy has said which those are.

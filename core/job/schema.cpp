@@ -355,12 +355,30 @@ Section strategy_section() {
   };
 }
 
+Section sharding_section() {
+  return {
+      .name = "sharding",
+      .help =
+          "What is split over which mesh axes, for a strategy that takes it from here ('shardrun plugins' says which "
+          "do). A key is the name of an axis of the model, as in batch = data; or it matches names of tensors and of "
+          "places that the model names, with * for any run of characters and ? for one, as in layer.*/mlp/up/weights = "
+          "- | model. Mesh axes stand in order from the slowest to the fastest changing with a comma between them, - "
+          "is "
+          "none; of a tensor every dimension is given, with | between them. Behind a tensor's name stands the role "
+          "that "
+          "is meant: @store (the default) where it is kept, @use as it is computed with, @gradient, or @optimizer, as "
+          "in embedding/* @optimizer = data | -. What is said of a role holds for those behind it of which nothing is. "
+          "Of two lines about one thing the later counts.",
+      .kind = SectionKind::sharding,
+  };
+}
+
 }  // namespace
 
 const std::vector<Section>& schema() {
-  static const std::vector<Section> sections = {job_section(),     mesh_section(),     plugins_section(),
-                                                model_section(),   data_section(),     train_section(),
-                                                iterate_section(), strategy_section(), transport_section()};
+  static const std::vector<Section> sections = {
+      job_section(),   mesh_section(),    plugins_section(),  model_section(),    data_section(),
+      train_section(), iterate_section(), strategy_section(), sharding_section(), transport_section()};
   return sections;
 }
 

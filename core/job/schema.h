@@ -20,7 +20,7 @@ struct Setting {
 };
 
 /// Who says which keys a section has, beside those of the schema.
-enum class SectionKind { fixed, mesh, model, strategy, transport };
+enum class SectionKind { fixed, mesh, model, strategy, sharding, transport };
 
 struct Section {
   std::string name;

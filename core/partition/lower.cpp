@@ -306,6 +306,9 @@ class Lowering {
                             .phase = node.phase,
                             .layer = node.layer,
                             .call = sharded_.node_calls.empty() ? 0 : sharded_.node_calls[index(n)]};
+    if (sharded_.transitions[index(n)]) {
+      instruction.attributes.add("missing", "received");  // its kernel leaves these elements as they are
+    }
     std::vector<graph::TensorType> inputs;
     std::vector<graph::TensorType> outputs;
     for (const ValueId id : node.inputs) {
@@ -349,6 +352,11 @@ class Lowering {
         for (const graph::NodeId n : step.nodes) {
           append(transfer_step(Instruction::Kind::start, n), s);
         }
+        for (const graph::NodeId n : step.nodes) {
+          if (sharded_.transitions[index(n)]->kind == Transition::Kind::exchange) {
+            emit_op(function_.nodes[index(n)], n, s);
+          }
+        }
         break;
       case Step::Kind::wait:
         for (const graph::NodeId n : step.nodes) {
@@ -381,6 +389,9 @@ class Lowering {
   /// The buffer of a node's result, from when the node begins.
   BufferId bind_result(graph::NodeId n, std::size_t result, std::vector<BufferId>& taken) {
     const ValueId id = function_.nodes[index(n)].outputs[result];
+    if (buffer_of_[index(id)] >= 0) {
+      return buffer_of_[index(id)];
+    }
     const BufferId buffer = result_buffer(n, result, taken);
     buffer_of_[index(id)] = buffer;
     extend(buffer, std::max(span_[index(n)].end, last_use_[index(id)]));
@@ -458,7 +469,7 @@ class Lowering {
   [[nodiscard]] Instruction transfer_step(Instruction::Kind kind, graph::NodeId n) const {
     const Node& node = function_.nodes[index(n)];
     return {.kind = kind,
-            .op = node.op,
+            .op = &op_of(sharded_.transitions[index(n)]->kind),
             .name = node.name,
             .phase = node.phase,
             .layer = node.layer,
@@ -484,7 +495,7 @@ class Lowering {
 
   void emit_move(const Node& node, BufferId from, BufferId to, std::vector<Copy> copies, std::int32_t n) {
     append({.kind = Instruction::Kind::move,
-            .op = node.op,
+            .op = &op_of(sharded_.transitions[index(value(node.outputs[0]).producer)]->kind),
             .name = node.name,
             .inputs = {from},
             .outputs = {to},

@@ -1,6 +1,7 @@
 #include "core/partition/parts.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace shardrun::partition {
 namespace {
@@ -32,6 +33,58 @@ std::vector<mesh::Box> boxes_along(mesh::AxisId axis, const std::vector<std::int
   return boxes;
 }
 
+/// The box with `interval` of a dimension.
+mesh::Box with(mesh::Box box, std::size_t dim, mesh::Interval interval) {
+  box.origin[dim] = interval.begin;
+  box.shape[dim] = interval.size();
+  return box;
+}
+
+mesh::Interval along(const mesh::Box& box, std::size_t dim) {
+  return {box.origin[dim], box.origin[dim] + box.shape[dim]};
+}
+
+/// The indices of a shifted result that the one who has `result` makes of those that another has, `source`, and does
+/// not have itself. They are in one piece: two shards of a dimension are no more than all of it.
+mesh::Interval missing_from(mesh::Interval result, mesh::Interval source, const Transition& shift, std::int64_t size) {
+  mesh::Interval missing{result.begin, result.begin};
+  const std::int64_t around = shift.wraps ? std::abs(shift.offset) / size + 1 : 0;
+  for (std::int64_t turn = -around; turn <= around; ++turn) {
+    const std::int64_t moved = turn * size - shift.offset;
+    const std::int64_t begin = std::max(result.begin, source.begin + moved);
+    const std::int64_t end = std::min(result.end, source.end + moved);
+    if (begin < end) {
+      missing = {begin, end};
+    }
+  }
+  return missing;
+}
+
+/// Of the indices in `missing` those of the operand that they are made of.
+mesh::Interval origin_of(mesh::Interval missing, const Transition& shift, std::int64_t size) {
+  const std::int64_t from = missing.begin + shift.offset;
+  const std::int64_t begin = shift.wraps ? (from % size + size) % size : from;
+  return {begin, begin + missing.size()};
+}
+
+/// Each member sends what the others' results are made of and they do not have; what is sent is a part of the operand,
+/// what is received one of the result.
+Parts halos(const Transition& shift, std::int64_t size, const std::vector<mesh::Box>& boxes, std::size_t me) {
+  Parts parts{.collective = Collective::all_to_all, .packed = true, .unpacked = true};
+  const std::size_t dim = shift.dim;
+  const mesh::Box& mine = boxes[me];
+  const mesh::Interval none{mine.origin[dim], mine.origin[dim]};
+  for (std::size_t member = 0; member < boxes.size(); ++member) {
+    const mesh::Interval own = along(mine, dim);
+    const mesh::Interval theirs = along(boxes[member], dim);
+    const mesh::Interval wanted = member == me ? none : missing_from(theirs, own, shift, size);
+    const mesh::Interval missing = member == me ? none : missing_from(own, theirs, shift, size);
+    parts.sent.push_back(with(mine, dim, wanted.size() > 0 ? origin_of(wanted, shift, size) : none));
+    parts.received.push_back(with(mine, dim, missing));
+  }
+  return parts;
+}
+
 }  // namespace
 
 Parts parts_of(const Transition& transition, const std::vector<std::int64_t>& shape, const mesh::Placement& from,
@@ -55,6 +108,9 @@ Parts parts_of(const Transition& transition, const std::vector<std::int64_t>& sh
       }
       return parts;
     }
+    case Transition::Kind::exchange:
+      return halos(transition, shape[transition.dim], sources,
+                   static_cast<std::size_t>(at[static_cast<std::size_t>(transition.axis)]));
     default: return {};
   }
 }

@@ -25,6 +25,7 @@ class Scheduler {
     for (std::size_t n = 0; n < function_.function.nodes.size(); ++n) {
       visit(static_cast<NodeId>(n));
     }
+    flush_exchanges();
     flush();
     wait(std::exchange(under_way_, {}));
     for (const auto& [link, sent] : sending_) {
@@ -66,6 +67,11 @@ class Scheduler {
 
   void visit(NodeId n) {
     const std::optional<Transition>& step = transition(n);
+    if (step && step->kind == Transition::Kind::exchange) {
+      exchange(n);
+      return;
+    }
+    flush_exchanges();
     if (!step || step->kind == Transition::Kind::slice) {
       steps_.push_back({Step::Kind::compute, {n}});
     } else if (step->kind == Transition::Kind::send) {
@@ -79,6 +85,21 @@ class Scheduler {
       start({n});
       wait({n});
     }
+  }
+
+  /// Exchanges that stand one behind the other are made together, but for those of what another brings.
+  void exchange(NodeId n) {
+    const graph::ValueId shifted = function_.function.nodes[index(n)].inputs[0];
+    if (std::any_of(exchanges_.begin(), exchanges_.end(),
+                    [&](NodeId other) { return function_.function.nodes[index(other)].outputs[0] == shifted; })) {
+      flush_exchanges();
+    }
+    exchanges_.push_back(n);
+  }
+
+  void flush_exchanges() {
+    start(exchanges_);
+    wait(std::exchange(exchanges_, {}));
   }
 
   void start(Nodes nodes) {
@@ -194,6 +215,7 @@ class Scheduler {
   std::map<std::int32_t, Nodes>::const_iterator next_gather_;
   std::set<NodeId> begun_;  ///< first nodes of gathers that have started
   std::map<Link, std::deque<NodeId>> sending_;
+  Nodes exchanges_;         ///< that are next
   Nodes filling_;
   std::uint64_t filled_ = 0;
   Nodes under_way_;

@@ -11,7 +11,7 @@ namespace shardrun::partition {
 struct Step {
   enum class Kind : std::uint8_t {
     compute,  ///< one node: of the graph, or a slice
-    start,    ///< the transitions `nodes` begin
+    start,    ///< the transitions `nodes` begin; what ops with an exchange compute by themselves is computed
     wait,     ///< they end
   } kind = Kind::compute;
   std::vector<graph::NodeId> nodes;
@@ -22,6 +22,7 @@ struct Step {
 /// A transition is waited for where it stands, except that
 /// - what a unit is gathered from begins with the first op that uses the unit before it (Zhao et al. 2023,
 ///   arXiv:2304.11277, section 3.3.2: one ahead);
+/// - exchanges that stand one behind the other are made together;
 /// - what states alone take, reduced gradients and updated parameters, is moved while the rest is computed: as much as
 ///   becomes ready one after the other and has up to `bucket_bytes` on a rank, at least one; two of these have
 ///   buffers at a time;

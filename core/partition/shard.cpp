@@ -34,6 +34,7 @@ const graph::Op& op_of(Transition::Kind kind) {
       {.name = to_string(Transition::Kind::all_to_all)},
       {.name = to_string(Transition::Kind::send)},
       {.name = to_string(Transition::Kind::receive)},
+      {.name = to_string(Transition::Kind::exchange)},
   };
   return ops[static_cast<std::size_t>(kind)];
 }
@@ -102,6 +103,7 @@ Placement after(const Transition& step, Placement placement) {
       break;
     case Transition::Kind::send:
     case Transition::Kind::receive: break;
+    case Transition::Kind::exchange: break;
   }
   return placement;
 }
@@ -112,17 +114,17 @@ class FactorAxes {
   explicit FactorAxes(const graph::ShardingRule& rule) : rule_(rule), axes_(rule.factors.size()) {}
 
   /// Gives the factors of `dims` what `placement` has there, where a factor may be split and has nothing yet and no
-  /// other factor has the axis.
+  /// other factor has the axis. A shifted one takes the first axis alone: halos are exchanged along one.
   void follow(const std::vector<int>& dims, const Placement& placement) {
     for (std::size_t d = 0; d < dims.size(); ++d) {
       const auto factor = static_cast<std::size_t>(dims[d]);
       const graph::FactorClass kind = rule_.factors[factor].kind;
-      const bool splittable = kind == graph::FactorClass::pass_through || kind == graph::FactorClass::reduced;
-      if (!splittable || !axes_[factor].empty()) {
+      if (kind == graph::FactorClass::whole || !axes_[factor].empty()) {
         continue;
       }
       for (const AxisId axis : placement.dims[d]) {
-        if (used_.insert(axis).second) {
+        const bool full = kind == graph::FactorClass::shift && !axes_[factor].empty();
+        if (!full && used_.insert(axis).second) {
           axes_[factor].push_back(axis);
         }
       }
@@ -130,6 +132,22 @@ class FactorAxes {
   }
 
   [[nodiscard]] bool uses(AxisId axis) const { return used_.contains(axis); }
+
+  /// Of a node with a factor that is shifted and split what brings the halos.
+  [[nodiscard]] std::optional<Transition> exchange() const {
+    for (std::size_t d = 0; rule_.outputs.size() == 1 && d < rule_.outputs[0].size(); ++d) {
+      const auto f = static_cast<std::size_t>(rule_.outputs[0][d]);
+      const graph::Factor& factor = rule_.factors[f];
+      if (factor.kind == graph::FactorClass::shift && !axes_[f].empty()) {
+        return Transition{.kind = Transition::Kind::exchange,
+                          .axis = axes_[f].front(),
+                          .dim = d,
+                          .offset = factor.offset,
+                          .wraps = factor.wraps};
+      }
+    }
+    return std::nullopt;
+  }
 
   [[nodiscard]] Placement of(const std::vector<int>& dims) const {
     Placement placement;
@@ -361,7 +379,7 @@ class Sharder {
       made.outputs.push_back(add_result(value.name, value.type, std::move(placed)));
     }
     const std::vector<ValueId> results = made.outputs;
-    add_node(std::move(made), std::nullopt);
+    add_node(std::move(made), factors.exchange());
     for (std::size_t o = 0; o < node.outputs.size(); ++o) {
       const auto point = placements_.cut_points.find(function_.values[index(node.outputs[o])].cut_point);
       current_[index(node.outputs[o])] =
@@ -576,6 +594,7 @@ const char* to_string(Transition::Kind kind) noexcept {
     case Transition::Kind::all_to_all: return "all_to_all";
     case Transition::Kind::send: return "send";
     case Transition::Kind::receive: return "receive";
+    case Transition::Kind::exchange: return "exchange";
   }
   return "?";
 }

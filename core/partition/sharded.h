@@ -20,7 +20,7 @@ struct Link {
   auto operator<=>(const Link&) const = default;
 };
 
-/// One step from a placement to another, along one mesh axis.
+/// One step from a placement to another, along one mesh axis; or what an op that shifts needs beyond a rank's part.
 struct Transition {
   enum class Kind : std::uint8_t {
     slice,           ///< replicated → split on `dim`: no traffic
@@ -30,6 +30,7 @@ struct Transition {
     all_to_all,      ///< split on `from_dim` → split on `dim`
     send,            ///< to another stage of the pipeline: no result
     receive,         ///< from another stage: no operand
+    exchange,        ///< split on `dim`, and shifted by `offset`: what a rank is missing (halo)
   } kind = Kind::slice;
   mesh::AxisId axis = -1;
   std::size_t dim = 0;
@@ -39,6 +40,8 @@ struct Transition {
   /// that is computed. −1: where it stands.
   std::int32_t gather = -1;
   Link link = {};  ///< of send and receive
+  std::int64_t offset = 0;  ///< exchange: index i of the result is made of index i + offset
+  bool wraps = false;       ///< exchange: past its ends the dimension begins again
 };
 
 [[nodiscard]] const char* to_string(Transition::Kind kind) noexcept;
@@ -52,8 +55,9 @@ struct Tie {
   Link link;
 };
 
-/// A function with every transition in it: nodes of their own, whose ops have the transitions' names. Types are global;
-/// ranks differ in their coordinates alone.
+/// A function with every transition in it: nodes of their own, whose ops have the transitions' names, but for
+/// exchanges. These belong to the nodes that need them, whose kernels compute what a rank can by itself and leave the
+/// rest of their result to what arrives. Types are global; ranks differ in their coordinates alone.
 struct ShardedFunction {
   graph::Function function;
   std::vector<mesh::Placement> placements;             ///< of each value

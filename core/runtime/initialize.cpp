@@ -53,11 +53,16 @@ std::uint64_t global_index(const device::TensorView& view, std::int64_t local) n
   return index;
 }
 
-/// A bell around the middle of the only dimension, 1 high.
+/// A bell around the middle of all dimensions, 1 high.
 double bump(const device::TensorView& view, std::int64_t local, double width) noexcept {
-  const double size = static_cast<double>(view.global[0]);
-  const double x = (static_cast<double>(view.origin[0] + local) + 0.5) / size - 0.5;
-  return std::exp(-0.5 * (x / width) * (x / width));
+  double squares = 0;
+  for (std::uint32_t d = view.rank; d-- > 0;) {
+    const double size = static_cast<double>(view.global[d]);
+    const double x = (static_cast<double>(view.origin[d] + local % view.shape[d]) + 0.5) / size - 0.5;
+    squares += (x / width) * (x / width);
+    local /= view.shape[d];
+  }
+  return std::exp(-0.5 * squares);
 }
 
 template <typename T>

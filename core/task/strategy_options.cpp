@@ -108,7 +108,14 @@ job::SchemaProviders schema_providers() {
 }
 
 plugins::Strategy open_strategy(const job::Job& job) {
-  return plugins::Strategy::open(directories_of(job.plugins.path), job.strategy.name);
+  plugins::Strategy strategy = plugins::Strategy::open(directories_of(job.plugins.path), job.strategy.name);
+  if (!job.sharding.empty() && !strategy.reads_sharding()) {
+    throw Error(ErrorCode::job, fmt::format("{}: [sharding] has no effect with [job] strategy = {}, which splits by "
+                                            "rules of its own: remove the section, or choose a strategy that reads it "
+                                            "('shardrun plugins' lists them)",
+                                            job.where("sharding", ""), job.strategy.name));
+  }
+  return strategy;
 }
 
 void add_job(plugins::StrategyRequest& request, const job::Job& job) {
@@ -117,6 +124,9 @@ void add_job(plugins::StrategyRequest& request, const job::Job& job) {
     request.mesh.push_back({axis.name, counted(job, "mesh", axis.name, axis.size)});
   }
   request.options = plugin_options(job.strategy.options);
+  for (const job::Sharding& line : job.sharding) {
+    request.sharding.push_back({line.key, line.value, job.where("sharding", line.key)});
+  }
 }
 
 runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mesh) {

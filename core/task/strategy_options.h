@@ -15,10 +15,10 @@ namespace shardrun::task {
 /// What the job file's schema asks models and strategies for.
 [[nodiscard]] job::SchemaProviders schema_providers();
 
-/// Throws Error{plugin}.
+/// Throws Error{plugin}; Error{job} where it does not read a section [sharding] that the job has.
 [[nodiscard]] plugins::Strategy open_strategy(const job::Job& job);
 
-/// Ranks, mesh and option values of the job.
+/// Ranks, mesh, option values and [sharding] of the job.
 void add_job(plugins::StrategyRequest& request, const job::Job& job);
 
 /// The transports of the mesh's axes, not opened yet. Throws Error{job} where [transport] names an axis that the mesh

@@ -7,6 +7,7 @@
 #include "plugins/loader/library.h"
 #include "plugins/loader/manifest.h"
 #include "plugins/loader/plugin.h"
+#include "plugins/loader/strategy.h"
 #include "plugins/loader/trust.h"
 
 namespace shardrun::plugins {
@@ -17,7 +18,9 @@ void describe(const Candidate& file, PluginInfo& info) {
   const sr_manifest raw = read_manifest(file.path);
   info.abi = abi_text(raw.major, raw.minor);
   info.version = checked_manifest(raw, file).version;
-  info.options = Plugin::open_file(file, {}).options();
+  const Plugin plugin = Plugin::open_file(file, {});
+  info.options = plugin.options();
+  info.reads_sharding = file.kind == to_string(PluginKind::strategy) && reads_sharding(plugin);
 }
 
 }  // namespace

@@ -83,6 +83,7 @@ struct PluginInfo {
   std::string version;
   std::string abi;  ///< "1.0"
   std::vector<OptionSpec> options;
+  bool reads_sharding = false;        ///< a strategy that takes what is split from [sharding]
   std::filesystem::path shadowed_by;  ///< the file of this kind and name that is found first, if not this one
   std::string error;
 };

@@ -44,6 +44,9 @@ RequestTables::RequestTables(const StrategyRequest& request, const OptionValues&
   }
   before_ = raw_layer(request.before);
   behind_ = raw_layer(request.behind);
+  for (const ShardingLine& line : request.sharding) {
+    sharding_.push_back({sizeof(sr_sharding), 0, line.key.c_str(), line.value.c_str(), line.where.c_str()});
+  }
   job_ = {sizeof(sr_job),
           request.ranks,
           mesh_.data(),
@@ -53,7 +56,10 @@ RequestTables::RequestTables(const StrategyRequest& request, const OptionValues&
           count_of(options_.size()),
           sizeof(sr_option_value),
           request.microbatches,
-          0};
+          0,
+          sharding_.data(),
+          count_of(sharding_.size()),
+          sizeof(sr_sharding)};
   graph_ = {sizeof(sr_graph),         0,
             tensors_.data(),          count_of(tensors_.size()),
             sizeof(sr_tensor),        axes_.data(),

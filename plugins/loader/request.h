@@ -29,6 +29,7 @@ class RequestTables {
   std::vector<sr_axis> axes_;
   std::vector<sr_cut_point> cut_points_;
   std::vector<sr_layer> layers_;
+  std::vector<sr_sharding> sharding_;
   std::vector<std::vector<const char*>> axis_names_;
   sr_layer before_{};
   sr_layer behind_{};

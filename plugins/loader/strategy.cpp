@@ -33,6 +33,12 @@ Strategy Strategy::open(const Directories& directories, std::string_view name, L
   return Strategy(std::move(plugin));
 }
 
+bool reads_sharding(const Plugin& strategy) {
+  const std::string what = fmt::format("the function table of {}", strategy.path().string());
+  const auto functions = read_struct<sr_strategy>(strategy.table().functions, SR_STRATEGY_SIZE_1_0, what);
+  return (functions.flags & SR_STRATEGY_READS_SHARDING) != 0;
+}
+
 PlanDraft Strategy::make_plan(const StrategyRequest& request) const {
   const std::string name = fmt::format("strategy '{}'", manifest().name);
   const sr_plugin& plugin = plugin_.table();

@@ -52,6 +52,13 @@ struct LayerSummary {
   std::uint64_t backward_weight_flops = 0;
 };
 
+/// A line of the job file's section [sharding].
+struct ShardingLine {
+  std::string key;
+  std::string value;
+  std::string where;
+};
+
 struct StrategyRequest {
   std::uint32_t ranks = 1;
   std::uint32_t microbatches = 1;
@@ -63,6 +70,7 @@ struct StrategyRequest {
   std::vector<LayerSummary> layers;
   LayerSummary before;  ///< what is before the first layer
   LayerSummary behind;  ///< what is behind the last
+  std::vector<ShardingLine> sharding{};
 };
 
 /// Of each dimension the mesh axes that split it, major to minor; none: it stays whole.
@@ -139,6 +147,9 @@ struct PlanDraft {
   bool operator==(const PlanDraft&) const = default;
 };
 
+/// Whether a strategy lets the job have a section [sharding].
+[[nodiscard]] bool reads_sharding(const Plugin& strategy);
+
 /// An opened strategy. Movable; used by one thread at a time.
 class Strategy {
  public:
@@ -147,6 +158,8 @@ class Strategy {
 
   [[nodiscard]] const Manifest& manifest() const noexcept { return plugin_.manifest(); }
   [[nodiscard]] const std::vector<OptionSpec>& options() const noexcept { return plugin_.options(); }
+
+  [[nodiscard]] bool reads_sharding() const { return plugins::reads_sharding(plugin_); }
 
   /// Throws Error{job} when the strategy cannot split this job, Error{plugin} when it fails or writes a plan
   /// that is none: both name the plugin and the item.

@@ -143,7 +143,14 @@ std::vector<ModelCase> model_cases() {
         {.name = std::string("heat1d ") + boundary,
          .graph = models::build_iteration(*models::find_model("heat1d"),
                                           model_settings("heat1d", {{"cells", "37"}, {"boundary", boundary}}))});
+    cases.push_back({.name = std::string("heat2d ") + boundary,
+                     .graph = models::build_iteration(
+                         *models::find_model("heat2d"),
+                         model_settings("heat2d", {{"rows", "7"}, {"columns", "5"}, {"boundary", boundary}}))});
   }
+  cases.push_back(
+      {.name = "sin",
+       .graph = models::build_iteration(*models::find_model("sin"), model_settings("sin", {{"cells", "37"}}))});
   return cases;
 }
 

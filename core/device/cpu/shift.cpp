@@ -18,10 +18,14 @@ struct Shift {
   std::int64_t y_origin, y_size;
   std::int64_t x_origin, x_size;
   std::int64_t inner;  ///< elements of one index of it
+  bool received;       ///< what x does not hold comes from elsewhere; else it has to be there
 };
 
-/// A stretch [begin, end) of y's indices that lies in one piece in x, from index `source`, or outside of the
-/// array, where source is -1.
+constexpr std::int64_t outside = -1;
+constexpr std::int64_t elsewhere = -2;
+
+/// A stretch [begin, end) of y's indices that lies in one piece in x, from index `source`, or `outside` of the array,
+/// or `elsewhere`.
 struct Stretch {
   std::int64_t end;
   std::int64_t source;
@@ -30,13 +34,16 @@ struct Stretch {
 Stretch stretch_at(const Shift& s, std::int64_t begin) {
   const std::int64_t wanted = s.y_origin + begin + s.offset;
   if (!s.periodic && wanted < 0) {
-    return {std::min(s.y_size, begin - wanted), -1};
+    return {std::min(s.y_size, begin - wanted), outside};
   }
   if (!s.periodic && wanted >= s.global) {
-    return {s.y_size, -1};
+    return {s.y_size, outside};
   }
   const std::int64_t from_origin = wanted - s.x_origin;
   const std::int64_t local = s.periodic ? (from_origin % s.global + s.global) % s.global : from_origin;
+  if ((local < 0 || local >= s.x_size) && s.received) {
+    return {begin + 1, elsewhere};
+  }
   if (local < 0 || local >= s.x_size) {
     throw Error(ErrorCode::internal, "shift: the operand's shard does not hold an element that the result needs");
   }
@@ -49,9 +56,9 @@ void shift_plane(const Shift& s, const float* x, float* y) {
   for (std::int64_t begin = 0; begin < s.y_size;) {
     const Stretch stretch = stretch_at(s, begin);
     const std::int64_t count = (stretch.end - begin) * s.inner;
-    if (stretch.source < 0) {
+    if (stretch.source == outside) {
       std::fill_n(y + begin * s.inner, count, s.value);
-    } else {
+    } else if (stretch.source != elsewhere) {
       std::memcpy(y + begin * s.inner, x + stretch.source * s.inner, static_cast<std::size_t>(count) * sizeof(float));
     }
     begin = stretch.end;
@@ -59,7 +66,8 @@ void shift_plane(const Shift& s, const float* x, float* y) {
 }
 
 /// Past the ends the array is wrapped ("periodic") or is `value` everywhere ("fixed"). Where x is a shard with a halo
-/// its origin says which elements it holds, and may be negative where the halo is wrapped.
+/// its origin says which elements it holds, and may be negative where the halo is wrapped. With `missing` what of y
+/// would come from elements that x does not hold is left as it is.
 void shift(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const TensorView& y = call.outputs[0];
@@ -72,7 +80,8 @@ void shift(const KernelCall& call) {
                        y.shape[dim],
                        x.origin[dim],
                        x.shape[dim],
-                       extent(x, dim + 1, x.rank)};
+                       extent(x, dim + 1, x.rank),
+                       call.attributes.has("missing")};
   for (std::int64_t begin = 0; begin < whole.y_size;) {
     begin = stretch_at(whole, begin).end;  // throws here, not on a worker
   }

@@ -10,7 +10,8 @@ std::int64_t modulo(std::int64_t value, std::int64_t size) { return (value % siz
 
 /// y[i] = x[i + offset] along one dimension, in global coordinates: past the ends the array is wrapped ("periodic"), or
 /// it is `value` everywhere ("fixed"). x must hold every element that y asks for; where x is a shard with a halo its
-/// origin says which elements those are, and may be negative where the halo is wrapped.
+/// origin says which elements those are, and may be negative where the halo is wrapped. With `missing` it need not:
+/// the other elements of y are left as they are.
 void shift(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const TensorView& y = call.outputs[0];
@@ -24,7 +25,11 @@ void shift(const KernelCall& call) {
       const std::int64_t wanted = y.origin[dim] + i + offset;
       const bool outside = !periodic && (wanted < 0 || wanted >= size);
       const std::int64_t local = periodic ? modulo(wanted - x.origin[dim], size) : wanted - x.origin[dim];
-      if (!outside && (local < 0 || local >= x.shape[dim])) {
+      const bool missing = !outside && (local < 0 || local >= x.shape[dim]);
+      if (missing && call.attributes.has("missing")) {
+        continue;
+      }
+      if (missing) {
         throw Error(ErrorCode::internal, "shift: the operand's shard does not hold an element that the result needs");
       }
       for (std::int64_t k = 0; k < inner; ++k) {

@@ -17,6 +17,16 @@ typedef struct sr_mesh_axis {
 } sr_mesh_axis;
 #define SR_MESH_AXIS_SIZE_1_0 UINT32_C(16)
 
+/// A line of the job file's section [sharding], as it stands there: what is placed, and where.
+typedef struct sr_sharding {
+  uint32_t struct_size;
+  uint32_t reserved; /* zero */
+  const char* key;
+  const char* value;
+  const char* where; /* "job.ini:12": a message about this line begins so */
+} sr_sharding;
+#define SR_SHARDING_SIZE_1_1 UINT32_C(32)
+
 /// What the job asks for.
 typedef struct sr_job {
   uint32_t struct_size;
@@ -29,6 +39,10 @@ typedef struct sr_job {
   uint32_t option_stride;
   uint32_t microbatches; /* of an optimizer step; since 1.1 */
   uint32_t reserved;     /* zero */
+  /* Since 1.1: in the order of the job file; none for a strategy without SR_STRATEGY_READS_SHARDING. */
+  const sr_sharding* sharding;
+  uint32_t sharding_count;
+  uint32_t sharding_stride;
 } sr_job;
 #define SR_JOB_SIZE_1_0 UINT32_C(40)
 
@@ -193,6 +207,8 @@ typedef struct sr_plan_writer {
 } sr_plan_writer;
 #define SR_PLAN_WRITER_SIZE_1_0 UINT32_C(56)
 
+#define SR_STRATEGY_READS_SHARDING UINT32_C(1) /* the job may have a section [sharding]; else it is refused */
+
 /// The functions of a plugin of SR_KIND_STRATEGY.
 typedef struct sr_strategy {
   uint32_t struct_size;
@@ -201,6 +217,8 @@ typedef struct sr_strategy {
   /// reads no clock, file, environment, address or random number. SR_INVALID when the job cannot be split so.
   int32_t (*make_plan)(void* self, const sr_job* job, const sr_graph* graph, const sr_plan_writer* writer,
                        sr_error* error);
+  uint32_t flags;      /* since 1.1: of SR_STRATEGY_... */
+  uint32_t reserved_1; /* zero */
 } sr_strategy;
 #define SR_STRATEGY_SIZE_1_0 UINT32_C(16)
 

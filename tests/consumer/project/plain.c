@@ -14,7 +14,7 @@ static int32_t make_plan(void* self, const sr_job* job, const sr_graph* graph, c
 
 static void close_plain(void* self) { (void)self; }
 
-static const sr_strategy functions = {sizeof(sr_strategy), 0, make_plan};
+static const sr_strategy functions = {.struct_size = sizeof(sr_strategy), .make_plan = make_plan};
 static sr_plugin plain = {sizeof(sr_plugin), SR_KIND_STRATEGY, NULL, &functions, NULL, 0, 0, close_plain};
 
 int32_t shardrun_open_v1(const sr_host* host, sr_error* error, sr_plugin** plugin) {

@@ -70,3 +70,11 @@ TEST_CASE("a key can be overridden once", "[job]") {
   CHECK(usage({"train.steps=1", "train.steps=1"}) ==
         "--set train.steps=1: the same key is set twice on the command line; keep one of them");
 }
+
+TEST_CASE("an override of [sharding] names tensors, which may have dots", "[job]") {
+  const job::Job job = parse(minimal + "[sharding]\nbatch = data\n", {"sharding.layer.*/mlp/up/weights = - | model"});
+  REQUIRE(job.sharding.size() == 2);
+  CHECK(job.sharding[1].key == "layer.*/mlp/up/weights");
+  CHECK(job.sharding[1].value == "- | model");
+  CHECK(job.where("sharding", "layer.*/mlp/up/weights") == "--set sharding.layer.*/mlp/up/weights");
+}

@@ -128,6 +128,7 @@ std::vector<NamedPlan> plans() {
   plans.push_back({"what the ops sum over",
                    plan_of({{"a", 2}, {"b", 3}}, {{"embed", {"a"}}, {"features", {"b"}}, {"seq", {"b"}}})});
   plans.push_back({"cells", plan_of({{"x", 3}}, {{"x", {"x"}}})});
+  plans.push_back({"cells and columns", plan_of({{"a", 2}, {"b", 3}}, {{"x", {"b"}}, {"y", {"a"}}})});
   return plans;
 }
 

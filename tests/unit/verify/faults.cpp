@@ -128,3 +128,25 @@ TEST_CASE("a fault in an evaluation's reduction is told as the evaluation's", "[
     }
   }
 }
+
+TEST_CASE("a fault in a halo fails the verification of an iteration", "[verify]") {
+  for (const ModelCase& model : model_cases()) {
+    if (!model.name.starts_with("heat")) {
+      continue;
+    }
+    const partition::Partition partition =
+        partition::split(model.graph, plan_of({{"a", 2}, {"b", 2}}, {{"x", {"a"}}, {"y", {"b"}}}));
+    const partition::Programs programs =
+        partition::programs_of(model.graph, partition, {.device = device::Device::find("cpu")});
+    const std::size_t transfers = programs.programs[0].transfers.size();
+    CHECK(transfers == (model.name.starts_with("heat1d") ? 2 : 4));
+    for (std::size_t number = 0; number < transfers; ++number) {
+      for (const Fault::Kind kind : {Fault::Kind::omit, Fault::Kind::scale}) {
+        INFO(model.name << ", transfer " << number << ", fault " << static_cast<int>(kind));
+        CHECK_FALSE(
+            verify::verify_interpreted({.graph = model.graph}, partition, {.steps = 4, .fault = Fault{kind, number}})
+                .passed());
+      }
+    }
+  }
+}

@@ -9,6 +9,7 @@
 ///     };
 ///     SHARDRUN_EXPORT_STRATEGY(Rows, "rows", "1.0")
 ///
+/// A class that reads the job's section [sharding] says so: `static constexpr bool reads_sharding = true;`.
 /// The class is made without arguments or from a Host. make_plan is pure and deterministic (see
 /// shardrun/strategy.h); what it throws becomes the job's error: InvalidJob where the job has to change.
 
@@ -28,11 +29,19 @@ struct MeshAxis {
   std::uint32_t size = 1;
 };
 
+/// A line of the section [sharding].
+struct Sharding {
+  std::string key;
+  std::string value;
+  std::string where;  ///< begins a message about it
+};
+
 struct Job {
   std::uint32_t ranks = 1;
   std::vector<MeshAxis> mesh;  ///< as the job file gives it; empty where it is silent
   OptionValues options;
   std::uint32_t microbatches = 1;  ///< of an optimizer step
+  std::vector<Sharding> sharding{};  ///< in the order of the file
 };
 
 /// The only axis that the ranks are split over: what the job's mesh calls it, or `otherwise` where it is silent.
@@ -269,6 +278,10 @@ concept StrategyClass = requires(const Class& strategy, const Job& job, const Gr
            [&](const sr_mesh_axis& axis) { job.mesh.push_back({axis.name, axis.size}); });
   job.options = OptionValues(raw.options, raw.option_count, raw.option_stride);
   job.microbatches = SR_HAS(&raw, sr_job, microbatches) ? raw.microbatches : 1;
+  if (SR_HAS(&raw, sr_job, sharding_stride)) {
+    for_each(raw.sharding, raw.sharding_count, raw.sharding_stride,
+             [&](const sr_sharding& line) { job.sharding.push_back({line.key, line.value, line.where}); });
+  }
   return job;
 }
 
@@ -297,6 +310,15 @@ concept StrategyClass = requires(const Class& strategy, const Job& job, const Gr
   return graph;
 }
 
+template <class Class>
+[[nodiscard]] constexpr std::uint32_t strategy_flags() noexcept {
+  if constexpr (requires { Class::reads_sharding; }) {
+    return Class::reads_sharding ? SR_STRATEGY_READS_SHARDING : 0;
+  } else {
+    return 0;
+  }
+}
+
 template <StrategyClass Class>
 std::int32_t make_plan(void* self, const sr_job* job, const sr_graph* graph, const sr_plan_writer* writer,
                        sr_error* error) noexcept {
@@ -315,7 +337,8 @@ std::int32_t make_plan(void* self, const sr_job* job, const sr_graph* graph, con
   const sr_manifest shardrun_manifest_v1 = {sizeof(sr_manifest), SR_MAGIC,         SR_ABI_MAJOR, SR_ABI_MINOR,   \
                                             0,                   SR_KIND_STRATEGY, plugin_name,  plugin_version}; \
   static const sr_strategy shardrun_strategy_functions = {sizeof(sr_strategy), 0,                                \
-                                                          shardrun::sdk::detail::make_plan<Class>};              \
+                                                          shardrun::sdk::detail::make_plan<Class>,               \
+                                                          shardrun::sdk::detail::strategy_flags<Class>(), 0};    \
   int32_t shardrun_open_v1(const sr_host* host, sr_error* error, sr_plugin** plugin) {                           \
     return shardrun::sdk::detail::open_instance<Class>(host, SR_KIND_STRATEGY, &shardrun_strategy_functions,     \
                                                        error, plugin);                                           \
