@@ -67,6 +67,9 @@ class Executor {
   /// Runs instructions from number `at` on until one waits for a transfer that is not complete: its number; or until
   /// the end: the number of instructions.
   [[nodiscard]] std::size_t advance(std::size_t program, std::span<const device::Scalars> scalars, std::size_t at);
+  [[nodiscard]] std::size_t advance(std::size_t program, const device::Scalars& scalars, std::size_t at) {
+    return advance(program, {&scalars, 1}, at);
+  }
 
   /// Seconds that `run` has waited for transfers so far.
   [[nodiscard]] double waited_seconds() const noexcept { return waited_seconds_; }
@@ -76,6 +79,9 @@ class Executor {
   /// The same, looking at every result and at what every transfer has brought: the name of the first that holds NaN or
   /// Inf, or nothing. It runs to the end, as other ranks wait for this one.
   [[nodiscard]] std::optional<std::string> run_checked(std::size_t program, std::span<const device::Scalars> scalars);
+  [[nodiscard]] std::optional<std::string> run_checked(std::size_t program, const device::Scalars& scalars) {
+    return run_checked(program, {&scalars, 1});
+  }
 
   /// From now on `asked` is called before every instruction, and where it says true the call ends with Error{aborted}.
   /// For programs of one rank: others would wait for this one.

@@ -1,8 +1,4 @@
-#include <shardrun/sdk/strategy.hpp>
-
-#include <algorithm>
-#include <array>
-#include <string>
+#include <shardrun/sdk/placements.hpp>
 
 using namespace shardrun::sdk;
 
@@ -24,38 +20,17 @@ class TensorParallel {
   void make_plan(const Job& job, const Graph& graph, PlanWriter& plan) const {
     const std::string mesh_axis = only_mesh_axis(job, "model");
     plan.add_mesh_axis(mesh_axis, job.ranks);
-    bool any = false;
-    for (const char* axis : split_axes) {
-      if (graph.has_axis(axis)) {
-        plan.place_axis(axis, {mesh_axis});
-        any = true;
-      }
-    }
-    if (!any) {
+    const AxisRules rules = tensor_parallel_rules(graph, mesh_axis);
+    if (rules.empty()) {
       throw InvalidJob(
           "it splits the axes heads, mlp and vocab, and this model has none of them: choose a strategy "
           "that splits what the model has ('shardrun plugins' lists them)");
     }
+    place_axes(rules, plan);
     if (job.options.boolean("sequence")) {
-      split_sequence(graph, mesh_axis, plan);
+      place_sequence(graph, mesh_axis, {}, plan);
     }
   }
-
- private:
-  static void split_sequence(const Graph& graph, const std::string& mesh_axis, PlanWriter& plan) {
-    bool any = false;
-    for (const CutPoint& point : graph.cut_points) {
-      if (std::find(point.axes.begin(), point.axes.end(), "seq") != point.axes.end()) {
-        plan.place_cut_point(point.name, {split_axis("seq", {mesh_axis})});
-        any = true;
-      }
-    }
-    if (!any) {
-      throw InvalidJob("sequence = true splits the axis seq, and this model has none: leave it out");
-    }
-  }
-
-  static constexpr std::array<const char*, 3> split_axes = {"heads", "mlp", "vocab"};
 };
 
 }  // namespace

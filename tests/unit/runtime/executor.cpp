@@ -372,7 +372,7 @@ std::string first_bad(const partition::Plan& plan, std::string bad_transfer) {
   const std::size_t program = executor.find("micro", 4);
   fill(executor.input(program, "inputs"), 1);
   fill(executor.input(program, "targets"), 0);
-  return executor.run_checked(program, {}).value_or("nothing");
+  return executor.run_checked(program, device::Scalars{}).value_or("nothing");
 }
 
 }  // namespace

@@ -1,0 +1,162 @@
+#pragma once
+
+/// The usual placements, for strategies that combine them: tensor and sequence parallelism, and parameters whose
+/// optimizer's states, gradients or all are split over ranks that compute the same (ZeRO, FSDP).
+
+#include <shardrun/sdk/strategy.hpp>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace shardrun::sdk {
+
+/// Logical axes and the mesh axes that split them, major to minor.
+using AxisRules = std::map<std::string, std::vector<std::string>>;
+
+/// What tensor parallelism splits (Shoeybi et al. 2019, arXiv:1909.08053, section 3) of what the graph has.
+[[nodiscard]] inline AxisRules tensor_parallel_rules(const Graph& graph, const std::string& mesh_axis) {
+  AxisRules rules;
+  for (const char* axis : {"heads", "mlp", "vocab"}) {
+    if (graph.has_axis(axis)) {
+      rules[axis] = {mesh_axis};
+    }
+  }
+  return rules;
+}
+
+inline void place_axes(const AxisRules& rules, PlanWriter& plan) {
+  for (const auto& [axis, mesh_axes] : rules) {
+    plan.place_axis(axis, mesh_axes);
+  }
+}
+
+/// Splits every cut point along the sequence (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2), and its batch as
+/// `batch` says. Throws InvalidJob where the graph has no sequence.
+inline void place_sequence(const Graph& graph, const std::string& mesh_axis, const std::vector<std::string>& batch,
+                           PlanWriter& plan) {
+  bool any = false;
+  for (const CutPoint& point : graph.cut_points) {
+    const auto has = [&](const char* axis) {
+      return std::find(point.axes.begin(), point.axes.end(), axis) != point.axes.end();
+    };
+    if (has("seq")) {
+      std::vector<Split> splits = {split_axis("seq", {mesh_axis})};
+      if (has("batch") && !batch.empty()) {
+        splits.push_back(split_axis("batch", batch));
+      }
+      plan.place_cut_point(point.name, splits);
+      any = true;
+    }
+  }
+  if (!any) {
+    throw InvalidJob("sequence = true splits the axis seq, and this model has none: leave it out");
+  }
+}
+
+/// How parameters are split over ranks that compute the same (Rajbhandari et al. 2019, arXiv:1910.02054, section 5).
+struct ZeroSettings {
+  std::int64_t stage = 0;    ///< 1: the optimizer's states; 2: gradients too; 3: parameters too
+  std::string mesh_axis;     ///< over which their rows are split
+  bool unit_is_layer = true;  ///< stage 3: what is brought together at once; else each tensor by itself
+  std::string keep;           ///< stage 3: a glob; what stays brought together from forward to backward
+};
+
+namespace detail {
+
+/// A tensor's dimensions as `rules` split them; each mesh axis goes to the first that asks for it.
+[[nodiscard]] inline std::vector<std::vector<std::string>> split_by_rules(const Tensor& tensor,
+                                                                          const AxisRules& rules) {
+  std::vector<std::vector<std::string>> dims(tensor.shape.size());
+  std::set<std::string> used;
+  for (std::size_t d = 0; d < dims.size(); ++d) {
+    const auto rule = rules.find(tensor.axes[d]);
+    for (std::size_t a = 0; rule != rules.end() && a < rule->second.size(); ++a) {
+      if (used.insert(rule->second[a]).second) {
+        dims[d].push_back(rule->second[a]);
+      }
+    }
+  }
+  return dims;
+}
+
+[[nodiscard]] inline std::vector<Split> splits_of(const std::vector<std::vector<std::string>>& dims) {
+  std::vector<Split> splits;
+  for (std::size_t d = 0; d < dims.size(); ++d) {
+    if (!dims[d].empty()) {
+      splits.push_back(split_dim(static_cast<std::uint32_t>(d), dims[d]));
+    }
+  }
+  return splits;
+}
+
+}  // namespace detail
+
+/// Places every parameter: as the rules say, and its rows over the mesh axis in the roles that the stage splits.
+inline void place_zero(const Graph& graph, const AxisRules& rules, const ZeroSettings& settings, PlanWriter& plan) {
+  for (const Tensor& tensor : graph.tensors) {
+    if (tensor.kind != SR_TENSOR_PARAMETER || tensor.shape.empty() || settings.stage == 0) {
+      continue;
+    }
+    std::vector<std::vector<std::string>> dims = detail::split_by_rules(tensor, rules);
+    const std::vector<Split> used = detail::splits_of(dims);
+    dims[0].push_back(settings.mesh_axis);
+    const std::vector<Split> owned = detail::splits_of(dims);
+    plan.place_tensor(tensor.name, Role::optimizer, owned);
+    if (settings.stage >= 2) {
+      plan.place_tensor(tensor.name, Role::gradient, owned);
+    }
+    if (settings.stage >= 3) {
+      plan.place_tensor(tensor.name, Role::store, owned);
+      plan.place_tensor(tensor.name, Role::use, used);
+      const bool in_layer = tensor.layer >= 0 && settings.unit_is_layer;
+      plan.gather_at_use(tensor.name, in_layer                 ? graph.layers[static_cast<std::size_t>(tensor.layer)].name
+                                      : settings.unit_is_layer ? "outside"
+                                                               : tensor.name);
+    }
+  }
+  if (settings.stage >= 3 && !settings.keep.empty()) {
+    plan.gather_at_use(settings.keep, settings.keep, true);
+  }
+}
+
+/// What strategies with these placements ask of the job file.
+[[nodiscard]] inline Option bucket_option() {
+  return number_option("bucket_mb", 4, 0, 1 << 20,
+                       "MiB of gradients, or of updated parameters, that are moved at once; 0: each tensor by itself");
+}
+
+[[nodiscard]] inline std::uint64_t bucket_bytes(const Job& job) {
+  return static_cast<std::uint64_t>(job.options.number("bucket_mb") * (1 << 20));
+}
+
+[[nodiscard]] inline std::vector<Option> gather_options() {
+  return {text_option("unit", "layer", {"layer", "tensor"},
+                      "where parameters are split: what is brought together at once, a layer's or each by itself"),
+          text_option("keep", "", {},
+                      "where parameters are split: those (such as embedding/*, or *) that stay brought together from "
+                      "forward to backward; empty: none")};
+}
+
+[[nodiscard]] inline ZeroSettings zero_settings(const Job& job, std::int64_t stage, std::string mesh_axis) {
+  ZeroSettings settings{.stage = stage, .mesh_axis = std::move(mesh_axis)};
+  if (stage >= 3) {
+    settings.unit_is_layer = job.options.text("unit") == "layer";
+    settings.keep = job.options.text("keep");
+  }
+  return settings;
+}
+
+/// Splits the batch. Throws InvalidJob where the graph has none.
+inline void place_batch(const Graph& graph, const std::vector<std::string>& mesh_axes, PlanWriter& plan) {
+  if (!graph.has_axis("batch")) {
+    throw InvalidJob(
+        "it splits the batch, and this model has none: choose a strategy that splits what the model has "
+        "('shardrun plugins' lists them)");
+  }
+  plan.place_axis("batch", mesh_axes);
+}
+
+}  // namespace shardrun::sdk

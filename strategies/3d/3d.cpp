@@ -1,0 +1,74 @@
+#include <shardrun/sdk/pipeline.hpp>
+#include <shardrun/sdk/placements.hpp>
+
+#include <map>
+
+using namespace shardrun::sdk;
+
+namespace {
+
+/// Data, tensor and pipeline parallelism at once (Narayanan et al. 2021, arXiv:2104.04473, section 3), each along its
+/// axis of the mesh: the union of what the three place. On the data axis parameters may be split by their rows, as far
+/// as `zero` says. A fourth axis, `replica`, has whole copies of all that (HSDP: Zhao et al. 2023, arXiv:2304.11277,
+/// section 3.2.2).
+class ThreeD {
+ public:
+  static std::vector<Option> options() {
+    std::vector<Option> options = {
+        integer_option("zero", 0, 0, 3,
+                       "what ranks along the data axis split: 1 the optimizer's states, 2 gradients too, 3 parameters "
+                       "too"),
+        boolean_option("sequence", false, "split the residual stream along the sequence, over the model axis"),
+        text_option("schedule", "1f1b", schedule_names(), "in which order a stage works on its microbatches"),
+        integer_option("chunks", 2, 1, 1024,
+                       "of layers that each stage has, in turn with the others; with schedule = interleaved"),
+        bucket_option()};
+    const std::vector<Option> gather = gather_options();
+    options.insert(options.end(), gather.begin(), gather.end());
+    return options;
+  }
+
+  void make_plan(const Job& job, const Graph& graph, PlanWriter& plan) const {
+    const std::map<std::string, std::uint32_t> sizes = sizes_of(job);
+    // Ranks with the same pipe and model coordinates are far apart, those of one model axis side by side.
+    for (const char* axis : {"pipe", "replica", "data", "model"}) {
+      plan.add_mesh_axis(axis, sizes.at(axis));
+    }
+    place_batch(graph, {"replica", "data"}, plan);
+    const AxisRules rules = tensor_parallel_rules(graph, "model");
+    if (rules.empty() && sizes.at("model") > 1) {
+      throw InvalidJob("[mesh] model splits the axes heads, mlp and vocab, and this model has none of them: leave it out");
+    }
+    place_axes(rules, plan);
+    if (job.options.boolean("sequence")) {
+      place_sequence(graph, "model", {"replica", "data"}, plan);
+    }
+    if (job.options.integer("zero") < 3 && !job.options.text("keep").empty()) {
+      throw InvalidJob("keep is of parameters that are split, which they are with zero = 3: leave it out");
+    }
+    place_zero(graph, rules, zero_settings(job, job.options.integer("zero"), "data"), plan);
+    plan.set_bucket_bytes(bucket_bytes(job));
+    if (sizes.at("pipe") > 1) {
+      place_pipeline(job, graph, "pipe", sizes.at("pipe"), job.options.text("schedule"),
+                     static_cast<std::uint32_t>(job.options.integer("chunks")), plan);
+    }
+  }
+
+ private:
+  /// Of the four axes, 1 where the job is silent; all ranks along data where it has no [mesh].
+  static std::map<std::string, std::uint32_t> sizes_of(const Job& job) {
+    std::map<std::string, std::uint32_t> sizes = {{"data", job.mesh.empty() ? job.ranks : 1}, {"model", 1}, {"pipe", 1}, {"replica", 1}};
+    for (const MeshAxis& axis : job.mesh) {
+      const auto known = sizes.find(axis.name);
+      if (known == sizes.end()) {
+        throw InvalidJob("its mesh axes are data, model, pipe and replica, and [mesh] has '" + axis.name + "'");
+      }
+      known->second = axis.size;
+    }
+    return sizes;
+  }
+};
+
+}  // namespace
+
+SHARDRUN_EXPORT_STRATEGY(ThreeD, "3d", "1.0")
