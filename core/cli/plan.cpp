@@ -9,35 +9,12 @@
 #include "core/mesh/shards.h"
 #include "core/metrics/human.h"
 #include "core/task/compile.h"
+#include "core/task/forecast.h"
 
 namespace shardrun::cli {
 namespace {
 
-/// Ranks that need and send the same.
-struct RankClass {
-  std::vector<std::int64_t> members;
-  partition::MemoryUse memory;
-  partition::SentBytes sent;
-};
-
-std::vector<RankClass> classes_of(const job::Job& job, const task::Compiled& compiled) {
-  std::vector<RankClass> classes;
-  for (std::int64_t rank = 0; rank < job.ranks; ++rank) {
-    const partition::Programs programs = rank == 0 ? compiled.programs : task::programs_of_rank(job, compiled, rank);
-    const partition::SentBytes sent = task::sent_bytes_per_step(compiled, programs);
-    const auto alike = std::find_if(classes.begin(), classes.end(), [&](const RankClass& known) {
-      return known.memory == programs.memory && known.sent == sent;
-    });
-    if (alike != classes.end()) {
-      alike->members.push_back(rank);
-    } else {
-      classes.push_back({{rank}, programs.memory, sent});
-    }
-  }
-  return classes;
-}
-
-boost::json::object json_of(const RankClass& ranks) {
+boost::json::object json_of(const task::RankForecast& ranks, const task::Forecast& forecast) {
   namespace json = boost::json;
   const partition::MemoryUse& memory = ranks.memory;
   json::object sent;
@@ -57,22 +34,41 @@ boost::json::object json_of(const RankClass& ranks) {
             {"scratch", memory.scratch},
             {"peak", memory.peak}}},
           {"sent_bytes", std::move(sent)},
-          {"bubble", 0.0}};
+          {"flops", ranks.flops},
+          {"busiest", {{"function", ranks.busiest_function}, {"instruction", ranks.busiest_instruction}}},
+          {"stage", ranks.stage},
+          {"bubble", forecast.timeline ? forecast.timeline->bubble(static_cast<std::size_t>(ranks.stage)) : 0.0}};
 }
 
-std::string as_json(const job::Job& job, const task::Compiled& compiled) {
+boost::json::object json_of(const partition::Timeline& timeline) {
+  namespace json = boost::json;
+  json::array stages;
+  for (const std::vector<partition::TimedAction>& stage : timeline.stages) {
+    json::array& actions = stages.emplace_back(json::array()).as_array();
+    for (const partition::TimedAction& each : stage) {
+      actions.push_back(
+          {{"action", partition::to_string(each.action)}, {"begin", each.begin}, {"end", each.end}});
+    }
+  }
+  return {{"costs", "units"}, {"end", timeline.end}, {"stages", std::move(stages)}};
+}
+
+std::string as_json(const task::Compiled& compiled, const task::Forecast& forecast) {
   namespace json = boost::json;
   json::array ranks;
-  for (const RankClass& alike : classes_of(job, compiled)) {
-    ranks.push_back(json_of(alike));
+  for (const task::RankForecast& alike : forecast.ranks) {
+    ranks.push_back(json_of(alike, forecast));
   }
-  const json::object plan = {{"parameters", graph::parameter_count(compiled.graph)},
-                             {"flops_per_step", task::flops_per_step(compiled)},
-                             {"ranks", std::move(ranks)}};
+  json::object plan = {{"parameters", graph::parameter_count(compiled.graph)},
+                       {"flops_per_step", task::flops_per_step(compiled)},
+                       {"ranks", std::move(ranks)}};
+  if (forecast.timeline) {
+    plan["timeline"] = json_of(*forecast.timeline);
+  }
   return json::serialize(plan) + "\n";
 }
 
-std::string as_text(const RankClass& ranks) {
+std::string as_text(const task::RankForecast& ranks) {
   const std::string members = (ranks.members.size() == 1 ? "rank " : "ranks ") + mesh::ranks_text(ranks.members);
   std::string text = fmt::format("\n{:<16} {:>15}\n", members, "bytes");
   const auto row = [&](const std::string& name, std::uint64_t bytes) {
@@ -85,6 +81,9 @@ std::string as_text(const RankClass& ranks) {
   row("communication", ranks.memory.communication);
   row("scratch", ranks.memory.scratch);
   row("peak", ranks.memory.peak);
+  text += fmt::format("{:<16} {:>15}   {}FLOP\n", "FLOPs a step", ranks.flops,
+                      metrics::human_count(static_cast<double>(ranks.flops)));
+  text += fmt::format("busiest in {} at {}\n", ranks.busiest_function, ranks.busiest_instruction);
   for (const auto& [axis, collectives] : ranks.sent) {
     text += fmt::format("sent each step over mesh axis {}\n", axis);
     for (const auto& [collective, bytes] : collectives) {
@@ -94,14 +93,24 @@ std::string as_text(const RankClass& ranks) {
   return text;
 }
 
-std::string as_text(const job::Job& job, const task::Compiled& compiled) {
+std::string as_text(const job::Job& job, const task::Compiled& compiled, const task::Forecast& forecast) {
   std::string text = fmt::format(
       "model {}, strategy {}, {} {}, {} {} each\nparameters {:>21}\nFLOPs a step {:>19}   {}FLOP\n", job.model.name,
       job.strategy.name, job.ranks, job.ranks == 1 ? "rank" : "ranks", compiled.programs.threads,
       compiled.programs.threads == 1 ? "thread" : "threads", graph::parameter_count(compiled.graph),
       task::flops_per_step(compiled), metrics::human_count(static_cast<double>(task::flops_per_step(compiled))));
-  for (const RankClass& alike : classes_of(job, compiled)) {
+  for (const task::RankForecast& alike : forecast.ranks) {
     text += as_text(alike);
+  }
+  if (forecast.timeline) {
+    constexpr std::size_t width = 160;
+    text += "\ntimeline of a step before the update: each forward, and each part of backward, takes 1\n" +
+            partition::draw(*forecast.timeline, width);
+    for (std::size_t stage = 0; stage < compiled.partition.pipeline.actions.size(); ++stage) {
+      text += fmt::format("stage {:<3} holds up to {} of {} microbatches\n", stage,
+                          partition::most_live_microbatches(compiled.partition.pipeline.actions[stage]),
+                          compiled.microbatch_rows.size());
+    }
   }
   text += "\ntransients of rank 0 by function, and the least that any layout needs\n";
   for (const partition::Program& program : compiled.programs.programs) {
@@ -129,7 +138,8 @@ int plan(std::span<const std::string> words) {
   const job::Job job = read_job(parsed);
   const task::Compiled compiled = task::compile(job);
   if (!dump(parsed, compiled)) {
-    fmt::print("{}", parsed.has("json") ? as_json(job, compiled) : as_text(job, compiled));
+    const task::Forecast forecast = task::forecast(job, compiled);
+    fmt::print("{}", parsed.has("json") ? as_json(compiled, forecast) : as_text(job, compiled, forecast));
   }
   return 0;
 }

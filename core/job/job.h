@@ -20,6 +20,7 @@ enum class Tokenizer { character, byte };
 enum class Optimizer { adamw, sgd };
 enum class Schedule { cosine, linear, constant };
 enum class Remat { none, layer, selective };
+enum class Precision { float32, mixed };
 
 struct MeshAxis {
   std::string name;
@@ -71,6 +72,7 @@ struct TrainSettings {
   double momentum{};
   double clip{};              ///< largest norm of the gradient; 0: not clipped
   Remat remat{};              ///< what backward computes again
+  Precision precision{};      ///< mixed: planned, not run
   std::int64_t eval_every{};  ///< steps; 0: only at the end
   std::int64_t sample{};      ///< tokens to sample at the end
   std::int64_t log_every{};   ///< steps; 0: whatever suits the terminal

@@ -107,25 +107,16 @@ graph::Graph graph_without_remat(const job::Job& job, const Compiled& compiled) 
 }
 
 partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank) {
+  return programs_of_rank(job, compiled, rank, *compiled.device);
+}
+
+partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank,
+                                     const device::Device& device) {
   return partition::programs_of(compiled.graph, compiled.partition,
-                                {.device = *compiled.device,
+                                {.device = device,
                                  .threads = threads_of(job),
                                  .rank = rank,
                                  .transfer_scratch = runtime::scratch_of(compiled.transports)});
-}
-
-partition::SentBytes sent_bytes_per_step(const Compiled& compiled, const partition::Programs& programs) {
-  partition::SentBytes sent;
-  const std::size_t f32_bytes = compiled.device->element_bytes(graph::DType::f32);
-  for (const std::size_t program : programs.find_calls("micro", compiled.microbatch_rows)) {
-    add_sent_bytes(sent, programs, programs.programs[program], f32_bytes);
-  }
-  for (const char* function : {"update", "iterate"}) {
-    if (compiled.graph.find(function, 0) != nullptr) {
-      add_sent_bytes(sent, programs, programs.find(function, 0), f32_bytes);
-    }
-  }
-  return sent;
 }
 
 std::int64_t flops_per_step(const Compiled& compiled) {

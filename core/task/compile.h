@@ -41,11 +41,10 @@ struct Compiled {
 /// The graph that the job would have if nothing were computed again in backward.
 [[nodiscard]] graph::Graph graph_without_remat(const job::Job& job, const Compiled& compiled);
 
-/// Another rank's programs.
+/// Another rank's programs, on the job's device or another.
 [[nodiscard]] partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank);
-
-/// What a rank sends in one optimizer step, or one iteration.
-[[nodiscard]] partition::SentBytes sent_bytes_per_step(const Compiled& compiled, const partition::Programs& programs);
+[[nodiscard]] partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank,
+                                                   const device::Device& device);
 
 /// Floating-point operations of one optimizer step, or of one iteration.
 [[nodiscard]] std::int64_t flops_per_step(const Compiled& compiled);

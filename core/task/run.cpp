@@ -11,6 +11,7 @@
 #include "core/metrics/human.h"
 #include "core/metrics/rundir.h"
 #include "core/task/compile.h"
+#include "core/task/forecast.h"
 #include "core/task/ranks.h"
 #include "core/task/trace.h"
 #include "core/task/work.h"
@@ -38,10 +39,7 @@ class LocalDisplay final : public Display {
 
 /// The arena is given page by page: without this the kernel would kill a job that is too large in the middle of a step.
 void require_memory(const job::Job& job, const Compiled& compiled) {
-  std::uint64_t needed = compiled.programs.memory.peak;
-  for (std::int64_t rank = 1; rank < job.ranks; ++rank) {
-    needed += programs_of_rank(job, compiled, rank).memory.peak;
-  }
+  const std::uint64_t needed = bytes_of_all(forecast(job, compiled));
   const std::uint64_t available = memory::available_bytes();
   if (available != 0 && needed > available) {
     throw Error(
@@ -94,6 +92,11 @@ metrics::Summary run_here(const job::Job& job, Compiled& compiled, const RunSett
 
 void require_runnable(const job::Job& job, const Compiled& compiled) {
   require_own_folder(job);
+  if (job.task == job::Task::train && job.train.precision == job::Precision::mixed) {
+    throw Error(ErrorCode::job, fmt::format("{}: [train] precision = mixed is for 'shardrun plan': runs compute in "
+                                            "float32; leave it out",
+                                            job.where("train", "precision")));
+  }
   require_memory(job, compiled);
   if (job.task == job::Task::train && compiled.dataset == nullptr) {
     throw Error(ErrorCode::job,

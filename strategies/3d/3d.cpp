@@ -46,7 +46,9 @@ class ThreeD {
     if (job.options.integer("zero") < 3 && !job.options.text("keep").empty()) {
       throw InvalidJob("keep is of parameters that are split, which they are with zero = 3: leave it out");
     }
-    place_zero(graph, rules, zero_settings(job, job.options.integer("zero"), "data"), plan);
+    ZeroSettings zero = zero_settings(job, job.options.integer("zero"), "data", sizes.at("data"));
+    zero.ruled = sizes.at("model");
+    place_zero(graph, rules, zero, plan);
     plan.set_bucket_bytes(bucket_bytes(job));
     if (sizes.at("pipe") > 1) {
       place_pipeline(job, graph, "pipe", sizes.at("pipe"), job.options.text("schedule"),

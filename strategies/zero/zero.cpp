@@ -7,7 +7,7 @@ namespace {
 constexpr int stage = ZERO_STAGE;
 
 /// Data parallelism without redundancy (Rajbhandari et al. 2019, arXiv:1910.02054, section 5). Each rank computes some
-/// of each batch's samples and updates the rows of every parameter that it owns: stage 1 splits the optimizer's state
+/// of each batch's samples and updates the part of every parameter that it owns: stage 1 splits the optimizer's state
 /// by owner, 2 the gradients as well, which are reduced and freed as backward makes them, 3 the parameters as well,
 /// which are brought together for the layer that uses them (FSDP: Zhao et al. 2023, arXiv:2304.11277).
 class Zero {
@@ -25,7 +25,7 @@ class Zero {
     const std::string mesh_axis = only_mesh_axis(job, "data");
     plan.add_mesh_axis(mesh_axis, job.ranks);
     place_batch(graph, {mesh_axis}, plan);
-    place_zero(graph, {}, zero_settings(job, stage, mesh_axis), plan);
+    place_zero(graph, {}, zero_settings(job, stage, mesh_axis, job.ranks), plan);
     plan.set_bucket_bytes(bucket_bytes(job));
   }
 };

@@ -1,0 +1,102 @@
+#include "core/partition/alike.h"
+
+#include <set>
+#include <utility>
+
+namespace shardrun::partition {
+namespace {
+
+using Sized = std::pair<std::vector<std::int64_t>, mesh::Placement>;  ///< a shape, and where it is
+
+/// What a stage's functions have parts of.
+std::set<Sized> parts_of_stage(const graph::Graph& graph, const Partition& partition, std::int32_t stage) {
+  std::set<Sized> parts;
+  for (const ShardedFunction& function : partition.stages.functions[static_cast<std::size_t>(stage)]) {
+    for (std::size_t v = 0; v < function.function.values.size(); ++v) {
+      parts.emplace(function.function.values[v].type.shape, function.placements[v]);
+    }
+  }
+  for (std::size_t s = 0; s < graph.states.size(); ++s) {
+    parts.emplace(graph.states[s].type.shape, partition.placements.states[s]);
+    parts.emplace(graph.states[s].type.shape, partition.sharded.settlements[s].after);
+  }
+  return parts;
+}
+
+/// Mesh axes along which ranks of like parts differ in what they exchange: at the ends there is less.
+std::set<mesh::AxisId> exchanged_axes(const Partition& partition) {
+  std::set<mesh::AxisId> axes;
+  for (const ShardedFunction& function : partition.sharded.functions) {
+    for (const std::optional<Transition>& step : function.transitions) {
+      if (step && step->kind == Transition::Kind::exchange) {
+        axes.insert(step->axis);
+      }
+    }
+  }
+  return axes;
+}
+
+}  // namespace
+
+std::vector<std::vector<std::int64_t>> alike_ranks(const graph::Graph& graph, const Partition& partition) {
+  const mesh::Mesh& mesh = partition.placements.mesh;
+  std::vector<std::set<Sized>> parts;
+  for (std::int32_t stage = 0; stage < partition.pipeline.stages(); ++stage) {
+    parts.push_back(parts_of_stage(graph, partition, stage));
+  }
+  const std::set<mesh::AxisId> exchanged = exchanged_axes(partition);
+  std::map<std::vector<std::int64_t>, std::size_t> known;
+  std::vector<std::vector<std::int64_t>> alike;
+  for (std::int64_t rank = 0; rank < mesh.ranks(); ++rank) {
+    const mesh::Coordinates at = mesh::coordinates_of(mesh, rank);
+    const std::int32_t stage = partition.stage_at(at);
+    std::vector<std::int64_t> sizes = {stage};
+    for (const mesh::AxisId axis : exchanged) {
+      sizes.push_back(at[static_cast<std::size_t>(axis)]);
+    }
+    for (const auto& [shape, placement] : parts[static_cast<std::size_t>(stage)]) {
+      for (std::size_t d = 0; d < shape.size(); ++d) {
+        if (!placement.dims[d].empty()) {
+          sizes.push_back(mesh::shard_of(shape[d], placement.dims[d], mesh, at).size());
+        }
+      }
+    }
+    const auto [entry, is_new] = known.emplace(std::move(sizes), alike.size());
+    if (is_new) {
+      alike.emplace_back();
+    }
+    alike[entry->second].push_back(rank);
+  }
+  return alike;
+}
+
+SentTable sent_table(const Programs& programs, const std::vector<std::size_t>& executed, std::size_t f32_bytes) {
+  SentTable table;
+  for (const mesh::Axis& axis : programs.mesh.axes) {
+    table.emplace_back(static_cast<std::size_t>(axis.size));
+  }
+  for (const std::size_t program : executed) {
+    for (const Transfer& transfer : programs.programs[program].transfers) {
+      const std::size_t element_bytes = transfer.dtype == graph::DType::f32 ? f32_bytes : 4;
+      const std::int64_t members = programs.mesh.size(transfer.axis);
+      const std::string& axis = programs.mesh.axes[static_cast<std::size_t>(transfer.axis)].name;
+      for (std::int64_t member = 0; member < members; ++member) {
+        if (const std::uint64_t bytes = sent_bytes(transfer, member, members, element_bytes); bytes > 0) {
+          table[static_cast<std::size_t>(transfer.axis)][static_cast<std::size_t>(member)][axis]
+               [to_string(transfer.collective)] += bytes;
+        }
+      }
+    }
+  }
+  return table;
+}
+
+SentBytes sent_of(const SentTable& table, const mesh::Coordinates& at) {
+  SentBytes sent;
+  for (std::size_t axis = 0; axis < table.size(); ++axis) {
+    sent.merge(SentBytes(table[axis][static_cast<std::size_t>(at[axis])]));
+  }
+  return sent;
+}
+
+}  // namespace shardrun::partition

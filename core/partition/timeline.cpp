@@ -1,0 +1,131 @@
+#include "core/partition/timeline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <optional>
+#include <tuple>
+
+namespace shardrun::partition {
+namespace {
+
+using plugins::Action;
+using Kind = Action::Kind;
+
+class Simulation {
+ public:
+  Simulation(const Pipeline& pipeline, const ActionCost& cost)
+      : pipeline_(pipeline), cost_(cost), next_(pipeline.actions.size(), 0), free_(pipeline.actions.size(), 0) {
+    timeline_.stages.resize(pipeline.actions.size());
+  }
+
+  Timeline run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t stage = 0; stage < next_.size(); ++stage) {
+        while (next_[stage] < pipeline_.actions[stage].size() && advance(stage)) {
+          moved = true;
+        }
+      }
+    }
+    return std::move(timeline_);
+  }
+
+ private:
+  /// When what the action needs from other actions is there; nothing where it is not known yet.
+  [[nodiscard]] std::optional<double> ready(const Action& action) const {
+    switch (action.kind) {
+      case Kind::forward:
+        return action.chunk == 0 ? 0 : done(Kind::forward, action.chunk - 1, action.microbatch);
+      case Kind::backward:
+      case Kind::backward_input:
+        return action.chunk + 1 == pipeline_.chunks.size() ? done(Kind::forward, action.chunk, action.microbatch)
+                                                           : done(Kind::backward_input, action.chunk + 1, action.microbatch);
+      case Kind::backward_weight: return done(Kind::backward_input, action.chunk, action.microbatch);
+    }
+    return std::nullopt;
+  }
+
+  [[nodiscard]] std::optional<double> done(Kind kind, std::uint32_t chunk, std::uint32_t microbatch) const {
+    const auto found = done_.find({kind, chunk, microbatch});
+    return found == done_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+  bool advance(std::size_t stage) {
+    const Action& action = pipeline_.actions[stage][next_[stage]];
+    const std::optional<double> when = ready(action);
+    if (!when) {
+      return false;
+    }
+    const double begin = std::max(free_[stage], *when);
+    const double end = begin + cost_(action);
+    const Kind kind = action.kind == Kind::backward ? Kind::backward_input : action.kind;
+    done_[{kind, action.chunk, action.microbatch}] = end;
+    timeline_.stages[stage].push_back({action, begin, end});
+    timeline_.end = std::max(timeline_.end, end);
+    free_[stage] = end;
+    ++next_[stage];
+    return true;
+  }
+
+  const Pipeline& pipeline_;
+  const ActionCost& cost_;
+  Timeline timeline_;
+  std::vector<std::size_t> next_;
+  std::vector<double> free_;
+  std::map<std::tuple<Kind, std::uint32_t, std::uint32_t>, double> done_;
+};
+
+}  // namespace
+
+double Timeline::bubble(std::size_t stage) const noexcept {
+  double busy = 0;
+  for (const TimedAction& action : stages[stage]) {
+    busy += action.end - action.begin;
+  }
+  return busy > 0 ? (end - busy) / busy : 0;
+}
+
+double unit_cost(const Action& action) noexcept { return action.kind == Kind::backward ? 2 : 1; }
+
+Timeline timeline_of(const Pipeline& pipeline, const ActionCost& cost) { return Simulation(pipeline, cost).run(); }
+
+int most_live_microbatches(const std::vector<Action>& actions) {
+  int live = 0;
+  int most = 0;
+  for (const Action& action : actions) {
+    live += action.kind == Kind::forward ? 1 : 0;
+    most = std::max(most, live);
+    live -= action.kind == Kind::backward || action.kind == Kind::backward_weight ? 1 : 0;
+  }
+  return most;
+}
+
+std::string draw(const Timeline& timeline, std::size_t width) {
+  double least = std::numeric_limits<double>::max();
+  for (const std::vector<TimedAction>& stage : timeline.stages) {
+    for (const TimedAction& action : stage) {
+      least = std::min(least, action.end - action.begin);
+    }
+  }
+  constexpr double cell = 3;  // a letter and a microbatch's number
+  const double columns = std::min(cell * timeline.end / std::max(least, 1e-300), static_cast<double>(width));
+  const auto column = [&](double time) { return static_cast<std::size_t>(time / timeline.end * columns + 0.5); };
+  std::string text;
+  for (std::size_t s = 0; s < timeline.stages.size(); ++s) {
+    std::string row(static_cast<std::size_t>(columns + 0.5), '.');
+    for (const TimedAction& each : timeline.stages[s]) {
+      const std::size_t begin = column(each.begin);
+      const std::size_t end = std::min(column(each.end), row.size());
+      std::string label = fmt::format("{}{}", "FBIW"[static_cast<std::size_t>(each.action.kind)], each.action.microbatch);
+      label.resize(end > begin ? end - begin : 0, ' ');
+      row.replace(begin, label.size(), label);
+    }
+    text += fmt::format("stage {:<3} {}  bubble {:.2f} %\n", s, row, 100 * timeline.bubble(s));
+  }
+  return text;
+}
+
+}  // namespace shardrun::partition

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/partition/pipeline.h"
+
+namespace shardrun::partition {
+
+/// When a stage does an action, in the unit of its costs.
+struct TimedAction {
+  plugins::Action action;
+  double begin = 0;
+  double end = 0;
+};
+
+/// A pipeline's actions in time, each as early as its stage and what it needs allow.
+struct Timeline {
+  std::vector<std::vector<TimedAction>> stages;
+  double end = 0;
+
+  /// Time that a stage does nothing, over the time that it works; 0 where it has nothing to do.
+  [[nodiscard]] double bubble(std::size_t stage) const noexcept;
+};
+
+/// What an action costs.
+using ActionCost = std::function<double(const plugins::Action& action)>;
+
+/// Forward, and each part of backward, 1.
+[[nodiscard]] double unit_cost(const plugins::Action& action) noexcept;
+
+/// What is sent takes no time of its own. REQUIRES: the actions are complete and come to their ends.
+[[nodiscard]] Timeline timeline_of(const Pipeline& pipeline, const ActionCost& cost);
+
+/// The most microbatches of which a stage has done a forward and not all of backward, each chunk counted by itself.
+[[nodiscard]] int most_live_microbatches(const std::vector<plugins::Action>& actions);
+
+/// A row a stage, `width` columns wide: the number of the microbatch where it works, F, B, I or W above. One column is
+/// the least cost of an action where that fits.
+[[nodiscard]] std::string draw(const Timeline& timeline, std::size_t width);
+
+}  // namespace shardrun::partition

@@ -1,0 +1,116 @@
+#include "core/task/forecast.h"
+
+#include <algorithm>
+
+#include "core/partition/alike.h"
+
+namespace shardrun::task {
+namespace {
+
+/// The programs that one optimizer step, or one iteration, executes.
+std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partition::Programs& programs) {
+  std::vector<std::size_t> executed = programs.find_calls("micro", compiled.microbatch_rows);
+  for (const char* function : {"update", "iterate"}) {
+    if (compiled.graph.find(function, 0) != nullptr) {
+      executed.push_back(static_cast<std::size_t>(&programs.find(function, 0) - programs.programs.data()));
+    }
+  }
+  return executed;
+}
+
+/// Copies of the parameters that the optimizer keeps in float32, where it updates them.
+std::uint64_t master_bytes(const Compiled& compiled, const mesh::Coordinates& at) {
+  const partition::Partition& partition = compiled.partition;
+  std::uint64_t bytes = 0;
+  for (std::size_t s = 0; s < compiled.graph.states.size(); ++s) {
+    const graph::State& state = compiled.graph.states[s];
+    if (state.kind == graph::StateKind::gradient && partition.stages.states.owner[s] == partition.stage_at(at)) {
+      bytes += 4 * static_cast<std::uint64_t>(
+                       mesh::box_of(state.type.shape, partition.placements.updates[s], partition.placements.mesh, at)
+                           .elements());
+    }
+  }
+  return bytes;
+}
+
+RankForecast forecast_of(const job::Job& job, const Compiled& compiled, const partition::Programs& programs,
+                         const std::vector<std::size_t>& executed) {
+  const mesh::Coordinates at = mesh::coordinates_of(programs.mesh, programs.rank);
+  RankForecast ranks{.stage = compiled.partition.stage_at(at), .memory = programs.memory};
+  if (job.train.precision == job::Precision::mixed) {
+    // So far its states count 2 bytes an element like everything else.
+    const std::uint64_t added = programs.memory.optimizer + master_bytes(compiled, at);
+    ranks.memory.optimizer += added;
+    ranks.memory.peak += added;
+  }
+  for (const std::size_t program : executed) {
+    for (const partition::Instruction& instruction : programs.programs[program].instructions) {
+      ranks.flops += instruction.flops;
+    }
+  }
+  const auto largest = std::max_element(
+      programs.programs.begin(), programs.programs.end(),
+      [](const partition::Program& a, const partition::Program& b) { return a.transient_bytes < b.transient_bytes; });
+  if (largest != programs.programs.end() && !largest->instructions.empty()) {
+    ranks.busiest_function = largest->function;
+    ranks.busiest_instruction =
+        largest->instructions[std::min(static_cast<std::size_t>(largest->peak_instruction),
+                                       largest->instructions.size() - 1)]
+            .name;
+  }
+  return ranks;
+}
+
+/// Adds the ranks of one kind, told apart by what they send.
+void add_ranks(std::vector<RankForecast>& all, const RankForecast& kind, const std::vector<std::int64_t>& members,
+               const partition::SentTable& table, const mesh::Mesh& mesh) {
+  for (const std::int64_t rank : members) {
+    const partition::SentBytes sent = partition::sent_of(table, mesh::coordinates_of(mesh, rank));
+    const auto same = std::find_if(all.begin(), all.end(), [&](const RankForecast& each) {
+      return each.stage == kind.stage && each.memory == kind.memory && each.flops == kind.flops && each.sent == sent;
+    });
+    if (same != all.end()) {
+      same->members.push_back(rank);
+    } else {
+      all.push_back(kind);
+      all.back().sent = sent;
+      all.back().members = {rank};
+    }
+  }
+}
+
+}  // namespace
+
+Forecast forecast(const job::Job& job, const Compiled& compiled) {
+  const partition::Partition& partition = compiled.partition;
+  const device::Device half(compiled.device->name(), 2);
+  const bool mixed = job.train.precision == job::Precision::mixed;
+  const device::Device& device = mixed ? half : *compiled.device;
+  Forecast result;
+  for (const std::vector<std::int64_t>& alike : partition::alike_ranks(compiled.graph, partition)) {
+    const partition::Programs programs = programs_of_rank(job, compiled, alike.front(), device);
+    const std::vector<std::size_t> executed = programs_of_step(compiled, programs);
+    const partition::SentTable table =
+        partition::sent_table(programs, executed, device.element_bytes(graph::DType::f32));
+    add_ranks(result.ranks, forecast_of(job, compiled, programs, executed), alike, table, programs.mesh);
+  }
+  for (RankForecast& ranks : result.ranks) {
+    std::sort(ranks.members.begin(), ranks.members.end());
+  }
+  std::sort(result.ranks.begin(), result.ranks.end(),
+            [](const RankForecast& a, const RankForecast& b) { return a.members.front() < b.members.front(); });
+  if (partition.pipeline.exists()) {
+    result.timeline = partition::timeline_of(partition.pipeline, partition::unit_cost);
+  }
+  return result;
+}
+
+std::uint64_t bytes_of_all(const Forecast& forecast) noexcept {
+  std::uint64_t bytes = 0;
+  for (const RankForecast& ranks : forecast.ranks) {
+    bytes += ranks.memory.peak * ranks.members.size();
+  }
+  return bytes;
+}
+
+}  // namespace shardrun::task

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/job/job.h"
+#include "core/partition/timeline.h"
+#include "core/task/compile.h"
+
+namespace shardrun::task {
+
+/// What ranks that are alike need and do in a step.
+struct RankForecast {
+  std::vector<std::int64_t> members;
+  std::int32_t stage = 0;  ///< of the pipeline
+  partition::MemoryUse memory;
+  partition::SentBytes sent;
+  std::int64_t flops = 0;
+  std::string busiest_function;     ///< in which most memory is used,
+  std::string busiest_instruction;  ///< and where
+};
+
+/// What is known of a job before it runs.
+struct Forecast {
+  std::vector<RankForecast> ranks;               ///< in the order of their first members
+  std::optional<partition::Timeline> timeline;  ///< of a pipeline, at unit costs
+};
+
+/// `precision` mixed: parameters, gradients and activations take 2 bytes an element; the optimizer's states 4, and 4
+/// more for its own copy of the parameters (Micikevicius et al. 2017, arXiv:1710.03740, section 3.1).
+[[nodiscard]] Forecast forecast(const job::Job& job, const Compiled& compiled);
+
+/// Bytes that all ranks need together.
+[[nodiscard]] std::uint64_t bytes_of_all(const Forecast& forecast) noexcept;
+
+}  // namespace shardrun::task
