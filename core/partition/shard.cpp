@@ -194,6 +194,7 @@ class Sharder {
 
   ShardedFunction run() {
     count_readers();
+    look_ahead();
     for (const graph::Port& port : function_.inputs) {
       const graph::Value& value = function_.values[index(port.value)];
       current_[index(port.value)] = add_value(value, placements_.by_axes(value.type));
@@ -235,6 +236,43 @@ class Sharder {
     for (std::size_t w = 0; w < function_.writes.size(); ++w) {
       ++readers_[index(function_.writes[w].value)];
       writes_of_[index(function_.writes[w].value)].push_back(w);
+    }
+  }
+
+  /// wanted_: where cut points are; and what elementwise ops make for one alone is wanted there too, so that what their
+  /// operands owe is paid by a reduce_scatter where the cut point is split.
+  void look_ahead() {
+    wanted_.resize(function_.values.size());
+    for (std::size_t v = 0; v < function_.values.size(); ++v) {
+      const auto point = placements_.cut_points.find(function_.values[v].cut_point);
+      if (point != placements_.cut_points.end()) {
+        wanted_[v] = point->second;
+      }
+    }
+    for (auto node = function_.nodes.rbegin(); node != function_.nodes.rend(); ++node) {
+      const std::optional<Placement>& result = wanted_[index(node->outputs[0])];
+      if (result && is_elementwise(*node)) {
+        for (std::size_t i = 0; i < node->inputs.size(); ++i) {
+          want(*node, i, *result);
+        }
+      }
+    }
+  }
+
+  static bool is_elementwise(const Node& node) {
+    return node.outputs.size() == 1 &&
+           std::all_of(node.rule.factors.begin(), node.rule.factors.end(), [](const graph::Factor& factor) {
+             return factor.kind == graph::FactorClass::pass_through;
+           });
+  }
+
+  void want(const Node& node, std::size_t input, const Placement& result) {
+    const ValueId id = node.inputs[input];
+    const std::vector<int>& dims = node.rule.inputs[std::min(input, node.rule.inputs.size() - 1)];
+    const graph::NodeId producer = function_.values[index(id)].producer;
+    if (!wanted_[index(id)] && readers_[index(id)] == 1 && dims == node.rule.outputs[0] && producer >= 0 &&
+        is_elementwise(function_.nodes[index(producer)])) {
+      wanted_[index(id)] = result;
     }
   }
 
@@ -327,10 +365,9 @@ class Sharder {
     count_stretches(node);
     FactorAxes factors(node.rule);
     for (std::size_t o = 0; o < node.outputs.size(); ++o) {
-      const graph::Value& value = function_.values[index(node.outputs[o])];
-      const auto point = placements_.cut_points.find(value.cut_point);
+      const std::optional<Placement>& wanted = wanted_[index(node.outputs[o])];
       factors.follow(node.rule.outputs[o],
-                     point != placements_.cut_points.end() ? point->second : placements_.by_axes(value.type));
+                     wanted ? *wanted : placements_.by_axes(function_.values[index(node.outputs[o])].type));
     }
     std::vector<ValueId> operands;
     for (const ValueId id : node.inputs) {
@@ -516,6 +553,7 @@ class Sharder {
   const ShardedGraph* known_;
   ShardedFunction out_;
   std::vector<ValueId> current_;                     ///< of each value of the function what stands for it now
+  std::vector<std::optional<Placement>> wanted_;     ///< of each value
   std::vector<int> readers_;                         ///< nodes, writes and outputs that read each value
   std::vector<std::vector<std::size_t>> writes_of_;  ///< of each value
   std::map<std::pair<ValueId, Placement>, ValueId> resharded_;
