@@ -107,9 +107,12 @@ std::string as_text(const job::Job& job, const task::Compiled& compiled, const t
     text += "\ntimeline of a step before the update: each forward, and each part of backward, takes 1\n" +
             partition::draw(*forecast.timeline, width);
     for (std::size_t stage = 0; stage < compiled.partition.pipeline.actions.size(); ++stage) {
-      text += fmt::format("stage {:<3} holds up to {} of {} microbatches\n", stage,
-                          partition::most_live_microbatches(compiled.partition.pipeline.actions[stage]),
-                          compiled.microbatch_rows.size());
+      const std::vector<plugins::Action>& actions = compiled.partition.pipeline.actions[stage];
+      const auto forwards = std::count_if(actions.begin(), actions.end(), [](const plugins::Action& action) {
+        return action.kind == plugins::Action::Kind::forward;
+      });
+      text += fmt::format("stage {:<3} keeps the activations of up to {} of {} forwards\n", stage,
+                          partition::most_live_forwards(actions), forwards);
     }
   }
   text += "\ntransients of rank 0 by function, and the least that any layout needs\n";

@@ -92,7 +92,7 @@ double unit_cost(const Action& action) noexcept { return action.kind == Kind::ba
 
 Timeline timeline_of(const Pipeline& pipeline, const ActionCost& cost) { return Simulation(pipeline, cost).run(); }
 
-int most_live_microbatches(const std::vector<Action>& actions) {
+int most_live_forwards(const std::vector<Action>& actions) {
   int live = 0;
   int most = 0;
   for (const Action& action : actions) {

@@ -33,8 +33,8 @@ using ActionCost = std::function<double(const plugins::Action& action)>;
 /// What is sent takes no time of its own. REQUIRES: the actions are complete and come to their ends.
 [[nodiscard]] Timeline timeline_of(const Pipeline& pipeline, const ActionCost& cost);
 
-/// The most microbatches of which a stage has done a forward and not all of backward, each chunk counted by itself.
-[[nodiscard]] int most_live_microbatches(const std::vector<plugins::Action>& actions);
+/// The most forwards, of a microbatch and a chunk, that a stage has done and not all of backward.
+[[nodiscard]] int most_live_forwards(const std::vector<plugins::Action>& actions);
 
 /// A row a stage, `width` columns wide: the number of the microbatch where it works, F, B, I or W above. One column is
 /// the least cost of an action where that fits.

@@ -1,0 +1,91 @@
+// A pipeline in time: known bubbles of known schedules.
+
+#include "core/partition/timeline.h"
+
+#include <functional>
+#include <shardrun/sdk/pipeline.hpp>
+
+#include "tests/support/catch.h"
+
+using namespace shardrun;
+using partition::Pipeline;
+using partition::Timeline;
+
+namespace {
+
+using ActionsOfStage = std::function<std::vector<sdk::Action>(std::uint32_t stage)>;
+
+Pipeline pipeline(std::uint32_t stages, std::uint32_t chunks_per_stage, const ActionsOfStage& actions) {
+  Pipeline made{.axis = 0, .chunks = {}, .actions = {}};
+  for (std::uint32_t c = 0; c < stages * chunks_per_stage; ++c) {
+    made.chunks.push_back({c, c % stages});
+  }
+  for (std::uint32_t stage = 0; stage < stages; ++stage) {
+    std::vector<plugins::Action>& list = made.actions.emplace_back();
+    for (const sdk::Action& action : actions(stage)) {
+      list.push_back({static_cast<plugins::Action::Kind>(static_cast<std::uint32_t>(action.kind) - SR_ACTION_FORWARD),
+                      action.chunk, action.microbatch});
+    }
+  }
+  return made;
+}
+
+constexpr std::uint32_t p = 4;
+constexpr std::uint32_t m = 8;
+
+Pipeline gpipe() {
+  return pipeline(p, 1, [](std::uint32_t stage) { return sdk::gpipe_actions(stage, m); });
+}
+Pipeline alternating(std::uint32_t chunks) {
+  return pipeline(p, chunks,
+                  [=](std::uint32_t stage) { return sdk::one_forward_one_backward(stage, p, chunks, m); });
+}
+Pipeline zero_bubble() {
+  return pipeline(p, 1, [](std::uint32_t stage) { return sdk::zero_bubble_h1(stage, p, m); });
+}
+
+bool every_bubble_is(const Pipeline& pipeline, double expected) {
+  const Timeline timeline = partition::timeline_of(pipeline, partition::unit_cost);
+  bool all = true;
+  for (std::size_t stage = 0; stage < timeline.stages.size(); ++stage) {
+    all = all && timeline.bubble(stage) == expected;
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("bubbles of 4 stages and 8 microbatches are those of the papers", "[timeline]") {
+  CHECK(every_bubble_is(gpipe(), 3.0 / 8));
+  CHECK(every_bubble_is(alternating(1), 3.0 / 8));
+  CHECK(every_bubble_is(alternating(2), 3.0 / 16));
+  CHECK(every_bubble_is(zero_bubble(), 1.0 / 8));
+}
+
+TEST_CASE("a stage of one forward, one backward keeps no more than there are stages", "[timeline]") {
+  const Pipeline one = alternating(1);
+  const Pipeline zero = zero_bubble();
+  for (std::uint32_t stage = 0; stage < p; ++stage) {
+    CHECK(partition::most_live_forwards(one.actions[stage]) == static_cast<int>(p - stage));
+    CHECK(partition::most_live_forwards(zero.actions[stage]) <= static_cast<int>(p));
+    CHECK(partition::most_live_forwards(gpipe().actions[stage]) == static_cast<int>(m));
+  }
+}
+
+TEST_CASE("an action begins when its stage is free and what it needs is there", "[timeline]") {
+  const Pipeline two = pipeline(2, 1, [](std::uint32_t stage) { return sdk::gpipe_actions(stage, 1); });
+  const Timeline timeline = partition::timeline_of(
+      two, [](const plugins::Action& action) { return action.kind == plugins::Action::Kind::forward ? 1.0 : 3.0; });
+  CHECK(timeline.end == 8);
+  CHECK(timeline.stages[1][0].begin == 1);
+  CHECK(timeline.stages[1][1].begin == 2);
+  CHECK(timeline.stages[0][1].begin == 5);
+  CHECK(timeline.bubble(0) == 1);
+}
+
+TEST_CASE("a pipeline is drawn a row a stage", "[timeline]") {
+  const Pipeline two = pipeline(2, 1, [](std::uint32_t stage) { return sdk::gpipe_actions(stage, 2); });
+  CHECK(partition::draw(partition::timeline_of(two, partition::unit_cost), 100) ==
+        "stage 0   F0 F1 .........B0    B1      bubble 50.00 %\n"
+        "stage 1   ...F0 F1 B0    B1    ......  bubble 50.00 %\n");
+}
