@@ -48,9 +48,8 @@ class ByStates {
       return;
     }
     if (!node.op->variadic_sum) {
-      throw Error(ErrorCode::job,
-                  fmt::format("function {}: {} (op {}) needs tensors of several stages of the pipeline",
-                              from_.function.name, node.name, node.op->name));
+      throw Error(ErrorCode::job, fmt::format("function {}: {} (op {}) needs tensors of several stages of the pipeline",
+                                              from_.function.name, node.name, node.op->name));
     }
     add_sum(std::move(node), everywhere);
   }

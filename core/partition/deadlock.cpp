@@ -16,7 +16,8 @@ struct Counts {
 
 class Walk {
  public:
-  Walk(const std::vector<StageFunction>& stages, std::size_t most) : stages_(stages), most_(most), at_(stages.size(), 0) {}
+  Walk(const std::vector<StageFunction>& stages, std::size_t most)
+      : stages_(stages), most_(most), at_(stages.size(), 0) {}
 
   /// What the stages wait for that do not come to their ends.
   std::string run() {

@@ -10,6 +10,7 @@
 #include "core/partition/copies.h"
 #include "core/partition/parts.h"
 #include "core/partition/settle.h"
+#include "core/partition/usage.h"
 
 namespace shardrun::partition {
 namespace {
@@ -32,27 +33,21 @@ class Lowering {
         mesh_(settings.partition.placements.mesh),
         device_(settings.rank.device),
         coordinates_(mesh::coordinates_of(mesh_, settings.rank.rank)),
-        end_(static_cast<std::int32_t>(settings.steps.size())) {
+        end_(static_cast<std::int32_t>(settings.steps.size())),
+        usage_(usage_of(graph, sharded, settings.steps)) {
     program_.function = function_.name;
     program_.rows = function_.rows;
     program_.call_rows = sharded_.call_rows.empty() ? std::vector{function_.rows} : sharded_.call_rows;
     program_.buffers = settings.states;
     buffer_of_.assign(function_.values.size(), -1);
-    fused_.assign(function_.values.size(), nullptr);
-    copied_at_.assign(function_.values.size(), -1);
     for (std::size_t v = 0; v < function_.values.size(); ++v) {
-      boxes_.push_back(
-          mesh::box_of(function_.values[v].type.shape, sharded.placements[v], mesh_, coordinates_));
+      boxes_.push_back(mesh::box_of(function_.values[v].type.shape, sharded.placements[v], mesh_, coordinates_));
       types_.push_back(function_.values[v].type);
       types_.back().shape = boxes_.back().shape;
     }
   }
 
   Program run() {
-    find_spans();
-    count_uses();
-    index_states();
-    schedule_writes();
     schedule_buckets();
     bind_states_and_inputs();
     for (std::int32_t s = 0; s < end_; ++s) {
@@ -76,144 +71,16 @@ class Lowering {
   /// Of this rank's part.
   [[nodiscard]] const graph::TensorType& type(ValueId id) const { return types_[index(id)]; }
 
-  /// The steps with which a node begins and ends.
-  struct Span {
-    std::int32_t begin = -1;
-    std::int32_t end = -1;
-  };
-
-  void find_spans() {
-    span_.resize(function_.nodes.size());
-    for (std::int32_t s = 0; s < end_; ++s) {
-      const Step& step = settings_.steps[index(s)];
-      for (const graph::NodeId n : step.nodes) {
-        Span& span = span_[index(n)];
-        span.begin = step.kind == Step::Kind::wait ? span.begin : s;
-        span.end = s;
-      }
-    }
-  }
-
-  /// The step that has made a value, or with which it begins to be made; −1 where the function has it from outside.
-  [[nodiscard]] std::int32_t made_at(ValueId id) const {
-    return value(id).producer < 0 ? -1 : span_[index(value(id).producer)].end;
-  }
-  [[nodiscard]] std::int32_t begun_at(ValueId id) const {
-    return value(id).producer < 0 ? -1 : span_[index(value(id).producer)].begin;
-  }
-
-  /// last_use_: the last step that reads a value; end_ where the function's end does.
-  void count_uses() {
-    last_use_.assign(function_.values.size(), -1);
-    uses_.assign(function_.values.size(), 0);
-    for (std::size_t n = 0; n < function_.nodes.size(); ++n) {
-      for (const ValueId id : function_.nodes[n].inputs) {
-        last_use_[index(id)] = std::max(last_use_[index(id)], span_[n].end);
-        ++uses_[index(id)];
-      }
-    }
-    for (const graph::Port& port : function_.outputs) {
-      last_use_[index(port.value)] = end_;
-      ++uses_[index(port.value)];
-    }
-    for (const StateWrite& write : function_.writes) {
-      if (value(write.value).producer < 0) {
-        last_use_[index(write.value)] = end_;
-      }
-      ++uses_[index(write.value)];
-    }
-  }
-
-  [[nodiscard]] int result_index(ValueId id) const {
-    const std::vector<ValueId>& outputs = function_.nodes[index(value(id).producer)].outputs;
-    return static_cast<int>(std::find(outputs.begin(), outputs.end(), id) - outputs.begin());
-  }
-
-  /// The value that reads a state's old contents, if the function has one.
-  [[nodiscard]] ValueId reader_of(graph::StateId state) const { return reader_of_[index(state)]; }
-
-  /// reader_of_ and writes_to_.
-  void index_states() {
-    reader_of_.assign(graph_.states.size(), graph::no_value);
-    for (std::size_t v = function_.values.size(); v-- > 0;) {
-      if (function_.values[v].state >= 0) {
-        reader_of_[index(function_.values[v].state)] = static_cast<ValueId>(v);
-      }
-    }
-    writes_to_.assign(graph_.states.size(), 0);
-    for (const StateWrite& write : function_.writes) {
-      ++writes_to_[index(write.state)];
-    }
-  }
-
-  /// When each write is made: a sum as soon as its value is there, earlier writes to the state are made and nothing
-  /// reads the old contents any more; an assignment at the end, if its op cannot make it.
-  void schedule_writes() {
-    complete_at_.assign(graph_.states.size(), -1);
-    copies_after_.resize(index(end_) + 1);
-    for (const StateWrite& write : function_.writes) {
-      const std::int32_t made = made_at(write.value);
-      const ValueId old = reader_of(write.state);
-      std::int32_t at = std::max(made, complete_at_[index(write.state)]);
-      if (old != graph::no_value) {
-        at = std::max(at, last_use_[index(old)]);
-      }
-      if (at == made && can_fuse(write)) {
-        fused_[index(write.value)] = &write;
-      } else {
-        at = write.mode == StateWrite::Mode::assign || made < 0 ? end_ : at;
-        copied_at_[index(write.value)] = std::max(copied_at_[index(write.value)], at);
-        copies_after_[index(at)].push_back(&write);
-      }
-      complete_at_[index(write.state)] = at;
-    }
-    for (const Tie& tie : sharded_.ties) {
-      complete_at_[index(tie.state)] = end_;
-    }
-  }
-
   /// The buckets in the order in which nothing is added to their states any more.
   void schedule_buckets() {
     for (std::size_t b = 0; b < settings_.buckets.size(); ++b) {
       std::int32_t at = -1;
       for (const graph::StateId state : settings_.buckets[b].states) {
-        at = std::max(at, complete_at_[index(state)]);
+        at = std::max(at, usage_.complete_at[index(state)]);
       }
       bucket_order_.emplace_back(at, b);
     }
     std::sort(bucket_order_.begin(), bucket_order_.end());
-  }
-
-  [[nodiscard]] bool can_fuse(const StateWrite& write) const {
-    const std::int32_t producer = value(write.value).producer;
-    if (producer < 0 || fused_[index(write.value)] != nullptr) {
-      return false;
-    }
-    const Node& node = function_.nodes[index(producer)];
-    const ValueId old = reader_of(write.state);
-    const int result = result_index(write.value);
-    if (write.mode != StateWrite::Mode::assign) {
-      return node.op->accumulates && result == 0 && uses_[index(write.value)] == 1 && old == graph::no_value;
-    }
-    if (writes_to_[index(write.state)] > 1) {
-      return false;
-    }
-    if (old == graph::no_value || last_use_[index(old)] < begun_at(write.value)) {
-      return true;
-    }
-    return last_use_[index(old)] == begun_at(write.value) && updates_in_place(node, result, old);
-  }
-
-  /// Whether the node may overwrite `old` with its result: each operand that is `old` is declared in place with it.
-  [[nodiscard]] static bool updates_in_place(const Node& node, int result, ValueId old) {
-    for (std::size_t i = 0; i < node.inputs.size(); ++i) {
-      const std::pair<int, int> pair = {result, static_cast<int>(i)};
-      const auto& pairs = node.op->in_place;
-      if (node.inputs[i] == old && std::find(pairs.begin(), pairs.end(), pair) == pairs.end()) {
-        return false;
-      }
-    }
-    return true;
   }
 
   BufferId add_buffer(const std::string& name, ValueId id, std::int32_t first) {
@@ -255,7 +122,7 @@ class Lowering {
     for (const graph::Port& port : function_.inputs) {
       const BufferId buffer = add_buffer(port.name, port.value, 0);
       buffer_of_[index(port.value)] = buffer;
-      program_.buffers[index(buffer)].last = std::max(0, last_use_[index(port.value)]);
+      program_.buffers[index(buffer)].last = std::max(0, usage_.last_use[index(port.value)]);
       const std::size_t number = program_.inputs.size();
       program_.inputs.push_back({.name = port.name,
                                  .buffer = buffer,
@@ -266,7 +133,7 @@ class Lowering {
   /// An operand's buffer that the result may take over, or nothing.
   [[nodiscard]] std::optional<BufferId> reusable(graph::NodeId n, std::size_t result) const {
     const Node& node = function_.nodes[index(n)];
-    const Span span = span_[index(n)];
+    const Span span = usage_.spans[index(n)];
     const graph::TensorType& made = type(node.outputs[result]);
     const std::uint64_t bytes =
         static_cast<std::uint64_t>(graph::element_count(made)) * device_.element_bytes(made.dtype);
@@ -278,7 +145,7 @@ class Lowering {
       const BufferId buffer = buffer_of_[index(operand)];
       const bool transient = index(buffer) >= graph_.states.size() && value(operand).producer >= 0;
       const bool once = std::count(node.inputs.begin(), node.inputs.end(), operand) == 1;
-      const bool last = last_use_[index(operand)] == span.end && copied_at_[index(operand)] < span.begin;
+      const bool last = usage_.last_use[index(operand)] == span.end && usage_.copied_at[index(operand)] < span.begin;
       if (transient && once && last && program_.buffers[index(buffer)].bytes == bytes) {
         return buffer;
       }
@@ -288,15 +155,15 @@ class Lowering {
 
   [[nodiscard]] BufferId result_buffer(graph::NodeId n, std::size_t result, std::vector<BufferId>& taken) {
     const ValueId id = function_.nodes[index(n)].outputs[result];
-    if (fused_[index(id)] != nullptr) {
-      return fused_[index(id)]->state;
+    if (usage_.fused[index(id)] != nullptr) {
+      return usage_.fused[index(id)]->state;
     }
     const std::optional<BufferId> reused = reusable(n, result);
     if (reused && std::find(taken.begin(), taken.end(), *reused) == taken.end()) {
       taken.push_back(*reused);
       return *reused;
     }
-    return add_buffer(value(id).name, id, span_[index(n)].begin);
+    return add_buffer(value(id).name, id, usage_.spans[index(n)].begin);
   }
 
   void emit_op(const Node& node, graph::NodeId n, std::int32_t s) {
@@ -321,8 +188,8 @@ class Lowering {
       const ValueId id = node.outputs[o];
       instruction.outputs.push_back(bind_result(n, o, taken));
       outputs.push_back(type(id));
-      if (o == 0 && fused_[index(id)] != nullptr) {
-        instruction.accumulate = accumulate_of(fused_[index(id)]->mode);
+      if (o == 0 && usage_.fused[index(id)] != nullptr) {
+        instruction.accumulate = accumulate_of(usage_.fused[index(id)]->mode);
       }
     }
     const graph::OpShape shape{instruction.attributes, inputs, outputs};
@@ -394,7 +261,7 @@ class Lowering {
     }
     const BufferId buffer = result_buffer(n, result, taken);
     buffer_of_[index(id)] = buffer;
-    extend(buffer, std::max(span_[index(n)].end, last_use_[index(id)]));
+    extend(buffer, std::max(usage_.spans[index(n)].end, usage_.last_use[index(id)]));
     return buffer;
   }
 
@@ -413,7 +280,7 @@ class Lowering {
     const bool sends = transition.kind == Transition::Kind::send;
     const ValueId id = sends ? node.inputs[0] : node.outputs[0];
     if (sends) {
-      extend(buffer_of_[index(id)], span_[index(n)].end);
+      extend(buffer_of_[index(id)], usage_.spans[index(n)].end);
     } else {
       std::vector<BufferId> taken;
       (void)bind_result(n, 0, taken);
@@ -426,13 +293,13 @@ class Lowering {
                                     .send = sends ? region : Region{},
                                     .recv = sends ? Region{} : region,
                                     .link = transition.link},
-                                   span_[index(n)]);
+                                   usage_.spans[index(n)]);
   }
 
   /// A transition's buffers and its transfer; what is sent is packed.
   void prepare_collective(graph::NodeId n, const Transition& transition) {
     const Node& node = function_.nodes[index(n)];
-    const Span span = span_[index(n)];
+    const Span span = usage_.spans[index(n)];
     const ValueId from = node.inputs[0];
     const ValueId to = node.outputs[0];
     const BufferId source = buffer_of_[index(from)];
@@ -442,9 +309,8 @@ class Lowering {
     if (transition.gather >= 0 && index(result) >= graph_.states.size()) {
       program_.buffers[index(result)].category = Category::communication;
     }
-    const Parts parts =
-        parts_of(transition, value(from).type.shape, sharded_.placements[index(from)], sharded_.placements[index(to)],
-                 mesh_, coordinates_);
+    const Parts parts = parts_of(transition, value(from).type.shape, sharded_.placements[index(from)],
+                                 sharded_.placements[index(to)], mesh_, coordinates_);
     Transfer transfer{.name = value(from).name,
                       .collective = parts.collective,
                       .axis = transition.axis,
@@ -637,7 +503,7 @@ class Lowering {
 
   /// Copies for the writes that are made after node n and not by it.
   void copy_to_states(std::int32_t n) {
-    for (const StateWrite* write : copies_after_[index(n)]) {
+    for (const StateWrite* write : usage_.copies_after[index(n)]) {
       check_source(*write);
       const BufferId source = buffer_of_[index(write->value)];
       extend(source, n);
@@ -654,7 +520,7 @@ class Lowering {
   /// A state copied to another must still hold its old contents when the copies are made.
   void check_source(const StateWrite& write) const {
     const graph::StateId source = value(write.value).state;
-    if (source >= 0 && writes_to_[index(source)] > 0) {
+    if (source >= 0 && usage_.writes_to[index(source)] > 0) {
       throw Error(ErrorCode::internal, fmt::format("function {}: state {} is copied and overwritten in one call",
                                                    function_.name, graph_.states[index(source)].name));
     }
@@ -679,25 +545,17 @@ class Lowering {
   const device::Device& device_;
   mesh::Coordinates coordinates_;
   std::int32_t end_;
+  Usage usage_;
   Program program_;
   std::vector<BufferId> buffer_of_;
-  std::vector<const StateWrite*> fused_;   ///< the write that the op making a value makes with it
-  std::vector<ValueId> reader_of_;         ///< of each state the value that is its old contents, or none
-  std::vector<int> writes_to_;             ///< of each state
-  std::vector<std::int32_t> complete_at_;  ///< after which node nothing is written to a state any more, or -1
-  std::vector<std::int32_t> copied_at_;    ///< after which node a value is last copied to a state, or -1
-  std::vector<std::vector<const StateWrite*>> copies_after_;  ///< of each node, and of the end
-  std::vector<Span> span_;  ///< of each node
-  std::vector<std::int32_t> last_use_;
-  std::vector<int> uses_;
   std::vector<std::int32_t> step_of_;  ///< of each instruction
   std::vector<mesh::Box> boxes_;       ///< this rank's part of each value
   std::vector<graph::TensorType> types_;
   std::vector<std::pair<std::int32_t, std::size_t>> bucket_order_;  ///< after which node a bucket is complete; which
   std::size_t next_bucket_ = 0;                                     ///< in that order, to be started
   std::vector<UnderWay> under_way_;
-  std::map<graph::NodeId, std::int32_t> transfer_of_;          ///< of transitions that have begun
-  std::map<graph::NodeId, std::vector<Copy>> unpacked_;        ///< what is left to do when their transfers have ended
+  std::map<graph::NodeId, std::int32_t> transfer_of_;    ///< of transitions that have begun
+  std::map<graph::NodeId, std::vector<Copy>> unpacked_;  ///< what is left to do when their transfers have ended
 };
 
 }  // namespace

@@ -67,8 +67,8 @@ std::vector<Buffer> settled_buffers(const std::vector<Buffer>& states, const Par
       part.origin = buffer.origin;
     }
     const std::size_t bytes = settings.device.element_bytes(buffer.type.dtype);
-    buffer.offset += bytes * static_cast<std::uint64_t>(
-                                 index_in({.origin = buffer.origin, .shape = buffer.type.shape}, part));
+    buffer.offset +=
+        bytes * static_cast<std::uint64_t>(index_in({.origin = buffer.origin, .shape = buffer.type.shape}, part));
     buffer.origin = part.origin;
     buffer.type.shape = part.shape;
     buffer.bytes = bytes * static_cast<std::uint64_t>(part.elements());
@@ -286,8 +286,7 @@ Partition split(const graph::Graph& graph, const Plan& plan, const std::vector<s
   Partition partition;
   partition.placements = place(graph, plan);
   partition.sharded = shard(graph, partition.placements);
-  partition.pipeline =
-      pipeline_of(plan, partition.placements.mesh, static_cast<std::int32_t>(microbatch_rows.size()));
+  partition.pipeline = pipeline_of(plan, partition.placements.mesh, static_cast<std::int32_t>(microbatch_rows.size()));
   settle_over_stages(graph, partition);
   partition.stages = cut_stages(graph, partition.sharded, partition.pipeline, microbatch_rows);
   partition.bucket_bytes = plan.draft.bucket_bytes;
@@ -331,8 +330,7 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
   const std::vector<Bucket> none;
   const auto add = [&](const ShardedFunction& function, const std::vector<Step>& steps,
                        const std::vector<Bucket>& settled) {
-    Program program =
-        lower(graph, function, {settings, partition, programs.states, programs.settled, steps, settled});
+    Program program = lower(graph, function, {settings, partition, programs.states, programs.settled, steps, settled});
     program.settles = !settled.empty();
     place_transients(program, programs.states.size(), base);
     transient = std::max(transient, program.transient_bytes);

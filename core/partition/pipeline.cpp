@@ -75,8 +75,9 @@ class Checking {
 
   void require_all(Action action) {
     const Done& done = done_[{action.chunk, action.microbatch}];
-    for (const auto& [kind, is_done] : {std::pair{Kind::forward, done.forward}, std::pair{Kind::backward_input, done.input},
-                                        std::pair{Kind::backward_weight, done.weight}}) {
+    for (const auto& [kind, is_done] :
+         {std::pair{Kind::forward, done.forward}, std::pair{Kind::backward_input, done.input},
+          std::pair{Kind::backward_weight, done.weight}}) {
       if (!is_done) {
         action.kind = kind;
         fail(action, "it is missing");
@@ -120,20 +121,18 @@ Pipeline pipeline_of(const Plan& plan, const mesh::Mesh& mesh, std::int32_t micr
     return std::find(axes.begin(), axes.end(), draft.mesh_axis) != axes.end();
   };
   const auto any_splits = [&](const plugins::DimSplits& dims) { return std::any_of(dims.begin(), dims.end(), splits); };
-  const bool taken =
-      std::any_of(plan.draft.axes.begin(), plan.draft.axes.end(),
-                  [&](const plugins::AxisPlacement& axis) { return splits(axis.mesh_axes); }) ||
-      std::any_of(plan.draft.tensors.begin(), plan.draft.tensors.end(),
-                  [&](const plugins::TensorPlacement& tensor) { return any_splits(tensor.dims); }) ||
-      std::any_of(plan.draft.cut_points.begin(), plan.draft.cut_points.end(),
-                  [&](const plugins::CutPointPlacement& point) { return any_splits(point.dims); });
+  const bool taken = std::any_of(plan.draft.axes.begin(), plan.draft.axes.end(),
+                                 [&](const plugins::AxisPlacement& axis) { return splits(axis.mesh_axes); }) ||
+                     std::any_of(plan.draft.tensors.begin(), plan.draft.tensors.end(),
+                                 [&](const plugins::TensorPlacement& tensor) { return any_splits(tensor.dims); }) ||
+                     std::any_of(plan.draft.cut_points.begin(), plan.draft.cut_points.end(),
+                                 [&](const plugins::CutPointPlacement& point) { return any_splits(point.dims); });
   if (taken) {
     refuse(plan, fmt::format("mesh axis {} has the layers, and something else is split over it", draft.mesh_axis));
   }
   for (std::int32_t stage = 0; stage < pipeline.stages(); ++stage) {
-    if (std::none_of(draft.chunks.begin(), draft.chunks.end(), [&](const plugins::Chunk& chunk) {
-          return chunk.stage == static_cast<std::uint32_t>(stage);
-        })) {
+    if (std::none_of(draft.chunks.begin(), draft.chunks.end(),
+                     [&](const plugins::Chunk& chunk) { return chunk.stage == static_cast<std::uint32_t>(stage); })) {
       refuse(plan, fmt::format("stage {} of the pipeline has no chunk", stage));
     }
     Checking(plan, stage, microbatches).run();

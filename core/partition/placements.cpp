@@ -114,7 +114,7 @@ Placements place(const graph::Graph& graph, const Plan& plan) {
     placements.states.push_back(stored);
     placements.uses.push_back(derived ? stored : roles.of(owner, TensorRole::use));
     placements.updates.push_back(state.kind == graph::StateKind::gradient ? roles.of(owner, TensorRole::optimizer)
-                                                                         : stored);
+                                                                          : stored);
     const auto gather = gathers.find(state.name);
     const bool at_use = gather != gathers.end() && placements.uses.back() != stored;
     placements.gathers.push_back(at_use ? gather->second : Gather{});

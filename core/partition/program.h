@@ -106,9 +106,9 @@ struct Port {
 /// Buffer ids below the number of states are the states.
 struct Program {
   std::string function;
-  std::int64_t rows = 0;  ///< of the whole call, over all ranks
+  std::int64_t rows = 0;                ///< of the whole call, over all ranks
   std::vector<std::int64_t> call_rows;  ///< of each of the calls that it does at once: one, or all of a step
-  bool settles = false;   ///< pays what states owe: the variant for the last call of a step
+  bool settles = false;                 ///< pays what states owe: the variant for the last call of a step
   std::vector<Buffer> buffers;
   std::vector<Instruction> instructions;
   std::vector<Transfer> transfers;

@@ -215,7 +215,7 @@ class Scheduler {
   std::map<std::int32_t, Nodes>::const_iterator next_gather_;
   std::set<NodeId> begun_;  ///< first nodes of gathers that have started
   std::map<Link, std::deque<NodeId>> sending_;
-  Nodes exchanges_;         ///< that are next
+  Nodes exchanges_;  ///< that are next
   Nodes filling_;
   std::uint64_t filled_ = 0;
   Nodes under_way_;

@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/partition/factor_axes.h"
 #include "core/partition/sharded.h"
+#include "core/partition/transition.h"
 
 namespace shardrun::partition {
 namespace {
@@ -19,162 +21,8 @@ using graph::ValueId;
 using mesh::AxisId;
 using mesh::Owed;
 using mesh::Placement;
-using Axes = std::vector<AxisId>;
 
 std::size_t index(std::int32_t id) noexcept { return static_cast<std::size_t>(id); }
-
-}  // namespace
-
-const graph::Op& op_of(Transition::Kind kind) {
-  static const graph::Op ops[] = {
-      {.name = to_string(Transition::Kind::slice)},
-      {.name = to_string(Transition::Kind::all_reduce), .in_place = {{0, 0}}},
-      {.name = to_string(Transition::Kind::reduce_scatter)},
-      {.name = to_string(Transition::Kind::all_gather)},
-      {.name = to_string(Transition::Kind::all_to_all)},
-      {.name = to_string(Transition::Kind::send)},
-      {.name = to_string(Transition::Kind::receive)},
-      {.name = to_string(Transition::Kind::exchange)},
-  };
-  return ops[static_cast<std::size_t>(kind)];
-}
-
-namespace {
-
-bool is_prefix(const Axes& prefix, const Axes& axes) {
-  return prefix.size() <= axes.size() && std::equal(prefix.begin(), prefix.end(), axes.begin());
-}
-
-/// Whether splitting `from` once more, over `axis`, brings it nearer to `to`.
-bool extends(const Axes& from, const Axes& to, AxisId axis) {
-  return from.size() < to.size() && is_prefix(from, to) && to[from.size()] == axis;
-}
-
-/// The next step on the way; nothing when it is reached.
-/// Slices come first, so that less is moved; then what is owed; gathers last.
-std::optional<Transition> next_step(const Placement& from, const Placement& to) {
-  for (std::size_t d = 0; d < from.dims.size(); ++d) {
-    if (from.dims[d] != to.dims[d] && is_prefix(from.dims[d], to.dims[d])) {
-      const AxisId axis = to.dims[d][from.dims[d].size()];
-      if (!from.splits(axis) && !from.owes(axis)) {
-        return Transition{.kind = Transition::Kind::slice, .axis = axis, .dim = d};
-      }
-    }
-  }
-  for (const Owed& owed : from.partial) {
-    if (to.owes(owed.axis)) {
-      continue;
-    }
-    for (std::size_t d = 0; d < from.dims.size(); ++d) {
-      if (owed.reduction == Reduction::sum && extends(from.dims[d], to.dims[d], owed.axis)) {
-        return Transition{.kind = Transition::Kind::reduce_scatter, .axis = owed.axis, .dim = d};
-      }
-    }
-    return Transition{.kind = Transition::Kind::all_reduce, .axis = owed.axis, .reduction = owed.reduction};
-  }
-  for (std::size_t d = 0; d < from.dims.size(); ++d) {
-    if (is_prefix(from.dims[d], to.dims[d])) {
-      continue;
-    }
-    const AxisId axis = from.dims[d].back();
-    for (std::size_t e = 0; e < from.dims.size(); ++e) {
-      if (e != d && extends(from.dims[e], to.dims[e], axis)) {
-        return Transition{.kind = Transition::Kind::all_to_all, .axis = axis, .dim = e, .from_dim = d};
-      }
-    }
-    return Transition{.kind = Transition::Kind::all_gather, .axis = axis, .dim = d};
-  }
-  return std::nullopt;
-}
-
-Placement after(const Transition& step, Placement placement) {
-  const auto pay = [&] { std::erase_if(placement.partial, [&](const Owed& owed) { return owed.axis == step.axis; }); };
-  switch (step.kind) {
-    case Transition::Kind::slice: placement.dims[step.dim].push_back(step.axis); break;
-    case Transition::Kind::all_reduce: pay(); break;
-    case Transition::Kind::reduce_scatter:
-      pay();
-      placement.dims[step.dim].push_back(step.axis);
-      break;
-    case Transition::Kind::all_gather: placement.dims[step.dim].pop_back(); break;
-    case Transition::Kind::all_to_all:
-      placement.dims[step.from_dim].pop_back();
-      placement.dims[step.dim].push_back(step.axis);
-      break;
-    case Transition::Kind::send:
-    case Transition::Kind::receive: break;
-    case Transition::Kind::exchange: break;
-  }
-  return placement;
-}
-
-/// The mesh axes that each factor of a node is split over.
-class FactorAxes {
- public:
-  explicit FactorAxes(const graph::ShardingRule& rule) : rule_(rule), axes_(rule.factors.size()) {}
-
-  /// Gives the factors of `dims` what `placement` has there, where a factor may be split and has nothing yet and no
-  /// other factor has the axis. A shifted one takes the first axis alone: halos are exchanged along one.
-  void follow(const std::vector<int>& dims, const Placement& placement) {
-    for (std::size_t d = 0; d < dims.size(); ++d) {
-      const auto factor = static_cast<std::size_t>(dims[d]);
-      const graph::FactorClass kind = rule_.factors[factor].kind;
-      if (kind == graph::FactorClass::whole || !axes_[factor].empty()) {
-        continue;
-      }
-      for (const AxisId axis : placement.dims[d]) {
-        const bool full = kind == graph::FactorClass::shift && !axes_[factor].empty();
-        if (!full && used_.insert(axis).second) {
-          axes_[factor].push_back(axis);
-        }
-      }
-    }
-  }
-
-  [[nodiscard]] bool uses(AxisId axis) const { return used_.contains(axis); }
-
-  /// Of a node with a factor that is shifted and split what brings the halos.
-  [[nodiscard]] std::optional<Transition> exchange() const {
-    for (std::size_t d = 0; rule_.outputs.size() == 1 && d < rule_.outputs[0].size(); ++d) {
-      const auto f = static_cast<std::size_t>(rule_.outputs[0][d]);
-      const graph::Factor& factor = rule_.factors[f];
-      if (factor.kind == graph::FactorClass::shift && !axes_[f].empty()) {
-        return Transition{.kind = Transition::Kind::exchange,
-                          .axis = axes_[f].front(),
-                          .dim = d,
-                          .offset = factor.offset,
-                          .wraps = factor.wraps};
-      }
-    }
-    return std::nullopt;
-  }
-
-  [[nodiscard]] Placement of(const std::vector<int>& dims) const {
-    Placement placement;
-    for (const int factor : dims) {
-      placement.dims.push_back(axes_[static_cast<std::size_t>(factor)]);
-    }
-    return placement;
-  }
-
-  /// What results owe because a factor that is summed over is split.
-  [[nodiscard]] std::vector<Owed> owed() const {
-    std::vector<Owed> owed;
-    for (std::size_t f = 0; f < axes_.size(); ++f) {
-      if (rule_.factors[f].kind == graph::FactorClass::reduced) {
-        for (const AxisId axis : axes_[f]) {
-          owed.push_back({axis, rule_.factors[f].reduction});
-        }
-      }
-    }
-    return owed;
-  }
-
- private:
-  const graph::ShardingRule& rule_;
-  std::vector<Axes> axes_;
-  std::set<AxisId> used_;
-};
 
 using OwedStates = std::vector<std::vector<Owed>>;
 
@@ -261,9 +109,8 @@ class Sharder {
 
   static bool is_elementwise(const Node& node) {
     return node.outputs.size() == 1 &&
-           std::all_of(node.rule.factors.begin(), node.rule.factors.end(), [](const graph::Factor& factor) {
-             return factor.kind == graph::FactorClass::pass_through;
-           });
+           std::all_of(node.rule.factors.begin(), node.rule.factors.end(),
+                       [](const graph::Factor& factor) { return factor.kind == graph::FactorClass::pass_through; });
   }
 
   void want(const Node& node, std::size_t input, const Placement& result) {
@@ -313,7 +160,8 @@ class Sharder {
   ValueId gathered(ValueId old, ValueId state, const Gather& gather, const Placement& use) {
     Gathered& last = gathered_[old];
     if (last.value == graph::no_value || !(gather.keep || stretch_ <= last.stretch + 1)) {
-      const auto number = gathers_.emplace(std::pair{gather.unit, stretch_}, static_cast<std::int32_t>(gathers_.size()));
+      const auto number =
+          gathers_.emplace(std::pair{gather.unit, stretch_}, static_cast<std::int32_t>(gathers_.size()));
       last.value = state;
       while (std::optional<Transition> step = next_step(placement(last.value), use)) {
         step->gather = number.first->second;
@@ -562,7 +410,7 @@ class Sharder {
   std::int32_t layer_ = -1;
   std::int32_t stretch_ = 0;
   std::pair<bool, std::int32_t> stretch_of_ = {false, -1};
-  std::map<ValueId, Gathered> gathered_;                                ///< of states that are gathered at use
+  std::map<ValueId, Gathered> gathered_;                                   ///< of states that are gathered at use
   std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> gathers_;  ///< by unit and stretch
 };
 
@@ -588,54 +436,7 @@ OwedStates owed_states(const graph::Graph& graph, const Placements& placements) 
   return states;
 }
 
-/// Whether parts along a dimension lie one after the other in memory.
-bool leads(const std::vector<std::int64_t>& shape, std::size_t dim) {
-  return std::all_of(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(dim),
-                     [](std::int64_t size) { return size == 1; });
-}
-
-/// What of a state's debts can be paid by a reduce_scatter in place, as the update reads it, is paid so, and first:
-/// less is left for the others.
-Settlement settlement_of(const graph::State& state, const Placement& stored, const Placement& update,
-                         std::vector<Owed> owed) {
-  Settlement settlement{.steps = {}, .after = stored};
-  for (bool found = true; found;) {
-    found = false;
-    for (std::size_t d = 0; d < stored.dims.size() && !found; ++d) {
-      const auto next = std::find_if(owed.begin(), owed.end(), [&](const Owed& each) {
-        return each.reduction == Reduction::sum && leads(state.type.shape, d) &&
-               extends(settlement.after.dims[d], update.dims[d], each.axis);
-      });
-      if (next != owed.end()) {
-        found = true;
-        settlement.steps.push_back({.kind = Transition::Kind::reduce_scatter, .axis = next->axis, .dim = d});
-        settlement.after.dims[d].push_back(next->axis);
-        owed.erase(next);
-      }
-    }
-  }
-  for (const Owed& each : owed) {
-    settlement.steps.push_back(
-        {.kind = Transition::Kind::all_reduce, .axis = each.axis, .reduction = each.reduction});
-  }
-  return settlement;
-}
-
 }  // namespace
-
-const char* to_string(Transition::Kind kind) noexcept {
-  switch (kind) {
-    case Transition::Kind::slice: return "slice";
-    case Transition::Kind::all_reduce: return "all_reduce";
-    case Transition::Kind::reduce_scatter: return "reduce_scatter";
-    case Transition::Kind::all_gather: return "all_gather";
-    case Transition::Kind::all_to_all: return "all_to_all";
-    case Transition::Kind::send: return "send";
-    case Transition::Kind::receive: return "receive";
-    case Transition::Kind::exchange: return "exchange";
-  }
-  return "?";
-}
 
 ShardedGraph shard(const graph::Graph& graph, const Placements& placements) {
   ShardedGraph sharded;

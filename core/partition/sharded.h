@@ -39,7 +39,7 @@ struct Transition {
   /// Those of one number bring the tensors of one unit just before they are used: together, and while what is before
   /// that is computed. −1: where it stands.
   std::int32_t gather = -1;
-  Link link = {};  ///< of send and receive
+  Link link = {};           ///< of send and receive
   std::int64_t offset = 0;  ///< exchange: index i of the result is made of index i + offset
   bool wraps = false;       ///< exchange: past its ends the dimension begins again
 };

@@ -301,8 +301,8 @@ class StageBuilder {
   }
 
   void add_send(const Segment& segment, const Link& link, ValueId old) {
-    const Node& producer = segment.function->function.function.nodes[index(
-        segment.function->function.function.values[index(old)].producer)];
+    const Node& producer = segment.function->function.function
+                               .nodes[index(segment.function->function.function.values[index(old)].producer)];
     const graph::Op& op = op_of(Transition::Kind::send);
     append(segment,
            {.op = &op,
@@ -353,8 +353,8 @@ class StageBuilder {
       if (here && assigned && !written_.contains(write.state)) {
         add_write(write, available(first, write.value));
       } else if (graph_.states[index(write.state)].kind == StateKind::metric && !written_.contains(write.state)) {
-        append(first, zero_like({.name = graph_.states[index(write.state)].name + "/of_stage", .outputs = {}}), std::nullopt,
-               {write.value});
+        append(first, zero_like({.name = graph_.states[index(write.state)].name + "/of_stage", .outputs = {}}),
+               std::nullopt, {write.value});
         add_write(write, known(first, write.value));
       }
     }
@@ -454,7 +454,8 @@ class Cutting {
       for (const Action& action : actions) {
         const auto call = static_cast<std::int32_t>(action.microbatch);
         const AssignedFunction* function = calls[action.microbatch];
-        const auto [entry, is_new] = nodes.emplace(std::tuple{function, action.chunk, action.kind}, std::vector<NodeId>{});
+        const auto [entry, is_new] =
+            nodes.emplace(std::tuple{function, action.chunk, action.kind}, std::vector<NodeId>{});
         const graph::Function& from = function->function.function;
         for (std::size_t n = 0; n < from.nodes.size() && is_new; ++n) {
           if (belongs_to(from.nodes[n], action, pipeline_)) {

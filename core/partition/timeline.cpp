@@ -37,12 +37,12 @@ class Simulation {
   /// When what the action needs from other actions is there; nothing where it is not known yet.
   [[nodiscard]] std::optional<double> ready(const Action& action) const {
     switch (action.kind) {
-      case Kind::forward:
-        return action.chunk == 0 ? 0 : done(Kind::forward, action.chunk - 1, action.microbatch);
+      case Kind::forward: return action.chunk == 0 ? 0 : done(Kind::forward, action.chunk - 1, action.microbatch);
       case Kind::backward:
       case Kind::backward_input:
-        return action.chunk + 1 == pipeline_.chunks.size() ? done(Kind::forward, action.chunk, action.microbatch)
-                                                           : done(Kind::backward_input, action.chunk + 1, action.microbatch);
+        return action.chunk + 1 == pipeline_.chunks.size()
+                   ? done(Kind::forward, action.chunk, action.microbatch)
+                   : done(Kind::backward_input, action.chunk + 1, action.microbatch);
       case Kind::backward_weight: return done(Kind::backward_input, action.chunk, action.microbatch);
     }
     return std::nullopt;
@@ -119,7 +119,8 @@ std::string draw(const Timeline& timeline, std::size_t width) {
     for (const TimedAction& each : timeline.stages[s]) {
       const std::size_t begin = column(each.begin);
       const std::size_t end = std::min(column(each.end), row.size());
-      std::string label = fmt::format("{}{}", "FBIW"[static_cast<std::size_t>(each.action.kind)], each.action.microbatch);
+      std::string label =
+          fmt::format("{}{}", "FBIW"[static_cast<std::size_t>(each.action.kind)], each.action.microbatch);
       label.resize(end > begin ? end - begin : 0, ' ');
       row.replace(begin, label.size(), label);
     }

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "core/graph/sharding_rule.h"
+#include "core/partition/sharded.h"
+
+namespace shardrun::partition {
+
+/// The mesh axes that each factor of a node is split over.
+class FactorAxes {
+ public:
+  /// REQUIRES: `rule` outlives this.
+  explicit FactorAxes(const graph::ShardingRule& rule) : rule_(rule), axes_(rule.factors.size()) {}
+
+  /// Gives the factors of `dims` what `placement` has there, where a factor may be split and has nothing yet and no
+  /// other factor has the axis. A shifted one takes the first axis alone: halos are exchanged along one.
+  void follow(const std::vector<int>& dims, const mesh::Placement& placement);
+
+  [[nodiscard]] bool uses(mesh::AxisId axis) const { return used_.contains(axis); }
+
+  /// Of a node with a factor that is shifted and split what brings the halos.
+  [[nodiscard]] std::optional<Transition> exchange() const;
+
+  /// Of an operand or result with these factors.
+  [[nodiscard]] mesh::Placement of(const std::vector<int>& dims) const;
+
+  /// What results owe because a factor that is summed over is split.
+  [[nodiscard]] std::vector<mesh::Owed> owed() const;
+
+ private:
+  const graph::ShardingRule& rule_;
+  std::vector<std::vector<mesh::AxisId>> axes_;
+  std::set<mesh::AxisId> used_;
+};
+
+}  // namespace shardrun::partition

@@ -1,0 +1,139 @@
+#include "core/partition/transition.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace shardrun::partition {
+namespace {
+
+using mesh::AxisId;
+using mesh::Owed;
+using mesh::Placement;
+using Axes = std::vector<AxisId>;
+
+bool is_prefix(const Axes& prefix, const Axes& axes) {
+  return prefix.size() <= axes.size() && std::equal(prefix.begin(), prefix.end(), axes.begin());
+}
+
+/// Whether splitting `from` once more, over `axis`, brings it nearer to `to`.
+bool extends(const Axes& from, const Axes& to, AxisId axis) {
+  return from.size() < to.size() && is_prefix(from, to) && to[from.size()] == axis;
+}
+
+/// Whether parts along a dimension lie one after the other in memory.
+bool leads(const std::vector<std::int64_t>& shape, std::size_t dim) {
+  return std::all_of(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(dim),
+                     [](std::int64_t size) { return size == 1; });
+}
+
+}  // namespace
+
+const char* to_string(Transition::Kind kind) noexcept {
+  switch (kind) {
+    case Transition::Kind::slice: return "slice";
+    case Transition::Kind::all_reduce: return "all_reduce";
+    case Transition::Kind::reduce_scatter: return "reduce_scatter";
+    case Transition::Kind::all_gather: return "all_gather";
+    case Transition::Kind::all_to_all: return "all_to_all";
+    case Transition::Kind::send: return "send";
+    case Transition::Kind::receive: return "receive";
+    case Transition::Kind::exchange: return "exchange";
+  }
+  return "?";
+}
+
+const graph::Op& op_of(Transition::Kind kind) {
+  static const graph::Op ops[] = {
+      {.name = to_string(Transition::Kind::slice)},
+      {.name = to_string(Transition::Kind::all_reduce), .in_place = {{0, 0}}},
+      {.name = to_string(Transition::Kind::reduce_scatter)},
+      {.name = to_string(Transition::Kind::all_gather)},
+      {.name = to_string(Transition::Kind::all_to_all)},
+      {.name = to_string(Transition::Kind::send)},
+      {.name = to_string(Transition::Kind::receive)},
+      {.name = to_string(Transition::Kind::exchange)},
+  };
+  return ops[static_cast<std::size_t>(kind)];
+}
+
+std::optional<Transition> next_step(const Placement& from, const Placement& to) {
+  for (std::size_t d = 0; d < from.dims.size(); ++d) {
+    if (from.dims[d] != to.dims[d] && is_prefix(from.dims[d], to.dims[d])) {
+      const AxisId axis = to.dims[d][from.dims[d].size()];
+      if (!from.splits(axis) && !from.owes(axis)) {
+        return Transition{.kind = Transition::Kind::slice, .axis = axis, .dim = d};
+      }
+    }
+  }
+  for (const Owed& owed : from.partial) {
+    if (to.owes(owed.axis)) {
+      continue;
+    }
+    for (std::size_t d = 0; d < from.dims.size(); ++d) {
+      if (owed.reduction == Reduction::sum && extends(from.dims[d], to.dims[d], owed.axis)) {
+        return Transition{.kind = Transition::Kind::reduce_scatter, .axis = owed.axis, .dim = d};
+      }
+    }
+    return Transition{.kind = Transition::Kind::all_reduce, .axis = owed.axis, .reduction = owed.reduction};
+  }
+  for (std::size_t d = 0; d < from.dims.size(); ++d) {
+    if (is_prefix(from.dims[d], to.dims[d])) {
+      continue;
+    }
+    const AxisId axis = from.dims[d].back();
+    for (std::size_t e = 0; e < from.dims.size(); ++e) {
+      if (e != d && extends(from.dims[e], to.dims[e], axis)) {
+        return Transition{.kind = Transition::Kind::all_to_all, .axis = axis, .dim = e, .from_dim = d};
+      }
+    }
+    return Transition{.kind = Transition::Kind::all_gather, .axis = axis, .dim = d};
+  }
+  return std::nullopt;
+}
+
+Placement after(const Transition& step, Placement placement) {
+  const auto pay = [&] { std::erase_if(placement.partial, [&](const Owed& owed) { return owed.axis == step.axis; }); };
+  switch (step.kind) {
+    case Transition::Kind::slice: placement.dims[step.dim].push_back(step.axis); break;
+    case Transition::Kind::all_reduce: pay(); break;
+    case Transition::Kind::reduce_scatter:
+      pay();
+      placement.dims[step.dim].push_back(step.axis);
+      break;
+    case Transition::Kind::all_gather: placement.dims[step.dim].pop_back(); break;
+    case Transition::Kind::all_to_all:
+      placement.dims[step.from_dim].pop_back();
+      placement.dims[step.dim].push_back(step.axis);
+      break;
+    case Transition::Kind::send:
+    case Transition::Kind::receive: break;
+    case Transition::Kind::exchange: break;
+  }
+  return placement;
+}
+
+Settlement settlement_of(const graph::State& state, const Placement& stored, const Placement& update,
+                         std::vector<Owed> owed) {
+  Settlement settlement{.steps = {}, .after = stored};
+  for (bool found = true; found;) {
+    found = false;
+    for (std::size_t d = 0; d < stored.dims.size() && !found; ++d) {
+      const auto next = std::find_if(owed.begin(), owed.end(), [&](const Owed& each) {
+        return each.reduction == Reduction::sum && leads(state.type.shape, d) &&
+               extends(settlement.after.dims[d], update.dims[d], each.axis);
+      });
+      if (next != owed.end()) {
+        found = true;
+        settlement.steps.push_back({.kind = Transition::Kind::reduce_scatter, .axis = next->axis, .dim = d});
+        settlement.after.dims[d].push_back(next->axis);
+        owed.erase(next);
+      }
+    }
+  }
+  for (const Owed& each : owed) {
+    settlement.steps.push_back({.kind = Transition::Kind::all_reduce, .axis = each.axis, .reduction = each.reduction});
+  }
+  return settlement;
+}
+
+}  // namespace shardrun::partition
