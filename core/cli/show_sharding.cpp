@@ -15,7 +15,7 @@
 #include "core/metrics/human.h"
 #include "core/metrics/progress.h"
 #include "core/task/compile.h"
-#include "plugins/loader/glob.h"
+#include <shardrun/sdk/glob.hpp>
 
 namespace shardrun::cli {
 namespace {
@@ -134,7 +134,7 @@ class Tensors {
 std::vector<std::string> matching(const std::vector<std::string>& names, const std::string& wanted) {
   std::vector<std::string> found;
   std::copy_if(names.begin(), names.end(), std::back_inserter(found),
-               [&](const std::string& name) { return name == wanted || plugins::glob_matches(wanted, name); });
+               [&](const std::string& name) { return name == wanted || sdk::glob_matches(wanted, name); });
   if (found.empty()) {
     throw Error(ErrorCode::usage,
                 fmt::format("show-sharding: the job has no state or cut point '{}'{}; show-sharding JOB.ini '*' shows "

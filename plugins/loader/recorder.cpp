@@ -7,7 +7,7 @@
 #include <set>
 
 #include "core/base/suggest.h"
-#include "plugins/loader/glob.h"
+#include <shardrun/sdk/glob.hpp>
 #include "plugins/loader/structs.h"
 
 namespace shardrun::plugins {
@@ -42,7 +42,7 @@ template <class Named>
 std::vector<std::size_t> matches_of(std::string_view glob, const std::vector<Named>& items, std::string_view what) {
   std::vector<std::size_t> found;
   for (std::size_t i = 0; i < items.size(); ++i) {
-    if (glob_matches(glob, items[i].name)) {
+    if (sdk::glob_matches(glob, items[i].name)) {
       found.push_back(i);
     }
   }

@@ -149,7 +149,7 @@ class Placer {
   bool place_tensors(const Line& line) {
     bool any = false;
     for (const Tensor& tensor : graph_.tensors) {
-      if (named::matches(line.key, tensor.name)) {
+      if (glob_matches(line.key, tensor.name)) {
         check_dims(line, tensor.name, tensor.axes);
         if (line.role && tensor.kind != SR_TENSOR_PARAMETER) {
           refuse(line, tensor.name + " is not trained, so it has no roles: leave what begins with @ out");
@@ -164,7 +164,7 @@ class Placer {
   bool place_cut_points(const Line& line) {
     bool any = false;
     for (const CutPoint& point : graph_.cut_points) {
-      if (named::matches(line.key, point.name)) {
+      if (glob_matches(line.key, point.name)) {
         check_dims(line, point.name, point.axes);
         plan_.place_cut_point(point.name, splits(line));
         any = true;

@@ -33,28 +33,6 @@ namespace named {
   return text;
 }
 
-/// As the host matches: `*` is any run of characters, `?` any one.
-[[nodiscard]] inline bool matches(std::string_view glob, std::string_view name) {
-  std::size_t g = 0;
-  std::size_t star = std::string_view::npos;  // the last one, and up to where it has taken the name
-  std::size_t taken = 0;
-  for (std::size_t n = 0; n < name.size();) {
-    if (g < glob.size() && glob[g] == '*') {
-      star = g++;
-      taken = n;
-    } else if (g < glob.size() && (glob[g] == '?' || glob[g] == name[n])) {
-      ++g;
-      ++n;
-    } else if (star != std::string_view::npos) {
-      g = star + 1;
-      n = ++taken;
-    } else {
-      return false;
-    }
-  }
-  return glob.find_first_not_of('*', g) == std::string_view::npos;
-}
-
 /// Letters to insert, delete or replace (Wagner & Fischer 1974).
 [[nodiscard]] inline std::size_t distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);

@@ -1,8 +1,8 @@
-#include "plugins/loader/glob.h"
+#include <shardrun/sdk/glob.hpp>
 
 #include "tests/support/catch.h"
 
-using shardrun::plugins::glob_matches;
+using shardrun::sdk::glob_matches;
 
 TEST_CASE("a glob covers the whole name", "[plugins]") {
   CHECK(glob_matches("", ""));

@@ -143,6 +143,13 @@ inline void place_zero(const Graph& graph, const AxisRules& rules, const ZeroSet
     }
   }
   if (settings.stage >= 3 && !settings.keep.empty()) {
+    const auto kept = [&](const Tensor& tensor) {
+      return tensor.kind == SR_TENSOR_PARAMETER && glob_matches(settings.keep, tensor.name);
+    };
+    if (std::none_of(graph.tensors.begin(), graph.tensors.end(), kept)) {
+      throw InvalidJob("keep = " + settings.keep +
+                       " matches no parameter of the model ('shardrun show-sharding' lists them)");
+    }
     plan.gather_at_use(settings.keep, settings.keep, true);
   }
 }

@@ -13,6 +13,7 @@
 /// The class is made without arguments or from a Host. make_plan is pure and deterministic (see
 /// shardrun/strategy.h); what it throws becomes the job's error: InvalidJob where the job has to change.
 
+#include <shardrun/sdk/glob.hpp>
 #include <shardrun/sdk/plugin.hpp>
 #include <shardrun/strategy.h>
 

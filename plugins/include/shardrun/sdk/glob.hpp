@@ -1,10 +1,12 @@
-#include "plugins/loader/glob.h"
+#pragma once
 
 #include <cstddef>
+#include <string_view>
 
-namespace shardrun::plugins {
+namespace shardrun::sdk {
 
-bool glob_matches(std::string_view pattern, std::string_view text) noexcept {
+/// Whether a pattern covers a whole name: `*` stands for any run of characters, `?` for one.
+[[nodiscard]] inline bool glob_matches(std::string_view pattern, std::string_view text) noexcept {
   std::size_t p = 0;
   std::size_t t = 0;
   std::size_t star = std::string_view::npos;  // the last star seen; only it ever needs to take one more
@@ -23,10 +25,7 @@ bool glob_matches(std::string_view pattern, std::string_view text) noexcept {
       return false;
     }
   }
-  while (p < pattern.size() && pattern[p] == '*') {
-    ++p;
-  }
-  return p == pattern.size();
+  return pattern.find_first_not_of('*', p) == std::string_view::npos;
 }
 
-}  // namespace shardrun::plugins
+}  // namespace shardrun::sdk
