@@ -30,7 +30,7 @@ std::string describe(const plugins::OptionSpec& option) {
     text += fmt::format(" to {}", plugins::to_string(*option.maximum));
   }
   if (!option.choices.empty()) {
-    text += fmt::format(" one of {}", fmt::join(option.choices, ", "));
+    text += fmt::format(" one of {}{}", fmt::join(option.choices, ", "), option.file ? " or a file" : "");
   }
   return text + fmt::format(": {}\n", option.help);
 }

@@ -94,8 +94,12 @@ bool to_boolean(std::string_view text, const Place& place) {
   return false;
 }
 
+bool is_choice(const OptionSpec& spec, std::string_view text) {
+  return std::find(spec.choices.begin(), spec.choices.end(), text) != spec.choices.end();
+}
+
 std::string to_choice(const OptionSpec& spec, std::string_view text, const Place& place) {
-  if (std::find(spec.choices.begin(), spec.choices.end(), text) == spec.choices.end()) {
+  if (!is_choice(spec, text)) {
     refuse(place, text,
            fmt::format("is not one of {}{}", fmt::join(spec.choices, ", "), did_you_mean(text, spec.choices)));
   }
@@ -174,6 +178,7 @@ OptionValue convert(const OptionSpec& spec, std::string_view text, const Place& 
     case OptionType::text: return std::string(text);
     case OptionType::path: return to_path(text, folder, place);
     case OptionType::choice: return to_choice(spec, text, place);
+    case OptionType::choice_or_path: return is_choice(spec, text) ? std::string(text) : to_path(text, folder, place);
     case OptionType::text_list: return split(text, spec.separator, place);
     case OptionType::path_list: {
       std::vector<std::string> paths = split(text, spec.separator, place);
@@ -212,6 +217,7 @@ std::string accepted(const OptionSpec& spec) {
     case OptionType::text: return "text";
     case OptionType::path: return "a path";
     case OptionType::choice: return fmt::format("one of {}", fmt::join(spec.choices, ", "));
+    case OptionType::choice_or_path: return fmt::format("one of {}, or a file's path", fmt::join(spec.choices, ", "));
     case OptionType::text_list: return fmt::format("a list separated by '{}'", spec.separator);
     case OptionType::path_list: return fmt::format("paths separated by '{}'", spec.separator);
   }

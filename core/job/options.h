@@ -17,9 +17,10 @@ enum class OptionType {
   real,     ///< a finite double
   boolean,  ///< true false yes no on off 1 0
   text,
-  path,       ///< absolute once parsed
-  choice,     ///< one of `choices`
-  text_list,  ///< elements between `separator`s
+  path,            ///< absolute once parsed
+  choice,          ///< one of `choices`
+  choice_or_path,  ///< of a spec alone: its values are of the type choice, or of path where they are none of `choices`
+  text_list,       ///< elements between `separator`s
   path_list,
   seed,  ///< uint64
 };

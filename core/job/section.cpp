@@ -38,6 +38,16 @@ std::string other_home(std::string_view section, std::string_view key) {
                           known.empty() ? std::string("none") : fmt::format("{}", fmt::join(known, ", "))));
 }
 
+/// What the value of an option of either type is, a choice or a path.
+OptionType type_of(const OptionSpec& spec, const OptionValue& value) {
+  if (spec.type != OptionType::choice_or_path) {
+    return spec.type;
+  }
+  const auto& text = std::get<std::string>(value);
+  const bool choice = std::find(spec.choices.begin(), spec.choices.end(), text) != spec.choices.end();
+  return choice ? OptionType::choice : OptionType::path;
+}
+
 void check_known(const SectionReader& reader, const RawSection& section) {
   for (const RawSetting& setting : section.settings) {
     const bool known = std::any_of(reader.specs.begin(), reader.specs.end(),
@@ -65,11 +75,15 @@ OptionValues read_section(const SectionReader& reader, const RawSection* section
     const RawSetting* const given = section != nullptr ? section->find(spec.name) : nullptr;
     const std::string name = setting_name(reader.name, spec.name);
     const auto folder = reader.folder ? reader.folder(spec, given) : std::filesystem::path();
+    const auto add = [&](std::string_view text, const std::string& where) {
+      OptionValue value = convert(spec, text, {where, name}, folder);
+      const OptionType type = type_of(spec, value);
+      values.add({spec.name, type, std::move(value)});
+    };
     if (given != nullptr) {
-      values.add({spec.name, spec.type, convert(spec, given->value, {given->where, name}, folder)});
+      add(given->value, given->where);
     } else if (spec.default_value) {
-      values.add(
-          {spec.name, spec.type, convert(spec, *spec.default_value, {reader.file + " (default)", name}, folder)});
+      add(*spec.default_value, reader.file + " (default)");
     } else if (!spec.optional && reader.required) {
       refuse_missing(reader, section, spec);
     }

@@ -92,8 +92,9 @@ Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank
     compiled.evaluation_rows = models::evaluation_rows(training.eval_samples, training.eval_rows);
   }
   plugins::StrategyRequest request = partition::describe(compiled.graph, compiled.microbatch_rows);
-  add_job(request, job);
-  compiled.plan = partition::make_plan(open_strategy(job), request);
+  const plugins::Strategy strategy = open_strategy(job);
+  add_job(request, job, strategy);
+  compiled.plan = partition::make_plan(strategy, request);
   compiled.partition = partition::split(compiled.graph, compiled.plan, compiled.microbatch_rows);
   compiled.transports = load_transports(job, compiled.partition.placements.mesh);
   compiled.programs = programs_of_rank(job, compiled, rank);

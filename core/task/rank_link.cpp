@@ -73,7 +73,7 @@ void RankLink::connect(runtime::Executor& executor) {
                     .local_world_size = static_cast<std::uint32_t>(context.local_world_size),
                     .job = context.run,
                     .address = context.address,
-                    .options = transport_options(job_, transport.manifest().name),
+                    .options = transport_options(job_, transport),
                     .deadline = latest},
                    *this);
   }

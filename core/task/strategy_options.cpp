@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/base/suggest.h"
+#include "core/files/text_file.h"
 #include "core/models/model.h"
 
 namespace shardrun::task {
@@ -20,7 +21,10 @@ job::OptionType type_of(const plugins::OptionSpec& spec) {
     case plugins::OptionType::number: return job::OptionType::real;
     case plugins::OptionType::text: break;
   }
-  return spec.choices.empty() ? job::OptionType::text : job::OptionType::choice;
+  if (spec.choices.empty()) {
+    return job::OptionType::text;
+  }
+  return spec.file ? job::OptionType::choice_or_path : job::OptionType::choice;
 }
 
 std::optional<double> limit(const std::optional<plugins::OptionValue>& value) {
@@ -48,6 +52,19 @@ std::vector<job::OptionSpec> in_job_words(const std::vector<plugins::OptionSpec>
   return options;
 }
 
+/// The file that stands where a choice may.
+plugins::TextFile read_file(const std::string& path, const plugins::OptionSpec& spec, const std::string& setting) {
+  constexpr std::size_t most = std::size_t{16} << 20U;
+  try {
+    return {path, files::read_text_file(path, most)};
+  } catch (const Error& error) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: {}; expected one of {}{}, or a text file of up to 16 MiB", setting, error.message(),
+                            fmt::join(spec.choices, ", "),
+                            did_you_mean(std::filesystem::path(path).filename().string(), spec.choices)));
+  }
+}
+
 plugins::OptionValue in_plugin_words(const job::OptionValues::Entry& entry, const job::OptionValues& values) {
   switch (entry.type) {
     case job::OptionType::boolean: return values.boolean(entry.name);
@@ -57,10 +74,17 @@ plugins::OptionValue in_plugin_words(const job::OptionValues::Entry& entry, cons
   }
 }
 
-plugins::OptionValues plugin_options(const job::OptionValues& values) {
+plugins::OptionValues plugin_options(const job::Job& job, const std::string& section, const job::OptionValues& values,
+                                     const std::vector<plugins::OptionSpec>& specs) {
   plugins::OptionValues options;
   for (const job::OptionValues::Entry& entry : values.entries()) {
-    options[entry.name] = in_plugin_words(entry, values);
+    if (entry.type == job::OptionType::path) {
+      const auto spec = std::ranges::find(specs, entry.name, &plugins::OptionSpec::name);
+      const std::string setting = fmt::format("{}: [{}] {}", job.where(section, entry.name), section, entry.name);
+      options[entry.name] = read_file(values.text(entry.name), *spec, setting);
+    } else {
+      options[entry.name] = in_plugin_words(entry, values);
+    }
   }
   return options;
 }
@@ -118,12 +142,12 @@ plugins::Strategy open_strategy(const job::Job& job) {
   return strategy;
 }
 
-void add_job(plugins::StrategyRequest& request, const job::Job& job) {
+void add_job(plugins::StrategyRequest& request, const job::Job& job, const plugins::Strategy& strategy) {
   request.ranks = counted(job, "job", "ranks", job.ranks);
   for (const job::MeshAxis& axis : job.mesh) {
     request.mesh.push_back({axis.name, counted(job, "mesh", axis.name, axis.size)});
   }
-  request.options = plugin_options(job.strategy.options);
+  request.options = plugin_options(job, "strategy", job.strategy.options, strategy.options());
   for (const job::Sharding& line : job.sharding) {
     request.sharding.push_back({line.key, line.value, job.where("sharding", line.key)});
   }
@@ -157,6 +181,7 @@ runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mes
     if (known == names.end()) {
       set.transports.push_back(plugins::Transport::load(directories_of(job.plugins.path), name));
       names.push_back(name);
+      static_cast<void>(transport_options(job, set.transports.back()));  // an unreadable file is told before ranks start
       if (!set.transports.back().props().moves_host_memory) {
         throw Error(ErrorCode::job, fmt::format("{}: transport {} does not move host memory, where this job's tensors "
                                                 "are: choose another ('shardrun plugins' lists them)",
@@ -167,10 +192,10 @@ runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mes
   return set;
 }
 
-plugins::OptionValues transport_options(const job::Job& job, const std::string& transport) {
+plugins::OptionValues transport_options(const job::Job& job, const plugins::Transport& transport) {
   for (const job::Chosen& chosen : job.transports) {
-    if (chosen.name == transport) {
-      return plugin_options(chosen.options);
+    if (chosen.name == transport.manifest().name) {
+      return plugin_options(job, "transport." + chosen.name, chosen.options, transport.options());
     }
   }
   return {};

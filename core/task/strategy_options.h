@@ -18,14 +18,14 @@ namespace shardrun::task {
 /// Throws Error{plugin}; Error{job} where it does not read a section [sharding] that the job has.
 [[nodiscard]] plugins::Strategy open_strategy(const job::Job& job);
 
-/// Ranks, mesh, option values and [sharding] of the job.
-void add_job(plugins::StrategyRequest& request, const job::Job& job);
+/// Ranks, mesh, option values and [sharding] of the job. Throws Error{job} where an option's file cannot be read.
+void add_job(plugins::StrategyRequest& request, const job::Job& job, const plugins::Strategy& strategy);
 
 /// The transports of the mesh's axes, not opened yet. Throws Error{job} where [transport] names an axis that the mesh
-/// does not have, or a transport cannot move what the job has.
+/// does not have, a transport cannot move what the job has, or an option's file cannot be read.
 [[nodiscard]] runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mesh);
 
-/// What the job says to a transport.
-[[nodiscard]] plugins::OptionValues transport_options(const job::Job& job, const std::string& transport);
+/// What the job says to a transport. Throws Error{job} where an option's file cannot be read.
+[[nodiscard]] plugins::OptionValues transport_options(const job::Job& job, const plugins::Transport& transport);
 
 }  // namespace shardrun::task

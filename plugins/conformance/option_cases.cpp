@@ -48,7 +48,7 @@ void declared(StrategyMember& member) {
   const plugins::Plugin other = member.open_another();
   const auto is_same = [](const OptionSpec& a, const OptionSpec& b) {
     return a.name == b.name && a.type == b.type && a.default_value == b.default_value && a.minimum == b.minimum &&
-           a.maximum == b.maximum && a.choices == b.choices && a.help == b.help;
+           a.maximum == b.maximum && a.choices == b.choices && a.help == b.help && a.file == b.file;
   };
   if (!std::ranges::equal(member.strategy().options(), other.options(), is_same)) {
     throw Failure("a second instance declares other options than the first");
@@ -68,7 +68,13 @@ std::vector<OptionValue> limits(const OptionSpec& option) {
     case OptionType::text: break;
   }
   if (!option.choices.empty()) {
-    return {option.choices.begin(), option.choices.end()};
+    std::vector<OptionValue> values(option.choices.begin(), option.choices.end());
+    for (const char* contents : {"", "\n", ",;\t=0\n1,2\n", "\"\xc3\xbc\"\r\n"}) {
+      if (option.file) {
+        values.emplace_back(plugins::TextFile{"/folder/file", contents});
+      }
+    }
+    return values;
   }
   return {std::string(), std::string("*"), std::string("=,:;%s/"), std::string(2000, 'y')};
 }

@@ -51,6 +51,11 @@ OptionSpec spec_of(const sr_option& raw, std::string_view what) {
       for (std::uint32_t i = 0; raw.choices != nullptr && i < raw.choice_count; ++i) {
         spec.choices.push_back(text_or_empty(raw.choices[i]));
       }
+      spec.file = (raw.flags & SR_OPTION_TEXT_FILE) != 0;
+      if (spec.file && spec.choices.empty()) {
+        throw Error(ErrorCode::plugin,
+                    fmt::format("{} may be a file and has no choices: its default must be one", what));
+      }
       break;
     default:
       throw Error(ErrorCode::plugin,

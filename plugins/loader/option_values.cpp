@@ -17,6 +17,10 @@ std::vector<sr_option_value> raw_options(const OptionValues& values) {
     } else if (const auto* number = std::get_if<double>(&value)) {
       option.type = SR_OPTION_NUMBER;
       option.number = *number;
+    } else if (const auto* file = std::get_if<TextFile>(&value)) {
+      option.type = SR_OPTION_TEXT;
+      option.text = file->path.c_str();
+      option.contents = file->contents.c_str();
     } else {
       option.type = SR_OPTION_TEXT;
       option.text = std::get<std::string>(value).c_str();

@@ -14,6 +14,10 @@
 namespace shardrun::plugins {
 namespace {
 
+bool is_of_type(const OptionSpec& spec, const OptionValue& value) {
+  return std::holds_alternative<TextFile>(value) ? spec.file : value.index() == static_cast<std::size_t>(spec.type);
+}
+
 /// REQUIRES: the value is of the option's type.
 bool allowed(const OptionSpec& spec, const OptionValue& value) {
   const double* number = std::get_if<double>(&value);
@@ -23,13 +27,14 @@ bool allowed(const OptionSpec& spec, const OptionValue& value) {
   if ((spec.minimum && value < *spec.minimum) || (spec.maximum && value > *spec.maximum)) {
     return false;
   }
-  return spec.choices.empty() || std::ranges::find(spec.choices, to_string(value)) != spec.choices.end();
+  return std::holds_alternative<TextFile>(value) || spec.choices.empty() ||
+         std::ranges::find(spec.choices, to_string(value)) != spec.choices.end();
 }
 
 /// "an integer of 0 to 3", "one of 1f1b, gpipe", …
 std::string expected(const OptionSpec& spec) {
   if (!spec.choices.empty()) {
-    return fmt::format("one of {}", fmt::join(spec.choices, ", "));
+    return fmt::format("one of {}{}", fmt::join(spec.choices, ", "), spec.file ? ", or a file" : "");
   }
   std::string text = spec.type == OptionType::boolean   ? "true or false"
                      : spec.type == OptionType::integer ? "an integer"
@@ -66,7 +71,7 @@ OptionValues with_defaults(std::span<const OptionSpec> specs, OptionValues value
     if (spec == specs.end()) {
       throw_unknown(specs, key);
     }
-    if (value.index() != static_cast<std::size_t>(spec->type) || !allowed(*spec, value)) {
+    if (!is_of_type(*spec, value) || !allowed(*spec, value)) {
       throw Error(ErrorCode::job,
                   fmt::format("option '{}' is '{}', expected {}", key, to_string(value), expected(*spec)));
     }
@@ -80,6 +85,9 @@ std::string to_string(const OptionValue& value) {
   }
   if (const std::string* text = std::get_if<std::string>(&value)) {
     return *text;
+  }
+  if (const TextFile* file = std::get_if<TextFile>(&value)) {
+    return file->path;
   }
   const std::int64_t* integer = std::get_if<std::int64_t>(&value);
   return integer != nullptr ? fmt::format("{}", *integer) : fmt::format("{}", std::get<double>(value));

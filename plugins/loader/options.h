@@ -12,8 +12,16 @@ namespace shardrun::plugins {
 
 enum class OptionType { boolean, integer, number, text };
 
-/// The alternative in use is the option's type, in the order of OptionType.
-using OptionValue = std::variant<bool, std::int64_t, double, std::string>;
+/// What a text that is no choice may name.
+struct TextFile {
+  std::string path;
+  std::string contents;  ///< UTF-8 without NUL
+
+  auto operator<=>(const TextFile&) const = default;
+};
+
+/// The alternative in use is the option's type, in the order of OptionType; a text may be a file.
+using OptionValue = std::variant<bool, std::int64_t, double, std::string, TextFile>;
 
 /// By option name.
 using OptionValues = std::map<std::string, OptionValue>;
@@ -27,13 +35,14 @@ struct OptionSpec {
   std::optional<OptionValue> maximum;
   std::vector<std::string> choices;  ///< of a text; empty: any text
   std::string help;                  ///< one line
+  bool file = false;                 ///< of a text with choices: also the path of a text file
 };
 
 /// `values`, completed with the defaults of what they lack.
 /// Throws Error{job} for one that no spec declares (with the nearest name) or that is not what its spec allows.
 [[nodiscard]] OptionValues with_defaults(std::span<const OptionSpec> specs, OptionValues values);
 
-/// The value as it would be written in a job file.
+/// The value as it would be written in a job file; of a file its path.
 [[nodiscard]] std::string to_string(const OptionValue& value);
 
 }  // namespace shardrun::plugins

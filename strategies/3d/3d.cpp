@@ -19,12 +19,10 @@ class ThreeD {
                        "what ranks along the data axis split: 1 the optimizer's states, 2 gradients too, 3 parameters "
                        "too"),
         boolean_option("sequence", false, "split the residual stream along the sequence, over the model axis"),
-        text_option("schedule", "1f1b", schedule_names(), "in which order a stage works on its microbatches"),
-        integer_option("chunks", 2, 1, 1024,
-                       "of layers that each stage has, in turn with the others; with schedule = interleaved"),
         bucket_option()};
-    const std::vector<Option> gather = gather_options();
-    options.insert(options.end(), gather.begin(), gather.end());
+    for (const std::vector<Option>& more : {pipeline_options(), gather_options()}) {
+      options.insert(options.end(), more.begin(), more.end());
+    }
     return options;
   }
 
@@ -50,9 +48,8 @@ class ThreeD {
     zero.ruled = sizes.at("model");
     place_zero(graph, rules, zero, plan);
     plan.set_bucket_bytes(bucket_bytes(job));
-    if (sizes.at("pipe") > 1) {
-      place_pipeline(job, graph, "pipe", sizes.at("pipe"), job.options.text("schedule"),
-                     static_cast<std::uint32_t>(job.options.integer("chunks")), plan);
+    if (sizes.at("pipe") > 1 || job.options.contents("schedule")) {
+      place_pipeline(job, graph, "pipe", sizes.at("pipe"), plan);
     }
   }
 

@@ -8,11 +8,7 @@ namespace {
 /// Layers are spread so that the costliest stage costs least.
 class PipelineParallel {
  public:
-  static std::vector<Option> options() {
-    return {text_option("schedule", "1f1b", schedule_names(), "in which order a stage works on its microbatches"),
-            integer_option("chunks", 2, 1, 1024,
-                           "of layers that each stage has, in turn with the others; with schedule = interleaved")};
-  }
+  static std::vector<Option> options() { return pipeline_options(); }
 
   void make_plan(const Job& job, const Graph& graph, PlanWriter& plan) const {
     const std::string mesh_axis = only_mesh_axis(job, "pipe");
@@ -22,8 +18,7 @@ class PipelineParallel {
           "it splits the layers, and this model has none: choose a strategy that splits what the model has "
           "('shardrun plugins' lists them)");
     }
-    place_pipeline(job, graph, mesh_axis, job.ranks, job.options.text("schedule"),
-                   static_cast<std::uint32_t>(job.options.integer("chunks")), plan);
+    place_pipeline(job, graph, mesh_axis, job.ranks, plan);
   }
 };
 

@@ -28,7 +28,7 @@ inline job::SchemaProviders job_providers() {
   };
   const std::vector<OptionSpec> split = {
       {.name = "zero", .type = integer, .default_value = "0", .minimum = 0, .maximum = 3},
-      {.name = "schedule", .type = choice, .default_value = "1f1b", .choices = {"1f1b", "gpipe"}},
+      {.name = "schedule", .type = choice_or_path, .default_value = "1f1b", .choices = {"1f1b", "gpipe"}},
   };
   return {
       .model_options = [everything](std::string_view model) -> std::optional<std::vector<OptionSpec>> {

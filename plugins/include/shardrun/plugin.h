@@ -80,6 +80,8 @@ typedef struct sr_manifest {
 #define SR_OPTION_NUMBER UINT32_C(3)
 #define SR_OPTION_TEXT UINT32_C(4)
 
+#define SR_OPTION_TEXT_FILE UINT32_C(1) /* a text that is none of the choices is the path of a text file */
+
 /// A key that the plugin understands in its section of the job file. The host parses, checks and documents it.
 /// Bounds are inclusive; a minimum and a maximum that are both zero bound nothing.
 typedef struct sr_option {
@@ -97,6 +99,8 @@ typedef struct sr_option {
   const char* const* choices; /* of a text; none: any text */
   uint32_t choice_count;
   uint32_t reserved; /* zero */
+  uint32_t flags;    /* since 1.1: of SR_OPTION_TEXT_FILE; unknown ones are skipped */
+  uint32_t reserved_1; /* zero */
 } sr_option;
 #define SR_OPTION_SIZE_1_0 UINT32_C(96)
 
@@ -107,7 +111,8 @@ typedef struct sr_option_value {
   const char* name;
   int64_t integer; /* also a boolean's: 0 or 1 */
   double number;
-  const char* text;
+  const char* text;     /* of a file: its absolute path, for messages */
+  const char* contents; /* of a file named by an option with SR_OPTION_TEXT_FILE, UTF-8; NULL: a choice; since 1.1 */
 } sr_option_value;
 #define SR_OPTION_VALUE_SIZE_1_0 UINT32_C(40)
 

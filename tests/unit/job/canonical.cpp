@@ -68,3 +68,29 @@ TEST_CASE("a job that is written says the same when it is read elsewhere", "[job
   CHECK(again.train.clip == 1.5);
   CHECK(to_string(again.model.options) == to_string(first.model.options));
 }
+
+TEST_CASE("where a choice may be a file, what is no choice is a path, absolute when written", "[job]") {
+  const std::string here = std::filesystem::current_path().string();
+  const auto with = [](const std::string& value, const std::vector<std::string>& overrides = {}) {
+    return parse(test::minimal + "[job]\nstrategy = split\n[strategy]\nschedule = " + value + "\n", overrides,
+                 "/jobs/toy.ini");
+  };
+  const auto type = [](const job::Job& job) { return job.strategy.options.entries().at(1).type; };
+
+  const job::Job file = with("own/mine.csv");
+  CHECK(file.strategy.options.text("schedule") == "/jobs/own/mine.csv");
+  CHECK(type(file) == job::OptionType::path);
+  CHECK(canonical_text(file).find("\nschedule = /jobs/own/mine.csv\n") != std::string::npos);
+  const job::Job again = parse(canonical_text(file), {}, "/elsewhere/copy.ini");
+  CHECK(to_string(again.strategy.options) == to_string(file.strategy.options));
+  CHECK(with("gpipe", {"strategy.schedule=mine.csv"}).strategy.options.text("schedule") == here + "/mine.csv");
+  CHECK(with("./gpipe").strategy.options.text("schedule") == "/jobs/./gpipe");
+
+  const job::Job choice = with("gpipe");
+  CHECK(choice.strategy.options.text("schedule") == "gpipe");
+  CHECK(type(choice) == job::OptionType::choice);
+  CHECK(canonical_text(choice).find("\nschedule = gpipe\n") != std::string::npos);
+  CHECK(test::refusal(ErrorCode::job, [&] {
+          return with("\"\"");
+        }).ends_with("has no value; give one of 1f1b, gpipe, or a file's path, or leave the key out"));
+}

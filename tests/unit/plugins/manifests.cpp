@@ -11,7 +11,7 @@ TEST_CASE("a missing plugin's error says where it was looked for and what there 
 
   CHECK_THAT(open_error("rosw", directories),
              Contains("2: there is no strategy plugin 'rosw' (did you mean 'rows'?)") &&
-                 Contains("available: bad_default, echo,") && Contains("shardrun_strategy_rosw.so in: ") &&
+                 Contains("available: bad_default, bare_file, echo,") && Contains("shardrun_strategy_rosw.so in: ") &&
                  Contains(empty.path().string() + ", /nowhere/at/all (no such directory), " SHARDRUN_FIXTURES) &&
                  Contains("SHARDRUN_PLUGIN_PATH"));
   CHECK_THAT(open_error("rows", {}), Contains("available: none") && Contains("no directory"));

@@ -17,6 +17,7 @@ TEST_CASE("a plugin that does not open says why", "[plugins]") {
   CHECK_THAT(open_error("no_functions"), Contains("without functions and with close"));
   CHECK_THAT(open_error("bad_default"), Contains("declares a default that it refuses: option 'level' is '7', "
                                                  "expected an integer of 0 to 3"));
+  CHECK_THAT(open_error("bare_file"), Contains("option 0 may be a file and has no choices: its default must be one"));
 }
 
 TEST_CASE("a plugin in C and one of the SDK present themselves alike", "[plugins]") {
@@ -28,7 +29,7 @@ TEST_CASE("a plugin in C and one of the SDK present themselves alike", "[plugins
 
   const plugins::Strategy echo = plugins::Strategy::open(fixtures, "echo");
   CHECK(echo.manifest().name == "echo");
-  REQUIRE(echo.options().size() == 5);
+  REQUIRE(echo.options().size() == 6);
 }
 
 TEST_CASE("options arrive as they were declared", "[plugins]") {
@@ -50,6 +51,9 @@ TEST_CASE("options arrive as they were declared", "[plugins]") {
   CHECK(options[2].maximum == OptionValue(1.0));
   CHECK(options[3].choices == std::vector<std::string>{"a", "b"});
   CHECK(options[3].default_value == OptionValue("b"));
+  CHECK_FALSE(options[3].file);
+  CHECK(options[5].choices == std::vector<std::string>{"first", "last"});
+  CHECK(options[5].file);
   CHECK_FALSE(options[0].minimum);
 }
 

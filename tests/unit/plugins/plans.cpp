@@ -59,7 +59,7 @@ TEST_CASE("a strategy reads all of the request", "[plugins]") {
   static_cast<void>(echo.make_plan(request));
 
   CHECK(lines == std::vector<std::string>{
-                     "echo: job 2 data=2 model=1 quiet=0 depth=5 share=0.25 mode=b note=über",
+                     "echo: job 2 data=2 model=1 quiet=0 depth=5 share=0.25 mode=b note=über order=first[-]",
                      "echo: tensor w kind 1 [8,12,] [embed,mlp,] bytes 384 layer 0 tied 1",
                      "echo: tensor b kind 1 [12,] [,] bytes 48 layer -1 tied 0",
                      "echo: tensor square kind 1 [8,8,] [embed,embed,] bytes 256 layer -1 tied 1",
@@ -77,6 +77,22 @@ TEST_CASE("a strategy reads all of the request", "[plugins]") {
                      "echo: layer layer.1 0 2000 2001 2002",
                      "echo! that was all",
                  });
+}
+
+TEST_CASE("a strategy is given what is in an option's file", "[plugins]") {
+  std::vector<std::string> lines;
+  const Strategy echo = Strategy::open(
+      fixtures, "echo", [&](LogLevel, std::string_view, std::string_view text) { lines.emplace_back(text); });
+  StrategyRequest request = small_request(2);
+  request.options = {{"order", TextFile{"/jobs/mine.csv", "0,1\n"}}};
+
+  static_cast<void>(echo.make_plan(request));
+
+  CHECK_THAT(lines.at(0), Catch::Matchers::EndsWith("order=/jobs/mine.csv[0,1\n]"));
+  request.options = {{"order", std::string("middle")}};
+  CHECK_THAT(plan_error(echo, request), Contains("option 'order' is 'middle', expected one of first, last, or a file"));
+  request.options = {{"mode", TextFile{"/jobs/mine.csv", ""}}};
+  CHECK_THAT(plan_error(echo, request), Contains("option 'mode' is '/jobs/mine.csv', expected one of a, b"));
 }
 
 TEST_CASE("later statements replace earlier ones, globs are expanded", "[plugins]") {

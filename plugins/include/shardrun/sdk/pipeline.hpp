@@ -1,13 +1,17 @@
 #pragma once
 
-/// Pipelines for strategies: layers split into chunks of like cost, and the usual schedules as lists of actions.
+/// Pipelines for strategies: layers split into chunks of like cost, and the usual schedules as lists of actions, or the
+/// user's own.
 
+#include <shardrun/sdk/pipeline_csv.hpp>
 #include <shardrun/sdk/strategy.hpp>
 
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace shardrun::sdk {
@@ -137,12 +141,50 @@ namespace shardrun::sdk {
   return actions;
 }
 
-/// The names that `place_pipeline` knows.
-[[nodiscard]] inline std::vector<std::string> schedule_names() { return {"gpipe", "1f1b", "interleaved", "zb-h1"}; }
+/// What `place_pipeline` reads of the job.
+[[nodiscard]] inline std::vector<Option> pipeline_options() {
+  return {text_or_file_option("schedule", "1f1b", {"gpipe", "1f1b", "interleaved", "zb-h1"},
+                              "in which order a stage works on its microbatches; a file has a line of actions a stage, "
+                              "such as 0F0,0F1,0B0,0B1 (PyTorch's CSV)"),
+          integer_option("chunks", 2, 1, 1024,
+                         "of layers that each stage has, in turn with the others; with schedule = interleaved")};
+}
 
-/// Splits the layers over a mesh axis and sets every stage's actions. `chunks_per_stage`: of the interleaved schedule.
+/// The user's own lists: how many chunks there are, and on which stages, follows from them.
+inline void place_written_pipeline(const Graph& graph, const std::string& mesh_axis, std::uint32_t stages,
+                                   std::string_view csv, PlanWriter& plan) {
+  const std::vector<std::vector<Action>> actions = actions_from_csv(csv);
+  if (actions.size() != stages) {
+    throw InvalidJob("it has " + std::to_string(actions.size()) + " lines, one a stage, and mesh axis '" + mesh_axis +
+                     "' has " + std::to_string(stages) + " stages");
+  }
+  const std::vector<std::uint32_t> stage_of = stages_of_chunks(actions);
+  if (stage_of.size() > 1024 * std::size_t{stages}) {
+    throw InvalidJob("it has " + std::to_string(stage_of.size()) + " chunks, expected at most 1024 a stage");
+  }
+  std::vector<Chunk> chunks = balanced_chunks(graph, static_cast<std::uint32_t>(stage_of.size()), stages);
+  for (std::size_t c = 0; c < chunks.size(); ++c) {
+    chunks[c].stage = stage_of[c];
+  }
+  plan.place_layers(mesh_axis, chunks);
+  for (std::uint32_t stage = 0; stage < stages; ++stage) {
+    plan.set_actions(stage, actions[stage]);
+  }
+}
+
+/// Splits the layers over a mesh axis and sets every stage's actions, as `pipeline_options` say.
 inline void place_pipeline(const Job& job, const Graph& graph, const std::string& mesh_axis, std::uint32_t stages,
-                           const std::string& schedule, std::uint32_t chunks_per_stage, PlanWriter& plan) {
+                           PlanWriter& plan) {
+  const std::string schedule = job.options.text("schedule");
+  if (const std::optional<std::string> csv = job.options.contents("schedule")) {
+    try {
+      place_written_pipeline(graph, mesh_axis, stages, *csv, plan);
+    } catch (const InvalidJob& invalid) {
+      throw InvalidJob(schedule + ": " + invalid.what());
+    }
+    return;
+  }
+  const auto chunks_per_stage = static_cast<std::uint32_t>(job.options.integer("chunks"));
   const std::uint32_t chunks = schedule == "interleaved" && stages > 1 ? chunks_per_stage : 1;
   plan.place_layers(mesh_axis, balanced_chunks(graph, chunks * stages, stages));
   for (std::uint32_t stage = 0; stage < stages; ++stage) {

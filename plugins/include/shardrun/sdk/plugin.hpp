@@ -10,6 +10,7 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -43,6 +44,7 @@ struct Option {
   double max_number = 0;
   std::string default_text = {};
   std::vector<std::string> choices = {};
+  std::uint32_t flags = 0;  ///< of SR_OPTION_TEXT_FILE
 };
 
 [[nodiscard]] inline Option boolean_option(std::string name, bool default_value, std::string help) {
@@ -80,6 +82,15 @@ struct Option {
   return option;
 }
 
+/// One of the choices, or the path of a text file, whose contents `OptionValues::contents` returns. A host of ABI 1.0
+/// takes the choices alone.
+[[nodiscard]] inline Option text_or_file_option(std::string name, std::string default_value,
+                                                std::vector<std::string> choices, std::string help) {
+  Option option = text_option(std::move(name), std::move(default_value), std::move(choices), std::move(help));
+  option.flags = SR_OPTION_TEXT_FILE;
+  return option;
+}
+
 /// Steps through an array that travels with a stride, and hands out copies in which what the writer of an
 /// element did not know is zero.
 template <class Raw, class Take>
@@ -100,7 +111,8 @@ class OptionValues {
   OptionValues() = default;
   OptionValues(const sr_option_value* values, std::uint32_t count, std::uint32_t stride) {
     for_each(values, count, stride, [&](const sr_option_value& value) {
-      values_.push_back({value.type, value.name, value.integer, value.number, value.text != nullptr ? value.text : ""});
+      values_.push_back({value.type, value.name, value.integer, value.number, value.text != nullptr ? value.text : "",
+                         value.contents != nullptr ? std::optional<std::string>(value.contents) : std::nullopt});
     });
   }
 
@@ -109,6 +121,10 @@ class OptionValues {
   [[nodiscard]] std::int64_t integer(std::string_view name) const { return at(name, SR_OPTION_INTEGER).integer; }
   [[nodiscard]] double number(std::string_view name) const { return at(name, SR_OPTION_NUMBER).number; }
   [[nodiscard]] std::string text(std::string_view name) const { return at(name, SR_OPTION_TEXT).text; }
+  /// Of the file that a text_or_file_option names; nothing where its value is a choice.
+  [[nodiscard]] std::optional<std::string> contents(std::string_view name) const {
+    return at(name, SR_OPTION_TEXT).contents;
+  }
 
  private:
   struct Value {
@@ -117,6 +133,7 @@ class OptionValues {
     std::int64_t integer = 0;
     double number = 0;
     std::string text;
+    std::optional<std::string> contents;
   };
 
   [[nodiscard]] const Value& at(std::string_view name, std::uint32_t type) const {
@@ -250,6 +267,8 @@ class Instance {
             option.default_text.c_str(),
             choices.data(),
             static_cast<std::uint32_t>(choices.size()),
+            0,
+            option.flags,
             0};
   }
 
