@@ -212,7 +212,8 @@ class Sharder {
     layer_ = node.layer;
     count_stretches(node);
     FactorAxes factors(node.rule);
-    for (std::size_t o = 0; o < node.outputs.size(); ++o) {
+    // An update is made where the optimizer's states are; the axes' rules are those of what is computed with it.
+    for (std::size_t o = 0; o < node.outputs.size() && node.phase != graph::Phase::update; ++o) {
       const std::optional<Placement>& wanted = wanted_[index(node.outputs[o])];
       factors.follow(node.rule.outputs[o],
                      wanted ? *wanted : placements_.by_axes(function_.values[index(node.outputs[o])].type));
@@ -272,12 +273,17 @@ class Sharder {
     }
   }
 
+  /// In an update the most split first among those of one size.
   [[nodiscard]] std::vector<std::size_t> larger_first(const std::vector<ValueId>& operands) const {
     std::vector<std::size_t> order(operands.size());
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-      return graph::element_count(type(operands[a])) > graph::element_count(type(operands[b]));
-    });
+    const auto key = [&](std::size_t i) {
+      const std::vector<std::vector<AxisId>>& dims = placement(operands[i]).dims;
+      const std::size_t axes = std::accumulate(dims.begin(), dims.end(), std::size_t{0},
+                                               [](std::size_t sum, const auto& split) { return sum + split.size(); });
+      return std::pair{graph::element_count(type(operands[i])), phase_ == graph::Phase::update ? axes : 0};
+    };
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return key(a) > key(b); });
     return order;
   }
 
