@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "core/base/error.h"
 #include "core/partition/pipeline.h"
 #include "core/partition/stages.h"
 #include "tests/support/catch.h"
@@ -23,6 +24,17 @@ struct Schedule {
 
 const std::vector<Schedule> schedules = {{"gpipe"}, {"1f1b"}, {"zb-h1"}, {"interleaved", 2}, {"interleaved", 3}};
 
+plugins::Action::Kind kind_of(sdk::Action::Kind kind) {
+  using Kind = plugins::Action::Kind;
+  switch (kind) {
+    case sdk::Action::Kind::forward: return Kind::forward;
+    case sdk::Action::Kind::backward: return Kind::backward;
+    case sdk::Action::Kind::backward_input: return Kind::backward_input;
+    case sdk::Action::Kind::backward_weight: return Kind::backward_weight;
+  }
+  throw Error(ErrorCode::internal, "there is no such kind of action");
+}
+
 /// As the SDK writes it, one layer a chunk.
 plugins::Pipeline pipeline_of(const Schedule& schedule, std::uint32_t stages, std::uint32_t microbatches) {
   plugins::Pipeline pipeline{.mesh_axis = "pipe", .chunks = {}, .actions = {}};
@@ -36,7 +48,7 @@ plugins::Pipeline pipeline_of(const Schedule& schedule, std::uint32_t stages, st
                                    : sdk::one_forward_one_backward(stage, stages, schedule.chunks, microbatches);
     std::vector<plugins::Action>& list = pipeline.actions.emplace_back();
     for (const sdk::Action& action : actions) {
-      list.push_back({static_cast<plugins::Action::Kind>(action.kind), action.chunk, action.microbatch});
+      list.push_back({kind_of(action.kind), action.chunk, action.microbatch});
     }
   }
   return pipeline;
