@@ -322,8 +322,8 @@ class Sharder {
     return to;
   }
 
-  /// When a transition is done: with its first reader. But what the gradients of parameters are the first to read, those
-  /// of activations may read too, and a schedule may put off the former alone.
+  /// When a transition is done: with its first reader. But what a parameter's gradient is the first to read, that of an
+  /// activation may read too, and a schedule may put off the former alone.
   [[nodiscard]] graph::Phase phase_of(ValueId from) const {
     using graph::Phase;
     const graph::NodeId producer = out_.function.values[index(from)].producer;

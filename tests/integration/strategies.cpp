@@ -38,8 +38,8 @@ std::vector<Case> strategies() {
 
 /// What a strategy meets over one transport it does not meet over the other.
 const std::vector<std::vector<std::string>> models = {
-    {"model.heads=3", "model.width=12", "model.bias=true", "model.tied=false", "model.dropout=0.1", "data.microbatches=3",
-     "train.remat=layer"},
+    {"model.heads=3", "model.width=12", "model.bias=true", "model.tied=false", "model.dropout=0.1",
+     "data.microbatches=3", "train.remat=layer"},
     {"model.heads=2", "model.width=8", "data.microbatches=4"}};
 
 void append(std::vector<std::string>& settings, const std::vector<std::string>& more) {
@@ -59,8 +59,7 @@ TEST_CASE("every strategy agrees with the reference over every transport", "[ver
         std::vector<std::string> settings = cases[c].settings;
         append(settings, {"job.transport=" + transports[t], "model.context=6", "train.steps=2"});
         append(settings, models[(c + t) % models.size()]);
-        const std::vector<std::string> words =
-            with_settings({"verify", "job.ini", "--steps", "1", "--json"}, settings);
+        const std::vector<std::string> words = with_settings({"verify", "job.ini", "--steps", "1", "--json"}, settings);
 
         const Ended ended = run_program(job.path(), words);
 

@@ -29,8 +29,7 @@ std::vector<Action> actions(const std::string& text) {
 /// Each of two stages has one of an mlp's two layers.
 partition::Plan two_stages(const std::string& first, const std::string& second) {
   partition::Plan plan = plan_of({{"pipe", 2}}, {});
-  plan.draft.pipeline = {
-      .mesh_axis = "pipe", .chunks = {{0, 0}, {1, 1}}, .actions = {actions(first), actions(second)}};
+  plan.draft.pipeline = {.mesh_axis = "pipe", .chunks = {{0, 0}, {1, 1}}, .actions = {actions(first), actions(second)}};
   return plan;
 }
 

@@ -1,5 +1,7 @@
 #include "tests/unit/strategies/agreement.h"
 
+#include <algorithm>
+
 #include "core/verify/compare.h"
 #include "core/verify/interpreted.h"
 #include "tests/support/catch.h"
@@ -78,17 +80,20 @@ void check_agrees(const VerifyCase& checked, const Choice& choice) {
   const verify::Workload workload = checked.workload();
   const partition::Partition partition = split_by(checked.model, choice);
   verify::Comparison comparison(workload, partition.placements.mesh.ranks(), 1);
-  verify::interpret(workload, partition, {.steps = steps},
-                    [&](std::int64_t step, Moment moment, runtime::Interpreter& ranks) {
-                      comparison.add(step, moment, [&](std::int64_t rank) {
-                        return verify::take_snapshot(workload.graph, ranks.rank(static_cast<std::size_t>(rank)),
-                                                     moment);
-                      });
-                      if (moment == Moment::evaluation) {
-                        check_ranks(checked, ranks, steps);
-                      }
-                    });
+  verify::interpret(
+      workload, partition, {.steps = steps}, [&](std::int64_t step, Moment moment, runtime::Interpreter& ranks) {
+        comparison.add(step, moment, [&](std::int64_t rank) {
+          return verify::take_snapshot(workload.graph, ranks.rank(static_cast<std::size_t>(rank)), moment);
+        });
+        if (moment == Moment::evaluation) {
+          check_ranks(checked, ranks, steps);
+        }
+      });
   INFO(verify::to_text(comparison.report()));
+  const std::vector<verify::Difference> compared = comparison.report().worst();
+  CHECK(std::count_if(compared.begin(), compared.end(), [](const verify::Difference& each) {
+          return each.what == verify::What::replica;
+        }) == static_cast<std::ptrdiff_t>(checked.model.graph.states.size()));
   CHECK(comparison.report().passed());
   CHECK(comparison.report().steps() == steps);
 }

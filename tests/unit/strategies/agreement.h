@@ -19,9 +19,9 @@ struct GptSettings {
 };
 
 [[nodiscard]] VerifyCase gpt_case(std::string name, const GptSettings& settings);
-[[nodiscard]] VerifyCase plain_gpt();      ///< two layers, tied
-[[nodiscard]] VerifyCase full_gpt();       ///< two layers, with biases and dropout, untied
-[[nodiscard]] VerifyCase five_layers();    ///< tied, with biases
+[[nodiscard]] VerifyCase plain_gpt();    ///< two layers, tied
+[[nodiscard]] VerifyCase full_gpt();     ///< two layers, with biases and dropout, untied
+[[nodiscard]] VerifyCase five_layers();  ///< tied, with biases
 [[nodiscard]] VerifyCase mlp_of_numbers();
 [[nodiscard]] VerifyCase mlp_of_labels();  ///< by stochastic gradient descent with momentum
 

@@ -47,10 +47,11 @@ TEST_CASE("so does an mlp, and a model whose layers are computed again", "[strat
   const std::vector<plugins::MeshAxis> cube = {{"data", 2}, {"model", 2}, {"pipe", 2}};
   for (std::int64_t zero = 0; zero <= 3; ++zero) {
     check_agrees(mlp_of_numbers(), combined(cube, zero, "zb-h1"));
-    check_agrees(gpt_case("gpt, computed again", {.bias = "true",
-                                                  .dropout = "0.2",
-                                                  .remat = zero % 2 == 0 ? graph::Remat::layer : graph::Remat::selective}),
-                 combined(cube, zero, "1f1b", zero < 2));
+    check_agrees(
+        gpt_case(
+            "gpt, computed again",
+            {.bias = "true", .dropout = "0.2", .remat = zero % 2 == 0 ? graph::Remat::layer : graph::Remat::selective}),
+        combined(cube, zero, "1f1b", zero < 2));
   }
 }
 

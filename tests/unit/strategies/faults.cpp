@@ -31,8 +31,7 @@ const std::vector<Fault::Kind> kinds_of_pipelines = {Fault::Kind::omit, Fault::K
 void check_seen(const VerifyCase& checked, const Choice& choice, std::int64_t rank,
                 const std::vector<Fault::Kind>& kinds, std::size_t stride = SHARDRUN_EVERY) {
   const partition::Partition partition = split_by(checked.model, choice);
-  const std::vector<Numbered> transfers =
-      visible_transfers(checked.model, partition, step_calls(checked.model), rank);
+  const std::vector<Numbered> transfers = visible_transfers(checked.model, partition, step_calls(checked.model), rank);
   REQUIRE_FALSE(transfers.empty());
   for (std::size_t t = 0; t < transfers.size(); t += stride) {
     const auto& [number, transfer] = transfers[t];
@@ -72,8 +71,7 @@ TEST_CASE("every fault in a message of a pipeline fails the verification", "[str
 }
 
 TEST_CASE("faults in transfers of a mesh of three axes fail the verification", "[strategies]") {
-  const Choice cube{
-      "3d", {{"data", 2}, {"model", 2}, {"pipe", 2}}, {{"zero", std::int64_t{3}}, {"sequence", true}}};
+  const Choice cube{"3d", {{"data", 2}, {"model", 2}, {"pipe", 2}}, {{"zero", std::int64_t{3}}, {"sequence", true}}};
   for (std::int64_t rank = 0; rank < 8; ++rank) {
     check_seen(tied_gpt(), cube, rank, kinds_of_pipelines, 11 * SHARDRUN_EVERY);
   }

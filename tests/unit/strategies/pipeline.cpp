@@ -31,8 +31,9 @@ TEST_CASE("pipelines over more layers than stages compute what the reference doe
 
 TEST_CASE("pipelines whose layers are computed again compute what the reference does", "[strategies]") {
   for (const graph::Remat remat : {graph::Remat::layer, graph::Remat::selective}) {
-    check_all_agree({gpt_case("gpt, computed again", {.layers = "3", .bias = "true", .dropout = "0.2", .remat = remat})},
-                    pipelines({2}));
+    check_all_agree(
+        {gpt_case("gpt, computed again", {.layers = "3", .bias = "true", .dropout = "0.2", .remat = remat})},
+        pipelines({2}));
   }
 }
 

@@ -40,7 +40,8 @@ TEST_CASE("a mesh that a strategy has no use for is refused, and told why", "[st
   CHECK_THAT(refusal(gpt, {"hsdp", {{"replica", 2}, {"data", 2}}}),
              Contains("its mesh axes are replica and shard, and [mesh] has 'data'"));
   for (const char* strategy : {"dp", "zero1", "zero2", "zero3", "pp", "tp"}) {
-    CHECK_THAT(refusal(gpt, {strategy, {{"a", 2}, {"b", 2}}}), Contains("'" + std::string(strategy) + "'") && Contains("[mesh]"));
+    CHECK_THAT(refusal(gpt, {strategy, {{"a", 2}, {"b", 2}}}),
+               Contains("'" + std::string(strategy) + "'") && Contains("[mesh]"));
   }
   CHECK_THAT(refusal(gpt, {"single", ranks(2)}), Contains("it keeps everything on one rank, but the job has 2 ranks"));
 }

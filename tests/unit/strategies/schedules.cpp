@@ -103,8 +103,7 @@ std::size_t most_alive(const partition::Programs& programs, const std::vector<st
 std::vector<std::size_t> most_alive_of_stages(const std::string& schedule, std::uint32_t stages,
                                               std::uint32_t microbatches) {
   const ModelCase model = layers(stages, microbatches);
-  const partition::Partition partition =
-      split_by(model, {"pp", ranks(stages), {{"schedule", schedule}}});
+  const partition::Partition partition = split_by(model, {"pp", ranks(stages), {{"schedule", schedule}}});
   std::vector<std::size_t> most;
   for (std::int64_t rank = 0; rank < static_cast<std::int64_t>(stages); ++rank) {
     most.push_back(most_alive(programs_by(model, partition, rank), model.microbatch_rows));
@@ -128,9 +127,8 @@ TEST_CASE("schedules do everything once, in an order in which no stage waits for
         const partition::Pipeline pipeline =
             partition::pipeline_of(plan, placements.mesh, static_cast<std::int32_t>(microbatches));
         partition::Stages cut;
-        REQUIRE_NOTHROW(
-            cut = partition::cut_stages(model.graph, partition::shard(model.graph, placements), pipeline,
-                                        model.microbatch_rows));
+        REQUIRE_NOTHROW(cut = partition::cut_stages(model.graph, partition::shard(model.graph, placements), pipeline,
+                                                    model.microbatch_rows));
         REQUIRE(cut.functions.size() == stages);
         std::size_t under_way = 0;
         for (const partition::ShardedFunction& function : cut.functions[0]) {

@@ -8,9 +8,7 @@ namespace {
 
 const std::vector<std::uint32_t> numbers = {1, 2, 3, 4, 8};
 
-std::vector<VerifyCase> all_models() {
-  return {plain_gpt(), full_gpt(), mlp_of_numbers(), mlp_of_labels()};
-}
+std::vector<VerifyCase> all_models() { return {plain_gpt(), full_gpt(), mlp_of_numbers(), mlp_of_labels()}; }
 
 }  // namespace
 

@@ -76,7 +76,8 @@ TEST_CASE("a fault in a gradient's reduction is told by the parameter's name, an
 TEST_CASE("a fault in an evaluation's reduction is told as the evaluation's", "[verify]") {
   const VerifyCase checked = small_gpt();
   const partition::Partition partition = partition::split(checked.model.graph, data_parallel(2));
-  const std::vector<Numbered> transfers = visible_transfers(checked.model, partition, {{"evaluate", checked.model.evaluation_rows}});
+  const std::vector<Numbered> transfers =
+      visible_transfers(checked.model, partition, {{"evaluate", checked.model.evaluation_rows}});
   REQUIRE_FALSE(transfers.empty());
   for (const auto& [number, transfer] : transfers) {
     const verify::Report report =
