@@ -28,6 +28,19 @@ void add_calls(partition::SentBytes& sum, const partition::Programs& programs, s
   }
 }
 
+/// As plans have it: without what has sent nothing.
+partition::SentBytes sent_by(const runtime::Executor& executor) {
+  partition::SentBytes sent;
+  for (const auto& [axis, collectives] : executor.sent()) {
+    for (const auto& [collective, bytes] : collectives) {
+      if (bytes > 0) {
+        sent[axis][collective] = bytes;
+      }
+    }
+  }
+  return sent;
+}
+
 void check_ranks(const VerifyCase& checked, runtime::Interpreter& ranks, std::int64_t steps) {
   for (std::size_t r = 0; r < ranks.ranks(); ++r) {
     const partition::Programs& programs = ranks.programs(r);
@@ -38,7 +51,7 @@ void check_ranks(const VerifyCase& checked, runtime::Interpreter& ranks, std::in
     }
     add_calls(planned, programs, "evaluate", checked.model.evaluation_rows);
     INFO("rank " << r);
-    CHECK(ranks.rank(r).sent() == planned);
+    CHECK(sent_by(ranks.rank(r)) == planned);
     CHECK(ranks.rank(r).arena()->touched_bytes() == programs.memory.peak);
   }
 }
