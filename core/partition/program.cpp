@@ -102,8 +102,10 @@ void add_sent_bytes(SentBytes& sum, const Programs& programs, const Program& pro
   for (const Transfer& transfer : program.transfers) {
     const auto axis = static_cast<std::size_t>(transfer.axis);
     const std::size_t element_bytes = transfer.dtype == graph::DType::f32 ? f32_bytes : 4;
-    sum[programs.mesh.axes[axis].name][to_string(transfer.collective)] +=
-        sent_bytes(transfer, at[axis], programs.mesh.size(transfer.axis), element_bytes);
+    const std::uint64_t bytes = sent_bytes(transfer, at[axis], programs.mesh.size(transfer.axis), element_bytes);
+    if (bytes > 0) {
+      sum[programs.mesh.axes[axis].name][to_string(transfer.collective)] += bytes;
+    }
   }
 }
 

@@ -164,7 +164,7 @@ using SentBytes = std::map<std::string, std::map<std::string, std::uint64_t>>;
 [[nodiscard]] std::uint64_t sent_bytes(const Transfer& transfer, std::int64_t member, std::int64_t members,
                                        std::size_t element_bytes);
 
-/// Adds what one execution of the program sends.
+/// Adds what one execution of the program sends; what sends nothing, as a receive does, has no entry.
 void add_sent_bytes(SentBytes& sum, const Programs& programs, const Program& program, std::size_t f32_bytes);
 
 [[nodiscard]] const char* to_string(Collective collective) noexcept;

@@ -203,8 +203,18 @@ class Sharder {
     const std::string name = fmt::format("{}:{}", out_.function.values[index(from)].name, op.name);
     const graph::TensorType moved = type(from);
     const ValueId to = add_result(name, moved, after(step, placement(from)));
-    add_node({.op = &op, .name = name, .inputs = {from}, .outputs = {to}, .phase = phase_, .layer = layer_}, step);
+    add_node({.op = &op, .name = name, .inputs = {from}, .outputs = {to}, .phase = phase_of(from), .layer = layer_},
+             step);
     return to;
+  }
+
+  /// When a transition is done: with its first reader. But what a parameter's gradient is the first to read, that of an
+  /// activation may read too, and a schedule may put off the former alone.
+  [[nodiscard]] graph::Phase phase_of(ValueId from) const {
+    using graph::Phase;
+    const graph::NodeId producer = out_.function.values[index(from)].producer;
+    const bool put_off = producer >= 0 && out_.function.nodes[index(producer)].phase == Phase::backward_weight;
+    return phase_ == Phase::backward_weight && !put_off ? Phase::backward_input : phase_;
   }
 
   void visit(const Node& node) {

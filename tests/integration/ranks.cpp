@@ -103,7 +103,7 @@ TEST_CASE("a job split over ranks learns what one rank learns, and needs what wa
   REQUIRE(single.run().code == 0);
   const std::vector<double> expected = single.losses();
   for (const std::string& transport : installed("transport")) {
-    for (const auto& [strategy, ranks] : {std::pair{"dp", 2}, {"dp", 3}, {"tp", 2}}) {
+    for (const auto& [strategy, ranks] : {std::pair{"dp", 2}, {"dp", 3}, {"tp", 2}, {"zero3", 3}, {"pp", 2}}) {
       DYNAMIC_SECTION(strategy << " of " << ranks << " over " << transport) {
         const JobFolder job;
         const std::vector<std::string> how = settings(strategy, transport, ranks);

@@ -1,8 +1,8 @@
-#include <algorithm>
 #include <set>
 
 #include "core/verify/verify.h"
 #include "tests/support/catch.h"
+#include "tests/support/faults.h"
 #include "tests/unit/verify/support.h"
 
 using namespace shardrun;
@@ -11,47 +11,6 @@ using runtime::Fault;
 using verify::What;
 
 namespace {
-
-struct Numbered {
-  std::size_t number = 0;
-  partition::Transfer transfer;
-};
-
-/// The transfers that some calls make, by the number that a fault is planted at. Not the maximum in a softmax: it only
-/// shifts exponents.
-std::vector<Numbered> visible_transfers(const VerifyCase& checked, const partition::Partition& partition,
-                                        const std::vector<verify::Call>& calls) {
-  const partition::Programs programs =
-      partition::programs_of(checked.model.graph, partition, {.device = device::Device::find("cpu")});
-  std::vector<Numbered> visible;
-  std::size_t number = 0;
-  for (const partition::Program& program : programs.programs) {
-    const bool called = std::any_of(calls.begin(), calls.end(), [&](const verify::Call& call) {
-      return &programs.find(call.function, call.rows, call.last) == &program;
-    });
-    for (const partition::Transfer& transfer : program.transfers) {
-      if (called && transfer.reduction == Reduction::sum) {
-        visible.push_back({number, transfer});
-      }
-      ++number;
-    }
-  }
-  return visible;
-}
-
-std::vector<verify::Call> step_calls(const VerifyCase& checked) {
-  std::vector<verify::Call> calls = gradient_calls(checked.workload(), 0);
-  calls.push_back(update_call(checked.workload(), 0));
-  return calls;
-}
-
-/// An empty block may change places with another.
-bool is_visible(const partition::Transfer& transfer, Fault::Kind kind) {
-  const auto empty = [](const std::vector<std::int64_t>& counts) {
-    return counts.size() > 1 && (counts[0] == 0 || counts[1] == 0);
-  };
-  return kind != Fault::Kind::swap || !(empty(transfer.recv_counts) || empty(transfer.send_counts));
-}
 
 VerifyCase small_gpt() {
   return VerifyCase(training_case(
@@ -75,7 +34,7 @@ TEST_CASE("every fault in a transfer of a step fails the verification", "[verify
     plans.push_back({"model 2", tensor_parallel(2)});
     for (const NamedPlan& plan : plans) {
       const partition::Partition partition = partition::split(checked.model.graph, plan.plan);
-      const std::vector<Numbered> transfers = visible_transfers(checked, partition, step_calls(checked));
+      const std::vector<Numbered> transfers = visible_transfers(checked.model, partition, step_calls(checked.model));
       REQUIRE_FALSE(transfers.empty());
       for (const auto& [number, transfer] : transfers) {
         for (const Fault::Kind kind : {Fault::Kind::omit, Fault::Kind::swap, Fault::Kind::scale}) {
@@ -96,7 +55,7 @@ TEST_CASE("a fault in a gradient's reduction is told by the parameter's name, an
   const VerifyCase checked = small_gpt();
   const partition::Partition partition = partition::split(checked.model.graph, data_parallel(2, 1));
   std::set<std::string> named;
-  for (const auto& [number, transfer] : visible_transfers(checked, partition, step_calls(checked))) {
+  for (const auto& [number, transfer] : visible_transfers(checked.model, partition, step_calls(checked.model))) {
     const graph::StateId state = checked.model.graph.find_state(transfer.name);
     if (state < 0 || checked.model.graph.states[static_cast<std::size_t>(state)].kind != graph::StateKind::gradient) {
       continue;
@@ -117,7 +76,8 @@ TEST_CASE("a fault in a gradient's reduction is told by the parameter's name, an
 TEST_CASE("a fault in an evaluation's reduction is told as the evaluation's", "[verify]") {
   const VerifyCase checked = small_gpt();
   const partition::Partition partition = partition::split(checked.model.graph, data_parallel(2));
-  const std::vector<Numbered> transfers = visible_transfers(checked, partition, evaluation_calls(checked.workload()));
+  const std::vector<Numbered> transfers =
+      visible_transfers(checked.model, partition, {{"evaluate", checked.model.evaluation_rows}});
   REQUIRE_FALSE(transfers.empty());
   for (const auto& [number, transfer] : transfers) {
     const verify::Report report =

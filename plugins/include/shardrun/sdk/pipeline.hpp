@@ -89,6 +89,8 @@ namespace shardrun::sdk {
 
 /// One forward, one backward (PipeDream-flush: Narayanan et al. 2021, arXiv:2104.04473, section 2.2), also over several
 /// chunks a stage, interleaved (there too): microbatches go through the chunks in groups of as many as there are stages.
+/// Of a last group that is smaller, the places of those that it lacks stay free: closed up, stages might wait for each
+/// other.
 [[nodiscard]] inline std::vector<Action> one_forward_one_backward(std::uint32_t stage, std::uint32_t stages,
                                                                   std::uint32_t chunks_per_stage,
                                                                   std::uint32_t microbatches) {
@@ -96,9 +98,8 @@ namespace shardrun::sdk {
   std::vector<Action> backwards;
   const std::uint32_t group = chunks_per_stage == 1 ? microbatches : stages;
   for (std::uint32_t first = 0; first < microbatches; first += group) {
-    const std::uint32_t end = std::min(microbatches, first + group);
     for (std::uint32_t v = 0; v < chunks_per_stage; ++v) {
-      for (std::uint32_t m = first; m < end; ++m) {
+      for (std::uint32_t m = first; m < first + group; ++m) {
         forwards.push_back({Action::Kind::forward, v * stages + stage, m});
         backwards.push_back({Action::Kind::backward, (chunks_per_stage - 1 - v) * stages + stage, m});
       }
@@ -114,6 +115,7 @@ namespace shardrun::sdk {
     }
     actions.push_back(backwards[b]);
   }
+  std::erase_if(actions, [&](const Action& action) { return action.microbatch >= microbatches; });
   return actions;
 }
 

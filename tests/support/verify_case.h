@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "core/task/dataset.h"
+#include "core/verify/workload.h"
+#include "tests/support/model_cases.h"
+
+namespace shardrun::test {
+
+/// Samples that are functions of their number: integers below `limit`, or reals of [-1, 1).
+class NumberedSamples final : public task::Dataset {
+ public:
+  explicit NumberedSamples(std::int32_t limit) : limit_(limit) {}
+
+  [[nodiscard]] models::DataShape shape() const override { return {}; }
+  [[nodiscard]] std::int64_t evaluation_samples() const override { return 0; }
+  [[nodiscard]] std::int64_t tokens_per_sample() const override { return 1; }
+  [[nodiscard]] std::string describe() const override { return "numbered samples"; }
+
+  void fill_training(std::uint64_t seed, std::int64_t first, const device::TensorView& inputs,
+                     const device::TensorView& targets, std::size_t f32_bytes) const override {
+    fill(seed, first, inputs, f32_bytes);
+    fill(seed + 1, first, targets, f32_bytes);
+  }
+  void fill_evaluation(std::int64_t first, const device::TensorView& inputs, const device::TensorView& targets,
+                       std::size_t f32_bytes) const override {
+    fill(101, first, inputs, f32_bytes);
+    fill(102, first, targets, f32_bytes);
+  }
+
+ private:
+  void fill(std::uint64_t stream, std::int64_t first, const device::TensorView& view, std::size_t f32_bytes) const {
+    const std::int64_t columns = view.elements() / view.shape[0];
+    for (std::int64_t i = 0; i < view.elements(); ++i) {
+      const auto sample = static_cast<std::uint64_t>(first + i / columns);
+      const std::uint64_t number = mixed(mixed(mixed(stream) + sample) + static_cast<std::uint64_t>(i % columns));
+      const double real = static_cast<double>(number % 2048) / 1024 - 1;
+      if (view.dtype == graph::DType::i32) {
+        static_cast<std::int32_t*>(view.data)[i] =
+            static_cast<std::int32_t>(number % static_cast<std::uint64_t>(limit_));
+      } else if (f32_bytes == sizeof(double)) {
+        static_cast<double*>(view.data)[i] = real;
+      } else {
+        static_cast<float*>(view.data)[i] = static_cast<float>(real);
+      }
+    }
+  }
+
+  /// Steele, Lea & Flood 2014, SplitMix64.
+  static std::uint64_t mixed(std::uint64_t state) {
+    state += 0x9e3779b97f4a7c15U;
+    state = (state ^ (state >> 30U)) * 0xbf58476d1ce4e5b9U;
+    state = (state ^ (state >> 27U)) * 0x94d049bb133111ebU;
+    return state ^ (state >> 31U);
+  }
+
+  std::int32_t limit_;
+};
+
+/// A model's case with samples of its own, as it is verified.
+struct VerifyCase {
+  explicit VerifyCase(ModelCase given) : model(std::move(given)), samples(model.vocabulary) {}
+
+  [[nodiscard]] verify::Workload workload() const {
+    return {.graph = model.graph,
+            .microbatch_rows = model.microbatch_rows,
+            .evaluation_rows = model.evaluation_rows,
+            .dataset = &samples,
+            .seed = 17,
+            .learning_rate = [](std::int64_t step) { return 0.01 / static_cast<double>(step + 1); }};
+  }
+
+  ModelCase model;
+  NumberedSamples samples;
+};
+
+}  // namespace shardrun::test

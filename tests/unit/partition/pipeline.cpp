@@ -1,0 +1,112 @@
+// Pipelines by hand: what is wrong with a list of actions is told by the action's name.
+
+#include "core/partition/pipeline.h"
+
+#include "core/partition/partition.h"
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+#include "tests/support/model_cases.h"
+#include "tests/support/plans.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using Catch::Matchers::Contains;
+using plugins::Action;
+
+namespace {
+
+/// "0F0 0B0": as they are printed.
+std::vector<Action> actions(const std::string& text) {
+  constexpr std::string_view kinds = "FBIW";
+  std::vector<Action> list;
+  for (std::size_t i = 0; i + 2 < text.size(); i += 4) {
+    list.push_back({static_cast<Action::Kind>(kinds.find(text[i + 1])), static_cast<std::uint32_t>(text[i] - '0'),
+                    static_cast<std::uint32_t>(text[i + 2] - '0')});
+  }
+  return list;
+}
+
+/// Each of two stages has one of an mlp's two layers.
+partition::Plan two_stages(const std::string& first, const std::string& second) {
+  partition::Plan plan = plan_of({{"pipe", 2}}, {});
+  plan.draft.pipeline = {.mesh_axis = "pipe", .chunks = {{0, 0}, {1, 1}}, .actions = {actions(first), actions(second)}};
+  return plan;
+}
+
+std::string refusal(const partition::Plan& plan, std::int64_t microbatches = 2) {
+  const ModelCase mlp = training_case("mlp", "mlp", {{"hidden", "3"}}, {.features = 2, .outputs = 2},
+                                      {.batch = 4, .microbatches = microbatches});
+  return error_of([&] { static_cast<void>(partition::split(mlp.graph, plan, mlp.microbatch_rows)); });
+}
+
+const std::string first = "0F0 0F1 0B0 0B1";
+const std::string second = "1F0 1B0 1F1 1B1";
+
+std::string told(std::int32_t stage, const std::string& action, const std::string& why) {
+  return "2: strategy by hand: stage " + std::to_string(stage) + ", action " + action + ": " + why;
+}
+
+}  // namespace
+
+TEST_CASE("lists that do everything once, in an order that can be, are taken", "[partition]") {
+  CHECK(refusal(two_stages(first, second)) == "nothing");
+  CHECK(refusal(two_stages("0F0 0F1 0I0 0I1 0W1 0W0", "1F0 1I0 1W0 1F1 1B1")) == "nothing");
+  CHECK(refusal(two_stages("0F1 0F0 0B0 0B1", "1F0 1B0 1F1 1B1")) == "nothing");
+  CHECK(refusal(two_stages("0F0 0B0", "1F0 1B0"), 1) == "nothing");
+}
+
+TEST_CASE("what a list leaves out is missed", "[partition]") {
+  CHECK(refusal(two_stages("0F0 0F1 0B0", second)) == told(0, "0I1", "it is missing"));
+  CHECK(refusal(two_stages("0F0 0B0", second)) == told(0, "0F1", "it is missing"));
+  CHECK(refusal(two_stages(first, "1F0 1B0 1F1 1I1")) == told(1, "1W1", "it is missing"));
+  CHECK(refusal(two_stages(first, "")) == told(1, "1F0", "it is missing"));
+}
+
+TEST_CASE("what a list does twice is refused", "[partition]") {
+  CHECK(refusal(two_stages("0F0 0F1 0F0 0B0 0B1", second)) == told(0, "0F0", "it has been done already"));
+  CHECK(refusal(two_stages(first, "1F0 1B0 1F1 1B1 1B0")) == told(1, "1B0", "it has been done already"));
+  CHECK(refusal(two_stages(first, "1F0 1B0 1I0 1F1 1B1")) == told(1, "1I0", "it has been done already"));
+  CHECK(refusal(two_stages(first, "1F0 1I0 1B0 1F1 1B1")) == told(1, "1B0", "it has been done already"));
+  CHECK(refusal(two_stages(first, "1F0 1B0 1W0 1F1 1B1")) == told(1, "1W0", "it has been done already"));
+}
+
+TEST_CASE("what comes before what it needs is refused", "[partition]") {
+  const std::string forward = "forward of this chunk and microbatch has to come before it";
+  CHECK(refusal(two_stages("0F0 0B1 0F1 0B0", second)) == told(0, "0B1", forward));
+  CHECK(refusal(two_stages(first, "1I0 1F0 1W0 1F1 1B1")) == told(1, "1I0", forward));
+  CHECK(refusal(two_stages(first, "1F0 1W0 1I0 1F1 1B1")) ==
+        told(1, "1W0", "the gradients of activations (I) have to come before those of parameters"));
+}
+
+TEST_CASE("chunks and microbatches that a stage does not have are refused", "[partition]") {
+  CHECK(refusal(two_stages("0F0 1F1 0B0 0B1", second)) == told(0, "1F1", "chunk 1 is not on this stage"));
+  CHECK(refusal(two_stages(first, "1F0 2B0 1F1 1B1")) == told(1, "2B0", "chunk 2 is not on this stage"));
+  CHECK(refusal(two_stages("0F0 0F1 0F2 0B0 0B1 0B2", second)) ==
+        told(0, "0F2", "a step has 2 microbatches, numbered from 0: see [data] microbatches"));
+  CHECK(refusal(two_stages(first, second), 1) ==
+        told(0, "0F1", "a step has 1 microbatches, numbered from 0: see [data] microbatches"));
+
+  partition::Plan plan = two_stages("0F0 0F1 0B0 0B1", "");
+  plan.draft.pipeline.chunks = {{0, 0}};
+  CHECK(refusal(plan) == "2: strategy by hand: stage 1 of the pipeline has no chunk");
+}
+
+TEST_CASE("lists that wait for each other are refused, and told where each stands", "[partition]") {
+  CHECK_THAT(refusal(two_stages("0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1")),
+             Contains("2: the pipeline's actions wait for each other: stage 0 at 0B0 waits for ") &&
+                 Contains(" from stage 1; stage 1 at 1F1 waits for ") && Contains(" from stage 0"));
+  CHECK_THAT(refusal(two_stages("0F0 0F1 0B1 0B0", "1F0 1F1 1B0 1B1")), Contains("nothing"));
+}
+
+TEST_CASE("a mesh axis that has the layers has nothing else", "[partition]") {
+  const std::string why = "2: strategy by hand: mesh axis pipe has the layers, and something else is split over it";
+  partition::Plan plan = two_stages(first, second);
+  plan.draft.axes = {{"batch", {"pipe"}}};
+  CHECK(refusal(plan) == why);
+  plan = two_stages(first, second);
+  plan.draft.tensors = {{"layer_0/weights", plugins::TensorRole::store, {{"pipe"}, {}}}};
+  CHECK(refusal(plan) == why);
+  plan = two_stages(first, second);
+  plan.draft.cut_points = {{"layer.0/residual", {{}, {"pipe"}}}};
+  CHECK(refusal(plan) == why);
+}

@@ -1,0 +1,122 @@
+#include "tests/unit/strategies/agreement.h"
+
+#include <algorithm>
+
+#include "core/verify/compare.h"
+#include "core/verify/interpreted.h"
+#include "tests/support/catch.h"
+
+namespace shardrun::test {
+namespace {
+
+using models::OptimizerSettings;
+using verify::Moment;
+
+models::TrainingSettings training(const OptimizerSettings& optimizer, graph::Remat remat = graph::Remat::none) {
+  return {.batch = 7, .microbatches = 3, .eval_rows = 3, .eval_samples = 5, .remat = remat, .optimizer = optimizer};
+}
+
+const OptimizerSettings adamw{.weight_decay = 0.1, .clip = 0.5};
+const OptimizerSettings momentum{
+    .kind = OptimizerSettings::Kind::sgd, .momentum = 0.9, .weight_decay = 0.1, .clip = 0.5};
+
+/// What one call of a step, or all that its programs do at once, send.
+void add_calls(partition::SentBytes& sum, const partition::Programs& programs, std::string_view function,
+               const std::vector<std::int64_t>& rows) {
+  for (const std::size_t program : programs.find_calls(function, rows)) {
+    partition::add_sent_bytes(sum, programs, programs.programs[program], sizeof(float));
+  }
+}
+
+/// As plans have it: without what has sent nothing.
+partition::SentBytes sent_by(const runtime::Executor& executor) {
+  partition::SentBytes sent;
+  for (const auto& [axis, collectives] : executor.sent()) {
+    for (const auto& [collective, bytes] : collectives) {
+      if (bytes > 0) {
+        sent[axis][collective] = bytes;
+      }
+    }
+  }
+  return sent;
+}
+
+void check_ranks(const VerifyCase& checked, runtime::Interpreter& ranks, std::int64_t steps) {
+  for (std::size_t r = 0; r < ranks.ranks(); ++r) {
+    const partition::Programs& programs = ranks.programs(r);
+    partition::SentBytes planned;
+    for (std::int64_t step = 0; step < steps; ++step) {
+      add_calls(planned, programs, "micro", checked.model.microbatch_rows);
+      add_calls(planned, programs, "update", {0});
+    }
+    add_calls(planned, programs, "evaluate", checked.model.evaluation_rows);
+    INFO("rank " << r);
+    CHECK(sent_by(ranks.rank(r)) == planned);
+    CHECK(ranks.rank(r).arena()->touched_bytes() == programs.memory.peak);
+  }
+}
+
+}  // namespace
+
+VerifyCase gpt_case(std::string name, const GptSettings& settings) {
+  return VerifyCase(training_case(std::move(name), "gpt",
+                                  {{"layers", settings.layers},
+                                   {"heads", "7"},
+                                   {"width", "14"},
+                                   {"context", "6"},
+                                   {"bias", settings.bias},
+                                   {"tied", settings.tied},
+                                   {"dropout", settings.dropout}},
+                                  {.vocab = 65}, training(adamw, settings.remat)));
+}
+
+VerifyCase plain_gpt() { return gpt_case("gpt tied", {}); }
+
+VerifyCase full_gpt() {
+  return gpt_case("gpt with biases and dropout", {.bias = "true", .tied = "false", .dropout = "0.2"});
+}
+
+VerifyCase five_layers() { return gpt_case("gpt of five layers, tied", {.layers = "5", .bias = "true"}); }
+
+VerifyCase mlp_of_numbers() {
+  return VerifyCase(training_case("mlp", "mlp", {{"hidden", "9"}}, {.features = 5, .outputs = 3}, training(adamw)));
+}
+
+VerifyCase mlp_of_labels() {
+  return VerifyCase(training_case("mlp of labels, momentum", "mlp", {{"hidden", "23"}, {"loss", "cross_entropy"}},
+                                  {.vocab = 4, .features = 17}, training(momentum)));
+}
+
+void check_agrees(const VerifyCase& checked, const Choice& choice) {
+  constexpr std::int64_t steps = 2;
+  INFO(checked.model.name << ", " << to_string(choice));
+  const verify::Workload workload = checked.workload();
+  const partition::Partition partition = split_by(checked.model, choice);
+  verify::Comparison comparison(workload, partition.placements.mesh.ranks(), 1);
+  verify::interpret(
+      workload, partition, {.steps = steps}, [&](std::int64_t step, Moment moment, runtime::Interpreter& ranks) {
+        comparison.add(step, moment, [&](std::int64_t rank) {
+          return verify::take_snapshot(workload.graph, ranks.rank(static_cast<std::size_t>(rank)), moment);
+        });
+        if (moment == Moment::evaluation) {
+          check_ranks(checked, ranks, steps);
+        }
+      });
+  INFO(verify::to_text(comparison.report()));
+  const std::vector<verify::Difference> compared = comparison.report().worst();
+  CHECK(std::count_if(compared.begin(), compared.end(), [](const verify::Difference& each) {
+          return each.what == verify::What::replica;
+        }) == static_cast<std::ptrdiff_t>(checked.model.graph.states.size()));
+  CHECK(comparison.report().passed());
+  CHECK(comparison.report().steps() == steps);
+}
+
+void check_all_agree(const std::vector<VerifyCase>& models, const std::vector<Choice>& choices) {
+  for (std::size_t m = 0; m < models.size(); ++m) {
+    for (std::size_t c = m % SHARDRUN_EVERY; c < choices.size(); c += SHARDRUN_EVERY) {
+      check_agrees(models[m], choices[c]);
+    }
+  }
+}
+
+}  // namespace shardrun::test

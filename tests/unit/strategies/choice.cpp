@@ -1,0 +1,57 @@
+#include "tests/unit/strategies/choice.h"
+
+#include <map>
+
+namespace shardrun::test {
+
+void add_schedule(plugins::OptionValues& options, const std::string& schedule) {
+  const std::size_t blank = schedule.find(' ');
+  options["schedule"] = schedule.substr(0, blank);
+  if (blank != std::string::npos) {
+    options["chunks"] = std::int64_t{std::stoll(schedule.substr(blank + 1))};
+  }
+}
+
+const std::vector<std::string>& all_schedules() {
+  static const std::vector<std::string> schedules = {"gpipe", "1f1b", "interleaved 2", "interleaved 3", "zb-h1"};
+  return schedules;
+}
+
+std::string to_string(const Choice& choice) {
+  std::string text = choice.strategy;
+  for (const plugins::MeshAxis& axis : choice.mesh) {
+    text += " " + axis.name + (axis.name.empty() ? "" : "=") + std::to_string(axis.size);
+  }
+  for (const auto& [name, value] : choice.options) {
+    text += ", " + name + " = " + plugins::to_string(value);
+  }
+  return text;
+}
+
+partition::Plan plan_by(const ModelCase& model, const Choice& choice) {
+  static std::map<std::string, plugins::Strategy> opened;
+  auto strategy = opened.find(choice.strategy);
+  if (strategy == opened.end()) {
+    strategy =
+        opened.emplace(choice.strategy, plugins::Strategy::open({SHARDRUN_BUILT_PLUGINS}, choice.strategy)).first;
+  }
+  plugins::StrategyRequest request = partition::describe(model.graph, model.microbatch_rows);
+  for (const plugins::MeshAxis& axis : choice.mesh) {
+    request.ranks *= axis.size;
+    if (!axis.name.empty()) {
+      request.mesh.push_back(axis);
+    }
+  }
+  request.options = choice.options;
+  return partition::make_plan(strategy->second, request);
+}
+
+partition::Partition split_by(const ModelCase& model, const Choice& choice) {
+  return partition::split(model.graph, plan_by(model, choice), model.microbatch_rows);
+}
+
+partition::Programs programs_by(const ModelCase& model, const partition::Partition& partition, std::int64_t rank) {
+  return partition::programs_of(model.graph, partition, {.device = device::Device::find("cpu"), .rank = rank});
+}
+
+}  // namespace shardrun::test

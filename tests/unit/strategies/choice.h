@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/partition/partition.h"
+#include "plugins/loader/strategy.h"
+#include "tests/support/verify_case.h"
+
+namespace shardrun::test {
+
+/// A strategy with its options, and the mesh of the job.
+struct Choice {
+  std::string strategy;
+  std::vector<plugins::MeshAxis> mesh;  ///< one axis without a name: the job has ranks, and no [mesh]
+  plugins::OptionValues options = {};
+};
+
+/// `ranks` without a [mesh].
+[[nodiscard]] inline std::vector<plugins::MeshAxis> ranks(std::uint32_t number) { return {{"", number}}; }
+
+/// A pipeline's schedule by its name; "interleaved 3" has three chunks a stage.
+void add_schedule(plugins::OptionValues& options, const std::string& schedule);
+[[nodiscard]] const std::vector<std::string>& all_schedules();
+
+[[nodiscard]] std::string to_string(const Choice& choice);
+
+/// What the plugin, as it was built, answers for a model.
+[[nodiscard]] partition::Plan plan_by(const ModelCase& model, const Choice& choice);
+[[nodiscard]] partition::Partition split_by(const ModelCase& model, const Choice& choice);
+[[nodiscard]] partition::Programs programs_by(const ModelCase& model, const partition::Partition& partition,
+                                              std::int64_t rank);
+
+}  // namespace shardrun::test

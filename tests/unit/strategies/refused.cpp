@@ -1,0 +1,56 @@
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+#include "tests/unit/strategies/agreement.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+std::string refusal(const ModelCase& model, const Choice& choice) {
+  return error_of([&] { static_cast<void>(split_by(model, choice)); });
+}
+
+ModelCase heat() {
+  return {.name = "heat1d",
+          .graph = models::build_iteration(*models::find_model("heat1d"), model_settings("heat1d", {{"cells", "37"}}))};
+}
+
+}  // namespace
+
+TEST_CASE("a model without what a strategy splits is refused, and told why", "[strategies]") {
+  for (const char* strategy : {"dp", "zero1", "zero2", "zero3", "hsdp", "3d"}) {
+    CHECK_THAT(refusal(heat(), {strategy, ranks(2)}),
+               Contains("2: strategy '" + std::string(strategy) + "'") &&
+                   Contains("it splits the batch, and this model has none: choose a strategy"));
+  }
+  CHECK_THAT(refusal(heat(), {"pp", ranks(2)}), Contains("it splits the layers, and this model has none"));
+  CHECK_THAT(refusal(heat(), {"tp", ranks(2)}), Contains("it splits the axes heads, mlp and vocab"));
+  const ModelCase mlp = mlp_of_numbers().model;
+  CHECK_THAT(refusal(mlp, {"tp", ranks(2), {{"sequence", true}}}),
+             Contains("sequence = true splits the axis seq, and this model has none"));
+  CHECK_THAT(refusal(mlp, {"3d", {{"model", 2}}, {{"sequence", true}}}), Contains("splits the axis seq"));
+}
+
+TEST_CASE("a mesh that a strategy has no use for is refused, and told why", "[strategies]") {
+  const ModelCase gpt = plain_gpt().model;
+  CHECK_THAT(refusal(gpt, {"3d", {{"data", 2}, {"rows", 2}}}),
+             Contains("its mesh axes are data, model, pipe and replica, and [mesh] has 'rows'"));
+  CHECK_THAT(refusal(gpt, {"hsdp", {{"replica", 2}, {"data", 2}}}),
+             Contains("its mesh axes are replica and shard, and [mesh] has 'data'"));
+  for (const char* strategy : {"dp", "zero1", "zero2", "zero3", "pp", "tp"}) {
+    CHECK_THAT(refusal(gpt, {strategy, {{"a", 2}, {"b", 2}}}),
+               Contains("'" + std::string(strategy) + "'") && Contains("[mesh]"));
+  }
+  CHECK_THAT(refusal(gpt, {"single", ranks(2)}), Contains("it keeps everything on one rank, but the job has 2 ranks"));
+}
+
+TEST_CASE("options that do not go together are refused", "[strategies]") {
+  const ModelCase gpt = plain_gpt().model;
+  CHECK_THAT(refusal(gpt, {"3d", {{"data", 2}}, {{"keep", "*"}, {"zero", std::int64_t{2}}}}),
+             Contains("keep is of parameters that are split, which they are with zero = 3: leave it out"));
+  CHECK_THAT(refusal(gpt, {"3d", {{"data", 2}}, {{"zero", std::int64_t{4}}}}), Contains("zero") && Contains("3"));
+  CHECK_THAT(refusal(gpt, {"pp", ranks(2), {{"schedule", "gpipes"}}}), Contains("schedule") && Contains("gpipe"));
+  CHECK_THAT(refusal(gpt, {"zero3", ranks(2), {{"keep", "nothing/*"}}}), Contains("nothing/*"));
+}

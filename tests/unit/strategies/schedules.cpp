@@ -1,0 +1,149 @@
+// The SDK's schedules as core proves and lays them out.
+
+#include <shardrun/sdk/pipeline.hpp>
+
+#include <algorithm>
+#include <set>
+
+#include "core/base/error.h"
+#include "core/partition/pipeline.h"
+#include "core/partition/stages.h"
+#include "tests/support/catch.h"
+#include "tests/support/plans.h"
+#include "tests/unit/strategies/agreement.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+
+namespace {
+
+struct Schedule {
+  std::string name;
+  std::uint32_t chunks = 1;  ///< of a stage
+};
+
+const std::vector<Schedule> schedules = {{"gpipe"}, {"1f1b"}, {"zb-h1"}, {"interleaved", 2}, {"interleaved", 3}};
+
+plugins::Action::Kind kind_of(sdk::Action::Kind kind) {
+  using Kind = plugins::Action::Kind;
+  switch (kind) {
+    case sdk::Action::Kind::forward: return Kind::forward;
+    case sdk::Action::Kind::backward: return Kind::backward;
+    case sdk::Action::Kind::backward_input: return Kind::backward_input;
+    case sdk::Action::Kind::backward_weight: return Kind::backward_weight;
+  }
+  throw Error(ErrorCode::internal, "there is no such kind of action");
+}
+
+/// As the SDK writes it, one layer a chunk.
+plugins::Pipeline pipeline_of(const Schedule& schedule, std::uint32_t stages, std::uint32_t microbatches) {
+  plugins::Pipeline pipeline{.mesh_axis = "pipe", .chunks = {}, .actions = {}};
+  for (std::uint32_t c = 0; c < schedule.chunks * stages; ++c) {
+    pipeline.chunks.push_back({c, c % stages});
+  }
+  for (std::uint32_t stage = 0; stage < stages; ++stage) {
+    const std::vector<sdk::Action> actions =
+        schedule.name == "gpipe"   ? sdk::gpipe_actions(stage, microbatches)
+        : schedule.name == "zb-h1" ? sdk::zero_bubble_h1(stage, stages, microbatches)
+                                   : sdk::one_forward_one_backward(stage, stages, schedule.chunks, microbatches);
+    std::vector<plugins::Action>& list = pipeline.actions.emplace_back();
+    for (const sdk::Action& action : actions) {
+      list.push_back({kind_of(action.kind), action.chunk, action.microbatch});
+    }
+  }
+  return pipeline;
+}
+
+/// A network of that many layers, as small as can be, one row a microbatch.
+ModelCase layers(std::uint32_t number, std::uint32_t microbatches) {
+  const std::string text = std::to_string(number);
+  return training_case("gpt", "gpt", {{"layers", text}, {"heads", "1"}, {"width", "2"}, {"context", "2"}}, {.vocab = 3},
+                       {.batch = microbatches, .microbatches = microbatches});
+}
+
+/// Microbatches of which a rank has at some instruction something that their forward has left for their backward.
+std::size_t most_alive(const partition::Programs& programs, const std::vector<std::int64_t>& rows) {
+  const partition::Program& program = programs.programs[programs.find_calls("micro", rows).front()];
+  std::set<partition::BufferId> given;
+  for (const partition::Port& port : program.inputs) {
+    given.insert(port.buffer);
+  }
+  struct Life {
+    std::int32_t first = 0;
+    std::int32_t last = 0;
+    std::int32_t call = 0;
+  };
+  std::vector<Life> lives;
+  for (const partition::Instruction& at : program.instructions) {
+    if (at.phase == graph::Phase::forward) {
+      continue;
+    }
+    for (const partition::BufferId id : at.inputs) {
+      const partition::Buffer& buffer = program.buffers[static_cast<std::size_t>(id)];
+      const partition::Instruction& maker = program.instructions[static_cast<std::size_t>(buffer.first)];
+      if (id >= static_cast<partition::BufferId>(programs.states.size()) && !given.contains(id) &&
+          maker.phase == graph::Phase::forward) {
+        lives.push_back({buffer.first, buffer.last, at.call});
+      }
+    }
+  }
+  std::size_t most = 0;
+  for (std::int32_t i = 0; i < static_cast<std::int32_t>(program.instructions.size()); ++i) {
+    std::set<std::int32_t> alive;
+    for (const Life& life : lives) {
+      if (life.first <= i && i <= life.last) {
+        alive.insert(life.call);
+      }
+    }
+    most = std::max(most, alive.size());
+  }
+  return most;
+}
+
+std::vector<std::size_t> most_alive_of_stages(const std::string& schedule, std::uint32_t stages,
+                                              std::uint32_t microbatches) {
+  const ModelCase model = layers(stages, microbatches);
+  const partition::Partition partition = split_by(model, {"pp", ranks(stages), {{"schedule", schedule}}});
+  std::vector<std::size_t> most;
+  for (std::int64_t rank = 0; rank < static_cast<std::int64_t>(stages); ++rank) {
+    most.push_back(most_alive(programs_by(model, partition, rank), model.microbatch_rows));
+  }
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("schedules do everything once, in an order in which no stage waits for ever", "[strategies]") {
+  for (const Schedule& schedule : schedules) {
+    for (std::uint32_t stages = 1; stages <= 6; ++stages) {
+      const std::uint32_t chunks = stages == 1 ? 1 : schedule.chunks;
+      for (std::uint32_t microbatches = 1; microbatches <= 9; microbatches += SHARDRUN_EVERY) {
+        const ModelCase model = layers(stages * chunks, microbatches);
+        partition::Plan plan = plan_of({{"pipe", stages}}, {});
+        plan.draft.pipeline = pipeline_of({schedule.name, chunks}, stages, microbatches);
+        INFO(schedule.name << ", " << stages << " stages of " << chunks << " chunks, " << microbatches
+                           << " microbatches");
+        const partition::Placements placements = partition::place(model.graph, plan);
+        const partition::Pipeline pipeline =
+            partition::pipeline_of(plan, placements.mesh, static_cast<std::int32_t>(microbatches));
+        partition::Stages cut;
+        REQUIRE_NOTHROW(cut = partition::cut_stages(model.graph, partition::shard(model.graph, placements), pipeline,
+                                                    model.microbatch_rows));
+        REQUIRE(cut.functions.size() == stages);
+        std::size_t under_way = 0;
+        for (const partition::ShardedFunction& function : cut.functions[0]) {
+          under_way = std::max(under_way, function.under_way);
+        }
+        CHECK(under_way == 1);
+      }
+    }
+  }
+}
+
+TEST_CASE("one forward, one backward keeps fewer microbatches than GPipe", "[strategies]") {
+  using Most = std::vector<std::size_t>;
+  CHECK(most_alive_of_stages("gpipe", 4, 7) == Most{7, 7, 7, 7});
+  CHECK(most_alive_of_stages("1f1b", 4, 7) == Most{4, 3, 2, 1});
+  CHECK(most_alive_of_stages("1f1b", 4, 3) == Most{3, 3, 2, 1});
+  CHECK(most_alive_of_stages("zb-h1", 4, 7) == Most{4, 4, 4, 4});
+}
