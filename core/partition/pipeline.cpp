@@ -55,12 +55,23 @@ class Checking {
     if (action.microbatch >= static_cast<std::uint32_t>(microbatches_)) {
       fail(action, fmt::format("a step has {} microbatches, numbered from 0: see [data] microbatches", microbatches_));
     }
-    Done& done = done_[{action.chunk, action.microbatch}];
+    Done& done = done_[{action.chunk, action.microbatch}];  // std::map: others leave it where it is
     const bool forward = action.kind == Kind::forward;
     const bool input = action.kind == Kind::backward || action.kind == Kind::backward_input;
     const bool weight = action.kind == Kind::backward || action.kind == Kind::backward_weight;
     if ((forward && done.forward) || (input && done.input) || (weight && done.weight)) {
       fail(action, "it has been done already");
+    }
+    // What the neighbouring chunk of this stage makes for it has to be there; other stages' is waited for.
+    if (forward && action.chunk > 0 && on_stage(action.chunk - 1) &&
+        !done_[{action.chunk - 1, action.microbatch}].forward) {
+      fail(action,
+           fmt::format("forward of chunk {}, which is on this stage too, has to come before it", action.chunk - 1));
+    }
+    if (input && action.chunk + 1 < plan_.draft.pipeline.chunks.size() && on_stage(action.chunk + 1) &&
+        !done_[{action.chunk + 1, action.microbatch}].input) {
+      fail(action,
+           fmt::format("backward of chunk {}, which is on this stage too, has to come before it", action.chunk + 1));
     }
     if (input && !done.forward) {
       fail(action, "forward of this chunk and microbatch has to come before it");

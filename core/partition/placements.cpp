@@ -99,6 +99,8 @@ Placements place(const graph::Graph& graph, const Plan& plan) {
   for (const plugins::MeshAxis& axis : plan.draft.mesh) {
     placements.mesh.axes.push_back({axis.name, axis.size});
   }
+  const std::string& pipe = plan.draft.pipeline.mesh_axis;
+  placements.stages = !pipe.empty() && placements.mesh.size(placements.mesh.find(pipe)) > 1;
   for (const plugins::AxisPlacement& axis : plan.draft.axes) {
     placements.axes[axis.axis] = axes_of(placements.mesh, axis.mesh_axes);
   }
@@ -116,8 +118,12 @@ Placements place(const graph::Graph& graph, const Plan& plan) {
     placements.updates.push_back(state.kind == graph::StateKind::gradient ? roles.of(owner, TensorRole::optimizer)
                                                                           : stored);
     const auto gather = gathers.find(state.name);
-    const bool at_use = gather != gathers.end() && placements.uses.back() != stored;
-    placements.gathers.push_back(at_use ? gather->second : Gather{});
+    const bool elsewhere = placements.uses.back() != stored;
+    placements.gathers.push_back(elsewhere && gather != gathers.end() ? gather->second : Gather{});
+    if (elsewhere && placements.stages && placements.gathers.back().unit < 0) {
+      // Brought once a call it would be brought to one stage, and sent on.
+      placements.gathers.back().unit = static_cast<std::int32_t>(graph.states.size() + placements.gathers.size());
+    }
   }
   return placements;
 }

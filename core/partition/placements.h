@@ -20,10 +20,11 @@ struct Gather {
 /// nothing and are left out of every placement.
 struct Placements {
   mesh::Mesh mesh;
-  std::vector<mesh::Placement> states;                    ///< between calls: the roles store, gradient and optimizer
-  std::vector<mesh::Placement> uses;                      ///< as the ops read a state; of most states the same
-  std::vector<mesh::Placement> updates;                   ///< as the update reads a state; of most states the same
-  std::vector<Gather> gathers;                            ///< of each state
+  std::vector<mesh::Placement> states;   ///< between calls: the roles store, gradient and optimizer
+  std::vector<mesh::Placement> uses;     ///< as the ops read a state; of most states the same
+  std::vector<mesh::Placement> updates;  ///< as the update reads a state; of most states the same
+  std::vector<Gather> gathers;           ///< of each state
+  bool stages = false;                   ///< layers are on stages of a pipeline: backward need not follow forward
   std::map<std::string, std::vector<mesh::AxisId>> axes;  ///< of a logical axis
   std::map<std::string, mesh::Placement> cut_points;
 

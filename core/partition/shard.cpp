@@ -156,10 +156,11 @@ class Sharder {
   }
 
   /// The value brought together for this stretch of the function. What the stretch before has, it may use too: in
-  /// between nothing else is brought.
+  /// between nothing else is brought, unless stages do something else between forward and backward.
   ValueId gathered(ValueId old, ValueId state, const Gather& gather, const Placement& use) {
     Gathered& last = gathered_[old];
-    if (last.value == graph::no_value || !(gather.keep || stretch_ <= last.stretch + 1)) {
+    const bool again = placements_.stages ? stretch_ > last.stretch : !gather.keep && stretch_ > last.stretch + 1;
+    if (last.value == graph::no_value || again) {
       const auto number =
           gathers_.emplace(std::pair{gather.unit, stretch_}, static_cast<std::int32_t>(gathers_.size()));
       last.value = state;

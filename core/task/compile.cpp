@@ -120,6 +120,16 @@ partition::Programs programs_of_rank(const job::Job& job, const Compiled& compil
                                  .transfer_scratch = runtime::scratch_of(compiled.transports)});
 }
 
+std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partition::Programs& programs) {
+  std::vector<std::size_t> executed = programs.find_calls("micro", compiled.microbatch_rows);
+  for (const char* function : {"update", "iterate"}) {
+    if (compiled.graph.find(function, 0) != nullptr) {
+      executed.push_back(static_cast<std::size_t>(&programs.find(function, 0) - programs.programs.data()));
+    }
+  }
+  return executed;
+}
+
 std::int64_t flops_per_step(const Compiled& compiled) {
   const auto of = [&](std::string_view function, std::int64_t rows) {
     const graph::Function* found = compiled.graph.find(function, rows);

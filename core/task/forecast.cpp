@@ -7,17 +7,6 @@
 namespace shardrun::task {
 namespace {
 
-/// The programs that one optimizer step, or one iteration, executes.
-std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partition::Programs& programs) {
-  std::vector<std::size_t> executed = programs.find_calls("micro", compiled.microbatch_rows);
-  for (const char* function : {"update", "iterate"}) {
-    if (compiled.graph.find(function, 0) != nullptr) {
-      executed.push_back(static_cast<std::size_t>(&programs.find(function, 0) - programs.programs.data()));
-    }
-  }
-  return executed;
-}
-
 /// Copies of the parameters that the optimizer keeps in float32, where it updates them.
 std::uint64_t master_bytes(const Compiled& compiled, const mesh::Coordinates& at) {
   const partition::Partition& partition = compiled.partition;
@@ -53,10 +42,10 @@ RankForecast forecast_of(const job::Job& job, const Compiled& compiled, const pa
       [](const partition::Program& a, const partition::Program& b) { return a.transient_bytes < b.transient_bytes; });
   if (largest != programs.programs.end() && !largest->instructions.empty()) {
     ranks.busiest_function = largest->function;
-    ranks.busiest_instruction =
-        largest->instructions[std::min(static_cast<std::size_t>(largest->peak_instruction),
-                                       largest->instructions.size() - 1)]
-            .name;
+    ranks.busiest_instruction = largest
+                                    ->instructions[std::min(static_cast<std::size_t>(largest->peak_instruction),
+                                                            largest->instructions.size() - 1)]
+                                    .name;
   }
   return ranks;
 }

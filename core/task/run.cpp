@@ -60,9 +60,10 @@ void require_own_folder(const job::Job& job) {
                                             job.where("job", "output"), job.output.string()));
   }
   if (std::filesystem::exists(job.output / "job.ini", none) && !metrics::is_of_a_run(job.output)) {
-    throw Error(ErrorCode::job, fmt::format("{}: [job] output = {} has a job.ini which no run has written, and which this "
-                                            "run would overwrite: choose another folder, or move the file",
-                                            job.where("job", "output"), job.output.string()));
+    throw Error(ErrorCode::job,
+                fmt::format("{}: [job] output = {} has a job.ini which no run has written, and which this "
+                            "run would overwrite: choose another folder, or move the file",
+                            job.where("job", "output"), job.output.string()));
   }
 }
 

@@ -181,7 +181,8 @@ runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mes
     if (known == names.end()) {
       set.transports.push_back(plugins::Transport::load(directories_of(job.plugins.path), name));
       names.push_back(name);
-      static_cast<void>(transport_options(job, set.transports.back()));  // an unreadable file is told before ranks start
+      static_cast<void>(
+          transport_options(job, set.transports.back()));  // an unreadable file is told before ranks start
       if (!set.transports.back().props().moves_host_memory) {
         throw Error(ErrorCode::job, fmt::format("{}: transport {} does not move host memory, where this job's tensors "
                                                 "are: choose another ('shardrun plugins' lists them)",

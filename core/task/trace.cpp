@@ -205,14 +205,8 @@ std::int64_t steps_of(const job::Job& job) {
 /// What a step runs.
 std::size_t instructions_per_step(const Compiled& compiled) {
   std::size_t count = 0;
-  for (std::size_t m = 0; m < compiled.microbatch_rows.size(); ++m) {
-    const bool last = m + 1 == compiled.microbatch_rows.size();
-    count += compiled.programs.find("micro", compiled.microbatch_rows[m], last).instructions.size();
-  }
-  for (const char* function : {"update", "iterate"}) {
-    if (compiled.graph.find(function, 0) != nullptr) {
-      count += compiled.programs.find(function, 0).instructions.size();
-    }
+  for (const std::size_t program : programs_of_step(compiled, compiled.programs)) {
+    count += compiled.programs.programs[program].instructions.size();
   }
   return count;
 }

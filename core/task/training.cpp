@@ -60,10 +60,8 @@ void Training::micro(std::int64_t step, std::size_t program, std::size_t first, 
                     *executor_.find_input(program, "targets", call),
                     compiled_.device->element_bytes(graph::DType::f32));
     }
-    scalars_.push_back({.seed = job_.seed,
-                        .step = step,
-                        .first_sample = first_sample,
-                        .first_microbatch = first + call == 0});
+    scalars_.push_back(
+        {.seed = job_.seed, .step = step, .first_sample = first_sample, .first_microbatch = first + call == 0});
     first_sample += rows[call];
   }
   if (checked) {

@@ -161,7 +161,7 @@ PlanRecorder::PlanRecorder(const StrategyRequest& request) : request_(request) {
   };
   writer_.set_actions = [](void* self, std::uint32_t stage, const sr_action* actions, std::uint32_t count,
                            std::uint32_t stride, sr_error* error) {
-    return record(self, error, "set_actions", fmt::format("stage {}", stage).c_str(),
+    return record(self, error, "set_actions", nullptr,
                   [&](PlanRecorder& to) { to.set_actions(stage, actions, count, stride); });
   };
 }
@@ -252,13 +252,13 @@ void PlanRecorder::place_layers(const char* mesh_axis, const sr_chunk* chunks, s
 void PlanRecorder::set_actions(std::uint32_t stage, const sr_action* actions, std::uint32_t count,
                                std::uint32_t stride) {
   if (stage >= pipeline_.actions.size()) {
-    refuse_with(fmt::format("there are {} stages: layers are placed first", pipeline_.actions.size()));
+    refuse_with(fmt::format("stage {}: there are {} stages; layers are placed first", stage, pipeline_.actions.size()));
   }
   std::vector<Action> list;
   for (std::uint32_t a = 0; a < count; ++a) {
     const auto raw = read_element<sr_action>(actions, stride, a, SR_ACTION_SIZE_1_1, fmt::format("action {}", a));
     if (raw.kind < SR_ACTION_FORWARD || raw.kind > SR_ACTION_BACKWARD_WEIGHT) {
-      refuse_with(fmt::format("action {}: there is no kind {}", a, raw.kind));
+      refuse_with(fmt::format("stage {}, action {}: there is no kind {}", stage, a, raw.kind));
     }
     list.push_back({static_cast<Action::Kind>(raw.kind - SR_ACTION_FORWARD), raw.chunk, raw.microbatch});
   }

@@ -35,7 +35,8 @@ class ThreeD {
     place_batch(graph, {"replica", "data"}, plan);
     const AxisRules rules = tensor_parallel_rules(graph, "model");
     if (rules.empty() && sizes.at("model") > 1) {
-      throw InvalidJob("[mesh] model splits the axes heads, mlp and vocab, and this model has none of them: leave it out");
+      throw InvalidJob(
+          "[mesh] model splits the axes heads, mlp and vocab, and this model has none of them: leave it out");
     }
     place_axes(rules, plan);
     if (job.options.boolean("sequence")) {
@@ -43,6 +44,9 @@ class ThreeD {
     }
     if (job.options.integer("zero") < 3 && !job.options.text("keep").empty()) {
       throw InvalidJob("keep is of parameters that are split, which they are with zero = 3: leave it out");
+    }
+    if (sizes.at("pipe") > 1 && !job.options.text("keep").empty()) {
+      throw InvalidJob("keep would last through all microbatches that are under way: leave it out with [mesh] pipe");
     }
     ZeroSettings zero = zero_settings(job, job.options.integer("zero"), "data", sizes.at("data"));
     zero.ruled = sizes.at("model");
@@ -56,7 +60,8 @@ class ThreeD {
  private:
   /// Of the four axes, 1 where the job is silent; all ranks along data where it has no [mesh].
   static std::map<std::string, std::uint32_t> sizes_of(const Job& job) {
-    std::map<std::string, std::uint32_t> sizes = {{"data", job.mesh.empty() ? job.ranks : 1}, {"model", 1}, {"pipe", 1}, {"replica", 1}};
+    std::map<std::string, std::uint32_t> sizes = {
+        {"data", job.mesh.empty() ? job.ranks : 1}, {"model", 1}, {"pipe", 1}, {"replica", 1}};
     for (const MeshAxis& axis : job.mesh) {
       const auto known = sizes.find(axis.name);
       if (known == sizes.end()) {

@@ -102,6 +102,27 @@ std::set<std::int64_t> steps_of(const Trace& trace, std::int64_t process) {
 
 }  // namespace
 
+TEST_CASE("a pipeline's steps are traced, and none of what it does is left out", "[program]") {
+  const JobFolder job;
+  const Ended ended = job.run({"job.ranks=2", "job.strategy=pp", "job.trace=steps", "train.steps=6",
+                               "data.microbatches=3"});
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+
+  const Trace trace = read_trace(job.path() / "run/trace.json");
+
+  CHECK(crossing(trace) == 0);
+  for (const std::int64_t process : {1, 2}) {
+    std::map<std::string, int> messages;
+    for (const Event& event : trace.of("communication", process, 4)) {
+      ++messages[event.name.substr(0, event.name.find(' '))];
+    }
+    CHECK(messages["send"] >= 3);
+    CHECK(messages["receive"] >= 3);
+    CHECK(trace.of("function", process, 4).size() == 2);
+  }
+}
+
 TEST_CASE("every rank's steps are in one trace, each transfer once", "[program]") {
   for (const char* strategy : {"dp", "tp", "zero3"}) {
     DYNAMIC_SECTION(strategy) {

@@ -193,7 +193,7 @@ typedef struct sr_plan_writer {
   /// that is elsewhere: just before the ops that use them, together with all others of the same `unit` (any name, NULL:
   /// each by itself), while what is before these ops is computed; and freed behind them. Backward brings them again,
   /// unless `keep` is 1: then they stay from their first use in a call to the last. Without this call they are brought
-  /// once a call, where they are first used, and stay.
+  /// once a call, where they are first used, and stay. In a pipeline nothing stays.
   int32_t (*gather_at_use)(void* self, const char* glob, const char* unit, uint32_t keep, sr_error* error);
   /// Since 1.1. The chunks of a pipeline along a mesh axis, over which nothing else is split, in the order of the
   /// layers. A parameter is where it is used; one that several stages use is updated by the first of them.

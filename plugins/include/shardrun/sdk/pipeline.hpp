@@ -88,9 +88,9 @@ namespace shardrun::sdk {
 }
 
 /// One forward, one backward (PipeDream-flush: Narayanan et al. 2021, arXiv:2104.04473, section 2.2), also over several
-/// chunks a stage, interleaved (there too): microbatches go through the chunks in groups of as many as there are stages.
-/// Of a last group that is smaller, the places of those that it lacks stay free: closed up, stages might wait for each
-/// other.
+/// chunks a stage, interleaved (there too): microbatches go through the chunks in groups of as many as there are
+/// stages. Of a last group that is smaller, the places of those that it lacks stay free: closed up, stages might wait
+/// for each other.
 [[nodiscard]] inline std::vector<Action> one_forward_one_backward(std::uint32_t stage, std::uint32_t stages,
                                                                   std::uint32_t chunks_per_stage,
                                                                   std::uint32_t microbatches) {

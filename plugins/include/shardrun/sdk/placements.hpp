@@ -137,7 +137,7 @@ inline void place_zero(const Graph& graph, const AxisRules& rules, const ZeroSet
       plan.place_tensor(tensor.name, Role::store, owned);
       plan.place_tensor(tensor.name, Role::use, used);
       const bool in_layer = tensor.layer >= 0 && settings.unit_is_layer;
-      plan.gather_at_use(tensor.name, in_layer                 ? graph.layers[static_cast<std::size_t>(tensor.layer)].name
+      plan.gather_at_use(tensor.name, in_layer ? graph.layers[static_cast<std::size_t>(tensor.layer)].name
                                       : settings.unit_is_layer ? "outside"
                                                                : tensor.name);
     }

@@ -41,7 +41,7 @@ struct Job {
   std::uint32_t ranks = 1;
   std::vector<MeshAxis> mesh;  ///< as the job file gives it; empty where it is silent
   OptionValues options;
-  std::uint32_t microbatches = 1;  ///< of an optimizer step
+  std::uint32_t microbatches = 1;    ///< of an optimizer step
   std::vector<Sharding> sharding{};  ///< in the order of the file
 };
 
@@ -157,8 +157,7 @@ class PlanWriter {
   explicit PlanWriter(const sr_plan_writer& writer) : writer_(writer) {}
 
   void add_mesh_axis(const std::string& name, std::uint32_t size) {
-    detail::call_host(
-        [&](sr_error* error) { return writer_.add_mesh_axis(writer_.self, name.c_str(), size, error); });
+    detail::call_host([&](sr_error* error) { return writer_.add_mesh_axis(writer_.self, name.c_str(), size, error); });
   }
 
   void place_axis(const std::string& axis, const std::vector<std::string>& mesh_axes) {
@@ -275,13 +274,15 @@ concept StrategyClass = requires(const Class& strategy, const Job& job, const Gr
 [[nodiscard]] inline Job read_job(const sr_job& raw) {
   Job job;
   job.ranks = raw.ranks;
-  for_each(raw.mesh, raw.mesh_count, raw.mesh_stride,
-           [&](const sr_mesh_axis& axis) { job.mesh.push_back({axis.name, axis.size}); });
+  for_each(raw.mesh, raw.mesh_count, raw.mesh_stride, [&](const sr_mesh_axis& axis) {
+    job.mesh.push_back({axis.name, axis.size});
+  });
   job.options = OptionValues(raw.options, raw.option_count, raw.option_stride);
   job.microbatches = SR_HAS(&raw, sr_job, microbatches) ? raw.microbatches : 1;
   if (SR_HAS(&raw, sr_job, sharding_stride)) {
-    for_each(raw.sharding, raw.sharding_count, raw.sharding_stride,
-             [&](const sr_sharding& line) { job.sharding.push_back({line.key, line.value, line.where}); });
+    for_each(raw.sharding, raw.sharding_count, raw.sharding_stride, [&](const sr_sharding& line) {
+      job.sharding.push_back({line.key, line.value, line.where});
+    });
   }
   return job;
 }
@@ -292,11 +293,12 @@ concept StrategyClass = requires(const Class& strategy, const Job& job, const Gr
     graph.tensors.push_back({tensor.kind, tensor.name, numbers(tensor.shape, tensor.rank),
                              texts(tensor.axes, tensor.rank), tensor.bytes, tensor.layer, tensor.tied_set});
   });
-  for_each(raw.axes, raw.axis_count, raw.axis_stride,
-           [&](const sr_axis& axis) { graph.axes.push_back({axis.name, axis.size}); });
+  for_each(raw.axes, raw.axis_count, raw.axis_stride, [&](const sr_axis& axis) {
+    graph.axes.push_back({axis.name, axis.size});
+  });
   for_each(raw.cut_points, raw.cut_point_count, raw.cut_point_stride, [&](const sr_cut_point& point) {
-    graph.cut_points.push_back({point.name, numbers(point.shape, point.rank), texts(point.axes, point.rank),
-                                point.bytes, point.layer});
+    graph.cut_points.push_back(
+        {point.name, numbers(point.shape, point.rank), texts(point.axes, point.rank), point.bytes, point.layer});
   });
   const auto layer_of = [](const sr_layer& layer) {
     return Layer{layer.name, layer.parameter_bytes, layer.forward_flops, layer.backward_input_flops,
@@ -334,13 +336,13 @@ std::int32_t make_plan(void* self, const sr_job* job, const sr_graph* graph, con
 }  // namespace shardrun::sdk
 
 /// Exports `Class` as the plugin `plugin_name`; once, at namespace scope. The file is shardrun_strategy_NAME.so.
-#define SHARDRUN_EXPORT_STRATEGY(Class, plugin_name, plugin_version)                                             \
-  const sr_manifest shardrun_manifest_v1 = {sizeof(sr_manifest), SR_MAGIC,         SR_ABI_MAJOR, SR_ABI_MINOR,   \
-                                            0,                   SR_KIND_STRATEGY, plugin_name,  plugin_version}; \
-  static const sr_strategy shardrun_strategy_functions = {sizeof(sr_strategy), 0,                                \
-                                                          shardrun::sdk::detail::make_plan<Class>,               \
-                                                          shardrun::sdk::detail::strategy_flags<Class>(), 0};    \
-  int32_t shardrun_open_v1(const sr_host* host, sr_error* error, sr_plugin** plugin) {                           \
-    return shardrun::sdk::detail::open_instance<Class>(host, SR_KIND_STRATEGY, &shardrun_strategy_functions,     \
-                                                       error, plugin);                                           \
+#define SHARDRUN_EXPORT_STRATEGY(Class, plugin_name, plugin_version)                                                \
+  const sr_manifest shardrun_manifest_v1 = {sizeof(sr_manifest), SR_MAGIC,    SR_ABI_MAJOR,  SR_ABI_MINOR, 0,       \
+                                            SR_KIND_STRATEGY,    plugin_name, plugin_version};                      \
+  static const sr_strategy shardrun_strategy_functions = {sizeof(sr_strategy), 0,                                   \
+                                                          shardrun::sdk::detail::make_plan<Class>,                  \
+                                                          shardrun::sdk::detail::strategy_flags<Class>(), 0};       \
+  int32_t shardrun_open_v1(const sr_host* host, sr_error* error, sr_plugin** plugin) {                              \
+    return shardrun::sdk::detail::open_instance<Class>(host, SR_KIND_STRATEGY, &shardrun_strategy_functions, error, \
+                                                       plugin);                                                     \
   }
