@@ -55,12 +55,8 @@ TEST_CASE("so does an mlp, and a model whose layers are computed again", "[strat
   }
 }
 
-TEST_CASE("what stays together where parameters are split serves every microbatch of a pipeline", "[strategies]") {
-  for (const char* keep : {"*", "embedding/*"}) {
-    Choice choice = combined({{"data", 2}, {"pipe", 2}}, 3, "1f1b");
-    choice.options["keep"] = keep;
-    check_agrees(plain_gpt(), choice);
-  }
+TEST_CASE("parameters that are split are brought together on every stage of a pipeline", "[strategies]") {
+  check_agrees(plain_gpt(), combined({{"data", 2}, {"pipe", 2}}, 3, "gpipe"));
   Choice each = combined({{"data", 2}, {"pipe", 2}}, 3, "zb-h1");
   each.options["unit"] = "tensor";
   check_agrees(full_gpt(), each);

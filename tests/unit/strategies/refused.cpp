@@ -35,6 +35,10 @@ TEST_CASE("a model without what a strategy splits is refused, and told why", "[s
 
 TEST_CASE("a mesh that a strategy has no use for is refused, and told why", "[strategies]") {
   const ModelCase gpt = plain_gpt().model;
+  CHECK_THAT(refusal(gpt, {"3d", {{"data", 2}, {"pipe", 2}}, {{"zero", std::int64_t{3}}, {"keep", std::string("*")}}}),
+             Contains("keep would last through all microbatches"));
+  CHECK_THAT(refusal(gpt, {"zero3", ranks(2), {{"keep", std::string("head*")}}}),
+             Contains("keep = head* matches no parameter"));
   CHECK_THAT(refusal(gpt, {"3d", {{"data", 2}, {"rows", 2}}}),
              Contains("its mesh axes are data, model, pipe and replica, and [mesh] has 'rows'"));
   CHECK_THAT(refusal(gpt, {"hsdp", {{"replica", 2}, {"data", 2}}}),
