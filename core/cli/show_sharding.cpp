@@ -38,6 +38,7 @@ struct Tensor {
   std::string kind;
   graph::TensorType type;
   std::vector<Role> roles;
+  std::vector<bool> stages = {};  ///< of a pipeline, whether it has the tensor
 };
 
 class Tensors {
@@ -57,7 +58,12 @@ class Tensors {
 
   [[nodiscard]] Tensor find(const std::string& name) const {
     const graph::StateId state = compiled_.graph.find_state(name);
-    return state >= 0 ? of_state(static_cast<std::size_t>(state)) : of_cut_point(name);
+    if (state < 0) {
+      return of_cut_point(name);
+    }
+    Tensor tensor = of_state(static_cast<std::size_t>(state));
+    tensor.stages = compiled_.partition.stages.states.held[static_cast<std::size_t>(state)];
+    return tensor;
   }
 
  private:
@@ -122,6 +128,10 @@ class Tensors {
           tensor.roles.push_back({"placed", planned->second});
         }
         tensor.roles.push_back({"made", sharded.placements[v]});
+        const partition::Pipeline& pipeline = compiled_.partition.pipeline;
+        tensor.stages.resize(static_cast<std::size_t>(pipeline.stages()), false);
+        const graph::Node& producer = function.nodes[static_cast<std::size_t>(function.values[v].producer)];
+        tensor.stages[static_cast<std::size_t>(pipeline.stage_of(producer.layer))] = true;
         return tensor;
       }
     }
@@ -152,6 +162,31 @@ struct Line {
   std::int64_t elements;
   std::uint64_t bytes;
 };
+
+/// The parts, with the ranks that have them.
+std::vector<mesh::Shard> shards_of(const Tensor& tensor, const task::Compiled& compiled) {
+  const mesh::Mesh& mesh = compiled.partition.placements.mesh;
+  std::vector<mesh::Shard> shards = mesh::shards_of(tensor.type.shape, tensor.roles.front().placement, mesh);
+  for (mesh::Shard& shard : shards) {
+    std::erase_if(shard.ranks, [&](std::int64_t rank) {
+      return !tensor.stages[static_cast<std::size_t>(compiled.partition.stage_at(mesh::coordinates_of(mesh, rank)))];
+    });
+  }
+  return shards;
+}
+
+/// "stages 0, 3 of 4", or nothing where there is no pipeline.
+std::string stages_text(const Tensor& tensor) {
+  std::vector<std::size_t> having;
+  for (std::size_t stage = 0; stage < tensor.stages.size(); ++stage) {
+    if (tensor.stages[stage]) {
+      having.push_back(stage);
+    }
+  }
+  return tensor.stages.size() == 1 ? ""
+                                   : fmt::format("{} {} of {}\n", having.size() == 1 ? "stage    " : "stages   ",
+                                                 fmt::join(having, ", "), tensor.stages.size());
+}
 
 std::vector<Line> lines_of(const std::vector<mesh::Shard>& shards, std::int64_t ranks, std::size_t element_bytes) {
   std::vector<std::pair<std::vector<std::int64_t>, const mesh::Box*>> rows;
@@ -228,10 +263,10 @@ std::string as_text(const Tensor& tensor, const task::Compiled& compiled, std::s
   const std::size_t element_bytes = compiled.device->element_bytes(tensor.type.dtype);
   const auto bytes = static_cast<std::uint64_t>(graph::element_count(tensor.type)) * element_bytes;
   const mesh::Placement& placement = tensor.roles.front().placement;
-  const std::vector<mesh::Shard> shards = mesh::shards_of(tensor.type.shape, placement, mesh);
+  const std::vector<mesh::Shard> shards = shards_of(tensor, compiled);
   std::string text =
-      fmt::format("{}\n{} {}, {}\nmesh      {}\n{}", tensor.name, tensor.kind, graph::to_string(tensor.type),
-                  metrics::human_bytes(bytes), mesh_text(mesh), roles_text(tensor, mesh));
+      fmt::format("{}\n{} {}, {}\nmesh      {}\n{}{}", tensor.name, tensor.kind, graph::to_string(tensor.type),
+                  metrics::human_bytes(bytes), mesh_text(mesh), stages_text(tensor), roles_text(tensor, mesh));
   if (!placement.partial.empty()) {
     text += "each rank has a part of the sum at every index that it has\n";
   }
@@ -272,6 +307,7 @@ json::array json_of(const std::vector<mesh::Shard>& shards, std::int64_t ranks, 
                        {"bytes", static_cast<std::uint64_t>(shard.box.elements()) * element_bytes}};
     }
   }
+  of_ranks.erase(std::remove(of_ranks.begin(), of_ranks.end(), json::value()), of_ranks.end());
   return of_ranks;
 }
 
@@ -288,8 +324,7 @@ json::object as_json(const Tensor& tensor, const task::Compiled& compiled) {
           {"shape", json::array(tensor.type.shape.begin(), tensor.type.shape.end())},
           {"axes", json::array(tensor.type.axes.begin(), tensor.type.axes.end())},
           {"placements", std::move(placements)},
-          {"ranks", json_of(mesh::shards_of(tensor.type.shape, tensor.roles.front().placement, mesh), mesh.ranks(),
-                            element_bytes)}};
+          {"ranks", json_of(shards_of(tensor, compiled), mesh.ranks(), element_bytes)}};
 }
 
 std::string as_json(const std::vector<Tensor>& tensors, const task::Compiled& compiled) {

@@ -94,6 +94,24 @@ TEST_CASE("a cut point is shown where the step computes it", "[program]") {
   CHECK(found[0].at("ranks").at(1).at("ranges") == json::parse("[[0, 7], [8, 16], [0, 16]]"));
 }
 
+TEST_CASE("of a pipeline the stages that use a tensor have it", "[program]") {
+  const JobFolder job;
+  const std::vector<std::string> how = {"job.strategy=pp", "job.ranks=2", "model.layers=2"};
+  const auto ranks = [&](const char* tensor) {
+    std::vector<std::int64_t> having;
+    const json::array found = tensors(job, tensor, how);
+    for (const json::value& rank : found.front().at("ranks").as_array()) {
+      having.push_back(rank.at("rank").as_int64());
+    }
+    return having;
+  };
+  CHECK(ranks("embedding/tokens") == std::vector<std::int64_t>{0, 1});
+  CHECK(ranks("first_moment/embedding/tokens") == std::vector<std::int64_t>{0});
+  CHECK(ranks("layer.0/mlp/up/weights") == std::vector<std::int64_t>{0});
+  CHECK(ranks("layer.1/residual") == std::vector<std::int64_t>{1});
+  CHECK_THAT(show(job, "final_norm/gain", how).out, Contains("stage     1 of 2\n"));
+}
+
 TEST_CASE("a tensor that is none ends with the nearest name", "[program]") {
   const JobFolder job;
   const auto refused = [&](const std::string& tensor) {
