@@ -15,6 +15,11 @@ bool Placement::owes(AxisId axis) const noexcept {
   return std::any_of(partial.begin(), partial.end(), [&](const Owed& owed) { return owed.axis == axis; });
 }
 
+bool leads(const std::vector<std::int64_t>& shape, std::size_t dim) noexcept {
+  return std::all_of(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(dim),
+                     [](std::int64_t size) { return size == 1; });
+}
+
 Placement replicated(std::size_t rank) { return {.dims = std::vector<std::vector<AxisId>>(rank)}; }
 
 std::string to_string(const Placement& placement, const Mesh& mesh) {

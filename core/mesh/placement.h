@@ -33,6 +33,10 @@ struct Placement {
 
 [[nodiscard]] Placement replicated(std::size_t rank);
 
+/// Whether parts of a row-major tensor along a dimension lie one after the other: nothing before it has more than one
+/// index.
+[[nodiscard]] bool leads(const std::vector<std::int64_t>& shape, std::size_t dim) noexcept;
+
 /// "[data | - | model] partial sum model", by the axes' names; "replicated" for a scalar.
 [[nodiscard]] std::string to_string(const Placement& placement, const Mesh& mesh);
 

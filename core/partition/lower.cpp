@@ -475,7 +475,7 @@ class Lowering {
     step_of_.push_back(n);
   }
 
-  /// So far lives were counted in nodes; a node may have become several instructions.
+  /// So far lives were counted in steps; a step may have become several instructions.
   void count_in_instructions() {
     std::vector<std::int32_t> begin(index(end_) + 1, static_cast<std::int32_t>(step_of_.size()));
     std::vector<std::int32_t> last(index(end_) + 1, static_cast<std::int32_t>(step_of_.size()));
@@ -501,7 +501,7 @@ class Lowering {
     return Accumulate::never;
   }
 
-  /// Copies for the writes that are made after node n and not by it.
+  /// Copies for the writes that are made after step n and not by it.
   void copy_to_states(std::int32_t n) {
     for (const StateWrite* write : usage_.copies_after[index(n)]) {
       check_source(*write);
@@ -551,7 +551,7 @@ class Lowering {
   std::vector<std::int32_t> step_of_;  ///< of each instruction
   std::vector<mesh::Box> boxes_;       ///< this rank's part of each value
   std::vector<graph::TensorType> types_;
-  std::vector<std::pair<std::int32_t, std::size_t>> bucket_order_;  ///< after which node a bucket is complete; which
+  std::vector<std::pair<std::int32_t, std::size_t>> bucket_order_;  ///< after which step a bucket is complete; which
   std::size_t next_bucket_ = 0;                                     ///< in that order, to be started
   std::vector<UnderWay> under_way_;
   std::map<graph::NodeId, std::int32_t> transfer_of_;    ///< of transitions that have begun

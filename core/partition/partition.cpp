@@ -282,7 +282,8 @@ void settle_over_stages(const graph::Graph& graph, Partition& partition) {
 
 }  // namespace
 
-Partition split(const graph::Graph& graph, const Plan& plan, const std::vector<std::int64_t>& microbatch_rows) {
+Partition split(const graph::Graph& graph, const Plan& plan, const std::vector<std::int64_t>& microbatch_rows,
+                const std::vector<std::int64_t>& evaluation_rows) {
   Partition partition;
   partition.placements = place(graph, plan);
   partition.sharded = shard(graph, partition.placements);
@@ -290,6 +291,11 @@ Partition split(const graph::Graph& graph, const Plan& plan, const std::vector<s
   settle_over_stages(graph, partition);
   partition.stages = cut_stages(graph, partition.sharded, partition.pipeline, microbatch_rows);
   partition.bucket_bytes = plan.draft.bucket_bytes;
+  for (const auto& [function, rows] : {std::pair{"micro", &microbatch_rows}, std::pair{"evaluate", &evaluation_rows}}) {
+    if (!rows->empty()) {
+      partition.calls[function] = *rows;
+    }
+  }
   for (const std::vector<ShardedFunction>& functions : partition.stages.functions) {
     std::vector<std::vector<Step>>& steps = partition.steps.emplace_back();
     for (const ShardedFunction& function : functions) {
@@ -298,6 +304,29 @@ Partition split(const graph::Graph& graph, const Plan& plan, const std::vector<s
   }
   return partition;
 }
+
+namespace {
+
+/// Which programs of a function there are calls for: one that settles, for the last of a step, and one for the others.
+struct Variants {
+  bool last = false;
+  bool others = false;
+};
+
+Variants variants_of(const ShardedFunction& function, bool settles, const Partition& partition) {
+  const auto calls = partition.calls.find(function.function.name);
+  if (!settles || !function.call_rows.empty()) {
+    return {.last = settles, .others = !settles};
+  }
+  if (calls == partition.calls.end()) {
+    return {.last = true, .others = true};
+  }
+  const std::vector<std::int64_t>& rows = calls->second;
+  return {.last = rows.back() == function.function.rows,
+          .others = std::find(rows.begin(), rows.end() - 1, function.function.rows) != rows.end() - 1};
+}
+
+}  // namespace
 
 std::vector<Link> links_of(const Partition& partition) {
   std::set<Link> links;
@@ -339,11 +368,11 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
   const std::vector<ShardedFunction>& functions = partition.stages.functions[static_cast<std::size_t>(stage)];
   for (std::size_t f = 0; f < functions.size(); ++f) {
     const std::vector<Step>& steps = partition.steps[static_cast<std::size_t>(stage)][f];
-    if (!buckets[f].empty()) {
+    const Variants variants = variants_of(functions[f], !buckets[f].empty(), partition);
+    if (variants.last) {
       add(functions[f], steps, buckets[f]);
     }
-    // Where it has all calls of a step at once it is the last of them too.
-    if (buckets[f].empty() || functions[f].call_rows.empty()) {
+    if (variants.others) {
       add(functions[f], steps, none);
     }
   }

@@ -1,6 +1,9 @@
 #pragma once
 
 #include <functional>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "core/device/device.h"
 #include "core/graph/graph.h"
@@ -22,15 +25,17 @@ struct Partition {
   Stages stages;
   std::vector<std::vector<std::vector<Step>>> steps;  ///< of each stage and each of its functions
   std::uint64_t bucket_bytes = 0;
+  std::map<std::string, std::vector<std::int64_t>> calls;  ///< rows of each call of a function in a step, where known
 
   /// Of the rank at these coordinates.
   [[nodiscard]] std::int32_t stage_at(const mesh::Coordinates& at) const;
 };
 
-/// `microbatch_rows`: of each microbatch of a step; a pipeline does them all at once. Throws Error{job} for a plan that
-/// this graph cannot be split by.
+/// The rows of each microbatch of a step, which a pipeline does all at once, and of each call of an evaluation; none:
+/// whatever the graph has may be called. Throws Error{job} for a plan that this graph cannot be split by.
 [[nodiscard]] Partition split(const graph::Graph& graph, const Plan& plan,
-                              const std::vector<std::int64_t>& microbatch_rows = {});
+                              const std::vector<std::int64_t>& microbatch_rows = {},
+                              const std::vector<std::int64_t>& evaluation_rows = {});
 
 /// All links between stages, in one order for all ranks.
 [[nodiscard]] std::vector<Link> links_of(const Partition& partition);

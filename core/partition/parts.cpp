@@ -6,12 +6,6 @@
 namespace shardrun::partition {
 namespace {
 
-/// Whether parts along a dimension lie one after the other: nothing before it has more than one index.
-bool leads(const std::vector<std::int64_t>& shape, std::size_t dim) {
-  return std::all_of(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(dim),
-                     [](std::int64_t size) { return size == 1; });
-}
-
 mesh::Box common(const mesh::Box& a, const mesh::Box& b) {
   mesh::Box box;
   for (std::size_t d = 0; d < a.origin.size(); ++d) {
@@ -95,13 +89,13 @@ Parts parts_of(const Transition& transition, const std::vector<std::int64_t>& sh
   const mesh::Box result = mesh::box_of(shape, to, mesh, at);
   switch (transition.kind) {
     case Transition::Kind::reduce_scatter:
-      return {Collective::reduce_scatter, results, results, !leads(source.shape, transition.dim), false};
+      return {Collective::reduce_scatter, results, results, !mesh::leads(source.shape, transition.dim), false};
     case Transition::Kind::all_gather:
-      return {Collective::all_gather, {}, sources, false, !leads(result.shape, transition.dim)};
+      return {Collective::all_gather, {}, sources, false, !mesh::leads(result.shape, transition.dim)};
     case Transition::Kind::all_to_all: {
       Parts parts{.collective = Collective::all_to_all,
-                  .packed = !leads(source.shape, transition.dim),
-                  .unpacked = !leads(result.shape, transition.from_dim)};
+                  .packed = !mesh::leads(source.shape, transition.dim),
+                  .unpacked = !mesh::leads(result.shape, transition.from_dim)};
       for (std::size_t member = 0; member < sources.size(); ++member) {
         parts.sent.push_back(common(source, results[member]));
         parts.received.push_back(common(result, sources[member]));

@@ -151,9 +151,10 @@ Pipeline pipeline_of(const Plan& plan, const mesh::Mesh& mesh, std::int32_t micr
   return pipeline;
 }
 
+char letter(plugins::Action::Kind kind) noexcept { return "FBIW"[static_cast<std::size_t>(kind)]; }
+
 std::string to_string(const plugins::Action& action) {
-  constexpr const char* kinds = "FBIW";
-  return fmt::format("{}{}{}", action.chunk, kinds[static_cast<std::size_t>(action.kind)], action.microbatch);
+  return fmt::format("{}{}{}", action.chunk, letter(action.kind), action.microbatch);
 }
 
 }  // namespace shardrun::partition

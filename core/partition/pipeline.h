@@ -29,7 +29,10 @@ struct Pipeline {
 /// it names the action.
 [[nodiscard]] Pipeline pipeline_of(const Plan& plan, const mesh::Mesh& mesh, std::int32_t microbatches);
 
-/// "2F0": forward of chunk 2, microbatch 0. I and W are the two parts of backward, B.
+/// F, B, or I and W, the two parts of backward.
+[[nodiscard]] char letter(plugins::Action::Kind kind) noexcept;
+
+/// "2F0": forward of chunk 2, microbatch 0.
 [[nodiscard]] std::string to_string(const plugins::Action& action);
 
 }  // namespace shardrun::partition

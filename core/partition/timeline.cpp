@@ -119,8 +119,7 @@ std::string draw(const Timeline& timeline, std::size_t width) {
     for (const TimedAction& each : timeline.stages[s]) {
       const std::size_t begin = column(each.begin);
       const std::size_t end = std::min(column(each.end), row.size());
-      std::string label =
-          fmt::format("{}{}", "FBIW"[static_cast<std::size_t>(each.action.kind)], each.action.microbatch);
+      std::string label = fmt::format("{}{}", letter(each.action.kind), each.action.microbatch);
       label.resize(end > begin ? end - begin : 0, ' ');
       row.replace(begin, label.size(), label);
     }

@@ -20,12 +20,6 @@ bool extends(const Axes& from, const Axes& to, AxisId axis) {
   return from.size() < to.size() && is_prefix(from, to) && to[from.size()] == axis;
 }
 
-/// Whether parts along a dimension lie one after the other in memory.
-bool leads(const std::vector<std::int64_t>& shape, std::size_t dim) {
-  return std::all_of(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(dim),
-                     [](std::int64_t size) { return size == 1; });
-}
-
 }  // namespace
 
 const char* to_string(Transition::Kind kind) noexcept {
@@ -119,7 +113,7 @@ Settlement settlement_of(const graph::State& state, const Placement& stored, con
     found = false;
     for (std::size_t d = 0; d < stored.dims.size() && !found; ++d) {
       const auto next = std::find_if(owed.begin(), owed.end(), [&](const Owed& each) {
-        return each.reduction == Reduction::sum && leads(state.type.shape, d) &&
+        return each.reduction == Reduction::sum && mesh::leads(state.type.shape, d) &&
                extends(settlement.after.dims[d], update.dims[d], each.axis);
       });
       if (next != owed.end()) {

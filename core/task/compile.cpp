@@ -95,7 +95,8 @@ Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank
   const plugins::Strategy strategy = open_strategy(job);
   add_job(request, job, strategy);
   compiled.plan = partition::make_plan(strategy, request);
-  compiled.partition = partition::split(compiled.graph, compiled.plan, compiled.microbatch_rows);
+  compiled.partition = partition::split(compiled.graph, compiled.plan, compiled.microbatch_rows,
+                                        compiled.evaluation_rows);
   compiled.transports = load_transports(job, compiled.partition.placements.mesh);
   compiled.programs = programs_of_rank(job, compiled, rank);
   return compiled;

@@ -77,4 +77,12 @@ struct VerifyCase {
   NumberedSamples samples;
 };
 
+/// The smallest gpt with biases and a table of its own for the output: 3 samples in 2 microbatches.
+[[nodiscard]] inline VerifyCase small_gpt() {
+  return VerifyCase(training_case(
+      "gpt", "gpt",
+      {{"layers", "1"}, {"heads", "2"}, {"width", "4"}, {"context", "3"}, {"bias", "true"}, {"tied", "false"}},
+      {.vocab = 5}, {.batch = 3, .microbatches = 2, .eval_rows = 2, .eval_samples = 3, .optimizer = {.clip = 0.5}}));
+}
+
 }  // namespace shardrun::test

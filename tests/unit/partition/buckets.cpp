@@ -96,6 +96,26 @@ TEST_CASE("what is not the last call of a step reduces nothing", "[partition]") 
   CHECK(programs.find("update", 0).transfers.empty());
 }
 
+TEST_CASE("there are programs for the calls of a step, and no others", "[partition]") {
+  const ModelCase model =
+      training_case("mlp", "mlp", {{"hidden", "16"}}, {.features = 6, .outputs = 4}, {.batch = 5, .microbatches = 3});
+  const auto programs_for = [&](const std::vector<std::int64_t>& rows) {
+    const Programs programs = partition::programs_of(model.graph, partition::split(model.graph, data_parallel(2), rows),
+                                                     {.device = device::Device::find("cpu")});
+    std::vector<std::pair<std::int64_t, bool>> found;
+    for (const Program& program : programs.programs) {
+      if (program.function == "micro") {
+        found.emplace_back(program.rows, program.settles);
+      }
+    }
+    return found;
+  };
+  using Found = std::vector<std::pair<std::int64_t, bool>>;
+  CHECK(programs_for({2, 2, 1}) == Found{{1, true}, {2, false}});
+  CHECK(programs_for({2, 1, 2}) == Found{{1, false}, {2, true}, {2, false}});
+  CHECK(programs_for({}) == Found{{1, true}, {1, false}, {2, true}, {2, false}});
+}
+
 TEST_CASE("every gradient is in one bucket, and no other states are", "[partition]") {
   const ModelCase model = gpt();
   for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{2000}, std::uint64_t{1} << 20U}) {

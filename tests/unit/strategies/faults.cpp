@@ -9,13 +9,6 @@ using runtime::Fault;
 
 namespace {
 
-VerifyCase small_gpt() {
-  return VerifyCase(training_case(
-      "gpt", "gpt",
-      {{"layers", "1"}, {"heads", "2"}, {"width", "4"}, {"context", "3"}, {"bias", "true"}, {"tied", "false"}},
-      {.vocab = 5}, {.batch = 3, .microbatches = 2, .eval_rows = 2, .eval_samples = 3, .optimizer = {.clip = 0.5}}));
-}
-
 /// The token table is on the first stage and on the last.
 VerifyCase tied_gpt() {
   return VerifyCase(training_case("gpt tied", "gpt",

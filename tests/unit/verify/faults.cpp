@@ -12,13 +12,6 @@ using verify::What;
 
 namespace {
 
-VerifyCase small_gpt() {
-  return VerifyCase(training_case(
-      "gpt", "gpt",
-      {{"layers", "1"}, {"heads", "2"}, {"width", "4"}, {"context", "3"}, {"bias", "true"}, {"tied", "false"}},
-      {.vocab = 5}, {.batch = 3, .microbatches = 2, .eval_rows = 2, .eval_samples = 3, .optimizer = {.clip = 0.5}}));
-}
-
 VerifyCase small_mlp() {
   return VerifyCase(training_case("mlp", "mlp", {{"hidden", "9"}}, {.features = 5, .outputs = 3},
                                   {.batch = 6, .microbatches = 4, .optimizer = {.clip = 0.5}}));
