@@ -270,6 +270,9 @@ std::string as_text(const Tensor& tensor, const task::Compiled& compiled, std::s
   if (!placement.partial.empty()) {
     text += "each rank has a part of the sum at every index that it has\n";
   }
+  for (const mesh::AxisId axis : placement.varying) {
+    text += fmt::format("each rank along {} has a value of its own\n", mesh.axes[static_cast<std::size_t>(axis)].name);
+  }
   return fmt::format("{}\n{}\n{}", text, mesh::draw(shards, tensor.type.axes, width),
                      table(lines_of(shards, mesh.ranks(), element_bytes)));
 }
@@ -287,7 +290,14 @@ json::object json_of(const mesh::Placement& placement, const mesh::Mesh& mesh) {
   for (const mesh::Owed& owed : placement.partial) {
     partial.push_back(json::object{{"axis", name(owed.axis)}, {"reduction", to_string(owed.reduction)}});
   }
-  return {{"text", to_string(placement, mesh)}, {"dims", std::move(dims)}, {"partial", std::move(partial)}};
+  json::array varying;
+  for (const mesh::AxisId axis : placement.varying) {
+    varying.push_back(name(axis));
+  }
+  return {{"text", to_string(placement, mesh)},
+          {"dims", std::move(dims)},
+          {"partial", std::move(partial)},
+          {"varying", std::move(varying)}};
 }
 
 json::array json_of(const std::vector<mesh::Shard>& shards, std::int64_t ranks, std::size_t element_bytes) {

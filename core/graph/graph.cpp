@@ -29,6 +29,8 @@ const char* to_string(StateKind kind) noexcept {
     case StateKind::optimizer: return "optimizer";
     case StateKind::metric: return "metric";
     case StateKind::field: return "field";
+    case StateKind::beside_gradient: return "beside gradient";
+    case StateKind::beside_parameter: return "beside parameter";
   }
   return "?";
 }

@@ -13,7 +13,15 @@ using StateId = std::int32_t;
 using NodeId = std::int32_t;
 
 /// Whose share of memory a state tensor counts towards.
-enum class StateKind : std::uint8_t { parameter, gradient, optimizer, metric, field };
+enum class StateKind : std::uint8_t {
+  parameter,
+  gradient,
+  optimizer,
+  metric,
+  field,
+  beside_gradient,   ///< of a strategy's hook, of the gradient's shape
+  beside_parameter,  ///< of a strategy's hook, of the parameter's
+};
 
 /// How a state tensor begins. Normal draws are keyed by (seed, tensor name, element index): the same on any sharding.
 struct Initializer {
@@ -29,7 +37,7 @@ struct State {
   Initializer initializer = {};
   bool decay = false;         ///< weight decay applies: matrices and embeddings, not gains and biases
   std::int32_t layer = -1;    ///< the repeated layer it belongs to, or -1
-  StateId of_parameter = -1;  ///< for gradients and optimizer state: whose
+  StateId of_parameter = -1;  ///< for gradients, optimizer state and what hooks keep: whose
 };
 
 /// Which part of training a node belongs to. A schedule may place the two parts of backward apart.

@@ -15,6 +15,10 @@ bool Placement::owes(AxisId axis) const noexcept {
   return std::any_of(partial.begin(), partial.end(), [&](const Owed& owed) { return owed.axis == axis; });
 }
 
+bool Placement::varies(AxisId axis) const noexcept {
+  return std::find(varying.begin(), varying.end(), axis) != varying.end();
+}
+
 bool leads(const std::vector<std::int64_t>& shape, std::size_t dim) noexcept {
   return std::all_of(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(dim),
                      [](std::int64_t size) { return size == 1; });
@@ -35,6 +39,9 @@ std::string to_string(const Placement& placement, const Mesh& mesh) {
   for (const Owed& owed : placement.partial) {
     text +=
         fmt::format(" partial {} {}", to_string(owed.reduction), mesh.axes[static_cast<std::size_t>(owed.axis)].name);
+  }
+  for (const AxisId axis : placement.varying) {
+    text += fmt::format(" varying {}", mesh.axes[static_cast<std::size_t>(axis)].name);
   }
   return text;
 }

@@ -18,17 +18,20 @@ struct Owed {
   auto operator<=>(const Owed&) const = default;
 };
 
-/// Where a tensor is: of each dimension the mesh axes that split it, major to minor (splits nest), and the axes over
-/// which it is partial. Along every other axis it is replicated. A mesh axis occurs once.
+/// Where a tensor is: of each dimension the mesh axes that split it, major to minor (splits nest), the axes over which it
+/// is partial, and those over which it varies: each rank has a value of its own there, on purpose. Along every other axis
+/// it is replicated. A mesh axis occurs once, but that what varies may be partial too.
 struct Placement {
   std::vector<std::vector<AxisId>> dims;
-  std::vector<Owed> partial = {};  ///< sorted by axis
+  std::vector<Owed> partial = {};      ///< sorted by axis
+  std::vector<AxisId> varying = {};    ///< sorted
 
   bool operator==(const Placement&) const = default;
   auto operator<=>(const Placement&) const = default;
 
   [[nodiscard]] bool splits(AxisId axis) const noexcept;
   [[nodiscard]] bool owes(AxisId axis) const noexcept;
+  [[nodiscard]] bool varies(AxisId axis) const noexcept;
 };
 
 [[nodiscard]] Placement replicated(std::size_t rank);

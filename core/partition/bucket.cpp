@@ -42,7 +42,7 @@ std::vector<Bucket> buckets_of(const ShardedFunction& function, const std::vecto
                       alike(settlements[index(buckets.back().states.front())], settlements[index(state)]) &&
                       filled + state_bytes[index(state)] <= bytes;
     if (!fits) {
-      buckets.push_back({.states = {}, .steps = settlements[index(state)].steps.size()});
+      buckets.push_back({.states = {}, .steps = settlements[index(state)].steps});
       filled = 0;
     }
     buckets.back().states.push_back(state);

@@ -11,7 +11,7 @@ namespace shardrun::partition {
 /// States that are settled together, in the same way: their buffers lie one after the other.
 struct Bucket {
   std::vector<graph::StateId> states;  ///< in the order of their buffers
-  std::size_t steps = 0;               ///< of their settlements
+  std::vector<Transition> steps;       ///< of the first one's settlement; of the others by the same collectives
 };
 
 /// The buckets of a function: what it adds to and is owed, in the order in which nothing is added to it any more.

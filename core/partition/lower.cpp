@@ -25,8 +25,8 @@ std::size_t index(std::int32_t id) noexcept { return static_cast<std::size_t>(id
 
 class Lowering {
  public:
-  Lowering(const graph::Graph& graph, const ShardedFunction& sharded, const LowerSettings& settings)
-      : graph_(graph),
+  Lowering(const ShardedFunction& sharded, const LowerSettings& settings)
+      : graph_(settings.graph),
         sharded_(sharded),
         settings_(settings),
         function_(sharded.function),
@@ -34,11 +34,13 @@ class Lowering {
         device_(settings.rank.device),
         coordinates_(mesh::coordinates_of(mesh_, settings.rank.rank)),
         end_(static_cast<std::int32_t>(settings.steps.size())),
-        usage_(usage_of(graph, sharded, settings.steps)) {
+        usage_(usage_of(settings.graph, sharded, settings.steps)),
+        emitter_(settings, end_),
+        program_(emitter_.program()),
+        settler_(settings, coordinates_, emitter_, usage_.complete_at) {
     program_.function = function_.name;
     program_.rows = function_.rows;
     program_.call_rows = sharded_.call_rows.empty() ? std::vector{function_.rows} : sharded_.call_rows;
-    program_.buffers = settings.states;
     buffer_of_.assign(function_.values.size(), -1);
     for (std::size_t v = 0; v < function_.values.size(); ++v) {
       boxes_.push_back(mesh::box_of(function_.values[v].type.shape, sharded.placements[v], mesh_, coordinates_));
@@ -48,40 +50,26 @@ class Lowering {
   }
 
   Program run() {
-    schedule_buckets();
     bind_states_and_inputs();
     for (std::int32_t s = 0; s < end_; ++s) {
       emit_step(settings_.steps[index(s)], s);
       copy_to_states(s);
-      start_buckets(s);
+      settler_.start(s);
     }
     copy_to_states(end_);
     exchange_ties();
-    start_buckets(end_);
-    settle_buckets();
-    count_in_instructions();
+    settler_.start(end_);
+    settler_.finish(end_);
     for (const graph::Port& port : function_.outputs) {
       program_.outputs.push_back({.name = port.name, .buffer = buffer_of_[index(port.value)]});
     }
-    return std::move(program_);
+    return emitter_.finish();
   }
 
  private:
   [[nodiscard]] const Value& value(ValueId id) const { return function_.values[index(id)]; }
   /// Of this rank's part.
   [[nodiscard]] const graph::TensorType& type(ValueId id) const { return types_[index(id)]; }
-
-  /// The buckets in the order in which nothing is added to their states any more.
-  void schedule_buckets() {
-    for (std::size_t b = 0; b < settings_.buckets.size(); ++b) {
-      std::int32_t at = -1;
-      for (const graph::StateId state : settings_.buckets[b].states) {
-        at = std::max(at, usage_.complete_at[index(state)]);
-      }
-      bucket_order_.emplace_back(at, b);
-    }
-    std::sort(bucket_order_.begin(), bucket_order_.end());
-  }
 
   BufferId add_buffer(const std::string& name, ValueId id, std::int32_t first) {
     const std::uint64_t bytes =
@@ -93,20 +81,6 @@ class Lowering {
                                 .bytes = bytes,
                                 .first = first,
                                 .last = first});
-    return static_cast<BufferId>(program_.buffers.size()) - 1;
-  }
-
-  /// Elements in the order in which they are sent or received, or a transport's scratch.
-  BufferId add_staging(const std::string& name, graph::DType dtype, std::int64_t elements, std::size_t element_bytes,
-                       Span span) {
-    program_.buffers.push_back({.name = name,
-                                .type = {dtype, {elements}, {""}},
-                                .origin = {0},
-                                .global = {elements},
-                                .category = Category::communication,
-                                .bytes = static_cast<std::uint64_t>(elements) * element_bytes,
-                                .first = span.begin,
-                                .last = span.end});
     return static_cast<BufferId>(program_.buffers.size()) - 1;
   }
 
@@ -181,7 +155,7 @@ class Lowering {
     for (const ValueId id : node.inputs) {
       instruction.inputs.push_back(buffer_of_[index(id)]);
       inputs.push_back(type(id));
-      extend(buffer_of_[index(id)], s);
+      emitter_.extend(buffer_of_[index(id)], s);
     }
     std::vector<BufferId> taken;
     for (std::size_t o = 0; o < node.outputs.size(); ++o) {
@@ -197,7 +171,7 @@ class Lowering {
     const device::Kernel& kernel = device_.kernel(node.op->name);
     instruction.scratch_bytes =
         kernel.scratch_bytes == nullptr ? 0 : kernel.scratch_bytes(shape, settings_.rank.threads);
-    append(std::move(instruction), s);
+    emitter_.append(std::move(instruction), s);
   }
 
   /// This rank's part of a state, before or after it is settled, as the buffer of a value of its own.
@@ -217,7 +191,7 @@ class Lowering {
           prepare_transfer(n);
         }
         for (const graph::NodeId n : step.nodes) {
-          append(transfer_step(Instruction::Kind::start, n), s);
+          emitter_.append(transfer_step(Instruction::Kind::start, n), s);
         }
         for (const graph::NodeId n : step.nodes) {
           if (sharded_.transitions[index(n)]->kind == Transition::Kind::exchange) {
@@ -227,7 +201,7 @@ class Lowering {
         break;
       case Step::Kind::wait:
         for (const graph::NodeId n : step.nodes) {
-          append(transfer_step(Instruction::Kind::wait, n), s);
+          emitter_.append(transfer_step(Instruction::Kind::wait, n), s);
           unpack_received(n, s);
         }
         break;
@@ -247,7 +221,7 @@ class Lowering {
     const ValueId from = node.inputs[0];
     const ValueId to = node.outputs[0];
     const BufferId source = buffer_of_[index(from)];
-    extend(source, s);
+    emitter_.extend(source, s);
     std::vector<BufferId> taken;
     const BufferId result = bind_result(n, 0, taken);
     emit_move(node, source, result, {gather_copy(type(from).shape, boxes_[index(from)], boxes_[index(to)], 0)}, s);
@@ -261,7 +235,7 @@ class Lowering {
     }
     const BufferId buffer = result_buffer(n, result, taken);
     buffer_of_[index(id)] = buffer;
-    extend(buffer, std::max(usage_.spans[index(n)].end, usage_.last_use[index(id)]));
+    emitter_.extend(buffer, std::max(usage_.spans[index(n)].end, usage_.last_use[index(id)]));
     return buffer;
   }
 
@@ -280,13 +254,13 @@ class Lowering {
     const bool sends = transition.kind == Transition::Kind::send;
     const ValueId id = sends ? node.inputs[0] : node.outputs[0];
     if (sends) {
-      extend(buffer_of_[index(id)], usage_.spans[index(n)].end);
+      emitter_.extend(buffer_of_[index(id)], usage_.spans[index(n)].end);
     } else {
       std::vector<BufferId> taken;
       (void)bind_result(n, 0, taken);
     }
     const Region region{buffer_of_[index(id)], graph::element_count(type(id))};
-    transfer_of_[n] = add_transfer({.name = value(id).name,
+    transfer_of_[n] = emitter_.add_transfer({.name = value(id).name,
                                     .collective = sends ? Collective::send : Collective::receive,
                                     .axis = transition.axis,
                                     .dtype = type(id).dtype,
@@ -303,7 +277,7 @@ class Lowering {
     const ValueId from = node.inputs[0];
     const ValueId to = node.outputs[0];
     const BufferId source = buffer_of_[index(from)];
-    extend(source, span.end);
+    emitter_.extend(source, span.end);
     std::vector<BufferId> taken;
     const BufferId result = bind_result(n, 0, taken);
     if (transition.gather >= 0 && index(result) >= graph_.states.size()) {
@@ -329,7 +303,7 @@ class Lowering {
       transfer.recv = staging(value(from).name + "/received", value(from).type.dtype, parts.received, span);
       unpacked_[n] = unpack(type(to).shape, boxes_[index(to)], parts.received);
     }
-    transfer_of_[n] = add_transfer(std::move(transfer), span);
+    transfer_of_[n] = emitter_.add_transfer(std::move(transfer), span);
   }
 
   [[nodiscard]] Instruction transfer_step(Instruction::Kind kind, graph::NodeId n) const {
@@ -356,11 +330,11 @@ class Lowering {
     for (const mesh::Box& part : parts) {
       elements += part.elements();
     }
-    return {add_staging(name, dtype, elements, device_.element_bytes(dtype), span), elements};
+    return {emitter_.add_staging(name, dtype, elements, device_.element_bytes(dtype), span), elements};
   }
 
   void emit_move(const Node& node, BufferId from, BufferId to, std::vector<Copy> copies, std::int32_t n) {
-    append({.kind = Instruction::Kind::move,
+    emitter_.append({.kind = Instruction::Kind::move,
             .op = &op_of(sharded_.transitions[index(value(node.outputs[0]).producer)]->kind),
             .name = node.name,
             .inputs = {from},
@@ -371,25 +345,13 @@ class Lowering {
            n);
   }
 
-  std::int32_t add_transfer(Transfer transfer, Span span) {
-    const TransferScratch& asked = settings_.rank.transfer_scratch;
-    const std::int64_t members = transfer.link.from >= 0 ? 2 : mesh_.size(transfer.axis);
-    const std::uint64_t bytes = asked ? asked(transfer, members) : 0;
-    if (bytes > 0) {
-      transfer.scratch = add_staging(transfer.name + "/scratch", graph::DType::i32,
-                                     static_cast<std::int64_t>((bytes + 3) / 4), 4, span);
-    }
-    program_.transfers.push_back(std::move(transfer));
-    return static_cast<std::int32_t>(program_.transfers.size()) - 1;
-  }
-
   /// Gradients that several stages add to: sent by those that do not update them, added up by the one that does.
   void exchange_ties() {
     for (const Tie& tie : sharded_.ties) {
       const Buffer state = settings_.states[index(tie.state)];
       const bool sends = mesh_coordinate(settings_.partition.pipeline.axis) == tie.link.from;
       const Region region{sends ? tie.state : add_received(state), graph::element_count(state.type)};
-      const std::int32_t id = add_transfer({.name = state.name,
+      const std::int32_t id = emitter_.add_transfer({.name = state.name,
                                             .collective = sends ? Collective::send : Collective::receive,
                                             .axis = settings_.partition.pipeline.axis,
                                             .dtype = state.type.dtype,
@@ -398,7 +360,7 @@ class Lowering {
                                             .link = tie.link},
                                            {end_, end_});
       for (const Instruction::Kind kind : {Instruction::Kind::start, Instruction::Kind::wait}) {
-        append({.kind = kind,
+        emitter_.append({.kind = kind,
                 .op = &op_of(sends ? Transition::Kind::send : Transition::Kind::receive),
                 .name = state.name,
                 .phase = graph::Phase::backward_weight,
@@ -406,7 +368,7 @@ class Lowering {
                end_);
       }
       if (!sends) {
-        append({.op = &graph::find_op("copy"),
+        emitter_.append({.op = &graph::find_op("copy"),
                 .name = "tie/" + state.name,
                 .inputs = {region.buffer},
                 .outputs = {tie.state},
@@ -429,68 +391,6 @@ class Lowering {
 
   [[nodiscard]] std::int64_t mesh_coordinate(mesh::AxisId axis) const { return coordinates_[index(axis)]; }
 
-  /// Starts the first step of each bucket to whose states nothing is added after step s.
-  void start_buckets(std::int32_t s) {
-    for (; next_bucket_ < bucket_order_.size() && bucket_order_[next_bucket_].first <= s; ++next_bucket_) {
-      const std::size_t b = bucket_order_[next_bucket_].second;
-      under_way_.push_back({b, 0, start_bucket(settings_.buckets[b], 0, s)});
-    }
-  }
-
-  std::vector<std::int32_t> start_bucket(const Bucket& bucket, std::size_t step, std::int32_t s) {
-    std::vector<std::int32_t> ids;
-    for (Transfer& transfer : settling_transfers(bucket, step, settings_, coordinates_)) {
-      ids.push_back(add_transfer(std::move(transfer), {s, end_}));
-      append(bucket_step(Instruction::Kind::start, ids.back()), s);
-    }
-    return ids;
-  }
-
-  [[nodiscard]] Instruction bucket_step(Instruction::Kind kind, std::int32_t transfer) const {
-    const bool reduces_all = program_.transfers[index(transfer)].collective == Collective::all_reduce;
-    return {.kind = kind,
-            .op = &op_of(reduces_all ? Transition::Kind::all_reduce : Transition::Kind::reduce_scatter),
-            .name = program_.transfers[index(transfer)].name,
-            .phase = graph::Phase::backward_weight,
-            .transfer = transfer};
-  }
-
-  /// Waits for all buckets; what is owed along several axes is paid along one after the other.
-  void settle_buckets() {
-    while (!under_way_.empty()) {
-      const UnderWay first = under_way_.front();
-      under_way_.erase(under_way_.begin());
-      for (const std::int32_t transfer : first.transfers) {
-        append(bucket_step(Instruction::Kind::wait, transfer), end_);
-      }
-      const Bucket& bucket = settings_.buckets[first.bucket];
-      if (first.step + 1 < bucket.steps) {
-        under_way_.push_back({first.bucket, first.step + 1, start_bucket(bucket, first.step + 1, end_)});
-      }
-    }
-  }
-
-  void append(Instruction instruction, std::int32_t n) {
-    program_.instructions.push_back(std::move(instruction));
-    step_of_.push_back(n);
-  }
-
-  /// So far lives were counted in steps; a step may have become several instructions.
-  void count_in_instructions() {
-    std::vector<std::int32_t> begin(index(end_) + 1, static_cast<std::int32_t>(step_of_.size()));
-    std::vector<std::int32_t> last(index(end_) + 1, static_cast<std::int32_t>(step_of_.size()));
-    for (std::size_t i = step_of_.size(); i-- > 0;) {
-      begin[index(step_of_[i])] = static_cast<std::int32_t>(i);
-    }
-    for (std::size_t i = 0; i < step_of_.size(); ++i) {
-      last[index(step_of_[i])] = static_cast<std::int32_t>(i);
-    }
-    for (std::size_t b = graph_.states.size(); b < program_.buffers.size(); ++b) {
-      program_.buffers[b].first = begin[index(program_.buffers[b].first)];
-      program_.buffers[b].last = last[index(program_.buffers[b].last)];
-    }
-  }
-
   static Accumulate accumulate_of(StateWrite::Mode mode) noexcept {
     switch (mode) {
       case StateWrite::Mode::assign:
@@ -506,14 +406,14 @@ class Lowering {
     for (const StateWrite* write : usage_.copies_after[index(n)]) {
       check_source(*write);
       const BufferId source = buffer_of_[index(write->value)];
-      extend(source, n);
+      emitter_.extend(source, n);
       Instruction copy{.op = &graph::find_op("copy"),
                        .name = "write/" + graph_.states[index(write->state)].name,
                        .inputs = {source},
                        .outputs = {write->state},
                        .accumulate = accumulate_of(write->mode)};
       copy.flops = write->mode == StateWrite::Mode::assign ? 0 : graph::element_count(type(write->value));
-      append(std::move(copy), n);
+      emitter_.append(std::move(copy), n);
     }
   }
 
@@ -526,17 +426,6 @@ class Lowering {
     }
   }
 
-  void extend(BufferId buffer, std::int32_t until) {
-    std::int32_t& last = program_.buffers[index(buffer)].last;
-    last = std::max(last, until);
-  }
-
-  struct UnderWay {
-    std::size_t bucket = 0;
-    std::size_t step = 0;  ///< of its settlement
-    std::vector<std::int32_t> transfers;
-  };
-
   const graph::Graph& graph_;
   const ShardedFunction& sharded_;
   const LowerSettings& settings_;
@@ -546,22 +435,20 @@ class Lowering {
   mesh::Coordinates coordinates_;
   std::int32_t end_;
   Usage usage_;
-  Program program_;
+  Emitter emitter_;
+  Program& program_;  ///< that the emitter makes
+  Settler settler_;
   std::vector<BufferId> buffer_of_;
-  std::vector<std::int32_t> step_of_;  ///< of each instruction
   std::vector<mesh::Box> boxes_;       ///< this rank's part of each value
   std::vector<graph::TensorType> types_;
-  std::vector<std::pair<std::int32_t, std::size_t>> bucket_order_;  ///< after which step a bucket is complete; which
-  std::size_t next_bucket_ = 0;                                     ///< in that order, to be started
-  std::vector<UnderWay> under_way_;
   std::map<graph::NodeId, std::int32_t> transfer_of_;    ///< of transitions that have begun
   std::map<graph::NodeId, std::vector<Copy>> unpacked_;  ///< what is left to do when their transfers have ended
 };
 
 }  // namespace
 
-Program lower(const graph::Graph& graph, const ShardedFunction& function, const LowerSettings& settings) {
-  return Lowering(graph, function, settings).run();
+Program lower(const ShardedFunction& function, const LowerSettings& settings) {
+  return Lowering(function, settings).run();
 }
 
 }  // namespace shardrun::partition

@@ -14,6 +14,7 @@ namespace shardrun::partition {
 
 /// What a function is lowered for.
 struct LowerSettings {
+  const graph::Graph& graph;
   const RankSettings& rank;
   const Partition& partition;
   const std::vector<Buffer>& states;  ///< become the first buffers
@@ -26,6 +27,6 @@ struct LowerSettings {
 /// State writes are fused into the instruction that makes the value where its op can add to, or overwrite, the state's
 /// buffer and nothing reads the old contents later; otherwise they are copies. What settles buckets runs while the
 /// rest is computed; it is waited for at the end.
-[[nodiscard]] Program lower(const graph::Graph& graph, const ShardedFunction& function, const LowerSettings& settings);
+[[nodiscard]] Program lower(const ShardedFunction& function, const LowerSettings& settings);
 
 }  // namespace shardrun::partition

@@ -7,6 +7,7 @@
 #include "core/memory/layout.h"
 #include "core/partition/bucket.h"
 #include "core/partition/copies.h"
+#include "core/partition/hook_steps.h"
 #include "core/partition/lower.h"
 
 namespace shardrun::partition {
@@ -16,7 +17,9 @@ Category category_of(graph::StateKind kind) noexcept {
   switch (kind) {
     case graph::StateKind::parameter: return Category::parameters;
     case graph::StateKind::gradient: return Category::gradients;
-    case graph::StateKind::optimizer: return Category::optimizer;
+    case graph::StateKind::optimizer:
+    case graph::StateKind::beside_gradient:
+    case graph::StateKind::beside_parameter: return Category::optimizer;
     case graph::StateKind::metric:
     case graph::StateKind::field: return Category::activations;
   }
@@ -100,78 +103,156 @@ StateBytes state_bytes(const graph::Graph& graph, const Partition& partition) {
   return bytes;
 }
 
-/// The buckets of each function, of the same states wherever they are the same. Within one the states that end where
-/// the next may begin come first: behind another size (of `loss`, of an odd bias) nothing is aligned any more.
-std::vector<std::vector<Bucket>> all_buckets(const graph::Graph& graph, const Partition& partition,
-                                             std::int32_t stage) {
-  const StateBytes bytes = state_bytes(graph, partition);
-  const auto keeps_alignment = [&](graph::StateId state) {
-    const auto s = static_cast<std::size_t>(state);
-    return bytes.most[s] % memory::alignment == 0 && bytes.least[s] % memory::alignment == 0;
-  };
-  std::vector<std::vector<Bucket>> all;
-  std::set<graph::StateId> placed;
-  std::set<std::vector<graph::StateId>> laid_out;
-  const auto settles = [&](graph::StateId state) {
-    const auto s = static_cast<std::size_t>(state);
-    return graph.states[s].kind == graph::StateKind::metric || partition.stages.states.owner[s] == stage;
-  };
-  for (const ShardedFunction& function : partition.stages.functions[static_cast<std::size_t>(stage)]) {
-    std::vector<Bucket>& kept = all.emplace_back();
-    for (Bucket& bucket :
-         buckets_of(function, partition.sharded.settlements, settles, bytes.most, partition.bucket_bytes)) {
-      std::stable_partition(bucket.states.begin(), bucket.states.end(), keeps_alignment);
-      const bool fresh = std::none_of(bucket.states.begin(), bucket.states.end(),
-                                      [&](graph::StateId state) { return placed.contains(state); });
-      placed.insert(bucket.states.begin(), bucket.states.end());
-      if (fresh || laid_out.contains(bucket.states)) {
-        laid_out.insert(bucket.states);
-        kept.push_back(std::move(bucket));
-        continue;
-      }
-      // Some lie in other buckets' ranges: each by itself.
-      for (const graph::StateId state : bucket.states) {
-        kept.push_back({.states = {state}, .steps = bucket.steps});
-      }
-    }
-  }
-  return all;
-}
+class Layout {
+ public:
+  Layout(const graph::Graph& graph, const Partition& partition, std::int32_t stage)
+      : graph_(graph), partition_(partition), stage_(stage), bytes_(state_bytes(graph, partition)) {}
 
-/// States one after the other: parameters, then what is reduced in buckets, without gaps within one, then the rest by
-/// category. Returns where the transients may begin.
-std::uint64_t place_states(std::vector<Buffer>& states, const std::vector<std::vector<Bucket>>& buckets) {
-  std::uint64_t offset = 0;
-  std::vector<bool> placed(states.size(), false);
-  const auto place_one = [&](std::size_t s) {
-    states[s].offset = offset;
-    offset += states[s].bytes;
-    placed[s] = true;
-  };
-  const auto place_category = [&](Category category) {
-    for (std::size_t s = 0; s < states.size(); ++s) {
-      if (!placed[s] && states[s].category == category) {
-        place_one(s);
-        offset = memory::align_up(offset);
+  /// The buckets of each function, of the same states wherever they are the same.
+  std::vector<std::vector<Bucket>> buckets() {
+    std::vector<std::vector<Bucket>> all;
+    const auto settles = [&](graph::StateId state) {
+      return kind(state) == graph::StateKind::metric ||
+             partition_.stages.states.owner[static_cast<std::size_t>(state)] == stage_;
+    };
+    for (const ShardedFunction& function : partition_.stages.functions[static_cast<std::size_t>(stage_)]) {
+      std::vector<Bucket>& kept = all.emplace_back();
+      for (Bucket& bucket : function.function.name == after_step_function
+                                ? hook_buckets()
+                                : buckets_of(function, partition_.sharded.settlements, settles, bytes_.most,
+                                             partition_.bucket_bytes)) {
+        lay_out(std::move(bucket), kept);
       }
     }
-  };
-  place_category(Category::parameters);
-  for (const std::vector<Bucket>& function : buckets) {
-    for (const Bucket& bucket : function) {
-      for (const graph::StateId state : bucket.states) {
-        if (!placed[static_cast<std::size_t>(state)]) {
-          place_one(static_cast<std::size_t>(state));
+    return all;
+  }
+
+  /// States one after the other: parameters, then what is reduced in buckets, then the rest by category; without gaps
+  /// within a bucket, and within what a hook keeps beside one. Returns where the transients may begin.
+  std::uint64_t place(std::vector<Buffer>& states) const {
+    Places places(states);
+    for (const bool parameters : {true, false}) {
+      for (const std::vector<graph::StateId>& group : groups_) {
+        if ((kind(group.front()) == graph::StateKind::parameter) == parameters) {
+          places.place(group);
         }
       }
-      offset = memory::align_up(offset);
+      if (parameters) {
+        places.place(Category::parameters);
+      }
+    }
+    for (const Category category : {Category::gradients, Category::optimizer, Category::activations}) {
+      places.place(category);
+    }
+    return places.end();
+  }
+
+ private:
+  class Places {
+   public:
+    explicit Places(std::vector<Buffer>& states) : states_(states), placed_(states.size(), false) {}
+
+    void place(const std::vector<graph::StateId>& group) {
+      for (const graph::StateId state : group) {
+        place_one(static_cast<std::size_t>(state));
+      }
+      offset_ = memory::align_up(offset_);
+    }
+
+    void place(Category category) {
+      for (std::size_t s = 0; s < states_.size(); ++s) {
+        if (!placed_[s] && states_[s].category == category) {
+          place_one(s);
+          offset_ = memory::align_up(offset_);
+        }
+      }
+    }
+
+    [[nodiscard]] std::uint64_t end() const noexcept { return offset_; }
+
+   private:
+    void place_one(std::size_t s) {
+      if (!placed_[s]) {
+        states_[s].offset = offset_;
+        offset_ += states_[s].bytes;
+        placed_[s] = true;
+      }
+    }
+
+    std::vector<Buffer>& states_;
+    std::vector<bool> placed_;
+    std::uint64_t offset_ = 0;
+  };
+
+  [[nodiscard]] graph::StateKind kind(graph::StateId state) const {
+    return graph_.states[static_cast<std::size_t>(state)].kind;
+  }
+
+  /// Within a bucket the states that end where the next may begin come first: behind another size (of `loss`, of an odd
+  /// bias) nothing is aligned any more.
+  void lay_out(Bucket bucket, std::vector<Bucket>& kept) {
+    std::stable_partition(bucket.states.begin(), bucket.states.end(), [&](graph::StateId state) {
+      const auto s = static_cast<std::size_t>(state);
+      return bytes_.most[s] % memory::alignment == 0 && bytes_.least[s] % memory::alignment == 0;
+    });
+    const bool fresh = std::none_of(bucket.states.begin(), bucket.states.end(),
+                                    [&](graph::StateId state) { return placed_.contains(state); });
+    placed_.insert(bucket.states.begin(), bucket.states.end());
+    if (fresh) {
+      groups_.push_back(bucket.states);
+      laid_out_.insert(bucket.states);
+      lay_out_beside(bucket);
+    }
+    if (laid_out_.contains(bucket.states)) {
+      kept.push_back(std::move(bucket));
+      return;
+    }
+    // Some lie in other buckets' ranges: each by itself.
+    for (const graph::StateId state : bucket.states) {
+      kept.push_back({.states = {state}, .steps = bucket.steps});
     }
   }
-  place_category(Category::gradients);
-  place_category(Category::optimizer);
-  place_category(Category::activations);
-  return offset;
-}
+
+  void lay_out_beside(const Bucket& bucket) {
+    const bool hooked = std::any_of(bucket.steps.begin(), bucket.steps.end(), [](const Transition& step) {
+      return step.kind == Transition::Kind::hook;
+    });
+    if (hooked) {
+      for (std::vector<graph::StateId>& states :
+           states_beside(bucket.states, *hook_of(kind(bucket.states.front()), partition_.placements), graph_)) {
+        groups_.push_back(std::move(states));
+      }
+    }
+  }
+
+  /// The tensors of the hook after_step that this stage has, as many together as a bucket takes.
+  [[nodiscard]] std::vector<Bucket> hook_buckets() const {
+    const PlacedHook& hook = *hook_of(graph::StateKind::parameter, partition_.placements);
+    std::vector<Bucket> buckets;
+    std::uint64_t filled = 0;
+    for (const graph::StateId state : hook.parameters) {
+      const auto s = static_cast<std::size_t>(state);
+      if (!partition_.stages.states.holds(s, stage_)) {
+        continue;
+      }
+      if (buckets.empty() || filled + bytes_.most[s] > partition_.bucket_bytes) {
+        buckets.push_back({.states = {}, .steps = {{.kind = Transition::Kind::hook, .axis = hook.axis}}});
+        filled = 0;
+      }
+      buckets.back().states.push_back(state);
+      filled += bytes_.most[s];
+    }
+    return buckets;
+  }
+
+  const graph::Graph& graph_;
+  const Partition& partition_;
+  const std::int32_t stage_;
+  const StateBytes bytes_;
+  std::set<graph::StateId> placed_;
+  std::set<std::vector<graph::StateId>> laid_out_;
+  std::vector<std::vector<graph::StateId>> groups_;  ///< that lie without gaps, in their order
+};
 
 /// Offsets of one function's transients, its scratch among them, from `base` on.
 void place_transients(Program& program, std::size_t states, std::uint64_t base) {
@@ -280,7 +361,20 @@ void settle_over_stages(const graph::Graph& graph, Partition& partition) {
   }
 }
 
+void add_after_step(Partition& partition) {
+  if (partition.placements.find_hook(plugins::HookKind::after_step) != nullptr) {
+    for (std::vector<ShardedFunction>& functions : partition.stages.functions) {
+      functions.emplace_back().function.name = after_step_function;
+    }
+  }
+}
+
 }  // namespace
+
+bool Partition::hook_follows(std::int64_t step) const noexcept {
+  const PlacedHook* hook = placements.find_hook(plugins::HookKind::after_step);
+  return hook != nullptr && (step + 1) % hook->every == 0;
+}
 
 Partition split(const graph::Graph& graph, const Plan& plan, const std::vector<std::int64_t>& microbatch_rows,
                 const std::vector<std::int64_t>& evaluation_rows) {
@@ -296,6 +390,8 @@ Partition split(const graph::Graph& graph, const Plan& plan, const std::vector<s
       partition.calls[function] = *rows;
     }
   }
+  partition.hooks = plan.hooks;
+  add_after_step(partition);
   for (const std::vector<ShardedFunction>& functions : partition.stages.functions) {
     std::vector<std::vector<Step>>& steps = partition.steps.emplace_back();
     for (const ShardedFunction& function : functions) {
@@ -315,7 +411,7 @@ struct Variants {
 
 Variants variants_of(const ShardedFunction& function, bool settles, const Partition& partition) {
   const auto calls = partition.calls.find(function.function.name);
-  if (!settles || !function.call_rows.empty()) {
+  if (!settles || !function.call_rows.empty() || function.function.name == after_step_function) {
     return {.last = settles, .others = !settles};
   }
   if (calls == partition.calls.end()) {
@@ -324,6 +420,18 @@ Variants variants_of(const ShardedFunction& function, bool settles, const Partit
   const std::vector<std::int64_t>& rows = calls->second;
   return {.last = rows.back() == function.function.rows,
           .others = std::find(rows.begin(), rows.end() - 1, function.function.rows) != rows.end() - 1};
+}
+
+/// Of a step, and how many of them this rank has.
+void count_samples(Programs& programs, const Partition& partition) {
+  const auto calls = partition.calls.find("micro");
+  const mesh::Coordinates at = mesh::coordinates_of(programs.mesh, programs.rank);
+  for (std::size_t call = 0; calls != partition.calls.end() && call < calls->second.size(); ++call) {
+    const graph::TensorType samples{.dtype = graph::DType::f32, .shape = {calls->second[call]}, .axes = {"batch"}};
+    const mesh::Box own = mesh::box_of(samples.shape, partition.placements.by_axes(samples), programs.mesh, at);
+    programs.samples += static_cast<std::uint64_t>(calls->second[call]);
+    programs.own_samples += static_cast<std::uint64_t>(own.elements());
+  }
 }
 
 }  // namespace
@@ -352,14 +460,17 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
                     .rank = settings.rank,
                     .states = state_buffers(graph, partition, settings)};
   const std::int32_t stage = partition.stage_at(mesh::coordinates_of(programs.mesh, programs.rank));
-  const std::vector<std::vector<Bucket>> buckets = all_buckets(graph, partition, stage);
-  const std::uint64_t base = place_states(programs.states, buckets);
+  Layout layout(graph, partition, stage);
+  const std::vector<std::vector<Bucket>> buckets = layout.buckets();
+  const std::uint64_t base = layout.place(programs.states);
+  programs.hooks = partition.hooks;
+  count_samples(programs, partition);
   programs.settled = settled_buffers(programs.states, partition, settings);
   std::uint64_t transient = 0;
   const std::vector<Bucket> none;
   const auto add = [&](const ShardedFunction& function, const std::vector<Step>& steps,
                        const std::vector<Bucket>& settled) {
-    Program program = lower(graph, function, {settings, partition, programs.states, programs.settled, steps, settled});
+    Program program = lower(function, {graph, settings, partition, programs.states, programs.settled, steps, settled});
     program.settles = !settled.empty();
     place_transients(program, programs.states.size(), base);
     transient = std::max(transient, program.transient_bytes);

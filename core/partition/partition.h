@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,9 +27,13 @@ struct Partition {
   std::vector<std::vector<std::vector<Step>>> steps;  ///< of each stage and each of its functions
   std::uint64_t bucket_bytes = 0;
   std::map<std::string, std::vector<std::int64_t>> calls;  ///< rows of each call of a function in a step, where known
+  std::shared_ptr<const plugins::Hooks> hooks;             ///< the strategy's own functions; null: none
 
   /// Of the rank at these coordinates.
   [[nodiscard]] std::int32_t stage_at(const mesh::Coordinates& at) const;
+
+  /// Whether the hook after_step follows a step, by its number from 0.
+  [[nodiscard]] bool hook_follows(std::int64_t step) const noexcept;
 };
 
 /// The rows of each microbatch of a step, which a pipeline does all at once, and of each call of an evaluation; none:
@@ -39,6 +44,9 @@ struct Partition {
 
 /// All links between stages, in one order for all ranks.
 [[nodiscard]] std::vector<Link> links_of(const Partition& partition);
+
+/// The function that the hook after_step makes up, where the plan has one: no ops, all ranks' tensors.
+inline constexpr const char* after_step_function = "after_step";
 
 /// Scratch bytes that the transport of a transfer's axis asks for.
 using TransferScratch = std::function<std::uint64_t(const Transfer& transfer, std::int64_t members)>;

@@ -1,7 +1,13 @@
 #include "core/partition/placements.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
+
+#include "core/base/error.h"
 
 namespace shardrun::partition {
 namespace {
@@ -33,12 +39,29 @@ using RoleKey = std::pair<std::string, TensorRole>;
 class Roles {
  public:
   Roles(const Plan& plan, const Placements& placements) : placements_(placements) {
+    for (const plugins::VaryingTensor& tensor : plan.draft.varying) {
+      const mesh::AxisId axis = placements.mesh.find(tensor.mesh_axis);
+      if (placements.mesh.size(axis) > 1) {
+        varying_[tensor.tensor].insert(axis);
+      }
+    }
     for (const plugins::TensorPlacement& tensor : plan.draft.tensors) {
       given_.emplace(RoleKey{tensor.tensor, tensor.role}, placement_of(placements.mesh, tensor.dims));
     }
   }
 
   [[nodiscard]] mesh::Placement of(const graph::State& tensor, TensorRole role) const {
+    mesh::Placement placement = split_of(tensor, role);
+    const auto axes = varying_.find(tensor.name);
+    if (axes != varying_.end()) {
+      placement.varying.assign(axes->second.begin(), axes->second.end());
+      require_whole(tensor, placement);
+    }
+    return placement;
+  }
+
+ private:
+  [[nodiscard]] mesh::Placement split_of(const graph::State& tensor, TensorRole role) const {
     const auto found = given_.find({tensor.name, role});
     if (found != given_.end()) {
       return found->second;
@@ -46,15 +69,26 @@ class Roles {
     switch (role) {
       case TensorRole::store: return placements_.by_axes(tensor.type);
       case TensorRole::use:
-      case TensorRole::gradient: return of(tensor, TensorRole::store);
-      case TensorRole::optimizer: return of(tensor, TensorRole::gradient);
+      case TensorRole::gradient: return split_of(tensor, TensorRole::store);
+      case TensorRole::optimizer: return split_of(tensor, TensorRole::gradient);
     }
     return placements_.by_axes(tensor.type);
   }
 
- private:
+  void require_whole(const graph::State& tensor, const mesh::Placement& placement) const {
+    for (const mesh::AxisId axis : placement.varying) {
+      if (placement.splits(axis)) {
+        throw Error(ErrorCode::job,
+                    fmt::format("{} varies over mesh axis '{}', which splits it too: {}", tensor.name,
+                                placements_.mesh.axes[static_cast<std::size_t>(axis)].name,
+                                to_string(placement, placements_.mesh)));
+      }
+    }
+  }
+
   const Placements& placements_;
   std::map<RoleKey, mesh::Placement> given_;
+  std::map<std::string, std::set<mesh::AxisId>> varying_;
 };
 
 /// By tensor; units are numbered as they occur.
@@ -70,13 +104,50 @@ std::map<std::string, Gather> gathers_of(const Plan& plan) {
 
 TensorRole role_of(graph::StateKind kind) noexcept {
   switch (kind) {
-    case graph::StateKind::gradient: return TensorRole::gradient;
+    case graph::StateKind::gradient:
+    case graph::StateKind::beside_gradient: return TensorRole::gradient;
     case graph::StateKind::optimizer: return TensorRole::optimizer;
     default: return TensorRole::store;
   }
 }
 
+PlacedHook place_hook(const graph::Graph& graph, const plugins::Hook& hook, mesh::AxisId axis) {
+  PlacedHook placed{.kind = hook.kind, .axis = axis, .every = hook.every, .parameters = {}, .states = {}};
+  for (const std::string& tensor : hook.tensors) {
+    placed.parameters.push_back(graph.find_state(tensor));
+  }
+  for (const std::string& name : hook.states) {
+    std::vector<graph::StateId>& states = placed.states.emplace_back();
+    for (const std::string& tensor : hook.tensors) {
+      states.push_back(graph.find_state(fmt::format("{}/{}", name, tensor)));
+    }
+  }
+  return placed;
+}
+
+/// The hook that keeps a state, or null.
+const plugins::Hook* keeper_of(const graph::State& state, const Plan& plan) {
+  switch (state.kind) {
+    case graph::StateKind::beside_gradient: return plan.draft.find_hook(plugins::HookKind::sync_gradients);
+    case graph::StateKind::beside_parameter: return plan.draft.find_hook(plugins::HookKind::after_step);
+    default: return nullptr;
+  }
+}
+
+void vary(mesh::Placement& placement, mesh::AxisId axis, const mesh::Mesh& mesh) {
+  if (mesh.size(axis) > 1 && !placement.varies(axis)) {
+    placement.varying.push_back(axis);
+    std::sort(placement.varying.begin(), placement.varying.end());
+  }
+}
+
 }  // namespace
+
+const PlacedHook* Placements::find_hook(plugins::HookKind kind) const noexcept {
+  const auto found =
+      std::find_if(hooks.begin(), hooks.end(), [&](const PlacedHook& hook) { return hook.kind == kind; });
+  return found == hooks.end() ? nullptr : &*found;
+}
 
 mesh::Placement Placements::by_axes(const graph::TensorType& type) const {
   mesh::Placement placement = mesh::replicated(type.shape.size());
@@ -109,10 +180,19 @@ Placements place(const graph::Graph& graph, const Plan& plan) {
   }
   const Roles roles(plan, placements);
   const std::map<std::string, Gather> gathers = gathers_of(plan);
+  for (const plugins::Hook& hook : plan.draft.hooks) {
+    const mesh::AxisId axis = placements.mesh.find(hook.mesh_axis);
+    if (placements.mesh.size(axis) > 1) {
+      placements.hooks.push_back(place_hook(graph, hook, axis));
+    }
+  }
   for (const graph::State& state : graph.states) {
     const bool derived = state.of_parameter >= 0;
     const graph::State& owner = derived ? graph.states[static_cast<std::size_t>(state.of_parameter)] : state;
-    const mesh::Placement stored = roles.of(owner, role_of(state.kind));
+    mesh::Placement stored = roles.of(owner, role_of(state.kind));
+    if (const plugins::Hook* hook = keeper_of(state, plan)) {
+      vary(stored, placements.mesh.find(hook->mesh_axis), placements.mesh);
+    }
     placements.states.push_back(stored);
     placements.uses.push_back(derived ? stored : roles.of(owner, TensorRole::use));
     placements.updates.push_back(state.kind == graph::StateKind::gradient ? roles.of(owner, TensorRole::optimizer)

@@ -16,6 +16,16 @@ struct Gather {
   bool keep = false;       ///< from its first use in a call to the last
 };
 
+/// A hook of the plan over a mesh axis that has several ranks.
+struct PlacedHook {
+  plugins::HookKind kind = plugins::HookKind::sync_gradients;
+  mesh::AxisId axis = -1;
+  std::int64_t every = 1;
+  std::vector<graph::StateId> parameters;  ///< whose gradients, or which themselves, it is given
+  /// What it keeps: of each of its states, of each parameter the graph's state.
+  std::vector<std::vector<graph::StateId>> states;
+};
+
 /// A plan applied to a graph: where each state is, and what is asked of other values. Mesh axes of size 1 split
 /// nothing and are left out of every placement.
 struct Placements {
@@ -27,11 +37,16 @@ struct Placements {
   bool stages = false;                   ///< layers are on stages of a pipeline: backward need not follow forward
   std::map<std::string, std::vector<mesh::AxisId>> axes;  ///< of a logical axis
   std::map<std::string, mesh::Placement> cut_points;
+  std::vector<PlacedHook> hooks;
+
+  /// Null where there is none.
+  [[nodiscard]] const PlacedHook* find_hook(plugins::HookKind kind) const noexcept;
 
   /// What the axes' rules alone say of a value: a mesh axis goes to the first dimension that asks for it.
   [[nodiscard]] mesh::Placement by_axes(const graph::TensorType& type) const;
 };
 
+/// REQUIRES: the graph has the states of the plan's hooks. Throws Error{job} where a tensor varies over what splits it.
 [[nodiscard]] Placements place(const graph::Graph& graph, const Plan& plan);
 
 }  // namespace shardrun::partition

@@ -152,7 +152,27 @@ plugins::StrategyRequest describe(const graph::Graph& graph, const std::vector<s
 }
 
 Plan make_plan(const plugins::Strategy& strategy, const plugins::StrategyRequest& request) {
-  return {.strategy = strategy.manifest().name, .draft = strategy.make_plan(request)};
+  Plan plan{.strategy = strategy.manifest().name, .draft = strategy.make_plan(request), .hooks = nullptr};
+  plan.hooks = strategy.hooks(request, plan.draft);
+  return plan;
+}
+
+void add_hook_states(graph::Graph& graph, const Plan& plan) {
+  for (const plugins::Hook& hook : plan.draft.hooks) {
+    const auto kind = hook.kind == plugins::HookKind::sync_gradients ? graph::StateKind::beside_gradient
+                                                                      : graph::StateKind::beside_parameter;
+    for (const std::string& name : hook.states) {
+      for (const std::string& tensor : hook.tensors) {
+        const graph::StateId parameter = graph.find_state(tensor);
+        const graph::State& of = graph.states[static_cast<std::size_t>(parameter)];
+        graph.states.push_back({.name = fmt::format("{}/{}", name, tensor),
+                                .type = of.type,
+                                .kind = kind,
+                                .layer = of.layer,
+                                .of_parameter = parameter});
+      }
+    }
+  }
 }
 
 std::string to_string(const Plan& plan) {
@@ -168,6 +188,13 @@ std::string to_string(const Plan& plan) {
   }
   for (const plugins::TensorGather& tensor : plan.draft.gathers) {
     text += fmt::format("gather {} at use, unit {}{}\n", tensor.tensor, tensor.unit, tensor.keep ? ", kept" : "");
+  }
+  for (const plugins::VaryingTensor& tensor : plan.draft.varying) {
+    text += fmt::format("tensor {} varies over {}\n", tensor.tensor, tensor.mesh_axis);
+  }
+  for (const plugins::Hook& hook : plan.draft.hooks) {
+    text += fmt::format("hook {} over {}, every {}, states {}: {}\n", to_string(hook.kind), hook.mesh_axis, hook.every,
+                        join(hook.states), join(hook.tensors));
   }
   const plugins::Pipeline& pipeline = plan.draft.pipeline;
   for (std::size_t c = 0; c < pipeline.chunks.size(); ++c) {

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "core/graph/graph.h"
+#include "plugins/loader/hooks.h"
 #include "plugins/loader/strategy.h"
 
 namespace shardrun::partition {
@@ -12,6 +14,7 @@ namespace shardrun::partition {
 struct Plan {
   std::string strategy;
   plugins::PlanDraft draft;
+  std::shared_ptr<const plugins::Hooks> hooks;  ///< null where the draft has none
 
   [[nodiscard]] std::int64_t ranks() const noexcept;
 };
@@ -23,6 +26,9 @@ struct Plan {
 
 /// The plan of `strategy` for a graph. Throws Error{job} when it cannot split this job, Error{plugin} when it fails.
 [[nodiscard]] Plan make_plan(const plugins::Strategy& strategy, const plugins::StrategyRequest& request);
+
+/// Adds the states that the plan's hooks keep beside tensors.
+void add_hook_states(graph::Graph& graph, const Plan& plan);
 
 [[nodiscard]] std::string to_string(const Plan& plan);
 

@@ -33,6 +33,14 @@ std::string transfer_text(const Programs& programs, const Program& program, cons
                      transfer.send.elements, transfer.recv.elements);
 }
 
+std::string hook_text(const Program& program, const HookCall& hook) {
+  std::string text = fmt::format("call {} of {}:", hook.call, to_string(hook.kind));
+  for (const Region& region : hook.buffers) {
+    text += fmt::format(" {}+{}", program.buffers[static_cast<std::size_t>(region.buffer)].name, region.elements);
+  }
+  return text;
+}
+
 const char* mark(Accumulate accumulate) noexcept {
   switch (accumulate) {
     case Accumulate::never: return "=";
@@ -43,6 +51,11 @@ const char* mark(Accumulate accumulate) noexcept {
 }
 
 }  // namespace
+
+bool Programs::has(std::string_view function) const noexcept {
+  return std::any_of(programs.begin(), programs.end(),
+                     [&](const Program& program) { return program.function == function; });
+}
 
 const Program& Programs::find(std::string_view function, std::int64_t rows, bool last) const {
   const Program* found = nullptr;
@@ -149,6 +162,10 @@ std::string to_string(const Programs& programs) {
       const Instruction& at = program.instructions[i];
       if (at.kind == Instruction::Kind::start || at.kind == Instruction::Kind::wait) {
         text += fmt::format("{:5} {}\n", i, transfer_text(programs, program, at));
+        continue;
+      }
+      if (at.hook) {
+        text += fmt::format("{:5} {}\n", i, hook_text(program, *at.hook));
         continue;
       }
       text += fmt::format("{:5} {} {} {}{}{} [{}]", i, operands(program, at.outputs), mark(at.accumulate),

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +11,7 @@
 #include "core/graph/graph.h"
 #include "core/mesh/placement.h"
 #include "core/partition/sharded.h"
+#include "plugins/loader/hooks.h"
 
 namespace shardrun::partition {
 
@@ -73,12 +76,22 @@ struct Copy {
   std::vector<std::int64_t> to_strides;
 };
 
+/// A call of the strategy's own function: shardrun/strategy.h, sr_hook_call.
+struct HookCall {
+  plugins::HookKind kind = plugins::HookKind::sync_gradients;
+  std::uint32_t call = 0;
+  std::uint32_t members = 0;
+  std::uint32_t member = 0;
+  std::vector<Region> buffers;  ///< the group's tensors, the hook's states beside them, its own
+};
+
 struct Instruction {
   enum class Kind : std::uint8_t {
     compute,  ///< `op`
     move,     ///< `copies` from the input to the output, which they fill
     start,    ///< `transfer` begins; its buffers are its own until it is waited for
     wait,     ///< `transfer` ends
+    hook,     ///< `hook`
   } kind = Kind::compute;
   const graph::Op* op = nullptr;
   std::string name;
@@ -94,6 +107,7 @@ struct Instruction {
   std::vector<Copy> copies = {};
   std::int32_t transfer = -1;
   std::int32_t call = 0;  ///< of those that the program does at once
+  std::optional<HookCall> hook = std::nullopt;
 };
 
 struct Port {
@@ -146,6 +160,12 @@ struct Programs {
   std::vector<Program> programs;
   std::uint64_t arena_bytes = 0;
   MemoryUse memory;
+  std::shared_ptr<const plugins::Hooks> hooks;  ///< null where there are none
+  std::uint64_t samples = 0;                    ///< of a step, over all ranks
+  std::uint64_t own_samples = 0;                ///< of which this rank has gradients
+
+  /// Whether there is a function of that name.
+  [[nodiscard]] bool has(std::string_view function) const noexcept;
 
   /// `last`: whether it is the function's last call of a step. Throws Error{internal} when there is none.
   [[nodiscard]] const Program& find(std::string_view function, std::int64_t rows, bool last = true) const;

@@ -1,8 +1,8 @@
 #include "core/partition/settle.h"
 
-#include <fmt/format.h>
+#include <algorithm>
+#include <utility>
 
-#include "core/base/error.h"
 #include "core/partition/copies.h"
 #include "core/partition/parts.h"
 
@@ -11,22 +11,13 @@ namespace {
 
 std::size_t index(std::int32_t id) noexcept { return static_cast<std::size_t>(id); }
 
-/// All states of a bucket as one.
-Region region_of(const Bucket& bucket, const std::vector<Buffer>& states) {
-  const Buffer& first = states[index(bucket.states.front())];
-  Region region{.buffer = bucket.states.front()};
-  std::uint64_t end = first.offset;
-  for (const graph::StateId id : bucket.states) {
-    const Buffer& state = states[index(id)];
-    if (state.offset != end) {
-      throw Error(ErrorCode::internal,
-                  fmt::format("{} is at byte {} of the arena, but its bucket, which begins with {}, goes on at {}",
-                              state.name, state.offset, first.name, end));
-    }
-    end += state.bytes;
-    region.elements += graph::element_count(state.type);
+Transition::Kind transition_of(Collective collective) noexcept {
+  switch (collective) {
+    case Collective::reduce_scatter: return Transition::Kind::reduce_scatter;
+    case Collective::all_gather: return Transition::Kind::all_gather;
+    case Collective::all_to_all: return Transition::Kind::all_to_all;
+    default: return Transition::Kind::all_reduce;
   }
-  return region;
 }
 
 class StateTransfer {
@@ -81,14 +72,12 @@ class StateTransfer {
   const mesh::Coordinates& at_;
 };
 
-}  // namespace
-
-std::vector<Transfer> settling_transfers(const Bucket& bucket, std::size_t step, const LowerSettings& settings,
-                                         const mesh::Coordinates& at) {
-  const Transition& first = settings.partition.sharded.settlements[index(bucket.states.front())].steps.front();
-  if (first.kind == Transition::Kind::all_reduce) {
-    const Transition& now = settings.partition.sharded.settlements[index(bucket.states.front())].steps[step];
-    const Region region = region_of(bucket, settings.states);
+/// Of the first step, where that leaves each rank a part of each state, one transfer a state; else one for all.
+std::vector<Transfer> transfers_of(const Bucket& bucket, std::size_t step, const LowerSettings& settings,
+                                   const mesh::Coordinates& at) {
+  const Transition& now = bucket.steps[step];
+  if (bucket.steps.front().kind == Transition::Kind::all_reduce) {
+    const Region region = region_of(bucket.states, settings.states);
     return {{.name = settings.states[index(bucket.states.front())].name,
              .collective = Collective::all_reduce,
              .axis = now.axis,
@@ -101,6 +90,86 @@ std::vector<Transfer> settling_transfers(const Bucket& bucket, std::size_t step,
     transfers.push_back(StateTransfer(state, settings, at).of(step));
   }
   return transfers;
+}
+
+}  // namespace
+
+Settler::Settler(const LowerSettings& settings, const mesh::Coordinates& at, Emitter& emitter,
+                 const std::vector<std::int32_t>& complete_at)
+    : settings_(settings), at_(at), emitter_(emitter) {
+  for (std::size_t b = 0; b < settings_.buckets.size(); ++b) {
+    std::int32_t complete = -1;
+    for (const graph::StateId state : settings_.buckets[b].states) {
+      complete = std::max(complete, complete_at[index(state)]);
+    }
+    order_.emplace_back(complete, b);
+  }
+  std::sort(order_.begin(), order_.end());
+}
+
+void Settler::start(std::int32_t s) {
+  for (; next_ < order_.size() && order_[next_].first <= s; ++next_) {
+    UnderWay bucket{.bucket = &settings_.buckets[order_[next_].second], .step = 0, .transfers = {}, .hook = {}};
+    begin_step(bucket, s);
+    under_way_.push_back(std::move(bucket));
+  }
+}
+
+void Settler::begin_step(UnderWay& bucket, std::int32_t s) {
+  const Span span{s, static_cast<std::int32_t>(settings_.steps.size())};
+  const Transition& now = bucket.bucket->steps[bucket.step];
+  bucket.transfers.clear();
+  bucket.hook.reset();
+  if (now.kind == Transition::Kind::hook) {
+    const graph::StateKind kind = settings_.graph.states[index(bucket.bucket->states.front())].kind;
+    const PlacedHook* hook = hook_of(kind, settings_.partition.placements);
+    bucket.hook.emplace(*hook, bucket.bucket->states, settings_, at_, emitter_, span);
+    (void)go_on(bucket, s);
+    return;
+  }
+  for (Transfer& transfer : transfers_of(*bucket.bucket, bucket.step, settings_, at_)) {
+    bucket.transfers.push_back(emitter_.add_transfer(std::move(transfer), span));
+    emitter_.append(instruction(Instruction::Kind::start, bucket.transfers.back()), s);
+  }
+}
+
+/// Whether the hook has another exchange, which has been started then.
+bool Settler::go_on(UnderWay& bucket, std::int32_t s) {
+  bucket.transfers.clear();
+  const std::int32_t transfer = bucket.hook->go_on(s);
+  if (transfer >= 0) {
+    bucket.transfers = {transfer};
+    emitter_.append(instruction(Instruction::Kind::start, transfer), s);
+  }
+  return transfer >= 0;
+}
+
+Instruction Settler::instruction(Instruction::Kind kind, std::int32_t transfer) {
+  const Transfer& of = emitter_.program().transfers[index(transfer)];
+  return {.kind = kind,
+          .op = &op_of(transition_of(of.collective)),
+          .name = of.name,
+          .phase = graph::Phase::backward_weight,
+          .transfer = transfer};
+}
+
+void Settler::finish(std::int32_t end) {
+  while (!under_way_.empty()) {
+    UnderWay first = std::move(under_way_.front());
+    under_way_.pop_front();
+    for (const std::int32_t transfer : first.transfers) {
+      emitter_.append(instruction(Instruction::Kind::wait, transfer), end);
+    }
+    bool goes_on = first.hook && go_on(first, end);
+    if (!goes_on && first.step + 1 < first.bucket->steps.size()) {
+      ++first.step;
+      begin_step(first, end);
+      goes_on = true;
+    }
+    if (goes_on) {
+      under_way_.push_back(std::move(first));
+    }
+  }
 }
 
 }  // namespace shardrun::partition

@@ -180,7 +180,9 @@ class Sharder {
     stretch_of_ = now;
   }
 
-  ValueId reshard(ValueId from, const Placement& to) {
+  /// What varies goes on varying.
+  ValueId reshard(ValueId from, Placement to) {
+    to.varying = placement(from).varying;
     const auto known = resharded_.find({from, to});
     if (known != resharded_.end()) {
       return known->second;
@@ -236,6 +238,7 @@ class Sharder {
     for (const std::size_t i : larger_first(operands)) {
       factors.follow(node.rule.inputs[i], placement(operands[i]));
     }
+    const std::vector<AxisId> varying = varying_of(operands, factors);
     std::vector<Owed> owed = factors.owed();
     const bool passes = owed_may_pass(node, operands, factors);
     if (!passes && node.op->variadic_sum) {
@@ -252,7 +255,18 @@ class Sharder {
       }
       made.inputs.push_back(pay(node, i, operands[i], to));
     }
-    finish(node, std::move(made), factors, std::move(owed));
+    finish(node, std::move(made), factors, {.dims = {}, .partial = std::move(owed), .varying = varying});
+  }
+
+  /// The axes over which results vary: those of the operands, but where the node itself is split each rank's result is
+  /// a part of one.
+  [[nodiscard]] std::vector<AxisId> varying_of(const std::vector<ValueId>& operands, const FactorAxes& factors) const {
+    std::set<AxisId> varying;
+    for (const ValueId id : operands) {
+      varying.insert(placement(id).varying.begin(), placement(id).varying.end());
+    }
+    std::erase_if(varying, [&](AxisId axis) { return factors.uses(axis); });
+    return {varying.begin(), varying.end()};
   }
 
   /// Reshards an operand; what is paid is paid for all later readers too.
@@ -265,14 +279,17 @@ class Sharder {
     return moved;
   }
 
-  void finish(const Node& node, Node made, const FactorAxes& factors, std::vector<Owed> owed) {
+  /// `of_all`: what each result owes, and over what it varies.
+  void finish(const Node& node, Node made, const FactorAxes& factors, Placement of_all) {
+    std::vector<Owed>& owed = of_all.partial;
     std::sort(owed.begin(), owed.end());
     owed.erase(std::unique(owed.begin(), owed.end()), owed.end());
     made.outputs.clear();
     for (std::size_t o = 0; o < node.outputs.size(); ++o) {
       const graph::Value& value = function_.values[index(node.outputs[o])];
       Placement placed = factors.of(node.rule.outputs[o]);
-      placed.partial = owed;
+      placed.partial = of_all.partial;
+      placed.varying = of_all.varying;
       made.outputs.push_back(add_result(value.name, value.type, std::move(placed)));
     }
     const std::vector<ValueId> results = made.outputs;
@@ -355,6 +372,7 @@ class Sharder {
       }
       Placement placed = factors.of(node.rule.outputs[0]);
       placed.partial = owed;
+      placed.varying = varying_of(alike, factors);
       Node sum = node;
       sum.inputs.clear();
       for (const ValueId id : alike) {
@@ -385,10 +403,24 @@ class Sharder {
     const StateWrite& write = function_.writes[w];
     const ValueId value = read(write.value, graph::Phase::update);
     Placement to = placements_.states[index(write.state)];
+    require_varying(write.state, placement(value), to);
     if (write.mode != StateWrite::Mode::assign) {
       to.partial = owed_by(write, value, to);
     }
     out_.function.writes[w] = {.state = write.state, .value = reshard(value, to), .mode = write.mode};
+  }
+
+  /// What differs from rank to rank goes to what may, or is for the host to read.
+  void require_varying(graph::StateId id, const Placement& value, const Placement& to) const {
+    const graph::State& state = graph_.states[index(id)];
+    for (const AxisId axis : value.varying) {
+      if (!to.varies(axis) && state.kind != graph::StateKind::metric) {
+        throw Error(ErrorCode::job,
+                    fmt::format("{} is the same along mesh axis '{}', but what function {} writes to it varies there: "
+                                "a plan that lets tensors vary lets all that follow from them vary too",
+                                state.name, placements_.mesh.axes[index(axis)].name, function_.name));
+      }
+    }
   }
 
   /// What a state that something is added to goes on owing.
@@ -462,6 +494,7 @@ ShardedGraph shard(const graph::Graph& graph, const Placements& placements) {
     sharded.settlements.push_back(
         settlement_of(graph.states[s], placements.states[s], placements.updates[s], sharded.owed[s]));
   }
+  hook_settlements(graph, placements, sharded.settlements);
   for (const Function& function : graph.functions) {
     sharded.functions.push_back(Sharder(graph, function, placements, &sharded).run());
   }

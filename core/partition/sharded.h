@@ -31,6 +31,7 @@ struct Transition {
     send,            ///< to another stage of the pipeline: no result
     receive,         ///< from another stage: no operand
     exchange,        ///< split on `dim`, and shifted by `offset`: what a rank is missing (halo)
+    hook,            ///< partial → replicated, or varying → varying, by what the strategy's own function does
   } kind = Kind::slice;
   mesh::AxisId axis = -1;
   std::size_t dim = 0;
@@ -71,8 +72,8 @@ struct ShardedFunction {
   std::size_t under_way = 1;  ///< what may be on its way along a link at one time
 };
 
-/// How what is owed on a state is paid at a step's last call, where the state is: all_reduces, and before them
-/// reduce_scatters that leave each rank the part that it will read.
+/// How what is owed on a state is paid at a step's last call, where the state is: all_reduces, before them
+/// reduce_scatters that leave each rank the part that it will read, and behind them the strategy's hook.
 struct Settlement {
   std::vector<Transition> steps;
   mesh::Placement after;  ///< of what holds then, and is read

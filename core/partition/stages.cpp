@@ -69,6 +69,9 @@ StateStages find_states(const graph::Graph& graph, const ShardedGraph& sharded, 
     } else if (state.kind == StateKind::metric) {
       states.held[s].assign(stages, true);
     }
+    if (state.kind == StateKind::beside_parameter) {
+      states.held[s] = states.held[of];
+    }
     states.held[s][index(owner)] = true;
   }
   return states;

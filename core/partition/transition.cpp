@@ -1,7 +1,11 @@
 #include "core/partition/transition.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
+
+#include "core/base/error.h"
 
 namespace shardrun::partition {
 namespace {
@@ -32,6 +36,7 @@ const char* to_string(Transition::Kind kind) noexcept {
     case Transition::Kind::send: return "send";
     case Transition::Kind::receive: return "receive";
     case Transition::Kind::exchange: return "exchange";
+    case Transition::Kind::hook: return "hook";
   }
   return "?";
 }
@@ -46,6 +51,7 @@ const graph::Op& op_of(Transition::Kind kind) {
       {.name = to_string(Transition::Kind::send)},
       {.name = to_string(Transition::Kind::receive)},
       {.name = to_string(Transition::Kind::exchange)},
+      {.name = to_string(Transition::Kind::hook)},
   };
   return ops[static_cast<std::size_t>(kind)];
 }
@@ -102,6 +108,7 @@ Placement after(const Transition& step, Placement placement) {
     case Transition::Kind::send:
     case Transition::Kind::receive: break;
     case Transition::Kind::exchange: break;
+    case Transition::Kind::hook: pay(); break;
   }
   return placement;
 }
@@ -109,6 +116,7 @@ Placement after(const Transition& step, Placement placement) {
 Settlement settlement_of(const graph::State& state, const Placement& stored, const Placement& update,
                          std::vector<Owed> owed) {
   Settlement settlement{.steps = {}, .after = stored};
+  std::erase_if(owed, [&](const Owed& each) { return stored.varies(each.axis); });
   for (bool found = true; found;) {
     found = false;
     for (std::size_t d = 0; d < stored.dims.size() && !found; ++d) {
@@ -128,6 +136,44 @@ Settlement settlement_of(const graph::State& state, const Placement& stored, con
     settlement.steps.push_back({.kind = Transition::Kind::all_reduce, .axis = each.axis, .reduction = each.reduction});
   }
   return settlement;
+}
+
+namespace {
+
+/// Takes the all_reduce over `axis` out; whether there was one, and whether the tensor is whole where the hook stands.
+bool take_sum(std::vector<Transition>& steps, AxisId axis) {
+  const bool whole = std::all_of(steps.begin(), steps.end(),
+                                 [](const Transition& step) { return step.kind == Transition::Kind::all_reduce; });
+  const auto sum = std::find_if(steps.begin(), steps.end(), [&](const Transition& step) { return step.axis == axis; });
+  if (!whole || sum == steps.end()) {
+    return false;
+  }
+  steps.erase(sum);
+  return true;
+}
+
+}  // namespace
+
+void hook_settlements(const graph::Graph& graph, const Placements& placements, std::vector<Settlement>& settlements) {
+  const PlacedHook* hook = placements.find_hook(plugins::HookKind::sync_gradients);
+  for (std::size_t s = 0; hook != nullptr && s < graph.states.size(); ++s) {
+    const graph::State& state = graph.states[s];
+    const auto& hooked = hook->parameters;
+    if (state.kind != graph::StateKind::gradient ||
+        std::find(hooked.begin(), hooked.end(), state.of_parameter) == hooked.end()) {
+      continue;
+    }
+    std::vector<Transition>& steps = settlements[s].steps;
+    if (!placements.states[s].varies(hook->axis) && !take_sum(steps, hook->axis)) {
+      throw Error(ErrorCode::job,
+                  fmt::format("the hook sync_gradients stands for an all_reduce over mesh axis '{}', and there is none "
+                              "of {}, whose gradient is {}: give the hook other tensors, or place this one whole",
+                              placements.mesh.axes[static_cast<std::size_t>(hook->axis)].name,
+                              graph.states[static_cast<std::size_t>(state.of_parameter)].name,
+                              to_string(placements.states[s], placements.mesh)));
+    }
+    steps.push_back({.kind = Transition::Kind::hook, .axis = hook->axis});
+  }
 }
 
 }  // namespace shardrun::partition

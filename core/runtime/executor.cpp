@@ -93,8 +93,37 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
       for (const partition::BufferId id : instruction.outputs) {
         call.outputs.push_back(views[static_cast<std::size_t>(id)]);
       }
+      if (instruction.hook) {
+        bind_hook(call);
+      }
     }
   }
+}
+
+void Executor::bind_hook(Call& call) {
+  if (device_.element_bytes(graph::DType::f32) != sizeof(float)) {
+    throw Error(ErrorCode::job, fmt::format("the strategy has hooks, which compute in float32, and device {} has {} "
+                                            "bytes an element",
+                                            device_.name(), device_.element_bytes(graph::DType::f32)));
+  }
+  for (const partition::Region& region : call.instruction->hook->buffers) {
+    call.hook_buffers.push_back(address_of(call.program, region.buffer));
+    call.hook_elements.push_back(static_cast<std::uint64_t>(region.elements));
+  }
+}
+
+void Executor::call_hook(const Call& call, const device::Scalars& scalars) {
+  const partition::HookCall& hook = *call.instruction->hook;
+  sr_hook_call made{};
+  made.call = hook.call;
+  made.member = hook.member;
+  made.buffer_count = static_cast<std::uint32_t>(call.hook_buffers.size());
+  made.buffers = call.hook_buffers.data();
+  made.elements = call.hook_elements.data();
+  made.step = scalars.step;
+  made.samples = programs_.samples;
+  made.own_samples = programs_.own_samples;
+  programs_.hooks->run(hook.kind, call.hook_elements.front(), hook.members, made);
 }
 
 void Executor::bind(Communicator& communicator) {
@@ -219,6 +248,7 @@ void Executor::perform(Call& call, std::span<const device::Scalars> scalars) {
                  static_cast<std::byte*>(call.outputs[0].data) + static_cast<std::size_t>(copy.to) * bytes, bytes);
       }
       break;
+    case partition::Instruction::Kind::hook: call_hook(call, scalars.front()); break;
     case partition::Instruction::Kind::start:
       *call.sent += call.bytes;
       communicator_->start(call.transfer);

@@ -110,6 +110,8 @@ class Executor {
     std::vector<device::TensorView> outputs;
     std::span<std::byte> scratch;
     Communicator::Handle transfer = 0;
+    std::vector<void*> hook_buffers;
+    std::vector<std::uint64_t> hook_elements;
     std::uint64_t* sent = nullptr;  ///< where the bytes of a start are counted
     std::uint64_t bytes = 0;
     double seconds = 0;
@@ -121,6 +123,8 @@ class Executor {
   [[nodiscard]] std::optional<std::string> bad_arrival(std::size_t program, const partition::Transfer& transfer) const;
   void execute(Call& call, std::span<const device::Scalars> scalars);
   void compute(Call& call, const device::Scalars& scalars);
+  void bind_hook(Call& call);
+  void call_hook(const Call& call, const device::Scalars& scalars);
   void perform(Call& call, std::span<const device::Scalars> scalars);
   void note(Call& call, std::int64_t begin, bool failed) noexcept;
   [[nodiscard]] Communicator::Place place_of(std::size_t program, const partition::Transfer& transfer) const;

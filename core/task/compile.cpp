@@ -95,6 +95,7 @@ Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank
   const plugins::Strategy strategy = open_strategy(job);
   add_job(request, job, strategy);
   compiled.plan = partition::make_plan(strategy, request);
+  partition::add_hook_states(compiled.graph, compiled.plan);
   compiled.partition = partition::split(compiled.graph, compiled.plan, compiled.microbatch_rows,
                                         compiled.evaluation_rows);
   compiled.transports = load_transports(job, compiled.partition.placements.mesh);
@@ -127,6 +128,10 @@ std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partit
     if (compiled.graph.find(function, 0) != nullptr) {
       executed.push_back(static_cast<std::size_t>(&programs.find(function, 0) - programs.programs.data()));
     }
+  }
+  if (programs.has(partition::after_step_function)) {
+    const partition::Program& hook = programs.find(partition::after_step_function, 0);
+    executed.push_back(static_cast<std::size_t>(&hook - programs.programs.data()));
   }
   return executed;
 }

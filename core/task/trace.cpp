@@ -141,6 +141,10 @@ class StepTrace {
     }
     switch (instruction.kind) {
       case Kind::compute: break;
+      case Kind::hook:
+        event.category = "hook";
+        arguments.push_back({"call", std::int64_t{instruction.hook->call}});
+        break;
       case Kind::move:
         event.name = "move " + instruction.name;
         event.category = "move";

@@ -30,6 +30,9 @@ Training::Training(const job::Job& job, const Compiled& compiled, Agree agree)
   micro_programs_ = executor_.find_calls("micro", compiled.microbatch_rows);
   evaluate_programs_ = executor_.find_calls("evaluate", compiled.evaluation_rows);
   scalars_.reserve(compiled.microbatch_rows.size());
+  if (compiled.programs.has(partition::after_step_function)) {
+    after_step_program_ = executor_.find(partition::after_step_function, 0);
+  }
 }
 
 void Training::initialize() {
@@ -83,7 +86,18 @@ double Training::differentiate(std::int64_t step) {
 
 double Training::update(std::int64_t step) {
   executor_.run(update_program_, {.seed = job_.seed, .step = step, .learning_rate = learning_rate(job_.train, step)});
+  unmet_step_ = step;
+  if (compiled_.partition.hook_follows(step) || step + 1 == job_.train.steps) {
+    finish();
+  }
   return read_scalar("gradient_norm");
+}
+
+void Training::finish() {
+  if (after_step_program_ && unmet_step_) {
+    executor_.run(*after_step_program_, {.seed = job_.seed, .step = *unmet_step_});
+  }
+  unmet_step_.reset();
 }
 
 StepResult Training::step(std::int64_t step) {

@@ -36,9 +36,13 @@ class Training {
   /// bad.
   [[nodiscard]] StepResult step(std::int64_t step);
 
-  // The two parts of a step, which checks what they return: the loss, then the gradient's norm.
+  // The two parts of a step, which checks what they return: the loss, then the gradient's norm. The strategy's hook
+  // after_step belongs to the second; after the job's last step it is run in any case.
   [[nodiscard]] double differentiate(std::int64_t step);
   [[nodiscard]] double update(std::int64_t step);
+
+  /// Runs the hook where steps have been done since it was run last: this is the end.
+  void finish();
 
   /// Mean loss over all windows of the validation part; nothing where there are none.
   [[nodiscard]] std::optional<double> evaluate();
@@ -61,6 +65,8 @@ class Training {
   std::vector<std::size_t> micro_programs_;
   std::vector<std::size_t> evaluate_programs_;
   std::size_t update_program_;
+  std::optional<std::size_t> after_step_program_;
+  std::optional<std::int64_t> unmet_step_;  ///< the last one, where the hook has yet to follow it
   std::vector<device::Scalars> scalars_;  ///< of the calls of one program
 };
 

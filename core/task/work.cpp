@@ -90,6 +90,7 @@ class Work {
       training.initialize();
       await_ranks();
       const int signal = train_steps(training);
+      training.finish();
       save(metrics::weights_path(job_.output), graph::StateKind::parameter, training.executor(),
            describe_model(job_.model, compiled_.settings, compiled_.dataset->tokenizer()));
       if (signal == 0) {

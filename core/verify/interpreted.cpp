@@ -48,6 +48,9 @@ void interpret(const Workload& workload, const partition::Partition& partition, 
       at_moment(step, Moment::gradients, ranks);
     }
     run(workload, {update_call(workload, step)}, ranks);
+    if (partition.hook_follows(step)) {
+      ranks.run(partition::after_step_function, 0, true, {.seed = workload.seed, .step = step});
+    }
     at_moment(step, Moment::end, ranks);
   }
   if (workload.evaluates() && settings.steps > 0) {

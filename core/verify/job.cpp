@@ -136,11 +136,29 @@ int record(Recorder& recorder, const job::Job& job, std::int64_t steps) {
   return job.task == job::Task::train ? recorder.train(steps) : recorder.iterate(steps);
 }
 
+/// What varies from rank to rank on purpose is several models, which no single reference can be held against.
+void require_one_model(const job::Job& job, const task::Compiled& compiled) {
+  const partition::Placements& placements = compiled.partition.placements;
+  for (std::size_t s = 0; s < compiled.graph.states.size(); ++s) {
+    const graph::State& state = compiled.graph.states[s];
+    if (state.kind == graph::StateKind::parameter && !placements.states[s].varying.empty()) {
+      throw Error(
+          ErrorCode::job,
+          fmt::format("{}: strategy {} lets each rank along mesh axis '{}' have its own {}: that is not one model, and "
+                      "verify has one to compare with. Compare the runs' losses, or verify with another strategy",
+                      job.where("job", "strategy"), job.strategy.name,
+                      placements.mesh.axes[static_cast<std::size_t>(placements.states[s].varying.front())].name,
+                      state.name));
+    }
+  }
+}
+
 }  // namespace
 
 JobOutcome verify_job(const job::Job& job, std::int64_t steps, const task::RunSettings& settings) {
   task::Compiled compiled = task::compile(job);
   task::require_runnable(job, compiled);
+  require_one_model(job, compiled);
   JobOutcome outcome;
   if (const auto stopped = task::stopped_before_start(settings)) {
     outcome.summary = *stopped;

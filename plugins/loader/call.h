@@ -16,6 +16,15 @@ namespace shardrun::plugins {
   return {error.text, ::strnlen(error.text, sizeof(error.text))};
 }
 
+/// Where the other side takes it, cut to fit.
+inline void write_text(sr_error* error, std::string_view text) noexcept {
+  if (error != nullptr && error->struct_size >= SR_ERROR_SIZE_1_0) {
+    const std::size_t length = text.size() < sizeof(error->text) ? text.size() : sizeof(error->text) - 1;
+    std::memcpy(error->text, text.data(), length);
+    error->text[length] = '\0';
+  }
+}
+
 /// Calls into a plugin: `call` takes an sr_error* and returns a status. An error becomes
 /// Error{"PREFIX: the plugin's words"}, with the code `invalid` for SR_INVALID and plugin for all else; so does
 /// an exception that leaves the plugin against the rules, as far as it can be caught.

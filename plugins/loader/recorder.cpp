@@ -8,6 +8,7 @@
 
 #include "core/base/suggest.h"
 #include <shardrun/sdk/glob.hpp>
+#include "plugins/loader/call.h"
 #include "plugins/loader/structs.h"
 
 namespace shardrun::plugins {
@@ -76,11 +77,7 @@ std::int32_t record(void* self, sr_error* error, std::string_view function, cons
                   fmt::format("{}('{}'): {}", function, item != nullptr ? item : "", failure.what()));
     }
   } catch (const Error& refusal) {
-    if (error != nullptr && error->struct_size >= SR_ERROR_SIZE_1_0) {
-      const std::size_t length = std::min(refusal.message().size(), sizeof(error->text) - 1);
-      std::copy_n(refusal.message().data(), length, error->text);
-      error->text[length] = '\0';
-    }
+    write_text(error, refusal.message());
     recorder.refuse(refusal);
   } catch (...) {
     recorder.refuse(Error(ErrorCode::internal, "out of memory"));
@@ -163,6 +160,20 @@ PlanRecorder::PlanRecorder(const StrategyRequest& request) : request_(request) {
                            std::uint32_t stride, sr_error* error) {
     return record(self, error, "set_actions", nullptr,
                   [&](PlanRecorder& to) { to.set_actions(stage, actions, count, stride); });
+  };
+  writer_.sync_gradients = [](void* self, const char* glob, const char* mesh_axis, sr_error* error) {
+    return record(self, error, "sync_gradients", glob,
+                  [&](PlanRecorder& to) { to.set_hook(HookKind::sync_gradients, glob, mesh_axis, 1); });
+  };
+  writer_.after_step = [](void* self, const char* glob, const char* mesh_axis, std::uint32_t every, sr_error* error) {
+    return record(self, error, "after_step", glob,
+                  [&](PlanRecorder& to) { to.set_hook(HookKind::after_step, glob, mesh_axis, every); });
+  };
+  writer_.add_hook_state = [](void* self, std::uint32_t hook, const char* name, sr_error* error) {
+    return record(self, error, "add_hook_state", name, [&](PlanRecorder& to) { to.add_hook_state(hook, name); });
+  };
+  writer_.vary = [](void* self, const char* glob, const char* mesh_axis, sr_error* error) {
+    return record(self, error, "vary", glob, [&](PlanRecorder& to) { to.vary(glob, mesh_axis); });
   };
 }
 
@@ -265,6 +276,57 @@ void PlanRecorder::set_actions(std::uint32_t stage, const sr_action* actions, st
   pipeline_.actions[stage] = std::move(list);
 }
 
+void PlanRecorder::set_hook(HookKind kind, const char* glob, const char* mesh_axis, std::uint32_t every) {
+  if (every == 0) {
+    refuse_with("every is 0 steps, expected at least 1");
+  }
+  Hook hook{.kind = kind, .mesh_axis = checked_mesh_axes(&mesh_axis, 1).front(), .every = every};
+  for (const std::size_t index : matches_of(required(glob, "the name"), request_.tensors, "tensor")) {
+    if (request_.tensors[index].kind == TensorKind::parameter) {
+      hook.tensors.push_back(request_.tensors[index].name);
+    }
+  }
+  if (hook.tensors.empty()) {
+    refuse_with("what it matches is not trained, so there is nothing that a hook could be given");
+  }
+  const auto before = std::ranges::find(hooks_, kind, &Hook::kind);
+  if (before != hooks_.end()) {
+    hook.states = before->states;
+    *before = std::move(hook);
+  } else {
+    hooks_.push_back(std::move(hook));
+  }
+}
+
+void PlanRecorder::add_hook_state(std::uint32_t hook, const char* name) {
+  const std::string given(required(name, "the name"));
+  if (given.find('/') != std::string::npos || given.size() > 64) {
+    refuse_with("expected at most 64 characters, and no '/'");
+  }
+  const auto found = std::ranges::find_if(hooks_, [&](const Hook& each) {
+    return hook == (each.kind == HookKind::sync_gradients ? SR_HOOK_SYNC_GRADIENTS : SR_HOOK_AFTER_STEP);
+  });
+  if (found == hooks_.end()) {
+    refuse_with(fmt::format("the plan has no hook {}: it is set before its states", hook));
+  }
+  const std::vector<std::string> known = {"parameter", "gradient", "first_moment", "second_moment", "velocity"};
+  const bool taken = std::ranges::find(known, given) != known.end() ||
+                     std::ranges::any_of(hooks_, [&](const Hook& each) {
+                       return std::ranges::find(each.states, given) != each.states.end();
+                     });
+  if (taken) {
+    refuse_with("there is a state of that name already");
+  }
+  found->states.push_back(given);
+}
+
+void PlanRecorder::vary(const char* glob, const char* mesh_axis) {
+  const std::string axis = checked_mesh_axes(&mesh_axis, 1).front();
+  for (const std::size_t index : matches_of(required(glob, "the name"), request_.tensors, "tensor")) {
+    varying_[index].insert(axis);
+  }
+}
+
 std::vector<std::string> PlanRecorder::checked_mesh_axes(const char* const* mesh_axes, std::uint32_t count) const {
   std::vector<std::string> names;
   for (std::uint32_t i = 0; i < count; ++i) {
@@ -339,6 +401,13 @@ PlanDraft PlanRecorder::finish() const {
   }
   plan.pipeline = pipeline_;
   plan.bucket_bytes = bucket_bytes_;
+  plan.hooks = hooks_;
+  std::ranges::sort(plan.hooks, {}, &Hook::kind);
+  for (const auto& [index, mesh_axes] : varying_) {
+    for (const std::string& axis : mesh_axes) {
+      plan.varying.push_back({request_.tensors[index].name, axis});
+    }
+  }
   return plan;
 }
 

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +42,10 @@ class PlanRecorder {
   void place_layers(const char* mesh_axis, const sr_chunk* chunks, std::uint32_t count, std::uint32_t stride);
   void set_actions(std::uint32_t stage, const sr_action* actions, std::uint32_t count, std::uint32_t stride);
 
+  void set_hook(HookKind kind, const char* glob, const char* mesh_axis, std::uint32_t every);
+  void add_hook_state(std::uint32_t hook, const char* name);
+  void vary(const char* glob, const char* mesh_axis);
+
   void set_bucket_bytes(std::uint64_t bytes) noexcept { bucket_bytes_ = bytes; }
 
   void refuse(Error error) noexcept;
@@ -60,6 +65,8 @@ class PlanRecorder {
   std::map<std::pair<std::size_t, TensorRole>, DimSplits> tensors_;
   std::map<std::size_t, DimSplits> cut_points_;
   std::map<std::size_t, TensorGather> gathers_;
+  std::map<std::size_t, std::set<std::string>> varying_;
+  std::vector<Hook> hooks_;
   Pipeline pipeline_;
   std::uint64_t bucket_bytes_ = 0;
 };

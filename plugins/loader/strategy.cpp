@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 #include <shardrun/strategy.h>
 
+#include <algorithm>
+
 #include "core/base/error.h"
 #include "plugins/loader/call.h"
+#include "plugins/loader/hooks.h"
 #include "plugins/loader/recorder.h"
 #include "plugins/loader/request.h"
 #include "plugins/loader/structs.h"
@@ -57,6 +60,19 @@ PlanDraft Strategy::make_plan(const StrategyRequest& request) const {
   }
   return naming(fmt::format("{} ({}) wrote a plan that cannot be", name, plugin_.path().string()),
                 [&] { return recorder.finish(); });
+}
+
+std::shared_ptr<const Hooks> Strategy::hooks(const StrategyRequest& request, const PlanDraft& plan) const {
+  return plan.hooks.empty() ? nullptr : std::make_shared<const Hooks>(plugin_, request, plan);
+}
+
+const char* to_string(HookKind kind) noexcept {
+  return kind == HookKind::sync_gradients ? "sync_gradients" : "after_step";
+}
+
+const Hook* PlanDraft::find_hook(HookKind kind) const noexcept {
+  const auto found = std::ranges::find(hooks, kind, &Hook::kind);
+  return found == hooks.end() ? nullptr : &*found;
 }
 
 }  // namespace shardrun::plugins

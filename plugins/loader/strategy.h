@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -133,6 +134,29 @@ struct Pipeline {
   bool operator==(const Pipeline&) const = default;
 };
 
+enum class HookKind : std::uint8_t { sync_gradients, after_step };
+
+[[nodiscard]] const char* to_string(HookKind kind) noexcept;
+
+/// What a strategy does itself, beside its plan: shardrun/strategy.h says when.
+struct Hook {
+  HookKind kind = HookKind::sync_gradients;
+  std::string mesh_axis;
+  std::uint32_t every = 1;           ///< of after_step: steps
+  std::vector<std::string> tensors;  ///< in the order of the request
+  std::vector<std::string> states;   ///< that it keeps beside each of them
+
+  bool operator==(const Hook&) const = default;
+};
+
+/// A tensor that is each rank's own along a mesh axis.
+struct VaryingTensor {
+  std::string tensor;
+  std::string mesh_axis;
+
+  bool operator==(const VaryingTensor&) const = default;
+};
+
 /// What a strategy answered. Names are those of the request: globs are expanded, dimensions are counted out,
 /// and of two statements about one thing the later alone is left. What is not named was not placed.
 struct PlanDraft {
@@ -143,14 +167,21 @@ struct PlanDraft {
   std::vector<TensorGather> gathers;
   Pipeline pipeline;
   std::uint64_t bucket_bytes = 0;  ///< how much of gradients is reduced at once; 0: each by itself
+  std::vector<Hook> hooks{};       ///< at most one of each kind
+  std::vector<VaryingTensor> varying{};
 
   bool operator==(const PlanDraft&) const = default;
+
+  /// Null where there is none.
+  [[nodiscard]] const Hook* find_hook(HookKind kind) const noexcept;
 };
 
 /// Whether a strategy lets the job have a section [sharding].
 [[nodiscard]] bool reads_sharding(const Plugin& strategy);
 
-/// An opened strategy. Movable; used by one thread at a time.
+class Hooks;
+
+/// An opened strategy. Copyable; used by one thread at a time.
 class Strategy {
  public:
   /// Finds, loads and opens the strategy `name`. Throws Error{plugin}.
@@ -164,6 +195,9 @@ class Strategy {
   /// Throws Error{job} when the strategy cannot split this job, Error{plugin} when it fails or writes a plan
   /// that is none: both name the plugin and the item.
   [[nodiscard]] PlanDraft make_plan(const StrategyRequest& request) const;
+
+  /// The hooks of the plan that it wrote for this request; they keep the strategy open. Null where that has none.
+  [[nodiscard]] std::shared_ptr<const Hooks> hooks(const StrategyRequest& request, const PlanDraft& plan) const;
 
  private:
   explicit Strategy(Plugin plugin) : plugin_(std::move(plugin)) {}

@@ -1,7 +1,8 @@
 #pragma once
 
-/// A strategy says how a program is split: it reads a summary of the job and of the graph and writes a plan.
-/// It computes nothing and communicates nothing; the host derives every collective from the plan.
+/// A strategy says how a program is split: it reads a summary of the job and of the graph and writes a plan. The host
+/// derives every collective from the plan. What a plan cannot say, a hook does: between backward and the update
+/// (compression of gradients), or after a step (replicas that meet now and then).
 
 #include <shardrun/plugin.h>
 
@@ -155,6 +156,70 @@ typedef struct sr_action {
 } sr_action;
 #define SR_ACTION_SIZE_1_1 UINT32_C(16)
 
+#define SR_HOOK_SYNC_GRADIENTS UINT32_C(1)
+#define SR_HOOK_AFTER_STEP UINT32_C(2)
+
+/// Tensors that a hook works on at once: they lie one after the other, as if they were one. Since 1.1, as all of hooks.
+typedef struct sr_hook_group {
+  uint32_t struct_size;
+  uint32_t hook;     /* SR_HOOK_... */
+  uint64_t elements; /* float32, of all of them, on this rank; the same on every member */
+  uint32_t members;  /* ranks along the hook's mesh axis, at least 2 */
+  uint32_t states;   /* how many of them the hook has declared */
+} sr_hook_group;
+#define SR_HOOK_GROUP_SIZE_1_1 UINT32_C(24)
+
+#define SR_ELEMENT_F32 UINT32_C(1)
+#define SR_ELEMENT_I32 UINT32_C(2)
+
+/// Blocks are of one size, in the order of the members. Sums are of float32, whole numbers are moved alone.
+#define SR_EXCHANGE_ALL_REDUCE UINT32_C(1)     /* the sum; receives as many elements as it sends; may be in place */
+#define SR_EXCHANGE_ALL_GATHER UINT32_C(2)     /* receives a block of each member, each as large as what is sent */
+#define SR_EXCHANGE_REDUCE_SCATTER UINT32_C(3) /* sends a block for each member, receives the sum of its own */
+#define SR_EXCHANGE_ALL_TO_ALL UINT32_C(4)     /* sends a block to each member, and receives one of each */
+
+/// What the members do together, of whole buffers by their numbers: 0 is the group's tensors, then come the hook's
+/// states, as they were declared, then what add_buffer made.
+typedef struct sr_exchange {
+  uint32_t struct_size;
+  uint32_t kind; /* SR_EXCHANGE_... */
+  uint32_t send;
+  uint32_t receive; /* another buffer, but for an all_reduce in place */
+} sr_exchange;
+#define SR_EXCHANGE_SIZE_1_1 UINT32_C(16)
+
+/// Through this a strategy writes what a hook does with a group: calls and exchanges, one after the other, so that
+/// memory and traffic are known before the run. The host owns it, and it is valid during plan_hook alone. Its functions
+/// are as those of sr_plan_writer.
+typedef struct sr_hook_writer {
+  uint32_t struct_size;
+  uint32_t reserved; /* zero */
+  void* self;
+  /// Room of the hook's own for this group, from its first call to its last: it holds anything at the beginning.
+  int32_t (*add_buffer)(void* self, uint32_t element /* SR_ELEMENT_... */, uint64_t elements, sr_error* error);
+  /// The hook's function is called here, with this number.
+  int32_t (*add_call)(void* self, uint32_t call, sr_error* error);
+  int32_t (*add_exchange)(void* self, const sr_exchange* exchange, sr_error* error);
+} sr_hook_writer;
+#define SR_HOOK_WRITER_SIZE_1_1 UINT32_C(40)
+
+/// A call of a hook's function, which changes the buffers and nothing else, and keeps nothing elsewhere: one instance
+/// may be called for several ranks in turn.
+typedef struct sr_hook_call {
+  uint32_t struct_size;
+  uint32_t call; /* of add_call */
+  const sr_hook_group* group;
+  uint32_t member; /* this rank's number along the mesh axis */
+  uint32_t buffer_count;
+  void* const* buffers; /* float32, but for those made with SR_ELEMENT_I32; by number, see sr_exchange */
+  const uint64_t* elements; /* of each buffer */
+  int64_t step;             /* from 0 */
+  uint64_t samples;         /* of a step, over all ranks */
+  uint64_t own_samples;     /* those that this rank has gathered gradients of; may be 0 */
+  const sr_job* job;        /* as make_plan had it */
+} sr_hook_call;
+#define SR_HOOK_CALL_SIZE_1_1 UINT32_C(72)
+
 #define SR_ROLE_STORE UINT32_C(1)     /* where the tensor is kept between steps */
 #define SR_ROLE_USE UINT32_C(2)       /* as the ops read it */
 #define SR_ROLE_GRADIENT UINT32_C(3)  /* where its gradient is accumulated */
@@ -204,6 +269,21 @@ typedef struct sr_plan_writer {
   /// sent and received, and refuses lists that leave something out or wait for each other.
   int32_t (*set_actions)(void* self, uint32_t stage, const sr_action* actions, uint32_t action_count,
                          uint32_t action_stride, sr_error* error);
+  /// Since 1.1. The hook sync_gradients stands where the gradients of the tensors that `glob` matches would be summed
+  /// over the mesh axis by an all_reduce, or stay each rank's own (`vary`): once a step, as soon as a group of them is
+  /// complete and summed over all other axes. What it leaves in their place are the gradients: the same on every member,
+  /// unless the tensors vary over the axis. A later call replaces an earlier one.
+  int32_t (*sync_gradients)(void* self, const char* glob, const char* mesh_axis, sr_error* error);
+  /// Since 1.1. The hook after_step is given the tensors that `glob` matches, as they are stored, after every `every`
+  /// steps and after the last one, be it that one or one after which the run was told to stop.
+  int32_t (*after_step)(void* self, const char* glob, const char* mesh_axis, uint32_t every, sr_error* error);
+  /// Since 1.1. The hook (SR_HOOK_...) keeps a state from step to step beside each of its tensors: of the shape of what
+  /// it is given of them, zero at first, each rank's own. Beside TENSOR it is called NAME/TENSOR.
+  int32_t (*add_hook_state)(void* self, uint32_t hook, const char* name, sr_error* error);
+  /// Since 1.1. The tensors that `glob` matches, their gradients and their optimizer state are not the same along the
+  /// mesh axis, over which nothing of them is split: each rank goes on from its own. It gathers gradients of its own
+  /// samples alone, divided by the number of all.
+  int32_t (*vary)(void* self, const char* glob, const char* mesh_axis, sr_error* error);
 } sr_plan_writer;
 #define SR_PLAN_WRITER_SIZE_1_0 UINT32_C(56)
 
@@ -219,6 +299,13 @@ typedef struct sr_strategy {
                        sr_error* error);
   uint32_t flags;      /* since 1.1: of SR_STRATEGY_... */
   uint32_t reserved_1; /* zero */
+  /// Since 1.1; NULL without hooks. INIT. What a hook of the plan does with a group. Pure and deterministic: equal
+  /// groups get equal answers, on every rank.
+  int32_t (*plan_hook)(void* self, const sr_job* job, const sr_hook_group* group, const sr_hook_writer* writer,
+                       sr_error* error);
+  /// Since 1.1; NULL without that hook. INIT. What stands between its exchanges.
+  int32_t (*sync_gradients)(void* self, const sr_hook_call* call, sr_error* error);
+  int32_t (*after_step)(void* self, const sr_hook_call* call, sr_error* error);
 } sr_strategy;
 #define SR_STRATEGY_SIZE_1_0 UINT32_C(16)
 

@@ -9,11 +9,13 @@
 ///     };
 ///     SHARDRUN_EXPORT_STRATEGY(Rows, "rows", "1.0")
 ///
+/// What a plan cannot say, a class does itself: shardrun/sdk/hooks.hpp.
 /// A class that reads the job's section [sharding] says so: `static constexpr bool reads_sharding = true;`.
 /// The class is made without arguments or from a Host. make_plan is pure and deterministic (see
 /// shardrun/strategy.h); what it throws becomes the job's error: InvalidJob where the job has to change.
 
 #include <shardrun/sdk/glob.hpp>
+#include <shardrun/sdk/hooks.hpp>
 #include <shardrun/sdk/plugin.hpp>
 #include <shardrun/strategy.h>
 
@@ -224,6 +226,34 @@ class PlanWriter {
     });
   }
 
+  void sync_gradients(const std::string& glob, const std::string& mesh_axis) {
+    require_host(SR_HAS(&writer_, sr_plan_writer, sync_gradients), "call a strategy's hooks");
+    detail::call_host([&](sr_error* error) {
+      return writer_.sync_gradients(writer_.self, glob.c_str(), mesh_axis.c_str(), error);
+    });
+  }
+
+  void after_step(const std::string& glob, const std::string& mesh_axis, std::uint32_t every) {
+    require_host(SR_HAS(&writer_, sr_plan_writer, after_step), "call a strategy's hooks");
+    detail::call_host([&](sr_error* error) {
+      return writer_.after_step(writer_.self, glob.c_str(), mesh_axis.c_str(), every, error);
+    });
+  }
+
+  void add_hook_state(Hook hook, const std::string& name) {
+    require_host(SR_HAS(&writer_, sr_plan_writer, add_hook_state), "call a strategy's hooks");
+    detail::call_host([&](sr_error* error) {
+      return writer_.add_hook_state(writer_.self, static_cast<std::uint32_t>(hook), name.c_str(), error);
+    });
+  }
+
+  void vary(const std::string& glob, const std::string& mesh_axis) {
+    require_host(SR_HAS(&writer_, sr_plan_writer, vary), "let tensors vary");
+    detail::call_host([&](sr_error* error) {
+      return writer_.vary(writer_.self, glob.c_str(), mesh_axis.c_str(), error);
+    });
+  }
+
  private:
   static void require_host(bool has, const char* what) {
     if (!has) {
@@ -331,6 +361,27 @@ std::int32_t make_plan(void* self, const sr_job* job, const sr_graph* graph, con
   });
 }
 
+using PlanHookFunction = std::int32_t (*)(void* self, const sr_job* job, const sr_hook_group* group,
+                                          const sr_hook_writer* writer, sr_error* error);
+
+/// Null for a class without hooks.
+template <class Class>
+[[nodiscard]] constexpr PlanHookFunction plan_hook_of() noexcept {
+  if constexpr (requires(const Class& strategy, const Job& job, const HookGroup& group, HookWriter& writer) {
+                  strategy.plan_hook(job, group, writer);
+                }) {
+    return [](void* self, const sr_job* job, const sr_hook_group* raw, const sr_hook_writer* writer, sr_error* error) {
+      return guarded(error, [&] {
+        const HookGroup group{static_cast<Hook>(raw->hook), raw->elements, raw->members, raw->states};
+        HookWriter to(*writer, group);
+        Instance<Class>::object(self).plan_hook(read_job(*job), group, to);
+      });
+    };
+  } else {
+    return nullptr;
+  }
+}
+
 }  // namespace detail
 
 }  // namespace shardrun::sdk
@@ -341,7 +392,10 @@ std::int32_t make_plan(void* self, const sr_job* job, const sr_graph* graph, con
                                             SR_KIND_STRATEGY,    plugin_name, plugin_version};                      \
   static const sr_strategy shardrun_strategy_functions = {sizeof(sr_strategy), 0,                                   \
                                                           shardrun::sdk::detail::make_plan<Class>,                  \
-                                                          shardrun::sdk::detail::strategy_flags<Class>(), 0};       \
+                                                          shardrun::sdk::detail::strategy_flags<Class>(), 0,        \
+                                                          shardrun::sdk::detail::plan_hook_of<Class>(),             \
+                                                          shardrun::sdk::detail::sync_gradients_of<Class>(),        \
+                                                          shardrun::sdk::detail::after_step_of<Class>()};           \
   int32_t shardrun_open_v1(const sr_host* host, sr_error* error, sr_plugin** plugin) {                              \
     return shardrun::sdk::detail::open_instance<Class>(host, SR_KIND_STRATEGY, &shardrun_strategy_functions, error, \
                                                        plugin);                                                     \

@@ -1,0 +1,140 @@
+#include "core/partition/hook_steps.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/base/error.h"
+
+namespace shardrun::partition {
+namespace {
+
+std::size_t index(std::int32_t id) noexcept { return static_cast<std::size_t>(id); }
+
+/// The state beside each of a group's, of one of the hook's. A group is of parameters, or of their gradients.
+std::vector<graph::StateId> beside(const std::vector<graph::StateId>& group, const PlacedHook& hook, std::size_t state,
+                                   const graph::Graph& graph) {
+  std::vector<graph::StateId> found;
+  for (const graph::StateId id : group) {
+    const graph::StateId of = graph.states[index(id)].of_parameter;
+    const auto parameter = std::find(hook.parameters.begin(), hook.parameters.end(), of < 0 ? id : of);
+    found.push_back(hook.states[state][static_cast<std::size_t>(parameter - hook.parameters.begin())]);
+  }
+  return found;
+}
+
+Collective collective_of(plugins::HookStep::Kind kind) {
+  switch (kind) {
+    case plugins::HookStep::Kind::all_gather: return Collective::all_gather;
+    case plugins::HookStep::Kind::reduce_scatter: return Collective::reduce_scatter;
+    case plugins::HookStep::Kind::all_to_all: return Collective::all_to_all;
+    default: return Collective::all_reduce;
+  }
+}
+
+}  // namespace
+
+const PlacedHook* hook_of(graph::StateKind kind, const Placements& placements) noexcept {
+  return placements.find_hook(kind == graph::StateKind::parameter ? plugins::HookKind::after_step
+                                                                  : plugins::HookKind::sync_gradients);
+}
+
+std::vector<std::vector<graph::StateId>> states_beside(const std::vector<graph::StateId>& group,
+                                                       const PlacedHook& hook, const graph::Graph& graph) {
+  std::vector<std::vector<graph::StateId>> found;
+  for (std::size_t state = 0; state < hook.states.size(); ++state) {
+    found.push_back(beside(group, hook, state, graph));
+  }
+  return found;
+}
+
+Region region_of(const std::vector<graph::StateId>& states, const std::vector<Buffer>& buffers) {
+  const Buffer& first = buffers[index(states.front())];
+  Region region{.buffer = states.front()};
+  std::uint64_t end = first.offset;
+  for (const graph::StateId id : states) {
+    const Buffer& state = buffers[index(id)];
+    if (state.offset != end) {
+      throw Error(ErrorCode::internal,
+                  fmt::format("{} is at byte {} of the arena, but its bucket, which begins with {}, goes on at {}",
+                              state.name, state.offset, first.name, end));
+    }
+    end += state.bytes;
+    region.elements += graph::element_count(state.type);
+  }
+  return region;
+}
+
+HookSteps::HookSteps(const PlacedHook& hook, const std::vector<graph::StateId>& group, const LowerSettings& settings,
+                     const mesh::Coordinates& at, Emitter& emitter, Span span)
+    : hook_(hook),
+      emitter_(emitter),
+      span_(span),
+      members_(static_cast<std::uint32_t>(settings.partition.placements.mesh.size(hook.axis))),
+      member_(static_cast<std::uint32_t>(at[index(hook.axis)])),
+      name_(fmt::format("{}/{}", to_string(hook.kind), settings.states[index(group.front())].name)) {
+  regions_.push_back(region_of(group, settings.states));
+  for (const std::vector<graph::StateId>& states : states_beside(group, hook, settings.graph)) {
+    regions_.push_back(region_of(states, settings.states));
+  }
+  dtypes_.assign(regions_.size(), graph::DType::f32);
+  const auto elements = static_cast<std::uint64_t>(regions_.front().elements);
+  if (elements == 0) {
+    return;  // this rank's part of them is empty, as that of all members is
+  }
+  plan_ = settings.partition.hooks->plan(hook.kind, elements, members_);
+  for (std::size_t b = 0; b < plan_.buffers.size(); ++b) {
+    const plugins::HookBuffer& buffer = plan_.buffers[b];
+    const graph::DType dtype = buffer.whole_numbers ? graph::DType::i32 : graph::DType::f32;
+    const auto size = static_cast<std::int64_t>(buffer.elements);
+    regions_.push_back({emitter_.add_staging(fmt::format("{}/buffer {}", name_, regions_.size()), dtype, size,
+                                             settings.rank.device.element_bytes(dtype), span),
+                        size});
+    dtypes_.push_back(dtype);
+  }
+}
+
+std::int32_t HookSteps::go_on(std::int32_t step) {
+  for (; next_ < plan_.steps.size(); ++next_) {
+    const plugins::HookStep& now = plan_.steps[next_];
+    if (now.kind != plugins::HookStep::Kind::call) {
+      ++next_;
+      return emitter_.add_transfer(transfer_of(now), span_);
+    }
+    emitter_.append({.kind = Instruction::Kind::hook,
+                     .op = &op_of(Transition::Kind::hook),
+                     .name = name_,
+                     .phase = graph::Phase::update,
+                     .hook = HookCall{.kind = hook_.kind,
+                                      .call = now.call,
+                                      .members = members_,
+                                      .member = member_,
+                                      .buffers = regions_}},
+                    step);
+  }
+  return -1;
+}
+
+Transfer HookSteps::transfer_of(const plugins::HookStep& step) const {
+  Transfer transfer{.name = name_,
+                    .collective = collective_of(step.kind),
+                    .axis = hook_.axis,
+                    .dtype = dtypes_[step.send],
+                    .send = regions_[step.send],
+                    .recv = regions_[step.receive]};
+  const std::int64_t sent = transfer.send.elements;
+  const std::int64_t received = transfer.recv.elements;
+  const auto blocks = [&](std::int64_t elements) { return std::vector<std::int64_t>(members_, elements); };
+  switch (step.kind) {
+    case plugins::HookStep::Kind::all_gather: transfer.recv_counts = blocks(sent); break;
+    case plugins::HookStep::Kind::reduce_scatter: transfer.recv_counts = blocks(received); break;
+    case plugins::HookStep::Kind::all_to_all:
+      transfer.send_counts = blocks(sent / members_);
+      transfer.recv_counts = blocks(received / members_);
+      break;
+    default: break;
+  }
+  return transfer;
+}
+
+}  // namespace shardrun::partition

@@ -1,0 +1,193 @@
+#include "plugins/loader/hooks.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <utility>
+
+#include "core/base/error.h"
+#include "plugins/loader/call.h"
+#include "plugins/loader/structs.h"
+
+namespace shardrun::plugins {
+namespace {
+
+[[noreturn]] void refuse_with(std::string message) { throw Error(ErrorCode::plugin, std::move(message)); }
+
+/// The host's end of sr_hook_writer, which keeps the first refusal as the recorder of plans does.
+class HookRecorder {
+ public:
+  explicit HookRecorder(const sr_hook_group& group) : group_(group), elements_(1 + group.states, group.elements) {
+    writer_.struct_size = sizeof(writer_);
+    writer_.self = this;
+    writer_.add_buffer = [](void* self, std::uint32_t element, std::uint64_t elements, sr_error* error) {
+      return record(self, error, "add_buffer", [&](HookRecorder& to) { to.add_buffer(element, elements); });
+    };
+    writer_.add_call = [](void* self, std::uint32_t call, sr_error* error) {
+      return record(self, error, "add_call", [&](HookRecorder& to) {
+        to.plan_.steps.push_back({.kind = HookStep::Kind::call, .call = call});
+      });
+    };
+    writer_.add_exchange = [](void* self, const sr_exchange* exchange, sr_error* error) {
+      return record(self, error, "add_exchange", [&](HookRecorder& to) {
+        to.add_exchange(read_struct<sr_exchange>(exchange, SR_EXCHANGE_SIZE_1_1, "the exchange"));
+      });
+    };
+  }
+  HookRecorder(const HookRecorder&) = delete;
+  HookRecorder& operator=(const HookRecorder&) = delete;
+
+  [[nodiscard]] const sr_hook_writer& writer() const noexcept { return writer_; }
+  [[nodiscard]] const std::optional<Error>& refusal() const noexcept { return refusal_; }
+
+  [[nodiscard]] HookPlan finish() {
+    if (refusal_) {
+      throw *refusal_;
+    }
+    return std::move(plan_);
+  }
+
+ private:
+  template <class Act>
+  static std::int32_t record(void* self, sr_error* error, std::string_view function, Act act) noexcept {
+    HookRecorder& recorder = *static_cast<HookRecorder*>(self);
+    try {
+      act(recorder);
+      return SR_OK;
+    } catch (const std::exception& failure) {
+      const Error refusal(ErrorCode::plugin, fmt::format("{}: {}", function, failure.what()));
+      write_text(error, refusal.message());
+      recorder.refusal_ = recorder.refusal_.value_or(refusal);
+    }
+    return SR_INVALID;
+  }
+
+  void add_buffer(std::uint32_t element, std::uint64_t elements) {
+    constexpr std::uint64_t most = std::uint64_t{1} << 40;
+    if (element != SR_ELEMENT_F32 && element != SR_ELEMENT_I32) {
+      refuse_with(fmt::format("there is no element type {}", element));
+    }
+    if (elements == 0 || elements > most) {
+      refuse_with(fmt::format("buffer {} has {} elements, expected 1 to {}", elements_.size(), elements, most));
+    }
+    plan_.buffers.push_back({element == SR_ELEMENT_I32, elements});
+    elements_.push_back(elements);
+  }
+
+  void add_exchange(const sr_exchange& exchange) {
+    for (const std::uint32_t buffer : {exchange.send, exchange.receive}) {
+      if (buffer >= elements_.size()) {
+        refuse_with(fmt::format("there is no buffer {}: the last is {}", buffer, elements_.size() - 1));
+      }
+    }
+    if (whole_numbers(exchange.send) != whole_numbers(exchange.receive)) {
+      refuse_with(fmt::format("buffers {} and {} have different elements", exchange.send, exchange.receive));
+    }
+    const std::uint64_t sent = elements_[exchange.send];
+    const std::uint64_t received = elements_[exchange.receive];
+    const bool sums = exchange.kind == SR_EXCHANGE_ALL_REDUCE || exchange.kind == SR_EXCHANGE_REDUCE_SCATTER;
+    if (sums && whole_numbers(exchange.send)) {
+      refuse_with(fmt::format("buffer {} has whole numbers, and what is summed is float32", exchange.send));
+    }
+    if (exchange.send == exchange.receive && exchange.kind != SR_EXCHANGE_ALL_REDUCE) {
+      refuse_with(fmt::format("it sends and receives buffer {}: only an all_reduce is in place", exchange.send));
+    }
+    plan_.steps.push_back({.kind = kind_of(exchange.kind), .send = exchange.send, .receive = exchange.receive});
+    if (received != expected(exchange.kind, sent)) {
+      refuse_with(fmt::format("it sends {} elements and receives {}, which over {} members is no exchange of kind {}",
+                              sent, received, group_.members, exchange.kind));
+    }
+  }
+
+  /// Elements received where so many are sent; another number than there may be where that cannot be.
+  [[nodiscard]] std::uint64_t expected(std::uint32_t kind, std::uint64_t sent) const noexcept {
+    constexpr std::uint64_t never = UINT64_MAX;
+    switch (kind) {
+      case SR_EXCHANGE_ALL_GATHER: return sent * group_.members;
+      case SR_EXCHANGE_REDUCE_SCATTER: return sent % group_.members == 0 ? sent / group_.members : never;
+      case SR_EXCHANGE_ALL_TO_ALL: return sent % group_.members == 0 ? sent : never;
+      default: return sent;
+    }
+  }
+
+  static HookStep::Kind kind_of(std::uint32_t kind) {
+    switch (kind) {
+      case SR_EXCHANGE_ALL_REDUCE: return HookStep::Kind::all_reduce;
+      case SR_EXCHANGE_ALL_GATHER: return HookStep::Kind::all_gather;
+      case SR_EXCHANGE_REDUCE_SCATTER: return HookStep::Kind::reduce_scatter;
+      case SR_EXCHANGE_ALL_TO_ALL: return HookStep::Kind::all_to_all;
+      default: refuse_with(fmt::format("there is no exchange of kind {}", kind));
+    }
+  }
+
+  [[nodiscard]] bool whole_numbers(std::uint32_t buffer) const {
+    return buffer > group_.states && plan_.buffers[buffer - group_.states - 1].whole_numbers;
+  }
+
+  const sr_hook_group& group_;
+  sr_hook_writer writer_{};
+  std::optional<Error> refusal_;
+  HookPlan plan_;
+  std::vector<std::uint64_t> elements_;  ///< of each buffer
+};
+
+}  // namespace
+
+Hooks::Hooks(Plugin plugin, StrategyRequest request, const PlanDraft& plan)
+    : plugin_(std::move(plugin)),
+      request_(std::move(request)),
+      options_(with_defaults(plugin_.options(), request_.options)),
+      tables_(request_, options_),
+      name_(fmt::format("strategy '{}'", plugin_.manifest().name)) {
+  functions_ = read_struct<sr_strategy>(plugin_.table().functions, SR_STRATEGY_SIZE_1_0, name_);
+  for (const Hook& hook : plan.hooks) {
+    const bool has = hook.kind == HookKind::sync_gradients ? functions_.sync_gradients != nullptr
+                                                           : functions_.after_step != nullptr;
+    if (!has || functions_.plan_hook == nullptr) {
+      refuse_with(fmt::format("{} ({}) plans the hook {}, but has no {}", name_, plugin_.path().string(),
+                              to_string(hook.kind), has ? "plan_hook" : to_string(hook.kind)));
+    }
+    states_[static_cast<std::size_t>(hook.kind)] = static_cast<std::uint32_t>(hook.states.size());
+  }
+}
+
+sr_hook_group Hooks::group(HookKind kind, std::uint64_t elements, std::uint32_t members) const noexcept {
+  return {.struct_size = sizeof(sr_hook_group),
+          .hook = kind == HookKind::sync_gradients ? SR_HOOK_SYNC_GRADIENTS : SR_HOOK_AFTER_STEP,
+          .elements = elements,
+          .members = members,
+          .states = states_[static_cast<std::size_t>(kind)]};
+}
+
+HookPlan Hooks::plan(HookKind kind, std::uint64_t elements, std::uint32_t members) const {
+  const sr_hook_group asked = group(kind, elements, members);
+  HookRecorder recorder(asked);
+  const std::string prefix = fmt::format("{}, hook {}", name_, to_string(kind));
+  try {
+    call_plugin(prefix, ErrorCode::job, [&](sr_error* error) {
+      return functions_.plan_hook(plugin_.table().self, &tables_.job(), &asked, &recorder.writer(), error);
+    });
+  } catch (const Error&) {
+    if (!recorder.refusal()) {
+      throw;
+    }
+  }
+  try {
+    return recorder.finish();
+  } catch (const Error& refusal) {
+    throw Error(refusal.code(), fmt::format("{} ({}) plans what cannot be done: {}", prefix, plugin_.path().string(),
+                                            refusal.message()));
+  }
+}
+
+void Hooks::run(HookKind kind, std::uint64_t elements, std::uint32_t members, sr_hook_call call) const {
+  const sr_hook_group of = group(kind, elements, members);
+  call.struct_size = sizeof(call);
+  call.group = &of;
+  call.job = &tables_.job();
+  const auto function = kind == HookKind::sync_gradients ? functions_.sync_gradients : functions_.after_step;
+  call_plugin(name_, ErrorCode::plugin,
+              [&](sr_error* error) { return function(plugin_.table().self, &call, error); });
+}
+
+}  // namespace shardrun::plugins
