@@ -165,6 +165,26 @@ mesh::Placement Placements::by_axes(const graph::TensorType& type) const {
   return placement;
 }
 
+namespace {
+
+/// All members are given the same tensors: not each its own part of them.
+void require_whole(const graph::Graph& graph, const Placements& placements) {
+  const PlacedHook* hook = placements.find_hook(plugins::HookKind::after_step);
+  for (const graph::StateId parameter : hook == nullptr ? std::vector<graph::StateId>{} : hook->parameters) {
+    const mesh::Placement& stored = placements.states[static_cast<std::size_t>(parameter)];
+    if (stored.splits(hook->axis)) {
+      throw Error(ErrorCode::job,
+                  fmt::format("the hook after_step over mesh axis '{}' is given whole tensors, and {} is stored as {}: "
+                              "give the hook other tensors, or place this one whole",
+                              placements.mesh.axes[static_cast<std::size_t>(hook->axis)].name,
+                              graph.states[static_cast<std::size_t>(parameter)].name,
+                              to_string(stored, placements.mesh)));
+    }
+  }
+}
+
+}  // namespace
+
 Placements place(const graph::Graph& graph, const Plan& plan) {
   Placements placements;
   for (const plugins::MeshAxis& axis : plan.draft.mesh) {
@@ -205,6 +225,7 @@ Placements place(const graph::Graph& graph, const Plan& plan) {
       placements.gathers.back().unit = static_cast<std::int32_t>(graph.states.size() + placements.gathers.size());
     }
   }
+  require_whole(graph, placements);
   return placements;
 }
 

@@ -159,6 +159,10 @@ Plan make_plan(const plugins::Strategy& strategy, const plugins::StrategyRequest
 
 void add_hook_states(graph::Graph& graph, const Plan& plan) {
   for (const plugins::Hook& hook : plan.draft.hooks) {
+    const auto axis = std::ranges::find(plan.draft.mesh, hook.mesh_axis, &plugins::MeshAxis::name);
+    if (axis->size == 1) {
+      continue;  // there is nobody to do it with
+    }
     const auto kind = hook.kind == plugins::HookKind::sync_gradients ? graph::StateKind::beside_gradient
                                                                       : graph::StateKind::beside_parameter;
     for (const std::string& name : hook.states) {

@@ -27,7 +27,7 @@ struct Plan {
 /// The plan of `strategy` for a graph. Throws Error{job} when it cannot split this job, Error{plugin} when it fails.
 [[nodiscard]] Plan make_plan(const plugins::Strategy& strategy, const plugins::StrategyRequest& request);
 
-/// Adds the states that the plan's hooks keep beside tensors.
+/// Adds the states that the plan's hooks keep beside tensors, where their mesh axes have several ranks.
 void add_hook_states(graph::Graph& graph, const Plan& plan);
 
 [[nodiscard]] std::string to_string(const Plan& plan);

@@ -32,6 +32,20 @@ static uint32_t steps_between_means(const sr_job* job) {
   return 1;
 }
 
+/* The axis of the job's mesh that has all ranks; NULL where they are split over several. */
+static const char* only_mesh_axis(const sr_job* job) {
+  const char* name = "data";
+  for (uint32_t i = 0; i < job->mesh_count; ++i) {
+    const sr_mesh_axis* axis = element(job->mesh, job->mesh_stride, i);
+    if (axis->size == job->ranks) {
+      name = axis->name;
+    } else if (axis->size != 1) {
+      return NULL;
+    }
+  }
+  return name;
+}
+
 static int has_axis(const sr_graph* graph, const char* name) {
   for (uint32_t i = 0; i < graph->axis_count; ++i) {
     const sr_axis* axis = element(graph->axes, graph->axis_stride, i);
@@ -44,7 +58,7 @@ static int has_axis(const sr_graph* graph, const char* name) {
 
 static int32_t make_plan(void* self, const sr_job* job, const sr_graph* graph, const sr_plan_writer* plan,
                          sr_error* error) {
-  static const char* const data[] = {"data"};
+  const char* const data = only_mesh_axis(job);
   (void)self;
   if (!SR_HAS(plan, sr_plan_writer, vary)) {
     return fail(error, SR_INTERNAL, "this shardrun is too old for hooks: it needs ABI 1.1");
@@ -52,21 +66,24 @@ static int32_t make_plan(void* self, const sr_job* job, const sr_graph* graph, c
   if (!has_axis(graph, "batch")) {
     return fail(error, SR_INVALID, "the model has no axis 'batch', so there are no samples to share out");
   }
-  int32_t status = plan->add_mesh_axis(plan->self, data[0], job->ranks, error);
+  if (data == NULL) {
+    return fail(error, SR_INVALID, "it has one mesh axis, but [mesh] splits the ranks over several: give one axis all");
+  }
+  int32_t status = plan->add_mesh_axis(plan->self, data, job->ranks, error);
   if (status == SR_OK) {
-    status = plan->place_axis(plan->self, "batch", data, 1, error);
+    status = plan->place_axis(plan->self, "batch", &data, 1, error);
   }
   if (status == SR_OK) {
     status = plan->set_bucket_bytes(plan->self, UINT64_C(16) << 20, error);
   }
   if (status == SR_OK) {
-    status = plan->vary(plan->self, "*", data[0], error);
+    status = plan->vary(plan->self, "*", data, error);
   }
   if (status == SR_OK) {
-    status = plan->sync_gradients(plan->self, "*", data[0], error);
+    status = plan->sync_gradients(plan->self, "*", data, error);
   }
   if (status == SR_OK) {
-    status = plan->after_step(plan->self, "*", data[0], steps_between_means(job), error);
+    status = plan->after_step(plan->self, "*", data, steps_between_means(job), error);
   }
   return status;
 }

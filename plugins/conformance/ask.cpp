@@ -125,6 +125,26 @@ std::string text_of(const PlanDraft& plan) {
   for (const plugins::CutPointPlacement& point : plan.cut_points) {
     text += fmt::format("cut point {} over {}\n", point.cut_point, text_of(point.dims));
   }
+  for (const plugins::TensorGather& tensor : plan.gathers) {
+    text += fmt::format("tensor {} at use, unit {}{}\n", tensor.tensor, tensor.unit, tensor.keep ? ", kept" : "");
+  }
+  for (const plugins::Chunk& chunk : plan.pipeline.chunks) {
+    text += fmt::format("chunk from layer {} on stage {}\n", chunk.first_layer, chunk.stage);
+  }
+  for (std::size_t stage = 0; stage < plan.pipeline.actions.size(); ++stage) {
+    text += fmt::format("stage {}:", stage);
+    for (const plugins::Action& action : plan.pipeline.actions[stage]) {
+      text += fmt::format(" {}/{}/{}", static_cast<int>(action.kind), action.chunk, action.microbatch);
+    }
+    text += "\n";
+  }
+  for (const plugins::VaryingTensor& tensor : plan.varying) {
+    text += fmt::format("tensor {} varies over {}\n", tensor.tensor, tensor.mesh_axis);
+  }
+  for (const plugins::Hook& hook : plan.hooks) {
+    text += fmt::format("hook {} over {} every {} with {}: {}\n", to_string(hook.kind), hook.mesh_axis, hook.every,
+                        fmt::join(hook.states, ", "), fmt::join(hook.tensors, ", "));
+  }
   return text + fmt::format("buckets of {} bytes\n", plan.bucket_bytes);
 }
 
@@ -167,7 +187,8 @@ Answer ask(const plugins::Plugin& strategy, const StrategyRequest& request, Host
                     status, reason.empty() ? "no reason" : fmt::format("the reason '{}'", reason), SR_INVALID));
   }
   try {
-    return {.is_plan = true, .text = text_of(recorder.finish())};
+    const PlanDraft plan = recorder.finish();
+    return {.is_plan = true, .text = text_of(plan), .plan = plan};
   } catch (const Error& refused) {
     throw Failure(fmt::format("it wrote a plan that cannot be: {}", refused.message()));
   }

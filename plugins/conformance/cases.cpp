@@ -18,6 +18,7 @@ std::vector<StrategyCase> strategy_cases() {
   std::vector<StrategyCase> cases;
   add_option_cases(cases);
   add_plan_cases(cases);
+  add_hook_cases(cases);
   add_purity_cases(cases);
   return cases;
 }

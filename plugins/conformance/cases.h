@@ -46,6 +46,7 @@ void add_death_cases(std::vector<Case>& cases);
 void add_plan_cases(std::vector<StrategyCase>& cases);
 void add_option_cases(std::vector<StrategyCase>& cases);
 void add_purity_cases(std::vector<StrategyCase>& cases);
+void add_hook_cases(std::vector<StrategyCase>& cases);
 
 /// All, those of one world side by side.
 [[nodiscard]] std::vector<Case> transport_cases();

@@ -75,6 +75,7 @@ class HookRecorder {
   }
 
   void add_exchange(const sr_exchange& exchange) {
+    const HookStep::Kind kind = kind_of(exchange.kind);
     for (const std::uint32_t buffer : {exchange.send, exchange.receive}) {
       if (buffer >= elements_.size()) {
         refuse_with(fmt::format("there is no buffer {}: the last is {}", buffer, elements_.size() - 1));
@@ -92,7 +93,7 @@ class HookRecorder {
     if (exchange.send == exchange.receive && exchange.kind != SR_EXCHANGE_ALL_REDUCE) {
       refuse_with(fmt::format("it sends and receives buffer {}: only an all_reduce is in place", exchange.send));
     }
-    plan_.steps.push_back({.kind = kind_of(exchange.kind), .send = exchange.send, .receive = exchange.receive});
+    plan_.steps.push_back({.kind = kind, .send = exchange.send, .receive = exchange.receive});
     if (received != expected(exchange.kind, sent)) {
       refuse_with(fmt::format("it sends {} elements and receives {}, which over {} members is no exchange of kind {}",
                               sent, received, group_.members, exchange.kind));

@@ -109,3 +109,17 @@ TEST_CASE("a strategy that is not pure is found", "[conformance]") {
   CHECK_THAT(problem("touching", "to make an instance"), Contains("it calls openat"));
   CHECK_THAT(problem("holding", "leave nothing behind"), Contains("descriptors are open after instances were closed"));
 }
+
+TEST_CASE("a hook that keeps the rules has no problem", "[conformance]") {
+  CHECK(failed(check("hook_sound", {})).empty());
+}
+
+TEST_CASE("what hooks do wrong is found", "[conformance]") {
+  CHECK_THAT(problem("hook_changing", "hooks"), Contains("hook sync_gradients, asked again for 1 elements, plans other"));
+  CHECK_THAT(problem("hook_differs", "hooks"), Contains("leaves members 0 and 1 with other tensors"));
+  CHECK_THAT(problem("hook_failing", "hooks"), Contains("gpt over 2 with") && Contains("it will not"));
+  CHECK_THAT(problem("hook_illegal", "hooks"), Contains("sends and receives buffer 0") && Contains("7 elements"));
+  CHECK_THAT(problem("hook_missing", "hooks"), Contains("plans the hook sync_gradients, but has no sync_gradients"));
+  CHECK_THAT(problem("hook_outside", "hooks"), Contains("it wrote outside of its buffers"));
+  CHECK_THAT(problem("hook_remembers", "hooks"), Contains("it keeps what belongs into its states"));
+}

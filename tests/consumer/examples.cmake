@@ -1,7 +1,7 @@
 # Installs everything into a new prefix, builds examples/plugins against it there as a third party would, runs a job over
 # what came out, and checks it.
 #
-# cmake -D build=… -D source=… -D work=… -D generator=… -D cxx=… -D libdir=… -D bindir=… -P examples.cmake
+# cmake -D build=… -D source=… -D work=… -D generator=… -D c=… -D cxx=… -D libdir=… -D bindir=… -P examples.cmake
 
 cmake_minimum_required(VERSION 3.25)
 
@@ -11,7 +11,8 @@ file(REMOVE_RECURSE "${work}")
 foreach(component IN ITEMS shardrun_sdk shardrun_plugins shardrun)
   run("${CMAKE_COMMAND}" --install "${build}" --component "${component}" --prefix "${work}/prefix")
 endforeach()
-run("${CMAKE_COMMAND}" -S "${source}" -B "${work}/build" -G "${generator}" "-DCMAKE_CXX_COMPILER=${cxx}"
+run("${CMAKE_COMMAND}" -S "${source}" -B "${work}/build" -G "${generator}" "-DCMAKE_C_COMPILER=${c}" "-DCMAKE_CXX_COMPILER=${cxx}"
+  "-DCMAKE_C_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Werror"
   "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Wno-missing-field-initializers -Werror"
   "-DCMAKE_PREFIX_PATH=${work}/prefix" "-DCMAKE_INSTALL_PREFIX=${work}/prefix" "-DCMAKE_INSTALL_LIBDIR=${libdir}")
 run("${CMAKE_COMMAND}" --build "${work}/build")
@@ -19,8 +20,54 @@ run("${CMAKE_COMMAND}" --install "${work}/build")
 
 set(shardrun "${work}/prefix/${bindir}/shardrun")
 set(installed "${work}/prefix/${libdir}/shardrun/v1")
+
+# Each rank of the run in `folder` has sent and touched what the plan says.
+function(require_as_planned job folder)
+  execute_process(COMMAND "${shardrun}" plan "${job}" --json OUTPUT_VARIABLE plan COMMAND_ERROR_IS_FATAL ANY)
+  file(READ "${folder}/summary.json" summary)
+  string(JSON classes LENGTH "${plan}" ranks)
+  math(EXPR last_class "${classes} - 1")
+  set(compared 0)
+  foreach(class RANGE ${last_class})
+    string(JSON planned GET "${plan}" ranks ${class} sent_bytes)
+    string(JSON planned_peak GET "${plan}" ranks ${class} bytes peak)
+    string(JSON members LENGTH "${plan}" ranks ${class} members)
+    math(EXPR last_member "${members} - 1")
+    foreach(member RANGE ${last_member})
+      string(JSON rank GET "${plan}" ranks ${class} members ${member})
+      string(JSON sent GET "${summary}" ranks ${rank} sent_bytes)
+      string(JSON same EQUAL "${sent}" "${planned}")
+      string(JSON peak GET "${summary}" ranks ${rank} peak_bytes)
+      if(NOT same OR NOT peak EQUAL planned_peak)
+        message(FATAL_ERROR "rank ${rank} sent ${sent}, planned ${planned}; touched ${peak}, planned ${planned_peak}")
+      endif()
+      math(EXPR compared "${compared} + 1")
+    endforeach()
+  endforeach()
+  string(JSON ranks LENGTH "${summary}" ranks)
+  if(NOT compared EQUAL ranks)
+    message(FATAL_ERROR "the plan has ${compared} ranks, the run ${ranks}")
+  endif()
+endfunction()
+
 run("${shardrun}" verify "${source}/grid.ini")
 run("${shardrun}" plugins check "${installed}/shardrun_strategy_grid.so")
+
+# Replicas that meet every few steps, so in the last one, of which a run tells the bytes.
+run("${shardrun}" plugins check "${installed}/shardrun_strategy_local_sgd.so")
+run("${shardrun}" run "${source}/local_sgd.ini" --set "job.output=${work}/local_sgd")
+require_as_planned("${source}/local_sgd.ini" "${work}/local_sgd")
+execute_process(COMMAND "${shardrun}" verify "${source}/local_sgd.ini" RESULT_VARIABLE result ERROR_VARIABLE error)
+if(NOT result EQUAL 2 OR NOT error MATCHES "is not one model")
+  message(FATAL_ERROR "verify of replicas ended with ${result}: ${error}")
+endif()
+
+# Everything sent is an all_reduce by other means; the hundredth part is not, but goes as it was planned.
+run("${shardrun}" plugins check "${installed}/shardrun_strategy_topk.so")
+run("${shardrun}" verify "${source}/topk.ini" --set strategy.ratio=1)
+run("${shardrun}" run "${source}/topk.ini" --set "job.output=${work}/topk")
+require_as_planned("${source}/topk.ini" "${work}/topk")
+
 run("${shardrun}" plugins check "${installed}/shardrun_transport_tcp.so")
 # The other one is tcp underneath: what it adds, and what the host makes for it, is enough.
 run("${shardrun}" plugins check "${installed}/shardrun_transport_timed.so"

@@ -171,3 +171,27 @@ TEST_CASE("an option that the strategy would refuse does not reach it", "[plugin
   request.options = {{"depth", std::int64_t{9}}};
   CHECK(plan_error(echo, request) == "2: strategy 'echo': option 'depth' is '9', expected an integer of 1 to 8");
 }
+
+TEST_CASE("hooks and tensors that vary are checked as they are written", "[plugins]") {
+  CHECK_THAT(fault("hook_every_0"), Contains("after_step('*'): every is 0 steps, expected at least 1"));
+  CHECK_THAT(fault("hook_over_nothing"), Contains("sync_gradients('*')") && Contains("did you mean 'data'"));
+  CHECK_THAT(fault("hook_of_untrained"), Contains("sync_gradients('field'): what it matches is not trained"));
+  CHECK_THAT(fault("hook_state_first"), Contains("add_hook_state('kept'): the plan has no hook 2: it is set before"));
+  CHECK_THAT(fault("hook_state_slash"), Contains("at most 64 characters, and no '/'"));
+  CHECK_THAT(fault("hook_state_twice"), Contains("there is a state of that name already"));
+  CHECK_THAT(fault("hook_state_of_optimizer"), Contains("add_hook_state('first_moment'): there is a state of that"));
+  CHECK_THAT(fault("vary_unknown"), Contains("vary('wight'): 'wight' matches no tensor"));
+}
+
+TEST_CASE("a plan with a hook needs a strategy with its function", "[plugins]") {
+  const Strategy illegal = Strategy::open(fixtures, "illegal");
+  StrategyRequest request = small_request(4);
+  request.options["fault"] = "hook_missing";
+  const PlanDraft plan = illegal.make_plan(request);
+
+  REQUIRE(plan.find_hook(HookKind::sync_gradients) != nullptr);
+  CHECK(plan.find_hook(HookKind::sync_gradients)->tensors == std::vector<std::string>{"w", "b", "square"});
+  CHECK(plan.find_hook(HookKind::after_step) == nullptr);
+  CHECK_THAT(error_of([&] { (void)illegal.hooks(request, plan); }),
+             Contains("plans the hook sync_gradients, but has no sync_gradients"));
+}

@@ -87,11 +87,13 @@ VerifyCase mlp_of_labels() {
                                   {.vocab = 4, .features = 17}, training(momentum)));
 }
 
-void check_agrees(const VerifyCase& checked, const Choice& choice) {
+void check_agrees(const VerifyCase& given, const Choice& choice) {
   constexpr std::int64_t steps = 2;
-  INFO(checked.model.name << ", " << to_string(choice));
+  INFO(given.model.name << ", " << to_string(choice));
+  VerifyCase checked = given;
+  const auto states = static_cast<std::ptrdiff_t>(given.model.graph.states.size());
+  const partition::Partition partition = split_with_hooks(checked.model, choice);
   const verify::Workload workload = checked.workload();
-  const partition::Partition partition = split_by(checked.model, choice);
   verify::Comparison comparison(workload, partition.placements.mesh.ranks(), 1);
   verify::interpret(
       workload, partition, {.steps = steps}, [&](std::int64_t step, Moment moment, runtime::Interpreter& ranks) {
@@ -106,7 +108,7 @@ void check_agrees(const VerifyCase& checked, const Choice& choice) {
   const std::vector<verify::Difference> compared = comparison.report().worst();
   CHECK(std::count_if(compared.begin(), compared.end(), [](const verify::Difference& each) {
           return each.what == verify::What::replica;
-        }) == static_cast<std::ptrdiff_t>(checked.model.graph.states.size()));
+        }) == states);
   CHECK(comparison.report().passed());
   CHECK(comparison.report().steps() == steps);
 }

@@ -33,7 +33,8 @@ partition::Plan plan_by(const ModelCase& model, const Choice& choice) {
   auto strategy = opened.find(choice.strategy);
   if (strategy == opened.end()) {
     strategy =
-        opened.emplace(choice.strategy, plugins::Strategy::open({SHARDRUN_BUILT_PLUGINS}, choice.strategy)).first;
+        opened.emplace(choice.strategy, plugins::Strategy::open({SHARDRUN_BUILT_PLUGINS, SHARDRUN_HOOKED_PLUGINS}, choice.strategy))
+            .first;
   }
   plugins::StrategyRequest request = partition::describe(model.graph, model.microbatch_rows);
   for (const plugins::MeshAxis& axis : choice.mesh) {
@@ -48,6 +49,12 @@ partition::Plan plan_by(const ModelCase& model, const Choice& choice) {
 
 partition::Partition split_by(const ModelCase& model, const Choice& choice) {
   return partition::split(model.graph, plan_by(model, choice), model.microbatch_rows);
+}
+
+partition::Partition split_with_hooks(ModelCase& model, const Choice& choice) {
+  const partition::Plan plan = plan_by(model, choice);
+  partition::add_hook_states(model.graph, plan);
+  return partition::split(model.graph, plan, model.microbatch_rows);
 }
 
 partition::Programs programs_by(const ModelCase& model, const partition::Partition& partition, std::int64_t rank) {

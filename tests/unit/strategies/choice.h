@@ -30,6 +30,8 @@ void add_schedule(plugins::OptionValues& options, const std::string& schedule);
 /// What the plugin, as it was built, answers for a model.
 [[nodiscard]] partition::Plan plan_by(const ModelCase& model, const Choice& choice);
 [[nodiscard]] partition::Partition split_by(const ModelCase& model, const Choice& choice);
+/// The graph gets what the strategy's hooks keep.
+[[nodiscard]] partition::Partition split_with_hooks(ModelCase& model, const Choice& choice);
 [[nodiscard]] partition::Programs programs_by(const ModelCase& model, const partition::Partition& partition,
                                               std::int64_t rank);
 

@@ -1,0 +1,327 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <numeric>
+
+#include "core/partition/partition.h"
+#include "core/runtime/interpreter.h"
+#include "core/verify/interpreted.h"
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+#include "tests/unit/strategies/agreement.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using Catch::Contains;
+using graph::StateId;
+using graph::StateKind;
+
+// Strategies with hooks, in this process: those of examples/plugins, and one that uses all that there is to use.
+
+namespace {
+
+using Mesh = std::vector<plugins::MeshAxis>;
+
+const std::size_t first_rank = 0;
+
+Choice hooked(Mesh mesh, std::string mode, plugins::OptionValues options = {}) {
+  options["mode"] = std::move(mode);
+  return {"hooked", std::move(mesh), std::move(options)};
+}
+
+/// A model whose graph has what the hooks keep, and the ranks that a strategy splits it over.
+struct Split {
+  Split(const VerifyCase& given, const Choice& choice) : checked(given) {
+    partition = split_with_hooks(checked.model, choice);
+  }
+
+  void interpret(std::int64_t steps, const verify::AtMoment& at_moment) const {
+    verify::interpret(checked.workload(), partition, {.steps = steps}, at_moment);
+  }
+
+  [[nodiscard]] std::vector<StateId> states(StateKind kind) const {
+    std::vector<StateId> found;
+    for (std::size_t s = 0; s < checked.model.graph.states.size(); ++s) {
+      if (checked.model.graph.states[s].kind == kind) {
+        found.push_back(static_cast<StateId>(s));
+      }
+    }
+    return found;
+  }
+
+  VerifyCase checked;
+  partition::Partition partition;
+};
+
+std::vector<float> values_of(runtime::Interpreter& ranks, std::size_t rank, StateId state) {
+  const device::TensorView view = ranks.rank(rank).state(state);
+  const auto* data = static_cast<const float*>(view.data);
+  return {data, data + view.elements()};
+}
+
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  REQUIRE(a.size() == b.size());
+  double off = 0;
+  double size = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    off += (a[i] - b[i]) * (a[i] - b[i]);
+    size += b[i] * b[i];
+  }
+  return std::sqrt(off / std::max(size, 1e-30));
+}
+
+std::string refusal(const VerifyCase& checked, const Choice& choice) {
+  return error_of([&] {
+    const Split split(checked, choice);
+    (void)partition::programs_of(split.checked.model.graph, split.partition,
+                                 {.device = device::Device::find("cpu")});
+  });
+}
+
+VerifyCase sgd_case(std::int64_t batch, std::int64_t microbatches, models::OptimizerSettings optimizer = {}) {
+  return VerifyCase(training_case("mlp", "mlp", {{"hidden", "9"}}, {.features = 5, .outputs = 3},
+                                  {.batch = batch, .microbatches = microbatches, .optimizer = optimizer}));
+}
+
+const models::OptimizerSettings plain_sgd{.kind = models::OptimizerSettings::Kind::sgd};
+
+}  // namespace
+
+TEST_CASE("hooks that sum gradients in ways of their own agree with the reference", "[strategies]") {
+  for (const char* mode : {"sum", "scatter", "swap"}) {
+    for (const VerifyCase& model : {plain_gpt(), mlp_of_numbers()}) {
+      for (const std::uint32_t data : {2U, 3U, 8U}) {
+        check_agrees(model, hooked({{"data", data}}, mode));
+      }
+    }
+    check_agrees(full_gpt(), hooked({{"data", 3}, {"model", 2}}, mode));
+    check_agrees(five_layers(), hooked({{"pipe", 2}, {"data", 2}}, mode, {{"schedule", "1f1b"}}));
+    check_agrees(plain_gpt(), hooked({{"pipe", 2}, {"data", 2}, {"model", 2}}, mode, {{"schedule", "zb-h1"}}));
+    check_agrees(plain_gpt(), hooked({{"data", 3}}, mode, {{"only", "layer.1/*"}}));
+  }
+}
+
+TEST_CASE("top-k that sends everything agrees with the reference", "[strategies]") {
+  for (const VerifyCase& model : {plain_gpt(), full_gpt(), mlp_of_labels()}) {
+    check_agrees(model, {"topk", ranks(1), {{"ratio", 1.0}}});
+    check_agrees(model, {"topk", ranks(3), {{"ratio", 1.0}}});
+  }
+}
+
+TEST_CASE("top-k sends so many elements and keeps the others", "[strategies]") {
+  const Split whole(plain_gpt(), {"topk", ranks(3), {{"ratio", 1.0}}});
+  const Split split(plain_gpt(), {"topk", ranks(3), {{"ratio", 0.05}}});
+  std::map<std::string, std::vector<float>> gradients;
+  const auto parameter = [&](StateId state) {
+    const auto& states = split.checked.model.graph.states;
+    return states[static_cast<std::size_t>(states[static_cast<std::size_t>(state)].of_parameter)].name;
+  };
+  whole.interpret(1, [&](std::int64_t, verify::Moment moment, runtime::Interpreter& ranks) {
+    for (const StateId state : whole.states(StateKind::gradient)) {
+      if (moment == verify::Moment::gradients) {
+        gradients[parameter(state)] = values_of(ranks, first_rank, state);
+      }
+    }
+  });
+
+  split.interpret(1, [&](std::int64_t, verify::Moment moment, runtime::Interpreter& ranks) {
+    if (moment != verify::Moment::gradients) {
+      return;
+    }
+    std::map<std::string, std::vector<float>> kept;
+    for (const StateId state : split.states(StateKind::beside_gradient)) {
+      std::vector<float>& sum = kept[parameter(state)];
+      for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
+        const std::vector<float> own = values_of(ranks, rank, state);
+        sum.resize(own.size());
+        std::transform(sum.begin(), sum.end(), own.begin(), sum.begin(), std::plus<>());
+      }
+    }
+    std::size_t elements = 0;
+    std::size_t sent = 0;
+    for (const StateId state : split.states(StateKind::gradient)) {
+      INFO(parameter(state));
+      const std::vector<float> made = values_of(ranks, first_rank, state);
+      std::vector<float> both = kept.at(parameter(state));
+      std::transform(both.begin(), both.end(), made.begin(), both.begin(), std::plus<>());
+      CHECK(distance(both, gradients.at(parameter(state))) < 1e-5);
+      elements += made.size();
+      sent += static_cast<std::size_t>(std::count_if(made.begin(), made.end(), [](float x) { return x != 0; }));
+    }
+    CHECK(sent > 0);
+    CHECK(sent <= ranks.ranks() * elements / 20);
+  });
+}
+
+TEST_CASE("what top-k has not sent goes out later", "[strategies]") {
+  const Split split(sgd_case(6, 1, plain_sgd), {"topk", ranks(2), {{"ratio", 0.01}}});
+  std::map<StateId, std::vector<float>> begun;
+  split.interpret(30, [&](std::int64_t step, verify::Moment moment, runtime::Interpreter& ranks) {
+    for (const StateId state : split.states(StateKind::parameter)) {
+      if (step == 0 && moment == verify::Moment::begin) {
+        begun[state] = values_of(ranks, first_rank, state);
+      } else if (step == 29 && moment == verify::Moment::end) {
+        INFO(split.checked.model.graph.states[static_cast<std::size_t>(state)].name);
+        CHECK(values_of(ranks, first_rank, state) != begun[state]);
+      }
+    }
+  });
+}
+
+namespace {
+
+/// Local SGD by hand: every replica is a job of its own on its share of each batch, and now and then all take the mean.
+class Replicas {
+ public:
+  Replicas(const models::OptimizerSettings& optimizer, std::vector<std::int64_t> shares) : shares_(std::move(shares)) {
+    for (const std::int64_t share : shares_) {
+      cases_.push_back(std::make_unique<VerifyCase>(sgd_case(share, 1, optimizer)));
+      const graph::Graph& graph = cases_.back()->model.graph;
+      executors_.push_back(std::make_unique<runtime::Executor>(
+          partition::programs_of(graph, device::Device::find("cpu"), 1), device::Device::find("cpu")));
+      for (std::size_t s = 0; s < graph.states.size(); ++s) {
+        runtime::initialize(state(executors_.size() - 1, s), sizeof(float), graph.states[s],
+                            cases_.back()->workload().seed, executors_.back()->threads());
+      }
+    }
+  }
+
+  void step(std::int64_t step, bool meet) {
+    const std::int64_t batch = std::accumulate(shares_.begin(), shares_.end(), std::int64_t{0});
+    std::int64_t first = step * batch;
+    for (std::size_t r = 0; r < shares_.size(); ++r) {
+      const verify::Workload workload = cases_[r]->workload();
+      verify::Call call = verify::gradient_calls(workload, step).front();
+      call.scalars.first_sample = first;
+      const std::size_t program = executors_[r]->find("micro", shares_[r]);
+      verify::feed(workload, call, *executors_[r], program);
+      executors_[r]->run(program, call.scalars);
+      executors_[r]->run(executors_[r]->find("update", 0), verify::update_call(workload, step).scalars);
+      first += shares_[r];
+    }
+    const auto& states = cases_.front()->model.graph.states;
+    for (std::size_t s = 0; meet && s < states.size(); ++s) {
+      if (states[s].kind == StateKind::parameter) {
+        take_mean(s);
+      }
+    }
+  }
+
+  [[nodiscard]] std::vector<float> values(std::size_t replica, std::size_t s) const {
+    const device::TensorView view = state(replica, s);
+    const auto* data = static_cast<const float*>(view.data);
+    return {data, data + view.elements()};
+  }
+
+ private:
+  [[nodiscard]] device::TensorView state(std::size_t replica, std::size_t s) const {
+    return executors_[replica]->state(static_cast<StateId>(s));
+  }
+
+  void take_mean(std::size_t s) {
+    for (std::int64_t i = 0; i < state(0, s).elements(); ++i) {
+      double sum = 0;
+      for (std::size_t r = 0; r < shares_.size(); ++r) {
+        sum += static_cast<double>(static_cast<float*>(state(r, s).data)[i]);
+      }
+      for (std::size_t r = 0; r < shares_.size(); ++r) {
+        static_cast<float*>(state(r, s).data)[i] = static_cast<float>(sum / static_cast<double>(shares_.size()));
+      }
+    }
+  }
+
+  std::vector<std::int64_t> shares_;
+  std::vector<std::unique_ptr<VerifyCase>> cases_;
+  std::vector<std::unique_ptr<runtime::Executor>> executors_;
+};
+
+}  // namespace
+
+TEST_CASE("local SGD is replicas that train alone and meet every few steps", "[strategies]") {
+  const models::OptimizerSettings momentum{
+      .kind = models::OptimizerSettings::Kind::sgd, .momentum = 0.9, .weight_decay = 0.1, .clip = 0.5};
+  for (const models::OptimizerSettings& optimizer : {plain_sgd, momentum, models::OptimizerSettings{.clip = 0.1}}) {
+    const Split split(sgd_case(8, 1, optimizer), {"local_sgd", ranks(3), {{"every", std::int64_t{2}}}});
+    Replicas replicas(optimizer, {3, 3, 2});
+    split.interpret(5, [&](std::int64_t step, verify::Moment moment, runtime::Interpreter& ranks) {
+      if (moment != verify::Moment::end) {
+        return;
+      }
+      const bool meets = step % 2 == 1;
+      replicas.step(step, meets);
+      for (const StateId state : split.states(StateKind::parameter)) {
+        for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
+          INFO("step " << step << ", rank " << rank << ", "
+                       << split.checked.model.graph.states[static_cast<std::size_t>(state)].name);
+          CHECK(distance(values_of(ranks, rank, state), replicas.values(rank, static_cast<std::size_t>(state))) < 1e-6);
+          CHECK((values_of(ranks, rank, state) == values_of(ranks, 0, state)) == (meets || rank == 0));
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("what varies says so", "[strategies]") {
+  const Split split(plain_gpt(), {"local_sgd", ranks(2), {{"every", std::int64_t{1}}}});
+  for (const StateId state : split.states(StateKind::gradient)) {
+    CHECK(to_string(split.partition.placements.states[static_cast<std::size_t>(state)],
+                    split.partition.placements.mesh)
+              .ends_with(" varying data"));
+  }
+}
+
+TEST_CASE("a hook after a step is called every so many, with what it keeps", "[strategies]") {
+  const Split split(plain_gpt(), hooked({{"data", 2}, {"model", 2}}, "count"));
+  const std::vector<StateId> kept = split.states(StateKind::beside_parameter);
+  REQUIRE(kept.size() == split.states(StateKind::parameter).size());
+  split.interpret(5, [&](std::int64_t step, verify::Moment moment, runtime::Interpreter& ranks) {
+    if (moment != verify::Moment::end) {
+      return;
+    }
+    for (const StateId state : kept) {
+      for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
+        const std::vector<float> visits = values_of(ranks, rank, state);
+        CHECK(std::all_of(visits.begin(), visits.end(),
+                          [&](float x) { return x == static_cast<float>((step + 1) / 2); }));
+      }
+    }
+  });
+  CHECK(split.partition.hook_follows(1));
+  CHECK_FALSE(split.partition.hook_follows(2));
+}
+
+TEST_CASE("what no hook can do is refused before anything runs", "[strategies]") {
+  const VerifyCase model = plain_gpt();
+  const auto refused = [&](const char* mode) { return refusal(model, hooked({{"data", 2}}, mode)); };
+  CHECK_THAT(refused("unknown buffer"), Contains("strategy 'hooked', hook sync_gradients") &&
+                                            Contains("add_exchange: there is no buffer 7: the last is 0"));
+  CHECK_THAT(refused("unknown kind"), Contains("there is no exchange of kind 9"));
+  CHECK_THAT(refused("unknown element"), Contains("there is no element type 9"));
+  CHECK_THAT(refused("empty buffer"), Contains("buffer 1 has 0 elements, expected 1 to"));
+  CHECK_THAT(refused("gather in place"), Contains("sends and receives buffer 0: only an all_reduce is in place"));
+  CHECK_THAT(refused("wrong count"), Contains("which over 2 members is no exchange of kind 2"));
+  CHECK_THAT(refused("uneven blocks"), Contains("it sends 3 elements and receives 3"));
+  CHECK_THAT(refused("sum of whole numbers"), Contains("buffer 1 has whole numbers, and what is summed is float32"));
+  CHECK_THAT(refused("mixed elements"), Contains("buffers 0 and 1 have different elements"));
+  CHECK_THAT(refused("throws"), Contains("hook sync_gradients: no hook today"));
+  CHECK_THAT(refused("swallowed"), Contains("there is no buffer 7"));
+  CHECK_THAT(refused("no mesh"), Contains("sync_gradients('*')") && Contains("did you mean 'data'"));
+  CHECK_THAT(refused("zero3"), Contains("the hook sync_gradients stands for an all_reduce over mesh axis 'data', and "
+                                        "there is none of embedding/tokens"));
+  CHECK_THAT(refused("after zero3"), Contains("the hook after_step over mesh axis 'data' is given whole tensors, and "
+                                              "embedding/tokens is stored as [data | -]"));
+  CHECK_THAT(refused("varies split"), Contains("varies over mesh axis 'data', which splits it too"));
+}
+
+TEST_CASE("a hook that fails says why", "[strategies]") {
+  const Split split(plain_gpt(), hooked({{"data", 2}}, "fails"));
+  CHECK_THAT(error_of([&] { split.interpret(1, [](std::int64_t, verify::Moment, runtime::Interpreter&) {}); }),
+             Contains("strategy 'hooked': these gradients are not to my taste"));
+}
+
+TEST_CASE("hooks over an axis of one rank are left out", "[strategies]") {
+  const Split split(plain_gpt(), hooked({{"data", 1}, {"model", 2}}, "throws"));
+  CHECK(split.partition.placements.hooks.empty());
+  CHECK(Split(plain_gpt(), hooked({{"data", 1}, {"model", 2}}, "count")).states(StateKind::beside_parameter).empty());
+}
