@@ -1,0 +1,168 @@
+#include "core/partition/state_layout.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/memory/layout.h"
+#include "core/partition/hook_steps.h"
+
+namespace shardrun::partition {
+namespace {
+
+class Places {
+ public:
+  explicit Places(std::vector<Buffer>& states) : states_(states), placed_(states.size(), false) {}
+
+  void place(const std::vector<graph::StateId>& group) {
+    for (const graph::StateId state : group) {
+      place_one(static_cast<std::size_t>(state));
+    }
+    offset_ = memory::align_up(offset_);
+  }
+
+  void place(Category category) {
+    for (std::size_t s = 0; s < states_.size(); ++s) {
+      if (!placed_[s] && states_[s].category == category) {
+        place_one(s);
+        offset_ = memory::align_up(offset_);
+      }
+    }
+  }
+
+  [[nodiscard]] std::uint64_t end() const noexcept { return offset_; }
+
+ private:
+  void place_one(std::size_t s) {
+    if (!placed_[s]) {
+      states_[s].offset = offset_;
+      offset_ += states_[s].bytes;
+      placed_[s] = true;
+    }
+  }
+
+  std::vector<Buffer>& states_;
+  std::vector<bool> placed_;
+  std::uint64_t offset_ = 0;
+};
+
+}  // namespace
+
+StateLayout::StateLayout(const graph::Graph& graph, const Partition& partition, std::int32_t stage)
+    : graph_(graph), partition_(partition), stage_(stage), bytes_(state_bytes(graph, partition)) {}
+
+StateLayout::StateBytes StateLayout::state_bytes(const graph::Graph& graph, const Partition& partition) {
+  constexpr std::uint64_t element_bytes = 4;
+  const mesh::Mesh& mesh = partition.placements.mesh;
+  const mesh::Coordinates first(mesh.axes.size(), 0);
+  const mesh::Coordinates last = mesh::coordinates_of(mesh, mesh.ranks() - 1);
+  StateBytes bytes;
+  for (std::size_t s = 0; s < graph.states.size(); ++s) {
+    const std::vector<std::int64_t>& shape = graph.states[s].type.shape;
+    const mesh::Placement& placement = partition.placements.states[s];
+    const auto of = [&](const mesh::Coordinates& at) {
+      return static_cast<std::uint64_t>(mesh::box_of(shape, placement, mesh, at).elements()) * element_bytes;
+    };
+    bytes.most.push_back(of(first));
+    bytes.least.push_back(of(last));
+  }
+  return bytes;
+}
+
+std::vector<std::vector<Bucket>> StateLayout::buckets() {
+  std::vector<std::vector<Bucket>> all;
+  const auto settles = [&](graph::StateId state) {
+    return kind(state) == graph::StateKind::metric ||
+           partition_.stages.states.owner[static_cast<std::size_t>(state)] == stage_;
+  };
+  for (const ShardedFunction& function : partition_.stages.functions[static_cast<std::size_t>(stage_)]) {
+    std::vector<Bucket>& kept = all.emplace_back();
+    for (Bucket& bucket : function.function.name == after_step_function
+                              ? hook_buckets()
+                              : buckets_of(function, partition_.sharded.settlements, settles, bytes_.most,
+                                           partition_.bucket_bytes)) {
+      lay_out(std::move(bucket), kept);
+    }
+  }
+  return all;
+}
+
+std::uint64_t StateLayout::place(std::vector<Buffer>& states) const {
+  Places places(states);
+  for (const bool parameters : {true, false}) {
+    for (const std::vector<graph::StateId>& group : groups_) {
+      if ((kind(group.front()) == graph::StateKind::parameter) == parameters) {
+        places.place(group);
+      }
+    }
+    if (parameters) {
+      places.place(Category::parameters);
+    }
+  }
+  for (const Category category : {Category::gradients, Category::optimizer, Category::activations}) {
+    places.place(category);
+  }
+  return places.end();
+}
+
+graph::StateKind StateLayout::kind(graph::StateId state) const {
+  return graph_.states[static_cast<std::size_t>(state)].kind;
+}
+
+/// Within a bucket the states that end where the next may begin come first: behind another size (of `loss`, of an odd
+/// bias) nothing is aligned any more.
+void StateLayout::lay_out(Bucket bucket, std::vector<Bucket>& kept) {
+  std::stable_partition(bucket.states.begin(), bucket.states.end(), [&](graph::StateId state) {
+    const auto s = static_cast<std::size_t>(state);
+    return bytes_.most[s] % memory::alignment == 0 && bytes_.least[s] % memory::alignment == 0;
+  });
+  const bool fresh = std::none_of(bucket.states.begin(), bucket.states.end(),
+                                  [&](graph::StateId state) { return placed_.contains(state); });
+  placed_.insert(bucket.states.begin(), bucket.states.end());
+  if (fresh) {
+    groups_.push_back(bucket.states);
+    laid_out_.insert(bucket.states);
+    lay_out_beside(bucket);
+  }
+  if (laid_out_.contains(bucket.states)) {
+    kept.push_back(std::move(bucket));
+    return;
+  }
+  // Some lie in other buckets' ranges: each by itself.
+  for (const graph::StateId state : bucket.states) {
+    kept.push_back({.states = {state}, .steps = bucket.steps});
+  }
+}
+
+void StateLayout::lay_out_beside(const Bucket& bucket) {
+  const bool hooked = std::any_of(bucket.steps.begin(), bucket.steps.end(), [](const Transition& step) {
+    return step.kind == Transition::Kind::hook;
+  });
+  if (hooked) {
+    for (std::vector<graph::StateId>& states :
+         states_beside(bucket.states, *hook_of(kind(bucket.states.front()), partition_.placements), graph_)) {
+      groups_.push_back(std::move(states));
+    }
+  }
+}
+
+/// The tensors of the hook after_step that this stage has, as many together as a bucket takes.
+std::vector<Bucket> StateLayout::hook_buckets() const {
+  const PlacedHook& hook = *hook_of(graph::StateKind::parameter, partition_.placements);
+  std::vector<Bucket> buckets;
+  std::uint64_t filled = 0;
+  for (const graph::StateId state : hook.parameters) {
+    const auto s = static_cast<std::size_t>(state);
+    if (!partition_.stages.states.holds(s, stage_)) {
+      continue;
+    }
+    if (buckets.empty() || filled + bytes_.most[s] > partition_.bucket_bytes) {
+      buckets.push_back({.states = {}, .steps = {{.kind = Transition::Kind::hook, .axis = hook.axis}}});
+      filled = 0;
+    }
+    buckets.back().states.push_back(state);
+    filled += bytes_.most[s];
+  }
+  return buckets;
+}
+
+}  // namespace shardrun::partition
