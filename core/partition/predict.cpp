@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string_view>
 
 namespace shardrun::partition {
 namespace {
@@ -63,26 +64,36 @@ std::int64_t messages_of(const Transfer& transfer, std::int64_t member, std::int
 /// Which of a pipeline's actions each instruction of a stage belongs to.
 class ActionOf {
  public:
-  ActionOf(const Pipeline& pipeline, std::size_t stage) : pipeline_(pipeline) {
-    if (pipeline.exists()) {
-      for (const Action& action : pipeline.actions[stage]) {
-        actions_.insert({action.chunk, action.kind, action.microbatch});
-      }
+  ActionOf(const Pipeline& pipeline, std::size_t stage, const std::vector<ExecutedInstruction>& instructions)
+      : pipeline_(pipeline) {
+    for (std::size_t i = 0; pipeline.exists() && i < instructions.size(); ++i) {
+      behind_ = is_of_action(instructions[i]) ? i + 1 : behind_;
+    }
+    for (std::size_t a = 0; pipeline.exists() && a < pipeline.actions[stage].size(); ++a) {
+      const Action& action = pipeline.actions[stage][a];
+      actions_.insert({action.chunk, action.kind, action.microbatch});
     }
   }
 
-  /// Null: to none. What is not computed belongs to what was computed before it.
-  const ActionKey* next(const ExecutedInstruction& at) {
-    if (!pipeline_.exists() || at.program->function != "micro") {
+  /// Null: to none, such as what settles gradients behind all of them. What is not computed belongs to what was
+  /// computed before it. To be asked for one instruction after the other; `number`: in the step.
+  const ActionKey* next(const ExecutedInstruction& at, std::size_t number) {
+    if (number >= behind_) {
       return nullptr;
     }
-    if (at.instruction->kind == Kind::compute) {
+    if (is_of_action(at)) {
       find(*at.instruction);
     }
     return now_;
   }
 
  private:
+  /// Copies are made beside the graph's nodes, for states.
+  static bool is_of_action(const ExecutedInstruction& at) {
+    return at.program->function == "micro" && at.instruction->kind == Kind::compute &&
+           at.instruction->op->name != std::string_view("copy");
+  }
+
   void find(const Instruction& instruction) {
     const auto chunk = static_cast<std::uint32_t>(pipeline_.chunk_of(instruction.layer));
     const auto call = static_cast<std::uint32_t>(instruction.call);
@@ -106,6 +117,7 @@ class ActionOf {
   const Pipeline& pipeline_;
   std::set<ActionKey> actions_;
   const ActionKey* now_ = nullptr;
+  std::size_t behind_ = 0;  ///< all actions
 };
 
 class StepSimulation {
@@ -114,7 +126,7 @@ class StepSimulation {
       : ranks_(ranks), pipeline_(pipeline), costs_(costs), next_(ranks.size(), 0), now_(ranks.size(), 0) {
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       instructions_.push_back(instructions_of(ranks[rank]));
-      action_of_.emplace_back(pipeline, rank);
+      action_of_.emplace_back(pipeline, rank, instructions_.back());
     }
     meetings_ = meetings_of(instructions_, pipeline.axis);
     under_way_.resize(meetings_.all.size());
@@ -151,7 +163,7 @@ class StepSimulation {
     const ExecutedInstruction& at = instructions_[rank][next_[rank]];
     const double cost = costs_.seconds[rank][next_[rank]];
     StagePrediction& stage = result_.stages[rank];
-    const ActionKey* action = action_of_[rank].next(at);
+    const ActionKey* action = action_of_[rank].next(at, next_[rank]);
     double in_action = cost;
     switch (at.instruction->kind) {
       case Kind::compute:

@@ -38,18 +38,32 @@ std::optional<MeasuredSpan> span_of(const json::object& event) {
   if (category != "compute" && category != "move" && category != "start" && category != "wait") {
     return std::nullopt;
   }
+  const json::object& arguments = event.at("args").as_object();
   const double begin = event.at("ts").to_number<double>() * 1e-6;
-  return MeasuredSpan{text_of(event.at("args").at("function")), category, text_of(event.at("name")), begin,
-                      begin + event.at("dur").to_number<double>() * 1e-6};
+  return MeasuredSpan{.function = text_of(arguments.at("function")),
+                      .category = category,
+                      .name = text_of(event.at("name")),
+                      .flops = arguments.contains("flops") ? arguments.at("flops").to_number<std::int64_t>() : 0,
+                      .begin = begin,
+                      .end = begin + event.at("dur").to_number<double>() * 1e-6};
 }
 
-std::string described(const partition::ExecutedInstruction& at) {
-  return fmt::format("{} in {}", name_in_trace(*at.program, *at.instruction), at.program->function);
+std::string described(const MeasuredSpan& span) {
+  return fmt::format("{} in {}, {} FLOPs", span.name, span.function, span.flops);
+}
+
+/// As a trace has it.
+MeasuredSpan span_of(const partition::ExecutedInstruction& at) {
+  return {.function = at.program->function,
+          .category = std::string(category_in_trace(*at.instruction)),
+          .name = name_in_trace(*at.program, *at.instruction),
+          .flops = at.instruction->flops};
 }
 
 bool is_of(const MeasuredSpan& span, const partition::ExecutedInstruction& at) {
-  return span.function == at.program->function && span.category == category_in_trace(*at.instruction) &&
-         span.name == name_in_trace(*at.program, *at.instruction);
+  const MeasuredSpan planned = span_of(at);
+  return span.function == planned.function && span.category == planned.category && span.name == planned.name &&
+         span.flops == planned.flops;
 }
 
 }  // namespace
@@ -80,9 +94,9 @@ void MeasuredSteps::read(const std::filesystem::path& path) {
     }
   } catch (const Error& error) {
     refuse(error.message());
-  } catch (const std::exception& error) {
-    refuse(fmt::format("is no trace of a run ({}); name the output folder of one with [job] trace = steps",
-                       error.what()));
+  } catch (const std::exception&) {  // of boost::json: no JSON, or other than what a trace has
+    refuse(fmt::format("{} is no trace of a run; name the output folder of one with [job] trace = steps",
+                       path.native()));
   }
 }
 
@@ -104,8 +118,9 @@ void MeasuredSteps::require(const partition::RankStep& step) const {
       refuse(fmt::format(
           "it is the trace of another job: in step {} rank {} executed {} instructions, of this job's {} the first {}; "
           "then the job has {}, the trace {}. Trace a run of this job, with the same ranks, strategy and batch",
-          number, rank, spans.size(), planned.size(), same, same < planned.size() ? described(planned[same]) : "no more",
-          same < spans.size() ? fmt::format("{} in {}", spans[same].name, spans[same].function) : "no more"));
+          number, rank, spans.size(), planned.size(), same,
+          same < planned.size() ? described(span_of(planned[same])) : "no more",
+          same < spans.size() ? described(spans[same]) : "no more"));
     }
   }
 }

@@ -15,6 +15,7 @@ struct MeasuredSpan {
   std::string function;
   std::string category;
   std::string name;
+  std::int64_t flops = 0;
   double begin = 0;
   double end = 0;
 };
