@@ -216,8 +216,12 @@ class Reader {
                                         shown(given.name), cluster.name, cluster.name));
       }
       const OptionValues values = read_options(given.name, fmt::format("[{}]", shown(given.name)), cluster.of_axis, true);
-      job_.cluster.axes.push_back(
-          {given.name.substr(cluster.name.size() + 1), values.real("bandwidth"), values.real("latency")});
+      job_.cluster.axes.push_back({given.name.substr(cluster.name.size() + 1), values.real("bandwidth"),
+                                   values.has("latency") ? values.real("latency") : job_.cluster.latency});
+    }
+    if (job_.is_given("cluster", "latency") && job_.cluster.bandwidth == 0 && job_.cluster.axes.empty()) {
+      refuse(job_.where("cluster", "latency"),
+             "[cluster] latency has no effect without a bandwidth; remove it, or set [cluster] bandwidth");
     }
   }
 

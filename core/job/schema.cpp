@@ -393,12 +393,7 @@ OptionSpec optional_spec(OptionSpec spec) {
 }
 
 OptionSpec latency_spec(std::string help) {
-  return {.name = "latency",
-          .type = real,
-          .default_value = "0",
-          .minimum = 0,
-          .maximum = 1e6,
-          .help = std::move(help)};
+  return {.name = "latency", .type = real, .minimum = 0, .maximum = 1e6, .help = std::move(help), .optional = true};
 }
 
 Section cluster_section() {
@@ -427,8 +422,9 @@ Section cluster_section() {
                                             "than one rank needs one with flops; with measured, transfers take what "
                                             "was measured where none is given.")),
                into(&Job::cluster, &ClusterSettings::bandwidth)},
-              {latency_spec("Seconds that each message takes beside its bytes."),
-               into(&Job::cluster, &ClusterSettings::latency)},
+              {.spec = latency_spec("Seconds that each message over such an axis takes beside its bytes."),
+               .store = into(&Job::cluster, &ClusterSettings::latency),
+               .default_note = "0"},
               {{.name = "measured",
                 .type = path,
                 .help = "The output folder of a run of this job with [job] trace = steps, or its trace: what "
@@ -436,8 +432,8 @@ Section cluster_section() {
                 .optional = true},
                into(&Job::cluster, &ClusterSettings::measured)},
           },
-      .of_axis = {bandwidth_spec("Instead of that of [cluster]."),
-                  latency_spec("Of this axis, where its bandwidth is given.")},
+      .of_axis = {bandwidth_spec("Bytes that a rank sends in a second over this axis."),
+                  latency_spec("Instead of that of [cluster].")},
   };
 }
 
@@ -488,7 +484,6 @@ const Rules& rules() {
               {{"data", "eval_batch"}, {"data", "split"}, "1"},
               {{"train", "eval_every"}, {"data", "split"}, "1"},
               {{"cluster", "memory_bandwidth"}, {"cluster", "flops"}, std::nullopt},
-              {{"cluster", "latency"}, {"cluster", "bandwidth"}, std::nullopt},
           },
       .exclusive = {{"data", {"text", "tokens", "arrays"}}, {"cluster", {"flops", "measured"}, true}},
       .need = {{{"cluster", "flops"}, {"cluster", "memory_bandwidth"}}},

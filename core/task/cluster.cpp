@@ -19,7 +19,8 @@ void check_cluster(const job::Job& job, const mesh::Mesh& mesh) {
       }
       throw Error(ErrorCode::job,
                   fmt::format("{}: the mesh has no axis '{}'{}; it has {}", job.where("cluster." + each.axis, ""),
-                              each.axis, did_you_mean(each.axis, axes), fmt::join(axes, ", ")));
+                              each.axis, did_you_mean(each.axis, axes),
+                              axes.empty() ? std::string("none") : fmt::format("{}", fmt::join(axes, ", "))));
     }
   }
   const std::vector<std::optional<partition::AxisRate>> rates = axis_rates(job, mesh);

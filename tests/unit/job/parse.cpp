@@ -156,7 +156,7 @@ TEST_CASE("what [cluster] says of rates and of axes reaches its field", "[job]")
   REQUIRE(rates.cluster.axes.size() == 2);
   CHECK(rates.cluster.axes[0].axis == "model");
   CHECK(rates.cluster.axes[0].bandwidth == 4.5e11);
-  CHECK(rates.cluster.axes[0].latency == 0);
+  CHECK(rates.cluster.axes[0].latency == 1e-5);
   CHECK(rates.cluster.axes[1].axis == "data");
   CHECK(rates.cluster.axes[1].latency == 2e-5);
   CHECK(rates.where("cluster.data", "") == "--set cluster.data.bandwidth");
