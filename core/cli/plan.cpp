@@ -127,7 +127,9 @@ std::string as_text(const task::RankForecast& ranks) {
   return text;
 }
 
-std::string as_text(const task::StepForecast& step, const task::Forecast& forecast) {
+/// REQUIRES: a step is predicted.
+std::string predicted_text(const task::Forecast& forecast) {
+  const task::StepForecast& step = *forecast.step;
   constexpr double ms = 1e3;
   std::string text = fmt::format("\npredicted time of a step, costs: {}\n{:<16} {:>15.3f} ms\n", costs_of(forecast),
                                  "step", step.prediction.seconds * ms);
@@ -141,8 +143,7 @@ std::string as_text(const task::StepForecast& step, const task::Forecast& foreca
   text += fmt::format("{:<16} {:>15}   a second and rank, without what is computed again", "model FLOPs",
                       metrics::human_count(step.model_flops_per_s));
   text += step.utilisation ? fmt::format(": {:.1f} % of [cluster] flops\n", 100 * *step.utilisation) : "\n";
-  text += fmt::format("{:<16} {:>15} {:>15} {:>15} {:>15}\n", "ms", "computing", "communication", "waiting",
-                      "hidden");
+  text += fmt::format("{:<16} {:>15} {:>15} {:>15} {:>15}\n", "ms", "computing", "communication", "waiting", "hidden");
   for (std::size_t s = 0; s < step.prediction.stages.size(); ++s) {
     const partition::StagePrediction& stage = step.prediction.stages[s];
     text += fmt::format("{:<16} {:>15.3f} {:>15.3f} {:>15.3f} {:>15.3f}\n",
@@ -161,7 +162,7 @@ std::string as_text(const job::Job& job, const task::Compiled& compiled, const t
   for (const task::RankForecast& alike : forecast.ranks) {
     text += as_text(alike);
   }
-  text += forecast.step ? as_text(*forecast.step, forecast) : "";
+  text += forecast.step ? predicted_text(forecast) : "";
   if (forecast.timeline) {
     constexpr std::size_t width = 160;
     text += fmt::format("\ntimeline of a step before the update, costs: {}: {}\n", costs_of(forecast),

@@ -215,7 +215,8 @@ class Reader {
         refuse(given.where, fmt::format("[{}] has no effect without [{}]; remove it, or write [{}] too",
                                         shown(given.name), cluster.name, cluster.name));
       }
-      const OptionValues values = read_options(given.name, fmt::format("[{}]", shown(given.name)), cluster.of_axis, true);
+      const OptionValues values =
+          read_options(given.name, fmt::format("[{}]", shown(given.name)), cluster.of_axis, true);
       job_.cluster.axes.push_back({given.name.substr(cluster.name.size() + 1), values.real("bandwidth"),
                                    values.has("latency") ? values.real("latency") : job_.cluster.latency});
     }

@@ -74,8 +74,8 @@ std::vector<std::string> sentences(const Section& section) {
   }
   for (const ExclusiveRule& rule : rules().exclusive) {
     if (rule.section == section.name) {
-      result.push_back(fmt::format("{} one of {} is given.", rule.one_needed ? "Exactly" : "At most",
-                                   fmt::join(rule.keys, ", ")));
+      result.push_back(
+          fmt::format("{} one of {} is given.", rule.one_needed ? "Exactly" : "At most", fmt::join(rule.keys, ", ")));
     }
   }
   for (const NeedRule& rule : rules().need) {

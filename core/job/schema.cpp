@@ -441,9 +441,8 @@ Section cluster_section() {
 
 const std::vector<Section>& schema() {
   static const std::vector<Section> sections = {
-      job_section(),   mesh_section(),    plugins_section(),  model_section(),    data_section(),
-      train_section(), iterate_section(), strategy_section(), sharding_section(), transport_section(),
-      cluster_section()};
+      job_section(),     mesh_section(),     plugins_section(),  model_section(),     data_section(),   train_section(),
+      iterate_section(), strategy_section(), sharding_section(), transport_section(), cluster_section()};
   return sections;
 }
 

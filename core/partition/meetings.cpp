@@ -12,7 +12,8 @@ namespace {
 
 using Kind = Instruction::Kind;
 
-/// Those that meet: along the pipeline all ranks, or the two ends of a link; along another axis one rank meets its like.
+/// Those that meet: along the pipeline all ranks, or the two ends of a link; along another axis one rank meets its
+/// like.
 using Group = std::tuple<mesh::AxisId, Link, std::size_t>;
 
 /// Numbers of instructions that start a group's transfers, of each rank.
@@ -40,9 +41,8 @@ void add_meetings(Meetings& meetings, const Group& group, Starts& starts) {
   const std::size_t count = starts.begin()->second.size();
   for (const std::size_t member : members) {
     if (starts[member].size() != count) {
-      throw Error(ErrorCode::internal,
-                  fmt::format("stage {} starts {} transfers where stage {} starts {}", member, starts[member].size(),
-                              starts.begin()->first, count));
+      throw Error(ErrorCode::internal, fmt::format("stage {} starts {} transfers where stage {} starts {}", member,
+                                                   starts[member].size(), starts.begin()->first, count));
     }
   }
   for (std::size_t k = 0; k < count; ++k) {

@@ -39,7 +39,8 @@ std::uint64_t moved_bytes(const ExecutedInstruction& at) {
   for (const Copy& copy : at.instruction->copies) {
     moved += graph::element_count(copy.shape);
   }
-  return elements == 0 ? 0 : 2 * static_cast<std::uint64_t>(moved) * (from.bytes / static_cast<std::uint64_t>(elements));
+  return elements == 0 ? 0
+                       : 2 * static_cast<std::uint64_t>(moved) * (from.bytes / static_cast<std::uint64_t>(elements));
 }
 
 std::int64_t messages_of(const Transfer& transfer, std::int64_t member, std::int64_t members) {
@@ -205,8 +206,7 @@ class StepSimulation {
     it.from = std::max(it.from, now_[rank]);
     ++it.started;
     if (const std::optional<AxisRate>& rate = rate_of(transfer)) {
-      it.seconds =
-          std::max(it.seconds, transfer_seconds(transfer, *ranks_[rank].programs, costs_.f32_bytes, *rate));
+      it.seconds = std::max(it.seconds, transfer_seconds(transfer, *ranks_[rank].programs, costs_.f32_bytes, *rate));
     }
     if (is_under_way(number, transfer)) {
       double& free = free_[{transfer.axis, transfer.link, transfer.axis == pipeline_.axis ? 0 : rank}];

@@ -25,7 +25,7 @@ struct RankForecast {
 
 /// What is known of a job before it runs.
 struct Forecast {
-  std::vector<RankForecast> ranks;               ///< in the order of their first members
+  std::vector<RankForecast> ranks;              ///< in the order of their first members
   std::optional<StepForecast> step;             ///< where the job has [cluster]
   std::optional<partition::Timeline> timeline;  ///< of a pipeline, at the step's costs, or at unit costs
 };

@@ -95,8 +95,8 @@ void MeasuredSteps::read(const std::filesystem::path& path) {
   } catch (const Error& error) {
     refuse(error.message());
   } catch (const std::exception&) {  // of boost::json: no JSON, or other than what a trace has
-    refuse(fmt::format("{} is no trace of a run; name the output folder of one with [job] trace = steps",
-                       path.native()));
+    refuse(
+        fmt::format("{} is no trace of a run; name the output folder of one with [job] trace = steps", path.native()));
   }
 }
 
@@ -104,8 +104,8 @@ void MeasuredSteps::require(const partition::RankStep& step) const {
   const std::int64_t rank = step.programs->rank;
   const auto measured = ranks_.find(rank);
   if (measured == ranks_.end()) {
-    refuse(fmt::format("the trace has nothing of rank {}, and this job needs it; it has {} ranks", rank,
-                       ranks_.size()));
+    refuse(
+        fmt::format("the trace has nothing of rank {}, and this job needs it; it has {} ranks", rank, ranks_.size()));
   }
   const std::vector<partition::ExecutedInstruction> planned = partition::instructions_of(step);
   for (const auto& [number, spans] : measured->second) {

@@ -35,8 +35,8 @@ Instruction instruction(Kind kind, std::int32_t transfer = -1) {
 }
 
 Transfer all_reduce(mesh::AxisId axis, std::int64_t elements) {
-  return {.name = "sum", .collective = Collective::all_reduce, .axis = axis, .send = {0, elements},
-          .recv = {0, elements}};
+  return {
+      .name = "sum", .collective = Collective::all_reduce, .axis = axis, .send = {0, elements}, .recv = {0, elements}};
 }
 
 Programs on_mesh(std::vector<mesh::Axis> axes, Program program) {
@@ -54,8 +54,8 @@ AxisRate taking(double seconds) { return {.bandwidth = 32 / seconds}; }
 }  // namespace
 
 TEST_CASE("a rank alone takes the sum of its instructions' costs, every time they are executed", "[predict]") {
-  const Programs programs = on_mesh({}, {.function = "micro", .instructions = {instruction(Kind::compute),
-                                                                               instruction(Kind::move)}});
+  const Programs programs =
+      on_mesh({}, {.function = "micro", .instructions = {instruction(Kind::compute), instruction(Kind::move)}});
   const Prediction step = partition::predict({{&programs, {0, 0}}}, {}, {.seconds = {{1, 2, 4, 8}}});
   CHECK(step.seconds == 15);
   CHECK(step.stages.at(0).compute == 15);
@@ -66,7 +66,8 @@ TEST_CASE("a rank alone takes the sum of its instructions' costs, every time the
 TEST_CASE("an instruction takes as long as its FLOPs or its bytes, whichever is longer", "[predict]") {
   Program program{.function = "micro"};
   for (const std::uint64_t bytes : {100U, 60U}) {
-    program.buffers.push_back({.type = {graph::DType::f32, {static_cast<std::int64_t>(bytes) / 4}, {""}}, .bytes = bytes});
+    program.buffers.push_back(
+        {.type = {graph::DType::f32, {static_cast<std::int64_t>(bytes) / 4}, {""}}, .bytes = bytes});
   }
   Instruction compute = instruction(Kind::compute);
   compute.inputs = {0};
@@ -91,23 +92,26 @@ TEST_CASE("a transfer takes its messages and the bytes of a ring", "[predict]") 
     return partition::transfer_seconds(transfer, programs, 4, {.bandwidth = 2, .latency = 100});
   };
   CHECK(seconds(all_reduce(0, 8)) == 6 * 100 + 2 * 3 * 8.0 / 4 * 4 / 2);
-  Transfer gather{.collective = Collective::all_gather, .axis = 0, .send = {0, 2}, .recv = {0, 8},
-                  .recv_counts = {2, 2, 2, 2}};
+  Transfer gather{
+      .collective = Collective::all_gather, .axis = 0, .send = {0, 2}, .recv = {0, 8}, .recv_counts = {2, 2, 2, 2}};
   CHECK(seconds(gather) == 3 * 100 + 3 * 2 * 4.0 / 2);
   gather.collective = Collective::reduce_scatter;
   gather.send.elements = 8;
   CHECK(seconds(gather) == 3 * 100 + 3 * 2 * 4.0 / 2);
-  CHECK(seconds({.collective = Collective::all_to_all, .axis = 0, .send = {0, 5}, .send_counts = {2, 3, 0, 0},
+  CHECK(seconds({.collective = Collective::all_to_all,
+                 .axis = 0,
+                 .send = {0, 5},
+                 .send_counts = {2, 3, 0, 0},
                  .recv_counts = {2, 0, 0, 4}}) == 2 * 100 + 3 * 4.0 / 2);
   CHECK(seconds({.collective = Collective::send, .axis = 0, .send = {0, 5}, .link = {0, 1}}) == 100 + 5 * 4.0 / 2);
 }
 
 TEST_CASE("what is moved while something is computed is hidden, and the rest of it waited for", "[predict]") {
-  const Programs programs = on_mesh(
-      {{"data", 2}}, {.function = "micro",
-                      .instructions = {instruction(Kind::start, 0), instruction(Kind::compute),
-                                       instruction(Kind::wait, 0)},
-                      .transfers = {all_reduce(0, 8)}});
+  const Programs programs =
+      on_mesh({{"data", 2}},
+              {.function = "micro",
+               .instructions = {instruction(Kind::start, 0), instruction(Kind::compute), instruction(Kind::wait, 0)},
+               .transfers = {all_reduce(0, 8)}});
   const Prediction hidden = alone(programs, {0, 5, 0}, {taking(3)});
   CHECK(hidden.seconds == 5);
   CHECK(hidden.stages[0].exposed == 0);
@@ -126,18 +130,18 @@ TEST_CASE("what is moved while something is computed is hidden, and the rest of 
 TEST_CASE("an axis moves one thing after the other, and two axes at a time", "[predict]") {
   const auto seconds = [](mesh::AxisId second) {
     const Programs programs =
-        on_mesh({{"data", 2}, {"model", 2}},
-                {.function = "micro",
-                 .instructions = {instruction(Kind::start, 0), instruction(Kind::start, 1), instruction(Kind::wait, 1),
-                                  instruction(Kind::wait, 0)},
-                 .transfers = {all_reduce(0, 8), all_reduce(second, 8)}});
+        on_mesh({{"data", 2}, {"model", 2}}, {.function = "micro",
+                                              .instructions = {instruction(Kind::start, 0), instruction(Kind::start, 1),
+                                                               instruction(Kind::wait, 1), instruction(Kind::wait, 0)},
+                                              .transfers = {all_reduce(0, 8), all_reduce(second, 8)}});
     return alone(programs, {0, 0, 0, 0}, {taking(3), taking(4)}).seconds;
   };
   CHECK(seconds(0) == 6);
   CHECK(seconds(1) == 4);
 }
 
-TEST_CASE("with nothing but latency a data-parallel step takes two messages for each bucket of two ranks", "[predict]") {
+TEST_CASE("with nothing but latency a data-parallel step takes two messages for each bucket of two ranks",
+          "[predict]") {
   const ModelCase mlp = training_case("mlp", "mlp", {{"hidden", "3"}}, {.features = 2, .outputs = 2}, {.batch = 4});
   const partition::Partition partition = partition::split(mlp.graph, data_parallel(2, 20), mlp.microbatch_rows);
   const Programs programs =
@@ -147,9 +151,9 @@ TEST_CASE("with nothing but latency a data-parallel step takes two messages for 
   const std::size_t transfers = programs.programs[step.executed[0]].transfers.size();
   REQUIRE(transfers > 1);
   constexpr double latency = 1000;
-  const Prediction predicted = partition::predict(
-      {step}, {},
-      {.seconds = {std::vector<double>(instructions.size(), 0)}, .axes = {AxisRate{.bandwidth = 1e24, .latency = latency}}});
+  const Prediction predicted = partition::predict({step}, {},
+                                                  {.seconds = {std::vector<double>(instructions.size(), 0)},
+                                                   .axes = {AxisRate{.bandwidth = 1e24, .latency = latency}}});
   CHECK(predicted.seconds == Approx(static_cast<double>(transfers) * 2 * latency));
 }
 
@@ -183,8 +187,12 @@ Programs stage_of(const partition::Pipeline& pipeline, std::int32_t stage) {
   Program program{.function = "micro"};
   const auto add = [&](Collective collective, partition::Link link, bool waits) {
     const bool sends = collective == Collective::send;
-    program.transfers.push_back({.name = "message", .collective = collective, .axis = 0,
-                                 .send = {0, sends ? 8 : 0}, .recv = {0, sends ? 0 : 8}, .link = link});
+    program.transfers.push_back({.name = "message",
+                                 .collective = collective,
+                                 .axis = 0,
+                                 .send = {0, sends ? 8 : 0},
+                                 .recv = {0, sends ? 0 : 8},
+                                 .link = link});
     const auto number = static_cast<std::int32_t>(program.transfers.size()) - 1;
     program.instructions.push_back(instruction(Kind::start, number));
     if (waits) {
@@ -246,8 +254,7 @@ TEST_CASE("stages of one cost wait as long as the pipeline's bubble says", "[pre
   CHECK(step.seconds == Approx(timeline.end));
   for (std::size_t stage = 0; stage < p; ++stage) {
     CHECK(step.stages[stage].waiting / step.stages[stage].compute == Approx(timeline.bubble(stage)));
-    CHECK(step.stages[stage].compute + step.stages[stage].exposed + step.stages[stage].waiting ==
-          Approx(step.seconds));
+    CHECK(step.stages[stage].compute + step.stages[stage].exposed + step.stages[stage].waiting == Approx(step.seconds));
     for (const Action& action : pipeline.actions[stage]) {
       CHECK(step.cost_of(action) == partition::unit_cost(action));
     }

@@ -78,10 +78,11 @@ constexpr double us = 1e-6;
 TEST_CASE("of what was measured the median counts, and of a wait what was left when all had started", "[predict]") {
   const partition::Programs first = stage(0);
   const partition::Programs second = stage(1);
-  const task::MeasuredSteps steps = measured({trace_of(first, {{{0, 10}, {10, 11}, {11, 30}},
-                                                               {{100, 120}, {120, 121}, {121, 122}},
-                                                               {{200, 212}, {212, 213}, {213, 214}}}),
-                                              trace_of(second, {{{0, 1}, {1, 15}}, {{0, 1}, {1, 127}}, {{0, 1}, {240, 246}}})});
+  const task::MeasuredSteps steps =
+      measured({trace_of(first, {{{0, 10}, {10, 11}, {11, 30}},
+                                 {{100, 120}, {120, 121}, {121, 122}},
+                                 {{200, 212}, {212, 213}, {213, 214}}}),
+                trace_of(second, {{{0, 1}, {1, 15}}, {{0, 1}, {1, 127}}, {{0, 1}, {240, 246}}})});
   const std::vector<partition::RankStep> ranks = {{&first, {0}}, {&second, {0}}};
   for (const partition::RankStep& rank : ranks) {
     steps.require(rank);
@@ -101,9 +102,10 @@ TEST_CASE("another job's trace is refused with where they part", "[predict]") {
   };
   CHECK(refusal(stage(0)) == "nothing");
   CHECK(refusal(stage(1)) == "2: here: the trace has nothing of rank 1, and this job needs it; it has 1 ranks");
-  CHECK_THAT(refusal(stage(0, 9)),
-             Contains("in step 3 rank 0 executed 3 instructions, of this job's 3 the first 0; then the job has product in "
-                      "micro, 9 FLOPs, the trace product in micro, 8 FLOPs"));
+  CHECK_THAT(
+      refusal(stage(0, 9)),
+      Contains("in step 3 rank 0 executed 3 instructions, of this job's 3 the first 0; then the job has product in "
+               "micro, 9 FLOPs, the trace product in micro, 8 FLOPs"));
   CHECK_THAT(refusal(stage(0), {0, 0}), Contains("then the job has product in micro, 8 FLOPs, the trace no more"));
   CHECK_THAT(refusal(stage(0), {}), Contains("then the job has no more, the trace product in micro"));
 }
@@ -170,7 +172,8 @@ TEST_CASE("an axis that the mesh lacks, or that has no bandwidth, is refused", "
         "2: --set cluster.dat.bandwidth: the mesh has no axis 'dat' (did you mean 'data'?); it has data");
   CHECK(refusal({"cluster.data.bandwidth=1"}) ==
         "2: --set cluster.data.bandwidth: the mesh has no axis 'data'; it has none");
-  CHECK(refusal({"job.ranks=2", "job.strategy=dp"}) ==
-        "2: --set cluster.flops: [cluster] flops needs a bandwidth for mesh axis data, over which 2 ranks exchange data; "
-        "write bandwidth under [cluster], or under [cluster.data]");
+  CHECK(
+      refusal({"job.ranks=2", "job.strategy=dp"}) ==
+      "2: --set cluster.flops: [cluster] flops needs a bandwidth for mesh axis data, over which 2 ranks exchange data; "
+      "write bandwidth under [cluster], or under [cluster.data]");
 }
