@@ -49,7 +49,8 @@ std::optional<MeasuredSpan> span_of(const json::object& event) {
 }
 
 std::string described(const MeasuredSpan& span) {
-  return fmt::format("{} in {}, {} FLOPs", span.name, span.function, span.flops);
+  const std::string flops = span.flops == 0 ? "" : fmt::format(" ({} FLOPs)", span.flops);
+  return fmt::format("{} in {}{}", span.name, span.function, flops);
 }
 
 /// As a trace has it.
@@ -104,8 +105,7 @@ void MeasuredSteps::require(const partition::RankStep& step) const {
   const std::int64_t rank = step.programs->rank;
   const auto measured = ranks_.find(rank);
   if (measured == ranks_.end()) {
-    refuse(
-        fmt::format("the trace has nothing of rank {}, and this job needs it; it has {} ranks", rank, ranks_.size()));
+    refuse(fmt::format("the trace has nothing of rank {}, which this job needs; ranks in it: {}", rank, ranks_.size()));
   }
   const std::vector<partition::ExecutedInstruction> planned = partition::instructions_of(step);
   for (const auto& [number, spans] : measured->second) {
@@ -147,9 +147,9 @@ std::vector<std::vector<double>> MeasuredSteps::medians(const std::vector<partit
   }
   const partition::Meetings meetings = partition::meetings_of(instructions, pipeline_axis);
   std::vector<std::int64_t> common;
-  for (const auto& [number, spans] : *steps.front()) {
-    if (std::all_of(steps.begin(), steps.end(), [&](const Steps* other) { return other->contains(number); })) {
-      common.push_back(number);
+  for (const auto& step : *steps.front()) {
+    if (std::all_of(steps.begin(), steps.end(), [&](const Steps* other) { return other->contains(step.first); })) {
+      common.push_back(step.first);
     }
   }
   if (common.empty()) {

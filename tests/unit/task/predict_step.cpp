@@ -101,12 +101,12 @@ TEST_CASE("another job's trace is refused with where they part", "[predict]") {
     return error_of([&] { steps.require({&programs, executed}); });
   };
   CHECK(refusal(stage(0)) == "nothing");
-  CHECK(refusal(stage(1)) == "2: here: the trace has nothing of rank 1, and this job needs it; it has 1 ranks");
+  CHECK(refusal(stage(1)) == "2: here: the trace has nothing of rank 1, which this job needs; ranks in it: 1");
   CHECK_THAT(
       refusal(stage(0, 9)),
       Contains("in step 3 rank 0 executed 3 instructions, of this job's 3 the first 0; then the job has product in "
-               "micro, 9 FLOPs, the trace product in micro, 8 FLOPs"));
-  CHECK_THAT(refusal(stage(0), {0, 0}), Contains("then the job has product in micro, 8 FLOPs, the trace no more"));
+               "micro (9 FLOPs), the trace product in micro (8 FLOPs)"));
+  CHECK_THAT(refusal(stage(0), {0, 0}), Contains("then the job has product in micro (8 FLOPs), the trace no more"));
   CHECK_THAT(refusal(stage(0), {}), Contains("then the job has no more, the trace product in micro"));
 }
 
