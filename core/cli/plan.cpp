@@ -40,7 +40,38 @@ boost::json::object json_of(const task::RankForecast& ranks, const task::Forecas
           {"bubble", forecast.timeline ? forecast.timeline->bubble(static_cast<std::size_t>(ranks.stage)) : 0.0}};
 }
 
-boost::json::object json_of(const partition::Timeline& timeline) {
+/// Where the costs of what is predicted come from.
+const char* costs_of(const task::Forecast& forecast) {
+  if (!forecast.step) {
+    return "units";
+  }
+  return forecast.step->measured ? "measured" : "cluster";
+}
+
+boost::json::object json_of(const task::StepForecast& step) {
+  namespace json = boost::json;
+  json::array stages;
+  for (std::size_t s = 0; s < step.prediction.stages.size(); ++s) {
+    const partition::StagePrediction& stage = step.prediction.stages[s];
+    stages.push_back({{"stage", s},
+                      {"rank", step.ranks[s]},
+                      {"compute_s", stage.compute},
+                      {"exposed_communication_s", stage.exposed},
+                      {"waiting_s", stage.waiting},
+                      {"hidden_communication_s", stage.hidden}});
+  }
+  json::object predicted = {{"step_s", step.prediction.seconds},
+                            {"samples_per_s", step.samples_per_s},
+                            {"tokens_per_s", step.tokens_per_s},
+                            {"model_flops_per_s", step.model_flops_per_s},
+                            {"stages", std::move(stages)}};
+  if (step.utilisation) {
+    predicted["utilisation"] = *step.utilisation;
+  }
+  return predicted;
+}
+
+boost::json::object json_of(const partition::Timeline& timeline, const char* costs) {
   namespace json = boost::json;
   json::array stages;
   for (const std::vector<partition::TimedAction>& stage : timeline.stages) {
@@ -50,7 +81,7 @@ boost::json::object json_of(const partition::Timeline& timeline) {
           {{"action", partition::to_string(each.action)}, {"begin", each.begin}, {"end", each.end}});
     }
   }
-  return {{"costs", "units"}, {"end", timeline.end}, {"stages", std::move(stages)}};
+  return {{"costs", costs}, {"end", timeline.end}, {"stages", std::move(stages)}};
 }
 
 std::string as_json(const task::Compiled& compiled, const task::Forecast& forecast) {
@@ -63,7 +94,10 @@ std::string as_json(const task::Compiled& compiled, const task::Forecast& foreca
                        {"flops_per_step", task::flops_per_step(compiled)},
                        {"ranks", std::move(ranks)}};
   if (forecast.timeline) {
-    plan["timeline"] = json_of(*forecast.timeline);
+    plan["timeline"] = json_of(*forecast.timeline, costs_of(forecast));
+  }
+  if (forecast.step) {
+    plan["predicted"] = json_of(*forecast.step);
   }
   return json::serialize(plan) + "\n";
 }
@@ -93,6 +127,32 @@ std::string as_text(const task::RankForecast& ranks) {
   return text;
 }
 
+/// REQUIRES: a step is predicted.
+std::string predicted_text(const task::Forecast& forecast) {
+  const task::StepForecast& step = *forecast.step;
+  constexpr double ms = 1e3;
+  std::string text = fmt::format("\npredicted time of a step, costs: {}\n{:<16} {:>15.3f} ms\n", costs_of(forecast),
+                                 "step", step.prediction.seconds * ms);
+  const auto rate = [&](const char* what, double per_second) {
+    if (per_second > 0) {
+      text += fmt::format("{:<16} {:>15}\n", what, metrics::human_count(per_second));
+    }
+  };
+  rate("samples a second", step.samples_per_s);
+  rate("tokens a second", step.tokens_per_s);
+  text += fmt::format("{:<16} {:>15}   a second and rank, without what is computed again", "model FLOPs",
+                      metrics::human_count(step.model_flops_per_s));
+  text += step.utilisation ? fmt::format(": {:.1f} % of [cluster] flops\n", 100 * *step.utilisation) : "\n";
+  text += fmt::format("{:<16} {:>15} {:>15} {:>15} {:>15}\n", "ms", "computing", "communication", "waiting", "hidden");
+  for (std::size_t s = 0; s < step.prediction.stages.size(); ++s) {
+    const partition::StagePrediction& stage = step.prediction.stages[s];
+    text += fmt::format("{:<16} {:>15.3f} {:>15.3f} {:>15.3f} {:>15.3f}\n",
+                        fmt::format("stage {}, rank {}", s, step.ranks[s]), stage.compute * ms, stage.exposed * ms,
+                        stage.waiting * ms, stage.hidden * ms);
+  }
+  return text;
+}
+
 std::string as_text(const job::Job& job, const task::Compiled& compiled, const task::Forecast& forecast) {
   std::string text = fmt::format(
       "model {}, strategy {}, {} {}, {} {} each\nparameters {:>21}\nFLOPs a step {:>19}   {}FLOP\n", job.model.name,
@@ -102,9 +162,12 @@ std::string as_text(const job::Job& job, const task::Compiled& compiled, const t
   for (const task::RankForecast& alike : forecast.ranks) {
     text += as_text(alike);
   }
+  text += forecast.step ? predicted_text(forecast) : "";
   if (forecast.timeline) {
     constexpr std::size_t width = 160;
-    text += "\ntimeline of a step before the update: each forward, and each part of backward, takes 1\n" +
+    text += fmt::format("\ntimeline of a step before the update, costs: {}: {}\n", costs_of(forecast),
+                        forecast.step ? "an action takes what its instructions take; what is sent takes no time"
+                                      : "each forward, and each part of backward, takes 1") +
             partition::draw(*forecast.timeline, width);
     for (std::size_t stage = 0; stage < compiled.partition.pipeline.actions.size(); ++stage) {
       const std::vector<plugins::Action>& actions = compiled.partition.pipeline.actions[stage];

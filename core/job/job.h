@@ -82,6 +82,23 @@ struct IterateSettings {
   std::int64_t steps{};
 };
 
+/// How fast data moves over one mesh axis.
+struct ClusterAxis {
+  std::string axis;
+  double bandwidth{};  ///< bytes a second; 0: as of the others
+  double latency{};    ///< seconds a message
+};
+
+/// What ranks run on, as far as 'shardrun plan' reckons with it. Rates that are not given are 0.
+struct ClusterSettings {
+  double flops{};             ///< a second, of a rank
+  double memory_bandwidth{};  ///< bytes a second
+  double bandwidth{};         ///< bytes that a rank sends a second, over axes that `axes` does not name
+  double latency{};           ///< seconds a message
+  std::filesystem::path measured;
+  std::vector<ClusterAxis> axes;
+};
+
 struct PluginSettings {
   std::vector<std::filesystem::path> path;
 };
@@ -122,6 +139,7 @@ struct Job {
   DataSettings data;        ///< of task train
   TrainSettings train;      ///< of task train
   IterateSettings iterate;  ///< of task iterate
+  ClusterSettings cluster;  ///< no part of a run
 
   std::vector<GivenSetting> given;  ///< in the order of the schema; a section is an entry with no key
 

@@ -23,13 +23,21 @@ namespace {
 /// Before the name of a transport whose options a section holds.
 constexpr std::string_view transport_prefix = "transport.";
 
+/// The section that this one, [NAME.AXIS], says something about an axis for; null: it is no such section.
+const Section* section_of_axis(std::string_view name) {
+  const auto found = std::find_if(schema().begin(), schema().end(), [&](const Section& section) {
+    return !section.of_axis.empty() && name.starts_with(section.name + ".");
+  });
+  return found == schema().end() ? nullptr : &*found;
+}
+
 void check_section_names(const RawJob& raw) {
   std::vector<std::string> names;
   for (const Section& section : schema()) {
     names.push_back(section.name);
   }
   for (const RawSection& section : raw.sections) {
-    if (!section.name.starts_with(transport_prefix) &&
+    if (!section.name.starts_with(transport_prefix) && section_of_axis(section.name) == nullptr &&
         std::find(names.begin(), names.end(), section.name) == names.end()) {
       refuse(section.where, fmt::format("there is no section [{}]{}; the sections are {}", shown(section.name),
                                         did_you_mean(section.name, names), fmt::join(names, ", ")));
@@ -81,6 +89,7 @@ class Reader {
         read_fixed(section);
       }
     }
+    read_cluster_axes();
     choose_output();
     check_mesh(job_);
     check_rules(job_, settings_);
@@ -124,8 +133,8 @@ class Reader {
 
   const std::filesystem::path& folder(std::string_view section, std::string_view key, const RawSetting* setting) const {
     const bool from_override = setting != nullptr && setting->from_override;
-    const bool of_transport = section.starts_with(transport_prefix);
-    const Setting* const setting_of_schema = of_transport ? nullptr : find_setting(section_named(section), key);
+    const bool of_schema = !section.starts_with(transport_prefix) && section_of_axis(section) == nullptr;
+    const Setting* const setting_of_schema = of_schema ? find_setting(section_named(section), key) : nullptr;
     const bool from_working_folder = setting_of_schema != nullptr && setting_of_schema->from_working_folder;
     return from_override || from_working_folder ? raw_.working_folder : raw_.job_folder;
   }
@@ -192,6 +201,28 @@ class Reader {
       const OptionValue size = convert(spec, setting.value, place, {});
       job_.mesh.push_back({setting.key, std::get<std::int64_t>(size)});
       job_.given.push_back({"mesh", setting.key, to_text(spec, size), setting.where});
+    }
+  }
+
+  /// Whether the axes are the mesh's is known once the strategy has said which those are.
+  void read_cluster_axes() {
+    const Section& cluster = section_named("cluster");
+    for (const RawSection& given : raw_.sections) {
+      if (section_of_axis(given.name) != &cluster) {
+        continue;
+      }
+      if (raw_.find(cluster.name) == nullptr) {
+        refuse(given.where, fmt::format("[{}] has no effect without [{}]; remove it, or write [{}] too",
+                                        shown(given.name), cluster.name, cluster.name));
+      }
+      const OptionValues values =
+          read_options(given.name, fmt::format("[{}]", shown(given.name)), cluster.of_axis, true);
+      job_.cluster.axes.push_back({given.name.substr(cluster.name.size() + 1), values.real("bandwidth"),
+                                   values.has("latency") ? values.real("latency") : job_.cluster.latency});
+    }
+    if (job_.is_given("cluster", "latency") && job_.cluster.bandwidth == 0 && job_.cluster.axes.empty()) {
+      refuse(job_.where("cluster", "latency"),
+             "[cluster] latency has no effect without a bandwidth; remove it, or set [cluster] bandwidth");
     }
   }
 

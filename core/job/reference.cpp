@@ -74,7 +74,13 @@ std::vector<std::string> sentences(const Section& section) {
   }
   for (const ExclusiveRule& rule : rules().exclusive) {
     if (rule.section == section.name) {
-      result.push_back(fmt::format("At most one of {} is given.", fmt::join(rule.keys, ", ")));
+      result.push_back(
+          fmt::format("{} one of {} is given.", rule.one_needed ? "Exactly" : "At most", fmt::join(rule.keys, ", ")));
+    }
+  }
+  for (const NeedRule& rule : rules().need) {
+    if (rule.key.section == section.name) {
+      result.push_back(fmt::format("{} needs {}.", named(rule.key), named(rule.other)));
     }
   }
   for (const OrderRule& rule : rules().order) {
@@ -93,16 +99,20 @@ std::vector<std::string> sentences(const Section& section) {
   return result;
 }
 
+constexpr std::string_view table_head = "\n| key | accepts | default | meaning |\n|---|---|---|---|\n";
+
+std::string markdown_row(const OptionSpec& spec, std::string_view note) {
+  const std::string default_ = default_text(spec, note);
+  const bool is_value = spec.default_value || !note.empty();
+  return fmt::format("| `{}` | {} | {} | {} |\n", spec.name, accepted(spec),
+                     is_value ? fmt::format("`{}`", default_) : default_, spec.help);
+}
+
 std::string markdown_section(const Section& section) {
   std::string text = fmt::format("\n## [{}]\n\n{}\n", section.name, section.help);
-  if (!section.settings.empty()) {
-    text += "\n| key | accepts | default | meaning |\n|---|---|---|---|\n";
-  }
+  text += section.settings.empty() ? "" : table_head;
   for (const Setting& setting : section.settings) {
-    const std::string default_ = default_text(setting.spec, setting.default_note);
-    const bool is_value = setting.spec.default_value || !setting.default_note.empty();
-    text += fmt::format("| `{}` | {} | {} | {} |\n", setting.spec.name, accepted(setting.spec),
-                        is_value ? fmt::format("`{}`", default_) : default_, setting.spec.help);
+    text += markdown_row(setting.spec, setting.default_note);
   }
   const std::vector<std::string> rules_here = sentences(section);
   if (!rules_here.empty()) {
@@ -110,6 +120,12 @@ std::string markdown_section(const Section& section) {
   }
   for (const std::string& sentence : rules_here) {
     text += fmt::format("- {}\n", sentence);
+  }
+  if (!section.of_axis.empty()) {
+    text += fmt::format("\n### [{}.AXIS]\n{}", section.name, table_head);
+  }
+  for (const OptionSpec& spec : section.of_axis) {
+    text += markdown_row(spec, {});
   }
   return text;
 }
@@ -133,6 +149,9 @@ std::string job_reference() {
     }
     for (const std::string& sentence : sentences(section)) {
       text += wrapped(sentence, 2);
+    }
+    if (!section.of_axis.empty()) {
+      text += fmt::format("\n[{}.AXIS]\n{}", section.name, options_reference(section.of_axis));
     }
   }
   return text;

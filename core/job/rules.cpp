@@ -69,6 +69,17 @@ void check_exclusive(const Job& job, const ExclusiveRule& rule) {
                                             where(job, given[1]), to_string(given[1]), to_string(given[0]),
                                             where(job, given[0]), fmt::join(rule.keys, ", ")));
   }
+  if (given.empty() && rule.one_needed && job.is_given(rule.section, "")) {
+    throw Error(ErrorCode::job, fmt::format("{}: [{}] needs one of the keys {}; write it, or remove the section",
+                                            job.where(rule.section, ""), rule.section, fmt::join(rule.keys, ", ")));
+  }
+}
+
+void check_need(const Job& job, const NeedRule& rule) {
+  if (job.is_given(rule.key.section, rule.key.key) && !job.is_given(rule.other.section, rule.other.key)) {
+    throw Error(ErrorCode::job, fmt::format("{}: {} needs {}, which is missing; write it too", where(job, rule.key),
+                                            to_string(rule.key), to_string(rule.other)));
+  }
 }
 
 }  // namespace
@@ -76,6 +87,9 @@ void check_exclusive(const Job& job, const ExclusiveRule& rule) {
 void check_rules(const Job& job, const std::vector<EffectiveSetting>& settings) {
   for (const ExclusiveRule& rule : rules().exclusive) {
     check_exclusive(job, rule);
+  }
+  for (const NeedRule& rule : rules().need) {
+    check_need(job, rule);
   }
   for (const EffectRule& rule : rules().effect) {
     check_effect(job, rule, settings);

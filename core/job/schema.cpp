@@ -381,12 +381,68 @@ Section sharding_section() {
   };
 }
 
+constexpr double most_rate = 1e24;
+
+OptionSpec bandwidth_spec(std::string help) {
+  return {.name = "bandwidth", .type = real, .minimum = 1, .maximum = most_rate, .help = std::move(help)};
+}
+
+OptionSpec optional_spec(OptionSpec spec) {
+  spec.optional = true;
+  return spec;
+}
+
+OptionSpec latency_spec(std::string help) {
+  return {.name = "latency", .type = real, .minimum = 0, .maximum = 1e6, .help = std::move(help), .optional = true};
+}
+
+Section cluster_section() {
+  return {
+      .name = "cluster",
+      .help =
+          "What the ranks run on, for 'shardrun plan' to predict the time of a step; it changes nothing of a run. "
+          "bandwidth and latency of single mesh axes stand in sections of their own, [cluster.AXIS].",
+      .settings =
+          {
+              {{.name = "flops",
+                .type = real,
+                .minimum = 1,
+                .maximum = most_rate,
+                .help = "Floating-point operations that a rank does in a second, as it reaches them.",
+                .optional = true},
+               into(&Job::cluster, &ClusterSettings::flops)},
+              {{.name = "memory_bandwidth",
+                .type = real,
+                .minimum = 1,
+                .maximum = most_rate,
+                .help = "Bytes that a rank reads and writes in its memory in a second.",
+                .optional = true},
+               into(&Job::cluster, &ClusterSettings::memory_bandwidth)},
+              {optional_spec(bandwidth_spec("Bytes that a rank sends in a second over a mesh axis. Each axis of more "
+                                            "than one rank needs one with flops; with measured, transfers take what "
+                                            "was measured where none is given.")),
+               into(&Job::cluster, &ClusterSettings::bandwidth)},
+              {.spec = latency_spec("Seconds that each message over such an axis takes beside its bytes."),
+               .store = into(&Job::cluster, &ClusterSettings::latency),
+               .default_note = "0"},
+              {{.name = "measured",
+                .type = path,
+                .help = "The output folder of a run of this job with [job] trace = steps, or its trace: what "
+                        "instructions took there is what they take.",
+                .optional = true},
+               into(&Job::cluster, &ClusterSettings::measured)},
+          },
+      .of_axis = {bandwidth_spec("Bytes that a rank sends in a second over this axis."),
+                  latency_spec("Instead of that of [cluster].")},
+  };
+}
+
 }  // namespace
 
 const std::vector<Section>& schema() {
   static const std::vector<Section> sections = {
-      job_section(),   mesh_section(),    plugins_section(),  model_section(),    data_section(),
-      train_section(), iterate_section(), strategy_section(), sharding_section(), transport_section()};
+      job_section(),     mesh_section(),     plugins_section(),  model_section(),     data_section(),   train_section(),
+      iterate_section(), strategy_section(), sharding_section(), transport_section(), cluster_section()};
   return sections;
 }
 
@@ -426,8 +482,10 @@ const Rules& rules() {
               {{"train", "sample"}, {"data", "text"}, std::nullopt},
               {{"data", "eval_batch"}, {"data", "split"}, "1"},
               {{"train", "eval_every"}, {"data", "split"}, "1"},
+              {{"cluster", "memory_bandwidth"}, {"cluster", "flops"}, std::nullopt},
           },
-      .exclusive = {{"data", {"text", "tokens", "arrays"}}},
+      .exclusive = {{"data", {"text", "tokens", "arrays"}}, {"cluster", {"flops", "measured"}, true}},
+      .need = {{{"cluster", "flops"}, {"cluster", "memory_bandwidth"}}},
   };
   return all;
 }

@@ -28,6 +28,7 @@ struct Section {
   std::vector<Setting> settings{};
   SectionKind kind = SectionKind::fixed;
   std::optional<std::string> task{};  ///< for any other [job] task the section is refused, and nothing in it required
+  std::vector<OptionSpec> of_axis{};  ///< keys of sections [NAME.AXIS], each about one mesh axis
 };
 
 /// Every section and key of the job file, in the order in which they are documented and written.
@@ -61,6 +62,13 @@ struct EffectRule {
 struct ExclusiveRule {
   std::string section;
   std::vector<std::string> keys;
+  bool one_needed = false;  ///< one of them, where the section is given
+};
+
+/// Where `key` is given, `other` is.
+struct NeedRule {
+  KeyName key;
+  KeyName other;
 };
 
 /// What must hold between keys.
@@ -68,6 +76,7 @@ struct Rules {
   std::vector<OrderRule> order;
   std::vector<EffectRule> effect;
   std::vector<ExclusiveRule> exclusive;
+  std::vector<NeedRule> need;
 };
 
 [[nodiscard]] const Rules& rules();

@@ -7,6 +7,7 @@
 
 #include "core/base/error.h"
 #include "core/partition/partition.h"
+#include "core/task/cluster.h"
 #include "core/task/strategy_options.h"
 
 namespace shardrun::task {
@@ -98,6 +99,7 @@ Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank
   partition::add_hook_states(compiled.graph, compiled.plan);
   compiled.partition = partition::split(compiled.graph, compiled.plan, compiled.microbatch_rows,
                                         compiled.evaluation_rows);
+  check_cluster(job, compiled.partition.placements.mesh);
   compiled.transports = load_transports(job, compiled.partition.placements.mesh);
   compiled.programs = programs_of_rank(job, compiled, rank);
   return compiled;
@@ -137,12 +139,16 @@ std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partit
 }
 
 std::int64_t flops_per_step(const Compiled& compiled) {
+  return flops_per_step(compiled.graph, compiled.microbatch_rows);
+}
+
+std::int64_t flops_per_step(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows) {
   const auto of = [&](std::string_view function, std::int64_t rows) {
-    const graph::Function* found = compiled.graph.find(function, rows);
+    const graph::Function* found = graph.find(function, rows);
     return found == nullptr ? 0 : graph::flops(*found);
   };
   std::int64_t total = of("update", 0) + of("iterate", 0);
-  for (const std::int64_t rows : compiled.microbatch_rows) {
+  for (const std::int64_t rows : microbatch_rows) {
     total += of("micro", rows);
   }
   return total;

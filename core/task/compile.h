@@ -52,5 +52,6 @@ struct Compiled {
 
 /// Floating-point operations of one optimizer step, or of one iteration.
 [[nodiscard]] std::int64_t flops_per_step(const Compiled& compiled);
+[[nodiscard]] std::int64_t flops_per_step(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows);
 
 }  // namespace shardrun::task

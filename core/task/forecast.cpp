@@ -1,6 +1,7 @@
 #include "core/task/forecast.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/partition/alike.h"
 
@@ -76,20 +77,33 @@ Forecast forecast(const job::Job& job, const Compiled& compiled) {
   const bool mixed = job.train.precision == job::Precision::mixed;
   const device::Device& device = mixed ? half : *compiled.device;
   Forecast result;
+  std::optional<StepPredictor> predictor;
+  if (job.is_given("cluster", "")) {
+    predictor.emplace(job, compiled, device);
+  }
   for (const std::vector<std::int64_t>& alike : partition::alike_ranks(compiled.graph, partition)) {
-    const partition::Programs programs = programs_of_rank(job, compiled, alike.front(), device);
+    partition::Programs programs = programs_of_rank(job, compiled, alike.front(), device);
     const std::vector<std::size_t> executed = programs_of_step(compiled, programs);
     const partition::SentTable table =
         partition::sent_table(programs, executed, device.element_bytes(graph::DType::f32));
     add_ranks(result.ranks, forecast_of(job, compiled, programs, executed), alike, table, programs.mesh);
+    if (predictor) {
+      predictor->add(std::move(programs), executed);
+    }
   }
   for (RankForecast& ranks : result.ranks) {
     std::sort(ranks.members.begin(), ranks.members.end());
   }
   std::sort(result.ranks.begin(), result.ranks.end(),
             [](const RankForecast& a, const RankForecast& b) { return a.members.front() < b.members.front(); });
+  if (predictor) {
+    result.step = predictor->forecast();
+  }
   if (partition.pipeline.exists()) {
-    result.timeline = partition::timeline_of(partition.pipeline, partition::unit_cost);
+    const auto cost = [&](const plugins::Action& action) {
+      return result.step ? result.step->prediction.cost_of(action) : partition::unit_cost(action);
+    };
+    result.timeline = partition::timeline_of(partition.pipeline, cost);
   }
   return result;
 }

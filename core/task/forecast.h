@@ -8,6 +8,7 @@
 #include "core/job/job.h"
 #include "core/partition/timeline.h"
 #include "core/task/compile.h"
+#include "core/task/predict_step.h"
 
 namespace shardrun::task {
 
@@ -24,8 +25,9 @@ struct RankForecast {
 
 /// What is known of a job before it runs.
 struct Forecast {
-  std::vector<RankForecast> ranks;               ///< in the order of their first members
-  std::optional<partition::Timeline> timeline;  ///< of a pipeline, at unit costs
+  std::vector<RankForecast> ranks;              ///< in the order of their first members
+  std::optional<StepForecast> step;             ///< where the job has [cluster]
+  std::optional<partition::Timeline> timeline;  ///< of a pipeline, at the step's costs, or at unit costs
 };
 
 /// `precision` mixed: parameters, gradients and activations take 2 bytes an element; the optimizer's states 4, and 4

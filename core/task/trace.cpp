@@ -58,6 +58,10 @@ class Rows {
   std::int64_t last_ = compute_row;
 };
 
+std::string transfer_name(const partition::Transfer& transfer) {
+  return fmt::format("{} of {}", to_string(transfer.collective), transfer.name);
+}
+
 class StepTrace {
  public:
   StepTrace(metrics::Trace& trace, Rows& rows, const partition::Programs& programs, const device::Device& device)
@@ -122,12 +126,8 @@ class StepTrace {
     }
   }
 
-  static std::string transfer_name(const partition::Transfer& transfer) {
-    return fmt::format("{} of {}", to_string(transfer.collective), transfer.name);
-  }
-
   void add_instruction(const partition::Program& program, const partition::Instruction& instruction, const Span& span) {
-    Event event{compute_row, instruction.name, "compute", span.begin, span.end};
+    Event event{compute_row, name_in_trace(program, instruction), category_in_trace(instruction), span.begin, span.end};
     std::vector<metrics::JsonField> arguments = {
         {"op", instruction.op->name}, {"function", program.function}, {"phase", graph::to_string(instruction.phase)}};
     if (instruction.layer >= 0) {
@@ -139,25 +139,10 @@ class StepTrace {
     if (span.failed) {
       arguments.push_back({"state", "failed"});
     }
-    switch (instruction.kind) {
-      case Kind::compute: break;
-      case Kind::hook:
-        event.category = "hook";
-        arguments.push_back({"call", std::int64_t{instruction.hook->call}});
-        break;
-      case Kind::move:
-        event.name = "move " + instruction.name;
-        event.category = "move";
-        arguments.push_back({"bytes", moved_bytes(program, instruction)});
-        break;
-      case Kind::start:
-      case Kind::wait: {
-        const partition::Transfer& transfer = program.transfers[static_cast<std::size_t>(instruction.transfer)];
-        const bool starts = instruction.kind == Kind::start;
-        event.name = (starts ? "start " : "wait for ") + transfer_name(transfer);
-        event.category = starts ? "start" : "wait";
-        break;
-      }
+    if (instruction.kind == Kind::hook) {
+      arguments.push_back({"call", std::int64_t{instruction.hook->call}});
+    } else if (instruction.kind == Kind::move) {
+      arguments.push_back({"bytes", moved_bytes(program, instruction)});
     }
     add_span(event, std::move(arguments));
   }
@@ -218,6 +203,31 @@ std::size_t instructions_per_step(const Compiled& compiled) {
 std::int64_t steps_to_trace(const job::Job& job) { return std::min(job.trace_steps, steps_of(job)); }
 
 }  // namespace
+
+std::string name_in_trace(const partition::Program& program, const partition::Instruction& instruction) {
+  const auto transfer = [&] {
+    return transfer_name(program.transfers[static_cast<std::size_t>(instruction.transfer)]);
+  };
+  switch (instruction.kind) {
+    case Kind::compute: return instruction.name;
+    case Kind::hook: return instruction.name;
+    case Kind::move: return "move " + instruction.name;
+    case Kind::start: return "start " + transfer();
+    case Kind::wait: return "wait for " + transfer();
+  }
+  return {};
+}
+
+std::string_view category_in_trace(const partition::Instruction& instruction) noexcept {
+  switch (instruction.kind) {
+    case Kind::compute: return "compute";
+    case Kind::hook: return "hook";
+    case Kind::move: return "move";
+    case Kind::start: return "start";
+    case Kind::wait: return "wait";
+  }
+  return {};
+}
 
 metrics::Trace trace_of(const std::vector<TracedStep>& steps, const runtime::Timeline& timeline,
                         const partition::Programs& programs, const device::Device& device) {

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/job/job.h"
@@ -19,6 +21,10 @@ struct TracedStep {
   std::int64_t end = 0;
   std::size_t first_span = 0;
 };
+
+/// What an instruction's spans are called in a trace; and what tells them there from those of other things.
+[[nodiscard]] std::string name_in_trace(const partition::Program& program, const partition::Instruction& instruction);
+[[nodiscard]] std::string_view category_in_trace(const partition::Instruction& instruction) noexcept;
 
 /// One rank's steps as a trace: a row of what it computed, moved and waited for, within the function and the step that
 /// it belongs to; and below, for each mesh axis, as many rows as there were transfers under way at once, each transfer

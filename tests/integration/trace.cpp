@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -100,6 +102,26 @@ std::set<std::int64_t> steps_of(const Trace& trace, std::int64_t process) {
   return steps;
 }
 
+/// Seconds that a process computed and moved data in a step: the sum of each instruction's median over three steps.
+double median_computing(const Trace& trace, std::int64_t process, std::int64_t first_step) {
+  std::vector<std::vector<Event>> steps;
+  for (std::int64_t step = first_step; step < first_step + 3; ++step) {
+    std::vector<Event>& computed = steps.emplace_back(trace.of("compute", process, step));
+    const std::vector<Event> moved = trace.of("move", process, step);
+    computed.insert(computed.end(), moved.begin(), moved.end());
+  }
+  double sum = 0;
+  for (std::size_t i = 0; i < steps[0].size(); ++i) {
+    std::array<std::int64_t, 3> taken{};
+    for (std::size_t s = 0; s < taken.size(); ++s) {
+      taken[s] = steps[s].at(i).end - steps[s].at(i).begin;
+    }
+    std::sort(taken.begin(), taken.end());
+    sum += static_cast<double>(taken[1]) * 1e-9;
+  }
+  return sum;
+}
+
 }  // namespace
 
 TEST_CASE("a pipeline's steps are traced, and none of what it does is left out", "[program]") {
@@ -181,6 +203,46 @@ TEST_CASE("a transfer is sent in the bytes that the plan says", "[program]") {
     planned += bytes.to_number<std::int64_t>();
   }
   CHECK(sent == planned);
+}
+
+TEST_CASE("what a trace measured is what plan predicts with, for the job that it is of", "[program]") {
+  const JobFolder job;
+  const std::vector<std::string> how = {"job.ranks=2", "job.strategy=pp", "train.steps=6", "data.microbatches=3"};
+  std::vector<std::string> traced = how;
+  traced.emplace_back("job.trace=steps");
+  REQUIRE(job.run(traced).code == 0);
+  const auto plan = [&](const std::string& more) {
+    std::vector<std::string> settings = how;
+    settings.insert(settings.end(), {"cluster.measured=run", more});
+    return run_program(job.path(), with_settings({"plan", "job.ini", "--json"}, settings));
+  };
+
+  const Ended ended = plan("job.seed=2");
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  const json::value planned = json::parse(ended.out);
+  CHECK(planned.at("timeline").at("costs") == "measured");
+  const json::value& predicted = planned.at("predicted");
+  const double step = predicted.at("step_s").to_number<double>();
+  CHECK(step > 0);
+  const Trace trace = read_trace(job.path() / "run/trace.json");
+  for (const std::int64_t rank : {0, 1}) {
+    const json::value& stage = predicted.at("stages").at(static_cast<std::size_t>(rank));
+    const auto seconds = [&](const char* what) { return stage.at(what).to_number<double>(); };
+    CHECK(seconds("compute_s") == Approx(median_computing(trace, rank + 1, 3)));
+    CHECK(seconds("compute_s") + seconds("exposed_communication_s") + seconds("waiting_s") == Approx(step));
+  }
+
+  for (const char* other : {"data.batch=9", "data.microbatches=2", "model.layers=3", "job.strategy=dp"}) {
+    const std::string key = std::string(other).substr(0, std::string(other).find('='));
+    std::vector<std::string> settings = {"cluster.measured=run/trace.json", other};
+    std::copy_if(how.begin(), how.end(), std::back_inserter(settings),
+                 [&](const std::string& setting) { return !setting.starts_with(key); });
+    const Ended refused = run_program(job.path(), with_settings({"plan", "job.ini"}, settings));
+    INFO(other << ": " << refused.err);
+    CHECK(refused.code == 2);
+    CHECK(refused.err.find("it is the trace of another job") != std::string::npos);
+  }
 }
 
 TEST_CASE("tracing changes no number, and what is not asked for is not written", "[program]") {

@@ -55,7 +55,8 @@ clip = 1.5
 }
 
 TEST_CASE("a job that is written says the same when it is read elsewhere", "[job]") {
-  const job::Job first = parse(rich, {"train.clip=1.5", "plugins.path=p ; q:r\\:s", "model.weights=a #b"});
+  const job::Job first = parse(rich, {"train.clip=1.5", "plugins.path=p ; q:r\\:s", "model.weights=a #b",
+                                      "cluster.measured=traced", "cluster.a.bandwidth=1e9"});
   const std::string text = canonical_text(first);
 
   const job::Job again = parse(text, {}, "/elsewhere/copy.ini");
@@ -66,6 +67,8 @@ TEST_CASE("a job that is written says the same when it is read elsewhere", "[job
   CHECK(again.plugins.path == first.plugins.path);
   CHECK(again.mesh == first.mesh);
   CHECK(again.train.clip == 1.5);
+  CHECK(again.cluster.measured == first.cluster.measured);
+  CHECK(again.cluster.axes.at(0).bandwidth == 1e9);
   CHECK(to_string(again.model.options) == to_string(first.model.options));
 }
 

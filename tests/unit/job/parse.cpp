@@ -145,6 +145,28 @@ TEST_CASE("the other choices reach their fields", "[job]") {
   CHECK(iterate.iterate.steps == 5);
 }
 
+TEST_CASE("what [cluster] says of rates and of axes reaches its field", "[job]") {
+  const job::Job rates = parse(minimal + "[cluster]\nflops = 4e14\nmemory_bandwidth = 3e12\nbandwidth = 5e10\n"
+                                         "latency = 1e-5\n[cluster.model]\nbandwidth = 4.5e11\n",
+                               {"cluster.data.bandwidth=1e10", "cluster.data.latency=2e-5"});
+  CHECK(rates.cluster.flops == 4e14);
+  CHECK(rates.cluster.memory_bandwidth == 3e12);
+  CHECK(rates.cluster.bandwidth == 5e10);
+  CHECK(rates.cluster.latency == 1e-5);
+  REQUIRE(rates.cluster.axes.size() == 2);
+  CHECK(rates.cluster.axes[0].axis == "model");
+  CHECK(rates.cluster.axes[0].bandwidth == 4.5e11);
+  CHECK(rates.cluster.axes[0].latency == 1e-5);
+  CHECK(rates.cluster.axes[1].axis == "data");
+  CHECK(rates.cluster.axes[1].latency == 2e-5);
+  CHECK(rates.where("cluster.data", "") == "--set cluster.data.bandwidth");
+
+  const job::Job measured = parse(minimal + "[cluster]\nmeasured = /run\n");
+  CHECK(measured.cluster.measured == "/run");
+  CHECK(measured.cluster.flops == 0);
+  CHECK_FALSE(parse(minimal).is_given("cluster", ""));
+}
+
 TEST_CASE("a job says where each setting comes from", "[job]") {
   const job::Job job = parse(minimal, {"data.batch=3"});
 

@@ -1,0 +1,106 @@
+#include "core/task/predict_step.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "core/task/cluster.h"
+
+namespace shardrun::task {
+namespace {
+
+using Kind = partition::Instruction::Kind;
+
+}  // namespace
+
+StepPredictor::StepPredictor(const job::Job& job, const Compiled& compiled, const device::Device& device)
+    : job_(job),
+      compiled_(compiled),
+      f32_bytes_(device.element_bytes(graph::DType::f32)),
+      axes_(axis_rates(job, compiled.partition.placements.mesh)),
+      stages_(static_cast<std::size_t>(compiled.partition.pipeline.stages())) {
+  if (!job.cluster.measured.empty()) {
+    const std::string path = job.cluster.measured.native();
+    measured_.emplace(path, fmt::format("{}: [cluster] measured = {}", job.where("cluster", "measured"), path));
+  }
+}
+
+partition::StepCosts StepPredictor::costs_of(const std::vector<partition::RankStep>& ranks) const {
+  partition::StepCosts costs{.seconds = {}, .axes = axes_, .f32_bytes = f32_bytes_};
+  if (measured_) {
+    costs.seconds = measured_->medians(ranks, compiled_.partition.pipeline.axis);
+    return costs;
+  }
+  const partition::ComputeRate rate{job_.cluster.flops, job_.cluster.memory_bandwidth};
+  for (const partition::RankStep& rank : ranks) {
+    std::vector<double>& seconds = costs.seconds.emplace_back();
+    for (const partition::ExecutedInstruction& at : partition::instructions_of(rank)) {
+      seconds.push_back(partition::computes(*at.instruction) ? partition::compute_seconds(at, rate) : 0);
+    }
+  }
+  return costs;
+}
+
+double StepPredictor::busy_seconds(const partition::RankStep& step) const {
+  if (measured_) {
+    return measured_->computing(step.programs->rank);
+  }
+  const partition::ComputeRate rate{job_.cluster.flops, job_.cluster.memory_bandwidth};
+  double seconds = 0;
+  for (const partition::ExecutedInstruction& at : partition::instructions_of(step)) {
+    if (partition::computes(*at.instruction)) {
+      seconds += partition::compute_seconds(at, rate);
+    } else if (at.instruction->kind == Kind::start) {
+      const partition::Transfer& transfer = at.transfer();
+      const auto& axis = axes_[static_cast<std::size_t>(transfer.axis)];
+      seconds += axis ? partition::transfer_seconds(transfer, *step.programs, f32_bytes_, *axis) : 0;
+    }
+  }
+  return seconds;
+}
+
+void StepPredictor::add(partition::Programs programs, const std::vector<std::size_t>& executed) {
+  const partition::RankStep step{&programs, executed};
+  if (measured_) {
+    measured_->require(step);
+  }
+  const double busy = busy_seconds(step);
+  const std::int32_t stage = compiled_.partition.stage_at(mesh::coordinates_of(programs.mesh, programs.rank));
+  Busiest& busiest = stages_[static_cast<std::size_t>(stage)];
+  if (busy > busiest.busy) {
+    busiest = {std::move(programs), executed, busy};
+  }
+}
+
+double StepPredictor::model_flops() const {
+  if (job_.task != job::Task::train || job_.train.remat == job::Remat::none) {
+    return static_cast<double>(flops_per_step(compiled_));
+  }
+  return static_cast<double>(flops_per_step(graph_without_remat(job_, compiled_), compiled_.microbatch_rows));
+}
+
+StepForecast StepPredictor::forecast() const {
+  std::vector<partition::RankStep> ranks;
+  StepForecast forecast{.measured = measured_.has_value()};
+  for (const Busiest& stage : stages_) {
+    ranks.push_back({&stage.programs, stage.executed});
+    forecast.ranks.push_back(stage.programs.rank);
+  }
+  forecast.prediction = partition::predict(ranks, compiled_.partition.pipeline, costs_of(ranks));
+  const double seconds = forecast.prediction.seconds;
+  if (seconds > 0) {
+    forecast.model_flops_per_s = model_flops() / static_cast<double>(job_.ranks) / seconds;
+    if (job_.task == job::Task::train) {
+      forecast.samples_per_s = static_cast<double>(job_.data.batch) / seconds;
+    }
+    if (compiled_.dataset != nullptr && job_.data.arrays.empty()) {
+      forecast.tokens_per_s = forecast.samples_per_s * static_cast<double>(compiled_.dataset->tokens_per_sample());
+    }
+  }
+  if (job_.cluster.flops > 0) {
+    forecast.utilisation = forecast.model_flops_per_s / job_.cluster.flops;
+  }
+  return forecast;
+}
+
+}  // namespace shardrun::task

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/device/device.h"
+#include "core/job/job.h"
+#include "core/partition/predict.h"
+#include "core/task/compile.h"
+#include "core/task/measured.h"
+
+namespace shardrun::task {
+
+/// A step as [cluster] lets it be predicted.
+struct StepForecast {
+  partition::Prediction prediction;
+  std::vector<std::int64_t> ranks;    ///< of each stage the one whose step it is
+  bool measured = false;              ///< the costs, or reckoned from rates
+  double samples_per_s = 0;           ///< of training
+  double tokens_per_s = 0;            ///< 0: the job's data are no tokens
+  double model_flops_per_s = 0;       ///< of a rank, without what backward computes again
+  std::optional<double> utilisation;  ///< model_flops_per_s over [cluster] flops
+};
+
+/// Takes the programs of ranks that differ and keeps of each stage the one that has most to do: the others wait for it.
+class StepPredictor {
+ public:
+  /// `device`: for which the programs are made. Throws Error{job} for a trace that is none. REQUIRES: the job has
+  /// [cluster]. Job, compiled and device outlive this.
+  StepPredictor(const job::Job& job, const Compiled& compiled, const device::Device& device);
+
+  /// `executed`: by number, one for each execution in a step. Throws Error{job} where the trace is of another job.
+  void add(partition::Programs programs, const std::vector<std::size_t>& executed);
+
+  /// REQUIRES: a rank of each stage has been added.
+  [[nodiscard]] StepForecast forecast() const;
+
+ private:
+  struct Busiest {
+    partition::Programs programs;
+    std::vector<std::size_t> executed;
+    double busy = -1;  ///< seconds
+  };
+
+  [[nodiscard]] double busy_seconds(const partition::RankStep& step) const;
+  [[nodiscard]] partition::StepCosts costs_of(const std::vector<partition::RankStep>& ranks) const;
+  [[nodiscard]] double model_flops() const;
+
+  const job::Job& job_;
+  const Compiled& compiled_;
+  const std::size_t f32_bytes_;
+  std::optional<MeasuredSteps> measured_;
+  std::vector<std::optional<partition::AxisRate>> axes_;
+  std::vector<Busiest> stages_;
+};
+
+}  // namespace shardrun::task
