@@ -93,6 +93,9 @@ std::string as_json(const task::Compiled& compiled, const task::Forecast& foreca
   json::object plan = {{"parameters", graph::parameter_count(compiled.graph)},
                        {"flops_per_step", task::flops_per_step(compiled)},
                        {"ranks", std::move(ranks)}};
+  if (const auto* hook = compiled.partition.placements.find_hook(plugins::HookKind::after_step)) {
+    plan["after_step_every"] = hook->every;
+  }
   if (forecast.timeline) {
     plan["timeline"] = json_of(*forecast.timeline, costs_of(forecast));
   }
@@ -159,6 +162,9 @@ std::string as_text(const job::Job& job, const task::Compiled& compiled, const t
       job.strategy.name, job.ranks, job.ranks == 1 ? "rank" : "ranks", compiled.programs.threads,
       compiled.programs.threads == 1 ? "thread" : "threads", graph::parameter_count(compiled.graph),
       task::flops_per_step(compiled), metrics::human_count(static_cast<double>(task::flops_per_step(compiled))));
+  if (const auto* hook = compiled.partition.placements.find_hook(plugins::HookKind::after_step)) {
+    text += fmt::format("a step is one that the strategy's hook follows, as it does every {} and the last\n", hook->every);
+  }
   for (const task::RankForecast& alike : forecast.ranks) {
     text += as_text(alike);
   }

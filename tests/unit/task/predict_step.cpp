@@ -78,7 +78,7 @@ constexpr double us = 1e-6;
 TEST_CASE("of what was measured the median counts, and of a wait what was left when all had started", "[predict]") {
   const partition::Programs first = stage(0);
   const partition::Programs second = stage(1);
-  const task::MeasuredSteps steps =
+  task::MeasuredSteps steps =
       measured({trace_of(first, {{{0, 10}, {10, 11}, {11, 30}},
                                  {{100, 120}, {120, 121}, {121, 122}},
                                  {{200, 212}, {212, 213}, {213, 214}}}),
@@ -96,7 +96,7 @@ TEST_CASE("of what was measured the median counts, and of a wait what was left w
 }
 
 TEST_CASE("another job's trace is refused with where they part", "[predict]") {
-  const task::MeasuredSteps steps = measured({trace_of(stage(0), {{{0, 10}, {10, 11}, {11, 30}}})});
+  task::MeasuredSteps steps = measured({trace_of(stage(0), {{{0, 10}, {10, 11}, {11, 30}}})});
   const auto refusal = [&](const partition::Programs& programs, const std::vector<std::size_t>& executed = {0}) {
     return error_of([&] { steps.require({&programs, executed}); });
   };
