@@ -119,7 +119,7 @@ std::vector<std::vector<Bucket>> all_buckets(const graph::Graph& graph, const Pa
   for (const ShardedFunction& function : partition.stages.functions[static_cast<std::size_t>(stage)]) {
     std::vector<Bucket>& kept = all.emplace_back();
     for (Bucket& bucket :
-         buckets_of(function, partition.sharded.settlements, settles, bytes.most, partition.bucket_bytes)) {
+         buckets_of(graph, function, partition.sharded.settlements, settles, bytes.most, partition.bucket_bytes)) {
       std::stable_partition(bucket.states.begin(), bucket.states.end(), keeps_alignment);
       const bool fresh = std::none_of(bucket.states.begin(), bucket.states.end(),
                                       [&](graph::StateId state) { return placed.contains(state); });
