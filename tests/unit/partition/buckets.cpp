@@ -210,7 +210,7 @@ TEST_CASE("metrics that stages complete in different orders lie and are settled 
     builder.write(graph.find_state(name), builder.call("sum_all", {x}), graph::StateWrite::Mode::accumulate);
   }
   builder.finish();
-  for (const std::uint64_t bytes : {0, 1 << 20}) {
+  for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{1} << 20U}) {
     partition::Plan plan = plan_of({{"pipe", 2}}, {}, bytes);
     plan.draft.pipeline = {.mesh_axis = "pipe", .chunks = {{0, 0}, {1, 1}}, .actions = {{}, {}}};
     for (const std::uint32_t stage : {0U, 1U}) {

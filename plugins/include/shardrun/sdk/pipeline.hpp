@@ -158,8 +158,8 @@ inline constexpr std::int64_t default_chunks = 2;
                          "of layers that each stage has, in turn with the others; with schedule = interleaved")};
 }
 
-/// Throws InvalidJob where `chunks` is given and the schedule says by itself how many there are. Of two values that are
-/// the same none can tell which was given, so the default always passes.
+/// Throws InvalidJob where `chunks` is given and the schedule says by itself how many there are. The default passes:
+/// whether the job file has it cannot be told.
 inline void check_pipeline_options(const Job& job) {
   const std::string schedule = job.options.text("schedule");
   const std::int64_t chunks = job.options.integer("chunks");
