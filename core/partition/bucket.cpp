@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 namespace shardrun::partition {
 namespace {
@@ -18,7 +19,8 @@ bool alike(const Settlement& a, const Settlement& b) {
 
 }  // namespace
 
-std::vector<Bucket> buckets_of(const ShardedFunction& function, const std::vector<Settlement>& settlements,
+std::vector<Bucket> buckets_of(const graph::Graph& graph, const ShardedFunction& function,
+                               const std::vector<Settlement>& settlements,
                                const std::function<bool(graph::StateId)>& settles,
                                const std::vector<std::uint64_t>& state_bytes, std::uint64_t bytes) {
   std::map<graph::StateId, graph::NodeId> complete;
@@ -33,14 +35,23 @@ std::vector<Bucket> buckets_of(const ShardedFunction& function, const std::vecto
   for (const auto& [state, node] : complete) {
     order.push_back(state);
   }
-  std::stable_sort(order.begin(), order.end(),
-                   [&](graph::StateId a, graph::StateId b) { return complete[a] < complete[b]; });
+  const auto is_metric = [&](graph::StateId state) {
+    return graph.states[index(state)].kind == graph::StateKind::metric;
+  };
+  graph::NodeId last_metric = -1;
+  for (const graph::StateId state : order) {
+    last_metric = is_metric(state) ? std::max(last_metric, complete[state]) : last_metric;
+  }
+  std::stable_sort(order.begin(), order.end(), [&](graph::StateId a, graph::StateId b) {
+    return std::pair(is_metric(a) ? last_metric : complete[a], is_metric(a)) <
+           std::pair(is_metric(b) ? last_metric : complete[b], is_metric(b));
+  });
   std::vector<Bucket> buckets;
   std::uint64_t filled = 0;
   for (const graph::StateId state : order) {
-    const bool fits = !buckets.empty() &&
-                      alike(settlements[index(buckets.back().states.front())], settlements[index(state)]) &&
-                      filled + state_bytes[index(state)] <= bytes;
+    const bool fits =
+        !buckets.empty() && alike(settlements[index(buckets.back().states.front())], settlements[index(state)]) &&
+        (filled + state_bytes[index(state)] <= bytes || (is_metric(buckets.back().states.front()) && is_metric(state)));
     if (!fits) {
       buckets.push_back({.states = {}, .steps = settlements[index(state)].steps});
       filled = 0;

@@ -16,8 +16,10 @@ struct Bucket {
 
 /// The buckets of a function: what it adds to and is owed, in the order in which nothing is added to it any more.
 /// A bucket takes as many states as have up to `bytes` together (`state_bytes` of each), at least one; in this order
-/// too. `settles`: whether this rank takes part in a state's settlement.
-[[nodiscard]] std::vector<Bucket> buckets_of(const ShardedFunction& function,
+/// too. Metrics, which the stages of a pipeline complete at different places and settle together, are next to each
+/// other behind the last of them, and in one bucket where they are settled alike. `settles`: whether this rank takes
+/// part in a state's settlement.
+[[nodiscard]] std::vector<Bucket> buckets_of(const graph::Graph& graph, const ShardedFunction& function,
                                              const std::vector<Settlement>& settlements,
                                              const std::function<bool(graph::StateId)>& settles,
                                              const std::vector<std::uint64_t>& state_bytes, std::uint64_t bytes);

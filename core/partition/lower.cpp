@@ -146,7 +146,7 @@ class Lowering {
                             .attributes = node.attributes,
                             .phase = node.phase,
                             .layer = node.layer,
-                            .call = sharded_.node_calls.empty() ? 0 : sharded_.node_calls[index(n)]};
+                            .call = call_of(n)};
     if (sharded_.transitions[index(n)]) {
       instruction.attributes.add("missing", "received");  // its kernel leaves these elements as they are
     }
@@ -313,8 +313,15 @@ class Lowering {
             .name = node.name,
             .phase = node.phase,
             .layer = node.layer,
-            .transfer = transfer_of_.at(n)};
+            .transfer = transfer_of_.at(n),
+            .call = call_of(n)};
   }
+
+  [[nodiscard]] std::int32_t call_of(graph::NodeId n) const {
+    return sharded_.node_calls.empty() ? 0 : sharded_.node_calls[index(n)];
+  }
+  /// Which what is settled at the end belongs to.
+  [[nodiscard]] std::int32_t last_call() const { return static_cast<std::int32_t>(program_.call_rows.size()) - 1; }
 
   void unpack_received(graph::NodeId n, std::int32_t s) {
     const auto copies = unpacked_.find(n);
@@ -364,7 +371,8 @@ class Lowering {
                 .op = &op_of(sends ? Transition::Kind::send : Transition::Kind::receive),
                 .name = state.name,
                 .phase = graph::Phase::backward_weight,
-                .transfer = id},
+                .transfer = id,
+                .call = last_call()},
                end_);
       }
       if (!sends) {
@@ -374,7 +382,8 @@ class Lowering {
                 .outputs = {tie.state},
                 .accumulate = Accumulate::always,
                 .phase = graph::Phase::backward_weight,
-                .flops = region.elements},
+                .flops = region.elements,
+                .call = last_call()},
                end_);
       }
     }

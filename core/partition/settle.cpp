@@ -150,7 +150,8 @@ Instruction Settler::instruction(Instruction::Kind kind, std::int32_t transfer) 
           .op = &op_of(transition_of(of.collective)),
           .name = of.name,
           .phase = graph::Phase::backward_weight,
-          .transfer = transfer};
+          .transfer = transfer,
+          .call = static_cast<std::int32_t>(emitter_.program().call_rows.size()) - 1};
 }
 
 void Settler::finish(std::int32_t end) {

@@ -78,7 +78,7 @@ std::vector<std::vector<Bucket>> StateLayout::buckets() {
     std::vector<Bucket>& kept = all.emplace_back();
     for (Bucket& bucket : function.function.name == after_step_function
                               ? hook_buckets()
-                              : buckets_of(function, partition_.sharded.settlements, settles, bytes_.most,
+                              : buckets_of(graph_, function, partition_.sharded.settlements, settles, bytes_.most,
                                            partition_.bucket_bytes)) {
       lay_out(std::move(bucket), kept);
     }

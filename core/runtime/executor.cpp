@@ -355,15 +355,37 @@ std::optional<std::string> Executor::bad_arrival(std::size_t program, const part
   return std::nullopt;
 }
 
-std::optional<std::string> Executor::run_checked(std::size_t program, std::span<const device::Scalars> scalars) {
-  std::optional<std::string> first_bad;
+namespace {
+
+/// Instructions of different stages cannot be compared by their numbers. But they have no layers in common, except that
+/// what is received has the layer that it was made in.
+BadResult::Order order_of(const partition::Program& program, const partition::Instruction& instruction,
+                          std::uint32_t number) noexcept {
+  const bool forward = instruction.phase == graph::Phase::forward;
+  const auto transfer = static_cast<std::size_t>(instruction.transfer);
+  const bool received =
+      instruction.transfer >= 0 && program.transfers[transfer].collective == partition::Collective::receive;
+  return {instruction.call, static_cast<std::int32_t>(instruction.phase),
+          forward ? instruction.layer : -instruction.layer, received ? 1 : 0, static_cast<std::int32_t>(number)};
+}
+
+}  // namespace
+
+/// A schedule may have a later microbatch's forward before an earlier one's backward. What is only moved was looked at
+/// where it was made.
+std::optional<BadResult> Executor::run_checked(std::size_t program, std::span<const device::Scalars> scalars) {
+  std::optional<BadResult> first;
   for (Call& call : calls_[program]) {
     execute(call, scalars);
-    if (!first_bad) {
-      first_bad = bad_result(program, call);
+    const BadResult::Order order = order_of(programs_.programs[program], *call.instruction, call.number);
+    if (call.instruction->kind == partition::Instruction::Kind::move || (first && first->order <= order)) {
+      continue;
+    }
+    if (std::optional<std::string> name = bad_result(program, call)) {
+      first = {.name = std::move(*name), .order = order};
     }
   }
-  return first_bad;
+  return first;
 }
 
 void Executor::start_profile() {

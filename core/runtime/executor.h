@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -25,6 +26,19 @@ struct OpTime {
   std::int64_t calls = 0;
   double seconds = 0;
   std::int64_t flops = 0;
+};
+
+/// What a checked run has found to hold NaN or Inf.
+struct BadResult {
+  using Order = std::array<std::int32_t, 5>;
+
+  std::string name;  ///< with op and function
+  /// Less than that of what came of it, on this rank or another: microbatch, phase, layer (in backward from the last),
+  /// whether another stage sent it, instruction.
+  Order order{};
+
+  /// Of the calls that the program does at once.
+  [[nodiscard]] std::int32_t call() const noexcept { return order[0]; }
 };
 
 /// Runs one rank's programs over its arena. The only state between calls is the arena's. Used by one thread.
@@ -76,10 +90,10 @@ class Executor {
   /// What transfers that were started sent in all, in a ring: counted from their memory, not taken from the plan.
   [[nodiscard]] const partition::SentBytes& sent() const noexcept { return sent_; }
 
-  /// The same, looking at every result and at what every transfer has brought: the name of the first that holds NaN or
+  /// The same, looking at every result and at what every transfer has brought: the least in `order` that holds NaN or
   /// Inf, or nothing. It runs to the end, as other ranks wait for this one.
-  [[nodiscard]] std::optional<std::string> run_checked(std::size_t program, std::span<const device::Scalars> scalars);
-  [[nodiscard]] std::optional<std::string> run_checked(std::size_t program, const device::Scalars& scalars) {
+  [[nodiscard]] std::optional<BadResult> run_checked(std::size_t program, std::span<const device::Scalars> scalars);
+  [[nodiscard]] std::optional<BadResult> run_checked(std::size_t program, const device::Scalars& scalars) {
     return run_checked(program, {&scalars, 1});
   }
 

@@ -67,6 +67,19 @@ graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
   }
 }
 
+/// What cannot be in a plan may stand in a file that the strategy read, of which the partitioner does not know.
+partition::Partition split(const job::Job& job, const Compiled& compiled) {
+  try {
+    return partition::split(compiled.graph, compiled.plan, compiled.microbatch_rows, compiled.evaluation_rows);
+  } catch (const Error& error) {
+    const std::string files = strategy_files(job);
+    if (error.code() != ErrorCode::job || files.empty()) {
+      throw;
+    }
+    throw Error(ErrorCode::job, files + error.message());
+  }
+}
+
 }  // namespace
 
 int threads_of(const job::Job& job) {
@@ -97,8 +110,7 @@ Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank
   add_job(request, job, strategy);
   compiled.plan = partition::make_plan(strategy, request);
   partition::add_hook_states(compiled.graph, compiled.plan);
-  compiled.partition = partition::split(compiled.graph, compiled.plan, compiled.microbatch_rows,
-                                        compiled.evaluation_rows);
+  compiled.partition = split(job, compiled);
   check_cluster(job, compiled.partition.placements.mesh);
   compiled.transports = load_transports(job, compiled.partition.placements.mesh);
   compiled.programs = programs_of_rank(job, compiled, rank);

@@ -153,6 +153,17 @@ void add_job(plugins::StrategyRequest& request, const job::Job& job, const plugi
   }
 }
 
+std::string strategy_files(const job::Job& job) {
+  std::string files;
+  for (const job::OptionValues::Entry& entry : job.strategy.options.entries()) {
+    if (entry.type == job::OptionType::path) {
+      files += fmt::format("{}: [strategy] {} = {}: ", job.where("strategy", entry.name), entry.name,
+                           job.strategy.options.text(entry.name));
+    }
+  }
+  return files;
+}
+
 runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mesh) {
   for (const job::AxisTransport& each : job.axis_transports) {
     if (mesh.find(each.axis) < 0) {

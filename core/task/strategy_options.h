@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "core/job/job.h"
 #include "core/runtime/collectives.h"
 #include "plugins/loader/strategy.h"
@@ -20,6 +22,10 @@ namespace shardrun::task {
 
 /// Ranks, mesh, option values and [sharding] of the job. Throws Error{job} where an option's file cannot be read.
 void add_job(plugins::StrategyRequest& request, const job::Job& job, const plugins::Strategy& strategy);
+
+/// The options of [strategy] whose values are files, with their places, as the beginning of a message: "job.ini:12:
+/// [strategy] schedule = /jobs/mine.csv: ". Empty where there is none.
+[[nodiscard]] std::string strategy_files(const job::Job& job);
 
 /// The transports of the mesh's axes, not opened yet. Throws Error{job} where [transport] names an axis that the mesh
 /// does not have, a transport cannot move what the job has, or an option's file cannot be read.

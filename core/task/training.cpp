@@ -49,7 +49,7 @@ double Training::read_scalar(std::string_view state) const {
 }
 
 void Training::micro(std::int64_t step, std::size_t program, std::size_t first, bool checked,
-                     std::optional<std::string>& bad) {
+                     std::optional<runtime::BadResult>& bad) {
   std::int64_t first_sample = step * job_.data.batch;
   for (std::size_t before = 0; before < first; ++before) {
     first_sample += compiled_.microbatch_rows[before];
@@ -75,7 +75,7 @@ void Training::micro(std::int64_t step, std::size_t program, std::size_t first, 
 }
 
 double Training::differentiate(std::int64_t step) {
-  std::optional<std::string> bad;
+  std::optional<runtime::BadResult> bad;
   std::size_t first = 0;
   for (const std::size_t program : micro_programs_) {
     micro(step, program, first, false, bad);
@@ -112,50 +112,86 @@ StepResult Training::step(std::int64_t step) {
   }
   result.gradient_norm = update(step);
   if (!std::isfinite(result.gradient_norm)) {
-    const std::optional<graph::StateId> bad = bad_state(graph::StateKind::gradient);
+    const graph::State* const bad = bad_state(graph::StateKind::gradient);
     throw Error(ErrorCode::numerics,
                 fmt::format("step {}: the loss is {}, but the gradient's norm is {}; the first tensor that is not "
                             "finite: {}. Nothing of "
                             "this step is saved. A smaller [train] learning_rate or a longer warmup may help",
                             step + 1, result.loss, non_finite_text(result.gradient_norm),
-                            bad ? compiled_.graph.states[static_cast<std::size_t>(*bad)].name
-                                : "the norm itself, which overflowed"));
+                            bad != nullptr ? bad->name : "the norm itself, which overflowed"));
   }
   return result;
 }
 
-std::optional<graph::StateId> Training::bad_state(graph::StateKind kind) const {
-  for (std::size_t s = 0; s < compiled_.graph.states.size(); ++s) {
-    const auto id = static_cast<graph::StateId>(s);
-    if (compiled_.graph.states[s].kind == kind &&
-        runtime::has_non_finite(executor_.state(id), compiled_.device->element_bytes(graph::DType::f32))) {
-      return id;
-    }
+const graph::State* Training::bad_state(graph::StateKind kind) const {
+  const auto states = static_cast<std::int32_t>(compiled_.graph.states.size());
+  std::int32_t first = 0;
+  while (first < states &&
+         (compiled_.graph.states[static_cast<std::size_t>(first)].kind != kind ||
+          !runtime::has_non_finite(executor_.state(first), compiled_.device->element_bytes(graph::DType::f32)))) {
+    ++first;
   }
-  return std::nullopt;
+  first = states - agreed(states - first);
+  return first == states ? nullptr : &compiled_.graph.states[static_cast<std::size_t>(first)];
 }
 
 /// Random numbers and data are functions of the step, so the step can be run again, looking at every result. All ranks
 /// end it at the same point, whichever of them has found something: none waits for one that is gone.
 std::string Training::first_bad_tensor(std::int64_t step) {
-  const auto states = static_cast<std::int32_t>(compiled_.graph.states.size());
-  const std::optional<graph::StateId> parameter = bad_state(graph::StateKind::parameter);
-  if (const std::int32_t first = agreed(parameter ? states - *parameter : 0); first > 0) {
-    return compiled_.graph.states[static_cast<std::size_t>(states - first)].name + " (a parameter)";
+  if (const graph::State* const parameter = bad_state(graph::StateKind::parameter)) {
+    return parameter->name + " (a parameter)";
   }
   std::size_t first = 0;
   for (const std::size_t program : micro_programs_) {
-    std::optional<std::string> bad;
+    std::optional<runtime::BadResult> bad;
     micro(step, program, first, true, bad);
-    const std::size_t calls = executor_.call_rows(program).size();
-    if (agreed(bad ? 1 : 0) > 0) {
-      return fmt::format("{}, {}", bad.value_or("one of another rank, which names it"),
-                         calls == 1 ? fmt::format("microbatch {}", first)
-                                    : fmt::format("of one of microbatches {} to {}", first, first + calls - 1));
+    if (std::optional<std::string> text = first_of_all(bad, first)) {
+      return std::move(*text);
     }
-    first += calls;
+    first += executor_.call_rows(program).size();
   }
   return "none when the step was run again";
+}
+
+std::optional<std::string> Training::first_of_all(const std::optional<runtime::BadResult>& bad,
+                                                  std::size_t first_microbatch) const {
+  constexpr std::int32_t most = 1 << 30;  // more than any of the numbers
+  if (agreed(bad ? 1 : 0) == 0) {
+    return std::nullopt;
+  }
+  // Number by number those that do not have the least drop out; of ranks, the last number, one is left.
+  bool leads = bad.has_value();
+  const auto least = [&](std::int64_t number) {
+    const auto found = most - agreed(leads ? static_cast<std::int32_t>(most - number) : 0);
+    leads = leads && number == found;
+    return found;
+  };
+  const runtime::BadResult::Order order = bad ? bad->order : runtime::BadResult::Order{};
+  const std::int32_t call = least(order[0]);
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    static_cast<void>(least(order[i]));
+  }
+  const std::int32_t rank = least(compiled_.programs.rank);
+  return fmt::format("{}{}, microbatch {}", told(leads ? bad->name : ""),
+                     agree_ ? fmt::format(" of rank {}", rank) : "", first_microbatch + static_cast<std::size_t>(call));
+}
+
+/// As many bytes at a time as fit into what is agreed on.
+std::string Training::told(const std::string& text) const {
+  const auto size = static_cast<std::size_t>(agreed(static_cast<std::int32_t>(text.size())));
+  std::string all;
+  for (std::size_t begin = 0; begin < size; begin += 3) {
+    std::int32_t bytes = 0;
+    for (std::size_t b = begin; b < begin + 3; ++b) {
+      bytes = bytes * 256 + (b < text.size() ? static_cast<unsigned char>(text[b]) : 0);
+    }
+    bytes = agreed(bytes);
+    for (const std::int32_t of : {1 << 16, 1 << 8, 1}) {
+      all += static_cast<char>(bytes / of % 256);
+    }
+  }
+  all.resize(size);
+  return all;
 }
 
 std::optional<double> Training::evaluate() {

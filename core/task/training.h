@@ -51,12 +51,18 @@ class Training {
 
  private:
   /// The calls of one program, the first of which is microbatch `first`.
-  void micro(std::int64_t step, std::size_t program, std::size_t first, bool checked, std::optional<std::string>& bad);
+  void micro(std::int64_t step, std::size_t program, std::size_t first, bool checked,
+             std::optional<runtime::BadResult>& bad);
   [[nodiscard]] std::string first_bad_tensor(std::int64_t step);
   [[nodiscard]] double read_scalar(std::string_view state) const;
+  /// What all ranks say of the first of what they have found: the others' may have come of it. Nothing where none has.
+  [[nodiscard]] std::optional<std::string> first_of_all(const std::optional<runtime::BadResult>& bad,
+                                                        std::size_t first_microbatch) const;
+  /// The text of the only rank that has one.
+  [[nodiscard]] std::string told(const std::string& text) const;
   [[nodiscard]] std::int32_t agreed(std::int32_t value) const { return agree_ ? agree_(value) : value; }
-  /// The first in this rank's part of which something is not finite.
-  [[nodiscard]] std::optional<graph::StateId> bad_state(graph::StateKind kind) const;
+  /// The first in any rank's part of which something is not finite.
+  [[nodiscard]] const graph::State* bad_state(graph::StateKind kind) const;
 
   const job::Job& job_;
   const Compiled& compiled_;

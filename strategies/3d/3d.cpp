@@ -1,6 +1,7 @@
 #include <shardrun/sdk/pipeline.hpp>
 #include <shardrun/sdk/placements.hpp>
 
+#include <algorithm>
 #include <map>
 
 using namespace shardrun::sdk;
@@ -42,9 +43,7 @@ class ThreeD {
     if (job.options.boolean("sequence")) {
       place_sequence(graph, "model", {"replica", "data"}, plan);
     }
-    if (job.options.integer("zero") < 3 && !job.options.text("keep").empty()) {
-      throw InvalidJob("keep is of parameters that are split, which they are with zero = 3: leave it out");
-    }
+    check_gather_options(job, job.options.integer("zero"));
     if (sizes.at("pipe") > 1 && !job.options.text("keep").empty()) {
       throw InvalidJob("keep would last through all microbatches that are under way: leave it out with [mesh] pipe");
     }
@@ -52,12 +51,21 @@ class ThreeD {
     zero.ruled = sizes.at("model");
     place_zero(graph, rules, zero, plan);
     plan.set_bucket_bytes(bucket_bytes(job));
+    check_pipeline_options(job);
     if (sizes.at("pipe") > 1 || job.options.contents("schedule")) {
       place_pipeline(job, graph, "pipe", sizes.at("pipe"), plan);
+    } else if (job.options.text("schedule") != "1f1b" && !has_mesh_axis(job, "pipe")) {
+      // With pipe = 1 any goes: one job file is for meshes of all sizes.
+      throw InvalidJob("schedule = " + job.options.text("schedule") +
+                       " has no effect without stages, of which [mesh] pipe is the number: leave it out, or write one");
     }
   }
 
  private:
+  static bool has_mesh_axis(const Job& job, const std::string& name) {
+    return std::any_of(job.mesh.begin(), job.mesh.end(), [&](const MeshAxis& axis) { return axis.name == name; });
+  }
+
   /// Of the four axes, 1 where the job is silent; all ranks along data where it has no [mesh].
   static std::map<std::string, std::uint32_t> sizes_of(const Job& job) {
     std::map<std::string, std::uint32_t> sizes = {

@@ -450,16 +450,21 @@ TEST_CASE("ranks wait for the one that joins the weights, however long that take
   CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
 }
 
-TEST_CASE("numbers that are not finite stop all ranks with the step", "[ranks]") {
+TEST_CASE("numbers that are not finite stop all ranks with the step and the tensor that was the first", "[ranks]") {
   for (const std::string& transport : installed("transport")) {
-    DYNAMIC_SECTION(transport) {
-      const JobFolder job;
+    for (const char* strategy : {"dp", "pp"}) {
+      DYNAMIC_SECTION(strategy << " over " << transport) {
+        const JobFolder job;
 
-      const Ended ended = job.run(settings("dp", transport, 2, {"train.learning_rate=1e30"}));
+        const Ended ended =
+            job.run(settings(strategy, transport, 2, {"train.learning_rate=1e30", "data.microbatches=3"}));
 
-      CHECK(ended.code == 1);
-      CHECK_THAT(ended.err, Contains("step 2: the loss is NaN"));
-      CHECK(job.summary().at("steps") == 1);
+        CHECK(ended.code == 1);
+        CHECK_THAT(std::string(job.summary().at("error").as_string()),
+                   Contains("step 2: the loss is NaN; the first tensor that is not finite: layer.0/") &&
+                       Contains(" of rank 0, microbatch 0. "));
+        CHECK(job.summary().at("steps") == 1);
+      }
     }
   }
 }

@@ -120,7 +120,8 @@ TEST_CASE("a run's own job file finds the schedule from anywhere", "[schedule_fi
 TEST_CASE("lists that wait for each other are refused, with who waits for what", "[schedule_files]") {
   const std::string refusal = WrittenJob("0F0,0B0,0F1,0B1,0F2,0B2\n1F0,1F1,1B0,1B1,1F2,1B2\n").refusal();
 
-  CHECK_THAT(refusal, Contains("the pipeline's actions wait for each other"));
+  CHECK_THAT(refusal, StartsWith("shardrun: --set strategy.schedule: [strategy] schedule = /") &&
+                          Contains("/mine.csv: the pipeline's actions wait for each other: "));
   CHECK_THAT(refusal, Contains("stage 0 at 0B0 waits for ") && Contains(" from stage 1"));
   CHECK_THAT(refusal, Contains("stage 1 at 1F1 waits for ") && Contains(" from stage 0"));
 }
@@ -136,8 +137,28 @@ TEST_CASE("mistakes in a schedule's file are told by their places", "[schedule_f
   CHECK_THAT(WrittenJob("0F0\n2F0\n").refusal(), Contains("it has chunk 2 and no chunk 1"));
   // What only the whole job tells.
   CHECK_THAT(WrittenJob("0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1B0,1F1,1B1\n").refusal(),
-             Contains("stage 1, action 1F2: it is missing"));
+             StartsWith("shardrun: --set strategy.schedule: [strategy] schedule = /") &&
+                 Contains("/mine.csv: strategy pp: stage 1, action 1F2: it is missing"));
   CHECK_THAT(WrittenJob("0F3,0B3\n1F0,1B0\n").refusal(), Contains("action 0F3: a step has 3 microbatches"));
+}
+
+TEST_CASE("a list that the job cannot have is told by the line that names its file", "[schedule_files]") {
+  const JobFolder job;
+  write_file(job.path() / "job.ini", read_file(job.path() / "job.ini") + "[strategy]\nschedule = mine.csv\n");
+  const auto refusal = [&](const char* actions, const char* command) {
+    write_file(job.path() / "mine.csv", actions);
+    const Ended ended = run_program(
+        job.path(), with_settings({command, "job.ini"}, {"job.ranks=2", "job.strategy=pp", "data.microbatches=2"}));
+    CHECK(ended.code == 2);
+    return ended.err;
+  };
+  const std::string place = "shardrun: job.ini:20: [strategy] schedule = " + (job.path() / "mine.csv").string() + ": ";
+  for (const char* command : {"run", "plan", "verify"}) {
+    CHECK_THAT(refusal("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", command),
+               StartsWith(place + "the pipeline's actions wait for each other: stage 0 at 0B0 waits for "));
+    CHECK_THAT(refusal("0F0,0F1,0B0,0B1\n1F0,1B0\n", command),
+               StartsWith(place + "strategy pp: stage 1, action 1F1: it is missing"));
+  }
 }
 
 TEST_CASE("a schedule's file that cannot be read is told by the line that names it", "[schedule_files]") {

@@ -198,6 +198,35 @@ TEST_CASE("functions that add to the same states in other groups keep their sums
   CHECK(buckets(programs, programs.find("four", 4)) == std::vector<Names>{{"p"}});
 }
 
+TEST_CASE("metrics that stages complete in different orders lie and are settled in one order", "[partition]") {
+  graph::Graph graph{.model = "two metrics", .layers = 2};
+  for (const char* name : {"of_second", "of_first"}) {
+    graph.states.push_back({.name = name, .type = {}, .kind = graph::StateKind::metric});
+  }
+  FunctionBuilder builder(graph, "micro", 4);
+  const graph::ValueId x = builder.input("x", {graph::DType::f32, {4, 5}, {"batch", "e"}});
+  for (const char* name : {"of_first", "of_second"}) {
+    builder.set_layer(std::string_view(name) == "of_first" ? 0 : 1);
+    builder.write(graph.find_state(name), builder.call("sum_all", {x}), graph::StateWrite::Mode::accumulate);
+  }
+  builder.finish();
+  for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{1} << 20U}) {
+    partition::Plan plan = plan_of({{"pipe", 2}}, {}, bytes);
+    plan.draft.pipeline = {.mesh_axis = "pipe", .chunks = {{0, 0}, {1, 1}}, .actions = {{}, {}}};
+    for (const std::uint32_t stage : {0U, 1U}) {
+      plan.draft.pipeline.actions[stage] = {{plugins::Action::Kind::forward, stage, 0},
+                                            {plugins::Action::Kind::backward, stage, 0}};
+    }
+    const partition::Partition partition = partition::split(graph, plan, {4});
+    for (const std::int64_t rank : {0, 1}) {
+      INFO("stage " << rank << ", buckets of " << bytes << " bytes");
+      const Programs programs =
+          partition::programs_of(graph, partition, {.device = device::Device::find("cpu"), .rank = rank});
+      CHECK(buckets(programs, programs.programs.front()) == std::vector<Names>{{"of_second", "of_first"}});
+    }
+  }
+}
+
 TEST_CASE("in a bucket only what has an odd size itself may not be aligned", "[partition]") {
   struct Case {
     ModelCase model;

@@ -53,8 +53,47 @@ TEST_CASE("a mesh that a strategy has no use for is refused, and told why", "[st
 TEST_CASE("options that do not go together are refused", "[strategies]") {
   const ModelCase gpt = plain_gpt().model;
   CHECK_THAT(refusal(gpt, {"3d", {{"data", 2}}, {{"keep", "*"}, {"zero", std::int64_t{2}}}}),
-             Contains("keep is of parameters that are split, which they are with zero = 3: leave it out"));
+             Contains("keep = * has no effect with zero = 2: it is of parameters that are split, which they are with "
+                      "zero = 3; leave it out"));
   CHECK_THAT(refusal(gpt, {"3d", {{"data", 2}}, {{"zero", std::int64_t{4}}}}), Contains("zero") && Contains("3"));
   CHECK_THAT(refusal(gpt, {"pp", ranks(2), {{"schedule", "gpipes"}}}), Contains("schedule") && Contains("gpipe"));
   CHECK_THAT(refusal(gpt, {"zero3", ranks(2), {{"keep", "nothing/*"}}}), Contains("nothing/*"));
+}
+
+TEST_CASE("an option that would do nothing is refused, and told why", "[strategies]") {
+  const ModelCase gpt = plain_gpt().model;
+  const std::vector<plugins::MeshAxis> mesh = {{"data", 2}, {"pipe", 2}};
+  const plugins::OptionValue three = std::int64_t{3};
+  for (const char* schedule : {"gpipe", "1f1b", "zb-h1"}) {
+    const std::string why = std::string("chunks = 3 has no effect with schedule = ") + schedule +
+                            ", which has one chunk a stage: leave it out, or set schedule = interleaved";
+    CHECK_THAT(refusal(gpt, {"pp", ranks(2), {{"schedule", schedule}, {"chunks", three}}}), Contains(why));
+    CHECK_THAT(refusal(gpt, {"3d", mesh, {{"schedule", schedule}, {"chunks", three}}}), Contains(why));
+    CHECK_THAT(refusal(gpt, {"3d", {{"data", 2}, {"pipe", 1}}, {{"schedule", schedule}, {"chunks", three}}}),
+               Contains(why));
+  }
+  CHECK_THAT(refusal(gpt, {"pp", ranks(2), {{"schedule", plugins::TextFile{"my.csv", ""}}, {"chunks", three}}}),
+             Contains("chunks = 3 has no effect with schedule = my.csv, a file that says which chunks there are"));
+  for (const std::int64_t zero : {0, 1, 2}) {
+    CHECK_THAT(refusal(gpt, {"3d", mesh, {{"zero", zero}, {"unit", "tensor"}}}),
+               Contains("unit = tensor has no effect with zero = " + std::to_string(zero)));
+  }
+  CHECK_THAT(refusal(gpt, {"3d", {{"data", 2}}, {{"schedule", "zb-h1"}}}),
+             Contains("schedule = zb-h1 has no effect without stages, of which [mesh] pipe is the number"));
+}
+
+TEST_CASE("what has an effect in some meshes goes with an axis of size 1, and a default with all", "[strategies]") {
+  const ModelCase gpt = plain_gpt().model;
+  const std::vector<plugins::MeshAxis> mesh = {{"data", 2}, {"pipe", 1}};
+  for (const std::string& schedule : all_schedules()) {
+    Choice choice{"3d", mesh};
+    add_schedule(choice.options, schedule);
+    CHECK(refusal(gpt, choice) == "nothing");
+  }
+  CHECK(refusal(gpt, {"pp", ranks(2), {{"schedule", "gpipe"}, {"chunks", std::int64_t{2}}}}) == "nothing");
+  CHECK(refusal(gpt, {"3d", {{"data", 2}}, {{"schedule", "1f1b"}, {"unit", "layer"}, {"keep", ""}}}) == "nothing");
+  const plugins::OptionValues gathered = {{"zero", std::int64_t{3}}, {"unit", "tensor"}, {"keep", "*"}};
+  CHECK(refusal(gpt, {"3d", {{"data", 2}}, gathered}) == "nothing");
+  const Choice most{"pp", ranks(2), {{"schedule", "interleaved"}, {"chunks", std::int64_t{1024}}}};
+  CHECK(plan_by(gpt, most).draft.pipeline.chunks.size() == 2048);
 }

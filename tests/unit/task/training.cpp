@@ -163,17 +163,18 @@ TEST_CASE("a parameter that is not finite is named itself", "[task]") {
 
 namespace {
 
-/// The other rank, whose parts are zero; the first `bad` transfers come back as NaN.
+/// The other rank, whose parts are zero; `bad` transfers, from number `first` on, come back as NaN.
 class Other final : public runtime::Communicator {
  public:
-  explicit Other(std::size_t bad) : bad_(bad) {}
+  explicit Other(std::size_t bad, std::size_t first = 0) : first_(first), end_(first + bad) {}
 
   Handle prepare(const partition::Transfer&, const Place& place, bool) override {
     places_.push_back(place);
     return places_.size() - 1;
   }
   void start(Handle transfer) override {
-    if (started++ < bad_) {
+    const std::size_t number = started++;
+    if (number >= first_ && number < end_) {
       *static_cast<float*>(places_[transfer].recv) = std::nanf("");
     }
   }
@@ -183,7 +184,8 @@ class Other final : public runtime::Communicator {
   std::size_t started = 0;
 
  private:
-  std::size_t bad_;
+  std::size_t first_;
+  std::size_t end_;
   std::vector<Place> places_;
 };
 
@@ -213,11 +215,11 @@ struct FirstOfTwo {
     return count;
   }
 
-  /// What the step throws; `others`: what the other rank gives to agree on, one after the other.
+  /// What the step throws; `others`: what the other rank gives to agree on, one after the other, then 0.
   std::string step(Other& other, const std::vector<std::int32_t>& others, const char* bad_parameter = nullptr) {
     task::Training training(job, compiled, [&](std::int32_t value) {
       given.push_back(value);
-      return std::max(value, others.at(given.size() - 1));
+      return std::max(value, given.size() <= others.size() ? others[given.size() - 1] : 0);
     });
     training.executor().bind(other);
     training.initialize();
@@ -249,17 +251,54 @@ TEST_CASE("ranks agree on the first bad parameter, whichever of them has it, and
 }
 
 TEST_CASE("a step that is run again ends on all ranks with the microbatch that one finds bad", "[task]") {
+  constexpr std::int32_t most = 1 << 30;
   FirstOfTwo first;
   Other other(1);
-  const std::string error = first.step(other, {0, 0, 1});
-  CHECK(error.find("that is not finite: one of another rank, which names it, microbatch 1") != std::string::npos);
-  CHECK(first.given == std::vector<std::int32_t>{0, 0, 0});
+  // Parameters, microbatch 0, microbatch 1; call, phase, layer, whether received, instruction, rank; the text's length
+  // and the text.
+  const std::string error = first.step(
+      other, {0, 0, 1, most, most, most, most, most - 9, most - 1, 4, 'g' << 16 | 'e' << 8 | 'l', 'u' << 16});
+  CHECK(error.find("that is not finite: gelu of rank 1, microbatch 1. ") != std::string::npos);
+  CHECK(first.given == std::vector<std::int32_t>(12, 0));
   CHECK(other.started == first.transfers(3) + first.transfers(2));
 
   FirstOfTwo again;
   Other always(1000);
-  CHECK(again.step(always, {0, 0}).find(" over model, function micro), microbatch 0") != std::string::npos);
-  CHECK(again.given == std::vector<std::int32_t>{0, 1});
+  CHECK(again.step(always, {0, 0}).find(" over model, function micro) of rank 0, microbatch 0") != std::string::npos);
+  CHECK(again.given[1] == 1);
+}
+
+TEST_CASE("of two ranks that find something the one that finds it earlier in the microbatch is heard", "[task]") {
+  constexpr std::int32_t most = 1 << 30;
+  // Of what the other rank has found call, phase (0: forward), layer, whether received, instruction and rank, up to the
+  // first that is not the least.
+  const auto is_heard = [&](const std::vector<std::int32_t>& found) {
+    FirstOfTwo first;
+    Other always(1000);
+    std::vector<std::int32_t> others = {0, 1};
+    for (const std::int32_t number : found) {
+      others.push_back(most - number);
+    }
+    return first.step(always, others).find(" of rank 1, microbatch 0") != std::string::npos;
+  };
+  // This one finds the embedding, a sum over both, before the layers.
+  CHECK(is_heard({0, 0, -1, 0, 0, 1}));
+  CHECK_FALSE(is_heard({0, 0, -1, 0, 1000}));
+  CHECK_FALSE(is_heard({0, 0, -1, 1}));
+  CHECK_FALSE(is_heard({0, 0, 0}));
+  CHECK_FALSE(is_heard({0, 1}));
+}
+
+TEST_CASE("ranks agree on the first bad gradient, whichever of them has it", "[task]") {
+  FirstOfTwo first;
+  Other other(1000, first.transfers(3));
+  const std::string error = first.step(other, {first.from_end("gradients/final_norm/gain")});
+  CHECK(error.find("the gradient's norm is NaN; the first tensor that is not finite: gradients/final_norm/gain. ") !=
+        std::string::npos);
+
+  FirstOfTwo none;
+  Other same(1000, none.transfers(3));
+  CHECK(none.step(same, {}).find("the norm itself, which overflowed") != std::string::npos);
 }
 
 TEST_CASE("a compiled job knows its work before it runs", "[task]") {

@@ -143,13 +143,32 @@ namespace shardrun::sdk {
   return actions;
 }
 
+namespace detail {
+
+inline constexpr std::int64_t default_chunks = 2;
+
+}  // namespace detail
+
 /// What `place_pipeline` reads of the job.
 [[nodiscard]] inline std::vector<Option> pipeline_options() {
   return {text_or_file_option("schedule", "1f1b", {"gpipe", "1f1b", "interleaved", "zb-h1"},
                               "in which order a stage works on its microbatches; a file has a line of actions a stage, "
                               "such as 0F0,0F1,0B0,0B1 (PyTorch's CSV)"),
-          integer_option("chunks", 2, 1, 1024,
+          integer_option("chunks", detail::default_chunks, 1, 1024,
                          "of layers that each stage has, in turn with the others; with schedule = interleaved")};
+}
+
+/// Throws InvalidJob where `chunks` is given and the schedule says by itself how many there are. The default passes:
+/// whether the job file has it cannot be told.
+inline void check_pipeline_options(const Job& job) {
+  const std::string schedule = job.options.text("schedule");
+  const std::int64_t chunks = job.options.integer("chunks");
+  const bool is_file = job.options.contents("schedule").has_value();
+  if (chunks != detail::default_chunks && (is_file || schedule != "interleaved")) {
+    throw InvalidJob("chunks = " + std::to_string(chunks) + " has no effect with schedule = " + schedule +
+                     (is_file ? ", a file that says which chunks there are" : ", which has one chunk a stage") +
+                     ": leave it out, or set schedule = interleaved");
+  }
 }
 
 /// The user's own lists: how many chunks there are, and on which stages, follows from them.
@@ -177,6 +196,7 @@ inline void place_written_pipeline(const Graph& graph, const std::string& mesh_a
 /// Splits the layers over a mesh axis and sets every stage's actions, as `pipeline_options` say.
 inline void place_pipeline(const Job& job, const Graph& graph, const std::string& mesh_axis, std::uint32_t stages,
                            PlanWriter& plan) {
+  check_pipeline_options(job);
   const std::string schedule = job.options.text("schedule");
   if (const std::optional<std::string> csv = job.options.contents("schedule")) {
     try {

@@ -172,6 +172,18 @@ inline void place_zero(const Graph& graph, const AxisRules& rules, const ZeroSet
                       "forward to backward; empty: none")};
 }
 
+/// Throws InvalidJob where one of `gather_options` is given and `stage`, which the job's option `zero` sets, splits no
+/// parameters.
+inline void check_gather_options(const Job& job, std::int64_t stage) {
+  for (const Option& option : gather_options()) {
+    const std::string value = job.options.text(option.name);
+    if (stage < 3 && value != option.default_text) {
+      throw InvalidJob(option.name + " = " + value + " has no effect with zero = " + std::to_string(stage) +
+                       ": it is of parameters that are split, which they are with zero = 3; leave it out, or set that");
+    }
+  }
+}
+
 [[nodiscard]] inline ZeroSettings zero_settings(const Job& job, std::int64_t stage, std::string mesh_axis,
                                                 std::int64_t ranks) {
   ZeroSettings settings{.stage = stage, .mesh_axis = std::move(mesh_axis), .ranks = ranks};
