@@ -38,6 +38,7 @@ struct State {
   bool decay = false;         ///< weight decay applies: matrices and embeddings, not gains and biases
   std::int32_t layer = -1;    ///< the repeated layer it belongs to, or -1
   StateId of_parameter = -1;  ///< for gradients, optimizer state and what hooks keep: whose
+  bool copies_parameter = false;  ///< it begins as that
 };
 
 /// Which part of training a node belongs to. A schedule may place the two parts of backward apart.

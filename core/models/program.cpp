@@ -84,7 +84,9 @@ void add_step(FunctionBuilder& builder, const OptimizerSettings& optimizer, Stat
     operands.push_back(builder.state(state));
   }
   operands.push_back(builder.state(gradient));
-  operands.push_back(scale);
+  if (optimizer.clip > 0) {
+    operands.push_back(scale);  // which makes every update follow from every gradient
+  }
   const char* op = optimizer.kind == OptimizerSettings::Kind::adamw ? "adamw" : "sgd";
   const std::string name = "step/" + graph.states[static_cast<std::size_t>(parameter)].name;
   const std::vector<ValueId> results = builder.call_all(op, operands, attributes, name);

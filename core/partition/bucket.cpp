@@ -17,7 +17,19 @@ bool alike(const Settlement& a, const Settlement& b) {
                     });
 }
 
+bool is_hooked(const Settlement& settlement) {
+  return !settlement.steps.empty() && settlement.steps.back().kind == Transition::Kind::hook;
+}
+
 }  // namespace
+
+GroupKey group_key(const mesh::Placement& placement) {
+  GroupKey key{.split = {}, .varying = placement.varying};
+  for (const std::vector<mesh::AxisId>& axes : placement.dims) {
+    key.split.insert(axes.begin(), axes.end());
+  }
+  return key;
+}
 
 std::vector<Bucket> buckets_of(const graph::Graph& graph, const ShardedFunction& function,
                                const std::vector<Settlement>& settlements,
@@ -47,17 +59,28 @@ std::vector<Bucket> buckets_of(const graph::Graph& graph, const ShardedFunction&
            std::pair(is_metric(b) ? last_metric : complete[b], is_metric(b));
   });
   std::vector<Bucket> buckets;
-  std::uint64_t filled = 0;
+  std::vector<std::uint64_t> filled;
+  const auto takes = [&](std::size_t bucket, graph::StateId state) {
+    const graph::StateId first = buckets[bucket].states.front();
+    const Settlement& own = settlements[index(state)];
+    return alike(settlements[index(first)], own) &&
+           (!is_hooked(own) || group_key(settlements[index(first)].after) == group_key(own.after)) &&
+           (filled[bucket] + state_bytes[index(state)] <= bytes || (is_metric(first) && is_metric(state)));
+  };
   for (const graph::StateId state : order) {
-    const bool fits =
-        !buckets.empty() && alike(settlements[index(buckets.back().states.front())], settlements[index(state)]) &&
-        (filled + state_bytes[index(state)] <= bytes || (is_metric(buckets.back().states.front()) && is_metric(state)));
-    if (!fits) {
-      buckets.push_back({.states = {}, .steps = settlements[index(state)].steps});
-      filled = 0;
+    // Tensors of different groups of a hook stand between each other; of all others the last bucket alone is open.
+    std::size_t bucket = buckets.size();
+    const std::size_t open = is_hooked(settlements[index(state)]) || buckets.empty() ? 0 : buckets.size() - 1;
+    while (bucket > open && !takes(bucket - 1, state)) {
+      --bucket;
     }
-    buckets.back().states.push_back(state);
-    filled += state_bytes[index(state)];
+    if (bucket == open) {
+      buckets.push_back({.states = {}, .steps = settlements[index(state)].steps});
+      filled.push_back(0);
+      bucket = buckets.size();
+    }
+    buckets[bucket - 1].states.push_back(state);
+    filled[bucket - 1] += state_bytes[index(state)];
   }
   return buckets;
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <vector>
 
 #include "core/partition/sharded.h"
@@ -13,6 +14,17 @@ struct Bucket {
   std::vector<graph::StateId> states;  ///< in the order of their buffers
   std::vector<Transition> steps;       ///< of the first one's settlement; of the others by the same collectives
 };
+
+/// What the tensors of a hook's group have in common, beside what they are settled by: the mesh axes that split them, and
+/// those over which they vary. Ranks that have the same of one of them have the same of all.
+struct GroupKey {
+  std::set<mesh::AxisId> split;
+  std::vector<mesh::AxisId> varying;
+
+  bool operator==(const GroupKey&) const = default;
+};
+
+[[nodiscard]] GroupKey group_key(const mesh::Placement& placement);
 
 /// The buckets of a function: what it adds to and is owed, in the order in which nothing is added to it any more.
 /// A bucket takes as many states as have up to `bytes` together (`state_bytes` of each), at least one; in this order

@@ -11,14 +11,17 @@ namespace {
 
 std::size_t index(std::int32_t id) noexcept { return static_cast<std::size_t>(id); }
 
+graph::StateId parameter_of(graph::StateId id, const graph::Graph& graph) {
+  const graph::StateId of = graph.states[index(id)].of_parameter;
+  return of < 0 ? id : of;
+}
+
 /// The state beside each of a group's, of one of the hook's. A group is of parameters, or of their gradients.
 std::vector<graph::StateId> beside(const std::vector<graph::StateId>& group, const PlacedHook& hook, std::size_t state,
                                    const graph::Graph& graph) {
   std::vector<graph::StateId> found;
   for (const graph::StateId id : group) {
-    const graph::StateId of = graph.states[index(id)].of_parameter;
-    const auto parameter = std::find(hook.parameters.begin(), hook.parameters.end(), of < 0 ? id : of);
-    found.push_back(hook.states[state][static_cast<std::size_t>(parameter - hook.parameters.begin())]);
+    found.push_back(hook.states[state][hook.numbers.at(parameter_of(id, graph))]);
   }
   return found;
 }
@@ -30,6 +33,43 @@ Collective collective_of(plugins::HookStep::Kind kind) {
     case plugins::HookStep::Kind::all_to_all: return Collective::all_to_all;
     default: return Collective::all_reduce;
   }
+}
+
+/// Rows of the ranks that are where `at` is along `axis`, anywhere along the other axes that split them: all of these
+/// have rows of their own.
+std::int64_t rows_at(const std::vector<mesh::AxisId>& axes, std::int64_t rows, mesh::AxisId axis,
+                     const Partition& partition, mesh::Coordinates at) {
+  const mesh::Mesh& mesh = partition.placements.mesh;
+  std::int64_t found = 0;
+  for (const mesh::AxisId each : axes) {
+    at[index(each)] = each == axis ? at[index(each)] : 0;
+  }
+  for (bool more = true; more;) {
+    found += mesh::shard_of(rows, axes, mesh, at).size();
+    more = false;
+    for (std::size_t a = 0; a < axes.size() && !more; ++a) {
+      std::int64_t& coordinate = at[index(axes[a])];
+      if (axes[a] != axis) {
+        coordinate = (coordinate + 1) % mesh.size(axes[a]);
+        more = coordinate != 0;
+      }
+    }
+  }
+  return found;
+}
+
+/// Of a step: all, and those of the ranks at this one's place along `axis`, over which their gradients have been summed
+/// up when the hook is called.
+HookSamples samples_of(const Partition& partition, mesh::AxisId axis, const mesh::Coordinates& at) {
+  HookSamples samples;
+  const auto calls = partition.calls.find("micro");
+  for (std::size_t call = 0; call < (calls == partition.calls.end() ? 0 : calls->second.size()); ++call) {
+    const graph::TensorType rows{.dtype = graph::DType::f32, .shape = {calls->second[call]}, .axes = {"batch"}};
+    const mesh::Placement batch = partition.placements.by_axes(rows);
+    samples.all += static_cast<std::uint64_t>(calls->second[call]);
+    samples.own += static_cast<std::uint64_t>(rows_at(batch.dims[0], calls->second[call], axis, partition, at));
+  }
+  return samples;
 }
 
 }  // namespace
@@ -70,7 +110,6 @@ HookSteps::HookSteps(const PlacedHook& hook, const std::vector<graph::StateId>& 
     : hook_(hook),
       emitter_(emitter),
       span_(span),
-      members_(static_cast<std::uint32_t>(settings.partition.placements.mesh.size(hook.axis))),
       member_(static_cast<std::uint32_t>(at[index(hook.axis)])),
       name_(fmt::format("{}/{}", to_string(hook.kind), settings.states[index(group.front())].name)) {
   regions_.push_back(region_of(group, settings.states));
@@ -78,11 +117,18 @@ HookSteps::HookSteps(const PlacedHook& hook, const std::vector<graph::StateId>& 
     regions_.push_back(region_of(states, settings.states));
   }
   dtypes_.assign(regions_.size(), graph::DType::f32);
-  const auto elements = static_cast<std::uint64_t>(regions_.front().elements);
-  if (elements == 0) {
+  if (regions_.front().elements == 0) {
     return;  // this rank's part of them is empty, as that of all members is
   }
-  plan_ = settings.partition.hooks->plan(hook.kind, elements, members_);
+  std::vector<plugins::HookTensor> tensors;
+  for (const graph::StateId id : group) {
+    tensors.push_back({settings.graph.states[index(parameter_of(id, settings.graph))].name,
+                       settings.states[index(id)].type.shape});
+  }
+  group_ = settings.partition.hooks->group(
+      hook.kind, static_cast<std::uint32_t>(settings.partition.placements.mesh.size(hook.axis)), std::move(tensors));
+  plan_ = settings.partition.hooks->plan(*group_);
+  samples_ = samples_of(settings.partition, hook.axis, at);
   for (std::size_t b = 0; b < plan_.buffers.size(); ++b) {
     const plugins::HookBuffer& buffer = plan_.buffers[b];
     const graph::DType dtype = buffer.whole_numbers ? graph::DType::i32 : graph::DType::f32;
@@ -105,10 +151,10 @@ std::int32_t HookSteps::go_on(std::int32_t step) {
                      .op = &op_of(Transition::Kind::hook),
                      .name = name_,
                      .phase = graph::Phase::update,
-                     .hook = HookCall{.kind = hook_.kind,
+                     .hook = HookCall{.group = group_,
                                       .call = now.call,
-                                      .members = members_,
                                       .member = member_,
+                                      .samples = samples_,
                                       .buffers = regions_}},
                     step);
   }
@@ -121,16 +167,18 @@ Transfer HookSteps::transfer_of(const plugins::HookStep& step) const {
                     .axis = hook_.axis,
                     .dtype = dtypes_[step.send],
                     .send = regions_[step.send],
-                    .recv = regions_[step.receive]};
+                    .recv = regions_[step.receive],
+                    .hook = hook_.kind};
   const std::int64_t sent = transfer.send.elements;
   const std::int64_t received = transfer.recv.elements;
-  const auto blocks = [&](std::int64_t elements) { return std::vector<std::int64_t>(members_, elements); };
+  const std::uint32_t members = group_->raw().members;
+  const auto blocks = [&](std::int64_t elements) { return std::vector<std::int64_t>(members, elements); };
   switch (step.kind) {
     case plugins::HookStep::Kind::all_gather: transfer.recv_counts = blocks(sent); break;
     case plugins::HookStep::Kind::reduce_scatter: transfer.recv_counts = blocks(received); break;
     case plugins::HookStep::Kind::all_to_all:
-      transfer.send_counts = blocks(sent / members_);
-      transfer.recv_counts = blocks(received / members_);
+      transfer.send_counts = blocks(sent / members);
+      transfer.recv_counts = blocks(received / members);
       break;
     default: break;
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -38,8 +39,9 @@ class HookSteps {
   const PlacedHook& hook_;
   Emitter& emitter_;
   Span span_;
-  std::uint32_t members_;
   std::uint32_t member_;
+  std::shared_ptr<const plugins::HookGroup> group_;  ///< null where this rank has nothing of it
+  HookSamples samples_;
   plugins::HookPlan plan_;
   std::string name_;
   std::vector<Region> regions_;

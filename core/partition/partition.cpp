@@ -246,18 +246,6 @@ Variants variants_of(const ShardedFunction& function, bool settles, const Partit
           .others = std::find(rows.begin(), rows.end() - 1, function.function.rows) != rows.end() - 1};
 }
 
-/// Of a step, and how many of them this rank has.
-void count_samples(Programs& programs, const Partition& partition) {
-  const auto calls = partition.calls.find("micro");
-  const mesh::Coordinates at = mesh::coordinates_of(programs.mesh, programs.rank);
-  for (std::size_t call = 0; calls != partition.calls.end() && call < calls->second.size(); ++call) {
-    const graph::TensorType samples{.dtype = graph::DType::f32, .shape = {calls->second[call]}, .axes = {"batch"}};
-    const mesh::Box own = mesh::box_of(samples.shape, partition.placements.by_axes(samples), programs.mesh, at);
-    programs.samples += static_cast<std::uint64_t>(calls->second[call]);
-    programs.own_samples += static_cast<std::uint64_t>(own.elements());
-  }
-}
-
 }  // namespace
 
 std::vector<Link> links_of(const Partition& partition) {
@@ -288,7 +276,6 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
   const std::vector<std::vector<Bucket>> buckets = layout.buckets();
   const std::uint64_t base = layout.place(programs.states);
   programs.hooks = partition.hooks;
-  count_samples(programs, partition);
   programs.settled = settled_buffers(programs.states, partition, settings);
   std::uint64_t transient = 0;
   const std::vector<Bucket> none;

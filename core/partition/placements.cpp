@@ -33,6 +33,15 @@ mesh::Placement placement_of(const mesh::Mesh& mesh, const plugins::DimSplits& d
   return placement;
 }
 
+/// Ranks along a pipeline's axis have other tensors, and nothing in common that each could have its own of.
+void require_no_pipeline(const Plan& plan, const std::string& mesh_axis, const std::string& what) {
+  if (plan.draft.pipeline.mesh_axis == mesh_axis) {
+    throw Error(ErrorCode::job, fmt::format("strategy {} plans {} along mesh axis '{}', which is that of the pipeline's "
+                                            "stages: these have different layers",
+                                            plan.strategy, what, mesh_axis));
+  }
+}
+
 using RoleKey = std::pair<std::string, TensorRole>;
 
 /// A parameter's placement in a role: what the plan says of it, else that of the role before it.
@@ -42,6 +51,7 @@ class Roles {
     for (const plugins::VaryingTensor& tensor : plan.draft.varying) {
       const mesh::AxisId axis = placements.mesh.find(tensor.mesh_axis);
       if (placements.mesh.size(axis) > 1) {
+        require_no_pipeline(plan, tensor.mesh_axis, fmt::format("what {} is on each rank", tensor.tensor));
         varying_[tensor.tensor].insert(axis);
       }
     }
@@ -55,7 +65,7 @@ class Roles {
     const auto axes = varying_.find(tensor.name);
     if (axes != varying_.end()) {
       placement.varying.assign(axes->second.begin(), axes->second.end());
-      require_whole(tensor, placement);
+      require_varies_alone(tensor, placement);
     }
     return placement;
   }
@@ -75,7 +85,7 @@ class Roles {
     return placements_.by_axes(tensor.type);
   }
 
-  void require_whole(const graph::State& tensor, const mesh::Placement& placement) const {
+  void require_varies_alone(const graph::State& tensor, const mesh::Placement& placement) const {
     for (const mesh::AxisId axis : placement.varying) {
       if (placement.splits(axis)) {
         throw Error(ErrorCode::job,
@@ -111,18 +121,37 @@ TensorRole role_of(graph::StateKind kind) noexcept {
   }
 }
 
-PlacedHook place_hook(const graph::Graph& graph, const plugins::Hook& hook, mesh::AxisId axis) {
-  PlacedHook placed{.kind = hook.kind, .axis = axis, .every = hook.every, .parameters = {}, .states = {}};
+PlacedHook place_hook(const plugins::Hook& hook, mesh::AxisId axis,
+                      const std::map<std::string, graph::StateId>& states) {
+  PlacedHook placed{
+      .kind = hook.kind, .axis = axis, .every = hook.every, .parameters = {}, .numbers = {}, .states = {}};
   for (const std::string& tensor : hook.tensors) {
-    placed.parameters.push_back(graph.find_state(tensor));
+    placed.parameters.push_back(states.at(tensor));
+    placed.numbers.emplace(placed.parameters.back(), placed.parameters.size() - 1);
   }
-  for (const std::string& name : hook.states) {
-    std::vector<graph::StateId>& states = placed.states.emplace_back();
+  for (const plugins::HookState& state : hook.states) {
+    std::vector<graph::StateId>& of_tensors = placed.states.emplace_back();
     for (const std::string& tensor : hook.tensors) {
-      states.push_back(graph.find_state(fmt::format("{}/{}", name, tensor)));
+      of_tensors.push_back(states.at(fmt::format("{}/{}", state.name, tensor)));
     }
   }
   return placed;
+}
+
+std::vector<PlacedHook> place_hooks(const graph::Graph& graph, const Plan& plan, const mesh::Mesh& mesh) {
+  std::map<std::string, graph::StateId> states;
+  for (std::size_t s = 0; s < graph.states.size() && !plan.draft.hooks.empty(); ++s) {
+    states.emplace(graph.states[s].name, static_cast<graph::StateId>(s));
+  }
+  std::vector<PlacedHook> hooks;
+  for (const plugins::Hook& hook : plan.draft.hooks) {
+    const mesh::AxisId axis = mesh.find(hook.mesh_axis);
+    if (mesh.size(axis) > 1) {
+      require_no_pipeline(plan, hook.mesh_axis, fmt::format("the hook {}", to_string(hook.kind)));
+      hooks.push_back(place_hook(hook, axis, states));
+    }
+  }
+  return hooks;
 }
 
 /// The hook that keeps a state, or null.
@@ -168,7 +197,7 @@ mesh::Placement Placements::by_axes(const graph::TensorType& type) const {
 namespace {
 
 /// All members are given the same tensors: not each its own part of them.
-void require_whole(const graph::Graph& graph, const Placements& placements) {
+void require_whole_for_hook(const graph::Graph& graph, const Placements& placements) {
   const PlacedHook* hook = placements.find_hook(plugins::HookKind::after_step);
   for (const graph::StateId parameter : hook == nullptr ? std::vector<graph::StateId>{} : hook->parameters) {
     const mesh::Placement& stored = placements.states[static_cast<std::size_t>(parameter)];
@@ -200,12 +229,7 @@ Placements place(const graph::Graph& graph, const Plan& plan) {
   }
   const Roles roles(plan, placements);
   const std::map<std::string, Gather> gathers = gathers_of(plan);
-  for (const plugins::Hook& hook : plan.draft.hooks) {
-    const mesh::AxisId axis = placements.mesh.find(hook.mesh_axis);
-    if (placements.mesh.size(axis) > 1) {
-      placements.hooks.push_back(place_hook(graph, hook, axis));
-    }
-  }
+  placements.hooks = place_hooks(graph, plan, placements.mesh);
   for (const graph::State& state : graph.states) {
     const bool derived = state.of_parameter >= 0;
     const graph::State& owner = derived ? graph.states[static_cast<std::size_t>(state.of_parameter)] : state;
@@ -225,7 +249,7 @@ Placements place(const graph::Graph& graph, const Plan& plan) {
       placements.gathers.back().unit = static_cast<std::int32_t>(graph.states.size() + placements.gathers.size());
     }
   }
-  require_whole(graph, placements);
+  require_whole_for_hook(graph, placements);
   return placements;
 }
 

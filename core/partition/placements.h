@@ -21,7 +21,8 @@ struct PlacedHook {
   plugins::HookKind kind = plugins::HookKind::sync_gradients;
   mesh::AxisId axis = -1;
   std::int64_t every = 1;
-  std::vector<graph::StateId> parameters;  ///< whose gradients, or which themselves, it is given
+  std::vector<graph::StateId> parameters;         ///< whose gradients, or which themselves, it is given
+  std::map<graph::StateId, std::size_t> numbers;  ///< of each parameter
   /// What it keeps: of each of its states, of each parameter the graph's state.
   std::vector<std::vector<graph::StateId>> states;
 };

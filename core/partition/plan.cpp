@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "core/base/error.h"
 #include "core/partition/pipeline.h"
 
 namespace shardrun::partition {
@@ -158,6 +159,10 @@ Plan make_plan(const plugins::Strategy& strategy, const plugins::StrategyRequest
 }
 
 void add_hook_states(graph::Graph& graph, const Plan& plan) {
+  std::map<std::string, graph::StateId> known;
+  for (std::size_t s = 0; s < graph.states.size() && !plan.draft.hooks.empty(); ++s) {
+    known.emplace(graph.states[s].name, static_cast<graph::StateId>(s));
+  }
   for (const plugins::Hook& hook : plan.draft.hooks) {
     const auto axis = std::ranges::find(plan.draft.mesh, hook.mesh_axis, &plugins::MeshAxis::name);
     if (axis->size == 1) {
@@ -165,15 +170,22 @@ void add_hook_states(graph::Graph& graph, const Plan& plan) {
     }
     const auto kind = hook.kind == plugins::HookKind::sync_gradients ? graph::StateKind::beside_gradient
                                                                       : graph::StateKind::beside_parameter;
-    for (const std::string& name : hook.states) {
+    for (const plugins::HookState& state : hook.states) {
       for (const std::string& tensor : hook.tensors) {
-        const graph::StateId parameter = graph.find_state(tensor);
-        const graph::State& of = graph.states[static_cast<std::size_t>(parameter)];
-        graph.states.push_back({.name = fmt::format("{}/{}", name, tensor),
+        const graph::StateId parameter = known.at(tensor);
+        graph::State of = graph.states[static_cast<std::size_t>(parameter)];
+        const std::string name = fmt::format("{}/{}", state.name, tensor);
+        if (!known.emplace(name, static_cast<graph::StateId>(graph.states.size())).second) {
+          throw Error(ErrorCode::job, fmt::format("strategy {} keeps a state '{}' beside its tensors, and the model has "
+                                                  "a {} of that name: the strategy has to call it otherwise",
+                                                  plan.strategy, state.name, name));
+        }
+        graph.states.push_back({.name = name,
                                 .type = of.type,
                                 .kind = kind,
                                 .layer = of.layer,
-                                .of_parameter = parameter});
+                                .of_parameter = parameter,
+                                .copies_parameter = state.copies_tensor});
       }
     }
   }
@@ -197,8 +209,11 @@ std::string to_string(const Plan& plan) {
     text += fmt::format("tensor {} varies over {}\n", tensor.tensor, tensor.mesh_axis);
   }
   for (const plugins::Hook& hook : plan.draft.hooks) {
-    text += fmt::format("hook {} over {}, every {}, states {}: {}\n", to_string(hook.kind), hook.mesh_axis, hook.every,
-                        join(hook.states), join(hook.tensors));
+    text += fmt::format("hook {} over {}, every {}: {}\n", to_string(hook.kind), hook.mesh_axis, hook.every,
+                        join(hook.tensors));
+    for (const plugins::HookState& state : hook.states) {
+      text += fmt::format("state {} of it, at first {}\n", state.name, state.copies_tensor ? "the tensor" : "zero");
+    }
   }
   const plugins::Pipeline& pipeline = plan.draft.pipeline;
   for (std::size_t c = 0; c < pipeline.chunks.size(); ++c) {

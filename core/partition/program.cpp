@@ -34,11 +34,11 @@ std::string transfer_text(const Programs& programs, const Program& program, cons
 }
 
 std::string hook_text(const Program& program, const HookCall& hook) {
-  std::string text = fmt::format("call {} of {}:", hook.call, to_string(hook.kind));
+  std::string text = fmt::format("call {} of {}:", hook.call, hook.group->name());
   for (const Region& region : hook.buffers) {
     text += fmt::format(" {}+{}", program.buffers[static_cast<std::size_t>(region.buffer)].name, region.elements);
   }
-  return text;
+  return text + "\n";
 }
 
 const char* mark(Accumulate accumulate) noexcept {
@@ -165,13 +165,28 @@ std::string to_string(const Programs& programs) {
         continue;
       }
       if (at.hook) {
-        text += fmt::format("{:5} {}\n", i, hook_text(program, *at.hook));
+        text += fmt::format("{:5} {}", i, hook_text(program, *at.hook));
         continue;
       }
       text += fmt::format("{:5} {} {} {}{}{} [{}]", i, operands(program, at.outputs), mark(at.accumulate),
                           at.kind == Instruction::Kind::move ? "copies for " : "", at.op->name,
                           to_string(at.attributes), operands(program, at.inputs));
       text += at.scratch_bytes == 0 ? "\n" : fmt::format(" scratch @{:#x}+{}\n", at.scratch_offset, at.scratch_bytes);
+    }
+  }
+  return text;
+}
+
+std::string hook_text(const Programs& programs, plugins::HookKind kind) {
+  std::string text;
+  for (const Program& program : programs.programs) {
+    for (const Instruction& at : program.instructions) {
+      if (at.hook && at.hook->group->kind() == kind) {
+        text += hook_text(program, *at.hook);
+      } else if (at.kind == Instruction::Kind::start) {
+        const Transfer& transfer = program.transfers[static_cast<std::size_t>(at.transfer)];
+        text += transfer.hook == kind ? transfer_text(programs, program, at) : "";
+      }
     }
   }
   return text;

@@ -65,6 +65,7 @@ struct Transfer {
   std::vector<std::int64_t> recv_counts;  ///< of each member: reduce_scatter, all_gather, all_to_all
   BufferId scratch = -1;                  ///< the transport's own, where it asks for some
   Link link = {};                         ///< of send and receive: coordinates along the axis
+  std::optional<plugins::HookKind> hook = std::nullopt;  ///< that it belongs to
 };
 
 /// Elements that go from a strided box of one buffer to one of another.
@@ -76,12 +77,18 @@ struct Copy {
   std::vector<std::int64_t> to_strides;
 };
 
+/// Samples of a step: over all ranks, and those that the gradients at one place along a hook's mesh axis are of.
+struct HookSamples {
+  std::uint64_t all = 0;
+  std::uint64_t own = 0;
+};
+
 /// A call of the strategy's own function: shardrun/strategy.h, sr_hook_call.
 struct HookCall {
-  plugins::HookKind kind = plugins::HookKind::sync_gradients;
+  std::shared_ptr<const plugins::HookGroup> group;
   std::uint32_t call = 0;
-  std::uint32_t members = 0;
   std::uint32_t member = 0;
+  HookSamples samples;
   std::vector<Region> buffers;  ///< the group's tensors, the hook's states beside them, its own
 };
 
@@ -161,8 +168,6 @@ struct Programs {
   std::uint64_t arena_bytes = 0;
   MemoryUse memory;
   std::shared_ptr<const plugins::Hooks> hooks;  ///< null where there are none
-  std::uint64_t samples = 0;                    ///< of a step, over all ranks
-  std::uint64_t own_samples = 0;                ///< of which this rank has gradients
 
   /// Whether there is a function of that name.
   [[nodiscard]] bool has(std::string_view function) const noexcept;
@@ -190,5 +195,8 @@ void add_sent_bytes(SentBytes& sum, const Programs& programs, const Program& pro
 [[nodiscard]] const char* to_string(Collective collective) noexcept;
 [[nodiscard]] const char* to_string(Category category) noexcept;
 [[nodiscard]] std::string to_string(const Programs& programs);
+
+/// What a hook does in all programs: the same on all ranks along its mesh axis.
+[[nodiscard]] std::string hook_text(const Programs& programs, plugins::HookKind kind);
 
 }  // namespace shardrun::partition

@@ -148,19 +148,32 @@ void StateLayout::lay_out_beside(const Bucket& bucket) {
 /// The tensors of the hook after_step that this stage has, as many together as a bucket takes.
 std::vector<Bucket> StateLayout::hook_buckets() const {
   const PlacedHook& hook = *hook_of(graph::StateKind::parameter, partition_.placements);
+  struct Open {
+    GroupKey key;
+    std::size_t bucket = 0;
+    std::uint64_t filled = 0;
+  };
   std::vector<Bucket> buckets;
-  std::uint64_t filled = 0;
+  std::vector<Open> open;
   for (const graph::StateId state : hook.parameters) {
     const auto s = static_cast<std::size_t>(state);
-    if (!partition_.stages.states.holds(s, stage_)) {
+    const std::vector<bool>& held = partition_.stages.states.held[s];
+    if (!held[static_cast<std::size_t>(stage_)]) {
       continue;
     }
-    if (buckets.empty() || filled + bytes_.most[s] > partition_.bucket_bytes) {
+    // What several stages have is by itself, so that the hook does the same with it on each.
+    const bool alone = std::count(held.begin(), held.end(), true) > 1;
+    const GroupKey key = group_key(partition_.placements.states[s]);
+    auto group = std::find_if(open.begin(), open.end(), [&](const Open& each) {
+      return !alone && each.key == key && each.filled + bytes_.most[s] <= partition_.bucket_bytes;
+    });
+    if (group == open.end()) {
+      std::erase_if(open, [&](const Open& each) { return !alone && each.key == key; });
       buckets.push_back({.states = {}, .steps = {{.kind = Transition::Kind::hook, .axis = hook.axis}}});
-      filled = 0;
+      group = open.insert(open.end(), {.key = key, .bucket = buckets.size() - 1, .filled = alone ? UINT64_MAX / 2 : 0});
     }
-    buckets.back().states.push_back(state);
-    filled += bytes_.most[s];
+    buckets[group->bucket].states.push_back(state);
+    group->filled += bytes_.most[s];
   }
   return buckets;
 }

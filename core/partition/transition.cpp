@@ -158,19 +158,19 @@ void hook_settlements(const graph::Graph& graph, const Placements& placements, s
   const PlacedHook* hook = placements.find_hook(plugins::HookKind::sync_gradients);
   for (std::size_t s = 0; hook != nullptr && s < graph.states.size(); ++s) {
     const graph::State& state = graph.states[s];
-    const auto& hooked = hook->parameters;
-    if (state.kind != graph::StateKind::gradient ||
-        std::find(hooked.begin(), hooked.end(), state.of_parameter) == hooked.end()) {
+    if (state.kind != graph::StateKind::gradient || !hook->numbers.contains(state.of_parameter)) {
       continue;
     }
     std::vector<Transition>& steps = settlements[s].steps;
     if (!placements.states[s].varies(hook->axis) && !take_sum(steps, hook->axis)) {
       throw Error(ErrorCode::job,
                   fmt::format("the hook sync_gradients stands for an all_reduce over mesh axis '{}', and there is none "
-                              "of {}, whose gradient is {}: give the hook other tensors, or place this one whole",
+                              "of {}, whose gradient is {} and whose optimizer state is {}: give the hook other "
+                              "tensors, or place both whole",
                               placements.mesh.axes[static_cast<std::size_t>(hook->axis)].name,
                               graph.states[static_cast<std::size_t>(state.of_parameter)].name,
-                              to_string(placements.states[s], placements.mesh)));
+                              to_string(placements.states[s], placements.mesh),
+                              to_string(placements.updates[s], placements.mesh)));
     }
     steps.push_back({.kind = Transition::Kind::hook, .axis = hook->axis});
   }

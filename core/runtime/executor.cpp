@@ -121,9 +121,9 @@ void Executor::call_hook(const Call& call, const device::Scalars& scalars) {
   made.buffers = call.hook_buffers.data();
   made.elements = call.hook_elements.data();
   made.step = scalars.step;
-  made.samples = programs_.samples;
-  made.own_samples = programs_.own_samples;
-  programs_.hooks->run(hook.kind, call.hook_elements.front(), hook.members, made);
+  made.samples = hook.samples.all;
+  made.own_samples = hook.samples.own;
+  programs_.hooks->run(*hook.group, made);
 }
 
 void Executor::bind(Communicator& communicator) {

@@ -163,6 +163,9 @@ class Executor {
 /// Whether an f32 tensor holds NaN or Inf, on either device; never for i32.
 [[nodiscard]] bool has_non_finite(const device::TensorView& view, std::size_t element_bytes) noexcept;
 
+/// Gives every state its first values; what copies a parameter, that parameter's.
+void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executor);
+
 /// Fills a state with its first values: constants, or normal draws keyed by (seed, name, global element index).
 /// Box & Muller 1958, in float64. A shard draws what the whole tensor has there.
 void initialize(const device::TensorView& view, std::size_t element_bytes, const graph::State& state,

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <numbers>
 
 #include "core/base/philox.h"
@@ -95,6 +96,22 @@ void initialize(const device::TensorView& view, std::size_t element_bytes, const
       fill<float>(view, state, seed, begin, end);
     }
   });
+}
+
+void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executor) {
+  const std::size_t bytes = executor.device().element_bytes(graph::DType::f32);
+  for (std::size_t s = 0; s < graph.states.size(); ++s) {
+    initialize(executor.state(static_cast<graph::StateId>(s)), bytes, graph.states[s], seed, executor.threads());
+  }
+  for (std::size_t s = 0; s < graph.states.size(); ++s) {
+    if (graph.states[s].copies_parameter) {
+      const device::TensorView copy = executor.state(static_cast<graph::StateId>(s));
+      const device::TensorView of = executor.state(graph.states[s].of_parameter);
+      if (copy.elements() > 0) {
+        std::memcpy(copy.data, of.data, static_cast<std::size_t>(copy.elements()) * bytes);
+      }
+    }
+  }
 }
 
 }  // namespace shardrun::runtime

@@ -61,6 +61,24 @@ void RankLink::check_plan() {
   }
 }
 
+void RankLink::check_hooks() {
+  const mesh::Mesh& mesh = compiled_.partition.placements.mesh;
+  for (const partition::PlacedHook& hook : compiled_.partition.placements.hooks) {
+    const std::string mine =
+        fmt::format("{:016x}", hash_name(partition::hook_text(compiled_.programs, hook.kind)));
+    const std::int64_t first = mesh::line_through(mesh, hook.axis, rank_.rank()).front();
+    const std::string key = fmt::format("{} {}", to_string(hook.kind), first);
+    if (first == rank_.rank()) {
+      rank_.set(key, mine);
+    } else if (const std::string other = rank_.get(key, launch::Rank::no_deadline); other != mine) {
+      throw Error(ErrorCode::internal,
+                  fmt::format("strategy {} plans something else for its hook {} on rank {} ({}) than on rank {} ({}): "
+                              "that must follow from the job and the group alone",
+                              job_.strategy.name, to_string(hook.kind), rank_.rank(), mine, first, other));
+    }
+  }
+}
+
 void RankLink::connect(runtime::Executor& executor) {
   arena_ = executor.arena();
   barrier();

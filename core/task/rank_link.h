@@ -23,6 +23,8 @@ class RankLink final : private plugins::TransportHost {
 
   /// Compares the plan with the first rank's. Throws Error{internal} where a rank has made another.
   void check_plan();
+  /// Compares what the plan's hooks do with what they do on the first rank along their mesh axis. Throws likewise.
+  void check_hooks();
   /// Opens the transports, connects the ranks and prepares every transfer of the executor's programs. Waits before for
   /// the ranks that are not ready to, however long they load data; from then on [job] timeout counts. The executor may
   /// end before this does: its arena stays for as long as transports know it.

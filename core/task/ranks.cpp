@@ -328,6 +328,7 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
     compiled.emplace(compile(job, "cpu", context.rank));
     link.emplace(job, *compiled, *rank);
     link->check_plan();
+    link->check_hooks();
     const int code = work(*compiled, *link);
     link.reset();
     rank->goodbye(launch::Rank::no_deadline);

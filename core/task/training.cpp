@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -12,7 +13,9 @@
 namespace shardrun::task {
 namespace {
 
-const char* non_finite_text(double value) noexcept { return std::isnan(value) ? "NaN" : "infinite"; }
+const char* non_finite_text(double value) noexcept {
+  return std::isnan(value) ? "NaN" : std::isinf(value) ? "infinite" : "not finite on another rank";
+}
 
 }  // namespace
 
@@ -30,17 +33,16 @@ Training::Training(const job::Job& job, const Compiled& compiled, Agree agree)
   micro_programs_ = executor_.find_calls("micro", compiled.microbatch_rows);
   evaluate_programs_ = executor_.find_calls("evaluate", compiled.evaluation_rows);
   scalars_.reserve(compiled.microbatch_rows.size());
+  const std::vector<mesh::Placement>& states = compiled.partition.placements.states;
+  varies_ = std::any_of(states.begin(), states.end(),
+                        [](const mesh::Placement& placement) { return !placement.varying.empty(); });
   if (compiled.programs.has(partition::after_step_function)) {
     after_step_program_ = executor_.find(partition::after_step_function, 0);
   }
 }
 
 void Training::initialize() {
-  for (std::size_t s = 0; s < compiled_.graph.states.size(); ++s) {
-    runtime::initialize(executor_.state(static_cast<graph::StateId>(s)),
-                        compiled_.device->element_bytes(graph::DType::f32), compiled_.graph.states[s], job_.seed,
-                        executor_.threads());
-  }
+  runtime::initialize(compiled_.graph, job_.seed, executor_);
 }
 
 double Training::read_scalar(std::string_view state) const {
@@ -102,7 +104,7 @@ void Training::finish() {
 
 StepResult Training::step(std::int64_t step) {
   StepResult result{.loss = differentiate(step), .learning_rate = learning_rate(job_.train, step)};
-  if (!std::isfinite(result.loss)) {
+  if (anywhere(!std::isfinite(result.loss))) {
     throw Error(
         ErrorCode::numerics,
         fmt::format(
@@ -111,7 +113,7 @@ StepResult Training::step(std::int64_t step) {
             step + 1, non_finite_text(result.loss), first_bad_tensor(step)));
   }
   result.gradient_norm = update(step);
-  if (!std::isfinite(result.gradient_norm)) {
+  if (anywhere(!std::isfinite(result.gradient_norm))) {
     const graph::State* const bad = bad_state(graph::StateKind::gradient);
     throw Error(ErrorCode::numerics,
                 fmt::format("step {}: the loss is {}, but the gradient's norm is {}; the first tensor that is not "

@@ -41,6 +41,9 @@ class Training {
   [[nodiscard]] double differentiate(std::int64_t step);
   [[nodiscard]] double update(std::int64_t step);
 
+  /// Whether it is so on this rank; of ranks with tensors of their own, on any. All of these call it at the same point.
+  [[nodiscard]] bool anywhere(bool here) const { return varies_ ? agreed(here ? 1 : 0) > 0 : here; }
+
   /// Runs the hook where steps have been done since it was run last: this is the end.
   void finish();
 
@@ -71,6 +74,7 @@ class Training {
   std::vector<std::size_t> micro_programs_;
   std::vector<std::size_t> evaluate_programs_;
   std::size_t update_program_;
+  bool varies_ = false;  ///< tensors, so loss and norm too
   std::optional<std::size_t> after_step_program_;
   std::optional<std::int64_t> unmet_step_;  ///< the last one, where the hook has yet to follow it
   std::vector<device::Scalars> scalars_;  ///< of the calls of one program

@@ -64,7 +64,8 @@ auto naming_step(std::int64_t step, const Step& run) {
       case ErrorCode::transport:
       case ErrorCode::timeout:
       case ErrorCode::aborted:
-      case ErrorCode::peer_lost: throw Error(error.code(), fmt::format("step {}: {}", step + 1, error.message()));
+      case ErrorCode::peer_lost:
+      case ErrorCode::plugin: throw Error(error.code(), fmt::format("step {}: {}", step + 1, error.message()));
       default: throw;
     }
   }
@@ -103,10 +104,7 @@ class Work {
   metrics::Summary iterate(metrics::Summary& failed) {
     runtime::Executor executor(compiled_.programs, *compiled_.device);
     prepare(executor);
-    for (std::size_t s = 0; s < compiled_.graph.states.size(); ++s) {
-      runtime::initialize(executor.state(static_cast<graph::StateId>(s)), sizeof(float), compiled_.graph.states[s],
-                          job_.seed, executor.threads());
-    }
+    runtime::initialize(compiled_.graph, job_.seed, executor);
     return guarded(executor, failed, [&] {
       await_ranks();
       const int signal = iterate_steps(executor);
@@ -250,7 +248,7 @@ class Work {
 
   [[nodiscard]] static std::optional<double> evaluate(Training& training, std::int64_t step) {
     const std::optional<double> validation = training.evaluate();
-    if (validation && !std::isfinite(*validation)) {
+    if (validation && training.anywhere(!std::isfinite(*validation))) {
       throw Error(
           ErrorCode::numerics,
           fmt::format("step {}: the validation loss is not finite: the step before it made the parameters useless, "

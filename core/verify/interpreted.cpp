@@ -3,14 +3,6 @@
 namespace shardrun::verify {
 namespace {
 
-void initialize(const Workload& workload, runtime::Executor& executor) {
-  const std::size_t f32_bytes = executor.device().element_bytes(graph::DType::f32);
-  for (std::size_t s = 0; s < workload.graph.states.size(); ++s) {
-    runtime::initialize(executor.state(static_cast<graph::StateId>(s)), f32_bytes, workload.graph.states[s],
-                        workload.seed, executor.threads());
-  }
-}
-
 /// `calls`: of one function, those of one step.
 void run(const Workload& workload, const std::vector<Call>& calls, runtime::Interpreter& ranks) {
   std::vector<std::int64_t> rows;
@@ -39,7 +31,7 @@ void interpret(const Workload& workload, const partition::Partition& partition, 
   runtime::Interpreter ranks(workload.graph, partition, device::Device::find(settings.device), settings.threads,
                              settings.fault);
   for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
-    initialize(workload, ranks.rank(rank));
+    runtime::initialize(workload.graph, workload.seed, ranks.rank(rank));
   }
   for (std::int64_t step = 0; step < settings.steps; ++step) {
     at_moment(step, Moment::begin, ranks);

@@ -45,14 +45,6 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
-void initialize(const job::Job& job, const task::Compiled& compiled, runtime::Executor& executor) {
-  for (std::size_t s = 0; s < compiled.graph.states.size(); ++s) {
-    runtime::initialize(executor.state(static_cast<graph::StateId>(s)),
-                        compiled.device->element_bytes(graph::DType::f32), compiled.graph.states[s], job.seed,
-                        executor.threads());
-  }
-}
-
 /// Does the first steps and leaves what this rank holds at each moment.
 class Recorder {
  public:
@@ -67,7 +59,7 @@ class Recorder {
     task::Training training(job_, compiled_);
     runtime::Executor& executor = training.executor();
     connect(executor);
-    initialize(job_, compiled_, executor);
+    runtime::initialize(compiled_.graph, job_.seed, executor);
     for (std::int64_t step = 0; step < steps; ++step) {
       write(step, Moment::begin, executor);
       const double loss = training.differentiate(step);
@@ -89,7 +81,7 @@ class Recorder {
   int iterate(std::int64_t steps) {
     runtime::Executor executor(compiled_.programs, *compiled_.device);
     connect(executor);
-    initialize(job_, compiled_, executor);
+    runtime::initialize(compiled_.graph, job_.seed, executor);
     const std::size_t program = executor.find("iterate", 0);
     for (std::int64_t step = 0; step < steps; ++step) {
       write(step, Moment::begin, executor);

@@ -14,10 +14,7 @@ Reference::Reference(const Workload& workload, int threads, std::function<bool()
 }
 
 void Reference::initialize() {
-  for (std::size_t s = 0; s < workload_.graph.states.size(); ++s) {
-    runtime::initialize(executor_.state(static_cast<graph::StateId>(s)), sizeof(double), workload_.graph.states[s],
-                        workload_.seed, executor_.threads());
-  }
+  runtime::initialize(workload_.graph, workload_.seed, executor_);
 }
 
 std::span<double> Reference::state(graph::StateId id) {

@@ -142,8 +142,11 @@ std::string text_of(const PlanDraft& plan) {
     text += fmt::format("tensor {} varies over {}\n", tensor.tensor, tensor.mesh_axis);
   }
   for (const plugins::Hook& hook : plan.hooks) {
-    text += fmt::format("hook {} over {} every {} with {}: {}\n", to_string(hook.kind), hook.mesh_axis, hook.every,
-                        fmt::join(hook.states, ", "), fmt::join(hook.tensors, ", "));
+    text += fmt::format("hook {} over {} every {}: {}\n", to_string(hook.kind), hook.mesh_axis, hook.every,
+                        fmt::join(hook.tensors, ", "));
+    for (const plugins::HookState& state : hook.states) {
+      text += fmt::format("state {} of it, at first {}\n", state.name, state.copies_tensor ? "the tensor" : "zero");
+    }
   }
   return text + fmt::format("buckets of {} bytes\n", plan.bucket_bytes);
 }

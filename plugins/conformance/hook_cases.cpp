@@ -16,6 +16,7 @@ namespace shardrun::conformance {
 namespace {
 
 using plugins::Hook;
+using plugins::HookGroup;
 using plugins::HookKind;
 using plugins::HookPlan;
 using plugins::Hooks;
@@ -55,6 +56,16 @@ struct Group {
   const Hook& hook;
   std::uint64_t elements;
   std::uint32_t members;
+  bool varies;  ///< its tensors, over the hook's axis
+
+  /// Two tensors where there are elements for both.
+  [[nodiscard]] std::vector<plugins::HookTensor> tensors() const {
+    const auto all = static_cast<std::int64_t>(elements);
+    if (all == 1) {
+      return {{hook.tensors.front(), {all}}};
+    }
+    return {{hook.tensors.front(), {1, all / 2}}, {hook.tensors.back(), {all - all / 2}}};
+  }
 };
 
 void copy(Guarded& from, std::uint64_t first, Guarded& to, std::uint64_t at, std::uint64_t count) {
@@ -89,32 +100,48 @@ void carry_out(Memory& memory, const HookStep& step) {
   }
 }
 
-/// The members' tensors, as they differ from round to round, and their states, which begin as zeros.
-Memory first_memory(const Group& group, const HookPlan& plan) {
+/// The members' states, which begin as zeros or as the tensors are in the first round.
+Memory first_memory(const Group& group) {
   Memory memory(group.members);
   for (std::vector<Guarded>& member : memory) {
     for (std::size_t b = 0; b <= group.hook.states.size(); ++b) {
       member.emplace_back(group.elements);
       std::fill_n(member.back().floats(), group.elements, 0.0F);
     }
-    for (const plugins::HookBuffer& buffer : plan.buffers) {
-      member.emplace_back(buffer.elements);
-    }
   }
   return memory;
 }
 
-void fill_tensors(Memory& memory, std::int64_t round) {
+/// Tensors that differ from round to round, and from member to member where the hook may find that: gradients, and
+/// parameters that vary.
+void fill_tensors(const Group& group, Memory& memory, std::int64_t round) {
+  const bool differ = group.hook.kind == HookKind::sync_gradients || group.varies;
   for (std::size_t m = 0; m < memory.size(); ++m) {
-    for (std::uint64_t i = 0; i < memory[m][0].elements(); ++i) {
-      const auto number = (i * 37 + m * 101 + static_cast<std::uint64_t>(round) * 13) % 64;
+    for (std::uint64_t i = 0; i < group.elements; ++i) {
+      const auto number = (i * 37 + (differ ? m : 0) * 101 + static_cast<std::uint64_t>(round) * 13) % 64;
       memory[m][0].floats()[i] = static_cast<float>(number) / 16 - 2;
+    }
+    for (std::size_t s = 0; s < group.hook.states.size() && round == 0; ++s) {
+      if (group.hook.states[s].copies_tensor) {
+        copy(memory[m][0], 0, memory[m][s + 1], 0, group.elements);
+      }
     }
   }
 }
 
-void call(const Hooks& hooks, const Group& group, std::vector<Guarded>& buffers, std::uint32_t number,
-          std::uint32_t member, std::int64_t step) {
+/// The hook's own buffers hold anything at first: other bytes each time that they are made.
+void add_buffers(const HookPlan& plan, Memory& memory, unsigned char& anything) {
+  for (std::vector<Guarded>& member : memory) {
+    for (const plugins::HookBuffer& buffer : plan.buffers) {
+      member.emplace_back(buffer.elements);
+      std::memset(member.back().data(), anything, buffer.elements * sizeof(float));
+    }
+    anything = static_cast<unsigned char>(anything * 5 + 17);
+  }
+}
+
+void call(const Hooks& hooks, const Group& group, const HookGroup& raw, std::vector<Guarded>& buffers,
+          std::uint32_t number, std::uint32_t member, std::int64_t step) {
   std::vector<void*> addresses;
   std::vector<std::uint64_t> elements;
   for (Guarded& buffer : buffers) {
@@ -128,41 +155,45 @@ void call(const Hooks& hooks, const Group& group, std::vector<Guarded>& buffers,
   made.buffers = addresses.data();
   made.elements = elements.data();
   made.step = step;
-  made.samples = 10;
-  made.own_samples = 10 / group.members;
-  hooks.run(group.hook.kind, group.elements, group.members, made);
+  made.samples = group.members;
+  made.own_samples = member == 0 ? 2 : member + 1 == group.members ? 0 : 1;  // as many in all; somebody may have none
+  hooks.run(raw, made);
   if (!std::all_of(buffers.begin(), buffers.end(), [](const Guarded& buffer) { return buffer.is_kept(); })) {
     throw Failure(fmt::format("hook {}, call {}: it wrote outside of its buffers", to_string(group.hook.kind), number));
   }
 }
 
-/// What is left in all tensors and states. `of`: whom a member asks.
-std::vector<float> do_rounds(const Group& group, const HookPlan& plan, const std::function<const Hooks&(std::size_t)>& of,
-                             bool varies) {
-  Memory memory = first_memory(group, plan);
+/// What is left in all tensors and states. `of`: whom a member asks. `anything`: what buffers hold at first.
+std::vector<float> do_rounds(const Group& group, const HookGroup& raw, const HookPlan& plan,
+                             const std::function<const Hooks&(std::size_t)>& of, unsigned char anything) {
+  Memory memory = first_memory(group);
   for (std::int64_t round = 0; round < rounds; ++round) {
-    fill_tensors(memory, round);
+    fill_tensors(group, memory, round);
+    add_buffers(plan, memory, anything);
     for (const HookStep& step : plan.steps) {
       if (step.kind != HookStep::Kind::call) {
         carry_out(memory, step);
         continue;
       }
       for (std::uint32_t m = 0; m < group.members; ++m) {
-        call(of(m), group, memory[m], step.call, m, round);
+        call(of(m), group, raw, memory[m], step.call, m, round);
       }
     }
-    for (std::size_t m = 1; m < memory.size() && !varies; ++m) {
+    for (std::size_t m = 1; m < memory.size() && !group.varies; ++m) {
       if (std::memcmp(memory[m][0].data(), memory[0][0].data(), group.elements * sizeof(float)) != 0) {
         throw Failure(fmt::format("hook {} leaves members 0 and {} with other tensors, of {} elements, and the plan "
                                   "does not let them vary",
                                   to_string(group.hook.kind), m, group.elements));
       }
     }
+    for (std::vector<Guarded>& member : memory) {
+      member.erase(member.begin() + static_cast<std::ptrdiff_t>(1 + group.hook.states.size()), member.end());
+    }
   }
   std::vector<float> left;
   for (std::vector<Guarded>& member : memory) {
-    for (std::size_t b = 0; b <= group.hook.states.size(); ++b) {
-      left.insert(left.end(), member[b].floats(), member[b].floats() + group.elements);
+    for (Guarded& buffer : member) {
+      left.insert(left.end(), buffer.floats(), buffer.floats() + group.elements);
     }
   }
   return left;
@@ -185,29 +216,32 @@ bool same_plan(const HookPlan& a, const HookPlan& b) {
 void check_group(StrategyMember& member, const StrategyJob& job, const plugins::PlanDraft& draft, const Group& group) {
   const auto open = [&] { return std::make_unique<const Hooks>(member.open_another(), job.request, draft); };
   const auto one = open();
-  const HookPlan plan = one->plan(group.hook.kind, group.elements, group.members);
-  if (!same_plan(plan, one->plan(group.hook.kind, group.elements, group.members)) ||
-      !same_plan(plan, open()->plan(group.hook.kind, group.elements, group.members))) {
+  const auto raw = one->group(group.hook.kind, group.members, group.tensors());
+  const HookPlan plan = one->plan(*raw);
+  if (!same_plan(plan, one->plan(*raw)) || !same_plan(plan, open()->plan(*raw))) {
     throw Failure(fmt::format("hook {}, asked again for {} elements, plans otherwise", to_string(group.hook.kind),
                               group.elements));
   }
-  const bool varies = std::any_of(draft.varying.begin(), draft.varying.end(), [&](const plugins::VaryingTensor& each) {
-    return each.mesh_axis == group.hook.mesh_axis;
-  });
-  const bool may_differ = varies || group.hook.kind == HookKind::after_step;
   const std::vector<float> left = do_rounds(
-      group, plan, [&](std::size_t) -> const Hooks& { return *one; }, may_differ);
+      group, *raw, plan, [&](std::size_t) -> const Hooks& { return *one; }, 0xA5);
   std::map<std::size_t, std::unique_ptr<const Hooks>> own;
   const auto own_of = [&](std::size_t m) -> const Hooks& {
     std::unique_ptr<const Hooks>& mine = own[m];
     mine = mine ? std::move(mine) : open();
     return *mine;
   };
-  if (!same_bits(left, do_rounds(group, plan, own_of, may_differ))) {
-    throw Failure(fmt::format("hook {} leaves something else where each member has an instance of its own: it keeps "
-                              "what belongs into its states",
+  if (!same_bits(left, do_rounds(group, *raw, plan, own_of, 0x3C))) {
+    throw Failure(fmt::format("hook {} leaves something else where each member has an instance of its own, and buffers "
+                              "begin as something else: it keeps what belongs into its states, or reads what it has "
+                              "not written",
                               to_string(group.hook.kind)));
   }
+}
+
+bool varies(const plugins::PlanDraft& draft, const Hook& hook) {
+  return std::any_of(draft.varying.begin(), draft.varying.end(), [&](const plugins::VaryingTensor& each) {
+    return each.mesh_axis == hook.mesh_axis && each.tensor == hook.tensors.front();
+  });
 }
 
 /// Of every job whose plan has hooks: what they answer and do with groups of all sizes.
@@ -221,7 +255,7 @@ void hooks_of_plans(StrategyMember& member) {
           for (const std::uint64_t elements : group_sizes) {
             if (axis->size > 1) {
               try {
-                check_group(member, job, *answer.plan, {hook, elements, axis->size});
+                check_group(member, job, *answer.plan, {hook, elements, axis->size, varies(*answer.plan, hook)});
               } catch (const std::exception& problem) {
                 throw Failure(fmt::format("{} over {} with {}, {} elements: {}", program, ranks, job.mesh, elements,
                                           problem.what()));

@@ -5,8 +5,10 @@
 
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "core/base/error.h"
 
@@ -22,6 +24,29 @@ inline void write_text(sr_error* error, std::string_view text) noexcept {
     const std::size_t length = text.size() < sizeof(error->text) ? text.size() : sizeof(error->text) - 1;
     std::memcpy(error->text, text.data(), length);
     error->text[length] = '\0';
+  }
+}
+
+/// What a function of the host does for a plugin: a failure of `act` goes to the caller, behind the name of the call, and
+/// the first one of them is kept in `refusal`.
+template <class Name, class Act>
+std::int32_t record_call(std::optional<Error>& refusal, sr_error* error, Name name, Act act) noexcept {
+  const auto refuse = [&](Error given) {
+    write_text(error, given.message());
+    if (!refusal) {
+      refusal = std::move(given);
+    }
+    return SR_INVALID;
+  };
+  try {
+    try {
+      act();
+      return SR_OK;
+    } catch (const std::exception& failure) {
+      return refuse(Error(ErrorCode::plugin, fmt::format("{}: {}", name(), failure.what())));
+    }
+  } catch (...) {
+    return refuse(Error(ErrorCode::internal, "out of memory"));
   }
 }
 

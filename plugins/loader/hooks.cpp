@@ -49,27 +49,20 @@ class HookRecorder {
 
  private:
   template <class Act>
-  static std::int32_t record(void* self, sr_error* error, std::string_view function, Act act) noexcept {
+  static std::int32_t record(void* self, sr_error* error, const char* function, Act act) noexcept {
     HookRecorder& recorder = *static_cast<HookRecorder*>(self);
-    try {
-      act(recorder);
-      return SR_OK;
-    } catch (const std::exception& failure) {
-      const Error refusal(ErrorCode::plugin, fmt::format("{}: {}", function, failure.what()));
-      write_text(error, refusal.message());
-      recorder.refusal_ = recorder.refusal_.value_or(refusal);
-    }
-    return SR_INVALID;
+    return record_call(recorder.refusal_, error, [&] { return std::string(function); }, [&] { act(recorder); });
   }
 
   void add_buffer(std::uint32_t element, std::uint64_t elements) {
-    constexpr std::uint64_t most = std::uint64_t{1} << 40;
     if (element != SR_ELEMENT_F32 && element != SR_ELEMENT_I32) {
       refuse_with(fmt::format("there is no element type {}", element));
     }
-    if (elements == 0 || elements > most) {
-      refuse_with(fmt::format("buffer {} has {} elements, expected 1 to {}", elements_.size(), elements, most));
+    if (elements == 0 || elements > most_elements - added_) {
+      refuse_with(fmt::format("buffer {} has {} elements, expected 1 or more, and at most {} in all buffers",
+                              elements_.size(), elements, most_elements));
     }
+    added_ += elements;
     plan_.buffers.push_back({element == SR_ELEMENT_I32, elements});
     elements_.push_back(elements);
   }
@@ -104,7 +97,7 @@ class HookRecorder {
   [[nodiscard]] std::uint64_t expected(std::uint32_t kind, std::uint64_t sent) const noexcept {
     constexpr std::uint64_t never = UINT64_MAX;
     switch (kind) {
-      case SR_EXCHANGE_ALL_GATHER: return sent * group_.members;
+      case SR_EXCHANGE_ALL_GATHER: return sent > never / group_.members ? never : sent * group_.members;
       case SR_EXCHANGE_REDUCE_SCATTER: return sent % group_.members == 0 ? sent / group_.members : never;
       case SR_EXCHANGE_ALL_TO_ALL: return sent % group_.members == 0 ? sent : never;
       default: return sent;
@@ -125,7 +118,10 @@ class HookRecorder {
     return buffer > group_.states && plan_.buffers[buffer - group_.states - 1].whole_numbers;
   }
 
+  static constexpr std::uint64_t most_elements = std::uint64_t{1} << 40;
+
   const sr_hook_group& group_;
+  std::uint64_t added_ = 0;  ///< elements of all buffers
   sr_hook_writer writer_{};
   std::optional<Error> refusal_;
   HookPlan plan_;
@@ -152,21 +148,47 @@ Hooks::Hooks(Plugin plugin, StrategyRequest request, const PlanDraft& plan)
   }
 }
 
-sr_hook_group Hooks::group(HookKind kind, std::uint64_t elements, std::uint32_t members) const noexcept {
-  return {.struct_size = sizeof(sr_hook_group),
+HookGroup::HookGroup(HookKind kind, std::uint32_t members, std::uint32_t states, std::vector<HookTensor> tensors)
+    : kind_(kind), tensors_(std::move(tensors)) {
+  std::uint64_t elements = 0;
+  for (const HookTensor& tensor : tensors_) {
+    raw_tensors_.push_back({.struct_size = sizeof(sr_hook_tensor),
+                            .rank = static_cast<std::uint32_t>(tensor.shape.size()),
+                            .name = tensor.name.c_str(),
+                            .shape = tensor.shape.data(),
+                            .first = elements});
+    std::uint64_t size = 1;
+    for (const std::int64_t extent : tensor.shape) {
+      size *= static_cast<std::uint64_t>(extent);
+    }
+    elements += size;
+  }
+  raw_ = {.struct_size = sizeof(sr_hook_group),
           .hook = kind == HookKind::sync_gradients ? SR_HOOK_SYNC_GRADIENTS : SR_HOOK_AFTER_STEP,
           .elements = elements,
           .members = members,
-          .states = states_[static_cast<std::size_t>(kind)]};
+          .states = states,
+          .tensors = raw_tensors_.data(),
+          .tensor_count = static_cast<std::uint32_t>(raw_tensors_.size()),
+          .tensor_stride = sizeof(sr_hook_tensor)};
 }
 
-HookPlan Hooks::plan(HookKind kind, std::uint64_t elements, std::uint32_t members) const {
-  const sr_hook_group asked = group(kind, elements, members);
-  HookRecorder recorder(asked);
-  const std::string prefix = fmt::format("{}, hook {}", name_, to_string(kind));
+std::string HookGroup::name() const {
+  return fmt::format("hook {} of {}{}", to_string(kind_), tensors_.empty() ? "nothing" : tensors_.front().name,
+                     tensors_.size() > 1 ? fmt::format(" and {} more", tensors_.size() - 1) : "");
+}
+
+std::shared_ptr<const HookGroup> Hooks::group(HookKind kind, std::uint32_t members,
+                                              std::vector<HookTensor> tensors) const {
+  return std::make_shared<const HookGroup>(kind, members, states_[static_cast<std::size_t>(kind)], std::move(tensors));
+}
+
+HookPlan Hooks::plan(const HookGroup& group) const {
+  HookRecorder recorder(group.raw());
+  const std::string prefix = fmt::format("{}, {}", name_, group.name());
   try {
     call_plugin(prefix, ErrorCode::job, [&](sr_error* error) {
-      return functions_.plan_hook(plugin_.table().self, &tables_.job(), &asked, &recorder.writer(), error);
+      return functions_.plan_hook(plugin_.table().self, &tables_.job(), &group.raw(), &recorder.writer(), error);
     });
   } catch (const Error&) {
     if (!recorder.refusal()) {
@@ -181,14 +203,17 @@ HookPlan Hooks::plan(HookKind kind, std::uint64_t elements, std::uint32_t member
   }
 }
 
-void Hooks::run(HookKind kind, std::uint64_t elements, std::uint32_t members, sr_hook_call call) const {
-  const sr_hook_group of = group(kind, elements, members);
+void Hooks::run(const HookGroup& group, sr_hook_call call) const {
   call.struct_size = sizeof(call);
-  call.group = &of;
+  call.group = &group.raw();
   call.job = &tables_.job();
-  const auto function = kind == HookKind::sync_gradients ? functions_.sync_gradients : functions_.after_step;
-  call_plugin(name_, ErrorCode::plugin,
-              [&](sr_error* error) { return function(plugin_.table().self, &call, error); });
+  const auto function = group.kind() == HookKind::sync_gradients ? functions_.sync_gradients : functions_.after_step;
+  try {
+    call_plugin(name_, ErrorCode::plugin,
+                [&](sr_error* error) { return function(plugin_.table().self, &call, error); });
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}, call {}: {}", group.name(), call.call, error.message()));
+  }
 }
 
 }  // namespace shardrun::plugins

@@ -3,6 +3,7 @@
 #include <shardrun/strategy.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -32,22 +33,48 @@ struct HookPlan {
   std::vector<HookStep> steps;
 };
 
+/// One of a group's tensors: this rank's part.
+struct HookTensor {
+  std::string name;
+  std::vector<std::int64_t> shape;
+};
+
+/// Tensors that a hook works on at once, in the form that crosses the border.
+class HookGroup {
+ public:
+  HookGroup(HookKind kind, std::uint32_t members, std::uint32_t states, std::vector<HookTensor> tensors);
+  HookGroup(const HookGroup&) = delete;
+  HookGroup& operator=(const HookGroup&) = delete;
+
+  [[nodiscard]] HookKind kind() const noexcept { return kind_; }
+  [[nodiscard]] const sr_hook_group& raw() const noexcept { return raw_; }
+  /// "hook after_step of w and 3 more", for messages.
+  [[nodiscard]] std::string name() const;
+
+ private:
+  HookKind kind_;
+  std::vector<HookTensor> tensors_;
+  std::vector<sr_hook_tensor> raw_tensors_;
+  sr_hook_group raw_{};
+};
+
 /// The functions of an opened strategy that do what its plan's hooks announce. Used by one thread at a time.
 class Hooks {
  public:
   /// Throws Error{plugin} where the strategy lacks a function that the plan needs.
   Hooks(Plugin plugin, StrategyRequest request, const PlanDraft& plan);
 
-  /// What a hook does with `elements` of its tensors on each of `members` ranks. Throws Error{plugin} where it fails or
-  /// says what cannot be done.
-  [[nodiscard]] HookPlan plan(HookKind kind, std::uint64_t elements, std::uint32_t members) const;
+  [[nodiscard]] std::shared_ptr<const HookGroup> group(HookKind kind, std::uint32_t members,
+                                                       std::vector<HookTensor> tensors) const;
+
+  /// What a hook does with a group. Throws Error{plugin} where it fails or says what cannot be done, Error{job} where it
+  /// refuses the job.
+  [[nodiscard]] HookPlan plan(const HookGroup& group) const;
 
   /// The group, and the job, are filled in here. Throws Error{plugin}.
-  void run(HookKind kind, std::uint64_t elements, std::uint32_t members, sr_hook_call call) const;
+  void run(const HookGroup& group, sr_hook_call call) const;
 
  private:
-  [[nodiscard]] sr_hook_group group(HookKind kind, std::uint64_t elements, std::uint32_t members) const noexcept;
-
   Plugin plugin_;
   StrategyRequest request_;
   OptionValues options_;

@@ -68,21 +68,7 @@ std::optional<TensorRole> role_of(std::uint32_t role) {
 template <class Act>
 std::int32_t record(void* self, sr_error* error, std::string_view function, const char* item, Act act) noexcept {
   PlanRecorder& recorder = *static_cast<PlanRecorder*>(self);
-  try {
-    try {
-      act(recorder);
-      return SR_OK;
-    } catch (const std::exception& failure) {
-      throw Error(ErrorCode::plugin,
-                  fmt::format("{}('{}'): {}", function, item != nullptr ? item : "", failure.what()));
-    }
-  } catch (const Error& refusal) {
-    write_text(error, refusal.message());
-    recorder.refuse(refusal);
-  } catch (...) {
-    recorder.refuse(Error(ErrorCode::internal, "out of memory"));
-  }
-  return SR_INVALID;
+  return recorder.recorded(error, function, item, [&] { act(recorder); });
 }
 
 }  // namespace
@@ -169,18 +155,19 @@ PlanRecorder::PlanRecorder(const StrategyRequest& request) : request_(request) {
     return record(self, error, "after_step", glob,
                   [&](PlanRecorder& to) { to.set_hook(HookKind::after_step, glob, mesh_axis, every); });
   };
-  writer_.add_hook_state = [](void* self, std::uint32_t hook, const char* name, sr_error* error) {
-    return record(self, error, "add_hook_state", name, [&](PlanRecorder& to) { to.add_hook_state(hook, name); });
+  writer_.add_hook_state = [](void* self, std::uint32_t hook, const char* name, std::uint32_t begins,
+                              sr_error* error) {
+    return record(self, error, "add_hook_state", name, [&](PlanRecorder& to) { to.add_hook_state(hook, name, begins); });
   };
   writer_.vary = [](void* self, const char* glob, const char* mesh_axis, sr_error* error) {
     return record(self, error, "vary", glob, [&](PlanRecorder& to) { to.vary(glob, mesh_axis); });
   };
 }
 
-void PlanRecorder::refuse(Error error) noexcept {
-  if (!refusal_) {
-    refusal_ = std::move(error);
-  }
+std::int32_t PlanRecorder::recorded(sr_error* error, std::string_view function, const char* item,
+                                    const std::function<void()>& act) noexcept {
+  return record_call(
+      refusal_, error, [&] { return fmt::format("{}('{}')", function, item != nullptr ? item : ""); }, act);
 }
 
 void PlanRecorder::add_mesh_axis(const char* name, std::uint32_t size) {
@@ -289,16 +276,13 @@ void PlanRecorder::set_hook(HookKind kind, const char* glob, const char* mesh_ax
   if (hook.tensors.empty()) {
     refuse_with("what it matches is not trained, so there is nothing that a hook could be given");
   }
-  const auto before = std::ranges::find(hooks_, kind, &Hook::kind);
-  if (before != hooks_.end()) {
-    hook.states = before->states;
-    *before = std::move(hook);
-  } else {
-    hooks_.push_back(std::move(hook));
+  if (std::ranges::find(hooks_, kind, &Hook::kind) != hooks_.end()) {
+    refuse_with("the plan has this hook already: it is set once, with a glob for all of its tensors");
   }
+  hooks_.push_back(std::move(hook));
 }
 
-void PlanRecorder::add_hook_state(std::uint32_t hook, const char* name) {
+void PlanRecorder::add_hook_state(std::uint32_t hook, const char* name, std::uint32_t begins) {
   const std::string given(required(name, "the name"));
   if (given.find('/') != std::string::npos || given.size() > 64) {
     refuse_with("expected at most 64 characters, and no '/'");
@@ -309,15 +293,16 @@ void PlanRecorder::add_hook_state(std::uint32_t hook, const char* name) {
   if (found == hooks_.end()) {
     refuse_with(fmt::format("the plan has no hook {}: it is set before its states", hook));
   }
-  const std::vector<std::string> known = {"parameter", "gradient", "first_moment", "second_moment", "velocity"};
-  const bool taken = std::ranges::find(known, given) != known.end() ||
-                     std::ranges::any_of(hooks_, [&](const Hook& each) {
-                       return std::ranges::find(each.states, given) != each.states.end();
-                     });
+  if (begins != SR_HOOK_STATE_ZERO && (begins != SR_HOOK_STATE_TENSOR || hook != SR_HOOK_AFTER_STEP)) {
+    refuse_with(fmt::format("a state of this hook cannot begin as {}", begins));
+  }
+  const bool taken = std::ranges::any_of(hooks_, [&](const Hook& each) {
+    return std::ranges::find(each.states, given, &HookState::name) != each.states.end();
+  });
   if (taken) {
     refuse_with("there is a state of that name already");
   }
-  found->states.push_back(given);
+  found->states.push_back({.name = given, .copies_tensor = begins == SR_HOOK_STATE_TENSOR});
 }
 
 void PlanRecorder::vary(const char* glob, const char* mesh_axis) {

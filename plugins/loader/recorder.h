@@ -2,10 +2,12 @@
 
 #include <shardrun/strategy.h>
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -43,12 +45,14 @@ class PlanRecorder {
   void set_actions(std::uint32_t stage, const sr_action* actions, std::uint32_t count, std::uint32_t stride);
 
   void set_hook(HookKind kind, const char* glob, const char* mesh_axis, std::uint32_t every);
-  void add_hook_state(std::uint32_t hook, const char* name);
+  void add_hook_state(std::uint32_t hook, const char* name, std::uint32_t begins);
   void vary(const char* glob, const char* mesh_axis);
 
   void set_bucket_bytes(std::uint64_t bytes) noexcept { bucket_bytes_ = bytes; }
 
-  void refuse(Error error) noexcept;
+  /// Does what a function of the writer is to do, and keeps what it throws.
+  std::int32_t recorded(sr_error* error, std::string_view function, const char* item,
+                        const std::function<void()>& act) noexcept;
 
  private:
   struct Split;

@@ -138,13 +138,21 @@ enum class HookKind : std::uint8_t { sync_gradients, after_step };
 
 [[nodiscard]] const char* to_string(HookKind kind) noexcept;
 
+/// What a hook keeps beside each of its tensors.
+struct HookState {
+  std::string name;
+  bool copies_tensor = false;  ///< it begins as what the tensor is, else as zero
+
+  bool operator==(const HookState&) const = default;
+};
+
 /// What a strategy does itself, beside its plan: shardrun/strategy.h says when.
 struct Hook {
   HookKind kind = HookKind::sync_gradients;
   std::string mesh_axis;
   std::uint32_t every = 1;           ///< of after_step: steps
   std::vector<std::string> tensors;  ///< in the order of the request
-  std::vector<std::string> states;   ///< that it keeps beside each of them
+  std::vector<HookState> states;
 
   bool operator==(const Hook&) const = default;
 };

@@ -122,4 +122,7 @@ TEST_CASE("what hooks do wrong is found", "[conformance]") {
   CHECK_THAT(problem("hook_missing", "hooks"), Contains("plans the hook sync_gradients, but has no sync_gradients"));
   CHECK_THAT(problem("hook_outside", "hooks"), Contains("it wrote outside of its buffers"));
   CHECK_THAT(problem("hook_remembers", "hooks"), Contains("it keeps what belongs into its states"));
+  CHECK_THAT(problem("hook_unwritten", "hooks"), Contains("or reads what it has not written"));
+  CHECK_THAT(problem("hook_parting", "hooks"), Contains("hook after_step leaves members 0 and 1 with other tensors"));
+  CHECK_THAT(problem("hook_nobody", "hooks"), Contains("was ended by signal 8"));
 }

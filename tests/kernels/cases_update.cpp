@@ -26,7 +26,11 @@ void add_optimizer_cases(std::vector<Case>& cases) {
       cases.push_back({"adamw",
                        {{"beta1", 0.9}, {"beta2", 0.99}, {"epsilon", 1e-8}, {"decay", decay}},
                        {normal(shape), normal(shape), small_positive(shape), normal(shape), positive({})}});
+      cases.push_back({"adamw",
+                       {{"beta1", 0.9}, {"beta2", 0.99}, {"epsilon", 1e-8}, {"decay", decay}},
+                       {normal(shape), normal(shape), small_positive(shape), normal(shape)}});
       cases.push_back({"sgd", {{"momentum", 0.0}, {"decay", decay}}, {normal(shape), normal(shape), positive({})}});
+      cases.push_back({"sgd", {{"momentum", 0.0}, {"decay", decay}}, {normal(shape), normal(shape)}});
       cases.push_back(
           {"sgd", {{"momentum", 0.9}, {"decay", decay}}, {normal(shape), normal(shape), normal(shape), positive({})}});
     }

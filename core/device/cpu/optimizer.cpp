@@ -11,7 +11,7 @@ void clip_scale(const KernelCall& call) {
   *floats(call.outputs[1]) = norm;
 }
 
-/// parameter, first, second, gradient, scale [] -> parameter, first, second.
+/// parameter, first, second, gradient[, scale []] -> parameter, first, second.
 /// Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2, with the decay multiplied by the learning rate.
 void adamw(const KernelCall& call) {
   const double beta1 = call.attributes.real("beta1");
@@ -27,7 +27,7 @@ void adamw(const KernelCall& call) {
   const auto stride = static_cast<float>(rate / (1 - __builtin_pow(beta1, t)));
   const auto correction = static_cast<float>(1 / __builtin_sqrt(1 - __builtin_pow(beta2, t)));
   const auto epsilon = static_cast<float>(call.attributes.real("epsilon"));
-  const float scale = *floats(call.inputs[4]);
+  const float scale = call.inputs.size() > 4 ? *floats(call.inputs[4]) : 1.0F;
   const float* parameter = floats(call.inputs[0]);
   const float* first = floats(call.inputs[1]);
   const float* second = floats(call.inputs[2]);
@@ -47,7 +47,7 @@ void adamw(const KernelCall& call) {
   });
 }
 
-/// parameter, [velocity,] gradient, scale [] -> parameter [, velocity]: v = momentum v + g, p = p - rate v, where g has
+/// parameter, [velocity,] gradient[, scale []] -> parameter [, velocity]: v = momentum v + g, p = p - rate v, where g has
 /// decay * p added.
 void sgd(const KernelCall& call) {
   const auto momentum = static_cast<float>(call.attributes.real("momentum"));
@@ -56,7 +56,7 @@ void sgd(const KernelCall& call) {
   const bool with_velocity = momentum > 0;
   const std::size_t g = with_velocity ? 2 : 1;
   const float* gradient = floats(call.inputs[g]);
-  const float scale = *floats(call.inputs[g + 1]);
+  const float scale = call.inputs.size() > g + 1 ? *floats(call.inputs[g + 1]) : 1.0F;
   const float* parameter = floats(call.inputs[0]);
   const float* velocity = with_velocity ? floats(call.inputs[1]) : nullptr;
   float* new_parameter = floats(call.outputs[0]);

@@ -15,7 +15,7 @@ void clip_scale(const KernelCall& call) {
 }
 
 /// Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2, with the decay multiplied by the learning rate.
-/// parameter, first, second, gradient, scale [] -> parameter, first, second
+/// parameter, first, second, gradient[, scale []] -> parameter, first, second
 void adamw(const KernelCall& call) {
   const double beta1 = call.attributes.real("beta1");
   const double beta2 = call.attributes.real("beta2");
@@ -23,7 +23,7 @@ void adamw(const KernelCall& call) {
   const double decay = call.attributes.real("decay");
   const double rate = call.scalars.learning_rate;
   const auto t = static_cast<double>(call.scalars.step + 1);
-  const double scale = reals(call.inputs[4])[0];
+  const double scale = call.inputs.size() > 4 ? reals(call.inputs[4])[0] : 1;
   for (std::int64_t i = 0; i < call.inputs[0].elements(); ++i) {
     const double p = reals(call.inputs[0])[i];
     const double g = reals(call.inputs[3])[i] * scale;
@@ -39,13 +39,13 @@ void adamw(const KernelCall& call) {
 
 /// v = momentum v + g,  p = p - rate v,  where g has the L2 penalty's gradient added (Sutskever et al. 2013,
 /// "On the importance of initialization and momentum", section 2, with the rate outside the velocity).
-/// Without momentum there is no velocity: parameter, [velocity,] gradient, scale [] -> parameter [, velocity]
+/// Without momentum there is no velocity: parameter, [velocity,] gradient[, scale []] -> parameter [, velocity]
 void sgd(const KernelCall& call) {
   const double momentum = call.attributes.real("momentum");
   const double decay = call.attributes.real("decay");
   const double rate = call.scalars.learning_rate;
   const std::size_t gradient = momentum > 0 ? 2 : 1;
-  const double scale = reals(call.inputs[gradient + 1])[0];
+  const double scale = call.inputs.size() > gradient + 1 ? reals(call.inputs[gradient + 1])[0] : 1;
   for (std::int64_t i = 0; i < call.inputs[0].elements(); ++i) {
     const double p = reals(call.inputs[0])[i];
     double v = reals(call.inputs[gradient])[i] * scale + decay * p;

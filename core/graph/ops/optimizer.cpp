@@ -1,11 +1,12 @@
 #include "core/graph/ops/shapes.h"
 
 // Optimizer steps as ops, so that they are sharded, planned and proven like everything else. The learning rate and
-// the step are run-time scalars; `scale` is the factor of gradient clipping.
+// the step are run-time scalars; `scale` is the factor of gradient clipping, left out where there is none.
 
 namespace shardrun::graph {
 namespace {
 
+/// The states, then the gradient, then the scale.
 ShardingRule update_rule(const Operands& inputs, std::size_t states) {
   const std::string dimensions = fmt::format("a*{}", rank(inputs, 0));
   std::string text = dimensions;
@@ -14,7 +15,8 @@ ShardingRule update_rule(const Operands& inputs, std::size_t states) {
     text += "," + dimensions;
     results += "," + dimensions;
   }
-  return parse_rule(fmt::format("{},{},. -> {}", text, dimensions, results));
+  const char* const scale = inputs.size() > states + 1 ? ",." : "";
+  return parse_rule(fmt::format("{},{}{} -> {}", text, dimensions, scale, results));
 }
 
 ShardingRule adamw_rule(const Attributes&, const Operands& inputs) { return update_rule(inputs, 3); }

@@ -159,15 +159,32 @@ typedef struct sr_action {
 #define SR_HOOK_SYNC_GRADIENTS UINT32_C(1)
 #define SR_HOOK_AFTER_STEP UINT32_C(2)
 
-/// Tensors that a hook works on at once: they lie one after the other, as if they were one. Since 1.1, as all of hooks.
+#define SR_HOOK_STATE_ZERO UINT32_C(1)
+#define SR_HOOK_STATE_TENSOR UINT32_C(2) /* of after_step: the tensors as the run begins with them */
+
+/// One of a hook's tensors, or its gradient, as far as this rank has it. Since 1.1, as all of hooks.
+typedef struct sr_hook_tensor {
+  uint32_t struct_size;
+  uint32_t rank;
+  const char* name;     /* the tensor's */
+  const int64_t* shape; /* of this rank's part, which is row-major */
+  uint64_t first;       /* the number of its first element in the group */
+} sr_hook_tensor;
+#define SR_HOOK_TENSOR_SIZE_1_1 UINT32_C(32)
+
+/// Tensors that a hook works on at once: they lie one after the other, as if they were one. All are split, and vary,
+/// over the same mesh axes: ranks that hold the same tensors get the same groups of them.
 typedef struct sr_hook_group {
   uint32_t struct_size;
   uint32_t hook;     /* SR_HOOK_... */
-  uint64_t elements; /* float32, of all of them, on this rank; the same on every member */
+  uint64_t elements; /* float32, of all of them, on this rank; at least 1, the same on every member */
   uint32_t members;  /* ranks along the hook's mesh axis, at least 2 */
   uint32_t states;   /* how many of them the hook has declared */
+  const sr_hook_tensor* tensors;
+  uint32_t tensor_count;
+  uint32_t tensor_stride;
 } sr_hook_group;
-#define SR_HOOK_GROUP_SIZE_1_1 UINT32_C(24)
+#define SR_HOOK_GROUP_SIZE_1_1 UINT32_C(40)
 
 #define SR_ELEMENT_F32 UINT32_C(1)
 #define SR_ELEMENT_I32 UINT32_C(2)
@@ -215,7 +232,7 @@ typedef struct sr_hook_call {
   const uint64_t* elements; /* of each buffer */
   int64_t step;             /* from 0 */
   uint64_t samples;         /* of a step, over all ranks */
-  uint64_t own_samples;     /* those that this rank has gathered gradients of; may be 0 */
+  uint64_t own_samples;     /* those that the gradients at this place of the mesh axis are of; may be 0 */
   const sr_job* job;        /* as make_plan had it */
 } sr_hook_call;
 #define SR_HOOK_CALL_SIZE_1_1 UINT32_C(72)
@@ -269,20 +286,24 @@ typedef struct sr_plan_writer {
   /// sent and received, and refuses lists that leave something out or wait for each other.
   int32_t (*set_actions)(void* self, uint32_t stage, const sr_action* actions, uint32_t action_count,
                          uint32_t action_stride, sr_error* error);
-  /// Since 1.1. The hook sync_gradients stands where the gradients of the tensors that `glob` matches would be summed
-  /// over the mesh axis by an all_reduce, or stay each rank's own (`vary`): once a step, as soon as a group of them is
-  /// complete and summed over all other axes. What it leaves in their place are the gradients: the same on every member,
-  /// unless the tensors vary over the axis. A later call replaces an earlier one.
+  /// Since 1.1. Hooks are of one mesh axis, along which no pipeline goes; where it has a single rank they are left out.
+  /// Each is set once. The hook sync_gradients stands where the gradients of the tensors that `glob` matches would be
+  /// summed over the mesh axis by an all_reduce, or stay each rank's own (`vary`): once a step, as soon as a group of
+  /// them is complete and summed over all other axes. What it leaves in their place is taken as the gradients: the same
+  /// on every member, unless the tensors vary over the axis.
   int32_t (*sync_gradients)(void* self, const char* glob, const char* mesh_axis, sr_error* error);
-  /// Since 1.1. The hook after_step is given the tensors that `glob` matches, as they are stored, after every `every`
-  /// steps and after the last one, be it that one or one after which the run was told to stop.
+  /// Since 1.1. The hook after_step is given the tensors that `glob` matches, which are stored whole along the mesh
+  /// axis, after every `every` steps and after the last one, also where a signal made it the last. Those that do not
+  /// vary over the axis are the same on every member before and after it.
   int32_t (*after_step)(void* self, const char* glob, const char* mesh_axis, uint32_t every, sr_error* error);
   /// Since 1.1. The hook (SR_HOOK_...) keeps a state from step to step beside each of its tensors: of the shape of what
-  /// it is given of them, zero at first, each rank's own. Beside TENSOR it is called NAME/TENSOR.
-  int32_t (*add_hook_state)(void* self, uint32_t hook, const char* name, sr_error* error);
+  /// it is given of them, each rank's own, and at first (SR_HOOK_STATE_...) zero or what the tensor is. That beside
+  /// TENSOR is called NAME/TENSOR.
+  int32_t (*add_hook_state)(void* self, uint32_t hook, const char* name, uint32_t begins, sr_error* error);
   /// Since 1.1. The tensors that `glob` matches, their gradients and their optimizer state are not the same along the
-  /// mesh axis, over which nothing of them is split: each rank goes on from its own. It gathers gradients of its own
-  /// samples alone, divided by the number of all.
+  /// mesh axis, over which nothing of them is split and no pipeline goes: each rank goes on from its own. It gathers
+  /// gradients of its own samples alone, divided by the number of all. What follows from what varies has to vary too:
+  /// where gradients are clipped by the norm of all, that is every tensor.
   int32_t (*vary)(void* self, const char* glob, const char* mesh_axis, sr_error* error);
 } sr_plan_writer;
 #define SR_PLAN_WRITER_SIZE_1_0 UINT32_C(56)

@@ -179,7 +179,8 @@ TEST_CASE("hooks and tensors that vary are checked as they are written", "[plugi
   CHECK_THAT(fault("hook_state_first"), Contains("add_hook_state('kept'): the plan has no hook 2: it is set before"));
   CHECK_THAT(fault("hook_state_slash"), Contains("at most 64 characters, and no '/'"));
   CHECK_THAT(fault("hook_state_twice"), Contains("there is a state of that name already"));
-  CHECK_THAT(fault("hook_state_of_optimizer"), Contains("add_hook_state('first_moment'): there is a state of that"));
+  CHECK_THAT(fault("hook_twice"), Contains("sync_gradients('b'): the plan has this hook already"));
+  CHECK_THAT(fault("hook_state_of_gradients"), Contains("a state of this hook cannot begin as 2"));
   CHECK_THAT(fault("vary_unknown"), Contains("vary('wight'): 'wight' matches no tensor"));
 }
 

@@ -7,6 +7,7 @@
 #include "core/partition/partition.h"
 #include "core/runtime/interpreter.h"
 #include "core/verify/interpreted.h"
+#include "core/verify/verify.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 #include "tests/unit/strategies/agreement.h"
@@ -180,10 +181,7 @@ class Replicas {
       const graph::Graph& graph = cases_.back()->model.graph;
       executors_.push_back(std::make_unique<runtime::Executor>(
           partition::programs_of(graph, device::Device::find("cpu"), 1), device::Device::find("cpu")));
-      for (std::size_t s = 0; s < graph.states.size(); ++s) {
-        runtime::initialize(state(executors_.size() - 1, s), sizeof(float), graph.states[s],
-                            cases_.back()->workload().seed, executors_.back()->threads());
-      }
+      runtime::initialize(graph, cases_.back()->workload().seed, *executors_.back());
     }
   }
 
@@ -274,13 +272,14 @@ TEST_CASE("what varies says so", "[strategies]") {
 TEST_CASE("a hook after a step is called every so many, with what it keeps", "[strategies]") {
   const Split split(plain_gpt(), hooked({{"data", 2}, {"model", 2}}, "count"));
   const std::vector<StateId> kept = split.states(StateKind::beside_parameter);
-  REQUIRE(kept.size() == split.states(StateKind::parameter).size());
+  REQUIRE(kept.size() == 2 * split.states(StateKind::parameter).size());
   split.interpret(5, [&](std::int64_t step, verify::Moment moment, runtime::Interpreter& ranks) {
     if (moment != verify::Moment::end) {
       return;
     }
     for (const StateId state : kept) {
-      for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
+      const std::string& name = split.checked.model.graph.states[static_cast<std::size_t>(state)].name;
+      for (std::size_t rank = 0; rank < ranks.ranks() && name.starts_with("visits/"); ++rank) {
         const std::vector<float> visits = values_of(ranks, rank, state);
         CHECK(std::all_of(visits.begin(), visits.end(),
                           [&](float x) { return x == static_cast<float>((step + 1) / 2); }));
@@ -291,22 +290,97 @@ TEST_CASE("a hook after a step is called every so many, with what it keeps", "[s
   CHECK_FALSE(split.partition.hook_follows(2));
 }
 
+namespace {
+
+/// What ranks that hold the same hold differently.
+std::vector<std::string> parted(const VerifyCase& model, const Choice& choice) {
+  Split split(model, choice);
+  const verify::Report report = verify::verify_interpreted(split.checked.workload(), split.partition, {});
+  std::vector<std::string> names;
+  for (const verify::Difference& each : report.worst()) {
+    if (each.what == verify::What::replica && !each.passed()) {
+      names.push_back(each.tensor + ": " + each.note);
+    }
+  }
+  CHECK(report.compared() > 0);
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("a hook that looks at all of a group does the same wherever the same is held", "[strategies]") {
+  CHECK(parted(plain_gpt(), hooked({{"data", 2}, {"model", 2}}, "choose")) == std::vector<std::string>{});
+  CHECK(parted(full_gpt(), hooked({{"data", 2}, {"model", 3}}, "choose")) == std::vector<std::string>{});
+  CHECK(parted(five_layers(), hooked({{"pipe", 2}, {"data", 2}}, "choose")) == std::vector<std::string>{});
+  CHECK(parted(plain_gpt(), hooked({{"pipe", 2}, {"data", 2}, {"model", 2}}, "choose")) == std::vector<std::string>{});
+}
+
+TEST_CASE("a hook is told the samples of the gradients that it is given", "[strategies]") {
+  // 3, 2 and 2 samples, over replica 2 × data 2: of the three 2 and 1, of the two 1 and 1; and of these 1 and 1, 1 and 0.
+  const Split split(plain_gpt(), hooked({{"replica", 2}, {"data", 2}, {"model", 2}}, "weigh", {{"only", "final_norm/*"}}));
+  const StateId gain = split.checked.model.graph.find_state("gradients/final_norm/gain");
+  split.interpret(1, [&](std::int64_t, verify::Moment moment, runtime::Interpreter& ranks) {
+    for (std::size_t rank = 0; rank < ranks.ranks() && moment == verify::Moment::gradients; ++rank) {
+      const std::size_t along_data = rank / 2 % 2;
+      INFO("rank " << rank);
+      CHECK(values_of(ranks, rank, gain).front() == Approx((along_data == 0 ? 6.0F : 1.0F) / 7.0F));
+    }
+  });
+}
+
+TEST_CASE("what a hook keeps may begin as its tensors", "[strategies]") {
+  const Split split(plain_gpt(), hooked({{"data", 2}, {"model", 2}}, "count"));
+  const auto& states = split.checked.model.graph.states;
+  split.interpret(2, [&](std::int64_t step, verify::Moment moment, runtime::Interpreter& ranks) {
+    for (const StateId state : split.states(StateKind::beside_parameter)) {
+      const graph::State& kept = states[static_cast<std::size_t>(state)];
+      for (std::size_t rank = 0; rank < ranks.ranks() && step == 0 && moment == verify::Moment::begin; ++rank) {
+        const bool same = values_of(ranks, rank, state) == values_of(ranks, rank, kept.of_parameter);
+        CHECK(same == kept.name.starts_with("anchor/"));
+      }
+    }
+  });
+}
+
+TEST_CASE("some tensors may vary where nothing is clipped by the norm of all", "[strategies]") {
+  const auto model = [](double clip) {
+    return VerifyCase(training_case("gpt", "gpt", {{"layers", "2"}, {"heads", "2"}, {"width", "8"}, {"context", "6"}},
+                                    {.vocab = 11}, {.batch = 4, .microbatches = 1, .optimizer = {.clip = clip}}));
+  };
+  const Split split(model(0), hooked({{"data", 2}}, "own of some"));
+  split.interpret(2, [&](std::int64_t step, verify::Moment moment, runtime::Interpreter& ranks) {
+    for (const StateId state : split.states(StateKind::parameter)) {
+      const bool varies = split.checked.model.graph.states[static_cast<std::size_t>(state)].name.starts_with("layer.1/");
+      if (step == 1 && moment == verify::Moment::end) {
+        CHECK((values_of(ranks, 0, state) == values_of(ranks, 1, state)) == !varies);
+      }
+    }
+  });
+  CHECK_THAT(refusal(model(0.5), hooked({{"data", 2}}, "own of some")),
+             Contains("is the same along mesh axis 'data', but what function update writes to it varies there") &&
+                 Contains("[train] clip"));
+}
+
 TEST_CASE("what no hook can do is refused before anything runs", "[strategies]") {
   const VerifyCase model = plain_gpt();
   const auto refused = [&](const char* mode) { return refusal(model, hooked({{"data", 2}}, mode)); };
-  CHECK_THAT(refused("unknown buffer"), Contains("strategy 'hooked', hook sync_gradients") &&
+  CHECK_THAT(refused("unknown buffer"), Contains("strategy 'hooked', hook sync_gradients of ") &&
                                             Contains("add_exchange: there is no buffer 7: the last is 0"));
   CHECK_THAT(refused("unknown kind"), Contains("there is no exchange of kind 9"));
   CHECK_THAT(refused("unknown element"), Contains("there is no element type 9"));
-  CHECK_THAT(refused("empty buffer"), Contains("buffer 1 has 0 elements, expected 1 to"));
+  CHECK_THAT(refused("empty buffer"), Contains("buffer 1 has 0 elements, expected 1 or more"));
   CHECK_THAT(refused("gather in place"), Contains("sends and receives buffer 0: only an all_reduce is in place"));
   CHECK_THAT(refused("wrong count"), Contains("which over 2 members is no exchange of kind 2"));
   CHECK_THAT(refused("uneven blocks"), Contains("it sends 3 elements and receives 3"));
   CHECK_THAT(refused("sum of whole numbers"), Contains("buffer 1 has whole numbers, and what is summed is float32"));
   CHECK_THAT(refused("mixed elements"), Contains("buffers 0 and 1 have different elements"));
-  CHECK_THAT(refused("throws"), Contains("hook sync_gradients: no hook today"));
+  CHECK_THAT(refused("throws"), Contains("hook sync_gradients of ") && Contains(": no hook today"));
   CHECK_THAT(refused("swallowed"), Contains("there is no buffer 7"));
   CHECK_THAT(refused("no mesh"), Contains("sync_gradients('*')") && Contains("did you mean 'data'"));
+  CHECK_THAT(refused("name taken"), Contains("keeps a state 'gradients' beside its tensors, and the model has a "
+                                             "gradients/embedding/tokens of that name"));
+  CHECK_THAT(refusal(model, hooked({{"pipe", 2}, {"data", 2}}, "along pipe")),
+             Contains("plans the hook after_step along mesh axis 'pipe', which is that of the pipeline's stages"));
   CHECK_THAT(refused("zero3"), Contains("the hook sync_gradients stands for an all_reduce over mesh axis 'data', and "
                                         "there is none of embedding/tokens"));
   CHECK_THAT(refused("after zero3"), Contains("the hook after_step over mesh axis 'data' is given whole tensors, and "
@@ -317,7 +391,7 @@ TEST_CASE("what no hook can do is refused before anything runs", "[strategies]")
 TEST_CASE("a hook that fails says why", "[strategies]") {
   const Split split(plain_gpt(), hooked({{"data", 2}}, "fails"));
   CHECK_THAT(error_of([&] { split.interpret(1, [](std::int64_t, verify::Moment, runtime::Interpreter&) {}); }),
-             Contains("strategy 'hooked': these gradients are not to my taste"));
+             Contains("hook sync_gradients of ") && Contains("call 3: strategy 'hooked': these gradients are not to my"));
 }
 
 TEST_CASE("hooks over an axis of one rank are left out", "[strategies]") {

@@ -14,6 +14,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
 namespace shardrun::sdk {
 
@@ -28,13 +30,36 @@ enum class Exchange : std::uint32_t {
   all_to_all = SR_EXCHANGE_ALL_TO_ALL,
 };
 
+/// What a hook's state is at first.
+enum class Begins : std::uint32_t { zero = SR_HOOK_STATE_ZERO, tensor = SR_HOOK_STATE_TENSOR };
+
+/// One of a group's tensors: this rank's part, from element `first` of the group on.
+struct HookTensor {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::uint64_t first = 0;
+};
+
 /// Tensors that lie one after the other.
 struct HookGroup {
   Hook hook = Hook::sync_gradients;
   std::uint64_t elements = 0;
   std::uint32_t members = 0;
   std::uint32_t states = 0;
+  std::vector<HookTensor> tensors{};
 };
+
+namespace detail {
+
+[[nodiscard]] inline HookGroup read_group(const sr_hook_group& raw) {
+  HookGroup group{static_cast<Hook>(raw.hook), raw.elements, raw.members, raw.states, {}};
+  for_each(raw.tensors, raw.tensor_count, raw.tensor_stride, [&](const sr_hook_tensor& tensor) {
+    group.tensors.push_back({tensor.name, {tensor.shape, tensor.shape + tensor.rank}, tensor.first});
+  });
+  return group;
+}
+
+}  // namespace detail
 
 /// sr_hook_writer, whose rules hold. Every function throws Refused.
 class HookWriter {
@@ -72,6 +97,8 @@ class HookCall {
   /// The number that was given to add_call.
   [[nodiscard]] std::uint32_t number() const noexcept { return call_.call; }
   [[nodiscard]] std::uint32_t members() const noexcept { return call_.group->members; }
+  /// Made anew by every call.
+  [[nodiscard]] std::vector<HookTensor> tensors() const { return detail::read_group(*call_.group).tensors; }
   [[nodiscard]] std::uint32_t member() const noexcept { return call_.member; }
   [[nodiscard]] std::int64_t step() const noexcept { return call_.step; }
   /// Of the step, over all ranks; and those that this rank has gathered gradients of.
@@ -100,6 +127,11 @@ namespace detail {
 
 using HookFunction = std::int32_t (*)(void* self, const sr_hook_call* call, sr_error* error);
 
+template <class Class>
+concept NamesSyncGradients = requires { &Class::sync_gradients; };
+template <class Class>
+concept NamesAfterStep = requires { &Class::after_step; };
+
 /// Null for a class without that hook.
 template <class Class>
 [[nodiscard]] constexpr HookFunction sync_gradients_of() noexcept {
@@ -108,6 +140,7 @@ template <class Class>
       return guarded(error, [&] { Instance<Class>::object(self).sync_gradients(HookCall(*call)); });
     };
   } else {
+    static_assert(!NamesSyncGradients<Class>, "a hook is: void sync_gradients(const HookCall& call) const");
     return nullptr;
   }
 }
@@ -119,6 +152,7 @@ template <class Class>
       return guarded(error, [&] { Instance<Class>::object(self).after_step(HookCall(*call)); });
     };
   } else {
+    static_assert(!NamesAfterStep<Class>, "a hook is: void after_step(const HookCall& call) const");
     return nullptr;
   }
 }

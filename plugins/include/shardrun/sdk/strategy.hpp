@@ -240,10 +240,11 @@ class PlanWriter {
     });
   }
 
-  void add_hook_state(Hook hook, const std::string& name) {
+  void add_hook_state(Hook hook, const std::string& name, Begins begins = Begins::zero) {
     require_host(SR_HAS(&writer_, sr_plan_writer, add_hook_state), "call a strategy's hooks");
     detail::call_host([&](sr_error* error) {
-      return writer_.add_hook_state(writer_.self, static_cast<std::uint32_t>(hook), name.c_str(), error);
+      return writer_.add_hook_state(writer_.self, static_cast<std::uint32_t>(hook), name.c_str(),
+                                    static_cast<std::uint32_t>(begins), error);
     });
   }
 
@@ -372,7 +373,7 @@ template <class Class>
                 }) {
     return [](void* self, const sr_job* job, const sr_hook_group* raw, const sr_hook_writer* writer, sr_error* error) {
       return guarded(error, [&] {
-        const HookGroup group{static_cast<Hook>(raw->hook), raw->elements, raw->members, raw->states};
+        const HookGroup group = read_group(*raw);
         HookWriter to(*writer, group);
         Instance<Class>::object(self).plan_hook(read_job(*job), group, to);
       });
