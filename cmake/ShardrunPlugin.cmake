@@ -4,6 +4,11 @@
 
 include(GNUInstallDirs)
 
+# Plugins run in every step: optimised, unless the project says otherwise.
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release, RelWithDebInfo or MinSizeRel" FORCE)
+endif()
+
 # shardrun_plugin_library(KIND_NAME file…)
 #
 # The target `shardrun_KIND_NAME` alone: it exports the plugin's two symbols and hides the rest, and lands where a

@@ -156,6 +156,24 @@ std::string predicted_text(const task::Forecast& forecast) {
   return text;
 }
 
+std::string transients_text(const task::Compiled& compiled) {
+  std::string text = "\nmemory of rank 0 beside the states, by function; the least that any order of buffers needs\n";
+  for (const partition::Program& program : compiled.programs.programs) {
+    text += fmt::format(
+        "{:<16} {:>15}   {}   busiest at {}\n",
+        program.rows == 0
+            ? program.function
+            : fmt::format("{}, {} rows{}", program.function, program.rows, program.settles ? ", last" : ""),
+        program.transient_bytes, program.least_bytes,
+        program.instructions.empty() ? "-"
+                                     : program
+                                           .instructions[std::min(static_cast<std::size_t>(program.peak_instruction),
+                                                                  program.instructions.size() - 1)]
+                                           .name);
+  }
+  return text;
+}
+
 std::string as_text(const job::Job& job, const task::Compiled& compiled, const task::Forecast& forecast) {
   std::string text = fmt::format(
       "model {}, strategy {}, {} {}, {} {} each\nparameters {:>21}\nFLOPs a step {:>19}   {}FLOP\n", job.model.name,
@@ -165,10 +183,10 @@ std::string as_text(const job::Job& job, const task::Compiled& compiled, const t
   if (const auto* hook = compiled.partition.placements.find_hook(plugins::HookKind::after_step)) {
     text += fmt::format("a step is one that the strategy's hook follows, as it does every {} and the last\n", hook->every);
   }
+  text += forecast.step ? predicted_text(forecast) : "";
   for (const task::RankForecast& alike : forecast.ranks) {
     text += as_text(alike);
   }
-  text += forecast.step ? predicted_text(forecast) : "";
   if (forecast.timeline) {
     constexpr std::size_t width = 160;
     text += fmt::format("\ntimeline of a step before the update, costs: {}: {}\n", costs_of(forecast),
@@ -184,21 +202,8 @@ std::string as_text(const job::Job& job, const task::Compiled& compiled, const t
                           partition::most_live_forwards(actions), forwards);
     }
   }
-  text += "\ntransients of rank 0 by function, and the least that any layout needs\n";
-  for (const partition::Program& program : compiled.programs.programs) {
-    text += fmt::format(
-        "{:<16} {:>15}   {}   busiest at {}\n",
-        program.rows == 0
-            ? program.function
-            : fmt::format("{}, {} rows{}", program.function, program.rows, program.settles ? ", last" : ""),
-        program.transient_bytes, program.least_bytes,
-        program.instructions.empty() ? "-"
-                                     : program
-                                           .instructions[std::min(static_cast<std::size_t>(program.peak_instruction),
-                                                                  program.instructions.size() - 1)]
-                                           .name);
-  }
-  return text;
+  // These are of the run, which is in float32.
+  return job.train.precision == job::Precision::mixed ? text : text + transients_text(compiled);
 }
 
 int plan(std::span<const std::string> words) {

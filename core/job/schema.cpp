@@ -376,7 +376,8 @@ Section sharding_section() {
           "that "
           "is meant: @store (the default) where it is kept, @use as it is computed with, @gradient, or @optimizer, as "
           "in embedding/* @optimizer = data | -. What is said of a role holds for those behind it of which nothing is. "
-          "Of two lines about one thing the later counts.",
+          "Of two lines about one thing the later counts. Where two dimensions of a value are over one mesh axis, it "
+          "splits the first; a tensor of which that is so needs a line of its own.",
       .kind = SectionKind::sharding,
   };
 }

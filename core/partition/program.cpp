@@ -185,7 +185,13 @@ std::string hook_text(const Programs& programs, plugins::HookKind kind) {
         text += hook_text(program, *at.hook);
       } else if (at.kind == Instruction::Kind::start) {
         const Transfer& transfer = program.transfers[static_cast<std::size_t>(at.transfer)];
-        text += transfer.hook == kind ? transfer_text(programs, program, at) : "";
+        const auto name = [&](const Region& region) {
+          return program.buffers[static_cast<std::size_t>(region.buffer)].name;
+        };
+        if (transfer.hook == kind) {
+          text += fmt::format("{}{} to {}\n", transfer_text(programs, program, at), name(transfer.send),
+                              name(transfer.recv));
+        }
       }
     }
   }

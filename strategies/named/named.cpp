@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "names.h"
+#include "line.h"
 
 using namespace shardrun::sdk;
 
@@ -14,70 +14,8 @@ namespace {
 
 using named::did_you_mean;
 using named::join;
-using Dims = std::vector<std::vector<std::string>>;
-
-struct RoleName {
-  const char* name;
-  Role role;
-};
-constexpr RoleName roles[] = {
-    {"store", Role::store}, {"use", Role::use}, {"gradient", Role::gradient}, {"optimizer", Role::optimizer}};
-
-/// One line of [sharding]: `key = value` or `key @role = value`, the value `a,b | - | c`.
-struct Line {
-  std::string key;
-  std::optional<Role> role;
-  Dims dims;  ///< of each the mesh axes, major to minor
-  std::string where;
-};
-
-[[noreturn]] void refuse(const Line& line, const std::string& why) {
-  throw InvalidJob(line.where + ": [sharding] " + line.key + ": " + why);
-}
-
-Role role_named(const Line& line, const std::string& name) {
-  std::vector<std::string> known;
-  for (const RoleName& each : roles) {
-    if (each.name == name) {
-      return each.role;
-    }
-    known.emplace_back(each.name);
-  }
-  refuse(line, "there is no role '" + name + "'" + did_you_mean(name, known) + "; the roles are " + join(known));
-}
-
-std::vector<std::string> mesh_axes_of(const Line& line, const std::string& text) {
-  if (text == "-") {
-    return {};
-  }
-  std::vector<std::string> axes = named::split(text, ',');
-  if (std::find_if(axes.begin(), axes.end(), [](const auto& axis) { return axis.empty() || axis == "-"; }) !=
-      axes.end()) {
-    refuse(line, "'" + text +
-                     "' names no mesh axis where one is expected: write names with a comma between them, or - "
-                     "for a dimension that stays whole");
-  }
-  return axes;
-}
-
-Line parse(const Sharding& given) {
-  Line line{.key = given.key, .where = given.where};
-  const std::size_t at = given.key.find('@');
-  if (at != std::string::npos) {
-    line.key = named::trimmed(std::string_view(given.key).substr(0, at));
-    line.role = role_named(line, std::string(named::trimmed(std::string_view(given.key).substr(at + 1))));
-  }
-  std::set<std::string> seen;
-  for (const std::string& dim : named::split(given.value, '|')) {
-    line.dims.push_back(mesh_axes_of(line, dim));
-    for (const std::string& axis : line.dims.back()) {
-      if (!seen.insert(axis).second) {
-        refuse(line, "mesh axis '" + axis + "' stands there twice, and it can split a tensor once: leave one out");
-      }
-    }
-  }
-  return line;
-}
+using named::Line;
+using named::refuse;
 
 /// As [mesh] gives it. Where there is none the only mesh axis that is mentioned has all ranks.
 std::vector<MeshAxis> mesh_of(const Job& job, const std::vector<Line>& lines) {
@@ -114,6 +52,9 @@ class Placer {
   Placer(const Graph& graph, const std::vector<MeshAxis>& mesh, PlanWriter& plan) : graph_(graph), plan_(plan) {
     for (const MeshAxis& axis : mesh) {
       mesh_.push_back(axis.name);
+      if (axis.size > 1) {
+        splitting_.insert(axis.name);
+      }
       plan.add_mesh_axis(axis.name, axis.size);
     }
   }
@@ -137,7 +78,39 @@ class Placer {
     }
   }
 
+  /// A mesh axis splits a tensor once: two lines that give it two of the tensor's dimensions cannot both be meant.
+  void require_effect(const std::vector<Line>& lines) const {
+    for (const Tensor& tensor : graph_.tensors) {
+      for (auto line = lines.begin(); line != lines.end() && !placed_.contains(tensor.name); ++line) {
+        for (auto other = lines.begin(); other != line && has(tensor, *line); ++other) {
+          const std::string shared = has(tensor, *other) && other->key != line->key ? common(*other, *line) : "";
+          if (!shared.empty()) {
+            refuse(*line, "mesh axis '" + shared + "' would split two dimensions of " + tensor.name + " [" +
+                              join(tensor.axes) + "], this and " + other->key +
+                              ": give one of them another mesh axis, or the tensor a line of its own");
+          }
+        }
+      }
+    }
+  }
+
  private:
+  /// Whether the line is of an axis that the tensor has.
+  static bool has(const Tensor& tensor, const Line& line) {
+    return !line.role && line.dims.size() == 1 &&
+           std::find(tensor.axes.begin(), tensor.axes.end(), line.key) != tensor.axes.end();
+  }
+
+  /// A mesh axis that both split over; empty: none.
+  [[nodiscard]] std::string common(const Line& a, const Line& b) const {
+    for (const std::string& axis : a.dims[0]) {
+      if (splitting_.contains(axis) && std::find(b.dims[0].begin(), b.dims[0].end(), axis) != b.dims[0].end()) {
+        return axis;
+      }
+    }
+    return "";
+  }
+
   void place_axis(const Line& line) {
     if (line.dims.size() != 1) {
       refuse(line, "it is an axis, and stands for one dimension, not " + std::to_string(line.dims.size()) +
@@ -155,6 +128,7 @@ class Placer {
           refuse(line, tensor.name + " is not trained, so it has no roles: leave what begins with @ out");
         }
         plan_.place_tensor(tensor.name, line.role.value_or(Role::store), splits(line));
+        placed_.insert(tensor.name);
         any = true;
       }
     }
@@ -214,6 +188,8 @@ class Placer {
   const Graph& graph_;
   PlanWriter& plan_;
   std::vector<std::string> mesh_;
+  std::set<std::string> splitting_;  ///< axes of the mesh that have several ranks
+  std::set<std::string> placed_;     ///< tensors that a line of their own places
 };
 
 /// What the job file says, by the names of axes and tensors, and nothing else (the shardings by name of GSPMD, Xu et
@@ -230,12 +206,13 @@ class Named {
   void make_plan(const Job& job, const Graph& graph, PlanWriter& plan) const {
     std::vector<Line> lines;
     for (const Sharding& given : job.sharding) {
-      lines.push_back(parse(given));
+      lines.push_back(named::parse(given));
     }
     Placer placer(graph, mesh_of(job, lines), plan);
     for (const Line& line : lines) {
       placer.place(line);
     }
+    placer.require_effect(lines);
     plan.set_bucket_bytes(static_cast<std::uint64_t>(job.options.number("bucket_mb") * (1 << 20)));
   }
 };

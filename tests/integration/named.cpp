@@ -229,6 +229,9 @@ TEST_CASE("mistakes in [sharding] are told by their line", "[named]") {
              StartsWith(at + "embedding/*: there is no role 'optimiser' (did you mean 'optimizer'?)"));
   CHECK_THAT(error("[sharding]\nembedding/tokens = data | data\n"),
              StartsWith(at + "embedding/tokens: mesh axis 'data' stands there twice"));
+  CHECK_THAT(error("[sharding]\nembed = data\nvocab = data\n"),
+             StartsWith("shardrun: strategy 'named': bad.ini:23: [sharding] vocab: mesh axis 'data' would split two "
+                        "dimensions of embedding/tokens [vocab, embed], this and embed"));
   CHECK_THAT(error("[sharding]\nbatch = data,\n"), StartsWith(at + "batch: 'data,' names no mesh axis where one"));
   CHECK_THAT(error("[sharding]\nbatch = data,model\n"), StartsWith(at + "batch: there are two mesh axes"));
   CHECK_THAT(error("[sharding]\nbatch = dta\n[mesh]\ndata = 2\n"),
