@@ -13,7 +13,7 @@ foreach(component IN ITEMS shardrun_sdk shardrun_plugins shardrun)
 endforeach()
 run("${CMAKE_COMMAND}" -S "${source}" -B "${work}/build" -G "${generator}" "-DCMAKE_C_COMPILER=${c}" "-DCMAKE_CXX_COMPILER=${cxx}"
   "-DCMAKE_C_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Werror"
-  "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Wno-missing-field-initializers -Werror"
+  "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Wno-missing-field-initializers -Wno-restrict -Werror"
   "-DCMAKE_PREFIX_PATH=${work}/prefix" "-DCMAKE_INSTALL_PREFIX=${work}/prefix" "-DCMAKE_INSTALL_LIBDIR=${libdir}")
 run("${CMAKE_COMMAND}" --build "${work}/build")
 run("${CMAKE_COMMAND}" --install "${work}/build")
