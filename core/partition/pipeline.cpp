@@ -86,12 +86,16 @@ class Checking {
 
   void require_all(Action action) {
     const Done& done = done_[{action.chunk, action.microbatch}];
+    if (done.forward && !done.input && !done.weight) {
+      action.kind = Kind::backward;
+      fail(action, "it is missing: add it behind the forward, or its two parts, I and W");
+    }
     for (const auto& [kind, is_done] :
          {std::pair{Kind::forward, done.forward}, std::pair{Kind::backward_input, done.input},
           std::pair{Kind::backward_weight, done.weight}}) {
       if (!is_done) {
         action.kind = kind;
-        fail(action, "it is missing");
+        fail(action, "it is missing: add it");
       }
     }
   }
