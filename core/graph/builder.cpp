@@ -35,8 +35,17 @@ ValueId FunctionBuilder::state(StateId id) {
   return value;
 }
 
+/// Models may declare more states while functions are written.
+StateId FunctionBuilder::find_state(std::string_view name) {
+  for (; indexed_states_ < graph_.states.size(); ++indexed_states_) {
+    state_ids_.emplace(graph_.states[indexed_states_].name, static_cast<StateId>(indexed_states_));
+  }
+  const auto found = state_ids_.find(std::string(name));
+  return found == state_ids_.end() ? -1 : found->second;
+}
+
 ValueId FunctionBuilder::state(std::string_view name) {
-  const StateId id = graph_.find_state(name);
+  const StateId id = find_state(name);
   if (id < 0) {
     throw Error(ErrorCode::internal, fmt::format("function {}: no state is called '{}'", function_.name, name));
   }
@@ -101,12 +110,12 @@ void FunctionBuilder::cut_point(std::string name, ValueId value) {
   Value& at = function_.values.at(static_cast<std::size_t>(value));
   at.name = full;
   at.cut_point = full;
-  for (const CutPoint& point : graph_.cut_points) {
-    if (point.name == full) {
-      return;
-    }
+  for (std::size_t p = cut_points_.size(); p < graph_.cut_points.size(); ++p) {
+    cut_points_.insert(graph_.cut_points[p].name);
   }
-  graph_.cut_points.push_back({.name = full, .layer = layer_});
+  if (cut_points_.insert(full).second) {
+    graph_.cut_points.push_back({.name = full, .layer = layer_});
+  }
 }
 
 void FunctionBuilder::finish() { graph_.functions.push_back(std::move(function_)); }

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "core/graph/graph.h"
@@ -43,10 +45,15 @@ class FunctionBuilder {
 
  private:
   friend class Scope;
+  [[nodiscard]] StateId find_state(std::string_view name);
+
   Graph& graph_;
   Function function_;
   std::string prefix_;
   std::unordered_map<StateId, ValueId> state_values_;
+  std::unordered_map<std::string, StateId> state_ids_;  ///< of the graph's first states, as many as have been asked for
+  std::size_t indexed_states_ = 0;
+  std::unordered_set<std::string> cut_points_;  ///< the graph's
   Phase phase_ = Phase::forward;
   std::int32_t layer_ = -1;
 };

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/base/error.h"
@@ -16,6 +18,12 @@ class Differentiation {
     const std::size_t values = builder.function().values.size();
     wanted_.assign(values, false);
     gradients_.assign(values, no_value);
+    const std::vector<State>& states = builder.graph().states;
+    for (std::size_t s = 0; s < states.size(); ++s) {
+      if (states[s].kind == StateKind::gradient) {
+        gradient_states_.emplace(states[s].of_parameter, static_cast<StateId>(s));
+      }
+    }
     mark_wanted();
     seed(loss);
   }
@@ -113,23 +121,27 @@ class Differentiation {
     builder_.write(accumulator, gradient, first ? StateWrite::Mode::accumulate : StateWrite::Mode::add);
   }
 
-  static StateId gradient_state(Graph& graph, StateId parameter) {
-    const State& owner = graph.states[static_cast<std::size_t>(parameter)];
-    const std::string name = "gradients/" + owner.name;
-    const StateId known = graph.find_state(name);
-    if (known >= 0) {
-      return known;
+  StateId gradient_state(Graph& graph, StateId parameter) {
+    const auto next = static_cast<StateId>(graph.states.size());
+    const auto [known, is_new] = gradient_states_.emplace(parameter, next);
+    if (!is_new) {
+      return known->second;
     }
-    State state{
-        .name = name, .type = owner.type, .kind = StateKind::gradient, .layer = owner.layer, .of_parameter = parameter};
+    const State& owner = graph.states[static_cast<std::size_t>(parameter)];
+    State state{.name = "gradients/" + owner.name,
+                .type = owner.type,
+                .kind = StateKind::gradient,
+                .layer = owner.layer,
+                .of_parameter = parameter};
     graph.states.push_back(std::move(state));
-    return static_cast<StateId>(graph.states.size()) - 1;
+    return next;
   }
 
   FunctionBuilder& builder_;
   std::size_t forward_nodes_;
   std::vector<bool> wanted_;
   std::vector<ValueId> gradients_;
+  std::unordered_map<StateId, StateId> gradient_states_;  ///< of each parameter that has one
 };
 
 }  // namespace

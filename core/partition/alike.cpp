@@ -71,19 +71,26 @@ std::vector<std::vector<std::int64_t>> alike_ranks(const graph::Graph& graph, co
 }
 
 SentTable sent_table(const Programs& programs, const std::vector<std::size_t>& executed, std::size_t f32_bytes) {
-  SentTable table;
-  for (const mesh::Axis& axis : programs.mesh.axes) {
-    table.emplace_back(static_cast<std::size_t>(axis.size));
-  }
+  std::vector<std::map<Collective, std::vector<std::uint64_t>>> sums(programs.mesh.axes.size());  // of each member
   for (const std::size_t program : executed) {
     for (const Transfer& transfer : programs.programs[program].transfers) {
       const std::size_t element_bytes = transfer.dtype == graph::DType::f32 ? f32_bytes : 4;
       const std::int64_t members = programs.mesh.size(transfer.axis);
-      const std::string& axis = programs.mesh.axes[static_cast<std::size_t>(transfer.axis)].name;
+      std::vector<std::uint64_t>& sum = sums[static_cast<std::size_t>(transfer.axis)][transfer.collective];
+      sum.resize(static_cast<std::size_t>(members));
       for (std::int64_t member = 0; member < members; ++member) {
-        if (const std::uint64_t bytes = sent_bytes(transfer, member, members, element_bytes); bytes > 0) {
-          table[static_cast<std::size_t>(transfer.axis)][static_cast<std::size_t>(member)][axis]
-               [to_string(transfer.collective)] += bytes;
+        sum[static_cast<std::size_t>(member)] += sent_bytes(transfer, member, members, element_bytes);
+      }
+    }
+  }
+  SentTable table;
+  for (std::size_t a = 0; a < sums.size(); ++a) {
+    const mesh::Axis& axis = programs.mesh.axes[a];
+    std::vector<SentBytes>& of_members = table.emplace_back(static_cast<std::size_t>(axis.size));
+    for (const auto& [collective, sum] : sums[a]) {
+      for (std::size_t member = 0; member < sum.size(); ++member) {
+        if (sum[member] > 0) {
+          of_members[member][axis.name][to_string(collective)] = sum[member];
         }
       }
     }

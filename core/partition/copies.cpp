@@ -24,10 +24,22 @@ std::int64_t index_in(const mesh::Box& whole, const mesh::Box& part) {
   return at;
 }
 
-std::vector<std::int64_t> counts(const std::vector<mesh::Box>& boxes) {
+mesh::Box Blocks::at(std::size_t member) const {
+  mesh::Box part = box;
+  part.origin[dim] = along[member].begin;
+  part.shape[dim] = along[member].size();
+  return part;
+}
+
+std::vector<std::int64_t> counts(const Blocks& parts) {
+  std::int64_t each = 1;  // elements of one index
+  for (std::size_t d = 0; d < parts.box.shape.size(); ++d) {
+    each *= d == parts.dim ? 1 : parts.box.shape[d];
+  }
   std::vector<std::int64_t> counts;
-  for (const mesh::Box& box : boxes) {
-    counts.push_back(box.elements());
+  counts.reserve(parts.along.size());
+  for (const mesh::Interval& interval : parts.along) {
+    counts.push_back(each * interval.size());
   }
   return counts;
 }
@@ -41,11 +53,11 @@ Copy gather_copy(const std::vector<std::int64_t>& shape, const mesh::Box& whole,
           .to_strides = strides_of(part.shape)};
 }
 
-std::vector<Copy> pack(const std::vector<std::int64_t>& shape, const mesh::Box& whole,
-                       const std::vector<mesh::Box>& parts) {
+std::vector<Copy> pack(const std::vector<std::int64_t>& shape, const mesh::Box& whole, const Blocks& parts) {
   std::vector<Copy> copies;
   std::int64_t to = 0;
-  for (const mesh::Box& part : parts) {
+  for (std::size_t member = 0; member < parts.along.size(); ++member) {
+    const mesh::Box part = parts.at(member);
     if (part.elements() > 0) {
       copies.push_back(gather_copy(shape, whole, part, to));
     }
@@ -54,8 +66,7 @@ std::vector<Copy> pack(const std::vector<std::int64_t>& shape, const mesh::Box& 
   return copies;
 }
 
-std::vector<Copy> unpack(const std::vector<std::int64_t>& shape, const mesh::Box& whole,
-                         const std::vector<mesh::Box>& parts) {
+std::vector<Copy> unpack(const std::vector<std::int64_t>& shape, const mesh::Box& whole, const Blocks& parts) {
   std::vector<Copy> copies = pack(shape, whole, parts);
   for (Copy& copy : copies) {
     std::swap(copy.from, copy.to);

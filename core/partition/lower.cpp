@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <optional>
 
 #include "core/base/error.h"
@@ -295,12 +296,12 @@ class Lowering {
                       .send_counts = counts(parts.sent),
                       .recv_counts = counts(parts.received)};
     if (parts.packed) {
-      transfer.send = staging(value(from).name + "/sent", value(from).type.dtype, parts.sent, span);
+      transfer.send = staging(value(from).name + "/sent", value(from).type.dtype, transfer.send_counts, span);
       emit_move(node, source, transfer.send.buffer, pack(type(from).shape, boxes_[index(from)], parts.sent),
                 span.begin);
     }
     if (parts.unpacked) {
-      transfer.recv = staging(value(from).name + "/received", value(from).type.dtype, parts.received, span);
+      transfer.recv = staging(value(from).name + "/received", value(from).type.dtype, transfer.recv_counts, span);
       unpacked_[n] = unpack(type(to).shape, boxes_[index(to)], parts.received);
     }
     transfer_of_[n] = emitter_.add_transfer(std::move(transfer), span);
@@ -332,11 +333,8 @@ class Lowering {
     }
   }
 
-  Region staging(const std::string& name, graph::DType dtype, const std::vector<mesh::Box>& parts, Span span) {
-    std::int64_t elements = 0;
-    for (const mesh::Box& part : parts) {
-      elements += part.elements();
-    }
+  Region staging(const std::string& name, graph::DType dtype, const std::vector<std::int64_t>& counts, Span span) {
+    const std::int64_t elements = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
     return {emitter_.add_staging(name, dtype, elements, device_.element_bytes(dtype), span), elements};
   }
 

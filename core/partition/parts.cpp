@@ -6,36 +6,44 @@
 namespace shardrun::partition {
 namespace {
 
-mesh::Box common(const mesh::Box& a, const mesh::Box& b) {
-  mesh::Box box;
-  for (std::size_t d = 0; d < a.origin.size(); ++d) {
-    const std::int64_t begin = std::max(a.origin[d], b.origin[d]);
-    const std::int64_t end = std::min(a.origin[d] + a.shape[d], b.origin[d] + b.shape[d]);
-    box.origin.push_back(begin);
-    box.shape.push_back(std::max<std::int64_t>(0, end - begin));
-  }
-  return box;
-}
-
-/// Of each member of the group along `axis`.
-std::vector<mesh::Box> boxes_along(mesh::AxisId axis, const std::vector<std::int64_t>& shape,
-                                   const mesh::Placement& placement, const mesh::Mesh& mesh, mesh::Coordinates at) {
-  std::vector<mesh::Box> boxes;
-  for (std::int64_t& member = at[static_cast<std::size_t>(axis)] = 0; member < mesh.size(axis); ++member) {
-    boxes.push_back(mesh::box_of(shape, placement, mesh, at));
-  }
-  return boxes;
-}
-
-/// The box with `interval` of a dimension.
-mesh::Box with(mesh::Box box, std::size_t dim, mesh::Interval interval) {
-  box.origin[dim] = interval.begin;
-  box.shape[dim] = interval.size();
-  return box;
+mesh::Interval common(mesh::Interval a, mesh::Interval b) {
+  const std::int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
 }
 
 mesh::Interval along(const mesh::Box& box, std::size_t dim) {
   return {box.origin[dim], box.origin[dim] + box.shape[dim]};
+}
+
+mesh::Box common(const mesh::Box& a, const mesh::Box& b) {
+  mesh::Box box;
+  for (std::size_t d = 0; d < a.origin.size(); ++d) {
+    const mesh::Interval both = common(along(a, d), along(b, d));
+    box.origin.push_back(both.begin);
+    box.shape.push_back(both.size());
+  }
+  return box;
+}
+
+/// Of `box`, which is that of the rank at these coordinates, what each member of its group along `axis` has, where
+/// that splits `dim`, and `dim` alone.
+Blocks blocks_along(mesh::AxisId axis, const std::vector<std::int64_t>& shape, const mesh::Placement& placement,
+                    std::size_t dim, const mesh::Box& box, const mesh::Mesh& mesh, mesh::Coordinates at) {
+  Blocks blocks{.box = box, .dim = dim};
+  blocks.along.reserve(static_cast<std::size_t>(mesh.size(axis)));
+  for (std::int64_t& member = at[static_cast<std::size_t>(axis)] = 0; member < mesh.size(axis); ++member) {
+    blocks.along.push_back(mesh::shard_of(shape[dim], placement.dims[dim], mesh, at));
+  }
+  return blocks;
+}
+
+/// What they have of `box`.
+Blocks common(const mesh::Box& box, Blocks blocks) {
+  blocks.box = common(box, blocks.box);
+  for (mesh::Interval& interval : blocks.along) {
+    interval = common(along(box, blocks.dim), interval);
+  }
+  return blocks;
 }
 
 /// The indices of a shifted result that the one who has `result` makes of those that another has, `source`, and does
@@ -63,18 +71,20 @@ mesh::Interval origin_of(mesh::Interval missing, const Transition& shift, std::i
 
 /// Each member sends what the others' results are made of and they do not have; what is sent is a part of the operand,
 /// what is received one of the result.
-Parts halos(const Transition& shift, std::int64_t size, const std::vector<mesh::Box>& boxes, std::size_t me) {
-  Parts parts{.collective = Collective::all_to_all, .packed = true, .unpacked = true};
-  const std::size_t dim = shift.dim;
-  const mesh::Box& mine = boxes[me];
-  const mesh::Interval none{mine.origin[dim], mine.origin[dim]};
-  for (std::size_t member = 0; member < boxes.size(); ++member) {
-    const mesh::Interval own = along(mine, dim);
-    const mesh::Interval theirs = along(boxes[member], dim);
+Parts halos(const Transition& shift, std::int64_t size, const Blocks& sources, std::size_t me) {
+  Parts parts{.collective = Collective::all_to_all,
+              .sent = {sources.box, shift.dim},
+              .received = {sources.box, shift.dim},
+              .packed = true,
+              .unpacked = true};
+  const mesh::Interval own = sources.along[me];
+  const mesh::Interval none{own.begin, own.begin};
+  for (std::size_t member = 0; member < sources.along.size(); ++member) {
+    const mesh::Interval theirs = sources.along[member];
     const mesh::Interval wanted = member == me ? none : missing_from(theirs, own, shift, size);
     const mesh::Interval missing = member == me ? none : missing_from(own, theirs, shift, size);
-    parts.sent.push_back(with(mine, dim, wanted.size() > 0 ? origin_of(wanted, shift, size) : none));
-    parts.received.push_back(with(mine, dim, missing));
+    parts.sent.along.push_back(wanted.size() > 0 ? origin_of(wanted, shift, size) : none);
+    parts.received.along.push_back(missing);
   }
   return parts;
 }
@@ -83,27 +93,24 @@ Parts halos(const Transition& shift, std::int64_t size, const std::vector<mesh::
 
 Parts parts_of(const Transition& transition, const std::vector<std::int64_t>& shape, const mesh::Placement& from,
                const mesh::Placement& to, const mesh::Mesh& mesh, const mesh::Coordinates& at) {
-  const std::vector<mesh::Box> sources = boxes_along(transition.axis, shape, from, mesh, at);
-  const std::vector<mesh::Box> results = boxes_along(transition.axis, shape, to, mesh, at);
   const mesh::Box source = mesh::box_of(shape, from, mesh, at);
   const mesh::Box result = mesh::box_of(shape, to, mesh, at);
+  const auto sources = [&](std::size_t dim) {
+    return blocks_along(transition.axis, shape, from, dim, source, mesh, at);
+  };
+  const auto results = [&] { return blocks_along(transition.axis, shape, to, transition.dim, result, mesh, at); };
   switch (transition.kind) {
-    case Transition::Kind::reduce_scatter:
-      return {Collective::reduce_scatter, results, results, !mesh::leads(source.shape, transition.dim), false};
-    case Transition::Kind::all_gather:
-      return {Collective::all_gather, {}, sources, false, !mesh::leads(result.shape, transition.dim)};
-    case Transition::Kind::all_to_all: {
-      Parts parts{.collective = Collective::all_to_all,
-                  .packed = !mesh::leads(source.shape, transition.dim),
-                  .unpacked = !mesh::leads(result.shape, transition.from_dim)};
-      for (std::size_t member = 0; member < sources.size(); ++member) {
-        parts.sent.push_back(common(source, results[member]));
-        parts.received.push_back(common(result, sources[member]));
-      }
-      return parts;
+    case Transition::Kind::reduce_scatter: {
+      const Blocks blocks = results();
+      return {Collective::reduce_scatter, blocks, blocks, !mesh::leads(source.shape, transition.dim), false};
     }
+    case Transition::Kind::all_gather:
+      return {Collective::all_gather, {}, sources(transition.dim), false, !mesh::leads(result.shape, transition.dim)};
+    case Transition::Kind::all_to_all:
+      return {Collective::all_to_all, common(source, results()), common(result, sources(transition.from_dim)),
+              !mesh::leads(source.shape, transition.dim), !mesh::leads(result.shape, transition.from_dim)};
     case Transition::Kind::exchange:
-      return halos(transition, shape[transition.dim], sources,
+      return halos(transition, shape[transition.dim], sources(transition.dim),
                    static_cast<std::size_t>(at[static_cast<std::size_t>(transition.axis)]));
     default: return {};
   }

@@ -3,16 +3,17 @@
 #include <vector>
 
 #include "core/mesh/placement.h"
+#include "core/partition/copies.h"
 #include "core/partition/program.h"
 #include "core/partition/sharded.h"
 
 namespace shardrun::partition {
 
-/// What a collective sends to and receives from each member of a rank's group, as boxes of the whole tensor.
+/// What a collective sends to and receives from each member of a rank's group, as parts of the whole tensor.
 struct Parts {
   Collective collective = Collective::all_reduce;
-  std::vector<mesh::Box> sent;
-  std::vector<mesh::Box> received;
+  Blocks sent;
+  Blocks received;
   bool packed = false;    ///< what is sent does not lie in the source as it is sent
   bool unpacked = false;  ///< what is received does not lie in the result as it comes
 };

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <map>
 #include <set>
+#include <string_view>
 
 #include "core/base/error.h"
 #include "core/partition/pipeline.h"
@@ -71,14 +72,22 @@ std::vector<plugins::LayerSummary> layer_costs(const graph::Graph& graph,
 }
 
 std::vector<plugins::CutPointSummary> cut_points(const graph::Graph& graph) {
+  std::map<std::string_view, const graph::TensorType*> types;  // of the first function that has it
+  for (const graph::CutPoint& point : graph.cut_points) {
+    types.emplace(point.name, nullptr);
+  }
+  for (const graph::Function& function : graph.functions) {
+    for (const graph::Value& value : function.values) {
+      const auto found = value.cut_point.empty() ? types.end() : types.find(value.cut_point);
+      if (found != types.end() && found->second == nullptr) {
+        found->second = &value.type;
+      }
+    }
+  }
   std::vector<plugins::CutPointSummary> points;
   for (const graph::CutPoint& point : graph.cut_points) {
-    for (const graph::Function& function : graph.functions) {
-      for (const graph::Value& value : function.values) {
-        if (value.name == point.name && (points.empty() || points.back().name != point.name)) {
-          points.push_back({point.name, value.type.shape, value.type.axes, bytes_of(value.type), point.layer});
-        }
-      }
+    if (const graph::TensorType* type = types.at(point.name)) {
+      points.push_back({point.name, type->shape, type->axes, bytes_of(*type), point.layer});
     }
   }
   return points;

@@ -131,10 +131,47 @@ class ActionOf {
   std::size_t behind_ = 0;  ///< all actions
 };
 
+struct Span {
+  double begin = 0;
+  double end = 0;
+};
+
+/// What is in any of them, once. Ascending.
+std::vector<Span> union_of(std::vector<Span> spans) {
+  std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
+  std::vector<Span> disjoint;
+  for (const Span& span : spans) {
+    if (!disjoint.empty() && span.begin <= disjoint.back().end) {
+      disjoint.back().end = std::max(disjoint.back().end, span.end);
+    } else {
+      disjoint.push_back(span);
+    }
+  }
+  return disjoint;
+}
+
+/// Seconds that are in both. REQUIRES: each is disjoint and ascending.
+double overlap(const std::vector<Span>& some, const std::vector<Span>& others) {
+  double seconds = 0;
+  for (std::size_t s = 0, o = 0; s < some.size() && o < others.size();) {
+    const double end = std::min(some[s].end, others[o].end);
+    seconds += std::max(0.0, end - std::max(some[s].begin, others[o].begin));
+    ++(some[s].end == end ? s : o);
+  }
+  return seconds;
+}
+
+/// Always the rank that is furthest behind goes on, so that transfers begin in the order of time.
 class StepSimulation {
  public:
   StepSimulation(const std::vector<RankStep>& ranks, const Pipeline& pipeline, const StepCosts& costs)
-      : ranks_(ranks), pipeline_(pipeline), costs_(costs), next_(ranks.size(), 0), now_(ranks.size(), 0) {
+      : ranks_(ranks),
+        pipeline_(pipeline),
+        costs_(costs),
+        computing_(ranks.size()),
+        next_(ranks.size(), 0),
+        now_(ranks.size(), 0),
+        waits_(ranks.size(), false) {
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       instructions_.push_back(instructions_of(ranks[rank]));
       action_of_.emplace_back(pipeline, rank, instructions_.back());
@@ -145,18 +182,18 @@ class StepSimulation {
   }
 
   Prediction run() {
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-        while (next_[rank] < instructions_[rank].size() && advance(rank)) {
-          ++next_[rank];
-          moved = true;
-        }
+    for (std::optional<std::size_t> rank = furthest_behind(); rank; rank = furthest_behind()) {
+      if (advance(*rank)) {
+        ++next_[*rank];
+      } else {
+        waits_[*rank] = true;
       }
     }
     result_.seconds = *std::max_element(now_.begin(), now_.end());
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-      result_.stages[rank].waiting += result_.seconds - now_[rank];
+      StagePrediction& stage = result_.stages[rank];
+      stage.waiting += result_.seconds - now_[rank];
+      stage.hidden = std::min(stage.compute, overlap(union_of(computing_[rank]), union_of(under_way_of(rank))));
     }
     return std::move(result_);
   }
@@ -170,6 +207,31 @@ class StepSimulation {
     double end = 0;
   };
 
+  /// Of those that can go on, as far as is known.
+  [[nodiscard]] std::optional<std::size_t> furthest_behind() const {
+    std::optional<std::size_t> first;
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      const bool goes_on = next_[rank] < instructions_[rank].size() && !waits_[rank];
+      if (goes_on && (!first || now_[rank] < now_[*first])) {
+        first = rank;
+      }
+    }
+    return first;
+  }
+
+  /// When transfers of a rank were: those over axes without a rate take no time here.
+  [[nodiscard]] std::vector<Span> under_way_of(std::size_t rank) const {
+    std::vector<Span> spans;
+    for (std::size_t i = 0; i < instructions_[rank].size(); ++i) {
+      if (instructions_[rank][i].instruction->kind == Kind::start) {
+        const UnderWay& it = under_way_[meetings_.at[rank][i]];
+        spans.push_back({it.from, it.end});
+      }
+    }
+    return spans;
+  }
+
+  /// Whether it could: it waits for what is not under way yet.
   bool advance(std::size_t rank) {
     const ExecutedInstruction& at = instructions_[rank][next_[rank]];
     const double cost = costs_.seconds[rank][next_[rank]];
@@ -181,6 +243,7 @@ class StepSimulation {
       case Kind::move:
       case Kind::hook:
         stage.compute += cost;
+        computing_[rank].push_back({now_[rank], now_[rank] + cost});
         now_[rank] += cost;
         break;
       case Kind::start:
@@ -220,8 +283,23 @@ class StepSimulation {
       it.seconds = std::max(it.seconds, transfer_seconds(transfer, *ranks_[rank].programs, costs_.f32_bytes, *rate));
     }
     if (is_under_way(number, transfer)) {
-      double& free = free_[{transfer.axis, transfer.link, transfer.axis == pipeline_.axis ? 0 : rank}];
-      it.end = free = std::max(free, it.from) + it.seconds;
+      send(it, meetings_.all[number], transfer);
+    }
+  }
+
+  /// Behind what its senders have to send over this axis already.
+  void send(UnderWay& it, const Meeting& meeting, const Transfer& transfer) {
+    const std::size_t senders = is_message(transfer) ? 1 : meeting.sides.size();
+    double begin = it.from;
+    for (std::size_t s = 0; s < senders; ++s) {
+      begin = std::max(begin, free_[{transfer.axis, meeting.sides[s].rank}]);
+    }
+    it.end = begin + it.seconds;
+    for (std::size_t s = 0; s < senders; ++s) {
+      free_[{transfer.axis, meeting.sides[s].rank}] = it.end;
+    }
+    for (const Meeting::Side& side : meeting.sides) {
+      waits_[side.rank] = false;
     }
   }
 
@@ -243,7 +321,6 @@ class StepSimulation {
     StagePrediction& stage = result_.stages[rank];
     stage.waiting += all_there - begin;
     stage.exposed += end - all_there;
-    stage.hidden += has_rate ? std::max(0.0, it.seconds - (end - all_there)) : 0;
     now_[rank] = end;
     return end - begin;
   }
@@ -255,9 +332,11 @@ class StepSimulation {
   Meetings meetings_;
   std::vector<ActionOf> action_of_;
   std::vector<UnderWay> under_way_;  ///< of each meeting
-  std::map<std::tuple<mesh::AxisId, Link, std::size_t>, double> free_;
+  std::map<std::pair<mesh::AxisId, std::size_t>, double> free_;  ///< from when on a rank can send over an axis
+  std::vector<std::vector<Span>> computing_;                      ///< of each rank, one after the other
   std::vector<std::size_t> next_;
   std::vector<double> now_;
+  std::vector<bool> waits_;  ///< of each rank: whether for what is not under way yet
   Prediction result_;
 };
 

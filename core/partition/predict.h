@@ -51,7 +51,7 @@ struct StagePrediction {
   double compute = 0;
   double exposed = 0;  ///< seconds in which it does nothing while its transfers are under way
   double waiting = 0;  ///< and while others have yet to start theirs, or to end the step
-  double hidden = 0;   ///< of transfers over axes with a rate, while it computes
+  double hidden = 0;   ///< of computing, while one or more of its transfers over axes with a rate are under way
 };
 
 struct Prediction {
@@ -64,8 +64,9 @@ struct Prediction {
 };
 
 /// Goes through the instructions of one rank of each stage, or of one alone, at once. A message is under way from when
-/// it is sent, another transfer from when all have started it; over each axis a rank moves one after the other, to and
-/// from each stage apart, and over different axes at a time. A sender does not wait for its receiver.
+/// it is sent, another transfer from when all have started it; over each axis a rank sends one after the other, to
+/// whomever it is, and over different axes at a time. What it receives does not keep it from sending. A sender does not
+/// wait for its receiver.
 [[nodiscard]] Prediction predict(const std::vector<RankStep>& ranks, const Pipeline& pipeline, const StepCosts& costs);
 
 }  // namespace shardrun::partition

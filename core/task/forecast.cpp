@@ -82,7 +82,9 @@ Forecast forecast(const job::Job& job, const Compiled& compiled) {
     predictor.emplace(job, compiled, device);
   }
   for (const std::vector<std::int64_t>& alike : partition::alike_ranks(compiled.graph, partition)) {
-    partition::Programs programs = programs_of_rank(job, compiled, alike.front(), device);
+    const bool is_compiled = !mixed && alike.front() == compiled.programs.rank;
+    partition::Programs programs =
+        is_compiled ? compiled.programs : programs_of_rank(job, compiled, alike.front(), device);
     const std::vector<std::size_t> executed = programs_of_step(compiled, programs);
     const partition::SentTable table =
         partition::sent_table(programs, executed, device.element_bytes(graph::DType::f32));

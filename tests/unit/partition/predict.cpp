@@ -140,6 +140,100 @@ TEST_CASE("an axis moves one thing after the other, and two axes at a time", "[p
   CHECK(seconds(1) == 4);
 }
 
+TEST_CASE("what is hidden is computing while anything at all is moved, not the sum of what is moved", "[predict]") {
+  const auto step = [](mesh::AxisId second) {
+    const Programs programs = on_mesh({{"data", 2}, {"model", 2}},
+                                      {.function = "micro",
+                                       .instructions = {instruction(Kind::compute), instruction(Kind::start, 0),
+                                                        instruction(Kind::start, 1), instruction(Kind::compute),
+                                                        instruction(Kind::wait, 1), instruction(Kind::wait, 0)},
+                                       .transfers = {all_reduce(0, 8), all_reduce(second, 8)}});
+    return alone(programs, {10, 0, 0, 5, 0, 0}, {taking(3), taking(4)});
+  };
+  const Prediction at_a_time = step(1);
+  CHECK(at_a_time.seconds == 15);
+  CHECK(at_a_time.stages[0].hidden == 4);
+  const Prediction one_after_the_other = step(0);
+  CHECK(one_after_the_other.seconds == 16);
+  CHECK(one_after_the_other.stages[0].exposed == 1);
+  CHECK(one_after_the_other.stages[0].hidden == 5);
+}
+
+namespace {
+
+/// Stages of a pipeline, of 8 elements a transfer. `seconds`: of each one's instructions.
+Prediction stages_alone(std::vector<Program> programs, std::vector<std::vector<double>> seconds, AxisRate rate) {
+  std::vector<Programs> all;
+  for (Program& program : programs) {
+    all.push_back(on_mesh({{"pipe", static_cast<std::int64_t>(programs.size())}}, std::move(program)));
+    all.back().rank = static_cast<std::int64_t>(all.size()) - 1;
+  }
+  std::vector<RankStep> ranks;
+  for (const Programs& each : all) {
+    ranks.push_back({&each, {0}});
+  }
+  // Their instructions belong to no action.
+  const partition::Pipeline pipeline{.axis = 0, .actions = std::vector<std::vector<plugins::Action>>(all.size())};
+  return partition::predict(ranks, pipeline, {.seconds = std::move(seconds), .axes = {rate}});
+}
+
+Transfer message(Collective collective, partition::Link link) {
+  return {.name = "message",
+          .collective = collective,
+          .axis = 0,
+          .send = {0, collective == Collective::send ? 8 : 0},
+          .recv = {0, collective == Collective::send ? 0 : 8},
+          .link = link};
+}
+
+}  // namespace
+
+TEST_CASE("a stage sends to both its neighbours one after the other, and receives meanwhile", "[predict]") {
+  const partition::Link forward{1, 2};
+  const partition::Link backward{1, 0, true};
+  const partition::Link up{0, 1};
+  const Program outer{.function = "micro",
+                      .instructions = {instruction(Kind::start, 0), instruction(Kind::start, 1),
+                                       instruction(Kind::wait, 0), instruction(Kind::wait, 1)},
+                      .transfers = {message(Collective::send, up), message(Collective::receive, backward)}};
+  const Program middle{
+      .function = "micro",
+      .instructions = {instruction(Kind::start, 0), instruction(Kind::start, 1), instruction(Kind::start, 2),
+                       instruction(Kind::wait, 2), instruction(Kind::wait, 1), instruction(Kind::wait, 0)},
+      .transfers = {message(Collective::send, forward), message(Collective::send, backward),
+                    message(Collective::receive, up)}};
+  const Program last{.function = "micro",
+                     .instructions = {instruction(Kind::start, 0), instruction(Kind::wait, 0)},
+                     .transfers = {message(Collective::receive, forward)}};
+  const Prediction step =
+      stages_alone({outer, middle, last}, {{0, 0, 0, 0}, {0, 0, 0, 0, 0, 0}, {0, 0}}, taking(3));
+  CHECK(step.seconds == 6);
+  CHECK(step.stages[0].exposed == 6);
+  CHECK(step.stages[2].exposed == 3);
+  CHECK(step.stages[2].waiting == 3);
+}
+
+TEST_CASE("stages move first what could begin first", "[predict]") {
+  const partition::Link link{0, 1};
+  const Program first{.function = "micro",
+                      .instructions = {instruction(Kind::start, 0), instruction(Kind::compute),
+                                       instruction(Kind::start, 1), instruction(Kind::wait, 0),
+                                       instruction(Kind::wait, 1)},
+                      .transfers = {all_reduce(0, 8), message(Collective::send, link)}};
+  const Program second{.function = "micro",
+                       .instructions = {instruction(Kind::compute), instruction(Kind::start, 0),
+                                        instruction(Kind::start, 1), instruction(Kind::wait, 0),
+                                        instruction(Kind::wait, 1)},
+                       .transfers = {all_reduce(0, 8), message(Collective::receive, link)}};
+  // The sum from 5 to 8, and behind it the message, which is sent at 7.
+  const Prediction step = stages_alone({first, second}, {{0, 7, 0, 0, 0}, {5, 0, 0, 0, 0}}, taking(3));
+  CHECK(step.seconds == 11);
+  CHECK(step.stages[0].hidden == 2);
+  CHECK(step.stages[0].exposed == 4);
+  CHECK(step.stages[1].hidden == 0);
+  CHECK(step.stages[1].exposed == 6);
+}
+
 TEST_CASE("with nothing but latency a data-parallel step takes two messages for each bucket of two ranks",
           "[predict]") {
   const ModelCase mlp = training_case("mlp", "mlp", {{"hidden", "3"}}, {.features = 2, .outputs = 2}, {.batch = 4});
