@@ -77,8 +77,7 @@ boost::json::object json_of(const partition::Timeline& timeline, const char* cos
   for (const std::vector<partition::TimedAction>& stage : timeline.stages) {
     json::array& actions = stages.emplace_back(json::array()).as_array();
     for (const partition::TimedAction& each : stage) {
-      actions.push_back(
-          {{"action", partition::to_string(each.action)}, {"begin", each.begin}, {"end", each.end}});
+      actions.push_back({{"action", partition::to_string(each.action)}, {"begin", each.begin}, {"end", each.end}});
     }
   }
   return {{"costs", costs}, {"end", timeline.end}, {"stages", std::move(stages)}};
@@ -181,7 +180,8 @@ std::string as_text(const job::Job& job, const task::Compiled& compiled, const t
       compiled.programs.threads == 1 ? "thread" : "threads", graph::parameter_count(compiled.graph),
       task::flops_per_step(compiled), metrics::human_count(static_cast<double>(task::flops_per_step(compiled))));
   if (const auto* hook = compiled.partition.placements.find_hook(plugins::HookKind::after_step)) {
-    text += fmt::format("a step is one that the strategy's hook follows, as it does every {} and the last\n", hook->every);
+    text +=
+        fmt::format("a step is one that the strategy's hook follows, as it does every {} and the last\n", hook->every);
   }
   text += forecast.step ? predicted_text(forecast) : "";
   for (const task::RankForecast& alike : forecast.ranks) {

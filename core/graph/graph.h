@@ -35,9 +35,9 @@ struct State {
   TensorType type = {};
   StateKind kind = StateKind::parameter;
   Initializer initializer = {};
-  bool decay = false;         ///< weight decay applies: matrices and embeddings, not gains and biases
-  std::int32_t layer = -1;    ///< the repeated layer it belongs to, or -1
-  StateId of_parameter = -1;  ///< for gradients, optimizer state and what hooks keep: whose
+  bool decay = false;             ///< weight decay applies: matrices and embeddings, not gains and biases
+  std::int32_t layer = -1;        ///< the repeated layer it belongs to, or -1
+  StateId of_parameter = -1;      ///< for gradients, optimizer state and what hooks keep: whose
   bool copies_parameter = false;  ///< it begins as that
 };
 

@@ -315,14 +315,15 @@ Section train_section() {
                                        "of each layer all but its inputs; or cheap results alone, such as "
                                        "normalisations and activation functions. The numbers stay the same."},
                               into(&Job::train, &TrainSettings::remat)});
-  section.settings.push_back({{.name = "precision",
-                               .type = choice,
-                               .default_value = "float32",
-                               .choices = {"float32", "mixed"},
-                               .help = "What tensors are made of. mixed is for 'shardrun plan' alone: 2 bytes an element "
-                                       "of parameters, gradients and activations, 4 of the optimizer's states and of its "
-                                       "copy of the parameters. Runs compute in float32."},
-                              into(&Job::train, &TrainSettings::precision)});
+  section.settings.push_back(
+      {{.name = "precision",
+        .type = choice,
+        .default_value = "float32",
+        .choices = {"float32", "mixed"},
+        .help = "What tensors are made of. mixed is for 'shardrun plan' alone: 2 bytes an element "
+                "of parameters, gradients and activations, 4 of the optimizer's states and of its "
+                "copy of the parameters. Runs compute in float32."},
+       into(&Job::train, &TrainSettings::precision)});
   section.settings.push_back({{.name = "eval_every",
                                .type = integer,
                                .default_value = "0",

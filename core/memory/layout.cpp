@@ -97,7 +97,7 @@ class Block {
     }
   }
 
-  std::vector<Placed> placed_;                ///< not empty
+  std::vector<Placed> placed_;                   ///< not empty
   std::pair<std::int32_t, std::int32_t> first_;  ///< the least and the greatest of theirs
   std::pair<std::int32_t, std::int32_t> last_;
   std::uint64_t end_ = 0;         ///< of all

@@ -18,13 +18,13 @@ struct Owed {
   auto operator<=>(const Owed&) const = default;
 };
 
-/// Where a tensor is: of each dimension the mesh axes that split it, major to minor (splits nest), the axes over which it
-/// is partial, and those over which it varies: each rank has a value of its own there, on purpose. Along every other axis
-/// it is replicated. A mesh axis occurs once, but that what varies may be partial too.
+/// Where a tensor is: of each dimension the mesh axes that split it, major to minor (splits nest), the axes over which
+/// it is partial, and those over which it varies: each rank has a value of its own there, on purpose. Along every other
+/// axis it is replicated. A mesh axis occurs once, but that what varies may be partial too.
 struct Placement {
   std::vector<std::vector<AxisId>> dims;
-  std::vector<Owed> partial = {};      ///< sorted by axis
-  std::vector<AxisId> varying = {};    ///< sorted
+  std::vector<Owed> partial = {};    ///< sorted by axis
+  std::vector<AxisId> varying = {};  ///< sorted
 
   bool operator==(const Placement&) const = default;
   auto operator<=>(const Placement&) const = default;

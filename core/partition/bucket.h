@@ -15,8 +15,8 @@ struct Bucket {
   std::vector<Transition> steps;       ///< of the first one's settlement; of the others by the same collectives
 };
 
-/// What the tensors of a hook's group have in common, beside what they are settled by: the mesh axes that split them, and
-/// those over which they vary. Ranks that have the same of one of them have the same of all.
+/// What the tensors of a hook's group have in common, beside what they are settled by: the mesh axes that split them,
+/// and those over which they vary. Ranks that have the same of one of them have the same of all.
 struct GroupKey {
   std::set<mesh::AxisId> split;
   std::vector<mesh::AxisId> varying;

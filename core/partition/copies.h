@@ -32,9 +32,11 @@ struct Blocks {
                                std::int64_t to);
 
 /// The parts out of `whole`; those without elements are left out.
-[[nodiscard]] std::vector<Copy> pack(const std::vector<std::int64_t>& shape, const mesh::Box& whole, const Blocks& parts);
+[[nodiscard]] std::vector<Copy> pack(const std::vector<std::int64_t>& shape, const mesh::Box& whole,
+                                     const Blocks& parts);
 
 /// The parts into `whole`.
-[[nodiscard]] std::vector<Copy> unpack(const std::vector<std::int64_t>& shape, const mesh::Box& whole, const Blocks& parts);
+[[nodiscard]] std::vector<Copy> unpack(const std::vector<std::int64_t>& shape, const mesh::Box& whole,
+                                       const Blocks& parts);
 
 }  // namespace shardrun::partition

@@ -29,12 +29,11 @@ BufferId Emitter::add_staging(const std::string& name, graph::DType dtype, std::
 
 std::int32_t Emitter::add_transfer(Transfer transfer, Span span) {
   const TransferScratch& asked = settings_.rank.transfer_scratch;
-  const std::int64_t members =
-      transfer.link.from >= 0 ? 2 : settings_.partition.placements.mesh.size(transfer.axis);
+  const std::int64_t members = transfer.link.from >= 0 ? 2 : settings_.partition.placements.mesh.size(transfer.axis);
   const std::uint64_t bytes = asked ? asked(transfer, members) : 0;
   if (bytes > 0) {
-    transfer.scratch = add_staging(transfer.name + "/scratch", graph::DType::i32,
-                                   static_cast<std::int64_t>((bytes + 3) / 4), 4, span);
+    transfer.scratch =
+        add_staging(transfer.name + "/scratch", graph::DType::i32, static_cast<std::int64_t>((bytes + 3) / 4), 4, span);
   }
   program_.transfers.push_back(std::move(transfer));
   return static_cast<std::int32_t>(program_.transfers.size()) - 1;

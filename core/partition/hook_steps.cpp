@@ -79,8 +79,8 @@ const PlacedHook* hook_of(graph::StateKind kind, const Placements& placements) n
                                                                   : plugins::HookKind::sync_gradients);
 }
 
-std::vector<std::vector<graph::StateId>> states_beside(const std::vector<graph::StateId>& group,
-                                                       const PlacedHook& hook, const graph::Graph& graph) {
+std::vector<std::vector<graph::StateId>> states_beside(const std::vector<graph::StateId>& group, const PlacedHook& hook,
+                                                       const graph::Graph& graph) {
   std::vector<std::vector<graph::StateId>> found;
   for (std::size_t state = 0; state < hook.states.size(); ++state) {
     found.push_back(beside(group, hook, state, graph));
@@ -122,8 +122,8 @@ HookSteps::HookSteps(const PlacedHook& hook, const std::vector<graph::StateId>& 
   }
   std::vector<plugins::HookTensor> tensors;
   for (const graph::StateId id : group) {
-    tensors.push_back({settings.graph.states[index(parameter_of(id, settings.graph))].name,
-                       settings.states[index(id)].type.shape});
+    tensors.push_back(
+        {settings.graph.states[index(parameter_of(id, settings.graph))].name, settings.states[index(id)].type.shape});
   }
   group_ = settings.partition.hooks->group(
       hook.kind, static_cast<std::uint32_t>(settings.partition.placements.mesh.size(hook.axis)), std::move(tensors));
@@ -147,16 +147,14 @@ std::int32_t HookSteps::go_on(std::int32_t step) {
       ++next_;
       return emitter_.add_transfer(transfer_of(now), span_);
     }
-    emitter_.append({.kind = Instruction::Kind::hook,
-                     .op = &op_of(Transition::Kind::hook),
-                     .name = name_,
-                     .phase = graph::Phase::update,
-                     .hook = HookCall{.group = group_,
-                                      .call = now.call,
-                                      .member = member_,
-                                      .samples = samples_,
-                                      .buffers = regions_}},
-                    step);
+    emitter_.append(
+        {.kind = Instruction::Kind::hook,
+         .op = &op_of(Transition::Kind::hook),
+         .name = name_,
+         .phase = graph::Phase::update,
+         .hook =
+             HookCall{.group = group_, .call = now.call, .member = member_, .samples = samples_, .buffers = regions_}},
+        step);
   }
   return -1;
 }

@@ -17,8 +17,7 @@ namespace shardrun::partition {
 /// What the hook keeps beside a group of parameters, or of gradients: of each of its states those of the group, in its
 /// order.
 [[nodiscard]] std::vector<std::vector<graph::StateId>> states_beside(const std::vector<graph::StateId>& group,
-                                                                     const PlacedHook& hook,
-                                                                     const graph::Graph& graph);
+                                                                     const PlacedHook& hook, const graph::Graph& graph);
 
 /// All of these states as one, as they lie one after the other. Throws Error{internal} where they do not.
 [[nodiscard]] Region region_of(const std::vector<graph::StateId>& states, const std::vector<Buffer>& buffers);

@@ -262,13 +262,13 @@ class Lowering {
     }
     const Region region{buffer_of_[index(id)], graph::element_count(type(id))};
     transfer_of_[n] = emitter_.add_transfer({.name = value(id).name,
-                                    .collective = sends ? Collective::send : Collective::receive,
-                                    .axis = transition.axis,
-                                    .dtype = type(id).dtype,
-                                    .send = sends ? region : Region{},
-                                    .recv = sends ? Region{} : region,
-                                    .link = transition.link},
-                                   usage_.spans[index(n)]);
+                                             .collective = sends ? Collective::send : Collective::receive,
+                                             .axis = transition.axis,
+                                             .dtype = type(id).dtype,
+                                             .send = sends ? region : Region{},
+                                             .recv = sends ? Region{} : region,
+                                             .link = transition.link},
+                                            usage_.spans[index(n)]);
   }
 
   /// A transition's buffers and its transfer; what is sent is packed.
@@ -340,14 +340,14 @@ class Lowering {
 
   void emit_move(const Node& node, BufferId from, BufferId to, std::vector<Copy> copies, std::int32_t n) {
     emitter_.append({.kind = Instruction::Kind::move,
-            .op = &op_of(sharded_.transitions[index(value(node.outputs[0]).producer)]->kind),
-            .name = node.name,
-            .inputs = {from},
-            .outputs = {to},
-            .phase = node.phase,
-            .layer = node.layer,
-            .copies = std::move(copies)},
-           n);
+                     .op = &op_of(sharded_.transitions[index(value(node.outputs[0]).producer)]->kind),
+                     .name = node.name,
+                     .inputs = {from},
+                     .outputs = {to},
+                     .phase = node.phase,
+                     .layer = node.layer,
+                     .copies = std::move(copies)},
+                    n);
   }
 
   /// Gradients that several stages add to: sent by those that do not update them, added up by the one that does.
@@ -357,32 +357,32 @@ class Lowering {
       const bool sends = mesh_coordinate(settings_.partition.pipeline.axis) == tie.link.from;
       const Region region{sends ? tie.state : add_received(state), graph::element_count(state.type)};
       const std::int32_t id = emitter_.add_transfer({.name = state.name,
-                                            .collective = sends ? Collective::send : Collective::receive,
-                                            .axis = settings_.partition.pipeline.axis,
-                                            .dtype = state.type.dtype,
-                                            .send = sends ? region : Region{},
-                                            .recv = sends ? Region{} : region,
-                                            .link = tie.link},
-                                           {end_, end_});
+                                                     .collective = sends ? Collective::send : Collective::receive,
+                                                     .axis = settings_.partition.pipeline.axis,
+                                                     .dtype = state.type.dtype,
+                                                     .send = sends ? region : Region{},
+                                                     .recv = sends ? Region{} : region,
+                                                     .link = tie.link},
+                                                    {end_, end_});
       for (const Instruction::Kind kind : {Instruction::Kind::start, Instruction::Kind::wait}) {
         emitter_.append({.kind = kind,
-                .op = &op_of(sends ? Transition::Kind::send : Transition::Kind::receive),
-                .name = state.name,
-                .phase = graph::Phase::backward_weight,
-                .transfer = id,
-                .call = last_call()},
-               end_);
+                         .op = &op_of(sends ? Transition::Kind::send : Transition::Kind::receive),
+                         .name = state.name,
+                         .phase = graph::Phase::backward_weight,
+                         .transfer = id,
+                         .call = last_call()},
+                        end_);
       }
       if (!sends) {
         emitter_.append({.op = &graph::find_op("copy"),
-                .name = "tie/" + state.name,
-                .inputs = {region.buffer},
-                .outputs = {tie.state},
-                .accumulate = Accumulate::always,
-                .phase = graph::Phase::backward_weight,
-                .flops = region.elements,
-                .call = last_call()},
-               end_);
+                         .name = "tie/" + state.name,
+                         .inputs = {region.buffer},
+                         .outputs = {tie.state},
+                         .accumulate = Accumulate::always,
+                         .phase = graph::Phase::backward_weight,
+                         .flops = region.elements,
+                         .call = last_call()},
+                        end_);
       }
     }
   }
@@ -446,7 +446,7 @@ class Lowering {
   Program& program_;  ///< that the emitter makes
   Settler settler_;
   std::vector<BufferId> buffer_of_;
-  std::vector<mesh::Box> boxes_;       ///< this rank's part of each value
+  std::vector<mesh::Box> boxes_;  ///< this rank's part of each value
   std::vector<graph::TensorType> types_;
   std::map<graph::NodeId, std::int32_t> transfer_of_;    ///< of transitions that have begun
   std::map<graph::NodeId, std::vector<Copy>> unpacked_;  ///< what is left to do when their transfers have ended

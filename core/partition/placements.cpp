@@ -36,9 +36,10 @@ mesh::Placement placement_of(const mesh::Mesh& mesh, const plugins::DimSplits& d
 /// Ranks along a pipeline's axis have other tensors, and nothing in common that each could have its own of.
 void require_no_pipeline(const Plan& plan, const std::string& mesh_axis, const std::string& what) {
   if (plan.draft.pipeline.mesh_axis == mesh_axis) {
-    throw Error(ErrorCode::job, fmt::format("strategy {} plans {} along mesh axis '{}', which is that of the pipeline's "
-                                            "stages: these have different layers",
-                                            plan.strategy, what, mesh_axis));
+    throw Error(ErrorCode::job,
+                fmt::format("strategy {} plans {} along mesh axis '{}', which is that of the pipeline's "
+                            "stages: these have different layers",
+                            plan.strategy, what, mesh_axis));
   }
 }
 
@@ -88,10 +89,9 @@ class Roles {
   void require_varies_alone(const graph::State& tensor, const mesh::Placement& placement) const {
     for (const mesh::AxisId axis : placement.varying) {
       if (placement.splits(axis)) {
-        throw Error(ErrorCode::job,
-                    fmt::format("{} varies over mesh axis '{}', which splits it too: {}", tensor.name,
-                                placements_.mesh.axes[static_cast<std::size_t>(axis)].name,
-                                to_string(placement, placements_.mesh)));
+        throw Error(ErrorCode::job, fmt::format("{} varies over mesh axis '{}', which splits it too: {}", tensor.name,
+                                                placements_.mesh.axes[static_cast<std::size_t>(axis)].name,
+                                                to_string(placement, placements_.mesh)));
       }
     }
   }
@@ -202,12 +202,12 @@ void require_whole_for_hook(const graph::Graph& graph, const Placements& placeme
   for (const graph::StateId parameter : hook == nullptr ? std::vector<graph::StateId>{} : hook->parameters) {
     const mesh::Placement& stored = placements.states[static_cast<std::size_t>(parameter)];
     if (stored.splits(hook->axis)) {
-      throw Error(ErrorCode::job,
-                  fmt::format("the hook after_step over mesh axis '{}' is given whole tensors, and {} is stored as {}: "
-                              "give the hook other tensors, or place this one whole",
-                              placements.mesh.axes[static_cast<std::size_t>(hook->axis)].name,
-                              graph.states[static_cast<std::size_t>(parameter)].name,
-                              to_string(stored, placements.mesh)));
+      throw Error(
+          ErrorCode::job,
+          fmt::format("the hook after_step over mesh axis '{}' is given whole tensors, and {} is stored as {}: "
+                      "give the hook other tensors, or place this one whole",
+                      placements.mesh.axes[static_cast<std::size_t>(hook->axis)].name,
+                      graph.states[static_cast<std::size_t>(parameter)].name, to_string(stored, placements.mesh)));
     }
   }
 }

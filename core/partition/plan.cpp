@@ -178,16 +178,17 @@ void add_hook_states(graph::Graph& graph, const Plan& plan) {
       continue;  // there is nobody to do it with
     }
     const auto kind = hook.kind == plugins::HookKind::sync_gradients ? graph::StateKind::beside_gradient
-                                                                      : graph::StateKind::beside_parameter;
+                                                                     : graph::StateKind::beside_parameter;
     for (const plugins::HookState& state : hook.states) {
       for (const std::string& tensor : hook.tensors) {
         const graph::StateId parameter = known.at(tensor);
         graph::State of = graph.states[static_cast<std::size_t>(parameter)];
         const std::string name = fmt::format("{}/{}", state.name, tensor);
         if (!known.emplace(name, static_cast<graph::StateId>(graph.states.size())).second) {
-          throw Error(ErrorCode::job, fmt::format("strategy {} keeps a state '{}' beside its tensors, and the model has "
-                                                  "a {} of that name: the strategy has to call it otherwise",
-                                                  plan.strategy, state.name, name));
+          throw Error(ErrorCode::job,
+                      fmt::format("strategy {} keeps a state '{}' beside its tensors, and the model has "
+                                  "a {} of that name: the strategy has to call it otherwise",
+                                  plan.strategy, state.name, name));
         }
         graph.states.push_back({.name = name,
                                 .type = of.type,

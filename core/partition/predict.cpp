@@ -331,9 +331,9 @@ class StepSimulation {
   std::vector<std::vector<ExecutedInstruction>> instructions_;
   Meetings meetings_;
   std::vector<ActionOf> action_of_;
-  std::vector<UnderWay> under_way_;  ///< of each meeting
+  std::vector<UnderWay> under_way_;                              ///< of each meeting
   std::map<std::pair<mesh::AxisId, std::size_t>, double> free_;  ///< from when on a rank can send over an axis
-  std::vector<std::vector<Span>> computing_;                      ///< of each rank, one after the other
+  std::vector<std::vector<Span>> computing_;                     ///< of each rank, one after the other
   std::vector<std::size_t> next_;
   std::vector<double> now_;
   std::vector<bool> waits_;  ///< of each rank: whether for what is not under way yet
@@ -348,7 +348,7 @@ bool computes(const Instruction& instruction) noexcept {
 
 double compute_seconds(const ExecutedInstruction& at, const ComputeRate& rate) {
   const bool moves = at.instruction->kind == Kind::move;
-  const auto bytes = static_cast<double>(moves              ? moved_bytes(at)
+  const auto bytes = static_cast<double>(moves                  ? moved_bytes(at)
                                          : at.instruction->hook ? hook_bytes(*at.instruction->hook)
                                                                 : operand_bytes(at));
   return std::max(static_cast<double>(at.instruction->flops) / rate.flops, bytes / rate.memory_bandwidth);

@@ -61,10 +61,10 @@ struct Transfer {
   graph::DType dtype = graph::DType::f32;
   Region send;
   Region recv;
-  std::vector<std::int64_t> send_counts;  ///< of each member: all_to_all
-  std::vector<std::int64_t> recv_counts;  ///< of each member: reduce_scatter, all_gather, all_to_all
-  BufferId scratch = -1;                  ///< the transport's own, where it asks for some
-  Link link = {};                         ///< of send and receive: coordinates along the axis
+  std::vector<std::int64_t> send_counts;                 ///< of each member: all_to_all
+  std::vector<std::int64_t> recv_counts;                 ///< of each member: reduce_scatter, all_gather, all_to_all
+  BufferId scratch = -1;                                 ///< the transport's own, where it asks for some
+  Link link = {};                                        ///< of send and receive: coordinates along the axis
   std::optional<plugins::HookKind> hook = std::nullopt;  ///< that it belongs to
 };
 

@@ -415,11 +415,12 @@ class Sharder {
     const graph::State& state = graph_.states[index(id)];
     for (const AxisId axis : value.varying) {
       if (!to.varies(axis) && state.kind != graph::StateKind::metric) {
-        throw Error(ErrorCode::job,
-                    fmt::format("{} is the same along mesh axis '{}', but what function {} writes to it varies there: a "
-                                "plan that lets tensors vary lets all that follow from them vary too. Of gradients that "
-                                "are clipped by the norm of all ([train] clip above 0) that is every tensor",
-                                state.name, placements_.mesh.axes[index(axis)].name, function_.name));
+        throw Error(
+            ErrorCode::job,
+            fmt::format("{} is the same along mesh axis '{}', but what function {} writes to it varies there: a "
+                        "plan that lets tensors vary lets all that follow from them vary too. Of gradients that "
+                        "are clipped by the norm of all ([train] clip above 0) that is every tensor",
+                        state.name, placements_.mesh.axes[index(axis)].name, function_.name));
       }
     }
   }

@@ -134,9 +134,8 @@ void StateLayout::lay_out(Bucket bucket, std::vector<Bucket>& kept) {
 }
 
 void StateLayout::lay_out_beside(const Bucket& bucket) {
-  const bool hooked = std::any_of(bucket.steps.begin(), bucket.steps.end(), [](const Transition& step) {
-    return step.kind == Transition::Kind::hook;
-  });
+  const bool hooked = std::any_of(bucket.steps.begin(), bucket.steps.end(),
+                                  [](const Transition& step) { return step.kind == Transition::Kind::hook; });
   if (hooked) {
     for (std::vector<graph::StateId>& states :
          states_beside(bucket.states, *hook_of(kind(bucket.states.front()), partition_.placements), graph_)) {

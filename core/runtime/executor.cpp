@@ -285,8 +285,7 @@ void Executor::note(Call& call, std::int64_t begin, bool failed) noexcept {
   call.seconds += static_cast<double>(end - begin) * 1e-9;
   ++call.count;
   if (timeline_ != nullptr) {
-    timeline_->add(
-        {.program = call.program, .instruction = call.number, .begin = begin, .end = end, .failed = failed});
+    timeline_->add({.program = call.program, .instruction = call.number, .begin = begin, .end = end, .failed = failed});
   }
 }
 

@@ -46,8 +46,8 @@ struct Compiled {
 [[nodiscard]] partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank,
                                                    const device::Device& device);
 
-/// The programs, by number, that one optimizer step, or one iteration, executes; in its order. Of a strategy with a hook
-/// after_step one that this follows.
+/// The programs, by number, that one optimizer step, or one iteration, executes; in its order. Of a strategy with a
+/// hook after_step one that this follows.
 [[nodiscard]] std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partition::Programs& programs);
 
 /// Floating-point operations of one optimizer step, or of one iteration.

@@ -116,7 +116,8 @@ void MeasuredSteps::require(const partition::RankStep& step) {
     return hooked < planned.size() && traced.second.size() == hooked;
   };
   if (std::erase_if(measured->second, without_hook) > 0 && measured->second.empty()) {
-    refuse("the trace has no step that the strategy's hook after_step follows, and the plan is of one; trace more steps");
+    refuse(
+        "the trace has no step that the strategy's hook after_step follows, and the plan is of one; trace more steps");
   }
   for (const auto& [number, spans] : measured->second) {
     const std::size_t common = std::min(spans.size(), planned.size());

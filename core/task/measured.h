@@ -28,8 +28,8 @@ class MeasuredSteps {
   MeasuredSteps(const std::filesystem::path& path, std::string place);
 
   /// Throws Error{job} where the trace does not have the rank, or where it executed anything else in some step than
-  /// `step`; the message says where they part. Steps that the hook after_step does not follow are left out, where `step`
-  /// has it.
+  /// `step`; the message says where they part. Steps that the hook after_step does not follow are left out, where
+  /// `step` has it.
   void require(const partition::RankStep& step);
 
   /// Seconds that a rank computed and moved data in a step, the median. REQUIRES: it has passed require().

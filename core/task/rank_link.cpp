@@ -64,8 +64,7 @@ void RankLink::check_plan() {
 void RankLink::check_hooks() {
   const mesh::Mesh& mesh = compiled_.partition.placements.mesh;
   for (const partition::PlacedHook& hook : compiled_.partition.placements.hooks) {
-    const std::string mine =
-        fmt::format("{:016x}", hash_name(partition::hook_text(compiled_.programs, hook.kind)));
+    const std::string mine = fmt::format("{:016x}", hash_name(partition::hook_text(compiled_.programs, hook.kind)));
     const std::int64_t first = mesh::line_through(mesh, hook.axis, rank_.rank()).front();
     const std::string key = fmt::format("{} {}", to_string(hook.kind), first);
     if (first == rank_.rank()) {

@@ -41,9 +41,7 @@ Training::Training(const job::Job& job, const Compiled& compiled, Agree agree)
   }
 }
 
-void Training::initialize() {
-  runtime::initialize(compiled_.graph, job_.seed, executor_);
-}
+void Training::initialize() { runtime::initialize(compiled_.graph, job_.seed, executor_); }
 
 double Training::read_scalar(std::string_view state) const {
   return read_element(executor_.state(compiled_.graph.find_state(state)), 0,

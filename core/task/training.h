@@ -77,7 +77,7 @@ class Training {
   bool varies_ = false;  ///< tensors, so loss and norm too
   std::optional<std::size_t> after_step_program_;
   std::optional<std::int64_t> unmet_step_;  ///< the last one, where the hook has yet to follow it
-  std::vector<device::Scalars> scalars_;  ///< of the calls of one program
+  std::vector<device::Scalars> scalars_;    ///< of the calls of one program
 };
 
 /// One element of a tensor, on either device.

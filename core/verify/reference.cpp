@@ -13,9 +13,7 @@ Reference::Reference(const Workload& workload, int threads, std::function<bool()
   executor_.end_where(std::move(stops));
 }
 
-void Reference::initialize() {
-  runtime::initialize(workload_.graph, workload_.seed, executor_);
-}
+void Reference::initialize() { runtime::initialize(workload_.graph, workload_.seed, executor_); }
 
 std::span<double> Reference::state(graph::StateId id) {
   const device::TensorView view = executor_.state(id);

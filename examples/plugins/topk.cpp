@@ -66,9 +66,8 @@ class TopK {
     }
     const auto at = [&](std::int32_t place) { return size_of(kept[static_cast<std::size_t>(place)]); };
     const auto count = static_cast<std::ptrdiff_t>(sent.size() / 2);
-    std::nth_element(places.begin(), places.begin() + count - 1, places.end(), [&](std::int32_t a, std::int32_t b) {
-      return at(a) != at(b) ? at(a) > at(b) : a < b;
-    });
+    std::nth_element(places.begin(), places.begin() + count - 1, places.end(),
+                     [&](std::int32_t a, std::int32_t b) { return at(a) != at(b) ? at(a) > at(b) : a < b; });
     std::sort(places.begin(), places.begin() + count);
     for (std::size_t i = 0; i < sent.size() / 2; ++i) {
       float& value = kept[static_cast<std::size_t>(places[i])];

@@ -181,9 +181,10 @@ std::vector<float> do_rounds(const Group& group, const HookGroup& raw, const Hoo
     }
     for (std::size_t m = 1; m < memory.size() && !group.varies; ++m) {
       if (std::memcmp(memory[m][0].data(), memory[0][0].data(), group.elements * sizeof(float)) != 0) {
-        throw Failure(fmt::format("hook {} leaves members 0 and {} with other tensors, of {} elements, and the plan "
-                                  "does not let them vary",
-                                  to_string(group.hook.kind), m, group.elements));
+        throw Failure(
+            fmt::format("hook {} leaves members 0 and {} with other tensors, of {} elements, and the plan "
+                        "does not let them vary",
+                        to_string(group.hook.kind), m, group.elements));
       }
     }
     for (std::vector<Guarded>& member : memory) {
@@ -231,10 +232,11 @@ void check_group(StrategyMember& member, const StrategyJob& job, const plugins::
     return *mine;
   };
   if (!same_bits(left, do_rounds(group, *raw, plan, own_of, 0x3C))) {
-    throw Failure(fmt::format("hook {} leaves something else where each member has an instance of its own, and buffers "
-                              "begin as something else: it keeps what belongs into its states, or reads what it has "
-                              "not written",
-                              to_string(group.hook.kind)));
+    throw Failure(
+        fmt::format("hook {} leaves something else where each member has an instance of its own, and buffers "
+                    "begin as something else: it keeps what belongs into its states, or reads what it has "
+                    "not written",
+                    to_string(group.hook.kind)));
   }
 }
 

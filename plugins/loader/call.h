@@ -27,8 +27,8 @@ inline void write_text(sr_error* error, std::string_view text) noexcept {
   }
 }
 
-/// What a function of the host does for a plugin: a failure of `act` goes to the caller, behind the name of the call, and
-/// the first one of them is kept in `refusal`.
+/// What a function of the host does for a plugin: a failure of `act` goes to the caller, behind the name of the call,
+/// and the first one of them is kept in `refusal`.
 template <class Name, class Act>
 std::int32_t record_call(std::optional<Error>& refusal, sr_error* error, Name name, Act act) noexcept {
   const auto refuse = [&](Error given) {

@@ -24,9 +24,8 @@ class HookRecorder {
       return record(self, error, "add_buffer", [&](HookRecorder& to) { to.add_buffer(element, elements); });
     };
     writer_.add_call = [](void* self, std::uint32_t call, sr_error* error) {
-      return record(self, error, "add_call", [&](HookRecorder& to) {
-        to.plan_.steps.push_back({.kind = HookStep::Kind::call, .call = call});
-      });
+      return record(self, error, "add_call",
+                    [&](HookRecorder& to) { to.plan_.steps.push_back({.kind = HookStep::Kind::call, .call = call}); });
     };
     writer_.add_exchange = [](void* self, const sr_exchange* exchange, sr_error* error) {
       return record(self, error, "add_exchange", [&](HookRecorder& to) {
@@ -51,7 +50,8 @@ class HookRecorder {
   template <class Act>
   static std::int32_t record(void* self, sr_error* error, const char* function, Act act) noexcept {
     HookRecorder& recorder = *static_cast<HookRecorder*>(self);
-    return record_call(recorder.refusal_, error, [&] { return std::string(function); }, [&] { act(recorder); });
+    return record_call(
+        recorder.refusal_, error, [&] { return std::string(function); }, [&] { act(recorder); });
   }
 
   void add_buffer(std::uint32_t element, std::uint64_t elements) {
@@ -138,8 +138,8 @@ Hooks::Hooks(Plugin plugin, StrategyRequest request, const PlanDraft& plan)
       name_(fmt::format("strategy '{}'", plugin_.manifest().name)) {
   functions_ = read_struct<sr_strategy>(plugin_.table().functions, SR_STRATEGY_SIZE_1_0, name_);
   for (const Hook& hook : plan.hooks) {
-    const bool has = hook.kind == HookKind::sync_gradients ? functions_.sync_gradients != nullptr
-                                                           : functions_.after_step != nullptr;
+    const bool has =
+        hook.kind == HookKind::sync_gradients ? functions_.sync_gradients != nullptr : functions_.after_step != nullptr;
     if (!has || functions_.plan_hook == nullptr) {
       refuse_with(fmt::format("{} ({}) plans the hook {}, but has no {}", name_, plugin_.path().string(),
                               to_string(hook.kind), has ? "plan_hook" : to_string(hook.kind)));

@@ -67,8 +67,8 @@ class Hooks {
   [[nodiscard]] std::shared_ptr<const HookGroup> group(HookKind kind, std::uint32_t members,
                                                        std::vector<HookTensor> tensors) const;
 
-  /// What a hook does with a group. Throws Error{plugin} where it fails or says what cannot be done, Error{job} where it
-  /// refuses the job.
+  /// What a hook does with a group. Throws Error{plugin} where it fails or says what cannot be done, Error{job} where
+  /// it refuses the job.
   [[nodiscard]] HookPlan plan(const HookGroup& group) const;
 
   /// The group, and the job, are filled in here. Throws Error{plugin}.

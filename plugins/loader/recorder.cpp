@@ -155,9 +155,9 @@ PlanRecorder::PlanRecorder(const StrategyRequest& request) : request_(request) {
     return record(self, error, "after_step", glob,
                   [&](PlanRecorder& to) { to.set_hook(HookKind::after_step, glob, mesh_axis, every); });
   };
-  writer_.add_hook_state = [](void* self, std::uint32_t hook, const char* name, std::uint32_t begins,
-                              sr_error* error) {
-    return record(self, error, "add_hook_state", name, [&](PlanRecorder& to) { to.add_hook_state(hook, name, begins); });
+  writer_.add_hook_state = [](void* self, std::uint32_t hook, const char* name, std::uint32_t begins, sr_error* error) {
+    return record(self, error, "add_hook_state", name,
+                  [&](PlanRecorder& to) { to.add_hook_state(hook, name, begins); });
   };
   writer_.vary = [](void* self, const char* glob, const char* mesh_axis, sr_error* error) {
     return record(self, error, "vary", glob, [&](PlanRecorder& to) { to.vary(glob, mesh_axis); });

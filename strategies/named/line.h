@@ -20,9 +20,9 @@ struct RoleName {
   shardrun::sdk::Role role;
 };
 inline constexpr RoleName roles[] = {{"store", shardrun::sdk::Role::store},
-                                      {"use", shardrun::sdk::Role::use},
-                                      {"gradient", shardrun::sdk::Role::gradient},
-                                      {"optimizer", shardrun::sdk::Role::optimizer}};
+                                     {"use", shardrun::sdk::Role::use},
+                                     {"gradient", shardrun::sdk::Role::gradient},
+                                     {"optimizer", shardrun::sdk::Role::optimizer}};
 
 /// One line of [sharding]: `key = value` or `key @role = value`, the value `a,b | - | c`.
 struct Line {

@@ -115,7 +115,8 @@ TEST_CASE("a hook that keeps the rules has no problem", "[conformance]") {
 }
 
 TEST_CASE("what hooks do wrong is found", "[conformance]") {
-  CHECK_THAT(problem("hook_changing", "hooks"), Contains("hook sync_gradients, asked again for 1 elements, plans other"));
+  CHECK_THAT(problem("hook_changing", "hooks"),
+             Contains("hook sync_gradients, asked again for 1 elements, plans other"));
   CHECK_THAT(problem("hook_differs", "hooks"), Contains("leaves members 0 and 1 with other tensors"));
   CHECK_THAT(problem("hook_failing", "hooks"), Contains("gpt over 2 with") && Contains("it will not"));
   CHECK_THAT(problem("hook_illegal", "hooks"), Contains("sends and receives buffer 0") && Contains("7 elements"));

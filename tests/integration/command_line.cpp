@@ -36,8 +36,8 @@ TEST_CASE("without words the usage is shown, and it is an error", "[program]") {
   const Ended help = run_program(folder.path(), {"--help"});
   CHECK(none.code == 2);
   CHECK(help.code == 0);
-  for (const char* command : {"generate RUN", "help [TOPIC]", "plan JOB.ini", "plugins [JOB.ini]",
-                              "plugins check FILE", "run JOB.ini", "show-sharding JOB.ini TENSOR"}) {
+  for (const char* command : {"generate RUN", "help [TOPIC]", "plan JOB.ini", "plugins [JOB.ini]", "plugins check FILE",
+                              "run JOB.ini", "show-sharding JOB.ini TENSOR"}) {
     CHECK_THAT(help.out, Contains(command));
   }
   CHECK_THAT(run_program(folder.path(), {"--version"}).out, StartsWith("shardrun "));

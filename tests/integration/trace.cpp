@@ -126,8 +126,8 @@ double median_computing(const Trace& trace, std::int64_t process, std::int64_t f
 
 TEST_CASE("a pipeline's steps are traced, and none of what it does is left out", "[program]") {
   const JobFolder job;
-  const Ended ended = job.run({"job.ranks=2", "job.strategy=pp", "job.trace=steps", "train.steps=6",
-                               "data.microbatches=3"});
+  const Ended ended =
+      job.run({"job.ranks=2", "job.strategy=pp", "job.trace=steps", "train.steps=6", "data.microbatches=3"});
   INFO(ended.err);
   REQUIRE(ended.code == 0);
 

@@ -47,8 +47,8 @@ void adamw(const KernelCall& call) {
   });
 }
 
-/// parameter, [velocity,] gradient[, scale []] -> parameter [, velocity]: v = momentum v + g, p = p - rate v, where g has
-/// decay * p added.
+/// parameter, [velocity,] gradient[, scale []] -> parameter [, velocity]: v = momentum v + g, p = p - rate v, where g
+/// has decay * p added.
 void sgd(const KernelCall& call) {
   const auto momentum = static_cast<float>(call.attributes.real("momentum"));
   const auto decay = static_cast<float>(call.attributes.real("decay"));

@@ -228,7 +228,7 @@ typedef struct sr_hook_call {
   const sr_hook_group* group;
   uint32_t member; /* this rank's number along the mesh axis */
   uint32_t buffer_count;
-  void* const* buffers; /* float32, but for those made with SR_ELEMENT_I32; by number, see sr_exchange */
+  void* const* buffers;     /* float32, but for those made with SR_ELEMENT_I32; by number, see sr_exchange */
   const uint64_t* elements; /* of each buffer */
   int64_t step;             /* from 0 */
   uint64_t samples;         /* of a step, over all ranks */

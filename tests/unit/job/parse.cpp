@@ -146,8 +146,9 @@ TEST_CASE("the other choices reach their fields", "[job]") {
 }
 
 TEST_CASE("what [cluster] says of rates and of axes reaches its field", "[job]") {
-  const job::Job rates = parse(minimal + "[cluster]\nflops = 4e14\nmemory_bandwidth = 3e12\nbandwidth = 5e10\n"
-                                         "latency = 1e-5\n[cluster.model]\nbandwidth = 4.5e11\n",
+  const job::Job rates = parse(minimal +
+                                   "[cluster]\nflops = 4e14\nmemory_bandwidth = 3e12\nbandwidth = 5e10\n"
+                                   "latency = 1e-5\n[cluster.model]\nbandwidth = 4.5e11\n",
                                {"cluster.data.bandwidth=1e10", "cluster.data.latency=2e-5"});
   CHECK(rates.cluster.flops == 4e14);
   CHECK(rates.cluster.memory_bandwidth == 3e12);

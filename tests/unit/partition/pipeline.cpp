@@ -56,7 +56,8 @@ TEST_CASE("lists that do everything once, in an order that can be, are taken", "
 }
 
 TEST_CASE("what a list leaves out is missed", "[partition]") {
-  CHECK(refusal(two_stages("0F0 0F1 0B0", second)) == told(0, "0B1", "it is missing: add it behind the forward, or its two parts, I and W"));
+  CHECK(refusal(two_stages("0F0 0F1 0B0", second)) ==
+        told(0, "0B1", "it is missing: add it behind the forward, or its two parts, I and W"));
   CHECK(refusal(two_stages("0F0 0B0", second)) == told(0, "0F1", "it is missing: add it"));
   CHECK(refusal(two_stages(first, "1F0 1B0 1F1 1I1")) == told(1, "1W1", "it is missing: add it"));
   CHECK(refusal(two_stages(first, "")) == told(1, "1F0", "it is missing: add it"));

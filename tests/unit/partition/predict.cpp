@@ -142,12 +142,12 @@ TEST_CASE("an axis moves one thing after the other, and two axes at a time", "[p
 
 TEST_CASE("what is hidden is computing while anything at all is moved, not the sum of what is moved", "[predict]") {
   const auto step = [](mesh::AxisId second) {
-    const Programs programs = on_mesh({{"data", 2}, {"model", 2}},
-                                      {.function = "micro",
-                                       .instructions = {instruction(Kind::compute), instruction(Kind::start, 0),
-                                                        instruction(Kind::start, 1), instruction(Kind::compute),
-                                                        instruction(Kind::wait, 1), instruction(Kind::wait, 0)},
-                                       .transfers = {all_reduce(0, 8), all_reduce(second, 8)}});
+    const Programs programs =
+        on_mesh({{"data", 2}, {"model", 2}},
+                {.function = "micro",
+                 .instructions = {instruction(Kind::compute), instruction(Kind::start, 0), instruction(Kind::start, 1),
+                                  instruction(Kind::compute), instruction(Kind::wait, 1), instruction(Kind::wait, 0)},
+                 .transfers = {all_reduce(0, 8), all_reduce(second, 8)}});
     return alone(programs, {10, 0, 0, 5, 0, 0}, {taking(3), taking(4)});
   };
   const Prediction at_a_time = step(1);
@@ -205,8 +205,7 @@ TEST_CASE("a stage sends to both its neighbours one after the other, and receive
   const Program last{.function = "micro",
                      .instructions = {instruction(Kind::start, 0), instruction(Kind::wait, 0)},
                      .transfers = {message(Collective::receive, forward)}};
-  const Prediction step =
-      stages_alone({outer, middle, last}, {{0, 0, 0, 0}, {0, 0, 0, 0, 0, 0}, {0, 0}}, taking(3));
+  const Prediction step = stages_alone({outer, middle, last}, {{0, 0, 0, 0}, {0, 0, 0, 0, 0, 0}, {0, 0}}, taking(3));
   CHECK(step.seconds == 6);
   CHECK(step.stages[0].exposed == 6);
   CHECK(step.stages[2].exposed == 3);
@@ -215,16 +214,16 @@ TEST_CASE("a stage sends to both its neighbours one after the other, and receive
 
 TEST_CASE("stages move first what could begin first", "[predict]") {
   const partition::Link link{0, 1};
-  const Program first{.function = "micro",
-                      .instructions = {instruction(Kind::start, 0), instruction(Kind::compute),
-                                       instruction(Kind::start, 1), instruction(Kind::wait, 0),
-                                       instruction(Kind::wait, 1)},
-                      .transfers = {all_reduce(0, 8), message(Collective::send, link)}};
-  const Program second{.function = "micro",
-                       .instructions = {instruction(Kind::compute), instruction(Kind::start, 0),
-                                        instruction(Kind::start, 1), instruction(Kind::wait, 0),
-                                        instruction(Kind::wait, 1)},
-                       .transfers = {all_reduce(0, 8), message(Collective::receive, link)}};
+  const Program first{
+      .function = "micro",
+      .instructions = {instruction(Kind::start, 0), instruction(Kind::compute), instruction(Kind::start, 1),
+                       instruction(Kind::wait, 0), instruction(Kind::wait, 1)},
+      .transfers = {all_reduce(0, 8), message(Collective::send, link)}};
+  const Program second{
+      .function = "micro",
+      .instructions = {instruction(Kind::compute), instruction(Kind::start, 0), instruction(Kind::start, 1),
+                       instruction(Kind::wait, 0), instruction(Kind::wait, 1)},
+      .transfers = {all_reduce(0, 8), message(Collective::receive, link)}};
   // The sum from 5 to 8, and behind it the message, which is sent at 7.
   const Prediction step = stages_alone({first, second}, {{0, 7, 0, 0, 0}, {5, 0, 0, 0, 0}}, taking(3));
   CHECK(step.seconds == 11);

@@ -106,9 +106,8 @@ void check_agrees(const VerifyCase& given, const Choice& choice) {
       });
   INFO(verify::to_text(comparison.report()));
   const std::vector<verify::Difference> compared = comparison.report().worst();
-  CHECK(std::count_if(compared.begin(), compared.end(), [](const verify::Difference& each) {
-          return each.what == verify::What::replica;
-        }) == states);
+  CHECK(std::count_if(compared.begin(), compared.end(),
+                      [](const verify::Difference& each) { return each.what == verify::What::replica; }) == states);
   CHECK(comparison.report().passed());
   CHECK(comparison.report().steps() == steps);
 }

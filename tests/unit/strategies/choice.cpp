@@ -32,9 +32,10 @@ partition::Plan plan_by(const ModelCase& model, const Choice& choice) {
   static std::map<std::string, plugins::Strategy> opened;
   auto strategy = opened.find(choice.strategy);
   if (strategy == opened.end()) {
-    strategy =
-        opened.emplace(choice.strategy, plugins::Strategy::open({SHARDRUN_BUILT_PLUGINS, SHARDRUN_HOOKED_PLUGINS}, choice.strategy))
-            .first;
+    strategy = opened
+                   .emplace(choice.strategy,
+                            plugins::Strategy::open({SHARDRUN_BUILT_PLUGINS, SHARDRUN_HOOKED_PLUGINS}, choice.strategy))
+                   .first;
   }
   plugins::StrategyRequest request = partition::describe(model.graph, model.microbatch_rows);
   for (const plugins::MeshAxis& axis : choice.mesh) {

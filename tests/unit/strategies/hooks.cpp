@@ -75,8 +75,7 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 std::string refusal(const VerifyCase& checked, const Choice& choice) {
   return error_of([&] {
     const Split split(checked, choice);
-    (void)partition::programs_of(split.checked.model.graph, split.partition,
-                                 {.device = device::Device::find("cpu")});
+    (void)partition::programs_of(split.checked.model.graph, split.partition, {.device = device::Device::find("cpu")});
   });
 }
 
@@ -263,8 +262,7 @@ TEST_CASE("local SGD is replicas that train alone and meet every few steps", "[s
 TEST_CASE("what varies says so", "[strategies]") {
   const Split split(plain_gpt(), {"local_sgd", ranks(2), {{"every", std::int64_t{1}}}});
   for (const StateId state : split.states(StateKind::gradient)) {
-    CHECK(to_string(split.partition.placements.states[static_cast<std::size_t>(state)],
-                    split.partition.placements.mesh)
+    CHECK(to_string(split.partition.placements.states[static_cast<std::size_t>(state)], split.partition.placements.mesh)
               .ends_with(" varying data"));
   }
 }
@@ -316,8 +314,10 @@ TEST_CASE("a hook that looks at all of a group does the same wherever the same i
 }
 
 TEST_CASE("a hook is told the samples of the gradients that it is given", "[strategies]") {
-  // 3, 2 and 2 samples, over replica 2 × data 2: of the three 2 and 1, of the two 1 and 1; and of these 1 and 1, 1 and 0.
-  const Split split(plain_gpt(), hooked({{"replica", 2}, {"data", 2}, {"model", 2}}, "weigh", {{"only", "final_norm/*"}}));
+  // 3, 2 and 2 samples, over replica 2 × data 2: of the three 2 and 1, of the two 1 and 1; and of these 1 and 1, 1 and
+  // 0.
+  const Split split(plain_gpt(),
+                    hooked({{"replica", 2}, {"data", 2}, {"model", 2}}, "weigh", {{"only", "final_norm/*"}}));
   const StateId gain = split.checked.model.graph.find_state("gradients/final_norm/gain");
   split.interpret(1, [&](std::int64_t, verify::Moment moment, runtime::Interpreter& ranks) {
     for (std::size_t rank = 0; rank < ranks.ranks() && moment == verify::Moment::gradients; ++rank) {
@@ -350,7 +350,8 @@ TEST_CASE("some tensors may vary where nothing is clipped by the norm of all", "
   const Split split(model(0), hooked({{"data", 2}}, "own of some"));
   split.interpret(2, [&](std::int64_t step, verify::Moment moment, runtime::Interpreter& ranks) {
     for (const StateId state : split.states(StateKind::parameter)) {
-      const bool varies = split.checked.model.graph.states[static_cast<std::size_t>(state)].name.starts_with("layer.1/");
+      const bool varies =
+          split.checked.model.graph.states[static_cast<std::size_t>(state)].name.starts_with("layer.1/");
       if (step == 1 && moment == verify::Moment::end) {
         CHECK((values_of(ranks, 0, state) == values_of(ranks, 1, state)) == !varies);
       }
@@ -390,8 +391,9 @@ TEST_CASE("what no hook can do is refused before anything runs", "[strategies]")
 
 TEST_CASE("a hook that fails says why", "[strategies]") {
   const Split split(plain_gpt(), hooked({{"data", 2}}, "fails"));
-  CHECK_THAT(error_of([&] { split.interpret(1, [](std::int64_t, verify::Moment, runtime::Interpreter&) {}); }),
-             Contains("hook sync_gradients of ") && Contains("call 3: strategy 'hooked': these gradients are not to my"));
+  CHECK_THAT(
+      error_of([&] { split.interpret(1, [](std::int64_t, verify::Moment, runtime::Interpreter&) {}); }),
+      Contains("hook sync_gradients of ") && Contains("call 3: strategy 'hooked': these gradients are not to my"));
 }
 
 TEST_CASE("hooks over an axis of one rank are left out", "[strategies]") {

@@ -128,9 +128,13 @@ namespace detail {
 using HookFunction = std::int32_t (*)(void* self, const sr_hook_call* call, sr_error* error);
 
 template <class Class>
-concept NamesSyncGradients = requires { &Class::sync_gradients; };
+concept NamesSyncGradients = requires {
+  &Class::sync_gradients;
+};
 template <class Class>
-concept NamesAfterStep = requires { &Class::after_step; };
+concept NamesAfterStep = requires {
+  &Class::after_step;
+};
 
 /// Null for a class without that hook.
 template <class Class>

@@ -228,9 +228,8 @@ class PlanWriter {
 
   void sync_gradients(const std::string& glob, const std::string& mesh_axis) {
     require_host(SR_HAS(&writer_, sr_plan_writer, sync_gradients), "call a strategy's hooks");
-    detail::call_host([&](sr_error* error) {
-      return writer_.sync_gradients(writer_.self, glob.c_str(), mesh_axis.c_str(), error);
-    });
+    detail::call_host(
+        [&](sr_error* error) { return writer_.sync_gradients(writer_.self, glob.c_str(), mesh_axis.c_str(), error); });
   }
 
   void after_step(const std::string& glob, const std::string& mesh_axis, std::uint32_t every) {
@@ -250,9 +249,8 @@ class PlanWriter {
 
   void vary(const std::string& glob, const std::string& mesh_axis) {
     require_host(SR_HAS(&writer_, sr_plan_writer, vary), "let tensors vary");
-    detail::call_host([&](sr_error* error) {
-      return writer_.vary(writer_.self, glob.c_str(), mesh_axis.c_str(), error);
-    });
+    detail::call_host(
+        [&](sr_error* error) { return writer_.vary(writer_.self, glob.c_str(), mesh_axis.c_str(), error); });
   }
 
  private:
@@ -391,9 +389,11 @@ template <class Class>
 #define SHARDRUN_EXPORT_STRATEGY(Class, plugin_name, plugin_version)                                                \
   const sr_manifest shardrun_manifest_v1 = {sizeof(sr_manifest), SR_MAGIC,    SR_ABI_MAJOR,  SR_ABI_MINOR, 0,       \
                                             SR_KIND_STRATEGY,    plugin_name, plugin_version};                      \
-  static const sr_strategy shardrun_strategy_functions = {sizeof(sr_strategy), 0,                                   \
+  static const sr_strategy shardrun_strategy_functions = {sizeof(sr_strategy),                                      \
+                                                          0,                                                        \
                                                           shardrun::sdk::detail::make_plan<Class>,                  \
-                                                          shardrun::sdk::detail::strategy_flags<Class>(), 0,        \
+                                                          shardrun::sdk::detail::strategy_flags<Class>(),           \
+                                                          0,                                                        \
                                                           shardrun::sdk::detail::plan_hook_of<Class>(),             \
                                                           shardrun::sdk::detail::sync_gradients_of<Class>(),        \
                                                           shardrun::sdk::detail::after_step_of<Class>()};           \
