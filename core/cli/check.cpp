@@ -1,5 +1,7 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <cstdio>
 #include <filesystem>
@@ -8,6 +10,7 @@
 #include "core/cli/options.h"
 #include "core/task/strategy_options.h"
 #include "plugins/conformance/conformance.h"
+#include "plugins/loader/transport.h"
 
 namespace shardrun::cli {
 namespace {
@@ -50,12 +53,61 @@ void print_line(std::FILE* to, const conformance::Finding& finding) {
   std::fflush(to);
 }
 
+/// The transports that one opens, as its options name them.
+std::vector<std::string> opened_by(const plugins::Transport& transport, const std::vector<std::string>& settings) {
+  std::vector<std::string> names;
+  for (const plugins::OptionSpec& option : transport.options()) {
+    if (option.transport) {
+      std::string name = to_string(option.default_value);
+      for (const std::string& setting : settings) {
+        name = setting.starts_with(option.name + "=") ? setting.substr(option.name.size() + 1) : name;
+      }
+      names.push_back(std::move(name));
+    }
+  }
+  return names;
+}
+
+/// One that nobody reads is refused here; one that a transport does not have, by that transport.
+std::vector<std::string> settings_of(const Parsed& parsed, const Subject& subject) {
+  std::vector<std::string> settings = parsed.all("set");
+  if (settings.empty()) {
+    return settings;
+  }
+  const bool is_transport = subject.manifest.kind == plugins::PluginKind::transport;
+  const std::vector<std::string> opened =
+      is_transport ? opened_by(plugins::Transport::load(task::directories_of({subject.path.parent_path()}),
+                                                        subject.manifest.name),
+                               settings)
+                   : std::vector<std::string>();
+  for (const std::string& setting : settings) {
+    const std::string key = setting.substr(0, setting.find('='));
+    if (!is_transport || key == setting) {
+      throw Error(ErrorCode::usage,
+                  fmt::format("plugins check: --set {}: expected KEY=VALUE, for a transport", setting));
+    }
+    const std::size_t dot = key.find('.');
+    if (dot != std::string::npos && (std::ranges::find(opened, key.substr(0, dot)) == opened.end() ||
+                                     key.find('.', dot + 1) != std::string::npos)) {
+      throw Error(ErrorCode::usage,
+                  fmt::format("plugins check: --set {}: transport {} opens no transport '{}'{}", setting,
+                              subject.manifest.name, key.substr(0, key.rfind('.')),
+                              opened.empty() ? "" : fmt::format("; it opens {}", fmt::join(opened, ", "))));
+    }
+  }
+  return settings;
+}
+
 int check(std::span<const std::string> words) {
   const Parsed parsed =
       parse("plugins check", words,
             {{.name = "case",
               .value = "WORD",
               .help = "only the cases that have this in their name (may be repeated)",
+              .repeated = true},
+             {.name = "set",
+              .value = "KEY=VALUE",
+              .help = "an option of the transport; NAME.KEY=VALUE: of one that it opens (may be repeated)",
               .repeated = true},
              {.name = "silence",
               .value = "SECONDS",
@@ -89,6 +141,7 @@ int check(std::span<const std::string> words) {
       task::directories_of({subject.path.parent_path()}), manifest.kind, manifest.name,
       {.member_command = {std::filesystem::read_symlink("/proc/self/exe").string(), member_name},
        .words = parsed.all("case"),
+       .settings = settings_of(parsed, subject),
        .silence_s = parsed.integer("silence", 0, 1, 86'400),
        .report = [&](const conformance::Finding& finding) {
          problems += finding.problem.empty() ? 0 : 1;

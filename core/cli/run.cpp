@@ -1,15 +1,20 @@
 #include "core/task/run.h"
+#include "core/task/world.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
+#include <optional>
 
+#include "core/base/error.h"
 #include "core/base/standard_error.h"
 #include "core/cli/dump.h"
 #include "core/cli/options.h"
 #include "core/cli/process.h"
+#include "core/launch/world.h"
 #include "core/metrics/human.h"
 
 namespace shardrun::cli {
@@ -31,12 +36,35 @@ void print_results(const metrics::Summary& summary, const job::Job& job) {
              job.output.string());
 }
 
+/// The world that another launcher made of this process and others, unless the user wants none of it.
+std::optional<launch::World> world_of(const Parsed& parsed) {
+  const std::string how = parsed.get("launch").value_or("auto");
+  if (how != "auto" && how != "here") {
+    throw Error(ErrorCode::usage, fmt::format("--launch is '{}'; it can be auto or here", how));
+  }
+  return how == "here" ? std::nullopt : launch::world_of();
+}
+
+/// Errors are the first rank's to tell, but for those that it does not know.
+int run_as_one_of(const launch::World& world, const job::Job& job, const task::RunSettings& settings,
+                  const std::function<int(const metrics::Summary&)>& tell) {
+  if (world.rank == 0) {
+    catch_stop_signals();
+    return tell(task::run_first_of_world(job, world, settings));
+  }
+  return task::run_other_of_world(job, world, settings, catch_stop_signals);
+}
+
 int run(std::span<const std::string> words) {
   const Parsed parsed =
       parse("run", words,
             {set_option(),
              {.name = "json", .help = "print the summary as JSON on standard output, and progress on standard error"},
              {.name = "profile", .help = "print where the time went, by op"},
+             {.name = "launch",
+              .value = "HOW",
+              .help = "auto: started by mpirun, srun or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, be one of "
+                      "those ranks, else start all ranks here; here: start all ranks here in any case"},
              dump_option()},
             1, 1);
   if (parsed.help_shown) {
@@ -46,23 +74,29 @@ int run(std::span<const std::string> words) {
   if (parsed.has("dump")) {
     return dump(parsed, task::compile(job)) ? 0 : 1;
   }
-  catch_stop_signals();
   const bool json = parsed.has("json");
-  const metrics::Summary summary =
-      task::run(job, {.progress = metrics::descriptor_sink(json ? STDERR_FILENO : STDOUT_FILENO, std::getenv("TERM")),
-                      .print = [&](const std::string& text) { fmt::print(json ? stderr : stdout, "{}", text); },
-                      .stop_signal = stop_signal,
-                      .profile = parsed.has("profile")});
-  if (json) {
-    fmt::print("{}", metrics::to_json(summary));
-  } else if (summary.error.empty()) {
-    print_results(summary, job);
+  const task::RunSettings settings = {
+      .progress = metrics::descriptor_sink(json ? STDERR_FILENO : STDOUT_FILENO, std::getenv("TERM")),
+      .print = [json](const std::string& text) { fmt::print(json ? stderr : stdout, "{}", text); },
+      .stop_signal = stop_signal,
+      .profile = parsed.has("profile")};
+  const auto tell = [&](const metrics::Summary& summary) {
+    if (json) {
+      fmt::print("{}", metrics::to_json(summary));
+    } else if (summary.error.empty()) {
+      print_results(summary, job);
+    }
+    if (!summary.error.empty()) {
+      std::fflush(stdout);
+      write_to_standard_error(fmt::format("shardrun: {}\n", summary.error));
+    }
+    return summary.exit_code;
+  };
+  if (const std::optional<launch::World> world = world_of(parsed); world && (world->size > 1 || job.ranks > 1)) {
+    return run_as_one_of(*world, job, settings, tell);
   }
-  if (!summary.error.empty()) {
-    std::fflush(stdout);
-    write_to_standard_error(fmt::format("shardrun: {}\n", summary.error));
-  }
-  return summary.exit_code;
+  catch_stop_signals();
+  return tell(task::run(job, settings));
 }
 
 const RegisterCommand command({.name = "run", .arguments = "JOB.ini", .help = "run a job", .run = run});

@@ -5,9 +5,11 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "core/base/error.h"
 #include "core/base/standard_error.h"
 #include "core/cli/options.h"
 #include "core/cli/process.h"
+#include "core/launch/world.h"
 #include "core/verify/job.h"
 
 namespace shardrun::cli {
@@ -33,6 +35,12 @@ int verify(std::span<const std::string> words) {
     return 0;
   }
   const job::Job job = read_job(parsed);
+  if (const std::optional<launch::World> world = launch::world_of(); world && world->size > 1) {
+    throw Error(ErrorCode::usage,
+                fmt::format("verify starts the ranks of its job itself, and this is one of {} processes that {} "
+                            "started: start it once, without",
+                            world->size, world->launcher));
+  }
   const std::int64_t most = std::max<std::int64_t>(1, steps_of(job));
   const std::int64_t steps = parsed.integer("steps", std::min(default_steps, most), 1, most);
   const auto rows = static_cast<std::size_t>(parsed.integer("rows", 10, 1, 1'000'000));

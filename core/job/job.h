@@ -121,6 +121,7 @@ struct Job {
   Chosen strategy;
   std::string transport;  ///< of every mesh axis that `axis_transports` does not name
   double timeout{};       ///< seconds
+  bool deterministic{};   ///< ranks' values are reduced in the order of the ranks
   std::uint64_t seed{};
   std::int64_t threads{};  ///< per rank; 0: this machine's cores divided by ranks
   std::filesystem::path output;

@@ -38,6 +38,7 @@ struct OptionSpec {
   bool optional = false;  ///< may be left out though it has no default: OptionValues::has() then says no
   bool minimum_excluded = false;
   bool maximum_excluded = false;
+  bool names_transport = false;  ///< a text whose value is a transport, which the job uses too
   char separator = ',';
 };
 

@@ -313,18 +313,11 @@ class Reader {
   }
 
   void read_transports() {
-    const auto add = [&](const std::string& name, const std::string& where) {
-      const bool known = std::any_of(job_.transports.begin(), job_.transports.end(),
-                                     [&](const Chosen& transport) { return transport.name == name; });
-      if (!known) {
-        read_transport(name, where);
-      }
-    };
     if (job_.ranks > 1 || job_.is_given("job", "transport")) {
-      add(job_.transport, job_.where("job", "transport"));
+      add_transport(job_.transport, job_.where("job", "transport"));
     }
     for (const AxisTransport& axis : job_.axis_transports) {
-      add(axis.transport, job_.where("transport", axis.axis));
+      add_transport(axis.transport, job_.where("transport", axis.axis));
     }
     for (const RawSection& section : raw_.sections) {
       const bool unused = section.name.starts_with(transport_prefix) &&
@@ -332,14 +325,25 @@ class Reader {
                             return section.name.substr(transport_prefix.size()) == transport.name;
                           });
       if (unused) {
-        refuse(section.where,
-               fmt::format("[{}] has no effect: the job does not use that transport; remove the section, "
-                           "or name the transport in [job] transport or [transport]",
-                           shown(section.name)));
+        refuse(
+            section.where,
+            fmt::format("[{}] has no effect: the job does not use that transport; remove the section, "
+                        "or name the transport in [job] transport, in [transport], or in an option of one that wraps "
+                        "others",
+                        shown(section.name)));
       }
     }
   }
 
+  void add_transport(const std::string& name, const std::string& where) {
+    const bool known = std::any_of(job_.transports.begin(), job_.transports.end(),
+                                   [&](const Chosen& transport) { return transport.name == name; });
+    if (!known) {
+      read_transport(name, where);
+    }
+  }
+
+  /// And those that it opens in its turn.
   void read_transport(const std::string& name, const std::string& where) {
     const std::optional<std::vector<OptionSpec>> options = providers_->transport_options(name, job_);
     if (!options) {
@@ -350,7 +354,14 @@ class Reader {
     }
     const std::string owner = fmt::format("the transport '{}'", shown(name));
     check_declared(owner, *options);
-    job_.transports.push_back({name, read_options(std::string(transport_prefix) + name, owner, *options, true)});
+    const std::string section = std::string(transport_prefix) + name;
+    const OptionValues values = read_options(section, owner, *options, true);
+    job_.transports.push_back({name, values});
+    for (const OptionSpec& option : *options) {
+      if (option.names_transport && values.has(option.name)) {
+        add_transport(values.text(option.name), job_.where(section, option.name));
+      }
+    }
   }
 
   void choose_output() {

@@ -49,7 +49,9 @@ Section job_section() {
                 .type = integer,
                 .default_value = "1",
                 .minimum = 1,
-                .help = "Processes that share the work."},
+                .help =
+                    "Processes that share the work: started here, or as many as mpirun, srun or another launcher has "
+                    "started."},
                into(&Job::ranks)},
               {{.name = "strategy",
                 .type = text,
@@ -69,6 +71,14 @@ Section job_section() {
                 .help = "Seconds after which a rank that does not answer, or an operation between ranks that does not "
                         "end, fails the job."},
                into(&Job::timeout)},
+              {{.name = "deterministic",
+                .type = boolean,
+                .default_value = "false",
+                .help = "Whether what ranks add up is added in their order, one after the other: a job then has the "
+                        "same bits over every transport. A transport that adds in another order has its sums made of "
+                        "sends and receives, which takes more memory and may take longer; without this, a job has the "
+                        "same bits in each run over one transport."},
+               into(&Job::deterministic)},
               {{.name = "seed",
                 .type = seed,
                 .default_value = "1337",

@@ -25,7 +25,7 @@ inline constexpr std::uint32_t hello_magic = 0x6472'6873;                 ///< "
 enum class FrameType : std::uint8_t {
   // From a rank.
   hello = 1,        ///< see Hello
-  heartbeat = 2,    ///< nothing
+  heartbeat = 2,    ///< nothing; from a launcher that is itself a rank too, in answer
   set = 3,          ///< key, value
   get = 4,          ///< request (u64), key
   cancel_get = 5,   ///< request

@@ -1,15 +1,22 @@
 #include "core/launch/rank.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <iterator>
+#include <sstream>
 #include <utility>
 
+#include "core/base/error.h"
 #include "core/launch/store_client.h"
 
 namespace shardrun::launch {
 namespace {
 
 constexpr std::chrono::seconds failure_deadline{2};
+constexpr int most_hangups = 5;
+constexpr std::chrono::seconds shortest_of_hangups{10};
 
 std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -23,7 +30,11 @@ StoreClientSettings settings_of(const RankContext& context, std::uint64_t job_ha
                     .pid = static_cast<std::uint32_t>(::getpid()),
                     .job_hash = job_hash,
                     .host = host_name()},
-          .heartbeat = context.heartbeat};
+          .heartbeat = context.heartbeat,
+          .silence = context.is_hosted ? context.silence : std::chrono::milliseconds(0),
+          .most_hangups = context.is_hosted ? most_hangups : 0,
+          .shortest_of_hangups = shortest_of_hangups,
+          .grace = context.grace};
 }
 
 }  // namespace
@@ -34,9 +45,34 @@ class Rank::Line : public StoreClient {
 };
 
 Rank::Rank(RankContext context, std::uint64_t job_hash, Deadline deadline)
-    : context_(std::move(context)), line_(std::make_unique<Line>(settings_of(context_, job_hash), deadline)) {}
+    : context_(std::move(context)), line_(std::make_unique<Line>(settings_of(context_, job_hash), deadline)) {
+  if (context_.is_hosted) {
+    learn_world();
+  }
+}
 
 Rank::~Rank() = default;
+
+/// The store's host knows when all have joined, and ends the job where one does not.
+void Rank::learn_world() {
+  context_.run = get("run", no_deadline);
+  std::istringstream words(get("machines", no_deadline));
+  context_.machines.assign(std::istream_iterator<std::uint32_t>(words), std::istream_iterator<std::uint32_t>());
+  if (context_.machines.size() != static_cast<std::size_t>(context_.world_size)) {
+    throw Error(ErrorCode::io, fmt::format("rank 0 told of the machines of {} ranks, expected {}",
+                                           context_.machines.size(), context_.world_size));
+  }
+  if (context_.local_world_size == 0) {
+    const auto first = context_.machines.begin();
+    const std::uint32_t own = context_.machines[static_cast<std::size_t>(context_.rank)];
+    context_.local_rank = static_cast<int>(std::count(first, first + context_.rank, own));
+    context_.local_world_size = static_cast<int>(std::count(first, context_.machines.end(), own));
+  }
+}
+
+std::string Rank::own_address() const {
+  return context_.own_address.empty() ? line_->own_address() : context_.own_address;
+}
 
 void Rank::set(std::string_view key, std::span<const std::byte> value) { line_->set(key, text_of(value)); }
 
@@ -60,10 +96,12 @@ bool Rank::pause_asked() const noexcept { return line_->pause_asked(); }
 
 void Rank::pause() { line_->pause(); }
 
-void Rank::fail(FailureKind kind, std::string_view text, std::optional<int> awaited) noexcept {
-  line_->fail(kind, text, awaited, Clock::now() + failure_deadline);
+bool Rank::fail(FailureKind kind, std::string_view text, std::optional<int> awaited) noexcept {
+  return line_->fail(kind, text, awaited, Clock::now() + failure_deadline);
 }
 
 void Rank::goodbye(Deadline deadline) { line_->goodbye(deadline); }
+
+void Rank::await_end(Deadline deadline) noexcept { line_->await_end(deadline); }
 
 }  // namespace shardrun::launch

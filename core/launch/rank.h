@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/launch/failure.h"
 
@@ -21,12 +22,19 @@ struct RankContext {
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;
-  int local_world_size = 1;
-  std::string address;  ///< of the launcher
+  int local_world_size = 1;  ///< 0: not known before all have joined
+  std::string address;       ///< of the launcher
   std::uint16_t port = 0;
   std::string run;                            ///< of this run alone, the same on every rank: 16 of [0-9a-f]
   std::array<std::uint8_t, 32> token = {};    ///< keep it to this process: who has it may join the job
   std::chrono::milliseconds heartbeat{1000};  ///< how often the launcher wants to hear from this rank
+  std::vector<std::uint32_t> machines = {};   ///< of each rank the number of its machine; empty: all are on one
+  std::string own_address = {};  ///< that others reach this machine at; empty: that of the line to the launcher
+
+  // Of a rank that another launcher started, where rank 0's process has the launcher's part:
+  bool is_hosted = false;                ///< `run` and `machines` are learnt when all have joined
+  std::chrono::milliseconds silence{0};  ///< of rank 0's process, after which this rank takes it as lost; 0: never
+  std::chrono::milliseconds grace{0};    ///< from an abort until this process is ended, whatever it does; 0: never
 };
 
 /// Who this process is, if launch() started it as a rank; nullopt if not, whatever RANK says. What the launcher handed
@@ -55,6 +63,8 @@ class Rank {
   [[nodiscard]] int rank() const noexcept { return context_.rank; }
   [[nodiscard]] int world_size() const noexcept { return context_.world_size; }
   [[nodiscard]] const RankContext& context() const noexcept { return context_; }
+  /// The address of this machine that listeners for other ranks bind to.
+  [[nodiscard]] std::string own_address() const;
 
   /// Gives the key a value, for all ranks to see. Returns at once. A key that is set twice, by whomever, fails the job.
   /// Throws Error{io} where key and value are longer than a frame (1 MiB), Error{aborted} where the job is aborted.
@@ -90,15 +100,20 @@ class Rank {
   /// Tells the launcher why this rank is about to end, and waits until it knows, and, after a consequence, has aborted
   /// the job; until the line is gone, or 2 s have passed. Other ranks should not notice this one's end before.
   /// Where the job is aborted already it is a consequence, whatever `kind` says. `awaited`: the rank that it waited for
-  /// in vain, which is then named before it.
-  void fail(FailureKind kind, std::string_view text, std::optional<int> awaited = std::nullopt) noexcept;
+  /// in vain, which is then named before it. Returns whether it is known there: if not, nobody else will tell of it.
+  bool fail(FailureKind kind, std::string_view text, std::optional<int> awaited = std::nullopt) noexcept;
 
   /// The last thing that a rank does: waits until the launcher has read everything that was sent before, and leaves
   /// the job. An abort that comes later is no longer this rank's. Throws Error{aborted} where the job is aborted
   /// before that, Error{io} when `deadline` passes.
   void goodbye(Deadline deadline);
 
+  /// After goodbye: waits until the launcher has ended the line, when it needs no other rank any more, or `deadline`.
+  void await_end(Deadline deadline) noexcept;
+
  private:
+  void learn_world();
+
   RankContext context_;
   class Line;
   std::unique_ptr<Line> line_;

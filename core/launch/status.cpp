@@ -32,6 +32,9 @@ std::string end_text(const RankEnd& end, bool joined) {
 }
 
 std::string describe(const RootCause& cause) {
+  if (cause.pid <= 0) {  // it has not joined, and another launcher was to start it
+    return fmt::format("rank {}: {}", cause.rank, cause.text);
+  }
   return fmt::format("rank {} (pid {} on {}): {}", cause.rank, cause.pid, cause.host, cause.text);
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
@@ -11,6 +12,9 @@
 #include <system_error>
 #include <utility>
 
+#include "core/base/standard_error.h"
+#include "core/launch/status.h"
+
 namespace shardrun::launch {
 namespace {
 
@@ -19,11 +23,12 @@ using boost::system::error_code;
 
 constexpr std::size_t max_unsent_bytes = std::size_t{64} * 1024 * 1024;
 constexpr std::chrono::milliseconds longest_connect_pause{500};
+constexpr std::chrono::milliseconds longest_hangup_pause{2000};
 
 }  // namespace
 
 StoreClient::StoreClient(StoreClientSettings settings, Deadline deadline)
-    : settings_(std::move(settings)), connect_timer_(io_), beat_timer_(io_) {
+    : settings_(std::move(settings)), connect_timer_(io_), beat_timer_(io_), grace_timer_(io_) {
   boost::asio::post(io_, [this] { connect(); });
   start_thread();
   try {
@@ -124,7 +129,7 @@ void StoreClient::message(std::string_view kind, std::string_view bytes) {
   post(FrameWriter(FrameType::message).bytes(kind).bytes(bytes).finish());
 }
 
-void StoreClient::fail(FailureKind kind, std::string_view text, std::optional<int> awaited, Deadline deadline) {
+bool StoreClient::fail(FailureKind kind, std::string_view text, std::optional<int> awaited, Deadline deadline) {
   const bool own = kind == FailureKind::own && !aborted_;
   post(FrameWriter(FrameType::failure)
            .u32(own ? 0 : 1)
@@ -133,6 +138,7 @@ void StoreClient::fail(FailureKind kind, std::string_view text, std::optional<in
            .finish());
   std::unique_lock lock(mutex_);
   wait(lock, deadline, [&] { return line_lost_ || (failure_noted_ && (own || abort_reason_)); });
+  return failure_noted_;
 }
 
 void StoreClient::goodbye(Deadline deadline) {
@@ -148,6 +154,16 @@ void StoreClient::goodbye(Deadline deadline) {
   }
   throw Error(ErrorCode::io,
               fmt::format("rank {} said goodbye, but the launcher did not answer in time", settings_.hello.rank));
+}
+
+void StoreClient::await_end(Deadline deadline) noexcept {
+  std::unique_lock lock(mutex_);
+  wait(lock, deadline, [this] { return line_lost_; });
+}
+
+std::string StoreClient::own_address() const {
+  const std::lock_guard lock(mutex_);
+  return own_address_;
 }
 
 void StoreClient::pause() {
@@ -197,12 +213,18 @@ void StoreClient::connect() {
     socket->open(launcher.protocol(), error);
   }
   if (error) {
-    return connect_later(error.message());
+    return connect_later(error.message(), longest_connect_pause);
   }
   close_on_exec(socket->native_handle());
   socket->async_connect(launcher, [this, socket](const error_code& failed) {
     if (failed) {
-      return connect_later(failed.message());
+      return connect_later(failed.message(), longest_connect_pause);
+    }
+    error_code unknown;
+    const tcp::endpoint own = socket->local_endpoint(unknown);
+    {
+      const std::lock_guard lock(mutex_);
+      own_address_ = own.address().to_string();
     }
     connection_ = std::make_shared<FrameConnection>(std::move(*socket), max_frame_bytes);
     connection_->start({.frame = [this](FrameType type, std::string_view payload) { handle(type, payload); },
@@ -211,13 +233,13 @@ void StoreClient::connect() {
   });
 }
 
-void StoreClient::connect_later(const std::string& why) {
+void StoreClient::connect_later(const std::string& why, std::chrono::milliseconds longest_pause) {
   {
     const std::lock_guard lock(mutex_);
     trouble_ = why;
   }
   connect_timer_.expires_after(connect_pause_);
-  connect_pause_ = std::min(2 * connect_pause_, longest_connect_pause);
+  connect_pause_ = std::min(2 * connect_pause_, longest_pause);
   connect_timer_.async_wait([this](const error_code& cancelled) {
     if (!cancelled) {
       connect();
@@ -227,6 +249,10 @@ void StoreClient::connect_later(const std::string& why) {
 
 void StoreClient::handle(FrameType type, std::string_view payload) {
   PayloadReader reader(payload);
+  heard_ = std::chrono::steady_clock::now();
+  if (type == FrameType::heartbeat) {
+    return;
+  }
   if (type == FrameType::abort) {
     // The launcher hears of it first: what this rank does from here on may be a consequence.
     const std::string reason(reader.bytes());
@@ -249,6 +275,7 @@ void StoreClient::handle(FrameType type, std::string_view payload) {
     case FrameType::welcome:
       welcome_ = true;
       beating_ = true;
+      last_beat_ = heard_;
       beat();
       break;
     case FrameType::refused: refused_ = reader.bytes(); break;
@@ -272,9 +299,25 @@ void StoreClient::beat() {
   beat_timer_.expires_after(settings_.heartbeat);
   beat_timer_.async_wait([this](const error_code& cancelled) {
     if (!cancelled && beating_) {
+      check_silence();
       beat();
     }
   });
+}
+
+/// While this process stood still itself, nobody was silent.
+void StoreClient::check_silence() {
+  const auto now = std::chrono::steady_clock::now();
+  heard_ += time_held_up(now - std::exchange(last_beat_, now), settings_.heartbeat);
+  if (settings_.silence.count() == 0 || now - heard_ <= settings_.silence || aborted_) {
+    return;
+  }
+  connection_->close();
+  {
+    const std::lock_guard lock(mutex_);
+    line_lost_ = true;
+  }
+  abort(fmt::format("rank 0 has not answered for {:.1f} s", std::chrono::duration<double>(now - heard_).count()));
 }
 
 void StoreClient::lost(const std::string& why) {
@@ -283,6 +326,7 @@ void StoreClient::lost(const std::string& why) {
     const std::lock_guard lock(mutex_);
     joined = welcome_;
     line_lost_ = joined;
+    changed_.notify_all();
     if (refused_ || farewell_) {
       return;
     }
@@ -290,8 +334,27 @@ void StoreClient::lost(const std::string& why) {
   if (joined) {
     abort(fmt::format("the connection to the launcher is lost: {}", why));
   } else {
-    connect_later(fmt::format("the launcher hung up: {}", why));
+    hung_up(fmt::format("the launcher hung up: {}", why));
   }
+}
+
+/// A wrong token is not answered.
+void StoreClient::hung_up(const std::string& why) {
+  const auto now = std::chrono::steady_clock::now();
+  first_hangup_ = hangups_ == 0 ? now : first_hangup_;
+  ++hangups_;
+  if (settings_.most_hangups == 0 || hangups_ < settings_.most_hangups ||
+      now - first_hangup_ < settings_.shortest_of_hangups) {
+    return connect_later(why, settings_.most_hangups == 0 ? longest_connect_pause : longest_hangup_pause);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    refused_ = fmt::format(
+        "{} (what listens at {} port {} has hung up {} times without an answer: is SHARDRUN_TOKEN "
+        "the same there, and is it rank 0 of this job?)",
+        why, settings_.address, settings_.port, hangups_);
+  }
+  changed_.notify_all();
 }
 
 void StoreClient::abort(const std::string& reason) {
@@ -304,10 +367,28 @@ void StoreClient::abort(const std::string& reason) {
     aborted_ = true;
   }
   changed_.notify_all();
+  end_after_grace(reason);
   const std::lock_guard lock(callback_mutex_);
   if (callback_) {
     std::exchange(callback_, nullptr)(reason);
   }
+}
+
+/// Where no launcher of ours would.
+void StoreClient::end_after_grace(const std::string& reason) {
+  if (settings_.grace.count() == 0) {
+    return;
+  }
+  grace_timer_.expires_after(settings_.grace);
+  grace_timer_.async_wait([this, reason](const error_code& cancelled) {
+    if (!cancelled) {
+      write_to_standard_error(fmt::format(
+          "shardrun: rank {} (pid {}) has not ended {:.1f} s after the job, and is "
+          "ended now; the job: {}\n",
+          settings_.hello.rank, settings_.hello.pid, std::chrono::duration<double>(settings_.grace).count(), reason));
+      ::_exit(1);
+    }
+  });
 }
 
 }  // namespace shardrun::launch

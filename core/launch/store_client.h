@@ -27,6 +27,10 @@ struct StoreClientSettings {
   std::uint16_t port = 0;
   Hello hello;
   std::chrono::milliseconds heartbeat{1000};
+  std::chrono::milliseconds silence{0};  ///< see RankContext; what listens must answer heartbeats
+  int most_hangups = 0;                  ///< in answer to a hello, after which it is not said again; 0: it always is
+  std::chrono::milliseconds shortest_of_hangups{0};  ///< from the first of them, before which that does not hold
+  std::chrono::milliseconds grace{0};                ///< see RankContext
 };
 
 /// The rank's end of its control connection, which a thread of its own serves: reads, writes and sends heartbeats while
@@ -43,8 +47,10 @@ class StoreClient {
   void set(std::string_view key, std::string_view value);
   [[nodiscard]] std::string get(std::string_view key, Deadline deadline);
   void message(std::string_view kind, std::string_view bytes);
-  void fail(FailureKind kind, std::string_view text, std::optional<int> awaited, Deadline deadline);
+  bool fail(FailureKind kind, std::string_view text, std::optional<int> awaited, Deadline deadline);
   void goodbye(Deadline deadline);
+  void await_end(Deadline deadline) noexcept;
+  [[nodiscard]] std::string own_address() const;
   void pause();
 
   /// The callback must not throw.
@@ -66,10 +72,13 @@ class StoreClient {
 
   // On the line's thread.
   void connect();
-  void connect_later(const std::string& why);
+  void connect_later(const std::string& why, std::chrono::milliseconds longest_pause);
   void handle(FrameType type, std::string_view payload);
   void beat();
+  void check_silence();
   void lost(const std::string& why);
+  void hung_up(const std::string& why);
+  void end_after_grace(const std::string& reason);
   void abort(const std::string& reason);
 
   StoreClientSettings settings_;
@@ -79,6 +88,11 @@ class StoreClient {
   std::chrono::milliseconds connect_pause_{20};
   bool beating_ = false;
   boost::asio::steady_timer beat_timer_;
+  boost::asio::steady_timer grace_timer_;
+  std::chrono::steady_clock::time_point heard_;      ///< of the other end
+  std::chrono::steady_clock::time_point last_beat_;  ///< of this one
+  int hangups_ = 0;
+  std::chrono::steady_clock::time_point first_hangup_;
   std::atomic<bool> aborted_ = false;
   std::atomic<int> stop_signal_ = 0;
   std::atomic<bool> pause_asked_ = false;
@@ -86,6 +100,7 @@ class StoreClient {
 
   mutable std::mutex mutex_;  ///< guards all down to `changed_`
   bool welcome_ = false;
+  std::string own_address_;             ///< of the line's own end
   std::string trouble_;                 ///< of the last attempt to connect
   std::optional<std::string> refused_;  ///< for good
   std::optional<std::string> abort_reason_;

@@ -47,8 +47,15 @@ tcp::acceptor listen(boost::asio::io_context& io, const StoreServerSettings& set
     acceptor.listen();
     return acceptor;
   } catch (const boost::system::system_error& error) {
-    throw Error(ErrorCode::io, fmt::format("cannot listen for ranks on {} port {}: {}", settings.address, settings.port,
-                                           error.code().message()));
+    const bool is_taken = error.code() == boost::asio::error::address_in_use;
+    const bool is_elsewhere = error.code() == boost::system::errc::address_not_available;
+    throw Error(is_taken || is_elsewhere ? ErrorCode::usage : ErrorCode::io,
+                fmt::format("cannot listen for ranks on {} port {}: {}{}", settings.address, settings.port,
+                            error.code().message(),
+                            is_taken ? ": is a run, or what is left of one, still there? Else choose another port "
+                                       "(MASTER_PORT)"
+                            : is_elsewhere ? ": rank 0 can listen only at an address of its own host (MASTER_ADDR)"
+                                           : ""));
   }
 }
 
@@ -154,10 +161,10 @@ void StoreServer::greet(std::uint64_t id, FrameType type, std::string_view paylo
     return refuse(id, fmt::format("there is no rank {} among {}", hello.rank, members_.size()));
   }
   if (hello.job_hash != settings_.job_hash) {
-    return refuse(id,
-                  fmt::format("rank {} (pid {}) came with another job (hash {:016x}, not {:016x}): have the job file "
-                              "or a plugin changed while the job was starting?",
-                              hello.rank, hello.pid, hello.job_hash, settings_.job_hash));
+    const std::string why = fmt::format("came with another job (hash {:016x}, not {:016x}): {}", hello.job_hash,
+                                        settings_.job_hash, settings_.about_other_job);
+    refuse(id, fmt::format("rank {} (pid {}) {}", hello.rank, hello.pid, why));
+    return events_.came_with_other_job(hello, why);
   }
   if (members_[hello.rank].joined) {
     return refuse(id, fmt::format("rank {} is taken", hello.rank));
@@ -204,7 +211,11 @@ void StoreServer::member_frame(int rank, FrameType type, std::string_view payloa
   PayloadReader reader(payload);
   events_.heard(rank);
   switch (type) {
-    case FrameType::heartbeat: return;
+    case FrameType::heartbeat:
+      if (settings_.answers_heartbeats) {
+        send(rank, FrameWriter(FrameType::heartbeat).finish());
+      }
+      return;
     case FrameType::set: {
       const std::string_view key = reader.bytes();
       return set(rank, key, reader.bytes());
@@ -240,10 +251,15 @@ void StoreServer::set(int rank, std::string_view key, std::string_view value) {
   if (value.size() > max_value_bytes) {
     throw ProtocolError(fmt::format("it set a value of {} bytes, which no frame can hand out", value.size()));
   }
-  if (!values_.emplace(key, value).second) {
+  if (values_.contains(key)) {
     return events_.failed(rank, FailureKind::own, std::nullopt,
                           fmt::format("set the key '{}' of the store, which is set already: each is set once", key));
   }
+  publish(key, value);
+}
+
+void StoreServer::publish(std::string_view key, std::string_view value) {
+  values_.emplace(key, value);
   std::vector<Waiter> served;
   std::erase_if(waiters_, [&](const Waiter& waiter) {
     const bool waits = waiter.key == key;

@@ -26,13 +26,17 @@ struct StoreServerSettings {
   Token token = {};
   std::uint64_t job_hash = 0;
   std::chrono::milliseconds hello_timeout{2000};  ///< from connecting to the end of a correct hello
+  bool answers_heartbeats = false;                ///< to ranks that would not see this process's end otherwise
+  /// What whoever comes with another job is told.
+  std::string about_other_job = "have the job file or a plugin changed while the job was starting?";
   std::size_t max_strangers = 64;  ///< connections that have not said hello yet, above one a rank; the oldest goes
 };
 
 /// What ranks do, told on the io_context's thread. All must be set.
 struct StoreServerEvents {
   std::function<void(int rank, const Hello& hello)> joined;
-  std::function<void(int rank)> heard;  ///< any frame
+  std::function<void(const Hello& hello, const std::string& why)> came_with_other_job;  ///< and with this one's token
+  std::function<void(int rank)> heard;                                                  ///< any frame
   std::function<void(int rank, std::string_view kind, std::string_view bytes)> message;
   std::function<void(int rank, FailureKind kind, std::optional<int> awaited, std::string_view text)> failed;
   std::function<void(int rank)> abort_heard;
@@ -54,6 +58,9 @@ class StoreServer {
   ~StoreServer();
 
   [[nodiscard]] std::uint16_t port() const { return port_; }
+
+  /// Gives a key a value, as a rank does.
+  void publish(std::string_view key, std::string_view value);
 
   /// Tell every rank, those that join later too.
   void abort(const std::string& reason);

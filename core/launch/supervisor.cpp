@@ -76,12 +76,13 @@ Supervisor::Supervisor(const LaunchSettings& settings)
       hearing_(io_),
       grace_(io_),
       children_(static_cast<std::size_t>(settings.ranks)),
+      inquest_(settings.ranks),
       store_(io_, store_settings(), store_events()) {}
 
 Supervisor::~Supervisor() {
   kill_all();
-  for (const Child& child : children_) {
-    while (child.end.pid > 0 && !child.reaped && ::waitpid(child.end.pid, nullptr, 0) < 0 && errno == EINTR) {
+  for (const Inquest::Subject& each : inquest_.subjects()) {
+    while (each.end.pid > 0 && !each.gone && ::waitpid(each.end.pid, nullptr, 0) < 0 && errno == EINTR) {
     }
   }
 }
@@ -107,7 +108,7 @@ void Supervisor::start() {
                               .token = token_,
                               .heartbeat = heartbeat_of(settings_)};
     start_child(context, environment);
-    pids.push_back(child(rank).end.pid);
+    pids.push_back(subject(rank).end.pid);
   }
   if (settings_.on_start) {
     settings_.on_start(pids);
@@ -127,9 +128,9 @@ void Supervisor::start_child(const RankContext& context, const std::vector<std::
                        .environment = rank_environment(environment, context, settings_.threads_per_rank),
                        .handed_over = handed_over});
     Child& started_child = child(rank);
-    started_child.end.pid = started.pid;
-    started_child.host = host_;
-    started_child.heard = Clock::now();
+    subject(rank).end.pid = started.pid;
+    subject(rank).host = host_;
+    subject(rank).heard = Clock::now();
     const auto reader = [&](files::FileDescriptor pipe, Stream stream) {
       auto made = std::make_unique<OutputReader>(
           io_, std::move(pipe), [this, rank, stream](std::string_view line) { on_line(rank, stream, line); });
@@ -155,24 +156,28 @@ StoreServerSettings Supervisor::store_settings() const {
 StoreServerEvents Supervisor::store_events() {
   return {.joined =
               [this](int rank, const Hello& hello) {
-                child(rank).joined = true;
                 child(rank).connected = true;
-                child(rank).heard = Clock::now();
-                child(rank).host = hello.host;
+                subject(rank).joined = true;
+                subject(rank).heard = Clock::now();
+                subject(rank).host = hello.host;
               },
-          .heard = [this](int rank) { child(rank).heard = Clock::now(); },
+          .came_with_other_job = [](const Hello&, const std::string&) {},  // its process ends, and says why
+          .heard = [this](int rank) { subject(rank).heard = Clock::now(); },
           .message =
               [this](int rank, std::string_view kind, std::string_view bytes) {
                 if (settings_.on_message) {
                   settings_.on_message({rank, kind, bytes});
                 }
               },
-          .failed = [this](int rank, FailureKind kind, std::optional<int> awaited,
-                           std::string_view text) { on_failure(rank, kind, awaited, text); },
-          .abort_heard = [this](int rank) { child(rank).abort_heard = true; },
+          .failed =
+              [this](int rank, FailureKind kind, std::optional<int> awaited, std::string_view text) {
+                inquest_.says_failed(rank, kind, awaited, text);
+                end_once_heard();
+              },
+          .abort_heard = [this](int rank) { subject(rank).abort_heard = true; },
           .said_goodbye =
               [this](int rank) {
-                child(rank).end.said_goodbye = true;
+                subject(rank).end.said_goodbye = true;
                 pause_if_all_wait();
               },
           .paused =
@@ -184,9 +189,10 @@ StoreServerEvents Supervisor::store_events() {
               [this](int rank, const std::string& why) {
                 Child& lost = child(rank);
                 lost.connected = false;
-                if (!lost.reaped && !lost.end.said_goodbye) {
+                const Inquest::Subject& known = subject(rank);
+                if (!known.gone && !known.end.said_goodbye) {
                   lost.lost_connection =
-                      fmt::format("rank {} (pid {}): its control connection ended: {}", rank, lost.end.pid, why);
+                      fmt::format("rank {} (pid {}): its control connection ended: {}", rank, known.end.pid, why);
                   lost.lost_at = Clock::now();
                   log(lost.lost_connection);
                 }
@@ -231,9 +237,11 @@ void Supervisor::ask_to_pause() {
 /// Ranks that wait need not be stopped: they do nothing but send heartbeats.
 void Supervisor::pause_if_all_wait() {
   const bool any = std::any_of(children_.begin(), children_.end(), [](const Child& each) { return each.paused; });
-  const bool all = std::all_of(children_.begin(), children_.end(),
-                               [](const Child& each) { return each.paused || each.reaped || each.end.said_goodbye; });
-  if (!any || !all || cause_) {
+  bool all = true;
+  for (int rank = 0; rank < settings_.ranks; ++rank) {
+    all = all && (child(rank).paused || subject(rank).gone || subject(rank).end.said_goodbye);
+  }
+  if (!any || !all || inquest_.cause()) {
     return;
   }
   if (stop_signal_ == 0) {
@@ -256,8 +264,8 @@ void Supervisor::stand_still() {
   ::raise(SIGTSTP);
   ::sigaction(SIGTSTP, &caught, nullptr);
   last_tick_ = Clock::now();
-  for (Child& each : children_) {
-    each.heard = last_tick_;
+  for (int rank = 0; rank < settings_.ranks; ++rank) {
+    subject(rank).heard = last_tick_;
   }
 }
 
@@ -273,8 +281,8 @@ void Supervisor::ask_to_stop(int signal) {
     return kill_all();
   }
   notice(fmt::format("ending the ranks now, by {}", signal_text(signal)));
-  for (Child& running : children_) {
-    send_signal(running, SIGTERM);
+  for (int rank = 0; rank < settings_.ranks; ++rank) {
+    send_signal(rank, SIGTERM);
   }
   kill_after_grace();
 }
@@ -282,7 +290,8 @@ void Supervisor::ask_to_stop(int signal) {
 void Supervisor::reap_children() {
   for (int rank = 0; rank < settings_.ranks; ++rank) {
     int status = 0;
-    if (!child(rank).reaped && ::waitpid(child(rank).end.pid, &status, WNOHANG) == child(rank).end.pid) {
+    const pid_t pid = subject(rank).end.pid;
+    if (!subject(rank).gone && ::waitpid(pid, &status, WNOHANG) == pid) {
       on_exit(rank, status);
     }
   }
@@ -290,12 +299,12 @@ void Supervisor::reap_children() {
 
 void Supervisor::on_exit(int rank, int status) {
   Child& gone = child(rank);
-  gone.reaped = true;
+  subject(rank).gone = true;
   gone.reaped_at = Clock::now();
   if (WIFSIGNALED(status)) {
-    gone.end.signal = WTERMSIG(status);
+    subject(rank).end.signal = WTERMSIG(status);
   } else {
-    gone.end.exit_code = WEXITSTATUS(status);
+    subject(rank).end.exit_code = WEXITSTATUS(status);
   }
   gone.output->drain();
   gone.errors->drain();
@@ -303,24 +312,9 @@ void Supervisor::on_exit(int rank, int status) {
   end_once_heard();
 }
 
-void Supervisor::on_failure(int rank, FailureKind kind, std::optional<int> awaited, std::string_view text) {
-  Child& failed = child(rank);
-  if (failed.end.failure) {
-    return;
-  }
-  failed.end.failure = kind;
-  failed.end.text = text;
-  if (kind == FailureKind::consequence && awaited) {
-    blame_awaited(rank, *awaited, failed.end.text);
-  } else {
-    blame(rank, kind, failed.end.text);
-  }
-  end_once_heard();
-}
-
 void Supervisor::on_line(int rank, Stream stream, std::string_view line) {
   if (stream == Stream::errors && !line.empty()) {
-    child(rank).last_error_line = line.substr(0, 1000);
+    subject(rank).last_error_line = line.substr(0, 1000);
   }
   if (settings_.on_output) {
     settings_.on_output({rank, stream, line});
@@ -329,11 +323,12 @@ void Supervisor::on_line(int rank, Stream stream, std::string_view line) {
 
 void Supervisor::finish_if_done(int rank) {
   Child& gone = child(rank);
-  if (!gone.reaped || gone.connected || gone.finished) {
+  if (!subject(rank).gone || gone.connected || gone.finished) {
     return;
   }
   gone.finished = true;
-  judge(rank);
+  inquest_.ended(rank, stop_signal_);
+  end_once_heard();
   if (std::all_of(children_.begin(), children_.end(), [](const Child& each) { return each.finished; })) {
     io_.stop();
   }
@@ -346,14 +341,14 @@ void Supervisor::tick() {
   last_tick_ = now;
   for (int rank = 0; rank < settings_.ranks; ++rank) {
     Child& each = child(rank);
-    each.heard += missed;
-    if (each.connected && each.reaped && now - each.reaped_at > last_words) {
+    subject(rank).heard += missed;
+    if (each.connected && subject(rank).gone && now - each.reaped_at > last_words) {
       store_.close(rank);
       each.connected = false;
       finish_if_done(rank);
     }
     // A dying process closes its connection before it can be reaped: that is no news.
-    const bool lives_on = !each.reaped && !ending_ && now - each.lost_at > last_words;
+    const bool lives_on = !subject(rank).gone && !ending_ && now - each.lost_at > last_words;
     if (lives_on && !each.lost_connection.empty() && settings_.on_notice) {
       settings_.on_notice(std::exchange(each.lost_connection, {}));
     }
@@ -368,79 +363,25 @@ void Supervisor::tick() {
 }
 
 void Supervisor::check_silence(int rank, Clock::time_point now) {
-  Child& silent = child(rank);
-  const milliseconds limit = silent.joined ? settings_.heartbeat_timeout : settings_.join_timeout;
-  if (silent.reaped || silent.end.killed || ending_ || limit.count() == 0 || now - silent.heard <= limit) {
+  if (ending_) {
     return;
   }
-  const double seconds = std::chrono::duration<double>(now - silent.heard).count();
-  std::string text = fmt::format("has not answered for {:.1f} s", seconds);
-  if (silent.end.said_goodbye) {
-    text = fmt::format("said goodbye, but has not ended {:.1f} s later", seconds);
-  } else if (!silent.joined) {
-    text = fmt::format("has not joined the job within {:.1f} s", seconds);
+  if (std::optional<std::string> why =
+          inquest_.silence(rank, now, settings_.heartbeat_timeout, settings_.join_timeout)) {
+    send_signal(rank, SIGKILL);
+    inquest_.blame(rank, FailureKind::own, std::move(*why));
+    end_once_heard();
   }
-  send_signal(silent, SIGKILL);
-  blame(rank, FailureKind::own, std::move(text));
 }
 
-/// Whether a rank's end is a failure, and whose.
-void Supervisor::judge(int rank) {
-  const Child& gone = child(rank);
-  if (gone.end.killed || ended_well(gone.end, stop_signal_)) {
+void Supervisor::end_once_heard() {
+  if (!inquest_.cause() || ending_) {
     return;
   }
-  const FailureKind kind = gone.end.failure.value_or(gone.abort_heard ? FailureKind::consequence : FailureKind::own);
-  std::string text = gone.end.text;
-  if (text.empty()) {
-    text = end_text(gone.end, gone.joined);
-    if (!gone.last_error_line.empty()) {
-      text += fmt::format("; its last line on standard error: {}", gone.last_error_line);
-    }
-  }
-  blame(rank, kind, std::move(text));
-}
-
-/// The first failure is the cause, but one that follows from another gives way to the first that does not.
-void Supervisor::blame(int rank, FailureKind kind, std::string text) {
-  if (!cause_ || (cause_kind_ == FailureKind::consequence && kind == FailureKind::own)) {
-    cause_is_awaited_ = false;
-    set_cause(rank, kind, std::move(text));
-  }
-}
-
-/// Whoever waits in vain names whom it waits for, who may say the same of another. One that has said so is no cause.
-void Supervisor::blame_awaited(int rank, int awaited, const std::string& text) {
-  const bool names_nobody = cause_ && cause_kind_ == FailureKind::consequence && !cause_is_awaited_;
-  const bool is_better = !cause_ || names_nobody || (cause_is_awaited_ && cause_->rank == rank);
-  child(rank).named_another = true;
-  if (is_better && !child(awaited).named_another) {
-    cause_is_awaited_ = true;
-    set_cause(awaited, FailureKind::consequence,
-              fmt::format("does not answer other ranks, though it answers the launcher: rank {} (pid {}): {}", rank,
-                          child(rank).end.pid, text));
-  }
-}
-
-void Supervisor::set_cause(int rank, FailureKind kind, std::string text) {
-  if (!cause_) {
+  if (!hearing_others_) {
     ending_since_ = Clock::now();
   }
-  cause_kind_ = kind;
-  cause_ = RootCause{.rank = rank, .host = child(rank).host, .pid = child(rank).end.pid, .text = std::move(text)};
-  end_once_heard();
-}
-
-/// Ranks wait for each other in a chain, whose end is known only when all have told of their part: an abort would
-/// silence them. Their deadlines pass at almost the same time.
-void Supervisor::end_once_heard() {
-  if (!cause_ || ending_) {
-    return;
-  }
-  const auto may_say_more = [this](const Child& each) {
-    return each.joined && !each.reaped && !each.end.failure && !each.end.said_goodbye && &each != &child(cause_->rank);
-  };
-  if (cause_kind_ == FailureKind::own || std::none_of(children_.begin(), children_.end(), may_say_more)) {
+  if (inquest_.is_settled()) {
     return end_all();
   }
   if (!std::exchange(hearing_others_, true)) {
@@ -457,10 +398,10 @@ void Supervisor::end_all() {
   if (std::exchange(ending_, true)) {
     return;
   }
-  store_.abort(describe(*cause_));
-  for (Child& each : children_) {
-    if (!each.joined) {
-      send_signal(each, SIGKILL);  // it could not hear of the abort, and has nothing to lose yet
+  store_.abort(describe(*inquest_.cause()));
+  for (int rank = 0; rank < settings_.ranks; ++rank) {
+    if (!subject(rank).joined) {
+      send_signal(rank, SIGKILL);  // it could not hear of the abort, and has nothing to lose yet
     }
   }
   kill_after_grace();
@@ -476,16 +417,17 @@ void Supervisor::kill_after_grace() {
 }
 
 void Supervisor::kill_all() {
-  for (Child& each : children_) {
-    send_signal(each, SIGKILL);
+  for (int rank = 0; rank < settings_.ranks; ++rank) {
+    send_signal(rank, SIGKILL);
   }
 }
 
 /// By its pid, which is its own until it is reaped. Who is dead already was not killed by this.
-void Supervisor::send_signal(Child& child, int signal) {
-  if (child.end.pid > 0 && !child.reaped && !is_dead(child.end.pid)) {
-    child.end.killed = true;
-    ::kill(child.end.pid, signal);
+void Supervisor::send_signal(int rank, int signal) {
+  const Inquest::Subject& running = subject(rank);
+  if (running.end.pid > 0 && !running.gone && !is_dead(running.end.pid)) {
+    subject(rank).end.killed = true;
+    ::kill(running.end.pid, signal);
   }
 }
 
@@ -503,21 +445,10 @@ void Supervisor::notice(const std::string& line) const {
 }
 
 LaunchResult Supervisor::result() const {
-  LaunchResult result{.cause = cause_, .stop_signal = stop_signal_, .forced_signal = forced_signal_};
-  for (const Child& each : children_) {
-    result.ranks.push_back(each.end);
-    if (result.exit_code == 0) {
-      result.exit_code = each.end.exit_code.value_or(0);
-    }
-  }
-  if (result.cause) {
-    const RankEnd& end = child(result.cause->rank).end;
-    if (!end.killed) {
-      result.cause->exit_code = end.exit_code;
-      result.cause->signal = end.signal;
-    }
-    result.exit_code = 1;
-  } else if (forced_signal_ != 0) {
+  LaunchResult result = inquest_.result();
+  result.stop_signal = stop_signal_;
+  result.forced_signal = forced_signal_;
+  if (!result.cause && forced_signal_ != 0) {
     result.exit_code = 128 + forced_signal_;
   }
   if (ending_) {

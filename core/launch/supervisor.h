@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/launch/inquest.h"
 #include "core/launch/launch.h"
 #include "core/launch/output_reader.h"
 #include "core/launch/process.h"
@@ -31,21 +32,14 @@ class Supervisor {
  private:
   using Clock = std::chrono::steady_clock;
 
+  /// What only its launcher knows of a rank.
   struct Child {
-    RankEnd end;
-    std::string host;
     std::unique_ptr<OutputReader> output;
     std::unique_ptr<OutputReader> errors;
-    std::string last_error_line;
-    Clock::time_point heard;  ///< of it, or its start
-    bool joined = false;
     bool connected = false;
     std::string lost_connection;  ///< why it ended, until a person is told
     Clock::time_point lost_at;
-    bool abort_heard = false;
-    bool named_another = false;  ///< as the one for whom it waited
-    bool paused = false;         ///< waits to go on
-    bool reaped = false;
+    bool paused = false;  ///< waits to go on
     Clock::time_point reaped_at;
     bool finished = false;  ///< reaped, and everything that it wrote or said was read
   };
@@ -65,27 +59,22 @@ class Supervisor {
   void stand_still();
   void reap_children();
   void on_exit(int rank, int status);
-  void on_failure(int rank, FailureKind kind, std::optional<int> awaited, std::string_view text);
   void on_line(int rank, Stream stream, std::string_view line);
   void finish_if_done(int rank);
   void tick();
   void check_silence(int rank, Clock::time_point now);
 
   // What follows.
-  void judge(int rank);
-  void blame(int rank, FailureKind kind, std::string text);
-  void blame_awaited(int rank, int awaited, const std::string& text);
-  void set_cause(int rank, FailureKind kind, std::string text);
   void end_once_heard();
   void end_all();
   void kill_all();
-  void send_signal(Child& child, int signal);
+  void send_signal(int rank, int signal);
   void kill_after_grace();
   void log(const std::string& line) const;
   void notice(const std::string& line) const;
 
   [[nodiscard]] Child& child(int rank) { return children_[static_cast<std::size_t>(rank)]; }
-  [[nodiscard]] const Child& child(int rank) const { return children_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] Inquest::Subject& subject(int rank) { return inquest_.of(rank); }
 
   const LaunchSettings& settings_;
   const Token token_;
@@ -98,12 +87,10 @@ class Supervisor {
   boost::asio::steady_timer grace_;
   Clock::time_point last_tick_;
   std::vector<Child> children_;  ///< by rank
+  Inquest inquest_;
   StoreServer store_;
 
-  std::optional<RootCause> cause_;
-  FailureKind cause_kind_ = FailureKind::own;
-  bool cause_is_awaited_ = false;  ///< named by a rank that waits for it
-  bool hearing_others_ = false;    ///< before the ranks are told of `cause_`
+  bool hearing_others_ = false;  ///< before the ranks are told of the cause
   bool ending_ = false;
   Clock::time_point ending_since_;
   bool pausing_ = false;  ///< the ranks are asked to

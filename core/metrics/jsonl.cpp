@@ -44,7 +44,7 @@ void JsonlWriter::write(std::span<const JsonField> fields) {
 }
 
 void JsonlWriter::write(const StepRecord& record) {
-  std::array<JsonField, 8> fields;
+  std::array<JsonField, 10> fields;
   std::size_t count = 0;
   fields[count++] = {"step", record.step};
   fields[count++] = {"loss", record.loss};
@@ -56,6 +56,8 @@ void JsonlWriter::write(const StepRecord& record) {
   fields[count++] = {"tokens_per_s", record.tokens_per_s};
   fields[count++] = {"step_s", record.step_s};
   fields[count++] = {"comm_s", record.comm_s};
+  fields[count++] = {"comm_exposed_s", record.comm_exposed_s};
+  fields[count++] = {"comm_hidden_s", record.comm_hidden_s};
   write(std::span(fields).first(count));
 }
 

@@ -26,7 +26,9 @@ struct StepRecord {
   double lr = 0;
   double tokens_per_s = 0;
   double step_s = 0;
-  double comm_s = 0;
+  double comm_s = 0;  ///< the sum of the next two
+  double comm_exposed_s = 0;
+  double comm_hidden_s = 0;
 };
 
 /// Appends records to a file, one JSON object a line. Each line is one write: a reader never sees a part of one, and

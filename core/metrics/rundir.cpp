@@ -153,6 +153,8 @@ std::filesystem::path trace_path(const std::filesystem::path& output, int rank) 
   return trace_folder(output) / fmt::format("rank-{}.json", rank);
 }
 
+std::filesystem::path flight_folder(const std::filesystem::path& output) { return output / "flight"; }
+
 std::filesystem::path part_path(const std::filesystem::path& path, std::int64_t rank) {
   return path.string() + fmt::format(".rank-{}", rank);
 }
@@ -187,8 +189,12 @@ void RunDirectory::remove_older_run() const {
   remove_file(trace_path(output_));
   remove_of_ranks(output_ / "log", ".log");
   remove_of_ranks(trace_folder(output_), ".json");
-  std::error_code holds_more;
-  std::filesystem::remove(trace_folder(output_), holds_more);
+  remove_of_ranks(flight_folder(output_), ".jsonl");
+  remove_of_ranks(flight_folder(output_), ".record");
+  for (const std::filesystem::path& folder : {trace_folder(output_), flight_folder(output_)}) {
+    std::error_code holds_more;
+    std::filesystem::remove(folder, holds_more);
+  }
 }
 
 }  // namespace shardrun::metrics

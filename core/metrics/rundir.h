@@ -20,6 +20,9 @@ namespace shardrun::metrics {
 [[nodiscard]] std::filesystem::path trace_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path trace_path(const std::filesystem::path& output, int rank);
 
+/// Of the ranks' flight records.
+[[nodiscard]] std::filesystem::path flight_folder(const std::filesystem::path& output);
+
 /// What one rank has of a file, beside it, until all parts are joined.
 [[nodiscard]] std::filesystem::path part_path(const std::filesystem::path& path, std::int64_t rank);
 
@@ -37,9 +40,9 @@ class RunDirectory {
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return output_; }
 
-  /// Removes the metrics, summary, traces and logs of the run that was here before, and what it left unfinished; whatever else
-  /// lies here stays, checkpoints and what is not ours. A run that starts anew calls it once before it writes; one that
-  /// goes on does not. Throws Error{io}.
+  /// Removes the metrics, summary, traces, flight records and logs of the run that was here before, and what it left
+  /// unfinished; whatever else lies here stays, checkpoints and what is not ours. A run that starts anew calls it once
+  /// before it writes; one that goes on does not. Throws Error{io}.
   void remove_older_run() const;
 
   /// Removes what processes that were killed were about to write here: temporary files, and parts that were not joined.
@@ -49,6 +52,18 @@ class RunDirectory {
  private:
   std::filesystem::path output_;
   files::FileDescriptor lock_;
+};
+
+/// What killed ranks were about to write goes at the end of this, when all ranks have, however the job ended.
+class Leftovers {
+ public:
+  explicit Leftovers(const RunDirectory& directory) : directory_(directory) {}
+  Leftovers(const Leftovers&) = delete;
+  Leftovers& operator=(const Leftovers&) = delete;
+  ~Leftovers() { directory_.remove_unfinished(); }
+
+ private:
+  const RunDirectory& directory_;
 };
 
 }  // namespace shardrun::metrics

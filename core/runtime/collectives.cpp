@@ -69,8 +69,9 @@ void set_opcode(plugins::OpRequest& op, const Transfer& transfer) {
   }
 }
 
-plugins::OpRequest request_of(const Transfer& transfer, const Communicator::Place& place) {
+plugins::OpRequest request_of(const Transfer& transfer, const Communicator::Place& place, bool in_order) {
   plugins::OpRequest op;
+  op.in_order = in_order;
   op.dtype = dtype_of(transfer, place.element_bytes);
   op.reduction = transfer.reduction == Reduction::max ? SR_REDUCE_MAX : SR_REDUCE_SUM;
   if (transfer.collective != Collective::receive) {
@@ -93,16 +94,18 @@ partition::TransferScratch scratch_of(const TransportSet& set) {
     const Communicator::Place sizes{.send_bytes = static_cast<std::uint64_t>(transfer.send.elements) * element_bytes,
                                     .recv_bytes = static_cast<std::uint64_t>(transfer.recv.elements) * element_bytes,
                                     .element_bytes = element_bytes};
-    return transport.query(request_of(transfer, sizes), static_cast<std::uint32_t>(members)).scratch_bytes;
+    return transport.query(request_of(transfer, sizes, set.in_order), static_cast<std::uint32_t>(members))
+        .scratch_bytes;
   };
 }
 
 Collectives::Collectives(TransportSet& set, const partition::Partition& partition, std::int64_t rank,
-                         const memory::Arena& arena, double timeout_s)
+                         const memory::Arena& arena, double timeout_s, FlightRecorder& record)
     : mesh_(partition.placements.mesh),
-      arena_(arena),
       timeout_ns_(static_cast<std::int64_t>(timeout_s * 1e9)),
-      of_axis_(set.of_axis) {
+      of_axis_(set.of_axis),
+      in_order_(set.in_order),
+      record_(record) {
   for (plugins::Transport& transport : set.transports) {
     registrations_.push_back(transport.register_memory(arena.data(), arena.bytes(), arena.descriptor()));
   }
@@ -135,8 +138,10 @@ void Collectives::add_group(TransportSet& set, mesh::AxisId axis, const partitio
        .rank = static_cast<std::uint32_t>(place),
        .members = {members.begin(), members.end()},
        .deadline = deadline()});
+  const std::uint32_t recorded =
+      record_.add_group(mesh_.axes[static_cast<std::size_t>(axis)].name, {members.begin(), members.end()});
   const std::lock_guard lock(mutex_);
-  groups_.push_back({axis, link, std::move(group)});
+  groups_.push_back({axis, link, std::move(group), recorded});
 }
 
 void Collectives::prepare_agreement(Group& group, const plugins::Transport& transport) {
@@ -155,35 +160,62 @@ void Collectives::prepare_agreement(Group& group, const plugins::Transport& tran
   if (!scratch.empty()) {
     op.scratch = plugins::HostBuffer{.data = scratch.data(), .bytes = scratch.size()};
   }
-  agree_ops_.push_back(group.group.prepare({op}, deadline()));
+  agree_ops_.push_back({group.group.prepare({op}, deadline()),
+                        record_.add_op(group.recorded, sizeof(agreed_), "agreement between the ranks")});
 }
 
 std::int32_t Collectives::agree(std::int32_t value) {
   agreed_ = value;
-  for (plugins::TransportOp& op : agree_ops_) {
-    op.start(deadline());
+  for (Op& op : agree_ops_) {
+    start(op);
     finish(op);
   }
   return agreed_;
 }
 
-void Collectives::finish(plugins::TransportOp& op) {
-  if (!op.wait(deadline() + grace_ns)) {
-    throw Error(ErrorCode::timeout, "an operation is past its deadline, and the transport has not ended it");
+void Collectives::start(Op& op) {
+  const std::int64_t begin = plugins::transport_clock();
+  record_.started(op.recorded);
+  try {
+    op.op.start(deadline());
+  } catch (...) {
+    record_.ended(op.recorded, true);
+    throw;
   }
+  exposed_ns_ += plugins::transport_clock() - begin;
+  op.exposed_before = exposed_ns_;
+}
+
+void Collectives::finish(Op& op) {
+  const std::int64_t waited_from = plugins::transport_clock();
+  record_.waited_for(op.recorded);
+  try {
+    if (!op.op.wait(deadline() + grace_ns)) {
+      throw Error(ErrorCode::timeout, "an operation is past its deadline, and the transport has not ended it");
+    }
+  } catch (...) {
+    record_.ended(op.recorded, true);
+    throw;
+  }
+  record_.ended(op.recorded, false);
+  if (const std::optional<plugins::OpTimes> times = op.op.times()) {
+    const std::int64_t under_way = std::min(times->ended, waited_from) - times->begun;
+    const std::int64_t waited_for_others = exposed_ns_ - op.exposed_before;
+    hidden_ns_ += std::max<std::int64_t>(0, under_way - waited_for_others);
+  }
+  exposed_ns_ += plugins::transport_clock() - waited_from;
 }
 
 std::int64_t Collectives::deadline() const noexcept { return plugins::transport_clock() + timeout_ns_; }
 
 Collectives::Group& Collectives::group_of(const Transfer& transfer) {
-  return *std::find_if(groups_.begin(), groups_.end(), [&](const Group& group) {
-    return group.axis == transfer.axis && group.link == transfer.link;
-  });
+  return *std::find_if(groups_.begin(), groups_.end(),
+                       [&](const Group& group) { return group.axis == transfer.axis && group.link == transfer.link; });
 }
 
 Communicator::Handle Collectives::prepare(const Transfer& transfer, const Place& place, bool waited_at_once) {
   Group& group = group_of(transfer);
-  plugins::OpRequest op = request_of(transfer, place);
+  plugins::OpRequest op = request_of(transfer, place, in_order_);
   op.id = agree_id + ++group.ops;
   op.flags = waited_at_once ? SR_OP_FLAG_BLOCKING : 0;
   const std::uint64_t registration = registrations_[of_axis_[static_cast<std::size_t>(transfer.axis)]];
@@ -195,13 +227,14 @@ Communicator::Handle Collectives::prepare(const Transfer& transfer, const Place&
   if (place.scratch != nullptr) {
     op.scratch = plugins::HostBuffer{place.scratch, place.scratch_bytes, registration};
   }
-  ops_.push_back(group.group.prepare({op}, deadline()));
+  ops_.push_back({group.group.prepare({op}, deadline()),
+                  record_.add_op(group.recorded, std::max(place.send_bytes, place.recv_bytes), op.label)});
   return ops_.size() - 1;
 }
 
-void Collectives::start(Handle transfer) { ops_[transfer].start(deadline()); }
+void Collectives::start(Handle transfer) { start(ops_[transfer]); }
 
-bool Collectives::test(Handle transfer) { return ops_[transfer].test(); }
+bool Collectives::test(Handle transfer) { return ops_[transfer].op.test(); }
 
 void Collectives::wait(Handle transfer) { finish(ops_[transfer]); }
 

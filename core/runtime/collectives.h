@@ -10,6 +10,7 @@
 #include "core/memory/arena.h"
 #include "core/partition/partition.h"
 #include "core/runtime/communicator.h"
+#include "core/runtime/flight_recorder.h"
 #include "plugins/loader/transport.h"
 
 namespace shardrun::runtime {
@@ -18,6 +19,7 @@ namespace shardrun::runtime {
 struct TransportSet {
   std::vector<plugins::Transport> transports;
   std::vector<std::size_t> of_axis;
+  bool in_order = false;  ///< reductions are in the order of the ranks; see plugins::OpRequest
 };
 
 /// What the transports' own answers say of a transfer's scratch. `set` outlives it.
@@ -28,14 +30,16 @@ struct TransportSet {
 class Collectives final : public Communicator {
  public:
   /// Registers the arena and connects the groups, which waits for the other ranks. `timeout_s`: how long connecting,
-  /// preparing and each transfer may take. `set` outlives this, and `arena` the transports in it. Throws Error.
+  /// preparing and each transfer may take. All that is started goes into `record`. `set` and `record` outlive this, and
+  /// `arena` the transports in `set`. Throws Error.
   Collectives(TransportSet& set, const partition::Partition& partition, std::int64_t rank, const memory::Arena& arena,
-              double timeout_s);
+              double timeout_s, FlightRecorder& record);
 
   [[nodiscard]] Handle prepare(const partition::Transfer& transfer, const Place& place, bool waited_at_once) override;
   void start(Handle transfer) override;
   [[nodiscard]] bool test(Handle transfer) override;
   void wait(Handle transfer) override;
+  [[nodiscard]] double hidden_seconds() const noexcept override { return static_cast<double>(hidden_ns_) * 1e-9; }
 
   /// The largest of what the ranks give, to all of them; none goes on before each has called it. Four bytes along each
   /// mesh axis, not counted in what programs send.
@@ -49,27 +53,39 @@ class Collectives final : public Communicator {
     mesh::AxisId axis;
     partition::Link link;  ///< or none: along the axis
     plugins::TransportGroup group;
-    std::uint64_t ops = 0;  ///< prepared so far: the members prepare them in one order
+    std::uint32_t recorded = 0;  ///< its number in the flight record
+    std::uint64_t ops = 0;       ///< prepared so far: the members prepare them in one order
+  };
+
+  /// A prepared operation, and its number in the flight record.
+  struct Op {
+    plugins::TransportOp op;
+    std::uint32_t recorded = 0;
+    std::int64_t exposed_before = 0;  ///< `exposed_ns_` when it was started
   };
 
   void add_group(TransportSet& set, mesh::AxisId axis, const partition::Link& link, std::uint64_t number,
                  const std::vector<std::int64_t>& members, std::int64_t rank);
   [[nodiscard]] Group& group_of(const partition::Transfer& transfer);
   [[nodiscard]] std::int64_t deadline() const noexcept;
-  void finish(plugins::TransportOp& op);
+  void start(Op& op);
+  void finish(Op& op);
   void prepare_agreement(Group& group, const plugins::Transport& transport);
 
   const mesh::Mesh mesh_;
-  const memory::Arena& arena_;
   std::int64_t timeout_ns_;
   std::vector<std::uint64_t> registrations_;  ///< of the arena, with each transport
   const std::vector<std::size_t> of_axis_;
+  const bool in_order_;
   std::mutex mutex_;  ///< of `groups_` while it grows
   std::vector<Group> groups_;
-  std::vector<plugins::TransportOp> ops_;
+  std::vector<Op> ops_;
   std::int32_t agreed_ = 0;  ///< the buffer of `agree_ops_`
   std::list<std::vector<std::byte>> agree_scratch_;
-  std::vector<plugins::TransportOp> agree_ops_;
+  std::vector<Op> agree_ops_;
+  FlightRecorder& record_;
+  std::int64_t exposed_ns_ = 0;  ///< in which this rank started operations and waited for them
+  std::int64_t hidden_ns_ = 0;
 };
 
 }  // namespace shardrun::runtime

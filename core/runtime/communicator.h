@@ -36,6 +36,9 @@ class Communicator {
   /// Whether it is complete.
   [[nodiscard]] virtual bool test(Handle transfer) = 0;
   virtual void wait(Handle transfer) = 0;
+  /// How long transfers have at least been under way so far while this rank did something else than start transfers and
+  /// wait for them; what was under way at the same time counts each. 0 of transports that do not say when.
+  [[nodiscard]] virtual double hidden_seconds() const noexcept { return 0; }
 };
 
 }  // namespace shardrun::runtime

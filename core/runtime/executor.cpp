@@ -250,13 +250,15 @@ void Executor::perform(Call& call, std::span<const device::Scalars> scalars) {
       break;
     case partition::Instruction::Kind::hook: call_hook(call, scalars.front()); break;
     case partition::Instruction::Kind::start:
-      *call.sent += call.bytes;
-      communicator_->start(call.transfer);
-      break;
     case partition::Instruction::Kind::wait: {
-      const Clock::time_point begin = Clock::now();
-      communicator_->wait(call.transfer);
-      waited_seconds_ += std::chrono::duration<double>(Clock::now() - begin).count();
+      const std::int64_t begin = nanoseconds();
+      if (call.instruction->kind == partition::Instruction::Kind::start) {
+        *call.sent += call.bytes;
+        communicator_->start(call.transfer);
+      } else {
+        communicator_->wait(call.transfer);
+      }
+      exposed_seconds_ += static_cast<double>(nanoseconds() - begin) * 1e-9;
       break;
     }
   }

@@ -85,8 +85,12 @@ class Executor {
     return advance(program, {&scalars, 1}, at);
   }
 
-  /// Seconds that `run` has waited for transfers so far.
-  [[nodiscard]] double waited_seconds() const noexcept { return waited_seconds_; }
+  /// Seconds that `run` has spent on starting transfers and waiting for them so far, and did nothing else.
+  [[nodiscard]] double exposed_seconds() const noexcept { return exposed_seconds_; }
+  /// Seconds that transfers have been under way so far while it did: see Communicator.
+  [[nodiscard]] double hidden_seconds() const noexcept {
+    return communicator_ == nullptr ? 0 : communicator_->hidden_seconds();
+  }
   /// What transfers that were started sent in all, in a ring: counted from their memory, not taken from the plan.
   [[nodiscard]] const partition::SentBytes& sent() const noexcept { return sent_; }
 
@@ -153,7 +157,7 @@ class Executor {
   std::vector<std::vector<device::TensorView>> views_;  ///< of each program's buffers; the states come first
   std::vector<std::vector<Call>> calls_;
   partition::SentBytes sent_;
-  double waited_seconds_ = 0;
+  double exposed_seconds_ = 0;
   bool profiling_ = false;
   Timeline* timeline_ = nullptr;
   bool timed_ = false;  ///< either of them

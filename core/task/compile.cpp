@@ -82,11 +82,13 @@ partition::Partition split(const job::Job& job, const Compiled& compiled) {
 
 }  // namespace
 
-int threads_of(const job::Job& job) {
+int threads_of(const job::Job& job) { return threads_of(job, job.ranks); }
+
+int threads_of(const job::Job& job, std::int64_t ranks_here) {
   if (job.threads > 0) {
     return static_cast<int>(std::min<std::int64_t>(job.threads, 1024));
   }
-  return std::max(1, static_cast<int>(available_cores() / std::max<std::int64_t>(1, job.ranks)));
+  return std::max(1, static_cast<int>(available_cores() / std::max<std::int64_t>(1, ranks_here)));
 }
 
 Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank) {

@@ -34,6 +34,7 @@ struct Compiled {
 
 /// Threads of a rank: what the job says, else this machine's cores shared by the ranks, at least 1.
 [[nodiscard]] int threads_of(const job::Job& job);
+[[nodiscard]] int threads_of(const job::Job& job, std::int64_t ranks_here);
 
 /// Data, model, strategy and partitioner, in this order; nothing is started. Throws Error{job, data, plugin}.
 [[nodiscard]] Compiled compile(const job::Job& job, std::string_view device = "cpu", std::int64_t rank = 0);

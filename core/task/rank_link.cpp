@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/base/philox.h"
+#include "core/task/flight.h"
 #include "core/task/strategy_options.h"
 
 namespace shardrun::task {
@@ -23,8 +25,14 @@ void no_callback(const std::string&) {}
 
 }  // namespace
 
-RankLink::RankLink(const job::Job& job, Compiled& compiled, launch::Rank& rank)
-    : job_(job), compiled_(compiled), rank_(rank) {}
+RankLink::RankLink(const job::Job& job, Compiled& compiled, launch::Rank& rank, std::function<int()> stop_signal)
+    : job_(job),
+      compiled_(compiled),
+      rank_(rank),
+      own_stop_signal_(std::move(stop_signal)),
+      record_(new_flight_path(job.output, rank.rank()), rank.rank()) {
+  now_at("comparing plans", 0);
+}
 
 RankLink::~RankLink() {
   rank_.on_abort(no_callback);
@@ -80,7 +88,9 @@ void RankLink::check_hooks() {
 
 void RankLink::connect(runtime::Executor& executor) {
   arena_ = executor.arena();
+  now_at("waiting for ranks that load their data", 0);
   barrier();
+  now_at("connecting", 0);
   const launch::RankContext& context = rank_.context();
   const std::int64_t latest = std::chrono::duration_cast<nanoseconds>(deadline().time_since_epoch()).count();
   for (plugins::Transport& transport : compiled_.transports.transports) {
@@ -89,20 +99,21 @@ void RankLink::connect(runtime::Executor& executor) {
                     .local_rank = static_cast<std::uint32_t>(context.local_rank),
                     .local_world_size = static_cast<std::uint32_t>(context.local_world_size),
                     .job = context.run,
-                    .address = context.address,
-                    .options = transport_options(job_, transport),
-                    .deadline = latest},
+                    .address = rank_.own_address(),
+                    .deadline = latest,
+                    .machines = context.machines},
                    *this);
   }
   collectives_ = std::make_unique<runtime::Collectives>(compiled_.transports, compiled_.partition, context.rank,
-                                                        *arena_, job_.timeout + silence_margin_s);
+                                                        *arena_, job_.timeout + silence_margin_s, record_);
   rank_.on_abort([this](const std::string& reason) { collectives_->abort(reason); });
   executor.bind(*collectives_);
 }
 
 /// What any rank has heard of holds for all, or some would wait for others that pause; and to stop comes first.
 int RankLink::agree_on_stop() {
-  const std::int32_t agreed = agree(2 * rank_.stop_signal() + (rank_.pause_asked() ? 1 : 0));
+  const int heard = std::max(rank_.stop_signal(), own_stop_signal_ ? own_stop_signal_() : 0);
+  const std::int32_t agreed = agree(2 * heard + (rank_.pause_asked() ? 1 : 0));
   const int signal = agreed / 2;
   if (signal == 0 && agreed != 0) {
     rank_.pause();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -9,6 +10,7 @@
 #include "core/launch/rank.h"
 #include "core/runtime/collectives.h"
 #include "core/runtime/executor.h"
+#include "core/runtime/flight_recorder.h"
 #include "core/task/compile.h"
 
 namespace shardrun::task {
@@ -17,8 +19,9 @@ namespace shardrun::task {
 /// At its end ops, groups and transports go, in this order, and then its hold on the memory that they knew.
 class RankLink final : private plugins::TransportHost {
  public:
-  /// `rank` has joined. All three outlive this.
-  RankLink(const job::Job& job, Compiled& compiled, launch::Rank& rank);
+  /// `rank` has joined. All three outlive this. `stop_signal`: what has asked this very process to stop, or 0; empty
+  /// where the launcher alone is asked.
+  RankLink(const job::Job& job, Compiled& compiled, launch::Rank& rank, std::function<int()> stop_signal = {});
   ~RankLink() override;
 
   /// Compares the plan with the first rank's. Throws Error{internal} where a rank has made another.
@@ -41,6 +44,12 @@ class RankLink final : private plugins::TransportHost {
   /// and where it ends or falls silent, the job ends.
   void barrier();
 
+  /// What this rank is at, for where the job fails; `step` from 1 on, or 0.
+  void now_at(std::string_view phase, std::int64_t step) noexcept { record_.set_phase(phase, step); }
+
+  /// This rank has come to its end: nobody will ask what it was at.
+  void drop_record() noexcept { record_.remove(); }
+
   void message(std::string_view kind, std::string_view bytes) { rank_.message(kind, bytes); }
   /// Bytes that the transports have really given to others so far.
   [[nodiscard]] std::uint64_t wire_bytes() const;
@@ -55,6 +64,8 @@ class RankLink final : private plugins::TransportHost {
   const job::Job& job_;
   Compiled& compiled_;
   launch::Rank& rank_;
+  std::function<int()> own_stop_signal_;
+  runtime::FlightRecorder record_;
   std::shared_ptr<const memory::Arena> arena_;  ///< known to the transports
   std::unique_ptr<runtime::Collectives> collectives_;
   int barriers_ = 0;  ///< that this rank has called, and every other too

@@ -1,7 +1,8 @@
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,7 +12,6 @@
 #include "core/launch/rank.h"
 #include "core/task/compile.h"
 #include "core/task/rank_link.h"
-#include "core/task/record.h"
 #include "core/task/run.h"
 
 namespace shardrun::task {
@@ -22,11 +22,9 @@ namespace shardrun::task {
 [[nodiscard]] metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings,
                                          const std::vector<std::string>& words = {});
 
-/// The kind of message whose text the launcher prints as a line.
-inline constexpr const char* line_message = "line";
-
-/// What the first rank shows is shown by the launcher.
-[[nodiscard]] std::unique_ptr<Display> display_of_launcher(RankLink& link);
+/// What ranks come with, to show that they have the same job; and for how long one may be silent.
+[[nodiscard]] std::uint64_t hash_of(const job::Job& job);
+[[nodiscard]] std::chrono::milliseconds silence_of(const job::Job& job);
 
 /// The rank that an operation's message says it waited for in vain: the first of "waiting for member 1 (rank 3, pid
 /// 4711), …", or that of "member 1 (rank 3) is lost".
@@ -35,11 +33,19 @@ inline constexpr const char* line_message = "line";
 /// What a rank does once all have the same plan; returns its exit code. The link is not connected yet.
 using RankWork = std::function<int(Compiled& compiled, RankLink& link)>;
 
+/// What a rank that another launcher started does besides.
+struct RankHooks {
+  std::function<void()> on_join;     ///< all ranks are there
+  std::function<int()> stop_signal;  ///< the signal that asked this process to stop, or 0
+};
+
 /// This process as a rank of the job: joins, compiles, does `work`, leaves. Returns the exit code, which is `work`'s
 /// where it does not throw; the launcher is told of errors before the link ends, and nothing is thrown.
-[[nodiscard]] int as_rank(const job::Job& job, const launch::RankContext& context, const RankWork& work);
+[[nodiscard]] int as_rank(const job::Job& job, const launch::RankContext& context, const RankWork& work,
+                          const RankHooks& hooks = {});
 
-/// What a process that was started by a run does.
-[[nodiscard]] int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile);
+/// What a process that is a rank of a run does.
+[[nodiscard]] int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile,
+                              const RankHooks& hooks = {});
 
 }  // namespace shardrun::task

@@ -105,6 +105,18 @@ void require_runnable(const job::Job& job, const Compiled& compiled) {
   }
 }
 
+void require_launchable(const job::Job& job, const Compiled& compiled) {
+  for (const plugins::Transport& transport : compiled.transports.transports) {
+    if (transport.props().own_launcher_only) {
+      throw Error(
+          ErrorCode::job,
+          fmt::format("{}: transport {} works between ranks that a launcher of its own has started: run 'mpirun "
+                      "-n {} shardrun {}' (or srun), or choose another transport",
+                      job.where("job", "transport"), transport.manifest().name, job.ranks, job.file));
+    }
+  }
+}
+
 std::optional<metrics::Summary> stopped_before_start(const RunSettings& settings) {
   const int signal = settings.stop_signal ? settings.stop_signal() : 0;
   if (signal == 0) {
@@ -126,6 +138,7 @@ metrics::Summary run(const job::Job& job, const RunSettings& settings) {
   if (job.ranks == 1) {
     return run_here(job, *compiled, settings);
   }
+  require_launchable(job, *compiled);
   compiled.reset();  // the ranks do this again for themselves
   return run_ranks(job, settings);
 }

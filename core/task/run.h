@@ -22,6 +22,9 @@ struct RunSettings {
 /// What must hold before a process starts or the output folder is touched. Throws Error{job}.
 void require_runnable(const job::Job& job, const Compiled& compiled);
 
+/// The same for ranks that are started here. Throws Error{job} where a transport wants another launcher's.
+void require_launchable(const job::Job& job, const Compiled& compiled);
+
 /// The summary of a job that was asked to stop while it was prepared; nothing where it was not.
 [[nodiscard]] std::optional<metrics::Summary> stopped_before_start(const RunSettings& settings);
 

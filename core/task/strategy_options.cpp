@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 
 #include "core/base/error.h"
 #include "core/base/suggest.h"
 #include "core/files/text_file.h"
+#include "core/job/section.h"
 #include "core/models/model.h"
 
 namespace shardrun::task {
@@ -47,7 +49,8 @@ std::vector<job::OptionSpec> in_job_words(const std::vector<plugins::OptionSpec>
                        .minimum = limit(spec.minimum),
                        .maximum = limit(spec.maximum),
                        .choices = spec.choices,
-                       .help = spec.help});
+                       .help = spec.help,
+                       .names_transport = spec.transport});
   }
   return options;
 }
@@ -74,19 +77,26 @@ plugins::OptionValue in_plugin_words(const job::OptionValues::Entry& entry, cons
   }
 }
 
-plugins::OptionValues plugin_options(const job::Job& job, const std::string& section, const job::OptionValues& values,
-                                     const std::vector<plugins::OptionSpec>& specs) {
+/// `setting`: how an option is called in messages, with its place.
+plugins::OptionValues plugin_options(const job::OptionValues& values, const std::vector<plugins::OptionSpec>& specs,
+                                     const std::function<std::string(const std::string& name)>& setting) {
   plugins::OptionValues options;
   for (const job::OptionValues::Entry& entry : values.entries()) {
     if (entry.type == job::OptionType::path) {
       const auto spec = std::ranges::find(specs, entry.name, &plugins::OptionSpec::name);
-      const std::string setting = fmt::format("{}: [{}] {}", job.where(section, entry.name), section, entry.name);
-      options[entry.name] = read_file(values.text(entry.name), *spec, setting);
+      options[entry.name] = read_file(values.text(entry.name), *spec, setting(entry.name));
     } else {
       options[entry.name] = in_plugin_words(entry, values);
     }
   }
   return options;
+}
+
+plugins::OptionValues plugin_options(const job::Job& job, const std::string& section, const job::OptionValues& values,
+                                     const std::vector<plugins::OptionSpec>& specs) {
+  return plugin_options(values, specs, [&](const std::string& name) {
+    return fmt::format("{}: [{}] {}", job.where(section, name), section, name);
+  });
 }
 
 /// A number of ranks as the border has it.
@@ -97,6 +107,33 @@ std::uint32_t counted(const job::Job& job, std::string_view section, std::string
                 fmt::format("{}: [{}] {} = {}: at most {} ranks", job.where(section, key), section, key, number, most));
   }
   return static_cast<std::uint32_t>(number);
+}
+
+/// What the job says to a transport.
+plugins::OptionValues transport_options(const job::Job& job, const std::string& name,
+                                        const std::vector<plugins::OptionSpec>& specs) {
+  const auto chosen = std::ranges::find(job.transports, name, &job::Chosen::name);
+  return chosen == job.transports.end() ? plugins::OptionValues()
+                                        : plugin_options(job, "transport." + chosen->name, chosen->options, specs);
+}
+
+/// Before any process starts: what it refuses is the job's fault.
+void configure(const job::Job& job, plugins::Transport& transport) {
+  const std::string& name = transport.manifest().name;
+  plugins::OptionValues options = transport_options(job, name, transport.options());
+  try {
+    transport.configure({.options = std::move(options),
+                         .world_size = static_cast<std::uint32_t>(job.ranks),
+                         .options_of = [&job](const std::string& wrapped) {
+                           return transport_options(
+                               job, wrapped,
+                               plugins::Transport::load(directories_of(job.plugins.path), wrapped).options());
+                         }});
+  } catch (const Error& error) {
+    const std::string section = "transport." + name;
+    const std::string where = job.is_given(section, "") ? job.where(section, "") : job.where("job", "transport");
+    throw Error(ErrorCode::job, fmt::format("{}: {}", where, error.message()));
+  }
 }
 
 }  // namespace
@@ -164,6 +201,12 @@ std::string strategy_files(const job::Job& job) {
   return files;
 }
 
+plugins::Transport load_transport(const job::Job& job, const std::string& name) {
+  plugins::Transport transport = plugins::Transport::load(directories_of(job.plugins.path), name);
+  configure(job, transport);
+  return transport;
+}
+
 runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mesh) {
   for (const job::AxisTransport& each : job.axis_transports) {
     if (mesh.find(each.axis) < 0) {
@@ -176,7 +219,7 @@ runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mes
                               each.axis, did_you_mean(each.axis, axes), fmt::join(axes, ", ")));
     }
   }
-  runtime::TransportSet set;
+  runtime::TransportSet set{.in_order = job.deterministic};
   std::vector<std::string> names;
   for (const mesh::Axis& axis : mesh.axes) {
     if (axis.size == 1) {
@@ -190,10 +233,8 @@ runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mes
     const auto known = std::find(names.begin(), names.end(), name);
     set.of_axis.push_back(static_cast<std::size_t>(known - names.begin()));
     if (known == names.end()) {
-      set.transports.push_back(plugins::Transport::load(directories_of(job.plugins.path), name));
+      set.transports.push_back(load_transport(job, name));
       names.push_back(name);
-      static_cast<void>(
-          transport_options(job, set.transports.back()));  // an unreadable file is told before ranks start
       if (!set.transports.back().props().moves_host_memory) {
         throw Error(ErrorCode::job, fmt::format("{}: transport {} does not move host memory, where this job's tensors "
                                                 "are: choose another ('shardrun plugins' lists them)",
@@ -204,13 +245,23 @@ runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mes
   return set;
 }
 
-plugins::OptionValues transport_options(const job::Job& job, const plugins::Transport& transport) {
-  for (const job::Chosen& chosen : job.transports) {
-    if (chosen.name == transport.manifest().name) {
-      return plugin_options(job, "transport." + chosen.name, chosen.options, transport.options());
-    }
+plugins::Transport load_transport(const plugins::Directories& directories, const std::string& name,
+                                  const std::vector<std::pair<std::string, std::string>>& settings,
+                                  std::uint32_t ranks) {
+  plugins::Transport transport = plugins::Transport::load(directories, name);
+  const auto place = [&](const std::string& key) { return fmt::format("--set transport.{}.{}", name, key); };
+  job::RawSection section = {.name = "transport." + name, .where = "--set", .settings = {}};
+  for (const auto& [key, value] : settings) {
+    section.settings.push_back({key, value, place(key)});
   }
-  return {};
+  const std::vector<job::OptionSpec> specs = in_job_words(transport.options());
+  const job::OptionValues values = job::read_section(
+      {.file = "--set", .name = section.name, .owner = fmt::format("the transport '{}'", name), .specs = specs},
+      &section);
+  transport.configure({.options = plugin_options(values, transport.options(), place),
+                       .world_size = ranks,
+                       .options_of = [](const std::string&) { return plugins::OptionValues(); }});
+  return transport;
 }
 
 }  // namespace shardrun::task

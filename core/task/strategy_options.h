@@ -1,6 +1,8 @@
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/job/job.h"
 #include "core/runtime/collectives.h"
@@ -27,11 +29,19 @@ void add_job(plugins::StrategyRequest& request, const job::Job& job, const plugi
 /// [strategy] schedule = /jobs/mine.csv: ". Empty where there is none.
 [[nodiscard]] std::string strategy_files(const job::Job& job);
 
-/// The transports of the mesh's axes, not opened yet. Throws Error{job} where [transport] names an axis that the mesh
-/// does not have, a transport cannot move what the job has, or an option's file cannot be read.
+/// The transports of the mesh's axes, configured, not opened yet. Throws Error{job} where [transport] names an axis
+/// that the mesh does not have, a transport cannot move what the job has or refuses its options, or an option's file
+/// cannot be read.
 [[nodiscard]] runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mesh);
 
-/// What the job says to a transport. Throws Error{job} where an option's file cannot be read.
-[[nodiscard]] plugins::OptionValues transport_options(const job::Job& job, const plugins::Transport& transport);
+/// One of the transports that the job names, configured by its options, not opened yet. Throws Error{plugin, job}.
+[[nodiscard]] plugins::Transport load_transport(const job::Job& job, const std::string& name);
+
+/// A transport without a job file, configured for so many ranks and not opened yet: with keys and values as one would
+/// have them under [transport.NAME], the rest by default, as all of a transport that it opens in its turn. Throws
+/// Error{job} for what the job file would be refused for.
+[[nodiscard]] plugins::Transport load_transport(const plugins::Directories& directories, const std::string& name,
+                                                const std::vector<std::pair<std::string, std::string>>& settings,
+                                                std::uint32_t ranks);
 
 }  // namespace shardrun::task

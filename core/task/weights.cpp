@@ -113,6 +113,14 @@ void join_parts(const std::filesystem::path& path, const graph::Graph& graph, gr
       infos.push_back({state.name, checkpoint::DType::f32, state.type.shape});
     }
   }
+  for (std::int64_t rank = 0; rank < placements.mesh.ranks(); ++rank) {
+    if (std::error_code none; !std::filesystem::exists(metrics::part_path(path, rank), none)) {
+      throw Error(ErrorCode::io,
+                  fmt::format("the part of rank {} of what is saved, '{}', is not here: where ranks are on several "
+                              "machines, [job] output must be a folder that all of them share",
+                              rank, metrics::part_path(path, rank).string()));
+    }
+  }
   checkpoint::SafetensorsWriter writer(path, std::move(infos), metadata);
   for (std::int64_t rank = 0; rank < placements.mesh.ranks(); ++rank) {
     const checkpoint::SafetensorsFile part(metrics::part_path(path, rank));

@@ -165,6 +165,13 @@ class Work {
     }
   }
 
+  /// For what is said of this rank where the job fails.
+  void now_at(std::string_view phase, std::int64_t step) const {
+    if (settings_.link != nullptr) {
+      settings_.link->now_at(phase, step);
+    }
+  }
+
   [[nodiscard]] Agree agreement() const {
     if (settings_.link == nullptr) {
       return {};
@@ -210,12 +217,15 @@ class Work {
     runtime::Executor& executor = training.executor();
     int signal = 0;
     for (std::int64_t step = 0; step < job_.train.steps && signal == 0; ++step) {
+      now_at("training", step + 1);
       const partition::SentBytes sent_before = executor.sent();
-      const double waited_before = executor.waited_seconds();
+      const double exposed_before = executor.exposed_seconds();
+      const double hidden_before = executor.hidden_seconds();
       const Clock::time_point begin = Clock::now();
       const StepResult result = traced(step, executor, [&] { return training.step(step); });
       const double seconds = seconds_since(begin);
-      const double waited = executor.waited_seconds() - waited_before;
+      const double exposed = executor.exposed_seconds() - exposed_before;
+      const double hidden = executor.hidden_seconds() - hidden_before;
       record_.summary.ranks[0].sent_bytes = difference(executor.sent(), sent_before);
       record_.count_step(seconds);
       write_trace_if_due();
@@ -229,7 +239,7 @@ class Work {
       const bool last = step + 1 == job_.train.steps;
       const bool due = job_.train.eval_every > 0 && (step + 1) % job_.train.eval_every == 0;
       const std::optional<double> validation =
-          last || due ? naming_step(step, [&] { return evaluate(training, step); }) : std::nullopt;
+          last || due ? naming_step(step, [&] { return validate(training, step); }) : std::nullopt;
       record_.summary.val_loss = validation ? validation : record_.summary.val_loss;
       record_.write({.step = step + 1,
                      .loss = result.loss,
@@ -238,7 +248,9 @@ class Work {
                      .lr = result.learning_rate,
                      .tokens_per_s = tokens / seconds,
                      .step_s = seconds,
-                     .comm_s = waited});
+                     .comm_s = exposed + hidden,
+                     .comm_exposed_s = exposed,
+                     .comm_hidden_s = hidden});
       record_.update({.step = step + 1, .loss = result.loss, .val_loss = validation, .rate = tokens / seconds});
       signal = naming_step(step, [&] { return stopped(); });
     }
@@ -246,7 +258,8 @@ class Work {
     return signal;
   }
 
-  [[nodiscard]] static std::optional<double> evaluate(Training& training, std::int64_t step) {
+  [[nodiscard]] std::optional<double> validate(Training& training, std::int64_t step) const {
+    now_at("validating", step + 1);
     const std::optional<double> validation = training.evaluate();
     if (validation && training.anywhere(!std::isfinite(*validation))) {
       throw Error(
@@ -262,6 +275,7 @@ class Work {
     const std::size_t program = executor.find("iterate", 0);
     int signal = 0;
     for (std::int64_t step = 0; step < job_.iterate.steps && signal == 0; ++step) {
+      now_at("iterating", step + 1);
       const partition::SentBytes sent_before = executor.sent();
       const Clock::time_point begin = Clock::now();
       traced(step, executor, [&] { executor.run(program, {.seed = job_.seed, .step = step}); });
@@ -283,6 +297,7 @@ class Work {
       save_states(path, compiled_.graph, kind, executor, metadata);
       return;
     }
+    now_at("writing what the ranks hold", 0);
     save_part(path, compiled_.graph, kind, executor, settings_.link->rank());
     await_ranks();
     if (record_.is_first()) {
@@ -297,6 +312,7 @@ class Work {
     if (job_.train.sample == 0 || tokenizer == nullptr) {
       return;
     }
+    now_at("sampling", 0);
     std::string text;
     sample(training.executor(), first_tokens(*tokenizer),
            {.tokens = job_.train.sample, .seed = job_.seed, .vocabulary = tokenizer->vocabulary()},

@@ -13,6 +13,7 @@
 #include "core/runtime/executor.h"
 #include "core/task/compile.h"
 #include "core/task/rank_link.h"
+#include "core/task/rank_reports.h"
 #include "core/task/ranks.h"
 #include "core/task/training.h"
 #include "core/verify/snapshot.h"
@@ -150,6 +151,7 @@ void require_one_model(const job::Job& job, const task::Compiled& compiled) {
 JobOutcome verify_job(const job::Job& job, std::int64_t steps, const task::RunSettings& settings) {
   task::Compiled compiled = task::compile(job);
   task::require_runnable(job, compiled);
+  task::require_launchable(job, compiled);
   require_one_model(job, compiled);
   JobOutcome outcome;
   if (const auto stopped = task::stopped_before_start(settings)) {

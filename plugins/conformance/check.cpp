@@ -216,7 +216,8 @@ std::vector<std::string> case_names(plugins::PluginKind kind, const CaseWords& w
 
 std::vector<Finding> check_plugin(const plugins::Directories& directories, plugins::PluginKind kind,
                                   const std::string& name, const CheckOptions& options) {
-  Check check({.kind = kind, .plugin = name, .cases = {}, .directories = directories}, options);
+  Check check({.kind = kind, .plugin = name, .cases = {}, .settings = options.settings, .directories = directories},
+              options);
   std::vector<std::size_t> together;
   for (std::size_t i = 0; i < check.cases().size(); ++i) {
     const Outline& next = check.cases()[i];

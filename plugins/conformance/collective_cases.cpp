@@ -170,6 +170,27 @@ void count_bytes(Member& member) {
   member.forget();
 }
 
+/// Where a transport says when an op was under way, that lies between its start and the end of its wait.
+void times_of_ops(Member& member) {
+  MemberGroup& group = member.first(4);
+  Trial trial(member, group, {.opcode = SR_OP_ALL_REDUCE, .members = 4, .count = 100'000}, {}, 1);
+  for (std::uint32_t round = 0; round < 3; ++round) {
+    trial.fill(round);
+    const std::int64_t before = plugins::transport_clock();
+    trial.start();
+    trial.wait();
+    const std::int64_t after = plugins::transport_clock();
+    const std::optional<plugins::OpTimes> times = trial.op().times();
+    if (times && (times->begun < before || times->ended < times->begun || times->ended > after)) {
+      throw Failure(
+          fmt::format("an op that was started at {} and waited for until {} was under way from {} to {}, as "
+                      "op_times says",
+                      before, after, times->begun, times->ended));
+    }
+  }
+  member.forget();
+}
+
 }  // namespace
 
 void add_collective_cases(std::vector<Case>& cases) {
@@ -188,6 +209,7 @@ void add_collective_cases(std::vector<Case>& cases) {
   cases.push_back({.name = "all_reduce gives all members the same bits", .run = same_bits});
   cases.push_back({.name = "a barrier holds", .run = barrier_holds});
   cases.push_back({.name = "wire_bytes are counted", .run = count_bytes});
+  cases.push_back({.name = "when ops were under way", .run = times_of_ops});
 }
 
 }  // namespace shardrun::conformance

@@ -16,6 +16,10 @@ struct Finding {
   std::string problem;  ///< of every rank that had one; empty: the plugin behaves
 };
 
+/// What the first case says of a transport that moves no host memory: the cases have none of another kind.
+inline constexpr const char* only_host_memory =
+    "it does not move host memory, which is all that these cases have: nothing was checked";
+
 /// Which cases to run: those whose name has one of these words in it; all where there are none.
 using CaseWords = std::vector<std::string>;
 
@@ -23,6 +27,8 @@ struct CheckOptions {
   /// Starts this program so that it calls run_member with the words that are added to it.
   std::vector<std::string> member_command;
   CaseWords words = {};
+  /// "key=value" for an option of the transport, "NAME.key=value" for one of the transport NAME that it opens.
+  std::vector<std::string> settings = {};
   std::int64_t silence_s = 0;  ///< processes that say nothing for so long hang; 0: as suits the kind
   std::function<void(const Finding&)> report = {};  ///< called with each as soon as it is known
 };

@@ -11,11 +11,26 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "plugins/conformance/conformance.h"
 
 namespace shardrun::conformance {
 namespace {
 
 constexpr std::size_t arena_bytes = std::size_t{64} << 20U;
+
+/// What "PREFIXkey=value" says, for keys without a dot.
+plugins::OptionValues options_among(const std::vector<std::string>& settings, const std::string& prefix,
+                                    const std::vector<plugins::OptionSpec>& specs) {
+  plugins::OptionValues values;
+  for (const std::string& setting : settings) {
+    const std::string key = setting.substr(0, setting.find('='));
+    if (key.starts_with(prefix) && key.find('.', prefix.size()) == std::string::npos && key != setting) {
+      values[key.substr(prefix.size())] =
+          plugins::read_option(specs, key.substr(prefix.size()), setting.substr(key.size() + 1));
+    }
+  }
+  return values;
+}
 
 }  // namespace
 
@@ -32,15 +47,23 @@ Member::Arena::~Arena() {
 }
 
 Member::Member(Store& store, const plugins::Directories& directories, const std::string& transport, std::uint32_t rank,
-               std::uint32_t world_size)
+               std::uint32_t world_size, const std::vector<std::string>& settings)
     : Peer(store, rank), world_size_(world_size), transport_(plugins::Transport::load(directories, transport)) {
+  transport_.configure({.options = options_among(settings, "", transport_.options()),
+                        .world_size = world_size,
+                        .options_of = [&](const std::string& wrapped) {
+                          return options_among(settings, wrapped + ".",
+                                               plugins::Transport::load(directories, wrapped).options());
+                        }});
+  if (!transport_.props().moves_host_memory) {
+    throw Error(ErrorCode::transport, only_host_memory);
+  }
   transport_.open({.rank = rank,
                    .world_size = world_size,
                    .local_rank = rank,
                    .local_world_size = world_size,
                    .job = fmt::format("conformance{}", getppid()),
                    .address = "127.0.0.1",
-                   .options = {},
                    .deadline = after(patience_s)},
                   *this);
   registration_ = transport_.register_memory(arena_.data, arena_bytes, arena_.descriptor);

@@ -22,7 +22,7 @@ struct MemberGroup {
 class Member final : public Peer, private plugins::TransportHost {
  public:
   Member(Store& store, const plugins::Directories& directories, const std::string& transport, std::uint32_t rank,
-         std::uint32_t world_size);
+         std::uint32_t world_size, const std::vector<std::string>& settings);
   ~Member() override;
 
   [[nodiscard]] std::uint32_t world_size() const noexcept { return world_size_; }

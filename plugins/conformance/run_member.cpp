@@ -26,7 +26,7 @@ void report(int descriptor, std::string line) {
 /// `before` is said before what an exception that leaves this says: what is known of it where no case is at work.
 void go_through_transport(Store& store, const MemberWords& words, std::string& before) {
   const std::vector<Case> cases = transport_cases();
-  Member member(store, words.directories, words.plugin, words.rank, words.ranks);
+  Member member(store, words.directories, words.plugin, words.rank, words.ranks, words.settings);
   for (const std::size_t index : words.cases) {
     before.clear();
     cases.at(index).run(member);

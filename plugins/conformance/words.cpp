@@ -10,7 +10,7 @@
 namespace shardrun::conformance {
 namespace {
 
-constexpr std::size_t fixed_words = 8;
+constexpr std::size_t fixed_words = 9;
 constexpr std::string_view started_by_check = "the processes of a check are started by the check";
 
 template <class Number>
@@ -58,7 +58,9 @@ std::vector<std::string> to_words(const MemberWords& words) {
                                     fmt::format("{}", words.ranks),
                                     std::string(to_string(words.kind)),
                                     words.plugin,
-                                    cases};
+                                    cases,
+                                    fmt::format("{}", words.settings.size())};
+  texts.insert(texts.end(), words.settings.begin(), words.settings.end());
   for (const std::filesystem::path& directory : words.directories) {
     texts.push_back(directory.string());
   }
@@ -69,6 +71,11 @@ MemberWords parse_words(std::span<const std::string> words) {
   if (words.size() < fixed_words) {
     throw Error(ErrorCode::usage, std::string(started_by_check));
   }
+  const auto settings = number<std::size_t>(words[8]);
+  if (words.size() - fixed_words < settings) {
+    throw Error(ErrorCode::usage, std::string(started_by_check));
+  }
+  const auto directories = words.begin() + static_cast<std::ptrdiff_t>(fixed_words + settings);
   return {.parent = number<pid_t>(words[0]),
           .store = number<int>(words[1]),
           .report = number<int>(words[2]),
@@ -77,7 +84,8 @@ MemberWords parse_words(std::span<const std::string> words) {
           .kind = kind(words[5]),
           .plugin = words[6],
           .cases = numbers(words[7]),
-          .directories = {words.begin() + fixed_words, words.end()}};
+          .settings = {words.begin() + fixed_words, directories},
+          .directories = {directories, words.end()}};
 }
 
 }  // namespace shardrun::conformance

@@ -41,12 +41,13 @@ class Errand final : public sdk::Worker::Task {
 class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
  public:
   /// `composed`: null in a group of one.
-  ComposedOp(std::shared_ptr<TransportGroup::State> group, ComposedGroup* composed, const OpSpec& op,
+  ComposedOp(std::shared_ptr<TransportGroup::State> group, ComposedGroup* composed, const OpSpec& op, bool in_order,
              std::vector<std::byte> scratch)
       : group_(std::move(group)),
         composed_(composed),
         op_(op),
-        schedule_(sdk::schedule_of(op, group_->rank, group_->size)),
+        schedule_(in_order ? sdk::schedule_in_order_of(op, group_->rank, group_->size)
+                           : sdk::schedule_of(op, group_->rank, group_->size)),
         places_(op, schedule_.dtype),
         scratch_(std::move(scratch)),
         what_(fmt::format("group {}, {}", group_->name, sdk::describe(op))) {}
@@ -102,6 +103,13 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   }
   bool wait(std::int64_t deadline) override {
     return naming([&] { return batches_.empty() || composed_->worker().wait(*this, deadline); });
+  }
+  std::optional<OpTimes> times() override {
+    if (batches_.empty()) {
+      return std::nullopt;
+    }
+    const sdk::Worker::Times times = composed_->worker().times(*this);
+    return OpTimes{times.begun, times.ended};
   }
 
  private:
@@ -303,10 +311,14 @@ void ComposedGroup::free(std::uint64_t batch) noexcept {
   }
 }
 
+std::uint64_t composed_scratch_bytes(const OpSpec& op, std::uint32_t members, bool in_order) {
+  return in_order ? sdk::scratch_bytes_in_order_of(op, members) : sdk::scratch_bytes_of(op, members);
+}
+
 std::unique_ptr<TransportOp::State> compose_op(std::shared_ptr<TransportGroup::State> group, const OpSpec& op,
-                                               std::vector<std::byte> scratch, std::int64_t deadline) {
+                                               bool in_order, std::vector<std::byte> scratch, std::int64_t deadline) {
   ComposedGroup* const beside = group->size == 1 ? nullptr : &group->composing(deadline);
-  auto composed = std::make_unique<ComposedOp>(group, beside, op, std::move(scratch));
+  auto composed = std::make_unique<ComposedOp>(group, beside, op, in_order, std::move(scratch));
   try {
     composed->prepare(deadline);
   } catch (const TransportError& error) {

@@ -51,10 +51,13 @@ class ComposedGroup {
   sdk::Worker worker_;
 };
 
+/// What an op takes that is made of sends and receives; `in_order`: see OpRequest.
+[[nodiscard]] std::uint64_t composed_scratch_bytes(const sdk::OpSpec& op, std::uint32_t members, bool in_order);
+
 /// `op` has the scratch that it needs, which may be `scratch`. Waits for the other members, which prepare the same op.
 /// Throws Error, also where they do not.
 [[nodiscard]] std::unique_ptr<TransportOp::State> compose_op(std::shared_ptr<TransportGroup::State> group,
-                                                             const sdk::OpSpec& op, std::vector<std::byte> scratch,
-                                                             std::int64_t deadline);
+                                                             const sdk::OpSpec& op, bool in_order,
+                                                             std::vector<std::byte> scratch, std::int64_t deadline);
 
 }  // namespace shardrun::plugins

@@ -52,6 +52,7 @@ OptionSpec spec_of(const sr_option& raw, std::string_view what) {
         spec.choices.push_back(text_or_empty(raw.choices[i]));
       }
       spec.file = (raw.flags & SR_OPTION_TEXT_FILE) != 0;
+      spec.transport = (raw.flags & SR_OPTION_TRANSPORT) != 0;
       if (spec.file && spec.choices.empty()) {
         throw Error(ErrorCode::plugin,
                     fmt::format("{} may be a file and has no choices: its default must be one", what));

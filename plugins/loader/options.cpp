@@ -4,8 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstddef>
+#include <system_error>
 #include <utility>
 
 #include "core/base/error.h"
@@ -77,6 +79,31 @@ OptionValues with_defaults(std::span<const OptionSpec> specs, OptionValues value
     }
   }
   return values;
+}
+
+OptionValue read_option(std::span<const OptionSpec> specs, std::string_view name, std::string_view text) {
+  const auto spec = std::ranges::find(specs, name, &OptionSpec::name);
+  if (spec == specs.end()) {
+    throw_unknown(specs, std::string(name));
+  }
+  const auto number = [&](auto value) -> OptionValue {
+    const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (problem != std::errc() || end != text.data() + text.size()) {
+      throw Error(ErrorCode::job, fmt::format("option '{}' is '{}', expected {}", name, text, expected(*spec)));
+    }
+    return value;
+  };
+  switch (spec->type) {
+    case OptionType::boolean:
+      if (text != "true" && text != "false") {
+        throw Error(ErrorCode::job, fmt::format("option '{}' is '{}', expected {}", name, text, expected(*spec)));
+      }
+      return text == "true";
+    case OptionType::integer: return number(std::int64_t{});
+    case OptionType::number: return number(double{});
+    case OptionType::text: break;
+  }
+  return std::string(text);
 }
 
 std::string to_string(const OptionValue& value) {

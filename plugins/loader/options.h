@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -36,11 +37,15 @@ struct OptionSpec {
   std::vector<std::string> choices;  ///< of a text; empty: any text
   std::string help;                  ///< one line
   bool file = false;                 ///< of a text with choices: also the path of a text file
+  bool transport = false;            ///< of a text: the name of a transport that this one opens
 };
 
 /// `values`, completed with the defaults of what they lack.
 /// Throws Error{job} for one that no spec declares (with the nearest name) or that is not what its spec allows.
 [[nodiscard]] OptionValues with_defaults(std::span<const OptionSpec> specs, OptionValues values);
+
+/// What `text`, as it would be written in a job file, says for the option `name`; no file is read. Throws Error{job}.
+[[nodiscard]] OptionValue read_option(std::span<const OptionSpec> specs, std::string_view name, std::string_view text);
 
 /// The value as it would be written in a job file; of a file its path.
 [[nodiscard]] std::string to_string(const OptionValue& value);

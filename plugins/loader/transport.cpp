@@ -6,12 +6,19 @@
 #include <ctime>
 #include <utility>
 
+#include "plugins/loader/composed.h"
 #include "plugins/loader/option_values.h"
 #include "plugins/loader/structs.h"
 #include "plugins/loader/transport_state.h"
 
 namespace shardrun::plugins {
 namespace {
+
+sr_transport_setup raw_setup(const TransportState& state, const std::vector<sr_option_value>& options) noexcept {
+  return {
+      sizeof(sr_transport_setup), state.setup.world_size, options.data(), static_cast<std::uint32_t>(options.size()),
+      sizeof(sr_option_value),    &state.raw_host};
+}
 
 bool is_complete(const sr_transport& all) noexcept {
   return all.props != nullptr && all.op_query != nullptr && all.open != nullptr && all.close != nullptr &&
@@ -21,7 +28,23 @@ bool is_complete(const sr_transport& all) noexcept {
          all.op_test != nullptr && all.op_wait != nullptr && all.op_free != nullptr;
 }
 
+/// What wrap each other in a circle would go on for ever.
+constexpr std::size_t deepest_wrapping = 8;
+
 }  // namespace
+
+sr_transport functions_of(const Plugin& plugin) {
+  const std::string what = fmt::format("the function table of {}", plugin.path().string());
+  const auto functions = read_struct<sr_transport>(plugin.table().functions, SR_TRANSPORT_SIZE_1_0, what);
+  if (!is_complete(functions)) {
+    throw Error(ErrorCode::plugin,
+                fmt::format("{} lacks functions: a transport has all of shardrun/transport.h", what));
+  }
+  return functions;
+}
+
+WrappedTransport::WrappedTransport(Plugin opened, const OptionValues& given)
+    : plugin(std::move(opened)), values(with_defaults(plugin.options(), given)), options(raw_options(values)) {}
 
 std::int64_t transport_clock() noexcept {
   timespec now{};
@@ -30,7 +53,59 @@ std::int64_t transport_clock() noexcept {
 }
 
 TransportState::TransportState(Plugin opened, Directories searched, LogSink sink)
-    : plugin(std::move(opened)), directories(std::move(searched)), log(std::move(sink)) {}
+    : plugin(std::move(opened)),
+      directories(std::move(searched)),
+      log(std::move(sink)),
+      functions(functions_of(plugin)),
+      self(plugin.table().self),
+      raw_host(plugins::raw_host(*this)) {}
+
+void TransportState::configure(TransportSetup given) {
+  setup = std::move(given);
+  if (functions.configure == nullptr) {
+    is_configured = true;
+    return;
+  }
+  const OptionValues values = with_defaults(plugin.options(), setup.options);
+  const std::vector<sr_option_value> options = raw_options(values);
+  const sr_transport_setup raw = raw_setup(*this, options);
+  struct Depth {
+    std::size_t& depth;
+    ~Depth() { depth = 0; }
+  } const depth{configuring};
+  configuring = 1;
+  call("configuring", [&](sr_error* error) { return functions.configure(self, &raw, error); });
+  is_configured = true;
+}
+
+void TransportState::require_configured() {
+  if (!is_configured) {
+    configure({});
+  }
+}
+
+const sr_plugin& TransportState::wrap(const std::string& name) {
+  WrappedTransport& inner = wrapped.emplace_back(Plugin::open(directories, PluginKind::transport, name, log),
+                                                 setup.options_of ? setup.options_of(name) : OptionValues());
+  const sr_transport table = functions_of(inner.plugin);
+  if (table.configure == nullptr) {
+    return inner.plugin.table();
+  }
+  if (configuring > deepest_wrapping) {
+    throw Error(ErrorCode::job, fmt::format("transport {} opens others, each by the one before, {} deep and more: name "
+                                            "one that moves the bytes itself",
+                                            name, deepest_wrapping));
+  }
+  const sr_transport_setup raw = raw_setup(*this, inner.options);
+  ++configuring;
+  sr_error error = empty_error();
+  const std::int32_t status = table.configure(inner.plugin.table().self, &raw, &error);
+  --configuring;
+  if (status != SR_OK) {
+    fail(fmt::format("transport {}, configuring", name), status, error);
+  }
+  return inner.plugin.table();
+}
 
 TransportState::~TransportState() {
   if (!is_open) {
@@ -61,34 +136,38 @@ std::optional<OpInfo> TransportState::offered(const sdk::OpSpec& op, std::uint32
   return is_offered ? std::optional(OpInfo{.flags = info.flags, .scratch_bytes = info.scratch_bytes}) : std::nullopt;
 }
 
+std::optional<OpInfo> TransportState::offered_in_order(const sdk::OpSpec& op, std::uint32_t members) const {
+  const std::optional<OpInfo> info = offered(op, members);
+  const bool in_any_order = sdk::find_opcode(op.opcode)->reduces && (!info || (info->flags & SR_OP_INFO_STEPWISE) == 0);
+  return in_any_order && members > 1 ? std::nullopt : info;
+}
+
 Transport::Transport(std::shared_ptr<TransportState> state) : state_(std::move(state)) {}
 Transport::Transport(Transport&& other) noexcept = default;
 Transport& Transport::operator=(Transport&& other) noexcept = default;
 Transport::~Transport() = default;
 
 Transport Transport::load(const Directories& directories, std::string_view name, LogSink log) {
-  auto state =
-      std::make_shared<TransportState>(Plugin::open(directories, PluginKind::transport, name, log), directories, log);
-  const sr_plugin& table = state->plugin.table();
-  const std::string what = fmt::format("the function table of {}", state->plugin.path().string());
-  state->functions = read_struct<sr_transport>(table.functions, SR_TRANSPORT_SIZE_1_0, what);
-  if (!is_complete(state->functions)) {
-    throw Error(ErrorCode::plugin,
-                fmt::format("{} lacks functions: a transport has all of shardrun/transport.h", what));
-  }
-  state->self = table.self;
-  return Transport(std::move(state));
+  return Transport(
+      std::make_shared<TransportState>(Plugin::open(directories, PluginKind::transport, name, log), directories, log));
 }
 
 const Manifest& Transport::manifest() const noexcept { return state_->plugin.manifest(); }
 const std::vector<OptionSpec>& Transport::options() const noexcept { return state_->plugin.options(); }
 
+void Transport::configure(TransportSetup setup) {
+  state_->is_given_setup = true;
+  state_->configure(std::move(setup));
+}
+
 TransportProps Transport::props() const {
+  state_->require_configured();
   sr_transport_props props{};
   props.struct_size = sizeof(props);
   state_->call("asked for its properties",
                [&](sr_error* error) { return state_->functions.props(state_->self, &props, error); });
   return {.same_host_only = (props.flags & SR_TRANSPORT_SAME_HOST) != 0,
+          .own_launcher_only = (props.flags & SR_TRANSPORT_OWN_LAUNCHER) != 0,
           .moves_host_memory = (props.memory_kinds & (1U << SR_MEMORY_HOST)) != 0};
 }
 
@@ -99,16 +178,36 @@ OpInfo Transport::query(const OpRequest& op, std::uint32_t members) const {
   } catch (const sdk::TransportError& invalid) {
     fail(state_->what("asked for an op"), invalid.status(), invalid.what());
   }
-  const std::optional<OpInfo> info = state_->offered(spec, members);
-  return info ? *info : OpInfo{.flags = SR_OP_INFO_ASYNC, .scratch_bytes = sdk::scratch_bytes_of(spec, members)};
+  state_->require_configured();
+  const std::optional<OpInfo> info =
+      op.in_order ? state_->offered_in_order(spec, members) : state_->offered(spec, members);
+  return info ? *info
+              : OpInfo{.flags = SR_OP_INFO_ASYNC | (op.in_order ? SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE : 0),
+                       .scratch_bytes = composed_scratch_bytes(spec, members, op.in_order)};
+}
+
+bool Transport::shares_first() const noexcept { return state_->functions.share_first != nullptr; }
+
+bool Transport::share_first(std::uint32_t rank, std::uint32_t world_size, std::string& bytes) {
+  bool is_offered = true;
+  state_->call("sharing where ranks meet", [&](sr_error* error) {
+    const std::int32_t status =
+        state_->functions.share_first(state_->self, rank, world_size, bytes.data(), bytes.size(), error);
+    is_offered = status != SR_UNIMPLEMENTED;
+    return is_offered ? status : SR_OK;
+  });
+  return is_offered;
 }
 
 void Transport::open(const TransportConfig& config, TransportHost& host) {
   TransportState& state = *state_;
-  const OptionValues values = with_defaults(state.plugin.options(), config.options);
+  if (!state.is_configured) {
+    state.configure({.options = config.options, .world_size = config.world_size});
+  }
+  const OptionValues values =
+      with_defaults(state.plugin.options(), state.is_given_setup ? state.setup.options : config.options);
   const std::vector<sr_option_value> options = raw_options(values);
   state.host = &host;
-  state.raw_host = raw_host(state);
   sr_transport_config raw{};
   raw.struct_size = sizeof(raw);
   raw.rank = config.rank;
@@ -122,6 +221,7 @@ void Transport::open(const TransportConfig& config, TransportHost& host) {
   raw.option_count = static_cast<std::uint32_t>(options.size());
   raw.option_stride = sizeof(sr_option_value);
   raw.deadline = config.deadline;
+  raw.machines = config.machines.empty() ? nullptr : config.machines.data();
   state.call("opening", [&](sr_error* error) { return state.functions.open(state.self, &raw, error); });
   state.is_open = true;
 }

@@ -19,14 +19,17 @@ struct TransportState;
 
 struct TransportProps {
   bool same_host_only = false;
+  bool own_launcher_only = false;  ///< opens in ranks that a launcher of its own started, and in no others
   bool moves_host_memory = false;
 };
 
-/// A buffer of host memory.
+/// A buffer of host memory, unless it says otherwise.
 struct HostBuffer {
   void* data = nullptr;
   std::uint64_t bytes = 0;
   std::uint64_t registration = 0;
+  std::uint32_t kind = 1;  ///< SR_MEMORY_...
+  std::uint32_t device = 0;
 };
 
 struct OpRequest {
@@ -43,6 +46,9 @@ struct OpRequest {
   std::optional<HostBuffer> recv;
   std::optional<HostBuffer> scratch;  ///< without it, an op that needs some brings its own memory
   std::string label;
+  /// Of what reduces: in the order of the members, ((0 + 1) + 2) + …; the same bits over every transport. Where the
+  /// transport does not, it is made of its sends and receives.
+  bool in_order = false;
 };
 
 struct OpInfo {
@@ -70,14 +76,29 @@ struct TransportConfig {
   std::uint32_t world_size = 1;
   std::uint32_t local_rank = 0;
   std::uint32_t local_world_size = 1;
-  std::string job;      ///< of this run alone: [a-z0-9]+
-  std::string address;  ///< that listeners bind to
-  OptionValues options;
+  std::string job;       ///< of this run alone: [a-z0-9]+
+  std::string address;   ///< that listeners bind to
+  OptionValues options;  ///< of one that was not configured
   std::int64_t deadline = INT64_MAX;
+  std::vector<std::uint32_t> machines = {};  ///< of each rank the number of its machine; empty: not known
+};
+
+/// What is known of a job before any of its processes runs.
+struct TransportSetup {
+  OptionValues options;
+  std::uint32_t world_size = 0;  ///< 0: not known
+  /// What the job says to a transport that this one opens.
+  std::function<OptionValues(const std::string& name)> options_of = {};
 };
 
 /// Nanoseconds of the clock of all deadlines.
 [[nodiscard]] std::int64_t transport_clock() noexcept;
+
+/// When an op's latest run was under way: when the transport began to work on it, and when it was complete.
+struct OpTimes {
+  std::int64_t begun = 0;
+  std::int64_t ended = 0;
+};
 
 /// A prepared op. start and wait allocate nothing where all goes well. Freed with the object.
 class TransportOp {
@@ -91,6 +112,8 @@ class TransportOp {
   [[nodiscard]] bool test();
   /// False where `deadline` passed before; the op goes on.
   [[nodiscard]] bool wait(std::int64_t deadline);
+  /// Of a complete op; nothing where the transport does not say. Allocates nothing where it does.
+  [[nodiscard]] std::optional<OpTimes> times();
 
   struct State;
 
@@ -146,11 +169,19 @@ class Transport {
 
   [[nodiscard]] const Manifest& manifest() const noexcept;
   [[nodiscard]] const std::vector<OptionSpec>& options() const noexcept;
+  /// Gives it the job's options, once, before all that follows; without, it has their defaults. Throws
+  /// Error{transport} for what it refuses.
+  void configure(TransportSetup setup);
   [[nodiscard]] TransportProps props() const;
   /// What an op takes in a group of `members`; buffers may lack their data. Every collective is available: what the
   /// transport does not offer is made of its sends and receives. Throws Error where it cannot be.
   [[nodiscard]] OpInfo query(const OpRequest& op, std::uint32_t members) const;
 
+  /// Whether ranks that another launcher started can hear from rank 0 through it where they meet.
+  [[nodiscard]] bool shares_first() const noexcept;
+  /// Before `open`: `bytes`, at most 4096 and as many on every rank, become rank 0's. Waits for all ranks. False where
+  /// it cannot after all, as one that opens another which cannot.
+  [[nodiscard]] bool share_first(std::uint32_t rank, std::uint32_t world_size, std::string& bytes);
   void open(const TransportConfig& config, TransportHost& host);
   /// `descriptor`: of the memory's file, or -1.
   [[nodiscard]] std::uint64_t register_memory(void* data, std::uint64_t bytes, int descriptor);

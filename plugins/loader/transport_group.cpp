@@ -68,6 +68,17 @@ class NativeOp final : public TransportOp::State {
     fail_as_group(status, error);
   }
 
+  std::optional<OpTimes> times() override {
+    if (functions_.op_times == nullptr) {
+      return std::nullopt;
+    }
+    sr_op_times times{};
+    times.struct_size = sizeof(times);
+    sr_error error = empty_error();
+    const bool is_known = functions_.op_times(self_, handle_, &times, &error) == SR_OK;
+    return is_known ? std::optional(OpTimes{times.begun, times.ended}) : std::nullopt;
+  }
+
  private:
   /// Where a composed collective failed first, this op was aborted for that.
   [[noreturn]] void fail_as_group(std::int32_t status, const sr_error& error) const {
@@ -91,6 +102,16 @@ void require_valid(const TransportGroup::State& group, const std::vector<sdk::Op
     sdk::validate(specs, group.rank, group.size);
   } catch (const sdk::TransportError& invalid) {
     fail(group.transport->what(fmt::format("group {}", group.name)), invalid.status(), invalid.what());
+  }
+}
+
+/// What is composed is added up by this process.
+void require_host_memory(const TransportGroup::State& group, const sdk::OpSpec& op) {
+  for (const std::optional<sdk::Buffer>* each : {&op.send, &op.recv}) {
+    if (*each && (*each)->kind == SR_MEMORY_CUDA) {
+      fail(group.transport->what(fmt::format("group {}, {}", group.name, sdk::describe(op))), SR_UNIMPLEMENTED,
+           "it does not offer this op, and what it lacks can be made of sends and receives in host memory alone");
+    }
   }
 }
 
@@ -182,16 +203,22 @@ TransportOp TransportGroup::prepare(const std::vector<OpRequest>& ops, std::int6
     specs.push_back(spec_of(op));
   }
   require_valid(*state_, specs);
+  const bool in_order = ops[0].in_order;
   bool is_offered = true;
   std::vector<std::uint64_t> needed;
   for (const sdk::OpSpec& spec : specs) {
-    const std::optional<OpInfo> info = state_->transport->offered(spec, state_->size);
+    const TransportState& transport = *state_->transport;
+    const std::optional<OpInfo> info =
+        in_order ? transport.offered_in_order(spec, state_->size) : transport.offered(spec, state_->size);
     is_offered = is_offered && info;
-    needed.push_back(info ? info->scratch_bytes : sdk::scratch_bytes_of(spec, state_->size));
+    needed.push_back(info ? info->scratch_bytes : composed_scratch_bytes(spec, state_->size, in_order));
+  }
+  if (!is_offered) {
+    require_host_memory(*state_, specs[0]);
   }
   std::vector<std::byte> scratch = provide_scratch(specs, needed);
   if (!is_offered) {
-    return TransportOp(compose_op(state_, specs[0], std::move(scratch), deadline));
+    return TransportOp(compose_op(state_, specs[0], in_order, std::move(scratch), deadline));
   }
   std::string what = state_->transport->what(fmt::format("group {}, {}", state_->name, sdk::describe(specs[0])));
   auto op = std::make_unique<NativeOp>(state_, std::move(what), std::move(scratch));
@@ -229,5 +256,6 @@ TransportOp::~TransportOp() = default;
 void TransportOp::start(std::int64_t deadline) { state_->start(deadline); }
 bool TransportOp::test() { return state_->test(); }
 bool TransportOp::wait(std::int64_t deadline) { return state_->wait(deadline); }
+std::optional<OpTimes> TransportOp::times() { return state_->times(); }
 
 }  // namespace shardrun::plugins

@@ -14,6 +14,7 @@ std::int32_t status_of(ErrorCode code) noexcept {
     case ErrorCode::timeout: return SR_TIMEOUT;
     case ErrorCode::aborted: return SR_ABORTED;
     case ErrorCode::peer_lost: return SR_PEER_LOST;
+    case ErrorCode::job: return SR_INVALID;
     default: return SR_INTERNAL;
   }
 }
@@ -36,11 +37,22 @@ std::int32_t serve(sr_error* error, Act act) noexcept {
 
 std::int64_t now(void* /*self*/) { return transport_clock(); }
 
-std::uint32_t aborted(void* self) { return state_of(self).host->aborted() ? 1 : 0; }
+std::uint32_t aborted(void* self) {
+  const TransportHost* host = state_of(self).host;
+  return host != nullptr && host->aborted() ? 1 : 0;
+}
+
+TransportHost& opened_host(void* self) {
+  TransportHost* host = state_of(self).host;
+  if (host == nullptr) {
+    throw Error(ErrorCode::internal, "the store is there when the transport is opened, and not before");
+  }
+  return *host;
+}
 
 std::int32_t store_set(void* self, const char* key, const void* value, std::uint64_t bytes, sr_error* error) {
   return serve(error, [&] {
-    state_of(self).host->store_set(key, std::string(static_cast<const char*>(value), bytes));
+    opened_host(self).store_set(key, std::string(static_cast<const char*>(value), bytes));
     return SR_OK;
   });
 }
@@ -48,7 +60,7 @@ std::int32_t store_set(void* self, const char* key, const void* value, std::uint
 std::int32_t store_get(void* self, const char* key, void* value, std::uint64_t* bytes, std::int64_t deadline,
                        sr_error* error) {
   return serve(error, [&] {
-    const std::string found = state_of(self).host->store_get(key, deadline);
+    const std::string found = opened_host(self).store_get(key, deadline);
     if (found.size() > *bytes) {
       sdk::detail::write_error(
           error, fmt::format("key '{}' holds {} bytes, more than the {} there is room for", key, found.size(), *bytes));
@@ -62,17 +74,31 @@ std::int32_t store_get(void* self, const char* key, void* value, std::uint64_t* 
 
 std::int32_t open_transport(void* self, const char* name, const sr_plugin** plugin, sr_error* error) {
   return serve(error, [&] {
-    TransportState& wrapper = state_of(self);
-    wrapper.wrapped.push_back(Plugin::open(wrapper.directories, PluginKind::transport, name, wrapper.log));
-    *plugin = &wrapper.wrapped.back().table();
+    *plugin = &state_of(self).wrap(name);
     return SR_OK;
+  });
+}
+
+std::int32_t transport_options(void* self, const char* name, const sr_option_value** options,
+                               std::uint32_t* option_count, std::uint32_t* option_stride, sr_error* error) {
+  return serve(error, [&] {
+    for (const WrappedTransport& each : state_of(self).wrapped) {
+      if (each.plugin.manifest().name == name) {
+        *options = each.options.data();
+        *option_count = static_cast<std::uint32_t>(each.options.size());
+        *option_stride = sizeof(sr_option_value);
+        return SR_OK;
+      }
+    }
+    sdk::detail::write_error(error, fmt::format("transport '{}' was not opened by this one", name));
+    return SR_INVALID;
   });
 }
 
 }  // namespace
 
 sr_transport_host raw_host(TransportState& self) noexcept {
-  return {sizeof(sr_transport_host), 0, &self, now, aborted, store_set, store_get, open_transport};
+  return {sizeof(sr_transport_host), 0, &self, now, aborted, store_set, store_get, open_transport, transport_options};
 }
 
 }  // namespace shardrun::plugins

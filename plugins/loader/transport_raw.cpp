@@ -31,7 +31,11 @@ std::optional<sdk::Buffer> buffer_of(const std::optional<HostBuffer>& buffer) no
   if (!buffer) {
     return std::nullopt;
   }
-  return sdk::Buffer{.data = buffer->data, .bytes = buffer->bytes, .registration = buffer->registration};
+  return sdk::Buffer{.data = buffer->data,
+                     .bytes = buffer->bytes,
+                     .registration = buffer->registration,
+                     .kind = buffer->kind,
+                     .device = buffer->device};
 }
 
 }  // namespace

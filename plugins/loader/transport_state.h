@@ -21,6 +21,18 @@ namespace shardrun::plugins {
 
 class ComposedGroup;
 
+/// A transport that another one has opened, and what the job says to it.
+struct WrappedTransport {
+  WrappedTransport(Plugin opened, const OptionValues& given);
+
+  Plugin plugin;
+  OptionValues values;
+  std::vector<sr_option_value> options;  ///< points into `values`
+};
+
+/// The functions of an opened plugin. Throws Error{plugin} where one is missing.
+[[nodiscard]] sr_transport functions_of(const Plugin& plugin);
+
 /// A loaded transport, opened or not. Groups and ops keep it.
 struct TransportState {
   TransportState(Plugin opened, Directories searched, LogSink sink);
@@ -49,15 +61,27 @@ struct TransportState {
 
   /// What the transport says of an op, or nothing where it does not offer it. Throws Error.
   [[nodiscard]] std::optional<OpInfo> offered(const sdk::OpSpec& op, std::uint32_t members) const;
+  /// The same of an op that is to be reduced in order: nothing where the transport reduces otherwise.
+  [[nodiscard]] std::optional<OpInfo> offered_in_order(const sdk::OpSpec& op, std::uint32_t members) const;
 
-  std::list<Plugin> wrapped;  ///< closed after the transport that wraps them: members go in reverse order
+  /// Once; the defaults where nothing has been said before it is asked anything.
+  void configure(TransportSetup given);
+  void require_configured();
+  /// One more transport, configured. Throws Error.
+  [[nodiscard]] const sr_plugin& wrap(const std::string& name);
+
+  std::list<WrappedTransport> wrapped;  ///< closed after the transport that wraps them: members go in reverse order
   Plugin plugin;
   Directories directories;
   LogSink log;
   sr_transport functions{};
   void* self = nullptr;
-  TransportHost* host = nullptr;
+  TransportHost* host = nullptr;  ///< once it is open
   sr_transport_host raw_host{};
+  bool is_configured = false;
+  bool is_given_setup = false;  ///< not by default alone
+  TransportSetup setup;
+  std::size_t configuring = 0;  ///< how many transports, each opened by the one before, are being configured
   bool is_open = false;
   std::vector<std::uint64_t> registrations;
 };
@@ -96,6 +120,7 @@ struct TransportOp::State {
   virtual void start(std::int64_t deadline) = 0;
   [[nodiscard]] virtual bool test() = 0;
   [[nodiscard]] virtual bool wait(std::int64_t deadline) = 0;
+  [[nodiscard]] virtual std::optional<OpTimes> times() = 0;
 };
 
 /// Gives each op the `needed` bytes that it does not bring, out of memory that is returned.

@@ -1,6 +1,6 @@
-// Checks every plugin in the given folders: test_conformance FOLDER… [--case WORD]…
-// --case: the cases alone whose name has one of the words in it. What it does with one file is `shardrun plugins
-// check`.
+// Checks every plugin in the given folders: test_conformance FOLDER… [--only NAME] [--set KEY=VALUE]… [--case WORD]…
+// --only: this plugin alone. --set: options of a transport. --case: the cases alone whose name has one of the words in
+// it. What it does with one file is `shardrun plugins check`.
 
 #include <fmt/format.h>
 
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "plugins/conformance/conformance.h"
+#include "plugins/loader/transport.h"
 
 namespace {
 
@@ -26,20 +27,31 @@ void print(const conformance::Finding& finding) {
   std::fflush(stdout);
 }
 
-int check(const plugins::Directories& directories, const conformance::CaseWords& cases) {
+int check(const plugins::Directories& directories, const std::string& only, const std::vector<std::string>& settings,
+          const conformance::CaseWords& cases) {
   const conformance::CheckOptions options = {
       .member_command = {std::filesystem::read_symlink("/proc/self/exe").string(), member_word},
       .words = cases,
+      .settings = settings,
       .report = print};
   std::size_t plugins = 0;
   std::size_t findings = 0;
   std::size_t problems = 0;
   for (const plugins::PluginKind kind : {plugins::PluginKind::strategy, plugins::PluginKind::transport}) {
     for (const std::string& name : plugins::plugin_names(directories, kind)) {
+      if (!only.empty() && name != only) {
+        continue;
+      }
       ++plugins;
+      if (kind == plugins::PluginKind::transport &&
+          plugins::Transport::load(directories, name).props().own_launcher_only) {
+        fmt::print("transport {}: not checked here, where no launcher of its own has started us\n", name);
+        continue;
+      }
       fmt::print("{} {}\n", to_string(kind), name);
       for (const conformance::Finding& finding : conformance::check_plugin(directories, kind, name, options)) {
-        problems += finding.problem.empty() ? 0 : 1;
+        const bool is_elsewhere = finding.problem.find(conformance::only_host_memory) != std::string::npos;
+        problems += finding.problem.empty() || is_elsewhere ? 0 : 1;
         ++findings;
       }
     }
@@ -58,14 +70,20 @@ int main(int argc, char** argv) {
     }
     plugins::Directories directories;
     conformance::CaseWords cases;
+    std::vector<std::string> settings;
+    std::string only;
     for (std::size_t i = 0; i < words.size(); ++i) {
       if (words[i] == "--case" && i + 1 < words.size()) {
         cases.push_back(words[++i]);
+      } else if (words[i] == "--set" && i + 1 < words.size()) {
+        settings.push_back(words[++i]);
+      } else if (words[i] == "--only" && i + 1 < words.size()) {
+        only = words[++i];
       } else {
         directories.emplace_back(words[i]);
       }
     }
-    return check(directories, cases);
+    return check(directories, only, settings, cases);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;

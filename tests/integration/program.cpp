@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "plugins/loader/transport.h"
 #include "tests/support/text_job.h"
 
 namespace shardrun::test {
@@ -76,6 +77,13 @@ Ended run(const char* program, const std::filesystem::path& folder, const std::v
   return ended;
 }
 
+bool moves_by_itself(const std::filesystem::path& folder, const std::string& name) {
+  const plugins::Transport transport = plugins::Transport::load({folder}, name);
+  const bool wraps = std::any_of(transport.options().begin(), transport.options().end(),
+                                 [](const plugins::OptionSpec& option) { return option.transport; });
+  return !wraps && transport.props().moves_host_memory;
+}
+
 }  // namespace
 
 Ended run_program(const std::filesystem::path& folder, const std::vector<std::string>& words,
@@ -89,12 +97,18 @@ Ended run_script(const std::filesystem::path& folder, const std::string& script,
 }
 
 std::vector<std::string> installed(const std::string& kind) {
+  std::vector<std::string> names = all_installed(kind);
+  std::erase(names, "mpi");
+  return names;
+}
+
+std::vector<std::string> all_installed(const std::string& kind) {
   const std::filesystem::path folder = std::filesystem::path(SHARDRUN_PROGRAM).parent_path() / "lib/shardrun/v1";
   const std::string prefix = "shardrun_" + kind + "_";
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string name = entry.path().stem().string();
-    if (name.starts_with(prefix)) {
+    if (name.starts_with(prefix) && (kind != "transport" || moves_by_itself(folder, name.substr(prefix.size())))) {
       names.push_back(name.substr(prefix.size()));
     }
   }

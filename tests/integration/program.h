@@ -36,8 +36,10 @@ Ended run_program(const std::filesystem::path& folder, const std::vector<std::st
 Ended run_script(const std::filesystem::path& folder, const std::string& script,
                  const std::function<void(pid_t process, std::string_view out)>& watch = {});
 
-/// The names of the plugins of a kind that lie beside the program.
+/// The names of the plugins of a kind that lie beside the program; of transports those that move host memory, do not
+/// leave it to another, and need no launcher of their own.
 [[nodiscard]] std::vector<std::string> installed(const std::string& kind);
+[[nodiscard]] std::vector<std::string> all_installed(const std::string& kind);
 
 /// Whether a process that is ending is gone at last; false after a minute.
 [[nodiscard]] bool ends_soon(pid_t process);

@@ -57,7 +57,8 @@ TEST_CASE("a run leaves all that it found out", "[program]") {
 
   const std::vector<json::object> metrics = job.metrics();
   REQUIRE(metrics.size() == 30);
-  const std::set<std::string> fields = {"step", "loss", "grad_norm", "lr", "tokens_per_s", "step_s", "comm_s"};
+  const std::set<std::string> fields = {"step",   "loss",   "grad_norm",      "lr",           "tokens_per_s",
+                                        "step_s", "comm_s", "comm_exposed_s", "comm_hidden_s"};
   for (std::size_t i = 0; i < metrics.size(); ++i) {
     std::set<std::string> expected = fields;
     if ((i + 1) % 10 == 0) {
@@ -73,7 +74,7 @@ TEST_CASE("a run leaves all that it found out", "[program]") {
 
   const json::object summary = job.summary();
   CHECK(keys(summary) == std::set<std::string>{"status", "exit_code", "error", "steps", "seconds", "loss", "val_loss",
-                                               "parameters", "tokens_per_s", "step_ms_median", "ranks"});
+                                               "parameters", "tokens_per_s", "step_ms_median", "ending_s", "ranks"});
   CHECK(summary.at("status") == "finished");
   CHECK(number(summary, "exit_code") == 0);
   CHECK(number(summary, "steps") == 30);

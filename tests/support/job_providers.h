@@ -56,11 +56,15 @@ inline job::SchemaProviders job_providers() {
         if (transport == "wire") {
           return std::vector<OptionSpec>{{.name = "delay", .type = real, .default_value = "0", .minimum = 0}};
         }
+        if (transport == "veil") {
+          return std::vector<OptionSpec>{
+              {.name = "over", .type = text, .default_value = "shm", .names_transport = true}};
+        }
         return transport == "shm" ? std::optional(std::vector<OptionSpec>()) : std::nullopt;
       },
       .transport_names =
           [](const job::Job&) {
-            return std::vector<std::string>{"shm", "wire"};
+            return std::vector<std::string>{"shm", "veil", "wire"};
           },
   };
 }

@@ -79,15 +79,16 @@ class SharedHost : public plugins::TransportHost {
 class Rank {
  public:
   Rank(SharedHost& host, const std::string& transport, std::uint32_t rank, std::uint32_t n,
-       const std::string& address = "127.0.0.1")
+       const std::string& address = "127.0.0.1", plugins::TransportSetup setup = {})
       : host_(host), rank_(rank), n_(n), transport_(plugins::Transport::load({SHARDRUN_BUILT_PLUGINS}, transport)) {
+    setup.world_size = n;
+    transport_.configure(std::move(setup));
     transport_.open({.rank = rank,
                      .world_size = n,
                      .local_rank = rank,
                      .local_world_size = n,
                      .job = "test",
                      .address = address,
-                     .options = {},
                      .deadline = after(30)},
                     host);
   }
@@ -114,14 +115,14 @@ class Rank {
 
 /// Runs `act` as each of n ranks; throws what the first to fail threw.
 inline void run_ranks(SharedHost& host, const std::string& transport, std::uint32_t n,
-                      const std::function<void(Rank&)>& act) {
+                      const std::function<void(Rank&)>& act, const plugins::TransportSetup& setup = {}) {
   std::mutex mutex;
   std::exception_ptr first;
   std::vector<std::thread> threads;
   for (std::uint32_t i = 0; i < n; ++i) {
     threads.emplace_back([&, i] {
       try {
-        Rank rank(host, transport, i, n);
+        Rank rank(host, transport, i, n, "127.0.0.1", setup);
         act(rank);
       } catch (...) {
         const std::lock_guard lock(mutex);

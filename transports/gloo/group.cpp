@@ -13,12 +13,25 @@ namespace shardrun::gloo_transport {
 using sdk::OpSpec;
 using sdk::TransportError;
 
+std::vector<sdk::Option> group_options() {
+  return {sdk::integer_option("chunk", 1024, 8, 1 << 20,
+                              "KiB of a long message that are sent, received and reduced at a time")};
+}
+
+namespace {
+
+std::uint64_t chunk_bytes_of(const sdk::OptionValues& options) {
+  return static_cast<std::uint64_t>(options.integer("chunk")) << 10U;
+}
+
+}  // namespace
+
 GlooGroup::GlooGroup(const sdk::Config& config, const sdk::GroupSpec& spec,
                      std::shared_ptr<gloo::transport::Device>& device, std::uint64_t generation, Watchdog& watchdog,
                      std::atomic<std::uint64_t>& wire_bytes)
     : mesh_(config, spec, device, generation, wire_bytes),
       lockstep_(mesh_),
-      stage_boxes_(mesh_),
+      stage_boxes_(mesh_, chunk_bytes_of(config.options)),
       post_(mesh_),
       lane_(
           [this] {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "transports/gloo/calls.h"
 #include "transports/gloo/lane.h"
@@ -20,6 +21,9 @@
 #include "transports/gloo/watchdog.h"
 
 namespace shardrun::gloo_transport {
+
+/// What groups read of the transport's options.
+[[nodiscard]] std::vector<sdk::Option> group_options();
 
 /// A group of more than one member: its connections and the thread that uses them.
 class GlooGroup final : public sdk::Group, public Watched {

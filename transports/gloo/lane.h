@@ -20,6 +20,9 @@ class Job : public sdk::Worker::Task {
   /// `what`: for messages. `waited_at_once`: its caller waits right after starting it.
   Job(Lane& lane, std::string what, bool waited_at_once);
 
+  /// Of its latest run; it is complete.
+  [[nodiscard]] sdk::OpTimes times_of_run() const noexcept { return times_; }
+
  private:
   friend class Lane;
   /// Throws TransportError; ends soon after the lane has failed.
@@ -33,6 +36,7 @@ class Job : public sdk::Worker::Task {
   bool waited_at_once_;
   bool was_done_here_ = false;  ///< by the thread that waited, in its latest run
   std::int64_t own_deadline_ = 0;
+  sdk::OpTimes times_;
 };
 
 /// Carries out the jobs of a group in the order of their starts: on a thread of its own, or, where the caller waits at

@@ -25,14 +25,16 @@ namespace {
 /// host gives, and to the loopback interface where it gives none.
 class GlooTransport {
  public:
+  static std::vector<sdk::Option> options() { return group_options(); }
+
   sdk::Props props() const { return {}; }
 
   std::optional<sdk::OpInfo> query(const sdk::OpSpec& op, std::uint32_t group_size) const {
     if (group_size == 1) {
-      return sdk::OpInfo{.flags = SR_OP_INFO_ORDERED};
+      return sdk::OpInfo{.flags = SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE};
     }
     if (is_lockstep(op, group_size)) {
-      return sdk::OpInfo{.flags = SR_OP_INFO_NATIVE | SR_OP_INFO_ORDERED | SR_OP_INFO_ASYNC};
+      return sdk::OpInfo{.flags = SR_OP_INFO_NATIVE | SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE | SR_OP_INFO_ASYNC};
     }
     return sdk::OpInfo{.flags = SR_OP_INFO_ASYNC, .scratch_bytes = scratch_bytes_of(op, group_size)};
   }

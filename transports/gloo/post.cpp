@@ -40,6 +40,7 @@ class BatchOp final : public sdk::Op, private Job {
   void start(void*, std::int64_t deadline) override { lane_.start(*this, deadline); }
   bool test() override { return lane_.test(*this); }
   bool wait(std::int64_t deadline) override { return lane_.wait(*this, deadline); }
+  std::optional<sdk::OpTimes> times() const override { return times_of_run(); }
 
  private:
   void add(const OpSpec& op) {

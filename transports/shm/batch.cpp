@@ -1,81 +1,163 @@
 #include <algorithm>
 #include <cstring>
+#include <exception>
+#include <utility>
 #include <vector>
 
 #include "group.h"
 
-// Sends and receives. A sender posts where its data is; the receiver finds the letter by its id, in the order of
-// sending, reads the data from the sender's memory and says so, which gives the sender its buffer back.
+// Sends and receives. A sender posts letters; the receiver finds one by its id, in the order of sending. Short texts
+// are enclosed, and their sender is done. Else the receiver reads the text where it lies, or piece by piece where it
+// cannot map that, and says so, which gives the sender its buffer back.
 
 namespace shm {
-namespace {
 
 class Batch final : public shardrun::sdk::Op, private Worker::Task {
  public:
-  Batch(Group& group, std::span<const OpSpec> ops) : group_(group), control_(group.control()) {
+  Batch(Group& group, std::span<const OpSpec> ops)
+      : group_(group), control_(group.control()), sends_(control_.size()), receives_(control_.size()) {
     for (const OpSpec& op : ops) {
       Message& message = messages_.emplace_back();
       message.op = op;
       message.bytes = op.count * shardrun::sdk::dtype_size(op.dtype);
+      is_blocking_ = is_blocking_ && (op.flags & SR_OP_FLAG_BLOCKING) != 0;
+      if (message.sends()) {
+        ++sends_[op.peer];
+        sent_bytes_ += message.bytes;
+        message.text = message.bytes == 0 ? nullptr : static_cast<std::byte*>(op.send->data);
+        message.memory = message.bytes == 0 ? std::nullopt : mappable(group.shared(), *op.send, message.bytes);
+      } else {
+        ++receives_[op.peer];
+        message.text = message.bytes == 0 ? nullptr : static_cast<std::byte*>(op.recv->data);
+      }
     }
     require_room();
-    std::vector<ToExpose> sent;
-    for (const Message& message : messages_) {
-      const bool sends = message.op.opcode == SR_OP_SEND && message.bytes > 0;
-      sent.push_back(sends ? ToExpose{&*message.op.send, message.bytes} : ToExpose{});
-    }
-    const std::vector<Exposed> exposed = expose(group.shared(), sent);
-    for (std::size_t i = 0; i < messages_.size(); ++i) {
-      messages_[i].exposed = exposed[i];
-    }
   }
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
-  ~Batch() override { group_.worker().drop(*this); }
+  ~Batch() override {
+    if (group_.turns().on_caller == this) {
+      group_.turns().on_caller = nullptr;
+      group_.fail(SR_ABORTED, what() + " was freed before it was complete");
+    }
+    group_.worker().drop(*this);
+    if (has_sends_to_read()) {
+      group_.fail(SR_ABORTED, what() + " was freed before it was complete");
+      group_.await_untouched();
+    }
+  }
 
   void start(void*, std::int64_t deadline) override {
+    if (is_on_worker_) {
+      group_.worker().reset(*this);  // a run before says nothing of this one, whoever carries it out
+    }
     group_.check();
     for (Message& message : messages_) {
-      message.done = false;
-      if (message.exposed.is_copy()) {
-        std::memcpy(message.exposed.data(), message.op.send->data, message.bytes);
-      }
+      message.stage = Message::Stage::waiting;
+      message.moved = 0;
     }
+    is_posted_ = false;
+    is_complete_ = false;
     deadline_ = deadline;
-    group_.start(*this, deadline);
+    Group::Turns& turns = group_.turns();
+    if (Batch* const before = std::exchange(turns.on_caller, nullptr)) {
+      before->go_on_worker();
+    }
+    if (is_blocking_ && turns.on_worker.load() == 0) {
+      is_on_worker_ = false;
+      turns.on_caller = this;
+      is_posted_ = post_sends();
+    } else {
+      go_on_worker();
+    }
   }
-  bool test() override { return group_.worker().test(*this); }
-  bool wait(std::int64_t deadline) override { return group_.wait(*this, deadline_, deadline); }
+  bool test() override { return is_on_worker_ ? group_.worker().test(*this) : guarded(0); }
+  bool wait(std::int64_t deadline) override {
+    return is_on_worker_ ? group_.wait(*this, deadline_, deadline) : guarded(std::min(deadline, deadline_));
+  }
+  std::optional<shardrun::sdk::OpTimes> times() const override {
+    return is_on_worker_ ? std::optional(group_.times(*this)) : std::nullopt;
+  }
 
  private:
   struct Message {
+    enum class Stage { waiting, in_pieces, done };
+
+    [[nodiscard]] bool sends() const noexcept { return op.opcode == SR_OP_SEND; }
+    [[nodiscard]] bool is_done() const noexcept { return stage == Stage::done; }
+
     OpSpec op;
     std::uint64_t bytes = 0;
-    Exposed exposed;
+    std::byte* text = nullptr;
+    std::optional<MemoryRef> memory;    ///< of a send, where others can map it
     std::shared_ptr<std::byte> source;  ///< of a receive: the sender's memory, kept mapped for the next time
-    Letter letter;                      ///< of a send
-    bool done = false;
+    Letter letter;                      ///< once it was posted or has come
+    std::uint64_t moved = 0;            ///< of what goes in pieces
+    Stage stage = Stage::done;
   };
 
+  void go_on_worker() {
+    is_on_worker_ = true;
+    group_.turns().on_worker.fetch_add(1);
+    group_.start(*this, deadline_);
+  }
+
   void run(std::int64_t) override {
-    post_sends();
-    const auto needs = [this](std::uint32_t member) {
-      return std::any_of(messages_.begin(), messages_.end(),
-                         [&](const Message& message) { return !message.done && message.op.peer == member; });
-    };
-    if (control_.wait(deadline_, group_.cancelled(), needs, [this] { return progress(); })) {
-      return;
+    const bool is_done = advance(deadline_);
+    group_.turns().on_worker.fetch_sub(1);
+    if (!is_done) {
+      throw TransportError(SR_TIMEOUT, past_deadline());
     }
-    throw TransportError(SR_TIMEOUT, past_deadline());
   }
   [[nodiscard]] std::string what() const override { return shardrun::sdk::describe(messages_.front().op); }
+
+  /// `advance` on the caller's thread: what goes wrong there is the group's end too.
+  bool guarded(std::int64_t until) {
+    if (is_complete_) {
+      return true;
+    }
+    group_.check();
+    try {
+      if (advance(until)) {
+        is_complete_ = true;
+        group_.turns().on_caller = nullptr;
+        return true;
+      }
+      if (shardrun::sdk::steady_now() < deadline_) {
+        return false;
+      }
+      throw TransportError(SR_TIMEOUT, past_deadline());
+    } catch (const TransportError& error) {
+      group_.fail(error.status(), error.what());
+    } catch (const std::exception& error) {
+      group_.fail(SR_INTERNAL, error.what());
+    }
+    group_.turns().on_caller = nullptr;
+    throw TransportError(*group_.worker().failure());
+  }
+
+  bool advance(std::int64_t until) {
+    const auto needs = [this](std::uint32_t member) {
+      return std::any_of(messages_.begin(), messages_.end(),
+                         [&](const Message& message) { return !message.is_done() && message.op.peer == member; });
+    };
+    return control_.wait(until, next_look_, group_.cancelled(), needs, [this] { return progress(); });
+  }
+
+  /// Whether another member may be reading what this one sends.
+  [[nodiscard]] bool has_sends_to_read() const noexcept {
+    return is_posted_ && std::any_of(messages_.begin(), messages_.end(), [](const Message& message) {
+             return message.sends() && !message.is_done() && message.letter.carriage == Carriage::in_place &&
+                    !Outbox::is_done(message.letter);
+           });
+  }
 
   [[nodiscard]] std::string past_deadline() const {
     std::vector<const OpSpec*> late;
     std::vector<bool> is_named(control_.size());
     std::string missing;
     for (const Message& message : messages_) {
-      if (message.done) {
+      if (message.is_done()) {
         continue;
       }
       late.push_back(&message.op);
@@ -88,67 +170,126 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
     return shardrun::sdk::describe(*late.front()) + others + " is past its deadline, waiting for " + missing;
   }
 
-  void post_sends() {
+  /// All of them, or none where a receiver is so far behind that there is no room.
+  bool post_sends() {
     for (std::uint32_t m = 0; m < control_.size(); ++m) {
-      group_.outbox(m).begin();
+      if (sends_[m] > 0 && !group_.outbox(m).has_room(sends_[m])) {
+        return false;
+      }
+    }
+    if (sent_bytes_ > 0) {
+      group_.shared().wire_bytes.fetch_add(sent_bytes_, std::memory_order_relaxed);
     }
     for (Message& message : messages_) {
-      if (message.op.opcode == SR_OP_SEND) {
-        message.letter = group_.outbox(message.op.peer).post(message.op.id, message.exposed.ref());
-        group_.shared().wire_bytes.fetch_add(message.bytes, std::memory_order_relaxed);
+      if (message.sends()) {
+        message.letter =
+            group_.outbox(message.op.peer).post(message.op.id, message.text, message.bytes, message.memory);
+        message.stage = Outbox::is_done(message.letter) ? Message::Stage::done : message.stage;
       }
     }
     control_.ring();
+    return true;
   }
 
   /// One look at every message; whether all are done. The letters that have come are noted once, so that of two
   /// receives with one id the second cannot find what came just after the first has looked.
   bool progress() {
+    is_posted_ = is_posted_ || post_sends();
     for (std::uint32_t m = 0; m < control_.size(); ++m) {
-      group_.inbox(m).look();
-    }
-    bool all = true;
-    bool received = false;
-    for (Message& message : messages_) {
-      if (!message.done) {
-        const bool sends = message.op.opcode == SR_OP_SEND;
-        message.done = sends ? Outbox::is_done(message.letter) : receive(message);
-        received = received || (!sends && message.done);
+      if (receives_[m] > 0) {
+        group_.inbox(m).look();
       }
-      all = all && message.done;
     }
-    if (received) {
+    bool all = is_posted_;
+    bool has_news = false;
+    for (Message& message : messages_) {
+      if (!message.is_done()) {
+        has_news = (message.sends() ? go_on_sending(message) : go_on_receiving(message)) || has_news;
+      }
+      all = all && message.is_done();
+    }
+    for (std::uint32_t m = 0; m < control_.size(); ++m) {
+      if (receives_[m] > 0) {
+        has_news = group_.inbox(m).settle() || has_news;
+      }
+    }
+    if (has_news) {
       control_.ring();
     }
     return all;
   }
 
-  bool receive(Message& message) {
-    const std::optional<Letter> letter = group_.inbox(message.op.peer).take(message.op.id);
-    if (!letter) {
+  /// Whether there is something new for the receiver.
+  bool go_on_sending(Message& message) {
+    if (!is_posted_) {
       return false;
     }
-    if (letter->memory.bytes != message.bytes) {
-      throw TransportError(SR_INVALID, shardrun::sdk::describe(message.op) + ": " + control_.name_of(message.op.peer) +
-                                           " sends " + std::to_string(letter->memory.bytes) + " bytes, expected " +
-                                           std::to_string(message.bytes));
+    if (Outbox::is_done(message.letter)) {
+      message.stage = Message::Stage::done;
+      return false;
     }
-    if (message.bytes > 0) {
-      message.source = group_.memory_of(message.op.peer, letter->memory);
-      std::memcpy(message.op.recv->data, message.source.get(), message.bytes);
+    return message.letter.carriage == Carriage::in_pieces &&
+           group_.outbox(message.op.peer).feed(message.letter, message.text, message.moved);
+  }
+
+  /// Whether there is something new for the sender.
+  bool go_on_receiving(Message& message) {
+    Inbox& inbox = group_.inbox(message.op.peer);
+    if (message.stage == Message::Stage::waiting) {
+      std::optional<Letter> letter = inbox.take(message.op.id);
+      if (!letter) {
+        return false;
+      }
+      message.letter = std::move(*letter);
+      require_size(message);
+      if (message.letter.carriage == Carriage::in_pieces) {
+        message.stage = Message::Stage::in_pieces;
+      } else {
+        read(message);
+        inbox.take_back(message.letter);
+      }
     }
-    Inbox::finish(*letter);
+    if (message.stage == Message::Stage::in_pieces) {
+      return draw(message, inbox);
+    }
+    message.stage = Message::Stage::done;
     return true;
   }
 
-  void require_room() const {
-    std::vector<std::uint32_t> sends(control_.size());
-    for (const Message& message : messages_) {
-      sends[message.op.peer] += message.op.opcode == SR_OP_SEND ? 1 : 0;
+  void read(Message& message) {
+    const Letter& letter = message.letter;
+    if (letter.carriage == Carriage::in_place) {
+      message.source = group_.memory_of(message.op.peer, letter.memory);
+      const auto is_sender = [&](std::uint32_t m) { return m == message.op.peer; };
+      control_.touch(is_sender, [&] { std::memcpy(message.text, message.source.get(), message.bytes); });
+      Inbox::finish(letter);
+    } else if (message.bytes > 0) {
+      std::memcpy(message.text, letter.text, message.bytes);
     }
+  }
+
+  bool draw(Message& message, Inbox& inbox) {
+    const bool has_news = inbox.draw(message.letter, message.text, message.moved);
+    if (message.moved == message.bytes) {
+      Inbox::finish(message.letter);
+      message.stage = Message::Stage::done;
+      return true;
+    }
+    return has_news;
+  }
+
+  void require_size(const Message& message) const {
+    if (message.letter.bytes != message.bytes) {
+      throw TransportError(SR_INVALID, shardrun::sdk::describe(message.op) + ": " + control_.name_of(message.op.peer) +
+                                           " sends " + std::to_string(message.letter.bytes) + " bytes, expected " +
+                                           std::to_string(message.bytes));
+    }
+  }
+
+  void require_room() const {
     for (std::uint32_t m = 0; m < control_.size(); ++m) {
-      if (sends[m] > posts_per_pair) {
-        throw TransportError(SR_INVALID, std::to_string(sends[m]) + " sends to " + control_.name_of(m) +
+      if (sends_[m] > posts_per_pair) {
+        throw TransportError(SR_INVALID, std::to_string(sends_[m]) + " sends to " + control_.name_of(m) +
                                              " are prepared as one, at most " + std::to_string(posts_per_pair) +
                                              " can be: split the batch");
       }
@@ -158,10 +299,16 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
   Group& group_;
   Control& control_;
   std::vector<Message> messages_;
+  std::vector<std::uint32_t> sends_;     ///< to each member
+  std::vector<std::uint32_t> receives_;  ///< from each member
+  std::uint64_t sent_bytes_ = 0;
+  bool is_blocking_ = true;
+  bool is_on_worker_ = false;
+  bool is_posted_ = false;
+  bool is_complete_ = false;  ///< of one on the caller's thread
   std::int64_t deadline_ = 0;
+  Control::NextLook next_look_ = 0;
 };
-
-}  // namespace
 
 std::unique_ptr<shardrun::sdk::Op> make_batch(Group& group, std::span<const OpSpec> ops) {
   return std::make_unique<Batch>(group, ops);

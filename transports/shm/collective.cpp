@@ -1,26 +1,29 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <shardrun/sdk/reduce.hpp>
+#include <exception>
+#include <vector>
 
 #include "group.h"
+#include "reducer.h"
 
-// Collectives over memory that all members can read. Each member says that its buffers are ready (stage 1), reads what
-// it needs from the others', says so (stage 2), and is complete when all have: then nobody reads its buffers any more.
-// To all_reduce, each reduces its own share over all members' buffers (Rabenseifner 2004's reduce-scatter, without
-// messages), and gathers the others' shares in a stage more. A few elements go through mailboxes instead, which every
-// member reduces for itself: one synchronisation.
+// Collectives over memory that all members can read, in steps. A member enters a step, which tells the others that its
+// part is there, and leaves it once those have entered that it waits for.
+//
+// In place, all members' buffers being mapped: whoever enters step 0 says that its buffers are ready; then each reads
+// what it needs where it lies; step 1 says that it has. To all_reduce and reduce, each member reduces its share of all
+// members' buffers and writes the result into the buffers of all who get it.
+//
+// By slots, for few bytes and for memory that others cannot map: piece after piece of what is sent goes into a slot of
+// this member, of which there are some, in turns. Whoever writes one again knows that all who read it are past it, as
+// they have entered a later step: one step a piece, and none at the end, as nobody touches the buffers themselves. Of
+// an all_reduce of several pieces among more than two, each member reduces its share of the piece within its slot, from
+// which all gather it in a step more.
 
 namespace shm {
 namespace {
 
 using shardrun::sdk::Block;
-
-/// All of it is reduced by every member where it has no more bytes.
-constexpr std::uint64_t mailbox_bytes = 2048;
-
-/// Reductions go through the cache in pieces.
-constexpr std::uint64_t tile_bytes = 32768;
 
 class Collective final : public shardrun::sdk::Op, private Worker::Task {
  public:
@@ -31,49 +34,45 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
         rank_(control_.rank()),
         size_(control_.size()),
         element_bytes_(shardrun::sdk::dtype_size(op.dtype)),
-        in_background_((op.flags & SR_OP_FLAG_BLOCKING) == 0) {
+        in_background_((op.flags & SR_OP_FLAG_BLOCKING) == 0),
+        all_read_all_(!shardrun::sdk::find_opcode(op.opcode)->has_root) {
     const std::uint64_t sent = shardrun::sdk::send_elements(op, rank_, size_) * element_bytes_;
     const std::uint64_t received = shardrun::sdk::recv_elements(op, rank_, size_) * element_bytes_;
     user_send_ = sent == 0 ? nullptr : static_cast<std::byte*>(op.send->data);
     user_recv_ = received == 0 ? nullptr : static_cast<std::byte*>(op.recv->data);
-    by_mailbox_ = op.opcode == SR_OP_ALL_REDUCE && sent <= mailbox_bytes;
-    const bool by_shares = op.opcode == SR_OP_ALL_REDUCE && !by_mailbox_;
-    std::array<ToExpose, 2> wanted;
-    if (sent > 0 && !by_mailbox_) {
-      wanted[0] = {&*op.send, sent};
+    agreed_ = group_.agree(op, offer(sent, received), deadline);
+    if (shardrun::sdk::find_opcode(op.opcode)->reduces) {
+      reducer_ = Reducer(op.dtype, op.reduction, element_bytes_);
     }
-    if (by_shares) {
-      wanted[1] = {&*op.recv, received};
-    }
-    const std::vector<Exposed> exposed = expose(group.shared(), wanted);
-    send_ = exposed[0];
-    recv_ = exposed[1];
-    last_stage_ = op.opcode == SR_OP_BARRIER || by_mailbox_ ? 1 : by_shares ? 3 : 2;
-    mail_bytes_ = by_mailbox_ ? sent : 0;
-    const std::size_t progress_bytes = size_ * sizeof(Progress);
-    agreed_ = group_.agree(op, {send_.ref(), recv_.ref(), progress_bytes + 2 * size_ * mail_bytes_}, deadline);
-    send_.close_descriptor();
-    recv_.close_descriptor();
-    progress_ = reinterpret_cast<Progress*>(agreed_.place.data());
-    mail_ = agreed_.place.data() + progress_bytes;
-    wire_bytes_ = read_by_others(sent);
+    by_shares_ = op.opcode == SR_OP_ALL_REDUCE && (agreed_.in_place || (agreed_.rounds > 1 && size_ > 2));
+    steps_ = agreed_.in_place ? 2 : by_shares_ ? 2 * agreed_.rounds : agreed_.rounds;
+    wire_bytes_ = given_to_others(sent);
+    sources_.reserve(size_);
+    targets_.reserve(size_);
   }
   Collective(const Collective&) = delete;
   Collective& operator=(const Collective&) = delete;
-  ~Collective() override { group_.worker().drop(*this); }
+  ~Collective() override {
+    group_.worker().drop(*this);
+    if (step_count_before_ > 0 && step_ < steps_) {
+      group_.fail(SR_ABORTED, what() + " was freed before it was complete");
+      if (agreed_.in_place) {
+        group_.await_untouched();
+      }
+    }
+  }
 
   void start(void*, std::int64_t deadline) override {
+    step_ = 0;
+    has_entered_ = false;
     group_.check();
-    ++generation_;
-    stage_ = 0;
+    first_number_ += step_count_before_;
+    step_count_before_ = steps_;
     deadline_ = deadline;
-    if (by_mailbox_ && mail_bytes_ > 0) {
-      std::memcpy(mailbox(rank_), user_send_, mail_bytes_);
-    } else if (send_.is_copy()) {
-      std::memcpy(send_.data(), user_send_, send_.ref().bytes);
-    }
     group_.shared().wire_bytes.fetch_add(wire_bytes_, std::memory_order_relaxed);
-    reach(1);
+    if (may_enter()) {
+      enter();
+    }
     if (in_background_) {
       group_.start(*this, deadline);
     }
@@ -93,7 +92,29 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     return guarded(std::min(deadline, deadline_));
   }
 
+  /// What is done on the caller's thread is not told: nothing went on beside it.
+  std::optional<shardrun::sdk::OpTimes> times() const override {
+    return in_background_ ? std::optional(group_.times(*this)) : std::nullopt;
+  }
+
  private:
+  /// What this member says of its buffers.
+  [[nodiscard]] Offer offer(std::uint64_t sent, std::uint64_t received) const {
+    Offer offer;
+    const bool has_target =
+        received > 0 && (op_.opcode == SR_OP_ALL_REDUCE || op_.opcode == SR_OP_REDUCE);  // others write there
+    const std::optional<MemoryRef> send = sent > 0 ? mappable(group_.shared(), *op_.send, sent) : MemoryRef{};
+    const std::optional<MemoryRef> recv = has_target ? mappable(group_.shared(), *op_.recv, received) : MemoryRef{};
+    offer.is_mappable = send.has_value() && recv.has_value();
+    offer.send = send.value_or(MemoryRef{});
+    offer.recv = recv.value_or(MemoryRef{});
+    offer.sent_bytes = sent;
+    for (std::uint32_t to = 0; sent > 0 && to < blocks_of(op_.opcode, size_); ++to) {
+      offer.block_bytes = std::max(offer.block_bytes, sent_block(to).count * element_bytes_);
+    }
+    return offer;
+  }
+
   void run(std::int64_t) override {
     if (!advance(deadline_)) {
       throw TransportError(SR_TIMEOUT, past_deadline());
@@ -103,6 +124,9 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
 
   /// `advance` on the caller's thread: what goes wrong there is the group's end too.
   bool guarded(std::int64_t until) {
+    if (step_ == steps_) {
+      return true;
+    }
     group_.check();
     try {
       if (advance(until)) {
@@ -114,88 +138,110 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
       throw TransportError(SR_TIMEOUT, past_deadline());
     } catch (const TransportError& error) {
       group_.fail(error.status(), error.what());
-      throw TransportError(*group_.worker().failure());
+    } catch (const std::exception& error) {
+      group_.fail(SR_INTERNAL, error.what());
     }
+    throw TransportError(*group_.worker().failure());
   }
 
-  /// Goes from stage to stage. False where `until` passed before the last; it can go on from there.
+  /// Goes from step to step. False where `until` passed before the last; it can go on from there.
   bool advance(std::int64_t until) {
-    while (stage_ < last_stage_) {
-      const std::uint64_t target = number(stage_ + 1);
-      if (!control_.wait(until, group_.cancelled(), Control::everyone, [&] { return all_reached(target); })) {
+    while (step_ < steps_) {
+      if (!has_entered_) {
+        if (!wait_for([this] { return may_enter(); }, until)) {
+          return false;
+        }
+        enter();
+      }
+      if (!wait_for([this] { return may_leave(); }, until)) {
         return false;
       }
-      ++stage_;
-      work();
-      if (stage_ < last_stage_) {
-        reach(stage_ + 1);
-      }
+      leave();
+      ++step_;
+      has_entered_ = false;
     }
     return true;
   }
 
-  [[nodiscard]] std::uint64_t number(std::uint32_t stage) const noexcept { return 4 * generation_ + stage; }
-
-  void reach(std::uint32_t stage) noexcept {
-    progress_[rank_].reached.store(number(stage));
-    control_.ring();
+  template <class Ready>
+  bool wait_for(const Ready& ready, std::int64_t until) {
+    // Without a root, nobody can end or fail and have done its part: all do before any is through.
+    const auto needs = [this](std::uint32_t m) {
+      return all_read_all_ || (waits_for(m) && !has_reached(m, awaited()));
+    };
+    return control_.wait(until, next_look_, group_.cancelled(), needs, ready);
   }
 
-  [[nodiscard]] bool all_reached(std::uint64_t target) const noexcept {
+  [[nodiscard]] std::uint64_t number() const noexcept { return first_number_ + step_ + 1; }
+  /// Before a slot is written again, those who read it last have entered the step after.
+  [[nodiscard]] std::uint64_t awaited() const noexcept {
+    return has_entered_ ? number() : number() - std::min<std::uint64_t>(number(), agreed_.turns - 1);
+  }
+
+  /// Whose part this member has to see before it goes on.
+  [[nodiscard]] bool waits_for(std::uint32_t m) const noexcept {
+    if (m == rank_) {
+      return false;
+    }
+    if (all_read_all_ || (agreed_.in_place && op_.opcode == SR_OP_REDUCE)) {
+      return true;
+    }
+    const bool spreads = op_.opcode == SR_OP_BROADCAST || op_.opcode == SR_OP_SCATTER;
+    const bool reads = has_entered_ && !(agreed_.in_place && step_ == 1);
+    // Readers wait for those who write, who wait for their readers before they write again or go.
+    return spreads == reads ? m == op_.peer : rank_ == op_.peer;
+  }
+
+  [[nodiscard]] bool has_reached(std::uint32_t m, std::uint64_t number) const noexcept {
+    return agreed_.seat(m, number).reached.load() >= number;
+  }
+  [[nodiscard]] bool have_reached(std::uint64_t number) const noexcept {
     for (std::uint32_t m = 0; m < size_; ++m) {
-      if (progress_[m].reached.load(std::memory_order_acquire) < target) {
+      if (waits_for(m) && !has_reached(m, number)) {
         return false;
       }
     }
     return true;
+  }
+  [[nodiscard]] bool may_enter() const noexcept { return agreed_.in_place || all_read_all_ || have_reached(awaited()); }
+  [[nodiscard]] bool may_leave() const noexcept { return have_reached(awaited()); }
+
+  void enter() noexcept {
+    if (!agreed_.in_place && !(by_shares_ && step_ % 2 == 1)) {
+      fill_slot();
+    }
+    agreed_.seat(rank_, number()).reached.store(number());
+    control_.ring();
+    has_entered_ = true;
+  }
+
+  void leave() {
+    if (agreed_.in_place) {
+      return step_ == 0 ? work_in_place() : void();
+    }
+    if (by_shares_) {
+      return step_ % 2 == 0 ? reduce_share_of_slots() : gather_from_slots();
+    }
+    read_slots();
   }
 
   [[nodiscard]] std::string past_deadline() const {
     std::string missing;
     for (std::uint32_t m = 0; m < size_; ++m) {
-      if (progress_[m].reached.load() < number(stage_ + 1)) {
+      if (waits_for(m) && !has_reached(m, awaited())) {
         missing += (missing.empty() ? "" : ", ") + control_.name_of(m);
       }
     }
     return what() + " is past its deadline, waiting for " + missing;
   }
 
-  /// What there is to do once all members have reached the present stage.
-  void work() {
-    if (stage_ == 1 && by_mailbox_) {
-      return reduce_mail();
-    }
-    if (stage_ == 2 && last_stage_ == 3) {
-      return gather_shares();
-    }
-    if (stage_ != 1) {
-      return;
-    }
-    switch (op_.opcode) {
-      case SR_OP_ALL_REDUCE: return reduce_block(share(rank_), recv_.data() + share(rank_).offset * element_bytes_);
-      case SR_OP_REDUCE: return rank_ == op_.peer ? reduce_block({0, op_.count}, user_recv_) : void();
-      case SR_OP_REDUCE_SCATTER:
-      case SR_OP_REDUCE_SCATTERV: return reduce_block(shardrun::sdk::send_block(op_, rank_, rank_), user_recv_);
-      case SR_OP_BARRIER: return;
-      default: return copy_blocks();
-    }
-  }
+  // Blocks
 
-  /// Block `m` of what member m sends to this one, of the ops that move and do not reduce.
-  void copy_blocks() {
-    for (std::uint32_t m = 0; m < size_; ++m) {
-      const Block to = shardrun::sdk::recv_block(op_, rank_, m);
-      if (to.count == 0) {
-        continue;
-      }
-      copy(user_recv_ + to.offset * element_bytes_, send_of(m) + offset_in_send_of(m) * element_bytes_,
-           to.count * element_bytes_);
-    }
+  /// What this member sends: one block for all, or one for each.
+  [[nodiscard]] Block sent_block(std::uint32_t to) const {
+    return blocks_of(op_.opcode, size_) == 1 ? Block{0, shardrun::sdk::send_elements(op_, rank_, size_)}
+                                             : shardrun::sdk::send_block(op_, rank_, to);
   }
-
-  /// Every member's, in this process.
-  [[nodiscard]] std::byte* send_of(std::uint32_t m) const { return m == rank_ ? send_.data() : agreed_.sends[m].get(); }
-  [[nodiscard]] std::byte* recv_of(std::uint32_t m) const { return m == rank_ ? recv_.data() : agreed_.recvs[m].get(); }
 
   /// Where in member m's send buffer that lies which is meant for this one.
   [[nodiscard]] std::uint64_t offset_in_send_of(std::uint32_t m) const {
@@ -205,66 +251,180 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     return shardrun::sdk::send_block(op_, m, rank_).offset;
   }
 
-  static void copy(std::byte* to, const std::byte* from, std::uint64_t bytes) {
+  /// The part of `count` elements that member m reduces. Shares begin where cache lines do.
+  [[nodiscard]] Block share(std::uint32_t m, std::uint64_t count) const noexcept {
+    const std::uint64_t line = 64 / element_bytes_;
+    const auto begin = [&](std::uint64_t i) {
+      const std::uint64_t lines = (count + line - 1) / line;
+      return std::min(count, (lines / size_ * i + std::min<std::uint64_t>(i, lines % size_)) * line);
+    };
+    return {begin(m), begin(m + 1) - begin(m)};
+  }
+
+  static void copy(std::byte* to, const std::byte* from, std::uint64_t bytes) noexcept {
     if (to != from && bytes > 0) {
       std::memcpy(to, from, bytes);
     }
   }
 
-  /// This member's own elements first, then the others' in their order: each block is reduced by one member alone.
-  void reduce_block(const Block& block, std::byte* to) {
-    const std::uint64_t tile = std::max<std::uint64_t>(1, tile_bytes / element_bytes_);
-    for (std::uint64_t done = 0; done < block.count; done += tile) {
-      const std::uint64_t count = std::min(tile, block.count - done);
-      const std::uint64_t from = (block.offset + done) * element_bytes_;
-      std::byte* const into = to + done * element_bytes_;
-      copy(into, send_of(rank_) + from, count * element_bytes_);
-      for (std::uint32_t m = 0; m < size_; ++m) {
-        if (m != rank_) {
-          shardrun::sdk::reduce(op_.dtype, op_.reduction, into, send_of(m) + from, count);
+  // In place
+
+  /// Every member's, in this process.
+  [[nodiscard]] std::byte* send_of(std::uint32_t m) const { return m == rank_ ? user_send_ : agreed_.sends[m].get(); }
+  [[nodiscard]] std::byte* recv_of(std::uint32_t m) const { return m == rank_ ? user_recv_ : agreed_.recvs[m].get(); }
+
+  void work_in_place() {
+    switch (op_.opcode) {
+      case SR_OP_ALL_REDUCE:
+      case SR_OP_REDUCE: return reduce_in_place(share(rank_, op_.count));
+      case SR_OP_REDUCE_SCATTER:
+      case SR_OP_REDUCE_SCATTERV: return reduce_in_place(shardrun::sdk::send_block(op_, rank_, rank_));
+      default: return copy_in_place();
+    }
+  }
+
+  void copy_in_place() {
+    const auto is_read = [this](std::uint32_t m) { return shardrun::sdk::recv_block(op_, rank_, m).count > 0; };
+    control_.touch(is_read, [this] {
+      // Each begins with its own, so that not all read the same member's at one time.
+      for (std::uint32_t i = 0; i < size_; ++i) {
+        const std::uint32_t m = (rank_ + i) % size_;
+        const Block to = shardrun::sdk::recv_block(op_, rank_, m);
+        if (to.count > 0) {
+          copy(user_recv_ + to.offset * element_bytes_, send_of(m) + offset_in_send_of(m) * element_bytes_,
+               to.count * element_bytes_);
         }
+      }
+    });
+  }
+
+  void reduce_in_place(const Block& block) {
+    if (block.count == 0) {
+      return;
+    }
+    const std::uint64_t offset = block.offset * element_bytes_;
+    sources_.clear();
+    targets_.clear();
+    for (std::uint32_t m = 0; m < size_; ++m) {
+      sources_.push_back(send_of(m) + offset);
+      if (op_.opcode == SR_OP_ALL_REDUCE || (op_.opcode == SR_OP_REDUCE && m == op_.peer)) {
+        targets_.push_back(recv_of(m) + offset);
+      }
+    }
+    if (targets_.empty()) {
+      targets_.push_back(user_recv_);
+    }
+    control_.touch(Control::everyone, [&] { reducer_.run(sources_, targets_, block.count); });
+  }
+
+  // By slots
+
+  [[nodiscard]] std::uint32_t round() const noexcept { return by_shares_ ? step_ / 2 : step_; }
+  /// Of a block, what goes through the slots in this round.
+  [[nodiscard]] Block piece_of(const Block& block) const noexcept {
+    const std::uint64_t most = agreed_.piece_bytes / std::max<std::uint64_t>(1, element_bytes_);
+    const std::uint64_t begin = std::min(block.count, round() * most);
+    return {block.offset + begin, std::min(most, block.count - begin)};
+  }
+  /// By shares, the slot of the round's first step stays for its second.
+  [[nodiscard]] std::byte* slot_of(std::uint32_t m) const noexcept {
+    return agreed_.slot(m, by_shares_ ? (number() - 1) / 2 : number());
+  }
+
+  void fill_slot() noexcept {
+    if (user_send_ == nullptr) {
+      return;
+    }
+    const std::uint32_t blocks = blocks_of(op_.opcode, size_);
+    for (std::uint32_t to = 0; to < blocks; ++to) {
+      if (blocks == 1 || to != rank_) {
+        const Block piece = piece_of(sent_block(to));
+        copy(slot_of(rank_) + to * agreed_.piece_bytes, user_send_ + piece.offset * element_bytes_,
+             piece.count * element_bytes_);
       }
     }
   }
 
-  /// Member m's share of an all_reduce.
-  [[nodiscard]] Block share(std::uint32_t m) const noexcept {
-    const std::uint64_t each = op_.count / size_;
-    const std::uint64_t larger = op_.count % size_;
-    return {m * each + std::min<std::uint64_t>(m, larger), each + (m < larger ? 1 : 0)};
+  /// Member m's piece for this member; this member's own where it lies.
+  [[nodiscard]] const std::byte* piece_from(std::uint32_t m, const Block& own) const noexcept {
+    return m == rank_ ? user_send_ + own.offset * element_bytes_
+                      : slot_of(m) + (blocks_of(op_.opcode, size_) == 1 ? 0 : rank_ * agreed_.piece_bytes);
   }
 
-  void gather_shares() {
-    for (std::uint32_t m = 0; m < size_; ++m) {
-      const std::uint64_t offset = share(m).offset * element_bytes_;
-      copy(user_recv_ + offset, recv_of(m) + offset, share(m).count * element_bytes_);
+  void read_slots() noexcept {
+    switch (op_.opcode) {
+      case SR_OP_BARRIER: return;
+      case SR_OP_REDUCE: return rank_ == op_.peer ? reduce_slots({0, op_.count}, 0) : void();
+      case SR_OP_ALL_REDUCE: return reduce_slots({0, op_.count}, 0);
+      case SR_OP_REDUCE_SCATTER:
+      case SR_OP_REDUCE_SCATTERV: {
+        const Block block = shardrun::sdk::send_block(op_, rank_, rank_);
+        return reduce_slots(block, block.offset);
+      }
+      default: return copy_slots();
     }
   }
 
-  [[nodiscard]] std::byte* mailbox(std::uint32_t m) const noexcept {
-    return mail_ + ((generation_ % 2) * size_ + m) * mail_bytes_;
+  void copy_slots() noexcept {
+    for (std::uint32_t m = 0; m < size_; ++m) {
+      const Block to = piece_of(shardrun::sdk::recv_block(op_, rank_, m));
+      if (to.count > 0) {
+        const Block own =
+            m == rank_ ? piece_of({offset_in_send_of(m), shardrun::sdk::recv_block(op_, rank_, m).count}) : Block{};
+        copy(user_recv_ + to.offset * element_bytes_, piece_from(m, own), to.count * element_bytes_);
+      }
+    }
   }
 
-  /// In the members' order, so that all get the same bits. A mailbox is written again two generations on: then all have
-  /// started the one between, and read this one before.
-  void reduce_mail() {
-    if (mail_bytes_ == 0) {
+  /// `before`: elements of the block's buffer that the result does not begin with.
+  void reduce_slots(const Block& block, std::uint64_t before) noexcept {
+    const Block piece = piece_of(block);
+    if (piece.count == 0) {
       return;
     }
-    std::memcpy(user_recv_, mailbox(0), mail_bytes_);
-    for (std::uint32_t m = 1; m < size_; ++m) {
-      shardrun::sdk::reduce(op_.dtype, op_.reduction, user_recv_, mailbox(m), op_.count);
+    sources_.clear();
+    for (std::uint32_t m = 0; m < size_; ++m) {
+      sources_.push_back(piece_from(m, piece));
+    }
+    targets_.assign(1, user_recv_ + (piece.offset - before) * element_bytes_);
+    reducer_.run(sources_, targets_, piece.count);
+  }
+
+  void reduce_share_of_slots() noexcept {
+    const Block piece = piece_of({0, op_.count});
+    const Block own = share(rank_, piece.count);
+    const std::uint64_t offset = own.offset * element_bytes_;
+    sources_.clear();
+    for (std::uint32_t m = 0; m < size_; ++m) {
+      sources_.push_back(slot_of(m) + offset);
+    }
+    targets_.assign(1, slot_of(rank_) + offset);
+    reducer_.run(sources_, targets_, own.count);
+  }
+
+  void gather_from_slots() noexcept {
+    const Block piece = piece_of({0, op_.count});
+    for (std::uint32_t m = 0; m < size_; ++m) {
+      const Block part = share(m, piece.count);
+      copy(user_recv_ + (piece.offset + part.offset) * element_bytes_, slot_of(m) + part.offset * element_bytes_,
+           part.count * element_bytes_);
     }
   }
 
-  /// Bytes of this member that others read in one execution.
-  [[nodiscard]] std::uint64_t read_by_others(std::uint64_t sent) const {
-    if (by_mailbox_) {
-      return (size_ - 1) * sent;
+  /// Bytes that others read of this member or that it writes to them, in one execution.
+  [[nodiscard]] std::uint64_t given_to_others(std::uint64_t sent) const {
+    if (by_shares_ || (agreed_.in_place && op_.opcode == SR_OP_REDUCE)) {
+      std::uint64_t own = 0;
+      for (std::uint64_t done = 0; done < op_.count;) {
+        const std::uint64_t piece = agreed_.in_place ? op_.count : agreed_.piece_bytes / element_bytes_;
+        own += share(rank_, std::min(piece, op_.count - done)).count * element_bytes_;
+        done += piece;
+      }
+      const std::uint64_t readers = op_.opcode == SR_OP_ALL_REDUCE ? size_ - 1 : rank_ == op_.peer ? 0 : 1;
+      return sent - own + readers * own;
     }
     if (op_.opcode == SR_OP_ALL_REDUCE) {
-      const std::uint64_t own = share(rank_).count * element_bytes_;
-      return sent - own + (size_ - 1) * own;
+      return (size_ - 1) * sent;
     }
     std::uint64_t bytes = 0;
     for (std::uint32_t m = 0; m < size_; ++m) {
@@ -280,20 +440,22 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
   std::uint32_t size_;
   std::uint64_t element_bytes_;
   bool in_background_;
-  bool by_mailbox_ = false;
-  std::uint32_t last_stage_ = 0;
+  bool all_read_all_;  ///< none goes on before all have come: so it is where there is no root
+  bool by_shares_ = false;
+  bool has_entered_ = false;
   std::byte* user_send_ = nullptr;
   std::byte* user_recv_ = nullptr;
-  Exposed send_;
-  Exposed recv_;  ///< of an all_reduce by shares, whose results others gather
   Agreed agreed_;
-  Progress* progress_ = nullptr;
-  std::byte* mail_ = nullptr;
-  std::uint64_t mail_bytes_ = 0;
+  Reducer reducer_;
+  std::vector<const std::byte*> sources_;  ///< filled again for each reduction; they allocate nothing then
+  std::vector<std::byte*> targets_;
   std::uint64_t wire_bytes_ = 0;
-  std::uint64_t generation_ = 0;
-  std::uint32_t stage_ = 0;  ///< that all members have reached, and whose work is done
+  std::uint32_t steps_ = 0;
+  std::uint32_t step_ = 0;  ///< all before it have been left
+  std::uint32_t step_count_before_ = 0;
+  std::uint64_t first_number_ = 0;  ///< steps of all executions before
   std::int64_t deadline_ = 0;
+  Control::NextLook next_look_ = 0;
 };
 
 /// A group of one: what is sent is what is received.

@@ -73,6 +73,14 @@ bool is_process_gone(int pid) {
   return pidfd.number() < 0 ? errno == ESRCH : ends_soon(pidfd);
 }
 
+/// Whether the job's ranks on this machine outnumber the cores that they may use.
+bool is_crowded(const Config& config) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  return sched_getaffinity(0, sizeof(cores), &cores) != 0 ||
+         static_cast<std::uint32_t>(CPU_COUNT(&cores)) < config.local_world_size;
+}
+
 TransportError gone(int pid, const std::string& whose) {
   return {SR_PEER_LOST, "process " + std::to_string(pid) + " of " + whose + " is gone"};
 }
@@ -80,7 +88,11 @@ TransportError gone(int pid, const std::string& whose) {
 }  // namespace
 
 Control::Control(const Config& config, const GroupSpec& spec, const std::string& key)
-    : spec_(spec), layout_(spec.size()), host_(config.host) {
+    : spec_(spec),
+      layout_(spec.size()),
+      host_(config.host),
+      looks_(is_crowded(config) ? 1 : 128),
+      yields_(is_crowded(config) ? 64 : 100) {
   meet(key);
 }
 
@@ -151,21 +163,26 @@ Told& Control::told(std::uint32_t from, std::uint32_t to) const noexcept {
   return reinterpret_cast<Told*>(at(layout_.told))[from * size() + to];
 }
 
-Post* Control::posts(std::uint32_t from, std::uint32_t to) const noexcept {
-  return reinterpret_cast<Post*>(at(layout_.posts)) + (from * size() + to) * std::size_t{posts_per_pair};
+Pair Control::pair(std::uint32_t from, std::uint32_t to) const noexcept {
+  return Pair(at(layout_.pairs) + (std::size_t{from} * size() + to) * Pair::bytes);
 }
 
 Progress& Control::preparing(std::uint32_t index) const noexcept {
   return reinterpret_cast<Progress*>(at(layout_.preparing))[index];
 }
 
-void Control::deal_place(std::size_t bytes) {
-  const std::optional<std::uint64_t> dealt = places_->deal(bytes);
+std::byte* Control::deal_place(std::optional<std::size_t> bytes) {
+  header_->place = no_place;
+  if (!bytes) {
+    return nullptr;
+  }
+  const std::optional<std::uint64_t> dealt = places_->deal(*bytes);
   if (!dealt) {
     throw TransportError(SR_INTERNAL, "group " + spec_.name + " has more ops at one time than its memory of " +
                                           std::to_string(Layout::op_bytes) + " bytes holds: free some");
   }
   header_->place = *dealt;
+  return places_->data(*dealt);
 }
 
 std::string Control::name_of(std::uint32_t index) const {
@@ -175,16 +192,20 @@ std::string Control::name_of(std::uint32_t index) const {
 
 bool Control::is_gone(std::uint32_t member) const noexcept { return ends_soon(pidfds_[member]); }
 
-void Control::ring() noexcept {
+void Control::wake() noexcept {
   header_->bell.fetch_add(1);
-  if (header_->waiting.load() != 0) {
-    futex(header_->bell, FUTEX_WAKE, INT_MAX, nullptr);
-  }
+  futex(header_->bell, FUTEX_WAKE, INT_MAX, nullptr);
 }
 
 void Control::mark_failed() noexcept {
   member(rank()).failed.store(1);
   ring();
+}
+
+void Control::pause() noexcept {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
 }
 
 void Control::yield() noexcept { sched_yield(); }
@@ -195,29 +216,53 @@ void Control::sleep(std::uint32_t seen, std::int64_t deadline) const noexcept {
   futex(header_->bell, FUTEX_WAIT, seen, &timeout);
 }
 
-bool Control::is_time_to_look() noexcept {
+void Control::await_untouched() noexcept {
+  for (std::uint32_t m = 0; m < size(); ++m) {
+    const auto is_at_work = [&] { return m != rank() && member(m).touching.load() != 0; };
+    for (int turn = 0; turn < yields_ && is_at_work(); ++turn) {
+      yield();
+    }
+    const auto is_other = [&](std::uint32_t other) { return other == m; };
+    while (is_at_work() && !first_gone(is_other)) {
+      // Nobody rings at the end of such work, which is no news to all others.
+      constexpr timespec nap{.tv_sec = 0, .tv_nsec = 200'000};
+      nanosleep(&nap, nullptr);
+    }
+  }
+}
+
+bool Control::is_time_to_look(NextLook& next_look) const noexcept {
   const std::int64_t now = host_.now();
-  if (now < next_look_.load(std::memory_order_relaxed)) {
+  if (now < next_look) {
     return false;
   }
-  next_look_.store(now + slice_ns, std::memory_order_relaxed);
+  next_look = now + slice_ns;
   return true;
 }
 
-std::optional<TransportError> Control::obstacle(const std::atomic<bool>& cancelled, const Needs& needs) const {
-  const std::string group = "group " + spec_.name;
+/// Allocates nothing, as those look who wait.
+std::optional<Control::Obstacle> Control::obstacle(const std::atomic<bool>& cancelled, const Needs& needs) const {
   if (cancelled.load(std::memory_order_acquire) || host_.aborted()) {
-    return TransportError(SR_ABORTED, group + " was aborted");
+    return Obstacle{.kind = Obstacle::Kind::aborted};
   }
   if (const std::optional<std::uint32_t> gone = first_gone(needs)) {
-    return TransportError(SR_PEER_LOST, group + ": " + name_of(*gone) + " is gone");
+    return Obstacle{.kind = Obstacle::Kind::gone, .member = *gone};
   }
   for (std::uint32_t m = 0; m < size(); ++m) {
     if (m != rank() && member(m).failed.load() != 0 && needs(m)) {
-      return TransportError(SR_ABORTED, group + ": " + name_of(m) + " has failed");
+      return Obstacle{.kind = Obstacle::Kind::failed, .member = m};
     }
   }
   return std::nullopt;
+}
+
+TransportError Control::error_of(const Obstacle& obstacle) const {
+  const std::string group = "group " + spec_.name;
+  switch (obstacle.kind) {
+    case Obstacle::Kind::gone: return {SR_PEER_LOST, group + ": " + name_of(obstacle.member) + " is gone"};
+    case Obstacle::Kind::failed: return {SR_ABORTED, group + ": " + name_of(obstacle.member) + " has failed"};
+    default: return {SR_ABORTED, group + " was aborted"};
+  }
 }
 
 std::optional<std::uint32_t> Control::first_gone(const Needs& needs) const {

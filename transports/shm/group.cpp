@@ -2,26 +2,20 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <exception>
+#include <mutex>
 #include <utility>
 
 namespace shm {
 
 namespace {
 
-/// A buffer where it lies, if peers can map that.
-std::optional<Exposed> in_place(const Shared& shared, const Buffer& buffer, std::uint64_t bytes) {
-  const auto registered = shared.registrations.find(buffer.registration);
-  if (registered == shared.registrations.end() || registered->second.descriptor < 0) {
-    return std::nullopt;
-  }
-  const Registration& memory = registered->second;
-  auto* const data = static_cast<std::byte*>(buffer.data);
-  if (data < memory.data || static_cast<std::uint64_t>(data - memory.data) + bytes > memory.bytes) {
-    return std::nullopt;
-  }
-  const std::uint64_t offset = memory.offset + static_cast<std::uint64_t>(data - memory.data);
-  return Exposed({getpid(), memory.descriptor, memory.inode, offset, bytes}, data);
-}
+/// Where no member sends more, and where others' memory cannot be mapped, it goes through slots.
+constexpr std::uint64_t most_mail_bytes = 1024;
+
+/// Of a slot that takes piece after piece.
+constexpr std::uint64_t slot_bytes = 65'536;
 
 /// The name of a group in the store: its id alone is not, as groups without a common member may have one id, and a
 /// group may follow another with the same members and id.
@@ -36,32 +30,19 @@ std::string key_of(Shared& shared, const GroupSpec& spec) {
 
 }  // namespace
 
-std::vector<Exposed> expose(const Shared& shared, std::span<const ToExpose> wanted) {
-  std::vector<Exposed> exposed(wanted.size());
-  std::vector<std::size_t> copied;
-  std::size_t bytes = 0;
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    if (wanted[i].bytes == 0) {
-      continue;
-    }
-    if (auto lies = in_place(shared, *wanted[i].buffer, wanted[i].bytes)) {
-      exposed[i] = std::move(*lies);
-    } else {
-      copied.push_back(i);
-      bytes += align_up(wanted[i].bytes);
-    }
+std::optional<MemoryRef> mappable(const Shared& shared, const Buffer& buffer, std::uint64_t bytes) {
+  const std::shared_lock lock(shared.registrations_mutex);
+  const auto registered = shared.registrations.find(buffer.registration);
+  if (registered == shared.registrations.end() || registered->second.descriptor < 0) {
+    return std::nullopt;
   }
-  if (copied.empty()) {
-    return exposed;
+  const Registration& memory = registered->second;
+  auto* const data = static_cast<std::byte*>(buffer.data);
+  if (data < memory.data || static_cast<std::uint64_t>(data - memory.data) + bytes > memory.bytes) {
+    return std::nullopt;
   }
-  const std::shared_ptr<Mapping> copies = Mapping::create(bytes);
-  std::uint64_t offset = 0;
-  for (const std::size_t i : copied) {
-    exposed[i] = Exposed({getpid(), copies->descriptor(), copies->inode(), offset, wanted[i].bytes},
-                         copies->data() + offset, copies);
-    offset += align_up(wanted[i].bytes);
-  }
-  return exposed;
+  const std::uint64_t offset = memory.offset + static_cast<std::uint64_t>(data - memory.data);
+  return MemoryRef{getpid(), memory.descriptor, memory.inode, offset, bytes};
 }
 
 Group::Group(Shared& shared, const GroupSpec& spec)
@@ -70,8 +51,8 @@ Group::Group(Shared& shared, const GroupSpec& spec)
         control_.mark_failed();
       }) {
   for (std::uint32_t m = 0; m < control_.size(); ++m) {
-    outboxes_.emplace_back(control_.posts(control_.rank(), m));
-    inboxes_.emplace_back(control_.posts(m, control_.rank()));
+    outboxes_.emplace_back(control_.pair(control_.rank(), m));
+    inboxes_.emplace_back(control_.pair(m, control_.rank()));
   }
 }
 
@@ -96,13 +77,19 @@ Agreed Group::agree(const OpSpec& op, const Offer& offer, std::int64_t deadline)
   tell(op, offer);
   meet(op, deadline);
   Agreed agreed;
-  agreed.place = control_.take_place();
   std::optional<std::string> difference = own_difference(op);
   if (!difference) {
-    hear(op, agreed);
+    agreed = hear(op);
+  }
+  if (control_.rank() == 0) {
+    std::byte* const place = control_.deal_place(difference ? std::nullopt : std::optional(agreed.place_bytes()));
+    if (place != nullptr) {
+      agreed.clear(place);
+    }
   }
   control_.member(control_.rank()).disagrees = difference ? 1 : 0;
   meet(op, deadline);
+  agreed.place = control_.take_place();
   if (!difference) {
     difference = difference_of_others(op);
   }
@@ -127,7 +114,8 @@ void Group::meet(const OpSpec& op, std::int64_t deadline) {
     }
     return true;
   };
-  if (control_.wait(deadline, cancelled_, Control::everyone, all_there)) {
+  Control::NextLook next_look = 0;
+  if (control_.wait(deadline, next_look, cancelled_, Control::everyone, all_there)) {
     return;
   }
   std::string missing;
@@ -142,27 +130,62 @@ void Group::meet(const OpSpec& op, std::int64_t deadline) {
 
 void Group::tell(const OpSpec& op, const Offer& offer) {
   const std::uint32_t rank = control_.rank();
-  if (rank == 0) {
-    control_.deal_place(offer.place_bytes);
-  }
-  control_.member(rank).send = offer.send;
-  control_.member(rank).recv = offer.recv;
+  Member& self = control_.member(rank);
+  self.send = offer.send;
+  self.recv = offer.recv;
+  self.is_mappable = offer.is_mappable ? 1 : 0;
+  self.sent_bytes = offer.sent_bytes;
+  self.block_bytes = offer.block_bytes;
   for (std::uint32_t to = 0; to < control_.size(); ++to) {
     const std::uint64_t offset = op.opcode == SR_OP_ALL_TO_ALLV ? shardrun::sdk::send_block(op, rank, to).offset : 0;
     control_.told(rank, to) = {shardrun::sdk::claim_of(op, rank, to), offset};
   }
 }
 
-void Group::hear(const OpSpec& op, Agreed& agreed) {
+Agreed Group::hear(const OpSpec& op) {
+  Agreed agreed;
+  choose_way(op, agreed);
   for (std::uint32_t m = 0; m < control_.size(); ++m) {
     const Member& member = control_.member(m);
-    const bool is_other = m != control_.rank();
-    agreed.sends.push_back(is_other ? memory_of(m, member.send) : nullptr);
-    agreed.recvs.push_back(is_other ? memory_of(m, member.recv) : nullptr);
+    const bool is_mapped = agreed.in_place && m != control_.rank();
+    agreed.sends.push_back(is_mapped ? memory_of(m, member.send) : nullptr);
+    agreed.recvs.push_back(is_mapped ? memory_of(m, member.recv) : nullptr);
     if (op.opcode == SR_OP_ALL_TO_ALLV) {
       agreed.offsets.push_back(control_.told(m, control_.rank()).offset);
     }
   }
+  return agreed;
+}
+
+/// From what all members told, so that all choose alike.
+void Group::choose_way(const OpSpec& op, Agreed& agreed) const {
+  bool are_mappable = true;
+  std::uint64_t most = 0;
+  std::uint64_t block = 0;
+  for (std::uint32_t m = 0; m < control_.size(); ++m) {
+    const Member& member = control_.member(m);
+    are_mappable = are_mappable && member.is_mappable != 0;
+    most = std::max(most, member.sent_bytes);
+    block = std::max(block, member.block_bytes);
+  }
+  agreed.members = control_.size();
+  const bool is_mail = most <= most_mail_bytes;
+  agreed.in_place = are_mappable && !is_mail;
+  if (agreed.in_place) {
+    return;
+  }
+  agreed.turns = is_mail ? 4 : 2;  // a root need not wait for every reader every time
+  const std::uint64_t blocks = blocks_of(op.opcode, control_.size());
+  // A multiple of every element's size, as that of what is sent is.
+  const std::uint64_t share_of_slot = std::max<std::uint64_t>(64, slot_bytes / blocks / 64 * 64);
+  const bool is_one_piece = is_mail || block <= share_of_slot;
+  agreed.piece_bytes = is_one_piece ? (block + 7) / 8 * 8 : share_of_slot;
+  agreed.slot_bytes = blocks * agreed.piece_bytes;
+  if (agreed.slot_bytes > sizeof(Progress) - sizeof(std::uint64_t)) {
+    agreed.piece_bytes = align_up(agreed.piece_bytes);
+    agreed.slot_bytes = blocks * agreed.piece_bytes;
+  }
+  agreed.rounds = is_one_piece ? 1 : static_cast<std::uint32_t>((block + agreed.piece_bytes - 1) / agreed.piece_bytes);
 }
 
 std::optional<std::string> Group::own_difference(const OpSpec& op) const {
@@ -198,6 +221,9 @@ std::unique_ptr<shardrun::sdk::Op> Group::prepare(std::span<const OpSpec> ops, s
     if (error.status() != SR_INVALID) {
       fail(error.status(), error.what());
     }
+    throw;
+  } catch (const std::exception& error) {
+    fail(SR_INTERNAL, error.what());
     throw;
   }
 }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <shardrun/sdk/transport.hpp>
 #include <shardrun/sdk/worker.hpp>
+#include <shared_mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -37,55 +38,69 @@ struct Shared {
   Config config;
   Peers peers;
   std::map<std::uint64_t, Registration> registrations;
+  mutable std::shared_mutex registrations_mutex;     ///< memory is registered while ops are prepared
   std::map<std::string, std::uint64_t> generations;  ///< groups made so far, by their name in the store
   std::atomic<std::uint64_t> wire_bytes = 0;
 };
 
-/// A buffer where peers can read it: itself, where it lies in memory that they can map, else a copy.
-class Exposed {
- public:
-  Exposed() = default;
-  Exposed(const MemoryRef& ref, std::byte* data, std::shared_ptr<Mapping> copy = nullptr)
-      : ref_(ref), data_(data), copy_(std::move(copy)) {}
+/// A buffer in words that peers can map it by; nothing where they cannot.
+[[nodiscard]] std::optional<MemoryRef> mappable(const Shared& shared, const Buffer& buffer, std::uint64_t bytes);
 
-  [[nodiscard]] const MemoryRef& ref() const noexcept { return ref_; }
-  /// Where peers read: the buffer's own memory or the copy's.
-  [[nodiscard]] std::byte* data() const noexcept { return data_; }
-  [[nodiscard]] bool is_copy() const noexcept { return copy_ != nullptr; }
-  /// Peers have mapped what they read.
-  void close_descriptor() noexcept {
-    if (copy_ != nullptr) {
-      copy_->close_descriptor();
-    }
-  }
-
- private:
-  MemoryRef ref_;
-  std::byte* data_ = nullptr;
-  std::shared_ptr<Mapping> copy_;
-};
-
-struct ToExpose {
-  const Buffer* buffer = nullptr;
-  std::uint64_t bytes = 0;  ///< 0: nothing is to be read
-};
-/// As many; all copies lie in one piece of memory.
-[[nodiscard]] std::vector<Exposed> expose(const Shared& shared, std::span<const ToExpose> wanted);
+/// How many blocks a member's send buffer has: one for each member, or one that is for all who read it.
+[[nodiscard]] constexpr std::uint32_t blocks_of(std::uint32_t opcode, std::uint32_t members) noexcept {
+  const bool has_many = opcode == SR_OP_ALL_TO_ALL || opcode == SR_OP_ALL_TO_ALLV || opcode == SR_OP_SCATTER ||
+                        opcode == SR_OP_REDUCE_SCATTER || opcode == SR_OP_REDUCE_SCATTERV;
+  return has_many ? members : 1;
+}
 
 /// What a member brings to a collective.
 struct Offer {
   MemoryRef send;
-  MemoryRef recv;
-  std::size_t place_bytes = 0;
+  MemoryRef recv;  ///< where others write into it
+  bool is_mappable = false;
+  std::uint64_t sent_bytes = 0;
+  std::uint64_t block_bytes = 0;  ///< the largest block of what is sent
 };
 
-/// What a member knows of the others once they have prepared a collective. Entries of its own are empty.
+/// How the members of a collective have agreed to carry it out: the same on all of them, but for the pointers.
 struct Agreed {
+  bool in_place = false;
+  std::uint32_t rounds = 1;       ///< by slots: pieces of the largest block
+  std::uint64_t piece_bytes = 0;  ///< of a block in a slot; whole cache lines
+  std::uint64_t slot_bytes = 0;
+  std::uint32_t members = 0;
+  std::uint32_t turns = 2;  ///< slots of a member
   Place place;
-  std::vector<std::shared_ptr<std::byte>> sends;  ///< every member's, in this process
+  std::vector<std::shared_ptr<std::byte>> sends;  ///< in place: every member's in this process, but this one's
   std::vector<std::shared_ptr<std::byte>> recvs;
   std::vector<std::uint64_t> offsets;  ///< all_to_allv: where in a member's send its block for this one begins
+
+  /// Nobody is anywhere yet, in a place that is about to be taken.
+  void clear(std::byte* place) const noexcept {
+    for (std::uint32_t i = 0; i < turns * members; ++i) {
+      reinterpret_cast<Progress*>(place + i * stride())->reached.store(0);
+    }
+  }
+
+  /// Of the place: for each member in each turn, how far it is and its slot.
+  [[nodiscard]] std::size_t place_bytes() const noexcept { return std::size_t{turns} * members * stride(); }
+  [[nodiscard]] Progress& seat(std::uint32_t member, std::uint64_t turn) const noexcept {
+    return *reinterpret_cast<Progress*>(at(member, turn));
+  }
+  /// A few bytes come in one cache line with the news that they are there.
+  [[nodiscard]] std::byte* slot(std::uint32_t member, std::uint64_t turn) const noexcept {
+    return at(member, turn) + (is_small() ? sizeof(std::uint64_t) : sizeof(Progress));
+  }
+
+ private:
+  [[nodiscard]] bool is_small() const noexcept { return slot_bytes <= sizeof(Progress) - sizeof(std::uint64_t); }
+  [[nodiscard]] std::size_t stride() const noexcept { return sizeof(Progress) + (is_small() ? 0 : slot_bytes); }
+  [[nodiscard]] std::byte* at(std::uint32_t member, std::uint64_t turn) const noexcept {
+    return place.data() + (turn % turns * members + member) * stride();
+  }
 };
+
+class Batch;
 
 /// Members on one machine that read each other's memory.
 class Group final : public shardrun::sdk::Group {
@@ -104,6 +119,14 @@ class Group final : public shardrun::sdk::Group {
   [[nodiscard]] Outbox& outbox(std::uint32_t to) noexcept { return outboxes_[to]; }
   [[nodiscard]] Inbox& inbox(std::uint32_t from) noexcept { return inboxes_[from]; }
 
+  /// Batches use the boxes one after the other, in the order of their starts: on the worker, or, one alone, on the
+  /// caller's thread.
+  struct Turns {
+    std::atomic<std::uint32_t> on_worker = 0;  ///< started there and not complete
+    Batch* on_caller = nullptr;
+  };
+  [[nodiscard]] Turns& turns() noexcept { return turns_; }
+
   // What Worker says of these, but a task that runs ends itself by its deadline, as it knows for whom it waits. The
   // worker ends, a little later, one that waits its turn.
   void start(Worker::Task& task, std::int64_t deadline) { worker_.start(task, later(deadline)); }
@@ -111,10 +134,21 @@ class Group final : public shardrun::sdk::Group {
   [[nodiscard]] bool wait(Worker::Task& task, std::int64_t own, std::int64_t deadline) {
     return worker_.wait(task, deadline < own ? deadline : later(own));
   }
+  [[nodiscard]] shardrun::sdk::OpTimes times(const Worker::Task& task) {
+    const Worker::Times times = worker_.times(task);
+    return {times.begun, times.ended};
+  }
 
   void fail(std::int32_t status, const std::string& text) noexcept { worker_.fail(status, text); }
   /// Throws why the group failed, if it has.
   void check();
+
+  /// For an op whose buffers are this member's again, though it was not complete: returns once no other member touches
+  /// them. The group has failed.
+  void await_untouched() noexcept {
+    control_.mark_failed();  // the thread on which it failed may be about to
+    control_.await_untouched();
+  }
 
   /// Memory that a member announced; see Peers. Throws TransportError{SR_PEER_LOST} where its process has ended: what
   /// the kernel answers then depends on who asks and when.
@@ -133,7 +167,9 @@ class Group final : public shardrun::sdk::Group {
   /// Waits until all members have called it as often.
   void meet(const OpSpec& op, std::int64_t deadline);
   void tell(const OpSpec& op, const Offer& offer);
-  void hear(const OpSpec& op, Agreed& agreed);
+  /// Once all have told.
+  [[nodiscard]] Agreed hear(const OpSpec& op);
+  void choose_way(const OpSpec& op, Agreed& agreed) const;
   [[nodiscard]] std::optional<std::string> own_difference(const OpSpec& op) const;
   [[nodiscard]] std::optional<std::string> difference_of_others(const OpSpec& op) const;
 
@@ -143,7 +179,8 @@ class Group final : public shardrun::sdk::Group {
   std::uint64_t meetings_ = 0;
   std::vector<Outbox> outboxes_;  ///< to each member
   std::vector<Inbox> inboxes_;    ///< from each member
-  Worker worker_;                 // last: its thread uses the rest
+  Turns turns_;
+  Worker worker_;  // last: its thread uses the rest
 };
 
 [[nodiscard]] std::unique_ptr<shardrun::sdk::Op> make_collective(Group& group, const OpSpec& op, std::int64_t deadline);

@@ -48,7 +48,7 @@ struct MemoryRef {
   std::int32_t descriptor = -1;
   std::uint64_t inode = 0;
   std::uint64_t offset = 0;
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0;  ///< last: a letter has them elsewhere
 };
 
 /// Other processes' memory, each file mapped once for all who use it at one time. Any thread.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 namespace shm {
 namespace {
@@ -25,12 +24,13 @@ std::optional<std::uint64_t> Places::deal(std::size_t bytes) {
     found = alike.insert(alike.end(), used_);
     used_ += size;
   }
-  std::memset(memory_ + *found + head_bytes, 0, bytes);
   holders_of(*found).store(members_);
   return *found;
 }
 
-Place Places::take(std::uint64_t dealt) const noexcept { return {holders_of(dealt), memory_ + dealt + head_bytes}; }
+Place Places::take(std::uint64_t dealt) const noexcept { return {holders_of(dealt), data(dealt)}; }
+
+std::byte* Places::data(std::uint64_t dealt) const noexcept { return memory_ + dealt + head_bytes; }
 
 std::atomic<std::uint32_t>& Places::holders_of(std::uint64_t dealt) const noexcept {
   return *reinterpret_cast<std::atomic<std::uint32_t>*>(memory_ + dealt);

@@ -42,11 +42,12 @@ class Places {
   Places(std::byte* memory, std::size_t bytes, std::uint32_t members) noexcept
       : memory_(memory), bytes_(bytes), members_(members) {}
 
-  /// Zeros that nobody holds, in words that `take` understands on every member; nothing where none are left. From now
+  /// Memory that nobody holds, in words that `take` understands on every member; nothing where none are left. From now
   /// on every member holds them.
   [[nodiscard]] std::optional<std::uint64_t> deal(std::size_t bytes);
   /// Once on each member.
   [[nodiscard]] Place take(std::uint64_t dealt) const noexcept;
+  [[nodiscard]] std::byte* data(std::uint64_t dealt) const noexcept;
 
  private:
   [[nodiscard]] std::atomic<std::uint32_t>& holders_of(std::uint64_t dealt) const noexcept;

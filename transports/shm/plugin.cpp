@@ -1,5 +1,6 @@
 #include <sys/stat.h>
 
+#include <mutex>
 #include <shardrun/sdk/transport.hpp>
 
 #include "group.h"
@@ -15,12 +16,13 @@ class SharedMemory {
   static Props props() { return {.flags = SR_TRANSPORT_SAME_HOST}; }
 
   static std::optional<OpInfo> query(const OpSpec& op, std::uint32_t) {
-    const bool collective = find_opcode(op.opcode)->collective;
-    return OpInfo{.flags = SR_OP_INFO_ASYNC | (collective ? SR_OP_INFO_NATIVE : 0)};
+    const OpcodeTraits& traits = *find_opcode(op.opcode);
+    return OpInfo{.flags = SR_OP_INFO_ASYNC | (traits.collective ? SR_OP_INFO_NATIVE : 0) |
+                           (traits.reduces ? SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE : 0)};
   }
 
   void open(const Config& config) {
-    if (config.local_world_size != config.world_size) {
+    if (config.machines.empty() && config.local_world_size != config.world_size) {
       throw InvalidJob("it reaches ranks of one machine only, and " +
                        std::to_string(config.world_size - config.local_world_size) + " of the job's " +
                        std::to_string(config.world_size) + " ranks are on others: choose another transport for them");
@@ -45,14 +47,32 @@ class SharedMemory {
       }
       registration.inode = status.st_ino;
     }
+    const std::unique_lock lock(shared_.registrations_mutex);
     shared_.registrations.emplace(++last_, registration);
     return last_;
   }
-  void mem_deregister(std::uint64_t registration) { shared_.registrations.erase(registration); }
+  void mem_deregister(std::uint64_t registration) {
+    const std::unique_lock lock(shared_.registrations_mutex);
+    shared_.registrations.erase(registration);
+  }
 
-  std::unique_ptr<Group> group(const GroupSpec& spec) { return std::make_unique<shm::Group>(shared_, spec); }
+  std::unique_ptr<Group> group(const GroupSpec& spec) {
+    require_one_machine(spec);
+    return std::make_unique<shm::Group>(shared_, spec);
+  }
 
  private:
+  void require_one_machine(const GroupSpec& spec) const {
+    const std::vector<std::uint32_t>& machines = shared_.config.machines;
+    for (const std::uint32_t member : spec.members) {
+      if (!machines.empty() && machines[member] != machines[spec.members[0]]) {
+        throw InvalidJob("it reaches ranks of one machine only, and of group '" + spec.name + "' rank " +
+                         std::to_string(member) + " is on another than rank " + std::to_string(spec.members[0]) +
+                         ": choose another transport for this axis ([transport])");
+      }
+    }
+  }
+
   shm::Shared shared_;
   std::uint64_t last_ = 0;
 };

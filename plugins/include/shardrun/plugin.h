@@ -33,7 +33,7 @@ extern "C" {
 #endif
 
 #define SR_ABI_MAJOR UINT32_C(1)
-#define SR_ABI_MINOR UINT32_C(1)
+#define SR_ABI_MINOR UINT32_C(2)
 
 /// Whether the struct behind `p`, a `type`, was written by a side that knew `field`.
 #define SR_HAS(p, type, field) ((p)->struct_size >= offsetof(type, field) + sizeof(((const type*)0)->field))
@@ -81,6 +81,7 @@ typedef struct sr_manifest {
 #define SR_OPTION_TEXT UINT32_C(4)
 
 #define SR_OPTION_TEXT_FILE UINT32_C(1) /* a text that is none of the choices is the path of a text file */
+#define SR_OPTION_TRANSPORT UINT32_C(2) /* since 1.2: a text that names a transport, which this one opens */
 
 /// A key that the plugin understands in its section of the job file. The host parses, checks and documents it.
 /// Bounds are inclusive; a minimum and a maximum that are both zero bound nothing.
@@ -99,7 +100,7 @@ typedef struct sr_option {
   const char* const* choices; /* of a text; none: any text */
   uint32_t choice_count;
   uint32_t reserved; /* zero */
-  uint32_t flags;    /* since 1.1: of SR_OPTION_TEXT_FILE; unknown ones are skipped */
+  uint32_t flags;    /* since 1.1: of SR_OPTION_TEXT_FILE, ..._TRANSPORT; unknown ones are skipped */
   uint32_t reserved_1; /* zero */
 } sr_option;
 #define SR_OPTION_SIZE_1_0 UINT32_C(96)

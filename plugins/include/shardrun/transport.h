@@ -3,7 +3,7 @@
 /// A transport moves bytes between the ranks of a job. The host allocates all memory, decides what is moved and
 /// when; the transport connects ranks into groups and carries out ops on them.
 ///
-/// Lifetime: shardrun_open_v1, then `props` and `op_query` at any time; `open` once on every rank of the world;
+/// Lifetime: shardrun_open_v1, then `configure`; then `props` and `op_query` at any time; `open` once on every rank of the world;
 /// `mem_register`, `group_create`; ops; the same backwards; `close`; sr_plugin::close.
 ///
 /// An op is prepared once and started again and again. Its life is prepare, (start, wait)*, free. It is complete on a
@@ -112,6 +112,9 @@ typedef struct sr_op {
 #define SR_OP_INFO_NATIVE UINT32_C(1)  /* more than the sum of sends and receives */
 #define SR_OP_INFO_ORDERED UINT32_C(2) /* reduces in the order of the members: the same bits for any buffers */
 #define SR_OP_INFO_ASYNC UINT32_C(4)   /* makes progress while the host computes */
+/* Since 1.2: ORDERED, and each sum rounded to the dtype before the next element is added, ((0 + 1) + 2) + …: the same
+   bits over any transport that says so. */
+#define SR_OP_INFO_STEPWISE UINT32_C(8)
 
 typedef struct sr_op_info {
   uint32_t struct_size;
@@ -121,6 +124,8 @@ typedef struct sr_op_info {
 #define SR_OP_INFO_SIZE_1_0 UINT32_C(16)
 
 #define SR_TRANSPORT_SAME_HOST UINT32_C(1) /* reaches ranks of one machine only */
+/* since 1.2: opens in ranks that a launcher of its own (mpirun) started, and in no others */
+#define SR_TRANSPORT_OWN_LAUNCHER UINT32_C(2)
 
 /// What a transport can do, before it is opened.
 typedef struct sr_transport_props {
@@ -137,6 +142,15 @@ typedef struct sr_transport_stats {
   uint64_t wire_bytes; /* that this rank gave to others since open, headers included, by whatever means */
 } sr_transport_stats;
 #define SR_TRANSPORT_STATS_SIZE_1_0 UINT32_C(16)
+
+/// When an op's latest run was under way, in nanoseconds of CLOCK_MONOTONIC. Since 1.2.
+typedef struct sr_op_times {
+  uint32_t struct_size;
+  uint32_t reserved; /* zero */
+  int64_t begun;     /* when the transport began to work on it, which may be after its start */
+  int64_t ended;     /* when it was complete, which may be long before its wait */
+} sr_op_times;
+#define SR_OP_TIMES_SIZE_1_2 UINT32_C(24)
 
 /// What the host lends an opened transport until its close returns. Every function is ANY.
 typedef struct sr_transport_host {
@@ -156,6 +170,10 @@ typedef struct sr_transport_host {
   /// For a transport that wraps another: a fresh instance of the transport `name`, not opened yet. The host closes it
   /// after this transport.
   int32_t (*open_transport)(void* self, const char* name, const sr_plugin** plugin, sr_error* error);
+  /// Since 1.2. What the job says in [transport.NAME] to one that open_transport has opened, with its defaults: the
+  /// `options` of its configuration. Valid until this transport is closed.
+  int32_t (*transport_options)(void* self, const char* name, const sr_option_value** options, uint32_t* option_count,
+                               uint32_t* option_stride, sr_error* error);
 } sr_transport_host;
 #define SR_TRANSPORT_HOST_SIZE_1_0 UINT32_C(56)
 
@@ -174,8 +192,21 @@ typedef struct sr_transport_config {
   uint32_t option_count;
   uint32_t reserved; /* zero */
   int64_t deadline;  /* by which the transport is open or gives up */
+  const uint32_t* machines; /* since 1.2: of each rank of the world the number of its machine; NULL: not known */
 } sr_transport_config;
 #define SR_TRANSPORT_CONFIG_SIZE_1_0 UINT32_C(72)
+
+/// Since 1.2. What is known of a job before any of its processes runs, for `configure`; read during the call alone, but
+/// for `host`, which lends `now`, `open_transport` and `transport_options` from here on, and all else from `open` on.
+typedef struct sr_transport_setup {
+  uint32_t struct_size;
+  uint32_t world_size; /* 0: not known */
+  const sr_option_value* options;
+  uint32_t option_count;
+  uint32_t option_stride;
+  const sr_transport_host* host;
+} sr_transport_setup;
+#define SR_TRANSPORT_SETUP_SIZE_1_2 UINT32_C(32)
 
 /// Some ranks of the world, in the order that numbers them within the group. Every member gives the same.
 typedef struct sr_group {
@@ -235,6 +266,17 @@ typedef struct sr_transport {
   int32_t (*op_wait)(void* self, uint64_t op, int64_t deadline, sr_error* error);
   /// GROUP. The op is complete, or its group failed; then it waits until nothing touches the op's buffers.
   int32_t (*op_free)(void* self, uint64_t op, sr_error* error);
+  /// Since 1.2; may be NULL. GROUP, once the op is complete: how much of it went on while the host did something else
+  /// follows from it. SR_UNIMPLEMENTED where it is not known.
+  int32_t (*op_times)(void* self, uint64_t op, sr_op_times* times, sr_error* error);
+  /// INIT. Since 1.2; may be NULL. Once, before all else, also in a process that is no rank: what the options ask for is
+  /// refused here with SR_INVALID, before any process of the job starts. A transport that wraps another opens it here,
+  /// which has been configured when open_transport returns.
+  int32_t (*configure)(void* self, const sr_transport_setup* setup, sr_error* error);
+  /// INIT, before open; since 1.2, and NULL where it is not offered. How ranks that another launcher started (mpirun,
+  /// srun) hear where they meet, before there is a store: every rank of the world calls it, and on return `data` holds
+  /// on each of them what rank 0 has put there. `bytes` is the same on all, at most 4096. It waits for all ranks.
+  int32_t (*share_first)(void* self, uint32_t rank, uint32_t world_size, void* data, uint64_t bytes, sr_error* error);
 } sr_transport;
 #define SR_TRANSPORT_SIZE_1_0 UINT32_C(136)
 

@@ -238,3 +238,17 @@ TEST_CASE("a long name of a mesh axis does not fill the screen", "[job]") {
         "toy.ini:7: [mesh] " + std::string(60, 'a') + "... (5000 bytes) = 0: must be at least 1");
   CHECK(refusal(minimal + "[mesh]\n" + axis + " = 2\n").size() < 300);
 }
+
+TEST_CASE("a transport that another one opens has its section too", "[job]") {
+  const std::string veiled = "[job]\ntransport = veil\n" + minimal + "[transport.veil]\nover = wire\n";
+  const job::Job job = parse(veiled + "[transport.wire]\ndelay = 2\n");
+
+  REQUIRE(job.transports.size() == 2);
+  CHECK(job.transports[0].name == "veil");
+  CHECK(job.transports[1].name == "wire");
+  CHECK(job.transports[1].options.real("delay") == 2);
+  CHECK_THAT(refusal(veiled + "[transport.wire]\ndely = 2\n"), Catch::Contains("did you mean 'delay'?"));
+  CHECK_THAT(refusal(veiled + "[transport.shm]\n"), Catch::Contains("[transport.shm] has no effect"));
+  CHECK_THAT(refusal(veiled, {"transport.veil.over=wir"}), Catch::Contains("there is no transport 'wir'"));
+  CHECK(parse(veiled, {"transport.veil.over=veil"}).transports.size() == 1);  // its own matter
+}

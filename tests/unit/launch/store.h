@@ -27,6 +27,7 @@ class Store {
     settings.job_hash = settings.job_hash == 0 ? job_hash : settings.job_hash;
     launch::StoreServerEvents events{
         .joined = [](int, const launch::Hello&) {},
+        .came_with_other_job = [](const launch::Hello&, const std::string&) {},
         .heard = [](int) {},
         .message = [this](int, std::string_view, std::string_view bytes) { messages_ += bytes; },
         .failed = [on_failed = std::move(on_failed)](int, launch::FailureKind, std::optional<int>,

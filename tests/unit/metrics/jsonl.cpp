@@ -34,13 +34,18 @@ TEST_CASE("a step is a line with its fields in order", "[metrics]") {
                 .lr = 1e-4,
                 .tokens_per_s = 1e22,
                 .step_s = 0.5,
-                .comm_s = 0.25});
+                .comm_s = 0.25,
+                .comm_exposed_s = 0.125,
+                .comm_hidden_s = 0.125});
 
   CHECK(read_file(folder / "metrics.jsonl") ==
-        "{\"step\":1,\"loss\":4.25,\"grad_norm\":0.1,\"lr\":0.001,\"tokens_per_s\":12345,\"step_s\":0.5,\"comm_s\":0}\n"
+        "{\"step\":1,\"loss\":4.25,\"grad_norm\":0.1,\"lr\":0.001,\"tokens_per_s\":12345,\"step_s\":0.5,\"comm_s\":0,"
+        "\"comm_exposed_s\":0,"
+        "\"comm_hidden_s\":0}\n"
         "{\"step\":2,\"loss\":0.3333333333333333,\"val_loss\":2.5,\"grad_norm\":1e-300,\"lr\":1e-04,\"tokens_per_s\":"
         "1e+22,"
-        "\"step_s\":0.5,\"comm_s\":0.25}\n");
+        "\"step_s\":0.5,\"comm_s\":0.25,\"comm_exposed_s\":0.125,"
+        "\"comm_hidden_s\":0.125}\n");
 }
 
 TEST_CASE("what JSON has no number for is null, and text is escaped", "[metrics]") {

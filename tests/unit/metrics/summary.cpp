@@ -36,6 +36,7 @@ TEST_CASE("a summary has its keys in one order", "[metrics]") {
   "parameters": 804096,
   "tokens_per_s": 12345.5,
   "step_ms_median": 0.1,
+  "ending_s": null,
   "ranks": [
     {
       "planned_bytes": 210,

@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <iterator>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "tests/support/catch.h"
@@ -136,4 +140,125 @@ TEST_CASE("integers wrap around", "[sdk]") {
   CHECK(reduced<std::int32_t>(SR_DTYPE_I32, SR_REDUCE_PRODUCT, {-3}, {5}) == std::vector<std::int32_t>{-15});
   CHECK(reduced<std::int64_t>(SR_DTYPE_I64, SR_REDUCE_SUM, {INT64_MAX}, {1}) == std::vector<std::int64_t>{INT64_MIN});
   CHECK(reduced<std::uint32_t>(SR_DTYPE_U32, SR_REDUCE_SUM, {UINT32_MAX}, {2}) == std::vector<std::uint32_t>{1});
+}
+
+namespace {
+
+/// Plain numbers, every kind of special one, and whatever bits come.
+template <class T>
+T element(std::uint64_t i) {
+  const std::uint64_t bits = (i + 1) * 0x9E3779B97F4A7C15U;
+  T value;
+  if constexpr (std::is_floating_point_v<T>) {
+    using Limits = std::numeric_limits<T>;
+    const T special[] = {0,
+                         -T{0},
+                         1,
+                         -1,
+                         Limits::infinity(),
+                         -Limits::infinity(),
+                         Limits::denorm_min(),
+                         -Limits::denorm_min(),
+                         Limits::max(),
+                         Limits::lowest(),
+                         Limits::min(),
+                         Limits::min() / 2};
+    if (bits >> 62U != 0) {
+      return special[(bits >> 20U) % std::size(special)];
+    }
+  }
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+template <class T>
+bool is_nan(T value) {
+  if constexpr (std::is_same_v<T, Half>) {
+    return (value.bits & 0x7FFFU) > 0x7C00U;
+  } else if constexpr (std::is_same_v<T, Bfloat>) {
+    return (value.bits & 0x7FFFU) > 0x7F80U;
+  } else {
+    return value != value;
+  }
+}
+
+/// Of two NaNs, which of them a sum or product is, is not defined; all else is, to the bit.
+template <class T>
+bool is_as_defined(std::uint32_t reduction, T a, T b, T found) {
+  const T defined = detail::reduced(reduction, a, b);
+  const bool is_open = is_nan(a) && is_nan(b) && (reduction == SR_REDUCE_SUM || reduction == SR_REDUCE_PRODUCT);
+  return is_open ? is_nan(found) : std::memcmp(&defined, &found, sizeof(T)) == 0;
+}
+
+/// Elements that are not as defined, or that are written where none is to be.
+template <class T, std::size_t Targets>
+std::size_t count_wrong(std::uint32_t dtype, std::uint32_t reduction, Vectors vectors, std::size_t count,
+                        std::size_t shift, bool in_place) {
+  constexpr auto guard = std::byte{0xA5};
+  const std::size_t bytes = count * sizeof(T);
+  std::vector<std::vector<std::byte>> memory(4, std::vector<std::byte>(bytes + shift + 64, guard));
+  std::vector<T> a(count);
+  std::vector<T> b(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    a[i] = element<T>(i);
+    b[i] = element<T>(i * 31 + 7);
+  }
+  if (count > 0) {
+    std::memcpy(memory[0].data() + shift, a.data(), bytes);
+    std::memcpy(memory[1].data() + shift, b.data(), bytes);
+  }
+  void* const to[2] = {memory[in_place ? 0 : 2].data() + shift, memory[in_place ? 1 : 3].data() + shift};
+  find_reduction<Targets>(dtype, reduction, vectors)(to, memory[0].data() + shift, memory[1].data() + shift, count);
+  std::size_t wrong = 0;
+  for (std::size_t target = 0; target < Targets; ++target) {
+    for (std::size_t i = 0; i < count; ++i) {
+      T found;
+      std::memcpy(&found, static_cast<const std::byte*>(to[target]) + i * sizeof(T), sizeof(T));
+      wrong += is_as_defined(reduction, a[i], b[i], found) ? 0 : 1;
+    }
+  }
+  for (const auto& each : memory) {
+    wrong += static_cast<std::size_t>(std::count_if(each.begin(), each.begin() + static_cast<std::ptrdiff_t>(shift),
+                                                    [&](std::byte byte) { return byte != guard; }));
+    wrong += static_cast<std::size_t>(
+        std::count_if(each.end() - 64, each.end(), [&](std::byte byte) { return byte != guard; }));
+  }
+  return wrong;
+}
+
+template <class T>
+std::size_t count_all_wrong(std::uint32_t dtype) {
+  std::size_t wrong = 0;
+  for (std::uint32_t set = 0; set <= static_cast<std::uint32_t>(best_vectors()); ++set) {
+    for (const std::uint32_t reduction : {SR_REDUCE_SUM, SR_REDUCE_PRODUCT, SR_REDUCE_MIN, SR_REDUCE_MAX}) {
+      for (const std::size_t count : {0U, 1U, 3U, 7U, 31U, 64U, 129U, 1000U, 4099U}) {
+        for (const std::size_t shift : {0U, 1U, 8U, 52U}) {
+          const auto vectors = static_cast<Vectors>(set);
+          wrong += count_wrong<T, 1>(dtype, reduction, vectors, count, shift, shift == 8);
+          wrong += count_wrong<T, 2>(dtype, reduction, vectors, count, shift, shift == 52);
+        }
+      }
+    }
+  }
+  return wrong;
+}
+
+}  // namespace
+
+TEST_CASE("every reduction of every dtype is as defined, with every set of vectors, of any length anywhere", "[sdk]") {
+  CHECK(count_all_wrong<float>(SR_DTYPE_F32) == 0);
+  CHECK(count_all_wrong<double>(SR_DTYPE_F64) == 0);
+  CHECK(count_all_wrong<Half>(SR_DTYPE_F16) == 0);
+  CHECK(count_all_wrong<Bfloat>(SR_DTYPE_BF16) == 0);
+  CHECK(count_all_wrong<std::int8_t>(SR_DTYPE_I8) == 0);
+  CHECK(count_all_wrong<std::uint8_t>(SR_DTYPE_U8) == 0);
+  CHECK(count_all_wrong<std::int32_t>(SR_DTYPE_I32) == 0);
+  CHECK(count_all_wrong<std::uint32_t>(SR_DTYPE_U32) == 0);
+  CHECK(count_all_wrong<std::int64_t>(SR_DTYPE_I64) == 0);
+  CHECK(count_all_wrong<std::uint64_t>(SR_DTYPE_U64) == 0);
+}
+
+TEST_CASE("a code that is not known has no reduction", "[sdk]") {
+  CHECK(find_reduction(0, SR_REDUCE_SUM) == nullptr);
+  CHECK(find_reduction(SR_DTYPE_F32, 5) == nullptr);
 }

@@ -41,12 +41,13 @@ using Address = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>;
 
 class Play {
  public:
-  explicit Play(const Shape& shape) : shape_(shape) {
+  explicit Play(const Shape& shape, bool in_order = false) : shape_(shape) {
     for (std::uint32_t rank = 0; rank < shape.members; ++rank) {
       Player& player = players_.emplace_back();
       player.op = op_of(shape, rank);
       check(player.op, shape.members);
-      player.schedule = schedule_of(player.op, rank, shape.members);
+      player.schedule =
+          in_order ? schedule_in_order_of(player.op, rank, shape.members) : schedule_of(player.op, rank, shape.members);
       const std::vector<double> given = sent(shape, rank, 0);
       player.send.assign(given.begin(), given.end());
       player.recv.assign(expected(shape, rank, 0).size(), -1.0F);
@@ -76,6 +77,8 @@ class Play {
       CHECK(std::vector<double>(player.send.begin(), player.send.end()) == given);
     }
   }
+
+  [[nodiscard]] Player& player(std::uint32_t rank) { return players_[rank]; }
 
   [[nodiscard]] std::uint64_t most_scratch() const {
     std::uint64_t most = 0;
@@ -160,6 +163,56 @@ TEST_CASE("collectives of sends and receives have the results of collectives", "
           play.verify();
           CHECK(play.most_scratch() == scratch_bytes_of(op_of(shape, 0), members));
         }
+      }
+    }
+  }
+}
+
+TEST_CASE("in order, collectives have the same results and need the scratch that is stated", "[sdk]") {
+  for (const OpcodeTraits& traits : opcodes) {
+    for (std::uint32_t members = 2; members <= 7 && traits.collective; ++members) {
+      for (std::uint32_t root = 0; root < (traits.has_root ? members : 1); ++root) {
+        for (const std::uint64_t count : {0U, 1U, 5U, 64U}) {
+          INFO(traits.name << " of " << members << " members, " << count << " elements, root " << root);
+          const Shape shape = {.opcode = traits.opcode, .members = members, .count = count, .root = root};
+          Play play(shape, true);
+
+          play.run();
+
+          play.verify();
+          CHECK(play.most_scratch() == scratch_bytes_in_order_of(op_of(shape, 0), members));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("in order, every element is the sum of the members' one after the other", "[sdk]") {
+  constexpr std::uint32_t members = 5;
+  constexpr std::uint64_t count = 15;
+  const auto value = [](std::uint32_t rank, std::uint64_t i) {
+    return static_cast<float>(rank % 2 == 0 ? 1e8 : 1.0) / static_cast<float>(3 + rank + i);
+  };
+  for (const std::uint32_t opcode : {SR_OP_ALL_REDUCE, SR_OP_REDUCE_SCATTER, SR_OP_REDUCE}) {
+    const Shape shape = {.opcode = opcode, .members = members, .count = count, .root = 3};
+    Play play(shape, true);
+    const std::uint64_t sends = play.player(0).send.size();
+    for (std::uint32_t rank = 0; rank < members; ++rank) {
+      for (std::uint64_t i = 0; i < sends; ++i) {
+        play.player(rank).send[i] = value(rank, i);
+      }
+    }
+
+    play.run();
+
+    for (std::uint32_t rank = 0; rank < members; ++rank) {
+      const std::uint64_t first = opcode == SR_OP_REDUCE_SCATTER ? rank * count : 0;
+      for (std::uint64_t i = 0; i < (opcode == SR_OP_REDUCE && rank != 3 ? 0 : count); ++i) {
+        float sum = value(0, first + i);
+        for (std::uint32_t other = 1; other < members; ++other) {
+          sum += value(other, first + i);
+        }
+        CHECK(play.player(rank).recv[i] == sum);
       }
     }
   }

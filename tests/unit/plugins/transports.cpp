@@ -219,9 +219,13 @@ TEST_CASE("memory is deregistered before a transport is closed", "[plugins]") {
 TEST_CASE("a transport can wrap another", "[plugins]") {
   MapHost host;
   Transport wrap = Transport::load(fixtures, "wrap", [](LogLevel, std::string_view, std::string_view) {});
+  CHECK(wrap.options().at(0).transport);
+  wrap.configure({.options_of = [](const std::string& name) {
+    return name == "solo" ? OptionValues{{"loud", true}} : OptionValues{};
+  }});
   wrap.open(config_of(1), host);
 
-  CHECK(host.values.contains("solo/j1"));
+  CHECK(host.values.contains("solo/j1"));  // as loud as it was told to be
   TransportGroup group = alone(wrap);
   CHECK_FALSE(group.error());
   group.abort("from outside");
@@ -231,6 +235,19 @@ TEST_CASE("a transport can wrap another", "[plugins]") {
                missing.open(config_of(1, {{"inner", "slo"}}), host);
              }),
              Contains("transport wrap, opening") && Contains("'slo'") && Contains("solo"));
+}
+
+TEST_CASE("what the one wrapped inside does not know of its options is refused", "[plugins]") {
+  MapHost host;
+  Transport wrap = Transport::load(fixtures, "wrap", [](LogLevel, std::string_view, std::string_view) {});
+  wrap.configure({.options_of = [](const std::string&) { return OptionValues{{"lod", true}}; }});
+  CHECK_THAT(error_of([&] { wrap.open(config_of(1), host); }), Contains("did you mean 'loud'"));
+}
+
+TEST_CASE("transports that open each other in a circle are refused", "[plugins]") {
+  Transport circle = Transport::load(fixtures, "circle");
+  CHECK_THAT(error_of([&] { circle.configure({}); }),
+             Contains("transport circle, configuring") && Contains("8 deep and more"));
 }
 
 TEST_CASE("the counted bytes are the transport's own", "[plugins]") {

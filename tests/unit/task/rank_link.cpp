@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/base/philox.h"
+#include "core/task/rank_reports.h"
 #include "core/task/ranks.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"

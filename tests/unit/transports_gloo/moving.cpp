@@ -145,3 +145,37 @@ TEST_CASE("gloo: wire_bytes is what Gloo was given") {
   constexpr std::uint64_t expected = 3 * (32 + 4000 + 2 * 48) + 2 * 48;
   CHECK(bytes == std::array<std::uint64_t, 2>{expected, expected});
 }
+
+TEST_CASE("gloo: long messages of sums go in pieces, those of copies whole") {
+  // Beside its bytes Gloo sends 96 with each message, and 48 for each that it is to receive.
+  constexpr std::uint64_t sent = 96;
+  constexpr std::uint64_t received = 48;
+  constexpr std::size_t count = std::size_t{3} << 18U;  // 3 MiB: halves of one and a half times the usual chunk
+  constexpr std::uint64_t bytes = count * sizeof(float);
+  std::array<bool, 2> right = {};
+  std::array<std::uint64_t, 2> summing = {};
+  std::array<std::uint64_t, 2> copying = {};
+  run_ranks("gloo", 2, [&](Rank& rank) {
+    auto group = rank.group();
+    std::vector<float> data(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      data[i] = static_cast<float>(i % 1000 + rank.rank());
+    }
+    auto sum = group.prepare({request_of(SR_OP_ALL_REDUCE, 1, count, data)}, after(30));
+    auto copy = group.prepare({request_of(SR_OP_BROADCAST, 2, count, data)}, after(30));
+    const std::uint64_t before = rank.transport().wire_bytes();
+    run(sum);
+    const std::uint64_t between = rank.transport().wire_bytes();
+    run(copy);
+    summing[rank.rank()] = between - before;
+    copying[rank.rank()] = rank.transport().wire_bytes() - between;
+    bool same = true;
+    for (std::size_t i = 0; i < count; ++i) {
+      same = same && data[i] == static_cast<float>(2 * (i % 1000) + 1);
+    }
+    right[rank.rank()] = same;
+  });
+  CHECK(right == std::array<bool, 2>{true, true});
+  CHECK(summing == std::array<std::uint64_t, 2>{bytes + 4 * (sent + received), bytes + 4 * (sent + received)});
+  CHECK(copying == std::array<std::uint64_t, 2>{bytes + sent, received});
+}

@@ -30,7 +30,7 @@ class Arena {
   [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
 
  private:
-  std::uint64_t bytes_ = 4096;
+  std::uint64_t bytes_ = 65'536;  // too much to be enclosed or to go through slots at once
   int descriptor_;
   float* data_ = nullptr;
 };

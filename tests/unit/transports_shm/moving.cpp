@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
@@ -14,6 +15,8 @@ using Catch::Contains;
 
 namespace {
 
+constexpr std::uint64_t large = 10'000;
+
 /// What member 1 gets of a buffer that member 0 overwrites once its op is started, which an op's owner may not.
 float overwritten_before_it_is_read(const plugins::OpRequest& sent, const plugins::OpRequest& received,
                                     bool is_registered) {
@@ -23,10 +26,11 @@ float overwritten_before_it_is_read(const plugins::OpRequest& sent, const plugin
     const Arena& arena = arenas[rank.rank()];
     const std::uint64_t registration =
         is_registered ? rank.transport().register_memory(arena.data(), arena.bytes(), arena.descriptor()) : 0;
-    float* const buffer = arena.data() + 500;
+    float* const buffer = arena.data() + (large + 100 - sent.count);
     *buffer = 1;
     plugins::OpRequest request = rank.rank() == 0 ? sent : received;
-    request.send = request.recv = plugins::HostBuffer{buffer, 100 * sizeof(float), registration};
+    request.flags = SR_OP_FLAG_BLOCKING;  // what is done at the start is done by the caller
+    request.send = request.recv = plugins::HostBuffer{buffer, sent.count * sizeof(float), registration};
     auto group = rank.group();
     auto op = group.prepare({request}, after(30));
     if (rank.rank() == 0) {
@@ -48,19 +52,22 @@ float overwritten_before_it_is_read(const plugins::OpRequest& sent, const plugin
 
 }  // namespace
 
-TEST_CASE("shm: registered memory is read where it lies, other memory from a copy") {
+TEST_CASE("shm: registered memory is read where it lies unless it is short, other memory from a copy") {
   std::vector<float> none;
   const bool is_registered = GENERATE(true, false);
-  const float expected = is_registered ? 2 : 1;
-  const auto broadcast = request_of(SR_OP_BROADCAST, 1, 100, none, 0);
-  CHECK(overwritten_before_it_is_read(broadcast, broadcast, is_registered) == expected);
-  CHECK(overwritten_before_it_is_read(request_of(SR_OP_SEND, 1, 100, none, 1), request_of(SR_OP_RECV, 1, 100, none, 0),
-                                      is_registered) == expected);
+  const std::uint64_t count = GENERATE(as<std::uint64_t>{}, 100, large);
+  const auto broadcast = request_of(SR_OP_BROADCAST, 1, count, none, 0);
+  CHECK(overwritten_before_it_is_read(broadcast, broadcast, is_registered) ==
+        (is_registered && count == large ? 2 : 1));
+  // A long message that cannot be mapped is copied when its receiver asks for it.
+  CHECK(overwritten_before_it_is_read(request_of(SR_OP_SEND, 1, count, none, 1),
+                                      request_of(SR_OP_RECV, 1, count, none, 0),
+                                      is_registered) == (count == large ? 2 : 1));
 }
 
 TEST_CASE("shm: memory that is not registered is moved again and again") {
   constexpr std::uint32_t n = 3;
-  const std::size_t count = GENERATE(as<std::size_t>{}, 1, 512, 513, 100'000);  // through mailboxes up to 2 KiB
+  const std::size_t count = GENERATE(as<std::size_t>{}, 1, 256, 257, 100'000);  // in one piece, and in several
   std::array<int, n> right = {};
   run_ranks("shm", n, [&](Rank& rank) {
     auto group = rank.group();
@@ -115,4 +122,127 @@ TEST_CASE("shm: members that mean different collectives are told both, and go on
 
 TEST_CASE("shm: a member that agrees with all others is told who does not, and goes on") {
   check_different_exchange("shm", {"member 0 (rank 0", "do not mean the same op"});
+}
+
+TEST_CASE("shm: a blocking batch keeps its place among batches that are not") {
+  constexpr int rounds = 200;
+  int wrong = 0;
+  run_ranks("shm", 2, [&](Rank& rank) {
+    auto group = rank.group();
+    const std::uint32_t opcode = rank.rank() == 0 ? SR_OP_SEND : SR_OP_RECV;
+    std::array<std::vector<float>, 4> data;
+    std::vector<plugins::TransportOp> ops;
+    // One id: what is sent first is received first, whoever carries it out.
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      data[i].resize(i == 2 ? 20'000 : 3);
+      auto request = request_of(opcode, 1, data[i].size(), data[i], 1 - rank.rank());
+      request.flags = i % 2 == 0 ? SR_OP_FLAG_BLOCKING : 0;
+      ops.push_back(group.prepare({request}, after(30)));
+    }
+    for (int round = 0; round < rounds; ++round) {
+      for (std::size_t i = 0; i < data.size(); ++i) {
+        const bool sends = rank.rank() == 0;
+        data[i].assign(data[i].size(), sends ? static_cast<float>(round * 10 + static_cast<int>(i)) : -1);
+        ops[i].start(after(30));
+      }
+      for (std::size_t i = data.size(); i-- > 0;) {
+        finish(ops[i]);
+      }
+      for (std::size_t i = 0; rank.rank() == 1 && i < data.size(); ++i) {
+        const std::vector<float> sent(data[i].size(), static_cast<float>(round * 10 + static_cast<int>(i)));
+        wrong += data[i] == sent ? 0 : 1;
+      }
+    }
+    rank.meet("end");
+  });
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("shm: what cannot be mapped goes in pieces, both ways at once and beside what can") {
+  std::array<int, 3> wrong = {};
+  const std::array<Arena, 3> arenas;
+  run_ranks("shm", 3, [&](Rank& rank) {
+    const std::uint32_t self = rank.rank();
+    const Arena& arena = arenas[self];
+    const std::uint64_t registration =
+        rank.transport().register_memory(arena.data(), arena.bytes(), arena.descriptor());
+    auto group = rank.group();
+    // To each of the others: two letters of one id in pieces, and one that is mapped.
+    std::vector<std::vector<float>> sent(3, std::vector<float>(70'000));
+    std::vector<std::vector<float>> received(9, std::vector<float>(70'000));
+    std::vector<plugins::OpRequest> requests;
+    for (std::uint32_t turn = 1; turn < 3; ++turn) {
+      const std::uint32_t peer = (self + turn) % 3;
+      for (std::size_t i = 0; i < 2; ++i) {
+        requests.push_back(request_of(SR_OP_SEND, 5, 70'000, sent[i], peer));
+        requests.push_back(request_of(SR_OP_RECV, 5, 70'000, received[3 * peer + i], peer));
+      }
+      auto request = request_of(SR_OP_SEND, 6, arena.bytes() / sizeof(float), sent[2], peer);
+      request.send = plugins::HostBuffer{arena.data(), arena.bytes(), registration};
+      requests.push_back(request);
+      requests.push_back(request_of(SR_OP_RECV, 6, arena.bytes() / sizeof(float), received[3 * peer + 2], peer));
+    }
+    auto op = group.prepare(requests, after(30));
+    for (int round = 0; round < 5; ++round) {
+      const auto value = [&](std::uint32_t from, std::size_t i) {
+        return static_cast<float>(100 * round + 10 * static_cast<int>(from) + static_cast<int>(i));
+      };
+      for (std::size_t i = 0; i < 2; ++i) {
+        sent[i].assign(70'000, value(self, i));
+      }
+      std::fill_n(arena.data(), arena.bytes() / sizeof(float), value(self, 2));
+      run(op);
+      for (std::uint32_t turn = 1; turn < 3; ++turn) {
+        const std::uint32_t peer = (self + turn) % 3;
+        for (std::size_t i = 0; i < 3; ++i) {
+          const std::size_t size = i == 2 ? arena.bytes() / sizeof(float) : 70'000;
+          const auto& got = received[3 * peer + i];
+          wrong[self] += std::count(got.begin(), got.begin() + static_cast<std::ptrdiff_t>(size), value(peer, i)) ==
+                                 static_cast<std::ptrdiff_t>(size)
+                             ? 0
+                             : 1;
+        }
+      }
+      rank.meet("round " + std::to_string(round));
+    }
+  });
+  CHECK(wrong == std::array<int, 3>{});
+}
+
+TEST_CASE("shm: sums of fractions have the same bits in any buffers, by any way") {
+  const std::uint32_t n = GENERATE(2U, 3U, 5U);
+  const std::size_t count = GENERATE(as<std::size_t>{}, 7, 1000, 16'001);
+  std::vector<std::vector<float>> sums(2 * n);
+  std::vector<Arena> arenas(n);
+  const auto term = [](std::uint32_t rank, std::size_t i) {
+    return 1.0F / static_cast<float>(3 + i * (rank + 1) % 1009);
+  };
+  run_ranks("shm", n, [&](Rank& rank) {
+    const Arena& arena = arenas[rank.rank()];
+    const std::uint64_t registration =
+        rank.transport().register_memory(arena.data(), arena.bytes(), arena.descriptor());
+    auto group = rank.group();
+    std::vector<float> own(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      own[i] = arena.data()[i] = term(rank.rank(), i);
+    }
+    auto request = request_of(SR_OP_ALL_REDUCE, 1, count, own);
+    auto unmapped = group.prepare({request}, after(30));
+    request.id = 2;
+    request.send = request.recv = plugins::HostBuffer{arena.data(), arena.bytes(), registration};
+    auto mapped = group.prepare({request}, after(30));
+    run(unmapped);
+    run(mapped);
+    sums[2 * rank.rank()] = own;
+    sums[2 * rank.rank() + 1].assign(arena.data(), arena.data() + count);
+    rank.meet("end");
+  });
+  std::vector<float> in_order(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    in_order[i] = term(0, i);
+    for (std::uint32_t r = 1; r < n; ++r) {
+      in_order[i] += term(r, i);
+    }
+  }
+  CHECK(std::all_of(sums.begin(), sums.end(), [&](const auto& sum) { return sum == in_order; }));
 }

@@ -14,6 +14,10 @@
 ///     barrier             dissemination                              log2(n) bytes  log2(n)
 ///
 /// Every element of a result is reduced by one member alone, which all others copy: all have the same bits.
+///
+/// What reduces can also be done **in order**: whoever reduces a block receives everybody's and adds them up in the
+/// order of the members, ((0 + 1) + 2) + …, which gives the same bits wherever an element stands and whatever moves it.
+/// The traffic is that of above (of reduce (n-1) B), the scratch n-1 blocks.
 
 #include <shardrun/sdk/op.hpp>
 #include <shardrun/sdk/reduce.hpp>
@@ -70,6 +74,17 @@ class Scheduler {
     schedule_.dtype = op.opcode == SR_OP_BARRIER ? SR_DTYPE_U8 : op.dtype;
   }
 
+  [[nodiscard]] Schedule write_in_order() {
+    switch (op_.opcode) {
+      case SR_OP_REDUCE: reduce_in_order(); break;
+      case SR_OP_ALL_REDUCE: all_reduce_in_order(); break;
+      case SR_OP_REDUCE_SCATTER:
+      case SR_OP_REDUCE_SCATTERV: reduce_scatter_in_order(); break;
+      default: return write();
+    }
+    return finish();
+  }
+
   [[nodiscard]] Schedule write() {
     switch (op_.opcode) {
       case SR_OP_BARRIER: barrier(); break;
@@ -82,13 +97,17 @@ class Scheduler {
       case SR_OP_REDUCE_SCATTERV: reduce_scatter(); break;
       default: exchange(); break;
     }
+    return finish();
+  }
+
+ private:
+  [[nodiscard]] Schedule finish() {
     std::erase_if(schedule_.stages, [](const Stage& stage) {
       return stage.sends.empty() && stage.receives.empty() && stage.steps.empty();
     });
     return std::move(schedule_);
   }
 
- private:
   [[nodiscard]] std::uint32_t member(std::uint32_t distance) const noexcept { return (rank_ + distance) % n_; }
 
   [[nodiscard]] Region scratch(std::uint64_t offset, std::uint64_t count) {
@@ -168,15 +187,22 @@ class Scheduler {
     } else if (!is_leaf) {
       sum = scratch(op_.count, op_.count);
     }
-    if (sum.place != Place::send) {
-      stage();
-      copy(given, sum);
-    }
+    bool begun = sum.place == Place::send;
+    const auto begin = [&] {
+      if (!std::exchange(begun, true)) {
+        copy(given, sum);
+      }
+    };
     for (std::uint32_t bit = 1; bit < mine && from_root() + bit < n_; bit *= 2) {
       const Region arrived = scratch(0, op_.count);
       stage();
       receive(tree_member(from_root() + bit), bit, arrived);
+      begin();
       add(arrived, sum);
+    }
+    if (!begun) {
+      stage();
+      begin();
     }
     if (!is_root) {
       stage();
@@ -192,17 +218,26 @@ class Scheduler {
   }
 
   void all_reduce() {
-    stage();
-    copy({Place::send, 0, op_.count}, {Place::recv, 0, op_.count});
-    for (std::uint32_t s = 0; s + 1 < n_; ++s) {
-      const Region mine = even_block(member(n_ - s - 1));
-      const Region arrived = scratch(0, mine.count);
+    const auto given = [this](std::uint32_t i) {
+      Region block = even_block(i);
+      block.place = Place::send;
+      return block;
+    };
+    if (n_ == 1) {
       stage();
-      send(member(1), s, even_block(member(n_ - s)));
-      receive(member(n_ - 1), s, arrived);
-      add(arrived, mine);
+      copy(given(0), even_block(0));
     }
-    pass_around([this](std::uint32_t i) { return even_block(i); }, 1);
+    for (std::uint32_t s = 0; s + 1 < n_; ++s) {
+      const std::uint32_t sum = member(n_ - s - 1);
+      const Region arrived = scratch(0, even_block(sum).count);
+      stage();
+      send(member(1), s, s == 0 ? given(rank_) : even_block(member(n_ - s)));
+      receive(member(n_ - 1), s, arrived);
+      copy(given(sum), even_block(sum));
+      add(arrived, even_block(sum));
+    }
+    const auto block = [this](std::uint32_t i) { return even_block(i); };
+    pass_around(block, block, 1);
   }
 
   void all_gather() {
@@ -210,17 +245,24 @@ class Scheduler {
       const Block from = recv_block(op_, rank_, i);
       return Region{Place::recv, from.offset, from.count};
     };
-    stage();
-    copy({Place::send, 0, block(rank_).count}, block(rank_));
-    pass_around(block, 0);
+    const Region given = {Place::send, 0, block(rank_).count};
+    const std::size_t first = schedule_.stages.size();
+    pass_around([&](std::uint32_t i) { return i == rank_ ? given : block(i); }, block, 0);
+    if (n_ == 1) {
+      stage();
+    }
+    if (given.count != 0) {
+      schedule_.stages[first].steps.push_back({false, given, block(rank_)});
+    }
   }
 
-  /// Around the ring, from a member that has block rank + `ahead` to all that have all.
-  template <class BlockOf>
-  void pass_around(BlockOf block, std::uint32_t ahead) {
+  /// Around the ring, from a member that has block rank + `ahead` to all that have all. `held`: where a block lies that
+  /// is sent; `block`: where it comes to lie.
+  template <class HeldAt, class BlockOf>
+  void pass_around(HeldAt held, BlockOf block, std::uint32_t ahead) {
     for (std::uint32_t s = 0; s + 1 < n_; ++s) {
       stage();
-      send(member(1), n_ + s, block(member(n_ + ahead - s)));
+      send(member(1), n_ + s, held(member(n_ + ahead - s)));
       receive(member(n_ - 1), n_ + s, block(member(n_ + ahead - s - 1)));
     }
   }
@@ -236,8 +278,10 @@ class Scheduler {
     for (std::uint32_t i = 0; i < n_; ++i) {
       largest = std::max(largest, given(i).count);
     }
-    stage();
-    copy(given(rank_), result);
+    if (n_ == 1) {
+      stage();
+      copy(given(rank_), result);
+    }
     Region partial = given(member(n_ - 1));
     for (std::uint32_t s = 0; s + 1 < n_; ++s) {
       const Region own = given(member(2 * n_ - s - 2));
@@ -248,10 +292,77 @@ class Scheduler {
       if (s + 2 < n_) {
         add(own, arrived);
       } else {
+        copy(given(rank_), result);
         add(arrived, result);
       }
       partial = arrived;
     }
+  }
+
+  /// Member i gets everybody's block i and reduces it.
+  template <class BlockOf>
+  void exchange_and_reduce(BlockOf block_of, const Region& result) {
+    stage();
+    const Region own = block_of(rank_);
+    for (std::uint32_t distance = 1; distance < n_; ++distance) {
+      const std::uint32_t to = member(distance);
+      const std::uint32_t from = member(n_ - distance);
+      send(to, 0, block_of(to));
+      receive(from, 0, arrived_from(from, own.count));
+    }
+    reduce_arrived(own, result);
+  }
+
+  /// Where a block of another member waits until it is reduced.
+  [[nodiscard]] Region arrived_from(std::uint32_t from, std::uint64_t count) {
+    return scratch((from - (from > rank_ ? 1 : 0)) * count, count);
+  }
+
+  /// Not into the result, which may be where this member's own elements are.
+  void reduce_arrived(const Region& own, const Region& result) {
+    const Region sum = arrived_from(rank_ == 0 ? 1 : 0, own.count);
+    if (rank_ == 0) {
+      copy(own, result);
+      for (std::uint32_t m = 1; m < n_; ++m) {
+        add(arrived_from(m, own.count), result);
+      }
+      return;
+    }
+    for (std::uint32_t m = 1; m < n_; ++m) {
+      add(m == rank_ ? own : arrived_from(m, own.count), sum);
+    }
+    copy(sum, result);
+  }
+
+  void reduce_scatter_in_order() {
+    const auto given = [this](std::uint32_t i) {
+      const Block block = send_block(op_, rank_, i);
+      return Region{Place::send, block.offset, block.count};
+    };
+    exchange_and_reduce(given, {Place::recv, 0, given(rank_).count});
+  }
+
+  void all_reduce_in_order() {
+    const auto given = [this](std::uint32_t i) {
+      const Region block = even_block(i);
+      return Region{Place::send, block.offset, block.count};
+    };
+    exchange_and_reduce(given, even_block(rank_));
+    const auto block = [this](std::uint32_t i) { return even_block(i); };
+    pass_around(block, block, 0);
+  }
+
+  void reduce_in_order() {
+    const Region given = {Place::send, 0, op_.count};
+    stage();
+    if (rank_ != op_.peer) {
+      return send(op_.peer, 0, given);
+    }
+    for (std::uint32_t distance = 1; distance < n_; ++distance) {
+      const std::uint32_t from = member(n_ - distance);
+      receive(from, 0, arrived_from(from, op_.count));
+    }
+    reduce_arrived(given, {Place::recv, 0, op_.count});
   }
 
   /// Every block straight to where it belongs.
@@ -283,6 +394,11 @@ class Scheduler {
   return detail::Scheduler(op, rank, n).write();
 }
 
+/// The same, in order. REQUIRES: check(op, n) passed.
+[[nodiscard]] inline Schedule schedule_in_order_of(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
+  return n == 1 ? schedule_of(op, rank, n) : detail::Scheduler(op, rank, n).write_in_order();
+}
+
 /// The scratch of the member that needs most. REQUIRES: check(op, n) passed.
 [[nodiscard]] inline std::uint64_t scratch_bytes_of(const OpSpec& op, std::uint32_t n) {
   if (n == 1) {
@@ -297,6 +413,18 @@ class Scheduler {
     case SR_OP_REDUCE_SCATTER: return blocks * op.count * size;
     case SR_OP_REDUCE_SCATTERV: return blocks * *std::max_element(op.recv_counts.begin(), op.recv_counts.end()) * size;
     default: return 0;
+  }
+}
+
+/// The same, in order. REQUIRES: check(op, n) passed.
+[[nodiscard]] inline std::uint64_t scratch_bytes_in_order_of(const OpSpec& op, std::uint32_t n) {
+  const std::uint64_t size = dtype_size(op.dtype);
+  switch (op.opcode) {
+    case SR_OP_ALL_REDUCE: return (n - 1) * (op.count / n + (op.count % n != 0 ? 1 : 0)) * size;
+    case SR_OP_REDUCE:
+    case SR_OP_REDUCE_SCATTER: return (n - 1) * op.count * size;
+    case SR_OP_REDUCE_SCATTERV: return (n - 1) * *std::max_element(op.recv_counts.begin(), op.recv_counts.end()) * size;
+    default: return scratch_bytes_of(op, n);
   }
 }
 

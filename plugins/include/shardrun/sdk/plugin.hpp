@@ -44,7 +44,7 @@ struct Option {
   double max_number = 0;
   std::string default_text = {};
   std::vector<std::string> choices = {};
-  std::uint32_t flags = 0;  ///< of SR_OPTION_TEXT_FILE
+  std::uint32_t flags = 0;  ///< of SR_OPTION_TEXT_FILE, SR_OPTION_TRANSPORT
 };
 
 [[nodiscard]] inline Option boolean_option(std::string name, bool default_value, std::string help) {
@@ -88,6 +88,14 @@ struct Option {
                                                 std::vector<std::string> choices, std::string help) {
   Option option = text_option(std::move(name), std::move(default_value), std::move(choices), std::move(help));
   option.flags = SR_OPTION_TEXT_FILE;
+  return option;
+}
+
+/// The name of a transport that this one opens (TransportHost::open_transport): the job's section [transport.NAME] is
+/// read for it. Since ABI 1.2.
+[[nodiscard]] inline Option transport_option(std::string name, std::string default_value, std::string help) {
+  Option option = text_option(std::move(name), std::move(default_value), {}, std::move(help));
+  option.flags = SR_OPTION_TRANSPORT;
   return option;
 }
 

@@ -1,12 +1,18 @@
 #pragma once
 
-/// Reductions of elements in host memory, in loops that compilers vectorise.
+/// Reductions of elements in host memory, by the widest vectors that the processor has, whatever this is compiled for.
 
 #include <shardrun/transport.h>
 
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#define SHARDRUN_X86_VECTORS
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
 
 namespace shardrun::sdk {
 
@@ -62,21 +68,6 @@ struct Bfloat {
   return {static_cast<std::uint16_t>(sign | (magnitude >= 0x477FF000U ? infinite : finite))};
 }
 
-template <class T, class Combine>
-void combine_all(void* to, const void* from, std::uint64_t count, Combine combine) noexcept {
-  auto* into = static_cast<T*>(to);
-  const auto* other = static_cast<const T*>(from);
-  for (std::uint64_t i = 0; i < count; ++i) {
-    if constexpr (std::is_same_v<T, Half>) {
-      into[i] = narrow_to_half(combine(widen(into[i]), widen(other[i])));
-    } else if constexpr (std::is_same_v<T, Bfloat>) {
-      into[i] = narrow_to_bfloat(combine(widen(into[i]), widen(other[i])));
-    } else {
-      into[i] = combine(into[i], other[i]);
-    }
-  }
-}
-
 /// Integers wrap around: their sums and products are those of unsigned numbers wide enough not to be promoted.
 template <class T>
 struct Sum {
@@ -111,36 +102,170 @@ struct Max {
   T operator()(T a, T b) const noexcept { return a < b || b != b ? b : a; }
 };
 
-/// T: what is stored. C: what is computed with.
-template <class T, class C = T>
-void reduce_as(std::uint32_t reduction, void* to, const void* from, std::uint64_t count) noexcept {
+/// What the vectors below compute, element by element.
+template <class T, template <class> class Combine>
+struct Scalar {
+  [[nodiscard]] static T reduced(T a, T b) noexcept {
+    if constexpr (std::is_same_v<T, Half>) {
+      return narrow_to_half(Combine<float>()(widen(a), widen(b)));
+    } else if constexpr (std::is_same_v<T, Bfloat>) {
+      return narrow_to_bfloat(Combine<float>()(widen(a), widen(b)));
+    } else {
+      return Combine<T>()(a, b);
+    }
+  }
+};
+
+template <class T>
+[[nodiscard]] T reduced(std::uint32_t reduction, T a, T b) noexcept {
   switch (reduction) {
-    case SR_REDUCE_SUM: return combine_all<T>(to, from, count, Sum<C>());
-    case SR_REDUCE_PRODUCT: return combine_all<T>(to, from, count, Product<C>());
-    case SR_REDUCE_MIN: return combine_all<T>(to, from, count, Min<C>());
-    case SR_REDUCE_MAX: return combine_all<T>(to, from, count, Max<C>());
-    default: return;
+    case SR_REDUCE_SUM: return Scalar<T, Sum>::reduced(a, b);
+    case SR_REDUCE_PRODUCT: return Scalar<T, Product>::reduced(a, b);
+    case SR_REDUCE_MIN: return Scalar<T, Min>::reduced(a, b);
+    case SR_REDUCE_MAX: return Scalar<T, Max>::reduced(a, b);
+    default: return a;
+  }
+}
+
+namespace baseline {
+#define SHARDRUN_VECTOR_BYTES 16
+#define SHARDRUN_TARGET __attribute__((always_inline)) inline
+#define SHARDRUN_TARGET_LOOP
+#include <shardrun/sdk/reduce_vectors.inc>
+#undef SHARDRUN_TARGET_LOOP
+#undef SHARDRUN_TARGET
+#undef SHARDRUN_VECTOR_BYTES
+}  // namespace baseline
+
+#ifdef SHARDRUN_X86_VECTORS
+namespace avx2 {
+#define SHARDRUN_VECTOR_BYTES 32
+#define SHARDRUN_TARGET __attribute__((target("avx2,f16c"), always_inline)) inline
+#define SHARDRUN_TARGET_LOOP __attribute__((target("avx2,f16c")))
+#define SHARDRUN_HALF_LOAD(to, from) \
+  (to) = reinterpret_cast<Wide>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))))
+#define SHARDRUN_HALF_STORE(to, bits) \
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(reinterpret_cast<__m256>(bits), 0))
+#define SHARDRUN_NARROW(to, bits)                                                            \
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),                                           \
+                   _mm_packus_epi32(_mm256_castsi256_si128(reinterpret_cast<__m256i>(bits)), \
+                                    _mm256_extracti128_si256(reinterpret_cast<__m256i>(bits), 1)))
+#include <shardrun/sdk/reduce_vectors.inc>
+#undef SHARDRUN_NARROW
+#undef SHARDRUN_HALF_STORE
+#undef SHARDRUN_HALF_LOAD
+#undef SHARDRUN_TARGET_LOOP
+#undef SHARDRUN_TARGET
+#undef SHARDRUN_VECTOR_BYTES
+}  // namespace avx2
+
+namespace avx512 {
+#define SHARDRUN_VECTOR_BYTES 64
+#define SHARDRUN_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"), always_inline)) inline
+#define SHARDRUN_TARGET_LOOP __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
+#define SHARDRUN_HALF_LOAD(to, from) \
+  (to) = reinterpret_cast<Wide>(     \
+      _mm512_maskz_cvtph_ps(0xFFFF, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))))
+#define SHARDRUN_HALF_STORE(to, bits) \
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_maskz_cvtps_ph(0xFFFF, reinterpret_cast<__m512>(bits), 0))
+#include <shardrun/sdk/reduce_vectors.inc>
+#undef SHARDRUN_HALF_STORE
+#undef SHARDRUN_HALF_LOAD
+#undef SHARDRUN_TARGET_LOOP
+#undef SHARDRUN_TARGET
+#undef SHARDRUN_VECTOR_BYTES
+}  // namespace avx512
+#endif
+
+}  // namespace detail
+
+/// Instruction sets that reductions are compiled for.
+enum class Vectors : std::uint32_t { baseline, avx2, avx512 };
+
+/// The best that this processor and its system have.
+[[nodiscard]] inline Vectors best_vectors() noexcept {
+#ifdef SHARDRUN_X86_VECTORS
+  static const Vectors best = [] {
+    unsigned a = 0;
+    unsigned b = 0;
+    unsigned c = 0;
+    unsigned d = 0;
+    const bool has_f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & (1U << 29U)) != 0;
+    __builtin_cpu_init();
+    if (!has_f16c || !__builtin_cpu_supports("avx2")) {
+      return Vectors::baseline;
+    }
+    const bool has_512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    return has_512 ? Vectors::avx512 : Vectors::avx2;
+  }();
+  return best;
+#else
+  return Vectors::baseline;
+#endif
+}
+
+/// Reduces `count` elements of a and b into to[0], and into to[1] where it has two targets. A target may be a or b
+/// itself; else it overlaps neither. Any alignment.
+using Reduction = void (*)(void* const* to, const void* a, const void* b, std::uint64_t count) noexcept;
+
+namespace detail {
+
+template <class T, std::uint32_t Code, std::size_t Targets>
+[[nodiscard]] Reduction reduction_for(Vectors vectors) noexcept {
+#ifdef SHARDRUN_X86_VECTORS
+  switch (vectors) {
+    case Vectors::avx512: return avx512::reduce_vectors<T, Code, Targets>;
+    case Vectors::avx2: return avx2::reduce_vectors<T, Code, Targets>;
+    case Vectors::baseline: break;
+  }
+#else
+  (void)vectors;
+#endif
+  return baseline::reduce_vectors<T, Code, Targets>;
+}
+
+/// Sums and products of integers wrap around, which only those of unsigned ones may do.
+template <class T, std::size_t Targets>
+[[nodiscard]] Reduction reduction_of(std::uint32_t reduction, Vectors vectors) noexcept {
+  using Wrapping =
+      typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
+  switch (reduction) {
+    case SR_REDUCE_SUM: return reduction_for<Wrapping, SR_REDUCE_SUM, Targets>(vectors);
+    case SR_REDUCE_PRODUCT: return reduction_for<Wrapping, SR_REDUCE_PRODUCT, Targets>(vectors);
+    case SR_REDUCE_MIN: return reduction_for<T, SR_REDUCE_MIN, Targets>(vectors);
+    case SR_REDUCE_MAX: return reduction_for<T, SR_REDUCE_MAX, Targets>(vectors);
+    default: return nullptr;
   }
 }
 
 }  // namespace detail
 
-/// to[i] = to[i] and from[i] reduced, for `count` elements. f16 and bf16 are computed in float and rounded to nearest.
-/// Buffers are aligned for their dtype and do not overlap.
+/// Null where a code is not known. f16 and bf16 are computed in float and rounded to nearest, ties to even.
+template <std::size_t Targets = 1>
+[[nodiscard]] inline Reduction find_reduction(std::uint32_t dtype, std::uint32_t reduction,
+                                              Vectors vectors = best_vectors()) noexcept {
+  static_assert(Targets == 1 || Targets == 2);
+  switch (dtype) {
+    case SR_DTYPE_F32: return detail::reduction_of<float, Targets>(reduction, vectors);
+    case SR_DTYPE_F64: return detail::reduction_of<double, Targets>(reduction, vectors);
+    case SR_DTYPE_F16: return detail::reduction_of<detail::Half, Targets>(reduction, vectors);
+    case SR_DTYPE_BF16: return detail::reduction_of<detail::Bfloat, Targets>(reduction, vectors);
+    case SR_DTYPE_I8: return detail::reduction_of<std::int8_t, Targets>(reduction, vectors);
+    case SR_DTYPE_U8: return detail::reduction_of<std::uint8_t, Targets>(reduction, vectors);
+    case SR_DTYPE_I32: return detail::reduction_of<std::int32_t, Targets>(reduction, vectors);
+    case SR_DTYPE_U32: return detail::reduction_of<std::uint32_t, Targets>(reduction, vectors);
+    case SR_DTYPE_I64: return detail::reduction_of<std::int64_t, Targets>(reduction, vectors);
+    case SR_DTYPE_U64: return detail::reduction_of<std::uint64_t, Targets>(reduction, vectors);
+    default: return nullptr;
+  }
+}
+
+/// to[i] = to[i] and from[i] reduced, for `count` elements. Buffers do not overlap.
 inline void reduce(std::uint32_t dtype, std::uint32_t reduction, void* to, const void* from,
                    std::uint64_t count) noexcept {
-  switch (dtype) {
-    case SR_DTYPE_F32: return detail::reduce_as<float>(reduction, to, from, count);
-    case SR_DTYPE_F64: return detail::reduce_as<double>(reduction, to, from, count);
-    case SR_DTYPE_F16: return detail::reduce_as<detail::Half, float>(reduction, to, from, count);
-    case SR_DTYPE_BF16: return detail::reduce_as<detail::Bfloat, float>(reduction, to, from, count);
-    case SR_DTYPE_I8: return detail::reduce_as<std::int8_t>(reduction, to, from, count);
-    case SR_DTYPE_U8: return detail::reduce_as<std::uint8_t>(reduction, to, from, count);
-    case SR_DTYPE_I32: return detail::reduce_as<std::int32_t>(reduction, to, from, count);
-    case SR_DTYPE_U32: return detail::reduce_as<std::uint32_t>(reduction, to, from, count);
-    case SR_DTYPE_I64: return detail::reduce_as<std::int64_t>(reduction, to, from, count);
-    case SR_DTYPE_U64: return detail::reduce_as<std::uint64_t>(reduction, to, from, count);
-    default: return;
+  if (const Reduction run = find_reduction(dtype, reduction)) {
+    run(&to, to, from, count);
   }
 }
 

@@ -5,6 +5,7 @@
 ///     class Wire {
 ///      public:
 ///       static std::vector<Option> options();  // may be left out
+///       void configure(const Setup& setup);    // may be left out
 ///       Props props() const;
 ///       std::optional<OpInfo> query(const OpSpec& op, std::uint32_t group_size) const;  // nothing: not offered
 ///       void open(const Config& config);
@@ -16,6 +17,9 @@
 ///     };
 ///     SHARDRUN_EXPORT_TRANSPORT(Wire, "wire", "1.0")
 ///
+/// One that ranks can find each other by also has
+/// `void share_first(std::uint32_t rank, std::uint32_t world_size, std::span<std::byte> data)`.
+///
 /// The class is made without arguments or from a Host. What each function does, and which thread may call it, is
 /// stated in shardrun/transport.h. What is thrown becomes the status: TransportError its own, InvalidJob SR_INVALID,
 /// all else SR_INTERNAL. A transport of two functions is made by two_function_transport.hpp.
@@ -26,6 +30,7 @@
 
 #include <algorithm>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -36,6 +41,12 @@
 #include <vector>
 
 namespace shardrun::sdk {
+
+/// When an op's latest run was under way: sr_op_times.
+struct OpTimes {
+  std::int64_t begun = 0;
+  std::int64_t ended = 0;
+};
 
 /// A prepared op or batch. Its destructor is op_free.
 class Op {
@@ -50,6 +61,8 @@ class Op {
   /// False where `deadline` passed before; the op goes on. Throws TransportError{SR_TIMEOUT} where the op itself failed
   /// by its own deadline.
   [[nodiscard]] virtual bool wait(std::int64_t deadline) = 0;
+  /// Of a complete op; nothing where it is not known.
+  [[nodiscard]] virtual std::optional<OpTimes> times() const { return std::nullopt; }
 };
 
 /// A group of ranks. Its destructor is group_destroy. abort and error are called by any thread.
@@ -80,6 +93,13 @@ struct GroupSpec {
   std::int64_t deadline = INT64_MAX;
 
   [[nodiscard]] std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(members.size()); }
+};
+
+/// Option values as they cross the border.
+struct RawOptions {
+  const sr_option_value* data = nullptr;
+  std::uint32_t count = 0;
+  std::uint32_t stride = 0;
 };
 
 /// sr_transport_host. Copyable; valid until the transport is closed; any thread. What fails throws TransportError.
@@ -129,6 +149,16 @@ class TransportHost {
     return *plugin;
   }
 
+  /// What the job says to a transport that was opened so, for its `open`; valid until this one is closed.
+  /// REQUIRES: a host of ABI 1.2.
+  [[nodiscard]] RawOptions transport_options(const std::string& name) const {
+    RawOptions options;
+    call([&](sr_error* error) {
+      return host_->transport_options(host_->self, name.c_str(), &options.data, &options.count, &options.stride, error);
+    });
+    return options;
+  }
+
   [[nodiscard]] const sr_transport_host* raw() const noexcept { return host_; }
 
  private:
@@ -158,6 +188,14 @@ struct Config {
   std::string address;
   OptionValues options;
   std::int64_t deadline = INT64_MAX;
+  std::vector<std::uint32_t> machines = {};  ///< of each rank of the world; empty: not known
+  TransportHost host;
+};
+
+/// sr_transport_setup.
+struct Setup {
+  std::uint32_t world_size = 0;  ///< 0: not known
+  OptionValues options;
   TransportHost host;
 };
 
@@ -172,6 +210,12 @@ concept TransportClass = requires(Class& transport, const Class& constant, const
   { transport.mem_register(memory) } -> std::convertible_to<std::uint64_t>;
   transport.mem_deregister(std::uint64_t{});
   { transport.group(spec) } -> std::convertible_to<std::unique_ptr<Group>>;
+};
+
+/// See sr_transport::share_first.
+template <class Class>
+concept SharesFirst = requires(Class& transport, std::span<std::byte> data) {
+  transport.share_first(std::uint32_t{}, std::uint32_t{}, data);
 };
 
 namespace detail {
@@ -249,6 +293,11 @@ template <class T>
   return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(object.release()));
 }
 
+template <class Class>
+concept IsConfigured = requires(Class& transport, const Setup& setup) {
+  transport.configure(setup);
+};
+
 /// The functions of sr_transport over an author's class.
 template <TransportClass Class>
 struct TransportTable {
@@ -289,6 +338,9 @@ struct TransportTable {
                           .address = raw.address,
                           .options = OptionValues(raw.options, raw.option_count, raw.option_stride),
                           .deadline = raw.deadline,
+                          .machines = raw.machines != nullptr
+                                          ? std::vector<std::uint32_t>(raw.machines, raw.machines + raw.world_size)
+                                          : std::vector<std::uint32_t>(),
                           .host = TransportHost(raw.host)});
       return SR_OK;
     });
@@ -404,6 +456,42 @@ struct TransportTable {
     });
   }
 
+  static std::int32_t op_times(void*, std::uint64_t op, sr_op_times* to, sr_error* error) noexcept {
+    return guarded_transport(error, [&] {
+      const std::optional<OpTimes> times = object_of<Op>(op).times();
+      if (!times) {
+        throw TransportError(SR_UNIMPLEMENTED, "when the op was under way is not known");
+      }
+      to->begun = times->begun;
+      to->ended = times->ended;
+      return SR_OK;
+    });
+  }
+
+  static std::int32_t configure(void* self, const sr_transport_setup* setup, sr_error* error) noexcept {
+    return guarded_transport(error, [&] {
+      if constexpr (IsConfigured<Class>) {
+        const sr_transport_setup raw = read_one(setup);
+        self_of(self).configure({.world_size = raw.world_size,
+                                 .options = OptionValues(raw.options, raw.option_count, raw.option_stride),
+                                 .host = TransportHost(raw.host)});
+      }
+      return SR_OK;
+    });
+  }
+
+  static std::int32_t share_first(void* self, std::uint32_t rank, std::uint32_t world_size, void* data,
+                                  std::uint64_t bytes, sr_error* error) noexcept {
+    return guarded_transport(error, [&] {
+      if constexpr (SharesFirst<Class>) {
+        self_of(self).share_first(rank, world_size, {static_cast<std::byte*>(data), bytes});
+        return SR_OK;
+      } else {
+        return SR_UNIMPLEMENTED;
+      }
+    });
+  }
+
   static constexpr sr_transport functions = {sizeof(sr_transport),
                                              0,
                                              props,
@@ -421,7 +509,10 @@ struct TransportTable {
                                              op_start,
                                              op_test,
                                              op_wait,
-                                             op_free};
+                                             op_free,
+                                             op_times,
+                                             configure,
+                                             SharesFirst<Class> ? share_first : nullptr};
 };
 
 }  // namespace detail

@@ -48,7 +48,15 @@ class Worker {
     State state_ = State::idle;
     bool despite_failure_ = false;
     std::int64_t deadline_ = 0;
+    std::int64_t begun_ = 0;
+    std::int64_t ended_ = 0;
     Task* next_ = nullptr;
+  };
+
+  /// When a task's latest run was under way.
+  struct Times {
+    std::int64_t begun = 0;
+    std::int64_t ended = 0;
   };
 
   /// `on_failure`, which does not throw, is called once, by the thread on which the worker fails.
@@ -110,6 +118,12 @@ class Worker {
       changed_.wait_until(lock, std::chrono::steady_clock::time_point(std::chrono::nanoseconds(until)), over);
     }
     return is_done(task, lock);
+  }
+
+  /// Of one that is complete.
+  [[nodiscard]] Times times(const Task& task) {
+    const std::lock_guard lock(mutex_);
+    return {task.begun_, task.ended_};
   }
 
   /// Returns once the task is neither queued nor running. One that still was makes the worker fail.
@@ -192,8 +206,12 @@ class Worker {
       if (!failure_ || task.despite_failure_) {
         const std::int64_t deadline = task.deadline_;
         lock.unlock();
+        const std::int64_t begun = steady_now();
         const bool succeeded = run(task, deadline);
+        const std::int64_t ended = steady_now();
         lock.lock();
+        task.begun_ = begun;
+        task.ended_ = ended;
         task.state_ = succeeded ? Task::State::done : Task::State::failed;
       } else {
         task.state_ = Task::State::failed;

@@ -1,0 +1,120 @@
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "core/launch/inquest.h"
+#include "core/launch/launch.h"
+#include "core/launch/store_server.h"
+
+namespace shardrun::launch {
+
+/// Callbacks are called on the host's own thread, one at a time, and may be empty; none is called once wait() has
+/// returned. What on_message throws fails the job.
+struct HostSettings {
+  std::string address;  ///< where it listens: a numeric one of this machine
+  std::uint16_t port = 0;
+  int ranks = 1;
+  Token token = {};
+  std::uint64_t job_hash = 0;
+  std::string run;  ///< a name of this run alone
+
+  std::chrono::milliseconds heartbeat_timeout{10000};  ///< a rank silent for so long ends the job; 0: none does
+  std::chrono::milliseconds join_timeout{300000};      ///< from expect_ranks() to a rank's hello
+  std::chrono::milliseconds first_reminder{5000};      ///< from then until it is told which ranks are missing
+  std::chrono::milliseconds reminder{30000};           ///< and told again
+  std::chrono::milliseconds hearing{500};              ///< see LaunchSettings
+  std::chrono::milliseconds grace{2000};               ///< from abort until ranks are waited for no more
+  std::chrono::milliseconds stranger_timeout{2000};
+
+  std::function<int()> stop_signal;  ///< what has asked this process to stop, which ends a job that waits for ranks
+  std::function<void(const RankMessage& message)> on_message;
+  std::function<void(std::string_view line)> on_log;
+  std::function<void(std::string_view line)> on_notice;
+  /// The job has failed, and this process's own rank still does not call wait() after `grace`: it must not return.
+  std::function<void(const LaunchResult& result)> last_resort;
+};
+
+/// The launcher's part among ranks that another launcher started, in the process of rank 0, on a thread of its own: the
+/// store where they meet, and who is to blame. It sees no process end, only connections.
+class StoreHost {
+ public:
+  /// Listens, and answers nobody yet. Throws Error{io}, or Error{usage} where that place cannot be had.
+  explicit StoreHost(HostSettings settings);
+  StoreHost(const StoreHost&) = delete;
+  StoreHost& operator=(const StoreHost&) = delete;
+  ~StoreHost();  ///< ends all connections, for which ranks that have said goodbye wait
+
+  [[nodiscard]] std::uint16_t port() const { return store_.port(); }
+
+  /// Begins to answer, and to call back; once.
+  void start();
+
+  /// The others know by now where to come: from here on a rank that does not is missed.
+  void expect_ranks();
+
+  /// Waits until all ranks have said goodbye, or the job has failed and they are gone or not waited for any more.
+  [[nodiscard]] LaunchResult wait();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  [[nodiscard]] StoreServerSettings store_settings() const;
+  [[nodiscard]] StoreServerEvents store_events();
+  void serve();
+  void joined(int rank, const Hello& hello);
+  void came_with_other_job(const Hello& hello, const std::string& why);
+  void take(int rank, std::string_view kind, std::string_view bytes);
+  void gone(int rank);
+  void tick();
+  void remind(Clock::time_point now);
+  void stop_early(int signal);
+  void end_once_heard();
+  void end_all();
+  void finish_if_done();
+  void finish();
+  void give_up_unless_waited_for();
+  [[nodiscard]] LaunchResult result() const;
+  template <class Call>
+  [[nodiscard]] std::string call_back(const Call& call);
+  void log(const std::string& line);
+  void notice(const std::string& line);
+
+  const HostSettings settings_;
+  boost::asio::io_context io_;
+  boost::asio::steady_timer ticker_;
+  boost::asio::steady_timer hearing_;
+  boost::asio::steady_timer grace_;
+  Inquest inquest_;
+  std::vector<std::string> hosts_;  ///< of the ranks that have joined
+  int joined_ = 0;
+  Clock::time_point last_tick_;
+  Clock::time_point ending_since_;
+  Clock::time_point next_reminder_;
+  bool expecting_ = false;
+  bool hearing_others_ = false;
+  bool ending_ = false;
+  int stopped_early_ = 0;  ///< by this signal
+  StoreServer store_;
+
+  std::mutex mutex_;  ///< of the next four
+  bool waited_for_ = false;
+  bool given_up_ = false;  ///< to `last_resort`: wait() returns no more
+  bool finished_ = false;
+  LaunchResult result_;
+  std::condition_variable changed_;
+  std::mutex callback_mutex_;  ///< held while a callback runs
+  bool result_taken_ = false;  ///< there are no callbacks any more
+  std::thread thread_;
+};
+
+}  // namespace shardrun::launch

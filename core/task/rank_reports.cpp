@@ -1,0 +1,167 @@
+#include "core/task/rank_reports.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "core/metrics/rundir.h"
+#include "core/task/flight.h"
+
+namespace shardrun::task {
+namespace {
+
+// What ranks tell the launcher, by the kind of message; summary_message too.
+constexpr const char* progress_message = "progress";
+constexpr const char* finish_message = "finish";
+constexpr const char* result_message = "result";
+
+std::string to_text(const metrics::ProgressUpdate& update) {
+  const double none = std::nan("");
+  return fmt::format("{} {} {} {}", update.step, update.loss.value_or(none), update.val_loss.value_or(none),
+                     update.rate);
+}
+
+metrics::ProgressUpdate update_of(std::string_view text) {
+  std::array<double, 4> numbers = {};
+  const char* at = text.data();
+  for (double& number : numbers) {
+    at = std::from_chars(at, text.data() + text.size(), number).ptr;
+    at += at < text.data() + text.size() ? 1 : 0;
+  }
+  const auto some = [](double number) { return std::isnan(number) ? std::nullopt : std::optional(number); };
+  return {.step = static_cast<std::int64_t>(numbers[0]),
+          .loss = some(numbers[1]),
+          .val_loss = some(numbers[2]),
+          .rate = numbers[3]};
+}
+
+/// Shows what the first rank does, on the launcher's screen.
+class RemoteDisplay final : public Display {
+ public:
+  explicit RemoteDisplay(RankLink& link) : link_(link) {}
+
+  void update(const metrics::ProgressUpdate& update) override { link_.message(progress_message, to_text(update)); }
+  void line(std::string_view text) override { link_.message(line_message, text); }
+  void finish() override { link_.message(finish_message, ""); }
+  void result(std::string_view text) override {
+    for (std::size_t at = 0; at < text.size(); at += piece_bytes) {
+      link_.message(result_message, text.substr(at, piece_bytes));
+    }
+  }
+
+ private:
+  /// A sample may be longer than a message.
+  static constexpr std::size_t piece_bytes = std::size_t{256} * 1024;
+
+  RankLink& link_;
+};
+
+/// Bytes that a screen may be late with before updates are left out, and before what ranks print is.
+constexpr std::size_t most_waiting_updates = std::size_t{64} * 1024;
+constexpr std::size_t most_waiting_output = std::size_t{1024} * 1024;
+
+}  // namespace
+
+std::unique_ptr<Display> display_of_launcher(RankLink& link) { return std::make_unique<RemoteDisplay>(link); }
+
+RankReports::RankReports(const job::Job& job, const RunSettings& settings, int logs)
+    : job_(job),
+      settings_(settings),
+      screen_(settings.progress.write),
+      progress_(sink(), job.task == job::Task::train ? job.train.steps : job.iterate.steps,
+                job.task == job::Task::train ? job.train.log_every : 0, job.task == job::Task::train ? "tok" : "it") {
+  for (int rank = 0; rank < logs; ++rank) {
+    logs_.push_back(std::make_unique<metrics::Log>(metrics::log_path(job.output, rank)));
+  }
+}
+
+metrics::ProgressSink RankReports::sink() {
+  metrics::ProgressSink sink = settings_.progress;
+  sink.write = [this](std::string_view text) { screen_.write(text); };
+  sink.is_behind = [this] { return screen_.waiting_bytes() > most_waiting_updates; };
+  return sink;
+}
+
+void RankReports::show(const launch::OutputLine& line) {
+  logs_[static_cast<std::size_t>(line.rank)]->write(line.text);
+  if (screen_.waiting_bytes() > most_waiting_output) {
+    ++unshown_;
+    return;
+  }
+  if (unshown_ > 0) {
+    progress_.print(fmt::format("({} lines of ranks are in their logs alone: they were more than the screen took)",
+                                std::exchange(unshown_, 0)));
+  }
+  progress_.print(fmt::format("[{}] {}", line.rank, line.text));
+}
+
+void RankReports::take(const launch::RankMessage& message) {
+  if (message.kind == progress_message) {
+    note(update_of(message.bytes));
+  } else if (message.kind == line_message) {
+    progress_.print(message.bytes);
+  } else if (message.kind == finish_message) {
+    progress_.finish();
+  } else if (message.kind == result_message) {
+    results_ += message.bytes;
+  } else if (message.kind == summary_message) {
+    summaries_[message.rank] = metrics::parse_summary(message.bytes);
+  }
+}
+
+void RankReports::note(const metrics::ProgressUpdate& update) {
+  const std::optional<double> val_loss = update.val_loss ? update.val_loss : last_.val_loss;
+  last_ = update;
+  last_.val_loss = val_loss;
+  progress_.update(update);
+}
+
+void RankReports::fill(metrics::Summary& summary) const {
+  summary.steps = last_.step;
+  summary.loss = last_.loss;
+  summary.val_loss = last_.val_loss;
+  summary.tokens_per_s = job_.task == job::Task::train ? last_.rate : 0;
+  summary.seconds = seconds_since(begin_);
+}
+
+metrics::Summary RankReports::merge(const launch::LaunchResult& result) {
+  metrics::Summary summary = summaries_.contains(0) ? summaries_[0] : metrics::Summary{};
+  summary.ranks.clear();
+  for (int rank = 0; rank < static_cast<int>(job_.ranks); ++rank) {
+    summary.ranks.push_back(summaries_.contains(rank) && !summaries_[rank].ranks.empty() ? summaries_[rank].ranks[0]
+                                                                                         : metrics::RankSummary{});
+  }
+  summary.exit_code = result.exit_code;
+  const bool came_to_its_end = !summary.status.empty();
+  if (!came_to_its_end) {
+    fill(summary);
+    summary.status = result.stop_signal != 0 ? "stopped" : "failed";
+  }
+  if (result.cause) {
+    summary.status = "failed";
+    summary.ending_s = std::chrono::duration<double>(result.ending).count();
+    summary.error = launch::describe(*result.cause) + tell_flights(job_, result.cause->rank);
+    return summary;
+  }
+  drop_flights(job_.output);
+  if (result.forced_signal != 0 && !came_to_its_end) {
+    summary.error = fmt::format("ended at once by a second signal (SIG{}) after {} steps: their results are not saved",
+                                sigabbrev_np(result.forced_signal), summary.steps);
+  }
+  return summary;
+}
+
+void RankReports::finish_screen(const metrics::Summary& summary) {
+  const bool is_whole = summary.status == "finished";
+  const bool shown =
+      screen_.finish([&] { return is_whole && !(settings_.stop_signal && settings_.stop_signal() != 0); });
+  if (shown && !results_.empty()) {
+    settings_.print(results_);
+  }
+}
+
+}  // namespace shardrun::task
