@@ -1,0 +1,214 @@
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+#include "tests/support/transport_ranks.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using namespace shardrun::plugins;
+using Catch::Contains;
+
+namespace {
+
+constexpr std::int64_t victim = 1;
+
+/// Runs ranks over chaos over each of the transports of this tree.
+void run_over(OptionValues options, std::uint32_t n, const std::function<void(Rank&)>& act) {
+  options["over"] = GENERATE(std::string("shm"), std::string("gloo"));
+  INFO(std::get<std::string>(options["over"]));
+  SharedHost host;
+  run_ranks(host, "chaos", n, act, {.options = std::move(options)});
+}
+
+TransportOp sum(TransportGroup& group, std::vector<float>& data, std::uint64_t id = 1) {
+  return group.prepare({request_of(SR_OP_ALL_REDUCE, id, data.size(), data)}, after(30));
+}
+
+OpRequest letter(std::uint32_t opcode, std::uint32_t peer, std::uint64_t id, std::vector<float>& data) {
+  OpRequest request = request_of(opcode, id, data.size(), data, peer);
+  (opcode == SR_OP_SEND ? request.recv : request.send).reset();
+  return request;
+}
+
+}  // namespace
+
+TEST_CASE("chaos: ops that start late end as they would, and the caller goes on meanwhile") {
+  run_over({{"delay_ms", 2.0}, {"rank", victim}}, 3, [](Rank& rank) {
+    TransportGroup group = rank.group();
+    TransportGroup other = rank.group(2);
+    std::vector<float> a(1000);
+    std::vector<float> b(10);
+    TransportOp first = sum(group, a);
+    TransportOp second = sum(other, b);
+    for (int round = 0; round < 5; ++round) {
+      std::fill(a.begin(), a.end(), 1.0F);
+      std::fill(b.begin(), b.end(), static_cast<float>(rank.rank()));
+      first.start(after(30));
+      second.start(after(30));
+      while (round % 2 == 0 && !second.test()) {
+      }
+      finish(first);
+      finish(second);
+      REQUIRE(a == std::vector<float>(1000, 3.0F));
+      REQUIRE(b == std::vector<float>(10, 3.0F));
+    }
+    rank.meet("end");
+  });
+}
+
+TEST_CASE("chaos: an op that is to start after its own deadline fails by it, whether it is looked at or not") {
+  const bool looked_at = GENERATE(false, true);
+  run_over({{"delay_ms", 3'600'000.0}, {"rank", victim}}, 2, [looked_at](Rank& rank) {
+    TransportGroup group = rank.group();
+    std::vector<float> data(10);
+    TransportOp op = sum(group, data);
+    if (rank.rank() == victim) {
+      op.start(after(0.05));
+      CHECK_FALSE(op.test());
+      while (!looked_at && !group.error()) {
+        std::this_thread::yield();
+      }
+      CHECK_THAT(error_of([&] { finish(op); }), Contains("group all") && Contains("all_reduce (sum) of 10 f32") &&
+                                                    Contains("is past its deadline, before it was to start"));
+      CHECK_THAT(group.error().value_or(""), Contains("before it was to start"));
+    }
+    rank.meet("end");
+    group.abort("enough");
+  });
+}
+
+TEST_CASE("chaos: one bit is flipped, on one rank, by one op") {
+  run_over({{"corrupt", true}, {"rank", victim}, {"at_op", std::int64_t{2}}}, 3, [](Rank& rank) {
+    TransportGroup group = rank.group();
+    std::vector<float> data(101);
+    TransportOp op = sum(group, data);
+    TransportOp barrier = group.prepare({{.opcode = SR_OP_BARRIER, .id = 2}}, after(30));
+    run(barrier);
+    run(barrier);  // the second receives nothing
+    for (int round = 0; round < 3; ++round) {
+      std::fill(data.begin(), data.end(), 1.0F);
+      run(op);
+      const bool is_spoilt = rank.rank() == victim && round == 0;
+      std::vector<float> expected(101, 3.0F);
+      expected[50] = is_spoilt ? 12.0F : 3.0F;  // the second bit of the exponent
+      CHECK(data == expected);
+    }
+    rank.meet("end");
+  });
+}
+
+TEST_CASE("chaos: a flipped bit lies in what another member sent, and not in a zero") {
+  run_over({{"corrupt", true}, {"rank", victim}, {"at_op", std::int64_t{1}}}, 2, [](Rank& rank) {
+    TransportGroup group = rank.group();
+    std::vector<float> mine(8, 1.0F);
+    mine[2] = mine[4] = rank.rank() == 0 ? 0.0F : 1.0F;
+    std::vector<float> all(16);
+    OpRequest request = request_of(SR_OP_ALL_GATHER, 1, 8, mine);
+    request.recv = buffer_of(all);
+    TransportOp op = group.prepare({request}, after(30));
+    run(op);
+    const std::size_t changed = 5;  // of rank 0's: its fourth, from the middle on, is zero
+    std::vector<float> expected(16, 1.0F);
+    expected[2] = expected[4] = 0.0F;
+    expected[changed] = rank.rank() == victim ? 0.25F : 1.0F;
+    CHECK(all == expected);
+    rank.meet("end");
+  });
+}
+
+TEST_CASE("chaos: a rank that stalls says nothing until it is aborted, and its peers name it") {
+  run_over({{"stall", true}, {"rank", victim}, {"at_op", std::int64_t{2}}}, 2, [](Rank& rank) {
+    TransportGroup group = rank.group();
+    std::vector<float> data(10, 1.0F);
+    TransportOp op = sum(group, data);
+    run(op);
+    op.start(after(0.1));
+    if (rank.rank() == victim) {
+      rank.meet("the other has given up");
+      CHECK_FALSE(op.test());
+      CHECK_FALSE(op.wait(after(0.02)));
+      std::thread aborting([&] { group.abort("the job was given up"); });
+      CHECK_THAT(error_of([&] { finish(op); }), Contains("the job was given up"));
+      aborting.join();
+    } else {
+      CHECK_THAT(error_of([&] { finish(op); }), Contains("past its deadline, waiting for member 1 (rank 1"));
+      rank.meet("the other has given up");
+    }
+    rank.meet("end");
+  });
+}
+
+TEST_CASE("chaos: a rank that stalls ends where the job does") {
+  SharedHost host;
+  run_ranks(host, "chaos", 2,
+            [&host](Rank& rank) {
+              TransportGroup group = rank.group();
+              std::vector<float> data(10);
+              TransportOp op = sum(group, data);
+              if (rank.rank() == victim) {
+                op.start(after(30));
+                host.abort();
+                CHECK_THAT(error_of([&] { finish(op); }), Contains("the job ends"));
+              }
+              rank.meet("end");
+            },
+            {.options = {{"stall", true}, {"rank", victim}, {"at_op", std::int64_t{1}}}});
+}
+
+TEST_CASE("chaos: what goes between two ranks is lost from an op on, and nothing else") {
+  run_over({{"drop_peer", std::int64_t{2}}, {"rank", victim}, {"at_op", std::int64_t{2}}}, 3, [](Rank& rank) {
+    TransportGroup group = rank.group();
+    std::vector<float> to_first(10, static_cast<float>(rank.rank()));
+    std::vector<float> to_last = to_first;
+    std::vector<float> from_last(10);
+    if (rank.rank() == victim) {
+      TransportOp both =
+          group.prepare({letter(SR_OP_SEND, 2, 1, to_last), letter(SR_OP_SEND, 0, 1, to_first)}, after(30));
+      TransportOp receive = group.prepare({letter(SR_OP_RECV, 2, 2, from_last)}, after(30));
+      run(both);  // arrives at both
+      run(both);  // arrives at the first alone
+      rank.meet("looked");
+      receive.start(after(0.1));
+      CHECK_THAT(
+          error_of([&] { finish(receive); }),
+          Contains("recv of 10 f32 from member 2") && Contains("is past its deadline, waiting for member 2 (rank 2)"));
+      rank.meet("lost");
+    } else {
+      std::vector<float> received(10);
+      TransportOp receive = group.prepare({letter(SR_OP_RECV, 1, 1, received)}, after(30));
+      run(receive);
+      CHECK(received == std::vector<float>(10, 1.0F));
+      std::fill(received.begin(), received.end(), -1.0F);
+      if (rank.rank() == 0) {
+        run(receive);
+        CHECK(received == std::vector<float>(10, 1.0F));
+      } else {
+        receive.start(after(30));
+        CHECK_FALSE(receive.wait(after(0.1)));
+      }
+      rank.meet("looked");
+      rank.meet("lost");
+      group.abort("enough");
+    }
+    rank.meet("end");
+  });
+}
+
+TEST_CASE("chaos: a collective of two that have lost each other names the lost one") {
+  run_over({{"drop_peer", std::int64_t{0}}, {"rank", victim}, {"at_op", std::int64_t{1}}}, 2, [](Rank& rank) {
+    TransportGroup group = rank.group();
+    std::vector<float> data(10);
+    TransportOp op = sum(group, data);
+    op.start(after(0.1));
+    const std::string other = rank.rank() == 0 ? "member 1 (rank 1" : "member 0 (rank 0";
+    const std::string error = error_of([&] { finish(op); });
+    CHECK_THAT(error, Contains("all_reduce (sum) of 10 f32") && Contains(other));
+    rank.meet("end");
+  });
+}

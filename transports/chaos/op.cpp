@@ -1,0 +1,281 @@
+#include "transports/chaos/op.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <mutex>
+#include <utility>
+
+namespace shardrun::chaos {
+namespace {
+
+/// How long a wait for nothing does not look whether the job ends.
+constexpr std::int64_t glance = 50'000'000;
+
+std::int32_t report(const sdk::TransportError& failure, sr_error* error) noexcept {
+  sdk::detail::write_error(error, failure.what());
+  return failure.status();
+}
+
+/// What a member receives from another one with this op, in memory that can be written here; nothing where it does not.
+std::optional<sdk::Block> received(const sdk::OpSpec& op, std::uint32_t rank, std::uint32_t size) {
+  const bool is_reached = op.recv && (op.recv->kind == SR_MEMORY_HOST || op.recv->kind == SR_MEMORY_PINNED);
+  for (std::uint32_t step = 1; is_reached && step < size; ++step) {
+    const sdk::Block block = sdk::recv_block(op, rank, (rank + step) % size);
+    if (block.count != 0) {
+      return block;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+DisturbedOp::DisturbedOp(DisturbedGroup& group, std::vector<sdk::OpSpec> specs, std::uint64_t others,
+                         std::uint64_t lost)
+    : group_(group), specs_(std::move(specs)), others_(others), lost_(lost) {}
+
+std::int32_t DisturbedOp::start(void* queue, std::int64_t deadline, sr_error* error) {
+  Disturbance& shared = group_.shared();
+  const std::uint64_t number = shared.count(what());
+  const std::string here =
+      "rank " + std::to_string(shared.rank()) + ", from its op " + std::to_string(number) + " on, " + what() + ": ";
+  bool is_held = false;
+  {
+    const std::lock_guard lock(group_.mutex_);
+    if (const auto failure = group_.failure()) {
+      return report(*failure, error);
+    }
+    queue_ = queue;
+    deadline_ = deadline;
+    if (shared.has_begun(Fault::stall, number)) {
+      shared.tell_once(here + "starts nothing any more");
+      state_ = State::stalled;
+      return SR_OK;
+    }
+    loses_ = lost_ != 0 && shared.has_begun(Fault::drop_peer, number);
+    if (loses_) {
+      shared.tell_once(here + "loses what goes to and comes from rank " + std::to_string(shared.faults().peer));
+    }
+    const bool receives = std::any_of(specs_.begin(), specs_.end(), [&](const sdk::OpSpec& op) {
+      return received(op, group_.rank(), group_.size()).has_value();
+    });
+    corrupts_ = receives && shared.corrupts(number);
+    due_ = shared.host().now() + shared.faults().delay_ns;
+    state_ = shared.faults().delay_ns > 0 ? State::late : State::started;
+    if (state_ == State::started) {
+      const std::int32_t status = start_inner(error);
+      if (status != SR_OK) {
+        return status;
+      }
+    }
+    is_held = state_ == State::late || (loses_ && awaits_lost());
+    if (is_held) {
+      hold();
+    }
+  }
+  if (is_held) {
+    shared.wake();
+  }
+  return SR_OK;
+}
+
+std::int32_t DisturbedOp::test(sr_error* error) {
+  const std::lock_guard lock(group_.mutex_);
+  const std::int64_t now = group_.shared().host().now();
+  if (group_.next_.load() <= now) {
+    group_.attend(now);
+  }
+  if (state_ == State::complete) {
+    return SR_OK;
+  }
+  if (const auto failure = group_.failure()) {
+    return report(*failure, error);
+  }
+  return state_ == State::late || state_ == State::stalled ? SR_PENDING : conclude(test_started(error), error);
+}
+
+std::int32_t DisturbedOp::wait(std::int64_t deadline, sr_error* error) {
+  const std::lock_guard lock(group_.mutex_);
+  const sdk::TransportHost& host = group_.shared().host();
+  for (;;) {
+    const std::int64_t now = host.now();
+    if (group_.next_.load() <= now) {
+      group_.attend(now);
+    }
+    if (state_ == State::complete) {
+      return SR_OK;
+    }
+    if (const auto failure = group_.failure()) {
+      return report(*failure, error);
+    }
+    const std::int64_t until = std::min(deadline, group_.next_.load());
+    const std::int32_t status =
+        state_ == State::late || state_ == State::stalled ? SR_PENDING : conclude(wait_started(until, error), error);
+    if (status != SR_PENDING) {
+      return status;
+    }
+    if (now >= deadline) {
+      sdk::detail::write_error(error, "the deadline of the wait passed; the op goes on");
+      return SR_TIMEOUT;
+    }
+    if (host.aborted()) {
+      group_.fail(SR_ABORTED, what() + ": the job ends");
+    }
+    if (waits_here()) {
+      group_.sleep(std::min(until, now + glance));
+    }
+  }
+}
+
+std::int32_t DisturbedOp::free(sr_error* error) {
+  std::int32_t status = SR_OK;
+  {
+    const std::lock_guard lock(group_.mutex_);
+    let_go();
+    for (const std::uint64_t part : {others_, lost_}) {
+      if (part != 0) {
+        const std::int32_t freed = group_.shared().inner()(&sr_transport::op_free, part, error);
+        status = status == SR_OK ? freed : status;
+      }
+    }
+  }
+  delete this;
+  return status;
+}
+
+std::int64_t DisturbedOp::attend(std::int64_t now) {
+  if (now >= deadline_) {
+    if (state_ == State::late) {
+      group_.fail(SR_TIMEOUT, what() + " is past its deadline, before it was to start");
+    } else {
+      group_.fail(SR_TIMEOUT, what() + " is past its deadline, waiting for member " +
+                                  std::to_string(*group_.lost_member()) + " (rank " +
+                                  std::to_string(group_.shared().faults().peer) + ")");
+    }
+    let_go();
+    return INT64_MAX;
+  }
+  if (state_ == State::late && now < due_) {
+    return std::min(due_, deadline_);
+  }
+  if (state_ == State::late) {
+    state_ = State::started;
+    sr_error error{};
+    error.struct_size = sizeof(error);
+    if (const std::int32_t status = start_inner(&error); status != SR_OK) {
+      group_.fail(status, error.text);
+    }
+  }
+  if (loses_ && awaits_lost()) {
+    return deadline_;
+  }
+  let_go();
+  return INT64_MAX;
+}
+
+std::int32_t DisturbedOp::start_inner(sr_error* error) {
+  for (const std::uint64_t part : begun()) {
+    const std::int32_t status = group_.shared().inner()(&sr_transport::op_start, part, queue_, deadline_, error);
+    if (status != SR_OK) {
+      return status;
+    }
+  }
+  return SR_OK;
+}
+
+std::int32_t DisturbedOp::test_started(sr_error* error) {
+  for (const std::uint64_t part : begun()) {
+    const std::int32_t status = group_.shared().inner()(&sr_transport::op_test, part, error);
+    if (status != SR_OK) {
+      return status;
+    }
+  }
+  return loses_ && awaits_lost() ? SR_PENDING : SR_OK;
+}
+
+std::int32_t DisturbedOp::wait_started(std::int64_t until, sr_error* error) {
+  for (const std::uint64_t part : begun()) {
+    std::int32_t status = group_.shared().inner()(&sr_transport::op_wait, part, until, error);
+    if (status == SR_TIMEOUT) {
+      // A wait that ran out of time and an op that did look alike; the op that goes on is pending.
+      status = group_.shared().inner()(&sr_transport::op_test, part, error);
+    }
+    if (status != SR_OK) {
+      return status;
+    }
+  }
+  return loses_ && awaits_lost() ? SR_PENDING : SR_OK;
+}
+
+/// What the inner transport ends because this group failed, ends for the group's own reason.
+std::int32_t DisturbedOp::conclude(std::int32_t status, sr_error* error) {
+  if (status == SR_PENDING) {
+    return status;
+  }
+  if (status != SR_OK) {
+    const auto failure = group_.failure();
+    return failure ? report(*failure, error) : status;
+  }
+  if (corrupts_) {
+    corrupt();
+    corrupts_ = false;
+  }
+  state_ = State::complete;
+  return SR_OK;
+}
+
+bool DisturbedOp::awaits_lost() const {
+  return std::any_of(specs_.begin(), specs_.end(), [&](const sdk::OpSpec& op) {
+    return op.opcode != SR_OP_SEND && (op.opcode != SR_OP_RECV || op.peer == *group_.lost_member());
+  });
+}
+
+bool DisturbedOp::waits_here() const {
+  return state_ == State::late || state_ == State::stalled || (loses_ && awaits_lost());
+}
+
+void DisturbedOp::hold() {
+  group_.held_.push_back(this);
+  const std::int64_t next = state_ == State::late ? std::min(due_, deadline_) : deadline_;
+  group_.next_.store(std::min(group_.next_.load(), next));
+}
+
+void DisturbedOp::let_go() { group_.held_.remove(this); }
+
+/// The lowest bit of an element's highest byte: a number of another size or sign, and still a number. From the middle
+/// of what was received on, the first element that is not zero.
+void DisturbedOp::corrupt() {
+  for (const sdk::OpSpec& op : specs_) {
+    const auto block = received(op, group_.rank(), group_.size());
+    if (!block) {
+      continue;
+    }
+    const std::uint64_t size = sdk::dtype_size(op.dtype);
+    auto* const first = static_cast<unsigned char*>(op.recv->data) + block->offset * size;
+    const auto is_zero = [&](std::uint64_t index) {
+      return std::all_of(first + index * size, first + (index + 1) * size,
+                         [](unsigned char byte) { return byte == 0; });
+    };
+    std::uint64_t index = block->count / 2;
+    for (std::uint64_t i = 0; i < block->count && is_zero(index); ++i) {
+      index = (index + 1) % block->count;
+    }
+    first[index * size + size - 1] ^= 1U;
+    group_.shared().tell("rank " + std::to_string(group_.shared().rank()) + " flips a bit of element " +
+                         std::to_string(block->offset + index) + " of what it received by " + sdk::describe(op));
+    return;
+  }
+}
+
+std::vector<std::uint64_t> DisturbedOp::begun() const {
+  std::vector<std::uint64_t> parts;
+  if (others_ != 0) {
+    parts.push_back(others_);
+  }
+  if (lost_ != 0 && !loses_) {
+    parts.push_back(lost_);
+  }
+  return parts;
+}
+
+}  // namespace shardrun::chaos
