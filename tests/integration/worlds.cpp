@@ -1,0 +1,412 @@
+// Ranks that another launcher started: mpirun, or a script that sets RANK and WORLD_SIZE.
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <cstdlib>
+#include <map>
+
+#include "core/files/descriptor.h"
+#include "tests/integration/processes.h"
+#include "tests/integration/program.h"
+#include "tests/support/catch.h"
+
+using namespace shardrun::test;
+using Catch::Matchers::Contains;
+namespace json = boost::json;
+
+namespace {
+
+const std::string mpirun =
+    "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe --bind-to none";
+
+bool has_mpirun() {
+  const bool has = std::system("command -v mpirun > /dev/null 2>&1") == 0;
+  const std::vector<std::string> all = all_installed("transport");
+  if (!has || std::find(all.begin(), all.end(), "mpi") == all.end()) {
+    WARN("skipped: there is no mpirun, or the transport mpi was not built");
+    return false;
+  }
+  return true;
+}
+
+/// One that nobody listens at now.
+int free_port() {
+  const shardrun::files::FileDescriptor probe(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  REQUIRE(::bind(probe.get(), reinterpret_cast<sockaddr*>(&address), size) == 0);
+  REQUIRE(::getsockname(probe.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  return ntohs(address.sin_port);
+}
+
+std::string with_sets(std::string command, const std::vector<std::string>& settings) {
+  for (const std::string& setting : settings) {
+    command += " --set " + setting;
+  }
+  return command;
+}
+
+std::vector<std::string> dp(const std::string& transport, int ranks, std::vector<std::string> more = {}) {
+  more.insert(more.end(), {"job.strategy=dp", "job.transport=" + transport, "job.ranks=" + std::to_string(ranks)});
+  return more;
+}
+
+const std::vector<std::string> endless = {"train.steps=1000000", "train.log_every=1"};
+
+/// A script that starts a rank by its variables, which are the same for all but RANK; leaves its process in rank-N.pid,
+/// what it writes in rank-N.out and rank-N.err, and its exit code in rank-N.code. `before`: words before the program.
+std::string start_rank(int rank, const std::string& settings, const std::string& before = "") {
+  const std::string name = "rank-" + std::to_string(rank);
+  return "( RANK=" + std::to_string(rank) + " " + before + " \"$0\" job.ini" + settings + " > " + name + ".out 2> " +
+         name + ".err & echo $! > " + name + ".pid; wait $!; echo $? > " + name + ".code ) &\n";
+}
+
+std::string exported(const std::map<std::string, std::string>& variables) {
+  std::string script;
+  for (const auto& [name, value] : variables) {
+    script += "export " + name + "=" + value + "\n";
+  }
+  return script;
+}
+
+std::map<std::string, std::string> loopback_world(int ranks) {
+  return {{"WORLD_SIZE", std::to_string(ranks)},
+          {"MASTER_ADDR", "127.0.0.1"},
+          {"MASTER_PORT", std::to_string(free_port())}};
+}
+
+int code_of(const JobFolder& job, int rank) {
+  return std::stoi(read_file(job.path() / ("rank-" + std::to_string(rank) + ".code")));
+}
+std::string text_of(const JobFolder& job, int rank, const std::string& which) {
+  return read_file(job.path() / ("rank-" + std::to_string(rank) + "." + which));
+}
+pid_t pid_of(const JobFolder& job, int rank) { return std::stoi(text_of(job, rank, "pid")); }
+
+void check_losses(const JobFolder& job, const std::vector<double>& expected) {
+  const std::vector<double> losses = job.losses();
+  REQUIRE(losses.size() == expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    CHECK(losses[i] == Approx(expected[i]).epsilon(1e-5));
+  }
+}
+
+std::vector<double> losses_over_shm(int ranks) {
+  const JobFolder job;
+  REQUIRE(job.run(dp("shm", ranks)).code == 0);
+  return job.losses();
+}
+
+/// `then` is called once a step is done, which the first rank's output tells. On a terminal, as mpirun gives it one,
+/// not every step is shown; the first is.
+Ended run_and_meddle(const JobFolder& job, const std::string& script, const std::function<void(pid_t)>& then) {
+  bool done = false;
+  return run_script(job.path(), script, [&](pid_t process, std::string_view out) {
+    if (!done && out.find("step 1/") != std::string_view::npos) {
+      done = true;
+      then(process);
+    }
+  });
+}
+
+}  // namespace
+
+TEST_CASE("ranks that mpirun started learn over mpi what ranks over shm learn", "[worlds]") {
+  if (!has_mpirun()) {
+    return;
+  }
+  const int ranks = GENERATE(2, 3);
+  const JobFolder job;
+
+  const Ended ended =
+      run_script(job.path(), with_sets(mpirun + " -n " + std::to_string(ranks) + " \"$0\" job.ini", dp("mpi", ranks)));
+
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  CHECK_THAT(ended.out, Contains("finished after 30 steps"));
+  check_losses(job, losses_over_shm(ranks));
+  const json::object summary = job.summary();
+  CHECK(summary.at("ranks").as_array().size() == static_cast<std::size_t>(ranks));
+  for (const json::value& rank : summary.at("ranks").as_array()) {
+    CHECK(rank.at("wire_bytes").to_number<std::uint64_t>() > 0);
+    CHECK(rank.at("peak_bytes") == rank.at("planned_bytes"));
+  }
+  CHECK(std::filesystem::exists(job.path() / "run/log/rank-1.log"));
+  CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
+}
+
+TEST_CASE("every way to split a job learns the same over mpi, and the same bits where deterministic", "[worlds]") {
+  if (!has_mpirun()) {
+    return;
+  }
+  const std::vector<std::pair<int, std::vector<std::string>>> splits = {
+      {3, {"job.strategy=dp"}},    {3, {"job.strategy=zero1"}},
+      {3, {"job.strategy=zero2"}}, {3, {"job.strategy=zero3"}},
+      {2, {"job.strategy=tp"}},    {4, {"job.strategy=3d", "mesh.data=2", "mesh.model=2", "strategy.zero=2"}}};
+  for (const auto& [ranks, split] : splits) {
+    for (const bool deterministic : {false, true}) {
+      DYNAMIC_SECTION(split.front() << (deterministic ? ", deterministic" : "")) {
+        std::vector<std::string> how = split;
+        how.insert(how.end(), {"job.ranks=" + std::to_string(ranks), "train.steps=8",
+                               std::string("job.deterministic=") + (deterministic ? "true" : "false")});
+        const auto over = [&](const std::string& transport) {
+          std::vector<std::string> settings = how;
+          settings.push_back("job.transport=" + transport);
+          return settings;
+        };
+        const JobFolder here;
+        REQUIRE(here.run(over("shm")).code == 0);
+        const JobFolder job;
+        const Ended ended =
+            run_script(job.path(), with_sets(mpirun + " -n " + std::to_string(ranks) + " \"$0\" job.ini", over("mpi")));
+
+        INFO(ended.err);
+        REQUIRE(ended.code == 0);
+        check_losses(job, here.losses());
+        if (deterministic) {
+          const std::string weights = "run/weights.safetensors";
+          CHECK((read_file(job.path() / weights) == read_file(here.path() / weights)));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("under mpirun one mesh axis goes over shm and another over mpi", "[worlds]") {
+  if (!has_mpirun()) {
+    return;
+  }
+  const std::vector<std::string> how = {"job.strategy=3d", "job.ranks=4", "mesh.data=2",
+                                        "mesh.model=2",    "mesh.pipe=1", "train.steps=5"};
+  const JobFolder single;
+  REQUIRE(single.run({"train.steps=5"}).code == 0);
+  const JobFolder job;
+
+  const Ended ended = run_script(job.path(), with_sets(with_sets(mpirun + " -n 4 \"$0\" job.ini", how),
+                                                       {"job.transport=mpi", "transport.model=shm"}));
+
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  const std::vector<double> losses = job.losses();
+  const std::vector<double> expected = single.losses();
+  REQUIRE(losses.size() == expected.size());
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    CHECK(losses[i] == Approx(expected[i]).epsilon(1e-4));
+  }
+}
+
+TEST_CASE("ranks that were given their places by variables learn over gloo what ranks over shm learn", "[worlds]") {
+  const JobFolder job;
+  const std::string settings = with_sets("", dp("gloo", 2));
+
+  const Ended ended = run_script(
+      job.path(), exported(loopback_world(2)) + start_rank(0, settings) + start_rank(1, settings) + "wait\n");
+
+  INFO(text_of(job, 0, "err") << text_of(job, 1, "err"));
+  CHECK(ended.code == 0);
+  CHECK(code_of(job, 0) == 0);
+  CHECK(code_of(job, 1) == 0);
+  CHECK(text_of(job, 1, "out").empty());
+  CHECK_THAT(text_of(job, 0, "out"), Contains("finished after 30 steps"));
+  check_losses(job, losses_over_shm(2));
+}
+
+TEST_CASE("ranks on two hosts train together over gloo", "[worlds]") {
+  const std::string mark = std::to_string(::getpid());
+  const std::string one = "sr" + mark + "a";
+  const std::string two = "sr" + mark + "b";
+  const std::string make = "ip netns add " + one + " && ip netns add " + two + " && ip link add v" + mark + "a netns " +
+                           one + " type veth peer name v" + mark + "b netns " + two + " && ip -n " + one +
+                           " addr add 10.77.0.1/24 dev v" + mark + "a && ip -n " + two +
+                           " addr add 10.77.0.2/24 dev v" + mark + "b && ip -n " + one + " link set v" + mark +
+                           "a up && ip -n " + two + " link set v" + mark + "b up && ip -n " + one +
+                           " link set lo up && ip -n " + two + " link set lo up";
+  const std::string remove = "ip netns del " + one + " 2> /dev/null; ip netns del " + two + " 2> /dev/null";
+  if (std::system(("(" + make + ") > /dev/null 2>&1").c_str()) != 0) {
+    static_cast<void>(std::system(remove.c_str()));
+    WARN("skipped: network namespaces cannot be made here (that needs root)");
+    return;
+  }
+  const JobFolder job;
+  const std::string settings = with_sets("", dp("gloo", 2));
+  const std::map<std::string, std::string> world = {{"WORLD_SIZE", "2"},
+                                                    {"MASTER_ADDR", "10.77.0.1"},
+                                                    {"MASTER_PORT", "29511"},
+                                                    {"SHARDRUN_TOKEN", std::string(64, 'a')}};
+
+  static_cast<void>(run_script(job.path(), exported(world) + start_rank(0, settings, "ip netns exec " + one) +
+                                               start_rank(1, settings, "ip netns exec " + two) + "wait\n"));
+
+  static_cast<void>(std::system(remove.c_str()));
+  INFO(text_of(job, 0, "err") << text_of(job, 1, "err"));
+  CHECK(code_of(job, 0) == 0);
+  CHECK(code_of(job, 1) == 0);
+  check_losses(job, losses_over_shm(2));
+}
+
+TEST_CASE("a world that is not the job's is refused before anything starts", "[worlds]") {
+  const JobFolder job;
+  const std::string run = "\"$0\" job.ini";
+  const Ended sizes = run_script(job.path(), exported(loopback_world(3)) + "RANK=0 " + with_sets(run, dp("gloo", 2)));
+  CHECK(sizes.code == 2);
+  CHECK_THAT(sizes.err, Contains("[job] ranks = 2") && Contains("3 processes") && Contains("--launch here"));
+
+  const Ended variable = run_script(job.path(), "WORLD_SIZE=2 RANK=2 " + with_sets(run, dp("gloo", 2)));
+  CHECK(variable.code == 2);
+  CHECK_THAT(variable.err, Contains("RANK is '2', not a number from 0 to 1"));
+
+  const Ended token = run_script(
+      job.path(), "WORLD_SIZE=2 RANK=1 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 " + with_sets(run, dp("gloo", 2)));
+  CHECK(token.code == 2);
+  CHECK_THAT(token.err, Contains("SHARDRUN_TOKEN") && Contains("openssl rand -hex 32"));
+
+  const Ended messenger =
+      run_script(job.path(), "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 " + with_sets(run, dp("gloo", 2)));
+  CHECK(messenger.code == 2);
+  CHECK_THAT(messenger.err, Contains("MASTER_ADDR") && Contains("SHARDRUN_TOKEN"));
+
+  CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
+}
+
+TEST_CASE("'--launch here' starts all ranks, whatever the variables say", "[worlds]") {
+  const JobFolder job;
+  const Ended ended = run_script(
+      job.path(), exported(loopback_world(3)) + "RANK=1 " + with_sets("\"$0\" job.ini --launch here", dp("shm", 2)));
+  INFO(ended.err);
+  CHECK(ended.code == 0);
+  CHECK(job.losses().size() == 30);
+  CHECK(run_script(job.path(), "\"$0\" job.ini --launch there").code == 2);
+}
+
+TEST_CASE("mpi without mpirun says how to start the job, before it starts anything", "[worlds]") {
+  if (!has_mpirun()) {
+    return;
+  }
+  const JobFolder job;
+  const Ended ended = job.run(dp("mpi", 2));
+  CHECK(ended.code == 2);
+  CHECK_THAT(ended.err, Contains("mpirun -n 2 shardrun job.ini"));
+  CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
+}
+
+TEST_CASE("a rank with another token is told, and so is whoever waits for it", "[worlds]") {
+  const JobFolder job;
+  const std::string settings = with_sets("", dp("gloo", 2));
+  std::map<std::string, std::string> world = loopback_world(2);
+
+  const Ended ended = run_script(
+      job.path(), exported(world) + "export SHARDRUN_TOKEN=" + std::string(64, 'a') + "\n" + start_rank(0, settings) +
+                      "export SHARDRUN_TOKEN=" + std::string(64, 'b') + "\n" + start_rank(1, settings) +
+                      "while ! grep -q token rank-0.out || ! [ -s rank-1.code ]; do sleep 0.05; done\n"
+                      "kill -TERM $(cat rank-0.pid)\nwait\n");
+
+  CHECK(ended.code == 0);
+  CHECK(code_of(job, 1) == 1);
+  CHECK_THAT(text_of(job, 1, "err"), Contains("SHARDRUN_TOKEN"));
+  CHECK_THAT(text_of(job, 0, "out"), Contains("its token is not this job's"));
+  CHECK(code_of(job, 0) == 128 + SIGTERM);
+  CHECK(job.summary().at("status") == "stopped");
+}
+
+TEST_CASE("a rank that is killed ends a job whose ranks others started, with its name", "[worlds]") {
+  const JobFolder job;
+  const std::string settings = with_sets("", dp("gloo", 3, endless));
+  const int victim = GENERATE(1, 2);
+
+  static_cast<void>(
+      run_script(job.path(), exported(loopback_world(3)) + start_rank(0, settings) + start_rank(1, settings) +
+                                 start_rank(2, settings) +
+                                 "while ! grep -q 'step 2/' rank-0.out; do sleep 0.05; done\nkill -9 $(cat rank-" +
+                                 std::to_string(victim) + ".pid)\nwait\n"));
+
+  CHECK(code_of(job, 0) == 1);
+  CHECK(code_of(job, 3 - victim) == 1);
+  const std::string cause = "rank " + std::to_string(victim) + " (pid " + std::to_string(pid_of(job, victim)) + " on ";
+  CHECK_THAT(text_of(job, 0, "err"), Contains(cause) && Contains("its process has ended"));
+  CHECK_THAT(std::string(job.summary().at("error").as_string()), Contains(cause));
+  for (int rank = 0; rank < 3; ++rank) {
+    CHECK(is_gone(pid_of(job, rank)));
+  }
+}
+
+TEST_CASE("where the first rank is killed, the others end and say so", "[worlds]") {
+  const JobFolder job;
+  const std::string settings = with_sets("", dp("gloo", 2, endless));
+
+  static_cast<void>(run_script(
+      job.path(), exported(loopback_world(2)) + start_rank(0, settings) + start_rank(1, settings) +
+                      "while ! grep -q 'step 2/' rank-0.out; do sleep 0.05; done\nkill -9 $(cat rank-0.pid)\nwait\n"));
+
+  CHECK(code_of(job, 1) == 1);
+  CHECK_THAT(text_of(job, 1, "err"), Contains("is lost"));
+}
+
+TEST_CASE("a signal to any rank stops all after the same step", "[worlds]") {
+  const int asked = GENERATE(0, 1);
+  const JobFolder job;
+  const std::string settings = with_sets("", dp("gloo", 2, endless));
+
+  static_cast<void>(
+      run_script(job.path(), exported(loopback_world(2)) + start_rank(0, settings) + start_rank(1, settings) +
+                                 "while ! grep -q 'step 2/' rank-0.out; do sleep 0.05; done\nkill -TERM $(cat rank-" +
+                                 std::to_string(asked) + ".pid)\nwait\n"));
+
+  INFO(text_of(job, 0, "err") << text_of(job, 1, "err"));
+  CHECK(code_of(job, 0) == 128 + SIGTERM);
+  CHECK(code_of(job, 1) == 128 + SIGTERM);
+  CHECK(job.summary().at("status") == "stopped");
+  CHECK(job.summary().at("steps").to_number<std::size_t>() == job.metrics().size());
+  CHECK_THAT(read_file(job.path() / "run/log/rank-1.log"),
+             Contains("stopped after " + std::to_string(job.metrics().size()) + " steps"));
+  CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
+}
+
+TEST_CASE("a rank that is killed under mpirun is named, and nothing is left", "[worlds]") {
+  if (!has_mpirun()) {
+    return;
+  }
+  const JobFolder job;
+  std::vector<pid_t> ranks;
+
+  const Ended ended = run_and_meddle(
+      job, "exec env " + with_sets(mpirun + " -n 2 \"$0\" job.ini", dp("mpi", 2, endless)), [&](pid_t launcher) {
+        ranks = children_of(launcher);
+        REQUIRE(ranks.size() == 2);
+        kill(*std::max_element(ranks.begin(), ranks.end()), SIGKILL);
+      });
+
+  CHECK(ended.code != 0);
+  REQUIRE(ranks.size() == 2);
+  CHECK_THAT(ended.err, Contains("rank 1 (pid " + std::to_string(*std::max_element(ranks.begin(), ranks.end()))));
+  for (const pid_t rank : ranks) {
+    CHECK(ends_soon(rank));
+  }
+  CHECK(job.summary().at("status") == "failed");
+}
+
+TEST_CASE("SIGTERM to mpirun stops its ranks", "[worlds]") {
+  if (!has_mpirun()) {
+    return;
+  }
+  const JobFolder job;
+  std::vector<pid_t> ranks;
+
+  const Ended ended = run_and_meddle(
+      job, "exec env " + with_sets(mpirun + " -n 2 \"$0\" job.ini", dp("mpi", 2, endless)), [&](pid_t launcher) {
+        ranks = children_of(launcher);
+        kill(launcher, SIGTERM);
+      });
+
+  CHECK(ended.code != 0);
+  for (const pid_t rank : ranks) {
+    CHECK(ends_soon(rank));
+  }
+}

@@ -1,0 +1,94 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "plugins/conformance/cases.h"
+#include "plugins/conformance/conformance.h"
+#include "plugins/conformance/store.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+
+namespace {
+
+bool has_mpirun() {
+  if (std::system("command -v mpirun > /dev/null 2>&1") == 0) {
+    return true;
+  }
+  WARN("skipped: there is no mpirun");
+  return false;
+}
+
+/// What goes wrong on any rank; "" where all is well. Where MPI was given up the processes end without MPI_Finalize,
+/// which mpirun calls an error.
+std::string run_cases(std::uint32_t ranks, const std::vector<std::string>& names) {
+  conformance::Store store;
+  const TemporaryFolder folder;
+  const std::filesystem::path errors = folder.path() / "errors";
+  std::string command =
+      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe --bind-to none -n " +
+      std::to_string(ranks) + " " SHARDRUN_MPI_MEMBER " /proc/" + std::to_string(::getpid()) + "/fd/" +
+      std::to_string(store.descriptor()) + " " SHARDRUN_PLUGINS;
+  for (const std::string& name : names) {
+    command += " '" + name + "'";
+  }
+  const int status = std::system((command + " > /dev/null 2> " + errors.string()).c_str());
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    if (!store.get("passed/" + std::to_string(rank), 0)) {
+      return "rank " + std::to_string(rank) + ", status " + std::to_string(status) + ": " + read_file(errors);
+    }
+  }
+  return "";
+}
+
+/// In which a group fails with an op under way. MPI cannot take that back: it is the end of MPI in that process, so
+/// each needs a world of its own.
+const std::vector<std::string> endings = {"a wait that runs out of time", "an abort while a receive is under way",
+                                          "an op freed after an abort", "an op past its own deadline",
+                                          "a member that lets go of a group"};
+
+/// Which MPI does not allow for: after the end of one group another goes on. Nor does mpirun for the death of a rank.
+const std::vector<std::string> impossible = {
+    "an abort while ops are under way", "a collective and a receive that fail together",
+    "an op that is late in another group", "an op that goes well, is started again and fails"};
+
+bool is_of(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+}  // namespace
+
+TEST_CASE("mpi does what every transport must, where no group fails", "[mpi]") {
+  if (!has_mpirun()) {
+    return;
+  }
+  std::vector<std::string> names;
+  for (const conformance::Case& each : conformance::transport_cases()) {
+    if (each.ranks == 4 && !each.victim && !is_of(endings, each.name) && !is_of(impossible, each.name)) {
+      names.push_back(each.name);
+    }
+  }
+  CHECK(names.size() > 30);
+  CHECK(run_cases(4, names) == "");
+}
+
+TEST_CASE("mpi with one rank", "[mpi]") {
+  if (has_mpirun()) {
+    CHECK(run_cases(1, {"a world of one rank"}) == "");
+  }
+}
+
+TEST_CASE("mpi ends what fails", "[mpi]") {
+  if (!has_mpirun()) {
+    return;
+  }
+  for (const std::string& name : endings) {
+    INFO(name);
+    CHECK(run_cases(4, {name}) == "");
+  }
+}

@@ -1,0 +1,207 @@
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "transports/mpi/datatypes.h"
+#include "transports/mpi/group.h"
+
+namespace shardrun::mpi_transport {
+namespace {
+
+using sdk::OpSpec;
+
+/// Elements that come before each block.
+std::vector<int> offsets_of(const std::vector<int>& counts) {
+  std::vector<int> offsets(counts.size());
+  std::exclusive_scan(counts.begin(), counts.end(), offsets.begin(), 0);
+  return offsets;
+}
+
+/// A block as pieces that a message of MPI may have.
+std::vector<sdk::Block> pieces(const sdk::Block& block) {
+  constexpr std::uint64_t most = std::uint64_t{1} << 30U;
+  std::vector<sdk::Block> all;
+  for (std::uint64_t at = 0; at < block.count; at += most) {
+    all.push_back({block.offset + at, std::min(most, block.count - at)});
+  }
+  return all;
+}
+
+std::vector<int> ints(const std::vector<std::uint64_t>& counts) { return {counts.begin(), counts.end()}; }
+
+/// What a member gives to others, where MPI does not say: what the usual algorithms move.
+std::uint64_t bytes_given(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
+  const std::uint64_t size = sdk::dtype_size(op.dtype);
+  const std::uint64_t sent = sdk::send_elements(op, rank, n) * size;
+  switch (op.opcode) {
+    case SR_OP_BARRIER: return n - 1;
+    case SR_OP_ALL_REDUCE: return 2 * sent * (n - 1) / n;
+    case SR_OP_REDUCE_SCATTER:
+    case SR_OP_REDUCE_SCATTERV:
+    case SR_OP_ALL_TO_ALL:
+    case SR_OP_SCATTER: return sent * (n - 1) / n;
+    case SR_OP_ALL_TO_ALLV: return sent - op.send_counts[rank] * size;
+    case SR_OP_ALL_GATHER:
+    case SR_OP_ALL_GATHERV: return sent * (n - 1);
+    default: return op.peer == rank && op.opcode != SR_OP_BROADCAST ? 0 : sent;
+  }
+}
+
+/// One collective, over a communicator that no other op is on: whatever order members start their ops in, none takes
+/// another's bytes. Where ops share one, the least and the greatest of the members' ops are found beside each: they are
+/// one op, or members started them in different orders.
+class CollectiveOp final : public MpiOp {
+ public:
+  CollectiveOp(MpiGroup& group, const OpSpec& op)
+      : MpiOp(group, describe(op), true),
+        op_(op),
+        element_(sdk::dtype_size(op.dtype)),
+        in_place_(sdk::is_in_place(op, group.rank(), group.size())),
+        recv_counts_(ints(op.recv_counts)),
+        recv_offsets_(offsets_of(recv_counts_)) {
+    const auto locked = Library::instance().lock();
+    type_ = datatype_of(op.dtype);
+    operation_ = operation_of(op.dtype, sdk::find_opcode(op.opcode)->reduces ? op.reduction : SR_REDUCE_SUM);
+    lane_ = group.take_lane();
+    comm_ = lane_.comm;
+    mine_ = {lane_.number, ~lane_.number};
+  }
+  ~CollectiveOp() override {
+    if (!is_under_way()) {
+      group().leave_lane(lane_);
+    }
+  }
+
+ private:
+  [[nodiscard]] std::byte* send() const { return op_.send ? static_cast<std::byte*>(op_.send->data) : nullptr; }
+  [[nodiscard]] std::byte* recv() const { return op_.recv ? static_cast<std::byte*>(op_.recv->data) : nullptr; }
+  [[nodiscard]] const void* send_or_in_place() const { return in_place_ ? MPI_IN_PLACE : send(); }
+  [[nodiscard]] int count() const { return static_cast<int>(op_.count); }
+  [[nodiscard]] int root() const { return static_cast<int>(op_.peer); }
+  [[nodiscard]] bool is_root() const { return is_root_; }
+  /// MPI wants the result of a reduce_scatter elsewhere than in the middle of what it reads.
+  [[nodiscard]] void* scattered() const { return in_place_ ? op_.scratch->data : recv(); }
+
+  void launch(Requests& requests) override {
+    if (lane_.is_shared) {
+      Library::check(MPI_Iallreduce(mine_.data(), all_.data(), static_cast<int>(mine_.size()), MPI_UINT64_T, MPI_MIN,
+                                    comm_, &requests.add()),
+                     "MPI_Iallreduce");
+    }
+    if (op_.opcode == SR_OP_ALL_TO_ALLV) {
+      launch_all_to_allv(requests);
+    } else {
+      begin(requests.add());
+    }
+    group().count(bytes_given(op_, group().rank(), group().size()));
+  }
+
+  void begin(MPI_Request& request) {
+    switch (op_.opcode) {
+      case SR_OP_BARRIER: return Library::check(MPI_Ibarrier(comm_, &request), "MPI_Ibarrier");
+      case SR_OP_BROADCAST: return broadcast(request);
+      case SR_OP_REDUCE: return reduce(request);
+      case SR_OP_ALL_REDUCE:
+        return Library::check(MPI_Iallreduce(send_or_in_place(), recv(), count(), type_, operation_, comm_, &request),
+                              "MPI_Iallreduce");
+      case SR_OP_ALL_GATHER:
+        return Library::check(
+            MPI_Iallgather(send_or_in_place(), count(), type_, recv(), count(), type_, comm_, &request),
+            "MPI_Iallgather");
+      case SR_OP_ALL_GATHERV:
+        return Library::check(MPI_Iallgatherv(send_or_in_place(), recv_counts_[group().rank()], type_, recv(),
+                                              recv_counts_.data(), recv_offsets_.data(), type_, comm_, &request),
+                              "MPI_Iallgatherv");
+      case SR_OP_REDUCE_SCATTER:
+        return Library::check(
+            MPI_Ireduce_scatter_block(send(), scattered(), count(), type_, operation_, comm_, &request),
+            "MPI_Ireduce_scatter_block");
+      case SR_OP_REDUCE_SCATTERV:
+        return Library::check(
+            MPI_Ireduce_scatter(send(), scattered(), recv_counts_.data(), type_, operation_, comm_, &request),
+            "MPI_Ireduce_scatter");
+      case SR_OP_ALL_TO_ALL:
+        return Library::check(MPI_Ialltoall(send(), count(), type_, recv(), count(), type_, comm_, &request),
+                              "MPI_Ialltoall");
+      case SR_OP_GATHER:
+        return Library::check(MPI_Igather(send(), count(), type_, recv(), count(), type_, root(), comm_, &request),
+                              "MPI_Igather");
+      default:
+        return Library::check(MPI_Iscatter(send(), count(), type_, recv(), count(), type_, root(), comm_, &request),
+                              "MPI_Iscatter");
+    }
+  }
+
+  void broadcast(MPI_Request& request) {
+    if (is_root() && !in_place_ && op_.count != 0) {
+      std::memcpy(recv(), send(), op_.count * element_);
+    }
+    Library::check(MPI_Ibcast(recv(), count(), type_, root(), comm_, &request), "MPI_Ibcast");
+  }
+
+  void reduce(MPI_Request& request) {
+    const void* const given = is_root() ? send_or_in_place() : send();
+    Library::check(MPI_Ireduce(given, recv(), count(), type_, operation_, root(), comm_, &request), "MPI_Ireduce");
+  }
+
+  /// Members know their own counts alone: whether those are too many for MPI would not be the same on all.
+  void launch_all_to_allv(Requests& requests) {
+    const std::uint32_t n = group().size();
+    const std::uint32_t rank = group().rank();
+    const auto part = [&](std::byte* base, const sdk::Block& block) { return base + block.offset * element_; };
+    const sdk::Block own_sent = sdk::send_block(op_, rank, rank);
+    if (own_sent.count != 0) {
+      std::memcpy(part(recv(), sdk::recv_block(op_, rank, rank)), part(send(), own_sent), own_sent.count * element_);
+    }
+    for (std::uint32_t distance = 1; distance < n; ++distance) {
+      const std::uint32_t from = (rank + n - distance) % n;
+      const std::uint32_t to = (rank + distance) % n;
+      for (const sdk::Block& block : pieces(sdk::recv_block(op_, rank, from))) {
+        Library::check(MPI_Irecv(part(recv(), block), static_cast<int>(block.count), type_, static_cast<int>(from),
+                                 agreement_tag, comm_, &requests.add(group().name_of(from))),
+                       "MPI_Irecv");
+      }
+      for (const sdk::Block& block : pieces(sdk::send_block(op_, rank, to))) {
+        Library::check(MPI_Isend(part(send(), block), static_cast<int>(block.count), type_, static_cast<int>(to),
+                                 agreement_tag, comm_, &requests.add(group().name_of(to))),
+                       "MPI_Isend");
+      }
+    }
+  }
+
+  void finish() override {
+    if (lane_.is_shared && all_ != mine_) {
+      group().fail(SR_INVALID, what() + ": the members started their ops in different orders");
+      group().check();
+    }
+    const bool scatters = op_.opcode == SR_OP_REDUCE_SCATTER || op_.opcode == SR_OP_REDUCE_SCATTERV;
+    const std::uint64_t elements = sdk::recv_elements(op_, group().rank(), group().size());
+    if (scatters && in_place_ && elements != 0) {
+      std::memcpy(recv(), op_.scratch->data, elements * element_);
+    }
+  }
+
+  OpSpec op_;
+  std::uint64_t element_;
+  bool in_place_;
+  bool is_root_ = op_.peer == group().rank();
+  std::vector<int> recv_counts_;
+  std::vector<int> recv_offsets_;
+  MPI_Datatype type_ = MPI_DATATYPE_NULL;
+  MPI_Op operation_ = MPI_OP_NULL;
+  Lane lane_;
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  std::array<std::uint64_t, 2> mine_ = {};  ///< the least of a number and of its complement
+  std::array<std::uint64_t, 2> all_ = {};
+};
+
+}  // namespace
+
+std::unique_ptr<sdk::Op> make_collective(MpiGroup& group, const OpSpec& op) {
+  return std::make_unique<CollectiveOp>(group, op);
+}
+
+}  // namespace shardrun::mpi_transport

@@ -1,0 +1,213 @@
+#include "transports/mpi/library.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+namespace shardrun::mpi_transport {
+namespace {
+
+using sdk::TransportError;
+
+/// Between looks where nobody waits: short beside a transfer, long beside a system call.
+constexpr std::chrono::microseconds look_interval{100};
+/// For peers that have failed to end it as well.
+constexpr std::chrono::seconds longest_finalize{30};
+
+const char* variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value != nullptr && *value != '\0' ? value : nullptr;
+}
+
+[[noreturn]] void refuse(const std::string& why) {
+  throw TransportError(SR_INVALID, why +
+                                       ": start the ranks with MPI's own launcher, as 'mpirun -n 4 shardrun job.ini' "
+                                       "or 'srun -n 4 shardrun job.ini', or choose another transport");
+}
+
+/// MPI started alone would make a world of one.
+void require_launcher(std::uint32_t world_size) {
+  bool is_started = false;
+  for (const char* const name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+    is_started = is_started || variable(name) != nullptr;
+  }
+  if (!is_started) {
+    refuse("this process was not started by MPI's launcher");
+  }
+  for (const char* const name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    if (const char* const size = variable(name); size != nullptr && size != std::to_string(world_size)) {
+      refuse(std::string(name) + " says that there are " + size + " ranks, and the job has " +
+             std::to_string(world_size));
+    }
+  }
+}
+
+/// The plugin is loaded with its symbols kept to itself; Open MPI's own plugins look for MPI's among all.
+void show_symbols() {
+  Dl_info info = {};
+  if (dladdr(reinterpret_cast<void*>(&MPI_Init_thread), &info) != 0 && info.dli_fname != nullptr) {
+    dlopen(info.dli_fname, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
+  }
+}
+
+}  // namespace
+
+Library& Library::instance() {
+  static Library* const library = new Library;  // never destroyed: threads may be in it to the end
+  return *library;
+}
+
+void Library::check(int code, const char* call) {
+  if (code == MPI_SUCCESS) {
+    return;
+  }
+  std::array<char, MPI_MAX_ERROR_STRING> text = {};
+  int length = 0;
+  MPI_Error_string(code, text.data(), &length);
+  throw TransportError(SR_INTERNAL, std::string(call) + " failed: " + text.data());
+}
+
+void Library::start(std::uint32_t rank, std::uint32_t world_size) {
+  const auto locked = lock();
+  if (!started_) {
+    require_launcher(world_size);
+    initialize(rank, world_size);
+    started_ = true;
+  }
+}
+
+void Library::initialize(std::uint32_t rank, std::uint32_t world_size) {
+  show_symbols();
+  int is_initialized = 0;
+  check(MPI_Initialized(&is_initialized), "MPI_Initialized");
+  int level = MPI_THREAD_SERIALIZED;
+  if (is_initialized == 0) {
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level), "MPI_Init_thread");
+  }
+  if (level < MPI_THREAD_SERIALIZED) {
+    throw TransportError(SR_INTERNAL,
+                         "this MPI cannot be used by several threads, one at a time: it was built without");
+  }
+  int own_rank = 0;
+  int size = 0;
+  check(MPI_Comm_rank(MPI_COMM_WORLD, &own_rank), "MPI_Comm_rank");
+  check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+  if (static_cast<std::uint32_t>(size) != world_size || static_cast<std::uint32_t>(own_rank) != rank) {
+    refuse("MPI says that this is rank " + std::to_string(own_rank) + " of " + std::to_string(size) +
+           ", and the job says rank " + std::to_string(rank) + " of " + std::to_string(world_size) +
+           " (under srun, is it the MPI that Slurm knows? try srun --mpi=pmix)");
+  }
+  void* largest_tag = nullptr;
+  int is_told = 0;
+  check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&largest_tag), &is_told), "MPI_Comm_get_attr");
+  if (is_told != 0) {
+    largest_tag_ = *static_cast<const int*>(largest_tag);
+  }
+  check(MPI_Comm_dup(MPI_COMM_WORLD, &world_), "MPI_Comm_dup");
+  check(MPI_Comm_dup(MPI_COMM_SELF, &self_), "MPI_Comm_dup");
+  for (const MPI_Comm comm : {world_, self_, MPI_COMM_WORLD}) {
+    check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  }
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { keep_going(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (is_initialized == 0) {
+    on_exit(at_exit, this);  // last: a world that was refused is left as it is
+  }
+}
+
+void Library::give_up(const std::string& why) noexcept {
+  const std::lock_guard locked(state_mutex_);
+  if (!given_up_.load()) {
+    given_up_why_ = why;
+    given_up_.store(true, std::memory_order_release);
+  }
+}
+
+void Library::require_going() {
+  if (has_given_up()) {
+    const std::lock_guard locked(state_mutex_);
+    throw TransportError(SR_ABORTED, "MPI is not used any more in this process: " + given_up_why_);
+  }
+}
+
+void Library::free_comm(MPI_Comm& comm) noexcept {
+  const auto locked = lock();
+  if (comm != MPI_COMM_NULL && !has_given_up()) {
+    MPI_Comm_free(&comm);
+  }
+}
+
+void Library::op_begins() {
+  if (under_way_++ == 0) {
+    const std::lock_guard locked(state_mutex_);
+    changed_.notify_all();
+  }
+}
+
+void Library::op_ends() noexcept { --under_way_; }
+
+void Library::wait_ends() noexcept {
+  if (--waiting_ == 0 && under_way_ != 0) {
+    const std::lock_guard locked(state_mutex_);
+    changed_.notify_all();
+  }
+}
+
+void Library::keep_going() {
+  std::unique_lock state(state_mutex_);
+  for (;;) {
+    changed_.wait(state, [&] { return stopping_ || (under_way_ != 0 && waiting_ == 0); });
+    if (stopping_) {
+      return;
+    }
+    state.unlock();
+    if (!has_given_up()) {
+      const auto locked = lock();
+      int found = 0;
+      MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, self_, &found, MPI_STATUS_IGNORE);
+    }
+    state.lock();
+    changed_.wait_for(state, look_interval, [&] { return stopping_; });
+  }
+}
+
+/// A process that ends badly does not wait for its peers: they may be waiting for it elsewhere.
+void Library::at_exit(int status, void* self) {
+  auto& library = *static_cast<Library*>(self);
+  library.end(status == 0 && !library.has_given_up());
+}
+
+void Library::end(bool well) noexcept {
+  {
+    const std::lock_guard locked(state_mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+  if (!well) {
+    return;
+  }
+  std::thread([] {
+    std::this_thread::sleep_for(longest_finalize);
+    std::fflush(nullptr);
+    _exit(0);  // this rank has done its work, whatever keeps its peers
+  }).detach();
+  const auto locked = lock();
+  int is_finalized = 0;
+  if (MPI_Finalized(&is_finalized) == MPI_SUCCESS && is_finalized == 0) {
+    MPI_Finalize();
+  }
+}
+
+}  // namespace shardrun::mpi_transport

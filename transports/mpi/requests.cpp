@@ -1,0 +1,92 @@
+#include "transports/mpi/requests.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+namespace shardrun::mpi_transport {
+namespace {
+
+/// A wait that takes longer leaves the core to whom it waits for, who may be another rank here.
+constexpr std::chrono::milliseconds busy_time{1};
+constexpr std::chrono::microseconds look_interval{50};
+
+}  // namespace
+
+Requests::~Requests() {
+  const auto is_open = [](MPI_Request request) { return request != MPI_REQUEST_NULL; };
+  if (std::any_of(requests_.begin(), requests_.begin() + static_cast<std::ptrdiff_t>(used_), is_open)) {
+    Library::instance().give_up(what_ + " ended before it was complete");
+  }
+}
+
+MPI_Request& Requests::add(std::string peer) {
+  if (used_ == requests_.size()) {
+    requests_.push_back(MPI_REQUEST_NULL);
+    peers_.emplace_back();
+    indices_.push_back(0);
+  }
+  peers_[used_] = std::move(peer);
+  requests_[used_] = MPI_REQUEST_NULL;
+  return requests_[used_++];
+}
+
+void Requests::clear() noexcept { used_ = 0; }
+
+void Requests::reserve(std::size_t requests) {
+  requests_.resize(std::max(requests_.size(), requests), MPI_REQUEST_NULL);
+  peers_.resize(requests_.size());
+  indices_.resize(requests_.size());
+}
+
+bool Requests::test() {
+  Library& library = Library::instance();
+  const auto locked = library.lock();
+  library.require_going();
+  if (used_ == 0) {
+    return true;
+  }
+  int complete = 0;
+  Library::check(
+      MPI_Testsome(static_cast<int>(used_), requests_.data(), &complete, indices_.data(), MPI_STATUSES_IGNORE),
+      what_.c_str());
+  return std::all_of(requests_.begin(), requests_.begin() + static_cast<std::ptrdiff_t>(used_),
+                     [](MPI_Request request) { return request == MPI_REQUEST_NULL; });
+}
+
+bool Requests::wait(const std::function<bool()>& over) {
+  Library& library = Library::instance();
+  struct Waiting {
+    explicit Waiting(Library& of) : library(of) { library.wait_begins(); }
+    ~Waiting() { library.wait_ends(); }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+    Library& library;
+  } const waiting(library);
+  const auto begin = std::chrono::steady_clock::now();
+  while (!test()) {
+    if (over()) {
+      return false;
+    }
+    if (std::chrono::steady_clock::now() - begin < busy_time) {
+      sched_yield();
+    } else {
+      std::this_thread::sleep_for(look_interval);
+    }
+  }
+  return true;
+}
+
+std::string Requests::awaited() const {
+  std::string names;
+  for (std::size_t i = 0; i < used_; ++i) {
+    if (requests_[i] != MPI_REQUEST_NULL && !peers_[i].empty() && names.find(peers_[i]) == std::string::npos) {
+      names += (names.empty() ? "" : ", ") + peers_[i];
+    }
+  }
+  return names.empty() ? "" : ", waiting for " + names;
+}
+
+}  // namespace shardrun::mpi_transport
