@@ -1,0 +1,163 @@
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+#include "tests/unit/transports_nccl/fakes.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using Catch::Contains;
+
+namespace {
+
+plugins::TransportOp sum(Rank& rank, plugins::TransportGroup& group, std::vector<float>& data, std::uint64_t id = 1) {
+  return group.prepare({device_request(rank, SR_OP_ALL_REDUCE, id, data)}, after(30));
+}
+
+void check_all_is_well(const Fakes& fakes) {
+  CHECK(fakes.misuses() == 0);
+  CHECK(fakes.open() == 0);
+}
+
+}  // namespace
+
+TEST_CASE("nccl: an abort from another thread ends what is under way, and the communicator") {
+  const Fakes fakes(GENERATE(0, 2));
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    plugins::TransportGroup group = rank.group();
+    std::vector<float> data(10);
+    plugins::TransportOp op = sum(rank, group, data);
+    plugins::TransportOp other = sum(rank, group, data, 2);
+    if (rank.rank() == 0) {
+      op.start(after(30));
+      CHECK_FALSE(op.wait(after(0.02)));
+      std::thread aborting([&] { group.abort("seen enough"); });
+      CHECK_THAT(error_of([&] { finish(op); }), Contains("all_reduce (sum) of 10 f32") && Contains("seen enough"));
+      aborting.join();
+      CHECK_THAT(error_of([&] { other.start(after(30)); }), Contains("seen enough"));
+      CHECK(group.error().value_or("") == "seen enough");
+    }
+    rank.meet("end");
+    group.abort("so has the other");
+  });
+  check_all_is_well(fakes);
+}
+
+TEST_CASE("nccl: an op past its deadline fails its group, whether it is looked at or not") {
+  const bool looked_at = GENERATE(false, true);
+  const int polls = GENERATE(0, 1'000'000'000);  // with the second NCCL never hands its calls to the stream
+  const Fakes fakes;
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    plugins::TransportGroup group = rank.group();
+    std::vector<float> data(10);
+    plugins::TransportOp op = sum(rank, group, data);
+    if (rank.rank() == 0) {
+      fakes.set_polls(polls);
+      op.start(after(0.05));
+      fakes.set_polls(0);
+      while (!looked_at && !group.error()) {
+        std::this_thread::yield();
+      }
+      CHECK_THAT(error_of([&] { finish(op); }), Contains("all_reduce (sum) of 10 f32 is past its deadline"));
+    }
+    rank.meet("end");
+    group.abort("enough");
+  });
+  check_all_is_well(fakes);
+}
+
+TEST_CASE("nccl: what NCCL reports of a peer that is gone fails the group, with its words") {
+  const Fakes fakes;
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    plugins::TransportGroup group = rank.group();
+    std::vector<float> data(10);
+    plugins::TransportOp op = sum(rank, group, data);
+    rank.meet("prepared");
+    if (rank.rank() == 0) {
+      op.start(after(30));
+      fakes.fail(0);
+      try {
+        finish(op);
+        FAIL("an op of a lost peer is complete");
+      } catch (const Error& error) {
+        CHECK(error.code() == ErrorCode::peer_lost);
+        CHECK_THAT(error.message(),
+                   Contains("group all") && Contains("remote process exited") && Contains("the last words of NCCL"));
+      }
+      fakes.fail(-1);
+    }
+    rank.meet("end");
+    group.abort("enough");
+  });
+  check_all_is_well(fakes);
+}
+
+TEST_CASE("nccl: members that mean different ops are told so, and go on") {
+  const Fakes fakes;
+  run_ranks("nccl", 3, [&](Rank& rank) {
+    plugins::TransportGroup group = rank.group();
+    std::vector<float> wrong(rank.rank() == 2 ? 11 : 10);
+    CHECK_THAT(error_of([&] { (void)sum(rank, group, wrong); }),
+               Contains("do not mean the same op") && Contains("all_reduce (sum) of 1"));
+    std::vector<float> data(10, 1.0F);
+    plugins::TransportOp op = sum(rank, group, data, 2);
+    run(op);
+    CHECK(data == std::vector<float>(10, 3.0F));
+  });
+  check_all_is_well(fakes);
+}
+
+TEST_CASE("nccl: a member that does not come is named where it is the first, and the connecting ends by its deadline") {
+  const Fakes fakes;
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    const std::uint32_t here = rank.rank();
+    CHECK_THAT(error_of([&] {
+                 (void)rank.transport().group({.name = "alone",
+                                               .id = 40 + here,  // so that they do not meet
+                                               .rank = here,
+                                               .members = {0, 1},
+                                               .deadline = after(0.05)});
+               }),
+               Contains("connecting group alone: past the deadline") &&
+                   Contains(here == 0 ? "while NCCL connects its 2 members" : "waiting for member 0 (rank 0)"));
+  });
+  check_all_is_well(fakes);
+}
+
+TEST_CASE("nccl: host memory, another device and what NCCL lacks are refused with what was expected") {
+  const Fakes fakes;
+  run_ranks("nccl", 1, [&](Rank& rank) {
+    plugins::TransportGroup group = rank.group();
+    std::vector<float> data(10);
+    plugins::OpRequest request = request_of(SR_OP_ALL_REDUCE, 1, data.size(), data);
+    CHECK_THAT(error_of([&] { (void)group.prepare({request}, after(30)); }),
+               Contains("memory of kind 1, expected CUDA memory (kind 3)"));
+    request.send->kind = request.recv->kind = SR_MEMORY_CUDA;
+    request.send->device = request.recv->device = 3;
+    CHECK_THAT(error_of([&] { (void)group.prepare({request}, after(30)); }),
+               Contains("on device 3, and this rank's is 0"));
+    request = device_request(rank, SR_OP_ALL_REDUCE, 1, data);
+    request.reduction = SR_REDUCE_MAX;
+    CHECK_THAT(error_of([&] { (void)group.prepare({request}, after(30)); }),
+               Contains("all_reduce (max) of 10 f32") && Contains("in host memory alone"));
+    CHECK_THAT(error_of([&] { (void)rank.transport().register_memory(data.data(), 40, -1); }),
+               Contains("CUDA memory alone"));
+  });
+  check_all_is_well(fakes);
+}
+
+TEST_CASE("nccl: a rank without a device of its own is refused") {
+  SharedHost host;
+  CHECK_THAT(error_of([&] { const Rank rank(host, "nccl", 4, 5); }),
+             Contains("it needs CUDA device 4, and this process may use 4") && Contains("or set device"));
+}
+
+TEST_CASE("nccl: the only device that a rank may use is its own, whatever its number on the machine") {
+  SharedHost host;
+  setenv("FAKE_CUDA_DEVICES", "1", 1);
+  CHECK(error_of([&] { const Rank rank(host, "nccl", 3, 4); }) == "nothing");
+  unsetenv("FAKE_CUDA_DEVICES");
+}

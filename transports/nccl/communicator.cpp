@@ -1,0 +1,148 @@
+#include "transports/nccl/communicator.h"
+
+#include <shardrun/sdk/worker.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+namespace shardrun::nccl {
+namespace {
+
+using sdk::TransportError;
+
+constexpr std::int64_t goodbye = 500'000'000;
+
+}  // namespace
+
+void pause_polling(std::uint32_t round) noexcept {
+  constexpr std::uint32_t yields = 100;
+  if (round < yields) {
+    std::this_thread::yield();
+  } else {
+    std::this_thread::sleep_for(std::chrono::microseconds(std::min<std::uint32_t>(round - yields + 10, 500)));
+  }
+}
+
+Communicator::Communicator(const Shared& shared, const sdk::GroupSpec& spec, const std::string& key)
+    : shared_(shared), nccl_(shared.libraries.nccl) {
+  const ncclUniqueId id = meet(spec, key);
+  try {
+    connect(spec, id);
+  } catch (...) {
+    abort();
+    throw;
+  }
+}
+
+Communicator::~Communicator() {
+  if (handle_ == nullptr) {
+    return;
+  }
+  ncclResult_t state = nccl_.finalize(handle_);
+  const std::int64_t latest = sdk::steady_now() + goodbye;
+  for (std::uint32_t round = 0; state == ncclInProgress && sdk::steady_now() < latest; ++round) {
+    pause_polling(round);
+    state = this->state();
+  }
+  if (state == ncclSuccess) {
+    (void)nccl_.destroy(handle_);
+  } else {
+    abort();
+  }
+}
+
+ncclUniqueId Communicator::meet(const sdk::GroupSpec& spec, const std::string& key) const {
+  ncclUniqueId id{};
+  if (spec.rank == 0) {
+    if (const ncclResult_t result = nccl_.unique_id(&id); result != ncclSuccess) {
+      throw TransportError(SR_INTERNAL, "no place to meet at: " + text_of(result));
+    }
+    shared_.config.host.store_set(key, std::string_view(id.internal, sizeof(id.internal)));
+    return id;
+  }
+  try {
+    const std::string told = shared_.config.host.store_get(key, spec.deadline);
+    std::memcpy(id.internal, told.data(), std::min(told.size(), sizeof(id.internal)));
+  } catch (const TransportError& error) {
+    if (error.status() != SR_TIMEOUT) {
+      throw;
+    }
+    throw TransportError(SR_TIMEOUT,
+                         "past the deadline, waiting for member 0 (rank " + std::to_string(spec.members[0]) + ")");
+  }
+  return id;
+}
+
+void Communicator::connect(const sdk::GroupSpec& spec, const ncclUniqueId& id) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclResult_t result = nccl_.init(&handle_, static_cast<int>(spec.size()), id, static_cast<int>(spec.rank), &config);
+  for (std::uint32_t round = 0; result == ncclInProgress; ++round) {
+    if (sdk::steady_now() >= spec.deadline) {
+      throw TransportError(SR_TIMEOUT, "past the deadline, while NCCL connects its " + std::to_string(spec.size()) +
+                                           " members (NCCL_DEBUG=INFO tells more)");
+    }
+    if (shared_.config.host.aborted()) {
+      throw TransportError(SR_ABORTED, "the job ends, while NCCL connects the members");
+    }
+    pause_polling(round);
+    result = state();
+  }
+  if (result != ncclSuccess) {
+    throw TransportError(result == ncclRemoteError ? SR_PEER_LOST : SR_INTERNAL,
+                         "NCCL cannot connect the members: " + text_of(result));
+  }
+}
+
+ncclResult_t Communicator::launch(std::span<const Step> steps, CUstream stream) {
+  if (steps.empty()) {
+    return ncclSuccess;
+  }
+  ncclResult_t first = nccl_.group_start();
+  for (const Step& step : steps) {
+    const ncclResult_t result = issue(step, stream);
+    first = first == ncclSuccess && result != ncclInProgress ? result : first;
+  }
+  const ncclResult_t ended = nccl_.group_end();
+  return first == ncclSuccess ? ended : first;
+}
+
+ncclResult_t Communicator::issue(const Step& step, CUstream stream) {
+  switch (step.call) {
+    case Step::Call::send: return nccl_.send(step.send, step.count, step.dtype, step.peer, handle_, stream);
+    case Step::Call::recv: return nccl_.recv(step.recv, step.count, step.dtype, step.peer, handle_, stream);
+    case Step::Call::broadcast:
+      return nccl_.broadcast(step.send, step.recv, step.count, step.dtype, step.peer, handle_, stream);
+    case Step::Call::reduce:
+      return nccl_.reduce(step.send, step.recv, step.count, step.dtype, step.reduction, step.peer, handle_, stream);
+    case Step::Call::all_reduce:
+      return nccl_.all_reduce(step.send, step.recv, step.count, step.dtype, step.reduction, handle_, stream);
+    case Step::Call::all_gather: return nccl_.all_gather(step.send, step.recv, step.count, step.dtype, handle_, stream);
+    case Step::Call::reduce_scatter:
+      return nccl_.reduce_scatter(step.send, step.recv, step.count, step.dtype, step.reduction, handle_, stream);
+  }
+  return ncclInternalError;
+}
+
+ncclResult_t Communicator::state() {
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t asked = nccl_.async_error(handle_, &state);
+  return asked == ncclSuccess ? state : asked;
+}
+
+void Communicator::abort() noexcept {
+  if (handle_ != nullptr) {
+    (void)nccl_.abort(handle_);
+    handle_ = nullptr;
+  }
+}
+
+std::string Communicator::text_of(ncclResult_t result) const {
+  const char* const last = nccl_.last_error(handle_);
+  std::string text = nccl_.error_text(result);
+  return last != nullptr && *last != '\0' ? text + ": " + last : text;
+}
+
+}  // namespace shardrun::nccl

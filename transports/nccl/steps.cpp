@@ -1,0 +1,173 @@
+#include "transports/nccl/steps.h"
+
+#include <algorithm>
+
+namespace shardrun::nccl {
+namespace {
+
+using Call = Step::Call;
+
+bool is_floating(std::uint32_t dtype) noexcept {
+  return dtype == SR_DTYPE_F32 || dtype == SR_DTYPE_F64 || dtype == SR_DTYPE_F16 || dtype == SR_DTYPE_BF16;
+}
+
+ncclDataType_t dtype_of(std::uint32_t dtype) noexcept {
+  switch (dtype) {
+    case SR_DTYPE_F32: return ncclFloat32;
+    case SR_DTYPE_F64: return ncclFloat64;
+    case SR_DTYPE_F16: return ncclFloat16;
+    case SR_DTYPE_BF16: return ncclBfloat16;
+    case SR_DTYPE_I8: return ncclInt8;
+    case SR_DTYPE_I32: return ncclInt32;
+    case SR_DTYPE_U32: return ncclUint32;
+    case SR_DTYPE_I64: return ncclInt64;
+    case SR_DTYPE_U64: return ncclUint64;
+    default: return ncclUint8;
+  }
+}
+
+std::uint64_t size_of(ncclDataType_t dtype) noexcept {
+  switch (dtype) {
+    case ncclFloat64:
+    case ncclInt64:
+    case ncclUint64: return 8;
+    case ncclFloat32:
+    case ncclInt32:
+    case ncclUint32: return 4;
+    case ncclFloat16:
+    case ncclBfloat16: return 2;
+    default: return 1;
+  }
+}
+
+ncclRedOp_t reduction_of(std::uint32_t reduction) noexcept {
+  switch (reduction) {
+    case SR_REDUCE_PRODUCT: return ncclProd;
+    case SR_REDUCE_MIN: return ncclMin;
+    case SR_REDUCE_MAX: return ncclMax;
+    default: return ncclSum;
+  }
+}
+
+/// The steps of one op on one member.
+class Builder {
+ public:
+  Builder(const sdk::OpSpec& op, std::uint32_t rank, std::uint32_t n, std::vector<Step>& steps)
+      : op_(op), rank_(rank), n_(n), steps_(steps) {}
+
+  void add() {
+    switch (op_.opcode) {
+      case SR_OP_BROADCAST: return whole(Call::broadcast, op_.count, op_.peer);
+      case SR_OP_REDUCE: return whole(Call::reduce, op_.count, op_.peer);
+      case SR_OP_ALL_REDUCE: return whole(Call::all_reduce, op_.count, 0);
+      case SR_OP_ALL_GATHER: return whole(Call::all_gather, op_.count, 0);
+      case SR_OP_REDUCE_SCATTER: return whole(Call::reduce_scatter, op_.count, 0);
+      case SR_OP_ALL_GATHERV:
+        for (std::uint32_t root = 0; root < n_; ++root) {
+          piece(Call::broadcast, {0, root == rank_ ? op_.recv_counts[root] : 0}, sdk::recv_block(op_, rank_, root),
+                op_.recv_counts[root], root);
+        }
+        return;
+      case SR_OP_REDUCE_SCATTERV:
+        for (std::uint32_t root = 0; root < n_; ++root) {
+          const sdk::Block block = sdk::send_block(op_, rank_, root);
+          piece(Call::reduce, block, {0, root == rank_ ? block.count : 0}, block.count, root);
+        }
+        return;
+      default: letters();
+    }
+  }
+
+ private:
+  /// All that is made of sends and receives.
+  void letters() {
+    for (std::uint32_t peer = 0; peer < n_; ++peer) {
+      const sdk::Block sent = sdk::send_block(op_, rank_, peer);
+      const sdk::Block received = sdk::recv_block(op_, rank_, peer);
+      piece(Call::send, sent, {}, sent.count, peer);
+      piece(Call::recv, {}, received, received.count, peer);
+    }
+  }
+
+  void whole(Call call, std::uint64_t count, std::uint32_t root) {
+    piece(call, {0, sdk::send_elements(op_, rank_, n_)}, {0, sdk::recv_elements(op_, rank_, n_)}, count, root);
+  }
+
+  /// A block without elements has no place.
+  void piece(Call call, const sdk::Block& from, const sdk::Block& to, std::uint64_t count, std::uint32_t peer) {
+    if (count != 0) {
+      steps_.push_back({.call = call,
+                        .send = place(op_.send, from),
+                        .recv = place(op_.recv, to),
+                        .count = count,
+                        .dtype = dtype_of(op_.dtype),
+                        .reduction = reduction_of(op_.reduction),
+                        .peer = static_cast<int>(peer)});
+    }
+  }
+
+  [[nodiscard]] void* place(const std::optional<sdk::Buffer>& buffer, const sdk::Block& block) const {
+    return block.count == 0 ? nullptr
+                            : static_cast<std::byte*>(buffer->data) + block.offset * sdk::dtype_size(op_.dtype);
+  }
+
+  const sdk::OpSpec& op_;
+  std::uint32_t rank_;
+  std::uint32_t n_;
+  std::vector<Step>& steps_;
+};
+
+}  // namespace
+
+std::optional<sdk::OpInfo> info_of(const sdk::OpSpec& op, std::uint32_t group_size) {
+  const sdk::OpcodeTraits& traits = *sdk::find_opcode(op.opcode);
+  const bool floating = is_floating(op.dtype);
+  if (traits.reduces && floating && (op.reduction == SR_REDUCE_MIN || op.reduction == SR_REDUCE_MAX)) {
+    return std::nullopt;
+  }
+  const bool is_made_of_letters = !traits.collective || op.opcode == SR_OP_ALL_TO_ALL ||
+                                  op.opcode == SR_OP_ALL_TO_ALLV || op.opcode == SR_OP_GATHER ||
+                                  op.opcode == SR_OP_SCATTER;
+  // Of whole numbers every order gives the same bits.
+  const bool is_ordered = !traits.reduces || !floating || group_size == 1;
+  return sdk::OpInfo{.flags = SR_OP_INFO_ASYNC | (is_made_of_letters ? 0 : SR_OP_INFO_NATIVE) |
+                              (is_ordered ? SR_OP_INFO_ORDERED : 0)};
+}
+
+std::vector<Step> steps_of(std::span<const sdk::OpSpec> ops, std::uint32_t rank, std::uint32_t n, void* word) {
+  std::vector<const sdk::OpSpec*> by_id;
+  for (const sdk::OpSpec& op : ops) {
+    by_id.push_back(&op);
+  }
+  std::stable_sort(by_id.begin(), by_id.end(),
+                   [](const sdk::OpSpec* a, const sdk::OpSpec* b) { return a->id < b->id; });
+  std::vector<Step> steps;
+  for (const sdk::OpSpec* op : by_id) {
+    if (op->opcode == SR_OP_BARRIER) {
+      steps.push_back(
+          {.call = Call::all_reduce, .send = word, .recv = word, .count = 1, .dtype = ncclInt32, .reduction = ncclSum});
+    } else {
+      Builder(*op, rank, n, steps).add();
+    }
+  }
+  return steps;
+}
+
+std::uint64_t wire_bytes_of(std::span<const Step> steps, std::uint32_t rank, std::uint32_t n) {
+  std::uint64_t bytes = 0;
+  for (const Step& step : steps) {
+    const std::uint64_t block = step.count * size_of(step.dtype);
+    switch (step.call) {
+      case Call::send: bytes += step.peer == static_cast<int>(rank) ? 0 : block; break;
+      case Call::recv: break;
+      case Call::broadcast:
+      case Call::reduce: bytes += block * (n - 1) / n; break;
+      case Call::all_reduce: bytes += 2 * block * (n - 1) / n; break;
+      case Call::all_gather:
+      case Call::reduce_scatter: bytes += block * (n - 1); break;
+    }
+  }
+  return bytes;
+}
+
+}  // namespace shardrun::nccl

@@ -1,0 +1,77 @@
+#include "transports/nccl/transport.h"
+
+#include <optional>
+#include <string>
+
+namespace shardrun::nccl {
+namespace {
+
+constexpr std::int64_t by_local_rank = -1;
+
+}  // namespace
+
+struct NcclTransport::Opened {
+  Opened(const sdk::Config& config, const sdk::Host& log)
+      : shared{.libraries = load_libraries(), .config = config, .log = log},
+        device(shared.libraries.cuda, chosen_by(config), static_cast<int>(config.local_rank)) {}
+
+  static std::optional<int> chosen_by(const sdk::Config& config) {
+    const std::int64_t chosen = config.options.integer("device");
+    return chosen == by_local_rank ? std::nullopt : std::optional(static_cast<int>(chosen));
+  }
+
+  Shared shared;
+  Device device;
+  std::atomic<std::uint64_t> wire_bytes = 0;
+  std::uint64_t registrations = 0;
+  std::map<std::pair<std::uint64_t, std::vector<std::uint32_t>>, std::uint64_t> generations;
+  Watchdog watchdog;
+};
+
+NcclTransport::NcclTransport(sdk::Host log) : log_(log) {}
+NcclTransport::~NcclTransport() = default;
+
+std::vector<sdk::Option> NcclTransport::options() {
+  return {sdk::integer_option("device", by_local_rank, by_local_rank, 1023,
+                              "the CUDA device that every rank uses; -1: that with the rank's number on its machine, "
+                              "or the only one that it may use")};
+}
+
+sdk::Props NcclTransport::props() const { return {.memory_kinds = std::uint32_t{1} << SR_MEMORY_CUDA}; }
+
+std::optional<sdk::OpInfo> NcclTransport::query(const sdk::OpSpec& op, std::uint32_t group_size) const {
+  return info_of(op, group_size);
+}
+
+void NcclTransport::open(const sdk::Config& config) { opened_ = std::make_unique<Opened>(config, log_); }
+void NcclTransport::close() { opened_.reset(); }
+
+std::uint64_t NcclTransport::wire_bytes() const { return opened_ != nullptr ? opened_->wire_bytes.load() : 0; }
+
+std::uint64_t NcclTransport::mem_register(const sr_memory& memory) {
+  if (memory.kind != SR_MEMORY_CUDA) {
+    throw sdk::TransportError(SR_INVALID, "memory of kind " + std::to_string(memory.kind) +
+                                              " cannot be moved: CUDA memory alone (kind " +
+                                              std::to_string(SR_MEMORY_CUDA) + ")");
+  }
+  if (memory.device != static_cast<std::uint32_t>(opened_->device.ordinal())) {
+    throw sdk::TransportError(SR_INVALID, "memory on device " + std::to_string(memory.device) +
+                                              ", and this rank's is " + std::to_string(opened_->device.ordinal()));
+  }
+  return ++opened_->registrations;
+}
+
+void NcclTransport::mem_deregister(std::uint64_t) {}
+
+std::unique_ptr<sdk::Group> NcclTransport::group(const sdk::GroupSpec& spec) {
+  // Keys of the store are set once: a group that is made again meets elsewhere.
+  std::string key =
+      "nccl/" + std::to_string(spec.id) + "/" + std::to_string(opened_->generations[{spec.id, spec.members}]++);
+  for (const std::uint32_t member : spec.members) {
+    key += "/" + std::to_string(member);
+  }
+  return std::make_unique<NcclGroup>(opened_->shared, opened_->device, opened_->watchdog, opened_->wire_bytes, spec,
+                                     key);
+}
+
+}  // namespace shardrun::nccl
