@@ -1,0 +1,185 @@
+#include "core/bench/cases.h"
+
+#include <fmt/format.h>
+#include <shardrun/sdk/op.hpp>
+
+#include <algorithm>
+
+#include "core/bench/specs.h"
+#include "core/metrics/human.h"
+
+namespace shardrun::bench {
+namespace {
+
+constexpr std::uint64_t page = 4096;
+
+std::uint64_t aligned(std::uint64_t bytes) { return (bytes + page - 1) / page * page; }
+
+/// Whether the op's larger buffer is made of a block for each member.
+bool has_blocks(std::uint32_t opcode) {
+  switch (opcode) {
+    case SR_OP_SEND:
+    case SR_OP_BROADCAST:
+    case SR_OP_REDUCE:
+    case SR_OP_ALL_REDUCE: return false;
+    default: return true;
+  }
+}
+
+bool can_be_in_place(std::uint32_t opcode) {
+  switch (opcode) {
+    case SR_OP_BROADCAST:
+    case SR_OP_REDUCE:
+    case SR_OP_ALL_REDUCE:
+    case SR_OP_ALL_GATHER:
+    case SR_OP_ALL_GATHERV:
+    case SR_OP_REDUCE_SCATTER:
+    case SR_OP_REDUCE_SCATTERV: return true;
+    default: return false;
+  }
+}
+
+/// Enough for a p99 where ops are short, and no more than about 256 MiB where they are long.
+void set_times(Case& each, const Settings& settings) {
+  constexpr std::uint64_t bytes_in_all = std::uint64_t{256} << 20U;
+  const std::uint64_t suitable =
+      std::clamp<std::uint64_t>(bytes_in_all / std::max<std::uint64_t>(each.bytes, 1), 20, 1000);
+  each.iterations = settings.iterations.value_or(static_cast<std::int64_t>(suitable));
+  each.warm_up = settings.warm_up.value_or(std::max<std::int64_t>(2, each.iterations / 10));
+}
+
+void add_ceilings(std::vector<Case>& cases, const Settings& settings) {
+  constexpr std::uint64_t mebi = std::uint64_t{1} << 20U;
+  const std::uint64_t largest = std::max(mebi, *std::ranges::max_element(settings.sizes));
+  Settings usual;
+  for (const What what : {What::copy, What::reduction}) {
+    for (const std::uint64_t bytes : {mebi, 8 * mebi, 64 * mebi}) {
+      if (bytes <= largest) {
+        set_times(cases.emplace_back(Case{.what = what, .bytes = bytes}), usual);
+      }
+    }
+  }
+  if (settings.ranks > 1) {
+    set_times(cases.emplace_back(Case{.what = What::socket, .bytes = mebi}), usual);
+  }
+}
+
+void add_op(std::vector<Case>& cases, const Settings& settings, Case each) {
+  set_times(each, settings);
+  const bool movable = can_be_in_place(each.opcode);
+  if (!movable || settings.places != Places::in_place) {
+    cases.push_back(each);
+  }
+  if (movable && settings.places != Places::out_of_place) {
+    each.in_place = true;
+    cases.push_back(each);
+  }
+}
+
+}  // namespace
+
+std::vector<Case> cases_of(const Settings& settings) {
+  std::vector<Case> cases;
+  add_ceilings(cases, settings);
+  const auto members = static_cast<std::uint64_t>(settings.ranks);
+  for (const std::uint32_t opcode : settings.opcodes) {
+    if (opcode == SR_OP_BARRIER) {
+      add_op(cases, settings, {.opcode = opcode});
+      continue;
+    }
+    const bool reduces = sdk::find_opcode(opcode)->reduces;
+    for (const std::uint32_t dtype : settings.dtypes) {
+      const std::uint64_t element = sdk::dtype_size(dtype);
+      const std::uint64_t blocks = has_blocks(opcode) ? members : 1;
+      for (const std::uint32_t reduction : reduces ? settings.reductions : std::vector<std::uint32_t>{0}) {
+        for (const std::uint64_t size : settings.sizes) {
+          const std::uint64_t count = std::max<std::uint64_t>(1, size / element / blocks);
+          add_op(cases, settings,
+                 {.opcode = opcode,
+                  .dtype = dtype,
+                  .reduction = reduction,
+                  .bytes = count * blocks * element,
+                  .count = count});
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+std::vector<plugins::OpRequest> requests_of(const Case& each, std::uint32_t members, std::uint32_t rank,
+                                            std::uint64_t id) {
+  std::vector<plugins::OpRequest> requests;
+  for (const sdk::OpSpec& spec : specs_of(each, members, rank)) {
+    // The id of a link is the sender's.
+    const std::uint64_t own = spec.opcode == SR_OP_SEND ? rank : spec.opcode == SR_OP_RECV ? spec.peer : 0;
+    requests.push_back({.opcode = spec.opcode,
+                        .dtype = spec.dtype,
+                        .reduction = spec.reduction,
+                        .peer = spec.peer,
+                        .flags = SR_OP_FLAG_BLOCKING,
+                        .id = id + own,
+                        .count = spec.count,
+                        .send_counts = spec.send_counts,
+                        .recv_counts = spec.recv_counts,
+                        .label = "bench"});
+  }
+  return requests;
+}
+
+Layout layout_of(const Case& each, const plugins::Transport& transport, std::uint32_t members, std::uint32_t rank) {
+  Layout layout;
+  if (each.what != What::op) {
+    layout.send_bytes = layout.recv_bytes = each.bytes;
+    layout.recv = aligned(each.bytes);
+    layout.end = layout.recv + aligned(each.bytes);
+    return layout;
+  }
+  const std::vector<sdk::OpSpec> specs = specs_of(each, members, rank);
+  const std::uint64_t element = sdk::dtype_size(each.dtype);
+  for (const sdk::OpSpec& spec : specs) {
+    layout.send_bytes += sdk::send_elements(spec, rank, members) * element;
+    layout.recv_bytes += sdk::recv_elements(spec, rank, members) * element;
+  }
+  const std::int64_t offset = sdk::detail::in_place_offset(specs.front(), rank).value_or(0) *
+                              static_cast<std::int64_t>(element);  // of send, from recv
+  if (each.in_place) {
+    layout.send = offset > 0 ? static_cast<std::uint64_t>(offset) : 0;
+    layout.recv = offset < 0 ? static_cast<std::uint64_t>(-offset) : 0;
+  } else {
+    layout.recv = aligned(layout.send_bytes);
+  }
+  layout.scratch = aligned(std::max(layout.send + layout.send_bytes, layout.recv + layout.recv_bytes));
+  layout.end = layout.scratch;
+  std::vector<plugins::OpRequest> requests = requests_of(each, members, rank, 1);
+  for (plugins::OpRequest& request : requests) {
+    request.send = plugins::HostBuffer{.bytes = layout.send_bytes};
+    request.recv = plugins::HostBuffer{.bytes = layout.recv_bytes};
+    layout.scratch_bytes.push_back(transport.query(request, members).scratch_bytes);
+    layout.end += aligned(layout.scratch_bytes.back());
+  }
+  return layout;
+}
+
+std::uint64_t arena_bytes(const std::vector<Case>& cases, const plugins::Transport& transport, std::uint32_t members) {
+  std::uint64_t most = page;
+  for (const Case& each : cases) {
+    for (std::uint32_t rank = 0; rank < members; ++rank) {
+      most = std::max(most, layout_of(each, transport, members, rank).end);
+    }
+  }
+  return most;
+}
+
+std::string describe(const Case& each) {
+  switch (each.what) {
+    case What::copy: return fmt::format("memcpy {}", metrics::human_bytes(each.bytes));
+    case What::reduction: return fmt::format("bare reduction {}", metrics::human_bytes(each.bytes));
+    case What::socket: return "TCP stream";
+    case What::op: break;
+  }
+  return fmt::format("{} {}{}", op_name(each.opcode), metrics::human_bytes(each.bytes),
+                     each.in_place ? " in place" : "");
+}
+
+}  // namespace shardrun::bench

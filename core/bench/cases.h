@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/bench/settings.h"
+#include "plugins/loader/transport.h"
+
+namespace shardrun::bench {
+
+/// What a case takes the time of: ops of the transport, or what the machine does without one.
+enum class What {
+  op,
+  copy,       ///< memcpy, by every rank at once
+  reduction,  ///< a += b of f32, by every rank at once, each over its share
+  socket,     ///< a TCP stream over the loopback from the first rank to the second
+};
+
+/// One line of the results, the same on every rank.
+struct Case {
+  What what = What::op;
+  std::uint32_t opcode = 0;
+  std::uint32_t dtype = 0;
+  std::uint32_t reduction = 0;  ///< of the ops that reduce
+  bool in_place = false;
+  std::uint64_t bytes = 0;  ///< of what is moved: the larger of send and recv, on the rank where it is largest
+  std::uint64_t count = 0;  ///< elements of a block, which is all where there are no blocks
+  std::int64_t iterations = 1;
+  std::int64_t warm_up = 0;
+};
+
+/// The ceilings, then ops in the order of the settings.
+[[nodiscard]] std::vector<Case> cases_of(const Settings& settings);
+
+/// What member `rank` prepares, without buffers: one collective, or a send and a receive. `id`: of the first op; as
+/// many as there are members are taken.
+[[nodiscard]] std::vector<plugins::OpRequest> requests_of(const Case& each, std::uint32_t members, std::uint32_t rank,
+                                                          std::uint64_t id);
+
+/// Where a case's buffers lie from the beginning of a rank's arena on, in bytes.
+struct Layout {
+  std::uint64_t send = 0;
+  std::uint64_t send_bytes = 0;
+  std::uint64_t recv = 0;
+  std::uint64_t recv_bytes = 0;
+  std::uint64_t scratch = 0;
+  std::vector<std::uint64_t> scratch_bytes;  ///< of each request
+  std::uint64_t end = 0;
+};
+
+[[nodiscard]] Layout layout_of(const Case& each, const plugins::Transport& transport, std::uint32_t members,
+                               std::uint32_t rank);
+
+/// The largest arena that any rank needs. Throws Error where the transport cannot do one of the ops.
+[[nodiscard]] std::uint64_t arena_bytes(const std::vector<Case>& cases, const plugins::Transport& transport,
+                                        std::uint32_t members);
+
+/// "all_reduce f32 sum 64 KiB in place", for progress.
+[[nodiscard]] std::string describe(const Case& each);
+
+}  // namespace shardrun::bench

@@ -1,0 +1,176 @@
+#include "core/bench/ceilings.h"
+
+#include <fmt/format.h>
+#include <shardrun/sdk/reduce.hpp>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstring>
+#include <span>
+#include <string>
+
+#include "core/base/error.h"
+#include "core/bench/timing.h"
+#include "core/files/descriptor.h"
+#include "core/launch/protocol.h"
+
+namespace shardrun::bench {
+namespace {
+
+constexpr std::chrono::seconds patience{10};
+constexpr int step_ms = 50;
+
+[[noreturn]] void fail(const char* what) {
+  throw Error(ErrorCode::io,
+              fmt::format("measuring a TCP stream over the loopback: {}: {}", what, std::strerror(errno)));
+}
+
+/// Throws Error{io} after `patience`, Error{aborted} where the job is.
+void wait_for(int socket, short events, launch::Rank& rank, launch::Rank::Deadline deadline) {
+  pollfd waiting = {.fd = socket, .events = events, .revents = 0};
+  while (::poll(&waiting, 1, step_ms) <= 0) {
+    if (rank.aborted().load(std::memory_order_relaxed)) {
+      throw Error(ErrorCode::aborted, rank.abort_reason());
+    }
+    if (launch::Rank::Clock::now() >= deadline) {
+      errno = ETIMEDOUT;
+      fail("waiting for the other rank");
+    }
+  }
+}
+
+void send_all(int socket, const std::byte* from, std::size_t bytes, launch::Rank& rank) {
+  for (std::size_t done = 0; done < bytes;) {
+    const ssize_t sent = ::send(socket, from + done, bytes - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) {
+      done += static_cast<std::size_t>(sent);
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      wait_for(socket, POLLOUT, rank, launch::Rank::Clock::now() + patience);
+    } else if (errno != EINTR) {
+      fail("sending");
+    }
+  }
+}
+
+/// False where the other side closed before all was there.
+bool receive_all(int socket, std::byte* to, std::size_t bytes, launch::Rank& rank) {
+  for (std::size_t done = 0; done < bytes;) {
+    const ssize_t got = ::recv(socket, to + done, bytes - done, MSG_DONTWAIT);
+    if (got > 0) {
+      done += static_cast<std::size_t>(got);
+    } else if (got == 0) {
+      return false;
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      wait_for(socket, POLLIN, rank, launch::Rank::Clock::now() + patience);
+    } else if (errno != EINTR) {
+      fail("receiving");
+    }
+  }
+  return true;
+}
+
+files::FileDescriptor new_socket() {
+  files::FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (socket.get() < 0) {
+    fail("socket");
+  }
+  return socket;
+}
+
+sockaddr_in loopback(std::uint16_t port) {
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+/// What the connection begins with, so that a stranger's is none.
+using Secret = launch::Token;
+
+/// The receiving side: listens, tells where and with which secret, and takes the connection that begins with it.
+files::FileDescriptor accept_stream(const std::string& key, launch::Rank& rank) {
+  const files::FileDescriptor listener = new_socket();
+  sockaddr_in address = loopback(0);
+  socklen_t size = sizeof(address);
+  if (::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 || ::listen(listener.get(), 8) != 0 ||
+      ::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    fail("listening");
+  }
+  const Secret secret = launch::random_token();
+  const std::string_view secret_text(reinterpret_cast<const char*>(secret.data()), secret.size());
+  rank.set(key, fmt::format("{:5}{}", ntohs(address.sin_port), secret_text));
+  const launch::Rank::Deadline deadline = launch::Rank::Clock::now() + patience;
+  for (;;) {
+    wait_for(listener.get(), POLLIN, rank, deadline);
+    files::FileDescriptor stream(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    Secret found = {};
+    if (stream.get() >= 0 &&
+        receive_all(stream.get(), reinterpret_cast<std::byte*>(found.data()), found.size(), rank) &&
+        launch::equal_in_constant_time(found, secret)) {
+      return stream;
+    }
+  }
+}
+
+files::FileDescriptor connect_stream(const std::string& key, launch::Rank& rank) {
+  const std::string told = rank.get(key, launch::Rank::no_deadline);
+  std::uint16_t port = 0;
+  const std::size_t digits = told.find_first_not_of(' ');
+  std::from_chars(told.data() + digits, told.data() + 5, port);
+  files::FileDescriptor stream = new_socket();
+  const sockaddr_in address = loopback(port);
+  if (::connect(stream.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    fail("connecting");
+  }
+  const int on = 1;
+  ::setsockopt(stream.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  send_all(stream.get(), reinterpret_cast<const std::byte*>(told.data() + 5), told.size() - 5, rank);
+  return stream;
+}
+
+/// The receiver's time counts: the sender is done when the last bytes are in the kernel.
+std::vector<double> measure_socket(const Case& each, std::size_t number, const Layout& layout, std::byte* arena,
+                                   launch::Rank& rank) {
+  const std::string key = fmt::format("socket/{}", number);
+  const bool receives = rank.rank() == 1;
+  if (rank.rank() > 1) {
+    return std::vector<double>(static_cast<std::size_t>(each.iterations), 0);
+  }
+  const files::FileDescriptor stream = receives ? accept_stream(key, rank) : connect_stream(key, rank);
+  std::memset(arena, 1, each.bytes);
+  return timed(each, [&] {
+    if (!receives) {
+      send_all(stream.get(), arena + layout.send, each.bytes, rank);
+    } else if (!receive_all(stream.get(), arena + layout.recv, each.bytes, rank)) {
+      errno = ECONNRESET;
+      fail("receiving");
+    }
+  });
+}
+
+}  // namespace
+
+std::vector<double> measure_ceiling(const Case& each, std::size_t number, const Layout& layout, std::byte* arena,
+                                    launch::Rank& rank) {
+  if (each.what == What::socket) {
+    return measure_socket(each, number, layout, arena, rank);
+  }
+  std::memset(arena + layout.send, 0, each.bytes);
+  std::memset(arena + layout.recv, 0, each.bytes);
+  if (each.what == What::copy) {
+    return timed(each, [&] { std::memcpy(arena + layout.recv, arena + layout.send, each.bytes); });
+  }
+  const std::uint64_t share = each.bytes / sizeof(float) / static_cast<std::uint64_t>(rank.world_size());
+  return timed(each,
+               [&] { sdk::reduce(SR_DTYPE_F32, SR_REDUCE_SUM, arena + layout.recv, arena + layout.send, share); });
+}
+
+}  // namespace shardrun::bench

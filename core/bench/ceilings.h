@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/bench/cases.h"
+#include "core/launch/rank.h"
+
+namespace shardrun::bench {
+
+/// What this machine does without a transport, in nanoseconds of each iteration on this rank; the others do the same at
+/// one time. `number`: of the case. Throws Error.
+[[nodiscard]] std::vector<double> measure_ceiling(const Case& each, std::size_t number, const Layout& layout,
+                                                  std::byte* arena, launch::Rank& rank);
+
+}  // namespace shardrun::bench

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/bench/cases.h"
+
+namespace shardrun::bench {
+
+/// A case and what came of it.
+struct Row {
+  Case measured;
+  double time_us = 0;       ///< the median over the iterations of the slowest rank's time
+  double p99_us = 0;        ///< of the same
+  double algbw = 0;         ///< 10^9 bytes a second
+  double busbw = 0;         ///< of ops
+  std::uint64_t wrong = 0;  ///< elements, on all ranks
+};
+
+/// What was measured on.
+struct Setting {
+  std::string host;
+  unsigned cores = 0;
+  std::string transport;  ///< with its version
+  int ranks = 0;
+};
+
+/// `nanoseconds`: of each rank, each iteration.
+[[nodiscard]] Row row_of(const Case& measured, int ranks, const std::vector<std::vector<double>>& nanoseconds,
+                         std::uint64_t wrong);
+
+// Lines with their newline.
+[[nodiscard]] std::string title(const Setting& setting);
+[[nodiscard]] std::string ceiling_line(const Row& row, int ranks);
+[[nodiscard]] std::string columns();
+[[nodiscard]] std::string line(const Row& row);
+
+/// {"transport", "ranks", "ceilings", "rows"}; rows of ceilings apart from the others.
+[[nodiscard]] std::string to_json(const Setting& setting, const std::vector<Row>& rows);
+
+}  // namespace shardrun::bench

@@ -1,0 +1,218 @@
+#include "core/bench/bench.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "core/base/error.h"
+#include "core/base/standard_error.h"
+#include "core/bench/rank.h"
+#include "core/cli/options.h"
+#include "core/job/schema.h"
+#include "core/launch/world.h"
+#include "core/metrics/progress.h"
+#include "core/metrics/screen.h"
+
+namespace shardrun::cli {
+namespace {
+
+constexpr const char* usual_ops = "all_reduce";
+constexpr const char* usual_sizes = "8-64M";
+
+std::string usual_transport() { return *job::find_setting(job::section_named("job"), "transport")->spec.default_value; }
+
+std::vector<OptionSyntax> syntax() {
+  return {{.name = "transport", .value = "NAME", .help = "the transport (default " + usual_transport() + ")"},
+          {.name = "ranks", .value = "N", .help = "processes that are started (default 2)"},
+          {.name = "op",
+           .value = "LIST",
+           .help = std::string("ops, with commas between them, or all (default ") + usual_ops + ")"},
+          {.name = "sizes",
+           .value = "LIST",
+           .help = std::string("bytes: sizes or ranges FROM-TO, K, M and G are powers of 1024 (default ") +
+                   usual_sizes + ")"},
+          {.name = "factor", .value = "N", .help = "from one size of a range to the next (default 4)"},
+          {.name = "dtype", .value = "LIST", .help = "element types, or all (default f32)"},
+          {.name = "redop", .value = "LIST", .help = "reductions, or all (default sum)"},
+          {.name = "iters", .value = "N", .help = "timed iterations (default 20 to 1000, by size)"},
+          {.name = "warmup", .value = "N", .help = "iterations before them (default a tenth of them)"},
+          {.name = "in-place", .help = "ops in place only, where they can be (default both)"},
+          {.name = "out-of-place", .help = "no ops in place"},
+          {.name = "timeout", .value = "SECONDS", .help = "for each op (default 60)"},
+          {.name = "plugins",
+           .value = "PATH",
+           .help = "a folder with plugins, searched first (may be repeated)",
+           .repeated = true},
+          {.name = "set",
+           .value = "transport.NAME.KEY=VALUE",
+           .help = "an option of the transport (may be repeated)",
+           .repeated = true},
+          {.name = "json", .help = "print JSON on standard output, at the end"}};
+}
+
+void add_option(bench::Settings& settings, const std::string& text) {
+  const std::string prefix = "transport." + settings.transport + ".";
+  const std::size_t end = text.find('=');
+  if (!text.starts_with(prefix) || end == std::string::npos) {
+    throw Error(
+        ErrorCode::usage,
+        fmt::format("--set {}: expected {}KEY=VALUE, an option of the transport that is measured", text, prefix));
+  }
+  const std::string key = text.substr(prefix.size(), end - prefix.size());
+  if (std::ranges::any_of(settings.options, [&](const auto& given) { return given.first == key; })) {
+    throw Error(ErrorCode::usage, fmt::format("--set {}{} is given more than once", prefix, key));
+  }
+  settings.options.emplace_back(key, text.substr(end + 1));
+}
+
+bench::Settings settings_of(const Parsed& parsed) {
+  constexpr std::int64_t most_iterations = 100'000;  // of which a rank's times are one message
+  bench::Settings settings;
+  settings.transport = parsed.get("transport").value_or(usual_transport());
+  settings.ranks = static_cast<int>(parsed.integer("ranks", 2, 1, 1024));
+  const std::string ops = parsed.get("op").value_or(usual_ops);
+  settings.opcodes = bench::parse_ops(ops);
+  if (settings.ranks == 1 && ops == "all") {
+    std::erase_if(settings.opcodes, bench::needs_peer);
+  } else if (settings.ranks == 1 && std::ranges::any_of(settings.opcodes, bench::needs_peer)) {
+    throw Error(ErrorCode::usage, "--op: send_recv needs at least two --ranks");
+  }
+  settings.sizes = bench::parse_sizes(parsed.get("sizes").value_or(usual_sizes),
+                                      static_cast<std::uint64_t>(parsed.integer("factor", 4, 2, 1024)));
+  settings.dtypes = bench::parse_dtypes(parsed.get("dtype").value_or("f32"));
+  settings.reductions = bench::parse_reductions(parsed.get("redop").value_or("sum"));
+  if (parsed.has("iters")) {
+    settings.iterations = parsed.integer("iters", 1, 1, most_iterations);
+  }
+  if (parsed.has("warmup")) {
+    settings.warm_up = parsed.integer("warmup", 0, 0, most_iterations);
+  }
+  if (parsed.has("in-place") != parsed.has("out-of-place")) {
+    settings.places = parsed.has("in-place") ? bench::Places::in_place : bench::Places::out_of_place;
+  }
+  settings.timeout = parsed.real("timeout", settings.timeout, 0.1, 1e6);
+  for (const std::string& folder : parsed.all("plugins")) {
+    settings.plugins.push_back(std::filesystem::absolute(folder).lexically_normal());
+  }
+  for (const std::string& option : parsed.all("set")) {
+    add_option(settings, option);
+  }
+  return settings;
+}
+
+/// What is shown while it runs: rows as they come, on standard output unless that is for JSON, and on a terminal what
+/// is being measured.
+class Display {
+ public:
+  Display(const bench::Setting& setting, bool json)
+      : setting_(setting),
+        json_(json),
+        sink_(metrics::descriptor_sink(json ? STDERR_FILENO : STDOUT_FILENO, std::getenv("TERM"))),
+        screen_(sink_.write) {
+    print(bench::title(setting), true);
+  }
+
+  void begin(std::size_t number, std::size_t cases, const std::string& text) {
+    if (sink_.is_terminal) {
+      clear();
+      live_ = fmt::format("[{}/{}] {}", number + 1, cases, text);
+      live_.resize(std::min(live_.size(), std::max<std::size_t>(sink_.width(), 2) - 1));
+      screen_.write(live_);
+    }
+  }
+
+  void row(const bench::Row& row) {
+    const bool is_op = row.measured.what == bench::What::op;
+    if (is_op && !has_ops_) {
+      print(bench::columns(), true);
+      has_ops_ = true;
+    }
+    print(is_op ? bench::line(row) : bench::ceiling_line(row, setting_.ranks), true);
+  }
+
+  void line(const std::string& text) { print(text + "\n", false); }
+
+  void finish() {
+    clear();
+    (void)screen_.finish([] { return true; });
+  }
+
+ private:
+  void print(const std::string& text, bool is_result) {
+    if (is_result && json_) {
+      return;
+    }
+    clear();
+    screen_.write(text);
+  }
+
+  void clear() {
+    if (!live_.empty()) {
+      screen_.write("\r" + std::string(live_.size(), ' ') + "\r");
+      live_.clear();
+    }
+  }
+
+  const bench::Setting& setting_;
+  bool json_;
+  metrics::ProgressSink sink_;
+  metrics::Screen screen_;
+  std::string live_;
+  bool has_ops_ = false;
+};
+
+int measure(const bench::Settings& settings, std::span<const std::string> words, bool json) {
+  const bench::Setting setting = bench::check(settings);
+  std::vector<std::string> arguments = {"shardrun", "bench"};
+  arguments.insert(arguments.end(), words.begin(), words.end());
+  Display display(setting, json);
+  const bench::Outcome outcome =
+      bench::run(settings, arguments,
+                 {.on_row = [&](const bench::Row& row) { display.row(row); },
+                  .on_begin = [&](std::size_t number, std::size_t cases,
+                                  const std::string& text) { display.begin(number, cases, text); },
+                  .on_line = [&](const std::string& line) { display.line(line); }});
+  display.finish();
+  if (json) {
+    fmt::print("{}", bench::to_json(setting, outcome.rows));
+  }
+  if (outcome.wrong > 0) {
+    std::fflush(stdout);
+    write_to_standard_error(
+        fmt::format("shardrun: {} elements are wrong: the rows whose #wrong is not 0\n", outcome.wrong));
+  }
+  if (!outcome.error.empty() || outcome.exit_code > 1) {
+    std::fflush(stdout);
+    write_to_standard_error(fmt::format(
+        "shardrun: {}\n", outcome.error.empty() ? "stopped before everything was measured" : outcome.error));
+  }
+  return outcome.exit_code;
+}
+
+int run(std::span<const std::string> words) {
+  const std::optional<launch::RankContext> context = launch::take_rank_context();
+  const Parsed parsed = parse("bench", words, syntax(), 0, 0);
+  if (parsed.help_shown) {
+    return 0;
+  }
+  if (const auto world = context ? std::nullopt : launch::world_of(); world && world->size > 1) {
+    throw Error(ErrorCode::usage, fmt::format("bench starts its ranks itself, and this is one of {} processes that {} "
+                                              "started: start it once",
+                                              world->size, world->launcher));
+  }
+  const bench::Settings settings = settings_of(parsed);
+  return context ? bench::run_as_rank(settings, *context) : measure(settings, words, parsed.has("json"));
+}
+
+const RegisterCommand command({.name = "bench",
+                               .arguments = "[options]",
+                               .help = "time a transport's ops and check their results, beside this machine's limits",
+                               .run = run});
+
+}  // namespace
+}  // namespace shardrun::cli

@@ -1,0 +1,93 @@
+#include "core/bench/cases.h"
+
+#include <shardrun/sdk/op.hpp>
+
+#include <algorithm>
+
+#include "core/bench/specs.h"
+#include "tests/support/catch.h"
+
+using namespace shardrun::bench;
+namespace sdk = shardrun::sdk;
+
+namespace {
+
+Settings settings_of(std::vector<std::uint32_t> opcodes, std::vector<std::uint64_t> sizes, int ranks) {
+  return {.ranks = ranks,
+          .opcodes = std::move(opcodes),
+          .sizes = std::move(sizes),
+          .dtypes = {SR_DTYPE_F32},
+          .reductions = {SR_REDUCE_SUM}};
+}
+
+std::vector<Case> ops_of(const Settings& settings) {
+  std::vector<Case> cases = cases_of(settings);
+  std::erase_if(cases, [](const Case& each) { return each.what != What::op; });
+  return cases;
+}
+
+}  // namespace
+
+TEST_CASE("a size is that of the larger buffer, in whole blocks", "[bench]") {
+  const std::vector<Case> cases = ops_of(settings_of({SR_OP_ALL_GATHER, SR_OP_BROADCAST}, {1000}, 3));
+  REQUIRE(cases.size() == 4);
+  CHECK(cases[0].count == 83);
+  CHECK(cases[0].bytes == 996);
+  CHECK(cases[2].count == 250);
+  CHECK(cases[2].bytes == 1000);
+  CHECK(ops_of(settings_of({SR_OP_ALL_TO_ALL}, {1}, 4)).at(0).bytes == 16);
+}
+
+TEST_CASE("ops that can be in place are measured both ways, unless one is asked for", "[bench]") {
+  Settings settings = settings_of({SR_OP_ALL_REDUCE, SR_OP_ALL_TO_ALL, SR_OP_BARRIER}, {8, 64}, 2);
+  CHECK(ops_of(settings).size() == 4 + 2 + 1);
+  settings.places = Places::in_place;
+  const std::vector<Case> in_place = ops_of(settings);
+  CHECK(in_place.size() == 2 + 2 + 1);
+  CHECK(std::ranges::count(in_place, true, &Case::in_place) == 2);
+}
+
+TEST_CASE("short ops are done more often, unless a number is asked for", "[bench]") {
+  Settings settings = settings_of({SR_OP_ALL_TO_ALL}, {8, std::uint64_t{1} << 30U}, 2);
+  CHECK(ops_of(settings)[0].iterations == 1000);
+  CHECK(ops_of(settings)[1].iterations == 20);
+  settings.iterations = 7;
+  settings.warm_up = 0;
+  CHECK(ops_of(settings)[0].iterations == 7);
+  CHECK(ops_of(settings)[0].warm_up == 0);
+}
+
+TEST_CASE("what members prepare fits together, with blocks that differ in the V forms", "[bench]") {
+  for (const sdk::OpcodeTraits& traits : sdk::opcodes) {
+    if (!traits.has_recv_counts) {
+      continue;
+    }
+    CAPTURE(traits.name);
+    for (const std::uint32_t members : {1U, 2U, 5U}) {
+      const Case each{.opcode = traits.opcode, .dtype = SR_DTYPE_F32, .reduction = SR_REDUCE_SUM, .count = 100};
+      for (std::uint32_t a = 0; a < members; ++a) {
+        const sdk::OpSpec op = specs_of(each, members, a).at(0);
+        CHECK(sdk::detail::sum(op.recv_counts) == 100 * members);
+        CHECK((members == 1 || op.recv_counts[0] != op.recv_counts[1]));
+        for (std::uint32_t b = 0; b < members; ++b) {
+          const sdk::OpSpec other = specs_of(each, members, b).at(0);
+          if (traits.has_send_counts) {
+            CHECK(op.send_counts[b] == other.recv_counts[a]);
+          } else {
+            CHECK(op.recv_counts == other.recv_counts);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("sends go round in a ring, each with an id of its own", "[bench]") {
+  const Case each{.opcode = SR_OP_SEND, .dtype = SR_DTYPE_F32, .count = 4};
+  const auto requests = requests_of(each, 3, 1, 10);
+  REQUIRE(requests.size() == 2);
+  CHECK(requests[0].peer == 2);
+  CHECK(requests[0].id == 11);
+  CHECK(requests[1].peer == 0);
+  CHECK(requests[1].id == 10);
+}
