@@ -1,0 +1,68 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/memory/arena.h"
+#include "plugins/loader/transport.h"
+
+namespace shardrun::bench {
+
+constexpr std::int64_t patience_ns = 120'000'000'000;
+
+/// What the processes of one run share, by files of one folder: it works whoever started them.
+class Meeting final : public plugins::TransportHost {
+ public:
+  static constexpr std::uint32_t most_ranks = 64;
+
+  Meeting(std::filesystem::path folder, std::uint32_t rank, std::uint32_t size);
+  ~Meeting() override;
+
+  [[nodiscard]] std::uint32_t rank() const noexcept { return rank_; }
+  [[nodiscard]] std::uint32_t size() const noexcept { return size_; }
+
+  [[nodiscard]] bool aborted() const noexcept override { return false; }
+  void store_set(const std::string& key, std::string value) override;
+  [[nodiscard]] std::string store_get(const std::string& key, std::int64_t deadline) override;
+
+  /// Returns once all ranks have come.
+  void barrier() noexcept;
+  /// The greatest that any rank gives, on all of them.
+  [[nodiscard]] double greatest(double mine) noexcept;
+
+ private:
+  struct alignas(64) Seat {
+    std::atomic<double> value;
+  };
+  struct Board {
+    alignas(64) std::atomic<std::uint32_t> arrived;
+    alignas(64) std::atomic<std::uint32_t> rounds;
+    Seat seats[most_ranks];
+  };
+
+  std::filesystem::path folder_;
+  std::uint32_t rank_;
+  std::uint32_t size_;
+  Board* board_ = nullptr;
+};
+
+/// Every rank's arena, mapped into this process. Its own is among them.
+class Arenas {
+ public:
+  Arenas(Meeting& meeting, const memory::Arena& own);
+  Arenas(const Arenas&) = delete;
+  Arenas& operator=(const Arenas&) = delete;
+  ~Arenas();
+
+  [[nodiscard]] std::byte* of(std::uint32_t rank) const noexcept { return mapped_[rank]; }
+
+ private:
+  std::uint32_t own_;
+  std::uint64_t bytes_;
+  std::vector<std::byte*> mapped_;
+};
+
+}  // namespace shardrun::bench

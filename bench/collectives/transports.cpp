@@ -1,0 +1,149 @@
+#include <fmt/format.h>
+#include <shardrun/transport.h>
+
+#include <chrono>
+#include <algorithm>
+#include <numeric>
+
+#include "bench/collectives/contestant.h"
+#include "core/base/error.h"
+
+namespace shardrun::bench {
+namespace {
+
+std::uint32_t opcode_of(Kind kind) {
+  switch (kind) {
+    case Kind::all_reduce: return SR_OP_ALL_REDUCE;
+    case Kind::all_gather: return SR_OP_ALL_GATHER;
+    case Kind::reduce_scatter: return SR_OP_REDUCE_SCATTER;
+    case Kind::all_to_all: return SR_OP_ALL_TO_ALL;
+    case Kind::broadcast: return SR_OP_BROADCAST;
+    case Kind::send_recv: return SR_OP_SEND;
+  }
+  return 0;
+}
+
+std::int64_t deadline() { return plugins::transport_clock() + patience_ns; }
+
+/// A transport plugin through the host's loader, as the executor uses it where it waits at once.
+class Transport final : public Contestant {
+ public:
+  Transport(Meeting& meeting, const memory::Arena& arena, const std::string& folder, const std::string& name)
+      : Contestant(name), rank_(meeting.rank()), transport_(plugins::Transport::load({folder}, name)) {
+    transport_.open({.rank = meeting.rank(),
+                     .world_size = meeting.size(),
+                     .local_rank = meeting.rank(),
+                     .local_world_size = meeting.size(),
+                     .job = "bench",
+                     .address = "127.0.0.1",
+                     .options = {},
+                     .deadline = deadline()},
+                    meeting);
+    registration_ = transport_.register_memory(arena.data(), arena.bytes(), arena.descriptor());
+    std::vector<std::uint32_t> members(meeting.size());
+    std::iota(members.begin(), members.end(), 0U);
+    group_.emplace(transport_.group(
+        {.name = "bench", .id = 1, .rank = meeting.rank(), .members = members, .deadline = deadline()}));
+  }
+
+  bool is_ours() const noexcept override { return true; }
+
+  Run prepare(const Exercise& e) override {
+    std::vector<plugins::OpRequest> requests = {request_of(e)};
+    ++ids_;
+    if (e.kind == Kind::send_recv) {
+      requests.push_back(requests[0]);
+      requests[0].recv.reset();
+      requests[1].send.reset();
+      requests[1].opcode = SR_OP_RECV;
+      requests[1].peer = e.previous();
+    }
+    for (plugins::OpRequest& request : requests) {
+      request.id = ids_;
+      request.scratch = scratch_for(request, e.size);
+    }
+    const auto op = std::make_shared<plugins::TransportOp>(group_->prepare(requests, deadline()));
+    return [op] {
+      op->start(deadline());
+      if (!op->wait(INT64_MAX)) {
+        throw Error(ErrorCode::timeout, "an op is past its deadline");
+      }
+    };
+  }
+
+  [[nodiscard]] double overhead() {
+    plugins::TransportGroup alone =
+        transport_.group({.name = "alone", .id = 2, .rank = 0, .members = {rank_}, .deadline = deadline()});
+    std::vector<float> data(2);
+    plugins::OpRequest request{.opcode = SR_OP_ALL_REDUCE,
+                               .dtype = SR_DTYPE_F32,
+                               .reduction = SR_REDUCE_SUM,
+                               .flags = SR_OP_FLAG_BLOCKING,
+                               .id = 1,
+                               .count = 2,
+                               .send = plugins::HostBuffer{data.data(), data.size() * sizeof(float)}};
+    request.recv = request.send;
+    plugins::TransportOp op = alone.prepare({request}, deadline());
+    double least = 1e9;
+    for (int round = 0; round < 20; ++round) {
+      constexpr int times = 5000;
+      const auto begin = std::chrono::steady_clock::now();
+      for (int i = 0; i < times; ++i) {
+        op.start(INT64_MAX);
+        (void)op.wait(INT64_MAX);
+      }
+      const std::chrono::duration<double, std::nano> taken = std::chrono::steady_clock::now() - begin;
+      least = std::min(least, taken.count() / times);
+    }
+    return least;
+  }
+
+ private:
+  [[nodiscard]] plugins::OpRequest request_of(const Exercise& e) const {
+    plugins::OpRequest request;
+    request.opcode = opcode_of(e.kind);
+    request.dtype = SR_DTYPE_F32;
+    request.reduction = SR_REDUCE_SUM;
+    request.peer = e.kind == Kind::send_recv ? e.next() : 0;
+    request.flags = SR_OP_FLAG_BLOCKING;
+    request.count = e.count;
+    request.send = plugins::HostBuffer{e.send, e.sent() * sizeof(float), registration_};
+    request.recv = plugins::HostBuffer{e.recv, e.received() * sizeof(float), registration_};
+    if (e.kind == Kind::broadcast && e.rank != 0) {
+      request.send.reset();
+    }
+    return request;
+  }
+
+  /// Core has it in its arena too. One exercise at a time is carried out.
+  std::optional<plugins::HostBuffer> scratch_for(const plugins::OpRequest& request, std::uint32_t size) {
+    const std::uint64_t bytes = transport_.query(request, size).scratch_bytes;
+    if (bytes == 0) {
+      return std::nullopt;
+    }
+    if (scratch_.empty() || scratch_.back()->bytes() < bytes) {
+      const memory::Arena& more = *scratch_.emplace_back(std::make_unique<memory::Arena>(bytes));
+      scratch_registration_ = transport_.register_memory(more.data(), bytes, more.descriptor());
+    }
+    return plugins::HostBuffer{scratch_.back()->data(), bytes, scratch_registration_};
+  }
+
+  std::uint32_t rank_;
+  std::vector<std::unique_ptr<memory::Arena>> scratch_;  // outlives the transport
+  plugins::Transport transport_;
+  std::uint64_t registration_ = 0;
+  std::uint64_t scratch_registration_ = 0;
+  std::optional<plugins::TransportGroup> group_;
+  std::uint64_t ids_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Contestant> make_transport(Meeting& meeting, const memory::Arena& arena, const std::string& folder,
+                                           const std::string& name) {
+  return std::make_unique<Transport>(meeting, arena, folder, name);
+}
+
+double call_overhead(Contestant& transport) { return dynamic_cast<Transport&>(transport).overhead(); }
+
+}  // namespace shardrun::bench
