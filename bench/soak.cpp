@@ -1,0 +1,189 @@
+// Jobs in a row, of each of which a random rank is killed at a random time: how many end as they should. That is: soon,
+// with exit code 1, the killed rank as the root cause, no process alive and nothing left behind. A job that came to its
+// end before it was hit counts apart.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/program_options.hpp>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <optional>
+#include <random>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/integration/processes.h"
+#include "tests/integration/program.h"
+
+namespace {
+
+using namespace shardrun::test;
+
+struct Settings {
+  int jobs = 200;
+  int ranks = 4;
+  std::uint64_t seed = 1;
+  int latest_ms = 1500;
+  std::vector<std::string> transports;
+};
+
+/// How one job ended; `problem` is empty where that is how it should have.
+struct Outcome {
+  bool was_hit = false;
+  double ending_s = 0;  ///< by the job's own account
+  std::string problem;
+};
+
+/// Strikes one rank of a launcher after a while, unless the job ends before. Joined by its destructor.
+class Killer {
+ public:
+  Killer(pid_t launcher, std::size_t ranks, std::size_t victim, std::chrono::milliseconds after)
+      : thread_([=, this] {
+          std::this_thread::sleep_for(after);
+          ranks_ = await_children(launcher, ranks);
+          if (!ranks_.empty()) {
+            victim_ = ranks_[victim];
+            was_hit_ = !ends_within(victim_, 0) && kill(victim_, SIGKILL) == 0;
+          }
+        }) {}
+
+  void join() { thread_.join(); }
+  [[nodiscard]] bool was_hit() const { return was_hit_; }
+  [[nodiscard]] pid_t victim() const { return victim_; }
+  [[nodiscard]] const std::vector<pid_t>& ranks() const { return ranks_; }
+
+ private:
+  std::vector<pid_t> ranks_;
+  pid_t victim_ = 0;
+  bool was_hit_ = false;
+  std::thread thread_;  // last: it uses the others
+};
+
+std::string leftover(const JobFolder& job, const std::vector<pid_t>& ranks) {
+  for (const pid_t rank : ranks) {
+    if (!is_gone(rank)) {
+      return fmt::format("process {} lives on", rank);
+    }
+  }
+  if (const auto left = left_of({}); !left.empty()) {
+    return *left.begin() + " is left";
+  }
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(job.path() / "run")) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(".tmp") || name.ends_with(".record")) {
+      return entry.path().string() + " is left";
+    }
+  }
+  return {};
+}
+
+std::string fault_of(const Ended& ended, const Killer& killer, std::size_t victim) {
+  const std::string named = fmt::format("shardrun: rank {} (pid {} on ", victim, killer.victim());
+  if (ended.code != 1) {
+    return fmt::format("exit code {}, expected 1", ended.code);
+  }
+  if (!ended.err.starts_with(named) || ended.err.find("SIGKILL") == std::string::npos) {
+    return fmt::format("another root cause than '{}…'", named);
+  }
+  return {};
+}
+
+Outcome run_one(const Settings& settings, const std::string& transport, std::size_t victim,
+                std::chrono::milliseconds after) {
+  const JobFolder job;
+  std::optional<Killer> killer;
+  const std::vector<std::string> words =
+      with_settings({"job.ini"}, {"job.strategy=zero3", "job.transport=" + transport, "job.threads=1",
+                                  fmt::format("job.ranks={}", settings.ranks), "train.steps=1000000"});
+  const Ended ended = run_program(job.path(), words, [&](pid_t launcher, std::string_view) {
+    if (!killer) {
+      killer.emplace(launcher, static_cast<std::size_t>(settings.ranks), victim, after);
+    }
+  });
+  killer->join();
+  Outcome outcome{.was_hit = killer->was_hit()};
+  outcome.problem = outcome.was_hit ? fault_of(ended, *killer, victim) : "it ended before it was hit: " + ended.err;
+  if (outcome.problem.empty()) {
+    outcome.problem = leftover(job, killer->ranks());
+    outcome.ending_s = job.summary().at("ending_s").to_number<double>();
+  }
+  if (!outcome.problem.empty()) {
+    outcome.problem += "\n" + ended.err;
+  }
+  return outcome;
+}
+
+int soak(const Settings& settings) {
+  std::mt19937_64 random(settings.seed);
+  std::vector<double> endings;
+  int clean = 0;
+  for (int i = 0; i < settings.jobs; ++i) {
+    const std::string& transport = settings.transports[static_cast<std::size_t>(i) % settings.transports.size()];
+    const std::size_t victim = random() % static_cast<std::size_t>(settings.ranks);
+    const std::chrono::milliseconds after(random() % static_cast<std::uint64_t>(settings.latest_ms));
+    const Outcome outcome = run_one(settings, transport, victim, after);
+    if (outcome.problem.empty()) {
+      ++clean;
+      endings.push_back(outcome.ending_s);
+    } else {
+      fmt::print("job {} over {}, rank {} killed after {} ms: {}\n", i, transport, victim, after.count(),
+                 outcome.problem);
+    }
+    std::fflush(stdout);
+  }
+  std::sort(endings.begin(), endings.end());
+  fmt::print("{} of {} jobs ended cleanly", clean, settings.jobs);
+  if (!endings.empty()) {
+    fmt::print("; from the first sign of the death to the last rank's end: median {:.0f} ms, most {:.0f} ms",
+               1e3 * endings[endings.size() / 2], 1e3 * endings.back());
+  }
+  fmt::print("\n");
+  const bool all_soon = endings.empty() || endings.back() <= 1;
+  return clean == settings.jobs && all_soon ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  namespace options = boost::program_options;
+  Settings settings;
+  options::options_description all(
+      "soak: jobs in a row, a random rank of each killed at a random time; exit code 1 "
+      "unless all end as they should, within a second");
+  all.add_options()("help", "print this")                                                           //
+      ("jobs", options::value(&settings.jobs)->default_value(settings.jobs), "how many")            //
+      ("ranks", options::value(&settings.ranks)->default_value(settings.ranks), "of each job")      //
+      ("seed", options::value(&settings.seed)->default_value(settings.seed), "of ranks and times")  //
+      ("latest", options::value(&settings.latest_ms)->default_value(settings.latest_ms),
+       "milliseconds from a job's start up to which its rank is killed")  //
+      ("transport", options::value(&settings.transports)->multitoken()->default_value({"shm", "gloo"}, "shm gloo"),
+       "one job after the other");
+  try {
+    options::variables_map given;
+    options::store(options::parse_command_line(argc, argv, all), given);
+    options::notify(given);
+    if (given.count("help") != 0) {
+      std::ostringstream text;
+      text << all;
+      fmt::print("{}", text.str());
+      return 0;
+    }
+    if (settings.jobs < 1 || settings.ranks < 2 || settings.latest_ms < 1 || settings.transports.empty()) {
+      fmt::print(stderr, "soak: --jobs and --latest are at least 1, --ranks at least 2\n");
+      return 2;
+    }
+    return soak(settings);
+  } catch (const options::error& error) {
+    fmt::print(stderr, "soak: {}; --help shows the options\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "soak: {}\n", error.what());
+    return 1;
+  }
+}
