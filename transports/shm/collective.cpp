@@ -63,9 +63,9 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
   }
 
   void start(void*, std::int64_t deadline) override {
+    group_.check();  // where it has failed, a run before may still be under way
     step_ = 0;
     has_entered_ = false;
-    group_.check();
     first_number_ += step_count_before_;
     step_count_before_ = steps_;
     deadline_ = deadline;
