@@ -51,9 +51,9 @@ std::string machines_of(const std::vector<std::string>& hosts) {
 StoreHost::StoreHost(HostSettings settings)
     : settings_(std::move(settings)),
       ticker_(io_),
-      hearing_(io_),
       grace_(io_),
       inquest_(settings_.ranks),
+      ending_(io_, settings_.hearing, [this] { end_all(); }),
       hosts_(static_cast<std::size_t>(settings_.ranks)),
       last_tick_(Clock::now()),
       store_(io_, store_settings(), store_events()) {
@@ -95,7 +95,7 @@ void StoreHost::serve() {
     } catch (const std::exception& error) {
       inquest_.blame(0, FailureKind::own,
                      fmt::format("its part as the place where ranks meet failed: {}", error.what()));
-      end_once_heard();
+      ending_.look(inquest_);
     }
   }
 }
@@ -133,7 +133,7 @@ StoreServerEvents StoreHost::store_events() {
           [this](int rank, FailureKind kind, std::optional<int> awaited, std::string_view text) {
             inquest_.says_failed(rank, kind, awaited, text);
             inquest_.of(rank).gone = true;
-            end_once_heard();
+            ending_.look(inquest_);
             finish_if_done();
           },
       .abort_heard = [this](int rank) { inquest_.of(rank).abort_heard = true; },
@@ -187,13 +187,13 @@ std::string StoreHost::call_back(const Call& call) {
 void StoreHost::came_with_other_job(const Hello& hello, const std::string& why) {
   const auto rank = static_cast<int>(hello.rank);
   Inquest::Subject& subject = inquest_.of(rank);
-  if (joined_ == settings_.ranks || subject.joined || ending_) {
+  if (joined_ == settings_.ranks || subject.joined || ending_.has_begun()) {
     return;
   }
   subject.host = hello.host;
   subject.end.pid = static_cast<pid_t>(hello.pid);
   inquest_.blame(rank, FailureKind::own, why);
-  end_once_heard();
+  ending_.look(inquest_);
 }
 
 void StoreHost::take(int rank, std::string_view kind, std::string_view bytes) {
@@ -204,14 +204,14 @@ void StoreHost::take(int rank, std::string_view kind, std::string_view bytes) {
   });
   if (!failed.empty()) {
     inquest_.blame(0, FailureKind::own, fmt::format("could not take what rank {} reported: {}", rank, failed));
-    end_once_heard();
+    ending_.look(inquest_);
   }
 }
 
 void StoreHost::gone(int rank) {
   if (!std::exchange(inquest_.of(rank).gone, true)) {
     inquest_.ended(rank, 0);
-    end_once_heard();
+    ending_.look(inquest_);
     finish_if_done();
   }
 }
@@ -222,15 +222,15 @@ void StoreHost::tick() {
   const Clock::duration missed = time_held_up(now - last_tick_, interval);
   last_tick_ = now;
   const milliseconds join_timeout = expecting_ ? settings_.join_timeout : milliseconds(0);
-  for (int rank = 0; rank < settings_.ranks && !ending_; ++rank) {
+  for (int rank = 0; rank < settings_.ranks && !ending_.has_begun(); ++rank) {
     inquest_.of(rank).heard += missed;
     if (std::optional<std::string> why = inquest_.silence(rank, now, settings_.heartbeat_timeout, join_timeout)) {
       inquest_.blame(rank, FailureKind::own, std::move(*why));
-      end_once_heard();
+      ending_.look(inquest_);
     }
   }
   const int signal = settings_.stop_signal ? settings_.stop_signal() : 0;
-  if (signal != 0 && joined_ < settings_.ranks && !ending_) {
+  if (signal != 0 && joined_ < settings_.ranks && !ending_.has_begun()) {
     stop_early(signal);
   }
   remind(now);
@@ -245,7 +245,7 @@ void StoreHost::tick() {
 /// "waiting for ranks 1, 2 … to join"
 void StoreHost::remind(Clock::time_point now) {
   constexpr int most_named = 8;
-  if (!expecting_ || ending_ || joined_ == settings_.ranks || now < next_reminder_) {
+  if (!expecting_ || ending_.has_begun() || joined_ == settings_.ranks || now < next_reminder_) {
     return;
   }
   next_reminder_ = now + settings_.reminder;
@@ -267,36 +267,12 @@ void StoreHost::remind(Clock::time_point now) {
 
 void StoreHost::stop_early(int signal) {
   stopped_early_ = signal;
-  ending_since_ = Clock::now();
   notice(fmt::format("asked to stop by {} before all ranks had joined: {} of {} were here", signal_text(signal),
                      joined_, settings_.ranks));
-  end_all();
-}
-
-void StoreHost::end_once_heard() {
-  if (!inquest_.cause() || ending_) {
-    return;
-  }
-  if (!hearing_others_) {
-    ending_since_ = Clock::now();
-  }
-  if (inquest_.is_settled()) {
-    return end_all();
-  }
-  if (!std::exchange(hearing_others_, true)) {
-    hearing_.expires_after(settings_.hearing);
-    hearing_.async_wait([this](const error_code& cancelled) {
-      if (!cancelled) {
-        end_all();
-      }
-    });
-  }
+  ending_.begin();
 }
 
 void StoreHost::end_all() {
-  if (std::exchange(ending_, true)) {
-    return;
-  }
   const std::string reason = stopped_early_ != 0
                                  ? fmt::format("rank 0 was asked to stop by {}", signal_text(stopped_early_))
                                  : describe(*inquest_.cause());
@@ -366,8 +342,8 @@ LaunchResult StoreHost::result() const {
     result.stop_signal = stopped_early_;
     result.exit_code = 128 + stopped_early_;
   }
-  if (ending_) {
-    result.ending = Clock::now() - ending_since_;
+  if (ending_.has_begun()) {
+    result.ending = ending_.lasting();
   }
   return result;
 }

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/launch/ending.h"
 #include "core/launch/inquest.h"
 #include "core/launch/launch.h"
 #include "core/launch/store_server.h"
@@ -78,7 +79,6 @@ class StoreHost {
   void tick();
   void remind(Clock::time_point now);
   void stop_early(int signal);
-  void end_once_heard();
   void end_all();
   void finish_if_done();
   void finish();
@@ -92,17 +92,14 @@ class StoreHost {
   const HostSettings settings_;
   boost::asio::io_context io_;
   boost::asio::steady_timer ticker_;
-  boost::asio::steady_timer hearing_;
   boost::asio::steady_timer grace_;
   Inquest inquest_;
+  Ending ending_;
   std::vector<std::string> hosts_;  ///< of the ranks that have joined
   int joined_ = 0;
   Clock::time_point last_tick_;
-  Clock::time_point ending_since_;
   Clock::time_point next_reminder_;
   bool expecting_ = false;
-  bool hearing_others_ = false;
-  bool ending_ = false;
   int stopped_early_ = 0;  ///< by this signal
   StoreServer store_;
 

@@ -73,10 +73,10 @@ Supervisor::Supervisor(const LaunchSettings& settings)
       host_(host_name()),
       signal_reader_(io_, copy_of(signals_.descriptor())),
       ticker_(io_),
-      hearing_(io_),
       grace_(io_),
       children_(static_cast<std::size_t>(settings.ranks)),
       inquest_(settings.ranks),
+      ending_(io_, settings.hearing, [this] { end_all(); }),
       store_(io_, store_settings(), store_events()) {}
 
 Supervisor::~Supervisor() {
@@ -172,7 +172,7 @@ StoreServerEvents Supervisor::store_events() {
           .failed =
               [this](int rank, FailureKind kind, std::optional<int> awaited, std::string_view text) {
                 inquest_.says_failed(rank, kind, awaited, text);
-                end_once_heard();
+                ending_.look(inquest_);
               },
           .abort_heard = [this](int rank) { subject(rank).abort_heard = true; },
           .said_goodbye =
@@ -220,14 +220,15 @@ void Supervisor::on_signal(int signal) {
     reap_children();
   } else if (signal == SIGTSTP) {
     ask_to_pause();
-  } else if (signal != SIGPIPE || (stop_signal_ == 0 && !ending_)) {  // which comes with every line that nobody reads
+  } else if (signal != SIGPIPE ||
+             (stop_signal_ == 0 && !ending_.has_begun())) {  // which comes with every line that nobody reads
     ask_to_stop(signal);
   }
 }
 
 /// Not in the middle of an operation, whose deadline would have passed when they go on.
 void Supervisor::ask_to_pause() {
-  if (ending_ || stop_signal_ != 0 || std::exchange(pausing_, true)) {
+  if (ending_.has_begun() || stop_signal_ != 0 || std::exchange(pausing_, true)) {
     return;
   }
   notice("asked to stand still: waiting for the ranks to end this step");
@@ -270,12 +271,12 @@ void Supervisor::stand_still() {
 }
 
 void Supervisor::ask_to_stop(int signal) {
-  if (stop_signal_ == 0 && !ending_) {
+  if (stop_signal_ == 0 && !ending_.has_begun()) {
     stop_signal_ = signal;
     notice(fmt::format("asked to stop by {}: waiting for the ranks; once more ends them now", signal_text(signal)));
     return store_.stop(signal);
   }
-  const bool impatient = ending_ || forced_signal_ != 0;
+  const bool impatient = ending_.has_begun() || forced_signal_ != 0;
   forced_signal_ = signal;
   if (impatient) {
     return kill_all();
@@ -309,7 +310,7 @@ void Supervisor::on_exit(int rank, int status) {
   gone.output->drain();
   gone.errors->drain();
   finish_if_done(rank);
-  end_once_heard();
+  ending_.look(inquest_);
 }
 
 void Supervisor::on_line(int rank, Stream stream, std::string_view line) {
@@ -328,7 +329,7 @@ void Supervisor::finish_if_done(int rank) {
   }
   gone.finished = true;
   inquest_.ended(rank, stop_signal_);
-  end_once_heard();
+  ending_.look(inquest_);
   if (std::all_of(children_.begin(), children_.end(), [](const Child& each) { return each.finished; })) {
     io_.stop();
   }
@@ -348,7 +349,7 @@ void Supervisor::tick() {
       finish_if_done(rank);
     }
     // A dying process closes its connection before it can be reaped: that is no news.
-    const bool lives_on = !subject(rank).gone && !ending_ && now - each.lost_at > last_words;
+    const bool lives_on = !subject(rank).gone && !ending_.has_begun() && now - each.lost_at > last_words;
     if (lives_on && !each.lost_connection.empty() && settings_.on_notice) {
       settings_.on_notice(std::exchange(each.lost_connection, {}));
     }
@@ -363,41 +364,18 @@ void Supervisor::tick() {
 }
 
 void Supervisor::check_silence(int rank, Clock::time_point now) {
-  if (ending_) {
+  if (ending_.has_begun()) {
     return;
   }
   if (std::optional<std::string> why =
           inquest_.silence(rank, now, settings_.heartbeat_timeout, settings_.join_timeout)) {
     send_signal(rank, SIGKILL);
     inquest_.blame(rank, FailureKind::own, std::move(*why));
-    end_once_heard();
-  }
-}
-
-void Supervisor::end_once_heard() {
-  if (!inquest_.cause() || ending_) {
-    return;
-  }
-  if (!hearing_others_) {
-    ending_since_ = Clock::now();
-  }
-  if (inquest_.is_settled()) {
-    return end_all();
-  }
-  if (!std::exchange(hearing_others_, true)) {
-    hearing_.expires_after(settings_.hearing);
-    hearing_.async_wait([this](const error_code& cancelled) {
-      if (!cancelled) {
-        end_all();
-      }
-    });
+    ending_.look(inquest_);
   }
 }
 
 void Supervisor::end_all() {
-  if (std::exchange(ending_, true)) {
-    return;
-  }
   store_.abort(describe(*inquest_.cause()));
   for (int rank = 0; rank < settings_.ranks; ++rank) {
     if (!subject(rank).joined) {
@@ -451,8 +429,8 @@ LaunchResult Supervisor::result() const {
   if (!result.cause && forced_signal_ != 0) {
     result.exit_code = 128 + forced_signal_;
   }
-  if (ending_) {
-    result.ending = Clock::now() - ending_since_;
+  if (ending_.has_begun()) {
+    result.ending = ending_.lasting();
   }
   return result;
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/launch/ending.h"
 #include "core/launch/inquest.h"
 #include "core/launch/launch.h"
 #include "core/launch/output_reader.h"
@@ -65,7 +66,6 @@ class Supervisor {
   void check_silence(int rank, Clock::time_point now);
 
   // What follows.
-  void end_once_heard();
   void end_all();
   void kill_all();
   void send_signal(int rank, int signal);
@@ -83,16 +83,13 @@ class Supervisor {
   boost::asio::io_context io_;
   boost::asio::posix::stream_descriptor signal_reader_;
   boost::asio::steady_timer ticker_;
-  boost::asio::steady_timer hearing_;
   boost::asio::steady_timer grace_;
   Clock::time_point last_tick_;
   std::vector<Child> children_;  ///< by rank
   Inquest inquest_;
+  Ending ending_;
   StoreServer store_;
 
-  bool hearing_others_ = false;  ///< before the ranks are told of the cause
-  bool ending_ = false;
-  Clock::time_point ending_since_;
   bool pausing_ = false;  ///< the ranks are asked to
   int stop_signal_ = 0;
   int forced_signal_ = 0;  ///< the second one, which ends the job at once

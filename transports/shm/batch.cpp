@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <utility>
 #include <vector>
 
@@ -71,9 +70,9 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
       go_on_worker();
     }
   }
-  bool test() override { return is_on_worker_ ? group_.worker().test(*this) : guarded(0); }
+  bool test() override { return is_on_worker_ ? group_.worker().test(*this) : advance_on_caller(0); }
   bool wait(std::int64_t deadline) override {
-    return is_on_worker_ ? group_.wait(*this, deadline_, deadline) : guarded(std::min(deadline, deadline_));
+    return is_on_worker_ ? group_.wait(*this, deadline_, deadline) : advance_on_caller(deadline);
   }
   std::optional<shardrun::sdk::OpTimes> times() const override {
     return is_on_worker_ ? std::optional(group_.times(*this)) : std::nullopt;
@@ -111,29 +110,22 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
   }
   [[nodiscard]] std::string what() const override { return shardrun::sdk::describe(messages_.front().op); }
 
-  /// `advance` on the caller's thread: what goes wrong there is the group's end too.
-  bool guarded(std::int64_t until) {
+  bool advance_on_caller(std::int64_t until) {
     if (is_complete_) {
       return true;
     }
-    group_.check();
+    Batch*& on_caller = group_.turns().on_caller;
     try {
-      if (advance(until)) {
-        is_complete_ = true;
-        group_.turns().on_caller = nullptr;
-        return true;
-      }
-      if (shardrun::sdk::steady_now() < deadline_) {
-        return false;
-      }
-      throw TransportError(SR_TIMEOUT, past_deadline());
-    } catch (const TransportError& error) {
-      group_.fail(error.status(), error.what());
-    } catch (const std::exception& error) {
-      group_.fail(SR_INTERNAL, error.what());
+      is_complete_ = group_.on_caller(
+          until, deadline_, [&](std::int64_t latest) { return advance(latest); }, [this] { return past_deadline(); });
+    } catch (const TransportError&) {
+      on_caller = nullptr;
+      throw;
     }
-    group_.turns().on_caller = nullptr;
-    throw TransportError(*group_.worker().failure());
+    if (is_complete_) {
+      on_caller = nullptr;
+    }
+    return is_complete_;
   }
 
   bool advance(std::int64_t until) {

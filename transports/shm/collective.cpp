@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <exception>
 #include <vector>
 
 #include "group.h"
@@ -82,14 +81,14 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     if (in_background_) {
       return group_.worker().test(*this);
     }
-    return guarded(0);
+    return advance_on_caller(0);
   }
 
   bool wait(std::int64_t deadline) override {
     if (in_background_) {
       return group_.wait(*this, deadline_, deadline);
     }
-    return guarded(std::min(deadline, deadline_));
+    return advance_on_caller(deadline);
   }
 
   /// What is done on the caller's thread is not told: nothing went on beside it.
@@ -122,26 +121,10 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
   }
   [[nodiscard]] std::string what() const override { return shardrun::sdk::describe(op_); }
 
-  /// `advance` on the caller's thread: what goes wrong there is the group's end too.
-  bool guarded(std::int64_t until) {
-    if (step_ == steps_) {
-      return true;
-    }
-    group_.check();
-    try {
-      if (advance(until)) {
-        return true;
-      }
-      if (shardrun::sdk::steady_now() < deadline_) {
-        return false;
-      }
-      throw TransportError(SR_TIMEOUT, past_deadline());
-    } catch (const TransportError& error) {
-      group_.fail(error.status(), error.what());
-    } catch (const std::exception& error) {
-      group_.fail(SR_INTERNAL, error.what());
-    }
-    throw TransportError(*group_.worker().failure());
+  bool advance_on_caller(std::int64_t until) {
+    return step_ == steps_ || group_.on_caller(
+                                  until, deadline_, [&](std::int64_t latest) { return advance(latest); },
+                                  [this] { return past_deadline(); });
   }
 
   /// Goes from step to step. False where `until` passed before the last; it can go on from there.
@@ -458,39 +441,11 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
   Control::NextLook next_look_ = 0;
 };
 
-/// A group of one: what is sent is what is received.
-class Alone final : public shardrun::sdk::Op {
- public:
-  Alone(Group& group, const OpSpec& op) : group_(group) {
-    const std::uint64_t received = shardrun::sdk::recv_elements(op, 0, 1);
-    bytes_ = received * shardrun::sdk::dtype_size(op.dtype);
-    if (bytes_ > 0) {
-      send_ = op.send->data;
-      recv_ = op.recv->data;
-    }
-  }
-
-  void start(void*, std::int64_t) override {
-    group_.check();
-    if (send_ != recv_) {
-      std::memcpy(recv_, send_, bytes_);
-    }
-  }
-  bool test() override { return true; }
-  bool wait(std::int64_t) override { return true; }
-
- private:
-  Group& group_;
-  const void* send_ = nullptr;
-  void* recv_ = nullptr;
-  std::uint64_t bytes_ = 0;
-};
-
 }  // namespace
 
 std::unique_ptr<shardrun::sdk::Op> make_collective(Group& group, const OpSpec& op, std::int64_t deadline) {
   if (group.control().size() == 1) {
-    return std::make_unique<Alone>(group, op);
+    return make_lone_collective(group, op);
   }
   return std::make_unique<Collective>(group, op, deadline);
 }

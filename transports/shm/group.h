@@ -1,7 +1,9 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
@@ -139,6 +141,29 @@ class Group final : public shardrun::sdk::Group {
     return {times.begun, times.ended};
   }
 
+  /// What the worker does of an op, on the caller's thread: what goes wrong there is the group's end too. `advance`
+  /// goes on until the op is complete, or a time; false where `until` passed before, and not yet the op's `own`
+  /// deadline, past which `past_deadline` says who is missing. Throws TransportError.
+  template <class Advance, class PastDeadline>
+  [[nodiscard]] bool on_caller(std::int64_t until, std::int64_t own, const Advance& advance,
+                               const PastDeadline& past_deadline) {
+    check();
+    try {
+      if (advance(std::min(until, own))) {
+        return true;
+      }
+      if (shardrun::sdk::steady_now() < own) {
+        return false;
+      }
+      throw TransportError(SR_TIMEOUT, past_deadline());
+    } catch (const TransportError& error) {
+      fail(error.status(), error.what());
+    } catch (const std::exception& error) {
+      fail(SR_INTERNAL, error.what());
+    }
+    throw TransportError(*worker_.failure());
+  }
+
   void fail(std::int32_t status, const std::string& text) noexcept { worker_.fail(status, text); }
   /// Throws why the group failed, if it has.
   void check();
@@ -184,6 +209,7 @@ class Group final : public shardrun::sdk::Group {
 };
 
 [[nodiscard]] std::unique_ptr<shardrun::sdk::Op> make_collective(Group& group, const OpSpec& op, std::int64_t deadline);
+[[nodiscard]] std::unique_ptr<shardrun::sdk::Op> make_lone_collective(Group& group, const OpSpec& op);
 [[nodiscard]] std::unique_ptr<shardrun::sdk::Op> make_batch(Group& group, std::span<const OpSpec> ops);
 
 }  // namespace shm
