@@ -102,6 +102,19 @@ std::optional<World> world_without_master(const Reader& reader) {
   return std::nullopt;
 }
 
+/// Who says where ranks meet, and one of RANK and WORLD_SIZE, has forgotten the other: as a job of this machine alone
+/// it would run once on each.
+void require_no_other_variables(const Reader& reader) {
+  if (reader.has("MASTER_ADDR") && reader.has("MASTER_PORT")) {
+    if (reader.has("RANK")) {
+      throw senseless("WORLD_SIZE is not set");
+    }
+    if (reader.has("WORLD_SIZE") && reader.number("WORLD_SIZE", 1, most_ranks) > 1) {
+      throw senseless("RANK is not set");
+    }
+  }
+}
+
 /// The address that packets to elsewhere would leave from; "" where there is no such route. Nothing is sent.
 std::string address_of_default_route() {
   const files::FileDescriptor socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -176,6 +189,7 @@ std::optional<World> world_of(const Variables& variable) {
   }
   std::optional<World> world = world_without_master(reader);
   if (!world) {
+    require_no_other_variables(reader);
     return std::nullopt;
   }
   if (world->is_by_variables && world->size == 1 && !reader.has("MASTER_ADDR")) {

@@ -36,7 +36,7 @@ using Variables = std::function<const char*(const char* name)>;
 /// (OMPI_COMM_WORLD_RANK), of mpiexec (PMI_RANK and PMI_SIZE), a step of Slurm with several tasks (SLURM_PROCID and
 /// SLURM_STEP_NUM_TASKS: a shell or a script within an allocation is no such step), or of RANK, WORLD_SIZE, MASTER_ADDR
 /// and MASTER_PORT. A process that launch() started belongs to its launcher alone. Throws Error{usage} where variables
-/// make no sense.
+/// make no sense, or RANK or WORLD_SIZE is missing beside the others of those four.
 [[nodiscard]] std::optional<World> world_of(const Variables& variable = own_variable);
 
 /// The secret of SHARDRUN_TOKEN: 64 hexadecimal digits. Throws Error{usage} where it is something else.

@@ -96,6 +96,24 @@ TEST_CASE("ranks that are late learn the same, later", "[chaos]") {
     INFO(ended.err);
     CHECK(ended.code == 0);
     CHECK(job.losses() == plain.losses());
+    CHECK_THAT(ended.out, Contains("rank 1 starts every op 3 ms late") && !Contains("rank 0 starts every op"));
+  }
+}
+
+TEST_CASE("a fault that had no time to happen is told", "[chaos]") {
+  for (const char* fault : {"kill_rank=1", "stall=true"}) {
+    INFO(fault);
+    const JobFolder job;
+    std::vector<std::string> settings = {fault, "at_op=1000000", "train.steps=3"};
+    if (std::string(fault) == "stall=true") {
+      settings.emplace_back("rank=1");
+    }
+
+    const Ended ended = run_to_its_end(job, disturbed("shm", 2, settings));
+
+    CHECK(ended.code == 0);
+    CHECK_THAT(ended.out,
+               Contains("nothing has happened: rank 1 has started ") && Contains("ops, fewer than at_op = 1000000"));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <sstream>
 #include <utility>
 
 #include "transports/chaos/op.h"
@@ -44,7 +45,13 @@ class RawSubset {
 
 Disturbance::Disturbance(const Inner& inner, const Faults& faults, std::uint32_t rank, const sdk::Host& log,
                          const sdk::TransportHost& host)
-    : inner_(inner), faults_(faults), rank_(rank), log_(log), host_(host), thread_([this] { work(); }) {}
+    : inner_(inner), faults_(faults), rank_(rank), log_(log), host_(host), thread_([this] { work(); }) {
+  if (faults_.delay_ns != 0) {
+    std::ostringstream line;
+    line << "rank " << rank_ << " starts every op " << static_cast<double>(faults_.delay_ns) / 1e6 << " ms late";
+    tell(line.str());
+  }
+}
 
 Disturbance::~Disturbance() {
   {
@@ -78,6 +85,17 @@ void Disturbance::tell_once(const std::string& line) {
 }
 
 void Disturbance::tell(const std::string& line) const { log_.warning(line); }
+
+void Disturbance::tell_if_unstruck() const {
+  if (faults_.fault == Fault::none || told_ || corrupted_) {
+    return;
+  }
+  tell("nothing has happened: rank " + std::to_string(rank_) + " has started " + std::to_string(started_) +
+       (faults_.fault == Fault::corrupt && started_ >= faults_.at_op
+            ? " ops, none of which received anything from another rank from at_op = "
+            : " ops, fewer than at_op = ") +
+       std::to_string(faults_.at_op));
+}
 
 void Disturbance::add(DisturbedGroup& group) {
   const std::lock_guard lock(mutex_);

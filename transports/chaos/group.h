@@ -40,6 +40,8 @@ class Disturbance {
   /// The first time alone.
   void tell_once(const std::string& line);
   void tell(const std::string& line) const;
+  /// Says so where the fault has not struck by now.
+  void tell_if_unstruck() const;
 
   void add(DisturbedGroup& group);
   void remove(DisturbedGroup& group);

@@ -55,7 +55,10 @@ class Chaos {
   }
 
   std::int32_t close(sr_error* error) {
-    disturbance_.reset();
+    if (disturbance_ != nullptr) {
+      disturbance_->tell_if_unstruck();
+      disturbance_.reset();
+    }
     return inner_(&sr_transport::close, error);
   }
 
@@ -186,7 +189,8 @@ std::int32_t op_times(void* self, std::uint64_t op, sr_op_times* times, sr_error
 std::int32_t share_first(void* self, std::uint32_t rank, std::uint32_t world_size, void* data, std::uint64_t bytes,
                          sr_error* error) noexcept {
   const Inner& inner = self_of(self).inner();
-  if (inner.functions == nullptr || !SR_HAS(inner.functions, sr_transport, share_first) || inner.functions->share_first == nullptr) {
+  if (inner.functions == nullptr || !SR_HAS(inner.functions, sr_transport, share_first) ||
+      inner.functions->share_first == nullptr) {
     sdk::detail::write_error(error, "the transport below does not offer it");
     return SR_UNIMPLEMENTED;
   }

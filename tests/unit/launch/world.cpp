@@ -122,6 +122,10 @@ TEST_CASE("variables that make no sense are named, with the way out", "[launch]"
              Contains("LOCAL_RANK is '2', not a number from 0 to 1"));
   CHECK_THAT(refusal_of({{"OMPI_COMM_WORLD_RANK", "0"}}), Contains("OMPI_COMM_WORLD_SIZE is not set"));
   CHECK_THAT(refusal_of(with(by_variables, {{"RANK", "-1"}})), Contains("--launch here"));
+  CHECK_THAT(refusal_of(with(by_variables, {{"RANK", ""}})), Contains("RANK is not set") && Contains("--launch here"));
+  CHECK_THAT(refusal_of(with(by_variables, {{"WORLD_SIZE", ""}})), Contains("WORLD_SIZE is not set"));
+  CHECK_FALSE(found_in(with(by_variables, {{"RANK", ""}, {"WORLD_SIZE", "1"}})));
+  CHECK_FALSE(found_in({{"WORLD_SIZE", "4"}, {"MASTER_PORT", "29500"}}));
 }
 
 TEST_CASE("a token is 64 hexadecimal digits or none", "[launch]") {
