@@ -117,6 +117,13 @@ plugins::OptionValues transport_options(const job::Job& job, const std::string& 
                                         : plugin_options(job, "transport." + chosen->name, chosen->options, specs);
 }
 
+/// Where the job names a transport: for an axis of the mesh, or for all.
+std::string place_of_name(const job::Job& job, const std::string& name) {
+  const auto axis = std::ranges::find(job.axis_transports, name, &job::AxisTransport::transport);
+  return axis != job.axis_transports.end() && name != job.transport ? job.where("transport", axis->axis)
+                                                                    : job.where("job", "transport");
+}
+
 /// Before any process starts: what it refuses is the job's fault.
 void configure(const job::Job& job, plugins::Transport& transport) {
   const std::string& name = transport.manifest().name;
@@ -131,7 +138,7 @@ void configure(const job::Job& job, plugins::Transport& transport) {
                          }});
   } catch (const Error& error) {
     const std::string section = "transport." + name;
-    const std::string where = job.is_given(section, "") ? job.where(section, "") : job.where("job", "transport");
+    const std::string where = job.is_given(section, "") ? job.where(section, "") : place_of_name(job, name);
     throw Error(ErrorCode::job, fmt::format("{}: {}", where, error.message()));
   }
 }
@@ -238,7 +245,7 @@ runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mes
       if (!set.transports.back().props().moves_host_memory) {
         throw Error(ErrorCode::job, fmt::format("{}: transport {} does not move host memory, where this job's tensors "
                                                 "are: choose another ('shardrun plugins' lists them)",
-                                                job.where("job", "transport"), name));
+                                                place_of_name(job, name), name));
       }
     }
   }

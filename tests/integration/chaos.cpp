@@ -212,9 +212,13 @@ TEST_CASE("a transport that moves no host memory is listed, and refused before a
        {std::vector<std::string>{"job.strategy=dp", "job.ranks=2", "job.transport=nccl"}, disturbed("nccl", 2, {})}) {
     const Ended ended = job.run(settings);
     CHECK(ended.code == 2);
-    CHECK_THAT(ended.err, Contains("does not move host memory, where this job's tensors are: choose another"));
+    CHECK_THAT(ended.err, StartsWith("shardrun: --set job.transport: ") &&
+                              Contains("does not move host memory, where this job's tensors are: choose another"));
     CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
   }
+  const Ended of_axis = job.run({"job.strategy=dp", "job.ranks=2", "mesh.data=2", "transport.data=nccl"});
+  CHECK(of_axis.code == 2);
+  CHECK_THAT(of_axis.err, StartsWith("shardrun: --set transport.data: transport nccl does not move host memory"));
 }
 
 TEST_CASE("a third party's transport can be disturbed too", "[chaos]") {
