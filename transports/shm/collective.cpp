@@ -45,6 +45,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     }
     by_shares_ = op.opcode == SR_OP_ALL_REDUCE && (agreed_.in_place || (agreed_.rounds > 1 && size_ > 2));
     steps_ = agreed_.in_place ? 2 : by_shares_ ? 2 * agreed_.rounds : agreed_.rounds;
+    runs_ahead_ = !all_read_all_ && !agreed_.in_place && agreed_.is_small();
     wire_bytes_ = given_to_others(sent);
     sources_.reserve(size_);
     targets_.reserve(size_);
@@ -186,7 +187,15 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     }
     return true;
   }
-  [[nodiscard]] bool may_enter() const noexcept { return agreed_.in_place || all_read_all_ || have_reached(awaited()); }
+  /// Those who are waited for are mostly further than they need to be: seen once, that is good for half the turns.
+  [[nodiscard]] bool may_enter() noexcept {
+    if (agreed_.in_place || all_read_all_ || awaited() <= seen_) {
+      return true;
+    }
+    const std::uint64_t further = awaited() + agreed_.turns / 2;
+    seen_ = have_reached(further) ? further : have_reached(awaited()) ? awaited() : seen_;
+    return awaited() <= seen_;
+  }
   [[nodiscard]] bool may_leave() const noexcept { return have_reached(awaited()); }
 
   void enter() noexcept {
@@ -196,6 +205,9 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     agreed_.seat(rank_, number()).reached.store(number());
     control_.ring();
     has_entered_ = true;
+    if (runs_ahead_) {
+      prefetch_to_write(agreed_.seat(rank_, number() + 1));
+    }
   }
 
   void leave() {
@@ -425,6 +437,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
   bool in_background_;
   bool all_read_all_;  ///< none goes on before all have come: so it is where there is no root
   bool by_shares_ = false;
+  bool runs_ahead_ = false;  ///< nobody looks yet at the line that this member writes next
   bool has_entered_ = false;
   std::byte* user_send_ = nullptr;
   std::byte* user_recv_ = nullptr;
@@ -437,6 +450,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
   std::uint32_t step_ = 0;  ///< all before it have been left
   std::uint32_t step_count_before_ = 0;
   std::uint64_t first_number_ = 0;  ///< steps of all executions before
+  std::uint64_t seen_ = 0;          ///< all who are waited for before a step is entered have reached this one
   std::int64_t deadline_ = 0;
   Control::NextLook next_look_ = 0;
 };

@@ -28,6 +28,15 @@ struct alignas(64) Progress {
   std::atomic<std::uint64_t> reached;
 };
 
+/// Has the line here by the time it is written, though others read it last.
+inline void prefetch_to_write(const Progress& line) noexcept {
+#if defined(__x86_64__)
+  __asm__ volatile("prefetchw %0" : : "m"(line.reached));  // GCC's own needs -mprfchw, and else reads
+#else
+  __builtin_prefetch(&line, 1);
+#endif
+}
+
 /// How a message comes to its receiver.
 enum class Carriage : std::uint32_t {
   enclosed,  ///< with the letter

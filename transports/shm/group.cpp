@@ -17,6 +17,9 @@ constexpr std::uint64_t most_mail_bytes = 1024;
 /// Of a slot that takes piece after piece.
 constexpr std::uint64_t slot_bytes = 65'536;
 
+/// Of the slots of a root that runs ahead: no more than stay in a core's own cache.
+constexpr std::uint64_t most_ahead_bytes = 8192;
+
 /// The name of a group in the store: its id alone is not, as groups without a common member may have one id, and a
 /// group may follow another with the same members and id.
 std::string key_of(Shared& shared, const GroupSpec& spec) {
@@ -174,7 +177,6 @@ void Group::choose_way(const OpSpec& op, Agreed& agreed) const {
   if (agreed.in_place) {
     return;
   }
-  agreed.turns = is_mail ? 4 : 2;  // a root need not wait for every reader every time
   const std::uint64_t blocks = blocks_of(op.opcode, control_.size());
   // A multiple of every element's size, as that of what is sent is.
   const std::uint64_t share_of_slot = std::max<std::uint64_t>(64, slot_bytes / blocks / 64 * 64);
@@ -186,6 +188,13 @@ void Group::choose_way(const OpSpec& op, Agreed& agreed) const {
     agreed.slot_bytes = blocks * agreed.piece_bytes;
   }
   agreed.rounds = is_one_piece ? 1 : static_cast<std::uint32_t>((block + agreed.piece_bytes - 1) / agreed.piece_bytes);
+  agreed.turns = 2;
+  if (is_mail && shardrun::sdk::find_opcode(op.opcode)->has_root) {
+    // One who only sends runs ahead of who reads, and looks seldom how far they are.
+    agreed.turns = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(most_ahead_bytes / agreed.stride(), 4, 64));
+  } else if (is_mail) {
+    agreed.turns = 4;
+  }
 }
 
 std::optional<std::string> Group::own_difference(const OpSpec& op) const {

@@ -85,18 +85,19 @@ struct Agreed {
   }
 
   /// Of the place: for each member in each turn, how far it is and its slot.
+  [[nodiscard]] std::size_t stride() const noexcept { return sizeof(Progress) + (is_small() ? 0 : slot_bytes); }
   [[nodiscard]] std::size_t place_bytes() const noexcept { return std::size_t{turns} * members * stride(); }
   [[nodiscard]] Progress& seat(std::uint32_t member, std::uint64_t turn) const noexcept {
     return *reinterpret_cast<Progress*>(at(member, turn));
   }
+  /// Whether a slot is in the cache line of its progress.
+  [[nodiscard]] bool is_small() const noexcept { return slot_bytes <= sizeof(Progress) - sizeof(std::uint64_t); }
   /// A few bytes come in one cache line with the news that they are there.
   [[nodiscard]] std::byte* slot(std::uint32_t member, std::uint64_t turn) const noexcept {
     return at(member, turn) + (is_small() ? sizeof(std::uint64_t) : sizeof(Progress));
   }
 
  private:
-  [[nodiscard]] bool is_small() const noexcept { return slot_bytes <= sizeof(Progress) - sizeof(std::uint64_t); }
-  [[nodiscard]] std::size_t stride() const noexcept { return sizeof(Progress) + (is_small() ? 0 : slot_bytes); }
   [[nodiscard]] std::byte* at(std::uint32_t member, std::uint64_t turn) const noexcept {
     return place.data() + (turn % turns * members + member) * stride();
   }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/support/catch.h"
@@ -245,4 +246,40 @@ TEST_CASE("shm: sums of fractions have the same bits in any buffers, by any way"
     }
   }
   CHECK(std::all_of(sums.begin(), sums.end(), [&](const auto& sum) { return sum == in_order; }));
+}
+
+TEST_CASE("shm: who only sends runs ahead, and nobody gets what is meant for later") {
+  constexpr std::uint32_t n = 3;
+  constexpr int rounds = 150;  // more than a root can be ahead
+  const std::uint32_t opcode = GENERATE(as<std::uint32_t>{}, SR_OP_BROADCAST, SR_OP_REDUCE);
+  const std::size_t count = GENERATE(as<std::size_t>{}, 1, 100, 20'000);
+  const std::uint32_t slow = GENERATE(0U, 1U, 2U);
+  std::array<int, n> wrong = {};
+  run_ranks("shm", n, [&](Rank& rank) {
+    auto group = rank.group();
+    std::vector<float> from(count);
+    std::vector<float> to(count);
+    auto request = request_of(opcode, 1, count, from, 1);
+    request.recv = plugins::HostBuffer{to.data(), count * sizeof(float), 0};
+    if (opcode == SR_OP_BROADCAST && rank.rank() != 1) {
+      request.send.reset();
+    }
+    if (opcode == SR_OP_REDUCE && rank.rank() != 1) {
+      request.recv.reset();
+    }
+    auto op = group.prepare({request}, after(30));
+    for (int round = 0; round < rounds; ++round) {
+      for (int i = 0; rank.rank() == slow && round % 50 == 0 && i < 200; ++i) {
+        std::this_thread::yield();
+      }
+      from.assign(count,
+                  static_cast<float>(opcode == SR_OP_REDUCE ? round * static_cast<int>(1 + rank.rank()) : round));
+      run(op);
+      const float expected = static_cast<float>(opcode == SR_OP_REDUCE ? round * 6 : round);
+      const bool receives = opcode == SR_OP_BROADCAST || rank.rank() == 1;
+      wrong[rank.rank()] += receives && to != std::vector<float>(count, expected) ? 1 : 0;
+    }
+    rank.meet("end");
+  });
+  CHECK(wrong == std::array<int, n>{});
 }
