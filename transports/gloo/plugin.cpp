@@ -1,5 +1,6 @@
 #include <gloo/transport/tcp/device.h>
 #include <shardrun/sdk/collectives.hpp>
+#include <shardrun/sdk/lone_group.hpp>
 #include <shardrun/sdk/transport.hpp>
 
 #include <atomic>
@@ -12,7 +13,6 @@
 
 #include "transports/gloo/group.h"
 #include "transports/gloo/lockstep.h"
-#include "transports/gloo/lone_group.h"
 #include "transports/gloo/signals.h"
 #include "transports/gloo/watchdog.h"
 
@@ -67,7 +67,7 @@ class GlooTransport {
 
   std::unique_ptr<sdk::Group> group(const sdk::GroupSpec& spec) {
     if (spec.size() == 1) {
-      return std::make_unique<LoneGroup>();
+      return std::make_unique<sdk::LoneGroup>();
     }
     // A context that has failed cannot be used again; a new one must not meet what is left of it in the store.
     const std::uint64_t generation = generations_[{spec.id, spec.members}]++;

@@ -1,3 +1,4 @@
+#include <shardrun/sdk/lone_group.hpp>
 #include <shardrun/sdk/transport.hpp>
 
 #include <algorithm>
@@ -64,9 +65,11 @@ class Mpi {
   void mem_deregister(std::uint64_t) {}
 
   std::unique_ptr<Group> group(const GroupSpec& spec) {
+    if (spec.size() == 1) {
+      return std::make_unique<LoneGroup>();
+    }
     // Keys of the store are set once: a group that is made again has others.
-    std::string key =
-        "mpi/" + std::to_string(spec.id) + "/" + std::to_string(generations_[{spec.id, spec.members}]++);
+    std::string key = "mpi/" + std::to_string(spec.id) + "/" + std::to_string(generations_[{spec.id, spec.members}]++);
     for (const std::uint32_t member : spec.members) {
       key += "/" + std::to_string(member);
     }

@@ -458,9 +458,6 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
 }  // namespace
 
 std::unique_ptr<shardrun::sdk::Op> make_collective(Group& group, const OpSpec& op, std::int64_t deadline) {
-  if (group.control().size() == 1) {
-    return make_lone_collective(group, op);
-  }
   return std::make_unique<Collective>(group, op, deadline);
 }
 

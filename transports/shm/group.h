@@ -210,7 +210,6 @@ class Group final : public shardrun::sdk::Group {
 };
 
 [[nodiscard]] std::unique_ptr<shardrun::sdk::Op> make_collective(Group& group, const OpSpec& op, std::int64_t deadline);
-[[nodiscard]] std::unique_ptr<shardrun::sdk::Op> make_lone_collective(Group& group, const OpSpec& op);
 [[nodiscard]] std::unique_ptr<shardrun::sdk::Op> make_batch(Group& group, std::span<const OpSpec> ops);
 
 }  // namespace shm

@@ -1,6 +1,7 @@
 #include <sys/stat.h>
 
 #include <mutex>
+#include <shardrun/sdk/lone_group.hpp>
 #include <shardrun/sdk/transport.hpp>
 
 #include "group.h"
@@ -57,6 +58,9 @@ class SharedMemory {
   }
 
   std::unique_ptr<Group> group(const GroupSpec& spec) {
+    if (spec.size() == 1) {
+      return std::make_unique<LoneGroup>();
+    }
     require_one_machine(spec);
     return std::make_unique<shm::Group>(shared_, spec);
   }

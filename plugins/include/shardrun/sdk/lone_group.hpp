@@ -1,0 +1,86 @@
+#pragma once
+
+/// A group of one member, for transports whose own groups need another: to every collective it receives what it sends.
+
+#include <shardrun/sdk/op.hpp>
+#include <shardrun/sdk/transport.hpp>
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace shardrun::sdk {
+
+/// Of host memory. Its ops are copies, made where they are started.
+class LoneGroup final : public Group {
+ public:
+  std::unique_ptr<Op> prepare(std::span<const OpSpec> ops, std::int64_t) override {
+    return std::make_unique<Copy>(*this, ops[0]);
+  }
+
+  void abort(std::string_view reason) noexcept override {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) {
+      failure_.emplace(SR_ABORTED, std::string(reason));
+      failed_.store(true, std::memory_order_release);
+    }
+  }
+
+  std::optional<TransportError> error() override {
+    const std::lock_guard lock(mutex_);
+    return failure_;
+  }
+
+ private:
+  class Copy final : public Op {
+   public:
+    Copy(LoneGroup& group, const OpSpec& op) : group_(group), bytes_(recv_elements(op, 0, 1) * dtype_size(op.dtype)) {
+      if (bytes_ > 0) {
+        from_ = op.send->data;
+        to_ = op.recv->data;
+      }
+    }
+
+    void start(void*, std::int64_t) override {
+      is_done_ = false;
+      group_.throw_failure();
+      if (from_ != to_) {
+        std::memcpy(to_, from_, bytes_);
+      }
+      is_done_ = true;
+    }
+    bool test() override {
+      if (!is_done_) {
+        group_.throw_failure();
+      }
+      return is_done_;
+    }
+    bool wait(std::int64_t) override { return test(); }
+
+   private:
+    LoneGroup& group_;
+    std::uint64_t bytes_;
+    const void* from_ = nullptr;
+    void* to_ = nullptr;
+    bool is_done_ = false;
+  };
+
+  void throw_failure() const {
+    if (failed_.load(std::memory_order_acquire)) {
+      const std::lock_guard lock(mutex_);
+      throw TransportError(*failure_);
+    }
+  }
+
+  mutable std::mutex mutex_;
+  std::optional<TransportError> failure_;
+  std::atomic<bool> failed_ = false;
+};
+
+}  // namespace shardrun::sdk
