@@ -38,7 +38,8 @@ endfunction()
 
 # shardrun_add_test(NAME SOURCES file… DEPENDS target… [LABELS label…])
 #
-# One Catch2 executable and one ctest entry; `tests/support` supplies main and the Catch2 include.
+# One Catch2 executable and one ctest entry; `tests/support` supplies main and the Catch2 include. `tests_LABEL` builds all of
+# a label.
 function(shardrun_add_test name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS;LABELS" ${ARGN})
   add_executable(test_${name} ${arg_SOURCES})
@@ -48,4 +49,15 @@ function(shardrun_add_test name)
   endif()
   add_test(NAME ${name} COMMAND test_${name})
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}")
+  foreach(label IN LISTS arg_LABELS)
+    shardrun_add_to_tests(${label} test_${name})
+  endforeach()
+endfunction()
+
+# shardrun_add_to_tests(LABEL target…): what the tests of a label need built.
+function(shardrun_add_to_tests label)
+  if(NOT TARGET tests_${label})
+    add_custom_target(tests_${label})
+  endif()
+  add_dependencies(tests_${label} ${ARGN})
 endfunction()

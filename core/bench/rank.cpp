@@ -6,7 +6,6 @@
 #include <charconv>
 #include <cstring>
 #include <memory>
-#include <new>
 #include <optional>
 
 #include "core/base/error.h"
@@ -176,10 +175,6 @@ class Measuring final : private plugins::TransportHost {
   std::optional<plugins::TransportGroup> group_;
 };
 
-bool is_consequence(ErrorCode code) noexcept {
-  return code == ErrorCode::aborted || code == ErrorCode::peer_lost || code == ErrorCode::timeout;
-}
-
 }  // namespace
 
 std::string to_bytes(const Sample& sample) {
@@ -205,33 +200,25 @@ Sample sample_of(std::string_view bytes) {
 }
 
 int run_as_rank(const Settings& settings, const launch::RankContext& context) {
-  // Outside of `try`: what other ranks say of a connection that ends must not come before what this one says.
+  // Outside of `attempt`: what other ranks say of a connection that ends must not come before what this one says.
   std::unique_ptr<Rank> rank;
   std::optional<Measuring> measuring;
-  const auto fail = [&](launch::FailureKind kind, const std::string& text, std::optional<int> awaited = {}) {
+  const auto fail = [&](launch::FailureKind kind, const std::string& text, std::optional<int> awaited) {
     if (rank != nullptr) {
       rank->fail(kind, text, awaited);
     } else {
       write_to_standard_error(text + "\n");
     }
   };
-  try {
+  const auto attempt = [&] {
     rank = std::make_unique<Rank>(context, hash_name(to_text(settings)), Rank::no_deadline);
     measuring.emplace(settings, *rank);
     const int code = measuring->run();
     measuring.reset();
     rank->goodbye(Rank::no_deadline);
     return code;
-  } catch (const Error& error) {
-    fail(is_consequence(error.code()) ? launch::FailureKind::consequence : launch::FailureKind::own, error.message(),
-         is_consequence(error.code()) ? task::awaited_rank(error.message()) : std::nullopt);
-    return exit_code(error.code());
-  } catch (const std::bad_alloc&) {
-    fail(launch::FailureKind::own, "out of memory");
-  } catch (const std::exception& error) {
-    fail(launch::FailureKind::own, fmt::format("unexpected error: {}", error.what()));
-  }
-  return 1;
+  };
+  return task::exit_code_of(attempt, fail);
 }
 
 }  // namespace shardrun::bench

@@ -150,13 +150,28 @@ void log_failure(const job::Job& job, int rank, const std::string& text) noexcep
 
 }  // namespace
 
+int exit_code_of(const std::function<int()>& attempt, const TellFailure& tell) {
+  try {
+    return attempt();
+  } catch (const Error& error) {
+    tell(is_consequence(error.code()) ? launch::FailureKind::consequence : launch::FailureKind::own, error.message(),
+         is_consequence(error.code()) ? awaited_rank(error.message()) : std::nullopt);
+    return exit_code(error.code());
+  } catch (const std::bad_alloc&) {
+    tell(launch::FailureKind::own, "out of memory", {});
+  } catch (const std::exception& error) {
+    tell(launch::FailureKind::own, fmt::format("unexpected error: {}", error.what()), {});
+  }
+  return 1;
+}
+
 int as_rank(const job::Job& job, const launch::RankContext& context, const RankWork& work, const RankHooks& hooks) {
-  // Outside of `try`: what other ranks say of a connection that ends must not come before what this one says.
+  // Outside of `attempt`: what other ranks say of a connection that ends must not come before what this one says.
   std::unique_ptr<launch::Rank> rank;
   std::optional<job::Job> placed;
   std::optional<Compiled> compiled;
   std::optional<RankLink> link;
-  const auto fail = [&](launch::FailureKind kind, const std::string& text, std::optional<int> awaited = {}) {
+  const auto fail = [&](launch::FailureKind kind, const std::string& text, std::optional<int> awaited) {
     const bool is_noted = rank != nullptr && rank->fail(kind, text, awaited);
     const bool is_untold = rank == nullptr || (context.is_hosted && !is_noted);
     if (rank != nullptr && context.is_hosted) {
@@ -170,7 +185,7 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
                                                 : text + "\n");
     }
   };
-  try {
+  const auto attempt = [&] {
     rank = std::make_unique<launch::Rank>(context, hash_of(job), latest_join(context));
     if (hooks.on_join) {
       hooks.on_join();
@@ -188,16 +203,8 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
       rank->await_end(launch::Rank::Clock::now() + longest_wait_for_first);
     }
     return code;
-  } catch (const Error& error) {
-    fail(is_consequence(error.code()) ? launch::FailureKind::consequence : launch::FailureKind::own, error.message(),
-         is_consequence(error.code()) ? awaited_rank(error.message()) : std::nullopt);
-    return exit_code(error.code());
-  } catch (const std::bad_alloc&) {
-    fail(launch::FailureKind::own, "out of memory");
-  } catch (const std::exception& error) {
-    fail(launch::FailureKind::own, fmt::format("unexpected error: {}", error.what()));
-  }
-  return 1;
+  };
+  return exit_code_of(attempt, fail);
 }
 
 int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile, const RankHooks& hooks) {

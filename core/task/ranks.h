@@ -30,6 +30,12 @@ namespace shardrun::task {
 /// 4711), …", or that of "member 1 (rank 3) is lost".
 [[nodiscard]] std::optional<int> awaited_rank(std::string_view message);
 
+/// Tells why a rank fails; `awaited`: the rank that it waited for in vain.
+using TellFailure = std::function<void(launch::FailureKind kind, const std::string& text, std::optional<int> awaited)>;
+
+/// What `attempt` returns, or the exit code of what it throws, which is told first. Throws nothing itself.
+[[nodiscard]] int exit_code_of(const std::function<int()>& attempt, const TellFailure& tell);
+
 /// What a rank does once all have the same plan; returns its exit code. The link is not connected yet.
 using RankWork = std::function<int(Compiled& compiled, RankLink& link)>;
 

@@ -66,7 +66,8 @@ TEST_CASE("what a right op leaves has no wrong element, in any type, however man
     for (const sdk::DtypeTraits& dtype : sdk::dtypes) {
       for (const sdk::ReductionTraits& reduction : sdk::reductions) {
         for (const std::uint32_t members : {2U, 3U, 300U}) {
-          if (members == 300 && !traits.reduces) {
+          // More members than the smaller types have numbers: how sums of many are kept exact is alike for all ops.
+          if (members == 300 && (traits.opcode != SR_OP_ALL_REDUCE || reduction.reduction != SR_REDUCE_SUM)) {
             continue;
           }
           CAPTURE(traits.name, dtype.name, reduction.name, members);
