@@ -4,6 +4,7 @@
 #include <shardrun/transport.h>
 
 #include <algorithm>
+#include <string>
 
 #include "core/base/error.h"
 
@@ -24,6 +25,13 @@ std::uint32_t dtype_of(const Transfer& transfer, std::size_t element_bytes) noex
     return SR_DTYPE_I32;
   }
   return element_bytes == sizeof(double) ? SR_DTYPE_F64 : SR_DTYPE_F32;
+}
+
+/// Operations are counted by group, and the links of two stages have the members of their axis.
+std::string recorded_name(const std::string& axis, const partition::Link& link) {
+  return link == partition::Link{}
+             ? axis
+             : fmt::format("{}/{}-{}/{}", axis, link.from, link.to, link.backward ? "backward" : "forward");
 }
 
 bool all_equal(const std::vector<std::int64_t>& counts) {
@@ -138,8 +146,8 @@ void Collectives::add_group(TransportSet& set, mesh::AxisId axis, const partitio
        .rank = static_cast<std::uint32_t>(place),
        .members = {members.begin(), members.end()},
        .deadline = deadline()});
-  const std::uint32_t recorded =
-      record_.add_group(mesh_.axes[static_cast<std::size_t>(axis)].name, {members.begin(), members.end()});
+  const std::uint32_t recorded = record_.add_group(recorded_name(mesh_.axes[static_cast<std::size_t>(axis)].name, link),
+                                                   {members.begin(), members.end()});
   const std::lock_guard lock(mutex_);
   groups_.push_back({axis, link, std::move(group), recorded});
 }

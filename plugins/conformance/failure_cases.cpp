@@ -192,6 +192,32 @@ void free_pending(Member& member) {
   member.forget();
 }
 
+/// The same where another op of the group is under way, and the group is well.
+void free_beside(Member& member) {
+  if (member.rank() >= 2) {
+    return;
+  }
+  MemberGroup& group = member.first(2);
+  {
+    Trial under_way(member, group, sum_of(1000, 2), {}, 1);
+    under_way.fill(1);
+    {
+      Trial freed(member, group, sum_of(1000, 2), {}, 2);
+      freed.run(0);
+      if (member.rank() == 0) {
+        under_way.start();
+      }
+    }
+    member.meet("one op is freed", 2);
+    if (member.rank() == 1) {
+      under_way.start();
+    }
+    under_way.wait();
+    under_way.verify();
+  }
+  member.forget();
+}
+
 /// Rank 0 waits in one group while an op of another, which nobody looks at, passes its deadline.
 void late_elsewhere(Member& member) {
   if (member.rank() >= 2) {
@@ -232,6 +258,7 @@ void add_failure_cases(std::vector<Case>& cases) {
   cases.push_back({.name = "an abort while ops are under way", .run = abort_pending});
   cases.push_back({.name = "an abort while a receive is under way", .run = receive_aborted});
   cases.push_back({.name = "an op freed after an abort", .run = free_pending});
+  cases.push_back({.name = "an op freed beside one that is under way", .run = free_beside});
   cases.push_back({.name = "an op past its own deadline", .run = own_deadline});
   cases.push_back({.name = "a collective and a receive that fail together", .run = failing_together});
   cases.push_back({.name = "an op that is late in another group", .run = late_elsewhere});

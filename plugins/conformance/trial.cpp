@@ -136,6 +136,16 @@ void Trial::verify() const {
   }
 }
 
+std::vector<plugins::HostBuffer> Trial::buffers() const {
+  std::vector<plugins::HostBuffer> all;
+  for (const std::optional<plugins::HostBuffer>& each : {send_, recv_, scratch_}) {
+    if (each) {
+      all.push_back(*each);
+    }
+  }
+  return all;
+}
+
 void Trial::run(std::uint32_t round) {
   fill(round);
   start();

@@ -53,6 +53,8 @@ class Trial {
 
   [[nodiscard]] plugins::TransportOp& op() noexcept { return op_; }
   [[nodiscard]] const void* received() const noexcept { return recv_->data; }
+  /// All that the op was given, the scratch too.
+  [[nodiscard]] std::vector<plugins::HostBuffer> buffers() const;
 
  private:
   [[nodiscard]] plugins::OpRequest request() const;

@@ -288,6 +288,7 @@ void ComposedGroup::start_and_wait(std::uint64_t batch, std::int64_t deadline) {
   while (is_pending) {
     const std::int64_t now = transport_clock();
     status = transport_.functions.op_wait(transport_.self, batch, std::min(deadline, now + glance), &error);
+    worker_.clean_up_meanwhile();  // an op that is freed waits for no other
     // A wait that ran out of time and an op that did look alike; the op that goes on is pending.
     is_pending = status == SR_TIMEOUT && now < deadline;
     if (is_pending) {

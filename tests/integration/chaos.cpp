@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/integration/processes.h"
@@ -131,6 +132,32 @@ TEST_CASE("a rank that dies at an op is the root cause, with that op", "[chaos]"
       CHECK_THAT(ended.err, Contains("shardrun: " + error_in_summary(job)));
       CHECK(job.summary().at("steps").to_number<int>() < 9);
     }
+  }
+}
+
+TEST_CASE("the records of a pipeline that died tell each operation by its group and number", "[chaos]") {
+  const JobFolder job;
+  std::vector<std::string> settings =
+      disturbed("gloo", 2, {"mesh.pipe=2", "data.microbatches=3", "kill_rank=1", "at_op=40"});
+  std::replace(settings.begin(), settings.end(), std::string("job.strategy=dp"), std::string("job.strategy=3d"));
+
+  const Ended ended = run_to_its_end(job, settings);
+
+  REQUIRE(ended.code == 1);
+  for (const char* rank : {"0", "1"}) {
+    INFO("rank " << rank);
+    const std::vector<json::object> lines =
+        read_json_lines(job.path() / "run/flight" / (std::string("rank-") + rank + ".jsonl"));
+    REQUIRE(lines.size() > 20);
+    std::set<std::string> groups;
+    std::set<std::pair<std::string, int>> operations;
+    for (auto line = lines.begin() + 1; line != lines.end(); ++line) {
+      const std::string group(line->at("group").as_string());
+      groups.insert(group);
+      INFO(group << ", " << line->at("number_in_group"));
+      CHECK(operations.emplace(group, line->at("number_in_group").to_number<int>()).second);
+    }
+    CHECK(groups == std::set<std::string>{"pipe", "pipe/0-1/forward", "pipe/1-0/backward"});
   }
 }
 

@@ -1,9 +1,11 @@
 #include <shardrun/sdk/worker.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <future>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/support/catch.h"
@@ -181,4 +183,25 @@ TEST_CASE("cleaning up happens despite a failure", "[sdk]") {
   worker.clean_up(job);
 
   CHECK(cleaned);
+}
+
+TEST_CASE("a task that waits lets others clean up, before what was started behind it", "[sdk]") {
+  Worker worker;
+  std::atomic<bool> cleaned = false;
+  bool was_cleaned = false;
+  Job waiting([&] {
+    while (!cleaned) {
+      worker.clean_up_meanwhile();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  Job behind([&] { was_cleaned = cleaned; });
+  Job clean_up([&] { cleaned = true; });
+  worker.start(waiting, never);
+  worker.start(behind, never);
+
+  worker.clean_up(clean_up);
+
+  CHECK(worker.wait(behind, never));
+  CHECK(was_cleaned);
 }

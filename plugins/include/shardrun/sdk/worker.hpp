@@ -46,7 +46,6 @@ class Worker {
 
     enum class State { idle, queued, running, done, failed };
     State state_ = State::idle;
-    bool despite_failure_ = false;
     std::int64_t deadline_ = 0;
     std::int64_t begun_ = 0;
     std::int64_t ended_ = 0;
@@ -79,18 +78,26 @@ class Worker {
     {
       const std::lock_guard lock(mutex_);
       throw_failure();
-      enqueue(task, deadline);
+      enqueue(task, deadline, tasks_);
     }
     changed_.notify_all();
   }
 
-  /// Runs the task even if the worker has failed, behind what was started before, and waits for it.
+  /// Runs the task even if the worker has failed, and waits for it: before what was started, behind what runs, or
+  /// within that where it calls `clean_up_meanwhile`.
   void clean_up(Task& task) noexcept {
     std::unique_lock lock(mutex_);
-    task.despite_failure_ = true;
-    enqueue(task, INT64_MAX);
+    enqueue(task, INT64_MAX, clean_ups_);
     changed_.notify_all();
     changed_.wait(lock, [&] { return !is_under_way(task); });
+  }
+
+  /// For a task that waits, now and then: who cleans up need not wait for what it waits for.
+  void clean_up_meanwhile() noexcept {
+    std::unique_lock lock(mutex_);
+    while (Task* const task = clean_ups_.pop()) {
+      carry_out(*task, lock);
+    }
   }
 
   /// Forgets how the task's latest run ended, for an owner who also runs it without the worker: until it is started
@@ -161,12 +168,28 @@ class Worker {
   }
 
  private:
-  void enqueue(Task& task, std::int64_t deadline) noexcept {
+  struct Queue {
+    Task* first = nullptr;
+    Task* last = nullptr;
+
+    void push(Task& task) noexcept {
+      task.next_ = nullptr;
+      (last != nullptr ? last->next_ : first) = &task;
+      last = &task;
+    }
+    /// Null where there is none.
+    Task* pop() noexcept {
+      Task* const task = first;
+      first = task != nullptr ? task->next_ : nullptr;
+      last = first != nullptr ? last : nullptr;
+      return task;
+    }
+  };
+
+  static void enqueue(Task& task, std::int64_t deadline, Queue& queue) noexcept {
     task.state_ = Task::State::queued;
     task.deadline_ = deadline;
-    task.next_ = nullptr;
-    (last_ != nullptr ? last_->next_ : first_) = &task;
-    last_ = &task;
+    queue.push(task);
   }
 
   void throw_failure() const {
@@ -195,29 +218,32 @@ class Worker {
   void work() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      changed_.wait(lock, [&] { return stopping_ || first_ != nullptr; });
-      if (first_ == nullptr) {
+      changed_.wait(lock, [&] { return stopping_ || clean_ups_.first != nullptr || tasks_.first != nullptr; });
+      if (Task* const clean_up = clean_ups_.pop()) {
+        carry_out(*clean_up, lock);
+      } else if (Task* const task = tasks_.pop(); task == nullptr) {
         return;
-      }
-      Task& task = *first_;
-      first_ = task.next_;
-      last_ = first_ != nullptr ? last_ : nullptr;
-      task.state_ = Task::State::running;
-      if (!failure_ || task.despite_failure_) {
-        const std::int64_t deadline = task.deadline_;
-        lock.unlock();
-        const std::int64_t begun = steady_now();
-        const bool succeeded = run(task, deadline);
-        const std::int64_t ended = steady_now();
-        lock.lock();
-        task.begun_ = begun;
-        task.ended_ = ended;
-        task.state_ = succeeded ? Task::State::done : Task::State::failed;
+      } else if (!failure_) {
+        carry_out(*task, lock);
       } else {
-        task.state_ = Task::State::failed;
+        task->state_ = Task::State::failed;
+        changed_.notify_all();
       }
-      changed_.notify_all();
     }
+  }
+
+  void carry_out(Task& task, std::unique_lock<std::mutex>& lock) noexcept {
+    task.state_ = Task::State::running;
+    const std::int64_t deadline = task.deadline_;
+    lock.unlock();
+    const std::int64_t begun = steady_now();
+    const bool succeeded = run(task, deadline);
+    const std::int64_t ended = steady_now();
+    lock.lock();
+    task.begun_ = begun;
+    task.ended_ = ended;
+    task.state_ = succeeded ? Task::State::done : Task::State::failed;
+    changed_.notify_all();
   }
 
   [[nodiscard]] bool run(Task& task, std::int64_t deadline) noexcept {
@@ -237,8 +263,8 @@ class Worker {
   std::function<void()> on_failure_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  Task* first_ = nullptr;
-  Task* last_ = nullptr;
+  Queue tasks_;
+  Queue clean_ups_;
   bool stopping_ = false;
   std::optional<TransportError> failure_;
   std::atomic<bool> failed_ = false;
