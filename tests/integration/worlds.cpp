@@ -15,25 +15,13 @@
 #include "tests/integration/processes.h"
 #include "tests/integration/program.h"
 #include "tests/support/catch.h"
+#include "tests/support/mpirun.h"
 
 using namespace shardrun::test;
 using Catch::Matchers::Contains;
 namespace json = boost::json;
 
 namespace {
-
-const std::string mpirun =
-    "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe --bind-to none";
-
-bool has_mpirun() {
-  const bool has = std::system("command -v mpirun > /dev/null 2>&1") == 0;
-  const std::vector<std::string> all = all_installed("transport");
-  if (!has || std::find(all.begin(), all.end(), "mpi") == all.end()) {
-    WARN("skipped: there is no mpirun, or the transport mpi was not built");
-    return false;
-  }
-  return true;
-}
 
 /// One that nobody listens at now.
 int free_port() {

@@ -9,6 +9,7 @@
 #include "plugins/conformance/conformance.h"
 #include "plugins/conformance/store.h"
 #include "tests/support/catch.h"
+#include "tests/support/mpirun.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace shardrun;
@@ -16,24 +17,14 @@ using namespace shardrun::test;
 
 namespace {
 
-bool has_mpirun() {
-  if (std::system("command -v mpirun > /dev/null 2>&1") == 0) {
-    return true;
-  }
-  WARN("skipped: there is no mpirun");
-  return false;
-}
-
 /// What goes wrong on any rank; "" where all is well. Where MPI was given up the processes end without MPI_Finalize,
 /// which mpirun calls an error.
 std::string run_cases(std::uint32_t ranks, const std::vector<std::string>& names) {
   conformance::Store store;
   const TemporaryFolder folder;
   const std::filesystem::path errors = folder.path() / "errors";
-  std::string command =
-      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe --bind-to none -n " +
-      std::to_string(ranks) + " " SHARDRUN_MPI_MEMBER " /proc/" + std::to_string(::getpid()) + "/fd/" +
-      std::to_string(store.descriptor()) + " " SHARDRUN_PLUGINS;
+  std::string command = mpirun + " -n " + std::to_string(ranks) + " " SHARDRUN_MPI_MEMBER " /proc/" +
+                        std::to_string(::getpid()) + "/fd/" + std::to_string(store.descriptor()) + " " SHARDRUN_PLUGINS;
   for (const std::string& name : names) {
     command += " '" + name + "'";
   }
