@@ -1,4 +1,5 @@
-// One rank of an MPI world: test_mpi_member STORE PLUGINS CASE… goes through those conformance cases with the others.
+// One rank of an MPI world: test_mpi_member STORE PLUGINS SETTING CASE… goes through those conformance cases with the
+// others.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -17,11 +18,11 @@ namespace {
 
 using namespace shardrun::conformance;
 
-void run(const shardrun::launch::World& world, Store& store, const std::string& plugins,
+void run(const shardrun::launch::World& world, Store& store, const std::string& plugins, const std::string& setting,
          const std::vector<std::string>& names, std::string& at) {
   const std::vector<Case> cases = transport_cases();
   const auto ranks = static_cast<std::uint32_t>(world.size);
-  Member member(store, {plugins}, "mpi", static_cast<std::uint32_t>(world.rank), ranks, {});
+  Member member(store, {plugins}, "mpi", static_cast<std::uint32_t>(world.rank), ranks, {setting});
   for (const std::string& name : names) {
     at = name;
     std::find_if(cases.begin(), cases.end(), [&](const Case& each) { return each.name == name; })->run(member);
@@ -37,7 +38,7 @@ int main(int argc, char** argv) {
   Store store(open(words.at(0).c_str(), O_RDWR | O_CLOEXEC));
   std::string at = "opening";
   try {
-    run(world, store, words.at(1), {words.begin() + 2, words.end()}, at);
+    run(world, store, words.at(1), words.at(2), {words.begin() + 3, words.end()}, at);
     store.set("passed/" + std::to_string(world.rank), "");
     for (int rank = 0; rank < world.size; ++rank) {
       // Where MPI was given up, a launcher may end the others once the first process is gone.
