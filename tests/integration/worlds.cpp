@@ -93,6 +93,19 @@ std::vector<double> losses_over_shm(int ranks) {
   return job.losses();
 }
 
+/// Those that MPI's launcher started, itself or by a helper of each machine.
+std::vector<pid_t> ranks_of(pid_t launcher) {
+  std::vector<pid_t> ranks;
+  for (const pid_t child : children_of(launcher)) {
+    const std::vector<pid_t> of_helper = children_of(child);
+    if (of_helper.empty()) {
+      ranks.push_back(child);
+    }
+    ranks.insert(ranks.end(), of_helper.begin(), of_helper.end());
+  }
+  return ranks;
+}
+
 /// `then` is called once a step is done, which the first rank's output tells. On a terminal, as mpirun gives it one,
 /// not every step is shown; the first is.
 Ended run_and_meddle(const JobFolder& job, const std::string& script, const std::function<void(pid_t)>& then) {
@@ -166,6 +179,24 @@ TEST_CASE("every way to split a job learns the same over mpi, and the same bits 
       }
     }
   }
+}
+
+TEST_CASE("collectives that share a communicator of MPI give the same bits", "[worlds]") {
+  if (!has_mpirun()) {
+    return;
+  }
+  std::vector<std::string> how = {"job.strategy=zero3", "job.ranks=3", "train.steps=8", "job.deterministic=true"};
+  const JobFolder here;
+  REQUIRE(here.run(how).code == 0);
+  const JobFolder job;
+  how.insert(how.end(), {"job.transport=mpi", "transport.mpi.communicators=2"});
+
+  const Ended ended = run_script(job.path(), with_sets(mpirun + " -n 3 \"$0\" job.ini", how));
+
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  check_losses(job, here.losses());
+  CHECK((read_file(job.path() / "run/weights.safetensors") == read_file(here.path() / "run/weights.safetensors")));
 }
 
 TEST_CASE("under mpirun one mesh axis goes over shm and another over mpi", "[worlds]") {
@@ -285,6 +316,24 @@ TEST_CASE("mpi without mpirun says how to start the job, before it starts anythi
   CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
 }
 
+TEST_CASE("what starts its ranks itself refuses mpi, and says what to do instead", "[worlds]") {
+  if (!has_mpirun()) {
+    return;
+  }
+  const JobFolder job;
+  const Ended bench = run_program(job.path(), {"bench", "--transport", "mpi", "--ranks", "3"});
+  CHECK(bench.code == 2);
+  CHECK(bench.out.empty());
+  CHECK_THAT(bench.err, Contains("mpirun -n 3 shardrun JOB.ini --set job.transport=mpi --profile"));
+  const Ended started = run_script(job.path(), mpirun + " -n 2 \"$0\" bench --transport mpi");
+  CHECK(started.code == 2);
+  CHECK_THAT(started.err, Contains("--set job.transport=mpi --profile"));
+  const Ended check = run_script(job.path(), "\"$0\" plugins check '" SHARDRUN_PLUGINS "/shardrun_transport_mpi.so'");
+  CHECK(check.code == 2);
+  CHECK_THAT(check.out, !Contains("FAILED"));
+  CHECK_THAT(check.err, Contains("mpirun -n 2 shardrun JOB.ini --set job.transport=mpi"));
+}
+
 TEST_CASE("a rank with another token is told, and so is whoever waits for it", "[worlds]") {
   const JobFolder job;
   const std::string settings = with_sets("", dp("gloo", 2));
@@ -366,7 +415,7 @@ TEST_CASE("a rank that is killed under mpirun is named, and nothing is left", "[
 
   const Ended ended = run_and_meddle(
       job, "exec env " + with_sets(mpirun + " -n 2 \"$0\" job.ini", dp("mpi", 2, endless)), [&](pid_t launcher) {
-        ranks = children_of(launcher);
+        ranks = ranks_of(launcher);
         REQUIRE(ranks.size() == 2);
         kill(*std::max_element(ranks.begin(), ranks.end()), SIGKILL);
       });
@@ -389,7 +438,7 @@ TEST_CASE("SIGTERM to mpirun stops its ranks", "[worlds]") {
 
   const Ended ended = run_and_meddle(
       job, "exec env " + with_sets(mpirun + " -n 2 \"$0\" job.ini", dp("mpi", 2, endless)), [&](pid_t launcher) {
-        ranks = children_of(launcher);
+        ranks = ranks_of(launcher);
         kill(launcher, SIGTERM);
       });
 
