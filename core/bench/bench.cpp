@@ -108,6 +108,13 @@ Setting check(const Settings& settings) {
                                               "measured so far: choose another ('shardrun plugins' lists them)",
                                               settings.transport));
   }
+  if (transport.props().own_launcher_only) {
+    throw Error(ErrorCode::usage,
+                fmt::format("bench: transport {} opens only in ranks that a launcher of its own (mpirun, srun) has "
+                            "started, and bench starts its ranks itself: time a job over it instead, as 'mpirun -n {} "
+                            "shardrun JOB.ini --set job.transport={} --profile', or choose another --transport",
+                            settings.transport, settings.ranks, settings.transport));
+  }
   require_memory(settings, arena_bytes(cases_of(settings), transport, static_cast<std::uint32_t>(settings.ranks)));
   require_descriptors(settings);
   return {.host = launch::host_name(),

@@ -166,8 +166,8 @@ class Display {
   bool has_ops_ = false;
 };
 
-int measure(const bench::Settings& settings, std::span<const std::string> words, bool json) {
-  const bench::Setting setting = bench::check(settings);
+int measure(const bench::Settings& settings, const bench::Setting& setting, std::span<const std::string> words,
+            bool json) {
   std::vector<std::string> arguments = {"shardrun", "bench"};
   arguments.insert(arguments.end(), words.begin(), words.end());
   Display display(setting, json);
@@ -200,13 +200,17 @@ int run(std::span<const std::string> words) {
   if (parsed.help_shown) {
     return 0;
   }
-  if (const auto world = context ? std::nullopt : launch::world_of(); world && world->size > 1) {
+  const bench::Settings settings = settings_of(parsed);
+  if (context) {
+    return bench::run_as_rank(settings, *context);
+  }
+  const bench::Setting setting = bench::check(settings);
+  if (const auto world = launch::world_of(); world && world->size > 1) {
     throw Error(ErrorCode::usage, fmt::format("bench starts its ranks itself, and this is one of {} processes that {} "
                                               "started: start it once",
                                               world->size, world->launcher));
   }
-  const bench::Settings settings = settings_of(parsed);
-  return context ? bench::run_as_rank(settings, *context) : measure(settings, words, parsed.has("json"));
+  return measure(settings, setting, words, parsed.has("json"));
 }
 
 const RegisterCommand command({.name = "bench",

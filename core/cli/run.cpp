@@ -55,6 +55,14 @@ int run_as_one_of(const launch::World& world, const job::Job& job, const task::R
   return task::run_other_of_world(job, world, settings, catch_stop_signals);
 }
 
+/// Another launcher passes on what its ranks write, in pieces, beside what others write: there only whole lines can be
+/// read, although mpirun gives the first rank a terminal of its own.
+metrics::ProgressSink progress_sink(int descriptor, bool is_one_of_world) {
+  metrics::ProgressSink sink = metrics::descriptor_sink(descriptor, std::getenv("TERM"));
+  sink.is_terminal = sink.is_terminal && !is_one_of_world;
+  return sink;
+}
+
 int run(std::span<const std::string> words) {
   const Parsed parsed =
       parse("run", words,
@@ -75,8 +83,10 @@ int run(std::span<const std::string> words) {
     return dump(parsed, task::compile(job)) ? 0 : 1;
   }
   const bool json = parsed.has("json");
+  const std::optional<launch::World> world = world_of(parsed);
+  const bool is_one_of = world && (world->size > 1 || job.ranks > 1);
   const task::RunSettings settings = {
-      .progress = metrics::descriptor_sink(json ? STDERR_FILENO : STDOUT_FILENO, std::getenv("TERM")),
+      .progress = progress_sink(json ? STDERR_FILENO : STDOUT_FILENO, is_one_of),
       .print = [json](const std::string& text) { fmt::print(json ? stderr : stdout, "{}", text); },
       .stop_signal = stop_signal,
       .profile = parsed.has("profile")};
@@ -92,7 +102,7 @@ int run(std::span<const std::string> words) {
     }
     return summary.exit_code;
   };
-  if (const std::optional<launch::World> world = world_of(parsed); world && (world->size > 1 || job.ranks > 1)) {
+  if (is_one_of) {
     return run_as_one_of(*world, job, settings, tell);
   }
   catch_stop_signals();

@@ -88,7 +88,7 @@ std::optional<World> world_without_master(const Reader& reader) {
   }
   // Before Slurm's: mpiexec starts its helpers with srun, one a machine, and ranks inherit the helper's variables.
   if (reader.has("PMI_RANK") && reader.has("PMI_SIZE")) {
-    return reader.world("mpiexec", "PMI_RANK", "PMI_SIZE", "", "");
+    return reader.world("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS");
   }
   if (is_slurm_step(reader)) {
     return reader.world("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "", "");

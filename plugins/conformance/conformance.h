@@ -20,6 +20,10 @@ struct Finding {
 inline constexpr const char* only_host_memory =
     "it does not move host memory, which is all that these cases have: nothing was checked";
 
+/// What the first case says of a transport whose ranks a launcher of its own starts.
+inline constexpr const char* only_own_launcher =
+    "it opens only in ranks that a launcher of its own (mpirun, srun) has started: nothing was checked";
+
 /// Which cases to run: those whose name has one of these words in it; all where there are none.
 using CaseWords = std::vector<std::string>;
 

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "core/base/error.h"
 #include "plugins/conformance/cases.h"
 #include "plugins/conformance/conformance.h"
 #include "plugins/conformance/words.h"
@@ -25,6 +26,9 @@ void report(int descriptor, std::string line) {
 
 /// `before` is said before what an exception that leaves this says: what is known of it where no case is at work.
 void go_through_transport(Store& store, const MemberWords& words, std::string& before) {
+  if (plugins::Transport::load(words.directories, words.plugin).props().own_launcher_only) {
+    throw Error(ErrorCode::transport, only_own_launcher);
+  }
   const std::vector<Case> cases = transport_cases();
   Member member(store, words.directories, words.plugin, words.rank, words.ranks, words.settings);
   for (const std::size_t index : words.cases) {

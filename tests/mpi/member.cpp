@@ -1,4 +1,5 @@
-// One rank of an MPI world: test_mpi_member STORE PLUGINS CASE… goes through those conformance cases with the others.
+// One rank of an MPI world: test_mpi_member STORE PLUGINS SETTING CASE… goes through those conformance cases with the
+// others.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -10,21 +11,18 @@
 #include <string>
 #include <vector>
 
+#include "core/launch/world.h"
 #include "plugins/conformance/cases.h"
 
 namespace {
 
 using namespace shardrun::conformance;
 
-std::uint32_t number(const char* name) {
-  const char* const text = std::getenv(name);
-  return text == nullptr ? 0 : static_cast<std::uint32_t>(std::stoul(text));
-}
-
-void run(Store& store, const std::string& plugins, const std::vector<std::string>& names, std::string& at) {
+void run(const shardrun::launch::World& world, Store& store, const std::string& plugins, const std::string& setting,
+         const std::vector<std::string>& names, std::string& at) {
   const std::vector<Case> cases = transport_cases();
-  const std::uint32_t ranks = number("OMPI_COMM_WORLD_SIZE");
-  Member member(store, {plugins}, "mpi", number("OMPI_COMM_WORLD_RANK"), ranks, {});
+  const auto ranks = static_cast<std::uint32_t>(world.size);
+  Member member(store, {plugins}, "mpi", static_cast<std::uint32_t>(world.rank), ranks, {setting});
   for (const std::string& name : names) {
     at = name;
     std::find_if(cases.begin(), cases.end(), [&](const Case& each) { return each.name == name; })->run(member);
@@ -36,14 +34,19 @@ void run(Store& store, const std::string& plugins, const std::vector<std::string
 
 int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
+  const shardrun::launch::World world = shardrun::launch::world_of().value();
   Store store(open(words.at(0).c_str(), O_RDWR | O_CLOEXEC));
   std::string at = "opening";
   try {
-    run(store, words.at(1), {words.begin() + 2, words.end()}, at);
-    store.set("passed/" + std::to_string(number("OMPI_COMM_WORLD_RANK")), "");
+    run(world, store, words.at(1), words.at(2), {words.begin() + 3, words.end()}, at);
+    store.set("passed/" + std::to_string(world.rank), "");
+    for (int rank = 0; rank < world.size; ++rank) {
+      // Where MPI was given up, a launcher may end the others once the first process is gone.
+      static_cast<void>(store.get("passed/" + std::to_string(rank), INT64_MAX));
+    }
     return 0;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "{}: rank {}: {}\n", at, number("OMPI_COMM_WORLD_RANK"), error.what());
+    fmt::print(stderr, "{}: rank {}: {}\n", at, world.rank, error.what());
     store.abort();
     std::_Exit(1);
   }

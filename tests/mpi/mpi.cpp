@@ -9,6 +9,7 @@
 #include "plugins/conformance/conformance.h"
 #include "plugins/conformance/store.h"
 #include "tests/support/catch.h"
+#include "tests/support/mpirun.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace shardrun;
@@ -16,24 +17,18 @@ using namespace shardrun::test;
 
 namespace {
 
-bool has_mpirun() {
-  if (std::system("command -v mpirun > /dev/null 2>&1") == 0) {
-    return true;
-  }
-  WARN("skipped: there is no mpirun");
-  return false;
-}
+/// As many as an op may want, so few that most ops share one, and none but that one.
+const std::vector<std::string> settings = {"communicators=64", "communicators=3", "communicators=0"};
 
 /// What goes wrong on any rank; "" where all is well. Where MPI was given up the processes end without MPI_Finalize,
 /// which mpirun calls an error.
-std::string run_cases(std::uint32_t ranks, const std::vector<std::string>& names) {
+std::string run_cases(std::uint32_t ranks, const std::vector<std::string>& names, const std::string& setting) {
   conformance::Store store;
   const TemporaryFolder folder;
   const std::filesystem::path errors = folder.path() / "errors";
-  std::string command =
-      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe --bind-to none -n " +
-      std::to_string(ranks) + " " SHARDRUN_MPI_MEMBER " /proc/" + std::to_string(::getpid()) + "/fd/" +
-      std::to_string(store.descriptor()) + " " SHARDRUN_PLUGINS;
+  std::string command = mpirun + " -n " + std::to_string(ranks) + " " SHARDRUN_MPI_MEMBER " /proc/" +
+                        std::to_string(::getpid()) + "/fd/" + std::to_string(store.descriptor()) +
+                        " " SHARDRUN_PLUGINS + " " + setting;
   for (const std::string& name : names) {
     command += " '" + name + "'";
   }
@@ -75,12 +70,15 @@ TEST_CASE("mpi does what every transport must, where no group fails", "[mpi]") {
     }
   }
   CHECK(names.size() > 30);
-  CHECK(run_cases(4, names) == "");
+  for (const std::string& setting : settings) {
+    INFO(setting);
+    CHECK(run_cases(4, names, setting) == "");
+  }
 }
 
 TEST_CASE("mpi with one rank", "[mpi]") {
   if (has_mpirun()) {
-    CHECK(run_cases(1, {"a world of one rank"}) == "");
+    CHECK(run_cases(1, {"a world of one rank"}, settings.front()) == "");
   }
 }
 
@@ -89,7 +87,9 @@ TEST_CASE("mpi ends what fails", "[mpi]") {
     return;
   }
   for (const std::string& name : endings) {
-    INFO(name);
-    CHECK(run_cases(4, {name}) == "");
+    for (const std::string& setting : settings) {
+      INFO(name << ", " << setting);
+      CHECK(run_cases(4, {name}, setting) == "");
+    }
   }
 }

@@ -1,8 +1,10 @@
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <numeric>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "transports/mpi/datatypes.h"
@@ -51,9 +53,8 @@ std::uint64_t bytes_given(const OpSpec& op, std::uint32_t rank, std::uint32_t n)
 }
 
 /// One collective, over a communicator that no other op is on: whatever order members start their ops in, none takes
-/// another's bytes. Where ops share one, the least and the greatest of the members' ops are found beside each: they are
-/// one op, or members started them in different orders.
-class CollectiveOp final : public MpiOp {
+/// another's bytes. Where ops share one, all members start the same op before MPI hears of it.
+class CollectiveOp final : public MpiOp, private Sharer {
  public:
   CollectiveOp(MpiGroup& group, const OpSpec& op)
       : MpiOp(group, describe(op), true),
@@ -67,10 +68,13 @@ class CollectiveOp final : public MpiOp {
     operation_ = operation_of(op.dtype, sdk::find_opcode(op.opcode)->reduces ? op.reduction : SR_REDUCE_SUM);
     lane_ = group.take_lane();
     comm_ = lane_.comm;
-    mine_ = {lane_.number, ~lane_.number};
+    announcement_->mine = {lane_.number, ~lane_.number};
   }
   ~CollectiveOp() override {
-    if (!is_under_way()) {
+    const auto locked = Library::instance().lock();
+    if (lane_.shared != nullptr) {
+      lane_.shared->leave(*this, std::move(announcement_));
+    } else if (!is_under_way()) {
       group().leave_lane(lane_);
     }
   }
@@ -86,20 +90,33 @@ class CollectiveOp final : public MpiOp {
   [[nodiscard]] void* scattered() const { return in_place_ ? op_.scratch->data : recv(); }
 
   void launch(Requests& requests) override {
-    if (lane_.is_shared) {
-      Library::check(MPI_Iallreduce(mine_.data(), all_.data(), static_cast<int>(mine_.size()), MPI_UINT64_T, MPI_MIN,
-                                    comm_, &requests.add()),
-                     "MPI_Iallreduce");
-    }
-    if (op_.opcode == SR_OP_ALL_TO_ALLV) {
-      launch_all_to_allv(requests);
+    if (lane_.shared == nullptr) {
+      give(requests);
     } else {
-      begin(requests.add());
+      requests.expect_more(true);
+      lane_.shared->start(*this, *announcement_);
+    }
+  }
+
+  void begin() override {
+    give(requests());
+    requests().expect_more(false);
+  }
+  void fail(std::int32_t status, const std::string& text) noexcept override {
+    group().fail(status, what() + ": " + text);
+  }
+  [[nodiscard]] bool is_over() noexcept override { return group().has_failed(); }
+
+  void give(Requests& requests) {
+    if (op_.opcode == SR_OP_ALL_TO_ALLV) {
+      give_all_to_allv(requests);
+    } else {
+      give_native(requests.add());
     }
     group().count(bytes_given(op_, group().rank(), group().size()));
   }
 
-  void begin(MPI_Request& request) {
+  void give_native(MPI_Request& request) {
     switch (op_.opcode) {
       case SR_OP_BARRIER: return Library::check(MPI_Ibarrier(comm_, &request), "MPI_Ibarrier");
       case SR_OP_BROADCAST: return broadcast(request);
@@ -148,7 +165,7 @@ class CollectiveOp final : public MpiOp {
   }
 
   /// Members know their own counts alone: whether those are too many for MPI would not be the same on all.
-  void launch_all_to_allv(Requests& requests) {
+  void give_all_to_allv(Requests& requests) {
     const std::uint32_t n = group().size();
     const std::uint32_t rank = group().rank();
     const auto part = [&](std::byte* base, const sdk::Block& block) { return base + block.offset * element_; };
@@ -173,10 +190,6 @@ class CollectiveOp final : public MpiOp {
   }
 
   void finish() override {
-    if (lane_.is_shared && all_ != mine_) {
-      group().fail(SR_INVALID, what() + ": the members started their ops in different orders");
-      group().check();
-    }
     const bool scatters = op_.opcode == SR_OP_REDUCE_SCATTER || op_.opcode == SR_OP_REDUCE_SCATTERV;
     const std::uint64_t elements = sdk::recv_elements(op_, group().rank(), group().size());
     if (scatters && in_place_ && elements != 0) {
@@ -194,8 +207,7 @@ class CollectiveOp final : public MpiOp {
   MPI_Op operation_ = MPI_OP_NULL;
   Lane lane_;
   MPI_Comm comm_ = MPI_COMM_NULL;
-  std::array<std::uint64_t, 2> mine_ = {};  ///< the least of a number and of its complement
-  std::array<std::uint64_t, 2> all_ = {};
+  std::unique_ptr<Announcement> announcement_ = std::make_unique<Announcement>();
 };
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <shardrun/sdk/worker.hpp>
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 #include <vector>
 
@@ -13,20 +12,25 @@ namespace shardrun::mpi_transport {
 using sdk::OpSpec;
 using sdk::TransportError;
 
-MpiGroup::MpiGroup(const sdk::Config& config, const sdk::GroupSpec& spec, const std::string& key,
+MpiGroup::MpiGroup(const sdk::Config& config, const sdk::GroupSpec& spec, const std::string& key, std::size_t lanes,
                    std::atomic<std::uint64_t>& wire_bytes)
-    : spec_(spec), host_(config.host), wire_bytes_(wire_bytes), roll_call_(config.host, key, spec.rank, spec.size()) {
-  lanes_.fill(MPI_COMM_NULL);
+    : spec_(spec),
+      host_(config.host),
+      wire_bytes_(wire_bytes),
+      lanes_(lanes, MPI_COMM_NULL),
+      free_lanes_(lanes, 1),
+      roll_call_(config.host, key, spec.rank, spec.size()) {
   meet();
   connect();
 }
 
 MpiGroup::~MpiGroup() {
   Library& library = Library::instance();
+  const auto locked = library.lock();
   for (MPI_Comm& lane : lanes_) {
     library.free_comm(lane);
   }
-  library.free_comm(shared_lane_);
+  shared_lane_.reset();
   library.free_comm(comm_);
 }
 
@@ -113,44 +117,32 @@ void MpiGroup::agree(const OpSpec& op, std::int64_t deadline) {
   }
 }
 
-namespace {
-
-/// Open MPI has as many as there is memory for; of MPICH and its kin all of a process are about two thousand.
-#ifdef OPEN_MPI
-constexpr bool has_many_communicators = true;
-#else
-constexpr bool has_many_communicators = false;
-#endif
-
-}  // namespace
-
 Lane MpiGroup::take_lane() {
-  std::uint64_t free = free_lanes_.load();
-  Library::check(MPI_Allreduce(MPI_IN_PLACE, &free, 1, MPI_UINT64_T, MPI_BAND, comm_), "MPI_Allreduce");
-  Lane lane{.place = static_cast<std::size_t>(std::countr_zero(free)), .is_shared = free == 0, .number = ++collectives_};
-  if (lane.is_shared && has_many_communicators) {
-    lane.is_shared = false;
-    lane.is_own = true;
-    Library::check(MPI_Comm_dup(comm_, &lane.comm), "MPI_Comm_dup");
+  std::vector<std::uint8_t> free = free_lanes_;
+  Library::check(MPI_Allreduce(MPI_IN_PLACE, free.data(), static_cast<int>(free.size()), MPI_UINT8_T, MPI_MIN, comm_),
+                 "MPI_Allreduce");
+  const auto first = std::find(free.begin(), free.end(), 1);
+  Lane lane{.place = static_cast<std::size_t>(first - free.begin()), .number = ++collectives_};
+  if (first == free.end()) {
+    if (!shared_lane_) {
+      shared_lane_.emplace(comm_);
+    }
+    lane.shared = &*shared_lane_;
+    lane.comm = shared_lane_->comm();
     return lane;
   }
-  MPI_Comm& comm = lane.is_shared ? shared_lane_ : lanes_[lane.place];
+  MPI_Comm& comm = lanes_[lane.place];
   if (comm == MPI_COMM_NULL) {
-    Library::check(MPI_Comm_dup(comm_, &comm), "MPI_Comm_dup");
+    comm = Library::duplicate(comm_);
   }
   lane.comm = comm;
-  if (!lane.is_shared) {
-    free_lanes_ &= ~(std::uint64_t{1} << lane.place);
-  }
+  free_lanes_[lane.place] = 0;
   return lane;
 }
 
 void MpiGroup::leave_lane(const Lane& lane) noexcept {
-  if (lane.is_own) {
-    MPI_Comm own = lane.comm;
-    Library::instance().free_comm(own);
-  } else if (!lane.is_shared && lane.comm != MPI_COMM_NULL) {
-    free_lanes_ |= std::uint64_t{1} << lane.place;
+  if (lane.shared == nullptr) {
+    free_lanes_[lane.place] = 1;
   }
 }
 
@@ -168,7 +160,7 @@ void MpiGroup::fail(std::int32_t status, const std::string& text) noexcept {
 }
 
 void MpiGroup::check() {
-  if (failed_.load(std::memory_order_acquire)) {
+  if (has_failed()) {
     throw TransportError(*error());
   }
 }

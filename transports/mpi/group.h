@@ -3,7 +3,6 @@
 #include <mpi.h>
 #include <shardrun/sdk/transport.hpp>
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -13,9 +12,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "transports/mpi/requests.h"
 #include "transports/mpi/roll_call.h"
+#include "transports/mpi/shared_lane.h"
 
 namespace shardrun::mpi_transport {
 
@@ -23,8 +24,7 @@ namespace shardrun::mpi_transport {
 struct Lane {
   MPI_Comm comm = MPI_COMM_NULL;
   std::size_t place = 0;
-  bool is_shared = false;  ///< with other ops, of which none may take another's bytes
-  bool is_own = false;     ///< one beyond the group's, which goes with the op
+  SharedLane* shared = nullptr;  ///< where it is other ops' as well
   std::uint64_t number = 0;
 };
 
@@ -39,8 +39,8 @@ struct Term {
 class MpiGroup final : public sdk::Group {
  public:
   /// Waits for the other members. `wire_bytes` outlives this.
-  /// `key` is of the store, for this group alone, the same on all members.
-  MpiGroup(const sdk::Config& config, const sdk::GroupSpec& spec, const std::string& key,
+  /// `key` is of the store, for this group alone; that and `lanes` are the same on all members.
+  MpiGroup(const sdk::Config& config, const sdk::GroupSpec& spec, const std::string& key, std::size_t lanes,
            std::atomic<std::uint64_t>& wire_bytes);
 
   ~MpiGroup() override;
@@ -59,12 +59,13 @@ class MpiGroup final : public sdk::Group {
   void fail(std::int32_t status, const std::string& text) noexcept;
   /// Throws why the group failed, if it has.
   void check();
+  [[nodiscard]] bool has_failed() const noexcept { return failed_.load(std::memory_order_acquire); }
   /// Looks once whether requests are complete; what fails fails the group, and past `deadline` they do.
   [[nodiscard]] bool test(Requests& requests, const Term& term, const std::string& what);
   /// The same, until they are complete or `until` has passed.
   [[nodiscard]] bool wait(Requests& requests, const Term& term, std::int64_t until, const std::string& what);
   /// Every member calls it, once all have agreed on an op, and with MPI's lock held: the first communicator that no op
-  /// of theirs is on. For those that are too many one of their own, or one for them all where MPI has few.
+  /// of theirs is on, or the one that all share which are too many.
   [[nodiscard]] Lane take_lane();
   void leave_lane(const Lane& lane) noexcept;
   [[nodiscard]] RollCall& roll_call() noexcept { return roll_call_; }
@@ -81,10 +82,9 @@ class MpiGroup final : public sdk::Group {
   sdk::TransportHost host_;
   std::atomic<std::uint64_t>& wire_bytes_;
   MPI_Comm comm_ = MPI_COMM_NULL;
-  /// MPI has about two thousand for all, in some implementations: a communicator for each op would use them up.
-  std::array<MPI_Comm, 64> lanes_;
-  std::atomic<std::uint64_t> free_lanes_ = ~std::uint64_t{0};
-  MPI_Comm shared_lane_ = MPI_COMM_NULL;
+  std::vector<MPI_Comm> lanes_;
+  std::vector<std::uint8_t> free_lanes_;  ///< by lane; under MPI's lock
+  std::optional<SharedLane> shared_lane_;
   std::uint64_t collectives_ = 0;
   RollCall roll_call_;
   std::mutex mutex_;  ///< of `failure_`
@@ -106,6 +106,8 @@ class MpiOp : public sdk::Op {
   [[nodiscard]] MpiGroup& group() noexcept { return group_; }
   [[nodiscard]] const std::string& what() const noexcept { return what_; }
   [[nodiscard]] bool is_under_way() const noexcept { return state_ == State::under_way; }
+  /// Of what `launch` has left for later.
+  [[nodiscard]] Requests& requests() noexcept { return requests_; }
 
  private:
   enum class State { idle, under_way, complete };

@@ -141,10 +141,27 @@ void Library::require_going() {
   }
 }
 
+MPI_Comm Library::duplicate(MPI_Comm comm) {
+  MPI_Comm duplicate = MPI_COMM_NULL;
+  try {
+    check(MPI_Comm_dup(comm, &duplicate), "MPI_Comm_dup");
+  } catch (const TransportError& error) {
+    throw TransportError(error.status(), std::string(error.what()) +
+                                             ": where this MPI has too few communicators, set [transport.mpi] "
+                                             "communicators to less, with which more collectives of a group share one");
+  }
+  return duplicate;
+}
+
 void Library::free_comm(MPI_Comm& comm) noexcept {
-  const auto locked = lock();
   if (comm != MPI_COMM_NULL && !has_given_up()) {
     MPI_Comm_free(&comm);
+  }
+}
+
+void Library::advance() noexcept {
+  for (Sequel* const sequel : sequels_) {
+    sequel->advance();
   }
 }
 
@@ -176,6 +193,7 @@ void Library::keep_going() {
       const auto locked = lock();
       int found = 0;
       MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, self_, &found, MPI_STATUS_IGNORE);
+      advance();
     }
     state.lock();
     changed_.wait_for(state, look_interval, [&] { return stopping_; });

@@ -6,11 +6,24 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 namespace shardrun::mpi_transport {
+
+/// What gives MPI more when some of what it has is complete. MPI's lock is held.
+class Sequel {
+ public:
+  Sequel() = default;
+  Sequel(const Sequel&) = delete;
+  Sequel& operator=(const Sequel&) = delete;
+  virtual ~Sequel() = default;
+  virtual void advance() noexcept = 0;
+};
 
 /// The MPI of this process: initialised once, and finalised when the process ends well. It lives as long as the process
 /// does, whatever instances of the plugin come and go.
@@ -40,8 +53,18 @@ class Library {
   /// Throws TransportError{SR_ABORTED} where it has.
   void require_going();
 
-  /// Where MPI is still used. What is under way in it goes on to its end; implementations wait for nobody.
+  /// With the lock held, by every member. Throws TransportError where MPI has no more communicators.
+  [[nodiscard]] static MPI_Comm duplicate(MPI_Comm comm);
+  /// With the lock held, and where MPI is still used. What is under way in it goes on to its end; implementations wait
+  /// for nobody.
   void free_comm(MPI_Comm& comm) noexcept;
+
+  // With the lock held. `advance` is called again and again while ops are under way, whoever waits for which.
+  void add(Sequel& sequel) { sequels_.push_back(&sequel); }
+  void remove(const Sequel& sequel) noexcept { std::erase(sequels_, &sequel); }
+  void advance() noexcept;
+  /// With the lock held: memory that MPI may write to as long as this process lives.
+  void keep(std::shared_ptr<void> memory) { kept_.push_back(std::move(memory)); }
 
   // Around an op that is under way, and around a wait, in which the waiting thread keeps MPI going.
   void op_begins();
@@ -65,6 +88,9 @@ class Library {
   MPI_Comm world_ = MPI_COMM_NULL;
   MPI_Comm self_ = MPI_COMM_NULL;
   int largest_tag_ = 32767;  ///< which every MPI has
+
+  std::vector<Sequel*> sequels_;
+  std::vector<std::shared_ptr<void>> kept_;
 
   std::mutex state_mutex_;  ///< of the next three
   std::string given_up_why_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <climits>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -22,10 +23,21 @@ using namespace shardrun::sdk;
 using shardrun::mpi_transport::Library;
 using shardrun::mpi_transport::MpiGroup;
 
+/// Open MPI has as many as there is memory for; of MPICH and its kin all of a process are about two thousand.
+#ifdef OPEN_MPI
+constexpr std::int64_t usual_communicators = 1000;
+#else
+constexpr std::int64_t usual_communicators = 64;
+#endif
+
 /// The engine that a cluster already has: MPI's own collectives, between ranks that MPI's launcher started.
 class Mpi {
  public:
   static Props props() { return {.flags = SR_TRANSPORT_OWN_LAUNCHER}; }
+  static std::vector<Option> options() {
+    return {integer_option("communicators", usual_communicators, 0, 1000,
+                           "of each group, one for each collective that is prepared; further ones share one")};
+  }
 
   /// A count of MPI is an int; what has more is made of sends and receives, which know no bound.
   static std::optional<OpInfo> query(const OpSpec& op, std::uint32_t n) {
@@ -73,7 +85,8 @@ class Mpi {
     for (const std::uint32_t member : spec.members) {
       key += "/" + std::to_string(member);
     }
-    return std::make_unique<MpiGroup>(config_, spec, key, wire_bytes_);
+    const auto lanes = static_cast<std::size_t>(config_.options.integer("communicators"));
+    return std::make_unique<MpiGroup>(config_, spec, key, lanes, wire_bytes_);
   }
 
  private:

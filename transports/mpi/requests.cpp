@@ -33,7 +33,10 @@ MPI_Request& Requests::add(std::string peer) {
   return requests_[used_++];
 }
 
-void Requests::clear() noexcept { used_ = 0; }
+void Requests::clear() noexcept {
+  used_ = 0;
+  expects_more_ = false;
+}
 
 void Requests::reserve(std::size_t requests) {
   requests_.resize(std::max(requests_.size(), requests), MPI_REQUEST_NULL);
@@ -45,8 +48,9 @@ bool Requests::test() {
   Library& library = Library::instance();
   const auto locked = library.lock();
   library.require_going();
-  if (used_ == 0) {
-    return true;
+  library.advance();
+  if (expects_more_ || used_ == 0) {
+    return !expects_more_;
   }
   int complete = 0;
   Library::check(
@@ -80,6 +84,7 @@ bool Requests::wait(const std::function<bool()>& over) {
 }
 
 std::string Requests::awaited() const {
+  const auto locked = Library::instance().lock();
   std::string names;
   for (std::size_t i = 0; i < used_; ++i) {
     if (requests_[i] != MPI_REQUEST_NULL && !peers_[i].empty() && names.find(peers_[i]) == std::string::npos) {

@@ -23,6 +23,8 @@ class Requests {
   /// With MPI's lock held, from the first to the last: one more request to be filled in by a call, told as awaiting
   /// `peer`, "" where it is of nobody in particular. References hold until the next.
   [[nodiscard]] MPI_Request& add(std::string peer = "");
+  /// More will be added, from now on or no longer: until then they are not complete.
+  void expect_more(bool expected) noexcept { expects_more_ = expected; }
   /// All that was added goes, for the next round: nothing is under way.
   void clear() noexcept;
   /// Makes room, so that adding so many allocates nothing.
@@ -41,6 +43,7 @@ class Requests {
   std::vector<std::string> peers_;
   std::vector<int> indices_;  ///< what MPI says is complete
   std::size_t used_ = 0;
+  bool expects_more_ = false;
 };
 
 }  // namespace shardrun::mpi_transport

@@ -86,6 +86,14 @@ TEST_CASE("a place by PMI, with a place to meet that somebody set", "[launch]") 
   CHECK(world->master->port == 1234);
 }
 
+TEST_CASE("mpiexec's place on a machine is taken where it tells it", "[launch]") {
+  const Environment hydra = {{"PMI_RANK", "5"}, {"PMI_SIZE", "8"}};
+  CHECK_FALSE(found_in(hydra)->local_size);
+  const std::optional<World> world = found_in(with(hydra, {{"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "4"}}));
+  CHECK(world->local_rank == 1);
+  CHECK(world->local_size == 4);
+}
+
 TEST_CASE("what mpiexec's helpers inherit from the srun that started them is not the rank's place", "[launch]") {
   const std::optional<World> world = found_in({{"PMI_RANK", "3"},
                                                {"PMI_SIZE", "8"},

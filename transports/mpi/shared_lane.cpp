@@ -1,0 +1,59 @@
+#include "transports/mpi/shared_lane.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace shardrun::mpi_transport {
+
+SharedLane::SharedLane(MPI_Comm group) : announcements_(Library::duplicate(group)), comm_(Library::duplicate(group)) {
+  Library::instance().add(*this);
+}
+
+SharedLane::~SharedLane() {
+  Library& library = Library::instance();
+  library.remove(*this);
+  library.free_comm(announcements_);
+  library.free_comm(comm_);
+}
+
+void SharedLane::start(Sharer& op, Announcement& announcement) {
+  Library::check(
+      MPI_Iallreduce(announcement.mine.data(), announcement.least.data(), static_cast<int>(announcement.mine.size()),
+                     MPI_UINT64_T, MPI_MIN, announcements_, &announcement.request),
+      "MPI_Iallreduce");
+  started_.push_back({&op, &announcement});
+}
+
+void SharedLane::advance() noexcept {
+  while (!started_.empty()) {
+    const auto [op, announcement] = started_.front();
+    if (op->is_over()) {
+      return;
+    }
+    try {
+      int is_answered = 0;
+      Library::check(MPI_Test(&announcement->request, &is_answered, MPI_STATUS_IGNORE), "MPI_Test");
+      if (is_answered == 0) {
+        return;
+      }
+      if (announcement->least != announcement->mine) {
+        op->fail(SR_INVALID, "the members started their ops in different orders");
+        return;
+      }
+      started_.pop_front();
+      op->begin();
+    } catch (const sdk::TransportError& error) {
+      op->fail(error.status(), error.what());
+      return;
+    }
+  }
+}
+
+void SharedLane::leave(const Sharer& op, std::unique_ptr<Announcement> announcement) {
+  std::erase_if(started_, [&](const Started& each) { return each.op == &op; });
+  if (announcement->request != MPI_REQUEST_NULL) {
+    Library::instance().keep(std::move(announcement));
+  }
+}
+
+}  // namespace shardrun::mpi_transport
