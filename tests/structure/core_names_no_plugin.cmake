@@ -4,6 +4,8 @@ cmake_minimum_required(VERSION 3.25)
 # tree as a word, in small or capital letters, alone or between underscores. Names that are English words too count where
 # they are whole string literals. PLUGINS: the targets of all plugins.
 set(english single named)
+# Environment variables that a launcher of other programs' ranks sets, whatever transport these use.
+set(variables MPI_LOCALRANKID MPI_LOCALNRANKS)
 
 file(GLOB_RECURSE files "${SOURCE}/core/*")
 set(found "")
@@ -18,7 +20,12 @@ foreach(plugin IN LISTS PLUGINS)
   foreach(file IN LISTS files)
     file(STRINGS "${file}" lines REGEX "${pattern}")
     foreach(line IN LISTS lines)
-      string(APPEND found "${file}: ${name}: ${line}\n")
+      foreach(variable IN LISTS variables)
+        string(REPLACE "\"${variable}\"" "" line "${line}")
+      endforeach()
+      if(line MATCHES "${pattern}")
+        string(APPEND found "${file}: ${name}: ${line}\n")
+      endif()
     endforeach()
   endforeach()
 endforeach()
