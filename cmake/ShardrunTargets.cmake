@@ -36,15 +36,15 @@ function(shardrun_add_module name)
   endif()
 endfunction()
 
-# shardrun_add_test(NAME SOURCES file… DEPENDS target… [LABELS label…])
+# shardrun_add_test(NAME [OPTIMISED] SOURCES file… DEPENDS target… [LABELS label…])
 #
 # One Catch2 executable and one ctest entry; `tests/support` supplies main and the Catch2 include. `tests_LABEL` builds all of
-# a label.
+# a label. OPTIMISED: what is tested is in headers, and is to be tested as plugins have it.
 function(shardrun_add_test name)
-  cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "OPTIMISED" "" "SOURCES;DEPENDS;LABELS" ${ARGN})
   add_executable(test_${name} ${arg_SOURCES})
   target_link_libraries(test_${name} PRIVATE ${arg_DEPENDS} shardrun_test_support shardrun_flags)
-  if(SHARDRUN_SANITIZE)
+  if(SHARDRUN_SANITIZE OR NOT arg_OPTIMISED)
     target_compile_options(test_${name} PRIVATE -O0)  # Catch2's assertions take GCC 2.7 times as long with -O1
   endif()
   add_test(NAME ${name} COMMAND test_${name})

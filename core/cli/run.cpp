@@ -42,7 +42,11 @@ std::optional<launch::World> world_of(const Parsed& parsed) {
   if (how != "auto" && how != "here") {
     throw Error(ErrorCode::usage, fmt::format("--launch is '{}'; it can be auto or here", how));
   }
-  return how == "here" ? std::nullopt : launch::world_of();
+  if (how == "here") {
+    return std::nullopt;
+  }
+  launch::require_whole_world();
+  return launch::world_of();
 }
 
 /// Errors are the first rank's to tell, but for those that it does not know.

@@ -256,15 +256,26 @@ class Reader {
     }
   }
 
+  /// Options of a plugin; what is wrong with that, with the place that names it.
+  template <class Ask>
+  static std::optional<std::vector<OptionSpec>> asked_of(const std::string& where, const Ask& ask) {
+    try {
+      return ask();
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("{}: {}", where, error.message()));
+    }
+  }
+
   void read_strategy() {
     const std::string& name = job_.strategy.name;
-    const std::optional<std::vector<OptionSpec>> options = providers_->strategy_options(name, job_);
+    const std::string where = job_.where("job", "strategy");
+    const std::optional<std::vector<OptionSpec>> options =
+        asked_of(where, [&] { return providers_->strategy_options(name, job_); });
     if (!options) {
       const std::vector<std::string> known = providers_->strategy_names(job_);
-      refuse(job_.where("job", "strategy"),
-             fmt::format("there is no strategy '{}'{}; found were {}. [plugins] path says where else to look",
-                         shown(name), did_you_mean(name, known),
-                         known.empty() ? std::string("none") : fmt::format("{}", fmt::join(known, ", "))));
+      refuse(where, fmt::format("there is no strategy '{}'{}; found were {}. [plugins] path says where else to look",
+                                shown(name), did_you_mean(name, known),
+                                known.empty() ? std::string("none") : fmt::format("{}", fmt::join(known, ", "))));
     }
     const std::string owner = fmt::format("the strategy '{}'", shown(name));
     check_declared(owner, *options);
@@ -320,17 +331,19 @@ class Reader {
       add_transport(axis.transport, job_.where("transport", axis.axis));
     }
     for (const RawSection& section : raw_.sections) {
-      const bool unused = section.name.starts_with(transport_prefix) &&
-                          std::none_of(job_.transports.begin(), job_.transports.end(), [&](const Chosen& transport) {
-                            return section.name.substr(transport_prefix.size()) == transport.name;
-                          });
-      if (unused) {
-        refuse(
-            section.where,
-            fmt::format("[{}] has no effect: the job does not use that transport; remove the section, "
-                        "or name the transport in [job] transport, in [transport], or in an option of one that wraps "
-                        "others",
-                        shown(section.name)));
+      if (!section.name.starts_with(transport_prefix)) {
+        continue;
+      }
+      const std::string name = section.name.substr(transport_prefix.size());
+      std::vector<std::string> used;
+      for (const Chosen& transport : job_.transports) {
+        used.push_back(transport.name);
+      }
+      if (std::find(used.begin(), used.end(), name) == used.end()) {
+        refuse(section.where,
+               fmt::format("[{}] has no effect: the job does not use that transport{}; remove the section, or name the "
+                           "transport in [job] transport, in [transport], or in an option of one that wraps others",
+                           shown(section.name), did_you_mean(name, used)));
       }
     }
   }
@@ -345,7 +358,8 @@ class Reader {
 
   /// And those that it opens in its turn.
   void read_transport(const std::string& name, const std::string& where) {
-    const std::optional<std::vector<OptionSpec>> options = providers_->transport_options(name, job_);
+    const std::optional<std::vector<OptionSpec>> options =
+        asked_of(where, [&] { return providers_->transport_options(name, job_); });
     if (!options) {
       const std::vector<std::string> known = providers_->transport_names(job_);
       refuse(where, fmt::format("there is no transport '{}'{}; found were {}. [plugins] path says where else to look",

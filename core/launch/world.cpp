@@ -102,19 +102,6 @@ std::optional<World> world_without_master(const Reader& reader) {
   return std::nullopt;
 }
 
-/// Who says where ranks meet, and one of RANK and WORLD_SIZE, has forgotten the other: as a job of this machine alone
-/// it would run once on each.
-void require_no_other_variables(const Reader& reader) {
-  if (reader.has("MASTER_ADDR") && reader.has("MASTER_PORT")) {
-    if (reader.has("RANK")) {
-      throw senseless("WORLD_SIZE is not set");
-    }
-    if (reader.has("WORLD_SIZE") && reader.number("WORLD_SIZE", 1, most_ranks) > 1) {
-      throw senseless("RANK is not set");
-    }
-  }
-}
-
 /// The address that packets to elsewhere would leave from; "" where there is no such route. Nothing is sent.
 std::string address_of_default_route() {
   const files::FileDescriptor socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -189,7 +176,6 @@ std::optional<World> world_of(const Variables& variable) {
   }
   std::optional<World> world = world_without_master(reader);
   if (!world) {
-    require_no_other_variables(reader);
     return std::nullopt;
   }
   if (world->is_by_variables && world->size == 1 && !reader.has("MASTER_ADDR")) {
@@ -200,6 +186,20 @@ std::optional<World> world_of(const Variables& variable) {
                      .port = static_cast<std::uint16_t>(reader.number("MASTER_PORT", 1, 65535))};
   }
   return world;
+}
+
+void require_whole_world(const Variables& variable) {
+  const Reader reader(variable);
+  if (world_of(variable) || reader.has("SHARDRUN_LAUNCH_FD") || !reader.has("MASTER_ADDR") ||
+      !reader.has("MASTER_PORT")) {
+    return;
+  }
+  if (reader.has("RANK") && !reader.has("WORLD_SIZE")) {
+    throw senseless("MASTER_ADDR, MASTER_PORT and RANK are set and WORLD_SIZE is not");
+  }
+  if (reader.has("WORLD_SIZE") && reader.number("WORLD_SIZE", 1, most_ranks) > 1) {
+    throw senseless("MASTER_ADDR, MASTER_PORT and WORLD_SIZE are set and RANK is not");
+  }
 }
 
 std::optional<Token> token_of(const Variables& variable) {

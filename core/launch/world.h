@@ -36,8 +36,12 @@ using Variables = std::function<const char*(const char* name)>;
 /// (OMPI_COMM_WORLD_RANK), of mpiexec (PMI_RANK and PMI_SIZE), a step of Slurm with several tasks (SLURM_PROCID and
 /// SLURM_STEP_NUM_TASKS: a shell or a script within an allocation is no such step), or of RANK, WORLD_SIZE, MASTER_ADDR
 /// and MASTER_PORT. A process that launch() started belongs to its launcher alone. Throws Error{usage} where variables
-/// make no sense, or RANK or WORLD_SIZE is missing beside the others of those four.
+/// make no sense.
 [[nodiscard]] std::optional<World> world_of(const Variables& variable = own_variable);
+
+/// Throws Error{usage} where variables say where ranks meet and one of RANK and WORLD_SIZE, and lack the other: this
+/// process would be no rank, and each of its kind run the whole job.
+void require_whole_world(const Variables& variable = own_variable);
 
 /// The secret of SHARDRUN_TOKEN: 64 hexadecimal digits. Throws Error{usage} where it is something else.
 [[nodiscard]] std::optional<Token> token_of(const Variables& variable = own_variable);

@@ -56,7 +56,7 @@ files::FileDescriptor take_lock(const std::filesystem::path& output) {
     if (errno != EWOULDBLOCK) {
       throw files::system_error("lock", path, errno);
     }
-    throw Error(ErrorCode::io,
+    throw Error(ErrorCode::job,
                 fmt::format("another run writes to '{}': {}; wait for its end, stop it, or give this run "
                             "another folder ([job] output)",
                             output.native(), holder(lock)));

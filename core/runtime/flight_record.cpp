@@ -230,7 +230,7 @@ std::vector<std::string> waits_among(const std::vector<FlightRecord>& records, i
   for (const auto& [wait, ranks] : waits) {
     const auto& [where, awaited] = wait;
     const bool one = ranks.size() == 1;
-    lines.push_back(awaited.empty() ? fmt::format("{} {} in {}, which all its members have started", names_of(ranks),
+    lines.push_back(awaited.empty() ? fmt::format("{} {} in {}, which all its members have called", names_of(ranks),
                                                   one ? "waits" : "wait", where)
                                     : fmt::format("{} {} for {} in {}", names_of(ranks), one ? "waits" : "wait",
                                                   names_of(awaited), where));

@@ -13,6 +13,7 @@
 #include "core/task/compile.h"
 #include "core/task/forecast.h"
 #include "core/task/ranks.h"
+#include "core/task/strategy_options.h"
 #include "core/task/trace.h"
 #include "core/task/work.h"
 
@@ -110,9 +111,10 @@ void require_launchable(const job::Job& job, const Compiled& compiled) {
     if (transport.props().own_launcher_only) {
       throw Error(
           ErrorCode::job,
-          fmt::format("{}: transport {} works between ranks that a launcher of its own has started: run 'mpirun "
-                      "-n {} shardrun {}' (or srun), or choose another transport",
-                      job.where("job", "transport"), transport.manifest().name, job.ranks, job.file));
+          fmt::format("{}: transport {} works between ranks that a launcher of its own has started: put 'mpirun -n {}' "
+                      "or 'srun -n {}' before this command, or choose another transport",
+                      place_of_transport(job, transport.manifest().name), transport.manifest().name, job.ranks,
+                      job.ranks));
     }
   }
 }

@@ -117,13 +117,6 @@ plugins::OptionValues transport_options(const job::Job& job, const std::string& 
                                         : plugin_options(job, "transport." + chosen->name, chosen->options, specs);
 }
 
-/// Where the job names a transport: for an axis of the mesh, or for all.
-std::string place_of_name(const job::Job& job, const std::string& name) {
-  const auto axis = std::ranges::find(job.axis_transports, name, &job::AxisTransport::transport);
-  return axis != job.axis_transports.end() && name != job.transport ? job.where("transport", axis->axis)
-                                                                    : job.where("job", "transport");
-}
-
 /// Before any process starts: what it refuses is the job's fault.
 void configure(const job::Job& job, plugins::Transport& transport) {
   const std::string& name = transport.manifest().name;
@@ -138,12 +131,18 @@ void configure(const job::Job& job, plugins::Transport& transport) {
                          }});
   } catch (const Error& error) {
     const std::string section = "transport." + name;
-    const std::string where = job.is_given(section, "") ? job.where(section, "") : place_of_name(job, name);
+    const std::string where = job.is_given(section, "") ? job.where(section, "") : place_of_transport(job, name);
     throw Error(ErrorCode::job, fmt::format("{}: {}", where, error.message()));
   }
 }
 
 }  // namespace
+
+std::string place_of_transport(const job::Job& job, const std::string& name) {
+  const auto axis = std::ranges::find(job.axis_transports, name, &job::AxisTransport::transport);
+  return axis != job.axis_transports.end() && name != job.transport ? job.where("transport", axis->axis)
+                                                                    : job.where("job", "transport");
+}
 
 plugins::Directories directories_of(const std::vector<std::filesystem::path>& configured) {
   return plugins::plugin_directories(configured, std::getenv("SHARDRUN_PLUGIN_PATH"));
@@ -245,7 +244,7 @@ runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mes
       if (!set.transports.back().props().moves_host_memory) {
         throw Error(ErrorCode::job, fmt::format("{}: transport {} does not move host memory, where this job's tensors "
                                                 "are: choose another ('shardrun plugins' lists them)",
-                                                place_of_name(job, name), name));
+                                                place_of_transport(job, name), name));
       }
     }
   }

@@ -34,6 +34,9 @@ void add_job(plugins::StrategyRequest& request, const job::Job& job, const plugi
 /// cannot be read.
 [[nodiscard]] runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mesh);
 
+/// Where the job names a transport: for an axis of the mesh, or for all.
+[[nodiscard]] std::string place_of_transport(const job::Job& job, const std::string& name);
+
 /// One of the transports that the job names, configured by its options, not opened yet. Throws Error{plugin, job}.
 [[nodiscard]] plugins::Transport load_transport(const job::Job& job, const std::string& name);
 

@@ -104,8 +104,12 @@ std::string to_text(const Report& report, std::size_t rows) {
     }
     text += "\n";
   }
-  return text + fmt::format("{}: {} comparisons with the float64 reference over {} steps\n",
-                            report.passed() ? "passed" : "failed", report.compared(), report.steps());
+  const std::vector<Difference> all = report.worst();
+  const auto failed = std::count_if(all.begin(), all.end(), [](const Difference& each) { return !each.passed(); });
+  const std::string result =
+      report.passed() ? std::string("passed") : fmt::format("failed in {} of {} tensors", failed, all.size());
+  return text + fmt::format("{}: {} comparisons with the float64 reference over {} steps\n", result, report.compared(),
+                            report.steps());
 }
 
 std::string to_json(const Report& report, std::size_t rows) {

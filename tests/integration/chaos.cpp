@@ -110,12 +110,20 @@ TEST_CASE("a fault that had no time to happen is told", "[chaos]") {
       settings.emplace_back("rank=1");
     }
 
-    const Ended ended = run_to_its_end(job, disturbed("shm", 2, settings));
+    const Ended ended = job.run(disturbed("shm", 2, settings));
 
     CHECK(ended.code == 0);
     CHECK_THAT(ended.out,
                Contains("nothing has happened: rank 1 has started ") && Contains("ops, fewer than at_op = 1000000"));
   }
+  const JobFolder job;
+  std::vector<std::string> apart =
+      disturbed("shm", 4, {"drop_peer=3", "rank=0", "at_op=2", "train.steps=3", "mesh.data=2", "mesh.model=2"});
+  std::replace(apart.begin(), apart.end(), std::string("job.strategy=dp"), std::string("job.strategy=3d"));
+  const Ended ended = job.run(apart);
+  INFO(ended.err);
+  CHECK(ended.code == 0);
+  CHECK_THAT(ended.out, Contains(" ops, none of which was with rank 3 from at_op = 2 on"));
 }
 
 TEST_CASE("a rank that dies at an op is the root cause, with that op", "[chaos]") {

@@ -90,11 +90,12 @@ void Disturbance::tell_if_unstruck() const {
   if (faults_.fault == Fault::none || told_ || corrupted_) {
     return;
   }
-  tell("nothing has happened: rank " + std::to_string(rank_) + " has started " + std::to_string(started_) +
-       (faults_.fault == Fault::corrupt && started_ >= faults_.at_op
-            ? " ops, none of which received anything from another rank from at_op = "
-            : " ops, fewer than at_op = ") +
-       std::to_string(faults_.at_op));
+  const std::string at_op = "at_op = " + std::to_string(faults_.at_op);
+  tell("nothing has happened: rank " + std::to_string(rank_) + " has started " + std::to_string(started_) + " ops, " +
+       (started_ < faults_.at_op ? "fewer than " + at_op
+        : faults_.fault == Fault::corrupt
+            ? "none of which received anything from another rank from " + at_op + " on"
+            : "none of which was with rank " + std::to_string(faults_.peer) + " from " + at_op + " on"));
 }
 
 void Disturbance::add(DisturbedGroup& group) {

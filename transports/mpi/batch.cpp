@@ -15,8 +15,8 @@ using sdk::OpSpec;
 constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30U;
 
 /// A send and a receive find each other by their id and their place among those with that id: that is their tag, where
-/// it fits into the lower half of those that MPI has. Others share the upper half, where two may have one tag: MPI keeps
-/// messages of one tag in order, so those find each other because both sides start them in the same.
+/// it fits into the lower half of those that MPI has. Others share the upper half, where two may have one tag: MPI
+/// keeps messages of one tag in order, so those find each other because both sides start them in the same.
 int tag_of(std::uint64_t id, std::uint64_t place) {
   constexpr std::uint64_t places = 64;
   const auto largest = static_cast<std::uint64_t>(Library::instance().largest_tag());

@@ -73,6 +73,9 @@ class CollectiveOp final : public MpiOp, private Sharer {
   ~CollectiveOp() override {
     const auto locked = Library::instance().lock();
     if (lane_.shared != nullptr) {
+      if (is_under_way() && requests().expects_more()) {
+        fail(SR_ABORTED, "was freed before it was complete");  // nobody begins what comes behind it
+      }
       lane_.shared->leave(*this, std::move(announcement_));
     } else if (!is_under_way()) {
       group().leave_lane(lane_);

@@ -200,10 +200,11 @@ void Library::keep_going() {
   }
 }
 
-/// A process that ends badly does not wait for its peers: they may be waiting for it elsewhere.
+/// A process that ends badly does not wait for its peers: they may be waiting for it elsewhere. Nor may MPI be
+/// finalised with anything under way.
 void Library::at_exit(int status, void* self) {
   auto& library = *static_cast<Library*>(self);
-  library.end(status == 0 && !library.has_given_up());
+  library.end(status == 0 && !library.has_given_up() && library.kept_.empty());
 }
 
 void Library::end(bool well) noexcept {

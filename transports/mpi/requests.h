@@ -25,6 +25,7 @@ class Requests {
   [[nodiscard]] MPI_Request& add(std::string peer = "");
   /// More will be added, from now on or no longer: until then they are not complete.
   void expect_more(bool expected) noexcept { expects_more_ = expected; }
+  [[nodiscard]] bool expects_more() const noexcept { return expects_more_; }
   /// All that was added goes, for the next round: nothing is under way.
   void clear() noexcept;
   /// Makes room, so that adding so many allocates nothing.

@@ -1,12 +1,21 @@
 #include "transports/mpi/shared_lane.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 namespace shardrun::mpi_transport {
 
-SharedLane::SharedLane(MPI_Comm group) : announcements_(Library::duplicate(group)), comm_(Library::duplicate(group)) {
-  Library::instance().add(*this);
+SharedLane::SharedLane(MPI_Comm group) : announcements_(Library::duplicate(group)) {
+  Library& library = Library::instance();
+  try {
+    comm_ = Library::duplicate(group);
+    library.add(*this);
+  } catch (...) {
+    library.free_comm(comm_);
+    library.free_comm(announcements_);
+    throw;
+  }
 }
 
 SharedLane::~SharedLane() {
@@ -44,6 +53,9 @@ void SharedLane::advance() noexcept {
       op->begin();
     } catch (const sdk::TransportError& error) {
       op->fail(error.status(), error.what());
+      return;
+    } catch (const std::exception& error) {
+      op->fail(SR_INTERNAL, error.what());
       return;
     }
   }

@@ -57,8 +57,8 @@ class SharedLane final : public Sequel {
     Announcement* announcement;
   };
 
-  MPI_Comm announcements_;
-  MPI_Comm comm_;
+  MPI_Comm announcements_ = MPI_COMM_NULL;
+  MPI_Comm comm_ = MPI_COMM_NULL;
   std::deque<Started> started_;  ///< and not begun, in order
 };
 

@@ -130,10 +130,22 @@ TEST_CASE("variables that make no sense are named, with the way out", "[launch]"
              Contains("LOCAL_RANK is '2', not a number from 0 to 1"));
   CHECK_THAT(refusal_of({{"OMPI_COMM_WORLD_RANK", "0"}}), Contains("OMPI_COMM_WORLD_SIZE is not set"));
   CHECK_THAT(refusal_of(with(by_variables, {{"RANK", "-1"}})), Contains("--launch here"));
-  CHECK_THAT(refusal_of(with(by_variables, {{"RANK", ""}})), Contains("RANK is not set") && Contains("--launch here"));
-  CHECK_THAT(refusal_of(with(by_variables, {{"WORLD_SIZE", ""}})), Contains("WORLD_SIZE is not set"));
-  CHECK_FALSE(found_in(with(by_variables, {{"RANK", ""}, {"WORLD_SIZE", "1"}})));
-  CHECK_FALSE(found_in({{"WORLD_SIZE", "4"}, {"MASTER_PORT", "29500"}}));
+}
+
+TEST_CASE("a place to meet without a rank or the number of ranks is refused", "[launch]") {
+  const auto refusal = [](const Environment& environment) {
+    return error_of([&] { require_whole_world(variables(environment)); });
+  };
+  CHECK_THAT(refusal(with(by_variables, {{"RANK", ""}})),
+             Contains("MASTER_ADDR, MASTER_PORT and WORLD_SIZE are set and RANK is not") && Contains("--launch here"));
+  CHECK_THAT(refusal(with(by_variables, {{"WORLD_SIZE", ""}})), Contains("RANK are set and WORLD_SIZE is not"));
+  const auto is_fine = [&](const Environment& environment) {
+    CHECK_NOTHROW(require_whole_world(variables(environment)));
+  };
+  is_fine(by_variables);
+  is_fine(with(by_variables, {{"RANK", ""}, {"WORLD_SIZE", "1"}}));
+  is_fine(with(by_variables, {{"RANK", ""}, {"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "4"}}));
+  is_fine({{"WORLD_SIZE", "4"}, {"MASTER_PORT", "29500"}});
 }
 
 TEST_CASE("a token is 64 hexadecimal digits or none", "[launch]") {

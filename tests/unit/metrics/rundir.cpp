@@ -33,7 +33,7 @@ TEST_CASE("a second run of one folder is refused, naming the first", "[metrics]"
   std::optional<RunDirectory> first(folder / "run");
 
   CHECK_THAT(error_of([&] { RunDirectory(folder / "run"); }),
-             StartsWith("1: another run writes to '") &&
+             StartsWith("2: another run writes to '") &&
                  Contains("/run': process " + std::to_string(::getpid()) + " on ") && Contains("[job] output"));
   first.reset();
 

@@ -184,7 +184,7 @@ TEST_CASE("a rank that has started an operation but is still in one before is wa
 TEST_CASE("an operation that all have started and none has ended is told as one", "[flight]") {
   CHECK(runtime::waits_among({waiting(0, 9), waiting(1, 9), waiting(2, 9)}) ==
         std::vector<std::string>{"ranks 0, 1 and 2 wait in all_gather of W (operation 9 over data), which all its "
-                                 "members have started"});
+                                 "members have called"});
 }
 
 TEST_CASE("a rank of another group with the same name is not waited for", "[flight]") {

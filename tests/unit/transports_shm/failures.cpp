@@ -1,7 +1,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
+#include <deque>
 #include <optional>
 #include <string>
 #include <thread>
@@ -386,4 +389,49 @@ TEST_CASE("shm: the end of the job ends what waits") {
     rank.meet("end");
   });
   CHECK_THAT(error, Contains("group all was aborted"));
+}
+
+TEST_CASE("shm: memory of a sum that is freed under way is nobody's to write any more, however late others are") {
+  // More members than cores: some have yet to write their shares when others have written theirs.
+  constexpr std::uint32_t n = 6;
+  constexpr int rounds = 72;
+  constexpr std::size_t count = 1'000'000;
+  std::deque<Arena> arenas;
+  for (std::uint32_t i = 0; i < n; ++i) {
+    arenas.emplace_back(count * sizeof(float));
+  }
+  int written = 0;
+  run_ranks("shm", n, [&](Rank& rank) {
+    float* const data = arenas[rank.rank()].data();
+    const std::uint64_t registration =
+        rank.transport().register_memory(data, arenas[rank.rank()].bytes(), arenas[rank.rank()].descriptor());
+    std::chrono::steady_clock::duration whole = {};
+    for (int round = 0; round < rounds; ++round) {
+      auto group = rank.group(static_cast<std::uint64_t>(round));
+      std::vector<float> none;
+      auto request = request_of(SR_OP_ALL_REDUCE, 1, count, none);
+      request.send = request.recv = plugins::HostBuffer{data, count * sizeof(float), registration};
+      auto op = std::make_optional(group.prepare(std::vector{request}, after(30)));
+      std::fill(data, data + count, 1.0F);
+      rank.meet("filled " + std::to_string(round));
+      const auto begun = std::chrono::steady_clock::now();
+      op->start(after(30));
+      if (rank.rank() == 0 && round > 0) {
+        std::this_thread::sleep_for(whole * round / rounds);
+        group.abort("enough");
+        op.reset();
+        std::fill(data, data + count, -1.0F);
+      } else {
+        static_cast<void>(error_of([&] { finish(*op); }));
+        whole = std::chrono::steady_clock::now() - begun;
+      }
+      rank.meet("over " + std::to_string(round));
+      if (rank.rank() == 0 && round > 0) {
+        written += std::all_of(data, data + count, [](float each) { return each == -1.0F; }) ? 0 : 1;
+      }
+      op.reset();
+    }
+    rank.meet("end");
+  });
+  CHECK(written == 0);
 }

@@ -70,7 +70,7 @@ TEST_CASE("a report as text and as JSON", "[verify]") {
         "tensor     what            relative  tolerance  unfloored   step\n"
         "layer \"0\"  update               nan      1e-06   2.50e-01      2  FAILED: element [1] is nan, should be 2\n"
         "a          update          5.00e-07      1e-06   0.00e+00      1\n"
-        "failed: 4 comparisons with the float64 reference over 1 steps\n");
+        "failed in 1 of 4 tensors: 4 comparisons with the float64 reference over 1 steps\n");
   CHECK(verify::to_json(report, 0) ==
         R"({"passed": false, "steps": 1, "compared": 4, "worst": [{"tensor": "layer \"0\"", "what": "update", )"
         R"("relative": null, "tolerance": 1e-06, "unfloored": 0.25, "step": 2, "ranks": [0, 3], )"

@@ -21,6 +21,7 @@ namespace shardrun::sdk {
 class LoneGroup final : public Group {
  public:
   std::unique_ptr<Op> prepare(std::span<const OpSpec> ops, std::int64_t) override {
+    throw_failure();
     return std::make_unique<Copy>(*this, ops[0]);
   }
 
