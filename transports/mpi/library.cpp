@@ -18,6 +18,7 @@ using sdk::TransportError;
 
 /// Between looks where nobody waits: short beside a transfer, long beside a system call.
 constexpr std::chrono::microseconds look_interval{100};
+constexpr int most_looks_without = 10;
 /// For peers that have failed to end it as well.
 constexpr std::chrono::seconds longest_finalize{30};
 
@@ -166,7 +167,7 @@ void Library::advance() noexcept {
 }
 
 void Library::op_begins() {
-  if (under_way_++ == 0) {
+  if (under_way_++ == 0 && is_asleep_) {
     const std::lock_guard locked(state_mutex_);
     changed_.notify_all();
   }
@@ -174,28 +175,30 @@ void Library::op_begins() {
 
 void Library::op_ends() noexcept { --under_way_; }
 
-void Library::wait_ends() noexcept {
-  if (--waiting_ == 0 && under_way_ != 0) {
-    const std::lock_guard locked(state_mutex_);
-    changed_.notify_all();
-  }
-}
-
+/// To wake it takes longer than many an op: it falls asleep only when there has been none for a while.
 void Library::keep_going() {
   std::unique_lock state(state_mutex_);
+  int looks_without = 0;
   for (;;) {
-    changed_.wait(state, [&] { return stopping_ || (under_way_ != 0 && waiting_ == 0); });
+    looks_without = under_way_ == 0 ? looks_without + 1 : 0;
+    if (looks_without > most_looks_without) {
+      is_asleep_ = true;
+      changed_.wait(state, [&] { return stopping_ || under_way_ != 0; });
+      is_asleep_ = false;
+    }
     if (stopping_) {
       return;
     }
-    state.unlock();
-    if (!has_given_up()) {
-      const auto locked = lock();
-      int found = 0;
-      MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, self_, &found, MPI_STATUS_IGNORE);
-      advance();
+    if (under_way_ != 0 && waiting_ == 0 && !has_given_up()) {
+      state.unlock();
+      {
+        const auto locked = lock();
+        int found = 0;
+        MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, self_, &found, MPI_STATUS_IGNORE);
+        advance();
+      }
+      state.lock();
     }
-    state.lock();
     changed_.wait_for(state, look_interval, [&] { return stopping_; });
   }
 }

@@ -70,7 +70,7 @@ class Library {
   void op_begins();
   void op_ends() noexcept;
   void wait_begins() noexcept { ++waiting_; }
-  void wait_ends() noexcept;
+  void wait_ends() noexcept { --waiting_; }
 
   /// What a call of MPI returned. Throws TransportError{SR_INTERNAL} with MPI's own words.
   static void check(int code, const char* call);
@@ -99,6 +99,7 @@ class Library {
   std::atomic<bool> given_up_ = false;
   std::atomic<int> under_way_ = 0;
   std::atomic<int> waiting_ = 0;
+  std::atomic<bool> is_asleep_ = false;  ///< the thread, until an op begins
   std::thread thread_;
 };
 

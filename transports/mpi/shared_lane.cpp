@@ -21,7 +21,9 @@ SharedLane::SharedLane(MPI_Comm group) : announcements_(Library::duplicate(group
 SharedLane::~SharedLane() {
   Library& library = Library::instance();
   library.remove(*this);
-  library.free_comm(announcements_);
+  if (!has_unanswered_) {
+    library.free_comm(announcements_);  // Open MPI 4.1 does not survive that of one on which a collective is under way
+  }
   library.free_comm(comm_);
 }
 
@@ -64,6 +66,7 @@ void SharedLane::advance() noexcept {
 void SharedLane::leave(const Sharer& op, std::unique_ptr<Announcement> announcement) {
   std::erase_if(started_, [&](const Started& each) { return each.op == &op; });
   if (announcement->request != MPI_REQUEST_NULL) {
+    has_unanswered_ = true;
     Library::instance().keep(std::move(announcement));
   }
 }

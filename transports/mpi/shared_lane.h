@@ -60,6 +60,7 @@ class SharedLane final : public Sequel {
   MPI_Comm announcements_ = MPI_COMM_NULL;
   MPI_Comm comm_ = MPI_COMM_NULL;
   std::deque<Started> started_;  ///< and not begun, in order
+  bool has_unanswered_ = false;  ///< of an op that has left: its communicator stays
 };
 
 }  // namespace shardrun::mpi_transport
