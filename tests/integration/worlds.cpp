@@ -422,6 +422,21 @@ TEST_CASE("a signal to any rank stops all after the same step", "[worlds]") {
   CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
 }
 
+namespace {
+
+/// A job that does not end by itself, and what `meddle` does to it once its two `ranks` are at work.
+Ended run_two_under_mpirun(const JobFolder& job, std::vector<pid_t>& ranks,
+                           const std::function<void(pid_t launcher)>& meddle) {
+  return run_and_meddle(job, "exec env " + with_sets(mpirun + " -n 2 \"$0\" job.ini", dp("mpi", 2, endless)),
+                        [&](pid_t launcher) {
+                          ranks = ranks_of(launcher);
+                          REQUIRE(ranks.size() == 2);
+                          meddle(launcher);
+                        });
+}
+
+}  // namespace
+
 TEST_CASE("a rank that is killed under mpirun is named, and nothing is left", "[worlds]") {
   if (!has_mpirun()) {
     return;
@@ -429,15 +444,10 @@ TEST_CASE("a rank that is killed under mpirun is named, and nothing is left", "[
   const JobFolder job;
   std::vector<pid_t> ranks;
 
-  const Ended ended = run_and_meddle(
-      job, "exec env " + with_sets(mpirun + " -n 2 \"$0\" job.ini", dp("mpi", 2, endless)), [&](pid_t launcher) {
-        ranks = ranks_of(launcher);
-        REQUIRE(ranks.size() == 2);
-        kill(*std::max_element(ranks.begin(), ranks.end()), SIGKILL);
-      });
+  const Ended ended =
+      run_two_under_mpirun(job, ranks, [&](pid_t) { kill(*std::max_element(ranks.begin(), ranks.end()), SIGKILL); });
 
   CHECK(ended.code != 0);
-  REQUIRE(ranks.size() == 2);
   for (const pid_t rank : ranks) {
     CHECK(ends_soon(rank));
   }
@@ -454,14 +464,9 @@ TEST_CASE("SIGTERM to mpirun stops its ranks", "[worlds]") {
   const JobFolder job;
   std::vector<pid_t> ranks;
 
-  const Ended ended = run_and_meddle(
-      job, "exec env " + with_sets(mpirun + " -n 2 \"$0\" job.ini", dp("mpi", 2, endless)), [&](pid_t launcher) {
-        ranks = ranks_of(launcher);
-        kill(launcher, SIGTERM);
-      });
+  const Ended ended = run_two_under_mpirun(job, ranks, [](pid_t launcher) { kill(launcher, SIGTERM); });
 
   CHECK_THAT(ended.out, !Contains("finished after"));  // the exit code is the launcher's own
-  REQUIRE(ranks.size() == 2);
   for (const pid_t rank : ranks) {
     CHECK(ends_soon(rank));
   }

@@ -18,6 +18,7 @@ using sdk::TransportError;
 
 /// Between looks where nobody waits: short beside a transfer, long beside a system call.
 constexpr std::chrono::microseconds look_interval{100};
+/// With no op under way, before the thread falls asleep.
 constexpr int most_looks_without = 10;
 /// For peers that have failed to end it as well.
 constexpr std::chrono::seconds longest_finalize{30};

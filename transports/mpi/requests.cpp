@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <thread>
 
 namespace shardrun::mpi_transport {
@@ -13,7 +14,7 @@ namespace {
 constexpr std::chrono::milliseconds busy_time{1};
 constexpr std::chrono::microseconds look_interval{50};
 /// Between a yield and the next: a look is a small part of one, and what comes soon needs none.
-constexpr int looks_in_a_turn = 8;
+constexpr std::uint32_t looks_in_a_turn = 8;
 
 }  // namespace
 
@@ -72,7 +73,7 @@ bool Requests::wait(const std::function<bool()>& over) {
     Library& library;
   } const waiting(library);
   const auto begin = std::chrono::steady_clock::now();
-  int looks = 1;
+  std::uint32_t looks = 1;
   while (!test()) {
     if (over()) {
       return false;
