@@ -16,7 +16,7 @@ void Inquest::says_failed(int rank, FailureKind kind, std::optional<int> awaited
   }
   end.failure = kind;
   end.text = text;
-  if (kind == FailureKind::consequence && awaited) {
+  if (kind == FailureKind::consequence && awaited && *awaited != rank) {
     blame_awaited(rank, *awaited, end.text);
   } else {
     blame(rank, kind, end.text);
@@ -68,7 +68,8 @@ void Inquest::blame(int rank, FailureKind kind, std::string text) {
   }
 }
 
-/// Whoever waits in vain names whom it waits for, who may say the same of another. One that has said so is no cause.
+/// Whoever waits in vain names whom it waits for, who may say the same of another. One that has said so is no cause,
+/// but for two that lose each other: the first to be named is told of with its own words beside those of the other.
 void Inquest::blame_awaited(int rank, int awaited, const std::string& text) {
   const bool names_nobody = cause_ && cause_kind_ == FailureKind::consequence && !cause_is_awaited_;
   const bool is_better = !cause_ || names_nobody || (cause_is_awaited_ && cause_->rank == rank);
@@ -103,6 +104,9 @@ LaunchResult Inquest::result() const {
   }
   if (result.cause) {
     const RankEnd& end = of(result.cause->rank).end;
+    if (cause_is_awaited_ && of(result.cause->rank).named_another) {
+      result.cause->text += fmt::format("; rank {} itself: {}", result.cause->rank, end.text);
+    }
     if (!end.killed) {
       result.cause->exit_code = end.exit_code;
       result.cause->signal = end.signal;

@@ -161,10 +161,20 @@ TEST_CASE("ranks that wait for each other are all heard before the job is aborte
   CHECK(result.ending < job.settings.hearing);
 }
 
-TEST_CASE("a rank that has said for whom it waited is not the cause, even where others lost it", "[launch]") {
+TEST_CASE("of two ranks that lose each other, the words of both are told", "[launch]") {
   LaunchJob job(3, {"awaiting", "1", "0", "2"});
   kill_when_all_wait(job, 0, SIGUSR1);
-  CHECK(cause_of(job.run()).starts_with("[1] does not answer other ranks"));
+  const LaunchResult result = job.run();
+  CHECK(cause_of(result) == "[1] does not answer other ranks, though it answers the launcher: rank 0 (pid " +
+                                std::to_string(pid_of(job, 0)) + "): too late; rank 1 itself: too late [code 1]");
+}
+
+TEST_CASE("a rank that was told that others wait for it adds nothing by repeating it", "[launch]") {
+  LaunchJob job(2, {"awaiting", "1", "echo"});
+  kill_when_all_wait(job, 0, SIGUSR1);
+  const LaunchResult result = job.run();
+  CHECK(cause_of(result) == "[1] does not answer other ranks, though it answers the launcher: rank 0 (pid " +
+                                std::to_string(pid_of(job, 0)) + "): too late [code 1]");
 }
 
 TEST_CASE("the death of a rank that others waited for is the root cause", "[launch]") {

@@ -113,10 +113,12 @@ int lost_peer(Rank& rank, const Arguments& arguments) {
 }
 
 /// `awaiting A B …`: rank r says that it waited in vain for the rank that is named in the place r: the first once it
-/// gets SIGUSR1, the others when they hear of the abort. One that is to wait for itself just waits; -1 names nobody.
+/// gets SIGUSR1, the others when they hear of the abort. One that is to wait for itself just waits; `echo` names itself,
+/// as a rank does that repeats the abort's reason; -1 names nobody.
 int awaiting(Rank& rank, const Arguments& arguments) {
-  const int awaited = std::stoi(arguments.at(static_cast<std::size_t>(rank.rank())));
-  if (awaited == rank.rank()) {
+  const std::string& named = arguments.at(static_cast<std::size_t>(rank.rank()));
+  const int awaited = named == "echo" ? rank.rank() : std::stoi(named);
+  if (awaited == rank.rank() && named != "echo") {
     return wait(rank, arguments);
   }
   say("ready");
