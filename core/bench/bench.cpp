@@ -104,8 +104,8 @@ Setting check(const Settings& settings) {
       task::load_transport(task::directories_of(settings.plugins), settings.transport, settings.options,
                            static_cast<std::uint32_t>(settings.ranks));
   if (!transport.props().moves_host_memory) {
-    throw Error(ErrorCode::usage, fmt::format("bench: transport {} does not move host memory, which is all that is "
-                                              "measured so far: choose another ('shardrun plugins' lists them)",
+    throw Error(ErrorCode::usage, fmt::format("bench: transport {} does not move host memory, which is all that "
+                                              "bench measures: choose another ('shardrun plugins' lists them)",
                                               settings.transport));
   }
   if (transport.props().own_launcher_only) {

@@ -159,6 +159,7 @@ std::vector<std::uint32_t> parse_reductions(std::string_view text) {
 }
 
 bool needs_peer(std::uint32_t opcode) noexcept { return opcode == SR_OP_SEND; }
+bool reduces(std::uint32_t opcode) noexcept { return sdk::find_opcode(opcode)->reduces; }
 
 std::string_view op_name(std::uint32_t opcode) {
   return opcode == SR_OP_SEND ? "send_recv" : name_of(sdk::opcodes, opcode, &sdk::OpcodeTraits::opcode);

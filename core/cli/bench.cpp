@@ -86,6 +86,10 @@ bench::Settings settings_of(const Parsed& parsed) {
                                       static_cast<std::uint64_t>(parsed.integer("factor", 4, 2, 1024)));
   settings.dtypes = bench::parse_dtypes(parsed.get("dtype").value_or("f32"));
   settings.reductions = bench::parse_reductions(parsed.get("redop").value_or("sum"));
+  if (parsed.has("redop") && std::ranges::none_of(settings.opcodes, bench::reduces)) {
+    throw Error(ErrorCode::usage,
+                fmt::format("--redop: none of the ops ({}) reduces anything: leave it out, or name such an --op", ops));
+  }
   if (parsed.has("iters")) {
     settings.iterations = parsed.integer("iters", 1, 1, most_iterations);
   }

@@ -72,31 +72,39 @@ bool wants_own_launcher(const conformance::Finding& finding) {
   return finding.problem.find(conformance::only_own_launcher) != std::string::npos;
 }
 
-/// One that nobody reads is refused here; one that a transport does not have, by that transport.
+/// One that no transport reads, or not with this value, is refused here; one that does not fit the size of a world, by
+/// the transport.
 std::vector<std::string> settings_of(const Parsed& parsed, const Subject& subject) {
   std::vector<std::string> settings = parsed.all("set");
   if (settings.empty()) {
     return settings;
   }
-  const bool is_transport = subject.manifest.kind == plugins::PluginKind::transport;
-  const std::vector<std::string> opened =
-      is_transport ? opened_by(plugins::Transport::load(task::directories_of({subject.path.parent_path()}),
-                                                        subject.manifest.name),
-                               settings)
-                   : std::vector<std::string>();
+  const auto refuse = [](const std::string& setting, const std::string& why) {
+    throw Error(ErrorCode::usage, fmt::format("plugins check: --set {}: {}", setting, why));
+  };
+  if (subject.manifest.kind != plugins::PluginKind::transport) {
+    refuse(settings.front(), "only a transport has options here");
+  }
+  const plugins::Directories directories = task::directories_of({subject.path.parent_path()});
+  const plugins::Transport transport = plugins::Transport::load(directories, subject.manifest.name);
+  const std::vector<std::string> opened = opened_by(transport, settings);
   for (const std::string& setting : settings) {
     const std::string key = setting.substr(0, setting.find('='));
-    if (!is_transport || key == setting) {
-      throw Error(ErrorCode::usage,
-                  fmt::format("plugins check: --set {}: expected KEY=VALUE, for a transport", setting));
+    if (key == setting) {
+      refuse(setting, "expected KEY=VALUE");
     }
-    const std::size_t dot = key.find('.');
-    if (dot != std::string::npos && (std::ranges::find(opened, key.substr(0, dot)) == opened.end() ||
-                                     key.find('.', dot + 1) != std::string::npos)) {
-      throw Error(ErrorCode::usage,
-                  fmt::format("plugins check: --set {}: transport {} opens no transport '{}'{}", setting,
-                              subject.manifest.name, key.substr(0, key.rfind('.')),
-                              opened.empty() ? "" : fmt::format("; it opens {}", fmt::join(opened, ", "))));
+    const std::size_t dot = key.rfind('.');
+    const std::string owner = dot == std::string::npos ? subject.manifest.name : key.substr(0, dot);
+    if (dot != std::string::npos && std::ranges::find(opened, owner) == opened.end()) {
+      refuse(setting, fmt::format("transport {} opens no transport '{}'{}", subject.manifest.name, owner,
+                                  opened.empty() ? "" : fmt::format("; it opens {}", fmt::join(opened, ", "))));
+    }
+    try {
+      const auto options =
+          dot == std::string::npos ? transport.options() : plugins::Transport::load(directories, owner).options();
+      (void)plugins::read_option(options, key.substr(dot + 1), setting.substr(key.size() + 1));
+    } catch (const Error& error) {
+      refuse(setting, fmt::format("transport {}: {}", owner, error.message()));
     }
   }
   return settings;
@@ -136,6 +144,7 @@ int check(std::span<const std::string> words) {
     }
     return 0;
   }
+  const std::vector<std::string> settings = settings_of(parsed, subject);
   std::FILE* const screen = parsed.has("json") ? stderr : stdout;
   fmt::print(screen, "{} {} {} (ABI {}.{}) {}: {} case{}\n", to_string(manifest.kind), manifest.name, manifest.version,
              manifest.abi_major, manifest.abi_minor, subject.path.string(), names.size(), names.size() == 1 ? "" : "s");
@@ -145,7 +154,7 @@ int check(std::span<const std::string> words) {
       task::directories_of({subject.path.parent_path()}), manifest.kind, manifest.name,
       {.member_command = {std::filesystem::read_symlink("/proc/self/exe").string(), member_name},
        .words = parsed.all("case"),
-       .settings = settings_of(parsed, subject),
+       .settings = settings,
        .silence_s = parsed.integer("silence", 0, 1, 86'400),
        .report = [&](const conformance::Finding& finding) {
          if (wants_own_launcher(finding)) {

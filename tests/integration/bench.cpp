@@ -137,6 +137,8 @@ TEST_CASE("what cannot be measured is refused before a process starts", "[bench]
   CHECK_THAT(refused({"--op", "all_redcue"}), Contains("--op: there is no 'all_redcue' (did you mean 'all_reduce'?)"));
   CHECK_THAT(refused({"--dtype", "f23"}), Contains("did you mean"));
   CHECK_THAT(refused({"--redop", ""}), Contains("--redop: there is no ''"));
+  CHECK_THAT(refused({"--op", "broadcast,barrier", "--redop", "max"}),
+             Contains("--redop: none of the ops (broadcast,barrier) reduces anything"));
   CHECK_THAT(refused({"--sizes", "64M-8"}), Contains("--sizes: '64M-8' ends before it begins"));
   CHECK_THAT(refused({"--sizes", "0"}), Contains("'0' is no size"));
   CHECK_THAT(refused({"--sizes", "4X"}), Contains("'4X' has no such unit"));

@@ -156,4 +156,14 @@ TEST_CASE("what is no plugin is refused before any of it runs", "[program]") {
   CHECK_THAT(refused({sound, "--case", "soup"}), Contains("no case for a strategy has that in its name"));
   CHECK_THAT(refused({}), Contains("plugins check: expected FILE"));
   CHECK_THAT(refused({sound, "--jsn"}), Contains("did you mean 'json'?"));
+  CHECK_THAT(refused({sound, "--set", "chunk=1"}), Contains("--set chunk=1: only a transport has options here"));
+
+  const std::string gloo = SHARDRUN_PLUGINS "/shardrun_transport_gloo.so";
+  CHECK_THAT(refused({gloo, "--set", "chunk"}), Contains("--set chunk: expected KEY=VALUE"));
+  CHECK_THAT(refused({gloo, "--set", "chnk=1"}), Contains("transport gloo: there is no option 'chnk'"));
+  CHECK_THAT(refused({gloo, "--set", "chunk=much"}), Contains("--set chunk=much: transport gloo: "));
+  CHECK_THAT(refused({gloo, "--set", "shm.chunk=1"}), Contains("transport gloo opens no transport 'shm'"));
+  const std::string chaos = SHARDRUN_PLUGINS "/shardrun_transport_chaos.so";
+  CHECK_THAT(refused({chaos, "--set", "over=gloo", "--set", "gloo.chnk=1"}),
+             Contains("transport gloo: there is no option 'chnk'"));
 }
