@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/philox.h"
 #include "core/bench/rank.h"
 #include "core/launch/launch.h"
 #include "core/launch/limits.h"
@@ -129,7 +128,7 @@ Outcome run(const Settings& settings, const std::vector<std::string>& words, con
       {.arguments = words,
        .ranks = settings.ranks,
        .threads_per_rank = 1,
-       .job_hash = hash_name(to_text(settings)),
+       .job = to_text(settings),
        .on_output =
            [&](const launch::OutputLine& line) { callbacks.on_line(fmt::format("[{}] {}", line.rank, line.text)); },
        .on_message = [&](const launch::RankMessage& message) { gathering.take(message); },

@@ -9,7 +9,6 @@
 #include <optional>
 
 #include "core/base/error.h"
-#include "core/base/philox.h"
 #include "core/base/standard_error.h"
 #include "core/bench/cases.h"
 #include "core/bench/ceilings.h"
@@ -211,7 +210,7 @@ int run_as_rank(const Settings& settings, const launch::RankContext& context) {
     }
   };
   const auto attempt = [&] {
-    rank = std::make_unique<Rank>(context, hash_name(to_text(settings)), Rank::no_deadline);
+    rank = std::make_unique<Rank>(context, to_text(settings), Rank::no_deadline);
     measuring.emplace(settings, *rank);
     const int code = measuring->run();
     measuring.reset();

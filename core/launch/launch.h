@@ -36,8 +36,8 @@ struct LaunchSettings {
   std::string program = "/proc/self/exe";
   std::vector<std::string> arguments;  ///< argv of every rank, argv[0] included
   int ranks = 1;
-  int threads_per_rank = 1;    ///< OMP_NUM_THREADS
-  std::uint64_t job_hash = 0;  ///< what ranks must come with: Rank's argument
+  int threads_per_rank = 1;  ///< OMP_NUM_THREADS
+  std::string job;           ///< what ranks must come with: Rank's argument
 
   std::string address = "127.0.0.1";                   ///< where the store listens, at any free port
   std::chrono::milliseconds heartbeat_interval{1000};  ///< or a quarter of the next, where that is less

@@ -16,7 +16,7 @@ namespace shardrun::launch {
 // A frame is: length of what follows (u32), version (u8), type (u8), payload. Numbers are little-endian, texts and
 // bytes inside a payload are preceded by their length (u32). The launcher answers nothing before a correct hello.
 
-inline constexpr std::uint8_t protocol_version = 1;
+inline constexpr std::uint8_t protocol_version = 2;
 inline constexpr std::size_t frame_header_bytes = 4;
 inline constexpr std::size_t max_hello_bytes = 256;  ///< of a frame's length until its sender is known
 inline constexpr std::size_t max_frame_bytes = std::size_t{1024} * 1024;  ///< of a frame's length afterwards
@@ -36,7 +36,7 @@ enum class FrameType : std::uint8_t {
   paused = 10,      ///< nothing: this rank waits for `resume`, in the middle of nothing
   // From the launcher.
   welcome = 64,        ///< nothing
-  refused = 65,        ///< text: the token was right, something else was not
+  refused = 65,        ///< text: the token was right, something else was not; the job's text, where that is it
   value = 66,          ///< request, value
   failure_noted = 67,  ///< nothing
   abort = 68,          ///< reason

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/philox.h"
 #include "core/launch/store_client.h"
 
 namespace shardrun::launch {
@@ -22,14 +23,15 @@ std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-StoreClientSettings settings_of(const RankContext& context, std::uint64_t job_hash) {
+StoreClientSettings settings_of(const RankContext& context, const std::string& job) {
   return {.address = context.address,
           .port = context.port,
           .hello = {.token = context.token,
                     .rank = static_cast<std::uint32_t>(context.rank),
                     .pid = static_cast<std::uint32_t>(::getpid()),
-                    .job_hash = job_hash,
+                    .job_hash = hash_name(job),
                     .host = host_name()},
+          .job = job,
           .heartbeat = context.heartbeat,
           .silence = context.is_hosted ? context.silence : std::chrono::milliseconds(0),
           .most_hangups = context.is_hosted ? most_hangups : 0,
@@ -44,8 +46,8 @@ class Rank::Line : public StoreClient {
   using StoreClient::StoreClient;
 };
 
-Rank::Rank(RankContext context, std::uint64_t job_hash, Deadline deadline)
-    : context_(std::move(context)), line_(std::make_unique<Line>(settings_of(context_, job_hash), deadline)) {
+Rank::Rank(RankContext context, const std::string& job, Deadline deadline)
+    : context_(std::move(context)), line_(std::make_unique<Line>(settings_of(context_, job), deadline)) {
   if (context_.is_hosted) {
     learn_world();
   }

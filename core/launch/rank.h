@@ -53,9 +53,9 @@ class Rank {
   using Deadline = Clock::time_point;
   static constexpr Deadline no_deadline = Deadline::max();  ///< the end of the job ends the wait
 
-  /// Joins the job: returns once the launcher has said welcome. `job_hash` must equal the launcher's.
-  /// Throws Error{io} where it refuses, or `deadline` passes.
-  Rank(RankContext context, std::uint64_t job_hash, Deadline deadline);
+  /// Joins the job: returns once the launcher has said welcome. `job`, any text of `key = value` lines, must equal the
+  /// launcher's. Throws Error{io} where it refuses, or `deadline` passes.
+  Rank(RankContext context, const std::string& job, Deadline deadline);
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
   ~Rank();  ///< waits for nobody

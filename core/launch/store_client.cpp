@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/base/standard_error.h"
+#include "core/launch/job_text.h"
 #include "core/launch/status.h"
 
 namespace shardrun::launch {
@@ -278,7 +279,13 @@ void StoreClient::handle(FrameType type, std::string_view payload) {
       last_beat_ = heard_;
       beat();
       break;
-    case FrameType::refused: refused_ = reader.bytes(); break;
+    case FrameType::refused: {
+      refused_ = reader.bytes();
+      if (const std::string_view job = reader.bytes(); !job.empty()) {
+        *refused_ += fmt::format("; the first difference is {}", first_difference(settings_.job, job));
+      }
+      break;
+    }
     case FrameType::value:
       if (const auto request = requests_.find(reader.u64()); request != requests_.end()) {
         request->second = reader.bytes();

@@ -26,6 +26,7 @@ struct StoreClientSettings {
   std::string address;
   std::uint16_t port = 0;
   Hello hello;
+  std::string job;  ///< as text, of which `hello` has the hash
   std::chrono::milliseconds heartbeat{1000};
   std::chrono::milliseconds silence{0};  ///< see RankContext; what listens must answer heartbeats
   int most_hangups = 0;                  ///< in answer to a hello, after which it is not said again; 0: it always is

@@ -117,7 +117,7 @@ StoreServerSettings StoreHost::store_settings() const {
           .port = settings_.port,
           .world_size = settings_.ranks,
           .token = settings_.token,
-          .job_hash = settings_.job_hash,
+          .job = settings_.job,
           .hello_timeout = settings_.stranger_timeout,
           .answers_heartbeats = true,
           .about_other_job = "the job file, its --set words and its paths must be the same on all hosts"};

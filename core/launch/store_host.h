@@ -26,7 +26,7 @@ struct HostSettings {
   std::uint16_t port = 0;
   int ranks = 1;
   Token token = {};
-  std::uint64_t job_hash = 0;
+  std::string job;  ///< what ranks must come with: Rank's argument
   std::string run;  ///< a name of this run alone
 
   std::chrono::milliseconds heartbeat_timeout{10000};  ///< a rank silent for so long ends the job; 0: none does

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/philox.h"
 
 namespace shardrun::launch {
 
@@ -84,6 +85,7 @@ StoreServer::StoreServer(boost::asio::io_context& io, StoreServerSettings settin
       acceptor_(listen(io, settings_)),
       accept_again_(io),
       port_(acceptor_.local_endpoint().port()),
+      job_hash_(hash_name(settings_.job)),
       members_(static_cast<std::size_t>(settings_.world_size)) {
   accept();
 }
@@ -160,11 +162,10 @@ void StoreServer::greet(std::uint64_t id, FrameType type, std::string_view paylo
   if (hello.rank >= members_.size()) {
     return refuse(id, fmt::format("there is no rank {} among {}", hello.rank, members_.size()));
   }
-  if (hello.job_hash != settings_.job_hash) {
-    const std::string why = fmt::format("came with another job (hash {:016x}, not {:016x}): {}", hello.job_hash,
-                                        settings_.job_hash, settings_.about_other_job);
-    refuse(id, fmt::format("rank {} (pid {}) {}", hello.rank, hello.pid, why));
-    return events_.came_with_other_job(hello, why);
+  if (hello.job_hash != job_hash_) {
+    const std::string why = fmt::format("came with another job: {}", settings_.about_other_job);
+    refuse(id, fmt::format("rank {} (pid {}) {}", hello.rank, hello.pid, why), settings_.job);
+    return events_.came_with_other_job(hello, why + "; its own error says where it differs");
   }
   if (members_[hello.rank].joined) {
     return refuse(id, fmt::format("rank {} is taken", hello.rank));
@@ -172,12 +173,14 @@ void StoreServer::greet(std::uint64_t id, FrameType type, std::string_view paylo
   admit(id, hello);
 }
 
-/// The guest knows the token, so it is told why.
-void StoreServer::refuse(std::uint64_t id, const std::string& why) {
+/// The guest knows the token, so it is told why, and what the job is where it has another.
+void StoreServer::refuse(std::uint64_t id, const std::string& why, std::string_view job) {
   const std::shared_ptr<FrameConnection> connection = guests_.at(id).connection;
   log_drop(guests_.at(id).from, why);
   guests_.erase(id);
-  connection->send(FrameWriter(FrameType::refused).bytes(why).finish(), [connection] { connection->close(); });
+  connection->send(
+      FrameWriter(FrameType::refused).bytes(why).bytes(job.size() <= max_frame_bytes / 2 ? job : "").finish(),
+      [connection] { connection->close(); });
 }
 
 void StoreServer::admit(std::uint64_t id, const Hello& hello) {

@@ -24,7 +24,7 @@ struct StoreServerSettings {
   std::uint16_t port = 0;  ///< 0: any free one
   int world_size = 1;
   Token token = {};
-  std::uint64_t job_hash = 0;
+  std::string job;                                ///< as text
   std::chrono::milliseconds hello_timeout{2000};  ///< from connecting to the end of a correct hello
   bool answers_heartbeats = false;                ///< to ranks that would not see this process's end otherwise
   /// What whoever comes with another job is told.
@@ -80,7 +80,7 @@ class StoreServer {
   void receive_guest(boost::asio::ip::tcp::socket socket);
   void drop_guest(std::uint64_t guest, const std::string& why);
   void greet(std::uint64_t guest, FrameType type, std::string_view payload);
-  void refuse(std::uint64_t guest, const std::string& why);
+  void refuse(std::uint64_t guest, const std::string& why, std::string_view job = {});
   void admit(std::uint64_t guest, const Hello& hello);
   void member_frame(int rank, FrameType type, std::string_view payload);
   void set(int rank, std::string_view key, std::string_view value);
@@ -94,6 +94,7 @@ class StoreServer {
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::steady_timer accept_again_;
   std::uint16_t port_ = 0;
+  std::uint64_t job_hash_ = 0;
 
   std::uint64_t next_guest_ = 0;
   std::map<std::uint64_t, Guest> guests_;  ///< who has not said hello yet

@@ -149,7 +149,7 @@ StoreServerSettings Supervisor::store_settings() const {
   return {.address = settings_.address,
           .world_size = settings_.ranks,
           .token = token_,
-          .job_hash = settings_.job_hash,
+          .job = settings_.job,
           .hello_timeout = settings_.stranger_timeout};
 }
 

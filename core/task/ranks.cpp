@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/philox.h"
 #include "core/base/standard_error.h"
 #include "core/files/atomic_file.h"
 #include "core/launch/launch.h"
@@ -69,7 +68,7 @@ launch::LaunchResult launch_ranks(const job::Job& job, const RunSettings& settin
   return launch::launch({.arguments = std::move(arguments),
                          .ranks = static_cast<int>(job.ranks),
                          .threads_per_rank = threads_of(job),
-                         .job_hash = hash_of(job),
+                         .job = job::canonical_text(job),
                          .heartbeat_timeout = silence_of(job),
                          .on_output = [&](const launch::OutputLine& line) { reports.show(line); },
                          .on_message = [&](const launch::RankMessage& message) { reports.take(message); },
@@ -78,8 +77,6 @@ launch::LaunchResult launch_ranks(const job::Job& job, const RunSettings& settin
 }
 
 }  // namespace
-
-std::uint64_t hash_of(const job::Job& job) { return hash_name(job::canonical_text(job)); }
 
 std::chrono::milliseconds silence_of(const job::Job& job) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(job.timeout * 1000));
@@ -186,7 +183,7 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
     }
   };
   const auto attempt = [&] {
-    rank = std::make_unique<launch::Rank>(context, hash_of(job), latest_join(context));
+    rank = std::make_unique<launch::Rank>(context, job::canonical_text(job), latest_join(context));
     if (hooks.on_join) {
       hooks.on_join();
     }

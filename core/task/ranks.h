@@ -22,8 +22,7 @@ namespace shardrun::task {
 [[nodiscard]] metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings,
                                          const std::vector<std::string>& words = {});
 
-/// What ranks come with, to show that they have the same job; and for how long one may be silent.
-[[nodiscard]] std::uint64_t hash_of(const job::Job& job);
+/// For how long a rank may be silent.
 [[nodiscard]] std::chrono::milliseconds silence_of(const job::Job& job);
 
 /// The rank that an operation's message says it waited for in vain: the first of "waiting for member 1 (rank 3, pid

@@ -178,7 +178,7 @@ class First {
                              .port = invitation.master.port,
                              .ranks = world_.size,
                              .token = invitation.token,
-                             .job_hash = hash_of(job_),
+                             .job = job::canonical_text(job_),
                              .run = name_of_run(),
                              .heartbeat_timeout = silence_of(job_),
                              .grace = grace_of_first,

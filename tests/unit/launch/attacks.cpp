@@ -1,6 +1,7 @@
 #include "tests/unit/launch/attacks.h"
 
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -8,6 +9,7 @@
 #include <functional>
 #include <string_view>
 
+#include "core/base/philox.h"
 #include "core/files/descriptor.h"
 #include "core/launch/protocol.h"
 
@@ -43,17 +45,22 @@ std::string outcome(const files::FileDescriptor& socket, std::string_view bytes)
   for (ssize_t got = 0; (got = ::read(socket.get(), chunk, sizeof chunk)) > 0;) {
     answer.append(chunk, static_cast<std::size_t>(got));
   }
-  constexpr std::size_t before_text = launch::frame_header_bytes + 2 + 4;
-  if (answer.size() < before_text) {
+  constexpr std::size_t before_payload = launch::frame_header_bytes + 2;
+  if (answer.size() < before_payload) {
     return answer.empty() ? "dropped" : "a fragment";
   }
   return static_cast<FrameType>(answer[launch::frame_header_bytes + 1]) == FrameType::refused
-             ? "refused, " + answer.substr(before_text)
+             ? fmt::format("refused, {}",
+                           launch::PayloadReader(std::string_view(answer).substr(before_payload)).bytes())
              : "let in";
 }
 
 std::string hello_of(const RankContext& context, const std::function<void(Hello&)>& change) {
-  Hello hello{.token = context.token, .rank = static_cast<std::uint32_t>(context.rank), .pid = 1, .host = "elsewhere"};
+  Hello hello{.token = context.token,
+              .rank = static_cast<std::uint32_t>(context.rank),
+              .pid = 1,
+              .job_hash = hash_name(""),
+              .host = "elsewhere"};
   change(hello);
   return launch::encode_hello(hello);
 }

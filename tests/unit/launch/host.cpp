@@ -19,7 +19,7 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr std::uint64_t job_hash = 5;
+constexpr const char* job = "[train]\nsteps = 5\n";
 
 Rank::Deadline soon() { return Rank::Clock::now() + std::chrono::seconds(60); }
 
@@ -31,7 +31,7 @@ struct Hosted {
     settings.address = "127.0.0.1";
     settings.ranks = 2;
     settings.token = token;
-    settings.job_hash = job_hash;
+    settings.job = job;
     settings.run = "0123456789abcdef";
     settings.on_notice = [this](std::string_view line) {
       const std::lock_guard lock(mutex);
@@ -78,20 +78,20 @@ TEST_CASE("a host names the ranks that it waits for, and blames none before they
 TEST_CASE("a rank with the right token and another job ends the job with that reason", "[launch]") {
   Hosted hosted(HostSettings{.grace = milliseconds(10)});
   hosted.host.expect_ranks();
-  CHECK_THAT(error_of([&] { Rank(hosted.context(1), job_hash + 1, soon()); }), Contains("came with another job"));
+  CHECK_THAT(error_of([&] { Rank(hosted.context(1), "[train]\nsteps = 6\n", soon()); }),
+             Contains("came with another job") && Contains("the first difference is [train] steps = 6 here, 5 there"));
   const LaunchResult result = hosted.host.wait();
   REQUIRE(result.cause);
   CHECK(result.cause->rank == 1);
-  CHECK_THAT(result.cause->text, Contains("must be the same on all hosts"));
+  CHECK_THAT(result.cause->text, Contains("must be the same on all hosts; its own error says where it differs"));
 }
 
 TEST_CASE("a callback of a host that throws fails the job, not the process", "[launch]") {
   Hosted hosted(HostSettings{.grace = milliseconds(10),
                              .on_message = [](const RankMessage&) { throw std::runtime_error("no"); }});
   hosted.host.expect_ranks();
-  auto other =
-      std::async(std::launch::async, [&] { return std::make_unique<Rank>(hosted.context(1), job_hash, soon()); });
-  Rank rank(hosted.context(0), job_hash, soon());
+  auto other = std::async(std::launch::async, [&] { return std::make_unique<Rank>(hosted.context(1), job, soon()); });
+  Rank rank(hosted.context(0), job, soon());
   const auto second = other.get();
   second->message("kind", "bytes");
   const LaunchResult result = hosted.host.wait();
@@ -106,8 +106,8 @@ TEST_CASE("a rank takes a host as lost when it answers no more, however long it 
   hosted.host.expect_ranks();
   RankContext watching = hosted.context(1);
   watching.silence = milliseconds(400);
-  auto other = std::async(std::launch::async, [&] { return std::make_unique<Rank>(watching, job_hash, soon()); });
-  Rank rank(hosted.context(0), job_hash, soon());
+  auto other = std::async(std::launch::async, [&] { return std::make_unique<Rank>(watching, job, soon()); });
+  Rank rank(hosted.context(0), job, soon());
   const auto second = other.get();
   std::this_thread::sleep_for(milliseconds(800));
   CHECK_FALSE(second->aborted());

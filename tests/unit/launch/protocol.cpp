@@ -14,7 +14,7 @@ constexpr std::size_t before_payload = frame_header_bytes + 2;
 
 TEST_CASE("a frame begins with its length, version and type", "[launch]") {
   const std::string frame = FrameWriter(FrameType::get).u64(7).bytes("key").finish();
-  CHECK(frame == std::string("\x11\x00\x00\x00\x01\x04\x07\x00\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00key", 21));
+  CHECK(frame == std::string("\x11\x00\x00\x00\x02\x04\x07\x00\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00key", 21));
   PayloadReader reader(std::string_view(frame).substr(before_payload));
   CHECK(reader.u64() == 7);
   CHECK(reader.bytes() == "key");

@@ -113,8 +113,8 @@ int lost_peer(Rank& rank, const Arguments& arguments) {
 }
 
 /// `awaiting A B …`: rank r says that it waited in vain for the rank that is named in the place r: the first once it
-/// gets SIGUSR1, the others when they hear of the abort. One that is to wait for itself just waits; `echo` names itself,
-/// as a rank does that repeats the abort's reason; -1 names nobody.
+/// gets SIGUSR1, the others when they hear of the abort. One that is to wait for itself just waits; `echo` names
+/// itself, as a rank does that repeats the abort's reason; -1 names nobody.
 int awaiting(Rank& rank, const Arguments& arguments) {
   const std::string& named = arguments.at(static_cast<std::size_t>(rank.rank()));
   const int awaited = named == "echo" ? rank.rank() : std::stoi(named);
@@ -212,10 +212,10 @@ int attacked(Rank& rank, const Arguments& arguments) {
   return exchange(rank, arguments);
 }
 
-/// Says hello with another job's hash.
+/// Says hello with another job.
 int other_job(const RankContext& context) {
   try {
-    const Rank rank(context, 1, soon());
+    const Rank rank(context, "[train]\nsteps = 1\n", soon());
   } catch (const Error& error) {
     std::fputs(error.what(), stderr);
   }
@@ -241,7 +241,7 @@ int show(const RankContext& context) {
   say(fmt::format("SIGPIPE {}", pipe_action.sa_handler == SIG_IGN ? "ignored" : "not ignored"));
   say(fmt::format("group {}", ::getpgrp() == ::getpid() ? "its own" : "another's"));
   say("descriptors" + open);
-  Rank rank(context, 0, soon());
+  Rank rank(context, "", soon());
   rank.goodbye(soon());
   return 0;
 }
@@ -270,7 +270,7 @@ int silent(const RankContext&) {
 
 /// Its connection ends, and it lives on.
 int hang_up(const RankContext& context) {
-  { const Rank rank(context, 0, soon()); }
+  { const Rank rank(context, "", soon()); }
   return silent(context);
 }
 
@@ -333,7 +333,7 @@ int main(int count, char** words) {
     if (const auto found = modes.find(mode); found != modes.end()) {
       return found->second(context);
     }
-    Rank rank(context, 0, soon());
+    Rank rank(context, "", soon());
     try {
       return joined_modes.at(mode)(rank, arguments);
     } catch (const Error& error) {

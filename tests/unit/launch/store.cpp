@@ -21,8 +21,8 @@ constexpr int long_enough = 60000;
 
 TEST_CASE("get() waits for a key that is set later, by any thread", "[launch]") {
   Store store(2);
-  Rank reader(store.context(0), 5, in(long_enough));
-  Rank writer(store.context(1), 5, in(long_enough));
+  Rank reader(store.context(0), Store::job, in(long_enough));
+  Rank writer(store.context(1), Store::job, in(long_enough));
   std::vector<std::future<std::string>> values;
   for (int i = 0; i < 8; ++i) {
     values.push_back(std::async(std::launch::async,
@@ -43,7 +43,7 @@ TEST_CASE("get() waits for a key that is set later, by any thread", "[launch]") 
 
 TEST_CASE("get() says which key nobody has set when its deadline passes, and works on", "[launch]") {
   Store store(1);
-  Rank rank(store.context(0), 5, in(long_enough));
+  Rank rank(store.context(0), Store::job, in(long_enough));
   CHECK(error_of([&] { (void)rank.get("missing", in(20)); }).find("for the key 'missing', which no rank has set") !=
         std::string::npos);
   try {
@@ -57,7 +57,7 @@ TEST_CASE("get() says which key nobody has set when its deadline passes, and wor
 
 TEST_CASE("a value that no frame can hold is refused where it is set", "[launch]") {
   Store store(1);
-  Rank rank(store.context(0), 5, in(long_enough));
+  Rank rank(store.context(0), Store::job, in(long_enough));
   CHECK(error_of([&] { rank.set("key", std::string(1 << 20, 'x')); }).find("at most 1048576") != std::string::npos);
   rank.set("key", "short");
   CHECK(rank.get("key", in(long_enough)) == "short");
@@ -67,11 +67,12 @@ TEST_CASE("a process without the token is let in by no store, nor one of another
   Store store(2);
   RankContext stranger = store.context(0);
   stranger.token[0] ^= 1U;
-  CHECK(error_of([&] { Rank(stranger, 5, in(300)); }).find("could not join its job") != std::string::npos);
-  CHECK(error_of([&] { Rank(store.context(0), 6, in(long_enough)); }).find("came with another job") !=
-        std::string::npos);
-  const Rank rank(store.context(0), 5, in(long_enough));
-  CHECK(error_of([&] { Rank(store.context(0), 5, in(long_enough)); }) ==
+  CHECK(error_of([&] { Rank(stranger, Store::job, in(300)); }).find("could not join its job") != std::string::npos);
+  CHECK(error_of([&] { Rank(store.context(0), "[job]\nranks = 3\n", in(long_enough)); })
+            .ends_with("came with another job: have the job file or a plugin changed while the job was starting?; the "
+                       "first difference is [job] ranks = 3 here, 2 there"));
+  const Rank rank(store.context(0), Store::job, in(long_enough));
+  CHECK(error_of([&] { Rank(store.context(0), Store::job, in(long_enough)); }) ==
         "1: the launcher refused this process: rank 0 is taken");
 }
 
@@ -81,18 +82,18 @@ TEST_CASE("silent connections keep no rank out, however many there are", "[launc
   for (int i = 0; i < 100; ++i) {
     silent.push_back(shardrun::test::connect_to(store.context(0)));
   }
-  Rank writer(store.context(0), 5, in(long_enough));
+  Rank writer(store.context(0), Store::job, in(long_enough));
   for (int i = 0; i < 100; ++i) {
     silent.push_back(shardrun::test::connect_to(store.context(0)));
   }
-  const Rank late(store.context(1), 5, in(long_enough));
+  const Rank late(store.context(1), Store::job, in(long_enough));
   writer.set("key", "value");
   CHECK(writer.get("key", in(long_enough)) == "value");
 }
 
 TEST_CASE("an abort ends what waits, what comes later, and calls the callback once", "[launch]") {
   Store store(2);
-  Rank rank(store.context(0), 5, in(long_enough));
+  Rank rank(store.context(0), Store::job, in(long_enough));
   int calls = 0;
   std::promise<std::string> reason;
   rank.on_abort([&](const std::string& why) {
@@ -112,14 +113,14 @@ TEST_CASE("an abort ends what waits, what comes later, and calls the callback on
   rank.on_abort([&](const std::string& why) { late = why; });
   CHECK(late == "rank 1 is gone");
   CHECK(calls == 1);
-  Rank latecomer(store.context(1), 5, in(long_enough));
+  Rank latecomer(store.context(1), Store::job, in(long_enough));
   CHECK(error_of([&] { (void)latecomer.get("never", in(long_enough)); }).find("the job is aborted") !=
         std::string::npos);
 }
 
 TEST_CASE("losing the launcher aborts the rank", "[launch]") {
   Store store(1);
-  Rank rank(store.context(0), 5, in(long_enough));
+  Rank rank(store.context(0), Store::job, in(long_enough));
   std::promise<std::string> reason;
   rank.on_abort([&](const std::string& why) { reason.set_value(why); });
   store.end();
@@ -130,7 +131,7 @@ TEST_CASE("losing the launcher aborts the rank", "[launch]") {
 
 TEST_CASE("after its goodbye a rank is not aborted any more", "[launch]") {
   Store store(1);
-  Rank rank(store.context(0), 5, in(long_enough));
+  Rank rank(store.context(0), Store::job, in(long_enough));
   rank.goodbye(in(long_enough));
   store.end();
   CHECK_FALSE(rank.aborted());
@@ -142,6 +143,6 @@ TEST_CASE("a rank waits for a launcher that is not there no longer than its dead
     const Store store(1);
     context = store.context(0);
   }
-  CHECK(error_of([&] { Rank(context, 5, in(100)); }).find("could not join its job at 127.0.0.1 port") !=
+  CHECK(error_of([&] { Rank(context, Store::job, in(100)); }).find("could not join its job at 127.0.0.1 port") !=
         std::string::npos);
 }

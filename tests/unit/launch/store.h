@@ -17,14 +17,14 @@ namespace shardrun::test {
 /// The store of a job of one or two ranks, on a thread of its own.
 class Store {
  public:
-  static constexpr std::uint64_t job_hash = 5;
+  static constexpr const char* job = "[job]\nranks = 2\n";
 
   /// `on_failed` is called on the store's thread when a rank says that it has failed.
   explicit Store(
       int world_size, launch::StoreServerSettings settings = {}, std::function<void()> on_failed = [] {}) {
     settings.world_size = world_size;
     settings.token = token_;
-    settings.job_hash = settings.job_hash == 0 ? job_hash : settings.job_hash;
+    settings.job = settings.job.empty() ? job : settings.job;
     launch::StoreServerEvents events{
         .joined = [](int, const launch::Hello&) {},
         .came_with_other_job = [](const launch::Hello&, const std::string&) {},

@@ -4,7 +4,6 @@
 #include <mutex>
 #include <optional>
 
-#include "core/base/philox.h"
 #include "core/task/rank_reports.h"
 #include "core/task/ranks.h"
 #include "tests/support/catch.h"
@@ -27,8 +26,8 @@ struct Pair {
   job::Job job = text_job_in(folder);
   task::Compiled compiled = task::compile(job);
   Store store{2};
-  Rank first{store.context(0), Store::job_hash, Rank::no_deadline};
-  Rank second{store.context(1), Store::job_hash, Rank::no_deadline};
+  Rank first{store.context(0), Store::job, Rank::no_deadline};
+  Rank second{store.context(1), Store::job, Rank::no_deadline};
 
   Pair() { job.timeout = 0.01; }
 
@@ -53,7 +52,7 @@ struct OverWitness {
                                       "plugins.path=" SHARDRUN_PLUGINS ":" SHARDRUN_FIXTURES});
   task::Compiled compiled = task::compile(job);
   Store store{2};
-  Rank second{store.context(1), Store::job_hash, Rank::no_deadline};
+  Rank second{store.context(1), Store::job, Rank::no_deadline};
 
   OverWitness() { second.set("barrier/0/1", ""); }
 
@@ -65,7 +64,7 @@ struct OverWitness {
 
 TEST_CASE("memory that transports know stays until they are closed, however early its executor goes", "[task]") {
   OverWitness over;
-  Rank first(over.store.context(0), Store::job_hash, Rank::no_deadline);
+  Rank first(over.store.context(0), Store::job, Rank::no_deadline);
   {
     task::RankLink link(over.job, over.compiled, first);
     runtime::Executor executor(over.compiled.programs, *over.compiled.device);
@@ -76,15 +75,15 @@ TEST_CASE("memory that transports know stays until they are closed, however earl
 
 TEST_CASE("the launcher hears of a failure while all connections are there", "[task]") {
   const OverWitness over;
-  const std::uint64_t hash = hash_name(job::canonical_text(over.job));
+  const std::string text = job::canonical_text(over.job);
   std::mutex mutex;
   std::weak_ptr<const memory::Arena> memory;
   std::optional<bool> was_connected;
-  Store store(2, {.job_hash = hash}, [&] {
+  Store store(2, {.job = text}, [&] {
     const std::lock_guard lock(mutex);
     was_connected = !memory.expired();
   });
-  Rank second(store.context(1), hash, Rank::no_deadline);
+  Rank second(store.context(1), text, Rank::no_deadline);
   second.set("barrier/0/1", "");
 
   const int code =
