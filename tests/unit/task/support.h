@@ -15,7 +15,10 @@ namespace shardrun::test {
 inline job::Job job_in(const TemporaryFolder& folder, std::string_view text,
                        const std::vector<std::string>& overrides = {}) {
   const std::string with_plugins = std::string(text) + "[plugins]\npath = " SHARDRUN_PLUGINS "\n";
-  return job::parse_job(job::read_job_text(with_plugins, folder / "job.ini", overrides), task::schema_providers());
+  job::Job job =
+      job::parse_job(job::read_job_text(with_plugins, folder / "job.ini", overrides), task::schema_providers());
+  job.output = folder / job.output.filename().string();  // not in the working folder
+  return job;
 }
 
 /// A small transformer to be trained on a few sentences.
