@@ -184,12 +184,13 @@ void reuse_memory(Member& member, MemberGroup& doomed, Given& given, const Parti
           name + ": memory was written to after the op was freed that it had been lent to");
 }
 
-/// Each parting in a new group; `prepare` makes what is given up from a group.
+/// Each parting of ranks 0 and 1 in a new group; `prepare` makes what is given up from a group. The others come along,
+/// so that they wait for one parting at a time.
 template <class Prepare>
 void part_each_way(Member& member, std::uint64_t first_id, const std::string& what, Prepare prepare) {
   for (std::size_t i = 0; i < partings.size(); ++i) {
-    {
-      const std::uint64_t id = first_id + i;
+    const std::uint64_t id = first_id + i;
+    if (member.rank() < 2) {
       MemberGroup doomed = member.connect("given up", id, {0, 1});
       auto given = prepare(doomed);
       reuse_memory(member, doomed, given, partings[i], fmt::format("op of group {}", id),
@@ -197,13 +198,11 @@ void part_each_way(Member& member, std::uint64_t first_id, const std::string& wh
                                partings[i].patience, partings[i].head_start));
     }
     member.forget();
+    member.meet(fmt::format("group {} is over", id), member.world_size());
   }
 }
 
 void collective_after_abort(Member& member) {
-  if (member.rank() >= 2) {
-    return;
-  }
   const auto part = [&](std::uint64_t first_id, const std::string& what, std::uint32_t opcode) {
     const Shape shape = {.opcode = opcode, .members = 2, .count = lent_elements};
     part_each_way(member, first_id, what, [&](MemberGroup& group) { return Trial(member, group, shape, {}, 1); });
@@ -213,9 +212,6 @@ void collective_after_abort(Member& member) {
 }
 
 void letters_after_abort(Member& member) {
-  if (member.rank() >= 2) {
-    return;
-  }
   const auto part = [&](std::uint64_t first_id, const std::string& what, bool both_ways) {
     part_each_way(member, first_id, what, [&](MemberGroup& group) { return Exchange(member, group, both_ways); });
   };

@@ -219,14 +219,16 @@ class Control {
     if (deadline <= 0) {
       return ready() || (is_time_to_look(next_look) && is_ready_after_all(cancelled, needs, ready));
     }
-    for (int turn = 0; turn < yields_; ++turn) {
+    for (Yielding yielding(*this, deadline);;) {
       for (int look = 0; look < looks_; ++look) {
         if (ready()) {
           return true;
         }
         pause();
       }
-      yield();
+      if (!yielding.turn()) {
+        break;
+      }
     }
     for (;;) {
       header_->waiting.fetch_add(1);
@@ -247,7 +249,19 @@ class Control {
 
  private:
   static void pause() noexcept;
-  static void yield() noexcept;
+  /// Gives the core away a few times, and no longer than that takes where those who get it soon give it back: to one
+  /// that computes each time costs a whole slice, and all together a deadline, or the end of a failed job.
+  class Yielding {
+   public:
+    Yielding(const Control& control, std::int64_t deadline) noexcept : control_(control), until_(deadline) {}
+    /// False once that is enough.
+    [[nodiscard]] bool turn() noexcept;
+
+   private:
+    const Control& control_;
+    std::int64_t until_;
+    int turns_ = 0;
+  };
   void wake() noexcept;
   void sleep(std::uint32_t seen, std::int64_t deadline) const noexcept;
   /// Not at every glance of one who polls: a look asks the kernel.

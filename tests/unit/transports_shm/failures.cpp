@@ -228,6 +228,7 @@ TEST_CASE("shm: a peer that has done its part and ends is not missed while anoth
   StandInHost host(1);
   run_ranks(host, "shm", 3, [&](Rank& rank) {
     auto group = rank.group();
+    rank.meet("all are connected");  // what ends before is gone for whoever still connects
     std::array<std::vector<float>, 2> data = {std::vector<float>(10, static_cast<float>(rank.rank())),
                                               std::vector<float>(10)};
     if (rank.rank() == 0) {
@@ -270,6 +271,7 @@ TEST_CASE("shm: a peer that has ended is lost, whatever the kernel says of its m
     const std::uint64_t registration =
         rank.transport().register_memory(arena.data(), arena.bytes(), arena.descriptor());
     auto group = rank.group();
+    rank.meet("all are connected");
     std::vector<float> data(arena.bytes() / sizeof(float));
     auto request = request_of(rank.rank() == 0 ? SR_OP_RECV : SR_OP_SEND, 1, data.size(), data, 1 - rank.rank());
     if (rank.rank() == 1) {
