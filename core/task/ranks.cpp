@@ -168,9 +168,15 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
   std::optional<job::Job> placed;
   std::optional<Compiled> compiled;
   std::optional<RankLink> link;
-  const auto fail = [&](launch::FailureKind kind, const std::string& text, std::optional<int> awaited) {
+  const auto fail = [&](launch::FailureKind kind, std::string text, std::optional<int> awaited) {
     const bool is_noted = rank != nullptr && rank->fail(kind, text, awaited);
     const bool is_untold = rank == nullptr || (context.is_hosted && !is_noted);
+    if (is_untold && kind == launch::FailureKind::consequence && rank != nullptr) {
+      // A transport may have heard no more than that the job ends.
+      if (const std::string reason = rank->abort_reason(); text.find(reason) == std::string::npos) {
+        text += fmt::format(" ({})", reason);
+      }
+    }
     if (rank != nullptr && context.is_hosted) {
       log_failure(job, context.rank, text);
     }

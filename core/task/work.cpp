@@ -227,20 +227,11 @@ class Work {
       const double exposed = executor.exposed_seconds() - exposed_before;
       const double hidden = executor.hidden_seconds() - hidden_before;
       record_.summary.ranks[0].sent_bytes = difference(executor.sent(), sent_before);
-      record_.count_step(seconds);
       write_trace_if_due();
-      if (step >= warm_up_steps || job_.train.steps <= warm_up_steps) {
-        timed_seconds += seconds;
-        ++timed_steps;
-      }
-      record_.summary.loss = result.loss;
-      record_.summary.tokens_per_s =
-          timed_seconds > 0 ? tokens * static_cast<double>(timed_steps) / timed_seconds : tokens / seconds;
       const bool last = step + 1 == job_.train.steps;
       const bool due = job_.train.eval_every > 0 && (step + 1) % job_.train.eval_every == 0;
       const std::optional<double> validation =
           last || due ? naming_step(step, [&] { return validate(training, step); }) : std::nullopt;
-      record_.summary.val_loss = validation ? validation : record_.summary.val_loss;
       record_.write({.step = step + 1,
                      .loss = result.loss,
                      .val_loss = validation,
@@ -251,6 +242,16 @@ class Work {
                      .comm_s = exposed + hidden,
                      .comm_exposed_s = exposed,
                      .comm_hidden_s = hidden});
+      // From here on it counts: a failure before, in the validation too, leaves the step before it as the last.
+      record_.count_step(seconds);
+      if (step >= warm_up_steps || job_.train.steps <= warm_up_steps) {
+        timed_seconds += seconds;
+        ++timed_steps;
+      }
+      record_.summary.loss = result.loss;
+      record_.summary.val_loss = validation ? validation : record_.summary.val_loss;
+      record_.summary.tokens_per_s =
+          timed_seconds > 0 ? tokens * static_cast<double>(timed_steps) / timed_seconds : tokens / seconds;
       record_.update({.step = step + 1, .loss = result.loss, .val_loss = validation, .rate = tokens / seconds});
       signal = naming_step(step, [&] { return stopped(); });
     }
@@ -281,9 +282,9 @@ class Work {
       traced(step, executor, [&] { executor.run(program, {.seed = job_.seed, .step = step}); });
       const double seconds = seconds_since(begin);
       record_.summary.ranks[0].sent_bytes = difference(executor.sent(), sent_before);
-      record_.count_step(seconds);
       write_trace_if_due();
       record_.write(std::vector<metrics::JsonField>{{"step", step + 1}, {"step_s", seconds}});
+      record_.count_step(seconds);
       record_.update({.step = step + 1, .rate = 1 / std::max(seconds, 1e-12)});
       signal = naming_step(step, [&] { return stopped(); });
     }

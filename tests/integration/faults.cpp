@@ -38,12 +38,12 @@ std::vector<std::string> settings(const std::string& transport, std::vector<std:
   return more;
 }
 
-/// What a rank says that it is at; nothing before it says anything.
+/// What a rank says that it is at; nothing before it says anything. Training begins with its first operation.
 std::string phase_of(const JobFolder& job, std::size_t rank) {
   try {
-    return shardrun::runtime::read_flight_record(job.path() / "run/flight" /
-                                                 ("rank-" + std::to_string(rank) + ".record"))
-        .phase;
+    const shardrun::runtime::FlightRecord record =
+        shardrun::runtime::read_flight_record(job.path() / "run/flight" / ("rank-" + std::to_string(rank) + ".record"));
+    return record.phase == "training" && record.entries.empty() ? "connecting" : record.phase;
   } catch (const shardrun::Error&) {
     return {};
   }
@@ -77,6 +77,8 @@ class Strike {
     for (const pid_t rank : ranks_) {
       CHECK(is_gone(rank));
     }
+    CHECK((phase_.empty() || below_ == ranks_));
+    CHECK(ranks_below(job_.path()).empty());
     CHECK(left_of({}).empty());
     for (const auto& entry : std::filesystem::recursive_directory_iterator(job_.path() / "run")) {
       const std::string name = entry.path().filename().string();
@@ -107,6 +109,7 @@ class Strike {
       sched_yield();
     }
     if (!ranks_.empty()) {
+      below_ = ranks_below(job_.path());
       act_(launcher, ranks_);
     }
   }
@@ -116,6 +119,7 @@ class Strike {
   std::size_t rank_;
   Act act_;
   std::vector<pid_t> ranks_;
+  std::vector<pid_t> below_;
   std::future<void> striking_;
 };
 
@@ -173,7 +177,8 @@ TEST_CASE("a rank killed at any stage of a job is the root cause, with what it w
           strike.check_blamed(ended, victim, "was killed by signal 9 (SIGKILL)");
           CHECK_THAT(ended.err, Contains("\n  rank " + std::to_string(victim) + " was at: ") &&
                                     Contains("the last operations of every rank: "));
-          CHECK(std::filesystem::exists(strike.job().path() / "run/flight/rank-1.jsonl"));
+          CHECK(std::filesystem::exists(strike.job().path() / "run/flight" /
+                                        ("rank-" + std::to_string(victim) + ".jsonl")));
         }
       }
     }

@@ -6,10 +6,12 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <set>
 #include <string>
 #include <system_error>
@@ -42,6 +44,23 @@ namespace shardrun::test {
 }
 
 [[nodiscard]] inline bool is_gone(pid_t process) { return kill(process, 0) != 0 && errno == ESRCH; }
+
+/// The ranks of a job that writes below `folder`, in the order of their ids: their command names it.
+[[nodiscard]] inline std::vector<pid_t> ranks_below(const std::filesystem::path& folder) {
+  std::vector<pid_t> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") == std::string::npos) {
+      std::ifstream command(entry.path() / "cmdline");
+      const std::string words{std::istreambuf_iterator<char>(command), {}};
+      if (words.find(folder.string() + "/") != std::string::npos) {
+        found.push_back(std::stoi(name));
+      }
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
 
 /// Files in /dev/shm that processes have mapped or open: what they could leave behind.
 [[nodiscard]] inline std::set<std::string> shared_memory_of(const std::vector<pid_t>& processes) {

@@ -23,16 +23,25 @@ namespace json = boost::json;
 
 namespace {
 
-/// One that nobody listens at now.
+/// One that nobody listens at now, and none of those that the system gives to who connects: a rank that comes before
+/// the first could be given the very port that it connects to, and so meet itself.
 int free_port() {
-  const shardrun::files::FileDescriptor probe(::socket(AF_INET, SOCK_STREAM, 0));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  REQUIRE(::bind(probe.get(), reinterpret_cast<sockaddr*>(&address), size) == 0);
-  REQUIRE(::getsockname(probe.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
-  return ntohs(address.sin_port);
+  constexpr int least = 15'000;  // the system's begin at 32768
+  constexpr int ports = 15'000;
+  static int next = getpid();
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    const int port = least + next++ % ports;
+    const shardrun::files::FileDescriptor probe(::socket(AF_INET, SOCK_STREAM, 0));
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (::bind(probe.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) {
+      return port;
+    }
+  }
+  FAIL("all ports are taken");
+  return 0;
 }
 
 std::string with_sets(std::string command, const std::vector<std::string>& settings) {
