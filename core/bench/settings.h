@@ -43,6 +43,7 @@ struct Settings {
 
 /// Whether an op makes no sense with one rank.
 [[nodiscard]] bool needs_peer(std::uint32_t opcode) noexcept;
+/// Whether an op takes a reduction.
 [[nodiscard]] bool reduces(std::uint32_t opcode) noexcept;
 
 /// As in the options: "send_recv" of SR_OP_SEND; "f32"; "sum".

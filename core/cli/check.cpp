@@ -88,6 +88,9 @@ std::vector<std::string> settings_of(const Parsed& parsed, const Subject& subjec
   const plugins::Directories directories = task::directories_of({subject.path.parent_path()});
   const plugins::Transport transport = plugins::Transport::load(directories, subject.manifest.name);
   const std::vector<std::string> opened = opened_by(transport, settings);
+  for (const std::string& name : opened) {
+    (void)plugins::Transport::load(directories, name);
+  }
   for (const std::string& setting : settings) {
     const std::string key = setting.substr(0, setting.find('='));
     if (key == setting) {
@@ -102,7 +105,9 @@ std::vector<std::string> settings_of(const Parsed& parsed, const Subject& subjec
     try {
       const auto options =
           dot == std::string::npos ? transport.options() : plugins::Transport::load(directories, owner).options();
-      (void)plugins::read_option(options, key.substr(dot + 1), setting.substr(key.size() + 1));
+      const std::string name = key.substr(dot + 1);
+      (void)plugins::with_defaults(options,
+                                   {{name, plugins::read_option(options, name, setting.substr(key.size() + 1))}});
     } catch (const Error& error) {
       refuse(setting, fmt::format("transport {}: {}", owner, error.message()));
     }
@@ -138,13 +143,13 @@ int check(std::span<const std::string> words) {
                 fmt::format("plugins check: no case for a {} has that in its name; --list prints them",
                             to_string(manifest.kind)));
   }
+  const std::vector<std::string> settings = settings_of(parsed, subject);
   if (parsed.has("list")) {
     for (const std::string& name : names) {
       fmt::print("{}\n", name);
     }
     return 0;
   }
-  const std::vector<std::string> settings = settings_of(parsed, subject);
   std::FILE* const screen = parsed.has("json") ? stderr : stdout;
   fmt::print(screen, "{} {} {} (ABI {}.{}) {}: {} case{}\n", to_string(manifest.kind), manifest.name, manifest.version,
              manifest.abi_major, manifest.abi_minor, subject.path.string(), names.size(), names.size() == 1 ? "" : "s");

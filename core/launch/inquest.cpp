@@ -16,7 +16,7 @@ void Inquest::says_failed(int rank, FailureKind kind, std::optional<int> awaited
   }
   end.failure = kind;
   end.text = text;
-  if (kind == FailureKind::consequence && awaited && *awaited != rank) {
+  if (kind == FailureKind::consequence && awaited) {
     blame_awaited(rank, *awaited, end.text);
   } else {
     blame(rank, kind, end.text);
@@ -63,7 +63,7 @@ std::optional<std::string> Inquest::silence(int rank, Clock::time_point now, std
 
 void Inquest::blame(int rank, FailureKind kind, std::string text) {
   if (!cause_ || (cause_kind_ == FailureKind::consequence && kind == FailureKind::own)) {
-    cause_is_awaited_ = false;
+    accuser_.reset();
     set_cause(rank, kind, std::move(text));
   }
 }
@@ -71,11 +71,11 @@ void Inquest::blame(int rank, FailureKind kind, std::string text) {
 /// Whoever waits in vain names whom it waits for, who may say the same of another. One that has said so is no cause,
 /// but for two that lose each other: the first to be named is told of with its own words beside those of the other.
 void Inquest::blame_awaited(int rank, int awaited, const std::string& text) {
-  const bool names_nobody = cause_ && cause_kind_ == FailureKind::consequence && !cause_is_awaited_;
-  const bool is_better = !cause_ || names_nobody || (cause_is_awaited_ && cause_->rank == rank);
-  of(rank).named_another = true;
-  if (is_better && !of(awaited).named_another) {
-    cause_is_awaited_ = true;
+  const bool names_nobody = cause_ && cause_kind_ == FailureKind::consequence && !accuser_;
+  const bool is_better = !cause_ || names_nobody || (accuser_ && cause_->rank == rank);
+  of(rank).named = awaited;
+  if (is_better && !of(awaited).named) {
+    accuser_ = rank;
     set_cause(awaited, FailureKind::consequence,
               fmt::format("does not answer other ranks, though it answers the launcher: rank {} (pid {}): {}", rank,
                           of(rank).end.pid, text));
@@ -104,7 +104,7 @@ LaunchResult Inquest::result() const {
   }
   if (result.cause) {
     const RankEnd& end = of(result.cause->rank).end;
-    if (cause_is_awaited_ && of(result.cause->rank).named_another) {
+    if (accuser_ && of(result.cause->rank).named == accuser_) {
       result.cause->text += fmt::format("; rank {} itself: {}", result.cause->rank, end.text);
     }
     if (!end.killed) {

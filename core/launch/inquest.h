@@ -24,8 +24,8 @@ class Inquest {
     Clock::time_point heard;  ///< of it, or its start
     bool joined = false;
     bool abort_heard = false;
-    bool named_another = false;  ///< as the one for whom it waited
-    bool gone = false;           ///< it will say nothing more
+    std::optional<int> named;  ///< the rank for which it waited in vain
+    bool gone = false;         ///< it will say nothing more
   };
 
   explicit Inquest(int ranks) : subjects_(static_cast<std::size_t>(ranks)) {}
@@ -58,7 +58,7 @@ class Inquest {
   std::vector<Subject> subjects_;  ///< by rank
   std::optional<RootCause> cause_;
   FailureKind cause_kind_ = FailureKind::own;
-  bool cause_is_awaited_ = false;  ///< named by a rank that waits for it
+  std::optional<int> accuser_;  ///< the rank that named the cause as the one it waits for
 };
 
 }  // namespace shardrun::launch

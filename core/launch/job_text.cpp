@@ -8,6 +8,7 @@
 namespace shardrun::launch {
 namespace {
 
+/// Also a section's head, without a key.
 struct Setting {
   std::string_view section;  ///< "[train]"; empty before the first
   std::string_view key;      ///< of a line that has no " = ": all of it
@@ -23,6 +24,7 @@ std::vector<Setting> settings_in(std::string_view text) {
     text.remove_prefix(std::min(line.size() + 1, text.size()));
     if (line.starts_with('[')) {
       section = line;
+      settings.push_back({section, "", ""});
     } else if (!line.empty()) {
       const std::size_t end = std::min(line.find(assigns), line.size());
       settings.push_back({section, line.substr(0, end), line.substr(std::min(end + assigns.size(), line.size()))});
@@ -39,7 +41,8 @@ const Setting* find(const std::vector<Setting>& settings, const Setting& same) {
 }
 
 std::string name_of(const Setting& setting) {
-  return setting.section.empty() ? std::string(setting.key) : fmt::format("{} {}", setting.section, setting.key);
+  const std::string_view between = setting.section.empty() || setting.key.empty() ? "" : " ";
+  return fmt::format("{}{}{}", setting.section, between, setting.key);
 }
 
 std::string only(const Setting& setting, std::string_view where, std::string_view elsewhere) {

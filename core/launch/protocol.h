@@ -36,7 +36,7 @@ enum class FrameType : std::uint8_t {
   paused = 10,      ///< nothing: this rank waits for `resume`, in the middle of nothing
   // From the launcher.
   welcome = 64,        ///< nothing
-  refused = 65,        ///< text: the token was right, something else was not; the job's text, where that is it
+  refused = 65,        ///< why, though the token was right; the job's text where the job is another, else ""
   value = 66,          ///< request, value
   failure_noted = 67,  ///< nothing
   abort = 68,          ///< reason

@@ -138,7 +138,8 @@ bool StoreClient::fail(FailureKind kind, std::string_view text, std::optional<in
            .bytes(text.substr(0, max_frame_bytes / 2))
            .finish());
   std::unique_lock lock(mutex_);
-  wait(lock, deadline, [&] { return line_lost_ || (failure_noted_ && (own || abort_reason_)); });
+  wait(lock, deadline,
+       [&] { return (line_lost_ && (abort_reason_ || farewell_)) || (failure_noted_ && (own || abort_reason_)); });
   return failure_noted_;
 }
 

@@ -36,6 +36,8 @@ namespace {
 constexpr std::chrono::milliseconds accept_pause{50};
 constexpr int logged_drops = 20;
 constexpr std::size_t max_value_bytes = max_frame_bytes - 16;  ///< beside what else is in a frame that has one
+/// Of a job that is told to whoever comes with another: what a socket takes at once, whoever reads it or not.
+constexpr std::size_t most_told_bytes = std::size_t{16} * 1024;
 
 tcp::acceptor listen(boost::asio::io_context& io, const StoreServerSettings& settings) {
   try {
@@ -164,8 +166,9 @@ void StoreServer::greet(std::uint64_t id, FrameType type, std::string_view paylo
   }
   if (hello.job_hash != job_hash_) {
     const std::string why = fmt::format("came with another job: {}", settings_.about_other_job);
-    refuse(id, fmt::format("rank {} (pid {}) {}", hello.rank, hello.pid, why), settings_.job);
-    return events_.came_with_other_job(hello, why + "; its own error says where it differs");
+    const bool is_told = settings_.job.size() <= most_told_bytes;
+    refuse(id, fmt::format("rank {} (pid {}) {}", hello.rank, hello.pid, why), is_told ? settings_.job : "");
+    return events_.came_with_other_job(hello, why + (is_told ? "; its own error says where it differs" : ""));
   }
   if (members_[hello.rank].joined) {
     return refuse(id, fmt::format("rank {} is taken", hello.rank));
@@ -178,9 +181,8 @@ void StoreServer::refuse(std::uint64_t id, const std::string& why, std::string_v
   const std::shared_ptr<FrameConnection> connection = guests_.at(id).connection;
   log_drop(guests_.at(id).from, why);
   guests_.erase(id);
-  connection->send(
-      FrameWriter(FrameType::refused).bytes(why).bytes(job.size() <= max_frame_bytes / 2 ? job : "").finish(),
-      [connection] { connection->close(); });
+  connection->send(FrameWriter(FrameType::refused).bytes(why).bytes(job).finish(),
+                   [connection] { connection->close(); });
 }
 
 void StoreServer::admit(std::uint64_t id, const Hello& hello) {

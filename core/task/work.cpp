@@ -226,7 +226,7 @@ class Work {
       const double seconds = seconds_since(begin);
       const double exposed = executor.exposed_seconds() - exposed_before;
       const double hidden = executor.hidden_seconds() - hidden_before;
-      record_.summary.ranks[0].sent_bytes = difference(executor.sent(), sent_before);
+      const partition::SentBytes sent = difference(executor.sent(), sent_before);
       write_trace_if_due();
       const bool last = step + 1 == job_.train.steps;
       const bool due = job_.train.eval_every > 0 && (step + 1) % job_.train.eval_every == 0;
@@ -244,6 +244,7 @@ class Work {
                      .comm_hidden_s = hidden});
       // From here on it counts: a failure before, in the validation too, leaves the step before it as the last.
       record_.count_step(seconds);
+      record_.summary.ranks[0].sent_bytes = sent;
       if (step >= warm_up_steps || job_.train.steps <= warm_up_steps) {
         timed_seconds += seconds;
         ++timed_steps;
@@ -281,10 +282,11 @@ class Work {
       const Clock::time_point begin = Clock::now();
       traced(step, executor, [&] { executor.run(program, {.seed = job_.seed, .step = step}); });
       const double seconds = seconds_since(begin);
-      record_.summary.ranks[0].sent_bytes = difference(executor.sent(), sent_before);
+      const partition::SentBytes sent = difference(executor.sent(), sent_before);
       write_trace_if_due();
       record_.write(std::vector<metrics::JsonField>{{"step", step + 1}, {"step_s", seconds}});
       record_.count_step(seconds);
+      record_.summary.ranks[0].sent_bytes = sent;
       record_.update({.step = step + 1, .rate = 1 / std::max(seconds, 1e-12)});
       signal = naming_step(step, [&] { return stopped(); });
     }

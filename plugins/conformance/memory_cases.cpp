@@ -184,8 +184,8 @@ void reuse_memory(Member& member, MemberGroup& doomed, Given& given, const Parti
           name + ": memory was written to after the op was freed that it had been lent to");
 }
 
-/// Each parting of ranks 0 and 1 in a new group; `prepare` makes what is given up from a group. The others come along,
-/// so that they wait for one parting at a time.
+/// Each parting of ranks 0 and 1 in a new group; `prepare` makes what is given up from a group. The others wait for
+/// each parting: all of them together may take longer than anybody waits.
 template <class Prepare>
 void part_each_way(Member& member, std::uint64_t first_id, const std::string& what, Prepare prepare) {
   for (std::size_t i = 0; i < partings.size(); ++i) {

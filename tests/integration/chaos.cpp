@@ -36,6 +36,11 @@ std::vector<std::string> disturbed(const std::string& over, int ranks, const std
 Ended run_to_its_end(const JobFolder& job, const std::vector<std::string>& settings) {
   Ended ended = run_program(job.path(), with_settings({"job.ini"}, settings));
   CHECK(ranks_below(job.path()).empty());
+  if (ended.code == 1) {
+    for (const auto& record : std::filesystem::directory_iterator(job.path() / "run/flight")) {
+      CHECK(is_gone(read_json_lines(record.path()).front().at("pid").to_number<pid_t>()));
+    }
+  }
   CHECK(left_of({}).empty());
   for (const auto& entry : std::filesystem::directory_iterator(job.path() / "run")) {
     CHECK_THAT(entry.path().filename().string(), !Contains("tmp"));

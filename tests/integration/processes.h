@@ -45,20 +45,20 @@ namespace shardrun::test {
 
 [[nodiscard]] inline bool is_gone(pid_t process) { return kill(process, 0) != 0 && errno == ESRCH; }
 
-/// The ranks of a job that writes below `folder`, in the order of their ids: their command names it.
+/// The ranks of a job that writes below `folder`: their command names it.
 [[nodiscard]] inline std::vector<pid_t> ranks_below(const std::filesystem::path& folder) {
+  const std::string named = std::filesystem::canonical(folder).string() + "/";
   std::vector<pid_t> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const std::string name = entry.path().filename().string();
     if (name.find_first_not_of("0123456789") == std::string::npos) {
       std::ifstream command(entry.path() / "cmdline");
       const std::string words{std::istreambuf_iterator<char>(command), {}};
-      if (words.find(folder.string() + "/") != std::string::npos) {
+      if (words.find(named) != std::string::npos) {
         found.push_back(std::stoi(name));
       }
     }
   }
-  std::sort(found.begin(), found.end());
   return found;
 }
 

@@ -26,7 +26,7 @@ namespace {
 /// One that nobody listens at now, and none of those that the system gives to who connects: a rank that comes before
 /// the first could be given the very port that it connects to, and so meet itself.
 int free_port() {
-  constexpr int least = 15'000;  // the system's begin at 32768
+  constexpr int least = 15'000;  // by default the system's begin at 32768
   constexpr int ports = 15'000;
   static int next = getpid();
   for (int attempt = 0; attempt < 100; ++attempt) {

@@ -22,14 +22,28 @@ namespace {
 /// A wake-up may be lost with the process that owed it; whoever waits looks again so often.
 constexpr std::int64_t slice_ns = 20'000'000;
 
-/// How long all yields before a sleep may take: more than they do among members that are all at one op.
+/// How long all yields before a sleep may take, and a tick of the coarse clock more: longer than they do among members
+/// that are all at one op.
 constexpr std::int64_t yielding_ns = 5'000'000;
 
-/// The host's clock as of the last tick, at a fraction of its price.
-std::int64_t tick() noexcept {
+std::int64_t nanoseconds(const timespec& time) noexcept {
+  return time.tv_sec * std::int64_t{1'000'000'000} + time.tv_nsec;
+}
+
+/// The host's clock as of its last tick, some milliseconds ago at most, for a fraction of the price.
+std::int64_t coarse_now() noexcept {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-  return now.tv_sec * std::int64_t{1'000'000'000} + now.tv_nsec;
+  return nanoseconds(now);
+}
+
+std::int64_t coarse_tick() noexcept {
+  static const std::int64_t tick = [] {
+    timespec resolution{};
+    clock_getres(CLOCK_MONOTONIC_COARSE, &resolution);
+    return nanoseconds(resolution);
+  }();
+  return tick;
 }
 
 long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value, const timespec* timeout) noexcept {
@@ -220,13 +234,13 @@ void Control::pause() noexcept {
 
 bool Control::Yielding::turn() noexcept {
   if (turns_ == 0) {
-    until_ = std::min(until_, tick() + yielding_ns);
+    until_ = std::min(until_, coarse_now() + coarse_tick() + yielding_ns);
   }
   if (turns_++ == control_.yields_) {
     return false;
   }
   sched_yield();
-  return tick() < until_;
+  return coarse_now() < until_;
 }
 
 void Control::sleep(std::uint32_t seen, std::int64_t deadline) const noexcept {

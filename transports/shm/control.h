@@ -219,17 +219,15 @@ class Control {
     if (deadline <= 0) {
       return ready() || (is_time_to_look(next_look) && is_ready_after_all(cancelled, needs, ready));
     }
-    for (Yielding yielding(*this, deadline);;) {
+    Yielding yielding(*this, deadline);
+    do {
       for (int look = 0; look < looks_; ++look) {
         if (ready()) {
           return true;
         }
         pause();
       }
-      if (!yielding.turn()) {
-        break;
-      }
-    }
+    } while (yielding.turn());
     for (;;) {
       header_->waiting.fetch_add(1);
       const std::uint32_t seen = header_->bell.load();
@@ -249,8 +247,9 @@ class Control {
 
  private:
   static void pause() noexcept;
-  /// Gives the core away a few times, and no longer than that takes where those who get it soon give it back: to one
-  /// that computes each time costs a whole slice, and all together a deadline, or the end of a failed job.
+
+  /// A few yields, which end with the deadline, and after some milliseconds in any case: beside a process that computes
+  /// each of them costs a whole time slice.
   class Yielding {
    public:
     Yielding(const Control& control, std::int64_t deadline) noexcept : control_(control), until_(deadline) {}

@@ -5,6 +5,7 @@
 #include "tests/unit/launch/job.h"
 
 using namespace shardrun::launch;
+using Catch::Matchers::Contains;
 using shardrun::test::cause_of;
 using shardrun::test::LaunchJob;
 
@@ -167,6 +168,12 @@ TEST_CASE("of two ranks that lose each other, the words of both are told", "[lau
   const LaunchResult result = job.run();
   CHECK(cause_of(result) == "[1] does not answer other ranks, though it answers the launcher: rank 0 (pid " +
                                 std::to_string(pid_of(job, 0)) + "): too late; rank 1 itself: too late [code 1]");
+}
+
+TEST_CASE("of three ranks that wait for each other in a ring, only the words about the cause are told", "[launch]") {
+  LaunchJob job(3, {"awaiting", "1", "2", "0"});
+  kill_when_all_wait(job, 0, SIGUSR1);
+  CHECK_THAT(cause_of(job.run()), Contains("does not answer other ranks") && !Contains("itself"));
 }
 
 TEST_CASE("a rank that was told that others wait for it adds nothing by repeating it", "[launch]") {

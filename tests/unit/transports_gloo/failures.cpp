@@ -208,8 +208,8 @@ TEST_CASE("gloo: no member has a group, to abort or leave it, before all have co
   HeldConnection held;
   std::atomic<int> with_group = 0;
   int before = -1;
-  std::thread other([&] {
-    while (!held.holds()) {
+  std::jthread other([&](const std::stop_token& is_over) {
+    while (!held.holds() && !is_over.stop_requested()) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(100));  // in which one would have it
