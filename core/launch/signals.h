@@ -1,11 +1,16 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <csignal>
 
 #include "core/files/descriptor.h"
 
 namespace shardrun::launch {
+
+/// The same signal so soon after the first is the same request: timeout(1) signals its process and then the whole group
+/// of that.
+inline constexpr std::chrono::milliseconds same_request{200};
 
 /// Turns SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGTSTP and SIGCHLD into bytes that can be read, whatever thread they hit,
 /// and gives the previous actions and the calling thread's mask back at its end. One that is ignored stays so, as

@@ -271,8 +271,12 @@ void Supervisor::stand_still() {
 }
 
 void Supervisor::ask_to_stop(int signal) {
+  if (signal == stop_signal_ && forced_signal_ == 0 && Clock::now() - asked_ < same_request) {
+    return;
+  }
   if (stop_signal_ == 0 && !ending_.has_begun()) {
     stop_signal_ = signal;
+    asked_ = Clock::now();
     notice(fmt::format("asked to stop by {}: waiting for the ranks; once more ends them now", signal_text(signal)));
     return store_.stop(signal);
   }

@@ -90,7 +90,8 @@ class Supervisor {
   Ending ending_;
   StoreServer store_;
 
-  bool pausing_ = false;  ///< the ranks are asked to
+  bool pausing_ = false;     ///< the ranks are asked to
+  Clock::time_point asked_;  ///< to stop
   int stop_signal_ = 0;
   int forced_signal_ = 0;  ///< the second one, which ends the job at once
 };

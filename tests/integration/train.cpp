@@ -1,11 +1,15 @@
+#include <sched.h>
+
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <cstring>
 #include <set>
 
 #include "tests/integration/program.h"
 #include "tests/support/catch.h"
 #include "tests/support/npy.h"
+#include "tests/support/processes.h"
 #include "tests/support/text_job.h"
 
 using namespace shardrun::test;
@@ -158,6 +162,7 @@ TEST_CASE("an interrupted run is stopped in order, and its weights are kept", "[
         [&](pid_t process, std::string_view out) {
           if (!sent && out.find("\nstep 3/") != std::string_view::npos) {
             sent = kill(process, signal) == 0;
+            kill(process, signal);  // as timeout(1) does
           }
         });
     CHECK(ended.code == 128 + signal);
@@ -169,6 +174,30 @@ TEST_CASE("an interrupted run is stopped in order, and its weights are kept", "[
     CHECK(run_program(job.path(), {"generate", "run", "--tokens", "5"}).code == 0);
     std::filesystem::remove(job.path() / "run/weights.safetensors");
   }
+}
+
+TEST_CASE("a second signal ends a run at once, and it says so", "[program]") {
+  const JobFolder job;
+  bool sent = false;
+  const Ended ended = run_program(
+      job.path(), with_settings({"job.ini"}, {"train.steps=100000000", "train.eval_every=0", "train.log_every=1"}),
+      [&](pid_t process, std::string_view out) {
+        if (!sent && out.find("\nstep 3/") != std::string_view::npos) {
+          sent = true;
+          kill(process, SIGSTOP);  // so that it finds both when it goes on
+          while (state_of(process) != 'T') {
+            sched_yield();
+          }
+          kill(process, SIGINT);
+          kill(process, SIGTERM);
+          kill(process, SIGCONT);
+        }
+      });
+  const int second = -ended.code;  // of two that are pending either comes first
+  CHECK((second == SIGINT || second == SIGTERM));
+  CHECK(ended.err == std::string("shardrun: ended at once by a second signal (SIG") + sigabbrev_np(second) +
+                         "): the results are not saved\n");
+  CHECK_FALSE(std::filesystem::exists(job.path() / "run/weights.safetensors"));
 }
 
 TEST_CASE("--json prints the summary and nothing else on standard output", "[program]") {

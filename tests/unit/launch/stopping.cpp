@@ -49,9 +49,19 @@ TEST_CASE("a signal reaches every rank once as a request to stop", "[launch]") {
   }
 }
 
+TEST_CASE("one who asks twice at once asks once", "[launch]") {
+  LaunchJob job(3, {"stop"});
+  signal_when_all_wait(job, {SIGTERM, SIGTERM});
+  const LaunchResult result = job.run();
+  CHECK(result.exit_code == 128 + SIGTERM);
+  CHECK(result.stop_signal == SIGTERM);
+  CHECK(result.forced_signal == 0);
+  CHECK(job.messages.size() == 3);
+}
+
 TEST_CASE("a second signal ends ranks that do not stop", "[launch]") {
   LaunchJob job(2, {"stop", "deaf"});
-  signal_when_all_wait(job, {SIGINT, SIGINT});
+  signal_when_all_wait(job, {SIGTERM, SIGINT});
   const LaunchResult result = job.run();
   CHECK(result.exit_code == 128 + SIGINT);
   CHECK(cause_of(result) == "none");
@@ -66,7 +76,7 @@ TEST_CASE("a second signal ends even a stopped rank, after the grace", "[launch]
   job.then = [&job](const LaunchJob::Text& line) {
     if (line.text == "ready" && job.all_said("ready")) {
       shardrun::test::stop_process(job.pids[1]);
-      ::kill(::getpid(), SIGTERM);
+      ::kill(::getpid(), SIGINT);
       ::kill(::getpid(), SIGTERM);
     }
   };
