@@ -211,7 +211,7 @@ int run(std::span<const std::string> words) {
   const bench::Setting setting = bench::check(settings);
   if (const auto world = launch::world_of(); world && world->size > 1) {
     throw Error(ErrorCode::usage, fmt::format("bench starts its ranks itself, and this is one of {} processes that {} "
-                                              "started: start it once",
+                                              "started: start it once, by itself",
                                               world->size, world->launcher));
   }
   return measure(settings, setting, words, parsed.has("json"));

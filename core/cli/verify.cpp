@@ -38,7 +38,7 @@ int verify(std::span<const std::string> words) {
   if (const std::optional<launch::World> world = launch::world_of(); world && world->size > 1) {
     throw Error(ErrorCode::usage,
                 fmt::format("verify starts the ranks of its job itself, and this is one of {} processes that {} "
-                            "started: start it once, without",
+                            "started: start it once, by itself",
                             world->size, world->launcher));
   }
   const std::int64_t most = std::max<std::int64_t>(1, steps_of(job));

@@ -26,6 +26,7 @@ std::string_view text_of(std::span<const std::byte> bytes) {
 StoreClientSettings settings_of(const RankContext& context, const std::string& job) {
   return {.address = context.address,
           .port = context.port,
+          .listener = context.is_hosted ? "rank 0" : "the launcher",
           .hello = {.token = context.token,
                     .rank = static_cast<std::uint32_t>(context.rank),
                     .pid = static_cast<std::uint32_t>(::getpid()),

@@ -82,7 +82,7 @@ void StoreClient::await_welcome(Deadline deadline) {
   std::unique_lock lock(mutex_);
   wait(lock, deadline, [this] { return welcome_ || refused_; });
   if (refused_) {
-    throw Error(ErrorCode::io, fmt::format("the launcher refused this process: {}", *refused_));
+    throw Error(ErrorCode::io, fmt::format("{} refused this process: {}", settings_.listener, *refused_));
   }
   if (!welcome_) {
     throw Error(ErrorCode::io,
@@ -124,7 +124,7 @@ std::string StoreClient::get(std::string_view key, Deadline deadline) {
 
 void StoreClient::message(std::string_view kind, std::string_view bytes) {
   if (unsent_bytes_ > max_unsent_bytes) {
-    throw Error(ErrorCode::io, fmt::format("the launcher has not read the last {} MiB of messages of rank {}",
+    throw Error(ErrorCode::io, fmt::format("{} has not read the last {} MiB of messages of rank {}", settings_.listener,
                                            max_unsent_bytes >> 20U, settings_.hello.rank));
   }
   post(FrameWriter(FrameType::message).bytes(kind).bytes(bytes).finish());
@@ -154,8 +154,8 @@ void StoreClient::goodbye(Deadline deadline) {
   if (aborted_) {
     throw aborted_error("say goodbye");
   }
-  throw Error(ErrorCode::io,
-              fmt::format("rank {} said goodbye, but the launcher did not answer in time", settings_.hello.rank));
+  throw Error(ErrorCode::io, fmt::format("rank {} said goodbye, but {} did not answer in time", settings_.hello.rank,
+                                         settings_.listener));
 }
 
 void StoreClient::await_end(Deadline deadline) noexcept {
@@ -340,9 +340,9 @@ void StoreClient::lost(const std::string& why) {
     }
   }
   if (joined) {
-    abort(fmt::format("the connection to the launcher is lost: {}", why));
+    abort(fmt::format("the connection to {} is lost: {}", settings_.listener, why));
   } else {
-    hung_up(fmt::format("the launcher hung up: {}", why));
+    hung_up(fmt::format("{} hung up: {}", settings_.listener, why));
   }
 }
 

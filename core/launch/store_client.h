@@ -25,6 +25,7 @@ namespace shardrun::launch {
 struct StoreClientSettings {
   std::string address;
   std::uint16_t port = 0;
+  std::string listener = "the launcher";  ///< who that is, for messages
   Hello hello;
   std::string job;  ///< as text, of which `hello` has the hash
   std::chrono::milliseconds heartbeat{1000};

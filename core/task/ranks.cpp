@@ -170,7 +170,9 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
   std::optional<RankLink> link;
   const auto fail = [&](launch::FailureKind kind, std::string text, std::optional<int> awaited) {
     const bool is_noted = rank != nullptr && rank->fail(kind, text, awaited);
-    const bool is_untold = rank == nullptr || (context.is_hosted && !is_noted);
+    // The first rank's own process tells the outcome of all, and so what it was aborted for.
+    const bool is_told_here = context.is_hosted && context.rank == 0 && kind == launch::FailureKind::consequence;
+    const bool is_untold = !is_told_here && (rank == nullptr || (context.is_hosted && !is_noted));
     if (is_untold && kind == launch::FailureKind::consequence && rank != nullptr) {
       // A transport may have heard no more than that the job ends.
       if (const std::string reason = rank->abort_reason(); text.find(reason) == std::string::npos) {

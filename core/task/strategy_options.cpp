@@ -264,9 +264,14 @@ plugins::Transport load_transport(const plugins::Directories& directories, const
   const job::OptionValues values = job::read_section(
       {.file = "--set", .name = section.name, .owner = fmt::format("the transport '{}'", name), .specs = specs},
       &section);
-  transport.configure({.options = plugin_options(values, transport.options(), place),
-                       .world_size = ranks,
-                       .options_of = [](const std::string&) { return plugins::OptionValues(); }});
+  plugins::OptionValues options = plugin_options(values, transport.options(), place);
+  try {
+    transport.configure({.options = std::move(options), .world_size = ranks, .options_of = [](const std::string&) {
+                           return plugins::OptionValues();
+                         }});
+  } catch (const Error& error) {
+    throw Error(ErrorCode::job, fmt::format("--set transport.{}: {}", name, error.message()));
+  }
   return transport;
 }
 

@@ -38,11 +38,24 @@ std::optional<sdk::Buffer> buffer_of(const std::optional<HostBuffer>& buffer) no
                      .device = buffer->device};
 }
 
+/// "WHAT: TEXT", but where the text begins with what `what` ends with, as of an op that a transport names itself, not
+/// twice.
+std::string joined(std::string_view what, std::string_view text) {
+  constexpr std::string_view between = ", ";
+  for (std::size_t at = what.find(between); at != std::string_view::npos; at = what.find(between, at + 1)) {
+    const std::string_view end = what.substr(at + between.size());
+    if (text.size() > end.size() && text.starts_with(end)) {
+      return fmt::format("{}{}", what, text.substr(end.size()));
+    }
+  }
+  return fmt::format("{}: {}", what, text);
+}
+
 }  // namespace
 
 void fail(std::string_view what, std::int32_t status, std::string_view text) {
-  throw Error(code_of(status), text.empty() ? fmt::format("{}: status {}, and no reason given", what, status)
-                                            : fmt::format("{}: {}", what, text));
+  throw Error(code_of(status),
+              text.empty() ? fmt::format("{}: status {}, and no reason given", what, status) : joined(what, text));
 }
 
 void fail(std::string_view what, std::int32_t status, const sr_error& error) { fail(what, status, text_of(error)); }

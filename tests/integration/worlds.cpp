@@ -408,7 +408,7 @@ TEST_CASE("where the first rank is killed, the others end and say so", "[worlds]
                       "while ! grep -q 'step 2/' rank-0.out; do sleep 0.05; done\nkill -9 $(cat rank-0.pid)\nwait\n"));
 
   CHECK(code_of(job, 1) == 1);
-  CHECK_THAT(text_of(job, 1, "err"), Contains("is lost"));
+  CHECK_THAT(text_of(job, 1, "err"), Contains("the connection to rank 0 is lost: "));
 }
 
 TEST_CASE("a signal to any rank stops all after the same step", "[worlds]") {

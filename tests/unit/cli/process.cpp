@@ -16,7 +16,7 @@ auto action_of(int signal) {
 
 }  // namespace
 
-TEST_CASE("the first signal to stop gives back those that were caught, and none that was ignored", "[cli]") {
+TEST_CASE("a signal to stop asks once, however often it comes at once, and none that was ignored does", "[cli]") {
   void (*const before)(int) = std::signal(SIGHUP, SIG_IGN);
   cli::catch_stop_signals();
   CHECK(cli::stop_signal() == 0);
@@ -24,10 +24,9 @@ TEST_CASE("the first signal to stop gives back those that were caught, and none 
   std::raise(SIGHUP);
   CHECK(cli::stop_signal() == 0);
   std::raise(SIGTERM);
+  std::raise(SIGTERM);
 
   CHECK(cli::stop_signal() == SIGTERM);
-  CHECK(action_of(SIGINT) == SIG_DFL);
-  CHECK(action_of(SIGTERM) == SIG_DFL);
   CHECK(action_of(SIGHUP) == SIG_IGN);
   std::signal(SIGHUP, before);
 }

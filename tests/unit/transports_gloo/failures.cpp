@@ -307,6 +307,7 @@ TEST_CASE("gloo: who has waited too long says for whom") {
   }
   CHECK_THAT(error, Contains(is_prepared ? "all_reduce" : "preparing all_reduce") &&
                         EndsWith(" is past its deadline, waiting for member 2 (rank 2)"));
+  CHECK(error.find("all_reduce") == error.rfind("all_reduce"));
 }
 
 TEST_CASE("gloo: a group fails, and the next one of that id does not notice") {
