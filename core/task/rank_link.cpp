@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <utility>
+#include <vector>
 
 #include "core/base/error.h"
 #include "core/base/philox.h"
+#include "core/data/fingerprint.h"
 #include "core/task/flight.h"
 #include "core/task/strategy_options.h"
 
@@ -51,6 +54,27 @@ std::string RankLink::store_get(const std::string& key, std::int64_t deadline) {
   const launch::Rank::Deadline latest = this->deadline() + std::chrono::hours(1);
   const launch::Rank::Deadline asked{nanoseconds(deadline)};
   return rank_.get(key, std::min(asked, latest));
+}
+
+void RankLink::check_data() {
+  std::vector<std::filesystem::path> files = job_.data.arrays;
+  for (const std::filesystem::path& file : {job_.data.text, job_.data.tokens}) {
+    if (!file.empty()) {
+      files.push_back(file);
+    }
+  }
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const std::string key = fmt::format("data/{}", i);
+    const std::string mine = data::fingerprint(files[i]);
+    if (rank_.rank() == 0) {
+      rank_.set(key, mine);
+    } else if (const std::string first = rank_.get(key, launch::Rank::no_deadline); first != mine) {
+      throw Error(ErrorCode::data,
+                  fmt::format("[data] {}: rank {} has another file here ({}) than rank 0 ({}): give all "
+                              "hosts the same data",
+                              files[i].string(), rank_.rank(), mine, first));
+    }
+  }
 }
 
 void RankLink::check_plan() {

@@ -198,6 +198,9 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
     placed.emplace(placed_here(job, rank->context()));
     compiled.emplace(compile(*placed, "cpu", context.rank));
     link.emplace(*placed, *compiled, *rank, hooks.stop_signal);
+    if (rank->context().is_hosted) {
+      link->check_data();  // other hosts may have other files of the same names
+    }
     link->check_plan();
     link->check_hooks();
     const int code = work(*compiled, *link);

@@ -16,6 +16,7 @@ using namespace shardrun::test;
 
 namespace {
 
+using Catch::Matchers::Contains;
 using launch::Rank;
 
 Rank::Deadline in(int milliseconds) { return Rank::Clock::now() + std::chrono::milliseconds(milliseconds); }
@@ -99,6 +100,24 @@ TEST_CASE("the launcher hears of a failure while all connections are there", "[t
   CHECK(code == 1);
   CHECK(was_connected == true);
   CHECK(memory.expired());
+}
+
+TEST_CASE("a rank with other data than the first is told which, and both files' sizes and hashes", "[task]") {
+  Pair pair;
+  job::Job other = pair.job;
+  other.data.text = pair.folder / "other.txt";
+  std::string text = read_file(pair.job.data.text);
+  task::RankLink first(pair.job, pair.compiled, pair.first);
+  first.check_data();
+  const auto told = [&] {
+    write_file(other.data.text, text);
+    task::RankLink link(other, pair.compiled, pair.second);
+    return error_of([&] { link.check_data(); });
+  };
+  CHECK(told() == "nothing");
+  text[text.size() / 2] ^= 1;
+  CHECK_THAT(told(), Contains("[data] " + other.data.text.string() + ": rank 1 has another file here (") &&
+                         Contains(") than rank 0 (") && Contains("give all hosts the same data"));
 }
 
 TEST_CASE("a rank whose data takes longer than the timeout is waited for", "[task]") {
