@@ -18,6 +18,7 @@ namespace {
 constexpr std::chrono::seconds failure_deadline{2};
 constexpr int most_hangups = 5;
 constexpr std::chrono::seconds shortest_of_hangups{10};
+constexpr std::chrono::seconds first_reminder{5};
 
 std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -37,7 +38,8 @@ StoreClientSettings settings_of(const RankContext& context, const std::string& j
           .silence = context.is_hosted ? context.silence : std::chrono::milliseconds(0),
           .most_hangups = context.is_hosted ? most_hangups : 0,
           .shortest_of_hangups = shortest_of_hangups,
-          .grace = context.grace};
+          .grace = context.grace,
+          .first_reminder = context.is_hosted && context.rank != 0 ? first_reminder : std::chrono::seconds(0)};
 }
 
 }  // namespace

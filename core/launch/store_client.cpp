@@ -25,12 +25,18 @@ using boost::system::error_code;
 constexpr std::size_t max_unsent_bytes = std::size_t{64} * 1024 * 1024;
 constexpr std::chrono::milliseconds longest_connect_pause{500};
 constexpr std::chrono::milliseconds longest_hangup_pause{2000};
+constexpr std::chrono::seconds pause_of_reminders{60};
 
 }  // namespace
 
 StoreClient::StoreClient(StoreClientSettings settings, Deadline deadline)
-    : settings_(std::move(settings)), connect_timer_(io_), beat_timer_(io_), grace_timer_(io_) {
-  boost::asio::post(io_, [this] { connect(); });
+    : settings_(std::move(settings)), connect_timer_(io_), beat_timer_(io_), grace_timer_(io_), reminder_timer_(io_) {
+  boost::asio::post(io_, [this] {
+    connect();
+    if (settings_.first_reminder.count() > 0) {
+      remind_after(settings_.first_reminder);
+    }
+  });
   start_thread();
   try {
     await_welcome(deadline);
@@ -380,6 +386,23 @@ void StoreClient::abort(const std::string& reason) {
   if (callback_) {
     std::exchange(callback_, nullptr)(reason);
   }
+}
+
+void StoreClient::remind_after(std::chrono::milliseconds pause) {
+  reminder_timer_.expires_after(pause);
+  reminder_timer_.async_wait([this](const error_code& cancelled) {
+    std::string trouble = "no answer yet";
+    {
+      const std::lock_guard lock(mutex_);
+      if (cancelled || welcome_ || refused_) {
+        return;
+      }
+      trouble = trouble_.empty() ? trouble : trouble_;
+    }
+    write_to_standard_error(fmt::format("rank {} waits for {} at {} port {}: {}\n", settings_.hello.rank,
+                                        settings_.listener, settings_.address, settings_.port, trouble));
+    remind_after(pause_of_reminders);
+  });
 }
 
 /// Where no launcher of ours would.

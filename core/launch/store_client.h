@@ -33,6 +33,7 @@ struct StoreClientSettings {
   int most_hangups = 0;                  ///< in answer to a hello, after which it is not said again; 0: it always is
   std::chrono::milliseconds shortest_of_hangups{0};  ///< from the first of them, before which that does not hold
   std::chrono::milliseconds grace{0};                ///< see RankContext
+  std::chrono::milliseconds first_reminder{0};       ///< until it is said that no welcome has come; 0: never
 };
 
 /// The rank's end of its control connection, which a thread of its own serves: reads, writes and sends heartbeats while
@@ -80,6 +81,7 @@ class StoreClient {
   void check_silence();
   void lost(const std::string& why);
   void hung_up(const std::string& why);
+  void remind_after(std::chrono::milliseconds pause);
   void end_after_grace(const std::string& reason);
   void abort(const std::string& reason);
 
@@ -91,6 +93,7 @@ class StoreClient {
   bool beating_ = false;
   boost::asio::steady_timer beat_timer_;
   boost::asio::steady_timer grace_timer_;
+  boost::asio::steady_timer reminder_timer_;
   std::chrono::steady_clock::time_point heard_;      ///< of the other end
   std::chrono::steady_clock::time_point last_beat_;  ///< of this one
   int hangups_ = 0;

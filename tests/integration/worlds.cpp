@@ -19,6 +19,7 @@
 
 using namespace shardrun::test;
 using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
 namespace json = boost::json;
 
 namespace {
@@ -261,6 +262,19 @@ TEST_CASE("ranks that were given their places by variables learn over gloo what 
   CHECK(text_of(job, 1, "out").empty());
   CHECK_THAT(text_of(job, 0, "out"), Contains("finished after 30 steps"));
   check_losses(job, losses_over_shm(2));
+}
+
+TEST_CASE("a rank that comes first says for whom it waits", "[worlds]") {
+  const JobFolder job;
+  const std::string settings = with_sets("", dp("gloo", 2));
+
+  static_cast<void>(run_script(job.path(), exported(loopback_world(2)) + start_rank(1, settings) +
+                                               "while ! grep -q 'waits for' rank-1.err; do sleep 0.1; done\n" +
+                                               start_rank(0, settings) + "wait\n"));
+
+  CHECK(code_of(job, 0) == 0);
+  CHECK(code_of(job, 1) == 0);
+  CHECK_THAT(text_of(job, 1, "err"), StartsWith("rank 1 waits for rank 0 at 127.0.0.1 port ") && Contains("refused"));
 }
 
 TEST_CASE("ranks on two hosts train together over gloo", "[worlds]") {
