@@ -1,6 +1,7 @@
 #include "core/cli/process.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <array>
@@ -9,10 +10,12 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <string_view>
+#include <system_error>
+#include <thread>
 
 #include "core/launch/signals.h"
 
@@ -21,34 +24,48 @@ namespace {
 
 constexpr std::array<int, 3> stop_signals = {SIGINT, SIGTERM, SIGHUP};
 
-volatile std::sig_atomic_t signal_that_asked = 0;
-std::atomic<std::int64_t> asked_at = 0;  // nanoseconds
+/// The first signal that asked to stop in the lowest byte, and when, in milliseconds, above it; 0 before.
+std::atomic<std::int64_t> first_request = 0;
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+std::atomic<bool> is_pipe_broken = false;
 
-extern "C" void on_stop_signal(int signal);
+int signal_of(std::int64_t request) noexcept { return static_cast<int>(request & 0xff); }
 
-bool has_action(int signal, void (*action)(int)) noexcept {
+bool is_ignored(int signal) noexcept {
   struct sigaction current = {};
-  return ::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == action;
+  return ::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN;
 }
 
-void say(std::string_view text) noexcept {
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+void set_action(int signal, void (*action)(int)) noexcept {
+  struct sigaction wanted = {};
+  wanted.sa_handler = action;
+  wanted.sa_flags = SA_RESTART;
+  sigemptyset(&wanted.sa_mask);
+  ::sigaction(signal, &wanted, nullptr);
+}
+
+/// Nothing where that would wait for somebody to read.
+void say_ended_by(int signal) noexcept {
+  std::array<char, 128> line{};
+  const int length = std::snprintf(line.data(), line.size(),
+                                   "shardrun: ended at once by a second signal (SIG%s): the results are not saved\n",
+                                   sigabbrev_np(signal));
+  pollfd reader = {.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+  if (::poll(&reader, 1, 0) == 1) {
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), static_cast<std::size_t>(length));
+  }
 }
 
 extern "C" void on_stop_signal(int signal) {
   const int error_number = errno;
   timespec time{};
   clock_gettime(CLOCK_MONOTONIC, &time);
-  const std::int64_t now = time.tv_sec * std::int64_t{1'000'000'000} + time.tv_nsec;
-  if (signal_that_asked == 0) {
-    asked_at = now;
-    signal_that_asked = signal;
-  } else if (signal != signal_that_asked || now - asked_at > std::chrono::nanoseconds(launch::same_request).count()) {
-    say("shardrun: ended at once by a second signal (SIG");
-    say(sigabbrev_np(signal));
-    say("): the results are not saved\n");
-    std::signal(signal, SIG_DFL);
+  const std::int64_t now = time.tv_sec * std::int64_t{1000} + time.tv_nsec / 1'000'000;
+  std::int64_t first = 0;
+  if (!first_request.compare_exchange_strong(first, now << 8 | signal) &&
+      (signal != signal_of(first) || now - (first >> 8) > launch::same_request.count())) {
+    set_action(signal, SIG_DFL);
+    say_ended_by(signal);
     ::raise(signal);
   }
   errno = error_number;
@@ -56,10 +73,33 @@ extern "C" void on_stop_signal(int signal) {
 
 /// Whoever read the output has gone. As long as it is not read, each line that follows comes back with the same signal.
 extern "C" void on_broken_pipe(int signal) {
-  if (signal_that_asked == 0) {
-    signal_that_asked = signal;
-  }
+  is_pipe_broken = true;
   std::signal(signal, SIG_IGN);
+}
+
+/// Takes the signals. Those that compute must not: generated kernels keep numbers below their stack pointer, where the
+/// kernel puts what a handler returns to.
+void start_taking(const sigset_t& signals) {
+  sigset_t all;
+  sigset_t mask;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &mask);
+  try {
+    std::thread([signals] {
+      ::pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+      for (;;) {
+        ::pause();
+      }
+    }).detach();
+    for (const int each : stop_signals) {
+      if (sigismember(&signals, each) == 1) {
+        sigaddset(&mask, each);
+      }
+    }
+  } catch (const std::system_error&) {
+    // Then this thread goes on taking them.
+  }
+  ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
 }
 
 }  // namespace
@@ -74,16 +114,23 @@ void secure_process() {
 }
 
 void catch_stop_signals() {
+  sigset_t caught;
+  sigemptyset(&caught);
   for (const int each : stop_signals) {
-    if (!has_action(each, SIG_IGN)) {
-      std::signal(each, on_stop_signal);
+    if (!is_ignored(each)) {
+      set_action(each, on_stop_signal);
+      sigaddset(&caught, each);
     }
   }
-  if (!has_action(SIGPIPE, SIG_IGN)) {
+  if (!is_ignored(SIGPIPE)) {
     std::signal(SIGPIPE, on_broken_pipe);
   }
+  start_taking(caught);
 }
 
-int stop_signal() noexcept { return signal_that_asked; }
+int stop_signal() noexcept {
+  const int asked = signal_of(first_request);
+  return asked == 0 && is_pipe_broken ? SIGPIPE : asked;
+}
 
 }  // namespace shardrun::cli

@@ -8,8 +8,9 @@ namespace shardrun::cli {
 void secure_process();
 
 /// From now on the first SIGINT, SIGTERM or SIGHUP asks for an orderly stop, and the second ends the process at once
-/// and says so; but not the same one within launch::same_request. SIGPIPE asks for an orderly stop, however often it
-/// comes. One that whoever started this process ignores stays ignored.
+/// and says so; but not the same one within launch::same_request. A thread takes them; the calling one, and those that
+/// it starts from now on, do not. SIGPIPE asks for an orderly stop, however often it comes. One that whoever started
+/// this process ignores stays ignored.
 void catch_stop_signals();
 
 /// The signal that asked to stop, or 0.

@@ -233,6 +233,7 @@ void StoreClient::connect() {
     {
       const std::lock_guard lock(mutex_);
       own_address_ = own.address().to_string();
+      trouble_.clear();
     }
     connection_ = std::make_shared<FrameConnection>(std::move(*socket), max_frame_bytes);
     connection_->start({.frame = [this](FrameType type, std::string_view payload) { handle(type, payload); },

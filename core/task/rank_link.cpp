@@ -57,6 +57,7 @@ std::string RankLink::store_get(const std::string& key, std::int64_t deadline) {
 }
 
 void RankLink::check_data() {
+  now_at("comparing data", 0);
   std::vector<std::filesystem::path> files = job_.data.arrays;
   for (const std::filesystem::path& file : {job_.data.text, job_.data.tokens}) {
     if (!file.empty()) {
@@ -69,15 +70,15 @@ void RankLink::check_data() {
     if (rank_.rank() == 0) {
       rank_.set(key, mine);
     } else if (const std::string first = rank_.get(key, launch::Rank::no_deadline); first != mine) {
-      throw Error(ErrorCode::data,
-                  fmt::format("[data] {}: rank {} has another file here ({}) than rank 0 ({}): give all "
-                              "hosts the same data",
-                              files[i].string(), rank_.rank(), mine, first));
+      throw Error(ErrorCode::io, fmt::format("[data] {}: rank {} has another file here ({}) than rank 0 ({}): give all "
+                                             "hosts the same data",
+                                             files[i].string(), rank_.rank(), mine, first));
     }
   }
 }
 
 void RankLink::check_plan() {
+  now_at("comparing plans", 0);
   const std::string mine = fmt::format("{:016x}", hash_name(partition::to_string(compiled_.plan)));
   if (rank_.rank() == 0) {
     rank_.set("plan", mine);

@@ -270,7 +270,8 @@ plugins::Transport load_transport(const plugins::Directories& directories, const
                            return plugins::OptionValues();
                          }});
   } catch (const Error& error) {
-    throw Error(ErrorCode::job, fmt::format("--set transport.{}: {}", name, error.message()));
+    throw Error(ErrorCode::job,
+                fmt::format("{}transport.{}: {}", settings.empty() ? "" : "--set ", name, error.message()));
   }
   return transport;
 }

@@ -44,8 +44,9 @@ std::string joined(std::string_view what, std::string_view text) {
   constexpr std::string_view between = ", ";
   for (std::size_t at = what.find(between); at != std::string_view::npos; at = what.find(between, at + 1)) {
     const std::string_view end = what.substr(at + between.size());
-    if (text.size() > end.size() && text.starts_with(end)) {
-      return fmt::format("{}{}", what, text.substr(end.size()));
+    const std::string_view rest = text.starts_with(end) ? text.substr(end.size()) : std::string_view();
+    if (rest.starts_with(':') || rest.starts_with(' ')) {
+      return fmt::format("{}{}", what, rest);
     }
   }
   return fmt::format("{}: {}", what, text);

@@ -37,8 +37,11 @@ Ended run_to_its_end(const JobFolder& job, const std::vector<std::string>& setti
   Ended ended = run_program(job.path(), with_settings({"job.ini"}, settings));
   CHECK(ranks_below(job.path()).empty());
   if (ended.code == 1) {
+    REQUIRE(std::filesystem::exists(job.path() / "run/flight"));
     for (const auto& record : std::filesystem::directory_iterator(job.path() / "run/flight")) {
-      CHECK(is_gone(read_json_lines(record.path()).front().at("pid").to_number<pid_t>()));
+      const std::vector<json::object> lines = read_json_lines(record.path());
+      REQUIRE_FALSE(lines.empty());
+      CHECK(is_gone(lines.front().at("pid").to_number<pid_t>()));
     }
   }
   CHECK(left_of({}).empty());

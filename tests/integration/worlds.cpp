@@ -264,6 +264,21 @@ TEST_CASE("ranks that were given their places by variables learn over gloo what 
   check_losses(job, losses_over_shm(2));
 }
 
+TEST_CASE("a rank that has other data under the same name ends the job before it begins", "[worlds]") {
+  const JobFolder job;
+  const std::string settings = with_sets("", dp("gloo", 2, {"data.text=/proc/self/fd/9"}));
+
+  static_cast<void>(run_script(job.path(), "tr ab ba < corpus.txt > other.txt\n" + exported(loopback_world(2)) +
+                                               "exec 9< corpus.txt\n" + start_rank(0, settings) +
+                                               "exec 9< other.txt\n" + start_rank(1, settings) + "wait\n"));
+
+  CHECK(code_of(job, 0) == 1);
+  CHECK(code_of(job, 1) == 1);
+  CHECK_THAT(text_of(job, 0, "err"), StartsWith("shardrun: rank 1 (pid ") &&
+                                         Contains("[data] /proc/self/fd/9: rank 1 has another file here (") &&
+                                         Contains("rank 1 was at: comparing data"));
+}
+
 TEST_CASE("a rank that comes first says for whom it waits", "[worlds]") {
   const JobFolder job;
   const std::string settings = with_sets("", dp("gloo", 2));

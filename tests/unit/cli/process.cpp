@@ -1,6 +1,13 @@
 #include "core/cli/process.h"
 
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
 #include <csignal>
+#include <functional>
+#include <thread>
 
 #include "tests/support/catch.h"
 
@@ -8,25 +15,82 @@ using namespace shardrun;
 
 namespace {
 
-auto action_of(int signal) {
-  struct sigaction action = {};
-  ::sigaction(signal, nullptr, &action);
-  return action.sa_handler;
+/// What becomes of a process of its own that catches signals to stop, and then does this: its exit code, or minus the
+/// signal that ended it.
+int outcome(const std::function<int()>& act) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    cli::catch_stop_signals();
+    ::_exit(act());
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+/// So that a signal to this thread has been handled when raise() returns.
+void take_signals_here() {
+  sigset_t none;
+  sigemptyset(&none);
+  ::pthread_sigmask(SIG_SETMASK, &none, nullptr);
 }
 
 }  // namespace
 
 TEST_CASE("a signal to stop asks once, however often it comes at once, and none that was ignored does", "[cli]") {
   void (*const before)(int) = std::signal(SIGHUP, SIG_IGN);
-  cli::catch_stop_signals();
-  CHECK(cli::stop_signal() == 0);
-
-  std::raise(SIGHUP);
-  CHECK(cli::stop_signal() == 0);
-  std::raise(SIGTERM);
-  std::raise(SIGTERM);
-
-  CHECK(cli::stop_signal() == SIGTERM);
-  CHECK(action_of(SIGHUP) == SIG_IGN);
+  CHECK(outcome([] {
+          take_signals_here();
+          std::raise(SIGHUP);
+          return cli::stop_signal();
+        }) == 0);
   std::signal(SIGHUP, before);
+  CHECK(outcome([] {
+          take_signals_here();
+          std::raise(SIGTERM);
+          std::raise(SIGTERM);
+          return cli::stop_signal();
+        }) == SIGTERM);
+}
+
+TEST_CASE("a second signal ends the process: another one, or the same one later", "[cli]") {
+  CHECK(outcome([] {
+          take_signals_here();
+          std::raise(SIGTERM);
+          std::raise(SIGINT);
+          return 0;
+        }) == -SIGINT);
+  CHECK(outcome([] {
+          take_signals_here();
+          std::raise(SIGINT);
+          std::this_thread::sleep_for(std::chrono::milliseconds(300));
+          std::raise(SIGINT);
+          return 0;
+        }) == -SIGINT);
+}
+
+TEST_CASE("a screen that has gone asks to stop, and whoever then asks for the first time is no second one", "[cli]") {
+  CHECK(outcome([] {
+          std::raise(SIGPIPE);
+          return cli::stop_signal();
+        }) == SIGPIPE);
+  CHECK(outcome([] {
+          take_signals_here();
+          std::raise(SIGPIPE);
+          std::raise(SIGINT);
+          return cli::stop_signal();
+        }) == SIGINT);
+}
+
+TEST_CASE("a signal to the process is taken by no thread that computes", "[cli]") {
+  CHECK(outcome([] {
+          ::kill(::getpid(), SIGTERM);
+          while (cli::stop_signal() == 0) {
+            std::this_thread::yield();
+          }
+          sigset_t mask;
+          ::pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+          return sigismember(&mask, SIGINT) + sigismember(&mask, SIGTERM) + sigismember(&mask, SIGHUP);
+        }) == 3);
 }

@@ -5,8 +5,10 @@
 #include <array>
 #include <csignal>
 #include <string>
+#include <thread>
 
 #include "core/launch/process.h"
+#include "core/launch/signals.h"
 #include "core/launch/status.h"
 #include "tests/support/catch.h"
 #include "tests/support/processes.h"
@@ -57,6 +59,28 @@ TEST_CASE("one who asks twice at once asks once", "[launch]") {
   CHECK(result.stop_signal == SIGTERM);
   CHECK(result.forced_signal == 0);
   CHECK(job.messages.size() == 3);
+}
+
+TEST_CASE("one who asks again later is in earnest", "[launch]") {
+  // The last of them may come when the job is over and nobody catches them any more.
+  void (*const before)(int) = ::signal(SIGTERM, [](int) {});
+  LaunchJob job(2, {"stop", "deaf"});
+  std::jthread asking;
+  job.then = [&](const LaunchJob::Text& line) {
+    if (line.text == "ready" && job.all_said("ready")) {
+      asking = std::jthread([](const std::stop_token& is_over) {
+        while (!is_over.stop_requested()) {
+          ::kill(::getpid(), SIGTERM);
+          std::this_thread::sleep_for(same_request + std::chrono::milliseconds(100));
+        }
+      });
+    }
+  };
+  const LaunchResult result = job.run();
+  asking = {};
+  ::signal(SIGTERM, before);
+  CHECK(result.exit_code == 128 + SIGTERM);
+  CHECK(result.forced_signal == SIGTERM);
 }
 
 TEST_CASE("a second signal ends ranks that do not stop", "[launch]") {
