@@ -37,8 +37,9 @@ Row row_of(const Case& measured, int ranks, const std::vector<std::vector<double
 }
 
 std::string title(const Setting& setting) {
-  return fmt::format("# {} on {}, {} cores: {} ranks\n#\n# ceilings of this machine, all ranks at once{:>24}\n",
-                     setting.transport, setting.host, setting.cores, setting.ranks, "GB/s");
+  return fmt::format("# {} on {}, {}: {}\n#\n# ceilings of this machine, all ranks at once{:>24}\n", setting.transport,
+                     setting.host, metrics::counted(setting.cores, "core"), metrics::counted(setting.ranks, "rank"),
+                     "GB/s");
 }
 
 std::string ceiling_line(const Row& row, int ranks) {

@@ -29,11 +29,11 @@ void print_results(const metrics::Summary& summary, const job::Job& job) {
     text += fmt::format(", validation loss {:.4f}", *summary.val_loss);
   }
   if (summary.tokens_per_s > 0) {
-    text += fmt::format(", {} tok/s, median step {:.1f} ms", metrics::human_count(summary.tokens_per_s),
-                        summary.step_ms_median);
+    text += fmt::format(", {} tok/s, median step {}", metrics::human_count(summary.tokens_per_s),
+                        metrics::human_time(summary.step_ms_median / 1e3));
   }
-  fmt::print("{}{}{} after {} steps; results in {}\n", text, text.empty() ? "" : "; ", summary.status, summary.steps,
-             job.output.string());
+  fmt::print("{}{}{} after {}; results in {}\n", text, text.empty() ? "" : "; ", summary.status,
+             metrics::counted(summary.steps, "step"), job.output.string());
 }
 
 /// The world that another launcher made of this process and others, unless the user wants none of it.

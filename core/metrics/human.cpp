@@ -25,15 +25,27 @@ std::string scaled(double value, double base, std::span<const std::string_view> 
   return fmt::format("{:.{}f}{}{}", value, decimals, between, units[unit]);
 }
 
+/// By thousands; a small number that is not whole keeps a decimal.
+std::string in_units(double value, std::span<const std::string_view> units, std::string_view after) {
+  if (!std::isfinite(value) || value < 0) {
+    return "-";
+  }
+  if (value > 0 && value < 9.95 && value != std::floor(value)) {
+    return fmt::format("{:.1f}{}{}", value, units.front(), after);
+  }
+  return scaled(value, 1000, units, "") + std::string(after);
+}
+
 }  // namespace
 
 std::string human_count(double value) {
   constexpr std::array<std::string_view, 6> units = {"", "k", "M", "G", "T", "P"};
-  if (!std::isfinite(value) || value < 0) {
-    return "-";
-  }
-  return value > 0 && value < 9.95 && value != std::floor(value) ? fmt::format("{:.1f}", value)
-                                                                 : scaled(value, 1000, units, "");
+  return in_units(value, units, "");
+}
+
+std::string human_quantity(double value, std::string_view unit) {
+  constexpr std::array<std::string_view, 8> prefixes = {" ", " k", " M", " G", " T", " P", " E", " Z"};
+  return in_units(value, prefixes, unit);
 }
 
 std::string human_bytes(std::uint64_t bytes) {
@@ -66,6 +78,28 @@ std::string human_duration(double seconds) {
   }
   const auto [days, rest] = split(86400, 3600);
   return fmt::format("{:.0f}d{:02.0f}h", days, rest);
+}
+
+std::string human_time(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0 || seconds >= 59.95) {
+    return human_duration(seconds);
+  }
+  double value = seconds * 1e6;
+  std::string_view unit = "us";
+  for (const std::string_view larger : {"ms", "s"}) {
+    if (value >= 999.5) {
+      value /= 1000;
+      unit = larger;
+    }
+  }
+  return fmt::format("{:.{}f} {}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0, unit);
+}
+
+std::string counted(std::int64_t count, std::string_view singular, std::string_view plural) {
+  if (count == 1) {
+    return fmt::format("1 {}", singular);
+  }
+  return plural.empty() ? fmt::format("{} {}s", count, singular) : fmt::format("{} {}", count, plural);
 }
 
 }  // namespace shardrun::metrics

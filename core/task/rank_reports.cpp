@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/metrics/human.h"
 #include "core/metrics/rundir.h"
 #include "core/task/flight.h"
 
@@ -93,8 +94,8 @@ void RankReports::show(const launch::OutputLine& line) {
     return;
   }
   if (unshown_ > 0) {
-    progress_.print(fmt::format("({} lines of ranks are in their logs alone: they were more than the screen took)",
-                                std::exchange(unshown_, 0)));
+    progress_.print(fmt::format("({} of ranks only in their logs: more than the screen took)",
+                                metrics::counted(std::exchange(unshown_, 0), "line")));
   }
   progress_.print(fmt::format("[{}] {}", line.rank, line.text));
 }
@@ -149,8 +150,8 @@ metrics::Summary RankReports::merge(const launch::LaunchResult& result) {
   }
   drop_flights(job_.output);
   if (result.forced_signal != 0 && !came_to_its_end) {
-    summary.error = fmt::format("ended at once by a second signal (SIG{}) after {} steps: their results are not saved",
-                                sigabbrev_np(result.forced_signal), summary.steps);
+    summary.error = fmt::format("ended at once by a second signal (SIG{}) after {}: their results are not saved",
+                                sigabbrev_np(result.forced_signal), metrics::counted(summary.steps, "step"));
   }
   return summary;
 }

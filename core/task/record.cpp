@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "core/metrics/human.h"
 #include "core/metrics/rundir.h"
 
 namespace shardrun::task {
@@ -105,7 +106,7 @@ void Record::finish(const runtime::Executor& executor, const char* status, int e
   summary.ranks[0].peak_bytes = executor.arena()->touched_bytes();
   summary.ranks[0].private_bytes = private_bytes();
   summary.ranks[0].wire_bytes = wire_bytes;
-  log_.write(fmt::format("{} after {} steps", status, summary.steps));
+  log_.write(fmt::format("{} after {}", status, metrics::counted(summary.steps, "step")));
 }
 
 }  // namespace shardrun::task

@@ -129,9 +129,11 @@ class Work {
             ? ""
             : fmt::format("{} ranks by strategy {}, each: ", compiled_.partition.placements.mesh.ranks(),
                           job_.strategy.name);
-    record_.say(fmt::format("{}: {} parameters, {}arena {}, {} threads, {:.3f} GFLOP a step in all", job_.model.name,
-                            record_.summary.parameters, ranks, metrics::human_bytes(compiled_.programs.memory.peak),
-                            compiled_.programs.threads, static_cast<double>(flops_per_step(compiled_)) / 1e9));
+    record_.say(fmt::format("{}: {}, {}arena {}, {}, {} a step in all", job_.model.name,
+                            metrics::counted(record_.summary.parameters, "parameter"), ranks,
+                            metrics::human_bytes(compiled_.programs.memory.peak),
+                            metrics::counted(compiled_.programs.threads, "thread"),
+                            metrics::human_quantity(static_cast<double>(flops_per_step(compiled_)), "FLOP")));
   }
 
   /// Runs what ends with the signal that stopped it, or 0, and finishes the record in any case.

@@ -16,6 +16,7 @@
 #include "core/files/atomic_file.h"
 #include "core/launch/limits.h"
 #include "core/launch/store_host.h"
+#include "core/metrics/human.h"
 #include "core/metrics/rundir.h"
 #include "core/task/compile.h"
 #include "core/task/rank_reports.h"
@@ -41,11 +42,11 @@ struct Meeting {
 
 void require_whole_world(const job::Job& job, const launch::World& world) {
   if (job.ranks != world.size) {
-    throw Error(
-        ErrorCode::usage,
-        fmt::format("{}: [job] ranks = {}, and {} started {} processes, of which this is rank {}: start as many "
-                    "as the job has ranks, or set ranks; '--launch here' starts them here instead",
-                    job.where("job", "ranks"), job.ranks, world.launcher, world.size, world.rank));
+    throw Error(ErrorCode::usage,
+                fmt::format("{}: [job] ranks = {}, and {} started {}, of which this is rank {}: start as many "
+                            "as the job has ranks, or set ranks; '--launch here' starts them here instead",
+                            job.where("job", "ranks"), job.ranks, world.launcher,
+                            metrics::counted(world.size, "process", "processes"), world.rank));
   }
 }
 

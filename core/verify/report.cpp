@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/metrics/human.h"
 #include "core/metrics/json_text.h"
 
 namespace shardrun::verify {
@@ -108,8 +109,9 @@ std::string to_text(const Report& report, std::size_t rows) {
   const auto failed = std::count_if(all.begin(), all.end(), [](const Difference& each) { return !each.passed(); });
   const std::string result =
       report.passed() ? std::string("passed") : fmt::format("failed in {} of {} tensors", failed, all.size());
-  return text + fmt::format("{}: {} comparisons with the float64 reference over {} steps\n", result, report.compared(),
-                            report.steps());
+  return text + fmt::format("{}: {} with the float64 reference over {}\n", result,
+                            metrics::counted(static_cast<std::int64_t>(report.compared()), "comparison"),
+                            metrics::counted(report.steps(), "step"));
 }
 
 std::string to_json(const Report& report, std::size_t rows) {

@@ -44,3 +44,35 @@ TEST_CASE("durations show their two largest units", "[metrics]") {
   CHECK(human_duration(-1) == "-");
   CHECK(human_duration(std::numeric_limits<double>::infinity()) == "-");
 }
+
+TEST_CASE("quantities have a prefix, a unit and a space before it", "[metrics]") {
+  CHECK(human_quantity(0, "FLOP") == "0 FLOP");
+  CHECK(human_quantity(0.5, "FLOP") == "0.5 FLOP");
+  CHECK(human_quantity(180, "FLOP") == "180 FLOP");
+  CHECK(human_quantity(57'344, "FLOP") == "57.3 kFLOP");
+  CHECK(human_quantity(12.34e9, "FLOP/s") == "12.3 GFLOP/s");
+  CHECK(human_quantity(3.349e18, "FLOP") == "3.35 EFLOP");
+  CHECK(human_quantity(-1, "FLOP") == "-");
+}
+
+TEST_CASE("times that were measured keep three digits", "[metrics]") {
+  CHECK(human_time(0) == "0.00 us");
+  CHECK(human_time(45.62e-6) == "45.6 us");
+  CHECK(human_time(999.6e-6) == "1.00 ms");
+  CHECK(human_time(0.001234) == "1.23 ms");
+  CHECK(human_time(0.3567) == "357 ms");
+  CHECK(human_time(0.9999) == "1.00 s");
+  CHECK(human_time(12.148075) == "12.1 s");
+  CHECK(human_time(59.96) == "1m00s");
+  CHECK(human_time(65) == "1m05s");
+  CHECK(human_time(-1) == "-");
+  CHECK(human_time(std::numeric_limits<double>::quiet_NaN()) == "-");
+}
+
+TEST_CASE("a count and its noun agree", "[metrics]") {
+  CHECK(counted(1, "thread") == "1 thread");
+  CHECK(counted(0, "thread") == "0 threads");
+  CHECK(counted(4, "thread") == "4 threads");
+  CHECK(counted(1, "process", "processes") == "1 process");
+  CHECK(counted(2, "process", "processes") == "2 processes");
+}
