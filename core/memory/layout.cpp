@@ -1,153 +1,32 @@
 #include "core/memory/layout.h"
 
 #include <algorithm>
-#include <functional>
+#include <array>
 #include <limits>
-#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "core/memory/occupancy.h"
+
 namespace shardrun::memory {
 namespace {
 
-/// An interval in its place.
-struct Placed {
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
-  std::int32_t first = 0;
-  std::int32_t last = 0;
-};
-
-/// The tightest gap of `size` bytes or more that a search has come past.
-struct Tightest {
-  std::uint64_t size = 0;
-  std::uint64_t end_of_gap_before = 0;
-  std::uint64_t offset = 0;
-  std::uint64_t gap = std::numeric_limits<std::uint64_t>::max();
-
-  void pass(const Placed& other) {
-    if (other.begin >= end_of_gap_before + size && other.begin - end_of_gap_before < gap) {
-      gap = other.begin - end_of_gap_before;
-      offset = end_of_gap_before;
-    }
-    end_of_gap_before = std::max(end_of_gap_before, other.end);
-  }
-};
-
-/// Neighbours by offset, with what lets a search pass all of them at once.
-class Block {
- public:
-  explicit Block(std::vector<Placed> placed) : placed_(std::move(placed)) { sum_up(); }
-
-  [[nodiscard]] std::uint64_t begin() const { return placed_.front().begin; }
-
-  /// Past those that live at the same time; whether none can be tighter.
-  [[nodiscard]] bool pass(Tightest& search, const Interval& interval) const {
-    if (first_.first > interval.last || interval.first > last_.second) {
-      return false;
-    }
-    const bool all = first_.second <= interval.last && interval.first <= last_.first;
-    if (all && widest_gap_ < search.size) {
-      search.pass(placed_.front());
-      search.end_of_gap_before = std::max(search.end_of_gap_before, end_);
-      return search.gap == search.size;
-    }
-    for (const Placed& other : placed_) {
-      if (other.first <= interval.last && interval.first <= other.last) {
-        search.pass(other);
-        if (search.gap == search.size) {
-          return true;
-        }
-      }
-    }
-    return false;
-  }
-
-  void insert(const Placed& placed) {
-    const auto behind = [](std::uint64_t begin, const Placed& other) { return begin < other.begin; };
-    placed_.insert(std::upper_bound(placed_.begin(), placed_.end(), placed.begin, behind), placed);
-    sum_up();
-  }
-
-  /// The upper half, which leaves it, once there are too many to go through one by one.
-  [[nodiscard]] std::optional<Block> split() {
-    constexpr std::size_t most = 64;
-    if (placed_.size() < most) {
-      return std::nullopt;
-    }
-    const auto middle = placed_.begin() + most / 2;
-    Block upper(std::vector<Placed>(middle, placed_.end()));
-    placed_.erase(middle, placed_.end());
-    sum_up();
-    return upper;
-  }
-
- private:
-  void sum_up() {
-    first_ = {placed_.front().first, placed_.front().first};
-    last_ = {placed_.front().last, placed_.front().last};
-    end_ = placed_.front().end;
-    widest_gap_ = 0;
-    for (const Placed& each : placed_) {
-      first_ = {std::min(first_.first, each.first), std::max(first_.second, each.first)};
-      last_ = {std::min(last_.first, each.last), std::max(last_.second, each.last)};
-      widest_gap_ = std::max(widest_gap_, each.begin > end_ ? each.begin - end_ : 0);
-      end_ = std::max(end_, each.end);
-    }
-  }
-
-  std::vector<Placed> placed_;                   ///< not empty
-  std::pair<std::int32_t, std::int32_t> first_;  ///< the least and the greatest of theirs
-  std::pair<std::int32_t, std::int32_t> last_;
-  std::uint64_t end_ = 0;         ///< of all
-  std::uint64_t widest_gap_ = 0;  ///< between them, if all live
-};
-
-/// What has been placed, by offset.
-class ByOffset {
- public:
-  /// Where `size` bytes fit in the tightest gap between those that live at the same time, or behind them.
-  [[nodiscard]] std::uint64_t tightest(const Interval& interval, std::uint64_t size) const {
-    Tightest search{.size = size};
-    for (const Block& block : blocks_) {
-      if (block.pass(search, interval)) {
-        break;
-      }
-    }
-    const bool found = search.gap != std::numeric_limits<std::uint64_t>::max();
-    return found ? search.offset : search.end_of_gap_before;
-  }
-
-  void insert(const Placed& placed) {
-    if (blocks_.empty()) {
-      blocks_.emplace_back(std::vector{placed});
-      return;
-    }
-    const auto behind = [](std::uint64_t begin, const Block& block) { return begin < block.begin(); };
-    auto block = std::upper_bound(blocks_.begin(), blocks_.end(), placed.begin, behind);
-    block -= block == blocks_.begin() ? 0 : 1;
-    block->insert(placed);
-    if (std::optional<Block> upper = block->split()) {
-      blocks_.insert(block + 1, std::move(*upper));
-    }
-  }
-
- private:
-  std::vector<Block> blocks_;
-};
-
-/// Places intervals in the given order.
-Layout place_in_order(std::span<const Interval> intervals, const std::vector<std::size_t>& order) {
+/// Places intervals in the given order; nothing once that needs `limit` bytes or more.
+std::optional<Layout> place_in_order(std::span<const Interval> intervals, const std::vector<std::size_t>& order,
+                                     std::int32_t instructions, std::uint64_t limit) {
   Layout layout{.offsets = std::vector<std::uint64_t>(intervals.size(), 0), .bytes = 0};
-  ByOffset placed;
+  Occupancy taken(instructions);
   for (const std::size_t i : order) {
     const Interval& interval = intervals[i];
     const std::uint64_t size = align_up(interval.bytes);
-    const std::uint64_t offset = placed.tightest(interval, size);
+    const std::uint64_t offset = taken.tightest(interval.first, interval.last, size);
     layout.offsets[i] = offset;
     layout.bytes = std::max(layout.bytes, offset + size);
-    placed.insert({offset, offset + size, interval.first, interval.last});
+    if (layout.bytes >= limit) {
+      return std::nullopt;
+    }
+    taken.add(interval.first, interval.last, {offset, offset + size});
   }
   return layout;
 }
@@ -163,24 +42,46 @@ std::vector<std::size_t> not_empty(std::span<const Interval> intervals) {
   return numbers;
 }
 
+/// Numbers of intervals by ascending key; of one key as they are.
+template <typename Key>
+std::vector<std::size_t> sorted_by(Key key, std::span<const Interval> intervals, std::vector<std::size_t> numbers) {
+  std::vector<std::pair<std::int64_t, std::size_t>> keyed;
+  keyed.reserve(numbers.size());
+  for (const std::size_t i : numbers) {
+    keyed.emplace_back(key(intervals[i]), i);
+  }
+  std::sort(keyed.begin(), keyed.end());
+  std::transform(keyed.begin(), keyed.end(), numbers.begin(), [](const auto& each) { return each.second; });
+  return numbers;
+}
+
+/// How many there are until the last interval ends.
+std::int32_t instructions_of(std::span<const Interval> intervals) {
+  std::int32_t last = -1;
+  for (const Interval& interval : intervals) {
+    last = std::max(last, interval.last);
+  }
+  return last + 1;
+}
+
 }  // namespace
 
 Layout place(std::span<const Interval> intervals) {
-  const std::vector<std::size_t> order = not_empty(intervals);
+  const std::vector<std::size_t> numbers = not_empty(intervals);
   const std::uint64_t least = most_live(intervals).first;
-  const auto length = [&](std::size_t i) { return intervals[i].last - intervals[i].first; };
-  const std::vector<std::function<bool(std::size_t, std::size_t)>> orders = {
-      [&](std::size_t a, std::size_t b) { return intervals[a].bytes > intervals[b].bytes; },
-      [&](std::size_t a, std::size_t b) { return length(a) > length(b); },
-      [&](std::size_t a, std::size_t b) { return intervals[a].first < intervals[b].first; },
+  using Key = std::int64_t (*)(const Interval& interval);  // the least comes first
+  const std::array<Key, 3> keys = {
+      [](const Interval& each) { return -static_cast<std::int64_t>(each.bytes); },
+      [](const Interval& each) { return std::int64_t{each.first} - each.last; },
+      [](const Interval& each) { return std::int64_t{each.first}; },
   };
-  Layout best;
-  for (const auto& before : orders) {
-    std::vector<std::size_t> sorted = order;
-    std::stable_sort(sorted.begin(), sorted.end(), before);
-    Layout layout = place_in_order(intervals, sorted);
-    if (best.offsets.empty() || layout.bytes < best.bytes) {
-      best = std::move(layout);
+  Layout best{.offsets = std::vector<std::uint64_t>(intervals.size(), 0), .bytes = 0};
+  std::uint64_t limit = std::numeric_limits<std::uint64_t>::max();
+  for (const Key key : keys) {
+    if (std::optional<Layout> layout =
+            place_in_order(intervals, sorted_by(key, intervals, numbers), instructions_of(intervals), limit)) {
+      best = std::move(*layout);
+      limit = best.bytes;
     }
     if (best.bytes == least) {
       break;
@@ -190,17 +91,18 @@ Layout place(std::span<const Interval> intervals) {
 }
 
 std::pair<std::uint64_t, std::int32_t> most_live(std::span<const Interval> intervals) {
-  std::map<std::int32_t, std::int64_t> change;
+  std::vector<std::int64_t> change(static_cast<std::size_t>(instructions_of(intervals)) + 1, 0);
   for (const Interval& interval : intervals) {
-    change[interval.first] += static_cast<std::int64_t>(align_up(interval.bytes));
-    change[interval.last + 1] -= static_cast<std::int64_t>(align_up(interval.bytes));
+    const auto bytes = static_cast<std::int64_t>(align_up(interval.bytes));
+    change[static_cast<std::size_t>(interval.first)] += bytes;
+    change[static_cast<std::size_t>(interval.last) + 1] -= bytes;
   }
   std::int64_t live = 0;
   std::pair<std::uint64_t, std::int32_t> most = {0, 0};
-  for (const auto& [at, delta] : change) {
-    live += delta;
+  for (std::size_t at = 0; at < change.size(); ++at) {
+    live += change[at];
     if (static_cast<std::uint64_t>(live) > most.first) {
-      most = {static_cast<std::uint64_t>(live), at};
+      most = {static_cast<std::uint64_t>(live), static_cast<std::int32_t>(at)};
     }
   }
   return most;

@@ -15,6 +15,7 @@ inline constexpr std::uint64_t page_bytes = 4096;
 }
 
 /// A buffer's size and the instructions, first to last inclusive, between which it must keep its contents.
+/// 0 <= first <= last.
 struct Interval {
   std::uint64_t bytes = 0;
   std::int32_t first = 0;
