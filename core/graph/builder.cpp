@@ -52,11 +52,38 @@ ValueId FunctionBuilder::state(std::string_view name) {
   return state(id);
 }
 
+std::string FunctionBuilder::default_name(std::string_view op, const std::vector<ValueId>& inputs) const {
+  if (!unnamed_.empty()) {
+    return unnamed_;
+  }
+  for (const ValueId id : inputs) {
+    const StateId read = function_.values.at(static_cast<std::size_t>(id)).state;
+    if (read >= 0 && graph_.states[static_cast<std::size_t>(read)].kind == StateKind::parameter) {
+      const std::string& parameter = graph_.states[static_cast<std::size_t>(read)].name;
+      const std::size_t unit = parameter.rfind('/');
+      return unit == std::string::npos ? fmt::format("{}/{}", parameter, op) : parameter.substr(0, unit);
+    }
+  }
+  return fmt::format("{}{}", prefix_, op);
+}
+
+std::string FunctionBuilder::untaken(std::string name, std::string_view op) {
+  if (names_.contains(name) && name.substr(name.rfind('/') + 1) != op) {
+    name += fmt::format("/{}", op);
+  }
+  std::string found = name;
+  while (names_.contains(found)) {
+    found = fmt::format("{}_{}", name, ++names_.try_emplace(name, 1).first->second);
+  }
+  names_.emplace(found, 1);
+  return found;
+}
+
 std::vector<ValueId> FunctionBuilder::call_all(std::string_view op_name, std::vector<ValueId> inputs,
                                                Attributes attributes, std::string name) {
   Node node;
   node.op = &find_op(op_name);
-  node.name = prefix_ + (name.empty() ? fmt::format("{}_{}", op_name, function_.nodes.size()) : std::move(name));
+  node.name = untaken(name.empty() ? default_name(op_name, inputs) : prefix_ + name, op_name);
   std::vector<TensorType> types;
   for (const ValueId id : inputs) {
     types.push_back(type(id));
@@ -110,6 +137,10 @@ void FunctionBuilder::cut_point(std::string name, ValueId value) {
   Value& at = function_.values.at(static_cast<std::size_t>(value));
   at.name = full;
   at.cut_point = full;
+  if (at.producer >= 0 && function_.nodes[static_cast<std::size_t>(at.producer)].outputs.front() == value) {
+    function_.nodes[static_cast<std::size_t>(at.producer)].name = full;
+    names_.emplace(full, 1);
+  }
   for (std::size_t p = cut_points_.size(); p < graph_.cut_points.size(); ++p) {
     cut_points_.insert(graph_.cut_points[p].name);
   }

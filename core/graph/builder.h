@@ -5,6 +5,7 @@
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "core/graph/graph.h"
@@ -22,6 +23,11 @@ class FunctionBuilder {
   [[nodiscard]] ValueId state(std::string_view name);
 
   /// One node of the named op. The first form is for ops with one result.
+  /// The node's name is `name` behind the open scopes. Without one it is, of these the first that there is:
+  /// - what name_unnamed() has set;
+  /// - the unit of the first parameter that the node reads: `layer.0/mlp/up` for `layer.0/mlp/up/weights`;
+  /// - the op's name behind the open scopes.
+  /// A name that is taken is followed by the op's, or by a number. Random numbers do not depend on it.
   /// Throws Error{shape_mismatch} naming the node and its operands.
   [[nodiscard]] ValueId call(std::string_view op, std::vector<ValueId> inputs, Attributes attributes = {},
                              std::string name = {});
@@ -30,13 +36,15 @@ class FunctionBuilder {
 
   void output(std::string name, ValueId value);
   void write(StateId state, ValueId value, StateWrite::Mode mode);
-  /// Names a value as a place where a strategy may decide its placement.
+  /// Names a value, and the node that makes it, as a place where a strategy may decide its placement.
   void cut_point(std::string name, ValueId value);
 
   [[nodiscard]] const TensorType& type(ValueId value) const;
   [[nodiscard]] const Function& function() const noexcept { return function_; }
   [[nodiscard]] Graph& graph() noexcept { return graph_; }
 
+  /// The name of nodes that are given none, until it is empty again.
+  void name_unnamed(std::string name) { unnamed_ = std::move(name); }
   void set_phase(Phase phase) noexcept { phase_ = phase; }
   void set_layer(std::int32_t layer) noexcept { layer_ = layer; }
 
@@ -46,6 +54,8 @@ class FunctionBuilder {
  private:
   friend class Scope;
   [[nodiscard]] StateId find_state(std::string_view name);
+  [[nodiscard]] std::string default_name(std::string_view op, const std::vector<ValueId>& inputs) const;
+  [[nodiscard]] std::string untaken(std::string name, std::string_view op);
 
   Graph& graph_;
   Function function_;
@@ -53,6 +63,8 @@ class FunctionBuilder {
   std::unordered_map<StateId, ValueId> state_values_;
   std::unordered_map<std::string, StateId> state_ids_;  ///< of the graph's first states, as many as have been asked for
   std::size_t indexed_states_ = 0;
+  std::string unnamed_;
+  std::unordered_map<std::string, int> names_;  ///< of nodes, and how often each has been asked for
   std::unordered_set<std::string> cut_points_;  ///< the graph's
   Phase phase_ = Phase::forward;
   std::int32_t layer_ = -1;

@@ -42,6 +42,10 @@ class Differentiation {
     return state >= 0 && builder_.graph().states[static_cast<std::size_t>(state)].kind == StateKind::parameter;
   }
 
+  [[nodiscard]] const std::string& name_of(ValueId id) const {
+    return builder_.function().values[static_cast<std::size_t>(id)].name;
+  }
+
   /// A value's gradient is wanted when a parameter flows into it.
   void mark_wanted() {
     const Function& function = builder_.function();
@@ -91,9 +95,10 @@ class Differentiation {
           continue;
         }
         builder_.set_phase(parameters ? Phase::backward_weight : Phase::backward_input);
-        const Scope scope(builder_, "gradient");
+        builder_.name_unnamed("gradient/" + (parameters ? name_of(input) : node.name));
         const ValueId gradient =
             node.op->gradient(builder_, {node.attributes, node.inputs, node.outputs, output_gradients, i});
+        builder_.name_unnamed({});
         if (gradient != no_value) {
           contribute(input, gradient);
         }
@@ -107,7 +112,8 @@ class Differentiation {
       return;
     }
     ValueId& sum = gradients_[static_cast<std::size_t>(input)];
-    sum = sum == no_value ? gradient : builder_.call("add", {sum, gradient});
+    sum = sum == no_value ? gradient
+                          : builder_.call("add", {sum, gradient}, {}, fmt::format("gradient/{}/sum", name_of(input)));
   }
 
   void write_gradient(ValueId input, ValueId gradient) {

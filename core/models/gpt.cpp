@@ -111,9 +111,9 @@ class Network {
 
   /// tokens: [batch, seq]   result, after the last normalisation: [batch, seq, embed]
   ValueId body(ValueId tokens) {
-    ValueId x = builder_.call("embedding", {tokens, builder_.state("embedding/tokens")}, {}, "embedding");
-    x = builder_.call("add", {x, builder_.state("embedding/positions")}, {}, "positioned");
-    x = dropout(x, "embedding/dropout");
+    ValueId x = builder_.call("embedding", {tokens, builder_.state("embedding/tokens")});
+    x = builder_.call("add", {x, builder_.state("embedding/positions")}, {}, "embedding/positioned");
+    x = dropout(x, "embedding/dropout", "embedding/dropout");
     builder_.cut_point("residual", x);
     for (std::int64_t layer = 0; layer < s_.layers; ++layer) {
       builder_.set_layer(static_cast<std::int32_t>(layer));
@@ -134,18 +134,18 @@ class Network {
  private:
   ValueId block(ValueId x, const std::string& at) {
     ValueId y = norm(x, at + "attention_norm");
-    y = linear(y, at + "attention/qkv", 1, "qkv");
+    y = linear(y, at + "attention/qkv", 1);
     y = builder_.call_all("attention", {y},
                           {{"dropout", training_ ? s_.dropout : 0.0}, {"stream", at + "attention/dropout"}},
                           "attention")[0];
-    y = linear(y, at + "attention/output", 2, "attention_output");
-    x = builder_.call("add", {x, dropout(y, at + "attention_output/dropout")});
+    y = linear(y, at + "attention/output", 2);
+    x = builder_.call("add", {x, dropout(y, "attention/output/dropout", at + "attention_output/dropout")});
     builder_.cut_point("attention_residual", x);
     y = norm(x, at + "mlp_norm");
-    y = linear(y, at + "mlp/up", 1, "mlp_up");
-    y = builder_.call("gelu", {y}, {{"form", s_.gelu}}, "gelu");
-    y = linear(y, at + "mlp/down", 1, "mlp_down");
-    x = builder_.call("add", {x, dropout(y, at + "mlp_down/dropout")});
+    y = linear(y, at + "mlp/up", 1);
+    y = builder_.call("gelu", {y}, {{"form", s_.gelu}}, "mlp/gelu");
+    y = linear(y, at + "mlp/down", 1);
+    x = builder_.call("add", {x, dropout(y, "mlp/down/dropout", at + "mlp_down/dropout")});
     builder_.cut_point("residual", x);
     return x;
   }
@@ -158,17 +158,18 @@ class Network {
     return builder_.call_all("layer_norm", operands, {{"epsilon", norm_epsilon}})[0];
   }
 
-  ValueId linear(ValueId x, const std::string& name, std::int64_t contract, const char* result) {
+  ValueId linear(ValueId x, const std::string& name, std::int64_t contract) {
     const ValueId y = builder_.call("matmul", {x, builder_.state(name + "/weights")},
-                                    {{"contract", contract}, {"transpose", std::int64_t{0}}}, result);
+                                    {{"contract", contract}, {"transpose", std::int64_t{0}}});
     return s_.bias ? builder_.call("add", {y, builder_.state(name + "/bias")}) : y;
   }
 
-  ValueId dropout(ValueId x, const std::string& stream) {
+  /// `stream`: the key of its random numbers.
+  ValueId dropout(ValueId x, const char* name, const std::string& stream) {
     if (!training_ || s_.dropout == 0) {
       return x;
     }
-    return builder_.call("dropout", {x}, {{"rate", s_.dropout}, {"stream", stream}});
+    return builder_.call("dropout", {x}, {{"rate", s_.dropout}, {"stream", stream}}, name);
   }
 
   FunctionBuilder& builder_;
@@ -191,7 +192,7 @@ void predict(FunctionBuilder& builder, const ModelSettings& settings) {
   const Sizes s = sizes(settings);
   Network network(builder, s, false);
   const ValueId tokens = builder.input("inputs", {DType::i32, {1, s.context}, {"batch", "seq"}});
-  const ValueId last = builder.call("take_position", {network.body(tokens)});
+  const ValueId last = builder.call("take_position", {network.body(tokens)}, {}, "last_position");
   builder.output("logits", network.logits(last));
 }
 

@@ -1,5 +1,7 @@
 #include "core/models/heat.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "core/base/error.h"
@@ -53,7 +55,8 @@ void iterate_temperature(graph::FunctionBuilder& builder, const ModelSettings& s
                                     {{"dim", static_cast<std::int64_t>(dim)},
                                      {"offset", offset},
                                      {"boundary", settings.options.text("boundary")},
-                                     {"value", settings.options.real("wall")}}));
+                                     {"value", settings.options.real("wall")}},
+                                    fmt::format("shift/{}{:+}", builder.type(u).axes[dim], offset)));
       coefficients.push_back(neighbour);
     }
   }

@@ -103,7 +103,10 @@ void add_update(Graph& graph, const OptimizerSettings& optimizer) {
   for (StateId s = 0; s < static_cast<StateId>(graph.states.size()); ++s) {
     if (graph.states[static_cast<std::size_t>(s)].kind == StateKind::gradient) {
       gradients.push_back(s);
-      squares.push_back(builder.call("square_sum", {builder.state(s)}));
+      squares.push_back(builder.call(
+          "square_sum", {builder.state(s)}, {},
+          "square_sum/" +
+              graph.states[static_cast<std::size_t>(graph.states[static_cast<std::size_t>(s)].of_parameter)].name));
     }
   }
   const ValueId norm_squared = builder.call("add_n", squares, {}, "norm_squared");

@@ -1,5 +1,8 @@
 #include "core/graph/builder.h"
 
+#include <map>
+#include <set>
+
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 #include "tests/support/model_cases.h"
@@ -34,9 +37,9 @@ TEST_CASE("axis names flow through a transformer", "[graph]") {
   CHECK(type_of_value(micro, "inputs") == "i32[batch 5, seq 6]");
   CHECK(type_of_value(micro, "layer.1/residual") == "f32[batch 5, seq 6, embed 8]");
   CHECK(type_of_value(micro, "layer.0/attention_residual") == "f32[batch 5, seq 6, embed 8]");
-  CHECK(type_of_value(micro, "layer.0/qkv") == "f32[batch 5, seq 6, qkv 3, heads 4, head_dim 2]");
+  CHECK(type_of_value(micro, "layer.0/attention/qkv") == "f32[batch 5, seq 6, qkv 3, heads 4, head_dim 2]");
   CHECK(type_of_value(micro, "layer.0/attention") == "f32[batch 5, seq 6, heads 4, head_dim 2]");
-  CHECK(type_of_value(micro, "layer.0/mlp_up") == "f32[batch 5, seq 6, mlp 32]");
+  CHECK(type_of_value(micro, "layer.0/mlp/up") == "f32[batch 5, seq 6, mlp 32]");
   CHECK(type_of_value(micro, "logits") == "f32[batch 5, seq 6, vocab 65]");
   CHECK(type_of_value(micro, "losses") == "f32[batch 5, seq 6]");
   CHECK(type_of_value(micro, "loss") == "f32[]");
@@ -85,7 +88,76 @@ TEST_CASE("names are prefixed by the scopes that are open", "[graph]") {
   }
   const ValueId z = builder.call("negate", {y});
   CHECK(builder.function().values[static_cast<std::size_t>(y)].name == "layer.3/mlp/up");
-  CHECK(builder.function().values[static_cast<std::size_t>(z)].name == "negate_1");
+  CHECK(builder.function().values[static_cast<std::size_t>(z)].name == "negate");
+}
+
+TEST_CASE("what has no name of its own is called as the parameter's unit, and no two nodes are called alike",
+          "[graph]") {
+  Graph graph;
+  graph.states.push_back({.name = "layer.0/mlp/up/weights", .type = type_of({2, 2})});
+  graph.states.push_back({.name = "layer.0/mlp/up/bias", .type = type_of({2})});
+  graph.states.push_back({.name = "w", .type = type_of({2, 2})});
+  FunctionBuilder builder(graph, "f", 1);
+  ValueId x = builder.input("x", type_of({3, 2}));
+  x = builder.call("matmul", {x, builder.state("layer.0/mlp/up/weights")}, product);
+  x = builder.call("add", {x, builder.state("layer.0/mlp/up/bias")});
+  x = builder.call("matmul", {x, builder.state("layer.0/mlp/up/weights")}, product);
+  x = builder.call("matmul", {x, builder.state("w")}, product);
+  x = builder.call("negate", {x});
+  x = builder.call("negate", {x});
+  x = builder.call("negate", {x}, {}, "y");
+  x = builder.call("negate", {x}, {}, "y");
+  builder.cut_point("residual", x);
+
+  std::vector<std::string> names;
+  for (const Node& node : builder.function().nodes) {
+    names.push_back(node.name);
+    CHECK(builder.function().values[static_cast<std::size_t>(node.outputs[0])].name == node.name);
+  }
+  CHECK(names == std::vector<std::string>{"layer.0/mlp/up", "layer.0/mlp/up/add", "layer.0/mlp/up/matmul", "w/matmul",
+                                          "negate", "negate_2", "y", "residual"});
+}
+
+TEST_CASE("each node of a model has a name, and a value that is made has its node's", "[graph]") {
+  for (const ModelCase& model : model_cases()) {
+    for (const Function& function : model.graph.functions) {
+      std::set<std::string> names;
+      for (const Node& node : function.nodes) {
+        INFO(model.name << ", " << function.name << ", " << node.name);
+        CHECK(names.insert(node.name).second);
+        CHECK(function.values[static_cast<std::size_t>(node.outputs[0])].name == node.name);
+      }
+    }
+  }
+}
+
+TEST_CASE("nodes of a transformer and of its gradient are called as its parameters", "[graph]") {
+  const Graph graph = gpt({{"layers", "2"}, {"heads", "4"}, {"width", "8"}, {"context", "6"}, {"dropout", "0.1"}});
+  std::map<std::string, std::string> ops;
+  for (const Node& node : graph.find("micro", 5)->nodes) {
+    ops[node.name] = node.op->name;
+  }
+  for (const auto& [name, op] : std::map<std::string, std::string>{
+           {"embedding", "embedding"},
+           {"layer.0/attention_norm", "layer_norm"},
+           {"layer.0/attention/qkv", "matmul"},
+           {"layer.0/attention/output", "matmul"},
+           {"layer.0/attention/output/dropout", "dropout"},
+           {"layer.0/attention_residual", "add"},
+           {"layer.1/mlp_norm", "layer_norm"},
+           {"layer.1/mlp/up", "matmul"},
+           {"layer.1/mlp/gelu", "gelu"},
+           {"layer.1/residual", "add"},
+           {"final_norm", "layer_norm"},
+           {"gradient/layer.1/mlp_norm", "layer_norm_gradient_input"},
+           {"gradient/layer.1/mlp_norm/gain", "layer_norm_gradient_gain"},
+           {"gradient/layer.0/attention/qkv/weights", "matmul_gradient_weights"},
+           {"gradient/layer.0/attention/qkv", "matmul"},
+           {"gradient/layer.0/attention", "attention_gradient"},
+       }) {
+    INFO(name);
+    CHECK(ops[name] == op);
+  }
 }
 
 TEST_CASE("a state is read once however often it is asked for", "[graph]") {
