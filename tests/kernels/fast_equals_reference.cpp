@@ -73,6 +73,21 @@ TEST_CASE("fast kernels equal the reference, with the same bits on 1, 2 and 3 th
   }
 }
 
+TEST_CASE("the reference has the same bits on 1, 2, 3 and 7 threads", "[kernels]") {
+  for (const graph::Op* op : graph::all_ops()) {
+    DYNAMIC_SECTION(op->name) {
+      for (const Case& test : cases_of(op->name)) {
+        const Prepared prepared = prepare(test);
+        const std::vector<Tensor> expected = run(reference(), prepared);
+        for (const int threads : {2, 3, 7}) {
+          INFO(to_string(test) << ", " << threads << " threads");
+          CHECK(difference(run(reference(), prepared, {.threads = threads}), expected, bit_for_bit) == "");
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("kernels that accumulate add to what is there", "[kernels]") {
   for (const graph::Op* op : graph::all_ops()) {
     if (!op->accumulates) {

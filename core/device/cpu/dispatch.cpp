@@ -14,19 +14,6 @@ std::vector<Variant>& runnable() {
 
 }  // namespace
 
-int machine_level() noexcept {
-#if defined(SHARDRUN_KERNEL_X86_LEVELS)
-  // Exactly the features that the variants are compiled for.
-  __builtin_cpu_init();
-  const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  return v4 ? 4 : v3 ? 3 : 0;
-#else
-  return 0;
-#endif
-}
-
 std::vector<LevelKernel> kernels_of(std::string_view op) {
   std::vector<LevelKernel> found;
   for (const Variant& variant : runnable()) {

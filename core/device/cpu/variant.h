@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/device/device.h"
+#include "core/device/machine_level.h"
 
 /// Files of loops are compiled several times, each time for other instructions (CMakeLists.txt here): the variants
 /// `baseline`, `v3` (AVX2) and `v4` (AVX-512). One is chosen when the program starts.
@@ -31,9 +32,6 @@ struct Variant {
   const OpKernel* begin;
   const OpKernel* end;
 };
-
-/// The instruction set that this machine offers: 4 (AVX-512), 3 (AVX2) or 0 (what every one has).
-[[nodiscard]] int machine_level() noexcept;
 
 /// The kernels for one op that this machine can run, with their levels.
 struct LevelKernel {

@@ -11,9 +11,7 @@ namespace {
 void relu(const KernelCall& call) {
   const double* x = reals(call.inputs[0]);
   double* y = reals(call.outputs[0]);
-  for (std::int64_t i = 0; i < call.inputs[0].elements(); ++i) {
-    y[i] = x[i] <= 0 ? 0 : x[i];
-  }
+  for_each(call, call.inputs[0].elements(), 1, [&](std::int64_t i) { y[i] = x[i] <= 0 ? 0 : x[i]; });
 }
 
 /// dx = dy where y > 0. y is relu's result.
@@ -21,64 +19,61 @@ void relu_gradient(const KernelCall& call) {
   const double* dy = reals(call.inputs[0]);
   const double* y = reals(call.inputs[1]);
   double* dx = reals(call.outputs[0]);
-  for (std::int64_t i = 0; i < call.inputs[0].elements(); ++i) {
-    dx[i] = y[i] > 0 ? dy[i] : 0;
-  }
+  for_each(call, call.inputs[0].elements(), 1, [&](std::int64_t i) { dx[i] = y[i] > 0 ? dy[i] : 0; });
 }
-
-struct Point {
-  double value;
-  double slope;
-};
 
 /// x Phi(x), Phi the standard normal distribution function. Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2.
-Point gelu_erf(double x) {
-  const double phi = 0.5 * std::erfc(-x / std::numbers::sqrt2);  // (1 + erf) / 2 cancels far left of zero
-  const double density = std::exp(-0.5 * x * x) / std::sqrt(2 * std::numbers::pi);
-  return {x * phi, phi + x * density};
-}
+struct GeluErf {
+  static double phi(double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); }  // (1 + erf) / 2 would cancel
+  static double value(double x) { return x * phi(x); }
+  static double slope(double x) {
+    const double density = std::exp(-0.5 * x * x) / std::sqrt(2 * std::numbers::pi);
+    return phi(x) + x * density;
+  }
+};
 
 /// 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). The same paper and section.
-Point gelu_tanh(double x) {
-  const double slope_at_zero = std::sqrt(2 / std::numbers::pi);
-  const double inner = slope_at_zero * (x + 0.044715 * x * x * x);
-  const double inner_slope = slope_at_zero * (1 + 3 * 0.044715 * x * x);
-  const double left = 1 / (1 + std::exp(-2 * inner));  // (1 + tanh) / 2, which cancels far left of zero
-  const double right = 1 / (1 + std::exp(2 * inner));  // (1 - tanh) / 2
-  return {x * left, left + 2 * x * left * right * inner_slope};
-}
+struct GeluTanh {
+  static double slope_at_zero() { return std::sqrt(2 / std::numbers::pi); }
+  static double inner(double x) { return slope_at_zero() * (x + 0.044715 * x * x * x); }
+  /// (1 + tanh(x)) / 2, which would cancel far left of zero. On the other side of zero it is (1 - tanh(x)) / 2.
+  static double left(double x) { return 1 / (1 + std::exp(-2 * x)); }
 
-using Activation = Point (*)(double);
-
-Activation gelu_form(const KernelCall& call) {
-  const std::string& form = call.attributes.text("form");
-  if (form == "erf") {
-    return gelu_erf;
+  static double value(double x) { return x * left(inner(x)); }
+  static double slope(double x) {
+    const double at = inner(x);
+    const double inner_slope = slope_at_zero() * (1 + 3 * 0.044715 * x * x);
+    return left(at) * (1 + 2 * x * left(-at) * inner_slope);
   }
-  if (form == "tanh") {
-    return gelu_tanh;
-  }
-  throw Error(ErrorCode::internal, "gelu: form is \"" + form + "\", not \"erf\" or \"tanh\"");
-}
+};
 
-void gelu(const KernelCall& call) {
-  const Activation activation = gelu_form(call);
+template <typename Form>
+void gelu_of(const KernelCall& call) {
   const double* x = reals(call.inputs[0]);
   double* y = reals(call.outputs[0]);
-  for (std::int64_t i = 0; i < call.inputs[0].elements(); ++i) {
-    y[i] = activation(x[i]).value;
-  }
+  for_each(call, call.inputs[0].elements(), 1, [&](std::int64_t i) { y[i] = Form::value(x[i]); });
 }
 
-void gelu_gradient(const KernelCall& call) {
-  const Activation activation = gelu_form(call);
+template <typename Form>
+void gelu_gradient_of(const KernelCall& call) {
   const double* dy = reals(call.inputs[0]);
   const double* x = reals(call.inputs[1]);
   double* dx = reals(call.outputs[0]);
-  for (std::int64_t i = 0; i < call.inputs[0].elements(); ++i) {
-    dx[i] = dy[i] * activation(x[i]).slope;
-  }
+  for_each(call, call.inputs[0].elements(), 1, [&](std::int64_t i) { dx[i] = dy[i] * Form::slope(x[i]); });
 }
+
+/// Runs the kernel of the form that the op asks for.
+void choose_form(const KernelCall& call, void (*erf)(const KernelCall&), void (*tanh)(const KernelCall&)) {
+  const std::string& form = call.attributes.text("form");
+  if (form != "erf" && form != "tanh") {
+    throw Error(ErrorCode::internal, "gelu: form is \"" + form + "\", not \"erf\" or \"tanh\"");
+  }
+  (form == "erf" ? erf : tanh)(call);
+}
+
+void gelu(const KernelCall& call) { choose_form(call, gelu_of<GeluErf>, gelu_of<GeluTanh>); }
+
+void gelu_gradient(const KernelCall& call) { choose_form(call, gelu_gradient_of<GeluErf>, gelu_gradient_of<GeluTanh>); }
 
 const RegisterKernel register_relu("reference", "relu", {.run = relu});
 const RegisterKernel register_relu_gradient("reference", "relu_gradient", {.run = relu_gradient});

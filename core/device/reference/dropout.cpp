@@ -22,14 +22,14 @@ void dropout(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const Dropout stream(call.scalars, call.attributes.text("stream"), call.attributes.real("rate"));
   const std::int64_t sample_size = extent(x, 1, x.rank);
-  for (std::int64_t b = 0; b < x.shape[0]; ++b) {
+  for_each(call, x.shape[0], sample_size, [&](std::int64_t b) {
     const std::int64_t sample = call.scalars.first_sample + x.origin[0] + b;
     for (std::int64_t i = 0; i < sample_size; ++i) {
       const double factor = stream.factor(sample, index_in_sample(x, i));
       const double value = reals(x)[b * sample_size + i];
       reals(call.outputs[0])[b * sample_size + i] = factor == 0 ? 0 : value * factor;
     }
-  }
+  });
 }
 
 const RegisterKernel register_dropout("reference", "dropout", {.run = dropout});

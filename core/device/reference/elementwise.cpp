@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "core/device/reference/elements.h"
@@ -10,53 +11,53 @@ void add(const KernelCall& call) {
   const double* a = reals(call.inputs[0]);
   const double* b = reals(call.inputs[1]);
   double* y = reals(call.outputs[0]);
-  const std::int64_t period = call.inputs[1].elements();
-  for (std::int64_t i = 0; i < call.inputs[0].elements(); ++i) {
-    y[i] = a[i] + b[i % period];
-  }
+  const TensorView& repeated = call.inputs[1];
+  const std::int64_t period = repeated.elements();
+  const std::int64_t width = repeated.rank == 0 ? 1 : std::max<std::int64_t>(1, last_extent(repeated));
+  for_each(call, call.inputs[0].elements() / width, width, [&](std::int64_t l) {
+    for (std::int64_t i = l * width; i < (l + 1) * width; ++i) {
+      y[i] = a[i] + b[l * width % period + i - l * width];
+    }
+  });
 }
 
 /// y = ((x0 + x1) + x2) + ...
 void add_n(const KernelCall& call) {
   double* y = reals(call.outputs[0]);
-  for (std::int64_t i = 0; i < call.outputs[0].elements(); ++i) {
+  for_each(call, call.outputs[0].elements(), 1, [&](std::int64_t i) {
     double sum = reals(call.inputs[0])[i];
     for (std::size_t k = 1; k < call.inputs.size(); ++k) {
       sum += reals(call.inputs[k])[i];
     }
     y[i] = sum;
-  }
+  });
 }
 
 void multiply(const KernelCall& call) {
   const double* a = reals(call.inputs[0]);
   const double* b = reals(call.inputs[1]);
   double* y = reals(call.outputs[0]);
-  for (std::int64_t i = 0; i < call.inputs[0].elements(); ++i) {
-    y[i] = a[i] * b[i];
-  }
+  for_each(call, call.inputs[0].elements(), 1, [&](std::int64_t i) { y[i] = a[i] * b[i]; });
 }
 
 /// y = (c0 x0 + c1 x1) + ...
 void linear_combination(const KernelCall& call) {
   const std::vector<double>& coefficients = call.attributes.reals("coefficients");
   double* y = reals(call.outputs[0]);
-  for (std::int64_t i = 0; i < call.outputs[0].elements(); ++i) {
+  for_each(call, call.outputs[0].elements(), 1, [&](std::int64_t i) {
     double sum = coefficients[0] * reals(call.inputs[0])[i];
     for (std::size_t k = 1; k < call.inputs.size(); ++k) {
       sum += coefficients[k] * reals(call.inputs[k])[i];
     }
     y[i] = sum;
-  }
+  });
 }
 
 template <double (*function)(double)>
 void map(const KernelCall& call) {
   const double* x = reals(call.inputs[0]);
   double* y = reals(call.outputs[0]);
-  for (std::int64_t i = 0; i < call.inputs[0].elements(); ++i) {
-    y[i] = function(x[i]);
-  }
+  for_each(call, call.inputs[0].elements(), 1, [&](std::int64_t i) { y[i] = function(x[i]); });
 }
 
 double negative(double x) { return -x; }

@@ -1,3 +1,5 @@
+#include <vector>
+
 #include "core/device/reference/elements.h"
 
 namespace shardrun::device::reference {
@@ -17,12 +19,12 @@ void embedding(const KernelCall& call) {
   const TensorView& table = call.inputs[1];
   const std::int64_t width = table.shape[1];
   double* y = reals(call.outputs[0]);
-  for (std::int64_t l = 0; l < call.inputs[0].elements(); ++l) {
+  for_each(call, call.inputs[0].elements(), width, [&](std::int64_t l) {
     const std::int64_t row = row_of(table, tokens[l]);
     for (std::int64_t e = 0; e < width; ++e) {
       y[l * width + e] = row < 0 ? 0 : reals(table)[row * width + e];
     }
-  }
+  });
 }
 
 /// dtable[v, :] = sum of dy[l, :] over the l with token[l] == v.
@@ -32,17 +34,22 @@ void embedding_gradient(const KernelCall& call) {
   const double* dy = reals(call.inputs[1]);
   const TensorView& dtable = call.outputs[0];
   const std::int64_t width = dtable.shape[1];
-  for (std::int64_t v = 0; v < dtable.shape[0]; ++v) {
+  const std::int64_t length = call.inputs[0].elements();
+  for_each(call, dtable.shape[0], length, [&](std::int64_t v) {
+    std::vector<std::int64_t> places;
+    for (std::int64_t l = 0; l < length; ++l) {
+      if (row_of(dtable, tokens[l]) == v) {
+        places.push_back(l);
+      }
+    }
     for (std::int64_t e = 0; e < width; ++e) {
       double sum = 0;
-      for (std::int64_t l = 0; l < call.inputs[0].elements(); ++l) {
-        if (row_of(dtable, tokens[l]) == v) {
-          sum += dy[l * width + e];
-        }
+      for (const std::int64_t l : places) {
+        sum += dy[l * width + e];
       }
       put(call, v * width + e, sum);
     }
-  }
+  });
 }
 
 const RegisterKernel register_embedding("reference", "embedding", {.run = embedding});

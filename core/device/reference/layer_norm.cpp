@@ -13,7 +13,7 @@ void layer_norm(const KernelCall& call) {
   const std::int64_t width = last_extent(call.inputs[0]);
   const double* gain = reals(call.inputs[1]);
   const double* bias = has_bias ? reals(call.inputs[2]) : nullptr;
-  for (std::int64_t l = 0; l < rows(call.inputs[0]); ++l) {
+  for_each(call, rows(call.inputs[0]), width, [&](std::int64_t l) {
     const double* x = reals(call.inputs[0]) + l * width;
     double* y = reals(call.outputs[0]) + l * width;
     double mean = 0;
@@ -30,7 +30,7 @@ void layer_norm(const KernelCall& call) {
     }
     reals(call.outputs[1])[l] = mean;
     reals(call.outputs[2])[l] = rstd;
-  }
+  });
 }
 
 /// With n = (x - mean) rstd and g = dy gain:  dx = rstd (g - average(g) - n average(g n)).
@@ -38,7 +38,7 @@ void layer_norm(const KernelCall& call) {
 void layer_norm_gradient_input(const KernelCall& call) {
   const std::int64_t width = last_extent(call.inputs[1]);
   const double* gain = reals(call.inputs[2]);
-  for (std::int64_t l = 0; l < rows(call.inputs[1]); ++l) {
+  for_each(call, rows(call.inputs[1]), width, [&](std::int64_t l) {
     const double* dy = reals(call.inputs[0]) + l * width;
     const double* x = reals(call.inputs[1]) + l * width;
     const double mean = reals(call.inputs[3])[l];
@@ -54,7 +54,7 @@ void layer_norm_gradient_input(const KernelCall& call) {
     for (std::int64_t e = 0; e < width; ++e) {
       dx[e] = rstd * (dy[e] * gain[e] - average_g - (x[e] - mean) * rstd * average_gn);
     }
-  }
+  });
 }
 
 /// dgain[e] = sum over rows of dy (x - mean) rstd.
@@ -65,13 +65,13 @@ void layer_norm_gradient_gain(const KernelCall& call) {
   const double* mean = reals(call.inputs[2]);
   const double* rstd = reals(call.inputs[3]);
   const std::int64_t width = last_extent(call.inputs[1]);
-  for (std::int64_t e = 0; e < width; ++e) {
+  for_each(call, width, rows(call.inputs[1]), [&](std::int64_t e) {
     double sum = 0;
     for (std::int64_t l = 0; l < rows(call.inputs[1]); ++l) {
       sum += dy[l * width + e] * (x[l * width + e] - mean[l]) * rstd[l];
     }
     put(call, e, sum);
-  }
+  });
 }
 
 const RegisterKernel register_layer_norm("reference", "layer_norm", {.run = layer_norm});

@@ -14,7 +14,7 @@ void softmax_terms(const KernelCall& call) {
   const TensorView& logits = call.inputs[0];
   const std::int64_t width = last_extent(logits);
   const std::int64_t first = logits.origin[logits.rank - 1];
-  for (std::int64_t l = 0; l < rows(logits); ++l) {
+  for_each(call, rows(logits), width, [&](std::int64_t l) {
     const double max = reals(call.inputs[1])[l];
     const std::int64_t target = integers(call.inputs[2])[l] - first;
     double sum_exp = 0;
@@ -28,7 +28,7 @@ void softmax_terms(const KernelCall& call) {
     }
     reals(call.outputs[0])[l] = sum_exp;
     reals(call.outputs[1])[l] = target_logit;
-  }
+  });
 }
 
 /// dlogits[l, v] = exp(logits[l, v] - max[l]) dsum[l] + (v == target[l] ? dtarget[l] : 0).
@@ -37,7 +37,7 @@ void softmax_terms_gradient(const KernelCall& call) {
   const TensorView& logits = call.inputs[0];
   const std::int64_t width = last_extent(logits);
   const std::int64_t first = logits.origin[logits.rank - 1];
-  for (std::int64_t l = 0; l < rows(logits); ++l) {
+  for_each(call, rows(logits), width, [&](std::int64_t l) {
     const double max = reals(call.inputs[1])[l];
     const std::int64_t target = integers(call.inputs[2])[l] - first;
     const double dsum = reals(call.inputs[3])[l];
@@ -46,7 +46,7 @@ void softmax_terms_gradient(const KernelCall& call) {
       const double exponential = std::exp(reals(logits)[l * width + v] - max);
       reals(call.outputs[0])[l * width + v] = exponential * dsum + (v == target ? dtarget : 0);
     }
-  }
+  });
 }
 
 /// loss = -log(softmax(logits)[target]) = log(sum_exp) + max - target_logit.
@@ -54,18 +54,16 @@ void token_loss(const KernelCall& call) {
   const double* max = reals(call.inputs[0]);
   const double* sum_exp = reals(call.inputs[1]);
   const double* target_logit = reals(call.inputs[2]);
-  for (std::int64_t l = 0; l < call.inputs[0].elements(); ++l) {
-    reals(call.outputs[0])[l] = std::log(sum_exp[l]) + max[l] - target_logit[l];
-  }
+  for_each(call, call.inputs[0].elements(), 1,
+           [&](std::int64_t l) { reals(call.outputs[0])[l] = std::log(sum_exp[l]) + max[l] - target_logit[l]; });
 }
 
 /// d loss / d sum_exp, times dloss.
 void token_loss_gradient_sum(const KernelCall& call) {
   const double* dloss = reals(call.inputs[0]);
   const double* sum_exp = reals(call.inputs[1]);
-  for (std::int64_t l = 0; l < call.inputs[0].elements(); ++l) {
-    reals(call.outputs[0])[l] = dloss[l] / sum_exp[l];
-  }
+  for_each(call, call.inputs[0].elements(), 1,
+           [&](std::int64_t l) { reals(call.outputs[0])[l] = dloss[l] / sum_exp[l]; });
 }
 
 /// loss[l] = 0.5 * sum over f of (y[l, f] - t[l, f])^2.
@@ -73,13 +71,13 @@ void squared_error(const KernelCall& call) {
   const double* y = reals(call.inputs[0]);
   const double* t = reals(call.inputs[1]);
   const std::int64_t width = last_extent(call.inputs[0]);
-  for (std::int64_t l = 0; l < rows(call.inputs[0]); ++l) {
+  for_each(call, rows(call.inputs[0]), width, [&](std::int64_t l) {
     double sum = 0;
     for (std::int64_t i = l * width; i < (l + 1) * width; ++i) {
       sum += (y[i] - t[i]) * (y[i] - t[i]);
     }
     reals(call.outputs[0])[l] = 0.5 * sum;
-  }
+  });
 }
 
 /// dy[l, f] = (y[l, f] - t[l, f]) dloss[l].
@@ -88,11 +86,11 @@ void squared_error_gradient(const KernelCall& call) {
   const double* t = reals(call.inputs[1]);
   const double* dloss = reals(call.inputs[2]);
   const std::int64_t width = last_extent(call.inputs[0]);
-  for (std::int64_t l = 0; l < rows(call.inputs[0]); ++l) {
+  for_each(call, rows(call.inputs[0]), width, [&](std::int64_t l) {
     for (std::int64_t i = l * width; i < (l + 1) * width; ++i) {
       reals(call.outputs[0])[i] = (y[i] - t[i]) * dloss[l];
     }
-  }
+  });
 }
 
 const RegisterKernel register_softmax_terms("reference", "softmax_terms", {.run = softmax_terms});

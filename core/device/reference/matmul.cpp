@@ -1,4 +1,5 @@
 #include "core/device/reference/elements.h"
+#include "core/device/reference/product.h"
 
 namespace shardrun::device::reference {
 namespace {
@@ -13,15 +14,8 @@ void matmul(const KernelCall& call) {
   const std::int64_t ls = extent(x, 0, x.rank - contract);
   const std::int64_t ks = extent(x, x.rank - contract, x.rank);
   const std::int64_t ns = transpose ? extent(w, 0, w.rank - contract) : extent(w, contract, w.rank);
-  for (std::int64_t l = 0; l < ls; ++l) {
-    for (std::int64_t n = 0; n < ns; ++n) {
-      double sum = 0;
-      for (std::int64_t k = 0; k < ks; ++k) {
-        sum += reals(x)[l * ks + k] * reals(w)[transpose ? n * ks + k : k * ns + n];
-      }
-      put(call, l * ns + n, sum);
-    }
-  }
+  const Operand weights = transpose ? Operand{reals(w), ns, ks, true} : Operand{reals(w), ks, ns};
+  multiply(call.threads, {reals(x), ls, ks}, weights, reals(call.outputs[0]), call.accumulate);
 }
 
 /// dw[k, n] = sum over l of x[l, k] dy[l, n], laid out as [n, k] when transposed.
@@ -35,14 +29,11 @@ void matmul_gradient_weights(const KernelCall& call) {
   const std::int64_t ls = extent(x, 0, leading);
   const std::int64_t ks = extent(x, leading, x.rank);
   const std::int64_t ns = extent(dy, leading, dy.rank);
-  for (std::int64_t k = 0; k < ks; ++k) {
-    for (std::int64_t n = 0; n < ns; ++n) {
-      double sum = 0;
-      for (std::int64_t l = 0; l < ls; ++l) {
-        sum += reals(x)[l * ks + k] * reals(dy)[l * ns + n];
-      }
-      put(call, transpose ? n * ks + k : k * ns + n, sum);
-    }
+  double* dw = reals(call.outputs[0]);
+  if (transpose) {
+    multiply(call.threads, {reals(dy), ls, ns, true}, {reals(x), ls, ks}, dw, call.accumulate);
+  } else {
+    multiply(call.threads, {reals(x), ls, ks, true}, {reals(dy), ls, ns}, dw, call.accumulate);
   }
 }
 

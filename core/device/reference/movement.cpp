@@ -45,10 +45,10 @@ void shift(const KernelCall& call) {
 void take_position(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const std::int64_t width = x.shape[2];
-  for (std::int64_t b = 0; b < x.shape[0]; ++b) {
+  for_each(call, x.shape[0], width, [&](std::int64_t b) {
     const double* row = reals(x) + (b * x.shape[1] + call.scalars.position) * width;
     std::copy(row, row + width, reals(call.outputs[0]) + b * width);
-  }
+  });
 }
 
 void copy_integers(const KernelCall& call) {
@@ -62,9 +62,7 @@ void copy(const KernelCall& call) {
     copy_integers(call);
     return;
   }
-  for (std::int64_t i = 0; i < call.inputs[0].elements(); ++i) {
-    put(call, i, reals(call.inputs[0])[i]);
-  }
+  for_each(call, call.inputs[0].elements(), 1, [&](std::int64_t i) { put(call, i, reals(call.inputs[0])[i]); });
 }
 
 const RegisterKernel register_shift("reference", "shift", {.run = shift});

@@ -23,18 +23,20 @@ void adamw(const KernelCall& call) {
   const double decay = call.attributes.real("decay");
   const double rate = call.scalars.learning_rate;
   const auto t = static_cast<double>(call.scalars.step + 1);
+  const double weight1 = 1 - std::pow(beta1, t);
+  const double weight2 = 1 - std::pow(beta2, t);
   const double scale = call.inputs.size() > 4 ? reals(call.inputs[4])[0] : 1;
-  for (std::int64_t i = 0; i < call.inputs[0].elements(); ++i) {
+  for_each(call, call.inputs[0].elements(), 1, [&](std::int64_t i) {
     const double p = reals(call.inputs[0])[i];
     const double g = reals(call.inputs[3])[i] * scale;
     const double m = beta1 * reals(call.inputs[1])[i] + (1 - beta1) * g;
     const double v = beta2 * reals(call.inputs[2])[i] + (1 - beta2) * g * g;
-    const double m_hat = m / (1 - std::pow(beta1, t));
-    const double v_hat = v / (1 - std::pow(beta2, t));
+    const double m_hat = m / weight1;
+    const double v_hat = v / weight2;
     reals(call.outputs[0])[i] = p - rate * decay * p - rate * m_hat / (std::sqrt(v_hat) + epsilon);
     reals(call.outputs[1])[i] = m;
     reals(call.outputs[2])[i] = v;
-  }
+  });
 }
 
 /// v = momentum v + g,  p = p - rate v,  where g has the L2 penalty's gradient added (Sutskever et al. 2013,
@@ -46,7 +48,7 @@ void sgd(const KernelCall& call) {
   const double rate = call.scalars.learning_rate;
   const std::size_t gradient = momentum > 0 ? 2 : 1;
   const double scale = call.inputs.size() > gradient + 1 ? reals(call.inputs[gradient + 1])[0] : 1;
-  for (std::int64_t i = 0; i < call.inputs[0].elements(); ++i) {
+  for_each(call, call.inputs[0].elements(), 1, [&](std::int64_t i) {
     const double p = reals(call.inputs[0])[i];
     double v = reals(call.inputs[gradient])[i] * scale + decay * p;
     if (momentum > 0) {
@@ -54,7 +56,7 @@ void sgd(const KernelCall& call) {
       reals(call.outputs[1])[i] = v;
     }
     reals(call.outputs[0])[i] = p - rate * v;
-  }
+  });
 }
 
 const RegisterKernel register_clip_scale("reference", "clip_scale", {.run = clip_scale});

@@ -13,13 +13,13 @@ void sum_leading(const KernelCall& call) {
   const auto keep = static_cast<std::uint32_t>(call.attributes.integer("keep"));
   const std::int64_t ls = extent(x, 0, x.rank - keep);
   const std::int64_t ks = extent(x, x.rank - keep, x.rank);
-  for (std::int64_t k = 0; k < ks; ++k) {
+  for_each(call, ks, ls, [&](std::int64_t k) {
     double sum = 0;
     for (std::int64_t l = 0; l < ls; ++l) {
       sum += reals(x)[l * ks + k];
     }
     put(call, k, sum);
-  }
+  });
 }
 
 /// y = scale * sum of x.
@@ -35,9 +35,8 @@ void constant(const KernelCall& call) { reals(call.outputs[0])[0] = call.attribu
 
 /// y[...] = scale * s, shaped as the second operand, whose elements are not read.
 void broadcast_scalar(const KernelCall& call) {
-  for (std::int64_t i = 0; i < call.outputs[0].elements(); ++i) {
-    reals(call.outputs[0])[i] = call.attributes.real("scale") * reals(call.inputs[0])[0];
-  }
+  const double value = call.attributes.real("scale") * reals(call.inputs[0])[0];
+  for_each(call, call.outputs[0].elements(), 1, [&](std::int64_t i) { reals(call.outputs[0])[i] = value; });
 }
 
 /// y = sum of x^2.
@@ -54,14 +53,14 @@ void square_sum(const KernelCall& call) {
 /// x: [L, V]   y: [L]
 void row_max(const KernelCall& call) {
   const std::int64_t width = last_extent(call.inputs[0]);
-  for (std::int64_t l = 0; l < rows(call.inputs[0]); ++l) {
+  for_each(call, rows(call.inputs[0]), width, [&](std::int64_t l) {
     const double* x = reals(call.inputs[0]) + l * width;
     double largest = -std::numeric_limits<double>::infinity();
     for (std::int64_t v = 0; v < width; ++v) {
       largest = std::isnan(x[v]) || x[v] > largest ? x[v] : largest;
     }
     reals(call.outputs[0])[l] = largest;
-  }
+  });
 }
 
 const RegisterKernel register_sum_leading("reference", "sum_leading", {.run = sum_leading});

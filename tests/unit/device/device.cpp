@@ -56,10 +56,10 @@ TEST_CASE("the loops are those of the best instruction set that the machine has"
   const auto has = [&](const char* flag) { return flags.find(std::string(" ") + flag + " ") != std::string::npos; };
   const bool v3 = has("avx2") && has("fma");
   const bool v4 = v3 && has("avx512f") && has("avx512bw") && has("avx512dq") && has("avx512vl");
-  CHECK(cpu::machine_level() == (v4 ? 4 : v3 ? 3 : 0));
+  CHECK(device::machine_level() == (v4 ? 4 : v3 ? 3 : 0));
 
   const std::vector<cpu::LevelKernel> kernels = cpu::kernels_of("gelu");
   REQUIRE(kernels.size() == (v4 ? 3U : v3 ? 2U : 1U));
-  CHECK(kernels.back().level == cpu::machine_level());
+  CHECK(kernels.back().level == device::machine_level());
   CHECK(Device::find("cpu").kernel("gelu").run == kernels.back().kernel.run);
 }
