@@ -14,8 +14,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "core/launch/signals.h"
 
@@ -47,9 +49,10 @@ void set_action(int signal, void (*action)(int)) noexcept {
 /// Nothing where that would wait for somebody to read.
 void say_ended_by(int signal) noexcept {
   std::array<char, 128> line{};
+  // On a terminal the live line stands before it.
   const int length = std::snprintf(line.data(), line.size(),
-                                   "shardrun: ended at once by a second signal (SIG%s): the results are not saved\n",
-                                   sigabbrev_np(signal));
+                                   "%sshardrun: ended at once by a second signal (SIG%s): the results are not saved\n",
+                                   ::isatty(STDERR_FILENO) == 1 ? "\n" : "", sigabbrev_np(signal));
   pollfd reader = {.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
   if (::poll(&reader, 1, 0) == 1) {
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), static_cast<std::size_t>(length));
@@ -77,6 +80,27 @@ extern "C" void on_broken_pipe(int signal) {
   std::signal(signal, SIG_IGN);
 }
 
+/// Who is to hear of the first request. Never destroyed: the thread that takes signals may outlive main().
+struct Listener {
+  std::mutex mutex;
+  std::function<void(int)> call;
+  bool was_told = false;
+};
+
+Listener& listener() {
+  static Listener& one = *new Listener;
+  return one;
+}
+
+void tell_listener() {
+  const int signal = signal_of(first_request);
+  Listener& who = listener();
+  const std::lock_guard lock(who.mutex);
+  if (signal != 0 && !std::exchange(who.was_told, true) && who.call) {
+    who.call(signal);
+  }
+}
+
 /// Takes the signals. Those that compute must not: generated kernels keep numbers below their stack pointer, where the
 /// kernel puts what a handler returns to.
 void start_taking(const sigset_t& signals) {
@@ -85,8 +109,16 @@ void start_taking(const sigset_t& signals) {
   sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &mask);
   try {
-    std::thread([signals] {
-      ::pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+    std::thread([signals, all] {
+      sigset_t waiting = all;
+      for (const int each : stop_signals) {
+        if (sigismember(&signals, each) == 1) {
+          sigdelset(&waiting, each);
+        }
+      }
+      ::sigsuspend(&waiting);
+      ::pthread_sigmask(SIG_SETMASK, &waiting, nullptr);  // whoever is told may be slow: a second signal is not
+      tell_listener();
       for (;;) {
         ::pause();
       }
@@ -126,6 +158,12 @@ void catch_stop_signals() {
     std::signal(SIGPIPE, on_broken_pipe);
   }
   start_taking(caught);
+}
+
+void listen_for_stop(std::function<void(int signal)> listener_of_first) {
+  Listener& who = listener();
+  const std::lock_guard lock(who.mutex);
+  who.call = std::move(listener_of_first);
 }
 
 int stop_signal() noexcept {

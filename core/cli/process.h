@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+
 namespace shardrun::cli {
 
 /// What holds for the whole process, before anything is opened: a standard stream that is closed is open to nothing,
@@ -12,6 +14,10 @@ void secure_process();
 /// it starts from now on, do not. SIGPIPE asks for an orderly stop, however often it comes. One that whoever started
 /// this process ignores stays ignored.
 void catch_stop_signals();
+
+/// From now on `listener` is called with the first signal that asks to stop, as soon as it comes, on the thread that
+/// takes signals. An empty one ends that; no call is under way any more when this returns.
+void listen_for_stop(std::function<void(int signal)> listener);
 
 /// The signal that asked to stop, or 0.
 [[nodiscard]] int stop_signal() noexcept;

@@ -16,6 +16,7 @@
 #include "core/cli/process.h"
 #include "core/launch/world.h"
 #include "core/metrics/human.h"
+#include "core/task/record.h"
 
 namespace shardrun::cli {
 namespace {
@@ -29,7 +30,7 @@ void print_results(const metrics::Summary& summary, const job::Job& job) {
     text += fmt::format(", validation loss {:.4f}", *summary.val_loss);
   }
   if (summary.tokens_per_s > 0) {
-    text += fmt::format(", {} tok/s, median step {}", metrics::human_count(summary.tokens_per_s),
+    text += fmt::format(", {} {}/s, median step {}", metrics::human_count(summary.tokens_per_s), task::rate_unit(job),
                         metrics::human_time(summary.step_ms_median / 1e3));
   }
   fmt::print("{}{}{} after {}; results in {}\n", text, text.empty() ? "" : "; ", summary.status,
@@ -93,7 +94,8 @@ int run(std::span<const std::string> words) {
       .progress = progress_sink(json ? STDERR_FILENO : STDOUT_FILENO, is_one_of),
       .print = [json](const std::string& text) { fmt::print(json ? stderr : stdout, "{}", text); },
       .stop_signal = stop_signal,
-      .profile = parsed.has("profile")};
+      .profile = parsed.has("profile"),
+      .on_stop = listen_for_stop};
   const auto tell = [&](const metrics::Summary& summary) {
     if (json) {
       fmt::print("{}", metrics::to_json(summary));

@@ -1,12 +1,14 @@
 #include "core/launch/signals.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 
 #include "core/base/error.h"
+#include "core/launch/status.h"
 
 namespace shardrun::launch {
 namespace {
@@ -23,6 +25,12 @@ extern "C" void pass_on(int signal) {
 }
 
 }  // namespace
+
+std::string stop_notice(int signal) {
+  return signal == SIGINT ? "stopping after this step (Ctrl-C again ends it now)"
+                          : fmt::format("asked to stop by {}: stopping after this step (once more ends it now)",
+                                        signal_text(signal));
+}
 
 SignalPipe::SignalPipe() {
   std::array<int, 2> ends = {};

@@ -3,6 +3,7 @@
 #include <array>
 #include <chrono>
 #include <csignal>
+#include <string>
 
 #include "core/files/descriptor.h"
 
@@ -11,6 +12,9 @@ namespace shardrun::launch {
 /// The same signal so soon after the first is the same request: timeout(1) signals its process and then the whole group
 /// of that.
 inline constexpr std::chrono::milliseconds same_request{200};
+
+/// What a person who has asked for a stop is told at once: the step in progress may be long.
+[[nodiscard]] std::string stop_notice(int signal);
 
 /// Turns SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGTSTP and SIGCHLD into bytes that can be read, whatever thread they hit,
 /// and gives the previous actions and the calling thread's mask back at its end. One that is ignored stays so, as

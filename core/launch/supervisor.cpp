@@ -277,7 +277,7 @@ void Supervisor::ask_to_stop(int signal) {
   if (stop_signal_ == 0 && !ending_.has_begun()) {
     stop_signal_ = signal;
     asked_ = Clock::now();
-    notice(fmt::format("asked to stop by {}: waiting for the ranks; once more ends them now", signal_text(signal)));
+    notice(stop_notice(signal));
     return store_.stop(signal);
   }
   const bool impatient = ending_.has_begun() || forced_signal_ != 0;

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
+#include <exception>
 #include <limits>
 #include <span>
 #include <utility>
@@ -18,6 +20,12 @@ namespace {
 
 constexpr std::chrono::milliseconds live_interval{100};
 constexpr std::chrono::seconds plain_interval{10};
+/// An activity that is shorter is not worth a word beside the step, one that is longer a time of its own.
+constexpr std::chrono::seconds activity_interval{1};
+/// As long as a step that has no name of its own is expected to be.
+constexpr std::chrono::seconds step_interval{3};
+/// Ticks come once a second, and on a busy machine later.
+constexpr std::chrono::seconds longest_gap{3};
 constexpr std::size_t no_limit = std::numeric_limits<std::size_t>::max();
 
 double seconds(SteadyTime::duration duration) { return std::chrono::duration<double>(duration).count(); }
@@ -61,7 +69,27 @@ ProgressSink descriptor_sink(int fd, const char* term) {
 }
 
 Progress::Progress(ProgressSink sink, std::int64_t total_steps, std::int64_t log_every, std::string unit)
-    : sink_(std::move(sink)), total_(total_steps), log_every_(log_every), unit_(std::move(unit)), made_(sink_.now()) {}
+    : sink_(std::move(sink)), total_(total_steps), log_every_(log_every), unit_(std::move(unit)), made_(sink_.now()) {
+  seen_at_ = made_;
+  activity_.since = made_;
+}
+
+Progress::~Progress() { leave(); }
+
+SteadyTime Progress::now() {
+  const SteadyTime now = sink_.now();
+  const SteadyTime::duration gap = now - std::exchange(seen_at_, now);
+  if (is_ticking_ && gap > longest_gap) {
+    standstill_ += gap;
+  }
+  return now - standstill_;
+}
+
+double Progress::standstill() {
+  const std::lock_guard lock(mutex_);
+  static_cast<void>(now());
+  return seconds(standstill_);
+}
 
 void Progress::Rates::add(double rate) {
   if (rate > 0) {
@@ -73,46 +101,116 @@ void Progress::Rates::add(double rate) {
 double Progress::Rates::together() const { return steps == 0 ? 0 : static_cast<double>(steps) / inverses; }
 
 void Progress::update(const ProgressUpdate& update) {
-  const SteadyTime now = sink_.now();
+  const std::lock_guard lock(mutex_);
+  const SteadyTime now = this->now();
   // As a line of its own the last step comes with `finish`.
   const bool is_left_to_finish = !sink_.is_terminal && total_ > 0 && update.step == total_;
   const bool is_due = !is_left_to_finish &&
                       (!first_ || (sink_.is_terminal ? now - shown_at_ >= live_interval : due_as_line(update, now)));
-  if (!first_) {
+  if (first_) {
+    longest_step_ = std::max(longest_step_, now - last_at_);
+  } else {
     first_ = {update.step, now};
   }
   last_ = update;
+  last_at_ = now;
+  begin("", now);
   unshown_.add(update.rate);
   all_.add(update.rate);
   if (update.val_loss) {
-    val_loss_ = update.val_loss;
+    validation_ = {*update.val_loss, update.step};
   }
-  if (is_due && !(sink_.is_behind && sink_.is_behind())) {
+  if (is_due && !is_behind()) {
     show(now);
   }
 }
 
-void Progress::print(std::string_view line) {
-  if (live_width_ == 0) {
-    sink_.write(fmt::format("{}\n", line));
+void Progress::begin(std::string_view what, SteadyTime now) {
+  activity_ = {
+      .what = std::string(what),
+      .since = now,
+      .line_due = what.empty() ? std::max<SteadyTime::duration>(plain_interval, 2 * longest_step_) : plain_interval};
+}
+
+void Progress::now_at(std::string_view what, std::int64_t done, std::int64_t total) {
+  const std::lock_guard lock(mutex_);
+  const SteadyTime now = this->now();
+  const bool is_new = what != activity_.what;
+  if (is_new) {
+    begin(what, now);
+  }
+  activity_.done = done;
+  activity_.total = total;
+  const bool is_alone = !first_ && is_new;
+  const bool is_due = now - activity_.since >= activity_interval && now - shown_at_ >= live_interval;
+  if (sink_.is_terminal && (is_alone || is_due) && !is_behind()) {
+    shown_at_ = now;
+    write_line(now);
+  }
+}
+
+void Progress::tick() {
+  const std::lock_guard lock(mutex_);
+  const SteadyTime now = this->now();
+  is_ticking_ = true;
+  const SteadyTime::duration lasted = now - activity_.since;
+  if (is_behind() || (activity_.what.empty() && (!first_ || finished_))) {
     return;
   }
-  sink_.write(fmt::format("\r{:{}}\r{}\n", "", live_width_, line));
-  live_width_ = 0;
-  show(sink_.now());
+  if (sink_.is_terminal) {
+    if (lasted >= (activity_.what.empty() ? step_interval : activity_interval)) {
+      shown_at_ = now;
+      write_line(now);
+    }
+  } else if (lasted >= activity_.line_due) {
+    activity_.line_due = 2 * lasted;
+    write_line(now);
+  }
+}
+
+void Progress::print(std::string_view line) {
+  const std::lock_guard lock(mutex_);
+  const bool is_live = live_width_ > 0;
+  clear_line();
+  sink_.write(fmt::format("{}\n", line));
+  if (is_live) {
+    write_line(now());
+  }
+}
+
+void Progress::clear_line() {
+  if (live_width_ > 0) {
+    sink_.write(fmt::format("\r{:{}}\r", "", live_width_));
+    live_width_ = 0;
+  }
 }
 
 void Progress::finish() {
+  const std::lock_guard lock(mutex_);
+  const SteadyTime now = this->now();
+  begin("", now);
+  finished_ = true;
   if (!first_) {
+    clear_line();
     return;
   }
-  finished_ = true;
+  show(now);
   if (sink_.is_terminal) {
-    show(sink_.now());
     sink_.write("\n");
     live_width_ = 0;
-  } else {
-    show(sink_.now());
+  }
+}
+
+void Progress::leave() noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    if (first_ && !finished_ && live_width_ > 0) {
+      sink_.write("\n");
+      live_width_ = 0;
+    }
+    clear_line();  // what was being done is no result
+  } catch (const std::exception&) {
+    // The screen is not worth a run.
   }
 }
 
@@ -145,23 +243,53 @@ void Progress::write_line(SteadyTime now) {
   live_width_ = line.size();
 }
 
+std::string Progress::activity_text(SteadyTime now) const {
+  const bool is_step = activity_.what.empty();
+  const SteadyTime::duration lasted = now - activity_.since;
+  if (finished_ ? is_step : first_ && lasted < (is_step ? step_interval : activity_interval)) {
+    return "";
+  }
+  std::string text = is_step ? fmt::format("step {}", last_.step + 1) : activity_.what;
+  if (activity_.total > 0) {
+    text += fmt::format(" {}/{}", activity_.done, activity_.total);
+  }
+  if (lasted >= activity_interval) {
+    text += fmt::format(", {:.0f}s", std::floor(seconds(lasted)));
+  }
+  return text;
+}
+
 std::string Progress::describe(SteadyTime now, std::size_t width) const {
   // Most telling first: what does not fit is left off at the end.
-  std::vector<std::string> parts = {step_text(last_.step, total_)};
-  if (last_.loss) {
-    parts.push_back(fmt::format("loss {}", loss_text(*last_.loss)));
+  std::vector<std::string> parts;
+  const auto add = [&](const std::string& part) {
+    if (!part.empty()) {
+      parts.push_back(part);
+    }
+  };
+  const std::string activity = activity_text(now);
+  if (!first_ || (finished_ && !activity.empty())) {
+    return activity.substr(0, width);
   }
-  if (val_loss_) {
-    parts.push_back(fmt::format("val {}", loss_text(*val_loss_)));
+  add(step_text(last_.step, total_));
+  add(activity_.what.empty() ? "" : activity);
+  if (last_.loss) {
+    add(fmt::format("loss {}", loss_text(*last_.loss)));
+  }
+  if (validation_ && validation_->step == last_.step) {
+    add(fmt::format("val {}", loss_text(validation_->loss)));
+  } else if (validation_ && sink_.is_terminal) {
+    add(fmt::format("val {} (step {})", loss_text(validation_->loss), validation_->step));
   }
   if (finished_) {
-    parts.push_back(fmt::format("took {}", human_duration(seconds(now - made_))));
+    add(fmt::format("took {}", human_duration(seconds(now + standstill_ - made_))));
   } else if (last_.step > first_->step && total_ > last_.step) {
-    const double step_s = seconds(now - first_->at) / static_cast<double>(last_.step - first_->step);
-    parts.push_back(fmt::format("ETA {}", human_duration(step_s * static_cast<double>(total_ - last_.step))));
+    const double step_s = seconds(last_at_ - first_->at) / static_cast<double>(last_.step - first_->step);
+    add(fmt::format("ETA {}", human_duration(step_s * static_cast<double>(total_ - last_.step))));
   }
   const Rates& rates = finished_ || unshown_.steps == 0 ? all_ : unshown_;
-  parts.push_back(fmt::format("{} {}/s", human_count(rates.together()), unit_));
+  add(fmt::format("{} {}/s", human_count(rates.together()), unit_));
+  add(activity_.what.empty() ? activity : "");
 
   std::string line = parts.front().substr(0, width);
   for (const std::string& part : std::span(parts).subspan(1)) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,18 +35,31 @@ struct ProgressUpdate {
 
 /// Shows how a run goes. On a terminal: one line that is rewritten in place, at most ten times a second, never wider
 /// than the terminal, with nothing but carriage returns and spaces (no escape sequence, so NO_COLOR has nothing to turn
-/// off). Elsewhere: plain lines, for the first and the last step, for each validation, and each `log_every` steps (0:
-/// when 10 s or a tenth of the run have passed). A rate is that of the steps since the
-/// line before; at the end, of all.
+/// off). Elsewhere: plain lines, for the first and the last step, for each validation, each `log_every` steps (0: when
+/// 10 s or a tenth of the run have passed), and for an activity that has lasted 10 s, 20 s, 40 s and so on.
+/// A rate is that of the steps since the line before; at the end, of all. Any thread may call it.
 class Progress {
  public:
   Progress(ProgressSink sink, std::int64_t total_steps, std::int64_t log_every, std::string unit = "tok");
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  ~Progress();  ///< leave()
 
   void update(const ProgressUpdate& update);
+  /// What is being done, until the next update or another one: "compiling", or `done` of `total` where there is one,
+  /// "validating batch 3/20".
+  void now_at(std::string_view what, std::int64_t done = 0, std::int64_t total = 0);
+  /// Shows what has lasted for a while. To be called about once a second, if at all.
+  void tick();
   /// Prints a line of its own, above the live one.
   void print(std::string_view line);
   /// Shows the last step and how long it all took since this was made, and leaves that line standing. Once, at the end.
   void finish();
+  /// What others write from now on stands below the live line.
+  void leave() noexcept;
+  /// Seconds during which this process was stopped (Ctrl-Z) since the first tick: gaps between calls, which `tick`
+  /// makes short. What remains to be done is estimated without them.
+  [[nodiscard]] double standstill();
 
  private:
   struct Origin {
@@ -62,11 +76,31 @@ class Progress {
     [[nodiscard]] double together() const;
   };
 
+  struct Activity {
+    std::string what;  ///< empty: the step after the last one
+    std::int64_t done = 0;
+    std::int64_t total = 0;
+    SteadyTime since;
+    SteadyTime::duration line_due;  ///< how long it has lasted when it gets a line
+  };
+
+  struct Validation {
+    double loss;
+    std::int64_t step;
+  };
+
+  /// The time without standstills.
+  [[nodiscard]] SteadyTime now();
+  void begin(std::string_view what, SteadyTime now);
   void show(SteadyTime now);
   void write_line(SteadyTime now);
+  void clear_line();
+  [[nodiscard]] bool is_behind() const { return sink_.is_behind && sink_.is_behind(); }
   [[nodiscard]] bool due_as_line(const ProgressUpdate& update, SteadyTime now) const;
+  [[nodiscard]] std::string activity_text(SteadyTime now) const;
   [[nodiscard]] std::string describe(SteadyTime now, std::size_t width) const;
 
+  mutable std::mutex mutex_;  ///< guards all below
   ProgressSink sink_;
   std::int64_t total_;
   std::int64_t log_every_;
@@ -75,13 +109,19 @@ class Progress {
 
   std::optional<Origin> first_;  ///< the first update: where the estimate of what is left starts from
   ProgressUpdate last_;
-  std::optional<double> val_loss_;  ///< the last that was measured
+  SteadyTime last_at_;
+  std::optional<Validation> validation_;  ///< the last
   bool finished_ = false;
   std::int64_t shown_step_ = 0;
   SteadyTime shown_at_;
+  Activity activity_;
+  SteadyTime::duration longest_step_{};
   Rates unshown_;  ///< since a line was shown
   Rates all_;
   std::size_t live_width_ = 0;  ///< columns that the line on the screen takes; 0 where there is none
+  bool is_ticking_ = false;
+  SteadyTime seen_at_;
+  SteadyTime::duration standstill_{};
 };
 
 }  // namespace shardrun::metrics

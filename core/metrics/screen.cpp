@@ -1,41 +1,19 @@
 #include "core/metrics/screen.h"
 
-#include <fmt/format.h>
-#include <pthread.h>
-
 #include <algorithm>
 #include <condition_variable>
-#include <csignal>
 #include <cstdint>
 #include <mutex>
 #include <string>
-#include <system_error>
 #include <utility>
 
-#include "core/base/error.h"
+#include "core/metrics/ticker.h"
 
 namespace shardrun::metrics {
 namespace {
 
 /// So small that a screen which takes anything at all is seen to.
 constexpr std::size_t piece_bytes = 4096;
-
-/// The signals that ask this process to stop are for other threads; SIGPIPE is of the thread that writes.
-std::thread thread_without_signals(std::function<void()> run) {
-  sigset_t blocked;
-  sigset_t before;
-  sigfillset(&blocked);
-  sigdelset(&blocked, SIGPIPE);
-  pthread_sigmask(SIG_SETMASK, &blocked, &before);
-  try {
-    std::thread thread(std::move(run));
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    return thread;
-  } catch (const std::system_error& error) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw Error(ErrorCode::io, fmt::format("cannot start the thread that shows progress: {}", error.what()));
-  }
-}
 
 }  // namespace
 
@@ -74,7 +52,7 @@ struct Screen::State {
 
 Screen::Screen(std::function<void(std::string_view)> write) : state_(std::make_shared<State>()) {
   state_->write = std::move(write);
-  thread_ = thread_without_signals([state = state_] { state->run(); });
+  thread_ = thread_without_signals("shows progress", [state = state_] { state->run(); });
 }
 
 Screen::~Screen() { finish(); }

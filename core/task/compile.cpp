@@ -91,16 +91,24 @@ int threads_of(const job::Job& job, std::int64_t ranks_here) {
   return std::max(1, static_cast<int>(available_cores() / std::max<std::int64_t>(1, ranks_here)));
 }
 
-Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank) {
+Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank,
+                 const std::function<void(std::string_view activity)>& now_at) {
+  const auto tell = [&](std::string_view activity) {
+    if (now_at) {
+      now_at(activity);
+    }
+  };
   Compiled compiled;
   compiled.device = &device::Device::find(device);
   compiled.settings.options = job.model.options;
   if (job.task == job::Task::train) {
+    tell("reading data");
     compiled.dataset = open_dataset(job);
     if (compiled.dataset != nullptr) {
       compiled.settings.data = compiled.dataset->shape();
     }
   }
+  tell("compiling");
   compiled.graph = build_graph(job, compiled);
   if (job.task == job::Task::train) {
     const models::TrainingSettings training = training_settings(job, compiled.dataset.get());

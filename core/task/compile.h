@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -36,8 +37,10 @@ struct Compiled {
 [[nodiscard]] int threads_of(const job::Job& job);
 [[nodiscard]] int threads_of(const job::Job& job, std::int64_t ranks_here);
 
-/// Data, model, strategy and partitioner, in this order; nothing is started. Throws Error{job, data, plugin}.
-[[nodiscard]] Compiled compile(const job::Job& job, std::string_view device = "cpu", std::int64_t rank = 0);
+/// Data, model, strategy and partitioner, in this order; nothing is started. `now_at` is told what is being done.
+/// Throws Error{job, data, plugin}.
+[[nodiscard]] Compiled compile(const job::Job& job, std::string_view device = "cpu", std::int64_t rank = 0,
+                               const std::function<void(std::string_view activity)>& now_at = {});
 
 /// The graph that the job would have if nothing were computed again in backward.
 [[nodiscard]] graph::Graph graph_without_remat(const job::Job& job, const Compiled& compiled);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -18,6 +19,7 @@ namespace {
 // What ranks tell the launcher, by the kind of message; summary_message too.
 constexpr const char* progress_message = "progress";
 constexpr const char* finish_message = "finish";
+constexpr const char* activity_message = "activity";
 constexpr const char* result_message = "result";
 
 std::string to_text(const metrics::ProgressUpdate& update) {
@@ -46,6 +48,15 @@ class RemoteDisplay final : public Display {
   explicit RemoteDisplay(RankLink& link) : link_(link) {}
 
   void update(const metrics::ProgressUpdate& update) override { link_.message(progress_message, to_text(update)); }
+  void now_at(std::string_view what, std::int64_t done, std::int64_t total) override {
+    const auto now = std::chrono::steady_clock::now();
+    if (what == told_ && now - told_at_ < least_interval) {
+      return;
+    }
+    told_ = what;
+    told_at_ = now;
+    link_.message(activity_message, fmt::format("{} {} {}", done, total, what));
+  }
   void line(std::string_view text) override { link_.message(line_message, text); }
   void finish() override { link_.message(finish_message, ""); }
   void result(std::string_view text) override {
@@ -58,7 +69,12 @@ class RemoteDisplay final : public Display {
   /// A sample may be longer than a message.
   static constexpr std::size_t piece_bytes = std::size_t{256} * 1024;
 
+  /// Between two messages of one activity.
+  static constexpr std::chrono::milliseconds least_interval{100};
+
   RankLink& link_;
+  std::string told_;
+  std::chrono::steady_clock::time_point told_at_;
 };
 
 /// Bytes that a screen may be late with before updates are left out, and before what ranks print is.
@@ -74,7 +90,9 @@ RankReports::RankReports(const job::Job& job, const RunSettings& settings, int l
       settings_(settings),
       screen_(settings.progress.write),
       progress_(sink(), job.task == job::Task::train ? job.train.steps : job.iterate.steps,
-                job.task == job::Task::train ? job.train.log_every : 0, job.task == job::Task::train ? "tok" : "it") {
+                job.task == job::Task::train ? job.train.log_every : 0, rate_unit(job)),
+      ticker_(std::chrono::seconds(1), [this] { progress_.tick(); }) {
+  progress_.now_at(fmt::format("waiting for {} to join", metrics::counted(job.ranks, "rank")));
   for (int rank = 0; rank < logs; ++rank) {
     logs_.push_back(std::make_unique<metrics::Log>(metrics::log_path(job.output, rank)));
   }
@@ -103,6 +121,8 @@ void RankReports::show(const launch::OutputLine& line) {
 void RankReports::take(const launch::RankMessage& message) {
   if (message.kind == progress_message) {
     note(update_of(message.bytes));
+  } else if (message.kind == activity_message) {
+    show_activity(message.bytes);
   } else if (message.kind == line_message) {
     progress_.print(message.bytes);
   } else if (message.kind == finish_message) {
@@ -112,6 +132,15 @@ void RankReports::take(const launch::RankMessage& message) {
   } else if (message.kind == summary_message) {
     summaries_[message.rank] = metrics::parse_summary(message.bytes);
   }
+}
+
+void RankReports::show_activity(std::string_view text) {
+  std::array<std::int64_t, 2> numbers = {};
+  for (std::int64_t& number : numbers) {
+    const char* const end = std::from_chars(text.data(), text.data() + text.size(), number).ptr;
+    text.remove_prefix(std::min(text.size(), static_cast<std::size_t>(end - text.data()) + 1));
+  }
+  progress_.now_at(text, numbers[0], numbers[1]);
 }
 
 void RankReports::note(const metrics::ProgressUpdate& update) {
@@ -157,6 +186,7 @@ metrics::Summary RankReports::merge(const launch::LaunchResult& result) {
 }
 
 void RankReports::finish_screen(const metrics::Summary& summary) {
+  progress_.leave();
   const bool is_whole = summary.status == "finished";
   const bool shown =
       screen_.finish([&] { return is_whole && !(settings_.stop_signal && settings_.stop_signal() != 0); });

@@ -14,6 +14,7 @@
 #include "core/metrics/progress.h"
 #include "core/metrics/screen.h"
 #include "core/metrics/summary.h"
+#include "core/metrics/ticker.h"
 #include "core/task/rank_link.h"
 #include "core/task/record.h"
 #include "core/task/run.h"
@@ -37,6 +38,7 @@ class RankReports {
   void show(const launch::OutputLine& line);
   void take(const launch::RankMessage& message);
   void log(std::string_view line) { logs_[0]->write(line); }
+  /// On any thread.
   void notice(std::string_view line) { progress_.print(line); }
 
   /// The first rank's summary with every rank's part. That of a rank that died has what was planned, where it came so
@@ -49,6 +51,7 @@ class RankReports {
   /// Updates are left out where the screen is slow.
   [[nodiscard]] metrics::ProgressSink sink();
   void note(const metrics::ProgressUpdate& update);
+  void show_activity(std::string_view text);
   /// What the first rank would have said of the run, had it come to its end.
   void fill(metrics::Summary& summary) const;
 
@@ -56,6 +59,7 @@ class RankReports {
   const RunSettings& settings_;
   metrics::Screen screen_;
   metrics::Progress progress_;
+  metrics::Ticker ticker_;
   std::string results_;       ///< for the end
   std::int64_t unshown_ = 0;  ///< lines of ranks since the last that was shown
   std::vector<std::unique_ptr<metrics::Log>> logs_;

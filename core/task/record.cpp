@@ -92,6 +92,12 @@ void Record::update(const metrics::ProgressUpdate& update) {
   }
 }
 
+void Record::now_at(std::string_view what, std::int64_t done, std::int64_t total) {
+  if (is_first()) {
+    display_.now_at(what, done, total);
+  }
+}
+
 void Record::finish_progress() {
   if (is_first()) {
     display_.finish();

@@ -25,6 +25,11 @@ class Display {
   virtual ~Display() = default;
 
   virtual void update(const metrics::ProgressUpdate& update) = 0;
+  /// What is being done, as Progress::now_at.
+  virtual void now_at(std::string_view what, std::int64_t done, std::int64_t total) = 0;
+  void now_at(std::string_view what) { now_at(what, 0, 0); }
+  /// Seconds during which this process was stopped, as far as the display knows.
+  [[nodiscard]] virtual double standstill() { return 0; }
   /// A line of its own, above the live one.
   virtual void line(std::string_view text) = 0;
   /// The live line is left standing.
@@ -45,11 +50,14 @@ class Record {
 
   /// To the log; the first rank's to the person too.
   void say(const std::string& line);
+  /// To the log alone.
+  void log(const std::string& line) { log_.write(line); }
   void count_step(double seconds);
   /// A line of metrics.jsonl; nothing on other ranks.
   void write(const metrics::StepRecord& step);
   void write(std::span<const metrics::JsonField> fields);
   void update(const metrics::ProgressUpdate& update);
+  void now_at(std::string_view what, std::int64_t done = 0, std::int64_t total = 0);
   void finish_progress();
 
   /// The summary's end. `wire_bytes`: what the transports say.
@@ -64,6 +72,11 @@ class Record {
   std::optional<metrics::JsonlWriter> lines_;
   std::vector<double> step_seconds_;
 };
+
+/// What the rate of a job's progress counts a second: tokens, samples where a sample is a row of arrays, iterations.
+[[nodiscard]] inline std::string rate_unit(const job::Job& job) {
+  return job.task == job::Task::iterate ? "it" : job.data.arrays.empty() ? "tok" : "samples";
+}
 
 [[nodiscard]] inline double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

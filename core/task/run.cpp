@@ -4,6 +4,8 @@
 
 #include <cstring>
 #include <optional>
+#include <string_view>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/files/atomic_file.h"
@@ -12,6 +14,7 @@
 #include "core/metrics/rundir.h"
 #include "core/task/compile.h"
 #include "core/task/forecast.h"
+#include "core/task/local_display.h"
 #include "core/task/ranks.h"
 #include "core/task/strategy_options.h"
 #include "core/task/trace.h"
@@ -19,24 +22,6 @@
 
 namespace shardrun::task {
 namespace {
-
-class LocalDisplay final : public Display {
- public:
-  LocalDisplay(const job::Job& job, const RunSettings& settings)
-      : settings_(settings),
-        progress_(settings.progress, job.task == job::Task::train ? job.train.steps : job.iterate.steps,
-                  job.task == job::Task::train ? job.train.log_every : 0, job.task == job::Task::train ? "tok" : "it") {
-  }
-
-  void update(const metrics::ProgressUpdate& update) override { progress_.update(update); }
-  void line(std::string_view text) override { progress_.print(text); }
-  void finish() override { progress_.finish(); }
-  void result(std::string_view text) override { settings_.print(std::string(text)); }
-
- private:
-  const RunSettings& settings_;
-  metrics::Progress progress_;
-};
 
 /// The arena is given page by page: without this the kernel would kill a job that is too large in the middle of a step.
 void require_memory(const job::Job& job, const Compiled& compiled) {
@@ -68,11 +53,10 @@ void require_own_folder(const job::Job& job) {
   }
 }
 
-metrics::Summary run_here(const job::Job& job, Compiled& compiled, const RunSettings& settings) {
+metrics::Summary run_here(const job::Job& job, Compiled& compiled, const RunSettings& settings, LocalDisplay& display) {
   const metrics::RunDirectory directory(job.output);
   directory.remove_older_run();
   files::write_file_atomically(job.output / "job.ini", job::canonical_text(job));
-  LocalDisplay display(job, settings);
   metrics::Summary summary;
   try {
     summary = work(job, compiled,
@@ -132,16 +116,19 @@ std::optional<metrics::Summary> stopped_before_start(const RunSettings& settings
 }
 
 metrics::Summary run(const job::Job& job, const RunSettings& settings) {
-  std::optional<Compiled> compiled = compile(job);
+  std::optional<LocalDisplay> display(std::in_place, job, settings);
+  std::optional<Compiled> compiled =
+      compile(job, "cpu", 0, [&](std::string_view activity) { display->now_at(activity); });
   require_runnable(job, *compiled);
   if (const auto stopped = stopped_before_start(settings)) {
     return *stopped;
   }
   if (job.ranks == 1) {
-    return run_here(job, *compiled, settings);
+    return run_here(job, *compiled, settings, *display);
   }
   require_launchable(job, *compiled);
   compiled.reset();  // the ranks do this again for themselves
+  display.reset();
   return run_ranks(job, settings);
 }
 

@@ -17,6 +17,9 @@ struct RunSettings {
   std::function<void(const std::string&)> print;  ///< results for a person: the sample, the table of times
   std::function<int()> stop_signal;               ///< the signal that asked to stop, or 0; looked at between steps
   bool profile = false;
+  /// Has what it is given called with the first signal that asks to stop, as soon as that comes, on another thread; an
+  /// empty function ends that. May be empty itself.
+  std::function<void(std::function<void(int)>)> on_stop;
 };
 
 /// What must hold before a process starts or the output folder is touched. Throws Error{job}.

@@ -88,6 +88,7 @@ class Work {
     Training training(job_, compiled_, agreement());
     prepare(training.executor());
     return guarded(training.executor(), failed, [&] {
+      record_.now_at("setting first values");
       training.initialize();
       await_ranks();
       const int signal = train_steps(training);
@@ -104,6 +105,7 @@ class Work {
   metrics::Summary iterate(metrics::Summary& failed) {
     runtime::Executor executor(compiled_.programs, *compiled_.device);
     prepare(executor);
+    record_.now_at("setting first values");
     runtime::initialize(compiled_.graph, job_.seed, executor);
     return guarded(executor, failed, [&] {
       await_ranks();
@@ -116,6 +118,7 @@ class Work {
  private:
   void prepare(runtime::Executor& executor) {
     if (settings_.link != nullptr) {
+      record_.now_at("waiting for the other ranks");
       settings_.link->connect(executor);
     }
     if (settings_.profile) {
@@ -144,7 +147,7 @@ class Work {
       write_trace_at_end();
       record_.finish(executor, signal == 0 ? "finished" : "stopped", signal == 0 ? 0 : 128 + signal, wire_bytes());
     } catch (const Error& error) {
-      record_.say(error.message());
+      record_.log(error.message());  // the person is told at the end, by whoever tells what comes of the job
       write_trace_at_end();
       record_.finish(executor, "failed", shardrun::exit_code(error.code()), wire_bytes());
       failed = record_.summary;
@@ -167,12 +170,33 @@ class Work {
     }
   }
 
-  /// For what is said of this rank where the job fails.
-  void now_at(std::string_view phase, std::int64_t step) const {
+  /// For what is said of this rank where the job fails, and for the screen. `activity`: in the person's words; a step
+  /// that follows another needs none.
+  void now_at(std::string_view phase, std::int64_t step, std::string_view activity = {}) {
     if (settings_.link != nullptr) {
       settings_.link->now_at(phase, step);
     }
+    if (!activity.empty()) {
+      record_.now_at(activity);
+    }
   }
+
+  /// Measures without the time during which this process was stopped.
+  class StepTimer {
+   public:
+    explicit StepTimer(Display& display) : display_(display), still_(display.standstill()), begin_(Clock::now()) {}
+
+    [[nodiscard]] double seconds() const {
+      const double elapsed = seconds_since(begin_);
+      const double standstill = display_.standstill() - still_;
+      return standstill < elapsed ? elapsed - standstill : elapsed;
+    }
+
+   private:
+    Display& display_;
+    double still_;
+    Clock::time_point begin_;
+  };
 
   [[nodiscard]] Agree agreement() const {
     if (settings_.link == nullptr) {
@@ -219,13 +243,13 @@ class Work {
     runtime::Executor& executor = training.executor();
     int signal = 0;
     for (std::int64_t step = 0; step < job_.train.steps && signal == 0; ++step) {
-      now_at("training", step + 1);
+      now_at("training", step + 1, step == 0 ? "first step" : "");
       const partition::SentBytes sent_before = executor.sent();
       const double exposed_before = executor.exposed_seconds();
       const double hidden_before = executor.hidden_seconds();
-      const Clock::time_point begin = Clock::now();
+      const StepTimer timer(settings_.display);
       const StepResult result = traced(step, executor, [&] { return training.step(step); });
-      const double seconds = seconds_since(begin);
+      const double seconds = timer.seconds();
       const double exposed = executor.exposed_seconds() - exposed_before;
       const double hidden = executor.hidden_seconds() - hidden_before;
       const partition::SentBytes sent = difference(executor.sent(), sent_before);
@@ -262,9 +286,10 @@ class Work {
     return signal;
   }
 
-  [[nodiscard]] std::optional<double> validate(Training& training, std::int64_t step) const {
+  [[nodiscard]] std::optional<double> validate(Training& training, std::int64_t step) {
     now_at("validating", step + 1);
-    const std::optional<double> validation = training.evaluate();
+    const std::optional<double> validation = training.evaluate(
+        [&](std::int64_t batch, std::int64_t batches) { record_.now_at("validating batch", batch, batches); });
     if (validation && training.anywhere(!std::isfinite(*validation))) {
       throw Error(
           ErrorCode::numerics,
@@ -279,11 +304,11 @@ class Work {
     const std::size_t program = executor.find("iterate", 0);
     int signal = 0;
     for (std::int64_t step = 0; step < job_.iterate.steps && signal == 0; ++step) {
-      now_at("iterating", step + 1);
+      now_at("iterating", step + 1, step == 0 ? "first step" : "");
       const partition::SentBytes sent_before = executor.sent();
-      const Clock::time_point begin = Clock::now();
+      const StepTimer timer(settings_.display);
       traced(step, executor, [&] { executor.run(program, {.seed = job_.seed, .step = step}); });
-      const double seconds = seconds_since(begin);
+      const double seconds = timer.seconds();
       const partition::SentBytes sent = difference(executor.sent(), sent_before);
       write_trace_if_due();
       record_.write(std::vector<metrics::JsonField>{{"step", step + 1}, {"step_s", seconds}});
@@ -302,7 +327,7 @@ class Work {
       save_states(path, compiled_.graph, kind, executor, metadata);
       return;
     }
-    now_at("writing what the ranks hold", 0);
+    now_at("writing what the ranks hold", 0, "writing " + path.filename().string());
     save_part(path, compiled_.graph, kind, executor, settings_.link->rank());
     await_ranks();
     if (record_.is_first()) {
@@ -318,10 +343,14 @@ class Work {
       return;
     }
     now_at("sampling", 0);
+    std::int64_t sampled = 0;
     std::string text;
     sample(training.executor(), first_tokens(*tokenizer),
            {.tokens = job_.train.sample, .seed = job_.seed, .vocabulary = tokenizer->vocabulary()},
-           [&](std::int32_t token) { tokenizer->decode(token, text); });
+           [&](std::int32_t token) {
+             tokenizer->decode(token, text);
+             record_.now_at("sampling token", ++sampled, job_.train.sample);
+           });
     if (record_.is_first()) {
       files::write_file_atomically(metrics::sample_path(job_.output), text);
       settings_.display.result(fmt::format("sample:\n{}\n", text));

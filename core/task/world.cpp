@@ -15,10 +15,12 @@
 #include "core/base/standard_error.h"
 #include "core/files/atomic_file.h"
 #include "core/launch/limits.h"
+#include "core/launch/signals.h"
 #include "core/launch/store_host.h"
 #include "core/metrics/human.h"
 #include "core/metrics/rundir.h"
 #include "core/task/compile.h"
+#include "core/task/local_display.h"
 #include "core/task/rank_reports.h"
 #include "core/task/ranks.h"
 #include "core/task/strategy_options.h"
@@ -119,12 +121,20 @@ Meeting meeting_of(const job::Job& job, const launch::World& world) {
 }
 
 /// What can be found wrong before ranks wait for each other. Returns the address that SHARDRUN_ADDRESS gives, or "".
-std::string check_before(const job::Job& job, const launch::World& world) {
+std::string check_before(const job::Job& job, const launch::World& world, const RunSettings& settings) {
   require_whole_world(job, world);
   const char* const given = launch::own_variable("SHARDRUN_ADDRESS");
   std::string own_address =
       given != nullptr && *given != '\0' ? launch::resolve_for_others("SHARDRUN_ADDRESS", given) : "";
-  require_runnable(job, compile(job, "cpu", world.rank));
+  std::optional<LocalDisplay> display;
+  if (world.rank == 0) {
+    display.emplace(job, settings);
+  }
+  require_runnable(job, compile(job, "cpu", world.rank, [&](std::string_view activity) {
+                     if (display) {
+                       display->now_at(activity);
+                     }
+                   }));
   return own_address;
 }
 
@@ -166,6 +176,14 @@ class First {
   First(const job::Job& job, const launch::World& world, const RunSettings& settings)
       : job_(job), world_(world), settings_(settings), directory_(job.output) {}
 
+  First(const First&) = delete;
+  First& operator=(const First&) = delete;
+  ~First() {
+    if (settings_.on_stop) {
+      settings_.on_stop({});
+    }
+  }
+
   /// Listens, and returns where. What an older run has left is removed once that has succeeded.
   launch::Invitation host(const Meeting& meeting) {
     launch::Invitation invitation = meeting.invitation;
@@ -203,7 +221,7 @@ class First {
     {
       const metrics::Leftovers leftovers(directory_);
       const int code = run_as_rank(job_, context_of(job_, world_, invitation, own_address), settings_.profile,
-                                   {.stop_signal = settings_.stop_signal});
+                                   {.on_join = [this] { tell_stop(); }, .stop_signal = settings_.stop_signal});
       launch::LaunchResult result = host_->wait();
       result.exit_code = result.exit_code == 0 ? code : result.exit_code;
       summary = reports_->merge(result);
@@ -215,6 +233,12 @@ class First {
   }
 
  private:
+  void tell_stop() {
+    if (settings_.on_stop) {
+      settings_.on_stop([this](int signal) { reports_->notice(launch::stop_notice(signal)); });
+    }
+  }
+
   /// On the host's thread, while this rank is stuck somewhere else.
   [[noreturn]] void give_up(const launch::LaunchResult& result) {
     const metrics::Summary summary = reports_->merge(result);
@@ -262,7 +286,7 @@ launch::Invitation hear_invitation(const job::Job& job, Meeting& meeting, const 
 }  // namespace
 
 metrics::Summary run_first_of_world(const job::Job& job, const launch::World& world, const RunSettings& settings) {
-  const std::string own_address = check_before(job, world);
+  const std::string own_address = check_before(job, world, settings);
   raise_limits(world);
   Meeting meeting = meeting_of(job, world);
   std::optional<First> first;
@@ -282,7 +306,7 @@ metrics::Summary run_first_of_world(const job::Job& job, const launch::World& wo
 
 int run_other_of_world(const job::Job& job, const launch::World& world, const RunSettings& settings,
                        const std::function<void()>& on_join) {
-  const std::string own_address = check_before(job, world);
+  const std::string own_address = check_before(job, world, settings);
   Meeting meeting = meeting_of(job, world);
   const launch::Invitation invitation = hear_invitation(job, meeting, world);
   if (invitation.master.port == 0) {

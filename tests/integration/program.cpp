@@ -1,5 +1,7 @@
 #include "tests/integration/program.h"
 
+#include <pty.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -44,6 +46,26 @@ std::string read_all(std::FILE* file) {
   return text;
 }
 
+/// Reads what the process writes, to its end.
+Ended await_end(pid_t process, int out, const std::function<void(pid_t, std::string_view)>& watch) {
+  Ended ended;
+  if (watch) {
+    watch(process, "");
+  }
+  std::array<char, 4096> block = {};
+  for (ssize_t count = 0; (count = read(out, block.data(), block.size())) > 0;) {
+    ended.out.append(block.data(), static_cast<std::size_t>(count));
+    if (watch) {
+      watch(process, ended.out);
+    }
+  }
+  close(out);
+  int status = 0;
+  waitpid(process, &status, 0);
+  ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  return ended;
+}
+
 Ended run(const char* program, const std::filesystem::path& folder, const std::vector<std::string>& words,
           const std::function<void(pid_t, std::string_view)>& watch) {
   std::array<int, 2> out = {};
@@ -57,21 +79,7 @@ Ended run(const char* program, const std::filesystem::path& folder, const std::v
     become(program, folder, words, out[1], fileno(err));
   }
   close(out[1]);
-  Ended ended;
-  if (watch) {
-    watch(process, "");
-  }
-  std::array<char, 4096> block = {};
-  for (ssize_t count = 0; (count = read(out[0], block.data(), block.size())) > 0;) {
-    ended.out.append(block.data(), static_cast<std::size_t>(count));
-    if (watch) {
-      watch(process, ended.out);
-    }
-  }
-  close(out[0]);
-  int status = 0;
-  waitpid(process, &status, 0);
-  ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  Ended ended = await_end(process, out[0], watch);
   ended.err = read_all(err);
   std::fclose(err);
   return ended;
@@ -89,6 +97,21 @@ bool moves_by_itself(const std::filesystem::path& folder, const std::string& nam
 Ended run_program(const std::filesystem::path& folder, const std::vector<std::string>& words,
                   const std::function<void(pid_t, std::string_view)>& watch) {
   return run(SHARDRUN_PROGRAM, folder, words, watch);
+}
+
+Ended run_on_terminal(const std::filesystem::path& folder, const std::vector<std::string>& words,
+                      const std::function<void(pid_t, std::string_view)>& watch) {
+  const winsize size = {.ws_row = 40, .ws_col = 120, .ws_xpixel = 0, .ws_ypixel = 0};
+  int terminal = -1;
+  const pid_t process = forkpty(&terminal, nullptr, nullptr, &size);
+  if (process == 0) {
+    setenv("TERM", "xterm", 1);
+    become(SHARDRUN_PROGRAM, folder, words, STDOUT_FILENO, STDERR_FILENO);
+  }
+  if (process < 0) {
+    throw std::runtime_error("no terminal");
+  }
+  return await_end(process, terminal, watch);
 }
 
 Ended run_script(const std::filesystem::path& folder, const std::string& script,

@@ -32,6 +32,10 @@ struct Ended {
 Ended run_program(const std::filesystem::path& folder, const std::vector<std::string>& words,
                   const std::function<void(pid_t process, std::string_view out)>& watch = {});
 
+/// Runs it with a terminal of 120 columns in place of all three streams; `out` has what that was given.
+Ended run_on_terminal(const std::filesystem::path& folder, const std::vector<std::string>& words,
+                      const std::function<void(pid_t process, std::string_view out)>& watch = {});
+
 /// Runs a shell's script in `folder`, where `$0` is the built `shardrun`. `watch` is called as by run_program.
 Ended run_script(const std::filesystem::path& folder, const std::string& script,
                  const std::function<void(pid_t process, std::string_view out)>& watch = {});

@@ -289,6 +289,8 @@ TEST_CASE("a network learns from arrays, with real targets and with labels", "[p
     const Ended ended = run_program(job.path(), {"mlp.ini"});
     INFO(ended.err);
     REQUIRE(ended.code == 0);
+    CHECK(ended.out.find(" samples/s") != std::string::npos);
+    CHECK(ended.out.find(" tok/s") == std::string::npos);
     const std::vector<double> losses = job.losses();
     CHECK(number(job.summary(), "val_loss") < 0.5 * losses.front());
     CHECK(losses.back() < 0.5 * losses.front());

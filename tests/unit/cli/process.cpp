@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <functional>
@@ -81,6 +82,44 @@ TEST_CASE("a screen that has gone asks to stop, and whoever then asks for the fi
           std::raise(SIGINT);
           return cli::stop_signal();
         }) == SIGINT);
+}
+
+TEST_CASE("who listens hears of the first signal at once, while all others are busy", "[cli]") {
+  CHECK(outcome([] {
+          std::atomic<int> heard = 0;
+          std::atomic<int> calls = 0;
+          cli::listen_for_stop([&](int signal) {
+            ++calls;
+            heard = signal;
+          });
+          ::kill(::getpid(), SIGTERM);
+          while (heard == 0) {
+            std::this_thread::yield();
+          }
+          cli::listen_for_stop({});
+          return heard == SIGTERM && calls == 1 ? 7 : 8;
+        }) == 7);
+}
+
+TEST_CASE("a listener that is slow keeps no second signal", "[cli]") {
+  CHECK(outcome([] {
+          std::atomic<bool> is_told = false;
+          cli::listen_for_stop([&](int) {
+            is_told = true;
+            for (;;) {
+              ::pause();
+            }
+          });
+          ::kill(::getpid(), SIGTERM);
+          while (!is_told) {
+            std::this_thread::yield();
+          }
+          ::kill(::getpid(), SIGINT);
+          for (;;) {
+            ::pause();
+          }
+          return 0;
+        }) == -SIGINT);
 }
 
 TEST_CASE("a signal to the process is taken by no thread that computes", "[cli]") {

@@ -41,8 +41,7 @@ TEST_CASE("a signal reaches every rank once as a request to stop", "[launch]") {
     CHECK(result.stop_signal == signal);
     CHECK(cause_of(result) == "none");
     REQUIRE(job.notices.size() == 1);
-    CHECK(job.notices[0] ==
-          "asked to stop by " + signal_text(signal) + ": waiting for the ranks; once more ends them now");
+    CHECK(job.notices[0] == stop_notice(signal));
     CHECK(job.logged(job.notices[0]));
     REQUIRE(job.messages.size() == 3);
     for (const LaunchJob::Text& message : job.messages) {

@@ -4,10 +4,13 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <limits>
+#include <thread>
 #include <vector>
 
 #include "core/files/descriptor.h"
+#include "core/metrics/ticker.h"
 #include "tests/support/catch.h"
 
 using namespace shardrun::metrics;
@@ -52,8 +55,8 @@ TEST_CASE("a terminal shows one line that is rewritten", "[metrics]") {
   CHECK(screen.writes == std::vector<std::string>{
                              "\rstep 1/200 0%  loss 2.5000  12.3k tok/s",
                              "\rstep 11/200 5%  loss 2.2500  val 2.3750  ETA 19s  999 tok/s",
-                             "\rstep 200/200 100%  loss 2.5000  val 2.3750  12.3k tok/s    ",
-                             "\rstep 200/200 100%  loss 2.5000  val 2.3750  took 2.0s  2.58k tok/s",
+                             "\rstep 200/200 100%  loss 2.5000  val 2.3750 (step 11)  12.3k tok/s",
+                             "\rstep 200/200 100%  loss 2.5000  val 2.3750 (step 11)  took 2.0s  2.58k tok/s",
                              "\n",
                          });
 }
@@ -229,4 +232,162 @@ TEST_CASE("a task without a loss shows none", "[metrics]") {
   Progress heat(screen.sink(false), 10, 0, "it");
   heat.update({.step = 1, .loss = {}, .val_loss = {}, .rate = 250});
   CHECK(screen.all() == "step 1/10 10%  250 it/s\n");
+}
+
+TEST_CASE("a line that stays shows a validation where it was measured, and nowhere else", "[metrics]") {
+  Screen screen;
+  Progress progress(screen.sink(false), 4, 1);
+  for (std::int64_t step = 1; step <= 4; ++step) {
+    progress.update({.step = step, .loss = 2, .val_loss = step == 2 ? std::optional(1.5) : std::nullopt, .rate = 1});
+  }
+  progress.finish();
+  REQUIRE(screen.writes.size() == 4);
+  for (std::size_t line = 0; line < 4; ++line) {
+    INFO(screen.writes[line]);
+    CHECK((screen.writes[line].find("val 1.5000") != std::string::npos) == (line == 1));
+  }
+}
+
+TEST_CASE("a terminal shows at once what goes on before the first step, and how long it lasts", "[metrics]") {
+  Screen screen;
+  Progress progress(screen.sink(true), 10, 0);
+
+  progress.now_at("compiling");
+  screen.pass(999);
+  progress.tick();
+  screen.pass(1501);
+  progress.tick();
+  progress.now_at("first step");
+  progress.print("a line");
+  progress.update({.step = 1, .loss = {}, .val_loss = {}, .rate = 1});
+
+  CHECK(screen.all() ==
+        "\rcompiling\rcompiling, 2s\rfirst step   \r          \ra line\n\rfirst step\rstep 1/10 10%  1 tok/s");
+}
+
+TEST_CASE("a long validation shows how far it is, a short one nothing", "[metrics]") {
+  Screen screen;
+  Progress progress(screen.sink(true), 10, 0);
+  progress.update(at(1));
+  for (std::int64_t batch = 1; batch <= 30; ++batch) {
+    progress.now_at("validating batch", batch, 30);
+    screen.pass(batch < 10 ? 100 : 50);
+  }
+  REQUIRE(screen.writes.size() == 11);
+  CHECK_THAT(screen.writes[1], Catch::StartsWith("\rstep 1/10 10%  validating batch 12/30, 1s  loss 2.5000"));
+  CHECK_THAT(screen.writes[10], Catch::StartsWith("\rstep 1/10 10%  validating batch 30/30, 1s  loss 2.5000"));
+}
+
+TEST_CASE("elsewhere what lasts is told after 10, 20 and 40 seconds", "[metrics]") {
+  Screen screen;
+  Progress progress(screen.sink(false), 10, 0);
+  progress.now_at("reading data");
+  screen.pass(5000);
+  progress.tick();
+  progress.now_at("compiling");
+  for (int second = 0; second < 79; ++second) {
+    screen.pass(1000);
+    progress.tick();
+  }
+  CHECK(screen.writes == std::vector<std::string>{"compiling, 10s\n", "compiling, 20s\n", "compiling, 40s\n"});
+}
+
+TEST_CASE("a step is told of while it lasts, where it is longer than steps were", "[metrics]") {
+  Screen terminal;
+  Progress live(terminal.sink(true), 10, 0);
+  live.update(at(1));
+  Screen pipe;
+  Progress plain(pipe.sink(false), 10, 1);
+  plain.update(at(1));
+  pipe.pass(15'000);
+  plain.update(at(2));
+  for (int second = 0; second < 35; ++second) {
+    terminal.pass(1000);
+    live.tick();
+    pipe.pass(1000);
+    plain.tick();
+  }
+  CHECK(terminal.writes.size() == 34);
+  CHECK(terminal.writes[1] == "\rstep 1/10 10%  loss 2.5000  12.3k tok/s  step 2, 3s");
+  REQUIRE(pipe.writes.size() == 3);
+  CHECK_THAT(pipe.writes[2], Catch::EndsWith("  step 3, 30s\n"));
+}
+
+TEST_CASE("time during which the process was stopped is in no estimate", "[metrics]") {
+  Screen screen;
+  Progress progress(screen.sink(false), 100, 1);
+  const auto step = [&](std::int64_t number) {
+    screen.pass(1000);
+    progress.tick();
+    progress.update(at(number));
+  };
+  for (std::int64_t number = 1; number <= 10; ++number) {
+    step(number);
+  }
+  CHECK_THAT(screen.writes.back(), Catch::Contains("ETA 1m30s"));
+
+  screen.pass(3'600'000);
+  CHECK(progress.standstill() == 3600);
+  step(11);
+
+  CHECK_THAT(screen.writes.back(), Catch::Contains("ETA 1m29s"));
+  CHECK(progress.standstill() == 3600);
+}
+
+TEST_CASE("without ticks a long gap is a long step", "[metrics]") {
+  Screen screen;
+  Progress progress(screen.sink(false), 100, 1);
+  progress.update(at(1));
+  screen.pass(3'600'000);
+  progress.update(at(2));
+  CHECK(progress.standstill() == 0);
+  CHECK_THAT(screen.writes.back(), Catch::Contains("ETA 4d02h"));
+}
+
+TEST_CASE("what others write stands below the live line, not behind it", "[metrics]") {
+  Screen screen;
+  {
+    Progress progress(screen.sink(true), 10, 0);
+    progress.update(at(1));
+    progress.leave();
+    progress.leave();
+  }
+  CHECK(screen.all() == "\rstep 1/10 10%  loss 2.5000  12.3k tok/s\n");
+
+  Screen early;
+  { Progress(early.sink(true), 10, 0).now_at("compiling"); }
+  CHECK(early.all() == "\rcompiling\r         \r");
+
+  Screen plain;
+  {
+    Progress progress(plain.sink(false), 10, 0);
+    progress.update(at(1));
+  }
+  CHECK(plain.all() == "step 1/10 10%  loss 2.5000  12.3k tok/s\n");
+}
+
+TEST_CASE("what follows the last step is shown below it and leaves nothing", "[metrics]") {
+  Screen screen;
+  Progress progress(screen.sink(true), 1, 0);
+  progress.update({.step = 1, .loss = {}, .val_loss = {}, .rate = 1});
+  progress.finish();
+  const std::size_t before = screen.all().size();
+  progress.now_at("sampling token", 1, 20);
+  screen.pass(1200);
+  progress.now_at("sampling token", 7, 20);
+  progress.leave();
+  CHECK(screen.all().substr(before) == "\rsampling token 7/20, 1s\r                       \r");
+}
+
+TEST_CASE("a ticker ticks until its end", "[metrics]") {
+  std::atomic<int> ticks = 0;
+  {
+    const Ticker ticker(std::chrono::milliseconds(1), [&] { ++ticks; });
+    while (ticks < 3) {
+      std::this_thread::yield();
+    }
+  }
+  const int at_end = ticks;
+  std::this_thread::yield();
+  CHECK(ticks == at_end);
 }

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string_view>
+#include <thread>
+
+namespace shardrun::metrics {
+
+/// A thread that takes no signal but SIGPIPE, which is of the thread that writes: those that ask this process to stop
+/// are for other threads. `purpose` is for the message. Throws Error{io} where there can be no thread.
+[[nodiscard]] std::thread thread_without_signals(std::string_view purpose, std::function<void()> run);
+
+/// Calls a function about once an interval, on a thread of its own, until its end, which waits for a call under way.
+class Ticker {
+ public:
+  /// What `tick` throws ends the ticking and nothing else.
+  Ticker(std::chrono::milliseconds interval, std::function<void()> tick);
+  Ticker(const Ticker&) = delete;
+  Ticker& operator=(const Ticker&) = delete;
+  ~Ticker();
+
+ private:
+  std::mutex mutex_;  ///< guards ending_
+  std::condition_variable changed_;
+  bool ending_ = false;
+  std::thread thread_;
+};
+
+}  // namespace shardrun::metrics

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <string_view>
+
+#include "core/job/job.h"
+#include "core/metrics/progress.h"
+#include "core/metrics/ticker.h"
+#include "core/task/record.h"
+#include "core/task/run.h"
+
+namespace shardrun::task {
+
+/// Shows on this process's own screen how a job goes that runs in it, or is prepared in it. Says at once that the job
+/// was asked to stop. At its end the live line is left standing.
+class LocalDisplay final : public Display {
+ public:
+  /// `settings` outlives this.
+  LocalDisplay(const job::Job& job, const RunSettings& settings);
+  LocalDisplay(const LocalDisplay&) = delete;
+  LocalDisplay& operator=(const LocalDisplay&) = delete;
+  ~LocalDisplay() override;
+
+  using Display::now_at;
+  void update(const metrics::ProgressUpdate& update) override { progress_.update(update); }
+  void now_at(std::string_view what, std::int64_t done, std::int64_t total) override;
+  [[nodiscard]] double standstill() override { return progress_.standstill(); }
+  void line(std::string_view text) override { progress_.print(text); }
+  void finish() override { progress_.finish(); }
+  void result(std::string_view text) override;
+
+ private:
+  const RunSettings& settings_;
+  metrics::Progress progress_;
+  metrics::Ticker ticker_;
+};
+
+}  // namespace shardrun::task
