@@ -14,7 +14,7 @@
 #include "core/mesh/draw.h"
 #include "core/metrics/human.h"
 #include "core/metrics/progress.h"
-#include "core/task/compile.h"
+#include "core/task/forecast.h"
 #include <shardrun/sdk/glob.hpp>
 
 namespace shardrun::cli {
@@ -37,13 +37,14 @@ struct Tensor {
   std::string name;
   std::string kind;
   graph::TensorType type;
+  std::size_t element_bytes = 0;
   std::vector<Role> roles;
   std::vector<bool> stages = {};  ///< of a pipeline, whether it has the tensor
 };
 
 class Tensors {
  public:
-  explicit Tensors(const task::Compiled& compiled) : compiled_(compiled) {}
+  Tensors(const job::Job& job, const task::Compiled& compiled) : job_(job), compiled_(compiled) {}
 
   [[nodiscard]] std::vector<std::string> names() const {
     std::vector<std::string> names;
@@ -62,6 +63,8 @@ class Tensors {
       return of_cut_point(name);
     }
     Tensor tensor = of_state(static_cast<std::size_t>(state));
+    tensor.element_bytes = task::element_bytes(job_, compiled_, tensor.type.dtype,
+                                               compiled_.graph.states[static_cast<std::size_t>(state)].kind);
     tensor.stages = compiled_.partition.stages.states.held[static_cast<std::size_t>(state)];
     return tensor;
   }
@@ -127,6 +130,7 @@ class Tensors {
         if (planned != compiled_.partition.placements.cut_points.end()) {
           tensor.roles.push_back({"placed", planned->second});
         }
+        tensor.element_bytes = task::element_bytes(job_, compiled_, tensor.type.dtype, graph::StateKind::parameter);
         tensor.roles.push_back({"made", sharded.placements[v]});
         const partition::Pipeline& pipeline = compiled_.partition.pipeline;
         tensor.stages.resize(static_cast<std::size_t>(pipeline.stages()), false);
@@ -138,6 +142,7 @@ class Tensors {
     throw Error(ErrorCode::usage, fmt::format("{}: the job's steps have no such cut point", name));
   }
 
+  const job::Job& job_;
   const task::Compiled& compiled_;
 };
 
@@ -260,12 +265,13 @@ std::string mesh_text(const mesh::Mesh& mesh) {
 
 std::string as_text(const Tensor& tensor, const task::Compiled& compiled, std::size_t width) {
   const mesh::Mesh& mesh = compiled.partition.placements.mesh;
-  const std::size_t element_bytes = compiled.device->element_bytes(tensor.type.dtype);
-  const auto bytes = static_cast<std::uint64_t>(graph::element_count(tensor.type)) * element_bytes;
+  const auto bytes = static_cast<std::uint64_t>(graph::element_count(tensor.type)) * tensor.element_bytes;
+  const bool is_as_run = tensor.element_bytes == compiled.device->element_bytes(tensor.type.dtype);
   const mesh::Placement& placement = tensor.roles.front().placement;
   const std::vector<mesh::Shard> shards = shards_of(tensor, compiled);
   std::string text =
-      fmt::format("{}\n{} {}, {}\nmesh      {}\n{}{}", tensor.name, tensor.kind, graph::to_string(tensor.type),
+      fmt::format("{}\n{} {}, {}{}\nmesh      {}\n{}{}", tensor.name, tensor.kind, graph::to_string(tensor.type),
+                  is_as_run ? "" : fmt::format("{} bytes an element (precision = mixed), ", tensor.element_bytes),
                   metrics::human_bytes(bytes), mesh_text(mesh), stages_text(tensor), roles_text(tensor, mesh));
   if (!placement.partial.empty()) {
     text += "each rank has a part of the sum at every index that it has\n";
@@ -274,7 +280,7 @@ std::string as_text(const Tensor& tensor, const task::Compiled& compiled, std::s
     text += fmt::format("each rank along {} has a value of its own\n", mesh.axes[static_cast<std::size_t>(axis)].name);
   }
   return fmt::format("{}\n{}\n{}", text, mesh::draw(shards, tensor.type.axes, width),
-                     table(lines_of(shards, mesh.ranks(), element_bytes)));
+                     table(lines_of(shards, mesh.ranks(), tensor.element_bytes)));
 }
 
 json::object json_of(const mesh::Placement& placement, const mesh::Mesh& mesh) {
@@ -327,14 +333,14 @@ json::object as_json(const Tensor& tensor, const task::Compiled& compiled) {
   for (const Role& role : tensor.roles) {
     placements[role.name] = json_of(role.placement, mesh);
   }
-  const std::size_t element_bytes = compiled.device->element_bytes(tensor.type.dtype);
   return {{"name", tensor.name},
           {"kind", tensor.kind},
           {"dtype", to_string(tensor.type.dtype)},
+          {"element_bytes", tensor.element_bytes},
           {"shape", json::array(tensor.type.shape.begin(), tensor.type.shape.end())},
           {"axes", json::array(tensor.type.axes.begin(), tensor.type.axes.end())},
           {"placements", std::move(placements)},
-          {"ranks", json_of(shards_of(tensor, compiled), mesh.ranks(), element_bytes)}};
+          {"ranks", json_of(shards_of(tensor, compiled), mesh.ranks(), tensor.element_bytes)}};
 }
 
 std::string as_json(const std::vector<Tensor>& tensors, const task::Compiled& compiled) {
@@ -361,7 +367,7 @@ int show_sharding(std::span<const std::string> words) {
   }
   const job::Job job = read_job(parsed);
   const task::Compiled compiled = task::compile(job);
-  const Tensors known(compiled);
+  const Tensors known(job, compiled);
   std::vector<Tensor> tensors;
   for (const std::string& name : matching(known.names(), parsed.positional[1])) {
     tensors.push_back(known.find(name));

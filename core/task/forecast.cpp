@@ -8,6 +8,8 @@
 namespace shardrun::task {
 namespace {
 
+constexpr std::size_t half_bytes = 2;  // of an element in mixed precision
+
 /// Copies of the parameters that the optimizer keeps in float32, where it updates them.
 std::uint64_t master_bytes(const Compiled& compiled, const mesh::Coordinates& at) {
   const partition::Partition& partition = compiled.partition;
@@ -36,6 +38,7 @@ RankForecast forecast_of(const job::Job& job, const Compiled& compiled, const pa
   for (const std::size_t program : executed) {
     for (const partition::Instruction& instruction : programs.programs[program].instructions) {
       ranks.flops += instruction.flops;
+      ranks.work += instruction.phase == graph::Phase::update ? 0 : instruction.flops;
     }
   }
   const auto largest = std::max_element(
@@ -57,7 +60,8 @@ void add_ranks(std::vector<RankForecast>& all, const RankForecast& kind, const s
   for (const std::int64_t rank : members) {
     const partition::SentBytes sent = partition::sent_of(table, mesh::coordinates_of(mesh, rank));
     const auto same = std::find_if(all.begin(), all.end(), [&](const RankForecast& each) {
-      return each.stage == kind.stage && each.memory == kind.memory && each.flops == kind.flops && each.sent == sent;
+      return each.stage == kind.stage && each.memory == kind.memory && each.flops == kind.flops &&
+             each.work == kind.work && each.sent == sent;
     });
     if (same != all.end()) {
       same->members.push_back(rank);
@@ -73,12 +77,12 @@ void add_ranks(std::vector<RankForecast>& all, const RankForecast& kind, const s
 
 Forecast forecast(const job::Job& job, const Compiled& compiled) {
   const partition::Partition& partition = compiled.partition;
-  const device::Device half(compiled.device->name(), 2);
+  const device::Device half(compiled.device->name(), half_bytes);
   const bool mixed = job.train.precision == job::Precision::mixed;
   const device::Device& device = mixed ? half : *compiled.device;
   Forecast result;
   std::optional<StepPredictor> predictor;
-  if (job.is_given("cluster", "")) {
+  if (job.cluster.flops > 0 || !job.cluster.measured.empty()) {
     predictor.emplace(job, compiled, device);
   }
   for (const std::vector<std::int64_t>& alike : partition::alike_ranks(compiled.graph, partition)) {
@@ -108,6 +112,13 @@ Forecast forecast(const job::Job& job, const Compiled& compiled) {
     result.timeline = partition::timeline_of(partition.pipeline, cost);
   }
   return result;
+}
+
+std::size_t element_bytes(const job::Job& job, const Compiled& compiled, graph::DType dtype, graph::StateKind kind) {
+  if (job.train.precision != job::Precision::mixed || dtype != graph::DType::f32) {
+    return compiled.device->element_bytes(dtype);
+  }
+  return kind == graph::StateKind::optimizer ? 4 : half_bytes;
 }
 
 std::uint64_t bytes_of_all(const Forecast& forecast) noexcept {

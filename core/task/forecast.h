@@ -19,6 +19,7 @@ struct RankForecast {
   partition::MemoryUse memory;
   partition::SentBytes sent;
   std::int64_t flops = 0;
+  std::int64_t work = 0;            ///< those of forward, backward and iterations: without the update
   std::string busiest_function;     ///< in which most memory is used,
   std::string busiest_instruction;  ///< and where
 };
@@ -33,6 +34,10 @@ struct Forecast {
 /// `precision` mixed: parameters, gradients and activations take 2 bytes an element; the optimizer's states 4, and 4
 /// more for its own copy of the parameters (Micikevicius et al. 2017, arXiv:1710.03740, section 3.1).
 [[nodiscard]] Forecast forecast(const job::Job& job, const Compiled& compiled);
+
+/// Bytes of an element of a state, or of a value (StateKind::parameter), in the job's precision.
+[[nodiscard]] std::size_t element_bytes(const job::Job& job, const Compiled& compiled, graph::DType dtype,
+                                        graph::StateKind kind);
 
 /// Bytes that all ranks need together.
 [[nodiscard]] std::uint64_t bytes_of_all(const Forecast& forecast) noexcept;

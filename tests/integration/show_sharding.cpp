@@ -85,6 +85,20 @@ TEST_CASE("roles that differ are told apart", "[program]") {
   CHECK(dp.at("reduced").at("partial").as_array().empty());
 }
 
+TEST_CASE("bytes are those of the job's precision", "[program]") {
+  const JobFolder job;
+  const auto bytes = [&](const char* tensor) {
+    const json::object found = tensors(job, tensor, {"train.precision=mixed"}).at(0).as_object();
+    return std::pair(found.at("element_bytes").as_int64(), found.at("ranks").at(0).at("bytes").as_int64());
+  };
+  CHECK(bytes("layer.0/mlp/up/weights") == std::pair<std::int64_t, std::int64_t>(2, 2 * 16 * 64));
+  CHECK(bytes("gradients/layer.0/mlp/up/weights") == std::pair<std::int64_t, std::int64_t>(2, 2 * 16 * 64));
+  CHECK(bytes("first_moment/layer.0/mlp/up/weights") == std::pair<std::int64_t, std::int64_t>(4, 4 * 16 * 64));
+  CHECK(bytes("layer.1/residual") == std::pair<std::int64_t, std::int64_t>(2, 2 * 7 * 16 * 16));
+  CHECK_THAT(show(job, "layer.0/mlp/up/weights", {"train.precision=mixed"}).out,
+             Contains("2 bytes an element (precision = mixed), 2.00 KiB\n"));
+}
+
 TEST_CASE("a cut point is shown where the step computes it", "[program]") {
   const JobFolder job;
   const json::array found =
