@@ -66,6 +66,32 @@ Integer to_integer(std::string_view text, const Place& place) {
   return value;
 }
 
+/// Digits, with a decimal point where a unit follows. K to T are powers of 1000, Ki to Ti of 1024; a B may follow.
+std::int64_t to_bytes(std::string_view text, const Place& place) {
+  const std::size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
+  std::string_view unit = trimmed(text.substr(digits));
+  const bool has_b = unit.ends_with('B');
+  unit.remove_suffix(has_b ? 1 : 0);
+  const bool is_binary = unit.ends_with('i');
+  unit.remove_suffix(is_binary ? 1 : 0);
+  constexpr std::string_view prefixes = "KMGT";
+  const std::size_t prefix = unit.size() == 1 ? prefixes.find(unit) : std::string_view::npos;
+  const bool is_known = prefix != std::string_view::npos || (unit.empty() && !is_binary);
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + digits, number);
+  if (!is_known || digits == 0 || error != std::errc() || end != text.data() + digits) {
+    refuse(place, text, "is no number of bytes; write one such as 80G, 64GiB or 8000000000");
+  }
+  if (unit.empty()) {
+    return to_integer<std::int64_t>(text.substr(0, digits), place);
+  }
+  const double value = std::round(number * std::pow(is_binary ? 1024.0 : 1000.0, static_cast<double>(prefix + 1)));
+  if (value > 9e18) {
+    refuse(place, text, "is more than 9e18 bytes");
+  }
+  return static_cast<std::int64_t>(value);
+}
+
 double to_real(std::string_view text, const Place& place) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -168,6 +194,11 @@ OptionValue convert(const OptionSpec& spec, std::string_view text, const Place& 
       check_range(spec, value, text, place);
       return value;
     }
+    case OptionType::bytes: {
+      const auto value = to_bytes(text, place);
+      check_range(spec, value, text, place);
+      return value;
+    }
     case OptionType::seed: return to_integer<std::uint64_t>(text, place);
     case OptionType::real: {
       const double value = to_real(text, place);
@@ -211,6 +242,7 @@ std::string accepted(const OptionSpec& spec) {
   };
   switch (spec.type) {
     case OptionType::integer: return bounded("an integer");
+    case OptionType::bytes: return "bytes, with or without K, M, G, T, KiB, MiB, GiB or TiB";
     case OptionType::seed: return "an integer, 0 to 2^64 - 1";
     case OptionType::real: return bounded("a number");
     case OptionType::boolean: return "true or false";

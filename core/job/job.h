@@ -91,6 +91,7 @@ struct ClusterAxis {
 
 /// What ranks run on, as far as 'shardrun plan' reckons with it. Rates that are not given are 0.
 struct ClusterSettings {
+  std::int64_t memory{};      ///< bytes, of a rank
   double flops{};             ///< a second, of a rank
   double memory_bandwidth{};  ///< bytes a second
   double bandwidth{};         ///< bytes that a rank sends a second, over axes that `axes` does not name

@@ -14,6 +14,7 @@ namespace shardrun::job {
 
 enum class OptionType {
   integer,  ///< int64, digits alone
+  bytes,    ///< int64, digits with or without a unit: 80G, 64GiB
   real,     ///< a finite double
   boolean,  ///< true false yes no on off 1 0
   text,
@@ -31,7 +32,7 @@ struct OptionSpec {
   std::string name;  ///< [a-z][a-z0-9_]*
   OptionType type = OptionType::integer;
   std::optional<std::string> default_value{};  ///< as it would be written; absent: required, unless `optional`
-  std::optional<double> minimum{};             ///< for integer and real
+  std::optional<double> minimum{};             ///< for integer, bytes and real
   std::optional<double> maximum{};
   std::vector<std::string> choices{};
   std::string help{};
@@ -42,7 +43,7 @@ struct OptionSpec {
   char separator = ',';
 };
 
-/// integer, seed, real, boolean, text (also path and choice), list.
+/// integer (also bytes), seed, real, boolean, text (also path and choice), list.
 using OptionValue = std::variant<std::int64_t, std::uint64_t, double, bool, std::string, std::vector<std::string>>;
 
 /// The checked values of one set of options, in the order of their declaration.

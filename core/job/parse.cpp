@@ -215,6 +215,10 @@ class Reader {
         refuse(given.where, fmt::format("[{}] has no effect without [{}]; remove it, or write [{}] too",
                                         shown(given.name), cluster.name, cluster.name));
       }
+      if (!job_.is_given("cluster", "flops") && !job_.is_given("cluster", "measured")) {
+        refuse(given.where, fmt::format("[{}] has no effect without [cluster] flops or measured; remove it, or set one",
+                                        shown(given.name)));
+      }
       const OptionValues values =
           read_options(given.name, fmt::format("[{}]", shown(given.name)), cluster.of_axis, true);
       job_.cluster.axes.push_back({given.name.substr(cluster.name.size() + 1), values.real("bandwidth"),

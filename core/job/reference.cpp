@@ -74,13 +74,19 @@ std::vector<std::string> sentences(const Section& section) {
   }
   for (const ExclusiveRule& rule : rules().exclusive) {
     if (rule.section == section.name) {
-      result.push_back(
-          fmt::format("{} one of {} is given.", rule.one_needed ? "Exactly" : "At most", fmt::join(rule.keys, ", ")));
+      result.push_back(fmt::format("At most one of {} is given.", fmt::join(rule.keys, ", ")));
+    }
+  }
+  for (const ContentRule& rule : rules().content) {
+    if (rule.section == section.name) {
+      result.push_back(fmt::format("At least one of {} is given.", fmt::join(rule.keys, ", ")));
     }
   }
   for (const NeedRule& rule : rules().need) {
     if (rule.key.section == section.name) {
-      result.push_back(fmt::format("{} needs {}.", named(rule.key), named(rule.other)));
+      std::vector<std::string> others;
+      std::ranges::transform(rule.others, std::back_inserter(others), named);
+      result.push_back(fmt::format("{} needs {}.", named(rule.key), fmt::join(others, " or ")));
     }
   }
   for (const OrderRule& rule : rules().order) {

@@ -69,16 +69,28 @@ void check_exclusive(const Job& job, const ExclusiveRule& rule) {
                                             where(job, given[1]), to_string(given[1]), to_string(given[0]),
                                             where(job, given[0]), fmt::join(rule.keys, ", ")));
   }
-  if (given.empty() && rule.one_needed && job.is_given(rule.section, "")) {
+}
+
+void check_content(const Job& job, const ContentRule& rule) {
+  const bool has_one = std::ranges::any_of(rule.keys, [&](const auto& key) { return job.is_given(rule.section, key); });
+  if (!has_one && job.is_given(rule.section, "")) {
     throw Error(ErrorCode::job, fmt::format("{}: [{}] needs one of the keys {}; write it, or remove the section",
                                             job.where(rule.section, ""), rule.section, fmt::join(rule.keys, ", ")));
   }
 }
 
+std::string any_of_text(const std::vector<KeyName>& names) {
+  std::vector<std::string> texts;
+  std::ranges::transform(names, std::back_inserter(texts), [](const KeyName& name) { return to_string(name); });
+  return fmt::format("{}", fmt::join(texts, " or "));
+}
+
 void check_need(const Job& job, const NeedRule& rule) {
-  if (job.is_given(rule.key.section, rule.key.key) && !job.is_given(rule.other.section, rule.other.key)) {
+  const bool has_one =
+      std::ranges::any_of(rule.others, [&](const KeyName& other) { return job.is_given(other.section, other.key); });
+  if (job.is_given(rule.key.section, rule.key.key) && !has_one) {
     throw Error(ErrorCode::job, fmt::format("{}: {} needs {}, which is missing; write it too", where(job, rule.key),
-                                            to_string(rule.key), to_string(rule.other)));
+                                            to_string(rule.key), any_of_text(rule.others)));
   }
 }
 
@@ -87,6 +99,9 @@ void check_need(const Job& job, const NeedRule& rule) {
 void check_rules(const Job& job, const std::vector<EffectiveSetting>& settings) {
   for (const ExclusiveRule& rule : rules().exclusive) {
     check_exclusive(job, rule);
+  }
+  for (const ContentRule& rule : rules().content) {
+    check_content(job, rule);
   }
   for (const NeedRule& rule : rules().need) {
     check_need(job, rule);

@@ -412,10 +412,18 @@ Section cluster_section() {
   return {
       .name = "cluster",
       .help =
-          "What the ranks run on, for 'shardrun plan' to predict the time of a step; it changes nothing of a run. "
-          "bandwidth and latency of single mesh axes stand in sections of their own, [cluster.AXIS].",
+          "What the ranks run on, for 'shardrun plan': with memory it says whether each rank fits, with the other keys "
+          "it predicts the time of a step. It changes nothing of a run, which compares memory with what this machine "
+          "has and says where they differ. bandwidth and latency of single mesh axes stand in sections of their own, "
+          "[cluster.AXIS].",
       .settings =
           {
+              {{.name = "memory",
+                .type = bytes,
+                .minimum = 1,
+                .help = "Bytes that each rank has for what 'shardrun plan' counts, such as 80G or 64GiB.",
+                .optional = true},
+               into(&Job::cluster, &ClusterSettings::memory)},
               {{.name = "flops",
                 .type = real,
                 .minimum = 1,
@@ -496,8 +504,10 @@ const Rules& rules() {
               {{"train", "eval_every"}, {"data", "split"}, "1"},
               {{"cluster", "memory_bandwidth"}, {"cluster", "flops"}, std::nullopt},
           },
-      .exclusive = {{"data", {"text", "tokens", "arrays"}}, {"cluster", {"flops", "measured"}, true}},
-      .need = {{{"cluster", "flops"}, {"cluster", "memory_bandwidth"}}},
+      .exclusive = {{"data", {"text", "tokens", "arrays"}}, {"cluster", {"flops", "measured"}}},
+      .content = {{"cluster", {"flops", "measured", "memory"}}},
+      .need = {{{"cluster", "flops"}, {{"cluster", "memory_bandwidth"}}},
+               {{"cluster", "bandwidth"}, {{"cluster", "flops"}, {"cluster", "measured"}}}},
   };
   return all;
 }

@@ -62,13 +62,18 @@ struct EffectRule {
 struct ExclusiveRule {
   std::string section;
   std::vector<std::string> keys;
-  bool one_needed = false;  ///< one of them, where the section is given
 };
 
-/// Where `key` is given, `other` is.
+/// Where `section` is given, at least one of `keys` is.
+struct ContentRule {
+  std::string section;
+  std::vector<std::string> keys;
+};
+
+/// Where `key` is given, at least one of `others` is.
 struct NeedRule {
   KeyName key;
-  KeyName other;
+  std::vector<KeyName> others;
 };
 
 /// What must hold between keys.
@@ -76,6 +81,7 @@ struct Rules {
   std::vector<OrderRule> order;
   std::vector<EffectRule> effect;
   std::vector<ExclusiveRule> exclusive;
+  std::vector<ContentRule> content;
   std::vector<NeedRule> need;
 };
 

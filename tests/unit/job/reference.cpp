@@ -62,6 +62,23 @@ TEST_CASE("every rule speaks of keys that there are", "[job]") {
   }
 }
 
+TEST_CASE("every rule about a section's contents speaks of keys that there are", "[job]") {
+  const auto exists = [](const std::string& section, const std::string& key) {
+    return job::find_setting(job::section_named(section), key) != nullptr;
+  };
+  for (const job::ContentRule& rule : job::rules().content) {
+    for (const std::string& key : rule.keys) {
+      CHECK(exists(rule.section, key));
+    }
+  }
+  for (const job::NeedRule& rule : job::rules().need) {
+    CHECK(exists(rule.key.section, rule.key.key));
+    for (const job::KeyName& other : rule.others) {
+      CHECK(exists(other.section, other.key));
+    }
+  }
+}
+
 TEST_CASE("options of a plugin are described as those of the schema", "[job]") {
   CHECK(job::options_reference({{.name = "zero",
                                  .type = job::OptionType::integer,

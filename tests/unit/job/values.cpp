@@ -37,6 +37,21 @@ TEST_CASE("integers are digits within 64 bits", "[job]") {
   }
 }
 
+TEST_CASE("bytes are digits with or without a unit", "[job]") {
+  const auto bytes = [](std::string_view text) { return one(OptionType::bytes, text).integer("v"); };
+  CHECK(bytes("123") == 123);
+  CHECK(bytes("80G") == 80'000'000'000);
+  CHECK(bytes("80 GB") == 80'000'000'000);
+  CHECK(bytes("64KiB") == 65536);
+  CHECK(bytes("1.5Mi") == 1572864);
+  CHECK(bytes("2T") == 2'000'000'000'000);
+  CHECK(bytes("1TiB") == std::int64_t{1} << 40U);
+  for (const char* text : {"", "G", "-1G", "1.5", "80g", "1X", "1GG", "1iB", "1e9", "9999999999T", "1..5G", "1 G B"}) {
+    INFO(text);
+    CHECK(is_refused(OptionType::bytes, text));
+  }
+}
+
 TEST_CASE("a seed is any unsigned 64-bit integer", "[job]") {
   CHECK(one(OptionType::seed, "18446744073709551615").seed("v") == std::numeric_limits<std::uint64_t>::max());
   CHECK(one(OptionType::seed, "0").seed("v") == 0);
