@@ -7,29 +7,43 @@
 #include "core/base/error.h"
 
 namespace shardrun::cli {
+namespace {
 
-OptionSyntax dump_option() {
-  return {.name = "dump",
-          .value = "graph|plan|program",
-          .help = "print what the job becomes on its way to the executor, and start nothing"};
+std::int64_t rank_of(const Parsed& parsed, const job::Job& job) { return parsed.integer("rank", 0, 0, job.ranks - 1); }
+
+}  // namespace
+
+std::vector<OptionSyntax> dump_options() {
+  return {{.name = "dump",
+           .value = "graph|plan|program",
+           .help = "print what the job becomes on its way to the executor, and start nothing"},
+          {.name = "rank", .value = "N", .help = "whose program --dump program prints (default 0)"}};
 }
 
-bool dump(const Parsed& parsed, const task::Compiled& compiled) {
+bool wants_dump(const Parsed& parsed, const job::Job& job) {
   const std::optional<std::string> what = parsed.get("dump");
-  if (!what) {
-    return false;
-  }
-  if (*what == "graph") {
-    fmt::print("{}", graph::to_string(compiled.graph));
-  } else if (*what == "plan") {
-    fmt::print("{}{}", partition::to_string(compiled.plan),
-               partition::to_string(compiled.partition.sharded, compiled.graph, compiled.partition.placements.mesh));
-  } else if (*what == "program") {
-    fmt::print("{}", partition::to_string(compiled.programs));
-  } else {
+  if (what && *what != "graph" && *what != "plan" && *what != "program") {
     throw Error(ErrorCode::usage, fmt::format("--dump: expected graph, plan or program, found '{}'", *what));
   }
-  return true;
+  if (parsed.has("rank") && what != "program") {
+    throw Error(ErrorCode::usage,
+                what ? fmt::format("--rank has no effect with --dump {}, which is the same for all ranks", *what)
+                     : "--rank has no effect without --dump program, whose rank it chooses");
+  }
+  static_cast<void>(rank_of(parsed, job));
+  return what.has_value();
+}
+
+void dump(const Parsed& parsed, const job::Job& job, const task::Compiled& compiled) {
+  const std::string what = parsed.get("dump").value_or("");
+  if (what == "graph") {
+    fmt::print("{}", graph::to_string(compiled.graph));
+  } else if (what == "plan") {
+    fmt::print("{}{}", partition::to_string(compiled.plan),
+               partition::to_string(compiled.partition.sharded, compiled.graph, compiled.partition.placements.mesh));
+  } else {
+    fmt::print("{}", partition::to_string(task::programs_of_rank(job, compiled, rank_of(parsed, job))));
+  }
 }
 
 }  // namespace shardrun::cli

@@ -1,12 +1,18 @@
 #pragma once
 
+#include <vector>
+
 #include "core/cli/options.h"
 #include "core/task/compile.h"
 
 namespace shardrun::cli {
 
-[[nodiscard]] OptionSyntax dump_option();
-/// Whether --dump asked for something, which was then printed.
-[[nodiscard]] bool dump(const Parsed& parsed, const task::Compiled& compiled);
+/// --dump, and --rank beside it.
+[[nodiscard]] std::vector<OptionSyntax> dump_options();
+/// Whether --dump asks for something. Throws Error{usage} where --rank is given and nothing is dumped that differs
+/// between ranks, or where there is no such rank.
+[[nodiscard]] bool wants_dump(const Parsed& parsed, const job::Job& job);
+/// Prints what --dump asks for. REQUIRES: wants_dump.
+void dump(const Parsed& parsed, const job::Job& job, const task::Compiled& compiled);
 
 }  // namespace shardrun::cli

@@ -69,23 +69,23 @@ metrics::ProgressSink progress_sink(int descriptor, bool is_one_of_world) {
 }
 
 int run(std::span<const std::string> words) {
-  const Parsed parsed =
-      parse("run", words,
-            {set_option(),
-             {.name = "json", .help = "print the summary as JSON on standard output, and progress on standard error"},
-             {.name = "profile", .help = "print where the time went, by op"},
-             {.name = "launch",
-              .value = "HOW",
-              .help = "auto: started by mpirun, srun or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, be one of "
-                      "those ranks, else start all ranks here; here: start all ranks here in any case"},
-             dump_option()},
-            1, 1);
+  std::vector<OptionSyntax> options = {
+      set_option(),
+      {.name = "json", .help = "print the summary as JSON on standard output, and progress on standard error"},
+      {.name = "profile", .help = "print where the time went, by op"},
+      {.name = "launch",
+       .value = "HOW",
+       .help = "auto: started by mpirun, srun or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, be one of "
+               "those ranks, else start all ranks here; here: start all ranks here in any case"}};
+  std::ranges::move(dump_options(), std::back_inserter(options));
+  const Parsed parsed = parse("run", words, options, 1, 1);
   if (parsed.help_shown) {
     return 0;
   }
   const job::Job job = read_job(parsed);
-  if (parsed.has("dump")) {
-    return dump(parsed, task::compile(job)) ? 0 : 1;
+  if (wants_dump(parsed, job)) {
+    dump(parsed, job, task::compile(job));
+    return 0;
   }
   const bool json = parsed.has("json");
   const std::optional<launch::World> world = world_of(parsed);

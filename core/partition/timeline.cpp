@@ -1,9 +1,6 @@
 #include "core/partition/timeline.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -101,31 +98,6 @@ int most_live_forwards(const std::vector<Action>& actions) {
     live -= action.kind == Kind::backward || action.kind == Kind::backward_weight ? 1 : 0;
   }
   return most;
-}
-
-std::string draw(const Timeline& timeline, std::size_t width) {
-  double least = std::numeric_limits<double>::max();
-  for (const std::vector<TimedAction>& stage : timeline.stages) {
-    for (const TimedAction& action : stage) {
-      least = std::min(least, action.end - action.begin);
-    }
-  }
-  constexpr double cell = 3;  // a letter and a microbatch's number
-  const double columns = std::min(cell * timeline.end / std::max(least, 1e-300), static_cast<double>(width));
-  const auto column = [&](double time) { return static_cast<std::size_t>(time / timeline.end * columns + 0.5); };
-  std::string text;
-  for (std::size_t s = 0; s < timeline.stages.size(); ++s) {
-    std::string row(static_cast<std::size_t>(columns + 0.5), '.');
-    for (const TimedAction& each : timeline.stages[s]) {
-      const std::size_t begin = column(each.begin);
-      const std::size_t end = std::min(column(each.end), row.size());
-      std::string label = fmt::format("{}{}", letter(each.action.kind), each.action.microbatch);
-      label.resize(end > begin ? end - begin : 0, ' ');
-      row.replace(begin, label.size(), label);
-    }
-    text += fmt::format("stage {:<3} {}  bubble {:.2f} %\n", s, row, 100 * timeline.bubble(s));
-  }
-  return text;
 }
 
 }  // namespace shardrun::partition

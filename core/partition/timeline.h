@@ -36,8 +36,10 @@ using ActionCost = std::function<double(const plugins::Action& action)>;
 /// The most forwards, of a microbatch and a chunk, that a stage has done and not all of backward.
 [[nodiscard]] int most_live_forwards(const std::vector<plugins::Action>& actions);
 
-/// A row a stage, `width` columns wide: the number of the microbatch where it works, F, B, I or W above. One column is
-/// the least cost of an action where that fits.
-[[nodiscard]] std::string draw(const Timeline& timeline, std::size_t width);
+/// A row a stage, of actions as cells whose widths are their costs, and a legend of what the rows hold. Where cells
+/// with microbatches' numbers are wider than `width` columns together the numbers are left out, and where that is too
+/// wide too, what lies between the beginning and the end: no cell is drawn in part. Of more than `most_rows` stages the
+/// first, and every so many behind it, have a row. REQUIRES: width >= 20, most_rows >= 2.
+[[nodiscard]] std::string draw(const Timeline& timeline, std::size_t width, std::size_t most_rows);
 
 }  // namespace shardrun::partition

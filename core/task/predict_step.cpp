@@ -93,8 +93,10 @@ StepForecast StepPredictor::forecast() const {
     if (job_.task == job::Task::train) {
       forecast.samples_per_s = static_cast<double>(job_.data.batch) / seconds;
     }
-    if (compiled_.dataset != nullptr && job_.data.arrays.empty()) {
-      forecast.tokens_per_s = forecast.samples_per_s * static_cast<double>(compiled_.dataset->tokens_per_sample());
+    const models::Model& model = *models::find_model(job_.model.name);
+    if (job_.task == job::Task::train && job_.data.arrays.empty() && model.predict != nullptr) {
+      // A model that predicts tokens has a loss for each of them, whether its data are there or not.
+      forecast.tokens_per_s = forecast.samples_per_s * static_cast<double>(model.losses_per_sample(compiled_.settings));
     }
   }
   if (job_.cluster.flops > 0) {

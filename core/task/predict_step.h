@@ -18,7 +18,7 @@ struct StepForecast {
   std::vector<std::int64_t> ranks;    ///< of each stage the one whose step it is
   bool measured = false;              ///< the costs, or reckoned from rates
   double samples_per_s = 0;           ///< of training
-  double tokens_per_s = 0;            ///< 0: the job's data are no tokens
+  double tokens_per_s = 0;            ///< 0: the job's samples are no tokens
   double model_flops_per_s = 0;       ///< of a rank, without what backward computes again
   std::optional<double> utilisation;  ///< model_flops_per_s over [cluster] flops
 };

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -13,7 +15,9 @@
 #include "core/metrics/human.h"
 #include "core/metrics/rundir.h"
 #include "core/task/compile.h"
+#include "core/task/fit.h"
 #include "core/task/forecast.h"
+#include "core/task/idle.h"
 #include "core/task/local_display.h"
 #include "core/task/ranks.h"
 #include "core/task/strategy_options.h"
@@ -24,17 +28,36 @@ namespace shardrun::task {
 namespace {
 
 /// The arena is given page by page: without this the kernel would kill a job that is too large in the middle of a step.
-void require_memory(const job::Job& job, const Compiled& compiled) {
-  const std::uint64_t needed = bytes_of_all(forecast(job, compiled));
-  const std::uint64_t available = memory::available_bytes();
+/// Which of several hosts' ranks are here is not known: there each rank asks for as many of itself.
+void require_memory(const job::Job& job, const Compiled& compiled, const Forecast& forecast, std::int64_t ranks_here,
+                    std::uint64_t available) {
+  const std::uint64_t needed = ranks_here == job.ranks
+                                   ? bytes_of_all(forecast)
+                                   : compiled.programs.memory.peak * static_cast<std::uint64_t>(ranks_here);
   if (available != 0 && needed > available) {
     throw Error(
         ErrorCode::job,
-        fmt::format("{}: the job needs {} ({} bytes) and this machine has {} available: make the model, [data] "
+        fmt::format("{}: the job needs {} ({} bytes){} and this machine has {} available: make the model, [data] "
                     "batch or context smaller, use more microbatches, or free memory; 'shardrun plan' shows what "
                     "takes it",
-                    job.file, metrics::human_bytes(needed), needed, metrics::human_bytes(available)));
+                    job.file, metrics::human_bytes(needed), needed,
+                    ranks_here == job.ranks
+                        ? ""
+                        : fmt::format(" for the {} on this machine", metrics::counted(ranks_here, "rank")),
+                    metrics::human_bytes(available)));
   }
+}
+
+std::vector<std::string> notices_of(const job::Job& job, const Compiled& compiled, const Forecast& forecast,
+                                    std::int64_t ranks_here, std::uint64_t available) {
+  std::vector<std::string> notices;
+  if (const std::optional<IdleRanks> idle = idle_ranks(job, compiled, forecast)) {
+    notices.push_back(to_string(*idle));
+  }
+  if (const std::optional<MemoryFit> fit = memory_fit(job, forecast)) {
+    std::ranges::move(memory_notices(*fit, available, ranks_here), std::back_inserter(notices));
+  }
+  return notices;
 }
 
 /// A run writes job.ini into its folder: never over one that the user wrote.
@@ -76,17 +99,26 @@ metrics::Summary run_here(const job::Job& job, Compiled& compiled, const RunSett
 
 }  // namespace
 
-void require_runnable(const job::Job& job, const Compiled& compiled) {
+std::vector<std::string> require_runnable(const job::Job& job, const Compiled& compiled, std::int64_t ranks_here) {
   require_own_folder(job);
   if (job.task == job::Task::train && job.train.precision == job::Precision::mixed) {
     throw Error(ErrorCode::job, fmt::format("{}: [train] precision = mixed is for 'shardrun plan': runs compute in "
                                             "float32; leave it out",
                                             job.where("train", "precision")));
   }
-  require_memory(job, compiled);
+  const std::uint64_t available = memory::available_bytes();
+  const Forecast forecast = task::forecast(job, compiled);
+  require_memory(job, compiled, forecast, ranks_here, available);
   if (job.task == job::Task::train && compiled.dataset == nullptr) {
     throw Error(ErrorCode::job,
                 fmt::format("{}: training needs data: set [data] text, tokens or arrays", job.where("data", "")));
+  }
+  return notices_of(job, compiled, forecast, ranks_here, available);
+}
+
+void show(const std::vector<std::string>& notices, Display& display) {
+  for (const std::string& notice : notices) {
+    display.line(notice);
   }
 }
 
@@ -119,14 +151,16 @@ metrics::Summary run(const job::Job& job, const RunSettings& settings) {
   std::optional<LocalDisplay> display(std::in_place, job, settings);
   std::optional<Compiled> compiled =
       compile(job, "cpu", 0, [&](std::string_view activity) { display->now_at(activity); });
-  require_runnable(job, *compiled);
+  const std::vector<std::string> notices = require_runnable(job, *compiled, job.ranks);
   if (const auto stopped = stopped_before_start(settings)) {
     return *stopped;
   }
   if (job.ranks == 1) {
+    show(notices, *display);
     return run_here(job, *compiled, settings, *display);
   }
   require_launchable(job, *compiled);
+  show(notices, *display);
   compiled.reset();  // the ranks do this again for themselves
   display.reset();
   return run_ranks(job, settings);

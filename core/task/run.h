@@ -3,11 +3,13 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/job/job.h"
 #include "core/metrics/progress.h"
 #include "core/metrics/summary.h"
 #include "core/task/compile.h"
+#include "core/task/record.h"
 
 namespace shardrun::task {
 
@@ -22,8 +24,13 @@ struct RunSettings {
   std::function<void(std::function<void(int)>)> on_stop;
 };
 
-/// What must hold before a process starts or the output folder is touched. Throws Error{job}.
-void require_runnable(const job::Job& job, const Compiled& compiled);
+/// What must hold before a process starts or the output folder is touched; `ranks_here`: how many of the job's ranks
+/// share this machine. Throws Error{job}. Returns lines to show first: ranks that are idle, and how [cluster] memory
+/// differs from what is needed and from what the machine has.
+std::vector<std::string> require_runnable(const job::Job& job, const Compiled& compiled, std::int64_t ranks_here);
+
+/// A line each.
+void show(const std::vector<std::string>& notices, Display& display);
 
 /// The same for ranks that are started here. Throws Error{job} where a transport wants another launcher's.
 void require_launchable(const job::Job& job, const Compiled& compiled);

@@ -130,11 +130,15 @@ std::string check_before(const job::Job& job, const launch::World& world, const 
   if (world.rank == 0) {
     display.emplace(job, settings);
   }
-  require_runnable(job, compile(job, "cpu", world.rank, [&](std::string_view activity) {
-                     if (display) {
-                       display->now_at(activity);
-                     }
-                   }));
+  const Compiled compiled = compile(job, "cpu", world.rank, [&](std::string_view activity) {
+    if (display) {
+      display->now_at(activity);
+    }
+  });
+  const std::vector<std::string> notices = require_runnable(job, compiled, world.local_size.value_or(1));
+  if (display) {
+    show(notices, *display);
+  }
   return own_address;
 }
 

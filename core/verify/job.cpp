@@ -150,7 +150,7 @@ void require_one_model(const job::Job& job, const task::Compiled& compiled) {
 
 JobOutcome verify_job(const job::Job& job, std::int64_t steps, const task::RunSettings& settings) {
   task::Compiled compiled = task::compile(job);
-  task::require_runnable(job, compiled);
+  task::require_runnable(job, compiled, job.ranks);
   task::require_launchable(job, compiled);
   require_one_model(job, compiled);
   JobOutcome outcome;

@@ -37,8 +37,7 @@ Pipeline gpipe() {
   return pipeline(p, 1, [](std::uint32_t stage) { return sdk::gpipe_actions(stage, m); });
 }
 Pipeline alternating(std::uint32_t chunks) {
-  return pipeline(p, chunks,
-                  [=](std::uint32_t stage) { return sdk::one_forward_one_backward(stage, p, chunks, m); });
+  return pipeline(p, chunks, [=](std::uint32_t stage) { return sdk::one_forward_one_backward(stage, p, chunks, m); });
 }
 Pipeline zero_bubble() {
   return pipeline(p, 1, [](std::uint32_t stage) { return sdk::zero_bubble_h1(stage, p, m); });
@@ -83,9 +82,51 @@ TEST_CASE("an action begins when its stage is free and what it needs is there", 
   CHECK(timeline.bubble(0) == 1);
 }
 
-TEST_CASE("a pipeline is drawn a row a stage", "[timeline]") {
+TEST_CASE("a pipeline is drawn a row a stage, below what its marks mean", "[timeline]") {
   const Pipeline two = pipeline(2, 1, [](std::uint32_t stage) { return sdk::gpipe_actions(stage, 2); });
-  CHECK(partition::draw(partition::timeline_of(two, partition::unit_cost), 100) ==
-        "stage 0   F0 F1 .........B0    B1      bubble 50.00 %\n"
-        "stage 1   ...F0 F1 B0    B1    ......  bubble 50.00 %\n");
+  CHECK(partition::draw(partition::timeline_of(two, partition::unit_cost), 100, 8) ==
+        "F forward, B backward of a microbatch, whose number follows; . idle\n"
+        "bubble: idle time in % of working time\n"
+        "stage 0   F0 F1 .........B0    B1      bubble 50 %\n"
+        "stage 1   ...F0 F1 B0    B1    ......  bubble 50 %\n");
+}
+
+namespace {
+
+/// The cells of a row that are labels, without the idle time between them.
+std::string drawn_rows(const std::string& drawing) { return drawing.substr(drawing.find("stage 0")); }
+
+}  // namespace
+
+TEST_CASE("cells are whole where there is no room for numbers, or for all of the time", "[timeline]") {
+  const Timeline timeline = partition::timeline_of(alternating(1), partition::unit_cost);  // 33 units
+  const std::string letters = partition::draw(timeline, 40, 8);
+  CHECK(letters.find("(no room for its number)") != std::string::npos);
+  CHECK(letters.find("stage 3   ...FB FB FB FB FB FB FB FB ......  bubble 37.5 %\n") != std::string::npos);
+
+  const std::string ends = partition::draw(timeline, 23, 8);
+  CHECK(ends.find("; shown: the first and the last 30 % of the time\n") != std::string::npos);
+  CHECK(drawn_rows(ends).find("stage 3   ...FB FB F … ~FB ......  bubble 37.5 %\n") != std::string::npos);
+}
+
+TEST_CASE("chunks are told apart, and of many stages some are drawn", "[timeline]") {
+  const std::string chunks = partition::draw(partition::timeline_of(alternating(2), partition::unit_cost), 1000, 8);
+  CHECK(chunks.find("number follows; before it the chunk; . idle") != std::string::npos);
+  CHECK(chunks.find("stage 0   0F0 0F1 0F2 0F3 4F0 ") != std::string::npos);
+  const std::string some = partition::draw(partition::timeline_of(gpipe(), partition::unit_cost), 100, 2);
+  CHECK(some.find("one of 2 stages is shown\n") != std::string::npos);
+  CHECK(some.find("\nstage 2 ") != std::string::npos);
+  CHECK(some.find("\nstage 1 ") == std::string::npos);
+}
+
+TEST_CASE("an action too short for its name takes no room from the others", "[timeline]") {
+  const Pipeline two = pipeline(2, 1, [](std::uint32_t stage) { return sdk::gpipe_actions(stage, 1); });
+  const std::string drawing = partition::draw(
+      partition::timeline_of(two, [](const plugins::Action& action) { return action.chunk == 0 ? 1.0 : 1.0 / 3; }), 100,
+      8);
+  CHECK(drawing.find(": actions too short for their name") == std::string::npos);  // a third is wide enough to decide
+  const std::string tiny = partition::draw(
+      partition::timeline_of(two, [](const plugins::Action& action) { return action.chunk == 0 ? 1.0 : 1e-9; }), 100,
+      8);
+  CHECK(tiny.find("stage 0   F0 B0   bubble") != std::string::npos);
 }

@@ -1,0 +1,123 @@
+#include <boost/json.hpp>
+
+#include "core/cli/plan.h"
+
+namespace shardrun::cli {
+namespace {
+
+boost::json::object json_of(const task::RankForecast& ranks, const task::Forecast& forecast) {
+  namespace json = boost::json;
+  const partition::MemoryUse& memory = ranks.memory;
+  json::object sent;
+  for (const auto& [axis, collectives] : ranks.sent) {
+    json::object& of_axis = sent[axis].emplace_object();
+    for (const auto& [collective, bytes] : collectives) {
+      of_axis[collective] = bytes;
+    }
+  }
+  return {{"members", json::array(ranks.members.begin(), ranks.members.end())},
+          {"bytes",
+           {{"parameters", memory.parameters},
+            {"gradients", memory.gradients},
+            {"optimizer", memory.optimizer},
+            {"activations", memory.activations},
+            {"communication", memory.communication},
+            {"scratch", memory.scratch},
+            {"peak", memory.peak}}},
+          {"sent_bytes", std::move(sent)},
+          {"flops", ranks.flops},
+          {"busiest", {{"function", ranks.busiest_function}, {"instruction", ranks.busiest_instruction}}},
+          {"stage", ranks.stage},
+          {"bubble", forecast.timeline ? forecast.timeline->bubble(static_cast<std::size_t>(ranks.stage)) : 0.0}};
+}
+
+boost::json::object json_of(const task::StepForecast& step) {
+  namespace json = boost::json;
+  json::array stages;
+  for (std::size_t s = 0; s < step.prediction.stages.size(); ++s) {
+    const partition::StagePrediction& stage = step.prediction.stages[s];
+    stages.push_back({{"stage", s},
+                      {"rank", step.ranks[s]},
+                      {"compute_s", stage.compute},
+                      {"exposed_communication_s", stage.exposed},
+                      {"waiting_s", stage.waiting},
+                      {"hidden_communication_s", stage.hidden}});
+  }
+  json::object predicted = {{"step_s", step.prediction.seconds},
+                            {"samples_per_s", step.samples_per_s},
+                            {"tokens_per_s", step.tokens_per_s},
+                            {"model_flops_per_s", step.model_flops_per_s},
+                            {"stages", std::move(stages)}};
+  if (step.utilisation) {
+    predicted["utilisation"] = *step.utilisation;
+  }
+  return predicted;
+}
+
+boost::json::object json_of(const partition::Timeline& timeline, const char* costs) {
+  namespace json = boost::json;
+  json::array stages;
+  for (const std::vector<partition::TimedAction>& stage : timeline.stages) {
+    json::array& actions = stages.emplace_back(json::array()).as_array();
+    for (const partition::TimedAction& each : stage) {
+      actions.push_back({{"action", partition::to_string(each.action)}, {"begin", each.begin}, {"end", each.end}});
+    }
+  }
+  return {{"costs", costs}, {"end", timeline.end}, {"stages", std::move(stages)}};
+}
+
+boost::json::object json_of(const task::IdleRanks& idle) {
+  return {{"ranks", boost::json::array(idle.ranks.begin(), idle.ranks.end())},
+          {"most_flops", idle.most_idle},
+          {"busiest_flops", idle.most},
+          {"reason", idle.reason},
+          {"remedy", idle.remedy}};
+}
+
+boost::json::object json_of(const task::MemoryFit& fit, const std::optional<task::FitSearch>& search) {
+  namespace json = boost::json;
+  json::object memory = {
+      {"bytes", fit.memory}, {"fits", fit.fits()}, {"most", fit.most}, {"rank", fit.rank}, {"ranks_over", fit.over}};
+  if (search) {
+    json::array& tried = memory["tried"].emplace_array();
+    for (const task::Alternative& alternative : search->tried) {
+      tried.push_back({{"settings", json::array(alternative.settings.begin(), alternative.settings.end())},
+                       {"most", alternative.most},
+                       {"fits", alternative.most <= fit.memory}});
+    }
+  }
+  return memory;
+}
+
+}  // namespace
+
+std::string plan_json(const Planned& planned, const std::optional<task::FitSearch>& search) {
+  namespace json = boost::json;
+  const task::Compiled& compiled = planned.compiled;
+  const task::Forecast& forecast = planned.forecast;
+  json::array ranks;
+  for (const task::RankForecast& alike : forecast.ranks) {
+    ranks.push_back(json_of(alike, forecast));
+  }
+  json::object plan = {{"parameters", graph::parameter_count(compiled.graph)},
+                       {"flops_per_step", task::flops_per_step(compiled)},
+                       {"ranks", std::move(ranks)}};
+  if (const auto* hook = compiled.partition.placements.find_hook(plugins::HookKind::after_step)) {
+    plan["after_step_every"] = hook->every;
+  }
+  if (forecast.timeline) {
+    plan["timeline"] = json_of(*forecast.timeline, costs_of(forecast));
+  }
+  if (forecast.step) {
+    plan["predicted"] = json_of(*forecast.step);
+  }
+  if (planned.idle) {
+    plan["idle"] = json_of(*planned.idle);
+  }
+  if (planned.fit) {
+    plan["memory"] = json_of(*planned.fit, search);
+  }
+  return json::serialize(plan) + "\n";
+}
+
+}  // namespace shardrun::cli

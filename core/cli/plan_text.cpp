@@ -1,0 +1,333 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <map>
+
+#include "core/cli/plan.h"
+#include "core/mesh/shards.h"
+#include "core/metrics/human.h"
+
+namespace shardrun::cli {
+namespace {
+
+/// Of more stages, some that stand one behind the other share a row.
+constexpr std::size_t most_stage_rows = 20;
+
+std::string human_flops(std::int64_t flops) { return metrics::human_quantity(static_cast<double>(flops), "FLOP"); }
+
+/// Of a quantity over ranks.
+template <typename T>
+struct Extremes {
+  T least = std::numeric_limits<T>::max();
+  T most = 0;
+
+  void add(T value) {
+    least = std::min(least, value);
+    most = std::max(most, value);
+  }
+};
+
+/// "2.68 GiB", or "2.68-2.70 GiB" where they are shown differently.
+template <typename T>
+std::string range(const Extremes<T>& extremes, const std::function<std::string(T)>& human) {
+  const std::string least = human(extremes.least);
+  const std::string most = human(extremes.most);
+  if (least == most) {
+    return most;
+  }
+  const std::size_t unit = most.find(' ');
+  const bool is_one_unit = unit != std::string::npos && least.ends_with(most.substr(unit)) &&
+                           least.find(' ') == least.size() - (most.size() - unit);
+  return fmt::format("{}-{}", is_one_unit ? least.substr(0, least.find(' ')) : least, most);
+}
+
+struct Category {
+  const char* name;
+  std::uint64_t partition::MemoryUse::*bytes;
+};
+
+constexpr Category categories[] = {{"parameters", &partition::MemoryUse::parameters},
+                                   {"gradients", &partition::MemoryUse::gradients},
+                                   {"optimizer", &partition::MemoryUse::optimizer},
+                                   {"activations", &partition::MemoryUse::activations},
+                                   {"communication", &partition::MemoryUse::communication},
+                                   {"scratch", &partition::MemoryUse::scratch},
+                                   {"peak", &partition::MemoryUse::peak}};
+
+std::string block(const task::RankForecast& ranks, const std::string& title) {
+  std::string text = fmt::format("\n{:<16} {:>15}\n", title, "bytes");
+  const auto row = [&](const std::string& name, std::uint64_t bytes) {
+    text += fmt::format("{:<16} {:>15}   {}\n", name, bytes, metrics::human_bytes(bytes));
+  };
+  for (const Category& category : categories) {
+    row(category.name, ranks.memory.*category.bytes);
+  }
+  text += fmt::format("{:<16} {:>15}   {}\n", "FLOPs a step", ranks.flops, human_flops(ranks.flops));
+  text += fmt::format("busiest in {} at {}\n", ranks.busiest_function, ranks.busiest_instruction);
+  for (const auto& [axis, collectives] : ranks.sent) {
+    text += fmt::format("sent each step over mesh axis {}\n", axis);
+    for (const auto& [collective, bytes] : collectives) {
+      row(collective, bytes);
+    }
+  }
+  return text;
+}
+
+std::string title_of(const std::vector<std::int64_t>& ranks) {
+  return (ranks.size() == 1 ? "rank " : "ranks ") + mesh::ranks_text(ranks);
+}
+
+/// The least and the most over ranks that differ.
+std::string summary_of_ranks(const task::Forecast& forecast) {
+  std::map<std::string, std::map<std::string, Extremes<std::uint64_t>>> sent;
+  Extremes<std::int64_t> flops;
+  const task::RankForecast* fullest = &forecast.ranks.front();
+  std::int64_t ranks = 0;
+  for (const task::RankForecast& alike : forecast.ranks) {
+    flops.add(alike.flops);
+    fullest = alike.memory.peak > fullest->memory.peak ? &alike : fullest;
+    ranks += static_cast<std::int64_t>(alike.members.size());
+    for (const auto& [axis, collectives] : alike.sent) {
+      for (const auto& [collective, bytes] : collectives) {
+        static_cast<void>(sent[axis][collective]);
+      }
+    }
+  }
+  std::string text =
+      fmt::format("\n{:<16} {:>15} {:>15}\n", fmt::format("{} ranks", ranks), "least bytes", "most bytes");
+  const auto row = [&](const std::string& name, const Extremes<std::uint64_t>& bytes) {
+    text += fmt::format("{:<16} {:>15} {:>15}   {}\n", name, bytes.least, bytes.most,
+                        range<std::uint64_t>(bytes, metrics::human_bytes));
+  };
+  for (const Category& category : categories) {
+    Extremes<std::uint64_t> bytes;
+    for (const task::RankForecast& alike : forecast.ranks) {
+      bytes.add(alike.memory.*category.bytes);
+    }
+    row(category.name, bytes);
+  }
+  text += fmt::format("{:<16} {:>15} {:>15}   {}\n", "FLOPs a step", flops.least, flops.most,
+                      range<std::int64_t>(flops, human_flops));
+  text += fmt::format("fullest: {}, in {} at {}\n", title_of(fullest->members), fullest->busiest_function,
+                      fullest->busiest_instruction);
+  for (auto& [axis, collectives] : sent) {
+    text += fmt::format("sent each step over mesh axis {}\n", axis);
+    for (auto& [collective, bytes] : collectives) {
+      for (const task::RankForecast& alike : forecast.ranks) {
+        const auto of_axis = alike.sent.find(axis);
+        const bool sends = of_axis != alike.sent.end() && of_axis->second.contains(collective);
+        bytes.add(sends ? of_axis->second.at(collective) : 0);
+      }
+      row(collective, bytes);
+    }
+  }
+  return text;
+}
+
+/// Stages that share a row.
+struct StageRow {
+  std::size_t begin;
+  std::size_t end;
+
+  [[nodiscard]] std::string name() const {
+    return end - begin == 1 ? fmt::format("stage {}", begin) : fmt::format("stages {}-{}", begin, end - 1);
+  }
+};
+
+std::vector<StageRow> stage_rows(std::size_t stages) {
+  const std::size_t step = (stages + most_stage_rows - 1) / most_stage_rows;
+  std::vector<StageRow> rows;
+  for (std::size_t stage = 0; stage < stages; stage += step) {
+    rows.push_back({stage, std::min(stage + step, stages)});
+  }
+  return rows;
+}
+
+/// REQUIRES: a pipeline.
+std::string stages_text(const Planned& planned) {
+  const partition::Pipeline& pipeline = planned.compiled.partition.pipeline;
+  std::string text = fmt::format("\n{:<13} {:>6} {:>18} {:>18} {:>18} {:>22} {:>18} {:>16}\n", "", "ranks", "states",
+                                 "activations", "peak", "FLOPs a step", "sent a step", "kept forwards");
+  for (const StageRow& row : stage_rows(pipeline.actions.size())) {
+    std::size_t ranks = 0;
+    Extremes<std::uint64_t> states, activations, peak, sent;
+    Extremes<std::int64_t> flops;
+    for (const task::RankForecast& alike : planned.forecast.ranks) {
+      const auto stage = static_cast<std::size_t>(alike.stage);
+      if (stage < row.begin || stage >= row.end) {
+        continue;
+      }
+      ranks += alike.members.size();
+      states.add(alike.memory.parameters + alike.memory.gradients + alike.memory.optimizer);
+      activations.add(alike.memory.activations);
+      peak.add(alike.memory.peak);
+      flops.add(alike.flops);
+      std::uint64_t all = 0;
+      for (const auto& [axis, collectives] : alike.sent) {
+        for (const auto& [collective, bytes] : collectives) {
+          all += bytes;
+        }
+      }
+      sent.add(all);
+    }
+    Extremes<std::int64_t> kept;
+    std::int64_t forwards = 0;
+    for (std::size_t stage = row.begin; stage < row.end; ++stage) {
+      kept.add(partition::most_live_forwards(pipeline.actions[stage]));
+      forwards = std::max<std::int64_t>(
+          forwards,
+          std::ranges::count(pipeline.actions[stage], plugins::Action::Kind::forward, &plugins::Action::kind));
+    }
+    const std::function<std::string(std::int64_t)> digits = [](std::int64_t number) { return std::to_string(number); };
+    text += fmt::format("{:<13} {:>6} {:>18} {:>18} {:>18} {:>22} {:>18} {:>16}\n", row.name(), ranks,
+                        range<std::uint64_t>(states, metrics::human_bytes),
+                        range<std::uint64_t>(activations, metrics::human_bytes),
+                        range<std::uint64_t>(peak, metrics::human_bytes), range<std::int64_t>(flops, human_flops),
+                        range<std::uint64_t>(sent, metrics::human_bytes),
+                        fmt::format("{} of {}", range<std::int64_t>(kept, digits), forwards));
+  }
+  return text +
+         "states: parameters, gradients and optimizer; kept forwards: the most microbatches whose activations a "
+         "stage keeps at once\n";
+}
+
+/// REQUIRES: a step is predicted.
+std::string predicted_text(const task::Forecast& forecast) {
+  const task::StepForecast& step = *forecast.step;
+  const std::vector<partition::StagePrediction>& stages = step.prediction.stages;
+  std::string text = fmt::format("\npredicted time of a step, costs: {}\n{:<16} {:>15}\n", costs_of(forecast), "step",
+                                 metrics::human_time(step.prediction.seconds));
+  const auto rate = [&](const char* what, double per_second) {
+    if (per_second > 0) {
+      text += fmt::format("{:<16} {:>15}\n", what, metrics::human_count(per_second));
+    }
+  };
+  rate("samples a second", step.samples_per_s);
+  rate("tokens a second", step.tokens_per_s);
+  text += fmt::format("{:<16} {:>15}   a second and rank, without what is computed again", "model FLOPs",
+                      metrics::human_quantity(step.model_flops_per_s, "FLOP"));
+  text += step.utilisation ? fmt::format(": {:.1f} % of [cluster] flops\n", 100 * *step.utilisation) : "\n";
+  text += fmt::format("{:<24} {:>19} {:>19} {:>19} {:>19}\n", "", "computing", "communication", "waiting", "hidden");
+  for (const StageRow& row : stage_rows(stages.size())) {
+    const auto cell = [&](double partition::StagePrediction::*part) {
+      Extremes<double> seconds;
+      for (std::size_t stage = row.begin; stage < row.end; ++stage) {
+        seconds.add(stages[stage].*part);
+      }
+      return range<double>(seconds, metrics::human_time);
+    };
+    const std::string name =
+        row.end - row.begin == 1 ? fmt::format("{}, rank {}", row.name(), step.ranks[row.begin]) : row.name();
+    text += fmt::format("{:<24} {:>19} {:>19} {:>19} {:>19}\n", name, cell(&partition::StagePrediction::compute),
+                        cell(&partition::StagePrediction::exposed), cell(&partition::StagePrediction::waiting),
+                        cell(&partition::StagePrediction::hidden));
+  }
+  return text;
+}
+
+/// REQUIRES: a pipeline.
+std::string timeline_text(const task::Forecast& forecast, std::size_t width) {
+  constexpr std::size_t around = 30;  // columns of a row that are not the drawing
+  constexpr std::size_t least_width = 40;
+  const partition::Timeline& timeline = *forecast.timeline;
+  Extremes<double> bubble;
+  for (std::size_t stage = 0; stage < timeline.stages.size(); ++stage) {
+    bubble.add(timeline.bubble(stage));
+  }
+  const std::function<std::string(double)> percent = [](double share) { return fmt::format("{:.4g} %", 100 * share); };
+  return fmt::format("\ntimeline of a step before the update: bubble {} of working time\ncosts: {}: {}\n",
+                     range<double>(bubble, percent), costs_of(forecast),
+                     forecast.step ? "an action takes what its instructions take; what is sent takes no time"
+                                   : "each forward, and each part of backward, takes 1") +
+         partition::draw(timeline, std::max(width, around + least_width) - around, most_stage_rows);
+}
+
+std::string transients_text(const task::Compiled& compiled) {
+  std::string text = "\nmemory of rank 0 beside the states, by function; the least that any order of buffers needs\n";
+  for (const partition::Program& program : compiled.programs.programs) {
+    text += fmt::format(
+        "{:<16} {:>15}   {}   busiest at {}\n",
+        program.rows == 0 ? program.function
+                          : fmt::format("{}, {}{}", program.function, metrics::counted(program.rows, "row"),
+                                        program.settles ? ", last" : ""),
+        program.transient_bytes, program.least_bytes,
+        program.instructions.empty() ? "-"
+                                     : program
+                                           .instructions[std::min(static_cast<std::size_t>(program.peak_instruction),
+                                                                  program.instructions.size() - 1)]
+                                           .name);
+  }
+  return text;
+}
+
+/// "model gpt, strategy 3d, 8 ranks (data 2 × model 2 × pipe 2), 1 thread each"
+std::string title_text(const Planned& planned) {
+  const task::Compiled& compiled = planned.compiled;
+  std::string mesh;
+  for (const mesh::Axis& axis : compiled.partition.placements.mesh.axes) {
+    if (axis.size > 1) {
+      mesh += fmt::format("{}{} {}", mesh.empty() ? "" : " × ", axis.name, axis.size);
+    }
+  }
+  return fmt::format("model {}, strategy {}, {}{}, {} each\n", planned.job.model.name, planned.job.strategy.name,
+                     metrics::counted(planned.job.ranks, "rank"), planned.job.ranks == 1 ? "" : " (" + mesh + ")",
+                     metrics::counted(compiled.programs.threads, "thread"));
+}
+
+std::string head_text(const Planned& planned) {
+  const task::Compiled& compiled = planned.compiled;
+  const std::int64_t flops = task::flops_per_step(compiled);
+  std::string text =
+      title_text(planned) + fmt::format("parameters {:>21}\nFLOPs a step {:>19}   {}\n",
+                                        graph::parameter_count(compiled.graph), flops, human_flops(flops));
+  if (const auto* hook = compiled.partition.placements.find_hook(plugins::HookKind::after_step)) {
+    text +=
+        fmt::format("a step is one that the strategy's hook follows, as it does every {} and the last\n", hook->every);
+  }
+  text += planned.idle ? task::to_string(*planned.idle) + "\n" : "";
+  return text + (planned.fit ? task::to_string(*planned.fit) + "\n" : "");
+}
+
+}  // namespace
+
+const char* costs_of(const task::Forecast& forecast) {
+  if (!forecast.step) {
+    return "units";
+  }
+  return forecast.step->measured ? "measured" : "cluster";
+}
+
+std::string plan_text(const Planned& planned, std::size_t width, bool every_rank) {
+  const task::Forecast& forecast = planned.forecast;
+  std::string text = head_text(planned) + (forecast.step ? predicted_text(forecast) : "");
+  if (every_rank || forecast.ranks.size() == 1) {
+    for (const task::RankForecast& alike : forecast.ranks) {
+      text += block(alike, title_of(alike.members));
+    }
+  } else {
+    text += summary_of_ranks(forecast);
+    text += forecast.timeline ? stages_text(planned) : "";
+    text += "'--ranks 0,5,8-11' shows all that is known of some ranks, '--all' of every rank\n";
+  }
+  text += forecast.timeline ? timeline_text(forecast, width) : "";
+  // These are of the run, which is in float32.
+  return planned.job.train.precision == job::Precision::mixed ? text : text + transients_text(planned.compiled);
+}
+
+std::string ranks_text(const Planned& planned, const std::vector<std::int64_t>& ranks) {
+  std::string text = title_text(planned);
+  for (const task::RankForecast& alike : planned.forecast.ranks) {
+    std::vector<std::int64_t> wanted;
+    std::ranges::set_intersection(ranks, alike.members, std::back_inserter(wanted));
+    if (wanted.empty()) {
+      continue;
+    }
+    const bool are_all = wanted.size() == alike.members.size();
+    text += block(alike, title_of(wanted) + (are_all ? "" : ", alike: " + mesh::ranks_text(alike.members)));
+  }
+  return text;
+}
+
+}  // namespace shardrun::cli

@@ -1,0 +1,238 @@
+// What 'shardrun plan' says of a job: idle ranks, whether it fits, and how much of it is printed.
+
+#include <algorithm>
+#include <fstream>
+
+#include "tests/integration/program.h"
+#include "tests/support/catch.h"
+
+using namespace shardrun::test;
+using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
+
+namespace json = boost::json;
+
+namespace {
+
+/// A job without data: it can be planned, not run.
+class Bare {
+ public:
+  Bare() {
+    std::ofstream(folder_ / "job.ini") << "[model]\nname = gpt\nlayers = 4\nheads = 4\nwidth = 64\ncontext = 32\n"
+                                          "vocab = 64\n[data]\nbatch = 8\n[train]\nsteps = 10\n";
+  }
+
+  [[nodiscard]] Ended plan(const std::vector<std::string>& overrides, const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> words = {"plan", "job.ini"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(folder_.path(), with_settings(words, overrides));
+  }
+
+  [[nodiscard]] json::object as_json(const std::vector<std::string>& overrides) const {
+    const Ended ended = plan(overrides, {"--json"});
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    return json::parse(ended.out).as_object();
+  }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+std::vector<std::string> both(std::vector<std::string> some, const std::vector<std::string>& others) {
+  some.insert(some.end(), others.begin(), others.end());
+  return some;
+}
+
+std::int64_t lines_of(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+
+std::string remedy_of(const json::object& plan) {
+  return plan.contains("idle") ? json::value_to<std::string>(plan.at("idle").at("reason")) + ": " +
+                                     json::value_to<std::string>(plan.at("idle").at("remedy"))
+                               : "";
+}
+
+}  // namespace
+
+TEST_CASE("ranks that microbatches of few rows leave idle are told, and each remedy ends it", "[plan]") {
+  const Bare job;
+  const std::vector<std::string> dp = {"job.strategy=dp", "job.ranks=4"};
+  const json::object plan = job.as_json(both(dp, {"data.microbatches=4"}));
+  CHECK(plan.at("idle").at("ranks") == json::parse("[2, 3]"));
+  CHECK(plan.at("idle").at("most_flops").as_int64() < 10);
+  CHECK(remedy_of(plan) ==
+        "microbatches of 2 rows keep 2 of 4 ranks busy: [data] microbatches = 2, or [data] batch = 16, or [job] ranks "
+        "= 2");
+  CHECK_THAT(job.plan(both(dp, {"data.microbatches=4"})).out,
+             Contains("\n2 of 4 ranks are idle (ranks 2,3): at most 4 FLOP to do of forward and backward in a step"));
+  CHECK_FALSE(job.as_json(both(dp, {"data.microbatches=2"})).contains("idle"));
+  CHECK_FALSE(job.as_json(both(dp, {"data.microbatches=4", "data.batch=16"})).contains("idle"));
+  CHECK_FALSE(job.as_json({"job.strategy=dp", "job.ranks=2", "data.microbatches=4"}).contains("idle"));
+
+  CHECK(remedy_of(job.as_json({"job.strategy=zero3", "job.ranks=100"})) ==
+        "a batch of 8 rows keeps 8 of 100 ranks busy: [data] batch = 100, or [job] ranks = 8");
+  CHECK(remedy_of(job.as_json(
+            {"job.strategy=3d", "job.ranks=8", "mesh.data=4", "mesh.model=2", "mesh.pipe=1", "data.microbatches=8"})) ==
+        "microbatches of 1 row keep 1 of 4 ranks along data busy: [data] microbatches = 2, or [data] batch = 32, or "
+        "[mesh] data = 1 and [job] ranks = 2");
+}
+
+TEST_CASE("stages without layers are told, and the remedy ends it", "[plan]") {
+  const Bare job;
+  const std::vector<std::string> pp = {"job.strategy=pp", "data.microbatches=8"};
+  CHECK(remedy_of(job.as_json(both(pp, {"job.ranks=8"}))) == "4 layers keep 4 of 8 stages busy: [job] ranks = 4");
+  CHECK_FALSE(job.as_json(both(pp, {"job.ranks=4"})).contains("idle"));
+}
+
+TEST_CASE("splits that are merely uneven are no idle ranks", "[plan]") {
+  const Bare job;
+  for (const std::vector<std::string>& how :
+       std::vector<std::vector<std::string>>{{"job.strategy=dp", "job.ranks=4", "data.batch=7"},
+                                             {"job.strategy=pp", "job.ranks=3", "data.microbatches=4"},
+                                             {"job.strategy=tp", "job.ranks=3"},
+                                             {"job.strategy=tp", "job.ranks=8"},
+                                             {"job.strategy=zero3", "job.ranks=3"}}) {
+    INFO(how[0] << " " << how[1]);
+    CHECK_FALSE(job.as_json(how).contains("idle"));
+  }
+}
+
+TEST_CASE("a run begins with the ranks that are idle", "[plan]") {
+  const JobFolder job;
+  const Ended run = job.run(
+      {"job.strategy=dp", "job.ranks=2", "data.batch=2", "data.microbatches=2", "train.steps=1", "train.eval_every=1"});
+  INFO(run.err);
+  CHECK(run.code == 0);
+  CHECK_THAT(run.out, Contains("1 of 2 ranks is idle (rank 1): 2 FLOP to do of forward and backward in a step"));
+  CHECK_THAT(run.out, Contains("microbatches of 1 row keep 1 of 2 ranks busy: set [data] microbatches = 1"));
+  CHECK_THAT(job.run({"train.steps=1", "train.eval_every=1"}).out, !Contains("idle"));
+}
+
+TEST_CASE("[cluster] memory says whether ranks fit, and settings with which they do", "[plan]") {
+  const Bare job;
+  const std::vector<std::string> dp = {"job.strategy=dp", "job.ranks=2"};
+  const json::object enough = job.as_json(both(dp, {"cluster.memory=1G"}));
+  CHECK(enough.at("memory").at("fits") == true);
+  CHECK(enough.at("memory").at("bytes") == 1000000000);
+  CHECK_FALSE(enough.contains("predicted"));
+  CHECK_FALSE(enough.at("memory").as_object().contains("tried"));
+
+  const std::int64_t peak = enough.at("memory").at("most").as_int64();
+  const std::string limit = "cluster.memory=" + std::to_string(peak - 1);
+  const json::object tight = job.as_json(both(dp, {limit}));
+  CHECK(tight.at("memory").at("fits") == false);
+  CHECK(tight.at("memory").at("ranks_over") == 2);
+  std::size_t fitting = 0;
+  for (const json::value& tried : tight.at("memory").at("tried").as_array()) {
+    std::vector<std::string> settings;
+    for (const json::value& setting : tried.at("settings").as_array()) {
+      settings.push_back(json::value_to<std::string>(setting));
+    }
+    // What replaces a setting stands in its place.
+    std::vector<std::string> how =
+        settings.front().starts_with("job.strategy=") ? std::vector<std::string>{"job.ranks=2"} : dp;
+    const json::object again = job.as_json(both(both(how, {limit}), settings));
+    CHECK(again.at("memory").at("fits") == tried.at("fits"));
+    CHECK(again.at("memory").at("most") == tried.at("most"));
+    fitting += tried.at("fits").as_bool() ? 1 : 0;
+  }
+  CHECK(fitting >= 2);
+
+  const Ended text = job.plan(both(dp, {limit}));
+  CHECK_THAT(text.out, Contains("\n2 ranks do not fit: the fullest, rank 0, needs") &&
+                           Contains("of [cluster] memory: 1 B too much (1 bytes)\n") &&
+                           Contains("it fits with one of these") && Contains("  [train] remat = "));
+  const Ended none = job.plan(both(dp, {"cluster.memory=64KiB"}));
+  CHECK_THAT(none.out, Contains("nothing that was tried makes it fit") && Contains("tried too, and not enough:\n"));
+}
+
+TEST_CASE("rates of [cluster] have no effect beside memory alone", "[plan]") {
+  const Bare job;
+  const auto refused = [&](const std::vector<std::string>& how) {
+    const Ended ended = job.plan(both({"job.strategy=dp", "job.ranks=2", "cluster.memory=1G"}, how));
+    CHECK(ended.code == 2);
+    return ended.err;
+  };
+  CHECK_THAT(refused({"cluster.bandwidth=1e9"}),
+             Contains("[cluster] bandwidth needs [cluster] flops or [cluster] measured"));
+  CHECK_THAT(refused({"cluster.data.bandwidth=1e9"}), Contains("[cluster.data] has no effect without [cluster] flops"));
+}
+
+TEST_CASE("a run says where [cluster] memory is not what it needs, or not what the machine has", "[plan]") {
+  const JobFolder job;
+  const std::vector<std::string> steps = {"train.steps=1", "train.eval_every=1"};
+  const Ended small = job.run(both(steps, {"cluster.memory=1K"}));
+  CHECK(small.code == 0);
+  CHECK_THAT(small.out, Contains("1 rank does not fit: the fullest, rank 0, needs") &&
+                            Contains("this machine has enough, and the run goes on\n"));
+  const Ended large = job.run(both(steps, {"cluster.memory=1000T"}));
+  CHECK_THAT(large.out, Contains("[cluster] memory is 909 TiB a rank, and this machine has ") &&
+                            Contains("available for the one rank here\n"));
+}
+
+TEST_CASE("many ranks and stages are planned in less than 120 lines", "[plan]") {
+  const Bare job;
+  const std::vector<std::string> large = {"model.layers=48",       "data.batch=24",
+                                          "data.microbatches=12",  "job.strategy=3d",
+                                          "job.ranks=288",         "mesh.data=2",
+                                          "mesh.model=3",          "mesh.pipe=48",
+                                          "cluster.flops=1e12",    "cluster.memory_bandwidth=1e12",
+                                          "cluster.bandwidth=1e9", "cluster.memory=1G"};
+  const Ended ended = job.plan(large);
+  INFO(ended.out);
+  CHECK(ended.code == 0);
+  CHECK(lines_of(ended.out) < 120);
+  CHECK_THAT(ended.out, Contains("\nstages 0-2 ") && Contains("\nstages 45-47 ") &&
+                            Contains("one of 3 stages is shown\n") && Contains("tokens a second"));
+}
+
+TEST_CASE("the least and the most over ranks are printed, or all of some or of every rank", "[plan]") {
+  const Bare job;
+  const std::vector<std::string> dp = {"job.strategy=dp", "job.ranks=4", "data.batch=6"};
+  const json::object plan = job.as_json(dp);
+  std::int64_t least = plan.at("ranks").at(0).at("bytes").at("peak").as_int64();
+  std::int64_t most = 0;
+  for (const json::value& alike : plan.at("ranks").as_array()) {
+    least = std::min(least, alike.at("bytes").at("peak").as_int64());
+    most = std::max(most, alike.at("bytes").at("peak").as_int64());
+  }
+  CHECK(least < most);
+  const std::string summary = job.plan(dp).out;
+  CHECK_THAT(summary, Contains("4 ranks              least bytes      most bytes\n") && !Contains("\nrank 0 "));
+  CHECK_THAT(summary, Contains(std::to_string(least) + std::string(16 - std::to_string(most).size(), ' ') +
+                               std::to_string(most)));
+  const std::string all = job.plan(dp, {"--all"}).out;
+  CHECK_THAT(all, Contains("\nrank 0 ") && Contains("\nrank 3 "));
+  const std::string some = job.plan(dp, {"--ranks", "1-2"}).out;
+  CHECK_THAT(some, Contains(" 1") && !Contains("\nrank 0 ") && !Contains("\nrank 3 "));
+  for (const char* wrong : {"4", "2-1", "0,", "-1", "x", "0-9"}) {
+    const Ended ended = job.plan(dp, {"--ranks", wrong});
+    CHECK(ended.code == 2);
+    CHECK_THAT(ended.err, Contains("--ranks: expected ranks from 0 to 3, such as 0,5,8-11; found '"));
+  }
+  CHECK_THAT(job.plan(dp, {"--ranks", "0", "--json"}).err, Contains("--ranks has no effect with --json"));
+}
+
+TEST_CASE("tokens a second follow from samples where there are no data", "[plan]") {
+  const Bare job;
+  const json::object step =
+      job.as_json({"cluster.flops=1e9", "cluster.memory_bandwidth=1e12"}).at("predicted").as_object();
+  CHECK(step.at("tokens_per_s").as_double() == Approx(32 * step.at("samples_per_s").as_double()));
+}
+
+TEST_CASE("another rank's program is printed", "[plan]") {
+  const Bare job;
+  const std::vector<std::string> dp = {"job.strategy=dp", "job.ranks=3"};
+  CHECK_THAT(job.plan(dp, {"--dump", "program"}).out, StartsWith("rank 0 of 3: "));
+  CHECK_THAT(job.plan(dp, {"--dump", "program", "--rank", "2"}).out, StartsWith("rank 2 of 3: "));
+  const auto refused = [&](const std::vector<std::string>& words) {
+    const Ended ended = job.plan(dp, words);
+    CHECK(ended.code == 2);
+    CHECK(ended.out.empty());
+    return ended.err;
+  };
+  CHECK_THAT(refused({"--dump", "program", "--rank", "3"}),
+             Contains("--rank: expected a number from 0 to 2, found '3'"));
+  CHECK_THAT(refused({"--dump", "graph", "--rank", "1"}), Contains("--rank has no effect with --dump graph"));
+  CHECK_THAT(refused({"--rank", "1"}), Contains("--rank has no effect without --dump program"));
+}
