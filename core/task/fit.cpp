@@ -39,13 +39,15 @@ class Search {
     result_.memory = static_cast<std::uint64_t>(job.cluster.memory);
   }
 
-  /// One setting after the other; where the later ones only save more, up to the first that fits.
-  void try_each(const std::vector<std::string>& settings, bool until_one_fits) {
+  /// One setting after the other, up to the first that makes it needless to try those behind it.
+  enum class Until { fits, fits_or_refused, all };
+  void try_each(const std::vector<std::string>& settings, Until until) {
     std::optional<Alternative> best;
     for (const std::string& setting : settings) {
       const std::optional<Alternative> planned = plan({setting});
       best = planned && (!best || planned->most < best->most) ? planned : best;
-      if (until_one_fits && best && best->most <= result_.memory) {
+      const bool fits = best && best->most <= result_.memory;
+      if ((until != Until::all && fits) || (until == Until::fits_or_refused && !planned)) {
         break;
       }
     }
@@ -214,16 +216,17 @@ std::optional<MemoryFit> memory_fit(const job::Job& job, const Forecast& forecas
 FitSearch find_fitting(const job::Job& job, const Compiled& compiled, const Forecast& forecast) {
   Search search(job, idle_count(job, compiled, forecast));
   if (job.task == job::Task::train) {
-    search.try_each(other_remat(job), true);
-    search.try_each(more_microbatches(job), true);
+    search.try_each(other_remat(job), Search::Until::fits);
+    // Where so many leave ranks idle, more of them do too.
+    search.try_each(more_microbatches(job), Search::Until::fits_or_refused);
   }
   for (const std::vector<std::string>& values : other_options(job)) {
     if (!search.has_enough()) {
-      search.try_each(values, true);
+      search.try_each(values, Search::Until::fits);
     }
   }
   if (!search.has_enough()) {
-    search.try_each(other_strategies(job), false);
+    search.try_each(other_strategies(job), Search::Until::all);
   }
   search.try_together();
   return std::move(search).take();
