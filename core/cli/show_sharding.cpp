@@ -209,7 +209,7 @@ std::vector<Line> lines_of(const std::vector<mesh::Shard>& shards, std::int64_t 
   for (const auto& [members, box] : rows) {
     lines.push_back({.ranks = mesh::ranks_text(members),
                      .ranges = mesh::ranges_text(*box),
-                     .shape = fmt::format("[{}]", fmt::join(box->shape, ", ")),
+                     .shape = fmt::format("[{}]", fmt::join(box->part_shape(), ", ")),
                      .elements = box->elements(),
                      .bytes = static_cast<std::uint64_t>(box->elements()) * element_bytes});
   }
@@ -285,25 +285,26 @@ std::string as_text(const Tensor& tensor, const task::Compiled& compiled, std::s
 
 json::object json_of(const mesh::Placement& placement, const mesh::Mesh& mesh) {
   const auto name = [&](mesh::AxisId axis) { return json::string(mesh.axes[static_cast<std::size_t>(axis)].name); };
+  const auto names = [&](const std::vector<mesh::AxisId>& axes) {
+    json::array array;
+    for (const mesh::AxisId axis : axes) {
+      array.push_back(name(axis));
+    }
+    return array;
+  };
   json::array dims;
   for (const std::vector<mesh::AxisId>& axes : placement.dims) {
-    json::array& names = dims.emplace_back(json::array()).as_array();
-    for (const mesh::AxisId axis : axes) {
-      names.push_back(name(axis));
-    }
+    dims.push_back(names(axes));
   }
   json::array partial;
   for (const mesh::Owed& owed : placement.partial) {
     partial.push_back(json::object{{"axis", name(owed.axis)}, {"reduction", to_string(owed.reduction)}});
   }
-  json::array varying;
-  for (const mesh::AxisId axis : placement.varying) {
-    varying.push_back(name(axis));
-  }
   return {{"text", to_string(placement, mesh)},
           {"dims", std::move(dims)},
+          {"flat", names(placement.flat)},
           {"partial", std::move(partial)},
-          {"varying", std::move(varying)}};
+          {"varying", names(placement.varying)}};
 }
 
 json::array json_of(const std::vector<mesh::Shard>& shards, std::int64_t ranks, std::size_t element_bytes) {
@@ -314,13 +315,17 @@ json::array json_of(const std::vector<mesh::Shard>& shards, std::int64_t ranks, 
       const mesh::Interval interval = interval_along(shard.box, d);
       ranges.push_back(json::array{interval.begin, interval.end});
     }
+    const std::vector<std::int64_t> shape = shard.box.part_shape();
     for (const std::int64_t rank : shard.ranks) {
-      of_ranks[static_cast<std::size_t>(rank)] =
-          json::object{{"rank", rank},
-                       {"ranges", ranges},
-                       {"shape", json::array(shard.box.shape.begin(), shard.box.shape.end())},
-                       {"elements", shard.box.elements()},
-                       {"bytes", static_cast<std::uint64_t>(shard.box.elements()) * element_bytes}};
+      json::object part{{"rank", rank},
+                        {"ranges", ranges},
+                        {"shape", json::array(shape.begin(), shape.end())},
+                        {"elements", shard.box.elements()},
+                        {"bytes", static_cast<std::uint64_t>(shard.box.elements()) * element_bytes}};
+      if (shard.box.run) {
+        part["run"] = json::array{shard.box.run->begin, shard.box.run->end};
+      }
+      of_ranks[static_cast<std::size_t>(rank)] = std::move(part);
     }
   }
   of_ranks.erase(std::remove(of_ranks.begin(), of_ranks.end(), json::value()), of_ranks.end());

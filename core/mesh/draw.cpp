@@ -268,6 +268,9 @@ std::string remarks(const Grid& grid, const std::vector<Shard>& shards, const st
   if (!whole.empty()) {
     text += fmt::format("not drawn, whole in every part: {}\n", fmt::join(whole, ", "));
   }
+  if (shards.front().box.run) {
+    text += "not drawn, but split too: the elements of each box in row-major order, among its ranks\n";
+  }
   if (!split.empty()) {
     text += fmt::format("not drawn, but split too: {}; the ranks of a box have different parts of it\n",
                         fmt::join(split, ", "));
@@ -285,9 +288,24 @@ std::string remarks(const Grid& grid, const std::vector<Shard>& shards, const st
   return text;
 }
 
+/// Whether every part is a run of one and the same box.
+bool are_runs_of_whole(const std::vector<Shard>& shards) {
+  return std::all_of(shards.begin(), shards.end(), [&](const Shard& shard) {
+    return shard.box.run && shard.box.origin == shards.front().box.origin &&
+           shard.box.shape == shards.front().box.shape;
+  });
+}
+
 }  // namespace
 
 std::string draw(const std::vector<Shard>& shards, const std::vector<std::string>& axes, std::size_t width) {
+  if (are_runs_of_whole(shards)) {
+    std::vector<Shard> runs = shards;
+    for (Shard& shard : runs) {
+      shard.box = {.origin = {shard.box.run->begin}, .shape = {shard.box.run->size()}};
+    }
+    return draw(runs, {fmt::format("elements of {}", fmt::join(axes, " × "))}, width);
+  }
   Grid grid = grid_of(shards);
   if (grid.cells.empty()) {
     return remarks(grid, shards, axes);

@@ -7,8 +7,8 @@
 namespace shardrun::mesh {
 
 bool Placement::splits(AxisId axis) const noexcept {
-  return std::any_of(dims.begin(), dims.end(),
-                     [&](const auto& axes) { return std::find(axes.begin(), axes.end(), axis) != axes.end(); });
+  const auto has = [&](const auto& axes) { return std::find(axes.begin(), axes.end(), axis) != axes.end(); };
+  return has(flat) || std::any_of(dims.begin(), dims.end(), has);
 }
 
 bool Placement::owes(AxisId axis) const noexcept {
@@ -20,22 +20,34 @@ bool Placement::varies(AxisId axis) const noexcept {
 }
 
 bool leads(const std::vector<std::int64_t>& shape, std::size_t dim) noexcept {
-  return std::all_of(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(dim),
-                     [](std::int64_t size) { return size == 1; });
+  return dim == flattened || std::all_of(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(dim),
+                                         [](std::int64_t size) { return size == 1; });
 }
 
 Placement replicated(std::size_t rank) { return {.dims = std::vector<std::vector<AxisId>>(rank)}; }
+
+namespace {
+
+std::string names_of(const std::vector<AxisId>& axes, const Mesh& mesh) {
+  std::string text;
+  for (std::size_t a = 0; a < axes.size(); ++a) {
+    text += fmt::format("{}{}", a == 0 ? "" : ",", mesh.axes[static_cast<std::size_t>(axes[a])].name);
+  }
+  return text;
+}
+
+}  // namespace
 
 std::string to_string(const Placement& placement, const Mesh& mesh) {
   std::string text;
   for (const std::vector<AxisId>& axes : placement.dims) {
     text += text.empty() ? "" : " | ";
-    for (std::size_t a = 0; a < axes.size(); ++a) {
-      text += fmt::format("{}{}", a == 0 ? "" : ",", mesh.axes[static_cast<std::size_t>(axes[a])].name);
-    }
-    text += axes.empty() ? "-" : "";
+    text += axes.empty() ? "-" : names_of(axes, mesh);
   }
   text = text.empty() ? "replicated" : "[" + text + "]";
+  if (!placement.flat.empty()) {
+    text += " flat " + names_of(placement.flat, mesh);
+  }
   for (const Owed& owed : placement.partial) {
     text +=
         fmt::format(" partial {} {}", to_string(owed.reduction), mesh.axes[static_cast<std::size_t>(owed.axis)].name);
@@ -62,12 +74,44 @@ Interval shard_of(std::int64_t size, const std::vector<AxisId>& axes, const Mesh
   return interval;
 }
 
-std::int64_t Box::elements() const noexcept {
+namespace {
+
+std::int64_t product(const std::vector<std::int64_t>& shape) noexcept {
   std::int64_t count = 1;
   for (const std::int64_t size : shape) {
     count *= size;
   }
   return count;
+}
+
+}  // namespace
+
+std::int64_t Box::elements() const noexcept { return run ? run->size() : product(shape); }
+
+std::vector<std::int64_t> Box::part_shape() const { return run ? std::vector{run->size()} : shape; }
+
+bool Box::contains(const std::vector<std::int64_t>& indices) const noexcept {
+  std::int64_t local = 0;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    const std::int64_t index = indices[d] - origin[d];
+    if (index < 0 || index >= shape[d]) {
+      return false;
+    }
+    local = local * shape[d] + index;
+  }
+  return !run || (local >= run->begin && local < run->end);
+}
+
+std::int64_t Box::index_in_whole(const std::vector<std::int64_t>& whole, std::int64_t local) const noexcept {
+  std::int64_t rest = local + (run ? run->begin : 0);
+  std::int64_t index = 0;
+  std::int64_t stride = 1;
+  for (std::size_t d = whole.size(); d-- > 0;) {
+    index += (origin[d] + rest % shape[d]) * stride;
+    stride *= whole[d];
+    rest /= shape[d];
+  }
+  return index;
 }
 
 Box box_of(const std::vector<std::int64_t>& shape, const Placement& placement, const Mesh& mesh,
@@ -77,6 +121,9 @@ Box box_of(const std::vector<std::int64_t>& shape, const Placement& placement, c
     const Interval interval = shard_of(shape[d], placement.dims[d], mesh, coordinates);
     box.origin.push_back(interval.begin);
     box.shape.push_back(interval.size());
+  }
+  if (!placement.flat.empty()) {
+    box.run = shard_of(box.elements(), placement.flat, mesh, coordinates);
   }
   return box;
 }

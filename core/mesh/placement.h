@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,16 +20,25 @@ struct Owed {
   auto operator<=>(const Owed&) const = default;
 };
 
-/// Where a tensor is: of each dimension the mesh axes that split it, major to minor (splits nest), the axes over which
-/// it is partial, and those over which it varies: each rank has a value of its own there, on purpose. Along every other
-/// axis it is replicated. A mesh axis occurs once, but that what varies may be partial too.
+/// In place of a dimension: the elements in row-major order, as if the tensor had one dimension.
+inline constexpr std::size_t flattened = SIZE_MAX;
+
+/// Where a tensor is: of each dimension the mesh axes that split it, major to minor (splits nest), the axes that split
+/// what these leave as one row of elements, the axes over which it is partial, and those over which it varies: each
+/// rank has a value of its own there, on purpose. Along every other axis it is replicated. A mesh axis occurs once, but
+/// that what varies may be partial too.
 struct Placement {
   std::vector<std::vector<AxisId>> dims;
+  std::vector<AxisId> flat = {};     ///< of the elements that `dims` leave a rank, in row-major order
   std::vector<Owed> partial = {};    ///< sorted by axis
   std::vector<AxisId> varying = {};  ///< sorted
 
   bool operator==(const Placement&) const = default;
   auto operator<=>(const Placement&) const = default;
+
+  /// What splits a dimension, or the `flattened` elements.
+  [[nodiscard]] std::vector<AxisId>& along(std::size_t dim) { return dim == flattened ? flat : dims[dim]; }
+  [[nodiscard]] const std::vector<AxisId>& along(std::size_t dim) const { return dim == flattened ? flat : dims[dim]; }
 
   [[nodiscard]] bool splits(AxisId axis) const noexcept;
   [[nodiscard]] bool owes(AxisId axis) const noexcept;
@@ -37,10 +48,10 @@ struct Placement {
 [[nodiscard]] Placement replicated(std::size_t rank);
 
 /// Whether parts of a row-major tensor along a dimension lie one after the other: nothing before it has more than one
-/// index.
+/// index. Those of its flattened elements always do.
 [[nodiscard]] bool leads(const std::vector<std::int64_t>& shape, std::size_t dim) noexcept;
 
-/// "[data | - | model] partial sum model", by the axes' names; "replicated" for a scalar.
+/// "[data | - | model] partial sum model", by the axes' names, or "[- | model] flat data"; "replicated" for a scalar.
 [[nodiscard]] std::string to_string(const Placement& placement, const Mesh& mesh);
 
 /// Indices from `begin` up to, not including, `end`.
@@ -59,13 +70,20 @@ struct Interval {
 [[nodiscard]] Interval shard_of(std::int64_t size, const std::vector<AxisId>& axes, const Mesh& mesh,
                                 const Coordinates& coordinates);
 
-/// A rank's share of a tensor.
+/// A rank's share of a tensor: a box, or a run of the box's elements in row-major order.
 struct Box {
   std::vector<std::int64_t> origin;
   std::vector<std::int64_t> shape;
+  std::optional<Interval> run = {};
 
   bool operator==(const Box&) const = default;
   [[nodiscard]] std::int64_t elements() const noexcept;
+  /// As it lies in memory: a run has one dimension.
+  [[nodiscard]] std::vector<std::int64_t> part_shape() const;
+  /// `indices`: of an element of the whole tensor.
+  [[nodiscard]] bool contains(const std::vector<std::int64_t>& indices) const noexcept;
+  /// The number of the share's element `local` in the whole tensor, which has this shape. Both are row-major.
+  [[nodiscard]] std::int64_t index_in_whole(const std::vector<std::int64_t>& whole, std::int64_t local) const noexcept;
 };
 
 [[nodiscard]] Box box_of(const std::vector<std::int64_t>& shape, const Placement& placement, const Mesh& mesh,

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <map>
+#include <tuple>
 #include <utility>
 
 namespace shardrun::mesh {
@@ -48,10 +49,12 @@ std::string text_of(const Run& run) {
 }  // namespace
 
 std::vector<Shard> shards_of(const std::vector<std::int64_t>& shape, const Placement& placement, const Mesh& mesh) {
-  std::map<std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>>, Shard> shards;
+  using Key = std::tuple<std::vector<std::int64_t>, std::vector<std::int64_t>, std::int64_t, std::int64_t>;
+  std::map<Key, Shard> shards;
   for (std::int64_t rank = 0; rank < mesh.ranks(); ++rank) {
     Box box = box_of(shape, placement, mesh, coordinates_of(mesh, rank));
-    Shard& shard = shards[{box.origin, box.shape}];
+    const Interval run = box.run.value_or(Interval{});
+    Shard& shard = shards[{box.origin, box.shape, run.begin, run.end}];
     shard.box = std::move(box);
     shard.ranks.push_back(rank);
   }
@@ -85,7 +88,8 @@ std::string ranges_text(const Box& box) {
   for (std::size_t d = 0; d < box.shape.size(); ++d) {
     ranges.push_back(to_string(interval_along(box, d)));
   }
-  return fmt::format("[{}]", fmt::join(ranges, ", "));
+  return fmt::format("{}[{}]", box.run ? fmt::format("elements {} of ", to_string(*box.run)) : "",
+                     fmt::join(ranges, ", "));
 }
 
 }  // namespace shardrun::mesh

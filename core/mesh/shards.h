@@ -29,7 +29,7 @@ struct Shard {
 /// "4:8", the end not included.
 [[nodiscard]] std::string to_string(const Interval& interval);
 
-/// "[0:16, 4:8]": the indices of each dimension, their end not included.
+/// "[0:16, 4:8]": the indices of each dimension, their end not included; of a run "elements 0:31 of [0:16, 4:8]".
 [[nodiscard]] std::string ranges_text(const Box& box);
 
 }  // namespace shardrun::mesh

@@ -60,6 +60,9 @@ std::vector<std::vector<std::int64_t>> alike_ranks(const graph::Graph& graph, co
           sizes.push_back(mesh::shard_of(shape[d], placement.dims[d], mesh, at).size());
         }
       }
+      if (!placement.flat.empty()) {
+        sizes.push_back(mesh::box_of(shape, placement, mesh, at).elements());
+      }
     }
     const auto [entry, is_new] = known.emplace(std::move(sizes), alike.size());
     if (is_new) {

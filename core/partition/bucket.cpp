@@ -24,7 +24,7 @@ bool is_hooked(const Settlement& settlement) {
 }  // namespace
 
 GroupKey group_key(const mesh::Placement& placement) {
-  GroupKey key{.split = {}, .varying = placement.varying};
+  GroupKey key{.split = {placement.flat.begin(), placement.flat.end()}, .varying = placement.varying};
   for (const std::vector<mesh::AxisId>& axes : placement.dims) {
     key.split.insert(axes.begin(), axes.end());
   }

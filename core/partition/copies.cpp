@@ -16,6 +16,9 @@ std::vector<std::int64_t> strides_of(const std::vector<std::int64_t>& shape) {
 }  // namespace
 
 std::int64_t index_in(const mesh::Box& whole, const mesh::Box& part) {
+  if (part.run) {
+    return part.run->begin - (whole.run ? whole.run->begin : 0);
+  }
   const std::vector<std::int64_t> strides = strides_of(whole.shape);
   std::int64_t at = 0;
   for (std::size_t d = 0; d < strides.size(); ++d) {
@@ -26,6 +29,10 @@ std::int64_t index_in(const mesh::Box& whole, const mesh::Box& part) {
 
 mesh::Box Blocks::at(std::size_t member) const {
   mesh::Box part = box;
+  if (dim == mesh::flattened) {
+    part.run = along[member];
+    return part;
+  }
   part.origin[dim] = along[member].begin;
   part.shape[dim] = along[member].size();
   return part;
@@ -33,7 +40,7 @@ mesh::Box Blocks::at(std::size_t member) const {
 
 std::vector<std::int64_t> counts(const Blocks& parts) {
   std::int64_t each = 1;  // elements of one index
-  for (std::size_t d = 0; d < parts.box.shape.size(); ++d) {
+  for (std::size_t d = 0; d < parts.box.shape.size() && parts.dim != mesh::flattened; ++d) {
     each *= d == parts.dim ? 1 : parts.box.shape[d];
   }
   std::vector<std::int64_t> counts;
@@ -46,6 +53,10 @@ std::vector<std::int64_t> counts(const Blocks& parts) {
 
 Copy gather_copy(const std::vector<std::int64_t>& shape, const mesh::Box& whole, const mesh::Box& part,
                  std::int64_t to) {
+  if (part.run) {
+    return {
+        .from = index_in(whole, part), .to = to, .shape = part.part_shape(), .from_strides = {1}, .to_strides = {1}};
+  }
   return {.from = index_in(whole, part),
           .to = to,
           .shape = part.shape,

@@ -12,7 +12,8 @@ namespace shardrun::partition {
 // Between a buffer of shape `shape` that holds the box `whole` of a tensor and parts of it that lie one after the
 // other, as collectives send and receive them.
 
-/// Parts of a tensor that differ along one dimension alone, of each member of a group one.
+/// Parts of a tensor that differ along one dimension alone, or are runs of its flattened elements; of each member of a
+/// group one.
 struct Blocks {
   mesh::Box box;  ///< what they have in common; along `dim` any
   std::size_t dim = 0;
@@ -21,7 +22,8 @@ struct Blocks {
   [[nodiscard]] mesh::Box at(std::size_t member) const;
 };
 
-/// Which element of `whole`, row-major, the first of `part` is.
+/// Which element of `whole`, row-major, the first of `part` is. REQUIRES: a run is of the same box as `whole`, and only
+/// runs are parts of a run.
 [[nodiscard]] std::int64_t index_in(const mesh::Box& whole, const mesh::Box& part);
 
 /// Elements of each part.

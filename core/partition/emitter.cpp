@@ -19,7 +19,7 @@ BufferId Emitter::add_staging(const std::string& name, graph::DType dtype, std::
                               std::size_t element_bytes, Span span) {
   return add({.name = name,
               .type = {dtype, {elements}, {""}},
-              .origin = {0},
+              .box = {{0}, {elements}},
               .global = {elements},
               .category = Category::communication,
               .bytes = static_cast<std::uint64_t>(elements) * element_bytes,

@@ -6,6 +6,33 @@ using mesh::AxisId;
 using mesh::Owed;
 using mesh::Placement;
 
+namespace {
+
+const std::vector<int>* elementwise_factors(const graph::ShardingRule& rule) {
+  const std::vector<int>* factors = nullptr;
+  for (const std::vector<std::vector<int>>* values : {&rule.inputs, &rule.outputs}) {
+    for (const std::vector<int>& dims : *values) {
+      if (!dims.empty() && factors != nullptr && dims != *factors) {
+        return nullptr;
+      }
+      factors = dims.empty() ? factors : &dims;
+    }
+  }
+  const auto kind = [&](int factor) { return rule.factors[static_cast<std::size_t>(factor)].kind; };
+  for (const int factor : factors == nullptr ? std::vector<int>{} : *factors) {
+    if (kind(factor) != kind(factors->front()) ||
+        (kind(factor) != graph::FactorClass::pass_through && kind(factor) != graph::FactorClass::reduced)) {
+      return nullptr;
+    }
+  }
+  return factors;
+}
+
+}  // namespace
+
+FactorAxes::FactorAxes(const graph::ShardingRule& rule, bool by_element)
+    : rule_(rule), elementwise_(by_element ? elementwise_factors(rule) : nullptr), axes_(rule.factors.size()) {}
+
 void FactorAxes::follow(const std::vector<int>& dims, const Placement& placement) {
   for (std::size_t d = 0; d < dims.size(); ++d) {
     const auto factor = static_cast<std::size_t>(dims[d]);
@@ -18,6 +45,11 @@ void FactorAxes::follow(const std::vector<int>& dims, const Placement& placement
       if (!full && used_.insert(axis).second) {
         axes_[factor].push_back(axis);
       }
+    }
+  }
+  for (const AxisId axis : elementwise_ != nullptr && flat_.empty() ? placement.flat : std::vector<AxisId>{}) {
+    if (used_.insert(axis).second) {
+      flat_.push_back(axis);
     }
   }
 }
@@ -42,6 +74,9 @@ Placement FactorAxes::of(const std::vector<int>& dims) const {
   for (const int factor : dims) {
     placement.dims.push_back(axes_[static_cast<std::size_t>(factor)]);
   }
+  if (!dims.empty()) {
+    placement.flat = flat_;
+  }
   return placement;
 }
 
@@ -52,6 +87,12 @@ std::vector<Owed> FactorAxes::owed() const {
       for (const AxisId axis : axes_[f]) {
         owed.push_back({axis, rule_.factors[f].reduction});
       }
+    }
+  }
+  for (const AxisId axis : flat_) {
+    const graph::Factor& factor = rule_.factors[static_cast<std::size_t>(elementwise_->front())];
+    if (factor.kind == graph::FactorClass::reduced) {
+      owed.push_back({axis, factor.reduction});
     }
   }
   return owed;

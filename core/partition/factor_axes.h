@@ -13,10 +13,12 @@ namespace shardrun::partition {
 class FactorAxes {
  public:
   /// REQUIRES: `rule` outlives this.
-  explicit FactorAxes(const graph::ShardingRule& rule) : rule_(rule), axes_(rule.factors.size()) {}
+  /// `by_element`: the node's kernel does not ask where in the tensor its elements are, as those of an update do not.
+  FactorAxes(const graph::ShardingRule& rule, bool by_element);
 
   /// Gives the factors of `dims` what `placement` has there, where a factor may be split and has nothing yet and no
-  /// other factor has the axis. A shifted one takes the first axis alone: halos are exchanged along one.
+  /// other factor has the axis. A shifted one takes the first axis alone: halos are exchanged along one. Of a
+  /// node that treats every element by itself flattened elements may be split too.
   void follow(const std::vector<int>& dims, const mesh::Placement& placement);
 
   [[nodiscard]] bool uses(mesh::AxisId axis) const { return used_.contains(axis); }
@@ -32,7 +34,11 @@ class FactorAxes {
 
  private:
   const graph::ShardingRule& rule_;
+  /// Factors of every operand and result that is no scalar, if these are the same: then elements go by themselves, or
+  /// into one sum of all. Null otherwise.
+  const std::vector<int>* elementwise_ = nullptr;
   std::vector<std::vector<mesh::AxisId>> axes_;
+  std::vector<mesh::AxisId> flat_;  ///< that split the flattened elements
   std::set<mesh::AxisId> used_;
 };
 

@@ -45,8 +45,7 @@ class Lowering {
     buffer_of_.assign(function_.values.size(), -1);
     for (std::size_t v = 0; v < function_.values.size(); ++v) {
       boxes_.push_back(mesh::box_of(function_.values[v].type.shape, sharded.placements[v], mesh_, coordinates_));
-      types_.push_back(function_.values[v].type);
-      types_.back().shape = boxes_.back().shape;
+      types_.push_back(part_type(function_.values[v].type, boxes_.back()));
     }
   }
 
@@ -77,7 +76,7 @@ class Lowering {
         static_cast<std::uint64_t>(graph::element_count(type(id))) * device_.element_bytes(type(id).dtype);
     program_.buffers.push_back({.name = name,
                                 .type = type(id),
-                                .origin = boxes_[index(id)].origin,
+                                .box = boxes_[index(id)],
                                 .global = value(id).type.shape,
                                 .bytes = bytes,
                                 .first = first,
@@ -89,8 +88,7 @@ class Lowering {
     for (std::size_t v = 0; v < function_.values.size(); ++v) {
       const graph::StateId state = function_.values[v].state;
       if (state >= 0) {
-        const bool whole = boxes_[v].origin == settings_.states[index(state)].origin &&
-                           boxes_[v].shape == settings_.states[index(state)].type.shape;
+        const bool whole = boxes_[v] == settings_.states[index(state)].box;
         buffer_of_[v] = whole ? state : add_view(static_cast<ValueId>(v));
       }
     }

@@ -7,6 +7,7 @@
 #include "core/memory/layout.h"
 #include "core/partition/copies.h"
 #include "core/partition/lower.h"
+#include "core/partition/parts.h"
 #include "core/partition/state_layout.h"
 
 namespace shardrun::partition {
@@ -29,6 +30,7 @@ Category category_of(graph::StateKind kind) noexcept {
 mesh::Box nothing_of(mesh::Box box) {
   std::fill(box.origin.begin(), box.origin.end(), 0);
   std::fill(box.shape.begin(), box.shape.end(), 0);
+  box.run.reset();
   return box;
 }
 
@@ -44,8 +46,8 @@ std::vector<Buffer> state_buffers(const graph::Graph& graph, const Partition& pa
     }
     buffers.push_back(
         {.name = state.name,
-         .type = {state.type.dtype, box.shape, state.type.axes},
-         .origin = box.origin,
+         .type = part_type(state.type, box),
+         .box = box,
          .global = state.type.shape,
          .category = category_of(state.kind),
          .bytes = static_cast<std::uint64_t>(box.elements()) * settings.device.element_bytes(state.type.dtype)});
@@ -54,8 +56,8 @@ std::vector<Buffer> state_buffers(const graph::Graph& graph, const Partition& pa
 }
 
 /// The part of each state that holds when it is settled.
-std::vector<Buffer> settled_buffers(const std::vector<Buffer>& states, const Partition& partition,
-                                    const RankSettings& settings) {
+std::vector<Buffer> settled_buffers(const graph::Graph& graph, const std::vector<Buffer>& states,
+                                    const Partition& partition, const RankSettings& settings) {
   const mesh::Mesh& mesh = partition.placements.mesh;
   const mesh::Coordinates at = mesh::coordinates_of(mesh, settings.rank);
   const std::int32_t stage = partition.stage_at(at);
@@ -65,14 +67,13 @@ std::vector<Buffer> settled_buffers(const std::vector<Buffer>& states, const Par
     mesh::Box part = mesh::box_of(buffer.global, partition.sharded.settlements[s].after, mesh, at);
     const bool handed_on = buffer.category == Category::gradients && partition.stages.states.owner[s] != stage;
     if (handed_on || !partition.stages.states.holds(s, stage)) {
-      part = nothing_of({.origin = buffer.origin, .shape = buffer.type.shape});
-      part.origin = buffer.origin;
+      part = nothing_of(buffer.box);
+      part.origin = buffer.box.origin;
     }
     const std::size_t bytes = settings.device.element_bytes(buffer.type.dtype);
-    buffer.offset +=
-        bytes * static_cast<std::uint64_t>(index_in({.origin = buffer.origin, .shape = buffer.type.shape}, part));
-    buffer.origin = part.origin;
-    buffer.type.shape = part.shape;
+    buffer.offset += bytes * static_cast<std::uint64_t>(index_in(buffer.box, part));
+    buffer.type = part_type(graph.states[s].type, part);
+    buffer.box = part;
     buffer.bytes = bytes * static_cast<std::uint64_t>(part.elements());
   }
   return settled;
@@ -276,7 +277,7 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
   const std::vector<std::vector<Bucket>> buckets = layout.buckets();
   const std::uint64_t base = layout.place(programs.states);
   programs.hooks = partition.hooks;
-  programs.settled = settled_buffers(programs.states, partition, settings);
+  programs.settled = settled_buffers(graph, programs.states, partition, settings);
   std::uint64_t transient = 0;
   const std::vector<Bucket> none;
   const auto add = [&](const ShardedFunction& function, const std::vector<Step>& steps,

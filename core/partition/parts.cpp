@@ -26,13 +26,14 @@ mesh::Box common(const mesh::Box& a, const mesh::Box& b) {
 }
 
 /// Of `box`, which is that of the rank at these coordinates, what each member of its group along `axis` has, where
-/// that splits `dim`, and `dim` alone.
+/// that splits `dim` (or the flattened elements), and that alone.
 Blocks blocks_along(mesh::AxisId axis, const std::vector<std::int64_t>& shape, const mesh::Placement& placement,
                     std::size_t dim, const mesh::Box& box, const mesh::Mesh& mesh, mesh::Coordinates at) {
   Blocks blocks{.box = box, .dim = dim};
+  const std::int64_t size = dim == mesh::flattened ? mesh::Box{box.origin, box.shape}.elements() : shape[dim];
   blocks.along.reserve(static_cast<std::size_t>(mesh.size(axis)));
   for (std::int64_t& member = at[static_cast<std::size_t>(axis)] = 0; member < mesh.size(axis); ++member) {
-    blocks.along.push_back(mesh::shard_of(shape[dim], placement.dims[dim], mesh, at));
+    blocks.along.push_back(mesh::shard_of(size, placement.along(dim), mesh, at));
   }
   return blocks;
 }
@@ -90,6 +91,10 @@ Parts halos(const Transition& shift, std::int64_t size, const Blocks& sources, s
 }
 
 }  // namespace
+
+graph::TensorType part_type(const graph::TensorType& whole, const mesh::Box& part) {
+  return {whole.dtype, part.part_shape(), part.run ? std::vector<std::string>{""} : whole.axes};
+}
 
 Parts parts_of(const Transition& transition, const std::vector<std::int64_t>& shape, const mesh::Placement& from,
                const mesh::Placement& to, const mesh::Mesh& mesh, const mesh::Coordinates& at) {

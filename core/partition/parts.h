@@ -9,6 +9,9 @@
 
 namespace shardrun::partition {
 
+/// Of the part of a tensor that a rank has, as it lies in memory.
+[[nodiscard]] graph::TensorType part_type(const graph::TensorType& whole, const mesh::Box& part);
+
 /// What a collective sends to and receives from each member of a rank's group, as parts of the whole tensor.
 struct Parts {
   Collective collective = Collective::all_reduce;

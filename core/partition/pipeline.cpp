@@ -139,7 +139,9 @@ Pipeline pipeline_of(const Plan& plan, const mesh::Mesh& mesh, std::int32_t micr
   const bool taken = std::any_of(plan.draft.axes.begin(), plan.draft.axes.end(),
                                  [&](const plugins::AxisPlacement& axis) { return splits(axis.mesh_axes); }) ||
                      std::any_of(plan.draft.tensors.begin(), plan.draft.tensors.end(),
-                                 [&](const plugins::TensorPlacement& tensor) { return any_splits(tensor.dims); }) ||
+                                 [&](const plugins::TensorPlacement& tensor) {
+                                   return any_splits(tensor.dims) || splits(tensor.flat);
+                                 }) ||
                      std::any_of(plan.draft.cut_points.begin(), plan.draft.cut_points.end(),
                                  [&](const plugins::CutPointPlacement& point) { return any_splits(point.dims); });
   if (taken) {

@@ -57,7 +57,9 @@ class Roles {
       }
     }
     for (const plugins::TensorPlacement& tensor : plan.draft.tensors) {
-      given_.emplace(RoleKey{tensor.tensor, tensor.role}, placement_of(placements.mesh, tensor.dims));
+      mesh::Placement placement = placement_of(placements.mesh, tensor.dims);
+      placement.flat = axes_of(placements.mesh, tensor.flat);
+      given_.emplace(RoleKey{tensor.tensor, tensor.role}, std::move(placement));
     }
   }
 

@@ -210,7 +210,8 @@ std::string to_string(const Plan& plan) {
     text += fmt::format("axis {} -> {}\n", axis.axis, join(axis.mesh_axes));
   }
   for (const plugins::TensorPlacement& tensor : plan.draft.tensors) {
-    text += fmt::format("tensor {} {} {}\n", tensor.tensor, role_name(tensor.role), join(tensor.dims));
+    text += fmt::format("tensor {} {} {}\n", tensor.tensor, role_name(tensor.role),
+                        join(tensor.dims) + (tensor.flat.empty() ? "" : " flat " + join(tensor.flat)));
   }
   for (const plugins::TensorGather& tensor : plan.draft.gathers) {
     text += fmt::format("gather {} at use, unit {}{}\n", tensor.tensor, tensor.unit, tensor.keep ? ", kept" : "");

@@ -23,8 +23,8 @@ enum class Category : std::uint8_t { parameters, gradients, optimizer, activatio
 /// A tensor's place in the arena: all of it, or the part that this rank has.
 struct Buffer {
   std::string name;
-  graph::TensorType type;            ///< of the part
-  std::vector<std::int64_t> origin;  ///< where it begins in the whole
+  graph::TensorType type;            ///< of the part, as it lies in memory
+  mesh::Box box;                     ///< which part of the whole it is
   std::vector<std::int64_t> global;  ///< the whole's shape
   Category category = Category::activations;
   std::uint64_t bytes = 0;

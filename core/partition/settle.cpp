@@ -51,7 +51,7 @@ class StateTransfer {
     mesh::Placement placement = stored_;
     for (std::size_t s = 0; s < step; ++s) {
       if (settlement_.steps[s].kind == Transition::Kind::reduce_scatter) {
-        placement.dims[settlement_.steps[s].dim].push_back(settlement_.steps[s].axis);
+        placement.along(settlement_.steps[s].dim).push_back(settlement_.steps[s].axis);
       }
     }
     return placement;
@@ -59,9 +59,7 @@ class StateTransfer {
 
   [[nodiscard]] Region region(const mesh::Placement& placement) const {
     const mesh::Box part = mesh::box_of(buffer_.global, placement, mesh_, at_);
-    return {.buffer = state_,
-            .elements = part.elements(),
-            .first = index_in({.origin = buffer_.origin, .shape = buffer_.type.shape}, part)};
+    return {.buffer = state_, .elements = part.elements(), .first = index_in(buffer_.box, part)};
   }
 
   graph::StateId state_;

@@ -224,7 +224,7 @@ class Sharder {
     phase_ = node.phase;
     layer_ = node.layer;
     count_stretches(node);
-    FactorAxes factors(node.rule);
+    FactorAxes factors(node.rule, node.phase == graph::Phase::update);
     // An update is made where the optimizer's states are; the axes' rules are those of what is computed with it.
     for (std::size_t o = 0; o < node.outputs.size() && node.phase != graph::Phase::update; ++o) {
       const std::optional<Placement>& wanted = wanted_[index(node.outputs[o])];
@@ -308,7 +308,8 @@ class Sharder {
     const auto key = [&](std::size_t i) {
       const std::vector<std::vector<AxisId>>& dims = placement(operands[i]).dims;
       const std::size_t axes = std::accumulate(dims.begin(), dims.end(), std::size_t{0},
-                                               [](std::size_t sum, const auto& split) { return sum + split.size(); });
+                                               [](std::size_t sum, const auto& split) { return sum + split.size(); }) +
+                               placement(operands[i]).flat.size();
       return std::pair{graph::element_count(type(operands[i])), phase_ == graph::Phase::update ? axes : 0};
     };
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return key(a) > key(b); });

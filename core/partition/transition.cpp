@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "core/base/error.h"
@@ -22,6 +23,16 @@ bool is_prefix(const Axes& prefix, const Axes& axes) {
 /// Whether splitting `from` once more, over `axis`, brings it nearer to `to`.
 bool extends(const Axes& from, const Axes& to, AxisId axis) {
   return from.size() < to.size() && is_prefix(from, to) && to[from.size()] == axis;
+}
+
+/// What may be split further on the way: elements once the dimensions are as they will be, and dimensions before.
+std::vector<std::size_t> splittable_dims(const Placement& from, const Placement& to) {
+  if (from.dims == to.dims) {
+    return {mesh::flattened};
+  }
+  std::vector<std::size_t> dims(from.flat.empty() ? from.dims.size() : 0);
+  std::iota(dims.begin(), dims.end(), std::size_t{0});
+  return dims;
 }
 
 }  // namespace
@@ -57,9 +68,12 @@ const graph::Op& op_of(Transition::Kind kind) {
 }
 
 std::optional<Transition> next_step(const Placement& from, const Placement& to) {
-  for (std::size_t d = 0; d < from.dims.size(); ++d) {
-    if (from.dims[d] != to.dims[d] && is_prefix(from.dims[d], to.dims[d])) {
-      const AxisId axis = to.dims[d][from.dims[d].size()];
+  const std::vector<std::size_t> splittable = splittable_dims(from, to);
+  for (const std::size_t d : splittable) {
+    const Axes& now = from.along(d);
+    const Axes& wanted = to.along(d);
+    if (now != wanted && is_prefix(now, wanted)) {
+      const AxisId axis = wanted[now.size()];
       if (!from.splits(axis) && !from.owes(axis)) {
         return Transition{.kind = Transition::Kind::slice, .axis = axis, .dim = d};
       }
@@ -69,12 +83,15 @@ std::optional<Transition> next_step(const Placement& from, const Placement& to) 
     if (to.owes(owed.axis)) {
       continue;
     }
-    for (std::size_t d = 0; d < from.dims.size(); ++d) {
-      if (owed.reduction == Reduction::sum && extends(from.dims[d], to.dims[d], owed.axis)) {
+    for (const std::size_t d : splittable) {
+      if (owed.reduction == Reduction::sum && extends(from.along(d), to.along(d), owed.axis)) {
         return Transition{.kind = Transition::Kind::reduce_scatter, .axis = owed.axis, .dim = d};
       }
     }
     return Transition{.kind = Transition::Kind::all_reduce, .axis = owed.axis, .reduction = owed.reduction};
+  }
+  if (!from.flat.empty() && (from.dims != to.dims || !is_prefix(from.flat, to.flat))) {
+    return Transition{.kind = Transition::Kind::all_gather, .axis = from.flat.back(), .dim = mesh::flattened};
   }
   for (std::size_t d = 0; d < from.dims.size(); ++d) {
     if (is_prefix(from.dims[d], to.dims[d])) {
@@ -94,13 +111,13 @@ std::optional<Transition> next_step(const Placement& from, const Placement& to) 
 Placement after(const Transition& step, Placement placement) {
   const auto pay = [&] { std::erase_if(placement.partial, [&](const Owed& owed) { return owed.axis == step.axis; }); };
   switch (step.kind) {
-    case Transition::Kind::slice: placement.dims[step.dim].push_back(step.axis); break;
+    case Transition::Kind::slice: placement.along(step.dim).push_back(step.axis); break;
     case Transition::Kind::all_reduce: pay(); break;
     case Transition::Kind::reduce_scatter:
       pay();
-      placement.dims[step.dim].push_back(step.axis);
+      placement.along(step.dim).push_back(step.axis);
       break;
-    case Transition::Kind::all_gather: placement.dims[step.dim].pop_back(); break;
+    case Transition::Kind::all_gather: placement.along(step.dim).pop_back(); break;
     case Transition::Kind::all_to_all:
       placement.dims[step.from_dim].pop_back();
       placement.dims[step.dim].push_back(step.axis);
@@ -119,16 +136,17 @@ Settlement settlement_of(const graph::State& state, const Placement& stored, con
   std::erase_if(owed, [&](const Owed& each) { return stored.varies(each.axis); });
   for (bool found = true; found;) {
     found = false;
-    for (std::size_t d = 0; d < stored.dims.size() && !found; ++d) {
+    for (const std::size_t d : splittable_dims(settlement.after, update)) {
       const auto next = std::find_if(owed.begin(), owed.end(), [&](const Owed& each) {
         return each.reduction == Reduction::sum && mesh::leads(state.type.shape, d) &&
-               extends(settlement.after.dims[d], update.dims[d], each.axis);
+               extends(settlement.after.along(d), update.along(d), each.axis);
       });
       if (next != owed.end()) {
         found = true;
         settlement.steps.push_back({.kind = Transition::Kind::reduce_scatter, .axis = next->axis, .dim = d});
-        settlement.after.dims[d].push_back(next->axis);
+        settlement.after.along(d).push_back(next->axis);
         owed.erase(next);
+        break;
       }
     }
   }

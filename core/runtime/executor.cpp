@@ -30,8 +30,12 @@ device::TensorView view_of(const partition::Buffer& buffer, std::byte* arena) {
     throw Error(ErrorCode::internal, fmt::format("{} has more than {} dimensions", buffer.name, device::max_rank));
   }
   std::copy(buffer.type.shape.begin(), buffer.type.shape.end(), view.shape.begin());
-  std::copy(buffer.origin.begin(), buffer.origin.end(), view.origin.begin());
-  std::copy(buffer.global.begin(), buffer.global.end(), view.global.begin());
+  const bool is_run = buffer.box.run.has_value();
+  const std::vector<std::int64_t> first = is_run ? std::vector{buffer.box.run->begin} : buffer.box.origin;
+  const std::vector<std::int64_t> whole =
+      is_run ? std::vector{mesh::Box{buffer.box.origin, buffer.box.shape}.elements()} : buffer.global;
+  std::copy(first.begin(), first.end(), view.origin.begin());
+  std::copy(whole.begin(), whole.end(), view.global.begin());
   return view;
 }
 

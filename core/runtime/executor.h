@@ -63,6 +63,10 @@ class Executor {
 
   /// What a state holds between two steps: this rank's part of it.
   [[nodiscard]] device::TensorView state(graph::StateId id) const { return settled_[static_cast<std::size_t>(id)]; }
+  /// Which part of the whole state that is.
+  [[nodiscard]] const mesh::Box& part(graph::StateId id) const {
+    return programs_.settled[static_cast<std::size_t>(id)].box;
+  }
   /// Of one of the calls that the program does at once; nothing where this rank has no use for it.
   [[nodiscard]] std::optional<device::TensorView> find_input(std::size_t program, std::string_view name,
                                                              std::size_t call = 0) const;
@@ -171,8 +175,8 @@ class Executor {
 void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executor);
 
 /// Fills a state with its first values: constants, or normal draws keyed by (seed, name, global element index).
-/// Box & Muller 1958, in float64. A shard draws what the whole tensor has there.
-void initialize(const device::TensorView& view, std::size_t element_bytes, const graph::State& state,
-                std::uint64_t seed, device::Threads& threads);
+/// Box & Muller 1958, in float64. `part` is which part of the state `view` holds: it draws what the whole has there.
+void initialize(const device::TensorView& view, const mesh::Box& part, std::size_t element_bytes,
+                const graph::State& state, std::uint64_t seed, device::Threads& threads);
 
 }  // namespace shardrun::runtime

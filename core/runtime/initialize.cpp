@@ -42,44 +42,34 @@ class Normal {
   std::array<double, 4> values_ = {};
 };
 
-/// Global row-major index of a shard's local element.
-std::uint64_t global_index(const device::TensorView& view, std::int64_t local) noexcept {
-  std::uint64_t index = 0;
-  std::uint64_t stride = 1;
-  for (std::uint32_t d = view.rank; d-- > 0;) {
-    index += static_cast<std::uint64_t>(view.origin[d] + local % view.shape[d]) * stride;
-    stride *= static_cast<std::uint64_t>(view.global[d]);
-    local /= view.shape[d];
-  }
-  return index;
-}
-
-/// A bell around the middle of all dimensions, 1 high.
-double bump(const device::TensorView& view, std::int64_t local, double width) noexcept {
+/// A bell around the middle of all dimensions, 1 high: its value at an element of a tensor of this shape.
+double bump(const std::vector<std::int64_t>& shape, std::int64_t element, double width) noexcept {
   double squares = 0;
-  for (std::uint32_t d = view.rank; d-- > 0;) {
-    const double size = static_cast<double>(view.global[d]);
-    const double x = (static_cast<double>(view.origin[d] + local % view.shape[d]) + 0.5) / size - 0.5;
+  for (std::size_t d = shape.size(); d-- > 0;) {
+    const double x = (static_cast<double>(element % shape[d]) + 0.5) / static_cast<double>(shape[d]) - 0.5;
     squares += (x / width) * (x / width);
-    local /= view.shape[d];
+    element /= shape[d];
   }
   return std::exp(-0.5 * squares);
 }
 
 template <typename T>
-void fill(const device::TensorView& view, const graph::State& state, std::uint64_t seed, std::int64_t begin,
-          std::int64_t end) {
+void fill(const device::TensorView& view, const mesh::Box& part, const graph::State& state, std::uint64_t seed,
+          std::int64_t begin, std::int64_t end) {
   T* data = static_cast<T*>(view.data);
   Normal normal(stream_key(seed, state.name));
+  const std::vector<std::int64_t>& shape = state.type.shape;
   for (std::int64_t i = begin; i < end; ++i) {
     switch (state.initializer.kind) {
       case graph::Initializer::Kind::constant: data[i] = static_cast<T>(state.initializer.value); break;
       // Rounded to float first, so that both devices begin from the very same numbers.
       case graph::Initializer::Kind::normal:
-        data[i] = static_cast<T>(static_cast<float>(state.initializer.value * normal(global_index(view, i))));
+        data[i] = static_cast<T>(static_cast<float>(state.initializer.value *
+                                                    normal(static_cast<std::uint64_t>(part.index_in_whole(shape, i)))));
         break;
       case graph::Initializer::Kind::gaussian_bump:
-        data[i] = static_cast<T>(static_cast<float>(bump(view, i, state.initializer.value)));
+        data[i] =
+            static_cast<T>(static_cast<float>(bump(shape, part.index_in_whole(shape, i), state.initializer.value)));
         break;
     }
   }
@@ -87,13 +77,13 @@ void fill(const device::TensorView& view, const graph::State& state, std::uint64
 
 }  // namespace
 
-void initialize(const device::TensorView& view, std::size_t element_bytes, const graph::State& state,
-                std::uint64_t seed, device::Threads& threads) {
+void initialize(const device::TensorView& view, const mesh::Box& part, std::size_t element_bytes,
+                const graph::State& state, std::uint64_t seed, device::Threads& threads) {
   threads.split(view.elements(), 4096, [&](std::int64_t begin, std::int64_t end) {
     if (element_bytes == sizeof(double)) {
-      fill<double>(view, state, seed, begin, end);
+      fill<double>(view, part, state, seed, begin, end);
     } else {
-      fill<float>(view, state, seed, begin, end);
+      fill<float>(view, part, state, seed, begin, end);
     }
   });
 }
@@ -101,7 +91,8 @@ void initialize(const device::TensorView& view, std::size_t element_bytes, const
 void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executor) {
   const std::size_t bytes = executor.device().element_bytes(graph::DType::f32);
   for (std::size_t s = 0; s < graph.states.size(); ++s) {
-    initialize(executor.state(static_cast<graph::StateId>(s)), bytes, graph.states[s], seed, executor.threads());
+    const auto id = static_cast<graph::StateId>(s);
+    initialize(executor.state(id), executor.part(id), bytes, graph.states[s], seed, executor.threads());
   }
   for (std::size_t s = 0; s < graph.states.size(); ++s) {
     if (graph.states[s].copies_parameter) {

@@ -33,32 +33,26 @@ bool writes_part(const partition::Partition& partition, std::size_t state, const
   return partition.stage_at(at) == partition.stages.states.owner[state];
 }
 
-/// Writes a part's rows, each as long as they are consecutive in the whole.
+/// Writes a part's rows, each as long as they are consecutive in the whole. A run may begin and end within one.
 void write_box(checkpoint::SafetensorsWriter& writer, const graph::State& state, const mesh::Box& box,
                std::span<const std::byte> bytes) {
   const std::vector<std::int64_t>& whole = state.type.shape;
   std::size_t inner = whole.size();  // dimensions from here on are consecutive in part and whole
-  std::int64_t run = 1;
+  std::int64_t row = 1;
   while (inner > 0) {
     --inner;
-    run *= box.shape[inner];
+    row *= box.shape[inner];
     if (box.shape[inner] != whole[inner]) {
       break;
     }
   }
-  const std::int64_t runs = run == 0 ? 0 : box.elements() / run;
-  for (std::int64_t r = 0; r < runs; ++r) {
-    std::int64_t rest = r * run;
-    std::int64_t to = 0;
-    std::int64_t stride = 1;
-    for (std::size_t d = whole.size(); d-- > 0;) {
-      to += (box.origin[d] + rest % box.shape[d]) * stride;
-      stride *= whole[d];
-      rest /= box.shape[d];
-    }
-    writer.write(state.name, static_cast<std::uint64_t>(to) * sizeof(float),
-                 bytes.subspan(static_cast<std::size_t>(r * run) * sizeof(float),
-                               static_cast<std::size_t>(run) * sizeof(float)));
+  const std::int64_t before = box.run ? box.run->begin : 0;
+  for (std::int64_t local = 0; local < box.elements();) {
+    const std::int64_t count = std::min(row - (before + local) % row, box.elements() - local);
+    writer.write(state.name, static_cast<std::uint64_t>(box.index_in_whole(whole, local)) * sizeof(float),
+                 bytes.subspan(static_cast<std::size_t>(local) * sizeof(float),
+                               static_cast<std::size_t>(count) * sizeof(float)));
+    local += count;
   }
 }
 

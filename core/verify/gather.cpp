@@ -11,18 +11,6 @@
 namespace shardrun::verify {
 namespace {
 
-/// The index in the whole of a part's element.
-std::size_t index_in_whole(const mesh::Box& box, const std::vector<std::int64_t>& shape, std::int64_t local) {
-  std::int64_t whole = 0;
-  std::int64_t stride = 1;
-  for (std::size_t d = shape.size(); d-- > 0;) {
-    whole += (box.origin[d] + local % box.shape[d]) * stride;
-    stride *= shape[d];
-    local /= box.shape[d];
-  }
-  return static_cast<std::size_t>(whole);
-}
-
 std::vector<std::int64_t> indices_of(const std::vector<std::int64_t>& shape, std::size_t element) {
   std::vector<std::int64_t> indices(shape.size());
   auto rest = static_cast<std::int64_t>(element);
@@ -44,7 +32,8 @@ double distance(double a, double b) noexcept {
 
 void add_part(const Part& part, const graph::State& state, std::int32_t rank, Whole& whole, Difference& replica) {
   for (std::size_t local = 0; local < part.values.size(); ++local) {
-    const std::size_t at = index_in_whole(part.box, state.type.shape, static_cast<std::int64_t>(local));
+    const auto at =
+        static_cast<std::size_t>(part.box.index_in_whole(state.type.shape, static_cast<std::int64_t>(local)));
     const double value = part.values[local];
     if (whole.first[at] < 0) {
       whole.first[at] = rank;
@@ -81,12 +70,7 @@ std::vector<int> ranks_of(const Whole& whole, const std::vector<std::int64_t>& s
   const std::vector<std::int64_t> indices = indices_of(shape, element);
   std::vector<int> ranks;
   for (std::size_t rank = 0; rank < whole.boxes.size(); ++rank) {
-    const mesh::Box& box = whole.boxes[rank];
-    bool inside = true;
-    for (std::size_t d = 0; d < shape.size(); ++d) {
-      inside = inside && indices[d] >= box.origin[d] && indices[d] < box.origin[d] + box.shape[d];
-    }
-    if (inside) {
+    if (whole.boxes[rank].contains(indices)) {
       ranks.push_back(static_cast<int>(rank));
     }
   }

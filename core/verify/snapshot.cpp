@@ -33,29 +33,47 @@ std::vector<double> widen(std::span<const std::byte> bytes, std::size_t f32_byte
   return values;
 }
 
-std::vector<std::int64_t> first_of(const std::array<std::int64_t, device::max_rank>& values, std::uint32_t rank) {
-  return {values.begin(), values.begin() + rank};
+/// "4,0 of 8,16"; of a run of the elements of a box "4,0 of 8,16, elements 5:12 of 4,16".
+std::string place_text(const mesh::Box& box, const std::vector<std::int64_t>& global) {
+  const std::string run =
+      box.run ? fmt::format(", elements {}:{} of {}", box.run->begin, box.run->end, fmt::join(box.shape, ",")) : "";
+  return fmt::format("{} of {}{}", fmt::join(box.origin, ","), fmt::join(global, ","), run);
 }
 
-/// "4,0 of 8,16"
-std::string place_text(const std::vector<std::int64_t>& origin, const std::vector<std::int64_t>& global) {
-  return fmt::format("{} of {}", fmt::join(origin, ","), fmt::join(global, ","));
-}
-
-/// The origin in such a text, where it is of that whole and the part lies within it.
-std::optional<std::vector<std::int64_t>> parse_origin(const std::string& text, const std::vector<std::int64_t>& shape,
-                                                      const std::vector<std::int64_t>& global) {
-  std::vector<std::int64_t> origin;
-  const char* at = text.c_str();
-  for (std::size_t d = 0; d < global.size(); ++d) {
+/// The part at such a place, where it is of that whole, lies within it and has the shape of what is stored.
+std::optional<mesh::Box> parse_place(const std::string& text, const std::vector<std::int64_t>& stored,
+                                     const std::vector<std::int64_t>& global) {
+  std::vector<std::int64_t> numbers;
+  for (const char* at = text.c_str(); *at != '\0';) {
     char* end = nullptr;
-    origin.push_back(std::strtoll(at, &end, 10));
-    at = *end == ',' ? end + 1 : end;
-    if (origin[d] < 0 || origin[d] > global[d] - shape[d]) {
+    const std::int64_t number = std::strtoll(at, &end, 10);
+    if (end != at) {
+      numbers.push_back(number);
+    }
+    at = end == at ? at + 1 : end;
+  }
+  const std::size_t dims = global.size();
+  const bool is_run = numbers.size() == 3 * dims + 2;
+  if (!is_run && (numbers.size() != 2 * dims || stored.size() != dims)) {
+    return std::nullopt;
+  }
+  const auto first = numbers.begin();
+  const auto count = static_cast<std::ptrdiff_t>(dims);
+  mesh::Box box{{first, first + count}, stored};
+  if (is_run) {
+    box.shape = {first + 2 * count + 2, numbers.end()};
+    const mesh::Interval run{numbers[2 * dims], numbers[2 * dims + 1]};
+    if (run.begin < 0 || run.end < run.begin || run.end > box.elements()) {
+      return std::nullopt;
+    }
+    box.run = run;
+  }
+  for (std::size_t d = 0; d < dims; ++d) {
+    if (box.origin[d] < 0 || box.shape[d] < 0 || box.origin[d] > global[d] - box.shape[d]) {
       return std::nullopt;
     }
   }
-  return text == place_text(origin, global) ? std::optional(origin) : std::nullopt;
+  return text == place_text(box, global) && stored == box.part_shape() ? std::optional(box) : std::nullopt;
 }
 
 Part read_part(const checkpoint::SafetensorsFile& file, const graph::State& state) {
@@ -63,11 +81,9 @@ Part read_part(const checkpoint::SafetensorsFile& file, const graph::State& stat
   const bool wide = tensor.info.dtype == checkpoint::DType::f64;
   const auto place = file.metadata().find(state.name);
   const std::vector<std::int64_t>& global = state.type.shape;
-  if ((wide || tensor.info.dtype == checkpoint::DType::f32) && tensor.info.shape.size() == global.size() &&
-      place != file.metadata().end()) {
-    if (const auto origin = parse_origin(place->second, tensor.info.shape, global)) {
-      return {.box = {*origin, tensor.info.shape},
-              .values = widen(tensor.bytes, wide ? sizeof(double) : sizeof(float))};
+  if ((wide || tensor.info.dtype == checkpoint::DType::f32) && place != file.metadata().end()) {
+    if (auto box = parse_place(place->second, tensor.info.shape, global)) {
+      return {.box = std::move(*box), .values = widen(tensor.bytes, wide ? sizeof(double) : sizeof(float))};
     }
   }
   throw Error(
@@ -108,9 +124,9 @@ Snapshot take_snapshot(const graph::Graph& graph, const runtime::Executor& execu
   snapshot.parts.resize(graph.states.size());
   for (std::size_t s = 0; s < graph.states.size(); ++s) {
     if (belongs_to(graph.states[s].kind, moment)) {
-      const device::TensorView view = executor.state(static_cast<graph::StateId>(s));
-      snapshot.parts[s] = Part{.box = {first_of(view.origin, view.rank), first_of(view.shape, view.rank)},
-                               .values = widen(bytes_of(view, f32_bytes), f32_bytes)};
+      const auto id = static_cast<graph::StateId>(s);
+      snapshot.parts[s] =
+          Part{.box = executor.part(id), .values = widen(bytes_of(executor.state(id), f32_bytes), f32_bytes)};
     }
   }
   return snapshot;
@@ -130,9 +146,9 @@ void write_snapshot(const std::filesystem::path& folder, std::int64_t step, Mome
   for (std::size_t s = 0; s < graph.states.size(); ++s) {
     const graph::State& state = graph.states[s];
     if (belongs_to(state.kind, moment)) {
-      const device::TensorView view = executor.state(static_cast<graph::StateId>(s));
-      tensors.push_back({{state.name, dtype, first_of(view.shape, view.rank)}, bytes_of(view, f32_bytes)});
-      places[state.name] = place_text(first_of(view.origin, view.rank), state.type.shape);
+      const auto id = static_cast<graph::StateId>(s);
+      tensors.push_back({{state.name, dtype, executor.part(id).part_shape()}, bytes_of(executor.state(id), f32_bytes)});
+      places[state.name] = place_text(executor.part(id), state.type.shape);
     }
   }
   checkpoint::write_safetensors(snapshot_path(folder, step, moment, rank), tensors, places);

@@ -26,7 +26,7 @@ enum class Moment : std::uint8_t {
 /// What one rank holds of one state. Elements are doubles, which every f32 is exactly.
 struct Part {
   mesh::Box box;
-  std::vector<double> values;  ///< row-major
+  std::vector<double> values;  ///< row-major, as the box has them
 };
 
 /// What one rank holds at a moment.
@@ -40,7 +40,7 @@ struct Snapshot {
 [[nodiscard]] std::filesystem::path snapshot_path(const std::filesystem::path& folder, std::int64_t step, Moment moment,
                                                   std::int64_t rank);
 
-/// What a rank calls: its snapshot as a safetensors file, where in its metadata each tensor has the origin of its part
+/// What a rank calls: its snapshot as a safetensors file, where in its metadata each tensor has the place of its part
 /// and the whole's shape. Throws Error{io}.
 void write_snapshot(const std::filesystem::path& folder, std::int64_t step, Moment moment, std::int64_t rank,
                     const graph::Graph& graph, const runtime::Executor& executor);

@@ -121,6 +121,9 @@ std::string text_of(const PlanDraft& plan) {
   for (const plugins::TensorPlacement& tensor : plan.tensors) {
     text += fmt::format("tensor {} in role {} over {}\n", tensor.tensor, static_cast<int>(tensor.role) + 1,
                         text_of(tensor.dims));
+    if (!tensor.flat.empty()) {
+      text += fmt::format("its elements over {}\n", text_of(DimSplits{tensor.flat}));
+    }
   }
   for (const plugins::CutPointPlacement& point : plan.cut_points) {
     text += fmt::format("cut point {} over {}\n", point.cut_point, text_of(point.dims));

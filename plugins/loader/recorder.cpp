@@ -82,6 +82,10 @@ struct PlanRecorder::Split {
   template <class Item>
   [[nodiscard]] std::size_t dim_of(const Item& item) const {
     if (axis.empty()) {
+      if (dim == SR_DIM_FLAT) {
+        refuse_with(fmt::format("the flattened elements of '{}' cannot be split: of a cut point only dimensions can",
+                                item.name));
+      }
       if (dim >= item.shape.size()) {
         refuse_with(
             fmt::format("'{}' has {} dimensions, so there is no dimension {}", item.name, item.shape.size(), dim));
@@ -94,6 +98,21 @@ struct PlanRecorder::Split {
                               axis, fmt::join(item.axes, ", ")));
     }
     return static_cast<std::size_t>(std::ranges::find(item.axes, axis) - item.axes.begin());
+  }
+
+  /// The mesh axes over which the flattened elements are split; the split is taken out.
+  [[nodiscard]] static std::vector<std::string> take_flat(std::vector<Split>& splits) {
+    const auto is_flat = [](const Split& split) { return split.axis.empty() && split.dim == SR_DIM_FLAT; };
+    const auto flat = std::ranges::find_if(splits, is_flat);
+    if (flat == splits.end()) {
+      return {};
+    }
+    std::vector<std::string> mesh_axes = std::move(flat->mesh_axes);
+    splits.erase(flat);
+    if (std::ranges::any_of(splits, is_flat)) {
+      refuse_with("the flattened elements are split twice");
+    }
+    return mesh_axes;
   }
 
   template <class Item>
@@ -197,9 +216,11 @@ void PlanRecorder::place_tensor(const char* glob, std::uint32_t role, const sr_s
   if (!known_role) {
     refuse_with(fmt::format("there is no role {}", role));
   }
-  const std::vector<Split> read = read_splits(splits, count, stride);
+  std::vector<Split> read = read_splits(splits, count, stride);
+  const std::vector<std::string> flat = Split::take_flat(read);
   for (const std::size_t index : matches_of(required(glob, "the name"), request_.tensors, "tensor")) {
-    tensors_[{index, *known_role}] = Split::over(request_.tensors[index], read);
+    const TensorSummary& tensor = request_.tensors[index];
+    tensors_[{index, *known_role}] = {tensor.name, *known_role, Split::over(tensor, read), flat};
   }
 }
 
@@ -375,8 +396,8 @@ PlanDraft PlanRecorder::finish() const {
   for (const auto& [index, mesh_axes] : axes_) {
     plan.axes.push_back({request_.axes[index].name, mesh_axes});
   }
-  for (const auto& [key, dims] : tensors_) {
-    plan.tensors.push_back({request_.tensors[key.first].name, key.second, dims});
+  for (const auto& [key, placement] : tensors_) {
+    plan.tensors.push_back(placement);
   }
   for (const auto& [index, dims] : cut_points_) {
     plan.cut_points.push_back({request_.cut_points[index].name, dims});

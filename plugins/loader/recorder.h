@@ -66,7 +66,7 @@ class PlanRecorder {
   std::vector<MeshAxis> mesh_;
   // By position in the request, so that the plan does not depend on the order in which it was written.
   std::map<std::size_t, std::vector<std::string>> axes_;
-  std::map<std::pair<std::size_t, TensorRole>, DimSplits> tensors_;
+  std::map<std::pair<std::size_t, TensorRole>, TensorPlacement> tensors_;
   std::map<std::size_t, DimSplits> cut_points_;
   std::map<std::size_t, TensorGather> gathers_;
   std::map<std::size_t, std::set<std::string>> varying_;

@@ -90,6 +90,7 @@ struct TensorPlacement {
   std::string tensor;
   TensorRole role = TensorRole::store;
   DimSplits dims;
+  std::vector<std::string> flat{};  ///< the mesh axes that split what `dims` leave as one row of elements
 
   bool operator==(const TensorPlacement&) const = default;
 };

@@ -121,10 +121,15 @@ typedef struct sr_graph {
 } sr_graph;
 #define SR_GRAPH_SIZE_1_0 UINT32_C(72)
 
+/// In place of a dimension, in sr_plan_writer.place_tensor: the tensor's elements in row-major order, or where
+/// dimensions are split too, those of what these splits leave a rank. Each rank has a run of them, and runs differ by
+/// at most one element. Since 1.2; older hosts refuse it.
+#define SR_DIM_FLAT UINT32_MAX
+
 /// How one dimension is split: over these mesh axes, major to minor. Splits need not divide evenly.
 typedef struct sr_split {
   uint32_t struct_size;
-  uint32_t dim;     /* which dimension, where `axis` is NULL */
+  uint32_t dim;     /* which dimension, where `axis` is NULL; or SR_DIM_FLAT */
   const char* axis; /* the dimension by its logical axis, or NULL */
   const char* const* mesh_axes;
   uint32_t mesh_axis_count;
@@ -167,7 +172,7 @@ typedef struct sr_hook_tensor {
   uint32_t struct_size;
   uint32_t rank;
   const char* name;     /* the tensor's */
-  const int64_t* shape; /* of this rank's part, which is row-major */
+  const int64_t* shape; /* of this rank's part, which is row-major; one dimension where it is a run of elements */
   uint64_t first;       /* the number of its first element in the group */
 } sr_hook_tensor;
 #define SR_HOOK_TENSOR_SIZE_1_1 UINT32_C(32)

@@ -67,6 +67,7 @@ TEST_CASE("ranks are written as runs", "[mesh]") {
   CHECK(mesh::ranks_text({0, 4, 8, 12, 16, 21}) == "0,4,8,12,16,21");
   CHECK(mesh::ranges_text({{0, 4}, {16, 4}}) == "[0:16, 4:8]");
   CHECK(mesh::ranges_text({}) == "[]");
+  CHECK(mesh::ranges_text({{0, 4}, {16, 4}, mesh::Interval{5, 12}}) == "elements 5:12 of [0:16, 4:8]");
 }
 
 TEST_CASE("replicas stand together in a box", "[mesh]") {
@@ -106,6 +107,28 @@ embed →
 │        0,3        │     1,4      │     2,5      │
 │                   │              │              │
 └───────────────────┴──────────────┴──────────────┘
+)");
+}
+
+TEST_CASE("runs of a tensor's elements are a row, and those of a box stand in it together", "[mesh]") {
+  CHECK(drawn({3, 5}, {.dims = {{}, {}}, .flat = {0}}, mesh_2_2, {"embed", "mlp"}) == R"(
+elements of embed × mlp →
+            0:8                     8:15
+┌─────────────────────────┬──────────────────────┐
+│                         │                      │
+│           0,1           │         2,3          │
+│                         │                      │
+└─────────────────────────┴──────────────────────┘
+)");
+  CHECK(drawn({3, 4}, {.dims = {{}, {1}}, .flat = {0}}, mesh_2_2, {"embed", "mlp"}) == R"(
+embed ↓  mlp →
+               0:2                      2:4
+    ┌────────────────────────┬────────────────────────┐
+    │                        │                        │
+0:3 │          0,2           │          1,3           │
+    │                        │                        │
+    └────────────────────────┴────────────────────────┘
+not drawn, but split too: the elements of each box in row-major order, among its ranks
 )");
 }
 

@@ -67,7 +67,52 @@ TEST_CASE("a rank's box has its part of each dimension", "[mesh]") {
   CHECK(mesh::box_of({1, 2}, {.dims = {{1}, {}}}, mesh_2_3, {0, 2}) == Box{{1, 0}, {0, 2}});
 }
 
+TEST_CASE("a rank's run has its elements of what the dimensions leave it", "[mesh]") {
+  const Placement flat{.dims = {{}, {}}, .flat = {0}};
+  CHECK(mesh::box_of({3, 5}, flat, mesh_2_3, {0, 2}) == Box{{0, 0}, {3, 5}, Interval{0, 8}});
+  CHECK(mesh::box_of({3, 5}, flat, mesh_2_3, {1, 2}) == Box{{0, 0}, {3, 5}, Interval{8, 15}});
+  const Placement both{.dims = {{}, {0}}, .flat = {1}};  // of 3 rows and 2 columns
+  const Box box = mesh::box_of({3, 5}, both, mesh_2_3, {1, 1});
+  CHECK(box == Box{{0, 3}, {3, 2}, Interval{2, 4}});
+  CHECK(box.elements() == 2);
+  CHECK(box.part_shape() == std::vector<std::int64_t>{2});
+  CHECK(box.index_in_whole({3, 5}, 0) == 8);
+  CHECK(box.index_in_whole({3, 5}, 1) == 9);
+  CHECK(box.contains({1, 3}));
+  CHECK(box.contains({1, 4}));
+  CHECK_FALSE(box.contains({1, 2}));
+  CHECK_FALSE(box.contains({0, 4}));
+  CHECK_FALSE(box.contains({2, 3}));
+}
+
+TEST_CASE("runs of any tensor have each element once, and differ by at most one", "[mesh]") {
+  for (std::int64_t rows = 0; rows < 9; ++rows) {
+    for (const Placement& placement :
+         {Placement{.dims = {{}, {}}, .flat = {0, 1}}, Placement{.dims = {{0}, {}}, .flat = {1}},
+          Placement{.dims = {{}, {1}}, .flat = {0}}}) {
+      const std::vector<std::int64_t> shape = {rows, 5};
+      std::vector<int> found(static_cast<std::size_t>(rows * 5), 0);
+      for (std::int64_t rank = 0; rank < mesh_2_3.ranks(); ++rank) {
+        const Box box = mesh::box_of(shape, placement, mesh_2_3, mesh::coordinates_of(mesh_2_3, rank));
+        for (std::int64_t i = 0; i < box.elements(); ++i) {
+          const std::int64_t at = box.index_in_whole(shape, i);
+          ++found[static_cast<std::size_t>(at)];
+          CHECK(box.contains({at / 5, at % 5}));
+        }
+        const std::int64_t left = mesh::Box{box.origin, box.shape}.elements();
+        const std::int64_t parts = placement.flat.size() == 2 ? 6 : mesh_2_3.size(placement.flat[0]);
+        CHECK((box.elements() == left / parts || box.elements() == left / parts + 1));
+      }
+      CHECK(std::all_of(found.begin(), found.end(), [](int times) { return times == 1; }));
+    }
+  }
+}
+
 TEST_CASE("placements know their axes and are drawn by their names", "[mesh]") {
+  const Placement flat{.dims = {{1}, {}}, .flat = {0}};
+  CHECK(flat.splits(0));
+  CHECK(flat.splits(1));
+  CHECK(mesh::to_string(flat, mesh_2_3) == "[model | -] flat data");
   const Placement placement{.dims = {{0, 1}, {}}, .partial = {}};
   CHECK(placement.splits(0));
   CHECK(placement.splits(1));

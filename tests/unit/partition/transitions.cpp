@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/graph/builder.h"
 #include "core/runtime/interpreter.h"
 #include "tests/support/catch.h"
@@ -41,6 +43,7 @@ struct Transition {
   std::vector<plugins::MeshAxis> mesh;
   std::string moved;                ///< the collectives, in order
   std::vector<std::uint64_t> sent;  ///< by each rank
+  std::vector<std::string> flat{};  ///< what splits the elements of the state
 };
 
 /// "all_gather n; slice": the collectives and copies of rank 0.
@@ -121,11 +124,39 @@ TEST_CASE("each transition moves what it must and no more", "[partition]") {
                       both,
                       "slice",
                       {0, 0, 0, 0}},
+           Transition{"replicated to split elements", Given::value, {}, {{}, {}}, two, "slice", {0, 0}, {"a"}},
+           Transition{"split elements of split columns",
+                      Given::value,
+                      {{"columns", {"a"}}},
+                      {{}, {"a"}},
+                      both,
+                      "slice",
+                      {0, 0, 0, 0},
+                      {"b"}},
+           Transition{"columns to elements",
+                      Given::value,
+                      {{"columns", {"a"}}},
+                      {{}, {}},
+                      two,
+                      "all_gather; slice",
+                      {72, 48},
+                      {"a"}},
+           Transition{
+               "partial to split elements", Given::sum, {{"rows", {"a"}}}, {{}}, two, "reduce_scatter", {8, 12}, {"a"}},
+           // Blocks of 3 and 2 elements, then of these 2 and 1, or 1 and 1.
+           Transition{"partial over two axes to split elements",
+                      Given::sum,
+                      {{"rows", {"a", "b"}}},
+                      {{}},
+                      both,
+                      "reduce_scatter; reduce_scatter",
+                      {12, 16, 16, 16},
+                      {"a", "b"}},
        }) {
     DYNAMIC_SECTION(each.name) {
       const graph::Graph graph = graph_of(each.given);
       partition::Plan plan = plan_of(each.mesh, each.from);
-      plan.draft.tensors = {{"to", plugins::TensorRole::store, each.to}};
+      plan.draft.tensors = {{"to", plugins::TensorRole::store, each.to, each.flat}};
       const device::Device& device = device::Device::find("cpu");
       runtime::Interpreter ranks(graph, partition::split(graph, plan), device, 1);
 
@@ -140,7 +171,16 @@ TEST_CASE("each transition moves what it must and no more", "[partition]") {
       Tensor whole = zeros(graph.states[0].type);
       std::vector<int> filled(whole.values.size(), 0);
       for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
-        CHECK(gather_part(ranks.rank(rank).state(0), sizeof(float), whole, filled));
+        const runtime::Executor& executor = ranks.rank(rank);
+        const device::TensorView view = executor.state(0);
+        const mesh::Box& box = executor.part(0);
+        const Tensor part = read_view(part_type(whole.type, view), view, sizeof(float));
+        CHECK(box.elements() == view.elements());
+        for (std::int64_t i = 0; i < view.elements(); ++i) {
+          const auto at = static_cast<std::size_t>(box.index_in_whole(whole.type.shape, i));
+          whole.values[at] = part.values[static_cast<std::size_t>(i)];
+          filled[at] = 1;
+        }
         std::uint64_t planned = 0;
         for (const partition::Transfer& transfer : ranks.programs(rank).programs[0].transfers) {
           const mesh::Coordinates at = mesh::coordinates_of(ranks.programs(rank).mesh, static_cast<std::int64_t>(rank));
@@ -149,6 +189,7 @@ TEST_CASE("each transition moves what it must and no more", "[partition]") {
         INFO("rank " << rank);
         CHECK(planned == each.sent[rank]);
       }
+      CHECK(std::count(filled.begin(), filled.end(), 0) == 0);
       CHECK(whole.values == expected_of(x, whole.type).values);
     }
   }

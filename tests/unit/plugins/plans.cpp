@@ -105,6 +105,7 @@ TEST_CASE("later statements replace earlier ones, globs are expanded", "[plugins
                                                      {"b", TensorRole::store, {{}}},
                                                      {"b", TensorRole::gradient, {{"data"}}},
                                                      {"square", TensorRole::store, {{}, {}}},
+                                                     {"square", TensorRole::gradient, {{}, {"model"}}, {"data"}},
                                                      {"field", TensorRole::store, {{}, {}}}});
   CHECK(plan.cut_points == std::vector<CutPointPlacement>{{"layer.0/residual", {{}, {"model"}, {}}},
                                                           {"layer.1/residual", {{}, {"model"}, {}}}});
@@ -129,6 +130,10 @@ TEST_CASE("a plan that cannot be is refused at the border, with the plugin and t
   CHECK_THAT(fault("unknown_role"), Contains("place_tensor('*'): there is no role 9"));
   CHECK_THAT(fault("dims_share"), Contains("place_tensor('w'): mesh axis 'data' occurs twice in one placement"));
   CHECK_THAT(fault("dim_twice"), Contains("place_tensor('w'): dimension 0 of 'w' is split twice"));
+  CHECK_THAT(fault("flat_twice"), Contains("place_tensor('w'): the flattened elements are split twice"));
+  CHECK_THAT(fault("flat_shares"), Contains("place_tensor('w'): mesh axis 'data' occurs twice in one placement"));
+  CHECK_THAT(fault("flat_cut_point"), Contains("the flattened elements of 'layer.0/residual' cannot be split: of a cut "
+                                               "point only dimensions can"));
   CHECK_THAT(fault("no_such_dim"), Contains("place_tensor('*'): 'b' has 1 dimensions, so there is no dimension 1"));
   CHECK_THAT(fault("no_such_dim_axis"), Contains("'b' has 0 dimensions named 'mlp', expected one; its axes are []"));
   CHECK_THAT(fault("ambiguous_dim"), Contains("'square' has 2 dimensions named 'embed'"));

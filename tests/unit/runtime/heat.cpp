@@ -103,7 +103,8 @@ class Iterated {
       : graph_(graph), ranks_(graph, partition::split(graph, plan), device::Device::find("cpu"), 1, fault) {
     for (std::size_t rank = 0; rank < ranks_.ranks(); ++rank) {
       for (std::size_t s = 0; s < graph.states.size(); ++s) {
-        runtime::initialize(ranks_.rank(rank).state(static_cast<graph::StateId>(s)), sizeof(float), graph.states[s], 7,
+        const auto id = static_cast<graph::StateId>(s);
+        runtime::initialize(ranks_.rank(rank).state(id), ranks_.rank(rank).part(id), sizeof(float), graph.states[s], 7,
                             ranks_.rank(rank).threads());
       }
     }

@@ -21,14 +21,13 @@ std::vector<Element> values(const graph::State& state, std::uint64_t seed, int t
                             const std::vector<std::int64_t>& shape = {}, const std::vector<std::int64_t>& origin = {}) {
   device::TensorView view;
   view.rank = static_cast<std::uint32_t>(state.type.shape.size());
-  std::copy(state.type.shape.begin(), state.type.shape.end(), view.global.begin());
-  view.shape = view.global;
-  std::copy(shape.begin(), shape.end(), view.shape.begin());
-  std::copy(origin.begin(), origin.end(), view.origin.begin());
+  const mesh::Box part{origin.empty() ? std::vector<std::int64_t>(view.rank, 0) : origin,
+                       shape.empty() ? state.type.shape : shape};
+  std::copy(part.shape.begin(), part.shape.end(), view.shape.begin());
   std::vector<Element> elements(static_cast<std::size_t>(view.elements()));
   view.data = elements.data();
   device::Threads pool(threads);
-  runtime::initialize(view, sizeof(Element), state, seed, pool);
+  runtime::initialize(view, part, sizeof(Element), state, seed, pool);
   return elements;
 }
 

@@ -153,6 +153,11 @@ struct Split {
   return {{}, dim, std::move(mesh_axes)};
 }
 
+/// The tensor's elements in row-major order, of what other splits leave a rank.
+[[nodiscard]] inline Split split_flat(std::vector<std::string> mesh_axes) {
+  return {{}, SR_DIM_FLAT, std::move(mesh_axes)};
+}
+
 /// sr_plan_writer, whose rules hold. Every function throws Refused.
 class PlanWriter {
  public:
