@@ -47,9 +47,7 @@ class ThreeD {
     if (sizes.at("pipe") > 1 && !job.options.text("keep").empty()) {
       throw InvalidJob("keep would last through all microbatches that are under way: leave it out with [mesh] pipe");
     }
-    ZeroSettings zero = zero_settings(job, job.options.integer("zero"), "data", sizes.at("data"));
-    zero.ruled = sizes.at("model");
-    place_zero(graph, rules, zero, plan);
+    place_zero(graph, rules, zero_settings(job, job.options.integer("zero"), "data"), plan);
     plan.set_bucket_bytes(bucket_bytes(job));
     check_pipeline_options(job);
     if (sizes.at("pipe") > 1 || job.options.contents("schedule")) {

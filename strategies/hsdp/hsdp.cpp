@@ -28,7 +28,7 @@ class Hsdp {
     plan.add_mesh_axis("replica", replicas);
     plan.add_mesh_axis("shard", shards);
     place_batch(graph, {"replica", "shard"}, plan);
-    place_zero(graph, {}, zero_settings(job, 3, "shard", shards), plan);
+    place_zero(graph, {}, zero_settings(job, 3, "shard"), plan);
     plan.set_bucket_bytes(bucket_bytes(job));
   }
 };

@@ -25,7 +25,7 @@ class Zero {
     const std::string mesh_axis = only_mesh_axis(job, "data");
     plan.add_mesh_axis(mesh_axis, job.ranks);
     place_batch(graph, {mesh_axis}, plan);
-    place_zero(graph, {}, zero_settings(job, stage, mesh_axis, job.ranks), plan);
+    place_zero(graph, {}, zero_settings(job, stage, mesh_axis), plan);
     plan.set_bucket_bytes(bucket_bytes(job));
   }
 };

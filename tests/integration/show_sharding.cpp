@@ -99,6 +99,22 @@ TEST_CASE("bytes are those of the job's precision", "[program]") {
              Contains("2 bytes an element (precision = mixed), 2.00 KiB\n"));
 }
 
+TEST_CASE("runs of elements are shown as such", "[program]") {
+  const JobFolder job;
+  const json::array found = tensors(job, "first_moment/layer.0/mlp/up/weights", {"job.strategy=zero1", "job.ranks=3"});
+  REQUIRE(found.size() == 1);
+  const json::value& stored = found[0].at("placements").at("stored");
+  CHECK(stored.at("text") == "[- | -] flat data");
+  CHECK(stored.at("flat") == json::parse(R"(["data"])"));
+  std::int64_t end = 0;
+  for (const json::value& rank : found[0].at("ranks").as_array()) {
+    CHECK(rank.at("run").at(0) == end);
+    end = rank.at("run").at(1).as_int64();
+    CHECK(rank.at("shape") == json::array{rank.at("elements")});
+  }
+  CHECK(end == 16 * 64);
+}
+
 TEST_CASE("a cut point is shown where the step computes it", "[program]") {
   const JobFolder job;
   const json::array found =

@@ -60,8 +60,6 @@ inline void place_sequence(const Graph& graph, const std::string& mesh_axis, con
 struct ZeroSettings {
   std::int64_t stage = 0;     ///< 1: the optimizer's states; 2: gradients too; 3: parameters too
   std::string mesh_axis;      ///< over which they are split
-  std::int64_t ranks = 1;     ///< along it
-  std::int64_t ruled = 1;     ///< ranks over which a dimension is split that the rules split
   bool unit_is_layer = true;  ///< stage 3: what is brought together at once; else each tensor by itself
   std::string keep;           ///< stage 3: a glob; what stays brought together from forward to backward
 };
@@ -96,39 +94,16 @@ namespace detail {
 
 }  // namespace detail
 
-namespace detail {
-
-/// The first dimension that has an index for every rank, so that none has much more than others; else the longest.
-/// Parts of the first one lie together in memory, which saves copies.
-[[nodiscard]] inline std::size_t owned_dim(const Tensor& tensor, const std::vector<std::vector<std::string>>& used,
-                                           const ZeroSettings& settings) {
-  std::size_t longest = 0;
-  std::int64_t most = -1;
-  for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
-    const std::int64_t size = tensor.shape[d] / (used[d].empty() ? 1 : settings.ruled);
-    if (size >= settings.ranks) {
-      return d;
-    }
-    if (size > most) {
-      most = size;
-      longest = d;
-    }
-  }
-  return longest;
-}
-
-}  // namespace detail
-
-/// Places every parameter: as the rules say, and over the mesh axis in the roles that the stage splits.
+/// Places every parameter: as the rules say, and over the mesh axis in the roles that the stage splits. What is split
+/// over it are the flattened elements: parts of any shape are of one size, and lie together in the whole.
 inline void place_zero(const Graph& graph, const AxisRules& rules, const ZeroSettings& settings, PlanWriter& plan) {
   for (const Tensor& tensor : graph.tensors) {
     if (tensor.kind != SR_TENSOR_PARAMETER || tensor.shape.empty() || settings.stage == 0) {
       continue;
     }
-    std::vector<std::vector<std::string>> dims = detail::split_by_rules(tensor, rules);
-    const std::vector<Split> used = detail::splits_of(dims);
-    dims[detail::owned_dim(tensor, dims, settings)].push_back(settings.mesh_axis);
-    const std::vector<Split> owned = detail::splits_of(dims);
+    const std::vector<Split> used = detail::splits_of(detail::split_by_rules(tensor, rules));
+    std::vector<Split> owned = used;
+    owned.push_back(split_flat({settings.mesh_axis}));
     plan.place_tensor(tensor.name, Role::optimizer, owned);
     if (settings.stage >= 2) {
       plan.place_tensor(tensor.name, Role::gradient, owned);
@@ -184,9 +159,8 @@ inline void check_gather_options(const Job& job, std::int64_t stage) {
   }
 }
 
-[[nodiscard]] inline ZeroSettings zero_settings(const Job& job, std::int64_t stage, std::string mesh_axis,
-                                                std::int64_t ranks) {
-  ZeroSettings settings{.stage = stage, .mesh_axis = std::move(mesh_axis), .ranks = ranks};
+[[nodiscard]] inline ZeroSettings zero_settings(const Job& job, std::int64_t stage, std::string mesh_axis) {
+  ZeroSettings settings{.stage = stage, .mesh_axis = std::move(mesh_axis)};
   if (stage >= 3) {
     settings.unit_is_layer = job.options.text("unit") == "layer";
     settings.keep = job.options.text("keep");
