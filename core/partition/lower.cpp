@@ -145,7 +145,8 @@ class Lowering {
                             .attributes = node.attributes,
                             .phase = node.phase,
                             .layer = node.layer,
-                            .call = call_of(n)};
+                            .call = call_of(n),
+                            .action = action_of(n)};
     if (sharded_.transitions[index(n)]) {
       instruction.attributes.add("missing", "received");  // its kernel leaves these elements as they are
     }
@@ -313,11 +314,18 @@ class Lowering {
             .phase = node.phase,
             .layer = node.layer,
             .transfer = transfer_of_.at(n),
-            .call = call_of(n)};
+            .call = call_of(n),
+            .action = action_of(n)};
   }
 
   [[nodiscard]] std::int32_t call_of(graph::NodeId n) const {
     return sharded_.node_calls.empty() ? 0 : sharded_.node_calls[index(n)];
+  }
+  [[nodiscard]] std::int32_t action_of(graph::NodeId n) const {
+    if (!sharded_.node_actions.empty()) {
+      return sharded_.node_actions[index(n)];
+    }
+    return function_.name != "micro" ? -1 : function_.nodes[index(n)].phase == graph::Phase::forward ? 0 : 1;
   }
   /// Which what is settled at the end belongs to.
   [[nodiscard]] std::int32_t last_call() const { return static_cast<std::int32_t>(program_.call_rows.size()) - 1; }
@@ -337,14 +345,17 @@ class Lowering {
   }
 
   void emit_move(const Node& node, BufferId from, BufferId to, std::vector<Copy> copies, std::int32_t n) {
+    const graph::NodeId producer = value(node.outputs[0]).producer;
     emitter_.append({.kind = Instruction::Kind::move,
-                     .op = &op_of(sharded_.transitions[index(value(node.outputs[0]).producer)]->kind),
+                     .op = &op_of(sharded_.transitions[index(producer)]->kind),
                      .name = node.name,
                      .inputs = {from},
                      .outputs = {to},
                      .phase = node.phase,
                      .layer = node.layer,
-                     .copies = std::move(copies)},
+                     .copies = std::move(copies),
+                     .call = call_of(producer),
+                     .action = action_of(producer)},
                     n);
   }
 
@@ -416,7 +427,8 @@ class Lowering {
                        .name = "write/" + graph_.states[index(write->state)].name,
                        .inputs = {source},
                        .outputs = {write->state},
-                       .accumulate = accumulate_of(write->mode)};
+                       .accumulate = accumulate_of(write->mode),
+                       .action = n < end_ ? action_of(settings_.steps[index(n)].nodes.front()) : -1};
       copy.flops = write->mode == StateWrite::Mode::assign ? 0 : graph::element_count(type(write->value));
       emitter_.append(std::move(copy), n);
     }

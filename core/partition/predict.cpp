@@ -1,15 +1,12 @@
 #include "core/partition/predict.h"
 
 #include <algorithm>
-#include <set>
-#include <string_view>
 
 namespace shardrun::partition {
 namespace {
 
 using plugins::Action;
 using Kind = Instruction::Kind;
-using ActionKey = std::tuple<std::uint32_t, Action::Kind, std::uint32_t>;
 
 bool is_message(const Transfer& transfer) noexcept {
   return transfer.collective == Collective::send || transfer.collective == Collective::receive;
@@ -72,65 +69,6 @@ std::int64_t messages_of(const Transfer& transfer, std::int64_t member, std::int
   return 0;
 }
 
-/// Which of a pipeline's actions each instruction of a stage belongs to.
-class ActionOf {
- public:
-  ActionOf(const Pipeline& pipeline, std::size_t stage, const std::vector<ExecutedInstruction>& instructions)
-      : pipeline_(pipeline) {
-    for (std::size_t i = 0; pipeline.exists() && i < instructions.size(); ++i) {
-      behind_ = is_of_action(instructions[i]) ? i + 1 : behind_;
-    }
-    for (std::size_t a = 0; pipeline.exists() && a < pipeline.actions[stage].size(); ++a) {
-      const Action& action = pipeline.actions[stage][a];
-      actions_.insert({action.chunk, action.kind, action.microbatch});
-    }
-  }
-
-  /// Null: to none, such as what settles gradients behind all of them. What is not computed belongs to what was
-  /// computed before it. To be asked for one instruction after the other; `number`: in the step.
-  const ActionKey* next(const ExecutedInstruction& at, std::size_t number) {
-    if (number >= behind_) {
-      return nullptr;
-    }
-    if (is_of_action(at)) {
-      find(*at.instruction);
-    }
-    return now_;
-  }
-
- private:
-  /// Copies are made beside the graph's nodes, for states.
-  static bool is_of_action(const ExecutedInstruction& at) {
-    return at.program->function == "micro" && at.instruction->kind == Kind::compute &&
-           at.instruction->op->name != std::string_view("copy");
-  }
-
-  void find(const Instruction& instruction) {
-    const auto chunk = static_cast<std::uint32_t>(pipeline_.chunk_of(instruction.layer));
-    const auto call = static_cast<std::uint32_t>(instruction.call);
-    const auto look_for = [&](Action::Kind kind) {
-      const auto found = actions_.find({chunk, kind, call});
-      now_ = found == actions_.end() ? now_ : &*found;
-      return found != actions_.end();
-    };
-    switch (instruction.phase) {
-      case graph::Phase::forward: look_for(Action::Kind::forward); break;
-      case graph::Phase::backward_input:
-        static_cast<void>(look_for(Action::Kind::backward_input) || look_for(Action::Kind::backward));
-        break;
-      case graph::Phase::backward_weight:
-        static_cast<void>(look_for(Action::Kind::backward_weight) || look_for(Action::Kind::backward));
-        break;
-      case graph::Phase::update: break;
-    }
-  }
-
-  const Pipeline& pipeline_;
-  std::set<ActionKey> actions_;
-  const ActionKey* now_ = nullptr;
-  std::size_t behind_ = 0;  ///< all actions
-};
-
 struct Span {
   double begin = 0;
   double end = 0;
@@ -174,7 +112,6 @@ class StepSimulation {
         waits_(ranks.size(), false) {
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       instructions_.push_back(instructions_of(ranks[rank]));
-      action_of_.emplace_back(pipeline, rank, instructions_.back());
     }
     meetings_ = meetings_of(instructions_, pipeline.axis);
     under_way_.resize(meetings_.all.size());
@@ -236,7 +173,6 @@ class StepSimulation {
     const ExecutedInstruction& at = instructions_[rank][next_[rank]];
     const double cost = costs_.seconds[rank][next_[rank]];
     StagePrediction& stage = result_.stages[rank];
-    const ActionKey* action = action_of_[rank].next(at, next_[rank]);
     double in_action = cost;
     switch (at.instruction->kind) {
       case Kind::compute:
@@ -260,8 +196,9 @@ class StepSimulation {
         break;
       }
     }
-    if (action != nullptr) {
-      result_.actions[*action] += in_action;
+    if (const std::int32_t number = at.instruction->action; pipeline_.exists() && number >= 0) {
+      const Action& action = pipeline_.actions[rank][static_cast<std::size_t>(number)];
+      result_.actions[{action.chunk, action.kind, action.microbatch}] += in_action;
     }
     return true;
   }
@@ -330,7 +267,6 @@ class StepSimulation {
   const StepCosts& costs_;
   std::vector<std::vector<ExecutedInstruction>> instructions_;
   Meetings meetings_;
-  std::vector<ActionOf> action_of_;
   std::vector<UnderWay> under_way_;                              ///< of each meeting
   std::map<std::pair<mesh::AxisId, std::size_t>, double> free_;  ///< from when on a rank can send over an axis
   std::vector<std::vector<Span>> computing_;                     ///< of each rank, one after the other

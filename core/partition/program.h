@@ -113,7 +113,8 @@ struct Instruction {
   std::int64_t flops = 0;
   std::vector<Copy> copies = {};
   std::int32_t transfer = -1;
-  std::int32_t call = 0;  ///< of those that the program does at once
+  std::int32_t call = 0;     ///< of those that the program does at once
+  std::int32_t action = -1;  ///< a number of Programs::actions; −1: of none, as what finishes gradients or updates
   std::optional<HookCall> hook = std::nullopt;
 };
 
@@ -165,6 +166,9 @@ struct Programs {
   /// had gathered up for others too.
   std::vector<Buffer> settled;
   std::vector<Program> programs;
+  /// What the function micro does: the stage's list, or without a pipeline the forward and the backward of one chunk.
+  /// There microbatch 0 stands for the one that the call is of.
+  std::vector<plugins::Action> actions;
   std::uint64_t arena_bytes = 0;
   MemoryUse memory;
   std::shared_ptr<const plugins::Hooks> hooks;  ///< null where there are none

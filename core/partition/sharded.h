@@ -65,9 +65,10 @@ struct ShardedFunction {
   std::vector<std::optional<Transition>> transitions;  ///< of each node
 
   // Of what one stage of a pipeline does for all microbatches of a step at once; empty otherwise.
-  std::vector<std::int32_t> node_calls = {};   ///< of each node its microbatch
-  std::vector<std::int32_t> input_calls = {};  ///< of each input
-  std::vector<std::int64_t> call_rows = {};    ///< of each microbatch
+  std::vector<std::int32_t> node_calls = {};    ///< of each node its microbatch
+  std::vector<std::int32_t> node_actions = {};  ///< of each node the number of its stage's action, or −1
+  std::vector<std::int32_t> input_calls = {};   ///< of each input
+  std::vector<std::int64_t> call_rows = {};     ///< of each microbatch
   std::vector<Tie> ties = {};
   std::size_t under_way = 1;  ///< what may be on its way along a link at one time
 };

@@ -91,7 +91,8 @@ struct Segment {
   std::int32_t call = 0;
   const AssignedFunction* function = nullptr;
   std::vector<NodeId> nodes;
-  std::string action;  ///< for messages
+  std::string action;        ///< for messages
+  std::int32_t number = -1;  ///< of the action in the stage's list
 };
 
 /// Who needs what of a function.
@@ -169,10 +170,12 @@ class StageBuilder {
     out_.function.function.rows = first.rows;
     for (const Segment& segment : segments) {
       action_ = segment.action;
+      action_number_ = segment.number;
       for (const NodeId n : segment.nodes) {
         add(segment, n);
       }
     }
+    action_number_ = -1;
     finish(segments.front());
     return std::move(out_);
   }
@@ -330,6 +333,7 @@ class StageBuilder {
     }
     function().nodes.push_back(std::move(node));
     out_.function.node_calls.push_back(segment.call);
+    out_.function.node_actions.push_back(action_number_);
     out_.actions.push_back(action_);
   }
 
@@ -381,6 +385,7 @@ class StageBuilder {
   const std::int32_t stage_;
   bool repeated_ = false;
   std::string action_;
+  std::int32_t action_number_ = -1;
   StageFunction out_;
   std::map<Key, ValueId> values_;
   std::map<StateId, ValueId> state_values_;
@@ -465,7 +470,8 @@ class Cutting {
             entry->second.push_back(static_cast<NodeId>(n));
           }
         }
-        of_stage.push_back({call, function, entry->second, to_string(action)});
+        of_stage.push_back(
+            {call, function, entry->second, to_string(action), static_cast<std::int32_t>(of_stage.size())});
       }
     }
     build(segments, calls, true);

@@ -292,7 +292,9 @@ Programs stage_of(const partition::Pipeline& pipeline, std::int32_t stage) {
       program.instructions.push_back(instruction(Kind::wait, number));
     }
   };
-  for (const Action& action : pipeline.actions[static_cast<std::size_t>(stage)]) {
+  const std::vector<Action>& actions = pipeline.actions[static_cast<std::size_t>(stage)];
+  for (std::size_t a = 0; a < actions.size(); ++a) {
+    const Action& action = actions[a];
     const bool forward = action.kind == Action::Kind::forward;
     const std::int32_t from = forward ? stage - 1 : stage + 1;
     const std::int32_t to = forward ? stage + 1 : stage - 1;
@@ -302,6 +304,7 @@ Programs stage_of(const partition::Pipeline& pipeline, std::int32_t stage) {
     Instruction compute = instruction(Kind::compute);
     compute.layer = stage;
     compute.call = static_cast<std::int32_t>(action.microbatch);
+    compute.action = static_cast<std::int32_t>(a);
     compute.phase = forward ? graph::Phase::forward : graph::Phase::backward_input;
     program.instructions.push_back(compute);
     if (to >= 0 && to < stages) {
