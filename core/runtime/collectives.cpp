@@ -210,6 +210,7 @@ void Collectives::finish(Op& op) {
     const std::int64_t under_way = std::min(times->ended, waited_from) - times->begun;
     const std::int64_t waited_for_others = exposed_ns_ - op.exposed_before;
     hidden_ns_ += std::max<std::int64_t>(0, under_way - waited_for_others);
+    op.times = Times{times->begun, times->ended};
   }
   exposed_ns_ += plugins::transport_clock() - waited_from;
 }

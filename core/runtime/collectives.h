@@ -39,6 +39,7 @@ class Collectives final : public Communicator {
   void start(Handle transfer) override;
   [[nodiscard]] bool test(Handle transfer) override;
   void wait(Handle transfer) override;
+  [[nodiscard]] std::optional<Times> times(Handle transfer) const override { return ops_[transfer].times; }
   [[nodiscard]] double hidden_seconds() const noexcept override { return static_cast<double>(hidden_ns_) * 1e-9; }
 
   /// The largest of what the ranks give, to all of them; none goes on before each has called it. Four bytes along each
@@ -61,7 +62,8 @@ class Collectives final : public Communicator {
   struct Op {
     plugins::TransportOp op;
     std::uint32_t recorded = 0;
-    std::int64_t exposed_before = 0;  ///< `exposed_ns_` when it was started
+    std::int64_t exposed_before = 0;            ///< `exposed_ns_` when it was started
+    std::optional<Times> times = std::nullopt;  ///< of its latest run, once that has been waited for
   };
 
   void add_group(TransportSet& set, mesh::AxisId axis, const partition::Link& link, std::uint64_t number,

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "core/partition/program.h"
 
@@ -36,6 +37,13 @@ class Communicator {
   /// Whether it is complete.
   [[nodiscard]] virtual bool test(Handle transfer) = 0;
   virtual void wait(Handle transfer) = 0;
+  /// When a transfer's latest run was under way; nothing where it has not been waited for, or the transport does not
+  /// say.
+  struct Times {
+    std::int64_t begun = 0;  ///< nanoseconds of the monotonic clock
+    std::int64_t ended = 0;
+  };
+  [[nodiscard]] virtual std::optional<Times> times(Handle /*transfer*/) const { return std::nullopt; }
   /// How long transfers have at least been under way so far while this rank did something else than start transfers and
   /// wait for them; what was under way at the same time counts each. 0 of transports that do not say when.
   [[nodiscard]] virtual double hidden_seconds() const noexcept { return 0; }

@@ -291,7 +291,14 @@ void Executor::note(Call& call, std::int64_t begin, bool failed) noexcept {
   call.seconds += static_cast<double>(end - begin) * 1e-9;
   ++call.count;
   if (timeline_ != nullptr) {
-    timeline_->add({.program = call.program, .instruction = call.number, .begin = begin, .end = end, .failed = failed});
+    Timeline::Span span{
+        .program = call.program, .instruction = call.number, .begin = begin, .end = end, .failed = failed};
+    if (call.instruction->kind == partition::Instruction::Kind::wait && !failed) {
+      const auto times = communicator_->times(call.transfer).value_or(Communicator::Times{});
+      span.transfer_begun = times.begun;
+      span.transfer_ended = times.ended;
+    }
+    timeline_->add(span);
   }
 }
 

@@ -17,6 +17,9 @@ class Timeline {
     std::int64_t begin = 0;
     std::int64_t end = 0;
     bool failed = false;  ///< it threw
+    // Of a wait: when its transfer was under way, where the transport says so; else 0.
+    std::int64_t transfer_begun = 0;
+    std::int64_t transfer_ended = 0;
   };
 
   explicit Timeline(std::size_t most) { spans_.reserve(most); }
