@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <unordered_map>
 #include <variant>
 
 #include "core/base/error.h"
@@ -62,6 +64,100 @@ void Trace::add(const TraceSpan& span) {
 }
 
 std::string Trace::text() const { return fmt::format("{}{}{}", head, events_, tail); }
+
+namespace {
+
+/// What stands in a line behind `key`, which no string of JSON can hold, up to `end`.
+std::string_view field(std::string_view line, std::string_view key, char end) {
+  const std::size_t begin = line.find(key);
+  if (begin == std::string_view::npos) {
+    return {};
+  }
+  const std::string_view rest = line.substr(begin + key.size());
+  return rest.substr(0, rest.find(end));
+}
+
+/// Nanoseconds of a number that microseconds() has written.
+std::int64_t nanoseconds(std::string_view number) {
+  std::string digits(number);
+  std::erase(digits, '.');
+  return std::stoll(digits);
+}
+
+/// A line with a span that is one end of a message.
+struct End {
+  std::string_view process;
+  std::string_view row;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+End end_of(std::string_view line) {
+  const std::int64_t begin = nanoseconds(field(line, "\"ts\":", ','));
+  return {field(line, "\"pid\":", ','), field(line, "\"tid\":", ','), begin,
+          begin + nanoseconds(field(line, "\"dur\":", ','))};
+}
+
+template <typename Visit>
+void for_each_line(std::string_view text, const Visit& visit) {
+  while (!text.empty()) {
+    const std::size_t size = std::min(text.find('\n'), text.size() - 1) + 1;
+    visit(text.substr(0, size));
+    text.remove_prefix(size);
+  }
+}
+
+std::string argument(std::string_view name) { return fmt::format("\"{}\":\"", name); }
+
+/// A line with the begin and the duration of its span changed.
+std::string at_time(std::string_view line, std::int64_t begin, std::int64_t end) {
+  constexpr std::string_view key = ",\"ts\":";
+  const std::size_t from = line.find(key);
+  return fmt::format("{}{}{},\"dur\":{}{}", line.substr(0, from), key, microseconds(begin), microseconds(end - begin),
+                     line.substr(line.find(",\"args\"", from)));
+}
+
+std::string arrow(std::int64_t number, const End& sent, const End& received) {
+  constexpr const char* event = R"({{"ph":"{}"{},"pid":{},"tid":{},"name":"message","cat":"message","id":{},"ts":{}}})";
+  // Within the span that was received: one that ends at that time is over.
+  return fmt::format(
+      "{}{}{}{}", between, fmt::format(event, 's', "", sent.process, sent.row, number, microseconds(sent.begin)),
+      between,
+      fmt::format(event, 'f', ",\"bp\":\"e\"", received.process, received.row, number, microseconds(received.end - 1)));
+}
+
+}  // namespace
+
+std::string with_arrows(std::string_view trace) {
+  const std::string sends = argument(message_sent);
+  const std::string receives = argument(message_received);
+  std::unordered_map<std::string_view, End> sent;
+  for_each_line(trace, [&](std::string_view line) {
+    if (const std::string_view message = field(line, sends, '"'); !message.empty()) {
+      sent.emplace(message, end_of(line));
+    }
+  });
+  std::string all;
+  std::string arrows;
+  std::int64_t number = 0;
+  for_each_line(trace.substr(0, trace.size() - tail.size()), [&](std::string_view line) {
+    const std::string_view message = field(line, receives, '"');
+    const auto from = message.empty() ? sent.end() : sent.find(message);
+    if (from == sent.end()) {
+      all += line;
+      return;
+    }
+    End received = end_of(line);
+    if (received.end <= from->second.begin) {
+      all += line;
+      return;
+    }
+    received.begin = std::max(received.begin, from->second.begin);
+    all += at_time(line, received.begin, received.end);
+    arrows += arrow(++number, from->second, received);
+  });
+  return fmt::format("{}{}{}", all, arrows, tail);
+}
 
 void join_trace(std::string& all, std::string_view other, std::string_view name) {
   if (!other.starts_with(head) || !other.ends_with(tail) || other.size() < head.size() + tail.size()) {

@@ -10,7 +10,8 @@
 #include "core/base/error.h"
 #include "core/files/mapped_file.h"
 #include "core/metrics/rundir.h"
-#include "core/task/trace.h"
+#include "core/partition/partition.h"
+#include "core/task/step_trace.h"
 
 namespace shardrun::task {
 namespace {

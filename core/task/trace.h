@@ -2,35 +2,14 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/job/job.h"
-#include "core/metrics/trace.h"
 #include "core/runtime/executor.h"
 #include "core/task/compile.h"
+#include "core/task/step_trace.h"
 
 namespace shardrun::task {
-
-/// A step while it was recorded: its time, and where its instructions begin in the timeline.
-struct TracedStep {
-  std::int64_t step = 0;  ///< counted from 1
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  std::size_t first_span = 0;
-};
-
-/// What an instruction's spans are called in a trace; and what tells them there from those of other things.
-[[nodiscard]] std::string name_in_trace(const partition::Program& program, const partition::Instruction& instruction);
-[[nodiscard]] std::string_view category_in_trace(const partition::Instruction& instruction) noexcept;
-
-/// One rank's steps as a trace: a row of what it computed, moved and waited for, within the function and the step that
-/// it belongs to; and below, for each mesh axis, as many rows as there were transfers under way at once, each transfer
-/// from its start to where it was found complete.
-[[nodiscard]] metrics::Trace trace_of(const std::vector<TracedStep>& steps, const runtime::Timeline& timeline,
-                                      const partition::Programs& programs, const device::Device& device);
 
 /// Records the steps that [job] trace asks for.
 class Tracer {

@@ -22,15 +22,27 @@ struct Event {
   std::string name;
   std::string category;
   json::object arguments;
+
+  [[nodiscard]] bool has(const char* argument) const { return arguments.contains(argument); }
+};
+
+/// One end of an arrow.
+struct ArrowEnd {
+  std::int64_t process;
+  std::int64_t row;
+  std::int64_t time;  ///< nanoseconds
 };
 
 std::string text(const json::value& value) { return json::value_to<std::string>(value); }
 
-/// The complete events of a trace; the names of its processes and rows, by their numbers.
+/// The complete events of a trace; the ends of its arrows; the names of its processes and rows, by their numbers.
 struct Trace {
   std::vector<Event> events;
+  std::map<std::int64_t, std::vector<ArrowEnd>> begins;  ///< by the arrow's number
+  std::map<std::int64_t, std::vector<ArrowEnd>> ends;
   std::map<std::int64_t, std::string> processes;
   std::map<std::pair<std::int64_t, std::int64_t>, std::string> rows;
+  std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> places;  ///< of rows
 
   [[nodiscard]] std::vector<Event> of(const std::string& category, std::int64_t process, std::int64_t step) const {
     std::vector<Event> found;
@@ -53,11 +65,19 @@ Trace read_trace(const std::filesystem::path& path) {
         trace.processes[process] = text(event.at("args").at("name"));
       } else if (name == "thread_name") {
         trace.rows[{process, row}] = text(event.at("args").at("name"));
+      } else if (name == "thread_sort_index") {
+        trace.places[{process, row}] = event.at("args").at("sort_index").as_int64();
       }
       continue;
     }
-    REQUIRE(event.at("ph") == "X");
     const auto begin = std::llround(1000 * event.at("ts").to_number<double>());
+    if (event.at("ph") == "s" || event.at("ph") == "f") {
+      const bool begins = event.at("ph") == "s";
+      CHECK((begins || event.at("bp") == "e"));
+      (begins ? trace.begins : trace.ends)[event.at("id").as_int64()].push_back({process, row, begin});
+      continue;
+    }
+    REQUIRE(event.at("ph") == "X");
     const auto duration = std::llround(1000 * event.at("dur").to_number<double>());
     CHECK(duration >= 0);
     trace.events.push_back(
@@ -88,6 +108,107 @@ int crossing(const Trace& trace) {
     }
   }
   return count;
+}
+
+/// The communication that an arrow's end lies in.
+const Event& at_end(const Trace& trace, const ArrowEnd& end) {
+  const auto found = std::find_if(trace.events.begin(), trace.events.end(), [&](const Event& event) {
+    return event.category == "communication" && event.process == end.process && event.row == end.row &&
+           event.begin <= end.time && end.time < event.end;
+  });
+  REQUIRE(found != trace.events.end());
+  return *found;
+}
+
+/// Each message that was sent has one arrow, which ends where it was received.
+void check_arrows(const Trace& trace) {
+  std::map<std::string, int> sent;
+  std::size_t received = 0;
+  for (const Event& event : trace.events) {
+    if (event.category == "communication" && event.arguments.at("op") == "send") {
+      ++sent[text(event.arguments.at("sends"))];
+    }
+    received += event.has("receives") ? 1 : 0;
+  }
+  CHECK_FALSE(sent.empty());
+  CHECK(received == sent.size());
+  CHECK(trace.begins.size() == sent.size());
+  CHECK(trace.ends.size() == sent.size());
+  for (const auto& [number, begins] : trace.begins) {
+    const auto ends = trace.ends.find(number);
+    REQUIRE(ends != trace.ends.end());
+    REQUIRE((begins.size() == 1 && ends->second.size() == 1));
+    const Event& from = at_end(trace, begins[0]);
+    const Event& to = at_end(trace, ends->second[0]);
+    CHECK(from.arguments.at("sends") == to.arguments.at("receives"));
+    CHECK(from.name.substr(from.name.find(' ')) == to.name.substr(to.name.find(' ')));
+    CHECK(from.arguments.at("bytes") == to.arguments.at("bytes"));
+    CHECK(from.process != to.process);
+    CHECK(from.begin <= to.begin);  // a reader takes what begins first for the sender
+    CHECK(++sent.at(text(from.arguments.at("sends"))) == 2);
+  }
+}
+
+/// Whatever a step does belongs to an action of the schedule, or else to its update.
+void check_actions(const Trace& trace) {
+  int of_actions = 0;
+  for (const Event& event : trace.events) {
+    if (event.category == "step" || event.category == "function") {
+      continue;
+    }
+    INFO(event.name);
+    REQUIRE(event.has("action"));
+    const std::string action = text(event.arguments.at("action"));
+    const bool update = action == "update";
+    CHECK(event.has("microbatch") == !update);
+    CHECK(event.has("chunk") == !update);
+    CHECK((update || action == "F" || action == "B" || action == "I" || action == "W"));
+    // What is copied to a state has no phase of its own.
+    if (event.category == "compute" && event.arguments.at("op") != "copy" && !update) {
+      const bool forward = event.arguments.at("phase") == "forward";
+      CHECK((action == "F") == forward);
+      CHECK((action != "I" || event.arguments.at("phase") == "backward_input"));
+      CHECK((action != "W" || event.arguments.at("phase") == "backward_weight"));
+    }
+    CHECK((event.category != "compute" || event.arguments.at("function") == "micro" || update));
+    of_actions += update ? 0 : 1;
+  }
+  CHECK(of_actions > 0);
+}
+
+/// "0F2", as plan writes it.
+std::string action_of(const Event& event) {
+  return std::to_string(event.arguments.at("chunk").as_int64()) + text(event.arguments.at("action")) +
+         std::to_string(event.arguments.at("microbatch").as_int64());
+}
+
+/// The actions of a process in a step, in the order of time.
+std::vector<std::string> actions_of(const Trace& trace, std::int64_t process, std::int64_t step) {
+  std::vector<std::string> actions;
+  std::int64_t end = 0;
+  for (const Event& event : trace.of("action", process, step)) {
+    CHECK(event.name == action_of(event));
+    CHECK(event.begin >= std::exchange(end, event.end));
+    actions.push_back(event.name);
+  }
+  return actions;
+}
+
+/// Rows of a process by name, in the order in which they are shown.
+std::vector<std::string> rows_of(const Trace& trace, std::int64_t process) {
+  std::map<std::int64_t, std::string> by_place;
+  for (const auto& [row, place] : trace.places) {
+    if (row.first == process) {
+      CHECK(by_place.emplace(place, trace.rows.at(row)).second);
+    }
+  }
+  std::vector<std::string> names;
+  for (const auto& [place, name] : by_place) {
+    if (name.find(" (") == std::string::npos) {  // the first of those that were under way at once
+      names.push_back(name);
+    }
+  }
+  return names;
 }
 
 /// Those that a process recorded.
@@ -134,6 +255,8 @@ TEST_CASE("a pipeline's steps are traced, and none of what it does is left out",
   const Trace trace = read_trace(job.path() / "run/trace.json");
 
   CHECK(crossing(trace) == 0);
+  check_actions(trace);
+  check_arrows(trace);
   for (const std::int64_t process : {1, 2}) {
     std::map<std::string, int> messages;
     for (const Event& event : trace.of("communication", process, 4)) {
@@ -143,6 +266,63 @@ TEST_CASE("a pipeline's steps are traced, and none of what it does is left out",
     CHECK(messages["receive"] >= 3);
     CHECK(trace.of("function", process, 4).size() == 2);
   }
+}
+
+TEST_CASE("each stage's actions are traced in the order of plan's timeline, with arrows between stages", "[program]") {
+  for (const std::vector<std::string>& options :
+       {std::vector<std::string>{}, {"strategy.schedule=zb-h1"}, {"model.layers=4", "strategy.schedule=interleaved"}}) {
+    DYNAMIC_SECTION((options.empty() ? "1f1b" : options.back())) {
+      const JobFolder job;
+      std::vector<std::string> how = {"job.ranks=2", "job.strategy=pp", "train.steps=4", "data.microbatches=4"};
+      how.insert(how.end(), options.begin(), options.end());
+      const Ended plan = run_program(job.path(), with_settings({"plan", "job.ini", "--json"}, how));
+      INFO(plan.err);
+      REQUIRE(plan.code == 0);
+      how.emplace_back("job.trace=steps");
+      REQUIRE(job.run(how).code == 0);
+
+      const Trace trace = read_trace(job.path() / "run/trace.json");
+
+      CHECK(crossing(trace) == 0);
+      check_actions(trace);
+      check_arrows(trace);
+      const json::value timeline = json::parse(plan.out).at("timeline");
+      for (const std::int64_t stage : {0, 1}) {
+        std::vector<std::string> planned;
+        for (const json::value& action : timeline.at("stages").at(static_cast<std::size_t>(stage)).as_array()) {
+          planned.push_back(text(action.at("action")));
+        }
+        CHECK(actions_of(trace, stage + 1, 3) == planned);
+        CHECK(actions_of(trace, stage + 1, 4) == planned);
+        CHECK(rows_of(trace, stage + 1) ==
+              std::vector<std::string>{"compute", "send pipe", "receive pipe", "collectives pipe"});
+      }
+    }
+  }
+}
+
+TEST_CASE("without a pipeline each microbatch has its forward and its backward", "[program]") {
+  const JobFolder job;
+  const Ended ended =
+      job.run({"job.ranks=2", "job.strategy=dp", "job.trace=steps", "train.steps=4", "data.microbatches=3"});
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+
+  const Trace trace = read_trace(job.path() / "run/trace.json");
+
+  check_actions(trace);
+  std::vector<std::int64_t> microbatches;
+  for (const Event& event : trace.of("function", 1, 3)) {
+    if (event.name == "micro") {
+      microbatches.push_back(event.arguments.at("microbatch").as_int64());
+    } else {
+      CHECK(event.arguments.at("action") == "update");
+    }
+  }
+  CHECK(microbatches == std::vector<std::int64_t>{0, 1, 2});
+  CHECK(trace.begins.empty());
+  CHECK(actions_of(trace, 1, 3) == std::vector<std::string>{"0F0", "0B0", "0F1", "0B1", "0F2", "0B2"});
+  CHECK(rows_of(trace, 1) == std::vector<std::string>{"compute", "collectives data"});
 }
 
 TEST_CASE("every rank's steps are in one trace, each transfer once", "[program]") {

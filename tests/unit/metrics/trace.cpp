@@ -59,6 +59,58 @@ TEST_CASE("traces of several processes become one", "[metrics]") {
   }
 }
 
+namespace {
+
+/// A trace of one span, which is an end of a message.
+std::string end_of_message(std::int64_t process, std::string_view end, std::string_view message, std::int64_t begin,
+                           std::int64_t until) {
+  Trace trace(process, "rank");
+  const std::array<JsonField, 2> arguments = {{{"op", end}, {end, message}}};
+  trace.add({.row = 4, .name = end, .category = "communication", .begin = begin, .end = until, .arguments = arguments});
+  return trace.text();
+}
+
+/// The events with which a trace of these ends, behind names of processes.
+json::array joined(const std::vector<std::string>& traces) {
+  std::string all;
+  for (const std::string& each : traces) {
+    metrics::join_trace(all, each, "trace");
+  }
+  json::array found;
+  const json::value trace = json::parse(metrics::with_arrows(all));
+  for (const json::value& event : trace.at("traceEvents").as_array()) {
+    if (event.at("ph") != "M") {
+      found.push_back(event);
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("an arrow leads from where a message was sent to where it was received", "[metrics]") {
+  // The receiver has asked for it before it was sent.
+  const json::array events =
+      joined({end_of_message(1, "receives", "m", 1000, 9000), end_of_message(2, "sends", "m", 5000, 7000)});
+
+  CHECK(json::value(events) == json::parse(R"([
+    {"ph":"X","pid":1,"tid":4,"name":"receives","cat":"communication","ts":5.0,"dur":4.0,"args":{"op":"receives","receives":"m"}},
+    {"ph":"X","pid":2,"tid":4,"name":"sends","cat":"communication","ts":5.0,"dur":2.0,"args":{"op":"sends","sends":"m"}},
+    {"ph":"s","pid":2,"tid":4,"name":"message","cat":"message","id":1,"ts":5.0},
+    {"ph":"f","bp":"e","pid":1,"tid":4,"name":"message","cat":"message","id":1,"ts":8.999}])"));
+}
+
+TEST_CASE("there is no arrow where one end of a message is missing, or clocks say that it came before it was sent",
+          "[metrics]") {
+  CHECK(joined({end_of_message(1, "receives", "m", 1000, 9000), end_of_message(2, "sends", "n", 5000, 7000)}).size() ==
+        2);
+  const json::array apart =
+      joined({end_of_message(1, "receives", "m", 1000, 5000), end_of_message(2, "sends", "m", 5000, 7000)});
+  REQUIRE(apart.size() == 2);
+  CHECK(apart[0].at("ts") == 1.0);
+  CHECK(joined({end_of_message(1, "sends", "m", 1, 2)}).size() == 1);
+}
+
 TEST_CASE("what is no trace is not joined to one", "[metrics]") {
   const std::string text = small(1).text();
   for (const std::string& bad : {std::string(), std::string("{}"), text.substr(0, text.size() - 1), text.substr(1)}) {
