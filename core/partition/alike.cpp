@@ -9,11 +9,13 @@ namespace {
 using Sized = std::pair<std::vector<std::int64_t>, mesh::Placement>;  ///< a shape, and where it is
 
 /// What a stage's functions have parts of.
-std::set<Sized> parts_of_stage(const graph::Graph& graph, const Partition& partition, std::int32_t stage) {
+std::set<Sized> parts_of(const graph::Graph& graph, const Partition& partition, const StageFunctions& stage) {
   std::set<Sized> parts;
-  for (const ShardedFunction& function : partition.stages.functions[static_cast<std::size_t>(stage)]) {
+  for (const ShardedFunction& function : stage.functions) {
     for (std::size_t v = 0; v < function.function.values.size(); ++v) {
-      parts.emplace(function.function.values[v].type.shape, function.placements[v]);
+      if (function.alike_value(v) == v) {
+        parts.emplace(function.function.values[v].type.shape, function.placements[v]);
+      }
     }
   }
   for (std::size_t s = 0; s < graph.states.size(); ++s) {
@@ -38,23 +40,23 @@ std::set<mesh::AxisId> exchanged_axes(const Partition& partition) {
 
 }  // namespace
 
-std::vector<std::vector<std::int64_t>> alike_ranks(const graph::Graph& graph, const Partition& partition) {
+std::vector<std::vector<std::int64_t>> alike_ranks(const graph::Graph& graph, const Partition& partition,
+                                                   const StageFunctions& stage) {
   const mesh::Mesh& mesh = partition.placements.mesh;
-  std::vector<std::set<Sized>> parts;
-  for (std::int32_t stage = 0; stage < partition.pipeline.stages(); ++stage) {
-    parts.push_back(parts_of_stage(graph, partition, stage));
-  }
+  const std::set<Sized> parts = parts_of(graph, partition, stage);
   const std::set<mesh::AxisId> exchanged = exchanged_axes(partition);
   std::map<std::vector<std::int64_t>, std::size_t> known;
   std::vector<std::vector<std::int64_t>> alike;
   for (std::int64_t rank = 0; rank < mesh.ranks(); ++rank) {
     const mesh::Coordinates at = mesh::coordinates_of(mesh, rank);
-    const std::int32_t stage = partition.stage_at(at);
-    std::vector<std::int64_t> sizes = {stage};
+    if (partition.stage_at(at) != stage.stage) {
+      continue;
+    }
+    std::vector<std::int64_t> sizes;
     for (const mesh::AxisId axis : exchanged) {
       sizes.push_back(at[static_cast<std::size_t>(axis)]);
     }
-    for (const auto& [shape, placement] : parts[static_cast<std::size_t>(stage)]) {
+    for (const auto& [shape, placement] : parts) {
       for (std::size_t d = 0; d < shape.size(); ++d) {
         if (!placement.dims[d].empty()) {
           sizes.push_back(mesh::shard_of(shape[d], placement.dims[d], mesh, at).size());

@@ -9,9 +9,10 @@
 
 namespace shardrun::partition {
 
-/// Ranks whose programs are the same but for where their parts begin: they have parts of the same sizes of everything.
-/// In the order of their first ranks, each list ascending.
-[[nodiscard]] std::vector<std::vector<std::int64_t>> alike_ranks(const graph::Graph& graph, const Partition& partition);
+/// Ranks of one stage whose programs are the same but for where their parts begin: they have parts of the same sizes of
+/// everything. In the order of their first ranks, each list ascending.
+[[nodiscard]] std::vector<std::vector<std::int64_t>> alike_ranks(const graph::Graph& graph, const Partition& partition,
+                                                                 const StageFunctions& stage);
 
 /// What one execution of a program sends, of every rank that is alike to the one it was made for: by mesh axis, and by
 /// coordinate along it.

@@ -16,15 +16,15 @@ struct Counts {
 
 class Walk {
  public:
-  Walk(const std::vector<StageFunction>& stages, std::size_t most)
+  Walk(const std::vector<std::vector<StageMessage>>& stages, std::size_t most)
       : stages_(stages), most_(most), at_(stages.size(), 0) {}
 
   /// What the stages wait for that do not come to their ends.
-  std::string run() {
+  std::string run(const std::function<MessageName(const StageMessage&)>& name) {
     for (bool moved = true; moved;) {
       moved = false;
       for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
-        while (at_[stage] < size(stage) && passes(stage)) {
+        while (at_[stage] < stages_[stage].size() && passes(stage)) {
           ++at_[stage];
           moved = true;
         }
@@ -32,9 +32,10 @@ class Walk {
     }
     std::string waiting;
     for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
-      if (at_[stage] < size(stage)) {
-        waiting += fmt::format("{}stage {} at {} waits {}", waiting.empty() ? "" : "; ", stage,
-                               stages_[stage].actions[at_[stage]], what(stage));
+      if (at_[stage] < stages_[stage].size()) {
+        const MessageName names = name(now(stage));
+        waiting += fmt::format("{}stage {} at {} waits {}", waiting.empty() ? "" : "; ", stage, names.action,
+                               what(stage, names.node));
       }
     }
     return waiting;
@@ -44,18 +45,12 @@ class Walk {
   [[nodiscard]] bool held_back() const noexcept { return held_back_; }
 
  private:
-  [[nodiscard]] std::size_t size(std::size_t stage) const { return stages_[stage].function.function.nodes.size(); }
-  [[nodiscard]] const std::optional<Transition>& now(std::size_t stage) const {
-    return stages_[stage].function.transitions[at_[stage]];
-  }
+  [[nodiscard]] const StageMessage& now(std::size_t stage) const { return stages_[stage][at_[stage]]; }
 
   bool passes(std::size_t stage) {
-    const std::optional<Transition>& step = now(stage);
-    if (!step || (step->kind != Transition::Kind::send && step->kind != Transition::Kind::receive)) {
-      return true;
-    }
-    Counts& counts = links_[step->link];
-    if (step->kind == Transition::Kind::send) {
+    const StageMessage& message = now(stage);
+    Counts& counts = links_[message.link];
+    if (message.sends) {
       const bool free = counts.sent < counts.received + most_;
       held_back_ = held_back_ || !free;
       counts.sent += free ? 1 : 0;
@@ -66,15 +61,14 @@ class Walk {
     return there;
   }
 
-  [[nodiscard]] std::string what(std::size_t stage) const {
-    const Transition& step = *now(stage);
-    const std::string& name = stages_[stage].function.function.nodes[at_[stage]].name;
-    return step.kind == Transition::Kind::send
-               ? fmt::format("to send {}, as stage {} has yet to receive what is before it", name, step.link.to)
-               : fmt::format("for {} from stage {}", name, step.link.from);
+  [[nodiscard]] std::string what(std::size_t stage, const std::string& node) const {
+    const StageMessage& message = now(stage);
+    return message.sends
+               ? fmt::format("to send {}, as stage {} has yet to receive what is before it", node, message.link.to)
+               : fmt::format("for {} from stage {}", node, message.link.from);
   }
 
-  const std::vector<StageFunction>& stages_;
+  const std::vector<std::vector<StageMessage>>& stages_;
   const std::size_t most_;
   bool held_back_ = false;
   std::vector<std::size_t> at_;
@@ -83,10 +77,11 @@ class Walk {
 
 }  // namespace
 
-std::size_t least_under_way(const std::vector<StageFunction>& stages) {
+std::size_t least_under_way(const std::vector<std::vector<StageMessage>>& stages,
+                            const std::function<MessageName(const StageMessage& message)>& name) {
   for (std::size_t most = 1;; ++most) {
     Walk walk(stages, most);
-    const std::string waiting = walk.run();
+    const std::string waiting = walk.run(name);
     if (waiting.empty()) {
       return most;
     }

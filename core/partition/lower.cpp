@@ -24,6 +24,19 @@ using graph::ValueId;
 
 std::size_t index(std::int32_t id) noexcept { return static_cast<std::size_t>(id); }
 
+/// A rank's part of a value.
+struct Part {
+  mesh::Box box;
+  graph::TensorType type;
+  std::uint64_t bytes = 0;
+};
+
+/// What an instruction costs.
+struct Cost {
+  std::int64_t flops = 0;
+  std::uint64_t scratch_bytes = 0;
+};
+
 class Lowering {
  public:
   Lowering(const ShardedFunction& sharded, const LowerSettings& settings)
@@ -43,10 +56,17 @@ class Lowering {
     program_.rows = function_.rows;
     program_.call_rows = sharded_.call_rows.empty() ? std::vector{function_.rows} : sharded_.call_rows;
     buffer_of_.assign(function_.values.size(), -1);
+    parts_.resize(function_.values.size());
     for (std::size_t v = 0; v < function_.values.size(); ++v) {
-      boxes_.push_back(mesh::box_of(function_.values[v].type.shape, sharded.placements[v], mesh_, coordinates_));
-      types_.push_back(part_type(function_.values[v].type, boxes_.back()));
+      if (sharded.alike_value(v) == v) {
+        mesh::Box box = mesh::box_of(function_.values[v].type.shape, sharded.placements[v], mesh_, coordinates_);
+        graph::TensorType type = part_type(function_.values[v].type, box);
+        const std::uint64_t bytes =
+            static_cast<std::uint64_t>(graph::element_count(type)) * device_.element_bytes(type.dtype);
+        parts_[v] = {.box = std::move(box), .type = std::move(type), .bytes = bytes};
+      }
     }
+    costs_.resize(sharded.alike_nodes.size());
   }
 
   Program run() {
@@ -69,16 +89,16 @@ class Lowering {
  private:
   [[nodiscard]] const Value& value(ValueId id) const { return function_.values[index(id)]; }
   /// Of this rank's part.
-  [[nodiscard]] const graph::TensorType& type(ValueId id) const { return types_[index(id)]; }
+  [[nodiscard]] const Part& part(ValueId id) const { return parts_[sharded_.alike_value(index(id))]; }
+  [[nodiscard]] const graph::TensorType& type(ValueId id) const { return part(id).type; }
+  [[nodiscard]] const mesh::Box& box(ValueId id) const { return part(id).box; }
 
   BufferId add_buffer(const std::string& name, ValueId id, std::int32_t first) {
-    const std::uint64_t bytes =
-        static_cast<std::uint64_t>(graph::element_count(type(id))) * device_.element_bytes(type(id).dtype);
     program_.buffers.push_back({.name = name,
                                 .type = type(id),
-                                .box = boxes_[index(id)],
+                                .box = box(id),
                                 .global = value(id).type.shape,
-                                .bytes = bytes,
+                                .bytes = part(id).bytes,
                                 .first = first,
                                 .last = first});
     return static_cast<BufferId>(program_.buffers.size()) - 1;
@@ -88,7 +108,7 @@ class Lowering {
     for (std::size_t v = 0; v < function_.values.size(); ++v) {
       const graph::StateId state = function_.values[v].state;
       if (state >= 0) {
-        const bool whole = boxes_[v] == settings_.states[index(state)].box;
+        const bool whole = box(static_cast<ValueId>(v)) == settings_.states[index(state)].box;
         buffer_of_[v] = whole ? state : add_view(static_cast<ValueId>(v));
       }
     }
@@ -107,9 +127,7 @@ class Lowering {
   [[nodiscard]] std::optional<BufferId> reusable(graph::NodeId n, std::size_t result) const {
     const Node& node = function_.nodes[index(n)];
     const Span span = usage_.spans[index(n)];
-    const graph::TensorType& made = type(node.outputs[result]);
-    const std::uint64_t bytes =
-        static_cast<std::uint64_t>(graph::element_count(made)) * device_.element_bytes(made.dtype);
+    const std::uint64_t bytes = part(node.outputs[result]).bytes;
     for (const auto& [output, input] : node.op->in_place) {
       if (output != static_cast<int>(result) || index(input) >= node.inputs.size()) {
         continue;
@@ -150,28 +168,48 @@ class Lowering {
     if (sharded_.transitions[index(n)]) {
       instruction.attributes.add("missing", "received");  // its kernel leaves these elements as they are
     }
-    std::vector<graph::TensorType> inputs;
-    std::vector<graph::TensorType> outputs;
+    instruction.inputs.reserve(node.inputs.size());
     for (const ValueId id : node.inputs) {
       instruction.inputs.push_back(buffer_of_[index(id)]);
-      inputs.push_back(type(id));
       emitter_.extend(buffer_of_[index(id)], s);
     }
     std::vector<BufferId> taken;
     for (std::size_t o = 0; o < node.outputs.size(); ++o) {
       const ValueId id = node.outputs[o];
       instruction.outputs.push_back(bind_result(n, o, taken));
-      outputs.push_back(type(id));
       if (o == 0 && usage_.fused[index(id)] != nullptr) {
         instruction.accumulate = accumulate_of(usage_.fused[index(id)]->mode);
       }
     }
-    const graph::OpShape shape{instruction.attributes, inputs, outputs};
-    instruction.flops = graph::flops(*node.op, shape);
-    const device::Kernel& kernel = device_.kernel(node.op->name);
-    instruction.scratch_bytes =
-        kernel.scratch_bytes == nullptr ? 0 : kernel.scratch_bytes(shape, settings_.rank.threads);
+    const Cost cost = cost_of(node, n, instruction.attributes);
+    instruction.flops = cost.flops;
+    instruction.scratch_bytes = cost.scratch_bytes;
     emitter_.append(std::move(instruction), s);
+  }
+
+  /// Reckoned once for nodes that are alike.
+  Cost cost_of(const Node& node, graph::NodeId n, const graph::Attributes& attributes) {
+    if (costs_.empty()) {
+      return reckon(node, attributes);
+    }
+    std::optional<Cost>& cost = costs_[sharded_.alike_node(index(n))];
+    cost = cost ? cost : reckon(node, attributes);
+    return *cost;
+  }
+
+  [[nodiscard]] Cost reckon(const Node& node, const graph::Attributes& attributes) const {
+    std::vector<graph::TensorType> inputs;
+    std::vector<graph::TensorType> outputs;
+    for (const ValueId id : node.inputs) {
+      inputs.push_back(type(id));
+    }
+    for (const ValueId id : node.outputs) {
+      outputs.push_back(type(id));
+    }
+    const graph::OpShape shape{attributes, inputs, outputs};
+    const device::Kernel& kernel = device_.kernel(node.op->name);
+    return {.flops = graph::flops(*node.op, shape),
+            .scratch_bytes = kernel.scratch_bytes == nullptr ? 0 : kernel.scratch_bytes(shape, settings_.rank.threads)};
   }
 
   /// This rank's part of a state, before or after it is settled, as the buffer of a value of its own.
@@ -224,7 +262,7 @@ class Lowering {
     emitter_.extend(source, s);
     std::vector<BufferId> taken;
     const BufferId result = bind_result(n, 0, taken);
-    emit_move(node, source, result, {gather_copy(type(from).shape, boxes_[index(from)], boxes_[index(to)], 0)}, s);
+    emit_move(node, source, result, {gather_copy(type(from).shape, box(from), box(to), 0)}, s);
   }
 
   /// The buffer of a node's result, from when the node begins.
@@ -296,12 +334,11 @@ class Lowering {
                       .recv_counts = counts(parts.received)};
     if (parts.packed) {
       transfer.send = staging(value(from).name + "/sent", value(from).type.dtype, transfer.send_counts, span);
-      emit_move(node, source, transfer.send.buffer, pack(type(from).shape, boxes_[index(from)], parts.sent),
-                span.begin);
+      emit_move(node, source, transfer.send.buffer, pack(type(from).shape, box(from), parts.sent), span.begin);
     }
     if (parts.unpacked) {
       transfer.recv = staging(value(from).name + "/received", value(from).type.dtype, transfer.recv_counts, span);
-      unpacked_[n] = unpack(type(to).shape, boxes_[index(to)], parts.received);
+      unpacked_[n] = unpack(type(to).shape, box(to), parts.received);
     }
     transfer_of_[n] = emitter_.add_transfer(std::move(transfer), span);
   }
@@ -456,8 +493,8 @@ class Lowering {
   Program& program_;  ///< that the emitter makes
   Settler settler_;
   std::vector<BufferId> buffer_of_;
-  std::vector<mesh::Box> boxes_;  ///< this rank's part of each value
-  std::vector<graph::TensorType> types_;
+  std::vector<Part> parts_;                 ///< this rank's, of each value that is the first of its like
+  std::vector<std::optional<Cost>> costs_;  ///< of each node that is the first of its like; empty: none has its like
   std::map<graph::NodeId, std::int32_t> transfer_of_;    ///< of transitions that have begun
   std::map<graph::NodeId, std::vector<Copy>> unpacked_;  ///< what is left to do when their transfers have ended
 };

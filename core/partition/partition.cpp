@@ -186,12 +186,16 @@ void settle_over_stages(const graph::Graph& graph, Partition& partition) {
   }
 }
 
-void add_after_step(Partition& partition) {
+std::shared_ptr<const StageFunctions> make_functions(const Partition& partition, std::int32_t stage,
+                                                     std::vector<ShardedFunction> functions) {
+  StageFunctions made{.stage = stage, .functions = std::move(functions), .steps = {}};
   if (partition.placements.find_hook(plugins::HookKind::after_step) != nullptr) {
-    for (std::vector<ShardedFunction>& functions : partition.stages.functions) {
-      functions.emplace_back().function.name = after_step_function;
-    }
+    made.functions.emplace_back().function.name = after_step_function;
   }
+  for (const ShardedFunction& function : made.functions) {
+    made.steps.push_back(schedule(function, partition.placements.mesh, partition.bucket_bytes));
+  }
+  return std::make_shared<const StageFunctions>(std::move(made));
 }
 
 }  // namespace
@@ -216,12 +220,8 @@ Partition split(const graph::Graph& graph, const Plan& plan, const std::vector<s
     }
   }
   partition.hooks = plan.hooks;
-  add_after_step(partition);
-  for (const std::vector<ShardedFunction>& functions : partition.stages.functions) {
-    std::vector<std::vector<Step>>& steps = partition.steps.emplace_back();
-    for (const ShardedFunction& function : functions) {
-      steps.push_back(schedule(function, partition.placements.mesh, partition.bucket_bytes));
-    }
+  if (!partition.pipeline.exists()) {
+    partition.whole = make_functions(partition, 0, partition.sharded.functions);
   }
   return partition;
 }
@@ -249,30 +249,26 @@ Variants variants_of(const ShardedFunction& function, bool settles, const Partit
 
 }  // namespace
 
-std::vector<Link> links_of(const Partition& partition) {
-  std::set<Link> links;
-  for (const std::vector<ShardedFunction>& functions : partition.stages.functions) {
-    for (const ShardedFunction& function : functions) {
-      for (const std::optional<Transition>& step : function.transitions) {
-        if (step && step->link.from >= 0) {
-          links.insert(step->link);
-        }
-      }
-      for (const Tie& tie : function.ties) {
-        links.insert(tie.link);
-      }
-    }
-  }
-  return {links.begin(), links.end()};
+std::shared_ptr<const StageFunctions> functions_of(const graph::Graph& graph, const Partition& partition,
+                                                   std::int32_t stage) {
+  return partition.whole != nullptr ? partition.whole
+                                    : make_functions(partition, stage, partition.stages.functions_of(graph, stage));
 }
 
+std::vector<Link> links_of(const Partition& partition) { return partition.stages.links(); }
+
 Programs programs_of(const graph::Graph& graph, const Partition& partition, const RankSettings& settings) {
+  const std::int32_t stage = partition.stage_at(mesh::coordinates_of(partition.placements.mesh, settings.rank));
+  return programs_of(graph, partition, *functions_of(graph, partition, stage), settings);
+}
+
+Programs programs_of(const graph::Graph& graph, const Partition& partition, const StageFunctions& stage,
+                     const RankSettings& settings) {
   Programs programs{.device = settings.device.name(),
                     .threads = settings.threads,
                     .mesh = partition.placements.mesh,
                     .rank = settings.rank,
                     .states = state_buffers(graph, partition, settings)};
-  const std::int32_t stage = partition.stage_at(mesh::coordinates_of(programs.mesh, programs.rank));
   StateLayout layout(graph, partition, stage);
   const std::vector<std::vector<Bucket>> buckets = layout.buckets();
   const std::uint64_t base = layout.place(programs.states);
@@ -292,9 +288,9 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
     transient = std::max(transient, program.transient_bytes);
     programs.programs.push_back(std::move(program));
   };
-  const std::vector<ShardedFunction>& functions = partition.stages.functions[static_cast<std::size_t>(stage)];
+  const std::vector<ShardedFunction>& functions = stage.functions;
   for (std::size_t f = 0; f < functions.size(); ++f) {
-    const std::vector<Step>& steps = partition.steps[static_cast<std::size_t>(stage)][f];
+    const std::vector<Step>& steps = stage.steps[f];
     const Variants variants = variants_of(functions[f], !buckets[f].empty(), partition);
     if (variants.last) {
       add(functions[f], steps, buckets[f]);

@@ -18,13 +18,20 @@
 
 namespace shardrun::partition {
 
+/// What the ranks of one stage execute, each for its parts.
+struct StageFunctions {
+  std::int32_t stage = 0;
+  std::vector<ShardedFunction> functions;
+  std::vector<std::vector<Step>> steps;  ///< of each function
+};
+
 /// A graph split by a plan: the same for all ranks.
 struct Partition {
   Placements placements;
   ShardedGraph sharded;
   Pipeline pipeline;
   Stages stages;
-  std::vector<std::vector<std::vector<Step>>> steps;  ///< of each stage and each of its functions
+  std::shared_ptr<const StageFunctions> whole;  ///< of all ranks, where there is no pipeline; null: there is one
   std::uint64_t bucket_bytes = 0;
   std::map<std::string, std::vector<std::int64_t>> calls;  ///< rows of each call of a function in a step, where known
   std::shared_ptr<const plugins::Hooks> hooks;             ///< the strategy's own functions; null: none
@@ -41,6 +48,11 @@ struct Partition {
 [[nodiscard]] Partition split(const graph::Graph& graph, const Plan& plan,
                               const std::vector<std::int64_t>& microbatch_rows = {},
                               const std::vector<std::int64_t>& evaluation_rows = {});
+
+/// The functions of one stage. Of a pipeline they are made anew, as they are long: whoever needs the programs of
+/// several ranks of a stage keeps them meanwhile. REQUIRES: `graph` is the one that was split.
+[[nodiscard]] std::shared_ptr<const StageFunctions> functions_of(const graph::Graph& graph, const Partition& partition,
+                                                                 std::int32_t stage);
 
 /// All links between stages, in one order for all ranks.
 [[nodiscard]] std::vector<Link> links_of(const Partition& partition);
@@ -61,6 +73,10 @@ struct RankSettings {
 /// The programs of one rank: the graph's functions over its parts of the values, over one arena. A function whose
 /// states owe something within a step has two: for the last call of a step, which pays, and for those before it.
 [[nodiscard]] Programs programs_of(const graph::Graph& graph, const Partition& partition, const RankSettings& settings);
+
+/// The same. `stage`: the functions of the rank's stage.
+[[nodiscard]] Programs programs_of(const graph::Graph& graph, const Partition& partition, const StageFunctions& stage,
+                                   const RankSettings& settings);
 
 /// The whole graph on one rank.
 [[nodiscard]] Programs programs_of(const graph::Graph& graph, const device::Device& device, int threads);

@@ -69,6 +69,18 @@ struct ShardedFunction {
   std::vector<std::int32_t> node_actions = {};  ///< of each node the number of its stage's action, or −1
   std::vector<std::int32_t> input_calls = {};   ///< of each input
   std::vector<std::int64_t> call_rows = {};     ///< of each microbatch
+  /// Of each value, and of each node, the first one of any call that stands for the same: a value of the same type and
+  /// placement, a node of the same op over such values.
+  std::vector<graph::ValueId> alike_values = {};
+  std::vector<graph::NodeId> alike_nodes = {};
+
+  [[nodiscard]] std::size_t alike_value(std::size_t value) const {
+    return alike_values.empty() ? value : static_cast<std::size_t>(alike_values[value]);
+  }
+  [[nodiscard]] std::size_t alike_node(std::size_t node) const {
+    return alike_nodes.empty() ? node : static_cast<std::size_t>(alike_nodes[node]);
+  }
+
   std::vector<Tie> ties = {};
   std::size_t under_way = 1;  ///< what may be on its way along a link at one time
 };

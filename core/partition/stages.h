@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "core/graph/graph.h"
@@ -19,10 +20,19 @@ struct StateStages {
   }
 };
 
-/// A graph's functions as each stage does them.
+struct FunctionCut;
+
+/// A graph's functions cut into what each stage of a pipeline does in which order.
 struct Stages {
   StateStages states;
-  std::vector<std::vector<ShardedFunction>> functions;  ///< of each stage
+  std::vector<std::shared_ptr<const FunctionCut>> cuts;  ///< of each function; none where there is no pipeline
+
+  /// The functions of one stage. They are made when they are asked for: those that do all microbatches of a step at
+  /// once are long. REQUIRES: there is a pipeline; `graph` is the one that was cut.
+  [[nodiscard]] std::vector<ShardedFunction> functions_of(const graph::Graph& graph, std::int32_t stage) const;
+
+  /// Along which a stage sends something to another, ascending.
+  [[nodiscard]] std::vector<Link> links() const;
 };
 
 /// Cuts sharded functions at the borders of stages. `micro` becomes one function that goes through a stage's actions,

@@ -47,8 +47,12 @@ class Places {
 
 }  // namespace
 
-StateLayout::StateLayout(const graph::Graph& graph, const Partition& partition, std::int32_t stage)
-    : graph_(graph), partition_(partition), stage_(stage), bytes_(state_bytes(graph, partition)) {}
+StateLayout::StateLayout(const graph::Graph& graph, const Partition& partition, const StageFunctions& stage)
+    : graph_(graph),
+      partition_(partition),
+      functions_(stage),
+      stage_(stage.stage),
+      bytes_(state_bytes(graph, partition)) {}
 
 StateLayout::StateBytes StateLayout::state_bytes(const graph::Graph& graph, const Partition& partition) {
   constexpr std::uint64_t element_bytes = 4;
@@ -74,7 +78,7 @@ std::vector<std::vector<Bucket>> StateLayout::buckets() {
     return kind(state) == graph::StateKind::metric ||
            partition_.stages.states.owner[static_cast<std::size_t>(state)] == stage_;
   };
-  for (const ShardedFunction& function : partition_.stages.functions[static_cast<std::size_t>(stage_)]) {
+  for (const ShardedFunction& function : functions_.functions) {
     std::vector<Bucket>& kept = all.emplace_back();
     for (Bucket& bucket : function.function.name == after_step_function
                               ? hook_buckets()

@@ -13,7 +13,7 @@ namespace shardrun::partition {
 class StateLayout {
  public:
   /// REQUIRES: the arguments outlive this.
-  StateLayout(const graph::Graph& graph, const Partition& partition, std::int32_t stage);
+  StateLayout(const graph::Graph& graph, const Partition& partition, const StageFunctions& stage);
 
   /// The buckets of each function, of the same states wherever they are the same. Called once, before `place`.
   [[nodiscard]] std::vector<std::vector<Bucket>> buckets();
@@ -37,6 +37,7 @@ class StateLayout {
 
   const graph::Graph& graph_;
   const Partition& partition_;
+  const StageFunctions& functions_;
   const std::int32_t stage_;
   const StateBytes bytes_;
   std::set<graph::StateId> placed_;

@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <map>
 
 #include "core/base/error.h"
 #include "core/partition/partition.h"
@@ -134,12 +135,15 @@ graph::Graph graph_without_remat(const job::Job& job, const Compiled& compiled) 
 }
 
 partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank) {
-  return programs_of_rank(job, compiled, rank, *compiled.device);
+  const partition::Partition& partition = compiled.partition;
+  const std::int32_t stage = partition.stage_at(mesh::coordinates_of(partition.placements.mesh, rank));
+  return programs_of_rank(job, compiled, rank, *compiled.device,
+                          *partition::functions_of(compiled.graph, partition, stage));
 }
 
 partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank,
-                                     const device::Device& device) {
-  return partition::programs_of(compiled.graph, compiled.partition,
+                                     const device::Device& device, const partition::StageFunctions& stage) {
+  return partition::programs_of(compiled.graph, compiled.partition, stage,
                                 {.device = device,
                                  .threads = threads_of(job),
                                  .rank = rank,
@@ -170,8 +174,11 @@ std::int64_t flops_per_step(const graph::Graph& graph, const std::vector<std::in
     return found == nullptr ? 0 : graph::flops(*found);
   };
   std::int64_t total = of("update", 0) + of("iterate", 0);
+  std::map<std::int64_t, std::int64_t> micro;  // by rows
   for (const std::int64_t rows : microbatch_rows) {
-    total += of("micro", rows);
+    const auto [known, is_new] = micro.emplace(rows, 0);
+    known->second = is_new ? of("micro", rows) : known->second;
+    total += known->second;
   }
   return total;
 }

@@ -45,10 +45,11 @@ struct Compiled {
 /// The graph that the job would have if nothing were computed again in backward.
 [[nodiscard]] graph::Graph graph_without_remat(const job::Job& job, const Compiled& compiled);
 
-/// Another rank's programs, on the job's device or another.
+/// Another rank's programs; on another device, with the functions of the rank's stage.
 [[nodiscard]] partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank);
 [[nodiscard]] partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank,
-                                                   const device::Device& device);
+                                                   const device::Device& device,
+                                                   const partition::StageFunctions& stage);
 
 /// The programs, by number, that one optimizer step, or one iteration, executes; in its order. Of a strategy with a
 /// hook after_step one that this follows.

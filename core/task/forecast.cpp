@@ -1,6 +1,7 @@
 #include "core/task/forecast.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "core/partition/alike.h"
@@ -85,16 +86,20 @@ Forecast forecast(const job::Job& job, const Compiled& compiled) {
   if (job.cluster.flops > 0 || !job.cluster.measured.empty()) {
     predictor.emplace(job, compiled, device);
   }
-  for (const std::vector<std::int64_t>& alike : partition::alike_ranks(compiled.graph, partition)) {
-    const bool is_compiled = !mixed && alike.front() == compiled.programs.rank;
-    partition::Programs programs =
-        is_compiled ? compiled.programs : programs_of_rank(job, compiled, alike.front(), device);
-    const std::vector<std::size_t> executed = programs_of_step(compiled, programs);
-    const partition::SentTable table =
-        partition::sent_table(programs, executed, device.element_bytes(graph::DType::f32));
-    add_ranks(result.ranks, forecast_of(job, compiled, programs, executed), alike, table, programs.mesh);
-    if (predictor) {
-      predictor->add(std::move(programs), executed);
+  for (std::int32_t stage = 0; stage < partition.pipeline.stages(); ++stage) {
+    const std::shared_ptr<const partition::StageFunctions> functions =
+        partition::functions_of(compiled.graph, partition, stage);
+    for (const std::vector<std::int64_t>& alike : partition::alike_ranks(compiled.graph, partition, *functions)) {
+      const bool is_compiled = !mixed && alike.front() == compiled.programs.rank;
+      partition::Programs programs =
+          is_compiled ? compiled.programs : programs_of_rank(job, compiled, alike.front(), device, *functions);
+      const std::vector<std::size_t> executed = programs_of_step(compiled, programs);
+      const partition::SentTable table =
+          partition::sent_table(programs, executed, device.element_bytes(graph::DType::f32));
+      add_ranks(result.ranks, forecast_of(job, compiled, programs, executed), alike, table, programs.mesh);
+      if (predictor) {
+        predictor->add(std::move(programs), executed);
+      }
     }
   }
   for (RankForecast& ranks : result.ranks) {

@@ -40,10 +40,13 @@ partition::SentBytes sent_by(const Programs& programs) {
 }
 
 std::vector<partition::Plan> plans() {
-  return {data_parallel(3, 400), tensor_parallel(2), tensor_parallel(3),
+  return {data_parallel(3, 400),
+          tensor_parallel(2),
+          tensor_parallel(3),
           plan_of({{"data", 2}, {"model", 3}},
                   {{"batch", {"data"}}, {"heads", {"model"}}, {"mlp", {"model"}}, {"vocab", {"model"}}}, 400),
-          plan_of({{"a", 2}, {"b", 3}}, {{"batch", {"a", "b"}}, {"mlp", {"b", "a"}}}), plan_of({{"x", 4}}, {{"x", {"x"}}})};
+          plan_of({{"a", 2}, {"b", 3}}, {{"batch", {"a", "b"}}, {"mlp", {"b", "a"}}}),
+          plan_of({{"x", 4}}, {{"x", {"x"}}})};
 }
 
 }  // namespace
@@ -55,7 +58,8 @@ TEST_CASE("what is said of ranks that are alike holds for each of them", "[alike
       const partition::Partition partition = partition::split(model.graph, plan);
       const mesh::Mesh& mesh = partition.placements.mesh;
       std::vector<std::int64_t> seen;
-      for (const std::vector<std::int64_t>& alike : partition::alike_ranks(model.graph, partition)) {
+      for (const std::vector<std::int64_t>& alike :
+           partition::alike_ranks(model.graph, partition, *partition::functions_of(model.graph, partition, 0))) {
         const Programs first = programs_of(model.graph, partition, alike.front());
         const partition::SentTable table = partition::sent_table(first, all_of(first), sizeof(float));
         for (const std::int64_t rank : alike) {

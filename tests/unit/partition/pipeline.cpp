@@ -99,6 +99,84 @@ TEST_CASE("lists that wait for each other are refused, and told where each stand
   CHECK_THAT(refusal(two_stages("0F0 0F1 0B1 0B0", "1F0 1F1 1B0 1B1")), Contains("nothing"));
 }
 
+namespace {
+
+/// What a stage of two does for all microbatches of 2 rows: forward of all, then backward.
+partition::ShardedFunction all_microbatches(std::int32_t stage, std::int64_t microbatches) {
+  const ModelCase mlp = training_case("mlp", "mlp", {{"hidden", "3"}}, {.features = 2, .outputs = 2},
+                                      {.batch = 2 * microbatches, .microbatches = microbatches});
+  const auto all = [&](const std::string& chunk, char kind) {
+    std::string text;
+    for (std::int64_t m = 0; m < microbatches; ++m) {
+      text += chunk + kind + std::to_string(m) + " ";
+    }
+    return text;
+  };
+  const partition::Plan plan = two_stages(all("0", 'F') + all("0", 'B'), all("1", 'F') + all("1", 'B'));
+  const partition::Partition partition = partition::split(mlp.graph, plan, mlp.microbatch_rows);
+  const auto functions = partition::functions_of(mlp.graph, partition, stage);
+  for (const partition::ShardedFunction& function : functions->functions) {
+    if (function.function.name == "micro") {
+      return function;
+    }
+  }
+  return {};
+}
+
+bool is_message(const std::optional<partition::Transition>& transition) {
+  return transition && (transition->kind == partition::Transition::Kind::send ||
+                        transition->kind == partition::Transition::Kind::receive);
+}
+
+struct Firsts {
+  std::size_t values = 0;
+  std::size_t nodes = 0;
+
+  bool operator==(const Firsts&) const = default;
+};
+
+/// Values, and nodes but for messages, that stand for all of their like.
+Firsts firsts_of(const partition::ShardedFunction& function) {
+  Firsts firsts;
+  for (std::size_t v = 0; v < function.function.values.size(); ++v) {
+    firsts.values += function.alike_value(v) == v ? 1 : 0;
+  }
+  for (std::size_t n = 0; n < function.function.nodes.size(); ++n) {
+    firsts.nodes += function.alike_node(n) == n && !is_message(function.transitions[n]) ? 1 : 0;
+  }
+  return firsts;
+}
+
+}  // namespace
+
+TEST_CASE("what is the same in all microbatches of a stage is known to be", "[partition]") {
+  for (const std::int32_t stage : {0, 1}) {
+    const partition::ShardedFunction function = all_microbatches(stage, 5);
+    REQUIRE(function.call_rows.size() == 5);
+    REQUIRE(function.alike_values.size() == function.function.values.size());
+    for (std::size_t v = 0; v < function.function.values.size(); ++v) {
+      const std::size_t alike = function.alike_value(v);
+      CHECK(function.function.values[v].name == function.function.values[alike].name);
+      CHECK(function.function.values[v].type == function.function.values[alike].type);
+      CHECK(function.placements[v] == function.placements[alike]);
+    }
+    REQUIRE(function.alike_nodes.size() == function.function.nodes.size());
+    for (std::size_t n = 0; n < function.function.nodes.size(); ++n) {
+      const std::size_t alike = function.alike_node(n);
+      CHECK(function.function.nodes[n].name == function.function.nodes[alike].name);
+      CHECK(function.function.nodes[n].op == function.function.nodes[alike].op);
+      for (std::size_t i = 0; i < function.function.nodes[n].inputs.size(); ++i) {
+        CHECK(function.alike_value(static_cast<std::size_t>(function.function.nodes[n].inputs[i])) ==
+              function.alike_value(static_cast<std::size_t>(function.function.nodes[alike].inputs[i])));
+      }
+    }
+    const Firsts firsts = firsts_of(function);
+    CHECK(firsts == firsts_of(all_microbatches(stage, 2)));
+    CHECK(firsts.values < function.function.values.size());
+    CHECK(firsts.nodes < function.function.nodes.size());
+  }
+}
+
 TEST_CASE("a mesh axis that has the layers has nothing else", "[partition]") {
   const std::string why = "2: strategy by hand: mesh axis pipe has the layers, and something else is split over it";
   partition::Plan plan = two_stages(first, second);

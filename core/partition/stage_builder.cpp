@@ -1,0 +1,280 @@
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/partition/function_cut.h"
+
+namespace shardrun::partition {
+namespace {
+
+using graph::Node;
+using graph::NodeId;
+using graph::StateId;
+using graph::StateWrite;
+using graph::ValueId;
+
+std::size_t index(std::int32_t id) noexcept { return static_cast<std::size_t>(id); }
+
+/// Builds what one stage does of one function, or of all calls of a step.
+class StageBuilder {
+ public:
+  StageBuilder(const FunctionCut& cut, const graph::Graph& graph, const StateStages& states, std::int32_t stage)
+      : cut_(cut),
+        graph_(graph),
+        states_(states),
+        stage_(stage),
+        messages_(cut.messages[index(stage)]),
+        values_(cut.calls.size()),
+        state_values_(graph.states.size(), graph::no_value),
+        written_(graph.states.size(), false) {}
+
+  ShardedFunction run() {
+    const std::vector<Segment>& segments = cut_.segments[index(stage_)];
+    const graph::Function& first = from(segments.front().call);
+    out_.function.name = first.name;
+    out_.function.rows = first.rows;
+    reserve(segments);
+    for (std::size_t number = 0; number < segments.size(); ++number) {
+      action_ = segments[number].action ? static_cast<std::int32_t>(number) : -1;
+      for (const NodeId n : segments[number].nodes->all) {
+        add(segments[number].call, n);
+      }
+    }
+    action_ = -1;
+    finish(segments.front().call);
+    return std::move(out_);
+  }
+
+ private:
+  /// The call's function as it was before it was cut.
+  [[nodiscard]] const AssignedFunction& assigned(std::int32_t call) const { return cut_.calls[index(call)]->assigned; }
+  [[nodiscard]] const graph::Function& from(std::int32_t call) const { return assigned(call).function.function; }
+
+  void reserve(const std::vector<Segment>& segments) {
+    std::size_t nodes = messages_.size();
+    for (const Segment& segment : segments) {
+      nodes += segment.nodes->all.size();
+    }
+    out_.function.nodes.reserve(nodes);
+    out_.transitions.reserve(nodes);
+    out_.node_calls.reserve(nodes);
+    out_.node_actions.reserve(nodes);
+    out_.alike_nodes.reserve(nodes);
+  }
+
+  void add(std::int32_t call, NodeId n) {
+    const Node& old = from(call).nodes[index(n)];
+    const std::vector<std::int32_t>& counted = assigned(call).operand_stages[index(n)];
+    std::vector<ValueId> inputs;
+    inputs.reserve(old.inputs.size());
+    for (std::size_t i = 0; i < old.inputs.size(); ++i) {
+      if (counted.empty() || counted[i] == stage_) {
+        inputs.push_back(available(call, old.inputs[i]));
+      }
+    }
+    const NodeId alike = alike_nodes_.emplace(std::pair{cut_.calls[index(call)], n}, next_node()).first->second;
+    append(call,
+           !counted.empty() && inputs.empty() ? zero_like(old)
+                                              : Node{.op = old.op,
+                                                     .name = old.name,
+                                                     .attributes = old.attributes,
+                                                     .inputs = std::move(inputs),
+                                                     .phase = old.phase,
+                                                     .layer = old.layer},
+           assigned(call).function.transitions[index(n)], old.outputs);
+    out_.alike_nodes.back() = alike;
+    for (const ValueId id : old.outputs) {
+      for (const std::int32_t reader : cut_.calls[index(call)]->uses.readers[index(id)]) {
+        add_send(call, link_of(old, stage_, reader), id);
+      }
+    }
+    for (const ValueId id : old.outputs) {
+      for (const StateWrite& write : cut_.calls[index(call)]->uses.writes[index(id)]) {
+        if (states_.holds(index(write.state), stage_)) {
+          add_write(write, known(call, id));
+        }
+      }
+    }
+  }
+
+  /// What stands for a sum of which this stage has no part.
+  static Node zero_like(const Node& sum) {
+    return {.op = &graph::find_op("constant"),
+            .name = sum.name,
+            .attributes = {{"value", 0.0}},
+            .phase = sum.phase,
+            .layer = sum.layer};
+  }
+
+  /// What stands here for a value of a call, or none yet.
+  [[nodiscard]] ValueId& known(std::int32_t call, ValueId old) {
+    std::vector<std::int32_t>& places = places_[cut_.calls[index(call)]];
+    if (places.empty()) {
+      places.assign(from(call).values.size(), -1);
+    }
+    std::int32_t& place = places[index(old)];
+    std::vector<ValueId>& values = values_[index(call)];
+    if (place < 0) {
+      place = places_used_++;
+    }
+    if (index(place) >= values.size()) {
+      values.resize(index(places_used_), graph::no_value);
+    }
+    return values[index(place)];
+  }
+
+  ValueId add_value(std::int32_t call, ValueId old, NodeId producer) {
+    const graph::Value& value = from(call).values[index(old)];
+    out_.function.values.push_back(
+        {.name = value.name, .type = value.type, .producer = producer, .state = value.state});
+    out_.placements.push_back(assigned(call).function.placements[index(old)]);
+    const auto id = static_cast<ValueId>(out_.function.values.size()) - 1;
+    out_.alike_values.push_back(alike_values_.emplace(std::pair{cut_.calls[index(call)], old}, id).first->second);
+    return id;
+  }
+
+  /// A value where this stage has it: made here, a state, an input, or received now.
+  ValueId available(std::int32_t call, ValueId old) {
+    const graph::Value& value = from(call).values[index(old)];
+    if (value.state >= 0) {
+      ValueId& read = state_values_[index(value.state)];
+      read = read == graph::no_value ? add_value(call, old, -1) : read;
+      return read;
+    }
+    if (known(call, old) == graph::no_value && value.producer < 0) {
+      add_inputs(call);
+    }
+    while (known(call, old) == graph::no_value) {
+      receive_next(value.name);
+    }
+    return known(call, old);
+  }
+
+  /// A stage that needs one of a call's inputs has all of them: they are fed together.
+  void add_inputs(std::int32_t call) {
+    for (const graph::Port& port : from(call).inputs) {
+      const ValueId id = add_value(call, port.value, -1);
+      known(call, port.value) = id;
+      out_.function.inputs.push_back({port.name, id});
+      out_.input_calls.push_back(call);
+    }
+  }
+
+  void receive_next(const std::string& needed) {
+    while (next_message_ < messages_.size() && messages_[next_message_].sends) {
+      ++next_message_;
+    }
+    if (next_message_ == messages_.size()) {
+      throw Error(ErrorCode::internal,
+                  fmt::format("{} of {} is not sent to stage {}", needed, out_.function.name, stage_));
+    }
+    const StageMessage& message = messages_[next_message_++];
+    const graph::Value& value = from(message.call).values[index(message.value)];
+    const Node& producer = from(message.call).nodes[index(value.producer)];
+    const graph::Op& op = op_of(Transition::Kind::receive);
+    append(message.call,
+           {.op = &op, .name = value.name + ":" + op.name, .phase = producer.phase, .layer = producer.layer},
+           Transition{.kind = Transition::Kind::receive, .axis = cut_.axis, .link = message.link}, {message.value});
+  }
+
+  void add_send(std::int32_t call, const Link& link, ValueId old) {
+    const Node& producer = from(call).nodes[index(from(call).values[index(old)].producer)];
+    const graph::Op& op = op_of(Transition::Kind::send);
+    append(call,
+           {.op = &op,
+            .name = producer.name + ":" + op.name,
+            .inputs = {known(call, old)},
+            .phase = producer.phase,
+            .layer = producer.layer},
+           Transition{.kind = Transition::Kind::send, .axis = cut_.axis, .link = link}, {});
+  }
+
+  [[nodiscard]] NodeId next_node() const { return static_cast<NodeId>(out_.function.nodes.size()); }
+
+  void append(std::int32_t call, Node node, const std::optional<Transition>& transition,
+              const std::vector<ValueId>& outputs) {
+    node.outputs.reserve(outputs.size());
+    for (const ValueId old : outputs) {
+      const ValueId id = add_value(call, old, next_node());
+      known(call, old) = id;
+      node.outputs.push_back(id);
+    }
+    out_.transitions.push_back(transition);
+    if (transition && transition->gather >= 0) {
+      out_.transitions.back()->gather = gather_number(call, transition->gather);
+    }
+    out_.alike_nodes.push_back(next_node());
+    out_.function.nodes.push_back(std::move(node));
+    out_.node_calls.push_back(call);
+    out_.node_actions.push_back(action_);
+  }
+
+  /// What is gathered at once in one call is gathered at once here.
+  std::int32_t gather_number(std::int32_t call, std::int32_t old) {
+    return gathers_.emplace(std::pair{call, old}, static_cast<std::int32_t>(gathers_.size())).first->second;
+  }
+
+  void add_write(StateWrite write, ValueId value) {
+    write.value = value;
+    if (cut_.repeated && write.mode != StateWrite::Mode::assign) {
+      write.mode = written_[index(write.state)] ? StateWrite::Mode::add : StateWrite::Mode::first;
+    }
+    written_[index(write.state)] = true;
+    out_.function.writes.push_back(write);
+  }
+
+  /// What comes from other stages for states and outputs; metrics that others gather up.
+  void finish(std::int32_t call) {
+    for (const StateWrite& write : from(call).writes) {
+      const bool here = states_.holds(index(write.state), stage_);
+      const bool assigned = write.mode == StateWrite::Mode::assign;
+      const bool written = written_[index(write.state)];
+      if (here && assigned && !written) {
+        add_write(write, available(call, write.value));
+      } else if (graph_.states[index(write.state)].kind == graph::StateKind::metric && !written) {
+        append(call, zero_like({.name = graph_.states[index(write.state)].name + "/of_stage"}), std::nullopt,
+               {write.value});
+        add_write(write, known(call, write.value));
+      }
+    }
+    for (const graph::Port& port : from(call).outputs) {
+      out_.function.outputs.push_back({port.name, available(call, port.value)});
+    }
+    for (const graph::Port& port : from(call).inputs) {
+      if (!from(call).outputs.empty()) {
+        (void)available(call, port.value);
+      }
+    }
+  }
+
+  using OfFunction = std::pair<const CutFunction*, std::int32_t>;
+
+  const FunctionCut& cut_;
+  const graph::Graph& graph_;
+  const StateStages& states_;
+  const std::int32_t stage_;
+  const std::vector<StageMessage>& messages_;
+  std::size_t next_message_ = 0;
+  std::int32_t action_ = -1;  ///< the number of the segment, where it is an action
+  ShardedFunction out_;
+  std::map<const CutFunction*, std::vector<std::int32_t>> places_;  ///< in `values_` of each value; −1: not yet
+  std::int32_t places_used_ = 0;
+  std::vector<std::vector<ValueId>> values_;  ///< of each call, by place
+  std::vector<ValueId> state_values_;         ///< of each state
+  std::map<OfFunction, ValueId> alike_values_;
+  std::map<OfFunction, NodeId> alike_nodes_;
+  std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> gathers_;
+  std::vector<bool> written_;  ///< of each state
+};
+
+}  // namespace
+
+ShardedFunction build_stage(const FunctionCut& cut, const graph::Graph& graph, const StateStages& states,
+                            std::int32_t stage) {
+  return StageBuilder(cut, graph, states, stage).run();
+}
+
+}  // namespace shardrun::partition
