@@ -1,6 +1,7 @@
 #include "core/partition/predict.h"
 
 #include <algorithm>
+#include <set>
 
 namespace shardrun::partition {
 namespace {
@@ -116,21 +117,31 @@ class StepSimulation {
     meetings_ = meetings_of(instructions_, pipeline.axis);
     under_way_.resize(meetings_.all.size());
     result_.stages.resize(ranks.size());
+    for (std::size_t stage = 0; pipeline.exists() && stage < pipeline.actions.size(); ++stage) {
+      action_seconds_.emplace_back(pipeline.actions[stage].size(), 0.0);
+    }
   }
 
   Prediction run() {
-    for (std::optional<std::size_t> rank = furthest_behind(); rank; rank = furthest_behind()) {
-      if (advance(*rank)) {
-        ++next_[*rank];
-      } else {
-        waits_[*rank] = true;
-      }
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      behind_.emplace(now_[rank], rank);
+    }
+    while (!behind_.empty()) {
+      const std::size_t rank = behind_.begin()->second;
+      behind_.erase(behind_.begin());
+      go_on(rank);
     }
     result_.seconds = *std::max_element(now_.begin(), now_.end());
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       StagePrediction& stage = result_.stages[rank];
       stage.waiting += result_.seconds - now_[rank];
       stage.hidden = std::min(stage.compute, overlap(union_of(computing_[rank]), union_of(under_way_of(rank))));
+    }
+    for (std::size_t stage = 0; stage < action_seconds_.size(); ++stage) {
+      for (std::size_t number = 0; number < action_seconds_[stage].size(); ++number) {
+        const Action& action = pipeline_.actions[stage][number];
+        result_.actions[{action.chunk, action.kind, action.microbatch}] += action_seconds_[stage][number];
+      }
     }
     return std::move(result_);
   }
@@ -144,16 +155,19 @@ class StepSimulation {
     double end = 0;
   };
 
-  /// Of those that can go on, as far as is known.
-  [[nodiscard]] std::optional<std::size_t> furthest_behind() const {
-    std::optional<std::size_t> first;
-    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-      const bool goes_on = next_[rank] < instructions_[rank].size() && !waits_[rank];
-      if (goes_on && (!first || now_[rank] < now_[*first])) {
-        first = rank;
+  /// Until another is further behind, or it waits or has come to its end.
+  void go_on(std::size_t rank) {
+    while (next_[rank] < instructions_[rank].size()) {
+      if (!behind_.empty() && *behind_.begin() < std::pair{now_[rank], rank}) {
+        behind_.emplace(now_[rank], rank);
+        return;
       }
+      if (!advance(rank)) {
+        waits_[rank] = true;
+        return;
+      }
+      ++next_[rank];
     }
-    return first;
   }
 
   /// When transfers of a rank were: those over axes without a rate take no time here.
@@ -197,8 +211,7 @@ class StepSimulation {
       }
     }
     if (const std::int32_t number = at.instruction->action; pipeline_.exists() && number >= 0) {
-      const Action& action = pipeline_.actions[rank][static_cast<std::size_t>(number)];
-      result_.actions[{action.chunk, action.kind, action.microbatch}] += in_action;
+      action_seconds_[rank][static_cast<std::size_t>(number)] += in_action;
     }
     return true;
   }
@@ -236,7 +249,10 @@ class StepSimulation {
       free_[{transfer.axis, meeting.sides[s].rank}] = it.end;
     }
     for (const Meeting::Side& side : meeting.sides) {
-      waits_[side.rank] = false;
+      if (waits_[side.rank]) {
+        waits_[side.rank] = false;
+        behind_.emplace(now_[side.rank], side.rank);
+      }
     }
   }
 
@@ -272,7 +288,9 @@ class StepSimulation {
   std::vector<std::vector<Span>> computing_;                     ///< of each rank, one after the other
   std::vector<std::size_t> next_;
   std::vector<double> now_;
-  std::vector<bool> waits_;  ///< of each rank: whether for what is not under way yet
+  std::vector<bool> waits_;                          ///< of each rank: whether for what is not under way yet
+  std::set<std::pair<double, std::size_t>> behind_;  ///< ranks that can go on, as far as is known, by their time
+  std::vector<std::vector<double>> action_seconds_;  ///< of each rank, by the number of the action in its list
   Prediction result_;
 };
 

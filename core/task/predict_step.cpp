@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <set>
 #include <utility>
 
 #include "core/task/cluster.h"
@@ -10,6 +11,30 @@ namespace shardrun::task {
 namespace {
 
 using Kind = partition::Instruction::Kind;
+
+/// What is executed in which order, and what meets: enough once the costs are known. A copy, so that the whole can be
+/// freed as a whole: little that stays in its midst would keep the memory around it from being used again.
+partition::Programs without_operands(const partition::Programs& programs, const std::vector<std::size_t>& executed) {
+  partition::Programs kept{
+      .device = programs.device, .threads = programs.threads, .mesh = programs.mesh, .rank = programs.rank};
+  kept.programs.resize(programs.programs.size());
+  for (const std::size_t number : std::set(executed.begin(), executed.end())) {
+    const partition::Program& program = programs.programs[number];
+    partition::Program& copy = kept.programs[number];
+    copy.function = program.function;
+    copy.transfers = program.transfers;
+    copy.instructions.reserve(program.instructions.size());
+    for (const partition::Instruction& at : program.instructions) {
+      copy.instructions.push_back({.kind = at.kind,
+                                   .op = at.op,
+                                   .phase = at.phase,
+                                   .layer = at.layer,
+                                   .transfer = at.transfer,
+                                   .call = at.call});
+    }
+  }
+  return kept;
+}
 
 }  // namespace
 
@@ -31,32 +56,36 @@ partition::StepCosts StepPredictor::costs_of(const std::vector<partition::RankSt
     costs.seconds = measured_->medians(ranks, compiled_.partition.pipeline.axis);
     return costs;
   }
-  const partition::ComputeRate rate{job_.cluster.flops, job_.cluster.memory_bandwidth};
-  for (const partition::RankStep& rank : ranks) {
-    std::vector<double>& seconds = costs.seconds.emplace_back();
-    for (const partition::ExecutedInstruction& at : partition::instructions_of(rank)) {
-      seconds.push_back(partition::computes(*at.instruction) ? partition::compute_seconds(at, rate) : 0);
-    }
+  for (const Busiest& stage : stages_) {
+    costs.seconds.push_back(stage.seconds);
   }
   return costs;
 }
 
-double StepPredictor::busy_seconds(const partition::RankStep& step) const {
+std::vector<double> StepPredictor::compute_seconds(const partition::RankStep& step) const {
+  const partition::ComputeRate rate{job_.cluster.flops, job_.cluster.memory_bandwidth};
+  std::vector<double> seconds;
+  for (const partition::ExecutedInstruction& at : partition::instructions_of(step)) {
+    seconds.push_back(partition::computes(*at.instruction) ? partition::compute_seconds(at, rate) : 0);
+  }
+  return seconds;
+}
+
+double StepPredictor::busy_seconds(const partition::RankStep& step, const std::vector<double>& seconds) const {
   if (measured_) {
     return measured_->computing(step.programs->rank);
   }
-  const partition::ComputeRate rate{job_.cluster.flops, job_.cluster.memory_bandwidth};
-  double seconds = 0;
+  double busy = 0;
+  std::size_t number = 0;
   for (const partition::ExecutedInstruction& at : partition::instructions_of(step)) {
-    if (partition::computes(*at.instruction)) {
-      seconds += partition::compute_seconds(at, rate);
-    } else if (at.instruction->kind == Kind::start) {
+    busy += seconds[number++];
+    if (at.instruction->kind == Kind::start) {
       const partition::Transfer& transfer = at.transfer();
       const auto& axis = axes_[static_cast<std::size_t>(transfer.axis)];
-      seconds += axis ? partition::transfer_seconds(transfer, *step.programs, f32_bytes_, *axis) : 0;
+      busy += axis ? partition::transfer_seconds(transfer, *step.programs, f32_bytes_, *axis) : 0;
     }
   }
-  return seconds;
+  return busy;
 }
 
 void StepPredictor::add(partition::Programs programs, const std::vector<std::size_t>& executed) {
@@ -64,11 +93,12 @@ void StepPredictor::add(partition::Programs programs, const std::vector<std::siz
   if (measured_) {
     measured_->require(step);
   }
-  const double busy = busy_seconds(step);
+  std::vector<double> seconds = measured_ ? std::vector<double>{} : compute_seconds(step);
+  const double busy = busy_seconds(step, seconds);
   const std::int32_t stage = compiled_.partition.stage_at(mesh::coordinates_of(programs.mesh, programs.rank));
   Busiest& busiest = stages_[static_cast<std::size_t>(stage)];
   if (busy > busiest.busy) {
-    busiest = {std::move(programs), executed, busy};
+    busiest = {without_operands(programs, executed), executed, std::move(seconds), busy};
   }
 }
 

@@ -38,12 +38,14 @@ class StepPredictor {
 
  private:
   struct Busiest {
-    partition::Programs programs;
+    partition::Programs programs;  ///< without what costs no more depend on: there is one a stage
     std::vector<std::size_t> executed;
-    double busy = -1;  ///< seconds
+    std::vector<double> seconds;  ///< of each instruction, where they are not measured
+    double busy = -1;             ///< seconds
   };
 
-  [[nodiscard]] double busy_seconds(const partition::RankStep& step) const;
+  [[nodiscard]] std::vector<double> compute_seconds(const partition::RankStep& step) const;
+  [[nodiscard]] double busy_seconds(const partition::RankStep& step, const std::vector<double>& seconds) const;
   [[nodiscard]] partition::StepCosts costs_of(const std::vector<partition::RankStep>& ranks) const;
   [[nodiscard]] double model_flops() const;
 
