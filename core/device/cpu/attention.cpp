@@ -10,6 +10,7 @@ namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
 constexpr std::int64_t tile_rows = 32;
+constexpr std::int64_t row_gap = 16;  // floats between two rows of scores, which nothing touches
 
 std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
@@ -31,7 +32,7 @@ struct Layout {
   }
 
   /// Floats from one row of scores to the next: whole vectors of any instruction set, and no power of two.
-  [[nodiscard]] std::int64_t score_stride() const { return (length + 15) / 16 * 16 + 16; }
+  [[nodiscard]] std::int64_t score_stride() const { return (length + 15) / 16 * 16 + row_gap; }
   [[nodiscard]] std::int64_t tile_floats() const { return smaller(tile_rows, length) * score_stride(); }
 
   /// Among how many threads the pairs are shared; less than about 0.1 ms of work stays on one.
@@ -242,7 +243,9 @@ void attention_gradient(const KernelCall& call) {
 template <int tiles>
 std::size_t scratch_bytes(const graph::OpShape& shape, int threads) {
   const Layout at = layout_of(shape.inputs[0].shape.data());
-  return static_cast<std::size_t>(at.parts(threads) * tiles * at.tile_floats()) * sizeof(float);
+  const std::int64_t all = at.parts(threads) * tiles * at.tile_floats();
+  // Behind the last row a gap is not planned: it could reach into a page that nothing touches.
+  return static_cast<std::size_t>(all > 0 ? all - row_gap : 0) * sizeof(float);
 }
 
 }  // namespace
