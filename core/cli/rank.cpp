@@ -11,7 +11,8 @@ int rank(std::span<const std::string> words) {
   const std::optional<launch::RankContext> context = launch::take_rank_context();
   const Parsed parsed = parse("rank", words,
                               {{.name = "profile", .help = "as of run"},
-                               {.name = "record-steps", .value = "N", .help = "steps to record for verify"}},
+                               {.name = "record-steps", .value = "N", .help = "steps to record for verify"},
+                               {.name = "record-evaluation", .value = "yes|no", .help = "and an evaluation"}},
                               1, 1);
   if (parsed.help_shown) {
     return 0;
@@ -21,7 +22,8 @@ int rank(std::span<const std::string> words) {
   }
   const job::Job job = read_job(parsed);
   if (parsed.has("record-steps")) {
-    return verify::record_as_rank(job, *context, parsed.integer("record-steps", 1, 1, INT64_MAX));
+    return verify::record_as_rank(job, *context, parsed.integer("record-steps", 1, 1, INT64_MAX),
+                                  parsed.get("record-evaluation") == "yes");
   }
   return task::run_as_rank(job, *context, parsed.has("profile"));
 }

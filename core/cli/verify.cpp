@@ -28,6 +28,11 @@ int verify(std::span<const std::string> words) {
              {.name = "steps",
               .value = "N",
               .help = "how many steps to run and compare (default 3, or as many as the job has)"},
+             {.name = "tensors",
+              .value = "GLOB",
+              .help = "compare those alone whose name matches, a parameter's gradient and optimizer states with it: "
+                      "'layer.0/*' (may be repeated). Without the loss there is no evaluation",
+              .repeated = true},
              {.name = "rows", .value = "N", .help = "how many of the worst tensors to print (default 10)"},
              {.name = "json", .help = "print JSON on standard output, and progress on standard error"}},
             1, 1);
@@ -47,11 +52,13 @@ int verify(std::span<const std::string> words) {
   const bool json = parsed.has("json");
   const int screen = json ? STDERR_FILENO : STDOUT_FILENO;
   catch_stop_signals();
-  const verify::JobOutcome outcome =
-      verify::verify_job(job, steps,
-                         {.progress = metrics::descriptor_sink(screen, std::getenv("TERM")),
-                          .print = [&](const std::string& text) { fmt::print(json ? stderr : stdout, "{}", text); },
-                          .stop_signal = stop_signal});
+  verify::JobSettings settings;
+  settings.steps = steps;
+  settings.tensors = parsed.all("tensors");
+  settings.run.progress = metrics::descriptor_sink(screen, std::getenv("TERM"));
+  settings.run.print = [&](const std::string& text) { fmt::print(json ? stderr : stdout, "{}", text); };
+  settings.run.stop_signal = stop_signal;
+  const verify::JobOutcome outcome = verify::verify_job(job, settings);
   if (!outcome.summary.error.empty()) {
     write_to_standard_error(fmt::format("shardrun: {}\n", outcome.summary.error));
     return outcome.summary.exit_code;

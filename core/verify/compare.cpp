@@ -24,10 +24,12 @@ double half_of_last_place(double value) {
 
 }  // namespace
 
-Comparison::Comparison(const Workload& workload, std::int64_t ranks, int threads, std::function<bool()> stops)
+Comparison::Comparison(const Workload& workload, std::int64_t ranks, int threads, Selection selection,
+                       std::function<bool()> stops, Meter* meter)
     : workload_(workload),
       ranks_(ranks),
-      reference_(workload, threads, std::move(stops)),
+      selection_(std::move(selection)),
+      reference_(workload, threads, std::move(stops), meter),
       before_(workload.graph.states.size()) {
   for (std::size_t s = 0; s < workload.graph.states.size(); ++s) {
     if (workload.graph.states[s].kind == graph::StateKind::gradient) {
@@ -37,7 +39,7 @@ Comparison::Comparison(const Workload& workload, std::int64_t ranks, int threads
 }
 
 void Comparison::add(std::int64_t step, Moment moment, const SnapshotOf& snapshot_of) {
-  const Gathered run = gather(workload_.graph, ranks_, step, snapshot_of, report_);
+  const Gathered run = gather(workload_.graph, ranks_, step, snapshot_of, selection_, report_);
   switch (moment) {
     case Moment::begin: begin(step, run); break;
     case Moment::gradients: gradients(step, run); break;
@@ -113,6 +115,9 @@ Comparison::Scale Comparison::scale_of_update(std::size_t state) {
 
 void Comparison::compare(std::size_t state, What what, std::int64_t step, const Whole& run, Scale scale,
                          double tolerance) {
+  if (!is_selected(selection_, state)) {
+    return;
+  }
   const graph::State& described = workload_.graph.states[state];
   const graph::State& named = what == What::gradient && described.of_parameter >= 0
                                   ? workload_.graph.states[static_cast<std::size_t>(described.of_parameter)]
@@ -131,11 +136,13 @@ void Comparison::compare(std::size_t state, What what, std::int64_t step, const 
   }
   const double difference = root_of_mean(sum, expected.size());
   report_.add({.tensor = named.name,
+               .state = described.name,
                .what = what,
                .relative = difference / std::max(scale.judged, smallest),
                .tolerance = tolerance,
                .unfloored = difference / std::max(scale.expected, smallest),
                .step = step + 1,
+               .values = static_cast<std::int64_t>(expected.size()),
                .ranks = ranks_of(run, described.type.shape, worst),
                .note = fmt::format("element {} is {:.9g}, should be {:.9g}", index_text(described.type.shape, worst),
                                    run.values[worst], expected[worst])});

@@ -6,6 +6,7 @@
 #include "core/verify/gather.h"
 #include "core/verify/reference.h"
 #include "core/verify/report.h"
+#include "core/verify/selection.h"
 
 namespace shardrun::verify {
 
@@ -26,8 +27,12 @@ inline constexpr double zero_floor = 3;
 /// Follows a run from moment to moment, and repeats every step from the run's own states.
 class Comparison {
  public:
-  /// REQUIRES: what `workload` points to outlives this. `ranks`: of the run. `stops`: as of Reference.
-  Comparison(const Workload& workload, std::int64_t ranks, int threads, std::function<bool()> stops = {});
+  /// REQUIRES: what `workload` points to outlives this. `ranks`: of the run. `stops`, `meter`: as of Reference.
+  Comparison(const Workload& workload, std::int64_t ranks, int threads, Selection selection = {},
+             std::function<bool()> stops = {}, Meter* meter = nullptr);
+
+  /// What a meter counts for so many steps, and for an evaluation where there is one.
+  [[nodiscard]] std::int64_t work(std::int64_t steps) const { return reference_.work(steps); }
 
   /// Compares what the ranks hold. Moments come in their order, of each step (from 0) all: begin, gradients (of what is
   /// trained), end; then, once, evaluation (where something is evaluated).
@@ -54,6 +59,7 @@ class Comparison {
 
   const Workload workload_;
   const std::int64_t ranks_;
+  const Selection selection_;
   Reference reference_;
   std::vector<std::size_t> gradients_;       ///< states
   std::vector<std::vector<double>> before_;  ///< each state as the step began

@@ -78,7 +78,7 @@ std::vector<int> ranks_of(const Whole& whole, const std::vector<std::int64_t>& s
 }
 
 Gathered gather(const graph::Graph& graph, std::int64_t ranks, std::int64_t step, const SnapshotOf& snapshot_of,
-                Report& report) {
+                const Selection& selection, Report& report) {
   Gathered gathered(graph.states.size());
   std::vector<Difference> replicas(graph.states.size());
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
@@ -98,7 +98,7 @@ Gathered gather(const graph::Graph& graph, std::int64_t ranks, std::int64_t step
     }
   }
   for (std::size_t s = 0; s < graph.states.size(); ++s) {
-    if (gathered[s]) {
+    if (gathered[s] && is_selected(selection, s)) {
       check_coverage(graph.states[s], *gathered[s], replicas[s]);
       report.add(std::move(replicas[s]));
     }

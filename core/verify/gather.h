@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/verify/report.h"
+#include "core/verify/selection.h"
 #include "core/verify/snapshot.h"
 
 namespace shardrun::verify {
@@ -22,10 +23,10 @@ using Gathered = std::vector<std::optional<Whole>>;  ///< by state
 /// What a rank holds at the moment that is gathered. It is asked for one rank after the other.
 using SnapshotOf = std::function<Snapshot(std::int64_t rank)>;
 
-/// Puts the ranks' parts together. Adds a `replica` to the report for every state: all ranks that have an element have
-/// the same bits, and every element is had by one.
+/// Puts the ranks' parts together. Adds a `replica` to the report for every selected state: all ranks that have an
+/// element have the same bits, and every element is had by one.
 [[nodiscard]] Gathered gather(const graph::Graph& graph, std::int64_t ranks, std::int64_t step,
-                              const SnapshotOf& snapshot_of, Report& report);
+                              const SnapshotOf& snapshot_of, const Selection& selection, Report& report);
 
 /// The ranks that have an element.
 [[nodiscard]] std::vector<int> ranks_of(const Whole& whole, const std::vector<std::int64_t>& shape,

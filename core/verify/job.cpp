@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
+#include <string_view>
 
 #include "core/base/error.h"
 #include "core/runtime/executor.h"
@@ -16,6 +19,8 @@
 #include "core/task/rank_reports.h"
 #include "core/task/ranks.h"
 #include "core/task/training.h"
+#include "core/verify/meter.h"
+#include "core/verify/selection.h"
 #include "core/verify/snapshot.h"
 #include "core/verify/verify.h"
 
@@ -46,49 +51,65 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
+/// What a rank records.
+struct Extent {
+  std::int64_t steps;
+  bool evaluates;
+};
+
 /// Does the first steps and leaves what this rank holds at each moment.
 class Recorder {
  public:
-  /// `link`: null where there is one rank. `say` is told of every step. `stop_signal` is asked after each where there
-  /// is one rank; several ask each other.
-  Recorder(const job::Job& job, task::Compiled& compiled, task::RankLink* link,
-           std::function<void(const std::string&)> say, std::function<int()> stop_signal)
-      : job_(job), compiled_(compiled), link_(link), say_(std::move(say)), stop_signal_(std::move(stop_signal)) {}
+  /// `link`: null where there is one rank. `meter`: shows how far it is; may be null. `stop_signal` is asked after each
+  /// step where there is one rank; several ask each other.
+  Recorder(const job::Job& job, task::Compiled& compiled, task::RankLink* link, Meter* meter,
+           std::function<int()> stop_signal)
+      : job_(job),
+        compiled_(compiled),
+        link_(link),
+        meter_(meter),
+        instruction_work_(compiled.programs, meter),
+        stop_signal_(std::move(stop_signal)) {}
 
   /// The signal that asked to stop before all was recorded, or 0.
-  int train(std::int64_t steps) {
+  int train(Extent extent) {
     task::Training training(job_, compiled_);
     runtime::Executor& executor = training.executor();
-    connect(executor);
-    runtime::initialize(compiled_.graph, job_.seed, executor);
-    for (std::int64_t step = 0; step < steps; ++step) {
+    const std::vector<std::size_t> evaluation =
+        extent.evaluates ? executor.find_calls("evaluate", compiled_.evaluation_rows) : std::vector<std::size_t>();
+    begin(extent.steps, evaluation, executor);
+    for (std::int64_t step = 0; step < extent.steps; ++step) {
+      begin_step(step, extent.steps);
       write(step, Moment::begin, executor);
       const double loss = training.differentiate(step);
       write(step, Moment::gradients, executor);
       (void)training.update(step);
       write(step, Moment::end, executor);
-      say_(fmt::format("step {}/{}  loss {:.4f}", step + 1, steps, loss));
+      say(fmt::format("step {}/{}  loss {:.4f}", step + 1, extent.steps, loss));
       if (const int signal = asked_to_stop()) {
         return signal;
       }
     }
-    if (training.evaluate()) {
-      write(steps - 1, Moment::evaluation, executor);
+    if (!evaluation.empty()) {
+      at("validation");
+      instruction_work_.follow(evaluation);
+      (void)training.evaluate();
+      write(extent.steps - 1, Moment::evaluation, executor);
     }
     finish();
     return 0;
   }
 
-  int iterate(std::int64_t steps) {
+  int iterate(Extent extent) {
     runtime::Executor executor(compiled_.programs, *compiled_.device);
-    connect(executor);
-    runtime::initialize(compiled_.graph, job_.seed, executor);
+    begin(extent.steps, {}, executor);
     const std::size_t program = executor.find("iterate", 0);
-    for (std::int64_t step = 0; step < steps; ++step) {
+    for (std::int64_t step = 0; step < extent.steps; ++step) {
+      begin_step(step, extent.steps);
       write(step, Moment::begin, executor);
       executor.run(program, {.seed = job_.seed, .step = step});
       write(step, Moment::end, executor);
-      say_(fmt::format("step {}/{}", step + 1, steps));
+      say(fmt::format("step {}/{}", step + 1, extent.steps));
       if (const int signal = asked_to_stop()) {
         return signal;
       }
@@ -102,9 +123,43 @@ class Recorder {
 
   [[nodiscard]] int asked_to_stop() { return link_ != nullptr ? link_->agree_on_stop() : stop_signal_(); }
 
-  void connect(runtime::Executor& executor) {
+  /// Connects the ranks, gives every state its first values and tells the meter what is to come.
+  void begin(std::int64_t steps, const std::vector<std::size_t>& evaluation, runtime::Executor& executor) {
     if (link_ != nullptr) {
       link_->connect(executor);
+    }
+    runtime::initialize(compiled_.graph, job_.seed, executor);
+    if (meter_ == nullptr) {
+      return;
+    }
+    std::int64_t work = 0;
+    for (const std::size_t program : task::programs_of_step(compiled_, compiled_.programs)) {
+      work += steps * work_of(compiled_.programs.programs[program]);
+    }
+    for (const std::size_t program : evaluation) {
+      work += work_of(compiled_.programs.programs[program]);
+    }
+    meter_->expect(work);
+    executor.end_where([this] {
+      instruction_work_.step();
+      return false;
+    });
+  }
+
+  void begin_step(std::int64_t step, std::int64_t steps) {
+    instruction_work_.follow(task::programs_of_step(compiled_, compiled_.programs));
+    at(fmt::format("step {}/{}", step + 1, steps));
+  }
+
+  void at(const std::string& what) {
+    if (meter_ != nullptr) {
+      meter_->at(what);
+    }
+  }
+
+  void say(const std::string& line) {
+    if (meter_ != nullptr) {
+      meter_->print(line);
     }
   }
 
@@ -121,13 +176,16 @@ class Recorder {
   const job::Job& job_;
   task::Compiled& compiled_;
   task::RankLink* link_;
-  std::function<void(const std::string&)> say_;
+  Meter* meter_;
+  InstructionWork instruction_work_;
   std::function<int()> stop_signal_;
 };
 
-int record(Recorder& recorder, const job::Job& job, std::int64_t steps) {
-  return job.task == job::Task::train ? recorder.train(steps) : recorder.iterate(steps);
+int record(Recorder& recorder, const job::Job& job, Extent extent) {
+  return job.task == job::Task::train ? recorder.train(extent) : recorder.iterate(extent);
 }
+
+constexpr const char* title_of_job = "running the job";
 
 /// What varies from rank to rank on purpose is several models, which no single reference can be held against.
 void require_one_model(const job::Job& job, const task::Compiled& compiled) {
@@ -148,11 +206,16 @@ void require_one_model(const job::Job& job, const task::Compiled& compiled) {
 
 }  // namespace
 
-JobOutcome verify_job(const job::Job& job, std::int64_t steps, const task::RunSettings& settings) {
+JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
+  const std::int64_t steps = verified.steps;
+  const task::RunSettings& settings = verified.run;
   task::Compiled compiled = task::compile(job);
   task::require_runnable(job, compiled, job.ranks);
   task::require_launchable(job, compiled);
   require_one_model(job, compiled);
+  const Selection selection = select(compiled.graph, verified.tensors);
+  const graph::StateId loss = compiled.graph.find_state("loss");
+  const bool evaluates = loss >= 0 && is_selected(selection, static_cast<std::size_t>(loss));
   JobOutcome outcome;
   if (const auto stopped = task::stopped_before_start(settings)) {
     outcome.summary = *stopped;
@@ -163,25 +226,34 @@ JobOutcome verify_job(const job::Job& job, std::int64_t steps, const task::RunSe
   copy.output = folder.path();
   const std::function<int()> stop_signal = settings.stop_signal ? settings.stop_signal : [] { return 0; };
   if (job.ranks == 1) {
-    metrics::Progress progress(settings.progress, steps, 1);
-    Recorder recorder(
-        copy, compiled, nullptr, [&](const std::string& line) { progress.print(line); }, stop_signal);
-    (void)record(recorder, copy, steps);
+    Meter meter(settings.progress, title_of_job);
+    Recorder recorder(copy, compiled, nullptr, &meter, stop_signal);
+    (void)record(recorder, copy, {steps, evaluates});
   } else {
-    outcome.summary = task::run_ranks(copy, settings, {"--record-steps", std::to_string(steps)});
+    settings.progress.write(fmt::format("{}: starting {} ranks\n", title_of_job, job.ranks));
+    outcome.summary = task::run_ranks(
+        copy, settings, {"--record-steps", std::to_string(steps), "--record-evaluation", evaluates ? "yes" : "no"});
     if (outcome.summary.exit_code != 0) {
       return outcome;
     }
   }
   outcome.summary.status = "finished";
+  copy.threads = 0;  // the ranks have ended: the reference has all cores
   // The reference keeps what the ranks compute again, so that a fault in what is repeated shows.
   compiled.graph = task::graph_without_remat(job, compiled);
+  Workload workload = workload_of(job, compiled);
+  if (!evaluates) {
+    workload.evaluation_rows.clear();
+  }
   try {
-    outcome.report = verify_snapshots(
-        folder.path(), copy, compiled, steps, [&] { return stop_signal() != 0; },
-        [&](std::int64_t step) {
-          settings.progress.write(fmt::format("comparing step {}/{} with the reference\n", step + 1, steps));
-        });
+    Meter meter(settings.progress, "comparing with the reference");
+    outcome.report = verify_snapshots(workload, {.folder = folder.path(),
+                                                 .ranks = compiled.partition.placements.mesh.ranks(),
+                                                 .steps = steps,
+                                                 .threads = task::threads_of(copy, 1),
+                                                 .selection = selection,
+                                                 .stops = [&] { return stop_signal() != 0; },
+                                                 .meter = &meter});
   } catch (const Error&) {
     if (stop_signal() == 0) {
       throw;
@@ -194,17 +266,18 @@ JobOutcome verify_job(const job::Job& job, std::int64_t steps, const task::RunSe
   return outcome;
 }
 
-int record_as_rank(const job::Job& job, const launch::RankContext& context, std::int64_t steps) {
+int record_as_rank(const job::Job& job, const launch::RankContext& context, std::int64_t steps, bool evaluates) {
   return task::as_rank(job, context, [&](task::Compiled& compiled, task::RankLink& link) {
-    Recorder recorder(
-        job, compiled, &link,
-        [&](const std::string& line) {
-          if (link.rank() == 0) {
-            link.message(task::line_message, line);
-          }
-        },
-        [] { return 0; });
-    const int signal = record(recorder, job, steps);
+    // The launcher shows what the first rank says, line by line.
+    const std::unique_ptr<task::Display> display = task::display_of_launcher(link);
+    Meter meter({.write = [&](std::string_view text) { display->line(text.substr(0, text.size() - 1)); },
+                 .now = [] { return std::chrono::steady_clock::now(); }},
+                title_of_job);
+    if (link.rank() == 0) {
+      display->now_at(title_of_job);
+    }
+    Recorder recorder(job, compiled, &link, link.rank() == 0 ? &meter : nullptr, [] { return 0; });
+    const int signal = record(recorder, job, {steps, evaluates});
     return signal == 0 ? 0 : 128 + signal;
   });
 }

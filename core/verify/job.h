@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "core/job/job.h"
 #include "core/launch/rank.h"
@@ -14,13 +16,20 @@ struct JobOutcome {
   Report report;             ///< of a run that did not
 };
 
-/// Runs the first steps of a job as it is configured, with its ranks and transports, in a temporary folder, and
-/// compares them with the reference. The job's own output is not touched. Throws Error{job, data, plugin} before
-/// anything starts.
-[[nodiscard]] JobOutcome verify_job(const job::Job& job, std::int64_t steps, const task::RunSettings& settings);
+struct JobSettings {
+  std::int64_t steps = 1;
+  std::vector<std::string> tensors = {};  ///< globs of those that are compared; none: all
+  task::RunSettings run = {};
+};
 
-/// What a process that was started so does: one rank's steps, with its snapshots in [job] output. Returns its exit
-/// code.
-[[nodiscard]] int record_as_rank(const job::Job& job, const launch::RankContext& context, std::int64_t steps);
+/// Runs the first steps of a job as it is configured, with its ranks and transports, in a temporary folder, and then
+/// compares them with the reference, which has all of the machine's cores. An evaluation is run and compared where the
+/// loss is. The job's own output is not touched. Throws Error{job, data, plugin, usage} before anything starts.
+[[nodiscard]] JobOutcome verify_job(const job::Job& job, const JobSettings& settings);
+
+/// What a process that was started so does: one rank's steps, and where `evaluates` an evaluation, with its snapshots
+/// in [job] output. Returns its exit code.
+[[nodiscard]] int record_as_rank(const job::Job& job, const launch::RankContext& context, std::int64_t steps,
+                                 bool evaluates);
 
 }  // namespace shardrun::verify

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "core/metrics/human.h"
 #include "core/metrics/json_text.h"
@@ -88,6 +89,38 @@ std::vector<Difference> Report::worst() const {
   return sorted;
 }
 
+std::size_t Report::failed() const {
+  return static_cast<std::size_t>(
+      std::count_if(worst_.begin(), worst_.end(), [](const auto& entry) { return !entry.second.passed(); }));
+}
+
+std::size_t Report::tensors() const {
+  std::set<std::string> names;
+  for (const auto& [key, difference] : worst_) {
+    names.insert(difference.own_name());
+  }
+  return names.size();
+}
+
+std::size_t Report::failed_tensors() const {
+  std::set<std::string> names;
+  for (const auto& [key, difference] : worst_) {
+    if (!difference.passed()) {
+      names.insert(difference.own_name());
+    }
+  }
+  return names.size();
+}
+
+std::int64_t Report::values_per_step() const {
+  std::int64_t values = 0;
+  for (const auto& [key, difference] : worst_) {
+    const bool is_of_each_step = difference.what != What::initial && difference.what != What::evaluation;
+    values += is_of_each_step ? difference.values : 0;
+  }
+  return values;
+}
+
 std::string to_text(const Report& report, std::size_t rows) {
   const std::vector<Difference> worst = shown(report, rows);
   std::size_t width = 6;
@@ -105,18 +138,22 @@ std::string to_text(const Report& report, std::size_t rows) {
     }
     text += "\n";
   }
-  const std::vector<Difference> all = report.worst();
-  const auto failed = std::count_if(all.begin(), all.end(), [](const Difference& each) { return !each.passed(); });
-  const std::string result =
-      report.passed() ? std::string("passed") : fmt::format("failed in {} of {} tensors", failed, all.size());
-  return text + fmt::format("{}: {} with the float64 reference over {}\n", result,
-                            metrics::counted(static_cast<std::int64_t>(report.compared()), "comparison"),
-                            metrics::counted(report.steps(), "step"));
+  text += fmt::format("compared with the float64 reference: {}, {} a step, over {}\n",
+                      metrics::counted(static_cast<std::int64_t>(report.tensors()), "tensor"),
+                      metrics::counted(report.values_per_step(), "value"), metrics::counted(report.steps(), "step"));
+  const std::string all = metrics::counted(static_cast<std::int64_t>(report.compared()), "comparison");
+  const char* const meaning = "(each is a tensor and what of it, at its worst step)";
+  return text + (report.passed() ? fmt::format("passed: {} {}\n", all, meaning)
+                                 : fmt::format("failed: {} of {} {}, in {} of the tensors\n", report.failed(), all,
+                                               meaning, report.failed_tensors()));
 }
 
 std::string to_json(const Report& report, std::size_t rows) {
-  std::string text = fmt::format(R"({{"passed": {}, "steps": {}, "compared": {}, "worst": [)", report.passed(),
-                                 report.steps(), report.compared());
+  std::string text =
+      fmt::format(R"({{"passed": {}, "steps": {}, "compared": {}, "failed": {}, "tensors": {}, "failed_tensors": {}, )"
+                  R"("values_per_step": {}, "worst": [)",
+                  report.passed(), report.steps(), report.compared(), report.failed(), report.tensors(),
+                  report.failed_tensors(), report.values_per_step());
   const char* separator = "";
   for (const Difference& difference : shown(report, rows)) {
     text += separator;

@@ -1,5 +1,7 @@
 #include "core/verify/verify.h"
 
+#include <fmt/format.h>
+
 #include "core/verify/compare.h"
 
 namespace shardrun::verify {
@@ -16,16 +18,22 @@ Report verify_interpreted(const Workload& workload, const partition::Partition& 
 }
 
 Report verify_snapshots(const Workload& workload, const Recorded& recorded) {
-  Comparison comparison(workload, recorded.ranks, recorded.threads, recorded.stops);
+  Comparison comparison(workload, recorded.ranks, recorded.threads, recorded.selection, recorded.stops, recorded.meter);
   const auto add = [&](std::int64_t step, Moment moment) {
     comparison.add(step, moment, [&](std::int64_t rank) {
       return read_snapshot(recorded.folder, step, moment, rank, workload.graph);
     });
   };
-  for (std::int64_t step = 0; step < recorded.steps; ++step) {
-    if (recorded.on_step) {
-      recorded.on_step(step);
+  const auto say = [&](const std::string& what) {
+    if (recorded.meter != nullptr) {
+      recorded.meter->at(what);
     }
+  };
+  if (recorded.meter != nullptr) {
+    recorded.meter->expect(comparison.work(recorded.steps));
+  }
+  for (std::int64_t step = 0; step < recorded.steps; ++step) {
+    say(fmt::format("step {}/{}", step + 1, recorded.steps));
     add(step, Moment::begin);
     if (workload.trains()) {
       add(step, Moment::gradients);
@@ -34,20 +42,10 @@ Report verify_snapshots(const Workload& workload, const Recorded& recorded) {
   }
   const std::int64_t last = recorded.steps - 1;
   if (workload.evaluates() && std::filesystem::exists(snapshot_path(recorded.folder, last, Moment::evaluation, 0))) {
+    say("validation");
     add(last, Moment::evaluation);
   }
   return comparison.report();
-}
-
-Report verify_snapshots(const std::filesystem::path& folder, const job::Job& job, const task::Compiled& compiled,
-                        std::int64_t steps, std::function<bool()> stops,
-                        std::function<void(std::int64_t step)> on_step) {
-  return verify_snapshots(workload_of(job, compiled), {.folder = folder,
-                                                       .ranks = compiled.partition.placements.mesh.ranks(),
-                                                       .steps = steps,
-                                                       .threads = task::threads_of(job),
-                                                       .stops = std::move(stops),
-                                                       .on_step = std::move(on_step)});
 }
 
 }  // namespace shardrun::verify

@@ -4,11 +4,11 @@
 #include <filesystem>
 #include <functional>
 
-#include "core/job/job.h"
 #include "core/partition/partition.h"
-#include "core/task/compile.h"
 #include "core/verify/interpreted.h"
+#include "core/verify/meter.h"
 #include "core/verify/report.h"
+#include "core/verify/selection.h"
 #include "core/verify/workload.h"
 
 namespace shardrun::verify {
@@ -26,20 +26,15 @@ struct Recorded {
   std::filesystem::path folder;
   std::int64_t ranks = 1;
   std::int64_t steps = 0;
-  int threads = 1;                   ///< of the reference
+  int threads = 1;  ///< of the reference
+  Selection selection = {};
   std::function<bool()> stops = {};  ///< asked before every op: true ends the comparison with Error{aborted}
-  std::function<void(std::int64_t step)> on_step = {};  ///< before each is compared
+  Meter* meter = nullptr;            ///< shows how far it is; may be null
 };
 
 /// What the ranks of a run have left in a folder by `write_snapshot`: each at `begin`, `gradients` (where it is
 /// trained) and `end` of every step from 0 to `steps` − 1; and at `evaluation` of the last, which is compared where the
 /// first rank wrote it. Throws Error{data} where a file is missing or not this job's.
 [[nodiscard]] Report verify_snapshots(const Workload& workload, const Recorded& recorded);
-
-/// The same of a job as it was compiled.
-[[nodiscard]] Report verify_snapshots(const std::filesystem::path& folder, const job::Job& job,
-                                      const task::Compiled& compiled, std::int64_t steps,
-                                      std::function<bool()> stops = {},
-                                      std::function<void(std::int64_t step)> on_step = {});
 
 }  // namespace shardrun::verify

@@ -158,11 +158,46 @@ TEST_CASE("a strategy and a transport from outside serve one job, with a transpo
   CHECK(sent.contains("columns"));
 }
 
-TEST_CASE("verify says what it compared, and refuses what cannot be", "[verify]") {
+TEST_CASE("verify says what it does and what it compared, and refuses what cannot be", "[verify]") {
   const JobFolder job;
-  const Ended text = run_program(job.path(), {"verify", "job.ini", "--rows", "2"});
-  CHECK(text.code == 0);
-  CHECK_THAT(text.out, Contains("step 3/3") && Contains("tolerance") && Contains("passed"));
+  for (const char* ranks : {"1", "2"}) {
+    const Ended text = run_program(job.path(), with_settings({"verify", "job.ini", "--rows", "2"},
+                                                             {"job.strategy=dp", "job.ranks=" + std::string(ranks)}));
+    INFO(text.out << text.err);
+    CHECK(text.code == 0);
+    CHECK_THAT(text.out, Contains("step 3/3  loss") && Contains("tolerance") && Contains("passed"));
+    CHECK_THAT(text.out, Contains("running the job: step 1/3") && Contains("running the job: validation") &&
+                             Contains("comparing with the reference: step 1/3  0%") &&
+                             Contains("comparing with the reference: validation"));
+    CHECK_THAT(text.out, Contains(" values a step, over 3 steps\n"));
+  }
   CHECK(run_program(job.path(), {"verify", "job.ini", "--steps", "31"}).code == 2);
   CHECK(run_program(job.path(), {"verify", "job.ini", "--steps", "0"}).code == 2);
+}
+
+TEST_CASE("verify of some tensors compares those, and evaluates on no rank where the loss is none of them",
+          "[verify]") {
+  const JobFolder job;
+  for (const char* ranks : {"1", "2"}) {
+    const std::vector<std::string> how = {"job.strategy=tp", "job.ranks=" + std::string(ranks)};
+    const Ended some =
+        run_program(job.path(), with_settings({"verify", "job.ini", "--rows", "100", "--json", "--tensors",
+                                               "layer.0/mlp/*", "--tensors", "final_norm/gain"},
+                                              how));
+    INFO(some.err);
+    REQUIRE(some.code == 0);
+    CHECK_THAT(some.err, !Contains("validation"));
+    const json::object report = json::parse(some.out).as_object();
+    CHECK(report.at("passed").as_bool());
+    // Two matrices and a gain, each with its gradient and two moments.
+    CHECK(report.at("tensors").to_number<int>() == 12);
+    for (const json::value& row : report.at("worst").as_array()) {
+      const std::string name(row.at("tensor").as_string());
+      CHECK((name.find("layer.0/mlp/") != std::string::npos || name.find("final_norm/gain") != std::string::npos));
+    }
+  }
+  const Ended none = run_program(job.path(), {"verify", "job.ini", "--tensors", "layer.0/mlp/upp/weights"});
+  CHECK(none.code == 2);
+  CHECK(none.out.empty());
+  CHECK_THAT(none.err, Contains("matches no tensor (did you mean 'layer.0/mlp/up/weights'?)"));
 }

@@ -66,13 +66,19 @@ TEST_CASE("a report as text and as JSON", "[verify]") {
               .step = 2,
               .ranks = {0, 3},
               .note = "element [1] is nan, should be 2"});
+  // A gradient goes by its parameter's name, and is a tensor of its own. First values are of no step.
+  report.add({.tensor = "c", .state = "gradients/c", .what = What::gradient, .step = 1, .values = 100});
+  report.add({.tensor = "c", .what = What::update, .step = 1, .values = 11});
+  report.add({.tensor = "c", .what = What::initial, .step = 1, .values = 11});
   CHECK(verify::to_text(report, 2) ==
         "tensor     what            relative  tolerance  unfloored   step\n"
         "layer \"0\"  update               nan      1e-06   2.50e-01      2  FAILED: element [1] is nan, should be 2\n"
         "a          update          5.00e-07      1e-06   0.00e+00      1\n"
-        "failed in 1 of 4 tensors: 4 comparisons with the float64 reference over 1 steps\n");
+        "compared with the float64 reference: 5 tensors, 111 values a step, over 1 step\n"
+        "failed: 1 of 7 comparisons (each is a tensor and what of it, at its worst step), in 1 of the tensors\n");
   CHECK(verify::to_json(report, 0) ==
-        R"({"passed": false, "steps": 1, "compared": 4, "worst": [{"tensor": "layer \"0\"", "what": "update", )"
+        R"({"passed": false, "steps": 1, "compared": 7, "failed": 1, "tensors": 5, "failed_tensors": 1, )"
+        R"("values_per_step": 111, "worst": [{"tensor": "layer \"0\"", "what": "update", )"
         R"("relative": null, "tolerance": 1e-06, "unfloored": 0.25, "step": 2, "ranks": [0, 3], )"
         R"("note": "element [1] is nan, should be 2"}]})");
 }

@@ -1,4 +1,7 @@
+#include <algorithm>
+#include <chrono>
 #include <memory>
+#include <set>
 
 #include "core/task/schedule.h"
 #include "core/task/training.h"
@@ -52,30 +55,76 @@ TEST_CASE("snapshots in files are compared as those in memory", "[verify]") {
   }
 }
 
-TEST_CASE("a comparison ends at the op where it is asked to", "[verify]") {
+TEST_CASE("a comparison ends at the op where it is asked to, and its meter counts every op", "[verify]") {
   const VerifyCase checked = small_mlp();
   const TemporaryFolder folder;
   record(checked, tensor_parallel(2), "cpu", folder);
   int ops = 0;
-  std::vector<std::int64_t> steps;
+  std::string shown;
   const auto compare = [&](int most) {
     ops = 0;
-    steps.clear();
-    (void)verify::verify_snapshots(checked.workload(), {.folder = folder.path(),
-                                                        .ranks = 2,
-                                                        .steps = 2,
-                                                        .stops = [&] { return ++ops > most; },
-                                                        .on_step = [&](std::int64_t step) { steps.push_back(step); }});
+    shown.clear();
+    metrics::SteadyTime now;
+    verify::Meter meter({.write = [&](std::string_view text) { shown += text; },
+                         .now = [&] { return now += std::chrono::seconds(20); }},  // every op is shown
+                        "comparing");
+    (void)verify::verify_snapshots(
+        checked.workload(),
+        {.folder = folder.path(), .ranks = 2, .steps = 2, .stops = [&] { return ++ops > most; }, .meter = &meter});
   };
   compare(1'000'000);
   const int all = ops;
-  CHECK(steps == std::vector<std::int64_t>{0, 1});
+  CHECK(std::count(shown.begin(), shown.end(), '\n') == all + 3);  // two steps and the validation begin with a line
+  CHECK(shown.starts_with("comparing: step 1/2  0%\n"));
+  CHECK(shown.find("comparing: step 2/2") != std::string::npos);
+  CHECK(shown.substr(shown.rfind("comparing")) == "comparing: validation  100%\n");
 
   CHECK_THROWS_AS(compare(3), Error);
   CHECK(ops == 4);
-  CHECK(steps == std::vector<std::int64_t>{0});
+  CHECK(shown.find("step 2/2") == std::string::npos);
   CHECK_THROWS_AS(compare(all - 1), Error);
   CHECK(ops == all);
+}
+
+TEST_CASE("of a selection its tensors alone are compared, and without the loss nothing is evaluated", "[verify]") {
+  const VerifyCase checked = small_mlp();
+  const graph::Graph& graph = checked.model.graph;
+  const TemporaryFolder folder;
+  record(checked, tensor_parallel(2), "cpu", folder);
+  const auto compared = [&](const std::vector<std::string>& globs) {
+    const verify::Report report = verify::verify_snapshots(
+        checked.workload(),
+        {.folder = folder.path(), .ranks = 2, .steps = 2, .selection = verify::select(graph, globs)});
+    CHECK(report.passed());
+    std::set<std::string> pairs;
+    for (const verify::Difference& difference : report.worst()) {
+      pairs.insert(difference.tensor + " " + verify::to_string(difference.what));
+    }
+    return pairs;
+  };
+  CHECK(compared({"layer_0/weights"}) ==
+        std::set<std::string>{"layer_0/weights initial", "layer_0/weights gradient", "layer_0/weights update",
+                              "layer_0/weights replica", "gradients/layer_0/weights replica",
+                              "first_moment/layer_0/weights initial", "first_moment/layer_0/weights update",
+                              "first_moment/layer_0/weights replica", "second_moment/layer_0/weights initial",
+                              "second_moment/layer_0/weights update", "second_moment/layer_0/weights replica"});
+  CHECK(compared({"loss", "gradient_norm"}) == std::set<std::string>{"loss loss", "loss evaluation", "loss replica",
+                                                                     "gradient_norm gradient_norm",
+                                                                     "gradient_norm replica"});
+  CHECK(compared({"second_moment/*_0/?eights"}).size() == 3);
+  CHECK(compared({"*"}) == compared({}));
+}
+
+TEST_CASE("a glob that matches no tensor is refused with the nearest and what there is", "[verify]") {
+  const VerifyCase checked = small_mlp();
+  const auto error = [&](const std::vector<std::string>& globs) {
+    return error_of([&] { (void)verify::select(checked.model.graph, globs); });
+  };
+  CHECK(error({"*", "layer_0/weights"}) == "nothing");
+  CHECK_THAT(error({"*", "layer_0/weihgts"}),
+             Catch::Matchers::Contains("--tensors 'layer_0/weihgts' matches no tensor (did you mean "
+                                       "'layer_0/weights'?); the job has") &&
+                 Catch::Matchers::Contains("layer_1/weights, loss, gradient_norm, "));
 }
 
 TEST_CASE("a rank's snapshot that is missing, or of another job, is refused", "[verify]") {
@@ -128,10 +177,11 @@ TEST_CASE("what a training job calls is what is compared", "[verify]") {
   (void)training.evaluate();
   write(2, Moment::evaluation);
 
-  const verify::Report report = verify::verify_snapshots(folder.path(), job, compiled, 3);
+  const verify::Workload workload = verify::workload_of(job, compiled);
+  const verify::Report report = verify::verify_snapshots(workload, {folder.path(), 1, 3});
   INFO(verify::to_text(report));
   CHECK(report.passed());
   CHECK(report.steps() == 3);
   job.train.learning_rate = 0.03;
-  CHECK_FALSE(verify::verify_snapshots(folder.path(), job, compiled, 3).passed());
+  CHECK_FALSE(verify::verify_snapshots(workload, {folder.path(), 1, 3}).passed());
 }

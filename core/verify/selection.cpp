@@ -1,0 +1,56 @@
+#include "core/verify/selection.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <shardrun/sdk/glob.hpp>
+
+#include "core/base/error.h"
+#include "core/base/suggest.h"
+#include "core/metrics/human.h"
+
+namespace shardrun::verify {
+namespace {
+
+[[noreturn]] void refuse(const std::string& glob, const graph::Graph& graph) {
+  constexpr std::size_t most = 12;
+  std::vector<std::string> names;
+  for (const graph::State& state : graph.states) {
+    names.push_back(state.name);
+  }
+  const std::span<const std::string> first(names.data(), std::min(most, names.size()));
+  throw Error(
+      ErrorCode::usage,
+      fmt::format("--tensors '{}' matches no tensor{}; the job has {}: {}{}; * stands for any characters, ? for "
+                  "one, and show-sharding JOB.ini '*' shows all",
+                  glob, did_you_mean(glob, names), metrics::counted(std::ssize(names), "tensor"),
+                  fmt::join(first, ", "), names.size() > most ? ", …" : ""));
+}
+
+}  // namespace
+
+Selection select(const graph::Graph& graph, const std::vector<std::string>& globs) {
+  if (globs.empty()) {
+    return {};
+  }
+  Selection selection(graph.states.size(), false);
+  for (const std::string& glob : globs) {
+    bool matches = false;
+    for (std::size_t s = 0; s < graph.states.size(); ++s) {
+      const graph::State& state = graph.states[s];
+      const bool is_of_match = state.of_parameter >= 0 &&
+                               sdk::glob_matches(glob, graph.states[static_cast<std::size_t>(state.of_parameter)].name);
+      if (is_of_match || sdk::glob_matches(glob, state.name)) {
+        selection[s] = true;
+        matches = true;
+      }
+    }
+    if (!matches) {
+      refuse(glob, graph);
+    }
+  }
+  return selection;
+}
+
+}  // namespace shardrun::verify
