@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/base/suggest.h"
+#include "core/job/output.h"
 #include "core/task/strategy_options.h"
 
 namespace shardrun::cli {
@@ -156,7 +157,9 @@ OptionSyntax set_option() {
 
 job::Job read_job(const Parsed& parsed) {
   const std::vector<std::string> overrides = parsed.all("set");
-  return job::parse_job(job::read_job_file(parsed.positional.at(0), overrides), task::schema_providers());
+  job::Job job = job::parse_job(job::read_job_file(parsed.positional.at(0), overrides), task::schema_providers());
+  job::check_output(job);
+  return job;
 }
 
 }  // namespace shardrun::cli

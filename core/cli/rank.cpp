@@ -2,6 +2,7 @@
 #include "core/cli/options.h"
 #include "core/launch/rank.h"
 #include "core/task/ranks.h"
+#include "core/task/strategy_options.h"
 #include "core/verify/job.h"
 
 namespace shardrun::cli {
@@ -20,7 +21,8 @@ int rank(std::span<const std::string> words) {
   if (!context) {
     throw Error(ErrorCode::usage, "rank: a run starts its ranks itself: use shardrun run JOB.ini");
   }
-  const job::Job job = read_job(parsed);
+  // As the launcher has resolved it: what is in braces now is meant so.
+  const job::Job job = job::parse_job(job::read_job_file(parsed.positional.at(0), {}), task::schema_providers());
   if (parsed.has("record-steps")) {
     return verify::record_as_rank(job, *context, parsed.integer("record-steps", 1, 1, INT64_MAX),
                                   parsed.get("record-evaluation") == "yes");

@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <optional>
 
@@ -14,14 +16,17 @@
 #include "core/cli/dump.h"
 #include "core/cli/options.h"
 #include "core/cli/process.h"
+#include "core/job/output.h"
 #include "core/launch/world.h"
 #include "core/metrics/human.h"
+#include "core/metrics/log.h"
+#include "core/metrics/rundir.h"
 #include "core/task/record.h"
 
 namespace shardrun::cli {
 namespace {
 
-void print_results(const metrics::Summary& summary, const job::Job& job) {
+void print_results(const metrics::Summary& summary, const job::Job& job, const std::filesystem::path& output) {
   std::string text;
   if (summary.loss) {
     text += fmt::format("loss {:.4f}", *summary.loss);
@@ -34,7 +39,7 @@ void print_results(const metrics::Summary& summary, const job::Job& job) {
                         metrics::human_time(summary.step_ms_median / 1e3));
   }
   fmt::print("{}{}{} after {}; results in {}\n", text, text.empty() ? "" : "; ", summary.status,
-             metrics::counted(summary.steps, "step"), job.output.string());
+             metrics::counted(summary.steps, "step"), metrics::human_path(output));
 }
 
 /// The world that another launcher made of this process and others, unless the user wants none of it.
@@ -68,6 +73,15 @@ metrics::ProgressSink progress_sink(int descriptor, bool is_one_of_world) {
   return sink;
 }
 
+metrics::RunOrigin origin_of(std::span<const std::string> words, metrics::WallTime started) {
+  metrics::RunOrigin origin = {.version = SHARDRUN_VERSION,
+                               .command = {"shardrun", "run"},
+                               .host = metrics::host_name(),
+                               .started = metrics::utc_text(started)};
+  origin.command.insert(origin.command.end(), words.begin(), words.end());
+  return origin;
+}
+
 int run(std::span<const std::string> words) {
   std::vector<OptionSyntax> options = {
       set_option(),
@@ -82,7 +96,8 @@ int run(std::span<const std::string> words) {
   if (parsed.help_shown) {
     return 0;
   }
-  const job::Job job = read_job(parsed);
+  const metrics::WallTime started = std::chrono::system_clock::now();
+  job::Job job = read_job(parsed);
   if (wants_dump(parsed, job)) {
     dump(parsed, job, task::compile(job));
     return 0;
@@ -95,12 +110,14 @@ int run(std::span<const std::string> words) {
       .print = [json](const std::string& text) { fmt::print(json ? stderr : stdout, "{}", text); },
       .stop_signal = stop_signal,
       .profile = parsed.has("profile"),
-      .on_stop = listen_for_stop};
+      .on_stop = listen_for_stop,
+      .origin = origin_of(words, started),
+      .output = job::resolved_output(job, started)};
   const auto tell = [&](const metrics::Summary& summary) {
     if (json) {
       fmt::print("{}", metrics::to_json(summary));
     } else if (summary.error.empty()) {
-      print_results(summary, job);
+      print_results(summary, job, settings.output);
     }
     if (!summary.error.empty()) {
       std::fflush(stdout);
@@ -111,6 +128,7 @@ int run(std::span<const std::string> words) {
   if (is_one_of) {
     return run_as_one_of(*world, job, settings, tell);
   }
+  job.output = settings.output;
   catch_stop_signals();
   return tell(task::run(job, settings));
 }

@@ -80,6 +80,8 @@ struct TrainSettings {
 
 struct IterateSettings {
   std::int64_t steps{};
+  std::filesystem::path from;  ///< a saved state, or the folder of a run; empty: the model's first state
+  std::int64_t save_every{};   ///< steps; 0: only at the end
 };
 
 /// How fast data moves over one mesh axis.
@@ -124,8 +126,8 @@ struct Job {
   double timeout{};       ///< seconds
   bool deterministic{};   ///< ranks' values are reduced in the order of the ranks
   std::uint64_t seed{};
-  std::int64_t threads{};  ///< per rank; 0: this machine's cores divided by ranks
-  std::filesystem::path output;
+  std::int64_t threads{};        ///< per rank; 0: this machine's cores divided by ranks
+  std::filesystem::path output;  ///< {time} in it is not filled in
   Task task{};
   Trace trace{};
   std::int64_t trace_first{};  ///< the first step of the trace, counted from 1

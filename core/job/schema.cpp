@@ -93,7 +93,8 @@ Section job_section() {
               {.spec = {.name = "output",
                         .type = path,
                         .help = "The folder that the run writes to. A relative path starts in the working directory, "
-                                "also when the job file says it.",
+                                "also when the job file says it. {time} stands for when the run begins (UTC, "
+                                "20261122-141503), the same on all ranks.",
                         .optional = true},
                .store = into(&Job::output),
                .default_note = "runs/<name of the job file>",
@@ -358,10 +359,26 @@ Section train_section() {
 Section iterate_section() {
   return {
       .name = "iterate",
-      .help = "How long the model is iterated.",
+      .help = "How long the model is iterated, and from where.",
       .settings =
-          {{{.name = "steps", .type = integer, .minimum = 0, .help = "Times that the step function is applied."},
-            into(&Job::iterate, &IterateSettings::steps)}},
+          {
+              {{.name = "steps", .type = integer, .minimum = 0, .help = "Times that the step function is applied."},
+               into(&Job::iterate, &IterateSettings::steps)},
+              {{.name = "from",
+                .type = path,
+                .help = "The state to start from, instead of the model's own: a file state.safetensors or "
+                        "state-000100.safetensors of a run, or a run's folder. It may have been split in another way. "
+                        "Steps are counted on from its own.",
+                .optional = true},
+               into(&Job::iterate, &IterateSettings::from)},
+              {{.name = "save_every",
+                .type = integer,
+                .default_value = "0",
+                .minimum = 0,
+                .help = "Steps between states that are saved under way, each in a file of its own, as "
+                        "state-000100.safetensors; 0: only the last."},
+               into(&Job::iterate, &IterateSettings::save_every)},
+          },
       .task = "iterate",
   };
 }

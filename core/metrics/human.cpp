@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <span>
 #include <string_view>
+#include <system_error>
 
 namespace shardrun::metrics {
 namespace {
@@ -93,6 +94,15 @@ std::string human_time(double seconds) {
     }
   }
   return fmt::format("{:.{}f} {}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0, unit);
+}
+
+std::string human_path(const std::filesystem::path& path) {
+  const std::filesystem::path normal = path.lexically_normal();
+  std::error_code failed;
+  const std::filesystem::path folder = std::filesystem::current_path(failed);
+  const std::filesystem::path relative = normal.lexically_relative(folder);
+  const bool is_shorter = !failed && !relative.empty() && relative.native().size() < normal.native().size();
+  return (is_shorter ? relative : normal).string();
 }
 
 std::string counted(std::int64_t count, std::string_view singular, std::string_view plural) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -19,6 +20,8 @@ namespace shardrun::metrics {
 [[nodiscard]] std::string human_duration(double seconds);
 /// What was measured or predicted: "45.6 us", "1.23 ms", "12.1 s"; from a minute on as human_duration.
 [[nodiscard]] std::string human_time(double seconds);
+/// Without '.' and '..', and from the working folder where that is shorter.
+[[nodiscard]] std::string human_path(const std::filesystem::path& path);
 /// "1 thread", "4 threads", "0 steps"; "2 processes" where `plural` says so.
 [[nodiscard]] std::string counted(std::int64_t count, std::string_view singular, std::string_view plural = {});
 

@@ -15,14 +15,6 @@
 namespace shardrun::metrics {
 namespace {
 
-/// "2024-05-17T09:03:01.042Z"
-std::string time_text(WallTime time) {
-  const auto whole = std::chrono::floor<std::chrono::seconds>(time);
-  const auto milliseconds = std::chrono::floor<std::chrono::milliseconds>(time - whole).count();
-  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(std::chrono::system_clock::to_time_t(whole)),
-                     milliseconds);
-}
-
 files::FileDescriptor open_log(const std::filesystem::path& path) {
   if (path.has_parent_path()) {
     std::error_code failed;
@@ -39,6 +31,13 @@ files::FileDescriptor open_log(const std::filesystem::path& path) {
 }
 
 }  // namespace
+
+std::string utc_text(WallTime time) {
+  const auto whole = std::chrono::floor<std::chrono::seconds>(time);
+  const auto milliseconds = std::chrono::floor<std::chrono::milliseconds>(time - whole).count();
+  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(std::chrono::system_clock::to_time_t(whole)),
+                     milliseconds);
+}
 
 Log::Log(std::filesystem::path path, std::function<void(std::string_view)> tee, std::function<WallTime()> now)
     : path_(std::move(path)), file_(open_log(path_)), tee_(std::move(tee)), now_(std::move(now)) {}
@@ -59,7 +58,7 @@ void Log::append(std::string_view line) {
   if (failed_) {
     return;
   }
-  const std::string stamped = fmt::format("{} {}\n", time_text(now_()), line);
+  const std::string stamped = fmt::format("{} {}\n", utc_text(now_()), line);
   try {
     files::write_all(file_, std::as_bytes(std::span(stamped)), path_);
   } catch (const Error& error) {

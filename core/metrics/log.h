@@ -13,6 +13,9 @@ namespace shardrun::metrics {
 
 using WallTime = std::chrono::system_clock::time_point;
 
+/// "2024-05-17T09:03:01.042Z"
+[[nodiscard]] std::string utc_text(WallTime time);
+
 /// A rank's log: lines with the time (UTC) before them, appended to a file and passed on.
 class Log {
  public:

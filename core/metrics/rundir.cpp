@@ -7,7 +7,13 @@
 
 #include <algorithm>
 #include <array>
+#include <boost/json.hpp>
 #include <cerrno>
+#include <charconv>
+#include <exception>
+#include <fstream>
+#include <iterator>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +21,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/metrics/human.h"
 
 namespace shardrun::metrics {
 namespace {
@@ -27,13 +34,7 @@ void create_folder(const std::filesystem::path& folder) {
   }
 }
 
-std::string this_process() {
-  std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) != 0) {
-    host[0] = '?';
-  }
-  return fmt::format("process {} on {}", ::getpid(), host.data());
-}
+std::string this_process() { return fmt::format("process {} on {}", ::getpid(), host_name()); }
 
 /// What the holder wrote into the lock; it may just be about to.
 std::string holder(const files::FileDescriptor& lock) {
@@ -59,7 +60,7 @@ files::FileDescriptor take_lock(const std::filesystem::path& output) {
     throw Error(ErrorCode::job,
                 fmt::format("another run writes to '{}': {}; wait for its end, stop it, or give this run "
                             "another folder ([job] output)",
-                            output.native(), holder(lock)));
+                            human_path(output), holder(lock)));
   }
   if (::ftruncate(lock.get(), 0) != 0) {
     throw files::system_error("empty", path, errno);
@@ -81,6 +82,66 @@ bool is_of_rank(const std::filesystem::path& path, std::string_view extension) {
   return path.filename().native().starts_with("rank-") && path.extension() == extension;
 }
 
+bool take_prefix(std::string_view& text, std::string_view prefix) {
+  const bool found = text.starts_with(prefix);
+  text.remove_prefix(found ? prefix.size() : 0);
+  return found;
+}
+
+bool take_suffix(std::string_view& text, std::string_view suffix) {
+  const bool found = text.ends_with(suffix);
+  text.remove_suffix(found ? suffix.size() : 0);
+  return found;
+}
+
+/// Of state-000100.safetensors 100.
+std::optional<std::int64_t> step_of_state(std::string_view name) {
+  std::int64_t step = 0;
+  if (!take_prefix(name, "state-") || !take_suffix(name, ".safetensors") || name.size() < 6) {
+    return std::nullopt;
+  }
+  const auto [end, failed] = std::from_chars(name.data(), name.data() + name.size(), step);
+  return failed == std::errc() && end == name.data() + name.size() && step >= 0 ? std::optional(step) : std::nullopt;
+}
+
+/// Those that `kept` does not keep.
+void remove_states(const std::filesystem::path& folder, const Kept& kept) {
+  std::error_code failed;
+  for (auto entry = std::filesystem::directory_iterator(folder, failed);
+       !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
+    const std::optional<std::int64_t> step = step_of_state(entry->path().filename().native());
+    std::error_code none;
+    if (step && *step > kept.step && !std::filesystem::equivalent(entry->path(), kept.file, none)) {
+      remove_file(entry->path());
+    }
+  }
+  if (failed) {
+    throw files::system_error("list", folder, failed.value());
+  }
+}
+
+/// What the summary of the run that was here says of it; where there is none, that there was one.
+std::string describe_older(const std::filesystem::path& output) {
+  std::error_code none;
+  if (!std::filesystem::exists(summary_path(output), none)) {
+    return std::filesystem::exists(metrics_path(output), none)
+               ? fmt::format("replaces the run in {}, which did not come to its end", human_path(output))
+               : "";
+  }
+  std::string text = fmt::format("replaces the run in {}", human_path(output));
+  try {
+    std::ifstream file(summary_path(output));
+    const boost::json::value parsed = boost::json::parse(std::string(std::istreambuf_iterator<char>(file), {}));
+    const boost::json::object& summary = parsed.as_object();
+    text += fmt::format(" ({} after {}, {})", std::string(summary.at("status").as_string()),
+                        counted(summary.at("steps").to_number<std::int64_t>(), "step"),
+                        std::string(summary.at("ended").as_string()));
+  } catch (const std::exception&) {
+    // Another version's, or damaged: it is replaced all the same.
+  }
+  return text;
+}
+
 /// Where there is the folder.
 void remove_of_ranks(const std::filesystem::path& folder, std::string_view extension) {
   std::error_code failed;
@@ -93,18 +154,6 @@ void remove_of_ranks(const std::filesystem::path& folder, std::string_view exten
   if (failed && failed != std::errc::no_such_file_or_directory) {
     throw files::system_error("list", folder, failed.value());
   }
-}
-
-bool take_prefix(std::string_view& text, std::string_view prefix) {
-  const bool found = text.starts_with(prefix);
-  text.remove_prefix(found ? prefix.size() : 0);
-  return found;
-}
-
-bool take_suffix(std::string_view& text, std::string_view suffix) {
-  const bool found = text.ends_with(suffix);
-  text.remove_suffix(found ? suffix.size() : 0);
-  return found;
 }
 
 bool take_rank(std::string_view& name) {
@@ -126,7 +175,8 @@ bool is_unfinished(std::string_view name) {
     return true;
   }
   const bool is_part = take_rank(name);
-  return (is_temporary || is_part) && std::find(written.begin(), written.end(), name) != written.end();
+  return (is_temporary || is_part) &&
+         (step_of_state(name) || std::find(written.begin(), written.end(), name) != written.end());
 }
 
 }  // namespace
@@ -146,6 +196,15 @@ std::filesystem::path sample_path(const std::filesystem::path& output) { return 
 std::filesystem::path weights_path(const std::filesystem::path& output) { return output / "weights.safetensors"; }
 
 std::filesystem::path state_path(const std::filesystem::path& output) { return output / "state.safetensors"; }
+
+std::filesystem::path state_path(const std::filesystem::path& output, std::int64_t step) {
+  return output / fmt::format("state-{:06}.safetensors", step);
+}
+
+std::string host_name() {
+  std::array<char, 256> host{};
+  return ::gethostname(host.data(), host.size() - 1) == 0 ? host.data() : "?";
+}
 
 std::filesystem::path trace_path(const std::filesystem::path& output) { return output / "trace.json"; }
 
@@ -182,8 +241,11 @@ void RunDirectory::remove_unfinished() const noexcept {
   }
 }
 
-void RunDirectory::remove_older_run() const {
+std::string RunDirectory::remove_older_run(const Kept& kept) const {
+  std::string older = describe_older(output_);
   remove_unfinished();
+  remove_states(output_, kept);
+  remove_file(sample_path(output_));
   remove_file(summary_path(output_));
   remove_file(metrics_path(output_));
   remove_file(trace_path(output_));
@@ -195,6 +257,7 @@ void RunDirectory::remove_older_run() const {
     std::error_code holds_more;
     std::filesystem::remove(folder, holds_more);
   }
+  return older;
 }
 
 }  // namespace shardrun::metrics

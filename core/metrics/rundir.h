@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
 #include "core/files/descriptor.h"
 
@@ -16,6 +17,8 @@ namespace shardrun::metrics {
 [[nodiscard]] std::filesystem::path sample_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path weights_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path state_path(const std::filesystem::path& output);
+/// Of a state that is saved under way, after so many steps: state-000100.safetensors.
+[[nodiscard]] std::filesystem::path state_path(const std::filesystem::path& output, std::int64_t step);
 /// Of all ranks; and of one, in a folder of their own.
 [[nodiscard]] std::filesystem::path trace_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path trace_path(const std::filesystem::path& output, int rank);
@@ -25,6 +28,15 @@ namespace shardrun::metrics {
 
 /// What one rank has of a file, beside it, until all parts are joined.
 [[nodiscard]] std::filesystem::path part_path(const std::filesystem::path& path, std::int64_t rank);
+
+/// The name of this machine.
+[[nodiscard]] std::string host_name();
+
+/// What a run that goes on from an earlier one in its own folder leaves of it.
+struct Kept {
+  std::filesystem::path file;  ///< that it goes on from
+  std::int64_t step = -1;      ///< states saved under way up to here are its past
+};
 
 /// Whether a run has held the folder once.
 [[nodiscard]] bool is_of_a_run(const std::filesystem::path& output);
@@ -40,10 +52,10 @@ class RunDirectory {
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return output_; }
 
-  /// Removes the metrics, summary, traces, flight records and logs of the run that was here before, and what it left
-  /// unfinished; whatever else lies here stays, checkpoints and what is not ours. A run that starts anew calls it once
-  /// before it writes; one that goes on does not. Throws Error{io}.
-  void remove_older_run() const;
+  /// Removes what the run that was here before has left, but for its weights and its last state, which the next ones
+  /// replace; whatever else lies here stays. A run calls it once before it writes. Returns what to tell the person, or
+  /// "" where there was no run. Throws Error{io}.
+  std::string remove_older_run(const Kept& kept = {}) const;
 
   /// Removes what processes that were killed were about to write here: temporary files, and parts that were not joined.
   /// For a moment at which no process of the run writes. As far as the system lets it.

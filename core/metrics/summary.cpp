@@ -51,6 +51,11 @@ object json_of(const Summary& summary) {
           {"tokens_per_s", summary.tokens_per_s},
           {"step_ms_median", summary.step_ms_median},
           {"ending_s", json_of(summary.ending_s)},
+          {"version", summary.origin.version},
+          {"command", array(summary.origin.command.begin(), summary.origin.command.end())},
+          {"host", summary.origin.host},
+          {"started", summary.origin.started},
+          {"ended", summary.origin.ended},
           {"ranks", std::move(ranks)}};
 }
 

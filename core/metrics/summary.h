@@ -30,6 +30,15 @@ struct RankSummary {
   std::uint64_t wire_bytes = 0;  ///< that the transport really moved, over the run
 };
 
+/// Which program ran it, where and when; the process that writes the summary knows.
+struct RunOrigin {
+  std::string version;
+  std::vector<std::string> command;  ///< a word each
+  std::string host;
+  std::string started;  ///< as utc_text
+  std::string ended;
+};
+
 /// What a run leaves in summary.json.
 struct Summary {
   std::string status;  ///< "finished", "stopped" or "failed"
@@ -43,13 +52,14 @@ struct Summary {
   double tokens_per_s = 0;
   double step_ms_median = 0;
   std::optional<double> ending_s;  ///< of several ranks that failed: from the first sign of it to the last rank's end
+  RunOrigin origin;
   std::vector<RankSummary> ranks;
 };
 
 /// JSON on several lines, two spaces an indent, keys always in one order; ends in a newline.
 [[nodiscard]] std::string to_json(const Summary& summary);
 
-/// What `to_json` wrote. Throws Error{internal} for anything else.
+/// What `to_json` wrote, but for the origin. Throws Error{internal} for anything else.
 [[nodiscard]] Summary parse_summary(std::string_view json);
 
 /// Throws Error{io}; the path then holds what it held before.

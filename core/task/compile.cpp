@@ -9,6 +9,7 @@
 #include "core/base/error.h"
 #include "core/partition/partition.h"
 #include "core/task/cluster.h"
+#include "core/task/saved_state.h"
 #include "core/task/strategy_options.h"
 
 namespace shardrun::task {
@@ -111,6 +112,7 @@ Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank
   }
   tell("compiling");
   compiled.graph = build_graph(job, compiled);
+  check_saved_state(job, compiled.graph);
   if (job.task == job::Task::train) {
     const models::TrainingSettings training = training_settings(job, compiled.dataset.get());
     compiled.microbatch_rows = models::microbatch_rows(training.batch, training.microbatches);

@@ -8,6 +8,7 @@
 #include "core/base/error.h"
 #include "core/files/atomic_file.h"
 #include "core/files/descriptor.h"
+#include "core/metrics/human.h"
 #include "core/metrics/rundir.h"
 #include "core/runtime/flight_record.h"
 
@@ -66,7 +67,8 @@ std::string tell_flights(const job::Job& job, int cause) {
   if (waits.size() > most_waits) {
     text += fmt::format("\n  and {} more such waits", waits.size() - most_waits);
   }
-  return text + fmt::format("\n  the last operations of every rank: {}", metrics::flight_folder(job.output).native());
+  return text + fmt::format("\n  the last operations of every rank: {}",
+                            metrics::human_path(metrics::flight_folder(job.output)));
 }
 
 }  // namespace shardrun::task

@@ -3,13 +3,14 @@
 #include <chrono>
 
 #include "core/launch/signals.h"
+#include "core/task/saved_state.h"
 
 namespace shardrun::task {
 
 LocalDisplay::LocalDisplay(const job::Job& job, const RunSettings& settings)
     : settings_(settings),
-      progress_(settings.progress, job.task == job::Task::train ? job.train.steps : job.iterate.steps,
-                job.task == job::Task::train ? job.train.log_every : 0, rate_unit(job)),
+      progress_(settings.progress, last_step(job), job.task == job::Task::train ? job.train.log_every : 0,
+                rate_unit(job)),
       ticker_(std::chrono::seconds(1), [this] { progress_.tick(); }) {
   if (settings_.on_stop) {
     settings_.on_stop([this](int signal) { progress_.print(launch::stop_notice(signal)); });

@@ -35,6 +35,8 @@ class RankLink final : private plugins::TransportHost {
   /// end before this does: its arena stays for as long as transports know it.
   void connect(runtime::Executor& executor);
 
+  /// With the output folder of all ranks.
+  [[nodiscard]] const job::Job& job() const noexcept { return job_; }
   [[nodiscard]] int rank() const noexcept { return rank_.rank(); }
   [[nodiscard]] int world_size() const noexcept { return rank_.world_size(); }
   /// The largest of what the ranks give, to all of them. Every rank calls it at the same point.

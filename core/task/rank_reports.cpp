@@ -12,6 +12,7 @@
 #include "core/metrics/human.h"
 #include "core/metrics/rundir.h"
 #include "core/task/flight.h"
+#include "core/task/saved_state.h"
 
 namespace shardrun::task {
 namespace {
@@ -88,9 +89,9 @@ std::unique_ptr<Display> display_of_launcher(RankLink& link) { return std::make_
 RankReports::RankReports(const job::Job& job, const RunSettings& settings, int logs)
     : job_(job),
       settings_(settings),
+      first_step_(first_step(job)),
       screen_(settings.progress.write),
-      progress_(sink(), job.task == job::Task::train ? job.train.steps : job.iterate.steps,
-                job.task == job::Task::train ? job.train.log_every : 0, rate_unit(job)),
+      progress_(sink(), last_step(job), job.task == job::Task::train ? job.train.log_every : 0, rate_unit(job)),
       ticker_(std::chrono::seconds(1), [this] { progress_.tick(); }) {
   progress_.now_at(fmt::format("waiting for {} to join", metrics::counted(job.ranks, "rank")));
   for (int rank = 0; rank < logs; ++rank) {
@@ -134,6 +135,13 @@ void RankReports::take(const launch::RankMessage& message) {
   }
 }
 
+void RankReports::tell_older(const std::string& older) {
+  if (!older.empty()) {
+    log(older);
+    notice(older);
+  }
+}
+
 void RankReports::show_activity(std::string_view text) {
   std::array<std::int64_t, 2> numbers = {};
   for (std::int64_t& number : numbers) {
@@ -151,7 +159,7 @@ void RankReports::note(const metrics::ProgressUpdate& update) {
 }
 
 void RankReports::fill(metrics::Summary& summary) const {
-  summary.steps = last_.step;
+  summary.steps = std::max<std::int64_t>(0, last_.step - first_step_);
   summary.loss = last_.loss;
   summary.val_loss = last_.val_loss;
   summary.tokens_per_s = job_.task == job::Task::train ? last_.rate : 0;

@@ -37,6 +37,8 @@ class RankReports {
 
   void show(const launch::OutputLine& line);
   void take(const launch::RankMessage& message);
+  /// What the run replaces, if anything.
+  void tell_older(const std::string& older);
   void log(std::string_view line) { logs_[0]->write(line); }
   /// On any thread.
   void notice(std::string_view line) { progress_.print(line); }
@@ -57,6 +59,7 @@ class RankReports {
 
   const job::Job& job_;
   const RunSettings& settings_;
+  const std::int64_t first_step_;  ///< done before this run
   metrics::Screen screen_;
   metrics::Progress progress_;
   metrics::Ticker ticker_;

@@ -13,6 +13,7 @@
 #include "core/base/error.h"
 #include "core/base/standard_error.h"
 #include "core/files/atomic_file.h"
+#include "core/job/output.h"
 #include "core/launch/launch.h"
 #include "core/launch/limits.h"
 #include "core/metrics/log.h"
@@ -21,6 +22,7 @@
 #include "core/task/rank_link.h"
 #include "core/task/rank_reports.h"
 #include "core/task/record.h"
+#include "core/task/saved_state.h"
 #include "core/task/trace.h"
 #include "core/task/work.h"
 
@@ -31,12 +33,12 @@ bool is_consequence(ErrorCode code) noexcept {
   return code == ErrorCode::aborted || code == ErrorCode::peer_lost || code == ErrorCode::timeout;
 }
 
-int work_as_rank(const job::Job& job, Compiled& compiled, RankLink& link, bool profile) {
+int work_as_rank(Compiled& compiled, RankLink& link, bool profile) {
   const std::unique_ptr<Display> display = display_of_launcher(link);
   metrics::Summary summary = planned_summary(compiled);
   link.message(summary_message, metrics::to_json(summary));
   try {
-    summary = work(job, compiled, {.display = *display, .profile = profile, .link = &link}, summary);
+    summary = work(link.job(), compiled, {.display = *display, .profile = profile, .link = &link}, summary);
   } catch (const Error&) {
     link.message(summary_message, metrics::to_json(summary));
     throw;
@@ -85,16 +87,17 @@ std::chrono::milliseconds silence_of(const job::Job& job) {
 metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, const std::vector<std::string>& words) {
   require_descriptors(job);
   const metrics::RunDirectory directory(job.output);
-  directory.remove_older_run();
+  const std::string older = directory.remove_older_run(kept_of(job));
   const std::filesystem::path job_file = metrics::job_path(job.output);
   files::write_file_atomically(job_file, job::canonical_text(job));
   RankReports reports(job, settings, static_cast<int>(job.ranks));
+  reports.tell_older(older);
   metrics::Summary summary;
   {
     const metrics::Leftovers leftovers(directory);
     summary = reports.merge(launch_ranks(job, settings, job_file, words, reports));
   }
-  metrics::write_summary(metrics::summary_path(job.output), summary);
+  write_last_summary(job, settings, summary);
   join_traces(job);
   reports.finish_screen(summary);
   return summary;
@@ -125,6 +128,19 @@ job::Job placed_here(const job::Job& job, const launch::RankContext& context) {
   job::Job placed = job;
   placed.threads = context.is_hosted ? threads_of(job, context.local_world_size) : job.threads;
   return placed;
+}
+
+/// Started here, a rank gets it with the job. Else the first decides: the others' clocks say something else.
+std::filesystem::path output_of_all(const job::Job& job, launch::Rank& rank, const std::filesystem::path& of_first) {
+  constexpr const char* key = "output";
+  if (!rank.context().is_hosted || !job::has_placeholder(job)) {
+    return job.output;
+  }
+  if (rank.rank() == 0) {
+    rank.set(key, of_first.string());
+    return of_first;
+  }
+  return rank.get(key, launch::Rank::no_deadline);
 }
 
 launch::Rank::Deadline latest_join(const launch::RankContext& context) {
@@ -180,7 +196,7 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
       }
     }
     if (rank != nullptr && context.is_hosted) {
-      log_failure(job, context.rank, text);
+      log_failure(placed ? *placed : job, context.rank, text);
     }
     if (!is_untold && context.is_hosted && context.rank != 0) {
       rank->await_end(launch::Rank::Clock::now() + longest_wait_after_failure);
@@ -196,6 +212,7 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
       hooks.on_join();
     }
     placed.emplace(placed_here(job, rank->context()));
+    placed->output = output_of_all(job, *rank, hooks.output);
     compiled.emplace(compile(*placed, "cpu", context.rank));
     link.emplace(*placed, *compiled, *rank, hooks.stop_signal);
     if (rank->context().is_hosted) {
@@ -217,8 +234,7 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
 
 int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile, const RankHooks& hooks) {
   return as_rank(
-      job, context, [&](Compiled& compiled, RankLink& link) { return work_as_rank(job, compiled, link, profile); },
-      hooks);
+      job, context, [&](Compiled& compiled, RankLink& link) { return work_as_rank(compiled, link, profile); }, hooks);
 }
 
 }  // namespace shardrun::task

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -42,6 +43,7 @@ using RankWork = std::function<int(Compiled& compiled, RankLink& link)>;
 struct RankHooks {
   std::function<void()> on_join;     ///< all ranks are there
   std::function<int()> stop_signal;  ///< the signal that asked this process to stop, or 0
+  std::filesystem::path output;      ///< of the first rank: [job] output for all, where it has placeholders
 };
 
 /// This process as a rank of the job: joins, compiles, does `work`, leaves. Returns the exit code, which is `work`'s

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <iterator>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "core/files/atomic_file.h"
 #include "core/memory/machine.h"
 #include "core/metrics/human.h"
+#include "core/metrics/log.h"
 #include "core/metrics/rundir.h"
 #include "core/task/compile.h"
 #include "core/task/fit.h"
@@ -20,6 +22,7 @@
 #include "core/task/idle.h"
 #include "core/task/local_display.h"
 #include "core/task/ranks.h"
+#include "core/task/saved_state.h"
 #include "core/task/strategy_options.h"
 #include "core/task/trace.h"
 #include "core/task/work.h"
@@ -66,19 +69,21 @@ void require_own_folder(const job::Job& job) {
   if (std::filesystem::equivalent(job.file, job.output / "job.ini", none)) {
     throw Error(ErrorCode::job, fmt::format("{}: [job] output = {} is the job file's own folder, where the run would "
                                             "overwrite it: choose another",
-                                            job.where("job", "output"), job.output.string()));
+                                            job.where("job", "output"), metrics::human_path(job.output)));
   }
   if (std::filesystem::exists(job.output / "job.ini", none) && !metrics::is_of_a_run(job.output)) {
     throw Error(ErrorCode::job,
                 fmt::format("{}: [job] output = {} has a job.ini which no run has written, and which this "
                             "run would overwrite: choose another folder, or move the file",
-                            job.where("job", "output"), job.output.string()));
+                            job.where("job", "output"), metrics::human_path(job.output)));
   }
 }
 
 metrics::Summary run_here(const job::Job& job, Compiled& compiled, const RunSettings& settings, LocalDisplay& display) {
   const metrics::RunDirectory directory(job.output);
-  directory.remove_older_run();
+  if (const std::string older = directory.remove_older_run(kept_of(job)); !older.empty()) {
+    display.line(older);
+  }
   files::write_file_atomically(job.output / "job.ini", job::canonical_text(job));
   metrics::Summary summary;
   try {
@@ -87,17 +92,23 @@ metrics::Summary run_here(const job::Job& job, Compiled& compiled, const RunSett
   } catch (const Error& error) {
     if (!summary.status.empty()) {
       summary.error = error.message();
-      metrics::write_summary(metrics::summary_path(job.output), summary);
+      write_last_summary(job, settings, summary);
       join_traces(job);
     }
     throw;
   }
-  metrics::write_summary(metrics::summary_path(job.output), summary);
+  write_last_summary(job, settings, summary);
   join_traces(job);
   return summary;
 }
 
 }  // namespace
+
+void write_last_summary(const job::Job& job, const RunSettings& settings, metrics::Summary& summary) {
+  summary.origin = settings.origin;
+  summary.origin.ended = metrics::utc_text(std::chrono::system_clock::now());
+  metrics::write_summary(metrics::summary_path(job.output), summary);
+}
 
 std::vector<std::string> require_runnable(const job::Job& job, const Compiled& compiled, std::int64_t ranks_here) {
   require_own_folder(job);

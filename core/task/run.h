@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -22,6 +23,8 @@ struct RunSettings {
   /// Has what it is given called with the first signal that asks to stop, as soon as that comes, on another thread; an
   /// empty function ends that. May be empty itself.
   std::function<void(std::function<void(int)>)> on_stop;
+  metrics::RunOrigin origin;     ///< all but when it ended
+  std::filesystem::path output;  ///< [job] output, with what this process has filled in for its placeholders
 };
 
 /// What must hold before a process starts or the output folder is touched; `ranks_here`: how many of the job's ranks
@@ -34,6 +37,9 @@ void show(const std::vector<std::string>& notices, Display& display);
 
 /// The same for ranks that are started here. Throws Error{job} where a transport wants another launcher's.
 void require_launchable(const job::Job& job, const Compiled& compiled);
+
+/// Writes the summary of a run that ends now.
+void write_last_summary(const job::Job& job, const RunSettings& settings, metrics::Summary& summary);
 
 /// The summary of a job that was asked to stop while it was prepared; nothing where it was not.
 [[nodiscard]] std::optional<metrics::Summary> stopped_before_start(const RunSettings& settings);

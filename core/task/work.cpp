@@ -10,6 +10,7 @@
 #include "core/metrics/human.h"
 #include "core/metrics/rundir.h"
 #include "core/task/sampling.h"
+#include "core/task/saved_state.h"
 #include "core/task/trace.h"
 #include "core/task/training.h"
 #include "core/task/weights.h"
@@ -95,6 +96,7 @@ class Work {
       training.finish();
       save(metrics::weights_path(job_.output), graph::StateKind::parameter, training.executor(),
            describe_model(job_.model, compiled_.settings, compiled_.dataset->tokenizer()));
+      remove_other(metrics::state_path(job_.output));
       if (signal == 0) {
         print_sample(training);
       }
@@ -106,11 +108,14 @@ class Work {
     runtime::Executor executor(compiled_.programs, *compiled_.device);
     prepare(executor);
     record_.now_at("setting first values");
-    runtime::initialize(compiled_.graph, job_.seed, executor);
+    initialize_states(job_, compiled_.graph, executor);
+    first_step_ = first_step(job_);
     return guarded(executor, failed, [&] {
       await_ranks();
       const int signal = iterate_steps(executor);
-      save(metrics::state_path(job_.output), graph::StateKind::field, executor, {});
+      save(metrics::state_path(job_.output), graph::StateKind::field, executor,
+           describe_state(first_step_ + record_.summary.steps));
+      remove_other(metrics::weights_path(job_.output));
       return signal;
     });
   }
@@ -215,7 +220,7 @@ class Work {
 
   template <typename Run>
   auto traced(std::int64_t step, runtime::Executor& executor, const Run& run) {
-    return naming_step(step, [&] { return tracer_ ? tracer_->step(step, executor, run) : run(); });
+    return naming_step(step, [&] { return tracer_ ? tracer_->step(step - first_step_, executor, run) : run(); });
   }
 
   /// Between steps, which wait for nothing else then.
@@ -303,8 +308,9 @@ class Work {
   int iterate_steps(runtime::Executor& executor) {
     const std::size_t program = executor.find("iterate", 0);
     int signal = 0;
-    for (std::int64_t step = 0; step < job_.iterate.steps && signal == 0; ++step) {
-      now_at("iterating", step + 1, step == 0 ? "first step" : "");
+    const std::int64_t save_every = job_.iterate.save_every;
+    for (std::int64_t step = first_step_; step < first_step_ + job_.iterate.steps && signal == 0; ++step) {
+      now_at("iterating", step + 1, step == first_step_ ? "first step" : "");
       const partition::SentBytes sent_before = executor.sent();
       const StepTimer timer(settings_.display);
       traced(step, executor, [&] { executor.run(program, {.seed = job_.seed, .step = step}); });
@@ -314,11 +320,22 @@ class Work {
       record_.write(std::vector<metrics::JsonField>{{"step", step + 1}, {"step_s", seconds}});
       record_.count_step(seconds);
       record_.summary.ranks[0].sent_bytes = sent;
+      if (save_every > 0 && (step + 1) % save_every == 0) {
+        save(metrics::state_path(job_.output, step + 1), graph::StateKind::field, executor, describe_state(step + 1));
+      }
       record_.update({.step = step + 1, .rate = 1 / std::max(seconds, 1e-12)});
       signal = naming_step(step, [&] { return stopped(); });
     }
     record_.finish_progress();
     return signal;
+  }
+
+  /// What an earlier run of the other task has left is no result of this one.
+  void remove_other(const std::filesystem::path& path) const {
+    if (record_.is_first()) {
+      std::error_code ignored;
+      std::filesystem::remove(path, ignored);
+    }
   }
 
   void save(const std::filesystem::path& path, graph::StateKind kind, const runtime::Executor& executor,
@@ -371,6 +388,7 @@ class Work {
   const WorkSettings& settings_;
   Record record_;
   std::optional<Tracer> tracer_;
+  std::int64_t first_step_ = 0;  ///< done before this run
 };
 
 }  // namespace

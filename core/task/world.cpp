@@ -23,6 +23,7 @@
 #include "core/task/local_display.h"
 #include "core/task/rank_reports.h"
 #include "core/task/ranks.h"
+#include "core/task/saved_state.h"
 #include "core/task/strategy_options.h"
 #include "core/task/trace.h"
 
@@ -178,7 +179,7 @@ std::string name_of_run() {
 class First {
  public:
   First(const job::Job& job, const launch::World& world, const RunSettings& settings)
-      : job_(job), world_(world), settings_(settings), directory_(job.output) {}
+      : common_(job), job_(resolved(job, settings)), world_(world), settings_(settings), directory_(job_.output) {}
 
   First(const First&) = delete;
   First& operator=(const First&) = delete;
@@ -201,7 +202,7 @@ class First {
                              .port = invitation.master.port,
                              .ranks = world_.size,
                              .token = invitation.token,
-                             .job = job::canonical_text(job_),
+                             .job = job::canonical_text(common_),
                              .run = name_of_run(),
                              .heartbeat_timeout = silence_of(job_),
                              .grace = grace_of_first,
@@ -210,9 +211,10 @@ class First {
                              .on_log = [this](std::string_view line) { reports_->log(line); },
                              .on_notice = [this](std::string_view line) { reports_->notice(line); },
                              .last_resort = [this](const launch::LaunchResult& result) { give_up(result); }});
-    directory_.remove_older_run();
+    const std::string older = directory_.remove_older_run(kept_of(job_));
     files::write_file_atomically(metrics::job_path(job_.output), job::canonical_text(job_));
     reports_.emplace(job_, settings_, 1);
+    reports_->tell_older(older);
     host_->start();
     invitation.master.port = host_->port();
     return invitation;
@@ -224,19 +226,25 @@ class First {
     metrics::Summary summary;
     {
       const metrics::Leftovers leftovers(directory_);
-      const int code = run_as_rank(job_, context_of(job_, world_, invitation, own_address), settings_.profile,
-                                   {.on_join = [this] { tell_stop(); }, .stop_signal = settings_.stop_signal});
+      const int code = run_as_rank(
+          common_, context_of(job_, world_, invitation, own_address), settings_.profile,
+          {.on_join = [this] { tell_stop(); }, .stop_signal = settings_.stop_signal, .output = job_.output});
       launch::LaunchResult result = host_->wait();
       result.exit_code = result.exit_code == 0 ? code : result.exit_code;
       summary = reports_->merge(result);
     }
-    metrics::write_summary(metrics::summary_path(job_.output), summary);
+    write_last_summary(job_, settings_, summary);
     join_traces(job_);
     reports_->finish_screen(summary);
     return summary;
   }
 
  private:
+  static job::Job resolved(job::Job job, const RunSettings& settings) {
+    job.output = settings.output.empty() ? job.output : settings.output;
+    return job;
+  }
+
   void tell_stop() {
     if (settings_.on_stop) {
       settings_.on_stop([this](int signal) { reports_->notice(launch::stop_notice(signal)); });
@@ -245,9 +253,9 @@ class First {
 
   /// On the host's thread, while this rank is stuck somewhere else.
   [[noreturn]] void give_up(const launch::LaunchResult& result) {
-    const metrics::Summary summary = reports_->merge(result);
+    metrics::Summary summary = reports_->merge(result);
     try {
-      metrics::write_summary(metrics::summary_path(job_.output), summary);
+      write_last_summary(job_, settings_, summary);
     } catch (const Error& error) {
       write_to_standard_error(fmt::format("shardrun: {}\n", error.message()));
     }
@@ -255,7 +263,8 @@ class First {
     ::_exit(summary.exit_code == 0 ? 1 : summary.exit_code);
   }
 
-  const job::Job& job_;
+  const job::Job& common_;  ///< the same on all ranks
+  const job::Job job_;      ///< with the output folder that this rank has chosen for them
   const launch::World& world_;
   const RunSettings& settings_;
   metrics::RunDirectory directory_;

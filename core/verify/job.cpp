@@ -18,6 +18,7 @@
 #include "core/task/rank_link.h"
 #include "core/task/rank_reports.h"
 #include "core/task/ranks.h"
+#include "core/task/saved_state.h"
 #include "core/task/training.h"
 #include "core/verify/meter.h"
 #include "core/verify/selection.h"
@@ -128,7 +129,7 @@ class Recorder {
     if (link_ != nullptr) {
       link_->connect(executor);
     }
-    runtime::initialize(compiled_.graph, job_.seed, executor);
+    task::initialize_states(job_, compiled_.graph, executor);
     if (meter_ == nullptr) {
       return;
     }

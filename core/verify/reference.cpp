@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/partition/partition.h"
+#include "core/task/saved_state.h"
 
 namespace shardrun::verify {
 
@@ -22,7 +23,13 @@ Reference::Reference(const Workload& workload, const partition::Programs& progra
   });
 }
 
-void Reference::initialize() { runtime::initialize(workload_.graph, workload_.seed, executor_); }
+void Reference::initialize() {
+  if (workload_.job != nullptr) {
+    task::initialize_states(*workload_.job, workload_.graph, executor_);
+  } else {
+    runtime::initialize(workload_.graph, workload_.seed, executor_);
+  }
+}
 
 std::span<double> Reference::state(graph::StateId id) {
   const device::TensorView view = executor_.state(id);

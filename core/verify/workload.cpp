@@ -27,7 +27,8 @@ Workload workload_of(const job::Job& job, const task::Compiled& compiled) {
           .evaluation_rows = compiled.evaluation_rows,
           .dataset = compiled.dataset.get(),
           .seed = job.seed,
-          .learning_rate = [&job](std::int64_t step) { return task::learning_rate(job.train, step); }};
+          .learning_rate = [&job](std::int64_t step) { return task::learning_rate(job.train, step); },
+          .job = &job};
 }
 
 std::vector<Call> gradient_calls(const Workload& workload, std::int64_t step) {

@@ -22,6 +22,7 @@ struct Workload {
   const task::Dataset* dataset = nullptr;  ///< where it trains
   std::uint64_t seed = 0;
   std::function<double(std::int64_t step)> learning_rate = {};
+  const job::Job* job = nullptr;  ///< whose states have other first values than the model's; may be null
 
   [[nodiscard]] bool trains() const noexcept { return !microbatch_rows.empty(); }
   [[nodiscard]] bool evaluates() const noexcept { return !evaluation_rows.empty(); }

@@ -81,3 +81,122 @@ TEST_CASE("a simulation of no steps leaves the first state", "[program]") {
   CHECK(summary.at("loss").is_null());
   CHECK(read_json_lines(folder / "runs/heat/metrics.jsonl").empty());
 }
+
+namespace {
+
+struct Heat {
+  std::string name;
+  std::string model;
+  std::string split;
+};
+
+void write_job(const std::filesystem::path& folder, const Heat& heat, int ranks) {
+  write_file(folder / "heat.ini", "[job]\ntask = iterate\nthreads = 1\nranks = " + std::to_string(ranks) +
+                                      (ranks > 1 ? "\nstrategy = named\n" + heat.split : std::string("\n")) +
+                                      "[model]\nname = " + heat.model + "\n[iterate]\nsteps = 1000\n");
+}
+
+std::string text_of_temperature(const std::filesystem::path& path) {
+  const std::vector<float> values = temperature(path);
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
+}
+
+}  // namespace
+
+TEST_CASE("half the steps twice are all the steps at once, bit for bit, however the halves are split", "[program]") {
+  const Heat heat = GENERATE(Heat{"line", "heat1d\ncells = 103\nboundary = fixed\nwall = 0.375", "[sharding]\nx = d\n"},
+                             Heat{"plane", "heat2d\nrows = 17\ncolumns = 13", "[sharding]\nx = d\n"});
+  INFO(heat.name);
+  const TemporaryFolder folder;
+  const auto run = [&](int ranks, std::vector<std::string> settings) {
+    write_job(folder.path(), heat, ranks);
+    const Ended ended = run_program(folder.path(), with_settings({"heat.ini"}, settings));
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    return ended.out;
+  };
+  run(1, {"job.output=whole"});
+  const std::string whole = text_of_temperature(folder / "whole/state.safetensors");
+  run(1, {"job.output=first", "iterate.steps=500"});
+  REQUIRE(text_of_temperature(folder / "first/state.safetensors") != whole);
+  run(2, {"job.output=split", "iterate.steps=500"});
+  for (const int ranks : {1, 2, 3}) {
+    for (const char* from : {"iterate.from=first", "iterate.from=split/state.safetensors"}) {
+      const std::string out = run(ranks, {"job.output=second", "iterate.steps=500", from});
+      CHECK(text_of_temperature(folder / "second/state.safetensors") == whole);
+      CHECK(out.find("step 1000/1000 100%") != std::string::npos);
+      const std::vector<boost::json::object> lines = read_json_lines(folder / "second/metrics.jsonl");
+      CHECK(lines.front().at("step") == 501);
+      CHECK(lines.back().at("step") == 1000);
+      CHECK(read_json(folder / "second/summary.json").at("steps") == 500);
+    }
+  }
+}
+
+TEST_CASE("states saved under way are those of their steps, and can be gone on from in their own folder", "[program]") {
+  const Heat heat = {"line", "heat1d\ncells = 103", "[sharding]\nx = d\n"};
+  const int ranks = GENERATE(1, 2);
+  const TemporaryFolder folder;
+  write_job(folder.path(), heat, ranks);
+  const auto run = [&](const std::vector<std::string>& settings) {
+    const Ended ended = run_program(folder.path(), with_settings({"heat.ini"}, settings));
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+  };
+  run({"job.output=run", "iterate.steps=10", "iterate.save_every=4"});
+  CHECK(std::filesystem::exists(folder / "run/state-000004.safetensors"));
+  CHECK(std::filesystem::exists(folder / "run/state-000008.safetensors"));
+  CHECK_FALSE(std::filesystem::exists(folder / "run/state-000010.safetensors"));
+  CHECK_FALSE(std::filesystem::exists(folder / "run/state-000008.safetensors.rank-0"));
+  run({"job.output=eight", "iterate.steps=8"});
+  CHECK(text_of_temperature(folder / "run/state-000008.safetensors") ==
+        text_of_temperature(folder / "eight/state.safetensors"));
+
+  run({"job.output=run", "iterate.steps=6", "iterate.save_every=5", "iterate.from=run/state-000004.safetensors"});
+  CHECK(text_of_temperature(folder / "run/state.safetensors") ==
+        text_of_temperature(folder / "run/state-000010.safetensors"));
+  CHECK(std::filesystem::exists(folder / "run/state-000004.safetensors"));
+  CHECK_FALSE(std::filesystem::exists(folder / "run/state-000008.safetensors"));
+  run({"job.output=ten", "iterate.steps=10"});
+  CHECK(text_of_temperature(folder / "run/state.safetensors") == text_of_temperature(folder / "ten/state.safetensors"));
+}
+
+TEST_CASE("a state that is not the model's is refused before anything starts", "[program]") {
+  const TemporaryFolder folder;
+  write_job(folder.path(), {"line", "heat1d\ncells = 103", ""}, 1);
+  const auto refused = [&](const std::vector<std::string>& settings) {
+    const Ended ended =
+        run_program(folder.path(), with_settings(with_settings({"heat.ini"}, {"job.output=run"}), settings));
+    CHECK(ended.code == 2);
+    CHECK_FALSE(std::filesystem::exists(folder / "run"));
+    return ended.err;
+  };
+  const auto write = [&](const char* name, const std::vector<shardrun::checkpoint::Tensor>& tensors,
+                         const shardrun::checkpoint::Metadata& metadata) {
+    shardrun::checkpoint::write_safetensors(folder / name, tensors, metadata);
+  };
+  using shardrun::checkpoint::DType;
+  const std::vector<float> values(103);
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
+  write("short", {{{"temperature", DType::f32, {5}}, bytes.first(20)}}, {});
+  write("other", {{{"heat", DType::f32, {103}}, bytes}}, {});
+  write("more", {{{"temperature", DType::f32, {103}}, bytes}, {{"wind", DType::f32, {103}}, bytes}}, {});
+  write("stepless", {{{"temperature", DType::f32, {103}}, bytes}}, {{"shardrun.step", "soon"}});
+
+  using Catch::Matchers::Contains;
+  CHECK_THAT(refused({"iterate.from=none"}), Contains("--set iterate.from: [iterate] from: ") && Contains("none"));
+  CHECK_THAT(refused({"iterate.from=short"}), Contains("should be F32 [103], as [model] says, found F32 [5]"));
+  CHECK_THAT(refused({"iterate.from=other"}), Contains("has no tensor 'temperature', which model heat1d iterates"));
+  CHECK_THAT(refused({"iterate.from=more"}), Contains("has a tensor 'wind', which model heat1d does not have"));
+  CHECK_THAT(refused({"iterate.from=stepless"}), Contains("step 'soon'"));
+  CHECK_THAT(refused({"iterate.from=heat.ini"}), Contains("[iterate] from: "));
+}
+
+TEST_CASE("verify begins with the saved state too", "[program]") {
+  const TemporaryFolder folder;
+  write_job(folder.path(), {"line", "heat1d\ncells = 103", "[sharding]\nx = d\n"}, 2);
+  REQUIRE(run_program(folder.path(), with_settings({"heat.ini"}, {"job.output=run", "iterate.steps=9"})).code == 0);
+  const Ended ended = run_program(folder.path(), with_settings({"verify", "heat.ini"}, {"iterate.from=run"}));
+  INFO(ended.out << ended.err);
+  CHECK(ended.code == 0);
+}

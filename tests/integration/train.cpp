@@ -80,7 +80,11 @@ TEST_CASE("a run leaves all that it found out", "[program]") {
 
   const json::object summary = job.summary();
   CHECK(keys(summary) == std::set<std::string>{"status", "exit_code", "error", "steps", "seconds", "loss", "val_loss",
-                                               "parameters", "tokens_per_s", "step_ms_median", "ending_s", "ranks"});
+                                               "parameters", "tokens_per_s", "step_ms_median", "ending_s", "version",
+                                               "command", "host", "started", "ended", "ranks"});
+  CHECK(summary.at("command") == json::array{"shardrun", "run", "job.ini", "--set", "train.sample=20"});
+  CHECK(summary.at("started").as_string().size() == std::string("2026-11-22T14:15:03.000Z").size());
+  CHECK(summary.at("started").as_string() < summary.at("ended").as_string());
   CHECK(summary.at("status") == "finished");
   CHECK(number(summary, "exit_code") == 0);
   CHECK(number(summary, "steps") == 30);
@@ -90,6 +94,62 @@ TEST_CASE("a run leaves all that it found out", "[program]") {
   CHECK(read_file(job.path() / "run/log/rank-0.log").find("finished after 30 steps") != std::string::npos);
   CHECK(ended.out.find("sample:\n") != std::string::npos);
   CHECK(read_file(job.path() / "run/sample.txt").size() == 20);
+}
+
+TEST_CASE("a run that follows another in its folder says so, and leaves nothing that is not its own", "[program]") {
+  const JobFolder job;
+  const std::string ranks = GENERATE("1", "2");
+  const auto settings = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"job.ranks=" + ranks, ranks == "1" ? "job.strategy=single" : "job.strategy=dp"});
+    return more;
+  };
+  REQUIRE(job.run(settings({"train.sample=20"})).code == 0);
+  REQUIRE(std::filesystem::exists(job.path() / "run/sample.txt"));
+
+  SECTION("one without a sample") {
+    const Ended second = job.run(settings({"train.steps=3"}));
+    CHECK(second.code == 0);
+    CHECK(second.out.find("replaces the run in run (finished after 30 steps, 20") != std::string::npos);
+    CHECK_FALSE(std::filesystem::exists(job.path() / "run/sample.txt"));
+  }
+  SECTION("one that fails: the older weights are there until there are others") {
+    const std::string weights = read_file(job.path() / "run/weights.safetensors");
+    CHECK(job.run(settings({"train.learning_rate=1e20", "train.clip=1e30", "train.warmup=0"})).code == 1);
+    CHECK_FALSE(std::filesystem::exists(job.path() / "run/sample.txt"));
+    CHECK(read_file(job.path() / "run/weights.safetensors") == weights);
+  }
+  SECTION("one that is refused touches nothing") {
+    const std::string summary = read_file(job.path() / "run/summary.json");
+    CHECK(job.run(settings({"model.heads=3"})).code == 2);
+    CHECK(read_file(job.path() / "run/summary.json") == summary);
+    CHECK(std::filesystem::exists(job.path() / "run/sample.txt"));
+  }
+}
+
+TEST_CASE("the output folder may be named by when the run begins", "[program]") {
+  const JobFolder job;
+  const std::string ranks = GENERATE("1", "2");
+  const Ended ended = job.run({"job.output=runs/a-{time}", "train.steps=2", "job.ranks=" + ranks,
+                               ranks == "1" ? "job.strategy=single" : "job.strategy=dp"});
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  std::vector<std::filesystem::path> folders;
+  for (const auto& entry : std::filesystem::directory_iterator(job.path() / "runs")) {
+    folders.push_back(entry.path());
+  }
+  REQUIRE(folders.size() == 1);
+  const std::string name = folders[0].filename().string();
+  CHECK(name.size() == std::string("a-20261122-141503").size());
+  CHECK(name.find_first_not_of("0123456789", 2) == 10);
+  CHECK(ended.out.find("results in runs/" + name) != std::string::npos);
+  CHECK(read_file(folders[0] / "job.ini").find("/runs/" + name + "\n") != std::string::npos);
+  for (const char* file : {"summary.json", "weights.safetensors", "metrics.jsonl", "log/rank-0.log"}) {
+    CHECK(std::filesystem::exists(folders[0] / file));
+  }
+
+  const Ended refused = job.run({"job.output=runs/{date}"});
+  CHECK(refused.code == 2);
+  CHECK(refused.err.find("--set job.output: [job] output has the placeholder {date}") != std::string::npos);
 }
 
 TEST_CASE("memory is what was planned, to the byte, and nothing else grows", "[program]") {

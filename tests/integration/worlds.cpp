@@ -509,3 +509,22 @@ TEST_CASE("SIGTERM to mpirun stops its ranks", "[worlds]") {
     CHECK(ends_soon(rank));
   }
 }
+
+TEST_CASE("ranks that a script started write to the folder that the first of them has named", "[worlds]") {
+  const JobFolder job;
+  const std::string settings = with_sets("", dp("shm", 2, {"job.output=runs/{time}", "train.steps=3"}));
+  run_script(job.path(), exported(loopback_world(2)) + start_rank(0, settings) + start_rank(1, settings) + "wait\n");
+  for (const int rank : {0, 1}) {
+    INFO(text_of(job, rank, "err"));
+    CHECK(code_of(job, rank) == 0);
+  }
+  std::vector<std::filesystem::path> folders;
+  for (const auto& entry : std::filesystem::directory_iterator(job.path() / "runs")) {
+    folders.push_back(entry.path());
+  }
+  REQUIRE(folders.size() == 1);
+  for (const char* file : {"summary.json", "weights.safetensors", "log/rank-0.log", "log/rank-1.log"}) {
+    CHECK(std::filesystem::exists(folders[0] / file));
+  }
+  CHECK_THAT(text_of(job, 0, "out"), Contains("results in runs/" + folders[0].filename().string()));
+}

@@ -87,7 +87,7 @@ TEST_CASE("where a choice may be a file, what is no choice is a path, absolute w
   const job::Job again = parse(canonical_text(file), {}, "/elsewhere/copy.ini");
   CHECK(to_string(again.strategy.options) == to_string(file.strategy.options));
   CHECK(with("gpipe", {"strategy.schedule=mine.csv"}).strategy.options.text("schedule") == here + "/mine.csv");
-  CHECK(with("./gpipe").strategy.options.text("schedule") == "/jobs/./gpipe");
+  CHECK(with("./gpipe").strategy.options.text("schedule") == "/jobs/gpipe");
 
   const job::Job choice = with("gpipe");
   CHECK(choice.strategy.options.text("schedule") == "gpipe");

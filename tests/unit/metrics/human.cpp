@@ -1,5 +1,6 @@
 #include "core/metrics/human.h"
 
+#include <filesystem>
 #include <limits>
 
 #include "tests/support/catch.h"
@@ -67,6 +68,14 @@ TEST_CASE("times that were measured keep three digits", "[metrics]") {
   CHECK(human_time(65) == "1m05s");
   CHECK(human_time(-1) == "-");
   CHECK(human_time(std::numeric_limits<double>::quiet_NaN()) == "-");
+}
+
+TEST_CASE("a path is shown without detours, from the working folder where that is shorter", "[metrics]") {
+  const std::filesystem::path here = std::filesystem::current_path();
+  CHECK(human_path(here / "a/../runs/job") == "runs/job");
+  CHECK(human_path("./runs/../runs/job") == "runs/job");
+  CHECK(human_path("/x/../y/z") == "/y/z");
+  CHECK(human_path(here) == ".");
 }
 
 TEST_CASE("a count and its noun agree", "[metrics]") {

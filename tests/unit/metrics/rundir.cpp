@@ -15,6 +15,7 @@
 using namespace shardrun::metrics;
 using namespace shardrun::test;
 using Catch::Matchers::Contains;
+using Catch::Matchers::EndsWith;
 using Catch::Matchers::StartsWith;
 
 TEST_CASE("the folder, those above it and the one of the logs are created", "[metrics]") {
@@ -61,14 +62,17 @@ TEST_CASE("an older run's results go, everything else stays", "[metrics]") {
   const RunDirectory run(folder / "run");
   std::filesystem::create_directory(run.path() / "trace");
   for (const char* name : {"metrics.jsonl", "summary.json", "log/rank-0.log", "log/rank-17.log", "trace.json",
-                           "trace/rank-0.json", "trace/.rank-1.json.tmp"}) {
+                           "trace/rank-0.json", "trace/.rank-1.json.tmp", "sample.txt", "state-000100.safetensors"}) {
     write_file(run.path() / name, "old");
   }
-  for (const char* name : {"notes.txt", "log/mine.log", "trace/mine.json", "step-100.safetensors"}) {
+  const std::vector<std::string> kept = {
+      "notes.txt",           "log/mine.log",      "trace/mine.json",     "step-100.safetensors",
+      "weights.safetensors", "state.safetensors", "state-1.safetensors", "state-last.safetensors"};
+  for (const std::string& name : kept) {
     write_file(run.path() / name, "kept");
   }
 
-  run.remove_older_run();
+  CHECK_THAT(run.remove_older_run(), StartsWith("replaces the run in ") && Contains("/run"));
 
   CHECK_FALSE(std::filesystem::exists(metrics_path(run.path())));
   CHECK_FALSE(std::filesystem::exists(summary_path(run.path())));
@@ -77,11 +81,43 @@ TEST_CASE("an older run's results go, everything else stays", "[metrics]") {
   CHECK_FALSE(std::filesystem::exists(trace_path(run.path())));
   CHECK_FALSE(std::filesystem::exists(trace_path(run.path(), 0)));
   CHECK_FALSE(std::filesystem::exists(run.path() / "trace/.rank-1.json.tmp"));
-  CHECK(read_file(folder / "run/trace/mine.json") == "kept");
-  CHECK(read_file(folder / "run/notes.txt") == "kept");
-  CHECK(read_file(folder / "run/log/mine.log") == "kept");
-  CHECK(read_file(folder / "run/step-100.safetensors") == "kept");
-  CHECK_NOTHROW(run.remove_older_run());
+  CHECK_FALSE(std::filesystem::exists(sample_path(run.path())));
+  CHECK_FALSE(std::filesystem::exists(state_path(run.path(), 100)));
+  for (const std::string& name : kept) {
+    CHECK(read_file(run.path() / name) == "kept");
+  }
+  CHECK(run.remove_older_run().empty());
+}
+
+TEST_CASE("a run that goes on in its own folder keeps the states of its past, and the file that it goes on from",
+          "[metrics]") {
+  const TemporaryFolder folder;
+  const RunDirectory run(folder / "run");
+  for (const std::int64_t step : {100, 200, 300, 1'234'567}) {
+    write_file(state_path(run.path(), step), "");
+  }
+  write_file(run.path() / "state-000900.safetensors", "another name of step 200");
+
+  run.remove_older_run({.file = run.path() / "state-000900.safetensors", .step = 200});
+
+  CHECK(std::filesystem::exists(state_path(run.path(), 100)));
+  CHECK(std::filesystem::exists(state_path(run.path(), 200)));
+  CHECK(std::filesystem::exists(state_path(run.path(), 900)));
+  CHECK_FALSE(std::filesystem::exists(state_path(run.path(), 300)));
+  CHECK_FALSE(std::filesystem::exists(state_path(run.path(), 1'234'567)));
+}
+
+TEST_CASE("what is replaced is told with how it ended", "[metrics]") {
+  const TemporaryFolder folder;
+  const RunDirectory run(folder / "run");
+  CHECK(run.remove_older_run().empty());
+  write_file(summary_path(run.path()),
+             R"({"status": "finished", "steps": 20, "ended": "2026-11-22T14:15:03.000Z", "more": []})");
+  CHECK_THAT(run.remove_older_run(), EndsWith("/run (finished after 20 steps, 2026-11-22T14:15:03.000Z)"));
+  write_file(summary_path(run.path()), "{");
+  CHECK_THAT(run.remove_older_run(), EndsWith("/run"));
+  write_file(metrics_path(run.path()), "");
+  CHECK_THAT(run.remove_older_run(), EndsWith("/run, which did not come to its end"));
 }
 
 TEST_CASE("what killed processes were about to write goes, everything else stays", "[metrics]") {
@@ -91,17 +127,21 @@ TEST_CASE("what killed processes were about to write goes, everything else stays
   for (const char* name :
        {".weights.safetensors.tmp", "weights.safetensors.rank-0", "weights.safetensors.rank-12",
         ".weights.safetensors.rank-1.tmp", ".state.safetensors.tmp", "state.safetensors.rank-3", ".summary.json.tmp",
-        ".sample.txt.tmp", ".job.ini.tmp"}) {
+        ".sample.txt.tmp", ".job.ini.tmp", "state-000100.safetensors.rank-0", ".state-000100.safetensors.tmp"}) {
     write_file(run.path() / name, "unfinished");
   }
-  const std::vector<std::string> kept = {"weights.safetensors",        "state.safetensors",     "sample.txt",
+  const std::vector<std::string> kept = {"weights.safetensors",        "state.safetensors",     "notes.txt",
                                          "weights.safetensors.rank-",  "mine.rank-0",           ".mine.tmp",
                                          "weights.safetensors.rank-x", "weights.safetensors.1", "summary.json.tmp"};
   for (const std::string& name : kept) {
     write_file(run.path() / name, "kept");
   }
 
-  by_next_run ? run.remove_older_run() : run.remove_unfinished();
+  if (by_next_run) {
+    run.remove_older_run();
+  } else {
+    run.remove_unfinished();
+  }
 
   for (const std::string& name : kept) {
     CHECK(read_file(run.path() / name) == "kept");

@@ -18,6 +18,11 @@ TEST_CASE("a summary has its keys in one order", "[metrics]") {
   summary.parameters = 804096;
   summary.tokens_per_s = 12345.5;
   summary.step_ms_median = 0.1;
+  summary.origin = {.version = "1.2.3",
+                    .command = {"shardrun", "run", "a job.ini"},
+                    .host = "node7",
+                    .started = "2026-11-22T14:15:03.000Z",
+                    .ended = "2026-11-22T14:16:08.250Z"};
   summary.ranks.push_back({.planned_bytes = 210,
                            .peak_bytes = 200,
                            .private_bytes = 40,
@@ -37,6 +42,15 @@ TEST_CASE("a summary has its keys in one order", "[metrics]") {
   "tokens_per_s": 12345.5,
   "step_ms_median": 0.1,
   "ending_s": null,
+  "version": "1.2.3",
+  "command": [
+    "shardrun",
+    "run",
+    "a job.ini"
+  ],
+  "host": "node7",
+  "started": "2026-11-22T14:15:03.000Z",
+  "ended": "2026-11-22T14:16:08.250Z",
   "ranks": [
     {
       "planned_bytes": 210,

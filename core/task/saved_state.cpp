@@ -1,0 +1,152 @@
+#include "core/task/saved_state.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <charconv>
+#include <cstring>
+#include <string>
+#include <system_error>
+
+#include "core/base/error.h"
+#include "core/base/suggest.h"
+
+namespace shardrun::task {
+namespace {
+
+constexpr const char* step_key = "shardrun.step";
+
+[[noreturn]] void refuse(const job::Job& job, const std::string& what) {
+  throw Error(ErrorCode::job, fmt::format("{}: [iterate] from: {}", job.where("iterate", "from"), what));
+}
+
+std::filesystem::path path_of(const job::Job& job) {
+  std::error_code none;
+  const std::filesystem::path& from = job.iterate.from;
+  return std::filesystem::is_directory(from, none) ? metrics::state_path(from) : from;
+}
+
+checkpoint::SafetensorsFile open(const job::Job& job) {
+  try {
+    return checkpoint::SafetensorsFile(path_of(job));
+  } catch (const Error& error) {
+    refuse(job, error.message() + "; name a state.safetensors that a run has written, or the run's folder");
+  }
+}
+
+std::string type_text(const checkpoint::TensorInfo& info) {
+  return fmt::format("{} [{}]", checkpoint::to_string(info.dtype), fmt::join(info.shape, ", "));
+}
+
+/// Copies a part out of the whole, row by row.
+void read_part(const checkpoint::Tensor& whole, const device::TensorView& part, std::size_t element_bytes) {
+  const std::size_t inner = part.rank == 0 ? 1 : static_cast<std::size_t>(part.shape[part.rank - 1]);
+  const std::size_t rows = inner == 0 ? 0 : static_cast<std::size_t>(part.elements()) / inner;
+  for (std::size_t row = 0; row < rows; ++row) {
+    auto rest = static_cast<std::int64_t>(row * inner);
+    std::int64_t from = 0;
+    std::int64_t stride = 1;
+    for (std::uint32_t d = part.rank; d-- > 0;) {
+      from += (part.origin[d] + rest % part.shape[d]) * stride;
+      stride *= part.global[d];
+      rest /= part.shape[d];
+    }
+    const std::byte* const source = whole.bytes.data() + static_cast<std::size_t>(from) * sizeof(float);
+    if (element_bytes == sizeof(float)) {
+      std::memcpy(static_cast<float*>(part.data) + row * inner, source, inner * sizeof(float));
+      continue;
+    }
+    for (std::size_t i = 0; i < inner; ++i) {
+      float value = 0;
+      std::memcpy(&value, source + i * sizeof(float), sizeof(float));
+      static_cast<double*>(part.data)[row * inner + i] = value;
+    }
+  }
+}
+
+}  // namespace
+
+checkpoint::Metadata describe_state(std::int64_t steps) {
+  return {{"format", "pt"}, {step_key, std::to_string(steps)}};
+}
+
+std::int64_t first_step(const job::Job& job) {
+  if (job.task != job::Task::iterate || job.iterate.from.empty()) {
+    return 0;
+  }
+  const checkpoint::SafetensorsFile file = open(job);
+  const auto found = file.metadata().find(step_key);
+  if (found == file.metadata().end()) {
+    return 0;
+  }
+  const std::string& text = found->second;
+  constexpr std::int64_t most = std::int64_t{1} << 62;
+  std::int64_t step = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), step);
+  if (failed != std::errc() || end != text.data() + text.size() || step < 0 || step > most - job.iterate.steps) {
+    refuse(job,
+           fmt::format("'{}' says that it is of step '{}', which is no number of steps", file.path().string(), text));
+  }
+  return step;
+}
+
+std::int64_t last_step(const job::Job& job) {
+  return job.task == job::Task::train ? job.train.steps : first_step(job) + job.iterate.steps;
+}
+
+void check_saved_state(const job::Job& job, const graph::Graph& graph) {
+  if (job.iterate.from.empty()) {
+    return;
+  }
+  const checkpoint::SafetensorsFile file = open(job);
+  std::vector<std::string> names;
+  for (const graph::State& state : graph.states) {
+    if (state.kind != graph::StateKind::field) {
+      continue;
+    }
+    names.push_back(state.name);
+    const checkpoint::Tensor* const tensor = file.find(state.name);
+    if (tensor == nullptr) {
+      refuse(job, fmt::format("'{}' has no tensor '{}', which model {} iterates", file.path().string(), state.name,
+                              job.model.name));
+    }
+    const checkpoint::TensorInfo expected = {state.name, checkpoint::DType::f32, state.type.shape};
+    if (tensor->info != expected) {
+      refuse(job, fmt::format("'{}': tensor '{}' should be {}, as [model] says, found {}", file.path().string(),
+                              state.name, type_text(expected), type_text(tensor->info)));
+    }
+  }
+  for (const checkpoint::Tensor& tensor : file.tensors()) {
+    if (std::find(names.begin(), names.end(), tensor.info.name) == names.end()) {
+      refuse(job, fmt::format("'{}' has a tensor '{}', which model {} does not have{}; it has {}", file.path().string(),
+                              tensor.info.name, job.model.name, did_you_mean(tensor.info.name, names),
+                              fmt::join(names, ", ")));
+    }
+  }
+}
+
+void initialize_states(const job::Job& job, const graph::Graph& graph, runtime::Executor& executor) {
+  runtime::initialize(graph, job.seed, executor);
+  if (job.task != job::Task::iterate || job.iterate.from.empty()) {
+    return;
+  }
+  check_saved_state(job, graph);  // the file may be another one by now
+  const checkpoint::SafetensorsFile file = open(job);
+  for (std::size_t s = 0; s < graph.states.size(); ++s) {
+    if (graph.states[s].kind == graph::StateKind::field) {
+      read_part(file.at(graph.states[s].name), executor.state(static_cast<graph::StateId>(s)),
+                executor.device().element_bytes(graph::DType::f32));
+    }
+  }
+}
+
+metrics::Kept kept_of(const job::Job& job) {
+  std::error_code none;
+  if (job.task != job::Task::iterate || job.iterate.from.empty() ||
+      !std::filesystem::equivalent(path_of(job).parent_path(), job.output, none)) {
+    return {};
+  }
+  return {.file = path_of(job), .step = first_step(job)};
+}
+
+}  // namespace shardrun::task

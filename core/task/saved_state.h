@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include "core/checkpoint/safetensors.h"
+#include "core/graph/graph.h"
+#include "core/job/job.h"
+#include "core/metrics/rundir.h"
+#include "core/runtime/executor.h"
+
+namespace shardrun::task {
+
+// The state that an iterated job starts from: [iterate] from, or the model's own. Its file is one that a run wrote:
+// float32 tensors of global shapes, and in the metadata how many steps had been done.
+
+/// Of a state after so many steps.
+[[nodiscard]] checkpoint::Metadata describe_state(std::int64_t steps);
+
+/// Steps that are done in the state that the job starts from: 0 for the model's own. Throws Error{job} with the
+/// setting's place where the file cannot be read.
+[[nodiscard]] std::int64_t first_step(const job::Job& job);
+/// Steps that will have been done at the job's end, of either task. Throws likewise.
+[[nodiscard]] std::int64_t last_step(const job::Job& job);
+
+/// Compares the file with the model's fields. Throws Error{job} for one that is missing, of another shape or type, or
+/// that the model does not have.
+void check_saved_state(const job::Job& job, const graph::Graph& graph);
+
+/// Every state's first values; fields those of the file, where the job names one: each rank reads its parts.
+void initialize_states(const job::Job& job, const graph::Graph& graph, runtime::Executor& executor);
+
+/// What the job leaves of an earlier run in its own folder.
+[[nodiscard]] metrics::Kept kept_of(const job::Job& job);
+
+}  // namespace shardrun::task
