@@ -37,9 +37,25 @@ constexpr std::size_t longest_compared = 128;
 
 }  // namespace
 
+std::string folded(std::string_view name) {
+  std::string result;
+  for (const char c : name) {
+    if (std::string_view(" \t-_.").find(c) == std::string_view::npos) {
+      result += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    }
+  }
+  return result;
+}
+
 std::string_view nearest_name(std::string_view name, std::span<const std::string> candidates) {
   if (name.size() > longest_compared) {
     return {};
+  }
+  const std::string alike = folded(name);
+  for (const std::string& candidate : candidates) {
+    if (!alike.empty() && folded(candidate) == alike) {
+      return candidate;
+    }
   }
   std::string_view best;
   std::size_t best_distance = 0;

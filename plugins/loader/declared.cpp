@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/base/error.h"
+#include "plugins/loader/manifest.h"
 #include "plugins/loader/structs.h"
 
 namespace shardrun::plugins {
@@ -30,6 +31,7 @@ OptionSpec spec_of(const sr_option& raw, std::string_view what) {
   OptionSpec spec;
   spec.name = text_or_empty(raw.name);
   spec.help = text_or_empty(raw.help);
+  spec.aliases = words_of(text_or_empty(raw.aliases));
   switch (raw.type) {
     case SR_OPTION_BOOLEAN:
       spec.type = OptionType::boolean;

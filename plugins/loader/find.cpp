@@ -22,6 +22,29 @@ bool is_name(std::string_view name) {
   return !name.empty() && std::ranges::all_of(name, is_part);
 }
 
+/// What a job could have meant by a name that no plugin has: one of those names, or those that other programs use for
+/// some plugins, which these say in their manifests.
+std::string hint_for(const Directories& directories, PluginKind kind, std::string_view name,
+                     const std::vector<std::string>& available) {
+  if (const std::string_view near = nearest_name(name, available); folded(near) == folded(name) && !near.empty()) {
+    return did_you_mean(name, available);
+  }
+  std::set<std::string> meant;
+  for (const std::filesystem::path& directory : directories) {
+    for (const Candidate& candidate : candidates_in(directory)) {
+      try {
+        const auto is_same = [&](const std::string& alias) { return folded(alias) == folded(name); };
+        if (candidate.kind == to_string(kind) && std::ranges::any_of(inspect(candidate.path).aliases, is_same)) {
+          meant.insert("'" + candidate.name + "'");
+        }
+      } catch (const Error&) {
+        // 'shardrun plugins' says what is wrong with it.
+      }
+    }
+  }
+  return meant.empty() ? did_you_mean(name, available) : fmt::format(" (it is {} here)", fmt::join(meant, " or "));
+}
+
 [[noreturn]] void throw_missing(const Directories& directories, PluginKind kind, std::string_view name) {
   std::vector<std::string> searched;
   for (const std::filesystem::path& directory : directories) {
@@ -30,10 +53,17 @@ bool is_name(std::string_view name) {
                        (std::filesystem::is_directory(directory, ignored) ? "" : " (no such directory)"));
   }
   const std::vector<std::string> available = plugin_names(directories, kind);
+  const std::string hint = hint_for(directories, kind, name, available);
+  if (!is_name(name)) {
+    throw Error(
+        ErrorCode::plugin,
+        fmt::format("'{}' is no name of a {} plugin{}: names hold a-z, 0-9, _ and - alone; available: {}", name,
+                    to_string(kind), hint, available.empty() ? "none" : fmt::format("{}", fmt::join(available, ", "))));
+  }
   throw Error(ErrorCode::plugin,
               fmt::format("there is no {0} plugin '{1}'{2}; available: {3}; searched for {4}{0}_{1}{5} in: {6}; other "
                           "directories are named in [plugins] path or SHARDRUN_PLUGIN_PATH",
-                          to_string(kind), name, did_you_mean(name, available),
+                          to_string(kind), name, hint,
                           available.empty() ? "none" : fmt::format("{}", fmt::join(available, ", ")), prefix, suffix,
                           searched.empty() ? "no directory" : fmt::format("{}", fmt::join(searched, ", "))));
 }
@@ -80,8 +110,7 @@ std::vector<std::string> plugin_names(const Directories& directories, PluginKind
 
 std::filesystem::path find_plugin(const Directories& directories, PluginKind kind, std::string_view name) {
   if (!is_name(name)) {
-    throw Error(ErrorCode::plugin, fmt::format("'{}' is no name of a {} plugin: names hold a-z, 0-9, _ and - alone",
-                                               name, to_string(kind)));
+    throw_missing(directories, kind, name);
   }
   for (const std::filesystem::path& directory : directories) {
     std::filesystem::path file = directory / fmt::format("{}{}_{}{}", prefix, to_string(kind), name, suffix);

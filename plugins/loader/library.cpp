@@ -3,7 +3,9 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/dll/shared_library.hpp>
+#include <cstring>
 #include <exception>
 
 #include "core/base/error.h"
@@ -14,11 +16,15 @@ namespace shardrun::plugins {
 
 sr_manifest read_manifest(const std::filesystem::path& file) {
   const ElfFile library(file);
-  const std::vector<char> bytes = library.object("shardrun_manifest_v1", SR_MANIFEST_SIZE_1_0);
+  std::vector<char> bytes = library.object("shardrun_manifest_v1", SR_MANIFEST_SIZE_1_0);
   if (!library.exports("shardrun_open_v1")) {
     throw Error(ErrorCode::plugin, fmt::format("{} does not export shardrun_open_v1", file.string()));
   }
   sr_manifest manifest{};
+  std::memcpy(&manifest.struct_size, bytes.data(), sizeof(manifest.struct_size));
+  if (manifest.struct_size > bytes.size()) {
+    bytes = library.object("shardrun_manifest_v1", std::min<std::size_t>(manifest.struct_size, sizeof(manifest)));
+  }
   std::memcpy(&manifest, bytes.data(), bytes.size());
   return manifest;
 }

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <iterator>
 #include <optional>
+#include <sstream>
 
 #include "core/base/error.h"
 
@@ -69,6 +71,11 @@ std::uint32_t number_of(PluginKind kind) noexcept {
   return 0;
 }
 
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream stream(text);
+  return {std::istream_iterator<std::string>(stream), {}};
+}
+
 std::string abi_text(std::uint32_t major, std::uint32_t minor) { return fmt::format("{}.{}", major, minor); }
 
 Manifest checked_manifest(const sr_manifest& raw, const Candidate& file) {
@@ -87,8 +94,9 @@ Manifest checked_manifest(const sr_manifest& raw, const Candidate& file) {
   }
   const std::optional<std::string> name = bounded_text(raw.name);
   const std::optional<std::string> version = bounded_text(raw.version);
-  if (!name || !version) {
-    throw Error(ErrorCode::plugin, fmt::format("{}: the name or version in its manifest has no end", path));
+  const std::optional<std::string> aliases = bounded_text(raw.aliases);
+  if (!name || !version || !aliases) {
+    throw Error(ErrorCode::plugin, fmt::format("{}: a text in its manifest has no end", path));
   }
   if (kind->name != file.kind || *name != file.name) {
     throw Error(ErrorCode::plugin,
@@ -96,7 +104,7 @@ Manifest checked_manifest(const sr_manifest& raw, const Candidate& file) {
                             "shardrun_{1}_{2}.so",
                             path, kind->name, *name, file.kind, file.name));
   }
-  return {kind->kind, *name, *version, raw.major, raw.minor};
+  return {kind->kind, *name, *version, raw.major, raw.minor, words_of(*aliases)};
 }
 
 }  // namespace shardrun::plugins

@@ -2,6 +2,9 @@
 
 #include <shardrun/plugin.h>
 
+#include <string>
+#include <vector>
+
 #include "plugins/loader/find.h"
 #include "plugins/loader/plugin.h"
 
@@ -13,6 +16,9 @@ namespace shardrun::plugins {
 
 /// SR_KIND_...
 [[nodiscard]] std::uint32_t number_of(PluginKind kind) noexcept;
+
+/// Names with spaces between them, one by one.
+[[nodiscard]] std::vector<std::string> words_of(const std::string& text);
 
 /// "1.0"
 [[nodiscard]] std::string abi_text(std::uint32_t major, std::uint32_t minor);

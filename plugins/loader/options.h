@@ -38,6 +38,7 @@ struct OptionSpec {
   std::string help;                  ///< one line
   bool file = false;                 ///< of a text with choices: also the path of a text file
   bool transport = false;            ///< of a text: the name of a transport that this one opens
+  std::vector<std::string> aliases;  ///< what other programs call it
 };
 
 /// `values`, completed with the defaults of what they lack.

@@ -38,6 +38,7 @@ struct Manifest {
   std::string version;
   std::uint32_t abi_major = 0;
   std::uint32_t abi_minor = 0;
+  std::vector<std::string> aliases;  ///< what other programs call it
 };
 
 /// Who a file says it is; none of its code has run. Throws Error{plugin} for what opening it would refuse before it

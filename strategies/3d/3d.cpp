@@ -16,10 +16,14 @@ class ThreeD {
  public:
   static std::vector<Option> options() {
     std::vector<Option> options = {
-        integer_option("zero", 0, 0, 3,
-                       "what ranks along the data axis split: 1 the optimizer's states, 2 gradients too, 3 parameters "
-                       "too"),
-        boolean_option("sequence", false, "split the residual stream along the sequence, over the model axis"),
+        also_called(integer_option(
+                        "zero", 0, 0, 3,
+                        "what ranks along the data axis split: 1 the optimizer's states, 2 gradients too, 3 parameters "
+                        "too"),
+                    "stage zero_stage"),
+        also_called(
+            boolean_option("sequence", false, "split the residual stream along the sequence, over the model axis"),
+            "sequence_parallel enable_sequence_parallel"),
         bucket_option()};
     for (const std::vector<Option>& more : {pipeline_options(), gather_options()}) {
       options.insert(options.end(), more.begin(), more.end());
@@ -81,4 +85,4 @@ class ThreeD {
 
 }  // namespace
 
-SHARDRUN_EXPORT_STRATEGY(ThreeD, "3d", "1.0")
+SHARDRUN_EXPORT_STRATEGY(ThreeD, "3d", "1.0", "megatron 3d_parallel three_d hybrid hybrid_parallel 4d")

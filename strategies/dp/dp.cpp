@@ -20,4 +20,5 @@ class DataParallel {
 
 }  // namespace
 
-SHARDRUN_EXPORT_STRATEGY(DataParallel, "dp", "1.0")
+SHARDRUN_EXPORT_STRATEGY(DataParallel, "dp", "1.0",
+                         "ddp data_parallel data distributed_data_parallel DistributedDataParallel no_shard replicate")

@@ -35,4 +35,4 @@ class Hsdp {
 
 }  // namespace
 
-SHARDRUN_EXPORT_STRATEGY(Hsdp, "hsdp", "1.0")
+SHARDRUN_EXPORT_STRATEGY(Hsdp, "hsdp", "1.0", "hybrid_shard hybrid_sharded hybrid_fsdp fsdp_hsdp mics")

@@ -219,4 +219,4 @@ class Named {
 
 }  // namespace
 
-SHARDRUN_EXPORT_STRATEGY(Named, "named", "1.0")
+SHARDRUN_EXPORT_STRATEGY(Named, "named", "1.0", "auto manual gspmd pjit dtensor sharding custom")

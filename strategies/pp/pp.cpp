@@ -24,4 +24,5 @@ class PipelineParallel {
 
 }  // namespace
 
-SHARDRUN_EXPORT_STRATEGY(PipelineParallel, "pp", "1.0")
+SHARDRUN_EXPORT_STRATEGY(PipelineParallel, "pp", "1.0",
+                         "pipeline pipeline_parallel pipeline_model_parallel pipe gpipe 1f1b interleaved")

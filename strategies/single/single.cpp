@@ -25,4 +25,4 @@ class Single {
 
 }  // namespace
 
-SHARDRUN_EXPORT_STRATEGY(Single, "single", "1.0")
+SHARDRUN_EXPORT_STRATEGY(Single, "single", "1.0", "none no off local one serial")

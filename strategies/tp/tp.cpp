@@ -13,8 +13,9 @@ namespace {
 class TensorParallel {
  public:
   static std::vector<Option> options() {
-    return {boolean_option("sequence", false,
-                           "split the residual stream along the sequence: less memory, as many bytes sent")};
+    return {also_called(boolean_option("sequence", false,
+                                       "split the residual stream along the sequence: less memory, as many bytes sent"),
+                        "sequence_parallel enable_sequence_parallel")};
   }
 
   void make_plan(const Job& job, const Graph& graph, PlanWriter& plan) const {
@@ -35,4 +36,5 @@ class TensorParallel {
 
 }  // namespace
 
-SHARDRUN_EXPORT_STRATEGY(TensorParallel, "tp", "1.0")
+SHARDRUN_EXPORT_STRATEGY(TensorParallel, "tp", "1.0",
+                         "tensor tensor_parallel tensor_model_parallel model_parallel megatron mp colwise_parallel")

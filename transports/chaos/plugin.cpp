@@ -223,8 +223,9 @@ constexpr sr_transport functions = {sizeof(sr_transport),
 }  // namespace shardrun::chaos
 
 /// It needs a host that configures transports before it asks them anything: minor 2.
-const sr_manifest shardrun_manifest_v1 = {sizeof(sr_manifest), SR_MAGIC, SR_ABI_MAJOR, SR_ABI_MINOR, 2,
-                                          SR_KIND_TRANSPORT,   "chaos",  "1.0"};
+const sr_manifest shardrun_manifest_v1 = {
+    sizeof(sr_manifest),     SR_MAGIC, SR_ABI_MAJOR, SR_ABI_MINOR, 2, SR_KIND_TRANSPORT, "chaos", "1.0",
+    "fault_injection faulty"};
 
 int32_t shardrun_open_v1(const sr_host* host, sr_error* error, sr_plugin** plugin) {
   return shardrun::sdk::detail::open_instance<shardrun::chaos::Chaos>(host, SR_KIND_TRANSPORT,

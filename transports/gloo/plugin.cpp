@@ -86,4 +86,5 @@ class GlooTransport {
 }  // namespace
 }  // namespace shardrun::gloo_transport
 
-SHARDRUN_EXPORT_TRANSPORT(shardrun::gloo_transport::GlooTransport, "gloo", "1.0")
+SHARDRUN_EXPORT_TRANSPORT(shardrun::gloo_transport::GlooTransport, "gloo", "1.0",
+                          "tcp ethernet socket sockets ip network")

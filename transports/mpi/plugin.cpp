@@ -98,4 +98,4 @@ class Mpi {
 
 }  // namespace
 
-SHARDRUN_EXPORT_TRANSPORT(Mpi, "mpi", "1.0")
+SHARDRUN_EXPORT_TRANSPORT(Mpi, "mpi", "1.0", "openmpi mpich mpi4py ucx ucc infiniband")

@@ -83,4 +83,4 @@ class SharedMemory {
 
 }  // namespace
 
-SHARDRUN_EXPORT_TRANSPORT(SharedMemory, "shm", "1.0")
+SHARDRUN_EXPORT_TRANSPORT(SharedMemory, "shm", "1.0", "shared_memory sharedmemory local ipc posix sm vader")

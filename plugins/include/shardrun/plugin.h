@@ -33,7 +33,7 @@ extern "C" {
 #endif
 
 #define SR_ABI_MAJOR UINT32_C(1)
-#define SR_ABI_MINOR UINT32_C(2)
+#define SR_ABI_MINOR UINT32_C(3)
 
 /// Whether the struct behind `p`, a `type`, was written by a side that knew `field`.
 #define SR_HAS(p, type, field) ((p)->struct_size >= offsetof(type, field) + sizeof(((const type*)0)->field))
@@ -72,6 +72,8 @@ typedef struct sr_manifest {
   uint32_t kind;           /* SR_KIND_... */
   char name[64];           /* [a-z0-9_-]+; the file is shardrun_KIND_NAME.so */
   char version[32];        /* the plugin's own, for people */
+  char aliases[128];       /* since 1.3: what other programs call it, with spaces between them: "fsdp fsdp2". An error
+                              about such a name leads to this plugin; it is not found by it. */
 } sr_manifest;
 #define SR_MANIFEST_SIZE_1_0 UINT32_C(120)
 
@@ -102,6 +104,7 @@ typedef struct sr_option {
   uint32_t reserved; /* zero */
   uint32_t flags;    /* since 1.1: of SR_OPTION_TEXT_FILE, ..._TRANSPORT; unknown ones are skipped */
   uint32_t reserved_1; /* zero */
+  const char* aliases; /* since 1.3: what other programs call it, as of the manifest; NULL: nothing */
 } sr_option;
 #define SR_OPTION_SIZE_1_0 UINT32_C(96)
 

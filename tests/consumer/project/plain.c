@@ -2,8 +2,8 @@
 
 /* All ranks along one mesh axis, and everything replicated. */
 
-const sr_manifest shardrun_manifest_v1 = {sizeof(sr_manifest), SR_MAGIC,         SR_ABI_MAJOR, SR_ABI_MINOR,
-                                          0,                   SR_KIND_STRATEGY, "plain",      "1.0"};
+const sr_manifest shardrun_manifest_v1 = {
+    sizeof(sr_manifest), SR_MAGIC, SR_ABI_MAJOR, SR_ABI_MINOR, 0, SR_KIND_STRATEGY, "plain", "1.0", ""};
 
 static int32_t make_plan(void* self, const sr_job* job, const sr_graph* graph, const sr_plan_writer* writer,
                          sr_error* error) {

@@ -17,6 +17,16 @@ TEST_CASE("a missing plugin's error says where it was looked for and what there 
   CHECK_THAT(open_error("rows", {}), Contains("available: none") && Contains("no directory"));
 }
 
+TEST_CASE("what other programs call a plugin leads to it, as it says in its manifest", "[plugins]") {
+  CHECK(plugins::inspect(std::filesystem::path(SHARDRUN_FIXTURES) / file_of("rows")).aliases ==
+        std::vector<std::string>{"rowwise", "row_parallel"});
+  for (const char* name : {"row_parallel", "Rowwise", "row-parallel", "ROWS"}) {
+    CHECK_THAT(open_error(name), Contains("it is 'rows' here") || Contains("did you mean 'rows'?"));
+  }
+  // A name of a plugin's own comes first.
+  CHECK_THAT(open_error("Echo"), Contains("'Echo' is no name of a strategy plugin (did you mean 'echo'?)"));
+}
+
 TEST_CASE("a name that leads elsewhere is refused", "[plugins]") {
   for (const char* name : {"../rows", "a/b", "", ".", "Rows", "rows.so", "r\nows"}) {
     CHECK_THAT(open_error(name), Contains("is no name of a strategy plugin"));
@@ -28,8 +38,8 @@ TEST_CASE("a manifest that does not fit is refused before the plugin's code runs
   CHECK_THAT(open_error("no_open"), Contains("does not export shardrun_open_v1"));
   CHECK_THAT(open_error("wrong_magic"), Contains("0x12345678, expected 0x4e555253"));
   CHECK_THAT(open_error("wrong_major"),
-             Contains("is built for plugin ABI 2.2, but this shardrun offers 1.2") && Contains("rebuild the plugin"));
-  CHECK_THAT(open_error("newer_host"), Contains("needs plugin ABI 1.5 or later, but this shardrun offers 1.2"));
+             Contains("is built for plugin ABI 2.3, but this shardrun offers 1.3") && Contains("rebuild the plugin"));
+  CHECK_THAT(open_error("newer_host"), Contains("needs plugin ABI 1.5 or later, but this shardrun offers 1.3"));
   CHECK_THAT(open_error("unknown_kind"), Contains("kind 99, which this shardrun does not know"));
   CHECK_THAT(open_error("misnamed"),
              Contains("says that it is the strategy 'other', but its file's name says the strategy 'misnamed'") &&

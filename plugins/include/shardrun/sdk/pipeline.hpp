@@ -151,11 +151,15 @@ inline constexpr std::int64_t default_chunks = 2;
 
 /// What `place_pipeline` reads of the job.
 [[nodiscard]] inline std::vector<Option> pipeline_options() {
-  return {text_or_file_option("schedule", "1f1b", {"gpipe", "1f1b", "interleaved", "zb-h1"},
-                              "in which order a stage works on its microbatches; a file has a line of actions a stage, "
-                              "such as 0F0,0F1,0B0,0B1 (PyTorch's CSV)"),
-          integer_option("chunks", detail::default_chunks, 1, 1024,
-                         "of layers that each stage has, in turn with the others; with schedule = interleaved")};
+  return {
+      also_called(
+          text_or_file_option("schedule", "1f1b", {"gpipe", "1f1b", "interleaved", "zb-h1"},
+                              "in which order a stage works on its microbatches; a file has a line of actions a "
+                              "stage, such as 0F0,0F1,0B0,0B1 (PyTorch's CSV)"),
+          "pipeline_schedule pipeline_parallel_schedule pipeline_parallel_schedule_csv"),
+      also_called(integer_option("chunks", detail::default_chunks, 1, 1024,
+                                 "of layers that each stage has, in turn with the others; with schedule = interleaved"),
+                  "virtual_stages num_virtual_stages virtual_pipeline_model_parallel_size num_model_chunks n_chunks")};
 }
 
 /// Throws InvalidJob where `chunks` is given and the schedule says by itself how many there are. The default passes:

@@ -131,8 +131,10 @@ inline void place_zero(const Graph& graph, const AxisRules& rules, const ZeroSet
 
 /// What strategies with these placements ask of the job file.
 [[nodiscard]] inline Option bucket_option() {
-  return number_option("bucket_mb", 4, 0, 1 << 20,
-                       "MiB of gradients, or of updated parameters, that are moved at once; 0: each tensor by itself");
+  return also_called(
+      number_option("bucket_mb", 4, 0, 1 << 20,
+                    "MiB of gradients, or of updated parameters, that are moved at once; 0: each tensor by itself"),
+      "bucket_cap_mb bucket_size reduce_bucket_size allreduce_bucket_size allgather_bucket_size ddp_bucket_size");
 }
 
 [[nodiscard]] inline std::uint64_t bucket_bytes(const Job& job) {

@@ -44,7 +44,8 @@ struct Option {
   double max_number = 0;
   std::string default_text = {};
   std::vector<std::string> choices = {};
-  std::uint32_t flags = 0;  ///< of SR_OPTION_TEXT_FILE, SR_OPTION_TRANSPORT
+  std::uint32_t flags = 0;   ///< of SR_OPTION_TEXT_FILE, SR_OPTION_TRANSPORT
+  std::string aliases = {};  ///< what other programs call it, with spaces between; since ABI 1.3
 };
 
 [[nodiscard]] inline Option boolean_option(std::string name, bool default_value, std::string help) {
@@ -96,6 +97,13 @@ struct Option {
 [[nodiscard]] inline Option transport_option(std::string name, std::string default_value, std::string help) {
   Option option = text_option(std::move(name), std::move(default_value), {}, std::move(help));
   option.flags = SR_OPTION_TRANSPORT;
+  return option;
+}
+
+/// The option with what other programs call it, with spaces between the names: an error about such a key leads to this
+/// one. Since ABI 1.3.
+[[nodiscard]] inline Option also_called(Option option, std::string aliases) {
+  option.aliases = std::move(aliases);
   return option;
 }
 
@@ -277,7 +285,8 @@ class Instance {
             static_cast<std::uint32_t>(choices.size()),
             0,
             option.flags,
-            0};
+            0,
+            option.aliases.c_str()};
   }
 
   Class object_;

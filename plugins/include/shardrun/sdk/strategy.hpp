@@ -390,10 +390,11 @@ template <class Class>
 
 }  // namespace shardrun::sdk
 
-/// Exports `Class` as the plugin `plugin_name`; once, at namespace scope. The file is shardrun_strategy_NAME.so.
-#define SHARDRUN_EXPORT_STRATEGY(Class, plugin_name, plugin_version)                                                \
-  const sr_manifest shardrun_manifest_v1 = {sizeof(sr_manifest), SR_MAGIC,    SR_ABI_MAJOR,  SR_ABI_MINOR, 0,       \
-                                            SR_KIND_STRATEGY,    plugin_name, plugin_version};                      \
+/// Exports `Class` as the plugin `plugin_name`; once, at namespace scope. The file is shardrun_strategy_NAME.so. A
+/// fourth argument is what other programs call it, with spaces between the names, as of sr_manifest.
+#define SHARDRUN_EXPORT_STRATEGY(Class, plugin_name, plugin_version, ...)                                           \
+  const sr_manifest shardrun_manifest_v1 = {sizeof(sr_manifest), SR_MAGIC,    SR_ABI_MAJOR,   SR_ABI_MINOR,  0,     \
+                                            SR_KIND_STRATEGY,    plugin_name, plugin_version, "" __VA_ARGS__};      \
   static const sr_strategy shardrun_strategy_functions = {sizeof(sr_strategy),                                      \
                                                           0,                                                        \
                                                           shardrun::sdk::detail::make_plan<Class>,                  \

@@ -519,11 +519,12 @@ struct TransportTable {
 
 }  // namespace shardrun::sdk
 
-/// Exports `Class` as the plugin `plugin_name`; once, at namespace scope. The file is shardrun_transport_NAME.so.
-#define SHARDRUN_EXPORT_TRANSPORT(Class, plugin_name, plugin_version)                                         \
-  const sr_manifest shardrun_manifest_v1 = {sizeof(sr_manifest), SR_MAGIC,    SR_ABI_MAJOR,  SR_ABI_MINOR, 0, \
-                                            SR_KIND_TRANSPORT,   plugin_name, plugin_version};                \
-  int32_t shardrun_open_v1(const sr_host* host, sr_error* error, sr_plugin** plugin) {                        \
-    return shardrun::sdk::detail::open_instance<Class>(                                                       \
-        host, SR_KIND_TRANSPORT, &shardrun::sdk::detail::TransportTable<Class>::functions, error, plugin);    \
+/// Exports `Class` as the plugin `plugin_name`; once, at namespace scope. The file is shardrun_transport_NAME.so. A
+/// fourth argument is what other programs call it, with spaces between the names, as of sr_manifest.
+#define SHARDRUN_EXPORT_TRANSPORT(Class, plugin_name, plugin_version, ...)                                      \
+  const sr_manifest shardrun_manifest_v1 = {sizeof(sr_manifest), SR_MAGIC,    SR_ABI_MAJOR,   SR_ABI_MINOR,  0, \
+                                            SR_KIND_TRANSPORT,   plugin_name, plugin_version, "" __VA_ARGS__};  \
+  int32_t shardrun_open_v1(const sr_host* host, sr_error* error, sr_plugin** plugin) {                          \
+    return shardrun::sdk::detail::open_instance<Class>(                                                         \
+        host, SR_KIND_TRANSPORT, &shardrun::sdk::detail::TransportTable<Class>::functions, error, plugin);      \
   }

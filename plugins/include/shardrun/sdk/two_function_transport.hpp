@@ -403,5 +403,5 @@ class TwoFunctionTransport {
 }  // namespace shardrun::sdk
 
 /// Exports the transport that `Link` makes; as SHARDRUN_EXPORT_TRANSPORT.
-#define SHARDRUN_EXPORT_TWO_FUNCTION_TRANSPORT(Link, plugin_name, plugin_version) \
-  SHARDRUN_EXPORT_TRANSPORT(shardrun::sdk::TwoFunctionTransport<Link>, plugin_name, plugin_version)
+#define SHARDRUN_EXPORT_TWO_FUNCTION_TRANSPORT(Link, plugin_name, ...) \
+  SHARDRUN_EXPORT_TRANSPORT(shardrun::sdk::TwoFunctionTransport<Link>, plugin_name, __VA_ARGS__)
