@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/data/finite.h"
 #include "core/data/sampler.h"
 #include "core/data/split.h"
 
@@ -81,6 +82,13 @@ void ArraySet::require_labels_below(std::int64_t classes) const {
       throw Error(ErrorCode::data, fmt::format("'{}': the label of row {} is {}; the model has classes 0 to {}",
                                                y_->path().native(), row, label, classes - 1));
     }
+  }
+}
+
+void ArraySet::require_finite(int threads) const {
+  data::require_finite(x_, threads);
+  if (y_) {
+    data::require_finite(*y_, threads);
   }
 }
 

@@ -19,6 +19,7 @@ class ArraySet {
   [[nodiscard]] std::int64_t rows() const noexcept { return x_.shape()[0]; }
   [[nodiscard]] std::int64_t training_rows() const noexcept { return training_rows_; }
   [[nodiscard]] std::int64_t validation_rows() const noexcept { return rows() - training_rows_; }
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return x_.path(); }
   [[nodiscard]] std::int64_t features() const noexcept { return features_; }
   [[nodiscard]] bool has_labels() const noexcept { return y_.has_value() && is_integer(y_->type()); }
   /// Numbers a row of y; 0 where there is no y, or where it holds labels.
@@ -26,6 +27,9 @@ class ArraySet {
 
   /// Throws Error{data} that names the first label outside [0, classes). Reads them all: call it once.
   void require_labels_below(std::int64_t classes) const;
+
+  /// Throws Error{data} as data::require_finite for the first number that cannot be trained on. Reads them all.
+  void require_finite(int threads) const;
 
   // Each fills row i of its output with row rows[i] of the set and allocates nothing.
   // Throw Error{internal} where the output is not of that size, a row does not exist, or there is no such y.

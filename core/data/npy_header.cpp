@@ -205,6 +205,11 @@ std::size_t little_endian(std::span<const std::byte> bytes) {
 /// Where the dictionary starts and ends.
 std::pair<std::size_t, std::size_t> header_bounds(std::span<const std::byte> file, std::string_view source) {
   const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
+  if (text.starts_with("PK\x03\x04") || text.starts_with("PK\x05\x06")) {
+    refuse(source,
+           "it is a zip archive of arrays, as numpy.savez (.npz) and torch.save write: save each array by itself, as "
+           "numpy.save('x.npy', numpy.load('data.npz')['x']), or take the .npy files out with unzip");
+  }
   if (!text.starts_with("\x93NUMPY")) {
     refuse(source, "it does not start as a .npy file does (\"\\x93NUMPY\"); save it with numpy.save");
   }

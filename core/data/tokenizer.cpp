@@ -37,6 +37,14 @@ std::string quoted(char32_t character) {
   return fmt::format("{}U+{:04X}", text, static_cast<std::uint32_t>(character));
 }
 
+/// " (line 12)", where there are several.
+std::string line_of(std::string_view text, std::size_t at) {
+  if (text.find('\n') == std::string_view::npos) {
+    return {};
+  }
+  return fmt::format(" (line {})", 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
+}
+
 std::vector<char32_t> distinct_characters(std::string_view text, std::string_view source) {
   std::vector<bool> seen(0x110000);
   std::size_t count = 0;
@@ -141,9 +149,9 @@ std::vector<std::uint16_t> Tokenizer::encode(std::string_view text) const {
     if (found == characters_.end() || *found != character) {
       throw Error(
           ErrorCode::data,
-          fmt::format("cannot encode {} at byte {}: it is none of the {} characters of the training text; leave it "
+          fmt::format("cannot encode {} at byte {}{}: it is none of the {} characters of the training text; leave it "
                       "out, or train with [data] tokenizer = byte",
-                      quoted(character), at, characters_.size()));
+                      quoted(character), at, line_of(text, at), characters_.size()));
     }
     tokens.push_back(static_cast<std::uint16_t>(found - characters_.begin()));
   });

@@ -16,7 +16,7 @@ static_assert(std::endian::native == std::endian::little, "token files are mappe
 TokenStream::TokenStream(std::vector<std::uint16_t> tokens, std::string source)
     : owned_(std::move(tokens)), source_(std::move(source)) {
   if (owned_.empty()) {
-    throw Error(ErrorCode::data, fmt::format("'{}' is empty: there are no tokens to train on", source_));
+    throw Error(ErrorCode::data, fmt::format("'{}' is empty: it has no tokens", source_));
   }
 }
 
@@ -24,7 +24,7 @@ TokenStream TokenStream::map(const std::filesystem::path& path) {
   files::MappedFile file(path);
   const std::size_t bytes = file.bytes().size();
   if (bytes == 0) {
-    throw Error(ErrorCode::data, fmt::format("'{}' is empty: there are no tokens to train on", path.native()));
+    throw Error(ErrorCode::data, fmt::format("'{}' is empty: it has no tokens", path.native()));
   }
   if (bytes % 2 != 0) {
     throw Error(ErrorCode::data, fmt::format("'{}' has {} bytes, an odd number: expected tokens of 2 bytes each "
@@ -70,11 +70,13 @@ TokenSplit split_tokens(const TokenStream& stream, double fraction) {
   return {stream.tokens().first(training), stream.tokens().subspan(training)};
 }
 
-void require_context(std::span<const std::uint16_t> tokens, std::int64_t context, std::string_view part) {
+void require_context(std::span<const std::uint16_t> tokens, std::int64_t context, std::string_view part,
+                     std::string_view remedy) {
   if (static_cast<std::int64_t>(tokens.size()) <= context) {
-    throw Error(ErrorCode::data, fmt::format("{} has {} tokens, a context of {} needs at least {}: give more text, a "
-                                             "smaller [model] context or another [data] split",
-                                             part, tokens.size(), context, context + 1));
+    throw Error(ErrorCode::data,
+                fmt::format("{} has {} tokens, a context of {} needs at least {}: give more text, or a "
+                            "smaller [model] context{}",
+                            part, tokens.size(), context, context + 1, remedy));
   }
 }
 

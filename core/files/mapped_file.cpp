@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <utility>
@@ -12,22 +13,35 @@
 #include "core/files/descriptor.h"
 
 namespace shardrun::files {
+namespace {
+
+/// A file that cannot be read is the user's to mend; that this process may have no more of what the system gives is
+/// not.
+Error refused(std::string_view verb, const std::filesystem::path& path, int cause) {
+  const Error error = system_error(verb, path, cause);
+  const bool is_shortage = cause == EMFILE || cause == ENFILE || cause == ENOMEM;
+  return is_shortage ? error : Error(ErrorCode::data, error.message());
+}
+
+}  // namespace
 
 MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
   // O_NONBLOCK: opening a named pipe must not wait for its other end before it is refused.
   const FileDescriptor file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.is_open()) {
-    const int cause = errno;
-    const Error error = system_error("read", path_, cause);
-    throw cause == ENOENT || cause == ENOTDIR ? Error(ErrorCode::data, error.message()) : error;
+    throw refused("read", path_, errno);
   }
   struct stat status = {};
   if (::fstat(file.get(), &status) != 0) {
-    throw system_error("read", path_, errno);
+    throw refused("read", path_, errno);
   }
   if (!S_ISREG(status.st_mode)) {
     throw Error(ErrorCode::data, fmt::format("cannot read '{}': it is {}, not a regular file", path_.native(),
                                              S_ISDIR(status.st_mode) ? "a folder" : "a device or pipe"));
+  }
+  // A page that cannot be read would end the process where it is touched.
+  if (char first = 0; ::pread(file.get(), &first, 1, 0) < 0) {
+    throw refused("read", path_, errno);
   }
   size_ = static_cast<std::size_t>(status.st_size);
   if (size_ == 0) {
@@ -35,7 +49,7 @@ MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
   }
   void* mapping = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (mapping == MAP_FAILED) {
-    throw system_error("map", path_, errno);
+    throw refused("map", path_, errno);
   }
   data_ = static_cast<const std::byte*>(mapping);
 }

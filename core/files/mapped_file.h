@@ -12,7 +12,8 @@ namespace shardrun::files {
 /// project writes are replaced, never shortened.
 class MappedFile {
  public:
-  /// Throws Error{data} where the path names nothing or no regular file, Error{io} where the system refuses.
+  /// Throws Error{data} where the path names nothing, no regular file or one that cannot be read, Error{io} where the
+  /// system is short of descriptors or memory.
   explicit MappedFile(std::filesystem::path path);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
