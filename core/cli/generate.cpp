@@ -5,6 +5,7 @@
 
 #include "core/base/error.h"
 #include "core/cli/options.h"
+#include "core/metrics/rundir.h"
 #include "core/models/program.h"
 #include "core/partition/partition.h"
 #include "core/task/sampling.h"
@@ -14,7 +15,28 @@ namespace shardrun::cli {
 namespace {
 
 std::filesystem::path weights_path(const std::filesystem::path& given) {
-  return std::filesystem::is_directory(given) ? given / "weights.safetensors" : given;
+  if (!std::filesystem::is_directory(given)) {
+    return given;
+  }
+  const std::filesystem::path weights = metrics::weights_path(given);
+  if (!std::filesystem::exists(weights) && std::filesystem::exists(metrics::state_path(given))) {
+    throw Error(ErrorCode::usage,
+                fmt::format("'{}' is the folder of an iterated run ([job] task = iterate): it has a state, "
+                            "state.safetensors, and no weights to sample from; name the folder of a trained run",
+                            given.string()));
+  }
+  return weights;
+}
+
+/// With temperature 0 nothing is drawn.
+void require_effect(const Parsed& parsed, const task::SamplingSettings& settings) {
+  for (const char* option : {"top-k", "seed"}) {
+    if (settings.temperature == 0 && parsed.has(option)) {
+      throw Error(ErrorCode::usage, fmt::format("--{} has no effect with --temperature 0, which always takes the "
+                                                "likeliest token: leave out one of them",
+                                                option));
+    }
+  }
 }
 
 /// A character at a time where the terminal shows it; tokens as numbers where there is no tokenizer.
@@ -58,6 +80,7 @@ int generate(std::span<const std::string> words) {
                                   .temperature = parsed.real("temperature", 0.8, 0, 1000),
                                   .top_k = parsed.integer("top-k", 0, 0, 1'000'000),
                                   .seed = static_cast<std::uint64_t>(parsed.integer("seed", 1337, 0, INT64_MAX))};
+  require_effect(parsed, settings);
   const int threads = static_cast<int>(parsed.integer("threads", 1, 1, 1024));
   const checkpoint::SafetensorsFile file(weights_path(parsed.positional[0]));
   const task::TrainedModel trained = task::read_model(file);

@@ -200,3 +200,17 @@ TEST_CASE("verify begins with the saved state too", "[program]") {
   INFO(ended.out << ended.err);
   CHECK(ended.code == 0);
 }
+
+TEST_CASE("nothing is sampled from an iterated run, and that is said", "[program]") {
+  const TemporaryFolder folder;
+  write_file(folder / "job.ini",
+             "[job]\ntask = iterate\noutput = run\n[model]\nname = heat1d\ncells = 8\n[iterate]\nsteps = 1\n");
+  REQUIRE(run_program(folder.path(), {"job.ini"}).code == 0);
+
+  const Ended ended = run_program(folder.path(), {"generate", "run"});
+
+  CHECK(ended.code == 2);
+  CHECK(ended.err ==
+        "shardrun: 'run' is the folder of an iterated run ([job] task = iterate): it has a state, state.safetensors, "
+        "and no weights to sample from; name the folder of a trained run\n");
+}
