@@ -9,6 +9,7 @@
 #include "core/base/error.h"
 #include "core/base/suggest.h"
 #include "core/job/output.h"
+#include "core/launch/world.h"
 #include "core/task/strategy_options.h"
 
 namespace shardrun::cli {
@@ -118,9 +119,10 @@ Parsed parse(const std::string& command, std::span<const std::string> words, con
       continue;
     }
     if (option.unregistered) {
+      const std::string_view near = nearest_name(option.string_key, names);
       refuse(command, fmt::format("unknown option '{}'{}",
                                   option.original_tokens.empty() ? option.string_key : option.original_tokens[0],
-                                  did_you_mean(option.string_key, names)));
+                                  near.empty() ? "" : fmt::format(" (did you mean '--{}'?)", near)));
     }
     if (option.string_key == "help") {
       parsed.help_shown = true;
@@ -157,7 +159,14 @@ OptionSyntax set_option() {
 
 job::Job read_job(const Parsed& parsed) {
   const std::vector<std::string> overrides = parsed.all("set");
-  job::Job job = job::parse_job(job::read_job_file(parsed.positional.at(0), overrides), task::schema_providers());
+  job::SchemaProviders providers = task::schema_providers();
+  if (parsed.get("launch").value_or("") != "here") {
+    providers.automatic_ranks = [cores = providers.automatic_ranks] {
+      const std::optional<launch::World> world = launch::world_of();
+      return world ? world->size : cores();
+    };
+  }
+  job::Job job = job::parse_job(job::read_job_file(parsed.positional.at(0), overrides), providers);
   job::check_output(job);
   return job;
 }

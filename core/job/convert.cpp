@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -13,6 +12,7 @@
 
 #include "core/base/error.h"
 #include "core/base/suggest.h"
+#include "core/job/hints.h"
 #include "core/job/text.h"
 
 namespace shardrun::job {
@@ -21,6 +21,8 @@ namespace {
 [[noreturn]] void refuse(const Place& place, std::string_view text, std::string_view why) {
   throw Error(ErrorCode::job, fmt::format("{}: {} = {}: {}", place.where, place.setting, shown(text), why));
 }
+
+constexpr std::string_view automatic = "auto";
 
 std::string range(const OptionSpec& spec) {
   const auto low = [&] {
@@ -49,7 +51,7 @@ void check_range(const OptionSpec& spec, Number number, std::string_view text, c
 }
 
 template <class Integer>
-Integer to_integer(std::string_view text, const Place& place) {
+Integer to_integer(std::string_view text, const Place& place, std::string_view other = "") {
   Integer value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole = end == text.data() + text.size();
@@ -60,8 +62,8 @@ Integer to_integer(std::string_view text, const Place& place) {
   }
   if (error != std::errc() || !whole) {
     refuse(place, text,
-           fmt::format("is not {}; write its digits alone, without unit, decimal point or exponent",
-                       std::is_signed_v<Integer> ? "an integer" : "an integer of at least 0"));
+           fmt::format("is not {}; write its digits alone, without unit, decimal point or exponent{}",
+                       std::is_signed_v<Integer> ? "an integer" : "an integer of at least 0", other));
   }
   return value;
 }
@@ -109,15 +111,14 @@ double to_real(std::string_view text, const Place& place) {
 }
 
 bool to_boolean(std::string_view text, const Place& place) {
-  constexpr std::array<std::string_view, 4> yes = {"true", "yes", "on", "1"};
-  constexpr std::array<std::string_view, 4> no = {"false", "no", "off", "0"};
-  if (std::find(yes.begin(), yes.end(), text) != yes.end()) {
-    return true;
+  static const std::vector<std::string> words = {"true", "yes", "on", "1", "false", "no", "off", "0"};
+  const auto word = std::find(words.begin(), words.end(), text);
+  if (word == words.end()) {
+    refuse(
+        place, text,
+        fmt::format("is not a boolean{}; write true, yes, on or 1, or false, no, off or 0", did_you_mean(text, words)));
   }
-  if (std::find(no.begin(), no.end(), text) == no.end()) {
-    refuse(place, text, "is not a boolean; write true, yes, on or 1, or false, no, off or 0");
-  }
-  return false;
+  return word - words.begin() < 4;
 }
 
 bool is_choice(const OptionSpec& spec, std::string_view text) {
@@ -126,8 +127,7 @@ bool is_choice(const OptionSpec& spec, std::string_view text) {
 
 std::string to_choice(const OptionSpec& spec, std::string_view text, const Place& place) {
   if (!is_choice(spec, text)) {
-    refuse(place, text,
-           fmt::format("is not one of {}{}", fmt::join(spec.choices, ", "), did_you_mean(text, spec.choices)));
+    refuse(place, text, fmt::format("is not one of {}{}", fmt::join(spec.choices, ", "), hint_for_choice(spec, text)));
   }
   return std::string(text);
 }
@@ -199,7 +199,10 @@ OptionValue convert(const OptionSpec& spec, std::string_view text, const Place& 
   }
   switch (spec.type) {
     case OptionType::integer: {
-      const auto value = to_integer<std::int64_t>(text, place);
+      if (spec.automatic && text == automatic) {
+        return std::int64_t{0};
+      }
+      const auto value = to_integer<std::int64_t>(text, place, spec.automatic ? ", or auto" : "");
       check_range(spec, value, text, place);
       return value;
     }
@@ -232,6 +235,9 @@ OptionValue convert(const OptionSpec& spec, std::string_view text, const Place& 
 }
 
 std::string to_text(const OptionSpec& spec, const OptionValue& value) {
+  if (spec.automatic && value == OptionValue(std::int64_t{0})) {
+    return std::string(automatic);
+  }
   return std::visit(
       [&](const auto& held) -> std::string {
         using Held = std::decay_t<decltype(held)>;
@@ -250,7 +256,8 @@ std::string accepted(const OptionSpec& spec) {
     return bounds.empty() ? std::string(what) : fmt::format("{}, {}", what, bounds);
   };
   switch (spec.type) {
-    case OptionType::integer: return bounded("an integer");
+    case OptionType::integer:
+      return bounded("an integer") + (spec.automatic ? fmt::format(", or {}", automatic) : std::string());
     case OptionType::bytes: return "bytes, with or without K, M, G, T, KiB, MiB, GiB or TiB";
     case OptionType::seed: return "an integer, 0 to 2^64 - 1";
     case OptionType::real: return bounded("a number");

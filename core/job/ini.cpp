@@ -10,6 +10,7 @@
 namespace shardrun::job {
 namespace {
 
+constexpr std::string_view include_key = "include";
 constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
 
 [[noreturn]] void refuse(const std::string& where, std::string_view why) {
@@ -80,7 +81,7 @@ class Parser {
     }
   }
 
-  std::vector<RawSection> take() { return std::move(sections_); }
+  RawText take() { return {std::move(includes_), std::move(sections_)}; }
 
  private:
   void read_header(std::string_view header, const std::string& where) {
@@ -109,9 +110,18 @@ class Parser {
     if (key.empty()) {
       refuse(where, fmt::format("'{}' has no key before '='; write key = value", shown(line)));
     }
+    if (sections_.empty() && key == include_key) {
+      includes_.push_back({read_value(line.substr(equals + 1), key, where), where});
+      return;
+    }
     if (sections_.empty()) {
-      refuse(where,
-             fmt::format("key '{}' stands before the first section; put it under a header such as [job]", shown(key)));
+      refuse(where, fmt::format("key '{}' stands before the first section, where only {} may; put it under a header "
+                                "such as [job]",
+                                shown(key), include_key));
+    }
+    if (key == include_key) {
+      refuse(where, fmt::format("{} stands within [{}]; put it at the top of the file, before the first section",
+                                include_key, shown(sections_.back().name)));
     }
     RawSection& section = sections_.back();
     const auto first = std::find_if(section.settings.begin(), section.settings.end(),
@@ -136,12 +146,13 @@ class Parser {
   }
 
   const std::string& file_;
+  std::vector<RawInclude> includes_;
   std::vector<RawSection> sections_;
 };
 
 }  // namespace
 
-std::vector<RawSection> parse_ini(std::string_view text, const std::string& file) {
+RawText parse_ini(std::string_view text, const std::string& file) {
   if (text.size() > max_file_bytes) {
     refuse(file,
            fmt::format("has more than the {} bytes that a job file may have. Is it a data file?", max_file_bytes));

@@ -8,14 +8,27 @@
 
 namespace shardrun::job {
 
+/// `include = path`, which names a file whose settings come before those of this one.
+struct RawInclude {
+  std::string path;
+  std::string where;
+};
+
+/// What one file says.
+struct RawText {
+  std::vector<RawInclude> includes;
+  std::vector<RawSection> sections;
+};
+
 /// The syntax of a job file:
 ///
+///   include = path        ; before the first section; may be given more than once
 ///   [section]             ; a comment, after ; or # at the start of a line or after white space
 ///   key = value
 ///   key = "a value"       ; for a value with " ;" in it, or white space at its ends; "" is a quote within
 ///
 /// Throws Error{job}, beginning with "file:line: ", for anything else.
-[[nodiscard]] std::vector<RawSection> parse_ini(std::string_view text, const std::string& file);
+[[nodiscard]] RawText parse_ini(std::string_view text, const std::string& file);
 
 /// `value` as it stands after the `=`: quoted where it has to be.
 [[nodiscard]] std::string write_value(std::string_view value);

@@ -20,7 +20,10 @@ const GivenSetting* find(const Job& job, std::string_view section, std::string_v
 
 std::string Job::where(std::string_view section, std::string_view key) const {
   const GivenSetting* const setting = find(*this, section, key);
-  return setting != nullptr ? setting->where : file + " (default)";
+  if (setting != nullptr) {
+    return setting->where;
+  }
+  return key.empty() ? file : file + " (default)";
 }
 
 bool Job::is_given(std::string_view section, std::string_view key) const {

@@ -51,6 +51,9 @@ struct DataSettings {
   std::filesystem::path text;  ///< at most one of these three is not empty
   std::filesystem::path tokens;
   std::vector<std::filesystem::path> arrays;
+  std::filesystem::path validation_text;  ///< of the same kind as the training data; without one a part of that
+  std::filesystem::path validation_tokens;
+  std::vector<std::filesystem::path> validation_arrays;
   Tokenizer tokenizer{};
   double split{};        ///< fraction that is trained on, in (0, 1]
   std::int64_t batch{};  ///< sequences or samples per optimizer step, over all ranks
@@ -166,6 +169,8 @@ struct SchemaProviders {
 
   std::function<std::optional<std::vector<OptionSpec>>(std::string_view transport, const Job& job)> transport_options;
   std::function<std::vector<std::string>(const Job& job)> transport_names;
+
+  std::function<std::int64_t()> automatic_ranks;  ///< what `[job] ranks = auto` is where there is no [mesh]
 };
 
 /// Throws Error{job}, whose message begins with the place; Error{plugin} for options that are declared wrongly;

@@ -26,6 +26,22 @@ enum class OptionType {
   seed,  ///< uint64
 };
 
+/// What other programs call a key or a value. It is never taken for the real one: an error names that.
+struct Alias {
+  // Not explicit: a declaration lists names.
+  Alias(const char* name, const char* note = "") : name(name), note(note) {}
+  Alias(const std::string& name) : name(name) {}
+
+  std::string name;
+  std::string note;  ///< how what they mean differs
+};
+
+/// What other programs call one of the choices.
+struct ChoiceAlias {
+  std::string name;
+  std::string choice;
+};
+
 /// Declares one setting: what the job file may say, and what it means. Models and strategies declare theirs,
 /// and the fixed sections of the job file are declared in the same words.
 struct OptionSpec {
@@ -41,6 +57,9 @@ struct OptionSpec {
   bool maximum_excluded = false;
   bool names_transport = false;  ///< a text whose value is a transport, which the job uses too
   char separator = ',';
+  bool automatic = false;  ///< an integer that may be written `auto`: 0 until whoever declares it has put one there
+  std::vector<Alias> aliases{};
+  std::vector<ChoiceAlias> choice_aliases{};
 };
 
 /// integer (also bytes), seed, real, boolean, text (also path and choice), list.

@@ -61,7 +61,7 @@ void apply_overrides(RawJob& raw, std::span<const std::string> overrides) {
     RawSection& section = section_named(raw, override_.section, where);
     const auto found = std::find_if(section.settings.begin(), section.settings.end(),
                                     [&](const auto& setting) { return setting.key == override_.key; });
-    RawSetting setting = {std::string(override_.key), std::string(override_.value), where, true};
+    RawSetting setting = {std::string(override_.key), std::string(override_.value), where, true, raw.working_folder};
     if (found == section.settings.end()) {
       section.settings.push_back(std::move(setting));
     } else if (found->from_override) {

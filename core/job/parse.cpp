@@ -7,6 +7,8 @@
 #include "core/base/error.h"
 #include "core/base/suggest.h"
 #include "core/job/convert.h"
+#include "core/job/free_sections.h"
+#include "core/job/hints.h"
 #include "core/job/job.h"
 #include "core/job/rules.h"
 #include "core/job/schema.h"
@@ -40,32 +42,7 @@ void check_section_names(const RawJob& raw) {
     if (!section.name.starts_with(transport_prefix) && section_of_axis(section.name) == nullptr &&
         std::find(names.begin(), names.end(), section.name) == names.end()) {
       refuse(section.where, fmt::format("there is no section [{}]{}; the sections are {}", shown(section.name),
-                                        did_you_mean(section.name, names), fmt::join(names, ", ")));
-    }
-  }
-}
-
-/// What a model or strategy declares is checked once, before the job's own values, so that its mistakes are not
-/// taken for the job's.
-void check_declared(std::string_view owner, const std::vector<OptionSpec>& specs) {
-  const auto wrong = [&](const OptionSpec& spec, std::string_view why) {
-    throw Error(ErrorCode::plugin,
-                fmt::format("{} declares the option '{}' wrongly: {}", owner, shown(spec.name), why));
-  };
-  for (auto spec = specs.begin(); spec != specs.end(); ++spec) {
-    if (!is_name(spec->name)) {
-      wrong(*spec, "a name is made of a-z, 0-9 and _, and begins with a letter");
-    }
-    if (std::any_of(specs.begin(), spec, [&](const OptionSpec& other) { return other.name == spec->name; })) {
-      wrong(*spec, "there are two of that name");
-    }
-    if (!spec->default_value) {
-      continue;
-    }
-    try {
-      (void)convert(*spec, *spec->default_value, {"its default", spec->name}, {});
-    } catch (const Error& error) {
-      wrong(*spec, error.message());
+                                        hint_for_section(section.name), fmt::join(names, ", ")));
     }
   }
 }
@@ -82,7 +59,8 @@ class Reader {
     for (const Section& section : schema()) {
       check_task(section);
       if (section.kind == SectionKind::mesh) {
-        read_mesh();
+        read_mesh(raw_, job_);
+        resolve_ranks();
       } else if (section.kind == SectionKind::model) {
         read_model(section);
       } else if (section.kind == SectionKind::fixed) {
@@ -93,8 +71,8 @@ class Reader {
     choose_output();
     check_mesh(job_);
     check_rules(job_, settings_);
-    read_sharding();
-    read_axis_transports();
+    read_sharding(raw_, job_);
+    read_axis_transports(raw_, job_);
     read_strategy();
     read_transports();
     return std::move(job_);
@@ -125,18 +103,49 @@ class Reader {
         .required = required,
         .folder = [&](const OptionSpec& spec, const RawSetting* setting) -> const std::filesystem::path& {
           return folder(section, spec.name, setting);
-        }};
+        },
+        .elsewhere = [this] { return all_keys(); }};
     OptionValues values = read_section(reader, given);
     remember(section, given, specs, values);
     return values;
   }
 
   const std::filesystem::path& folder(std::string_view section, std::string_view key, const RawSetting* setting) const {
-    const bool from_override = setting != nullptr && setting->from_override;
     const bool of_schema = !section.starts_with(transport_prefix) && section_of_axis(section) == nullptr;
     const Setting* const setting_of_schema = of_schema ? find_setting(section_named(section), key) : nullptr;
     const bool from_working_folder = setting_of_schema != nullptr && setting_of_schema->from_working_folder;
-    return from_override || from_working_folder ? raw_.working_folder : raw_.job_folder;
+    if (from_working_folder) {
+      return raw_.working_folder;
+    }
+    return setting != nullptr ? setting->folder : raw_.job_folder;
+  }
+
+  /// The keys that the job's sections may have, for an error about one that stands in the wrong section.
+  std::vector<KnownKeys> all_keys() const {
+    std::vector<KnownKeys> all = known_keys();
+    if (providers_ == nullptr) {
+      return all;
+    }
+    const RawSection* const model = raw_.find("model");
+    if (const RawSetting* const name = model != nullptr ? model->find("name") : nullptr) {
+      if (const auto options = providers_->model_options(name->value)) {
+        all.push_back({"model", *options});
+      }
+    }
+    try {
+      Job job;
+      job.plugins.path = plugin_path(raw_);
+      const RawSection* const section = raw_.find("job");
+      const RawSetting* const name = section != nullptr ? section->find("strategy") : nullptr;
+      const std::string& strategy =
+          name != nullptr ? name->value : *find_setting(section_named("job"), "strategy")->spec.default_value;
+      if (const auto options = providers_->strategy_options(strategy, job)) {
+        all.push_back({"strategy", *options});
+      }
+    } catch (const Error&) {
+      // What is wrong there is not what the message is about.
+    }
+    return all;
   }
 
   void remember(const std::string& section, const RawSection* given, const std::vector<OptionSpec>& specs,
@@ -181,26 +190,23 @@ class Reader {
                        job_.is_given("job", "task") ? job_.where("job", "task") : "the default", *section.task));
   }
 
-  void read_mesh() {
-    const RawSection* const given = raw_.find("mesh");
-    if (given == nullptr) {
+  /// `ranks = auto`: as many as the mesh has places; without one as many as there are here.
+  void resolve_ranks() {
+    if (job_.ranks != 0) {
       return;
     }
-    if (given->settings.empty()) {
-      refuse(given->where, "[mesh] has no axis; write axis = size under it, or remove the section");
-    }
-    job_.given.push_back({"mesh", "", "", given->where});
-    for (const RawSetting& setting : given->settings) {
-      if (!is_name(setting.key)) {
-        refuse(setting.where, fmt::format("'{}' cannot name a mesh axis; a name is made of a-z, 0-9 and _, and begins "
-                                          "with a letter",
-                                          shown(setting.key)));
+    job_.ranks = job_.mesh.empty() ? providers_->automatic_ranks() : places_of_mesh(job_);
+    const std::string text = fmt::format("{}", job_.ranks);
+    for (GivenSetting& setting : job_.given) {
+      if (setting.section == "job" && setting.key == "ranks") {
+        setting.value = text;
       }
-      const OptionSpec spec = {.name = setting.key, .type = OptionType::integer, .minimum = 1};
-      const Place place = {setting.where, setting_name("mesh", shown(setting.key))};
-      const OptionValue size = convert(spec, setting.value, place, {});
-      job_.mesh.push_back({setting.key, std::get<std::int64_t>(size)});
-      job_.given.push_back({"mesh", setting.key, to_text(spec, size), setting.where});
+    }
+    for (EffectiveSetting& setting : settings_) {
+      if (setting.section == "job" && setting.key == "ranks") {
+        setting.value = job_.ranks;
+        setting.text = text;
+      }
     }
   }
 
@@ -284,47 +290,6 @@ class Reader {
     const std::string owner = fmt::format("the strategy '{}'", shown(name));
     check_declared(owner, *options);
     job_.strategy.options = read_options("strategy", owner, *options, true);
-  }
-
-  /// What the lines mean is the strategy's matter, so long as they can be written down.
-  void read_sharding() {
-    const RawSection* const given = raw_.find("sharding");
-    if (given == nullptr) {
-      return;
-    }
-    if (given->settings.empty()) {
-      refuse(given->where, "[sharding] has no line; write what = where under it, or remove the section");
-    }
-    job_.given.push_back({"sharding", "", "", given->where});
-    for (const RawSetting& setting : given->settings) {
-      const bool plain = std::all_of(setting.key.begin(), setting.key.end(), [](char c) {
-        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-               std::string_view("_./*?-@ ").find(c) != std::string_view::npos;
-      });
-      if (!plain) {
-        refuse(setting.where, fmt::format("'{}' cannot be the name of anything that is placed; a name is made of "
-                                          "letters, digits and _ . / -, with * and ? for what may be anything",
-                                          shown(setting.key)));
-      }
-      job_.sharding.push_back({setting.key, setting.value});
-      job_.given.push_back({"sharding", setting.key, setting.value, setting.where});
-    }
-  }
-
-  /// Whether the axes are the mesh's is known once the strategy has said which those are.
-  void read_axis_transports() {
-    const RawSection* const given = raw_.find("transport");
-    if (given == nullptr) {
-      return;
-    }
-    if (given->settings.empty()) {
-      refuse(given->where, "[transport] has no axis; write axis = transport under it, or remove the section");
-    }
-    job_.given.push_back({"transport", "", "", given->where});
-    for (const RawSetting& setting : given->settings) {
-      job_.axis_transports.push_back({setting.key, setting.value});
-      job_.given.push_back({"transport", setting.key, setting.value, setting.where});
-    }
   }
 
   void read_transports() {

@@ -18,6 +18,7 @@ struct RawSetting {
   std::string value;
   std::string where;  ///< "job.ini:12" or "--set train.steps"
   bool from_override = false;
+  std::filesystem::path folder{};  ///< absolute: where a relative path in the value starts
 };
 
 struct RawSection {
@@ -28,11 +29,12 @@ struct RawSection {
   [[nodiscard]] const RawSetting* find(std::string_view key) const noexcept;
 };
 
-/// A job file and its overrides, read for syntax alone: keys are unique within a section, and sections unique.
+/// A job file with those that it includes and its overrides, read for syntax alone: keys are unique within a section,
+/// and sections unique.
 struct RawJob {
   std::string file;                      ///< as it was named, for messages
   std::string name;                      ///< the file's stem
-  std::filesystem::path job_folder;      ///< absolute: where relative paths of the file start
+  std::filesystem::path job_folder;      ///< absolute: where relative paths of the file itself start
   std::filesystem::path working_folder;  ///< absolute: where relative paths of overrides start
   std::vector<RawSection> sections;
 
@@ -40,7 +42,7 @@ struct RawJob {
 };
 
 /// Reads a regular file of at most `max_file_bytes`, UTF-8 with or without a byte order mark, lines ended by LF
-/// or CRLF. `overrides` are the arguments of --set, `section.key=value`.
+/// or CRLF, and the files that it includes. `overrides` are the arguments of --set, `section.key=value`.
 /// Throws Error{job} for the file and Error{usage} for an override that is not of that form or is given twice.
 [[nodiscard]] RawJob read_job_file(const std::filesystem::path& path, std::span<const std::string> overrides = {});
 

@@ -20,12 +20,22 @@ std::string syntax() {
       "at its start is skipped. A line is a [section] header, key = value, or empty. ; and # begin a comment at the "
       "start of a line and after white space. A value that needs \" ;\" or \" #\", or white space at its ends, is "
       "written in double quotes, with \"\" for a quote within. In a list a backslash makes the separator part of an "
-      "element. Sections and keys are written once; what is unknown, without effect or out of range is refused.",
+      "element. Sections and keys are written once; what is unknown, without effect or out of range is refused, with "
+      "the "
+      "nearest name, and with ours for what other programs call it.",
       max_file_bytes >> 10U, max_line_bytes >> 10U);
 }
 
+constexpr std::string_view includes =
+    "include = base.ini before the first section brings in another file's settings; there may be several such lines, "
+    "and "
+    "included files may include others. A key that the file says itself replaces the included one, and a later include "
+    "an earlier one; new keys of a section come behind the included ones.";
+
 constexpr std::string_view paths =
-    "Relative paths start in the folder of the job file; those of --set, and [job] output, in the working directory.";
+    "Relative paths start in the folder of the file that says them, be it included; those of --set, and [job] output, "
+    "in "
+    "the working directory.";
 
 constexpr std::string_view overrides =
     "--set section.key=value replaces what the file says, or adds to it. The value is taken as it is, without quotes "
@@ -147,7 +157,8 @@ std::string options_reference(const std::vector<OptionSpec>& specs) {
 }
 
 std::string job_reference() {
-  std::string text = fmt::format("{}\n{}\n{}", wrapped(syntax(), 0), wrapped(paths, 0), wrapped(overrides, 0));
+  std::string text = fmt::format("{}\n{}\n{}\n{}", wrapped(syntax(), 0), wrapped(includes, 0), wrapped(paths, 0),
+                                 wrapped(overrides, 0));
   for (const Section& section : schema()) {
     text += fmt::format("\n[{}]\n{}", section.name, wrapped(section.help, 2));
     for (const Setting& setting : section.settings) {
@@ -166,8 +177,8 @@ std::string job_reference() {
 std::string job_reference_markdown() {
   std::string text = fmt::format(
       "# The job file\n\nWritten by `shardrun help job --markdown` from the schema that checks job files; change it "
-      "there.\n\n{}\n\n{}\n\n{}\n",
-      syntax(), paths, overrides);
+      "there.\n\n{}\n\n{}\n\n{}\n\n{}\n",
+      syntax(), includes, paths, overrides);
   for (const Section& section : schema()) {
     text += markdown_section(section);
   }

@@ -114,28 +114,36 @@ void check_rules(const Job& job, const std::vector<EffectiveSetting>& settings) 
   }
 }
 
+std::int64_t places_of_mesh(const Job& job) {
+  std::int64_t product = 1;
+  for (const MeshAxis& axis : job.mesh) {
+    if (__builtin_mul_overflow(product, axis.size, &product)) {
+      throw Error(ErrorCode::job,
+                  fmt::format("{}: the product of the mesh up to axis {} is too large for a 64-bit integer; it must be "
+                              "[job] ranks",
+                              job.where("mesh", axis.name), shown(axis.name)));
+    }
+  }
+  return product;
+}
+
 void check_mesh(const Job& job) {
   if (job.mesh.empty()) {
     return;
   }
-  std::int64_t product = 1;
+  const std::int64_t product = places_of_mesh(job);
+  if (product == job.ranks) {
+    return;
+  }
   std::vector<std::string> sizes;
   for (const MeshAxis& axis : job.mesh) {
     sizes.push_back(fmt::format("{} {}", shown(axis.name), axis.size));
-    if (__builtin_mul_overflow(product, axis.size, &product)) {
-      throw Error(ErrorCode::job,
-                  fmt::format("{}: the product of the mesh up to axis {} is too large for a 64-bit integer; it must be "
-                              "[job] ranks = {} ({})",
-                              job.where("mesh", axis.name), shown(axis.name), job.ranks, where(job, {"job", "ranks"})));
-    }
   }
-  if (product != job.ranks) {
-    throw Error(ErrorCode::job,
-                fmt::format("{}: the mesh ({}) has {} places for [job] ranks = {} ({}); make the product of its sizes "
-                            "equal to ranks",
-                            job.where("mesh", ""), shown(fmt::format("{}", fmt::join(sizes, ", "))), product, job.ranks,
-                            where(job, {"job", "ranks"})));
-  }
+  throw Error(ErrorCode::job,
+              fmt::format("{}: the mesh ({}) has {} places for [job] ranks = {} ({}); make the product of its sizes "
+                          "equal to ranks, or set ranks = auto, which is that product",
+                          job.where("mesh", ""), shown(fmt::format("{}", fmt::join(sizes, ", "))), product, job.ranks,
+                          where(job, {"job", "ranks"})));
 }
 
 }  // namespace shardrun::job

@@ -27,8 +27,11 @@ struct Section {
   std::string help;
   std::vector<Setting> settings{};
   SectionKind kind = SectionKind::fixed;
-  std::optional<std::string> task{};  ///< for any other [job] task the section is refused, and nothing in it required
-  std::vector<OptionSpec> of_axis{};  ///< keys of sections [NAME.AXIS], each about one mesh axis
+  std::optional<std::string> task{};   ///< for any other [job] task the section is refused, and nothing in it required
+  std::vector<OptionSpec> of_axis{};   ///< keys of sections [NAME.AXIS], each about one mesh axis
+  std::vector<std::string> aliases{};  ///< what other programs call such a section
+  std::vector<std::string> key_aliases{};  ///< keys of theirs for which there is no key here: the section says it
+  std::string key_note{};                  ///< what a key of such a section is, in an error's words
 };
 
 /// Every section and key of the job file, in the order in which they are documented and written.

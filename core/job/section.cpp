@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "core/base/error.h"
-#include "core/base/suggest.h"
 #include "core/job/convert.h"
 #include "core/job/schema.h"
 #include "core/job/text.h"
@@ -14,25 +13,12 @@
 namespace shardrun::job {
 namespace {
 
-/// " ('batch' is a key of [data])", for a key that went into the wrong section.
-std::string other_home(std::string_view section, std::string_view key) {
-  for (const Section& other : schema()) {
-    if (other.name != section && find_setting(other, key) != nullptr) {
-      return fmt::format(" ('{}' is a key of [{}])", key, other.name);
-    }
-  }
-  return {};
-}
-
 [[noreturn]] void refuse_unknown(const SectionReader& reader, const RawSetting& setting) {
   std::vector<std::string> known;
   for (const OptionSpec& spec : reader.specs) {
     known.push_back(spec.name);
   }
-  std::string hint = did_you_mean(setting.key, known);
-  if (hint.empty()) {
-    hint = other_home(reader.name, setting.key);
-  }
+  const std::string hint = hint_for_key(reader.name, setting.key, reader.specs, reader.elsewhere());
   throw Error(ErrorCode::job,
               fmt::format("{}: {} has no key '{}'{}; it has {}", setting.where, reader.owner, shown(setting.key), hint,
                           known.empty() ? std::string("none") : fmt::format("{}", fmt::join(known, ", "))));
@@ -59,6 +45,29 @@ void check_known(const SectionReader& reader, const RawSection& section) {
 }
 
 }  // namespace
+
+void check_declared(std::string_view owner, const std::vector<OptionSpec>& specs) {
+  const auto wrong = [&](const OptionSpec& spec, std::string_view why) {
+    throw Error(ErrorCode::plugin,
+                fmt::format("{} declares the option '{}' wrongly: {}", owner, shown(spec.name), why));
+  };
+  for (auto spec = specs.begin(); spec != specs.end(); ++spec) {
+    if (!is_name(spec->name)) {
+      wrong(*spec, "a name is made of a-z, 0-9 and _, and begins with a letter");
+    }
+    if (std::any_of(specs.begin(), spec, [&](const OptionSpec& other) { return other.name == spec->name; })) {
+      wrong(*spec, "there are two of that name");
+    }
+    if (!spec->default_value) {
+      continue;
+    }
+    try {
+      (void)convert(*spec, *spec->default_value, {"its default", spec->name}, {});
+    } catch (const Error& error) {
+      wrong(*spec, error.message());
+    }
+  }
+}
 
 void refuse_missing(const SectionReader& reader, const RawSection* section, const OptionSpec& spec) {
   throw Error(ErrorCode::job, fmt::format("{}: {} needs the key '{}', which is missing; write {} = ... under [{}] ({})",

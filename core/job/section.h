@@ -3,8 +3,10 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "core/job/hints.h"
 #include "core/job/options.h"
 #include "core/job/raw.h"
 
@@ -19,11 +21,16 @@ struct SectionReader {
   bool required = true;  ///< whether what is required must be there
   /// Where a relative path starts; null where paths are left as they are. Null setting: the default's.
   std::function<const std::filesystem::path&(const OptionSpec&, const RawSetting*)> folder{};
+  std::function<std::vector<KnownKeys>()> elsewhere = known_keys;  ///< where else an unknown key may belong
 };
 
 /// The values of all specs, given or by default. `section` may be null: nothing is given.
 /// Throws Error{job} for an unknown key, a missing one, or a value that its spec does not accept.
 [[nodiscard]] OptionValues read_section(const SectionReader& reader, const RawSection* section);
+
+/// What a model or plugin declares is checked once, before the job's own values, so that its mistakes are not taken for
+/// the job's. Throws Error{plugin}.
+void check_declared(std::string_view owner, const std::vector<OptionSpec>& specs);
 
 /// Throws Error{job} that says how to write the key.
 [[noreturn]] void refuse_missing(const SectionReader& reader, const RawSection* section, const OptionSpec& spec);

@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "core/base/error.h"
 #include "core/models/loss.h"
 #include "core/models/model.h"
 
@@ -42,20 +41,18 @@ Sizes sizes(const ModelSettings& settings) {
           .dropout = options.real("dropout"),
           .gelu = options.text("gelu")};
   if (s.width % s.heads != 0) {
-    throw Error(ErrorCode::job, fmt::format("[model] width = {} is not divisible by heads = {}; each head needs the "
-                                            "same number of columns: choose a multiple of {}",
-                                            s.width, s.heads, s.heads));
+    refuse(settings, "model", "heads",
+           fmt::format("[model] heads = {} does not divide width = {}: each head needs the same number of columns; "
+                       "choose a width that is a multiple of {}",
+                       s.heads, s.width, s.heads));
   }
   if (s.vocab == 0) {
-    throw Error(ErrorCode::job,
-                "[model] vocab is needed where no [data] text gives it: set it to the number of "
-                "distinct tokens");
+    refuse_without_data(settings, "vocab");
   }
   if (s.vocab < settings.data.vocab) {
-    throw Error(ErrorCode::job,
-                fmt::format("[model] vocab = {} is smaller than the data's {} distinct tokens: leave it "
-                            "out or raise it",
-                            s.vocab, settings.data.vocab));
+    refuse(settings, "model", "vocab",
+           fmt::format("[model] vocab = {} is smaller than the data's {} distinct tokens: leave it out or raise it",
+                       s.vocab, settings.data.vocab));
   }
   s.head_dim = s.width / s.heads;
   return s;
@@ -201,34 +198,72 @@ const RegisterModel gpt(
      .help = "GPT-2 architecture, trained on tokens",
      .options =
          {
-             {.name = "layers", .minimum = 1, .maximum = 1024, .help = "transformer blocks"},
-             {.name = "heads", .minimum = 1, .maximum = 65536, .help = "attention heads"},
-             {.name = "width", .minimum = 1, .maximum = 262144, .help = "columns of the residual stream; a multiple of heads"},
-             {.name = "context", .minimum = 1, .maximum = 1048576, .help = "tokens that a sequence has"},
+             {.name = "layers",
+              .minimum = 1,
+              .maximum = 1024,
+              .help = "transformer blocks",
+              .aliases = {"n_layer", "n_layers", "num_layers", "num_hidden_layers", "depth", "n_blocks", "num_blocks",
+                          "encoder_layers", "decoder_layers"}},
+             {.name = "heads",
+              .minimum = 1,
+              .maximum = 65536,
+              .help = "attention heads",
+              .aliases = {"n_head", "n_heads", "num_heads", "num_attention_heads", "nhead", "attention_heads"}},
+             {.name = "width",
+              .minimum = 1,
+              .maximum = 262144,
+              .help = "columns of the residual stream; a multiple of heads",
+              .aliases = {"n_embd", "n_embed", "hidden_size", "hidden_dim", "d_model", "dim", "embed_dim",
+                          "embedding_dim", "embedding_size", "emb_dim", "model_dim", "n_hidden"}},
+             {.name = "context",
+              .minimum = 1,
+              .maximum = 1048576,
+              .help = "tokens that a sequence has",
+              .aliases = {"block_size", "seq_length", "seq_len", "sequence_length", "max_seq_len", "max_seq_length",
+                          "max_sequence_length", "context_length", "context_size", "ctx_len", "n_ctx", "n_positions",
+                          "max_position_embeddings", "max_length"}},
              {.name = "vocab",
-              .minimum = 1, .maximum = 2097152,
+              .minimum = 1,
+              .maximum = 2097152,
               .help = "distinct tokens; from the tokenizer where there is text",
-              .optional = true},
+              .optional = true,
+              .aliases = {"vocab_size", "n_vocab", "padded_vocab_size", "vocabulary_size", "num_tokens"}},
              {.name = "bias",
               .type = job::OptionType::boolean,
               .default_value = "false",
-              .help = "biases in linear layers and normalisations"},
+              .help = "biases in linear layers and normalisations",
+              .aliases = {"use_bias", "add_bias_linear", "add_qkv_bias"}},
              {.name = "tied",
               .type = job::OptionType::boolean,
               .default_value = "true",
-              .help = "the token embedding is the output layer too"},
+              .help = "the token embedding is the output layer too",
+              .aliases = {"tie_word_embeddings",
+                          "tie_embeddings",
+                          "weight_tying",
+                          "tied_embeddings",
+                          "share_embeddings_and_output_weights",
+                          {"untie_embeddings_and_output_weights", "true where that is false"}}},
              {.name = "gelu",
               .type = job::OptionType::choice,
               .default_value = "tanh",
               .choices = {"tanh", "erf"},
-              .help = "tanh as GPT-2, or the exact erf"},
+              .help = "tanh as GPT-2, or the exact erf",
+              .aliases = {"activation", "activation_function", "hidden_act", "act_fn"},
+              .choice_aliases = {{"gelu_new", "tanh"},
+                                 {"gelu_pytorch_tanh", "tanh"},
+                                 {"approximate", "tanh"},
+                                 {"gelu", "erf"},
+                                 {"exact", "erf"},
+                                 {"none", "erf"}}},
              {.name = "dropout",
               .type = job::OptionType::real,
               .default_value = "0",
               .minimum = 0,
               .maximum = 1,
               .help = "rate after embeddings, attention and each block",
-              .maximum_excluded = true},
+              .maximum_excluded = true,
+              .aliases = {"hidden_dropout", "attention_dropout", "attn_dropout", "attn_pdrop", "resid_pdrop",
+                          "embd_pdrop", "dropout_p", "dropout_rate", "drop_rate", "p_dropout", "hidden_dropout_prob"}},
          },
      .declare = declare,
      .losses = losses,

@@ -4,8 +4,6 @@
 
 #include <utility>
 
-#include "core/base/error.h"
-
 namespace shardrun::models {
 namespace {
 
@@ -35,8 +33,8 @@ std::vector<job::OptionSpec> heat_options(std::vector<job::OptionSpec> own) {
 void declare_temperature(graph::Graph& graph, const ModelSettings& settings, std::vector<std::int64_t> shape,
                          std::vector<std::string> axes) {
   if (settings.options.text("boundary") == "periodic" && settings.options.real("wall") != 0) {
-    throw Error(ErrorCode::job,
-                "[model] wall has no effect with boundary = periodic: leave it out, or use boundary = fixed");
+    refuse(settings, "model", "wall",
+           "[model] wall has no effect with boundary = periodic: leave it out, or use boundary = fixed");
   }
   graph.states.push_back({.name = state_name,
                           .type = {.dtype = graph::DType::f32, .shape = std::move(shape), .axes = std::move(axes)},

@@ -16,8 +16,11 @@ void iterate(graph::FunctionBuilder& builder, const ModelSettings& settings) {
 const RegisterModel heat1d(
     {.name = "heat1d",
      .help = "heat equation on a line, iterated",
-     .options = heat_options(
-         {{.name = "cells", .minimum = 1, .maximum = 1099511627776, .help = "points of the line; its axis is x"}}),
+     .options = heat_options({{.name = "cells",
+                               .minimum = 1,
+                               .maximum = 1099511627776,
+                               .help = "points of the line; its axis is x",
+                               .aliases = {"n", "nx", "points", "num_cells", "grid_points", "n_points", "size"}}}),
      .declare = declare,
      .iterate = iterate});
 

@@ -15,14 +15,20 @@ void iterate(graph::FunctionBuilder& builder, const ModelSettings& settings) {
   iterate_temperature(builder, settings, 0.5, 0.125);
 }
 
-const RegisterModel heat2d(
-    {.name = "heat2d",
-     .help = "heat equation on a rectangle, iterated",
-     .options =
-         heat_options({{.name = "rows", .minimum = 1, .maximum = 1048576, .help = "points along the axis x"},
-                       {.name = "columns", .minimum = 1, .maximum = 1048576, .help = "points along the axis y"}}),
-     .declare = declare,
-     .iterate = iterate});
+const RegisterModel heat2d({.name = "heat2d",
+                            .help = "heat equation on a rectangle, iterated",
+                            .options = heat_options({{.name = "rows",
+                                                      .minimum = 1,
+                                                      .maximum = 1048576,
+                                                      .help = "points along the axis x",
+                                                      .aliases = {"nx", "height", "n_rows"}},
+                                                     {.name = "columns",
+                                                      .minimum = 1,
+                                                      .maximum = 1048576,
+                                                      .help = "points along the axis y",
+                                                      .aliases = {"ny", "width", "cols", "n_cols"}}}),
+                            .declare = declare,
+                            .iterate = iterate});
 
 }  // namespace
 }  // namespace shardrun::models

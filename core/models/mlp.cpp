@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "core/base/error.h"
 #include "core/models/loss.h"
 #include "core/models/model.h"
 
@@ -25,11 +24,11 @@ struct Sizes {
 std::int64_t agree(const ModelSettings& settings, const char* name, std::int64_t data) {
   const std::int64_t given = settings.options.has(name) ? settings.options.integer(name) : data;
   if (given == 0) {
-    throw Error(ErrorCode::job, fmt::format("[model] {} is needed where no [data] arrays give it", name));
+    refuse_without_data(settings, name);
   }
   if (data != 0 && given != data) {
-    throw Error(ErrorCode::job,
-                fmt::format("[model] {} = {}, but the data has {}: leave it out or correct it", name, given, data));
+    refuse(settings, "model", name,
+           fmt::format("[model] {} = {}, but the data has {}: leave it out or correct it", name, given, data));
   }
   return given;
 }
@@ -38,14 +37,14 @@ Sizes sizes(const ModelSettings& settings) {
   const bool labels = settings.options.text("loss") == "cross_entropy";
   const DataShape& data = settings.data;
   if (labels && data.outputs != 0) {
-    throw Error(ErrorCode::job,
-                "[model] loss = cross_entropy needs integer labels, and the second of [data] arrays holds "
-                "real numbers: use loss = squared_error, or store integers");
+    refuse(settings, "model", "loss",
+           "[model] loss = cross_entropy needs integer labels, and the second of [data] arrays holds "
+           "real numbers: use loss = squared_error, or store integers");
   }
   if (!labels && data.vocab != 0) {
-    throw Error(ErrorCode::job,
-                "[model] loss = squared_error needs real-valued targets, and the second of [data] arrays "
-                "holds integer labels: use loss = cross_entropy, or store floats");
+    refuse(settings, "model", "loss",
+           "[model] loss = squared_error needs real-valued targets, and the second of [data] arrays "
+           "holds integer labels: use loss = cross_entropy, or store floats");
   }
   return {.inputs = agree(settings, "inputs", data.features),
           .hidden = settings.options.integer("hidden"),
@@ -92,20 +91,40 @@ const RegisterModel mlp(
      .help = "two-layer ReLU network, trained on arrays",
      .options =
          {
-             {.name = "hidden", .minimum = 1, .maximum = 16777216, .help = "width of the hidden layer"},
+             {.name = "hidden",
+              .minimum = 1,
+              .maximum = 16777216,
+              .help = "width of the hidden layer",
+              .aliases = {"hidden_size", "hidden_dim", "hidden_units", "hidden_layer_sizes", "width", "n_hidden",
+                          "ffn_hidden_size", "intermediate_size", "d_ff"}},
              {.name = "inputs",
-              .minimum = 1, .maximum = 16777216,
+              .minimum = 1,
+              .maximum = 16777216,
               .help = "values in a sample; from the data where there is any",
-              .optional = true},
+              .optional = true,
+              .aliases = {"in_features", "input_size", "input_dim", "n_features", "in_dim", "d_in"}},
              {.name = "outputs",
-              .minimum = 1, .maximum = 16777216,
+              .minimum = 1,
+              .maximum = 16777216,
               .help = "values in a target, or classes; from the data where there is any",
-              .optional = true},
+              .optional = true,
+              .aliases = {"out_features", "output_size", "output_dim", "num_classes", "n_classes", "out_dim", "d_out",
+                          "classes", "num_labels"}},
              {.name = "loss",
               .type = job::OptionType::choice,
               .default_value = "squared_error",
               .choices = {"squared_error", "cross_entropy"},
-              .help = "half the squared distance of real targets, or cross-entropy of integer labels"},
+              .help = "half the squared distance of real targets, or cross-entropy of integer labels",
+              .aliases = {"loss_fn", "criterion", "objective", "loss_function"},
+              .choice_aliases = {{"mse", "squared_error"},
+                                 {"mse_loss", "squared_error"},
+                                 {"l2", "squared_error"},
+                                 {"mean_squared_error", "squared_error"},
+                                 {"nll", "cross_entropy"},
+                                 {"nll_loss", "cross_entropy"},
+                                 {"CrossEntropyLoss", "cross_entropy"},
+                                 {"ce", "cross_entropy"},
+                                 {"softmax", "cross_entropy"}}},
          },
      .declare = declare,
      .losses = losses,

@@ -1,5 +1,7 @@
 #include "core/models/model.h"
 
+#include <fmt/format.h>
+
 #include <map>
 #include <utility>
 
@@ -29,6 +31,20 @@ std::vector<std::string> model_names() {
     names.push_back(name);
   }
   return names;
+}
+
+void refuse(const ModelSettings& settings, std::string_view section, std::string_view key, std::string_view why) {
+  const job::Job* const job = settings.job;
+  if (job == nullptr) {
+    throw Refusal(ErrorCode::job, std::string(why));
+  }
+  const std::string where = job->is_given(section, key) ? job->where(section, key) : job->where(section, "");
+  throw Refusal(ErrorCode::job, fmt::format("{}: {}", where, why));
+}
+
+void refuse_without_data(const ModelSettings& settings, std::string_view key) {
+  refuse(settings, "data", "",
+         fmt::format("[data] is missing: set text, tokens or arrays; [model] {} is enough for a plan", key));
 }
 
 graph::StateId parameter(graph::Graph& graph, std::string name, std::vector<std::int64_t> shape,

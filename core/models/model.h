@@ -6,8 +6,9 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/error.h"
 #include "core/graph/builder.h"
-#include "core/job/options.h"
+#include "core/job/job.h"
 
 namespace shardrun::models {
 
@@ -22,7 +23,20 @@ struct DataShape {
 struct ModelSettings {
   job::OptionValues options;
   DataShape data;
+  const job::Job* job = nullptr;  ///< whose settings they are, for the places in messages; null: nobody's
 };
+
+/// An Error{job} whose message has its place already, where there is a job.
+class Refusal : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Throws Refusal: `why`, behind the place of the setting that is to blame.
+[[noreturn]] void refuse(const ModelSettings& settings, std::string_view section, std::string_view key,
+                         std::string_view why);
+/// For a size that the data gives, where there is no data and the option `key` does not give it either.
+[[noreturn]] void refuse_without_data(const ModelSettings& settings, std::string_view key);
 
 /// A model builds functions over state, as if there were one giant device. It knows no rank and no strategy.
 struct Model {

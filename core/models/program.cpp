@@ -152,7 +152,8 @@ std::vector<std::int64_t> evaluation_rows(std::int64_t samples, std::int64_t row
 
 Graph build_training(const Model& model, const ModelSettings& model_settings, const TrainingSettings& settings) {
   if (model.losses == nullptr) {
-    throw Error(ErrorCode::job, fmt::format("model {} is not trained: use [job] task = iterate", model.name));
+    refuse(model_settings, "model", "name",
+           fmt::format("model {} is not trained: use [job] task = iterate", model.name));
   }
   Graph graph = declare(model, model_settings);
   metric(graph, "loss");
@@ -176,8 +177,8 @@ Graph build_training(const Model& model, const ModelSettings& model_settings, co
 
 Graph build_prediction(const Model& model, const ModelSettings& model_settings) {
   if (model.predict == nullptr) {
-    throw Error(ErrorCode::job,
-                fmt::format("model {} does not predict tokens, so nothing can be sampled from it", model.name));
+    refuse(model_settings, "model", "name",
+           fmt::format("model {} does not predict tokens, so nothing can be sampled from it", model.name));
   }
   Graph graph = declare(model, model_settings);
   add_prediction(graph, model, model_settings);
@@ -186,7 +187,8 @@ Graph build_prediction(const Model& model, const ModelSettings& model_settings) 
 
 Graph build_iteration(const Model& model, const ModelSettings& model_settings) {
   if (model.iterate == nullptr) {
-    throw Error(ErrorCode::job, fmt::format("model {} is not iterated: use [job] task = train", model.name));
+    refuse(model_settings, "model", "name",
+           fmt::format("model {} is not iterated: use [job] task = train", model.name));
   }
   Graph graph = declare(model, model_settings);
   FunctionBuilder builder(graph, "iterate", 0);

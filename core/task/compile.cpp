@@ -1,7 +1,6 @@
 #include "core/task/compile.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <map>
@@ -9,18 +8,12 @@
 #include "core/base/error.h"
 #include "core/partition/partition.h"
 #include "core/task/cluster.h"
+#include "core/task/cores.h"
 #include "core/task/saved_state.h"
 #include "core/task/strategy_options.h"
 
 namespace shardrun::task {
 namespace {
-
-/// Cores that this process may run on, which a container or taskset may have limited.
-int available_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
-}
 
 models::OptimizerSettings optimizer_settings(const job::TrainSettings& train) {
   return {.kind = train.optimizer == job::Optimizer::sgd ? models::OptimizerSettings::Kind::sgd
@@ -53,14 +46,18 @@ models::TrainingSettings training_settings(const job::Job& job, const Dataset* d
           .optimizer = optimizer_settings(job.train)};
 }
 
-/// A model knows its options, not the file that they stand in: that is put before what it refuses.
+/// What the graph itself refuses, such as a tensor that is too large, knows no place.
 graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
   const models::Model& model = *models::find_model(job.model.name);
+  models::ModelSettings settings = compiled.settings;
+  settings.job = &job;
   try {
     if (job.task == job::Task::iterate) {
-      return models::build_iteration(model, compiled.settings);
+      return models::build_iteration(model, settings);
     }
-    return models::build_training(model, compiled.settings, training_settings(job, compiled.dataset.get()));
+    return models::build_training(model, settings, training_settings(job, compiled.dataset.get()));
+  } catch (const models::Refusal&) {
+    throw;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::job) {
       throw;
@@ -90,7 +87,7 @@ int threads_of(const job::Job& job, std::int64_t ranks_here) {
   if (job.threads > 0) {
     return static_cast<int>(std::min<std::int64_t>(job.threads, 1024));
   }
-  return std::max(1, static_cast<int>(available_cores() / std::max<std::int64_t>(1, ranks_here)));
+  return std::max(1, static_cast<int>(usable_cores() / std::max<std::int64_t>(1, ranks_here)));
 }
 
 Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank,

@@ -12,6 +12,7 @@
 #include "core/files/text_file.h"
 #include "core/job/section.h"
 #include "core/models/model.h"
+#include "core/task/cores.h"
 
 namespace shardrun::task {
 namespace {
@@ -50,7 +51,8 @@ std::vector<job::OptionSpec> in_job_words(const std::vector<plugins::OptionSpec>
                        .maximum = limit(spec.maximum),
                        .choices = spec.choices,
                        .help = spec.help,
-                       .names_transport = spec.transport});
+                       .names_transport = spec.transport,
+                       .aliases = {spec.aliases.begin(), spec.aliases.end()}});
   }
   return options;
 }
@@ -171,6 +173,7 @@ job::SchemaProviders schema_providers() {
           [](const job::Job& job) {
             return plugins::plugin_names(directories_of(job.plugins.path), plugins::PluginKind::transport);
           },
+      .automatic_ranks = [] { return usable_cores(); },
   };
 }
 
@@ -215,7 +218,8 @@ plugins::Transport load_transport(const job::Job& job, const std::string& name) 
 
 runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mesh) {
   for (const job::AxisTransport& each : job.axis_transports) {
-    if (mesh.find(each.axis) < 0) {
+    const mesh::AxisId found = mesh.find(each.axis);
+    if (found < 0) {
       std::vector<std::string> axes;
       for (const mesh::Axis& axis : mesh.axes) {
         axes.push_back(axis.name);
@@ -223,6 +227,13 @@ runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mes
       throw Error(ErrorCode::job,
                   fmt::format("{}: the mesh has no axis '{}'{}; it has {}", job.where("transport", each.axis),
                               each.axis, did_you_mean(each.axis, axes), fmt::join(axes, ", ")));
+    }
+    if (mesh.axes[static_cast<std::size_t>(found)].size == 1) {
+      throw Error(
+          ErrorCode::job,
+          fmt::format("{}: [transport] {} = {} has no effect: the axis has one rank, so nothing moves along it; "
+                      "remove the line, or give the axis more ranks",
+                      job.where("transport", each.axis), each.axis, each.transport));
     }
   }
   runtime::TransportSet set{.in_order = job.deterministic};

@@ -16,7 +16,7 @@ namespace shardrun::task {
 /// Where this job's plugins are looked for.
 [[nodiscard]] plugins::Directories directories_of(const std::vector<std::filesystem::path>& configured);
 
-/// What the job file's schema asks models and strategies for.
+/// What the job file's schema asks models, strategies and this machine for.
 [[nodiscard]] job::SchemaProviders schema_providers();
 
 /// Throws Error{plugin}; Error{job} where it does not read a section [sharding] that the job has.
@@ -30,7 +30,7 @@ void add_job(plugins::StrategyRequest& request, const job::Job& job, const plugi
 [[nodiscard]] std::string strategy_files(const job::Job& job);
 
 /// The transports of the mesh's axes, configured, not opened yet. Throws Error{job} where [transport] names an axis
-/// that the mesh does not have, a transport cannot move what the job has or refuses its options, or an option's file
+/// that the mesh does not have or that has one rank, a transport cannot move what the job has or refuses its options, or an option's file
 /// cannot be read.
 [[nodiscard]] runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mesh);
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/job/ini.h"
 #include "core/job/raw.h"
 #include "core/metrics/rundir.h"
 
@@ -150,7 +151,8 @@ checkpoint::Metadata describe_model(const job::Chosen& model, const models::Mode
 }
 
 TrainedModel read_model(const checkpoint::SafetensorsFile& file) {
-  const job::RawJob raw = job::read_job_text(metadata_at(file, model_key), file.path());
+  job::RawJob raw;
+  raw.sections = job::parse_ini(metadata_at(file, model_key), file.path().string()).sections;
   const job::RawSection* section = raw.find("model");
   const job::RawSetting* name = section == nullptr ? nullptr : section->find("name");
   TrainedModel trained;

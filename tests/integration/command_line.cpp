@@ -17,7 +17,7 @@ TEST_CASE("words that are nearly a command or an option are answered with it", "
         "shardrun: 'pln' is neither a command nor a job file (did you mean 'plan'?); shardrun --help lists the "
         "commands\n");
   CHECK(refused({"job.ini", "--jsn"}) ==
-        "shardrun: run: unknown option '--jsn' (did you mean 'json'?); shardrun run --help lists the options\n");
+        "shardrun: run: unknown option '--jsn' (did you mean '--json'?); shardrun run --help lists the options\n");
   CHECK(refused({"plan"}) == "shardrun: plan: expected JOB.ini; shardrun plan --help lists the options\n");
   CHECK(refused({"plan", "job.ini", "b.ini"}) ==
         "shardrun: plan: did not expect 'b.ini'; shardrun plan --help lists the options\n");
@@ -26,8 +26,31 @@ TEST_CASE("words that are nearly a command or an option are answered with it", "
         "shardrun: --dump: expected graph, plan or program, found 'soup'\n");
   CHECK(refused({"generate", "run", "--tokens", "many"}) ==
         "shardrun: --tokens: expected a number from 0 to 1000000000, found 'many'\n");
+  for (const char* option : {"--top-k", "--seed"}) {
+    CHECK(refused({"generate", "run", "--temperature", "0", option, "3"}) ==
+          std::string("shardrun: ") + option +
+              " has no effect with --temperature 0, which always takes the likeliest token: leave out one of them\n");
+  }
   CHECK_THAT(refused({"plan", "job.ini", "--json", "--json"}), Contains("--json is given more than once"));
   CHECK_THAT(refused({"help", "jobs"}), Contains("did you mean 'job'?"));
+}
+
+TEST_CASE("ranks = auto is the launcher's count, or the cores that there are", "[program]") {
+  const JobFolder job;
+  const auto ranks = [&](const std::string& before) {
+    const Ended ended = run_script(job.path(), before +
+                                                   " $0 plan job.ini --json --set job.ranks=auto --set job.strategy=dp "
+                                                   "--set job.threads=1");
+    CHECK(ended.err.empty());
+    std::size_t count = 0;
+    for (const boost::json::value& row : boost::json::parse(ended.out).at("ranks").as_array()) {
+      count += row.at("members").as_array().size();
+    }
+    return count;
+  };
+  CHECK(ranks("env RANK=0 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=1") == 3);
+  CHECK(ranks("env OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=5") == 5);
+  CHECK(ranks("taskset -c $(taskset -pc $$ | sed 's/.*: //; s/[,-].*//')") == 1);
 }
 
 TEST_CASE("without words the usage is shown, and it is an error", "[program]") {
@@ -99,7 +122,7 @@ TEST_CASE("a third party's file is checked, case by case", "[program]") {
   const Ended strategy =
       run_program(folder.path(), {"plugins", "check", SHARDRUN_FAULTY_STRATEGIES "/shardrun_strategy_faulty_sound.so"});
   CHECK(strategy.code == 0);
-  CHECK_THAT(strategy.out, StartsWith("strategy faulty_sound 1.0 (ABI 1.2) /") &&
+  CHECK_THAT(strategy.out, StartsWith("strategy faulty_sound 1.0 (ABI 1.3) /") &&
                                Contains("  ok     gpt over 8 ranks\n") && Catch::Matchers::EndsWith("\nall is well\n"));
 
   const Ended transport = run_program(folder.path(), {"plugins", "check", sound, "--case", "barrier", "--json"});

@@ -13,7 +13,7 @@ TEST_CASE("a job that is wrong is refused before anything is written", "[program
     CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
     return ended.err;
   };
-  CHECK_THAT(refused({"model.width=15"}), Contains(": [model] width = 15 is not divisible by heads = 2"));
+  CHECK_THAT(refused({"model.width=15"}), Contains(": [model] heads = 2 does not divide width = 15"));
   CHECK_THAT(refused({"data.text=missing.txt"}), Contains("missing.txt"));
   CHECK_THAT(refused({"data.batch=0"}), Contains("batch"));
   CHECK_THAT(refused({"train.stepz=3"}), Contains("did you mean 'steps'?"));

@@ -9,8 +9,8 @@
 
 namespace shardrun::test {
 
-/// A model with an option of every type, a model and a strategy without options, a strategy with two, and a transport
-/// with one.
+/// Four ranks by themselves; a model with an option of every type, a model and a strategy without options, a strategy
+/// with two, and a transport with one.
 inline job::SchemaProviders job_providers() {
   using job::OptionSpec;
   using enum job::OptionType;
@@ -66,6 +66,7 @@ inline job::SchemaProviders job_providers() {
           [](const job::Job&) {
             return std::vector<std::string>{"shm", "veil", "wire"};
           },
+      .automatic_ranks = [] { return std::int64_t{4}; },
   };
 }
 

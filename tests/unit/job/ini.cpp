@@ -10,7 +10,7 @@ using namespace shardrun;
 namespace {
 
 std::string value_of(const std::string& line) {
-  const auto sections = job::parse_ini("[s]\n" + line, "x.ini");
+  const auto sections = job::parse_ini("[s]\n" + line, "x.ini").sections;
   REQUIRE(sections.size() == 1);
   REQUIRE(sections[0].settings.size() == 1);
   return sections[0].settings[0].value;
@@ -19,7 +19,7 @@ std::string value_of(const std::string& line) {
 }  // namespace
 
 TEST_CASE("sections and keys keep their order and their lines", "[job]") {
-  const auto sections = job::parse_ini("; first\n\n[b] ; comment\n  y = 1\n\tx=2\n# none\n[ a ]\n", "x.ini");
+  const auto sections = job::parse_ini("; first\n\n[b] ; comment\n  y = 1\n\tx=2\n# none\n[ a ]\n", "x.ini").sections;
 
   REQUIRE(sections.size() == 2);
   CHECK(sections[0].name == "b");
@@ -57,7 +57,7 @@ TEST_CASE("what is written as a value is read back", "[job]") {
 }
 
 TEST_CASE("a byte order mark and CRLF line ends are accepted", "[job]") {
-  const auto sections = job::parse_ini("\xEF\xBB\xBF[s]\r\nk = v ; c\r\n\r\n", "x.ini");
+  const auto sections = job::parse_ini("\xEF\xBB\xBF[s]\r\nk = v ; c\r\n\r\n", "x.ini").sections;
 
   REQUIRE(sections.size() == 1);
   CHECK(sections[0].settings[0].value == "v");

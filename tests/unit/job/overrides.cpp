@@ -41,10 +41,11 @@ TEST_CASE("an override's mistakes name it", "[job]") {
             .find("--set trian.steps: there is no section [trian] (did you mean "
                   "'train'?)") == 0);
   CHECK(test::refusal(minimal, {"data.batch="}) ==
-        "--set data.batch: [data] batch = : has no value; give an integer, at least 1 and at most 2147483647, or leave the key out");
+        "--set data.batch: [data] batch = : has no value; give an integer, at least 1 and at most 2147483647, or leave "
+        "the key out");
   CHECK(test::refusal(minimal, {"mesh.data=4"}) ==
         "--set mesh.data: the mesh (data 4) has 4 places for [job] ranks = 1 (the default); make the product of its "
-        "sizes equal to ranks");
+        "sizes equal to ranks, or set ranks = auto, which is that product");
 }
 
 TEST_CASE("an override of another form is bad usage", "[job]") {

@@ -129,14 +129,15 @@ TEST_CASE("weight decay applies to matrices and embeddings alone", "[models]") {
 
 TEST_CASE("options of a model that cannot be meant together are refused in words", "[models]") {
   CHECK(refusal("gpt", {{"layers", "1"}, {"heads", "3"}, {"width", "8"}, {"context", "3"}}, {.vocab = 5}) ==
-        "2: [model] width = 8 is not divisible by heads = 3; each head needs the same number of columns: choose a "
-        "multiple of 3");
+        "2: [model] heads = 3 does not divide width = 8: each head needs the same number of columns; choose a width "
+        "that is a multiple of 3");
   CHECK(refusal("gpt", {{"layers", "1"}, {"heads", "1"}, {"width", "8"}, {"context", "3"}}, {}) ==
-        "2: [model] vocab is needed where no [data] text gives it: set it to the number of distinct tokens");
+        "2: [data] is missing: set text, tokens or arrays; [model] vocab is enough for a plan");
   CHECK(refusal("gpt", {{"layers", "1"}, {"heads", "1"}, {"width", "8"}, {"context", "3"}, {"vocab", "4"}},
                 {.vocab = 5}) ==
         "2: [model] vocab = 4 is smaller than the data's 5 distinct tokens: leave it out or raise it");
-  CHECK(refusal("mlp", {{"hidden", "3"}}, {}) == "2: [model] inputs is needed where no [data] arrays give it");
+  CHECK(refusal("mlp", {{"hidden", "3"}}, {}) ==
+        "2: [data] is missing: set text, tokens or arrays; [model] inputs is enough for a plan");
   CHECK(refusal("mlp", {{"hidden", "3"}, {"inputs", "4"}}, {.features = 5, .outputs = 1}) ==
         "2: [model] inputs = 4, but the data has 5: leave it out or correct it");
   CHECK(refusal("mlp", {{"hidden", "3"}, {"loss", "cross_entropy"}}, {.features = 5, .outputs = 1}) ==

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/job/options.h"
+
+namespace shardrun::job {
+
+/// A section and the keys that it takes.
+struct KnownKeys {
+  std::string section;
+  std::vector<OptionSpec> specs;
+};
+
+/// Every section of the schema that has keys of its own.
+[[nodiscard]] std::vector<KnownKeys> known_keys();
+
+// Each returns what to put behind the name that an error is about, such as " (did you mean 'steps'?)", or nothing. A
+// name that only case and separators tell from a known one, or that other programs use for it, is always found.
+
+/// `specs` are the keys of `section`; `elsewhere` may hold them too.
+[[nodiscard]] std::string hint_for_key(std::string_view section, std::string_view key,
+                                       const std::vector<OptionSpec>& specs, const std::vector<KnownKeys>& elsewhere);
+[[nodiscard]] std::string hint_for_choice(const OptionSpec& spec, std::string_view text);
+[[nodiscard]] std::string hint_for_section(std::string_view name);
+
+}  // namespace shardrun::job

@@ -1,0 +1,118 @@
+#include "core/job/include.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/job/ini.h"
+#include "core/job/source.h"
+#include "core/job/text.h"
+
+namespace shardrun::job {
+namespace {
+
+/// Files that include others twice each would be read without end.
+constexpr int most_files = 100;
+
+void put(RawSection& section, RawSetting setting) {
+  const auto same = std::find_if(section.settings.begin(), section.settings.end(),
+                                 [&](const RawSetting& earlier) { return earlier.key == setting.key; });
+  if (same == section.settings.end()) {
+    section.settings.push_back(std::move(setting));
+  } else {
+    *same = std::move(setting);
+  }
+}
+
+/// What `later` says replaces what `sections` say.
+void merge(std::vector<RawSection>& sections, std::vector<RawSection> later) {
+  for (RawSection& section : later) {
+    const auto same = std::find_if(sections.begin(), sections.end(),
+                                   [&](const RawSection& earlier) { return earlier.name == section.name; });
+    if (same == sections.end()) {
+      sections.push_back(std::move(section));
+      continue;
+    }
+    same->where = section.where;
+    for (RawSetting& setting : section.settings) {
+      put(*same, std::move(setting));
+    }
+  }
+}
+
+class Includer {
+ public:
+  explicit Includer(std::filesystem::path working_folder) : working_folder_(std::move(working_folder)) {}
+
+  /// `file`: as messages name it.
+  std::vector<RawSection> read(std::string_view text, const std::filesystem::path& file) {
+    RawText own = parse_ini(text, escaped(file.string()));
+    const std::filesystem::path folder = (working_folder_ / file).parent_path();
+    for (RawSection& section : own.sections) {
+      for (RawSetting& setting : section.settings) {
+        setting.folder = folder;
+      }
+    }
+    open_.push_back({identity(file), escaped(file.string())});
+    std::vector<RawSection> sections;
+    for (const RawInclude& include : own.includes) {
+      merge(sections, read_included(include, (file.parent_path() / include.path).lexically_normal()));
+    }
+    open_.pop_back();
+    merge(sections, std::move(own.sections));
+    return sections;
+  }
+
+ private:
+  struct Open {
+    std::filesystem::path identity;
+    std::string chain;  ///< from the job file to this one, for messages
+  };
+
+  std::filesystem::path identity(const std::filesystem::path& file) const {
+    std::error_code ignored;
+    return std::filesystem::weakly_canonical(working_folder_ / file, ignored);
+  }
+
+  std::vector<RawSection> read_included(const RawInclude& include, const std::filesystem::path& file) {
+    const auto refuse = [&](std::string_view why) {
+      throw Error(ErrorCode::job, fmt::format("{}: include = {}: {}", include.where, shown(include.path), why));
+    };
+    const std::filesystem::path own = identity(file);
+    const auto same = std::find_if(open_.begin(), open_.end(), [&](const Open& open) { return open.identity == own; });
+    if (same != open_.end()) {
+      std::string chain = same->chain;
+      for (auto next = same + 1; next != open_.end(); ++next) {
+        chain += " includes " + next->chain;
+      }
+      refuse(fmt::format("the file includes itself: {} includes {}; remove one of these lines", chain,
+                         escaped(file.string())));
+    }
+    if (++files_ > most_files) {
+      refuse(fmt::format("more than {} files are included; include fewer", most_files));
+    }
+    std::string text;
+    try {
+      text = read_source(file);
+    } catch (const Error& error) {
+      refuse(error.message());
+    }
+    return read(text, file);
+  }
+
+  std::filesystem::path working_folder_;
+  std::vector<Open> open_;
+  int files_ = 0;
+};
+
+}  // namespace
+
+std::vector<RawSection> read_including(std::string_view text, const std::filesystem::path& file,
+                                       const std::filesystem::path& working_folder) {
+  return Includer(working_folder).read(text, file);
+}
+
+}  // namespace shardrun::job

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace shardrun::job {
+
+/// The text of a job file: a regular file of at most `max_file_bytes`; of one that grows meanwhile a byte more. Throws
+/// Error{job}, beginning with the path.
+[[nodiscard]] std::string read_source(const std::filesystem::path& path);
+
+}  // namespace shardrun::job

@@ -1,0 +1,112 @@
+#include <string>
+
+#include "tests/support/temporary_folder.h"
+#include "tests/unit/job/support.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using Catch::Contains;
+using Catch::StartsWith;
+
+namespace {
+
+job::Job job_of(const std::filesystem::path& file, const std::vector<std::string>& overrides = {}) {
+  return job::parse_job(job::read_job_file(file, overrides), job_providers());
+}
+
+std::string refusal_of(const std::filesystem::path& file) {
+  return refusal(ErrorCode::job, [&] { return job_of(file); });
+}
+
+}  // namespace
+
+TEST_CASE("a file's own settings replace those that it includes, and --set replaces both", "[job]") {
+  const TemporaryFolder folder;
+  write_file(folder / "base.ini", minimal + "learning_rate = 0.5\nclip = 1\n[mesh]\ndata = 2\nmodel = 3\n");
+  write_file(folder / "job.ini",
+             "; what differs\ninclude = base.ini\n\n[job]\nranks = 12\n[train]\nclip = 2\nsteps = 20\n"
+             "[mesh]\ndata = 4\n");
+
+  const job::Job job = job_of(folder / "job.ini", {"train.steps=30"});
+
+  CHECK(job.model.options.integer("width") == 8);
+  CHECK(job.train.learning_rate == 0.5);
+  CHECK(job.train.clip == 2);
+  CHECK(job.train.steps == 30);
+  CHECK(job.mesh == std::vector<job::MeshAxis>{{"data", 4}, {"model", 3}});
+  CHECK(job.where("train", "learning_rate") == (folder / "base.ini").string() + ":6");
+  CHECK(job.where("train", "clip") == (folder / "job.ini").string() + ":7");
+  CHECK(job.where("train", "steps") == "--set train.steps");
+  CHECK(job.name == "job");
+}
+
+TEST_CASE("included files include others, later ones replace earlier ones", "[job]") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder / "common/deep");
+  write_file(folder / "common/deep/model.ini", "[model]\nname = toy\nwidth = 8\nlayers = 3\nweights = w.bin\n");
+  write_file(folder / "common/all.ini", "include = deep/model.ini\n[model]\nlayers = 4\n[train]\nsteps = 1\n");
+  write_file(folder / "more.ini", "[train]\nsteps = 2\n[data]\ntext = more.txt\n");
+  write_file(folder / "job.ini", "include = common/all.ini\ninclude = \"more.ini\" ; the second\n");
+
+  const job::Job job = job_of(folder / "job.ini");
+
+  CHECK(job.model.options.integer("layers") == 4);
+  CHECK(job.train.steps == 2);
+  // Relative paths start where they are said.
+  CHECK(job.model.options.text("weights") == (folder / "common/deep/w.bin").string());
+  CHECK(job.data.text == folder / "more.txt");
+  // The canonical text needs none of these files.
+  const std::string text = job::canonical_text(job);
+  CHECK_THAT(text, !Contains("include"));
+  CHECK(job::canonical_text(job::parse_job(job::read_job_text(text, "elsewhere.ini"), job_providers())) == text);
+}
+
+TEST_CASE("what is wrong in an included file is named with its place there", "[job]") {
+  const TemporaryFolder folder;
+  write_file(folder / "base.ini", "[train]\nsteps = 1\nlr = 1\n");
+  write_file(folder / "job.ini", "include = base.ini\n[model]\nname = toy\nwidth = 8\n");
+  CHECK_THAT(refusal_of(folder / "job.ini"),
+             StartsWith((folder / "base.ini").string() + ":3: [train] has no key 'lr'"));
+
+  write_file(folder / "base.ini", "[train]\nsteps = 1\nsteps = 2\n");
+  CHECK_THAT(refusal_of(folder / "job.ini"),
+             StartsWith((folder / "base.ini").string() + ":3: key 'steps' is given twice in [train]"));
+
+  write_file(folder / "job.ini", "\ninclude = gone.ini\n");
+  CHECK_THAT(refusal_of(folder / "job.ini"),
+             StartsWith((folder / "job.ini").string() + ":2: include = gone.ini: " + (folder / "gone.ini").string() +
+                        ": the job file cannot be opened: No such file"));
+
+  write_file(folder / "job.ini", "include = .\n");
+  CHECK_THAT(refusal_of(folder / "job.ini"), Contains("is a folder, not a regular file"));
+}
+
+TEST_CASE("a file that includes itself is refused with the chain", "[job]") {
+  const TemporaryFolder folder;
+  write_file(folder / "a.ini", "include = b.ini\n");
+  write_file(folder / "b.ini", "\ninclude = c.ini\n");
+  write_file(folder / "c.ini", "include = ./b.ini\n");
+  const std::string b = (folder / "b.ini").string();
+  const std::string c = (folder / "c.ini").string();
+
+  CHECK(refusal_of(folder / "a.ini") == c + ":1: include = ./b.ini: the file includes itself: " + b + " includes " + c +
+                                            " includes " + b + "; remove one of these lines");
+  CHECK_THAT(refusal_of(folder / "c.ini"), Contains("the file includes itself: " + c + " includes " + b));
+}
+
+TEST_CASE("the same file may come in over two ways, but not without end", "[job]") {
+  const TemporaryFolder folder;
+  write_file(folder / "0.ini", minimal);
+  for (int i = 1; i <= 20; ++i) {
+    const std::string below = std::to_string(i - 1) + ".ini\n";
+    write_file(folder / (std::to_string(i) + ".ini"), "include = " + below + "include = " + below);
+  }
+  CHECK(job_of(folder / "3.ini").train.steps == 10);
+  CHECK_THAT(refusal_of(folder / "20.ini"), Contains("more than 100 files are included"));
+}
+
+TEST_CASE("include stands before the first section", "[job]") {
+  CHECK(refusal("[job]\ninclude = base.ini\n") ==
+        "toy.ini:2: include stands within [job]; put it at the top of the file, before the first section");
+  CHECK_THAT(refusal("includes = base.ini\n"), Contains("where only include may"));
+}

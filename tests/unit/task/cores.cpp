@@ -1,0 +1,56 @@
+#include "core/task/cores.h"
+
+#include <sched.h>
+
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+
+namespace {
+
+std::int64_t cores_of_affinity() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  REQUIRE(sched_getaffinity(0, sizeof(set), &set) == 0);
+  return CPU_COUNT(&set);
+}
+
+void write(const TemporaryFolder& folder, const std::string& path, const std::string& text) {
+  std::filesystem::create_directories((folder / path).parent_path());
+  write_file(folder / path, text);
+}
+
+}  // namespace
+
+TEST_CASE("without control groups the cores are those of the affinity", "[task]") {
+  const TemporaryFolder root;
+  CHECK(task::usable_cores(root.path()) == cores_of_affinity());
+
+  write(root, "proc/self/cgroup", "0::/a\n");
+  write(root, "sys/fs/cgroup/a/cpu.max", "max 100000\n");
+  CHECK(task::usable_cores(root.path()) == cores_of_affinity());
+}
+
+TEST_CASE("a control group's processor time bounds the cores, rounded up", "[task]") {
+  const TemporaryFolder root;
+  write(root, "proc/self/cgroup", "0::/a/b\n");
+  write(root, "sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
+  write(root, "sys/fs/cgroup/a/cpu.max", "50000 100000\n");  // that of a group above
+  CHECK(task::usable_cores(root.path()) == 1);
+
+  write(root, "sys/fs/cgroup/a/cpu.max", "100001 100000\n");
+  CHECK(task::usable_cores(root.path()) == std::min<std::int64_t>(2, cores_of_affinity()));
+}
+
+TEST_CASE("control groups of version 1 bound the cores too", "[task]") {
+  const TemporaryFolder root;
+  write(root, "proc/self/cgroup", "5:memory:/a\n4:cpu,cpuacct:/a\n");
+  write(root, "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "-1\n");
+  write(root, "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us", "100000\n");
+  CHECK(task::usable_cores(root.path()) == cores_of_affinity());
+
+  write(root, "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "20000\n");
+  CHECK(task::usable_cores(root.path()) == 1);
+}
