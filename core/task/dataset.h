@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
+#include <vector>
 
 #include "core/data/tokenizer.h"
 #include "core/device/device.h"
@@ -23,6 +25,10 @@ class Dataset {
   [[nodiscard]] virtual std::int64_t evaluation_samples() const = 0;
   /// Tokens in a sample; 1 for arrays.
   [[nodiscard]] virtual std::int64_t tokens_per_sample() const = 0;
+  /// Reads all of the data once, divided among `threads`: throws Error{data}, with the setting's place, for a token
+  /// that the model does not have, and for a number that is not finite. Before the data is trained on, once on each
+  /// machine.
+  virtual void check(int threads) const = 0;
   /// One line for the person who started the job.
   [[nodiscard]] virtual std::string describe() const = 0;
 
@@ -33,8 +39,11 @@ class Dataset {
                                std::size_t f32_bytes) const = 0;
 };
 
-/// Opens what [data] names; null where it names nothing. Throws Error{data} for input that is not what it should be,
-/// Error{job} where the model cannot use it.
+/// The files that [data] names.
+[[nodiscard]] std::vector<std::filesystem::path> data_files(const job::DataSettings& data);
+
+/// Opens what [data] names; of arrays and token files it reads no more than it has to (headers, labels); null where it
+/// names nothing. Throws Error{data} for input that is not what it should be, Error{job} where the model cannot use it.
 [[nodiscard]] std::unique_ptr<Dataset> open_dataset(const job::Job& job);
 
 }  // namespace shardrun::task

@@ -17,6 +17,7 @@
 #include "core/metrics/log.h"
 #include "core/metrics/rundir.h"
 #include "core/task/compile.h"
+#include "core/task/cores.h"
 #include "core/task/fit.h"
 #include "core/task/forecast.h"
 #include "core/task/idle.h"
@@ -133,6 +134,12 @@ void show(const std::vector<std::string>& notices, Display& display) {
   }
 }
 
+void check_data(const Compiled& compiled) {
+  if (compiled.dataset != nullptr) {
+    compiled.dataset->check(static_cast<int>(usable_cores()));
+  }
+}
+
 void require_launchable(const job::Job& job, const Compiled& compiled) {
   for (const plugins::Transport& transport : compiled.transports.transports) {
     if (transport.props().own_launcher_only) {
@@ -163,6 +170,8 @@ metrics::Summary run(const job::Job& job, const RunSettings& settings) {
   std::optional<Compiled> compiled =
       compile(job, "cpu", 0, [&](std::string_view activity) { display->now_at(activity); });
   const std::vector<std::string> notices = require_runnable(job, *compiled, job.ranks);
+  display->now_at("reading data");
+  check_data(*compiled);
   if (const auto stopped = stopped_before_start(settings)) {
     return *stopped;
   }

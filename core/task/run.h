@@ -35,7 +35,11 @@ std::vector<std::string> require_runnable(const job::Job& job, const Compiled& c
 /// A line each.
 void show(const std::vector<std::string>& notices, Display& display);
 
-/// The same for ranks that are started here. Throws Error{job} where a transport wants another launcher's.
+/// Reads the job's data through (Dataset::check), on all cores that this process may use. Once for all ranks that are
+/// started here. Throws Error{data}.
+void check_data(const Compiled& compiled);
+
+/// As require_runnable, for ranks that are started here. Throws Error{job} where a transport wants another launcher's.
 void require_launchable(const job::Job& job, const Compiled& compiled);
 
 /// Writes the summary of a run that ends now.

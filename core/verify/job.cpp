@@ -217,6 +217,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
   const Selection selection = select(compiled.graph, verified.tensors);
   const graph::StateId loss = compiled.graph.find_state("loss");
   const bool evaluates = loss >= 0 && is_selected(selection, static_cast<std::size_t>(loss));
+  task::check_data(compiled);
   JobOutcome outcome;
   if (const auto stopped = task::stopped_before_start(settings)) {
     outcome.summary = *stopped;

@@ -18,6 +18,7 @@ class NumberedSamples final : public task::Dataset {
   [[nodiscard]] models::DataShape shape() const override { return {}; }
   [[nodiscard]] std::int64_t evaluation_samples() const override { return 0; }
   [[nodiscard]] std::int64_t tokens_per_sample() const override { return 1; }
+  void check(int) const override {}
   [[nodiscard]] std::string describe() const override { return "numbered samples"; }
 
   void fill_training(std::uint64_t seed, std::int64_t first, const device::TensorView& inputs,

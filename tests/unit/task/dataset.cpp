@@ -1,8 +1,11 @@
 #include "core/task/dataset.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <limits>
 
 #include "core/models/model.h"
+#include "core/task/run.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 #include "tests/support/npy.h"
@@ -10,6 +13,8 @@
 
 using namespace shardrun;
 using namespace shardrun::test;
+using Catch::Contains;
+using Catch::StartsWith;
 
 namespace {
 
@@ -114,13 +119,132 @@ TEST_CASE("data and model that do not go together are refused in words", "[task]
                    "[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 2\ncontext = 2\n[data]\narrays = x.npy, y.npy\n"
                    "[train]\nsteps = 1\n")) == at + ":8: model gpt is trained on tokens: use [data] text or tokens");
   CHECK(refusal(job_in(folder, "[model]\nname = mlp\nhidden = 4\n[data]\narrays = x.npy\n[train]\nsteps = 1\n")) ==
-        at + ":5: training needs two arrays, inputs and targets (x.npy, y.npy); found 1");
+        at + ":5: [data] arrays needs two arrays, inputs and targets (x.npy, y.npy); found 1");
   CHECK(
       refusal(job_in(folder,
                      "[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 2\ncontext = 2\n[data]\ntokens = train.bin\n"
                      "[train]\nsteps = 1\n")) ==
       at + ":8: [model] vocab is needed with [data] tokens: set it to the number of distinct tokens");
-  CHECK(refusal(job_in(folder, text_job, {"model.context=400"})).find("2: ") == 0);
+  CHECK(refusal(job_in(folder, text_job, {"model.context=400"}))
+            .find(at + ":11: [data] text: the training part of '" + (folder / "corpus.txt").string() + "' has ") == 0);
   CHECK(refusal(job_in(folder, text_job, {"model.width=15"}))
-            .find(at + ":4: [model] width = 15 is not divisible by heads = 2") == 0);
+            .find(at + ":7: [model] heads = 2 does not divide width = 15") == 0);
+  CHECK(refusal(job_in(folder,
+                       "[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 2\ncontext = 2\n[train]\nsteps = 1\n")) ==
+        at + ": [data] is missing: set text, tokens or arrays; [model] vocab is enough for a plan");
+}
+
+TEST_CASE("a validation text is read with the tokenizer of the training text", "[task]") {
+  const TemporaryFolder folder;
+  write_file(folder / "corpus.txt", "abcdabcdabcdabcdabcdabcdabcdabcdabcdabcd");
+  write_file(folder / "val.txt", "ddddccccbbbb");
+  const std::vector<std::string> settings = {"model.context=3",
+                                             "data.validation_text=" + (folder / "val.txt").string()};
+  const auto dataset = task::open_dataset(job_in(folder, text_job, settings));
+
+  CHECK(dataset->shape().vocab == 4);
+  CHECK(dataset->evaluation_samples() == 3);
+  CHECK(dataset->describe() == (folder / "corpus.txt").string() + ": 40 training tokens, " +
+                                   (folder / "val.txt").string() + ": 12 validation tokens, 4 distinct");
+  std::vector<std::int32_t> inputs(9);
+  std::vector<std::int32_t> targets(9);
+  const auto view = [](std::vector<std::int32_t>& of) {
+    device::TensorView view{.data = of.data(), .rank = 2};
+    view.shape = view.global = {3, 3};
+    return view;
+  };
+  dataset->fill_evaluation(0, view(inputs), view(targets), sizeof(float));
+  CHECK(inputs == std::vector<std::int32_t>{3, 3, 3, 3, 2, 2, 2, 2, 1});
+  CHECK(targets == std::vector<std::int32_t>{3, 3, 3, 2, 2, 2, 2, 1, 1});
+
+  write_file(folder / "val.txt", "dddd\nccxc");
+  CHECK_THAT(
+      refusal(job_in(folder, text_job, settings)),
+      Contains("--set data.validation_text: [data] validation_text: '" + (folder / "val.txt").string() +
+               "': cannot encode U+000A at byte 4 (line 1): it is none of the 4 characters of the training text"));
+  write_file(folder / "val.txt", "dd");
+  CHECK_THAT(refusal(job_in(folder, text_job, settings)), Contains("val.txt' has 2 tokens, a context of 3 needs"));
+}
+
+TEST_CASE("validation tokens are checked as training tokens are", "[task]") {
+  const TemporaryFolder folder;
+  write_file(folder / "train.bin", bytes_of<std::uint16_t>({1, 2, 3, 4, 5, 6, 7, 8}));
+  write_file(folder / "val.bin", bytes_of<std::uint16_t>({8, 7, 6, 9, 5}));
+  const std::string text =
+      "[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 2\ncontext = 2\nvocab = 9\n"
+      "[data]\ntokens = train.bin\nvalidation_tokens = val.bin\n[train]\nsteps = 1\n";
+  const auto dataset = task::open_dataset(job_in(folder, text));
+
+  CHECK(dataset->evaluation_samples() == 2);
+  CHECK_THAT(error_of([&] { dataset->check(1); }),
+             StartsWith("2: " + (folder / "job.ini").string() + ":10: [data] validation_tokens: '") &&
+                 Contains("val.bin': token 9 at position 3 is not below the model's vocabulary of 9"));
+  CHECK_THAT(
+      error_of([&] { task::open_dataset(job_in(folder, text, {"model.vocab=8"}))->check(1); }),
+      StartsWith("2: " + (folder / "job.ini").string() + ":9: [data] tokens: '") && Contains("token 8 at position 7"));
+}
+
+TEST_CASE("validation arrays are evaluated from their first row", "[task]") {
+  const TemporaryFolder folder;
+  write_file(folder / "x.npy", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, 3}));
+  write_file(folder / "y.npy", npy_file<std::int32_t>("<i4", "(4,)", {0, 1, 2, 1}));
+  write_file(folder / "vx.npy", npy_file<float>("<f4", "(2, 1)", {7, 8}));
+  write_file(folder / "vy.npy", npy_file<std::int32_t>("<i4", "(2,)", {3, 0}));
+  const std::string text =
+      "[model]\nname = mlp\nhidden = 4\nloss = cross_entropy\n[data]\narrays = x.npy, y.npy\n"
+      "validation_arrays = vx.npy, vy.npy\nbatch = 2\n[train]\nsteps = 1\n";
+  const auto dataset = task::open_dataset(job_in(folder, text));
+
+  CHECK(dataset->shape().vocab == 4);
+  CHECK(dataset->evaluation_samples() == 2);
+  std::vector<float> inputs(2);
+  std::vector<std::int32_t> targets(2);
+  device::TensorView x{.data = inputs.data(), .rank = 2};
+  x.shape = x.global = {2, 1};
+  device::TensorView y{.data = targets.data(), .rank = 1};
+  y.shape = y.global = {2};
+  dataset->fill_evaluation(0, x, y, sizeof(float));
+  CHECK(inputs == std::vector<float>{7, 8});
+  CHECK(targets == std::vector<std::int32_t>{3, 0});
+
+  write_file(folder / "vx.npy", npy_file<float>("<f4", "(2, 2)", {7, 8, 9, 9}));
+  CHECK_THAT(refusal(job_in(folder, text)),
+             Contains(":7: [data] validation_arrays: a row of '") && Contains("has 2 features and labels, one of '"));
+}
+
+TEST_CASE("what cannot be trained on is found when the data is read through", "[task]") {
+  const TemporaryFolder folder;
+  const float bad = std::numeric_limits<float>::quiet_NaN();
+  write_file(folder / "x.npy", npy_file<float>("<f4", "(4, 2)", {0, 1, 2, 3, 4, bad, 6, 7}));
+  write_file(folder / "y.npy", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, 3}));
+  const std::string at = "2: " + (folder / "job.ini").string() + ":5: [data] arrays: '" + folder.path().string();
+
+  CHECK_THAT(error_of([&] { task::open_dataset(job_in(folder, arrays_job))->check(2); }),
+             StartsWith(at + "/x.npy' has NaN in row 2, column 1"));
+  // A run says so before it writes anything.
+  const job::Job job = job_in(folder, arrays_job, {"job.output=run"});
+  CHECK_THAT(error_of([&] { static_cast<void>(task::run(job, {})); }), StartsWith(at + "/x.npy' has NaN"));
+  CHECK_FALSE(std::filesystem::exists(job.output));
+  CHECK(refusal(job) == "nothing");  // a plan reads no more than it needs
+
+  write_file(folder / "x.npy", npy_file<float>("<f4", "(4, 2)", {0, 1, 2, 3, 4, 5, 6, 7}));
+  write_file(folder / "y.npy", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, -std::numeric_limits<float>::infinity()}));
+  CHECK_THAT(error_of([&] { task::open_dataset(job_in(folder, arrays_job))->check(2); }),
+             StartsWith(at + "/y.npy' has -Inf in row 3, column 0"));
+}
+
+TEST_CASE("data that cannot be read is the user's to mend, however it cannot", "[task]") {
+  const TemporaryFolder folder;
+  write_file(folder / "file", "x");
+  std::filesystem::create_symlink(folder / "loop", folder / "loop");
+  for (const std::string& path : {(folder / "gone").string(), (folder / "file/below").string(), folder.path().string(),
+                                  (folder / "loop").string(), std::string("/proc/self/mem"), std::string(300, 'n')}) {
+    CHECK_THAT(refusal(job_in(folder, text_job, {"data.text=" + path})),
+               StartsWith("2: --set data.text: [data] text: cannot read '"));
+  }
+  write_file(folder / "x.npz", "PK\x03\x04 and so on");
+  CHECK_THAT(refusal(job_in(folder, arrays_job,
+                            {"data.arrays=" + (folder / "x.npz").string() + "," + (folder / "x.npz").string()})),
+             StartsWith("2: --set data.arrays: [data] arrays: cannot read array '") &&
+                 Contains("it is a zip archive of arrays, as numpy.savez (.npz)") && Contains("numpy.save("));
 }
