@@ -5,6 +5,12 @@
 namespace shardrun::cli {
 namespace {
 
+/// With all digits as long as 64 bits have them.
+boost::json::value whole_number(double number) {
+  constexpr double first_beyond = 0x1p63;
+  return number < first_beyond ? boost::json::value(static_cast<std::int64_t>(number)) : boost::json::value(number);
+}
+
 boost::json::object json_of(const task::RankForecast& ranks, const task::Forecast& forecast) {
   namespace json = boost::json;
   const partition::MemoryUse& memory = ranks.memory;
@@ -25,7 +31,7 @@ boost::json::object json_of(const task::RankForecast& ranks, const task::Forecas
             {"scratch", memory.scratch},
             {"peak", memory.peak}}},
           {"sent_bytes", std::move(sent)},
-          {"flops", ranks.flops},
+          {"flops", whole_number(ranks.flops)},
           {"busiest", {{"function", ranks.busiest_function}, {"instruction", ranks.busiest_instruction}}},
           {"stage", ranks.stage},
           {"bubble", forecast.timeline ? forecast.timeline->bubble(static_cast<std::size_t>(ranks.stage)) : 0.0}};
@@ -68,8 +74,8 @@ boost::json::object json_of(const partition::Timeline& timeline, const char* cos
 
 boost::json::object json_of(const task::IdleRanks& idle) {
   return {{"ranks", boost::json::array(idle.ranks.begin(), idle.ranks.end())},
-          {"most_flops", idle.most_idle},
-          {"busiest_flops", idle.most},
+          {"most_flops", whole_number(idle.most_idle)},
+          {"busiest_flops", whole_number(idle.most)},
           {"reason", idle.reason},
           {"remedy", idle.remedy}};
 }
@@ -100,7 +106,7 @@ std::string plan_json(const Planned& planned, const std::optional<task::FitSearc
     ranks.push_back(json_of(alike, forecast));
   }
   json::object plan = {{"parameters", graph::parameter_count(compiled.graph)},
-                       {"flops_per_step", task::flops_per_step(compiled)},
+                       {"flops_per_step", whole_number(task::flops_per_step(compiled))},
                        {"ranks", std::move(ranks)}};
   if (const auto* hook = compiled.partition.placements.find_hook(plugins::HookKind::after_step)) {
     plan["after_step_every"] = hook->every;

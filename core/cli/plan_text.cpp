@@ -15,7 +15,7 @@ namespace {
 /// Of more stages, some that stand one behind the other share a row.
 constexpr std::size_t most_stage_rows = 20;
 
-std::string human_flops(std::int64_t flops) { return metrics::human_quantity(static_cast<double>(flops), "FLOP"); }
+std::string human_flops(double flops) { return metrics::human_quantity(flops, "FLOP"); }
 
 /// Of a quantity over ranks.
 template <typename T>
@@ -64,7 +64,7 @@ std::string block(const task::RankForecast& ranks, const std::string& title) {
   for (const Category& category : categories) {
     row(category.name, ranks.memory.*category.bytes);
   }
-  text += fmt::format("{:<16} {:>15}   {}\n", "FLOPs a step", ranks.flops, human_flops(ranks.flops));
+  text += fmt::format("{:<16} {:>15.0f}   {}\n", "FLOPs a step", ranks.flops, human_flops(ranks.flops));
   text += fmt::format("busiest in {} at {}\n", ranks.busiest_function, ranks.busiest_instruction);
   for (const auto& [axis, collectives] : ranks.sent) {
     text += fmt::format("sent each step over mesh axis {}\n", axis);
@@ -82,7 +82,7 @@ std::string title_of(const std::vector<std::int64_t>& ranks) {
 /// The least and the most over ranks that differ.
 std::string summary_of_ranks(const task::Forecast& forecast) {
   std::map<std::string, std::map<std::string, Extremes<std::uint64_t>>> sent;
-  Extremes<std::int64_t> flops;
+  Extremes<double> flops;
   const task::RankForecast* fullest = &forecast.ranks.front();
   std::int64_t ranks = 0;
   for (const task::RankForecast& alike : forecast.ranks) {
@@ -108,8 +108,8 @@ std::string summary_of_ranks(const task::Forecast& forecast) {
     }
     row(category.name, bytes);
   }
-  text += fmt::format("{:<16} {:>15} {:>15}   {}\n", "FLOPs a step", flops.least, flops.most,
-                      range<std::int64_t>(flops, human_flops));
+  text += fmt::format("{:<16} {:>15.0f} {:>15.0f}   {}\n", "FLOPs a step", flops.least, flops.most,
+                      range<double>(flops, human_flops));
   text += fmt::format("fullest: {}, in {} at {}\n", title_of(fullest->members), fullest->busiest_function,
                       fullest->busiest_instruction);
   for (auto& [axis, collectives] : sent) {
@@ -153,7 +153,7 @@ std::string stages_text(const Planned& planned) {
   for (const StageRow& row : stage_rows(pipeline.actions.size())) {
     std::size_t ranks = 0;
     Extremes<std::uint64_t> states, activations, peak, sent;
-    Extremes<std::int64_t> flops;
+    Extremes<double> flops;
     for (const task::RankForecast& alike : planned.forecast.ranks) {
       const auto stage = static_cast<std::size_t>(alike.stage);
       if (stage < row.begin || stage >= row.end) {
@@ -184,7 +184,7 @@ std::string stages_text(const Planned& planned) {
     text += fmt::format("{:<13} {:>6} {:>18} {:>18} {:>18} {:>22} {:>18} {:>16}\n", row.name(), ranks,
                         range<std::uint64_t>(states, metrics::human_bytes),
                         range<std::uint64_t>(activations, metrics::human_bytes),
-                        range<std::uint64_t>(peak, metrics::human_bytes), range<std::int64_t>(flops, human_flops),
+                        range<std::uint64_t>(peak, metrics::human_bytes), range<double>(flops, human_flops),
                         range<std::uint64_t>(sent, metrics::human_bytes),
                         fmt::format("{} of {}", range<std::int64_t>(kept, digits), forwards));
   }
@@ -278,9 +278,9 @@ std::string title_text(const Planned& planned) {
 
 std::string head_text(const Planned& planned) {
   const task::Compiled& compiled = planned.compiled;
-  const std::int64_t flops = task::flops_per_step(compiled);
+  const double flops = task::flops_per_step(compiled);
   std::string text =
-      title_text(planned) + fmt::format("parameters {:>21}\nFLOPs a step {:>19}   {}\n",
+      title_text(planned) + fmt::format("parameters {:>21}\nFLOPs a step {:>19.0f}   {}\n",
                                         graph::parameter_count(compiled.graph), flops, human_flops(flops));
   if (const auto* hook = compiled.partition.placements.find_hook(plugins::HookKind::after_step)) {
     text +=

@@ -163,17 +163,17 @@ std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partit
   return executed;
 }
 
-std::int64_t flops_per_step(const Compiled& compiled) {
+double flops_per_step(const Compiled& compiled) {
   return flops_per_step(compiled.graph, compiled.microbatch_rows);
 }
 
-std::int64_t flops_per_step(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows) {
+double flops_per_step(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows) {
   const auto of = [&](std::string_view function, std::int64_t rows) {
     const graph::Function* found = graph.find(function, rows);
-    return found == nullptr ? 0 : graph::flops(*found);
+    return found == nullptr ? 0.0 : static_cast<double>(graph::flops(*found));
   };
-  std::int64_t total = of("update", 0) + of("iterate", 0);
-  std::map<std::int64_t, std::int64_t> micro;  // by rows
+  double total = of("update", 0) + of("iterate", 0);
+  std::map<std::int64_t, double> micro;  // by rows
   for (const std::int64_t rows : microbatch_rows) {
     const auto [known, is_new] = micro.emplace(rows, 0);
     known->second = is_new ? of("micro", rows) : known->second;

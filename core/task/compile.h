@@ -56,7 +56,7 @@ struct Compiled {
 [[nodiscard]] std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partition::Programs& programs);
 
 /// Floating-point operations of one optimizer step, or of one iteration.
-[[nodiscard]] std::int64_t flops_per_step(const Compiled& compiled);
-[[nodiscard]] std::int64_t flops_per_step(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows);
+[[nodiscard]] double flops_per_step(const Compiled& compiled);
+[[nodiscard]] double flops_per_step(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows);
 
 }  // namespace shardrun::task

@@ -38,8 +38,8 @@ RankForecast forecast_of(const job::Job& job, const Compiled& compiled, const pa
   }
   for (const std::size_t program : executed) {
     for (const partition::Instruction& instruction : programs.programs[program].instructions) {
-      ranks.flops += instruction.flops;
-      ranks.work += instruction.phase == graph::Phase::update ? 0 : instruction.flops;
+      ranks.flops += static_cast<double>(instruction.flops);
+      ranks.work += instruction.phase == graph::Phase::update ? 0 : static_cast<double>(instruction.flops);
     }
   }
   const auto largest = std::max_element(

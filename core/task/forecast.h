@@ -18,8 +18,8 @@ struct RankForecast {
   std::int32_t stage = 0;  ///< of the pipeline
   partition::MemoryUse memory;
   partition::SentBytes sent;
-  std::int64_t flops = 0;
-  std::int64_t work = 0;            ///< those of forward, backward and iterations: without the update
+  double flops = 0;                 ///< whole numbers; a large job's are beyond 64 bits
+  double work = 0;                  ///< those of forward, backward and iterations: without the update
   std::string busiest_function;     ///< in which most memory is used,
   std::string busiest_instruction;  ///< and where
 };

@@ -158,7 +158,7 @@ void explain(const job::Job& job, const Compiled& compiled, IdleRanks& idle) {
   idle.remedy = fewer_ranks(job, mesh, best->axes, best->size);
 }
 
-std::string flop(std::int64_t flops) { return metrics::human_quantity(static_cast<double>(flops), "FLOP"); }
+std::string flop(double flops) { return metrics::human_quantity(flops, "FLOP"); }
 
 }  // namespace
 

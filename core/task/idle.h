@@ -14,11 +14,11 @@ namespace shardrun::task {
 struct IdleRanks {
   std::vector<std::int64_t> ranks;  ///< ascending
   std::int64_t ranks_in_all = 0;
-  std::int64_t most = 0;       ///< FLOPs of the busiest rank
-  std::int64_t most_idle = 0;  ///< FLOPs of the one that has most of `ranks`
-  std::string work;            ///< what the FLOPs are of
-  std::string reason;          ///< "microbatches of 2 rows keep 2 of 4 ranks busy"; empty where it is not known
-  std::string remedy;          ///< settings of the job, such as "[data] microbatches = 2"; empty where it is not known
+  double most = 0;       ///< FLOPs of the busiest rank
+  double most_idle = 0;  ///< FLOPs of the one that has most of `ranks`
+  std::string work;      ///< what the FLOPs are of
+  std::string reason;    ///< "microbatches of 2 rows keep 2 of 4 ranks busy"; empty where it is not known
+  std::string remedy;    ///< settings of the job, such as "[data] microbatches = 2"; empty where it is not known
 };
 
 /// Nothing where no rank is idle, as of a job whose parts are merely uneven.

@@ -104,9 +104,9 @@ void StepPredictor::add(partition::Programs programs, const std::vector<std::siz
 
 double StepPredictor::model_flops() const {
   if (job_.task != job::Task::train || job_.train.remat == job::Remat::none) {
-    return static_cast<double>(flops_per_step(compiled_));
+    return flops_per_step(compiled_);
   }
-  return static_cast<double>(flops_per_step(graph_without_remat(job_, compiled_), compiled_.microbatch_rows));
+  return flops_per_step(graph_without_remat(job_, compiled_), compiled_.microbatch_rows);
 }
 
 StepForecast StepPredictor::forecast() const {

@@ -141,7 +141,7 @@ class Work {
                             metrics::counted(record_.summary.parameters, "parameter"), ranks,
                             metrics::human_bytes(compiled_.programs.memory.peak),
                             metrics::counted(compiled_.programs.threads, "thread"),
-                            metrics::human_quantity(static_cast<double>(flops_per_step(compiled_)), "FLOP")));
+                            metrics::human_quantity(flops_per_step(compiled_), "FLOP")));
   }
 
   /// Runs what ends with the signal that stopped it, or 0, and finishes the record in any case.
