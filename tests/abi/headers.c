@@ -3,8 +3,8 @@
 
 #include "offsets.h"
 
-const sr_manifest shardrun_manifest_v1 = {
-    sizeof(sr_manifest), SR_MAGIC, SR_ABI_MAJOR, SR_ABI_MINOR, 0, SR_KIND_STRATEGY, "headers", "1.0", ""};
+const sr_manifest shardrun_manifest_v1 = {sizeof(sr_manifest), SR_MAGIC,         SR_ABI_MAJOR, SR_ABI_MINOR,
+                                          0,                   SR_KIND_STRATEGY, "headers",    "1.0"};
 
 int32_t shardrun_open_v1(const sr_host* host, sr_error* error, sr_plugin** plugin) {
   (void)error;
