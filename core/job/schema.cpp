@@ -83,7 +83,7 @@ Section iterate_section() {
                         "state-000100.safetensors of a run, or a run's folder. It may have been split in another way. "
                         "Steps are counted on from its own.",
                 .optional = true,
-                .aliases = {"restart", "restart_from", "initial_state", "init_from", "init_state", "resume", "state"}},
+                .aliases = {"restart", "restart_from", "initial_state", "init_state", "state"}},
                into(&Job::iterate, &IterateSettings::from)},
               {{.name = "save_every",
                 .type = integer,
@@ -91,7 +91,7 @@ Section iterate_section() {
                 .minimum = 0,
                 .help = "Steps between states that are saved under way, each in a file of its own, as "
                         "state-000100.safetensors; 0: only the last.",
-                .aliases = {"save_interval", "save_steps", "checkpoint_every", "checkpoint_interval", "output_every"}},
+                .aliases = {"output_every", "write_every", "dump_every"}},
                into(&Job::iterate, &IterateSettings::save_every)},
           },
       .task = "iterate",

@@ -24,7 +24,7 @@ class Drawing {
       for (const TimedAction& each : stage) {
         most = std::max(most, each.end - each.begin);
         chunks.insert(each.action.chunk);
-        letters_.insert(letter(each.action.kind));
+        letters_.insert(letter(each.action.kind).front());
       }
       has_chunks_ = has_chunks_ || chunks.size() > 1;
     }
@@ -75,7 +75,7 @@ class Drawing {
     std::vector<Cell> cells;
     for (const TimedAction& each : actions) {
       cells.push_back({column(each.begin), column(each.end),
-                       has_numbers_ ? numbered(each) : std::string(1, letter(each.action.kind))});
+                       has_numbers_ ? numbered(each) : std::string(letter(each.action.kind))});
     }
     return cells;
   }

@@ -157,8 +157,8 @@ Pipeline pipeline_of(const Plan& plan, const mesh::Mesh& mesh, std::int32_t micr
   return pipeline;
 }
 
-char letter(plugins::Action::Kind kind) noexcept {
-  return "FBIW"[static_cast<std::size_t>(kind)];
+std::string_view letter(plugins::Action::Kind kind) noexcept {
+  return std::string_view("FBIW").substr(static_cast<std::size_t>(kind), 1);
 }
 
 std::string to_string(const plugins::Action& action) {

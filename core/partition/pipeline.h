@@ -31,7 +31,7 @@ struct Pipeline {
 [[nodiscard]] Pipeline pipeline_of(const Plan& plan, const mesh::Mesh& mesh, std::int32_t microbatches);
 
 /// F, B, or I and W, the two parts of backward.
-[[nodiscard]] char letter(plugins::Action::Kind kind) noexcept;
+[[nodiscard]] std::string_view letter(plugins::Action::Kind kind) noexcept;
 
 /// "2F0": forward of chunk 2, microbatch 0.
 [[nodiscard]] std::string to_string(const plugins::Action& action);

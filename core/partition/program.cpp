@@ -147,8 +147,9 @@ const char* to_string(Category category) noexcept {
 }
 
 std::string to_string(const Programs& programs) {
-  std::string text = fmt::format("rank {} of {}: arena {} bytes, device {}, {} threads\n", programs.rank,
-                                 programs.mesh.ranks(), programs.arena_bytes, programs.device, programs.threads);
+  std::string text =
+      fmt::format("rank {} of {}: arena {} bytes, device {}, {} thread{}\n", programs.rank, programs.mesh.ranks(),
+                  programs.arena_bytes, programs.device, programs.threads, programs.threads == 1 ? "" : "s");
   for (const Buffer& state : programs.states) {
     text += fmt::format("state {} {} {} @{:#x}+{}\n", state.name, to_string(state.type), to_string(state.category),
                         state.offset, state.bytes);

@@ -163,8 +163,8 @@ std::vector<std::vector<std::string>> other_options(const job::Job& job) {
 
 std::vector<std::string> other_strategies(const job::Job& job) {
   std::vector<std::string> settings;
-  if (job.is_given("strategy", "") || !job.sharding.empty() || !job.mesh.empty()) {
-    return settings;  // what is said there is said to this strategy
+  if (job.ranks == 1 || job.is_given("strategy", "") || !job.sharding.empty() || !job.mesh.empty()) {
+    return settings;  // one rank has nothing to split; what sections say is said to this strategy
   }
   for (const std::string& name : schema_providers().strategy_names(job)) {
     if (name != job.strategy.name) {

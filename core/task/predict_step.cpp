@@ -30,7 +30,8 @@ partition::Programs without_operands(const partition::Programs& programs, const 
                                    .phase = at.phase,
                                    .layer = at.layer,
                                    .transfer = at.transfer,
-                                   .call = at.call});
+                                   .call = at.call,
+                                   .action = at.action});
     }
   }
   return kept;

@@ -132,7 +132,7 @@ class StepTrace {
   }
 
   static void add_action(std::vector<metrics::JsonField>& arguments, const Action& action) {
-    arguments.push_back({"action", std::string(1, partition::letter(action.kind))});
+    arguments.push_back({"action", partition::letter(action.kind)});
     arguments.push_back({"chunk", std::int64_t{action.chunk}});
     arguments.push_back({"microbatch", std::int64_t{action.microbatch}});
   }

@@ -226,7 +226,8 @@ runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mes
       }
       throw Error(ErrorCode::job,
                   fmt::format("{}: the mesh has no axis '{}'{}; it has {}", job.where("transport", each.axis),
-                              each.axis, did_you_mean(each.axis, axes), fmt::join(axes, ", ")));
+                              each.axis, did_you_mean(each.axis, axes),
+                              axes.empty() ? std::string("none") : fmt::format("{}", fmt::join(axes, ", "))));
     }
     if (mesh.axes[static_cast<std::size_t>(found)].size == 1) {
       throw Error(

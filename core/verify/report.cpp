@@ -160,7 +160,7 @@ std::string to_json(const Report& report, std::size_t rows) {
     append_json(text, difference);
     separator = ", ";
   }
-  return text + "]}";
+  return text + "]}\n";
 }
 
 }  // namespace shardrun::verify

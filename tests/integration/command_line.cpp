@@ -43,7 +43,8 @@ TEST_CASE("ranks = auto is the launcher's count, or the cores that there are", "
                                                    "--set job.threads=1");
     CHECK(ended.err.empty());
     std::size_t count = 0;
-    for (const boost::json::value& row : boost::json::parse(ended.out).at("ranks").as_array()) {
+    const boost::json::value plan = boost::json::parse(ended.out);
+    for (const boost::json::value& row : plan.at("ranks").as_array()) {
       count += row.at("members").as_array().size();
     }
     return count;

@@ -226,6 +226,25 @@ TEST_CASE("the least and the most over ranks are printed, or all of some or of e
   CHECK_THAT(job.plan(dp, {"--ranks", "0", "--json"}).err, Contains("--ranks has no effect with --json"));
 }
 
+TEST_CASE("a pipeline's timeline takes the predicted costs", "[plan]") {
+  const Bare job;
+  const std::vector<std::string> pp = {"job.strategy=pp", "job.ranks=4", "data.microbatches=8"};
+  const json::object plan =
+      job.as_json(both(pp, {"cluster.flops=1e9", "cluster.memory_bandwidth=1e12", "cluster.bandwidth=1e12"}));
+  const json::object& timeline = plan.at("timeline").as_object();
+  CHECK(timeline.at("costs") == "cluster");
+  double computing = 0;
+  for (const json::value& stage : plan.at("predicted").at("stages").as_array()) {
+    computing = std::max(computing, stage.at("compute_s").as_double());
+  }
+  CHECK(timeline.at("end").as_double() > computing / 2);
+  for (const json::value& stage : timeline.at("stages").as_array()) {
+    for (const json::value& action : stage.as_array()) {
+      CHECK(action.at("end").as_double() > action.at("begin").as_double());
+    }
+  }
+}
+
 TEST_CASE("tokens a second follow from samples where there are no data", "[plan]") {
   const Bare job;
   const json::object step =

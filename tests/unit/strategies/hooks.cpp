@@ -385,7 +385,7 @@ TEST_CASE("what no hook can do is refused before anything runs", "[strategies]")
   CHECK_THAT(refused("zero3"), Contains("the hook sync_gradients stands for an all_reduce over mesh axis 'data', and "
                                         "there is none of embedding/tokens"));
   CHECK_THAT(refused("after zero3"), Contains("the hook after_step over mesh axis 'data' is given whole tensors, and "
-                                              "embedding/tokens is stored as [data | -]"));
+                                              "embedding/tokens is stored as [- | -] flat data"));
   CHECK_THAT(refused("varies split"), Contains("varies over mesh axis 'data', which splits it too"));
 }
 
