@@ -262,7 +262,7 @@ std::string transients_text(const task::Compiled& compiled) {
   return text;
 }
 
-/// "model gpt, strategy 3d, 8 ranks (data 2 × model 2 × pipe 2), 1 thread each"
+/// "model gpt, strategy named, 8 ranks (data 2 × model 2 × pipe 2), 1 thread each"
 std::string title_text(const Planned& planned) {
   const task::Compiled& compiled = planned.compiled;
   std::string mesh;

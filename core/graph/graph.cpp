@@ -127,12 +127,10 @@ std::int64_t flops(const Function& function, const Node& node) {
   return flops(*node.op, {node.attributes, inputs, outputs});
 }
 
-std::int64_t flops(const Function& function) {
-  std::int64_t total = 0;
+double flops(const Function& function) {
+  double total = 0;
   for (const Node& node : function.nodes) {
-    if (__builtin_add_overflow(total, flops(function, node), &total)) {
-      return INT64_MAX;
-    }
+    total += static_cast<double>(flops(function, node));
   }
   return total;
 }

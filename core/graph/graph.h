@@ -119,6 +119,6 @@ struct Graph {
 /// Elements of all parameters; a tied tensor counts once.
 [[nodiscard]] std::int64_t parameter_count(const Graph& graph) noexcept;
 [[nodiscard]] std::int64_t flops(const Function& function, const Node& node);
-[[nodiscard]] std::int64_t flops(const Function& function);
+[[nodiscard]] double flops(const Function& function);  ///< may be beyond 64 bits
 
 }  // namespace shardrun::graph

@@ -228,7 +228,6 @@ Section train_section() {
                            {"f32", "float32"},
                            {"float", "float32"},
                            {"32", "float32"},
-                           {"single", "float32"},
                            {"none", "float32"},
                            {"no", "float32"},
                            {"off", "float32"},

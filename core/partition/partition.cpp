@@ -274,8 +274,7 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
   const std::uint64_t base = layout.place(programs.states);
   programs.hooks = partition.hooks;
   programs.actions = partition.pipeline.exists()
-                         ? partition.pipeline.actions[static_cast<std::size_t>(
-                               partition.stage_at(mesh::coordinates_of(programs.mesh, settings.rank)))]
+                         ? partition.pipeline.actions[static_cast<std::size_t>(stage.stage)]
                          : std::vector<plugins::Action>{{plugins::Action::Kind::forward, 0, 0},
                                                         {plugins::Action::Kind::backward, 0, 0}};
   programs.settled = settled_buffers(graph, programs.states, partition, settings);

@@ -206,6 +206,7 @@ void Collectives::finish(Op& op) {
     throw;
   }
   record_.ended(op.recorded, false);
+  op.times.reset();
   if (const std::optional<plugins::OpTimes> times = op.op.times()) {
     const std::int64_t under_way = std::min(times->ended, waited_from) - times->begun;
     const std::int64_t waited_for_others = exposed_ns_ - op.exposed_before;

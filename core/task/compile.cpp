@@ -170,7 +170,7 @@ double flops_per_step(const Compiled& compiled) {
 double flops_per_step(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows) {
   const auto of = [&](std::string_view function, std::int64_t rows) {
     const graph::Function* found = graph.find(function, rows);
-    return found == nullptr ? 0.0 : static_cast<double>(graph::flops(*found));
+    return found == nullptr ? 0.0 : graph::flops(*found);
   };
   double total = of("update", 0) + of("iterate", 0);
   std::map<std::int64_t, double> micro;  // by rows

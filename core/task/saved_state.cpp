@@ -38,28 +38,19 @@ std::string type_text(const checkpoint::TensorInfo& info) {
   return fmt::format("{} [{}]", checkpoint::to_string(info.dtype), fmt::join(info.shape, ", "));
 }
 
-/// Copies a part out of the whole, row by row.
-void read_part(const checkpoint::Tensor& whole, const device::TensorView& part, std::size_t element_bytes) {
-  const std::size_t inner = part.rank == 0 ? 1 : static_cast<std::size_t>(part.shape[part.rank - 1]);
-  const std::size_t rows = inner == 0 ? 0 : static_cast<std::size_t>(part.elements()) / inner;
-  for (std::size_t row = 0; row < rows; ++row) {
-    auto rest = static_cast<std::int64_t>(row * inner);
-    std::int64_t from = 0;
-    std::int64_t stride = 1;
-    for (std::uint32_t d = part.rank; d-- > 0;) {
-      from += (part.origin[d] + rest % part.shape[d]) * stride;
-      stride *= part.global[d];
-      rest /= part.shape[d];
-    }
-    const std::byte* const source = whole.bytes.data() + static_cast<std::size_t>(from) * sizeof(float);
+/// Copies a rank's part out of the whole.
+void read_part(const checkpoint::Tensor& whole, const mesh::Box& box, const device::TensorView& part,
+               std::size_t element_bytes) {
+  for (std::int64_t local = 0; local < box.elements(); ++local) {
+    float value = 0;
+    std::memcpy(
+        &value,
+        whole.bytes.data() + sizeof(float) * static_cast<std::size_t>(box.index_in_whole(whole.info.shape, local)),
+        sizeof(float));
     if (element_bytes == sizeof(float)) {
-      std::memcpy(static_cast<float*>(part.data) + row * inner, source, inner * sizeof(float));
-      continue;
-    }
-    for (std::size_t i = 0; i < inner; ++i) {
-      float value = 0;
-      std::memcpy(&value, source + i * sizeof(float), sizeof(float));
-      static_cast<double*>(part.data)[row * inner + i] = value;
+      static_cast<float*>(part.data)[local] = value;
+    } else {
+      static_cast<double*>(part.data)[local] = value;
     }
   }
 }
@@ -134,7 +125,8 @@ void initialize_states(const job::Job& job, const graph::Graph& graph, runtime::
   const checkpoint::SafetensorsFile file = open(job);
   for (std::size_t s = 0; s < graph.states.size(); ++s) {
     if (graph.states[s].kind == graph::StateKind::field) {
-      read_part(file.at(graph.states[s].name), executor.state(static_cast<graph::StateId>(s)),
+      const auto id = static_cast<graph::StateId>(s);
+      read_part(file.at(graph.states[s].name), executor.part(id), executor.state(id),
                 executor.device().element_bytes(graph::DType::f32));
     }
   }

@@ -57,13 +57,13 @@ bool Meter::is_due(metrics::SteadyTime now) const {
   if (sink_.is_terminal) {
     return since >= live_interval;
   }
-  const bool is_another_tenth = total_ > 0 && done_ * 10 / total_ != shown_tenth_;
+  const bool is_another_tenth = tenth() != shown_tenth_;
   return since >= plain_interval || (since >= least_plain_interval && is_another_tenth);
 }
 
 void Meter::show(metrics::SteadyTime now) {
   shown_at_ = now;
-  shown_tenth_ = total_ > 0 ? done_ * 10 / total_ : 0;
+  shown_tenth_ = tenth();
   if (!sink_.is_terminal) {
     sink_.write(describe(now) + "\n");
     return;

@@ -34,6 +34,10 @@ class Meter {
  private:
   void show(metrics::SteadyTime now);
   void clear_line();
+  /// Of all that is to be done, rounded down.
+  [[nodiscard]] std::int64_t tenth() const {
+    return total_ > 0 ? static_cast<std::int64_t>(10.0 * static_cast<double>(done_) / static_cast<double>(total_)) : 0;
+  }
   [[nodiscard]] bool is_due(metrics::SteadyTime now) const;
   [[nodiscard]] std::string describe(metrics::SteadyTime now) const;
 

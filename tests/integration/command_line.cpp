@@ -179,7 +179,7 @@ TEST_CASE("what is no plugin is refused before any of it runs", "[program]") {
   CHECK_THAT(refused({"shardrun_strategy_grid.so"}), Contains("is not trusted: everyone may write to it"));
   CHECK_THAT(refused({sound, "--case", "soup"}), Contains("no case for a strategy has that in its name"));
   CHECK_THAT(refused({}), Contains("plugins check: expected FILE"));
-  CHECK_THAT(refused({sound, "--jsn"}), Contains("did you mean 'json'?"));
+  CHECK_THAT(refused({sound, "--jsn"}), Contains("did you mean '--json'?"));
   CHECK_THAT(refused({sound, "--set", "chunk=1"}), Contains("--set chunk=1: only a transport has options here"));
 
   const std::string gloo = SHARDRUN_PLUGINS "/shardrun_transport_gloo.so";

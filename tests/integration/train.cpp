@@ -317,7 +317,7 @@ TEST_CASE("text is generated from a run, the same for a seed", "[program]") {
                   "2"}) == text);
   CHECK(generate({"run", "--prompt", "the cat", "--tokens", "60", "--seed", "6"}) != text);
   CHECK(generate({"run", "--prompt", "the cat", "--tokens", "0"}) == "the cat\n");
-  CHECK(generate({"run", "--temperature", "0", "--tokens", "30", "--seed", "5"}) ==
+  CHECK(generate({"run", "--temperature", "0", "--tokens", "30"}) ==
         generate({"run", "--top-k", "1", "--tokens", "30", "--seed", "6"}));
 
   const Ended unknown = run_program(job.path(), {"generate", "run", "--prompt", "QUIZ"});

@@ -123,7 +123,7 @@ typedef struct sr_graph {
 
 /// In place of a dimension, in sr_plan_writer.place_tensor: the tensor's elements in row-major order, or where
 /// dimensions are split too, those of what these splits leave a rank. Each rank has a run of them, and runs differ by
-/// at most one element. Since 1.2; older hosts refuse it.
+/// at most one element. Since 1.3; older hosts refuse it.
 #define SR_DIM_FLAT UINT32_MAX
 
 /// How one dimension is split: over these mesh axes, major to minor. Splits need not divide evenly.

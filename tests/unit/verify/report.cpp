@@ -80,5 +80,6 @@ TEST_CASE("a report as text and as JSON", "[verify]") {
         R"({"passed": false, "steps": 1, "compared": 7, "failed": 1, "tensors": 5, "failed_tensors": 1, )"
         R"("values_per_step": 111, "worst": [{"tensor": "layer \"0\"", "what": "update", )"
         R"("relative": null, "tolerance": 1e-06, "unfloored": 0.25, "step": 2, "ranks": [0, 3], )"
-        R"("note": "element [1] is nan, should be 2"}]})");
+        R"("note": "element [1] is nan, should be 2"}]})"
+        "\n");
 }
