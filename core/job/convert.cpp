@@ -132,18 +132,9 @@ std::string to_choice(const OptionSpec& spec, std::string_view text, const Place
   return std::string(text);
 }
 
-/// Without '.' and '..', except behind a link to a folder, where '..' is another one.
-std::filesystem::path normal(const std::filesystem::path& path) {
-  const std::filesystem::path shorter = path.lexically_normal();
-  std::error_code failed;
-  const bool is_same = shorter == path || std::filesystem::weakly_canonical(path, failed) ==
-                                              std::filesystem::weakly_canonical(shorter, failed);
-  return is_same && !failed ? shorter : path;
-}
-
 std::string to_path(std::string_view text, const std::filesystem::path& folder, const Place& place) {
   const std::filesystem::path path(text);
-  const std::string whole = normal(folder.empty() || path.is_absolute() ? path : folder / path).string();
+  const std::string whole = normal_path(folder.empty() || path.is_absolute() ? path : folder / path).string();
   if (invalid_utf8(whole) != std::string::npos || control_character(whole) != std::string::npos) {
     refuse(place, text,
            fmt::format("makes the path {}, which a job file cannot hold; rename what has control characters or bytes "
@@ -191,6 +182,14 @@ std::string join(const std::vector<std::string>& elements, char separator) {
 }
 
 }  // namespace
+
+std::filesystem::path normal_path(const std::filesystem::path& path) {
+  const std::filesystem::path shorter = path.lexically_normal();
+  std::error_code failed;
+  const bool is_same = shorter == path || std::filesystem::weakly_canonical(path, failed) ==
+                                              std::filesystem::weakly_canonical(shorter, failed);
+  return is_same && !failed ? shorter : path;
+}
 
 OptionValue convert(const OptionSpec& spec, std::string_view text, const Place& place,
                     const std::filesystem::path& folder) {

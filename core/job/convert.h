@@ -14,6 +14,10 @@ struct Place {
   std::string setting;
 };
 
+/// `path` without '.' and '..'. A path that would lead to another file without them is returned unchanged: behind a
+/// link to a folder, '..' is the parent of the folder that the link points to.
+[[nodiscard]] std::filesystem::path normal_path(const std::filesystem::path& path);
+
 /// The value that `text` writes, checked against `spec`; relative paths start at `folder` unless that is empty.
 /// Throws Error{job}.
 [[nodiscard]] OptionValue convert(const OptionSpec& spec, std::string_view text, const Place& place,

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/job/convert.h"
 #include "core/job/ini.h"
 #include "core/job/source.h"
 #include "core/job/text.h"
@@ -56,10 +57,10 @@ class Includer {
         setting.folder = folder;
       }
     }
-    open_.push_back({identity(file), escaped(file.string())});
+    open_.push_back({working_folder_ / file, escaped(file.string())});
     std::vector<RawSection> sections;
     for (const RawInclude& include : own.includes) {
-      merge(sections, read_included(include, (file.parent_path() / include.path).lexically_normal()));
+      merge(sections, read_included(include, normal_path(file.parent_path() / include.path)));
     }
     open_.pop_back();
     merge(sections, std::move(own.sections));
@@ -68,25 +69,22 @@ class Includer {
 
  private:
   struct Open {
-    std::filesystem::path identity;
-    std::string chain;  ///< from the job file to this one, for messages
+    std::filesystem::path path;
+    std::string name;  ///< in messages
   };
-
-  std::filesystem::path identity(const std::filesystem::path& file) const {
-    std::error_code ignored;
-    return std::filesystem::weakly_canonical(working_folder_ / file, ignored);
-  }
 
   std::vector<RawSection> read_included(const RawInclude& include, const std::filesystem::path& file) {
     const auto refuse = [&](std::string_view why) {
       throw Error(ErrorCode::job, fmt::format("{}: include = {}: {}", include.where, shown(include.path), why));
     };
-    const std::filesystem::path own = identity(file);
-    const auto same = std::find_if(open_.begin(), open_.end(), [&](const Open& open) { return open.identity == own; });
+    const auto same = std::find_if(open_.begin(), open_.end(), [&](const Open& open) {
+      std::error_code not_there;
+      return std::filesystem::equivalent(open.path, working_folder_ / file, not_there);
+    });
     if (same != open_.end()) {
-      std::string chain = same->chain;
+      std::string chain = same->name;
       for (auto next = same + 1; next != open_.end(); ++next) {
-        chain += " includes " + next->chain;
+        chain += " includes " + next->name;
       }
       refuse(fmt::format("the file includes itself: {} includes {}; remove one of these lines", chain,
                          escaped(file.string())));

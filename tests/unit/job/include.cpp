@@ -61,6 +61,34 @@ TEST_CASE("included files include others, later ones replace earlier ones", "[jo
   CHECK(job::canonical_text(job::parse_job(job::read_job_text(text, "elsewhere.ini"), job_providers())) == text);
 }
 
+TEST_CASE("an include through a linked folder opens the file that the path says", "[job]") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder / "real/sub");
+  std::filesystem::create_directory_symlink(folder / "real/sub", folder / "link");
+  write_file(folder / "base.ini", "[train]\nsteps = 1\n");
+  write_file(folder / "real/base.ini", "[train]\nsteps = 2\n[data]\ntext = here.txt\n");
+  write_file(folder / "real/sub/job.ini", "include = ../base.ini\n[model]\nname = toy\nwidth = 8\n");
+
+  const job::Job job = job_of(folder / "link/job.ini");
+
+  CHECK(job.train.steps == 2);
+  CHECK(std::filesystem::weakly_canonical(job.data.text) ==
+        std::filesystem::weakly_canonical(folder / "real/here.txt"));
+}
+
+TEST_CASE("a file that includes itself under another name is refused", "[job]") {
+  const TemporaryFolder folder;
+  write_file(folder / "job.ini", "include = other.ini\n");
+  const bool is_hard = GENERATE(false, true);
+  if (is_hard) {
+    std::filesystem::create_hard_link(folder / "job.ini", folder / "other.ini");
+  } else {
+    std::filesystem::create_symlink(folder / "job.ini", folder / "other.ini");
+  }
+  CHECK_THAT(refusal_of(folder / "job.ini"), Contains("the file includes itself: " + (folder / "job.ini").string() +
+                                                      " includes " + (folder / "other.ini").string()));
+}
+
 TEST_CASE("what is wrong in an included file is named with its place there", "[job]") {
   const TemporaryFolder folder;
   write_file(folder / "base.ini", "[train]\nsteps = 1\nlr = 1\n");
