@@ -131,6 +131,7 @@ struct Job {
   std::uint64_t seed{};
   std::int64_t threads{};        ///< per rank; 0: this machine's cores divided by ranks
   std::filesystem::path output;  ///< {time} in it is not filled in
+  std::size_t output_given{};    ///< where in `output` the part begins that the job says itself
   Task task{};
   Trace trace{};
   std::int64_t trace_first{};  ///< the first step of the trace, counted from 1

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <string>
-#include <system_error>
 
 #include "core/base/error.h"
 
@@ -14,21 +13,11 @@ namespace {
 
 constexpr std::string_view time_placeholder = "{time}";
 
-/// Where what the job says of its output begins: braces in the working folder's own name are none of it.
-std::size_t begin_of_given(const Job& job) {
-  if (!job.is_given("job", "output")) {
-    return job.output.native().size();
-  }
-  std::error_code none;
-  const std::string folder = std::filesystem::current_path(none).string() + "/";
-  return job.output.native().starts_with(folder) ? folder.size() : 0;
-}
-
 }  // namespace
 
 void check_output(const Job& job) {
   const std::string& output = job.output.native();
-  for (std::size_t open = output.find('{', begin_of_given(job)); open != std::string::npos;
+  for (std::size_t open = output.find('{', job.output_given); open != std::string::npos;
        open = output.find('{', open + 1)) {
     const std::size_t close = output.find('}', open);
     if (close == std::string::npos) {
@@ -44,13 +33,13 @@ void check_output(const Job& job) {
 }
 
 bool has_placeholder(const Job& job) {
-  return job.output.native().find(time_placeholder, begin_of_given(job)) != std::string::npos;
+  return job.output.native().find(time_placeholder, job.output_given) != std::string::npos;
 }
 
 std::filesystem::path resolved_output(const Job& job, std::chrono::system_clock::time_point time) {
   const std::string text = fmt::format("{:%Y%m%d-%H%M%S}", fmt::gmtime(std::chrono::system_clock::to_time_t(time)));
   std::string output = job.output.native();
-  for (std::size_t at = output.find(time_placeholder, begin_of_given(job)); at != std::string::npos;
+  for (std::size_t at = output.find(time_placeholder, job.output_given); at != std::string::npos;
        at = output.find(time_placeholder, at)) {
     output.replace(at, time_placeholder.size(), text);
   }

@@ -47,6 +47,28 @@ void check_section_names(const RawJob& raw) {
   }
 }
 
+/// Where in `path` the part begins that comes from `text`, which started in `folder`. An absolute text may repeat the
+/// folder, as a run's own job.ini does; that part is not counted either.
+std::size_t begin_of_given(const std::filesystem::path& path, const std::filesystem::path& text,
+                           const std::filesystem::path& folder) {
+  const std::string& whole = path.native();
+  if (text.is_absolute()) {
+    const std::string above = (folder / "").string();
+    return whole.starts_with(above) ? above.size() : 0;
+  }
+  if (path == folder / text) {
+    return whole.size() - text.native().size();
+  }
+  // Each ".." at the beginning has taken a part of the folder away.
+  std::filesystem::path rest;
+  for (const std::filesystem::path& part : text.lexically_normal()) {
+    if (part != "." && part != "..") {
+      rest /= part;
+    }
+  }
+  return whole.size() - std::min(whole.size(), rest.native().size());
+}
+
 class Reader {
  public:
   Reader(const RawJob& raw, const SchemaProviders* providers) : raw_(raw), providers_(providers) {
@@ -349,6 +371,7 @@ class Reader {
 
   void choose_output() {
     if (job_.is_given("job", "output")) {
+      job_.output_given = begin_of_given(job_.output, raw_.find("job")->find("output")->value, raw_.working_folder);
       return;
     }
     if (job_.name == "." || job_.name == "..") {
@@ -357,6 +380,7 @@ class Reader {
     const OptionSpec spec = {.name = "output", .type = OptionType::path};
     const Place place = {job_.file + " (default)", setting_name("job", "output")};
     job_.output = std::get<std::string>(convert(spec, "runs/" + job_.name, place, raw_.working_folder));
+    job_.output_given = job_.output.native().size();
   }
 
   const RawJob& raw_;
