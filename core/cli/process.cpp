@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <exception>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -49,7 +50,7 @@ void set_action(int signal, void (*action)(int)) noexcept {
 /// Nothing where that would wait for somebody to read.
 void say_ended_by(int signal) noexcept {
   std::array<char, 128> line{};
-  // On a terminal the live line stands before it.
+  // On a terminal the cursor is at the end of the live line.
   const int length = std::snprintf(line.data(), line.size(),
                                    "%sshardrun: ended at once by a second signal (SIG%s): the results are not saved\n",
                                    ::isatty(STDERR_FILENO) == 1 ? "\n" : "", sigabbrev_np(signal));
@@ -92,13 +93,23 @@ Listener& listener() {
   return one;
 }
 
-void tell_listener() {
+/// REQUIRES: the listener's mutex is held.
+void tell_if_asked(Listener& who) noexcept {
   const int signal = signal_of(first_request);
+  if (signal == 0 || !who.call || std::exchange(who.was_told, true)) {
+    return;
+  }
+  try {
+    who.call(signal);
+  } catch (const std::exception&) {
+    // The process stops without a word about it.
+  }
+}
+
+void tell_listener() {
   Listener& who = listener();
   const std::lock_guard lock(who.mutex);
-  if (signal != 0 && !std::exchange(who.was_told, true) && who.call) {
-    who.call(signal);
-  }
+  tell_if_asked(who);
 }
 
 /// Takes the signals. Those that compute must not: generated kernels keep numbers below their stack pointer, where the
@@ -164,6 +175,7 @@ void listen_for_stop(std::function<void(int signal)> listener_of_first) {
   Listener& who = listener();
   const std::lock_guard lock(who.mutex);
   who.call = std::move(listener_of_first);
+  tell_if_asked(who);
 }
 
 int stop_signal() noexcept {

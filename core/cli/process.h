@@ -16,7 +16,8 @@ void secure_process();
 void catch_stop_signals();
 
 /// From now on `listener` is called with the first signal that asks to stop, as soon as it comes, on the thread that
-/// takes signals. An empty one ends that; no call is under way any more when this returns.
+/// takes signals. A signal that came while nobody listened is told at once, on the calling thread. One listener is
+/// told, once; what it throws is dropped. An empty one ends that; no call is under way any more when this returns.
 void listen_for_stop(std::function<void(int signal)> listener);
 
 /// The signal that asked to stop, or 0.

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <csignal>
 #include <functional>
+#include <stdexcept>
 #include <thread>
 
 #include "tests/support/catch.h"
@@ -99,6 +100,48 @@ TEST_CASE("who listens hears of the first signal at once, while all others are b
           cli::listen_for_stop({});
           return heard == SIGTERM && calls == 1 ? 7 : 8;
         }) == 7);
+}
+
+TEST_CASE("who listens after the first signal hears of it at once, and nobody after that", "[cli]") {
+  CHECK(outcome([] {
+          take_signals_here();
+          std::raise(SIGTERM);
+          int heard = 0;
+          int later = 0;
+          cli::listen_for_stop({});
+          cli::listen_for_stop([&](int signal) { heard = signal; });
+          cli::listen_for_stop([&](int signal) { later = signal; });
+          cli::listen_for_stop({});
+          return heard == SIGTERM && later == 0 ? 7 : 8;
+        }) == 7);
+  CHECK(outcome([] {
+          ::kill(::getpid(), SIGTERM);
+          while (cli::stop_signal() == 0) {
+            std::this_thread::yield();
+          }
+          std::atomic<int> heard = 0;
+          cli::listen_for_stop([&](int signal) { heard = signal; });
+          while (heard == 0) {
+            std::this_thread::yield();
+          }
+          return heard == SIGTERM ? 7 : 8;
+        }) == 7);
+}
+
+TEST_CASE("a listener that throws ends nothing", "[cli]") {
+  CHECK(outcome([] {
+          std::atomic<bool> is_told = false;
+          cli::listen_for_stop([&](int) {
+            is_told = true;
+            throw std::runtime_error("no screen");
+          });
+          ::kill(::getpid(), SIGTERM);
+          while (!is_told) {
+            std::this_thread::yield();
+          }
+          cli::listen_for_stop({});
+          return cli::stop_signal();
+        }) == SIGTERM);
 }
 
 TEST_CASE("a listener that is slow keeps no second signal", "[cli]") {
