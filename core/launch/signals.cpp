@@ -26,10 +26,9 @@ extern "C" void pass_on(int signal) {
 
 }  // namespace
 
-std::string stop_notice(int signal) {
-  return signal == SIGINT ? "stopping after this step (Ctrl-C again ends it now)"
-                          : fmt::format("asked to stop by {}: stopping after this step (once more ends it now)",
-                                        signal_text(signal));
+std::string stop_notice(int signal, std::string_view how) {
+  return signal == SIGINT ? fmt::format("{} (Ctrl-C again ends it now)", how)
+                          : fmt::format("asked to stop by {}: {} (once more ends it now)", signal_text(signal), how);
 }
 
 SignalPipe::SignalPipe() {

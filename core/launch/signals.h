@@ -4,6 +4,7 @@
 #include <chrono>
 #include <csignal>
 #include <string>
+#include <string_view>
 
 #include "core/files/descriptor.h"
 
@@ -14,7 +15,8 @@ namespace shardrun::launch {
 inline constexpr std::chrono::milliseconds same_request{200};
 
 /// What a person who has asked for a stop is told at once: the step in progress may be long.
-[[nodiscard]] std::string stop_notice(int signal);
+/// `how`: what the process does about it.
+[[nodiscard]] std::string stop_notice(int signal, std::string_view how = "stopping after this step");
 
 /// Turns SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGTSTP and SIGCHLD into bytes that can be read, whatever thread they hit,
 /// and gives the previous actions and the calling thread's mask back at its end. One that is ignored stays so, as

@@ -24,7 +24,8 @@ constexpr std::chrono::seconds plain_interval{10};
 constexpr std::chrono::seconds activity_interval{1};
 /// As long as a step that has no name of its own is expected to be.
 constexpr std::chrono::seconds step_interval{3};
-/// Ticks come once a second, and on a busy machine later.
+constexpr std::chrono::seconds usual_gap{1};  ///< between ticks
+/// On a busy machine ticks come later.
 constexpr std::chrono::seconds longest_gap{3};
 constexpr std::size_t no_limit = std::numeric_limits<std::size_t>::max();
 
@@ -70,25 +71,30 @@ ProgressSink descriptor_sink(int fd, const char* term) {
 
 Progress::Progress(ProgressSink sink, std::int64_t total_steps, std::int64_t log_every, std::string unit)
     : sink_(std::move(sink)), total_(total_steps), log_every_(log_every), unit_(std::move(unit)), made_(sink_.now()) {
-  seen_at_ = made_;
   activity_.since = made_;
 }
 
 Progress::~Progress() { leave(); }
 
-SteadyTime Progress::now() {
-  const SteadyTime now = sink_.now();
-  const SteadyTime::duration gap = now - std::exchange(seen_at_, now);
-  if (is_ticking_ && gap > longest_gap) {
-    standstill_ += gap;
-  }
-  return now - standstill_;
-}
+SteadyTime Progress::now() const { return sink_.now() - standstill_; }
 
-double Progress::standstill() {
-  const std::lock_guard lock(mutex_);
-  static_cast<void>(now());
-  return seconds(standstill_);
+void Progress::notice_standstill() {
+  const SteadyTime now = sink_.now();
+  const SteadyTime::duration gap = now - ticked_at_.value_or(now);
+  ticked_at_ = now;
+  if (gap > longest_gap) {
+    standstill_ += gap - usual_gap;
+    // What was noted since the last tick was noted by a clock that had not left out the standstill.
+    const SteadyTime latest = this->now();
+    for (SteadyTime* const noted : {&last_at_, &shown_at_, &activity_.since}) {
+      *noted = std::min(*noted, latest);
+    }
+    if (first_) {
+      first_->at = std::min(first_->at, latest);
+    }
+    longest_step_ = longest_step_at_tick_;
+  }
+  longest_step_at_tick_ = longest_step_;
 }
 
 void Progress::Rates::add(double rate) {
@@ -114,6 +120,7 @@ void Progress::update(const ProgressUpdate& update) {
   }
   last_ = update;
   last_at_ = now;
+  is_left_ = false;
   begin("", now);
   unshown_.add(update.rate);
   all_.add(update.rate);
@@ -141,6 +148,7 @@ void Progress::now_at(std::string_view what, std::int64_t done, std::int64_t tot
   }
   activity_.done = done;
   activity_.total = total;
+  is_left_ = false;
   const bool is_alone = !first_ && is_new;
   const bool is_due = now - activity_.since >= activity_interval && now - shown_at_ >= live_interval;
   if (sink_.is_terminal && (is_alone || is_due) && !is_behind()) {
@@ -151,10 +159,10 @@ void Progress::now_at(std::string_view what, std::int64_t done, std::int64_t tot
 
 void Progress::tick() {
   const std::lock_guard lock(mutex_);
+  notice_standstill();
   const SteadyTime now = this->now();
-  is_ticking_ = true;
   const SteadyTime::duration lasted = now - activity_.since;
-  if (is_behind() || (activity_.what.empty() && (!first_ || finished_))) {
+  if (is_left_ || is_behind() || (activity_.what.empty() && (!first_ || finished_))) {
     return;
   }
   if (sink_.is_terminal) {
@@ -209,6 +217,8 @@ void Progress::leave() noexcept {
       live_width_ = 0;
     }
     clear_line();  // what was being done is no result
+    begin("", now());
+    is_left_ = true;
   } catch (const std::exception&) {
     // The screen is not worth a run.
   }

@@ -49,17 +49,16 @@ class Progress {
   /// What is being done, until the next update or another one: "compiling", or `done` of `total` where there is one,
   /// "validating batch 3/20".
   void now_at(std::string_view what, std::int64_t done = 0, std::int64_t total = 0);
-  /// Shows what has lasted for a while. To be called about once a second, if at all.
+  /// Shows what has lasted for a while. To be called about once a second, if at all. A long gap between two ticks is
+  /// taken for a time during which this process was stopped (Ctrl-Z); what remains to be done is estimated without it.
   void tick();
   /// Prints a line of its own, above the live one.
   void print(std::string_view line);
   /// Shows the last step and how long it all took since this was made, and leaves that line standing. Once, at the end.
   void finish();
-  /// What others write from now on stands below the live line.
+  /// What others write from now on stands below the live line, and the activity ends: `tick` shows nothing until the
+  /// next update or activity.
   void leave() noexcept;
-  /// Seconds during which this process was stopped (Ctrl-Z) since the first tick: gaps between calls, which `tick`
-  /// makes short. What remains to be done is estimated without them.
-  [[nodiscard]] double standstill();
 
  private:
   struct Origin {
@@ -90,7 +89,8 @@ class Progress {
   };
 
   /// The time without standstills.
-  [[nodiscard]] SteadyTime now();
+  [[nodiscard]] SteadyTime now() const;
+  void notice_standstill();
   void begin(std::string_view what, SteadyTime now);
   void show(SteadyTime now);
   void write_line(SteadyTime now);
@@ -119,8 +119,9 @@ class Progress {
   Rates unshown_;  ///< since a line was shown
   Rates all_;
   std::size_t live_width_ = 0;  ///< columns that the line on the screen takes; 0 where there is none
-  bool is_ticking_ = false;
-  SteadyTime seen_at_;
+  bool is_left_ = false;
+  std::optional<SteadyTime> ticked_at_;  ///< the last tick, by the sink's clock
+  SteadyTime::duration longest_step_at_tick_{};
   SteadyTime::duration standstill_{};
 };
 

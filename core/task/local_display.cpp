@@ -13,7 +13,9 @@ LocalDisplay::LocalDisplay(const job::Job& job, const RunSettings& settings)
                 rate_unit(job)),
       ticker_(std::chrono::seconds(1), [this] { progress_.tick(); }) {
   if (settings_.on_stop) {
-    settings_.on_stop([this](int signal) { progress_.print(launch::stop_notice(signal)); });
+    settings_.on_stop([this](int signal) {
+      progress_.print(is_at_steps_ ? launch::stop_notice(signal) : launch::stop_notice(signal, "stopping"));
+    });
   }
 }
 
@@ -24,7 +26,15 @@ LocalDisplay::~LocalDisplay() {
 }
 
 void LocalDisplay::now_at(std::string_view what, std::int64_t done, std::int64_t total) {
+  if (what == first_step_activity) {
+    is_at_steps_ = true;
+  }
   progress_.now_at(what, done, total);
+}
+
+void LocalDisplay::finish() {
+  is_at_steps_ = false;
+  progress_.finish();
 }
 
 void LocalDisplay::result(std::string_view text) {

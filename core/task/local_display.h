@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <string_view>
 
 #include "core/job/job.h"
@@ -23,13 +24,13 @@ class LocalDisplay final : public Display {
   using Display::now_at;
   void update(const metrics::ProgressUpdate& update) override { progress_.update(update); }
   void now_at(std::string_view what, std::int64_t done, std::int64_t total) override;
-  [[nodiscard]] double standstill() override { return progress_.standstill(); }
   void line(std::string_view text) override { progress_.print(text); }
-  void finish() override { progress_.finish(); }
+  void finish() override;
   void result(std::string_view text) override;
 
  private:
   const RunSettings& settings_;
+  std::atomic<bool> is_at_steps_ = false;
   metrics::Progress progress_;
   metrics::Ticker ticker_;
 };

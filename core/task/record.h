@@ -16,6 +16,9 @@
 
 namespace shardrun::task {
 
+/// The activity that begins the steps of a run.
+inline constexpr std::string_view first_step_activity = "first step";
+
 /// Where a run shows how it goes.
 class Display {
  public:
@@ -28,8 +31,6 @@ class Display {
   /// What is being done, as Progress::now_at.
   virtual void now_at(std::string_view what, std::int64_t done, std::int64_t total) = 0;
   void now_at(std::string_view what) { now_at(what, 0, 0); }
-  /// Seconds during which this process was stopped, as far as the display knows.
-  [[nodiscard]] virtual double standstill() { return 0; }
   /// A line of its own, above the live one.
   virtual void line(std::string_view text) = 0;
   /// The live line is left standing.

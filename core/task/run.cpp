@@ -169,6 +169,9 @@ metrics::Summary run(const job::Job& job, const RunSettings& settings) {
   std::optional<LocalDisplay> display(std::in_place, job, settings);
   std::optional<Compiled> compiled =
       compile(job, "cpu", 0, [&](std::string_view activity) { display->now_at(activity); });
+  if (const auto stopped = stopped_before_start(settings)) {
+    return *stopped;
+  }
   const std::vector<std::string> notices = require_runnable(job, *compiled, job.ranks);
   display->now_at("reading data");
   check_data(*compiled);

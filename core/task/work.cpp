@@ -186,23 +186,6 @@ class Work {
     }
   }
 
-  /// Measures without the time during which this process was stopped.
-  class StepTimer {
-   public:
-    explicit StepTimer(Display& display) : display_(display), still_(display.standstill()), begin_(Clock::now()) {}
-
-    [[nodiscard]] double seconds() const {
-      const double elapsed = seconds_since(begin_);
-      const double standstill = display_.standstill() - still_;
-      return standstill < elapsed ? elapsed - standstill : elapsed;
-    }
-
-   private:
-    Display& display_;
-    double still_;
-    Clock::time_point begin_;
-  };
-
   [[nodiscard]] Agree agreement() const {
     if (settings_.link == nullptr) {
       return {};
@@ -248,13 +231,13 @@ class Work {
     runtime::Executor& executor = training.executor();
     int signal = 0;
     for (std::int64_t step = 0; step < job_.train.steps && signal == 0; ++step) {
-      now_at("training", step + 1, step == 0 ? "first step" : "");
+      now_at("training", step + 1, step == 0 ? first_step_activity : "");
       const partition::SentBytes sent_before = executor.sent();
       const double exposed_before = executor.exposed_seconds();
       const double hidden_before = executor.hidden_seconds();
-      const StepTimer timer(settings_.display);
+      const Clock::time_point begin = Clock::now();
       const StepResult result = traced(step, executor, [&] { return training.step(step); });
-      const double seconds = timer.seconds();
+      const double seconds = seconds_since(begin);
       const double exposed = executor.exposed_seconds() - exposed_before;
       const double hidden = executor.hidden_seconds() - hidden_before;
       const partition::SentBytes sent = difference(executor.sent(), sent_before);
@@ -310,11 +293,11 @@ class Work {
     int signal = 0;
     const std::int64_t save_every = job_.iterate.save_every;
     for (std::int64_t step = first_step_; step < first_step_ + job_.iterate.steps && signal == 0; ++step) {
-      now_at("iterating", step + 1, step == first_step_ ? "first step" : "");
+      now_at("iterating", step + 1, step == first_step_ ? first_step_activity : "");
       const partition::SentBytes sent_before = executor.sent();
-      const StepTimer timer(settings_.display);
+      const Clock::time_point begin = Clock::now();
       traced(step, executor, [&] { executor.run(program, {.seed = job_.seed, .step = step}); });
-      const double seconds = timer.seconds();
+      const double seconds = seconds_since(begin);
       const partition::SentBytes sent = difference(executor.sent(), sent_before);
       write_trace_if_due();
       record_.write(std::vector<metrics::JsonField>{{"step", step + 1}, {"step_s", seconds}});

@@ -211,6 +211,11 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
   const std::int64_t steps = verified.steps;
   const task::RunSettings& settings = verified.run;
   task::Compiled compiled = task::compile(job);
+  JobOutcome outcome;
+  if (const auto stopped = task::stopped_before_start(settings)) {
+    outcome.summary = *stopped;
+    return outcome;
+  }
   task::require_runnable(job, compiled, job.ranks);
   task::require_launchable(job, compiled);
   require_one_model(job, compiled);
@@ -218,7 +223,6 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
   const graph::StateId loss = compiled.graph.find_state("loss");
   const bool evaluates = loss >= 0 && is_selected(selection, static_cast<std::size_t>(loss));
   task::check_data(compiled);
-  JobOutcome outcome;
   if (const auto stopped = task::stopped_before_start(settings)) {
     outcome.summary = *stopped;
     return outcome;

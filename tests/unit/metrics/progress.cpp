@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <limits>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -327,11 +328,31 @@ TEST_CASE("time during which the process was stopped is in no estimate", "[metri
   CHECK_THAT(screen.writes.back(), Catch::Contains("ETA 1m30s"));
 
   screen.pass(3'600'000);
-  CHECK(progress.standstill() == 3600);
   step(11);
 
   CHECK_THAT(screen.writes.back(), Catch::Contains("ETA 1m29s"));
-  CHECK(progress.standstill() == 3600);
+}
+
+TEST_CASE("a step that ends before the tick that notices a standstill is in no estimate either", "[metrics]") {
+  Screen screen;
+  Progress progress(screen.sink(false), 100, 1);
+  progress.update(at(1));
+  progress.tick();
+  screen.pass(1000);
+  progress.tick();
+  screen.pass(3'600'000);
+  progress.update(at(2));
+  progress.tick();
+  screen.pass(1000);
+  progress.tick();
+  progress.update(at(3));
+  CHECK_THAT(screen.writes.back(), Catch::Contains("step 3/100 3%  loss 2.5000  ETA 2m26s"));
+
+  for (int second = 0; second < 12; ++second) {
+    screen.pass(1000);
+    progress.tick();
+  }
+  CHECK_THAT(screen.writes.back(), Catch::EndsWith("  step 4, 10s\n"));
 }
 
 TEST_CASE("without ticks a long gap is a long step", "[metrics]") {
@@ -340,8 +361,20 @@ TEST_CASE("without ticks a long gap is a long step", "[metrics]") {
   progress.update(at(1));
   screen.pass(3'600'000);
   progress.update(at(2));
-  CHECK(progress.standstill() == 0);
   CHECK_THAT(screen.writes.back(), Catch::Contains("ETA 4d02h"));
+}
+
+TEST_CASE("once ticks have ended every long gap is a long step", "[metrics]") {
+  Screen screen;
+  Progress progress(screen.sink(false), 100, 1);
+  progress.tick();
+  screen.pass(1000);
+  progress.tick();
+  for (std::int64_t number = 1; number <= 10; ++number) {
+    screen.pass(10'000);
+    progress.update(at(number));
+  }
+  CHECK_THAT(screen.writes.back(), Catch::Contains("ETA 15m00s"));
 }
 
 TEST_CASE("what others write stands below the live line, not behind it", "[metrics]") {
@@ -366,6 +399,33 @@ TEST_CASE("what others write stands below the live line, not behind it", "[metri
   CHECK(plain.all() == "step 1/10 10%  loss 2.5000  12.3k tok/s\n");
 }
 
+TEST_CASE("nothing is drawn into what others write until there is something new", "[metrics]") {
+  Screen screen;
+  Progress progress(screen.sink(true), 10, 0);
+  const auto tick_for_a_while = [&] {
+    for (int second = 0; second < 10; ++second) {
+      screen.pass(1000);
+      progress.tick();
+    }
+  };
+  progress.now_at("sampling token", 7, 20);
+  progress.leave();
+  const std::size_t before_steps = screen.writes.size();
+  tick_for_a_while();
+  CHECK(screen.writes.size() == before_steps);
+
+  progress.update(at(1));
+  CHECK(screen.writes.size() == before_steps + 1);
+  progress.leave();
+  const std::size_t after_step = screen.writes.size();
+  tick_for_a_while();
+  CHECK(screen.writes.size() == after_step);
+
+  progress.now_at("validating batch", 1, 3);
+  tick_for_a_while();
+  CHECK(screen.writes.size() == after_step + 10);
+}
+
 TEST_CASE("what follows the last step is shown below it and leaves nothing", "[metrics]") {
   Screen screen;
   Progress progress(screen.sink(true), 1, 0);
@@ -379,15 +439,21 @@ TEST_CASE("what follows the last step is shown below it and leaves nothing", "[m
   CHECK(screen.all().substr(before) == "\rsampling token 7/20, 1s\r                       \r");
 }
 
-TEST_CASE("a ticker ticks until its end", "[metrics]") {
-  std::atomic<int> ticks = 0;
-  {
-    const Ticker ticker(std::chrono::milliseconds(1), [&] { ++ticks; });
-    while (ticks < 3) {
+TEST_CASE("a ticker's end waits for the call under way", "[metrics]") {
+  std::atomic<bool> is_under_way = false;
+  std::atomic<bool> is_ending = false;
+  std::atomic<bool> has_returned = false;
+  auto ticker = std::make_unique<Ticker>(std::chrono::milliseconds(1), [&] {
+    is_under_way = true;
+    while (!is_ending) {
       std::this_thread::yield();
     }
+    has_returned = true;
+  });
+  while (!is_under_way) {
+    std::this_thread::yield();
   }
-  const int at_end = ticks;
-  std::this_thread::yield();
-  CHECK(ticks == at_end);
+  is_ending = true;
+  ticker.reset();
+  CHECK(has_returned);
 }

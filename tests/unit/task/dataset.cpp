@@ -1,5 +1,8 @@
 #include "core/task/dataset.h"
 
+#include <functional>
+#include <csignal>
+#include <chrono>
 #include <algorithm>
 #include <filesystem>
 #include <limits>
@@ -210,6 +213,34 @@ TEST_CASE("validation arrays are evaluated from their first row", "[task]") {
   write_file(folder / "vx.npy", npy_file<float>("<f4", "(2, 2)", {7, 8, 9, 9}));
   CHECK_THAT(refusal(job_in(folder, text)),
              Contains(":7: [data] validation_arrays: a row of '") && Contains("has 2 features and labels, one of '"));
+}
+
+TEST_CASE("a run that is asked to stop while it compiles reads no data, and speaks of no step", "[task]") {
+  const TemporaryFolder folder;
+  const float bad = std::numeric_limits<float>::quiet_NaN();
+  write_file(folder / "x.npy", npy_file<float>("<f4", "(4, 2)", {0, 1, 2, 3, 4, bad, 6, 7}));
+  write_file(folder / "y.npy", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, 3}));
+  const job::Job job = job_in(folder, arrays_job, {"job.output=run"});
+  std::string screen;
+  task::RunSettings settings;
+  settings.progress = {.write = [&](std::string_view text) { screen += text; },
+                       .is_terminal = false,
+                       .width = {},
+                       .now = [] { return std::chrono::steady_clock::now(); },
+                       .is_behind = {}};
+  settings.stop_signal = [] { return SIGINT; };
+  settings.on_stop = [](const std::function<void(int)>& listener) {
+    if (listener) {
+      listener(SIGINT);
+    }
+  };
+
+  const metrics::Summary summary = task::run(job, settings);
+
+  CHECK(summary.status == "stopped");
+  CHECK(summary.exit_code == 128 + SIGINT);
+  CHECK_FALSE(std::filesystem::exists(job.output));
+  CHECK(screen == "stopping (Ctrl-C again ends it now)\n");
 }
 
 TEST_CASE("what cannot be trained on is found when the data is read through", "[task]") {
