@@ -50,8 +50,8 @@ bool has_processor_time(const std::string& controllers) {
 
 }  // namespace
 
-std::int64_t usable_cores(const std::filesystem::path& root) {
-  std::int64_t cores = cores_of_affinity();
+std::optional<std::int64_t> cores_of_control_groups(const std::filesystem::path& root) {
+  std::int64_t cores = no_limit;
   std::ifstream groups(root / "proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     const std::size_t first = line.find(':');
@@ -65,9 +65,12 @@ std::int64_t usable_cores(const std::filesystem::path& root) {
       cores = std::min(cores, cores_of_groups(mounted, line.substr(second + 1)));
     }
   }
-  return std::max<std::int64_t>(1, cores);
+  return cores == no_limit ? std::nullopt : std::optional(cores);
 }
 
-std::int64_t usable_cores() { return usable_cores("/"); }
+std::int64_t usable_cores() {
+  const std::int64_t cores = cores_of_affinity();
+  return std::min(cores, cores_of_control_groups("/").value_or(cores));
+}
 
 }  // namespace shardrun::task

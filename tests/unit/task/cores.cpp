@@ -1,7 +1,5 @@
 #include "core/task/cores.h"
 
-#include <sched.h>
-
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 
@@ -10,13 +8,6 @@ using namespace shardrun::test;
 
 namespace {
 
-std::int64_t cores_of_affinity() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  REQUIRE(sched_getaffinity(0, sizeof(set), &set) == 0);
-  return CPU_COUNT(&set);
-}
-
 void write(const TemporaryFolder& folder, const std::string& path, const std::string& text) {
   std::filesystem::create_directories((folder / path).parent_path());
   write_file(folder / path, text);
@@ -24,13 +15,13 @@ void write(const TemporaryFolder& folder, const std::string& path, const std::st
 
 }  // namespace
 
-TEST_CASE("without control groups the cores are those of the affinity", "[task]") {
+TEST_CASE("without a control group's limit the cores have none", "[task]") {
   const TemporaryFolder root;
-  CHECK(task::usable_cores(root.path()) == cores_of_affinity());
+  CHECK(task::cores_of_control_groups(root.path()) == std::nullopt);
 
   write(root, "proc/self/cgroup", "0::/a\n");
   write(root, "sys/fs/cgroup/a/cpu.max", "max 100000\n");
-  CHECK(task::usable_cores(root.path()) == cores_of_affinity());
+  CHECK(task::cores_of_control_groups(root.path()) == std::nullopt);
 }
 
 TEST_CASE("a control group's processor time bounds the cores, rounded up", "[task]") {
@@ -38,10 +29,10 @@ TEST_CASE("a control group's processor time bounds the cores, rounded up", "[tas
   write(root, "proc/self/cgroup", "0::/a/b\n");
   write(root, "sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
   write(root, "sys/fs/cgroup/a/cpu.max", "50000 100000\n");  // that of a group above
-  CHECK(task::usable_cores(root.path()) == 1);
+  CHECK(task::cores_of_control_groups(root.path()) == 1);
 
   write(root, "sys/fs/cgroup/a/cpu.max", "100001 100000\n");
-  CHECK(task::usable_cores(root.path()) == std::min<std::int64_t>(2, cores_of_affinity()));
+  CHECK(task::cores_of_control_groups(root.path()) == 2);
 }
 
 TEST_CASE("control groups of version 1 bound the cores too", "[task]") {
@@ -49,8 +40,8 @@ TEST_CASE("control groups of version 1 bound the cores too", "[task]") {
   write(root, "proc/self/cgroup", "5:memory:/a\n4:cpu,cpuacct:/a\n");
   write(root, "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "-1\n");
   write(root, "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us", "100000\n");
-  CHECK(task::usable_cores(root.path()) == cores_of_affinity());
+  CHECK(task::cores_of_control_groups(root.path()) == std::nullopt);
 
   write(root, "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "20000\n");
-  CHECK(task::usable_cores(root.path()) == 1);
+  CHECK(task::cores_of_control_groups(root.path()) == 1);
 }
