@@ -9,9 +9,9 @@ namespace shardrun {
 /// Without what does not tell names apart: letters are lower case, and white space, '-', '_' and '.' are left out.
 [[nodiscard]] std::string folded(std::string_view name);
 
-/// The candidate that `name` is but for case and separators; else the nearest by edit distance (insert, delete,
-/// replace, swap of neighbours), or an empty view when none is near enough to be what was meant (a third of the longer
-/// name, at least 1). Ties go to the earlier candidate.
+/// The candidate that differs from `name` only in case and separators. If there is none: the nearest candidate by edit
+/// distance (insert, delete, replace, swap of neighbours). Empty when the nearest one is further away than a third of
+/// the longer name, and than 1. Ties go to the earlier candidate.
 [[nodiscard]] std::string_view nearest_name(std::string_view name, std::span<const std::string> candidates);
 
 /// " (did you mean 'x'?)", or nothing when no candidate is near.

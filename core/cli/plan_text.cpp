@@ -12,7 +12,7 @@
 namespace shardrun::cli {
 namespace {
 
-/// Of more stages, some that stand one behind the other share a row.
+/// With more stages than this, neighbouring stages share a row.
 constexpr std::size_t most_stage_rows = 20;
 
 std::string human_flops(double flops) { return metrics::human_quantity(flops, "FLOP"); }

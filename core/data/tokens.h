@@ -55,8 +55,8 @@ struct TokenSplit {
 [[nodiscard]] TokenSplit split_tokens(const TokenStream& stream, double fraction);
 
 /// Throws Error{data} unless a window of `context` tokens and the one that follows it fit.
-/// `part` names the tokens: "the training part of 'corpus.txt'"; `remedy` is what else helps than more text and a smaller
-/// context: ", or another [data] split".
+/// `part` names the tokens: "the training part of 'corpus.txt'"; `remedy` is what else helps than more text and a
+/// smaller context: ", or another [data] split".
 void require_context(std::span<const std::uint16_t> tokens, std::int64_t context, std::string_view part,
                      std::string_view remedy = "");
 

@@ -21,21 +21,18 @@ std::string syntax() {
       "start of a line and after white space. A value that needs \" ;\" or \" #\", or white space at its ends, is "
       "written in double quotes, with \"\" for a quote within. In a list a backslash makes the separator part of an "
       "element. Sections and keys are written once; what is unknown, without effect or out of range is refused, with "
-      "the "
-      "nearest name, and with ours for what other programs call it.",
+      "the nearest name, and with ours for what other programs call it.",
       max_file_bytes >> 10U, max_line_bytes >> 10U);
 }
 
 constexpr std::string_view includes =
     "include = base.ini before the first section brings in another file's settings; there may be several such lines, "
-    "and "
-    "included files may include others. A key that the file says itself replaces the included one, and a later include "
-    "an earlier one; new keys of a section come behind the included ones.";
+    "and included files may include others. A key that the file says itself replaces the included one, and a later "
+    "include an earlier one; new keys of a section come behind the included ones.";
 
 constexpr std::string_view paths =
     "Relative paths start in the folder of the file that says them, be it included; those of --set, and [job] output, "
-    "in "
-    "the working directory.";
+    "in the working directory.";
 
 constexpr std::string_view overrides =
     "--set section.key=value replaces what the file says, or adds to it. The value is taken as it is, without quotes "

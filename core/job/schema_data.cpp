@@ -32,8 +32,8 @@ Section data_section() {
                into(&Job::data, &DataSettings::arrays)},
               {{.name = "validation_text",
                 .type = path,
-                .help =
-                    "A text to validate with, in the tokens of text; without one the end of that is for validation.",
+                .help = "A text to validate with, in the tokens of text. Without it, the last part of text is used; "
+                        "see split.",
                 .optional = true,
                 .aliases = {"val_text", "val_file", "validation_file", "valid_file", "eval_file", "test_file",
                             "val_data", "valid_data_path", "eval_dataset"}},

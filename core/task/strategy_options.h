@@ -30,8 +30,8 @@ void add_job(plugins::StrategyRequest& request, const job::Job& job, const plugi
 [[nodiscard]] std::string strategy_files(const job::Job& job);
 
 /// The transports of the mesh's axes, configured, not opened yet. Throws Error{job} where [transport] names an axis
-/// that the mesh does not have or that has one rank, a transport cannot move what the job has or refuses its options, or an option's file
-/// cannot be read.
+/// that the mesh does not have or that has one rank, a transport cannot move what the job has or refuses its options,
+/// or an option's file cannot be read.
 [[nodiscard]] runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mesh);
 
 /// Where the job names a transport: for an axis of the mesh, or for all.
