@@ -166,17 +166,23 @@ bool take_rank(std::string_view& name) {
   return found;
 }
 
+constexpr std::array<std::string_view, 6> replaced_files = {"job.ini",      "sample.txt", "state.safetensors",
+                                                            "summary.json", "trace.json", "weights.safetensors"};
+
+bool is_replaced_file(std::string_view name) {
+  return step_of_state(name) || std::ranges::find(replaced_files, name) != replaced_files.end();
+}
+
+bool is_result(std::string_view name) { return name == "metrics.jsonl" || is_replaced_file(name); }
+
 /// `.NAME.tmp`, `NAME.rank-3` and `.NAME.rank-3.tmp`, where a run writes NAME; `.rank-3.json.tmp` of a trace.
 bool is_unfinished(std::string_view name) {
-  constexpr std::array<std::string_view, 6> written = {"job.ini",      "sample.txt", "state.safetensors",
-                                                       "summary.json", "trace.json", "weights.safetensors"};
   const bool is_temporary = name.starts_with('.') && take_suffix(name, ".tmp") && take_prefix(name, ".");
   if (is_temporary && name.starts_with("rank-") && name.ends_with(".json")) {
     return true;
   }
   const bool is_part = take_rank(name);
-  return (is_temporary || is_part) &&
-         (step_of_state(name) || std::find(written.begin(), written.end(), name) != written.end());
+  return (is_temporary || is_part) && is_replaced_file(name);
 }
 
 }  // namespace
@@ -223,7 +229,49 @@ bool is_of_a_run(const std::filesystem::path& output) {
   return std::filesystem::exists(lock_path(output), none);
 }
 
-RunDirectory::RunDirectory(std::filesystem::path output) : output_(std::move(output)) {
+std::filesystem::path foreign_result(const std::filesystem::path& output, const std::filesystem::path& except) {
+  std::filesystem::path found;
+  std::error_code failed;
+  for (auto entry = std::filesystem::directory_iterator(output, failed);
+       !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
+    std::error_code none;
+    if (is_result(entry->path().filename().native()) &&
+        (except.empty() || !std::filesystem::equivalent(entry->path(), except, none)) &&
+        (found.empty() || entry->path() < found)) {
+      found = entry->path();
+    }
+  }
+  // A run makes its lock before its files: in this order, files of a run that begins now are not taken for others.
+  return found.empty() || is_of_a_run(output) ? std::filesystem::path() : found;
+}
+
+bool is_written_by_runs(const std::filesystem::path& file, const std::filesystem::path& output) {
+  const auto lies_in = [](const std::filesystem::path& path, const std::filesystem::path& folder) {
+    std::error_code none;
+    return std::filesystem::equivalent(path.parent_path(), folder, none);
+  };
+  std::error_code failed;
+  const std::filesystem::path target = std::filesystem::canonical(file, failed);
+  for (const std::filesystem::path& path : {file, target}) {
+    const std::string name = path.filename().string();
+    if (lies_in(path, output) && (is_result(name) || is_unfinished(name) || name == lock_path(output).filename())) {
+      return true;
+    }
+    if ((lies_in(path, output / "log") && is_of_rank(path, ".log")) ||
+        (lies_in(path, trace_folder(output)) && (is_of_rank(path, ".json") || is_unfinished(name))) ||
+        (lies_in(path, flight_folder(output)) && (is_of_rank(path, ".jsonl") || is_of_rank(path, ".record")))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool has_name_of_state(const std::filesystem::path& file) {
+  return file.filename() == state_path({}) || step_of_state(file.filename().native());
+}
+
+RunDirectory::RunDirectory(std::filesystem::path output)
+    : output_(std::move(output)), was_of_a_run_(is_of_a_run(output_)) {
   create_folder(output_ / "log");
   lock_ = take_lock(output_);
 }
@@ -242,6 +290,9 @@ void RunDirectory::remove_unfinished() const noexcept {
 }
 
 std::string RunDirectory::remove_older_run(const Kept& kept) const {
+  if (!was_of_a_run_) {
+    return "";
+  }
   std::string older = describe_older(output_);
   remove_unfinished();
   remove_states(output_, kept);

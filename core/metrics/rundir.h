@@ -41,6 +41,18 @@ struct Kept {
 /// Whether a run has held the folder once.
 [[nodiscard]] bool is_of_a_run(const std::filesystem::path& output);
 
+/// A file in the folder that has the name of a run's result (job.ini, weights.safetensors, state-000100.safetensors,
+/// …), other than `except`, although no run has ever held the folder; "" where there is none.
+[[nodiscard]] std::filesystem::path foreign_result(const std::filesystem::path& output,
+                                                   const std::filesystem::path& except = {});
+
+/// Whether a run that writes to `output` may replace or remove `file`: it lies there, by its name or behind links, and
+/// has the name of a file that runs write.
+[[nodiscard]] bool is_written_by_runs(const std::filesystem::path& file, const std::filesystem::path& output);
+
+/// Whether the file has the name of a state, at the end or saved under way.
+[[nodiscard]] bool has_name_of_state(const std::filesystem::path& file);
+
 /// The output folder of a run, held against every other run for as long as this lives. One process of a run holds it;
 /// the system lets go of it when that process ends, in whatever way. The file `.lock` stays: it is the lock's place,
 /// not the lock.
@@ -52,9 +64,9 @@ class RunDirectory {
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return output_; }
 
-  /// Removes what the run that was here before has left, but for its weights and its last state, which the next ones
-  /// replace; whatever else lies here stays. A run calls it once before it writes. Returns what to tell the person, or
-  /// "" where there was no run. Throws Error{io}.
+  /// Removes what the run that was here before has left, except its weights and its last state, which the next ones
+  /// replace. Other files stay; where no run has held the folder before this one, all files stay. A run calls it once
+  /// before it writes. Returns what to tell the person, or "" where there was no run. Throws Error{io}.
   std::string remove_older_run(const Kept& kept = {}) const;
 
   /// Removes what processes that were killed were about to write here: temporary files, and parts that were not joined.
@@ -63,6 +75,7 @@ class RunDirectory {
 
  private:
   std::filesystem::path output_;
+  bool was_of_a_run_;  ///< before this held it
   files::FileDescriptor lock_;
 };
 

@@ -18,6 +18,7 @@
 #include "core/metrics/rundir.h"
 #include "core/task/compile.h"
 #include "core/task/cores.h"
+#include "core/task/dataset.h"
 #include "core/task/fit.h"
 #include "core/task/forecast.h"
 #include "core/task/idle.h"
@@ -35,17 +36,18 @@ namespace {
 /// Which of several hosts' ranks are here is not known: there each rank asks for as many of itself.
 void require_memory(const job::Job& job, const Compiled& compiled, const Forecast& forecast, std::int64_t ranks_here,
                     std::uint64_t available) {
-  const std::uint64_t needed = ranks_here == job.ranks
-                                   ? bytes_of_all(forecast)
-                                   : compiled.programs.memory.peak * static_cast<std::uint64_t>(ranks_here);
+  const std::uint64_t needed =
+      ranks_here == job.ranks
+          ? bytes_of_all(forecast)
+          : compiled.programs.memory.peak * static_cast<std::uint64_t>(std::max<std::int64_t>(ranks_here, 1));
   if (available != 0 && needed > available) {
     throw Error(
         ErrorCode::job,
-        fmt::format("{}: the job needs {} ({} bytes){} and this machine has {} available: make the model, [data] "
+        fmt::format("{}: {} needs {} ({} bytes){} and this machine has {} available: make the model, [data] "
                     "batch or context smaller, use more microbatches, or free memory; 'shardrun plan' shows what "
                     "takes it",
-                    job.file, metrics::human_bytes(needed), needed,
-                    ranks_here == job.ranks
+                    job.file, ranks_here == 0 ? "one rank of the job" : "the job", metrics::human_bytes(needed), needed,
+                    ranks_here == job.ranks || ranks_here == 0
                         ? ""
                         : fmt::format(" for the {} on this machine", metrics::counted(ranks_here, "rank")),
                     metrics::human_bytes(available)));
@@ -64,19 +66,47 @@ std::vector<std::string> notices_of(const job::Job& job, const Compiled& compile
   return notices;
 }
 
-/// A run writes job.ini into its folder: never over one that the user wrote.
-void require_own_folder(const job::Job& job) {
-  std::error_code none;
-  if (std::filesystem::equivalent(job.file, job.output / "job.ini", none)) {
-    throw Error(ErrorCode::job, fmt::format("{}: [job] output = {} is the job file's own folder, where the run would "
-                                            "overwrite it: choose another",
-                                            job.where("job", "output"), metrics::human_path(job.output)));
+/// What the job reads, and the setting that names it.
+std::vector<std::pair<std::string, std::filesystem::path>> inputs_of(const job::Job& job) {
+  std::vector<std::pair<std::string, std::filesystem::path>> inputs;
+  for (const std::filesystem::path& file : data_files(job.data)) {
+    inputs.emplace_back("[data]", file);
   }
-  if (std::filesystem::exists(job.output / "job.ini", none) && !metrics::is_of_a_run(job.output)) {
-    throw Error(ErrorCode::job,
-                fmt::format("{}: [job] output = {} has a job.ini which no run has written, and which this "
-                            "run would overwrite: choose another folder, or move the file",
-                            job.where("job", "output"), metrics::human_path(job.output)));
+  // A run leaves the state that it goes on from.
+  if (const std::filesystem::path from = saved_state_file(job); !metrics::has_name_of_state(from)) {
+    inputs.emplace_back("[iterate] from", from);
+  }
+  std::error_code none;
+  const std::filesystem::path& measured = job.cluster.measured;
+  inputs.emplace_back("[cluster] measured",
+                      std::filesystem::is_directory(measured, none) ? metrics::trace_path(measured) : measured);
+  return inputs;
+}
+
+/// A run replaces files in its folder, and removes those of older runs: never files that the user brought.
+void require_own_folder(const job::Job& job) {
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorCode::job, fmt::format("{}: [job] output = {} {}", job.where("job", "output"),
+                                            metrics::human_path(job.output), what));
+  };
+  std::error_code none;
+  if (std::filesystem::equivalent(job.file, metrics::job_path(job.output), none)) {
+    refuse("is the job file's own folder, where the run would overwrite it: choose another");
+  }
+  for (const auto& [setting, file] : inputs_of(job)) {
+    if (!file.empty() && metrics::is_written_by_runs(file, job.output)) {
+      refuse(
+          fmt::format("has '{}', which {} names and which this run would replace or remove: choose another folder, "
+                      "or move the file",
+                      metrics::human_path(file), setting));
+    }
+  }
+  const std::filesystem::path foreign = metrics::foreign_result(job.output, saved_state_file(job));
+  if (!foreign.empty()) {
+    refuse(
+        fmt::format("has a {} which no run has written, and which runs there would overwrite or remove: choose "
+                    "another folder, or move the file",
+                    foreign.filename().string()));
   }
 }
 
@@ -126,6 +156,10 @@ std::vector<std::string> require_runnable(const job::Job& job, const Compiled& c
                 fmt::format("{}: training needs data: set [data] text, tokens or arrays", job.where("data", "")));
   }
   return notices_of(job, compiled, forecast, ranks_here, available);
+}
+
+void require_memory_here(const job::Job& job, const Compiled& compiled, std::int64_t ranks_here) {
+  require_memory(job, compiled, task::forecast(job, compiled), ranks_here, memory::available_bytes());
 }
 
 void show(const std::vector<std::string>& notices, Display& display) {

@@ -28,15 +28,20 @@ struct RunSettings {
 };
 
 /// What must hold before a process starts or the output folder is touched; `ranks_here`: how many of the job's ranks
-/// share this machine. Throws Error{job}. Returns lines to show first: ranks that are idle, and how [cluster] memory
-/// differs from what is needed and from what the machine has.
+/// share this machine, 0 where that is not known yet. Throws Error{job}. Returns lines to show first: ranks that are
+/// idle, and how [cluster] memory differs from what is needed and from what the machine has.
 std::vector<std::string> require_runnable(const job::Job& job, const Compiled& compiled, std::int64_t ranks_here);
+
+/// The part of require_runnable that is about memory, for ranks that learn only from each other how many share a
+/// machine. Throws Error{job}.
+void require_memory_here(const job::Job& job, const Compiled& compiled, std::int64_t ranks_here);
 
 /// A line each.
 void show(const std::vector<std::string>& notices, Display& display);
 
-/// Reads the job's data through (Dataset::check), on all cores that this process may use. Once for all ranks that are
-/// started here. Throws Error{data}.
+/// Reads the job's data through (Dataset::check), on all cores that this process may use. Called before the output
+/// folder is touched: once for all ranks that are started here, and by the first rank of each machine (by every rank,
+/// where the launcher does not number those of a machine). Throws Error{data}.
 void check_data(const Compiled& compiled);
 
 /// As require_runnable, for ranks that are started here. Throws Error{job} where a transport wants another launcher's.

@@ -16,19 +16,16 @@ namespace {
 
 constexpr const char* step_key = "shardrun.step";
 
+/// Of all runs from the first state on: what is counted by steps stays far from the largest integer.
+constexpr std::int64_t most_steps = 1'000'000'000'000'000;
+
 [[noreturn]] void refuse(const job::Job& job, const std::string& what) {
   throw Error(ErrorCode::job, fmt::format("{}: [iterate] from: {}", job.where("iterate", "from"), what));
 }
 
-std::filesystem::path path_of(const job::Job& job) {
-  std::error_code none;
-  const std::filesystem::path& from = job.iterate.from;
-  return std::filesystem::is_directory(from, none) ? metrics::state_path(from) : from;
-}
-
 checkpoint::SafetensorsFile open(const job::Job& job) {
   try {
-    return checkpoint::SafetensorsFile(path_of(job));
+    return checkpoint::SafetensorsFile(saved_state_file(job));
   } catch (const Error& error) {
     refuse(job, error.message() + "; name a state.safetensors that a run has written, or the run's folder");
   }
@@ -55,30 +52,44 @@ void read_part(const checkpoint::Tensor& whole, const mesh::Box& box, const devi
   }
 }
 
+std::int64_t step_of_file(const checkpoint::SafetensorsFile& file, const job::Job& job) {
+  const auto found = file.metadata().find(step_key);
+  if (found == file.metadata().end()) {
+    return 0;
+  }
+  const std::string& text = found->second;
+  std::int64_t step = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), step);
+  if (failed != std::errc() || end != text.data() + text.size() || step < 0 || step > most_steps) {
+    refuse(job, fmt::format("'{}' says that it is of step '{}', which is no number of steps (0 to {})",
+                            file.path().string(), text, most_steps));
+  }
+  return step;
+}
+
 }  // namespace
+
+std::filesystem::path saved_state_file(const job::Job& job) {
+  std::error_code none;
+  const std::filesystem::path& from = job.iterate.from;
+  return std::filesystem::is_directory(from, none) ? metrics::state_path(from) : from;
+}
 
 checkpoint::Metadata describe_state(std::int64_t steps) {
   return {{"format", "pt"}, {step_key, std::to_string(steps)}};
 }
 
 std::int64_t first_step(const job::Job& job) {
-  if (job.task != job::Task::iterate || job.iterate.from.empty()) {
+  if (job.task != job::Task::iterate) {
     return 0;
   }
-  const checkpoint::SafetensorsFile file = open(job);
-  const auto found = file.metadata().find(step_key);
-  if (found == file.metadata().end()) {
-    return 0;
+  const std::int64_t saved = job.iterate.from.empty() ? 0 : step_of_file(open(job), job);
+  if (job.iterate.steps > most_steps - saved) {
+    const std::string after = saved == 0 ? "" : fmt::format(", after the {} of [iterate] from", saved);
+    throw Error(ErrorCode::job, fmt::format("{}: [iterate] steps = {}{}: found more than {} steps in all; choose fewer",
+                                            job.where("iterate", "steps"), job.iterate.steps, after, most_steps));
   }
-  const std::string& text = found->second;
-  constexpr std::int64_t most = std::int64_t{1} << 62;
-  std::int64_t step = 0;
-  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), step);
-  if (failed != std::errc() || end != text.data() + text.size() || step < 0 || step > most - job.iterate.steps) {
-    refuse(job,
-           fmt::format("'{}' says that it is of step '{}', which is no number of steps", file.path().string(), text));
-  }
-  return step;
+  return saved;
 }
 
 std::int64_t last_step(const job::Job& job) {
@@ -86,6 +97,7 @@ std::int64_t last_step(const job::Job& job) {
 }
 
 void check_saved_state(const job::Job& job, const graph::Graph& graph) {
+  (void)first_step(job);
   if (job.iterate.from.empty()) {
     return;
   }
@@ -135,10 +147,10 @@ void initialize_states(const job::Job& job, const graph::Graph& graph, runtime::
 metrics::Kept kept_of(const job::Job& job) {
   std::error_code none;
   if (job.task != job::Task::iterate || job.iterate.from.empty() ||
-      !std::filesystem::equivalent(path_of(job).parent_path(), job.output, none)) {
+      !std::filesystem::equivalent(saved_state_file(job).parent_path(), job.output, none)) {
     return {};
   }
-  return {.file = path_of(job), .step = first_step(job)};
+  return {.file = saved_state_file(job), .step = first_step(job)};
 }
 
 }  // namespace shardrun::task

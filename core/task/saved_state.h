@@ -17,14 +17,17 @@ namespace shardrun::task {
 /// Of a state after so many steps.
 [[nodiscard]] checkpoint::Metadata describe_state(std::int64_t steps);
 
+/// The file that [iterate] from names, itself or by its folder; "" where it names none.
+[[nodiscard]] std::filesystem::path saved_state_file(const job::Job& job);
+
 /// Steps that are done in the state that the job starts from: 0 for the model's own. Throws Error{job} with the
-/// setting's place where the file cannot be read.
+/// setting's place where the file cannot be read, and where its steps and the job's are more than 10^15 together.
 [[nodiscard]] std::int64_t first_step(const job::Job& job);
 /// Steps that will have been done at the job's end, of either task. Throws likewise.
 [[nodiscard]] std::int64_t last_step(const job::Job& job);
 
 /// Compares the file with the model's fields. Throws Error{job} for one that is missing, of another shape or type, or
-/// that the model does not have.
+/// that the model does not have; and as first_step().
 void check_saved_state(const job::Job& job, const graph::Graph& graph);
 
 /// Every state's first values; fields those of the file, where the job names one: each rank reads its parts.

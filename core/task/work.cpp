@@ -96,7 +96,6 @@ class Work {
       training.finish();
       save(metrics::weights_path(job_.output), graph::StateKind::parameter, training.executor(),
            describe_model(job_.model, compiled_.settings, compiled_.dataset->tokenizer()));
-      remove_other(metrics::state_path(job_.output));
       if (signal == 0) {
         print_sample(training);
       }
@@ -115,7 +114,6 @@ class Work {
       const int signal = iterate_steps(executor);
       save(metrics::state_path(job_.output), graph::StateKind::field, executor,
            describe_state(first_step_ + record_.summary.steps));
-      remove_other(metrics::weights_path(job_.output));
       return signal;
     });
   }
@@ -311,14 +309,6 @@ class Work {
     }
     record_.finish_progress();
     return signal;
-  }
-
-  /// What an earlier run of the other task has left is no result of this one.
-  void remove_other(const std::filesystem::path& path) const {
-    if (record_.is_first()) {
-      std::error_code ignored;
-      std::filesystem::remove(path, ignored);
-    }
   }
 
   void save(const std::filesystem::path& path, graph::StateKind kind, const runtime::Executor& executor,

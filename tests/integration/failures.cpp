@@ -89,6 +89,19 @@ TEST_CASE("a run never overwrites a job.ini that no run has written", "[program]
   CHECK_THAT(again.err, Contains("job.ini which no run has written"));
 }
 
+TEST_CASE("a run never removes the data that it reads", "[program]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  const std::string text = read_file(job.path() / "corpus.txt");
+  write_file(job.path() / "run/sample.txt", text);
+  const std::string summary = read_file(job.path() / "run/summary.json");
+  const Ended ended = job.run({"train.steps=1", "data.text=run/sample.txt"});
+  CHECK(ended.code == 2);
+  CHECK(ended.err.find("sample.txt', which [data] names") != std::string::npos);
+  CHECK(read_file(job.path() / "run/sample.txt") == text);
+  CHECK(read_file(job.path() / "run/summary.json") == summary);
+}
+
 TEST_CASE("more ranks than the border can count are refused", "[program]") {
   const JobFolder job;
   CHECK_THAT(run_program(job.path(), {"plan", "job.ini", "--set", "job.ranks=4294967297"}).err, Contains("at most"));

@@ -190,6 +190,34 @@ TEST_CASE("a state that is not the model's is refused before anything starts", "
   CHECK_THAT(refused({"iterate.from=more"}), Contains("has a tensor 'wind', which model heat1d does not have"));
   CHECK_THAT(refused({"iterate.from=stepless"}), Contains("step 'soon'"));
   CHECK_THAT(refused({"iterate.from=heat.ini"}), Contains("[iterate] from: "));
+  write("late", {{{"temperature", DType::f32, {103}}, bytes}}, {{"shardrun.step", "1000000000000000"}});
+  write("later", {{{"temperature", DType::f32, {103}}, bytes}}, {{"shardrun.step", "1000000000000001"}});
+  CHECK_THAT(refused({"iterate.from=late", "iterate.steps=1"}),
+             Contains("--set iterate.steps: [iterate] steps = 1, after the 1000000000000000 of [iterate] from: "));
+  CHECK_THAT(refused({"iterate.from=later"}), Contains("[iterate] from: ") && Contains("step '1000000000000001'"));
+  CHECK_THAT(refused({"iterate.steps=1000000000000001"}), Contains("[iterate] steps = 1000000000000001: "));
+}
+
+TEST_CASE("a run leaves the user's files in a folder that no run has held, and the other task's result", "[program]") {
+  const TemporaryFolder folder;
+  write_job(folder.path(), {"line", "heat1d\ncells = 103", ""}, 1);
+  const auto run = [&](std::vector<std::string> settings) {
+    return run_program(folder.path(), with_settings({"heat.ini"}, settings));
+  };
+  std::filesystem::create_directory(folder / "o");
+  for (const char* name : {"sample.txt", "state-000100.safetensors", "weights.safetensors"}) {
+    write_file(folder / "o" / name, "the user's");
+    const Ended ended = run({"job.output=o", "iterate.steps=2"});
+    CHECK(ended.code == 2);
+    CHECK(ended.err.find("which no run has written") != std::string::npos);
+    CHECK(read_file(folder / "o" / name) == "the user's");
+    CHECK_FALSE(std::filesystem::exists(folder / "o/.lock"));
+    std::filesystem::remove(folder / "o" / name);
+  }
+  REQUIRE(run({"job.output=o", "iterate.steps=2"}).code == 0);
+  write_file(folder / "o/weights.safetensors", "of a training run");
+  REQUIRE(run({"job.output=o", "iterate.steps=3"}).code == 0);
+  CHECK(read_file(folder / "o/weights.safetensors") == "of a training run");
 }
 
 TEST_CASE("verify begins with the saved state too", "[program]") {

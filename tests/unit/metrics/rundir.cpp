@@ -57,9 +57,61 @@ TEST_CASE("a process that is killed lets go of its folder", "[metrics]") {
   CHECK_NOTHROW(RunDirectory(folder / "run"));
 }
 
+namespace {
+
+/// A folder that a run has held before.
+std::filesystem::path held_before(const std::filesystem::path& output) {
+  RunDirectory older(output);
+  return output;
+}
+
+}  // namespace
+
+TEST_CASE("nothing is removed from a folder that no run has held", "[metrics]") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder / "run/log");
+  const std::vector<std::string> names = {"sample.txt",          "state-000100.safetensors",
+                                          "weights.safetensors", "summary.json",
+                                          "metrics.jsonl",       "log/rank-0.log"};
+  for (const std::string& name : names) {
+    write_file(folder / "run" / name, "the user's");
+  }
+  CHECK(foreign_result(folder / "run") == folder / "run/metrics.jsonl");
+
+  const RunDirectory run(folder / "run");
+
+  CHECK(run.remove_older_run().empty());
+  for (const std::string& name : names) {
+    CHECK(read_file(folder / "run" / name) == "the user's");
+  }
+  CHECK(foreign_result(folder / "run").empty());
+}
+
+TEST_CASE("the state that a run goes on from is no stranger's", "[metrics]") {
+  const TemporaryFolder folder;
+  write_file(folder / "state-000100.safetensors", "");
+  CHECK(foreign_result(folder.path()) == folder / "state-000100.safetensors");
+  CHECK(foreign_result(folder.path(), folder / "state-000100.safetensors").empty());
+}
+
+TEST_CASE("files that runs write are known by place and name, behind links too", "[metrics]") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder / "run/log");
+  for (const char* name : {"run/sample.txt", "run/corpus.txt", "run/log/rank-1.log", "sample.txt"}) {
+    write_file(folder / name, "");
+  }
+  std::filesystem::create_symlink(folder / "run/sample.txt", folder / "link");
+  const auto is_written = [&](const char* name) { return is_written_by_runs(folder / name, folder / "run"); };
+  CHECK(is_written("run/sample.txt"));
+  CHECK(is_written("run/log/rank-1.log"));
+  CHECK(is_written("link"));
+  CHECK_FALSE(is_written("sample.txt"));
+  CHECK_FALSE(is_written("run/corpus.txt"));
+}
+
 TEST_CASE("an older run's results go, everything else stays", "[metrics]") {
   const TemporaryFolder folder;
-  const RunDirectory run(folder / "run");
+  const RunDirectory run(held_before(folder / "run"));
   std::filesystem::create_directory(run.path() / "trace");
   for (const char* name : {"metrics.jsonl", "summary.json", "log/rank-0.log", "log/rank-17.log", "trace.json",
                            "trace/rank-0.json", "trace/.rank-1.json.tmp", "sample.txt", "state-000100.safetensors"}) {
@@ -92,7 +144,7 @@ TEST_CASE("an older run's results go, everything else stays", "[metrics]") {
 TEST_CASE("a run that goes on in its own folder keeps the states of its past, and the file that it goes on from",
           "[metrics]") {
   const TemporaryFolder folder;
-  const RunDirectory run(folder / "run");
+  const RunDirectory run(held_before(folder / "run"));
   for (const std::int64_t step : {100, 200, 300, 1'234'567}) {
     write_file(state_path(run.path(), step), "");
   }
@@ -109,7 +161,7 @@ TEST_CASE("a run that goes on in its own folder keeps the states of its past, an
 
 TEST_CASE("what is replaced is told with how it ended", "[metrics]") {
   const TemporaryFolder folder;
-  const RunDirectory run(folder / "run");
+  const RunDirectory run(held_before(folder / "run"));
   CHECK(run.remove_older_run().empty());
   write_file(summary_path(run.path()),
              R"({"status": "finished", "steps": 20, "ended": "2026-11-22T14:15:03.000Z", "more": []})");
@@ -123,7 +175,7 @@ TEST_CASE("what is replaced is told with how it ended", "[metrics]") {
 TEST_CASE("what killed processes were about to write goes, everything else stays", "[metrics]") {
   const bool by_next_run = GENERATE(false, true);
   const TemporaryFolder folder;
-  const RunDirectory run(folder / "run");
+  const RunDirectory run(held_before(folder / "run"));
   for (const char* name :
        {".weights.safetensors.tmp", "weights.safetensors.rank-0", "weights.safetensors.rank-12",
         ".weights.safetensors.rank-1.tmp", ".state.safetensors.tmp", "state.safetensors.rank-3", ".summary.json.tmp",
@@ -156,6 +208,6 @@ TEST_CASE("folders that cannot be are refused with the system's reason", "[metri
 
   CHECK_THAT(error_of([&] { RunDirectory(folder / "file"); }), Contains("cannot create the output folder"));
   CHECK_THAT(error_of([&] { RunDirectory(folder / "file/run"); }), Contains("Not a directory"));
-  const RunDirectory odd(folder / "odd");
+  const RunDirectory odd(held_before(folder / "odd"));
   CHECK_THAT(error_of([&] { odd.remove_older_run(); }), Contains("cannot remove") && Contains("metrics.jsonl"));
 }
