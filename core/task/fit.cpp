@@ -247,13 +247,15 @@ std::string to_string(const MemoryFit& fit) {
 std::vector<std::string> memory_notices(const MemoryFit& fit, std::uint64_t available, std::int64_t ranks_here) {
   std::vector<std::string> notices;
   if (!fit.fits()) {
-    notices.push_back(to_string(fit) + "; this machine has enough, and the run goes on");
+    const bool is_compared = available != 0 && ranks_here != 0;
+    notices.push_back(to_string(fit) +
+                      (is_compared ? "; this machine has enough, and the run goes on" : "; the run goes on"));
   }
-  const std::uint64_t share = available / static_cast<std::uint64_t>(ranks_here);
+  const std::uint64_t share = available / static_cast<std::uint64_t>(std::max<std::int64_t>(ranks_here, 1));
   if (available != 0 && fit.memory > share) {
-    notices.push_back(fmt::format("[cluster] memory is {} a rank, and this machine has {} available for {} here",
+    notices.push_back(fmt::format("[cluster] memory is {} a rank, and this machine has {} available{}",
                                   metrics::human_bytes(fit.memory), metrics::human_bytes(share),
-                                  ranks_here == 1 ? "the one rank" : fmt::format("each of the {} ranks", ranks_here)));
+                                  ranks_here <= 1 ? "" : fmt::format(" for each of the {} ranks here", ranks_here)));
   }
   return notices;
 }

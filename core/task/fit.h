@@ -44,7 +44,8 @@ struct FitSearch {
 
 /// Whether every rank fits, in one line without its end.
 [[nodiscard]] std::string to_string(const MemoryFit& fit);
-/// What a run on this machine has to say of it. `available`: bytes that the machine has for `ranks_here`; 0: unknown.
+/// What a run on this machine has to say of it. `available`: bytes that the machine has for `ranks_here`. Each: 0 where
+/// it is not known.
 [[nodiscard]] std::vector<std::string> memory_notices(const MemoryFit& fit, std::uint64_t available,
                                                       std::int64_t ranks_here);
 /// Lines: the settings with which the job fits, as a job file has them, and what else was tried.

@@ -195,8 +195,10 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
         text += fmt::format(" ({})", reason);
       }
     }
-    if (rank != nullptr && context.is_hosted) {
-      log_failure(placed ? *placed : job, context.rank, text);
+    // Before the first rank has told where the job writes, there is no place for a log.
+    if (const job::Job& known = placed ? *placed : job;
+        rank != nullptr && context.is_hosted && !job::has_placeholder(known)) {
+      log_failure(known, context.rank, text);
     }
     if (!is_untold && context.is_hosted && context.rank != 0) {
       rank->await_end(launch::Rank::Clock::now() + longest_wait_after_failure);
@@ -214,6 +216,9 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
     placed.emplace(placed_here(job, rank->context()));
     placed->output = output_of_all(job, *rank, hooks.output);
     compiled.emplace(compile(*placed, "cpu", context.rank));
+    if (context.is_hosted && context.local_world_size == 0) {
+      require_memory_here(*placed, *compiled, rank->context().local_world_size);
+    }
     link.emplace(*placed, *compiled, *rank, hooks.stop_signal);
     if (rank->context().is_hosted) {
       link->check_data();  // other hosts may have other files of the same names

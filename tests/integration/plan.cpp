@@ -179,8 +179,8 @@ TEST_CASE("a run says where [cluster] memory is not what it needs, or not what t
   CHECK_THAT(small.out, Contains("1 rank does not fit: the fullest, rank 0, needs") &&
                             Contains("this machine has enough, and the run goes on\n"));
   const Ended large = job.run(both(steps, {"cluster.memory=1000T"}));
-  CHECK_THAT(large.out, Contains("[cluster] memory is 909 TiB a rank, and this machine has ") &&
-                            Contains("available for the one rank here\n"));
+  CHECK_THAT(large.out,
+             Contains("[cluster] memory is 909 TiB a rank, and this machine has ") && Contains(" available\n"));
 }
 
 TEST_CASE("many ranks and stages are planned in less than 120 lines", "[plan]") {

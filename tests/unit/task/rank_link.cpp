@@ -138,6 +138,24 @@ TEST_CASE("a wait for other ranks ends with the job", "[task]") {
   CHECK(error_of([&] { link.barrier(); }).find("the job is aborted: rank 0 is gone") != std::string::npos);
 }
 
+TEST_CASE("a rank that never learns the folder of all writes no log", "[task]") {
+  const TemporaryFolder folder;
+  const job::Job job = text_job_in(folder, {"job.ranks=2", "job.strategy=dp", "job.output={time}"});
+  const std::string text = job::canonical_text(job);
+  Store store(2, {.job = text});
+  Rank first(store.context(0), text, Rank::no_deadline);
+  first.set("run", "1");
+  first.set("machines", "1 1");
+  launch::RankContext context = store.context(1);
+  context.is_hosted = true;
+
+  const int code = task::as_rank(job, context, [](task::Compiled&, task::RankLink&) { return 0; },
+                                 {.on_join = [&] { store.abort("rank 0 is gone"); }});
+
+  CHECK(code == 1);
+  CHECK_FALSE(std::filesystem::exists(folder / "{time}"));
+}
+
 TEST_CASE("the rank that a message says was waited for", "[task]") {
   using task::awaited_rank;
   CHECK(

@@ -1,0 +1,39 @@
+#include "core/task/fit.h"
+
+#include "core/task/run.h"
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+#include "tests/unit/task/support.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using Catch::Matchers::Contains;
+using Catch::Matchers::EndsWith;
+using Catch::Matchers::StartsWith;
+
+TEST_CASE("that the machine has enough memory is said only where it is known", "[task]") {
+  const task::MemoryFit fit = {.memory = 1000, .most = 2000, .rank = 0, .over = 1};
+  const auto first = [&](std::uint64_t available, std::int64_t ranks_here) {
+    return task::memory_notices(fit, available, ranks_here).front();
+  };
+  CHECK_THAT(first(100'000, 2), EndsWith("; this machine has enough, and the run goes on"));
+  CHECK_THAT(first(0, 2), !Contains("has enough") && EndsWith("; the run goes on"));
+  CHECK_THAT(first(100'000, 0), !Contains("has enough") && EndsWith("; the run goes on"));
+}
+
+TEST_CASE("memory is compared for as many ranks as are known to be here", "[task]") {
+  const task::MemoryFit fit = {.memory = 1000, .most = 10};
+  CHECK_THAT(task::memory_notices(fit, 1500, 2).at(0), EndsWith("available for each of the 2 ranks here"));
+  CHECK_THAT(task::memory_notices(fit, 500, 0).at(0), EndsWith(" available"));
+  CHECK_THAT(task::memory_notices(fit, 500, 1).at(0), EndsWith(" available"));
+  CHECK(task::memory_notices(fit, 1500, 0).empty());
+}
+
+TEST_CASE("ranks that have met are refused together where their machine has less than they need", "[task]") {
+  const TemporaryFolder folder;
+  const job::Job job = text_job_in(folder);
+  const task::Compiled compiled = task::compile(job);
+  CHECK_NOTHROW(task::require_memory_here(job, compiled, 1));
+  CHECK_THAT(error_of([&] { task::require_memory_here(job, compiled, 1'000'000'000); }),
+             StartsWith("2: ") && Contains("for the 1000000000 ranks on this machine"));
+}
