@@ -11,7 +11,6 @@
 #include "core/base/error.h"
 #include "core/base/philox.h"
 #include "core/data/fingerprint.h"
-#include "core/task/cores.h"
 #include "core/task/flight.h"
 #include "core/task/strategy_options.h"
 
@@ -58,10 +57,6 @@ std::string RankLink::store_get(const std::string& key, std::int64_t deadline) {
 }
 
 void RankLink::check_data() {
-  if (compiled_.dataset != nullptr && rank_.context().local_rank == 0) {
-    now_at("reading data through", 0);
-    compiled_.dataset->check(static_cast<int>(usable_cores()));
-  }
   now_at("comparing data", 0);
   const std::vector<std::filesystem::path> files = data_files(job_.data);
   for (std::size_t i = 0; i < files.size(); ++i) {

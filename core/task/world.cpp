@@ -136,9 +136,13 @@ std::string check_before(const job::Job& job, const launch::World& world, const 
       display->now_at(activity);
     }
   });
-  const std::vector<std::string> notices = require_runnable(job, compiled, world.local_size.value_or(1));
+  const std::vector<std::string> notices = require_runnable(job, compiled, world.local_size.value_or(0));
   if (display) {
     show(notices, *display);
+    display->now_at("reading data");
+  }
+  if (world.local_rank.value_or(0) == 0) {  // where that is not told, each rank may be the only one of its machine
+    check_data(compiled);
   }
   return own_address;
 }

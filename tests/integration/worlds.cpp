@@ -16,6 +16,7 @@
 #include "tests/integration/program.h"
 #include "tests/support/catch.h"
 #include "tests/support/mpirun.h"
+#include "tests/support/npy.h"
 
 using namespace shardrun::test;
 using Catch::Matchers::Contains;
@@ -277,6 +278,49 @@ TEST_CASE("a rank that has other data under the same name ends the job before it
   CHECK_THAT(text_of(job, 0, "err"), StartsWith("shardrun: rank 1 (pid ") &&
                                          Contains("[data] /proc/self/fd/9: rank 1 has another file here (") &&
                                          Contains("rank 1 was at: comparing data"));
+}
+
+TEST_CASE("bad data is refused before ranks meet, and an earlier run's folder stays as it is", "[worlds]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  const std::string summary = read_file(job.path() / "run/summary.json");
+  std::string told;
+  SECTION("tokens that the model does not have") {
+    write_file(job.path() / "tokens.bin", std::string(200'000, '\x7f'));
+    write_file(job.path() / "job.ini",
+               "[job]\noutput = run\n[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 2\ncontext = 2\nvocab = 50\n"
+               "[data]\ntokens = tokens.bin\nbatch = 4\n[train]\nsteps = 2\nlearning_rate = 0.01\n");
+    told = "tokens.bin";
+  }
+  SECTION("numbers that are not finite") {
+    const std::string shape = "{'descr': '<f4', 'fortran_order': False, 'shape': (160, 2), }";
+    const std::string zeros(320 * sizeof(float), '\0');
+    const std::string not_a_number = {'\0', '\0', '\xc0', '\x7f'};
+    write_file(job.path() / "x.npy", npy_file(shape, zeros.substr(sizeof(float)) + not_a_number));
+    write_file(job.path() / "y.npy", npy_file(shape, zeros));
+    write_file(job.path() / "job.ini",
+               "[job]\noutput = run\n[model]\nname = mlp\nhidden = 32\nloss = squared_error\n[data]\narrays = x.npy, "
+               "y.npy\nbatch = 4\n[train]\nsteps = 2\nlearning_rate = 0.01\n");
+    told = "x.npy";
+  }
+  const std::string settings = with_sets("", dp("gloo", 2));
+
+  static_cast<void>(run_script(
+      job.path(), exported(loopback_world(2)) + start_rank(0, settings) + start_rank(1, settings) + "wait\n"));
+
+  for (const int rank : {0, 1}) {
+    CHECK(code_of(job, rank) == 2);
+    CHECK_THAT(text_of(job, rank, "err"), Contains(told));
+  }
+  CHECK(read_file(job.path() / "run/summary.json") == summary);
+  CHECK(std::filesystem::exists(job.path() / "run/metrics.jsonl"));
+
+  // One that its launcher calls its machine's second leaves the reading to the first, and waits for it.
+  static_cast<void>(run_script(job.path(), exported(loopback_world(2)) +
+                                               start_rank(1, settings, "LOCAL_RANK=1 LOCAL_WORLD_SIZE=2") +
+                                               "while ! grep -qs 'waits for' rank-1.err && kill -0 $!; do sleep 0.1; "
+                                               "done\nkill -KILL $(cat rank-1.pid)\nwait\n"));
+  CHECK_THAT(text_of(job, 1, "err"), StartsWith("rank 1 waits for rank 0"));
 }
 
 TEST_CASE("a rank that comes first says for whom it waits", "[worlds]") {
