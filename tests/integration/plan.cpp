@@ -55,11 +55,11 @@ std::string remedy_of(const json::object& plan) {
 }  // namespace
 
 TEST_CASE("work beyond 64 bits is counted", "[plan]") {
-  // 2 layers of 12 x 65536^2 parameters, 2^28 tokens: 6 FLOPs for each parameter and token.
+  // 16 layers of 12 x 65536^2 parameters, 2^25 tokens: 6 FLOPs for each parameter and token. A microbatch has 1e19.
   const Bare job;
-  const std::vector<std::string> large = {"model.layers=2", "model.width=65536", "model.context=4096",
-                                          "data.batch=65536", "data.microbatches=8"};
-  const double products = 6.0 * 2 * 12 * 65536 * 65536 * 65536 * 4096;
+  const std::vector<std::string> large = {"model.layers=16", "model.width=65536", "model.context=4096",
+                                          "data.batch=8192", "data.microbatches=16"};
+  const double products = 6.0 * 16 * 12 * 65536 * 65536 * 8192 * 4096;
   const json::object plan = job.as_json(large);
   CHECK(plan.at("flops_per_step").to_number<double>() > products);
   CHECK(plan.at("flops_per_step").to_number<double>() < 1.2 * products);
