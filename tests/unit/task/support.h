@@ -18,6 +18,7 @@ inline job::Job job_in(const TemporaryFolder& folder, std::string_view text,
   job::Job job =
       job::parse_job(job::read_job_text(with_plugins, folder / "job.ini", overrides), task::schema_providers());
   job.output = folder / job.output.filename().string();  // not in the working folder
+  job.output_given = (folder.path() / "").native().size();
   return job;
 }
 
