@@ -36,7 +36,7 @@ struct Alias {
   std::string note;  ///< how what they mean differs
 };
 
-/// What other programs call one of the choices.
+/// Another program's name for one of the choices.
 struct ChoiceAlias {
   std::string name;
   std::string choice;

@@ -14,7 +14,7 @@ namespace shardrun::launch {
 /// of that.
 inline constexpr std::chrono::milliseconds same_request{200};
 
-/// What a person who has asked for a stop is told at once: the step in progress may be long.
+/// The line that answers a request to stop at once, since the step in progress may be long.
 /// `how`: what the process does about it.
 [[nodiscard]] std::string stop_notice(int signal, std::string_view how = "stopping after this step");
 

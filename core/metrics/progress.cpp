@@ -22,7 +22,7 @@ constexpr std::chrono::milliseconds live_interval{100};
 constexpr std::chrono::seconds plain_interval{10};
 /// An activity that is shorter is not worth a word beside the step, one that is longer a time of its own.
 constexpr std::chrono::seconds activity_interval{1};
-/// As long as a step that has no name of its own is expected to be.
+/// A step that takes longer than this is shown with its time.
 constexpr std::chrono::seconds step_interval{3};
 constexpr std::chrono::seconds usual_gap{1};  ///< between ticks
 /// On a busy machine ticks come later.

@@ -17,7 +17,7 @@ namespace shardrun::metrics {
 [[nodiscard]] std::filesystem::path sample_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path weights_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path state_path(const std::filesystem::path& output);
-/// Of a state that is saved under way, after so many steps: state-000100.safetensors.
+/// The file of a state that is saved during a run, after this many steps: state-000100.safetensors.
 [[nodiscard]] std::filesystem::path state_path(const std::filesystem::path& output, std::int64_t step);
 /// Of all ranks; and of one, in a folder of their own.
 [[nodiscard]] std::filesystem::path trace_path(const std::filesystem::path& output);

@@ -14,7 +14,7 @@
 
 namespace shardrun::partition {
 
-/// Who needs what of a function.
+/// Which stages read each value of a function, and which states are written from it.
 struct Uses {
   std::vector<std::set<std::int32_t>> readers;         ///< of each value the stages that need it and do not make it
   std::vector<std::vector<graph::StateWrite>> writes;  ///< of each value

@@ -28,7 +28,7 @@ struct Alternative {
   std::uint64_t most = 0;
 };
 
-/// What was planned in search of settings with which every rank fits.
+/// The plans that were tried to find settings with which every rank fits.
 struct FitSearch {
   std::vector<Alternative> tried;  ///< in that order
   std::uint64_t memory = 0;

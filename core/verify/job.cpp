@@ -52,7 +52,7 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
-/// What a rank records.
+/// How much a rank records.
 struct Extent {
   std::int64_t steps;
   bool evaluates;
