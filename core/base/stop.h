@@ -1,0 +1,30 @@
+#pragma once
+
+#include <exception>
+
+namespace shardrun {
+
+/// Thrown by stop_point(): the process was asked to stop while it did work that may be left unfinished.
+/// Not an Error: it is no failure, and code that adds to the text of errors must let it pass.
+class Stopped : public std::exception {
+ public:
+  explicit Stopped(int signal) noexcept : signal_(signal) {}
+  [[nodiscard]] int signal() const noexcept { return signal_; }
+  [[nodiscard]] const char* what() const noexcept override { return "asked to stop"; }
+
+ private:
+  int signal_;
+};
+
+/// Asks this process to stop at its next stop_point(). The first signal counts. Async-signal-safe; any thread.
+void request_stop(int signal) noexcept;
+
+/// The signal of request_stop(), or 0. Any thread.
+[[nodiscard]] int stop_requested() noexcept;
+
+/// Throws Stopped where a stop was requested. Loops that may run for long before or between steps (reading, checking
+/// and hashing data, compiling, sampling) call it at least every tenth of a second of work, where nothing would be
+/// left half done.
+void stop_point();
+
+}  // namespace shardrun
