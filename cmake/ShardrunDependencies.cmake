@@ -2,6 +2,7 @@
 
 find_package(Boost 1.81 REQUIRED COMPONENTS filesystem program_options json)
 find_package(fmt REQUIRED)
+find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto)
 find_package(dnnl REQUIRED)
 find_package(Eigen3 3.4 REQUIRED NO_MODULE)
 find_package(Threads REQUIRED)
