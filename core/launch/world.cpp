@@ -253,11 +253,25 @@ std::string resolve(const std::string& host) {
 
 std::string resolve_for_others(std::string_view variable, const std::string& host) {
   std::string address = resolve(host);
+  if (is_every_address(address)) {
+    throw Error(ErrorCode::usage,
+                fmt::format("{} = {} stands for every address of a host: give the one that the other ranks reach, or "
+                            "127.0.0.1 where all are in one network namespace",
+                            variable, host));
+  }
   if (is_loopback(address) && !is_numeric(host) && host != "localhost") {
     throw Error(ErrorCode::usage, fmt::format("{} = {} resolves to {} here: give the address that others reach",
                                               variable, host, address));
   }
   return address;
+}
+
+bool is_every_address(const std::string& numeric_address) {
+  boost::system::error_code failed;
+  const auto address = boost::asio::ip::make_address(numeric_address, failed);
+  const bool is_mapped = address.is_v6() && address.to_v6().is_v4_mapped();
+  return !failed && (address.is_unspecified() ||
+                     (is_mapped && make_address_v4(boost::asio::ip::v4_mapped, address.to_v6()).is_unspecified()));
 }
 
 bool is_loopback(const std::string& numeric_address) {

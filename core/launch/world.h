@@ -53,8 +53,10 @@ void require_whole_world(const Variables& variable = own_variable);
 /// A numeric address of a host by its name, IPv4 where it has one. Throws Error{usage} where there is none.
 [[nodiscard]] std::string resolve(const std::string& host);
 /// The same of a host that other machines are to reach, which `variable` names. Throws Error{usage} also where a name
-/// (not "localhost") stands for the loopback: many a machine calls itself so.
+/// (not "localhost") stands for the loopback, as many a machine calls itself, and where it is every address of a host.
 [[nodiscard]] std::string resolve_for_others(std::string_view variable, const std::string& host);
+/// Whether listening there is listening at all addresses of a host: 0.0.0.0 and ::.
+[[nodiscard]] bool is_every_address(const std::string& numeric_address);
 [[nodiscard]] bool is_loopback(const std::string& numeric_address);
 
 /// What rank 0 tells the others before they meet, where their launcher does not: as text of a fixed size.

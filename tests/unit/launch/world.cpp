@@ -8,6 +8,7 @@
 
 using namespace shardrun::launch;
 using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
 using shardrun::test::error_of;
 
 namespace {
@@ -194,4 +195,8 @@ TEST_CASE("a name that means this machine alone is no place where others meet", 
   CHECK(resolve_for_others("MASTER_ADDR", "10.0.0.1") == "10.0.0.1");
   CHECK_THAT(error_of([] { (void)resolve_for_others("MASTER_ADDR", "LOCALHOST"); }),
              Contains("MASTER_ADDR = LOCALHOST resolves to ") && Contains("give the address that others reach"));
+  for (const char* everywhere : {"0.0.0.0", "0", "0x0", "::", "::ffff:0.0.0.0"}) {
+    CHECK_THAT(error_of([&] { (void)resolve_for_others("MASTER_ADDR", everywhere); }),
+               StartsWith("2: ") && Contains("stands for every address of a host"));
+  }
 }
