@@ -29,24 +29,30 @@ FrameConnection::FrameConnection(boost::asio::ip::tcp::socket socket, std::size_
   socket_.set_option(boost::asio::ip::tcp::no_delay(true), ignored);
 }
 
+void FrameConnection::seal(const Digest& outgoing, const Digest& incoming) {
+  sealing_.emplace(outgoing);
+  opening_.emplace(incoming);
+}
+
 void FrameConnection::start(Events events) {
   events_ = std::move(events);
   read_header();
 }
 
 void FrameConnection::read_header() {
-  boost::asio::async_read(socket_, boost::asio::buffer(header_),
-                          [self = shared_from_this()](const error_code& error, std::size_t) {
-                            if (error || !self->open_) {
-                              return self->ended(text_of(error));
-                            }
-                            const std::size_t length = read_u32({self->header_.data(), self->header_.size()});
-                            if (length < version_and_type_bytes || length > self->max_bytes_) {
-                              return self->ended(fmt::format("it announced a frame of {} bytes, of {} to {}", length,
-                                                             version_and_type_bytes, self->max_bytes_));
-                            }
-                            self->read_body(length);
-                          });
+  boost::asio::async_read(
+      socket_, boost::asio::buffer(header_), [self = shared_from_this()](const error_code& error, std::size_t) {
+        if (error || !self->open_) {
+          return self->ended(text_of(error));
+        }
+        const std::size_t length = read_u32({self->header_.data(), self->header_.size()});
+        const std::size_t least = version_and_type_bytes + self->seal_bytes();
+        const std::size_t most = self->max_bytes_ + self->seal_bytes();
+        if (length < least || length > most) {
+          return self->ended(fmt::format("it announced a frame of {} bytes, of {} to {}", length, least, most));
+        }
+        self->read_body(length);
+      });
 }
 
 void FrameConnection::read_body(std::size_t length) {
@@ -61,6 +67,13 @@ void FrameConnection::read_body(std::size_t length) {
 }
 
 void FrameConnection::deliver() {
+  if (opening_) {
+    std::optional<std::string> opened = opening_->open({header_.data(), header_.size()}, body_);
+    if (!opened) {
+      return ended("a frame does not have the tag of this connection: it was sent or changed by somebody else");
+    }
+    body_ = *std::move(opened);
+  }
   const auto version = static_cast<std::uint8_t>(body_[0]);
   if (version != protocol_version) {
     return ended(fmt::format("it speaks version {} of the protocol, not {}", version, protocol_version));
@@ -105,6 +118,12 @@ void FrameConnection::send(std::string frame, std::function<void()> written) {
       written();
     }
     return;
+  }
+  if (sealing_) {
+    const std::string_view message = std::string_view(frame).substr(frame_header_bytes);
+    std::string sealed = frame_header(message.size() + Cipher::tag_bytes);
+    sealed += sealing_->seal(sealed, message);
+    frame = std::move(sealed);
   }
   unsent_bytes_ += frame.size();
   outgoing_.push_back({std::move(frame), std::move(written)});

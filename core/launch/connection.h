@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/launch/cipher.h"
 #include "core/launch/protocol.h"
 
 namespace shardrun::launch {
@@ -23,7 +24,7 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
     std::function<void(const std::string& why)> closed;  ///< once, unless close() came first
   };
 
-  /// `max_bytes` bounds the length of the frames that are accepted.
+  /// `max_bytes` bounds the length of the frames that are accepted, before they are sealed.
   FrameConnection(boost::asio::ip::tcp::socket socket, std::size_t max_bytes);
 
   /// Begins to read. A ProtocolError thrown by `events.frame` ends the connection with its message; all else comes out
@@ -32,6 +33,10 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
 
   /// The same from another frame on: the one after that whose callback calls this.
   void restart(Events events) { next_events_ = std::move(events); }
+
+  /// From here on frames are sealed: those that are sent after this, and those that are read after the one whose
+  /// callback calls this. One that does not open ends the connection.
+  void seal(const Digest& outgoing, const Digest& incoming);
 
   void set_max_bytes(std::size_t max_bytes) { max_bytes_ = max_bytes; }
 
@@ -48,6 +53,7 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   void read_header();
   void read_body(std::size_t length);
   void deliver();
+  [[nodiscard]] std::size_t seal_bytes() const { return opening_ ? Cipher::tag_bytes : 0; }
   void ended(const std::string& why);
   void write_front();
 
@@ -55,6 +61,8 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   std::size_t max_bytes_;
   Events events_;
   std::optional<Events> next_events_;
+  std::optional<Cipher> sealing_;  ///< what is sent
+  std::optional<Cipher> opening_;  ///< what is read
   bool open_ = true;
   std::array<char, frame_header_bytes> header_ = {};
   std::string body_;

@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -87,6 +88,7 @@ struct LaunchResult {
   int forced_signal = 0;              ///< the second, which ended the ranks, or 0
   std::vector<RankEnd> ranks;         ///< by rank
   std::chrono::nanoseconds ending{};  ///< from the first failure seen to the last rank gone
+  std::size_t strangers = 0;          ///< connections that were no rank's, and were dropped
 };
 
 /// Starts the ranks of a job on this machine, serves their store, passes their output on, and returns when all have

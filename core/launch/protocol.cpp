@@ -38,8 +38,7 @@ Token random_token() {
   while (filled < token.size()) {
     const ssize_t got = ::getrandom(token.data() + filled, token.size() - filled, 0);
     if (got < 0 && errno != EINTR) {
-      throw Error(ErrorCode::io, fmt::format("cannot draw random bytes for the job's token: {}",
-                                             std::generic_category().message(errno)));
+      throw Error(ErrorCode::io, fmt::format("cannot draw random bytes: {}", std::generic_category().message(errno)));
     }
     filled += got > 0 ? static_cast<std::size_t>(got) : 0;
   }
@@ -91,9 +90,7 @@ std::string FrameWriter::finish() {
                                            "message",
                                            length, max_frame_bytes));
   }
-  std::string header;
-  append_number(header, static_cast<std::uint32_t>(length));
-  frame_.replace(0, frame_header_bytes, header);
+  frame_.replace(0, frame_header_bytes, frame_header(length));
   return std::move(frame_);
 }
 
@@ -112,19 +109,31 @@ std::uint64_t PayloadReader::u64() { return number_of<std::uint64_t>(raw(sizeof(
 
 std::string_view PayloadReader::bytes() { return raw(u32()); }
 
+Token PayloadReader::block() {
+  Token block = {};
+  const std::string_view taken = raw(block.size());
+  std::copy(taken.begin(), taken.end(), block.begin());
+  return block;
+}
+
 void PayloadReader::expect_end() const {
   if (!rest_.empty()) {
     throw ProtocolError(fmt::format("a frame is {} bytes too long", rest_.size()));
   }
 }
 
+std::string frame_header(std::size_t length) {
+  std::string header;
+  append_number(header, static_cast<std::uint32_t>(length));
+  return header;
+}
+
 std::uint32_t read_u32(std::string_view four_bytes) noexcept { return number_of<std::uint32_t>(four_bytes); }
 
 std::string encode_hello(const Hello& hello) {
   return FrameWriter(FrameType::hello)
-      .u32(hello_magic)
-      .raw({reinterpret_cast<const char*>(hello.token.data()), hello.token.size()})
       .u32(hello.rank)
+      .u32(hello.world_size)
       .u32(hello.pid)
       .u64(hello.job_hash)
       .bytes(std::string_view(hello.host).substr(0, max_host_bytes))
@@ -133,13 +142,9 @@ std::string encode_hello(const Hello& hello) {
 
 Hello decode_hello(std::string_view payload) {
   PayloadReader reader(payload);
-  if (const std::uint32_t magic = reader.u32(); magic != hello_magic) {
-    throw ProtocolError(fmt::format("a hello begins with {:#010x}, not with {:#010x}", magic, hello_magic));
-  }
   Hello hello;
-  const std::string_view token = reader.raw(hello.token.size());
-  std::copy(token.begin(), token.end(), hello.token.begin());
   hello.rank = reader.u32();
+  hello.world_size = reader.u32();
   hello.pid = reader.u32();
   hello.job_hash = reader.u64();
   hello.host = reader.bytes();

@@ -14,9 +14,10 @@ namespace shardrun::launch {
 // What a rank and the launcher say to each other over the rank's control connection.
 //
 // A frame is: length of what follows (u32), version (u8), type (u8), payload. Numbers are little-endian, texts and
-// bytes inside a payload are preceded by their length (u32). The launcher answers nothing before a correct hello.
+// bytes inside a payload are preceded by their length (u32). After the handshake (handshake.h) what follows the length
+// is sealed: encrypted, with a tag behind it. The launcher tells a stranger nothing but its nonce and its proof.
 
-inline constexpr std::uint8_t protocol_version = 2;
+inline constexpr std::uint8_t protocol_version = 3;
 inline constexpr std::size_t frame_header_bytes = 4;
 inline constexpr std::size_t max_hello_bytes = 256;  ///< of a frame's length until its sender is known
 inline constexpr std::size_t max_frame_bytes = std::size_t{1024} * 1024;  ///< of a frame's length afterwards
@@ -24,7 +25,8 @@ inline constexpr std::uint32_t hello_magic = 0x6472'6873;                 ///< "
 
 enum class FrameType : std::uint8_t {
   // From a rank.
-  hello = 1,        ///< see Hello
+  greeting = 11,    ///< magic (u32), nonce
+  hello = 1,        ///< see Hello; sealed, as all that follows
   heartbeat = 2,    ///< nothing; from a launcher that is itself a rank too, in answer
   set = 3,          ///< key, value
   get = 4,          ///< request (u64), key
@@ -35,8 +37,9 @@ enum class FrameType : std::uint8_t {
   abort_heard = 9,  ///< nothing: what this rank does from here on may be a consequence of the abort
   paused = 10,      ///< nothing: this rank waits for `resume`, in the middle of nothing
   // From the launcher.
+  challenge = 73,      ///< nonce, proof
   welcome = 64,        ///< nothing
-  refused = 65,        ///< why, though the token was right; the job's text where the job is another, else ""
+  refused = 65,        ///< why, though the token is right; the job's text where the job is another, else ""
   value = 66,          ///< request, value
   failure_noted = 67,  ///< nothing
   abort = 68,          ///< reason
@@ -58,6 +61,11 @@ using Token = std::array<std::uint8_t, 32>;
 
 /// Throws Error{io}.
 [[nodiscard]] Token random_token();
+
+/// Its bytes as they are.
+[[nodiscard]] inline std::string_view text_of(const Token& token) {
+  return {reinterpret_cast<const char*>(token.data()), token.size()};
+}
 
 /// Without telling by its duration where they differ.
 [[nodiscard]] bool equal_in_constant_time(const Token& one, const Token& other) noexcept;
@@ -88,18 +96,21 @@ class PayloadReader {
   [[nodiscard]] std::uint64_t u64();
   [[nodiscard]] std::string_view raw(std::size_t size);
   [[nodiscard]] std::string_view bytes();
+  [[nodiscard]] Token block();  ///< 32 bytes: a token, a nonce or a digest
   void expect_end() const;
 
  private:
   std::string_view rest_;
 };
 
+/// What a frame begins with: the length of what follows.
+[[nodiscard]] std::string frame_header(std::size_t length);
 [[nodiscard]] std::uint32_t read_u32(std::string_view four_bytes) noexcept;
 
 /// Who a rank says it is.
 struct Hello {
-  Token token = {};
   std::uint32_t rank = 0;
+  std::uint32_t world_size = 0;
   std::uint32_t pid = 0;
   std::uint64_t job_hash = 0;
   std::string host;  ///< at most 64 bytes of it are sent

@@ -16,8 +16,8 @@ namespace shardrun::launch {
 namespace {
 
 constexpr std::chrono::seconds failure_deadline{2};
-constexpr int most_hangups = 5;
-constexpr std::chrono::seconds shortest_of_hangups{10};
+constexpr int most_unproved = 5;
+constexpr std::chrono::seconds shortest_of_unproved{10};
 constexpr std::chrono::seconds first_reminder{5};
 
 std::string_view text_of(std::span<const std::byte> bytes) {
@@ -28,16 +28,17 @@ StoreClientSettings settings_of(const RankContext& context, const std::string& j
   return {.address = context.address,
           .port = context.port,
           .listener = context.is_hosted ? "rank 0" : "the launcher",
-          .hello = {.token = context.token,
-                    .rank = static_cast<std::uint32_t>(context.rank),
+          .token = context.token,
+          .hello = {.rank = static_cast<std::uint32_t>(context.rank),
+                    .world_size = static_cast<std::uint32_t>(context.world_size),
                     .pid = static_cast<std::uint32_t>(::getpid()),
                     .job_hash = hash_name(job),
                     .host = host_name()},
           .job = job,
           .heartbeat = context.heartbeat,
           .silence = context.is_hosted ? context.silence : std::chrono::milliseconds(0),
-          .most_hangups = context.is_hosted ? most_hangups : 0,
-          .shortest_of_hangups = shortest_of_hangups,
+          .most_unproved = context.is_hosted ? most_unproved : 0,
+          .shortest_of_unproved = shortest_of_unproved,
           .grace = context.grace,
           .first_reminder = context.is_hosted && context.rank != 0 ? first_reminder : std::chrono::seconds(0)};
 }

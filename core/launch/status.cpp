@@ -38,6 +38,11 @@ std::string describe(const RootCause& cause) {
   return fmt::format("rank {} (pid {} on {}): {}", cause.rank, cause.pid, cause.host, cause.text);
 }
 
+std::string strangers_notice(std::size_t strangers) {
+  return strangers == 1 ? "1 connection came from a stranger, and was dropped"
+                        : fmt::format("{} connections came from strangers, and were dropped", strangers);
+}
+
 std::chrono::nanoseconds time_held_up(std::chrono::nanoseconds since_last_tick, std::chrono::nanoseconds interval) {
   return std::max(since_last_tick - 2 * interval, std::chrono::nanoseconds::zero());
 }

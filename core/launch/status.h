@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <string>
 
 #include "core/launch/launch.h"
@@ -15,6 +16,9 @@ namespace shardrun::launch {
 
 /// How a rank ended that did not end well: "exited with code 3 before it joined the job".
 [[nodiscard]] std::string end_text(const RankEnd& end, bool joined);
+
+/// "12 connections came from strangers, and were dropped"
+[[nodiscard]] std::string strangers_notice(std::size_t strangers);
 
 /// For how long the launcher itself did not run (after Ctrl-Z, or while a callback waited), where `since_last_tick`
 /// passed since it last looked, which it does every `interval`: nobody was silent meanwhile.

@@ -24,7 +24,7 @@ using boost::system::error_code;
 
 constexpr std::size_t max_unsent_bytes = std::size_t{64} * 1024 * 1024;
 constexpr std::chrono::milliseconds longest_connect_pause{500};
-constexpr std::chrono::milliseconds longest_hangup_pause{2000};
+constexpr std::chrono::milliseconds longest_unproved_pause{2000};
 constexpr std::chrono::seconds pause_of_reminders{60};
 
 }  // namespace
@@ -88,7 +88,7 @@ void StoreClient::await_welcome(Deadline deadline) {
   std::unique_lock lock(mutex_);
   wait(lock, deadline, [this] { return welcome_ || refused_; });
   if (refused_) {
-    throw Error(ErrorCode::io, fmt::format("{} refused this process: {}", settings_.listener, *refused_));
+    throw Error(ErrorCode::io, *refused_);
   }
   if (!welcome_) {
     throw Error(ErrorCode::io,
@@ -233,13 +233,44 @@ void StoreClient::connect() {
     {
       const std::lock_guard lock(mutex_);
       own_address_ = own.address().to_string();
-      trouble_.clear();
     }
-    connection_ = std::make_shared<FrameConnection>(std::move(*socket), max_frame_bytes);
-    connection_->start({.frame = [this](FrameType type, std::string_view payload) { handle(type, payload); },
-                        .closed = [this](const std::string& why) { lost(why); }});
-    connection_->send(encode_hello(settings_.hello));
+    greet(std::make_shared<FrameConnection>(std::move(*socket), max_hello_bytes));
   });
+}
+
+/// Whoever listens there has to prove first that it knows the token, and in time.
+void StoreClient::greet(std::shared_ptr<FrameConnection> connection) {
+  connection_ = std::move(connection);
+  proved_ = false;
+  nonce_ = random_token();
+  connection_->start({.frame = [this](FrameType type, std::string_view payload) { check_proof(type, payload); },
+                      .closed = [this](const std::string& why) { not_proved(why); }});
+  connection_->send(encode_greeting(nonce_));
+  connect_timer_.expires_after(settings_.proof_timeout);
+  connect_timer_.async_wait([this, greeted = connection_](const error_code& cancelled) {
+    if (!cancelled && greeted == connection_ && !proved_) {
+      connection_->close();
+      not_proved(fmt::format("it did not answer within {} ms", settings_.proof_timeout.count()));
+    }
+  });
+}
+
+void StoreClient::check_proof(FrameType type, std::string_view payload) {
+  if (type != FrameType::challenge) {
+    throw ProtocolError(fmt::format("it answered with a frame of type {}", static_cast<int>(type)));
+  }
+  const Challenge challenge = decode_challenge(payload);
+  const SessionKeys keys = session_keys(settings_.token, nonce_, challenge.nonce);
+  if (!equal_in_constant_time(challenge.proof, keys.proof)) {
+    throw ProtocolError("its proof is wrong");
+  }
+  proved_ = true;
+  connect_timer_.cancel();
+  connection_->set_max_bytes(max_frame_bytes);
+  connection_->seal(keys.to_launcher, keys.to_rank);
+  connection_->restart({.frame = [this](FrameType of, std::string_view bytes) { handle(of, bytes); },
+                        .closed = [this](const std::string& why) { lost(why); }});
+  connection_->send(encode_hello(settings_.hello));
 }
 
 void StoreClient::connect_later(const std::string& why, std::chrono::milliseconds longest_pause) {
@@ -288,7 +319,7 @@ void StoreClient::handle(FrameType type, std::string_view payload) {
       beat();
       break;
     case FrameType::refused: {
-      refused_ = reader.bytes();
+      refused_ = fmt::format("{} refused this process: {}", settings_.listener, reader.bytes());
       if (const std::string_view job = reader.bytes(); !job.empty()) {
         *refused_ += fmt::format("; the first difference is {}", first_difference(settings_.job, job));
       }
@@ -349,25 +380,25 @@ void StoreClient::lost(const std::string& why) {
   if (joined) {
     abort(fmt::format("the connection to {} is lost: {}", settings_.listener, why));
   } else {
-    hung_up(fmt::format("{} hung up: {}", settings_.listener, why));
+    connect_later(fmt::format("{} hung up: {}", settings_.listener, why), longest_connect_pause);
   }
 }
 
-/// A wrong token is not answered.
-void StoreClient::hung_up(const std::string& why) {
+/// It may be something else that listens there until the launcher does.
+void StoreClient::not_proved(const std::string& why) {
+  const std::string what = fmt::format("what listens at {} port {} has not proved that it knows this run's token: {}",
+                                       settings_.address, settings_.port, why);
   const auto now = std::chrono::steady_clock::now();
-  first_hangup_ = hangups_ == 0 ? now : first_hangup_;
-  ++hangups_;
-  if (settings_.most_hangups == 0 || hangups_ < settings_.most_hangups ||
-      now - first_hangup_ < settings_.shortest_of_hangups) {
-    return connect_later(why, settings_.most_hangups == 0 ? longest_connect_pause : longest_hangup_pause);
+  first_unproved_ = unproved_ == 0 ? now : first_unproved_;
+  ++unproved_;
+  if (settings_.most_unproved == 0 || unproved_ < settings_.most_unproved ||
+      now - first_unproved_ < settings_.shortest_of_unproved) {
+    return connect_later(what, settings_.most_unproved == 0 ? longest_connect_pause : longest_unproved_pause);
   }
   {
     const std::lock_guard lock(mutex_);
-    refused_ = fmt::format(
-        "{} (what listens at {} port {} has hung up {} times without an answer: is SHARDRUN_TOKEN "
-        "the same there, and is it rank 0 of this job?)",
-        why, settings_.address, settings_.port, hangups_);
+    refused_ = fmt::format("{} (of {} times; is SHARDRUN_TOKEN the same there, and is it rank 0 of this job?)", what,
+                           unproved_);
   }
   changed_.notify_all();
 }

@@ -18,6 +18,7 @@
 #include "core/base/error.h"
 #include "core/launch/connection.h"
 #include "core/launch/failure.h"
+#include "core/launch/handshake.h"
 #include "core/launch/protocol.h"
 
 namespace shardrun::launch {
@@ -26,14 +27,16 @@ struct StoreClientSettings {
   std::string address;
   std::uint16_t port = 0;
   std::string listener = "the launcher";  ///< who that is, for messages
+  Token token = {};                       ///< which is proved to be known, and not sent
   Hello hello;
   std::string job;  ///< as text, of which `hello` has the hash
   std::chrono::milliseconds heartbeat{1000};
-  std::chrono::milliseconds silence{0};  ///< see RankContext; what listens must answer heartbeats
-  int most_hangups = 0;                  ///< in answer to a hello, after which it is not said again; 0: it always is
-  std::chrono::milliseconds shortest_of_hangups{0};  ///< from the first of them, before which that does not hold
-  std::chrono::milliseconds grace{0};                ///< see RankContext
-  std::chrono::milliseconds first_reminder{0};       ///< until it is said that no welcome has come; 0: never
+  std::chrono::milliseconds silence{0};            ///< see RankContext; what listens must answer heartbeats
+  std::chrono::milliseconds proof_timeout{10000};  ///< from connecting to the proof of what listens
+  int most_unproved = 0;  ///< connections to what proves nothing, after which no other is tried; 0: one always is
+  std::chrono::milliseconds shortest_of_unproved{0};  ///< from the first of them, before which that does not hold
+  std::chrono::milliseconds grace{0};                 ///< see RankContext
+  std::chrono::milliseconds first_reminder{0};        ///< until it is said that no welcome has come; 0: never
 };
 
 /// The rank's end of its control connection, which a thread of its own serves: reads, writes and sends heartbeats while
@@ -76,11 +79,13 @@ class StoreClient {
   // On the line's thread.
   void connect();
   void connect_later(const std::string& why, std::chrono::milliseconds longest_pause);
+  void greet(std::shared_ptr<FrameConnection> connection);
+  void check_proof(FrameType type, std::string_view payload);
   void handle(FrameType type, std::string_view payload);
   void beat();
   void check_silence();
   void lost(const std::string& why);
-  void hung_up(const std::string& why);
+  void not_proved(const std::string& why);
   void remind_after(std::chrono::milliseconds pause);
   void end_after_grace(const std::string& reason);
   void abort(const std::string& reason);
@@ -96,8 +101,10 @@ class StoreClient {
   boost::asio::steady_timer reminder_timer_;
   std::chrono::steady_clock::time_point heard_;      ///< of the other end
   std::chrono::steady_clock::time_point last_beat_;  ///< of this one
-  int hangups_ = 0;
-  std::chrono::steady_clock::time_point first_hangup_;
+  Nonce nonce_ = {};                                 ///< of this connection
+  bool proved_ = false;                              ///< what listens knows the token
+  int unproved_ = 0;                                 ///< connections
+  std::chrono::steady_clock::time_point first_unproved_;
   std::atomic<bool> aborted_ = false;
   std::atomic<int> stop_signal_ = 0;
   std::atomic<bool> pause_asked_ = false;
@@ -106,8 +113,8 @@ class StoreClient {
   mutable std::mutex mutex_;  ///< guards all down to `changed_`
   bool welcome_ = false;
   std::string own_address_;             ///< of the line's own end
-  std::string trouble_;                 ///< of the last attempt to connect
-  std::optional<std::string> refused_;  ///< for good
+  std::string trouble_;                 ///< of the last attempt to join
+  std::optional<std::string> refused_;  ///< for good, and why
   std::optional<std::string> abort_reason_;
   bool line_lost_ = false;
   bool resumed_ = false;

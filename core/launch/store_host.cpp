@@ -297,12 +297,14 @@ void StoreHost::finish_if_done() {
 }
 
 void StoreHost::finish() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!finished_) {
-      result_ = result();
-      finished_ = true;
+  if (!finished_) {  // which this thread alone writes
+    LaunchResult ended = result();
+    if (ended.strangers > 0) {
+      notice(strangers_notice(ended.strangers));
     }
+    const std::lock_guard lock(mutex_);
+    result_ = std::move(ended);
+    finished_ = true;
   }
   changed_.notify_all();
 }
@@ -337,6 +339,7 @@ LaunchResult StoreHost::wait() {
 
 LaunchResult StoreHost::result() const {
   LaunchResult result = inquest_.result();
+  result.strangers = store_.strangers();
   if (stopped_early_ != 0) {
     result.cause.reset();
     result.stop_signal = stopped_early_;

@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/base/philox.h"
+#include "core/launch/world.h"
 
 namespace shardrun::launch {
 
@@ -17,6 +18,7 @@ using boost::system::error_code;
 struct StoreServer::Guest {
   std::shared_ptr<FrameConnection> connection;
   std::string from;
+  bool challenged = false;
   std::unique_ptr<boost::asio::steady_timer> deadline;
 };
 
@@ -41,6 +43,11 @@ constexpr std::size_t most_told_bytes = std::size_t{16} * 1024;
 
 tcp::acceptor listen(boost::asio::io_context& io, const StoreServerSettings& settings) {
   try {
+    if (is_every_address(settings.address)) {
+      throw Error(
+          ErrorCode::usage,
+          fmt::format("cannot listen for ranks on {}: it stands for every address of this host", settings.address));
+    }
     const tcp::endpoint endpoint(boost::asio::ip::make_address(settings.address), settings.port);
     tcp::acceptor acceptor(io);
     acceptor.open(endpoint.protocol());
@@ -112,7 +119,11 @@ void StoreServer::accept() {
       receive_guest(std::move(socket));
       return accept();
     }
-    // The guest gave up meanwhile, or this process has no descriptor left: that passes, so go on, but do not spin.
+    if ((error == boost::asio::error::no_descriptors || error == boost::system::errc::too_many_files_open_in_system) &&
+        drop_guest_for_room("it said no hello, and no descriptor is left")) {
+      return accept();
+    }
+    // The guest gave up meanwhile, or what is missing is in other hands: that passes, so go on, but do not spin.
     accept_again_.expires_after(accept_pause);
     accept_again_.async_wait([this](const error_code& cancelled) {
       if (!cancelled) {
@@ -126,9 +137,8 @@ void StoreServer::receive_guest(tcp::socket socket) {
   error_code gone;
   const tcp::endpoint peer = socket.remote_endpoint(gone);
   const std::string from = gone ? "somebody" : text_of(peer);
-  // A rank says hello at once. Whoever has been silent for longest is not one, however many come.
   if (guests_.size() >= settings_.max_strangers + members_.size()) {
-    drop_guest(guests_.begin()->first, fmt::format("it said no hello, and {} others wait to", guests_.size()));
+    static_cast<void>(drop_guest_for_room(fmt::format("it said no hello, and {} others wait to", guests_.size() - 1)));
   }
   const std::uint64_t id = next_guest_++;
   Guest& guest = guests_[id];
@@ -148,18 +158,48 @@ void StoreServer::drop_guest(std::uint64_t id, const std::string& why) {
   const auto found = guests_.find(id);
   if (found != guests_.end()) {
     found->second.connection->close();
-    log_drop(found->second.from, why);
+    const std::string_view unproved =
+        found->second.challenged ? "it has not proved that it knows this job's token: " : "";
+    log_drop(found->second.from, fmt::format("{}{}", unproved, why));
     guests_.erase(found);
+    ++strangers_;
   }
 }
 
+/// A rank greets at once. Whoever has not, for longest, is none, however many come. False where there is no guest.
+bool StoreServer::drop_guest_for_room(const std::string& why) {
+  auto worst = std::find_if(guests_.begin(), guests_.end(), [](const auto& each) { return !each.second.challenged; });
+  worst = worst == guests_.end() ? guests_.begin() : worst;
+  if (worst == guests_.end()) {
+    return false;
+  }
+  drop_guest(worst->first, why);
+  return true;
+}
+
 void StoreServer::greet(std::uint64_t id, FrameType type, std::string_view payload) {
-  if (type != FrameType::hello) {
+  Guest& guest = guests_.at(id);
+  if (type == FrameType::greeting && !guest.challenged) {
+    return challenge(guest, decode_greeting(payload));
+  }
+  if (type != FrameType::hello || !guest.challenged) {
     return drop_guest(id, "it said something else than hello");
   }
-  const Hello hello = decode_hello(payload);
-  if (!equal_in_constant_time(hello.token, settings_.token)) {
-    return drop_guest(id, "its token is not this job's");
+  hear_hello(id, decode_hello(payload));
+}
+
+void StoreServer::challenge(Guest& guest, const Nonce& of_rank) {
+  const Nonce own = random_token();
+  const SessionKeys keys = session_keys(settings_.token, of_rank, own);
+  guest.challenged = true;
+  guest.connection->send(encode(Challenge{.nonce = own, .proof = keys.proof}));
+  guest.connection->seal(keys.to_rank, keys.to_launcher);
+}
+
+/// The guest has proved that it knows the token: its frame came sealed.
+void StoreServer::hear_hello(std::uint64_t id, const Hello& hello) {
+  if (hello.world_size != members_.size()) {
+    return refuse(id, fmt::format("it is one of {} ranks, and this job has {}", hello.world_size, members_.size()));
   }
   if (hello.rank >= members_.size()) {
     return refuse(id, fmt::format("there is no rank {} among {}", hello.rank, members_.size()));
@@ -332,10 +372,10 @@ void StoreServer::close(int rank) {
 
 /// A port scan must not fill the log.
 void StoreServer::log_drop(const std::string& who, const std::string& why) {
-  ++dropped_;
-  if (dropped_ <= logged_drops) {
+  ++logged_;
+  if (logged_ <= logged_drops) {
     events_.log(fmt::format("dropped a connection from {}: {}", who, why));
-  } else if (dropped_ == logged_drops + 1) {
+  } else if (logged_ == logged_drops + 1) {
     events_.log("more connections were dropped; the rest is not logged");
   }
 }

@@ -15,6 +15,7 @@
 
 #include "core/launch/connection.h"
 #include "core/launch/failure.h"
+#include "core/launch/handshake.h"
 #include "core/launch/protocol.h"
 
 namespace shardrun::launch {
@@ -29,7 +30,7 @@ struct StoreServerSettings {
   bool answers_heartbeats = false;                ///< to ranks that would not see this process's end otherwise
   /// What whoever comes with another job is told.
   std::string about_other_job = "have the job file or a plugin changed while the job was starting?";
-  std::size_t max_strangers = 64;  ///< connections that have not said hello yet, above one a rank; the oldest goes
+  std::size_t max_strangers = 64;  ///< connections that have not said hello yet, above one a rank; then one goes
 };
 
 /// What ranks do, told on the io_context's thread. All must be set.
@@ -47,8 +48,9 @@ struct StoreServerEvents {
 };
 
 /// The place where the ranks of a job meet: a key-value store, and the launcher's line to each of them. Belongs to the
-/// thread that runs the io_context, which may not run on after this is gone. Whoever says no correct hello in time is
-/// dropped with a log line, and so is whoever claims a rank that is taken.
+/// thread that runs the io_context, which may not run on after this is gone. Whoever does not prove in time that it
+/// knows the token is a stranger: it is dropped with a log line, and counted. Whoever does, and claims a rank that is
+/// taken, is refused.
 class StoreServer {
  public:
   /// Listens. Throws Error{io}.
@@ -58,6 +60,9 @@ class StoreServer {
   ~StoreServer();
 
   [[nodiscard]] std::uint16_t port() const { return port_; }
+
+  /// How many connections came that were no rank's.
+  [[nodiscard]] std::size_t strangers() const { return strangers_ + guests_.size(); }
 
   /// Gives a key a value, as a rank does.
   void publish(std::string_view key, std::string_view value);
@@ -79,7 +84,10 @@ class StoreServer {
   void accept();
   void receive_guest(boost::asio::ip::tcp::socket socket);
   void drop_guest(std::uint64_t guest, const std::string& why);
+  [[nodiscard]] bool drop_guest_for_room(const std::string& why);
   void greet(std::uint64_t guest, FrameType type, std::string_view payload);
+  void challenge(Guest& guest, const Nonce& of_rank);
+  void hear_hello(std::uint64_t guest, const Hello& hello);
   void refuse(std::uint64_t guest, const std::string& why, std::string_view job = {});
   void admit(std::uint64_t guest, const Hello& hello);
   void member_frame(int rank, FrameType type, std::string_view payload);
@@ -99,7 +107,8 @@ class StoreServer {
   std::uint64_t next_guest_ = 0;
   std::map<std::uint64_t, Guest> guests_;  ///< who has not said hello yet
   std::vector<Member> members_;            ///< by rank
-  int dropped_ = 0;
+  std::size_t strangers_ = 0;              ///< that were dropped
+  int logged_ = 0;                         ///< who was dropped or refused
 
   std::map<std::string, std::string, std::less<>> values_;
   std::vector<Waiter> waiters_;

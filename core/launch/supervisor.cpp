@@ -90,6 +90,9 @@ Supervisor::~Supervisor() {
 LaunchResult Supervisor::run() {
   start();
   io_.run();
+  if (store_.strangers() > 0) {
+    notice(strangers_notice(store_.strangers()));
+  }
   return result();
 }
 
@@ -428,6 +431,7 @@ void Supervisor::notice(const std::string& line) const {
 
 LaunchResult Supervisor::result() const {
   LaunchResult result = inquest_.result();
+  result.strangers = store_.strangers();
   result.stop_signal = stop_signal_;
   result.forced_signal = forced_signal_;
   if (!result.cause && forced_signal_ != 0) {

@@ -1,8 +1,6 @@
 #include "tests/unit/launch/attacks.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -10,26 +8,22 @@
 #include <string_view>
 
 #include "core/base/philox.h"
-#include "core/files/descriptor.h"
+#include "core/launch/cipher.h"
+#include "core/launch/handshake.h"
 #include "core/launch/protocol.h"
+#include "tests/support/attacks.h"
+#include "tests/support/middle.h"
 
 namespace shardrun::test {
-namespace {
 
 using launch::FrameType;
 using launch::FrameWriter;
 using launch::Hello;
 using launch::RankContext;
 
-}  // namespace
-
 files::FileDescriptor connect_to(const RankContext& context) {
-  files::FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(context.port);
-  ::inet_pton(AF_INET, context.address.c_str(), &address.sin_addr);
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+  files::FileDescriptor socket = connect_to_port(context.port);
+  if (!socket.is_open()) {
     throw Error(ErrorCode::io, "the launcher listens no more");
   }
   return socket;
@@ -37,27 +31,66 @@ files::FileDescriptor connect_to(const RankContext& context) {
 
 namespace {
 
-/// Sends and waits for the other side to hang up: "dropped", or the text of its refusal.
-std::string outcome(const files::FileDescriptor& socket, std::string_view bytes) {
-  ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-  std::string answer;
-  char chunk[512];
-  for (ssize_t got = 0; (got = ::read(socket.get(), chunk, sizeof chunk)) > 0;) {
-    answer.append(chunk, static_cast<std::size_t>(got));
+constexpr std::size_t before_payload = launch::frame_header_bytes + 2;
+
+/// Whoever closes this sends a reset.
+void reset_at_close(const files::FileDescriptor& socket) {
+  const linger none = {.l_onoff = 1, .l_linger = 0};
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &none, sizeof none);
+}
+
+/// What comes until the other side hangs up, in words: "dropped", "challenged" (and then dropped).
+std::string outcome(const files::FileDescriptor& socket) {
+  std::string words;
+  for (std::string frame; !(frame = read_frame(socket.get())).empty();) {
+    const bool is_challenge = static_cast<FrameType>(frame[launch::frame_header_bytes + 1]) == FrameType::challenge;
+    words += is_challenge && words.empty() ? "challenged, " : "told something, ";
   }
-  constexpr std::size_t before_payload = launch::frame_header_bytes + 2;
-  if (answer.size() < before_payload) {
-    return answer.empty() ? "dropped" : "a fragment";
+  return words + "dropped";
+}
+
+std::string greeting() { return launch::encode_greeting(launch::random_token()); }
+
+std::string sealed(launch::Cipher& cipher, const std::string& frame) {
+  const std::string_view message = std::string_view(frame).substr(launch::frame_header_bytes);
+  const std::string header = launch::frame_header(message.size() + launch::Cipher::tag_bytes);
+  return header + cipher.seal(header, message);
+}
+
+/// Does the handshake with this token, and says this hello; what came of it.
+std::string say_hello(const RankContext& context, const launch::Token& token, const std::string& hello,
+                      std::string* said = nullptr) {
+  const files::FileDescriptor socket = connect_to(context);
+  const launch::Nonce nonce = launch::random_token();
+  const std::string first = launch::encode_greeting(nonce);
+  send_bytes(socket.get(), first);
+  const std::string frame = read_frame(socket.get());
+  const launch::Challenge challenge = launch::decode_challenge(std::string_view(frame).substr(before_payload));
+  const launch::SessionKeys keys = launch::session_keys(token, nonce, challenge.nonce);
+  launch::Cipher sealing(keys.to_launcher);
+  const std::string second = sealed(sealing, hello);
+  if (said != nullptr) {
+    *said = first + second;
   }
-  return static_cast<FrameType>(answer[launch::frame_header_bytes + 1]) == FrameType::refused
-             ? fmt::format("refused, {}",
-                           launch::PayloadReader(std::string_view(answer).substr(before_payload)).bytes())
+  send_bytes(socket.get(), second);
+  const std::string answer = read_frame(socket.get());
+  if (answer.empty()) {
+    return "dropped";
+  }
+  launch::Cipher opening(keys.to_rank);
+  const std::optional<std::string> opened = opening.open(std::string_view(answer).substr(0, launch::frame_header_bytes),
+                                                         std::string_view(answer).substr(launch::frame_header_bytes));
+  if (!opened) {
+    return "answered, with another key";
+  }
+  return static_cast<FrameType>((*opened)[1]) == FrameType::refused
+             ? fmt::format("refused, {}", launch::PayloadReader(std::string_view(*opened).substr(2)).bytes())
              : "let in";
 }
 
 std::string hello_of(const RankContext& context, const std::function<void(Hello&)>& change) {
-  Hello hello{.token = context.token,
-              .rank = static_cast<std::uint32_t>(context.rank),
+  Hello hello{.rank = static_cast<std::uint32_t>(context.rank),
+              .world_size = static_cast<std::uint32_t>(context.world_size),
               .pid = 1,
               .job_hash = hash_name(""),
               .host = "elsewhere"};
@@ -72,40 +105,67 @@ std::string with_version(std::string frame, char version) {
 
 }  // namespace
 
-std::vector<std::string> attack(const RankContext& context) {
-  std::vector<std::string> outcomes;
+Attacked attack(const RankContext& context) {
+  Attacked result;
+  const auto note = [&](const std::string& name, const std::string& came_of_it) {
+    result.outcomes.push_back(name + ": " + came_of_it);
+  };
   const auto attempt = [&](const std::string& name, std::string_view bytes) {
-    outcomes.push_back(name + ": " + outcome(connect_to(context), bytes));
+    const files::FileDescriptor socket = connect_to(context);
+    send_bytes(socket.get(), bytes);
+    note(name, outcome(socket));
+    ++result.strangers;
   };
   const std::string good = hello_of(context, [](Hello&) {});
+  launch::Token other_token = context.token;
+  other_token.back() ^= 1U;
+  std::string said;
+
   attempt("HTTP", "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
   attempt("zeros", std::string(64, '\0'));
   attempt("ones", std::string(5000, '\xff'));
   attempt("long", std::string("\x00\x00\x10\x00", 4) + std::string(64, 'x'));
-  attempt("no hello", FrameWriter(FrameType::set).bytes("key").bytes("value").finish());
-  attempt("short hello", FrameWriter(FrameType::hello).u32(launch::hello_magic).finish());
-  attempt("long hello", FrameWriter(FrameType::hello).raw(std::string(9000, 'x')).finish());
-  attempt("version", with_version(good, 9));
-  attempt("token", hello_of(context, [](Hello& hello) { hello.token.back() ^= 1U; }));
+  attempt("no greeting", FrameWriter(FrameType::set).bytes("key").bytes("value").finish());
+  attempt("hello at once", good);
+  attempt("short greeting", FrameWriter(FrameType::greeting).u32(launch::hello_magic).finish());
+  attempt("long greeting", FrameWriter(FrameType::greeting).raw(std::string(9000, 'x')).finish());
+  attempt("other magic", FrameWriter(FrameType::greeting).u32(7).raw(std::string(32, 'x')).finish());
+  attempt("version", with_version(greeting(), 9));
   attempt("silence", "");
-  attempt("drop by drop", good.substr(0, 20));
-  attempt("taken rank", good);
-  attempt("no such rank", hello_of(context, [](Hello& hello) { hello.rank = 1000; }));
-  attempt("other job", hello_of(context, [](Hello& hello) { hello.job_hash = 77; }));
+  attempt("drop by drop", greeting().substr(0, 20));
+  attempt("greeting alone", greeting());
+  attempt("two greetings", greeting() + greeting());
+  attempt("hello in the clear", greeting() + good);
+  note("token", say_hello(context, other_token, good));
+  ++result.strangers;
 
-  for (int i = 0; i < 100; ++i) {
-    (void)connect_to(context);  // a scan: connected and gone
+  note("taken rank", say_hello(context, context.token, good, &said));
+  note("no such rank", say_hello(context, context.token, hello_of(context, [](Hello& hello) { hello.rank = 1000; })));
+  note("other size", say_hello(context, context.token, hello_of(context, [](Hello& hello) { hello.world_size = 3; })));
+  note("other job", say_hello(context, context.token, hello_of(context, [](Hello& hello) { hello.job_hash = 77; })));
+  attempt("replay", said);
+
+  const int scans = attacks(100);
+  for (int i = 0; i < scans; ++i) {
+    const files::FileDescriptor scan = connect_to(context);  // connected and gone
+    if (i % 2 == 0) {
+      reset_at_close(scan);
+    }
+    if (i % 3 == 0) {
+      send_bytes(scan.get(), greeting());
+    }
   }
   std::vector<files::FileDescriptor> crowd;
   for (int i = 0; i < 100; ++i) {
     crowd.push_back(connect_to(context));
   }
   for (const files::FileDescriptor& one : crowd) {
-    if (const std::string end = outcome(one, ""); end != "dropped") {
-      outcomes.push_back("crowd: " + end);
+    if (const std::string end = outcome(one); end != "dropped") {
+      note("crowd", end);
     }
   }
-  return outcomes;
+  result.strangers += scans + 100;
+  return result;
 }
 
 }  // namespace shardrun::test

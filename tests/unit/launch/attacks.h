@@ -11,8 +11,13 @@ namespace shardrun::test {
 /// A connection to the launcher that says nothing. Throws Error where it does not listen.
 [[nodiscard]] files::FileDescriptor connect_to(const launch::RankContext& context);
 
-/// What a stranger on the same machine can do to a job's launcher, one thing after the other; `context` is that of a
-/// rank that has joined. Returns "NAME: OUTCOME" each, where the outcome is "dropped" or what the launcher answered.
-[[nodiscard]] std::vector<std::string> attack(const launch::RankContext& context);
+struct Attacked {
+  std::vector<std::string> outcomes;  ///< "NAME: OUTCOME" each: what the launcher answered before it hung up
+  int strangers = 0;                  ///< connections that did not prove that they know the token
+};
+
+/// What a stranger on the same machine can do to a job's launcher, one thing after the other, and what one can do who
+/// knows the token; `context` is that of a rank that has joined.
+[[nodiscard]] Attacked attack(const launch::RankContext& context);
 
 }  // namespace shardrun::test

@@ -203,9 +203,11 @@ int set_twice(Rank& rank, const Arguments& arguments) {
 /// Rank 0 does what strangers do; the job goes on meanwhile and afterwards.
 int attacked(Rank& rank, const Arguments& arguments) {
   if (rank.rank() == 0) {
-    for (const std::string& outcome : shardrun::test::attack(rank.context())) {
+    const shardrun::test::Attacked attacked = shardrun::test::attack(rank.context());
+    for (const std::string& outcome : attacked.outcomes) {
       rank.message("attack", outcome);
     }
+    rank.message("strangers", std::to_string(attacked.strangers));
     rank.set("over", "");
   }
   (void)rank.get("over", soon());
@@ -268,6 +270,20 @@ int silent(const RankContext&) {
   }
 }
 
+/// Joins behind a crowd of connections that say nothing and stay.
+int crowd(const RankContext& context) {
+  rlimit files = {};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = files.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &files);
+  std::vector<shardrun::files::FileDescriptor> silent;
+  for (int i = 0; i < 60; ++i) {
+    silent.push_back(shardrun::test::connect_to(context));
+  }
+  Rank rank(context, "", soon());
+  return exchange(rank, {});
+}
+
 /// Its connection ends, and it lives on.
 int hang_up(const RankContext& context) {
   { const Rank rank(context, "", soon()); }
@@ -275,7 +291,8 @@ int hang_up(const RankContext& context) {
 }
 
 /// `parent COUNT WHAT`: launches that many ranks that do it. `parent COUNT WHAT alone`: as a user who may have no more
-/// processes; `orphaned`: in a session of its own, where no shell could continue it.
+/// processes; `orphaned`: in a session of its own, where no shell could continue it; `few`: with few descriptors, which
+/// no stranger gives back by itself.
 int parent(const Arguments& arguments) {
   const std::string how = arguments.size() > 2 ? arguments.at(2) : "";
   if (how == "orphaned") {
@@ -294,7 +311,14 @@ int parent(const Arguments& arguments) {
       return 98;  // root has no such limit
     }
   }
+  if (how == "few") {
+    rlimit few = {};
+    ::getrlimit(RLIMIT_NOFILE, &few);
+    few.rlim_cur = 40;
+    ::setrlimit(RLIMIT_NOFILE, &few);
+  }
   shardrun::launch::LaunchSettings settings;
+  settings.stranger_timeout = how == "few" ? std::chrono::hours(1) : settings.stranger_timeout;
   settings.arguments = {"rank", arguments.at(1)};
   settings.ranks = std::stoi(arguments.at(0));
   settings.on_output = [](const shardrun::launch::OutputLine& line) { say(std::string(line.text)); };
@@ -314,7 +338,7 @@ const std::map<std::string, int (*)(Rank&, const Arguments&)> joined_modes = {
     {"print", print},       {"chain", chain}};
 
 const std::map<std::string, int (*)(const RankContext&)> modes = {
-    {"show", show}, {"silent", silent}, {"hang_up", hang_up}, {"other_job", other_job}};
+    {"show", show}, {"silent", silent}, {"hang_up", hang_up}, {"crowd", crowd}, {"other_job", other_job}};
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <functional>
+#include <future>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,7 +22,8 @@ class Store {
 
   /// `on_failed` is called on the store's thread when a rank says that it has failed.
   explicit Store(
-      int world_size, launch::StoreServerSettings settings = {}, std::function<void()> on_failed = [] {}) {
+      int world_size, launch::StoreServerSettings settings = {}, std::function<void()> on_failed = [] {})
+      : token_(settings.token == launch::Token{} ? launch::random_token() : settings.token), world_size_(world_size) {
     settings.world_size = world_size;
     settings.token = token_;
     settings.job = settings.job.empty() ? job : settings.job;
@@ -36,7 +38,7 @@ class Store {
         .said_goodbye = [](int) {},
         .paused = [](int) {},
         .closed = [](int, const std::string&) {},
-        .log = [](const std::string&) {}};
+        .log = [this](const std::string& line) { logs_ += line + "\n"; }};
     server_.emplace(io_, std::move(settings), std::move(events));
     thread_ = std::thread([this] { io_.run(); });
   }
@@ -57,17 +59,28 @@ class Store {
   }
 
   [[nodiscard]] launch::RankContext context(int rank) const {
-    return {.rank = rank, .world_size = 2, .address = "127.0.0.1", .port = server_->port(), .token = token_};
+    return {.rank = rank, .world_size = world_size_, .address = "127.0.0.1", .port = server_->port(), .token = token_};
   }
+
+  [[nodiscard]] std::size_t strangers() {
+    std::promise<std::size_t> count;
+    boost::asio::post(io_, [&] { count.set_value(server_->strangers()); });
+    return count.get_future().get();
+  }
+
+  /// What was logged, a line each; after end().
+  [[nodiscard]] const std::string& logs() const { return logs_; }
 
   /// The bytes of all messages, one after the other; after end().
   [[nodiscard]] const std::string& messages() const { return messages_; }
 
  private:
-  const launch::Token token_ = launch::random_token();
+  const launch::Token token_;
+  const int world_size_;
   boost::asio::io_context io_;
   std::optional<launch::StoreServer> server_;
   std::string messages_;
+  std::string logs_;
   std::thread thread_;
 };
 
