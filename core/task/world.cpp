@@ -17,6 +17,7 @@
 #include "core/launch/limits.h"
 #include "core/launch/signals.h"
 #include "core/launch/store_host.h"
+#include "core/launch/user_token.h"
 #include "core/metrics/human.h"
 #include "core/metrics/rundir.h"
 #include "core/task/compile.h"
@@ -105,7 +106,7 @@ Meeting meeting_of(const job::Job& job, const launch::World& world) {
     const std::string address = launch::resolve_for_others("MASTER_ADDR", world.master->address);
     if (token || launch::is_loopback(address)) {
       return {.invitation = {.master = {.address = address, .port = world.master->port},
-                             .token = token.value_or(launch::Token{})}};
+                             .token = token ? *token : launch::token_of_this_user()}};
     }
     if (world.is_by_variables) {
       throw Error(ErrorCode::usage,
