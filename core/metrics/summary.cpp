@@ -40,23 +40,27 @@ object json_of(const Summary& summary) {
   for (const RankSummary& rank : summary.ranks) {
     ranks.push_back(json_of(rank));
   }
-  return {{"status", summary.status},
-          {"exit_code", summary.exit_code},
-          {"error", summary.error.empty() ? value(nullptr) : value(summary.error)},
-          {"steps", summary.steps},
-          {"seconds", summary.seconds},
-          {"loss", json_of(summary.loss)},
-          {"val_loss", json_of(summary.val_loss)},
-          {"parameters", summary.parameters},
-          {"tokens_per_s", summary.tokens_per_s},
-          {"step_ms_median", summary.step_ms_median},
-          {"ending_s", json_of(summary.ending_s)},
-          {"version", summary.origin.version},
-          {"command", array(summary.origin.command.begin(), summary.origin.command.end())},
-          {"host", summary.origin.host},
-          {"started", summary.origin.started},
-          {"ended", summary.origin.ended},
-          {"ranks", std::move(ranks)}};
+  object json{{"status", summary.status},
+              {"exit_code", summary.exit_code},
+              {"error", summary.error.empty() ? value(nullptr) : value(summary.error)},
+              {"steps", summary.steps},
+              {"seconds", summary.seconds},
+              {"loss", json_of(summary.loss)},
+              {"val_loss", json_of(summary.val_loss)},
+              {"parameters", summary.parameters},
+              {"tokens_per_s", summary.tokens_per_s},
+              {"step_ms_median", summary.step_ms_median},
+              {"ending_s", json_of(summary.ending_s)},
+              {"version", summary.origin.version},
+              {"command", array(summary.origin.command.begin(), summary.origin.command.end())},
+              {"host", summary.origin.host},
+              {"started", summary.origin.started},
+              {"ended", summary.origin.ended},
+              {"ranks", std::move(ranks)}};
+  if (summary.strangers > 0) {
+    json.emplace("strangers", summary.strangers);
+  }
+  return json;
 }
 
 void append_pretty(std::string& text, const value& json, std::size_t indent);

@@ -52,6 +52,7 @@ struct Summary {
   double tokens_per_s = 0;
   double step_ms_median = 0;
   std::optional<double> ending_s;  ///< of several ranks that failed: from the first sign of it to the last rank's end
+  std::size_t strangers = 0;       ///< connections that were no rank's; told where there were any
   RunOrigin origin;
   std::vector<RankSummary> ranks;
 };

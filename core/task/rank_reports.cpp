@@ -174,6 +174,7 @@ metrics::Summary RankReports::merge(const launch::LaunchResult& result) {
                                                                                          : metrics::RankSummary{});
   }
   summary.exit_code = result.exit_code;
+  summary.strangers = result.strangers;
   const bool came_to_its_end = !summary.status.empty();
   if (!came_to_its_end) {
     fill(summary);
