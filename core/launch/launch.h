@@ -46,7 +46,7 @@ struct LaunchSettings {
   std::chrono::milliseconds join_timeout{60000};       ///< from the start of a rank to its hello; 0: for ever
   std::chrono::milliseconds hearing{500};              ///< from a failure that follows from another to the abort
   std::chrono::milliseconds grace{2000};               ///< from abort, and from SIGTERM, to SIGKILL
-  std::chrono::milliseconds stranger_timeout{2000};    ///< for a connection to say hello
+  std::chrono::milliseconds stranger_timeout{5000};    ///< for a connection to say hello
 
   std::function<void(const std::vector<pid_t>& pids)> on_start;  ///< all ranks run; by rank
   std::function<void(const OutputLine& line)> on_output;

@@ -249,8 +249,10 @@ void StoreClient::greet(std::shared_ptr<FrameConnection> connection) {
   connect_timer_.expires_after(settings_.proof_timeout);
   connect_timer_.async_wait([this, greeted = connection_](const error_code& cancelled) {
     if (!cancelled && greeted == connection_ && !proved_) {
+      // It may be the launcher, and busy: that is no reason to give up.
       connection_->close();
-      not_proved(fmt::format("it did not answer within {} ms", settings_.proof_timeout.count()));
+      connect_later(unproved(fmt::format("it did not answer within {} ms", settings_.proof_timeout.count())),
+                    longest_connect_pause);
     }
   });
 }
@@ -384,10 +386,14 @@ void StoreClient::lost(const std::string& why) {
   }
 }
 
+std::string StoreClient::unproved(const std::string& why) const {
+  return fmt::format("what listens at {} port {} has not proved that it knows this run's token: {}", settings_.address,
+                     settings_.port, why);
+}
+
 /// It may be something else that listens there until the launcher does.
 void StoreClient::not_proved(const std::string& why) {
-  const std::string what = fmt::format("what listens at {} port {} has not proved that it knows this run's token: {}",
-                                       settings_.address, settings_.port, why);
+  const std::string what = unproved(why);
   const auto now = std::chrono::steady_clock::now();
   first_unproved_ = unproved_ == 0 ? now : first_unproved_;
   ++unproved_;

@@ -35,7 +35,7 @@ struct HostSettings {
   std::chrono::milliseconds reminder{30000};           ///< and told again
   std::chrono::milliseconds hearing{500};              ///< see LaunchSettings
   std::chrono::milliseconds grace{2000};               ///< from abort until ranks are waited for no more
-  std::chrono::milliseconds stranger_timeout{2000};
+  std::chrono::milliseconds stranger_timeout{5000};    ///< for a connection to say hello
 
   std::function<int()> stop_signal;  ///< what has asked this process to stop, which ends a job that waits for ranks
   std::function<void(const RankMessage& message)> on_message;

@@ -26,7 +26,7 @@ struct StoreServerSettings {
   int world_size = 1;
   Token token = {};
   std::string job;                                ///< as text
-  std::chrono::milliseconds hello_timeout{2000};  ///< from connecting to the end of a correct hello
+  std::chrono::milliseconds hello_timeout{5000};  ///< from connecting to the end of a correct hello
   bool answers_heartbeats = false;                ///< to ranks that would not see this process's end otherwise
   /// What whoever comes with another job is told.
   std::string about_other_job = "have the job file or a plugin changed while the job was starting?";

@@ -253,9 +253,9 @@ TEST_CASE("a rank tries on where something else listens until its launcher does"
 TEST_CASE("a rank waits for the proof of what listens no longer than it may", "[launch]") {
   const auto [listener, port] = shardrun::test::listen_at(0);
   const StoreClientSettings settings{
-      .address = "127.0.0.1", .port = port, .proof_timeout = milliseconds(20), .most_unproved = 2};
-  CHECK_THAT(error_of([&, at = port] { const StoreClient client(settings, in(long_enough)); }),
-             Contains("it did not answer within 20 ms (of 2 times"));
+      .address = "127.0.0.1", .port = port, .proof_timeout = milliseconds(20), .most_unproved = 1};
+  CHECK_THAT(error_of([&, at = port] { const StoreClient client(settings, in(milliseconds(500))); }),
+             Contains("could not join its job") && Contains("it did not answer within 20 ms"));
 }
 
 TEST_CASE("a handshake that was recorded is worth nothing", "[launch][attack]") {
@@ -263,15 +263,19 @@ TEST_CASE("a handshake that was recorded is worth nothing", "[launch][attack]") 
   const int count = attacks(5);
   std::size_t strangers = 0;
   for (int i = 0; i < count; ++i) {
-    // The hello does not arrive, so that its rank is not taken.
-    Middle middle(store.context(1).port, [](const Middle::Frame& frame) {
-      return frame.to_launcher && frame.number == 1 ? Middle::Sent{} : as_it_is(frame);
-    });
-    CHECK_THAT(error_of([&] { Rank(context_at(store, 1, middle.port()), Store::job, in(milliseconds(100))); }),
-               Contains("could not join its job"));
-    middle.end();
+    std::string recorded;
+    for (milliseconds wait(50); recorded.size() <= encode_greeting({}).size(); wait *= 2) {
+      // The hello does not arrive, so that its rank is not taken.
+      Middle middle(store.context(1).port, [](const Middle::Frame& frame) {
+        return frame.to_launcher && frame.number == 1 ? Middle::Sent{} : as_it_is(frame);
+      });
+      CHECK_THAT(error_of([&] { Rank(context_at(store, 1, middle.port()), Store::job, in(wait)); }),
+                 Contains("could not join its job"));
+      middle.end();
+      recorded = middle.first_seen_from_rank();
+    }
     const auto replay = shardrun::test::connect_to_port(store.context(1).port);
-    shardrun::test::send_bytes(replay.get(), middle.first_seen_from_rank());
+    shardrun::test::send_bytes(replay.get(), recorded);
     CHECK(static_cast<FrameType>(shardrun::test::read_frame(replay.get()).at(5)) == FrameType::challenge);
     CHECK(shardrun::test::read_frame(replay.get()).empty());
     CHECK(store.strangers() > strangers);
