@@ -22,6 +22,7 @@
 #include "core/runtime/flight_record.h"
 #include "tests/integration/processes.h"
 #include "tests/integration/program.h"
+#include "tests/support/attacks.h"
 #include "tests/support/catch.h"
 
 using namespace shardrun::test;
@@ -295,18 +296,19 @@ TEST_CASE("the death of the launcher ends the ranks at every stage", "[faults]")
 }
 
 TEST_CASE("strangers at the door do not disturb the job", "[faults]") {
+  const int rounds = attacks(20);
   std::vector<shardrun::files::FileDescriptor> held;
   Strike strike("training", 0, [&](pid_t launcher, const std::vector<pid_t>& all) {
     const std::string port = where_ranks_meet(all.at(0));
     const std::string frame_of_ff(64, '\xff');
-    for (int i = 0; i < 20; ++i) {
+    for (int i = 0; i < rounds; ++i) {
       static_cast<void>(say(port, ""));                         // a port scan
       static_cast<void>(say(port, "GET / HTTP/1.0\r\n\r\n"));   // another protocol
       static_cast<void>(say(port, frame_of_ff));                // a length beyond all limits
       held.push_back(say(port, ""));                            // who says nothing
       held.push_back(say(port, std::string("\x40\0\0\0", 4)));  // who says it slowly
-      const std::string hello = std::string("\x38\0\0\0\1\1", 6) + "shrd" + std::string(50, '\0');
-      held.push_back(say(port, hello));  // who has a wrong token
+      const std::string greeting = std::string("\x26\0\0\0\3\x0b", 6) + "shrd" + std::string(32, '\0');
+      held.push_back(say(port, greeting));  // who has no token
     }
     kill(launcher, SIGINT);
   });
@@ -316,7 +318,9 @@ TEST_CASE("strangers at the door do not disturb the job", "[faults]") {
   INFO(ended.err);
   CHECK(ended.code == 128 + SIGINT);
   CHECK(strike.job().summary().at("steps").to_number<int>() >= 1);
-  CHECK_THAT(read_file(strike.job().path() / "run/log/rank-0.log"), Contains("dropped"));
+  CHECK(strike.job().summary().at("strangers").to_number<int>() == 6 * rounds);
+  CHECK_THAT(read_file(strike.job().path() / "run/log/rank-0.log"),
+             Contains(std::to_string(6 * rounds) + " connections came from strangers, and were dropped"));
 }
 
 TEST_CASE("jobs beside each other on one machine do not meet", "[faults]") {

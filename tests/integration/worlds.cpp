@@ -15,6 +15,7 @@
 #include "tests/integration/processes.h"
 #include "tests/integration/program.h"
 #include "tests/support/catch.h"
+#include "tests/support/middle.h"
 #include "tests/support/mpirun.h"
 #include "tests/support/npy.h"
 
@@ -79,6 +80,7 @@ std::string exported(const std::map<std::string, std::string>& variables) {
 std::map<std::string, std::string> loopback_world(int ranks) {
   return {{"WORLD_SIZE", std::to_string(ranks)},
           {"MASTER_ADDR", "127.0.0.1"},
+          {"TMPDIR", "$PWD"},  // where ranks without a token keep one
           {"MASTER_PORT", std::to_string(free_port())}};
 }
 
@@ -385,6 +387,11 @@ TEST_CASE("a world that is not the job's is refused before anything starts", "[w
   CHECK(token.code == 2);
   CHECK_THAT(token.err, Contains("SHARDRUN_TOKEN") && Contains("openssl rand -hex 32"));
 
+  const Ended everywhere = run_script(
+      job.path(), "WORLD_SIZE=2 RANK=0 MASTER_ADDR=0.0.0.0 MASTER_PORT=29500 " + with_sets(run, dp("gloo", 2)));
+  CHECK(everywhere.code == 2);
+  CHECK_THAT(everywhere.err, Contains("MASTER_ADDR = 0.0.0.0 stands for every address of a host"));
+
   const Ended messenger =
       run_script(job.path(), "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 " + with_sets(run, dp("gloo", 2)));
   CHECK(messenger.code == 2);
@@ -446,9 +453,55 @@ TEST_CASE("a rank with another token is told, and so is whoever waits for it", "
   CHECK(ended.code == 0);
   CHECK(code_of(job, 1) == 1);
   CHECK_THAT(text_of(job, 1, "err"), Contains("SHARDRUN_TOKEN"));
-  CHECK_THAT(text_of(job, 0, "out"), Contains("its token is not this job's"));
+  CHECK_THAT(text_of(job, 0, "out"), Contains("has not proved that it knows this job's token"));
   CHECK(code_of(job, 0) == 128 + SIGTERM);
   CHECK(job.summary().at("status") == "stopped");
+}
+
+TEST_CASE("who stands between ranks and the first one reads and changes nothing", "[worlds][attack]") {
+  const bool changes = GENERATE(false, true);
+  const std::string token(64, 'a');
+  const std::string settings = with_sets("", dp("shm", 2));
+  const JobFolder job;
+  std::map<std::string, std::string> world = loopback_world(2);
+  Middle middle(static_cast<std::uint16_t>(std::stoi(world.at("MASTER_PORT"))), [&](Middle::Frame frame) {
+    if (changes && frame.to_launcher && frame.number == 4) {
+      frame.bytes.back() = static_cast<char>(frame.bytes.back() ^ 1);
+    }
+    return Middle::Sent{.onwards = std::move(frame.bytes)};
+  });
+
+  static_cast<void>(run_script(job.path(), exported(world) + "export SHARDRUN_TOKEN=" + token + "\n" +
+                                               start_rank(0, settings) +
+                                               "export MASTER_PORT=" + std::to_string(middle.port()) + "\n" +
+                                               start_rank(1, settings) + "wait\n"));
+  middle.end();
+
+  INFO(text_of(job, 0, "err") << text_of(job, 1, "err"));
+  CHECK(code_of(job, 0) == (changes ? 1 : 0));
+  CHECK(code_of(job, 1) == (changes ? 1 : 0));
+  CHECK(job.summary().at("status") == (changes ? "failed" : "finished"));
+  CHECK_THAT(text_of(job, 0, "err"), changes ? Contains("does not have the tag of this connection") : Contains(""));
+  CHECK(middle.seen().size() > 300);
+  CHECK(middle.seen().find(std::string(8, '\xaa')) == std::string::npos);
+  CHECK(middle.seen().find(std::string(8, 'a')) == std::string::npos);
+  CHECK(middle.seen().find("wire_bytes") == std::string::npos);  // of the rank's summary
+}
+
+TEST_CASE("ranks without a token share one of their user", "[worlds]") {
+  const JobFolder job;
+  const std::string settings = with_sets("", dp("shm", 2));
+  const std::string start = exported(loopback_world(2)) + start_rank(0, settings) + start_rank(1, settings) + "wait\n";
+
+  static_cast<void>(run_script(job.path(), start));
+  INFO(text_of(job, 0, "err") << text_of(job, 1, "err"));
+  CHECK(code_of(job, 0) == 0);
+  CHECK(code_of(job, 1) == 0);
+
+  static_cast<void>(run_script(job.path(), "chmod 755 shardrun-*\n" + start));
+  CHECK(code_of(job, 0) == 2);
+  CHECK(code_of(job, 1) == 2);
+  CHECK_THAT(text_of(job, 0, "err"), Contains("mode 0755") && Contains("set SHARDRUN_TOKEN"));
 }
 
 TEST_CASE("a rank that is killed ends a job whose ranks others started, with its name", "[worlds]") {

@@ -30,6 +30,10 @@ TEST_CASE("a summary has its keys in one order", "[metrics]") {
                            .sent_bytes = {{"data", {{"all_reduce", 8}, {"all_gather", 4}}}},
                            .wire_bytes = 99});
 
+  CHECK(to_json(summary).find("strangers") == std::string::npos);
+  summary.strangers = 12;
+  CHECK(to_json(summary).ends_with("\n  ],\n  \"strangers\": 12\n}\n"));
+  summary.strangers = 0;
   CHECK(to_json(summary) == R"({
   "status": "finished",
   "exit_code": 0,
