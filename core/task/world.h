@@ -10,7 +10,7 @@
 namespace shardrun::task {
 
 // A job whose ranks another launcher has started: each process is one of them, and starts none. They meet at
-// MASTER_ADDR and MASTER_PORT where those are set and all have SHARDRUN_TOKEN (which a loopback address does not need);
+// MASTER_ADDR and MASTER_PORT where those are set and all have SHARDRUN_TOKEN (or their user's, at a loopback address);
 // else a transport of the job that can (sr_transport::share_first) tells them of a place that rank 0 has chosen.
 //
 // Both throw Error{usage} where `world` is not one for this job, and Error{job, data, plugin} as run() does.
