@@ -85,7 +85,8 @@ class Measuring final : private plugins::TransportHost {
                       .local_world_size = static_cast<std::uint32_t>(context.local_world_size),
                       .job = context.run,
                       .address = context.address,
-                      .deadline = deadline()},
+                      .deadline = deadline(),
+                      .secret = rank_.key_for("transport")},
                      *this);
     registration_ = transport_->register_memory(arena_->data(), arena_->bytes(), arena_->descriptor());
     std::vector<std::uint32_t> everybody(members_);

@@ -10,6 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/base/philox.h"
+#include "core/launch/keys.h"
 #include "core/launch/store_client.h"
 
 namespace shardrun::launch {
@@ -78,6 +79,10 @@ void Rank::learn_world() {
 
 std::string Rank::own_address() const {
   return context_.own_address.empty() ? line_->own_address() : context_.own_address;
+}
+
+std::array<std::uint8_t, 32> Rank::key_for(std::string_view purpose) const {
+  return derive_key(context_.token, purpose);
 }
 
 void Rank::set(std::string_view key, std::span<const std::byte> value) { line_->set(key, text_of(value)); }

@@ -65,6 +65,9 @@ class Rank {
   [[nodiscard]] const RankContext& context() const noexcept { return context_; }
   /// The address of this machine that listeners for other ranks bind to.
   [[nodiscard]] std::string own_address() const;
+  /// A key for one purpose, the same on all ranks of the job and known to nobody else. It does not tell the job's
+  /// token.
+  [[nodiscard]] std::array<std::uint8_t, 32> key_for(std::string_view purpose) const;
 
   /// Gives the key a value, for all ranks to see. Returns at once. A key that is set twice, by whomever, fails the job.
   /// Throws Error{io} where key and value are longer than a frame (1 MiB), Error{aborted} where the job is aborted.

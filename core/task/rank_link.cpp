@@ -121,7 +121,8 @@ void RankLink::connect(runtime::Executor& executor) {
                     .job = context.run,
                     .address = rank_.own_address(),
                     .deadline = latest,
-                    .machines = context.machines},
+                    .machines = context.machines,
+                    .secret = rank_.key_for("transport")},
                    *this);
   }
   collectives_ = std::make_unique<runtime::Collectives>(compiled_.transports, compiled_.partition, context.rank,

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <numeric>
@@ -30,6 +31,13 @@ plugins::OptionValues options_among(const std::vector<std::string>& settings, co
     }
   }
   return values;
+}
+
+/// The members of all trials have one secret.
+std::array<std::uint8_t, 32> made_up_secret() {
+  std::array<std::uint8_t, 32> secret = {};
+  secret.fill(0x5A);
+  return secret;
 }
 
 }  // namespace
@@ -64,7 +72,8 @@ Member::Member(Store& store, const plugins::Directories& directories, const std:
                    .local_world_size = world_size,
                    .job = fmt::format("conformance{}", getppid()),
                    .address = "127.0.0.1",
-                   .deadline = after(patience_s)},
+                   .deadline = after(patience_s),
+                   .secret = made_up_secret()},
                   *this);
   registration_ = transport_.register_memory(arena_.data, arena_bytes, arena_.descriptor);
 }

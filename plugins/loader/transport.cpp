@@ -222,6 +222,7 @@ void Transport::open(const TransportConfig& config, TransportHost& host) {
   raw.option_stride = sizeof(sr_option_value);
   raw.deadline = config.deadline;
   raw.machines = config.machines.empty() ? nullptr : config.machines.data();
+  raw.secret = config.secret ? config.secret->data() : nullptr;
   state.call("opening", [&](sr_error* error) { return state.functions.open(state.self, &raw, error); });
   state.is_open = true;
 }

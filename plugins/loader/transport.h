@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -81,6 +82,8 @@ struct TransportConfig {
   OptionValues options;  ///< of one that was not configured
   std::int64_t deadline = INT64_MAX;
   std::vector<std::uint32_t> machines = {};  ///< of each rank the number of its machine; empty: not known
+  /// The same on every rank of this run and known to nobody else; nothing: the transport is given none.
+  std::optional<std::array<std::uint8_t, 32>> secret = std::nullopt;
 };
 
 /// What is known of a job before any of its processes runs.

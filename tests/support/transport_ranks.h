@@ -2,6 +2,7 @@
 
 #include <shardrun/transport.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -28,6 +29,9 @@ namespace shardrun::test {
 [[nodiscard]] inline std::int64_t after(double seconds) {
   return plugins::transport_clock() + static_cast<std::int64_t>(seconds * 1e9);
 }
+
+/// By which they prove themselves to each other.
+inline constexpr std::array<std::uint8_t, 32> secret = {0x5A};
 
 /// What the ranks of one process meet through.
 class SharedHost : public plugins::TransportHost {
@@ -89,7 +93,8 @@ class Rank {
                      .local_world_size = n,
                      .job = "test",
                      .address = address,
-                     .deadline = after(30)},
+                     .deadline = after(30),
+                     .secret = secret},
                     host);
   }
 

@@ -9,6 +9,8 @@
 #include <memory>
 #include <string>
 
+#include "transports/gloo/keys.h"
+
 namespace shardrun::gloo_transport {
 
 /// "member 1 (rank 3)"
@@ -17,9 +19,18 @@ namespace shardrun::gloo_transport {
 /// Why Gloo threw.
 [[nodiscard]] std::string reason_of(const std::exception& error);
 
-/// Connects this member to all others, with a listener for each on the device's address. The context's waits have no
-/// end of their own: one that runs into Gloo's time limit closes the whole context. Throws TransportError: SR_TIMEOUT
-/// by the group's deadline, SR_ABORTED soon after the job is to end, SR_PEER_LOST, SR_INVALID. SIGPIPE is blocked.
+/// [transport.gloo] protect
+[[nodiscard]] sdk::Option protect_option();
+/// Of a connection between two ranks, as both of them see it.
+[[nodiscard]] Protection protection_between(const sdk::Config& config, std::uint32_t one_rank,
+                                            std::uint32_t other_rank);
+
+/// Connects this member to all others, which prove themselves (handshake.h) before anything else of the connection is
+/// read. Of two members the one with the higher number connects; what the others connect to is a listener on this
+/// machine's address, closed again when all are there. Whoever else connects to it is dropped. The context's waits have
+/// no end of their own: one that runs into Gloo's time limit closes the whole context. Throws TransportError:
+/// SR_TIMEOUT by the group's deadline, SR_ABORTED soon after the job is to end, SR_PEER_LOST, SR_INVALID. SIGPIPE is
+/// blocked.
 [[nodiscard]] std::unique_ptr<gloo::Context> connect_members(const sdk::Config& config, const sdk::GroupSpec& group,
                                                              std::shared_ptr<gloo::transport::Device>& device,
                                                              std::uint64_t generation);

@@ -15,7 +15,8 @@ using sdk::TransportError;
 
 std::vector<sdk::Option> group_options() {
   return {sdk::integer_option("chunk", 1024, 8, 1 << 20,
-                              "KiB of a long message that are sent, received and reduced at a time")};
+                              "KiB of a long message that are sent, received and reduced at a time"),
+          protect_option()};
 }
 
 namespace {
@@ -43,8 +44,8 @@ GlooGroup::GlooGroup(const sdk::Config& config, const sdk::GroupSpec& spec,
   greet(spec);
 }
 
-/// A connection is complete here before it is on the other side, where Gloo ends the process if it finds it closed
-/// again by then. So nobody has a group, to abort or to leave it, before it has heard from all others.
+/// A connection is complete here before it is on the other side. So nobody has a group, to abort or to leave it, before
+/// it has heard from all others.
 void GlooGroup::greet(const sdk::GroupSpec& spec) {
   std::vector<std::uint8_t> words(mesh_.size());
   const auto word = [&](std::uint32_t member) { return &words[member]; };

@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "transports/gloo/connecting.h"
+#include "transports/gloo/records.h"
 #include "transports/gloo/signals.h"
 
 namespace shardrun::gloo_transport {
@@ -89,6 +90,9 @@ Mesh::Mesh(const sdk::Config& config, const sdk::GroupSpec& group, std::shared_p
   } catch (const TransportError& error) {
     throw TransportError(error.status(), "connecting the group '" + group.name + "': " + error.what());
   }
+  for (const std::uint32_t member : group.members) {
+    protections_.push_back(protection_between(config, group.members[group.rank], member));
+  }
   probe_ = buffer(&nothing_, sizeof(nothing_));
 }
 
@@ -123,12 +127,16 @@ void Mesh::talking_to(std::uint32_t peer, Act act) {
 
 void Mesh::send(UnboundBuffer& from, std::uint32_t peer, std::uint64_t slot, std::size_t bytes) {
   talking_to(peer, [&] { from.send(static_cast<int>(peer), slot, 0, bytes); });
-  wire_bytes_.fetch_add(2 * preamble_bytes + bytes, std::memory_order_relaxed);
+  wire_bytes_.fetch_add(2 * on_wire(peer, preamble_bytes) + on_wire(peer, bytes), std::memory_order_relaxed);
 }
 
 void Mesh::receive(UnboundBuffer& into, std::uint32_t peer, std::uint64_t slot, std::size_t bytes) {
   talking_to(peer, [&] { into.recv(static_cast<int>(peer), slot, 0, bytes); });
-  wire_bytes_.fetch_add(preamble_bytes, std::memory_order_relaxed);
+  wire_bytes_.fetch_add(on_wire(peer, preamble_bytes), std::memory_order_relaxed);
+}
+
+std::uint64_t Mesh::on_wire(std::uint32_t peer, std::uint64_t bytes) const noexcept {
+  return bytes + bytes_of_tags(protections_[peer], bytes);
 }
 
 void Mesh::wait_sent(UnboundBuffer& from, std::uint32_t peer) {

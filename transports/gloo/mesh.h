@@ -81,10 +81,12 @@ class Mesh {
   void talking_to(std::uint32_t peer, Act act);
   void require_alive(std::uint32_t peer) const;
   [[nodiscard]] bool is_broken(std::uint32_t peer);
+  [[nodiscard]] std::uint64_t on_wire(std::uint32_t peer, std::uint64_t bytes) const noexcept;
 
   sdk::GroupSpec group_;
   sdk::TransportHost host_;
   std::atomic<std::uint64_t>& wire_bytes_;
+  std::vector<Protection> protections_;  ///< of the connection to each member
   std::unique_ptr<gloo::Context> context_;
   std::mutex mutex_;  // of `waiting_` and what it points to
   std::vector<Waiting*> waiting_;

@@ -19,10 +19,8 @@
 namespace shardrun::gloo_transport {
 namespace {
 
-/// TCP connections between all members of each group, by the library Gloo.
-///
-/// Gloo's listeners, one for each connection until it is made, are not authenticated: they bind to the address that the
-/// host gives, and to the loopback interface where it gives none.
+/// TCP connections between all members of each group, by the library Gloo. Listeners bind to the address that the host
+/// gives, and to the loopback interface where it gives none.
 class GlooTransport {
  public:
   static std::vector<sdk::Option> options() { return group_options(); }
@@ -59,7 +57,7 @@ class GlooTransport {
   }
 
   /// What Gloo was given to send, its preambles included: 96 bytes and its length for a message sent, 48 for one
-  /// received.
+  /// received; and the tags of protected records, 16 bytes for each preamble and for each 128 KiB of a message begun.
   std::uint64_t wire_bytes() const { return wire_bytes_.load(std::memory_order_relaxed); }
 
   std::uint64_t mem_register(const sr_memory&) { return ++registrations_; }

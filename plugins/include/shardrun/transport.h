@@ -193,6 +193,10 @@ typedef struct sr_transport_config {
   uint32_t reserved; /* zero */
   int64_t deadline;  /* by which the transport is open or gives up */
   const uint32_t* machines; /* since 1.2: of each rank of the world the number of its machine; NULL: not known */
+  /* since 1.4: 32 bytes, the same on every rank of this run and known to nobody else, by which ranks prove to each other
+     who they are and from which they derive keys; read during the call alone; NULL: the host has none. Keep it to this
+     process. */
+  const uint8_t* secret;
 } sr_transport_config;
 #define SR_TRANSPORT_CONFIG_SIZE_1_0 UINT32_C(72)
 

@@ -10,6 +10,7 @@
 #include "tests/support/transport_mismatch.h"
 #include "tests/support/transport_ranks.h"
 #include "tests/unit/transports_gloo/system.h"
+#include "transports/gloo/socket.h"
 
 using namespace shardrun;
 using namespace shardrun::test;
@@ -145,50 +146,40 @@ TEST_CASE("gloo: connecting to a rank that never comes ends with the deadline") 
 
 namespace {
 
-/// Rank 1 as one that died after it had published its address: to that, nobody answers. Gloo lets the side with the
-/// lower port listen, so that this rank waits for a connection.
+/// Where rank 0 has published its address and is gone, or stands still.
 class DeadPeerHost : public SharedHost {
  public:
-  void store_set(const std::string& key, std::string value) override {
-    SharedHost::store_set(key, value);
-    std::string dead = value.substr(value.size() / 2);  // what this rank has for rank 1
-    dead[2] = dead[3] = '\xff';                         // sockaddr_in::sin_port
-    SharedHost::store_set(key.substr(0, key.size() - 1) + "1", dead + dead);
-  }
-};
+  explicit DeadPeerHost(const gloo_transport::Socket& listener) : address_(gloo_transport::own_end(listener).text()) {}
 
-/// Where, moreover, the job is to end while the rank's address is looked up, and the transport has seen that for a
-/// while.
-class EndingHost final : public DeadPeerHost {
- public:
-  [[nodiscard]] bool aborted() const noexcept override {
-    if (ending_) {
-      ++seen_;
-    }
-    return ending_;
-  }
-  [[nodiscard]] std::string store_get(const std::string& key, std::int64_t deadline) override {
-    ending_ = true;
-    while (seen_ < 3) {
-      std::this_thread::yield();
-    }
-    return SharedHost::store_get(key, deadline);
+  void store_set(const std::string& key, std::string value) override {
+    SharedHost::store_set(key, std::move(value));
+    SharedHost::store_set(key.substr(0, key.size() - 1) + "0", address_);
   }
 
  private:
-  std::atomic<bool> ending_ = false;
-  mutable std::atomic<int> seen_ = 0;
+  std::string address_;
+};
+
+/// Where, moreover, the job is to end while the rank's address is looked up.
+class EndingHost final : public DeadPeerHost {
+ public:
+  using DeadPeerHost::DeadPeerHost;
+
+  [[nodiscard]] std::string store_get(const std::string& key, std::int64_t deadline) override {
+    abort();
+    return SharedHost::store_get(key, deadline);
+  }
 };
 
 }  // namespace
 
-TEST_CASE("gloo: connecting to a rank that died ends with the deadline or the job") {
-  DeadPeerHost host;
-  Rank rank(host, "gloo", 0, 2);
+TEST_CASE("gloo: connecting to a rank that stands still ends with the deadline or the job") {
+  const gloo_transport::Socket listener = gloo_transport::listen_on("127.0.0.1");
+  DeadPeerHost host(listener);
+  Rank rank(host, "gloo", 1, 2);
   SECTION("deadline") {
-    // By the group's deadline, which is one for all connections; Gloo's timeout would be one for each.
     CHECK_THAT(error_of([&] { (void)rank.group(1, 0.05); }),
-               Contains("connecting the group 'all': past the deadline, waiting for member 1 (rank 1)"));
+               Contains("connecting the group 'all': past the deadline, waiting for member 0 (rank 0)"));
   }
   SECTION("job") {
     std::thread other([&] { host.abort(); });
@@ -197,13 +188,22 @@ TEST_CASE("gloo: connecting to a rank that died ends with the deadline or the jo
   }
 }
 
+TEST_CASE("gloo: a rank that died after it had published its address is lost") {
+  gloo_transport::Socket listener = gloo_transport::listen_on("127.0.0.1");
+  DeadPeerHost host(listener);
+  listener = {};
+  Rank rank(host, "gloo", 1, 2);
+  CHECK_THAT(error_of([&] { (void)rank.group(1, 1e6); }),
+             Contains("connecting the group 'all': member 0 (rank 0) is lost: Connection refused"));
+}
+
 TEST_CASE("gloo: a connection that is begun after the job has ended is not waited for") {
-  EndingHost host;
-  Rank rank(host, "gloo", 0, 2);
+  const gloo_transport::Socket listener = gloo_transport::listen_on("127.0.0.1");
+  EndingHost host(listener);
+  Rank rank(host, "gloo", 1, 2);
   CHECK_THAT(error_of([&] { (void)rank.group(1, 1e6); }), Contains("the job ends"));
 }
 
-/// Gloo ends the process of a member that finds its connection closed again while it completes it.
 TEST_CASE("gloo: no member has a group, to abort or leave it, before all have completed their connections") {
   HeldConnection held;
   std::atomic<int> with_group = 0;

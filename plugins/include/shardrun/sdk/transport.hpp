@@ -189,6 +189,7 @@ struct Config {
   OptionValues options;
   std::int64_t deadline = INT64_MAX;
   std::vector<std::uint32_t> machines = {};  ///< of each rank of the world; empty: not known
+  std::optional<std::array<std::uint8_t, 32>> secret = std::nullopt;
   TransportHost host;
 };
 
@@ -303,6 +304,15 @@ template <TransportClass Class>
 struct TransportTable {
   static Class& self_of(void* self) noexcept { return Instance<Class>::object(self); }
 
+  static std::optional<std::array<std::uint8_t, 32>> secret_of(const std::uint8_t* raw) noexcept {
+    std::array<std::uint8_t, 32> secret = {};
+    if (raw == nullptr) {
+      return std::nullopt;
+    }
+    std::copy_n(raw, secret.size(), secret.begin());
+    return secret;
+  }
+
   static std::int32_t props(void* self, sr_transport_props* to, sr_error* error) noexcept {
     return guarded_transport(error, [&] {
       const Props props = self_of(self).props();
@@ -341,6 +351,7 @@ struct TransportTable {
                           .machines = raw.machines != nullptr
                                           ? std::vector<std::uint32_t>(raw.machines, raw.machines + raw.world_size)
                                           : std::vector<std::uint32_t>(),
+                          .secret = secret_of(raw.secret),
                           .host = TransportHost(raw.host)});
       return SR_OK;
     });

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <shardrun/sdk/transport.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "transports/gloo/handshake.h"
+#include "transports/gloo/socket.h"
+
+namespace shardrun::gloo_transport {
+
+/// Brings the members of a group together: one proven connection to each other member, on the thread that calls. It
+/// bears whoever else comes to its listener: strangers are dropped and counted, at most `most_strangers` of them are
+/// heard at a time, the oldest goes, and a member that was dropped among them comes again.
+class Meeting {
+ public:
+  static constexpr std::size_t most_strangers = 64;
+
+  /// What the member `connector` and the member `acceptor` mean to be, but for the addresses.
+  using SubjectOf = std::function<Subject(std::uint32_t connector, std::uint32_t acceptor)>;
+
+  /// `name_of`: a member's, for messages. `listener` listens. All but it outlive this.
+  Meeting(const sdk::GroupSpec& group, const sdk::TransportHost& host, const Key& secret, SubjectOf subject_of,
+          std::function<std::string(std::uint32_t)> name_of, Socket listener);
+
+  /// `member`, whose number is lower than this one's, listens there.
+  void connect_to(std::uint32_t member, const std::string& address);
+
+  /// Returns when all members are there. Throws TransportError.
+  [[nodiscard]] std::vector<std::optional<Handshake>> run();
+
+  /// Connections that were dropped because they proved nothing.
+  [[nodiscard]] std::uint64_t strangers() const noexcept { return strangers_; }
+
+ private:
+  using Time = std::int64_t;
+
+  /// A connection to a member with a lower number, or an attempt at it.
+  struct Attempt {
+    std::uint32_t member = 0;
+    Endpoint to;
+    Socket socket;                       ///< until it is connected
+    std::optional<Handshake> handshake;  ///< from then on
+    Time next = 0;                       ///< when it is made, where neither is there
+    int failures = 0;
+    std::string why;  ///< the last one failed
+  };
+  /// Somebody who came to the listener.
+  struct Visitor {
+    Handshake handshake;
+    Time came = 0;
+  };
+
+  [[nodiscard]] bool is_complete() const;
+  void require_time();
+  void wait();
+  void attempt(Attempt& attempt);
+  void begin(Attempt& attempt);
+  void try_again(Attempt& attempt, const std::string& why);
+  void welcome();
+  bool hear(Visitor& visitor);
+  void hear_visitors();
+  void drop_oldest();
+
+  const sdk::GroupSpec& group_;
+  const sdk::TransportHost& host_;
+  const Key& secret_;
+  SubjectOf subject_of_;
+  std::function<std::string(std::uint32_t)> name_of_;
+  Socket listener_;
+  Time deaf_until_ = 0;  ///< where there is no descriptor for one more connection
+  std::deque<Attempt> attempts_;
+  std::deque<Visitor> visitors_;  ///< the oldest first
+  std::vector<std::optional<Handshake>> proven_;
+  std::uint64_t strangers_ = 0;
+};
+
+}  // namespace shardrun::gloo_transport

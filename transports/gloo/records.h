@@ -1,0 +1,52 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "transports/gloo/keys.h"
+
+// From <openssl/evp.h>.
+using EVP_CIPHER_CTX = struct evp_cipher_ctx_st;
+
+namespace shardrun::gloo_transport {
+
+/// Bytes of a record at most. A tag is made of memory that is in the cache, and what is sent of a message is in the
+/// hands of the system while the next record is sealed.
+constexpr std::size_t record_bytes = std::size_t{128} << 10U;
+
+using Tag = std::array<std::uint8_t, 16>;
+
+/// The records of one direction of a connection, in their order: the k-th that is opened has to be the k-th that was
+/// sealed, of the same size. Nothing of a record is on the wire but its bytes and its tag.
+class Records {
+ public:
+  /// REQUIRES: not Protection::none; a key that no other object has sealed with.
+  /// Throws std::runtime_error where OpenSSL cannot; so do the functions.
+  Records(Protection protection, const Key& key);
+
+  [[nodiscard]] Protection protection() const noexcept { return protection_; }
+  /// Of Protection::encrypt, `sealed` gets the bytes encrypted: other memory, or the same. Of integrity it is not used.
+  [[nodiscard]] Tag seal(const std::uint8_t* plain, std::size_t bytes, std::uint8_t* sealed);
+  /// Decrypts in place. False where the tag does not fit: then the bytes are worth nothing.
+  [[nodiscard]] bool open(std::uint8_t* data, std::size_t bytes, Tag tag);
+
+ private:
+  void begin(bool seals);
+
+  struct Free {
+    void operator()(EVP_CIPHER_CTX* context) const noexcept;
+  };
+
+  Protection protection_;
+  std::uint64_t count_ = 0;  ///< of the records so far, the nonce of the next
+  std::unique_ptr<EVP_CIPHER_CTX, Free> context_;
+};
+
+/// What the tags add to so many bytes, which begin with a record of their own.
+[[nodiscard]] constexpr std::uint64_t bytes_of_tags(Protection protection, std::uint64_t bytes) noexcept {
+  return protection == Protection::none ? 0 : sizeof(Tag) * ((bytes + record_bytes - 1) / record_bytes);
+}
+
+}  // namespace shardrun::gloo_transport

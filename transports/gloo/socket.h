@@ -1,0 +1,48 @@
+#pragma once
+
+#include <sys/socket.h>
+
+#include <string>
+#include <utility>
+
+namespace shardrun::gloo_transport {
+
+/// A file descriptor that is closed with this.
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int descriptor) noexcept : descriptor_(descriptor) {}
+  Socket(Socket&& other) noexcept : descriptor_(other.release()) {}
+  Socket& operator=(Socket&& other) noexcept {
+    Socket old(std::exchange(descriptor_, other.release()));
+    return *this;
+  }
+  ~Socket();
+
+  [[nodiscard]] int get() const noexcept { return descriptor_; }
+  [[nodiscard]] explicit operator bool() const noexcept { return descriptor_ >= 0; }
+  [[nodiscard]] int release() noexcept { return std::exchange(descriptor_, -1); }
+
+ private:
+  int descriptor_ = -1;
+};
+
+/// An IP address and a port.
+struct Endpoint {
+  sockaddr_storage address = {};
+  socklen_t bytes = 0;
+
+  /// "127.0.0.1 4711"
+  [[nodiscard]] std::string text() const;
+};
+
+// All of these throw std::runtime_error.
+
+/// A non-blocking listener on a free port of this machine's address `host`, which must be that of one interface.
+[[nodiscard]] Socket listen_on(const std::string& host);
+/// What Endpoint::text says.
+[[nodiscard]] Endpoint endpoint_of(const std::string& text);
+[[nodiscard]] Endpoint own_end(const Socket& socket);
+[[nodiscard]] Endpoint other_end(const Socket& socket);
+
+}  // namespace shardrun::gloo_transport
