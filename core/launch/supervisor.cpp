@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/stop.h"
 #include "core/launch/environment.h"
 #include "core/launch/status.h"
 
@@ -91,9 +92,15 @@ Supervisor::~Supervisor() {
   }
 }
 
+/// A request that came before this took the signals has reached nobody else.
 LaunchResult Supervisor::run() {
-  start();
-  io_.run();
+  stop_signal_ = stop_requested();
+  if (stop_signal_ != 0) {
+    stop_at_once();
+  } else {
+    start();
+    io_.run();
+  }
   return result();
 }
 
