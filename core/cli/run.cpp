@@ -27,9 +27,10 @@
 namespace shardrun::cli {
 namespace {
 
-void show(const std::string& text) {
+/// As of all output: where the run went well, it must be whole.
+void show(const std::string& text, int exit_code) {
   std::fflush(stdout);
-  if (const int error = write_for_person(STDOUT_FILENO, text); error != 0 && error != EAGAIN) {
+  if (const int error = write_for_person(STDOUT_FILENO, text); error != 0 && error != EAGAIN && exit_code == 0) {
     throw Error(ErrorCode::io, "standard output cannot be written: what was printed is incomplete");
   }
 }
@@ -47,7 +48,8 @@ void print_results(const metrics::Summary& summary, const job::Job& job, const s
                         metrics::human_time(summary.step_ms_median / 1e3));
   }
   show(fmt::format("{}{}{} after {}; results in {}\n", text, text.empty() ? "" : "; ", summary.status,
-                   metrics::counted(summary.steps, "step"), metrics::human_path(output)));
+                   metrics::counted(summary.steps, "step"), metrics::human_path(output)),
+       summary.exit_code);
 }
 
 /// The world that another launcher made of this process and others, unless the user wants none of it.
@@ -121,7 +123,7 @@ int run(std::span<const std::string> words) {
                                       .output = job::resolved_output(job, started)};
   const auto tell = [&](const metrics::Summary& summary) {
     if (json) {
-      show(metrics::to_json(summary));
+      show(metrics::to_json(summary), summary.exit_code);
     } else if (summary.error.empty()) {
       print_results(summary, job, settings.output);
     }
