@@ -4,6 +4,10 @@
 
 namespace shardrun {
 
+/// Writes to a standard stream. Where nobody reads it, it waits; but only for a second once this process was asked to
+/// stop, and then the rest is lost. Returns 0, EAGAIN for that, or the error number.
+int write_for_person(int stream, std::string_view text) noexcept;
+
 /// Writes to standard error. A text that cannot be shown is lost: whoever has an error to tell has nobody to tell that.
 void write_to_standard_error(std::string_view text) noexcept;
 

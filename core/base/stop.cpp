@@ -8,6 +8,9 @@ namespace {
 std::atomic<int> requested = 0;
 static_assert(std::atomic<int>::is_always_lock_free, "a signal handler sets it");
 
+std::atomic<Results> known_results = Results::none;
+static_assert(std::atomic<Results>::is_always_lock_free, "a signal handler reads it");
+
 }  // namespace
 
 void request_stop(int signal) noexcept {
@@ -20,6 +23,18 @@ int stop_requested() noexcept { return requested.load(std::memory_order_relaxed)
 void stop_point() {
   if (const int signal = stop_requested()) {
     throw Stopped(signal);
+  }
+}
+
+void note_results(Results results) noexcept { known_results.store(results, std::memory_order_relaxed); }
+
+Results results() noexcept { return known_results.load(std::memory_order_relaxed); }
+
+const char* text_of(Results results) noexcept {
+  switch (results) {
+    case Results::saved: return "the results were saved before";
+    case Results::being_written: return "the results were being written, and may be missing";
+    default: return "the results are not saved";
   }
 }
 

@@ -27,4 +27,14 @@ void request_stop(int signal) noexcept;
 /// left half done.
 void stop_point();
 
+/// What is known of the results of this process's run, for whoever tells what its end leaves.
+enum class Results : int { none, being_written, saved };
+
+/// Async-signal-safe; any thread.
+void note_results(Results results) noexcept;
+[[nodiscard]] Results results() noexcept;
+
+/// What to say of a run that was ended at once: "the results are not saved".
+[[nodiscard]] const char* text_of(Results results) noexcept;
+
 }  // namespace shardrun

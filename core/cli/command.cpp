@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 
 #include "core/base/error.h"
 #include "core/base/standard_error.h"
+#include "core/base/stop.h"
 #include "core/base/suggest.h"
 
 namespace shardrun::cli {
@@ -87,6 +89,9 @@ int main(std::span<const std::string> words) {
       throw Error(ErrorCode::io, "standard output cannot be written: what was printed is incomplete");
     }
     return code;
+  } catch (const Stopped& stopped) {
+    write_to_standard_error(fmt::format("shardrun: stopped by SIG{}\n", sigabbrev_np(stopped.signal())));
+    return 128 + stopped.signal();
   } catch (const Error& error) {
     write_to_standard_error(fmt::format("shardrun: {}\n", error.message()));
     return exit_code(error.code());

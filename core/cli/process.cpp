@@ -20,6 +20,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/base/stop.h"
 #include "core/launch/signals.h"
 
 namespace shardrun::cli {
@@ -51,9 +52,9 @@ void set_action(int signal, void (*action)(int)) noexcept {
 void say_ended_by(int signal) noexcept {
   std::array<char, 128> line{};
   // On a terminal the cursor is at the end of the live line.
-  const int length = std::snprintf(line.data(), line.size(),
-                                   "%sshardrun: ended at once by a second signal (SIG%s): the results are not saved\n",
-                                   ::isatty(STDERR_FILENO) == 1 ? "\n" : "", sigabbrev_np(signal));
+  const int length =
+      std::snprintf(line.data(), line.size(), "%sshardrun: ended at once by a second signal (SIG%s): %s\n",
+                    ::isatty(STDERR_FILENO) == 1 ? "\n" : "", sigabbrev_np(signal), text_of(results()));
   pollfd reader = {.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
   if (::poll(&reader, 1, 0) == 1) {
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), static_cast<std::size_t>(length));
@@ -65,6 +66,7 @@ extern "C" void on_stop_signal(int signal) {
   timespec time{};
   clock_gettime(CLOCK_MONOTONIC, &time);
   const std::int64_t now = time.tv_sec * std::int64_t{1000} + time.tv_nsec / 1'000'000;
+  request_stop(signal);
   std::int64_t first = 0;
   if (!first_request.compare_exchange_strong(first, now << 8 | signal) &&
       (signal != signal_of(first) || now - (first >> 8) > launch::same_request.count())) {
@@ -78,6 +80,7 @@ extern "C" void on_stop_signal(int signal) {
 /// Whoever read the output has gone. As long as it is not read, each line that follows comes back with the same signal.
 extern "C" void on_broken_pipe(int signal) {
   is_pipe_broken = true;
+  request_stop(signal);
   std::signal(signal, SIG_IGN);
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -26,6 +27,14 @@
 namespace shardrun::cli {
 namespace {
 
+/// As of all output: where the run went well, it must be whole.
+void show(const std::string& text, int exit_code) {
+  std::fflush(stdout);
+  if (const int error = write_for_person(STDOUT_FILENO, text); error != 0 && error != EAGAIN && exit_code == 0) {
+    throw Error(ErrorCode::io, "standard output cannot be written: what was printed is incomplete");
+  }
+}
+
 void print_results(const metrics::Summary& summary, const job::Job& job, const std::filesystem::path& output) {
   std::string text;
   if (summary.loss) {
@@ -38,8 +47,9 @@ void print_results(const metrics::Summary& summary, const job::Job& job, const s
     text += fmt::format(", {} {}/s, median step {}", metrics::human_count(summary.tokens_per_s), task::rate_unit(job),
                         metrics::human_time(summary.step_ms_median / 1e3));
   }
-  fmt::print("{}{}{} after {}; results in {}\n", text, text.empty() ? "" : "; ", summary.status,
-             metrics::counted(summary.steps, "step"), metrics::human_path(output));
+  show(fmt::format("{}{}{} after {}; results in {}\n", text, text.empty() ? "" : "; ", summary.status,
+                   metrics::counted(summary.steps, "step"), metrics::human_path(output)),
+       summary.exit_code);
 }
 
 /// The world that another launcher made of this process and others, unless the user wants none of it.
@@ -105,17 +115,15 @@ int run(std::span<const std::string> words) {
   const bool json = parsed.has("json");
   const std::optional<launch::World> world = world_of(parsed);
   const bool is_one_of = world && (world->size > 1 || job.ranks > 1);
-  const task::RunSettings settings = {
-      .progress = progress_sink(json ? STDERR_FILENO : STDOUT_FILENO, is_one_of),
-      .print = [json](const std::string& text) { fmt::print(json ? stderr : stdout, "{}", text); },
-      .stop_signal = stop_signal,
-      .profile = parsed.has("profile"),
-      .on_stop = listen_for_stop,
-      .origin = origin_of(words, started),
-      .output = job::resolved_output(job, started)};
+  const task::RunSettings settings = {.progress = progress_sink(json ? STDERR_FILENO : STDOUT_FILENO, is_one_of),
+                                      .stop_signal = stop_signal,
+                                      .profile = parsed.has("profile"),
+                                      .on_stop = listen_for_stop,
+                                      .origin = origin_of(words, started),
+                                      .output = job::resolved_output(job, started)};
   const auto tell = [&](const metrics::Summary& summary) {
     if (json) {
-      fmt::print("{}", metrics::to_json(summary));
+      show(metrics::to_json(summary), summary.exit_code);
     } else if (summary.error.empty()) {
       print_results(summary, job, settings.output);
     }

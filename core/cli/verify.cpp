@@ -56,7 +56,6 @@ int verify(std::span<const std::string> words) {
   settings.steps = steps;
   settings.tensors = parsed.all("tensors");
   settings.run.progress = metrics::descriptor_sink(screen, std::getenv("TERM"));
-  settings.run.print = [&](const std::string& text) { fmt::print(json ? stderr : stdout, "{}", text); };
   settings.run.stop_signal = stop_signal;
   const verify::JobOutcome outcome = verify::verify_job(job, settings);
   if (!outcome.summary.error.empty()) {

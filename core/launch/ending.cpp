@@ -18,12 +18,7 @@ void Ending::look(const Inquest& inquest) {
   if (inquest.is_settled()) {
     begin();
   } else if (is_first) {
-    timer_.expires_after(hearing_);
-    timer_.async_wait([this](const boost::system::error_code& cancelled) {
-      if (!cancelled) {
-        begin();
-      }
-    });
+    timer_.start(hearing_, [this] { begin(); });
   }
 }
 

@@ -1,12 +1,12 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <functional>
 #include <optional>
 
 #include "core/launch/inquest.h"
+#include "core/launch/running_timer.h"
 
 namespace shardrun::launch {
 
@@ -29,7 +29,7 @@ class Ending {
   [[nodiscard]] Clock::duration lasting() const { return since_ ? Clock::now() - *since_ : Clock::duration::zero(); }
 
  private:
-  boost::asio::steady_timer timer_;
+  RunningTimer timer_;
   const std::chrono::milliseconds hearing_;
   const std::function<void()> on_begin_;
   std::optional<Clock::time_point> since_;

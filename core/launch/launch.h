@@ -48,7 +48,9 @@ struct LaunchSettings {
   std::chrono::milliseconds grace{2000};               ///< from abort, and from SIGTERM, to SIGKILL
   std::chrono::milliseconds stranger_timeout{5000};    ///< for a connection to say hello
 
-  std::function<void(const std::vector<pid_t>& pids)> on_start;  ///< all ranks run; by rank
+  /// Whether the ranks are at work that a stop has to end in order. Before, it ends them at once. Empty: always.
+  std::function<bool()> has_begun;
+  std::function<void(const std::vector<pid_t>& pids)> on_start;  ///< all ranks are started; by rank
   std::function<void(const OutputLine& line)> on_output;
   std::function<void(const RankMessage& message)> on_message;
   std::function<void(std::string_view line)> on_log;     ///< the launcher's own remarks
@@ -99,10 +101,10 @@ struct LaunchResult {
 /// another's, the other's is the root cause even though it is seen later; where it only says for whom it waited in
 /// vain, that rank is, unless it says the same of another. So those that have not said anything yet are heard for a
 /// short time before they are told to abort.
-/// SIGINT, SIGTERM, SIGHUP and SIGPIPE ask the ranks for an orderly stop; a second one, but of SIGPIPE, sends them
-/// SIGTERM, and SIGKILL after `grace`. SIGTSTP (Ctrl-Z) asks the ranks to pause in the middle of nothing; when all do,
-/// this process stops until it is continued, and they go on with it. Where no shell could continue it, they go on at
-/// once. Signals that are ignored already stay so.
+/// SIGINT, SIGTERM, SIGHUP and SIGPIPE ask the ranks for an orderly stop, or, before `has_begun`, kill them; a second
+/// one, but of SIGPIPE, sends them SIGTERM, and SIGKILL after `grace`. SIGTSTP (Ctrl-Z) asks the ranks to pause in the
+/// middle of nothing; when all do, this process stops until it is continued, and they go on with it. Where no shell
+/// could continue it, they go on at once. Signals that are ignored already stay so.
 ///
 /// The calling thread must stay the process's only one that handles these signals or starts processes, and must live
 /// until the end: ranks die with it. Signal actions are restored. Throws Error{io} where a rank cannot be started:

@@ -2,8 +2,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -131,25 +131,6 @@ pid_t fork_with_signals_blocked(const Child& child) {
   return pid;
 }
 
-void reap(pid_t pid) {
-  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
-  }
-}
-
-/// Returns once the child has become the program. Throws what hindered it.
-void await_exec(const files::FileDescriptor& trouble_pipe, pid_t pid, const std::string& program) {
-  Trouble trouble{};
-  ssize_t got = 0;
-  do {
-    got = ::read(trouble_pipe.get(), &trouble, sizeof trouble);
-  } while (got < 0 && errno == EINTR);
-  if (got == sizeof trouble) {
-    reap(pid);
-    throw refused(trouble.stage == Trouble::exec ? fmt::format("run '{}'", program) : "set up a rank's descriptors",
-                  trouble.error_number);
-  }
-}
-
 }  // namespace
 
 StartedProcess start_process(const ProcessStart& start) {
@@ -175,8 +156,20 @@ StartedProcess start_process(const ProcessStart& start) {
        .descriptors = {input.get(), output.write_end.get(), errors.write_end.get(), handed_over.read_end.get()},
        .trouble = trouble.write_end.get()});
   trouble.write_end = {};
-  await_exec(trouble.read_end, pid, start.program);
-  return {.pid = pid, .output = std::move(output.read_end), .errors = std::move(errors.read_end)};
+  return {.pid = pid,
+          .output = std::move(output.read_end),
+          .errors = std::move(errors.read_end),
+          .trouble = std::move(trouble.read_end)};
+}
+
+std::optional<Error> start_error(int trouble_pipe, const std::string& program) {
+  pollfd told = {.fd = trouble_pipe, .events = POLLIN, .revents = 0};
+  Trouble trouble{};
+  if (::poll(&told, 1, 0) != 1 || ::read(trouble_pipe, &trouble, sizeof trouble) != sizeof trouble) {
+    return std::nullopt;
+  }
+  return refused(trouble.stage == Trouble::exec ? fmt::format("run '{}'", program) : "set up a rank's descriptors",
+                 trouble.error_number);
 }
 
 }  // namespace shardrun::launch

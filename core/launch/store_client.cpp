@@ -74,13 +74,19 @@ void StoreClient::end_thread() {
   }
 }
 
-/// The clock's last moment is no deadline: a library that counts by another clock would overflow on it.
+/// The clock's last moment is no deadline: a library that counts by another clock would overflow on it. Of any other,
+/// time in which this process did not run does not count.
 template <typename Condition>
 void StoreClient::wait(std::unique_lock<std::mutex>& lock, Deadline deadline, const Condition& met) {
   if (deadline == Deadline::max()) {
-    changed_.wait(lock, met);
-  } else {
-    changed_.wait_until(lock, deadline, met);
+    return changed_.wait(lock, met);
+  }
+  constexpr std::chrono::nanoseconds look = std::chrono::milliseconds(50);
+  auto now = std::chrono::steady_clock::now();
+  while (!met() && now < deadline) {
+    changed_.wait_for(lock, std::min<std::chrono::nanoseconds>(deadline - now, look), met);
+    const auto before = std::exchange(now, std::chrono::steady_clock::now());
+    deadline += time_held_up(now - before, look);
   }
 }
 
@@ -448,15 +454,12 @@ void StoreClient::end_after_grace(const std::string& reason) {
   if (settings_.grace.count() == 0) {
     return;
   }
-  grace_timer_.expires_after(settings_.grace);
-  grace_timer_.async_wait([this, reason](const error_code& cancelled) {
-    if (!cancelled) {
-      write_to_standard_error(fmt::format(
-          "shardrun: rank {} (pid {}) has not ended {:.1f} s after the job, and is "
-          "ended now; the job: {}\n",
-          settings_.hello.rank, settings_.hello.pid, std::chrono::duration<double>(settings_.grace).count(), reason));
-      ::_exit(1);
-    }
+  grace_timer_.start(settings_.grace, [this, reason] {
+    write_to_standard_error(fmt::format(
+        "shardrun: rank {} (pid {}) has not ended {:.1f} s after the job, and is "
+        "ended now; the job: {}\n",
+        settings_.hello.rank, settings_.hello.pid, std::chrono::duration<double>(settings_.grace).count(), reason));
+    ::_exit(1);
   });
 }
 

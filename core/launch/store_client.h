@@ -20,6 +20,7 @@
 #include "core/launch/failure.h"
 #include "core/launch/handshake.h"
 #include "core/launch/protocol.h"
+#include "core/launch/running_timer.h"
 
 namespace shardrun::launch {
 
@@ -98,7 +99,7 @@ class StoreClient {
   std::chrono::milliseconds connect_pause_{20};
   bool beating_ = false;
   boost::asio::steady_timer beat_timer_;
-  boost::asio::steady_timer grace_timer_;
+  RunningTimer grace_timer_;
   boost::asio::steady_timer reminder_timer_;
   std::chrono::steady_clock::time_point heard_;      ///< of the other end
   std::chrono::steady_clock::time_point last_beat_;  ///< of this one

@@ -230,7 +230,8 @@ void StoreHost::tick() {
     }
   }
   const int signal = settings_.stop_signal ? settings_.stop_signal() : 0;
-  if (signal != 0 && joined_ < settings_.ranks && !ending_.has_begun()) {
+  const bool has_begun = joined_ == settings_.ranks && (!settings_.has_begun || settings_.has_begun());
+  if (signal != 0 && !has_begun && !ending_.has_begun()) {
     stop_early(signal);
   }
   remind(now);
@@ -267,8 +268,9 @@ void StoreHost::remind(Clock::time_point now) {
 
 void StoreHost::stop_early(int signal) {
   stopped_early_ = signal;
-  notice(fmt::format("asked to stop by {} before all ranks had joined: {} of {} were here", signal_text(signal),
-                     joined_, settings_.ranks));
+  notice(joined_ == settings_.ranks ? fmt::format("asked to stop by {} before the first step", signal_text(signal))
+                                    : fmt::format("asked to stop by {} before all ranks had joined: {} of {} were here",
+                                                  signal_text(signal), joined_, settings_.ranks));
   ending_.begin();
 }
 
@@ -280,12 +282,9 @@ void StoreHost::end_all() {
   for (int rank = 0; rank < settings_.ranks; ++rank) {
     inquest_.of(rank).gone = inquest_.of(rank).gone || !inquest_.of(rank).joined;
   }
-  grace_.expires_after(settings_.grace);
-  grace_.async_wait([this](const error_code& cancelled) {
-    if (!cancelled) {
-      finish();
-      give_up_unless_waited_for();
-    }
+  grace_.start(settings_.grace, [this] {
+    finish();
+    give_up_unless_waited_for();
   });
 }
 

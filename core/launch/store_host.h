@@ -37,7 +37,8 @@ struct HostSettings {
   std::chrono::milliseconds grace{2000};               ///< from abort until ranks are waited for no more
   std::chrono::milliseconds stranger_timeout{5000};    ///< for a connection to say hello
 
-  std::function<int()> stop_signal;  ///< what has asked this process to stop, which ends a job that waits for ranks
+  std::function<int()> stop_signal;  ///< what has asked this process to stop: it ends a job that has not begun
+  std::function<bool()> has_begun;   ///< whether ranks are at work that a stop has to end in order; empty: always
   std::function<void(const RankMessage& message)> on_message;
   std::function<void(std::string_view line)> on_log;
   std::function<void(std::string_view line)> on_notice;
@@ -92,7 +93,7 @@ class StoreHost {
   const HostSettings settings_;
   boost::asio::io_context io_;
   boost::asio::steady_timer ticker_;
-  boost::asio::steady_timer grace_;
+  RunningTimer grace_;
   Inquest inquest_;
   Ending ending_;
   std::vector<std::string> hosts_;  ///< of the ranks that have joined

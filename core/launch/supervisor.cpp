@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/stop.h"
 #include "core/launch/environment.h"
 #include "core/launch/status.h"
 
@@ -57,10 +58,14 @@ bool is_dead(pid_t pid) {
   return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;
 }
 
+Error not_started(int rank, int ranks, const Error& error) {
+  return Error(error.code(), fmt::format("rank {} of {} could not be started: {}", rank, ranks, error.message()));
+}
+
 int copy_of(int descriptor) {
   const int copy = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
   if (copy < 0) {
-    throw files::system_error("open", "the pipe of signals", errno);
+    throw files::system_error("open", "a pipe of the launcher", errno);
   }
   return copy;
 }
@@ -87,11 +92,17 @@ Supervisor::~Supervisor() {
   }
 }
 
+/// A request that came before this took the signals has reached nobody else.
 LaunchResult Supervisor::run() {
-  start();
-  io_.run();
-  if (store_.strangers() > 0) {
-    notice(strangers_notice(store_.strangers()));
+  stop_signal_ = stop_requested();
+  if (stop_signal_ != 0) {
+    stop_at_once();
+  } else {
+    start();
+    io_.run();
+    if (store_.strangers() > 0) {
+      notice(strangers_notice(store_.strangers()));
+    }
   }
   return result();
 }
@@ -142,9 +153,30 @@ void Supervisor::start_child(const RankContext& context, const std::vector<std::
     };
     started_child.output = reader(std::move(started.output), Stream::output);
     started_child.errors = reader(std::move(started.errors), Stream::errors);
+    watch_start(rank, std::move(started.trouble));
   } catch (const Error& error) {
-    throw Error(error.code(),
-                fmt::format("rank {} of {} could not be started: {}", rank, settings_.ranks, error.message()));
+    throw not_started(rank, settings_.ranks, error);
+  }
+}
+
+/// Not waited for: a process may be stopped before it is the program, and nobody but the limit of joining would end it.
+void Supervisor::watch_start(int rank, files::FileDescriptor trouble) {
+  auto& watched = child(rank).trouble;
+  watched = std::make_unique<boost::asio::posix::stream_descriptor>(io_, copy_of(trouble.get()));
+  watched->async_wait(boost::asio::posix::stream_descriptor::wait_read, [this, rank](const error_code& cancelled) {
+    if (!cancelled) {
+      require_no_trouble(rank);
+    }
+  });
+}
+
+void Supervisor::require_no_trouble(int rank) {
+  const auto watched = std::move(child(rank).trouble);
+  if (!watched) {
+    return;
+  }
+  if (const std::optional<Error> error = start_error(watched->native_handle(), settings_.program)) {
+    throw not_started(rank, settings_.ranks, *error);
   }
 }
 
@@ -280,6 +312,9 @@ void Supervisor::ask_to_stop(int signal) {
   if (stop_signal_ == 0 && !ending_.has_begun()) {
     stop_signal_ = signal;
     asked_ = Clock::now();
+    if (settings_.has_begun && !settings_.has_begun()) {
+      return stop_at_once();
+    }
     notice(stop_notice(signal));
     return store_.stop(signal);
   }
@@ -291,8 +326,16 @@ void Supervisor::ask_to_stop(int signal) {
   notice(fmt::format("ending the ranks now, by {}", signal_text(signal)));
   for (int rank = 0; rank < settings_.ranks; ++rank) {
     send_signal(rank, SIGTERM);
+    send_signal(rank, SIGCONT);  // one that was stopped would not hear of it
   }
   kill_after_grace();
+}
+
+/// Ranks that load, compile or connect hear of nothing, and have nothing to lose.
+void Supervisor::stop_at_once() {
+  notice(stop_notice(stop_signal_, "stopping before the first step"));
+  stopped_at_once_ = true;
+  kill_all();
 }
 
 void Supervisor::reap_children() {
@@ -306,6 +349,7 @@ void Supervisor::reap_children() {
 }
 
 void Supervisor::on_exit(int rank, int status) {
+  require_no_trouble(rank);
   Child& gone = child(rank);
   subject(rank).gone = true;
   gone.reaped_at = Clock::now();
@@ -393,12 +437,7 @@ void Supervisor::end_all() {
 }
 
 void Supervisor::kill_after_grace() {
-  grace_.expires_after(settings_.grace);
-  grace_.async_wait([this](const error_code& cancelled) {
-    if (!cancelled) {
-      kill_all();
-    }
-  });
+  grace_.start(settings_.grace, [this] { kill_all(); });
 }
 
 void Supervisor::kill_all() {
@@ -436,6 +475,8 @@ LaunchResult Supervisor::result() const {
   result.forced_signal = forced_signal_;
   if (!result.cause && forced_signal_ != 0) {
     result.exit_code = 128 + forced_signal_;
+  } else if (!result.cause && stopped_at_once_) {
+    result.exit_code = 128 + stop_signal_;
   }
   if (ending_.has_begun()) {
     result.ending = ending_.lasting();

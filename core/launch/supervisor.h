@@ -15,6 +15,7 @@
 #include "core/launch/output_reader.h"
 #include "core/launch/process.h"
 #include "core/launch/rank.h"
+#include "core/launch/running_timer.h"
 #include "core/launch/signals.h"
 #include "core/launch/store_server.h"
 
@@ -35,6 +36,7 @@ class Supervisor {
 
   /// What only its launcher knows of a rank.
   struct Child {
+    std::unique_ptr<boost::asio::posix::stream_descriptor> trouble;  ///< until it has become the program
     std::unique_ptr<OutputReader> output;
     std::unique_ptr<OutputReader> errors;
     bool connected = false;
@@ -46,6 +48,8 @@ class Supervisor {
   };
 
   void start();
+  void watch_start(int rank, files::FileDescriptor trouble);
+  void require_no_trouble(int rank);
   void start_child(const RankContext& context, const std::vector<std::string>& environment);
   [[nodiscard]] StoreServerSettings store_settings() const;
   [[nodiscard]] StoreServerEvents store_events();
@@ -55,6 +59,7 @@ class Supervisor {
   void read_signals();
   void on_signal(int signal);
   void ask_to_stop(int signal);
+  void stop_at_once();
   void ask_to_pause();
   void pause_if_all_wait();
   void stand_still();
@@ -83,7 +88,7 @@ class Supervisor {
   boost::asio::io_context io_;
   boost::asio::posix::stream_descriptor signal_reader_;
   boost::asio::steady_timer ticker_;
-  boost::asio::steady_timer grace_;
+  RunningTimer grace_;
   Clock::time_point last_tick_;
   std::vector<Child> children_;  ///< by rank
   Inquest inquest_;
@@ -93,6 +98,7 @@ class Supervisor {
   bool pausing_ = false;     ///< the ranks are asked to
   Clock::time_point asked_;  ///< to stop
   int stop_signal_ = 0;
+  bool stopped_at_once_ = false;
   int forced_signal_ = 0;  ///< the second one, which ends the job at once
 };
 

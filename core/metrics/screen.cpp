@@ -15,6 +15,9 @@ namespace {
 /// So small that a screen which takes anything at all is seen to.
 constexpr std::size_t piece_bytes = 4096;
 
+/// Bytes that a screen may be late with before updates are left out.
+constexpr std::size_t most_waiting_updates = std::size_t{64} * 1024;
+
 }  // namespace
 
 struct Screen::State {
@@ -88,6 +91,12 @@ bool Screen::finish(const std::function<bool()>& wait_on, std::chrono::milliseco
   lock.unlock();
   thread_.join();
   return true;
+}
+
+ProgressSink through(Screen& screen, ProgressSink sink) {
+  sink.write = [&screen](std::string_view text) { screen.write(text); };
+  sink.is_behind = [&screen] { return screen.waiting_bytes() > most_waiting_updates; };
+  return sink;
 }
 
 }  // namespace shardrun::metrics

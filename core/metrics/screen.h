@@ -7,6 +7,8 @@
 #include <string_view>
 #include <thread>
 
+#include "core/metrics/progress.h"
+
 namespace shardrun::metrics {
 
 /// Writes what a person sees on a thread of its own, in order: a terminal that was stopped (Ctrl-S), or a pipe that
@@ -30,7 +32,7 @@ class Screen {
   /// false returned.
   bool finish(const std::function<bool()>& wait_on = {}, std::chrono::milliseconds patience = usual_patience);
 
-  static constexpr std::chrono::milliseconds usual_patience{2000};
+  static constexpr std::chrono::milliseconds usual_patience{1000};
 
  private:
   struct State;
@@ -38,5 +40,8 @@ class Screen {
   std::shared_ptr<State> state_;
   std::thread thread_;
 };
+
+/// `sink` with a screen between: writing returns at once, and updates are left out while it is late.
+[[nodiscard]] ProgressSink through(Screen& screen, ProgressSink sink);
 
 }  // namespace shardrun::metrics

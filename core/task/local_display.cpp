@@ -9,8 +9,9 @@ namespace shardrun::task {
 
 LocalDisplay::LocalDisplay(const job::Job& job, const RunSettings& settings)
     : settings_(settings),
-      progress_(settings.progress, last_step(job), job.task == job::Task::train ? job.train.log_every : 0,
-                rate_unit(job)),
+      screen_(settings.progress.write),
+      progress_(metrics::through(screen_, settings.progress), last_step(job),
+                job.task == job::Task::train ? job.train.log_every : 0, rate_unit(job)),
       ticker_(std::chrono::seconds(1), [this] { progress_.tick(); }) {
   if (settings_.on_stop) {
     settings_.on_stop([this](int signal) {
@@ -23,6 +24,8 @@ LocalDisplay::~LocalDisplay() {
   if (settings_.on_stop) {
     settings_.on_stop({});
   }
+  progress_.leave();
+  static_cast<void>(screen_.finish([] { return stop_requested() == 0; }));
 }
 
 void LocalDisplay::now_at(std::string_view what, std::int64_t done, std::int64_t total) {
@@ -39,7 +42,7 @@ void LocalDisplay::finish() {
 
 void LocalDisplay::result(std::string_view text) {
   progress_.leave();
-  settings_.print(std::string(text));
+  screen_.write(text);
 }
 
 }  // namespace shardrun::task

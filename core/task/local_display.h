@@ -5,6 +5,7 @@
 
 #include "core/job/job.h"
 #include "core/metrics/progress.h"
+#include "core/metrics/screen.h"
 #include "core/metrics/ticker.h"
 #include "core/task/record.h"
 #include "core/task/run.h"
@@ -12,7 +13,8 @@
 namespace shardrun::task {
 
 /// Shows on this process's own screen how a job goes that runs in it, or is prepared in it. Says at once that the job
-/// was asked to stop. At its end the live line is left standing.
+/// was asked to stop. At its end the live line is left standing, and what was shown is waited for, until it is asked to
+/// stop: a screen that takes nothing holds up nobody before.
 class LocalDisplay final : public Display {
  public:
   /// `settings` outlives this.
@@ -27,10 +29,12 @@ class LocalDisplay final : public Display {
   void line(std::string_view text) override { progress_.print(text); }
   void finish() override;
   void result(std::string_view text) override;
+  void results_are(Results) override {}
 
  private:
   const RunSettings& settings_;
   std::atomic<bool> is_at_steps_ = false;
+  metrics::Screen screen_;
   metrics::Progress progress_;
   metrics::Ticker ticker_;
 };

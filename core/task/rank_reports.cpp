@@ -22,6 +22,7 @@ constexpr const char* progress_message = "progress";
 constexpr const char* finish_message = "finish";
 constexpr const char* activity_message = "activity";
 constexpr const char* result_message = "result";
+constexpr const char* saved_message = "saved";
 
 std::string to_text(const metrics::ProgressUpdate& update) {
   const double none = std::nan("");
@@ -60,6 +61,9 @@ class RemoteDisplay final : public Display {
   }
   void line(std::string_view text) override { link_.message(line_message, text); }
   void finish() override { link_.message(finish_message, ""); }
+  void results_are(Results results) override {
+    link_.message(saved_message, std::to_string(static_cast<int>(results)));
+  }
   void result(std::string_view text) override {
     for (std::size_t at = 0; at < text.size(); at += piece_bytes) {
       link_.message(result_message, text.substr(at, piece_bytes));
@@ -78,8 +82,7 @@ class RemoteDisplay final : public Display {
   std::chrono::steady_clock::time_point told_at_;
 };
 
-/// Bytes that a screen may be late with before updates are left out, and before what ranks print is.
-constexpr std::size_t most_waiting_updates = std::size_t{64} * 1024;
+/// Bytes that a screen may be late with before what ranks print is left out.
 constexpr std::size_t most_waiting_output = std::size_t{1024} * 1024;
 
 }  // namespace
@@ -91,19 +94,13 @@ RankReports::RankReports(const job::Job& job, const RunSettings& settings, int l
       settings_(settings),
       first_step_(first_step(job)),
       screen_(settings.progress.write),
-      progress_(sink(), last_step(job), job.task == job::Task::train ? job.train.log_every : 0, rate_unit(job)),
+      progress_(metrics::through(screen_, settings.progress), last_step(job),
+                job.task == job::Task::train ? job.train.log_every : 0, rate_unit(job)),
       ticker_(std::chrono::seconds(1), [this] { progress_.tick(); }) {
   progress_.now_at(fmt::format("waiting for {} to join", metrics::counted(job.ranks, "rank")));
   for (int rank = 0; rank < logs; ++rank) {
     logs_.push_back(std::make_unique<metrics::Log>(metrics::log_path(job.output, rank)));
   }
-}
-
-metrics::ProgressSink RankReports::sink() {
-  metrics::ProgressSink sink = settings_.progress;
-  sink.write = [this](std::string_view text) { screen_.write(text); };
-  sink.is_behind = [this] { return screen_.waiting_bytes() > most_waiting_updates; };
-  return sink;
 }
 
 void RankReports::show(const launch::OutputLine& line) {
@@ -128,6 +125,9 @@ void RankReports::take(const launch::RankMessage& message) {
     progress_.print(message.bytes);
   } else if (message.kind == finish_message) {
     progress_.finish();
+  } else if (message.kind == saved_message) {
+    saved_ =
+        message.bytes == std::to_string(static_cast<int>(Results::saved)) ? Results::saved : Results::being_written;
   } else if (message.kind == result_message) {
     results_ += message.bytes;
   } else if (message.kind == summary_message) {
@@ -147,6 +147,9 @@ void RankReports::show_activity(std::string_view text) {
   for (std::int64_t& number : numbers) {
     const char* const end = std::from_chars(text.data(), text.data() + text.size(), number).ptr;
     text.remove_prefix(std::min(text.size(), static_cast<std::size_t>(end - text.data()) + 1));
+  }
+  if (text == first_step_activity) {
+    has_begun_ = true;
   }
   progress_.now_at(text, numbers[0], numbers[1]);
 }
@@ -188,20 +191,22 @@ metrics::Summary RankReports::merge(const launch::LaunchResult& result) {
   }
   drop_flights(job_.output);
   if (result.forced_signal != 0 && !came_to_its_end) {
-    summary.error = fmt::format("ended at once by a second signal (SIG{}) after {}: their results are not saved",
-                                sigabbrev_np(result.forced_signal), metrics::counted(summary.steps, "step"));
+    summary.error =
+        fmt::format("ended at once by a second signal (SIG{}) after {}: {}", sigabbrev_np(result.forced_signal),
+                    metrics::counted(summary.steps, "step"), text_of(saved_));
+  } else if (result.stop_signal != 0 && !came_to_its_end && !has_begun_) {
+    summary.error = fmt::format("stopped by SIG{} before the first step", sigabbrev_np(result.stop_signal));
   }
   return summary;
 }
 
 void RankReports::finish_screen(const metrics::Summary& summary) {
   progress_.leave();
-  const bool is_whole = summary.status == "finished";
-  const bool shown =
-      screen_.finish([&] { return is_whole && !(settings_.stop_signal && settings_.stop_signal() != 0); });
-  if (shown && !results_.empty()) {
-    settings_.print(results_);
+  if (!results_.empty()) {
+    screen_.write(results_);
   }
+  const bool is_whole = summary.status == "finished";
+  static_cast<void>(screen_.finish([&] { return is_whole && stop_requested() == 0; }));
 }
 
 }  // namespace shardrun::task

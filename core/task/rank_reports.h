@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -40,6 +41,8 @@ class RankReports {
   /// What the run replaces, if anything.
   void tell_older(const std::string& older);
   void log(std::string_view line) { logs_[0]->write(line); }
+  /// Whether the first rank has come to its steps.
+  [[nodiscard]] bool has_begun() const { return has_begun_; }
   /// On any thread.
   void notice(std::string_view line) { progress_.print(line); }
 
@@ -50,8 +53,6 @@ class RankReports {
   void finish_screen(const metrics::Summary& summary);
 
  private:
-  /// Updates are left out where the screen is slow.
-  [[nodiscard]] metrics::ProgressSink sink();
   void note(const metrics::ProgressUpdate& update);
   void show_activity(std::string_view text);
   /// What the first rank would have said of the run, had it come to its end.
@@ -63,7 +64,9 @@ class RankReports {
   metrics::Screen screen_;
   metrics::Progress progress_;
   metrics::Ticker ticker_;
-  std::string results_;       ///< for the end
+  std::string results_;  ///< for the end
+  std::atomic<bool> has_begun_ = false;
+  Results saved_ = Results::none;
   std::int64_t unshown_ = 0;  ///< lines of ranks since the last that was shown
   std::vector<std::unique_ptr<metrics::Log>> logs_;
   std::map<int, metrics::Summary> summaries_;  ///< the last of each rank: what is planned, then what it did

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <csignal>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <system_error>
@@ -12,6 +14,7 @@
 
 #include "core/base/error.h"
 #include "core/base/standard_error.h"
+#include "core/base/stop.h"
 #include "core/files/atomic_file.h"
 #include "core/job/output.h"
 #include "core/launch/launch.h"
@@ -59,6 +62,9 @@ void require_descriptors(const job::Job& job) {
   }
 }
 
+/// A process that starts needs time of the machine, however soon its operations are to end.
+constexpr std::chrono::milliseconds shortest_join{5000};
+
 launch::LaunchResult launch_ranks(const job::Job& job, const RunSettings& settings,
                                   const std::filesystem::path& job_file, const std::vector<std::string>& words,
                                   RankReports& reports) {
@@ -72,6 +78,8 @@ launch::LaunchResult launch_ranks(const job::Job& job, const RunSettings& settin
                          .threads_per_rank = threads_of(job),
                          .job = job::canonical_text(job),
                          .heartbeat_timeout = silence_of(job),
+                         .join_timeout = std::max(silence_of(job), shortest_join),
+                         .has_begun = [&] { return reports.has_begun(); },
                          .on_output = [&](const launch::OutputLine& line) { reports.show(line); },
                          .on_message = [&](const launch::RankMessage& message) { reports.take(message); },
                          .on_log = [&](std::string_view line) { reports.log(line); },
@@ -95,7 +103,11 @@ metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, con
   metrics::Summary summary;
   {
     const metrics::Leftovers leftovers(directory);
-    summary = reports.merge(launch_ranks(job, settings, job_file, words, reports));
+    const launch::LaunchResult result = launch_ranks(job, settings, job_file, words, reports);
+    if (result.stop_signal != 0) {
+      request_stop(result.stop_signal);  // while the ranks ran this process did not take signals itself
+    }
+    summary = reports.merge(result);
   }
   write_last_summary(job, settings, summary);
   join_traces(job);
@@ -210,6 +222,7 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
   };
   const auto attempt = [&] {
     rank = std::make_unique<launch::Rank>(context, job::canonical_text(job), latest_join(context));
+    rank->on_abort([](const std::string&) { request_stop(SIGTERM); });  // for what waits for no other rank
     if (hooks.on_join) {
       hooks.on_join();
     }
@@ -234,7 +247,21 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
     }
     return code;
   };
-  return exit_code_of(attempt, fail);
+  return exit_code_of(
+      [&] {
+        try {
+          return attempt();
+        } catch (const Stopped& stopped) {
+          const std::string reason = rank != nullptr ? rank->abort_reason() : "";
+          fail(launch::FailureKind::consequence,
+               reason.empty()
+                   ? fmt::format("was stopped by SIG{} before the first step", sigabbrev_np(stopped.signal()))
+                   : fmt::format("the job is aborted: {}", reason),
+               std::nullopt);
+          return 128 + stopped.signal();
+        }
+      },
+      fail);
 }
 
 int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile, const RankHooks& hooks) {

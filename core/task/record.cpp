@@ -92,6 +92,13 @@ void Record::update(const metrics::ProgressUpdate& update) {
   }
 }
 
+void Record::results_are(Results results) {
+  if (is_first()) {
+    note_results(results);
+    display_.results_are(results);
+  }
+}
+
 void Record::now_at(std::string_view what, std::int64_t done, std::int64_t total) {
   if (is_first()) {
     display_.now_at(what, done, total);

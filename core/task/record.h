@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/stop.h"
 #include "core/job/job.h"
 #include "core/metrics/jsonl.h"
 #include "core/metrics/log.h"
@@ -37,6 +38,8 @@ class Display {
   virtual void finish() = 0;
   /// Results for a person: the sample, a table of times.
   virtual void result(std::string_view text) = 0;
+  /// What is known of the files with the job's results.
+  virtual void results_are(Results results) = 0;
 };
 
 /// What can be said of a rank's run before it: its parameters, and its part with what is planned.
@@ -58,6 +61,7 @@ class Record {
   void write(const metrics::StepRecord& step);
   void write(std::span<const metrics::JsonField> fields);
   void update(const metrics::ProgressUpdate& update);
+  void results_are(Results results);
   void now_at(std::string_view what, std::int64_t done = 0, std::int64_t total = 0);
   void finish_progress();
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/stop.h"
 #include "core/files/atomic_file.h"
 #include "core/memory/machine.h"
 #include "core/metrics/human.h"
@@ -120,6 +121,8 @@ metrics::Summary run_here(const job::Job& job, Compiled& compiled, const RunSett
   try {
     summary = work(job, compiled,
                    {.display = display, .stop_signal = settings.stop_signal, .profile = settings.profile}, summary);
+  } catch (const Stopped& stopped) {  // between what is written before the first step and that
+    summary = stopped_early(stopped.signal(), "before the first step");
   } catch (const Error& error) {
     if (!summary.status.empty()) {
       summary.error = error.message();
@@ -187,19 +190,22 @@ void require_launchable(const job::Job& job, const Compiled& compiled) {
   }
 }
 
-std::optional<metrics::Summary> stopped_before_start(const RunSettings& settings) {
-  const int signal = settings.stop_signal ? settings.stop_signal() : 0;
-  if (signal == 0) {
-    return std::nullopt;
-  }
+metrics::Summary stopped_early(int signal, std::string_view when) {
   metrics::Summary summary;
   summary.status = "stopped";
   summary.exit_code = 128 + signal;
-  summary.error = fmt::format("stopped by SIG{} before anything was started", sigabbrev_np(signal));
+  summary.error = fmt::format("stopped by SIG{} {}", sigabbrev_np(signal), when);
   return summary;
 }
 
-metrics::Summary run(const job::Job& job, const RunSettings& settings) {
+std::optional<metrics::Summary> stopped_before_start(const RunSettings& settings) {
+  const int signal = settings.stop_signal ? settings.stop_signal() : 0;
+  return signal == 0 ? std::nullopt : std::optional(stopped_early(signal, "before anything was started"));
+}
+
+namespace {
+
+metrics::Summary prepare_and_run(const job::Job& job, const RunSettings& settings) {
   std::optional<LocalDisplay> display(std::in_place, job, settings);
   std::optional<Compiled> compiled =
       compile(job, "cpu", 0, [&](std::string_view activity) { display->now_at(activity); });
@@ -221,6 +227,16 @@ metrics::Summary run(const job::Job& job, const RunSettings& settings) {
   compiled.reset();  // the ranks do this again for themselves
   display.reset();
   return run_ranks(job, settings);
+}
+
+}  // namespace
+
+metrics::Summary run(const job::Job& job, const RunSettings& settings) {
+  try {
+    return prepare_and_run(job, settings);
+  } catch (const Stopped& stopped) {
+    return stopped_early(stopped.signal(), "before anything was started");
+  }
 }
 
 }  // namespace shardrun::task

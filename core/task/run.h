@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/job/job.h"
@@ -17,8 +18,7 @@ namespace shardrun::task {
 /// What a run shows and where it is told to stop.
 struct RunSettings {
   metrics::ProgressSink progress;
-  std::function<void(const std::string&)> print;  ///< results for a person: the sample, the table of times
-  std::function<int()> stop_signal;               ///< the signal that asked to stop, or 0; looked at between steps
+  std::function<int()> stop_signal;  ///< the signal that asked to stop, or 0; looked at between steps
   bool profile = false;
   /// Has what it is given called with the first signal that asks to stop, as soon as that comes, on another thread; an
   /// empty function ends that. May be empty itself.
@@ -49,6 +49,9 @@ void require_launchable(const job::Job& job, const Compiled& compiled);
 
 /// Writes the summary of a run that ends now.
 void write_last_summary(const job::Job& job, const RunSettings& settings, metrics::Summary& summary);
+
+/// The summary of a job that was asked to stop before its first step. `when`: "before anything was started".
+[[nodiscard]] metrics::Summary stopped_early(int signal, std::string_view when);
 
 /// The summary of a job that was asked to stop while it was prepared; nothing where it was not.
 [[nodiscard]] std::optional<metrics::Summary> stopped_before_start(const RunSettings& settings);

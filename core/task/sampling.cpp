@@ -51,7 +51,7 @@ void sample(runtime::Executor& executor, std::vector<std::int32_t> tokens, const
   if (tokens.empty()) {
     throw Error(ErrorCode::usage, "sampling starts from at least one token: give a prompt that is not empty");
   }
-  for (std::int64_t n = 0; n < settings.tokens; ++n) {
+  for (std::int64_t n = 0; n < settings.tokens && (!settings.goes_on || settings.goes_on()); ++n) {
     const std::size_t used = std::min(tokens.size(), context);
     // What stands behind the last token is never attended to.
     std::fill(row, row + context, 0);

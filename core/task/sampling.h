@@ -15,7 +15,8 @@ struct SamplingSettings {
   double temperature = 1.0;  ///< 0: the likeliest token each time
   std::int64_t top_k = 0;    ///< draw from the likeliest k only; 0: from all
   std::uint64_t seed = 1337;
-  std::int64_t vocabulary = 0;  ///< draw from the first so many tokens, those that have a text; 0: from all
+  std::int64_t vocabulary = 0;         ///< draw from the first so many tokens, those that have a text; 0: from all
+  std::function<bool()> goes_on = {};  ///< asked before each token; empty: it does
 };
 
 /// Draws a token from logits: softmax of logits / temperature over the `top_k` largest. `random` is uniform in [0, 1).

@@ -194,15 +194,15 @@ std::string Training::told(const std::string& text) const {
   return all;
 }
 
-std::optional<double> Training::evaluate(const std::function<void(std::int64_t batch, std::int64_t batches)>& now_at) {
+std::optional<double> Training::evaluate(const std::function<bool(std::int64_t batch, std::int64_t batches)>& now_at) {
   if (evaluate_programs_.empty()) {
     return std::nullopt;
   }
   std::int64_t first = 0;
   for (std::size_t call = 0; call < evaluate_programs_.size(); ++call) {
     const std::size_t program = evaluate_programs_[call];
-    if (now_at) {
-      now_at(static_cast<std::int64_t>(call) + 1, static_cast<std::int64_t>(evaluate_programs_.size()));
+    if (now_at && !now_at(static_cast<std::int64_t>(call) + 1, static_cast<std::int64_t>(evaluate_programs_.size()))) {
+      return std::nullopt;
     }
     if (const std::optional<device::TensorView> inputs = executor_.find_input(program, "inputs")) {
       feed_evaluation(*compiled_.dataset, first, *inputs, executor_.input(program, "targets"),

@@ -50,7 +50,7 @@ class Training {
   /// Mean loss over all windows of the validation part; nothing where there are none. `now_at` is told which batch of
   /// how many is begun, from 1 on.
   [[nodiscard]] std::optional<double> evaluate(
-      const std::function<void(std::int64_t batch, std::int64_t batches)>& now_at = {});
+      const std::function<bool(std::int64_t batch, std::int64_t batches)>& now_at = {});
 
   [[nodiscard]] runtime::Executor& executor() noexcept { return executor_; }
 

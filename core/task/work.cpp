@@ -94,12 +94,9 @@ class Work {
       await_ranks();
       const int signal = train_steps(training);
       training.finish();
-      save(metrics::weights_path(job_.output), graph::StateKind::parameter, training.executor(),
-           describe_model(job_.model, compiled_.settings, compiled_.dataset->tokenizer()));
-      if (signal == 0) {
-        print_sample(training);
-      }
-      return signal;
+      save_results(metrics::weights_path(job_.output), graph::StateKind::parameter, training.executor(),
+                   describe_model(job_.model, compiled_.settings, compiled_.dataset->tokenizer()));
+      return signal == 0 ? print_sample(training) : signal;
     });
   }
 
@@ -112,8 +109,8 @@ class Work {
     return guarded(executor, failed, [&] {
       await_ranks();
       const int signal = iterate_steps(executor);
-      save(metrics::state_path(job_.output), graph::StateKind::field, executor,
-           describe_state(first_step_ + record_.summary.steps));
+      save_results(metrics::state_path(job_.output), graph::StateKind::field, executor,
+                   describe_state(first_step_ + record_.summary.steps));
       return signal;
     });
   }
@@ -266,16 +263,20 @@ class Work {
       record_.summary.tokens_per_s =
           timed_seconds > 0 ? tokens * static_cast<double>(timed_steps) / timed_seconds : tokens / seconds;
       record_.update({.step = step + 1, .loss = result.loss, .val_loss = validation, .rate = tokens / seconds});
-      signal = naming_step(step, [&] { return stopped(); });
+      signal = stop_heard_ != 0 ? stop_heard_ : naming_step(step, [&] { return stopped(); });
     }
     record_.finish_progress();
     return signal;
   }
 
+  /// Nothing where there is nothing to validate on, or all were asked to stop before the end.
   [[nodiscard]] std::optional<double> validate(Training& training, std::int64_t step) {
     now_at("validating", step + 1);
-    const std::optional<double> validation = training.evaluate(
-        [&](std::int64_t batch, std::int64_t batches) { record_.now_at("validating batch", batch, batches); });
+    const std::optional<double> validation = training.evaluate([&](std::int64_t batch, std::int64_t batches) {
+      record_.now_at("validating batch", batch, batches);
+      stop_heard_ = stopped();
+      return stop_heard_ == 0;
+    });
     if (validation && training.anywhere(!std::isfinite(*validation))) {
       throw Error(
           ErrorCode::numerics,
@@ -311,6 +312,14 @@ class Work {
     return signal;
   }
 
+  /// At the end of the run.
+  void save_results(const std::filesystem::path& path, graph::StateKind kind, const runtime::Executor& executor,
+                    const checkpoint::Metadata& metadata) {
+    record_.results_are(Results::being_written);
+    save(path, kind, executor, metadata);
+    record_.results_are(Results::saved);
+  }
+
   void save(const std::filesystem::path& path, graph::StateKind kind, const runtime::Executor& executor,
             const checkpoint::Metadata& metadata) {
     if (settings_.link == nullptr) {
@@ -326,25 +335,30 @@ class Work {
     await_ranks();
   }
 
-  /// Every rank samples the same; the first shows it.
-  void print_sample(Training& training) {
+  /// Every rank samples the same; the first shows it. The signal that ended it before its end, or 0.
+  int print_sample(Training& training) {
     const data::Tokenizer* tokenizer = compiled_.dataset->tokenizer();
     if (job_.train.sample == 0 || tokenizer == nullptr) {
-      return;
+      return 0;
     }
     now_at("sampling", 0);
+    const auto goes_on = [this] {
+      stop_heard_ = stopped();
+      return stop_heard_ == 0;
+    };
     std::int64_t sampled = 0;
     std::string text;
     sample(training.executor(), first_tokens(*tokenizer),
-           {.tokens = job_.train.sample, .seed = job_.seed, .vocabulary = tokenizer->vocabulary()},
+           {.tokens = job_.train.sample, .seed = job_.seed, .vocabulary = tokenizer->vocabulary(), .goes_on = goes_on},
            [&](std::int32_t token) {
              tokenizer->decode(token, text);
              record_.now_at("sampling token", ++sampled, job_.train.sample);
            });
-    if (record_.is_first()) {
+    if (record_.is_first() && stop_heard_ == 0) {
       files::write_file_atomically(metrics::sample_path(job_.output), text);
       settings_.display.result(fmt::format("sample:\n{}\n", text));
     }
+    return stop_heard_;
   }
 
   /// What sampling starts from: the end of a line where the text has lines, else its first character.
@@ -362,6 +376,7 @@ class Work {
   Record record_;
   std::optional<Tracer> tracer_;
   std::int64_t first_step_ = 0;  ///< done before this run
+  int stop_heard_ = 0;           ///< within an evaluation or a sample, by all ranks at the same point
 };
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include "core/base/error.h"
 #include "core/base/standard_error.h"
+#include "core/base/stop.h"
 #include "core/files/atomic_file.h"
 #include "core/launch/limits.h"
 #include "core/launch/signals.h"
@@ -212,6 +213,7 @@ class First {
                              .heartbeat_timeout = silence_of(job_),
                              .grace = grace_of_first,
                              .stop_signal = settings_.stop_signal,
+                             .has_begun = [this] { return reports_->has_begun(); },
                              .on_message = [this](const launch::RankMessage& message) { reports_->take(message); },
                              .on_log = [this](std::string_view line) { reports_->log(line); },
                              .on_notice = [this](std::string_view line) { reports_->notice(line); },
@@ -252,7 +254,9 @@ class First {
 
   void tell_stop() {
     if (settings_.on_stop) {
-      settings_.on_stop([this](int signal) { reports_->notice(launch::stop_notice(signal)); });
+      settings_.on_stop([this](int signal) {
+        reports_->notice(reports_->has_begun() ? launch::stop_notice(signal) : launch::stop_notice(signal, "stopping"));
+      });
     }
   }
 
@@ -304,7 +308,12 @@ launch::Invitation hear_invitation(const job::Job& job, Meeting& meeting, const 
 }  // namespace
 
 metrics::Summary run_first_of_world(const job::Job& job, const launch::World& world, const RunSettings& settings) {
-  const std::string own_address = check_before(job, world, settings);
+  std::string own_address;
+  try {
+    own_address = check_before(job, world, settings);
+  } catch (const Stopped& stopped) {
+    return stopped_early(stopped.signal(), "before the ranks met");
+  }
   raise_limits(world);
   Meeting meeting = meeting_of(job, world);
   std::optional<First> first;

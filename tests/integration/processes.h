@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -20,6 +21,12 @@
 #include "tests/support/processes.h"
 
 namespace shardrun::test {
+
+/// How often an attack is made: by hand as often as SHARDRUN_ATTACKS says.
+[[nodiscard]] inline int attacks(int usual) {
+  const char* const more = std::getenv("SHARDRUN_ATTACKS");
+  return more == nullptr ? usual : std::atoi(more);
+}
 
 /// Whether a process ends, or has ended, before so much time has passed; it need not have been waited for.
 [[nodiscard]] inline bool ends_within(pid_t process, int milliseconds) {

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
+#include <map>
 #include <random>
 
 #include "tests/integration/processes.h"
 #include "tests/integration/program.h"
 #include "tests/support/catch.h"
+#include "tests/support/mpirun.h"
 
 using namespace shardrun::test;
 using Catch::Matchers::Contains;
@@ -16,133 +18,193 @@ using std::chrono::microseconds;
 
 namespace {
 
-constexpr std::size_t rank_count = 3;
-constexpr std::size_t launcher_itself = rank_count;
-constexpr int moments = 20;
+constexpr int rank_count = 3;
+constexpr int longest_end_ms = 30'000;  ///< from a blow to the end of the job; later is a hang
 
-/// What was seen of a job in which somebody was killed.
-struct Sight {
-  std::vector<pid_t> ranks;  ///< all that ever were, in order
-  bool killed = false;       ///< whoever was to be killed still ran
-  Clock::time_point when;
+enum class Victim { rank, all_ranks, launcher, both };
+
+/// Who is hit by what.
+struct Blow {
+  std::string transport;
+  Victim victim;
+  int signal;
+
+  [[nodiscard]] std::string text() const {
+    const char* const whom = victim == Victim::rank        ? "one rank"
+                             : victim == Victim::all_ranks ? "all ranks"
+                             : victim == Victim::launcher  ? "the launcher"
+                                                           : "the launcher and one rank";
+    return fmt::format("{}: SIG{} to {}", transport, sigabbrev_np(signal), whom);
+  }
 };
 
-/// Stops the launcher, so that no rank is started unseen, and kills it.
-void kill_launcher(pid_t launcher, Sight& sight) {
-  kill(launcher, SIGSTOP);
-  while (state_of(launcher) != 'T' && !ends_within(launcher, 0)) {
-    sched_yield();
+/// Every process below another, as it is at this moment.
+std::vector<pid_t> descendants_of(pid_t process) {
+  std::vector<pid_t> all = children_of(process);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::vector<pid_t> more = children_of(all[i]);
+    all.insert(all.end(), more.begin(), more.end());
   }
-  sight.ranks = children_of(launcher);
-  sight.killed = !ends_within(launcher, 0);
-  kill(launcher, SIGKILL);
+  return all;
 }
 
-/// Kills one of a launcher's ranks, or the launcher, a while after it was started, or as soon as there is such a rank.
-Sight watch_and_kill(pid_t launcher, std::size_t victim, microseconds after) {
+/// Those that work in a folder, whoever started them.
+std::vector<pid_t> processes_in(const std::filesystem::path& folder) {
+  std::vector<pid_t> found;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", none)) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") == std::string::npos &&
+        std::filesystem::read_symlink(entry.path() / "cwd", none) == std::filesystem::canonical(folder)) {
+      found.push_back(std::stoi(name));
+    }
+  }
+  return found;
+}
+
+/// What was seen of a job that was hit.
+struct Sight {
+  std::vector<pid_t> hit;
+  bool was_late = false;  ///< the job had ended before
+  bool hung = false;
+  std::string alive;  ///< who was there then
+};
+
+/// Hits a while after the launcher was started, or as soon as there is whom to hit. `rank` counts those that run.
+Sight strike(const JobFolder& job, pid_t launcher, const Blow& blow, std::size_t rank, microseconds after) {
   const Clock::time_point moment = Clock::now() + after;
   Sight sight;
-  while (!ends_within(launcher, 0)) {
-    for (const pid_t rank : children_of(launcher)) {
-      if (std::find(sight.ranks.begin(), sight.ranks.end(), rank) == sight.ranks.end()) {
-        sight.ranks.push_back(rank);
+  while (sight.hit.empty() && !ends_within(launcher, 0)) {
+    if (Clock::now() >= moment) {
+      std::vector<pid_t> ranks = descendants_of(launcher);
+      if (blow.victim == Victim::launcher || blow.victim == Victim::both) {
+        sight.hit.push_back(launcher);
       }
-    }
-    if (!sight.killed && Clock::now() >= moment) {
-      sight.when = Clock::now();
-      if (victim == launcher_itself) {
-        kill_launcher(launcher, sight);
-        break;
+      if (blow.victim == Victim::all_ranks) {
+        sight.hit.insert(sight.hit.end(), ranks.begin(), ranks.end());
+      } else if (blow.victim != Victim::launcher && rank < ranks.size()) {
+        sight.hit.push_back(ranks[rank]);
       }
-      if (victim < sight.ranks.size()) {
-        kill(sight.ranks[victim], SIGKILL);
-        sight.killed = true;
+      for (const pid_t each : sight.hit) {
+        kill(each, blow.signal);
       }
     }
     sched_yield();
+  }
+  sight.was_late = sight.hit.empty();
+  sight.hung = !ends_within(launcher, longest_end_ms);
+  if (sight.hung) {
+    for (const pid_t each : processes_in(job.path())) {
+      std::string command = read_file("/proc/" + std::to_string(each) + "/cmdline");
+      std::replace(command.begin(), command.end(), '\0', ' ');
+      sight.alive += fmt::format("{} {} {}\n", each, state_of(each), command);
+      kill(each, SIGKILL);
+    }
   }
   return sight;
 }
 
-struct Run {
-  Ended ended;
-  Sight sight;
-  Clock::time_point end;
-};
-
-Run run_and_kill(const JobFolder& job, const std::vector<std::string>& settings, std::size_t victim,
-                 microseconds after) {
-  std::future<Sight> sight;
-  Run run;
-  run.ended = run_program(job.path(), with_settings({"job.ini"}, settings), [&](pid_t launcher, std::string_view out) {
-    if (out.empty()) {
-      sight = std::async(std::launch::async, [=] { return watch_and_kill(launcher, victim, after); });
-    }
-  });
-  run.end = Clock::now();
-  run.sight = sight.get();
-  return run;
+std::string script_of(const Blow& blow, bool ends) {
+  const std::string settings =
+      fmt::format(" --set job.strategy=dp --set job.transport={} --set job.ranks={} --set job.threads=1 --set {}",
+                  blow.transport, rank_count, ends ? "train.steps=3 --set train.sample=20" : "train.steps=1000000");
+  const std::string start = blow.transport == "mpi" ? fmt::format("{} -n {} ", mpirun, rank_count) : "";
+  return fmt::format("exec env {}\"$0\" job.ini{}", start, settings);
 }
 
-void check_nothing_left(const JobFolder& job, const Sight& sight, std::size_t victim) {
-  for (const pid_t rank : sight.ranks) {
-    CHECK((victim == launcher_itself ? ends_soon(rank) : is_gone(rank)));
+/// What the end must look like, where another launcher does not decide it.
+void check_end(const Blow& blow, const Sight& sight, const Ended& ended) {
+  const bool finished = ended.code == 0;
+  if (blow.transport == "mpi" || sight.was_late) {
+    return;
   }
-  CHECK(left_of({}).empty());
-  if (victim == launcher_itself || !std::filesystem::exists(job.path() / "run")) {
-    return;  // what a killed launcher leaves, the next run removes
+  if (blow.victim == Victim::launcher) {
+    // Before the program is loaded, or has its handlers, a signal ends it.
+    CHECK((finished || ended.code == -blow.signal || ended.code == 128 + blow.signal));
+  } else if (blow.victim == Victim::both) {
+    CHECK((finished || ended.code == -blow.signal || ended.code == 128 + blow.signal || ended.code == 1));
+  } else if (!finished) {
+    CHECK(ended.code == 1);
+    CHECK_THAT(ended.err, Contains("shardrun: rank ") && Contains(std::string("SIG") + sigabbrev_np(blow.signal)));
   }
-  for (const auto& entry : std::filesystem::directory_iterator(job.path() / "run")) {
-    const std::string name = entry.path().filename().string();
-    CHECK_THAT(name, !Contains(".rank-") && !Contains(".tmp"));
+}
+
+std::vector<Blow> all_blows() {
+  std::vector<std::string> transports = installed("transport");
+  if (has_mpirun()) {
+    transports.emplace_back("mpi");
   }
+  std::vector<Blow> blows;
+  for (const int signal : {SIGKILL, SIGTERM, SIGHUP, SIGINT}) {
+    for (const Victim victim : {Victim::rank, Victim::all_ranks, Victim::launcher, Victim::both}) {
+      for (const std::string& transport : transports) {
+        blows.push_back({transport, victim, signal});
+      }
+    }
+  }
+  return blows;
 }
 
 }  // namespace
 
-// It takes minutes and its moments are never twice the same: run it by its tag.
-TEST_CASE("whoever is killed at whatever moment, the job ends, with the name, and nothing is left", "[.random]") {
+// Its moments are never twice the same: run it by its tag, with SHARDRUN_ATTACKS=1000.
+TEST_CASE("whoever is hit by whatever signal at whatever moment, the job ends and nobody is left", "[.random]") {
   std::mt19937 random(std::random_device{}());
-  const auto up_to = [&random](microseconds most) {
-    return microseconds(std::uniform_int_distribution<std::int64_t>(0, most.count())(random));
+  const auto up_to = [&random](std::int64_t most) {
+    return std::uniform_int_distribution<std::int64_t>(0, most)(random);
   };
-  for (const std::string& transport : installed("transport")) {
-    const std::vector<std::string> split = {"job.strategy=dp", "job.transport=" + transport,
-                                            "job.ranks=" + std::to_string(rank_count), "job.threads=1"};
-    std::vector<std::string> endless = split;
-    endless.insert(endless.end(), {"train.steps=1000000", "train.log_every=1000000"});
-    // One that saves, samples and says goodbye within the time that is drawn from.
-    std::vector<std::string> brief = split;
-    brief.insert(brief.end(), {"train.steps=3", "train.sample=20"});
-    const Clock::time_point begin = Clock::now();
-    REQUIRE(JobFolder().run(brief).code == 0);
-    const auto whole = std::chrono::duration_cast<microseconds>(Clock::now() - begin);
-    for (std::size_t victim = 0; victim <= launcher_itself; ++victim) {
-      double longest = 0;
-      int in_time = 0;
-      for (int i = 0; i < moments; ++i) {
-        const bool ends = i % 2 == 0;
-        const microseconds after = up_to(ends ? whole : microseconds(1'500'000));
-        CAPTURE(transport, victim, ends, after.count());
-        const JobFolder job;
-        const Run run = run_and_kill(job, ends ? brief : endless, victim, after);
-
-        INFO(run.ended.err);
-        const bool finished = ends && run.ended.code == 0;
-        if (victim == launcher_itself) {
-          CHECK((finished || run.ended.code == -SIGKILL));
-        } else if (!finished) {
-          CHECK(run.ended.code == 1);
-          CHECK_THAT(run.ended.err, Contains("rank " + std::to_string(victim)) && Contains("SIGKILL") &&
-                                        Contains(std::to_string(run.sight.ranks.at(victim))));
-          longest = std::max(longest, std::chrono::duration<double>(run.end - run.sight.when).count());
-        }
-        in_time += finished ? 0 : 1;
-        check_nothing_left(job, run.sight, victim);
-      }
-      fmt::print("{}: {} killed {} times, {} before the job had finished; longest until it had ended {:.2f} s\n",
-                 transport, victim < rank_count ? "rank " + std::to_string(victim) : "the launcher", moments, in_time,
-                 longest);
-    }
+  std::vector<Blow> blows = all_blows();
+  if (const char* const only = std::getenv("SHARDRUN_ATTACKED")) {  // one transport
+    std::erase_if(blows, [&](const Blow& blow) { return blow.transport != only; });
   }
+  std::map<std::string, microseconds> whole;  // of a job that ends by itself
+  int hung = 0;
+  int late = 0;
+  int left = 0;
+  double longest = 0;
+  const int kills = attacks(static_cast<int>(blows.size()));
+  for (int i = 0; i < kills; ++i) {
+    const Blow& blow = blows[static_cast<std::size_t>(i) % blows.size()];
+    if (!whole.contains(blow.transport)) {
+      const Clock::time_point begin = Clock::now();
+      const JobFolder job;
+      REQUIRE(run_script(job.path(), script_of(blow, true)).code == 0);
+      whole[blow.transport] = std::chrono::duration_cast<microseconds>(Clock::now() - begin);
+    }
+    const bool ends = up_to(1) == 0;
+    const bool starts = up_to(1) == 0;
+    const microseconds after(up_to(whole[blow.transport].count() / (starts ? 3 : 1)));
+    const auto rank = static_cast<std::size_t>(up_to(rank_count - 1));
+    CAPTURE(i, blow.text(), ends, rank, after.count());
+    const JobFolder job;
+    std::future<Sight> striking;
+    const Ended ended = run_script(job.path(), script_of(blow, ends), [&](pid_t launcher, std::string_view) {
+      if (!striking.valid()) {
+        striking = std::async(std::launch::async, [&, launcher] { return strike(job, launcher, blow, rank, after); });
+      }
+    });
+    const Clock::time_point end = Clock::now();
+    const Sight sight = striking.get();
+
+    INFO(ended.err << sight.alive);
+    CHECK_FALSE(sight.hung);
+    check_end(blow, sight, ended);
+    const std::vector<pid_t> over = processes_in(job.path());
+    bool is_left = false;
+    for (const pid_t each : over) {
+      if (!ends_within(each, 10'000)) {
+        is_left = true;
+        kill(each, SIGKILL);
+      }
+    }
+    CHECK_FALSE(is_left);
+    longest = std::max(longest, std::chrono::duration<double>(Clock::now() - end).count());
+    hung += sight.hung ? 1 : 0;
+    late += sight.was_late ? 1 : 0;
+    left += is_left ? 1 : 0;
+  }
+  CHECK(left_of({}).empty());
+  fmt::print(
+      "{} kills, {} after the end: {} hung, {} left processes; the last of them was gone {:.2f} s after its job\n",
+      kills, late, hung, left, longest);
 }

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <csignal>
 #include <cstddef>
 #include <cstring>
@@ -18,10 +17,6 @@ namespace {
 
 /// How soon a group is looked at again whose own thread is at work in it.
 constexpr std::int64_t soon = 1'000'000;
-
-[[nodiscard]] std::chrono::steady_clock::time_point point_of(std::int64_t time) {
-  return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(time));
-}
 
 /// Elements of an array that travels with a stride, as they are.
 class RawSubset {
@@ -135,7 +130,7 @@ void Disturbance::work() {
     if (next == INT64_MAX) {
       changed_.wait(lock, is_called);
     } else {
-      changed_.wait_until(lock, point_of(next), is_called);
+      changed_.wait_for(lock, sdk::slice_until(next), is_called);
     }
   }
 }
@@ -191,7 +186,7 @@ void DisturbedGroup::fail(std::int32_t status, const std::string& text) noexcept
 
 void DisturbedGroup::sleep(std::int64_t until) const {
   std::unique_lock lock(failure_mutex_);
-  failed_.wait_until(lock, point_of(until), [this] { return failure_.has_value(); });
+  failed_.wait_for(lock, sdk::slice_until(until), [this] { return failure_.has_value(); });
 }
 
 std::int32_t DisturbedGroup::prepare(const sr_op* ops, std::uint32_t count, std::uint32_t stride, std::int64_t deadline,

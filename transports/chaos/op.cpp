@@ -175,7 +175,8 @@ std::int64_t DisturbedOp::attend(std::int64_t now) {
 
 std::int32_t DisturbedOp::start_inner(sr_error* error) {
   for (const std::uint64_t part : begun()) {
-    const std::int32_t status = group_.shared().inner()(&sr_transport::op_start, part, queue_, deadline_, error);
+    const std::int32_t status =
+        group_.shared().inner()(&sr_transport::op_start, part, queue_, sdk::to_border(deadline_), error);
     if (status != SR_OK) {
       return status;
     }
@@ -195,7 +196,7 @@ std::int32_t DisturbedOp::test_started(sr_error* error) {
 
 std::int32_t DisturbedOp::wait_started(std::int64_t until, sr_error* error) {
   for (const std::uint64_t part : begun()) {
-    std::int32_t status = group_.shared().inner()(&sr_transport::op_wait, part, until, error);
+    std::int32_t status = group_.shared().inner()(&sr_transport::op_wait, part, sdk::to_border(until), error);
     if (status == SR_TIMEOUT) {
       // A wait that ran out of time and an op that did look alike; the op that goes on is pending.
       status = group_.shared().inner()(&sr_transport::op_test, part, error);

@@ -153,8 +153,8 @@ std::int32_t op_prepare(void* self, std::uint64_t group, const sr_op* ops, std::
 
 std::int32_t op_start(void* self, std::uint64_t op, void* queue, std::int64_t deadline, sr_error* error) noexcept {
   return pass_or<DisturbedOp, &sr_transport::op_start>(
-      self, op, [&](DisturbedOp& disturbed) { return disturbed.start(queue, deadline, error); }, error, queue,
-      deadline);
+      self, op, [&](DisturbedOp& disturbed) { return disturbed.start(queue, sdk::from_border(deadline), error); },
+      error, queue, deadline);
 }
 
 std::int32_t op_test(void* self, std::uint64_t op, sr_error* error) noexcept {
@@ -164,7 +164,8 @@ std::int32_t op_test(void* self, std::uint64_t op, sr_error* error) noexcept {
 
 std::int32_t op_wait(void* self, std::uint64_t op, std::int64_t deadline, sr_error* error) noexcept {
   return pass_or<DisturbedOp, &sr_transport::op_wait>(
-      self, op, [&](DisturbedOp& disturbed) { return disturbed.wait(deadline, error); }, error, deadline);
+      self, op, [&](DisturbedOp& disturbed) { return disturbed.wait(sdk::from_border(deadline), error); }, error,
+      deadline);
 }
 
 std::int32_t op_free(void* self, std::uint64_t op, sr_error* error) noexcept {

@@ -34,13 +34,13 @@ class Lane::Watched {
 void Job::run(std::int64_t) {
   const Lane::Watched watched(lane_, &Lane::job_, {&what_, own_deadline_, std::this_thread::get_id()});
   const NoSigpipe no_sigpipe;
-  times_.begun = sdk::steady_now();
+  times_.begun = sdk::monotonic_now();
   try {
     execute();
   } catch (const TransportError& error) {
     throw TransportError(error.status(), what_ + ": " + error.what());
   }
-  times_.ended = sdk::steady_now();
+  times_.ended = sdk::monotonic_now();
 }
 
 Lane::Lane(std::function<void()> on_failure, Awaited awaited)

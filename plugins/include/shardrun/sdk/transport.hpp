@@ -24,6 +24,7 @@
 /// stated in shardrun/transport.h. What is thrown becomes the status: TransportError its own, InvalidJob SR_INVALID,
 /// all else SR_INTERNAL. A transport of two functions is made by two_function_transport.hpp.
 
+#include <shardrun/sdk/clock.hpp>
 #include <shardrun/sdk/op.hpp>
 #include <shardrun/sdk/plugin.hpp>
 #include <shardrun/transport.h>
@@ -42,7 +43,9 @@
 
 namespace shardrun::sdk {
 
-/// When an op's latest run was under way: sr_op_times.
+// Deadlines are of steady_now(), here and in all that an author's class is given.
+
+/// When an op's latest run was under way, by monotonic_now(): sr_op_times.
 struct OpTimes {
   std::int64_t begun = 0;
   std::int64_t ended = 0;
@@ -108,8 +111,7 @@ class TransportHost {
   TransportHost() = default;
   explicit TransportHost(const sr_transport_host* host) : host_(host) {}
 
-  /// Nanoseconds of CLOCK_MONOTONIC.
-  [[nodiscard]] std::int64_t now() const noexcept { return host_->now(host_->self); }
+  [[nodiscard]] std::int64_t now() const noexcept { return steady_now(); }
   /// Whether the job is to end.
   [[nodiscard]] bool aborted() const noexcept { return host_->aborted(host_->self) != 0; }
 
@@ -128,8 +130,9 @@ class TransportHost {
       const std::int64_t until = std::min(deadline, now() + store_glance);
       bool again = false;
       call([&](sr_error* error) {
-        const std::int32_t status = host_->store_get(host_->self, key.c_str(), value.data(), &bytes, until, error);
-        again = status == SR_TIMEOUT && until < deadline && now() >= until;
+        const std::int32_t status =
+            host_->store_get(host_->self, key.c_str(), value.data(), &bytes, to_border(until), error);
+        again = status == SR_TIMEOUT && now() < deadline;
         return again ? SR_OK : status;
       });
       if (!again) {
@@ -163,7 +166,7 @@ class TransportHost {
 
  private:
   /// How long a wait does not look whether the job ends.
-  static constexpr std::int64_t store_glance = 100'000'000;
+  static constexpr std::int64_t store_glance = longest_gap.count() / 2;
 
   template <class Call>
   static void call(Call act) {
@@ -347,7 +350,7 @@ struct TransportTable {
                           .job = raw.job,
                           .address = raw.address,
                           .options = OptionValues(raw.options, raw.option_count, raw.option_stride),
-                          .deadline = raw.deadline,
+                          .deadline = from_border(raw.deadline),
                           .machines = raw.machines != nullptr
                                           ? std::vector<std::uint32_t>(raw.machines, raw.machines + raw.world_size)
                                           : std::vector<std::uint32_t>(),
@@ -393,7 +396,7 @@ struct TransportTable {
                               .members = {raw.members, raw.members + raw.member_count},
                               .name = raw.name != nullptr ? raw.name : "",
                               .id = raw.id,
-                              .deadline = raw.deadline};
+                              .deadline = from_border(raw.deadline)};
       auto opened = std::make_unique<OpenGroup>();
       opened->rank = spec.rank;
       opened->size = spec.size();
@@ -434,14 +437,14 @@ struct TransportTable {
       std::vector<OpSpec> specs;
       for_each(ops, op_count, op_stride, [&](const sr_op& op) { specs.push_back(read_op(op, opened.size)); });
       validate(specs, opened.rank, opened.size);
-      *handle = handle_of(opened.group->prepare(specs, deadline));
+      *handle = handle_of(opened.group->prepare(specs, from_border(deadline)));
       return SR_OK;
     });
   }
 
   static std::int32_t op_start(void*, std::uint64_t op, void* queue, std::int64_t deadline, sr_error* error) noexcept {
     return guarded_transport(error, [&] {
-      object_of<Op>(op).start(queue, deadline);
+      object_of<Op>(op).start(queue, from_border(deadline));
       return SR_OK;
     });
   }
@@ -452,7 +455,7 @@ struct TransportTable {
 
   static std::int32_t op_wait(void*, std::uint64_t op, std::int64_t deadline, sr_error* error) noexcept {
     return guarded_transport(error, [&] {
-      if (!object_of<Op>(op).wait(deadline)) {
+      if (!object_of<Op>(op).wait(from_border(deadline))) {
         write_error(error, "the deadline of the wait passed; the op goes on");
         return SR_TIMEOUT;
       }

@@ -2,6 +2,7 @@
 
 /// A thread that carries out the ops of one group, for transports whose calls block.
 
+#include <shardrun/sdk/clock.hpp>
 #include <shardrun/sdk/op.hpp>
 
 #include <algorithm>
@@ -18,12 +19,6 @@
 #include <utility>
 
 namespace shardrun::sdk {
-
-/// CLOCK_MONOTONIC as deadlines count it.
-[[nodiscard]] inline std::int64_t steady_now() noexcept {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 /// Runs what is started in that order, one after the other. Once it has failed it stays failed: what is under way or
 /// comes later ends with that failure. A task is started, waited for and dropped by one thread at a time; fail and
@@ -122,7 +117,9 @@ class Worker {
     if (until == INT64_MAX) {
       changed_.wait(lock, over);
     } else {
-      changed_.wait_until(lock, std::chrono::steady_clock::time_point(std::chrono::nanoseconds(until)), over);
+      while (!over() && steady_now() < until) {
+        changed_.wait_for(lock, slice_until(until), over);
+      }
     }
     return is_done(task, lock);
   }
@@ -236,9 +233,9 @@ class Worker {
     task.state_ = Task::State::running;
     const std::int64_t deadline = task.deadline_;
     lock.unlock();
-    const std::int64_t begun = steady_now();
+    const std::int64_t begun = monotonic_now();
     const bool succeeded = run(task, deadline);
-    const std::int64_t ended = steady_now();
+    const std::int64_t ended = monotonic_now();
     lock.lock();
     task.begun_ = begun;
     task.ended_ = ended;

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <functional>
+
+namespace shardrun::launch {
+
+/// Calls back once after a time in which this process ran: one in which it was suspended does not count. Belongs to the
+/// thread of its io_context.
+class RunningTimer {
+ public:
+  explicit RunningTimer(boost::asio::io_context& io) : timer_(io) {}
+
+  /// Replaces what was started before.
+  void start(std::chrono::nanoseconds after, std::function<void()> call);
+  void cancel();
+
+ private:
+  void wait();
+
+  boost::asio::steady_timer timer_;
+  std::chrono::nanoseconds left_{};
+  std::function<void()> call_;
+};
+
+}  // namespace shardrun::launch

@@ -1,0 +1,242 @@
+// Jobs and ranks that stand still, and jobs that are asked to stop at every phase.
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <fstream>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "tests/integration/processes.h"
+#include "tests/integration/program.h"
+#include "tests/support/catch.h"
+
+using namespace shardrun::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+const std::vector<std::string> transports = {"shm", "gloo"};
+
+std::vector<std::string> endless(const std::string& transport, int ranks, std::vector<std::string> more = {}) {
+  more.insert(more.end(), {"job.transport=" + transport, "job.ranks=" + std::to_string(ranks),
+                           ranks == 1 ? "job.strategy=single" : "job.strategy=zero3", "train.steps=1000000"});
+  return more;
+}
+
+std::size_t steps_of(const JobFolder& job) {
+  std::ifstream file(job.path() / "run/metrics.jsonl");
+  std::size_t lines = 0;
+  for (std::string line; std::getline(file, line);) {
+    ++lines;
+  }
+  return lines;
+}
+
+void await_steps(const JobFolder& job, std::size_t steps, pid_t launcher) {
+  while (steps_of(job) < steps && !ends_within(launcher, 1)) {
+  }
+}
+
+/// Runs a job and does something beside it, which begins with its start.
+template <class Act>
+Ended run_beside(const JobFolder& job, const std::vector<std::string>& settings, const Act& act) {
+  std::future<void> acting;
+  const Ended ended =
+      run_program(job.path(), with_settings({"job.ini"}, settings), [&](pid_t launcher, std::string_view) {
+        if (!acting.valid()) {
+          acting = std::async(std::launch::async, [&act, launcher] { act(launcher); });
+        }
+      });
+  acting.get();
+  return ended;
+}
+
+void stop_process(pid_t process) {
+  kill(process, SIGSTOP);
+  while (state_of(process) != 'T' && !ends_within(process, 0)) {
+    sched_yield();
+  }
+}
+
+/// Runs a job on a terminal and sends a signal once, where `place` has come to stand on that.
+Ended stop_at(const JobFolder& job, const std::vector<std::string>& settings, const std::string& place, int signal) {
+  bool was_sent = false;
+  return run_on_terminal(job.path(), with_settings({"job.ini"}, settings), [&](pid_t process, std::string_view out) {
+    if (!was_sent && out.find(place) != std::string_view::npos) {
+      was_sent = true;
+      kill(process, signal);
+    }
+  });
+}
+
+std::string strategy(int ranks) { return ranks == 1 ? "job.strategy=single" : "job.strategy=dp"; }
+
+}  // namespace
+
+TEST_CASE("a job that stood still as a whole for longer than its timeout goes on", "[suspensions]") {
+  constexpr int longer_than_timeouts = 3600;  // milliseconds; operations have two seconds more than the job
+  for (const std::string& transport : transports) {
+    for (int i = 0; i < attacks(1); ++i) {
+      CAPTURE(transport, i);
+      const JobFolder job;
+      std::size_t before = 0;
+      std::size_t after = 0;
+
+      const Ended ended =
+          run_beside(job, endless(transport, 3, {"job.timeout=1", "model.width=128"}), [&](pid_t launcher) {
+            await_steps(job, 3, launcher);
+            std::vector<pid_t> all = children_of(launcher);
+            all.push_back(launcher);
+            for (const pid_t each : all) {
+              stop_process(each);
+            }
+            before = steps_of(job);
+            static_cast<void>(ends_within(launcher, longer_than_timeouts));
+            for (const pid_t each : all) {
+              kill(each, SIGCONT);
+            }
+            await_steps(job, before + 3, launcher);
+            after = steps_of(job);
+            kill(launcher, SIGINT);
+          });
+
+      INFO(ended.err);
+      CHECK(ended.code == 128 + SIGINT);
+      CHECK(after >= before + 3);
+    }
+  }
+}
+
+TEST_CASE("a rank that is stopped while it starts ends no launcher's hearing", "[suspensions]") {
+  const int signal = GENERATE(SIGINT, SIGTERM, SIGHUP);
+  for (int i = 0; i < attacks(1); ++i) {
+    CAPTURE(signal, i);
+    const JobFolder job;
+    pid_t stopped = 0;
+    const Ended ended = run_beside(job, endless("shm", 2), [&](pid_t launcher) {
+      for (const pid_t rank : await_children(launcher, 1)) {
+        stop_process(stopped = rank);
+      }
+      kill(launcher, signal);
+    });
+    INFO(ended.out << ended.err);
+    CHECK(ended.code == 128 + signal);
+    CHECK_THAT(ended.err, Contains("before the first step"));
+    CHECK(is_gone(stopped));
+    CHECK(left_of({}).empty());
+  }
+}
+
+TEST_CASE("a rank that is stopped while it starts is named after the job's timeout", "[suspensions]") {
+  const JobFolder job;
+  pid_t stopped = 0;
+  const Ended ended = run_beside(job, endless("shm", 2, {"job.timeout=1"}), [&](pid_t launcher) {
+    for (const pid_t rank : await_children(launcher, 1)) {
+      stop_process(stopped = rank);
+    }
+  });
+  INFO(ended.err);
+  CHECK(ended.code == 1);
+  CHECK_THAT(ended.err, Contains("(pid " + std::to_string(stopped)) && Contains("has not "));
+  CHECK(is_gone(stopped));
+}
+
+TEST_CASE("a stop is obeyed within a sample, whose weights are saved", "[suspensions]") {
+  const int ranks = GENERATE(1, 2);
+  for (int i = 0; i < attacks(1); ++i) {
+    CAPTURE(ranks, i);
+    const JobFolder job;
+    const Ended ended = stop_at(job,
+                                {"job.ranks=" + std::to_string(ranks), strategy(ranks), "train.steps=2",
+                                 "train.eval_every=0", "train.sample=1000000"},
+                                "sampling token", SIGTERM);
+    INFO(ended.out);
+    CHECK(ended.code == 128 + SIGTERM);
+    CHECK_THAT(ended.out, Contains("asked to stop by signal 15 (SIGTERM)"));
+    CHECK(job.summary().at("status") == "stopped");
+    CHECK(job.summary().at("steps") == 2);
+    CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
+    CHECK_FALSE(std::filesystem::exists(job.path() / "run/sample.txt"));
+  }
+}
+
+TEST_CASE("a stop is obeyed within a validation, and what was trained is saved", "[suspensions]") {
+  const int ranks = GENERATE(1, 2);
+  for (int i = 0; i < attacks(1); ++i) {
+    CAPTURE(ranks, i);
+    const JobFolder job;
+    {
+      std::ofstream corpus(job.path() / "corpus.txt");
+      for (int line = 0; line < 400'000; ++line) {
+        corpus << "the cat sat on the mat and saw some red bird fly\n";
+      }
+    }
+    const Ended ended =
+        stop_at(job, {"job.ranks=" + std::to_string(ranks), strategy(ranks), "train.steps=1000", "train.eval_every=1"},
+                "validating batch", SIGTERM);
+    INFO(ended.out);
+    CHECK(ended.code == 128 + SIGTERM);
+    CHECK(job.summary().at("status") == "stopped");
+    CHECK(job.summary().at("steps") == 1);
+    CHECK(job.summary().at("val_loss").is_null());
+    CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
+  }
+}
+
+TEST_CASE("a second signal says that results are saved where they are", "[suspensions]") {
+  const JobFolder job;
+  const Ended ended =
+      run_beside(job, {"job.ranks=2", "job.strategy=dp", "train.steps=2", "train.sample=1000000"}, [&](pid_t launcher) {
+        while (!std::filesystem::exists(job.path() / "run/weights.safetensors") && !ends_within(launcher, 1)) {
+        }
+        // From a rank's word to the launcher that it samples it is not far.
+        static_cast<void>(ends_within(launcher, 300));
+        for (const pid_t rank : children_of(launcher)) {
+          stop_process(rank);  // or they would stop in order before the second signal
+        }
+        kill(launcher, SIGTERM);
+        while (read_file(job.path() / "run/log/rank-0.log").find("asked to stop") == std::string::npos &&
+               !ends_within(launcher, 1)) {
+        }
+        kill(launcher, SIGINT);
+      });
+  CHECK(ended.code == 128 + SIGINT);
+  CHECK_THAT(ended.err, Contains("ended at once by a second signal") && Contains("the results were saved before"));
+}
+
+TEST_CASE("a run whose output nobody reads goes on, and stops when it is asked to", "[suspensions]") {
+  const int ranks = GENERATE(1, 2);
+  const std::string closed = GENERATE("out", "err");
+  for (int i = 0; i < attacks(1); ++i) {
+    CAPTURE(ranks, closed, i);
+    const JobFolder job;
+    const std::string settings = " --set job.ranks=" + std::to_string(ranks) + " --set " + strategy(ranks) +
+                                 " --set train.steps=1000000 --set train.log_every=1 --set train.eval_every=0";
+    std::array<int, 2> pipe_ends = {};
+    REQUIRE(pipe2(pipe_ends.data(), O_CLOEXEC) == 0);
+    const shardrun::files::FileDescriptor reader(pipe_ends[0]);
+    shardrun::files::FileDescriptor writer(pipe_ends[1]);
+    fcntl(writer.get(), F_SETPIPE_SZ, 4096);
+    const std::string path = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(writer.get());
+    const std::string streams = closed == "out" ? " > " + path + " 2> err" : " --json > out 2> " + path;
+    const Ended ended = run_script(job.path(), "\"$0\" job.ini" + settings + streams + " & echo $!; wait $!",
+                                   [&](pid_t script, std::string_view out) {
+                                     if (out.find('\n') == std::string_view::npos) {
+                                       return;
+                                     }
+                                     const pid_t launcher = std::stoi(std::string(out));
+                                     await_steps(job, 300, script);
+                                     kill(launcher, SIGTERM);
+                                   });
+    CHECK(ended.code == 128 + SIGTERM);
+    CHECK(job.summary().at("status") == "stopped");
+    CHECK(job.summary().at("steps").to_number<int>() >= 300);
+    CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
+  }
+}
