@@ -32,36 +32,67 @@
 namespace shardrun::task {
 namespace {
 
+/// What binds the job's memory.
+struct Limits {
+  std::optional<memory::MemoryRoom> memory = memory::available_memory();       ///< of all ranks here
+  std::optional<memory::MemoryRoom> addresses = memory::address_space();       ///< of each rank
+  std::optional<memory::MemoryRoom> slowing = memory::memory_at_full_speed();  ///< of all ranks here
+};
+
+std::string text_of(const memory::MemoryRoom& room) {
+  return to_string(room, metrics::human_bytes(room.bytes), metrics::human_bytes(room.limit));
+}
+
+std::uint64_t fullest_of(const Forecast& forecast) {
+  std::uint64_t most = 0;
+  for (const RankForecast& alike : forecast.ranks) {
+    most = std::max(most, alike.memory.peak);
+  }
+  return most;
+}
+
 /// The arena is given page by page: without this the kernel would kill a job that is too large in the middle of a step.
 /// Which of several hosts' ranks are here is not known: there each rank asks for as many of itself.
 void require_memory(const job::Job& job, const Compiled& compiled, const Forecast& forecast, std::int64_t ranks_here,
-                    std::uint64_t available) {
+                    const Limits& limits) {
   const std::uint64_t needed =
       ranks_here == job.ranks
           ? bytes_of_all(forecast)
           : compiled.programs.memory.peak * static_cast<std::uint64_t>(std::max<std::int64_t>(ranks_here, 1));
-  if (available != 0 && needed > available) {
+  if (limits.memory && needed > limits.memory->bytes) {
     throw Error(
         ErrorCode::job,
-        fmt::format("{}: {} needs {} ({} bytes){} and this machine has {} available: make the model, [data] "
-                    "batch or context smaller, use more microbatches, or free memory; 'shardrun plan' shows what "
+        fmt::format("{}: {} needs {} ({} bytes){} and {}: make the model, [data] "
+                    "batch or context smaller, use more microbatches, or {}; 'shardrun plan' shows what "
                     "takes it",
                     job.file, ranks_here == 0 ? "one rank of the job" : "the job", metrics::human_bytes(needed), needed,
                     ranks_here == job.ranks || ranks_here == 0
                         ? ""
                         : fmt::format(" for the {} on this machine", metrics::counted(ranks_here, "rank")),
-                    metrics::human_bytes(available)));
+                    text_of(*limits.memory), limits.memory->name.empty() ? "free memory" : "raise that limit"));
+  }
+  if (const std::uint64_t arena = fullest_of(forecast); limits.addresses && arena > limits.addresses->bytes) {
+    throw Error(
+        ErrorCode::job,
+        fmt::format("{}: a rank needs {} ({} bytes) and {}: raise that limit (ulimit -v unlimited), or make the "
+                    "model, [data] batch or context smaller",
+                    job.file, metrics::human_bytes(arena), arena, text_of(*limits.addresses)));
   }
 }
 
 std::vector<std::string> notices_of(const job::Job& job, const Compiled& compiled, const Forecast& forecast,
-                                    std::int64_t ranks_here, std::uint64_t available) {
+                                    std::int64_t ranks_here, const Limits& limits) {
   std::vector<std::string> notices;
   if (const std::optional<IdleRanks> idle = idle_ranks(job, compiled, forecast)) {
     notices.push_back(to_string(*idle));
   }
   if (const std::optional<MemoryFit> fit = memory_fit(job, forecast)) {
-    std::ranges::move(memory_notices(*fit, available, ranks_here), std::back_inserter(notices));
+    std::ranges::move(memory_notices(*fit, limits.memory ? limits.memory->bytes : 0, ranks_here),
+                      std::back_inserter(notices));
+  }
+  if (limits.slowing && ranks_here == job.ranks && bytes_of_all(forecast) > limits.slowing->bytes) {
+    notices.push_back(fmt::format("the job needs {} and {} before it slows processes down: it may run very slowly",
+                                  metrics::human_bytes(bytes_of_all(forecast)), text_of(*limits.slowing)));
   }
   return notices;
 }
@@ -148,18 +179,18 @@ std::vector<std::string> require_runnable(const job::Job& job, const Compiled& c
                                             "float32; leave it out",
                                             job.where("train", "precision")));
   }
-  const std::uint64_t available = memory::available_bytes();
+  const Limits limits;
   const Forecast forecast = task::forecast(job, compiled);
-  require_memory(job, compiled, forecast, ranks_here, available);
+  require_memory(job, compiled, forecast, ranks_here, limits);
   if (job.task == job::Task::train && compiled.dataset == nullptr) {
     throw Error(ErrorCode::job,
                 fmt::format("{}: training needs data: set [data] text, tokens or arrays", job.where("data", "")));
   }
-  return notices_of(job, compiled, forecast, ranks_here, available);
+  return notices_of(job, compiled, forecast, ranks_here, limits);
 }
 
 void require_memory_here(const job::Job& job, const Compiled& compiled, std::int64_t ranks_here) {
-  require_memory(job, compiled, task::forecast(job, compiled), ranks_here, memory::available_bytes());
+  require_memory(job, compiled, task::forecast(job, compiled), ranks_here, {});
 }
 
 void show(const std::vector<std::string>& notices, Display& display) {
