@@ -92,7 +92,10 @@ void AtomicFile::write(std::span<const std::byte> bytes) { write_all(file_, byte
 
 void AtomicFile::reserve(std::uint64_t bytes) {
   const auto size = static_cast<off_t>(bytes);
-  const bool is_taken = bytes == 0 || ::fallocate(file_.get(), 0, 0, size) == 0;
+  bool is_taken = bytes == 0;
+  do {
+    is_taken = is_taken || ::fallocate(file_.get(), 0, 0, size) == 0;
+  } while (!is_taken && errno == EINTR);
   // Not every file system can take room before it is used.
   if (!is_taken && (errno != EOPNOTSUPP || ::ftruncate(file_.get(), size) != 0)) {
     throw system_error(fmt::format("make room for the {} bytes of", bytes), path_, errno);
