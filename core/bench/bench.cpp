@@ -23,15 +23,14 @@ namespace {
 unsigned cores() { return std::max(1U, std::thread::hardware_concurrency()); }
 
 void require_memory(const Settings& settings, std::uint64_t arena) {
-  const std::uint64_t available = memory::available_bytes();
+  const std::optional<memory::MemoryRoom> room = memory::available_memory();
   const std::uint64_t needed = arena * static_cast<std::uint64_t>(settings.ranks);
-  if (available != 0 && needed > available) {
-    throw Error(
-        ErrorCode::usage,
-        fmt::format("bench: {} ranks with buffers of {} each need {}, and this machine has {} left: give --sizes "
-                    "that end earlier, or fewer --ranks",
-                    settings.ranks, metrics::human_bytes(arena), metrics::human_bytes(needed),
-                    metrics::human_bytes(available)));
+  if (room && needed > room->bytes) {
+    throw Error(ErrorCode::usage,
+                fmt::format("bench: {} ranks with buffers of {} each need {}, and {}: give --sizes that end earlier, "
+                            "or fewer --ranks",
+                            settings.ranks, metrics::human_bytes(arena), metrics::human_bytes(needed),
+                            to_string(*room, metrics::human_bytes(room->bytes), metrics::human_bytes(room->limit))));
   }
 }
 

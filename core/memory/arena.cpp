@@ -15,9 +15,11 @@ namespace shardrun::memory {
 namespace {
 
 [[noreturn]] void fail(const char* what, std::uint64_t bytes) {
-  throw Error(ErrorCode::io, fmt::format("arena of {} bytes: {}: {}; make the model, batch or context smaller, or free "
-                                         "memory",
-                                         bytes, what, std::strerror(errno)));
+  const int cause = errno;
+  throw Error(ErrorCode::io,
+              fmt::format("arena of {} bytes: {}: {}; {}", bytes, what, std::strerror(cause),
+                          cause == EFBIG ? "the arena is a file in memory: raise the limit of a file's size (ulimit -f)"
+                                         : "make the model, batch or context smaller, or free memory"));
 }
 
 }  // namespace

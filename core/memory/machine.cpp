@@ -1,38 +1,64 @@
 #include "core/memory/machine.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <fstream>
-#include <string>
+#include <vector>
+
+#include "core/memory/cgroup.h"
 
 namespace shardrun::memory {
 namespace {
 
-/// A file that holds one number; 0 where it is not there or says "max".
-std::uint64_t number_in(const char* path) {
-  std::ifstream file(path);
-  std::uint64_t value = 0;
-  return file >> value ? value : 0;
-}
-
-std::uint64_t kernel_available() {
-  std::ifstream file("/proc/meminfo");
+std::optional<MemoryRoom> kernel_available(const std::filesystem::path& root) {
+  std::ifstream file(root / "proc/meminfo");
   std::string word;
   while (file >> word) {
     if (word == "MemAvailable:") {
       std::uint64_t kilobytes = 0;
-      return file >> kilobytes ? kilobytes * 1024 : 0;
+      return file >> kilobytes ? std::optional(MemoryRoom{.bytes = kilobytes * 1024}) : std::nullopt;
     }
   }
-  return 0;
+  return std::nullopt;
+}
+
+std::optional<MemoryRoom> least(const std::vector<MemoryRoom>& rooms) {
+  const auto found = std::ranges::min_element(rooms, {}, &MemoryRoom::bytes);
+  return found == rooms.end() ? std::nullopt : std::optional(*found);
 }
 
 }  // namespace
 
-std::uint64_t available_bytes() {
-  const std::uint64_t kernel = kernel_available();
-  const std::uint64_t limit = number_in("/sys/fs/cgroup/memory.max");
-  const std::uint64_t used = number_in("/sys/fs/cgroup/memory.current");
-  return limit == 0 ? kernel : std::min(kernel, limit - std::min(limit, used));
+std::optional<MemoryRoom> available_memory(const std::filesystem::path& root) {
+  std::vector<MemoryRoom> rooms = cgroup_rooms(root, CgroupLimit::hard);
+  if (std::optional<MemoryRoom> kernel = kernel_available(root)) {
+    rooms.insert(rooms.begin(), *std::move(kernel));
+  }
+  return least(rooms);
+}
+
+std::optional<MemoryRoom> memory_at_full_speed(const std::filesystem::path& root) {
+  return least(cgroup_rooms(root, CgroupLimit::slowing));
+}
+
+std::optional<MemoryRoom> address_space() {
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return std::nullopt;
+  }
+  std::uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const std::uint64_t used = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return MemoryRoom{.bytes = limit.rlim_cur - std::min<std::uint64_t>(limit.rlim_cur, used),
+                    .limit = limit.rlim_cur,
+                    .name = "the limit of a process's address space (ulimit -v)"};
+}
+
+std::string to_string(const MemoryRoom& room, const std::string& left, const std::string& limit) {
+  return room.name.empty() ? "this machine has " + left + " available"
+                           : room.name + " leaves " + left + " of its " + limit;
 }
 
 }  // namespace shardrun::memory

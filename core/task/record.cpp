@@ -49,8 +49,12 @@ metrics::Summary planned_summary(const Compiled& compiled) {
   return summary;
 }
 
-Record::Record(const job::Job& job, const Compiled& compiled, Display& display, int rank)
-    : display_(display), begin_(std::chrono::steady_clock::now()), log_(metrics::log_path(job.output, rank)) {
+Record::Record(const job::Job& job, const Compiled& compiled, Display& display, const metrics::RunFolder& folder,
+               int rank)
+    : display_(display),
+      folder_(folder),
+      begin_(std::chrono::steady_clock::now()),
+      log_(metrics::log_path(job.output, rank)) {
   if (rank == 0) {
     lines_.emplace(metrics::metrics_path(job.output));
   }
@@ -59,9 +63,16 @@ Record::Record(const job::Job& job, const Compiled& compiled, Display& display, 
 }
 
 void Record::say(const std::string& line) {
-  log_.write(line);
+  log(line);
   if (is_first()) {
     display_.line(line);
+  }
+}
+
+void Record::log(const std::string& line) {
+  log_.write(line);
+  if (const std::string failure = log_.take_failure(); !failure.empty()) {
+    display_.line(failure);
   }
 }
 
@@ -76,12 +87,14 @@ void Record::count_step(double seconds) {
 
 void Record::write(const metrics::StepRecord& step) {
   if (lines_) {
+    folder_.require_owned();
     lines_->write(step);
   }
 }
 
 void Record::write(std::span<const metrics::JsonField> fields) {
   if (lines_) {
+    folder_.require_owned();
     lines_->write(fields);
   }
 }
@@ -119,7 +132,7 @@ void Record::finish(const runtime::Executor& executor, const char* status, int e
   summary.ranks[0].peak_bytes = executor.arena()->touched_bytes();
   summary.ranks[0].private_bytes = private_bytes();
   summary.ranks[0].wire_bytes = wire_bytes;
-  log_.write(fmt::format("{} after {}", status, metrics::counted(summary.steps, "step")));
+  log(fmt::format("{} after {}", status, metrics::counted(summary.steps, "step")));
 }
 
 }  // namespace shardrun::task

@@ -20,6 +20,7 @@
 #include "core/task/compile.h"
 #include "core/task/cores.h"
 #include "core/task/dataset.h"
+#include "core/task/disk.h"
 #include "core/task/fit.h"
 #include "core/task/forecast.h"
 #include "core/task/idle.h"
@@ -33,36 +34,67 @@
 namespace shardrun::task {
 namespace {
 
+/// What binds the job's memory.
+struct Limits {
+  std::optional<memory::MemoryRoom> memory = memory::available_memory();       ///< of all ranks here
+  std::optional<memory::MemoryRoom> addresses = memory::address_space();       ///< of each rank
+  std::optional<memory::MemoryRoom> slowing = memory::memory_at_full_speed();  ///< of all ranks here
+};
+
+std::string text_of(const memory::MemoryRoom& room) {
+  return to_string(room, metrics::human_bytes(room.bytes), metrics::human_bytes(room.limit));
+}
+
+std::uint64_t fullest_of(const Forecast& forecast) {
+  std::uint64_t most = 0;
+  for (const RankForecast& alike : forecast.ranks) {
+    most = std::max(most, alike.memory.peak);
+  }
+  return most;
+}
+
 /// The arena is given page by page: without this the kernel would kill a job that is too large in the middle of a step.
 /// Which of several hosts' ranks are here is not known: there each rank asks for as many of itself.
 void require_memory(const job::Job& job, const Compiled& compiled, const Forecast& forecast, std::int64_t ranks_here,
-                    std::uint64_t available) {
+                    const Limits& limits) {
   const std::uint64_t needed =
       ranks_here == job.ranks
           ? bytes_of_all(forecast)
           : compiled.programs.memory.peak * static_cast<std::uint64_t>(std::max<std::int64_t>(ranks_here, 1));
-  if (available != 0 && needed > available) {
+  if (limits.memory && needed > limits.memory->bytes) {
     throw Error(
         ErrorCode::job,
-        fmt::format("{}: {} needs {} ({} bytes){} and this machine has {} available: make the model, [data] "
-                    "batch or context smaller, use more microbatches, or free memory; 'shardrun plan' shows what "
+        fmt::format("{}: {} needs {} ({} bytes){} and {}: make the model, [data] "
+                    "batch or context smaller, use more microbatches, or {}; 'shardrun plan' shows what "
                     "takes it",
                     job.file, ranks_here == 0 ? "one rank of the job" : "the job", metrics::human_bytes(needed), needed,
                     ranks_here == job.ranks || ranks_here == 0
                         ? ""
                         : fmt::format(" for the {} on this machine", metrics::counted(ranks_here, "rank")),
-                    metrics::human_bytes(available)));
+                    text_of(*limits.memory), limits.memory->name.empty() ? "free memory" : "raise that limit"));
+  }
+  if (const std::uint64_t arena = fullest_of(forecast); limits.addresses && arena > limits.addresses->bytes) {
+    throw Error(
+        ErrorCode::job,
+        fmt::format("{}: a rank needs {} ({} bytes) and {}: raise that limit (ulimit -v unlimited), or make the "
+                    "model, [data] batch or context smaller",
+                    job.file, metrics::human_bytes(arena), arena, text_of(*limits.addresses)));
   }
 }
 
 std::vector<std::string> notices_of(const job::Job& job, const Compiled& compiled, const Forecast& forecast,
-                                    std::int64_t ranks_here, std::uint64_t available) {
+                                    std::int64_t ranks_here, const Limits& limits) {
   std::vector<std::string> notices;
   if (const std::optional<IdleRanks> idle = idle_ranks(job, compiled, forecast)) {
     notices.push_back(to_string(*idle));
   }
   if (const std::optional<MemoryFit> fit = memory_fit(job, forecast)) {
-    std::ranges::move(memory_notices(*fit, available, ranks_here), std::back_inserter(notices));
+    std::ranges::move(memory_notices(*fit, limits.memory ? limits.memory->bytes : 0, ranks_here),
+                      std::back_inserter(notices));
+  }
+  if (limits.slowing && ranks_here == job.ranks && bytes_of_all(forecast) > limits.slowing->bytes) {
+    notices.push_back(fmt::format("the job needs {} and {} before it slows processes down: it may run very slowly",
+                                  metrics::human_bytes(bytes_of_all(forecast)), text_of(*limits.slowing)));
   }
   return notices;
 }
@@ -116,32 +148,64 @@ metrics::Summary run_here(const job::Job& job, Compiled& compiled, const RunSett
   if (const std::string older = directory.remove_older_run(kept_of(job)); !older.empty()) {
     display.line(older);
   }
-  files::write_file_atomically(job.output / "job.ini", job::canonical_text(job));
+  files::write_file_atomically(metrics::job_path(directory.root()), job::canonical_text(job));
+  const job::Job held = job_in(directory, job);
   metrics::Summary summary;
   try {
-    summary = work(job, compiled,
-                   {.display = display, .stop_signal = settings.stop_signal, .profile = settings.profile}, summary);
+    summary = work(held, compiled,
+                   {.display = display,
+                    .folder = directory.folder(),
+                    .stop_signal = settings.stop_signal,
+                    .profile = settings.profile},
+                   summary);
   } catch (const Stopped& stopped) {  // between what is written before the first step and that
     summary = stopped_early(stopped.signal(), "before the first step");
   } catch (const Error& error) {
     if (!summary.status.empty()) {
       summary.error = error.message();
-      write_last_summary(job, settings, summary);
-      join_traces(job);
+      write_last_summary(held, directory, settings, summary);
+      join_traces(held);
     }
     throw;
   }
-  write_last_summary(job, settings, summary);
-  join_traces(job);
+  write_last_summary(held, directory, settings, summary);
+  join_traces(held);
   return summary;
 }
 
 }  // namespace
 
-void write_last_summary(const job::Job& job, const RunSettings& settings, metrics::Summary& summary) {
+void write_last_summary(const job::Job& job, const metrics::RunDirectory& directory, const RunSettings& settings,
+                        metrics::Summary& summary) noexcept {
+  const auto fail = [&](const Error& error) {
+    if (summary.error.empty()) {
+      summary.status = "failed";
+      summary.exit_code = exit_code(error.code());
+      summary.error = error.message();
+    }
+  };
   summary.origin = settings.origin;
   summary.origin.ended = metrics::utc_text(std::chrono::system_clock::now());
-  metrics::write_summary(metrics::summary_path(job.output), summary);
+  const bool trains = job.task == job::Task::train;
+  summary.saved = to_string(directory.saved((trains ? metrics::weights_path({}) : metrics::state_path({})).filename()));
+  try {
+    directory.folder().require_owned();
+  } catch (const Error& error) {
+    fail(error);
+  }
+  if (!directory.folder().is_owned()) {
+    return;
+  }
+  try {
+    metrics::write_summary(metrics::summary_path(directory.root()), summary);
+  } catch (const Error& error) {
+    fail(error);
+  }
+}
+
+job::Job job_in(const metrics::RunDirectory& directory, job::Job job) {
+  job.output = directory.root();
+  return job;
 }
 
 std::vector<std::string> require_runnable(const job::Job& job, const Compiled& compiled, std::int64_t ranks_here) {
@@ -151,18 +215,18 @@ std::vector<std::string> require_runnable(const job::Job& job, const Compiled& c
                                             "float32; leave it out",
                                             job.where("train", "precision")));
   }
-  const std::uint64_t available = memory::available_bytes();
+  const Limits limits;
   const Forecast forecast = task::forecast(job, compiled);
-  require_memory(job, compiled, forecast, ranks_here, available);
+  require_memory(job, compiled, forecast, ranks_here, limits);
   if (job.task == job::Task::train && compiled.dataset == nullptr) {
     throw Error(ErrorCode::job,
                 fmt::format("{}: training needs data: set [data] text, tokens or arrays", job.where("data", "")));
   }
-  return notices_of(job, compiled, forecast, ranks_here, available);
+  return notices_of(job, compiled, forecast, ranks_here, limits);
 }
 
 void require_memory_here(const job::Job& job, const Compiled& compiled, std::int64_t ranks_here) {
-  require_memory(job, compiled, task::forecast(job, compiled), ranks_here, memory::available_bytes());
+  require_memory(job, compiled, task::forecast(job, compiled), ranks_here, {});
 }
 
 void show(const std::vector<std::string>& notices, Display& display) {
@@ -212,7 +276,8 @@ metrics::Summary prepare_and_run(const job::Job& job, const RunSettings& setting
   if (const auto stopped = stopped_before_start(settings)) {
     return *stopped;
   }
-  const std::vector<std::string> notices = require_runnable(job, *compiled, job.ranks);
+  std::vector<std::string> notices = require_runnable(job, *compiled, job.ranks);
+  std::ranges::move(require_disk(job, *compiled), std::back_inserter(notices));
   display->now_at("reading data");
   check_data(*compiled);
   if (const auto stopped = stopped_before_start(settings)) {
