@@ -12,6 +12,7 @@ int rank(std::span<const std::string> words) {
   const std::optional<launch::RankContext> context = launch::take_rank_context();
   const Parsed parsed = parse("rank", words,
                               {{.name = "profile", .help = "as of run"},
+                               {.name = task::data_option, .value = "HANDLES", .help = "open files of the launcher"},
                                {.name = "record-steps", .value = "N", .help = "steps to record for verify"},
                                {.name = "record-evaluation", .value = "yes|no", .help = "and an evaluation"}},
                               1, 1);
@@ -23,11 +24,12 @@ int rank(std::span<const std::string> words) {
   }
   // As the launcher has resolved it: what is in braces now is meant so.
   const job::Job job = job::parse_job(job::read_job_file(parsed.positional.at(0), {}), task::schema_providers());
+  const task::RankHooks hooks = {.data = task::data_handles(parsed.get(task::data_option).value_or(""))};
   if (parsed.has("record-steps")) {
     return verify::record_as_rank(job, *context, parsed.integer("record-steps", 1, 1, INT64_MAX),
-                                  parsed.get("record-evaluation") == "yes");
+                                  parsed.get("record-evaluation") == "yes", hooks);
   }
-  return task::run_as_rank(job, *context, parsed.has("profile"));
+  return task::run_as_rank(job, *context, parsed.has("profile"), hooks);
 }
 
 const RegisterCommand command(

@@ -121,8 +121,14 @@ Meeting meeting_of(const job::Job& job, const launch::World& world) {
   return meeting;
 }
 
-/// What can be found wrong before ranks wait for each other. Returns the address that SHARDRUN_ADDRESS gives, or "".
-std::string check_before(const job::Job& job, const launch::World& world, const RunSettings& settings) {
+/// What a rank knows before it has met the others.
+struct Prepared {
+  std::string own_address;           ///< that SHARDRUN_ADDRESS gives, or ""
+  std::shared_ptr<Dataset> dataset;  ///< open, and checked by one rank of each machine; null where the job has none
+};
+
+/// Finds what can be found wrong before ranks wait for each other.
+Prepared check_before(const job::Job& job, const launch::World& world, const RunSettings& settings) {
   require_whole_world(job, world);
   const char* const given = launch::own_variable("SHARDRUN_ADDRESS");
   std::string own_address =
@@ -144,7 +150,7 @@ std::string check_before(const job::Job& job, const launch::World& world, const 
   if (world.local_rank.value_or(0) == 0) {  // where that is not told, each rank may be the only one of its machine
     check_data(compiled);
   }
-  return own_address;
+  return {std::move(own_address), compiled.dataset};
 }
 
 launch::RankContext context_of(const job::Job& job, const launch::World& world, const launch::Invitation& invitation,
@@ -225,14 +231,17 @@ class First {
   }
 
   /// The others know of the invitation.
-  metrics::Summary run(const launch::Invitation& invitation, const std::string& own_address) {
+  metrics::Summary run(const launch::Invitation& invitation, const Prepared& prepared) {
     host_->expect_ranks();
     metrics::Summary summary;
     {
       const metrics::Leftovers leftovers(directory_);
-      const int code = run_as_rank(
-          common_, context_of(job_, world_, invitation, own_address), settings_.profile,
-          {.on_join = [this] { tell_stop(); }, .stop_signal = settings_.stop_signal, .output = job_.output});
+      const int code =
+          run_as_rank(common_, context_of(job_, world_, invitation, prepared.own_address), settings_.profile,
+                      {.dataset = prepared.dataset,
+                       .on_join = [this] { tell_stop(); },
+                       .stop_signal = settings_.stop_signal,
+                       .output = job_.output});
       launch::LaunchResult result = host_->wait();
       result.exit_code = result.exit_code == 0 ? code : result.exit_code;
       summary = reports_->merge(result);
@@ -303,7 +312,7 @@ launch::Invitation hear_invitation(const job::Job& job, Meeting& meeting, const 
 }  // namespace
 
 metrics::Summary run_first_of_world(const job::Job& job, const launch::World& world, const RunSettings& settings) {
-  const std::string own_address = check_before(job, world, settings);
+  const Prepared prepared = check_before(job, world, settings);
   raise_limits(world);
   Meeting meeting = meeting_of(job, world);
   std::optional<First> first;
@@ -318,12 +327,12 @@ metrics::Summary run_first_of_world(const job::Job& job, const launch::World& wo
   if (!invite(meeting, world, invitation)) {
     throw no_place(job, world);
   }
-  return first->run(invitation, own_address);
+  return first->run(invitation, prepared);
 }
 
 int run_other_of_world(const job::Job& job, const launch::World& world, const RunSettings& settings,
                        const std::function<void()>& on_join) {
-  const std::string own_address = check_before(job, world, settings);
+  const Prepared prepared = check_before(job, world, settings);
   Meeting meeting = meeting_of(job, world);
   const launch::Invitation invitation = hear_invitation(job, meeting, world);
   if (invitation.master.port == 0) {
@@ -334,8 +343,8 @@ int run_other_of_world(const job::Job& job, const launch::World& world, const Ru
     std::filesystem::remove(metrics::log_path(job.output, world.rank), none);  // where no other host would
     on_join();
   };
-  return run_as_rank(job, context_of(job, world, invitation, own_address), settings.profile,
-                     {.on_join = begin, .stop_signal = settings.stop_signal});
+  return run_as_rank(job, context_of(job, world, invitation, prepared.own_address), settings.profile,
+                     {.dataset = prepared.dataset, .on_join = begin, .stop_signal = settings.stop_signal});
 }
 
 }  // namespace shardrun::task
