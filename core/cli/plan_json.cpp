@@ -119,6 +119,7 @@ std::string plan_json(const Planned& planned, const std::optional<task::FitSearc
   json::object plan = {{"parameters", graph::parameter_count(compiled.graph)},
                        {"flops_per_step", whole_number(task::flops_per_step(compiled))},
                        {"disk", json_of(planned.disk)},
+                       {"data_bytes", compiled.dataset == nullptr ? 0 : compiled.dataset->host_bytes()},
                        {"ranks", std::move(ranks)}};
   if (const auto* hook = compiled.partition.placements.find_hook(plugins::HookKind::after_step)) {
     plan["after_step_every"] = hook->every;

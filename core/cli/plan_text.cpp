@@ -287,6 +287,10 @@ std::string head_text(const Planned& planned) {
         fmt::format("a step is one that the strategy's hook follows, as it does every {} and the last\n", hook->every);
   }
   text += fmt::format("disk: {}\n", task::to_string(planned.disk));
+  if (const std::uint64_t bytes = compiled.dataset == nullptr ? 0 : compiled.dataset->host_bytes(); bytes > 0) {
+    text += fmt::format("tokens of text {:>17}   {} on each host, which its ranks share\n", bytes,
+                        metrics::human_bytes(bytes));
+  }
   text += planned.idle ? task::to_string(*planned.idle) + "\n" : "";
   return text + (planned.fit ? task::to_string(*planned.fit) + "\n" : "");
 }

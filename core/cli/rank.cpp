@@ -15,6 +15,7 @@ int rank(std::span<const std::string> words) {
   const Parsed parsed = parse("rank", words,
                               {{.name = "folder", .value = "PATH", .help = "a way into the open output folder"},
                                {.name = "profile", .help = "as of run"},
+                               {.name = task::data_option, .value = "HANDLES", .help = "open files of the launcher"},
                                {.name = "record-steps", .value = "N", .help = "steps to record for verify"},
                                {.name = "record-evaluation", .value = "yes|no", .help = "and an evaluation"}},
                               1, 1);
@@ -28,11 +29,13 @@ int rank(std::span<const std::string> words) {
   const std::filesystem::path folder = parsed.get("folder").value_or("");
   const std::string text = job::read_source(metrics::job_path(folder));
   const job::Job job = job::parse_job(job::read_job_text(text, parsed.positional.at(0), {}), task::schema_providers());
+  const task::RankHooks hooks = {.folder = folder,
+                                 .data = task::data_handles(parsed.get(task::data_option).value_or(""))};
   if (parsed.has("record-steps")) {
     return verify::record_as_rank(job, *context, parsed.integer("record-steps", 1, 1, INT64_MAX),
-                                  parsed.get("record-evaluation") == "yes", folder);
+                                  parsed.get("record-evaluation") == "yes", hooks);
   }
-  return task::run_as_rank(job, *context, parsed.has("profile"), {.folder = folder});
+  return task::run_as_rank(job, *context, parsed.has("profile"), hooks);
 }
 
 const RegisterCommand command(

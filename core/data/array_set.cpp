@@ -1,8 +1,15 @@
 #include "core/data/array_set.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
 
 #include "core/base/error.h"
+#include "core/base/stop.h"
 #include "core/data/finite.h"
 #include "core/data/sampler.h"
 #include "core/data/split.h"
@@ -49,24 +56,45 @@ void require_row(std::int64_t row, std::int64_t rows) {
   }
 }
 
+/// How many of `rows` follow each other in the set from the first on.
+std::size_t run_of(std::span<const std::int64_t> rows) {
+  std::size_t count = 1;
+  while (count < rows.size() && rows[count] == rows[0] + static_cast<std::int64_t>(count)) {
+    ++count;
+  }
+  return count;
+}
+
 void fill_rows(const NpyArray& from, std::int64_t width, std::span<const std::int64_t> rows, std::span<float> to) {
   require_fit(rows.size(), width, to.size());
   for (const std::int64_t row : rows) {
     require_row(row, from.shape()[0]);
-    from.read(row * width, to.first(static_cast<std::size_t>(width)));
-    to = to.subspan(static_cast<std::size_t>(width));
   }
+  while (!rows.empty()) {
+    const std::size_t count = run_of(rows);
+    const std::size_t elements = count * static_cast<std::size_t>(width);
+    from.read(rows[0] * width, to.first(elements));
+    rows = rows.subspan(count);
+    to = to.subspan(elements);
+  }
+}
+
+/// Labels that are read at once.
+constexpr std::size_t label_block = 64;
+
+Error bad_label(const NpyArray& y, std::int64_t row, std::int64_t label, const std::string& expected) {
+  return Error(ErrorCode::data, fmt::format("'{}': the label of row {} (counted from 0) is {}: {}", y.path().native(),
+                                            row, label, expected));
 }
 
 }  // namespace
 
-ArraySet::ArraySet(const std::filesystem::path& x, const std::optional<std::filesystem::path>& y, double split)
-    : x_(x) {
+ArraySet::ArraySet(files::SteadyFile x, std::optional<files::SteadyFile> y, double split) : x_(std::move(x)) {
   require_rows(x_);
   features_ = elements_per_row(x_);
-  training_rows_ = training_count(rows(), split, x.native());
+  training_rows_ = training_count(rows(), split, x_.path().native());
   if (y) {
-    y_.emplace(*y);
+    y_.emplace(std::move(*y));
     require_rows(*y_);
     require_same_rows(x_, *y_);
     require_labels_or_targets(*y_);
@@ -74,15 +102,37 @@ ArraySet::ArraySet(const std::filesystem::path& x, const std::optional<std::file
   }
 }
 
-void ArraySet::require_labels_below(std::int64_t classes) const {
-  for (std::int64_t row = 0; has_labels() && row < rows(); ++row) {
-    std::int64_t label = 0;
-    y_->read(row, std::span(&label, 1));
-    if (label < 0 || label >= classes) {
-      throw Error(ErrorCode::data, fmt::format("'{}': the label of row {} is {}; the model has classes 0 to {}",
-                                               y_->path().native(), row, label, classes - 1));
+std::vector<const files::SteadyFile*> ArraySet::files() const {
+  std::vector<const files::SteadyFile*> files = {&x_.file()};
+  if (y_) {
+    files.push_back(&y_->file());
+  }
+  return files;
+}
+
+void ArraySet::require_unchanged() const {
+  x_.file().require_unchanged();
+  if (y_) {
+    y_->file().require_unchanged();
+  }
+}
+
+std::int64_t ArraySet::classes() const {
+  std::int64_t classes = 1;
+  std::vector<std::int64_t> labels(8192);
+  for (std::int64_t first = 0; first < rows(); first += static_cast<std::int64_t>(labels.size())) {
+    stop_point();
+    labels.resize(
+        static_cast<std::size_t>(std::min<std::int64_t>(static_cast<std::int64_t>(labels.size()), rows() - first)));
+    y_->read(first, labels);
+    for (std::size_t i = 0; i < labels.size(); ++i) {
+      if (labels[i] < 0 || labels[i] == INT64_MAX) {
+        throw bad_label(*y_, first + static_cast<std::int64_t>(i), labels[i], "labels count classes from 0");
+      }
+      classes = std::max(classes, labels[i] + 1);
     }
   }
+  return classes;
 }
 
 void ArraySet::require_finite(int threads) const {
@@ -103,13 +153,24 @@ void ArraySet::fill_targets(std::span<const std::int64_t> rows, std::span<float>
   fill_rows(*y_, outputs_, rows, to);
 }
 
-void ArraySet::fill_labels(std::span<const std::int64_t> rows, std::span<std::int32_t> to) const {
+void ArraySet::fill_labels(std::span<const std::int64_t> rows, std::int64_t classes, std::span<std::int32_t> to) const {
   require_fit(rows.size(), has_labels() ? 1 : 0, to.size());
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    require_row(rows[i], this->rows());
-    std::int64_t label = 0;
-    y_->read(rows[i], std::span(&label, 1));
-    to[i] = static_cast<std::int32_t>(label);
+  for (const std::int64_t row : rows) {
+    require_row(row, this->rows());
+  }
+  std::array<std::int64_t, label_block> labels = {};
+  while (!rows.empty()) {
+    const std::size_t count = std::min(run_of(rows), labels.size());
+    y_->read(rows[0], std::span(labels).first(count));
+    for (std::size_t i = 0; i < count; ++i) {
+      if (labels[i] < 0 || labels[i] >= classes) {
+        y_->file().require_unchanged();
+        throw bad_label(*y_, rows[i], labels[i], fmt::format("the model has classes 0 to {}", classes - 1));
+      }
+      to[i] = static_cast<std::int32_t>(labels[i]);
+    }
+    rows = rows.subspan(count);
+    to = to.subspan(count);
   }
 }
 

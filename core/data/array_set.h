@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "core/data/npy.h"
 
@@ -14,7 +15,7 @@ namespace shardrun::data {
 class ArraySet {
  public:
   /// Throws Error{data} where the arrays are empty or do not fit together, and as NpyArray and `training_count` do.
-  ArraySet(const std::filesystem::path& x, const std::optional<std::filesystem::path>& y, double split);
+  ArraySet(files::SteadyFile x, std::optional<files::SteadyFile> y, double split);
 
   [[nodiscard]] std::int64_t rows() const noexcept { return x_.shape()[0]; }
   [[nodiscard]] std::int64_t training_rows() const noexcept { return training_rows_; }
@@ -25,18 +26,27 @@ class ArraySet {
   /// Numbers a row of y; 0 where there is no y, or where it holds labels.
   [[nodiscard]] std::int64_t outputs() const noexcept { return outputs_; }
 
-  /// Throws Error{data} that names the first label outside [0, classes). Reads them all: call it once.
-  void require_labels_below(std::int64_t classes) const;
+  /// The files: of x, then of y where there is one.
+  [[nodiscard]] std::vector<const files::SteadyFile*> files() const;
+  /// As files::SteadyFile::require_unchanged, of both.
+  void require_unchanged() const;
+
+  /// One more than the largest label. Throws Error{data} that names the first negative one. Reads them all: call it
+  /// once. REQUIRES: has_labels().
+  [[nodiscard]] std::int64_t classes() const;
 
   /// Throws Error{data} as data::require_finite for the first number that cannot be trained on. Reads them all.
   void require_finite(int threads) const;
 
-  // Each fills row i of its output with row rows[i] of the set and allocates nothing.
-  // Throw Error{internal} where the output is not of that size, a row does not exist, or there is no such y.
+  // Each fills row i of its output with row rows[i] of the set and allocates nothing. What they give is of the set as
+  // it was opened only if require_unchanged() passes behind them.
+  // Throw Error{internal} where the output is not of that size, a row does not exist, or there is no such y; Error{io}
+  // where a file was cut short.
 
   void fill_features(std::span<const std::int64_t> rows, std::span<float> to) const;
   void fill_targets(std::span<const std::int64_t> rows, std::span<float> to) const;
-  void fill_labels(std::span<const std::int64_t> rows, std::span<std::int32_t> to) const;
+  /// Throws Error{data} that names the first label outside [0, classes), or Error{io} where that has come of a change.
+  void fill_labels(std::span<const std::int64_t> rows, std::int64_t classes, std::span<std::int32_t> to) const;
 
  private:
   NpyArray x_;

@@ -6,24 +6,18 @@
 #include <atomic>
 #include <cfloat>
 #include <cmath>
-#include <cstring>
+#include <exception>
 #include <thread>
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/stop.h"
 
 namespace shardrun::data {
 namespace {
 
-/// Values that are looked at without a branch, so that the compiler can make vectors of them.
-constexpr std::int64_t block = 4096;
-
-template <class Real>
-Real value_at(const std::byte* values, std::int64_t i) noexcept {
-  Real value;
-  std::memcpy(&value, values + static_cast<std::size_t>(i) * sizeof(Real), sizeof(Real));
-  return value;
-}
+/// Values that are read at once and looked at without a branch, so that the compiler can make vectors of them.
+constexpr std::int64_t block = 16384;
 
 /// NaN compares as false.
 template <class Real>
@@ -31,19 +25,19 @@ bool is_usable(Real value) noexcept {
   return std::abs(value) <= static_cast<Real>(FLT_MAX);
 }
 
-/// The first of [begin, end) that is not usable, or `end`.
+/// The first of [begin, end) that is not usable, or `end`; fewer are looked at where `ends` is set meanwhile.
 template <class Real>
-std::int64_t first_bad(const std::byte* values, std::int64_t begin, std::int64_t end) noexcept {
-  for (std::int64_t from = begin; from < end; from += block) {
-    const std::int64_t to = std::min(from + block, end);
+std::int64_t first_bad(const NpyArray& array, std::int64_t begin, std::int64_t end, const std::atomic<bool>& ends) {
+  std::vector<Real> values(static_cast<std::size_t>(std::min(block, end - begin)));
+  for (std::int64_t from = begin; from < end && !ends; from += block) {
+    const std::span<Real> part = std::span(values).first(static_cast<std::size_t>(std::min(block, end - from)));
+    array.read_bytes(from, std::as_writable_bytes(part));
     int bad = 0;
-    for (std::int64_t i = from; i < to; ++i) {
-      bad |= is_usable(value_at<Real>(values, i)) ? 0 : 1;
+    for (const Real value : part) {
+      bad |= is_usable(value) ? 0 : 1;
     }
-    for (std::int64_t i = from; bad != 0 && i < to; ++i) {
-      if (!is_usable(value_at<Real>(values, i))) {
-        return i;
-      }
+    if (bad != 0) {
+      return from + (std::ranges::find_if_not(part, is_usable<Real>) - part.begin());
     }
   }
   return end;
@@ -51,24 +45,44 @@ std::int64_t first_bad(const std::byte* values, std::int64_t begin, std::int64_t
 
 /// As `first_bad` of all, or `count`. Each thread has a run of consecutive values, as files are best read.
 template <class Real>
-std::int64_t first_bad_of_all(const std::byte* values, std::int64_t count, int threads) {
+std::int64_t first_bad_of_all(const NpyArray& array, int threads) {
   constexpr std::int64_t worth_a_thread = std::int64_t{1} << 20U;
+  const std::int64_t count = array.elements();
   const std::int64_t parts = std::clamp<std::int64_t>(count / worth_a_thread, 1, std::max(threads, 1));
-  std::atomic<std::int64_t> first = count;
+  std::vector<std::int64_t> found(static_cast<std::size_t>(parts), count);
+  std::vector<std::exception_ptr> failures(static_cast<std::size_t>(parts));
+  std::atomic<bool> ends = false;
   const auto search = [&](std::int64_t part) {
+    const auto p = static_cast<std::size_t>(part);
     const std::int64_t end = count / parts * (part + 1) + (part + 1 == parts ? count % parts : 0);
-    const std::int64_t found = first_bad<Real>(values, count / parts * part, end);
-    std::int64_t known = first;
-    while (found < end && found < known && !first.compare_exchange_weak(known, found)) {
+    try {
+      // Pieces, between which this hears that the process is asked to stop.
+      for (std::int64_t begin = count / parts * part; begin < end && !ends; begin += worth_a_thread) {
+        stop_point();
+        const std::int64_t last = std::min(begin + worth_a_thread, end);
+        if (const std::int64_t bad = first_bad<Real>(array, begin, last, ends); bad < last && !ends) {
+          found[p] = bad;
+          return;
+        }
+      }
+    } catch (...) {
+      failures[p] = std::current_exception();
+      ends = true;
     }
   };
-  std::vector<std::jthread> others;
-  for (std::int64_t part = 1; part < parts; ++part) {
-    others.emplace_back(search, part);
+  {
+    std::vector<std::jthread> others;
+    for (std::int64_t part = 1; part < parts; ++part) {
+      others.emplace_back(search, part);
+    }
+    search(0);
   }
-  search(0);
-  others.clear();
-  return first;
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) {
+      std::rethrow_exception(failure);
+    }
+  }
+  return std::ranges::min(found);
 }
 
 /// "row 3", "row 3, column 17", or "row 3, at [2, 5]" of it.
@@ -89,12 +103,12 @@ std::string place_of(const NpyArray& array, std::int64_t element) {
 
 template <class Real>
 void require_usable(const NpyArray& array, int threads) {
-  const std::byte* const values = array.values().data();
-  const std::int64_t bad = first_bad_of_all<Real>(values, array.elements(), threads);
+  const std::int64_t bad = first_bad_of_all<Real>(array, threads);
   if (bad == array.elements()) {
     return;
   }
-  const Real value = value_at<Real>(values, bad);
+  Real value = 0;
+  array.read_bytes(bad, std::as_writable_bytes(std::span(&value, 1)));
   const std::string found = std::isnan(value)   ? "NaN"
                             : std::isinf(value) ? (value > 0 ? "Inf" : "-Inf")
                                                 : fmt::format("{}, which float32 cannot hold", value);

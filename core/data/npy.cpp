@@ -1,6 +1,9 @@
 #include "core/data/npy.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
+#include <utility>
 
 namespace shardrun::data {
 namespace {
@@ -70,15 +73,44 @@ const char* to_string(NpyType type) noexcept {
   return "";
 }
 
-NpyArray::NpyArray(const std::filesystem::path& path)
-    : file_(path), header_(parse_npy(file_.bytes(), file_.path().native())) {}
+namespace {
+
+NpyHeader header_of(const files::SteadyFile& file) {
+  std::vector<std::byte> head(std::min(file.size(), most_header_bytes));
+  file.read(0, head);
+  return parse_npy(head, file.size(), file.path().native());
+}
+
+/// A piece at a time, on the stack.
+template <typename To>
+void read_converted(const NpyArray& array, std::int64_t first, std::span<To> to) {
+  std::array<std::byte, 16384> stored;
+  const std::size_t width = element_bytes(array.type());
+  while (!to.empty()) {
+    const std::span<To> part = to.first(std::min(to.size(), stored.size() / width));
+    array.read_bytes(first, std::span(stored).first(part.size() * width));
+    read_as(array.type(), stored.data(), part);
+    first += static_cast<std::int64_t>(part.size());
+    to = to.subspan(part.size());
+  }
+}
+
+}  // namespace
+
+NpyArray::NpyArray(files::SteadyFile file) : file_(std::move(file)), header_(header_of(file_)) {}
+
+void NpyArray::read_bytes(std::int64_t first, std::span<std::byte> to) const {
+  file_.read(header_.data_offset + static_cast<std::size_t>(first) * element_bytes(type()), to);
+}
 
 void NpyArray::read(std::int64_t first, std::span<float> to) const {
-  read_as(type(), values().data() + static_cast<std::size_t>(first) * element_bytes(type()), to);
+  if (type() == NpyType::f32) {
+    read_bytes(first, std::as_writable_bytes(to));
+  } else {
+    read_converted(*this, first, to);
+  }
 }
 
-void NpyArray::read(std::int64_t first, std::span<std::int64_t> to) const {
-  read_as(type(), values().data() + static_cast<std::size_t>(first) * element_bytes(type()), to);
-}
+void NpyArray::read(std::int64_t first, std::span<std::int64_t> to) const { read_converted(*this, first, to); }
 
 }  // namespace shardrun::data

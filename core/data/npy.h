@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/files/mapped_file.h"
+#include "core/files/steady_file.h"
 
 namespace shardrun::data {
 
@@ -27,32 +27,37 @@ struct NpyHeader {
   std::size_t data_offset = 0;
 };
 
-/// Reads the header of versions 1 to 3 and checks that exactly the values follow it. `source` names the file in
-/// messages. Throws Error{data}: not this format, cut short or too long, Fortran order, big-endian, or a type that is
-/// not NpyType.
-[[nodiscard]] NpyHeader parse_npy(std::span<const std::byte> file, std::string_view source);
+/// So many bytes hold every header that parse_npy() reads, unless the file has fewer.
+inline constexpr std::size_t most_header_bytes = std::size_t{1} << 20U;
 
-/// An array in a .npy file: mapped, not read.
+/// Reads the header of versions 1 to 3 at the `head` of a file of `bytes`, and checks that exactly the values follow
+/// it. `source` names the file in messages. Throws Error{data}: not this format, cut short or too long, Fortran order,
+/// big-endian, or a type that is not NpyType. REQUIRES: `head` is the file, or its first most_header_bytes.
+[[nodiscard]] NpyHeader parse_npy(std::span<const std::byte> head, std::size_t bytes, std::string_view source);
+
+/// An array in a .npy file, which is read where it is asked for and must not change.
 class NpyArray {
  public:
-  /// Throws as `parse_npy` and files::MappedFile do.
-  explicit NpyArray(const std::filesystem::path& path);
+  /// Throws as `parse_npy` and files::SteadyFile do.
+  explicit NpyArray(files::SteadyFile file);
 
   [[nodiscard]] NpyType type() const noexcept { return header_.type; }
   [[nodiscard]] const std::vector<std::int64_t>& shape() const noexcept { return header_.shape; }
   [[nodiscard]] std::int64_t elements() const noexcept { return header_.elements; }
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return file_.path(); }
-  /// Row-major, little-endian; not necessarily aligned to an element.
-  [[nodiscard]] std::span<const std::byte> values() const noexcept {
-    return file_.bytes().subspan(header_.data_offset);
-  }
+  [[nodiscard]] const files::SteadyFile& file() const noexcept { return file_; }
 
-  /// Elements first, first + 1, … converted as a C++ cast does. REQUIRES: they exist.
+  // Elements first, first + 1, …; `to` is filled. They allocate nothing. REQUIRES: they exist. Throw as
+  // files::SteadyFile::read.
+
+  /// Converted as a C++ cast does.
   void read(std::int64_t first, std::span<float> to) const;
   void read(std::int64_t first, std::span<std::int64_t> to) const;
+  /// As they are stored: little-endian.
+  void read_bytes(std::int64_t first, std::span<std::byte> to) const;
 
  private:
-  files::MappedFile file_;
+  files::SteadyFile file_;
   NpyHeader header_;
 };
 

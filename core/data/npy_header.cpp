@@ -203,7 +203,8 @@ std::size_t little_endian(std::span<const std::byte> bytes) {
 }
 
 /// Where the dictionary starts and ends.
-std::pair<std::size_t, std::size_t> header_bounds(std::span<const std::byte> file, std::string_view source) {
+std::pair<std::size_t, std::size_t> header_bounds(std::span<const std::byte> file, std::size_t bytes,
+                                                  std::string_view source) {
   const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
   if (text.starts_with("PK\x03\x04") || text.starts_with("PK\x05\x06")) {
     refuse(source,
@@ -227,21 +228,24 @@ std::pair<std::size_t, std::size_t> header_bounds(std::span<const std::byte> fil
     refuse(source, fmt::format("it is cut short: {} bytes do not hold a header", file.size()));
   }
   const std::size_t length = little_endian(file.subspan(magic_and_version_bytes, length_bytes));
+  if (length > bytes - begin) {
+    refuse(source, fmt::format("it is cut short: its header has {} bytes, {} are there", length, bytes - begin));
+  }
   if (length > file.size() - begin) {
-    refuse(source, fmt::format("it is cut short: its header has {} bytes, {} are there", length, file.size() - begin));
+    refuse(source, fmt::format("its header has {} bytes: at most {} are read", length, file.size() - begin));
   }
   return {begin, begin + length};
 }
 
 }  // namespace
 
-NpyHeader parse_npy(std::span<const std::byte> file, std::string_view source) {
-  const auto [begin, end] = header_bounds(file, source);
-  const std::string_view text(reinterpret_cast<const char*>(file.data()) + begin, end - begin);
+NpyHeader parse_npy(std::span<const std::byte> head, std::size_t bytes, std::string_view source) {
+  const auto [begin, end] = header_bounds(head, bytes, source);
+  const std::string_view text(reinterpret_cast<const char*>(head.data()) + begin, end - begin);
   NpyHeader header = HeaderReader(text, source).read();
   header.data_offset = end;
 
-  const std::size_t found = file.size() - end;
+  const std::size_t found = bytes - end;
   std::size_t expected = 0;
   if (__builtin_mul_overflow(static_cast<std::size_t>(header.elements), element_bytes(header.type), &expected) ||
       expected != found) {

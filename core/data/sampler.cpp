@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 
@@ -33,19 +34,20 @@ std::uint64_t feistel(std::uint64_t value, unsigned half_bits, std::uint64_t epo
   return (left << half_bits) | right;
 }
 
-void fill_row(std::span<const std::uint16_t> tokens, std::int64_t start, std::int64_t context, std::int64_t row,
-              std::span<std::int32_t> inputs, std::span<std::int32_t> targets) {
-  if (start < 0 || start + context >= static_cast<std::int64_t>(tokens.size())) {
-    throw Error(ErrorCode::internal, fmt::format("a window of {} tokens from {} reaches past the {} there are", context,
-                                                 start, tokens.size()));
+void fill_row(const Windows& windows, std::int64_t start, std::int64_t row, std::span<std::int32_t> inputs,
+              std::span<std::int32_t> targets) {
+  if (start < 0 || start + windows.context >= windows.part.size) {
+    throw Error(ErrorCode::internal, fmt::format("a window of {} tokens from {} reaches past the {} there are",
+                                                 windows.context, start, windows.part.size));
   }
-  const std::uint16_t* from = tokens.data() + start;
-  std::int32_t* input = inputs.data() + row * context;
-  std::int32_t* target = targets.data() + row * context;
-  for (std::int64_t i = 0; i < context; ++i) {
-    input[i] = from[i];
-    target[i] = from[i + 1];
-  }
+  const auto context = static_cast<std::size_t>(windows.context);
+  const std::span<std::int32_t> input = inputs.subspan(static_cast<std::size_t>(row) * context, context);
+  const std::span<std::int32_t> target = targets.subspan(static_cast<std::size_t>(row) * context, context);
+  // The first token, then all others: those that are inputs too are copied.
+  const std::int64_t first = windows.part.first + start;
+  windows.stream.read(first, input.first(1));
+  windows.stream.read(first + 1, target);
+  std::ranges::copy(target.first(context - 1), input.begin() + 1);
 }
 
 /// Rows that both outputs hold.
@@ -79,40 +81,41 @@ std::int64_t permuted_sample(std::uint64_t seed, std::int64_t global_sample, std
   return static_cast<std::int64_t>(row);
 }
 
-std::int64_t training_windows(std::span<const std::uint16_t> tokens, std::int64_t context) noexcept {
-  return static_cast<std::int64_t>(tokens.size()) - context;
+std::int64_t training_windows(std::int64_t tokens, std::int64_t context) noexcept { return tokens - context; }
+
+std::int64_t evaluation_windows(std::int64_t tokens, std::int64_t context) noexcept {
+  return tokens == 0 ? 0 : (tokens - 1) / context;
 }
 
-std::int64_t evaluation_windows(std::span<const std::uint16_t> tokens, std::int64_t context) noexcept {
-  return tokens.empty() ? 0 : (static_cast<std::int64_t>(tokens.size()) - 1) / context;
-}
-
-void fill_tokens(std::span<const std::uint16_t> tokens, std::span<const std::int64_t> starts, std::int64_t context,
-                 std::span<std::int32_t> inputs, std::span<std::int32_t> targets) {
-  const std::int64_t rows = rows_of(inputs, targets, context);
+void fill_tokens(const Windows& windows, std::span<const std::int64_t> starts, std::span<std::int32_t> inputs,
+                 std::span<std::int32_t> targets) {
+  const std::int64_t rows = rows_of(inputs, targets, windows.context);
   if (rows != static_cast<std::int64_t>(starts.size())) {
     throw Error(ErrorCode::internal, fmt::format("{} windows do not fill {} rows", starts.size(), rows));
   }
   for (std::int64_t row = 0; row < rows; ++row) {
-    fill_row(tokens, starts[static_cast<std::size_t>(row)], context, row, inputs, targets);
+    fill_row(windows, starts[static_cast<std::size_t>(row)], row, inputs, targets);
   }
+  windows.stream.file().require_unchanged();
 }
 
-void fill_samples(std::span<const std::uint16_t> tokens, std::uint64_t seed, std::int64_t first_sample,
-                  std::int64_t context, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) {
-  const std::int64_t rows = rows_of(inputs, targets, context);
-  const std::int64_t windows = training_windows(tokens, context);
+void fill_samples(const Windows& windows, std::uint64_t seed, std::int64_t first_sample, std::span<std::int32_t> inputs,
+                  std::span<std::int32_t> targets) {
+  const std::int64_t rows = rows_of(inputs, targets, windows.context);
+  const std::int64_t count = training_windows(windows.part.size, windows.context);
   for (std::int64_t row = 0; row < rows; ++row) {
-    fill_row(tokens, window_start(seed, first_sample + row, windows), context, row, inputs, targets);
+    fill_row(windows, window_start(seed, first_sample + row, count), row, inputs, targets);
   }
+  windows.stream.file().require_unchanged();
 }
 
-void fill_evaluation(std::span<const std::uint16_t> tokens, std::int64_t first_window, std::int64_t context,
-                     std::span<std::int32_t> inputs, std::span<std::int32_t> targets) {
-  const std::int64_t rows = rows_of(inputs, targets, context);
+void fill_evaluation(const Windows& windows, std::int64_t first_window, std::span<std::int32_t> inputs,
+                     std::span<std::int32_t> targets) {
+  const std::int64_t rows = rows_of(inputs, targets, windows.context);
   for (std::int64_t row = 0; row < rows; ++row) {
-    fill_row(tokens, (first_window + row) * context, context, row, inputs, targets);
+    fill_row(windows, (first_window + row) * windows.context, row, inputs, targets);
   }
+  windows.stream.file().require_unchanged();
 }
 
 }  // namespace shardrun::data

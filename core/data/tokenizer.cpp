@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/files/utf8.h"
@@ -14,16 +15,20 @@ namespace {
 
 /// Calls `use(character, offset)` for each character. Throws Error{data} where the text is not UTF-8.
 template <typename Use>
-void for_each_character(std::string_view text, std::string_view source, const Use& use) {
+void for_each_character(std::string_view text, std::size_t offset, std::string_view source, const Use& use) {
   for (std::size_t at = 0; at < text.size();) {
+    if (const auto byte = static_cast<unsigned char>(text[at]); byte < 0x80) {
+      use(char32_t{byte}, offset + at);
+      ++at;
+      continue;
+    }
     const files::Utf8Character found = files::utf8_at(text, at);
     if (found.bytes == 0) {
-      throw Error(
-          ErrorCode::data,
-          fmt::format("{} is not valid UTF-8: byte {} (0x{:02X}) starts no character; use [data] tokenizer = byte",
-                      source, at, static_cast<unsigned char>(text[at])));
+      throw Error(ErrorCode::data, fmt::format("{} is not valid UTF-8: byte {} (0x{:02X}) starts no character; use "
+                                               "[data] tokenizer = byte",
+                                               source, offset + at, static_cast<unsigned char>(text[at])));
     }
-    use(found.character, at);
+    use(found.character, offset + at);
     at += found.bytes;
   }
 }
@@ -37,34 +42,7 @@ std::string quoted(char32_t character) {
   return fmt::format("{}U+{:04X}", text, static_cast<std::uint32_t>(character));
 }
 
-/// " (line 12)", where there are several.
-std::string line_of(std::string_view text, std::size_t at) {
-  if (text.find('\n') == std::string_view::npos) {
-    return {};
-  }
-  return fmt::format(" (line {})", 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
-}
-
-std::vector<char32_t> distinct_characters(std::string_view text, std::string_view source) {
-  std::vector<bool> seen(0x110000);
-  std::size_t count = 0;
-  for_each_character(text, source, [&](char32_t character, std::size_t) {
-    count += seen[character] ? 0 : 1;
-    seen[character] = true;
-  });
-  if (count > max_vocabulary) {
-    throw Error(ErrorCode::data, fmt::format("{} has {} distinct characters, tokens are 16 bits and number at most {}; "
-                                             "use [data] tokenizer = byte",
-                                             source, count, max_vocabulary));
-  }
-  std::vector<char32_t> characters;
-  for (char32_t character = 0; character < seen.size(); ++character) {
-    if (seen[character]) {
-      characters.push_back(character);
-    }
-  }
-  return characters;
-}
+constexpr std::size_t code_points = 0x110000;
 
 [[noreturn]] void refuse(std::string_view found) {
   throw Error(ErrorCode::data, fmt::format("not a stored tokenizer: {}; expected {{\"kind\":\"byte\"}} or "
@@ -77,12 +55,9 @@ std::vector<char32_t> distinct_characters(std::string_view text, std::string_vie
 Tokenizer Tokenizer::of_bytes() { return Tokenizer(TokenizerKind::byte); }
 
 Tokenizer Tokenizer::of_characters(std::string_view text, std::string_view source) {
-  if (text.empty()) {
-    throw Error(ErrorCode::data, fmt::format("{} is empty: there are no characters to make tokens of", source));
-  }
-  Tokenizer made(TokenizerKind::character);
-  made.characters_ = distinct_characters(text, source);
-  return made;
+  CharacterSet characters{std::string(source)};
+  characters.add(text, 0);
+  return characters.tokenizer();
 }
 
 Tokenizer Tokenizer::from_json(std::string_view json) {
@@ -107,7 +82,7 @@ Tokenizer Tokenizer::from_json(std::string_view json) {
     refuse("no \"characters\"");
   }
   Tokenizer read(TokenizerKind::character);
-  for_each_character(characters->get_string(), "the stored tokenizer",
+  for_each_character(characters->get_string(), 0, "the stored tokenizer",
                      [&](char32_t character, std::size_t) { read.characters_.push_back(character); });
   const auto unordered = std::adjacent_find(read.characters_.begin(), read.characters_.end(), std::greater_equal<>());
   if (unordered != read.characters_.end() || read.characters_.size() > max_vocabulary) {
@@ -137,24 +112,7 @@ std::int64_t Tokenizer::vocabulary() const noexcept {
 
 std::vector<std::uint16_t> Tokenizer::encode(std::string_view text) const {
   std::vector<std::uint16_t> tokens;
-  tokens.reserve(text.size());
-  if (kind_ == TokenizerKind::byte) {
-    for (const char c : text) {
-      tokens.push_back(static_cast<unsigned char>(c));
-    }
-    return tokens;
-  }
-  for_each_character(text, "the text to encode", [&](char32_t character, std::size_t at) {
-    const auto found = std::lower_bound(characters_.begin(), characters_.end(), character);
-    if (found == characters_.end() || *found != character) {
-      throw Error(
-          ErrorCode::data,
-          fmt::format("cannot encode {} at byte {}{}: it is none of the {} characters of the training text; leave it "
-                      "out, or train with [data] tokenizer = byte",
-                      quoted(character), at, line_of(text, at), characters_.size()));
-    }
-    tokens.push_back(static_cast<std::uint16_t>(found - characters_.begin()));
-  });
+  Encoder(*this).encode(text, 0, tokens);
   return tokens;
 }
 
@@ -179,8 +137,72 @@ void Tokenizer::decode(std::int64_t token, std::string& text) const {
   }
 }
 
-Tokenizer make_tokenizer(TokenizerKind kind, std::string_view text, std::string_view source) {
-  return kind == TokenizerKind::byte ? Tokenizer::of_bytes() : Tokenizer::of_characters(text, source);
+CharacterSet::CharacterSet(std::string source) : source_(std::move(source)), seen_(code_points) {}
+
+void CharacterSet::add(std::string_view piece, std::size_t offset) {
+  for_each_character(piece, offset, source_, [&](char32_t character, std::size_t) {
+    seen_[character] = true;
+    ++count_;
+  });
 }
+
+Tokenizer CharacterSet::tokenizer() const {
+  if (count_ == 0) {
+    throw Error(ErrorCode::data, fmt::format("{} is empty: there are no characters to make tokens of", source_));
+  }
+  if (const auto distinct = std::count(seen_.begin(), seen_.end(), true); std::cmp_greater(distinct, max_vocabulary)) {
+    throw Error(ErrorCode::data, fmt::format("{} has {} distinct characters, tokens are 16 bits and number at most {}; "
+                                             "use [data] tokenizer = byte",
+                                             source_, distinct, max_vocabulary));
+  }
+  Tokenizer made(TokenizerKind::character);
+  for (char32_t character = 0; character < seen_.size(); ++character) {
+    if (seen_[character]) {
+      made.characters_.push_back(character);
+    }
+  }
+  return made;
+}
+
+Encoder::Encoder(const Tokenizer& tokenizer) : kind_(tokenizer.kind()), vocabulary_(tokenizer.vocabulary()) {
+  if (kind_ == TokenizerKind::byte) {
+    return;
+  }
+  tokens_.assign(code_points, -1);
+  for (std::size_t token = 0; token < tokenizer.characters_.size(); ++token) {
+    tokens_[tokenizer.characters_[token]] = static_cast<std::int32_t>(token);
+  }
+}
+
+template <typename Token>
+void Encoder::encode(std::string_view piece, std::size_t offset, std::vector<Token>& tokens) {
+  tokens.reserve(tokens.size() + piece.size());
+  if (kind_ == TokenizerKind::byte) {
+    for (const char c : piece) {
+      tokens.push_back(static_cast<unsigned char>(c));
+    }
+    return;
+  }
+  encode_characters(piece, offset, tokens);
+  lines_ += std::count(piece.begin(), piece.end(), '\n');
+}
+
+template <typename Token>
+void Encoder::encode_characters(std::string_view piece, std::size_t offset, std::vector<Token>& tokens) const {
+  for_each_character(piece, offset, "the text to encode", [&](char32_t character, std::size_t at) {
+    const std::int32_t token = tokens_[character];
+    if (token < 0) {
+      const auto end = piece.begin() + static_cast<std::ptrdiff_t>(at - offset);
+      throw Error(ErrorCode::data,
+                  fmt::format("cannot encode {} at byte {} (line {}): it is none of the {} characters of the training "
+                              "text; leave it out, or train with [data] tokenizer = byte",
+                              quoted(character), at, 1 + lines_ + std::count(piece.begin(), end, '\n'), vocabulary_));
+    }
+    tokens.push_back(static_cast<Token>(token));
+  });
+}
+
+template void Encoder::encode(std::string_view piece, std::size_t offset, std::vector<std::uint8_t>& tokens);
+template void Encoder::encode(std::string_view piece, std::size_t offset, std::vector<std::uint16_t>& tokens);
 
 }  // namespace shardrun::data

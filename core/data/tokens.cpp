@@ -3,91 +3,87 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <utility>
+#include <vector>
 
 #include "core/base/error.h"
+#include "core/base/stop.h"
 #include "core/data/split.h"
 
 namespace shardrun::data {
 
-static_assert(std::endian::native == std::endian::little, "token files are mapped as they are");
+static_assert(std::endian::native == std::endian::little, "tokens are used as they are stored");
 
-TokenStream::TokenStream(std::vector<std::uint16_t> tokens, std::string source)
-    : owned_(std::move(tokens)), source_(std::move(source)) {
-  if (owned_.empty()) {
-    throw Error(ErrorCode::data, fmt::format("'{}' is empty: it has no tokens", source_));
-  }
-}
+TokenStream::TokenStream(files::SteadyFile file, TokenLayout layout) : file_(std::move(file)), layout_(layout) {}
 
-TokenStream TokenStream::map(const std::filesystem::path& path) {
-  files::MappedFile file(path);
-  const std::size_t bytes = file.bytes().size();
+TokenStream TokenStream::of_file(files::SteadyFile file, std::int64_t vocabulary) {
+  const std::size_t bytes = file.size();
   if (bytes == 0) {
-    throw Error(ErrorCode::data, fmt::format("'{}' is empty: it has no tokens", path.native()));
+    throw Error(ErrorCode::data, fmt::format("'{}' is empty: it has no tokens", file.path().native()));
   }
   if (bytes % 2 != 0) {
     throw Error(ErrorCode::data, fmt::format("'{}' has {} bytes, an odd number: expected tokens of 2 bytes each "
                                              "(little-endian uint16); it is cut short or something else",
-                                             path.native(), bytes));
+                                             file.path().native(), bytes));
   }
-  return TokenStream(std::move(file));
+  return {std::move(file), {.tokens = static_cast<std::int64_t>(bytes / 2), .vocabulary = vocabulary}};
 }
 
-std::span<const std::uint16_t> TokenStream::tokens() const noexcept {
-  if (!mapped_) {
-    return owned_;
+template <typename Token>
+void TokenStream::read_as(std::int64_t first, std::span<std::int32_t> to) const {
+  std::array<Token, 8192 / sizeof(Token)> stored;
+  while (!to.empty()) {
+    const std::span<Token> part = std::span(stored).first(std::min(to.size(), stored.size()));
+    file_.read(layout_.begin + static_cast<std::size_t>(first) * sizeof(Token), std::as_writable_bytes(part));
+    std::int32_t largest = 0;
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      to[i] = part[i];
+      largest = std::max(largest, to[i]);
+    }
+    if (largest >= layout_.vocabulary) {
+      file_.require_unchanged();
+      const auto bad = std::ranges::find_if(part, [&](Token token) { return token >= layout_.vocabulary; });
+      throw Error(ErrorCode::data,
+                  fmt::format("'{}': token {} at position {} is not below the model's vocabulary of {}; set "
+                              "[model] vocab to the vocabulary that the tokens were made with",
+                              source(), *bad, first + (bad - part.begin()), layout_.vocabulary));
+    }
+    first += static_cast<std::int64_t>(part.size());
+    to = to.subspan(part.size());
   }
-  const std::span<const std::byte> bytes = mapped_->bytes();
-  return {reinterpret_cast<const std::uint16_t*>(bytes.data()), bytes.size() / 2};
 }
 
-namespace {
-
-std::vector<std::uint16_t> encode_file(const files::MappedFile& file, const Tokenizer& tokenizer) {
-  try {
-    return tokenizer.encode(file.text());
-  } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("'{}': {}", file.path().native(), error.message()));
+void TokenStream::read(std::int64_t first, std::span<std::int32_t> to) const {
+  if (layout_.token_bytes == 1) {
+    read_as<std::uint8_t>(first, to);
+  } else {
+    read_as<std::uint16_t>(first, to);
   }
 }
 
-}  // namespace
-
-TokenizedText read_text(const std::filesystem::path& path, TokenizerKind kind) {
-  const files::MappedFile file(path);
-  Tokenizer tokenizer = make_tokenizer(kind, file.text(), fmt::format("'{}'", path.native()));
-  TokenStream stream(encode_file(file, tokenizer), path.native());
-  return {std::move(tokenizer), std::move(stream)};
+TokenSplit split_tokens(std::int64_t tokens, double fraction, std::string_view source) {
+  const std::int64_t training = training_count(tokens, fraction, source);
+  return {.training = {0, training}, .validation = {training, tokens - training}};
 }
 
-TokenStream read_text(const std::filesystem::path& path, const Tokenizer& tokenizer) {
-  return {encode_file(files::MappedFile(path), tokenizer), path.native()};
-}
-
-TokenSplit split_tokens(const TokenStream& stream, double fraction) {
-  const auto training = static_cast<std::size_t>(training_count(stream.size(), fraction, stream.source()));
-  return {stream.tokens().first(training), stream.tokens().subspan(training)};
-}
-
-void require_context(std::span<const std::uint16_t> tokens, std::int64_t context, std::string_view part,
-                     std::string_view remedy) {
-  if (static_cast<std::int64_t>(tokens.size()) <= context) {
+void require_context(std::int64_t tokens, std::int64_t context, std::string_view part, std::string_view remedy) {
+  if (tokens <= context) {
     throw Error(ErrorCode::data,
                 fmt::format("{} has {} tokens, a context of {} needs at least {}: give more text, or a "
                             "smaller [model] context{}",
-                            part, tokens.size(), context, context + 1, remedy));
+                            part, tokens, context, context + 1, remedy));
   }
 }
 
-void require_vocabulary(const TokenStream& stream, std::int64_t vocabulary) {
-  const std::span<const std::uint16_t> tokens = stream.tokens();
-  const auto bad = std::find_if(tokens.begin(), tokens.end(), [&](std::uint16_t token) { return token >= vocabulary; });
-  if (bad != tokens.end()) {
-    throw Error(ErrorCode::data,
-                fmt::format("'{}': token {} at position {} is not below the model's vocabulary of {}; set "
-                            "[model] vocab to the vocabulary that the tokens were made with",
-                            stream.source(), *bad, bad - tokens.begin(), vocabulary));
+void require_tokens(const TokenStream& stream) {
+  std::vector<std::int32_t> tokens(std::size_t{1} << 16U);
+  for (std::int64_t first = 0; first < stream.size(); first += static_cast<std::int64_t>(tokens.size())) {
+    stop_point();
+    const auto count = static_cast<std::size_t>(
+        std::min<std::int64_t>(static_cast<std::int64_t>(tokens.size()), stream.size() - first));
+    stream.read(first, std::span(tokens).first(count));
   }
 }
 

@@ -57,6 +57,9 @@ struct Op {
   /// Its results cost less to compute again than to keep: arithmetic of each element, or of each row.
   bool cheap = false;
 
+  /// No element of its result is below zero, whatever its operands are.
+  bool never_negative = false;
+
   /// It sums any number of operands of one shape: the partitioner may sum some of them first.
   bool variadic_sum = false;
 };

@@ -48,6 +48,7 @@ object json_of(const Summary& summary) {
               {"loss", json_of(summary.loss)},
               {"val_loss", json_of(summary.val_loss)},
               {"parameters", summary.parameters},
+              {"data_bytes", summary.data_bytes},
               {"tokens_per_s", summary.tokens_per_s},
               {"step_ms_median", summary.step_ms_median},
               {"saved", summary.saved.empty() ? value(nullptr) : value(summary.saved)},
@@ -150,6 +151,7 @@ Summary parse_summary(std::string_view json) {
     summary.loss = number_of(from.at("loss"));
     summary.val_loss = number_of(from.at("val_loss"));
     summary.parameters = from.at("parameters").to_number<std::int64_t>();
+    summary.data_bytes = from.at("data_bytes").to_number<std::uint64_t>();
     summary.tokens_per_s = from.at("tokens_per_s").to_number<double>();
     summary.step_ms_median = from.at("step_ms_median").to_number<double>();
     summary.ending_s = number_of(from.at("ending_s"));

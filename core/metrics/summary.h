@@ -49,6 +49,7 @@ struct Summary {
   std::optional<double> loss;      ///< of the last step; null where there was none
   std::optional<double> val_loss;  ///< the last that was measured
   std::int64_t parameters = 0;
+  std::uint64_t data_bytes = 0;  ///< that the tokens of texts take on each host, for all its ranks
   double tokens_per_s = 0;
   double step_ms_median = 0;
   std::string saved;  ///< what is in the folder as the run's result: "new", "earlier" or "none"

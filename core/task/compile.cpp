@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/partition/partition.h"
@@ -91,7 +92,7 @@ int threads_of(const job::Job& job, std::int64_t ranks_here) {
 }
 
 Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank,
-                 const std::function<void(std::string_view activity)>& now_at) {
+                 const std::function<void(std::string_view activity)>& now_at, std::shared_ptr<Dataset> dataset) {
   const auto tell = [&](std::string_view activity) {
     if (now_at) {
       now_at(activity);
@@ -101,8 +102,11 @@ Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank
   compiled.device = &device::Device::find(device);
   compiled.settings.options = job.model.options;
   if (job.task == job::Task::train) {
-    tell("reading data");
-    compiled.dataset = open_dataset(job);
+    if (dataset == nullptr) {
+      tell("reading data");
+      dataset = open_dataset(job);
+    }
+    compiled.dataset = std::move(dataset);
     if (compiled.dataset != nullptr) {
       compiled.settings.data = compiled.dataset->shape();
     }
@@ -163,9 +167,7 @@ std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partit
   return executed;
 }
 
-double flops_per_step(const Compiled& compiled) {
-  return flops_per_step(compiled.graph, compiled.microbatch_rows);
-}
+double flops_per_step(const Compiled& compiled) { return flops_per_step(compiled.graph, compiled.microbatch_rows); }
 
 double flops_per_step(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows) {
   const auto of = [&](std::string_view function, std::int64_t rows) {

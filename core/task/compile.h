@@ -21,7 +21,7 @@ namespace shardrun::task {
 
 /// A job on its way from the file to the executor: each member is a function of those before it.
 struct Compiled {
-  std::unique_ptr<Dataset> dataset;  ///< null where the job names no data
+  std::shared_ptr<Dataset> dataset;  ///< null where the job names no data
   models::ModelSettings settings;
   graph::Graph graph;
   partition::Plan plan;
@@ -38,9 +38,10 @@ struct Compiled {
 [[nodiscard]] int threads_of(const job::Job& job, std::int64_t ranks_here);
 
 /// Data, model, strategy and partitioner, in this order; nothing is started. `now_at` is told what is being done.
-/// Throws Error{job, data, plugin}.
+/// `dataset`: the job's, where it is open already. Throws Error{job, data, plugin}.
 [[nodiscard]] Compiled compile(const job::Job& job, std::string_view device = "cpu", std::int64_t rank = 0,
-                               const std::function<void(std::string_view activity)>& now_at = {});
+                               const std::function<void(std::string_view activity)>& now_at = {},
+                               std::shared_ptr<Dataset> dataset = nullptr);
 
 /// The graph that the job would have if nothing were computed again in backward.
 [[nodiscard]] graph::Graph graph_without_remat(const job::Job& job, const Compiled& compiled);

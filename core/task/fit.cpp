@@ -35,7 +35,8 @@ std::uint64_t most_of(const Forecast& forecast) {
 
 class Search {
  public:
-  Search(const job::Job& job, std::size_t idle) : job_(job), idle_(idle) {
+  Search(const job::Job& job, std::shared_ptr<Dataset> dataset, std::size_t idle)
+      : job_(job), dataset_(std::move(dataset)), idle_(idle) {
     result_.memory = static_cast<std::uint64_t>(job.cluster.memory);
   }
 
@@ -82,7 +83,7 @@ class Search {
       job::Job other =
           job::parse_job(job::read_job_text(job::canonical_text(job_), job_.file, settings), schema_providers());
       other.cluster = {};  // its memory alone is asked for
-      const Compiled compiled = compile(other);
+      const Compiled compiled = compile(other, "cpu", 0, {}, dataset_);
       const Forecast forecast = task::forecast(other, compiled);
       if (idle_count(other, compiled, forecast) > idle_) {
         return std::nullopt;
@@ -97,6 +98,7 @@ class Search {
   }
 
   const job::Job& job_;
+  std::shared_ptr<Dataset> dataset_;  ///< no setting that is tried changes it
   std::size_t idle_;
   FitSearch result_;
   std::vector<Alternative> best_;  ///< of each kind of setting
@@ -214,7 +216,7 @@ std::optional<MemoryFit> memory_fit(const job::Job& job, const Forecast& forecas
 }
 
 FitSearch find_fitting(const job::Job& job, const Compiled& compiled, const Forecast& forecast) {
-  Search search(job, idle_count(job, compiled, forecast));
+  Search search(job, compiled.dataset, idle_count(job, compiled, forecast));
   if (job.task == job::Task::train) {
     search.try_each(other_remat(job), Search::Until::fits);
     // Where so many leave ranks idle, more of them do too.

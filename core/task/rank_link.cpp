@@ -10,7 +10,6 @@
 
 #include "core/base/error.h"
 #include "core/base/philox.h"
-#include "core/data/fingerprint.h"
 #include "core/task/flight.h"
 #include "core/task/strategy_options.h"
 
@@ -58,10 +57,14 @@ std::string RankLink::store_get(const std::string& key, std::int64_t deadline) {
 
 void RankLink::check_data() {
   now_at("comparing data", 0);
+  if (compiled_.dataset == nullptr) {
+    return;
+  }
   const std::vector<std::filesystem::path> files = data_files(job_.data);
-  for (std::size_t i = 0; i < files.size(); ++i) {
+  const std::vector<std::string> fingerprints = compiled_.dataset->fingerprints();
+  for (std::size_t i = 0; i < fingerprints.size(); ++i) {
     const std::string key = fmt::format("data/{}", i);
-    const std::string mine = data::fingerprint(files[i]);
+    const std::string& mine = fingerprints[i];
     if (rank_.rank() == 0) {
       rank_.set(key, mine);
     } else if (const std::string first = rank_.get(key, launch::Rank::no_deadline); first != mine) {

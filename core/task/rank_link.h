@@ -24,7 +24,7 @@ class RankLink final : private plugins::TransportHost {
   RankLink(const job::Job& job, Compiled& compiled, launch::Rank& rank, std::function<int()> stop_signal = {});
   ~RankLink() override;
 
-  /// Compares the files that [data] names with those of the first rank. Throws Error{io} where one is another.
+  /// Compares what this rank trains on with what the first does, file by file. Throws Error{io} where one is another.
   void check_data();
   /// Compares the plan with the first rank's. Throws Error{internal} where a rank has made another.
   void check_plan();

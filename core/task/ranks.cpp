@@ -1,6 +1,7 @@
 #include "core/task/ranks.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -9,6 +10,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -95,8 +97,15 @@ std::chrono::milliseconds silence_of(const job::Job& job) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(job.timeout * 1000));
 }
 
-metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, const std::vector<std::string>& words) {
+metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, const Dataset* dataset,
+                           std::vector<std::string> words) {
   require_descriptors(job);
+  std::optional<InheritedData> inherited;
+  if (dataset != nullptr) {
+    inherited.emplace(*dataset);
+    words.insert(words.end(),
+                 {fmt::format("--{}", data_option), fmt::format("{}", fmt::join(inherited->handles(), ","))});
+  }
   const metrics::RunDirectory directory(job.output);
   const std::string older = directory.remove_older_run(kept_of(job));
   files::write_file_atomically(metrics::job_path(directory.root()), job::canonical_text(job));
@@ -171,6 +180,45 @@ metrics::RunFolder open_folder(const job::Job& job, launch::Rank& rank, const st
   return folder;
 }
 
+/// Texts are tokenised by the first rank of each host, and are the same memory for its others: those that cannot reach
+/// it make their own. Other files each rank opens for itself. All compare what they have with the first (check_data).
+std::shared_ptr<Dataset> share_on_host(const job::Job& job, launch::Rank& rank, std::shared_ptr<Dataset> dataset) {
+  const std::vector<std::uint32_t>& machines = rank.context().machines;
+  if (dataset->bytes_to_load() == 0 || machines.empty()) {
+    dataset->load();
+    return dataset;
+  }
+  const std::uint32_t own = machines[static_cast<std::size_t>(rank.rank())];
+  const std::string key = fmt::format("tokens on {}", own);
+  if (std::ranges::find(machines, own) - machines.begin() == rank.rank()) {
+    dataset->load();
+    rank.set(key, fmt::format("{}", fmt::join(handles_of(*dataset), ",")));
+    return dataset;
+  }
+  std::shared_ptr<Dataset> shared = attach_dataset(job, data_handles(rank.get(key, launch::Rank::no_deadline)));
+  if (shared == nullptr) {
+    shared = std::move(dataset);
+    shared->load();
+  }
+  return shared;
+}
+
+/// The job's data, ready to be trained on; null where it has none.
+std::shared_ptr<Dataset> dataset_of(const job::Job& job, launch::Rank& rank, const RankHooks& hooks) {
+  if (!hooks.data.empty()) {
+    std::shared_ptr<Dataset> given = attach_dataset(job, hooks.data);
+    if (given == nullptr) {
+      throw Error(ErrorCode::io, "the launcher's data files are out of this rank's reach");
+    }
+    return given;
+  }
+  std::shared_ptr<Dataset> dataset = hooks.dataset;
+  if (dataset == nullptr && job.task == job::Task::train) {
+    dataset = open_dataset(job);
+  }
+  return dataset == nullptr ? nullptr : share_on_host(job, rank, std::move(dataset));
+}
+
 launch::Rank::Deadline latest_join(const launch::RankContext& context) {
   constexpr std::chrono::minutes patience{5};
   return context.is_hosted ? launch::Rank::Clock::now() + patience : launch::Rank::no_deadline;
@@ -190,6 +238,15 @@ void log_failure(const std::filesystem::path& output, int rank, const std::strin
 }
 
 }  // namespace
+
+std::vector<std::string> data_handles(const std::string& option) {
+  std::vector<std::string> handles;
+  std::istringstream words(option);
+  for (std::string handle; std::getline(words, handle, ',');) {
+    handles.push_back(handle);
+  }
+  return handles;
+}
 
 int exit_code_of(const std::function<int()>& attempt, const TellFailure& tell) {
   try {
@@ -245,14 +302,12 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
     placed->output = output_of_all(job, *rank, hooks.output);
     folder.emplace(open_folder(*placed, *rank, hooks.folder));
     placed->output = folder->root();
-    compiled.emplace(compile(*placed, "cpu", context.rank));
+    compiled.emplace(compile(*placed, "cpu", context.rank, {}, dataset_of(*placed, *rank, hooks)));
     if (context.is_hosted && context.local_world_size == 0) {
       require_memory_here(*placed, *compiled, rank->context().local_world_size);
     }
     link.emplace(*placed, *compiled, *rank, hooks.stop_signal);
-    if (rank->context().is_hosted) {
-      link->check_data();  // other hosts may have other files of the same names
-    }
+    link->check_data();
     link->check_plan();
     link->check_hooks();
     const int code = work(*compiled, *link, *folder);

@@ -20,9 +20,10 @@ namespace shardrun::task {
 
 /// Runs a job of several ranks: starts a process for each, shows their progress as one, and merges what they report.
 /// A rank that fails ends the job: the summary then has status "failed", the exit code and the root cause.
+/// The ranks have `dataset`, which is loaded, and none of their own; null where the job has no data.
 /// `words` are added to the command `rank JOB.ini` that each process is started with.
-[[nodiscard]] metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings,
-                                         const std::vector<std::string>& words = {});
+[[nodiscard]] metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, const Dataset* dataset,
+                                         std::vector<std::string> words = {});
 
 /// For how long a rank may be silent.
 [[nodiscard]] std::chrono::milliseconds silence_of(const job::Job& job);
@@ -40,14 +41,20 @@ using TellFailure = std::function<void(launch::FailureKind kind, const std::stri
 /// What a rank does once all have the same plan; returns its exit code. The link is not connected yet.
 using RankWork = std::function<int(Compiled& compiled, RankLink& link, const metrics::RunFolder& folder)>;
 
-/// What a rank is told by whoever started it, and what one that another launcher started does besides.
+/// The option of the command `rank` that has the handles of the data, with a comma between them.
+inline constexpr const char* data_option = "data";
+[[nodiscard]] std::vector<std::string> data_handles(const std::string& option);
+
+/// What a rank has been given by whoever started it, and, where that was another launcher, what it does besides.
 struct RankHooks {
   /// A way into [job] output that the process that holds it has open; empty: the folder is found by its path, and must
   /// be the one that rank 0 writes to.
-  std::filesystem::path folder;
-  std::function<void()> on_join;     ///< all ranks are there
-  std::function<int()> stop_signal;  ///< the signal that asked this process to stop, or 0
-  std::filesystem::path output;      ///< of the first rank: [job] output for all, where it has placeholders
+  std::filesystem::path folder = {};
+  std::vector<std::string> data = {};          ///< handles of the job's data, open in the process that started this one
+  std::shared_ptr<Dataset> dataset = nullptr;  ///< or the data that this process has opened before
+  std::function<void()> on_join = {};          ///< all ranks are there
+  std::function<int()> stop_signal = {};       ///< the signal that asked this process to stop, or 0
+  std::filesystem::path output = {};           ///< of the first rank: [job] output for all, where it has placeholders
 };
 
 /// This process as a rank of the job: joins, compiles, does `work`, leaves. Returns the exit code, which is `work`'s

@@ -42,6 +42,7 @@ std::uint64_t private_bytes() {
 metrics::Summary planned_summary(const Compiled& compiled) {
   metrics::Summary summary;
   summary.parameters = graph::parameter_count(compiled.graph);
+  summary.data_bytes = compiled.dataset == nullptr ? 0 : compiled.dataset->host_bytes();
   const partition::MemoryUse& memory = compiled.programs.memory;
   summary.ranks = {{.planned_bytes = memory.peak,
                     .categories = {memory.parameters, memory.gradients, memory.optimizer, memory.activations,

@@ -57,20 +57,22 @@ std::uint64_t fullest_of(const Forecast& forecast) {
 /// Which of several hosts' ranks are here is not known: there each rank asks for as many of itself.
 void require_memory(const job::Job& job, const Compiled& compiled, const Forecast& forecast, std::int64_t ranks_here,
                     const Limits& limits) {
+  const std::uint64_t text = compiled.dataset == nullptr ? 0 : compiled.dataset->bytes_to_load();
   const std::uint64_t needed =
-      ranks_here == job.ranks
-          ? bytes_of_all(forecast)
-          : compiled.programs.memory.peak * static_cast<std::uint64_t>(std::max<std::int64_t>(ranks_here, 1));
+      text + (ranks_here == job.ranks
+                  ? bytes_of_all(forecast)
+                  : compiled.programs.memory.peak * static_cast<std::uint64_t>(std::max<std::int64_t>(ranks_here, 1)));
   if (limits.memory && needed > limits.memory->bytes) {
     throw Error(
         ErrorCode::job,
-        fmt::format("{}: {} needs {} ({} bytes){} and {}: make the model, [data] "
+        fmt::format("{}: {} needs {} ({} bytes){}{} and {}: make the model, [data] "
                     "batch or context smaller, use more microbatches, or {}; 'shardrun plan' shows what "
                     "takes it",
                     job.file, ranks_here == 0 ? "one rank of the job" : "the job", metrics::human_bytes(needed), needed,
                     ranks_here == job.ranks || ranks_here == 0
                         ? ""
                         : fmt::format(" for the {} on this machine", metrics::counted(ranks_here, "rank")),
+                    text == 0 ? "" : fmt::format(", {} of them for the tokens of its text,", metrics::human_bytes(text)),
                     text_of(*limits.memory), limits.memory->name.empty() ? "free memory" : "raise that limit"));
   }
   if (const std::uint64_t arena = fullest_of(forecast); limits.addresses && arena > limits.addresses->bytes) {
@@ -241,6 +243,12 @@ void check_data(const Compiled& compiled) {
   }
 }
 
+void load_data(const Compiled& compiled) {
+  if (compiled.dataset != nullptr) {
+    compiled.dataset->load();
+  }
+}
+
 void require_launchable(const job::Job& job, const Compiled& compiled) {
   for (const plugins::Transport& transport : compiled.transports.transports) {
     if (transport.props().own_launcher_only) {
@@ -280,6 +288,7 @@ metrics::Summary prepare_and_run(const job::Job& job, const RunSettings& setting
   std::ranges::move(require_disk(job, *compiled), std::back_inserter(notices));
   display->now_at("reading data");
   check_data(*compiled);
+  load_data(*compiled);
   if (const auto stopped = stopped_before_start(settings)) {
     return *stopped;
   }
@@ -289,9 +298,10 @@ metrics::Summary prepare_and_run(const job::Job& job, const RunSettings& setting
   }
   require_launchable(job, *compiled);
   show(notices, *display);
-  compiled.reset();  // the ranks do this again for themselves
+  const std::shared_ptr<Dataset> dataset = compiled->dataset;
+  compiled.reset();  // the ranks do this again for themselves, with the same data
   display.reset();
-  return run_ranks(job, settings);
+  return run_ranks(job, settings, dataset.get());
 }
 
 }  // namespace

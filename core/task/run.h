@@ -45,6 +45,9 @@ void show(const std::vector<std::string>& notices, Display& display);
 /// where the launcher does not number those of a machine). Throws Error{data}.
 void check_data(const Compiled& compiled);
 
+/// Makes of the job's data what training reads (Dataset::load), behind check_data. Throws Error{io}.
+void load_data(const Compiled& compiled);
+
 /// As require_runnable, for ranks that are started here. Throws Error{job} where a transport wants another launcher's.
 void require_launchable(const job::Job& job, const Compiled& compiled);
 

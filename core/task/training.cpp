@@ -17,6 +17,29 @@ const char* non_finite_text(double value) noexcept {
   return std::isnan(value) ? "NaN" : std::isinf(value) ? "infinite" : "not finite on another rank";
 }
 
+/// The op whose results are summed up to the loss.
+const graph::Op* loss_op(const graph::Graph& graph) {
+  const graph::StateId loss = graph.find_state("loss");
+  const auto function = std::ranges::find(graph.functions, "micro", &graph::Function::name);
+  if (function == graph.functions.end()) {
+    return nullptr;
+  }
+  const auto write = std::ranges::find(function->writes, loss, &graph::StateWrite::state);
+  graph::ValueId value = write == function->writes.end() ? graph::no_value : write->value;
+  while (value != graph::no_value) {
+    const graph::NodeId producer = function->values[static_cast<std::size_t>(value)].producer;
+    if (producer < 0) {
+      return nullptr;
+    }
+    const graph::Node& node = function->nodes[static_cast<std::size_t>(producer)];
+    if (node.op->name != "sum_all") {
+      return node.op;
+    }
+    value = node.inputs.front();
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 double read_element(const device::TensorView& view, std::int64_t index, std::size_t f32_bytes) noexcept {
@@ -33,6 +56,9 @@ Training::Training(const job::Job& job, const Compiled& compiled, Agree agree)
   micro_programs_ = executor_.find_calls("micro", compiled.microbatch_rows);
   evaluate_programs_ = executor_.find_calls("evaluate", compiled.evaluation_rows);
   scalars_.reserve(compiled.microbatch_rows.size());
+  if (const graph::Op* const op = loss_op(compiled.graph); op != nullptr && op->never_negative) {
+    positive_loss_ = op;
+  }
   const std::vector<mesh::Placement>& states = compiled.partition.placements.states;
   varies_ = std::any_of(states.begin(), states.end(),
                         [](const mesh::Placement& placement) { return !placement.varying.empty(); });
@@ -110,6 +136,13 @@ StepResult Training::step(std::int64_t step) {
             "before. A smaller [train] learning_rate, a longer warmup or clip > 0 may help",
             step + 1, non_finite_text(result.loss), first_bad_tensor(step)));
   }
+  if (anywhere(is_impossible(result.loss))) {
+    throw Error(ErrorCode::numerics,
+                fmt::format("step {}: the loss is {:.6g}, and {} is never negative: ranks have computed with different "
+                            "data or parameters, or their memory was overwritten. No weights are written. 'shardrun "
+                            "verify' finds the first tensor that is wrong",
+                            step + 1, result.loss, positive_loss_->name));
+  }
   result.gradient_norm = update(step);
   if (anywhere(!std::isfinite(result.gradient_norm))) {
     const graph::State* const bad = bad_state(graph::StateKind::gradient);
@@ -121,6 +154,11 @@ StepResult Training::step(std::int64_t step) {
                             bad != nullptr ? bad->name : "the norm itself, which overflowed"));
   }
   return result;
+}
+
+bool Training::is_impossible(double loss) const noexcept {
+  constexpr double rounding = 1e-3;
+  return positive_loss_ != nullptr && loss < -rounding;
 }
 
 const graph::State* Training::bad_state(graph::StateKind kind) const {

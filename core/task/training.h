@@ -31,9 +31,9 @@ class Training {
   /// Every state's first values.
   void initialize();
 
-  /// One optimizer step. Throws Error{numerics} with the step (counted from 1, as in metrics.jsonl) and the first bad
-  /// tensor when loss or gradients are not finite; the parameters are then as they were before the step if the loss was
-  /// bad.
+  /// One optimizer step. Throws Error{numerics} with the step (counted from 1, as in metrics.jsonl) when the loss is
+  /// below zero and its op cannot give that, and with the first bad tensor when loss or gradients are not finite; the
+  /// parameters are then as they were before the step if the loss was bad.
   [[nodiscard]] StepResult step(std::int64_t step);
 
   // The two parts of a step, which checks what they return: the loss, then the gradient's norm. The strategy's hook
@@ -51,6 +51,10 @@ class Training {
   /// how many is begun, from 1 on.
   [[nodiscard]] std::optional<double> evaluate(
       const std::function<bool(std::int64_t batch, std::int64_t batches)>& now_at = {});
+
+  /// Whether a loss is below zero by more than rounding, and of an op whose results never are: then it was not computed
+  /// from the data and the parameters that it should be.
+  [[nodiscard]] bool is_impossible(double loss) const noexcept;
 
   [[nodiscard]] runtime::Executor& executor() noexcept { return executor_; }
 
@@ -76,7 +80,8 @@ class Training {
   std::vector<std::size_t> micro_programs_;
   std::vector<std::size_t> evaluate_programs_;
   std::size_t update_program_;
-  bool varies_ = false;  ///< tensors, so loss and norm too
+  const graph::Op* positive_loss_ = nullptr;  ///< the op of the losses, where it never gives less than zero
+  bool varies_ = false;                       ///< tensors, so loss and norm too
   std::optional<std::size_t> after_step_program_;
   std::optional<std::int64_t> unmet_step_;  ///< the last one, where the hook has yet to follow it
   std::vector<device::Scalars> scalars_;    ///< of the calls of one program

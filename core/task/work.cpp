@@ -285,6 +285,13 @@ class Work {
                       "and no weights are written. A smaller [train] learning_rate or clip > 0 may help",
                       step + 1));
     }
+    if (validation && training.anywhere(training.is_impossible(*validation))) {
+      throw Error(ErrorCode::numerics,
+                  fmt::format("step {}: the validation loss is {:.6g}, and the model's is never negative: ranks have "
+                              "computed with different data or parameters, or their memory was overwritten. No weights "
+                              "are written",
+                              step + 1, *validation));
+    }
     return validation;
   }
 

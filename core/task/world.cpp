@@ -124,8 +124,14 @@ Meeting meeting_of(const job::Job& job, const launch::World& world) {
   return meeting;
 }
 
-/// What can be found wrong before ranks wait for each other. Returns the address that SHARDRUN_ADDRESS gives, or "".
-std::string check_before(const job::Job& job, const launch::World& world, const RunSettings& settings) {
+/// What a rank knows before it has met the others.
+struct Prepared {
+  std::string own_address;           ///< that SHARDRUN_ADDRESS gives, or ""
+  std::shared_ptr<Dataset> dataset;  ///< open, and checked by one rank of each machine; null where the job has none
+};
+
+/// Finds what can be found wrong before ranks wait for each other.
+Prepared check_before(const job::Job& job, const launch::World& world, const RunSettings& settings) {
   require_whole_world(job, world);
   const char* const given = launch::own_variable("SHARDRUN_ADDRESS");
   std::string own_address =
@@ -148,7 +154,7 @@ std::string check_before(const job::Job& job, const launch::World& world, const 
   if (world.local_rank.value_or(0) == 0) {  // where that is not told, each rank may be the only one of its machine
     check_data(compiled);
   }
-  return own_address;
+  return {std::move(own_address), compiled.dataset};
 }
 
 launch::RankContext context_of(const job::Job& job, const launch::World& world, const launch::Invitation& invitation,
@@ -236,16 +242,18 @@ class First {
   }
 
   /// The others know of the invitation.
-  metrics::Summary run(const launch::Invitation& invitation, const std::string& own_address) {
+  metrics::Summary run(const launch::Invitation& invitation, const Prepared& prepared) {
     host_->expect_ranks();
     metrics::Summary summary;
     {
       const metrics::Leftovers leftovers(directory_);
-      const int code = run_as_rank(common_, context_of(job_, world_, invitation, own_address), settings_.profile,
-                                   {.folder = directory_.root(),
-                                    .on_join = [this] { tell_stop(); },
-                                    .stop_signal = settings_.stop_signal,
-                                    .output = directory_.path()});
+      const int code =
+          run_as_rank(common_, context_of(job_, world_, invitation, prepared.own_address), settings_.profile,
+                      {.folder = directory_.root(),
+                       .dataset = prepared.dataset,
+                       .on_join = [this] { tell_stop(); },
+                       .stop_signal = settings_.stop_signal,
+                       .output = directory_.path()});
       launch::LaunchResult result = host_->wait();
       result.exit_code = result.exit_code == 0 ? code : result.exit_code;
       summary = reports_->merge(result);
@@ -309,9 +317,9 @@ launch::Invitation hear_invitation(const job::Job& job, Meeting& meeting, const 
 }  // namespace
 
 metrics::Summary run_first_of_world(const job::Job& job, const launch::World& world, const RunSettings& settings) {
-  std::string own_address;
+  Prepared prepared;
   try {
-    own_address = check_before(job, world, settings);
+    prepared = check_before(job, world, settings);
   } catch (const Stopped& stopped) {
     return stopped_early(stopped.signal(), "before the ranks met");
   }
@@ -329,19 +337,19 @@ metrics::Summary run_first_of_world(const job::Job& job, const launch::World& wo
   if (!invite(meeting, world, invitation)) {
     throw no_place(job, world);
   }
-  return first->run(invitation, own_address);
+  return first->run(invitation, prepared);
 }
 
 int run_other_of_world(const job::Job& job, const launch::World& world, const RunSettings& settings,
                        const std::function<void()>& on_join) {
-  const std::string own_address = check_before(job, world, settings);
+  const Prepared prepared = check_before(job, world, settings);
   Meeting meeting = meeting_of(job, world);
   const launch::Invitation invitation = hear_invitation(job, meeting, world);
   if (invitation.master.port == 0) {
     throw Error(ErrorCode::io, fmt::format("rank {}: rank 0 could not begin, and says why", world.rank));
   }
-  return run_as_rank(job, context_of(job, world, invitation, own_address), settings.profile,
-                     {.on_join = on_join, .stop_signal = settings.stop_signal});
+  return run_as_rank(job, context_of(job, world, invitation, prepared.own_address), settings.profile,
+                     {.dataset = prepared.dataset, .on_join = on_join, .stop_signal = settings.stop_signal});
 }
 
 }  // namespace shardrun::task

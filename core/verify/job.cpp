@@ -223,6 +223,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
   const graph::StateId loss = compiled.graph.find_state("loss");
   const bool evaluates = loss >= 0 && is_selected(selection, static_cast<std::size_t>(loss));
   task::check_data(compiled);
+  task::load_data(compiled);
   if (const auto stopped = task::stopped_before_start(settings)) {
     outcome.summary = *stopped;
     return outcome;
@@ -237,8 +238,9 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
     (void)record(recorder, copy, {steps, evaluates});
   } else {
     settings.progress.write(fmt::format("{}: starting {} ranks\n", title_of_job, job.ranks));
-    outcome.summary = task::run_ranks(
-        copy, settings, {"--record-steps", std::to_string(steps), "--record-evaluation", evaluates ? "yes" : "no"});
+    outcome.summary =
+        task::run_ranks(copy, settings, compiled.dataset.get(),
+                        {"--record-steps", std::to_string(steps), "--record-evaluation", evaluates ? "yes" : "no"});
     if (outcome.summary.exit_code != 0) {
       return outcome;
     }
@@ -273,7 +275,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
 }
 
 int record_as_rank(const job::Job& job, const launch::RankContext& context, std::int64_t steps, bool evaluates,
-                   const std::filesystem::path& folder) {
+                   const task::RankHooks& hooks) {
   const auto work = [&](task::Compiled& compiled, task::RankLink& link, const metrics::RunFolder&) {
     // The launcher shows what the first rank says, line by line.
     const std::unique_ptr<task::Display> display = task::display_of_launcher(link);
@@ -287,7 +289,7 @@ int record_as_rank(const job::Job& job, const launch::RankContext& context, std:
     const int signal = record(recorder, job, {steps, evaluates});
     return signal == 0 ? 0 : 128 + signal;
   };
-  return task::as_rank(job, context, work, {.folder = folder});
+  return task::as_rank(job, context, work, hooks);
 }
 
 }  // namespace shardrun::verify

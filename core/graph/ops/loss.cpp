@@ -75,14 +75,16 @@ const RegisterOp terms_backward({.name = "softmax_terms_gradient",
                                  .flops = flops_per_element<4>,
                                  .in_place = {{0, 0}}});
 
-const RegisterOp token_loss({.name = "token_loss", .rule = token_loss_rule, .gradient = token_loss_gradient});
+const RegisterOp token_loss(
+    {.name = "token_loss", .rule = token_loss_rule, .gradient = token_loss_gradient, .never_negative = true});
 const RegisterOp sum_gradient({.name = "token_loss_gradient_sum", .rule = sum_gradient_rule, .in_place = {{0, 0}}});
 
 /// Half the squared distance of each row.
 const RegisterOp squared_error({.name = "squared_error",
                                 .rule = squared_error_rule,
                                 .gradient = squared_error_gradient,
-                                .flops = flops_per_element<3>});
+                                .flops = flops_per_element<3>,
+                                .never_negative = true});
 const RegisterOp squared_error_backward({.name = "squared_error_gradient",
                                          .rule = squared_error_gradient_rule,
                                          .in_place = {{0, 0}}});

@@ -12,18 +12,19 @@
 using namespace shardrun::data;
 using namespace shardrun::test;
 using Catch::Matchers::Contains;
+using shardrun::files::SteadyFile;
 
 TEST_CASE("rows of features and labels are gathered and converted", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "x.npy", npy_file<std::uint8_t>("|u1", "(4, 1, 2)", {0, 1, 10, 11, 20, 21, 30, 31}));
   write_file(folder / "y.npy", npy_file<std::int64_t>("<i8", "(4,)", {5, 6, 7, 8}));
 
-  const ArraySet set(folder / "x.npy", folder / "y.npy", 0.75);
+  const ArraySet set(SteadyFile(folder / "x.npy"), SteadyFile(folder / "y.npy"), 0.75);
   const std::vector<std::int64_t> rows = {3, 0};
   std::vector<float> features(4);
   std::vector<std::int32_t> labels(2);
   set.fill_features(rows, features);
-  set.fill_labels(rows, labels);
+  set.fill_labels(rows, 9, labels);
 
   CHECK(set.rows() == 4);
   CHECK(set.training_rows() == 3);
@@ -41,7 +42,7 @@ TEST_CASE("rows of float targets are gathered", "[data]") {
   write_file(folder / "y.npy", npy_file<double>("<f8", "(2, 2)", {0.5, 1.5, 2.5, 3.5}));
   write_file(folder / "y1.npy", npy_file<double>("<f8", "(2,)", {0.5, 1.5}));
 
-  const ArraySet set(folder / "x.npy", folder / "y.npy", 1.0);
+  const ArraySet set(SteadyFile(folder / "x.npy"), SteadyFile(folder / "y.npy"), 1.0);
   std::vector<float> targets(2);
   set.fill_targets(std::vector<std::int64_t>{1}, targets);
 
@@ -49,26 +50,26 @@ TEST_CASE("rows of float targets are gathered", "[data]") {
   CHECK_FALSE(set.has_labels());
   CHECK(set.outputs() == 2);
   CHECK(targets == std::vector<float>{2.5F, 3.5F});
-  CHECK(ArraySet(folder / "x.npy", folder / "y1.npy", 1.0).outputs() == 1);
+  CHECK(ArraySet(SteadyFile(folder / "x.npy"), SteadyFile(folder / "y1.npy"), 1.0).outputs() == 1);
 }
 
 TEST_CASE("a set without y has features alone", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "x.npy", npy_file<float>("<f4", "(2,)", {1, 2}));
-  const ArraySet set(folder / "x.npy", {}, 1.0);
+  const ArraySet set(SteadyFile(folder / "x.npy"), {}, 1.0);
   std::vector<float> targets(1);
   std::vector<std::int32_t> labels(1);
   const std::vector<std::int64_t> rows = {0};
 
   CHECK_FALSE(set.has_labels());
   CHECK_THAT(error_of([&] { set.fill_targets(rows, targets); }), Contains("no targets"));
-  CHECK_THAT(error_of([&] { set.fill_labels(rows, labels); }), Contains("do not fill"));
+  CHECK_THAT(error_of([&] { set.fill_labels(rows, 9, labels); }), Contains("do not fill"));
 }
 
 TEST_CASE("training samples are a permutation of the training rows", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "x.npy", npy_file<float>("<f4", "(5,)", {0, 1, 2, 3, 4}));
-  const ArraySet set(folder / "x.npy", {}, 0.8);
+  const ArraySet set(SteadyFile(folder / "x.npy"), {}, 0.8);
   std::vector<std::int64_t> rows(3);
 
   training_samples(set, 11, 6, rows);
@@ -86,7 +87,7 @@ TEST_CASE("arrays that do not fit together are refused", "[data]") {
   write_file(folder / "none.npy", npy_file<float>("<f4", "(0, 3)", {}));
   write_file(folder / "scalar.npy", npy_file<float>("<f4", "()", {1}));
   const auto error = [&](const char* x, const char* y) {
-    return error_of([&] { ArraySet(folder / x, folder / y, 1.0); });
+    return error_of([&] { ArraySet(SteadyFile(folder / x), SteadyFile(folder / y), 1.0); });
   };
 
   CHECK_THAT(error("x.npy", "short.npy"), Contains("x.npy' has 2 rows and") && Contains("short.npy' has 1"));
@@ -96,21 +97,45 @@ TEST_CASE("arrays that do not fit together are refused", "[data]") {
   CHECK_THAT(error("scalar.npy", "x.npy"), Contains("has shape (): expected at least one row"));
 }
 
-TEST_CASE("a label outside the classes is named with its row", "[data]") {
+TEST_CASE("a label outside the classes is named with its row when a batch is filled", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "x.npy", npy_file<float>("<f4", "(3,)", {1, 2, 3}));
   write_file(folder / "y.npy", npy_file<std::int64_t>("<i8", "(3,)", {0, 4, -1}));
-  const ArraySet set(folder / "x.npy", folder / "y.npy", 1.0);
+  const ArraySet set(SteadyFile(folder / "x.npy"), SteadyFile(folder / "y.npy"), 1.0);
+  std::vector<std::int32_t> labels(2);
+  const auto fill = [&](std::vector<std::int64_t> rows, std::int64_t classes) {
+    return error_of([&] { set.fill_labels(rows, classes, labels); });
+  };
 
-  CHECK_THAT(error_of([&] { set.require_labels_below(4); }),
-             Contains("the label of row 1 is 4; the model has classes 0 to 3"));
-  CHECK_THAT(error_of([&] { set.require_labels_below(5); }), Contains("the label of row 2 is -1"));
+  CHECK(fill({1, 0}, 5) == "nothing");
+  CHECK(labels == std::vector<std::int32_t>{4, 0});
+  CHECK_THAT(fill({0, 1}, 4), Contains("the label of row 1 (counted from 0) is 4: the model has classes 0 to 3"));
+  CHECK_THAT(fill({0, 2}, 5), Contains("the label of row 2 (counted from 0) is -1"));
+  CHECK_THAT(error_of([&] { (void)set.classes(); }), Contains("the label of row 2 (counted from 0) is -1"));
+  write_file(folder / "y.npy", npy_file<std::int64_t>("<i8", "(3,)", {0, 4, 2}));
+  CHECK(ArraySet(SteadyFile(folder / "x.npy"), SteadyFile(folder / "y.npy"), 1.0).classes() == 5);
+}
+
+TEST_CASE("rows that follow each other are read as the others are", "[data]") {
+  const TemporaryFolder folder;
+  write_file(folder / "x.npy", npy_file<float>("<f4", "(5,)", {10, 11, 12, 13, 14}));
+  write_file(folder / "y.npy", npy_file<std::int8_t>("|i1", "(5,)", {0, 1, 2, 3, 4}));
+  const ArraySet set(SteadyFile(folder / "x.npy"), SteadyFile(folder / "y.npy"), 1.0);
+  const std::vector<std::int64_t> rows = {4, 1, 2, 3, 0, 1};
+  std::vector<float> features(6);
+  std::vector<std::int32_t> labels(6);
+
+  set.fill_features(rows, features);
+  set.fill_labels(rows, 5, labels);
+
+  CHECK(features == std::vector<float>{14, 11, 12, 13, 10, 11});
+  CHECK(labels == std::vector<std::int32_t>{4, 1, 2, 3, 0, 1});
 }
 
 TEST_CASE("rows that do not exist and outputs of another size are refused", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "x.npy", npy_file<float>("<f4", "(2, 2)", {1, 2, 3, 4}));
-  const ArraySet set(folder / "x.npy", {}, 1.0);
+  const ArraySet set(SteadyFile(folder / "x.npy"), {}, 1.0);
   std::vector<float> two(2);
 
   CHECK_THAT(error_of([&] { set.fill_features(std::vector<std::int64_t>{2}, two); }), Contains("row 2 of a set of 2"));
@@ -126,7 +151,7 @@ TEST_CASE("filling a batch from arrays allocates nothing", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "x.npy", npy_file<float>("<f4", "(2, 2)", {1, 2, 3, 4}));
   write_file(folder / "y.npy", npy_file<std::int32_t>("<i4", "(2,)", {0, 1}));
-  const ArraySet set(folder / "x.npy", folder / "y.npy", 1.0);
+  const ArraySet set(SteadyFile(folder / "x.npy"), SteadyFile(folder / "y.npy"), 1.0);
   std::vector<std::int64_t> rows(2);
   std::vector<float> features(4);
   std::vector<std::int32_t> labels(2);
@@ -134,7 +159,7 @@ TEST_CASE("filling a batch from arrays allocates nothing", "[data]") {
 
   training_samples(set, 1, 0, rows);
   set.fill_features(rows, features);
-  set.fill_labels(rows, labels);
+  set.fill_labels(rows, 9, labels);
 
   CHECK(allocations() == before);
 }

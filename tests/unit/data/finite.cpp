@@ -24,7 +24,7 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 std::string refusal(const std::string& file, int threads = 1) {
   const TemporaryFolder folder;
   write_file(folder / "x.npy", file);
-  return error_of([&] { data::require_finite(data::NpyArray(folder / "x.npy"), threads); });
+  return error_of([&] { data::require_finite(data::NpyArray(files::SteadyFile(folder / "x.npy")), threads); });
 }
 
 /// A column of so many values.

@@ -12,7 +12,7 @@ using Catch::Matchers::StartsWith;
 
 namespace {
 
-NpyHeader parse(std::string_view file) { return parse_npy(std::as_bytes(std::span(file)), "x.npy"); }
+NpyHeader parse(std::string_view file) { return parse_npy(std::as_bytes(std::span(file)), file.size(), "x.npy"); }
 
 std::string error_in(std::string_view file) {
   return error_of([&] { (void)parse(file); });
@@ -24,7 +24,7 @@ template <typename Number>
 std::vector<float> floats_of(const char* descr, std::initializer_list<Number> values) {
   const TemporaryFolder folder;
   write_file(folder / "x.npy", npy_file(descr, "(3,)", values));
-  const NpyArray array(folder / "x.npy");
+  const NpyArray array(shardrun::files::SteadyFile(folder / "x.npy"));
   std::vector<float> floats(2);
   array.read(1, floats);
   return floats;
@@ -36,14 +36,13 @@ TEST_CASE("what numpy.save writes is read", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "x.npy", npy_file<float>("<f4", "(2, 3)", {1, 2, 3, 4, 5, 6.5F}));
 
-  const NpyArray array(folder / "x.npy");
+  const NpyArray array(shardrun::files::SteadyFile(folder / "x.npy"));
   std::vector<float> values(6);
   array.read(0, values);
 
   CHECK(array.type() == NpyType::f32);
   CHECK(array.shape() == std::vector<std::int64_t>{2, 3});
   CHECK(array.elements() == 6);
-  CHECK(array.values().size() == 24);
   CHECK(values == std::vector<float>{1, 2, 3, 4, 5, 6.5F});
 }
 

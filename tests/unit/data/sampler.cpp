@@ -8,6 +8,7 @@
 #include "tests/support/allocations.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace shardrun::data;
 using namespace shardrun::test;
@@ -15,11 +16,24 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-std::vector<std::uint16_t> counting(std::size_t size) {
-  std::vector<std::uint16_t> tokens(size);
-  std::iota(tokens.begin(), tokens.end(), std::uint16_t{0});
-  return tokens;
-}
+/// 0, 1, 2, …
+class Counting {
+ public:
+  explicit Counting(std::size_t size) : stream_(TokenStream::of_file(file_of(size), 1000)) {}
+
+  [[nodiscard]] Windows windows(std::int64_t context) const { return {stream_, {0, stream_.size()}, context}; }
+
+ private:
+  static shardrun::files::SteadyFile file_of(std::size_t size) {
+    std::vector<std::uint16_t> tokens(size);
+    std::iota(tokens.begin(), tokens.end(), std::uint16_t{0});
+    const TemporaryFolder folder;
+    write_file(folder / "tokens", {reinterpret_cast<const char*>(tokens.data()), tokens.size() * 2});
+    return shardrun::files::SteadyFile(folder / "tokens");
+  }
+
+  TokenStream stream_;
+};
 
 std::vector<std::int64_t> epoch_order(std::uint64_t seed, std::int64_t epoch, std::int64_t count) {
   std::vector<std::int64_t> order;
@@ -115,78 +129,78 @@ TEST_CASE("a very long data set is permuted without being listed", "[data]") {
 }
 
 TEST_CASE("rows are windows, targets one token on", "[data]") {
-  const std::vector<std::uint16_t> tokens = counting(20);
+  const Counting tokens(20);
   std::vector<std::int32_t> inputs(6);
   std::vector<std::int32_t> targets(6);
 
-  fill_tokens(tokens, std::vector<std::int64_t>{2, 16}, 3, inputs, targets);
+  fill_tokens(tokens.windows(3), std::vector<std::int64_t>{2, 16}, inputs, targets);
 
   CHECK(inputs == std::vector<std::int32_t>{2, 3, 4, 16, 17, 18});
   CHECK(targets == std::vector<std::int32_t>{3, 4, 5, 17, 18, 19});
 }
 
 TEST_CASE("a batch is the same however it is cut", "[data]") {
-  const std::vector<std::uint16_t> tokens = counting(500);
+  const Counting tokens(500);
   constexpr std::int64_t context = 4;
   std::vector<std::int32_t> inputs(12 * context);
   std::vector<std::int32_t> targets(12 * context);
-  fill_samples(tokens, 9, 24, context, inputs, targets);
+  fill_samples(tokens.windows(context), 9, 24, inputs, targets);
 
   std::vector<std::int32_t> part_inputs(5 * context);
   std::vector<std::int32_t> part_targets(5 * context);
-  fill_samples(tokens, 9, 24 + 7, context, part_inputs, part_targets);
+  fill_samples(tokens.windows(context), 9, 24 + 7, part_inputs, part_targets);
 
   CHECK(std::equal(part_inputs.begin(), part_inputs.end(), inputs.begin() + 7 * context));
   CHECK(std::equal(part_targets.begin(), part_targets.end(), targets.begin() + 7 * context));
-  CHECK(inputs[0] == window_start(9, 24, training_windows(tokens, context)));
+  CHECK(inputs[0] == window_start(9, 24, training_windows(500, context)));
 }
 
 TEST_CASE("evaluation covers the tokens side by side", "[data]") {
-  const std::vector<std::uint16_t> tokens = counting(10);
+  const Counting tokens(10);
   std::vector<std::int32_t> inputs(6);
   std::vector<std::int32_t> targets(6);
 
-  fill_evaluation(tokens, 1, 3, inputs, targets);
+  fill_evaluation(tokens.windows(3), 1, inputs, targets);
 
-  CHECK(evaluation_windows(tokens, 3) == 3);
-  CHECK(evaluation_windows(counting(9), 3) == 2);  // the last token has no target
-  CHECK(evaluation_windows(counting(1), 3) == 0);
-  CHECK(evaluation_windows({}, 3) == 0);
+  CHECK(evaluation_windows(10, 3) == 3);
+  CHECK(evaluation_windows(9, 3) == 2);  // the last token has no target
+  CHECK(evaluation_windows(1, 3) == 0);
+  CHECK(evaluation_windows(0, 3) == 0);
   CHECK(inputs == std::vector<std::int32_t>{3, 4, 5, 6, 7, 8});
   CHECK(targets == std::vector<std::int32_t>{4, 5, 6, 7, 8, 9});
 }
 
 TEST_CASE("windows past the tokens and outputs of another size are refused", "[data]") {
-  const std::vector<std::uint16_t> tokens = counting(10);
+  const Counting tokens(10);
   std::vector<std::int32_t> six(6);
   std::vector<std::int32_t> nine(9);
 
   CHECK_THAT(error_of([&] {
-               fill_tokens(tokens, std::vector<std::int64_t>{0, 7}, 3, six, six);
+               fill_tokens(tokens.windows(3), std::vector<std::int64_t>{0, 7}, six, six);
              }),
              Contains("a window of 3 tokens from 7 reaches past the 10 there are"));
   CHECK_THAT(error_of([&] {
-               fill_tokens(tokens, std::vector<std::int64_t>{-1, 0}, 3, six, six);
+               fill_tokens(tokens.windows(3), std::vector<std::int64_t>{-1, 0}, six, six);
              }),
              Contains("from -1"));
-  CHECK_THAT(error_of([&] { fill_tokens(tokens, std::vector<std::int64_t>{0}, 3, six, six); }),
+  CHECK_THAT(error_of([&] { fill_tokens(tokens.windows(3), std::vector<std::int64_t>{0}, six, six); }),
              Contains("do not fill"));
-  CHECK_THAT(error_of([&] { fill_samples(tokens, 1, 0, 3, six, nine); }), Contains("are not rows of 3 tokens"));
-  CHECK_THAT(error_of([&] { fill_samples(tokens, 1, 0, 4, six, six); }), Contains("are not rows of 4 tokens"));
-  CHECK_THAT(error_of([&] { fill_samples(counting(3), 1, 0, 3, six, six); }), Contains("reaches past"));
-  CHECK_THAT(error_of([&] { fill_evaluation(tokens, 2, 3, six, six); }), Contains("reaches past"));
+  CHECK_THAT(error_of([&] { fill_samples(tokens.windows(3), 1, 0, six, nine); }), Contains("are not rows of 3 tokens"));
+  CHECK_THAT(error_of([&] { fill_samples(tokens.windows(4), 1, 0, six, six); }), Contains("are not rows of 4 tokens"));
+  CHECK_THAT(error_of([&] { fill_samples(Counting(3).windows(3), 1, 0, six, six); }), Contains("reaches past"));
+  CHECK_THAT(error_of([&] { fill_evaluation(tokens.windows(3), 2, six, six); }), Contains("reaches past"));
 }
 
 TEST_CASE("filling a batch allocates nothing", "[data]") {
-  const std::vector<std::uint16_t> tokens = counting(500);
+  const Counting tokens(500);
   std::vector<std::int32_t> inputs(64);
   std::vector<std::int32_t> targets(64);
   const std::vector<std::int64_t> starts = {0, 1, 2, 3};
   const std::uint64_t before = allocations();
 
-  fill_tokens(tokens, starts, 16, inputs, targets);
-  fill_samples(tokens, 1, 0, 16, inputs, targets);
-  fill_evaluation(tokens, 0, 16, inputs, targets);
+  fill_tokens(tokens.windows(16), starts, inputs, targets);
+  fill_samples(tokens.windows(16), 1, 0, inputs, targets);
+  fill_evaluation(tokens.windows(16), 0, inputs, targets);
 
   CHECK(allocations() == before);
 }

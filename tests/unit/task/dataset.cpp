@@ -149,6 +149,7 @@ TEST_CASE("a validation text is read with the tokenizer of the training text", "
   CHECK(dataset->evaluation_samples() == 3);
   CHECK(dataset->describe() == (folder / "corpus.txt").string() + ": 40 training tokens, " +
                                    (folder / "val.txt").string() + ": 12 validation tokens, 4 distinct");
+  dataset->load();
   std::vector<std::int32_t> inputs(9);
   std::vector<std::int32_t> targets(9);
   const auto view = [](std::vector<std::int32_t>& of) {
@@ -254,7 +255,8 @@ TEST_CASE("what cannot be trained on is found when the data is read through", "[
              StartsWith(at + "/x.npy' has NaN in row 2, column 1"));
   // A run says so before it writes anything.
   const job::Job job = job_in(folder, arrays_job, {"job.output=run"});
-  CHECK_THAT(error_of([&] { static_cast<void>(task::run(job, {.progress = metrics::descriptor_sink(-1, nullptr)})); }), StartsWith(at + "/x.npy' has NaN"));
+  CHECK_THAT(error_of([&] { static_cast<void>(task::run(job, {.progress = metrics::descriptor_sink(-1, nullptr)})); }),
+             StartsWith(at + "/x.npy' has NaN"));
   CHECK_FALSE(std::filesystem::exists(job.output));
   CHECK(refusal(job) == "nothing");  // a plan reads no more than it needs
 
@@ -278,4 +280,74 @@ TEST_CASE("data that cannot be read is the user's to mend, however it cannot", "
                             {"data.arrays=" + (folder / "x.npz").string() + "," + (folder / "x.npz").string()})),
              StartsWith("2: --set data.arrays: [data] arrays: cannot read array '") &&
                  Contains("it is a zip archive of arrays, as numpy.savez (.npz)") && Contains("numpy.save("));
+}
+
+namespace {
+
+/// The first evaluation rows of tokens, or what was refused.
+std::string filled(const task::Dataset& dataset, std::int64_t context) {
+  std::vector<std::int32_t> inputs(static_cast<std::size_t>(context));
+  std::vector<std::int32_t> targets(inputs.size());
+  const auto view = [&](std::vector<std::int32_t>& of) {
+    device::TensorView view{.data = of.data(), .rank = 2};
+    view.shape = view.global = {1, context};
+    return view;
+  };
+  return error_of([&] { dataset.fill_training(1, 0, view(inputs), view(targets), sizeof(float)); });
+}
+
+}  // namespace
+
+TEST_CASE("a token file that changes is refused when a batch is filled, with the setting that names it", "[task]") {
+  const TemporaryFolder folder;
+  const std::string text =
+      "[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 2\ncontext = 2\nvocab = 9\n"
+      "[data]\ntokens = train.bin\nsplit = 1\n[train]\nsteps = 1\n";
+  write_file(folder / "train.bin", bytes_of<std::uint16_t>({1, 2, 3, 4, 5, 6, 7, 8}));
+  const auto dataset = task::open_dataset(job_in(folder, text));
+  CHECK(filled(*dataset, 2) == "nothing");
+
+  write_file(folder / "train.bin", bytes_of<std::uint16_t>({1, 2, 3, 4, 5, 6, 7, 7}));
+  CHECK_THAT(filled(*dataset, 2), StartsWith("1: " + (folder / "job.ini").string() + ":9: [data] tokens: '") &&
+                                      Contains("train.bin' changed while this job was using it"));
+  std::filesystem::resize_file(folder / "train.bin", 0);
+  CHECK_THAT(filled(*dataset, 2), Contains("it had 16 bytes and has 0 now"));
+}
+
+TEST_CASE("another process has the same tokens of a text, whatever becomes of the file", "[task]") {
+  const TemporaryFolder folder;
+  const job::Job job = text_job_in(folder);
+  const auto dataset = task::open_dataset(job);
+  CHECK(dataset->bytes_to_load() == dataset->host_bytes());
+  CHECK(dataset->host_bytes() > 4000);
+  dataset->load();
+  CHECK(dataset->bytes_to_load() == 0);
+  write_file(folder / "corpus.txt", "something else");
+
+  const auto attached = task::attach_dataset(job, task::handles_of(*dataset));
+
+  REQUIRE(attached != nullptr);
+  CHECK(attached->describe() == dataset->describe());
+  CHECK(*attached->tokenizer() == *dataset->tokenizer());
+  CHECK(attached->fingerprints() == dataset->fingerprints());
+  CHECK(attached->host_bytes() == dataset->host_bytes());
+  CHECK(filled(*attached, 16) == "nothing");
+  std::string gone = task::handles_of(*dataset).front();
+  gone.replace(0, gone.find('.'), "999999999");
+  CHECK(task::attach_dataset(job, {gone}) == nullptr);
+}
+
+TEST_CASE("arrays are the same files for other processes, by their descriptors", "[task]") {
+  const TemporaryFolder folder;
+  write_file(folder / "x.npy", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, 3}));
+  write_file(folder / "y.npy", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, 3}));
+  const job::Job job = job_in(folder, arrays_job);
+  const auto dataset = task::open_dataset(job);
+  const std::vector<std::string> handles = task::handles_of(*dataset);
+  CHECK(dataset->host_bytes() == 0);
+
+  std::filesystem::rename(folder / "x.npy", folder / "away.npy");
+  CHECK(task::attach_dataset(job, handles)->fingerprints() == dataset->fingerprints());
+  std::filesystem::resize_file(folder / "away.npy", 64);
+  CHECK_THAT(error_of([&] { (void)task::attach_dataset(job, handles); }), Contains("x.npy' changed while"));
 }

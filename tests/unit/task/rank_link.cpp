@@ -26,7 +26,7 @@ Rank::Deadline in(int milliseconds) { return Rank::Clock::now() + std::chrono::m
 struct Pair {
   TemporaryFolder folder;
   job::Job job = text_job_in(folder);
-  task::Compiled compiled = task::compile(job);
+  task::Compiled compiled = compile_ready(job);
   Store store{2};
   Rank first{store.context(0), Store::job, Rank::no_deadline};
   Rank second{store.context(1), Store::job, Rank::no_deadline};
@@ -52,7 +52,7 @@ struct OverWitness {
   TemporaryFolder folder;
   job::Job job = text_job_in(folder, {"job.ranks=2", "job.strategy=dp", "job.transport=witness",
                                       "plugins.path=" SHARDRUN_PLUGINS ":" SHARDRUN_FIXTURES});
-  task::Compiled compiled = task::compile(job);
+  task::Compiled compiled = compile_ready(job);
   Store store{2};
   Rank second{store.context(1), Store::job, Rank::no_deadline};
 
@@ -114,7 +114,8 @@ TEST_CASE("a rank with other data than the first is told which, and both files' 
   first.check_data();
   const auto told = [&] {
     write_file(other.data.text, text);
-    task::RankLink link(other, pair.compiled, pair.second);
+    task::Compiled compiled = compile_ready(other);
+    task::RankLink link(other, compiled, pair.second);
     return error_of([&] { link.check_data(); });
   };
   CHECK(told() == "nothing");

@@ -23,7 +23,7 @@ std::int64_t repeated(const graph::Graph& graph, std::string_view op) {
 TEST_CASE("a job says what is computed again, and by default nothing is", "[task]") {
   const TemporaryFolder folder;
   const auto compiled = [&](const std::vector<std::string>& overrides) {
-    return task::compile(text_job_in(folder, overrides)).graph;
+    return compile_ready(text_job_in(folder, overrides)).graph;
   };
   CHECK(graph::to_string(compiled({})) == graph::to_string(compiled({"train.remat=none"})));
   CHECK(repeated(compiled({}), "gelu") == 0);
@@ -34,8 +34,8 @@ TEST_CASE("a job says what is computed again, and by default nothing is", "[task
 
 TEST_CASE("what a job computes again is compared with a graph of the same states that keeps it", "[task]") {
   const TemporaryFolder folder;
-  const task::Compiled plain = task::compile(text_job_in(folder));
+  const task::Compiled plain = compile_ready(text_job_in(folder));
   const job::Job job = text_job_in(folder, {"train.remat=layer"});
-  const task::Compiled compiled = task::compile(job);
+  const task::Compiled compiled = compile_ready(job);
   CHECK(graph::to_string(task::graph_without_remat(job, compiled)) == graph::to_string(plain.graph));
 }

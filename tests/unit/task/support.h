@@ -22,6 +22,15 @@ inline job::Job job_in(const TemporaryFolder& folder, std::string_view text,
   return job;
 }
 
+/// The job, compiled, with its data ready to be trained on.
+inline task::Compiled compile_ready(const job::Job& job, std::string_view device = "cpu") {
+  task::Compiled compiled = task::compile(job, device);
+  if (compiled.dataset != nullptr) {
+    compiled.dataset->load();
+  }
+  return compiled;
+}
+
 /// A small transformer to be trained on a few sentences.
 inline job::Job text_job_in(const TemporaryFolder& folder, const std::vector<std::string>& overrides = {}) {
   write_file(folder / "corpus.txt", sentences(4000));

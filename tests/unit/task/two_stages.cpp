@@ -133,7 +133,7 @@ partition::Plan two_stages() {
 }
 
 task::Compiled compile_stage(const job::Job& job, std::int64_t rank) {
-  task::Compiled compiled = task::compile(job);
+  task::Compiled compiled = compile_ready(job);
   compiled.partition =
       partition::split(compiled.graph, two_stages(), compiled.microbatch_rows, compiled.evaluation_rows);
   compiled.programs =

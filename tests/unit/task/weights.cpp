@@ -21,7 +21,7 @@ struct Saved {
   task::Training training;
 
   explicit Saved(const std::vector<std::string>& overrides = {})
-      : job(text_job_in(folder, overrides)), compiled(task::compile(job)), training(job, compiled) {
+      : job(text_job_in(folder, overrides)), compiled(compile_ready(job)), training(job, compiled) {
     training.initialize();
     static_cast<void>(training.step(0));
     task::save_states(path, compiled.graph, graph::StateKind::parameter, compiled.partition, training.executor(), 0,
