@@ -4,7 +4,8 @@
 
 namespace shardrun {
 
-/// Writes to standard error. A text that cannot be shown is lost: whoever has an error to tell has nobody to tell that.
+/// Writes to standard error, as printable_lines() shows it. A text that cannot be shown is lost: nobody is left to
+/// tell.
 void write_to_standard_error(std::string_view text) noexcept;
 
 }  // namespace shardrun

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "core/base/error.h"
-#include "core/files/utf8.h"
+#include "core/base/utf8.h"
 
 namespace shardrun::data {
 namespace {
@@ -16,7 +16,7 @@ namespace {
 template <typename Use>
 void for_each_character(std::string_view text, std::string_view source, const Use& use) {
   for (std::size_t at = 0; at < text.size();) {
-    const files::Utf8Character found = files::utf8_at(text, at);
+    const Utf8Character found = utf8_at(text, at);
     if (found.bytes == 0) {
       throw Error(
           ErrorCode::data,
@@ -31,7 +31,7 @@ void for_each_character(std::string_view text, std::string_view source, const Us
 std::string quoted(char32_t character) {
   std::string text;
   if (character >= 0x20 && character != 0x7F) {
-    files::append_utf8(text, character);
+    append_utf8(text, character);
     text = fmt::format("'{}' ", text);
   }
   return fmt::format("{}U+{:04X}", text, static_cast<std::uint32_t>(character));
@@ -124,7 +124,7 @@ std::string Tokenizer::to_json() const {
   }
   std::string characters;
   for (const char32_t character : characters_) {
-    files::append_utf8(characters, character);
+    append_utf8(characters, character);
   }
   object["kind"] = "char";
   object["characters"] = characters;
@@ -175,7 +175,7 @@ void Tokenizer::decode(std::int64_t token, std::string& text) const {
   if (kind_ == TokenizerKind::byte) {
     text += static_cast<char>(token);
   } else {
-    files::append_utf8(text, characters_[static_cast<std::size_t>(token)]);
+    append_utf8(text, characters_[static_cast<std::size_t>(token)]);
   }
 }
 
