@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/integration/processes.h"
@@ -139,8 +140,8 @@ TEST_CASE("the list names plugins that cannot be loaded, and has all others", "[
       const Ended ended = job.run(place, kind.name, "plugins JOB", "");
       CHECK(ended.code == 0);
       CHECK_THAT(ended.out, Contains("strategy misbehaving cannot be used") &&
-                                Contains("transport misbehaving cannot be used") && Contains("strategy single 0.1") &&
-                                Contains("transport shm 0.1"));
+                                Contains("transport misbehaving cannot be used") && Contains("strategy single 1.0") &&
+                                Contains("transport shm 1.0"));
       if (is_seen(kind) || kind.name == "system_call") {
         CHECK_THAT(ended.out, Contains(kind.said));
       }
@@ -152,7 +153,8 @@ TEST_CASE("the list names plugins that cannot be loaded, and has all others", "[
 
 TEST_CASE("the check of a plugin says how it ended its processes", "[misbehaving]") {
   const Misbehaving job;
-  for (const std::string plugin : {"strategy", "transport"}) {
+  const std::vector<std::pair<std::string, std::string>> checks = {{"strategy", "option"}, {"transport", "barrier"}};
+  for (const auto& [plugin, word] : checks) {
     const std::string file = (job.plugins() / ("shardrun_" + plugin + "_misbehaving.so")).string();
     for (const Kind& kind : endings) {
       if (!is_seen(kind) || kind.name == "hang") {
@@ -160,7 +162,7 @@ TEST_CASE("the check of a plugin says how it ended its processes", "[misbehaving
       }
       for (const std::string place : {"constructor", "open"}) {
         INFO(plugin << " " << kind.name << " in " << place);
-        const Ended ended = job.run(place, kind.name, "plugins check --case option " + file, "");
+        const Ended ended = job.run(place, kind.name, "plugins check --case " + word + " " + file, "");
         CHECK(ended.code == 1);
         CHECK_THAT(ended.out, Contains("FAILED") && !Contains("all is well"));
         CHECK_THAT(ended.err + ended.out, Contains(plugin + " plugin 'misbehaving'") && Contains(kind.said));
