@@ -3,6 +3,7 @@
 # A plugin of kind KIND and name NAME is the file shardrun_KIND_NAME.so.
 
 include(GNUInstallDirs)
+include("${CMAKE_CURRENT_LIST_DIR}/ShardrunHardening.cmake")
 
 # Plugins run in every step: optimised, unless the project says otherwise.
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
@@ -12,13 +13,16 @@ endif()
 # shardrun_plugin_library(KIND_NAME file…)
 #
 # The target `shardrun_KIND_NAME` alone: it exports the plugin's two symbols and hides the rest, and lands where a
-# program in the build folder finds it.
+# program in the build folder finds it. Its RUNPATH is the installed one from the beginning: one that CMake is to replace
+# ends in an empty entry, which stands for the working directory.
 function(shardrun_plugin_library name)
   set(target shardrun_${name})
   add_library(${target} MODULE ${ARGN})
   target_link_libraries(${target} PRIVATE shardrun::plugin)
   if(TARGET shardrun_flags)
     target_link_libraries(${target} PRIVATE shardrun_flags)
+  else()
+    shardrun_harden(${target} PRIVATE)
   endif()
   set_target_properties(${target} PROPERTIES
     PREFIX ""
@@ -28,6 +32,8 @@ function(shardrun_plugin_library name)
     C_VISIBILITY_PRESET hidden
     CXX_VISIBILITY_PRESET hidden
     VISIBILITY_INLINES_HIDDEN ON
+    BUILD_WITH_INSTALL_RPATH ON
+    INSTALL_RPATH_USE_LINK_PATH ON
     LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib/shardrun/v1")
 endfunction()
 

@@ -18,6 +18,12 @@ if(SHARDRUN_SANITIZE)
   target_link_options(shardrun_flags INTERFACE -fsanitize=${SHARDRUN_SANITIZE})
 endif()
 
+# Programs are linked as they are compiled: independent of their position.
+include(CheckPIESupported)
+check_pie_supported()
+include(ShardrunHardening)
+shardrun_harden(shardrun_flags INTERFACE)
+
 # shardrun_add_module(NAME [REGISTERS] SOURCES file… DEPENDS target…)
 #
 # A folder of core as a static library `shardrun_NAME`. REGISTERS says that its files put things into a
@@ -46,6 +52,7 @@ function(shardrun_add_test name)
   target_link_libraries(test_${name} PRIVATE ${arg_DEPENDS} shardrun_test_support shardrun_flags)
   if(SHARDRUN_SANITIZE OR NOT arg_OPTIMISED)
     target_compile_options(test_${name} PRIVATE -O0)  # Catch2's assertions take GCC 2.7 times as long with -O1
+    set_target_properties(test_${name} PROPERTIES SHARDRUN_UNOPTIMISED ON)
   endif()
   add_test(NAME ${name} COMMAND test_${name})
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}")

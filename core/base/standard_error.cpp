@@ -7,7 +7,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
+#include <exception>
 
+#include "core/base/printable.h"
 #include "core/base/stop.h"
 
 namespace shardrun {
@@ -48,7 +50,11 @@ int write_for_person(int stream, std::string_view text) noexcept {
 }
 
 void write_to_standard_error(std::string_view text) noexcept {
-  static_cast<void>(write_for_person(STDERR_FILENO, text));
+  try {
+    static_cast<void>(write_for_person(STDERR_FILENO, printable_lines(text)));
+  } catch (const std::exception&) {
+    static_cast<void>(write_for_person(STDERR_FILENO, "shardrun: out of memory\n"));
+  }
 }
 
 }  // namespace shardrun

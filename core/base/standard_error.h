@@ -8,7 +8,8 @@ namespace shardrun {
 /// stop, and then the rest is lost. Returns 0, EAGAIN for that, or the error number.
 int write_for_person(int stream, std::string_view text) noexcept;
 
-/// Writes to standard error. A text that cannot be shown is lost: whoever has an error to tell has nobody to tell that.
+/// Writes to standard error, as printable_lines() shows it. A text that cannot be shown is lost: nobody is left to
+/// tell.
 void write_to_standard_error(std::string_view text) noexcept;
 
 }  // namespace shardrun

@@ -8,7 +8,7 @@
 #include "core/base/suggest.h"
 #include "core/checkpoint/json_header.h"
 #include "core/checkpoint/safetensors.h"
-#include "core/files/utf8.h"
+#include "core/base/utf8.h"
 
 namespace shardrun::checkpoint {
 namespace {
@@ -77,7 +77,7 @@ class Reader {
     if (!header.starts_with('{')) {
       refuse("its header does not start with '{'");
     }
-    if (const auto bad = files::first_invalid_utf8(header)) {
+    if (const auto bad = first_invalid_utf8(header)) {
       refuse(fmt::format("its header is not valid UTF-8 at byte {}", *bad));
     }
     return header;

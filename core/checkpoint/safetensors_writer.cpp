@@ -7,7 +7,7 @@
 
 #include "core/base/error.h"
 #include "core/checkpoint/safetensors.h"
-#include "core/files/utf8.h"
+#include "core/base/utf8.h"
 
 namespace shardrun::checkpoint {
 namespace {
@@ -22,14 +22,14 @@ void require_sound(const std::vector<TensorInfo>& tensors, const Metadata& metad
   std::vector<std::string_view> names;
   for (const TensorInfo& tensor : tensors) {
     require(tensor.name != "__metadata__", tensor.name, "the name is the format's own");
-    require(!files::first_invalid_utf8(tensor.name), tensor.name, "its name is not UTF-8");
+    require(!first_invalid_utf8(tensor.name), tensor.name, "its name is not UTF-8");
     names.push_back(tensor.name);
   }
   std::sort(names.begin(), names.end());
   const auto twice = std::adjacent_find(names.begin(), names.end());
   require(twice == names.end(), twice == names.end() ? "" : *twice, "there are two of that name");
   for (const auto& [key, value] : metadata) {
-    require(!files::first_invalid_utf8(key) && !files::first_invalid_utf8(value), key, "the metadata is not UTF-8");
+    require(!first_invalid_utf8(key) && !first_invalid_utf8(value), key, "the metadata is not UTF-8");
   }
 }
 

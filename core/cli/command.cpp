@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <filesystem>
@@ -12,6 +15,7 @@
 #include "core/base/standard_error.h"
 #include "core/base/stop.h"
 #include "core/base/suggest.h"
+#include "plugins/loader/guard.h"
 
 namespace shardrun::cli {
 namespace {
@@ -46,6 +50,25 @@ const Command* find(std::string_view name) {
 bool looks_like_job(const std::string& word) {
   std::error_code ignored;
   return word.ends_with(".ini") || word.find('/') != std::string::npos || std::filesystem::exists(word, ignored);
+}
+
+/// SHARDRUN_PLUGIN_TIMEOUT, in seconds: of the environment, since plugins are loaded before there is a job.
+void set_call_limit_of_plugins() {
+  constexpr const char* name = "SHARDRUN_PLUGIN_TIMEOUT";
+  const char* const text = std::getenv(name);
+  if (text == nullptr || *text == '\0') {
+    return;
+  }
+  const std::string_view given(text);
+  int seconds = 0;
+  const auto [end, failed] = std::from_chars(given.data(), given.data() + given.size(), seconds);
+  if (failed != std::errc() || end != given.data() + given.size() || seconds < 1 || seconds > 86'400) {
+    throw Error(ErrorCode::usage,
+                fmt::format("{} is '{}', expected whole seconds from 1 to 86400, in which a plugin must load, open or "
+                            "write a plan",
+                            name, given));
+  }
+  plugins::set_call_limit(std::chrono::seconds(seconds));
 }
 
 int dispatch(std::span<const std::string> words) {
@@ -84,6 +107,7 @@ const std::vector<Command>& commands() { return registry(); }
 
 int main(std::span<const std::string> words) {
   try {
+    set_call_limit_of_plugins();
     const int code = dispatch(words);
     if (std::fflush(stdout) != 0 && code == 0) {
       throw Error(ErrorCode::io, "standard output cannot be written: what was printed is incomplete");

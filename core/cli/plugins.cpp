@@ -3,6 +3,7 @@
 
 #include <cstdio>
 
+#include "core/base/printable.h"
 #include "core/cli/options.h"
 #include "core/job/raw.h"
 #include "core/task/strategy_options.h"
@@ -77,7 +78,7 @@ int list(std::span<const std::string> words) {
   const plugins::Directories directories = task::directories_of(configured);
   const std::vector<plugins::PluginInfo> found = plugins::list_plugins(directories);
   for (const plugins::PluginInfo& plugin : found) {
-    fmt::print("{}", describe(plugin));
+    fmt::print("{}", printable_lines(describe(plugin)));
   }
   if (found.empty()) {
     fmt::print("no plugin in\n");

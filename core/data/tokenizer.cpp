@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/files/utf8.h"
+#include "core/base/utf8.h"
 
 namespace shardrun::data {
 namespace {
@@ -22,7 +22,7 @@ void for_each_character(std::string_view text, std::size_t offset, std::string_v
       ++at;
       continue;
     }
-    const files::Utf8Character found = files::utf8_at(text, at);
+    const Utf8Character found = utf8_at(text, at);
     if (found.bytes == 0) {
       throw Error(ErrorCode::data, fmt::format("{} is not valid UTF-8: byte {} (0x{:02X}) starts no character; use "
                                                "[data] tokenizer = byte",
@@ -36,7 +36,7 @@ void for_each_character(std::string_view text, std::size_t offset, std::string_v
 std::string quoted(char32_t character) {
   std::string text;
   if (character >= 0x20 && character != 0x7F) {
-    files::append_utf8(text, character);
+    append_utf8(text, character);
     text = fmt::format("'{}' ", text);
   }
   return fmt::format("{}U+{:04X}", text, static_cast<std::uint32_t>(character));
@@ -99,7 +99,7 @@ std::string Tokenizer::to_json() const {
   }
   std::string characters;
   for (const char32_t character : characters_) {
-    files::append_utf8(characters, character);
+    append_utf8(characters, character);
   }
   object["kind"] = "char";
   object["characters"] = characters;
@@ -133,7 +133,7 @@ void Tokenizer::decode(std::int64_t token, std::string& text) const {
   if (kind_ == TokenizerKind::byte) {
     text += static_cast<char>(token);
   } else {
-    files::append_utf8(text, characters_[static_cast<std::size_t>(token)]);
+    append_utf8(text, characters_[static_cast<std::size_t>(token)]);
   }
 }
 

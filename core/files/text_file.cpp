@@ -6,7 +6,7 @@
 
 #include "core/base/error.h"
 #include "core/files/mapped_file.h"
-#include "core/files/utf8.h"
+#include "core/base/utf8.h"
 
 namespace shardrun::files {
 

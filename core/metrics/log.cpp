@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/printable.h"
 
 namespace shardrun::metrics {
 namespace {
@@ -63,7 +64,7 @@ void Log::append(std::string_view line) {
   if (failed_) {
     return;
   }
-  const std::string stamped = fmt::format("{} {}\n", utc_text(now_()), line);
+  const std::string stamped = fmt::format("{} {}\n", utc_text(now_()), printable(line));
   try {
     files::write_all(file_, std::as_bytes(std::span(stamped)), path_);
   } catch (const Error& error) {

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/printable.h"
 #include "core/metrics/human.h"
 
 namespace shardrun::metrics {
@@ -142,9 +143,10 @@ void Progress::begin(std::string_view what, SteadyTime now) {
 void Progress::now_at(std::string_view what, std::int64_t done, std::int64_t total) {
   const std::lock_guard lock(mutex_);
   const SteadyTime now = this->now();
-  const bool is_new = what != activity_.what;
+  const std::string shown = printable(what);
+  const bool is_new = shown != activity_.what;
   if (is_new) {
-    begin(what, now);
+    begin(shown, now);
   }
   activity_.done = done;
   activity_.total = total;
@@ -180,7 +182,7 @@ void Progress::print(std::string_view line) {
   const std::lock_guard lock(mutex_);
   const bool is_live = live_width_ > 0;
   clear_line();
-  sink_.write(fmt::format("{}\n", line));
+  sink_.write(printable_lines(line) + '\n');
   if (is_live) {
     write_line(now());
   }

@@ -4,10 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/stop.h"
 #include "core/job/ini.h"
 #include "core/job/raw.h"
 
@@ -92,6 +95,32 @@ const std::string& metadata_at(const checkpoint::SafetensorsFile& file, const ch
                             file.path().string(), key));
   }
   return found->second;
+}
+
+/// What a model with one number of these computes is no number, and a token would be drawn from it all the same.
+void require_finite(const checkpoint::SafetensorsFile& file, const graph::State& state, std::span<const float> values) {
+  constexpr std::size_t block = std::size_t{1} << 20U;
+  for (std::size_t from = 0; from < values.size(); from += block) {
+    stop_point();
+    const std::span<const float> some = values.subspan(from, std::min(block, values.size() - from));
+    const auto found = std::ranges::find_if(some, [](float value) { return !std::isfinite(value); });
+    if (found == some.end()) {
+      continue;
+    }
+    std::vector<std::int64_t> index(state.type.shape.size());
+    auto element = static_cast<std::int64_t>(from) + (found - some.begin());
+    for (std::size_t d = index.size(); d-- > 0; element /= state.type.shape[d]) {
+      index[d] = element % state.type.shape[d];
+    }
+    throw Error(ErrorCode::data,
+                fmt::format("'{}': tensor {} has {} at [{}] (counted from 0), and weights must be finite: the training "
+                            "that made them went wrong, or the file was changed",
+                            file.path().string(), state.name,
+                            std::isnan(*found) ? "NaN"
+                            : *found > 0       ? "Inf"
+                                               : "-Inf",
+                            fmt::join(index, ", ")));
+  }
 }
 
 }  // namespace
@@ -197,6 +226,7 @@ void load_parameters(const checkpoint::SafetensorsFile& file, const graph::Graph
     }
     const device::TensorView view = executor.state(static_cast<graph::StateId>(s));
     std::memcpy(view.data, tensor.bytes.data(), tensor.bytes.size());
+    require_finite(file, state, {static_cast<const float*>(view.data), static_cast<std::size_t>(view.elements())});
   }
 }
 

@@ -44,7 +44,7 @@ struct TrainedModel {
 [[nodiscard]] TrainedModel read_model(const checkpoint::SafetensorsFile& file);
 
 /// Copies the file's tensors into the parameters of the same name. Throws Error{data} for one that is missing, of
-/// another shape, or not float32.
+/// another shape, not float32, or with a value that is NaN or infinite.
 void load_parameters(const checkpoint::SafetensorsFile& file, const graph::Graph& graph,
                      const runtime::Executor& executor);
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/base/printable.h"
 #include "plugins/conformance/cases.h"
 #include "plugins/conformance/conformance.h"
 #include "plugins/conformance/process.h"
@@ -181,6 +182,7 @@ class Check {
 
  private:
   void add(Finding finding) {
+    finding.problem = printable(finding.problem);  // a plugin's words are in it
     if (options_.report) {
       options_.report(finding);
     }

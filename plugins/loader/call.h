@@ -11,11 +11,12 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/printable.h"
 
 namespace shardrun::plugins {
 
 [[nodiscard]] inline std::string text_of(const sr_error& error) {
-  return {error.text, ::strnlen(error.text, sizeof(error.text))};
+  return printable({error.text, ::strnlen(error.text, sizeof(error.text))});
 }
 
 /// Where the other side takes it, cut to fit.
@@ -62,7 +63,7 @@ void call_plugin(std::string_view prefix, ErrorCode invalid, Call call) {
     status = call(&error);
   } catch (const std::exception& escaped) {
     throw Error(ErrorCode::plugin,
-                fmt::format("{}: it let an exception out, which no plugin may: {}", prefix, escaped.what()));
+                fmt::format("{}: it let an exception out, which no plugin may: {}", prefix, printable(escaped.what())));
   } catch (...) {
     throw Error(ErrorCode::plugin, fmt::format("{}: it let an exception out, which no plugin may", prefix));
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/base/error.h"
+#include "core/base/printable.h"
 #include "plugins/loader/manifest.h"
 #include "plugins/loader/structs.h"
 
@@ -12,6 +13,16 @@ namespace shardrun::plugins {
 namespace {
 
 std::string text_or_empty(const char* text) { return text != nullptr ? text : ""; }
+
+/// What users type, and no job file can hold otherwise.
+std::string typed_text(const char* text, std::string_view what) {
+  std::string given = text_or_empty(text);
+  if (const std::string shown = printable(given); shown != given) {
+    throw Error(ErrorCode::plugin,
+                fmt::format("{} has '{}', with control characters or bytes that are no UTF-8", what, shown));
+  }
+  return given;
+}
 
 bool is_option_name(std::string_view name) {
   const auto is_lower = [](char c) { return c >= 'a' && c <= 'z'; };
@@ -29,9 +40,9 @@ void set_bounds(OptionSpec& spec, Number minimum, Number maximum) {
 
 OptionSpec spec_of(const sr_option& raw, std::string_view what) {
   OptionSpec spec;
-  spec.name = text_or_empty(raw.name);
-  spec.help = text_or_empty(raw.help);
-  spec.aliases = words_of(text_or_empty(raw.aliases));
+  spec.name = typed_text(raw.name, what);
+  spec.help = printable(text_or_empty(raw.help));
+  spec.aliases = words_of(typed_text(raw.aliases, what));
   switch (raw.type) {
     case SR_OPTION_BOOLEAN:
       spec.type = OptionType::boolean;
@@ -49,9 +60,9 @@ OptionSpec spec_of(const sr_option& raw, std::string_view what) {
       break;
     case SR_OPTION_TEXT:
       spec.type = OptionType::text;
-      spec.default_value = text_or_empty(raw.default_text);
+      spec.default_value = typed_text(raw.default_text, what);
       for (std::uint32_t i = 0; raw.choices != nullptr && i < raw.choice_count; ++i) {
-        spec.choices.push_back(text_or_empty(raw.choices[i]));
+        spec.choices.push_back(typed_text(raw.choices[i], what));
       }
       spec.file = (raw.flags & SR_OPTION_TEXT_FILE) != 0;
       spec.transport = (raw.flags & SR_OPTION_TRANSPORT) != 0;

@@ -84,6 +84,34 @@ std::vector<char> ElfFile::object(std::string_view symbol, std::size_t size) con
   fail(fmt::format("says that {} lies outside of what it loads", symbol));
 }
 
+std::uint64_t ElfFile::offset_of(std::uint64_t address) const {
+  for (const Segment& segment : segments_) {
+    if (address >= segment.address && address - segment.address < segment.file_size) {
+      return segment.offset + (address - segment.address);
+    }
+  }
+  fail(fmt::format("says that its text at {:#x} lies outside of what it loads", address));
+}
+
+std::vector<std::string> ElfFile::dynamic_texts(std::int64_t tag) const {
+  std::vector<ElfW(Dyn)> entries;
+  for (std::uint64_t at = 0; at + sizeof(ElfW(Dyn)) <= dynamic_.file_size; at += sizeof(ElfW(Dyn))) {
+    entries.push_back(read<ElfW(Dyn)>(dynamic_.offset + at, "dynamic section"));
+    if (entries.back().d_tag == DT_NULL) {
+      break;
+    }
+  }
+  const auto table = std::ranges::find(entries, ElfW(Sxword){DT_STRTAB}, &ElfW(Dyn)::d_tag);
+  std::vector<std::string> texts;
+  for (const ElfW(Dyn) & entry : entries) {
+    if (entry.d_tag == tag && table != entries.end()) {
+      const std::uint64_t begin = offset_of(table->d_un.d_ptr + entry.d_un.d_val);
+      texts.emplace_back(bytes_.data() + begin, ::strnlen(bytes_.data() + begin, bytes_.size() - begin));
+    }
+  }
+  return texts;
+}
+
 template <class T>
 T ElfFile::read(std::uint64_t offset, std::string_view what) const {
   if (offset > bytes_.size() || sizeof(T) > bytes_.size() - offset) {
@@ -115,6 +143,9 @@ void ElfFile::read_segments() {
   const Header header = read<Header>(0, "ELF header");
   for (std::uint64_t i = 0; i < header.e_phnum; ++i) {
     const auto program = read<ElfW(Phdr)>(header.e_phoff + i * sizeof(ElfW(Phdr)), "program headers");
+    if (program.p_type == PT_DYNAMIC) {
+      dynamic_ = {program.p_vaddr, program.p_offset, program.p_filesz, program.p_memsz};
+    }
     if (program.p_type != PT_LOAD) {
       continue;
     }

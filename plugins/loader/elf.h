@@ -20,6 +20,9 @@ class ElfFile {
   /// Whether it exports a symbol of that name.
   [[nodiscard]] bool exports(std::string_view symbol) const;
 
+  /// The texts of its dynamic section that have this tag, DT_RUNPATH or DT_NEEDED.
+  [[nodiscard]] std::vector<std::string> dynamic_texts(std::int64_t tag) const;
+
   /// The first `size` bytes of the exported object as they will be in memory, relocations aside.
   /// Throws Error{plugin} where it exports none of that size.
   [[nodiscard]] std::vector<char> object(std::string_view symbol, std::size_t size) const;
@@ -41,11 +44,13 @@ class ElfFile {
   void check_header() const;
   void read_segments();
   void read_symbols();
+  [[nodiscard]] std::uint64_t offset_of(std::uint64_t address) const;
   [[noreturn]] void fail(std::string_view reason) const;
 
   std::filesystem::path path_;
   std::vector<char> bytes_;
   std::vector<Segment> segments_;
+  Segment dynamic_;
   std::map<std::string, Symbol, std::less<>> symbols_;
 };
 

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "core/base/error.h"
+#include "core/base/printable.h"
 #include "core/base/suggest.h"
 
 namespace shardrun::plugins {
@@ -69,6 +70,15 @@ std::string hint_for(const Directories& directories, PluginKind kind, std::strin
 }
 
 }  // namespace
+
+std::string label_of(const Candidate& file) {
+  return fmt::format("{} plugin '{}' ({})", file.kind, file.name, printable(file.path.string()));
+}
+
+std::string label_of(const Plugin& plugin) {
+  const Manifest& manifest = plugin.manifest();
+  return label_of(Candidate{plugin.path(), std::string(to_string(manifest.kind)), manifest.name});
+}
 
 std::optional<Candidate> candidate_of(const std::filesystem::path& file) {
   const std::string name = file.filename().string();

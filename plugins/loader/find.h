@@ -16,6 +16,10 @@ struct Candidate {
   std::string name;
 };
 
+/// "strategy plugin 'rows' (/path)", as messages call it.
+[[nodiscard]] std::string label_of(const Candidate& file);
+[[nodiscard]] std::string label_of(const Plugin& plugin);
+
 /// What the file's name says; nothing where it is not named like a plugin.
 [[nodiscard]] std::optional<Candidate> candidate_of(const std::filesystem::path& file);
 

@@ -7,6 +7,8 @@
 
 #include "core/base/error.h"
 #include "plugins/loader/call.h"
+#include "plugins/loader/find.h"
+#include "plugins/loader/guard.h"
 #include "plugins/loader/structs.h"
 
 namespace shardrun::plugins {
@@ -187,6 +189,7 @@ HookPlan Hooks::plan(const HookGroup& group) const {
   HookRecorder recorder(group.raw());
   const std::string prefix = fmt::format("{}, {}", name_, group.name());
   try {
+    const CallGuard guard(label_of(plugin_), "plan_hook", call_limit());
     call_plugin(prefix, ErrorCode::job, [&](sr_error* error) {
       return functions_.plan_hook(plugin_.table().self, &tables_.job(), &group.raw(), &recorder.writer(), error);
     });

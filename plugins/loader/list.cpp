@@ -3,7 +3,9 @@
 #include <map>
 
 #include "core/base/error.h"
+#include "plugins/loader/apart.h"
 #include "plugins/loader/find.h"
+#include "plugins/loader/guard.h"
 #include "plugins/loader/library.h"
 #include "plugins/loader/manifest.h"
 #include "plugins/loader/plugin.h"
@@ -18,6 +20,8 @@ void describe(const Candidate& file, PluginInfo& info) {
   const sr_manifest raw = read_manifest(file.path);
   info.abi = abi_text(raw.major, raw.minor);
   info.version = checked_manifest(raw, file).version;
+  const LogSink nowhere = [](LogLevel, std::string_view, std::string_view) {};
+  try_apart(label_of(file), call_limit(), [&] { (void)Plugin::open_file(file, nowhere); });
   const Plugin plugin = Plugin::open_file(file, {});
   info.options = plugin.options();
   info.reads_sharding = file.kind == to_string(PluginKind::strategy) && reads_sharding(plugin);

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "core/base/error.h"
+#include "core/base/printable.h"
 
 namespace shardrun::plugins {
 namespace {
@@ -102,9 +103,9 @@ Manifest checked_manifest(const sr_manifest& raw, const Candidate& file) {
     throw Error(ErrorCode::plugin,
                 fmt::format("{0} says that it is the {1} '{2}', but its file's name says the {3} '{4}': name the file "
                             "shardrun_{1}_{2}.so",
-                            path, kind->name, *name, file.kind, file.name));
+                            path, kind->name, printable(*name), file.kind, file.name));
   }
-  return {kind->kind, *name, *version, raw.major, raw.minor, words_of(*aliases)};
+  return {kind->kind, *name, printable(*version), raw.major, raw.minor, words_of(printable(*aliases))};
 }
 
 }  // namespace shardrun::plugins

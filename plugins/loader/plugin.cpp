@@ -7,9 +7,11 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/printable.h"
 #include "plugins/loader/call.h"
 #include "plugins/loader/declared.h"
 #include "plugins/loader/find.h"
+#include "plugins/loader/guard.h"
 #include "plugins/loader/library.h"
 #include "plugins/loader/manifest.h"
 #include "plugins/loader/structs.h"
@@ -19,6 +21,7 @@ namespace shardrun::plugins {
 
 struct Plugin::State {
   Manifest manifest;
+  std::string label;
   std::filesystem::path path;
   LogSink log;
   sr_host host{};
@@ -30,6 +33,7 @@ struct Plugin::State {
   State& operator=(const State&) = delete;
   ~State() {
     if (table.close != nullptr) {
+      const CallGuard guard(label, "close");
       table.close(table.self);
     }
   }
@@ -47,7 +51,7 @@ void take_log_line(void* self, std::uint32_t level, const char* text) noexcept {
   const State& state = *static_cast<const State*>(self);
   try {
     state.log(level == SR_LOG_INFO ? LogLevel::info : LogLevel::warning, state.manifest.name,
-              text != nullptr ? text : "");
+              printable_lines(text != nullptr ? text : ""));
   } catch (...) {
     // A line that cannot be logged is lost: the plugin is not to blame and must not be unwound.
   }
@@ -88,7 +92,13 @@ Plugin Plugin::open_file(const Candidate& file, LogSink log) {
   state->path = file.path;
   state->log = log ? std::move(log) : log_to_stderr;
   state->host = {sizeof(sr_host), SR_ABI_MINOR, state.get(), take_log_line<State>};
-  state->table = open_table(load_library(file.path), state->host, state->manifest);
+  state->label = label_of(file);
+  const OpenFunction open = [&] {
+    const CallGuard guard(state->label, "static initialisers", call_limit());
+    return load_library(file.path);
+  }();
+  const CallGuard guard(state->label, "open", call_limit());
+  state->table = open_table(open, state->host, state->manifest);
   const std::uint32_t kind = number_of(state->manifest.kind);
   if (state->table.kind != kind || state->table.functions == nullptr || state->table.close == nullptr) {
     throw Error(ErrorCode::plugin,

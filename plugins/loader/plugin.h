@@ -92,8 +92,8 @@ struct PluginInfo {
 /// The names of the plugins of one kind, sorted, from the names of their files alone.
 [[nodiscard]] std::vector<std::string> plugin_names(const Directories& directories, PluginKind kind);
 
-/// Every plugin in the directories, of all kinds, ordered by directory and then by file name. Opens each to learn
-/// its options; what cannot be opened says why. A directory that does not exist or cannot be read adds nothing.
+/// Every plugin in the directories, by directory and file name. Opens each to learn its options, in a forked process
+/// before it does here; what cannot be opened says why. A directory that cannot be read adds nothing.
 [[nodiscard]] std::vector<PluginInfo> list_plugins(const Directories& directories);
 
 }  // namespace shardrun::plugins

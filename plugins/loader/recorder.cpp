@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "core/base/printable.h"
 #include "core/base/suggest.h"
 #include <shardrun/sdk/glob.hpp>
 #include "plugins/loader/call.h"
@@ -19,6 +20,9 @@ namespace {
 std::string_view required(const char* text, std::string_view what) {
   if (text == nullptr || *text == '\0') {
     refuse_with(fmt::format("{} is empty", what));
+  }
+  if (const std::string shown = printable(text); shown != text) {
+    refuse_with(fmt::format("{}, '{}', holds control characters or bytes that are no UTF-8", what, shown));
   }
   return text;
 }

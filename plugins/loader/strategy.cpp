@@ -7,6 +7,8 @@
 
 #include "core/base/error.h"
 #include "plugins/loader/call.h"
+#include "plugins/loader/find.h"
+#include "plugins/loader/guard.h"
 #include "plugins/loader/hooks.h"
 #include "plugins/loader/recorder.h"
 #include "plugins/loader/request.h"
@@ -50,6 +52,7 @@ PlanDraft Strategy::make_plan(const StrategyRequest& request) const {
   const RequestTables tables(request, options);
   PlanRecorder recorder(request);
   try {
+    const CallGuard guard(label_of(plugin_), "make_plan", call_limit());
     call_plugin(name, ErrorCode::job, [&](sr_error* error) {
       return functions.make_plan(plugin.self, &tables.job(), &tables.graph(), &recorder.writer(), error);
     });

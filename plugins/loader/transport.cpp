@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 #include <shardrun/sdk/collectives.hpp>
 
+#include <algorithm>
 #include <ctime>
 #include <utility>
 
 #include "plugins/loader/composed.h"
+#include "plugins/loader/find.h"
 #include "plugins/loader/option_values.h"
 #include "plugins/loader/structs.h"
 #include "plugins/loader/transport_state.h"
@@ -26,6 +28,16 @@ bool is_complete(const sr_transport& all) noexcept {
          all.group_create != nullptr && all.group_error != nullptr && all.group_abort != nullptr &&
          all.group_destroy != nullptr && all.op_prepare != nullptr && all.op_start != nullptr &&
          all.op_test != nullptr && all.op_wait != nullptr && all.op_free != nullptr;
+}
+
+/// A function that is given a deadline, and does not come back soon after it, never will.
+std::optional<std::chrono::milliseconds> limit_of(std::int64_t deadline) {
+  constexpr std::chrono::seconds lateness{5};
+  if (deadline == INT64_MAX) {
+    return std::nullopt;
+  }
+  const std::chrono::nanoseconds left(std::max<std::int64_t>(0, deadline - transport_clock()));
+  return std::chrono::duration_cast<std::chrono::milliseconds>(left) + lateness;
 }
 
 /// What wrap each other in a circle would go on for ever.
@@ -54,6 +66,7 @@ std::int64_t transport_clock() noexcept {
 
 TransportState::TransportState(Plugin opened, Directories searched, LogSink sink)
     : plugin(std::move(opened)),
+      label(label_of(plugin)),
       directories(std::move(searched)),
       log(std::move(sink)),
       functions(functions_of(plugin)),
@@ -74,7 +87,8 @@ void TransportState::configure(TransportSetup given) {
     ~Depth() { depth = 0; }
   } const depth{configuring};
   configuring = 1;
-  call("configuring", [&](sr_error* error) { return functions.configure(self, &raw, error); });
+  call(
+      "configuring", [&](sr_error* error) { return functions.configure(self, &raw, error); }, call_limit());
   is_configured = true;
 }
 
@@ -97,6 +111,7 @@ const sr_plugin& TransportState::wrap(const std::string& name) {
                                             name, deepest_wrapping));
   }
   const sr_transport_setup raw = raw_setup(*this, inner.options);
+  const CallGuard guard(label_of(inner.plugin), "configuring");
   ++configuring;
   sr_error error = empty_error();
   const std::int32_t status = table.configure(inner.plugin.table().self, &raw, &error);
@@ -223,7 +238,9 @@ void Transport::open(const TransportConfig& config, TransportHost& host) {
   raw.deadline = config.deadline;
   raw.machines = config.machines.empty() ? nullptr : config.machines.data();
   raw.secret = config.secret ? config.secret->data() : nullptr;
-  state.call("opening", [&](sr_error* error) { return state.functions.open(state.self, &raw, error); });
+  state.call(
+      "opening", [&](sr_error* error) { return state.functions.open(state.self, &raw, error); },
+      limit_of(config.deadline));
   state.is_open = true;
 }
 

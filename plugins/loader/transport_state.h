@@ -4,16 +4,20 @@
 #include <shardrun/transport.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/printable.h"
+#include "plugins/loader/guard.h"
 #include "plugins/loader/transport.h"
 #include "plugins/loader/transport_raw.h"
 
@@ -43,16 +47,18 @@ struct TransportState {
   /// "transport NAME, DOING"
   [[nodiscard]] std::string what(std::string_view doing) const;
 
-  /// Runs one of the plugin's functions: `act` takes an sr_error* and returns a status. Throws Error.
+  /// Runs one of the plugin's functions: `act` takes an sr_error* and returns a status. Throws Error. `limit`: where
+  /// the function is given no deadline.
   template <class Call>
-  void call(std::string_view doing, Call act) const {
+  void call(std::string_view doing, Call act, std::optional<std::chrono::milliseconds> limit = std::nullopt) const {
+    const CallGuard guard(label, doing, limit);
     sr_error error = empty_error();
     std::int32_t status = SR_OK;
     try {
       status = act(&error);
     } catch (const std::exception& escaped) {
-      throw Error(ErrorCode::transport,
-                  fmt::format("{}: it let an exception out, which no plugin may: {}", what(doing), escaped.what()));
+      throw Error(ErrorCode::transport, fmt::format("{}: it let an exception out, which no plugin may: {}", what(doing),
+                                                    printable(escaped.what())));
     }
     if (status != SR_OK) {
       fail(what(doing), status, error);
@@ -72,6 +78,7 @@ struct TransportState {
 
   std::list<WrappedTransport> wrapped;  ///< closed after the transport that wraps them: members go in reverse order
   Plugin plugin;
+  std::string label;
   Directories directories;
   LogSink log;
   sr_transport functions{};

@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "core/files/utf8.h"
+#include "core/base/utf8.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 
@@ -73,7 +73,7 @@ TEST_CASE("text that characters cannot be made of is refused", "[data]") {
 TEST_CASE("a vocabulary of 65,536 fits 16 bits, one more does not", "[data]") {
   std::string text;
   for (char32_t character = 0x10000; character < 0x20000; ++character) {
-    files::append_utf8(text, character);
+    append_utf8(text, character);
   }
 
   const Tokenizer tokenizer = Tokenizer::of_characters(text, "text");

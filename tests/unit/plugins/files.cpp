@@ -1,5 +1,8 @@
 #include <elf.h>
+#include <grp.h>
+#include <pwd.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstddef>
@@ -107,6 +110,120 @@ TEST_CASE("a file that others may change is not loaded", "[plugins]") {
       WARN("files cannot be given away here: not checked");
     }
   }
+}
+
+TEST_CASE("a group that may write is trusted only where it is the user's own", "[plugins]") {
+  using std::filesystem::perms;
+  constexpr gid_t strangers = 54321;
+  const TemporaryFolder above;
+  const std::filesystem::path folder = above / "plugins";
+  std::filesystem::create_directory(folder);
+  const std::filesystem::path file = folder / file_of("rows").string();
+  std::filesystem::copy_file(rows, file);
+  const auto give_to = [](const std::filesystem::path& path, gid_t group) {
+    std::filesystem::permissions(path, perms::group_write, std::filesystem::perm_options::add);
+    return ::chown(path.c_str(), static_cast<uid_t>(-1), group) == 0;
+  };
+  if (!give_to(file, strangers)) {
+    WARN("files cannot be given away here: not checked");
+    return;
+  }
+  const auto distrusted = [](const std::filesystem::path& path) {
+    return Contains(path.string() + " is not trusted: group 54321 may write to it (mode 0");
+  };
+
+  CHECK_THAT(open_error("rows", {folder}), distrusted(file));
+  REQUIRE(give_to(file, 0));
+  CHECK(open_error("rows", {folder}) == "nothing");
+  REQUIRE(give_to(folder, strangers));
+  CHECK_THAT(open_error("rows", {folder}), distrusted(folder));
+  REQUIRE(give_to(folder, 0));
+  REQUIRE(give_to(above.path(), strangers));
+  CHECK_THAT(open_error("rows", {folder}), distrusted(above.path()));
+  std::filesystem::permissions(above.path(), perms::group_write, std::filesystem::perm_options::remove);
+  CHECK(open_error("rows", {folder}) == "nothing");
+  REQUIRE(::chown(above.path().c_str(), 54321, strangers) == 0);
+  CHECK_THAT(open_error("rows", {folder}), Contains(above.path().string() + " is not trusted: it belongs to user"));
+}
+
+TEST_CASE("with umask 002 a user's own files are trusted", "[plugins]") {
+  // Of the accounts that every system has, one with a group of its own.
+  const passwd* const account = ::getpwnam("daemon");
+  if (::geteuid() != 0 || account == nullptr || account->pw_gid == 0) {
+    WARN("no other user can be taken on here: not checked");
+    return;
+  }
+  const uid_t user = account->pw_uid;
+  const gid_t group = account->pw_gid;
+  const TemporaryFolder folder;
+  const std::filesystem::path file = folder / file_of("rows").string();
+  std::filesystem::copy_file(rows, file);
+  using std::filesystem::perms;
+  for (const std::filesystem::path& path : {file, folder.path()}) {
+    REQUIRE(::chown(path.c_str(), user, group) == 0);
+    std::filesystem::permissions(path, perms::group_write, std::filesystem::perm_options::add);
+  }
+  const auto opens_as_user = [&] {
+    const pid_t process = ::fork();
+    if (process == 0) {
+      const bool taken_on =
+          ::setgroups(0, nullptr) == 0 && ::setresgid(group, group, group) == 0 && ::setresuid(user, user, user) == 0;
+      ::_exit(taken_on && open_error("rows", {folder.path()}) == "nothing" ? 0 : 1);
+    }
+    int status = -1;
+    ::waitpid(process, &status, 0);
+    return status == 0;
+  };
+
+  CHECK(opens_as_user());
+  CHECK_THAT(open_error("rows", {folder.path()}), Contains("is not trusted"));  // root is another user
+  REQUIRE(::chown(file.c_str(), user, 54321) == 0);
+  std::filesystem::permissions(file, perms::group_write, std::filesystem::perm_options::add);
+  CHECK_FALSE(opens_as_user());
+}
+
+TEST_CASE("a plugin that would load libraries from where others write is not loaded", "[plugins]") {
+  const std::string good = read_file(SHARDRUN_NEEDY);
+  const std::string own = "$ORIGIN/../needed:$ORIGIN/this-text-is-as-long-as-those-that-the-tests-put-in-its-place";
+  const std::size_t at = good.find(own);
+  REQUIRE(at != std::string::npos);
+  const TemporaryFolder work;
+  const TemporaryFolder open_to_all;
+  std::filesystem::permissions(open_to_all.path(), std::filesystem::perms::others_write,
+                               std::filesystem::perm_options::add);
+  std::filesystem::copy_file(SHARDRUN_NEEDED, work / "libneeded.so");
+  std::filesystem::create_directory(work / "sub");
+  std::filesystem::copy_file(SHARDRUN_NEEDED, work / "sub/libneeded.so");
+  const auto error_with = [&](const std::string& runpath) {
+    std::string bytes = good;
+    REQUIRE(runpath.size() <= own.size());
+    bytes.replace(at, own.size(), runpath + std::string(own.size() - runpath.size(), '\0'));
+    write_file(work / file_of("needy").string(), bytes);
+    const std::filesystem::path before = std::filesystem::current_path();
+    std::filesystem::current_path(work.path());
+    const std::string error = open_error("needy", {work.path()});
+    std::filesystem::current_path(before);
+    return error;
+  };
+
+  for (const char* path : {"", ":/usr/lib", "/usr/lib:", "/usr/lib::/usr/lib64"}) {
+    INFO("RUNPATH '" << path << "'");
+    CHECK_THAT(error_with(path),
+               Contains("would load libraries from '' (RUNPATH), an empty entry, which stands for the "
+                        "working directory"));
+  }
+  for (const char* path : {"sub", "/usr/lib:./sub", "$ORIGINAL/sub", "../x"}) {
+    INFO("RUNPATH '" << path << "'");
+    CHECK_THAT(error_with(path), Contains("which is relative to the working directory"));
+  }
+  CHECK_THAT(error_with(open_to_all.path().string()), Contains("is not trusted: everyone may write to it"));
+  CHECK_THAT(error_with("/tmp"), Contains("is not trusted: everyone may write to it"));
+  CHECK_THAT(error_with((open_to_all / "not/there").string()), Contains("is not trusted: everyone may write to it"));
+  CHECK_FALSE(std::filesystem::exists(work / "needed-was-loaded"));
+
+  CHECK_THAT(error_with("/usr/lib:/not/there"), Contains("cannot be loaded: ") && Contains("libneeded.so"));
+  CHECK(error_with("$ORIGIN/sub") == "nothing");
+  CHECK(std::filesystem::exists(work / "needed-was-loaded"));
 }
 
 TEST_CASE("what is no regular file is not opened", "[plugins]") {

@@ -1,5 +1,8 @@
 #include "core/task/weights.h"
 
+#include <cmath>
+#include <cstring>
+
 #include "core/partition/partition.h"
 #include "core/task/training.h"
 #include "tests/support/catch.h"
@@ -113,4 +116,37 @@ TEST_CASE("parameters that are missing or of another shape are named", "[task]")
   const std::string vocab = std::to_string(saved.compiled.dataset->shape().vocab);
   CHECK(error_with("2", "8") == "2: '" + saved.path.string() + "': tensor embedding/tokens should be F32 [" + vocab +
                                     ", 8], found F32 [" + vocab + ", 16]");
+}
+
+TEST_CASE("weights that are no numbers are named, with their place", "[task]") {
+  const Saved saved;
+  const graph::Graph graph = models::build_prediction(
+      *models::find_model("gpt"),
+      model_settings("gpt", {{"layers", "1"}, {"heads", "2"}, {"width", "16"}, {"context", "16"}},
+                     {.vocab = saved.compiled.dataset->shape().vocab}));
+  const device::Device& cpu = device::Device::find("cpu");
+  const runtime::Executor executor(partition::programs_of(graph, cpu, 1), cpu);
+  const std::string name = "layer.0/mlp/up/weights";
+  const std::string good = read_file(saved.path);
+  const auto error_with = [&](float value) {
+    std::string bytes = good;
+    {
+      const checkpoint::SafetensorsFile file(saved.path);
+      const auto tensor = file.at(name).bytes;
+      const std::size_t begin = good.find({reinterpret_cast<const char*>(tensor.data()), tensor.size()});
+      REQUIRE(begin != std::string::npos);
+      const auto columns = static_cast<std::size_t>(file.at(name).info.shape.at(1));
+      std::memcpy(bytes.data() + begin + (3 * columns + 5) * sizeof(float), &value, sizeof(value));
+    }
+    const std::filesystem::path changed = saved.path.string() + ".changed";
+    write_file(changed, bytes);
+    const checkpoint::SafetensorsFile file(changed);
+    return error_of([&] { task::load_parameters(file, graph, executor); });
+  };
+
+  CHECK(error_with(std::nanf("")).find("': tensor " + name + " has NaN at [3, 5] (counted from 0)") !=
+        std::string::npos);
+  CHECK(error_with(HUGE_VALF).find("tensor " + name + " has Inf at [3, 5]") != std::string::npos);
+  CHECK(error_with(-HUGE_VALF).find("tensor " + name + " has -Inf at [3, 5]") != std::string::npos);
+  CHECK(error_with(1e38F) == "nothing");
 }

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace shardrun::files {
+namespace shardrun {
 
 /// A code point and how many bytes of UTF-8 it takes; 0 bytes say that there is no valid character here.
 struct Utf8Character {
@@ -23,4 +23,4 @@ struct Utf8Character {
 /// REQUIRES: a Unicode scalar value.
 void append_utf8(std::string& text, char32_t character);
 
-}  // namespace shardrun::files
+}  // namespace shardrun

@@ -1,10 +1,10 @@
-#include "core/files/utf8.h"
+#include "core/base/utf8.h"
 
 #include <string>
 
 #include "tests/support/catch.h"
 
-using namespace shardrun::files;
+using namespace shardrun;
 
 TEST_CASE("characters of each length are read and written", "[files]") {
   for (const char32_t character : {U'\0', U'A', U'\x7F', U'\x80', U'é', U'\x7FF', U'\x800', U'€', U'\xD7FF', U'\xE000',

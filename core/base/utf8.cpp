@@ -1,6 +1,6 @@
-#include "core/files/utf8.h"
+#include "core/base/utf8.h"
 
-namespace shardrun::files {
+namespace shardrun {
 namespace {
 
 /// What the first byte says of the rest; `least` is the smallest character that needs that many bytes.
@@ -78,4 +78,4 @@ void append_utf8(std::string& text, char32_t character) {
   }
 }
 
-}  // namespace shardrun::files
+}  // namespace shardrun

@@ -1,0 +1,32 @@
+# What makes a mistake in native code harder to use against its user, in this tree and for plugins built with its package.
+
+option(SHARDRUN_HARDEN "Build with stack protectors, fortified libc calls, control-flow protection and full RELRO" ON)
+
+include(CheckCompilerFlag)
+
+# shardrun_harden(TARGET SCOPE)
+#
+# Adds what the compilers in use know of. Fortified calls need optimisation: a target with the property
+# SHARDRUN_UNOPTIMISED, and Debug builds, have none. Sanitizers check the same calls themselves.
+function(shardrun_harden target scope)
+  if(NOT SHARDRUN_HARDEN)
+    return()
+  endif()
+  get_property(languages GLOBAL PROPERTY ENABLED_LANGUAGES)
+  list(FILTER languages INCLUDE REGEX "^(C|CXX)$")
+  foreach(language IN LISTS languages)
+    foreach(flag IN ITEMS -fstack-protector-strong -fcf-protection)
+      string(MAKE_C_IDENTIFIER "SHARDRUN_${language}${flag}" has_flag)
+      check_compiler_flag(${language} "${flag}" ${has_flag})
+      if(${has_flag})
+        target_compile_options(${target} ${scope} "$<$<COMPILE_LANGUAGE:${language}>:${flag}>")
+      endif()
+    endforeach()
+  endforeach()
+  if(NOT SHARDRUN_SANITIZE)
+    set(optimised "$<NOT:$<OR:$<CONFIG:Debug>,$<BOOL:$<TARGET_PROPERTY:SHARDRUN_UNOPTIMISED>>>>")
+    target_compile_options(${target} ${scope}
+      "$<$<AND:$<COMPILE_LANGUAGE:C,CXX>,${optimised}>:SHELL:-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2>")
+  endif()
+  target_link_options(${target} ${scope} LINKER:-z,relro LINKER:-z,now)
+endfunction()
