@@ -5,3 +5,4 @@ find_package(fmt REQUIRED)
 find_package(dnnl REQUIRED)
 find_package(Eigen3 3.4 REQUIRED NO_MODULE)
 find_package(Threads REQUIRED)
+find_path(SHARDRUN_XXHASH_INCLUDE_DIR xxhash.h REQUIRED)  # its functions are inline

@@ -50,6 +50,8 @@ object json_of(const Summary& summary) {
           {"parameters", summary.parameters},
           {"tokens_per_s", summary.tokens_per_s},
           {"step_ms_median", summary.step_ms_median},
+          {"checks", summary.checks},
+          {"check_s", summary.check_s},
           {"ending_s", json_of(summary.ending_s)},
           {"version", summary.origin.version},
           {"command", array(summary.origin.command.begin(), summary.origin.command.end())},
@@ -147,6 +149,8 @@ Summary parse_summary(std::string_view json) {
     summary.parameters = from.at("parameters").to_number<std::int64_t>();
     summary.tokens_per_s = from.at("tokens_per_s").to_number<double>();
     summary.step_ms_median = from.at("step_ms_median").to_number<double>();
+    summary.checks = from.at("checks").to_number<std::int64_t>();
+    summary.check_s = from.at("check_s").to_number<double>();
     summary.ending_s = number_of(from.at("ending_s"));
     for (const value& rank : from.at("ranks").as_array()) {
       summary.ranks.push_back(rank_of(rank.as_object()));

@@ -51,6 +51,8 @@ struct Summary {
   std::int64_t parameters = 0;
   double tokens_per_s = 0;
   double step_ms_median = 0;
+  std::int64_t checks = 0;         ///< comparisons of replicas
+  double check_s = 0;              ///< that they took, no part of the steps
   std::optional<double> ending_s;  ///< of several ranks that failed: from the first sign of it to the last rank's end
   RunOrigin origin;
   std::vector<RankSummary> ranks;
