@@ -6,3 +6,4 @@ find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto)
 find_package(dnnl REQUIRED)
 find_package(Eigen3 3.4 REQUIRED NO_MODULE)
 find_package(Threads REQUIRED)
+find_path(SHARDRUN_XXHASH_INCLUDE_DIR xxhash.h REQUIRED)  # its functions are inline

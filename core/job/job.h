@@ -125,9 +125,10 @@ struct Job {
 
   std::int64_t ranks{};
   Chosen strategy;
-  std::string transport;  ///< of every mesh axis that `axis_transports` does not name
-  double timeout{};       ///< seconds
-  bool deterministic{};   ///< ranks' values are reduced in the order of the ranks
+  std::string transport;       ///< of every mesh axis that `axis_transports` does not name
+  double timeout{};            ///< seconds
+  bool deterministic{};        ///< ranks' values are reduced in the order of the ranks
+  std::int64_t check_every{};  ///< steps between comparisons of replicas; 0: at evaluations and saves alone; -1: never
   std::uint64_t seed{};
   std::int64_t threads{};        ///< per rank; 0: this machine's cores divided by ranks
   std::filesystem::path output;  ///< {time} in it is not filled in

@@ -51,6 +51,8 @@ object json_of(const Summary& summary) {
               {"data_bytes", summary.data_bytes},
               {"tokens_per_s", summary.tokens_per_s},
               {"step_ms_median", summary.step_ms_median},
+              {"checks", summary.checks},
+              {"check_s", summary.check_s},
               {"saved", summary.saved.empty() ? value(nullptr) : value(summary.saved)},
               {"ending_s", json_of(summary.ending_s)},
               {"version", summary.origin.version},
@@ -154,6 +156,8 @@ Summary parse_summary(std::string_view json) {
     summary.data_bytes = from.at("data_bytes").to_number<std::uint64_t>();
     summary.tokens_per_s = from.at("tokens_per_s").to_number<double>();
     summary.step_ms_median = from.at("step_ms_median").to_number<double>();
+    summary.checks = from.at("checks").to_number<std::int64_t>();
+    summary.check_s = from.at("check_s").to_number<double>();
     summary.ending_s = number_of(from.at("ending_s"));
     for (const value& rank : from.at("ranks").as_array()) {
       summary.ranks.push_back(rank_of(rank.as_object()));

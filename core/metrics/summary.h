@@ -52,6 +52,8 @@ struct Summary {
   std::uint64_t data_bytes = 0;  ///< that the tokens of texts take on each host, for all its ranks
   double tokens_per_s = 0;
   double step_ms_median = 0;
+  std::int64_t checks = 0;         ///< comparisons of replicas
+  double check_s = 0;              ///< that they took, no part of the steps
   std::string saved;  ///< what is in the folder as the run's result: "new", "earlier" or "none"
   std::optional<double> ending_s;  ///< of several ranks that failed: from the first sign of it to the last rank's end
   std::size_t strangers = 0;       ///< connections that were no rank's; told where there were any

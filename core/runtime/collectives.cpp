@@ -109,10 +109,9 @@ partition::TransferScratch scratch_of(const TransportSet& set) {
 
 Collectives::Collectives(TransportSet& set, const partition::Partition& partition, std::int64_t rank,
                          const memory::Arena& arena, double timeout_s, FlightRecorder& record)
-    : mesh_(partition.placements.mesh),
+    : set_(set),
+      mesh_(partition.placements.mesh),
       timeout_ns_(static_cast<std::int64_t>(timeout_s * 1e9)),
-      of_axis_(set.of_axis),
-      in_order_(set.in_order),
       record_(record) {
   for (plugins::Transport& transport : set.transports) {
     registrations_.push_back(transport.register_memory(arena.data(), arena.bytes(), arena.descriptor()));
@@ -122,8 +121,8 @@ Collectives::Collectives(TransportSet& set, const partition::Partition& partitio
   for (std::size_t a = 0; a < mesh_.axes.size(); ++a) {
     const auto axis = static_cast<mesh::AxisId>(a);
     if (mesh_.size(axis) > 1) {
-      add_group(set, axis, {}, a + 1, mesh::line_through(mesh_, axis, rank), rank);
-      prepare_agreement(groups_.back(), set.transports[of_axis_[a]]);
+      add_group(axis, {}, a + 1, mesh::line_through(mesh_, axis, rank), rank);
+      agree_ops_.push_back(prepare_maximum(groups_.back(), {&agreed_, 1}, agree_id, "agreement between the ranks"));
     }
   }
   for (std::size_t l = 0; l < links.size(); ++l) {
@@ -132,15 +131,15 @@ Collectives::Collectives(TransportSet& set, const partition::Partition& partitio
     const std::vector<std::int64_t> members = {line[static_cast<std::size_t>(links[l].from)],
                                                line[static_cast<std::size_t>(links[l].to)]};
     if (std::find(members.begin(), members.end(), rank) != members.end()) {
-      add_group(set, axis, links[l], mesh_.axes.size() + 1 + l, members, rank);
+      add_group(axis, links[l], mesh_.axes.size() + 1 + l, members, rank);
     }
   }
 }
 
-void Collectives::add_group(TransportSet& set, mesh::AxisId axis, const partition::Link& link, std::uint64_t number,
+void Collectives::add_group(mesh::AxisId axis, const partition::Link& link, std::uint64_t number,
                             const std::vector<std::int64_t>& members, std::int64_t rank) {
   const auto place = std::find(members.begin(), members.end(), rank) - members.begin();
-  plugins::TransportGroup group = set.transports[of_axis_[static_cast<std::size_t>(axis)]].group(
+  plugins::TransportGroup group = set_.transports[set_.of_axis[static_cast<std::size_t>(axis)]].group(
       {.name = mesh_.axes[static_cast<std::size_t>(axis)].name,
        .id = (number << 32U) | static_cast<std::uint64_t>(members.front()),
        .rank = static_cast<std::uint32_t>(place),
@@ -152,24 +151,43 @@ void Collectives::add_group(TransportSet& set, mesh::AxisId axis, const partitio
   groups_.push_back({axis, link, std::move(group), recorded});
 }
 
-void Collectives::prepare_agreement(Group& group, const plugins::Transport& transport) {
-  const plugins::HostBuffer buffer{.data = &agreed_, .bytes = sizeof(agreed_)};
+Collectives::Op Collectives::prepare_maximum(Group& group, std::span<std::int32_t> values, std::uint64_t id,
+                                             const std::string& label) {
+  const plugins::HostBuffer buffer{.data = values.data(), .bytes = values.size_bytes()};
   plugins::OpRequest op{.opcode = SR_OP_ALL_REDUCE,
                         .dtype = SR_DTYPE_I32,
                         .reduction = SR_REDUCE_MAX,
                         .flags = SR_OP_FLAG_BLOCKING,
-                        .id = agree_id,
-                        .count = 1,
+                        .id = id,
+                        .count = values.size(),
                         .send = buffer,
                         .recv = buffer,
-                        .label = "agreement"};
+                        .label = label};
+  const auto axis = static_cast<std::size_t>(group.axis);
   const auto members = static_cast<std::uint32_t>(mesh_.size(group.axis));
-  std::vector<std::byte>& scratch = agree_scratch_.emplace_back(transport.query(op, members).scratch_bytes);
+  std::vector<std::byte>& scratch =
+      maximum_scratch_.emplace_back(set_.transports[set_.of_axis[axis]].query(op, members).scratch_bytes);
   if (!scratch.empty()) {
     op.scratch = plugins::HostBuffer{.data = scratch.data(), .bytes = scratch.size()};
   }
-  agree_ops_.push_back({group.group.prepare({op}, deadline()),
-                        record_.add_op(group.recorded, sizeof(agreed_), "agreement between the ranks")});
+  return {group.group.prepare({op}, deadline()), record_.add_op(group.recorded, buffer.bytes, label)};
+}
+
+void Collectives::prepare_maximum(std::span<std::int32_t> values) {
+  for (Group& group : groups_) {
+    if (group.link == partition::Link{}) {
+      maximum_ops_.emplace_back(group.axis,
+                                prepare_maximum(group, values, agree_id + ++group.ops, "comparison of replicas"));
+    }
+  }
+}
+
+void Collectives::maximum(mesh::AxisId axis) {
+  Op& op = std::find_if(maximum_ops_.begin(), maximum_ops_.end(), [&](const auto& each) {
+             return each.first == axis;
+           })->second;
+  start(op);
+  finish(op);
 }
 
 std::int32_t Collectives::agree(std::int32_t value) {
@@ -225,10 +243,10 @@ Collectives::Group& Collectives::group_of(const Transfer& transfer) {
 
 Communicator::Handle Collectives::prepare(const Transfer& transfer, const Place& place, bool waited_at_once) {
   Group& group = group_of(transfer);
-  plugins::OpRequest op = request_of(transfer, place, in_order_);
+  plugins::OpRequest op = request_of(transfer, place, set_.in_order);
   op.id = agree_id + ++group.ops;
   op.flags = waited_at_once ? SR_OP_FLAG_BLOCKING : 0;
-  const std::uint64_t registration = registrations_[of_axis_[static_cast<std::size_t>(transfer.axis)]];
+  const std::uint64_t registration = registrations_[set_.of_axis[static_cast<std::size_t>(transfer.axis)]];
   for (std::optional<plugins::HostBuffer>* buffer : {&op.send, &op.recv}) {
     if (*buffer) {
       (*buffer)->registration = registration;

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <list>
 #include <mutex>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/memory/arena.h"
@@ -46,6 +48,13 @@ class Collectives final : public Communicator {
   /// mesh axis, not counted in what programs send.
   [[nodiscard]] std::int32_t agree(std::int32_t value);
 
+  /// Prepares `maximum` of these numbers, which are the caller's and stay where they are for as long as this lives.
+  /// Once; every rank calls it at the same point.
+  void prepare_maximum(std::span<std::int32_t> values);
+  /// Makes each of the numbers the largest that the ranks along the axis have there. All of them call it at the same
+  /// point. Like `agree`, it is not counted in what programs send.
+  void maximum(mesh::AxisId axis);
+
   /// Fails everything that is under way or comes later. Any thread.
   void abort(const std::string& reason) noexcept;
 
@@ -66,25 +75,26 @@ class Collectives final : public Communicator {
     std::optional<Times> times = std::nullopt;  ///< of its latest run, once that has been waited for
   };
 
-  void add_group(TransportSet& set, mesh::AxisId axis, const partition::Link& link, std::uint64_t number,
+  void add_group(mesh::AxisId axis, const partition::Link& link, std::uint64_t number,
                  const std::vector<std::int64_t>& members, std::int64_t rank);
   [[nodiscard]] Group& group_of(const partition::Transfer& transfer);
   [[nodiscard]] std::int64_t deadline() const noexcept;
   void start(Op& op);
   void finish(Op& op);
-  void prepare_agreement(Group& group, const plugins::Transport& transport);
+  [[nodiscard]] Op prepare_maximum(Group& group, std::span<std::int32_t> values, std::uint64_t id,
+                                   const std::string& label);
 
+  TransportSet& set_;
   const mesh::Mesh mesh_;
   std::int64_t timeout_ns_;
   std::vector<std::uint64_t> registrations_;  ///< of the arena, with each transport
-  const std::vector<std::size_t> of_axis_;
-  const bool in_order_;
-  std::mutex mutex_;  ///< of `groups_` while it grows
+  std::mutex mutex_;                          ///< of `groups_` while it grows
   std::vector<Group> groups_;
   std::vector<Op> ops_;
   std::int32_t agreed_ = 0;  ///< the buffer of `agree_ops_`
-  std::list<std::vector<std::byte>> agree_scratch_;
   std::vector<Op> agree_ops_;
+  std::vector<std::pair<mesh::AxisId, Op>> maximum_ops_;
+  std::list<std::vector<std::byte>> maximum_scratch_;  ///< of both
   FlightRecorder& record_;
   std::int64_t exposed_ns_ = 0;  ///< in which this rank started operations and waited for them
   std::int64_t hidden_ns_ = 0;

@@ -78,14 +78,6 @@ std::string name_of(const FlightRecord& record, const FlightEntry& entry) {
   return fmt::format("{} (operation {} over {})", op.what, entry.number_in_group, record.groups[op.group].name);
 }
 
-/// "rank 2", "ranks 0, 1 and 3"
-std::string names_of(const std::vector<int>& ranks) {
-  if (ranks.size() == 1) {
-    return fmt::format("rank {}", ranks.front());
-  }
-  return fmt::format("ranks {} and {}", fmt::join(ranks.begin(), ranks.end() - 1, ", "), ranks.back());
-}
-
 /// The oldest that a rank waited for and has not come to the end of, or else the oldest that it started.
 const FlightEntry* pending(const FlightRecord& record) {
   const auto is_pending = [](const FlightEntry& entry) { return entry.state != FlightState::done; };
@@ -195,6 +187,13 @@ std::string to_jsonl(const FlightRecord& record) {
             "\n";
   }
   return text;
+}
+
+std::string names_of(const std::vector<int>& ranks) {
+  if (ranks.size() == 1) {
+    return fmt::format("rank {}", ranks.front());
+  }
+  return fmt::format("ranks {} and {}", fmt::join(ranks.begin(), ranks.end() - 1, ", "), ranks.back());
 }
 
 std::string place_of(const FlightRecord& record) {

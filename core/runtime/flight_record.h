@@ -58,4 +58,7 @@ struct FlightRecord {
 /// members that have not started it, or else those that have started it but are still in one before or elsewhere.
 [[nodiscard]] std::vector<std::string> waits_among(const std::vector<FlightRecord>& records, int but = -1);
 
+/// "rank 2", "ranks 0, 1 and 3".
+[[nodiscard]] std::string names_of(const std::vector<int>& ranks);
+
 }  // namespace shardrun::runtime

@@ -158,6 +158,22 @@ void RankLink::barrier() {
   rank_.set(key, "");
 }
 
+std::string RankLink::made_of_all(std::string_view name, const std::string& given,
+                                  const std::function<std::string(const std::vector<std::string>& of_ranks)>& make) {
+  const launch::Rank::Deadline latest = deadline();
+  if (rank_.rank() != 0) {
+    rank_.set(fmt::format("{}/{}", name, rank_.rank()), given);
+    return rank_.get(std::string(name), latest);
+  }
+  std::vector<std::string> of_ranks = {given};
+  for (int other = 1; other < rank_.world_size(); ++other) {
+    of_ranks.push_back(rank_.get(fmt::format("{}/{}", name, other), latest));
+  }
+  std::string made = make(of_ranks);
+  rank_.set(std::string(name), made);
+  return made;
+}
+
 std::uint64_t RankLink::wire_bytes() const {
   std::uint64_t bytes = 0;
   for (const plugins::Transport& transport : compiled_.transports.transports) {

@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/job/job.h"
 #include "core/launch/rank.h"
@@ -41,6 +43,14 @@ class RankLink final : private plugins::TransportHost {
   [[nodiscard]] int world_size() const noexcept { return rank_.world_size(); }
   /// The largest of what the ranks give, to all of them. Every rank calls it at the same point.
   [[nodiscard]] std::int32_t agree(std::int32_t value) { return collectives_->agree(value); }
+  /// As Collectives: the largest that the ranks along a mesh axis have of each of these numbers.
+  void prepare_maximum(std::span<std::int32_t> values) { collectives_->prepare_maximum(values); }
+  void maximum(mesh::AxisId axis) { collectives_->maximum(axis); }
+  /// What the first rank makes of what all ranks give, in their order: to all of them. Every rank calls it at the same
+  /// point, once for each name; [job] timeout counts.
+  [[nodiscard]] std::string made_of_all(
+      std::string_view name, const std::string& given,
+      const std::function<std::string(const std::vector<std::string>& of_ranks)>& make);
   /// The signal that asked any rank to stop, the same on all ranks; 0: none. Every rank calls it at the same point, and
   /// waits there while the job is to stand still.
   [[nodiscard]] int agree_on_stop();

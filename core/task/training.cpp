@@ -119,11 +119,13 @@ double Training::update(std::int64_t step) {
   return read_scalar("gradient_norm");
 }
 
-void Training::finish() {
-  if (after_step_program_ && unmet_step_) {
+bool Training::finish() {
+  const bool is_due = after_step_program_ && unmet_step_;
+  if (is_due) {
     executor_.run(*after_step_program_, {.seed = job_.seed, .step = *unmet_step_});
   }
   unmet_step_.reset();
+  return is_due;
 }
 
 StepResult Training::step(std::int64_t step) {

@@ -44,8 +44,8 @@ class Training {
   /// Whether it is so on this rank; of ranks with tensors of their own, on any. All of these call it at the same point.
   [[nodiscard]] bool anywhere(bool here) const { return varies_ ? agreed(here ? 1 : 0) > 0 : here; }
 
-  /// Runs the hook where steps have been done since it was run last: this is the end.
-  void finish();
+  /// Runs the hook where steps have been done since it was run last: this is the end. Whether it has run it.
+  bool finish();
 
   /// Mean loss over all windows of the validation part; nothing where there are none. `now_at` is told which batch of
   /// how many is begun, from 1 on.

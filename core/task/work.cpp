@@ -9,6 +9,7 @@
 #include "core/files/atomic_file.h"
 #include "core/metrics/human.h"
 #include "core/metrics/rundir.h"
+#include "core/task/replicas.h"
 #include "core/task/sampling.h"
 #include "core/task/saved_state.h"
 #include "core/task/trace.h"
@@ -94,7 +95,7 @@ class Work {
       training.initialize();
       await_ranks();
       const int signal = train_steps(training);
-      training.finish();
+      check_before_save(training.finish());
       save_results(metrics::weights_path(job_.output), graph::StateKind::parameter, training.executor(),
                    describe_model(job_.model, compiled_.settings, compiled_.dataset->tokenizer()));
       return signal == 0 ? print_sample(training) : signal;
@@ -110,6 +111,7 @@ class Work {
     return guarded(executor, failed, [&] {
       await_ranks();
       const int signal = iterate_steps(executor);
+      check_before_save(false);
       save_results(metrics::state_path(job_.output), graph::StateKind::field, executor,
                    describe_state(first_step_ + record_.summary.steps));
       return signal;
@@ -121,6 +123,9 @@ class Work {
     if (settings_.link != nullptr) {
       record_.now_at("waiting for the other ranks");
       settings_.link->connect(executor);
+      if (job_.check_every >= 0) {
+        replicas_.emplace(compiled_, executor, *settings_.link);
+      }
     }
     if (settings_.profile) {
       executor.start_profile();
@@ -182,6 +187,30 @@ class Work {
     }
   }
 
+  /// Compares replicas after so many steps of the run's count.
+  void check_replicas(std::int64_t step) {
+    if (!replicas_ || !replicas_->exist()) {
+      return;
+    }
+    now_at("comparing replicas", step);
+    const Clock::time_point begin = Clock::now();
+    replicas_->compare(step);
+    record_.summary.check_s += seconds_since(begin);
+    ++record_.summary.checks;
+  }
+
+  [[nodiscard]] bool check_is_due(std::int64_t step) const {
+    return job_.check_every > 0 && step % job_.check_every == 0;
+  }
+
+  /// Where they have not been compared since they changed.
+  void check_before_save(bool changed) {
+    const std::int64_t step = first_step_ + record_.summary.steps;
+    if (changed || (replicas_ && replicas_->last_equal() != step)) {
+      naming_step(step - 1, [&] { check_replicas(step); });
+    }
+  }
+
   [[nodiscard]] Agree agreement() const {
     if (settings_.link == nullptr) {
       return {};
@@ -240,6 +269,9 @@ class Work {
       write_trace_if_due();
       const bool last = step + 1 == job_.train.steps;
       const bool due = job_.train.eval_every > 0 && (step + 1) % job_.train.eval_every == 0;
+      if (last || due || check_is_due(step + 1)) {
+        naming_step(step, [&] { check_replicas(step + 1); });
+      }
       const std::optional<double> validation =
           last || due ? naming_step(step, [&] { return validate(training, step); }) : std::nullopt;
       record_.write({.step = step + 1,
@@ -307,10 +339,14 @@ class Work {
       const double seconds = seconds_since(begin);
       const partition::SentBytes sent = difference(executor.sent(), sent_before);
       write_trace_if_due();
+      const bool saves = save_every > 0 && (step + 1) % save_every == 0;
+      if (saves || check_is_due(step + 1)) {
+        naming_step(step, [&] { check_replicas(step + 1); });
+      }
       record_.write(std::vector<metrics::JsonField>{{"step", step + 1}, {"step_s", seconds}});
       record_.count_step(seconds);
       record_.summary.ranks[0].sent_bytes = sent;
-      if (save_every > 0 && (step + 1) % save_every == 0) {
+      if (saves) {
         save(metrics::state_path(job_.output, step + 1), graph::StateKind::field, executor, describe_state(step + 1));
       }
       record_.update({.step = step + 1, .rate = 1 / std::max(seconds, 1e-12)});
@@ -381,6 +417,7 @@ class Work {
   const WorkSettings& settings_;
   Record record_;
   std::optional<Tracer> tracer_;
+  std::optional<Replicas> replicas_;  ///< of several ranks
   std::int64_t first_step_ = 0;  ///< done before this run
   int stop_heard_ = 0;           ///< within an evaluation or a sample, by all ranks at the same point
 };

@@ -219,7 +219,8 @@ TEST_CASE("a bit that is flipped on one rank changes what is learned, and verify
     INFO(transport);
     const JobFolder plain;
     const JobFolder job;
-    const std::vector<std::string> corrupt = {"corrupt=true", "rank=0", "at_op=1", "train.steps=5"};
+    const std::vector<std::string> corrupt = {"corrupt=true", "rank=0", "at_op=1", "train.steps=5",
+                                              "job.check_every=-1"};
     REQUIRE(plain
                 .run({"job.strategy=dp", "job.transport=" + transport, "job.ranks=2", "job.threads=1",
                       "train.eval_every=0", "train.steps=5"})
@@ -230,6 +231,7 @@ TEST_CASE("a bit that is flipped on one rank changes what is learned, and verify
     CHECK(ended.code == 0);
     CHECK_THAT(ended.out, Contains("rank 0 flips a bit of element "));
     CHECK(job.losses() != plain.losses());
+    CHECK(job.summary().at("checks") == 0);
     const std::vector<std::string> words = {"verify", "job.ini", "--steps", "2", "--json"};
     const Ended verified = run_program(job.path(), with_settings(words, disturbed(transport, 2, corrupt)));
     CHECK(verified.code == 1);

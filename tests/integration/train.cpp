@@ -80,8 +80,9 @@ TEST_CASE("a run leaves all that it found out", "[program]") {
 
   const json::object summary = job.summary();
   CHECK(keys(summary) == std::set<std::string>{"status", "exit_code", "error", "steps", "seconds", "loss", "val_loss",
-                                               "parameters", "tokens_per_s", "step_ms_median", "saved", "ending_s", "version",
-                                               "command", "host", "started", "ended", "ranks"});
+                                               "parameters", "data_bytes", "tokens_per_s", "step_ms_median", "checks",
+                                               "check_s", "saved", "ending_s", "version", "command", "host", "started",
+                                               "ended", "ranks"});
   CHECK(summary.at("command") == json::array{"shardrun", "run", "job.ini", "--set", "train.sample=20"});
   CHECK(summary.at("started").as_string().size() == std::string("2026-11-22T14:15:03.000Z").size());
   CHECK(summary.at("started").as_string() < summary.at("ended").as_string());

@@ -18,6 +18,8 @@ TEST_CASE("a summary has its keys in one order", "[metrics]") {
   summary.parameters = 804096;
   summary.tokens_per_s = 12345.5;
   summary.step_ms_median = 0.1;
+  summary.checks = 3;
+  summary.check_s = 0.5;
   summary.saved = "new";
   summary.origin = {.version = "1.2.3",
                     .command = {"shardrun", "run", "a job.ini"},
@@ -46,6 +48,8 @@ TEST_CASE("a summary has its keys in one order", "[metrics]") {
   "parameters": 804096,
   "tokens_per_s": 12345.5,
   "step_ms_median": 0.1,
+  "checks": 3,
+  "check_s": 0.5,
   "saved": "new",
   "ending_s": null,
   "version": "1.2.3",
@@ -116,6 +120,8 @@ TEST_CASE("a summary replaces the one before it", "[metrics]") {
 TEST_CASE("a summary reads back as it was written", "[metrics]") {
   Summary summary{.status = "failed", .exit_code = 1, .error = "rank 1: \"no\"", .steps = 3, .seconds = 0.5};
   summary.loss = 1.25;
+  summary.checks = 2;
+  summary.check_s = 0.25;
   summary.ranks = {{.planned_bytes = 7, .peak_bytes = 6, .wire_bytes = 5}, {}};
   summary.ranks[0].sent_bytes["data"]["all_reduce"] = 12;
 
