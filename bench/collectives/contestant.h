@@ -59,9 +59,10 @@ class Contestant {
 /// Every rank has them in the same order.
 using Contestants = std::vector<std::unique_ptr<Contestant>>;
 
-/// A transport plugin, found in `folder`.
+/// A transport plugin, found in `folder`: NAME[:KEY=VALUE]... `is_ours`: others are its measure; else it is a measure.
 [[nodiscard]] std::unique_ptr<Contestant> make_transport(Meeting& meeting, const memory::Arena& arena,
-                                                         const std::string& folder, const std::string& name);
+                                                         const std::string& folder, const std::string& name,
+                                                         bool is_ours);
 /// Nanoseconds that starting and waiting for an op take in a group of one: what a call costs.
 [[nodiscard]] double call_overhead(Contestant& transport);
 

@@ -56,6 +56,9 @@ std::vector<std::string> split(const std::string& list) {
   return parts;
 }
 
+/// Of a transport, not of a library.
+bool has_options(const std::string& name) { return name.find(':') != std::string::npos; }
+
 /// "8", "64K", "1M"
 std::uint64_t bytes_of(const std::string& text) {
   std::size_t end = 0;
@@ -108,8 +111,11 @@ std::optional<Options> parse(int argc, char** argv) {
       "bytes of a rank's larger buffer")("rounds", po::value(&options.rounds)->default_value(11),
                                          "how often everyone has its turn")(
       "seconds", po::value(&options.seconds)->default_value(0.01), "how long a turn takes, about")(
-      "transports", po::value(&transports), "plugins to measure; else those of shm, gloo and mpi that are built")(
-      "rivals", po::value(&rivals)->default_value("mpi,gloo"), "libraries to measure them against; none: ''")(
+      "transports", po::value(&transports),
+      "plugins to measure, with options or without, as gloo:protect=encrypt:chunk=512; else those of shm, gloo and mpi "
+      "that are built")(
+      "rivals", po::value(&rivals)->default_value("mpi,gloo"),
+      "libraries to measure them against, or transports with options, as gloo:protect=none; none: ''")(
       "plugins", po::value(&options.plugins), "their folder; else the build's")("json", "print one JSON object");
   po::options_description all;
   all.add(visible).add_options()("folder", po::value(&options.folder), "")("rank", po::value(&options.rank), "")(
@@ -143,8 +149,8 @@ std::optional<Options> parse(int argc, char** argv) {
                 return std::any_of(std::begin(kinds), std::end(kinds),
                                    [&](Kind kind) { return name == name_of(kind); });
               });
-  check_names(options.rivals, "--rivals", "mpi, gloo",
-              [](const std::string& name) { return name == "mpi" || name == "gloo"; });
+  check_names(options.rivals, "--rivals", "mpi, gloo, TRANSPORT:KEY=VALUE",
+              [](const std::string& name) { return name == "mpi" || name == "gloo" || has_options(name); });
   if (options.ranks < 2 || options.ranks > Meeting::most_ranks || options.rounds < 1 || options.sizes.empty()) {
     throw Error(ErrorCode::usage,
                 fmt::format("from 2 to {} ranks, a round and a size are needed", Meeting::most_ranks));
@@ -204,10 +210,15 @@ boost::json::object to_json(const Row& row) {
 Contestants contestants_of(const Options& options, Meeting& meeting, const memory::Arena& arena, const Arenas& arenas) {
   Contestants all;
   for (const std::string& name : options.transports) {
-    all.push_back(make_transport(meeting, arena, options.plugins, name));
+    all.push_back(make_transport(meeting, arena, options.plugins, name, true));
   }
   if (options.under_mpi && has(options.rivals, "mpi")) {
     all.push_back(make_mpi());
+  }
+  for (const std::string& name : options.rivals) {
+    if (has_options(name)) {
+      all.push_back(make_transport(meeting, arena, options.plugins, name, false));
+    }
   }
   if (has(options.rivals, "gloo")) {
     all.push_back(make_gloo(meeting));

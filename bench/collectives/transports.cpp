@@ -1,8 +1,11 @@
 #include <fmt/format.h>
 #include <shardrun/transport.h>
 
-#include <chrono>
 #include <algorithm>
+#include <array>
+#include <cctype>
+#include <chrono>
+#include <iterator>
 #include <numeric>
 
 #include "bench/collectives/contestant.h"
@@ -25,19 +28,42 @@ std::uint32_t opcode_of(Kind kind) {
 
 std::int64_t deadline() { return plugins::transport_clock() + patience_ns; }
 
+/// NAME:KEY=VALUE:KEY=VALUE
+plugins::OptionValues options_of(const std::string& name, const std::vector<plugins::OptionSpec>& specs) {
+  plugins::OptionValues values;
+  for (std::size_t at = name.find(':'); at != std::string::npos; at = name.find(':', at + 1)) {
+    const std::string setting = name.substr(at + 1, name.find(':', at + 1) - at - 1);
+    const std::string key = setting.substr(0, setting.find('='));
+    values[key] = plugins::read_option(specs, key, setting.substr(std::min(setting.size(), key.size() + 1)));
+  }
+  return values;
+}
+
+/// Its own among those that meet in one store: [a-z0-9]+.
+std::string run_of(const std::string& name) {
+  std::string run = "bench";
+  std::ranges::copy_if(name, std::back_inserter(run), [](unsigned char c) { return std::isalnum(c) != 0; });
+  return run;
+}
+
 /// A transport plugin through the host's loader, as the executor uses it where it waits at once.
 class Transport final : public Contestant {
  public:
-  Transport(Meeting& meeting, const memory::Arena& arena, const std::string& folder, const std::string& name)
-      : Contestant(name), rank_(meeting.rank()), transport_(plugins::Transport::load({folder}, name)) {
+  Transport(Meeting& meeting, const memory::Arena& arena, const std::string& folder, const std::string& name,
+            bool is_ours)
+      : Contestant(name),
+        is_ours_(is_ours),
+        rank_(meeting.rank()),
+        transport_(plugins::Transport::load({folder}, name.substr(0, name.find(':')))) {
     transport_.open({.rank = meeting.rank(),
                      .world_size = meeting.size(),
                      .local_rank = meeting.rank(),
                      .local_world_size = meeting.size(),
-                     .job = "bench",
+                     .job = run_of(name),
                      .address = "127.0.0.1",
-                     .options = {},
-                     .deadline = deadline()},
+                     .options = options_of(name, transport_.options()),
+                     .deadline = deadline(),
+                     .secret = std::array<std::uint8_t, 32>{}},
                     meeting);
     registration_ = transport_.register_memory(arena.data(), arena.bytes(), arena.descriptor());
     std::vector<std::uint32_t> members(meeting.size());
@@ -46,7 +72,7 @@ class Transport final : public Contestant {
         {.name = "bench", .id = 1, .rank = meeting.rank(), .members = members, .deadline = deadline()}));
   }
 
-  bool is_ours() const noexcept override { return true; }
+  bool is_ours() const noexcept override { return is_ours_; }
 
   Run prepare(const Exercise& e) override {
     std::vector<plugins::OpRequest> requests = {request_of(e)};
@@ -128,6 +154,7 @@ class Transport final : public Contestant {
     return plugins::HostBuffer{scratch_.back()->data(), bytes, scratch_registration_};
   }
 
+  bool is_ours_;
   std::uint32_t rank_;
   std::vector<std::unique_ptr<memory::Arena>> scratch_;  // outlives the transport
   plugins::Transport transport_;
@@ -140,8 +167,8 @@ class Transport final : public Contestant {
 }  // namespace
 
 std::unique_ptr<Contestant> make_transport(Meeting& meeting, const memory::Arena& arena, const std::string& folder,
-                                           const std::string& name) {
-  return std::make_unique<Transport>(meeting, arena, folder, name);
+                                           const std::string& name, bool is_ours) {
+  return std::make_unique<Transport>(meeting, arena, folder, name, is_ours);
 }
 
 double call_overhead(Contestant& transport) { return dynamic_cast<Transport&>(transport).overhead(); }

@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/base/stop.h"
 #include "core/partition/alike.h"
 
 namespace shardrun::task {
@@ -90,6 +91,7 @@ Forecast forecast(const job::Job& job, const Compiled& compiled) {
     const std::shared_ptr<const partition::StageFunctions> functions =
         partition::functions_of(compiled.graph, partition, stage);
     for (const std::vector<std::int64_t>& alike : partition::alike_ranks(compiled.graph, partition, *functions)) {
+      stop_point();  // a deep pipeline takes seconds
       const bool is_compiled = !mixed && alike.front() == compiled.programs.rank;
       partition::Programs programs =
           is_compiled ? compiled.programs : programs_of_rank(job, compiled, alike.front(), device, *functions);

@@ -17,6 +17,7 @@
 #include <future>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 
 namespace shardrun::gloo_transport {
@@ -110,7 +111,11 @@ Connection::~Connection() {
 void Connection::handleEvents(int events) {
   // Whoever holds the lock may wait for this thread, to close the connection.
   const std::unique_lock lock(m_, std::try_to_lock);
-  if (!lock || state_ != CONNECTED) {
+  if (!lock) {
+    std::this_thread::yield();  // it is called again at once
+    return;
+  }
+  if (state_ != CONNECTED) {
     return;
   }
   try {

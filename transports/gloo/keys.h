@@ -19,8 +19,8 @@ using Key = std::array<std::uint8_t, 32>;
 /// What is done to the bytes of a connection whose ends have proved themselves.
 enum class Protection : std::uint8_t {
   none,       ///< nothing
-  integrity,  ///< each record has a tag: AES-256-GMAC
-  encrypt,    ///< each record is encrypted and has a tag: AES-256-GCM
+  integrity,  ///< each record has a tag: AES-128-GMAC
+  encrypt,    ///< each record is encrypted and has a tag: AES-128-GCM
 };
 
 [[nodiscard]] constexpr const char* name_of(Protection protection) noexcept {

@@ -9,7 +9,7 @@ namespace {
 
 void require(bool succeeded) {
   if (!succeeded) {
-    throw std::runtime_error("OpenSSL refuses AES-256-GCM");
+    throw std::runtime_error("OpenSSL refuses AES-128-GCM");
   }
 }
 
@@ -17,9 +17,10 @@ void require(bool succeeded) {
 
 void Records::Free::operator()(EVP_CIPHER_CTX* context) const noexcept { ::EVP_CIPHER_CTX_free(context); }
 
+/// The cipher takes the first half of the key: AES-128 is a third faster than AES-256.
 Records::Records(Protection protection, const Key& key) : protection_(protection), context_(::EVP_CIPHER_CTX_new()) {
   require(context_ != nullptr &&
-          ::EVP_CipherInit_ex(context_.get(), ::EVP_aes_256_gcm(), nullptr, key.data(), nullptr, 1) == 1);
+          ::EVP_CipherInit_ex(context_.get(), ::EVP_aes_128_gcm(), nullptr, key.data(), nullptr, 1) == 1);
 }
 
 /// The key is that of one direction of one connection, so that its records may be counted for nonces.
