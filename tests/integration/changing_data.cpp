@@ -107,6 +107,7 @@ void attack(const JobFolder& job, const std::string& file, const std::string& se
       CHECK_FALSE(std::filesystem::exists(job.path() / "run/weights.safetensors"));
     }
   }
+  write_file(job.path() / file, original);
 }
 
 }  // namespace
