@@ -193,10 +193,14 @@ void Encoder::encode_characters(std::string_view piece, std::size_t offset, std:
     const std::int32_t token = tokens_[character];
     if (token < 0) {
       const auto end = piece.begin() + static_cast<std::ptrdiff_t>(at - offset);
-      throw Error(ErrorCode::data,
-                  fmt::format("cannot encode {} at byte {} (line {}): it is none of the {} characters of the training "
-                              "text; leave it out, or train with [data] tokenizer = byte",
-                              quoted(character), at, 1 + lines_ + std::count(piece.begin(), end, '\n'), vocabulary_));
+      const bool is_one_line = lines_ == 0 && piece.find('\n') == std::string_view::npos;
+      throw Error(
+          ErrorCode::data,
+          fmt::format("cannot encode {} at byte {}{}: it is none of the {} characters of the training text; leave it "
+                      "out, or train with [data] tokenizer = byte",
+                      quoted(character), at,
+                      is_one_line ? "" : fmt::format(" (line {})", 1 + lines_ + std::count(piece.begin(), end, '\n')),
+                      vocabulary_));
     }
     tokens.push_back(static_cast<Token>(token));
   });

@@ -246,6 +246,7 @@ void check_data(const Compiled& compiled) {
 void load_data(const Compiled& compiled) {
   if (compiled.dataset != nullptr) {
     compiled.dataset->load();
+    static_cast<void>(compiled.dataset->fingerprints());  // by which a file that is renamed is known to be the same
   }
 }
 

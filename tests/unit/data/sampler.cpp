@@ -19,19 +19,19 @@ namespace {
 /// 0, 1, 2, …
 class Counting {
  public:
-  explicit Counting(std::size_t size) : stream_(TokenStream::of_file(file_of(size), 1000)) {}
+  explicit Counting(std::size_t size) : stream_(TokenStream::of_file(file_of(size, folder_), 1000)) {}
 
   [[nodiscard]] Windows windows(std::int64_t context) const { return {stream_, {0, stream_.size()}, context}; }
 
  private:
-  static shardrun::files::SteadyFile file_of(std::size_t size) {
+  static shardrun::files::SteadyFile file_of(std::size_t size, const TemporaryFolder& folder) {
     std::vector<std::uint16_t> tokens(size);
     std::iota(tokens.begin(), tokens.end(), std::uint16_t{0});
-    const TemporaryFolder folder;
     write_file(folder / "tokens", {reinterpret_cast<const char*>(tokens.data()), tokens.size() * 2});
     return shardrun::files::SteadyFile(folder / "tokens");
   }
 
+  TemporaryFolder folder_;
   TokenStream stream_;
 };
 

@@ -83,8 +83,3 @@ TEST_CASE("a vocabulary of 65,536 fits 16 bits, one more does not", "[data]") {
   CHECK_THAT(error_of([&] { (void)Tokenizer::of_characters(text + "a", "text"); }),
              Contains("65537 distinct characters, tokens are 16 bits and number at most 65536"));
 }
-
-TEST_CASE("making a tokenizer follows the kind", "[data]") {
-  CHECK(make_tokenizer(TokenizerKind::byte, "ab", "text") == Tokenizer::of_bytes());
-  CHECK(make_tokenizer(TokenizerKind::character, "ab", "text") == Tokenizer::of_characters("ba", "text"));
-}
