@@ -185,9 +185,10 @@ std::string Replicas::difference(const std::vector<std::string>& of_ranks) const
   return fmt::format(
       "the replicas of {} ({}) differ: {}{}. {}", state.name, graph::to_string(state.kind), first->who.text,
       found.size() == 1 ? "" : fmt::format(" ({} tensors differ in all)", found.size()),
-      alike ? fmt::format("A memory, a processor or a transport ({}) has changed data: run the job again, and without "
-                          "machine if it happens again",
-                          transports_of(link_.job()))
+      alike ? fmt::format(
+                  "A memory, a processor or a transport ({}) has changed data: run the job again, and without that "
+                  "machine if it happens again",
+                  transports_of(link_.job()))
             : "The processors of the ranks have different instruction sets (AVX2, AVX-512), whose kernels round "
               "differently: use machines of one kind, or set [job] check_every = -1");
 }
