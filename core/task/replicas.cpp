@@ -33,7 +33,7 @@ std::vector<device::TensorView> views_of(const std::vector<partition::ReplicaSet
   return views;
 }
 
-/// "shm, gloo": what may have moved the data.
+/// What may have moved the data, by name.
 std::string transports_of(const job::Job& job) {
   std::string names;
   for (const job::Chosen& transport : job.transports) {
