@@ -65,9 +65,7 @@ Section job_section() {
                     "Steps between two comparisons of what several ranks hold copies of: parameters, moments, loss, "
                     "states of hooks, fields. Copies that differ in a bit fail the job. 0 compares only at each "
                     "evaluation and before each save, N > 0 every N steps too, -1 never.",
-                .aliases = {"check_replicas_every", "check_param_hashes_across_dp_replicas_interval",
-                            "check_weight_hash_across_dp_replicas_interval", "param_hash_check_interval",
-                            "consistency_check_interval"}},
+                .aliases = {"check_replicas_every", "param_hash_check_interval", "consistency_check_interval"}},
                into(&Job::check_every)},
               {{.name = "seed",
                 .type = seed,

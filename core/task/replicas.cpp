@@ -33,6 +33,15 @@ std::vector<device::TensorView> views_of(const std::vector<partition::ReplicaSet
   return views;
 }
 
+/// What may have moved the data, by name.
+std::string transports_of(const job::Job& job) {
+  std::string names;
+  for (const job::Chosen& transport : job.transports) {
+    names += (names.empty() ? "" : ", ") + transport.name;
+  }
+  return names;
+}
+
 /// Spreads what hashes differ in over all bits, and depends on their order.
 std::uint64_t mixed(std::uint64_t sum, std::uint64_t hash) noexcept {
   constexpr std::uint64_t odd = 0x9e37'79b9'7f4a'7c15;
@@ -85,8 +94,8 @@ std::string Replicas::answer() const {
 }
 
 std::string Replicas::changed_answers() const {
-  return fmt::format("transport {} changed data: what the ranks told each other of their replicas' hashes",
-                     link_.job().transport);
+  return fmt::format("a transport ({}) changed data: what the ranks told each other of their replicas' hashes",
+                     transports_of(link_.job()));
 }
 
 bool Replicas::any_differ() {
@@ -176,9 +185,10 @@ std::string Replicas::difference(const std::vector<std::string>& of_ranks) const
   return fmt::format(
       "the replicas of {} ({}) differ: {}{}. {}", state.name, graph::to_string(state.kind), first->who.text,
       found.size() == 1 ? "" : fmt::format(" ({} tensors differ in all)", found.size()),
-      alike ? fmt::format("A memory, a processor or transport {} has changed data: run the job again, and without that "
-                          "machine if it happens again",
-                          link_.job().transport)
+      alike ? fmt::format(
+                  "A memory, a processor or a transport ({}) has changed data: run the job again, and without that "
+                  "machine if it happens again",
+                  transports_of(link_.job()))
             : "The processors of the ranks have different instruction sets (AVX2, AVX-512), whose kernels round "
               "differently: use machines of one kind, or set [job] check_every = -1");
 }

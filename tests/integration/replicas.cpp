@@ -145,7 +145,7 @@ TEST_CASE("a bit that is flipped in the comparison itself is told as that", "[re
     const Ended ended =
         run_flipped(job, at_op, "shm", {"job.strategy=dp", "job.ranks=3", "train.steps=2", "job.check_every=1"});
     CHECK(ended.code == 1);
-    CHECK_THAT(error_of(job), Contains("transport chaos changed data: what the ranks told each other"));
+    CHECK_THAT(error_of(job), Contains("a transport (chaos, shm) changed data: what the ranks told each other"));
   }
 }
 
