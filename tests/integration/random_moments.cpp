@@ -94,7 +94,7 @@ Sight strike(const JobFolder& job, pid_t launcher, const Blow& blow, std::size_t
   }
   sight.was_late = sight.hit.empty();
   if (!ends_within(launcher, longest_end_ms)) {
-    sight.mpirun_hung = blow.transport == "mpi" && children_of(launcher).empty();
+    sight.mpirun_hung = blow.transport == "mpi" && processes_in(job.path()) == std::vector<pid_t>{launcher};
     sight.hung = !sight.mpirun_hung;
     for (const pid_t each : processes_in(job.path())) {
       std::string command = read_file("/proc/" + std::to_string(each) + "/cmdline");

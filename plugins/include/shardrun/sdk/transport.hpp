@@ -111,7 +111,8 @@ class TransportHost {
   TransportHost() = default;
   explicit TransportHost(const sr_transport_host* host) : host_(host) {}
 
-  [[nodiscard]] std::int64_t now() const noexcept { return steady_now(); }
+  /// steady_now(), by the host's own clock.
+  [[nodiscard]] std::int64_t now() const noexcept { return host_->now(host_->self) - detail::running_clock().behind(); }
   /// Whether the job is to end.
   [[nodiscard]] bool aborted() const noexcept { return host_->aborted(host_->self) != 0; }
 
@@ -127,12 +128,12 @@ class TransportHost {
     std::string value(capacity, '\0');
     for (;;) {
       std::uint64_t bytes = capacity;
-      const std::int64_t until = std::min(deadline, now() + store_glance);
+      const std::int64_t until = to_border(std::min(deadline, now() + store_glance));
       bool again = false;
       call([&](sr_error* error) {
-        const std::int32_t status =
-            host_->store_get(host_->self, key.c_str(), value.data(), &bytes, to_border(until), error);
-        again = status == SR_TIMEOUT && now() < deadline;
+        const std::int32_t status = host_->store_get(host_->self, key.c_str(), value.data(), &bytes, until, error);
+        // One that gives up early is believed; one that stood still as long as its deadline is asked again.
+        again = status == SR_TIMEOUT && host_->now(host_->self) >= until && now() < deadline;
         return again ? SR_OK : status;
       });
       if (!again) {
