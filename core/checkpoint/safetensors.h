@@ -76,18 +76,16 @@ struct SafetensorsLayout {
 /// Throws Error{internal} where names repeat, are not UTF-8 or are "__metadata__", or where sizes overflow.
 [[nodiscard]] SafetensorsLayout lay_out(std::vector<TensorInfo> tensors, const Metadata& metadata);
 
-/// Writes a file whose tensors come in pieces, in any order. Until `commit`, and after a fault, the path holds the old
-/// file.
-class SafetensorsWriter {
+/// Where each tensor goes in a file, and what it has not got yet.
+class TensorPlaces {
  public:
-  /// Throws Error{io}, and as `lay_out` does.
-  SafetensorsWriter(std::filesystem::path path, std::vector<TensorInfo> tensors, const Metadata& metadata);
+  explicit TensorPlaces(const SafetensorsLayout& layout);
 
-  /// A piece of a tensor's bytes, from `offset` on. REQUIRES: no byte is written twice.
-  /// Throws Error{io}; Error{internal} where there is no such tensor or the piece does not lie within it.
-  void write(std::string_view name, std::uint64_t offset, std::span<const std::byte> bytes);
-  /// Throws Error{io}; Error{internal} where a tensor has not got all its bytes.
-  void commit();
+  /// Where the piece goes in the file, which counts it as there. Throws Error{internal} where there is no such tensor
+  /// or the piece does not lie within it.
+  std::uint64_t take(std::string_view name, std::uint64_t offset, std::uint64_t bytes, std::string_view file);
+  /// Throws Error{internal} where a tensor has not got all its bytes.
+  void require_whole(std::string_view file) const;
 
  private:
   struct Place {
@@ -96,8 +94,47 @@ class SafetensorsWriter {
     std::uint64_t missing;
   };
 
-  files::AtomicFile file_;
   std::map<std::string, Place, std::less<>> places_;
+};
+
+/// Writes a file whose tensors come in pieces, in any order. Until `commit`, and after a fault, the path holds the old
+/// file.
+class SafetensorsWriter {
+ public:
+  /// Takes the file's room. Throws Error{io}, and as `lay_out` does.
+  SafetensorsWriter(std::filesystem::path path, std::vector<TensorInfo> tensors, const Metadata& metadata);
+
+  /// A piece of a tensor's bytes, from `offset` on. REQUIRES: no byte is written twice.
+  /// Throws Error{io}; Error{internal} where there is no such tensor or the piece does not lie within it.
+  void write(std::string_view name, std::uint64_t offset, std::span<const std::byte> bytes);
+  /// The same piece, which another process writes (SafetensorsPieces).
+  void leave(std::string_view name, std::uint64_t offset, std::uint64_t bytes);
+  /// Throws Error{io}; Error{internal} where a tensor has not got all its bytes.
+  void commit();
+
+ private:
+  files::AtomicFile file_;
+  TensorPlaces places_;
+
+  SafetensorsWriter(std::filesystem::path path, const SafetensorsLayout& layout);
+};
+
+/// Writes pieces of a file that a SafetensorsWriter of another process has begun, with the same tensors and metadata,
+/// and commits later.
+class SafetensorsPieces {
+ public:
+  SafetensorsPieces(std::filesystem::path path, std::vector<TensorInfo> tensors, const Metadata& metadata);
+
+  void write(std::string_view name, std::uint64_t offset, std::span<const std::byte> bytes);
+  /// Makes them durable. Throws Error{io}.
+  void finish() { file_.sync(); }
+
+ private:
+  std::string name_;
+  files::UnfinishedFile file_;
+  TensorPlaces places_;
+
+  SafetensorsPieces(std::filesystem::path path, const SafetensorsLayout& layout);
 };
 
 /// Writes whole tensors. Throws as SafetensorsWriter does, Error{internal} also where a tensor's bytes are not as many

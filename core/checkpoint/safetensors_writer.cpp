@@ -83,39 +83,69 @@ SafetensorsLayout lay_out(std::vector<TensorInfo> tensors, const Metadata& metad
   return layout;
 }
 
-SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<TensorInfo> tensors,
-                                     const Metadata& metadata)
-    : file_(std::move(path)) {
-  const SafetensorsLayout layout = lay_out(std::move(tensors), metadata);
+TensorPlaces::TensorPlaces(const SafetensorsLayout& layout) {
   for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
     const std::uint64_t bytes = *tensor_bytes(layout.tensors[i]);
     places_.emplace(layout.tensors[i].name, Place{layout.offsets[i], bytes, bytes});
   }
+}
+
+std::uint64_t TensorPlaces::take(std::string_view name, std::uint64_t offset, std::uint64_t bytes,
+                                 std::string_view file) {
+  const auto found = places_.find(name);
+  if (found == places_.end()) {
+    throw Error(ErrorCode::internal, fmt::format("'{}' has no tensor '{}'", file, name));
+  }
+  Place& place = found->second;
+  if (offset > place.bytes || bytes > place.bytes - offset || bytes > place.missing) {
+    throw Error(ErrorCode::internal, fmt::format("{} bytes at byte {} do not lie within tensor '{}', which has {}",
+                                                 bytes, offset, name, place.bytes));
+  }
+  place.missing -= bytes;
+  return place.offset + offset;
+}
+
+void TensorPlaces::require_whole(std::string_view file) const {
+  for (const auto& [name, place] : places_) {
+    if (place.missing != 0) {
+      throw Error(ErrorCode::internal, fmt::format("cannot finish '{}': tensor '{}' lacks {} of its {} bytes", file,
+                                                   name, place.missing, place.bytes));
+    }
+  }
+}
+
+SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<TensorInfo> tensors,
+                                     const Metadata& metadata)
+    : SafetensorsWriter(std::move(path), lay_out(std::move(tensors), metadata)) {}
+
+SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, const SafetensorsLayout& layout)
+    : file_(std::move(path)), places_(layout) {
+  file_.reserve(layout.file_bytes);
   file_.write(std::as_bytes(std::span(layout.header)));
 }
 
 void SafetensorsWriter::write(std::string_view name, std::uint64_t offset, std::span<const std::byte> bytes) {
-  const auto found = places_.find(name);
-  if (found == places_.end()) {
-    throw Error(ErrorCode::internal, fmt::format("'{}' has no tensor '{}'", file_.path().native(), name));
-  }
-  Place& place = found->second;
-  if (offset > place.bytes || bytes.size() > place.bytes - offset || bytes.size() > place.missing) {
-    throw Error(ErrorCode::internal, fmt::format("{} bytes at byte {} do not lie within tensor '{}', which has {}",
-                                                 bytes.size(), offset, name, place.bytes));
-  }
-  file_.write_at(place.offset + offset, bytes);
-  place.missing -= bytes.size();
+  file_.write_at(places_.take(name, offset, bytes.size(), file_.path().native()), bytes);
+}
+
+void SafetensorsWriter::leave(std::string_view name, std::uint64_t offset, std::uint64_t bytes) {
+  (void)places_.take(name, offset, bytes, file_.path().native());
 }
 
 void SafetensorsWriter::commit() {
-  for (const auto& [name, place] : places_) {
-    if (place.missing != 0) {
-      throw Error(ErrorCode::internal, fmt::format("cannot finish '{}': tensor '{}' lacks {} of its {} bytes",
-                                                   file_.path().native(), name, place.missing, place.bytes));
-    }
-  }
+  places_.require_whole(file_.path().native());
   file_.commit();
+}
+
+SafetensorsPieces::SafetensorsPieces(std::filesystem::path path, std::vector<TensorInfo> tensors,
+                                     const Metadata& metadata)
+    : SafetensorsPieces(std::move(path), lay_out(std::move(tensors), metadata)) {}
+
+SafetensorsPieces::SafetensorsPieces(std::filesystem::path path, const SafetensorsLayout& layout)
+    : name_(path.native()), file_(std::move(path), layout.file_bytes), places_(layout) {}
+
+void SafetensorsPieces::write(std::string_view name, std::uint64_t offset, std::span<const std::byte> bytes) {
+  file_.write_at(places_.take(name, offset, bytes.size(), name_), bytes);
 }
 
 void write_safetensors(const std::filesystem::path& path, std::span<const Tensor> tensors, const Metadata& metadata) {

@@ -1,6 +1,8 @@
 #include "core/base/error.h"
 #include "core/cli/options.h"
+#include "core/job/source.h"
 #include "core/launch/rank.h"
+#include "core/metrics/rundir.h"
 #include "core/task/ranks.h"
 #include "core/task/strategy_options.h"
 #include "core/verify/job.h"
@@ -11,7 +13,8 @@ namespace {
 int rank(std::span<const std::string> words) {
   const std::optional<launch::RankContext> context = launch::take_rank_context();
   const Parsed parsed = parse("rank", words,
-                              {{.name = "profile", .help = "as of run"},
+                              {{.name = "folder", .value = "PATH", .help = "a way into the open output folder"},
+                               {.name = "profile", .help = "as of run"},
                                {.name = "record-steps", .value = "N", .help = "steps to record for verify"},
                                {.name = "record-evaluation", .value = "yes|no", .help = "and an evaluation"}},
                               1, 1);
@@ -22,12 +25,14 @@ int rank(std::span<const std::string> words) {
     throw Error(ErrorCode::usage, "rank: a run starts its ranks itself: use shardrun run JOB.ini");
   }
   // As the launcher has resolved it: what is in braces now is meant so.
-  const job::Job job = job::parse_job(job::read_job_file(parsed.positional.at(0), {}), task::schema_providers());
+  const std::filesystem::path folder = parsed.get("folder").value_or("");
+  const std::string text = job::read_source(metrics::job_path(folder));
+  const job::Job job = job::parse_job(job::read_job_text(text, parsed.positional.at(0), {}), task::schema_providers());
   if (parsed.has("record-steps")) {
     return verify::record_as_rank(job, *context, parsed.integer("record-steps", 1, 1, INT64_MAX),
-                                  parsed.get("record-evaluation") == "yes");
+                                  parsed.get("record-evaluation") == "yes", folder);
   }
-  return task::run_as_rank(job, *context, parsed.has("profile"));
+  return task::run_as_rank(job, *context, parsed.has("profile"), {.folder = folder});
 }
 
 const RegisterCommand command(

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/files/folder.h"
 
 namespace shardrun::files {
 namespace {
@@ -43,7 +44,7 @@ FileDescriptor claim(const std::filesystem::path& temporary, const std::filesyst
     if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno == EWOULDBLOCK) {
         throw Error(ErrorCode::io, fmt::format("cannot write '{}': another process is writing it now (it holds '{}')",
-                                               path.native(), temporary.native()));
+                                               shown(path).native(), shown(temporary).native()));
       }
       throw system_error("lock", temporary, errno);
     }
@@ -64,6 +65,18 @@ void sync_folder(const std::filesystem::path& folder) {
   }
 }
 
+void seek(const FileDescriptor& file, std::uint64_t offset, const std::filesystem::path& path) {
+  if (::lseek(file.get(), static_cast<off_t>(offset), SEEK_SET) < 0) {
+    throw system_error(fmt::format("write at byte {} of", offset), path, errno);
+  }
+}
+
+void make_durable(const FileDescriptor& file, const std::filesystem::path& path) {
+  if (::fsync(file.get()) != 0) {
+    throw system_error("make durable", path, errno);
+  }
+}
+
 }  // namespace
 
 AtomicFile::AtomicFile(std::filesystem::path path)
@@ -77,23 +90,52 @@ AtomicFile::~AtomicFile() {
 
 void AtomicFile::write(std::span<const std::byte> bytes) { write_all(file_, bytes, path_); }
 
-void AtomicFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
-  if (::lseek(file_.get(), static_cast<off_t>(offset), SEEK_SET) < 0) {
-    throw system_error(fmt::format("write at byte {} of", offset), path_, errno);
+void AtomicFile::reserve(std::uint64_t bytes) {
+  const auto size = static_cast<off_t>(bytes);
+  bool is_taken = bytes == 0;
+  do {
+    is_taken = is_taken || ::fallocate(file_.get(), 0, 0, size) == 0;
+  } while (!is_taken && errno == EINTR);
+  // Not every file system can take room before it is used.
+  if (!is_taken && (errno != EOPNOTSUPP || ::ftruncate(file_.get(), size) != 0)) {
+    throw system_error(fmt::format("make room for the {} bytes of", bytes), path_, errno);
   }
+}
+
+void AtomicFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
+  seek(file_, offset, path_);
   write_all(file_, bytes, path_);
 }
 
 void AtomicFile::commit() {
-  if (::fsync(file_.get()) != 0) {
-    throw system_error("make durable", path_, errno);
-  }
+  make_durable(file_, path_);
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
     throw system_error("replace", path_, errno);
   }
   file_ = FileDescriptor();
   sync_folder(folder_of(path_));
 }
+
+UnfinishedFile::UnfinishedFile(std::filesystem::path path, std::uint64_t bytes) : path_(std::move(path)) {
+  const std::filesystem::path temporary = temporary_name(path_);
+  // For writing alone: so two machines that share the file never write back what the other one has written.
+  file_ = FileDescriptor(::open(temporary.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
+  struct stat status = {};
+  if (!file_.is_open() || ::fstat(file_.get(), &status) != 0) {
+    throw system_error("open", temporary, errno);
+  }
+  if (static_cast<std::uint64_t>(status.st_size) != bytes) {
+    throw Error(ErrorCode::internal, fmt::format("'{}' has {} bytes, and this process would write {}",
+                                                 shown(temporary).native(), status.st_size, bytes));
+  }
+}
+
+void UnfinishedFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
+  seek(file_, offset, path_);
+  write_all(file_, bytes, path_);
+}
+
+void UnfinishedFile::sync() { make_durable(file_, path_); }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view text) {
   AtomicFile file(path);

@@ -21,6 +21,8 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();
 
+  /// Takes room for so many bytes, which read as zeros. Throws Error{io}: where there is no room, before any is used.
+  void reserve(std::uint64_t bytes);
   /// After the bytes written before. Throws Error{io}.
   void write(std::span<const std::byte> bytes);
   /// At an offset, from which later `write`s go on. What no one wrote reads as zeros. Throws Error{io}.
@@ -34,6 +36,22 @@ class AtomicFile {
  private:
   std::filesystem::path path_;
   std::filesystem::path temporary_;
+  FileDescriptor file_;
+};
+
+/// A file that another process's AtomicFile writes to at this moment, and commits later: for parts of it.
+class UnfinishedFile {
+ public:
+  /// `path`: that AtomicFile's; `bytes`: what it has reserved. Throws Error{io}; Error{internal} where its size is
+  /// another.
+  UnfinishedFile(std::filesystem::path path, std::uint64_t bytes);
+
+  void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
+  /// Makes durable what was written here. Throws Error{io}.
+  void sync();
+
+ private:
+  std::filesystem::path path_;
   FileDescriptor file_;
 };
 

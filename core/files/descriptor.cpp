@@ -7,6 +7,8 @@
 #include <system_error>
 #include <utility>
 
+#include "core/files/folder.h"
+
 namespace shardrun::files {
 namespace {
 
@@ -40,7 +42,7 @@ FileDescriptor::~FileDescriptor() {
 }
 
 Error system_error(std::string_view attempted, const std::filesystem::path& path, int error_number) {
-  return Error(ErrorCode::io, fmt::format("cannot {} '{}': {}{}", attempted, path.native(),
+  return Error(ErrorCode::io, fmt::format("cannot {} '{}': {}{}", attempted, shown(path).native(),
                                           std::generic_category().message(error_number), advice(error_number)));
 }
 

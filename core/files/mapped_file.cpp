@@ -11,6 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/files/descriptor.h"
+#include "core/files/folder.h"
 
 namespace shardrun::files {
 namespace {
@@ -36,7 +37,7 @@ MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
     throw refused("read", path_, errno);
   }
   if (!S_ISREG(status.st_mode)) {
-    throw Error(ErrorCode::data, fmt::format("cannot read '{}': it is {}, not a regular file", path_.native(),
+    throw Error(ErrorCode::data, fmt::format("cannot read '{}': it is {}, not a regular file", shown(path_).native(),
                                              S_ISDIR(status.st_mode) ? "a folder" : "a device or pipe"));
   }
   // A page that cannot be read would end the process where it is touched.

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "core/files/folder.h"
+
 namespace shardrun::metrics {
 namespace {
 
@@ -97,7 +99,7 @@ std::string human_time(double seconds) {
 }
 
 std::string human_path(const std::filesystem::path& path) {
-  const std::filesystem::path normal = path.lexically_normal();
+  const std::filesystem::path normal = files::shown(path).lexically_normal();
   std::error_code failed;
   const std::filesystem::path folder = std::filesystem::current_path(failed);
   const std::filesystem::path relative = normal.lexically_relative(folder);

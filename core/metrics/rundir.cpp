@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +21,7 @@
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "core/base/error.h"
 #include "core/metrics/human.h"
@@ -34,21 +37,40 @@ void create_folder(const std::filesystem::path& folder) {
   }
 }
 
-std::string this_process() { return fmt::format("process {} on {}", ::getpid(), host_name()); }
-
-/// What the holder wrote into the lock; it may just be about to.
-std::string holder(const files::FileDescriptor& lock) {
-  std::array<char, 512> text{};
-  const ssize_t bytes = ::pread(lock.get(), text.data(), text.size(), 0);
-  return bytes > 0 ? std::string(text.data(), static_cast<std::size_t>(bytes)) : "a process that just started";
+/// What a run writes into its lock: who it is, for people, and what no other run has, since numbers of processes come
+/// again.
+std::string new_owner() {
+  std::uint64_t random = 0;
+  if (::getrandom(&random, sizeof(random), 0) != sizeof(random)) {
+    throw Error(ErrorCode::io, "cannot get a random number from the system");
+  }
+  return fmt::format("process {} on {}\nrun {:016x}\n", ::getpid(), host_name(), random);
 }
 
-std::filesystem::path lock_path(const std::filesystem::path& output) { return output / ".lock"; }
+[[noreturn]] void refuse_held(const std::filesystem::path& output, const std::string& owner) {
+  throw Error(ErrorCode::job, fmt::format("another run writes to '{}': {}; wait for its end, stop it, or give this run "
+                                          "another folder ([job] output)",
+                                          human_path(output), process_of(owner)));
+}
+
+std::filesystem::path lock_path(const std::filesystem::path& output) { return output / lock_name; }
+
+/// Not every file system can lock a folder: the lock in it is locked too.
+files::Folder lock_folder(const std::filesystem::path& output) {
+  create_folder(output);
+  files::Folder folder(output);
+  if (::flock(folder.descriptor().get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    const files::FileDescriptor lock(::open(lock_path(folder.root()).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    refuse_held(output, lock.is_open() ? owner_in(lock) : "");
+  }
+  return folder;
+}
 
 std::filesystem::path trace_folder(const std::filesystem::path& output) { return output / "trace"; }
 
-files::FileDescriptor take_lock(const std::filesystem::path& output) {
-  const std::filesystem::path path = lock_path(output);
+/// Of the open folder. `output`: where people know it.
+files::FileDescriptor take_lock(const files::Folder& folder, const std::filesystem::path& output) {
+  const std::filesystem::path path = lock_path(folder.root());
   files::FileDescriptor lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
   if (!lock.is_open()) {
     throw files::system_error("open the lock", path, errno);
@@ -57,16 +79,17 @@ files::FileDescriptor take_lock(const std::filesystem::path& output) {
     if (errno != EWOULDBLOCK) {
       throw files::system_error("lock", path, errno);
     }
-    throw Error(ErrorCode::job,
-                fmt::format("another run writes to '{}': {}; wait for its end, stop it, or give this run "
-                            "another folder ([job] output)",
-                            human_path(output), holder(lock)));
+    refuse_held(output, owner_in(lock));
   }
   if (::ftruncate(lock.get(), 0) != 0) {
     throw files::system_error("empty", path, errno);
   }
-  const std::string text = this_process();
+  const std::string text = new_owner();
   files::write_all(lock, std::as_bytes(std::span(text)), path);
+  if (::fsync(lock.get()) != 0) {  // ranks on other machines read it
+    throw files::system_error("make durable", path, errno);
+  }
+  create_folder(folder.root() / "log");
   return lock;
 }
 
@@ -104,16 +127,25 @@ std::optional<std::int64_t> step_of_state(std::string_view name) {
   return failed == std::errc() && end == name.data() + name.size() && step >= 0 ? std::optional(step) : std::nullopt;
 }
 
-/// Those that `kept` does not keep.
-void remove_states(const std::filesystem::path& folder, const Kept& kept) {
-  std::error_code failed;
+/// Those that `kept` does not keep. `failed`: whether the folder could not be listed.
+std::vector<std::filesystem::path> old_states(const std::filesystem::path& folder, const Kept& kept,
+                                              std::error_code& failed) {
+  std::vector<std::filesystem::path> states;
   for (auto entry = std::filesystem::directory_iterator(folder, failed);
        !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
     const std::optional<std::int64_t> step = step_of_state(entry->path().filename().native());
     std::error_code none;
     if (step && *step > kept.step && !std::filesystem::equivalent(entry->path(), kept.file, none)) {
-      remove_file(entry->path());
+      states.push_back(entry->path());
     }
+  }
+  return states;
+}
+
+void remove_states(const std::filesystem::path& folder, const Kept& kept) {
+  std::error_code failed;
+  for (const std::filesystem::path& state : old_states(folder, kept, failed)) {
+    remove_file(state);
   }
   if (failed) {
     throw files::system_error("list", folder, failed.value());
@@ -156,16 +188,6 @@ void remove_of_ranks(const std::filesystem::path& folder, std::string_view exten
   }
 }
 
-bool take_rank(std::string_view& name) {
-  std::string_view rest = name;
-  while (!rest.empty() && rest.back() >= '0' && rest.back() <= '9') {
-    rest.remove_suffix(1);
-  }
-  const bool found = rest.size() < name.size() && take_suffix(rest, ".rank-");
-  name = found ? rest : name;
-  return found;
-}
-
 constexpr std::array<std::string_view, 6> replaced_files = {"job.ini",      "sample.txt", "state.safetensors",
                                                             "summary.json", "trace.json", "weights.safetensors"};
 
@@ -175,14 +197,17 @@ bool is_replaced_file(std::string_view name) {
 
 bool is_result(std::string_view name) { return name == "metrics.jsonl" || is_replaced_file(name); }
 
-/// `.NAME.tmp`, `NAME.rank-3` and `.NAME.rank-3.tmp`, where a run writes NAME; `.rank-3.json.tmp` of a trace.
+/// `.NAME.tmp` where a run writes NAME; `.rank-3.json.tmp` of a trace.
 bool is_unfinished(std::string_view name) {
   const bool is_temporary = name.starts_with('.') && take_suffix(name, ".tmp") && take_prefix(name, ".");
-  if (is_temporary && name.starts_with("rank-") && name.ends_with(".json")) {
-    return true;
-  }
-  const bool is_part = take_rank(name);
-  return (is_temporary || is_part) && is_replaced_file(name);
+  return is_temporary && ((name.starts_with("rank-") && name.ends_with(".json")) || is_replaced_file(name));
+}
+
+/// The number of a file, which it keeps for as long as it lives; nothing where there is none. A file that replaces
+/// another is there before that goes, and so has another number.
+std::optional<ino_t> number_of(const std::filesystem::path& path) {
+  struct stat status = {};
+  return ::lstat(path.c_str(), &status) == 0 ? std::optional(status.st_ino) : std::nullopt;
 }
 
 }  // namespace
@@ -219,10 +244,6 @@ std::filesystem::path trace_path(const std::filesystem::path& output, int rank) 
 }
 
 std::filesystem::path flight_folder(const std::filesystem::path& output) { return output / "flight"; }
-
-std::filesystem::path part_path(const std::filesystem::path& path, std::int64_t rank) {
-  return path.string() + fmt::format(".rank-{}", rank);
-}
 
 bool is_of_a_run(const std::filesystem::path& output) {
   std::error_code none;
@@ -266,18 +287,60 @@ bool is_written_by_runs(const std::filesystem::path& file, const std::filesystem
   return false;
 }
 
+std::uint64_t bytes_to_remove(const std::filesystem::path& output, const Kept& kept) {
+  if (!is_of_a_run(output)) {
+    return 0;
+  }
+  std::error_code none;
+  std::vector<std::filesystem::path> files = old_states(output, kept, none);
+  files.insert(files.end(), {metrics_path(output), trace_path(output), sample_path(output)});
+  std::uint64_t bytes = 0;
+  for (const std::filesystem::path& file : files) {
+    struct stat status = {};
+    if (::lstat(file.c_str(), &status) == 0 && S_ISREG(status.st_mode) && status.st_nlink == 1) {
+      bytes += static_cast<std::uint64_t>(status.st_blocks) * 512;
+    }
+  }
+  return bytes;
+}
+
 bool has_name_of_state(const std::filesystem::path& file) {
   return file.filename() == state_path({}) || step_of_state(file.filename().native());
 }
 
+const char* to_string(Saved saved) noexcept {
+  switch (saved) {
+    case Saved::none: return "none";
+    case Saved::earlier: return "earlier";
+    case Saved::fresh: return "new";
+  }
+  return "";
+}
+
 RunDirectory::RunDirectory(std::filesystem::path output)
-    : output_(std::move(output)), was_of_a_run_(is_of_a_run(output_)) {
-  create_folder(output_ / "log");
-  lock_ = take_lock(output_);
+    : output_(std::move(output)),
+      locked_(lock_folder(output_)),
+      was_of_a_run_(is_of_a_run(locked_.root())),
+      lock_(take_lock(locked_, output_)),
+      folder_(locked_.root(), output_) {
+  for (const std::filesystem::path& result : {weights_path(root()), state_path(root())}) {
+    if (const std::optional<ino_t> number = number_of(result)) {
+      older_[result.filename().string()] = *number;
+    }
+  }
+}
+
+Saved RunDirectory::saved(const std::filesystem::path& name) const {
+  const std::optional<ino_t> number = number_of(root() / name);
+  const auto older = older_.find(name.string());
+  return !number ? Saved::none : older != older_.end() && older->second == *number ? Saved::earlier : Saved::fresh;
 }
 
 void RunDirectory::remove_unfinished() const noexcept {
-  for (const std::filesystem::path& folder : {output_, trace_folder(output_)}) {
+  if (!folder_.is_owned()) {
+    return;
+  }
+  for (const std::filesystem::path& folder : {root(), trace_folder(root())}) {
     std::error_code failed;
     for (auto entry = std::filesystem::directory_iterator(folder, failed);
          !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
@@ -293,18 +356,18 @@ std::string RunDirectory::remove_older_run(const Kept& kept) const {
   if (!was_of_a_run_) {
     return "";
   }
-  std::string older = describe_older(output_);
+  std::string older = describe_older(root());
   remove_unfinished();
-  remove_states(output_, kept);
-  remove_file(sample_path(output_));
-  remove_file(summary_path(output_));
-  remove_file(metrics_path(output_));
-  remove_file(trace_path(output_));
-  remove_of_ranks(output_ / "log", ".log");
-  remove_of_ranks(trace_folder(output_), ".json");
-  remove_of_ranks(flight_folder(output_), ".jsonl");
-  remove_of_ranks(flight_folder(output_), ".record");
-  for (const std::filesystem::path& folder : {trace_folder(output_), flight_folder(output_)}) {
+  remove_states(root(), kept);
+  remove_file(sample_path(root()));
+  remove_file(summary_path(root()));
+  remove_file(metrics_path(root()));
+  remove_file(trace_path(root()));
+  remove_of_ranks(root() / "log", ".log");
+  remove_of_ranks(trace_folder(root()), ".json");
+  remove_of_ranks(flight_folder(root()), ".jsonl");
+  remove_of_ranks(flight_folder(root()), ".record");
+  for (const std::filesystem::path& folder : {trace_folder(root()), flight_folder(root())}) {
     std::error_code holds_more;
     std::filesystem::remove(folder, holds_more);
   }

@@ -2,9 +2,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 
 #include "core/files/descriptor.h"
+#include "core/files/folder.h"
+#include "core/metrics/run_folder.h"
 
 namespace shardrun::metrics {
 
@@ -26,9 +29,6 @@ namespace shardrun::metrics {
 /// Of the ranks' flight records.
 [[nodiscard]] std::filesystem::path flight_folder(const std::filesystem::path& output);
 
-/// What one rank has of a file, beside it, until all parts are joined.
-[[nodiscard]] std::filesystem::path part_path(const std::filesystem::path& path, std::int64_t rank);
-
 /// The name of this machine.
 [[nodiscard]] std::string host_name();
 
@@ -46,6 +46,9 @@ struct Kept {
 [[nodiscard]] std::filesystem::path foreign_result(const std::filesystem::path& output,
                                                    const std::filesystem::path& except = {});
 
+/// Bytes on disk of the older run's files that a run in this folder removes before it writes.
+[[nodiscard]] std::uint64_t bytes_to_remove(const std::filesystem::path& output, const Kept& kept = {});
+
 /// Whether a run that writes to `output` may replace or remove `file`: it lies there, by its name or behind links, and
 /// has the name of a file that runs write.
 [[nodiscard]] bool is_written_by_runs(const std::filesystem::path& file, const std::filesystem::path& output);
@@ -53,30 +56,51 @@ struct Kept {
 /// Whether the file has the name of a state, at the end or saved under way.
 [[nodiscard]] bool has_name_of_state(const std::filesystem::path& file);
 
+/// What a run left at its end of the file that is its result.
+enum class Saved {
+  none,     ///< there is no such file
+  earlier,  ///< that which was there when the run began
+  fresh,    ///< this run's, whole
+};
+
+[[nodiscard]] const char* to_string(Saved saved) noexcept;
+
 /// The output folder of a run, held against every other run for as long as this lives. One process of a run holds it;
-/// the system lets go of it when that process ends, in whatever way. The file `.lock` stays: it is the lock's place,
-/// not the lock.
+/// the system lets go of it when that process ends, in whatever way. The folder itself is locked, so that a lock that
+/// is removed lets no other run in, and so is the file `.lock` in it, for file systems that cannot lock folders. The
+/// file stays: it is the lock's place, not the lock.
 class RunDirectory {
  public:
   /// Creates the folder, those above it and `log` in it. Throws Error{io}: where the system refuses, or where another
   /// run holds the folder, naming its process.
   explicit RunDirectory(std::filesystem::path output);
 
+  /// Where people know it. Files are written by way of `root()`.
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return output_; }
+  [[nodiscard]] const std::filesystem::path& root() const noexcept { return folder_.root(); }
+  [[nodiscard]] const RunFolder& folder() const noexcept { return folder_; }
+  /// That of the open folder.
+  [[nodiscard]] int descriptor() const noexcept { return locked_.descriptor().get(); }
+
+  /// What became of a result, `weights.safetensors` or `state.safetensors`, since this was made.
+  [[nodiscard]] Saved saved(const std::filesystem::path& name) const;
 
   /// Removes what the run that was here before has left, except its weights and its last state, which the next ones
   /// replace. Other files stay; where no run has held the folder before this one, all files stay. A run calls it once
   /// before it writes. Returns what to tell the person, or "" where there was no run. Throws Error{io}.
   std::string remove_older_run(const Kept& kept = {}) const;
 
-  /// Removes what processes that were killed were about to write here: temporary files, and parts that were not joined.
-  /// For a moment at which no process of the run writes. As far as the system lets it.
+  /// Removes what processes that were killed were about to write here: temporary files. For a moment at which no
+  /// process of the run writes. As far as the system lets it.
   void remove_unfinished() const noexcept;
 
  private:
   std::filesystem::path output_;
+  files::Folder locked_;
   bool was_of_a_run_;  ///< before this held it
   files::FileDescriptor lock_;
+  RunFolder folder_;
+  std::map<std::string, ino_t> older_;  ///< results that were here, by name
 };
 
 /// What killed ranks were about to write goes at the end of this, when all ranks have, however the job ended.

@@ -50,6 +50,7 @@ object json_of(const Summary& summary) {
           {"parameters", summary.parameters},
           {"tokens_per_s", summary.tokens_per_s},
           {"step_ms_median", summary.step_ms_median},
+          {"saved", summary.saved.empty() ? value(nullptr) : value(summary.saved)},
           {"ending_s", json_of(summary.ending_s)},
           {"version", summary.origin.version},
           {"command", array(summary.origin.command.begin(), summary.origin.command.end())},

@@ -51,6 +51,7 @@ struct Summary {
   std::int64_t parameters = 0;
   double tokens_per_s = 0;
   double step_ms_median = 0;
+  std::string saved;  ///< what is in the folder as the run's result: "new", "earlier" or "none"
   std::optional<double> ending_s;  ///< of several ranks that failed: from the first sign of it to the last rank's end
   RunOrigin origin;
   std::vector<RankSummary> ranks;

@@ -33,12 +33,13 @@ bool is_consequence(ErrorCode code) noexcept {
   return code == ErrorCode::aborted || code == ErrorCode::peer_lost || code == ErrorCode::timeout;
 }
 
-int work_as_rank(Compiled& compiled, RankLink& link, bool profile) {
+int work_as_rank(Compiled& compiled, RankLink& link, const metrics::RunFolder& folder, bool profile) {
   const std::unique_ptr<Display> display = display_of_launcher(link);
   metrics::Summary summary = planned_summary(compiled);
   link.message(summary_message, metrics::to_json(summary));
   try {
-    summary = work(link.job(), compiled, {.display = *display, .profile = profile, .link = &link}, summary);
+    summary =
+        work(link.job(), compiled, {.display = *display, .folder = folder, .profile = profile, .link = &link}, summary);
   } catch (const Error&) {
     link.message(summary_message, metrics::to_json(summary));
     throw;
@@ -60,9 +61,11 @@ void require_descriptors(const job::Job& job) {
 }
 
 launch::LaunchResult launch_ranks(const job::Job& job, const RunSettings& settings,
-                                  const std::filesystem::path& job_file, const std::vector<std::string>& words,
+                                  const metrics::RunDirectory& directory, const std::vector<std::string>& words,
                                   RankReports& reports) {
-  std::vector<std::string> arguments = {"shardrun", "rank", job_file.string()};
+  // The path is for people; a rank goes the other way, which leads to this folder whatever has its place by then.
+  std::vector<std::string> arguments = {"shardrun", "rank", metrics::job_path(job.output).string(), "--folder",
+                                        fmt::format("/proc/{}/fd/{}", ::getpid(), directory.descriptor())};
   arguments.insert(arguments.end(), words.begin(), words.end());
   if (settings.profile) {
     arguments.emplace_back("--profile");
@@ -88,17 +91,17 @@ metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, con
   require_descriptors(job);
   const metrics::RunDirectory directory(job.output);
   const std::string older = directory.remove_older_run(kept_of(job));
-  const std::filesystem::path job_file = metrics::job_path(job.output);
-  files::write_file_atomically(job_file, job::canonical_text(job));
-  RankReports reports(job, settings, static_cast<int>(job.ranks));
+  files::write_file_atomically(metrics::job_path(directory.root()), job::canonical_text(job));
+  const job::Job held = job_in(directory, job);
+  RankReports reports(held, settings, static_cast<int>(job.ranks));
   reports.tell_older(older);
   metrics::Summary summary;
   {
     const metrics::Leftovers leftovers(directory);
-    summary = reports.merge(launch_ranks(job, settings, job_file, words, reports));
+    summary = reports.merge(launch_ranks(job, settings, directory, words, reports));
   }
-  write_last_summary(job, settings, summary);
-  join_traces(job);
+  write_last_summary(held, directory, settings, summary);
+  join_traces(held);
   reports.finish_screen(summary);
   return summary;
 }
@@ -143,6 +146,19 @@ std::filesystem::path output_of_all(const job::Job& job, launch::Rank& rank, con
   return rank.get(key, launch::Rank::no_deadline);
 }
 
+/// Rank 0 has opened it before the others do.
+metrics::RunFolder open_folder(const job::Job& job, launch::Rank& rank, const std::filesystem::path& way) {
+  constexpr const char* key = "folder";
+  if (way.empty()) {
+    return metrics::find_run_folder(job.output, rank.get(key, launch::Rank::no_deadline));
+  }
+  metrics::RunFolder folder(way, job.output);
+  if (rank.context().is_hosted) {
+    rank.set(key, folder.owner());
+  }
+  return folder;
+}
+
 launch::Rank::Deadline latest_join(const launch::RankContext& context) {
   constexpr std::chrono::minutes patience{5};
   return context.is_hosted ? launch::Rank::Clock::now() + patience : launch::Rank::no_deadline;
@@ -153,9 +169,9 @@ constexpr std::chrono::seconds longest_wait_for_first{30};
 constexpr std::chrono::seconds longest_wait_after_failure{4};
 
 /// In the rank's own log, whoever else is told.
-void log_failure(const job::Job& job, int rank, const std::string& text) noexcept {
+void log_failure(const std::filesystem::path& output, int rank, const std::string& text) noexcept {
   try {
-    metrics::Log(metrics::log_path(job.output, rank)).write(text);
+    metrics::Log(metrics::log_path(output, rank)).write(text);
   } catch (const std::exception&) {
     // The failure itself comes first.
   }
@@ -182,6 +198,7 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
   // Outside of `attempt`: what other ranks say of a connection that ends must not come before what this one says.
   std::unique_ptr<launch::Rank> rank;
   std::optional<job::Job> placed;
+  std::optional<metrics::RunFolder> folder;
   std::optional<Compiled> compiled;
   std::optional<RankLink> link;
   const auto fail = [&](launch::FailureKind kind, std::string text, std::optional<int> awaited) {
@@ -195,10 +212,8 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
         text += fmt::format(" ({})", reason);
       }
     }
-    // Before the first rank has told where the job writes, there is no place for a log.
-    if (const job::Job& known = placed ? *placed : job;
-        rank != nullptr && context.is_hosted && !job::has_placeholder(known)) {
-      log_failure(known, context.rank, text);
+    if (folder && context.is_hosted) {
+      log_failure(folder->root(), context.rank, text);
     }
     if (!is_untold && context.is_hosted && context.rank != 0) {
       rank->await_end(launch::Rank::Clock::now() + longest_wait_after_failure);
@@ -215,6 +230,8 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
     }
     placed.emplace(placed_here(job, rank->context()));
     placed->output = output_of_all(job, *rank, hooks.output);
+    folder.emplace(open_folder(*placed, *rank, hooks.folder));
+    placed->output = folder->root();
     compiled.emplace(compile(*placed, "cpu", context.rank));
     if (context.is_hosted && context.local_world_size == 0) {
       require_memory_here(*placed, *compiled, rank->context().local_world_size);
@@ -225,7 +242,7 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
     }
     link->check_plan();
     link->check_hooks();
-    const int code = work(*compiled, *link);
+    const int code = work(*compiled, *link, *folder);
     link->drop_record();
     link.reset();
     rank->goodbye(launch::Rank::no_deadline);
@@ -239,7 +256,11 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
 
 int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile, const RankHooks& hooks) {
   return as_rank(
-      job, context, [&](Compiled& compiled, RankLink& link) { return work_as_rank(compiled, link, profile); }, hooks);
+      job, context,
+      [&](Compiled& compiled, RankLink& link, const metrics::RunFolder& folder) {
+        return work_as_rank(compiled, link, folder, profile);
+      },
+      hooks);
 }
 
 }  // namespace shardrun::task

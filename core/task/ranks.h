@@ -11,6 +11,7 @@
 
 #include "core/job/job.h"
 #include "core/launch/rank.h"
+#include "core/metrics/run_folder.h"
 #include "core/task/compile.h"
 #include "core/task/rank_link.h"
 #include "core/task/run.h"
@@ -37,10 +38,13 @@ using TellFailure = std::function<void(launch::FailureKind kind, const std::stri
 [[nodiscard]] int exit_code_of(const std::function<int()>& attempt, const TellFailure& tell);
 
 /// What a rank does once all have the same plan; returns its exit code. The link is not connected yet.
-using RankWork = std::function<int(Compiled& compiled, RankLink& link)>;
+using RankWork = std::function<int(Compiled& compiled, RankLink& link, const metrics::RunFolder& folder)>;
 
-/// What a rank that another launcher started does besides.
+/// What a rank is told by whoever started it, and what one that another launcher started does besides.
 struct RankHooks {
+  /// A way into [job] output that the process that holds it has open; empty: the folder is found by its path, and must
+  /// be the one that rank 0 writes to.
+  std::filesystem::path folder;
   std::function<void()> on_join;     ///< all ranks are there
   std::function<int()> stop_signal;  ///< the signal that asked this process to stop, or 0
   std::filesystem::path output;      ///< of the first rank: [job] output for all, where it has placeholders

@@ -49,8 +49,12 @@ metrics::Summary planned_summary(const Compiled& compiled) {
   return summary;
 }
 
-Record::Record(const job::Job& job, const Compiled& compiled, Display& display, int rank)
-    : display_(display), begin_(std::chrono::steady_clock::now()), log_(metrics::log_path(job.output, rank)) {
+Record::Record(const job::Job& job, const Compiled& compiled, Display& display, const metrics::RunFolder& folder,
+               int rank)
+    : display_(display),
+      folder_(folder),
+      begin_(std::chrono::steady_clock::now()),
+      log_(metrics::log_path(job.output, rank)) {
   if (rank == 0) {
     lines_.emplace(metrics::metrics_path(job.output));
   }
@@ -76,12 +80,14 @@ void Record::count_step(double seconds) {
 
 void Record::write(const metrics::StepRecord& step) {
   if (lines_) {
+    folder_.require_owned();
     lines_->write(step);
   }
 }
 
 void Record::write(std::span<const metrics::JsonField> fields) {
   if (lines_) {
+    folder_.require_owned();
     lines_->write(fields);
   }
 }

@@ -10,6 +10,7 @@
 #include "core/metrics/jsonl.h"
 #include "core/metrics/log.h"
 #include "core/metrics/progress.h"
+#include "core/metrics/run_folder.h"
 #include "core/metrics/summary.h"
 #include "core/runtime/executor.h"
 #include "core/task/compile.h"
@@ -45,7 +46,8 @@ class Display {
 /// What one rank keeps of a run: its log, and what becomes its part of the summary; the first rank's metrics.jsonl too.
 class Record {
  public:
-  Record(const job::Job& job, const Compiled& compiled, Display& display, int rank);
+  /// `folder`: what the job writes to; outlives this.
+  Record(const job::Job& job, const Compiled& compiled, Display& display, const metrics::RunFolder& folder, int rank);
 
   [[nodiscard]] bool is_first() const noexcept { return lines_.has_value(); }
 
@@ -54,7 +56,7 @@ class Record {
   /// To the log alone.
   void log(const std::string& line) { log_.write(line); }
   void count_step(double seconds);
-  /// A line of metrics.jsonl; nothing on other ranks.
+  /// A line of metrics.jsonl; nothing on other ranks. Throws Error{io}, also where the folder is no longer the run's.
   void write(const metrics::StepRecord& step);
   void write(std::span<const metrics::JsonField> fields);
   void update(const metrics::ProgressUpdate& update);
@@ -68,6 +70,7 @@ class Record {
 
  private:
   Display& display_;
+  const metrics::RunFolder& folder_;
   std::chrono::steady_clock::time_point begin_;
   metrics::Log log_;
   std::optional<metrics::JsonlWriter> lines_;

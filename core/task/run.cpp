@@ -146,30 +146,62 @@ metrics::Summary run_here(const job::Job& job, Compiled& compiled, const RunSett
   if (const std::string older = directory.remove_older_run(kept_of(job)); !older.empty()) {
     display.line(older);
   }
-  files::write_file_atomically(job.output / "job.ini", job::canonical_text(job));
+  files::write_file_atomically(metrics::job_path(directory.root()), job::canonical_text(job));
+  const job::Job held = job_in(directory, job);
   metrics::Summary summary;
   try {
-    summary = work(job, compiled,
-                   {.display = display, .stop_signal = settings.stop_signal, .profile = settings.profile}, summary);
+    summary = work(held, compiled,
+                   {.display = display,
+                    .folder = directory.folder(),
+                    .stop_signal = settings.stop_signal,
+                    .profile = settings.profile},
+                   summary);
   } catch (const Error& error) {
     if (!summary.status.empty()) {
       summary.error = error.message();
-      write_last_summary(job, settings, summary);
-      join_traces(job);
+      write_last_summary(held, directory, settings, summary);
+      join_traces(held);
     }
     throw;
   }
-  write_last_summary(job, settings, summary);
-  join_traces(job);
+  write_last_summary(held, directory, settings, summary);
+  join_traces(held);
   return summary;
 }
 
 }  // namespace
 
-void write_last_summary(const job::Job& job, const RunSettings& settings, metrics::Summary& summary) {
+void write_last_summary(const job::Job& job, const metrics::RunDirectory& directory, const RunSettings& settings,
+                        metrics::Summary& summary) noexcept {
+  const auto fail = [&](const Error& error) {
+    if (summary.error.empty()) {
+      summary.status = "failed";
+      summary.exit_code = exit_code(error.code());
+      summary.error = error.message();
+    }
+  };
   summary.origin = settings.origin;
   summary.origin.ended = metrics::utc_text(std::chrono::system_clock::now());
-  metrics::write_summary(metrics::summary_path(job.output), summary);
+  const bool trains = job.task == job::Task::train;
+  summary.saved = to_string(directory.saved((trains ? metrics::weights_path({}) : metrics::state_path({})).filename()));
+  try {
+    directory.folder().require_owned();
+  } catch (const Error& error) {
+    fail(error);
+  }
+  if (!directory.folder().is_owned()) {
+    return;
+  }
+  try {
+    metrics::write_summary(metrics::summary_path(directory.root()), summary);
+  } catch (const Error& error) {
+    fail(error);
+  }
+}
+
+job::Job job_in(const metrics::RunDirectory& directory, job::Job job) {
+  job.output = directory.root();
+  return job;
 }
 
 std::vector<std::string> require_runnable(const job::Job& job, const Compiled& compiled, std::int64_t ranks_here) {

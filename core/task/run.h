@@ -8,6 +8,7 @@
 
 #include "core/job/job.h"
 #include "core/metrics/progress.h"
+#include "core/metrics/rundir.h"
 #include "core/metrics/summary.h"
 #include "core/task/compile.h"
 #include "core/task/record.h"
@@ -47,8 +48,13 @@ void check_data(const Compiled& compiled);
 /// As require_runnable, for ranks that are started here. Throws Error{job} where a transport wants another launcher's.
 void require_launchable(const job::Job& job, const Compiled& compiled);
 
-/// Writes the summary of a run that ends now.
-void write_last_summary(const job::Job& job, const RunSettings& settings, metrics::Summary& summary);
+/// Writes the summary of a run that ends now, with what it has saved. Where that cannot be, or the folder is no longer
+/// the run's, the summary fails for this reason, unless it has failed before; this throws nothing.
+void write_last_summary(const job::Job& job, const metrics::RunDirectory& directory, const RunSettings& settings,
+                        metrics::Summary& summary) noexcept;
+
+/// The job, as it writes to the folder that the directory holds.
+[[nodiscard]] job::Job job_in(const metrics::RunDirectory& directory, job::Job job);
 
 /// The summary of a job that was asked to stop while it was prepared; nothing where it was not.
 [[nodiscard]] std::optional<metrics::Summary> stopped_before_start(const RunSettings& settings);

@@ -10,7 +10,6 @@
 #include "core/base/error.h"
 #include "core/job/ini.h"
 #include "core/job/raw.h"
-#include "core/metrics/rundir.h"
 
 namespace shardrun::task {
 namespace {
@@ -34,9 +33,10 @@ bool writes_part(const partition::Partition& partition, std::size_t state, const
   return partition.stage_at(at) == partition.stages.states.owner[state];
 }
 
-/// Writes a part's rows, each as long as they are consecutive in the whole. A run may begin and end within one.
-void write_box(checkpoint::SafetensorsWriter& writer, const graph::State& state, const mesh::Box& box,
-               std::span<const std::byte> bytes) {
+/// Calls `write` with a part's rows (offset in the whole and in the part, and length, in bytes), each as long as they
+/// are consecutive in the whole. A run may begin and end within one.
+template <typename Write>
+void for_rows(const graph::State& state, const mesh::Box& box, const Write& write) {
   const std::vector<std::int64_t>& whole = state.type.shape;
   std::size_t inner = whole.size();  // dimensions from here on are consecutive in part and whole
   std::int64_t row = 1;
@@ -50,11 +50,37 @@ void write_box(checkpoint::SafetensorsWriter& writer, const graph::State& state,
   const std::int64_t before = box.run ? box.run->begin : 0;
   for (std::int64_t local = 0; local < box.elements();) {
     const std::int64_t count = std::min(row - (before + local) % row, box.elements() - local);
-    writer.write(state.name, static_cast<std::uint64_t>(box.index_in_whole(whole, local)) * sizeof(float),
-                 bytes.subspan(static_cast<std::size_t>(local) * sizeof(float),
-                               static_cast<std::size_t>(count) * sizeof(float)));
+    write(static_cast<std::uint64_t>(box.index_in_whole(whole, local)) * sizeof(float),
+          static_cast<std::size_t>(local) * sizeof(float), static_cast<std::size_t>(count) * sizeof(float));
     local += count;
   }
+}
+
+/// Calls `visit` with each state of which the rank writes a part, and that part.
+template <typename Visit>
+void for_parts(const graph::Graph& graph, graph::StateKind kind, const partition::Partition& partition,
+               std::int64_t rank, const Visit& visit) {
+  const partition::Placements& placements = partition.placements;
+  const mesh::Coordinates at = mesh::coordinates_of(placements.mesh, rank);
+  for (std::size_t s = 0; s < graph.states.size(); ++s) {
+    const graph::State& state = graph.states[s];
+    if (state.kind == kind && writes_part(partition, s, at)) {
+      visit(static_cast<graph::StateId>(s), state,
+            mesh::box_of(state.type.shape, placements.states[s], placements.mesh, at));
+    }
+  }
+}
+
+/// `writer`: a SafetensorsWriter or SafetensorsPieces.
+template <typename Writer>
+void write_parts(Writer& writer, const graph::Graph& graph, graph::StateKind kind,
+                 const partition::Partition& partition, const runtime::Executor& executor, std::int64_t rank) {
+  for_parts(graph, kind, partition, rank, [&](graph::StateId id, const graph::State& state, const mesh::Box& box) {
+    const std::span<const std::byte> bytes = as_bytes(executor.state(id));
+    for_rows(state, box, [&](std::uint64_t offset, std::size_t from, std::size_t count) {
+      writer.write(state.name, offset, bytes.subspan(from, count));
+    });
+  });
 }
 
 const std::string& metadata_at(const checkpoint::SafetensorsFile& file, const char* key) {
@@ -70,68 +96,47 @@ const std::string& metadata_at(const checkpoint::SafetensorsFile& file, const ch
 
 }  // namespace
 
+std::vector<checkpoint::TensorInfo> saved_tensors(const graph::Graph& graph, graph::StateKind kind) {
+  std::vector<checkpoint::TensorInfo> tensors;
+  for (const graph::State& state : graph.states) {
+    if (state.kind == kind) {
+      tensors.push_back({state.name, checkpoint::DType::f32, state.type.shape});
+    }
+  }
+  return tensors;
+}
+
 void save_states(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
-                 const runtime::Executor& executor, const checkpoint::Metadata& metadata) {
+                 const partition::Partition& partition, const runtime::Executor& executor, std::int64_t rank,
+                 const checkpoint::Metadata& metadata, const SaveHooks& hooks) {
   if (executor.device().element_bytes(graph::DType::f32) != sizeof(float)) {
     throw Error(ErrorCode::internal, fmt::format("states of device {} are not float32", executor.device().name()));
   }
-  std::vector<checkpoint::Tensor> tensors;
-  for (std::size_t s = 0; s < graph.states.size(); ++s) {
-    if (graph.states[s].kind == kind) {
-      tensors.push_back({{graph.states[s].name, checkpoint::DType::f32, graph.states[s].type.shape},
-                         as_bytes(executor.state(static_cast<graph::StateId>(s)))});
+  std::optional<checkpoint::SafetensorsWriter> whole;
+  if (rank == 0) {
+    whole.emplace(path, saved_tensors(graph, kind), metadata);
+  }
+  hooks.await_ranks();  // the file is there
+  if (whole) {
+    write_parts(*whole, graph, kind, partition, executor, rank);
+  } else {
+    checkpoint::SafetensorsPieces pieces(path, saved_tensors(graph, kind), metadata);
+    write_parts(pieces, graph, kind, partition, executor, rank);
+    pieces.finish();
+  }
+  hooks.await_ranks();  // all is in it
+  if (whole) {
+    for (std::int64_t other = 1; other < partition.placements.mesh.ranks(); ++other) {
+      for_parts(graph, kind, partition, other, [&](graph::StateId, const graph::State& state, const mesh::Box& box) {
+        for_rows(state, box, [&](std::uint64_t offset, std::size_t, std::size_t count) {
+          whole->leave(state.name, offset, count);
+        });
+      });
     }
+    hooks.before_commit();
+    whole->commit();
   }
-  checkpoint::write_safetensors(path, tensors, metadata);
-}
-
-void save_part(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
-               const runtime::Executor& executor, std::int64_t rank) {
-  std::vector<checkpoint::Tensor> tensors;
-  for (std::size_t s = 0; s < graph.states.size(); ++s) {
-    if (graph.states[s].kind == kind) {
-      const device::TensorView view = executor.state(static_cast<graph::StateId>(s));
-      tensors.push_back(
-          {{graph.states[s].name, checkpoint::DType::f32, {view.shape.begin(), view.shape.begin() + view.rank}},
-           as_bytes(view)});
-    }
-  }
-  checkpoint::write_safetensors(metrics::part_path(path, rank), tensors, {});
-}
-
-void join_parts(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
-                const partition::Partition& partition, const checkpoint::Metadata& metadata) {
-  const partition::Placements& placements = partition.placements;
-  std::vector<checkpoint::TensorInfo> infos;
-  for (const graph::State& state : graph.states) {
-    if (state.kind == kind) {
-      infos.push_back({state.name, checkpoint::DType::f32, state.type.shape});
-    }
-  }
-  for (std::int64_t rank = 0; rank < placements.mesh.ranks(); ++rank) {
-    if (std::error_code none; !std::filesystem::exists(metrics::part_path(path, rank), none)) {
-      throw Error(ErrorCode::io,
-                  fmt::format("the part of rank {} of what is saved, '{}', is not here: where ranks are on several "
-                              "machines, [job] output must be a folder that all of them share",
-                              rank, metrics::part_path(path, rank).string()));
-    }
-  }
-  checkpoint::SafetensorsWriter writer(path, std::move(infos), metadata);
-  for (std::int64_t rank = 0; rank < placements.mesh.ranks(); ++rank) {
-    const checkpoint::SafetensorsFile part(metrics::part_path(path, rank));
-    const mesh::Coordinates at = mesh::coordinates_of(placements.mesh, rank);
-    for (std::size_t s = 0; s < graph.states.size(); ++s) {
-      const graph::State& state = graph.states[s];
-      if (state.kind == kind && writes_part(partition, s, at)) {
-        write_box(writer, state, mesh::box_of(state.type.shape, placements.states[s], placements.mesh, at),
-                  part.at(state.name).bytes);
-      }
-    }
-  }
-  writer.commit();
-  for (std::int64_t rank = 0; rank < placements.mesh.ranks(); ++rank) {
-    std::filesystem::remove(metrics::part_path(path, rank));
-  }
+  hooks.await_ranks();
 }
 
 checkpoint::Metadata describe_model(const job::Chosen& model, const models::ModelSettings& settings,

@@ -16,17 +16,19 @@ namespace shardrun::task {
 // A trained model as one safetensors file: a tensor a parameter (float32, global shape), and in its metadata all that
 // is needed to use it: `shardrun.model` ([model] as an INI section) and, for text, `shardrun.tokenizer` (JSON).
 
-/// Writes the states of one kind. The path holds the old file until all of the new one is there. Throws Error{io}.
+/// The states of one kind, as what is in a file. The metadata is part of it.
+[[nodiscard]] std::vector<checkpoint::TensorInfo> saved_tensors(const graph::Graph& graph, graph::StateKind kind);
+
+/// Writes the states of one kind that this rank holds to one file, each rank its part; of replicas the first does. All
+/// ranks call it at the same point. The path holds the old file until all of the new one is there. `await_ranks`
+/// returns once every rank has called it; `before_commit` is called by the first rank, and may throw. Throws Error{io}.
+struct SaveHooks {
+  std::function<void()> await_ranks = [] {};
+  std::function<void()> before_commit = [] {};
+};
 void save_states(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
-                 const runtime::Executor& executor, const checkpoint::Metadata& metadata);
-
-/// What this rank holds of the states of one kind, in a file of its own beside `path`.
-void save_part(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
-               const runtime::Executor& executor, std::int64_t rank);
-
-/// `path` from the files that every rank's `save_part` has left, which are removed. Of replicas the first is taken.
-void join_parts(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
-                const partition::Partition& partition, const checkpoint::Metadata& metadata);
+                 const partition::Partition& partition, const runtime::Executor& executor, std::int64_t rank,
+                 const checkpoint::Metadata& metadata, const SaveHooks& hooks = {});
 
 [[nodiscard]] checkpoint::Metadata describe_model(const job::Chosen& model, const models::ModelSettings& settings,
                                                   const data::Tokenizer* tokenizer);

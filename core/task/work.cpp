@@ -79,7 +79,8 @@ class Work {
       : job_(job),
         compiled_(compiled),
         settings_(settings),
-        record_(job, compiled, settings.display, settings.link == nullptr ? 0 : settings.link->rank()) {
+        record_(job, compiled, settings.display, settings.folder,
+                settings.link == nullptr ? 0 : settings.link->rank()) {
     if (job.trace == job::Trace::steps) {
       tracer_.emplace(job, compiled);
     }
@@ -313,17 +314,14 @@ class Work {
 
   void save(const std::filesystem::path& path, graph::StateKind kind, const runtime::Executor& executor,
             const checkpoint::Metadata& metadata) {
-    if (settings_.link == nullptr) {
-      save_states(path, compiled_.graph, kind, executor, metadata);
-      return;
+    if (settings_.link != nullptr) {
+      now_at("writing what the ranks hold", 0, "writing " + path.filename().string());
     }
-    now_at("writing what the ranks hold", 0, "writing " + path.filename().string());
-    save_part(path, compiled_.graph, kind, executor, settings_.link->rank());
-    await_ranks();
-    if (record_.is_first()) {
-      join_parts(path, compiled_.graph, kind, compiled_.partition, metadata);
-    }
-    await_ranks();
+    const auto require_folder = [&] { settings_.folder.require_owned(); };
+    require_folder();
+    save_states(path, compiled_.graph, kind, compiled_.partition, executor,
+                settings_.link == nullptr ? 0 : settings_.link->rank(), metadata,
+                {.await_ranks = [&] { await_ranks(); }, .before_commit = require_folder});
   }
 
   /// Every rank samples the same; the first shows it.
@@ -342,6 +340,7 @@ class Work {
              record_.now_at("sampling token", ++sampled, job_.train.sample);
            });
     if (record_.is_first()) {
+      settings_.folder.require_owned();
       files::write_file_atomically(metrics::sample_path(job_.output), text);
       settings_.display.result(fmt::format("sample:\n{}\n", text));
     }

@@ -2,6 +2,7 @@
 
 #include <functional>
 
+#include "core/metrics/run_folder.h"
 #include "core/task/rank_link.h"
 #include "core/task/record.h"
 
@@ -10,12 +11,13 @@ namespace shardrun::task {
 /// What a rank's work needs of its process.
 struct WorkSettings {
   Display& display;
+  const metrics::RunFolder& folder;  ///< [job] output, which the job names by its root
   std::function<int()> stop_signal;  ///< the signal that asked to stop, or 0; looked at between steps
   bool profile = false;
   RankLink* link = nullptr;  ///< to the other ranks; null where there is one
 };
 
-/// Does one rank's part of what [job] task says: metrics, log and results go to [job] output, which is there. Returns
+/// Does one rank's part of what [job] task says: metrics, log and results go to [job] output, which is open. Returns
 /// the summary with this rank's part. A job that fails leaves its summary in `failed` and throws.
 [[nodiscard]] metrics::Summary work(const job::Job& job, Compiled& compiled, const WorkSettings& settings,
                                     metrics::Summary& failed);

@@ -183,7 +183,11 @@ std::string name_of_run() {
 class First {
  public:
   First(const job::Job& job, const launch::World& world, const RunSettings& settings)
-      : common_(job), job_(resolved(job, settings)), world_(world), settings_(settings), directory_(job_.output) {}
+      : common_(job),
+        world_(world),
+        settings_(settings),
+        directory_(settings.output.empty() ? job.output : settings.output),
+        job_(job_in(directory_, job)) {}
 
   First(const First&) = delete;
   First& operator=(const First&) = delete;
@@ -216,7 +220,9 @@ class First {
                              .on_notice = [this](std::string_view line) { reports_->notice(line); },
                              .last_resort = [this](const launch::LaunchResult& result) { give_up(result); }});
     const std::string older = directory_.remove_older_run(kept_of(job_));
-    files::write_file_atomically(metrics::job_path(job_.output), job::canonical_text(job_));
+    job::Job named = common_;
+    named.output = directory_.path();
+    files::write_file_atomically(metrics::job_path(directory_.root()), job::canonical_text(named));
     reports_.emplace(job_, settings_, 1);
     reports_->tell_older(older);
     host_->start();
@@ -230,25 +236,22 @@ class First {
     metrics::Summary summary;
     {
       const metrics::Leftovers leftovers(directory_);
-      const int code = run_as_rank(
-          common_, context_of(job_, world_, invitation, own_address), settings_.profile,
-          {.on_join = [this] { tell_stop(); }, .stop_signal = settings_.stop_signal, .output = job_.output});
+      const int code = run_as_rank(common_, context_of(job_, world_, invitation, own_address), settings_.profile,
+                                   {.folder = directory_.root(),
+                                    .on_join = [this] { tell_stop(); },
+                                    .stop_signal = settings_.stop_signal,
+                                    .output = directory_.path()});
       launch::LaunchResult result = host_->wait();
       result.exit_code = result.exit_code == 0 ? code : result.exit_code;
       summary = reports_->merge(result);
     }
-    write_last_summary(job_, settings_, summary);
+    write_last_summary(job_, directory_, settings_, summary);
     join_traces(job_);
     reports_->finish_screen(summary);
     return summary;
   }
 
  private:
-  static job::Job resolved(job::Job job, const RunSettings& settings) {
-    job.output = settings.output.empty() ? job.output : settings.output;
-    return job;
-  }
-
   void tell_stop() {
     if (settings_.on_stop) {
       settings_.on_stop([this](int signal) { reports_->notice(launch::stop_notice(signal)); });
@@ -258,20 +261,16 @@ class First {
   /// On the host's thread, while this rank is stuck somewhere else.
   [[noreturn]] void give_up(const launch::LaunchResult& result) {
     metrics::Summary summary = reports_->merge(result);
-    try {
-      write_last_summary(job_, settings_, summary);
-    } catch (const Error& error) {
-      write_to_standard_error(fmt::format("shardrun: {}\n", error.message()));
-    }
+    write_last_summary(job_, directory_, settings_, summary);
     write_to_standard_error(fmt::format("shardrun: {}\n", summary.error));
     ::_exit(summary.exit_code == 0 ? 1 : summary.exit_code);
   }
 
   const job::Job& common_;  ///< the same on all ranks
-  const job::Job job_;      ///< with the output folder that this rank has chosen for them
   const launch::World& world_;
   const RunSettings& settings_;
-  metrics::RunDirectory directory_;
+  metrics::RunDirectory directory_;  ///< that this rank has chosen for all
+  const job::Job job_;               ///< with it
   std::optional<RankReports> reports_;
   std::optional<launch::StoreHost> host_;  // first to go: it calls the rest
 };
@@ -329,13 +328,8 @@ int run_other_of_world(const job::Job& job, const launch::World& world, const Ru
   if (invitation.master.port == 0) {
     throw Error(ErrorCode::io, fmt::format("rank {}: rank 0 could not begin, and says why", world.rank));
   }
-  const auto begin = [&] {
-    std::error_code none;
-    std::filesystem::remove(metrics::log_path(job.output, world.rank), none);  // where no other host would
-    on_join();
-  };
   return run_as_rank(job, context_of(job, world, invitation, own_address), settings.profile,
-                     {.on_join = begin, .stop_signal = settings.stop_signal});
+                     {.on_join = on_join, .stop_signal = settings.stop_signal});
 }
 
 }  // namespace shardrun::task

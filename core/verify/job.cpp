@@ -272,8 +272,9 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
   return outcome;
 }
 
-int record_as_rank(const job::Job& job, const launch::RankContext& context, std::int64_t steps, bool evaluates) {
-  return task::as_rank(job, context, [&](task::Compiled& compiled, task::RankLink& link) {
+int record_as_rank(const job::Job& job, const launch::RankContext& context, std::int64_t steps, bool evaluates,
+                   const std::filesystem::path& folder) {
+  const auto work = [&](task::Compiled& compiled, task::RankLink& link, const metrics::RunFolder&) {
     // The launcher shows what the first rank says, line by line.
     const std::unique_ptr<task::Display> display = task::display_of_launcher(link);
     Meter meter({.write = [&](std::string_view text) { display->line(text.substr(0, text.size() - 1)); },
@@ -285,7 +286,8 @@ int record_as_rank(const job::Job& job, const launch::RankContext& context, std:
     Recorder recorder(job, compiled, &link, link.rank() == 0 ? &meter : nullptr, [] { return 0; });
     const int signal = record(recorder, job, {steps, evaluates});
     return signal == 0 ? 0 : 128 + signal;
-  });
+  };
+  return task::as_rank(job, context, work, {.folder = folder});
 }
 
 }  // namespace shardrun::verify

@@ -28,8 +28,8 @@ struct JobSettings {
 [[nodiscard]] JobOutcome verify_job(const job::Job& job, const JobSettings& settings);
 
 /// What a process that was started so does: one rank's steps, and where `evaluates` an evaluation, with its snapshots
-/// in [job] output. Returns its exit code.
+/// in [job] output, to which `folder` is a way. Returns its exit code.
 [[nodiscard]] int record_as_rank(const job::Job& job, const launch::RankContext& context, std::int64_t steps,
-                                 bool evaluates);
+                                 bool evaluates, const std::filesystem::path& folder);
 
 }  // namespace shardrun::verify

@@ -176,18 +176,20 @@ TEST_CASE("a rank that is killed ends the job with its name, and nothing is left
 }
 
 TEST_CASE("a rank that is killed while weights are written leaves nothing half-written", "[ranks]") {
-  // Whoever opens a pipe to write stands still until it is opened to be read: rank 1 where it writes its part, the
-  // first where it joins them.
-  const auto [victim, held] =
-      GENERATE(std::pair{1, ".weights.safetensors.rank-1.tmp"}, std::pair{0, ".weights.safetensors.tmp"});
+  // Whoever opens a pipe to write stands still until it is opened to be read: the first rank, where it begins the file,
+  // while the other one waits for it.
+  const int victim = GENERATE(1, 0);
   const JobFolder job;
   const std::filesystem::path run = job.path() / "run";
   std::future<void> killing;
-  Interference kill_one([&, victim = static_cast<std::size_t>(victim), held = run / held](
+  Interference kill_one([&, victim = static_cast<std::size_t>(victim), held = run / ".weights.safetensors.tmp"](
                             pid_t launcher, const std::vector<pid_t>& ranks) {
-    REQUIRE(mkfifo(held.c_str(), 0600) == 0);
+    REQUIRE(mkfifo(held.c_str(), 0600) == 0);  // which whoever opens it for writing waits at
     killing = std::async(std::launch::async, [&run, rank = ranks.at(victim), launcher] {
-      while (!std::filesystem::exists(run / "weights.safetensors.rank-0") && !ends_within(launcher, 0)) {
+      const auto is_writing = [&] {
+        return read_file(run / "flight/rank-0.record").find("writing what the ranks hold") != std::string::npos;
+      };
+      while (!is_writing() && !ends_within(launcher, 0)) {
         sched_yield();
       }
       kill(rank, SIGKILL);

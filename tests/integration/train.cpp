@@ -80,13 +80,14 @@ TEST_CASE("a run leaves all that it found out", "[program]") {
 
   const json::object summary = job.summary();
   CHECK(keys(summary) == std::set<std::string>{"status", "exit_code", "error", "steps", "seconds", "loss", "val_loss",
-                                               "parameters", "tokens_per_s", "step_ms_median", "ending_s", "version",
+                                               "parameters", "tokens_per_s", "step_ms_median", "saved", "ending_s", "version",
                                                "command", "host", "started", "ended", "ranks"});
   CHECK(summary.at("command") == json::array{"shardrun", "run", "job.ini", "--set", "train.sample=20"});
   CHECK(summary.at("started").as_string().size() == std::string("2026-11-22T14:15:03.000Z").size());
   CHECK(summary.at("started").as_string() < summary.at("ended").as_string());
   CHECK(summary.at("status") == "finished");
   CHECK(number(summary, "exit_code") == 0);
+  CHECK(summary.at("saved") == "new");
   CHECK(number(summary, "steps") == 30);
   CHECK(summary.at("loss") == metrics[29].at("loss"));
   CHECK(summary.at("val_loss") == metrics[29].at("val_loss"));

@@ -176,15 +176,12 @@ TEST_CASE("what killed processes were about to write goes, everything else stays
   const bool by_next_run = GENERATE(false, true);
   const TemporaryFolder folder;
   const RunDirectory run(held_before(folder / "run"));
-  for (const char* name :
-       {".weights.safetensors.tmp", "weights.safetensors.rank-0", "weights.safetensors.rank-12",
-        ".weights.safetensors.rank-1.tmp", ".state.safetensors.tmp", "state.safetensors.rank-3", ".summary.json.tmp",
-        ".sample.txt.tmp", ".job.ini.tmp", "state-000100.safetensors.rank-0", ".state-000100.safetensors.tmp"}) {
+  for (const char* name : {".weights.safetensors.tmp", ".state.safetensors.tmp", ".summary.json.tmp", ".sample.txt.tmp",
+                           ".job.ini.tmp", ".state-000100.safetensors.tmp"}) {
     write_file(run.path() / name, "unfinished");
   }
-  const std::vector<std::string> kept = {"weights.safetensors",        "state.safetensors",     "notes.txt",
-                                         "weights.safetensors.rank-",  "mine.rank-0",           ".mine.tmp",
-                                         "weights.safetensors.rank-x", "weights.safetensors.1", "summary.json.tmp"};
+  const std::vector<std::string> kept = {"weights.safetensors", "state.safetensors",     "notes.txt",
+                                         ".mine.tmp",           "weights.safetensors.1", "summary.json.tmp"};
   for (const std::string& name : kept) {
     write_file(run.path() / name, "kept");
   }

@@ -18,6 +18,7 @@ TEST_CASE("a summary has its keys in one order", "[metrics]") {
   summary.parameters = 804096;
   summary.tokens_per_s = 12345.5;
   summary.step_ms_median = 0.1;
+  summary.saved = "new";
   summary.origin = {.version = "1.2.3",
                     .command = {"shardrun", "run", "a job.ini"},
                     .host = "node7",
@@ -41,6 +42,7 @@ TEST_CASE("a summary has its keys in one order", "[metrics]") {
   "parameters": 804096,
   "tokens_per_s": 12345.5,
   "step_ms_median": 0.1,
+  "saved": "new",
   "ending_s": null,
   "version": "1.2.3",
   "command": [

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <optional>
 
+#include "core/metrics/rundir.h"
 #include "core/task/rank_reports.h"
 #include "core/task/ranks.h"
 #include "tests/support/catch.h"
@@ -87,14 +88,16 @@ TEST_CASE("the launcher hears of a failure while all connections are there", "[t
   Rank second(store.context(1), text, Rank::no_deadline);
   second.set("barrier/0/1", "");
 
-  const int code =
-      task::as_rank(over.job, store.context(0), [&](task::Compiled& compiled, task::RankLink& link) -> int {
-        runtime::Executor executor(compiled.programs, *compiled.device);
-        link.connect(executor);
-        const std::lock_guard lock(mutex);
-        memory = executor.arena();
-        throw Error(ErrorCode::numerics, "the loss is NaN");
-      });
+  const metrics::RunDirectory directory(over.job.output);
+  const auto work = [&](task::Compiled& compiled, task::RankLink& link, const metrics::RunFolder&) -> int {
+    runtime::Executor executor(compiled.programs, *compiled.device);
+    link.connect(executor);
+    const std::lock_guard lock(mutex);
+    memory = executor.arena();
+    throw Error(ErrorCode::numerics, "the loss is NaN");
+  };
+
+  const int code = task::as_rank(over.job, store.context(0), work, {.folder = directory.root()});
 
   store.end();
   CHECK(code == 1);
@@ -149,8 +152,9 @@ TEST_CASE("a rank that never learns the folder of all writes no log", "[task]") 
   launch::RankContext context = store.context(1);
   context.is_hosted = true;
 
-  const int code = task::as_rank(job, context, [](task::Compiled&, task::RankLink&) { return 0; },
-                                 {.on_join = [&] { store.abort("rank 0 is gone"); }});
+  const int code =
+      task::as_rank(job, context, [](task::Compiled&, task::RankLink&, const metrics::RunFolder&) { return 0; },
+                    {.on_join = [&] { store.abort("rank 0 is gone"); }});
 
   CHECK(code == 1);
   CHECK_FALSE(std::filesystem::exists(folder / "{time}"));

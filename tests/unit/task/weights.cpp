@@ -24,7 +24,7 @@ struct Saved {
       : job(text_job_in(folder, overrides)), compiled(task::compile(job)), training(job, compiled) {
     training.initialize();
     static_cast<void>(training.step(0));
-    task::save_states(path, compiled.graph, graph::StateKind::parameter, training.executor(),
+    task::save_states(path, compiled.graph, graph::StateKind::parameter, compiled.partition, training.executor(), 0,
                       task::describe_model(job.model, compiled.settings, compiled.dataset->tokenizer()));
   }
 };

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <filesystem>
+
+#include "core/files/descriptor.h"
+
+namespace shardrun::files {
+
+/// A folder that is held open. Paths below `root()` lead into this very folder wherever it is moved, and nowhere once
+/// it is removed; they never lead into another folder that has taken its place. They hold in this process alone.
+class Folder {
+ public:
+  /// Throws Error{io}.
+  explicit Folder(const std::filesystem::path& path);
+
+  [[nodiscard]] const FileDescriptor& descriptor() const noexcept { return descriptor_; }
+  [[nodiscard]] const std::filesystem::path& root() const noexcept { return root_; }
+
+ private:
+  FileDescriptor descriptor_;
+  std::filesystem::path root_;
+};
+
+/// A path as a person knows it: one below the root of an open folder, by where that folder is now.
+[[nodiscard]] std::filesystem::path shown(const std::filesystem::path& path);
+
+}  // namespace shardrun::files

@@ -1,0 +1,225 @@
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/checkpoint/safetensors.h"
+#include "tests/integration/processes.h"
+#include "tests/integration/program.h"
+#include "tests/support/catch.h"
+
+using namespace shardrun::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+std::vector<std::string> settings_of(const std::string& seed, int steps, const std::string& ranks = "2") {
+  return {"job.seed=" + seed,
+          "job.ranks=" + ranks,
+          "job.strategy=" + std::string(ranks == "1" ? "single" : "dp"),
+          "job.transport=shm",
+          "train.log_every=1",
+          "data.batch=8",
+          "train.steps=" + std::to_string(steps),
+          "train.eval_every=100"};
+}
+
+/// Everything below a folder that does not depend on when a run was.
+struct Left {
+  std::string weights;
+  std::string job;
+  std::vector<double> losses;
+  std::vector<std::string> names;
+  std::map<std::string, long> log_lines;
+
+  bool operator==(const Left&) const = default;
+};
+
+Left left_in(const std::filesystem::path& run) {
+  Left left;
+  left.weights = read_file(run / "weights.safetensors");
+  left.job = read_file(run / "job.ini");
+  left.job.erase(0, left.job.find("seed ="));
+  left.job.erase(std::min(left.job.find('\n'), left.job.size()));
+  for (const boost::json::object& line : read_json_lines(run / "metrics.jsonl")) {
+    left.losses.push_back(line.at("loss").to_number<double>());
+  }
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(run)) {
+    const std::string name = entry.path().lexically_relative(run).string();
+    left.names.push_back(name);
+    if (entry.path().extension() == ".log") {
+      const std::string text = read_file(entry.path());
+      left.log_lines[name] = std::count(text.begin(), text.end(), '\n');
+    }
+  }
+  std::sort(left.names.begin(), left.names.end());
+  return left;
+}
+
+/// Until nothing is there: a run may be writing.
+void remove_whole(const std::filesystem::path& folder) {
+  for (std::error_code failed; std::filesystem::exists(folder); failed.clear()) {
+    std::filesystem::remove_all(folder, failed);
+  }
+}
+
+/// Runs the job of seed 1, takes its folder away after this step, and runs that of seed 2 in its place, which the first
+/// one's last steps and results fall into.
+constexpr int steps_of_second = 60;
+
+struct Attack {
+  JobFolder job;
+  Ended first;
+  Ended second;
+
+  Attack(int step, int steps, bool moves) {
+    bool done = false;
+    const std::string awaited = "step " + std::to_string(step) + "/";
+    const auto take_away = [&](pid_t, std::string_view out) {
+      if (done || out.find(awaited) == std::string_view::npos) {
+        return;
+      }
+      done = true;
+      if (moves) {
+        std::filesystem::rename(job.path() / "run", job.path() / "moved");
+      } else {
+        remove_whole(job.path() / "run");
+      }
+      second = job.run(settings_of("2", steps_of_second));
+    };
+    first = run_program(job.path(), with_settings({"job.ini"}, settings_of("1", steps)), take_away);
+  }
+};
+
+/// How many of so many attacks mixed two runs.
+int mixed_of(int attacks) {
+  const JobFolder alone;
+  const Ended ended = alone.run(settings_of("2", steps_of_second));
+  REQUIRE(ended.code == 0);
+  const Left expected = left_in(alone.path() / "run");
+  std::mt19937 random(1);
+  int mixed = 0;
+  for (int i = 0; i < attacks; ++i) {
+    const int steps = std::uniform_int_distribution<int>(50, 500)(random);
+    const int step = std::uniform_int_distribution<int>(1, 20)(random);
+    const Attack attack(step, steps, i % 2 == 0);
+    INFO("attack " << i << " at step " << step << " of " << steps << ": " << attack.first.code << " "
+                   << attack.first.err << "\n"
+                   << attack.second.code << " " << attack.second.err);
+    const Left found = left_in(attack.job.path() / "run");
+    const bool is_same = attack.second.code == 0 && found == expected;
+    mixed += is_same ? 0 : 1;
+    CHECK(is_same);
+    CHECK(attack.first.code == 1);
+    CHECK_THAT(attack.first.err, Contains("output folder"));
+  }
+  return mixed;
+}
+
+/// The numbers of kills after which the earlier weights were there, and after which the new ones.
+struct Weights {
+  int earlier = 0;
+  int fresh = 0;
+};
+
+/// Kills a rank, or the launcher, some moment after the last step: while weights are written, or around that.
+Weights kill_late(int kills) {
+  const std::vector<std::string> of_new = settings_of("2", 5);
+  const JobFolder alone;
+  REQUIRE(alone.run(of_new).code == 0);
+  const std::string fresh = read_file(alone.path() / "run/weights.safetensors");
+  std::mt19937 random(1);
+  Weights found;
+  for (int i = 0; i < kills; ++i) {
+    const JobFolder job;
+    REQUIRE(job.run(settings_of("1", 1)).code == 0);
+    const std::string earlier = read_file(job.path() / "run/weights.safetensors");
+    REQUIRE(earlier != fresh);
+    const std::size_t victim = static_cast<std::size_t>(i) % 3;
+    const std::chrono::microseconds after(std::uniform_int_distribution<int>(0, 12'000)(random));
+    bool done = false;
+    const Ended ended =
+        run_program(job.path(), with_settings({"job.ini"}, of_new), [&](pid_t launcher, std::string_view out) {
+          if (done || out.find("step 5/") == std::string_view::npos) {
+            return;
+          }
+          done = true;
+          const auto moment = std::chrono::steady_clock::now() + after;
+          const std::vector<pid_t> ranks = children_of(launcher);
+          while (std::chrono::steady_clock::now() < moment) {
+            sched_yield();
+          }
+          kill(victim < ranks.size() ? ranks[victim] : launcher, SIGKILL);
+        });
+    INFO("kill " << i << " of " << victim << " after " << after.count() << " us: " << ended.code << " " << ended.err);
+    const std::string weights = read_file(job.path() / "run/weights.safetensors");
+    CHECK((weights == earlier || weights == fresh));
+    CHECK((ended.code != 0 || weights == fresh));
+    if (ended.code >= 0) {  // else the launcher was killed, which writes the summary
+      CHECK(job.summary().at("exit_code") == ended.code);
+      CHECK(job.summary().at("saved") == (weights == fresh ? "new" : "earlier"));
+    }
+    (weights == fresh ? found.fresh : found.earlier) += 1;
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("a run whose folder is removed or moved never writes to the next run's in its place", "[folders]") {
+  CHECK(mixed_of(4) == 0);
+}
+
+TEST_CASE("50 folders removed or moved under a run, and another run in their place", "[.attack]") {
+  CHECK(mixed_of(50) == 0);
+}
+
+TEST_CASE("whoever is killed late leaves the earlier weights or the new ones, and the summary says which",
+          "[folders]") {
+  CHECK(kill_late(6).earlier >= 0);
+}
+
+TEST_CASE("100 kills late in writing", "[.attack]") {
+  const Weights found = kill_late(100);
+  WARN(found.earlier << " left the earlier weights, " << found.fresh << " the new ones");
+}
+
+TEST_CASE("a run whose lock is removed ends", "[folders]") {
+  const JobFolder job;
+  bool done = false;
+  const Ended ended =
+      run_program(job.path(), with_settings({"job.ini"}, settings_of("1", 100'000)), [&](pid_t, std::string_view out) {
+        if (!done && out.find("step 3/") != std::string_view::npos) {
+          done = true;
+          std::filesystem::remove(job.path() / "run/.lock");
+        }
+      });
+  CHECK(ended.code == 1);
+  CHECK_THAT(ended.err, Contains("the output folder 'run' lost its lock (.lock) while this run wrote to it") &&
+                            Contains("start the job again"));
+  CHECK_FALSE(std::filesystem::exists(job.path() / "run/summary.json"));
+  CHECK_FALSE(std::filesystem::exists(job.path() / "run/weights.safetensors"));
+}
+
+TEST_CASE("a run whose folder is moved says where it is, and leaves its summary there", "[folders]") {
+  const std::string ranks = GENERATE("1", "2");
+  const JobFolder job;
+  bool done = false;
+  const Ended ended = run_program(job.path(), with_settings({"job.ini"}, settings_of("1", 100'000, ranks)),
+                                  [&](pid_t, std::string_view out) {
+                                    if (!done && out.find("step 3/") != std::string_view::npos) {
+                                      done = true;
+                                      std::filesystem::rename(job.path() / "run", job.path() / "moved");
+                                    }
+                                  });
+  CHECK(ended.code == 1);
+  CHECK_THAT(ended.err, Contains("the output folder 'run' was moved to '" + (job.path() / "moved").string() + "'"));
+  const boost::json::object summary = read_json(job.path() / "moved/summary.json");
+  CHECK(summary.at("status") == "failed");
+  CHECK(summary.at("saved") == "none");
+  CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
+}

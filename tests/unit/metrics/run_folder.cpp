@@ -1,0 +1,102 @@
+#include "core/metrics/run_folder.h"
+
+#include <optional>
+
+#include "core/files/atomic_file.h"
+#include "core/metrics/rundir.h"
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+#include "tests/support/temporary_folder.h"
+
+using namespace shardrun;
+using namespace shardrun::metrics;
+using namespace shardrun::test;
+using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
+
+namespace {
+
+std::string error_of_check(const RunFolder& folder) {
+  return error_of([&] { folder.require_owned(); });
+}
+
+}  // namespace
+
+TEST_CASE("a run owns its folder until that is moved, and what it writes goes along", "[metrics]") {
+  const TemporaryFolder above;
+  const RunDirectory run(above / "run");
+  CHECK(error_of_check(run.folder()) == "nothing");
+
+  std::filesystem::rename(above / "run", above / "moved");
+  const RunDirectory next(above / "run");
+  files::write_file_atomically(weights_path(run.root()), "first");
+
+  CHECK_THAT(error_of_check(run.folder()), StartsWith("1: the output folder '") &&
+                                               Contains("was moved to '" + (above / "moved").string() + "'") &&
+                                               Contains("another run (process ") && Contains("has its place"));
+  CHECK(run.folder().is_owned());
+  CHECK(error_of_check(next.folder()) == "nothing");
+  CHECK(read_file(above / "moved/weights.safetensors") == "first");
+  CHECK_FALSE(std::filesystem::exists(above / "run/weights.safetensors"));
+}
+
+TEST_CASE("a folder that is removed takes nothing more", "[metrics]") {
+  const TemporaryFolder above;
+  const RunDirectory run(above / "run");
+
+  std::filesystem::remove_all(above / "run");
+  const RunDirectory next(above / "run");
+
+  CHECK_THAT(error_of_check(run.folder()), Contains("was removed while this run wrote to it: the run has stopped"));
+  CHECK_FALSE(run.folder().is_owned());
+  CHECK_THAT(error_of([&] { files::write_file_atomically(weights_path(run.root()), "first"); }),
+             Contains("cannot create '" + (above / "run/.weights.safetensors.tmp").string()));
+  CHECK(files_in(above / "run") == 2);  // the next run's lock and the folder of its logs
+}
+
+TEST_CASE("a lock that is removed lets no other run in, and is missed by the one that had it", "[metrics]") {
+  const TemporaryFolder above;
+  const RunDirectory run(above / "run");
+
+  std::filesystem::remove(above / "run/.lock");
+
+  CHECK_THAT(error_of([&] { RunDirectory(above / "run"); }), StartsWith("2: another run writes to '"));
+  CHECK_THAT(error_of_check(run.folder()), Contains("lost its lock (.lock) while this run wrote to it"));
+}
+
+TEST_CASE("a rank whose launcher is gone sees that another run has taken the lock", "[metrics]") {
+  const TemporaryFolder above;
+  std::optional<RunDirectory> launcher(above / "run");
+  const RunFolder rank(launcher->root(), above / "run");
+  CHECK(error_of_check(rank) == "nothing");
+  launcher.reset();
+  CHECK(error_of_check(rank) == "nothing");
+
+  launcher.emplace(above / "run");
+
+  CHECK_FALSE(rank.is_owned());
+  CHECK_THAT(error_of_check(rank), Contains("was taken by another run (process "));
+}
+
+TEST_CASE("a folder is found by what its run has written into the lock", "[metrics]") {
+  const TemporaryFolder above;
+  const RunDirectory run(above / "run");
+  const RunFolder found = find_run_folder(above / "run", run.folder().owner());
+  CHECK(found.path() == above / "run");
+  CHECK(error_of_check(found) == "nothing");
+}
+
+TEST_CASE("what a run has saved is told from what was there", "[metrics]") {
+  const TemporaryFolder above;
+  const auto saved = [](const RunDirectory& run) { return std::string(to_string(run.saved("weights.safetensors"))); };
+  {
+    const RunDirectory run(above / "run");
+    CHECK(saved(run) == "none");
+    files::write_file_atomically(weights_path(run.root()), "first");
+    CHECK(saved(run) == "new");
+  }
+  const RunDirectory next(above / "run");
+  CHECK(saved(next) == "earlier");
+  files::write_file_atomically(weights_path(next.root()), "first");
+  CHECK(saved(next) == "new");
+}
