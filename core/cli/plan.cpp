@@ -118,7 +118,12 @@ int plan(std::span<const std::string> words) {
     dump(parsed, job, compiled);
     return 0;
   }
-  Planned planned{.job = job, .compiled = compiled, .forecast = task::forecast(job, compiled), .idle = {}, .fit = {}};
+  Planned planned{.job = job,
+                  .compiled = compiled,
+                  .forecast = task::forecast(job, compiled),
+                  .idle = {},
+                  .fit = {},
+                  .disk = task::disk_use(job, compiled)};
   planned.idle = task::idle_ranks(job, compiled, planned.forecast);
   planned.fit = task::memory_fit(job, planned.forecast);
   if (parsed.has("json")) {

@@ -7,6 +7,7 @@
 
 #include "core/job/job.h"
 #include "core/task/compile.h"
+#include "core/task/disk.h"
 #include "core/task/fit.h"
 #include "core/task/forecast.h"
 #include "core/task/idle.h"
@@ -20,6 +21,7 @@ struct Planned {
   task::Forecast forecast;
   std::optional<task::IdleRanks> idle;
   std::optional<task::MemoryFit> fit;
+  task::DiskUse disk;
 };
 
 /// Where the costs of what is predicted come from: "units", "cluster" or "measured".

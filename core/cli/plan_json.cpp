@@ -80,6 +80,17 @@ boost::json::object json_of(const task::IdleRanks& idle) {
           {"remedy", idle.remedy}};
 }
 
+boost::json::object json_of(const task::DiskUse& use) {
+  return {{"result", use.result},
+          {"result_bytes", use.result_bytes},
+          {"states_under_way", use.under_way},
+          {"metrics_bytes", use.metrics_bytes},
+          {"record_bytes", use.record_bytes},
+          {"trace_bytes", use.trace_bytes},
+          {"sample_bytes", use.sample_bytes},
+          {"total_bytes", use.total()}};
+}
+
 boost::json::object json_of(const task::MemoryFit& fit, const std::optional<task::FitSearch>& search) {
   namespace json = boost::json;
   json::object memory = {
@@ -107,6 +118,7 @@ std::string plan_json(const Planned& planned, const std::optional<task::FitSearc
   }
   json::object plan = {{"parameters", graph::parameter_count(compiled.graph)},
                        {"flops_per_step", whole_number(task::flops_per_step(compiled))},
+                       {"disk", json_of(planned.disk)},
                        {"ranks", std::move(ranks)}};
   if (const auto* hook = compiled.partition.placements.find_hook(plugins::HookKind::after_step)) {
     plan["after_step_every"] = hook->every;

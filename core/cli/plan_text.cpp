@@ -286,6 +286,7 @@ std::string head_text(const Planned& planned) {
     text +=
         fmt::format("a step is one that the strategy's hook follows, as it does every {} and the last\n", hook->every);
   }
+  text += fmt::format("disk: {}\n", task::to_string(planned.disk));
   text += planned.idle ? task::to_string(*planned.idle) + "\n" : "";
   return text + (planned.fit ? task::to_string(*planned.fit) + "\n" : "");
 }

@@ -4,24 +4,35 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
+#include <optional>
+#include <string>
 #include <system_error>
 #include <utility>
 
+#include "core/files/disk_room.h"
 #include "core/files/folder.h"
 
 namespace shardrun::files {
 namespace {
 
-std::string_view advice(int error_number) {
+std::string too_large() {
+  const std::optional<std::uint64_t> limit = file_size_limit();
+  return limit ? fmt::format("; the limit of a file's size (ulimit -f) is {} bytes: raise it (ulimit -f unlimited)",
+                             *limit)
+               : "; the file system takes no file as large";
+}
+
+std::string advice(int error_number) {
   switch (error_number) {
     case ENOSPC:
     case EDQUOT: return "; free some space there or choose another folder";
-    case EROFS:
+    case EROFS: return "; the file system is read-only: choose another folder";
     case EACCES:
     case EPERM: return "; check its permissions or choose another folder";
     case EMFILE:
     case ENFILE: return "; raise the limit of open files (ulimit -n)";
-    case EFBIG: return "; raise the limit of file sizes (ulimit -f)";
+    case EFBIG: return too_large();
     default: return "";
   }
 }

@@ -51,6 +51,11 @@ void Log::write(std::string_view text) {
   }
 }
 
+std::string Log::take_failure() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(failure_, {});
+}
+
 void Log::append(std::string_view line) {
   if (tee_) {
     tee_(line);
@@ -63,8 +68,9 @@ void Log::append(std::string_view line) {
     files::write_all(file_, std::as_bytes(std::span(stamped)), path_);
   } catch (const Error& error) {
     failed_ = true;
+    failure_ = fmt::format("the log ends here: {}", error.message());
     if (tee_) {
-      tee_(fmt::format("the log ends here: {}", error.message()));
+      tee_(failure_);
     }
   }
 }

@@ -26,8 +26,12 @@ class Log {
 
   /// Writes each line of `text` as one write, so that lines of several threads and processes never mix.
   /// A file that cannot be written any more is told to `tee` once and is no error: a log is not worth a run.
+  /// take_failure() says why it ends.
   /// Any thread; `tee` is called by one at a time and must not write here.
   void write(std::string_view text);
+
+  /// Why the file could not be written, the first time that this is asked since; else "".
+  [[nodiscard]] std::string take_failure();
 
  private:
   void append(std::string_view line);
@@ -38,6 +42,7 @@ class Log {
   std::function<WallTime()> now_;
   std::mutex mutex_;
   bool failed_ = false;
+  std::string failure_;  ///< not taken yet
 };
 
 }  // namespace shardrun::metrics

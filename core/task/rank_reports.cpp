@@ -107,7 +107,7 @@ metrics::ProgressSink RankReports::sink() {
 }
 
 void RankReports::show(const launch::OutputLine& line) {
-  logs_[static_cast<std::size_t>(line.rank)]->write(line.text);
+  log(static_cast<std::size_t>(line.rank), line.text);
   if (screen_.waiting_bytes() > most_waiting_output) {
     ++unshown_;
     return;
@@ -132,6 +132,13 @@ void RankReports::take(const launch::RankMessage& message) {
     results_ += message.bytes;
   } else if (message.kind == summary_message) {
     summaries_[message.rank] = metrics::parse_summary(message.bytes);
+  }
+}
+
+void RankReports::log(std::size_t rank, std::string_view line) {
+  logs_[rank]->write(line);
+  if (const std::string failure = logs_[rank]->take_failure(); !failure.empty()) {
+    notice(failure);
   }
 }
 

@@ -39,7 +39,7 @@ class RankReports {
   void take(const launch::RankMessage& message);
   /// What the run replaces, if anything.
   void tell_older(const std::string& older);
-  void log(std::string_view line) { logs_[0]->write(line); }
+  void log(std::string_view line) { log(0, line); }
   /// On any thread.
   void notice(std::string_view line) { progress_.print(line); }
 
@@ -53,6 +53,8 @@ class RankReports {
   /// Updates are left out where the screen is slow.
   [[nodiscard]] metrics::ProgressSink sink();
   void note(const metrics::ProgressUpdate& update);
+  /// To a rank's log; the person is told where that cannot be written any more.
+  void log(std::size_t rank, std::string_view line);
   void show_activity(std::string_view text);
   /// What the first rank would have said of the run, had it come to its end.
   void fill(metrics::Summary& summary) const;

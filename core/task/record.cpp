@@ -63,9 +63,16 @@ Record::Record(const job::Job& job, const Compiled& compiled, Display& display, 
 }
 
 void Record::say(const std::string& line) {
-  log_.write(line);
+  log(line);
   if (is_first()) {
     display_.line(line);
+  }
+}
+
+void Record::log(const std::string& line) {
+  log_.write(line);
+  if (const std::string failure = log_.take_failure(); !failure.empty()) {
+    display_.line(failure);
   }
 }
 
@@ -118,7 +125,7 @@ void Record::finish(const runtime::Executor& executor, const char* status, int e
   summary.ranks[0].peak_bytes = executor.arena()->touched_bytes();
   summary.ranks[0].private_bytes = private_bytes();
   summary.ranks[0].wire_bytes = wire_bytes;
-  log_.write(fmt::format("{} after {}", status, metrics::counted(summary.steps, "step")));
+  log(fmt::format("{} after {}", status, metrics::counted(summary.steps, "step")));
 }
 
 }  // namespace shardrun::task

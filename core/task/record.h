@@ -53,8 +53,8 @@ class Record {
 
   /// To the log; the first rank's to the person too.
   void say(const std::string& line);
-  /// To the log alone.
-  void log(const std::string& line) { log_.write(line); }
+  /// To the log alone; the person is told where that cannot be written any more.
+  void log(const std::string& line);
   void count_step(double seconds);
   /// A line of metrics.jsonl; nothing on other ranks. Throws Error{io}, also where the folder is no longer the run's.
   void write(const metrics::StepRecord& step);

@@ -19,6 +19,7 @@
 #include "core/task/compile.h"
 #include "core/task/cores.h"
 #include "core/task/dataset.h"
+#include "core/task/disk.h"
 #include "core/task/fit.h"
 #include "core/task/forecast.h"
 #include "core/task/idle.h"
@@ -269,7 +270,8 @@ metrics::Summary run(const job::Job& job, const RunSettings& settings) {
   if (const auto stopped = stopped_before_start(settings)) {
     return *stopped;
   }
-  const std::vector<std::string> notices = require_runnable(job, *compiled, job.ranks);
+  std::vector<std::string> notices = require_runnable(job, *compiled, job.ranks);
+  std::ranges::move(require_disk(job, *compiled), std::back_inserter(notices));
   display->now_at("reading data");
   check_data(*compiled);
   if (const auto stopped = stopped_before_start(settings)) {

@@ -20,6 +20,7 @@
 #include "core/metrics/human.h"
 #include "core/metrics/rundir.h"
 #include "core/task/compile.h"
+#include "core/task/disk.h"
 #include "core/task/local_display.h"
 #include "core/task/rank_reports.h"
 #include "core/task/ranks.h"
@@ -136,7 +137,8 @@ std::string check_before(const job::Job& job, const launch::World& world, const 
       display->now_at(activity);
     }
   });
-  const std::vector<std::string> notices = require_runnable(job, compiled, world.local_size.value_or(0));
+  std::vector<std::string> notices = require_runnable(job, compiled, world.local_size.value_or(0));
+  std::ranges::move(require_disk(job, compiled), std::back_inserter(notices));
   if (display) {
     show(notices, *display);
     display->now_at("reading data");

@@ -223,3 +223,98 @@ TEST_CASE("a run whose folder is moved says where it is, and leaves its summary 
   CHECK(summary.at("saved") == "none");
   CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
 }
+
+TEST_CASE("weights that are larger than a file may be are refused before anything starts", "[folders]") {
+  const std::string ranks = GENERATE("1", "2");
+  const JobFolder job;
+  const Ended ended = run_script(job.path(), "ulimit -f 1; \"$0\" job.ini --set job.ranks=" + ranks +
+                                                 (ranks == "1" ? "" : " --set job.strategy=dp"));
+  INFO(ended.err);
+  CHECK(ended.code == 2);
+  CHECK_THAT(ended.err, Contains("weights.safetensors takes") && Contains("(ulimit -f) is "));
+  CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
+}
+
+TEST_CASE("address space that the arena does not fit into is named", "[folders]") {
+  const JobFolder job;
+  const Ended ended = run_script(job.path(),
+                                 "ulimit -v 4000000; \"$0\" job.ini --set data.batch=8000 --set "
+                                 "data.microbatches=1 --set model.width=256");
+  INFO(ended.err);
+  if (sanitized) {
+    return;  // it takes terabytes of addresses itself
+  }
+  CHECK(ended.code == 2);
+  CHECK_THAT(ended.err, Contains("(ulimit -v) leaves") && Contains("raise that limit"));
+}
+
+namespace {
+
+/// Runs a script with a small file system mounted on `small`, in namespaces of its own; nothing where this machine lets
+/// nobody have them.
+std::optional<Ended> run_on_small_disk(const JobFolder& job, const std::string& size, const std::string& script) {
+  if (run_script(job.path(), "unshare -Urm true").code != 0) {
+    WARN("skipped: no namespaces for a small file system here");
+    return std::nullopt;
+  }
+  std::filesystem::create_directory(job.path() / "small");
+  return run_script(
+      job.path(), "unshare -Urm sh -c 'mount -t tmpfs -o size=" + size + " none small && { " + script + "; }' \"$0\"");
+}
+
+}  // namespace
+
+TEST_CASE("weights that do not fit on the disk are refused before anything starts", "[folders]") {
+  const JobFolder job;
+  const std::optional<Ended> ended =
+      run_on_small_disk(job, "16k",
+                        "\"$0\" job.ini --set job.output=small/run --set job.ranks=2 --set job.strategy=dp; e=$?; "
+                        "test ! -e small/run && exit $e");
+  if (ended) {
+    INFO(ended->err);
+    CHECK(ended->code == 2);
+    CHECK_THAT(ended->err, Contains("weights.safetensors would take") && Contains("small' has 16.0 KiB left"));
+  }
+}
+
+TEST_CASE("under dp one copy of the weights is written, beside the older one", "[folders]") {
+  const JobFolder job;
+  const Ended plan = run_program(job.path(), {"plan", "job.ini", "--json", "--set", "model.width=128"});
+  const auto bytes = boost::json::parse(plan.out).at("disk").at("result_bytes").to_number<std::uint64_t>();
+  // What else is written takes less than half of the weights.
+  const std::optional<Ended> ended = run_on_small_disk(
+      job, std::to_string(2 * bytes + bytes / 2),
+      "set -- --set job.output=small/run --set job.ranks=2 --set job.strategy=dp --set model.width=128 --set "
+      "train.steps=2; \"$0\" job.ini \"$@\" && \"$0\" job.ini \"$@\"");
+  if (ended) {
+    INFO(ended->err);
+    CHECK(ended->code == 0);
+  }
+}
+
+TEST_CASE("a disk that fills up is the root cause that is told", "[folders]") {
+  const std::string ranks = GENERATE("1", "2");
+  const JobFolder job;
+  // The weights fit, and some of metrics.jsonl.
+  const std::optional<Ended> ended = run_on_small_disk(
+      job, "350k",
+      "\"$0\" job.ini --set job.output=small/run --set train.steps=20000 --set train.eval_every=100000 "
+      "--set train.log_every=1000 --set job.ranks=" +
+          ranks + (ranks == "1" ? "" : " --set job.strategy=dp"));
+  if (ended) {
+    INFO(ended->out << ended->err);
+    CHECK(ended->code == 1);
+    CHECK_THAT(ended->err, Contains("cannot write '") && Contains("metrics.jsonl': No space left on device"));
+    CHECK_THAT(ended->out, Contains("the run may write"));
+  }
+}
+
+TEST_CASE("the plan says how large the weights will be, to the byte", "[folders]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  const boost::json::value plan = boost::json::parse(run_program(job.path(), {"plan", "job.ini", "--json"}).out);
+  CHECK(plan.at("disk").at("result") == "weights.safetensors");
+  CHECK(plan.at("disk").at("result_bytes").to_number<std::uint64_t>() ==
+        std::filesystem::file_size(job.path() / "run/weights.safetensors"));
+  CHECK_THAT(run_program(job.path(), {"plan", "job.ini"}).out, Contains("\ndisk: weights.safetensors "));
+}

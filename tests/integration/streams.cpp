@@ -46,11 +46,17 @@ TEST_CASE("a run whose output nobody reads any more stops in order", "[program]"
 }
 
 TEST_CASE("a file that may not grow is an error, not the end of the process", "[program]") {
-  const JobFolder job;
-  const Ended ended = run_script(job.path(), "ulimit -f 1; \"$0\" job.ini");
+  const TemporaryFolder folder;
+  write_file(folder / "job.ini",
+             "[job]\ntask = iterate\noutput = run\n[model]\nname = heat1d\ncells = 100\n[iterate]\nsteps = 5000\n");
+  const Ended ended = run_script(folder.path(), "ulimit -f 100; \"$0\" job.ini");
   INFO(ended.err);
   CHECK(ended.code == 1);
-  CHECK_THAT(ended.err, Contains("File too large"));
+  CHECK_THAT(ended.err, Contains("metrics.jsonl': File too large; the limit of a file's size (ulimit -f) is ") &&
+                            Contains(" bytes: raise it"));
+  const boost::json::object summary = read_json(folder / "run/summary.json");
+  CHECK_THAT(std::string(summary.at("error").as_string()), Contains("metrics.jsonl': File too large"));
+  CHECK(summary.at("saved") == "none");
 }
 
 TEST_CASE("a signal before anything was started ends the job with it", "[program]") {

@@ -81,7 +81,8 @@ TEST_CASE("a write that the disk cuts short fails, and the old file stays", "[fi
     error = error_of([&] { write_file_atomically(folder / "file", text); });
   }
 
-  CHECK_THAT(error, StartsWith("1: cannot write '") && Contains("/file': File too large; raise the limit"));
+  CHECK_THAT(error, StartsWith("1: cannot write '") &&
+                        Contains("/file': File too large; the limit of a file's size (ulimit -f) is 4096 bytes"));
   CHECK(read_file(folder / "file") == "old");
   CHECK(files_in(folder.path()) == 1);
 }
@@ -150,4 +151,35 @@ TEST_CASE("a link in the temporary file's place is not followed", "[files]") {
 
   CHECK_THAT(error_of([&] { write_file_atomically(folder / "file", "text"); }), Contains("cannot create"));
   CHECK(read_file(folder / "victim") == "untouched");
+}
+
+TEST_CASE("another writer puts its part into an unfinished file, which is there once it is committed", "[files]") {
+  const TemporaryFolder folder;
+  AtomicFile whole(folder / "w");
+  whole.reserve(4);
+  whole.write(bytes_of("ab"));
+  UnfinishedFile part(folder / "w", 4);
+  part.write_at(2, bytes_of("cd"));
+  part.sync();
+  CHECK_FALSE(std::filesystem::exists(folder / "w"));
+  whole.commit();
+  CHECK(read_file(folder / "w") == "abcd");
+  CHECK_THAT(error_of([&] { UnfinishedFile(folder / "w", 4); }), Contains("cannot open") && Contains(".w.tmp"));
+}
+
+TEST_CASE("an unfinished file of another size is not what a part is for", "[files]") {
+  const TemporaryFolder folder;
+  AtomicFile whole(folder / "w");
+  whole.reserve(4);
+  CHECK_THAT(error_of([&] { UnfinishedFile(folder / "w", 5); }),
+             Contains("has 4 bytes, and this process would write 5"));
+}
+
+TEST_CASE("a file that may not be as large is refused before any of it is written", "[files]") {
+  const TemporaryFolder folder;
+  const FileSizeLimit limit(1000);
+  AtomicFile file(folder / "w");
+  CHECK_THAT(error_of([&] { file.reserve(1001); }),
+             Contains("cannot make room for the 1001 bytes of") && Contains("File too large") &&
+                 Contains("the limit of a file's size (ulimit -f) is 1000 bytes"));
 }
