@@ -96,8 +96,8 @@ void RunFolder::require_owned() const {
                           is_kept ? ", and its files are where the folder is now" : ""));
 }
 
-RunFolder find_run_folder(const std::filesystem::path& path, const std::string& owner) {
-  constexpr std::chrono::seconds patience{20};
+RunFolder find_run_folder(const std::filesystem::path& path, const std::string& owner,
+                          std::chrono::milliseconds patience) {
   constexpr std::chrono::milliseconds pause{50};
   const auto latest = std::chrono::steady_clock::now() + patience;
   for (;;) {

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <filesystem>
 #include <string>
 
@@ -43,7 +44,8 @@ class RunFolder {
 
 /// The folder of a run whose first rank is on another machine or has not told more than `owner`. Waits for it to appear
 /// there, since network file systems take their time. Throws Error{io} where it does not.
-[[nodiscard]] RunFolder find_run_folder(const std::filesystem::path& path, const std::string& owner);
+[[nodiscard]] RunFolder find_run_folder(const std::filesystem::path& path, const std::string& owner,
+                                        std::chrono::milliseconds patience = std::chrono::seconds(20));
 
 /// The name of the lock in a run's folder.
 inline constexpr const char* lock_name = ".lock";

@@ -318,3 +318,14 @@ TEST_CASE("the plan says how large the weights will be, to the byte", "[folders]
         std::filesystem::file_size(job.path() / "run/weights.safetensors"));
   CHECK_THAT(run_program(job.path(), {"plan", "job.ini"}).out, Contains("\ndisk: weights.safetensors "));
 }
+
+TEST_CASE("a read-only file system is named", "[folders]") {
+  const JobFolder job;
+  const std::optional<Ended> ended = run_on_small_disk(
+      job, "350k", "mkdir small/run; mount -o remount,ro small; \"$0\" job.ini --set job.output=small/run");
+  if (ended) {
+    INFO(ended->err);
+    CHECK(ended->code == 1);
+    CHECK_THAT(ended->err, Contains("Read-only file system; the file system is read-only: choose another folder"));
+  }
+}

@@ -44,6 +44,8 @@ TEST_CASE("a log that cannot be written says so once and does not stop the run",
   CHECK(passed[0] == "one");
   CHECK_THAT(passed[1], Contains("the log ends here: cannot write '/dev/full': No space left on device"));
   CHECK(passed[2] == "two");
+  CHECK(log.take_failure() == passed[1]);
+  CHECK(log.take_failure().empty());
 }
 
 TEST_CASE("a log that cannot be opened is an error", "[metrics]") {

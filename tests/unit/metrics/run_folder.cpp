@@ -86,6 +86,20 @@ TEST_CASE("a folder is found by what its run has written into the lock", "[metri
   CHECK(error_of_check(found) == "nothing");
 }
 
+TEST_CASE("a folder of another run, or of none, is not the one that ranks share", "[metrics]") {
+  const TemporaryFolder above;
+  const RunDirectory other(above / "run");
+  const auto missed = [&](const char* name) {
+    return error_of([&] {
+      static_cast<void>(find_run_folder(above / name, "process 7 on node1\nrun 12\n", std::chrono::milliseconds(0)));
+    });
+  };
+  CHECK_THAT(missed("run"), Contains("is not the one that rank 0 writes to (process 7 on node1), but that here is of "
+                                     "process ") &&
+                                Contains("[job] output must be a folder that all of them share"));
+  CHECK_THAT(missed("none"), Contains("cannot open the folder '" + (above / "none").string() + "'"));
+}
+
 TEST_CASE("what a run has saved is told from what was there", "[metrics]") {
   const TemporaryFolder above;
   const auto saved = [](const RunDirectory& run) { return std::string(to_string(run.saved("weights.safetensors"))); };
