@@ -30,7 +30,7 @@ TEST_CASE("the list holds every plugin, with its options or what is wrong with i
   CHECK(echo.kind == "strategy");
   CHECK(echo.name == "echo");
   CHECK(echo.version == "1.0");
-  CHECK(echo.abi == "1.3");
+  CHECK(echo.abi == "1.4");
   CHECK(echo.options.size() == 6);
   CHECK(echo.error.empty());
   CHECK(echo.shadowed_by.empty());
