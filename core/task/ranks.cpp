@@ -196,7 +196,8 @@ std::shared_ptr<Dataset> share_on_host(const job::Job& job, launch::Rank& rank, 
     return dataset;
   }
   std::shared_ptr<Dataset> shared = attach_dataset(job, data_handles(rank.get(key, launch::Rank::no_deadline)));
-  if (shared == nullptr) {
+  // Of another file, which check_data() then tells of, the tokens are its own.
+  if (shared == nullptr || shared->fingerprints() != dataset->fingerprints()) {
     shared = std::move(dataset);
     shared->load();
   }
