@@ -137,9 +137,8 @@ TEST_CASE("a rank that is stopped while it starts is named after the job's timeo
   const JobFolder job;
   pid_t stopped = 0;
   const Ended ended = run_beside(job, endless("shm", 2, {"job.timeout=1"}), [&](pid_t launcher) {
-    for (const pid_t rank : await_children(launcher, 1)) {
-      stop_process(stopped = rank);
-    }
+    stopped = await_children(launcher, 1).at(0);
+    stop_process(stopped);
   });
   INFO(ended.err);
   CHECK(ended.code == 1);
