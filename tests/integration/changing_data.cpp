@@ -14,6 +14,7 @@
 
 #include "tests/integration/processes.h"
 #include "tests/integration/program.h"
+#include "tests/support/attacks.h"
 #include "tests/support/catch.h"
 #include "tests/support/npy.h"
 #include "tests/support/text_job.h"
@@ -22,11 +23,6 @@ using namespace shardrun::test;
 using Catch::Matchers::Contains;
 
 namespace {
-
-int attacks(int usual) {
-  const char* const given = std::getenv("SHARDRUN_ATTACKS");
-  return given == nullptr ? usual : std::atoi(given);
-}
 
 void overwrite(const std::filesystem::path& path, std::streamoff at, const std::string& bytes) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);

@@ -18,15 +18,10 @@
 #include <vector>
 
 #include "core/files/descriptor.h"
+#include "tests/support/attacks.h"
 #include "tests/support/processes.h"
 
 namespace shardrun::test {
-
-/// How often an attack is made: by hand as often as SHARDRUN_ATTACKS says.
-[[nodiscard]] inline int attacks(int usual) {
-  const char* const more = std::getenv("SHARDRUN_ATTACKS");
-  return more == nullptr ? usual : std::atoi(more);
-}
 
 /// Whether a process ends, or has ended, before so much time has passed; it need not have been waited for.
 [[nodiscard]] inline bool ends_within(pid_t process, int milliseconds) {

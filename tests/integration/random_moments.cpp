@@ -8,6 +8,7 @@
 
 #include "tests/integration/processes.h"
 #include "tests/integration/program.h"
+#include "tests/support/attacks.h"
 #include "tests/support/catch.h"
 #include "tests/support/mpirun.h"
 

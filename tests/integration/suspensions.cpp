@@ -14,6 +14,7 @@
 
 #include "tests/integration/processes.h"
 #include "tests/integration/program.h"
+#include "tests/support/attacks.h"
 #include "tests/support/catch.h"
 
 using namespace shardrun::test;

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/attacks.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 #include "tests/support/transport_ranks.h"
@@ -33,12 +34,6 @@ using gloo_transport::Socket;
 namespace {
 
 constexpr std::array protections = {"none", "integrity", "encrypt"};
-
-/// SHARDRUN_ATTACKS, or a few.
-int attacks(int few) {
-  const char* const said = std::getenv("SHARDRUN_ATTACKS");
-  return said != nullptr ? std::atoi(said) : few;
-}
 
 plugins::TransportSetup protect(const std::string& how) { return {.options = {{"protect", how}}}; }
 
