@@ -18,6 +18,8 @@ void request_stop(int signal) noexcept {
   requested.compare_exchange_strong(none, signal, std::memory_order_relaxed);
 }
 
+void forget_stop() noexcept { requested.store(0, std::memory_order_relaxed); }
+
 int stop_requested() noexcept { return requested.load(std::memory_order_relaxed); }
 
 void stop_point() {

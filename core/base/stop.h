@@ -19,6 +19,9 @@ class Stopped : public std::exception {
 /// Asks this process to stop at its next stop_point(). The first signal counts. Async-signal-safe; any thread.
 void request_stop(int signal) noexcept;
 
+/// Forgets the request: for tests, whose process goes on after a rank in it was stopped.
+void forget_stop() noexcept;
+
 /// The signal of request_stop(), or 0. Any thread.
 [[nodiscard]] int stop_requested() noexcept;
 

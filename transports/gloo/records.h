@@ -1,14 +1,10 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 
+#include "transports/gloo/gcm.h"
 #include "transports/gloo/keys.h"
-
-// From <openssl/evp.h>.
-using EVP_CIPHER_CTX = struct evp_cipher_ctx_st;
 
 namespace shardrun::gloo_transport {
 
@@ -16,14 +12,12 @@ namespace shardrun::gloo_transport {
 /// hands of the system while the next record is sealed.
 constexpr std::size_t record_bytes = std::size_t{128} << 10U;
 
-using Tag = std::array<std::uint8_t, 16>;
-
 /// The records of one direction of a connection, in their order: the k-th that is opened has to be the k-th that was
 /// sealed, of the same size. Nothing of a record is on the wire but its bytes and its tag.
 class Records {
  public:
   /// REQUIRES: not Protection::none; a key that no other object has sealed with.
-  /// Throws std::runtime_error where OpenSSL cannot; so do the functions.
+  /// Throws what Gcm throws; so do the functions.
   Records(Protection protection, const Key& key);
 
   [[nodiscard]] Protection protection() const noexcept { return protection_; }
@@ -33,15 +27,11 @@ class Records {
   [[nodiscard]] bool open(std::uint8_t* data, std::size_t bytes, Tag tag);
 
  private:
-  void begin(bool seals);
-
-  struct Free {
-    void operator()(EVP_CIPHER_CTX* context) const noexcept;
-  };
+  [[nodiscard]] Nonce next_nonce() noexcept;
 
   Protection protection_;
   std::uint64_t count_ = 0;  ///< of the records so far, the nonce of the next
-  std::unique_ptr<EVP_CIPHER_CTX, Free> context_;
+  Gcm gcm_;
 };
 
 /// What the tags add to so many bytes, which begin with a record of their own.

@@ -16,6 +16,7 @@ TEST_CASE("a summary has its keys in one order", "[metrics]") {
   summary.seconds = 65.25;
   summary.loss = 1.5;
   summary.parameters = 804096;
+  summary.data_bytes = 1003854;
   summary.tokens_per_s = 12345.5;
   summary.step_ms_median = 0.1;
   summary.checks = 3;
@@ -46,6 +47,7 @@ TEST_CASE("a summary has its keys in one order", "[metrics]") {
   "loss": 1.5,
   "val_loss": null,
   "parameters": 804096,
+  "data_bytes": 1003854,
   "tokens_per_s": 12345.5,
   "step_ms_median": 0.1,
   "checks": 3,

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <optional>
 
+#include "core/base/stop.h"
 #include "core/metrics/rundir.h"
 #include "core/task/rank_reports.h"
 #include "core/task/ranks.h"
@@ -98,6 +99,7 @@ TEST_CASE("the launcher hears of a failure while all connections are there", "[t
   };
 
   const int code = task::as_rank(over.job, store.context(0), work, {.folder = directory.root()});
+  forget_stop();
 
   store.end();
   CHECK(code == 1);
@@ -156,6 +158,7 @@ TEST_CASE("a rank that never learns the folder of all writes no log", "[task]") 
   const int code =
       task::as_rank(job, context, [](task::Compiled&, task::RankLink&, const metrics::RunFolder&) { return 0; },
                     {.on_join = [&] { store.abort("rank 0 is gone"); }});
+  forget_stop();
 
   CHECK(code == 1);
   CHECK_FALSE(std::filesystem::exists(folder / "{time}"));
