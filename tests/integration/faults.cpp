@@ -14,6 +14,7 @@
 #include <optional>
 #include <set>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -52,9 +53,23 @@ std::string phase_of(const JobFolder& job, std::size_t rank) {
 
 /// Whether a rank is at a phase, or behind it: some are too short to be seen.
 bool has_come_to(const JobFolder& job, std::size_t rank, const std::string& phase) {
-  const std::vector<std::string> in_order = {"",           "comparing plans", "waiting for ranks that load their data",
-                                             "connecting", "training",        "validating"};
-  const auto place = [&](const std::string& of) { return std::find(in_order.begin(), in_order.end(), of); };
+  const std::vector<std::string> in_order = {"",
+                                             "comparing plans",
+                                             "comparing data",
+                                             "waiting for ranks that load their data",
+                                             "connecting",
+                                             "training",
+                                             "comparing replicas",
+                                             "validating",
+                                             "writing what the ranks hold",
+                                             "sampling"};
+  const auto place = [&](const std::string& of) {
+    const auto found = std::find(in_order.begin(), in_order.end(), of);
+    if (found == in_order.end()) {
+      throw std::logic_error("these tests do not know the phase '" + of + "'");
+    }
+    return found;
+  };
   return place(phase_of(job, rank)) >= place(phase);
 }
 
