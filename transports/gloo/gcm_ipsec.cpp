@@ -33,8 +33,9 @@ const IMB_MGR* functions() {
 
 struct Gcm::State {
   const IMB_MGR* library = functions();
-  gcm_key_data key = {};
-  gcm_context_data context = {};
+  // The library moves both by aligned instructions, and its header does not say so.
+  alignas(64) gcm_key_data key = {};
+  alignas(64) gcm_context_data context = {};
 };
 
 Gcm::Gcm(const Key& key) : state_(std::make_unique<State>()) {
