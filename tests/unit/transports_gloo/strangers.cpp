@@ -220,10 +220,14 @@ class LateHost final : public SharedHost {
     if (key.ends_with("/0")) {
       std::string first = key;
       first.back() = '1';
-      const Socket stranger = connection_to(gloo_transport::endpoint_of(store_get(first, after(30))));
-      say(stranger, std::vector<std::uint8_t>(64, 'x'));
-      pollfd watched = {stranger.get(), POLLIN, 0};
-      was_heard_ = ::poll(&watched, 1, 10'000) == 1;
+      const Endpoint address = gloo_transport::endpoint_of(store_get(first, after(30)));
+      // The first may come before rank 1 begins to wait.
+      for (int i = 0; i < 5 && was_heard_; ++i) {
+        const Socket stranger = connection_to(address);
+        say(stranger, std::vector<std::uint8_t>(64, 'x'));
+        pollfd watched = {stranger.get(), POLLIN, 0};
+        was_heard_ = ::poll(&watched, 1, 10'000) == 1;
+      }
     }
     SharedHost::store_set(key, std::move(value));
   }
@@ -231,7 +235,7 @@ class LateHost final : public SharedHost {
   [[nodiscard]] bool was_heard() const noexcept { return was_heard_; }
 
  private:
-  bool was_heard_ = false;
+  bool was_heard_ = true;
 };
 
 }  // namespace
@@ -240,7 +244,7 @@ TEST_CASE("gloo: a listener is served while the addresses of others are awaited,
   LateHost host;
   StandardError said;
   run_ranks(host, "gloo", 2, [](Rank& rank) { CHECK(all_twos(rank, 30) == 2.0F); });
-  CHECK(said.end() == "transport gloo: while the group 'all' was connected, 1 connections of strangers were dropped\n");
+  CHECK(said.end() == "transport gloo: while the group 'all' was connected, 5 connections of strangers were dropped\n");
   CHECK(host.was_heard());
 }
 
