@@ -86,7 +86,7 @@ class Measuring final : private plugins::TransportHost {
                       .job = context.run,
                       .address = context.address,
                       .deadline = deadline(),
-                      .secret = rank_.key_for("transport")},
+                      .secret = rank_.key_for("transport/" + transport_->manifest().name)},
                      *this);
     registration_ = transport_->register_memory(arena_->data(), arena_->bytes(), arena_->descriptor());
     std::vector<std::uint32_t> everybody(members_);

@@ -45,6 +45,7 @@ void FrameConnection::read_header() {
         if (error || !self->open_) {
           return self->ended(text_of(error));
         }
+        self->has_heard_ = true;
         const std::size_t length = read_u32({self->header_.data(), self->header_.size()});
         const std::size_t least = version_and_type_bytes + self->seal_bytes();
         const std::size_t most = self->max_bytes_ + self->seal_bytes();

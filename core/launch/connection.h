@@ -47,6 +47,8 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   /// No event comes after this.
   void close();
 
+  /// Whether the other end has said as much as a frame begins with.
+  [[nodiscard]] bool has_heard() const { return has_heard_; }
   [[nodiscard]] std::size_t unsent_bytes() const { return unsent_bytes_; }
 
  private:
@@ -74,6 +76,7 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   std::deque<Outgoing> outgoing_;
   std::size_t unsent_bytes_ = 0;
   bool peer_gone_ = false;
+  bool has_heard_ = false;
 };
 
 /// Keeps a descriptor from programs that this process starts: Asio's sockets are inheritable.

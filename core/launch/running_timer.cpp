@@ -26,17 +26,18 @@ void RunningTimer::cancel() {
 
 void RunningTimer::wait() {
   timer_.expires_after(std::clamp(left_, std::chrono::nanoseconds::zero(), look));
-  timer_.async_wait([this, began = Clock::now()](const boost::system::error_code& cancelled) {
-    if (cancelled || !call_) {
-      return;
-    }
-    const Clock::duration passed = Clock::now() - began;
-    left_ -= passed - time_held_up(passed, look);
-    if (left_ > std::chrono::nanoseconds::zero()) {
-      return wait();
-    }
-    std::exchange(call_, nullptr)();
-  });
+  timer_.async_wait(
+      [this, began = Clock::now(), lives = std::weak_ptr(lives_)](const boost::system::error_code& cancelled) {
+        if (cancelled || lives.expired() || !call_) {
+          return;
+        }
+        const Clock::duration passed = Clock::now() - began;
+        left_ -= passed - time_held_up(passed, look);
+        if (left_ > std::chrono::nanoseconds::zero()) {
+          return wait();
+        }
+        std::exchange(call_, nullptr)();
+      });
 }
 
 }  // namespace shardrun::launch

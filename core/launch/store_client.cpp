@@ -57,7 +57,13 @@ void StoreClient::start_thread() {
   try {
     thread_ = std::thread([this] {
       const auto work = boost::asio::make_work_guard(io_);
-      io_.run();
+      while (!io_.stopped()) {
+        try {
+          io_.run();
+        } catch (const std::exception& error) {
+          broke(error.what());
+        }
+      }
     });
   } catch (const std::system_error& error) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -392,14 +398,29 @@ void StoreClient::lost(const std::string& why) {
   }
 }
 
+/// What this end cannot do ends the line as its loss does.
+void StoreClient::broke(const std::string& why) {
+  if (connection_) {
+    connection_->close();
+  }
+  std::unique_lock lock(mutex_);
+  const bool joined = welcome_;
+  lock.unlock();
+  joined ? lost(why) : connect_later(why, longest_connect_pause);
+}
+
 std::string StoreClient::unproved(const std::string& why) const {
   return fmt::format("what listens at {} port {} has not proved that it knows this run's token: {}", settings_.address,
                      settings_.port, why);
 }
 
-/// It may be something else that listens there until the launcher does.
+/// It may be something else that listens there until the launcher does. Whoever hangs up before a word is no imposter:
+/// the launcher does so too, with the oldest of its guests while many come at once.
 void StoreClient::not_proved(const std::string& why) {
   const std::string what = unproved(why);
+  if (!connection_->has_heard()) {
+    return connect_later(what, longest_connect_pause);
+  }
   const auto now = std::chrono::steady_clock::now();
   first_unproved_ = unproved_ == 0 ? now : first_unproved_;
   ++unproved_;
@@ -409,8 +430,10 @@ void StoreClient::not_proved(const std::string& why) {
   }
   {
     const std::lock_guard lock(mutex_);
-    refused_ = fmt::format("{} (of {} times; is SHARDRUN_TOKEN the same there, and is it rank 0 of this job?)", what,
-                           unproved_);
+    refused_ = fmt::format(
+        "{} (of {} times; is SHARDRUN_TOKEN the same there, or TMPDIR, where no token "
+        "is set, and is it rank 0 of this job?)",
+        what, unproved_);
   }
   changed_.notify_all();
 }

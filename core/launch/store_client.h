@@ -34,7 +34,8 @@ struct StoreClientSettings {
   std::chrono::milliseconds heartbeat{1000};
   std::chrono::milliseconds silence{0};            ///< see RankContext; what listens must answer heartbeats
   std::chrono::milliseconds proof_timeout{10000};  ///< from connecting to the proof of what listens
-  int most_unproved = 0;  ///< connections to what gives no proof, after which no other is tried; 0: one always is
+  int most_unproved =
+      0;  ///< wrong answers instead of a proof, after which no other connection is tried; 0: one always is
   std::chrono::milliseconds shortest_of_unproved{0};  ///< from the first of them, before which that does not hold
   std::chrono::milliseconds grace{0};                 ///< see RankContext
   std::chrono::milliseconds first_reminder{0};        ///< until it is said that no welcome has come; 0: never
@@ -87,6 +88,7 @@ class StoreClient {
   void check_silence();
   void lost(const std::string& why);
   void not_proved(const std::string& why);
+  void broke(const std::string& why);
   [[nodiscard]] std::string unproved(const std::string& why) const;
   void remind_after(std::chrono::milliseconds pause);
   void end_after_grace(const std::string& reason);

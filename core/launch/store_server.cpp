@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/base/philox.h"
+#include "core/launch/running_timer.h"
 #include "core/launch/world.h"
 
 namespace shardrun::launch {
@@ -19,7 +20,7 @@ struct StoreServer::Guest {
   std::shared_ptr<FrameConnection> connection;
   std::string from;
   bool challenged = false;
-  std::unique_ptr<boost::asio::steady_timer> deadline;
+  std::unique_ptr<RunningTimer> deadline;
 };
 
 struct StoreServer::Member {
@@ -144,11 +145,9 @@ void StoreServer::receive_guest(tcp::socket socket) {
   Guest& guest = guests_[id];
   guest.connection = std::make_shared<FrameConnection>(std::move(socket), max_hello_bytes);
   guest.from = from;
-  guest.deadline = std::make_unique<boost::asio::steady_timer>(io_, settings_.hello_timeout);
-  guest.deadline->async_wait([this, id](const error_code& cancelled) {
-    if (!cancelled) {
-      drop_guest(id, fmt::format("it said no hello within {} ms", settings_.hello_timeout.count()));
-    }
+  guest.deadline = std::make_unique<RunningTimer>(io_);
+  guest.deadline->start(settings_.hello_timeout, [this, id] {
+    drop_guest(id, fmt::format("it said no hello within {} ms", settings_.hello_timeout.count()));
   });
   guest.connection->start({.frame = [this, id](FrameType type, std::string_view payload) { greet(id, type, payload); },
                            .closed = [this, id](const std::string& why) { drop_guest(id, why); }});
@@ -166,14 +165,13 @@ void StoreServer::drop_guest(std::uint64_t id, const std::string& why) {
   }
 }
 
-/// A rank greets at once. Whoever has not, for longest, is none, however many come. False where there is no guest.
+/// Drops the oldest, whatever it has said: strangers greet too, and a rank that is dropped comes again. False where
+/// there is no guest.
 bool StoreServer::drop_guest_for_room(const std::string& why) {
-  auto worst = std::find_if(guests_.begin(), guests_.end(), [](const auto& each) { return !each.second.challenged; });
-  worst = worst == guests_.end() ? guests_.begin() : worst;
-  if (worst == guests_.end()) {
+  if (guests_.empty()) {
     return false;
   }
-  drop_guest(worst->first, why);
+  drop_guest(guests_.begin()->first, why);
   return true;
 }
 

@@ -349,10 +349,10 @@ void Supervisor::reap_children() {
 }
 
 void Supervisor::on_exit(int rank, int status) {
-  require_no_trouble(rank);
   Child& gone = child(rank);
-  subject(rank).gone = true;
+  subject(rank).gone = true;  // before anything can throw: the pid may be another process's from here on
   gone.reaped_at = Clock::now();
+  require_no_trouble(rank);
   if (WIFSIGNALED(status)) {
     subject(rank).end.signal = WTERMSIG(status);
   } else {

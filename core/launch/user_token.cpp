@@ -66,13 +66,16 @@ void make_token(const files::FileDescriptor& folder, const fs::path& path) {
   const Token name = random_token();
   const std::string draft = fmt::format("draft-{:02x}{:02x}{:02x}{:02x}{:02x}{:02x}{:02x}{:02x}", name[0], name[1],
                                         name[2], name[3], name[4], name[5], name[6], name[7]);
-  {
+  try {
     const files::FileDescriptor file(
         ::openat(folder.get(), draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (!file.is_open()) {
       throw files::system_error("make", path, errno);
     }
     files::write_all(file, std::as_bytes(std::span(token)), path);
+  } catch (...) {
+    ::unlinkat(folder.get(), draft.c_str(), 0);
+    throw;
   }
   const bool linked = ::linkat(folder.get(), draft.c_str(), folder.get(), token_name, 0) == 0 || errno == EEXIST;
   const int failed = errno;

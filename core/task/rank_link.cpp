@@ -125,7 +125,7 @@ void RankLink::connect(runtime::Executor& executor) {
                     .address = rank_.own_address(),
                     .deadline = latest,
                     .machines = context.machines,
-                    .secret = rank_.key_for("transport")},
+                    .secret = rank_.key_for("transport/" + transport.manifest().name)},
                    *this);
   }
   collectives_ = std::make_unique<runtime::Collectives>(compiled_.transports, compiled_.partition, context.rank,

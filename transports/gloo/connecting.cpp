@@ -1,14 +1,18 @@
 #include "transports/gloo/connecting.h"
 
 #include <gloo/transport/context.h>
+#include <shardrun/sdk/worker.hpp>
+#include <unistd.h>
 
 #include <chrono>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "transports/gloo/connection.h"
 #include "transports/gloo/meeting.h"
+#include "transports/gloo/protection.h"
 
 namespace shardrun::gloo_transport {
 namespace {
@@ -17,6 +21,9 @@ using sdk::TransportError;
 
 /// Gloo multiplies it by five. A wait that runs into it closes the whole context: deadlines are kept by the group.
 constexpr std::chrono::milliseconds patience = std::chrono::hours(24 * 365) / 5;
+
+/// How long the store is asked for an address at a time. Nobody who comes to the listener is heard meanwhile.
+constexpr std::chrono::nanoseconds glance = std::chrono::milliseconds(20);
 
 /// The members are part of it: groups of the same id need not share members.
 std::string text_of(const sdk::GroupSpec& group, std::uint64_t generation) {
@@ -57,17 +64,23 @@ Socket listen_for(const sdk::Config& config) {
   }
 }
 
-/// Where `member` listens. Waits until it does.
-std::string published_by(const sdk::Config& config, const sdk::GroupSpec& group, const std::string& prefix,
-                         std::uint32_t member) {
+/// Where `member` listens; nothing where it has not said so soon.
+std::optional<std::string> published_by(const sdk::Config& config, const std::string& prefix, std::uint32_t member) {
   try {
-    return config.host.store_get(prefix + std::to_string(member), group.deadline);
+    return config.host.store_get(prefix + std::to_string(member), sdk::steady_now() + glance.count());
   } catch (const TransportError& error) {
     if (error.status() != SR_TIMEOUT) {
       throw;
     }
-    throw TransportError(SR_TIMEOUT, "past the deadline, waiting for " + name_of(group, member));
+    return std::nullopt;
   }
+}
+
+/// A transport has no log but the standard error of its rank.
+void say_strangers(const sdk::GroupSpec& group, std::uint64_t count) {
+  const std::string line = "transport gloo: while the group '" + group.name + "' was connected, " +
+                           std::to_string(count) + " connections of strangers were dropped\n";
+  (void)!::write(STDERR_FILENO, line.data(), line.size());
 }
 
 }  // namespace
@@ -83,28 +96,8 @@ std::string reason_of(const std::exception& error) {
   return std::string(text.substr(text.starts_with('[') && end != std::string_view::npos ? end + 2 : 0));
 }
 
-sdk::Option protect_option() {
-  return sdk::text_option(
-      "protect", "auto", {"auto", "none", "integrity", "encrypt"},
-      "what is done to bytes on the wire, beyond the proof by which each connection begins: none, a "
-      "tag (integrity) or encryption too; auto: none within a machine, integrity between machines");
-}
-
-Protection protection_between(const sdk::Config& config, std::uint32_t one_rank, std::uint32_t other_rank) {
-  const std::string said = config.options.text("protect");
-  for (const Protection protection : {Protection::none, Protection::integrity, Protection::encrypt}) {
-    if (said == name_of(protection)) {
-      return protection;
-    }
-  }
-  const bool is_within_machine = config.machines.empty() ? config.local_world_size == config.world_size
-                                                         : config.machines[one_rank] == config.machines[other_rank];
-  return is_within_machine ? Protection::none : Protection::integrity;
-}
-
-std::unique_ptr<gloo::Context> connect_members(const sdk::Config& config, const sdk::GroupSpec& group,
-                                               std::shared_ptr<gloo::transport::Device>& device,
-                                               std::uint64_t generation) {
+Connections connect_members(const sdk::Config& config, const sdk::GroupSpec& group,
+                            std::shared_ptr<gloo::transport::Device>& device, std::uint64_t generation) {
   const Key& secret = secret_of(config);
   const std::string id = text_of(group, generation);
   const std::string prefix = "gloo/" + config.job + "/" + id + "/";
@@ -112,24 +105,33 @@ std::unique_ptr<gloo::Context> connect_members(const sdk::Config& config, const 
   config.host.store_set(prefix + std::to_string(group.rank), own_end(listener).text());
   Meeting meeting(
       group, config.host, secret,
-      [&](std::uint32_t connector, std::uint32_t acceptor) {
+      [&](std::uint32_t connector, std::uint32_t acceptor, const Endpoint& from, const Endpoint& to) {
+        const Protection protection =
+            protection_between(config, group.members[connector], group.members[acceptor], from, to);
         return Subject{.run = config.job,
                        .group = id,
                        .connector = connector,
                        .acceptor = acceptor,
-                       .protection = protection_between(config, group.members[connector], group.members[acceptor]),
-                       .addresses = ""};
+                       .protection = protection,
+                       // Networks that translate addresses may change those of records that are protected.
+                       .addresses = protection == Protection::none ? from.text() + " to " + to.text() : ""};
       },
-      [&](std::uint32_t member) { return name_of(group, member); }, std::move(listener));
-  for (std::uint32_t peer = 0; peer < group.rank; ++peer) {
-    meeting.connect_to(peer, published_by(config, group, prefix, peer));
-  }
+      [&](std::uint32_t member) { return name_of(group, member); },
+      [&](std::uint32_t member) { return published_by(config, prefix, member); }, std::move(listener));
+  Connections connections;
   Proven proven = meeting.run();
+  for (const std::optional<Handshake>& each : proven) {
+    connections.protections.push_back(each ? each->protection() : Protection::none);
+  }
+  if (meeting.strangers() > 0) {
+    say_strangers(group, meeting.strangers());
+  }
   try {
-    return std::make_unique<Context>(group, device, std::move(proven));
+    connections.context = std::make_unique<Context>(group, device, std::move(proven));
   } catch (const std::exception& error) {  // Gloo has several bases
     throw TransportError(SR_INTERNAL, "Gloo does not take the connections: " + reason_of(error));
   }
+  return connections;
 }
 
 }  // namespace shardrun::gloo_transport

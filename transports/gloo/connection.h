@@ -17,8 +17,9 @@
 namespace shardrun::gloo_transport {
 
 /// A connection whose ends have proved themselves, as Gloo uses it. All that Gloo sends, its own words included, goes
-/// in records: a preamble is one, the bytes of its message are in others. What does not open breaks the connection, and
-/// Gloo sees nothing of it. With Protection::encrypt it takes `record_bytes` of memory.
+/// in records: a preamble is one, the bytes of its message are in others. A record that does not
+/// open breaks the connection, and its bytes are never given to Gloo. Protection::encrypt takes `record_bytes` of
+/// memory for each connection.
 class Connection final : public gloo::transport::tcp::Pair {
  public:
   /// REQUIRES: the device's own thread. Gloo's constructor opens a listener there, which nothing else then serves

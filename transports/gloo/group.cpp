@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "transports/gloo/protection.h"
 #include "transports/gloo/signals.h"
 
 namespace shardrun::gloo_transport {

@@ -19,8 +19,8 @@ namespace shardrun::gloo_transport {
 ///     connector  proof                               32
 ///     acceptor   proof                               32
 ///
-/// The acceptor shows its proof to nobody who has not proved himself, so that the last bytes tell the connector also
-/// that it was accepted. Each side reads as many bytes as these, and none of what follows.
+/// The acceptor sends its proof only after it has checked the connector's. So its proof also tells the connector that
+/// it was accepted. Each side reads exactly these bytes, and none that follow.
 class Handshake {
  public:
   enum class State { under_way, proven, refused };

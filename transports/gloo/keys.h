@@ -27,8 +27,8 @@ enum class Protection : std::uint8_t {
   return protection == Protection::none ? "none" : protection == Protection::integrity ? "integrity" : "encrypt";
 }
 
-/// What both ends of a connection have to mean: it is part of every proof and of every key. Fields of a text of its own
-/// each, so that no two connections of any run have the same.
+/// What both ends of a connection have to mean. It is part of every proof and of every key. Its text tells each field's
+/// length, so that no two connections of any run have the same text.
 struct Subject {
   std::string run;              ///< Config::job
   std::string group;            ///< its id, its generation and its members

@@ -31,34 +31,39 @@ constexpr int most_at_a_time = 32;
 
 std::int64_t in(nanoseconds time) { return sdk::steady_now() + time.count(); }
 
-/// Where records are protected the addresses may differ from one end to the other, as networks translate them.
-Subject with_addresses(Subject subject, const Endpoint& connector, const Endpoint& acceptor) {
-  if (subject.protection == Protection::none) {
-    subject.addresses = connector.text() + " to " + acceptor.text();
-  }
-  return subject;
-}
-
 }  // namespace
 
 Meeting::Meeting(const sdk::GroupSpec& group, const sdk::TransportHost& host, const Key& secret, SubjectOf subject_of,
-                 std::function<std::string(std::uint32_t)> name_of, Socket listener)
+                 std::function<std::string(std::uint32_t)> name_of, AddressOf address_of, Socket listener)
     : group_(group),
       host_(host),
       secret_(secret),
       subject_of_(std::move(subject_of)),
       name_of_(std::move(name_of)),
+      address_of_(std::move(address_of)),
       listener_(std::move(listener)),
-      proven_(group.size()) {}
-
-void Meeting::connect_to(std::uint32_t member, const std::string& address) {
-  Attempt& attempt = attempts_.emplace_back();
-  attempt.member = member;
-  try {
-    attempt.to = endpoint_of(address);
-  } catch (const std::runtime_error& error) {
-    throw TransportError(SR_INTERNAL, name_of_(member) + " published an address that makes no sense: " + error.what());
+      proven_(group.size()) {
+  for (std::uint32_t member = 0; member < group.rank; ++member) {
+    attempts_.emplace_back().member = member;
   }
+}
+
+/// Asks for the first address that is not known yet. Whether all are known.
+bool Meeting::find_address() {
+  const auto attempt = std::ranges::find_if(attempts_, [](const Attempt& each) { return each.to.bytes == 0; });
+  if (attempt == attempts_.end()) {
+    return true;
+  }
+  const std::optional<std::string> address = address_of_(attempt->member);
+  if (address) {
+    try {
+      attempt->to = endpoint_of(*address);
+    } catch (const std::runtime_error& error) {
+      throw TransportError(SR_INTERNAL,
+                           name_of_(attempt->member) + " published an address that makes no sense: " + error.what());
+    }
+  }
+  return false;
 }
 
 std::vector<std::optional<Handshake>> Meeting::run() {
@@ -69,7 +74,7 @@ std::vector<std::optional<Handshake>> Meeting::run() {
     }
     hear_visitors();
     welcome();
-    if (!is_complete()) {
+    if (!is_complete() && find_address()) {
       wait();
     }
   }
@@ -134,7 +139,7 @@ void Meeting::wait() {
 }
 
 void Meeting::attempt(Attempt& attempt) {
-  if (proven_[attempt.member]) {
+  if (proven_[attempt.member] || attempt.to.bytes == 0) {
     return;
   }
   if (!attempt.handshake && !attempt.socket) {
@@ -156,7 +161,7 @@ void Meeting::attempt(Attempt& attempt) {
     }
     try {
       const Subject subject =
-          with_addresses(subject_of_(group_.rank, attempt.member), own_end(attempt.socket), other_end(attempt.socket));
+          subject_of_(group_.rank, attempt.member, own_end(attempt.socket), other_end(attempt.socket));
       attempt.handshake = Handshake::connecting(std::move(attempt.socket), secret_, group_.rank,
                                                 [subject](std::uint32_t) { return subject; });
     } catch (const std::runtime_error& problem) {
@@ -235,13 +240,13 @@ void Meeting::welcome() {
                                            if (member <= group_.rank || member >= group_.size()) {
                                              throw std::runtime_error("it says that it is no member that connects");
                                            }
-                                           return with_addresses(subject_of_(member, group_.rank), from, to);
+                                           return subject_of_(member, group_.rank, from, to);
                                          }),
                     in(nanoseconds(0))};
     if (hear(visitor)) {
       visitors_.push_back(std::move(visitor));
     }
-    if (visitors_.size() > most_strangers) {
+    if (visitors_.size() > most_strangers + group_.size()) {
       drop_oldest();
     }
   }

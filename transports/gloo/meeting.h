@@ -16,21 +16,23 @@
 namespace shardrun::gloo_transport {
 
 /// Brings the members of a group together: one proven connection to each other member, on the thread that calls. It
-/// bears whoever else comes to its listener: strangers are dropped and counted, at most `most_strangers` of them are
-/// heard at a time, the oldest goes, and a member that was dropped among them comes again.
+/// bears whoever else comes to its listener: strangers are dropped and counted, at most `most_strangers` and
+/// as many as the group has members are heard at a time, the oldest goes, and a member that was dropped among them
+/// comes again.
 class Meeting {
  public:
   static constexpr std::size_t most_strangers = 64;
 
-  /// What the member `connector` and the member `acceptor` mean to be, but for the addresses.
-  using SubjectOf = std::function<Subject(std::uint32_t connector, std::uint32_t acceptor)>;
+  /// What the member `connector` and the member `acceptor` mean a connection between these addresses to be.
+  using SubjectOf =
+      std::function<Subject(std::uint32_t connector, std::uint32_t acceptor, const Endpoint& from, const Endpoint& to)>;
+  /// Where a member listens. Waits for it a short while; nothing: it is not known yet. Throws TransportError.
+  using AddressOf = std::function<std::optional<std::string>(std::uint32_t member)>;
 
-  /// `name_of`: a member's, for messages. `listener` listens. All but it outlive this.
+  /// Connects to the members with lower numbers. `name_of`: a member's, for messages. `listener` listens. The first
+  /// three outlive this.
   Meeting(const sdk::GroupSpec& group, const sdk::TransportHost& host, const Key& secret, SubjectOf subject_of,
-          std::function<std::string(std::uint32_t)> name_of, Socket listener);
-
-  /// `member`, whose number is lower than this one's, listens there.
-  void connect_to(std::uint32_t member, const std::string& address);
+          std::function<std::string(std::uint32_t)> name_of, AddressOf address_of, Socket listener);
 
   /// Returns when all members are there. Throws TransportError.
   [[nodiscard]] std::vector<std::optional<Handshake>> run();
@@ -44,7 +46,7 @@ class Meeting {
   /// A connection to a member with a lower number, or an attempt at it.
   struct Attempt {
     std::uint32_t member = 0;
-    Endpoint to;
+    Endpoint to;                         ///< without bytes as long as it is not known
     Socket socket;                       ///< until it is connected
     std::optional<Handshake> handshake;  ///< from then on
     Time next = 0;                       ///< when it is made, where neither is there
@@ -58,6 +60,7 @@ class Meeting {
   };
 
   [[nodiscard]] bool is_complete() const;
+  [[nodiscard]] bool find_address();
   void require_time();
   void wait();
   void attempt(Attempt& attempt);
@@ -73,6 +76,7 @@ class Meeting {
   const Key& secret_;
   SubjectOf subject_of_;
   std::function<std::string(std::uint32_t)> name_of_;
+  AddressOf address_of_;
   Socket listener_;
   Time deaf_until_ = 0;  ///< where there is no descriptor for one more connection
   std::deque<Attempt> attempts_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <utility>
 
 #include "transports/gloo/connecting.h"
 #include "transports/gloo/records.h"
@@ -86,12 +87,11 @@ Mesh::Mesh(const sdk::Config& config, const sdk::GroupSpec& group, std::shared_p
   waiting_.reserve(2);
   const NoSigpipe no_sigpipe;
   try {
-    context_ = connect_members(config, group, device, generation);
+    Connections connections = connect_members(config, group, device, generation);
+    context_ = std::move(connections.context);
+    protections_ = std::move(connections.protections);
   } catch (const TransportError& error) {
     throw TransportError(error.status(), "connecting the group '" + group.name + "': " + error.what());
-  }
-  for (const std::uint32_t member : group.members) {
-    protections_.push_back(protection_between(config, group.members[group.rank], member));
   }
   probe_ = buffer(&nothing_, sizeof(nothing_));
 }

@@ -21,7 +21,8 @@ class Records {
   Records(Protection protection, const Key& key);
 
   [[nodiscard]] Protection protection() const noexcept { return protection_; }
-  /// Of Protection::encrypt, `sealed` gets the bytes encrypted: other memory, or the same. Of integrity it is not used.
+  /// Makes the tag of the next record. Protection::encrypt writes the encrypted bytes to `sealed`, which may be
+  /// `plain`. Protection::integrity does not use `sealed`.
   [[nodiscard]] Tag seal(const std::uint8_t* plain, std::size_t bytes, std::uint8_t* sealed);
   /// Decrypts in place. False where the tag does not fit: then the bytes are worth nothing.
   [[nodiscard]] bool open(std::uint8_t* data, std::size_t bytes, Tag tag);

@@ -95,6 +95,23 @@ Endpoint endpoint_of(const std::string& text) {
   return end;
 }
 
+bool is_within_machine(const Endpoint& from, const Endpoint& to) noexcept {
+  if (from.address.ss_family != to.address.ss_family) {
+    return false;
+  }
+  if (from.address.ss_family == AF_INET) {
+    const in_addr_t one = reinterpret_cast<const sockaddr_in&>(from.address).sin_addr.s_addr;
+    const in_addr_t other = reinterpret_cast<const sockaddr_in&>(to.address).sin_addr.s_addr;
+    const auto is_loopback = [](in_addr_t address) { return ntohl(address) >> 24U == IN_LOOPBACKNET; };
+    return one == other || (is_loopback(one) && is_loopback(other));
+  }
+  // IPv6 has one loopback address, so two of them are equal. A link-local address is one of a link: its scope counts.
+  const auto& one = reinterpret_cast<const sockaddr_in6&>(from.address);
+  const auto& other = reinterpret_cast<const sockaddr_in6&>(to.address);
+  return from.address.ss_family == AF_INET6 && IN6_ARE_ADDR_EQUAL(&one.sin6_addr, &other.sin6_addr) != 0 &&
+         one.sin6_scope_id == other.sin6_scope_id;
+}
+
 Endpoint own_end(const Socket& socket) { return end_of(&getsockname, socket); }
 
 Endpoint other_end(const Socket& socket) { return end_of(&getpeername, socket); }

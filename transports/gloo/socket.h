@@ -45,4 +45,8 @@ struct Endpoint {
 [[nodiscard]] Endpoint own_end(const Socket& socket);
 [[nodiscard]] Endpoint other_end(const Socket& socket);
 
+/// Whether a connection from one address to the other stays within a machine: both are loopback addresses, or they are
+/// the same. The ports do not matter. Does not throw.
+[[nodiscard]] bool is_within_machine(const Endpoint& from, const Endpoint& to) noexcept;
+
 }  // namespace shardrun::gloo_transport

@@ -1,9 +1,11 @@
 #include "core/launch/user_token.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -95,4 +97,19 @@ TEST_CASE("a secret that others may read or choose is refused", "[launch]") {
     std::ofstream(place.file, std::ios::trunc) << "short";
     CHECK_THAT(place.refusal(), Contains("has 5 bytes, expected a secret of 32: remove it"));
   }
+}
+
+TEST_CASE("a secret that cannot be written leaves nothing behind", "[launch]") {
+  const Place place;
+  struct rlimit before = {};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const struct rlimit none = {.rlim_cur = 0, .rlim_max = before.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &none) == 0);
+  const std::string refusal = place.refusal();
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  CHECK_THAT(refusal, Contains("token"));
+  CHECK(fs::is_empty(place.folder));
+  CHECK(place.token() != Token{});
 }

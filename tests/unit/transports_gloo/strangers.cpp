@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -54,25 +55,45 @@ void reset(Socket socket) {
   ::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
 }
 
-/// A transport's store in which each address is known to an attacker before it is to any member.
+/// A transport's store in which each address is known to an attacker before it is to any member, and attacked on until
+/// nobody listens there any more.
 class ScannedHost final : public SharedHost {
  public:
-  using Attack = std::function<void(const Endpoint&, std::vector<Socket>& held)>;
+  using Attack = std::function<void(const Endpoint&, int times, std::vector<Socket>& held)>;
 
   explicit ScannedHost(Attack attack) : attack_(std::move(attack)) {}
+  ~ScannedHost() override {
+    for (std::thread& each : attackers_) {
+      each.join();
+    }
+  }
 
   void store_set(const std::string& key, std::string value) override {
+    const Endpoint address = gloo_transport::endpoint_of(value);
     {
       const std::lock_guard lock(mutex_);
-      attack_(gloo_transport::endpoint_of(value), held_);
+      attack_(address, more_than_are_heard, held_);
+      attackers_.emplace_back([this, address] {
+        while (connection_to(address)) {
+          std::vector<Socket> held;
+          attack_(address, 10, held);
+          ++attacks_meanwhile_;
+        }
+      });
     }
     SharedHost::store_set(key, std::move(value));
   }
 
+  [[nodiscard]] int attacks_meanwhile() const noexcept { return attacks_meanwhile_; }
+
  private:
+  static constexpr int more_than_are_heard = 100;
+
   std::mutex mutex_;
   Attack attack_;
   std::vector<Socket> held_;
+  std::vector<std::thread> attackers_;
+  std::atomic<int> attacks_meanwhile_ = 0;
 };
 
 struct Scan {
@@ -80,12 +101,10 @@ struct Scan {
   ScannedHost::Attack attack;
 };
 
-/// More of each than are heard at a time.
 std::vector<Scan> scans() {
-  constexpr int many = 100;
   const auto each = [](auto act) {
-    return [act](const Endpoint& address, std::vector<Socket>& held) {
-      for (int i = 0; i < many; ++i) {
+    return [act](const Endpoint& address, int times, std::vector<Socket>& held) {
+      for (int i = 0; i < times; ++i) {
         if (Socket socket = connection_to(address)) {
           act(std::move(socket), held);
         }
@@ -147,6 +166,7 @@ TEST_CASE("gloo: strangers at a listener neither end a run nor take part in it")
   for (const char* const protection : protections) {
     int failed = 0;
     int wrong = 0;
+    int meanwhile = 0;
     const std::vector<Scan> all = scans();
     for (int i = 0; i < attacks(static_cast<int>(all.size())); ++i) {
       const Scan& scan = all[static_cast<std::size_t>(i) % all.size()];
@@ -160,10 +180,78 @@ TEST_CASE("gloo: strangers at a listener neither end a run nor take part in it")
       CHECK(error == "nothing");
       failed += error == "nothing" ? 0 : 1;
       wrong += sums == std::array<float, 3>{2, 2, 2} ? 0 : 1;
+      meanwhile += host.attacks_meanwhile();
     }
     CHECK(failed == 0);
     CHECK(wrong == 0);
+    CHECK(meanwhile > 0);
   }
+}
+
+namespace {
+
+/// What this process writes to standard error from here on.
+class StandardError {
+ public:
+  StandardError() : before_(::dup(STDERR_FILENO)), file_(::memfd_create("stderr", MFD_CLOEXEC)) {
+    ::dup2(file_.get(), STDERR_FILENO);
+  }
+  ~StandardError() { end(); }
+  StandardError(const StandardError&) = delete;
+  StandardError& operator=(const StandardError&) = delete;
+
+  std::string end() {
+    ::dup2(before_.get(), STDERR_FILENO);
+    std::string text(4096, '\0');
+    const ssize_t bytes = ::pread(file_.get(), text.data(), text.size(), 0);
+    text.resize(bytes > 0 ? static_cast<std::size_t>(bytes) : 0);
+    return text;
+  }
+
+ private:
+  Socket before_;
+  Socket file_;
+};
+
+/// A transport's store in which rank 0's address stands only once rank 1 has dropped a stranger.
+class LateHost final : public SharedHost {
+ public:
+  void store_set(const std::string& key, std::string value) override {
+    if (key.ends_with("/0")) {
+      std::string first = key;
+      first.back() = '1';
+      const Endpoint address = gloo_transport::endpoint_of(store_get(first, after(30)));
+      // The first may come before rank 1 begins to wait.
+      for (int i = 0; i < 5 && was_heard_; ++i) {
+        const Socket stranger = connection_to(address);
+        say(stranger, std::vector<std::uint8_t>(64, 'x'));
+        pollfd watched = {stranger.get(), POLLIN, 0};
+        was_heard_ = ::poll(&watched, 1, 10'000) == 1;
+      }
+    }
+    SharedHost::store_set(key, std::move(value));
+  }
+
+  [[nodiscard]] bool was_heard() const noexcept { return was_heard_; }
+
+ private:
+  bool was_heard_ = true;
+};
+
+}  // namespace
+
+TEST_CASE("gloo: a listener is served while the addresses of others are awaited, and its strangers are counted") {
+  LateHost host;
+  StandardError said;
+  run_ranks(host, "gloo", 2, [](Rank& rank) { CHECK(all_twos(rank, 30) == 2.0F); });
+  CHECK(said.end() == "transport gloo: while the group 'all' was connected, 5 connections of strangers were dropped\n");
+  CHECK(host.was_heard());
+}
+
+TEST_CASE("gloo: nothing is said of strangers where none came") {
+  StandardError said;
+  run_ranks("gloo", 2, [](Rank& rank) { CHECK(all_twos(rank, 30) == 2.0F); });
+  CHECK(said.end().empty());
 }
 
 namespace {
