@@ -3,6 +3,15 @@
 option(SHARDRUN_HARDEN "Build with stack protectors, fortified libc calls, control-flow protection and full RELRO" ON)
 
 include(CheckCompilerFlag)
+include(CheckCXXSourceCompiles)
+
+# The level of fortified calls that the user's flags or the distribution's compiler ask for is left as it is, if any.
+set(CMAKE_REQUIRED_FLAGS -O2)
+check_cxx_source_compiles("#ifndef _FORTIFY_SOURCE
+#error not asked for
+#endif
+int main() { return 0; }" SHARDRUN_IS_FORTIFIED)
+unset(CMAKE_REQUIRED_FLAGS)
 
 # shardrun_harden(TARGET SCOPE)
 #
@@ -23,7 +32,7 @@ function(shardrun_harden target scope)
       endif()
     endforeach()
   endforeach()
-  if(NOT SHARDRUN_SANITIZE)
+  if(NOT SHARDRUN_SANITIZE AND NOT SHARDRUN_IS_FORTIFIED)
     set(optimised "$<NOT:$<OR:$<CONFIG:Debug>,$<BOOL:$<TARGET_PROPERTY:SHARDRUN_UNOPTIMISED>>>>")
     target_compile_options(${target} ${scope}
       "$<$<AND:$<COMPILE_LANGUAGE:C,CXX>,${optimised}>:SHELL:-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2>")

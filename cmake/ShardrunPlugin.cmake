@@ -14,7 +14,8 @@ endif()
 #
 # The target `shardrun_KIND_NAME` alone: it exports the plugin's two symbols and hides the rest, and lands where a
 # program in the build folder finds it. Its RUNPATH is the installed one from the beginning: one that CMake is to replace
-# ends in an empty entry, which stands for the working directory.
+# ends in an empty entry, which stands for the working directory. It begins with the plugin's own folder: a SHARED target
+# that the plugin links to is found there, in the build folder and installed, if its project puts it there.
 function(shardrun_plugin_library name)
   set(target shardrun_${name})
   add_library(${target} MODULE ${ARGN})
@@ -33,6 +34,7 @@ function(shardrun_plugin_library name)
     CXX_VISIBILITY_PRESET hidden
     VISIBILITY_INLINES_HIDDEN ON
     BUILD_WITH_INSTALL_RPATH ON
+    INSTALL_RPATH "$ORIGIN"
     INSTALL_RPATH_USE_LINK_PATH ON
     LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib/shardrun/v1")
 endfunction()

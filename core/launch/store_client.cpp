@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "core/base/end_process.h"
 #include "core/base/standard_error.h"
 #include "core/launch/job_text.h"
 #include "core/launch/status.h"
@@ -482,7 +483,7 @@ void StoreClient::end_after_grace(const std::string& reason) {
         "shardrun: rank {} (pid {}) has not ended {:.1f} s after the job, and is "
         "ended now; the job: {}\n",
         settings_.hello.rank, settings_.hello.pid, std::chrono::duration<double>(settings_.grace).count(), reason));
-    ::_exit(1);
+    end_process(1);
   });
 }
 

@@ -11,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "core/base/end_process.h"
 #include "core/base/error.h"
 #include "core/base/standard_error.h"
 #include "core/launch/status.h"
@@ -322,7 +323,7 @@ void StoreHost::give_up_unless_waited_for() {
   } catch (const std::exception& error) {
     write_to_standard_error(fmt::format("shardrun: {}\n", error.what()));
   }
-  ::_exit(1);
+  end_process(1);
 }
 
 LaunchResult StoreHost::wait() {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/end_process.h"
 #include "core/base/error.h"
 #include "core/base/standard_error.h"
 #include "core/base/stop.h"
@@ -278,7 +279,7 @@ class First {
     metrics::Summary summary = reports_->merge(result);
     write_last_summary(job_, directory_, settings_, summary);
     write_to_standard_error(fmt::format("shardrun: {}\n", summary.error));
-    ::_exit(summary.exit_code == 0 ? 1 : summary.exit_code);
+    end_process(summary.exit_code == 0 ? 1 : summary.exit_code);
   }
 
   const job::Job& common_;  ///< the same on all ranks

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -29,14 +28,23 @@ namespace {
 constexpr std::string_view went_well = "\nshardrun: it went well\n";
 constexpr std::string_view threw = "\nshardrun: it threw: ";
 
-/// What the process wrote last to its standard error.
-std::string last_words(int file) {
-  std::array<char, 4096> bytes{};
-  const off_t size = ::lseek(file, 0, SEEK_END);
-  const off_t from = std::max<off_t>(0, size - static_cast<off_t>(bytes.size()));
-  const ssize_t count = ::pread(file, bytes.data(), bytes.size(), from);
-  return {bytes.data(), static_cast<std::size_t>(std::max<ssize_t>(count, 0))};
-}
+/// What was written last to a pipe: as much as this process keeps of it.
+class LastWords {
+ public:
+  /// False at its end.
+  bool take(int pipe) {
+    std::array<char, 4096> bytes{};
+    const ssize_t count = ::read(pipe, bytes.data(), bytes.size());
+    text_.append(bytes.data(), static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+    text_.erase(0, text_.size() - std::min(text_.size(), kept));
+    return count > 0 || (count < 0 && errno == EINTR);
+  }
+  [[nodiscard]] const std::string& text() const noexcept { return text_; }
+
+ private:
+  static constexpr std::size_t kept = 4096;
+  std::string text_;
+};
 
 std::string last_line(std::string text) {
   while (text.ends_with('\n')) {
@@ -73,30 +81,38 @@ void write_words(int file, std::string_view first, std::string_view second) {
   ::_exit(1);
 }
 
-/// False where it did not end in time.
-bool await_end(pid_t process, std::chrono::milliseconds limit) {
+/// Reads what it writes. False where it did not end in time.
+bool await_end(pid_t process, int pipe, LastWords& words, std::chrono::milliseconds limit) {
+  // No descriptor on an old kernel: then it has ended when nobody can write any more.
   const files::FileDescriptor watched(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
-  if (!watched.is_open()) {  // an old kernel: the process keeps the limit itself
-    siginfo_t ended{};
-    while (::waitid(P_PID, static_cast<id_t>(process), &ended, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  for (bool is_open = true; is_open || watched.is_open();) {
+    std::array<pollfd, 2> ready = {pollfd{.fd = watched.get(), .events = POLLIN, .revents = 0},
+                                   pollfd{.fd = is_open ? pipe : -1, .events = POLLIN, .revents = 0}};
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+    if (left.count() <= 0) {
+      return false;
     }
-    return true;
+    if (::poll(ready.data(), ready.size(), static_cast<int>(left.count())) <= 0) {
+      continue;
+    }
+    if (ready[0].revents != 0) {
+      return true;
+    }
+    is_open = words.take(pipe);
   }
-  pollfd ending = {.fd = watched.get(), .events = POLLIN, .revents = 0};
-  int ready = 0;
-  do {
-    ready = ::poll(&ending, 1, static_cast<int>(limit.count()));
-  } while (ready < 0 && errno == EINTR);
-  return ready != 0;
+  return true;
 }
 
 }  // namespace
 
 void try_apart(std::string_view plugin, std::chrono::milliseconds limit, const std::function<void()>& act) {
-  const files::FileDescriptor words(::memfd_create("shardrun plugin", MFD_CLOEXEC));
-  if (!words.is_open()) {
-    throw files::system_error("make", "a file for the words of a plugin", errno);
+  std::array<int, 2> ends = {-1, -1};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    throw files::system_error("make", "a pipe for the words of a plugin", errno);
   }
+  const files::FileDescriptor pipe(ends[0]);
+  files::FileDescriptor words(ends[1]);
   std::fflush(nullptr);  // what is buffered is written by this process alone
   const pid_t parent = ::getpid();
   const pid_t process = ::fork();
@@ -107,13 +123,19 @@ void try_apart(std::string_view plugin, std::chrono::milliseconds limit, const s
     run_apart(parent, words.get(), act);
   }
   ::setpgid(process, process);
+  words = files::FileDescriptor();
   constexpr std::chrono::seconds to_say_so{2};  // it ends itself at the limit, and says where it was
-  const bool has_ended = await_end(process, limit + to_say_so);
+  LastWords last;
+  const bool has_ended = await_end(process, pipe.get(), last, limit + to_say_so);
   ::kill(-process, SIGKILL);
   int status = 0;
   while (::waitpid(process, &status, 0) < 0 && errno == EINTR) {
   }
-  const std::string text = last_words(words.get());
+  ::fcntl(pipe.get(), F_SETFL, O_NONBLOCK);  // a process that left its group may be able to write still
+  constexpr int most = 32;                   // all that a pipe holds, and a little more
+  for (int taken = 0; taken < most && last.take(pipe.get()); ++taken) {
+  }
+  const std::string& text = last.text();
   if (text.ends_with(went_well)) {
     return;
   }

@@ -47,7 +47,7 @@ Header own_header() {
 
 }  // namespace
 
-ElfFile::ElfFile(const std::filesystem::path& path) : path_(path) {
+ElfFile::ElfFile(const std::filesystem::path& path, Symbols symbols) : path_(path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) {
     fail(fmt::format("cannot be read: {}", std::strerror(errno)));
@@ -57,7 +57,9 @@ ElfFile::ElfFile(const std::filesystem::path& path) : path_(path) {
   bytes_.resize(static_cast<std::size_t>(file.gcount()));
   check_header();
   read_segments();
-  read_symbols();
+  if (symbols == Symbols::read) {
+    read_symbols();
+  }
 }
 
 bool ElfFile::exports(std::string_view symbol) const { return symbols_.contains(symbol); }

@@ -14,13 +14,16 @@ namespace shardrun::plugins {
 /// A shared library as its file tells it, without running any of it.
 class ElfFile {
  public:
+  enum class Symbols { read, skip };
+
   /// Throws Error{plugin} unless it is a complete ELF shared library of this machine's architecture.
-  explicit ElfFile(const std::filesystem::path& path);
+  /// `skip`: it is not asked for symbols.
+  explicit ElfFile(const std::filesystem::path& path, Symbols symbols = Symbols::read);
 
   /// Whether it exports a symbol of that name.
   [[nodiscard]] bool exports(std::string_view symbol) const;
 
-  /// The texts of its dynamic section that have this tag, DT_RUNPATH or DT_NEEDED.
+  /// The texts of its dynamic section that have this tag, DT_RUNPATH or DT_NEEDED for example.
   [[nodiscard]] std::vector<std::string> dynamic_texts(std::int64_t tag) const;
 
   /// The first `size` bytes of the exported object as they will be in memory, relocations aside.

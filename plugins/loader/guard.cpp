@@ -1,20 +1,24 @@
 #include "plugins/loader/guard.h"
 
 #include <fmt/format.h>
-#include <sys/syscall.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <system_error>
 #include <utility>
 
+#include "core/base/end_process.h"
 #include "core/base/error.h"
+#include "plugins/loader/descendants.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SHARDRUN_SANITIZED 1
@@ -26,10 +30,10 @@
 
 namespace shardrun::plugins {
 
-/// What the signal handler may read of a guard.
+/// What a signal handler may read of a guard, on any thread and at any time: it is never destroyed.
 struct GuardNames {
-  static std::string_view plugin(const CallGuard& guard) noexcept { return guard.plugin_; }
-  static std::string_view call(const CallGuard& guard) noexcept { return guard.call_; }
+  std::string plugin;
+  std::string call;
 };
 
 namespace {
@@ -41,13 +45,37 @@ std::atomic<std::chrono::milliseconds::rep> limit_ms = 60'000;
 
 /// The innermost guard of this thread.
 thread_local const CallGuard* innermost = nullptr;
-/// One of any thread: for what plugins do on threads of their own.
-std::atomic<const CallGuard*> of_any_thread = nullptr;
-static_assert(std::atomic<const CallGuard*>::is_always_lock_free);
 
-const CallGuard* guard_here() noexcept {
-  const CallGuard* const here = innermost;
-  return here != nullptr ? here : of_any_thread.load();
+// For what plugins do on threads of their own. A fork has the parent's values, so the process is part of them.
+std::atomic<int> living = 0;
+std::atomic<const GuardNames*> latest = nullptr;
+std::atomic<std::uint64_t> oldest_start = 0;  ///< of those that live
+std::atomic<pid_t> guarded_process = 0;
+static_assert(std::atomic<const GuardNames*>::is_always_lock_free && std::atomic<std::uint64_t>::is_always_lock_free);
+
+/// The same object for the same names.
+const GuardNames* lasting_names(std::string_view plugin, std::string_view call) {
+  static std::mutex mutex;
+  static auto& all = *new std::map<std::string, GuardNames, std::less<>>;
+  std::string key = fmt::format("{}\n{}", plugin, call);
+  const std::lock_guard lock(mutex);
+  return &all.try_emplace(std::move(key), GuardNames{std::string(plugin), std::string(call)}).first->second;
+}
+
+/// A guard that lives in this process.
+struct Guarded {
+  const GuardNames* names = nullptr;
+  bool is_this_thread = false;
+};
+
+Guarded guard_here() noexcept {
+  if (guarded_process.load() != ::getpid()) {
+    return {};
+  }
+  if (innermost != nullptr) {
+    return {&innermost->names(), true};
+  }
+  return {living.load() > 0 ? latest.load() : nullptr, false};
 }
 
 /// Async-signal-safe, as all that it calls.
@@ -70,6 +98,13 @@ class Line {
   void write() noexcept {
     *this << "\n";
     for (std::size_t done = 0; done < size_;) {
+      // Nobody may be reading. What is ready takes this many bytes at once.
+      static_assert(sizeof(bytes_) <= PIPE_BUF);
+      constexpr int patience_ms = 1000;
+      pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+      if (::poll(&ready, 1, patience_ms) == 0) {
+        return;
+      }
       const ssize_t written = ::write(STDERR_FILENO, bytes_.data() + done, size_ - done);
       if (written < 0 && errno != EINTR) {
         return;
@@ -83,54 +118,67 @@ class Line {
   std::size_t size_ = 0;
 };
 
-/// "shardrun: PLUGIN, CALL: it DID"; `what` writes the end.
+/// "shardrun: PLUGIN, CALL: it DID"; `what` writes the end. What a thread without a guard does may be the plugin's
+/// doing or not.
 template <class What>
-void say(const CallGuard& guard, What what) noexcept {
+void say(const Guarded& guard, What what) noexcept {
   Line line;
-  line << "shardrun: " << GuardNames::plugin(guard).substr(0, 1024) << ", " << GuardNames::call(guard).substr(0, 256)
-       << ": it ";
+  line << "shardrun: " << std::string_view(guard.names->plugin).substr(0, 1024) << ", "
+       << std::string_view(guard.names->call).substr(0, 256)
+       << (guard.is_this_thread ? ": it " : ": while it ran, another thread ");
   what(line);
   line.write();
 }
 
-[[noreturn]] void end_process(int code) noexcept {
-  for (;;) {
-    ::syscall(SYS_exit_group, code);
-  }
+[[noreturn]] void end_with_children(int code) noexcept {
+  kill_children_since(oldest_start.load());
+  end_process(code);
 }
 
-[[noreturn]] void refuse_exit(const CallGuard& guard, std::string_view function, int status) noexcept {
+[[noreturn]] void refuse_exit(const Guarded& guard, std::string_view function, int status) noexcept {
   say(guard, [&](Line& line) { line << "called " << function << "(" << status << "), which no plugin may"; });
-  end_process(status != 0 ? status : exit_code(ErrorCode::plugin));
+  end_with_children(status != 0 ? status : exit_code(ErrorCode::plugin));
+}
+
+/// Whether the instruction runs again after the handler, and does the same.
+bool comes_again(int signal, const siginfo_t& info) noexcept {
+  const bool is_of_instruction = signal == SIGSEGV || signal == SIGBUS || signal == SIGILL || signal == SIGFPE;
+  return is_of_instruction && info.si_code > 0 && !(signal == SIGBUS && info.si_code == BUS_MCEERR_AO);
 }
 
 extern "C" void shardrun_on_fault(int signal, siginfo_t* info, void*) {
   const int error_number = errno;
-  if (const CallGuard* guard = guard_here()) {
+  if (const Guarded guard = guard_here(); guard.names != nullptr) {
     const char* const name = ::sigabbrev_np(signal);
-    say(*guard, [&](Line& line) { line << "crashed by signal " << signal << " (SIG" << name << ")"; });
+    say(guard, [&](Line& line) { line << "crashed by signal " << signal << " (SIG" << name << ")"; });
+    kill_children_since(oldest_start.load());
   }
-  // What was to be done about it before is done now: the instruction runs again, and what was sent is sent again.
+  // What was to be done about it before is done now: the instruction runs again, or the signal is sent again.
+  const bool is_sent_again = !comes_again(signal, *info);
   for (std::size_t i = 0; i < faults.size(); ++i) {
     if (faults[i] == signal) {
-      ::sigaction(signal, &before[i], nullptr);
+      struct sigaction action = before[i];
+      if (is_sent_again && (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_IGN) {
+        action.sa_handler = SIG_DFL;  // a crash is none to be ignored
+      }
+      ::sigaction(signal, &action, nullptr);
     }
   }
-  if (info->si_code <= 0) {
+  if (is_sent_again) {
     ::raise(signal);
   }
   errno = error_number;
 }
 
 extern "C" void shardrun_on_exit(int status, void*) {
-  if (const CallGuard* guard = guard_here()) {
-    refuse_exit(*guard, "exit", status);
+  if (const Guarded guard = guard_here(); guard.names != nullptr) {
+    refuse_exit(guard, "exit", status);
   }
 }
 
 extern "C" void shardrun_on_quick_exit() {
-  if (const CallGuard* guard = guard_here()) {
-    refuse_exit(*guard, "quick_exit", 0);
+  if (const Guarded guard = guard_here(); guard.names != nullptr) {
+    refuse_exit(guard, "quick_exit", 0);
   }
 }
 
@@ -164,7 +212,7 @@ void set_call_limit(std::chrono::milliseconds limit) noexcept { limit_ms = limit
 std::chrono::milliseconds call_limit() noexcept { return std::chrono::milliseconds(limit_ms.load()); }
 
 CallGuard::CallGuard(std::string_view plugin, std::string_view call, std::optional<std::chrono::milliseconds> limit)
-    : plugin_(plugin), call_(call) {
+    : names_(lasting_names(plugin, call)), process_(::getpid()), outer_(innermost) {
   watch_this_process();
   if (limit) {
     sigset_t all;
@@ -178,15 +226,28 @@ CallGuard::CallGuard(std::string_view plugin, std::string_view call, std::option
     }
     ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
   }
-  outer_ = std::exchange(innermost, this);
-  const CallGuard* none = nullptr;
-  of_any_thread.compare_exchange_strong(none, this);
+  if (guarded_process.exchange(process_) != process_) {
+    living = 0;  // these are the parent's
+  }
+  if (living.load() == 0) {
+    oldest_start = process_clock();
+  }
+  latest = names_;
+  ++living;
+  innermost = this;
 }
 
 CallGuard::~CallGuard() {
-  const CallGuard* self = this;
-  of_any_thread.compare_exchange_strong(self, outer_);
+  if (::getpid() != process_) {
+    // The plugin has forked, and its child came back too: there would be two of this process.
+    say({names_, true}, [](Line& line) { line << "started a process by fork and let it return, which no plugin may"; });
+    end_process(exit_code(ErrorCode::plugin));
+  }
   innermost = outer_;
+  if (outer_ != nullptr) {
+    latest = outer_->names_;
+  }
+  --living;
   if (clock_.joinable()) {
     {
       const std::lock_guard lock(mutex_);
@@ -197,6 +258,8 @@ CallGuard::~CallGuard() {
   }
 }
 
+const GuardNames& CallGuard::names() const noexcept { return *names_; }
+
 /// Counts waits, each of which a process that is stopped ends once however long it was.
 void CallGuard::end_late(std::chrono::milliseconds limit) {
   constexpr std::chrono::milliseconds tick{50};
@@ -206,8 +269,9 @@ void CallGuard::end_late(std::chrono::milliseconds limit) {
       return;
     }
   }
-  say(*this, [&](Line& text) { text << "did not come back within " << static_cast<int>(limit.count()) << " ms"; });
-  end_process(exit_code(ErrorCode::plugin));
+  say({names_, true},
+      [&](Line& text) { text << "did not come back within " << static_cast<int>(limit.count()) << " ms"; });
+  end_with_children(exit_code(ErrorCode::plugin));
 }
 
 }  // namespace shardrun::plugins
@@ -216,10 +280,10 @@ void CallGuard::end_late(std::chrono::milliseconds limit) {
 // In place of the C library's, which plugins would end the process with unseen. Sanitizers have their own.
 extern "C" [[noreturn]] void _exit(int status) {
   using namespace shardrun::plugins;
-  if (const CallGuard* guard = guard_here()) {
-    refuse_exit(*guard, "_exit", status);
+  if (const Guarded guard = guard_here(); guard.names != nullptr) {
+    refuse_exit(guard, "_exit", status);
   }
-  end_process(status);
+  shardrun::end_process(status);
 }
 
 extern "C" [[noreturn]] void _Exit(int status) noexcept { _exit(status); }

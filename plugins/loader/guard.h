@@ -1,24 +1,31 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <thread>
 
 namespace shardrun::plugins {
 
-/// How long a plugin may take to be loaded, to open, and to write a plan: [plugins] timeout. For the whole process.
+/// How long a plugin may take to be loaded, to open, and to write a plan: SHARDRUN_PLUGIN_TIMEOUT. For the whole
+/// process.
 void set_call_limit(std::chrono::milliseconds limit) noexcept;
 [[nodiscard]] std::chrono::milliseconds call_limit() noexcept;
 
+struct GuardNames;
+
 /// While one lives, code of a plugin runs that could end this process or never come back. If the process is ended by a
 /// fault (SIGSEGV, SIGABRT, ...), by a call of exit, quick_exit or _exit, or goes past `limit`, one line on standard
-/// error names the plugin, the call and the ending, and the exit code is not 0. The time in which the process was
-/// stopped is no part of the limit. Calls nest; of two threads' the one is named whose thread fails.
+/// error names the plugin, the call and the ending, the exit code is not 0, and the children that the process started
+/// since then are killed. The time in which the process was stopped is no part of the limit. Calls nest: the line names
+/// the innermost one of the thread that ends the process. For a thread without a guard it names one that lives, and
+/// says that another thread did it. Children of fork may end as they like.
+/// end_process() of core/base ends the process without a line.
 class CallGuard {
  public:
   /// `plugin`: "strategy 'rows' (/path)"; `call`: "make_plan". No limit: the call keeps a deadline of its own.
@@ -28,18 +35,18 @@ class CallGuard {
   CallGuard& operator=(const CallGuard&) = delete;
   ~CallGuard();
 
+  [[nodiscard]] const GuardNames& names() const noexcept;
+
  private:
   void end_late(std::chrono::milliseconds limit);
 
-  std::string plugin_;
-  std::string call_;
+  const GuardNames* names_;
+  pid_t process_;
   const CallGuard* outer_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_over_ = false;
   std::thread clock_;
-
-  friend struct GuardNames;
 };
 
 }  // namespace shardrun::plugins

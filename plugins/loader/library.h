@@ -8,7 +8,7 @@ namespace shardrun::plugins {
 
 /// The manifest as the file holds it, not yet judged: none of the plugin's code has run.
 /// Throws Error{plugin} unless the file is a plugin in form: a shared library with both symbols, which loads the
-/// libraries that it needs from folders that are trusted as its own is.
+/// libraries that it needs, and that these need, from folders that are trusted as its own is.
 [[nodiscard]] sr_manifest read_manifest(const std::filesystem::path& file);
 
 using OpenFunction = decltype(&shardrun_open_v1);

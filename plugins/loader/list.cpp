@@ -15,16 +15,29 @@
 namespace shardrun::plugins {
 namespace {
 
-void describe(const Candidate& file, PluginInfo& info) {
+/// What can be told without its code in this process, which other plugins are tried in copies of.
+void try_out(const Candidate& file, PluginInfo& info) {
   require_trusted(file.path);
   const sr_manifest raw = read_manifest(file.path);
   info.abi = abi_text(raw.major, raw.minor);
   info.version = checked_manifest(raw, file).version;
   const LogSink nowhere = [](LogLevel, std::string_view, std::string_view) {};
   try_apart(label_of(file), call_limit(), [&] { (void)Plugin::open_file(file, nowhere); });
+}
+
+void describe(const Candidate& file, PluginInfo& info) {
   const Plugin plugin = Plugin::open_file(file, {});
   info.options = plugin.options();
   info.reads_sharding = file.kind == to_string(PluginKind::strategy) && reads_sharding(plugin);
+}
+
+template <class Act>
+void noting_errors(PluginInfo& info, Act act) {
+  try {
+    act();
+  } catch (const std::exception& error) {
+    info.error = error.what();
+  }
 }
 
 }  // namespace
@@ -42,12 +55,13 @@ std::vector<PluginInfo> list_plugins(const Directories& directories) {
       if (!is_first) {
         info.shadowed_by = winner->second;
       }
-      try {
-        describe(file, info);
-      } catch (const std::exception& error) {
-        info.error = error.what();
-      }
+      noting_errors(info, [&] { try_out(file, info); });
       list.push_back(std::move(info));
+    }
+  }
+  for (PluginInfo& info : list) {
+    if (info.error.empty()) {
+      noting_errors(info, [&] { describe({info.path, info.kind, info.name}, info); });
     }
   }
   return list;

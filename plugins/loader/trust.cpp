@@ -4,6 +4,7 @@
 #include <grp.h>
 #include <pwd.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -61,42 +62,82 @@ bool is_outside_of_namespace(uid_t user) {
   return is_read;
 }
 
-/// The user's primary group, named as the user, that nobody else is in.
-bool is_private_group(gid_t group, uid_t user) {
-  std::vector<char> user_text(std::size_t{64} * 1024);
-  std::vector<char> group_text(std::size_t{64} * 1024);
-  passwd owner{};
-  passwd* found_owner = nullptr;
-  ::group members{};
-  ::group* found_members = nullptr;
-  if (::getpwuid_r(user, &owner, user_text.data(), user_text.size(), &found_owner) != 0 || found_owner == nullptr ||
-      ::getgrgid_r(group, &members, group_text.data(), group_text.size(), &found_members) != 0 ||
-      found_members == nullptr || owner.pw_gid != group || std::strcmp(owner.pw_name, members.gr_name) != 0) {
-    return false;
-  }
-  for (char** member = members.gr_mem; *member != nullptr; ++member) {
-    if (std::strcmp(*member, owner.pw_name) != 0) {
-      return false;
-    }
-  }
-  bool is_shared = false;
-  ::setpwent();
-  std::vector<char> text(std::size_t{64} * 1024);
-  passwd each{};
-  passwd* found = nullptr;
-  while (!is_shared && ::getpwent_r(&each, text.data(), text.size(), &found) == 0) {
-    is_shared = each.pw_gid == group && each.pw_uid != user;
-  }
-  ::endpwent();
-  return !is_shared;
-}
-
+/// Whether everyone whom the databases of users and groups put into this group is trusted.
 bool is_trusted_group(gid_t group) {
   if (group == 0) {
     return true;
   }
-  const std::array<uid_t, 3> users = trusted_users();
-  return std::any_of(users.begin(), users.end(), [&](uid_t user) { return is_private_group(group, user); });
+  std::vector<char> group_text(std::size_t{64} * 1024);
+  std::vector<char> text(std::size_t{64} * 1024);
+  ::group entry{};
+  ::group* found_entry = nullptr;
+  const bool is_known =
+      ::getgrgid_r(group, &entry, group_text.data(), group_text.size(), &found_entry) == 0 && found_entry != nullptr;
+  if (!is_known && group != ::getegid()) {
+    return false;  // a number alone, which processes of anyone may have
+  }
+  passwd each{};
+  passwd* found = nullptr;
+  for (char** member = is_known ? entry.gr_mem : nullptr; member != nullptr && *member != nullptr; ++member) {
+    if (::getpwnam_r(*member, &each, text.data(), text.size(), &found) != 0 || found == nullptr ||
+        !is_trusted_user(each.pw_uid)) {
+      return false;
+    }
+  }
+  bool is_trusted = true;
+  ::setpwent();
+  while (is_trusted && ::getpwent_r(&each, text.data(), text.size(), &found) == 0) {
+    is_trusted = each.pw_gid != group || is_trusted_user(each.pw_uid);
+  }
+  ::endpwent();
+  return is_trusted;
+}
+
+constexpr const char* access_list = "system.posix_acl_access";
+
+/// Whether the path has a list of users and groups with rights of their own. The rights of the group in its mode are
+/// then the most that this list gives to anyone but its owner and all others.
+bool has_access_list(const std::filesystem::path& path) {
+  return ::getxattr(path.c_str(), access_list, nullptr, 0) > 0;
+}
+
+/// Whether that list lets only users and groups write that are trusted.
+bool is_trusted_access_list(const std::filesystem::path& path, gid_t group) {
+  struct Entry {
+    std::uint16_t tag;
+    std::uint16_t rights;
+    std::uint32_t id;
+  };
+  enum Tag : std::uint16_t {
+    owner = 0x01,
+    user = 0x02,
+    owning_group = 0x04,
+    named_group = 0x08,
+    mask = 0x10,
+    other = 0x20
+  };
+  constexpr std::size_t header = 4;
+  constexpr unsigned write = 2;
+  std::vector<char> bytes(std::size_t{64} * 1024);
+  const ssize_t size = ::getxattr(path.c_str(), access_list, bytes.data(), bytes.size());
+  if (size < static_cast<ssize_t>(header)) {
+    return false;
+  }
+  for (std::size_t at = header; at + sizeof(Entry) <= static_cast<std::size_t>(size); at += sizeof(Entry)) {
+    Entry entry{};
+    std::memcpy(&entry, bytes.data() + at, sizeof(entry));
+    if ((entry.rights & write) == 0) {
+      continue;
+    }
+    const bool is_trusted = entry.tag == user           ? is_trusted_user(entry.id)
+                            : entry.tag == named_group  ? is_trusted_group(entry.id)
+                            : entry.tag == owning_group ? is_trusted_group(group)
+                                                        : entry.tag == owner || entry.tag == mask || entry.tag == other;
+    if (!is_trusted) {
+      return false;
+    }
+  }
+  return true;
 }
 
 void require_safe(const std::filesystem::path& path, const struct stat& status, Place place) {
@@ -105,10 +146,19 @@ void require_safe(const std::filesystem::path& path, const struct stat& status, 
   if ((status.st_mode & S_IWOTH) != 0 && !is_kept_apart) {
     distrust(path, fmt::format("everyone may write to it (mode {:04o}); take that right away with chmod o-w", mode));
   }
-  if ((status.st_mode & S_IWGRP) != 0 && !is_kept_apart && !is_trusted_group(status.st_gid)) {
-    distrust(path, fmt::format("group {} may write to it (mode {:04o}), which is neither root's nor a group of the "
-                               "user alone; take that right away with chmod g-w",
-                               status.st_gid, mode));
+  if ((status.st_mode & S_IWGRP) != 0 && !is_kept_apart) {
+    if (has_access_list(path)) {
+      if (!is_trusted_access_list(path, status.st_gid)) {
+        distrust(path,
+                 "its access control list (getfacl) lets others write to it; take that right away with "
+                 "setfacl -b, and chmod g-w");
+      }
+    } else if (!is_trusted_group(status.st_gid)) {
+      distrust(path,
+               fmt::format("group {} may write to it (mode {:04o}), and it has members other than the user, or is "
+                           "in no list of groups; take that right away with chmod g-w",
+                           status.st_gid, mode));
+    }
   }
   const uid_t owner = status.st_uid;
   if (!is_trusted_user(owner) && !(place == Place::above && is_outside_of_namespace(owner))) {
@@ -136,8 +186,14 @@ void require_trusted_directory(const std::filesystem::path& directory) {
 void require_trusted_search(const std::filesystem::path& directory) {
   std::filesystem::path existing = directory;
   std::error_code failed;
-  while (existing.has_relative_path() && !std::filesystem::exists(existing, failed) && !failed) {
+  const auto is_there = [&] {
+    return std::filesystem::symlink_status(existing, failed).type() != std::filesystem::file_type::not_found;
+  };
+  while (existing.has_relative_path() && !is_there()) {
     existing = existing.parent_path();
+  }
+  if (std::filesystem::is_symlink(existing, failed) && !std::filesystem::exists(existing, failed)) {
+    distrust(existing, "it is a link that leads nowhere, and others may be able to create what it leads to");
   }
   require_trusted_directory(existing);
 }

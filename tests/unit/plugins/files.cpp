@@ -3,9 +3,11 @@
 #include <pwd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 
@@ -146,6 +148,61 @@ TEST_CASE("a group that may write is trusted only where it is the user's own", "
   CHECK_THAT(open_error("rows", {folder}), Contains(above.path().string() + " is not trusted: it belongs to user"));
 }
 
+TEST_CASE("an access control list that lets others write is not trusted", "[plugins]") {
+  const TemporaryFolder folder;
+  const std::filesystem::path file = folder / file_of("rows").string();
+  std::filesystem::copy_file(rows, file);
+  struct Entry {
+    std::uint16_t tag;
+    std::uint16_t rights;
+    std::uint32_t id;
+  };
+  constexpr std::uint32_t none = 0xffffffff;
+  // Owner, one user or group more, owning group, mask, others.
+  const auto set_list = [&](std::uint16_t tag, std::uint32_t id, std::uint16_t rights) {
+    std::vector<Entry> entries = {{0x01, 6, none}, {0x04, 4, none}, {0x10, 6, none}, {0x20, 4, none}};
+    entries.insert(entries.begin() + (tag == 0x02 ? 1 : 2), Entry{tag, rights, id});
+    std::string bytes("\x02\0\0\0", 4);
+    bytes.append(reinterpret_cast<const char*>(entries.data()), entries.size() * sizeof(Entry));
+    return ::setxattr(file.c_str(), "system.posix_acl_access", bytes.data(), bytes.size(), 0) == 0;
+  };
+  if (!set_list(0x02, 54321, 4)) {
+    WARN("this file system has no access control lists: not checked");
+    return;
+  }
+
+  CHECK(open_error("rows", {folder.path()}) == "nothing");
+  REQUIRE(set_list(0x02, 54321, 6));
+  CHECK_THAT(open_error("rows", {folder.path()}), Contains(file.string() + " is not trusted: its access control list"));
+  REQUIRE(set_list(0x08, 54321, 6));
+  CHECK_THAT(open_error("rows", {folder.path()}), Contains(file.string() + " is not trusted: its access control list"));
+  REQUIRE(set_list(0x02, ::geteuid(), 6));
+  CHECK(open_error("rows", {folder.path()}) == "nothing");
+}
+
+TEST_CASE("a group that has no members may write, and one with others may not", "[plugins]") {
+  const group* const staff = ::getgrnam("staff");
+  if (::geteuid() != 0 || staff == nullptr || *staff->gr_mem != nullptr) {
+    WARN("there is no group staff without members, or files cannot be given to it: not checked");
+    return;
+  }
+  using std::filesystem::perms;
+  const TemporaryFolder folder;
+  const std::filesystem::path file = folder / file_of("rows").string();
+  std::filesystem::copy_file(rows, file);
+  const auto give_to = [&](gid_t group) {
+    REQUIRE(::chown(file.c_str(), 0, group) == 0);
+    std::filesystem::permissions(file, perms::group_write, std::filesystem::perm_options::add);
+  };
+
+  give_to(staff->gr_gid);
+  CHECK(open_error("rows", {folder.path()}) == "nothing");
+  if (const passwd* const account = ::getpwnam("daemon"); account != nullptr && account->pw_gid != 0) {
+    give_to(account->pw_gid);  // whose primary group it is
+    CHECK_THAT(open_error("rows", {folder.path()}), Contains("it has members other than the user"));
+  }
+}
+
 TEST_CASE("with umask 002 a user's own files are trusted", "[plugins]") {
   // Of the accounts that every system has, one with a group of its own.
   const passwd* const account = ::getpwnam("daemon");
@@ -224,6 +281,66 @@ TEST_CASE("a plugin that would load libraries from where others write is not loa
   CHECK_THAT(error_with("/usr/lib:/not/there"), Contains("cannot be loaded: ") && Contains("libneeded.so"));
   CHECK(error_with("$ORIGIN/sub") == "nothing");
   CHECK(std::filesystem::exists(work / "needed-was-loaded"));
+}
+
+TEST_CASE("what a plugin's libraries need is not loaded from where others write either", "[plugins]") {
+  using std::filesystem::perms;
+  const auto with_runpath = [](std::string bytes, const std::string& own, const std::string& runpath) {
+    const std::size_t at = bytes.find(own);
+    REQUIRE(at != std::string::npos);
+    REQUIRE(runpath.size() <= own.size());
+    return bytes.replace(at, own.size(), runpath + std::string(own.size() - runpath.size(), '\0'));
+  };
+  const std::string rest = ":$ORIGIN/this-text-is-as-long-as-those-that-the-tests-put-in-its-place";
+  const std::filesystem::path between = SHARDRUN_BETWEEN;
+  const TemporaryFolder work;
+  const std::filesystem::path sub = work / "sub";
+  std::filesystem::create_directory(sub);
+  std::filesystem::copy_file(between / "libdeeper.so", sub / "libdeeper.so");
+  std::filesystem::copy_file(between / "libdeeper.so", work / "libdeeper.so");
+  write_file(work / file_of("needy").string(),
+             with_runpath(read_file(SHARDRUN_NEEDY), "$ORIGIN/../needed" + rest, "$ORIGIN/sub"));
+  const auto error_with = [&](const std::string& runpath) {
+    write_file(sub / "libneeded.so",
+               with_runpath(read_file(between / "libneeded.so"), "$ORIGIN/../between" + rest, runpath));
+    const std::filesystem::path before = std::filesystem::current_path();
+    std::filesystem::current_path(work.path());
+    const std::string error = open_error("needy", {work.path()});
+    std::filesystem::current_path(before);
+    return error;
+  };
+  const auto open_to_all = [](const std::filesystem::path& path) {
+    std::filesystem::permissions(path, perms::others_write, std::filesystem::perm_options::add);
+  };
+  const auto closed = [](const std::filesystem::path& path) {
+    std::filesystem::permissions(path, perms::others_write, std::filesystem::perm_options::remove);
+  };
+
+  CHECK_THAT(error_with(":"), Contains("sub/libneeded.so would load libraries from '' (RUNPATH), an empty entry"));
+  CHECK_THAT(error_with("sub"), Contains("which is relative to the working directory"));
+  CHECK_THAT(error_with("/usr/$LIB"), Contains("only the dynamic linker knows"));
+  std::filesystem::create_symlink("/tmp/not/there", work / "dangling");
+  CHECK_THAT(error_with("$ORIGIN/../dangling"), Contains("a link that leads nowhere"));
+  CHECK_THAT(error_with("$ORIGIN/../dangling/below"), Contains("a link that leads nowhere"));
+
+  open_to_all(sub / "libdeeper.so");
+  CHECK_THAT(error_with("$ORIGIN"), Contains("sub/libneeded.so needs a library that ") &&
+                                        Contains("sub/libdeeper.so is not trusted: everyone may write to it"));
+  closed(sub / "libdeeper.so");
+  const std::filesystem::path variants = sub / "glibc-hwcaps/x86-64-v2";
+  std::filesystem::create_directories(variants);
+  open_to_all(variants);
+  CHECK_THAT(error_with("$ORIGIN"), Contains("x86-64-v2 is not trusted: everyone may write to it"));
+  closed(variants);
+  std::filesystem::copy_file(between / "libdeeper.so", variants / "libdeeper.so");
+  open_to_all(variants / "libdeeper.so");
+  CHECK_THAT(error_with("$ORIGIN"), Contains("x86-64-v2/libdeeper.so is not trusted: everyone may write to it"));
+  closed(variants / "libdeeper.so");
+  CHECK_FALSE(std::filesystem::exists(work / "needed-was-loaded"));
+  open_to_all(sub / "libneeded.so");
+  CHECK_THAT(open_error("needy", {work.path()}), Contains("sub/libneeded.so is not trusted: everyone may write to it"));
+  closed(sub / "libneeded.so");
+  CHECK(error_with("$ORIGIN/../sub:/usr/lib") == "nothing");
 }
 
 TEST_CASE("what is no regular file is not opened", "[plugins]") {
