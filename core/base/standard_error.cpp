@@ -1,12 +1,17 @@
 #include "core/base/standard_error.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
+#include <climits>
 #include <cstddef>
+#include <cstdio>
 #include <exception>
 
 #include "core/base/printable.h"
@@ -15,45 +20,98 @@
 namespace shardrun {
 namespace {
 
-/// What a stream that can be written takes without waiting.
-constexpr std::size_t piece_bytes = 256;
-
 constexpr std::chrono::milliseconds look{100};
-constexpr std::chrono::milliseconds patience{1000};  ///< once this process was asked to stop
+constexpr std::chrono::milliseconds longest{1000};
 
-/// Returns once the stream takes something, or has failed; false where it did not in time.
-bool await_room(int stream) noexcept {
-  for (auto waited = std::chrono::milliseconds::zero(); waited < patience;) {
-    pollfd room = {.fd = stream, .events = POLLOUT, .revents = 0};
-    if (::poll(&room, 1, static_cast<int>(look.count())) != 0) {
-      return true;
+/// A way to a stream on which no write waits.
+class Way {
+ public:
+  explicit Way(int stream) noexcept : stream_(stream) {
+    struct stat status = {};
+    if (::fstat(stream, &status) != 0) {
+      return;
     }
-    waited = stop_requested() != 0 ? waited + look : std::chrono::milliseconds::zero();
+    is_socket_ = S_ISSOCK(status.st_mode);
+    if (S_ISFIFO(status.st_mode) || ::isatty(stream) == 1) {
+      // Other processes share the open stream, and its flags are theirs, too: this is opened anew, for this one alone.
+      std::array<char, 32> path{};
+      std::snprintf(path.data(), path.size(), "/proc/self/fd/%d", stream);
+      own_ = ::open(path.data(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+      is_careful_ = own_ < 0 && !S_ISFIFO(status.st_mode);
+    }
   }
-  return false;
-}
+  Way(const Way&) = delete;
+  Way& operator=(const Way&) = delete;
+  ~Way() {
+    if (own_ >= 0) {
+      ::close(own_);
+    }
+  }
+
+  /// How much of a text goes at once: whole lines where they fit.
+  [[nodiscard]] std::size_t piece_of(std::string_view text) const noexcept {
+    constexpr std::size_t terminal_bytes = 256;  // which a terminal that has room takes without waiting
+    const std::size_t most = is_careful_ ? terminal_bytes : PIPE_BUF;
+    if (text.size() <= most) {
+      return text.size();
+    }
+    const std::size_t end = text.rfind('\n', most - 1);
+    return end == std::string_view::npos ? most : end + 1;
+  }
+
+  [[nodiscard]] ssize_t write(std::string_view piece) const noexcept {
+    return is_socket_ ? ::send(stream_, piece.data(), piece.size(), MSG_DONTWAIT)
+                      : ::write(descriptor(), piece.data(), piece.size());
+  }
+
+  /// Whether it has room, or has failed, within `look`; false, too, where a signal came in between.
+  [[nodiscard]] bool has_room() const noexcept {
+    pollfd room = {.fd = descriptor(), .events = POLLOUT, .revents = 0};
+    const int ready = ::poll(&room, 1, static_cast<int>(look.count()));
+    return ready > 0 || (ready < 0 && errno != EINTR);
+  }
+
+ private:
+  [[nodiscard]] int descriptor() const noexcept { return own_ >= 0 ? own_ : stream_; }
+
+  int stream_;
+  int own_ = -1;
+  bool is_socket_ = false;
+  bool is_careful_ = false;
+};
 
 }  // namespace
 
-int write_for_person(int stream, std::string_view text) noexcept {
+int write_for_person(int stream, std::string_view text, Patience patience) noexcept {
+  const Way way(stream);
+  auto waited = std::chrono::milliseconds::zero();
   while (!text.empty()) {
-    if (!await_room(stream)) {
+    if (way.has_room()) {
+      const ssize_t written = way.write(text.substr(0, way.piece_of(text)));
+      if (written >= 0) {
+        text.remove_prefix(static_cast<std::size_t>(written));
+        waited = std::chrono::milliseconds::zero();
+        continue;
+      }
+      if (errno != EINTR && errno != EAGAIN) {
+        return errno;
+      }
+      ::poll(nullptr, 0, static_cast<int>(look.count()));  // another writer was faster
+    }
+    const bool is_bounded = patience == Patience::brief || stop_requested() != 0;
+    waited = is_bounded ? waited + look : std::chrono::milliseconds::zero();
+    if (waited >= longest) {
       return EAGAIN;
     }
-    const ssize_t written = ::write(stream, text.data(), std::min(text.size(), piece_bytes));
-    if (written < 0 && errno != EINTR && errno != EAGAIN) {
-      return errno;
-    }
-    text.remove_prefix(written < 0 ? 0 : static_cast<std::size_t>(written));
   }
   return 0;
 }
 
-void write_to_standard_error(std::string_view text) noexcept {
+void write_to_standard_error(std::string_view text, Patience patience) noexcept {
   try {
-    static_cast<void>(write_for_person(STDERR_FILENO, printable_lines(text)));
+    static_cast<void>(write_for_person(STDERR_FILENO, printable_lines(text), patience));
   } catch (const std::exception&) {
-    static_cast<void>(write_for_person(STDERR_FILENO, "shardrun: out of memory\n"));
+    static_cast<void>(write_for_person(STDERR_FILENO, "shardrun: out of memory\n", patience));
   }
 }
 

@@ -468,7 +468,8 @@ void StoreClient::remind_after(std::chrono::milliseconds pause) {
       trouble = trouble_.empty() ? trouble : trouble_;
     }
     write_to_standard_error(fmt::format("rank {} waits for {} at {} port {}: {}\n", settings_.hello.rank,
-                                        settings_.listener, settings_.address, settings_.port, trouble));
+                                        settings_.listener, settings_.address, settings_.port, trouble),
+                            Patience::brief);
     remind_after(pause_of_reminders);
   });
 }
@@ -479,10 +480,11 @@ void StoreClient::end_after_grace(const std::string& reason) {
     return;
   }
   grace_timer_.start(settings_.grace, [this, reason] {
-    write_to_standard_error(fmt::format(
-        "shardrun: rank {} (pid {}) has not ended {:.1f} s after the job, and is "
-        "ended now; the job: {}\n",
-        settings_.hello.rank, settings_.hello.pid, std::chrono::duration<double>(settings_.grace).count(), reason));
+    write_to_standard_error(fmt::format("shardrun: rank {} (pid {}) has not ended {:.1f} s after the job, and is "
+                                        "ended now; the job: {}\n",
+                                        settings_.hello.rank, settings_.hello.pid,
+                                        std::chrono::duration<double>(settings_.grace).count(), reason),
+                            Patience::brief);
     end_process(1);
   });
 }

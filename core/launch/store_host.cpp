@@ -321,7 +321,7 @@ void StoreHost::give_up_unless_waited_for() {
   try {
     settings_.last_resort(result_);
   } catch (const std::exception& error) {
-    write_to_standard_error(fmt::format("shardrun: {}\n", error.what()));
+    write_to_standard_error(fmt::format("shardrun: {}\n", error.what()), Patience::brief);
   }
   end_process(1);
 }

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/stop.h"
 #include "core/metrics/human.h"
 
 namespace shardrun::metrics {
@@ -63,7 +64,11 @@ RunFolder::RunFolder(const std::filesystem::path& at, std::filesystem::path path
 
 bool RunFolder::is_lock(const std::filesystem::path& path) const noexcept {
   struct stat status = {};
-  return ::lstat(path.c_str(), &status) == 0 && status.st_dev == device_ && status.st_ino == inode_;
+  if (::lstat(path.c_str(), &status) != 0) {
+    // Any other error (EACCES, EIO, ESTALE, ...) does not say that it is gone, and the run has it open.
+    return errno != ENOENT && errno != ENOTDIR;
+  }
+  return status.st_dev == device_ && status.st_ino == inode_;
 }
 
 bool RunFolder::is_owned() const noexcept {
@@ -99,8 +104,9 @@ void RunFolder::require_owned() const {
 RunFolder find_run_folder(const std::filesystem::path& path, const std::string& owner,
                           std::chrono::milliseconds patience) {
   constexpr std::chrono::milliseconds pause{50};
-  const auto latest = std::chrono::steady_clock::now() + patience;
-  for (;;) {
+  // Pauses are counted, and not the time, which goes on while this process is suspended.
+  for (auto waited = std::chrono::milliseconds::zero();; waited += pause) {
+    stop_point();
     std::string found;
     try {
       // To open the folder above makes a network file system look again whether there is this one.
@@ -113,7 +119,7 @@ RunFolder find_run_folder(const std::filesystem::path& path, const std::string& 
     } catch (const Error& error) {
       found = error.message();
     }
-    if (std::chrono::steady_clock::now() >= latest) {
+    if (waited >= patience) {
       throw Error(ErrorCode::io,
                   fmt::format("the output folder '{}' here is not the one that rank 0 writes to ({}), but {}: where "
                               "ranks are on several machines, [job] output must be a folder that all of them share",

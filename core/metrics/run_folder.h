@@ -31,6 +31,7 @@ class RunFolder {
   void require_owned() const;
 
  private:
+  /// Whether this run's lock is there, or may be: false only where it is known not to be.
   [[nodiscard]] bool is_lock(const std::filesystem::path& path) const noexcept;
 
   std::filesystem::path path_;
@@ -43,7 +44,8 @@ class RunFolder {
 };
 
 /// The folder of a run whose first rank is on another machine or has not told more than `owner`. Waits for it to appear
-/// there, since network file systems take their time. Throws Error{io} where it does not.
+/// there, since network file systems take their time. Throws Error{io} where it does not, and Stopped at a stop or an
+/// abort.
 [[nodiscard]] RunFolder find_run_folder(const std::filesystem::path& path, const std::string& owner,
                                         std::chrono::milliseconds patience = std::chrono::seconds(20));
 

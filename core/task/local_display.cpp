@@ -35,6 +35,11 @@ void LocalDisplay::now_at(std::string_view what, std::int64_t done, std::int64_t
   progress_.now_at(what, done, total);
 }
 
+void LocalDisplay::hand_over() {
+  progress_.leave();
+  static_cast<void>(screen_.finish());
+}
+
 void LocalDisplay::finish() {
   is_at_steps_ = false;
   progress_.finish();

@@ -23,6 +23,10 @@ class LocalDisplay final : public Display {
   LocalDisplay& operator=(const LocalDisplay&) = delete;
   ~LocalDisplay() override;
 
+  /// Before ranks are started, which a screen must not hold up: waits for it no longer than the usual patience. Nothing
+  /// is shown after it.
+  void hand_over();
+
   using Display::now_at;
   void update(const metrics::ProgressUpdate& update) override { progress_.update(update); }
   void now_at(std::string_view what, std::int64_t done, std::int64_t total) override;

@@ -30,6 +30,7 @@
 #include "core/task/saved_state.h"
 #include "core/task/trace.h"
 #include "core/task/work.h"
+#include "plugins/loader/guard.h"
 
 namespace shardrun::task {
 namespace {
@@ -65,8 +66,15 @@ void require_descriptors(const job::Job& job) {
   }
 }
 
-/// A process that starts needs time of the machine, however soon its operations are to end.
-constexpr std::chrono::milliseconds shortest_join{5000};
+/// From the start of a rank to its hello. It loads the plugins before, each of which may take as long as call_limit(),
+/// however soon the job's operations are to end. The longest is for jobs whose timeout is hours: no healthy rank takes
+/// minutes to start.
+std::chrono::milliseconds join_timeout_of(const job::Job& job) {
+  constexpr std::chrono::milliseconds shortest{5000};
+  constexpr std::chrono::milliseconds longest{300'000};
+  const std::chrono::milliseconds least = std::max(plugins::call_limit(), shortest);
+  return std::clamp(silence_of(job), least, std::max(least, longest));
+}
 
 launch::LaunchResult launch_ranks(const job::Job& job, const RunSettings& settings,
                                   const metrics::RunDirectory& directory, const std::vector<std::string>& words,
@@ -83,7 +91,7 @@ launch::LaunchResult launch_ranks(const job::Job& job, const RunSettings& settin
                          .threads_per_rank = threads_of(job),
                          .job = job::canonical_text(job),
                          .heartbeat_timeout = silence_of(job),
-                         .join_timeout = std::max(silence_of(job), shortest_join),
+                         .join_timeout = join_timeout_of(job),
                          .has_begun = [&] { return reports.has_begun(); },
                          .on_output = [&](const launch::OutputLine& line) { reports.show(line); },
                          .on_message = [&](const launch::RankMessage& message) { reports.take(message); },

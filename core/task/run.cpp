@@ -65,15 +65,16 @@ void require_memory(const job::Job& job, const Compiled& compiled, const Forecas
   if (limits.memory && needed > limits.memory->bytes) {
     throw Error(
         ErrorCode::job,
-        fmt::format("{}: {} needs {} ({} bytes){}{} and {}: make the model, [data] "
-                    "batch or context smaller, use more microbatches, or {}; 'shardrun plan' shows what "
-                    "takes it",
-                    job.file, ranks_here == 0 ? "one rank of the job" : "the job", metrics::human_bytes(needed), needed,
-                    ranks_here == job.ranks || ranks_here == 0
-                        ? ""
-                        : fmt::format(" for the {} on this machine", metrics::counted(ranks_here, "rank")),
-                    text == 0 ? "" : fmt::format(", {} of them for the tokens of its text,", metrics::human_bytes(text)),
-                    text_of(*limits.memory), limits.memory->name.empty() ? "free memory" : "raise that limit"));
+        fmt::format(
+            "{}: {} needs {} ({} bytes){}{} and {}: make the model, [data] "
+            "batch or context smaller, use more microbatches, or {}; 'shardrun plan' shows what "
+            "takes it",
+            job.file, ranks_here == 0 ? "one rank of the job" : "the job", metrics::human_bytes(needed), needed,
+            ranks_here == job.ranks || ranks_here == 0
+                ? ""
+                : fmt::format(" for the {} on this machine", metrics::counted(ranks_here, "rank")),
+            text == 0 ? "" : fmt::format(", {} of them for the tokens of its text,", metrics::human_bytes(text)),
+            text_of(*limits.memory), limits.memory->name.empty() ? "free memory" : "raise that limit"));
   }
   if (const std::uint64_t arena = fullest_of(forecast); limits.addresses && arena > limits.addresses->bytes) {
     throw Error(
@@ -301,6 +302,7 @@ metrics::Summary prepare_and_run(const job::Job& job, const RunSettings& setting
   show(notices, *display);
   const std::shared_ptr<Dataset> dataset = compiled->dataset;
   compiled.reset();  // the ranks do this again for themselves, with the same data
+  display->hand_over();
   display.reset();
   return run_ranks(job, settings, dataset.get());
 }

@@ -278,7 +278,7 @@ class First {
   [[noreturn]] void give_up(const launch::LaunchResult& result) {
     metrics::Summary summary = reports_->merge(result);
     write_last_summary(job_, directory_, settings_, summary);
-    write_to_standard_error(fmt::format("shardrun: {}\n", summary.error));
+    write_to_standard_error(fmt::format("shardrun: {}\n", summary.error), Patience::brief);
     end_process(summary.exit_code == 0 ? 1 : summary.exit_code);
   }
 

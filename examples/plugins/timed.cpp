@@ -55,7 +55,7 @@ class TimedOp final : public Op {
   ~TimedOp() override { totals_->add(what_, times_, nanoseconds_); }
 
   void start(void* queue, std::int64_t deadline) override {
-    began_ = steady_now();
+    began_ = monotonic_now();
     op_->start(queue, deadline);
   }
   bool test() override { return noted(op_->test()); }
@@ -64,7 +64,7 @@ class TimedOp final : public Op {
  private:
   bool noted(bool complete) noexcept {
     if (complete && began_ != 0) {
-      nanoseconds_ += steady_now() - std::exchange(began_, 0);
+      nanoseconds_ += monotonic_now() - std::exchange(began_, 0);
       ++times_;
     }
     return complete;

@@ -68,15 +68,16 @@ void remove_whole(const std::filesystem::path& folder) {
 }
 
 /// Runs the job of seed 1, takes its folder away after this step, and runs that of seed 2 in its place, which the first
-/// one's last steps and results fall into.
+/// one's steps would fall into.
 constexpr int steps_of_second = 60;
+constexpr int endless = 1'000'000;  ///< steps of the first, which is there until it is told
 
 struct Attack {
   JobFolder job;
   Ended first;
   Ended second;
 
-  Attack(int step, int steps, bool moves) {
+  Attack(int step, bool moves) {
     bool done = false;
     const std::string awaited = "step " + std::to_string(step) + "/";
     const auto take_away = [&](pid_t, std::string_view out) {
@@ -91,7 +92,7 @@ struct Attack {
       }
       second = job.run(settings_of("2", steps_of_second));
     };
-    first = run_program(job.path(), with_settings({"job.ini"}, settings_of("1", steps)), take_away);
+    first = run_program(job.path(), with_settings({"job.ini"}, settings_of("1", endless)), take_away);
   }
 };
 
@@ -104,11 +105,9 @@ int mixed_of(int attacks) {
   std::mt19937 random(1);
   int mixed = 0;
   for (int i = 0; i < attacks; ++i) {
-    const int steps = std::uniform_int_distribution<int>(50, 500)(random);
     const int step = std::uniform_int_distribution<int>(1, 20)(random);
-    const Attack attack(step, steps, i % 2 == 0);
-    INFO("attack " << i << " at step " << step << " of " << steps << ": " << attack.first.code << " "
-                   << attack.first.err << "\n"
+    const Attack attack(step, i % 2 == 0);
+    INFO("attack " << i << " at step " << step << ": " << attack.first.code << " " << attack.first.err << "\n"
                    << attack.second.code << " " << attack.second.err);
     const Left found = left_in(attack.job.path() / "run");
     const bool is_same = attack.second.code == 0 && found == expected;
@@ -157,6 +156,7 @@ Weights kill_late(int kills) {
         });
     INFO("kill " << i << " of " << victim << " after " << after.count() << " us: " << ended.code << " " << ended.err);
     const std::string weights = read_file(job.path() / "run/weights.safetensors");
+    CHECK(done);
     CHECK((weights == earlier || weights == fresh));
     CHECK((ended.code != 0 || weights == fresh));
     if (ended.code >= 0) {  // else the launcher was killed, which writes the summary
@@ -180,7 +180,7 @@ TEST_CASE("50 folders removed or moved under a run, and another run in their pla
 
 TEST_CASE("whoever is killed late leaves the earlier weights or the new ones, and the summary says which",
           "[folders]") {
-  CHECK(kill_late(6).earlier >= 0);
+  kill_late(6);  // which checks every one
 }
 
 TEST_CASE("100 kills late in writing", "[.attack]") {

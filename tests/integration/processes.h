@@ -44,6 +44,16 @@ namespace shardrun::test {
   }
 }
 
+/// Every process below another, as it is at this moment.
+[[nodiscard]] inline std::vector<pid_t> descendants_of(pid_t process) {
+  std::vector<pid_t> all = children_of(process);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::vector<pid_t> more = children_of(all[i]);
+    all.insert(all.end(), more.begin(), more.end());
+  }
+  return all;
+}
+
 [[nodiscard]] inline bool is_gone(pid_t process) { return kill(process, 0) != 0 && errno == ESRCH; }
 
 /// The ranks of a job that writes below `folder`: their command names it.

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <cstdlib>
 #include <fstream>
 #include <future>
 #include <string>
@@ -16,13 +17,12 @@
 #include "tests/integration/program.h"
 #include "tests/support/attacks.h"
 #include "tests/support/catch.h"
+#include "tests/support/mpirun.h"
 
 using namespace shardrun::test;
 using Catch::Matchers::Contains;
 
 namespace {
-
-const std::vector<std::string> transports = {"shm", "gloo"};
 
 std::vector<std::string> endless(const std::string& transport, int ranks, std::vector<std::string> more = {}) {
   more.insert(more.end(), {"job.transport=" + transport, "job.ranks=" + std::to_string(ranks),
@@ -58,6 +58,23 @@ Ended run_beside(const JobFolder& job, const std::vector<std::string>& settings,
   return ended;
 }
 
+/// The same under mpirun, whose processes begin with it.
+template <class Act>
+Ended run_beside_mpirun(const JobFolder& job, int ranks, const std::vector<std::string>& settings, const Act& act) {
+  std::string script = "exec env " + mpirun + " -n " + std::to_string(ranks) + " \"$0\" job.ini";
+  for (const std::string& setting : settings) {
+    script += " --set " + setting;
+  }
+  std::future<void> acting;
+  const Ended ended = run_script(job.path(), script, [&](pid_t launcher, std::string_view) {
+    if (!acting.valid()) {
+      acting = std::async(std::launch::async, [&act, launcher] { act(launcher); });
+    }
+  });
+  acting.get();
+  return ended;
+}
+
 void stop_process(pid_t process) {
   kill(process, SIGSTOP);
   while (state_of(process) != 'T' && !ends_within(process, 0)) {
@@ -65,15 +82,25 @@ void stop_process(pid_t process) {
   }
 }
 
-/// Runs a job on a terminal and sends a signal once, where `place` has come to stand on that.
+/// Runs a job on a terminal and does something beside it once `place` stands on that.
+template <class Act>
+Ended run_until(const JobFolder& job, const std::vector<std::string>& settings, const std::string& place,
+                const Act& act) {
+  std::future<void> acting;
+  const Ended ended =
+      run_on_terminal(job.path(), with_settings({"job.ini"}, settings), [&](pid_t launcher, std::string_view out) {
+        if (!acting.valid() && out.find(place) != std::string_view::npos) {
+          acting = std::async(std::launch::async, [&act, launcher] { act(launcher); });
+        }
+      });
+  CAPTURE(ended.out);
+  REQUIRE(acting.valid());
+  acting.get();
+  return ended;
+}
+
 Ended stop_at(const JobFolder& job, const std::vector<std::string>& settings, const std::string& place, int signal) {
-  bool was_sent = false;
-  return run_on_terminal(job.path(), with_settings({"job.ini"}, settings), [&](pid_t process, std::string_view out) {
-    if (!was_sent && out.find(place) != std::string_view::npos) {
-      was_sent = true;
-      kill(process, signal);
-    }
-  });
+  return run_until(job, settings, place, [signal](pid_t launcher) { kill(launcher, signal); });
 }
 
 std::string strategy(int ranks) { return ranks == 1 ? "job.strategy=single" : "job.strategy=dp"; }
@@ -82,6 +109,10 @@ std::string strategy(int ranks) { return ranks == 1 ? "job.strategy=single" : "j
 
 TEST_CASE("a job that stood still as a whole for longer than its timeout goes on", "[suspensions]") {
   constexpr int longer_than_timeouts = 3600;  // milliseconds; operations have two seconds more than the job
+  std::vector<std::string> transports = {"shm", "gloo"};
+  if (has_mpirun()) {
+    transports.emplace_back("mpi");
+  }
   for (const std::string& transport : transports) {
     for (int i = 0; i < attacks(1); ++i) {
       CAPTURE(transport, i);
@@ -89,32 +120,36 @@ TEST_CASE("a job that stood still as a whole for longer than its timeout goes on
       std::size_t before = 0;
       std::size_t after = 0;
 
+      const auto suspend = [&](pid_t launcher) {
+        await_steps(job, 3, launcher);
+        std::vector<pid_t> all = descendants_of(launcher);
+        all.push_back(launcher);
+        for (const pid_t each : all) {
+          stop_process(each);
+        }
+        before = steps_of(job);
+        static_cast<void>(ends_within(launcher, longer_than_timeouts));
+        for (const pid_t each : all) {
+          kill(each, SIGCONT);
+        }
+        await_steps(job, before + 3, launcher);
+        after = steps_of(job);
+        kill(launcher, SIGINT);
+      };
+      const std::vector<std::string> settings = endless(transport, 3, {"job.timeout=1", "model.width=128"});
       const Ended ended =
-          run_beside(job, endless(transport, 3, {"job.timeout=1", "model.width=128"}), [&](pid_t launcher) {
-            await_steps(job, 3, launcher);
-            std::vector<pid_t> all = children_of(launcher);
-            all.push_back(launcher);
-            for (const pid_t each : all) {
-              stop_process(each);
-            }
-            before = steps_of(job);
-            static_cast<void>(ends_within(launcher, longer_than_timeouts));
-            for (const pid_t each : all) {
-              kill(each, SIGCONT);
-            }
-            await_steps(job, before + 3, launcher);
-            after = steps_of(job);
-            kill(launcher, SIGINT);
-          });
+          transport == "mpi" ? run_beside_mpirun(job, 3, settings, suspend) : run_beside(job, settings, suspend);
 
       INFO(ended.err);
-      CHECK(ended.code == 128 + SIGINT);
+      if (transport != "mpi") {  // of whose end mpirun has its own idea
+        CHECK(ended.code == 128 + SIGINT);
+      }
       CHECK(after >= before + 3);
     }
   }
 }
 
-TEST_CASE("a rank that is stopped while it starts ends no launcher's hearing", "[suspensions]") {
+TEST_CASE("a launcher whose rank is stopped while it starts still obeys signals", "[suspensions]") {
   const int signal = GENERATE(SIGINT, SIGTERM, SIGHUP);
   for (int i = 0; i < attacks(1); ++i) {
     CAPTURE(signal, i);
@@ -134,13 +169,15 @@ TEST_CASE("a rank that is stopped while it starts ends no launcher's hearing", "
   }
 }
 
-TEST_CASE("a rank that is stopped while it starts is named after the job's timeout", "[suspensions]") {
+TEST_CASE("a rank that is stopped while it starts is named after the time to join", "[suspensions]") {
   const JobFolder job;
+  setenv("SHARDRUN_PLUGIN_TIMEOUT", "5", 1);  // a rank has at least as long to join
   pid_t stopped = 0;
   const Ended ended = run_beside(job, endless("shm", 2, {"job.timeout=1"}), [&](pid_t launcher) {
     stopped = await_children(launcher, 1).at(0);
     stop_process(stopped);
   });
+  unsetenv("SHARDRUN_PLUGIN_TIMEOUT");
   INFO(ended.err);
   CHECK(ended.code == 1);
   CHECK_THAT(ended.err, Contains("(pid " + std::to_string(stopped)) && Contains("has not "));
@@ -192,22 +229,19 @@ TEST_CASE("a stop is obeyed within a validation, and what was trained is saved",
 TEST_CASE("a second signal says that results are saved where they are", "[suspensions]") {
   const JobFolder job;
   const Ended ended =
-      run_beside(job, {"job.ranks=2", "job.strategy=dp", "train.steps=2", "train.sample=1000000"}, [&](pid_t launcher) {
-        while (!std::filesystem::exists(job.path() / "run/weights.safetensors") && !ends_within(launcher, 1)) {
-        }
-        // From a rank's word to the launcher that it samples it is not far.
-        static_cast<void>(ends_within(launcher, 300));
-        for (const pid_t rank : children_of(launcher)) {
-          stop_process(rank);  // or they would stop in order before the second signal
-        }
-        kill(launcher, SIGTERM);
-        while (read_file(job.path() / "run/log/rank-0.log").find("asked to stop") == std::string::npos &&
-               !ends_within(launcher, 1)) {
-        }
-        kill(launcher, SIGINT);
-      });
+      run_until(job, {"job.ranks=2", "job.strategy=dp", "train.steps=2", "train.sample=1000000"}, "sampling token",
+                [&](pid_t launcher) {
+                  for (const pid_t rank : children_of(launcher)) {
+                    stop_process(rank);  // or they would stop in order before the second signal
+                  }
+                  kill(launcher, SIGTERM);
+                  while (read_file(job.path() / "run/log/rank-0.log").find("asked to stop") == std::string::npos &&
+                         !ends_within(launcher, 1)) {
+                  }
+                  kill(launcher, SIGINT);
+                });
   CHECK(ended.code == 128 + SIGINT);
-  CHECK_THAT(ended.err, Contains("ended at once by a second signal") && Contains("the results were saved before"));
+  CHECK_THAT(ended.out, Contains("ended at once by a second signal") && Contains("the results were saved before"));
 }
 
 TEST_CASE("a run whose output nobody reads goes on, and stops when it is asked to", "[suspensions]") {

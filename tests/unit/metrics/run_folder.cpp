@@ -1,7 +1,13 @@
 #include "core/metrics/run_folder.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
 #include <optional>
 
+#include "core/base/stop.h"
 #include "core/files/atomic_file.h"
 #include "core/metrics/rundir.h"
 #include "tests/support/catch.h"
@@ -113,4 +119,35 @@ TEST_CASE("what a run has saved is told from what was there", "[metrics]") {
   CHECK(saved(next) == "earlier");
   files::write_file_atomically(weights_path(next.root()), "first");
   CHECK(saved(next) == "new");
+}
+
+TEST_CASE("a path that cannot be looked at takes no folder away from a run", "[metrics]") {
+  const TemporaryFolder above;
+  std::filesystem::create_directory(above / "closed");
+  const RunDirectory run(above / "closed/run");
+  std::filesystem::permissions(above / "closed", std::filesystem::perms::none);
+  const uid_t user = geteuid();
+  constexpr uid_t nobody = 65534;
+  const bool is_changed = user == 0 && seteuid(nobody) == 0;  // nothing is closed to root
+
+  const std::string error = error_of_check(run.folder());
+  const bool is_closed = faccessat(AT_FDCWD, (above / "closed/run").c_str(), F_OK, AT_EACCESS) != 0;
+
+  if (is_changed) {
+    REQUIRE(seteuid(user) == 0);
+  }
+  std::filesystem::permissions(above / "closed", std::filesystem::perms::owner_all);
+  if (user == 0 && !is_changed) {
+    WARN("skipped: root cannot become another user here");
+    return;
+  }
+  CHECK(is_closed);
+  CHECK(error == "nothing");
+}
+
+TEST_CASE("the search for a run's folder ends at a stop", "[metrics]") {
+  const TemporaryFolder above;
+  request_stop(SIGTERM);
+  CHECK_THROWS_AS(find_run_folder(above / "run", "another", std::chrono::hours(1)), Stopped);
+  forget_stop();
 }

@@ -43,7 +43,7 @@ struct SlowHost {
 
 TransportError failure_of(const SlowHost& host, std::int64_t deadline) {
   try {
-    (void)TransportHost(&host.raw).store_get("the key", deadline);
+    (void)TransportHost(&host.raw).store_get("the key", from_border(deadline));
   } catch (const TransportError& error) {
     return error;
   }
@@ -70,8 +70,8 @@ TEST_CASE("a wait for the store ends by its deadline", "[sdk]") {
   const TransportError error = failure_of(host, deadline);
 
   CHECK(error.status() == SR_TIMEOUT);
-  CHECK(std::string(error.what()) == "nobody has set it");
-  CHECK(host.clock == deadline);
+  CHECK_THAT(error.what(), Contains("waited 345") && Contains("'the key'"));  // and not only the last slice
+  CHECK(host.clock >= deadline);
 }
 
 TEST_CASE("a value that is set late is found", "[sdk]") {

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <thread>
@@ -209,5 +211,22 @@ TEST_CASE("chaos: a collective of two that have lost each other names the lost o
     const std::string error = error_of([&] { finish(op); });
     CHECK_THAT(error, Contains("all_reduce (sum) of 10 f32") && Contains(other));
     rank.meet("end");
+  });
+}
+
+TEST_CASE("chaos: a wait inside the other transport takes no longer than it was asked to") {
+  run_over({{"corrupt", true}, {"rank", victim}, {"at_op", std::int64_t{1}}}, 2, [](Rank& rank) {
+    TransportGroup group = rank.group();
+    std::vector<float> data(10, 1.0F);
+    TransportOp op = sum(group, data);
+    if (rank.rank() == 0) {
+      op.start(after(600));
+      const auto begin = std::chrono::steady_clock::now();
+      CHECK_FALSE(op.wait(after(1)));
+      // Not a limit of time: with a clock that looked once a wait, this was 5.5 times as long as asked for.
+      CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(4));
+    }
+    rank.meet("end");
+    group.abort("enough");
   });
 }

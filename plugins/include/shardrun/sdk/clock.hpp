@@ -6,6 +6,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <mutex>
+#include <utility>
 
 namespace shardrun::sdk {
 
@@ -17,55 +19,82 @@ namespace shardrun::sdk {
 
 /// How much steady_now() advances at most between two looks at it. Whoever waits for a deadline looks at least so
 /// often: time in which nobody looked is time in which the process did not run (it was suspended, or frozen, or the
-/// machine stood still), or in which it waited for nobody.
+/// machine stood still), or in which it waited for nobody. A wait inside another plugin looks at that plugin's clock
+/// and not at this one: it is cut into slices, too.
 inline constexpr std::chrono::nanoseconds longest_gap = std::chrono::milliseconds(100);
 
 namespace detail {
 
-/// Any thread. Two words instead of a lock: whoever spins looks at it, too.
+struct MonotonicSource {
+  std::int64_t operator()() const noexcept { return monotonic_now(); }
+};
+
+/// Nanoseconds of `Source` without the time in which nobody looked. Never goes backwards. Any thread. `Source` is
+/// another than MonotonicSource in tests alone.
+template <class Source = MonotonicSource>
 class RunningClock {
  public:
+  RunningClock() = default;
+  explicit RunningClock(Source source) : source_(std::move(source)) {}
+
+  /// Takes the lock at most once a millisecond, since threads that spin look at it, too.
   [[nodiscard]] std::int64_t now() noexcept {
-    for (;;) {
-      std::int64_t behind = behind_.load();
-      std::int64_t seen = seen_.load();
-      const std::int64_t now = monotonic_now() - behind;
-      if (seen == never) {
-        seen_.compare_exchange_strong(seen, now);
-      } else if (const std::int64_t gap = now - seen; gap > longest_gap.count()) {
-        // One thread alone leaves the gap out: for the others `behind` is another then.
-        if (behind_.compare_exchange_strong(behind, behind + gap - longest_gap.count())) {
-          return advance(seen, seen + longest_gap.count());
-        }
-      } else if (behind_.load() == behind) {
-        return gap < worth_noting ? now : advance(seen, now);
+    const std::int64_t behind = behind_.load();
+    const std::int64_t seen = seen_.load();
+    if (seen != never) {
+      const std::int64_t now = source_() - behind;
+      // A gap that another thread leaves out meanwhile would make this time too late.
+      if (now - seen < worth_noting && behind_.load() == behind) {
+        return now;
       }
     }
+    return note();
   }
 
-  /// How far it is behind CLOCK_MONOTONIC.
+  /// How far it is behind its source.
   [[nodiscard]] std::int64_t behind() noexcept {
     static_cast<void>(now());
     return behind_.load();
   }
 
+  [[nodiscard]] std::int64_t from_border(std::int64_t deadline) noexcept {
+    return is_fixed(deadline) ? deadline : deadline - behind();
+  }
+
+  [[nodiscard]] std::int64_t to_border(std::int64_t deadline) noexcept {
+    return is_fixed(deadline) ? deadline : deadline + behind();
+  }
+
  private:
   static constexpr std::int64_t never = INT64_MIN;
-  static constexpr std::int64_t worth_noting = 1'000'000;  ///< less is not worth a write that others spin on
+  static constexpr std::int64_t worth_noting = 1'000'000;
 
-  std::int64_t advance(std::int64_t seen, std::int64_t now) noexcept {
-    while (seen < now && !seen_.compare_exchange_weak(seen, now)) {
+  /// No end, or a time before any process: the same by every clock.
+  static bool is_fixed(std::int64_t deadline) noexcept { return deadline == INT64_MAX || deadline <= 0; }
+
+  /// Only here the clock is changed, so that no thread leaves out what another one has looked at.
+  std::int64_t note() noexcept {
+    const std::lock_guard lock(noting_);
+    const std::int64_t seen = seen_.load();
+    std::int64_t now = source_() - behind_.load();
+    if (seen != never && now - seen > longest_gap.count()) {
+      const std::int64_t capped = seen + longest_gap.count();
+      behind_.fetch_add(now - capped);
+      now = capped;
     }
+    seen_.store(now);
     return now;
   }
 
+  Source source_ = {};
+  std::mutex noting_;
   std::atomic<std::int64_t> behind_ = 0;
   std::atomic<std::int64_t> seen_ = never;
 };
 
 /// One for each plugin: nothing is shared over the border.
-inline RunningClock& running_clock() noexcept {
-  static RunningClock clock;
+inline RunningClock<>& running_clock() noexcept {
+  static RunningClock<> clock;
   return clock;
 }
 
@@ -74,15 +103,15 @@ inline RunningClock& running_clock() noexcept {
 /// Now, as deadlines count it: CLOCK_MONOTONIC without the time in which nobody looked at it.
 [[nodiscard]] inline std::int64_t steady_now() noexcept { return detail::running_clock().now(); }
 
-/// A deadline that crossed the border, as steady_now() counts it. That of no end, and one that is past in any case,
-/// stay what they are.
+/// A deadline that crossed the border, as steady_now() counts it. INT64_MAX (no end) and deadlines of 0 or less (past)
+/// are the same on both sides.
 [[nodiscard]] inline std::int64_t from_border(std::int64_t deadline) noexcept {
-  return deadline == INT64_MAX || deadline <= 0 ? deadline : deadline - detail::running_clock().behind();
+  return detail::running_clock().from_border(deadline);
 }
 
-/// The same in the other direction. It holds from now on: what is left of it is what is left of the deadline.
+/// The same in the other direction. Convert when the call is made: the result is right as long as no time is left out.
 [[nodiscard]] inline std::int64_t to_border(std::int64_t deadline) noexcept {
-  return deadline == INT64_MAX || deadline <= 0 ? deadline : deadline + detail::running_clock().behind();
+  return detail::running_clock().to_border(deadline);
 }
 
 /// How long to wait at once for something that must be there by `deadline`.

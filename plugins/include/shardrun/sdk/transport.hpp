@@ -43,7 +43,11 @@
 
 namespace shardrun::sdk {
 
-// Deadlines are of steady_now(), here and in all that an author's class is given.
+// DEADLINES ARE NOT OF CLOCK_MONOTONIC. Here, and in all that an author's class is given, they are of steady_now(),
+// which falls behind that clock whenever the process is suspended. Compare them with steady_now(), wait in slices of
+// slice_until(deadline), and hand them to another plugin or to the host through to_border(deadline). A
+// `wait_until(std::chrono::steady_clock::time_point(nanoseconds(deadline)))` compiles and is wrong: it ends too early
+// after a suspension.
 
 /// When an op's latest run was under way, by monotonic_now(): sr_op_times.
 struct OpTimes {
@@ -126,22 +130,29 @@ class TransportHost {
   [[nodiscard]] std::string store_get(const std::string& key, std::int64_t deadline,
                                       std::size_t capacity = 4096) const {
     std::string value(capacity, '\0');
+    const std::int64_t begin = now();
     for (;;) {
       std::uint64_t bytes = capacity;
       const std::int64_t until = to_border(std::min(deadline, now() + store_glance));
-      bool again = false;
+      bool is_slice_over = false;
       call([&](sr_error* error) {
         const std::int32_t status = host_->store_get(host_->self, key.c_str(), value.data(), &bytes, until, error);
-        // One that gives up early is believed; one that stood still as long as its deadline is asked again.
-        again = status == SR_TIMEOUT && host_->now(host_->self) >= until && now() < deadline;
-        return again ? SR_OK : status;
+        // A host that gives up before `until` has a reason of its own, which is passed on.
+        is_slice_over = status == SR_TIMEOUT && host_->now(host_->self) >= until;
+        return is_slice_over ? SR_OK : status;
       });
-      if (!again) {
+      if (!is_slice_over) {
         value.resize(bytes);
         return value;
       }
+      const std::int64_t end = now();
+      if (end >= deadline) {
+        throw TransportError(SR_TIMEOUT, "waited " + std::to_string((end - begin) / 1'000'000) + " ms for key '" + key +
+                                             "' of the job's store, which no rank has set");
+      }
       if (aborted()) {
-        throw TransportError(SR_ABORTED, "the job ends; it was waited for key '" + key + "' of the store");
+        throw TransportError(SR_ABORTED,
+                             "the job ends; this rank was waiting for key '" + key + "' of the job's store");
       }
     }
   }
