@@ -108,8 +108,12 @@ class Work {
     runtime::Executor executor(compiled_.programs, *compiled_.device);
     prepare(executor);
     record_.now_at("setting first values");
-    initialize_states(job_, compiled_.graph, executor);
-    first_step_ = first_step(job_);
+    if (const SavedState saved = initialize_states(job_, compiled_.graph, executor); saved != compiled_.saved_state) {
+      throw Error(ErrorCode::io, fmt::format("{}: [iterate] from: '{}' was replaced while this job was starting: give "
+                                             "the job a file that nobody writes to, and start it again",
+                                             job_.where("iterate", "from"), saved_state_file(job_).native()));
+    }
+    first_step_ = compiled_.saved_state.steps;
     return guarded(executor, failed, [&] {
       await_ranks();
       const StepsUnderWay from_here_on;
