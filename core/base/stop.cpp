@@ -8,6 +8,8 @@ namespace {
 std::atomic<int> requested = 0;
 static_assert(std::atomic<int>::is_always_lock_free, "a signal handler sets it");
 
+std::atomic<int> runs_with_steps = 0;
+
 std::atomic<Results> known_results = Results::none;
 static_assert(std::atomic<Results>::is_always_lock_free, "a signal handler reads it");
 
@@ -23,10 +25,15 @@ void forget_stop() noexcept { requested.store(0, std::memory_order_relaxed); }
 int stop_requested() noexcept { return requested.load(std::memory_order_relaxed); }
 
 void stop_point() {
-  if (const int signal = stop_requested()) {
+  const int signal = stop_requested();
+  if (signal != 0 && runs_with_steps.load(std::memory_order_relaxed) == 0) {
     throw Stopped(signal);
   }
 }
+
+StepsUnderWay::StepsUnderWay() noexcept { runs_with_steps.fetch_add(1, std::memory_order_relaxed); }
+
+StepsUnderWay::~StepsUnderWay() { runs_with_steps.fetch_sub(1, std::memory_order_relaxed); }
 
 void note_results(Results results) noexcept { known_results.store(results, std::memory_order_relaxed); }
 

@@ -25,10 +25,20 @@ void forget_stop() noexcept;
 /// The signal of request_stop(), or 0. Any thread.
 [[nodiscard]] int stop_requested() noexcept;
 
-/// Throws Stopped where a stop was requested. Loops that may run for long before or between steps (reading, checking
-/// and hashing data, compiling, sampling) call it at least every tenth of a second of work, where nothing would be
-/// left half done.
+/// Throws Stopped where a stop was requested and no StepsUnderWay exists. Loops that may run for long before or between
+/// steps (reading, checking and hashing data, compiling, sampling) call it at least every tenth of a second of work,
+/// where nothing would be left half done.
 void stop_point();
+
+/// While one exists, stop_point() does nothing in this process: ranks agree between steps to stop, and one that left a
+/// step alone would fail the others. Any thread.
+class StepsUnderWay {
+ public:
+  StepsUnderWay() noexcept;
+  ~StepsUnderWay();
+  StepsUnderWay(const StepsUnderWay&) = delete;
+  StepsUnderWay& operator=(const StepsUnderWay&) = delete;
+};
 
 /// What is known of the results of this process's run, for whoever tells what its end leaves.
 enum class Results : int { none, being_written, saved };

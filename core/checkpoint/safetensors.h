@@ -13,6 +13,7 @@
 
 #include "core/files/atomic_file.h"
 #include "core/files/mapped_file.h"
+#include "core/files/steady_file.h"
 
 // safetensors: 8 bytes, little-endian, with the length of a JSON header; the header; the tensors' bytes without a gap.
 // https://huggingface.co/docs/safetensors/index#format
@@ -149,10 +150,12 @@ struct SafetensorsContents {
 /// Checks every byte of the header and every size. `source` names the file in messages. Throws Error{data}.
 [[nodiscard]] SafetensorsContents parse_safetensors(std::span<const std::byte> file, std::string_view source);
 
-/// A file, mapped and checked. What its tensors point to lives as long as this does, also when this is moved.
+/// A file that is open and whose header is checked. What its tensors point to is the mapped file: it lives as long as
+/// this does, also when this is moved, and ends the process by SIGBUS where another one has cut the file short. So code
+/// that reads files of others copies by read().
 class SafetensorsFile {
  public:
-  /// Throws as `parse_safetensors` and files::MappedFile do.
+  /// Throws as `parse_safetensors` and files::SteadyFile do.
   explicit SafetensorsFile(std::filesystem::path path);
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return file_.path(); }
@@ -163,8 +166,16 @@ class SafetensorsFile {
   /// Throws Error{data} with the nearest name where there is no such tensor.
   [[nodiscard]] const Tensor& at(std::string_view name) const;
 
+  /// Copies bytes of one of these tensors, from `offset` on. REQUIRES: it has so many. Throws Error{io} where the file
+  /// was cut short.
+  void read(const Tensor& tensor, std::size_t offset, std::span<std::byte> to) const;
+  /// As files::SteadyFile: call it after reads, one thread at a time.
+  void require_unchanged() const { file_.require_unchanged(); }
+  [[nodiscard]] const std::string& fingerprint() const { return file_.fingerprint(); }
+
  private:
-  files::MappedFile file_;
+  files::SteadyFile file_;
+  files::MappedFile mapped_;
   SafetensorsContents contents_;
   std::unordered_map<std::string_view, std::size_t> by_name_;
 };

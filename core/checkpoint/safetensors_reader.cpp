@@ -24,7 +24,12 @@ struct Entry {
 
 class Reader {
  public:
-  Reader(std::span<const std::byte> file, std::string_view source) : file_(file), source_(source) {}
+  /// `head`: at least the length and the header of `file`, as far as it has them; no other byte is read.
+  Reader(std::span<const std::byte> file, std::span<const std::byte> head, std::string_view source)
+      : file_(file), head_(head), source_(source) {}
+
+  /// How many bytes the head has. Throws Error{data} where it is too large, or too large for the file.
+  [[nodiscard]] std::size_t head_bytes() const { return length_bytes + static_cast<std::size_t>(header_bytes()); }
 
   SafetensorsContents read() {
     const std::string_view header = find_header();
@@ -57,13 +62,13 @@ class Reader {
     refuse(fmt::format("tensor '{}': {}", name, fault));
   }
 
-  std::string_view find_header() const {
+  std::uint64_t header_bytes() const {
     if (file_.size() < length_bytes) {
       refuse(fmt::format("it has {} bytes; the length of the header alone takes {}", file_.size(), length_bytes));
     }
     std::uint64_t length = 0;
     for (std::size_t i = length_bytes; i-- > 0;) {
-      length = (length << 8U) | std::to_integer<std::uint64_t>(file_[i]);
+      length = (length << 8U) | std::to_integer<std::uint64_t>(head_[i]);
     }
     if (length > max_header_bytes) {
       refuse(fmt::format("its header would have {} bytes; at most {} are allowed, so it is some other kind of file",
@@ -73,7 +78,12 @@ class Reader {
       refuse(fmt::format("its header of {} bytes reaches past the end: {} are there; it is cut short", length,
                          file_.size() - length_bytes));
     }
-    const std::string_view header(reinterpret_cast<const char*>(file_.data()) + length_bytes, length);
+    return length;
+  }
+
+  std::string_view find_header() const {
+    const std::uint64_t length = header_bytes();
+    const std::string_view header(reinterpret_cast<const char*>(head_.data()) + length_bytes, length);
     if (!header.starts_with('{')) {
       refuse("its header does not start with '{'");
     }
@@ -180,17 +190,35 @@ class Reader {
   }
 
   std::span<const std::byte> file_;
+  std::span<const std::byte> head_;
   std::string_view source_;
 };
 
 }  // namespace
 
 SafetensorsContents parse_safetensors(std::span<const std::byte> file, std::string_view source) {
-  return Reader(file, source).read();
+  return Reader(file, file, source).read();
 }
 
+namespace {
+
+/// Reads no byte of `mapped`, which says only where tensors lie.
+SafetensorsContents parse_file(const files::SteadyFile& file, std::span<const std::byte> mapped) {
+  std::vector<std::byte> head(std::min(length_bytes, mapped.size()));
+  file.read(0, head);
+  head.resize(Reader(mapped, head, file.path().native()).head_bytes());
+  file.read(0, head);
+  SafetensorsContents contents = Reader(mapped, head, file.path().native()).read();
+  file.require_unchanged();
+  return contents;
+}
+
+}  // namespace
+
 SafetensorsFile::SafetensorsFile(std::filesystem::path path)
-    : file_(std::move(path)), contents_(parse_safetensors(file_.bytes(), file_.path().native())) {
+    : file_(std::move(path)),
+      mapped_(file_.descriptor(), file_.size(), file_.path()),
+      contents_(parse_file(file_, mapped_.bytes())) {
   for (std::size_t i = 0; i < contents_.tensors.size(); ++i) {
     by_name_.emplace(contents_.tensors[i].info.name, i);
   }
@@ -199,6 +227,10 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path)
 const Tensor* SafetensorsFile::find(std::string_view name) const noexcept {
   const auto found = by_name_.find(name);
   return found == by_name_.end() ? nullptr : &contents_.tensors[found->second];
+}
+
+void SafetensorsFile::read(const Tensor& tensor, std::size_t offset, std::span<std::byte> to) const {
+  file_.read(static_cast<std::size_t>(tensor.bytes.data() - mapped_.bytes().data()) + offset, to);
 }
 
 const Tensor& SafetensorsFile::at(std::string_view name) const {

@@ -38,8 +38,8 @@ class ArraySet {
   /// Throws Error{data} as data::require_finite for the first number that cannot be trained on. Reads them all.
   void require_finite(int threads) const;
 
-  // Each fills row i of its output with row rows[i] of the set and allocates nothing. What they give is of the set as
-  // it was opened only if require_unchanged() passes behind them.
+  // Each fills row i of its output with row rows[i] of the set and allocates nothing. Call require_unchanged()
+  // afterwards: only if it passes are the values those of the files as they were opened.
   // Throw Error{internal} where the output is not of that size, a row does not exist, or there is no such y; Error{io}
   // where a file was cut short.
 

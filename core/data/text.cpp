@@ -96,7 +96,8 @@ std::string fingerprint_text(std::uint64_t bytes, std::uint64_t hash) {
   return fmt::format("{} bytes, hash {:016x}", bytes, hash);
 }
 
-/// Writing past it would end the process by SIGXFSZ.
+/// Says which limit is in the way before any token is made: a write past it fails with EFBIG only, as SIGXFSZ is
+/// ignored.
 void require_file_size(const files::SteadyFile& file, std::uint64_t bytes) {
   rlimit limit = {};
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur) {

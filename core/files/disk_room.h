@@ -14,7 +14,7 @@ struct DiskRoom {
 };
 
 /// Of the file system that `path` is in, or would be in: what is free for this user, or what the user's quota leaves
-/// if that is less. Nothing where the system does not say.
+/// if that is less. The quotas of groups and projects are not looked at. Nothing where the system does not say.
 [[nodiscard]] std::optional<DiskRoom> disk_room(const std::filesystem::path& path);
 
 /// The most bytes that this process may give a file (ulimit -f); nothing where no limit is set.

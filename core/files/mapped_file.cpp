@@ -44,15 +44,24 @@ MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
   if (char first = 0; ::pread(file.get(), &first, 1, 0) < 0) {
     throw refused("read", path_, errno);
   }
-  size_ = static_cast<std::size_t>(status.st_size);
-  if (size_ == 0) {
+  map(file, static_cast<std::size_t>(status.st_size));
+}
+
+MappedFile::MappedFile(const FileDescriptor& file, std::size_t size, std::filesystem::path path)
+    : path_(std::move(path)) {
+  map(file, size);
+}
+
+void MappedFile::map(const FileDescriptor& file, std::size_t size) {
+  if (size == 0) {
     return;
   }
-  void* mapping = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  void* mapping = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (mapping == MAP_FAILED) {
     throw refused("map", path_, errno);
   }
   data_ = static_cast<const std::byte*>(mapping);
+  size_ = size;
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept

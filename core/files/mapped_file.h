@@ -5,6 +5,8 @@
 #include <span>
 #include <string_view>
 
+#include "core/files/descriptor.h"
+
 namespace shardrun::files {
 
 /// A whole regular file, mapped read-only. Pages are read when they are touched, and the kernel may drop them again.
@@ -15,6 +17,8 @@ class MappedFile {
   /// Throws Error{data} where the path names nothing, no regular file or one that cannot be read, Error{io} where the
   /// system is short of descriptors or memory.
   explicit MappedFile(std::filesystem::path path);
+  /// As many bytes of an open file. Throws as above.
+  MappedFile(const FileDescriptor& file, std::size_t size, std::filesystem::path path);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
   ~MappedFile();
@@ -24,6 +28,8 @@ class MappedFile {
   [[nodiscard]] std::string_view text() const noexcept { return {reinterpret_cast<const char*>(data_), size_}; }
 
  private:
+  void map(const FileDescriptor& file, std::size_t size);
+
   std::filesystem::path path_;
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;

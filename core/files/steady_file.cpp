@@ -224,13 +224,27 @@ std::optional<SteadyFile> SteadyFile::open_handle(std::string_view handle, std::
       !rest.empty()) {
     throw Error(ErrorCode::io, fmt::format("'{}' does not tell of an open file", handle));
   }
-  FileDescriptor file(process == 0
-                          ? ::fcntl(number, F_SETFD, FD_CLOEXEC) == 0 ? number : -1
-                          : ::open(fmt::format("/proc/{}/fd/{}", process, number).c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat status = {};
-  if (!file.is_open() || ::fstat(file.get(), &status) != 0 || status.st_dev != stamp.device ||
-      status.st_ino != stamp.inode) {
-    return std::nullopt;
+  const auto is_the_file = [&](int descriptor) {
+    struct stat status = {};
+    return ::fstat(descriptor, &status) == 0 && status.st_dev == stamp.device && status.st_ino == stamp.inode;
+  };
+  FileDescriptor file;
+  if (process != 0) {
+    // By now the number may mean a pipe or a terminal of that process.
+    file = FileDescriptor(
+        ::open(fmt::format("/proc/{}/fd/{}", process, number).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+    if (!file.is_open() || !is_the_file(file.get())) {
+      return std::nullopt;
+    }
+  } else {
+    // A descriptor of another file belongs to somebody else in this process, and stays as it is.
+    if (!is_the_file(number)) {
+      return std::nullopt;
+    }
+    file = FileDescriptor(number);
+    if (::fcntl(number, F_SETFD, FD_CLOEXEC) != 0) {
+      throw system_error("keep to this process", path, errno);
+    }
   }
   SteadyFile opened(std::move(file), std::move(path));
   opened.stamp_ = stamp;

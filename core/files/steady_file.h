@@ -47,7 +47,8 @@ class SteadyFile {
 
   /// How the file differs from what was opened: "it had 100 bytes and was last modified …"; nothing where it does not.
   /// Only a new change time is no difference where the fingerprint is known and still the same: a file that is renamed,
-  /// linked or removed has one too.
+  /// linked or removed has one too. So of a file above 64 MiB a change between the pages of the fingerprint is not seen
+  /// where the writer also sets back the time of the last modification.
   [[nodiscard]] std::optional<std::string> change() const;
   /// Throws Error{io} that says what changed. Call it after reads: what they copied was then of the file as opened.
   void require_unchanged() const;
@@ -72,7 +73,7 @@ class SteadyFile {
 
   std::filesystem::path path_;
   FileDescriptor file_;
-  // What is found out by asking: one thread at a time.
+  // const functions set these, so only one thread at a time may call them.
   mutable FileStamp stamp_;
   mutable std::string fingerprint_;  ///< empty: not known
 };

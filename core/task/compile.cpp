@@ -113,7 +113,7 @@ Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank
   }
   tell("compiling");
   compiled.graph = build_graph(job, compiled);
-  check_saved_state(job, compiled.graph);
+  compiled.saved_state = check_saved_state(job, compiled.graph);
   if (job.task == job::Task::train) {
     const models::TrainingSettings training = training_settings(job, compiled.dataset.get());
     compiled.microbatch_rows = models::microbatch_rows(training.batch, training.microbatches);

@@ -16,6 +16,7 @@
 #include "core/partition/program.h"
 #include "core/runtime/collectives.h"
 #include "core/task/dataset.h"
+#include "core/task/saved_state.h"
 
 namespace shardrun::task {
 
@@ -23,6 +24,7 @@ namespace shardrun::task {
 struct Compiled {
   std::shared_ptr<Dataset> dataset;  ///< null where the job names no data
   models::ModelSettings settings;
+  SavedState saved_state;  ///< that [iterate] from named when the job was compiled
   graph::Graph graph;
   partition::Plan plan;
   partition::Partition partition;

@@ -57,21 +57,27 @@ std::string RankLink::store_get(const std::string& key, std::int64_t deadline) {
 
 void RankLink::check_data() {
   now_at("comparing data", 0);
+  if (!compiled_.saved_state.fingerprint.empty()) {
+    check_file("state", "[iterate] from", saved_state_file(job_), compiled_.saved_state.fingerprint);
+  }
   if (compiled_.dataset == nullptr) {
     return;
   }
   const std::vector<std::filesystem::path> files = data_files(job_.data);
   const std::vector<std::string> fingerprints = compiled_.dataset->fingerprints();
   for (std::size_t i = 0; i < fingerprints.size(); ++i) {
-    const std::string key = fmt::format("data/{}", i);
-    const std::string& mine = fingerprints[i];
-    if (rank_.rank() == 0) {
-      rank_.set(key, mine);
-    } else if (const std::string first = rank_.get(key, launch::Rank::no_deadline); first != mine) {
-      throw Error(ErrorCode::io, fmt::format("[data] {}: rank {} has another file here ({}) than rank 0 ({}): give all "
-                                             "hosts the same data",
-                                             files[i].string(), rank_.rank(), mine, first));
-    }
+    check_file(fmt::format("data/{}", i), "[data]", files[i], fingerprints[i]);
+  }
+}
+
+void RankLink::check_file(const std::string& key, std::string_view setting, const std::filesystem::path& file,
+                          const std::string& fingerprint) {
+  if (rank_.rank() == 0) {
+    rank_.set(key, fingerprint);
+  } else if (const std::string first = rank_.get(key, launch::Rank::no_deadline); first != fingerprint) {
+    throw Error(ErrorCode::io, fmt::format("{} {}: rank {} has another file here ({}) than rank 0 ({}): give all hosts "
+                                           "the same data",
+                                           setting, file.string(), rank_.rank(), fingerprint, first));
   }
 }
 

@@ -26,7 +26,7 @@ class RankLink final : private plugins::TransportHost {
   RankLink(const job::Job& job, Compiled& compiled, launch::Rank& rank, std::function<int()> stop_signal = {});
   ~RankLink() override;
 
-  /// Compares what this rank trains on with what the first does, file by file. Throws Error{io} where one is another.
+  /// Compares what this rank starts from with what the first does, file by file. Throws Error{io} where one is another.
   void check_data();
   /// Compares the plan with the first rank's. Throws Error{internal} where a rank has made another.
   void check_plan();
@@ -74,6 +74,9 @@ class RankLink final : private plugins::TransportHost {
   [[nodiscard]] std::string store_get(const std::string& key, std::int64_t deadline) override;
 
   [[nodiscard]] launch::Rank::Deadline deadline() const;
+  /// Compares this rank's fingerprint of a file with the first rank's.
+  void check_file(const std::string& key, std::string_view setting, const std::filesystem::path& file,
+                  const std::string& fingerprint);
 
   const job::Job& job_;
   Compiled& compiled_;

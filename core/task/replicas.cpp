@@ -76,14 +76,23 @@ void Replicas::compare(std::int64_t step) {
     return;
   }
   // Another number was never given, so no other rank need have it: nobody would answer.
-  const std::string found =
-      differ == 1
-          ? link_.made_of_all("replicas", answer(), [this](const auto& of_ranks) { return difference(of_ranks); })
-          : changed_answers();
+  const std::string found = differ == 1 ? difference_of_all() : changed_answers();
   throw Error(ErrorCode::numerics,
               fmt::format("step {}: {}. {}. Nothing of this step is saved", step, found,
                           last_equal_ ? fmt::format("All replicas were equal after step {}", *last_equal_)
                                       : "They had not been compared before"));
+}
+
+/// A rank for which a transport made "they differ" a "they do not" goes on and gives no hashes.
+std::string Replicas::difference_of_all() {
+  try {
+    return link_.made_of_all("replicas", answer(), [this](const auto& of_ranks) { return difference(of_ranks); });
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::timeout) {
+      throw;
+    }
+    return fmt::format("{}; {}", changed_answers(), error.message());
+  }
 }
 
 /// The hashes, and what the kernels were chosen by.

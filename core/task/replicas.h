@@ -36,6 +36,7 @@ class Replicas {
  private:
   [[nodiscard]] bool any_differ();
   [[nodiscard]] std::string answer() const;
+  [[nodiscard]] std::string difference_of_all();
   [[nodiscard]] std::string changed_answers() const;
   [[nodiscard]] std::string difference(const std::vector<std::string>& of_ranks) const;
 

@@ -53,11 +53,16 @@ std::uint64_t fullest_of(const Forecast& forecast) {
   return most;
 }
 
+/// The tokens of the job's text, where they have yet to be made.
+std::uint64_t bytes_of_text(const Compiled& compiled) {
+  return compiled.dataset == nullptr ? 0 : compiled.dataset->bytes_to_load();
+}
+
 /// The arena is given page by page: without this the kernel would kill a job that is too large in the middle of a step.
 /// Which of several hosts' ranks are here is not known: there each rank asks for as many of itself.
 void require_memory(const job::Job& job, const Compiled& compiled, const Forecast& forecast, std::int64_t ranks_here,
                     const Limits& limits) {
-  const std::uint64_t text = compiled.dataset == nullptr ? 0 : compiled.dataset->bytes_to_load();
+  const std::uint64_t text = bytes_of_text(compiled);
   const std::uint64_t needed =
       text + (ranks_here == job.ranks
                   ? bytes_of_all(forecast)
@@ -91,13 +96,16 @@ std::vector<std::string> notices_of(const job::Job& job, const Compiled& compile
   if (const std::optional<IdleRanks> idle = idle_ranks(job, compiled, forecast)) {
     notices.push_back(to_string(*idle));
   }
+  const std::uint64_t text = bytes_of_text(compiled);
   if (const std::optional<MemoryFit> fit = memory_fit(job, forecast)) {
-    std::ranges::move(memory_notices(*fit, limits.memory ? limits.memory->bytes : 0, ranks_here),
+    const std::uint64_t available = limits.memory ? limits.memory->bytes : 0;
+    std::ranges::move(memory_notices(*fit, available - std::min(available, text), ranks_here),
                       std::back_inserter(notices));
   }
-  if (limits.slowing && ranks_here == job.ranks && bytes_of_all(forecast) > limits.slowing->bytes) {
+  const std::uint64_t needed = bytes_of_all(forecast) + text;
+  if (limits.slowing && ranks_here == job.ranks && needed > limits.slowing->bytes) {
     notices.push_back(fmt::format("the job needs {} and {} before it slows processes down: it may run very slowly",
-                                  metrics::human_bytes(bytes_of_all(forecast)), text_of(*limits.slowing)));
+                                  metrics::human_bytes(needed), text_of(*limits.slowing)));
   }
   return notices;
 }

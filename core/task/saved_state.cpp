@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "core/base/error.h"
 #include "core/base/suggest.h"
@@ -35,15 +37,21 @@ std::string type_text(const checkpoint::TensorInfo& info) {
   return fmt::format("{} [{}]", checkpoint::to_string(info.dtype), fmt::join(info.shape, ", "));
 }
 
-/// Copies a rank's part out of the whole.
-void read_part(const checkpoint::Tensor& whole, const mesh::Box& box, const device::TensorView& part,
-               std::size_t element_bytes) {
+/// Copies a rank's part out of the whole, a block of the file at a time: its bytes follow each other there.
+void read_part(const checkpoint::SafetensorsFile& file, const checkpoint::Tensor& whole, const mesh::Box& box,
+               const device::TensorView& part, std::size_t element_bytes) {
+  constexpr std::size_t block_bytes = std::size_t{64} << 10U;
+  std::vector<std::byte> block;
+  std::size_t first = 0;  // of the block, in the tensor
   for (std::int64_t local = 0; local < box.elements(); ++local) {
+    const std::size_t at = sizeof(float) * static_cast<std::size_t>(box.index_in_whole(whole.info.shape, local));
+    if (at >= first + block.size()) {
+      first = at;
+      block.resize(std::min(block_bytes, whole.bytes.size() - at));
+      file.read(whole, first, block);
+    }
     float value = 0;
-    std::memcpy(
-        &value,
-        whole.bytes.data() + sizeof(float) * static_cast<std::size_t>(box.index_in_whole(whole.info.shape, local)),
-        sizeof(float));
+    std::memcpy(&value, block.data() + (at - first), sizeof(float));
     if (element_bytes == sizeof(float)) {
       static_cast<float*>(part.data)[local] = value;
     } else {
@@ -67,23 +75,8 @@ std::int64_t step_of_file(const checkpoint::SafetensorsFile& file, const job::Jo
   return step;
 }
 
-}  // namespace
-
-std::filesystem::path saved_state_file(const job::Job& job) {
-  std::error_code none;
-  const std::filesystem::path& from = job.iterate.from;
-  return std::filesystem::is_directory(from, none) ? metrics::state_path(from) : from;
-}
-
-checkpoint::Metadata describe_state(std::int64_t steps) {
-  return {{"format", "pt"}, {step_key, std::to_string(steps)}};
-}
-
-std::int64_t first_step(const job::Job& job) {
-  if (job.task != job::Task::iterate) {
-    return 0;
-  }
-  const std::int64_t saved = job.iterate.from.empty() ? 0 : step_of_file(open(job), job);
+/// Returns the file's steps.
+std::int64_t check_steps(const job::Job& job, std::int64_t saved) {
   if (job.iterate.steps > most_steps - saved) {
     const std::string after = saved == 0 ? "" : fmt::format(", after the {} of [iterate] from", saved);
     throw Error(ErrorCode::job, fmt::format("{}: [iterate] steps = {}{}: found more than {} steps in all; choose fewer",
@@ -92,16 +85,8 @@ std::int64_t first_step(const job::Job& job) {
   return saved;
 }
 
-std::int64_t last_step(const job::Job& job) {
-  return job.task == job::Task::train ? job.train.steps : first_step(job) + job.iterate.steps;
-}
-
-void check_saved_state(const job::Job& job, const graph::Graph& graph) {
-  (void)first_step(job);
-  if (job.iterate.from.empty()) {
-    return;
-  }
-  const checkpoint::SafetensorsFile file = open(job);
+SavedState check(const job::Job& job, const graph::Graph& graph, const checkpoint::SafetensorsFile& file) {
+  const std::int64_t steps = check_steps(job, step_of_file(file, job));
   std::vector<std::string> names;
   for (const graph::State& state : graph.states) {
     if (state.kind != graph::StateKind::field) {
@@ -126,22 +111,55 @@ void check_saved_state(const job::Job& job, const graph::Graph& graph) {
                               fmt::join(names, ", ")));
     }
   }
+  return {.fingerprint = file.fingerprint(), .steps = steps};
 }
 
-void initialize_states(const job::Job& job, const graph::Graph& graph, runtime::Executor& executor) {
+}  // namespace
+
+std::filesystem::path saved_state_file(const job::Job& job) {
+  std::error_code none;
+  const std::filesystem::path& from = job.iterate.from;
+  return std::filesystem::is_directory(from, none) ? metrics::state_path(from) : from;
+}
+
+checkpoint::Metadata describe_state(std::int64_t steps) {
+  return {{"format", "pt"}, {step_key, std::to_string(steps)}};
+}
+
+std::int64_t first_step(const job::Job& job) {
+  if (job.task != job::Task::iterate) {
+    return 0;
+  }
+  return check_steps(job, job.iterate.from.empty() ? 0 : step_of_file(open(job), job));
+}
+
+std::int64_t last_step(const job::Job& job) {
+  return job.task == job::Task::train ? job.train.steps : first_step(job) + job.iterate.steps;
+}
+
+SavedState check_saved_state(const job::Job& job, const graph::Graph& graph) {
+  if (job.task != job::Task::iterate || job.iterate.from.empty()) {
+    return {.fingerprint = "", .steps = first_step(job)};
+  }
+  return check(job, graph, open(job));
+}
+
+SavedState initialize_states(const job::Job& job, const graph::Graph& graph, runtime::Executor& executor) {
   runtime::initialize(graph, job.seed, executor);
   if (job.task != job::Task::iterate || job.iterate.from.empty()) {
-    return;
+    return {};
   }
-  check_saved_state(job, graph);  // the file may be another one by now
   const checkpoint::SafetensorsFile file = open(job);
+  const SavedState saved = check(job, graph, file);  // the file may be another one by now
   for (std::size_t s = 0; s < graph.states.size(); ++s) {
     if (graph.states[s].kind == graph::StateKind::field) {
       const auto id = static_cast<graph::StateId>(s);
-      read_part(file.at(graph.states[s].name), executor.part(id), executor.state(id),
+      read_part(file, file.at(graph.states[s].name), executor.part(id), executor.state(id),
                 executor.device().element_bytes(graph::DType::f32));
     }
   }
+  file.require_unchanged();
+  return saved;
 }
 
 metrics::Kept kept_of(const job::Job& job) {

@@ -14,6 +14,14 @@ namespace shardrun::task {
 // The state that an iterated job starts from: [iterate] from, or the model's own. Its file is one that a run wrote:
 // float32 tensors of global shapes, and in the metadata how many steps had been done.
 
+/// What tells the file from others: all processes of a job must find the same. Both are 0 and "" without a file.
+struct SavedState {
+  std::string fingerprint;  ///< files::SteadyFile
+  std::int64_t steps = 0;   ///< that had been done
+
+  bool operator==(const SavedState&) const = default;
+};
+
 /// Of a state after so many steps.
 [[nodiscard]] checkpoint::Metadata describe_state(std::int64_t steps);
 
@@ -28,10 +36,11 @@ namespace shardrun::task {
 
 /// Compares the file with the model's fields. Throws Error{job} for one that is missing, of another shape or type, or
 /// that the model does not have; and as first_step().
-void check_saved_state(const job::Job& job, const graph::Graph& graph);
+SavedState check_saved_state(const job::Job& job, const graph::Graph& graph);
 
-/// Every state's first values; fields those of the file, where the job names one: each rank reads its parts.
-void initialize_states(const job::Job& job, const graph::Graph& graph, runtime::Executor& executor);
+/// Every state's first values; fields those of the file, where the job names one: each rank reads its parts. Returns
+/// what it has read, and throws as check_saved_state(), and Error{io} where the file changed meanwhile.
+SavedState initialize_states(const job::Job& job, const graph::Graph& graph, runtime::Executor& executor);
 
 /// What the job leaves of an earlier run in its own folder.
 [[nodiscard]] metrics::Kept kept_of(const job::Job& job);

@@ -225,7 +225,8 @@ void load_parameters(const checkpoint::SafetensorsFile& file, const graph::Graph
                               fmt::join(tensor.info.shape, ", ")));
     }
     const device::TensorView view = executor.state(static_cast<graph::StateId>(s));
-    std::memcpy(view.data, tensor.bytes.data(), tensor.bytes.size());
+    file.read(tensor, 0, {static_cast<std::byte*>(view.data), tensor.bytes.size()});
+    file.require_unchanged();
     require_finite(file, state, {static_cast<const float*>(view.data), static_cast<std::size_t>(view.elements())});
   }
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/base/error.h"
+#include "core/base/stop.h"
 #include "core/files/atomic_file.h"
 #include "core/metrics/human.h"
 #include "core/metrics/rundir.h"
@@ -94,6 +95,7 @@ class Work {
       record_.now_at("setting first values");
       training.initialize();
       await_ranks();
+      const StepsUnderWay from_here_on;
       const int signal = train_steps(training);
       check_before_save(training.finish());
       save_results(metrics::weights_path(job_.output), graph::StateKind::parameter, training.executor(),
@@ -106,10 +108,15 @@ class Work {
     runtime::Executor executor(compiled_.programs, *compiled_.device);
     prepare(executor);
     record_.now_at("setting first values");
-    initialize_states(job_, compiled_.graph, executor);
-    first_step_ = first_step(job_);
+    if (const SavedState saved = initialize_states(job_, compiled_.graph, executor); saved != compiled_.saved_state) {
+      throw Error(ErrorCode::io, fmt::format("{}: [iterate] from: '{}' was replaced while this job was starting: give "
+                                             "the job a file that nobody writes to, and start it again",
+                                             job_.where("iterate", "from"), saved_state_file(job_).native()));
+    }
+    first_step_ = compiled_.saved_state.steps;
     return guarded(executor, failed, [&] {
       await_ranks();
+      const StepsUnderWay from_here_on;
       const int signal = iterate_steps(executor);
       check_before_save(false);
       save_results(metrics::state_path(job_.output), graph::StateKind::field, executor,
@@ -418,8 +425,8 @@ class Work {
   Record record_;
   std::optional<Tracer> tracer_;
   std::optional<Replicas> replicas_;  ///< of several ranks
-  std::int64_t first_step_ = 0;  ///< done before this run
-  int stop_heard_ = 0;           ///< within an evaluation or a sample, by all ranks at the same point
+  std::int64_t first_step_ = 0;       ///< done before this run
+  int stop_heard_ = 0;                ///< within an evaluation or a sample, by all ranks at the same point
 };
 
 }  // namespace

@@ -83,7 +83,9 @@ Part read_part(const checkpoint::SafetensorsFile& file, const graph::State& stat
   const std::vector<std::int64_t>& global = state.type.shape;
   if ((wide || tensor.info.dtype == checkpoint::DType::f32) && place != file.metadata().end()) {
     if (auto box = parse_place(place->second, tensor.info.shape, global)) {
-      return {.box = std::move(*box), .values = widen(tensor.bytes, wide ? sizeof(double) : sizeof(float))};
+      std::vector<std::byte> bytes(tensor.bytes.size());
+      file.read(tensor, 0, bytes);
+      return {.box = std::move(*box), .values = widen(bytes, wide ? sizeof(double) : sizeof(float))};
     }
   }
   throw Error(

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
@@ -185,20 +186,60 @@ TEST_CASE("labels that are written while a job runs are never trained on", "[dat
 TEST_CASE("a data file that is replaced or removed while a job runs does not disturb it", "[data]") {
   const JobFolder job;
   write_token_job(job);
-  const std::string original = read_file(job.path() / "train.bin");
-  const std::vector<std::string> one = {"train.steps=200"};
-  const std::vector<std::string> two = {"job.ranks=2", "job.strategy=dp", "job.transport=shm", "train.steps=200"};
+  const std::filesystem::path file = job.path() / "train.bin";
+  const std::string original = read_file(file);
+  const auto replace = [&] {
+    write_file(job.path() / "new.bin", token_bytes(4000, 3));
+    std::filesystem::rename(job.path() / "new.bin", file);
+  };
+  const auto remove = [&] { std::filesystem::remove(file); };
+  constexpr std::ptrdiff_t steps = 2000;
+  const std::vector<std::string> one = {"train.steps=2000"};
+  const std::vector<std::string> two = {"train.steps=2000", "job.ranks=2", "job.strategy=dp", "job.transport=shm"};
   for (const std::vector<std::string>& overrides : {one, two}) {
-    write_file(job.path() / "train.bin", original);
+    write_file(file, original);
     REQUIRE(job.run(overrides).code == 0);
     const std::vector<double> expected = job.losses();
-    const Ended ended = run_disturbed(job, overrides, [&] {
-      write_file(job.path() / "new.bin", token_bytes(4000, 3));
-      std::filesystem::rename(job.path() / "new.bin", job.path() / "train.bin");
-    });
-    INFO(ended.err);
-    CHECK(ended.code == 0);
-    CHECK(job.losses() == expected);
+    for (const std::function<void()>& act : {std::function<void()>(replace), std::function<void()>(remove)}) {
+      write_file(file, original);
+      const Ended ended = run_disturbed(job, overrides, [&] {
+        act();
+        const std::string done = read_file(job.path() / "run/metrics.jsonl");
+        CHECK(std::count(done.begin(), done.end(), '\n') < steps);  // some are done with the file away
+      });
+      INFO(ended.err);
+      CHECK(ended.code == 0);
+      CHECK(job.losses() == expected);
+    }
+  }
+}
+
+TEST_CASE("a signal right after the data file was removed ends the run between steps, with its weights", "[data]") {
+  for (int i = 0; i < attacks(3); ++i) {
+    for (const bool several : {false, true}) {
+      const JobFolder job;
+      write_token_job(job);
+      std::vector<std::string> overrides = {"train.steps=1000000", "model.width=64", "data.batch=64",
+                                            "data.microbatches=32"};
+      if (several) {
+        overrides.insert(overrides.end(), {"job.ranks=2", "job.strategy=dp", "job.transport=shm"});
+      }
+      bool acted = false;
+      const Ended ended =
+          run_program(job.path(), with_settings({"job.ini"}, overrides), [&](pid_t launcher, std::string_view out) {
+            if (!acted && out.find("step 1/") != std::string_view::npos) {
+              acted = true;
+              // Of several ranks one alone hears of it: those that did not agree to stop must not be left waiting.
+              kill(several ? children_of(launcher).front() : launcher, SIGTERM);
+              std::filesystem::remove(job.path() / "train.bin");
+            }
+          });
+      INFO(ended.err);
+      CHECK(ended.code == 143);
+      CHECK_THAT(ended.out + ended.err, !Contains("before the first step"));
+      CHECK(job.summary().at("status") == "stopped");
+      CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
+    }
   }
 }
 

@@ -1,3 +1,4 @@
+#include <numeric>
 #include <cstring>
 #include <utility>
 
@@ -57,6 +58,26 @@ TEST_CASE("a tensor that is not there is met with the nearest name", "[checkpoin
 
   CHECK_THAT(error_of([&] { (void)file.at("layer.0/weight"); }),
              Contains("m.st' has no tensor 'layer.0/weight' (did you mean 'layer.0/weights'?); it holds 1 tensors"));
+}
+
+TEST_CASE("a file that is cut short after it was opened is an error where it is read, not a signal", "[checkpoint]") {
+  const TemporaryFolder folder;
+  std::vector<float> values(100'000);
+  std::iota(values.begin(), values.end(), 0.0F);
+  write_safetensors(folder / "m.st",
+                    std::vector<Tensor>{{{"a", DType::f32, {100'000}}, std::as_bytes(std::span<const float>(values))}},
+                    {});
+  const SafetensorsFile file(folder / "m.st");
+  std::vector<float> found(1000);
+  const std::span<std::byte> to = std::as_writable_bytes(std::span(found));
+
+  file.read(file.at("a"), 4 * 99'000, to);
+  CHECK(found.back() == 99'999);
+  std::filesystem::resize_file(folder / "m.st", 50'000);
+
+  CHECK_THAT(error_of([&] { file.read(file.at("a"), 4 * 99'000, to); }),
+             Contains("m.st' was cut short while this job was using it"));
+  CHECK_THAT(error_of([&] { file.require_unchanged(); }), Contains("and has 50000 now"));
 }
 
 TEST_CASE("what is written is read back", "[checkpoint]") {

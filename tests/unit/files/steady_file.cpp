@@ -5,10 +5,12 @@
 #include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <fstream>
 #include <set>
 #include <vector>
 
+#include "core/base/stop.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 #include "tests/support/temporary_folder.h"
@@ -139,6 +141,36 @@ TEST_CASE("a file that is renamed, linked or replaced goes on as what was opened
   write_file(path, "the second, longer");
   CHECK(complaint(file) == "nothing");
   CHECK(read_all(file) == "the first");
+}
+
+TEST_CASE("a step that checks a renamed file after a signal to stop goes on to its end", "[files]") {
+  const TemporaryFolder folder;
+  write_file(folder / "file", "the first");
+  const SteadyFile file(folder / "file");
+  (void)file.fingerprint();
+  std::filesystem::rename(folder / "file", folder / "away");
+
+  shardrun::request_stop(SIGTERM);
+  {
+    const shardrun::StepsUnderWay step;
+    CHECK_NOTHROW(file.require_unchanged());
+  }
+  CHECK_THROWS_AS(SteadyFile(folder / "away").fingerprint(), shardrun::Stopped);
+  shardrun::forget_stop();
+}
+
+TEST_CASE("a descriptor of another file stays open where it was taken for an inherited one", "[files]") {
+  const TemporaryFolder folder;
+  write_file(folder / "file", "mine");
+  write_file(folder / "other", "not mine");
+  const SteadyFile file(folder / "file");
+  const SteadyFile other(folder / "other");
+  const int number = fcntl(other.descriptor().get(), F_DUPFD, 100);
+
+  CHECK_FALSE(SteadyFile::open_handle(file.handle(0, number), folder / "file"));
+
+  CHECK(fcntl(number, F_GETFD) == 0);  // open, and without CLOEXEC
+  close(number);
 }
 
 TEST_CASE("another process opens the same file by its handle, or learns that it cannot", "[files]") {

@@ -37,3 +37,36 @@ TEST_CASE("ranks that have met are refused together where their machine has less
   CHECK_THAT(error_of([&] { task::require_memory_here(job, compiled, 1'000'000'000); }),
              StartsWith("2: ") && Contains("for the 1000000000 ranks on this machine"));
 }
+
+namespace {
+
+/// The job's data, whose tokens would take more memory than there is.
+class HugeText final : public task::Dataset {
+ public:
+  explicit HugeText(std::shared_ptr<task::Dataset> text) : text_(std::move(text)) {}
+
+  [[nodiscard]] models::DataShape shape() const override { return text_->shape(); }
+  [[nodiscard]] std::int64_t evaluation_samples() const override { return text_->evaluation_samples(); }
+  [[nodiscard]] std::int64_t tokens_per_sample() const override { return text_->tokens_per_sample(); }
+  void check(int) const override {}
+  [[nodiscard]] std::uint64_t bytes_to_load() const override { return std::uint64_t{1} << 60U; }
+  [[nodiscard]] std::string describe() const override { return ""; }
+  void fill_training(std::uint64_t, std::int64_t, const device::TensorView&, const device::TensorView&,
+                     std::size_t) const override {}
+  void fill_evaluation(std::int64_t, const device::TensorView&, const device::TensorView&, std::size_t) const override {
+  }
+
+ private:
+  std::shared_ptr<task::Dataset> text_;
+};
+
+}  // namespace
+
+TEST_CASE("a job whose text is too large for the machine is refused before tokens are made", "[task]") {
+  const TemporaryFolder folder;
+  const job::Job job = text_job_in(folder);
+  task::Compiled compiled = task::compile(job);
+  compiled.dataset = std::make_shared<HugeText>(compiled.dataset);
+  CHECK_THAT(error_of([&] { task::require_memory_here(job, compiled, 1); }),
+             Contains("of them for the tokens of its text, and "));
+}

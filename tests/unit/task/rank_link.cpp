@@ -126,6 +126,22 @@ TEST_CASE("a rank with other data than the first is told which, and both files' 
                          Contains(") than rank 0 (") && Contains("give all hosts the same data"));
 }
 
+TEST_CASE("a rank with another saved state than the first is refused", "[task]") {
+  Pair pair;
+  pair.job.task = job::Task::iterate;
+  pair.job.iterate.from = "state.safetensors";
+  pair.compiled.dataset = nullptr;
+  pair.compiled.saved_state = {.fingerprint = "8 bytes, hash 1", .steps = 3};
+  task::RankLink first(pair.job, pair.compiled, pair.first);
+  first.check_data();
+  task::RankLink same(pair.job, pair.compiled, pair.second);
+  CHECK(error_of([&] { same.check_data(); }) == "nothing");
+  pair.compiled.saved_state.fingerprint = "8 bytes, hash 2";
+  CHECK_THAT(error_of([&] { same.check_data(); }),
+             Contains("[iterate] from state.safetensors: rank 1 has another file here (8 bytes, hash 2) than rank 0 "
+                      "(8 bytes, hash 1)"));
+}
+
 TEST_CASE("a rank whose data takes longer than the timeout is waited for", "[task]") {
   CHECK(Pair().outcome([](task::RankLink& link) { link.check_plan(); }) == "nothing");
 }
