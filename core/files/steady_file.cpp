@@ -147,7 +147,7 @@ std::optional<std::string> SteadyFile::change() const {
     return fmt::format("it had {} bytes and has {} now", stamp_.size, now.size);
   }
   if (now.modified != stamp_.modified) {
-    return fmt::format("it was last modified at {}, and when it was opened at {}", time_text(now.modified),
+    return fmt::format("its time of last modification is {}, and was {} when it was opened", time_text(now.modified),
                        time_text(stamp_.modified));
   }
   if (!fingerprint_.empty()) {
@@ -158,7 +158,7 @@ std::optional<std::string> SteadyFile::change() const {
     }
     fingerprint_ = known;
   }
-  return fmt::format("it was changed at {}, and when it was opened the last time was {}", time_text(now.changed),
+  return fmt::format("its status and its bytes were changed at {}; when it was opened the last time was {}", time_text(now.changed),
                      time_text(stamp_.changed));
 }
 
