@@ -89,7 +89,7 @@ TEST_CASE("a file that is written to, lengthened or cut short has changed, and s
   const SteadyFile written = open();
   CHECK(complaint(written) == "nothing");
   put(path, 3, 'x');
-  CHECK_THAT(complaint(written), Contains("file' changed while this job was using it: it was last modified at 2"));
+  CHECK_THAT(complaint(written), Contains("file' changed while this job was using it: its time of last modification is 2"));
 
   const SteadyFile longer = open();
   std::filesystem::resize_file(path, 9);
@@ -195,6 +195,6 @@ TEST_CASE("another process opens the same file by its handle, or learns that it 
 
   const std::string inherited = file.handle(0, fcntl(number, F_DUPFD, 100));
   put(folder / "away", 0, 'S');
-  CHECK_THAT(error_of([&] { (void)SteadyFile::open_handle(handle, path); }), Contains("was last modified at"));
-  CHECK_THAT(error_of([&] { (void)SteadyFile::open_handle(inherited, path); }), Contains("was last modified at"));
+  CHECK_THAT(error_of([&] { (void)SteadyFile::open_handle(handle, path); }), Contains("its time of last modification is"));
+  CHECK_THAT(error_of([&] { (void)SteadyFile::open_handle(inherited, path); }), Contains("its time of last modification is"));
 }
