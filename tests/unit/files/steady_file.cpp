@@ -125,7 +125,7 @@ TEST_CASE("bytes that change under old times are found where the fingerprint is 
   CHECK(complaint(file) == "nothing");  // its bytes are the same
   put(path, 0, 'x');
   set_times_back(path, file);
-  CHECK_THAT(complaint(file), Contains("it was changed at 2"));
+  CHECK_THAT(complaint(file), Contains("its status and its bytes were changed at 2"));
 }
 
 TEST_CASE("a file that is renamed, linked or replaced goes on as what was opened", "[files]") {
