@@ -157,7 +157,7 @@ TEST_CASE("a token file that is written to while a job runs ends it", "[data]") 
   const auto with = [&](const std::string& bytes) {
     return [bytes](const std::filesystem::path& path) { overwrite(path, 0, bytes); };
   };
-  attack(job, "train.bin", "tokens", with(token_bytes(4000, 9)), "changed while this job was using it: it was last");
+  attack(job, "train.bin", "tokens", with(token_bytes(4000, 9)), "changed while this job was using it: its time of last");
   attack(job, "train.bin", "tokens", with(std::string(8000, '\x70')), "changed while this job was using it: it was");
   attack(
       job, "train.bin", "tokens", [](const auto& path) { overwrite(path, 8000, "more"); },
