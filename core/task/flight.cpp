@@ -43,14 +43,19 @@ std::string tell_flights(const job::Job& job, int cause) {
   std::string text;
   for (int rank = 0; rank < static_cast<int>(job.ranks); ++rank) {
     const std::filesystem::path path = path_of(job.output, rank);
+    std::error_code ignored;
     try {
       records.push_back(runtime::read_flight_record(path));
+    } catch (const Error&) {
+      std::filesystem::remove(path, ignored);  // of a rank that ended before it had one, or had it whole
+      continue;
+    }
+    try {
       files::write_file_atomically(std::filesystem::path(path).replace_extension(".jsonl"),
                                    runtime::to_jsonl(records.back()));
     } catch (const Error&) {
-      continue;  // a rank that ended before it had one, or had it whole
+      continue;
     }
-    std::error_code ignored;
     std::filesystem::remove(path, ignored);
     if (rank == cause) {
       text += fmt::format("\n  rank {} was at: {}", rank, runtime::place_of(records.back()));
