@@ -103,7 +103,7 @@ class PayloadReader {
   std::string_view rest_;
 };
 
-/// What a frame begins with: the length of what follows.
+/// The first bytes of a frame: the length of the rest.
 [[nodiscard]] std::string frame_header(std::size_t length);
 [[nodiscard]] std::uint32_t read_u32(std::string_view four_bytes) noexcept;
 

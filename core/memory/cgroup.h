@@ -12,8 +12,8 @@ enum class CgroupLimit {
   slowing,  ///< memory.high, which version 1 has not
 };
 
-/// What each control group leaves that this process is in, from its own up to the highest that can be seen from here:
-/// of both versions, and of those alone that have a limit. `root`: of the files that are read.
+/// The memory that each control group of this process leaves, from its own group up to the highest visible one. Covers
+/// both versions. Groups without a limit are left out. `root`: the folder that stands for "/".
 [[nodiscard]] std::vector<MemoryRoom> cgroup_rooms(const std::filesystem::path& root, CgroupLimit kind);
 
 }  // namespace shardrun::memory

@@ -22,8 +22,8 @@ struct MemoryRoom {
 /// What such processes may take before a control group slows them down (memory.high); nothing where none does.
 [[nodiscard]] std::optional<MemoryRoom> memory_at_full_speed(const std::filesystem::path& root = "/");
 
-/// What this process, and each that it starts, may still take of address space (ulimit -v); nothing where no limit is
-/// set. Its other limits do not bind: the arena is shared memory, which RLIMIT_DATA does not count, and nothing is
+/// The address space that this process may still take, as may each process that it starts (ulimit -v); nothing where no
+/// limit is set. Other rlimits do not bind: the arena is shared memory, which RLIMIT_DATA does not count, and nothing is
 /// locked into memory.
 [[nodiscard]] std::optional<MemoryRoom> address_space();
 

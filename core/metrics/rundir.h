@@ -56,7 +56,7 @@ struct Kept {
 /// Whether the file has the name of a state, at the end or saved under way.
 [[nodiscard]] bool has_name_of_state(const std::filesystem::path& file);
 
-/// What a run left at its end of the file that is its result.
+/// Which result file is in the folder when a run ends.
 enum class Saved {
   none,     ///< there is no such file
   earlier,  ///< that which was there when the run began

@@ -19,7 +19,8 @@
 namespace shardrun::task {
 namespace {
 
-/// Of a set's hash: both halves, and both inverted, whose largest are the inverted smallest.
+/// Numbers that one set gives to the all_reduce (max): both halves of its hash, and both halves inverted. The largest
+/// inverted half is the smallest half, inverted.
 constexpr std::size_t numbers_of_set = 4;
 
 std::vector<device::TensorView> views_of(const std::vector<partition::ReplicaSet>& sets,

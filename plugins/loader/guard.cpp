@@ -153,7 +153,7 @@ extern "C" void shardrun_on_fault(int signal, siginfo_t* info, void*) {
     say(guard, [&](Line& line) { line << "crashed by signal " << signal << " (SIG" << name << ")"; });
     kill_children_since(oldest_start.load());
   }
-  // What was to be done about it before is done now: the instruction runs again, or the signal is sent again.
+  // Restores the action that the signal had before. Then the instruction runs again, or the signal is sent again.
   const bool is_sent_again = !comes_again(signal, *info);
   for (std::size_t i = 0; i < faults.size(); ++i) {
     if (faults[i] == signal) {

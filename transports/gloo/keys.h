@@ -42,8 +42,8 @@ struct Subject {
   [[nodiscard]] std::string text() const;
 };
 
-/// What the two ends of a connection show each other, and the keys of its two directions. All follow from the secret,
-/// the subject and both nonces, and none tells another.
+/// The proofs that the two ends of a connection send each other, and the keys of its two directions. Each is derived
+/// from the secret, the subject and both nonces. None reveals another.
 struct Proofs {
   Key of_connector;
   Key of_acceptor;
