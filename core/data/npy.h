@@ -53,7 +53,7 @@ class NpyArray {
   /// Converted as a C++ cast does.
   void read(std::int64_t first, std::span<float> to) const;
   void read(std::int64_t first, std::span<std::int64_t> to) const;
-  /// Copies rows as the file stores them: little-endian.
+  /// Copies elements as the file stores them: little-endian.
   void read_bytes(std::int64_t first, std::span<std::byte> to) const;
 
  private:

@@ -23,8 +23,8 @@ struct MemoryRoom {
 [[nodiscard]] std::optional<MemoryRoom> memory_at_full_speed(const std::filesystem::path& root = "/");
 
 /// The address space that this process may still take, as may each process that it starts (ulimit -v); nothing where no
-/// limit is set. Other rlimits do not bind: the arena is shared memory, which RLIMIT_DATA does not count, and nothing is
-/// locked into memory.
+/// limit is set. Other rlimits do not bind: the arena is shared memory, which RLIMIT_DATA does not count, and no memory
+/// is locked.
 [[nodiscard]] std::optional<MemoryRoom> address_space();
 
 /// "this machine has 3.2 GiB available", "the control group of this process (/sys/fs/cgroup/a/memory.max) leaves 1 GiB
