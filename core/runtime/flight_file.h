@@ -17,14 +17,21 @@ inline constexpr std::size_t flight_groups = 512;
 
 enum class FlightState : std::uint32_t { started = 1, waited_for = 2, done = 3, failed = 4 };
 
+/// What a rank is at, and in which step.
+struct FlightPhase {
+  std::array<char, 120> name;  ///< padded with zeros, of which there is at least one
+  std::int64_t step;
+};
+
 struct FlightHeader {
   std::array<char, 8> magic;
   std::uint32_t version;
   std::int32_t rank;
   std::int64_t pid;
   std::int64_t clock_offset;  ///< the system clock minus the monotonic one, nanoseconds
-  std::int64_t step;
-  std::array<char, 128> phase;
+  /// Written by turns: one of them is whole while the other is written.
+  std::array<FlightPhase, 2> phases;
+  std::atomic<std::uint64_t> phase_changes;  ///< phases[phase_changes % 2] is the one that holds
   std::atomic<std::uint64_t> runs;  ///< so far
   std::atomic<std::uint64_t> text_bytes;
 };
@@ -49,5 +56,6 @@ struct FlightFile {
 };
 
 inline constexpr std::array<char, 8> flight_magic = {'s', 'h', 'r', 'd', 'f', 'l', 'y', '1'};
+inline constexpr std::uint32_t flight_version = 2;
 
 }  // namespace shardrun::runtime

@@ -126,6 +126,18 @@ std::vector<int> awaited_in(const FlightGroup& group, std::uint64_t number, int 
   return not_started.empty() ? behind : not_started;
 }
 
+/// The phase of a rank that may be changing it at this moment.
+FlightPhase phase_of(const FlightHeader& header) {
+  for (;;) {
+    const std::uint64_t change = header.phase_changes.load(std::memory_order_acquire);
+    const FlightPhase phase = header.phases[change % header.phases.size()];
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (header.phase_changes.load(std::memory_order_relaxed) == change) {
+      return phase;
+    }
+  }
+}
+
 boost::json::value time_of(const FlightRecord& record, std::int64_t time) {
   return time == 0 ? boost::json::value(nullptr)
                    : boost::json::value(static_cast<double>(time + record.clock_offset) * 1e-9);
@@ -139,15 +151,16 @@ FlightRecord read_flight_record(const std::filesystem::path& path) {
     refuse(path, "it is too short");
   }
   const auto& raw = *reinterpret_cast<const FlightFile*>(file.bytes().data());
-  if (raw.header.magic != flight_magic || raw.header.version != 1) {
+  if (raw.header.magic != flight_magic || raw.header.version != flight_version) {
     refuse(path, "it does not begin like one");
   }
+  const FlightPhase phase = phase_of(raw.header);
   FlightRecord record{
       .rank = raw.header.rank,
       .pid = raw.header.pid,
       .clock_offset = raw.header.clock_offset,
-      .step = raw.header.step,
-      .phase = std::string(raw.header.phase.data(), ::strnlen(raw.header.phase.data(), raw.header.phase.size()))};
+      .step = phase.step,
+      .phase = std::string(phase.name.data(), ::strnlen(phase.name.data(), phase.name.size()))};
   const std::uint64_t text = raw.header.text_bytes.load();
   if (text > file.bytes().size() - sizeof(FlightFile)) {
     refuse(path, "its end is missing");

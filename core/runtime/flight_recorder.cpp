@@ -44,7 +44,7 @@ FlightRecorder::FlightRecorder(std::filesystem::path path, int rank) : path_(std
     throw files::system_error("map the flight record", path_, errno);
   }
   record_ = static_cast<FlightFile*>(mapped);  // of zeros, which is what its members are at first
-  record_->header.version = 1;
+  record_->header.version = flight_version;
   record_->header.rank = rank;
   record_->header.pid = ::getpid();
   record_->header.clock_offset = system_now() - steady_now();
@@ -54,11 +54,16 @@ FlightRecorder::FlightRecorder(std::filesystem::path path, int rank) : path_(std
 FlightRecorder::~FlightRecorder() { ::munmap(record_, sizeof(FlightFile)); }
 
 void FlightRecorder::set_phase(std::string_view phase, std::int64_t step) noexcept {
-  std::array<char, 128>& kept = record_->header.phase;
-  const std::size_t size = std::min(phase.size(), kept.size() - 1);
-  std::copy_n(phase.data(), size, kept.data());
-  std::fill(kept.begin() + static_cast<std::ptrdiff_t>(size), kept.end(), '\0');
-  record_->header.step = step;
+  FlightHeader& header = record_->header;
+  const std::uint64_t change = header.phase_changes.load(std::memory_order_relaxed) + 1;
+  FlightPhase& next = header.phases[change % header.phases.size()];
+  const std::size_t size = std::min(phase.size(), next.name.size() - 1);
+  std::copy_n(phase.data(), size, next.name.data());
+  std::fill(next.name.begin() + static_cast<std::ptrdiff_t>(size), next.name.end(), '\0');
+  next.step = step;
+  header.phase_changes.store(change, std::memory_order_release);
+  std::atomic_thread_fence(std::memory_order_release);  // before the next change overwrites the other one
+  step_ = step;
 }
 
 void FlightRecorder::remove() noexcept {
@@ -98,7 +103,7 @@ void FlightRecorder::started(std::uint32_t op) noexcept {
   (void)run.number.exchange(0, std::memory_order_acq_rel);  // before what follows
   run.op = op;
   run.number_in_group = group < flight_groups ? ++record_->starts[group] : 0;
-  run.step = record_->header.step;
+  run.step = step_;
   run.started = steady_now();
   run.waited_for = 0;
   run.ended = 0;

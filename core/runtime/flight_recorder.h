@@ -50,6 +50,7 @@ class FlightRecorder {
   std::filesystem::path path_;
   files::FileDescriptor file_;
   FlightFile* record_ = nullptr;
+  std::int64_t step_ = 0;
   std::uint32_t groups_ = 0;
   std::vector<Op> ops_;
 };

@@ -85,7 +85,7 @@ class Strike {
     const Ended ended =
         run_program(job_.path(), with_settings({"job.ini"}, overrides), [&](pid_t launcher, std::string_view) {
           if (!striking_.valid()) {
-            striking_ = std::async(std::launch::async, [this, launcher] { strike(launcher); });
+            striking_ = beside(launcher, [this, launcher] { strike(launcher); });
           }
         });
     striking_.get();
@@ -292,9 +292,9 @@ TEST_CASE("the death of the launcher ends the ranks at every stage", "[faults]")
                                         if (killing.valid()) {
                                           return;
                                         }
-                                        killing = std::async(std::launch::async, [&, launcher] {
+                                        killing = beside(launcher, [&, launcher] {
                                           started = await_children(launcher, ranks);
-                                          while (!has_come_to(job, 0, phase)) {
+                                          while (!has_come_to(job, 0, phase) && !ends_within(launcher, 0)) {
                                             sched_yield();
                                           }
                                           kill(launcher, SIGKILL);

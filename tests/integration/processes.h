@@ -11,10 +11,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <iterator>
 #include <set>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "core/files/descriptor.h"
@@ -28,6 +30,20 @@ namespace shardrun::test {
   const files::FileDescriptor handle(static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
   pollfd ended = {.fd = handle.get(), .events = POLLIN, .revents = 0};
   return !handle.is_open() || poll(&ended, 1, milliseconds) != 0;
+}
+
+/// Does something to a program beside the thread that reads what the program writes. If that throws, the program is
+/// killed: it might never end, and nobody would come to see the exception.
+template <class Act>
+[[nodiscard]] auto beside(pid_t program, Act act) {
+  return std::async(std::launch::async, [program, act = std::move(act)] {
+    try {
+      return act();
+    } catch (...) {
+      kill(program, SIGKILL);
+      throw;
+    }
+  });
 }
 
 /// The processes that a process has started once there are that many, or none where it ends before.

@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "core/files/descriptor.h"
 #include "plugins/loader/transport.h"
 #include "tests/support/text_job.h"
 
@@ -46,22 +47,33 @@ std::string read_all(std::FILE* file) {
   return text;
 }
 
-/// Reads what the process writes, to its end.
-Ended await_end(pid_t process, int out, const std::function<void(pid_t, std::string_view)>& watch) {
-  Ended ended;
-  if (watch) {
-    watch(process, "");
-  }
-  std::array<char, 4096> block = {};
-  for (ssize_t count = 0; (count = read(out, block.data(), block.size())) > 0;) {
-    ended.out.append(block.data(), static_cast<std::size_t>(count));
-    if (watch) {
-      watch(process, ended.out);
-    }
-  }
-  close(out);
+int status_of_end(pid_t process) {
   int status = 0;
   waitpid(process, &status, 0);
+  return status;
+}
+
+/// Reads what the process writes, to its end. A watch that throws ends the process.
+Ended await_end(pid_t process, int out, const std::function<void(pid_t, std::string_view)>& watch) {
+  const files::FileDescriptor open(out);
+  Ended ended;
+  std::array<char, 4096> block = {};
+  try {
+    if (watch) {
+      watch(process, "");
+    }
+    for (ssize_t count = 0; (count = read(open.get(), block.data(), block.size())) > 0;) {
+      ended.out.append(block.data(), static_cast<std::size_t>(count));
+      if (watch) {
+        watch(process, ended.out);
+      }
+    }
+  } catch (...) {
+    kill(process, SIGKILL);
+    status_of_end(process);
+    throw;
+  }
+  const int status = status_of_end(process);
   ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   return ended;
 }

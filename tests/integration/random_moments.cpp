@@ -177,7 +177,7 @@ TEST_CASE("whoever is hit by whatever signal at whatever moment, the job ends an
     std::future<Sight> striking;
     const Ended ended = run_script(job.path(), script_of(blow, ends), [&](pid_t launcher, std::string_view) {
       if (!striking.valid()) {
-        striking = std::async(std::launch::async, [&, launcher] { return strike(job, launcher, blow, rank, after); });
+        striking = beside(launcher, [&, launcher] { return strike(job, launcher, blow, rank, after); });
       }
     });
     const Clock::time_point end = Clock::now();

@@ -257,7 +257,7 @@ TEST_CASE("a screen that nobody reads holds up neither the notice of a death nor
                  "exec \"$0\" job.ini --set job.strategy=dp --set job.ranks=2 --set train.steps=1000000 "
                  "--set train.log_every=1 > screen",
                  [&](pid_t launcher, std::string_view) {
-                   ends = std::async(std::launch::async, [&, launcher] {
+                   ends = beside(launcher, [&, launcher] {
                      ranks = await_children(launcher, 2);
                      await_full(unread.get(), launcher);
                      if (by_signals) {
@@ -423,7 +423,7 @@ TEST_CASE("ranks wait for one that is slow to start, however long that takes it"
                                                       {"job.timeout=2", "plugins.path=" SHARDRUN_OUTSIDE_STRATEGIES})),
                   [&](pid_t launcher, std::string_view out) {
                     if (out.empty()) {
-                      early = std::async(std::launch::async, [&held, launcher] {
+                      early = beside(launcher, [&held, launcher] {
                         const std::vector<pid_t> ranks = await_children(launcher, 2);
                         const bool ended_early = ranks.empty() || ends_within(ranks.at(0), past_every_deadline_ms);
                         const shardrun::files::FileDescriptor let_go(open(held.c_str(), O_RDWR | O_CLOEXEC));

@@ -51,7 +51,7 @@ Ended run_beside(const JobFolder& job, const std::vector<std::string>& settings,
   const Ended ended =
       run_program(job.path(), with_settings({"job.ini"}, settings), [&](pid_t launcher, std::string_view) {
         if (!acting.valid()) {
-          acting = std::async(std::launch::async, [&act, launcher] { act(launcher); });
+          acting = beside(launcher, [&act, launcher] { act(launcher); });
         }
       });
   acting.get();
@@ -68,7 +68,7 @@ Ended run_beside_mpirun(const JobFolder& job, int ranks, const std::vector<std::
   std::future<void> acting;
   const Ended ended = run_script(job.path(), script, [&](pid_t launcher, std::string_view) {
     if (!acting.valid()) {
-      acting = std::async(std::launch::async, [&act, launcher] { act(launcher); });
+      acting = beside(launcher, [&act, launcher] { act(launcher); });
     }
   });
   acting.get();
@@ -90,7 +90,7 @@ Ended run_until(const JobFolder& job, const std::vector<std::string>& settings, 
   const Ended ended =
       run_on_terminal(job.path(), with_settings({"job.ini"}, settings), [&](pid_t launcher, std::string_view out) {
         if (!acting.valid() && out.find(place) != std::string_view::npos) {
-          acting = std::async(std::launch::async, [&act, launcher] { act(launcher); });
+          acting = beside(launcher, [&act, launcher] { act(launcher); });
         }
       });
   CAPTURE(ended.out);

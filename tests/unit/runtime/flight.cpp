@@ -2,9 +2,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <fstream>
+#include <set>
 #include <string>
+#include <thread>
 
 #include "core/base/error.h"
 #include "core/runtime/flight_record.h"
@@ -164,6 +167,29 @@ TEST_CASE("a process that is killed anywhere in the recording leaves no half-wri
     }
     std::filesystem::remove(path);
   }
+}
+
+TEST_CASE("a phase that is read while it changes is one of the two", "[flight]") {
+  const test::TemporaryFolder folder;
+  FlightRecorder recorder(folder.path() / "record", 0);
+  recorder.set_phase("comparing replicas", 0);
+  std::atomic<bool> is_over = false;
+  std::thread changing([&] {
+    for (std::int64_t step = 1; !is_over; ++step) {
+      recorder.set_phase(step % 2 == 0 ? "comparing replicas" : "validating", step);
+    }
+  });
+  std::set<std::string> others;
+  std::set<std::string> seen;
+  for (int i = 0; i < 20'000; ++i) {
+    const FlightRecord record = runtime::read_flight_record(folder.path() / "record");
+    const std::string expected = record.step % 2 == 0 ? "comparing replicas" : "validating";
+    (record.phase == expected ? seen : others).insert(record.phase);
+  }
+  is_over = true;
+  changing.join();
+  CHECK(others == std::set<std::string>{});
+  CHECK(seen.size() == 2);
 }
 
 TEST_CASE("ranks that have started an operation wait for those that have not", "[flight]") {
