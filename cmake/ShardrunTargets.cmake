@@ -8,6 +8,9 @@ target_compile_options(shardrun_flags INTERFACE
 # GCC 12 warns falsely about std::string's operator+ when it optimises (its bug 105651).
 target_compile_options(shardrun_flags INTERFACE
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-restrict>)
+# GCC takes the files of a unity for headers, in which an anonymous namespace would be a mistake.
+target_compile_options(shardrun_flags INTERFACE
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>,$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>>:-Wno-subobject-linkage>)
 if(SHARDRUN_WERROR)
   target_compile_options(shardrun_flags INTERFACE -Werror)
 endif()

@@ -217,10 +217,11 @@ int run(std::span<const std::string> words) {
   return measure(settings, setting, words, parsed.has("json"));
 }
 
-const RegisterCommand command({.name = "bench",
-                               .arguments = "[options]",
-                               .help = "time a transport's ops and check their results, beside this machine's limits",
-                               .run = run});
+const RegisterCommand bench_command(
+    {.name = "bench",
+     .arguments = "[options]",
+     .help = "time a transport's ops and check their results, beside this machine's limits",
+     .run = run});
 
 }  // namespace
 }  // namespace shardrun::cli

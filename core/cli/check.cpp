@@ -184,10 +184,11 @@ int check(std::span<const std::string> words) {
   return problems == 0 ? 0 : 1;
 }
 
-const RegisterCommand command({.name = "plugins check",
-                               .arguments = "FILE",
-                               .help = "check that a plugin's file does what its kind must do, in processes of its own",
-                               .run = check});
+const RegisterCommand check_command(
+    {.name = "plugins check",
+     .arguments = "FILE",
+     .help = "check that a plugin's file does what its kind must do, in processes of its own",
+     .run = check});
 const RegisterCommand member({.name = member_name,
                               .arguments = "",
                               .help = "one process of plugins check, started by it",

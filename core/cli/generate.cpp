@@ -100,10 +100,10 @@ int generate(std::span<const std::string> words) {
   return 0;
 }
 
-const RegisterCommand command({.name = "generate",
-                               .arguments = "RUN",
-                               .help = "sample from a finished run's folder or weights file",
-                               .run = generate});
+const RegisterCommand generate_command({.name = "generate",
+                                        .arguments = "RUN",
+                                        .help = "sample from a finished run's folder or weights file",
+                                        .run = generate});
 
 }  // namespace
 }  // namespace shardrun::cli

@@ -45,7 +45,7 @@ int help(std::span<const std::string> words) {
                                             did_you_mean(topic, names)));
 }
 
-const RegisterCommand command(
+const RegisterCommand help_command(
     {.name = "help", .arguments = "[TOPIC]", .help = "'help job' is the reference of the job file", .run = help});
 
 }  // namespace

@@ -136,7 +136,7 @@ int plan(std::span<const std::string> words) {
   return 0;
 }
 
-const RegisterCommand command(
+const RegisterCommand plan_command(
     {.name = "plan", .arguments = "JOB.ini", .help = "memory, traffic and work of a job, before it runs", .run = plan});
 
 }  // namespace

@@ -89,10 +89,10 @@ int list(std::span<const std::string> words) {
   return 0;
 }
 
-const RegisterCommand command({.name = "plugins",
-                               .arguments = "[JOB.ini]",
-                               .help = "plugins that can be loaded, with their options",
-                               .run = list});
+const RegisterCommand plugins_command({.name = "plugins",
+                                       .arguments = "[JOB.ini]",
+                                       .help = "plugins that can be loaded, with their options",
+                                       .run = list});
 
 }  // namespace
 }  // namespace shardrun::cli

@@ -38,7 +38,7 @@ int rank(std::span<const std::string> words) {
   return task::run_as_rank(job, *context, parsed.has("profile"), hooks);
 }
 
-const RegisterCommand command(
+const RegisterCommand rank_command(
     {.name = "rank", .arguments = "JOB.ini", .help = "one rank of a job, started by run", .run = rank, .hidden = true});
 
 }  // namespace

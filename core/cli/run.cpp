@@ -141,7 +141,7 @@ int run(std::span<const std::string> words) {
   return tell(task::run(job, settings));
 }
 
-const RegisterCommand command({.name = "run", .arguments = "JOB.ini", .help = "run a job", .run = run});
+const RegisterCommand run_command({.name = "run", .arguments = "JOB.ini", .help = "run a job", .run = run});
 
 }  // namespace
 }  // namespace shardrun::cli

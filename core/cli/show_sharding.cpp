@@ -387,10 +387,11 @@ int show_sharding(std::span<const std::string> words) {
   return 0;
 }
 
-const RegisterCommand command({.name = "show-sharding",
-                               .arguments = "JOB.ini TENSOR",
-                               .help = "who has which part of a parameter, gradient, moment, field or cut point; globs",
-                               .run = show_sharding});
+const RegisterCommand show_sharding_command(
+    {.name = "show-sharding",
+     .arguments = "JOB.ini TENSOR",
+     .help = "who has which part of a parameter, gradient, moment, field or cut point; globs",
+     .run = show_sharding});
 
 }  // namespace
 }  // namespace shardrun::cli

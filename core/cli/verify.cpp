@@ -70,10 +70,10 @@ int verify(std::span<const std::string> words) {
   return outcome.report.passed() ? 0 : 1;
 }
 
-const RegisterCommand command({.name = "verify",
-                               .arguments = "JOB.ini",
-                               .help = "compare a job as configured with the float64 reference on one rank",
-                               .run = verify});
+const RegisterCommand verify_command({.name = "verify",
+                                      .arguments = "JOB.ini",
+                                      .help = "compare a job as configured with the float64 reference on one rank",
+                                      .run = verify});
 
 }  // namespace
 }  // namespace shardrun::cli

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -9,6 +10,13 @@
 #include "core/graph/attributes.h"
 #include "core/graph/sharding_rule.h"
 #include "core/graph/tensor_type.h"
+
+namespace shardrun {
+
+/// An id as a place in a vector.
+[[nodiscard]] constexpr std::size_t index(std::int32_t id) noexcept { return static_cast<std::size_t>(id); }
+
+}  // namespace shardrun
 
 namespace shardrun::graph {
 

@@ -6,8 +6,6 @@
 namespace shardrun::graph {
 namespace {
 
-std::size_t index(std::int32_t id) noexcept { return static_cast<std::size_t>(id); }
-
 bool is_backward(const Node& node) noexcept {
   return node.phase == Phase::backward_input || node.phase == Phase::backward_weight;
 }

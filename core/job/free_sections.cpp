@@ -11,13 +11,7 @@
 #include "core/job/text.h"
 
 namespace shardrun::job {
-namespace {
-
-[[noreturn]] void refuse(const std::string& where, std::string_view why) {
-  throw Error(ErrorCode::job, fmt::format("{}: {}", where, why));
-}
-
-}  // namespace
+namespace {}  // namespace
 
 void read_mesh(const RawJob& raw, Job& job) {
   const RawSection* const given = raw.find("mesh");
@@ -25,14 +19,14 @@ void read_mesh(const RawJob& raw, Job& job) {
     return;
   }
   if (given->settings.empty()) {
-    refuse(given->where, "[mesh] has no axis; write axis = size under it, or remove the section");
+    refuse_at(given->where, "[mesh] has no axis; write axis = size under it, or remove the section");
   }
   job.given.push_back({"mesh", "", "", given->where});
   for (const RawSetting& setting : given->settings) {
     if (!is_name(setting.key)) {
-      refuse(setting.where, fmt::format("'{}' cannot name a mesh axis; a name is made of a-z, 0-9 and _, and begins "
-                                        "with a letter",
-                                        shown(setting.key)));
+      refuse_at(setting.where, fmt::format("'{}' cannot name a mesh axis; a name is made of a-z, 0-9 and _, and begins "
+                                           "with a letter",
+                                           shown(setting.key)));
     }
     const OptionSpec spec = {.name = setting.key, .type = OptionType::integer, .minimum = 1};
     const Place place = {setting.where, setting_name("mesh", shown(setting.key))};
@@ -48,7 +42,7 @@ void read_sharding(const RawJob& raw, Job& job) {
     return;
   }
   if (given->settings.empty()) {
-    refuse(given->where, "[sharding] has no line; write what = where under it, or remove the section");
+    refuse_at(given->where, "[sharding] has no line; write what = where under it, or remove the section");
   }
   job.given.push_back({"sharding", "", "", given->where});
   for (const RawSetting& setting : given->settings) {
@@ -57,9 +51,9 @@ void read_sharding(const RawJob& raw, Job& job) {
              std::string_view("_./*?-@ ").find(c) != std::string_view::npos;
     });
     if (!plain) {
-      refuse(setting.where, fmt::format("'{}' cannot be the name of anything that is placed; a name is made of "
-                                        "letters, digits and _ . / -, with * and ? for what may be anything",
-                                        shown(setting.key)));
+      refuse_at(setting.where, fmt::format("'{}' cannot be the name of anything that is placed; a name is made of "
+                                           "letters, digits and _ . / -, with * and ? for what may be anything",
+                                           shown(setting.key)));
     }
     job.sharding.push_back({setting.key, setting.value});
     job.given.push_back({"sharding", setting.key, setting.value, setting.where});
@@ -72,7 +66,7 @@ void read_axis_transports(const RawJob& raw, Job& job) {
     return;
   }
   if (given->settings.empty()) {
-    refuse(given->where, "[transport] has no axis; write axis = transport under it, or remove the section");
+    refuse_at(given->where, "[transport] has no axis; write axis = transport under it, or remove the section");
   }
   job.given.push_back({"transport", "", "", given->where});
   for (const RawSetting& setting : given->settings) {

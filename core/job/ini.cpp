@@ -13,10 +13,6 @@ namespace {
 constexpr std::string_view include_key = "include";
 constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
 
-[[noreturn]] void refuse(const std::string& where, std::string_view why) {
-  throw Error(ErrorCode::job, fmt::format("{}: {}", where, why));
-}
-
 /// Where a comment begins: at the first ; or # that begins the text or follows white space.
 std::size_t comment_start(std::string_view text) noexcept {
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -29,12 +25,12 @@ std::size_t comment_start(std::string_view text) noexcept {
 
 void check_bytes(std::string_view line, const std::string& where) {
   if (const std::size_t at = invalid_utf8(line); at != std::string_view::npos) {
-    refuse(where, fmt::format("byte {} of the line, \\x{:02x}, is not UTF-8; save the file as UTF-8", at + 1,
-                              static_cast<unsigned char>(line[at])));
+    refuse_at(where, fmt::format("byte {} of the line, \\x{:02x}, is not UTF-8; save the file as UTF-8", at + 1,
+                                 static_cast<unsigned char>(line[at])));
   }
   if (const std::size_t at = control_character(line); at != std::string_view::npos) {
-    refuse(where, fmt::format("byte {} of the line is the control character \\x{:02x}{}; remove it", at + 1,
-                              static_cast<unsigned char>(line[at]), line[at] == '\0' ? " (NUL)" : ""));
+    refuse_at(where, fmt::format("byte {} of the line is the control character \\x{:02x}{}; remove it", at + 1,
+                                 static_cast<unsigned char>(line[at]), line[at] == '\0' ? " (NUL)" : ""));
   }
 }
 
@@ -50,14 +46,14 @@ std::string quoted_value(std::string_view text, const std::string& where) {
       const std::string_view rest = text.substr(i + 1);
       const std::string_view content = trimmed(rest.substr(0, comment_start(rest)));
       if (!content.empty()) {
-        refuse(where, fmt::format("'{}' stands after the closing quote of a value; a quote within a value is "
-                                  "written twice",
-                                  shown(content)));
+        refuse_at(where, fmt::format("'{}' stands after the closing quote of a value; a quote within a value is "
+                                     "written twice",
+                                     shown(content)));
       }
       return value;
     }
   }
-  refuse(where, fmt::format("the value {} has no closing quote; end it with \"", shown(text)));
+  refuse_at(where, fmt::format("the value {} has no closing quote; end it with \"", shown(text)));
 }
 
 class Parser {
@@ -67,7 +63,7 @@ class Parser {
   void read_line(std::string_view line, std::size_t number) {
     const std::string where = fmt::format("{}:{}", file_, number);
     if (line.size() > max_line_bytes) {
-      refuse(where, fmt::format("the line has {} bytes; it may have at most {}", line.size(), max_line_bytes));
+      refuse_at(where, fmt::format("the line has {} bytes; it may have at most {}", line.size(), max_line_bytes));
     }
     check_bytes(line, where);
     line = trimmed(line);
@@ -86,16 +82,16 @@ class Parser {
  private:
   void read_header(std::string_view header, const std::string& where) {
     if (header.back() != ']') {
-      refuse(where, fmt::format("'{}' is not a section header; write [name] alone on the line", shown(header)));
+      refuse_at(where, fmt::format("'{}' is not a section header; write [name] alone on the line", shown(header)));
     }
     const std::string_view name = trimmed(header.substr(1, header.size() - 2));
     if (name.empty()) {
-      refuse(where, "the section has no name; write it between the brackets, as in [job]");
+      refuse_at(where, "the section has no name; write it between the brackets, as in [job]");
     }
     const auto first = std::find_if(sections_.begin(), sections_.end(), [&](const auto& s) { return s.name == name; });
     if (first != sections_.end()) {
-      refuse(where, fmt::format("section [{}] is given twice, first at {}; put its keys under one header", shown(name),
-                                first->where));
+      refuse_at(where, fmt::format("section [{}] is given twice, first at {}; put its keys under one header",
+                                   shown(name), first->where));
     }
     sections_.push_back({std::string(name), where, {}});
   }
@@ -103,32 +99,32 @@ class Parser {
   void read_setting(std::string_view line, const std::string& where) {
     const std::size_t equals = line.find('=');
     if (comment_start(line) < equals || equals == std::string_view::npos) {
-      refuse(where, fmt::format("'{}' has no '='; write key = value, [section], or ; before a comment",
-                                shown(trimmed(line.substr(0, comment_start(line))))));
+      refuse_at(where, fmt::format("'{}' has no '='; write key = value, [section], or ; before a comment",
+                                   shown(trimmed(line.substr(0, comment_start(line))))));
     }
     const std::string_view key = trimmed(line.substr(0, equals));
     if (key.empty()) {
-      refuse(where, fmt::format("'{}' has no key before '='; write key = value", shown(line)));
+      refuse_at(where, fmt::format("'{}' has no key before '='; write key = value", shown(line)));
     }
     if (sections_.empty() && key == include_key) {
       includes_.push_back({read_value(line.substr(equals + 1), key, where), where});
       return;
     }
     if (sections_.empty()) {
-      refuse(where, fmt::format("key '{}' stands before the first section, where only {} may; put it under a header "
-                                "such as [job]",
-                                shown(key), include_key));
+      refuse_at(where, fmt::format("key '{}' stands before the first section, where only {} may; put it under a header "
+                                   "such as [job]",
+                                   shown(key), include_key));
     }
     if (key == include_key) {
-      refuse(where, fmt::format("{} stands within [{}]; put it at the top of the file, before the first section",
-                                include_key, shown(sections_.back().name)));
+      refuse_at(where, fmt::format("{} stands within [{}]; put it at the top of the file, before the first section",
+                                   include_key, shown(sections_.back().name)));
     }
     RawSection& section = sections_.back();
     const auto first = std::find_if(section.settings.begin(), section.settings.end(),
                                     [&](const auto& setting) { return setting.key == key; });
     if (first != section.settings.end()) {
-      refuse(where, fmt::format("key '{}' is given twice in [{}], first at {}; keep one of them", shown(key),
-                                shown(section.name), first->where));
+      refuse_at(where, fmt::format("key '{}' is given twice in [{}], first at {}; keep one of them", shown(key),
+                                   shown(section.name), first->where));
     }
     section.settings.push_back({std::string(key), read_value(line.substr(equals + 1), key, where), where});
   }
@@ -140,7 +136,7 @@ class Parser {
     }
     const std::string_view value = trimmed(text.substr(0, comment_start(text)));
     if (value.empty()) {
-      refuse(where, fmt::format("key '{}' has no value; give one, or remove the line", shown(key)));
+      refuse_at(where, fmt::format("key '{}' has no value; give one, or remove the line", shown(key)));
     }
     return std::string(value);
   }
@@ -154,11 +150,11 @@ class Parser {
 
 RawText parse_ini(std::string_view text, const std::string& file) {
   if (text.size() > max_file_bytes) {
-    refuse(file,
-           fmt::format("has more than the {} bytes that a job file may have. Is it a data file?", max_file_bytes));
+    refuse_at(file,
+              fmt::format("has more than the {} bytes that a job file may have. Is it a data file?", max_file_bytes));
   }
   if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) {
-    refuse(file, "is UTF-16; save it as UTF-8");
+    refuse_at(file, "is UTF-16; save it as UTF-8");
   }
   if (text.starts_with(byte_order_mark)) {
     text.remove_prefix(byte_order_mark.size());

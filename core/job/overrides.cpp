@@ -46,7 +46,7 @@ Override parse_override(std::string_view text) {
   return result;
 }
 
-RawSection& section_named(RawJob& raw, std::string_view name, const std::string& where) {
+RawSection& section_to_set(RawJob& raw, std::string_view name, const std::string& where) {
   const auto found =
       std::find_if(raw.sections.begin(), raw.sections.end(), [&](const auto& section) { return section.name == name; });
   return found != raw.sections.end() ? *found : raw.sections.emplace_back(RawSection{std::string(name), where, {}});
@@ -58,7 +58,7 @@ void apply_overrides(RawJob& raw, std::span<const std::string> overrides) {
   for (const std::string& text : overrides) {
     const Override override_ = parse_override(text);
     const std::string where = fmt::format("--set {}.{}", shown(override_.section), shown(override_.key));
-    RawSection& section = section_named(raw, override_.section, where);
+    RawSection& section = section_to_set(raw, override_.section, where);
     const auto found = std::find_if(section.settings.begin(), section.settings.end(),
                                     [&](const auto& setting) { return setting.key == override_.key; });
     RawSetting setting = {std::string(override_.key), std::string(override_.value), where, true, raw.working_folder};

@@ -18,10 +18,6 @@
 namespace shardrun::job {
 namespace {
 
-[[noreturn]] void refuse(const std::string& where, std::string_view why) {
-  throw Error(ErrorCode::job, fmt::format("{}: {}", where, why));
-}
-
 /// Before the name of a transport whose options a section holds.
 constexpr std::string_view transport_prefix = "transport.";
 
@@ -41,8 +37,8 @@ void check_section_names(const RawJob& raw) {
   for (const RawSection& section : raw.sections) {
     if (!section.name.starts_with(transport_prefix) && section_of_axis(section.name) == nullptr &&
         std::find(names.begin(), names.end(), section.name) == names.end()) {
-      refuse(section.where, fmt::format("there is no section [{}]{}; the sections are {}", shown(section.name),
-                                        hint_for_section(section.name), fmt::join(names, ", ")));
+      refuse_at(section.where, fmt::format("there is no section [{}]{}; the sections are {}", shown(section.name),
+                                           hint_for_section(section.name), fmt::join(names, ", ")));
     }
   }
 }
@@ -206,10 +202,10 @@ class Reader {
     if (given == nullptr || !section.task || *section.task == text_of({"job", "task"})) {
       return;
     }
-    refuse(given->where,
-           fmt::format("[{}] has no effect with [job] task = {} ({}); remove the section, or set [job] task = {}",
-                       section.name, text_of({"job", "task"}),
-                       job_.is_given("job", "task") ? job_.where("job", "task") : "the default", *section.task));
+    refuse_at(given->where,
+              fmt::format("[{}] has no effect with [job] task = {} ({}); remove the section, or set [job] task = {}",
+                          section.name, text_of({"job", "task"}),
+                          job_.is_given("job", "task") ? job_.where("job", "task") : "the default", *section.task));
   }
 
   /// `ranks = auto`: as many as the mesh has places; without one as many as there are here.
@@ -240,12 +236,13 @@ class Reader {
         continue;
       }
       if (raw_.find(cluster.name) == nullptr) {
-        refuse(given.where, fmt::format("[{}] has no effect without [{}]; remove it, or write [{}] too",
-                                        shown(given.name), cluster.name, cluster.name));
+        refuse_at(given.where, fmt::format("[{}] has no effect without [{}]; remove it, or write [{}] too",
+                                           shown(given.name), cluster.name, cluster.name));
       }
       if (!job_.is_given("cluster", "flops") && !job_.is_given("cluster", "measured")) {
-        refuse(given.where, fmt::format("[{}] has no effect without [cluster] flops or measured; remove it, or set one",
-                                        shown(given.name)));
+        refuse_at(given.where,
+                  fmt::format("[{}] has no effect without [cluster] flops or measured; remove it, or set one",
+                              shown(given.name)));
       }
       const OptionValues values =
           read_options(given.name, fmt::format("[{}]", shown(given.name)), cluster.of_axis, true);
@@ -253,8 +250,8 @@ class Reader {
                                    values.has("latency") ? values.real("latency") : job_.cluster.latency});
     }
     if (job_.is_given("cluster", "latency") && job_.cluster.bandwidth == 0 && job_.cluster.axes.empty()) {
-      refuse(job_.where("cluster", "latency"),
-             "[cluster] latency has no effect without a bandwidth; remove it, or set [cluster] bandwidth");
+      refuse_at(job_.where("cluster", "latency"),
+                "[cluster] latency has no effect without a bandwidth; remove it, or set [cluster] bandwidth");
     }
   }
 
@@ -271,8 +268,8 @@ class Reader {
     const std::optional<std::vector<OptionSpec>> options = providers_->model_options(name->value);
     if (!options) {
       const std::vector<std::string> known = providers_->model_names();
-      refuse(name->where, fmt::format("there is no model '{}'{}; the models are {}", shown(name->value),
-                                      did_you_mean(name->value, known), fmt::join(known, ", ")));
+      refuse_at(name->where, fmt::format("there is no model '{}'{}; the models are {}", shown(name->value),
+                                         did_you_mean(name->value, known), fmt::join(known, ", ")));
     }
     std::vector<OptionSpec> specs = {name_spec};
     specs.insert(specs.end(), options->begin(), options->end());
@@ -305,9 +302,9 @@ class Reader {
         asked_of(where, [&] { return providers_->strategy_options(name, job_); });
     if (!options) {
       const std::vector<std::string> known = providers_->strategy_names(job_);
-      refuse(where, fmt::format("there is no strategy '{}'{}; found were {}. [plugins] path says where else to look",
-                                shown(name), did_you_mean(name, known),
-                                known.empty() ? std::string("none") : fmt::format("{}", fmt::join(known, ", "))));
+      refuse_at(where, fmt::format("there is no strategy '{}'{}; found were {}. [plugins] path says where else to look",
+                                   shown(name), did_you_mean(name, known),
+                                   known.empty() ? std::string("none") : fmt::format("{}", fmt::join(known, ", "))));
     }
     const std::string owner = fmt::format("the strategy '{}'", shown(name));
     check_declared(owner, *options);
@@ -331,10 +328,11 @@ class Reader {
         used.push_back(transport.name);
       }
       if (std::find(used.begin(), used.end(), name) == used.end()) {
-        refuse(section.where,
-               fmt::format("[{}] has no effect: the job does not use that transport{}; remove the section, or name the "
-                           "transport in [job] transport, in [transport], or in an option of one that wraps others",
-                           shown(section.name), did_you_mean(name, used)));
+        refuse_at(
+            section.where,
+            fmt::format("[{}] has no effect: the job does not use that transport{}; remove the section, or name the "
+                        "transport in [job] transport, in [transport], or in an option of one that wraps others",
+                        shown(section.name), did_you_mean(name, used)));
       }
     }
   }
@@ -353,9 +351,10 @@ class Reader {
         asked_of(where, [&] { return providers_->transport_options(name, job_); });
     if (!options) {
       const std::vector<std::string> known = providers_->transport_names(job_);
-      refuse(where, fmt::format("there is no transport '{}'{}; found were {}. [plugins] path says where else to look",
-                                shown(name), did_you_mean(name, known),
-                                known.empty() ? std::string("none") : fmt::format("{}", fmt::join(known, ", "))));
+      refuse_at(where,
+                fmt::format("there is no transport '{}'{}; found were {}. [plugins] path says where else to look",
+                            shown(name), did_you_mean(name, known),
+                            known.empty() ? std::string("none") : fmt::format("{}", fmt::join(known, ", "))));
     }
     const std::string owner = fmt::format("the transport '{}'", shown(name));
     check_declared(owner, *options);
@@ -375,7 +374,7 @@ class Reader {
       return;
     }
     if (job_.name == "." || job_.name == "..") {
-      refuse(job_.file, "no folder of results can be named after this file; set [job] output");
+      refuse_at(job_.file, "no folder of results can be named after this file; set [job] output");
     }
     const OptionSpec spec = {.name = "output", .type = OptionType::path};
     const Place place = {job_.file + " (default)", setting_name("job", "output")};

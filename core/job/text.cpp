@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "core/base/error.h"
+
 namespace shardrun::job {
 namespace {
 
@@ -103,6 +105,10 @@ bool is_name(std::string_view text) noexcept {
   return !text.empty() && is_letter(text.front()) && std::all_of(text.begin(), text.end(), [&](char c) {
     return is_letter(c) || (c >= '0' && c <= '9') || c == '_';
   });
+}
+
+void refuse_at(const std::string& where, std::string_view why) {
+  throw Error(ErrorCode::job, fmt::format("{}: {}", where, why));
 }
 
 }  // namespace shardrun::job

@@ -24,4 +24,7 @@ namespace shardrun::job {
 /// [a-z][a-z0-9_]*: what names of sections, keys, options and mesh axes are made of.
 [[nodiscard]] bool is_name(std::string_view text) noexcept;
 
+/// Throws Error{job}: what is wrong, and where.
+[[noreturn]] void refuse_at(const std::string& where, std::string_view why);
+
 }  // namespace shardrun::job

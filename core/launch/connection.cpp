@@ -16,7 +16,7 @@ using boost::system::error_code;
 
 constexpr std::size_t version_and_type_bytes = 2;
 
-std::string text_of(const error_code& error) {
+std::string message_of(const error_code& error) {
   return error == boost::asio::error::eof ? "it was closed by the other side" : error.message();
 }
 
@@ -43,7 +43,7 @@ void FrameConnection::read_header() {
   boost::asio::async_read(
       socket_, boost::asio::buffer(header_), [self = shared_from_this()](const error_code& error, std::size_t) {
         if (error || !self->open_) {
-          return self->ended(text_of(error));
+          return self->ended(message_of(error));
         }
         self->has_heard_ = true;
         const std::size_t length = read_u32({self->header_.data(), self->header_.size()});
@@ -61,7 +61,7 @@ void FrameConnection::read_body(std::size_t length) {
   boost::asio::async_read(socket_, boost::asio::buffer(body_),
                           [self = shared_from_this()](const error_code& error, std::size_t) {
                             if (error || !self->open_) {
-                              return self->ended(text_of(error));
+                              return self->ended(message_of(error));
                             }
                             self->deliver();
                           });

@@ -5,7 +5,7 @@
 namespace shardrun::launch {
 namespace {
 
-Digest key_for(const Digest& store_key, std::string_view label, const Nonce& of_rank, const Nonce& of_launcher) {
+Digest bound_key(const Digest& store_key, std::string_view label, const Nonce& of_rank, const Nonce& of_launcher) {
   std::string message = fmt::format("{}, version {}:", label, protocol_version);
   message += text_of(of_rank);
   message += text_of(of_launcher);
@@ -16,9 +16,9 @@ Digest key_for(const Digest& store_key, std::string_view label, const Nonce& of_
 
 SessionKeys session_keys(const Token& token, const Nonce& of_rank, const Nonce& of_launcher) {
   const Digest store_key = derive_key(token, "store");
-  return {.proof = key_for(store_key, "proof of the launcher", of_rank, of_launcher),
-          .to_launcher = key_for(store_key, "frames to the launcher", of_rank, of_launcher),
-          .to_rank = key_for(store_key, "frames to the rank", of_rank, of_launcher)};
+  return {.proof = bound_key(store_key, "proof of the launcher", of_rank, of_launcher),
+          .to_launcher = bound_key(store_key, "frames to the launcher", of_rank, of_launcher),
+          .to_rank = bound_key(store_key, "frames to the rank", of_rank, of_launcher)};
 }
 
 std::string encode_greeting(const Nonce& nonce) {

@@ -21,7 +21,7 @@ constexpr int most_unproved = 5;
 constexpr std::chrono::seconds shortest_of_unproved{10};
 constexpr std::chrono::seconds first_reminder{5};
 
-std::string_view text_of(std::span<const std::byte> bytes) {
+std::string_view as_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
@@ -85,7 +85,7 @@ std::array<std::uint8_t, 32> Rank::key_for(std::string_view purpose) const {
   return derive_key(context_.token, purpose);
 }
 
-void Rank::set(std::string_view key, std::span<const std::byte> value) { line_->set(key, text_of(value)); }
+void Rank::set(std::string_view key, std::span<const std::byte> value) { line_->set(key, as_text(value)); }
 
 void Rank::set(std::string_view key, std::string_view value) { line_->set(key, value); }
 
@@ -93,7 +93,7 @@ std::string Rank::get(std::string_view key, Deadline deadline) { return line_->g
 
 void Rank::message(std::string_view kind, std::string_view bytes) { line_->message(kind, bytes); }
 
-void Rank::message(std::string_view kind, std::span<const std::byte> bytes) { line_->message(kind, text_of(bytes)); }
+void Rank::message(std::string_view kind, std::span<const std::byte> bytes) { line_->message(kind, as_text(bytes)); }
 
 const std::atomic<bool>& Rank::aborted() const noexcept { return line_->aborted(); }
 

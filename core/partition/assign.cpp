@@ -13,8 +13,6 @@ namespace {
 using graph::Node;
 using graph::ValueId;
 
-std::size_t index(std::int32_t id) noexcept { return static_cast<std::size_t>(id); }
-
 class ByStates {
  public:
   ByStates(const ShardedFunction& function, const Pipeline& pipeline, const StateStages& states)

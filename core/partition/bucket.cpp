@@ -7,8 +7,6 @@
 namespace shardrun::partition {
 namespace {
 
-std::size_t index(std::int32_t id) noexcept { return static_cast<std::size_t>(id); }
-
 /// Whether two states are settled by the same collectives, each over its own dimensions.
 bool alike(const Settlement& a, const Settlement& b) {
   return std::equal(a.steps.begin(), a.steps.end(), b.steps.begin(), b.steps.end(),

@@ -4,12 +4,6 @@
 #include <utility>
 
 namespace shardrun::partition {
-namespace {
-
-std::size_t index(std::int32_t id) noexcept { return static_cast<std::size_t>(id); }
-
-}  // namespace
-
 BufferId Emitter::add(Buffer buffer) {
   program_.buffers.push_back(std::move(buffer));
   return static_cast<BufferId>(program_.buffers.size()) - 1;

@@ -9,8 +9,6 @@
 namespace shardrun::partition {
 namespace {
 
-std::size_t index(std::int32_t id) noexcept { return static_cast<std::size_t>(id); }
-
 graph::StateId parameter_of(graph::StateId id, const graph::Graph& graph) {
   const graph::StateId of = graph.states[index(id)].of_parameter;
   return of < 0 ? id : of;

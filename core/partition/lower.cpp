@@ -22,8 +22,6 @@ using graph::StateWrite;
 using graph::Value;
 using graph::ValueId;
 
-std::size_t index(std::int32_t id) noexcept { return static_cast<std::size_t>(id); }
-
 /// A rank's part of a value.
 struct Part {
   mesh::Box box;

@@ -12,7 +12,6 @@ namespace shardrun::partition {
 namespace {
 
 using plugins::Action;
-using Kind = Action::Kind;
 
 [[noreturn]] void refuse(const Plan& plan, const std::string& text) {
   throw Error(ErrorCode::job, fmt::format("strategy {}: {}", plan.strategy, text));
@@ -38,7 +37,7 @@ class Checking {
     }
     for (std::uint32_t c = 0; c < pipeline.chunks.size(); ++c) {
       for (std::int32_t m = 0; m < microbatches_ && on_stage(c); ++m) {
-        require_all({Kind::forward, c, static_cast<std::uint32_t>(m)});
+        require_all({Action::Kind::forward, c, static_cast<std::uint32_t>(m)});
       }
     }
   }
@@ -56,9 +55,9 @@ class Checking {
       fail(action, fmt::format("a step has {} microbatches, numbered from 0: see [data] microbatches", microbatches_));
     }
     Done& done = done_[{action.chunk, action.microbatch}];  // std::map: others leave it where it is
-    const bool forward = action.kind == Kind::forward;
-    const bool input = action.kind == Kind::backward || action.kind == Kind::backward_input;
-    const bool weight = action.kind == Kind::backward || action.kind == Kind::backward_weight;
+    const bool forward = action.kind == Action::Kind::forward;
+    const bool input = action.kind == Action::Kind::backward || action.kind == Action::Kind::backward_input;
+    const bool weight = action.kind == Action::Kind::backward || action.kind == Action::Kind::backward_weight;
     if ((forward && done.forward) || (input && done.input) || (weight && done.weight)) {
       fail(action, "it has been done already");
     }
@@ -87,12 +86,12 @@ class Checking {
   void require_all(Action action) {
     const Done& done = done_[{action.chunk, action.microbatch}];
     if (done.forward && !done.input && !done.weight) {
-      action.kind = Kind::backward;
+      action.kind = Action::Kind::backward;
       fail(action, "it is missing: add it behind the forward, or its two parts, I and W");
     }
     for (const auto& [kind, is_done] :
-         {std::pair{Kind::forward, done.forward}, std::pair{Kind::backward_input, done.input},
-          std::pair{Kind::backward_weight, done.weight}}) {
+         {std::pair{Action::Kind::forward, done.forward}, std::pair{Action::Kind::backward_input, done.input},
+          std::pair{Action::Kind::backward_weight, done.weight}}) {
       if (!is_done) {
         action.kind = kind;
         fail(action, "it is missing: add it");

@@ -11,8 +11,6 @@ namespace {
 
 using graph::NodeId;
 
-std::size_t index(std::int32_t id) noexcept { return static_cast<std::size_t>(id); }
-
 class Scheduler {
  public:
   Scheduler(const ShardedFunction& function, const mesh::Mesh& mesh, std::uint64_t bucket_bytes)

@@ -9,8 +9,6 @@
 namespace shardrun::partition {
 namespace {
 
-std::size_t index(std::int32_t id) noexcept { return static_cast<std::size_t>(id); }
-
 Transition::Kind transition_of(Collective collective) noexcept {
   switch (collective) {
     case Collective::reduce_scatter: return Transition::Kind::reduce_scatter;

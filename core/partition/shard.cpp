@@ -22,8 +22,6 @@ using mesh::AxisId;
 using mesh::Owed;
 using mesh::Placement;
 
-std::size_t index(std::int32_t id) noexcept { return static_cast<std::size_t>(id); }
-
 using OwedStates = std::vector<std::vector<Owed>>;
 
 class Sharder {

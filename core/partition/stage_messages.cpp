@@ -16,8 +16,6 @@ using graph::StateId;
 using graph::StateWrite;
 using graph::ValueId;
 
-std::size_t index(std::int32_t id) noexcept { return static_cast<std::size_t>(id); }
-
 /// A value of one call.
 using CallValue = std::pair<std::int32_t, ValueId>;
 

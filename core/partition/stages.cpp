@@ -24,8 +24,6 @@ using graph::StateWrite;
 using graph::ValueId;
 using plugins::Action;
 
-std::size_t index(std::int32_t id) noexcept { return static_cast<std::size_t>(id); }
-
 bool is_update(const ShardedFunction& function) {
   return std::any_of(function.function.nodes.begin(), function.function.nodes.end(),
                      [](const Node& node) { return node.phase == graph::Phase::update; });

@@ -9,7 +9,6 @@ namespace shardrun::partition {
 namespace {
 
 using plugins::Action;
-using Kind = Action::Kind;
 
 class Simulation {
  public:
@@ -34,18 +33,19 @@ class Simulation {
   /// When what the action needs from other actions is there; nothing where it is not known yet.
   [[nodiscard]] std::optional<double> ready(const Action& action) const {
     switch (action.kind) {
-      case Kind::forward: return action.chunk == 0 ? 0 : done(Kind::forward, action.chunk - 1, action.microbatch);
-      case Kind::backward:
-      case Kind::backward_input:
+      case Action::Kind::forward:
+        return action.chunk == 0 ? 0 : done(Action::Kind::forward, action.chunk - 1, action.microbatch);
+      case Action::Kind::backward:
+      case Action::Kind::backward_input:
         return action.chunk + 1 == pipeline_.chunks.size()
-                   ? done(Kind::forward, action.chunk, action.microbatch)
-                   : done(Kind::backward_input, action.chunk + 1, action.microbatch);
-      case Kind::backward_weight: return done(Kind::backward_input, action.chunk, action.microbatch);
+                   ? done(Action::Kind::forward, action.chunk, action.microbatch)
+                   : done(Action::Kind::backward_input, action.chunk + 1, action.microbatch);
+      case Action::Kind::backward_weight: return done(Action::Kind::backward_input, action.chunk, action.microbatch);
     }
     return std::nullopt;
   }
 
-  [[nodiscard]] std::optional<double> done(Kind kind, std::uint32_t chunk, std::uint32_t microbatch) const {
+  [[nodiscard]] std::optional<double> done(Action::Kind kind, std::uint32_t chunk, std::uint32_t microbatch) const {
     const auto found = done_.find({kind, chunk, microbatch});
     return found == done_.end() ? std::nullopt : std::optional(found->second);
   }
@@ -58,7 +58,7 @@ class Simulation {
     }
     const double begin = std::max(free_[stage], *when);
     const double end = begin + cost_(action);
-    const Kind kind = action.kind == Kind::backward ? Kind::backward_input : action.kind;
+    const Action::Kind kind = action.kind == Action::Kind::backward ? Action::Kind::backward_input : action.kind;
     done_[{kind, action.chunk, action.microbatch}] = end;
     timeline_.stages[stage].push_back({action, begin, end});
     timeline_.end = std::max(timeline_.end, end);
@@ -72,7 +72,7 @@ class Simulation {
   Timeline timeline_;
   std::vector<std::size_t> next_;
   std::vector<double> free_;
-  std::map<std::tuple<Kind, std::uint32_t, std::uint32_t>, double> done_;
+  std::map<std::tuple<Action::Kind, std::uint32_t, std::uint32_t>, double> done_;
 };
 
 }  // namespace
@@ -85,7 +85,7 @@ double Timeline::bubble(std::size_t stage) const noexcept {
   return busy > 0 ? (end - busy) / busy : 0;
 }
 
-double unit_cost(const Action& action) noexcept { return action.kind == Kind::backward ? 2 : 1; }
+double unit_cost(const Action& action) noexcept { return action.kind == Action::Kind::backward ? 2 : 1; }
 
 Timeline timeline_of(const Pipeline& pipeline, const ActionCost& cost) { return Simulation(pipeline, cost).run(); }
 
@@ -93,9 +93,9 @@ int most_live_forwards(const std::vector<Action>& actions) {
   int live = 0;
   int most = 0;
   for (const Action& action : actions) {
-    live += action.kind == Kind::forward ? 1 : 0;
+    live += action.kind == Action::Kind::forward ? 1 : 0;
     most = std::max(most, live);
-    live -= action.kind == Kind::backward || action.kind == Kind::backward_weight ? 1 : 0;
+    live -= action.kind == Action::Kind::backward || action.kind == Action::Kind::backward_weight ? 1 : 0;
   }
   return most;
 }

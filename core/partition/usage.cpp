@@ -11,8 +11,6 @@ using graph::StateWrite;
 using graph::Value;
 using graph::ValueId;
 
-std::size_t index(std::int32_t id) noexcept { return static_cast<std::size_t>(id); }
-
 class Reckoning {
  public:
   Reckoning(const graph::Graph& graph, const ShardedFunction& sharded, const std::vector<Step>& steps)

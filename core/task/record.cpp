@@ -14,7 +14,7 @@ namespace {
 /// The median step time is that of the last so many steps.
 constexpr std::size_t median_window = 4096;
 
-double median(std::vector<double> values) {
+double median_step(std::vector<double> values) {
   if (values.empty()) {
     return 0;
   }
@@ -129,7 +129,7 @@ void Record::finish(const runtime::Executor& executor, const char* status, int e
   summary.status = status;
   summary.exit_code = exit_code;
   summary.seconds = seconds_since(begin_);
-  summary.step_ms_median = 1000 * median(step_seconds_);
+  summary.step_ms_median = 1000 * median_step(step_seconds_);
   summary.ranks[0].peak_bytes = executor.arena()->touched_bytes();
   summary.ranks[0].private_bytes = private_bytes();
   summary.ranks[0].wire_bytes = wire_bytes;

@@ -16,10 +16,6 @@
 namespace shardrun::conformance {
 namespace {
 
-Shape sum_of(std::uint64_t count, std::uint32_t members) {
-  return {.opcode = SR_OP_ALL_REDUCE, .members = members, .count = count};
-}
-
 /// Whoever waits for rank 2 finds out that it died. Who waits for the other survivor alone may need its host, which
 /// aborts once a rank has reported a failure.
 void require_noticed(Member& member, MemberGroup& group, plugins::TransportOp& op, bool polled = false) {

@@ -11,10 +11,6 @@
 namespace shardrun::conformance {
 namespace {
 
-Shape sum_of(std::uint64_t count, std::uint32_t members) {
-  return {.opcode = SR_OP_ALL_REDUCE, .members = members, .count = count};
-}
-
 /// Rank 0 waits for what rank 1 never does, until its group is aborted by another thread.
 void abort_pending(Member& member) {
   if (member.rank() >= 2) {

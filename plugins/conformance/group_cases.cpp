@@ -24,10 +24,6 @@ struct Grid {
   MemberGroup column;
 };
 
-Shape sum_of(std::uint64_t count, std::uint32_t members) {
-  return {.opcode = SR_OP_ALL_REDUCE, .members = members, .count = count};
-}
-
 void rows_and_columns(Member& member) {
   Grid grid(member);
   std::uint64_t id = 0;

@@ -20,6 +20,11 @@ struct Shape {
   bool with_nan = false;  ///< some elements are NaN on one member, on each member in turn
 };
 
+/// An all_reduce of so many float32.
+[[nodiscard]] inline Shape sum_of(std::uint64_t count, std::uint32_t members) {
+  return {.opcode = SR_OP_ALL_REDUCE, .members = members, .count = count};
+}
+
 /// The op as member `rank` sees it, without buffers. The V forms have uneven counts, some of them zero.
 [[nodiscard]] sdk::OpSpec op_of(const Shape& shape, std::uint32_t rank);
 

@@ -20,10 +20,10 @@ namespace {
 using sdk::TransportError;
 
 /// Gloo multiplies it by five. A wait that runs into it closes the whole context: deadlines are kept by the group.
-constexpr std::chrono::milliseconds patience = std::chrono::hours(24 * 365) / 5;
+constexpr std::chrono::milliseconds gloo_timeout = std::chrono::hours(24 * 365) / 5;
 
 /// How long the store is asked for an address at a time. Nobody who comes to the listener is heard meanwhile.
-constexpr std::chrono::nanoseconds glance = std::chrono::milliseconds(20);
+constexpr std::chrono::nanoseconds store_wait = std::chrono::milliseconds(20);
 
 /// The members are part of it: groups of the same id need not share members.
 std::string text_of(const sdk::GroupSpec& group, std::uint64_t generation) {
@@ -40,7 +40,7 @@ class Context final : public gloo::Context {
       : gloo::Context(static_cast<int>(group.rank), static_cast<int>(group.size())) {
     device_ = device;
     transportContext_ = device->createContext(rank, size);
-    transportContext_->setTimeout(patience);
+    transportContext_->setTimeout(gloo_timeout);
     adopt(*transportContext_, *device, std::move(proven));
   }
 };
@@ -67,7 +67,7 @@ Socket listen_for(const sdk::Config& config) {
 /// Where `member` listens; nothing where it has not said so soon.
 std::optional<std::string> published_by(const sdk::Config& config, const std::string& prefix, std::uint32_t member) {
   try {
-    return config.host.store_get(prefix + std::to_string(member), sdk::steady_now() + glance.count());
+    return config.host.store_get(prefix + std::to_string(member), sdk::steady_now() + store_wait.count());
   } catch (const TransportError& error) {
     if (error.status() != SR_TIMEOUT) {
       throw;

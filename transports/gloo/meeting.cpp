@@ -18,9 +18,9 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
 /// How often it is looked whether the job is to end.
-constexpr milliseconds glance(50);
+constexpr milliseconds lookup_wait(50);
 /// A visitor that has not proved itself by then is dropped.
-constexpr std::chrono::seconds patience(10);
+constexpr std::chrono::seconds handshake_limit(10);
 /// Until a connection that failed is tried again, at first and at most.
 constexpr milliseconds shortest_pause(5);
 constexpr milliseconds longest_pause(200);
@@ -114,7 +114,7 @@ void Meeting::require_time() {
 /// Until something can be done, or there is something else to look at.
 void Meeting::wait() {
   std::vector<pollfd> watched;
-  std::int64_t until = std::min(group_.deadline, in(glance));
+  std::int64_t until = std::min(group_.deadline, in(lookup_wait));
   if (sdk::steady_now() >= deaf_until_) {
     watched.push_back({listener_.get(), POLLIN, 0});
   } else {
@@ -266,7 +266,7 @@ bool Meeting::hear(Visitor& visitor) {
 }
 
 void Meeting::hear_visitors() {
-  const std::int64_t oldest = in(-patience);
+  const std::int64_t oldest = in(-handshake_limit);
   std::deque<Visitor> staying;
   for (Visitor& visitor : visitors_) {
     if (visitor.came < oldest) {

@@ -17,7 +17,7 @@ namespace {
 using sdk::TransportError;
 
 /// Between looks where nobody waits: short beside a transfer, long beside a system call.
-constexpr std::chrono::microseconds look_interval{100};
+constexpr std::chrono::microseconds progress_interval{100};
 /// With no op under way, before the thread falls asleep.
 constexpr int most_looks_without = 10;
 /// For peers that have failed to end it as well.
@@ -200,7 +200,7 @@ void Library::keep_going() {
       }
       state.lock();
     }
-    changed_.wait_for(state, look_interval, [&] { return stopping_; });
+    changed_.wait_for(state, progress_interval, [&] { return stopping_; });
   }
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 /// A wait that takes longer leaves the core to whom it waits for, who may be another rank here.
 constexpr std::chrono::milliseconds busy_time{1};
-constexpr std::chrono::microseconds look_interval{50};
+constexpr std::chrono::microseconds completion_poll_interval{50};
 /// Between a yield and the next: a look is a small part of one, and what comes soon needs none.
 constexpr std::uint32_t looks_in_a_turn = 8;
 
@@ -84,7 +84,7 @@ bool Requests::wait(const std::function<bool()>& over) {
     if (std::chrono::steady_clock::now() - begin < busy_time) {
       sched_yield();
     } else {
-      std::this_thread::sleep_for(look_interval);
+      std::this_thread::sleep_for(completion_poll_interval);
     }
   }
   return true;

@@ -6,7 +6,7 @@ namespace {
 
 ShardingRule unary_rule(const Attributes&, const Operands& inputs) { return elementwise_rule(inputs, 1); }
 
-ShardingRule gradient_rule(const Attributes&, const Operands& inputs) {
+ShardingRule activation_gradient_rule(const Attributes&, const Operands& inputs) {
   return linear_in(elementwise_rule(inputs, 2), {0});
 }
 
@@ -31,7 +31,7 @@ ValueId dropout_gradient(FunctionBuilder& builder, const GradientRequest& reques
 
 const RegisterOp relu(
     {.name = "relu", .rule = unary_rule, .gradient = relu_gradient, .in_place = {{0, 0}}, .cheap = true});
-const RegisterOp relu_backward({.name = "relu_gradient", .rule = gradient_rule, .in_place = {{0, 0}}});
+const RegisterOp relu_backward({.name = "relu_gradient", .rule = activation_gradient_rule, .in_place = {{0, 0}}});
 
 /// Gaussian error linear unit (Hendrycks & Gimpel 2016, arXiv:1606.08415); form tanh (as GPT-2) or erf (exact).
 const RegisterOp gelu({.name = "gelu",
@@ -41,7 +41,7 @@ const RegisterOp gelu({.name = "gelu",
                        .in_place = {{0, 0}},
                        .cheap = true});
 const RegisterOp gelu_backward(
-    {.name = "gelu_gradient", .rule = gradient_rule, .flops = flops_per_element<20>, .in_place = {{0, 0}}});
+    {.name = "gelu_gradient", .rule = activation_gradient_rule, .flops = flops_per_element<20>, .in_place = {{0, 0}}});
 
 /// Zeroes elements at random and scales the others (Srivastava et al. 2014). Dimension 0 is the batch: the random
 /// numbers are keyed by global sample index and index within the sample.

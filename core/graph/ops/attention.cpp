@@ -18,7 +18,7 @@ ValueId attention_gradient(FunctionBuilder& builder, const GradientRequest& requ
                       {{"dropout", request.attributes.real("dropout")}, {"stream", request.attributes.text("stream")}});
 }
 
-ShardingRule gradient_rule(const Attributes&, const Operands&) {
+ShardingRule attention_gradient_rule(const Attributes&, const Operands&) {
   return linear_in(parse_rule("b t c h d, b t h d, b h t, b t h d -> b t c h d", {.whole = "t c d"}), {3});
 }
 
@@ -34,7 +34,7 @@ std::int64_t gradient_flops(const OpShape& shape) { return attention_flops(shape
 const RegisterOp attention(
     {.name = "attention", .rule = attention_rule, .gradient = attention_gradient, .flops = attention_flops});
 
-const RegisterOp gradient({.name = "attention_gradient", .rule = gradient_rule, .flops = gradient_flops});
+const RegisterOp gradient({.name = "attention_gradient", .rule = attention_gradient_rule, .flops = gradient_flops});
 
 }  // namespace
 }  // namespace shardrun::graph
