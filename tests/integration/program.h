@@ -14,7 +14,7 @@
 namespace shardrun::test {
 
 /// A sanitizer keeps memory of its own, which then counts as the program's.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(SHARDRUN_SANITIZED)
 inline constexpr bool sanitized = true;
 #else
 inline constexpr bool sanitized = false;

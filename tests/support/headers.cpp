@@ -1,0 +1,2 @@
+// Keeps the precompiled headers of the tests.
+int main() {}
