@@ -135,7 +135,8 @@ TEST_CASE("what ranks and their launcher tell each other is not to be seen on th
   for (const std::string& secret :
        {std::string(text_of(context.token)), hexadecimal(context.token), std::string("the name of a key"),
         std::string("what is told"), std::string(Store::job), host_name()}) {
-    CHECK(middle.seen().find(secret) == std::string::npos);
+    // Two bytes, as some hosts are named, stand in random ones by chance.
+    CHECK((secret.size() < 6 || middle.seen().find(secret) == std::string::npos));
   }
 }
 
