@@ -22,7 +22,7 @@ const std::vector<Fault::Kind> kinds_of_pipelines = {Fault::Kind::omit, Fault::K
 
 /// Plants every fault in every `stride`th transfer that a rank makes in a step.
 void check_seen(const VerifyCase& checked, const Choice& choice, std::int64_t rank,
-                const std::vector<Fault::Kind>& kinds, std::size_t stride = SHARDRUN_EVERY) {
+                const std::vector<Fault::Kind>& kinds, std::size_t stride = SHARDRUN_EVERY * SHARDRUN_EVERY) {
   const partition::Partition partition = split_by(checked.model, choice);
   const std::vector<Numbered> transfers = visible_transfers(checked.model, partition, step_calls(checked.model), rank);
   REQUIRE_FALSE(transfers.empty());
