@@ -15,12 +15,12 @@ if(SHARDRUN_WERROR)
   target_compile_options(shardrun_flags INTERFACE -Werror)
 endif()
 if(SHARDRUN_SANITIZE)
-  # A test's own files double the time that they take to compile where they are instrumented, and it is the product that is
-  # tested. ThreadSanitizer has to see both sides of a lock.
+  # Instrumenting a test's own files doubles the time that they take to compile. ASan and UBSan watch the product, which is
+  # instrumented, as are tests of headers (OPTIMISED). ThreadSanitizer has to see both sides of a lock.
   if(SHARDRUN_SANITIZE MATCHES thread)
     set(instrumented 1)
   else()
-    set(instrumented "$<NOT:$<BOOL:$<TARGET_PROPERTY:SHARDRUN_UNOPTIMISED>>>")
+    set(instrumented "$<NOT:$<BOOL:$<TARGET_PROPERTY:SHARDRUN_NOT_INSTRUMENTED>>>")
   endif()
   target_compile_options(shardrun_flags INTERFACE
     "$<${instrumented}:-fsanitize=${SHARDRUN_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all>"
@@ -63,6 +63,9 @@ function(shardrun_add_test name)
   if(SHARDRUN_SANITIZE OR NOT arg_OPTIMISED)
     target_compile_options(test_${name} PRIVATE -O0)  # Catch2's assertions take GCC 2.7 times as long with -O1
     set_target_properties(test_${name} PROPERTIES SHARDRUN_UNOPTIMISED ON)
+  endif()
+  if(NOT arg_OPTIMISED)
+    set_target_properties(test_${name} PROPERTIES SHARDRUN_NOT_INSTRUMENTED ON)
     target_precompile_headers(test_${name} REUSE_FROM shardrun_test_headers)
   endif()
   add_test(NAME ${name} COMMAND test_${name})

@@ -11,8 +11,6 @@
 #include "core/job/text.h"
 
 namespace shardrun::job {
-namespace {}  // namespace
-
 void read_mesh(const RawJob& raw, Job& job) {
   const RawSection* const given = raw.find("mesh");
   if (given == nullptr) {

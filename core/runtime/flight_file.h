@@ -17,7 +17,7 @@ inline constexpr std::size_t flight_groups = 512;
 
 enum class FlightState : std::uint32_t { started = 1, waited_for = 2, done = 3, failed = 4 };
 
-/// What a rank is at, and in which step.
+/// The phase of a run that a rank is in, and the step.
 struct FlightPhase {
   std::array<char, 120> name;  ///< padded with zeros, of which there is at least one
   std::int64_t step;
@@ -32,7 +32,7 @@ struct FlightHeader {
   /// Written by turns: one of them is whole while the other is written.
   std::array<FlightPhase, 2> phases;
   std::atomic<std::uint64_t> phase_changes;  ///< phases[phase_changes % 2] is the one that holds
-  std::atomic<std::uint64_t> runs;  ///< so far
+  std::atomic<std::uint64_t> runs;           ///< so far
   std::atomic<std::uint64_t> text_bytes;
 };
 

@@ -17,8 +17,8 @@ using sdk::TransportError;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-/// How often it is looked whether the job is to end.
-constexpr milliseconds lookup_wait(50);
+/// How often a wait looks whether the job is to end.
+constexpr milliseconds stop_check_interval(50);
 /// A visitor that has not proved itself by then is dropped.
 constexpr std::chrono::seconds handshake_limit(10);
 /// Until a connection that failed is tried again, at first and at most.
@@ -114,7 +114,7 @@ void Meeting::require_time() {
 /// Until something can be done, or there is something else to look at.
 void Meeting::wait() {
   std::vector<pollfd> watched;
-  std::int64_t until = std::min(group_.deadline, in(lookup_wait));
+  std::int64_t until = std::min(group_.deadline, in(stop_check_interval));
   if (sdk::steady_now() >= deaf_until_) {
     watched.push_back({listener_.get(), POLLIN, 0});
   } else {

@@ -181,7 +181,7 @@ TEST_CASE("a phase that is read while it changes is one of the two", "[flight]")
   });
   std::set<std::string> others;
   std::set<std::string> seen;
-  for (int i = 0; i < 20'000; ++i) {
+  for (int i = 0; i < 20'000 || seen.size() < 2; ++i) {
     const FlightRecord record = runtime::read_flight_record(folder.path() / "record");
     const std::string expected = record.step % 2 == 0 ? "comparing replicas" : "validating";
     (record.phase == expected ? seen : others).insert(record.phase);
@@ -189,7 +189,6 @@ TEST_CASE("a phase that is read while it changes is one of the two", "[flight]")
   is_over = true;
   changing.join();
   CHECK(others == std::set<std::string>{});
-  CHECK(seen.size() == 2);
 }
 
 TEST_CASE("ranks that have started an operation wait for those that have not", "[flight]") {
