@@ -68,7 +68,8 @@ auto naming_step(std::int64_t step, const Step& run) {
       case ErrorCode::timeout:
       case ErrorCode::aborted:
       case ErrorCode::peer_lost:
-      case ErrorCode::plugin: throw Error(error.code(), fmt::format("step {}: {}", step + 1, error.message()));
+      case ErrorCode::plugin:
+        throw Error(error.code(), fmt::format("step {}: {}", step + 1, error.message()), error.awaited());
       default: throw;
     }
   }

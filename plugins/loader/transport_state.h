@@ -61,7 +61,7 @@ struct TransportState {
                                                     printable(escaped.what())));
     }
     if (status != SR_OK) {
-      fail(what(doing), status, error);
+      fail(what(doing), failure_of(status, error));
     }
   }
 

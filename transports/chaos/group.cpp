@@ -153,7 +153,7 @@ std::optional<sdk::TransportError> DisturbedGroup::failure() const {
 
 std::int32_t DisturbedGroup::error(sr_error* error) const {
   if (const std::optional<sdk::TransportError> own = failure()) {
-    sdk::detail::write_error(error, own->what());
+    sdk::detail::write_error(error, own->what(), own->awaited());
     return own->status();
   }
   return shared_.inner()(&sr_transport::group_error, handle_, error);
@@ -170,18 +170,18 @@ std::int32_t DisturbedGroup::abort(const char* reason, sr_error* error) {
   return shared_.inner()(&sr_transport::group_abort, handle_, reason, error);
 }
 
-void DisturbedGroup::fail(std::int32_t status, const std::string& text) noexcept {
+void DisturbedGroup::fail(const sdk::TransportError& failure) noexcept {
   {
     const std::lock_guard lock(failure_mutex_);
     if (failure_) {
       return;
     }
-    failure_.emplace(status, text);
+    failure_ = failure;
   }
   failed_.notify_all();
   sr_error ignored{};
   ignored.struct_size = sizeof(ignored);
-  (void)shared_.inner()(&sr_transport::group_abort, handle_, text.c_str(), &ignored);
+  (void)shared_.inner()(&sr_transport::group_abort, handle_, failure.what(), &ignored);
 }
 
 void DisturbedGroup::sleep(std::int64_t until) const {

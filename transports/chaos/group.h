@@ -85,7 +85,7 @@ class DisturbedGroup {
   [[nodiscard]] std::int32_t error(sr_error* error) const;
   [[nodiscard]] std::int32_t abort(const char* reason, sr_error* error);
   /// The first failure counts. The inner group is aborted with it.
-  void fail(std::int32_t status, const std::string& text) noexcept;
+  void fail(const sdk::TransportError& failure) noexcept;
   [[nodiscard]] std::optional<sdk::TransportError> failure() const;
 
   /// GROUP.

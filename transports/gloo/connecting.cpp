@@ -85,10 +85,6 @@ void say_strangers(const sdk::GroupSpec& group, std::uint64_t count) {
 
 }  // namespace
 
-std::string name_of(const sdk::GroupSpec& group, std::uint32_t peer) {
-  return "member " + std::to_string(peer) + " (rank " + std::to_string(group.members[peer]) + ")";
-}
-
 /// Gloo's reasons begin with "[file:line] ".
 std::string reason_of(const std::exception& error) {
   const std::string_view text = error.what();
@@ -116,7 +112,6 @@ Connections connect_members(const sdk::Config& config, const sdk::GroupSpec& gro
                        // Networks that translate addresses may change those of records that are protected.
                        .addresses = protection == Protection::none ? from.text() + " to " + to.text() : ""};
       },
-      [&](std::uint32_t member) { return name_of(group, member); },
       [&](std::uint32_t member) { return published_by(config, prefix, member); }, std::move(listener));
   Connections connections;
   Proven proven = meeting.run();

@@ -104,7 +104,7 @@ void GlooGroup::exchange(std::size_t bytes, const Place& given, const Place& tak
   }
 }
 
-void GlooGroup::abort(std::string_view reason) noexcept { lane_.fail(SR_ABORTED, std::string(reason)); }
+void GlooGroup::abort(std::string_view reason) noexcept { lane_.fail({SR_ABORTED, std::string(reason)}); }
 
 std::optional<TransportError> GlooGroup::error() { return lane_.failure(); }
 
@@ -113,6 +113,6 @@ void GlooGroup::look() noexcept {
   mesh_.check_connections();
 }
 
-void GlooGroup::end_of_job() noexcept { lane_.fail(SR_ABORTED, "the job ends"); }
+void GlooGroup::end_of_job() noexcept { lane_.fail({SR_ABORTED, "the job ends"}); }
 
 }  // namespace shardrun::gloo_transport

@@ -38,7 +38,7 @@ void Job::run(std::int64_t) {
   try {
     execute();
   } catch (const TransportError& error) {
-    throw TransportError(error.status(), what_ + ": " + error.what());
+    throw error.within(what_);
   }
   times_.ended = sdk::monotonic_now();
 }
@@ -92,10 +92,10 @@ void Lane::run_here(Job& job) {
   try {
     job.run(INT64_MAX);
   } catch (const TransportError& error) {
-    fail(error.status(), error.what());
+    fail(error);
     throw_failure();
   } catch (const std::exception& error) {
-    fail(SR_INTERNAL, error.what());
+    fail({SR_INTERNAL, error.what()});
     throw_failure();
   }
   job.was_done_here_ = true;
@@ -104,7 +104,7 @@ void Lane::run_here(Job& job) {
 void Lane::drop(Job& job) noexcept {
   if (deferred_ == &job) {
     deferred_ = nullptr;
-    fail(SR_ABORTED, job.what_ + " was freed before it was complete");
+    fail({SR_ABORTED, job.what_ + " was freed before it was complete"});
   }
   worker_.drop(job);
   if (last_ == &job) {
@@ -119,10 +119,10 @@ void Lane::beside(const std::string& what, std::int64_t deadline, const std::fun
   try {
     act();
   } catch (const TransportError& error) {
-    fail(error.status(), what + ": " + error.what());
+    fail(error.within(what));
     throw_failure();
   } catch (const std::exception& error) {
-    fail(SR_INTERNAL, what + ": " + error.what());
+    fail({SR_INTERNAL, what + ": " + error.what()});
     throw_failure();
   }
 }
@@ -159,8 +159,9 @@ void Lane::end_late(const Job& job) {
 }
 
 void Lane::fail_late(const std::string& what, std::thread::id thread) {
-  const std::string awaited = awaited_(thread);
-  fail(SR_TIMEOUT, what + " is past its deadline" + (awaited.empty() ? "" : ", waiting for " + awaited));
+  const sdk::AwaitedRanks awaited = awaited_(thread);
+  fail({SR_TIMEOUT, what + " is past its deadline" + (awaited.first ? ", waiting for " + awaited.names : ""),
+        awaited.first});
 }
 
 void Lane::throw_failure() {

@@ -43,8 +43,8 @@ class Job : public sdk::Worker::Task {
 /// once, on the caller's, which spares two changes of threads. Once it has failed it stays failed.
 class Lane {
  public:
-  /// For whom a thread waits, "" where for nobody. Any thread calls it.
-  using Awaited = std::function<std::string(std::thread::id)>;
+  /// For whom a thread waits. Any thread calls it.
+  using Awaited = std::function<sdk::AwaitedRanks(std::thread::id)>;
 
   /// `on_failure`: see sdk::Worker.
   Lane(std::function<void()> on_failure, Awaited awaited);
@@ -59,7 +59,7 @@ class Lane {
   void beside(const std::string& what, std::int64_t deadline, const std::function<void()>& act);
 
   // Any thread.
-  void fail(std::int32_t status, const std::string& text) noexcept { worker_.fail(status, text); }
+  void fail(const sdk::TransportError& failure) noexcept { worker_.fail(failure); }
   [[nodiscard]] std::optional<sdk::TransportError> failure() { return worker_.failure(); }
   /// Fails the lane where something that runs is past its deadline.
   void check_deadlines() noexcept;

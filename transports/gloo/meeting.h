@@ -29,10 +29,9 @@ class Meeting {
   /// Where a member listens. Waits for it a short while; nothing: it is not known yet. Throws TransportError.
   using AddressOf = std::function<std::optional<std::string>(std::uint32_t member)>;
 
-  /// Connects to the members with lower numbers. `name_of`: a member's, for messages. `listener` listens. The first
-  /// three outlive this.
+  /// Connects to the members with lower numbers. `listener` listens. The first three outlive this.
   Meeting(const sdk::GroupSpec& group, const sdk::TransportHost& host, const Key& secret, SubjectOf subject_of,
-          std::function<std::string(std::uint32_t)> name_of, AddressOf address_of, Socket listener);
+          AddressOf address_of, Socket listener);
 
   /// Returns when all members are there. Throws TransportError.
   [[nodiscard]] std::vector<std::optional<Handshake>> run();
@@ -65,6 +64,7 @@ class Meeting {
   void wait();
   void attempt(Attempt& attempt);
   void begin(Attempt& attempt);
+  [[nodiscard]] sdk::TransportError lost(const Attempt& attempt, int error) const;
   void try_again(Attempt& attempt, const std::string& why);
   void welcome();
   bool hear(Visitor& visitor);
@@ -75,7 +75,6 @@ class Meeting {
   const sdk::TransportHost& host_;
   const Key& secret_;
   SubjectOf subject_of_;
-  std::function<std::string(std::uint32_t)> name_of_;
   AddressOf address_of_;
   Socket listener_;
   Time deaf_until_ = 0;  ///< where there is no descriptor for one more connection

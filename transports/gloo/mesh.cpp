@@ -67,8 +67,7 @@ class Mesh::Waiting {
   /// Of a wait that was ended.
   [[nodiscard]] TransportError error() const {
     const std::lock_guard lock(mesh_.mutex_);
-    return is_broken_ ? TransportError(SR_PEER_LOST, mesh_.name_of(peer_) +
-                                                         " is lost: its connection broke in the middle of a message")
+    return is_broken_ ? mesh_.lost(peer_, "its connection broke in the middle of a message")
                       : TransportError(SR_ABORTED, "the exchange with " + mesh_.name_of(peer_) + " was given up");
   }
 
@@ -91,7 +90,7 @@ Mesh::Mesh(const sdk::Config& config, const sdk::GroupSpec& group, std::shared_p
     context_ = std::move(connections.context);
     protections_ = std::move(connections.protections);
   } catch (const TransportError& error) {
-    throw TransportError(error.status(), "connecting the group '" + group.name + "': " + error.what());
+    throw error.within("connecting the group '" + group.name + "'");
   }
   probe_ = buffer(&nothing_, sizeof(nothing_));
 }
@@ -110,6 +109,10 @@ void Mesh::require_alive(std::uint32_t peer) const {
   }
 }
 
+TransportError Mesh::lost(std::uint32_t peer, const std::string& why) const {
+  return {SR_PEER_LOST, name_of(peer) + " is lost: " + why, group_.members[peer]};
+}
+
 template <class Act>
 void Mesh::talking_to(std::uint32_t peer, Act act) {
   try {
@@ -121,7 +124,7 @@ void Mesh::talking_to(std::uint32_t peer, Act act) {
     if (host_.aborted()) {
       throw TransportError(SR_ABORTED, "the job ends");  // which closed the connection
     }
-    throw TransportError(SR_PEER_LOST, name_of(peer) + " is lost: " + reason_of(error));
+    throw lost(peer, reason_of(error));
   }
 }
 
@@ -191,15 +194,15 @@ void Mesh::check_connections() noexcept {
   }
 }
 
-std::string Mesh::awaited_by(std::thread::id thread) {
-  std::string names;
+sdk::AwaitedRanks Mesh::awaited_by(std::thread::id thread) {
+  sdk::AwaitedRanks awaited;
   const std::lock_guard lock(mutex_);
   for (const Waiting* const waiting : waiting_) {
     if (waiting->thread() == thread) {
-      names += (names.empty() ? "" : ", ") + name_of(waiting->peer());
+      awaited.add(name_of(waiting->peer()), group_.members[waiting->peer()]);
     }
   }
-  return names;
+  return awaited;
 }
 
 }  // namespace shardrun::gloo_transport

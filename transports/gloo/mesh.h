@@ -51,8 +51,7 @@ class Mesh {
 
   [[nodiscard]] std::uint32_t rank() const noexcept { return group_.rank; }
   [[nodiscard]] std::uint32_t size() const noexcept { return group_.size(); }
-  /// "member 1 (rank 3)"
-  [[nodiscard]] std::string name_of(std::uint32_t peer) const { return gloo_transport::name_of(group_, peer); }
+  [[nodiscard]] std::string name_of(std::uint32_t peer) const { return group_.name_of(peer); }
 
   [[nodiscard]] GlooBuffer buffer(void* data, std::size_t bytes);
 
@@ -71,8 +70,8 @@ class Mesh {
   /// transfer was to come, but not those in the middle of one.
   void check_connections() noexcept;
 
-  /// Any thread: the names of those that `thread` waits for now, "" where there are none.
-  [[nodiscard]] std::string awaited_by(std::thread::id thread);
+  /// Any thread: those that `thread` waits for now.
+  [[nodiscard]] sdk::AwaitedRanks awaited_by(std::thread::id thread);
 
  private:
   class Waiting;
@@ -80,6 +79,7 @@ class Mesh {
   template <class Act>
   void talking_to(std::uint32_t peer, Act act);
   void require_alive(std::uint32_t peer) const;
+  [[nodiscard]] sdk::TransportError lost(std::uint32_t peer, const std::string& why) const;
   [[nodiscard]] bool is_broken(std::uint32_t peer);
   [[nodiscard]] std::uint64_t on_wire(std::uint32_t peer, std::uint64_t bytes) const noexcept;
 

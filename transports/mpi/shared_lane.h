@@ -30,7 +30,7 @@ class Sharer {
   /// All members have started this op as their next: it may give MPI what it moves. May throw TransportError.
   virtual void begin() = 0;
   /// The group fails: this op is not begun, nor is any after it.
-  virtual void fail(std::int32_t status, const std::string& text) noexcept = 0;
+  virtual void fail(const sdk::TransportError& failure) noexcept = 0;
   [[nodiscard]] virtual bool is_over() noexcept = 0;  ///< the group has failed
 };
 

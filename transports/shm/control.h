@@ -177,6 +177,10 @@ class Control {
 
   /// "member 1 (rank 3, pid 4711)"
   [[nodiscard]] std::string name_of(std::uint32_t member) const;
+  /// "PREFIXmember 1 (rank 3, pid 4711) is gone"
+  [[nodiscard]] TransportError gone(std::uint32_t member, const std::string& prefix = "") const;
+  /// "WHAT, waiting for member 1 (rank 3, pid 4711)", of the members that did not do their part.
+  [[nodiscard]] TransportError past_deadline(const std::string& what, const std::vector<std::uint32_t>& missing) const;
   /// Whether that member's process, whose memory could not be opened, has ended or does so now.
   [[nodiscard]] bool is_gone(std::uint32_t member) const noexcept;
 
@@ -320,8 +324,6 @@ class Control {
   [[nodiscard]] Descriptor watch(std::uint32_t member, const std::string& key) const;
   /// What that member has set in the store.
   [[nodiscard]] std::string hear_of(std::uint32_t member, const std::string& key) const;
-  /// "member 1 (rank 3)": before its process is known.
-  [[nodiscard]] std::string unmet(std::uint32_t member) const;
   [[nodiscard]] std::byte* at(std::size_t offset) const noexcept { return mapping_->data() + offset; }
 
   const GroupSpec spec_;

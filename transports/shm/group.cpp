@@ -70,7 +70,7 @@ std::shared_ptr<std::byte> Group::memory_of(std::uint32_t member, const MemoryRe
     return shared_.peers.resolve(ref);
   } catch (const TransportError&) {
     if (control_.is_gone(member)) {
-      throw TransportError(SR_PEER_LOST, control_.name_of(member) + " is gone");
+      throw control_.gone(member);
     }
     throw;
   }
@@ -121,14 +121,13 @@ void Group::meet(const OpSpec& op, std::int64_t deadline) {
   if (control_.wait(deadline, next_look, cancelled_, Control::everyone, all_there)) {
     return;
   }
-  std::string missing;
+  std::vector<std::uint32_t> missing;
   for (std::uint32_t m = 0; m < control_.size(); ++m) {
     if (!is_there(m)) {
-      missing += (missing.empty() ? "" : ", ") + control_.name_of(m);
+      missing.push_back(m);
     }
   }
-  throw TransportError(SR_TIMEOUT,
-                       "preparing " + shardrun::sdk::describe(op) + ": past the deadline, waiting for " + missing);
+  throw control_.past_deadline("preparing " + shardrun::sdk::describe(op) + ": past the deadline", missing);
 }
 
 void Group::tell(const OpSpec& op, const Offer& offer) {
@@ -228,11 +227,11 @@ std::unique_ptr<shardrun::sdk::Op> Group::prepare(std::span<const OpSpec> ops, s
   } catch (const TransportError& error) {
     // A mismatch is the callers' mistake and leaves the group as it was; all else is the group's end.
     if (error.status() != SR_INVALID) {
-      fail(error.status(), error.what());
+      fail(error);
     }
     throw;
   } catch (const std::exception& error) {
-    fail(SR_INTERNAL, error.what());
+    fail({SR_INTERNAL, error.what()});
     throw;
   }
 }

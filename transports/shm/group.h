@@ -112,7 +112,7 @@ class Group final : public shardrun::sdk::Group {
   ~Group() override = default;
 
   [[nodiscard]] std::unique_ptr<shardrun::sdk::Op> prepare(std::span<const OpSpec> ops, std::int64_t deadline) override;
-  void abort(std::string_view reason) noexcept override { fail(SR_ABORTED, std::string(reason)); }
+  void abort(std::string_view reason) noexcept override { fail({SR_ABORTED, std::string(reason)}); }
   [[nodiscard]] std::optional<TransportError> error() override { return worker_.failure(); }
 
   [[nodiscard]] Control& control() noexcept { return control_; }
@@ -132,11 +132,8 @@ class Group final : public shardrun::sdk::Group {
 
   // What Worker says of these, but a task that runs ends itself by its deadline, as it knows for whom it waits. The
   // worker ends, a little later, one that waits its turn.
-  void start(Worker::Task& task, std::int64_t deadline) { worker_.start(task, later(deadline)); }
-  /// `own`: what it was started with.
-  [[nodiscard]] bool wait(Worker::Task& task, std::int64_t own, std::int64_t deadline) {
-    return worker_.wait(task, deadline < own ? deadline : later(own));
-  }
+  void start(Worker::Task& task, std::int64_t deadline) { worker_.start(task, deadline); }
+  [[nodiscard]] bool wait(Worker::Task& task, std::int64_t deadline) { return worker_.wait(task, deadline); }
   [[nodiscard]] shardrun::sdk::OpTimes times(const Worker::Task& task) {
     const Worker::Times times = worker_.times(task);
     return {times.begun, times.ended};
@@ -144,7 +141,7 @@ class Group final : public shardrun::sdk::Group {
 
   /// What the worker does of an op, on the caller's thread: what goes wrong there is the group's end too. `advance`
   /// goes on until the op is complete, or a time; false where `until` passed before, and not yet the op's `own`
-  /// deadline, past which `past_deadline` says who is missing. Throws TransportError.
+  /// deadline, past which it fails with `past_deadline`, which says who is missing. Throws TransportError.
   template <class Advance, class PastDeadline>
   [[nodiscard]] bool on_caller(std::int64_t until, std::int64_t own, const Advance& advance,
                                const PastDeadline& past_deadline) {
@@ -156,16 +153,16 @@ class Group final : public shardrun::sdk::Group {
       if (shardrun::sdk::steady_now() < own) {
         return false;
       }
-      throw TransportError(SR_TIMEOUT, past_deadline());
+      throw past_deadline();
     } catch (const TransportError& error) {
-      fail(error.status(), error.what());
+      fail(error);
     } catch (const std::exception& error) {
-      fail(SR_INTERNAL, error.what());
+      fail({SR_INTERNAL, error.what()});
     }
     throw TransportError(*worker_.failure());
   }
 
-  void fail(std::int32_t status, const std::string& text) noexcept { worker_.fail(status, text); }
+  void fail(const TransportError& failure) noexcept { worker_.fail(failure); }
   /// Throws why the group failed, if it has.
   void check();
 
@@ -185,11 +182,6 @@ class Group final : public shardrun::sdk::Group {
   [[nodiscard]] Agreed agree(const OpSpec& op, const Offer& offer, std::int64_t deadline);
 
  private:
-  [[nodiscard]] static constexpr std::int64_t later(std::int64_t deadline) noexcept {
-    constexpr std::int64_t turn_ns = 500'000'000;
-    return deadline > INT64_MAX - turn_ns ? INT64_MAX : deadline + turn_ns;
-  }
-
   /// Waits until all members have called it as often.
   void meet(const OpSpec& op, std::int64_t deadline);
   void tell(const OpSpec& op, const Offer& offer);

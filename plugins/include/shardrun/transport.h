@@ -3,8 +3,8 @@
 /// A transport moves bytes between the ranks of a job. The host allocates all memory, decides what is moved and
 /// when; the transport connects ranks into groups and carries out ops on them.
 ///
-/// Lifetime: shardrun_open_v1, then `configure`; then `props` and `op_query` at any time; `open` once on every rank of the world;
-/// `mem_register`, `group_create`; ops; the same backwards; `close`; sr_plugin::close.
+/// Lifetime: shardrun_open_v1, then `configure`; then `props` and `op_query` at any time; `open` once on every rank of
+/// the world; `mem_register`, `group_create`; ops; the same backwards; `close`; sr_plugin::close.
 ///
 /// An op is prepared once and started again and again. Its life is prepare, (start, wait)*, free. It is complete on a
 /// rank when its result is there and no peer touches that rank's buffers for it any more.
@@ -17,6 +17,9 @@
 ///
 /// Where a member's process ends, what waits for it fails with SR_PEER_LOST, long before its deadline, and the error
 /// names the rank. Members that wait for others alone are aborted by their hosts. What needs nothing of it goes on.
+///
+/// An error with SR_PEER_LOST or SR_TIMEOUT says in sr_error::awaited which rank of the world is gone or was waited
+/// for; of several, any. The host tells by it which rank failed first.
 
 #include <shardrun/plugin.h>
 
@@ -190,12 +193,12 @@ typedef struct sr_transport_config {
   const char* address; /* the address of this machine that listeners bind to */
   const sr_option_value* options;
   uint32_t option_count;
-  uint32_t reserved; /* zero */
-  int64_t deadline;  /* by which the transport is open or gives up */
+  uint32_t reserved;        /* zero */
+  int64_t deadline;         /* by which the transport is open or gives up */
   const uint32_t* machines; /* since 1.2: of each rank of the world the number of its machine; NULL: not known */
-  /* since 1.4: 32 bytes, the same on every rank of this run and known to nobody else, by which ranks prove to each other
-     who they are and from which they derive keys; read during the call alone; NULL: the host has none. Keep it to this
-     process. */
+  /* since 1.4: 32 bytes, the same on every rank of this run and known to nobody else, by which ranks prove to each
+     other who they are and from which they derive keys; read during the call alone; NULL: the host has none. Keep it to
+     this process. */
   const uint8_t* secret;
 } sr_transport_config;
 #define SR_TRANSPORT_CONFIG_SIZE_1_0 UINT32_C(72)
@@ -273,9 +276,9 @@ typedef struct sr_transport {
   /// Since 1.2; may be NULL. GROUP, once the op is complete: how much of it went on while the host did something else
   /// follows from it. SR_UNIMPLEMENTED where it is not known.
   int32_t (*op_times)(void* self, uint64_t op, sr_op_times* times, sr_error* error);
-  /// INIT. Since 1.2; may be NULL. Once, before all else, also in a process that is no rank: what the options ask for is
-  /// refused here with SR_INVALID, before any process of the job starts. A transport that wraps another opens it here,
-  /// which has been configured when open_transport returns.
+  /// INIT. Since 1.2; may be NULL. Once, before all else, also in a process that is no rank: what the options ask for
+  /// is refused here with SR_INVALID, before any process of the job starts. A transport that wraps another opens it
+  /// here, which has been configured when open_transport returns.
   int32_t (*configure)(void* self, const sr_transport_setup* setup, sr_error* error);
   /// INIT, before open; since 1.2, and NULL where it is not offered. How ranks that another launcher started (mpirun,
   /// srun) hear where they meet, before there is a store: every rank of the world calls it, and on return `data` holds

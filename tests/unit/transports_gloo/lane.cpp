@@ -79,7 +79,7 @@ TEST_CASE("gloo: an op that a failed lane does not take is not taken for its run
   complete_elsewhere(lane, op);
 
   lane.start(op, never);
-  lane.fail(SR_ABORTED, "enough");
+  lane.fail({SR_ABORTED, "enough"});
 
   const std::string aborted = told(SR_ABORTED, "enough");
   CHECK(failure_of([&] { (void)lane.wait(op, never - 1); }) == aborted);  // of less patience than the op: on the lane
@@ -90,7 +90,7 @@ TEST_CASE("gloo: an op that cannot be started is not taken for its run before") 
   Lane lane([] {}, nobody);
   Act op(lane);
   complete_elsewhere(lane, op);
-  lane.fail(SR_ABORTED, "enough");
+  lane.fail({SR_ABORTED, "enough"});
 
   const std::string aborted = told(SR_ABORTED, "enough");
   CHECK(failure_of([&] { lane.start(op, never); }) == aborted);

@@ -184,7 +184,8 @@ class Host {
 
 namespace detail {
 
-inline void write_error(sr_error* error, std::string_view text) noexcept {
+inline void write_error(sr_error* error, std::string_view text,
+                        std::optional<std::uint32_t> awaited = std::nullopt) noexcept {
   if (error == nullptr || error->struct_size < SR_ERROR_SIZE_1_0) {
     return;
   }
@@ -194,6 +195,9 @@ inline void write_error(sr_error* error, std::string_view text) noexcept {
   }
   std::memcpy(error->text, text.data(), length);
   error->text[length] = '\0';
+  if (SR_HAS(error, sr_error, awaited)) {
+    error->awaited = awaited ? *awaited + 1 : 0;
+  }
 }
 
 /// Runs `act` and turns whatever it throws into a status and a reason.
