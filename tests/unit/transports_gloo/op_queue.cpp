@@ -79,7 +79,7 @@ TEST_CASE("gloo: an op that a failed queue does not take is not taken for its ru
   complete_elsewhere(queue, op);
 
   queue.start(op, never);
-  queue.fail(SR_ABORTED, "enough");
+  queue.fail({SR_ABORTED, "enough"});
 
   const std::string aborted = told(SR_ABORTED, "enough");
   CHECK(failure_of([&] { (void)queue.wait(op, never - 1); }) == aborted);  // of less patience than the op: on the queue
@@ -90,7 +90,7 @@ TEST_CASE("gloo: an op that cannot be started is not taken for its run before") 
   OpQueue queue([] {}, nobody);
   Act op(queue);
   complete_elsewhere(queue, op);
-  queue.fail(SR_ABORTED, "enough");
+  queue.fail({SR_ABORTED, "enough"});
 
   const std::string aborted = told(SR_ABORTED, "enough");
   CHECK(failure_of([&] { queue.start(op, never); }) == aborted);
