@@ -96,8 +96,9 @@ struct LaunchResult {
 /// Starts the ranks of a job on this machine, serves their store, passes their output on, and returns when all have
 /// ended and been reaped and everything they wrote was passed on.
 ///
-/// The first failure ends the job: a rank calls fail(), ends without goodbye, ends with a bad exit code or falls silent.
-/// The others are told to abort, and killed after `grace`. FailureJudge decides which failure is the root cause:
+/// The first failure ends the job: a rank calls fail(), ends without goodbye, ends with a bad exit code or falls
+/// silent. The others are told to abort, and killed after `grace`. FailureJudge decides which failure is the root
+/// cause:
 ///  - A failure that a rank calls a consequence of another's gives way to one that is not, even if that is seen later.
 ///  - A rank that waited for another in vain names it. That rank is the cause, unless it names another in turn.
 /// So before the abort, ranks that have not reported yet have `report_time` to do so.

@@ -73,7 +73,7 @@ class StoreClient {
   void post(std::string frame);
   [[nodiscard]] Error aborted_error(std::string_view attempted) const;
 
-  // On the client's thread.
+  // On the connection's thread, in store_client_events.cpp.
   [[nodiscard]] StoreConnectorEvents connector_events();
   void join(std::shared_ptr<FrameConnection> connection, const std::string& own_address);
   void handle(FrameType type, std::string_view payload);

@@ -51,7 +51,7 @@ class Supervisor {
   [[nodiscard]] JobWatchEvents watch_events();
   [[nodiscard]] LaunchResult result() const;
 
-  // What happens.
+  // What happens: to processes, and (supervisor_signals.cpp) by signals.
   void read_signals();
   void on_signal(int signal);
   void ask_to_stop(int signal);
