@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t never = INT64_MAX;
 
-std::string nobody(std::thread::id) { return ""; }
+shardrun::sdk::AwaitedRanks nobody(std::thread::id) { return {}; }
 
 class Act final : public QueuedOp {
  public:
@@ -103,7 +103,7 @@ TEST_CASE("gloo: an op past its deadline says for whom its thread waits, whoever
   OpQueue queue([&] { has_failed = true; },
                 [&](std::thread::id thread) {
                   asked = thread;
-                  return std::string("member 1 (rank 3)");
+                  return shardrun::sdk::AwaitedRanks{"member 1 (rank 3)", 3};
                 });
   Act op(queue, false);
   std::thread::id running;
@@ -138,6 +138,7 @@ TEST_CASE("gloo: an op past its deadline says for whom its thread waits, whoever
     CHECK(failure_of([&] { (void)queue.wait(op, never); }) == late);
   }
   CHECK(asked == running);
+  CHECK(queue.failure()->awaited() == 3U);
   queue.drop(op);
 }
 
