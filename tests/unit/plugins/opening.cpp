@@ -1,14 +1,69 @@
 #include <shardrun/plugin.h>
 
+#include <limits>
 #include <string>
 #include <vector>
 
+#include "plugins/loader/options.h"
 #include "tests/support/catch.h"
+#include "tests/support/errors.h"
 #include "tests/unit/plugins/fixtures.h"
 
 using namespace shardrun;
 using namespace shardrun::test;
+using namespace shardrun::plugins;
 using Catch::Contains;
+
+TEST_CASE("a missing plugin's error says where it was looked for and what there is", "[plugins]") {
+  const TemporaryFolder empty;
+  const plugins::Directories directories = {empty.path(), "/nowhere/at/all", SHARDRUN_FIXTURES};
+
+  CHECK_THAT(open_error("rosw", directories),
+             Contains("2: there is no strategy plugin 'rosw' (did you mean 'rows'?)") &&
+                 Contains("available: bad_default, bare_file, echo,") && Contains("shardrun_strategy_rosw.so in: ") &&
+                 Contains(empty.path().string() + ", /nowhere/at/all (no such directory), " SHARDRUN_FIXTURES) &&
+                 Contains("SHARDRUN_PLUGIN_PATH"));
+  CHECK_THAT(open_error("rows", {}), Contains("available: none") && Contains("no directory"));
+}
+
+TEST_CASE("what other programs call a plugin leads to it, as it says in its manifest", "[plugins]") {
+  CHECK(plugins::inspect(std::filesystem::path(SHARDRUN_FIXTURES) / file_of("rows")).aliases ==
+        std::vector<std::string>{"rowwise", "row_parallel"});
+  for (const char* name : {"row_parallel", "Rowwise", "row-parallel", "ROWS"}) {
+    CHECK_THAT(open_error(name), Contains("it is 'rows' here") || Contains("did you mean 'rows'?"));
+  }
+  // A name of a plugin's own comes first.
+  CHECK_THAT(open_error("Echo"), Contains("'Echo' is no name of a strategy plugin (did you mean 'echo'?)"));
+}
+
+TEST_CASE("a name that leads elsewhere is refused", "[plugins]") {
+  for (const char* name : {"../rows", "a/b", "", ".", "Rows", "rows.so", "r\nows"}) {
+    CHECK_THAT(open_error(name), Contains("is no name of a strategy plugin"));
+  }
+}
+
+TEST_CASE("a manifest that does not fit is refused before the plugin's code runs", "[plugins]") {
+  CHECK_THAT(open_error("no_manifest"), Contains("does not export shardrun_manifest_v1"));
+  CHECK_THAT(open_error("no_open"), Contains("does not export shardrun_open_v1"));
+  CHECK_THAT(open_error("wrong_magic"), Contains("0x12345678, expected 0x4e555253"));
+  CHECK_THAT(open_error("wrong_major"),
+             Contains("is built for plugin ABI 2.4, but this shardrun offers 1.4") && Contains("rebuild the plugin"));
+  CHECK_THAT(open_error("newer_host"), Contains("needs plugin ABI 1.7 or later, but this shardrun offers 1.4"));
+  CHECK_THAT(open_error("unknown_kind"), Contains("kind 99, which this shardrun does not know"));
+  CHECK_THAT(open_error("misnamed"),
+             Contains("says that it is the strategy 'other', but its file's name says the strategy 'misnamed'") &&
+                 Contains("name the file shardrun_strategy_other.so"));
+  CHECK_THAT(open_error("endless_name"), Contains("has no end"));
+  CHECK_THAT(open_error("short_manifest"), Contains("struct_size 116, expected 120 or more"));
+}
+
+TEST_CASE("the first directory that has the file decides, even with a bad one", "[plugins]") {
+  const TemporaryFolder folder;
+  write_file(folder / file_of("rows").string(), "text");
+
+  CHECK_THAT(open_error("rows", {folder.path(), SHARDRUN_FIXTURES}), Contains("ELF signature"));
+  CHECK(open_error("rows", {SHARDRUN_FIXTURES, folder.path()}) == "nothing");
+}
 
 TEST_CASE("a plugin that does not open says why", "[plugins]") {
   CHECK_THAT(open_error("unresolved"), Contains("cannot be loaded") && Contains("function_that_is_nowhere"));
@@ -72,4 +127,38 @@ TEST_CASE("a plugin of a later minor works: what is new is passed over", "[plugi
   REQUIRE(plan.tensors.size() == 1);
   CHECK(plan.tensors[0].tensor == "w");
   CHECK(plan.tensors[0].dims == plugins::DimSplits{{"a"}, {"b"}});
+}
+
+namespace {
+
+const std::vector<OptionSpec> specs = {
+    {"zero", OptionType::integer, std::int64_t{1}, std::int64_t{0}, std::int64_t{3}, {}, "Stage."},
+    {"share", OptionType::number, 0.5, 0.0, std::numeric_limits<double>::infinity(), {}, "Part."},
+    {"schedule", OptionType::text, "1f1b", {}, {}, {"1f1b", "gpipe"}, "Order."},
+};
+
+std::string refusal(const OptionValues& values) {
+  return error_of([&] { static_cast<void>(with_defaults(specs, values)); });
+}
+
+}  // namespace
+
+TEST_CASE("missing options get their defaults, given ones stay", "[plugins]") {
+  const OptionValues values = with_defaults(specs, {{"zero", std::int64_t{2}}});
+
+  CHECK(values == OptionValues{{"zero", std::int64_t{2}}, {"share", 0.5}, {"schedule", "1f1b"}});
+}
+
+TEST_CASE("an option that does not fit its declaration is refused", "[plugins]") {
+  CHECK(refusal({{"zerro", std::int64_t{2}}}) ==
+        "2: there is no option 'zerro' (did you mean 'zero'?); known: zero, share, schedule");
+  CHECK(refusal({{"zero", std::int64_t{4}}}) == "2: option 'zero' is '4', expected an integer of 0 to 3");
+  CHECK(refusal({{"zero", 1.0}}) == "2: option 'zero' is '1', expected an integer of 0 to 3");
+  CHECK(refusal({{"share", -0.5}}) == "2: option 'share' is '-0.5', expected a finite number of 0 to inf");
+  CHECK(refusal({{"share", std::numeric_limits<double>::quiet_NaN()}}) ==
+        "2: option 'share' is 'nan', expected a finite number of 0 to inf");
+  CHECK(refusal({{"schedule", "zigzag"}}) == "2: option 'schedule' is 'zigzag', expected one of 1f1b, gpipe");
+  CHECK(error_of([] {
+          static_cast<void>(with_defaults({}, {{"x", true}}));
+        }) == "2: there is no option 'x'; none is taken");
 }
