@@ -114,7 +114,7 @@ class Tensors {
   [[nodiscard]] Tensor of_cut_point(const std::string& name) const {
     for (const partition::ShardedFunction& sharded : compiled_.partition.sharded.functions) {
       const graph::Function& function = sharded.function;
-      if (function.name != "micro" && function.name != "iterate") {
+      if (function.role == graph::Role::on_demand) {
         continue;
       }
       for (std::size_t v = 0; v < function.values.size(); ++v) {
