@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/device/cores.h"
 #include "core/partition/partition.h"
 #include "core/task/cluster.h"
-#include "core/task/cores.h"
 #include "core/task/saved_state.h"
 #include "core/task/strategy_options.h"
 
@@ -88,7 +88,7 @@ int threads_of(const job::Job& job, std::int64_t ranks_here) {
   if (job.threads > 0) {
     return static_cast<int>(std::min<std::int64_t>(job.threads, 1024));
   }
-  return std::max(1, static_cast<int>(usable_cores() / std::max<std::int64_t>(1, ranks_here)));
+  return std::max(1, static_cast<int>(device::usable_cores() / std::max<std::int64_t>(1, ranks_here)));
 }
 
 Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank,

@@ -12,13 +12,13 @@
 
 #include "core/base/error.h"
 #include "core/base/stop.h"
+#include "core/device/cores.h"
 #include "core/files/atomic_file.h"
 #include "core/memory/machine.h"
 #include "core/metrics/human.h"
 #include "core/metrics/log.h"
 #include "core/metrics/rundir.h"
 #include "core/task/compile.h"
-#include "core/task/cores.h"
 #include "core/task/dataset.h"
 #include "core/task/disk.h"
 #include "core/task/fit.h"
@@ -248,7 +248,7 @@ void show(const std::vector<std::string>& notices, Display& display) {
 
 void check_data(const Compiled& compiled) {
   if (compiled.dataset != nullptr) {
-    compiled.dataset->check(static_cast<int>(usable_cores()));
+    compiled.dataset->check(static_cast<int>(device::usable_cores()));
   }
 }
 

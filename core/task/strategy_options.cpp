@@ -9,10 +9,10 @@
 
 #include "core/base/error.h"
 #include "core/base/suggest.h"
+#include "core/device/cores.h"
 #include "core/files/text_file.h"
 #include "core/job/section.h"
 #include "core/models/model.h"
-#include "core/task/cores.h"
 
 namespace shardrun::task {
 namespace {
@@ -173,7 +173,7 @@ job::SchemaProviders schema_providers() {
           [](const job::Job& job) {
             return plugins::plugin_names(directories_of(job.plugins.path), plugins::PluginKind::transport);
           },
-      .automatic_ranks = [] { return usable_cores(); },
+      .automatic_ranks = [] { return device::usable_cores(); },
   };
 }
 

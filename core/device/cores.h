@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <optional>
 
-namespace shardrun::task {
+namespace shardrun::device {
 
 /// The cores that the processor time of this process's control groups (containers, systemd) is worth, rounded up;
 /// nothing where they have no limit. `root` is where proc/ and sys/ are.
@@ -14,4 +14,4 @@ namespace shardrun::task {
 /// more than its control groups allow.
 [[nodiscard]] std::int64_t usable_cores();
 
-}  // namespace shardrun::task
+}  // namespace shardrun::device

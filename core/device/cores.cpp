@@ -1,4 +1,4 @@
-#include "core/task/cores.h"
+#include "core/device/cores.h"
 
 #include <sched.h>
 
@@ -6,7 +6,7 @@
 #include <fstream>
 #include <string>
 
-namespace shardrun::task {
+namespace shardrun::device {
 namespace {
 
 std::int64_t cores_of_affinity() {
@@ -73,4 +73,4 @@ std::int64_t usable_cores() {
   return std::min(cores, cores_of_control_groups("/").value_or(cores));
 }
 
-}  // namespace shardrun::task
+}  // namespace shardrun::device
