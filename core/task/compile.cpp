@@ -36,7 +36,7 @@ graph::Remat remat_of(job::Remat remat) {
   return graph::Remat::none;
 }
 
-models::TrainingSettings training_settings(const job::Job& job, const Dataset* dataset) {
+models::TrainingSettings training_settings(const job::Job& job, const data::Dataset* dataset) {
   const std::int64_t first = models::microbatch_rows(job.data.batch, job.data.microbatches).front();
   return {.batch = job.data.batch,
           .microbatches = job.data.microbatches,
@@ -92,7 +92,7 @@ int threads_of(const job::Job& job, std::int64_t ranks_here) {
 }
 
 Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank,
-                 const std::function<void(std::string_view activity)>& now_at, std::shared_ptr<Dataset> dataset) {
+                 const std::function<void(std::string_view activity)>& now_at, std::shared_ptr<data::Dataset> dataset) {
   const auto tell = [&](std::string_view activity) {
     if (now_at) {
       now_at(activity);
@@ -104,7 +104,7 @@ Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank
   if (job.task == job::Task::train) {
     if (dataset == nullptr) {
       tell("reading data");
-      dataset = open_dataset(job);
+      dataset = data::open_dataset(job);
     }
     compiled.dataset = std::move(dataset);
     if (compiled.dataset != nullptr) {

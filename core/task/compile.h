@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/data/dataset.h"
 #include "core/device/device.h"
 #include "core/graph/graph.h"
 #include "core/job/job.h"
@@ -15,14 +16,13 @@
 #include "core/partition/plan.h"
 #include "core/partition/program.h"
 #include "core/runtime/collectives.h"
-#include "core/task/dataset.h"
 #include "core/task/saved_state.h"
 
 namespace shardrun::task {
 
 /// A job on its way from the file to the executor: each member is a function of those before it.
 struct Compiled {
-  std::shared_ptr<Dataset> dataset;  ///< null where the job names no data
+  std::shared_ptr<data::Dataset> dataset;  ///< null where the job names no data
   models::ModelSettings settings;
   SavedState saved_state;  ///< that [iterate] from named when the job was compiled
   graph::Graph graph;
@@ -43,7 +43,7 @@ struct Compiled {
 /// `dataset`: the job's, where it is open already. Throws Error{job, data, plugin}.
 [[nodiscard]] Compiled compile(const job::Job& job, std::string_view device = "cpu", std::int64_t rank = 0,
                                const std::function<void(std::string_view activity)>& now_at = {},
-                               std::shared_ptr<Dataset> dataset = nullptr);
+                               std::shared_ptr<data::Dataset> dataset = nullptr);
 
 /// The graph that the job would have if nothing were computed again in backward.
 [[nodiscard]] graph::Graph graph_without_remat(const job::Job& job, const Compiled& compiled);

@@ -6,10 +6,10 @@
 
 #include "core/base/error.h"
 #include "core/checkpoint/safetensors.h"
+#include "core/data/dataset.h"
 #include "core/metrics/human.h"
 #include "core/metrics/rundir.h"
 #include "core/runtime/flight_file.h"
-#include "core/task/dataset.h"
 #include "core/task/saved_state.h"
 #include "core/task/weights.h"
 

@@ -35,7 +35,7 @@ std::uint64_t most_of(const Forecast& forecast) {
 
 class Search {
  public:
-  Search(const job::Job& job, std::shared_ptr<Dataset> dataset, std::size_t idle)
+  Search(const job::Job& job, std::shared_ptr<data::Dataset> dataset, std::size_t idle)
       : job_(job), dataset_(std::move(dataset)), idle_(idle) {
     result_.memory = static_cast<std::uint64_t>(job.cluster.memory);
   }
@@ -98,7 +98,7 @@ class Search {
   }
 
   const job::Job& job_;
-  std::shared_ptr<Dataset> dataset_;  ///< no setting that is tried changes it
+  std::shared_ptr<data::Dataset> dataset_;  ///< no setting that is tried changes it
   std::size_t idle_;
   FitSearch result_;
   std::vector<Alternative> best_;  ///< of each kind of setting

@@ -105,10 +105,10 @@ std::chrono::milliseconds silence_of(const job::Job& job) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(job.timeout * 1000));
 }
 
-metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, const Dataset* dataset,
+metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, const data::Dataset* dataset,
                            std::vector<std::string> words) {
   require_descriptors(job);
-  std::optional<InheritedData> inherited;
+  std::optional<data::InheritedData> inherited;
   if (dataset != nullptr) {
     inherited.emplace(*dataset);
     words.insert(words.end(),
@@ -190,7 +190,8 @@ metrics::RunFolder open_folder(const job::Job& job, launch::Rank& rank, const st
 
 /// Texts are tokenised by the first rank of each host, and are the same memory for its others: those that cannot reach
 /// it make their own. Other files each rank opens for itself. All compare what they have with the first (check_data).
-std::shared_ptr<Dataset> share_on_host(const job::Job& job, launch::Rank& rank, std::shared_ptr<Dataset> dataset) {
+std::shared_ptr<data::Dataset> share_on_host(const job::Job& job, launch::Rank& rank,
+                                             std::shared_ptr<data::Dataset> dataset) {
   const std::vector<std::uint32_t>& machines = rank.context().machines;
   if (dataset->bytes_to_load() == 0 || machines.empty()) {
     dataset->load();
@@ -200,10 +201,11 @@ std::shared_ptr<Dataset> share_on_host(const job::Job& job, launch::Rank& rank, 
   const std::string key = fmt::format("tokens on {}", own);
   if (std::ranges::find(machines, own) - machines.begin() == rank.rank()) {
     dataset->load();
-    rank.set(key, fmt::format("{}", fmt::join(handles_of(*dataset), ",")));
+    rank.set(key, fmt::format("{}", fmt::join(data::handles_of(*dataset), ",")));
     return dataset;
   }
-  std::shared_ptr<Dataset> shared = attach_dataset(job, data_handles(rank.get(key, launch::Rank::no_deadline)));
+  std::shared_ptr<data::Dataset> shared =
+      data::attach_dataset(job, data_handles(rank.get(key, launch::Rank::no_deadline)));
   // Of another file, which check_data() then tells of, the tokens are its own.
   if (shared == nullptr || shared->fingerprints() != dataset->fingerprints()) {
     shared = std::move(dataset);
@@ -213,17 +215,17 @@ std::shared_ptr<Dataset> share_on_host(const job::Job& job, launch::Rank& rank, 
 }
 
 /// The job's data, ready to be trained on; null where it has none.
-std::shared_ptr<Dataset> dataset_of(const job::Job& job, launch::Rank& rank, const RankHooks& hooks) {
+std::shared_ptr<data::Dataset> dataset_of(const job::Job& job, launch::Rank& rank, const RankHooks& hooks) {
   if (!hooks.data.empty()) {
-    std::shared_ptr<Dataset> given = attach_dataset(job, hooks.data);
+    std::shared_ptr<data::Dataset> given = data::attach_dataset(job, hooks.data);
     if (given == nullptr) {
       throw Error(ErrorCode::io, "the launcher's data files are out of this rank's reach");
     }
     return given;
   }
-  std::shared_ptr<Dataset> dataset = hooks.dataset;
+  std::shared_ptr<data::Dataset> dataset = hooks.dataset;
   if (dataset == nullptr && job.task == job::Task::train) {
-    dataset = open_dataset(job);
+    dataset = data::open_dataset(job);
   }
   return dataset == nullptr ? nullptr : share_on_host(job, rank, std::move(dataset));
 }

@@ -22,7 +22,7 @@ namespace shardrun::task {
 /// A rank that fails ends the job: the summary then has status "failed", the exit code and the root cause.
 /// The ranks have `dataset`, which is loaded, and none of their own; null where the job has no data.
 /// `words` are added to the command `rank JOB.ini` that each process is started with.
-[[nodiscard]] metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, const Dataset* dataset,
+[[nodiscard]] metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, const data::Dataset* dataset,
                                          std::vector<std::string> words = {});
 
 /// For how long a rank may be silent.
@@ -50,11 +50,11 @@ struct RankHooks {
   /// A way into [job] output that the process that holds it has open; empty: the folder is found by its path, and must
   /// be the one that rank 0 writes to.
   std::filesystem::path folder = {};
-  std::vector<std::string> data = {};          ///< handles of the job's data, open in the process that started this one
-  std::shared_ptr<Dataset> dataset = nullptr;  ///< or the data that this process has opened before
-  std::function<void()> on_join = {};          ///< all ranks are there
-  std::function<int()> stop_signal = {};       ///< the signal that asked this process to stop, or 0
-  std::filesystem::path output = {};           ///< of the first rank: [job] output for all, where it has placeholders
+  std::vector<std::string> data = {};  ///< handles of the job's data, open in the process that started this one
+  std::shared_ptr<data::Dataset> dataset = nullptr;  ///< or the data that this process has opened before
+  std::function<void()> on_join = {};                ///< all ranks are there
+  std::function<int()> stop_signal = {};             ///< the signal that asked this process to stop, or 0
+  std::filesystem::path output = {};  ///< of the first rank: [job] output for all, where it has placeholders
 };
 
 /// This process as a rank of the job: joins, compiles, does `work`, leaves. Returns the exit code, which is `work`'s

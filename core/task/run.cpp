@@ -12,6 +12,7 @@
 
 #include "core/base/error.h"
 #include "core/base/stop.h"
+#include "core/data/dataset.h"
 #include "core/device/cores.h"
 #include "core/files/atomic_file.h"
 #include "core/memory/machine.h"
@@ -19,7 +20,6 @@
 #include "core/metrics/log.h"
 #include "core/metrics/rundir.h"
 #include "core/task/compile.h"
-#include "core/task/dataset.h"
 #include "core/task/disk.h"
 #include "core/task/fit.h"
 #include "core/task/forecast.h"
@@ -113,7 +113,7 @@ std::vector<std::string> notices_of(const job::Job& job, const Compiled& compile
 /// What the job reads, and the setting that names it.
 std::vector<std::pair<std::string, std::filesystem::path>> inputs_of(const job::Job& job) {
   std::vector<std::pair<std::string, std::filesystem::path>> inputs;
-  for (const std::filesystem::path& file : data_files(job.data)) {
+  for (const std::filesystem::path& file : data::data_files(job.data)) {
     inputs.emplace_back("[data]", file);
   }
   // A run leaves the state that it goes on from.
@@ -308,7 +308,7 @@ metrics::Summary prepare_and_run(const job::Job& job, const RunSettings& setting
   }
   require_launchable(job, *compiled);
   show(notices, *display);
-  const std::shared_ptr<Dataset> dataset = compiled->dataset;
+  const std::shared_ptr<data::Dataset> dataset = compiled->dataset;
   compiled.reset();  // the ranks do this again for themselves, with the same data
   display->hand_over();
   display.reset();

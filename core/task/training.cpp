@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/task/feed.h"
+#include "core/data/feed.h"
 #include "core/task/schedule.h"
 
 namespace shardrun::task {
@@ -85,9 +85,9 @@ void Training::micro(std::int64_t step, std::size_t program, std::size_t first, 
   for (std::size_t call = 0; call < rows.size(); ++call) {
     const std::optional<device::TensorView> inputs = executor_.find_input(program, "inputs", call);
     if (inputs) {
-      feed_training(*compiled_.dataset, job_.seed, first_sample, *inputs,
-                    *executor_.find_input(program, "targets", call),
-                    compiled_.device->element_bytes(graph::DType::f32));
+      data::feed_training(*compiled_.dataset, job_.seed, first_sample, *inputs,
+                          *executor_.find_input(program, "targets", call),
+                          compiled_.device->element_bytes(graph::DType::f32));
     }
     scalars_.push_back(
         {.seed = job_.seed, .step = step, .first_sample = first_sample, .first_microbatch = first + call == 0});
@@ -245,8 +245,8 @@ std::optional<double> Training::evaluate(const std::function<bool(std::int64_t b
       return std::nullopt;
     }
     if (const std::optional<device::TensorView> inputs = executor_.find_input(program, "inputs")) {
-      feed_evaluation(*compiled_.dataset, first, *inputs, executor_.input(program, "targets"),
-                      compiled_.device->element_bytes(graph::DType::f32));
+      data::feed_evaluation(*compiled_.dataset, first, *inputs, executor_.input(program, "targets"),
+                            compiled_.device->element_bytes(graph::DType::f32));
     }
     executor_.run(program, {.seed = job_.seed, .first_sample = first, .first_microbatch = call == 0});
     first += compiled_.evaluation_rows[call];

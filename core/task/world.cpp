@@ -127,8 +127,9 @@ Meeting meeting_of(const job::Job& job, const launch::World& world) {
 
 /// What a rank knows before it has met the others.
 struct Prepared {
-  std::string own_address;           ///< that SHARDRUN_ADDRESS gives, or ""
-  std::shared_ptr<Dataset> dataset;  ///< open, and checked by one rank of each machine; null where the job has none
+  std::string own_address;  ///< that SHARDRUN_ADDRESS gives, or ""
+  std::shared_ptr<data::Dataset>
+      dataset;  ///< open, and checked by one rank of each machine; null where the job has none
 };
 
 /// Finds what can be found wrong before ranks wait for each other.

@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "core/task/feed.h"
+#include "core/data/feed.h"
 #include "core/task/schedule.h"
 
 namespace shardrun::verify {
@@ -60,9 +60,9 @@ void feed(const Workload& workload, const Call& call, runtime::Executor& executo
   const device::TensorView targets = *executor.find_input(program, "targets", number);
   const std::size_t f32_bytes = executor.device().element_bytes(graph::DType::f32);
   if (trains) {
-    task::feed_training(*workload.dataset, workload.seed, call.scalars.first_sample, inputs, targets, f32_bytes);
+    data::feed_training(*workload.dataset, workload.seed, call.scalars.first_sample, inputs, targets, f32_bytes);
   } else {
-    task::feed_evaluation(*workload.dataset, call.scalars.first_sample, inputs, targets, f32_bytes);
+    data::feed_evaluation(*workload.dataset, call.scalars.first_sample, inputs, targets, f32_bytes);
   }
 }
 

@@ -2,8 +2,8 @@
 
 #include "core/task/run.h"
 #include "tests/support/catch.h"
+#include "tests/support/compiled_job.h"
 #include "tests/support/errors.h"
-#include "tests/unit/task/support.h"
 
 using namespace shardrun;
 using namespace shardrun::test;
@@ -41,9 +41,9 @@ TEST_CASE("ranks that have met are refused together where their machine has less
 namespace {
 
 /// The job's data, whose tokens would take more memory than there is.
-class HugeText final : public task::Dataset {
+class HugeText final : public data::Dataset {
  public:
-  explicit HugeText(std::shared_ptr<task::Dataset> text) : text_(std::move(text)) {}
+  explicit HugeText(std::shared_ptr<data::Dataset> text) : text_(std::move(text)) {}
 
   [[nodiscard]] models::DataShape shape() const override { return text_->shape(); }
   [[nodiscard]] std::int64_t evaluation_samples() const override { return text_->evaluation_samples(); }
@@ -57,7 +57,7 @@ class HugeText final : public task::Dataset {
   }
 
  private:
-  std::shared_ptr<task::Dataset> text_;
+  std::shared_ptr<data::Dataset> text_;
 };
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include "core/task/forecast.h"
 #include "core/task/trace.h"
 #include "tests/support/catch.h"
+#include "tests/support/compiled_job.h"
 #include "tests/support/errors.h"
-#include "tests/unit/task/support.h"
 
 using namespace shardrun;
 using namespace shardrun::test;

@@ -9,9 +9,9 @@
 #include "core/task/rank_reports.h"
 #include "core/task/ranks.h"
 #include "tests/support/catch.h"
+#include "tests/support/compiled_job.h"
 #include "tests/support/errors.h"
 #include "tests/unit/launch/store.h"
-#include "tests/unit/task/support.h"
 
 using namespace shardrun;
 using namespace shardrun::test;

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "tests/support/catch.h"
-#include "tests/unit/task/support.h"
+#include "tests/support/compiled_job.h"
 
 using namespace shardrun;
 using namespace shardrun::test;

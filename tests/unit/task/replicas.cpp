@@ -4,7 +4,7 @@
 #include <set>
 
 #include "tests/support/catch.h"
-#include "tests/unit/task/support.h"
+#include "tests/support/compiled_job.h"
 
 using namespace shardrun;
 using namespace shardrun::test;

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "tests/support/catch.h"
+#include "tests/support/compiled_job.h"
 #include "tests/support/errors.h"
-#include "tests/unit/task/support.h"
 
 using namespace shardrun;
 using namespace shardrun::test;
@@ -55,7 +55,8 @@ const std::vector<Slip> slips = {
     {{"train: grad_clip = 1"}, "no key 'grad_clip' (it is 'clip' here)"},
     {{"train: max_grad_norm = 1"}, "no key 'max_grad_norm' (it is 'clip' here)"},
     {{"train: warmup_iters = 10"}, "no key 'warmup_iters' (it is 'warmup' here)"},
-    {{"train: warmup_ratio = 0.1"}, "no key 'warmup_ratio' (it is 'warmup' here: a number of steps, not a fraction of them)"},
+    {{"train: warmup_ratio = 0.1"},
+     "no key 'warmup_ratio' (it is 'warmup' here: a number of steps, not a fraction of them)"},
     {{"train: min_lr = 1e-4"}, "no key 'min_lr' (it is 'min_learning_rate' here)"},
     {{"train: weight-decay = 0.1"}, "no key 'weight-decay' (did you mean 'weight_decay'?)"},
     {{"train: learning_rate_decay = cosine"}, "no key 'learning_rate_decay' (it is 'schedule' here)"},

@@ -5,10 +5,10 @@
 #include <cmath>
 
 #include "tests/support/catch.h"
+#include "tests/support/compiled_job.h"
 #include "tests/support/errors.h"
 #include "tests/support/model_cases.h"
 #include "tests/support/plans.h"
-#include "tests/unit/task/support.h"
 
 using namespace shardrun;
 using namespace shardrun::test;

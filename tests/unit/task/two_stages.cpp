@@ -11,9 +11,9 @@
 
 #include "core/task/training.h"
 #include "tests/support/catch.h"
+#include "tests/support/compiled_job.h"
 #include "tests/support/errors.h"
 #include "tests/support/plans.h"
-#include "tests/unit/task/support.h"
 
 using namespace shardrun;
 using namespace shardrun::test;

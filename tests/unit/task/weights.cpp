@@ -6,9 +6,9 @@
 #include "core/partition/partition.h"
 #include "core/task/training.h"
 #include "tests/support/catch.h"
+#include "tests/support/compiled_job.h"
 #include "tests/support/errors.h"
 #include "tests/support/model_cases.h"
-#include "tests/unit/task/support.h"
 
 using namespace shardrun;
 using namespace shardrun::test;

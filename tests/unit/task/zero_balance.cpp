@@ -8,7 +8,7 @@
 
 #include "core/task/forecast.h"
 #include "tests/support/catch.h"
-#include "tests/unit/task/support.h"
+#include "tests/support/compiled_job.h"
 
 using namespace shardrun;
 using namespace shardrun::test;

@@ -5,12 +5,12 @@
 #include <utility>
 #include <vector>
 
+#include "core/data/data_files.h"
 #include "core/data/sampler.h"
 #include "core/data/text.h"
 #include "core/data/tokens.h"
-#include "core/task/data_files.h"
 
-namespace shardrun::task {
+namespace shardrun::data {
 namespace {
 
 using device::TensorView;
@@ -18,9 +18,9 @@ using device::TensorView;
 /// Tokens and the setting that names them; of a text not yet, where nobody has made them.
 class Tokens {
  public:
-  Tokens(Named name, data::TokenStream stream)
+  Tokens(Named name, TokenStream stream)
       : name_(std::move(name)), source_(stream.source()), size_(stream.size()), stream_(std::move(stream)) {}
-  Tokens(Named name, data::TextFile text)
+  Tokens(Named name, TextFile text)
       : name_(std::move(name)),
         source_(text.file().path().native()),
         size_(text.tokens()),
@@ -28,7 +28,7 @@ class Tokens {
         fingerprint_(text.fingerprint()),
         host_bytes_(text.tokenised_bytes()),
         text_(std::move(text)) {}
-  Tokens(Named name, data::TokenizedText text)
+  Tokens(Named name, TokenizedText text)
       : name_(std::move(name)),
         source_(text.stream.source()),
         size_(text.stream.size()),
@@ -40,14 +40,14 @@ class Tokens {
   [[nodiscard]] const Named& name() const noexcept { return name_; }
   [[nodiscard]] const std::string& source() const noexcept { return source_; }
   [[nodiscard]] std::int64_t size() const noexcept { return size_; }
-  [[nodiscard]] const std::optional<data::Tokenizer>& tokenizer() const noexcept { return tokenizer_; }
+  [[nodiscard]] const std::optional<Tokenizer>& tokenizer() const noexcept { return tokenizer_; }
   [[nodiscard]] std::uint64_t host_bytes() const noexcept { return host_bytes_; }
   [[nodiscard]] std::uint64_t bytes_to_load() const noexcept { return text_ ? host_bytes_ : 0; }
   [[nodiscard]] std::string fingerprint() const {
     return fingerprint_.empty() ? stream().file().fingerprint() : fingerprint_;
   }
 
-  [[nodiscard]] const data::TokenStream& stream() const {
+  [[nodiscard]] const TokenStream& stream() const {
     if (!stream_) {
       throw Error(ErrorCode::internal, fmt::format("'{}' was not tokenised yet", source_));
     }
@@ -56,7 +56,7 @@ class Tokens {
 
   void load() {
     if (text_) {
-      with_name(name_, [&] { stream_ = data::read_tokenised(text_->tokenise()).stream; });
+      with_name(name_, [&] { stream_ = read_tokenised(text_->tokenise()).stream; });
       text_.reset();
     }
   }
@@ -65,11 +65,11 @@ class Tokens {
   Named name_;
   std::string source_;
   std::int64_t size_;
-  std::optional<data::Tokenizer> tokenizer_;
+  std::optional<Tokenizer> tokenizer_;
   std::string fingerprint_;  ///< of a text
   std::uint64_t host_bytes_ = 0;
-  std::optional<data::TextFile> text_;
-  std::optional<data::TokenStream> stream_;
+  std::optional<TextFile> text_;
+  std::optional<TokenStream> stream_;
 };
 
 class TokenDataset final : public Dataset {
@@ -82,30 +82,29 @@ class TokenDataset final : public Dataset {
       split_ = {{0, training_.size()}, {0, validation_->size()}};
       for (const Tokens* const tokens : all()) {
         with_name(tokens->name(),
-                  [&] { data::require_context(tokens->size(), context, fmt::format("'{}'", tokens->source())); });
+                  [&] { require_context(tokens->size(), context, fmt::format("'{}'", tokens->source())); });
       }
       return;
     }
     constexpr std::string_view remedy = ", or another [data] split";
     with_name(training_.name(), [&] {
       const std::string& source = training_.source();
-      split_ = data::split_tokens(training_.size(), split, source);
-      data::require_context(split_.training.size, context, fmt::format("the training part of '{}'", source), remedy);
+      split_ = split_tokens(training_.size(), split, source);
+      require_context(split_.training.size, context, fmt::format("the training part of '{}'", source), remedy);
       if (split_.validation.size > 0) {
-        data::require_context(split_.validation.size, context, fmt::format("the validation part of '{}'", source),
-                              remedy);
+        require_context(split_.validation.size, context, fmt::format("the validation part of '{}'", source), remedy);
       }
     });
   }
 
   [[nodiscard]] models::DataShape shape() const override { return {.vocab = vocab_}; }
-  [[nodiscard]] const data::Tokenizer* tokenizer() const noexcept override {
+  [[nodiscard]] const Tokenizer* tokenizer() const noexcept override {
     return training_.tokenizer() ? &*training_.tokenizer() : nullptr;
   }
   [[nodiscard]] std::int64_t tokens_per_sample() const override { return context_; }
 
   [[nodiscard]] std::int64_t evaluation_samples() const override {
-    return data::evaluation_windows(split_.validation.size, context_);
+    return evaluation_windows(split_.validation.size, context_);
   }
 
   /// Of a text all was read when it was opened.
@@ -114,7 +113,7 @@ class TokenDataset final : public Dataset {
       return;
     }
     for (const Tokens* const tokens : all()) {
-      with_name(tokens->name(), [&] { data::require_tokens(tokens->stream()); });
+      with_name(tokens->name(), [&] { require_tokens(tokens->stream()); });
     }
   }
 
@@ -159,8 +158,7 @@ class TokenDataset final : public Dataset {
   void fill_training(std::uint64_t seed, std::int64_t first, const TensorView& inputs, const TensorView& targets,
                      std::size_t) const override {
     with_name(training_.name(), [&] {
-      data::fill_samples({training_.stream(), split_.training, context_}, seed, first, integers(inputs),
-                         integers(targets));
+      fill_samples({training_.stream(), split_.training, context_}, seed, first, integers(inputs), integers(targets));
     });
   }
 
@@ -179,7 +177,7 @@ class TokenDataset final : public Dataset {
 
   Tokens training_;
   std::optional<Tokens> validation_;
-  data::TokenSplit split_;  ///< ranges of those
+  TokenSplit split_;  ///< ranges of those
   std::int64_t context_;
   std::int64_t vocab_;
 };
@@ -199,8 +197,8 @@ Tokens open_one_text(const job::Job& job, DataFiles& files, std::string_view key
   const Named name = name_of(job, key);
   return with_name(name, [&] {
     files::SteadyFile file = files.open(path);
-    return files.are_given() ? Tokens(name, data::read_tokenised(std::move(file)))
-                             : Tokens(name, data::TextFile(std::move(file), maker));
+    return files.are_given() ? Tokens(name, read_tokenised(std::move(file)))
+                             : Tokens(name, TextFile(std::move(file), maker));
   });
 }
 
@@ -208,8 +206,7 @@ Tokens open_one_text(const job::Job& job, DataFiles& files, std::string_view key
 
 std::unique_ptr<Dataset> open_text(const job::Job& job, DataFiles& files) {
   const std::int64_t context = context_of(job);
-  const auto kind =
-      job.data.tokenizer == job::Tokenizer::byte ? data::TokenizerKind::byte : data::TokenizerKind::character;
+  const auto kind = job.data.tokenizer == job::Tokenizer::byte ? TokenizerKind::byte : TokenizerKind::character;
   Tokens text = open_one_text(job, files, "text", job.data.text, kind);
   std::optional<Tokens> validation;
   if (!job.data.validation_text.empty()) {
@@ -230,7 +227,7 @@ std::unique_ptr<Dataset> open_tokens(const job::Job& job, DataFiles& files) {
   const std::int64_t vocab = job.model.options.integer("vocab");
   const auto open = [&](std::string_view key, const std::filesystem::path& path) {
     const Named name = name_of(job, key);
-    return with_name(name, [&] { return Tokens(name, data::TokenStream::of_file(files.open(path), vocab)); });
+    return with_name(name, [&] { return Tokens(name, TokenStream::of_file(files.open(path), vocab)); });
   };
   Tokens training = open("tokens", job.data.tokens);
   std::optional<Tokens> validation;
@@ -240,4 +237,4 @@ std::unique_ptr<Dataset> open_tokens(const job::Job& job, DataFiles& files) {
   return std::make_unique<TokenDataset>(std::move(training), std::move(validation), job.data.split, context, vocab);
 }
 
-}  // namespace shardrun::task
+}  // namespace shardrun::data

@@ -10,22 +10,22 @@
 
 #include "core/base/error.h"
 #include "core/data/array_set.h"
-#include "core/task/data_files.h"
+#include "core/data/data_files.h"
 
-namespace shardrun::task {
+namespace shardrun::data {
 namespace {
 
 using device::TensorView;
 
 /// Arrays and the setting that names them.
 struct NamedArrays {
-  data::ArraySet set;
+  ArraySet set;
   Named name;
 };
 
 /// One row of either must be one row of the other.
-void require_same_kind(const data::ArraySet& training, const data::ArraySet& validation) {
-  const auto describe = [](const data::ArraySet& set) {
+void require_same_kind(const ArraySet& training, const ArraySet& validation) {
+  const auto describe = [](const ArraySet& set) {
     return fmt::format("{} features and {}", set.features(),
                        set.has_labels() ? std::string("labels") : fmt::format("{} targets", set.outputs()));
   };
@@ -84,9 +84,8 @@ class ArrayDataset final : public Dataset {
 
   void fill_training(std::uint64_t seed, std::int64_t first, const TensorView& inputs, const TensorView& targets,
                      std::size_t f32_bytes) const override {
-    for_blocks(training_, first, inputs, targets, f32_bytes, [&](std::int64_t sample, std::span<std::int64_t> rows) {
-      data::training_samples(set(), seed, sample, rows);
-    });
+    for_blocks(training_, first, inputs, targets, f32_bytes,
+               [&](std::int64_t sample, std::span<std::int64_t> rows) { training_samples(set(), seed, sample, rows); });
   }
 
   void fill_evaluation(std::int64_t first, const TensorView& inputs, const TensorView& targets,
@@ -97,7 +96,7 @@ class ArrayDataset final : public Dataset {
   }
 
  private:
-  [[nodiscard]] const data::ArraySet& set() const noexcept { return training_.set; }
+  [[nodiscard]] const ArraySet& set() const noexcept { return training_.set; }
   [[nodiscard]] const NamedArrays& evaluated() const noexcept { return validation_ ? *validation_ : training_; }
   [[nodiscard]] std::int64_t first_evaluated() const noexcept { return validation_ ? 0 : set().training_rows(); }
 
@@ -116,7 +115,7 @@ class ArrayDataset final : public Dataset {
   }
 
   template <typename ChooseRows>
-  void fill_blocks(const data::ArraySet& set, std::int64_t first, const TensorView& inputs, const TensorView& targets,
+  void fill_blocks(const ArraySet& set, std::int64_t first, const TensorView& inputs, const TensorView& targets,
                    std::size_t f32_bytes, const ChooseRows& choose_rows) const {
     std::array<std::int64_t, 64> rows = {};
     const std::int64_t samples = inputs.shape[0];
@@ -125,19 +124,19 @@ class ArrayDataset final : public Dataset {
           static_cast<std::size_t>(std::min<std::int64_t>(static_cast<std::int64_t>(rows.size()), samples - done));
       const std::span<std::int64_t> block(rows.data(), count);
       choose_rows(first + done, block);
-      fill_reals(set, block, inputs, done, f32_bytes, &data::ArraySet::fill_features);
+      fill_reals(set, block, inputs, done, f32_bytes, &ArraySet::fill_features);
       if (set.has_labels()) {
         set.fill_labels(block, classes_, integers(targets).subspan(static_cast<std::size_t>(done), count));
       } else {
-        fill_reals(set, block, targets, done, f32_bytes, &data::ArraySet::fill_targets);
+        fill_reals(set, block, targets, done, f32_bytes, &ArraySet::fill_targets);
       }
     }
   }
 
   /// Rows of reals, in the width of the device's f32 (only the reference device's has to be widened).
-  static void fill_reals(const data::ArraySet& set, std::span<const std::int64_t> rows, const TensorView& view,
+  static void fill_reals(const ArraySet& set, std::span<const std::int64_t> rows, const TensorView& view,
                          std::int64_t at, std::size_t f32_bytes,
-                         void (data::ArraySet::*fill)(std::span<const std::int64_t>, std::span<float>) const) {
+                         void (ArraySet::*fill)(std::span<const std::int64_t>, std::span<float>) const) {
     const auto width = static_cast<std::size_t>(view.elements() / view.shape[0]);
     const std::size_t count = rows.size() * width;
     const std::size_t offset = static_cast<std::size_t>(at) * width;
@@ -166,7 +165,7 @@ NamedArrays open_pair(const job::Job& job, DataFiles& files, std::string_view ke
   return {with_name(name,
                     [&] {
                       files::SteadyFile x = files.open(paths[0]);
-                      return data::ArraySet(std::move(x), files.open(paths[1]), split);
+                      return ArraySet(std::move(x), files.open(paths[1]), split);
                     }),
           name};
 }
@@ -186,4 +185,4 @@ std::unique_ptr<Dataset> open_arrays(const job::Job& job, DataFiles& files) {
       open_pair(job, files, "arrays", job.data.arrays, validation ? 1 : job.data.split), std::move(validation));
 }
 
-}  // namespace shardrun::task
+}  // namespace shardrun::data

@@ -1,10 +1,10 @@
-#include "core/task/feed.h"
+#include "core/data/feed.h"
 
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
-namespace shardrun::task {
+namespace shardrun::data {
 namespace {
 
 using device::TensorView;
@@ -80,4 +80,4 @@ void feed_evaluation(const Dataset& dataset, std::int64_t first, const TensorVie
   });
 }
 
-}  // namespace shardrun::task
+}  // namespace shardrun::data

@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/data/dataset.h"
 #include "core/files/steady_file.h"
-#include "core/task/dataset.h"
 
 // What the kinds of data sets share.
 
-namespace shardrun::task {
+namespace shardrun::data {
 
 /// What data is called in messages: the setting that names it and where that stands, "job.ini:12: [data] text".
 using Named = std::string;
@@ -62,4 +62,4 @@ class DataFiles {
 [[nodiscard]] std::unique_ptr<Dataset> open_text(const job::Job& job, DataFiles& files);
 [[nodiscard]] std::unique_ptr<Dataset> open_tokens(const job::Job& job, DataFiles& files);
 
-}  // namespace shardrun::task
+}  // namespace shardrun::data

@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-#include "core/task/dataset.h"
+#include "core/data/dataset.h"
 
-namespace shardrun::task {
+namespace shardrun::data {
 
 // Samples for a function's inputs, whole or this rank's parts of them: `first` is the global sample of the whole's
 // first row. Parts by rows alone allocate nothing on the cpu device.
@@ -15,4 +15,4 @@ void feed_training(const Dataset& dataset, std::uint64_t seed, std::int64_t firs
 void feed_evaluation(const Dataset& dataset, std::int64_t first, const device::TensorView& inputs,
                      const device::TensorView& targets, std::size_t f32_bytes);
 
-}  // namespace shardrun::task
+}  // namespace shardrun::data

@@ -12,7 +12,7 @@
 #include "core/job/job.h"
 #include "core/models/model.h"
 
-namespace shardrun::task {
+namespace shardrun::data {
 
 /// The data of a training job, whichever kind it is. Fills write whole input tensors by global sample index and, on the
 /// cpu device, allocate nothing. Its numbers never change: files that do are refused. One thread at a time.
@@ -22,7 +22,7 @@ class Dataset {
 
   [[nodiscard]] virtual models::DataShape shape() const = 0;
   /// Null where there is no text.
-  [[nodiscard]] virtual const data::Tokenizer* tokenizer() const noexcept { return nullptr; }
+  [[nodiscard]] virtual const Tokenizer* tokenizer() const noexcept { return nullptr; }
   /// Samples of one whole evaluation; 0 where everything is trained on.
   [[nodiscard]] virtual std::int64_t evaluation_samples() const = 0;
   /// Tokens in a sample; 1 for arrays.
@@ -85,4 +85,4 @@ class InheritedData {
   std::vector<std::string> handles_;
 };
 
-}  // namespace shardrun::task
+}  // namespace shardrun::data

@@ -1,4 +1,4 @@
-#include "core/task/dataset.h"
+#include "core/data/dataset.h"
 
 #include <functional>
 #include <csignal>
@@ -10,9 +10,9 @@
 #include "core/models/model.h"
 #include "core/task/run.h"
 #include "tests/support/catch.h"
+#include "tests/support/compiled_job.h"
 #include "tests/support/errors.h"
 #include "tests/support/npy.h"
-#include "tests/unit/task/support.h"
 
 using namespace shardrun;
 using namespace shardrun::test;
@@ -30,10 +30,10 @@ std::string refusal(const job::Job& job) {
 
 }  // namespace
 
-TEST_CASE("text says how many tokens, windows and characters there are", "[task]") {
+TEST_CASE("text says how many tokens, windows and characters there are", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "corpus.txt", "abcdabcdabcdabcdabcdabcdabcdabcdabcdabcd");
-  const auto dataset = task::open_dataset(job_in(folder, text_job, {"model.context=3", "data.split=0.75"}));
+  const auto dataset = data::open_dataset(job_in(folder, text_job, {"model.context=3", "data.split=0.75"}));
   CHECK(dataset->shape().vocab == 4);
   CHECK(dataset->tokens_per_sample() == 3);
   CHECK(dataset->evaluation_samples() == 3);
@@ -42,18 +42,18 @@ TEST_CASE("text says how many tokens, windows and characters there are", "[task]
   CHECK(dataset->describe() == (folder / "corpus.txt").string() + ": 30 training and 10 validation tokens, 4 distinct");
 }
 
-TEST_CASE("everything is trained on with split = 1", "[task]") {
+TEST_CASE("everything is trained on with split = 1", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "corpus.txt", sentences(300));
   const std::string_view without_evaluation = text_job.substr(0, text_job.find("eval_every"));
-  CHECK(task::open_dataset(job_in(folder, without_evaluation, {"data.split=1"}))->evaluation_samples() == 0);
+  CHECK(data::open_dataset(job_in(folder, without_evaluation, {"data.split=1"}))->evaluation_samples() == 0);
 }
 
-TEST_CASE("arrays say how many features, targets and classes there are", "[task]") {
+TEST_CASE("arrays say how many features, targets and classes there are", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "x.npy", npy_file<float>("<f4", "(4, 2)", {0, 1, 2, 3, 4, 5, 6, 7}));
   write_file(folder / "y.npy", npy_file<float>("<f4", "(4, 3)", {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}));
-  const auto reals = task::open_dataset(job_in(folder, arrays_job));
+  const auto reals = data::open_dataset(job_in(folder, arrays_job));
   CHECK(reals->shape().features == 2);
   CHECK(reals->shape().outputs == 3);
   CHECK(reals->shape().vocab == 0);
@@ -62,12 +62,12 @@ TEST_CASE("arrays say how many features, targets and classes there are", "[task]
   CHECK(reals->tokenizer() == nullptr);
 
   write_file(folder / "y.npy", npy_file<std::int64_t>("<i8", "(4,)", {0, 5, 2, 1}));
-  const auto labels = task::open_dataset(job_in(folder, arrays_job));
+  const auto labels = data::open_dataset(job_in(folder, arrays_job));
   CHECK(labels->shape().outputs == 0);
   CHECK(labels->shape().vocab == 6);
 }
 
-TEST_CASE("both devices are given the same rows, however many at once", "[task]") {
+TEST_CASE("both devices are given the same rows, however many at once", "[data]") {
   const TemporaryFolder folder;
   std::string x;
   std::string y;
@@ -77,7 +77,7 @@ TEST_CASE("both devices are given the same rows, however many at once", "[task]"
   }
   write_file(folder / "x.npy", npy_file("{'descr': '<f4', 'fortran_order': False, 'shape': (200, 2), }", x));
   write_file(folder / "y.npy", npy_file("{'descr': '<f4', 'fortran_order': False, 'shape': (200, 1), }", y));
-  const auto dataset = task::open_dataset(job_in(folder, arrays_job));
+  const auto dataset = data::open_dataset(job_in(folder, arrays_job));
   const auto view = [](void* data, std::int64_t rows, std::int64_t columns) {
     device::TensorView view{.data = data, .rank = 2};
     view.shape = view.global = {rows, columns};
@@ -107,7 +107,7 @@ TEST_CASE("both devices are given the same rows, however many at once", "[task]"
   CHECK(narrow_targets[39] == 1940);
 }
 
-TEST_CASE("data and model that do not go together are refused in words", "[task]") {
+TEST_CASE("data and model that do not go together are refused in words", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "corpus.txt", sentences(300));
   write_file(folder / "x.npy", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, 3}));
@@ -137,13 +137,13 @@ TEST_CASE("data and model that do not go together are refused in words", "[task]
         at + ": [data] is missing: set text, tokens or arrays; [model] vocab is enough for a plan");
 }
 
-TEST_CASE("a validation text is read with the tokenizer of the training text", "[task]") {
+TEST_CASE("a validation text is read with the tokenizer of the training text", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "corpus.txt", "abcdabcdabcdabcdabcdabcdabcdabcdabcdabcd");
   write_file(folder / "val.txt", "ddddccccbbbb");
   const std::vector<std::string> settings = {"model.context=3",
                                              "data.validation_text=" + (folder / "val.txt").string()};
-  const auto dataset = task::open_dataset(job_in(folder, text_job, settings));
+  const auto dataset = data::open_dataset(job_in(folder, text_job, settings));
 
   CHECK(dataset->shape().vocab == 4);
   CHECK(dataset->evaluation_samples() == 3);
@@ -170,25 +170,25 @@ TEST_CASE("a validation text is read with the tokenizer of the training text", "
   CHECK_THAT(refusal(job_in(folder, text_job, settings)), Contains("val.txt' has 2 tokens, a context of 3 needs"));
 }
 
-TEST_CASE("validation tokens are checked as training tokens are", "[task]") {
+TEST_CASE("validation tokens are checked as training tokens are", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "train.bin", bytes_of<std::uint16_t>({1, 2, 3, 4, 5, 6, 7, 8}));
   write_file(folder / "val.bin", bytes_of<std::uint16_t>({8, 7, 6, 9, 5}));
   const std::string text =
       "[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 2\ncontext = 2\nvocab = 9\n"
       "[data]\ntokens = train.bin\nvalidation_tokens = val.bin\n[train]\nsteps = 1\n";
-  const auto dataset = task::open_dataset(job_in(folder, text));
+  const auto dataset = data::open_dataset(job_in(folder, text));
 
   CHECK(dataset->evaluation_samples() == 2);
   CHECK_THAT(error_of([&] { dataset->check(1); }),
              StartsWith("2: " + (folder / "job.ini").string() + ":10: [data] validation_tokens: '") &&
                  Contains("val.bin': token 9 at position 3 is not below the model's vocabulary of 9"));
   CHECK_THAT(
-      error_of([&] { task::open_dataset(job_in(folder, text, {"model.vocab=8"}))->check(1); }),
+      error_of([&] { data::open_dataset(job_in(folder, text, {"model.vocab=8"}))->check(1); }),
       StartsWith("2: " + (folder / "job.ini").string() + ":9: [data] tokens: '") && Contains("token 8 at position 7"));
 }
 
-TEST_CASE("validation arrays are evaluated from their first row", "[task]") {
+TEST_CASE("validation arrays are evaluated from their first row", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "x.npy", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, 3}));
   write_file(folder / "y.npy", npy_file<std::int32_t>("<i4", "(4,)", {0, 1, 2, 1}));
@@ -197,7 +197,7 @@ TEST_CASE("validation arrays are evaluated from their first row", "[task]") {
   const std::string text =
       "[model]\nname = mlp\nhidden = 4\nloss = cross_entropy\n[data]\narrays = x.npy, y.npy\n"
       "validation_arrays = vx.npy, vy.npy\nbatch = 2\n[train]\nsteps = 1\n";
-  const auto dataset = task::open_dataset(job_in(folder, text));
+  const auto dataset = data::open_dataset(job_in(folder, text));
 
   CHECK(dataset->shape().vocab == 4);
   CHECK(dataset->evaluation_samples() == 2);
@@ -216,7 +216,7 @@ TEST_CASE("validation arrays are evaluated from their first row", "[task]") {
              Contains(":7: [data] validation_arrays: a row of '") && Contains("has 2 features and labels, one of '"));
 }
 
-TEST_CASE("a run that is asked to stop while it compiles reads no data, and speaks of no step", "[task]") {
+TEST_CASE("a run that is asked to stop while it compiles reads no data, and speaks of no step", "[data]") {
   const TemporaryFolder folder;
   const float bad = std::numeric_limits<float>::quiet_NaN();
   write_file(folder / "x.npy", npy_file<float>("<f4", "(4, 2)", {0, 1, 2, 3, 4, bad, 6, 7}));
@@ -244,14 +244,14 @@ TEST_CASE("a run that is asked to stop while it compiles reads no data, and spea
   CHECK(screen == "stopping (Ctrl-C again ends it now)\n");
 }
 
-TEST_CASE("what cannot be trained on is found when the data is read through", "[task]") {
+TEST_CASE("what cannot be trained on is found when the data is read through", "[data]") {
   const TemporaryFolder folder;
   const float bad = std::numeric_limits<float>::quiet_NaN();
   write_file(folder / "x.npy", npy_file<float>("<f4", "(4, 2)", {0, 1, 2, 3, 4, bad, 6, 7}));
   write_file(folder / "y.npy", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, 3}));
   const std::string at = "2: " + (folder / "job.ini").string() + ":5: [data] arrays: '" + folder.path().string();
 
-  CHECK_THAT(error_of([&] { task::open_dataset(job_in(folder, arrays_job))->check(2); }),
+  CHECK_THAT(error_of([&] { data::open_dataset(job_in(folder, arrays_job))->check(2); }),
              StartsWith(at + "/x.npy' has NaN in row 2, column 1"));
   // A run says so before it writes anything.
   const job::Job job = job_in(folder, arrays_job, {"job.output=run"});
@@ -262,11 +262,11 @@ TEST_CASE("what cannot be trained on is found when the data is read through", "[
 
   write_file(folder / "x.npy", npy_file<float>("<f4", "(4, 2)", {0, 1, 2, 3, 4, 5, 6, 7}));
   write_file(folder / "y.npy", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, -std::numeric_limits<float>::infinity()}));
-  CHECK_THAT(error_of([&] { task::open_dataset(job_in(folder, arrays_job))->check(2); }),
+  CHECK_THAT(error_of([&] { data::open_dataset(job_in(folder, arrays_job))->check(2); }),
              StartsWith(at + "/y.npy' has -Inf in row 3, column 0"));
 }
 
-TEST_CASE("data that cannot be read is the user's to mend, however it cannot", "[task]") {
+TEST_CASE("data that cannot be read is the user's to mend, however it cannot", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "file", "x");
   std::filesystem::create_symlink(folder / "loop", folder / "loop");
@@ -285,7 +285,7 @@ TEST_CASE("data that cannot be read is the user's to mend, however it cannot", "
 namespace {
 
 /// The first evaluation rows of tokens, or what was refused.
-std::string filled(const task::Dataset& dataset, std::int64_t context) {
+std::string filled(const data::Dataset& dataset, std::int64_t context) {
   std::vector<std::int32_t> inputs(static_cast<std::size_t>(context));
   std::vector<std::int32_t> targets(inputs.size());
   const auto view = [&](std::vector<std::int32_t>& of) {
@@ -298,13 +298,13 @@ std::string filled(const task::Dataset& dataset, std::int64_t context) {
 
 }  // namespace
 
-TEST_CASE("a token file that changes is refused when a batch is filled, with the setting that names it", "[task]") {
+TEST_CASE("a token file that changes is refused when a batch is filled, with the setting that names it", "[data]") {
   const TemporaryFolder folder;
   const std::string text =
       "[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 2\ncontext = 2\nvocab = 9\n"
       "[data]\ntokens = train.bin\nsplit = 1\n[train]\nsteps = 1\n";
   write_file(folder / "train.bin", bytes_of<std::uint16_t>({1, 2, 3, 4, 5, 6, 7, 8}));
-  const auto dataset = task::open_dataset(job_in(folder, text));
+  const auto dataset = data::open_dataset(job_in(folder, text));
   CHECK(filled(*dataset, 2) == "nothing");
 
   write_file(folder / "train.bin", bytes_of<std::uint16_t>({1, 2, 3, 4, 5, 6, 7, 7}));
@@ -314,17 +314,17 @@ TEST_CASE("a token file that changes is refused when a batch is filled, with the
   CHECK_THAT(filled(*dataset, 2), Contains("it had 16 bytes and has 0 now"));
 }
 
-TEST_CASE("another process has the same tokens of a text, whatever becomes of the file", "[task]") {
+TEST_CASE("another process has the same tokens of a text, whatever becomes of the file", "[data]") {
   const TemporaryFolder folder;
   const job::Job job = text_job_in(folder);
-  const auto dataset = task::open_dataset(job);
+  const auto dataset = data::open_dataset(job);
   CHECK(dataset->bytes_to_load() == dataset->host_bytes());
   CHECK(dataset->host_bytes() > 4000);
   dataset->load();
   CHECK(dataset->bytes_to_load() == 0);
   write_file(folder / "corpus.txt", "something else");
 
-  const auto attached = task::attach_dataset(job, task::handles_of(*dataset));
+  const auto attached = data::attach_dataset(job, data::handles_of(*dataset));
 
   REQUIRE(attached != nullptr);
   CHECK(attached->describe() == dataset->describe());
@@ -332,22 +332,22 @@ TEST_CASE("another process has the same tokens of a text, whatever becomes of th
   CHECK(attached->fingerprints() == dataset->fingerprints());
   CHECK(attached->host_bytes() == dataset->host_bytes());
   CHECK(filled(*attached, 16) == "nothing");
-  std::string gone = task::handles_of(*dataset).front();
+  std::string gone = data::handles_of(*dataset).front();
   gone.replace(0, gone.find('.'), "999999999");
-  CHECK(task::attach_dataset(job, {gone}) == nullptr);
+  CHECK(data::attach_dataset(job, {gone}) == nullptr);
 }
 
-TEST_CASE("arrays are the same files for other processes, by their descriptors", "[task]") {
+TEST_CASE("arrays are the same files for other processes, by their descriptors", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "x.npy", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, 3}));
   write_file(folder / "y.npy", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, 3}));
   const job::Job job = job_in(folder, arrays_job);
-  const auto dataset = task::open_dataset(job);
-  const std::vector<std::string> handles = task::handles_of(*dataset);
+  const auto dataset = data::open_dataset(job);
+  const std::vector<std::string> handles = data::handles_of(*dataset);
   CHECK(dataset->host_bytes() == 0);
 
   std::filesystem::rename(folder / "x.npy", folder / "away.npy");
-  CHECK(task::attach_dataset(job, handles)->fingerprints() == dataset->fingerprints());
+  CHECK(data::attach_dataset(job, handles)->fingerprints() == dataset->fingerprints());
   std::filesystem::resize_file(folder / "away.npy", 64);
-  CHECK_THAT(error_of([&] { (void)task::attach_dataset(job, handles); }), Contains("x.npy' changed while"));
+  CHECK_THAT(error_of([&] { (void)data::attach_dataset(job, handles); }), Contains("x.npy' changed while"));
 }

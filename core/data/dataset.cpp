@@ -1,4 +1,4 @@
-#include "core/task/dataset.h"
+#include "core/data/dataset.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -8,9 +8,9 @@
 #include <cerrno>
 #include <utility>
 
-#include "core/task/data_files.h"
+#include "core/data/data_files.h"
 
-namespace shardrun::task {
+namespace shardrun::data {
 
 DataFiles::DataFiles(const job::DataSettings& data, std::vector<files::SteadyFile> given) {
   if (given.size() != data_files(data).size()) {
@@ -105,4 +105,4 @@ InheritedData::InheritedData(const Dataset& dataset) {
   }
 }
 
-}  // namespace shardrun::task
+}  // namespace shardrun::data
