@@ -21,8 +21,8 @@
 #include "core/launch/world.h"
 #include "core/metrics/human.h"
 #include "core/metrics/log.h"
+#include "core/metrics/record.h"
 #include "core/metrics/rundir.h"
-#include "core/task/record.h"
 
 namespace shardrun::cli {
 namespace {

@@ -29,7 +29,7 @@ LocalDisplay::~LocalDisplay() {
 }
 
 void LocalDisplay::now_at(std::string_view what, std::int64_t done, std::int64_t total) {
-  if (what == first_step_activity) {
+  if (what == metrics::first_step_activity) {
     is_at_steps_ = true;
   }
   progress_.now_at(what, done, total);

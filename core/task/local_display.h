@@ -5,9 +5,9 @@
 
 #include "core/job/job.h"
 #include "core/metrics/progress.h"
+#include "core/metrics/record.h"
 #include "core/metrics/screen.h"
 #include "core/metrics/ticker.h"
-#include "core/task/record.h"
 #include "core/task/run.h"
 
 namespace shardrun::task {
@@ -15,7 +15,7 @@ namespace shardrun::task {
 /// Shows on this process's own screen how a job goes that runs in it, or is prepared in it. Says at once that the job
 /// was asked to stop. At its end the live line is left standing, and what was shown is waited for, until it is asked to
 /// stop: a screen that takes nothing holds up nobody before.
-class LocalDisplay final : public Display {
+class LocalDisplay final : public metrics::Display {
  public:
   /// `settings` outlives this.
   LocalDisplay(const job::Job& job, const RunSettings& settings);
@@ -27,7 +27,7 @@ class LocalDisplay final : public Display {
   /// is shown after it.
   void hand_over();
 
-  using Display::now_at;
+  using metrics::Display::now_at;
   void update(const metrics::ProgressUpdate& update) override { progress_.update(update); }
   void now_at(std::string_view what, std::int64_t done, std::int64_t total) override;
   void line(std::string_view text) override { progress_.print(text); }

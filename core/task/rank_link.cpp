@@ -10,7 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/base/philox.h"
-#include "core/task/flight.h"
+#include "core/metrics/flight.h"
 #include "core/task/strategy_options.h"
 
 namespace shardrun::task {
@@ -32,7 +32,7 @@ RankLink::RankLink(const job::Job& job, Compiled& compiled, launch::Rank& rank, 
       compiled_(compiled),
       rank_(rank),
       own_stop_signal_(std::move(stop_signal)),
-      record_(new_flight_path(job.output, rank.rank()), rank.rank()) {
+      record_(metrics::new_flight_path(job.output, rank.rank()), rank.rank()) {
   now_at("comparing plans", 0);
 }
 

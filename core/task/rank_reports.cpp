@@ -9,9 +9,9 @@
 #include <cstring>
 #include <utility>
 
+#include "core/metrics/flight.h"
 #include "core/metrics/human.h"
 #include "core/metrics/rundir.h"
-#include "core/task/flight.h"
 #include "core/task/saved_state.h"
 
 namespace shardrun::task {
@@ -45,7 +45,7 @@ metrics::ProgressUpdate update_of(std::string_view text) {
 }
 
 /// Shows what the first rank does, on the launcher's screen.
-class RemoteDisplay final : public Display {
+class RemoteDisplay final : public metrics::Display {
  public:
   explicit RemoteDisplay(RankLink& link) : link_(link) {}
 
@@ -87,7 +87,7 @@ constexpr std::size_t most_waiting_output = std::size_t{1024} * 1024;
 
 }  // namespace
 
-std::unique_ptr<Display> display_of_launcher(RankLink& link) { return std::make_unique<RemoteDisplay>(link); }
+std::unique_ptr<metrics::Display> display_of_launcher(RankLink& link) { return std::make_unique<RemoteDisplay>(link); }
 
 RankReports::RankReports(const job::Job& job, const RunSettings& settings, int logs)
     : job_(job),
@@ -155,7 +155,7 @@ void RankReports::show_activity(std::string_view text) {
     const char* const end = std::from_chars(text.data(), text.data() + text.size(), number).ptr;
     text.remove_prefix(std::min(text.size(), static_cast<std::size_t>(end - text.data()) + 1));
   }
-  if (text == first_step_activity) {
+  if (text == metrics::first_step_activity) {
     has_begun_ = true;
   }
   progress_.now_at(text, numbers[0], numbers[1]);
@@ -173,7 +173,7 @@ void RankReports::fill(metrics::Summary& summary) const {
   summary.loss = last_.loss;
   summary.val_loss = last_.val_loss;
   summary.tokens_per_s = job_.task == job::Task::train ? last_.rate : 0;
-  summary.seconds = seconds_since(begin_);
+  summary.seconds = metrics::seconds_since(begin_);
 }
 
 metrics::Summary RankReports::merge(const launch::LaunchResult& result) {
@@ -193,10 +193,11 @@ metrics::Summary RankReports::merge(const launch::LaunchResult& result) {
   if (result.cause) {
     summary.status = "failed";
     summary.ending_s = std::chrono::duration<double>(result.ending).count();
-    summary.error = launch::describe(*result.cause) + tell_flights(job_, result.cause->rank);
+    summary.error = launch::describe(*result.cause) +
+                    metrics::tell_flights(job_.output, static_cast<int>(job_.ranks), result.cause->rank);
     return summary;
   }
-  drop_flights(job_.output);
+  metrics::drop_flights(job_.output);
   if (result.forced_signal != 0 && !came_to_its_end) {
     summary.error =
         fmt::format("ended at once by a second signal (SIG{}) after {}: {}", sigabbrev_np(result.forced_signal),

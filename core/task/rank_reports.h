@@ -13,11 +13,11 @@
 #include "core/launch/launch.h"
 #include "core/metrics/log.h"
 #include "core/metrics/progress.h"
+#include "core/metrics/record.h"
 #include "core/metrics/screen.h"
 #include "core/metrics/summary.h"
 #include "core/metrics/ticker.h"
 #include "core/task/rank_link.h"
-#include "core/task/record.h"
 #include "core/task/run.h"
 
 namespace shardrun::task {
@@ -27,7 +27,7 @@ inline constexpr const char* line_message = "line";
 inline constexpr const char* summary_message = "summary";
 
 /// What the first rank shows is shown by the launcher.
-[[nodiscard]] std::unique_ptr<Display> display_of_launcher(RankLink& link);
+[[nodiscard]] std::unique_ptr<metrics::Display> display_of_launcher(RankLink& link);
 
 /// What the ranks of a running job report, as one: on the screen, in their logs and in one summary. It does not matter
 /// who started them. Belongs to one thread at a time.

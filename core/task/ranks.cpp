@@ -22,11 +22,11 @@
 #include "core/launch/launch.h"
 #include "core/launch/limits.h"
 #include "core/metrics/log.h"
+#include "core/metrics/record.h"
 #include "core/metrics/rundir.h"
 #include "core/task/compile.h"
 #include "core/task/rank_link.h"
 #include "core/task/rank_reports.h"
-#include "core/task/record.h"
 #include "core/task/saved_state.h"
 #include "core/task/trace.h"
 #include "core/task/work.h"
@@ -40,7 +40,7 @@ bool is_consequence(ErrorCode code) noexcept {
 }
 
 int work_as_rank(Compiled& compiled, RankLink& link, const metrics::RunFolder& folder, bool profile) {
-  const std::unique_ptr<Display> display = display_of_launcher(link);
+  const std::unique_ptr<metrics::Display> display = display_of_launcher(link);
   metrics::Summary summary = planned_summary(compiled);
   link.message(summary_message, metrics::to_json(summary));
   try {

@@ -240,7 +240,7 @@ void require_memory_here(const job::Job& job, const Compiled& compiled, std::int
   require_memory(job, compiled, task::forecast(job, compiled), ranks_here, {});
 }
 
-void show(const std::vector<std::string>& notices, Display& display) {
+void show(const std::vector<std::string>& notices, metrics::Display& display) {
   for (const std::string& notice : notices) {
     display.line(notice);
   }

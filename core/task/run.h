@@ -9,10 +9,10 @@
 
 #include "core/job/job.h"
 #include "core/metrics/progress.h"
+#include "core/metrics/record.h"
 #include "core/metrics/rundir.h"
 #include "core/metrics/summary.h"
 #include "core/task/compile.h"
-#include "core/task/record.h"
 
 namespace shardrun::task {
 
@@ -28,6 +28,11 @@ struct RunSettings {
   std::filesystem::path output;  ///< [job] output, with what this process has filled in for its placeholders
 };
 
+/// What the rate of a job's progress counts a second: tokens, samples where a sample is a row of arrays, iterations.
+[[nodiscard]] inline std::string rate_unit(const job::Job& job) {
+  return job.task == job::Task::iterate ? "it" : job.data.arrays.empty() ? "tok" : "samples";
+}
+
 /// What must hold before a process starts or the output folder is touched; `ranks_here`: how many of the job's ranks
 /// share this machine, 0 where that is not known yet. Throws Error{job}. Returns lines to show first: ranks that are
 /// idle, and how [cluster] memory differs from what is needed and from what the machine has.
@@ -38,7 +43,7 @@ std::vector<std::string> require_runnable(const job::Job& job, const Compiled& c
 void require_memory_here(const job::Job& job, const Compiled& compiled, std::int64_t ranks_here);
 
 /// A line each.
-void show(const std::vector<std::string>& notices, Display& display);
+void show(const std::vector<std::string>& notices, metrics::Display& display);
 
 /// Reads the job's data through (Dataset::check), on all cores that this process may use. Called before the output
 /// folder is touched: once for all ranks that are started here, and by the first rank of each machine (by every rank,

@@ -75,7 +75,8 @@ void Tracer::write(const std::filesystem::path& output) {
   if (failed) {
     throw files::system_error("create the folder of traces", path.parent_path(), failed.value());
   }
-  files::write_file_atomically(path, trace_of(steps_, timeline_, compiled_.programs, *compiled_.device).text());
+  files::write_file_atomically(path,
+                               metrics::trace_of(steps_, timeline_, compiled_.programs, *compiled_.device).text());
 }
 
 namespace {

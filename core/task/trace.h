@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "core/job/job.h"
+#include "core/metrics/step_trace.h"
 #include "core/runtime/executor.h"
 #include "core/task/compile.h"
-#include "core/task/step_trace.h"
 
 namespace shardrun::task {
 
@@ -47,7 +47,7 @@ class Tracer {
   std::int64_t first_ = 0;  ///< counted from 0
   std::size_t most_steps_ = 0;
   runtime::Timeline timeline_;
-  std::vector<TracedStep> steps_;
+  std::vector<metrics::TracedStep> steps_;
   bool written_ = false;
 };
 

@@ -81,8 +81,8 @@ class Work {
       : job_(job),
         compiled_(compiled),
         settings_(settings),
-        record_(job, compiled, settings.display, settings.folder,
-                settings.link == nullptr ? 0 : settings.link->rank()) {
+        record_(settings.display, settings.folder, settings.link == nullptr ? 0 : settings.link->rank(),
+                planned_summary(compiled)) {
     if (job.trace == job::Trace::steps) {
       tracer_.emplace(job, compiled);
     }
@@ -158,11 +158,11 @@ class Work {
     try {
       const int signal = run();
       write_trace_at_end();
-      record_.finish(executor, signal == 0 ? "finished" : "stopped", signal == 0 ? 0 : 128 + signal, wire_bytes());
+      finish(executor, signal == 0 ? "finished" : "stopped", signal == 0 ? 0 : 128 + signal);
     } catch (const Error& error) {
       record_.log(error.message());  // the person is told at the end, by whoever tells what comes of the job
       write_trace_at_end();
-      record_.finish(executor, "failed", shardrun::exit_code(error.code()), wire_bytes());
+      finish(executor, "failed", shardrun::exit_code(error.code()));
       failed = record_.summary;
       throw;
     }
@@ -172,8 +172,11 @@ class Work {
     return record_.summary;
   }
 
-  [[nodiscard]] std::uint64_t wire_bytes() const {
-    return settings_.link == nullptr ? 0 : settings_.link->wire_bytes();
+  void finish(const runtime::Executor& executor, const char* status, int exit_code) {
+    metrics::RankSummary& own = record_.summary.ranks[0];
+    own.peak_bytes = executor.arena()->touched_bytes();
+    own.wire_bytes = settings_.link == nullptr ? 0 : settings_.link->wire_bytes();
+    record_.finish(status, exit_code);
   }
 
   /// Before operations between ranks, and after what takes some of them longer than others.
@@ -202,7 +205,7 @@ class Work {
     now_at("comparing replicas", step);
     const Clock::time_point begin = Clock::now();
     replicas_->compare(step);
-    record_.summary.check_s += seconds_since(begin);
+    record_.summary.check_s += metrics::seconds_since(begin);
     ++record_.summary.checks;
   }
 
@@ -263,13 +266,13 @@ class Work {
     runtime::Executor& executor = training.executor();
     int signal = 0;
     for (std::int64_t step = 0; step < job_.train.steps && signal == 0; ++step) {
-      now_at("training", step + 1, step == 0 ? first_step_activity : "");
+      now_at("training", step + 1, step == 0 ? metrics::first_step_activity : "");
       const partition::SentBytes sent_before = executor.sent();
       const double exposed_before = executor.exposed_seconds();
       const double hidden_before = executor.hidden_seconds();
       const Clock::time_point begin = Clock::now();
       const StepResult result = traced(step, executor, [&] { return training.step(step); });
-      const double seconds = seconds_since(begin);
+      const double seconds = metrics::seconds_since(begin);
       const double exposed = executor.exposed_seconds() - exposed_before;
       const double hidden = executor.hidden_seconds() - hidden_before;
       const partition::SentBytes sent = difference(executor.sent(), sent_before);
@@ -339,11 +342,11 @@ class Work {
     int signal = 0;
     const std::int64_t save_every = job_.iterate.save_every;
     for (std::int64_t step = first_step_; step < first_step_ + job_.iterate.steps && signal == 0; ++step) {
-      now_at("iterating", step + 1, step == first_step_ ? first_step_activity : "");
+      now_at("iterating", step + 1, step == first_step_ ? metrics::first_step_activity : "");
       const partition::SentBytes sent_before = executor.sent();
       const Clock::time_point begin = Clock::now();
       traced(step, executor, [&] { executor.run(program, {.seed = job_.seed, .step = step}); });
-      const double seconds = seconds_since(begin);
+      const double seconds = metrics::seconds_since(begin);
       const partition::SentBytes sent = difference(executor.sent(), sent_before);
       write_trace_if_due();
       const bool saves = save_every > 0 && (step + 1) % save_every == 0;
@@ -422,7 +425,7 @@ class Work {
   const job::Job& job_;
   Compiled& compiled_;
   const WorkSettings& settings_;
-  Record record_;
+  metrics::Record record_;
   std::optional<Tracer> tracer_;
   std::optional<Replicas> replicas_;  ///< of several ranks
   std::int64_t first_step_ = 0;       ///< done before this run
@@ -430,6 +433,17 @@ class Work {
 };
 
 }  // namespace
+
+metrics::Summary planned_summary(const Compiled& compiled) {
+  metrics::Summary summary;
+  summary.parameters = graph::parameter_count(compiled.graph);
+  summary.data_bytes = compiled.dataset == nullptr ? 0 : compiled.dataset->host_bytes();
+  const partition::MemoryUse& memory = compiled.programs.memory;
+  summary.ranks = {{.planned_bytes = memory.peak,
+                    .categories = {memory.parameters, memory.gradients, memory.optimizer, memory.activations,
+                                   memory.communication, memory.scratch}}};
+  return summary;
+}
 
 metrics::Summary work(const job::Job& job, Compiled& compiled, const WorkSettings& settings, metrics::Summary& failed) {
   Work work(job, compiled, settings);

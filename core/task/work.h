@@ -2,15 +2,18 @@
 
 #include <functional>
 
+#include "core/metrics/record.h"
 #include "core/metrics/run_folder.h"
 #include "core/task/rank_link.h"
-#include "core/task/record.h"
 
 namespace shardrun::task {
 
+/// What can be said of a rank's run before it: its parameters, and its part with what is planned.
+[[nodiscard]] metrics::Summary planned_summary(const Compiled& compiled);
+
 /// What a rank's work needs of its process.
 struct WorkSettings {
-  Display& display;
+  metrics::Display& display;
   const metrics::RunFolder& folder;  ///< [job] output, which the job names by its root
   std::function<int()> stop_signal;  ///< the signal that asked to stop, or 0; looked at between steps
   bool profile = false;

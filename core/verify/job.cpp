@@ -278,7 +278,7 @@ int record_as_rank(const job::Job& job, const launch::RankContext& context, std:
                    const task::RankHooks& hooks) {
   const auto work = [&](task::Compiled& compiled, task::RankLink& link, const metrics::RunFolder&) {
     // The launcher shows what the first rank says, line by line.
-    const std::unique_ptr<task::Display> display = task::display_of_launcher(link);
+    const std::unique_ptr<metrics::Display> display = task::display_of_launcher(link);
     Meter meter({.write = [&](std::string_view text) { display->line(text.substr(0, text.size() - 1)); },
                  .now = [] { return std::chrono::steady_clock::now(); }},
                 title_of_job);

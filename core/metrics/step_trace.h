@@ -10,7 +10,7 @@
 #include "core/partition/program.h"
 #include "core/runtime/timeline.h"
 
-namespace shardrun::task {
+namespace shardrun::metrics {
 
 /// A step while it was recorded: its time, and where its instructions begin in the timeline.
 struct TracedStep {
@@ -28,7 +28,7 @@ struct TracedStep {
 /// schedule, the function and the step that it belongs to. Below it, for each mesh axis, a row each for what was sent,
 /// what was received and for collectives; as many as there were transfers under way at once. A transfer lasts as long
 /// as the transport says, or from its start to where it was found complete.
-[[nodiscard]] metrics::Trace trace_of(const std::vector<TracedStep>& steps, const runtime::Timeline& timeline,
-                                      const partition::Programs& programs, const device::Device& device);
+[[nodiscard]] Trace trace_of(const std::vector<TracedStep>& steps, const runtime::Timeline& timeline,
+                             const partition::Programs& programs, const device::Device& device);
 
-}  // namespace shardrun::task
+}  // namespace shardrun::metrics

@@ -1,4 +1,4 @@
-#include "core/task/step_trace.h"
+#include "core/metrics/step_trace.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 
 #include "core/partition/pipeline.h"
 
-namespace shardrun::task {
+namespace shardrun::metrics {
 namespace {
 
 using Span = runtime::Timeline::Span;
@@ -25,7 +25,7 @@ constexpr std::int64_t compute_row = 1;
 /// Rows of spans that may overlap: each is given the first row of its kind that is free.
 class Rows {
  public:
-  explicit Rows(metrics::Trace& trace) : trace_(trace) {}
+  explicit Rows(Trace& trace) : trace_(trace) {}
 
   /// `place`: of the kind below the row `compute`, from 1 on. REQUIRES: asked in the order of `begin`.
   std::int64_t row_of(const std::string& kind, std::int64_t place, std::int64_t begin, std::int64_t end) {
@@ -46,7 +46,7 @@ class Rows {
  private:
   static constexpr std::int64_t most_alike = 1000;  ///< of a kind: more than are ever under way at once
 
-  metrics::Trace& trace_;
+  Trace& trace_;
   std::map<std::int64_t, std::vector<std::int64_t>> free_from_;  ///< of each kind's rows, by its place
 };
 
@@ -60,7 +60,7 @@ bool is_message(const Program& program, const Instruction& at) {
 
 class StepTrace {
  public:
-  StepTrace(metrics::Trace& trace, Rows& rows, const partition::Programs& programs, const device::Device& device)
+  StepTrace(Trace& trace, Rows& rows, const partition::Programs& programs, const device::Device& device)
       : trace_(trace),
         rows_(rows),
         programs_(programs),
@@ -72,7 +72,7 @@ class StepTrace {
     step_ = step.step;
     microbatch_ = 0;
     messages_.clear();
-    std::vector<metrics::JsonField> arguments;
+    std::vector<JsonField> arguments;
     if (left_out > 0) {
       arguments.push_back({"instructions_left_out", static_cast<std::int64_t>(left_out)});
     }
@@ -114,7 +114,7 @@ class StepTrace {
     std::string message;          ///< the same at both ends, and of no other; empty: it is none
   };
 
-  void add_span(const Event& event, std::vector<metrics::JsonField> arguments) {
+  void add_span(const Event& event, std::vector<JsonField> arguments) {
     arguments.push_back({"step", step_});
     trace_.add({.row = event.row,
                 .name = event.name,
@@ -131,14 +131,14 @@ class StepTrace {
     return action;
   }
 
-  static void add_action(std::vector<metrics::JsonField>& arguments, const Action& action) {
+  static void add_action(std::vector<JsonField>& arguments, const Action& action) {
     arguments.push_back({"action", partition::letter(action.kind)});
     arguments.push_back({"chunk", std::int64_t{action.chunk}});
     arguments.push_back({"microbatch", std::int64_t{action.microbatch}});
   }
 
   /// What an instruction belongs to: an action of the schedule, or else all that follows them.
-  void add_action_of(std::vector<metrics::JsonField>& arguments, const Program& program, const Instruction& at,
+  void add_action_of(std::vector<JsonField>& arguments, const Program& program, const Instruction& at,
                      std::int64_t first) const {
     if (at.action >= 0) {
       add_action(arguments, action_of(at, first));
@@ -169,7 +169,7 @@ class StepTrace {
   }
 
   void add_function(const Program& program, std::int64_t begin, std::int64_t end) {
-    std::vector<metrics::JsonField> arguments = {{"rows", program.rows}};
+    std::vector<JsonField> arguments = {{"rows", program.rows}};
     if (program.function != "micro") {
       arguments.push_back({"action", program.function});
     } else if (program.call_rows.size() == 1) {
@@ -186,7 +186,7 @@ class StepTrace {
     const auto flush = [&] {
       if (now >= 0) {
         event.name = partition::to_string(action);
-        std::vector<metrics::JsonField> arguments;
+        std::vector<JsonField> arguments;
         add_action(arguments, action);
         add_span(event, std::move(arguments));
       }
@@ -208,7 +208,7 @@ class StepTrace {
 
   void add_instruction(const Program& program, const Instruction& instruction, const Span& span) {
     Event event{compute_row, name_in_trace(program, instruction), category_in_trace(instruction), span.begin, span.end};
-    std::vector<metrics::JsonField> arguments = {
+    std::vector<JsonField> arguments = {
         {"op", instruction.op->name}, {"function", program.function}, {"phase", graph::to_string(instruction.phase)}};
     add_action_of(arguments, program, instruction, microbatch_);
     if (instruction.layer >= 0) {
@@ -275,7 +275,7 @@ class StepTrace {
     const std::size_t element_bytes = device_.element_bytes(transfer.dtype);
     const std::uint64_t sent =
         partition::sent_bytes(transfer, at_[axis], programs_.mesh.size(transfer.axis), element_bytes);
-    std::vector<metrics::JsonField> arguments = {
+    std::vector<JsonField> arguments = {
         {"op", to_string(transfer.collective)},
         {"function", under_way.program->function},
         {"axis", axis_name},
@@ -288,7 +288,7 @@ class StepTrace {
     const bool sends = transfer.collective == Collective::send;
     const bool receives = transfer.collective == Collective::receive;
     if (under_way.is_complete && (sends || receives)) {
-      arguments.push_back({sends ? metrics::message_sent : metrics::message_received, under_way.message});
+      arguments.push_back({sends ? message_sent : message_received, under_way.message});
     }
     const std::int64_t place = 1 + 3 * std::int64_t{transfer.axis} + (sends ? 0 : receives ? 1 : 2);
     const std::string kind =
@@ -299,7 +299,7 @@ class StepTrace {
              std::move(arguments));
   }
 
-  metrics::Trace& trace_;
+  Trace& trace_;
   Rows& rows_;
   const partition::Programs& programs_;
   const device::Device& device_;
@@ -338,9 +338,9 @@ std::string_view category_in_trace(const partition::Instruction& instruction) no
   return {};
 }
 
-metrics::Trace trace_of(const std::vector<TracedStep>& steps, const runtime::Timeline& timeline,
-                        const partition::Programs& programs, const device::Device& device) {
-  metrics::Trace trace(programs.rank + 1, fmt::format("rank {}", programs.rank));
+Trace trace_of(const std::vector<TracedStep>& steps, const runtime::Timeline& timeline,
+               const partition::Programs& programs, const device::Device& device) {
+  Trace trace(programs.rank + 1, fmt::format("rank {}", programs.rank));
   trace.name_row(compute_row, "compute");
   Rows rows(trace);
   StepTrace writer(trace, rows, programs, device);
@@ -353,4 +353,4 @@ metrics::Trace trace_of(const std::vector<TracedStep>& steps, const runtime::Tim
   return trace;
 }
 
-}  // namespace shardrun::task
+}  // namespace shardrun::metrics

@@ -1,4 +1,4 @@
-#include "core/task/step_trace.h"
+#include "core/metrics/step_trace.h"
 
 #include <boost/json.hpp>
 #include <tuple>
@@ -46,8 +46,8 @@ partition::Programs programs() {
           .actions = {{plugins::Action::Kind::forward, 0, 0}, {plugins::Action::Kind::backward, 0, 0}}};
 }
 
-json::array events_of(const std::vector<task::TracedStep>& steps, const runtime::Timeline& timeline) {
-  const std::string text = task::trace_of(steps, timeline, programs(), device::Device::find("cpu")).text();
+json::array events_of(const std::vector<metrics::TracedStep>& steps, const runtime::Timeline& timeline) {
+  const std::string text = metrics::trace_of(steps, timeline, programs(), device::Device::find("cpu")).text();
   return json::parse(text).at("traceEvents").as_array();
 }
 
@@ -63,7 +63,7 @@ std::vector<json::object> named(const json::array& events, const std::string& na
 
 }  // namespace
 
-TEST_CASE("transfers that are under way at once stand in rows of their own, from start to wait", "[task]") {
+TEST_CASE("transfers that are under way at once stand in rows of their own, from start to wait", "[metrics]") {
   runtime::Timeline timeline(5);
   for (std::uint32_t i = 0; i < 5; ++i) {
     timeline.add({.program = 0, .instruction = i, .begin = 1000 + 2000 * i, .end = 2000 + 2000 * i});
@@ -98,7 +98,8 @@ TEST_CASE("transfers that are under way at once stand in rows of their own, from
   CHECK(rows == std::vector<std::string>{"compute", "collectives data", "collectives data (2)"});
 }
 
-TEST_CASE("a transfer lasts as long as the transport says, and no longer than from its start to its wait", "[task]") {
+TEST_CASE("a transfer lasts as long as the transport says, and no longer than from its start to its wait",
+          "[metrics]") {
   for (const auto& [begun, ended, ts, duration] :
        {std::tuple{1500, 2500, 1.5, 1.0}, {500, 2500, 1.0, 1.5}, {1500, 9000, 1.5, 2.5}}) {
     runtime::Timeline timeline(2);
@@ -113,7 +114,7 @@ TEST_CASE("a transfer lasts as long as the transport says, and no longer than fr
   }
 }
 
-TEST_CASE("each call of micro is a microbatch, counted anew in each step", "[task]") {
+TEST_CASE("each call of micro is a microbatch, counted anew in each step", "[metrics]") {
   runtime::Timeline timeline(3);
   for (int call = 0; call < 3; ++call) {
     timeline.add({.program = 0, .instruction = 2, .begin = 1000 + 1000 * call, .end = 1500 + 1000 * call});
@@ -126,7 +127,7 @@ TEST_CASE("each call of micro is a microbatch, counted anew in each step", "[tas
   CHECK(named(events, "0B1").size() == 1);
 }
 
-TEST_CASE("a transfer that nothing waited for lasts to the end of its step", "[task]") {
+TEST_CASE("a transfer that nothing waited for lasts to the end of its step", "[metrics]") {
   runtime::Timeline timeline(3);
   timeline.add({.program = 0, .instruction = 0, .begin = 1000, .end = 2000});
   timeline.add({.program = 0, .instruction = 0, .begin = 9000, .end = 9500});
@@ -141,7 +142,7 @@ TEST_CASE("a transfer that nothing waited for lasts to the end of its step", "[t
   CHECK(transfers[1].at("args").at("state") == "not complete when the recording ended");
 }
 
-TEST_CASE("a transfer whose wait failed is not said to be complete", "[task]") {
+TEST_CASE("a transfer whose wait failed is not said to be complete", "[metrics]") {
   runtime::Timeline timeline(2);
   timeline.add({.program = 0, .instruction = 0, .begin = 1000, .end = 2000});
   timeline.add({.program = 0, .instruction = 4, .begin = 2000, .end = 4000, .failed = true});
@@ -153,7 +154,7 @@ TEST_CASE("a transfer whose wait failed is not said to be complete", "[task]") {
   CHECK(named(events, "all_gather of a")[0].at("args").at("state") == "not complete when the recording ended");
 }
 
-TEST_CASE("what did not fit into the recording is counted in its last step", "[task]") {
+TEST_CASE("what did not fit into the recording is counted in its last step", "[metrics]") {
   runtime::Timeline timeline(1);
   for (int i = 0; i < 3; ++i) {
     timeline.add({.program = 0, .instruction = 2, .begin = 1000, .end = 2000});

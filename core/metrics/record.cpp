@@ -1,14 +1,15 @@
-#include "core/task/record.h"
+#include "core/metrics/record.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <fstream>
+#include <utility>
 
 #include "core/metrics/human.h"
 #include "core/metrics/rundir.h"
 
-namespace shardrun::task {
+namespace shardrun::metrics {
 namespace {
 
 /// The median step time is that of the last so many steps.
@@ -39,28 +40,16 @@ std::uint64_t private_bytes() {
 
 }  // namespace
 
-metrics::Summary planned_summary(const Compiled& compiled) {
-  metrics::Summary summary;
-  summary.parameters = graph::parameter_count(compiled.graph);
-  summary.data_bytes = compiled.dataset == nullptr ? 0 : compiled.dataset->host_bytes();
-  const partition::MemoryUse& memory = compiled.programs.memory;
-  summary.ranks = {{.planned_bytes = memory.peak,
-                    .categories = {memory.parameters, memory.gradients, memory.optimizer, memory.activations,
-                                   memory.communication, memory.scratch}}};
-  return summary;
-}
-
-Record::Record(const job::Job& job, const Compiled& compiled, Display& display, const metrics::RunFolder& folder,
-               int rank)
-    : display_(display),
+Record::Record(Display& display, const RunFolder& folder, int rank, Summary planned)
+    : summary(std::move(planned)),
+      display_(display),
       folder_(folder),
       begin_(std::chrono::steady_clock::now()),
-      log_(metrics::log_path(job.output, rank)) {
+      log_(log_path(folder.root(), rank)) {
   if (rank == 0) {
-    lines_.emplace(metrics::metrics_path(job.output));
+    lines_.emplace(metrics_path(folder.root()));
   }
   step_seconds_.reserve(median_window);
-  summary = planned_summary(compiled);
 }
 
 void Record::say(const std::string& line) {
@@ -86,21 +75,21 @@ void Record::count_step(double seconds) {
   ++summary.steps;
 }
 
-void Record::write(const metrics::StepRecord& step) {
+void Record::write(const StepRecord& step) {
   if (lines_) {
     folder_.require_owned();
     lines_->write(step);
   }
 }
 
-void Record::write(std::span<const metrics::JsonField> fields) {
+void Record::write(std::span<const JsonField> fields) {
   if (lines_) {
     folder_.require_owned();
     lines_->write(fields);
   }
 }
 
-void Record::update(const metrics::ProgressUpdate& update) {
+void Record::update(const ProgressUpdate& update) {
   if (is_first()) {
     display_.update(update);
   }
@@ -125,15 +114,13 @@ void Record::finish_progress() {
   }
 }
 
-void Record::finish(const runtime::Executor& executor, const char* status, int exit_code, std::uint64_t wire_bytes) {
+void Record::finish(const char* status, int exit_code) {
   summary.status = status;
   summary.exit_code = exit_code;
   summary.seconds = seconds_since(begin_);
   summary.step_ms_median = 1000 * median_step(step_seconds_);
-  summary.ranks[0].peak_bytes = executor.arena()->touched_bytes();
   summary.ranks[0].private_bytes = private_bytes();
-  summary.ranks[0].wire_bytes = wire_bytes;
-  log(fmt::format("{} after {}", status, metrics::counted(summary.steps, "step")));
+  log(fmt::format("{} after {}", status, counted(summary.steps, "step")));
 }
 
-}  // namespace shardrun::task
+}  // namespace shardrun::metrics

@@ -3,9 +3,7 @@
 #include <filesystem>
 #include <string>
 
-#include "core/job/job.h"
-
-namespace shardrun::task {
+namespace shardrun::metrics {
 
 // The ranks' flight records, in a folder of the run's output: kept while it runs, told and written as text where it
 // fails.
@@ -19,6 +17,6 @@ void drop_flights(const std::filesystem::path& output) noexcept;
 /// Of a job that failed, once all ranks have ended: every record becomes flight/rank-N.jsonl. What there is to say
 /// beside the root cause, in lines that each begin with a line break: what that rank was at, who waits for whom, where
 /// the records are.
-[[nodiscard]] std::string tell_flights(const job::Job& job, int cause);
+[[nodiscard]] std::string tell_flights(const std::filesystem::path& output, int ranks, int cause);
 
-}  // namespace shardrun::task
+}  // namespace shardrun::metrics

@@ -1,4 +1,4 @@
-#include "core/task/flight.h"
+#include "core/metrics/flight.h"
 
 #include <fmt/format.h>
 
@@ -12,11 +12,11 @@
 #include "core/metrics/rundir.h"
 #include "core/runtime/flight_record.h"
 
-namespace shardrun::task {
+namespace shardrun::metrics {
 namespace {
 
 std::filesystem::path path_of(const std::filesystem::path& output, int rank) {
-  return metrics::flight_folder(output) / fmt::format("rank-{}.record", rank);
+  return flight_folder(output) / fmt::format("rank-{}.record", rank);
 }
 
 /// More would push the root cause off the screen; the records have all.
@@ -26,23 +26,23 @@ constexpr std::size_t most_waits = 8;
 
 std::filesystem::path new_flight_path(const std::filesystem::path& output, int rank) {
   std::error_code failed;
-  std::filesystem::create_directories(metrics::flight_folder(output), failed);
+  std::filesystem::create_directories(flight_folder(output), failed);
   if (failed) {
-    throw files::system_error("create the folder", metrics::flight_folder(output), failed.value());
+    throw files::system_error("create the folder", flight_folder(output), failed.value());
   }
   return path_of(output, rank);
 }
 
 void drop_flights(const std::filesystem::path& output) noexcept {
   std::error_code ignored;
-  std::filesystem::remove_all(metrics::flight_folder(output), ignored);
+  std::filesystem::remove_all(flight_folder(output), ignored);
 }
 
-std::string tell_flights(const job::Job& job, int cause) {
+std::string tell_flights(const std::filesystem::path& output, int ranks, int cause) {
   std::vector<runtime::FlightRecord> records;
   std::string text;
-  for (int rank = 0; rank < static_cast<int>(job.ranks); ++rank) {
-    const std::filesystem::path path = path_of(job.output, rank);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::filesystem::path path = path_of(output, rank);
     std::error_code ignored;
     try {
       records.push_back(runtime::read_flight_record(path));
@@ -62,7 +62,7 @@ std::string tell_flights(const job::Job& job, int cause) {
     }
   }
   if (records.empty()) {
-    drop_flights(job.output);
+    drop_flights(output);
     return text;
   }
   const std::vector<std::string> waits = runtime::waits_among(records, cause);
@@ -72,8 +72,7 @@ std::string tell_flights(const job::Job& job, int cause) {
   if (waits.size() > most_waits) {
     text += fmt::format("\n  and {} more such waits", waits.size() - most_waits);
   }
-  return text + fmt::format("\n  the last operations of every rank: {}",
-                            metrics::human_path(metrics::flight_folder(job.output)));
+  return text + fmt::format("\n  the last operations of every rank: {}", human_path(flight_folder(output)));
 }
 
-}  // namespace shardrun::task
+}  // namespace shardrun::metrics
