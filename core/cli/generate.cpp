@@ -4,12 +4,12 @@
 #include <filesystem>
 
 #include "core/base/error.h"
+#include "core/checkpoint/weights.h"
 #include "core/cli/options.h"
 #include "core/metrics/rundir.h"
 #include "core/models/program.h"
 #include "core/partition/partition.h"
 #include "core/task/sampling.h"
-#include "core/task/weights.h"
 
 namespace shardrun::cli {
 namespace {
@@ -83,7 +83,7 @@ int generate(std::span<const std::string> words) {
   require_effect(parsed, settings);
   const int threads = static_cast<int>(parsed.integer("threads", 1, 1, 1024));
   const checkpoint::SafetensorsFile file(weights_path(parsed.positional[0]));
-  const task::TrainedModel trained = task::read_model(file);
+  const checkpoint::TrainedModel trained = checkpoint::read_model(file);
   settings.vocabulary = trained.tokenizer ? trained.tokenizer->vocabulary() : 0;
   const std::string prompt = parsed.get("prompt").value_or(trained.tokenizer ? "\n" : "");
   const std::vector<std::int32_t> tokens = encode(trained.tokenizer, prompt);
@@ -91,7 +91,7 @@ int generate(std::span<const std::string> words) {
   const graph::Graph graph = models::build_prediction(*trained.model, trained.settings);
   const device::Device& cpu = device::Device::find("cpu");
   runtime::Executor executor(partition::programs_of(graph, cpu, threads), cpu);
-  task::load_parameters(file, graph, executor);
+  checkpoint::load_parameters(file, graph, executor);
   for (const std::int32_t token : tokens) {
     print_token(trained.tokenizer, token);
   }

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/checkpoint/saved_state.h"
 #include "core/device/cores.h"
 #include "core/partition/partition.h"
 #include "core/task/cluster.h"
-#include "core/task/saved_state.h"
 #include "core/task/strategy_options.h"
 
 namespace shardrun::task {
@@ -113,7 +113,7 @@ Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank
   }
   tell("compiling");
   compiled.graph = build_graph(job, compiled);
-  compiled.saved_state = check_saved_state(job, compiled.graph);
+  compiled.saved_state = checkpoint::check_saved_state(job, compiled.graph);
   if (job.task == job::Task::train) {
     const models::TrainingSettings training = training_settings(job, compiled.dataset.get());
     compiled.microbatch_rows = models::microbatch_rows(training.batch, training.microbatches);

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/checkpoint/saved_state.h"
 #include "core/data/dataset.h"
 #include "core/device/device.h"
 #include "core/graph/graph.h"
@@ -16,7 +17,6 @@
 #include "core/partition/plan.h"
 #include "core/partition/program.h"
 #include "core/runtime/collectives.h"
-#include "core/task/saved_state.h"
 
 namespace shardrun::task {
 
@@ -24,7 +24,7 @@ namespace shardrun::task {
 struct Compiled {
   std::shared_ptr<data::Dataset> dataset;  ///< null where the job names no data
   models::ModelSettings settings;
-  SavedState saved_state;  ///< that [iterate] from named when the job was compiled
+  checkpoint::SavedState saved_state;  ///< that [iterate] from named when the job was compiled
   graph::Graph graph;
   partition::Plan plan;
   partition::Partition partition;

@@ -6,12 +6,12 @@
 
 #include "core/base/error.h"
 #include "core/checkpoint/safetensors.h"
+#include "core/checkpoint/saved_state.h"
+#include "core/checkpoint/weights.h"
 #include "core/data/dataset.h"
 #include "core/metrics/human.h"
 #include "core/metrics/rundir.h"
 #include "core/runtime/flight_file.h"
-#include "core/task/saved_state.h"
-#include "core/task/weights.h"
 
 namespace shardrun::task {
 namespace {
@@ -73,10 +73,10 @@ DiskUse disk_use(const job::Job& job, const Compiled& compiled) {
   const graph::StateKind kind = trains ? graph::StateKind::parameter : graph::StateKind::field;
   DiskUse use;
   use.result = (trains ? metrics::weights_path({}) : metrics::state_path({})).filename().string();
-  use.result_bytes =
-      checkpoint::lay_out(saved_tensors(compiled.graph, kind),
-                          trains ? describe_model(job.model, compiled.settings, tokenizer) : describe_state(steps))
-          .file_bytes;
+  use.result_bytes = checkpoint::lay_out(checkpoint::saved_tensors(compiled.graph, kind),
+                                         trains ? checkpoint::describe_model(job.model, compiled.settings, tokenizer)
+                                                : checkpoint::describe_state(steps))
+                         .file_bytes;
   use.under_way = !trains && job.iterate.save_every > 0 ? steps / job.iterate.save_every : 0;
   use.metrics_bytes = static_cast<std::uint64_t>(steps) * (trains ? line_of_training : line_of_iterating);
   use.record_bytes = job.ranks > 1 ? static_cast<std::uint64_t>(job.ranks) * sizeof(runtime::FlightFile) : 0;
@@ -105,7 +105,7 @@ std::string to_string(const DiskUse& use) {
 DiskLimits disk_limits(const job::Job& job) {
   DiskLimits limits{.room = files::disk_room(job.output), .file_size = files::file_size_limit()};
   if (limits.room) {
-    limits.room->bytes += metrics::bytes_to_remove(job.output, kept_of(job));
+    limits.room->bytes += metrics::bytes_to_remove(job.output, checkpoint::kept_of(job));
   }
   return limits;
 }

@@ -2,15 +2,15 @@
 
 #include <chrono>
 
+#include "core/checkpoint/saved_state.h"
 #include "core/launch/signals.h"
-#include "core/task/saved_state.h"
 
 namespace shardrun::task {
 
 LocalDisplay::LocalDisplay(const job::Job& job, const RunSettings& settings)
     : settings_(settings),
       screen_(settings.progress.write),
-      progress_(metrics::through(screen_, settings.progress), last_step(job),
+      progress_(metrics::through(screen_, settings.progress), checkpoint::last_step(job),
                 job.task == job::Task::train ? job.train.log_every : 0, rate_unit(job)),
       ticker_(std::chrono::seconds(1), [this] { progress_.tick(); }) {
   if (settings_.on_stop) {

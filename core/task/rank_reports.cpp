@@ -9,10 +9,10 @@
 #include <cstring>
 #include <utility>
 
+#include "core/checkpoint/saved_state.h"
 #include "core/metrics/flight.h"
 #include "core/metrics/human.h"
 #include "core/metrics/rundir.h"
-#include "core/task/saved_state.h"
 
 namespace shardrun::task {
 namespace {
@@ -92,9 +92,9 @@ std::unique_ptr<metrics::Display> display_of_launcher(RankLink& link) { return s
 RankReports::RankReports(const job::Job& job, const RunSettings& settings, int logs)
     : job_(job),
       settings_(settings),
-      first_step_(first_step(job)),
+      first_step_(checkpoint::first_step(job)),
       screen_(settings.progress.write),
-      progress_(metrics::through(screen_, settings.progress), last_step(job),
+      progress_(metrics::through(screen_, settings.progress), checkpoint::last_step(job),
                 job.task == job::Task::train ? job.train.log_every : 0, rate_unit(job)),
       ticker_(std::chrono::seconds(1), [this] { progress_.tick(); }) {
   progress_.now_at(fmt::format("waiting for {} to join", metrics::counted(job.ranks, "rank")));

@@ -17,6 +17,7 @@
 #include "core/base/error.h"
 #include "core/base/standard_error.h"
 #include "core/base/stop.h"
+#include "core/checkpoint/saved_state.h"
 #include "core/files/atomic_file.h"
 #include "core/job/output.h"
 #include "core/launch/launch.h"
@@ -27,7 +28,6 @@
 #include "core/task/compile.h"
 #include "core/task/rank_link.h"
 #include "core/task/rank_reports.h"
-#include "core/task/saved_state.h"
 #include "core/task/trace.h"
 #include "core/task/work.h"
 #include "plugins/loader/guard.h"
@@ -115,7 +115,7 @@ metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, con
                  {fmt::format("--{}", data_option), fmt::format("{}", fmt::join(inherited->handles(), ","))});
   }
   const metrics::RunDirectory directory(job.output);
-  const std::string older = directory.remove_older_run(kept_of(job));
+  const std::string older = directory.remove_older_run(checkpoint::kept_of(job));
   files::write_file_atomically(metrics::job_path(directory.root()), job::canonical_text(job));
   const job::Job held = job_in(directory, job);
   RankReports reports(held, settings, static_cast<int>(job.ranks));

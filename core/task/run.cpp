@@ -12,6 +12,7 @@
 
 #include "core/base/error.h"
 #include "core/base/stop.h"
+#include "core/checkpoint/saved_state.h"
 #include "core/data/dataset.h"
 #include "core/device/cores.h"
 #include "core/files/atomic_file.h"
@@ -26,7 +27,6 @@
 #include "core/task/idle.h"
 #include "core/task/local_display.h"
 #include "core/task/ranks.h"
-#include "core/task/saved_state.h"
 #include "core/task/strategy_options.h"
 #include "core/task/trace.h"
 #include "core/task/work.h"
@@ -117,7 +117,7 @@ std::vector<std::pair<std::string, std::filesystem::path>> inputs_of(const job::
     inputs.emplace_back("[data]", file);
   }
   // A run leaves the state that it goes on from.
-  if (const std::filesystem::path from = saved_state_file(job); !metrics::has_name_of_state(from)) {
+  if (const std::filesystem::path from = checkpoint::saved_state_file(job); !metrics::has_name_of_state(from)) {
     inputs.emplace_back("[iterate] from", from);
   }
   std::error_code none;
@@ -145,7 +145,7 @@ void require_own_folder(const job::Job& job) {
                       metrics::human_path(file), setting));
     }
   }
-  const std::filesystem::path foreign = metrics::foreign_result(job.output, saved_state_file(job));
+  const std::filesystem::path foreign = metrics::foreign_result(job.output, checkpoint::saved_state_file(job));
   if (!foreign.empty()) {
     refuse(
         fmt::format("has a {} which no run has written, and which runs there would overwrite or remove: choose "
@@ -156,7 +156,7 @@ void require_own_folder(const job::Job& job) {
 
 metrics::Summary run_here(const job::Job& job, Compiled& compiled, const RunSettings& settings, LocalDisplay& display) {
   const metrics::RunDirectory directory(job.output);
-  if (const std::string older = directory.remove_older_run(kept_of(job)); !older.empty()) {
+  if (const std::string older = directory.remove_older_run(checkpoint::kept_of(job)); !older.empty()) {
     display.line(older);
   }
   files::write_file_atomically(metrics::job_path(directory.root()), job::canonical_text(job));

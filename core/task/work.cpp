@@ -7,15 +7,15 @@
 
 #include "core/base/error.h"
 #include "core/base/stop.h"
+#include "core/checkpoint/saved_state.h"
+#include "core/checkpoint/weights.h"
 #include "core/files/atomic_file.h"
 #include "core/metrics/human.h"
 #include "core/metrics/rundir.h"
 #include "core/task/replicas.h"
 #include "core/task/sampling.h"
-#include "core/task/saved_state.h"
 #include "core/task/trace.h"
 #include "core/task/training.h"
-#include "core/task/weights.h"
 
 namespace shardrun::task {
 namespace {
@@ -99,7 +99,7 @@ class Work {
       const int signal = train_steps(training);
       check_before_save(training.finish());
       save_results(metrics::weights_path(job_.output), graph::StateKind::parameter, training.executor(),
-                   describe_model(job_.model, compiled_.settings, compiled_.dataset->tokenizer()));
+                   checkpoint::describe_model(job_.model, compiled_.settings, compiled_.dataset->tokenizer()));
       return signal == 0 ? print_sample(training) : signal;
     });
   }
@@ -108,10 +108,12 @@ class Work {
     runtime::Executor executor(compiled_.programs, *compiled_.device);
     prepare(executor);
     record_.now_at("setting first values");
-    if (const SavedState saved = initialize_states(job_, compiled_.graph, executor); saved != compiled_.saved_state) {
-      throw Error(ErrorCode::io, fmt::format("{}: [iterate] from: '{}' was replaced while this job was starting: give "
-                                             "the job a file that nobody writes to, and start it again",
-                                             job_.where("iterate", "from"), saved_state_file(job_).native()));
+    if (const checkpoint::SavedState saved = checkpoint::initialize_states(job_, compiled_.graph, executor);
+        saved != compiled_.saved_state) {
+      throw Error(ErrorCode::io,
+                  fmt::format("{}: [iterate] from: '{}' was replaced while this job was starting: give "
+                              "the job a file that nobody writes to, and start it again",
+                              job_.where("iterate", "from"), checkpoint::saved_state_file(job_).native()));
     }
     first_step_ = compiled_.saved_state.steps;
     return guarded(executor, failed, [&] {
@@ -120,7 +122,7 @@ class Work {
       const int signal = iterate_steps(executor);
       check_before_save(false);
       save_results(metrics::state_path(job_.output), graph::StateKind::field, executor,
-                   describe_state(first_step_ + record_.summary.steps));
+                   checkpoint::describe_state(first_step_ + record_.summary.steps));
       return signal;
     });
   }
@@ -357,7 +359,8 @@ class Work {
       record_.count_step(seconds);
       record_.summary.ranks[0].sent_bytes = sent;
       if (saves) {
-        save(metrics::state_path(job_.output, step + 1), graph::StateKind::field, executor, describe_state(step + 1));
+        save(metrics::state_path(job_.output, step + 1), graph::StateKind::field, executor,
+             checkpoint::describe_state(step + 1));
       }
       record_.update({.step = step + 1, .rate = 1 / std::max(seconds, 1e-12)});
       signal = naming_step(step, [&] { return stopped(); });
@@ -381,9 +384,9 @@ class Work {
     }
     const auto require_folder = [&] { settings_.folder.require_owned(); };
     require_folder();
-    save_states(path, compiled_.graph, kind, compiled_.partition, executor,
-                settings_.link == nullptr ? 0 : settings_.link->rank(), metadata,
-                {.await_ranks = [&] { await_ranks(); }, .before_commit = require_folder});
+    checkpoint::save_states(path, compiled_.graph, kind, compiled_.partition, executor,
+                            settings_.link == nullptr ? 0 : settings_.link->rank(), metadata,
+                            {.await_ranks = [&] { await_ranks(); }, .before_commit = require_folder});
   }
 
   /// Every rank samples the same; the first shows it. The signal that ended it before its end, or 0.

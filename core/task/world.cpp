@@ -15,6 +15,7 @@
 #include "core/base/error.h"
 #include "core/base/standard_error.h"
 #include "core/base/stop.h"
+#include "core/checkpoint/saved_state.h"
 #include "core/files/atomic_file.h"
 #include "core/launch/limits.h"
 #include "core/launch/signals.h"
@@ -27,7 +28,6 @@
 #include "core/task/local_display.h"
 #include "core/task/rank_reports.h"
 #include "core/task/ranks.h"
-#include "core/task/saved_state.h"
 #include "core/task/strategy_options.h"
 #include "core/task/trace.h"
 
@@ -232,7 +232,7 @@ class First {
                              .on_log = [this](std::string_view line) { reports_->log(line); },
                              .on_notice = [this](std::string_view line) { reports_->notice(line); },
                              .last_resort = [this](const launch::LaunchResult& result) { give_up(result); }});
-    const std::string older = directory_.remove_older_run(kept_of(job_));
+    const std::string older = directory_.remove_older_run(checkpoint::kept_of(job_));
     job::Job named = common_;
     named.output = directory_.path();
     files::write_file_atomically(metrics::job_path(directory_.root()), job::canonical_text(named));

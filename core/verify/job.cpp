@@ -13,12 +13,12 @@
 #include <string_view>
 
 #include "core/base/error.h"
+#include "core/checkpoint/saved_state.h"
 #include "core/runtime/executor.h"
 #include "core/task/compile.h"
 #include "core/task/rank_link.h"
 #include "core/task/rank_reports.h"
 #include "core/task/ranks.h"
-#include "core/task/saved_state.h"
 #include "core/task/training.h"
 #include "core/verify/meter.h"
 #include "core/verify/selection.h"
@@ -129,7 +129,7 @@ class Recorder {
     if (link_ != nullptr) {
       link_->connect(executor);
     }
-    task::initialize_states(job_, compiled_.graph, executor);
+    checkpoint::initialize_states(job_, compiled_.graph, executor);
     if (meter_ == nullptr) {
       return;
     }

@@ -1,7 +1,7 @@
 #include "core/task/disk.h"
 
+#include "core/checkpoint/weights.h"
 #include "core/task/training.h"
-#include "core/task/weights.h"
 #include "tests/support/catch.h"
 #include "tests/support/compiled_job.h"
 #include "tests/support/errors.h"
@@ -36,9 +36,9 @@ TEST_CASE("the size of the weights is known to the byte before there are any", "
   task::Training training(writing.job, writing.compiled);
   training.initialize();
   const std::filesystem::path path = writing.folder / "w.safetensors";
-  task::save_states(
+  checkpoint::save_states(
       path, writing.compiled.graph, graph::StateKind::parameter, writing.compiled.partition, training.executor(), 0,
-      task::describe_model(writing.job.model, writing.compiled.settings, writing.compiled.dataset->tokenizer()));
+      checkpoint::describe_model(writing.job.model, writing.compiled.settings, writing.compiled.dataset->tokenizer()));
   CHECK(writing.use.result == "weights.safetensors");
   CHECK(writing.use.result_bytes == std::filesystem::file_size(path));
 }

@@ -1,4 +1,4 @@
-#include "core/task/saved_state.h"
+#include "core/checkpoint/saved_state.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -13,7 +13,7 @@
 #include "core/base/error.h"
 #include "core/base/suggest.h"
 
-namespace shardrun::task {
+namespace shardrun::checkpoint {
 namespace {
 
 constexpr const char* step_key = "shardrun.step";
@@ -25,21 +25,21 @@ constexpr std::int64_t most_steps = 1'000'000'000'000'000;
   throw Error(ErrorCode::job, fmt::format("{}: [iterate] from: {}", job.where("iterate", "from"), what));
 }
 
-checkpoint::SafetensorsFile open(const job::Job& job) {
+SafetensorsFile open(const job::Job& job) {
   try {
-    return checkpoint::SafetensorsFile(saved_state_file(job));
+    return SafetensorsFile(saved_state_file(job));
   } catch (const Error& error) {
     refuse(job, error.message() + "; name a state.safetensors that a run has written, or the run's folder");
   }
 }
 
-std::string type_text(const checkpoint::TensorInfo& info) {
-  return fmt::format("{} [{}]", checkpoint::to_string(info.dtype), fmt::join(info.shape, ", "));
+std::string type_text(const TensorInfo& info) {
+  return fmt::format("{} [{}]", to_string(info.dtype), fmt::join(info.shape, ", "));
 }
 
 /// Copies a rank's part out of the whole, a block of the file at a time: its bytes follow each other there.
-void read_part(const checkpoint::SafetensorsFile& file, const checkpoint::Tensor& whole, const mesh::Box& box,
-               const device::TensorView& part, std::size_t element_bytes) {
+void read_part(const SafetensorsFile& file, const Tensor& whole, const mesh::Box& box, const device::TensorView& part,
+               std::size_t element_bytes) {
   constexpr std::size_t block_bytes = std::size_t{64} << 10U;
   std::vector<std::byte> block;
   std::size_t first = 0;  // of the block, in the tensor
@@ -60,7 +60,7 @@ void read_part(const checkpoint::SafetensorsFile& file, const checkpoint::Tensor
   }
 }
 
-std::int64_t step_of_file(const checkpoint::SafetensorsFile& file, const job::Job& job) {
+std::int64_t step_of_file(const SafetensorsFile& file, const job::Job& job) {
   const auto found = file.metadata().find(step_key);
   if (found == file.metadata().end()) {
     return 0;
@@ -85,7 +85,7 @@ std::int64_t check_steps(const job::Job& job, std::int64_t saved) {
   return saved;
 }
 
-SavedState check(const job::Job& job, const graph::Graph& graph, const checkpoint::SafetensorsFile& file) {
+SavedState check(const job::Job& job, const graph::Graph& graph, const SafetensorsFile& file) {
   const std::int64_t steps = check_steps(job, step_of_file(file, job));
   std::vector<std::string> names;
   for (const graph::State& state : graph.states) {
@@ -93,18 +93,18 @@ SavedState check(const job::Job& job, const graph::Graph& graph, const checkpoin
       continue;
     }
     names.push_back(state.name);
-    const checkpoint::Tensor* const tensor = file.find(state.name);
+    const Tensor* const tensor = file.find(state.name);
     if (tensor == nullptr) {
       refuse(job, fmt::format("'{}' has no tensor '{}', which model {} iterates", file.path().string(), state.name,
                               job.model.name));
     }
-    const checkpoint::TensorInfo expected = {state.name, checkpoint::DType::f32, state.type.shape};
+    const TensorInfo expected = {state.name, DType::f32, state.type.shape};
     if (tensor->info != expected) {
       refuse(job, fmt::format("'{}': tensor '{}' should be {}, as [model] says, found {}", file.path().string(),
                               state.name, type_text(expected), type_text(tensor->info)));
     }
   }
-  for (const checkpoint::Tensor& tensor : file.tensors()) {
+  for (const Tensor& tensor : file.tensors()) {
     if (std::find(names.begin(), names.end(), tensor.info.name) == names.end()) {
       refuse(job, fmt::format("'{}' has a tensor '{}', which model {} does not have{}; it has {}", file.path().string(),
                               tensor.info.name, job.model.name, did_you_mean(tensor.info.name, names),
@@ -122,9 +122,7 @@ std::filesystem::path saved_state_file(const job::Job& job) {
   return std::filesystem::is_directory(from, none) ? metrics::state_path(from) : from;
 }
 
-checkpoint::Metadata describe_state(std::int64_t steps) {
-  return {{"format", "pt"}, {step_key, std::to_string(steps)}};
-}
+Metadata describe_state(std::int64_t steps) { return {{"format", "pt"}, {step_key, std::to_string(steps)}}; }
 
 std::int64_t first_step(const job::Job& job) {
   if (job.task != job::Task::iterate) {
@@ -149,7 +147,7 @@ SavedState initialize_states(const job::Job& job, const graph::Graph& graph, run
   if (job.task != job::Task::iterate || job.iterate.from.empty()) {
     return {};
   }
-  const checkpoint::SafetensorsFile file = open(job);
+  const SafetensorsFile file = open(job);
   const SavedState saved = check(job, graph, file);  // the file may be another one by now
   for (std::size_t s = 0; s < graph.states.size(); ++s) {
     if (graph.states[s].kind == graph::StateKind::field) {
@@ -171,4 +169,4 @@ metrics::Kept kept_of(const job::Job& job) {
   return {.file = saved_state_file(job), .step = first_step(job)};
 }
 
-}  // namespace shardrun::task
+}  // namespace shardrun::checkpoint

@@ -1,4 +1,4 @@
-#include "core/task/weights.h"
+#include "core/checkpoint/weights.h"
 
 #include <cmath>
 #include <cstring>
@@ -27,8 +27,8 @@ struct Saved {
       : job(text_job_in(folder, overrides)), compiled(compile_ready(job)), training(job, compiled) {
     training.initialize();
     static_cast<void>(training.step(0));
-    task::save_states(path, compiled.graph, graph::StateKind::parameter, compiled.partition, training.executor(), 0,
-                      task::describe_model(job.model, compiled.settings, compiled.dataset->tokenizer()));
+    checkpoint::save_states(path, compiled.graph, graph::StateKind::parameter, compiled.partition, training.executor(),
+                            0, checkpoint::describe_model(job.model, compiled.settings, compiled.dataset->tokenizer()));
   }
 };
 
@@ -40,20 +40,20 @@ std::vector<std::byte> bytes_of_state(const graph::Graph& graph, const runtime::
 }
 
 std::string read_error(const std::filesystem::path& path) {
-  return error_of([&] { static_cast<void>(task::read_model(checkpoint::SafetensorsFile(path))); });
+  return error_of([&] { static_cast<void>(checkpoint::read_model(checkpoint::SafetensorsFile(path))); });
 }
 
 }  // namespace
 
-TEST_CASE("a trained model is read back whole: options, tokenizer and every bit of its parameters", "[task]") {
+TEST_CASE("a trained model is read back whole: options, tokenizer and every bit of its parameters", "[checkpoint]") {
   Saved saved({"model.tied=false", "model.bias=true", "model.gelu=erf"});
   const checkpoint::SafetensorsFile file(saved.path);
 
-  const task::TrainedModel trained = task::read_model(file);
+  const checkpoint::TrainedModel trained = checkpoint::read_model(file);
   const graph::Graph graph = models::build_prediction(*trained.model, trained.settings);
   const device::Device& cpu = device::Device::find("cpu");
   const runtime::Executor executor(partition::programs_of(graph, cpu, 1), cpu);
-  task::load_parameters(file, graph, executor);
+  checkpoint::load_parameters(file, graph, executor);
 
   CHECK(trained.model->name == "gpt");
   CHECK(trained.settings.options.text("gelu") == "erf");
@@ -70,18 +70,18 @@ TEST_CASE("a trained model is read back whole: options, tokenizer and every bit 
   CHECK(file.metadata().at("format") == "pt");
 }
 
-TEST_CASE("a model without text has no tokenizer", "[task]") {
+TEST_CASE("a model without text has no tokenizer", "[checkpoint]") {
   const models::ModelSettings settings = model_settings("mlp", {{"hidden", "3"}, {"inputs", "2"}, {"outputs", "1"}});
   const job::Chosen chosen{.name = "mlp", .options = settings.options};
   const TemporaryFolder folder;
-  checkpoint::write_safetensors(folder / "w", {}, task::describe_model(chosen, settings, nullptr));
-  const task::TrainedModel trained = task::read_model(checkpoint::SafetensorsFile(folder / "w"));
+  checkpoint::write_safetensors(folder / "w", {}, checkpoint::describe_model(chosen, settings, nullptr));
+  const checkpoint::TrainedModel trained = checkpoint::read_model(checkpoint::SafetensorsFile(folder / "w"));
   CHECK(trained.model->name == "mlp");
   CHECK_FALSE(trained.tokenizer.has_value());
   CHECK(trained.settings.options.integer("hidden") == 3);
 }
 
-TEST_CASE("files that are no trained model are refused in words", "[task]") {
+TEST_CASE("files that are no trained model are refused in words", "[checkpoint]") {
   const TemporaryFolder folder;
   const std::filesystem::path path = folder / "w.safetensors";
   checkpoint::write_safetensors(path, {}, {});
@@ -99,7 +99,7 @@ TEST_CASE("files that are no trained model are refused in words", "[task]") {
   CHECK(read_error(path).find("hidden") != std::string::npos);
 }
 
-TEST_CASE("parameters that are missing or of another shape are named", "[task]") {
+TEST_CASE("parameters that are missing or of another shape are named", "[checkpoint]") {
   const Saved saved;
   const checkpoint::SafetensorsFile file(saved.path);
   const device::Device& cpu = device::Device::find("cpu");
@@ -109,7 +109,7 @@ TEST_CASE("parameters that are missing or of another shape are named", "[task]")
         model_settings("gpt", {{"layers", layers}, {"heads", "2"}, {"width", width}, {"context", "16"}},
                        {.vocab = saved.compiled.dataset->shape().vocab}));
     const runtime::Executor executor(partition::programs_of(graph, cpu, 1), cpu);
-    return error_of([&] { task::load_parameters(file, graph, executor); });
+    return error_of([&] { checkpoint::load_parameters(file, graph, executor); });
   };
   CHECK(error_with("1", "16") == "nothing");
   CHECK(error_with("3", "16").find("layer.2/attention_norm/gain") != std::string::npos);
@@ -118,7 +118,7 @@ TEST_CASE("parameters that are missing or of another shape are named", "[task]")
                                     ", 8], found F32 [" + vocab + ", 16]");
 }
 
-TEST_CASE("weights that are no numbers are named, with their place", "[task]") {
+TEST_CASE("weights that are no numbers are named, with their place", "[checkpoint]") {
   const Saved saved;
   const graph::Graph graph = models::build_prediction(
       *models::find_model("gpt"),
@@ -141,7 +141,7 @@ TEST_CASE("weights that are no numbers are named, with their place", "[task]") {
     const std::filesystem::path changed = saved.path.string() + ".changed";
     write_file(changed, bytes);
     const checkpoint::SafetensorsFile file(changed);
-    return error_of([&] { task::load_parameters(file, graph, executor); });
+    return error_of([&] { checkpoint::load_parameters(file, graph, executor); });
   };
 
   CHECK(error_with(std::nanf("")).find("': tensor " + name + " has NaN at [3, 5] (counted from 0)") !=

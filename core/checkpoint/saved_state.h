@@ -9,7 +9,7 @@
 #include "core/metrics/rundir.h"
 #include "core/runtime/executor.h"
 
-namespace shardrun::task {
+namespace shardrun::checkpoint {
 
 // The state that an iterated job starts from: [iterate] from, or the model's own. Its file is one that a run wrote:
 // float32 tensors of global shapes, and in the metadata how many steps had been done.
@@ -23,7 +23,7 @@ struct SavedState {
 };
 
 /// Of a state after so many steps.
-[[nodiscard]] checkpoint::Metadata describe_state(std::int64_t steps);
+[[nodiscard]] Metadata describe_state(std::int64_t steps);
 
 /// The file that [iterate] from names, itself or by its folder; "" where it names none.
 [[nodiscard]] std::filesystem::path saved_state_file(const job::Job& job);
@@ -45,4 +45,4 @@ SavedState initialize_states(const job::Job& job, const graph::Graph& graph, run
 /// What the job leaves of an earlier run in its own folder.
 [[nodiscard]] metrics::Kept kept_of(const job::Job& job);
 
-}  // namespace shardrun::task
+}  // namespace shardrun::checkpoint

@@ -1,4 +1,4 @@
-#include "core/task/weights.h"
+#include "core/checkpoint/weights.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -14,7 +14,7 @@
 #include "core/job/ini.h"
 #include "core/job/raw.h"
 
-namespace shardrun::task {
+namespace shardrun::checkpoint {
 namespace {
 
 constexpr const char* model_key = "shardrun.model";
@@ -86,7 +86,7 @@ void write_parts(Writer& writer, const graph::Graph& graph, graph::StateKind kin
   });
 }
 
-const std::string& metadata_at(const checkpoint::SafetensorsFile& file, const char* key) {
+const std::string& metadata_at(const SafetensorsFile& file, const char* key) {
   const auto found = file.metadata().find(key);
   if (found == file.metadata().end()) {
     throw Error(ErrorCode::data,
@@ -98,7 +98,7 @@ const std::string& metadata_at(const checkpoint::SafetensorsFile& file, const ch
 }
 
 /// What a model with one number of these computes is no number, and a token would be drawn from it all the same.
-void require_finite(const checkpoint::SafetensorsFile& file, const graph::State& state, std::span<const float> values) {
+void require_finite(const SafetensorsFile& file, const graph::State& state, std::span<const float> values) {
   constexpr std::size_t block = std::size_t{1} << 20U;
   for (std::size_t from = 0; from < values.size(); from += block) {
     stop_point();
@@ -125,11 +125,11 @@ void require_finite(const checkpoint::SafetensorsFile& file, const graph::State&
 
 }  // namespace
 
-std::vector<checkpoint::TensorInfo> saved_tensors(const graph::Graph& graph, graph::StateKind kind) {
-  std::vector<checkpoint::TensorInfo> tensors;
+std::vector<TensorInfo> saved_tensors(const graph::Graph& graph, graph::StateKind kind) {
+  std::vector<TensorInfo> tensors;
   for (const graph::State& state : graph.states) {
     if (state.kind == kind) {
-      tensors.push_back({state.name, checkpoint::DType::f32, state.type.shape});
+      tensors.push_back({state.name, DType::f32, state.type.shape});
     }
   }
   return tensors;
@@ -137,11 +137,11 @@ std::vector<checkpoint::TensorInfo> saved_tensors(const graph::Graph& graph, gra
 
 void save_states(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
                  const partition::Partition& partition, const runtime::Executor& executor, std::int64_t rank,
-                 const checkpoint::Metadata& metadata, const SaveHooks& hooks) {
+                 const Metadata& metadata, const SaveHooks& hooks) {
   if (executor.device().element_bytes(graph::DType::f32) != sizeof(float)) {
     throw Error(ErrorCode::internal, fmt::format("states of device {} are not float32", executor.device().name()));
   }
-  std::optional<checkpoint::SafetensorsWriter> whole;
+  std::optional<SafetensorsWriter> whole;
   if (rank == 0) {
     whole.emplace(path, saved_tensors(graph, kind), metadata);
   }
@@ -149,7 +149,7 @@ void save_states(const std::filesystem::path& path, const graph::Graph& graph, g
   if (whole) {
     write_parts(*whole, graph, kind, partition, executor, rank);
   } else {
-    checkpoint::SafetensorsPieces pieces(path, saved_tensors(graph, kind), metadata);
+    SafetensorsPieces pieces(path, saved_tensors(graph, kind), metadata);
     write_parts(pieces, graph, kind, partition, executor, rank);
     pieces.finish();
   }
@@ -168,8 +168,8 @@ void save_states(const std::filesystem::path& path, const graph::Graph& graph, g
   hooks.await_ranks();
 }
 
-checkpoint::Metadata describe_model(const job::Chosen& model, const models::ModelSettings& settings,
-                                    const data::Tokenizer* tokenizer) {
+Metadata describe_model(const job::Chosen& model, const models::ModelSettings& settings,
+                        const data::Tokenizer* tokenizer) {
   std::string section = fmt::format("[model]\nname = {}\n{}", model.name, job::to_string(settings.options));
   const models::Model& declared = *models::find_model(model.name);
   const bool takes_vocab = std::any_of(declared.options.begin(), declared.options.end(),
@@ -177,14 +177,14 @@ checkpoint::Metadata describe_model(const job::Chosen& model, const models::Mode
   if (takes_vocab && !settings.options.has("vocab")) {
     section += fmt::format("vocab = {}\n", settings.data.vocab);
   }
-  checkpoint::Metadata metadata{{"format", "pt"}, {model_key, std::move(section)}};
+  Metadata metadata{{"format", "pt"}, {model_key, std::move(section)}};
   if (tokenizer != nullptr) {
     metadata[tokenizer_key] = tokenizer->to_json();
   }
   return metadata;
 }
 
-TrainedModel read_model(const checkpoint::SafetensorsFile& file) {
+TrainedModel read_model(const SafetensorsFile& file) {
   job::RawJob raw;
   raw.sections = job::parse_ini(metadata_at(file, model_key), file.path().string()).sections;
   const job::RawSection* section = raw.find("model");
@@ -210,19 +210,17 @@ TrainedModel read_model(const checkpoint::SafetensorsFile& file) {
   return trained;
 }
 
-void load_parameters(const checkpoint::SafetensorsFile& file, const graph::Graph& graph,
-                     const runtime::Executor& executor) {
+void load_parameters(const SafetensorsFile& file, const graph::Graph& graph, const runtime::Executor& executor) {
   for (std::size_t s = 0; s < graph.states.size(); ++s) {
     const graph::State& state = graph.states[s];
     if (state.kind != graph::StateKind::parameter) {
       continue;
     }
-    const checkpoint::Tensor& tensor = file.at(state.name);
-    if (tensor.info.dtype != checkpoint::DType::f32 || tensor.info.shape != state.type.shape) {
-      throw Error(ErrorCode::data,
-                  fmt::format("'{}': tensor {} should be F32 [{}], found {} [{}]", file.path().string(), state.name,
-                              fmt::join(state.type.shape, ", "), checkpoint::to_string(tensor.info.dtype),
-                              fmt::join(tensor.info.shape, ", ")));
+    const Tensor& tensor = file.at(state.name);
+    if (tensor.info.dtype != DType::f32 || tensor.info.shape != state.type.shape) {
+      throw Error(ErrorCode::data, fmt::format("'{}': tensor {} should be F32 [{}], found {} [{}]",
+                                               file.path().string(), state.name, fmt::join(state.type.shape, ", "),
+                                               to_string(tensor.info.dtype), fmt::join(tensor.info.shape, ", ")));
     }
     const device::TensorView view = executor.state(static_cast<graph::StateId>(s));
     file.read(tensor, 0, {static_cast<std::byte*>(view.data), tensor.bytes.size()});
@@ -231,4 +229,4 @@ void load_parameters(const checkpoint::SafetensorsFile& file, const graph::Graph
   }
 }
 
-}  // namespace shardrun::task
+}  // namespace shardrun::checkpoint
