@@ -14,9 +14,9 @@
 #include "core/bench/ceilings.h"
 #include "core/bench/timing.h"
 #include "core/bench/values.h"
+#include "core/compile/plugins.h"
 #include "core/memory/arena.h"
 #include "core/task/ranks.h"
-#include "core/task/strategy_options.h"
 #include "plugins/loader/transport.h"
 
 namespace shardrun::bench {
@@ -76,8 +76,8 @@ class Measuring final : private plugins::TransportHost {
 
   void connect() {
     const launch::RankContext& context = rank_.context();
-    transport_.emplace(task::load_transport(task::directories_of(settings_.plugins), settings_.transport,
-                                            settings_.options, members_));
+    transport_.emplace(compile::load_transport(compile::directories_of(settings_.plugins), settings_.transport,
+                                               settings_.options, members_));
     arena_.emplace(arena_bytes(cases_, *transport_, members_));
     transport_->open({.rank = own(),
                       .world_size = members_,

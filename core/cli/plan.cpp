@@ -113,7 +113,7 @@ int plan(std::span<const std::string> words) {
   const std::vector<std::int64_t> ranks =
       parsed.has("ranks") ? read_ranks(*parsed.get("ranks"), job.ranks) : std::vector<std::int64_t>{};
   const bool is_dump = wants_dump(parsed, job);
-  const task::Compiled compiled = task::compile(job);
+  const compile::Compiled compiled = compile::compile(job);
   if (is_dump) {
     dump(parsed, job, compiled);
     return 0;

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "core/compile/compile.h"
 #include "core/job/job.h"
-#include "core/task/compile.h"
 #include "core/task/disk.h"
 #include "core/task/fit.h"
 #include "core/task/forecast.h"
@@ -17,7 +17,7 @@ namespace shardrun::cli {
 /// What 'shardrun plan' knows of a job.
 struct Planned {
   const job::Job& job;
-  const task::Compiled& compiled;
+  const compile::Compiled& compiled;
   task::Forecast forecast;
   std::optional<task::IdleRanks> idle;
   std::optional<task::MemoryFit> fit;

@@ -110,14 +110,14 @@ boost::json::object json_of(const task::MemoryFit& fit, const std::optional<task
 
 std::string plan_json(const Planned& planned, const std::optional<task::FitSearch>& search) {
   namespace json = boost::json;
-  const task::Compiled& compiled = planned.compiled;
+  const compile::Compiled& compiled = planned.compiled;
   const task::Forecast& forecast = planned.forecast;
   json::array ranks;
   for (const task::RankForecast& alike : forecast.ranks) {
     ranks.push_back(json_of(alike, forecast));
   }
   json::object plan = {{"parameters", graph::parameter_count(compiled.graph)},
-                       {"flops_per_step", whole_number(task::flops_per_step(compiled))},
+                       {"flops_per_step", whole_number(compile::flops_per_step(compiled))},
                        {"disk", json_of(planned.disk)},
                        {"data_bytes", compiled.dataset == nullptr ? 0 : compiled.dataset->host_bytes()},
                        {"ranks", std::move(ranks)}};

@@ -244,7 +244,7 @@ std::string timeline_text(const task::Forecast& forecast, std::size_t width) {
          partition::draw(timeline, std::max(width, around + least_width) - around, most_stage_rows);
 }
 
-std::string transients_text(const task::Compiled& compiled) {
+std::string transients_text(const compile::Compiled& compiled) {
   std::string text = "\nmemory of rank 0 beside the states, by function; the least that any order of buffers needs\n";
   for (const partition::Program& program : compiled.programs.programs) {
     text += fmt::format(
@@ -264,7 +264,7 @@ std::string transients_text(const task::Compiled& compiled) {
 
 /// "model gpt, strategy named, 8 ranks (data 2 × model 2 × pipe 2), 1 thread each"
 std::string title_text(const Planned& planned) {
-  const task::Compiled& compiled = planned.compiled;
+  const compile::Compiled& compiled = planned.compiled;
   std::string mesh;
   for (const mesh::Axis& axis : compiled.partition.placements.mesh.axes) {
     if (axis.size > 1) {
@@ -277,8 +277,8 @@ std::string title_text(const Planned& planned) {
 }
 
 std::string head_text(const Planned& planned) {
-  const task::Compiled& compiled = planned.compiled;
-  const double flops = task::flops_per_step(compiled);
+  const compile::Compiled& compiled = planned.compiled;
+  const double flops = compile::flops_per_step(compiled);
   std::string text =
       title_text(planned) + fmt::format("parameters {:>21}\nFLOPs a step {:>19.0f}   {}\n",
                                         graph::parameter_count(compiled.graph), flops, human_flops(flops));

@@ -1,10 +1,10 @@
 #include "core/base/error.h"
 #include "core/cli/options.h"
+#include "core/compile/plugins.h"
 #include "core/job/source.h"
 #include "core/launch/rank.h"
 #include "core/metrics/rundir.h"
 #include "core/task/ranks.h"
-#include "core/task/strategy_options.h"
 #include "core/verify/job.h"
 
 namespace shardrun::cli {
@@ -28,7 +28,8 @@ int rank(std::span<const std::string> words) {
   // As the launcher has resolved it: what is in braces now is meant so.
   const std::filesystem::path folder = parsed.get("folder").value_or("");
   const std::string text = job::read_source(metrics::job_path(folder));
-  const job::Job job = job::parse_job(job::read_job_text(text, parsed.positional.at(0), {}), task::schema_providers());
+  const job::Job job =
+      job::parse_job(job::read_job_text(text, parsed.positional.at(0), {}), compile::schema_providers());
   const task::RankHooks hooks = {.folder = folder,
                                  .data = task::data_handles(parsed.get(task::data_option).value_or(""))};
   if (parsed.has("record-steps")) {

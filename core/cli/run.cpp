@@ -109,7 +109,7 @@ int run(std::span<const std::string> words) {
   const metrics::WallTime started = std::chrono::system_clock::now();
   job::Job job = read_job(parsed);
   if (wants_dump(parsed, job)) {
-    dump(parsed, job, task::compile(job));
+    dump(parsed, job, compile::compile(job));
     return 0;
   }
   const bool json = parsed.has("json");

@@ -22,9 +22,9 @@ constexpr std::uint64_t line_of_iterating = 45;
 constexpr std::uint64_t event_of_trace = 260;
 constexpr std::uint64_t token_of_sample = 4;
 
-std::uint64_t traced_bytes(const job::Job& job, const Compiled& compiled, std::int64_t steps) {
+std::uint64_t traced_bytes(const job::Job& job, const compile::Compiled& compiled, std::int64_t steps) {
   std::uint64_t instructions = 0;
-  for (const std::size_t program : programs_of_step(compiled, compiled.programs)) {
+  for (const std::size_t program : compile::programs_of_step(compiled, compiled.programs)) {
     instructions += compiled.programs.programs[program].instructions.size();
   }
   const auto traced = static_cast<std::uint64_t>(std::min(job.trace_steps, steps));
@@ -66,7 +66,7 @@ std::uint64_t DiskUse::total() const noexcept {
   return sum;
 }
 
-DiskUse disk_use(const job::Job& job, const Compiled& compiled) {
+DiskUse disk_use(const job::Job& job, const compile::Compiled& compiled) {
   const bool trains = job.task == job::Task::train;
   const std::int64_t steps = trains ? job.train.steps : job.iterate.steps;
   const data::Tokenizer* const tokenizer = compiled.dataset == nullptr ? nullptr : compiled.dataset->tokenizer();
@@ -135,7 +135,7 @@ std::vector<std::string> require_disk(const job::Job& job, const DiskUse& use, s
   return {};
 }
 
-std::vector<std::string> require_disk(const job::Job& job, const Compiled& compiled) {
+std::vector<std::string> require_disk(const job::Job& job, const compile::Compiled& compiled) {
   return require_disk(job, disk_use(job, compiled), compiled.programs.memory.peak, disk_limits(job));
 }
 

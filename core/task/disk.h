@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "core/compile/compile.h"
 #include "core/files/disk_room.h"
 #include "core/job/job.h"
-#include "core/task/compile.h"
 
 namespace shardrun::task {
 
@@ -27,7 +27,7 @@ struct DiskUse {
   [[nodiscard]] std::uint64_t total() const noexcept;
 };
 
-[[nodiscard]] DiskUse disk_use(const job::Job& job, const Compiled& compiled);
+[[nodiscard]] DiskUse disk_use(const job::Job& job, const compile::Compiled& compiled);
 
 /// "weights.safetensors 4.73 MiB, metrics.jsonl 7.50 KiB, in all 4.74 MiB"
 [[nodiscard]] std::string to_string(const DiskUse& use);
@@ -46,6 +46,6 @@ struct DiskLimits {
 std::vector<std::string> require_disk(const job::Job& job, const DiskUse& use, std::uint64_t arena_bytes,
                                       const DiskLimits& limits);
 /// By the limits of this process, before the output folder is touched.
-std::vector<std::string> require_disk(const job::Job& job, const Compiled& compiled);
+std::vector<std::string> require_disk(const job::Job& job, const compile::Compiled& compiled);
 
 }  // namespace shardrun::task

@@ -6,11 +6,11 @@
 #include <algorithm>
 
 #include "core/base/error.h"
+#include "core/compile/plugins.h"
 #include "core/job/convert.h"
 #include "core/job/raw.h"
 #include "core/metrics/human.h"
 #include "core/task/idle.h"
-#include "core/task/strategy_options.h"
 
 namespace shardrun::task {
 namespace {
@@ -20,7 +20,7 @@ constexpr std::size_t most_plans = 20;
 constexpr std::size_t most_plans_of_options = 6;
 constexpr std::size_t most_plans_of_microbatches = 3;
 
-std::size_t idle_count(const job::Job& job, const Compiled& compiled, const Forecast& forecast) {
+std::size_t idle_count(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast) {
   const std::optional<IdleRanks> idle = idle_ranks(job, compiled, forecast);
   return idle ? idle->ranks.size() : 0;
 }
@@ -80,10 +80,10 @@ class Search {
       return std::nullopt;
     }
     try {
-      job::Job other =
-          job::parse_job(job::read_job_text(job::canonical_text(job_), job_.file, settings), schema_providers());
+      job::Job other = job::parse_job(job::read_job_text(job::canonical_text(job_), job_.file, settings),
+                                      compile::schema_providers());
       other.cluster = {};  // its memory alone is asked for
-      const Compiled compiled = compile(other, "cpu", 0, {}, dataset_);
+      const compile::Compiled compiled = compile::compile(other, "cpu", 0, {}, dataset_);
       const Forecast forecast = task::forecast(other, compiled);
       if (idle_count(other, compiled, forecast) > idle_) {
         return std::nullopt;
@@ -144,7 +144,7 @@ std::vector<std::string> values_of(const job::OptionSpec& option) {
 std::vector<std::vector<std::string>> other_options(const job::Job& job) {
   std::vector<std::vector<std::string>> all;
   std::size_t plans = 0;
-  const auto options = schema_providers().strategy_options(job.strategy.name, job);
+  const auto options = compile::schema_providers().strategy_options(job.strategy.name, job);
   for (const job::OptionSpec& option : options.value_or(std::vector<job::OptionSpec>{})) {
     const auto present =
         std::ranges::find(job.strategy.options.entries(), option.name, &job::OptionValues::Entry::name);
@@ -168,7 +168,7 @@ std::vector<std::string> other_strategies(const job::Job& job) {
   if (job.ranks == 1 || job.is_given("strategy", "") || !job.sharding.empty() || !job.mesh.empty()) {
     return settings;  // one rank has nothing to split; what sections say is said to this strategy
   }
-  for (const std::string& name : schema_providers().strategy_names(job)) {
+  for (const std::string& name : compile::schema_providers().strategy_names(job)) {
     if (name != job.strategy.name) {
       settings.push_back("job.strategy=" + name);
     }
@@ -215,7 +215,7 @@ std::optional<MemoryFit> memory_fit(const job::Job& job, const Forecast& forecas
   return fit;
 }
 
-FitSearch find_fitting(const job::Job& job, const Compiled& compiled, const Forecast& forecast) {
+FitSearch find_fitting(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast) {
   Search search(job, compiled.dataset, idle_count(job, compiled, forecast));
   if (job.task == job::Task::train) {
     search.try_each(other_remat(job), Search::Until::fits);

@@ -40,7 +40,7 @@ struct FitSearch {
 /// strategies with the same ranks; then, where none of them fits, several together. At most 20 plans, each of which
 /// takes about as long as the job's own. Passes over what is refused, and what leaves more ranks idle than the job
 /// does. REQUIRES: the job has [cluster] memory.
-[[nodiscard]] FitSearch find_fitting(const job::Job& job, const Compiled& compiled, const Forecast& forecast);
+[[nodiscard]] FitSearch find_fitting(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast);
 
 /// Whether every rank fits, in one line without its end.
 [[nodiscard]] std::string to_string(const MemoryFit& fit);

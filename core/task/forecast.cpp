@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t half_bytes = 2;  // of an element in mixed precision
 
 /// Copies of the parameters that the optimizer keeps in float32, where it updates them.
-std::uint64_t master_bytes(const Compiled& compiled, const mesh::Coordinates& at) {
+std::uint64_t master_bytes(const compile::Compiled& compiled, const mesh::Coordinates& at) {
   const partition::Partition& partition = compiled.partition;
   std::uint64_t bytes = 0;
   for (std::size_t s = 0; s < compiled.graph.states.size(); ++s) {
@@ -27,7 +27,7 @@ std::uint64_t master_bytes(const Compiled& compiled, const mesh::Coordinates& at
   return bytes;
 }
 
-RankForecast forecast_of(const job::Job& job, const Compiled& compiled, const partition::Programs& programs,
+RankForecast forecast_of(const job::Job& job, const compile::Compiled& compiled, const partition::Programs& programs,
                          const std::vector<std::size_t>& executed) {
   const mesh::Coordinates at = mesh::coordinates_of(programs.mesh, programs.rank);
   RankForecast ranks{.stage = compiled.partition.stage_at(at), .memory = programs.memory};
@@ -77,7 +77,7 @@ void add_ranks(std::vector<RankForecast>& all, const RankForecast& kind, const s
 
 }  // namespace
 
-Forecast forecast(const job::Job& job, const Compiled& compiled) {
+Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
   const partition::Partition& partition = compiled.partition;
   const device::Device half(compiled.device->name(), half_bytes);
   const bool mixed = job.train.precision == job::Precision::mixed;
@@ -94,8 +94,8 @@ Forecast forecast(const job::Job& job, const Compiled& compiled) {
       stop_point();  // a deep pipeline takes seconds
       const bool is_compiled = !mixed && alike.front() == compiled.programs.rank;
       partition::Programs programs =
-          is_compiled ? compiled.programs : programs_of_rank(job, compiled, alike.front(), device, *functions);
-      const std::vector<std::size_t> executed = programs_of_step(compiled, programs);
+          is_compiled ? compiled.programs : compile::programs_of_rank(job, compiled, alike.front(), device, *functions);
+      const std::vector<std::size_t> executed = compile::programs_of_step(compiled, programs);
       const partition::SentTable table =
           partition::sent_table(programs, executed, device.element_bytes(graph::DType::f32));
       add_ranks(result.ranks, forecast_of(job, compiled, programs, executed), alike, table, programs.mesh);
@@ -121,7 +121,8 @@ Forecast forecast(const job::Job& job, const Compiled& compiled) {
   return result;
 }
 
-std::size_t element_bytes(const job::Job& job, const Compiled& compiled, graph::DType dtype, graph::StateKind kind) {
+std::size_t element_bytes(const job::Job& job, const compile::Compiled& compiled, graph::DType dtype,
+                          graph::StateKind kind) {
   if (job.train.precision != job::Precision::mixed || dtype != graph::DType::f32) {
     return compiled.device->element_bytes(dtype);
   }

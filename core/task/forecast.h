@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "core/compile/compile.h"
 #include "core/job/job.h"
 #include "core/partition/timeline.h"
-#include "core/task/compile.h"
 #include "core/task/predict_step.h"
 
 namespace shardrun::task {
@@ -33,10 +33,10 @@ struct Forecast {
 
 /// `precision` mixed: parameters, gradients and activations take 2 bytes an element; the optimizer's states 4, and 4
 /// more for its own copy of the parameters (Micikevicius et al. 2017, arXiv:1710.03740, section 3.1).
-[[nodiscard]] Forecast forecast(const job::Job& job, const Compiled& compiled);
+[[nodiscard]] Forecast forecast(const job::Job& job, const compile::Compiled& compiled);
 
 /// Bytes of an element of a state, or of a value (StateKind::parameter), in the job's precision.
-[[nodiscard]] std::size_t element_bytes(const job::Job& job, const Compiled& compiled, graph::DType dtype,
+[[nodiscard]] std::size_t element_bytes(const job::Job& job, const compile::Compiled& compiled, graph::DType dtype,
                                         graph::StateKind kind);
 
 /// Bytes that all ranks need together.

@@ -44,7 +44,7 @@ std::string names_of(const mesh::Mesh& mesh, const Axes& axes) {
 }
 
 /// Of what a step computes for each microbatch, or iterates.
-std::vector<ShortDimension> short_dimensions(const Compiled& compiled) {
+std::vector<ShortDimension> short_dimensions(const compile::Compiled& compiled) {
   const mesh::Mesh& mesh = compiled.partition.placements.mesh;
   std::map<std::pair<std::string, Axes>, ShortDimension> found;
   for (const partition::ShardedFunction& sharded : compiled.partition.sharded.functions) {
@@ -112,7 +112,7 @@ void explain_rows(const job::Job& job, const ShortDimension& rows, const mesh::M
 }
 
 /// Stages that no layer is on. False where every stage has one.
-bool explain_stages(const job::Job& job, const Compiled& compiled, IdleRanks& idle) {
+bool explain_stages(const job::Job& job, const compile::Compiled& compiled, IdleRanks& idle) {
   const partition::Pipeline& pipeline = compiled.partition.pipeline;
   if (!pipeline.exists() || compiled.graph.layers == 0) {
     return false;
@@ -135,7 +135,7 @@ bool explain_stages(const job::Job& job, const Compiled& compiled, IdleRanks& id
   return true;
 }
 
-void explain(const job::Job& job, const Compiled& compiled, IdleRanks& idle) {
+void explain(const job::Job& job, const compile::Compiled& compiled, IdleRanks& idle) {
   if (explain_stages(job, compiled, idle)) {
     return;
   }
@@ -162,7 +162,7 @@ std::string flop(double flops) { return metrics::human_quantity(flops, "FLOP"); 
 
 }  // namespace
 
-std::optional<IdleRanks> idle_ranks(const job::Job& job, const Compiled& compiled, const Forecast& forecast) {
+std::optional<IdleRanks> idle_ranks(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast) {
   IdleRanks idle{.ranks_in_all = compiled.partition.placements.mesh.ranks(),
                  .work = job.task == job::Task::train ? "forward and backward in a step" : "an iteration"};
   for (const RankForecast& alike : forecast.ranks) {

@@ -22,7 +22,7 @@ struct IdleRanks {
 };
 
 /// Nothing where no rank is idle, as of a job whose parts are merely uneven.
-[[nodiscard]] std::optional<IdleRanks> idle_ranks(const job::Job& job, const Compiled& compiled,
+[[nodiscard]] std::optional<IdleRanks> idle_ranks(const job::Job& job, const compile::Compiled& compiled,
                                                   const Forecast& forecast);
 
 /// One line, without its end.

@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "core/task/cluster.h"
+#include "core/compile/cluster.h"
 
 namespace shardrun::task {
 namespace {
@@ -39,11 +39,11 @@ partition::Programs without_operands(const partition::Programs& programs, const 
 
 }  // namespace
 
-StepPredictor::StepPredictor(const job::Job& job, const Compiled& compiled, const device::Device& device)
+StepPredictor::StepPredictor(const job::Job& job, const compile::Compiled& compiled, const device::Device& device)
     : job_(job),
       compiled_(compiled),
       f32_bytes_(device.element_bytes(graph::DType::f32)),
-      axes_(axis_rates(job, compiled.partition.placements.mesh)),
+      axes_(compile::axis_rates(job, compiled.partition.placements.mesh)),
       stages_(static_cast<std::size_t>(compiled.partition.pipeline.stages())) {
   if (!job.cluster.measured.empty()) {
     const std::string path = job.cluster.measured.native();
@@ -105,9 +105,9 @@ void StepPredictor::add(partition::Programs programs, const std::vector<std::siz
 
 double StepPredictor::model_flops() const {
   if (job_.task != job::Task::train || job_.train.remat == job::Remat::none) {
-    return flops_per_step(compiled_);
+    return compile::flops_per_step(compiled_);
   }
-  return flops_per_step(graph_without_remat(job_, compiled_), compiled_.microbatch_rows);
+  return compile::flops_per_step(compile::graph_without_remat(job_, compiled_), compiled_.microbatch_rows);
 }
 
 StepForecast StepPredictor::forecast() const {

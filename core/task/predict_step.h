@@ -4,10 +4,10 @@
 #include <optional>
 #include <vector>
 
+#include "core/compile/compile.h"
 #include "core/device/device.h"
 #include "core/job/job.h"
 #include "core/partition/predict.h"
-#include "core/task/compile.h"
 #include "core/task/measured.h"
 
 namespace shardrun::task {
@@ -28,7 +28,7 @@ class StepPredictor {
  public:
   /// `device`: for which the programs are made. Throws Error{job} for a trace that is none. REQUIRES: the job has
   /// [cluster]. Job, compiled and device outlive this.
-  StepPredictor(const job::Job& job, const Compiled& compiled, const device::Device& device);
+  StepPredictor(const job::Job& job, const compile::Compiled& compiled, const device::Device& device);
 
   /// `executed`: by number, one for each execution in a step. Throws Error{job} where the trace is of another job.
   void add(partition::Programs programs, const std::vector<std::size_t>& executed);
@@ -50,7 +50,7 @@ class StepPredictor {
   [[nodiscard]] double model_flops() const;
 
   const job::Job& job_;
-  const Compiled& compiled_;
+  const compile::Compiled& compiled_;
   const std::size_t f32_bytes_;
   std::optional<MeasuredSteps> measured_;
   std::vector<std::optional<partition::AxisRate>> axes_;

@@ -10,8 +10,8 @@
 
 #include "core/base/error.h"
 #include "core/base/philox.h"
+#include "core/compile/plugins.h"
 #include "core/metrics/flight.h"
-#include "core/task/strategy_options.h"
 
 namespace shardrun::task {
 namespace {
@@ -27,7 +27,8 @@ void no_callback(const std::string&) {}
 
 }  // namespace
 
-RankLink::RankLink(const job::Job& job, Compiled& compiled, launch::Rank& rank, std::function<int()> stop_signal)
+RankLink::RankLink(const job::Job& job, compile::Compiled& compiled, launch::Rank& rank,
+                   std::function<int()> stop_signal)
     : job_(job),
       compiled_(compiled),
       rank_(rank),

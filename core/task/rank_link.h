@@ -8,12 +8,12 @@
 #include <string_view>
 #include <vector>
 
+#include "core/compile/compile.h"
 #include "core/job/job.h"
 #include "core/launch/rank.h"
 #include "core/runtime/collectives.h"
 #include "core/runtime/executor.h"
 #include "core/runtime/flight_recorder.h"
-#include "core/task/compile.h"
 
 namespace shardrun::task {
 
@@ -23,7 +23,7 @@ class RankLink final : private plugins::TransportHost {
  public:
   /// `rank` has joined. All three outlive this. `stop_signal`: what has asked this very process to stop, or 0; empty
   /// where the launcher alone is asked.
-  RankLink(const job::Job& job, Compiled& compiled, launch::Rank& rank, std::function<int()> stop_signal = {});
+  RankLink(const job::Job& job, compile::Compiled& compiled, launch::Rank& rank, std::function<int()> stop_signal = {});
   ~RankLink() override;
 
   /// Compares what this rank starts from with what the first does, file by file. Throws Error{io} where one is another.
@@ -79,7 +79,7 @@ class RankLink final : private plugins::TransportHost {
                   const std::string& fingerprint);
 
   const job::Job& job_;
-  Compiled& compiled_;
+  compile::Compiled& compiled_;
   launch::Rank& rank_;
   std::function<int()> own_stop_signal_;
   runtime::FlightRecorder record_;

@@ -18,6 +18,7 @@
 #include "core/base/standard_error.h"
 #include "core/base/stop.h"
 #include "core/checkpoint/saved_state.h"
+#include "core/compile/compile.h"
 #include "core/files/atomic_file.h"
 #include "core/job/output.h"
 #include "core/launch/launch.h"
@@ -25,7 +26,6 @@
 #include "core/metrics/log.h"
 #include "core/metrics/record.h"
 #include "core/metrics/rundir.h"
-#include "core/task/compile.h"
 #include "core/task/rank_link.h"
 #include "core/task/rank_reports.h"
 #include "core/task/trace.h"
@@ -39,7 +39,7 @@ bool is_consequence(ErrorCode code) noexcept {
   return code == ErrorCode::aborted || code == ErrorCode::peer_lost || code == ErrorCode::timeout;
 }
 
-int work_as_rank(Compiled& compiled, RankLink& link, const metrics::RunFolder& folder, bool profile) {
+int work_as_rank(compile::Compiled& compiled, RankLink& link, const metrics::RunFolder& folder, bool profile) {
   const std::unique_ptr<metrics::Display> display = display_of_launcher(link);
   metrics::Summary summary = planned_summary(compiled);
   link.message(summary_message, metrics::to_json(summary));
@@ -88,7 +88,7 @@ launch::LaunchResult launch_ranks(const job::Job& job, const RunSettings& settin
   }
   return launch::launch({.arguments = std::move(arguments),
                          .ranks = static_cast<int>(job.ranks),
-                         .threads_per_rank = threads_of(job),
+                         .threads_per_rank = compile::threads_of(job),
                          .job = job::canonical_text(job),
                          .heartbeat_timeout = silence_of(job),
                          .join_timeout = join_timeout_of(job),
@@ -158,7 +158,7 @@ namespace {
 /// Cores are for the ranks of this machine alone, which only some of them may be.
 job::Job placed_here(const job::Job& job, const launch::RankContext& context) {
   job::Job placed = job;
-  placed.threads = context.is_hosted ? threads_of(job, context.local_world_size) : job.threads;
+  placed.threads = context.is_hosted ? compile::threads_of(job, context.local_world_size) : job.threads;
   return placed;
 }
 
@@ -279,7 +279,7 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
   std::unique_ptr<launch::Rank> rank;
   std::optional<job::Job> placed;
   std::optional<metrics::RunFolder> folder;
-  std::optional<Compiled> compiled;
+  std::optional<compile::Compiled> compiled;
   std::optional<RankLink> link;
   const auto fail = [&](launch::FailureKind kind, std::string text, std::optional<int> awaited) {
     const bool is_noted = rank != nullptr && rank->fail(kind, text, awaited);
@@ -313,7 +313,7 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
     placed->output = output_of_all(job, *rank, hooks.output);
     folder.emplace(open_folder(*placed, *rank, hooks.folder));
     placed->output = folder->root();
-    compiled.emplace(compile(*placed, "cpu", context.rank, {}, dataset_of(*placed, *rank, hooks)));
+    compiled.emplace(compile::compile(*placed, "cpu", context.rank, {}, dataset_of(*placed, *rank, hooks)));
     if (context.is_hosted && context.local_world_size == 0) {
       require_memory_here(*placed, *compiled, rank->context().local_world_size);
     }
@@ -350,7 +350,7 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
 int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile, const RankHooks& hooks) {
   return as_rank(
       job, context,
-      [&](Compiled& compiled, RankLink& link, const metrics::RunFolder& folder) {
+      [&](compile::Compiled& compiled, RankLink& link, const metrics::RunFolder& folder) {
         return work_as_rank(compiled, link, folder, profile);
       },
       hooks);

@@ -9,10 +9,10 @@
 #include <string_view>
 #include <vector>
 
+#include "core/compile/compile.h"
 #include "core/job/job.h"
 #include "core/launch/rank.h"
 #include "core/metrics/run_folder.h"
-#include "core/task/compile.h"
 #include "core/task/rank_link.h"
 #include "core/task/run.h"
 
@@ -39,7 +39,7 @@ using TellFailure = std::function<void(launch::FailureKind kind, const std::stri
 [[nodiscard]] int exit_code_of(const std::function<int()>& attempt, const TellFailure& tell);
 
 /// What a rank does once all have the same plan; returns its exit code. The link is not connected yet.
-using RankWork = std::function<int(Compiled& compiled, RankLink& link, const metrics::RunFolder& folder)>;
+using RankWork = std::function<int(compile::Compiled& compiled, RankLink& link, const metrics::RunFolder& folder)>;
 
 /// The option of the command `rank` that has the handles of the data, with a comma between them.
 inline constexpr const char* data_option = "data";

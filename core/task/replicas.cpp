@@ -52,7 +52,7 @@ std::uint64_t mixed(std::uint64_t sum, std::uint64_t hash) noexcept {
 
 }  // namespace
 
-Replicas::Replicas(const Compiled& compiled, runtime::Executor& executor, RankLink& link)
+Replicas::Replicas(const compile::Compiled& compiled, runtime::Executor& executor, RankLink& link)
     : compiled_(compiled),
       executor_(executor),
       link_(link),

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "core/compile/compile.h"
 #include "core/device/hash.h"
 #include "core/partition/replicas.h"
 #include "core/runtime/executor.h"
-#include "core/task/compile.h"
 #include "core/task/rank_link.h"
 
 namespace shardrun::task {
@@ -19,7 +19,7 @@ namespace shardrun::task {
 class Replicas {
  public:
   /// The arguments outlive this. `link` is connected.
-  Replicas(const Compiled& compiled, runtime::Executor& executor, RankLink& link);
+  Replicas(const compile::Compiled& compiled, runtime::Executor& executor, RankLink& link);
   Replicas(const Replicas&) = delete;
   Replicas& operator=(const Replicas&) = delete;
 
@@ -40,7 +40,7 @@ class Replicas {
   [[nodiscard]] std::string changed_answers() const;
   [[nodiscard]] std::string difference(const std::vector<std::string>& of_ranks) const;
 
-  const Compiled& compiled_;
+  const compile::Compiled& compiled_;
   runtime::Executor& executor_;
   RankLink& link_;
   const std::vector<partition::ReplicaSet> sets_;

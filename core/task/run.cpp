@@ -13,6 +13,8 @@
 #include "core/base/error.h"
 #include "core/base/stop.h"
 #include "core/checkpoint/saved_state.h"
+#include "core/compile/compile.h"
+#include "core/compile/plugins.h"
 #include "core/data/dataset.h"
 #include "core/device/cores.h"
 #include "core/files/atomic_file.h"
@@ -20,14 +22,12 @@
 #include "core/metrics/human.h"
 #include "core/metrics/log.h"
 #include "core/metrics/rundir.h"
-#include "core/task/compile.h"
 #include "core/task/disk.h"
 #include "core/task/fit.h"
 #include "core/task/forecast.h"
 #include "core/task/idle.h"
 #include "core/task/local_display.h"
 #include "core/task/ranks.h"
-#include "core/task/strategy_options.h"
 #include "core/task/trace.h"
 #include "core/task/work.h"
 
@@ -54,14 +54,14 @@ std::uint64_t fullest_of(const Forecast& forecast) {
 }
 
 /// The tokens of the job's text, where they have yet to be made.
-std::uint64_t bytes_of_text(const Compiled& compiled) {
+std::uint64_t bytes_of_text(const compile::Compiled& compiled) {
   return compiled.dataset == nullptr ? 0 : compiled.dataset->bytes_to_load();
 }
 
 /// The arena is given page by page: without this the kernel would kill a job that is too large in the middle of a step.
 /// Which of several hosts' ranks are here is not known: there each rank asks for as many of itself.
-void require_memory(const job::Job& job, const Compiled& compiled, const Forecast& forecast, std::int64_t ranks_here,
-                    const Limits& limits) {
+void require_memory(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast,
+                    std::int64_t ranks_here, const Limits& limits) {
   const std::uint64_t text = bytes_of_text(compiled);
   const std::uint64_t needed =
       text + (ranks_here == job.ranks
@@ -90,7 +90,7 @@ void require_memory(const job::Job& job, const Compiled& compiled, const Forecas
   }
 }
 
-std::vector<std::string> notices_of(const job::Job& job, const Compiled& compiled, const Forecast& forecast,
+std::vector<std::string> notices_of(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast,
                                     std::int64_t ranks_here, const Limits& limits) {
   std::vector<std::string> notices;
   if (const std::optional<IdleRanks> idle = idle_ranks(job, compiled, forecast)) {
@@ -154,7 +154,8 @@ void require_own_folder(const job::Job& job) {
   }
 }
 
-metrics::Summary run_here(const job::Job& job, Compiled& compiled, const RunSettings& settings, LocalDisplay& display) {
+metrics::Summary run_here(const job::Job& job, compile::Compiled& compiled, const RunSettings& settings,
+                          LocalDisplay& display) {
   const metrics::RunDirectory directory(job.output);
   if (const std::string older = directory.remove_older_run(checkpoint::kept_of(job)); !older.empty()) {
     display.line(older);
@@ -219,7 +220,8 @@ job::Job job_in(const metrics::RunDirectory& directory, job::Job job) {
   return job;
 }
 
-std::vector<std::string> require_runnable(const job::Job& job, const Compiled& compiled, std::int64_t ranks_here) {
+std::vector<std::string> require_runnable(const job::Job& job, const compile::Compiled& compiled,
+                                          std::int64_t ranks_here) {
   require_own_folder(job);
   if (job.task == job::Task::train && job.train.precision == job::Precision::mixed) {
     throw Error(ErrorCode::job, fmt::format("{}: [train] precision = mixed is for 'shardrun plan': runs compute in "
@@ -236,7 +238,7 @@ std::vector<std::string> require_runnable(const job::Job& job, const Compiled& c
   return notices_of(job, compiled, forecast, ranks_here, limits);
 }
 
-void require_memory_here(const job::Job& job, const Compiled& compiled, std::int64_t ranks_here) {
+void require_memory_here(const job::Job& job, const compile::Compiled& compiled, std::int64_t ranks_here) {
   require_memory(job, compiled, task::forecast(job, compiled), ranks_here, {});
 }
 
@@ -246,27 +248,27 @@ void show(const std::vector<std::string>& notices, metrics::Display& display) {
   }
 }
 
-void check_data(const Compiled& compiled) {
+void check_data(const compile::Compiled& compiled) {
   if (compiled.dataset != nullptr) {
     compiled.dataset->check(static_cast<int>(device::usable_cores()));
   }
 }
 
-void load_data(const Compiled& compiled) {
+void load_data(const compile::Compiled& compiled) {
   if (compiled.dataset != nullptr) {
     compiled.dataset->load();
     static_cast<void>(compiled.dataset->fingerprints());  // by which a file that is renamed is known to be the same
   }
 }
 
-void require_launchable(const job::Job& job, const Compiled& compiled) {
+void require_launchable(const job::Job& job, const compile::Compiled& compiled) {
   for (const plugins::Transport& transport : compiled.transports.transports) {
     if (transport.props().own_launcher_only) {
       throw Error(
           ErrorCode::job,
           fmt::format("{}: transport {} works between ranks that a launcher of its own has started: put 'mpirun -n {}' "
                       "or 'srun -n {}' before this command, or choose another transport",
-                      place_of_transport(job, transport.manifest().name), transport.manifest().name, job.ranks,
+                      compile::place_of_transport(job, transport.manifest().name), transport.manifest().name, job.ranks,
                       job.ranks));
     }
   }
@@ -289,8 +291,8 @@ namespace {
 
 metrics::Summary prepare_and_run(const job::Job& job, const RunSettings& settings) {
   std::optional<LocalDisplay> display(std::in_place, job, settings);
-  std::optional<Compiled> compiled =
-      compile(job, "cpu", 0, [&](std::string_view activity) { display->now_at(activity); });
+  std::optional<compile::Compiled> compiled =
+      compile::compile(job, "cpu", 0, [&](std::string_view activity) { display->now_at(activity); });
   if (const auto stopped = stopped_before_start(settings)) {
     return *stopped;
   }

@@ -26,9 +26,9 @@ std::int64_t steps_of(const job::Job& job) {
 }
 
 /// What a step runs.
-std::size_t instructions_per_step(const Compiled& compiled) {
+std::size_t instructions_per_step(const compile::Compiled& compiled) {
   std::size_t count = 0;
-  for (const std::size_t program : programs_of_step(compiled, compiled.programs)) {
+  for (const std::size_t program : compile::programs_of_step(compiled, compiled.programs)) {
     count += compiled.programs.programs[program].instructions.size();
   }
   return count;
@@ -38,7 +38,7 @@ std::int64_t steps_to_trace(const job::Job& job) { return std::min(job.trace_ste
 
 }  // namespace
 
-Tracer::Tracer(const job::Job& job, const Compiled& compiled)
+Tracer::Tracer(const job::Job& job, const compile::Compiled& compiled)
     : compiled_(compiled),
       first_(std::min(job.trace_first - 1, steps_of(job) - steps_to_trace(job))),
       most_steps_(static_cast<std::size_t>(steps_to_trace(job))),

@@ -4,10 +4,10 @@
 #include <filesystem>
 #include <vector>
 
+#include "core/compile/compile.h"
 #include "core/job/job.h"
 #include "core/metrics/step_trace.h"
 #include "core/runtime/executor.h"
-#include "core/task/compile.h"
 
 namespace shardrun::task {
 
@@ -15,7 +15,7 @@ namespace shardrun::task {
 class Tracer {
  public:
   /// Takes room for all of them. REQUIRES: the job is to be traced. `compiled` outlives this.
-  Tracer(const job::Job& job, const Compiled& compiled);
+  Tracer(const job::Job& job, const compile::Compiled& compiled);
 
   /// Runs a step, counted from 0, and records it if it is one of them; one that throws, too.
   template <typename Run>
@@ -43,7 +43,7 @@ class Tracer {
     const bool is_recorded_;
   };
 
-  const Compiled& compiled_;
+  const compile::Compiled& compiled_;
   std::int64_t first_ = 0;  ///< counted from 0
   std::size_t most_steps_ = 0;
   runtime::Timeline timeline_;

@@ -47,7 +47,7 @@ double read_element(const device::TensorView& view, std::int64_t index, std::siz
                                      : static_cast<double>(static_cast<const float*>(view.data)[index]);
 }
 
-Training::Training(const job::Job& job, const Compiled& compiled, Agree agree)
+Training::Training(const job::Job& job, const compile::Compiled& compiled, Agree agree)
     : job_(job),
       compiled_(compiled),
       agree_(std::move(agree)),

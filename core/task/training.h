@@ -5,10 +5,10 @@
 #include <optional>
 #include <string>
 
+#include "core/compile/compile.h"
 #include "core/device/device.h"
 #include "core/job/job.h"
 #include "core/runtime/executor.h"
-#include "core/task/compile.h"
 
 namespace shardrun::task {
 
@@ -26,7 +26,7 @@ using Agree = std::function<std::int32_t(std::int32_t)>;
 class Training {
  public:
   /// REQUIRES: compiled.dataset, which with the job must outlive this. `agree`: empty where there is one rank.
-  Training(const job::Job& job, const Compiled& compiled, Agree agree = {});
+  Training(const job::Job& job, const compile::Compiled& compiled, Agree agree = {});
 
   /// Every state's first values.
   void initialize();
@@ -74,7 +74,7 @@ class Training {
   [[nodiscard]] const graph::State* bad_state(graph::StateKind kind) const;
 
   const job::Job& job_;
-  const Compiled& compiled_;
+  const compile::Compiled& compiled_;
   const Agree agree_;
   runtime::Executor executor_;
   std::vector<std::size_t> micro_programs_;

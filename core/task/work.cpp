@@ -77,7 +77,7 @@ auto naming_step(std::int64_t step, const Step& run) {
 /// One rank's work, of either task.
 class Work {
  public:
-  Work(const job::Job& job, Compiled& compiled, const WorkSettings& settings)
+  Work(const job::Job& job, compile::Compiled& compiled, const WorkSettings& settings)
       : job_(job),
         compiled_(compiled),
         settings_(settings),
@@ -151,7 +151,7 @@ class Work {
                             metrics::counted(record_.summary.parameters, "parameter"), ranks,
                             metrics::human_bytes(compiled_.programs.memory.peak),
                             metrics::counted(compiled_.programs.threads, "thread"),
-                            metrics::human_quantity(flops_per_step(compiled_), "FLOP")));
+                            metrics::human_quantity(compile::flops_per_step(compiled_), "FLOP")));
   }
 
   /// Runs what ends with the signal that stopped it, or 0, and finishes the record in any case.
@@ -426,7 +426,7 @@ class Work {
   }
 
   const job::Job& job_;
-  Compiled& compiled_;
+  compile::Compiled& compiled_;
   const WorkSettings& settings_;
   metrics::Record record_;
   std::optional<Tracer> tracer_;
@@ -437,7 +437,7 @@ class Work {
 
 }  // namespace
 
-metrics::Summary planned_summary(const Compiled& compiled) {
+metrics::Summary planned_summary(const compile::Compiled& compiled) {
   metrics::Summary summary;
   summary.parameters = graph::parameter_count(compiled.graph);
   summary.data_bytes = compiled.dataset == nullptr ? 0 : compiled.dataset->host_bytes();
@@ -448,7 +448,8 @@ metrics::Summary planned_summary(const Compiled& compiled) {
   return summary;
 }
 
-metrics::Summary work(const job::Job& job, Compiled& compiled, const WorkSettings& settings, metrics::Summary& failed) {
+metrics::Summary work(const job::Job& job, compile::Compiled& compiled, const WorkSettings& settings,
+                      metrics::Summary& failed) {
   Work work(job, compiled, settings);
   return job.task == job::Task::train ? work.train(failed) : work.iterate(failed);
 }

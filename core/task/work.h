@@ -9,7 +9,7 @@
 namespace shardrun::task {
 
 /// What can be said of a rank's run before it: its parameters, and its part with what is planned.
-[[nodiscard]] metrics::Summary planned_summary(const Compiled& compiled);
+[[nodiscard]] metrics::Summary planned_summary(const compile::Compiled& compiled);
 
 /// What a rank's work needs of its process.
 struct WorkSettings {
@@ -22,7 +22,7 @@ struct WorkSettings {
 
 /// Does one rank's part of what [job] task says: metrics, log and results go to [job] output, which is open. Returns
 /// the summary with this rank's part. A job that fails leaves its summary in `failed` and throws.
-[[nodiscard]] metrics::Summary work(const job::Job& job, Compiled& compiled, const WorkSettings& settings,
+[[nodiscard]] metrics::Summary work(const job::Job& job, compile::Compiled& compiled, const WorkSettings& settings,
                                     metrics::Summary& failed);
 
 }  // namespace shardrun::task

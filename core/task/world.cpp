@@ -16,6 +16,8 @@
 #include "core/base/standard_error.h"
 #include "core/base/stop.h"
 #include "core/checkpoint/saved_state.h"
+#include "core/compile/compile.h"
+#include "core/compile/plugins.h"
 #include "core/files/atomic_file.h"
 #include "core/launch/limits.h"
 #include "core/launch/signals.h"
@@ -23,12 +25,10 @@
 #include "core/launch/user_token.h"
 #include "core/metrics/human.h"
 #include "core/metrics/rundir.h"
-#include "core/task/compile.h"
 #include "core/task/disk.h"
 #include "core/task/local_display.h"
 #include "core/task/rank_reports.h"
 #include "core/task/ranks.h"
-#include "core/task/strategy_options.h"
 #include "core/task/trace.h"
 
 namespace shardrun::task {
@@ -60,7 +60,7 @@ void require_whole_world(const job::Job& job, const launch::World& world) {
 std::vector<plugins::Transport> find_messengers(const job::Job& job) {
   std::vector<plugins::Transport> messengers;
   for (const job::Chosen& chosen : job.transports) {
-    plugins::Transport transport = load_transport(job, chosen.name);
+    plugins::Transport transport = compile::load_transport(job, chosen.name);
     if (transport.shares_first()) {
       messengers.push_back(std::move(transport));
     }
@@ -76,7 +76,7 @@ bool can_share_first(const plugins::Transport& transport) {
 /// "use transport = NAME, or " of those that are here and can.
 std::string advice_on_transports(const job::Job& job) {
   std::string names;
-  const plugins::Directories directories = directories_of(job.plugins.path);
+  const plugins::Directories directories = compile::directories_of(job.plugins.path);
   for (const std::string& name : plugins::plugin_names(directories, plugins::PluginKind::transport)) {
     try {
       if (can_share_first(plugins::Transport::load(directories, name))) {
@@ -142,7 +142,7 @@ Prepared check_before(const job::Job& job, const launch::World& world, const Run
   if (world.rank == 0) {
     display.emplace(job, settings);
   }
-  const Compiled compiled = compile(job, "cpu", world.rank, [&](std::string_view activity) {
+  const compile::Compiled compiled = compile::compile(job, "cpu", world.rank, [&](std::string_view activity) {
     if (display) {
       display->now_at(activity);
     }

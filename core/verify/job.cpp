@@ -14,8 +14,8 @@
 
 #include "core/base/error.h"
 #include "core/checkpoint/saved_state.h"
+#include "core/compile/compile.h"
 #include "core/runtime/executor.h"
-#include "core/task/compile.h"
 #include "core/task/rank_link.h"
 #include "core/task/rank_reports.h"
 #include "core/task/ranks.h"
@@ -63,7 +63,7 @@ class Recorder {
  public:
   /// `link`: null where there is one rank. `meter`: shows how far it is; may be null. `stop_signal` is asked after each
   /// step where there is one rank; several ask each other.
-  Recorder(const job::Job& job, task::Compiled& compiled, task::RankLink* link, Meter* meter,
+  Recorder(const job::Job& job, compile::Compiled& compiled, task::RankLink* link, Meter* meter,
            std::function<int()> stop_signal)
       : job_(job),
         compiled_(compiled),
@@ -134,7 +134,7 @@ class Recorder {
       return;
     }
     std::int64_t work = 0;
-    for (const std::size_t program : task::programs_of_step(compiled_, compiled_.programs)) {
+    for (const std::size_t program : compile::programs_of_step(compiled_, compiled_.programs)) {
       work += steps * work_of(compiled_.programs.programs[program]);
     }
     for (const std::size_t program : evaluation) {
@@ -148,7 +148,7 @@ class Recorder {
   }
 
   void begin_step(std::int64_t step, std::int64_t steps) {
-    instruction_work_.follow(task::programs_of_step(compiled_, compiled_.programs));
+    instruction_work_.follow(compile::programs_of_step(compiled_, compiled_.programs));
     at(fmt::format("step {}/{}", step + 1, steps));
   }
 
@@ -175,7 +175,7 @@ class Recorder {
   }
 
   const job::Job& job_;
-  task::Compiled& compiled_;
+  compile::Compiled& compiled_;
   task::RankLink* link_;
   Meter* meter_;
   InstructionWork instruction_work_;
@@ -189,7 +189,7 @@ int record(Recorder& recorder, const job::Job& job, Extent extent) {
 constexpr const char* title_of_job = "running the job";
 
 /// What varies from rank to rank on purpose is several models, which no single reference can be held against.
-void require_one_model(const job::Job& job, const task::Compiled& compiled) {
+void require_one_model(const job::Job& job, const compile::Compiled& compiled) {
   const partition::Placements& placements = compiled.partition.placements;
   for (std::size_t s = 0; s < compiled.graph.states.size(); ++s) {
     const graph::State& state = compiled.graph.states[s];
@@ -210,7 +210,7 @@ void require_one_model(const job::Job& job, const task::Compiled& compiled) {
 JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
   const std::int64_t steps = verified.steps;
   const task::RunSettings& settings = verified.run;
-  task::Compiled compiled = task::compile(job);
+  compile::Compiled compiled = compile::compile(job);
   JobOutcome outcome;
   if (const auto stopped = task::stopped_before_start(settings)) {
     outcome.summary = *stopped;
@@ -248,7 +248,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
   outcome.summary.status = "finished";
   copy.threads = 0;  // the ranks have ended: the reference has all cores
   // The reference keeps what the ranks compute again, so that a fault in what is repeated shows.
-  compiled.graph = task::graph_without_remat(job, compiled);
+  compiled.graph = compile::graph_without_remat(job, compiled);
   Workload workload = workload_of(job, compiled);
   if (!evaluates) {
     workload.evaluation_rows.clear();
@@ -258,7 +258,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
     outcome.report = verify_snapshots(workload, {.folder = folder.path(),
                                                  .ranks = compiled.partition.placements.mesh.ranks(),
                                                  .steps = steps,
-                                                 .threads = task::threads_of(copy, 1),
+                                                 .threads = compile::threads_of(copy, 1),
                                                  .selection = selection,
                                                  .stops = [&] { return stop_signal() != 0; },
                                                  .meter = &meter});
@@ -276,7 +276,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
 
 int record_as_rank(const job::Job& job, const launch::RankContext& context, std::int64_t steps, bool evaluates,
                    const task::RankHooks& hooks) {
-  const auto work = [&](task::Compiled& compiled, task::RankLink& link, const metrics::RunFolder&) {
+  const auto work = [&](compile::Compiled& compiled, task::RankLink& link, const metrics::RunFolder&) {
     // The launcher shows what the first rank says, line by line.
     const std::unique_ptr<metrics::Display> display = task::display_of_launcher(link);
     Meter meter({.write = [&](std::string_view text) { display->line(text.substr(0, text.size() - 1)); },

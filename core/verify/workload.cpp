@@ -21,7 +21,7 @@ std::vector<Call> calls_of(std::string_view function, const std::vector<std::int
 
 }  // namespace
 
-Workload workload_of(const job::Job& job, const task::Compiled& compiled) {
+Workload workload_of(const job::Job& job, const compile::Compiled& compiled) {
   return {.graph = compiled.graph,
           .microbatch_rows = compiled.microbatch_rows,
           .evaluation_rows = compiled.evaluation_rows,

@@ -5,12 +5,12 @@
 #include <string_view>
 #include <vector>
 
+#include "core/compile/compile.h"
 #include "core/data/dataset.h"
 #include "core/device/device.h"
 #include "core/graph/graph.h"
 #include "core/job/job.h"
 #include "core/runtime/executor.h"
-#include "core/task/compile.h"
 
 namespace shardrun::verify {
 
@@ -29,7 +29,7 @@ struct Workload {
 };
 
 /// REQUIRES: both arguments outlive it.
-[[nodiscard]] Workload workload_of(const job::Job& job, const task::Compiled& compiled);
+[[nodiscard]] Workload workload_of(const job::Job& job, const compile::Compiled& compiled);
 
 /// One call of a function.
 struct Call {

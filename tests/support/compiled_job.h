@@ -4,8 +4,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/task/compile.h"
-#include "core/task/strategy_options.h"
+#include "core/compile/compile.h"
+#include "core/compile/plugins.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/text_job.h"
 
@@ -16,15 +16,15 @@ inline job::Job job_in(const TemporaryFolder& folder, std::string_view text,
                        const std::vector<std::string>& overrides = {}) {
   const std::string with_plugins = std::string(text) + "[plugins]\npath = " SHARDRUN_PLUGINS "\n";
   job::Job job =
-      job::parse_job(job::read_job_text(with_plugins, folder / "job.ini", overrides), task::schema_providers());
+      job::parse_job(job::read_job_text(with_plugins, folder / "job.ini", overrides), compile::schema_providers());
   job.output = folder / job.output.filename().string();  // not in the working folder
   job.output_given = (folder.path() / "").native().size();
   return job;
 }
 
 /// The job, compiled, with its data ready to be trained on.
-inline task::Compiled compile_ready(const job::Job& job, std::string_view device = "cpu") {
-  task::Compiled compiled = task::compile(job, device);
+inline compile::Compiled compile_ready(const job::Job& job, std::string_view device = "cpu") {
+  compile::Compiled compiled = compile::compile(job, device);
   if (compiled.dataset != nullptr) {
     compiled.dataset->load();
   }

@@ -20,7 +20,7 @@ struct Saved {
   TemporaryFolder folder;
   std::filesystem::path path = folder / "weights.safetensors";
   job::Job job;
-  task::Compiled compiled;
+  compile::Compiled compiled;
   task::Training training;
 
   explicit Saved(const std::vector<std::string>& overrides = {})

@@ -25,7 +25,7 @@ constexpr const char* arrays_job =
     "[model]\nname = mlp\nhidden = 4\n[data]\narrays = x.npy, y.npy\nsplit = 0.75\nbatch = 2\n[train]\nsteps = 1\n";
 
 std::string refusal(const job::Job& job) {
-  return error_of([&] { static_cast<void>(task::compile(job)); });
+  return error_of([&] { static_cast<void>(compile::compile(job)); });
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ namespace {
 struct Writing {
   TemporaryFolder folder;
   job::Job job = text_job_in(folder);
-  task::Compiled compiled = task::compile(job);
+  compile::Compiled compiled = compile::compile(job);
   task::DiskUse use = task::disk_use(job, compiled);
 
   [[nodiscard]] std::string refusal(const task::DiskLimits& limits, std::uint64_t arena = 0) const {
@@ -72,7 +72,7 @@ TEST_CASE("states that are saved under way count", "[task]") {
   const job::Job job = job_in(folder,
                               "[job]\ntask = iterate\noutput = run\n[model]\nname = heat1d\ncells = 100\n"
                               "[iterate]\nsteps = 100\nsave_every = 30\n");
-  const task::DiskUse use = task::disk_use(job, task::compile(job));
+  const task::DiskUse use = task::disk_use(job, compile::compile(job));
   CHECK(use.result == "state.safetensors");
   CHECK(use.under_way == 3);
   CHECK(use.result_bytes_in_all() == 4 * use.result_bytes);

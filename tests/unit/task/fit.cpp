@@ -32,7 +32,7 @@ TEST_CASE("memory is compared for as many ranks as are known to be here", "[task
 TEST_CASE("ranks that have met are refused together where their machine has less than they need", "[task]") {
   const TemporaryFolder folder;
   const job::Job job = text_job_in(folder);
-  const task::Compiled compiled = task::compile(job);
+  const compile::Compiled compiled = compile::compile(job);
   CHECK_NOTHROW(task::require_memory_here(job, compiled, 1));
   CHECK_THAT(error_of([&] { task::require_memory_here(job, compiled, 1'000'000'000); }),
              StartsWith("2: ") && Contains("for the 1000000000 ranks on this machine"));
@@ -65,7 +65,7 @@ class HugeText final : public data::Dataset {
 TEST_CASE("a job whose text is too large for the machine is refused before tokens are made", "[task]") {
   const TemporaryFolder folder;
   const job::Job job = text_job_in(folder);
-  task::Compiled compiled = task::compile(job);
+  compile::Compiled compiled = compile::compile(job);
   compiled.dataset = std::make_shared<HugeText>(compiled.dataset);
   CHECK_THAT(error_of([&] { task::require_memory_here(job, compiled, 1); }),
              Contains("of them for the tokens of its text, and "));

@@ -132,7 +132,7 @@ task::StepForecast forecast_of(const std::vector<std::string>& more) {
   std::vector<std::string> settings = rates;
   settings.insert(settings.end(), more.begin(), more.end());
   const job::Job job = text_job_in(folder, settings);
-  return task::forecast(job, task::compile(job)).step.value();
+  return task::forecast(job, compile::compile(job)).step.value();
 }
 
 }  // namespace

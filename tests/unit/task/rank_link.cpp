@@ -27,7 +27,7 @@ Rank::Deadline in(int milliseconds) { return Rank::Clock::now() + std::chrono::m
 struct Pair {
   TemporaryFolder folder;
   job::Job job = text_job_in(folder);
-  task::Compiled compiled = compile_ready(job);
+  compile::Compiled compiled = compile_ready(job);
   Store store{2};
   Rank first{store.context(0), Store::job, Rank::no_deadline};
   Rank second{store.context(1), Store::job, Rank::no_deadline};
@@ -53,7 +53,7 @@ struct OverWitness {
   TemporaryFolder folder;
   job::Job job = text_job_in(folder, {"job.ranks=2", "job.strategy=dp", "job.transport=witness",
                                       "plugins.path=" SHARDRUN_PLUGINS ":" SHARDRUN_FIXTURES});
-  task::Compiled compiled = compile_ready(job);
+  compile::Compiled compiled = compile_ready(job);
   Store store{2};
   Rank second{store.context(1), Store::job, Rank::no_deadline};
 
@@ -90,7 +90,7 @@ TEST_CASE("the launcher hears of a failure while all connections are there", "[t
   second.set("barrier/0/1", "");
 
   const metrics::RunDirectory directory(over.job.output);
-  const auto work = [&](task::Compiled& compiled, task::RankLink& link, const metrics::RunFolder&) -> int {
+  const auto work = [&](compile::Compiled& compiled, task::RankLink& link, const metrics::RunFolder&) -> int {
     runtime::Executor executor(compiled.programs, *compiled.device);
     link.connect(executor);
     const std::lock_guard lock(mutex);
@@ -116,7 +116,7 @@ TEST_CASE("a rank with other data than the first is told which, and both files' 
   first.check_data();
   const auto told = [&] {
     write_file(other.data.text, text);
-    task::Compiled compiled = compile_ready(other);
+    compile::Compiled compiled = compile_ready(other);
     task::RankLink link(other, compiled, pair.second);
     return error_of([&] { link.check_data(); });
   };
@@ -172,7 +172,7 @@ TEST_CASE("a rank that never learns the folder of all writes no log", "[task]") 
   context.is_hosted = true;
 
   const int code =
-      task::as_rank(job, context, [](task::Compiled&, task::RankLink&, const metrics::RunFolder&) { return 0; },
+      task::as_rank(job, context, [](compile::Compiled&, task::RankLink&, const metrics::RunFolder&) { return 0; },
                     {.on_join = [&] { store.abort("rank 0 is gone"); }});
   forget_stop();
 

@@ -21,7 +21,7 @@ struct Set {
 std::vector<Set> sets_of(const std::vector<std::string>& overrides) {
   const TemporaryFolder folder;
   const job::Job job = text_job_in(folder, overrides);
-  const task::Compiled compiled = task::compile(job);
+  const compile::Compiled compiled = compile::compile(job);
   std::vector<Set> sets;
   for (const partition::ReplicaSet& from : partition::replicas_of(compiled.graph, compiled.partition)) {
     Set& set = sets.emplace_back();

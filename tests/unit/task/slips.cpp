@@ -166,7 +166,7 @@ TEST_CASE("what other programs call things leads to what they are called here", 
       edit(text, each);
     }
     INFO(text);
-    const std::string message = error_of([&] { static_cast<void>(task::compile(job_in(folder, text))); });
+    const std::string message = error_of([&] { static_cast<void>(compile::compile(job_in(folder, text))); });
 
     CHECK_THAT(message, StartsWith("2: " + (folder / "job.ini").string()) && Contains(slip.phrase));
   }

@@ -16,7 +16,7 @@ using namespace shardrun::test;
 namespace {
 
 std::vector<double> losses(const job::Job& job, std::int64_t steps, std::string_view device = "cpu") {
-  const task::Compiled compiled = compile_ready(job, device);
+  const compile::Compiled compiled = compile_ready(job, device);
   task::Training training(job, compiled);
   training.initialize();
   std::vector<double> losses;
@@ -40,7 +40,7 @@ double worst_relative(const std::vector<double>& found, const std::vector<double
 TEST_CASE("the loss begins where nothing is known and falls", "[task]") {
   const TemporaryFolder folder;
   const job::Job job = text_job_in(folder);
-  const task::Compiled compiled = compile_ready(job);
+  const compile::Compiled compiled = compile_ready(job);
   task::Training training(job, compiled);
   training.initialize();
   const double first = training.step(0).loss;
@@ -85,7 +85,7 @@ TEST_CASE("each step takes the samples that follow those of the step before", "[
 TEST_CASE("evaluation changes no state but the loss, and may be repeated", "[task]") {
   const TemporaryFolder folder;
   const job::Job job = text_job_in(folder, {"model.dropout=0.2"});
-  const task::Compiled compiled = compile_ready(job);
+  const compile::Compiled compiled = compile_ready(job);
   task::Training plain(job, compiled);
   task::Training evaluated(job, compiled);
   plain.initialize();
@@ -101,7 +101,7 @@ TEST_CASE("the gradient's norm is that before clipping", "[task]") {
   const TemporaryFolder folder;
   const auto first_norm = [&](const char* clip) {
     const job::Job job = text_job_in(folder, {clip});
-    const task::Compiled compiled = compile_ready(job);
+    const compile::Compiled compiled = compile_ready(job);
     task::Training training(job, compiled);
     training.initialize();
     return training.step(0).gradient_norm;
@@ -114,7 +114,7 @@ TEST_CASE("the gradient's norm is that before clipping", "[task]") {
 TEST_CASE("a step's heap is that of the step before", "[task]") {
   const TemporaryFolder folder;
   const job::Job job = text_job_in(folder, {"data.microbatches=2"});
-  const task::Compiled compiled = compile_ready(job);
+  const compile::Compiled compiled = compile_ready(job);
   task::Training training(job, compiled);
   training.initialize();
   const auto run_to = [&](std::int64_t from, std::int64_t to) {
@@ -131,7 +131,7 @@ TEST_CASE("a step's heap is that of the step before", "[task]") {
 TEST_CASE("a loss that is not finite ends training with the tensor's name, and spares the parameters", "[task]") {
   const TemporaryFolder folder;
   const job::Job job = text_job_in(folder, {"train.learning_rate=1e30"});
-  const task::Compiled compiled = compile_ready(job);
+  const compile::Compiled compiled = compile_ready(job);
   task::Training training(job, compiled);
   training.initialize();
   static_cast<void>(training.step(0));
@@ -151,7 +151,7 @@ TEST_CASE("a loss that is not finite ends training with the tensor's name, and s
 TEST_CASE("a parameter that is not finite is named itself", "[task]") {
   const TemporaryFolder folder;
   const job::Job job = text_job_in(folder);
-  const task::Compiled compiled = compile_ready(job);
+  const compile::Compiled compiled = compile_ready(job);
   task::Training training(job, compiled);
   training.initialize();
   const graph::StateId gain = compiled.graph.find_state("layer.1/mlp_norm/gain");
@@ -193,7 +193,7 @@ class Other final : public runtime::Communicator {
 struct FirstOfTwo {
   TemporaryFolder folder;
   job::Job job = text_job_in(folder, {"data.microbatches=3"});
-  task::Compiled compiled = compile_ready(job);
+  compile::Compiled compiled = compile_ready(job);
   std::vector<std::int32_t> given;  ///< to agree on
 
   FirstOfTwo() {
@@ -303,27 +303,27 @@ TEST_CASE("ranks agree on the first bad gradient, whichever of them has it", "[t
 
 TEST_CASE("a compiled job knows its work before it runs", "[task]") {
   const TemporaryFolder folder;
-  const task::Compiled one = compile_ready(text_job_in(folder));
-  const task::Compiled three = compile_ready(text_job_in(folder, {"data.microbatches=3"}));
+  const compile::Compiled one = compile_ready(text_job_in(folder));
+  const compile::Compiled three = compile_ready(text_job_in(folder, {"data.microbatches=3"}));
   CHECK(one.microbatch_rows == std::vector<std::int64_t>{7});
   CHECK(three.microbatch_rows == std::vector<std::int64_t>{3, 2, 2});
   CHECK(three.programs.memory.activations < one.programs.memory.activations);
   // Forward, and twice as much backward, of the products alone: 2 FLOPs for each weight and token.
   const double products = 6.0 * 7 * 16 * 2 * 12 * 16 * 16;
-  CHECK(task::flops_per_step(one) > products);
-  CHECK(task::flops_per_step(one) < 3 * products);
+  CHECK(compile::flops_per_step(one) > products);
+  CHECK(compile::flops_per_step(one) < 3 * products);
 }
 
 TEST_CASE("a loss below zero is impossible where its op cannot give one, but for rounding", "[task]") {
   const TemporaryFolder folder;
   const job::Job job = text_job_in(folder);
-  const task::Compiled compiled = compile_ready(job);
+  const compile::Compiled compiled = compile_ready(job);
   const task::Training training(job, compiled);
   CHECK(training.is_impossible(-1.12));
   CHECK_FALSE(training.is_impossible(-1e-6));
   CHECK_FALSE(training.is_impossible(2.5));
   // Of an op that may give less than zero nothing is known.
-  task::Compiled other = compile_ready(job);
+  compile::Compiled other = compile_ready(job);
   for (graph::Function& function : other.graph.functions) {
     for (graph::Node& node : function.nodes) {
       if (node.op->name == "token_loss") {

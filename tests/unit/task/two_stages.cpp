@@ -132,8 +132,8 @@ partition::Plan two_stages() {
   return plan;
 }
 
-task::Compiled compile_stage(const job::Job& job, std::int64_t rank) {
-  task::Compiled compiled = compile_ready(job);
+compile::Compiled compile_stage(const job::Job& job, std::int64_t rank) {
+  compile::Compiled compiled = compile_ready(job);
   compiled.partition =
       partition::split(compiled.graph, two_stages(), compiled.microbatch_rows, compiled.evaluation_rows);
   compiled.programs =
@@ -153,9 +153,9 @@ std::array<std::string, 2> errors(const std::vector<Planted>& planted) {
   const job::Job job = text_job_in(folder, {"data.batch=3", "data.microbatches=3", "model.tied=false"});
   Wire wire;
   std::array<std::string, 2> errors;
-  const std::array<task::Compiled, 2> ranks = {compile_stage(job, 0), compile_stage(job, 1)};
+  const std::array<compile::Compiled, 2> ranks = {compile_stage(job, 0), compile_stage(job, 1)};
   const auto run = [&](int rank) {
-    const task::Compiled& compiled = ranks[static_cast<std::size_t>(rank)];
+    const compile::Compiled& compiled = ranks[static_cast<std::size_t>(rank)];
     Member member(wire, rank);
     task::Training training(job, compiled, [&](std::int32_t value) { return agree(wire, rank, value); });
     training.executor().bind(member);

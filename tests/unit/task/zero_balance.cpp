@@ -47,7 +47,7 @@ void check_table(const Size& size) {
           "vocab = 50257\n[data]\nbatch = 1024\n[train]\nsteps = 1\nprecision = mixed\n",
           ranks, stage.strategy, size.layers, size.heads, size.width);
       const job::Job job = job_in(folder, text);
-      const task::Compiled compiled = task::compile(job);
+      const compile::Compiled compiled = compile::compile(job);
       const auto parameters = static_cast<double>(graph::parameter_count(compiled.graph));
       const double formula = parameters * (stage.whole + stage.split / ranks);
       const auto planned = static_cast<double>(busiest(task::forecast(job, compiled)));

@@ -152,7 +152,7 @@ TEST_CASE("what a training job calls is what is compared", "[verify]") {
   job.train.steps = 4;
   job.train.learning_rate = 0.02;
   job.train.warmup = 2;
-  task::Compiled compiled;
+  compile::Compiled compiled;
   compiled.dataset = std::make_unique<NumberedSamples>(1);
   compiled.graph = std::move(model.graph);
   compiled.device = &device::Device::find("cpu");

@@ -9,7 +9,7 @@
 #include "plugins/loader/strategy.h"
 #include "plugins/loader/transport.h"
 
-namespace shardrun::task {
+namespace shardrun::compile {
 
 // Between the job file and the border of plugins: the same options in either's words.
 
@@ -47,4 +47,4 @@ void add_job(plugins::StrategyRequest& request, const job::Job& job, const plugi
                                                 const std::vector<std::pair<std::string, std::string>>& settings,
                                                 std::uint32_t ranks);
 
-}  // namespace shardrun::task
+}  // namespace shardrun::compile

@@ -1,4 +1,4 @@
-#include "core/task/compile.h"
+#include "core/compile/compile.h"
 
 #include <fmt/format.h>
 
@@ -8,12 +8,12 @@
 
 #include "core/base/error.h"
 #include "core/checkpoint/saved_state.h"
+#include "core/compile/cluster.h"
+#include "core/compile/plugins.h"
 #include "core/device/cores.h"
 #include "core/partition/partition.h"
-#include "core/task/cluster.h"
-#include "core/task/strategy_options.h"
 
-namespace shardrun::task {
+namespace shardrun::compile {
 namespace {
 
 models::OptimizerSettings optimizer_settings(const job::TrainSettings& train) {
@@ -184,4 +184,4 @@ double flops_per_step(const graph::Graph& graph, const std::vector<std::int64_t>
   return total;
 }
 
-}  // namespace shardrun::task
+}  // namespace shardrun::compile

@@ -1,4 +1,4 @@
-#include "core/task/cluster.h"
+#include "core/compile/cluster.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,7 +8,7 @@
 #include "core/base/error.h"
 #include "core/base/suggest.h"
 
-namespace shardrun::task {
+namespace shardrun::compile {
 
 void check_cluster(const job::Job& job, const mesh::Mesh& mesh) {
   for (const job::ClusterAxis& each : job.cluster.axes) {
@@ -49,4 +49,4 @@ std::vector<std::optional<partition::AxisRate>> axis_rates(const job::Job& job, 
   return rates;
 }
 
-}  // namespace shardrun::task
+}  // namespace shardrun::compile

@@ -1,4 +1,4 @@
-#include "core/task/strategy_options.h"
+#include "core/compile/plugins.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -14,7 +14,7 @@
 #include "core/job/section.h"
 #include "core/models/model.h"
 
-namespace shardrun::task {
+namespace shardrun::compile {
 namespace {
 
 job::OptionType type_of(const plugins::OptionSpec& spec) {
@@ -288,4 +288,4 @@ plugins::Transport load_transport(const plugins::Directories& directories, const
   return transport;
 }
 
-}  // namespace shardrun::task
+}  // namespace shardrun::compile

@@ -7,7 +7,7 @@
 #include "core/mesh/mesh.h"
 #include "core/partition/predict.h"
 
-namespace shardrun::task {
+namespace shardrun::compile {
 
 /// Throws Error{job} where [cluster.AXIS] names an axis that the mesh does not have, or with [cluster] flops no
 /// bandwidth is given for one that it has.
@@ -16,4 +16,4 @@ void check_cluster(const job::Job& job, const mesh::Mesh& mesh);
 /// Of each axis what [cluster] says. REQUIRES: check_cluster has not refused it.
 [[nodiscard]] std::vector<std::optional<partition::AxisRate>> axis_rates(const job::Job& job, const mesh::Mesh& mesh);
 
-}  // namespace shardrun::task
+}  // namespace shardrun::compile

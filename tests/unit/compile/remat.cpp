@@ -20,7 +20,7 @@ std::int64_t repeated(const graph::Graph& graph, std::string_view op) {
 
 }  // namespace
 
-TEST_CASE("a job says what is computed again, and by default nothing is", "[task]") {
+TEST_CASE("a job says what is computed again, and by default nothing is", "[compile]") {
   const TemporaryFolder folder;
   const auto compiled = [&](const std::vector<std::string>& overrides) {
     return compile_ready(text_job_in(folder, overrides)).graph;
@@ -32,10 +32,10 @@ TEST_CASE("a job says what is computed again, and by default nothing is", "[task
   CHECK(repeated(compiled({"train.remat=layer"}), "attention") == 2);
 }
 
-TEST_CASE("what a job computes again is compared with a graph of the same states that keeps it", "[task]") {
+TEST_CASE("what a job computes again is compared with a graph of the same states that keeps it", "[compile]") {
   const TemporaryFolder folder;
-  const task::Compiled plain = compile_ready(text_job_in(folder));
+  const compile::Compiled plain = compile_ready(text_job_in(folder));
   const job::Job job = text_job_in(folder, {"train.remat=layer"});
-  const task::Compiled compiled = compile_ready(job);
-  CHECK(graph::to_string(task::graph_without_remat(job, compiled)) == graph::to_string(plain.graph));
+  const compile::Compiled compiled = compile_ready(job);
+  CHECK(graph::to_string(compile::graph_without_remat(job, compiled)) == graph::to_string(plain.graph));
 }

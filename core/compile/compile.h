@@ -18,7 +18,7 @@
 #include "core/partition/program.h"
 #include "core/runtime/collectives.h"
 
-namespace shardrun::task {
+namespace shardrun::compile {
 
 /// A job on its way from the file to the executor: each member is a function of those before it.
 struct Compiled {
@@ -62,4 +62,4 @@ struct Compiled {
 [[nodiscard]] double flops_per_step(const Compiled& compiled);
 [[nodiscard]] double flops_per_step(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows);
 
-}  // namespace shardrun::task
+}  // namespace shardrun::compile
