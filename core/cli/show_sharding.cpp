@@ -11,10 +11,10 @@
 #include "core/base/error.h"
 #include "core/base/suggest.h"
 #include "core/cli/options.h"
+#include "core/forecast/forecast.h"
 #include "core/mesh/draw.h"
 #include "core/metrics/human.h"
 #include "core/metrics/progress.h"
-#include "core/task/forecast.h"
 #include <shardrun/sdk/glob.hpp>
 
 namespace shardrun::cli {
@@ -63,8 +63,8 @@ class Tensors {
       return of_cut_point(name);
     }
     Tensor tensor = of_state(static_cast<std::size_t>(state));
-    tensor.element_bytes = task::element_bytes(job_, compiled_, tensor.type.dtype,
-                                               compiled_.graph.states[static_cast<std::size_t>(state)].kind);
+    tensor.element_bytes = forecast::element_bytes(job_, compiled_, tensor.type.dtype,
+                                                   compiled_.graph.states[static_cast<std::size_t>(state)].kind);
     tensor.stages = compiled_.partition.stages.states.held[static_cast<std::size_t>(state)];
     return tensor;
   }
@@ -130,7 +130,7 @@ class Tensors {
         if (planned != compiled_.partition.placements.cut_points.end()) {
           tensor.roles.push_back({"placed", planned->second});
         }
-        tensor.element_bytes = task::element_bytes(job_, compiled_, tensor.type.dtype, graph::StateKind::parameter);
+        tensor.element_bytes = forecast::element_bytes(job_, compiled_, tensor.type.dtype, graph::StateKind::parameter);
         tensor.roles.push_back({"made", sharded.placements[v]});
         const partition::Pipeline& pipeline = compiled_.partition.pipeline;
         tensor.stages.resize(static_cast<std::size_t>(pipeline.stages()), false);

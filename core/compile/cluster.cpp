@@ -23,7 +23,7 @@ void check_cluster(const job::Job& job, const mesh::Mesh& mesh) {
                               axes.empty() ? std::string("none") : fmt::format("{}", fmt::join(axes, ", "))));
     }
   }
-  const std::vector<std::optional<partition::AxisRate>> rates = axis_rates(job, mesh);
+  const std::vector<std::optional<AxisRate>> rates = axis_rates(job, mesh);
   for (std::size_t a = 0; a < rates.size() && job.cluster.flops > 0; ++a) {
     if (mesh.axes[a].size > 1 && !rates[a]) {
       throw Error(ErrorCode::job,
@@ -34,8 +34,8 @@ void check_cluster(const job::Job& job, const mesh::Mesh& mesh) {
   }
 }
 
-std::vector<std::optional<partition::AxisRate>> axis_rates(const job::Job& job, const mesh::Mesh& mesh) {
-  std::vector<std::optional<partition::AxisRate>> rates(mesh.axes.size());
+std::vector<std::optional<AxisRate>> axis_rates(const job::Job& job, const mesh::Mesh& mesh) {
+  std::vector<std::optional<AxisRate>> rates(mesh.axes.size());
   for (std::size_t a = 0; a < rates.size(); ++a) {
     if (job.cluster.bandwidth > 0) {
       rates[a] = {job.cluster.bandwidth, job.cluster.latency};

@@ -18,14 +18,14 @@
 #include "core/data/dataset.h"
 #include "core/device/cores.h"
 #include "core/files/atomic_file.h"
+#include "core/forecast/disk.h"
+#include "core/forecast/fit.h"
+#include "core/forecast/forecast.h"
+#include "core/forecast/idle.h"
 #include "core/memory/machine.h"
 #include "core/metrics/human.h"
 #include "core/metrics/log.h"
 #include "core/metrics/rundir.h"
-#include "core/task/disk.h"
-#include "core/task/fit.h"
-#include "core/task/forecast.h"
-#include "core/task/idle.h"
 #include "core/task/local_display.h"
 #include "core/task/ranks.h"
 #include "core/task/trace.h"
@@ -45,9 +45,9 @@ std::string text_of(const memory::MemoryRoom& room) {
   return to_string(room, metrics::human_bytes(room.bytes), metrics::human_bytes(room.limit));
 }
 
-std::uint64_t fullest_of(const Forecast& forecast) {
+std::uint64_t fullest_of(const forecast::Forecast& forecast) {
   std::uint64_t most = 0;
-  for (const RankForecast& alike : forecast.ranks) {
+  for (const forecast::RankForecast& alike : forecast.ranks) {
     most = std::max(most, alike.memory.peak);
   }
   return most;
@@ -60,12 +60,12 @@ std::uint64_t bytes_of_text(const compile::Compiled& compiled) {
 
 /// The arena is given page by page: without this the kernel would kill a job that is too large in the middle of a step.
 /// Which of several hosts' ranks are here is not known: there each rank asks for as many of itself.
-void require_memory(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast,
+void require_memory(const job::Job& job, const compile::Compiled& compiled, const forecast::Forecast& forecast,
                     std::int64_t ranks_here, const Limits& limits) {
   const std::uint64_t text = bytes_of_text(compiled);
   const std::uint64_t needed =
       text + (ranks_here == job.ranks
-                  ? bytes_of_all(forecast)
+                  ? forecast::bytes_of_all(forecast)
                   : compiled.programs.memory.peak * static_cast<std::uint64_t>(std::max<std::int64_t>(ranks_here, 1)));
   if (limits.memory && needed > limits.memory->bytes) {
     throw Error(
@@ -90,19 +90,19 @@ void require_memory(const job::Job& job, const compile::Compiled& compiled, cons
   }
 }
 
-std::vector<std::string> notices_of(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast,
-                                    std::int64_t ranks_here, const Limits& limits) {
+std::vector<std::string> notices_of(const job::Job& job, const compile::Compiled& compiled,
+                                    const forecast::Forecast& forecast, std::int64_t ranks_here, const Limits& limits) {
   std::vector<std::string> notices;
-  if (const std::optional<IdleRanks> idle = idle_ranks(job, compiled, forecast)) {
+  if (const std::optional<forecast::IdleRanks> idle = forecast::idle_ranks(job, compiled, forecast)) {
     notices.push_back(to_string(*idle));
   }
   const std::uint64_t text = bytes_of_text(compiled);
-  if (const std::optional<MemoryFit> fit = memory_fit(job, forecast)) {
+  if (const std::optional<forecast::MemoryFit> fit = forecast::memory_fit(job, forecast)) {
     const std::uint64_t available = limits.memory ? limits.memory->bytes : 0;
-    std::ranges::move(memory_notices(*fit, available - std::min(available, text), ranks_here),
+    std::ranges::move(forecast::memory_notices(*fit, available - std::min(available, text), ranks_here),
                       std::back_inserter(notices));
   }
-  const std::uint64_t needed = bytes_of_all(forecast) + text;
+  const std::uint64_t needed = forecast::bytes_of_all(forecast) + text;
   if (limits.slowing && ranks_here == job.ranks && needed > limits.slowing->bytes) {
     notices.push_back(fmt::format("the job needs {} and {} before it slows processes down: it may run very slowly",
                                   metrics::human_bytes(needed), text_of(*limits.slowing)));
@@ -229,7 +229,7 @@ std::vector<std::string> require_runnable(const job::Job& job, const compile::Co
                                             job.where("train", "precision")));
   }
   const Limits limits;
-  const Forecast forecast = task::forecast(job, compiled);
+  const forecast::Forecast forecast = forecast::forecast(job, compiled);
   require_memory(job, compiled, forecast, ranks_here, limits);
   if (job.task == job::Task::train && compiled.dataset == nullptr) {
     throw Error(ErrorCode::job,
@@ -239,7 +239,7 @@ std::vector<std::string> require_runnable(const job::Job& job, const compile::Co
 }
 
 void require_memory_here(const job::Job& job, const compile::Compiled& compiled, std::int64_t ranks_here) {
-  require_memory(job, compiled, task::forecast(job, compiled), ranks_here, {});
+  require_memory(job, compiled, forecast::forecast(job, compiled), ranks_here, {});
 }
 
 void show(const std::vector<std::string>& notices, metrics::Display& display) {
@@ -297,7 +297,7 @@ metrics::Summary prepare_and_run(const job::Job& job, const RunSettings& setting
     return *stopped;
   }
   std::vector<std::string> notices = require_runnable(job, *compiled, job.ranks);
-  std::ranges::move(require_disk(job, *compiled), std::back_inserter(notices));
+  std::ranges::move(forecast::require_disk(job, *compiled), std::back_inserter(notices));
   display->now_at("reading data");
   check_data(*compiled);
   load_data(*compiled);

@@ -19,13 +19,13 @@
 #include "core/compile/compile.h"
 #include "core/compile/plugins.h"
 #include "core/files/atomic_file.h"
+#include "core/forecast/disk.h"
 #include "core/launch/limits.h"
 #include "core/launch/signals.h"
 #include "core/launch/store_host.h"
 #include "core/launch/user_token.h"
 #include "core/metrics/human.h"
 #include "core/metrics/rundir.h"
-#include "core/task/disk.h"
 #include "core/task/local_display.h"
 #include "core/task/rank_reports.h"
 #include "core/task/ranks.h"
@@ -148,7 +148,7 @@ Prepared check_before(const job::Job& job, const launch::World& world, const Run
     }
   });
   std::vector<std::string> notices = require_runnable(job, compiled, world.local_size.value_or(0));
-  std::ranges::move(require_disk(job, compiled), std::back_inserter(notices));
+  std::ranges::move(forecast::require_disk(job, compiled), std::back_inserter(notices));
   if (display) {
     show(notices, *display);
     display->now_at("reading data");

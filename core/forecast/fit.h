@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "core/task/forecast.h"
+#include "core/forecast/forecast.h"
 
-namespace shardrun::task {
+namespace shardrun::forecast {
 
 /// A job's ranks beside [cluster] memory.
 struct MemoryFit {
@@ -51,4 +51,4 @@ struct FitSearch {
 /// Lines: the settings with which the job fits, as a job file has them, and what else was tried.
 [[nodiscard]] std::string to_string(const FitSearch& search);
 
-}  // namespace shardrun::task
+}  // namespace shardrun::forecast

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "core/partition/meetings.h"
+#include "core/forecast/meetings.h"
 
-namespace shardrun::task {
+namespace shardrun::forecast {
 
 /// An instruction as it was recorded; times are seconds of one clock for all ranks.
 struct MeasuredSpan {
@@ -30,7 +30,7 @@ class MeasuredSteps {
   /// Throws Error{job} where the trace does not have the rank, or where it executed anything else in some step than
   /// `step`; the message says where they part. Steps that the hook after_step does not follow are left out, where
   /// `step` has it.
-  void require(const partition::RankStep& step);
+  void require(const RankStep& step);
 
   /// Seconds that a rank computed and moved data in a step, the median. REQUIRES: it has passed require().
   [[nodiscard]] double computing(std::int64_t rank) const;
@@ -38,7 +38,7 @@ class MeasuredSteps {
   /// Of each rank's instructions, by number in the step, the median over the steps that all these ranks have: what it
   /// took; of what waits for a transfer, what was left of it once everyone of them had started it.
   /// REQUIRES: each has passed require().
-  [[nodiscard]] std::vector<std::vector<double>> medians(const std::vector<partition::RankStep>& ranks,
+  [[nodiscard]] std::vector<std::vector<double>> medians(const std::vector<RankStep>& ranks,
                                                          mesh::AxisId pipeline_axis) const;
 
  private:
@@ -51,4 +51,4 @@ class MeasuredSteps {
   std::map<std::int64_t, Steps> ranks_;
 };
 
-}  // namespace shardrun::task
+}  // namespace shardrun::forecast

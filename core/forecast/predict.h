@@ -7,10 +7,11 @@
 #include <tuple>
 #include <vector>
 
-#include "core/partition/meetings.h"
+#include "core/compile/cluster.h"
+#include "core/forecast/meetings.h"
 #include "core/partition/pipeline.h"
 
-namespace shardrun::partition {
+namespace shardrun::forecast {
 
 /// What a rank does in a second.
 struct ComputeRate {
@@ -18,14 +19,8 @@ struct ComputeRate {
   double memory_bandwidth = 0;  ///< bytes
 };
 
-/// What a rank sends over a mesh axis.
-struct AxisRate {
-  double bandwidth = 0;  ///< bytes a second
-  double latency = 0;    ///< seconds a message
-};
-
 /// Whether it is more than the start or the end of a transfer.
-[[nodiscard]] bool computes(const Instruction& instruction) noexcept;
+[[nodiscard]] bool computes(const partition::Instruction& instruction) noexcept;
 
 /// Seconds of computing or moving: as long as its FLOPs or its operands' bytes take, whichever is longer (the roofline:
 /// Williams, Waterman & Patterson 2009, doi:10.1145/1498765.1498785).
@@ -34,15 +29,15 @@ struct AxisRate {
 /// Seconds of a transfer in a ring: its messages, one after the other, and the bytes that the rank sends (Thakur,
 /// Rabenseifner & Gropp 2005, doi:10.1177/1094342005051521). Messages: all_reduce 2(n−1), all_gather and reduce_scatter
 /// n−1, all_to_all one for each member that gets or gives something.
-[[nodiscard]] double transfer_seconds(const Transfer& transfer, const Programs& programs, std::size_t f32_bytes,
-                                      const AxisRate& rate);
+[[nodiscard]] double transfer_seconds(const partition::Transfer& transfer, const partition::Programs& programs,
+                                      std::size_t f32_bytes, const compile::AxisRate& rate);
 
 /// What the instructions of a step cost.
 struct StepCosts {
   /// Of each rank and each of its instructions, by number in the step. What waits for a transfer over an axis without a
   /// rate: how long after everyone has started and it began to wait.
   std::vector<std::vector<double>> seconds;
-  std::vector<std::optional<AxisRate>> axes;  ///< of each mesh axis
+  std::vector<std::optional<compile::AxisRate>> axes;  ///< of each mesh axis
   std::size_t f32_bytes = 4;
 };
 
@@ -67,6 +62,7 @@ struct Prediction {
 /// it is sent, another transfer from when all have started it; over each axis a rank sends one after the other, to
 /// whomever it is, and over different axes at a time. What it receives does not keep it from sending. A sender does not
 /// wait for its receiver.
-[[nodiscard]] Prediction predict(const std::vector<RankStep>& ranks, const Pipeline& pipeline, const StepCosts& costs);
+[[nodiscard]] Prediction predict(const std::vector<RankStep>& ranks, const partition::Pipeline& pipeline,
+                                 const StepCosts& costs);
 
-}  // namespace shardrun::partition
+}  // namespace shardrun::forecast

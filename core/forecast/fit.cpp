@@ -1,4 +1,4 @@
-#include "core/task/fit.h"
+#include "core/forecast/fit.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,12 +7,12 @@
 
 #include "core/base/error.h"
 #include "core/compile/plugins.h"
+#include "core/forecast/idle.h"
 #include "core/job/convert.h"
 #include "core/job/raw.h"
 #include "core/metrics/human.h"
-#include "core/task/idle.h"
 
-namespace shardrun::task {
+namespace shardrun::forecast {
 namespace {
 
 constexpr std::size_t enough_fitting = 3;
@@ -84,7 +84,7 @@ class Search {
                                       compile::schema_providers());
       other.cluster = {};  // its memory alone is asked for
       const compile::Compiled compiled = compile::compile(other, "cpu", 0, {}, dataset_);
-      const Forecast forecast = task::forecast(other, compiled);
+      const Forecast forecast = forecast::forecast(other, compiled);
       if (idle_count(other, compiled, forecast) > idle_) {
         return std::nullopt;
       }
@@ -273,4 +273,4 @@ std::string to_string(const FitSearch& search) {
   return others.empty() ? text : text + "tried too, and not enough:\n" + others;
 }
 
-}  // namespace shardrun::task
+}  // namespace shardrun::forecast

@@ -1,4 +1,4 @@
-#include "core/task/fit.h"
+#include "core/forecast/fit.h"
 
 #include "core/task/run.h"
 #include "tests/support/catch.h"
@@ -11,25 +11,25 @@ using Catch::Matchers::Contains;
 using Catch::Matchers::EndsWith;
 using Catch::Matchers::StartsWith;
 
-TEST_CASE("that the machine has enough memory is said only where it is known", "[task]") {
-  const task::MemoryFit fit = {.memory = 1000, .most = 2000, .rank = 0, .over = 1};
+TEST_CASE("that the machine has enough memory is said only where it is known", "[forecast]") {
+  const forecast::MemoryFit fit = {.memory = 1000, .most = 2000, .rank = 0, .over = 1};
   const auto first = [&](std::uint64_t available, std::int64_t ranks_here) {
-    return task::memory_notices(fit, available, ranks_here).front();
+    return forecast::memory_notices(fit, available, ranks_here).front();
   };
   CHECK_THAT(first(100'000, 2), EndsWith("; this machine has enough, and the run goes on"));
   CHECK_THAT(first(0, 2), !Contains("has enough") && EndsWith("; the run goes on"));
   CHECK_THAT(first(100'000, 0), !Contains("has enough") && EndsWith("; the run goes on"));
 }
 
-TEST_CASE("memory is compared for as many ranks as are known to be here", "[task]") {
-  const task::MemoryFit fit = {.memory = 1000, .most = 10};
-  CHECK_THAT(task::memory_notices(fit, 1500, 2).at(0), EndsWith("available for each of the 2 ranks here"));
-  CHECK_THAT(task::memory_notices(fit, 500, 0).at(0), EndsWith(" available"));
-  CHECK_THAT(task::memory_notices(fit, 500, 1).at(0), EndsWith(" available"));
-  CHECK(task::memory_notices(fit, 1500, 0).empty());
+TEST_CASE("memory is compared for as many ranks as are known to be here", "[forecast]") {
+  const forecast::MemoryFit fit = {.memory = 1000, .most = 10};
+  CHECK_THAT(forecast::memory_notices(fit, 1500, 2).at(0), EndsWith("available for each of the 2 ranks here"));
+  CHECK_THAT(forecast::memory_notices(fit, 500, 0).at(0), EndsWith(" available"));
+  CHECK_THAT(forecast::memory_notices(fit, 500, 1).at(0), EndsWith(" available"));
+  CHECK(forecast::memory_notices(fit, 1500, 0).empty());
 }
 
-TEST_CASE("ranks that have met are refused together where their machine has less than they need", "[task]") {
+TEST_CASE("ranks that have met are refused together where their machine has less than they need", "[forecast]") {
   const TemporaryFolder folder;
   const job::Job job = text_job_in(folder);
   const compile::Compiled compiled = compile::compile(job);
@@ -62,7 +62,7 @@ class HugeText final : public data::Dataset {
 
 }  // namespace
 
-TEST_CASE("a job whose text is too large for the machine is refused before tokens are made", "[task]") {
+TEST_CASE("a job whose text is too large for the machine is refused before tokens are made", "[forecast]") {
   const TemporaryFolder folder;
   const job::Job job = text_job_in(folder);
   compile::Compiled compiled = compile::compile(job);

@@ -1,4 +1,4 @@
-#include "core/task/disk.h"
+#include "core/forecast/disk.h"
 
 #include <fmt/format.h>
 
@@ -13,7 +13,7 @@
 #include "core/metrics/rundir.h"
 #include "core/runtime/flight_file.h"
 
-namespace shardrun::task {
+namespace shardrun::forecast {
 namespace {
 
 // Bytes that runs were seen to write.
@@ -139,4 +139,4 @@ std::vector<std::string> require_disk(const job::Job& job, const compile::Compil
   return require_disk(job, disk_use(job, compiled), compiled.programs.memory.peak, disk_limits(job));
 }
 
-}  // namespace shardrun::task
+}  // namespace shardrun::forecast

@@ -1,26 +1,26 @@
 // The time of a step, by hand: what costs add up to, what overlaps, and what stages wait for.
 
-#include "core/partition/predict.h"
+#include "core/forecast/predict.h"
 
 #include <numeric>
 #include <shardrun/sdk/pipeline.hpp>
 
+#include "core/forecast/timeline.h"
 #include "core/partition/partition.h"
-#include "core/partition/timeline.h"
 #include "tests/support/catch.h"
 #include "tests/support/model_cases.h"
 #include "tests/support/plans.h"
 
 using namespace shardrun;
 using namespace shardrun::test;
-using partition::AxisRate;
+using compile::AxisRate;
+using forecast::Prediction;
+using forecast::RankStep;
+using forecast::StepCosts;
 using partition::Collective;
 using partition::Instruction;
-using partition::Prediction;
 using partition::Program;
 using partition::Programs;
-using partition::RankStep;
-using partition::StepCosts;
 using partition::Transfer;
 using Kind = Instruction::Kind;
 
@@ -45,7 +45,7 @@ Programs on_mesh(std::vector<mesh::Axis> axes, Program program) {
 
 /// Of a rank alone. `seconds`: of each instruction.
 Prediction alone(const Programs& programs, std::vector<double> seconds, std::vector<std::optional<AxisRate>> axes) {
-  return partition::predict({{&programs, {0}}}, {}, {.seconds = {std::move(seconds)}, .axes = std::move(axes)});
+  return forecast::predict({{&programs, {0}}}, {}, {.seconds = {std::move(seconds)}, .axes = std::move(axes)});
 }
 
 /// A transfer of 8 elements, 32 bytes, of which each of two ranks sends 32: `seconds` in all.
@@ -56,7 +56,7 @@ AxisRate taking(double seconds) { return {.bandwidth = 32 / seconds}; }
 TEST_CASE("a rank alone takes the sum of its instructions' costs, every time they are executed", "[predict]") {
   const Programs programs =
       on_mesh({}, {.function = "micro", .instructions = {instruction(Kind::compute), instruction(Kind::move)}});
-  const Prediction step = partition::predict({{&programs, {0, 0}}}, {}, {.seconds = {{1, 2, 4, 8}}});
+  const Prediction step = forecast::predict({{&programs, {0, 0}}}, {}, {.seconds = {{1, 2, 4, 8}}});
   CHECK(step.seconds == 15);
   CHECK(step.stages.at(0).compute == 15);
   CHECK(step.stages.at(0).exposed == 0);
@@ -73,23 +73,23 @@ TEST_CASE("an instruction takes as long as its FLOPs or its bytes, whichever is 
   compute.inputs = {0};
   compute.outputs = {1};
   compute.flops = 1000;
-  const partition::ExecutedInstruction at{&program, &compute};
-  CHECK(partition::compute_seconds(at, {.flops = 100, .memory_bandwidth = 100}) == 10);
-  CHECK(partition::compute_seconds(at, {.flops = 1000, .memory_bandwidth = 10}) == 16);
+  const forecast::ExecutedInstruction at{&program, &compute};
+  CHECK(forecast::compute_seconds(at, {.flops = 100, .memory_bandwidth = 100}) == 10);
+  CHECK(forecast::compute_seconds(at, {.flops = 1000, .memory_bandwidth = 10}) == 16);
   compute.accumulate = partition::Accumulate::always;
-  CHECK(partition::compute_seconds(at, {.flops = 1000, .memory_bandwidth = 10}) == 22);
+  CHECK(forecast::compute_seconds(at, {.flops = 1000, .memory_bandwidth = 10}) == 22);
 
   Instruction move = instruction(Kind::move);
   move.inputs = {0};
   move.outputs = {1};
   move.copies = {{.shape = {3, 2}}, {.shape = {1}}};
-  CHECK(partition::compute_seconds({&program, &move}, {.flops = 1, .memory_bandwidth = 4}) == 14);
+  CHECK(forecast::compute_seconds({&program, &move}, {.flops = 1, .memory_bandwidth = 4}) == 14);
 }
 
 TEST_CASE("a transfer takes its messages and the bytes of a ring", "[predict]") {
   const Programs programs = on_mesh({{"data", 4}}, {});
   const auto seconds = [&](const Transfer& transfer) {
-    return partition::transfer_seconds(transfer, programs, 4, {.bandwidth = 2, .latency = 100});
+    return forecast::transfer_seconds(transfer, programs, 4, {.bandwidth = 2, .latency = 100});
   };
   CHECK(seconds(all_reduce(0, 8)) == 6 * 100 + 2 * 3 * 8.0 / 4 * 4 / 2);
   Transfer gather{
@@ -174,7 +174,7 @@ Prediction stages_alone(std::vector<Program> programs, std::vector<std::vector<d
   }
   // Their instructions belong to no action.
   const partition::Pipeline pipeline{.axis = 0, .actions = std::vector<std::vector<plugins::Action>>(all.size())};
-  return partition::predict(ranks, pipeline, {.seconds = std::move(seconds), .axes = {rate}});
+  return forecast::predict(ranks, pipeline, {.seconds = std::move(seconds), .axes = {rate}});
 }
 
 Transfer message(Collective collective, partition::Link link) {
@@ -240,13 +240,13 @@ TEST_CASE("with nothing but latency a data-parallel step takes two messages for 
   const Programs programs =
       partition::programs_of(mlp.graph, partition, {.device = device::Device::find("cpu"), .rank = 0});
   RankStep step{&programs, programs.find_calls("micro", mlp.microbatch_rows)};
-  const std::vector<partition::ExecutedInstruction> instructions = partition::instructions_of(step);
+  const std::vector<forecast::ExecutedInstruction> instructions = forecast::instructions_of(step);
   const std::size_t transfers = programs.programs[step.executed[0]].transfers.size();
   REQUIRE(transfers > 1);
   constexpr double latency = 1000;
-  const Prediction predicted = partition::predict({step}, {},
-                                                  {.seconds = {std::vector<double>(instructions.size(), 0)},
-                                                   .axes = {AxisRate{.bandwidth = 1e24, .latency = latency}}});
+  const Prediction predicted = forecast::predict({step}, {},
+                                                 {.seconds = {std::vector<double>(instructions.size(), 0)},
+                                                  .axes = {AxisRate{.bandwidth = 1e24, .latency = latency}}});
   CHECK(predicted.seconds == Approx(static_cast<double>(transfers) * 2 * latency));
 }
 
@@ -338,7 +338,7 @@ Prediction predict_pipeline(const partition::Pipeline& pipeline, const std::opti
       seconds.push_back(at.kind == Kind::compute ? compute : at.kind == Kind::wait ? waits : 0);
     }
   }
-  return partition::predict(ranks, pipeline, costs);
+  return forecast::predict(ranks, pipeline, costs);
 }
 
 }  // namespace
@@ -346,13 +346,13 @@ Prediction predict_pipeline(const partition::Pipeline& pipeline, const std::opti
 TEST_CASE("stages of one cost wait as long as the pipeline's bubble says", "[predict]") {
   const partition::Pipeline pipeline = alternating(p, m);
   const Prediction step = predict_pipeline(pipeline, AxisRate{.bandwidth = 1e24});
-  const partition::Timeline timeline = partition::timeline_of(pipeline, partition::unit_cost);
+  const forecast::Timeline timeline = forecast::timeline_of(pipeline, forecast::unit_cost);
   CHECK(step.seconds == Approx(timeline.end));
   for (std::size_t stage = 0; stage < p; ++stage) {
     CHECK(step.stages[stage].waiting / step.stages[stage].compute == Approx(timeline.bubble(stage)));
     CHECK(step.stages[stage].compute + step.stages[stage].exposed + step.stages[stage].waiting == Approx(step.seconds));
     for (const Action& action : pipeline.actions[stage]) {
-      CHECK(step.cost_of(action) == partition::unit_cost(action));
+      CHECK(step.cost_of(action) == forecast::unit_cost(action));
     }
   }
 }

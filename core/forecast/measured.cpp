@@ -1,4 +1,4 @@
-#include "core/task/measured.h"
+#include "core/forecast/measured.h"
 
 #include <fmt/format.h>
 
@@ -13,7 +13,7 @@
 #include "core/metrics/step_trace.h"
 #include "core/partition/partition.h"
 
-namespace shardrun::task {
+namespace shardrun::forecast {
 namespace {
 
 namespace json = boost::json;
@@ -55,14 +55,14 @@ std::string described(const MeasuredSpan& span) {
 }
 
 /// As a trace has it.
-MeasuredSpan span_of(const partition::ExecutedInstruction& at) {
+MeasuredSpan span_of(const ExecutedInstruction& at) {
   return {.function = at.program->function,
           .category = std::string(metrics::category_in_trace(*at.instruction)),
           .name = metrics::name_in_trace(*at.program, *at.instruction),
           .flops = at.instruction->flops};
 }
 
-bool is_of(const MeasuredSpan& span, const partition::ExecutedInstruction& at) {
+bool is_of(const MeasuredSpan& span, const ExecutedInstruction& at) {
   const MeasuredSpan planned = span_of(at);
   return span.function == planned.function && span.category == planned.category && span.name == planned.name &&
          span.flops == planned.flops;
@@ -102,13 +102,13 @@ void MeasuredSteps::read(const std::filesystem::path& path) {
   }
 }
 
-void MeasuredSteps::require(const partition::RankStep& step) {
+void MeasuredSteps::require(const RankStep& step) {
   const std::int64_t rank = step.programs->rank;
   const auto measured = ranks_.find(rank);
   if (measured == ranks_.end()) {
     refuse(fmt::format("the trace has nothing of rank {}, which this job needs; ranks in it: {}", rank, ranks_.size()));
   }
-  const std::vector<partition::ExecutedInstruction> planned = partition::instructions_of(step);
+  const std::vector<ExecutedInstruction> planned = instructions_of(step);
   const auto hooked = static_cast<std::size_t>(
       std::find_if(planned.begin(), planned.end(),
                    [](const auto& at) { return at.program->function == partition::after_step_function; }) -
@@ -149,15 +149,15 @@ double MeasuredSteps::computing(std::int64_t rank) const {
   return median(std::move(sums));
 }
 
-std::vector<std::vector<double>> MeasuredSteps::medians(const std::vector<partition::RankStep>& ranks,
+std::vector<std::vector<double>> MeasuredSteps::medians(const std::vector<RankStep>& ranks,
                                                         mesh::AxisId pipeline_axis) const {
-  std::vector<std::vector<partition::ExecutedInstruction>> instructions;
+  std::vector<std::vector<ExecutedInstruction>> instructions;
   std::vector<const Steps*> steps;
-  for (const partition::RankStep& rank : ranks) {
-    instructions.push_back(partition::instructions_of(rank));
+  for (const RankStep& rank : ranks) {
+    instructions.push_back(instructions_of(rank));
     steps.push_back(&ranks_.at(rank.programs->rank));
   }
-  const partition::Meetings meetings = partition::meetings_of(instructions, pipeline_axis);
+  const Meetings meetings = meetings_of(instructions, pipeline_axis);
   std::vector<std::int64_t> common;
   for (const auto& step : *steps.front()) {
     if (std::all_of(steps.begin(), steps.end(), [&](const Steps* other) { return other->contains(step.first); })) {
@@ -171,7 +171,7 @@ std::vector<std::vector<double>> MeasuredSteps::medians(const std::vector<partit
     const MeasuredSpan& span = steps[rank]->at(number)[i];
     double begin = span.begin;
     if (instructions[rank][i].instruction->kind == Kind::wait) {
-      for (const partition::Meeting::Side& side : meetings.all[meetings.at[rank][i]].sides) {
+      for (const Meeting::Side& side : meetings.all[meetings.at[rank][i]].sides) {
         begin = std::max(begin, steps[side.rank]->at(number)[side.start].begin);
       }
     }
@@ -190,4 +190,4 @@ std::vector<std::vector<double>> MeasuredSteps::medians(const std::vector<partit
   return medians;
 }
 
-}  // namespace shardrun::task
+}  // namespace shardrun::forecast

@@ -6,20 +6,20 @@
 
 #include "core/partition/program.h"
 
-namespace shardrun::partition {
+namespace shardrun::forecast {
 
 /// One rank's part of a step: the programs that it executes, by number, one after the other.
 struct RankStep {
-  const Programs* programs = nullptr;
+  const partition::Programs* programs = nullptr;
   std::vector<std::size_t> executed;
 };
 
 struct ExecutedInstruction {
-  const Program* program = nullptr;
-  const Instruction* instruction = nullptr;
+  const partition::Program* program = nullptr;
+  const partition::Instruction* instruction = nullptr;
 
   /// REQUIRES: it starts a transfer or waits for one.
-  [[nodiscard]] const Transfer& transfer() const {
+  [[nodiscard]] const partition::Transfer& transfer() const {
     return program->transfers[static_cast<std::size_t>(instruction->transfer)];
   }
 };
@@ -48,4 +48,4 @@ struct Meetings {
 [[nodiscard]] Meetings meetings_of(const std::vector<std::vector<ExecutedInstruction>>& ranks,
                                    mesh::AxisId pipeline_axis);
 
-}  // namespace shardrun::partition
+}  // namespace shardrun::forecast

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "core/compile/compile.h"
+#include "core/forecast/predict_step.h"
+#include "core/forecast/timeline.h"
 #include "core/job/job.h"
-#include "core/partition/timeline.h"
-#include "core/task/predict_step.h"
 
-namespace shardrun::task {
+namespace shardrun::forecast {
 
 /// What ranks that are alike need and do in a step.
 struct RankForecast {
@@ -26,9 +26,9 @@ struct RankForecast {
 
 /// What is known of a job before it runs.
 struct Forecast {
-  std::vector<RankForecast> ranks;              ///< in the order of their first members
-  std::optional<StepForecast> step;             ///< where the job has [cluster]
-  std::optional<partition::Timeline> timeline;  ///< of a pipeline, at the step's costs, or at unit costs
+  std::vector<RankForecast> ranks;   ///< in the order of their first members
+  std::optional<StepForecast> step;  ///< where the job has [cluster]
+  std::optional<Timeline> timeline;  ///< of a pipeline, at the step's costs, or at unit costs
 };
 
 /// `precision` mixed: parameters, gradients and activations take 2 bytes an element; the optimizer's states 4, and 4
@@ -42,4 +42,4 @@ struct Forecast {
 /// Bytes that all ranks need together.
 [[nodiscard]] std::uint64_t bytes_of_all(const Forecast& forecast) noexcept;
 
-}  // namespace shardrun::task
+}  // namespace shardrun::forecast

@@ -1,4 +1,4 @@
-#include "core/partition/meetings.h"
+#include "core/forecast/meetings.h"
 
 #include <fmt/format.h>
 
@@ -7,14 +7,14 @@
 
 #include "core/base/error.h"
 
-namespace shardrun::partition {
+namespace shardrun::forecast {
 namespace {
 
-using Kind = Instruction::Kind;
+using Kind = partition::Instruction::Kind;
 
 /// Those that meet: along the pipeline all ranks, or the two ends of a link; along another axis one rank meets its
 /// like.
-using Group = std::tuple<mesh::AxisId, Link, std::size_t>;
+using Group = std::tuple<mesh::AxisId, partition::Link, std::size_t>;
 
 /// Numbers of instructions that start a group's transfers, of each rank.
 using Starts = std::map<std::size_t, std::vector<std::size_t>>;
@@ -60,8 +60,8 @@ void add_meetings(Meetings& meetings, const Group& group, Starts& starts) {
 std::vector<ExecutedInstruction> instructions_of(const RankStep& step) {
   std::vector<ExecutedInstruction> all;
   for (const std::size_t number : step.executed) {
-    const Program& program = step.programs->programs[number];
-    for (const Instruction& instruction : program.instructions) {
+    const partition::Program& program = step.programs->programs[number];
+    for (const partition::Instruction& instruction : program.instructions) {
       all.push_back({&program, &instruction});
     }
   }
@@ -74,11 +74,11 @@ Meetings meetings_of(const std::vector<std::vector<ExecutedInstruction>>& ranks,
   std::vector<std::map<std::size_t, std::size_t>> started_at(ranks.size());  // of each wait
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     meetings.at.emplace_back(ranks[rank].size());
-    std::map<std::pair<const Program*, std::int32_t>, std::size_t> under_way;
+    std::map<std::pair<const partition::Program*, std::int32_t>, std::size_t> under_way;
     for (std::size_t i = 0; i < ranks[rank].size(); ++i) {
       const ExecutedInstruction& at = ranks[rank][i];
       if (at.instruction->kind == Kind::start) {
-        const Transfer& transfer = at.transfer();
+        const partition::Transfer& transfer = at.transfer();
         const std::size_t alone = transfer.axis == pipeline_axis ? all_ranks : rank;
         groups[{transfer.axis, transfer.link, alone}][rank].push_back(i);
         under_way[{at.program, at.instruction->transfer}] = i;
@@ -98,4 +98,4 @@ Meetings meetings_of(const std::vector<std::vector<ExecutedInstruction>>& ranks,
   return meetings;
 }
 
-}  // namespace shardrun::partition
+}  // namespace shardrun::forecast

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "core/task/forecast.h"
+#include "core/forecast/forecast.h"
 
-namespace shardrun::task {
+namespace shardrun::forecast {
 
 /// Ranks that have less than a tenth of the busiest rank's FLOPs to do in forward and backward, or in an iteration.
 /// The update is left out: where parameters are replicated every rank does all of it, however little else it has.
@@ -28,4 +28,4 @@ struct IdleRanks {
 /// One line, without its end.
 [[nodiscard]] std::string to_string(const IdleRanks& idle);
 
-}  // namespace shardrun::task
+}  // namespace shardrun::forecast

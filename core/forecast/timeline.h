@@ -6,7 +6,7 @@
 
 #include "core/partition/pipeline.h"
 
-namespace shardrun::partition {
+namespace shardrun::forecast {
 
 /// When a stage does an action, in the unit of its costs.
 struct TimedAction {
@@ -31,7 +31,7 @@ using ActionCost = std::function<double(const plugins::Action& action)>;
 [[nodiscard]] double unit_cost(const plugins::Action& action) noexcept;
 
 /// What is sent takes no time of its own. REQUIRES: the actions are complete and come to their ends.
-[[nodiscard]] Timeline timeline_of(const Pipeline& pipeline, const ActionCost& cost);
+[[nodiscard]] Timeline timeline_of(const partition::Pipeline& pipeline, const ActionCost& cost);
 
 /// The most forwards, of a microbatch and a chunk, that a stage has done and not all of backward.
 [[nodiscard]] int most_live_forwards(const std::vector<plugins::Action>& actions);
@@ -42,4 +42,4 @@ using ActionCost = std::function<double(const plugins::Action& action)>;
 /// first, and every so many behind it, have a row. REQUIRES: width >= 20, most_rows >= 2.
 [[nodiscard]] std::string draw(const Timeline& timeline, std::size_t width, std::size_t most_rows);
 
-}  // namespace shardrun::partition
+}  // namespace shardrun::forecast

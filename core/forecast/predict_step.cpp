@@ -1,4 +1,4 @@
-#include "core/task/predict_step.h"
+#include "core/forecast/predict_step.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 #include "core/compile/cluster.h"
 
-namespace shardrun::task {
+namespace shardrun::forecast {
 namespace {
 
 using Kind = partition::Instruction::Kind;
@@ -51,8 +51,8 @@ StepPredictor::StepPredictor(const job::Job& job, const compile::Compiled& compi
   }
 }
 
-partition::StepCosts StepPredictor::costs_of(const std::vector<partition::RankStep>& ranks) const {
-  partition::StepCosts costs{.seconds = {}, .axes = axes_, .f32_bytes = f32_bytes_};
+StepCosts StepPredictor::costs_of(const std::vector<RankStep>& ranks) const {
+  StepCosts costs{.seconds = {}, .axes = axes_, .f32_bytes = f32_bytes_};
   if (measured_) {
     costs.seconds = measured_->medians(ranks, compiled_.partition.pipeline.axis);
     return costs;
@@ -63,34 +63,34 @@ partition::StepCosts StepPredictor::costs_of(const std::vector<partition::RankSt
   return costs;
 }
 
-std::vector<double> StepPredictor::compute_seconds(const partition::RankStep& step) const {
-  const partition::ComputeRate rate{job_.cluster.flops, job_.cluster.memory_bandwidth};
+std::vector<double> StepPredictor::compute_seconds(const RankStep& step) const {
+  const ComputeRate rate{job_.cluster.flops, job_.cluster.memory_bandwidth};
   std::vector<double> seconds;
-  for (const partition::ExecutedInstruction& at : partition::instructions_of(step)) {
-    seconds.push_back(partition::computes(*at.instruction) ? partition::compute_seconds(at, rate) : 0);
+  for (const ExecutedInstruction& at : instructions_of(step)) {
+    seconds.push_back(computes(*at.instruction) ? forecast::compute_seconds(at, rate) : 0);
   }
   return seconds;
 }
 
-double StepPredictor::busy_seconds(const partition::RankStep& step, const std::vector<double>& seconds) const {
+double StepPredictor::busy_seconds(const RankStep& step, const std::vector<double>& seconds) const {
   if (measured_) {
     return measured_->computing(step.programs->rank);
   }
   double busy = 0;
   std::size_t number = 0;
-  for (const partition::ExecutedInstruction& at : partition::instructions_of(step)) {
+  for (const ExecutedInstruction& at : instructions_of(step)) {
     busy += seconds[number++];
     if (at.instruction->kind == Kind::start) {
       const partition::Transfer& transfer = at.transfer();
       const auto& axis = axes_[static_cast<std::size_t>(transfer.axis)];
-      busy += axis ? partition::transfer_seconds(transfer, *step.programs, f32_bytes_, *axis) : 0;
+      busy += axis ? transfer_seconds(transfer, *step.programs, f32_bytes_, *axis) : 0;
     }
   }
   return busy;
 }
 
 void StepPredictor::add(partition::Programs programs, const std::vector<std::size_t>& executed) {
-  const partition::RankStep step{&programs, executed};
+  const RankStep step{&programs, executed};
   if (measured_) {
     measured_->require(step);
   }
@@ -111,13 +111,13 @@ double StepPredictor::model_flops() const {
 }
 
 StepForecast StepPredictor::forecast() const {
-  std::vector<partition::RankStep> ranks;
+  std::vector<RankStep> ranks;
   StepForecast forecast{.measured = measured_.has_value()};
   for (const Busiest& stage : stages_) {
     ranks.push_back({&stage.programs, stage.executed});
     forecast.ranks.push_back(stage.programs.rank);
   }
-  forecast.prediction = partition::predict(ranks, compiled_.partition.pipeline, costs_of(ranks));
+  forecast.prediction = predict(ranks, compiled_.partition.pipeline, costs_of(ranks));
   const double seconds = forecast.prediction.seconds;
   if (seconds > 0) {
     forecast.model_flops_per_s = model_flops() / static_cast<double>(job_.ranks) / seconds;
@@ -136,4 +136,4 @@ StepForecast StepPredictor::forecast() const {
   return forecast;
 }
 
-}  // namespace shardrun::task
+}  // namespace shardrun::forecast

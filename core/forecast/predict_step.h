@@ -6,15 +6,15 @@
 
 #include "core/compile/compile.h"
 #include "core/device/device.h"
+#include "core/forecast/measured.h"
+#include "core/forecast/predict.h"
 #include "core/job/job.h"
-#include "core/partition/predict.h"
-#include "core/task/measured.h"
 
-namespace shardrun::task {
+namespace shardrun::forecast {
 
 /// A step as [cluster] lets it be predicted.
 struct StepForecast {
-  partition::Prediction prediction;
+  Prediction prediction;
   std::vector<std::int64_t> ranks;    ///< of each stage the one whose step it is
   bool measured = false;              ///< the costs, or reckoned from rates
   double samples_per_s = 0;           ///< of training
@@ -44,17 +44,17 @@ class StepPredictor {
     double busy = -1;             ///< seconds
   };
 
-  [[nodiscard]] std::vector<double> compute_seconds(const partition::RankStep& step) const;
-  [[nodiscard]] double busy_seconds(const partition::RankStep& step, const std::vector<double>& seconds) const;
-  [[nodiscard]] partition::StepCosts costs_of(const std::vector<partition::RankStep>& ranks) const;
+  [[nodiscard]] std::vector<double> compute_seconds(const RankStep& step) const;
+  [[nodiscard]] double busy_seconds(const RankStep& step, const std::vector<double>& seconds) const;
+  [[nodiscard]] StepCosts costs_of(const std::vector<RankStep>& ranks) const;
   [[nodiscard]] double model_flops() const;
 
   const job::Job& job_;
   const compile::Compiled& compiled_;
   const std::size_t f32_bytes_;
   std::optional<MeasuredSteps> measured_;
-  std::vector<std::optional<partition::AxisRate>> axes_;
+  std::vector<std::optional<compile::AxisRate>> axes_;
   std::vector<Busiest> stages_;
 };
 
-}  // namespace shardrun::task
+}  // namespace shardrun::forecast

@@ -1,10 +1,10 @@
 // [cluster]: what a job makes of rates, and what is read out of a trace.
 
-#include "core/task/predict_step.h"
+#include "core/forecast/predict_step.h"
 
 #include <cmath>
 
-#include "core/task/forecast.h"
+#include "core/forecast/forecast.h"
 #include "core/task/trace.h"
 #include "tests/support/catch.h"
 #include "tests/support/compiled_job.h"
@@ -61,7 +61,7 @@ std::string trace_of(const partition::Programs& programs, const std::vector<Span
 }
 
 /// Written to a file and read again.
-task::MeasuredSteps measured(const std::vector<std::string>& traces) {
+forecast::MeasuredSteps measured(const std::vector<std::string>& traces) {
   const TemporaryFolder folder;
   std::string all;
   for (const std::string& trace : traces) {
@@ -78,13 +78,13 @@ constexpr double us = 1e-6;
 TEST_CASE("of what was measured the median counts, and of a wait what was left when all had started", "[predict]") {
   const partition::Programs first = stage(0);
   const partition::Programs second = stage(1);
-  task::MeasuredSteps steps =
+  forecast::MeasuredSteps steps =
       measured({trace_of(first, {{{0, 10}, {10, 11}, {11, 30}},
                                  {{100, 120}, {120, 121}, {121, 122}},
                                  {{200, 212}, {212, 213}, {213, 214}}}),
                 trace_of(second, {{{0, 1}, {1, 15}}, {{0, 1}, {1, 127}}, {{0, 1}, {240, 246}}})});
-  const std::vector<partition::RankStep> ranks = {{&first, {0}}, {&second, {0}}};
-  for (const partition::RankStep& rank : ranks) {
+  const std::vector<forecast::RankStep> ranks = {{&first, {0}}, {&second, {0}}};
+  for (const forecast::RankStep& rank : ranks) {
     steps.require(rank);
   }
   const std::vector<std::vector<double>> medians = steps.medians(ranks, 0);
@@ -96,7 +96,7 @@ TEST_CASE("of what was measured the median counts, and of a wait what was left w
 }
 
 TEST_CASE("another job's trace is refused with where they part", "[predict]") {
-  task::MeasuredSteps steps = measured({trace_of(stage(0), {{{0, 10}, {10, 11}, {11, 30}}})});
+  forecast::MeasuredSteps steps = measured({trace_of(stage(0), {{{0, 10}, {10, 11}, {11, 30}}})});
   const auto refusal = [&](const partition::Programs& programs, const std::vector<std::size_t>& executed = {0}) {
     return error_of([&] { steps.require({&programs, executed}); });
   };
@@ -113,7 +113,7 @@ TEST_CASE("another job's trace is refused with where they part", "[predict]") {
 TEST_CASE("what is no trace is refused", "[predict]") {
   const TemporaryFolder folder;
   const auto refusal = [&](const std::filesystem::path& path) {
-    return error_of([&] { task::MeasuredSteps(path, "here"); });
+    return error_of([&] { forecast::MeasuredSteps(path, "here"); });
   };
   CHECK_THAT(refusal(folder.path()), Contains("2: here: there is no trace.json in this folder"));
   CHECK_THAT(refusal(folder / "none"), Contains("2: here: there is no such file or folder"));
@@ -127,25 +127,25 @@ namespace {
 
 const std::vector<std::string> rates = {"cluster.flops=1e9", "cluster.memory_bandwidth=1e24"};
 
-task::StepForecast forecast_of(const std::vector<std::string>& more) {
+forecast::StepForecast forecast_of(const std::vector<std::string>& more) {
   const TemporaryFolder folder;
   std::vector<std::string> settings = rates;
   settings.insert(settings.end(), more.begin(), more.end());
   const job::Job job = text_job_in(folder, settings);
-  return task::forecast(job, compile::compile(job)).step.value();
+  return forecast::forecast(job, compile::compile(job)).step.value();
 }
 
 }  // namespace
 
 TEST_CASE("a rank alone that only computes uses all that [cluster] gives it", "[predict]") {
-  const task::StepForecast step = forecast_of({});
+  const forecast::StepForecast step = forecast_of({});
   CHECK(step.utilisation.value() == Approx(1));
   CHECK(step.model_flops_per_s == Approx(1e9));
   CHECK(step.samples_per_s == Approx(7 / step.prediction.seconds));
   CHECK(step.tokens_per_s == Approx(7 * 16 / step.prediction.seconds));
   CHECK(step.prediction.stages.at(0).compute == Approx(step.prediction.seconds));
 
-  const task::StepForecast again = forecast_of({"train.remat=layer"});
+  const forecast::StepForecast again = forecast_of({"train.remat=layer"});
   CHECK(again.utilisation.value() < 0.9);
   CHECK(again.prediction.seconds > step.prediction.seconds);
 }
@@ -157,8 +157,8 @@ TEST_CASE("ranks that share the rows wait for what they exchange", "[predict]") 
     settings.push_back("cluster.latency=" + latency);
     return forecast_of(settings).prediction;
   };
-  const partition::Prediction free = with_latency("0");
-  const partition::Prediction slow = with_latency("1000");
+  const forecast::Prediction free = with_latency("0");
+  const forecast::Prediction slow = with_latency("1000");
   CHECK(free.stages.at(0).exposed == Approx(0).margin(1e-12));
   const double messages = slow.stages[0].exposed / 1000;
   CHECK(messages >= 2);

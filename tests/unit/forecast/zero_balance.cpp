@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "core/task/forecast.h"
+#include "core/forecast/forecast.h"
 #include "tests/support/catch.h"
 #include "tests/support/compiled_job.h"
 
@@ -30,9 +30,9 @@ struct Stage {
 constexpr Stage stages[] = {{"dp", 16, 0}, {"zero1", 4, 12}, {"zero2", 2, 14}, {"zero3", 0, 16}};
 
 /// Of parameters, gradients and optimizer's states, on the rank that has most.
-std::uint64_t busiest(const task::Forecast& forecast) {
+std::uint64_t busiest(const forecast::Forecast& forecast) {
   std::uint64_t most = 0;
-  for (const task::RankForecast& ranks : forecast.ranks) {
+  for (const forecast::RankForecast& ranks : forecast.ranks) {
     most = std::max(most, ranks.memory.parameters + ranks.memory.gradients + ranks.memory.optimizer);
   }
   return most;
@@ -50,7 +50,7 @@ void check_table(const Size& size) {
       const compile::Compiled compiled = compile::compile(job);
       const auto parameters = static_cast<double>(graph::parameter_count(compiled.graph));
       const double formula = parameters * (stage.whole + stage.split / ranks);
-      const auto planned = static_cast<double>(busiest(task::forecast(job, compiled)));
+      const auto planned = static_cast<double>(busiest(forecast::forecast(job, compiled)));
       INFO(fmt::format("{:.1f}B parameters, {} ranks, {}: {:.4f} GB planned, {:.4f} GB by the formula, ratio {:.5f}",
                        parameters / 1e9, ranks, stage.strategy, planned / 1e9, formula / 1e9, planned / formula));
       CHECK(planned >= formula);
@@ -61,10 +61,10 @@ void check_table(const Size& size) {
 
 }  // namespace
 
-TEST_CASE("a model of 7.5B parameters is split within 1 % of what ZeRO's formulas say", "[task]") {
+TEST_CASE("a model of 7.5B parameters is split within 1 % of what ZeRO's formulas say", "[forecast]") {
   check_table({.layers = 48, .heads = 32, .width = 3584});
 }
 
-TEST_CASE("a model of 128B parameters is split within 1 % of what ZeRO's formulas say", "[task]") {
+TEST_CASE("a model of 128B parameters is split within 1 % of what ZeRO's formulas say", "[forecast]") {
   check_table({.layers = 60, .heads = 104, .width = 13312});
 }

@@ -1,18 +1,18 @@
-#include "core/partition/timeline.h"
+#include "core/forecast/timeline.h"
 
 #include <algorithm>
 #include <map>
 #include <optional>
 #include <tuple>
 
-namespace shardrun::partition {
+namespace shardrun::forecast {
 namespace {
 
 using plugins::Action;
 
 class Simulation {
  public:
-  Simulation(const Pipeline& pipeline, const ActionCost& cost)
+  Simulation(const partition::Pipeline& pipeline, const ActionCost& cost)
       : pipeline_(pipeline), cost_(cost), next_(pipeline.actions.size(), 0), free_(pipeline.actions.size(), 0) {
     timeline_.stages.resize(pipeline.actions.size());
   }
@@ -67,7 +67,7 @@ class Simulation {
     return true;
   }
 
-  const Pipeline& pipeline_;
+  const partition::Pipeline& pipeline_;
   const ActionCost& cost_;
   Timeline timeline_;
   std::vector<std::size_t> next_;
@@ -87,7 +87,9 @@ double Timeline::bubble(std::size_t stage) const noexcept {
 
 double unit_cost(const Action& action) noexcept { return action.kind == Action::Kind::backward ? 2 : 1; }
 
-Timeline timeline_of(const Pipeline& pipeline, const ActionCost& cost) { return Simulation(pipeline, cost).run(); }
+Timeline timeline_of(const partition::Pipeline& pipeline, const ActionCost& cost) {
+  return Simulation(pipeline, cost).run();
+}
 
 int most_live_forwards(const std::vector<Action>& actions) {
   int live = 0;
@@ -100,4 +102,4 @@ int most_live_forwards(const std::vector<Action>& actions) {
   return most;
 }
 
-}  // namespace shardrun::partition
+}  // namespace shardrun::forecast

@@ -9,7 +9,7 @@
 #include "core/files/disk_room.h"
 #include "core/job/job.h"
 
-namespace shardrun::task {
+namespace shardrun::forecast {
 
 /// Bytes that a job writes to its output folder. Those of the result are exact, the others are estimates.
 struct DiskUse {
@@ -48,4 +48,4 @@ std::vector<std::string> require_disk(const job::Job& job, const DiskUse& use, s
 /// By the limits of this process, before the output folder is touched.
 std::vector<std::string> require_disk(const job::Job& job, const compile::Compiled& compiled);
 
-}  // namespace shardrun::task
+}  // namespace shardrun::forecast

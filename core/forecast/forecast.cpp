@@ -1,13 +1,13 @@
-#include "core/task/forecast.h"
+#include "core/forecast/forecast.h"
 
 #include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "core/base/stop.h"
-#include "core/partition/alike.h"
+#include "core/forecast/alike.h"
 
-namespace shardrun::task {
+namespace shardrun::forecast {
 namespace {
 
 constexpr std::size_t half_bytes = 2;  // of an element in mixed precision
@@ -58,9 +58,9 @@ RankForecast forecast_of(const job::Job& job, const compile::Compiled& compiled,
 
 /// Adds the ranks of one kind, told apart by what they send.
 void add_ranks(std::vector<RankForecast>& all, const RankForecast& kind, const std::vector<std::int64_t>& members,
-               const partition::SentTable& table, const mesh::Mesh& mesh) {
+               const SentTable& table, const mesh::Mesh& mesh) {
   for (const std::int64_t rank : members) {
-    const partition::SentBytes sent = partition::sent_of(table, mesh::coordinates_of(mesh, rank));
+    const partition::SentBytes sent = sent_of(table, mesh::coordinates_of(mesh, rank));
     const auto same = std::find_if(all.begin(), all.end(), [&](const RankForecast& each) {
       return each.stage == kind.stage && each.memory == kind.memory && each.flops == kind.flops &&
              each.work == kind.work && each.sent == sent;
@@ -90,14 +90,13 @@ Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
   for (std::int32_t stage = 0; stage < partition.pipeline.stages(); ++stage) {
     const std::shared_ptr<const partition::StageFunctions> functions =
         partition::functions_of(compiled.graph, partition, stage);
-    for (const std::vector<std::int64_t>& alike : partition::alike_ranks(compiled.graph, partition, *functions)) {
+    for (const std::vector<std::int64_t>& alike : alike_ranks(compiled.graph, partition, *functions)) {
       stop_point();  // a deep pipeline takes seconds
       const bool is_compiled = !mixed && alike.front() == compiled.programs.rank;
       partition::Programs programs =
           is_compiled ? compiled.programs : compile::programs_of_rank(job, compiled, alike.front(), device, *functions);
       const std::vector<std::size_t> executed = compile::programs_of_step(compiled, programs);
-      const partition::SentTable table =
-          partition::sent_table(programs, executed, device.element_bytes(graph::DType::f32));
+      const SentTable table = sent_table(programs, executed, device.element_bytes(graph::DType::f32));
       add_ranks(result.ranks, forecast_of(job, compiled, programs, executed), alike, table, programs.mesh);
       if (predictor) {
         predictor->add(std::move(programs), executed);
@@ -114,9 +113,9 @@ Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
   }
   if (partition.pipeline.exists()) {
     const auto cost = [&](const plugins::Action& action) {
-      return result.step ? result.step->prediction.cost_of(action) : partition::unit_cost(action);
+      return result.step ? result.step->prediction.cost_of(action) : unit_cost(action);
     };
-    result.timeline = partition::timeline_of(partition.pipeline, cost);
+    result.timeline = timeline_of(partition.pipeline, cost);
   }
   return result;
 }
@@ -137,4 +136,4 @@ std::uint64_t bytes_of_all(const Forecast& forecast) noexcept {
   return bytes;
 }
 
-}  // namespace shardrun::task
+}  // namespace shardrun::forecast

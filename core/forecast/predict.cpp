@@ -1,29 +1,29 @@
-#include "core/partition/predict.h"
+#include "core/forecast/predict.h"
 
 #include <algorithm>
 #include <set>
 
-namespace shardrun::partition {
+namespace shardrun::forecast {
 namespace {
 
 using plugins::Action;
-using Kind = Instruction::Kind;
+using Kind = partition::Instruction::Kind;
 
-bool is_message(const Transfer& transfer) noexcept {
-  return transfer.collective == Collective::send || transfer.collective == Collective::receive;
+bool is_message(const partition::Transfer& transfer) noexcept {
+  return transfer.collective == partition::Collective::send || transfer.collective == partition::Collective::receive;
 }
 
-const Buffer& buffer_of(const ExecutedInstruction& at, BufferId id) {
+const partition::Buffer& buffer_of(const ExecutedInstruction& at, partition::BufferId id) {
   return at.program->buffers[static_cast<std::size_t>(id)];
 }
 
 std::uint64_t operand_bytes(const ExecutedInstruction& at) {
   std::uint64_t bytes = 0;
-  for (const BufferId id : at.instruction->inputs) {
+  for (const partition::BufferId id : at.instruction->inputs) {
     bytes += buffer_of(at, id).bytes;
   }
   for (std::size_t o = 0; o < at.instruction->outputs.size(); ++o) {
-    const bool is_read_too = o == 0 && at.instruction->accumulate != Accumulate::never;
+    const bool is_read_too = o == 0 && at.instruction->accumulate != partition::Accumulate::never;
     bytes += buffer_of(at, at.instruction->outputs[o]).bytes * (is_read_too ? 2 : 1);
   }
   return bytes;
@@ -31,10 +31,10 @@ std::uint64_t operand_bytes(const ExecutedInstruction& at) {
 
 /// Read here and written there.
 std::uint64_t moved_bytes(const ExecutedInstruction& at) {
-  const Buffer& from = buffer_of(at, at.instruction->inputs.at(0));
+  const partition::Buffer& from = buffer_of(at, at.instruction->inputs.at(0));
   const std::int64_t elements = graph::element_count(from.type);
   std::int64_t moved = 0;
-  for (const Copy& copy : at.instruction->copies) {
+  for (const partition::Copy& copy : at.instruction->copies) {
     moved += graph::element_count(copy.shape);
   }
   return elements == 0 ? 0
@@ -42,21 +42,21 @@ std::uint64_t moved_bytes(const ExecutedInstruction& at) {
 }
 
 /// Each buffer once: what a hook's call does with it is not known.
-std::uint64_t hook_bytes(const HookCall& hook) {
+std::uint64_t hook_bytes(const partition::HookCall& hook) {
   constexpr std::uint64_t element_bytes = 4;
   std::uint64_t bytes = 0;
-  for (const Region& region : hook.buffers) {
+  for (const partition::Region& region : hook.buffers) {
     bytes += static_cast<std::uint64_t>(region.elements) * element_bytes;
   }
   return bytes;
 }
 
-std::int64_t messages_of(const Transfer& transfer, std::int64_t member, std::int64_t members) {
+std::int64_t messages_of(const partition::Transfer& transfer, std::int64_t member, std::int64_t members) {
   switch (transfer.collective) {
-    case Collective::all_reduce: return 2 * (members - 1);
-    case Collective::reduce_scatter:
-    case Collective::all_gather: return members - 1;
-    case Collective::all_to_all: {
+    case partition::Collective::all_reduce: return 2 * (members - 1);
+    case partition::Collective::reduce_scatter:
+    case partition::Collective::all_gather: return members - 1;
+    case partition::Collective::all_to_all: {
       std::int64_t partners = 0;
       for (std::int64_t m = 0; m < members; ++m) {
         const auto at = static_cast<std::size_t>(m);
@@ -64,8 +64,8 @@ std::int64_t messages_of(const Transfer& transfer, std::int64_t member, std::int
       }
       return partners;
     }
-    case Collective::send:
-    case Collective::receive: return 1;
+    case partition::Collective::send:
+    case partition::Collective::receive: return 1;
   }
   return 0;
 }
@@ -103,7 +103,7 @@ double overlap(const std::vector<Span>& some, const std::vector<Span>& others) {
 /// Always the rank that is furthest behind goes on, so that transfers begin in the order of time.
 class StepSimulation {
  public:
-  StepSimulation(const std::vector<RankStep>& ranks, const Pipeline& pipeline, const StepCosts& costs)
+  StepSimulation(const std::vector<RankStep>& ranks, const partition::Pipeline& pipeline, const StepCosts& costs)
       : ranks_(ranks),
         pipeline_(pipeline),
         costs_(costs),
@@ -216,20 +216,20 @@ class StepSimulation {
     return true;
   }
 
-  [[nodiscard]] const std::optional<AxisRate>& rate_of(const Transfer& transfer) const {
+  [[nodiscard]] const std::optional<compile::AxisRate>& rate_of(const partition::Transfer& transfer) const {
     return costs_.axes[static_cast<std::size_t>(transfer.axis)];
   }
 
   void begin(std::size_t rank, const ExecutedInstruction& at) {
     const std::size_t number = meetings_.at[rank][next_[rank]];
-    const Transfer& transfer = at.transfer();
-    if (transfer.collective == Collective::receive) {
+    const partition::Transfer& transfer = at.transfer();
+    if (transfer.collective == partition::Collective::receive) {
       return;
     }
     UnderWay& it = under_way_[number];
     it.from = std::max(it.from, now_[rank]);
     ++it.started;
-    if (const std::optional<AxisRate>& rate = rate_of(transfer)) {
+    if (const std::optional<compile::AxisRate>& rate = rate_of(transfer)) {
       it.seconds = std::max(it.seconds, transfer_seconds(transfer, *ranks_[rank].programs, costs_.f32_bytes, *rate));
     }
     if (is_under_way(number, transfer)) {
@@ -238,7 +238,7 @@ class StepSimulation {
   }
 
   /// Behind what its senders have to send over this axis already.
-  void send(UnderWay& it, const Meeting& meeting, const Transfer& transfer) {
+  void send(UnderWay& it, const Meeting& meeting, const partition::Transfer& transfer) {
     const std::size_t senders = is_message(transfer) ? 1 : meeting.sides.size();
     double begin = it.from;
     for (std::size_t s = 0; s < senders; ++s) {
@@ -256,7 +256,7 @@ class StepSimulation {
     }
   }
 
-  [[nodiscard]] bool is_under_way(std::size_t meeting, const Transfer& transfer) const {
+  [[nodiscard]] bool is_under_way(std::size_t meeting, const partition::Transfer& transfer) const {
     return under_way_[meeting].started == (is_message(transfer) ? 1 : meetings_.all[meeting].sides.size());
   }
 
@@ -279,7 +279,7 @@ class StepSimulation {
   }
 
   const std::vector<RankStep>& ranks_;
-  const Pipeline& pipeline_;
+  const partition::Pipeline& pipeline_;
   const StepCosts& costs_;
   std::vector<std::vector<ExecutedInstruction>> instructions_;
   Meetings meetings_;
@@ -296,7 +296,7 @@ class StepSimulation {
 
 }  // namespace
 
-bool computes(const Instruction& instruction) noexcept {
+bool computes(const partition::Instruction& instruction) noexcept {
   return instruction.kind != Kind::start && instruction.kind != Kind::wait;
 }
 
@@ -308,14 +308,14 @@ double compute_seconds(const ExecutedInstruction& at, const ComputeRate& rate) {
   return std::max(static_cast<double>(at.instruction->flops) / rate.flops, bytes / rate.memory_bandwidth);
 }
 
-double transfer_seconds(const Transfer& transfer, const Programs& programs, std::size_t f32_bytes,
-                        const AxisRate& rate) {
+double transfer_seconds(const partition::Transfer& transfer, const partition::Programs& programs, std::size_t f32_bytes,
+                        const compile::AxisRate& rate) {
   const std::int64_t members = programs.mesh.size(transfer.axis);
   const std::int64_t member =
       mesh::coordinates_of(programs.mesh, programs.rank)[static_cast<std::size_t>(transfer.axis)];
   const std::size_t element_bytes = transfer.dtype == graph::DType::f32 ? f32_bytes : 4;
   return static_cast<double>(messages_of(transfer, member, members)) * rate.latency +
-         static_cast<double>(sent_bytes(transfer, member, members, element_bytes)) / rate.bandwidth;
+         static_cast<double>(partition::sent_bytes(transfer, member, members, element_bytes)) / rate.bandwidth;
 }
 
 double Prediction::cost_of(const Action& action) const {
@@ -323,8 +323,8 @@ double Prediction::cost_of(const Action& action) const {
   return found == actions.end() ? 0 : found->second;
 }
 
-Prediction predict(const std::vector<RankStep>& ranks, const Pipeline& pipeline, const StepCosts& costs) {
+Prediction predict(const std::vector<RankStep>& ranks, const partition::Pipeline& pipeline, const StepCosts& costs) {
   return StepSimulation(ranks, pipeline, costs).run();
 }
 
-}  // namespace shardrun::partition
+}  // namespace shardrun::forecast

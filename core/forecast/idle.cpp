@@ -1,4 +1,4 @@
-#include "core/task/idle.h"
+#include "core/forecast/idle.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,7 +10,7 @@
 #include "core/mesh/shards.h"
 #include "core/metrics/human.h"
 
-namespace shardrun::task {
+namespace shardrun::forecast {
 namespace {
 
 /// Below one in so many of the busiest rank's FLOPs a rank is idle.
@@ -195,4 +195,4 @@ std::string to_string(const IdleRanks& idle) {
   return text;
 }
 
-}  // namespace shardrun::task
+}  // namespace shardrun::forecast

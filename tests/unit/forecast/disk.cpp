@@ -1,4 +1,4 @@
-#include "core/task/disk.h"
+#include "core/forecast/disk.h"
 
 #include "core/checkpoint/weights.h"
 #include "core/task/training.h"
@@ -18,20 +18,20 @@ struct Writing {
   TemporaryFolder folder;
   job::Job job = text_job_in(folder);
   compile::Compiled compiled = compile::compile(job);
-  task::DiskUse use = task::disk_use(job, compiled);
+  forecast::DiskUse use = forecast::disk_use(job, compiled);
 
-  [[nodiscard]] std::string refusal(const task::DiskLimits& limits, std::uint64_t arena = 0) const {
-    return error_of([&] { task::require_disk(job, use, arena, limits); });
+  [[nodiscard]] std::string refusal(const forecast::DiskLimits& limits, std::uint64_t arena = 0) const {
+    return error_of([&] { forecast::require_disk(job, use, arena, limits); });
   }
 };
 
-task::DiskLimits room_of(std::uint64_t bytes) {
+forecast::DiskLimits room_of(std::uint64_t bytes) {
   return {.room = files::DiskRoom{.bytes = bytes, .of = "the file system of '/full'"}, .file_size = {}};
 }
 
 }  // namespace
 
-TEST_CASE("the size of the weights is known to the byte before there are any", "[task]") {
+TEST_CASE("the size of the weights is known to the byte before there are any", "[forecast]") {
   Writing writing;
   task::Training training(writing.job, writing.compiled);
   training.initialize();
@@ -43,7 +43,7 @@ TEST_CASE("the size of the weights is known to the byte before there are any", "
   CHECK(writing.use.result_bytes == std::filesystem::file_size(path));
 }
 
-TEST_CASE("results that do not fit on the disk are refused, and by what", "[task]") {
+TEST_CASE("results that do not fit on the disk are refused, and by what", "[forecast]") {
   const Writing writing;
   const std::uint64_t needed = writing.use.result_bytes;
   CHECK_THAT(writing.refusal(room_of(needed - 1)), StartsWith("2: ") && Contains("weights.safetensors would take") &&
@@ -51,12 +51,12 @@ TEST_CASE("results that do not fit on the disk are refused, and by what", "[task
                                                        Contains("the file system of '/full' has") &&
                                                        Contains("[job] output"));
   CHECK(writing.refusal(room_of(needed)) == "nothing");
-  CHECK(task::require_disk(writing.job, writing.use, 0, room_of(needed)).size() == 1);  // metrics.jsonl may not fit
-  CHECK(task::require_disk(writing.job, writing.use, 0, room_of(writing.use.total())).empty());
-  CHECK(task::require_disk(writing.job, writing.use, 0, {}).empty());
+  CHECK(forecast::require_disk(writing.job, writing.use, 0, room_of(needed)).size() == 1);  // metrics.jsonl may not fit
+  CHECK(forecast::require_disk(writing.job, writing.use, 0, room_of(writing.use.total())).empty());
+  CHECK(forecast::require_disk(writing.job, writing.use, 0, {}).empty());
 }
 
-TEST_CASE("results and arenas that are larger than a file may be are refused", "[task]") {
+TEST_CASE("results and arenas that are larger than a file may be are refused", "[forecast]") {
   const Writing writing;
   const std::uint64_t needed = writing.use.result_bytes;
   CHECK_THAT(writing.refusal({.room = {}, .file_size = needed - 1}),
@@ -67,20 +67,20 @@ TEST_CASE("results and arenas that are larger than a file may be are refused", "
   CHECK(writing.refusal({.room = {}, .file_size = needed}, needed) == "nothing");
 }
 
-TEST_CASE("states that are saved under way count", "[task]") {
+TEST_CASE("states that are saved under way count", "[forecast]") {
   const TemporaryFolder folder;
   const job::Job job = job_in(folder,
                               "[job]\ntask = iterate\noutput = run\n[model]\nname = heat1d\ncells = 100\n"
                               "[iterate]\nsteps = 100\nsave_every = 30\n");
-  const task::DiskUse use = task::disk_use(job, compile::compile(job));
+  const forecast::DiskUse use = forecast::disk_use(job, compile::compile(job));
   CHECK(use.result == "state.safetensors");
   CHECK(use.under_way == 3);
   CHECK(use.result_bytes_in_all() == 4 * use.result_bytes);
-  CHECK_THAT(error_of([&] { task::require_disk(job, use, 0, room_of(3 * use.result_bytes)); }),
+  CHECK_THAT(error_of([&] { forecast::require_disk(job, use, 0, room_of(3 * use.result_bytes)); }),
              Contains("state.safetensors and 3 states under way ([iterate] save_every) would take"));
 }
 
-TEST_CASE("the room of a folder that is not there is that of the nearest one above", "[task]") {
+TEST_CASE("the room of a folder that is not there is that of the nearest one above", "[forecast]") {
   const TemporaryFolder folder;
   const std::optional<files::DiskRoom> room = files::disk_room(folder / "a/b/c");
   REQUIRE(room.has_value());
