@@ -16,7 +16,7 @@
 #include "core/bench/values.h"
 #include "core/compile/plugins.h"
 #include "core/memory/arena.h"
-#include "core/task/ranks.h"
+#include "core/train/ranks.h"
 #include "plugins/loader/transport.h"
 
 namespace shardrun::bench {
@@ -218,7 +218,7 @@ int run_as_rank(const Settings& settings, const launch::RankContext& context) {
     rank->goodbye(Rank::no_deadline);
     return code;
   };
-  return task::exit_code_of(attempt, fail);
+  return train::exit_code_of(attempt, fail);
 }
 
 }  // namespace shardrun::bench

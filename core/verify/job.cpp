@@ -16,10 +16,10 @@
 #include "core/checkpoint/saved_state.h"
 #include "core/compile/compile.h"
 #include "core/runtime/executor.h"
-#include "core/task/rank_link.h"
-#include "core/task/rank_reports.h"
-#include "core/task/ranks.h"
-#include "core/task/training.h"
+#include "core/train/rank_link.h"
+#include "core/train/rank_reports.h"
+#include "core/train/ranks.h"
+#include "core/train/training.h"
 #include "core/verify/meter.h"
 #include "core/verify/selection.h"
 #include "core/verify/snapshot.h"
@@ -63,7 +63,7 @@ class Recorder {
  public:
   /// `link`: null where there is one rank. `meter`: shows how far it is; may be null. `stop_signal` is asked after each
   /// step where there is one rank; several ask each other.
-  Recorder(const job::Job& job, compile::Compiled& compiled, task::RankLink* link, Meter* meter,
+  Recorder(const job::Job& job, compile::Compiled& compiled, train::RankLink* link, Meter* meter,
            std::function<int()> stop_signal)
       : job_(job),
         compiled_(compiled),
@@ -74,7 +74,7 @@ class Recorder {
 
   /// The signal that asked to stop before all was recorded, or 0.
   int train(Extent extent) {
-    task::Training training(job_, compiled_);
+    train::Training training(job_, compiled_);
     runtime::Executor& executor = training.executor();
     const std::vector<std::size_t> evaluation =
         extent.evaluates ? executor.find_calls("evaluate", compiled_.evaluation_rows) : std::vector<std::size_t>();
@@ -176,7 +176,7 @@ class Recorder {
 
   const job::Job& job_;
   compile::Compiled& compiled_;
-  task::RankLink* link_;
+  train::RankLink* link_;
   Meter* meter_;
   InstructionWork instruction_work_;
   std::function<int()> stop_signal_;
@@ -209,22 +209,22 @@ void require_one_model(const job::Job& job, const compile::Compiled& compiled) {
 
 JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
   const std::int64_t steps = verified.steps;
-  const task::RunSettings& settings = verified.run;
+  const train::RunSettings& settings = verified.run;
   compile::Compiled compiled = compile::compile(job);
   JobOutcome outcome;
-  if (const auto stopped = task::stopped_before_start(settings)) {
+  if (const auto stopped = train::stopped_before_start(settings)) {
     outcome.summary = *stopped;
     return outcome;
   }
-  task::require_runnable(job, compiled, job.ranks);
-  task::require_launchable(job, compiled);
+  train::require_runnable(job, compiled, job.ranks);
+  train::require_launchable(job, compiled);
   require_one_model(job, compiled);
   const Selection selection = select(compiled.graph, verified.tensors);
   const graph::StateId loss = compiled.graph.find_state("loss");
   const bool evaluates = loss >= 0 && is_selected(selection, static_cast<std::size_t>(loss));
-  task::check_data(compiled);
-  task::load_data(compiled);
-  if (const auto stopped = task::stopped_before_start(settings)) {
+  train::check_data(compiled);
+  train::load_data(compiled);
+  if (const auto stopped = train::stopped_before_start(settings)) {
     outcome.summary = *stopped;
     return outcome;
   }
@@ -239,8 +239,8 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
   } else {
     settings.progress.write(fmt::format("{}: starting {} ranks\n", title_of_job, job.ranks));
     outcome.summary =
-        task::run_ranks(copy, settings, compiled.dataset.get(),
-                        {"--record-steps", std::to_string(steps), "--record-evaluation", evaluates ? "yes" : "no"});
+        train::run_ranks(copy, settings, compiled.dataset.get(),
+                         {"--record-steps", std::to_string(steps), "--record-evaluation", evaluates ? "yes" : "no"});
     if (outcome.summary.exit_code != 0) {
       return outcome;
     }
@@ -275,10 +275,10 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
 }
 
 int record_as_rank(const job::Job& job, const launch::RankContext& context, std::int64_t steps, bool evaluates,
-                   const task::RankHooks& hooks) {
-  const auto work = [&](compile::Compiled& compiled, task::RankLink& link, const metrics::RunFolder&) {
+                   const train::RankHooks& hooks) {
+  const auto work = [&](compile::Compiled& compiled, train::RankLink& link, const metrics::RunFolder&) {
     // The launcher shows what the first rank says, line by line.
-    const std::unique_ptr<metrics::Display> display = task::display_of_launcher(link);
+    const std::unique_ptr<metrics::Display> display = train::display_of_launcher(link);
     Meter meter({.write = [&](std::string_view text) { display->line(text.substr(0, text.size() - 1)); },
                  .now = [] { return std::chrono::steady_clock::now(); }},
                 title_of_job);
@@ -289,7 +289,7 @@ int record_as_rank(const job::Job& job, const launch::RankContext& context, std:
     const int signal = record(recorder, job, {steps, evaluates});
     return signal == 0 ? 0 : 128 + signal;
   };
-  return task::as_rank(job, context, work, hooks);
+  return train::as_rank(job, context, work, hooks);
 }
 
 }  // namespace shardrun::verify

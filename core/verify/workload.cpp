@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "core/data/feed.h"
-#include "core/task/schedule.h"
+#include "core/train/learning_rate.h"
 
 namespace shardrun::verify {
 namespace {
@@ -27,7 +27,7 @@ Workload workload_of(const job::Job& job, const compile::Compiled& compiled) {
           .evaluation_rows = compiled.evaluation_rows,
           .dataset = compiled.dataset.get(),
           .seed = job.seed,
-          .learning_rate = [&job](std::int64_t step) { return task::learning_rate(job.train, step); },
+          .learning_rate = [&job](std::int64_t step) { return train::learning_rate(job.train, step); },
           .job = &job};
 }
 

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "core/partition/partition.h"
-#include "core/task/training.h"
+#include "core/train/training.h"
 #include "tests/support/catch.h"
 #include "tests/support/compiled_job.h"
 #include "tests/support/errors.h"
@@ -21,7 +21,7 @@ struct Saved {
   std::filesystem::path path = folder / "weights.safetensors";
   job::Job job;
   compile::Compiled compiled;
-  task::Training training;
+  train::Training training;
 
   explicit Saved(const std::vector<std::string>& overrides = {})
       : job(text_job_in(folder, overrides)), compiled(compile_ready(job)), training(job, compiled) {

@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "core/models/model.h"
-#include "core/task/run.h"
+#include "core/train/run.h"
 #include "tests/support/catch.h"
 #include "tests/support/compiled_job.h"
 #include "tests/support/errors.h"
@@ -223,7 +223,7 @@ TEST_CASE("a run that is asked to stop while it compiles reads no data, and spea
   write_file(folder / "y.npy", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, 3}));
   const job::Job job = job_in(folder, arrays_job, {"job.output=run"});
   std::string screen;
-  task::RunSettings settings;
+  train::RunSettings settings;
   settings.progress = {.write = [&](std::string_view text) { screen += text; },
                        .is_terminal = false,
                        .width = {},
@@ -236,7 +236,7 @@ TEST_CASE("a run that is asked to stop while it compiles reads no data, and spea
     }
   };
 
-  const metrics::Summary summary = task::run(job, settings);
+  const metrics::Summary summary = train::run(job, settings);
 
   CHECK(summary.status == "stopped");
   CHECK(summary.exit_code == 128 + SIGINT);
@@ -255,7 +255,7 @@ TEST_CASE("what cannot be trained on is found when the data is read through", "[
              StartsWith(at + "/x.npy' has NaN in row 2, column 1"));
   // A run says so before it writes anything.
   const job::Job job = job_in(folder, arrays_job, {"job.output=run"});
-  CHECK_THAT(error_of([&] { static_cast<void>(task::run(job, {.progress = metrics::descriptor_sink(-1, nullptr)})); }),
+  CHECK_THAT(error_of([&] { static_cast<void>(train::run(job, {.progress = metrics::descriptor_sink(-1, nullptr)})); }),
              StartsWith(at + "/x.npy' has NaN"));
   CHECK_FALSE(std::filesystem::exists(job.output));
   CHECK(refusal(job) == "nothing");  // a plan reads no more than it needs

@@ -1,7 +1,7 @@
 #include "core/forecast/disk.h"
 
 #include "core/checkpoint/weights.h"
-#include "core/task/training.h"
+#include "core/train/training.h"
 #include "tests/support/catch.h"
 #include "tests/support/compiled_job.h"
 #include "tests/support/errors.h"
@@ -33,7 +33,7 @@ forecast::DiskLimits room_of(std::uint64_t bytes) {
 
 TEST_CASE("the size of the weights is known to the byte before there are any", "[forecast]") {
   Writing writing;
-  task::Training training(writing.job, writing.compiled);
+  train::Training training(writing.job, writing.compiled);
   training.initialize();
   const std::filesystem::path path = writing.folder / "w.safetensors";
   checkpoint::save_states(

@@ -1,6 +1,6 @@
 #include "core/forecast/fit.h"
 
-#include "core/task/run.h"
+#include "core/train/run.h"
 #include "tests/support/catch.h"
 #include "tests/support/compiled_job.h"
 #include "tests/support/errors.h"
@@ -33,8 +33,8 @@ TEST_CASE("ranks that have met are refused together where their machine has less
   const TemporaryFolder folder;
   const job::Job job = text_job_in(folder);
   const compile::Compiled compiled = compile::compile(job);
-  CHECK_NOTHROW(task::require_memory_here(job, compiled, 1));
-  CHECK_THAT(error_of([&] { task::require_memory_here(job, compiled, 1'000'000'000); }),
+  CHECK_NOTHROW(train::require_memory_here(job, compiled, 1));
+  CHECK_THAT(error_of([&] { train::require_memory_here(job, compiled, 1'000'000'000); }),
              StartsWith("2: ") && Contains("for the 1000000000 ranks on this machine"));
 }
 
@@ -67,6 +67,6 @@ TEST_CASE("a job whose text is too large for the machine is refused before token
   const job::Job job = text_job_in(folder);
   compile::Compiled compiled = compile::compile(job);
   compiled.dataset = std::make_shared<HugeText>(compiled.dataset);
-  CHECK_THAT(error_of([&] { task::require_memory_here(job, compiled, 1); }),
+  CHECK_THAT(error_of([&] { train::require_memory_here(job, compiled, 1); }),
              Contains("of them for the tokens of its text, and "));
 }

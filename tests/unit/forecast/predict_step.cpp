@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "core/forecast/forecast.h"
-#include "core/task/trace.h"
+#include "core/train/tracer.h"
 #include "tests/support/catch.h"
 #include "tests/support/compiled_job.h"
 #include "tests/support/errors.h"

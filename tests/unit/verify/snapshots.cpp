@@ -3,8 +3,8 @@
 #include <memory>
 #include <set>
 
-#include "core/task/schedule.h"
-#include "core/task/training.h"
+#include "core/train/learning_rate.h"
+#include "core/train/training.h"
 #include "core/verify/verify.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
@@ -162,7 +162,7 @@ TEST_CASE("what a training job calls is what is compared", "[verify]") {
   compiled.evaluation_rows = model.evaluation_rows;
 
   const TemporaryFolder folder;
-  task::Training training(job, compiled);
+  train::Training training(job, compiled);
   const auto write = [&](std::int64_t step, Moment moment) {
     verify::write_snapshot(folder.path(), step, moment, 0, compiled.graph, training.executor());
   };
