@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/median.h"
 #include "core/files/mapped_file.h"
 #include "core/metrics/rundir.h"
 #include "core/metrics/step_trace.h"
@@ -20,15 +21,6 @@ namespace json = boost::json;
 using Kind = partition::Instruction::Kind;
 
 std::string text_of(const json::value& value) { return json::value_to<std::string>(value); }
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) {
-    return *middle;
-  }
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
-}
 
 /// Nothing for what is no instruction.
 std::optional<MeasuredSpan> span_of(const json::object& event) {

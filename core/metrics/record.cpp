@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <fstream>
 #include <utility>
 
+#include "core/base/median.h"
 #include "core/metrics/human.h"
 #include "core/metrics/rundir.h"
 
@@ -14,15 +14,6 @@ namespace {
 
 /// The median step time is that of the last so many steps.
 constexpr std::size_t median_window = 4096;
-
-double median_step(std::vector<double> values) {
-  if (values.empty()) {
-    return 0;
-  }
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 /// Private memory of this process that is not the arena's: what malloc, libraries and stacks hold.
 std::uint64_t private_bytes() {
@@ -118,7 +109,7 @@ void Record::finish(const char* status, int exit_code) {
   summary.status = status;
   summary.exit_code = exit_code;
   summary.seconds = seconds_since(begin_);
-  summary.step_ms_median = 1000 * median_step(step_seconds_);
+  summary.step_ms_median = 1000 * median(step_seconds_);
   summary.ranks[0].private_bytes = private_bytes();
   log(fmt::format("{} after {}", status, counted(summary.steps, "step")));
 }
