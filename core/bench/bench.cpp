@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/bench/rank.h"
+#include "core/bench/measuring.h"
 #include "core/compile/plugins.h"
 #include "core/launch/launch.h"
 #include "core/launch/limits.h"

@@ -4,7 +4,7 @@
 #include "core/job/source.h"
 #include "core/launch/rank.h"
 #include "core/metrics/rundir.h"
-#include "core/train/ranks.h"
+#include "core/train/rank_process.h"
 #include "core/verify/job.h"
 
 namespace shardrun::cli {
@@ -30,13 +30,12 @@ int rank(std::span<const std::string> words) {
   const std::string text = job::read_source(metrics::job_path(folder));
   const job::Job job =
       job::parse_job(job::read_job_text(text, parsed.positional.at(0), {}), compile::schema_providers());
-  const train::RankHooks hooks = {.folder = folder,
-                                  .data = train::data_handles(parsed.get(train::data_option).value_or(""))};
+  train::RankHooks hooks = {.folder = folder, .data = train::data_handles(parsed.get(train::data_option).value_or(""))};
   if (parsed.has("record-steps")) {
     return verify::record_as_rank(job, *context, parsed.integer("record-steps", 1, 1, INT64_MAX),
-                                  parsed.get("record-evaluation") == "yes", hooks);
+                                  parsed.get("record-evaluation") == "yes", std::move(hooks));
   }
-  return train::run_as_rank(job, *context, parsed.has("profile"), hooks);
+  return train::run_as_rank(job, *context, parsed.has("profile"), std::move(hooks));
 }
 
 const RegisterCommand rank_command(

@@ -1,6 +1,3 @@
-#include "core/train/run.h"
-#include "core/train/world.h"
-
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -23,6 +20,8 @@
 #include "core/metrics/log.h"
 #include "core/metrics/record.h"
 #include "core/metrics/rundir.h"
+#include "core/train/hosted.h"
+#include "core/train/run_job.h"
 
 namespace shardrun::cli {
 namespace {
@@ -70,9 +69,9 @@ int run_as_one_of(const launch::World& world, const job::Job& job, const train::
                   const std::function<int(const metrics::Summary&)>& tell) {
   if (world.rank == 0) {
     catch_stop_signals();
-    return tell(train::run_first_of_world(job, world, settings));
+    return tell(train::run_hosted_first(job, world, settings));
   }
-  return train::run_other_of_world(job, world, settings, catch_stop_signals);
+  return train::run_hosted_other(job, world, settings, catch_stop_signals);
 }
 
 /// Another launcher passes on what its ranks write, in pieces, beside what others write: there only whole lines can be
@@ -138,7 +137,7 @@ int run(std::span<const std::string> words) {
   }
   job.output = settings.output;
   catch_stop_signals();
-  return tell(train::run(job, settings));
+  return tell(train::run_job(job, settings));
 }
 
 const RegisterCommand run_command({.name = "run", .arguments = "JOB.ini", .help = "run a job", .run = run});

@@ -5,12 +5,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "core/compile/compile.h"
 #include "core/job/job.h"
 #include "core/metrics/progress.h"
-#include "core/metrics/record.h"
 #include "core/metrics/rundir.h"
 #include "core/metrics/summary.h"
 
@@ -28,42 +25,32 @@ struct RunSettings {
   std::filesystem::path output;  ///< [job] output, with what this process has filled in for its placeholders
 };
 
-/// What the rate of a job's progress counts a second: tokens, samples where a sample is a row of arrays, iterations.
-[[nodiscard]] inline std::string rate_unit(const job::Job& job) {
-  return job.task == job::Task::iterate ? "it" : job.data.arrays.empty() ? "tok" : "samples";
-}
+/// A run in its output folder, from the lock to the summary. It belongs to the process that tells what became of the
+/// job: the only one, the launcher, or rank 0's where another launcher has started the ranks.
+class Run {
+ public:
+  /// Opens and locks the folder. `settings` outlives this. Throws as metrics::RunDirectory.
+  Run(const job::Job& job, const RunSettings& settings);
 
-/// What must hold before a process starts or the output folder is touched; `ranks_here`: how many of the job's ranks
-/// share this machine, 0 where that is not known yet. Throws Error{job}. Returns lines to show first: ranks that are
-/// idle, and how [cluster] memory differs from what is needed and from what the machine has.
-std::vector<std::string> require_runnable(const job::Job& job, const compile::Compiled& compiled,
-                                          std::int64_t ranks_here);
+  /// Removes what an older run has left and writes job.ini. Returns what to tell the person about the older run, or ""
+  /// where there was none. Throws Error{io}.
+  [[nodiscard]] std::string begin();
 
-/// The part of require_runnable that is about memory, for ranks that learn only from each other how many share a
-/// machine. Throws Error{job}.
-void require_memory_here(const job::Job& job, const compile::Compiled& compiled, std::int64_t ranks_here);
+  /// The job, whose output is the open folder.
+  [[nodiscard]] const job::Job& job() const noexcept { return job_; }
+  [[nodiscard]] const metrics::RunDirectory& directory() const noexcept { return directory_; }
 
-/// A line each.
-void show(const std::vector<std::string>& notices, metrics::Display& display);
+  /// Completes and writes the summary. Where it cannot be written, or the folder is no longer the run's, the summary
+  /// fails for this reason, unless it has failed before. Throws nothing.
+  void write_summary(metrics::Summary& summary) noexcept;
+  /// The same at the run's end: all ranks have ended, and their traces become one.
+  void end(metrics::Summary& summary);
 
-/// Reads the job's data through (Dataset::check), on all cores that this process may use. Called before the output
-/// folder is touched: once for all ranks that are started here, and by the first rank of each machine (by every rank,
-/// where the launcher does not number those of a machine). Throws Error{data}.
-void check_data(const compile::Compiled& compiled);
-
-/// Makes of the job's data what training reads (Dataset::load), behind check_data. Throws Error{io}.
-void load_data(const compile::Compiled& compiled);
-
-/// As require_runnable, for ranks that are started here. Throws Error{job} where a transport wants another launcher's.
-void require_launchable(const job::Job& job, const compile::Compiled& compiled);
-
-/// Writes the summary of a run that ends now, with what it has saved. Where that cannot be, or the folder is no longer
-/// the run's, the summary fails for this reason, unless it has failed before; this throws nothing.
-void write_last_summary(const job::Job& job, const metrics::RunDirectory& directory, const RunSettings& settings,
-                        metrics::Summary& summary) noexcept;
-
-/// The job, as it writes to the folder that the directory holds.
-[[nodiscard]] job::Job job_in(const metrics::RunDirectory& directory, job::Job job);
+ private:
+  const RunSettings& settings_;
+  metrics::RunDirectory directory_;
+  job::Job job_;
+};
 
 /// The summary of a job that was asked to stop before its first step. `when`: "before anything was started".
 [[nodiscard]] metrics::Summary stopped_early(int signal, std::string_view when);
@@ -71,10 +58,7 @@ void write_last_summary(const job::Job& job, const metrics::RunDirectory& direct
 /// The summary of a job that was asked to stop while it was prepared; nothing where it was not.
 [[nodiscard]] std::optional<metrics::Summary> stopped_before_start(const RunSettings& settings);
 
-/// Does what [job] task says and leaves in [job] output: job.ini (as run), metrics.jsonl, log/rank-0.log, summary.json,
-/// and weights.safetensors (train) or state.safetensors (iterate). A job that fails while it runs leaves its summary
-/// and log, and throws; one that is stopped by a signal returns exit code 128 + signal. Throws Error{job, data, plugin}
-/// before the output folder is touched.
-[[nodiscard]] metrics::Summary run(const job::Job& job, const RunSettings& settings);
+/// What the rate of a job's progress counts a second: tokens, samples where a sample is a row of arrays, iterations.
+[[nodiscard]] std::string rate_unit(const job::Job& job);
 
 }  // namespace shardrun::train

@@ -16,9 +16,10 @@
 #include "core/checkpoint/saved_state.h"
 #include "core/compile/compile.h"
 #include "core/runtime/executor.h"
+#include "core/train/launched.h"
 #include "core/train/rank_link.h"
 #include "core/train/rank_reports.h"
-#include "core/train/ranks.h"
+#include "core/train/requirements.h"
 #include "core/train/training.h"
 #include "core/verify/meter.h"
 #include "core/verify/selection.h"
@@ -275,7 +276,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
 }
 
 int record_as_rank(const job::Job& job, const launch::RankContext& context, std::int64_t steps, bool evaluates,
-                   const train::RankHooks& hooks) {
+                   train::RankHooks hooks) {
   const auto work = [&](compile::Compiled& compiled, train::RankLink& link, const metrics::RunFolder&) {
     // The launcher shows what the first rank says, line by line.
     const std::unique_ptr<metrics::Display> display = train::display_of_launcher(link);
@@ -289,7 +290,7 @@ int record_as_rank(const job::Job& job, const launch::RankContext& context, std:
     const int signal = record(recorder, job, {steps, evaluates});
     return signal == 0 ? 0 : 128 + signal;
   };
-  return train::as_rank(job, context, work, hooks);
+  return train::as_rank(job, context, work, std::move(hooks));
 }
 
 }  // namespace shardrun::verify

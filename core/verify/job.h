@@ -6,7 +6,7 @@
 
 #include "core/job/job.h"
 #include "core/launch/rank.h"
-#include "core/train/ranks.h"
+#include "core/train/rank_process.h"
 #include "core/train/run.h"
 #include "core/verify/report.h"
 
@@ -31,6 +31,6 @@ struct JobSettings {
 /// What a process that was started so does: one rank's steps, and where `evaluates` an evaluation, with its snapshots
 /// in [job] output, to which `folder` is a way. Returns its exit code.
 [[nodiscard]] int record_as_rank(const job::Job& job, const launch::RankContext& context, std::int64_t steps,
-                                 bool evaluates, const train::RankHooks& hooks);
+                                 bool evaluates, train::RankHooks hooks);
 
 }  // namespace shardrun::verify

@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "core/models/model.h"
-#include "core/train/run.h"
+#include "core/train/run_job.h"
 #include "tests/support/catch.h"
 #include "tests/support/compiled_job.h"
 #include "tests/support/errors.h"
@@ -236,7 +236,7 @@ TEST_CASE("a run that is asked to stop while it compiles reads no data, and spea
     }
   };
 
-  const metrics::Summary summary = train::run(job, settings);
+  const metrics::Summary summary = train::run_job(job, settings);
 
   CHECK(summary.status == "stopped");
   CHECK(summary.exit_code == 128 + SIGINT);
@@ -255,8 +255,9 @@ TEST_CASE("what cannot be trained on is found when the data is read through", "[
              StartsWith(at + "/x.npy' has NaN in row 2, column 1"));
   // A run says so before it writes anything.
   const job::Job job = job_in(folder, arrays_job, {"job.output=run"});
-  CHECK_THAT(error_of([&] { static_cast<void>(train::run(job, {.progress = metrics::descriptor_sink(-1, nullptr)})); }),
-             StartsWith(at + "/x.npy' has NaN"));
+  CHECK_THAT(
+      error_of([&] { static_cast<void>(train::run_job(job, {.progress = metrics::descriptor_sink(-1, nullptr)})); }),
+      StartsWith(at + "/x.npy' has NaN"));
   CHECK_FALSE(std::filesystem::exists(job.output));
   CHECK(refusal(job) == "nothing");  // a plan reads no more than it needs
 

@@ -1,6 +1,6 @@
 #include "core/forecast/fit.h"
 
-#include "core/train/run.h"
+#include "core/train/requirements.h"
 #include "tests/support/catch.h"
 #include "tests/support/compiled_job.h"
 #include "tests/support/errors.h"

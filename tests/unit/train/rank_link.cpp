@@ -6,8 +6,8 @@
 
 #include "core/base/stop.h"
 #include "core/metrics/rundir.h"
+#include "core/train/rank_process.h"
 #include "core/train/rank_reports.h"
-#include "core/train/ranks.h"
 #include "tests/support/catch.h"
 #include "tests/support/compiled_job.h"
 #include "tests/support/errors.h"

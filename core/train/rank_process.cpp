@@ -1,4 +1,4 @@
-#include "core/train/ranks.h"
+#include "core/train/rank_process.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -17,20 +17,15 @@
 #include "core/base/error.h"
 #include "core/base/standard_error.h"
 #include "core/base/stop.h"
-#include "core/checkpoint/saved_state.h"
 #include "core/compile/compile.h"
-#include "core/files/atomic_file.h"
 #include "core/job/output.h"
-#include "core/launch/launch.h"
-#include "core/launch/limits.h"
 #include "core/metrics/log.h"
 #include "core/metrics/record.h"
 #include "core/metrics/rundir.h"
 #include "core/train/rank_link.h"
 #include "core/train/rank_reports.h"
-#include "core/train/tracer.h"
-#include "core/train/work.h"
-#include "plugins/loader/guard.h"
+#include "core/train/requirements.h"
+#include "core/train/steps.h"
 
 namespace shardrun::train {
 namespace {
@@ -44,8 +39,8 @@ int work_as_rank(compile::Compiled& compiled, RankLink& link, const metrics::Run
   metrics::Summary summary = planned_summary(compiled);
   link.message(summary_message, metrics::to_json(summary));
   try {
-    summary =
-        work(link.job(), compiled, {.display = *display, .folder = folder, .profile = profile, .link = &link}, summary);
+    summary = run_steps(link.job(), compiled,
+                        {.display = *display, .folder = folder, .profile = profile, .link = &link}, summary);
   } catch (const Error&) {
     link.message(summary_message, metrics::to_json(summary));
     throw;
@@ -55,84 +50,10 @@ int work_as_rank(compile::Compiled& compiled, RankLink& link, const metrics::Run
   return summary.exit_code;
 }
 
-/// Before anything is created. A rank also has a log.
-void require_descriptors(const job::Job& job) {
-  const std::uint64_t needed =
-      static_cast<std::uint64_t>(job.ranks) * (launch::descriptors_per_rank + 1) + launch::other_descriptors;
-  if (const std::uint64_t allowed = launch::raise_descriptor_limit(needed); allowed != 0) {
-    throw Error(ErrorCode::job, fmt::format("{}: [job] ranks = {} needs {} open files in the process that starts them, "
-                                            "and it may have {}: use fewer ranks, or raise the limit (ulimit -n)",
-                                            job.where("job", "ranks"), job.ranks, needed, allowed));
-  }
-}
-
-/// From the start of a rank to its hello. It loads the plugins before, each of which may take as long as call_limit(),
-/// however soon the job's operations are to end. The longest is for jobs whose timeout is hours: no healthy rank takes
-/// minutes to start.
-std::chrono::milliseconds join_timeout_of(const job::Job& job) {
-  constexpr std::chrono::milliseconds shortest{5000};
-  constexpr std::chrono::milliseconds longest{300'000};
-  const std::chrono::milliseconds least = std::max(plugins::call_limit(), shortest);
-  return std::clamp(silence_of(job), least, std::max(least, longest));
-}
-
-launch::LaunchResult launch_ranks(const job::Job& job, const RunSettings& settings,
-                                  const metrics::RunDirectory& directory, const std::vector<std::string>& words,
-                                  RankReports& reports) {
-  // The path is for people; a rank goes the other way, which leads to this folder whatever has its place by then.
-  std::vector<std::string> arguments = {"shardrun", "rank", metrics::job_path(job.output).string(), "--folder",
-                                        fmt::format("/proc/{}/fd/{}", ::getpid(), directory.descriptor())};
-  arguments.insert(arguments.end(), words.begin(), words.end());
-  if (settings.profile) {
-    arguments.emplace_back("--profile");
-  }
-  return launch::launch({.arguments = std::move(arguments),
-                         .ranks = static_cast<int>(job.ranks),
-                         .threads_per_rank = compile::threads_of(job),
-                         .job = job::canonical_text(job),
-                         .heartbeat_timeout = silence_of(job),
-                         .join_timeout = join_timeout_of(job),
-                         .has_begun = [&] { return reports.has_begun(); },
-                         .on_output = [&](const launch::OutputLine& line) { reports.show(line); },
-                         .on_message = [&](const launch::RankMessage& message) { reports.take(message); },
-                         .on_log = [&](std::string_view line) { reports.log(line); },
-                         .on_notice = [&](std::string_view line) { reports.notice(line); }});
-}
-
 }  // namespace
 
 std::chrono::milliseconds silence_of(const job::Job& job) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(job.timeout * 1000));
-}
-
-metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, const data::Dataset* dataset,
-                           std::vector<std::string> words) {
-  require_descriptors(job);
-  std::optional<data::InheritedData> inherited;
-  if (dataset != nullptr) {
-    inherited.emplace(*dataset);
-    words.insert(words.end(),
-                 {fmt::format("--{}", data_option), fmt::format("{}", fmt::join(inherited->handles(), ","))});
-  }
-  const metrics::RunDirectory directory(job.output);
-  const std::string older = directory.remove_older_run(checkpoint::kept_of(job));
-  files::write_file_atomically(metrics::job_path(directory.root()), job::canonical_text(job));
-  const job::Job held = job_in(directory, job);
-  RankReports reports(held, settings, static_cast<int>(job.ranks));
-  reports.tell_older(older);
-  metrics::Summary summary;
-  {
-    const metrics::Leftovers leftovers(directory);
-    const launch::LaunchResult result = launch_ranks(job, settings, directory, words, reports);
-    if (result.stop_signal != 0) {
-      request_stop(result.stop_signal);  // while the ranks ran this process did not take signals itself
-    }
-    summary = reports.merge(result);
-  }
-  write_last_summary(held, directory, settings, summary);
-  join_traces(held);
-  reports.finish_screen(summary);
-  return summary;
 }
 
 std::optional<int> awaited_rank(std::string_view message) {
@@ -214,20 +135,32 @@ std::shared_ptr<data::Dataset> share_on_host(const job::Job& job, launch::Rank& 
   return shared;
 }
 
-/// The job's data, ready to be trained on; null where it has none.
-std::shared_ptr<data::Dataset> dataset_of(const job::Job& job, launch::Rank& rank, const RankHooks& hooks) {
-  if (!hooks.data.empty()) {
-    std::shared_ptr<data::Dataset> given = data::attach_dataset(job, hooks.data);
-    if (given == nullptr) {
-      throw Error(ErrorCode::io, "the launcher's data files are out of this rank's reach");
-    }
-    return given;
+/// The data that the launcher has open; null where the job has none.
+std::shared_ptr<data::Dataset> given_data(const job::Job& job, const std::vector<std::string>& handles) {
+  if (handles.empty()) {
+    return nullptr;
   }
-  std::shared_ptr<data::Dataset> dataset = hooks.dataset;
-  if (dataset == nullptr && job.task == job::Task::train) {
-    dataset = data::open_dataset(job);
+  std::shared_ptr<data::Dataset> given = data::attach_dataset(job, handles);
+  if (given == nullptr) {
+    throw Error(ErrorCode::io, "the launcher's data files are out of this rank's reach");
   }
-  return dataset == nullptr ? nullptr : share_on_host(job, rank, std::move(dataset));
+  return given;
+}
+
+/// A rank that another launcher has started has compiled the job before it met the others. Only now it knows which data
+/// its host shares and how many ranks share its cores, on which programs depend.
+compile::Compiled compiled_for(const job::Job& job, launch::Rank& rank, RankHooks& hooks) {
+  if (!hooks.compiled) {
+    return compile::compile(job, "cpu", rank.rank(), {}, given_data(job, hooks.data));
+  }
+  compile::Compiled compiled = *std::move(hooks.compiled);
+  if (compiled.dataset != nullptr) {
+    compiled.dataset = share_on_host(job, rank, std::move(compiled.dataset));
+  }
+  if (compiled.programs.threads != compile::threads_of(job)) {
+    compiled.programs = compile::programs_of_rank(job, compiled, rank.rank());
+  }
+  return compiled;
 }
 
 launch::Rank::Deadline latest_join(const launch::RankContext& context) {
@@ -274,7 +207,7 @@ int exit_code_of(const std::function<int()>& attempt, const TellFailure& tell) {
   return 1;
 }
 
-int as_rank(const job::Job& job, const launch::RankContext& context, const RankWork& work, const RankHooks& hooks) {
+int as_rank(const job::Job& job, const launch::RankContext& context, const RankWork& work, RankHooks hooks) {
   // Outside of `attempt`: what other ranks say of a connection that ends must not come before what this one says.
   std::unique_ptr<launch::Rank> rank;
   std::optional<job::Job> placed;
@@ -313,7 +246,7 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
     placed->output = output_of_all(job, *rank, hooks.output);
     folder.emplace(open_folder(*placed, *rank, hooks.folder));
     placed->output = folder->root();
-    compiled.emplace(compile::compile(*placed, "cpu", context.rank, {}, dataset_of(*placed, *rank, hooks)));
+    compiled.emplace(compiled_for(*placed, *rank, hooks));
     if (context.is_hosted && context.local_world_size == 0) {
       require_memory_here(*placed, *compiled, rank->context().local_world_size);
     }
@@ -347,13 +280,13 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
       fail);
 }
 
-int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile, const RankHooks& hooks) {
+int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile, RankHooks hooks) {
   return as_rank(
       job, context,
       [&](compile::Compiled& compiled, RankLink& link, const metrics::RunFolder& folder) {
         return work_as_rank(compiled, link, folder, profile);
       },
-      hooks);
+      std::move(hooks));
 }
 
 }  // namespace shardrun::train

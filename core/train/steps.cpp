@@ -1,4 +1,4 @@
-#include "core/train/work.h"
+#include "core/train/steps.h"
 
 #include <fmt/format.h>
 
@@ -74,10 +74,10 @@ auto naming_step(std::int64_t step, const Step& run) {
   }
 }
 
-/// One rank's work, of either task.
-class Work {
+/// One rank's steps, of either task.
+class Steps {
  public:
-  Work(const job::Job& job, compile::Compiled& compiled, const WorkSettings& settings)
+  Steps(const job::Job& job, compile::Compiled& compiled, const StepSettings& settings)
       : job_(job),
         compiled_(compiled),
         settings_(settings),
@@ -427,7 +427,7 @@ class Work {
 
   const job::Job& job_;
   compile::Compiled& compiled_;
-  const WorkSettings& settings_;
+  const StepSettings& settings_;
   metrics::Record record_;
   std::optional<Tracer> tracer_;
   std::optional<Replicas> replicas_;  ///< of several ranks
@@ -448,10 +448,10 @@ metrics::Summary planned_summary(const compile::Compiled& compiled) {
   return summary;
 }
 
-metrics::Summary work(const job::Job& job, compile::Compiled& compiled, const WorkSettings& settings,
-                      metrics::Summary& failed) {
-  Work work(job, compiled, settings);
-  return job.task == job::Task::train ? work.train(failed) : work.iterate(failed);
+metrics::Summary run_steps(const job::Job& job, compile::Compiled& compiled, const StepSettings& settings,
+                           metrics::Summary& failed) {
+  Steps steps(job, compiled, settings);
+  return job.task == job::Task::train ? steps.train(failed) : steps.iterate(failed);
 }
 
 }  // namespace shardrun::train

@@ -1,4 +1,4 @@
-#include "core/bench/rank.h"
+#include "core/bench/measuring.h"
 
 #include <fmt/format.h>
 #include <shardrun/transport.h>
@@ -16,7 +16,7 @@
 #include "core/bench/values.h"
 #include "core/compile/plugins.h"
 #include "core/memory/arena.h"
-#include "core/train/ranks.h"
+#include "core/train/rank_process.h"
 #include "plugins/loader/transport.h"
 
 namespace shardrun::bench {
@@ -199,7 +199,7 @@ Sample sample_of(std::string_view bytes) {
   return sample;
 }
 
-int run_as_rank(const Settings& settings, const launch::RankContext& context) {
+int measure_as_rank(const Settings& settings, const launch::RankContext& context) {
   // Outside of `attempt`: what other ranks say of a connection that ends must not come before what this one says.
   std::unique_ptr<Rank> rank;
   std::optional<Measuring> measuring;

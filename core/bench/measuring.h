@@ -25,6 +25,6 @@ inline constexpr const char* sample_message = "sample";
 /// Joins, measures all cases with the other ranks, and leaves. Returns the exit code: 0, 128 + signal after a stop,
 /// that of the error where it fails; the launcher is told of errors before the rank's connections end, and nothing is
 /// thrown.
-[[nodiscard]] int run_as_rank(const Settings& settings, const launch::RankContext& context);
+[[nodiscard]] int measure_as_rank(const Settings& settings, const launch::RankContext& context);
 
 }  // namespace shardrun::bench

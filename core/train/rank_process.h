@@ -18,13 +18,6 @@
 
 namespace shardrun::train {
 
-/// Runs a job of several ranks: starts a process for each, shows their progress as one, and merges what they report.
-/// A rank that fails ends the job: the summary then has status "failed", the exit code and the root cause.
-/// The ranks have `dataset`, which is loaded, and none of their own; null where the job has no data.
-/// `words` are added to the command `rank JOB.ini` that each process is started with.
-[[nodiscard]] metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, const data::Dataset* dataset,
-                                         std::vector<std::string> words = {});
-
 /// For how long a rank may be silent.
 [[nodiscard]] std::chrono::milliseconds silence_of(const job::Job& job);
 
@@ -51,19 +44,20 @@ struct RankHooks {
   /// be the one that rank 0 writes to.
   std::filesystem::path folder = {};
   std::vector<std::string> data = {};  ///< handles of the job's data, open in the process that started this one
-  std::shared_ptr<data::Dataset> dataset = nullptr;  ///< or the data that this process has opened before
-  std::function<void()> on_join = {};                ///< all ranks are there
-  std::function<int()> stop_signal = {};             ///< the signal that asked this process to stop, or 0
+  std::optional<compile::Compiled> compiled = {};  ///< or the job as this process has compiled it before
+  std::function<void()> on_join = {};              ///< all ranks are there
+  std::function<int()> stop_signal = {};           ///< the signal that asked this process to stop, or 0
   std::filesystem::path output = {};  ///< of the first rank: [job] output for all, where it has placeholders
 };
 
-/// This process as a rank of the job: joins, compiles, does `work`, leaves. Returns the exit code, which is `work`'s
-/// where it does not throw; the launcher is told of errors before the link ends, and nothing is thrown.
+/// This process as a rank of the job: joins, compiles where it has not before, does `work`, leaves. Returns the exit
+/// code, which is `work`'s where it does not throw; the launcher is told of errors before the link ends, and nothing is
+/// thrown.
 [[nodiscard]] int as_rank(const job::Job& job, const launch::RankContext& context, const RankWork& work,
-                          const RankHooks& hooks = {});
+                          RankHooks hooks = {});
 
 /// What a process that is a rank of a run does.
 [[nodiscard]] int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile,
-                              const RankHooks& hooks = {});
+                              RankHooks hooks = {});
 
 }  // namespace shardrun::train

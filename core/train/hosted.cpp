@@ -1,4 +1,4 @@
-#include "core/train/world.h"
+#include "core/train/hosted.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -15,10 +15,8 @@
 #include "core/base/error.h"
 #include "core/base/standard_error.h"
 #include "core/base/stop.h"
-#include "core/checkpoint/saved_state.h"
 #include "core/compile/compile.h"
 #include "core/compile/plugins.h"
-#include "core/files/atomic_file.h"
 #include "core/forecast/disk.h"
 #include "core/launch/limits.h"
 #include "core/launch/signals.h"
@@ -27,9 +25,10 @@
 #include "core/metrics/human.h"
 #include "core/metrics/rundir.h"
 #include "core/train/local_display.h"
+#include "core/train/rank_process.h"
 #include "core/train/rank_reports.h"
-#include "core/train/ranks.h"
-#include "core/train/tracer.h"
+#include "core/train/requirements.h"
+#include "core/train/run.h"
 
 namespace shardrun::train {
 namespace {
@@ -127,9 +126,8 @@ Meeting meeting_of(const job::Job& job, const launch::World& world) {
 
 /// What a rank knows before it has met the others.
 struct Prepared {
-  std::string own_address;  ///< that SHARDRUN_ADDRESS gives, or ""
-  std::shared_ptr<data::Dataset>
-      dataset;  ///< open, and checked by one rank of each machine; null where the job has none
+  std::string own_address;     ///< that SHARDRUN_ADDRESS gives, or ""
+  compile::Compiled compiled;  ///< its data open, and checked by one rank of each machine
 };
 
 /// Finds what can be found wrong before ranks wait for each other.
@@ -142,7 +140,7 @@ Prepared check_before(const job::Job& job, const launch::World& world, const Run
   if (world.rank == 0) {
     display.emplace(job, settings);
   }
-  const compile::Compiled compiled = compile::compile(job, "cpu", world.rank, [&](std::string_view activity) {
+  compile::Compiled compiled = compile::compile(job, "cpu", world.rank, [&](std::string_view activity) {
     if (display) {
       display->now_at(activity);
     }
@@ -150,13 +148,15 @@ Prepared check_before(const job::Job& job, const launch::World& world, const Run
   std::vector<std::string> notices = require_runnable(job, compiled, world.local_size.value_or(0));
   std::ranges::move(forecast::require_disk(job, compiled), std::back_inserter(notices));
   if (display) {
-    show(notices, *display);
+    for (const std::string& notice : notices) {
+      display->line(notice);
+    }
     display->now_at("reading data");
   }
   if (world.local_rank.value_or(0) == 0) {  // where that is not told, each rank may be the only one of its machine
     check_data(compiled);
   }
-  return {std::move(own_address), compiled.dataset};
+  return {std::move(own_address), std::move(compiled)};
 }
 
 launch::RankContext context_of(const job::Job& job, const launch::World& world, const launch::Invitation& invitation,
@@ -195,11 +195,7 @@ std::string name_of_run() {
 class First {
  public:
   First(const job::Job& job, const launch::World& world, const RunSettings& settings)
-      : common_(job),
-        world_(world),
-        settings_(settings),
-        directory_(settings.output.empty() ? job.output : settings.output),
-        job_(job_in(directory_, job)) {}
+      : common_(job), world_(world), settings_(settings), run_(job, settings) {}
 
   First(const First&) = delete;
   First& operator=(const First&) = delete;
@@ -224,7 +220,7 @@ class First {
                              .token = invitation.token,
                              .job = job::canonical_text(common_),
                              .run = name_of_run(),
-                             .heartbeat_timeout = silence_of(job_),
+                             .heartbeat_timeout = silence_of(common_),
                              .grace = grace_of_first,
                              .stop_signal = settings_.stop_signal,
                              .has_begun = [this] { return reports_->has_begun(); },
@@ -232,11 +228,8 @@ class First {
                              .on_log = [this](std::string_view line) { reports_->log(line); },
                              .on_notice = [this](std::string_view line) { reports_->notice(line); },
                              .last_resort = [this](const launch::LaunchResult& result) { give_up(result); }});
-    const std::string older = directory_.remove_older_run(checkpoint::kept_of(job_));
-    job::Job named = common_;
-    named.output = directory_.path();
-    files::write_file_atomically(metrics::job_path(directory_.root()), job::canonical_text(named));
-    reports_.emplace(job_, settings_, 1);
+    const std::string older = run_.begin();
+    reports_.emplace(run_.job(), settings_, 1);
     reports_->tell_older(older);
     host_->start();
     invitation.master.port = host_->port();
@@ -244,24 +237,23 @@ class First {
   }
 
   /// The others know of the invitation.
-  metrics::Summary run(const launch::Invitation& invitation, const Prepared& prepared) {
+  metrics::Summary run(const launch::Invitation& invitation, Prepared prepared) {
     host_->expect_ranks();
     metrics::Summary summary;
     {
-      const metrics::Leftovers leftovers(directory_);
+      const metrics::Leftovers leftovers(run_.directory());
       const int code =
-          run_as_rank(common_, context_of(job_, world_, invitation, prepared.own_address), settings_.profile,
-                      {.folder = directory_.root(),
-                       .dataset = prepared.dataset,
+          run_as_rank(common_, context_of(common_, world_, invitation, prepared.own_address), settings_.profile,
+                      {.folder = run_.directory().root(),
+                       .compiled = std::move(prepared.compiled),
                        .on_join = [this] { tell_stop(); },
                        .stop_signal = settings_.stop_signal,
-                       .output = directory_.path()});
+                       .output = run_.directory().path()});
       launch::LaunchResult result = host_->wait();
       result.exit_code = result.exit_code == 0 ? code : result.exit_code;
       summary = reports_->merge(result);
     }
-    write_last_summary(job_, directory_, settings_, summary);
-    join_traces(job_);
+    run_.end(summary);
     reports_->finish_screen(summary);
     return summary;
   }
@@ -278,7 +270,7 @@ class First {
   /// On the host's thread, while this rank is stuck somewhere else.
   [[noreturn]] void give_up(const launch::LaunchResult& result) {
     metrics::Summary summary = reports_->merge(result);
-    write_last_summary(job_, directory_, settings_, summary);
+    run_.write_summary(summary);
     write_to_standard_error(fmt::format("shardrun: {}\n", summary.error), Patience::brief);
     end_process(summary.exit_code == 0 ? 1 : summary.exit_code);
   }
@@ -286,8 +278,7 @@ class First {
   const job::Job& common_;  ///< the same on all ranks
   const launch::World& world_;
   const RunSettings& settings_;
-  metrics::RunDirectory directory_;  ///< that this rank has chosen for all
-  const job::Job job_;               ///< with it
+  Run run_;  ///< in the folder that this rank has chosen for all
   std::optional<RankReports> reports_;
   std::optional<launch::StoreHost> host_;  // first to go: it calls the rest
 };
@@ -318,7 +309,7 @@ launch::Invitation hear_invitation(const job::Job& job, Meeting& meeting, const 
 
 }  // namespace
 
-metrics::Summary run_first_of_world(const job::Job& job, const launch::World& world, const RunSettings& settings) {
+metrics::Summary run_hosted_first(const job::Job& job, const launch::World& world, const RunSettings& settings) {
   Prepared prepared;
   try {
     prepared = check_before(job, world, settings);
@@ -339,19 +330,20 @@ metrics::Summary run_first_of_world(const job::Job& job, const launch::World& wo
   if (!invite(meeting, world, invitation)) {
     throw no_place(job, world);
   }
-  return first->run(invitation, prepared);
+  return first->run(invitation, std::move(prepared));
 }
 
-int run_other_of_world(const job::Job& job, const launch::World& world, const RunSettings& settings,
-                       const std::function<void()>& on_join) {
-  const Prepared prepared = check_before(job, world, settings);
+int run_hosted_other(const job::Job& job, const launch::World& world, const RunSettings& settings,
+                     const std::function<void()>& on_join) {
+  Prepared prepared = check_before(job, world, settings);
   Meeting meeting = meeting_of(job, world);
   const launch::Invitation invitation = hear_invitation(job, meeting, world);
   if (invitation.master.port == 0) {
     throw Error(ErrorCode::io, fmt::format("rank {}: rank 0 could not begin, and says why", world.rank));
   }
-  return run_as_rank(job, context_of(job, world, invitation, prepared.own_address), settings.profile,
-                     {.dataset = prepared.dataset, .on_join = on_join, .stop_signal = settings.stop_signal});
+  return run_as_rank(
+      job, context_of(job, world, invitation, prepared.own_address), settings.profile,
+      {.compiled = std::move(prepared.compiled), .on_join = on_join, .stop_signal = settings.stop_signal});
 }
 
 }  // namespace shardrun::train
