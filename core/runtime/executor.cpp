@@ -257,17 +257,10 @@ void Executor::perform(Call& call, std::span<const device::Scalars> scalars) {
       break;
     case partition::Instruction::Kind::hook: call_hook(call, scalars.front()); break;
     case partition::Instruction::Kind::start:
-    case partition::Instruction::Kind::wait: {
-      const std::int64_t begin = nanoseconds();
-      if (call.instruction->kind == partition::Instruction::Kind::start) {
-        *call.sent += call.bytes;
-        communicator_->start(call.transfer);
-      } else {
-        communicator_->wait(call.transfer);
-      }
-      exposed_seconds_ += static_cast<double>(nanoseconds() - begin) * 1e-9;
+      *call.sent += call.bytes;
+      communicator_->start(call.transfer);
       break;
-    }
+    case partition::Instruction::Kind::wait: communicator_->wait(call.transfer); break;
   }
 }
 
