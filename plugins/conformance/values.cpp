@@ -11,7 +11,7 @@ namespace {
 
 using sdk::OpSpec;
 
-/// How many elements member `from` has for member `to` in an ALL_TO_ALLV.
+/// Number of elements that member `from` sends to member `to` in an ALL_TO_ALLV.
 std::uint64_t exchanged(const Shape& shape, std::uint32_t from, std::uint32_t to) {
   return shape.count == 0 || (from * 2 + to) % 3 == 2 ? 0 : shape.count / 2 + from + 2 * to + 1;
 }
@@ -20,7 +20,7 @@ std::uint64_t uneven(const Shape& shape, std::uint32_t member) {
   return shape.count == 0 || member % 3 == 1 ? 0 : shape.count + 3 * member;
 }
 
-/// Element `index` of what `member` sends: small, and unlike its neighbours.
+/// Element `index` of what `member` sends: small, and different from its neighbours.
 double given(const Shape& shape, std::uint32_t member, std::uint64_t index, std::uint32_t round) {
   if (shape.with_nan && (index + round) % (shape.members + 1) == member) {
     return std::numeric_limits<double>::quiet_NaN();
@@ -42,7 +42,7 @@ double reduced(std::uint32_t reduction, double a, double b) {
   }
 }
 
-/// Calls `act` with a null pointer to the type of the dtype's elements and with how a number becomes one and back.
+/// Calls `act` with a null pointer to the dtype's element type, and with functions that convert numbers to it and back.
 template <class Act>
 void with_type(std::uint32_t dtype, Act act) {
   using namespace sdk::detail;
