@@ -37,18 +37,21 @@ struct TrainingSettings {
 /// Rows of each call of an evaluation over `samples`: `rows` each, and the rest in the last.
 [[nodiscard]] std::vector<std::int64_t> evaluation_rows(std::int64_t samples, std::int64_t rows);
 
-/// Training as functions over state: `micro` (one for each number of rows that occurs) adds loss and gradients,
-/// `update` clips and steps the optimizer, `evaluate` adds to the loss, `predict` gives logits.
-/// The loss is Σ losses / (batch · losses per sample): nothing is divided by ranks or microbatches.
-/// States `loss` and `gradient_norm` are scalars for the host to read.
-/// Throws Error{job} where the model is not one that is trained, or its options disagree.
+/// The functions of training:
+/// - `micro`, one for each number of rows that occurs, adds loss and gradients;
+/// - `update` clips and steps the optimizer;
+/// - `evaluate` adds to the loss;
+/// - `predict` gives logits.
+/// The loss is Σ losses / (batch · losses per sample): nothing is divided by ranks or microbatches. States `loss` and
+/// `gradient_norm` are scalars for the host to read. Throws Error{job} if the model cannot be trained, or its options
+/// disagree.
 [[nodiscard]] graph::Graph build_training(const Model& model, const ModelSettings& model_settings,
                                           const TrainingSettings& settings);
 
 /// Only `predict` over the parameters, for sampling.
 [[nodiscard]] graph::Graph build_prediction(const Model& model, const ModelSettings& model_settings);
 
-/// `iterate` over fields. Throws Error{job} where the model is not one that is iterated.
+/// `iterate` over fields. Throws Error{job} if the model cannot be iterated.
 [[nodiscard]] graph::Graph build_iteration(const Model& model, const ModelSettings& model_settings);
 
 }  // namespace shardrun::models
