@@ -71,7 +71,7 @@ void add_option(bench::Settings& settings, const std::string& text) {
 }
 
 bench::Settings settings_of(const Parsed& parsed) {
-  constexpr std::int64_t most_iterations = 100'000;  // of which a rank's times are one message
+  constexpr std::int64_t most_iterations = 100'000;  // a rank's times of so many fit one message
   bench::Settings settings;
   settings.transport = parsed.get("transport").value_or(usual_transport());
   settings.ranks = static_cast<int>(parsed.integer("ranks", 2, 1, 1024));
@@ -109,8 +109,8 @@ bench::Settings settings_of(const Parsed& parsed) {
   return settings;
 }
 
-/// What is shown while it runs: rows as they come, on standard output unless that is for JSON, and on a terminal what
-/// is being measured.
+/// Output while it runs: rows as they come, on standard output unless that is for JSON; and on a terminal the current
+/// measurement.
 class Display {
  public:
   Display(const bench::Setting& setting, bool json)

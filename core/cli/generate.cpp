@@ -39,7 +39,7 @@ void require_effect(const Parsed& parsed, const task::SamplingSettings& settings
   }
 }
 
-/// A character at a time where the terminal shows it; tokens as numbers where there is no tokenizer.
+/// Prints whole characters on a terminal; tokens as numbers without a tokenizer.
 void print_token(const std::optional<data::Tokenizer>& tokenizer, std::int32_t token) {
   std::string text;
   if (tokenizer) {

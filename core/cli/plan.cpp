@@ -17,7 +17,7 @@
 namespace shardrun::cli {
 namespace {
 
-/// Off a terminal, where lines may be long.
+/// The width if the output is not a terminal: lines may be long.
 constexpr std::size_t usual_width = 190;
 
 std::size_t screen_width() {
@@ -79,7 +79,7 @@ void require_one(const Parsed& parsed) {
   }
 }
 
-/// The search for settings that fit takes longer than all else: what is known before it stands on the screen by then.
+/// The search for settings that fit takes longest. Everything else is printed before it.
 void print_plan(const Planned& planned, bool every_rank) {
   fmt::print("{}", plan_text(planned, screen_width(), every_rank));
   if (planned.fit && !planned.fit->fits()) {

@@ -27,7 +27,7 @@
 namespace shardrun::cli {
 namespace {
 
-/// As of all output: where the run went well, it must be whole.
+/// As for all output: after a successful run it must be complete.
 void show(const std::string& text, int exit_code) {
   std::fflush(stdout);
   if (const int error = write_for_person(STDOUT_FILENO, text); error != 0 && error != EAGAIN && exit_code == 0) {
@@ -65,7 +65,7 @@ std::optional<launch::World> world_of(const Parsed& parsed) {
   return launch::world_of();
 }
 
-/// Errors are the first rank's to tell, but for those that it does not know.
+/// The first rank reports errors, except those that it does not know.
 int run_as_one_of(const launch::World& world, const job::Job& job, const task::RunSettings& settings,
                   const std::function<int(const metrics::Summary&)>& tell) {
   if (world.rank == 0) {
@@ -75,8 +75,8 @@ int run_as_one_of(const launch::World& world, const job::Job& job, const task::R
   return task::run_other_of_world(job, world, settings, catch_stop_signals);
 }
 
-/// Another launcher passes on what its ranks write, in pieces, beside what others write: there only whole lines can be
-/// read, although mpirun gives the first rank a terminal of its own.
+/// Another launcher passes on its ranks' output in pieces, mixed with others'. Only whole lines are readable there,
+/// although mpirun gives the first rank a terminal.
 metrics::ProgressSink progress_sink(int descriptor, bool is_one_of_world) {
   metrics::ProgressSink sink = metrics::descriptor_sink(descriptor, std::getenv("TERM"));
   sink.is_terminal = sink.is_terminal && !is_one_of_world;
