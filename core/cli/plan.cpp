@@ -100,9 +100,9 @@ void print_json(const Planned& planned) {
 int plan(std::span<const std::string> words) {
   std::vector<OptionSyntax> options = {
       set_option(),
-      {.name = "json", .help = "print JSON, of all ranks"},
-      {.name = "ranks", .value = "LIST", .help = "print all that is known of these ranks, such as 0,5,8-11"},
-      {.name = "all", .help = "print all that is known of every rank; ranks that are alike share a block"}};
+      {.name = "json", .help = "print JSON with all ranks"},
+      {.name = "ranks", .value = "LIST", .help = "print details of these ranks, such as 0,5,8-11"},
+      {.name = "all", .help = "print details of every rank; alike ranks share a block"}};
   std::ranges::move(dump_options(), std::back_inserter(options));
   const Parsed parsed = parse("plan", words, options, 1, 1);
   if (parsed.help_shown) {

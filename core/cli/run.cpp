@@ -99,8 +99,8 @@ int run(std::span<const std::string> words) {
       {.name = "profile", .help = "print where the time went, by op"},
       {.name = "launch",
        .value = "HOW",
-       .help = "auto: started by mpirun, srun or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, be one of "
-               "those ranks, else start all ranks here; here: start all ranks here in any case"}};
+       .help = "here: start all ranks on this machine; auto (default): the same, unless mpirun, srun or the variables "
+               "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT make this process one of the ranks"}};
   std::ranges::move(dump_options(), std::back_inserter(options));
   const Parsed parsed = parse("run", words, options, 1, 1);
   if (parsed.help_shown) {
