@@ -6,9 +6,6 @@
 
 namespace shardrun::bench {
 
-/// The median; of an even number of values, the upper of the middle two. REQUIRES: not empty.
-[[nodiscard]] double median(std::vector<double> values);
-
 /// The smallest value that at most 1 of 100 exceeds; of fewer than 100 values, the largest. REQUIRES: not empty.
 [[nodiscard]] double p99(std::vector<double> values);
 

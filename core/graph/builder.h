@@ -15,7 +15,7 @@ namespace shardrun::graph {
 /// Builds one function. `call` makes values; the open scopes prefix their names.
 class FunctionBuilder {
  public:
-  FunctionBuilder(Graph& graph, std::string name, std::int64_t rows);
+  FunctionBuilder(Graph& graph, std::string name, Role role, std::int64_t rows);
 
   [[nodiscard]] ValueId input(std::string name, TensorType type);
   /// The value of a state at the start of the function.

@@ -43,6 +43,8 @@ class Communicator {
     std::int64_t ended = 0;
   };
   [[nodiscard]] virtual std::optional<Times> times(Handle /*transfer*/) const { return std::nullopt; }
+  /// Seconds that this rank spent so far only on starting transfers and waiting for them.
+  [[nodiscard]] virtual double exposed_seconds() const noexcept { return 0; }
   /// Seconds that transfers were under way while this rank neither started transfers nor waited for them; a lower
   /// bound. Concurrent transfers are counted each. 0 for transports that do not say when.
   [[nodiscard]] virtual double hidden_seconds() const noexcept { return 0; }

@@ -55,9 +55,10 @@ class Executor {
   /// The program for a name and row count; for `run` and the ports. `last`: the function's last call in a step. Throws
   /// Error{internal} if there is none.
   [[nodiscard]] std::size_t find(std::string_view function, std::int64_t rows, bool last = true) const;
-  /// As Programs::find_calls.
-  [[nodiscard]] std::vector<std::size_t> find_calls(std::string_view function,
-                                                    const std::vector<std::int64_t>& rows) const {
+  [[nodiscard]] std::size_t find(graph::Role role) const;  ///< REQUIRES: not on_demand
+  /// As Programs::find_calls; `function`: its name or role.
+  template <class Function>
+  [[nodiscard]] std::vector<std::size_t> find_calls(Function function, const std::vector<std::int64_t>& rows) const {
     return programs_.find_calls(function, rows);
   }
 
@@ -89,9 +90,10 @@ class Executor {
     return advance(program, {&scalars, 1}, at);
   }
 
-  /// Seconds that `run` has spent so far only on starting transfers and waiting for them.
-  [[nodiscard]] double exposed_seconds() const noexcept { return exposed_seconds_; }
-  /// Seconds that transfers were under way so far while this rank computed: see Communicator.
+  // Of the programs' transfers so far: see Communicator.
+  [[nodiscard]] double exposed_seconds() const noexcept {
+    return communicator_ == nullptr ? 0 : communicator_->exposed_seconds();
+  }
   [[nodiscard]] double hidden_seconds() const noexcept {
     return communicator_ == nullptr ? 0 : communicator_->hidden_seconds();
   }
@@ -161,7 +163,6 @@ class Executor {
   std::vector<std::vector<device::TensorView>> views_;  ///< of each program's buffers; the states come first
   std::vector<std::vector<Call>> calls_;
   partition::SentBytes sent_;
-  double exposed_seconds_ = 0;
   bool profiling_ = false;
   Timeline* timeline_ = nullptr;
   bool timed_ = false;  ///< profiling or recording
