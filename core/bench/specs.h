@@ -9,8 +9,8 @@
 
 namespace shardrun::bench {
 
-/// What member `rank` does in a case of ops, without ids and buffers. The V forms have blocks that grow with the
-/// member's number; all members of an ALL_TO_ALLV send as much, in blocks that differ.
+/// The op of member `rank` in a case, without ids and buffers. In the V forms, blocks grow with the member's number. In
+/// ALL_TO_ALLV all members send the same amount, in different blocks.
 [[nodiscard]] std::vector<sdk::OpSpec> specs_of(const Case& each, std::uint32_t members, std::uint32_t rank);
 
 }  // namespace shardrun::bench
