@@ -241,6 +241,25 @@ template <class T, std::size_t Targets>
   }
 }
 
+/// Calls `act` with a null pointer to the type of the dtype's elements. Where the dtype is not known, returns a zero of
+/// the result.
+template <class Act>
+auto with_type(std::uint32_t dtype, const Act& act) {
+  switch (dtype) {
+    case SR_DTYPE_F32: return act(static_cast<float*>(nullptr));
+    case SR_DTYPE_F64: return act(static_cast<double*>(nullptr));
+    case SR_DTYPE_F16: return act(static_cast<Half*>(nullptr));
+    case SR_DTYPE_BF16: return act(static_cast<Bfloat*>(nullptr));
+    case SR_DTYPE_I8: return act(static_cast<std::int8_t*>(nullptr));
+    case SR_DTYPE_U8: return act(static_cast<std::uint8_t*>(nullptr));
+    case SR_DTYPE_I32: return act(static_cast<std::int32_t*>(nullptr));
+    case SR_DTYPE_U32: return act(static_cast<std::uint32_t*>(nullptr));
+    case SR_DTYPE_I64: return act(static_cast<std::int64_t*>(nullptr));
+    case SR_DTYPE_U64: return act(static_cast<std::uint64_t*>(nullptr));
+    default: return decltype(act(static_cast<float*>(nullptr)))();
+  }
+}
+
 }  // namespace detail
 
 /// Null for an unknown code. f16 and bf16 are computed in float and rounded to nearest, ties to even.
@@ -248,19 +267,9 @@ template <std::size_t Targets = 1>
 [[nodiscard]] inline Reduction find_reduction(std::uint32_t dtype, std::uint32_t reduction,
                                               Vectors vectors = best_vectors()) noexcept {
   static_assert(Targets == 1 || Targets == 2);
-  switch (dtype) {
-    case SR_DTYPE_F32: return detail::reduction_of<float, Targets>(reduction, vectors);
-    case SR_DTYPE_F64: return detail::reduction_of<double, Targets>(reduction, vectors);
-    case SR_DTYPE_F16: return detail::reduction_of<detail::Half, Targets>(reduction, vectors);
-    case SR_DTYPE_BF16: return detail::reduction_of<detail::Bfloat, Targets>(reduction, vectors);
-    case SR_DTYPE_I8: return detail::reduction_of<std::int8_t, Targets>(reduction, vectors);
-    case SR_DTYPE_U8: return detail::reduction_of<std::uint8_t, Targets>(reduction, vectors);
-    case SR_DTYPE_I32: return detail::reduction_of<std::int32_t, Targets>(reduction, vectors);
-    case SR_DTYPE_U32: return detail::reduction_of<std::uint32_t, Targets>(reduction, vectors);
-    case SR_DTYPE_I64: return detail::reduction_of<std::int64_t, Targets>(reduction, vectors);
-    case SR_DTYPE_U64: return detail::reduction_of<std::uint64_t, Targets>(reduction, vectors);
-    default: return nullptr;
-  }
+  return detail::with_type(dtype, [&](auto* type) {
+    return detail::reduction_of<std::remove_pointer_t<decltype(type)>, Targets>(reduction, vectors);
+  });
 }
 
 /// Reduces to[i] and from[i] into to[i], for `count` elements. Buffers do not overlap.
