@@ -141,8 +141,9 @@ std::vector<plugins::OpRequest> requests_of(const Case& each, std::uint32_t memb
   return requests;
 }
 
-Layout layout_of(const Case& each, const plugins::Transport& transport, std::uint32_t members, std::uint32_t rank) {
-  Layout layout;
+ArenaLayout layout_of(const Case& each, const plugins::Transport& transport, std::uint32_t members,
+                      std::uint32_t rank) {
+  ArenaLayout layout;
   if (each.what != What::op) {
     layout.send_bytes = layout.recv_bytes = each.bytes;
     layout.recv = aligned(each.bytes);

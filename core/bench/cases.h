@@ -45,7 +45,7 @@ struct Case {
                                                           std::uint64_t id);
 
 /// Offsets of a case's buffers in a rank's arena, in bytes.
-struct Layout {
+struct ArenaLayout {
   std::uint64_t send = 0;
   std::uint64_t send_bytes = 0;
   std::uint64_t recv = 0;
@@ -55,8 +55,8 @@ struct Layout {
   std::uint64_t end = 0;
 };
 
-[[nodiscard]] Layout layout_of(const Case& each, const plugins::Transport& transport, std::uint32_t members,
-                               std::uint32_t rank);
+[[nodiscard]] ArenaLayout layout_of(const Case& each, const plugins::Transport& transport, std::uint32_t members,
+                                    std::uint32_t rank);
 
 /// The largest arena that a rank needs. Throws Error if the transport cannot do one of the ops.
 [[nodiscard]] std::uint64_t arena_bytes(const std::vector<Case>& cases, const plugins::Transport& transport,

@@ -138,7 +138,7 @@ files::FileDescriptor connect_stream(const std::string& key, launch::Rank& rank)
 }
 
 /// The receiver's time counts: the sender is done when the last bytes are in the kernel.
-std::vector<double> measure_socket(const Case& each, std::size_t number, const Layout& layout, std::byte* arena,
+std::vector<double> measure_socket(const Case& each, std::size_t number, const ArenaLayout& layout, std::byte* arena,
                                    launch::Rank& rank) {
   const std::string key = fmt::format("socket/{}", number);
   const bool receives = rank.rank() == 1;
@@ -159,7 +159,7 @@ std::vector<double> measure_socket(const Case& each, std::size_t number, const L
 
 }  // namespace
 
-std::vector<double> measure_ceiling(const Case& each, std::size_t number, const Layout& layout, std::byte* arena,
+std::vector<double> measure_ceiling(const Case& each, std::size_t number, const ArenaLayout& layout, std::byte* arena,
                                     launch::Rank& rank) {
   if (each.what == What::socket) {
     return measure_socket(each, number, layout, arena, rank);

@@ -11,7 +11,7 @@ namespace shardrun::bench {
 
 /// Measures the machine without a transport: nanoseconds of each iteration on this rank, while the other ranks do the
 /// same. `number`: of the case. Throws Error.
-[[nodiscard]] std::vector<double> measure_ceiling(const Case& each, std::size_t number, const Layout& layout,
+[[nodiscard]] std::vector<double> measure_ceiling(const Case& each, std::size_t number, const ArenaLayout& layout,
                                                   std::byte* arena, launch::Rank& rank);
 
 }  // namespace shardrun::bench

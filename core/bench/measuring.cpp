@@ -49,7 +49,7 @@ class Measuring final : private plugins::TransportHost {
         return 128 + signal;
       }
       const Case& each = cases_[number];
-      const Layout layout = layout_of(each, *transport_, members_, own());
+      const ArenaLayout layout = layout_of(each, *transport_, members_, own());
       Sample sample = each.what == What::op ? measure(each, layout) : Sample{};
       if (each.what != What::op) {
         sample.nanoseconds = measure_ceiling(each, number, layout, arena_->data(), rank_);
@@ -119,7 +119,7 @@ class Measuring final : private plugins::TransportHost {
     return agreed / 2;
   }
 
-  [[nodiscard]] plugins::TransportOp prepare(const Case& each, const Layout& layout) {
+  [[nodiscard]] plugins::TransportOp prepare(const Case& each, const ArenaLayout& layout) {
     std::vector<plugins::OpRequest> requests = requests_of(each, members_, own(), next_id_);
     next_id_ += members_;
     std::uint64_t scratch = layout.scratch;
@@ -143,7 +143,7 @@ class Measuring final : private plugins::TransportHost {
   }
 
   /// Times ops on whatever data they leave behind. Checks one op before and one after.
-  Sample measure(const Case& each, const Layout& layout) {
+  Sample measure(const Case& each, const ArenaLayout& layout) {
     plugins::TransportOp op = prepare(each, layout);
     const auto once = [&] {
       op.start(deadline());

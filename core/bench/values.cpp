@@ -105,7 +105,7 @@ constexpr int nothing = 0xA5;
 
 }  // namespace
 
-void fill(const Case& each, std::uint32_t members, std::uint32_t rank, std::uint32_t round, const Layout& layout,
+void fill(const Case& each, std::uint32_t members, std::uint32_t rank, std::uint32_t round, const ArenaLayout& layout,
           std::byte* arena) {
   if (each.opcode == SR_OP_BARRIER) {
     return;
@@ -123,7 +123,7 @@ void fill(const Case& each, std::uint32_t members, std::uint32_t rank, std::uint
 }
 
 std::uint64_t count_wrong(const Case& each, std::uint32_t members, std::uint32_t rank, std::uint32_t round,
-                          const Layout& layout, const std::byte* arena) {
+                          const ArenaLayout& layout, const std::byte* arena) {
   const Numbers numbers(each, members, round);
   const std::byte* const recv = arena + layout.recv;
   const std::uint64_t element = std::max<std::uint64_t>(1, sdk::dtype_size(each.dtype));

@@ -11,11 +11,11 @@ namespace shardrun::bench {
 
 /// Writes what `rank` sends in round `round` to its arena. If the op is not in place, overwrites the receive buffer
 /// with other values.
-void fill(const Case& each, std::uint32_t members, std::uint32_t rank, std::uint32_t round, const Layout& layout,
+void fill(const Case& each, std::uint32_t members, std::uint32_t rank, std::uint32_t round, const ArenaLayout& layout,
           std::byte* arena);
 
 /// Number of wrong elements in what `rank` received.
 [[nodiscard]] std::uint64_t count_wrong(const Case& each, std::uint32_t members, std::uint32_t rank,
-                                        std::uint32_t round, const Layout& layout, const std::byte* arena);
+                                        std::uint32_t round, const ArenaLayout& layout, const std::byte* arena);
 
 }  // namespace shardrun::bench

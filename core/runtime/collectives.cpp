@@ -77,16 +77,16 @@ void set_opcode(plugins::OpRequest& op, const Transfer& transfer) {
   }
 }
 
-plugins::OpRequest request_of(const Transfer& transfer, const Communicator::Place& place, bool in_order) {
+plugins::OpRequest request_of(const Transfer& transfer, const Communicator::TransferBuffers& buffers, bool in_order) {
   plugins::OpRequest op;
   op.in_order = in_order;
-  op.dtype = dtype_of(transfer, place.element_bytes);
+  op.dtype = dtype_of(transfer, buffers.element_bytes);
   op.reduction = transfer.reduction == Reduction::max ? SR_REDUCE_MAX : SR_REDUCE_SUM;
   if (transfer.collective != Collective::receive) {
-    op.send = plugins::HostBuffer{.data = place.send, .bytes = place.send_bytes};
+    op.send = plugins::HostBuffer{.data = buffers.send, .bytes = buffers.send_bytes};
   }
   if (transfer.collective != Collective::send) {
-    op.recv = plugins::HostBuffer{.data = place.recv, .bytes = place.recv_bytes};
+    op.recv = plugins::HostBuffer{.data = buffers.recv, .bytes = buffers.recv_bytes};
   }
   op.label = fmt::format("{} of {}", partition::to_string(transfer.collective), transfer.name);
   set_opcode(op, transfer);
@@ -99,9 +99,10 @@ partition::TransferScratch scratch_of(const TransportSet& set) {
   return [&set](const Transfer& transfer, std::int64_t members) {
     const plugins::Transport& transport = set.transports[set.of_axis[static_cast<std::size_t>(transfer.axis)]];
     constexpr std::size_t element_bytes = 4;
-    const Communicator::Place sizes{.send_bytes = static_cast<std::uint64_t>(transfer.send.elements) * element_bytes,
-                                    .recv_bytes = static_cast<std::uint64_t>(transfer.recv.elements) * element_bytes,
-                                    .element_bytes = element_bytes};
+    const Communicator::TransferBuffers sizes{
+        .send_bytes = static_cast<std::uint64_t>(transfer.send.elements) * element_bytes,
+        .recv_bytes = static_cast<std::uint64_t>(transfer.recv.elements) * element_bytes,
+        .element_bytes = element_bytes};
     return transport.query(request_of(transfer, sizes, set.in_order), static_cast<std::uint32_t>(members))
         .scratch_bytes;
   };
@@ -229,9 +230,10 @@ Collectives::Group& Collectives::group_of(const Transfer& transfer) {
                        [&](const Group& group) { return group.axis == transfer.axis && group.link == transfer.link; });
 }
 
-Communicator::Handle Collectives::prepare(const Transfer& transfer, const Place& place, bool waited_at_once) {
+Communicator::Handle Collectives::prepare(const Transfer& transfer, const TransferBuffers& buffers,
+                                          bool waited_at_once) {
   Group& group = group_of(transfer);
-  plugins::OpRequest op = request_of(transfer, place, set_.in_order);
+  plugins::OpRequest op = request_of(transfer, buffers, set_.in_order);
   op.id = agree_id + ++group.ops;
   op.flags = waited_at_once ? SR_OP_FLAG_BLOCKING : 0;
   const std::uint64_t registration = registrations_[set_.of_axis[static_cast<std::size_t>(transfer.axis)]];
@@ -240,11 +242,11 @@ Communicator::Handle Collectives::prepare(const Transfer& transfer, const Place&
       (*buffer)->registration = registration;
     }
   }
-  if (place.scratch != nullptr) {
-    op.scratch = plugins::HostBuffer{place.scratch, place.scratch_bytes, registration};
+  if (buffers.scratch != nullptr) {
+    op.scratch = plugins::HostBuffer{buffers.scratch, buffers.scratch_bytes, registration};
   }
   ops_.push_back({group.group.prepare({op}, deadline()),
-                  record_.add_op(group.recorded, std::max(place.send_bytes, place.recv_bytes), op.label)});
+                  record_.add_op(group.recorded, std::max(buffers.send_bytes, buffers.recv_bytes), op.label)});
   return ops_.size() - 1;
 }
 

@@ -37,7 +37,8 @@ class Collectives final : public Communicator {
   Collectives(TransportSet& set, const partition::Partition& partition, std::int64_t rank, const memory::Arena& arena,
               double timeout_s, FlightRecorder& record);
 
-  [[nodiscard]] Handle prepare(const partition::Transfer& transfer, const Place& place, bool waited_at_once) override;
+  [[nodiscard]] Handle prepare(const partition::Transfer& transfer, const TransferBuffers& buffers,
+                               bool waited_at_once) override;
   void start(Handle transfer) override;
   [[nodiscard]] bool test(Handle transfer) override;
   void wait(Handle transfer) override;

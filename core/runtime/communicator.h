@@ -19,7 +19,7 @@ class Communicator {
   virtual ~Communicator() = default;
 
   /// Where a transfer's data is. The memory stays in place.
-  struct Place {
+  struct TransferBuffers {
     void* send = nullptr;
     std::uint64_t send_bytes = 0;
     void* recv = nullptr;
@@ -31,7 +31,7 @@ class Communicator {
 
   /// Called once for each transfer of each program before anything is started, in the same order on all ranks.
   /// `waited_at_once`: nothing is computed between its start and its wait.
-  [[nodiscard]] virtual Handle prepare(const partition::Transfer& transfer, const Place& place,
+  [[nodiscard]] virtual Handle prepare(const partition::Transfer& transfer, const TransferBuffers& buffers,
                                        bool waited_at_once) = 0;
   virtual void start(Handle transfer) = 0;
   /// Whether it is complete.

@@ -140,22 +140,22 @@ std::byte* Executor::address_of(std::size_t program, partition::BufferId buffer)
   return buffer < 0 ? nullptr : static_cast<std::byte*>(views_[program][static_cast<std::size_t>(buffer)].data);
 }
 
-Communicator::Place Executor::place_of(std::size_t program, const partition::Transfer& transfer) const {
+Communicator::TransferBuffers Executor::buffers_of(std::size_t program, const partition::Transfer& transfer) const {
   const std::size_t bytes = device_.element_bytes(transfer.dtype);
   const auto address = [&](const partition::Region& region) {
     std::byte* buffer = address_of(program, region.buffer);
     return buffer == nullptr ? nullptr : buffer + static_cast<std::size_t>(region.first) * bytes;
   };
-  Communicator::Place place{.send = address(transfer.send),
-                            .send_bytes = static_cast<std::uint64_t>(transfer.send.elements) * bytes,
-                            .recv = address(transfer.recv),
-                            .recv_bytes = static_cast<std::uint64_t>(transfer.recv.elements) * bytes,
-                            .scratch = address_of(program, transfer.scratch),
-                            .element_bytes = bytes};
+  Communicator::TransferBuffers buffers{.send = address(transfer.send),
+                                        .send_bytes = static_cast<std::uint64_t>(transfer.send.elements) * bytes,
+                                        .recv = address(transfer.recv),
+                                        .recv_bytes = static_cast<std::uint64_t>(transfer.recv.elements) * bytes,
+                                        .scratch = address_of(program, transfer.scratch),
+                                        .element_bytes = bytes};
   if (transfer.scratch >= 0) {
-    place.scratch_bytes = programs_.programs[program].buffers[static_cast<std::size_t>(transfer.scratch)].bytes;
+    buffers.scratch_bytes = programs_.programs[program].buffers[static_cast<std::size_t>(transfer.scratch)].bytes;
   }
-  return place;
+  return buffers;
 }
 
 void Executor::bind_transfers(std::size_t p) {
@@ -170,11 +170,11 @@ void Executor::bind_transfers(std::size_t p) {
       const auto axis = static_cast<std::size_t>(transfer.axis);
       const bool waited_at_once =
           i + 1 < program.instructions.size() && program.instructions[i + 1].transfer == instruction.transfer;
-      const Communicator::Place place = place_of(p, transfer);
-      handles[number] = communicator_->prepare(transfer, place, waited_at_once);
+      const Communicator::TransferBuffers buffers = buffers_of(p, transfer);
+      handles[number] = communicator_->prepare(transfer, buffers, waited_at_once);
       calls_[p][i].sent = &sent_[programs_.mesh.axes[axis].name][partition::to_string(transfer.collective)];
       calls_[p][i].bytes =
-          partition::sent_bytes(transfer, at[axis], programs_.mesh.size(transfer.axis), place.element_bytes);
+          partition::sent_bytes(transfer, at[axis], programs_.mesh.size(transfer.axis), buffers.element_bytes);
     }
     if (instruction.transfer >= 0) {
       calls_[p][i].transfer = handles[static_cast<std::size_t>(instruction.transfer)];

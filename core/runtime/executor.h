@@ -151,7 +151,8 @@ class Executor {
   void call_hook(const Call& call, const device::Scalars& scalars);
   void perform(Call& call, std::span<const device::Scalars> scalars);
   void note(Call& call, std::int64_t begin, bool failed) noexcept;
-  [[nodiscard]] Communicator::Place place_of(std::size_t program, const partition::Transfer& transfer) const;
+  [[nodiscard]] Communicator::TransferBuffers buffers_of(std::size_t program,
+                                                         const partition::Transfer& transfer) const;
   [[nodiscard]] std::byte* address_of(std::size_t program, partition::BufferId buffer) const;
 
   const partition::Programs programs_;

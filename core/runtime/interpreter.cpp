@@ -20,17 +20,17 @@ using partition::Transfer;
 /// One member's side of a transfer.
 struct Side {
   const Transfer* transfer = nullptr;
-  Communicator::Place place;
+  Communicator::TransferBuffers buffers;
 };
 
 template <typename T>
 std::span<const T> sent(const Side& side) {
-  return {static_cast<const T*>(side.place.send), static_cast<std::size_t>(side.place.send_bytes / sizeof(T))};
+  return {static_cast<const T*>(side.buffers.send), static_cast<std::size_t>(side.buffers.send_bytes / sizeof(T))};
 }
 
 template <typename T>
 std::span<T> received(const Side& side) {
-  return {static_cast<T*>(side.place.recv), static_cast<std::size_t>(side.place.recv_bytes / sizeof(T))};
+  return {static_cast<T*>(side.buffers.recv), static_cast<std::size_t>(side.buffers.recv_bytes / sizeof(T))};
 }
 
 template <typename T>
@@ -125,7 +125,7 @@ template <typename T>
 void carry_out(const std::vector<Side>& sides, const Fault* fault) {
   if (fault != nullptr && fault->kind == Fault::Kind::omit) {
     for (const Side& side : sides) {
-      if (side.place.recv != side.place.send && side.place.recv != nullptr) {
+      if (side.buffers.recv != side.buffers.send && side.buffers.recv != nullptr) {
         std::fill(received<T>(side).begin(), received<T>(side).end(), T{});
       }
     }
@@ -152,8 +152,9 @@ class Interpreter::Exchange {
     sides_.resize(static_cast<std::size_t>(mesh.ranks()));
   }
 
-  Communicator::Handle prepare(std::size_t rank, const Transfer& transfer, const Communicator::Place& place) {
-    sides_[rank].push_back({{&transfer, place}, State::idle});
+  Communicator::Handle prepare(std::size_t rank, const Transfer& transfer,
+                               const Communicator::TransferBuffers& buffers) {
+    sides_[rank].push_back({{&transfer, buffers}, State::idle});
     return sides_[rank].size() - 1;
   }
 
@@ -215,7 +216,7 @@ class Interpreter::Exchange {
     require_match(sides);
     if (sides[0].transfer->dtype == graph::DType::i32) {
       carry_out<std::int32_t>(sides, fault);
-    } else if (sides[0].place.element_bytes == sizeof(double)) {
+    } else if (sides[0].buffers.element_bytes == sizeof(double)) {
       carry_out<double>(sides, fault);
     } else {
       carry_out<float>(sides, fault);
@@ -232,8 +233,8 @@ class Interpreter::Member final : public Communicator {
  public:
   Member(Exchange& exchange, std::size_t rank) : exchange_(exchange), rank_(rank) {}
 
-  Handle prepare(const Transfer& transfer, const Place& place, bool) override {
-    return exchange_.prepare(rank_, transfer, place);
+  Handle prepare(const Transfer& transfer, const TransferBuffers& buffers, bool) override {
+    return exchange_.prepare(rank_, transfer, buffers);
   }
   void start(Handle transfer) override { exchange_.start(rank_, transfer); }
   bool test(Handle transfer) override { return exchange_.complete(rank_, transfer); }

@@ -99,7 +99,7 @@ namespace {
 
 /// One member's arena: send, then recv.
 struct Member {
-  Layout layout;
+  ArenaLayout layout;
   std::vector<std::byte> arena;
 };
 

@@ -337,14 +337,14 @@ class Doubling final : public runtime::Communicator {
  public:
   explicit Doubling(std::string bad) : bad_(std::move(bad)) {}
 
-  Handle prepare(const partition::Transfer& transfer, const Place& place, bool) override {
-    prepared_.emplace_back(transfer, place);
+  Handle prepare(const partition::Transfer& transfer, const TransferBuffers& buffers, bool) override {
+    prepared_.emplace_back(transfer, buffers);
     return prepared_.size() - 1;
   }
   void start(Handle handle) override {
-    const auto& [transfer, place] = prepared_[handle];
-    auto* values = static_cast<float*>(place.recv);
-    std::for_each_n(values, place.recv_bytes / sizeof(float), [](float& value) { value *= 2; });
+    const auto& [transfer, buffers] = prepared_[handle];
+    auto* values = static_cast<float*>(buffers.recv);
+    std::for_each_n(values, buffers.recv_bytes / sizeof(float), [](float& value) { value *= 2; });
     if (transfer.name == bad_) {
       values[0] = std::numeric_limits<float>::infinity();
     }
@@ -354,7 +354,7 @@ class Doubling final : public runtime::Communicator {
 
  private:
   std::string bad_;
-  std::vector<std::pair<partition::Transfer, Place>> prepared_;
+  std::vector<std::pair<partition::Transfer, TransferBuffers>> prepared_;
 };
 
 /// What is found to be bad first in a microbatch of the first rank.

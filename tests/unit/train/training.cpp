@@ -168,14 +168,14 @@ class Other final : public runtime::Communicator {
  public:
   explicit Other(std::size_t bad, std::size_t first = 0) : first_(first), end_(first + bad) {}
 
-  Handle prepare(const partition::Transfer&, const Place& place, bool) override {
-    places_.push_back(place);
-    return places_.size() - 1;
+  Handle prepare(const partition::Transfer&, const TransferBuffers& buffers, bool) override {
+    buffers_.push_back(buffers);
+    return buffers_.size() - 1;
   }
   void start(Handle transfer) override {
     const std::size_t number = started++;
     if (number >= first_ && number < end_) {
-      *static_cast<float*>(places_[transfer].recv) = std::nanf("");
+      *static_cast<float*>(buffers_[transfer].recv) = std::nanf("");
     }
   }
   bool test(Handle) override { return true; }
@@ -186,7 +186,7 @@ class Other final : public runtime::Communicator {
  private:
   std::size_t first_;
   std::size_t end_;
-  std::vector<Place> places_;
+  std::vector<TransferBuffers> buffers_;
 };
 
 /// The first of two ranks, in a step whose loss is not finite.

@@ -66,35 +66,35 @@ class Member final : public runtime::Communicator {
  public:
   Member(Wire& wire, int rank) : wire_(wire), rank_(rank) {}
 
-  Handle prepare(const partition::Transfer& transfer, const Place& place, bool) override {
-    transfers_.push_back({transfer, place});
+  Handle prepare(const partition::Transfer& transfer, const TransferBuffers& buffers, bool) override {
+    transfers_.push_back({transfer, buffers});
     return transfers_.size() - 1;
   }
 
   void start(Handle handle) override {
-    const auto& [transfer, place] = transfers_[handle];
+    const auto& [transfer, buffers] = transfers_[handle];
     if (transfer.collective != partition::Collective::receive) {
-      const auto* const begin = static_cast<const std::byte*>(place.send);
-      wire_.put(channel_of(transfer), rank_, Bytes(begin, begin + place.send_bytes));
+      const auto* const begin = static_cast<const std::byte*>(buffers.send);
+      wire_.put(channel_of(transfer), rank_, Bytes(begin, begin + buffers.send_bytes));
     }
   }
 
   bool test(Handle) override { return true; }
 
   void wait(Handle handle) override {
-    const auto& [transfer, place] = transfers_[handle];
+    const auto& [transfer, buffers] = transfers_[handle];
     if (transfer.collective == partition::Collective::send) {
       return;
     }
     const Bytes bytes = wire_.take(channel_of(transfer), 1 - rank_);
     if (transfer.collective == partition::Collective::receive) {
-      std::memcpy(place.recv, bytes.data(), bytes.size());
+      std::memcpy(buffers.recv, bytes.data(), bytes.size());
       return;
     }
     std::vector<float> others(bytes.size() / sizeof(float));
     std::memcpy(others.data(), bytes.data(), bytes.size());
-    const auto* const own = static_cast<const float*>(place.send);
-    std::transform(others.begin(), others.end(), own, static_cast<float*>(place.recv), std::plus<>());
+    const auto* const own = static_cast<const float*>(buffers.send);
+    std::transform(others.begin(), others.end(), own, static_cast<float*>(buffers.recv), std::plus<>());
   }
 
  private:
@@ -106,7 +106,7 @@ class Member final : public runtime::Communicator {
 
   Wire& wire_;
   int rank_;
-  std::vector<std::pair<partition::Transfer, Place>> transfers_;
+  std::vector<std::pair<partition::Transfer, TransferBuffers>> transfers_;
 };
 
 std::int32_t agree(Wire& wire, int rank, std::int32_t value) {
