@@ -15,6 +15,7 @@
 #include "core/base/error.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/compile/compile.h"
+#include "core/models/program.h"
 #include "core/runtime/executor.h"
 #include "core/train/launched.h"
 #include "core/train/rank_link.h"
@@ -59,11 +60,11 @@ struct Extent {
   bool evaluates;
 };
 
-/// Does the first steps and leaves what this rank holds at each moment.
+/// Runs the first steps and records what this rank holds at each moment.
 class Recorder {
  public:
-  /// `link`: null where there is one rank. `meter`: shows how far it is; may be null. `stop_signal` is asked after each
-  /// step where there is one rank; several ask each other.
+  /// `link`: null with one rank. `meter`: shows the progress; may be null. `stop_signal` is called after each step with
+  /// one rank; several ranks agree instead.
   Recorder(const job::Job& job, compile::Compiled& compiled, train::RankLink* link, Meter* meter,
            std::function<int()> stop_signal)
       : job_(job),
@@ -78,7 +79,8 @@ class Recorder {
     train::Training training(job_, compiled_);
     runtime::Executor& executor = training.executor();
     const std::vector<std::size_t> evaluation =
-        extent.evaluates ? executor.find_calls("evaluate", compiled_.evaluation_rows) : std::vector<std::size_t>();
+        extent.evaluates ? executor.find_calls(models::evaluate_function, compiled_.evaluation_rows)
+                         : std::vector<std::size_t>();
     begin(extent.steps, evaluation, executor);
     for (std::int64_t step = 0; step < extent.steps; ++step) {
       begin_step(step, extent.steps);
@@ -105,7 +107,7 @@ class Recorder {
   int iterate(Extent extent) {
     runtime::Executor executor(compiled_.programs, *compiled_.device);
     begin(extent.steps, {}, executor);
-    const std::size_t program = executor.find("iterate", 0);
+    const std::size_t program = executor.find(graph::Role::once);
     for (std::int64_t step = 0; step < extent.steps; ++step) {
       begin_step(step, extent.steps);
       write(step, Moment::begin, executor);
@@ -125,7 +127,7 @@ class Recorder {
 
   [[nodiscard]] int asked_to_stop() { return link_ != nullptr ? link_->agree_on_stop() : stop_signal_(); }
 
-  /// Connects the ranks, gives every state its first values and tells the meter what is to come.
+  /// Connects the ranks, gives every state its first values and tells the meter how much work there is.
   void begin(std::int64_t steps, const std::vector<std::size_t>& evaluation, runtime::Executor& executor) {
     if (link_ != nullptr) {
       link_->connect(executor);
@@ -189,7 +191,7 @@ int record(Recorder& recorder, const job::Job& job, Extent extent) {
 
 constexpr const char* title_of_job = "running the job";
 
-/// What varies from rank to rank on purpose is several models, which no single reference can be held against.
+/// Tensors that vary between ranks on purpose are several models. One reference cannot be compared with them.
 void require_one_model(const job::Job& job, const compile::Compiled& compiled) {
   const partition::Placements& placements = compiled.partition.placements;
   for (std::size_t s = 0; s < compiled.graph.states.size(); ++s) {
@@ -248,7 +250,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
   }
   outcome.summary.status = "finished";
   copy.threads = 0;  // the ranks have ended: the reference has all cores
-  // The reference keeps what the ranks compute again, so that a fault in what is repeated shows.
+  // The reference recomputes nothing, so that a fault in the ranks' recomputation shows.
   compiled.graph = compile::graph_without_remat(job, compiled);
   Workload workload = workload_of(job, compiled);
   if (!evaluates) {
@@ -278,7 +280,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
 int record_as_rank(const job::Job& job, const launch::RankContext& context, std::int64_t steps, bool evaluates,
                    train::RankHooks hooks) {
   const auto work = [&](compile::Compiled& compiled, train::RankLink& link, const metrics::RunFolder&) {
-    // The launcher shows what the first rank says, line by line.
+    // The launcher shows the first rank's output, line by line.
     const std::unique_ptr<metrics::Display> display = train::display_of_launcher(link);
     Meter meter({.write = [&](std::string_view text) { display->line(text.substr(0, text.size() - 1)); },
                  .now = [] { return std::chrono::steady_clock::now(); }},
