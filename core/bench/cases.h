@@ -1,5 +1,7 @@
 #pragma once
 
+#include <shardrun/sdk/op.hpp>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -32,6 +34,10 @@ struct Case {
 
 /// The ceilings, then ops in the order of the settings.
 [[nodiscard]] std::vector<Case> cases_of(const Settings& settings);
+
+/// What member `rank` does in a case of ops, without ids and buffers. The blocks of the V forms grow with the member's
+/// number. All members of an ALL_TO_ALLV send equally much, in blocks that differ.
+[[nodiscard]] std::vector<sdk::OpSpec> specs_of(const Case& each, std::uint32_t members, std::uint32_t rank);
 
 /// What member `rank` prepares, without buffers: one collective, or a send and a receive. `id`: of the first op; uses
 /// as many ids as there are members.

@@ -6,13 +6,12 @@
 #include <cstring>
 #include <type_traits>
 
-#include "core/bench/specs.h"
-
 namespace shardrun::bench {
 namespace {
 
 using sdk::detail::Bfloat;
 using sdk::detail::Half;
+using sdk::detail::with_type;
 
 /// The largest whole number up to which a dtype has all.
 std::uint32_t largest_exact(std::uint32_t dtype) {
@@ -83,23 +82,6 @@ T element_of(std::uint32_t number) noexcept {
     return sdk::detail::narrow_to_bfloat(static_cast<float>(number));
   } else {
     return static_cast<T>(number);
-  }
-}
-
-/// Calls `act` with a null pointer to the type of the dtype's elements.
-template <class Act>
-void with_type(std::uint32_t dtype, Act act) {
-  switch (dtype) {
-    case SR_DTYPE_F32: return act(static_cast<float*>(nullptr));
-    case SR_DTYPE_F64: return act(static_cast<double*>(nullptr));
-    case SR_DTYPE_F16: return act(static_cast<Half*>(nullptr));
-    case SR_DTYPE_BF16: return act(static_cast<Bfloat*>(nullptr));
-    case SR_DTYPE_I8: return act(static_cast<std::int8_t*>(nullptr));
-    case SR_DTYPE_U8: return act(static_cast<std::uint8_t*>(nullptr));
-    case SR_DTYPE_I32: return act(static_cast<std::int32_t*>(nullptr));
-    case SR_DTYPE_U32: return act(static_cast<std::uint32_t*>(nullptr));
-    case SR_DTYPE_I64: return act(static_cast<std::int64_t*>(nullptr));
-    default: return act(static_cast<std::uint64_t*>(nullptr));
   }
 }
 
