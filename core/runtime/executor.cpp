@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
-#include "core/runtime/ring.h"
 
 namespace shardrun::runtime {
 namespace {
@@ -39,7 +38,7 @@ device::TensorView view_of(const partition::Buffer& buffer, std::byte* arena) {
   return view;
 }
 
-/// Copies a box row by row: dimension `d` and those behind it.
+/// Copies a box row by row: dimension `d` and the later ones.
 void copy_box(const partition::Copy& copy, std::size_t d, const std::byte* from, std::byte* to, std::size_t bytes) {
   const bool consecutive = d + 1 == copy.shape.size() && copy.from_strides[d] == 1 && copy.to_strides[d] == 1;
   if (d == copy.shape.size() || consecutive) {
@@ -174,8 +173,8 @@ void Executor::bind_transfers(std::size_t p) {
       const Communicator::Place place = place_of(p, transfer);
       handles[number] = communicator_->prepare(transfer, place, waited_at_once);
       calls_[p][i].sent = &sent_[programs_.mesh.axes[axis].name][partition::to_string(transfer.collective)];
-      calls_[p][i].bytes = ring_bytes(transfer, place, static_cast<std::size_t>(at[axis]),
-                                      static_cast<std::size_t>(programs_.mesh.size(transfer.axis)));
+      calls_[p][i].bytes =
+          partition::sent_bytes(transfer, at[axis], programs_.mesh.size(transfer.axis), place.element_bytes);
     }
     if (instruction.transfer >= 0) {
       calls_[p][i].transfer = handles[static_cast<std::size_t>(instruction.transfer)];
@@ -185,6 +184,10 @@ void Executor::bind_transfers(std::size_t p) {
 
 std::size_t Executor::find(std::string_view function, std::int64_t rows, bool last) const {
   return static_cast<std::size_t>(&programs_.find(function, rows, last) - programs_.programs.data());
+}
+
+std::size_t Executor::find(graph::Role role) const {
+  return static_cast<std::size_t>(&programs_.find(role) - programs_.programs.data());
 }
 
 namespace {
@@ -254,17 +257,10 @@ void Executor::perform(Call& call, std::span<const device::Scalars> scalars) {
       break;
     case partition::Instruction::Kind::hook: call_hook(call, scalars.front()); break;
     case partition::Instruction::Kind::start:
-    case partition::Instruction::Kind::wait: {
-      const std::int64_t begin = nanoseconds();
-      if (call.instruction->kind == partition::Instruction::Kind::start) {
-        *call.sent += call.bytes;
-        communicator_->start(call.transfer);
-      } else {
-        communicator_->wait(call.transfer);
-      }
-      exposed_seconds_ += static_cast<double>(nanoseconds() - begin) * 1e-9;
+      *call.sent += call.bytes;
+      communicator_->start(call.transfer);
       break;
-    }
+    case partition::Instruction::Kind::wait: communicator_->wait(call.transfer); break;
   }
 }
 
@@ -369,8 +365,8 @@ std::optional<std::string> Executor::bad_arrival(std::size_t program, const part
 
 namespace {
 
-/// Instructions of different stages cannot be compared by their numbers. But they have no layers in common, except that
-/// what is received has the layer that it was made in.
+/// Instruction numbers of different stages are not comparable. But stages have no layers in common, except that a
+/// received value has the layer of its origin.
 BadResult::Order order_of(const partition::Program& program, const partition::Instruction& instruction,
                           std::uint32_t number) noexcept {
   const bool forward = instruction.phase == graph::Phase::forward;
@@ -383,8 +379,8 @@ BadResult::Order order_of(const partition::Program& program, const partition::In
 
 }  // namespace
 
-/// A schedule may have a later microbatch's forward before an earlier one's backward. What is only moved was looked at
-/// where it was made.
+/// A schedule may run a later microbatch's forward before an earlier one's backward. Data that is only moved was
+/// checked where it was made.
 std::optional<BadResult> Executor::run_checked(std::size_t program, std::span<const device::Scalars> scalars) {
   std::optional<BadResult> first;
   for (Call& call : calls_[program]) {

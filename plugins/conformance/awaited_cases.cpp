@@ -47,7 +47,7 @@ void late_receive(Member& member) {
     request.id = 1;
     request.count = data.size();
     request.recv = plugins::HostBuffer{data.data(), data.size() * sizeof(float)};
-    plugins::TransportOp op = group.group.prepare({request}, after(patience_s));
+    plugins::TransportOp op = group.group.prepare({request}, after(timeout_s));
     require_awaited(member, late_error(op), ErrorCode::timeout, 1);
   }
   member.meet("the receive was late", 2);

@@ -1,29 +1,89 @@
-// Runs a fuzz target over each file of a folder, so that what a fuzzer once found is tried in every build.
+// Runs a fuzz target over each input of a corpus, so that every build tries what a fuzzer once found. A line of a
+// corpus is a name and an input. libFuzzer reads and writes folders: `unpack` makes one of the corpus, `add` appends
+// files to the corpus.
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <span>
 #include <string>
+#include <vector>
+
+#include "tests/support/escapes.h"
+#include "tests/support/temporary_folder.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
-int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fputs("usage: replay CORPUS-FOLDER\n", stderr);
-    return 2;
+namespace {
+
+using namespace shardrun;
+
+struct Input {
+  std::string name;
+  std::string bytes;
+};
+
+std::vector<Input> inputs_of(const std::filesystem::path& corpus) {
+  std::ifstream file(corpus);
+  std::vector<Input> inputs;
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t blank = line.find(' ');
+    if (line.empty() || line[0] == '#') {
+      continue;
+    }
+    inputs.push_back({line.substr(0, blank), test::unescaped(line.substr(blank + 1))});
   }
-  std::size_t count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(argv[1])) {
-    std::ifstream file(entry.path(), std::ios::binary);
-    const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    std::printf("%s\n", entry.path().filename().c_str());
+  if (inputs.empty()) {
+    throw std::runtime_error("no inputs in " + corpus.string());
+  }
+  return inputs;
+}
+
+void replay(const std::filesystem::path& corpus) {
+  const std::vector<Input> inputs = inputs_of(corpus);
+  for (const Input& input : inputs) {
+    std::printf("%s\n", input.name.c_str());
     std::fflush(stdout);
-    LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
-    ++count;
+    LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(input.bytes.data()), input.bytes.size());
   }
-  std::printf("%zu inputs\n", count);
-  return count == 0 ? 1 : 0;
+  std::printf("%zu inputs\n", inputs.size());
+}
+
+void unpack(const std::filesystem::path& corpus, const std::filesystem::path& folder) {
+  std::filesystem::create_directories(folder);
+  for (const Input& input : inputs_of(corpus)) {
+    test::write_file(folder / input.name, input.bytes);
+  }
+}
+
+void add(const std::filesystem::path& corpus, std::span<char*> files) {
+  std::ofstream out(corpus, std::ios::app);
+  for (const std::filesystem::path file : files) {
+    out << file.filename().string() << ' ' << test::escaped(test::read_file(file)) << '\n';
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::span<char*> words(argv, static_cast<std::size_t>(argc));
+  try {
+    if (words.size() == 2) {
+      replay(words[1]);
+    } else if (words.size() == 4 && words[2] == std::string("unpack")) {
+      unpack(words[1], words[3]);
+    } else if (words.size() > 3 && words[2] == std::string("add")) {
+      add(words[1], words.subspan(3));
+    } else {
+      std::fputs("usage: replay CORPUS [unpack FOLDER | add FILE...]\n", stderr);
+      return 2;
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
 }
