@@ -29,7 +29,7 @@ void require_awaited(Member& member, const Error& error, ErrorCode code, std::op
 Error late_error(plugins::TransportOp& op) {
   return error_of("an op past its own deadline", [&] {
     op.start(after(0.05));
-    require(op.wait(after(bound_s)), "an op past its own deadline is still under way");
+    require(op.wait(after(failure_limit_s)), "an op past its own deadline is still under way");
   });
 }
 
@@ -83,7 +83,7 @@ void aborted(Member& member) {
       group.group.abort("past its deadline, waiting for member 0 (rank 1)");
       const Error error = error_of("an op of an aborted group", [&] {
         sum.start();
-        require(sum.wait_until(after(bound_s)), "an op of an aborted group is under way");
+        require(sum.wait_until(after(failure_limit_s)), "an op of an aborted group is under way");
       });
       require_awaited(member, error, ErrorCode::aborted, std::nullopt);
     }
