@@ -25,7 +25,7 @@ constexpr std::chrono::milliseconds for_ever = std::chrono::hours(24 * 365);
 constexpr std::chrono::nanoseconds probe_interval = std::chrono::milliseconds(400);
 
 /// Gloo sends a preamble before each message, another to announce it, and one for each receive.
-constexpr std::uint64_t preamble_bytes = 6 * sizeof(std::size_t);
+constexpr std::uint64_t gloo_preamble_bytes = 6 * sizeof(std::size_t);
 
 }  // namespace
 
@@ -131,12 +131,12 @@ void FullMesh::with_peer_errors(std::uint32_t peer, Act act) {
 
 void FullMesh::send(UnboundBuffer& from, std::uint32_t peer, std::uint64_t slot, std::size_t bytes) {
   with_peer_errors(peer, [&] { from.send(static_cast<int>(peer), slot, 0, bytes); });
-  wire_bytes_.fetch_add(2 * on_wire(peer, preamble_bytes) + on_wire(peer, bytes), std::memory_order_relaxed);
+  wire_bytes_.fetch_add(2 * on_wire(peer, gloo_preamble_bytes) + on_wire(peer, bytes), std::memory_order_relaxed);
 }
 
 void FullMesh::receive(UnboundBuffer& into, std::uint32_t peer, std::uint64_t slot, std::size_t bytes) {
   with_peer_errors(peer, [&] { into.recv(static_cast<int>(peer), slot, 0, bytes); });
-  wire_bytes_.fetch_add(on_wire(peer, preamble_bytes), std::memory_order_relaxed);
+  wire_bytes_.fetch_add(on_wire(peer, gloo_preamble_bytes), std::memory_order_relaxed);
 }
 
 std::uint64_t FullMesh::on_wire(std::uint32_t peer, std::uint64_t bytes) const noexcept {
