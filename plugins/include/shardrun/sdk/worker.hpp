@@ -5,7 +5,6 @@
 #include <shardrun/sdk/clock.hpp>
 #include <shardrun/sdk/op.hpp>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
