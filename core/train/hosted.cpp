@@ -33,17 +33,17 @@
 namespace shardrun::train {
 namespace {
 
-/// From an abort until a process is ended. Rank 0's own comes before those of the others: it writes the summary.
+/// From an abort until a process is ended. Rank 0's is shorter than that of the others: it writes the summary.
 constexpr std::chrono::milliseconds grace_of_first{2000};
 constexpr std::chrono::milliseconds grace_of_others{5000};
 
-/// Rank 0 names a rank that is silent before that rank takes rank 0 for lost.
+/// Rank 0 must name a silent rank before that rank considers rank 0 lost.
 constexpr std::chrono::milliseconds silence_margin{3000};
 
-/// Where ranks meet: a place that all know, or one that a transport tells them of.
+/// Where ranks meet: at a place that all know, or one that a transport tells them.
 struct Meeting {
-  launch::Invitation invitation;               ///< of a place that all know
-  std::vector<plugins::Transport> messengers;  ///< else: the first that can, of those that may be able to
+  launch::Invitation invitation;               ///< if all know the place
+  std::vector<plugins::Transport> messengers;  ///< otherwise: transports that may tell it; the first that can does
 };
 
 void require_whole_world(const job::Job& job, const launch::World& world) {
@@ -67,12 +67,12 @@ std::vector<plugins::Transport> find_messengers(const job::Job& job) {
   return messengers;
 }
 
-/// Those that open another can do what that one can, which none of them needs to be asked for.
+/// False for transports that open another one: they can only if that one can.
 bool can_share_first(const plugins::Transport& transport) {
   return transport.shares_first() && std::ranges::none_of(transport.options(), &plugins::OptionSpec::transport);
 }
 
-/// "use transport = NAME, or " of those that are here and can.
+/// "use transport = NAME, or " for an available transport that can.
 std::string advice_on_transports(const job::Job& job) {
   std::string names;
   const plugins::Directories directories = compile::directories_of(job.plugins.path);
@@ -82,7 +82,7 @@ std::string advice_on_transports(const job::Job& job) {
         names += (names.empty() ? "" : " or ") + name;
       }
     } catch (const Error&) {
-      // 'shardrun plugins' says what is wrong with it.
+      // 'shardrun plugins' reports its error.
     }
   }
   return names.empty() ? "" : fmt::format("use transport = {}, or ", names);
@@ -97,7 +97,7 @@ Error no_place(const job::Job& job, const launch::World& world) {
                   job.where("job", "transport"), world.launcher, world.rank, world.size, advice_on_transports(job)));
 }
 
-/// A launcher that has another way may have inherited MASTER_ADDR from something else: the token shows that it is ours.
+/// A launcher with its own way may have inherited MASTER_ADDR from something else. The token shows that it is ours.
 Meeting meeting_of(const job::Job& job, const launch::World& world) {
   Meeting meeting;
   const std::optional<launch::Token> token = launch::token_of();
@@ -127,10 +127,10 @@ Meeting meeting_of(const job::Job& job, const launch::World& world) {
 /// What a rank knows before it has met the others.
 struct Prepared {
   std::string own_address;     ///< that SHARDRUN_ADDRESS gives, or ""
-  compile::Compiled compiled;  ///< its data open, and checked by one rank of each machine
+  compile::Compiled compiled;  ///< its data are open, and checked by one rank of each machine
 };
 
-/// Finds what can be found wrong before ranks wait for each other.
+/// Checks everything that can be checked before ranks wait for each other.
 Prepared check_before(const job::Job& job, const launch::World& world, const RunSettings& settings) {
   require_whole_world(job, world);
   const char* const given = launch::own_variable("SHARDRUN_ADDRESS");
@@ -153,7 +153,7 @@ Prepared check_before(const job::Job& job, const launch::World& world, const Run
     }
     display->now_at("reading data");
   }
-  if (world.local_rank.value_or(0) == 0) {  // where that is not told, each rank may be the only one of its machine
+  if (world.local_rank.value_or(0) == 0) {  // without a local rank, each rank may be the only one of its machine
     check_data(compiled);
   }
   return {std::move(own_address), std::move(compiled)};
@@ -177,7 +177,7 @@ launch::RankContext context_of(const job::Job& job, const launch::World& world, 
           .grace = world.rank == 0 ? std::chrono::milliseconds(0) : grace_of_others};
 }
 
-/// Raises the limit of open files as far as it may be; where that is not enough, connections fail, and say so.
+/// Raises the limit of open files as far as possible. If that is not enough, connections fail with an error.
 void raise_limits(const launch::World& world) {
   static_cast<void>(launch::raise_descriptor_limit(static_cast<std::uint64_t>(world.size) + launch::other_descriptors));
 }
@@ -191,7 +191,7 @@ std::string name_of_run() {
   return name;
 }
 
-/// The first rank's process.
+/// The process of the first rank.
 class First {
  public:
   First(const job::Job& job, const launch::World& world, const RunSettings& settings)
@@ -205,7 +205,7 @@ class First {
     }
   }
 
-  /// Listens, and returns where. What an older run has left is removed once that has succeeded.
+  /// Listens, and returns the place. Then removes an older run's files.
   launch::Invitation host(const Meeting& meeting) {
     launch::Invitation invitation = meeting.invitation;
     if (!meeting.messengers.empty()) {
@@ -236,7 +236,7 @@ class First {
     return invitation;
   }
 
-  /// The others know of the invitation.
+  /// REQUIRES: the others know the invitation.
   metrics::Summary run(const launch::Invitation& invitation, Prepared prepared) {
     host_->expect_ranks();
     metrics::Summary summary;
@@ -267,7 +267,7 @@ class First {
     }
   }
 
-  /// On the host's thread, while this rank is stuck somewhere else.
+  /// Called on the host's thread while this rank hangs elsewhere.
   [[noreturn]] void give_up(const launch::LaunchResult& result) {
     metrics::Summary summary = reports_->merge(result);
     run_.write_summary(summary);
@@ -278,19 +278,19 @@ class First {
   const job::Job& common_;  ///< the same on all ranks
   const launch::World& world_;
   const RunSettings& settings_;
-  Run run_;  ///< in the folder that this rank has chosen for all
+  Run run_;  ///< in the folder that this rank has chosen for all ranks
   std::optional<RankReports> reports_;
-  std::optional<launch::StoreHost> host_;  // first to go: it calls the rest
+  std::optional<launch::StoreHost> host_;  // destroyed first: it calls the others
 };
 
-/// By the first messenger that can. Whether one can is the same on all ranks.
+/// Uses the first messenger that can. Whether one can is the same on all ranks.
 bool share_first(Meeting& meeting, const launch::World& world, std::string& bytes) {
   return std::ranges::any_of(meeting.messengers, [&](plugins::Transport& messenger) {
     return messenger.share_first(static_cast<std::uint32_t>(world.rank), static_cast<std::uint32_t>(world.size), bytes);
   });
 }
 
-/// Tells the others where they meet, or, by an empty one, that there is no place. False where it cannot.
+/// Tells the others where they meet, or with an empty invitation that there is no place. False if it cannot.
 bool invite(Meeting& meeting, const launch::World& world, const launch::Invitation& invitation) {
   std::string bytes = launch::encode(invitation);
   return meeting.messengers.empty() || share_first(meeting, world, bytes);
