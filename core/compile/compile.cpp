@@ -47,7 +47,7 @@ models::TrainingSettings training_settings(const job::Job& job, const data::Data
           .optimizer = optimizer_settings(job.train)};
 }
 
-/// What the graph itself refuses, such as a tensor that is too large, knows no place.
+/// Errors of the graph itself, such as a tensor that is too large, have no place. Adds one.
 graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
   const models::Model& model = *models::find_model(job.model.name);
   models::ModelSettings settings = compiled.settings;
@@ -67,7 +67,8 @@ graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
   }
 }
 
-/// What cannot be in a plan may stand in a file that the strategy read, of which the partitioner does not know.
+/// If the plan is impossible, the mistake may be in a file that the strategy read. The partitioner does not know of it,
+/// so its place is added here.
 partition::Partition split(const job::Job& job, const Compiled& compiled) {
   try {
     return partition::split(compiled.graph, compiled.plan, compiled.microbatch_rows, compiled.evaluation_rows);

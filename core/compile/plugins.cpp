@@ -57,7 +57,7 @@ std::vector<job::OptionSpec> in_job_words(const std::vector<plugins::OptionSpec>
   return options;
 }
 
-/// The file that stands where a choice may.
+/// Reads the file of an option that takes a choice or a path.
 plugins::TextFile read_file(const std::string& path, const plugins::OptionSpec& spec, const std::string& setting) {
   constexpr std::size_t most = std::size_t{16} << 20U;
   try {
@@ -79,7 +79,7 @@ plugins::OptionValue in_plugin_words(const job::OptionValues::Entry& entry, cons
   }
 }
 
-/// `setting`: how an option is called in messages, with its place.
+/// `setting`: the name of an option in messages, with its place.
 plugins::OptionValues plugin_options(const job::OptionValues& values, const std::vector<plugins::OptionSpec>& specs,
                                      const std::function<std::string(const std::string& name)>& setting) {
   plugins::OptionValues options;
@@ -101,7 +101,7 @@ plugins::OptionValues plugin_options(const job::Job& job, const std::string& sec
   });
 }
 
-/// A number of ranks as the border has it.
+/// A number of ranks in the type of the plugin border.
 std::uint32_t counted(const job::Job& job, std::string_view section, std::string_view key, std::int64_t number) {
   constexpr std::int64_t most = std::int64_t{1} << 24;
   if (number > most) {
@@ -111,7 +111,7 @@ std::uint32_t counted(const job::Job& job, std::string_view section, std::string
   return static_cast<std::uint32_t>(number);
 }
 
-/// What the job says to a transport.
+/// The job's options for a transport.
 plugins::OptionValues transport_options(const job::Job& job, const std::string& name,
                                         const std::vector<plugins::OptionSpec>& specs) {
   const auto chosen = std::ranges::find(job.transports, name, &job::Chosen::name);
@@ -119,7 +119,7 @@ plugins::OptionValues transport_options(const job::Job& job, const std::string& 
                                         : plugin_options(job, "transport." + chosen->name, chosen->options, specs);
 }
 
-/// Before any process starts: what it refuses is the job's fault.
+/// Called before any process starts: a refusal is the job's fault.
 void configure(const job::Job& job, plugins::Transport& transport) {
   const std::string& name = transport.manifest().name;
   plugins::OptionValues options = transport_options(job, name, transport.options());

@@ -6,9 +6,9 @@
 namespace shardrun::forecast {
 namespace {
 
-using Sized = std::pair<std::vector<std::int64_t>, mesh::Placement>;  ///< a shape, and where it is
+using Sized = std::pair<std::vector<std::int64_t>, mesh::Placement>;  ///< a shape and its placement
 
-/// What a stage's functions have parts of.
+/// The shapes and placements of everything in a stage's functions.
 std::set<Sized> parts_of(const graph::Graph& graph, const partition::Partition& partition,
                          const partition::StageFunctions& stage) {
   std::set<Sized> parts;
@@ -26,7 +26,7 @@ std::set<Sized> parts_of(const graph::Graph& graph, const partition::Partition& 
   return parts;
 }
 
-/// Mesh axes along which ranks of like parts differ in what they exchange: at the ends there is less.
+/// Mesh axes along which ranks with equal parts exchange different amounts: at the ends there is less.
 std::set<mesh::AxisId> exchanged_axes(const partition::Partition& partition) {
   std::set<mesh::AxisId> axes;
   for (const partition::ShardedFunction& function : partition.sharded.functions) {
@@ -79,7 +79,7 @@ std::vector<std::vector<std::int64_t>> alike_ranks(const graph::Graph& graph, co
 SentTable sent_table(const partition::Programs& programs, const std::vector<std::size_t>& executed,
                      std::size_t f32_bytes) {
   std::vector<std::map<partition::Collective, std::vector<std::uint64_t>>> sums(
-      programs.mesh.axes.size());  // of each member
+      programs.mesh.axes.size());  // per member
   for (const std::size_t program : executed) {
     for (const partition::Transfer& transfer : programs.programs[program].transfers) {
       const std::size_t element_bytes = transfer.dtype == graph::DType::f32 ? f32_bytes : 4;

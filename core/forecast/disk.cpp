@@ -16,7 +16,7 @@
 namespace shardrun::forecast {
 namespace {
 
-// Bytes that runs were seen to write.
+// Observed sizes of what runs write, in bytes.
 constexpr std::uint64_t line_of_training = 240;
 constexpr std::uint64_t line_of_iterating = 45;
 constexpr std::uint64_t event_of_trace = 260;

@@ -9,10 +9,10 @@ namespace shardrun::forecast {
 namespace {
 
 constexpr char idle = '.';
-constexpr char too_short = ':';  ///< an action whose cell has no room for its label
-constexpr char hidden = '~';     ///< an action of which only a part would be seen
+constexpr char too_short = ':';  ///< an action whose cell is too narrow for its label
+constexpr char hidden = '~';     ///< an action that would be visible only in part
 
-/// An action of less than this share of the longest does not decide how wide cells are.
+/// Actions shorter than this share of the longest do not determine the cells' width.
 constexpr double least_share = 1.0 / 8;
 
 class Drawing {
@@ -57,7 +57,7 @@ class Drawing {
                        partition::letter(each.action.kind), each.action.microbatch);
   }
 
-  /// Of all of the time, where the shortest action that counts has `cell` columns.
+  /// Columns of the whole time if the shortest action that counts has `cell` columns.
   [[nodiscard]] std::size_t columns_of(std::size_t cell) const {
     return least_ > 0 ? static_cast<std::size_t>(static_cast<double>(cell) * timeline_.end / least_ + 0.5) : 0;
   }

@@ -40,7 +40,7 @@ class Search {
     result_.memory = static_cast<std::uint64_t>(job.cluster.memory);
   }
 
-  /// One setting after the other, up to the first that makes it needless to try those behind it.
+  /// Settings are tried one after the other, up to the first that makes the later ones needless.
   enum class Until { fits, fits_or_refused, all };
   void try_each(const std::vector<std::string>& settings, Until until) {
     std::optional<Alternative> best;
@@ -57,14 +57,14 @@ class Search {
     }
   }
 
-  /// The best of each kind of setting, those that save most first, one more at a time.
+  /// Combines the best setting of each kind, the ones that save most first, one more at a time.
   void try_together() {
     std::ranges::stable_sort(best_, {}, &Alternative::most);
     std::vector<std::string> settings;
     for (const Alternative& each : best_) {
       settings.push_back(each.settings.front());
       if (settings.size() > 1 && found_none() && !plan(settings)) {
-        settings.pop_back();  // it does not go with the others
+        settings.pop_back();  // it does not combine with the others
       }
     }
   }
@@ -82,7 +82,7 @@ class Search {
     try {
       job::Job other = job::parse_job(job::read_job_text(job::canonical_text(job_), job_.file, settings),
                                       compile::schema_providers());
-      other.cluster = {};  // its memory alone is asked for
+      other.cluster = {};  // only its memory is needed
       const compile::Compiled compiled = compile::compile(other, "cpu", 0, {}, dataset_);
       const Forecast forecast = forecast::forecast(other, compiled);
       if (idle_count(other, compiled, forecast) > idle_) {
@@ -98,10 +98,10 @@ class Search {
   }
 
   const job::Job& job_;
-  std::shared_ptr<data::Dataset> dataset_;  ///< no setting that is tried changes it
+  std::shared_ptr<data::Dataset> dataset_;  ///< the same for all settings that are tried
   std::size_t idle_;
   FitSearch result_;
-  std::vector<Alternative> best_;  ///< of each kind of setting
+  std::vector<Alternative> best_;  ///< of each kind
 };
 
 std::vector<std::string> other_remat(const job::Job& job) {
@@ -113,7 +113,7 @@ std::vector<std::string> other_remat(const job::Job& job) {
   return {};
 }
 
-/// Twice as many each time.
+/// Doubles the number each time.
 std::vector<std::string> more_microbatches(const job::Job& job) {
   std::vector<std::string> settings;
   for (std::int64_t count = job.data.microbatches * 2;
@@ -123,7 +123,7 @@ std::vector<std::string> more_microbatches(const job::Job& job) {
   return settings;
 }
 
-/// What an option that has but a few values can be.
+/// The values of an option that has only a few.
 std::vector<std::string> values_of(const job::OptionSpec& option) {
   constexpr double most_values = 4;
   if (option.type == job::OptionType::boolean) {
@@ -140,7 +140,7 @@ std::vector<std::string> values_of(const job::OptionSpec& option) {
   return values;
 }
 
-/// A list for each option of the strategy: its values but the job's.
+/// A list for each option of the strategy: its values except the job's.
 std::vector<std::vector<std::string>> other_options(const job::Job& job) {
   std::vector<std::vector<std::string>> all;
   std::size_t plans = 0;
@@ -166,7 +166,7 @@ std::vector<std::vector<std::string>> other_options(const job::Job& job) {
 std::vector<std::string> other_strategies(const job::Job& job) {
   std::vector<std::string> settings;
   if (job.ranks == 1 || job.is_given("strategy", "") || !job.sharding.empty() || !job.mesh.empty()) {
-    return settings;  // one rank has nothing to split; what sections say is said to this strategy
+    return settings;  // one rank has nothing to split; the sections are written for this strategy
   }
   for (const std::string& name : compile::schema_providers().strategy_names(job)) {
     if (name != job.strategy.name) {
@@ -176,7 +176,7 @@ std::vector<std::string> other_strategies(const job::Job& job) {
   return settings;
 }
 
-/// "[train] remat = layer" of "train.remat=layer".
+/// "[train] remat = layer" for "train.remat=layer".
 std::string in_job_file(const std::string& setting) {
   const std::size_t dot = setting.find('.');
   const std::size_t equal = setting.find('=');
@@ -219,7 +219,7 @@ FitSearch find_fitting(const job::Job& job, const compile::Compiled& compiled, c
   Search search(job, compiled.dataset, idle_count(job, compiled, forecast));
   if (job.task == job::Task::train) {
     search.try_each(other_remat(job), Search::Until::fits);
-    // Where so many leave ranks idle, more of them do too.
+    // If so many leave ranks idle, more do too.
     search.try_each(more_microbatches(job), Search::Until::fits_or_refused);
   }
   for (const std::vector<std::string>& values : other_options(job)) {

@@ -10,9 +10,9 @@
 namespace shardrun::forecast {
 namespace {
 
-constexpr std::size_t half_bytes = 2;  // of an element in mixed precision
+constexpr std::size_t half_bytes = 2;  // bytes of an element in mixed precision
 
-/// Copies of the parameters that the optimizer keeps in float32, where it updates them.
+/// Bytes of the optimizer's float32 copy of the parameters, where it updates them.
 std::uint64_t master_bytes(const compile::Compiled& compiled, const mesh::Coordinates& at) {
   const partition::Partition& partition = compiled.partition;
   std::uint64_t bytes = 0;
@@ -32,7 +32,7 @@ RankForecast forecast_of(const job::Job& job, const compile::Compiled& compiled,
   const mesh::Coordinates at = mesh::coordinates_of(programs.mesh, programs.rank);
   RankForecast ranks{.stage = compiled.partition.stage_at(at), .memory = programs.memory};
   if (job.train.precision == job::Precision::mixed) {
-    // So far its states count 2 bytes an element like everything else.
+    // Its states have been counted with 2 bytes an element, like everything else.
     const std::uint64_t added = programs.memory.optimizer + master_bytes(compiled, at);
     ranks.memory.optimizer += added;
     ranks.memory.peak += added;
@@ -56,7 +56,7 @@ RankForecast forecast_of(const job::Job& job, const compile::Compiled& compiled,
   return ranks;
 }
 
-/// Adds the ranks of one kind, told apart by what they send.
+/// Adds a group of alike ranks, divided by what they send.
 void add_ranks(std::vector<RankForecast>& all, const RankForecast& kind, const std::vector<std::int64_t>& members,
                const SentTable& table, const mesh::Mesh& mesh) {
   for (const std::int64_t rank : members) {

@@ -13,17 +13,17 @@
 namespace shardrun::forecast {
 namespace {
 
-/// Below one in so many of the busiest rank's FLOPs a rank is idle.
+/// A rank is idle below one in so many of the busiest rank's FLOPs.
 constexpr std::int64_t idle_share = 10;
 
 using Axes = std::vector<mesh::AxisId>;
 
-/// A dimension that has fewer indices than it has parts.
+/// A dimension with fewer indices than parts.
 struct ShortDimension {
   std::string name;  ///< of the graph's axis
   Axes axes;
   std::int64_t size = 0;
-  bool is_rows = false;  ///< of a microbatch
+  bool is_rows = false;  ///< whether it is the rows of a microbatch
 };
 
 std::int64_t parts_of(const mesh::Mesh& mesh, const Axes& axes) {
@@ -43,7 +43,7 @@ std::string names_of(const mesh::Mesh& mesh, const Axes& axes) {
   return fmt::format("{}", fmt::join(names, " × "));
 }
 
-/// Of what a step computes for each microbatch, or iterates.
+/// Among the dimensions of what a step computes per microbatch, or iterates.
 std::vector<ShortDimension> short_dimensions(const compile::Compiled& compiled) {
   const mesh::Mesh& mesh = compiled.partition.placements.mesh;
   std::map<std::pair<std::string, Axes>, ShortDimension> found;
@@ -80,14 +80,14 @@ std::vector<ShortDimension> short_dimensions(const compile::Compiled& compiled) 
   return dimensions;
 }
 
-/// How many of the ranks have no index of it.
+/// The number of these ranks that have no index of it.
 std::size_t explained(const ShortDimension& dimension, const std::vector<std::int64_t>& ranks, const mesh::Mesh& mesh) {
   return static_cast<std::size_t>(std::ranges::count_if(ranks, [&](std::int64_t rank) {
     return mesh::shard_of(dimension.size, dimension.axes, mesh, mesh::coordinates_of(mesh, rank)).size() == 0;
   }));
 }
 
-/// The settings that make the ranks along one mesh axis, or several, fewer.
+/// The settings that give fewer ranks along one or several mesh axes.
 std::string fewer_ranks(const job::Job& job, const mesh::Mesh& mesh, const Axes& axes, std::int64_t size) {
   const std::int64_t ranks = mesh.ranks() / parts_of(mesh, axes) * size;
   if (job.mesh.empty()) {
@@ -112,7 +112,7 @@ void explain_rows(const job::Job& job, const ShortDimension& rows, const mesh::M
   idle.remedy = fmt::format("{}", fmt::join(remedies, ", or "));
 }
 
-/// Stages that no layer is on. False where every stage has one.
+/// Explains stages without layers. False if every stage has one.
 bool explain_stages(const job::Job& job, const compile::Compiled& compiled, IdleRanks& idle) {
   const partition::Pipeline& pipeline = compiled.partition.pipeline;
   if (!pipeline.exists() || compiled.graph.layers == 0) {

@@ -22,7 +22,7 @@ using Kind = partition::Instruction::Kind;
 
 std::string text_of(const json::value& value) { return json::value_to<std::string>(value); }
 
-/// Nothing for what is no instruction.
+/// Nothing if the event is not an instruction.
 std::optional<MeasuredSpan> span_of(const json::object& event) {
   if (event.at("ph") != "X") {
     return std::nullopt;
@@ -46,7 +46,7 @@ std::string described(const MeasuredSpan& span) {
   return fmt::format("{} in {}{}", span.name, span.function, flops);
 }
 
-/// As a trace has it.
+/// As in a trace.
 MeasuredSpan span_of(const ExecutedInstruction& at) {
   return {.function = at.program->function,
           .category = std::string(metrics::category_in_trace(*at.instruction)),
@@ -88,7 +88,7 @@ void MeasuredSteps::read(const std::filesystem::path& path) {
     }
   } catch (const Error& error) {
     refuse(error.message());
-  } catch (const std::exception&) {  // of boost::json: no JSON, or other than what a trace has
+  } catch (const std::exception&) {  // of boost::json: not JSON, or not a trace
     refuse(
         fmt::format("{} is no trace of a run; name the output folder of one with [job] trace = steps", path.native()));
   }

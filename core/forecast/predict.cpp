@@ -29,7 +29,7 @@ std::uint64_t operand_bytes(const ExecutedInstruction& at) {
   return bytes;
 }
 
-/// Read here and written there.
+/// Bytes read and written.
 std::uint64_t moved_bytes(const ExecutedInstruction& at) {
   const partition::Buffer& from = buffer_of(at, at.instruction->inputs.at(0));
   const std::int64_t elements = graph::element_count(from.type);
@@ -41,7 +41,7 @@ std::uint64_t moved_bytes(const ExecutedInstruction& at) {
                        : 2 * static_cast<std::uint64_t>(moved) * (from.bytes / static_cast<std::uint64_t>(elements));
 }
 
-/// Each buffer once: what a hook's call does with it is not known.
+/// Counts each buffer once: what a hook does with it is unknown.
 std::uint64_t hook_bytes(const partition::HookCall& hook) {
   constexpr std::uint64_t element_bytes = 4;
   std::uint64_t bytes = 0;
@@ -75,7 +75,7 @@ struct Span {
   double end = 0;
 };
 
-/// What is in any of them, once. Ascending.
+/// The union as disjoint spans, ascending.
 std::vector<Span> union_of(std::vector<Span> spans) {
   std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
   std::vector<Span> disjoint;
@@ -89,7 +89,7 @@ std::vector<Span> union_of(std::vector<Span> spans) {
   return disjoint;
 }
 
-/// Seconds that are in both. REQUIRES: each is disjoint and ascending.
+/// Seconds that are in both. REQUIRES: each list is disjoint and ascending.
 double overlap(const std::vector<Span>& some, const std::vector<Span>& others) {
   double seconds = 0;
   for (std::size_t s = 0, o = 0; s < some.size() && o < others.size();) {
@@ -100,7 +100,7 @@ double overlap(const std::vector<Span>& some, const std::vector<Span>& others) {
   return seconds;
 }
 
-/// Always the rank that is furthest behind goes on, so that transfers begin in the order of time.
+/// Advances the rank that is furthest behind, so that transfers start in the order of time.
 class StepSimulation {
  public:
   StepSimulation(const std::vector<RankStep>& ranks, const partition::Pipeline& pipeline, const StepCosts& costs)
@@ -147,15 +147,15 @@ class StepSimulation {
   }
 
  private:
-  /// A meeting's transfer.
+  /// The transfer of a meeting.
   struct UnderWay {
-    std::size_t started = 0;  ///< sides that have to start before it is under way
+    std::size_t started = 0;  ///< sides that must start before it is under way
     double from = 0;          ///< when the last of them did
     double seconds = 0;
     double end = 0;
   };
 
-  /// Until another is further behind, or it waits or has come to its end.
+  /// Advances a rank until another is further behind, or until it waits or ends.
   void go_on(std::size_t rank) {
     while (next_[rank] < instructions_[rank].size()) {
       if (!behind_.empty() && *behind_.begin() < std::pair{now_[rank], rank}) {
@@ -170,7 +170,7 @@ class StepSimulation {
     }
   }
 
-  /// When transfers of a rank were: those over axes without a rate take no time here.
+  /// When a rank's transfers were under way. Those over axes without a rate take no time here.
   [[nodiscard]] std::vector<Span> under_way_of(std::size_t rank) const {
     std::vector<Span> spans;
     for (std::size_t i = 0; i < instructions_[rank].size(); ++i) {
@@ -182,7 +182,7 @@ class StepSimulation {
     return spans;
   }
 
-  /// Whether it could: it waits for what is not under way yet.
+  /// False if it waits for a transfer that is not yet under way.
   bool advance(std::size_t rank) {
     const ExecutedInstruction& at = instructions_[rank][next_[rank]];
     const double cost = costs_.seconds[rank][next_[rank]];
@@ -237,7 +237,7 @@ class StepSimulation {
     }
   }
 
-  /// Behind what its senders have to send over this axis already.
+  /// Queues the transfer behind what its senders already send over this axis.
   void send(UnderWay& it, const Meeting& meeting, const partition::Transfer& transfer) {
     const std::size_t senders = is_message(transfer) ? 1 : meeting.sides.size();
     double begin = it.from;
@@ -260,7 +260,7 @@ class StepSimulation {
     return under_way_[meeting].started == (is_message(transfer) ? 1 : meetings_.all[meeting].sides.size());
   }
 
-  /// How long it waits; nothing where that is not known yet.
+  /// How long it waits; nothing if that is not known yet.
   std::optional<double> wait(std::size_t rank, const ExecutedInstruction& at, double cost) {
     const std::size_t number = meetings_.at[rank][next_[rank]];
     const UnderWay& it = under_way_[number];
@@ -283,14 +283,14 @@ class StepSimulation {
   const StepCosts& costs_;
   std::vector<std::vector<ExecutedInstruction>> instructions_;
   Meetings meetings_;
-  std::vector<UnderWay> under_way_;                              ///< of each meeting
-  std::map<std::pair<mesh::AxisId, std::size_t>, double> free_;  ///< from when on a rank can send over an axis
-  std::vector<std::vector<Span>> computing_;                     ///< of each rank, one after the other
+  std::vector<UnderWay> under_way_;                              ///< per meeting
+  std::map<std::pair<mesh::AxisId, std::size_t>, double> free_;  ///< when a rank can next send over an axis
+  std::vector<std::vector<Span>> computing_;                     ///< per rank, in order
   std::vector<std::size_t> next_;
   std::vector<double> now_;
-  std::vector<bool> waits_;                          ///< of each rank: whether for what is not under way yet
-  std::set<std::pair<double, std::size_t>> behind_;  ///< ranks that can go on, as far as is known, by their time
-  std::vector<std::vector<double>> action_seconds_;  ///< of each rank, by the number of the action in its list
+  std::vector<bool> waits_;  ///< per rank: whether it waits for a transfer that is not yet under way
+  std::set<std::pair<double, std::size_t>> behind_;  ///< ranks that may be able to advance, by their time
+  std::vector<std::vector<double>> action_seconds_;  ///< per rank, by the number of the action in its list
   Prediction result_;
 };
 

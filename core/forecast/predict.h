@@ -41,7 +41,7 @@ struct StepCosts {
   std::size_t f32_bytes = 4;
 };
 
-/// How a stage spends a step. `exposed`, `waiting` and computing add up to the step.
+/// How a stage spends a step, in seconds. `compute`, `exposed` and `waiting` add up to the step.
 struct StagePrediction {
   double compute = 0;
   double exposed = 0;  ///< its transfers are under way and it does nothing

@@ -12,8 +12,8 @@ namespace {
 
 using Kind = partition::Instruction::Kind;
 
-/// What is executed in which order, and what meets: enough once the costs are known. A copy, so that the whole can be
-/// freed as a whole: little that stays in its midst would keep the memory around it from being used again.
+/// Keeps the order of execution and what meets; once costs are known, this is enough. It is a copy, so that the
+/// original can be freed as a whole. Small remains inside it would keep its memory from being reused.
 partition::Programs without_operands(const partition::Programs& programs, const std::vector<std::size_t>& executed) {
   partition::Programs kept{
       .device = programs.device, .threads = programs.threads, .mesh = programs.mesh, .rank = programs.rank};
@@ -126,7 +126,7 @@ StepForecast StepPredictor::forecast() const {
     }
     const models::Model& model = *models::find_model(job_.model.name);
     if (job_.task == job::Task::train && job_.data.arrays.empty() && model.predict != nullptr) {
-      // A model that predicts tokens has a loss for each of them, whether its data are there or not.
+      // A model that predicts tokens has a loss per token, even without data.
       forecast.tokens_per_s = forecast.samples_per_s * static_cast<double>(model.losses_per_sample(compiled_.settings));
     }
   }

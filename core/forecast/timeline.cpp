@@ -30,7 +30,7 @@ class Simulation {
   }
 
  private:
-  /// When what the action needs from other actions is there; nothing where it is not known yet.
+  /// When the action's inputs from other actions are there; nothing if not known yet.
   [[nodiscard]] std::optional<double> ready(const Action& action) const {
     switch (action.kind) {
       case Action::Kind::forward:

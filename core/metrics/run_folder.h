@@ -43,7 +43,7 @@ class RunFolder {
   std::string owner_;
 };
 
-/// Finds the folder of a run of which only `owner` is known, because its first rank is on another machine. Waits for
+/// Finds the folder of a run of which only `owner` is known, as when its first rank is on another machine. Waits for
 /// the lock to appear, since network file systems take time. Throws Error{io} if it does not appear, and Stopped at a
 /// stop or an abort.
 [[nodiscard]] RunFolder find_run_folder(const std::filesystem::path& path, const std::string& owner,

@@ -32,11 +32,11 @@
 namespace shardrun::train {
 namespace {
 
-/// From an abort until a process is ended. Rank 0's own comes before those of the others: it writes the summary.
+/// From an abort until a process is ended. Rank 0's is shorter than that of the others: it writes the summary.
 constexpr std::chrono::milliseconds grace_of_first{2000};
 constexpr std::chrono::milliseconds grace_of_others{5000};
 
-/// Rank 0 names a rank that is silent before that rank takes rank 0 for lost.
+/// Rank 0 must name a silent rank before that rank considers rank 0 lost.
 constexpr std::chrono::milliseconds silence_margin{3000};
 
 void require_whole_world(const job::Job& job, const launch::World& world) {
@@ -52,10 +52,10 @@ void require_whole_world(const job::Job& job, const launch::World& world) {
 /// What a rank knows before it has met the others.
 struct Prepared {
   std::string own_address;     ///< that SHARDRUN_ADDRESS gives, or ""
-  compile::Compiled compiled;  ///< its data open, and checked by one rank of each machine
+  compile::Compiled compiled;  ///< its data are open, and checked by one rank of each machine
 };
 
-/// Finds what can be found wrong before ranks wait for each other.
+/// Checks everything that can be checked before ranks wait for each other.
 Prepared check_before(const job::Job& job, const launch::World& world, const RunSettings& settings) {
   require_whole_world(job, world);
   const char* const given = launch::own_variable("SHARDRUN_ADDRESS");
@@ -78,7 +78,7 @@ Prepared check_before(const job::Job& job, const launch::World& world, const Run
     }
     display->now_at("reading data");
   }
-  if (world.local_rank.value_or(0) == 0) {  // where that is not told, each rank may be the only one of its machine
+  if (world.local_rank.value_or(0) == 0) {  // without a local rank, each rank may be the only one of its machine
     check_data(compiled);
   }
   return {std::move(own_address), std::move(compiled)};
@@ -102,7 +102,7 @@ launch::RankContext context_of(const job::Job& job, const launch::World& world, 
           .grace = world.rank == 0 ? std::chrono::milliseconds(0) : grace_of_others};
 }
 
-/// Raises the limit of open files as far as it may be; where that is not enough, connections fail, and say so.
+/// Raises the limit of open files as far as possible. If that is not enough, connections fail with an error.
 void raise_limits(const launch::World& world) {
   static_cast<void>(launch::raise_descriptor_limit(static_cast<std::uint64_t>(world.size) + launch::other_descriptors));
 }
@@ -116,7 +116,7 @@ std::string name_of_run() {
   return name;
 }
 
-/// The first rank's process.
+/// The process of the first rank.
 class First {
  public:
   First(const job::Job& job, const launch::World& world, const RunSettings& settings)
@@ -161,7 +161,7 @@ class First {
     return invitation;
   }
 
-  /// The others know of the invitation.
+  /// REQUIRES: the others know the invitation.
   metrics::Summary run(const launch::Invitation& invitation, Prepared prepared) {
     host_->expect_ranks();
     metrics::Summary summary;
@@ -192,7 +192,7 @@ class First {
     }
   }
 
-  /// On the host's thread, while this rank is stuck somewhere else.
+  /// Called on the host's thread while this rank hangs elsewhere.
   [[noreturn]] void give_up(const launch::LaunchResult& result) {
     metrics::Summary summary = reports_->merge(result);
     run_.write_summary(summary);
@@ -203,9 +203,9 @@ class First {
   const job::Job& common_;  ///< the same on all ranks
   const launch::World& world_;
   const RunSettings& settings_;
-  Run run_;  ///< in the folder that this rank has chosen for all
+  Run run_;  ///< in the folder that this rank has chosen for all ranks
   std::optional<RankReports> reports_;
-  std::optional<launch::StoreHost> host_;  // first to go: it calls the rest
+  std::optional<launch::StoreHost> host_;  // destroyed first: it calls the others
 };
 
 }  // namespace

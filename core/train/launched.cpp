@@ -24,7 +24,7 @@
 namespace shardrun::train {
 namespace {
 
-/// Before anything is created. A rank also has a log.
+/// Called before anything is created. Each rank also has a log.
 void require_descriptors(const job::Job& job) {
   const std::uint64_t needed =
       static_cast<std::uint64_t>(job.ranks) * (launch::descriptors_per_rank + 1) + launch::other_descriptors;
@@ -35,9 +35,9 @@ void require_descriptors(const job::Job& job) {
   }
 }
 
-/// From the start of a rank to its hello. It loads the plugins before, each of which may take as long as call_limit(),
-/// however soon the job's operations are to end. The longest is for jobs whose timeout is hours: no healthy rank takes
-/// minutes to start.
+/// From the start of a rank to its hello. Before that it loads the plugins, each of which may take as long as
+/// call_limit(), however short the job's timeout. The upper limit is for jobs whose timeout is hours: no healthy rank
+/// takes minutes to start.
 std::chrono::milliseconds join_timeout_of(const job::Job& job) {
   constexpr std::chrono::milliseconds shortest{5000};
   constexpr std::chrono::milliseconds longest{300'000};
@@ -48,7 +48,7 @@ std::chrono::milliseconds join_timeout_of(const job::Job& job) {
 launch::LaunchResult launch_ranks(const job::Job& job, const RunSettings& settings,
                                   const metrics::RunDirectory& directory, const std::vector<std::string>& words,
                                   RankReports& reports) {
-  // The path is for people; a rank goes the other way, which leads to this folder whatever has its place by then.
+  // The path is for people. A rank opens the folder through the launcher's descriptor, whatever is at the path by then.
   std::vector<std::string> arguments = {"shardrun", "rank", metrics::job_path(job.output).string(), "--folder",
                                         fmt::format("/proc/{}/fd/{}", ::getpid(), directory.descriptor())};
   arguments.insert(arguments.end(), words.begin(), words.end());
@@ -88,7 +88,7 @@ metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, con
     const metrics::Leftovers leftovers(run.directory());
     const launch::LaunchResult result = launch_ranks(job, settings, run.directory(), words, reports);
     if (result.stop_signal != 0) {
-      request_stop(result.stop_signal);  // while the ranks ran this process did not take signals itself
+      request_stop(result.stop_signal);  // while the ranks ran, this process did not take signals itself
     }
     summary = reports.merge(result);
   }

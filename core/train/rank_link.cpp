@@ -18,11 +18,11 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-/// A rank that does not answer at all is noticed by the launcher, which knows its name, before its peers' operations
-/// end: heartbeats come once a second.
+/// The launcher, which knows a silent rank's name, must notice it before its peers' operations end. Heartbeats come
+/// once a second.
 constexpr double silence_margin_s = 2;
 
-/// Ends an abort's callback before what it uses is gone.
+/// Replaces an abort's callback before the objects that it uses are destroyed.
 void no_callback(const std::string&) {}
 
 }  // namespace
@@ -40,8 +40,8 @@ RankLink::RankLink(const job::Job& job, compile::Compiled& compiled, launch::Ran
 RankLink::~RankLink() {
   rank_.on_abort(no_callback);
   collectives_.reset();
-  // They call their host for as long as they are open, and that is this; and their threads may still be at work in the
-  // memory that they know: `arena_` goes after them.
+  // Open transports call their host, which is this. Their threads may still use the memory that they know: `arena_` is
+  // destroyed after them.
   compiled_.transports.transports.clear();
 }
 
@@ -141,7 +141,8 @@ void RankLink::connect(runtime::Executor& executor) {
   executor.bind(*collectives_);
 }
 
-/// What any rank has heard of holds for all, or some would wait for others that pause; and to stop comes first.
+/// A request that any rank has heard holds for all; otherwise some would wait for others that pause. A stop precedes a
+/// pause.
 int RankLink::agree_on_stop() {
   const int heard = std::max(rank_.stop_signal(), own_stop_signal_ ? own_stop_signal_() : 0);
   const std::int32_t agreed = agree(2 * heard + (rank_.pause_asked() ? 1 : 0));

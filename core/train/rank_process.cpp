@@ -56,14 +56,14 @@ std::chrono::milliseconds silence_of(const job::Job& job) {
 
 namespace {
 
-/// Cores are for the ranks of this machine alone, which only some of them may be.
+/// Cores are shared only by the ranks of this machine, which may be some of the job's.
 job::Job placed_here(const job::Job& job, const launch::RankContext& context) {
   job::Job placed = job;
   placed.threads = context.is_hosted ? compile::threads_of(job, context.local_world_size) : job.threads;
   return placed;
 }
 
-/// Started here, a rank gets it with the job. Else the first decides: the others' clocks say something else.
+/// A rank that was started here gets it with the job. Otherwise the first rank decides, because clocks differ.
 std::filesystem::path output_of_all(const job::Job& job, launch::Rank& rank, const std::filesystem::path& of_first) {
   constexpr const char* key = "output";
   if (!rank.context().is_hosted || !job::has_placeholder(job)) {
@@ -76,7 +76,7 @@ std::filesystem::path output_of_all(const job::Job& job, launch::Rank& rank, con
   return rank.get(key, launch::Rank::no_deadline);
 }
 
-/// Rank 0 has opened it before the others do.
+/// Rank 0 opens it before the others.
 metrics::RunFolder open_folder(const job::Job& job, launch::Rank& rank, const std::filesystem::path& way) {
   constexpr const char* key = "folder";
   if (way.empty()) {
@@ -89,8 +89,9 @@ metrics::RunFolder open_folder(const job::Job& job, launch::Rank& rank, const st
   return folder;
 }
 
-/// Texts are tokenised by the first rank of each host, and are the same memory for its others: those that cannot reach
-/// it make their own. Other files each rank opens for itself. All compare what they have with the first (check_data).
+/// The first rank of each host tokenises texts, and its other ranks use the same memory. Ranks that cannot reach it
+/// tokenise by themselves. Each rank opens other files itself. All compare their data with the first rank's
+/// (check_data).
 std::shared_ptr<data::Dataset> share_on_host(const job::Job& job, launch::Rank& rank,
                                              std::shared_ptr<data::Dataset> dataset) {
   const std::vector<std::uint32_t>& machines = rank.context().machines;
@@ -107,7 +108,7 @@ std::shared_ptr<data::Dataset> share_on_host(const job::Job& job, launch::Rank& 
   }
   std::shared_ptr<data::Dataset> shared =
       data::attach_dataset(job, data_handles(rank.get(key, launch::Rank::no_deadline)));
-  // Of another file, which check_data() then tells of, the tokens are its own.
+  // If the file differs, which check_data() reports, the tokens are this rank's own.
   if (shared == nullptr || shared->fingerprints() != dataset->fingerprints()) {
     shared = std::move(dataset);
     shared->load();
@@ -115,7 +116,7 @@ std::shared_ptr<data::Dataset> share_on_host(const job::Job& job, launch::Rank& 
   return shared;
 }
 
-/// The data that the launcher has open; null where the job has none.
+/// The data that the launcher has open; null if the job has none.
 std::shared_ptr<data::Dataset> given_data(const job::Job& job, const std::vector<std::string>& handles) {
   if (handles.empty()) {
     return nullptr;
@@ -127,8 +128,8 @@ std::shared_ptr<data::Dataset> given_data(const job::Job& job, const std::vector
   return given;
 }
 
-/// A rank that another launcher has started has compiled the job before it met the others. Only now it knows which data
-/// its host shares and how many ranks share its cores, on which programs depend.
+/// A rank that another launcher has started compiled the job before it met the others. Only now it knows which data its
+/// host shares and how many ranks share its cores. Programs depend on both.
 compile::Compiled compiled_for(const job::Job& job, launch::Rank& rank, RankHooks& hooks) {
   if (!hooks.compiled) {
     return compile::compile(job, "cpu", rank.rank(), {}, given_data(job, hooks.data));
@@ -148,16 +149,17 @@ launch::Rank::Deadline latest_join(const launch::RankContext& context) {
   return context.is_hosted ? launch::Rank::Clock::now() + patience : launch::Rank::no_deadline;
 }
 
-/// For rank 0 to write what is left to write. Where this process ends badly before, another launcher ends all others.
+/// For rank 0 to write its remaining files. If this process ended with an error before, another launcher would end all
+/// others.
 constexpr std::chrono::seconds longest_wait_for_first{30};
 constexpr std::chrono::seconds longest_wait_after_failure{4};
 
-/// In the rank's own log, whoever else is told.
+/// Writes to the rank's own log, whoever else is told.
 void log_failure(const std::filesystem::path& output, int rank, const std::string& text) noexcept {
   try {
     metrics::Log(metrics::log_path(output, rank)).write(text);
   } catch (const std::exception&) {
-    // The failure itself comes first.
+    // The failure itself has precedence.
   }
 }
 
@@ -188,7 +190,7 @@ int exit_code_of(const std::function<int()>& attempt, const TellFailure& tell) {
 }
 
 int as_rank(const job::Job& job, const launch::RankContext& context, const RankWork& work, RankHooks hooks) {
-  // Outside of `attempt`: what other ranks say of a connection that ends must not come before what this one says.
+  // Outside of `attempt`, so that this rank's error is reported before other ranks' errors about the lost connection.
   std::unique_ptr<launch::Rank> rank;
   std::optional<job::Job> placed;
   std::optional<metrics::RunFolder> folder;
@@ -196,11 +198,11 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
   std::optional<RankLink> link;
   const auto fail = [&](launch::FailureKind kind, std::string text, std::optional<int> awaited) {
     const bool is_noted = rank != nullptr && rank->fail(kind, text, awaited);
-    // The first rank's own process tells the outcome of all, and so what it was aborted for.
+    // The first rank's own process reports the job's result, including the reason of its own abort.
     const bool is_told_here = context.is_hosted && context.rank == 0 && kind == launch::FailureKind::consequence;
     const bool is_untold = !is_told_here && (rank == nullptr || (context.is_hosted && !is_noted));
     if (is_untold && kind == launch::FailureKind::consequence && rank != nullptr) {
-      // A transport may have heard no more than that the job ends.
+      // A transport may know only that the job ends.
       if (const std::string reason = rank->abort_reason(); text.find(reason) == std::string::npos) {
         text += fmt::format(" ({})", reason);
       }
@@ -218,7 +220,7 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
   };
   const auto attempt = [&] {
     rank = std::make_unique<launch::Rank>(context, job::canonical_text(job), latest_join(context));
-    rank->on_abort([](const std::string&) { request_stop(SIGTERM); });  // for what waits for no other rank
+    rank->on_abort([](const std::string&) { request_stop(SIGTERM); });  // for waits that do not depend on another rank
     if (hooks.on_join) {
       hooks.on_join();
     }

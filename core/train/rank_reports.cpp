@@ -17,7 +17,7 @@
 namespace shardrun::train {
 namespace {
 
-// What ranks tell the launcher, by the kind of message; summary_message too.
+// Kinds of messages from ranks to the launcher; summary_message is one too.
 constexpr const char* progress_message = "progress";
 constexpr const char* finish_message = "finish";
 constexpr const char* activity_message = "activity";
@@ -44,7 +44,7 @@ metrics::ProgressUpdate update_of(std::string_view text) {
           .rate = numbers[3]};
 }
 
-/// Shows what the first rank does, on the launcher's screen.
+/// Shows the first rank's progress on the launcher's screen.
 class RemoteDisplay final : public metrics::Display {
  public:
   explicit RemoteDisplay(RankLink& link) : link_(link) {}
@@ -74,7 +74,7 @@ class RemoteDisplay final : public metrics::Display {
   /// A sample may be longer than a message.
   static constexpr std::size_t piece_bytes = std::size_t{256} * 1024;
 
-  /// Between two messages of one activity.
+  /// Least time between two messages about one activity.
   static constexpr std::chrono::milliseconds least_interval{100};
 
   RankLink& link_;
@@ -82,7 +82,7 @@ class RemoteDisplay final : public metrics::Display {
   std::chrono::steady_clock::time_point told_at_;
 };
 
-/// Bytes that a screen may be late with before what ranks print is left out.
+/// If more bytes than this wait for the screen, output of ranks is dropped.
 constexpr std::size_t most_waiting_output = std::size_t{1024} * 1024;
 
 }  // namespace

@@ -23,11 +23,11 @@
 namespace shardrun::train {
 namespace {
 
-/// What binds the job's memory.
+/// The limits of the job's memory.
 struct Limits {
-  std::optional<memory::MemoryRoom> memory = memory::available_memory();       ///< of all ranks here
-  std::optional<memory::MemoryRoom> addresses = memory::address_space();       ///< of each rank
-  std::optional<memory::MemoryRoom> slowing = memory::memory_at_full_speed();  ///< of all ranks here
+  std::optional<memory::MemoryRoom> memory = memory::available_memory();       ///< for all ranks here
+  std::optional<memory::MemoryRoom> addresses = memory::address_space();       ///< per rank
+  std::optional<memory::MemoryRoom> slowing = memory::memory_at_full_speed();  ///< for all ranks here
 };
 
 std::string text_of(const memory::MemoryRoom& room) {
@@ -42,13 +42,13 @@ std::uint64_t fullest_of(const forecast::Forecast& forecast) {
   return most;
 }
 
-/// The tokens of the job's text, where they have yet to be made.
+/// The tokens of the job's text, if they are not yet made.
 std::uint64_t bytes_of_text(const compile::Compiled& compiled) {
   return compiled.dataset == nullptr ? 0 : compiled.dataset->bytes_to_load();
 }
 
-/// The arena is given page by page: without this the kernel would kill a job that is too large in the middle of a step.
-/// Which of several hosts' ranks are here is not known: there each rank asks for as many of itself.
+/// The arena is allocated page by page; without this check the kernel would kill a job that is too large in the middle
+/// of a step. With several hosts it is unknown which ranks are here: each rank then requires enough for itself.
 void require_memory(const job::Job& job, const compile::Compiled& compiled, const forecast::Forecast& forecast,
                     std::int64_t ranks_here, const Limits& limits) {
   const std::uint64_t text = bytes_of_text(compiled);
@@ -99,13 +99,13 @@ std::vector<std::string> notices_of(const job::Job& job, const compile::Compiled
   return notices;
 }
 
-/// What the job reads, and the setting that names it.
+/// The files that the job reads, with their settings.
 std::vector<std::pair<std::string, std::filesystem::path>> inputs_of(const job::Job& job) {
   std::vector<std::pair<std::string, std::filesystem::path>> inputs;
   for (const std::filesystem::path& file : data::data_files(job.data)) {
     inputs.emplace_back("[data]", file);
   }
-  // A run leaves the state that it goes on from.
+  // A run keeps the state that it starts from.
   if (const std::filesystem::path from = checkpoint::saved_state_file(job); !metrics::has_name_of_state(from)) {
     inputs.emplace_back("[iterate] from", from);
   }
@@ -116,7 +116,7 @@ std::vector<std::pair<std::string, std::filesystem::path>> inputs_of(const job::
   return inputs;
 }
 
-/// A run replaces files in its folder, and removes those of older runs: never files that the user brought.
+/// A run replaces files in its folder and removes those of older runs, but never files that the user put there.
 void require_own_folder(const job::Job& job) {
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorCode::job, fmt::format("{}: [job] output = {} {}", job.where("job", "output"),
@@ -176,7 +176,7 @@ void check_data(const compile::Compiled& compiled) {
 void load_data(const compile::Compiled& compiled) {
   if (compiled.dataset != nullptr) {
     compiled.dataset->load();
-    static_cast<void>(compiled.dataset->fingerprints());  // by which a file that is renamed is known to be the same
+    static_cast<void>(compiled.dataset->fingerprints());  // by which a renamed file is recognised as the same
   }
 }
 

@@ -20,7 +20,7 @@
 namespace shardrun::train {
 namespace {
 
-/// The only rank.
+/// Runs a job of one rank.
 metrics::Summary run_here(const job::Job& job, compile::Compiled& compiled, const RunSettings& settings,
                           LocalDisplay& display) {
   Run run(job, settings);
@@ -35,7 +35,7 @@ metrics::Summary run_here(const job::Job& job, compile::Compiled& compiled, cons
                          .stop_signal = settings.stop_signal,
                          .profile = settings.profile},
                         summary);
-  } catch (const Stopped& stopped) {  // between what is written before the first step and that
+  } catch (const Stopped& stopped) {  // after the preparation, before the first step
     summary = stopped_early(stopped.signal(), "before the first step");
   } catch (const Error& error) {
     if (!summary.status.empty()) {
@@ -73,7 +73,7 @@ metrics::Summary prepare_and_run(const job::Job& job, const RunSettings& setting
     return run_here(job, *compiled, settings, *display);
   }
   const std::shared_ptr<data::Dataset> dataset = compiled->dataset;
-  compiled.reset();  // the ranks do this again for themselves, with the same data
+  compiled.reset();  // the ranks compile again for themselves, with the same data
   display->hand_over();
   display.reset();
   return run_ranks(job, settings, dataset.get());

@@ -54,7 +54,7 @@ void sample(runtime::Executor& executor, std::vector<std::int32_t> tokens, const
   }
   for (std::int64_t n = 0; n < settings.tokens && (!settings.goes_on || settings.goes_on()); ++n) {
     const std::size_t used = std::min(tokens.size(), context);
-    // What stands behind the last token is never attended to.
+    // Positions after the last token are never attended to.
     std::fill(row, row + context, 0);
     std::copy(tokens.end() - static_cast<std::ptrdiff_t>(used), tokens.end(), row);
     executor.run(program, {.position = static_cast<std::int64_t>(used) - 1});

@@ -39,7 +39,7 @@ std::string profile_table(const std::vector<runtime::OpTime>& times) {
   return text;
 }
 
-/// Steps that a median rate should not count: caches, page faults and the libraries' own first calls.
+/// Steps that a median should not count: caches, page faults and the libraries' first calls.
 constexpr std::int64_t warm_up_steps = 2;
 
 /// `after` − `before`: what was sent in between.
@@ -57,7 +57,7 @@ partition::SentBytes difference(const partition::SentBytes& after, const partiti
   return sent;
 }
 
-/// Says at which step an operation between ranks failed.
+/// Adds the step to errors of operations between ranks.
 template <typename Step>
 auto naming_step(std::int64_t step, const Step& run) {
   try {
@@ -75,7 +75,7 @@ auto naming_step(std::int64_t step, const Step& run) {
   }
 }
 
-/// One rank's steps, of either task.
+/// One rank's steps, for either task.
 class Steps {
  public:
   Steps(const job::Job& job, compile::Compiled& compiled, const StepSettings& settings)
@@ -155,7 +155,7 @@ class Steps {
                             metrics::human_quantity(compile::flops_per_step(compiled_), "FLOP")));
   }
 
-  /// Runs what ends with the signal that stopped it, or 0, and finishes the record in any case.
+  /// Runs a task and returns the signal that stopped it, or 0. Finishes the record in any case.
   template <typename Run>
   metrics::Summary guarded(runtime::Executor& executor, metrics::Summary& failed, const Run& run) {
     try {
@@ -163,7 +163,7 @@ class Steps {
       write_trace_at_end();
       finish(executor, signal == 0 ? "finished" : "stopped", signal == 0 ? 0 : 128 + signal);
     } catch (const Error& error) {
-      record_.log(error.message());  // the person is told at the end, by whoever tells what comes of the job
+      record_.log(error.message());  // the person is told at the end, by whoever reports the job's result
       write_trace_at_end();
       finish(executor, "failed", shardrun::exit_code(error.code()));
       failed = record_.summary;
@@ -182,15 +182,15 @@ class Steps {
     record_.finish(status, exit_code);
   }
 
-  /// Before operations between ranks, and after what takes some of them longer than others.
+  /// Called before operations between ranks, after work that takes some of them longer than others.
   void await_ranks() const {
     if (settings_.link != nullptr) {
       settings_.link->barrier();
     }
   }
 
-  /// For what is said of this rank where the job fails, and for the screen. `activity`: in the person's words; a step
-  /// that follows another needs none.
+  /// For reports about this rank if the job fails, and for the screen. `activity`: in words for the person; a step that
+  /// follows another needs none.
   void now_at(std::string_view phase, std::int64_t step, std::string_view activity = {}) {
     if (settings_.link != nullptr) {
       settings_.link->now_at(phase, step);
@@ -216,7 +216,7 @@ class Steps {
     return job_.check_every > 0 && step % job_.check_every == 0;
   }
 
-  /// Where they have not been compared since they changed.
+  /// Compares them if they have changed since the last comparison.
   void check_before_save(bool changed) {
     const std::int64_t step = first_step_ + record_.summary.steps;
     if (changed || (replicas_ && replicas_->last_equal() != step)) {
@@ -253,14 +253,14 @@ class Steps {
     return naming_step(step, [&] { return tracer_ ? tracer_->step(step - first_step_, executor, run) : run(); });
   }
 
-  /// Between steps, which wait for nothing else then.
+  /// Called between steps, when nothing waits for it.
   void write_trace_if_due() {
     if (tracer_ && tracer_->is_due()) {
       tracer_->write(job_.output);
     }
   }
 
-  /// Of a run that ends before all was recorded. A fault here is not why it ended.
+  /// For a run that ends before all steps were recorded. An error here is not the run's.
   void write_trace_at_end() {
     try {
       if (tracer_) {
@@ -306,7 +306,7 @@ class Steps {
                      .comm_s = exposed + hidden,
                      .comm_exposed_s = exposed,
                      .comm_hidden_s = hidden});
-      // From here on it counts: a failure before, in the validation too, leaves the step before it as the last.
+      // From here on the step counts. An earlier failure, in the validation too, leaves the step before as the last.
       record_.count_step(seconds);
       record_.summary.ranks[0].sent_bytes = sent;
       if (step >= warm_up_steps || job_.train.steps <= warm_up_steps) {
@@ -324,7 +324,7 @@ class Steps {
     return signal;
   }
 
-  /// Nothing where there is nothing to validate on, or all were asked to stop before the end.
+  /// Nothing if there is nothing to validate on, or if all ranks were asked to stop before the end.
   [[nodiscard]] std::optional<double> validate(Training& training, std::int64_t step) {
     now_at("validating", step + 1);
     const std::optional<double> validation = training.evaluate([&](std::int64_t batch, std::int64_t batches) {
@@ -399,7 +399,7 @@ class Steps {
                             {.await_ranks = [&] { await_ranks(); }, .before_commit = require_folder});
   }
 
-  /// Every rank samples the same; the first shows it. The signal that ended it before its end, or 0.
+  /// Every rank samples the same text; the first shows it. Returns the signal that ended it early, or 0.
   int print_sample(Training& training) {
     const data::Tokenizer* tokenizer = compiled_.dataset->tokenizer();
     if (job_.train.sample == 0 || tokenizer == nullptr) {
@@ -426,7 +426,7 @@ class Steps {
     return stop_heard_;
   }
 
-  /// What sampling starts from: the end of a line where the text has lines, else its first character.
+  /// The start of a sample: the end of a line if the text has lines, else its first character.
   static std::vector<std::int32_t> first_tokens(const data::Tokenizer& tokenizer) {
     try {
       return {tokenizer.encode("\n").front()};
@@ -440,7 +440,7 @@ class Steps {
   const StepSettings& settings_;
   metrics::Record record_;
   std::optional<Tracer> tracer_;
-  std::optional<Replicas> replicas_;  ///< of several ranks
+  std::optional<Replicas> replicas_;  ///< with several ranks
   std::int64_t first_step_ = 0;       ///< done before this run
   int stop_heard_ = 0;                ///< within an evaluation or a sample, by all ranks at the same point
 };

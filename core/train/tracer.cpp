@@ -25,7 +25,7 @@ std::int64_t steps_of(const job::Job& job) {
   return job.task == job::Task::train ? job.train.steps : job.iterate.steps;
 }
 
-/// What a step runs.
+/// Number of instructions in a step.
 std::size_t instructions_per_step(const compile::Compiled& compiled) {
   std::size_t count = 0;
   for (const std::size_t program : compile::programs_of_step(compiled, compiled.programs)) {
