@@ -9,7 +9,7 @@ namespace shardrun::models {
 // What heat equations have in common: a field of temperatures with a bump in its middle, and what is at its ends.
 
 /// The options of all of them, after a model's own.
-[[nodiscard]] std::vector<job::OptionSpec> heat_options(std::vector<job::OptionSpec> own);
+[[nodiscard]] std::vector<OptionSpec> heat_options(std::vector<OptionSpec> own);
 
 /// Throws Error{job} for options that cannot be meant together.
 void declare_temperature(graph::Graph& graph, const ModelSettings& settings, std::vector<std::int64_t> shape,

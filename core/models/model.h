@@ -21,7 +21,7 @@ struct DataShape {
 
 /// A model's options together with what the data decides.
 struct ModelSettings {
-  job::OptionValues options;
+  OptionValues options;
   DataShape data;
   const job::Job* job = nullptr;  ///< whose settings they are, for the places in messages; null: nobody's
 };
@@ -42,7 +42,7 @@ class Refusal : public Error {
 struct Model {
   std::string name;
   std::string help;
-  std::vector<job::OptionSpec> options;
+  std::vector<OptionSpec> options;
 
   /// Adds parameters or fields to the graph. Throws Error{job} for options that cannot be meant together.
   void (*declare)(graph::Graph& graph, const ModelSettings& settings) = nullptr;

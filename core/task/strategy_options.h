@@ -11,7 +11,7 @@
 
 namespace shardrun::task {
 
-// Between the job file and the border of plugins: the same options in either's words.
+// The plugins of a job: found, opened, and given the options that the job file has for them.
 
 /// Where this job's plugins are looked for.
 [[nodiscard]] plugins::Directories directories_of(const std::vector<std::filesystem::path>& configured);

@@ -173,7 +173,7 @@ checkpoint::Metadata describe_model(const job::Chosen& model, const models::Mode
   std::string section = fmt::format("[model]\nname = {}\n{}", model.name, job::to_string(settings.options));
   const models::Model& declared = *models::find_model(model.name);
   const bool takes_vocab = std::any_of(declared.options.begin(), declared.options.end(),
-                                       [](const job::OptionSpec& spec) { return spec.name == "vocab"; });
+                                       [](const OptionSpec& spec) { return spec.name == "vocab"; });
   if (takes_vocab && !settings.options.has("vocab")) {
     section += fmt::format("vocab = {}\n", settings.data.vocab);
   }

@@ -1,4 +1,4 @@
-#include "plugins/loader/options.h"
+#include "core/options/options.h"
 
 #include <limits>
 #include <vector>
@@ -6,15 +6,19 @@
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 
-using namespace shardrun::plugins;
+using namespace shardrun;
 using shardrun::test::error_of;
 
 namespace {
 
 const std::vector<OptionSpec> specs = {
-    {"zero", OptionType::integer, std::int64_t{1}, std::int64_t{0}, std::int64_t{3}, {}, "Stage."},
-    {"share", OptionType::number, 0.5, 0.0, std::numeric_limits<double>::infinity(), {}, "Part."},
-    {"schedule", OptionType::text, "1f1b", {}, {}, {"1f1b", "gpipe"}, "Order."},
+    {.name = "zero", .type = OptionType::integer, .default_value = "1", .minimum = 0, .maximum = 3},
+    {.name = "share",
+     .type = OptionType::real,
+     .default_value = "0.5",
+     .minimum = 0,
+     .maximum = std::numeric_limits<double>::infinity()},
+    {.name = "schedule", .type = OptionType::choice, .default_value = "1f1b", .choices = {"1f1b", "gpipe"}},
 };
 
 std::string refusal(const OptionValues& values) {
@@ -32,11 +36,11 @@ TEST_CASE("missing options get their defaults, given ones stay", "[plugins]") {
 TEST_CASE("an option that does not fit its declaration is refused", "[plugins]") {
   CHECK(refusal({{"zerro", std::int64_t{2}}}) ==
         "2: there is no option 'zerro' (did you mean 'zero'?); known: zero, share, schedule");
-  CHECK(refusal({{"zero", std::int64_t{4}}}) == "2: option 'zero' is '4', expected an integer of 0 to 3");
-  CHECK(refusal({{"zero", 1.0}}) == "2: option 'zero' is '1', expected an integer of 0 to 3");
-  CHECK(refusal({{"share", -0.5}}) == "2: option 'share' is '-0.5', expected a finite number of 0 to inf");
+  CHECK(refusal({{"zero", std::int64_t{4}}}) == "2: option 'zero' is '4', expected an integer, at least 0 and at most 3");
+  CHECK(refusal({{"zero", 1.0}}) == "2: option 'zero' is '1', expected an integer, at least 0 and at most 3");
+  CHECK(refusal({{"share", -0.5}}) == "2: option 'share' is '-0.5', expected a number, at least 0 and at most inf");
   CHECK(refusal({{"share", std::numeric_limits<double>::quiet_NaN()}}) ==
-        "2: option 'share' is 'nan', expected a finite number of 0 to inf");
+        "2: option 'share' is 'nan', expected a number, at least 0 and at most inf");
   CHECK(refusal({{"schedule", "zigzag"}}) == "2: option 'schedule' is 'zigzag', expected one of 1f1b, gpipe");
   CHECK(error_of([] {
           static_cast<void>(with_defaults({}, {{"x", true}}));

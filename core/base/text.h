@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace shardrun::job {
+namespace shardrun {
 
 /// Without the spaces and tabs around it.
 [[nodiscard]] std::string_view trimmed(std::string_view text) noexcept;
@@ -21,10 +21,10 @@ namespace shardrun::job {
 /// For messages: escaped, and the middle left out where it is long.
 [[nodiscard]] std::string shown(std::string_view text);
 
-/// [a-z][a-z0-9_]*: what names of sections, keys, options and mesh axes are made of.
+/// Whether it is [a-z][a-z0-9_]*, as names of sections, keys, options and mesh axes are.
 [[nodiscard]] bool is_name(std::string_view text) noexcept;
 
 /// Throws Error{job}: what is wrong, and where.
 [[noreturn]] void refuse_at(const std::string& where, std::string_view why);
 
-}  // namespace shardrun::job
+}  // namespace shardrun
