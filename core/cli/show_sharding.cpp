@@ -112,8 +112,7 @@ class Tensors {
 
   /// As the plan places it, else as it is made.
   [[nodiscard]] Tensor of_cut_point(const std::string& name) const {
-    for (const partition::ShardedFunction& sharded : compiled_.partition.sharded.functions) {
-      const graph::Function& function = sharded.function;
+    for (const partition::SplitFunction& function : compiled_.partition.sharded.functions) {
       if (function.name != "micro" && function.name != "iterate") {
         continue;
       }
@@ -131,7 +130,7 @@ class Tensors {
           tensor.roles.push_back({"placed", planned->second});
         }
         tensor.element_bytes = task::element_bytes(job_, compiled_, tensor.type.dtype, graph::StateKind::parameter);
-        tensor.roles.push_back({"made", sharded.placements[v]});
+        tensor.roles.push_back({"made", function.values[v].placement});
         const partition::Pipeline& pipeline = compiled_.partition.pipeline;
         tensor.stages.resize(static_cast<std::size_t>(pipeline.stages()), false);
         const graph::Node& producer = function.nodes[static_cast<std::size_t>(function.values[v].producer)];

@@ -11,10 +11,11 @@ using Sized = std::pair<std::vector<std::int64_t>, mesh::Placement>;  ///< a sha
 /// What a stage's functions have parts of.
 std::set<Sized> parts_of(const graph::Graph& graph, const Partition& partition, const StageFunctions& stage) {
   std::set<Sized> parts;
-  for (const ShardedFunction& function : stage.functions) {
-    for (std::size_t v = 0; v < function.function.values.size(); ++v) {
-      if (function.alike_value(v) == v) {
-        parts.emplace(function.function.values[v].type.shape, function.placements[v]);
+  for (const SplitFunction& function : stage.functions) {
+    for (std::size_t v = 0; v < function.values.size(); ++v) {
+      const SplitValue& value = function.values[v];
+      if (static_cast<std::size_t>(value.alike) == v) {
+        parts.emplace(value.type.shape, value.placement);
       }
     }
   }
@@ -28,10 +29,10 @@ std::set<Sized> parts_of(const graph::Graph& graph, const Partition& partition, 
 /// Mesh axes along which ranks of like parts differ in what they exchange: at the ends there is less.
 std::set<mesh::AxisId> exchanged_axes(const Partition& partition) {
   std::set<mesh::AxisId> axes;
-  for (const ShardedFunction& function : partition.sharded.functions) {
-    for (const std::optional<Transition>& step : function.transitions) {
-      if (step && step->kind == Transition::Kind::exchange) {
-        axes.insert(step->axis);
+  for (const SplitFunction& function : partition.sharded.functions) {
+    for (const SplitNode& node : function.nodes) {
+      if (node.transition && node.transition->kind == Transition::Kind::exchange) {
+        axes.insert(node.transition->axis);
       }
     }
   }

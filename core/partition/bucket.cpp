@@ -29,16 +29,16 @@ GroupKey group_key(const mesh::Placement& placement) {
   return key;
 }
 
-std::vector<Bucket> buckets_of(const graph::Graph& graph, const ShardedFunction& function,
+std::vector<Bucket> buckets_of(const graph::Graph& graph, const SplitFunction& function,
                                const std::vector<Settlement>& settlements,
                                const std::function<bool(graph::StateId)>& settles,
                                const std::vector<std::uint64_t>& state_bytes, std::uint64_t bytes) {
   std::map<graph::StateId, graph::NodeId> complete;
-  for (const graph::StateWrite& write : function.function.writes) {
+  for (const graph::StateWrite& write : function.writes) {
     if (write.mode != graph::StateWrite::Mode::assign && !settlements[index(write.state)].steps.empty() &&
         settles(write.state)) {
       graph::NodeId& last = complete.emplace(write.state, -1).first->second;
-      last = std::max(last, function.function.values[index(write.value)].producer);
+      last = std::max(last, function.values[index(write.value)].producer);
     }
   }
   std::vector<graph::StateId> order;

@@ -5,7 +5,7 @@
 #include <set>
 #include <vector>
 
-#include "core/partition/sharded.h"
+#include "core/partition/shard.h"
 
 namespace shardrun::partition {
 
@@ -31,7 +31,7 @@ struct GroupKey {
 /// too. Metrics, which the stages of a pipeline complete at different places and settle together, are next to each
 /// other behind the last of them, and in one bucket where they are settled alike. `settles`: whether this rank takes
 /// part in a state's settlement.
-[[nodiscard]] std::vector<Bucket> buckets_of(const graph::Graph& graph, const ShardedFunction& function,
+[[nodiscard]] std::vector<Bucket> buckets_of(const graph::Graph& graph, const SplitFunction& function,
                                              const std::vector<Settlement>& settlements,
                                              const std::function<bool(graph::StateId)>& settles,
                                              const std::vector<std::uint64_t>& state_bytes, std::uint64_t bytes);

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/graph/sharding_rule.h"
-#include "core/partition/sharded.h"
+#include "core/partition/split_function.h"
 
 namespace shardrun::partition {
 

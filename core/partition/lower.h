@@ -8,7 +8,7 @@
 #include "core/partition/partition.h"
 #include "core/partition/program.h"
 #include "core/partition/schedule.h"
-#include "core/partition/sharded.h"
+#include "core/partition/split_function.h"
 
 namespace shardrun::partition {
 
@@ -27,6 +27,6 @@ struct LowerSettings {
 /// State writes are fused into the instruction that makes the value where its op can add to, or overwrite, the state's
 /// buffer and nothing reads the old contents later; otherwise they are copies. What settles buckets runs while the
 /// rest is computed; it is waited for at the end.
-[[nodiscard]] Program lower(const ShardedFunction& function, const LowerSettings& settings);
+[[nodiscard]] Program lower(const SplitFunction& function, const LowerSettings& settings);
 
 }  // namespace shardrun::partition

@@ -187,12 +187,12 @@ void settle_over_stages(const graph::Graph& graph, Partition& partition) {
 }
 
 std::shared_ptr<const StageFunctions> make_functions(const Partition& partition, std::int32_t stage,
-                                                     std::vector<ShardedFunction> functions) {
+                                                     std::vector<SplitFunction> functions) {
   StageFunctions made{.stage = stage, .functions = std::move(functions), .steps = {}};
   if (partition.placements.find_hook(plugins::HookKind::after_step) != nullptr) {
-    made.functions.emplace_back().function.name = after_step_function;
+    made.functions.emplace_back().name = after_step_function;
   }
-  for (const ShardedFunction& function : made.functions) {
+  for (const SplitFunction& function : made.functions) {
     made.steps.push_back(schedule(function, partition.placements.mesh, partition.bucket_bytes));
   }
   return std::make_shared<const StageFunctions>(std::move(made));
@@ -234,17 +234,17 @@ struct Variants {
   bool others = false;
 };
 
-Variants variants_of(const ShardedFunction& function, bool settles, const Partition& partition) {
-  const auto calls = partition.calls.find(function.function.name);
-  if (!settles || !function.call_rows.empty() || function.function.name == after_step_function) {
+Variants variants_of(const SplitFunction& function, bool settles, const Partition& partition) {
+  const auto calls = partition.calls.find(function.name);
+  if (!settles || !function.call_rows.empty() || function.name == after_step_function) {
     return {.last = settles, .others = !settles};
   }
   if (calls == partition.calls.end()) {
     return {.last = true, .others = true};
   }
   const std::vector<std::int64_t>& rows = calls->second;
-  return {.last = rows.back() == function.function.rows,
-          .others = std::find(rows.begin(), rows.end() - 1, function.function.rows) != rows.end() - 1};
+  return {.last = rows.back() == function.rows,
+          .others = std::find(rows.begin(), rows.end() - 1, function.rows) != rows.end() - 1};
 }
 
 }  // namespace
@@ -280,7 +280,7 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
   programs.settled = settled_buffers(graph, programs.states, partition, settings);
   std::uint64_t transient = 0;
   const std::vector<Bucket> none;
-  const auto add = [&](const ShardedFunction& function, const std::vector<Step>& steps,
+  const auto add = [&](const SplitFunction& function, const std::vector<Step>& steps,
                        const std::vector<Bucket>& settled) {
     Program program = lower(function, {graph, settings, partition, programs.states, programs.settled, steps, settled});
     program.settles = !settled.empty();
@@ -288,7 +288,7 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
     transient = std::max(transient, program.transient_bytes);
     programs.programs.push_back(std::move(program));
   };
-  const std::vector<ShardedFunction>& functions = stage.functions;
+  const std::vector<SplitFunction>& functions = stage.functions;
   for (std::size_t f = 0; f < functions.size(); ++f) {
     const std::vector<Step>& steps = stage.steps[f];
     const Variants variants = variants_of(functions[f], !buckets[f].empty(), partition);

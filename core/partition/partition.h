@@ -13,7 +13,7 @@
 #include "core/partition/plan.h"
 #include "core/partition/program.h"
 #include "core/partition/schedule.h"
-#include "core/partition/sharded.h"
+#include "core/partition/shard.h"
 #include "core/partition/stages.h"
 
 namespace shardrun::partition {
@@ -21,7 +21,7 @@ namespace shardrun::partition {
 /// What the ranks of one stage execute, each for its parts.
 struct StageFunctions {
   std::int32_t stage = 0;
-  std::vector<ShardedFunction> functions;
+  std::vector<SplitFunction> functions;
   std::vector<std::vector<Step>> steps;  ///< of each function
 };
 

@@ -10,7 +10,7 @@
 
 #include "core/graph/graph.h"
 #include "core/mesh/placement.h"
-#include "core/partition/sharded.h"
+#include "core/partition/split_function.h"
 #include "plugins/loader/hooks.h"
 
 namespace shardrun::partition {

@@ -78,9 +78,9 @@ std::vector<std::vector<Bucket>> StateLayout::buckets() {
     return kind(state) == graph::StateKind::metric ||
            partition_.stages.states.owner[static_cast<std::size_t>(state)] == stage_;
   };
-  for (const ShardedFunction& function : functions_.functions) {
+  for (const SplitFunction& function : functions_.functions) {
     std::vector<Bucket>& kept = all.emplace_back();
-    for (Bucket& bucket : function.function.name == after_step_function
+    for (Bucket& bucket : function.name == after_step_function
                               ? hook_buckets()
                               : buckets_of(graph_, function, partition_.sharded.settlements, settles, bytes_.most,
                                            partition_.bucket_bytes)) {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/graph/graph.h"
-#include "core/partition/sharded.h"
+#include "core/partition/shard.h"
 
 namespace shardrun::partition {
 
