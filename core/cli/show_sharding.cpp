@@ -113,7 +113,7 @@ class Tensors {
   /// As the plan places it, else as it is made.
   [[nodiscard]] Tensor of_cut_point(const std::string& name) const {
     for (const partition::SplitFunction& function : compiled_.partition.sharded.functions) {
-      if (function.name != "micro" && function.name != "iterate") {
+      if (function.role == graph::Role::on_demand) {
         continue;
       }
       for (std::size_t v = 0; v < function.values.size(); ++v) {

@@ -15,7 +15,7 @@ namespace shardrun::graph {
 /// Writes one function. Values are made by `call`; names are prefixed by the scopes open at the time.
 class FunctionBuilder {
  public:
-  FunctionBuilder(Graph& graph, std::string name, std::int64_t rows);
+  FunctionBuilder(Graph& graph, std::string name, Role role, std::int64_t rows);
 
   [[nodiscard]] ValueId input(std::string name, TensorType type);
   /// The value that a state has when the function begins.

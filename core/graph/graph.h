@@ -82,10 +82,19 @@ struct Port {
   ValueId value = no_value;
 };
 
+/// When a run calls a function.
+enum class Role : std::uint8_t {
+  repeated,   ///< for each microbatch of a step
+  once,       ///< once a step, after the microbatches
+  on_demand,  ///< when it is asked for by its name
+};
+
 /// A pure function of inputs, state and run-time scalars: values in order of definition, no ranks, no buffers.
 /// Several functions may bear one name and differ in `rows` (a batch that does not divide evenly).
+/// A graph has at most one name in each of the roles `repeated` and `once`.
 struct Function {
   std::string name;
+  Role role = Role::on_demand;
   std::int64_t rows = 0;
   std::vector<Value> values;
   std::vector<Node> nodes;
@@ -109,6 +118,8 @@ struct Graph {
 
   /// Null when there is none.
   [[nodiscard]] const Function* find(std::string_view function, std::int64_t rows) const noexcept;
+  /// REQUIRES: not on_demand.
+  [[nodiscard]] const Function* find(Role role, std::int64_t rows = 0) const noexcept;
   [[nodiscard]] StateId find_state(std::string_view name) const noexcept;
 };
 

@@ -70,6 +70,7 @@ class Rewriting {
 
   Function run() {
     made_.name = function_.name;
+    made_.role = function_.role;
     made_.rows = function_.rows;
     for (const Node& node : function_.nodes) {
       add_given_before(index(node.outputs.front()));

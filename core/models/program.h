@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "core/graph/graph.h"
@@ -36,6 +37,10 @@ struct TrainingSettings {
 
 /// Rows of each call of one evaluation over `samples`: `rows` each, the last what is left.
 [[nodiscard]] std::vector<std::int64_t> evaluation_rows(std::int64_t samples, std::int64_t rows);
+
+// Functions that are called by their names.
+inline constexpr std::string_view evaluate_function = "evaluate";
+inline constexpr std::string_view predict_function = "predict";
 
 /// Training as functions over state: `micro` (one for each number of rows that occurs) adds loss and gradients,
 /// `update` clips and steps the optimizer, `evaluate` adds to the loss, `predict` gives logits.

@@ -41,6 +41,7 @@ Lowering::Lowering(const SplitFunction& function, const LowerSettings& settings)
       buffer_of_(function.values.size(), -1),
       costs_(function.nodes.size()) {
   program_.function = function.name;
+  program_.role = function.role;
   program_.rows = function.rows;
   program_.call_rows = function.call_rows.empty() ? std::vector{function.rows} : function.call_rows;
   find_parts();

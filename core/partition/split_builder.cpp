@@ -12,9 +12,9 @@ using graph::Phase;
 using graph::ValueId;
 using mesh::Placement;
 
-SplitBuilder::SplitBuilder(const graph::Function& function, const Placements& placements)
-    : placements_(placements), repeated_(function.name == "micro") {
+SplitBuilder::SplitBuilder(const graph::Function& function, const Placements& placements) : placements_(placements) {
   out_.name = function.name;
+  out_.role = function.role;
   out_.rows = function.rows;
   out_.writes.resize(function.writes.size());
 }
@@ -44,7 +44,7 @@ ValueId SplitBuilder::add_result(const std::string& name, const graph::TensorTyp
 
 void SplitBuilder::add_node(Node node, std::optional<Transition> transition) {
   SplitNode added{std::move(node), transition};
-  added.action = !repeated_ ? -1 : added.phase == Phase::forward ? 0 : 1;
+  added.action = out_.role != graph::Role::repeated ? -1 : added.phase == Phase::forward ? 0 : 1;
   added.alike = static_cast<graph::NodeId>(out_.nodes.size());
   out_.nodes.push_back(std::move(added));
 }

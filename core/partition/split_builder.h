@@ -49,7 +49,6 @@ class SplitBuilder {
   [[nodiscard]] graph::Phase phase_of(graph::ValueId from) const;
 
   const Placements& placements_;
-  const bool repeated_;
   SplitFunction out_;
   graph::Phase phase_ = graph::Phase::forward;
   std::int32_t layer_ = -1;

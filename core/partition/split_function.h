@@ -79,6 +79,7 @@ struct Tie {
 /// differ in their coordinates alone.
 struct SplitFunction {
   std::string name;
+  graph::Role role = graph::Role::on_demand;
   std::int64_t rows = 0;
   std::vector<SplitValue> values;
   std::vector<SplitNode> nodes;

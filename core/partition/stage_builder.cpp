@@ -33,6 +33,7 @@ class StageBuilder {
     const std::vector<Segment>& segments = cut_.segments[index(stage_)];
     const SplitFunction& first = from(segments.front().call);
     out_.name = first.name;
+    out_.role = first.role;
     out_.rows = first.rows;
     reserve(segments);
     for (std::size_t number = 0; number < segments.size(); ++number) {

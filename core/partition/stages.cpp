@@ -132,11 +132,11 @@ class Cutting {
 
   Stages run() {
     stages_.states = find_states(graph_, sharded_, pipeline_);
-    bool cut_micro = false;
+    bool has_repeated = false;
     for (const SplitFunction& function : sharded_.functions) {
-      if (function.name != "micro") {
+      if (function.role != graph::Role::repeated) {
         cut_alone(function);
-      } else if (!std::exchange(cut_micro, true)) {
+      } else if (!std::exchange(has_repeated, true)) {
         cut_microbatches();
       }
     }
@@ -171,7 +171,7 @@ class Cutting {
     std::map<std::int64_t, const CutFunction*> by_rows;
     for (const std::int64_t rows : rows_) {
       const CutFunction*& function = by_rows[rows];
-      function = function == nullptr ? &add(cut, assign_by_layers(find("micro", rows), pipeline_)) : function;
+      function = function == nullptr ? &add(cut, assign_by_layers(find_repeated(rows), pipeline_)) : function;
       cut.calls.push_back(function);
     }
     NodesOfActions nodes(cut, pipeline_);
@@ -199,9 +199,10 @@ class Cutting {
     return ties;
   }
 
-  [[nodiscard]] const SplitFunction& find(const char* name, std::int64_t rows) const {
-    return *std::find_if(sharded_.functions.begin(), sharded_.functions.end(),
-                         [&](const SplitFunction& each) { return each.name == name && each.rows == rows; });
+  [[nodiscard]] const SplitFunction& find_repeated(std::int64_t rows) const {
+    return *std::find_if(sharded_.functions.begin(), sharded_.functions.end(), [&](const SplitFunction& each) {
+      return each.role == graph::Role::repeated && each.rows == rows;
+    });
   }
 
   void finish(FunctionCut cut) {

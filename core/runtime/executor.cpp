@@ -187,6 +187,10 @@ std::size_t Executor::find(std::string_view function, std::int64_t rows, bool la
   return static_cast<std::size_t>(&programs_.find(function, rows, last) - programs_.programs.data());
 }
 
+std::size_t Executor::find(graph::Role role) const {
+  return static_cast<std::size_t>(&programs_.find(role) - programs_.programs.data());
+}
+
 namespace {
 
 const partition::Port* find_port(const std::vector<partition::Port>& ports, std::string_view name, std::size_t call) {

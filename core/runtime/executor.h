@@ -55,9 +55,10 @@ class Executor {
   /// Which program a name and row count mean; for `run` and the ports. `last`: the function's last call of a step.
   /// Throws Error{internal} when there is none.
   [[nodiscard]] std::size_t find(std::string_view function, std::int64_t rows, bool last = true) const;
-  /// As Programs::find_calls.
-  [[nodiscard]] std::vector<std::size_t> find_calls(std::string_view function,
-                                                    const std::vector<std::int64_t>& rows) const {
+  [[nodiscard]] std::size_t find(graph::Role role) const;  ///< REQUIRES: not on_demand
+  /// As Programs::find_calls; `function`: its name or role.
+  template <class Function>
+  [[nodiscard]] std::vector<std::size_t> find_calls(Function function, const std::vector<std::int64_t>& rows) const {
     return programs_.find_calls(function, rows);
   }
 

@@ -154,15 +154,13 @@ partition::Programs programs_of_rank(const job::Job& job, const Compiled& compil
 }
 
 std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partition::Programs& programs) {
-  std::vector<std::size_t> executed = programs.find_calls("micro", compiled.microbatch_rows);
-  for (const char* function : {"update", "iterate"}) {
-    if (compiled.graph.find(function, 0) != nullptr) {
-      executed.push_back(static_cast<std::size_t>(&programs.find(function, 0) - programs.programs.data()));
-    }
-  }
+  std::vector<std::size_t> executed = programs.find_calls(graph::Role::repeated, compiled.microbatch_rows);
+  const auto add = [&](const partition::Program& program) {
+    executed.push_back(static_cast<std::size_t>(&program - programs.programs.data()));
+  };
+  add(programs.find(graph::Role::once));
   if (programs.has(partition::after_step_function)) {
-    const partition::Program& hook = programs.find(partition::after_step_function, 0);
-    executed.push_back(static_cast<std::size_t>(&hook - programs.programs.data()));
+    add(programs.find(partition::after_step_function, 0));
   }
   return executed;
 }
@@ -170,15 +168,11 @@ std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partit
 double flops_per_step(const Compiled& compiled) { return flops_per_step(compiled.graph, compiled.microbatch_rows); }
 
 double flops_per_step(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows) {
-  const auto of = [&](std::string_view function, std::int64_t rows) {
-    const graph::Function* found = graph.find(function, rows);
-    return found == nullptr ? 0.0 : graph::flops(*found);
-  };
-  double total = of("update", 0) + of("iterate", 0);
-  std::map<std::int64_t, double> micro;  // by rows
+  double total = graph::flops(*graph.find(graph::Role::once));
+  std::map<std::int64_t, double> of_rows;
   for (const std::int64_t rows : microbatch_rows) {
-    const auto [known, is_new] = micro.emplace(rows, 0);
-    known->second = is_new ? of("micro", rows) : known->second;
+    const auto [known, is_new] = of_rows.emplace(rows, 0);
+    known->second = is_new ? graph::flops(*graph.find(graph::Role::repeated, rows)) : known->second;
     total += known->second;
   }
   return total;

@@ -47,8 +47,9 @@ std::string names_of(const mesh::Mesh& mesh, const Axes& axes) {
 std::vector<ShortDimension> short_dimensions(const Compiled& compiled) {
   const mesh::Mesh& mesh = compiled.partition.placements.mesh;
   std::map<std::pair<std::string, Axes>, ShortDimension> found;
+  const graph::Role role = compiled.microbatch_rows.empty() ? graph::Role::once : graph::Role::repeated;
   for (const partition::SplitFunction& function : compiled.partition.sharded.functions) {
-    if (function.name != "micro" && function.name != "iterate") {
+    if (function.role != role) {
       continue;
     }
     const graph::Port* const input = function.inputs.empty() ? nullptr : &function.inputs.front();

@@ -6,6 +6,7 @@
 
 #include "core/base/error.h"
 #include "core/base/philox.h"
+#include "core/models/program.h"
 
 namespace shardrun::task {
 
@@ -40,7 +41,7 @@ std::int32_t draw_token(std::span<const float> logits, const SamplingSettings& s
 
 void sample(runtime::Executor& executor, std::vector<std::int32_t> tokens, const SamplingSettings& settings,
             const std::function<void(std::int32_t)>& emit) {
-  const std::size_t program = executor.find("predict", 1);
+  const std::size_t program = executor.find(models::predict_function, 1);
   const device::TensorView inputs = executor.input(program, "inputs");
   const device::TensorView logits = executor.output(program, "logits");
   const auto context = static_cast<std::size_t>(inputs.shape[1]);

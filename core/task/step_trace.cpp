@@ -124,7 +124,7 @@ class StepTrace {
                 .arguments = arguments});
   }
 
-  /// In a call of `micro` whose microbatch is the step's number `first`.
+  /// In a call of the repeated function whose microbatch is the step's number `first`.
   [[nodiscard]] Action action_of(const Instruction& at, std::int64_t first) const {
     Action action = programs_.actions.at(static_cast<std::size_t>(at.action));
     action.microbatch += static_cast<std::uint32_t>(first);
@@ -143,7 +143,7 @@ class StepTrace {
     if (at.action >= 0) {
       add_action(arguments, action_of(at, first));
     } else {
-      arguments.push_back({"action", program.function == "micro" ? std::string_view("update") : program.function});
+      arguments.push_back({"action", program.role == graph::Role::repeated ? std::string_view("update") : program.function});
     }
   }
 
@@ -165,12 +165,12 @@ class StepTrace {
         complete(std::move(started_.extract({span.program, instruction.transfer}).mapped()), span);
       }
     }
-    microbatch_ += program.function == "micro" ? static_cast<std::int64_t>(program.call_rows.size()) : 0;
+    microbatch_ += program.role == graph::Role::repeated ? static_cast<std::int64_t>(program.call_rows.size()) : 0;
   }
 
   void add_function(const Program& program, std::int64_t begin, std::int64_t end) {
     std::vector<metrics::JsonField> arguments = {{"rows", program.rows}};
-    if (program.function != "micro") {
+    if (program.role != graph::Role::repeated) {
       arguments.push_back({"action", program.function});
     } else if (program.call_rows.size() == 1) {
       arguments.push_back({"microbatch", microbatch_});

@@ -20,7 +20,7 @@ const char* non_finite_text(double value) noexcept {
 /// The op whose results are summed up to the loss.
 const graph::Op* loss_op(const graph::Graph& graph) {
   const graph::StateId loss = graph.find_state("loss");
-  const auto function = std::ranges::find(graph.functions, "micro", &graph::Function::name);
+  const auto function = std::ranges::find(graph.functions, graph::Role::repeated, &graph::Function::role);
   if (function == graph.functions.end()) {
     return nullptr;
   }
@@ -52,9 +52,9 @@ Training::Training(const job::Job& job, const Compiled& compiled, Agree agree)
       compiled_(compiled),
       agree_(std::move(agree)),
       executor_(compiled.programs, *compiled.device),
-      update_program_(executor_.find("update", 0)) {
-  micro_programs_ = executor_.find_calls("micro", compiled.microbatch_rows);
-  evaluate_programs_ = executor_.find_calls("evaluate", compiled.evaluation_rows);
+      update_program_(executor_.find(graph::Role::once)) {
+  micro_programs_ = executor_.find_calls(graph::Role::repeated, compiled.microbatch_rows);
+  evaluate_programs_ = executor_.find_calls(models::evaluate_function, compiled.evaluation_rows);
   scalars_.reserve(compiled.microbatch_rows.size());
   if (const graph::Op* const op = loss_op(compiled.graph); op != nullptr && op->never_negative) {
     positive_loss_ = op;

@@ -335,7 +335,7 @@ class Work {
   }
 
   int iterate_steps(runtime::Executor& executor) {
-    const std::size_t program = executor.find("iterate", 0);
+    const std::size_t program = executor.find(graph::Role::once);
     int signal = 0;
     const std::int64_t save_every = job_.iterate.save_every;
     for (std::int64_t step = first_step_; step < first_step_ + job_.iterate.steps && signal == 0; ++step) {

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "core/base/error.h"
+#include "core/models/program.h"
 #include "core/runtime/executor.h"
 #include "core/task/compile.h"
 #include "core/task/rank_link.h"
@@ -77,7 +78,7 @@ class Recorder {
     task::Training training(job_, compiled_);
     runtime::Executor& executor = training.executor();
     const std::vector<std::size_t> evaluation =
-        extent.evaluates ? executor.find_calls("evaluate", compiled_.evaluation_rows) : std::vector<std::size_t>();
+        extent.evaluates ? executor.find_calls(models::evaluate_function, compiled_.evaluation_rows) : std::vector<std::size_t>();
     begin(extent.steps, evaluation, executor);
     for (std::int64_t step = 0; step < extent.steps; ++step) {
       begin_step(step, extent.steps);
@@ -104,7 +105,7 @@ class Recorder {
   int iterate(Extent extent) {
     runtime::Executor executor(compiled_.programs, *compiled_.device);
     begin(extent.steps, {}, executor);
-    const std::size_t program = executor.find("iterate", 0);
+    const std::size_t program = executor.find(graph::Role::once);
     for (std::int64_t step = 0; step < extent.steps; ++step) {
       begin_step(step, extent.steps);
       write(step, Moment::begin, executor);

@@ -36,7 +36,7 @@ partition::Transfer transfer(const char* name) {
 /// Two transfers under way while something is computed, on the second of two ranks.
 partition::Programs programs() {
   using enum Instruction::Kind;
-  partition::Program micro{.function = "micro", .rows = 3, .call_rows = {3}};
+  partition::Program micro{.function = "micro", .role = graph::Role::repeated, .rows = 3, .call_rows = {3}};
   micro.transfers = {transfer("a"), transfer("b")};
   micro.instructions = {instruction(start, 0), instruction(start, 1), instruction(compute), instruction(wait, 1),
                         instruction(wait, 0)};
