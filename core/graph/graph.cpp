@@ -7,8 +7,8 @@
 namespace shardrun::graph {
 
 const Function* Graph::find(std::string_view function, std::int64_t rows) const noexcept {
-  const auto found = std::ranges::find_if(
-      functions, [&](const Function& each) { return each.name == function && each.rows == rows; });
+  const auto found =
+      std::ranges::find_if(functions, [&](const Function& each) { return each.name == function && each.rows == rows; });
   return found == functions.end() ? nullptr : &*found;
 }
 

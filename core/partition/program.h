@@ -167,7 +167,7 @@ struct Programs {
   /// had gathered up for others too.
   std::vector<Buffer> settled;
   std::vector<Program> programs;
-  /// What the repeated function does: the stage's list, or without a pipeline the forward and the backward of one chunk.
+  /// What the repeated function does: the stage's list, or without a pipeline forward and backward of one chunk.
   /// There microbatch 0 stands for the one that the call is of.
   std::vector<plugins::Action> actions;
   std::uint64_t arena_bytes = 0;

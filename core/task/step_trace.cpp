@@ -143,7 +143,8 @@ class StepTrace {
     if (at.action >= 0) {
       add_action(arguments, action_of(at, first));
     } else {
-      arguments.push_back({"action", program.role == graph::Role::repeated ? std::string_view("update") : program.function});
+      arguments.push_back(
+          {"action", program.role == graph::Role::repeated ? std::string_view("update") : program.function});
     }
   }
 

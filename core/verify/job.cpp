@@ -78,7 +78,8 @@ class Recorder {
     task::Training training(job_, compiled_);
     runtime::Executor& executor = training.executor();
     const std::vector<std::size_t> evaluation =
-        extent.evaluates ? executor.find_calls(models::evaluate_function, compiled_.evaluation_rows) : std::vector<std::size_t>();
+        extent.evaluates ? executor.find_calls(models::evaluate_function, compiled_.evaluation_rows)
+                         : std::vector<std::size_t>();
     begin(extent.steps, evaluation, executor);
     for (std::int64_t step = 0; step < extent.steps; ++step) {
       begin_step(step, extent.steps);

@@ -43,10 +43,10 @@ std::vector<Call> gradient_calls(const Workload& workload, std::int64_t step) {
 }
 
 Call update_call(const Workload& workload, std::int64_t step) {
-  return {.function = workload.graph.find(graph::Role::once)->name,
-          .scalars = {.seed = workload.seed,
-                      .step = step,
-                      .learning_rate = workload.trains() ? workload.learning_rate(step) : 0}};
+  return {
+      .function = workload.graph.find(graph::Role::once)->name,
+      .scalars = {
+          .seed = workload.seed, .step = step, .learning_rate = workload.trains() ? workload.learning_rate(step) : 0}};
 }
 
 std::vector<Call> evaluation_calls(const Workload& workload) {
