@@ -1,12 +1,15 @@
-// What a person sees on a terminal.
-
 #include <csignal>
+#include <fstream>
+#include <iterator>
 
 #include "tests/integration/program.h"
 #include "tests/support/catch.h"
+#include "tests/support/text_job.h"
 
 using namespace shardrun::test;
 using Catch::Matchers::Contains;
+
+// What a person sees on a terminal.
 
 namespace {
 
@@ -67,4 +70,67 @@ TEST_CASE("before the first step the screen says what goes on", "[program]") {
     CHECK_THAT(ended.out, Contains(activity));
   }
   CHECK((ended.out.find("waiting for 2 ranks to join") != std::string::npos) == (ranks == "2"));
+}
+
+TEST_CASE("an error that cannot be shown keeps its exit code", "[program]") {
+  const TemporaryFolder folder;
+  CHECK(run_script(folder.path(), "\"$0\" none.ini 2>/dev/full").code == 2);
+  CHECK(run_script(folder.path(), "\"$0\" none.ini 2>&-").code == 2);
+  CHECK(run_script(folder.path(), "\"$0\" --help >/dev/full").code == 1);
+}
+
+TEST_CASE("a run without standard streams writes its files, and nothing else into them", "[program]") {
+  const std::string ranks = GENERATE("1", "2");
+  const JobFolder job;
+  const Ended ended =
+      run_script(job.path(), "\"$0\" job.ini --set job.strategy=" + std::string(ranks == "1" ? "single" : "dp") +
+                                 " --set job.ranks=" + ranks + " <&- >&- 2>&-");
+  CHECK(ended.code == 0);
+  CHECK(job.summary().at("status") == "finished");
+  for (const char* name : {"run/.lock", "run/log/rank-0.log"}) {
+    std::ifstream file(job.path() / name);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    CHECK_FALSE(text.empty());
+    CHECK_THAT(text, !Contains("tok/s"));
+  }
+}
+
+TEST_CASE("a run whose output nobody reads any more stops in order", "[program]") {
+  const std::string ranks = GENERATE("1", "2");
+  const JobFolder job;
+  const Ended ended =
+      run_script(job.path(), "{ \"$0\" job.ini --set job.strategy=" + std::string(ranks == "1" ? "single" : "dp") +
+                                 " --set job.ranks=" + ranks +
+                                 " --set train.steps=1000000 --set train.log_every=1; echo $? > code; } | head -n 3");
+  INFO(ended.err);
+  CHECK(read_file(job.path() / "code") == std::to_string(128 + SIGPIPE) + "\n");
+  CHECK(job.summary().at("status") == "stopped");
+  CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
+}
+
+TEST_CASE("a file that may not grow is an error, not the end of the process", "[program]") {
+  const TemporaryFolder folder;
+  write_file(folder / "job.ini",
+             "[job]\ntask = iterate\noutput = run\n[model]\nname = heat1d\ncells = 100\n[iterate]\nsteps = 5000\n");
+  const Ended ended = run_script(folder.path(), "ulimit -f 100; \"$0\" job.ini");
+  INFO(ended.err);
+  CHECK(ended.code == 1);
+  CHECK_THAT(ended.err, Contains("metrics.jsonl': File too large; the limit of a file's size (ulimit -f) is ") &&
+                            Contains(" bytes: raise it"));
+  const boost::json::object summary = read_json(folder / "run/summary.json");
+  CHECK_THAT(std::string(summary.at("error").as_string()), Contains("metrics.jsonl': File too large"));
+  CHECK(summary.at("saved") == "none");
+}
+
+TEST_CASE("a signal before anything was started ends the job with it", "[program]") {
+  const std::string command = GENERATE("run", "verify");
+  const std::string ranks = GENERATE("1", "2");
+  const JobFolder job;
+  const Ended ended =
+      run_program(job.path(), with_settings({command, "job.ini"}, {"plugins.path=" SHARDRUN_OUTSIDE_STRATEGIES,
+                                                                   "job.strategy=interrupting", "job.ranks=" + ranks}));
+  CHECK(ended.code == 128 + SIGINT);
+  CHECK(ended.err == "shardrun: stopped by SIGINT before anything was started\n");
+  CHECK(ended.out.empty());
+  CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
 }

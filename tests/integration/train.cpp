@@ -79,10 +79,11 @@ TEST_CASE("a run leaves all that it found out", "[program]") {
   CHECK(number(metrics[29], "val_loss") < number(metrics[9], "val_loss"));
 
   const json::object summary = job.summary();
-  CHECK(keys(summary) == std::set<std::string>{"status", "exit_code", "error", "steps", "seconds", "loss", "val_loss",
-                                               "parameters", "data_bytes", "tokens_per_s", "step_ms_median", "checks",
-                                               "check_s", "saved", "ending_s", "version", "command", "host", "started",
-                                               "ended", "ranks"});
+  CHECK(keys(summary) ==
+        std::set<std::string>{"status",   "exit_code",  "error",      "steps",        "seconds",        "loss",
+                              "val_loss", "parameters", "data_bytes", "tokens_per_s", "step_ms_median", "checks",
+                              "check_s",  "saved",      "ending_s",   "version",      "command",        "host",
+                              "started",  "ended",      "ranks"});
   CHECK(summary.at("command") == json::array{"shardrun", "run", "job.ini", "--set", "train.sample=20"});
   CHECK(summary.at("started").as_string().size() == std::string("2026-11-22T14:15:03.000Z").size());
   CHECK(summary.at("started").as_string() < summary.at("ended").as_string());
@@ -252,6 +253,7 @@ TEST_CASE("a signal in the middle of a large product harms nothing", "[program]"
                                     "train.steps=100000000", "train.eval_every=0", "train.log_every=1"}),
         [&](pid_t process, std::string_view out) {
           if (!sent && out.find("\nstep 2/") != std::string_view::npos) {
+            // Sleeps because nothing tells when a product is under way: each signal comes at another moment of a step.
             std::this_thread::sleep_for(std::chrono::milliseconds(20 * time));
             sent = kill(process, SIGTERM) == 0;
           }

@@ -53,7 +53,7 @@ std::optional<int> run_command(const std::string& command, const std::function<b
       ::waitpid(process, &status, 0);
       return std::nullopt;
     }
-    std::this_thread::sleep_for(look);
+    std::this_thread::sleep_for(look);  // between looks: two things are awaited, and is_done() has no event
   }
   return status;
 }

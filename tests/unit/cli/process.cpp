@@ -66,7 +66,7 @@ TEST_CASE("a second signal ends the process: another one, or the same one later"
   CHECK(outcome([] {
           take_signals_here();
           std::raise(SIGINT);
-          std::this_thread::sleep_for(std::chrono::milliseconds(300));
+          std::this_thread::sleep_for(std::chrono::milliseconds(300));  // "later" is what is tested
           std::raise(SIGINT);
           return 0;
         }) == -SIGINT);

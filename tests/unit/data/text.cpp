@@ -1,19 +1,99 @@
-#include "core/data/text.h"
-
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <numeric>
+#include <utility>
 #include <vector>
 
+#include "core/base/utf8.h"
+#include "core/data/split.h"
+#include "core/data/text.h"
+#include "core/data/tokenizer.h"
+#include "core/data/tokens.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
+#include "tests/support/npy.h"
 #include "tests/support/temporary_folder.h"
 
+using namespace shardrun;
 using namespace shardrun::data;
 using namespace shardrun::test;
 using Catch::Matchers::Contains;
 using Catch::Matchers::EndsWith;
 using shardrun::files::SteadyFile;
+
+TEST_CASE("characters are numbered by rising code point", "[data]") {
+  const Tokenizer tokenizer = Tokenizer::of_characters("hello wörld\n", "text");
+
+  CHECK(tokenizer.vocabulary() == 10);  // \n, space, d e h l o r w, ö
+  CHECK(tokenizer.encode("\n höd") == std::vector<std::uint16_t>{0, 1, 4, 9, 2});
+  CHECK(tokenizer.decode(std::vector<std::uint16_t>{0, 1, 4, 9, 2}) == "\n höd");
+}
+
+TEST_CASE("bytes stand for themselves", "[data]") {
+  const Tokenizer tokenizer = Tokenizer::of_bytes();
+  std::string text(256, '\0');
+  std::iota(text.begin(), text.end(), '\0');
+
+  const std::vector<std::uint16_t> tokens = tokenizer.encode(text);
+
+  CHECK(tokenizer.vocabulary() == 256);
+  CHECK(tokens[0] == 0);
+  CHECK(tokens[255] == 255);
+  CHECK(tokenizer.decode(tokens) == text);
+}
+
+TEST_CASE("a tokenizer survives its JSON", "[data]") {
+  const Tokenizer characters = Tokenizer::of_characters(std::string_view("a\"\\\n\0é€😀/\x7F", 16), "text");
+
+  CHECK(Tokenizer::from_json(characters.to_json()) == characters);
+  CHECK(Tokenizer::from_json(Tokenizer::of_bytes().to_json()) == Tokenizer::of_bytes());
+  CHECK(Tokenizer::of_bytes().to_json() == R"({"kind":"byte"})");
+  CHECK(Tokenizer::of_characters("ba", "text").to_json() == R"({"kind":"char","characters":"ab"})");
+}
+
+TEST_CASE("JSON that is no tokenizer is refused", "[data]") {
+  CHECK_THAT(error_of([] { (void)Tokenizer::from_json("["); }), Contains("no JSON object"));
+  CHECK_THAT(error_of([] { (void)Tokenizer::from_json("{}"); }), Contains("no \"kind\""));
+  CHECK_THAT(error_of([] { (void)Tokenizer::from_json(R"({"kind":"bpe"})"); }), Contains("kind \"bpe\""));
+  CHECK_THAT(error_of([] { (void)Tokenizer::from_json(R"({"kind":"char"})"); }), Contains("no \"characters\""));
+  CHECK_THAT(error_of([] { (void)Tokenizer::from_json(R"({"kind":"char","characters":"ba"})"); }),
+             Contains("do not rise"));
+  CHECK_THAT(error_of([] { (void)Tokenizer::from_json(R"({"kind":"char","characters":"aa"})"); }),
+             Contains("do not rise"));
+}
+
+TEST_CASE("what has no token is named with its place", "[data]") {
+  const Tokenizer tokenizer = Tokenizer::of_characters("aé", "text");
+
+  CHECK_THAT(error_of([&] { (void)tokenizer.encode("éx"); }),
+             Contains("cannot encode 'x' U+0078 at byte 2: it is none of the 2 characters"));
+  CHECK_THAT(error_of([&] { (void)tokenizer.encode("a\n"); }), Contains("cannot encode U+000A at byte 1"));
+  CHECK_THAT(error_of([&] { (void)tokenizer.decode(std::vector<std::uint16_t>{2}); }),
+             Contains("cannot decode token 2: the tokenizer has tokens 0 to 1"));
+  std::string text;
+  CHECK_THAT(error_of([&] { tokenizer.decode(-1, text); }), Contains("cannot decode token -1"));
+}
+
+TEST_CASE("text that characters cannot be made of is refused", "[data]") {
+  CHECK(error_of([] { (void)Tokenizer::of_characters("ab\xFFz", "'corpus.txt'"); }) ==
+        "2: 'corpus.txt' is not valid UTF-8: byte 2 (0xFF) starts no character; use [data] tokenizer = byte");
+  CHECK_THAT(error_of([] { (void)Tokenizer::of_characters("", "'corpus.txt'"); }), Contains("'corpus.txt' is empty"));
+}
+
+TEST_CASE("a vocabulary of 65,536 fits 16 bits, one more does not", "[data]") {
+  std::string text;
+  for (char32_t character = 0x10000; character < 0x20000; ++character) {
+    append_utf8(text, character);
+  }
+
+  const Tokenizer tokenizer = Tokenizer::of_characters(text, "text");
+
+  CHECK(tokenizer.vocabulary() == 65536);
+  CHECK(tokenizer.encode(text).back() == 65535);
+  CHECK_THAT(error_of([&] { (void)Tokenizer::of_characters(text + "a", "text"); }),
+             Contains("65537 distinct characters, tokens are 16 bits and number at most 65536"));
+}
 
 namespace {
 
@@ -137,4 +217,79 @@ TEST_CASE("what is no memory of tokens is not taken for it", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "file", std::string(8192, 't'));
   CHECK_THAT(error_of([&] { (void)read_tokenised(SteadyFile(folder / "file")); }), Contains("is something else"));
+}
+
+TEST_CASE("the split is nanoGPT's", "[data]") {
+  CHECK(training_count(1115394, 0.9, "tinyshakespeare") == 1003854);
+  CHECK(1115394 - training_count(1115394, 0.9, "tinyshakespeare") == 111540);
+  CHECK(training_count(10, 1.0, "text") == 10);
+  CHECK(training_count(7, 0.5, "text") == 3);
+
+  CHECK_THAT(error_of([] { (void)training_count(10, 0.0, "text"); }), Contains("[data] split = 0"));
+  CHECK_THAT(error_of([] { (void)training_count(10, 1.5, "text"); }), Contains("expected a fraction in (0, 1]"));
+  CHECK_THAT(error_of([] { (void)training_count(10, 0.0 / 0.0, "text"); }), Contains("expected a fraction in (0, 1]"));
+  CHECK_THAT(error_of([] { (void)training_count(10, 0.05, "text"); }), Contains("leaves none to train on"));
+}
+
+namespace {
+
+TokenStream tokens_in(const TemporaryFolder& folder, std::initializer_list<std::uint16_t> tokens,
+                      std::int64_t vocabulary) {
+  write_file(folder / "train.bin", bytes_of(tokens));
+  return TokenStream::of_file(SteadyFile(folder / "train.bin"), vocabulary);
+}
+
+std::vector<std::int32_t> read(const TokenStream& stream, std::int64_t first, std::size_t count) {
+  std::vector<std::int32_t> tokens(count);
+  stream.read(first, tokens);
+  return tokens;
+}
+
+}  // namespace
+
+TEST_CASE("a token file is read as it is, and moves", "[data]") {
+  const TemporaryFolder folder;
+  TokenStream first = tokens_in(folder, {1, 258, 65535}, 65536);
+  const TokenStream stream = std::move(first);
+
+  REQUIRE(stream.size() == 3);
+  CHECK(read(stream, 0, 3) == std::vector<std::int32_t>{1, 258, 65535});
+  CHECK(read(stream, 2, 1) == std::vector<std::int32_t>{65535});
+}
+
+TEST_CASE("files that hold no tokens are refused", "[data]") {
+  const TemporaryFolder folder;
+  write_file(folder / "empty", "");
+  write_file(folder / "odd.bin", "abc");
+  const auto refusal = [&](const char* name) {
+    return error_of([&] { (void)TokenStream::of_file(SteadyFile(folder / name), 10); });
+  };
+  CHECK_THAT(refusal("empty"), Contains("empty' is empty"));
+  CHECK_THAT(refusal("odd.bin"), Contains("has 3 bytes, an odd number"));
+}
+
+TEST_CASE("too few tokens for a window are refused with need and found", "[data]") {
+  require_context(4, 3, "the training part of 'corpus.txt'");
+
+  CHECK_THAT(error_of([&] { require_context(4, 4, "the training part of 'corpus.txt'"); }),
+             Contains("the training part of 'corpus.txt' has 4 tokens, a context of 4 needs at least 5"));
+}
+
+TEST_CASE("a token past the vocabulary is named with its place, in whichever part it is read", "[data]") {
+  const TemporaryFolder folder;
+  require_tokens(tokens_in(folder, {1, 2, 9, 8}, 10));
+
+  const TokenStream stream = tokens_in(folder, {1, 2, 9, 8}, 9);
+  const char* const expected = "train.bin': token 9 at position 2 is not below the model's vocabulary of 9";
+  CHECK_THAT(error_of([&] { require_tokens(stream); }), Contains(expected));
+  CHECK_THAT(error_of([&] { (void)read(stream, 1, 2); }), Contains(expected));
+  CHECK(read(stream, 0, 2) == std::vector<std::int32_t>{1, 2});
+  CHECK(read(stream, 3, 1) == std::vector<std::int32_t>{8});
+}
+
+TEST_CASE("a token past the vocabulary that was written later is a change of the file", "[data]") {
+  const TemporaryFolder folder;
+  const TokenStream stream = tokens_in(folder, {1, 2, 3, 4}, 9);
+  tokens_in(folder, {1, 2, 9, 4}, 9);
+  CHECK_THAT(error_of([&] { (void)read(stream, 0, 4); }), Contains("train.bin' changed while this job was using it"));
 }

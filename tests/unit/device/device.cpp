@@ -1,10 +1,14 @@
-#include "core/device/device.h"
-
+#include <atomic>
 #include <fstream>
+#include <numeric>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "core/base/error.h"
 #include "core/device/cpu/variant.h"
+#include "core/device/device.h"
+#include "core/device/threads.h"
 #include "tests/support/catch.h"
 
 using namespace shardrun;
@@ -62,4 +66,89 @@ TEST_CASE("the loops are those of the best instruction set that the machine has"
   REQUIRE(kernels.size() == (v4 ? 3U : v3 ? 2U : 1U));
   CHECK(kernels.back().level == device::machine_level());
   CHECK(Device::find("cpu").kernel("gelu").run == kernels.back().kernel.run);
+}
+
+TEST_CASE("every part runs once, part 0 on the caller", "[device]") {
+  for (const int count : {1, 2, 3, 5}) {
+    Threads threads(count);
+    CHECK(threads.count() == count);
+    for (int parts = 0; parts <= 2 * count + 1; ++parts) {
+      std::vector<int> runs(static_cast<std::size_t>(parts), 0);
+      std::thread::id first;
+
+      threads.run(parts, [&](int part) {
+        ++runs[static_cast<std::size_t>(part)];
+        if (part == 0) {
+          first = std::this_thread::get_id();
+        }
+      });
+
+      INFO(count << " threads, " << parts << " parts");
+      CHECK(runs == std::vector<int>(static_cast<std::size_t>(parts), 1));
+      CHECK((parts == 0 || first == std::this_thread::get_id()));
+    }
+  }
+}
+
+TEST_CASE("parts run at the same time", "[device]") {
+  Threads threads(3);
+  std::atomic<int> arrived = 0;
+
+  // Ends only if all three are inside at once.
+  threads.run(3, [&](int) {
+    ++arrived;
+    while (arrived.load() < 3) {
+      std::this_thread::yield();
+    }
+  });
+
+  CHECK(arrived.load() == 3);
+}
+
+TEST_CASE("ranges cover everything once and begin at multiples of the grain", "[device]") {
+  for (const int count : {1, 2, 4}) {
+    Threads threads(count);
+    for (const std::int64_t size : {0, 1, 15, 16, 17, 64, 1000}) {
+      for (const std::int64_t grain : {1, 16, 100}) {
+        std::vector<int> visits(static_cast<std::size_t>(size), 0);
+        std::atomic<int> ranges = 0;
+        std::atomic<bool> aligned = true;
+
+        threads.split(size, grain, [&](std::int64_t begin, std::int64_t end) {
+          ++ranges;
+          aligned = aligned && begin % grain == 0 && begin < end;
+          for (std::int64_t i = begin; i < end; ++i) {
+            ++visits[static_cast<std::size_t>(i)];
+          }
+        });
+
+        INFO(count << " threads, size " << size << ", grain " << grain);
+        CHECK(visits == std::vector<int>(static_cast<std::size_t>(size), 1));
+        CHECK(aligned.load());
+        CHECK(ranges.load() <= count);
+      }
+    }
+  }
+}
+
+TEST_CASE("what one run wrote is seen by the next, many times over", "[device]") {
+  Threads threads(3);
+  std::vector<std::int64_t> values(300, 0);
+  for (int round = 0; round < 5000; ++round) {
+    const int parts = 1 + round % 3;
+    threads.run(parts, [&](int part) {
+      for (std::size_t i = static_cast<std::size_t>(part); i < values.size(); i += static_cast<std::size_t>(parts)) {
+        ++values[i];
+      }
+    });
+  }
+  CHECK(std::accumulate(values.begin(), values.end(), std::int64_t{0}) == 5000 * 300);
+}
+
+TEST_CASE("threads that never ran, and threads asleep, end with their owner", "[device]") {
+  { const Threads unused(4); }
+  for (int i = 0; i < 100; ++i) {
+    Threads threads(2);
+    threads.run(2, [](int) {});
+  }
 }

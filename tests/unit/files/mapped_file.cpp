@@ -1,9 +1,9 @@
-#include "core/files/mapped_file.h"
-
 #include <sys/stat.h>
 
 #include <utility>
 
+#include "core/files/mapped_file.h"
+#include "core/files/text_file.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 #include "tests/support/temporary_folder.h"
@@ -11,6 +11,7 @@
 using namespace shardrun::files;
 using namespace shardrun::test;
 using Catch::Matchers::Contains;
+using Catch::Matchers::EndsWith;
 using Catch::Matchers::StartsWith;
 
 TEST_CASE("a mapped file is seen whole and moves", "[files]") {
@@ -40,4 +41,26 @@ TEST_CASE("what is no regular file is refused", "[files]") {
              StartsWith("2: cannot read '") && Contains("missing': No such file or directory"));
   CHECK_THAT(error_of([&] { MappedFile{folder.path()}; }), Contains("it is a folder, not a regular file"));
   CHECK_THAT(error_of([&] { MappedFile(folder / "pipe"); }), Contains("it is a device or pipe, not a regular file"));
+}
+
+TEST_CASE("a text is read whole, up to a size", "[files]") {
+  const TemporaryFolder folder;
+  write_file(folder / "text", "über\n");
+
+  CHECK(read_text_file(folder / "text", 6) == "über\n");
+  CHECK_THAT(error_of([&] { static_cast<void>(read_text_file(folder / "text", 5)); }),
+             EndsWith("text': it has 6 bytes, expected at most 5"));
+}
+
+TEST_CASE("what is no text is refused, with the place", "[files]") {
+  const TemporaryFolder folder;
+  write_file(folder / "nul", std::string("ab\0\xff", 4));
+  write_file(folder / "latin", "ab\xfc\n");
+
+  CHECK_THAT(error_of([&] { static_cast<void>(read_text_file(folder / "nul", 9)); }),
+             EndsWith("nul': it is no UTF-8 text, as byte 2 shows"));
+  CHECK_THAT(error_of([&] { static_cast<void>(read_text_file(folder / "latin", 9)); }),
+             EndsWith("latin': it is no UTF-8 text, as byte 2 shows"));
+  CHECK_THAT(error_of([&] { static_cast<void>(read_text_file(folder / "missing", 9)); }),
+             EndsWith("missing': No such file or directory"));
 }

@@ -2,6 +2,7 @@
 #include <limits>
 #include <string>
 
+#include "core/job/section.h"
 #include "tests/unit/job/support.h"
 
 using namespace shardrun;

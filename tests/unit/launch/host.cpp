@@ -66,7 +66,7 @@ struct Hosted {
 TEST_CASE("a host names the ranks that it waits for, and blames none before they are expected", "[launch]") {
   Hosted hosted(
       HostSettings{.join_timeout = milliseconds(400), .first_reminder = milliseconds(50), .grace = milliseconds(10)});
-  std::this_thread::sleep_for(milliseconds(600));
+  std::this_thread::sleep_for(milliseconds(600));  // longer than the join timeout, which must not have begun
   CHECK(hosted.told().empty());
   hosted.host.expect_ranks();
   const LaunchResult result = hosted.host.wait();
@@ -109,7 +109,7 @@ TEST_CASE("a rank takes a host as lost when it answers no more, however long it 
   auto other = std::async(std::launch::async, [&] { return std::make_unique<Rank>(watching, job, soon()); });
   Rank rank(hosted.context(0), job, soon());
   const auto second = other.get();
-  std::this_thread::sleep_for(milliseconds(800));
+  std::this_thread::sleep_for(milliseconds(800));  // longer than a host may be silent: its heartbeats are heard
   CHECK_FALSE(second->aborted());
   rank.message("kind", "bytes");
   CHECK_THAT(error_of([&] { (void)second->get("never", Rank::no_deadline); }), Contains("rank 0 has not answered for"));

@@ -70,7 +70,7 @@ TEST_CASE("one who asks again later is in earnest", "[launch]") {
       asking = std::jthread([](const std::stop_token& is_over) {
         while (!is_over.stop_requested()) {
           ::kill(::getpid(), SIGTERM);
-          std::this_thread::sleep_for(same_request + std::chrono::milliseconds(100));
+          std::this_thread::sleep_for(same_request + std::chrono::milliseconds(100));  // "later" is what is tested
         }
       });
     }

@@ -1,11 +1,12 @@
-#include "core/metrics/jsonl.h"
-
 #include <sys/resource.h>
 
 #include <csignal>
 #include <limits>
 #include <vector>
 
+#include "core/base/error.h"
+#include "core/metrics/jsonl.h"
+#include "core/metrics/summary.h"
 #include "tests/support/allocations.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
@@ -119,4 +120,126 @@ TEST_CASE("after the longest line nothing is allocated", "[metrics]") {
   }
 
   CHECK(allocations() == before);
+}
+
+TEST_CASE("a summary has its keys in one order", "[metrics]") {
+  Summary summary;
+  summary.status = "finished";
+  summary.steps = 2000;
+  summary.seconds = 65.25;
+  summary.loss = 1.5;
+  summary.parameters = 804096;
+  summary.data_bytes = 1003854;
+  summary.tokens_per_s = 12345.5;
+  summary.step_ms_median = 0.1;
+  summary.checks = 3;
+  summary.check_s = 0.5;
+  summary.saved = "new";
+  summary.origin = {.version = "1.2.3",
+                    .command = {"shardrun", "run", "a job.ini"},
+                    .host = "node7",
+                    .started = "2026-11-22T14:15:03.000Z",
+                    .ended = "2026-11-22T14:16:08.250Z"};
+  summary.ranks.push_back({.planned_bytes = 210,
+                           .peak_bytes = 200,
+                           .private_bytes = 40,
+                           .categories = {10, 20, 30, 40, 50, 60},
+                           .sent_bytes = {{"data", {{"all_reduce", 8}, {"all_gather", 4}}}},
+                           .wire_bytes = 99});
+
+  CHECK(to_json(summary).find("strangers") == std::string::npos);
+  summary.strangers = 12;
+  CHECK(to_json(summary).ends_with("\n  ],\n  \"strangers\": 12\n}\n"));
+  summary.strangers = 0;
+  CHECK(to_json(summary) == R"({
+  "status": "finished",
+  "exit_code": 0,
+  "error": null,
+  "steps": 2000,
+  "seconds": 65.25,
+  "loss": 1.5,
+  "val_loss": null,
+  "parameters": 804096,
+  "data_bytes": 1003854,
+  "tokens_per_s": 12345.5,
+  "step_ms_median": 0.1,
+  "checks": 3,
+  "check_s": 0.5,
+  "saved": "new",
+  "ending_s": null,
+  "version": "1.2.3",
+  "command": [
+    "shardrun",
+    "run",
+    "a job.ini"
+  ],
+  "host": "node7",
+  "started": "2026-11-22T14:15:03.000Z",
+  "ended": "2026-11-22T14:16:08.250Z",
+  "ranks": [
+    {
+      "planned_bytes": 210,
+      "peak_bytes": 200,
+      "private_bytes": 40,
+      "categories": {
+        "parameters": 10,
+        "gradients": 20,
+        "optimizer": 30,
+        "activations": 40,
+        "communication": 50,
+        "scratch": 60
+      },
+      "sent_bytes": {
+        "data": {
+          "all_gather": 4,
+          "all_reduce": 8
+        }
+      },
+      "wire_bytes": 99
+    }
+  ]
+}
+)");
+}
+
+TEST_CASE("what is empty or not a number stays valid JSON", "[metrics]") {
+  Summary summary;
+  summary.status = "a \"quoted\" status";
+  summary.exit_code = 1;
+  summary.loss = 0.0 / 0.0;
+  summary.ranks.resize(1);
+
+  const std::string json = to_json(summary);
+
+  CHECK_THAT(json, Contains("\"status\": \"a \\\"quoted\\\" status\""));
+  CHECK_THAT(json, Contains("\"loss\": null"));
+  CHECK_THAT(json, Contains("\"sent_bytes\": {},"));
+  summary.ranks.clear();
+  CHECK_THAT(to_json(summary), Contains("\"ranks\": []\n"));
+}
+
+TEST_CASE("a summary replaces the one before it", "[metrics]") {
+  const TemporaryFolder folder;
+  write_file(folder / "summary.json", "old");
+  Summary summary;
+  summary.steps = 5;
+
+  write_summary(folder / "summary.json", summary);
+
+  CHECK(read_file(folder / "summary.json") == to_json(summary));
+  CHECK(files_in(folder.path()) == 1);
+  CHECK_THAT(error_of([&] { write_summary(folder / "missing/summary.json", summary); }),
+             Contains("1: cannot create") && Contains("No such file or directory"));
+}
+
+TEST_CASE("a summary reads back as it was written", "[metrics]") {
+  Summary summary{.status = "failed", .exit_code = 1, .error = "rank 1: \"no\"", .steps = 3, .seconds = 0.5};
+  summary.loss = 1.25;
+  summary.checks = 2;
+  summary.check_s = 0.25;
+  summary.ranks = {{.planned_bytes = 7, .peak_bytes = 6, .wire_bytes = 5}, {}};
+  summary.ranks[0].sent_bytes["data"]["all_reduce"] = 12;
+
+  CHECK(to_json(parse_summary(to_json(summary))) == to_json(summary));
+  CHECK_THROWS_AS(static_cast<void>(parse_summary("{}")), shardrun::Error);
 }

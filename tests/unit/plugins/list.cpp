@@ -1,13 +1,69 @@
+#include <shardrun/sdk/glob.hpp>
+
 #include <algorithm>
 #include <filesystem>
+#include <vector>
 
+#include "plugins/loader/plugin.h"
 #include "tests/support/catch.h"
+#include "tests/support/errors.h"
 #include "tests/unit/plugins/fixtures.h"
 
 using namespace shardrun;
 using namespace shardrun::test;
 using namespace shardrun::plugins;
 using Catch::Contains;
+using shardrun::sdk::glob_matches;
+
+TEST_CASE("directories come from the job, then the environment, then the program's place", "[plugins]") {
+  const std::vector<std::filesystem::path> configured = {"/job/a", "/job/b/../b"};
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+
+  const plugins::Directories found = plugins::plugin_directories(configured, "/env/c::/env/d:/job/a");
+
+  REQUIRE(found.size() == 6);
+  CHECK(found[0] == "/job/a");
+  CHECK(found[1] == "/job/b");
+  CHECK(found[2] == "/env/c");
+  CHECK(found[3] == "/env/d");
+  CHECK(found[4] == program / "lib/shardrun/v1");
+  CHECK(found[5].string().ends_with("/shardrun/v1"));
+  CHECK(found[5].parent_path().parent_path() != found[4].parent_path().parent_path());
+}
+
+TEST_CASE("without configuration only the program's place is searched, never the working directory", "[plugins]") {
+  const plugins::Directories found = plugins::plugin_directories({}, nullptr);
+
+  CHECK(found.size() == 2);
+  CHECK(std::ranges::all_of(found, &std::filesystem::path::is_absolute));
+}
+
+TEST_CASE("a relative directory is refused with its origin", "[plugins]") {
+  const std::vector<std::filesystem::path> configured = {"plugins"};
+
+  CHECK_THAT(error_of([&] { static_cast<void>(plugins::plugin_directories(configured, nullptr)); }),
+             Catch::Contains("2: [plugins] path holds 'plugins', which is relative"));
+  CHECK_THAT(error_of([&] { static_cast<void>(plugins::plugin_directories({}, "/a:.")); }),
+             Catch::Contains("2: SHARDRUN_PLUGIN_PATH holds '.', which is relative"));
+}
+
+TEST_CASE("a glob covers the whole name", "[plugins]") {
+  CHECK(glob_matches("", ""));
+  CHECK(glob_matches("*", ""));
+  CHECK(glob_matches("*", "layer.0/residual"));
+  CHECK(glob_matches("layer.*/residual", "layer.12/residual"));
+  CHECK(glob_matches("layer.?/w", "layer.3/w"));
+  CHECK(glob_matches("*.w*", "a.b.w"));
+  CHECK(glob_matches("a*b*c", "a-b-b-c"));
+  CHECK(glob_matches("[0]", "[0]"));
+
+  CHECK_FALSE(glob_matches("", "a"));
+  CHECK_FALSE(glob_matches("layer.?/w", "layer.12/w"));
+  CHECK_FALSE(glob_matches("w", "ww"));
+  CHECK_FALSE(glob_matches("*b", "abc"));
+  CHECK_FALSE(glob_matches("a*b*c", "a-c-b"));
+  CHECK_FALSE(glob_matches("?", ""));
+}
 
 namespace {
 
@@ -67,4 +123,32 @@ TEST_CASE("other files are passed over, other kinds are named", "[plugins]") {
   CHECK(list[0].kind == "planner");
   CHECK_THAT(list[0].error, Contains("its file's name says the planner 'rows'"));
   CHECK(plugin_names({folder.path()}, PluginKind::strategy).empty());
+}
+
+TEST_CASE("single leaves everything where it is", "[plugins]") {
+  const Strategy single = Strategy::open({SHARDRUN_BUILT_PLUGINS}, "single");
+  StrategyRequest request = small_request(1);
+  CHECK(single.make_plan(request) == PlanDraft{});
+
+  request.mesh = {{"data", 1}, {"model", 1}};
+  const PlanDraft plan = single.make_plan(request);
+  CHECK(plan.mesh == request.mesh);
+  CHECK(plan.axes.empty());
+}
+
+TEST_CASE("single refuses a job of several ranks and says what to do", "[plugins]") {
+  const Strategy single = Strategy::open({SHARDRUN_BUILT_PLUGINS}, "single");
+  const auto error = [&](const StrategyRequest& request) {
+    return error_of([&] { static_cast<void>(single.make_plan(request)); });
+  };
+  StrategyRequest request = small_request(4);
+  CHECK(error(request) ==
+        "2: strategy 'single': it keeps everything on one rank, but the job has 4 ranks: set ranks = 1 in [job], or "
+        "choose a strategy that splits ('shardrun plugins' lists them)");
+
+  request.ranks = 1;
+  request.mesh = {{"data", 2}};
+  CHECK(error(request) ==
+        "2: strategy 'single': it keeps everything on one rank, but [mesh] has data = 2: set it to 1 or leave [mesh] "
+        "out");
 }

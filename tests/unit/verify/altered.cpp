@@ -5,7 +5,7 @@
 #include "core/verify/compare.h"
 #include "core/verify/verify.h"
 #include "tests/support/catch.h"
-#include "tests/unit/verify/blind_case.h"
+#include "tests/unit/verify/support.h"
 
 // What a comparison says of a run that is right but for one thing.
 
