@@ -154,15 +154,15 @@ TEST_CASE("what is the same in all microbatches of a stage is known to be", "[pa
   for (const std::int32_t stage : {0, 1}) {
     const partition::SplitFunction function = all_microbatches(stage, 5);
     REQUIRE(function.call_rows.size() == 5);
-    const auto first_of = [&](graph::ValueId id) { return function.values[graph::index(id)].alike; };
+    const auto first_of = [&](graph::ValueId id) { return function.values[index(id)].alike; };
     for (const partition::SplitValue& value : function.values) {
-      const partition::SplitValue& first = function.values[graph::index(value.alike)];
+      const partition::SplitValue& first = function.values[index(value.alike)];
       CHECK(value.name == first.name);
       CHECK(value.type == first.type);
       CHECK(value.placement == first.placement);
     }
     for (const partition::SplitNode& node : function.nodes) {
-      const partition::SplitNode& first = function.nodes[graph::index(node.alike)];
+      const partition::SplitNode& first = function.nodes[index(node.alike)];
       CHECK(node.name == first.name);
       CHECK(node.op == first.op);
       for (std::size_t i = 0; i < node.inputs.size(); ++i) {
