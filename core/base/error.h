@@ -5,16 +5,16 @@
 
 namespace shardrun {
 
-/// What kind of thing went wrong. It decides the exit code and nothing else: the message says the rest.
+/// The kind of a failure. It decides the exit code and nothing else; the message says the rest.
 enum class ErrorCode {
   usage,           ///< the command line
   job,             ///< the job file, or a combination that it asks for
   plugin,          ///< a plugin that cannot be found, loaded or trusted, or that answered with an error
-  data,            ///< a data set, checkpoint or other input file that is not what it should be
+  data,            ///< a data set, checkpoint or other input file has wrong contents
   io,              ///< the operating system refused a file, mapping or process
   shape_mismatch,  ///< tensors that do not fit together
   numerics,        ///< NaN or Inf where a number was needed
-  transport,       ///< what moves data between ranks failed
+  transport,       ///< moving data between ranks failed
   timeout,         ///< a deadline passed
   aborted,         ///< ended because something else had failed
   peer_lost,       ///< another rank is gone
@@ -36,7 +36,7 @@ class Error : public std::exception {
   std::string message_;
 };
 
-/// 2 for what the user asked wrongly (usage, job, plugin, data); 1 for what failed while being done.
+/// 2 for a wrong request (usage, job, plugin, data); 1 for everything that fails later.
 [[nodiscard]] int exit_code(ErrorCode code) noexcept;
 
 }  // namespace shardrun

@@ -6,9 +6,6 @@
 
 namespace shardrun::bench {
 
-/// Of the slower half the fastest, where there is no middle one. REQUIRES: not empty.
-[[nodiscard]] double median(std::vector<double> values);
-
 /// The least value that at most 1 of 100 exceed: the largest of fewer than 100. REQUIRES: not empty.
 [[nodiscard]] double p99(std::vector<double> values);
 

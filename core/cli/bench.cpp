@@ -11,7 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/base/standard_error.h"
-#include "core/bench/rank.h"
+#include "core/bench/measuring.h"
 #include "core/cli/options.h"
 #include "core/job/schema.h"
 #include "core/launch/world.h"
@@ -206,7 +206,7 @@ int run(std::span<const std::string> words) {
   }
   const bench::Settings settings = settings_of(parsed);
   if (context) {
-    return bench::run_as_rank(settings, *context);
+    return bench::measure_as_rank(settings, *context);
   }
   const bench::Setting setting = bench::check(settings);
   if (const auto world = launch::world_of(); world && world->size > 1) {

@@ -8,7 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/cli/options.h"
-#include "core/task/strategy_options.h"
+#include "core/compile/plugins.h"
 #include "plugins/conformance/conformance.h"
 #include "plugins/loader/transport.h"
 
@@ -85,7 +85,7 @@ std::vector<std::string> settings_of(const Parsed& parsed, const Subject& subjec
   if (subject.manifest.kind != plugins::PluginKind::transport) {
     refuse(settings.front(), "only a transport has options here");
   }
-  const plugins::Directories directories = task::directories_of({subject.path.parent_path()});
+  const plugins::Directories directories = compile::directories_of({subject.path.parent_path()});
   const plugins::Transport transport = plugins::Transport::load(directories, subject.manifest.name);
   const std::vector<std::string> opened = opened_by(transport, settings);
   for (const std::string& name : opened) {
@@ -156,7 +156,7 @@ int check(std::span<const std::string> words) {
   std::fflush(screen);
   std::size_t problems = 0;
   const std::vector<conformance::Finding> findings = conformance::check_plugin(
-      task::directories_of({subject.path.parent_path()}), manifest.kind, manifest.name,
+      compile::directories_of({subject.path.parent_path()}), manifest.kind, manifest.name,
       {.member_command = {std::filesystem::read_symlink("/proc/self/exe").string(), member_name},
        .words = parsed.all("case"),
        .settings = settings,

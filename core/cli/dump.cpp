@@ -34,7 +34,7 @@ bool wants_dump(const Parsed& parsed, const job::Job& job) {
   return what.has_value();
 }
 
-void dump(const Parsed& parsed, const job::Job& job, const task::Compiled& compiled) {
+void dump(const Parsed& parsed, const job::Job& job, const compile::Compiled& compiled) {
   const std::string what = parsed.get("dump").value_or("");
   if (what == "graph") {
     fmt::print("{}", graph::to_string(compiled.graph));
@@ -42,7 +42,7 @@ void dump(const Parsed& parsed, const job::Job& job, const task::Compiled& compi
     fmt::print("{}{}", partition::to_string(compiled.plan),
                partition::to_string(compiled.partition.sharded, compiled.graph, compiled.partition.placements.mesh));
   } else {
-    fmt::print("{}", partition::to_string(task::programs_of_rank(job, compiled, rank_of(parsed, job))));
+    fmt::print("{}", partition::to_string(compile::programs_of_rank(job, compiled, rank_of(parsed, job))));
   }
 }
 

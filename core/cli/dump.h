@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "core/cli/options.h"
-#include "core/task/compile.h"
+#include "core/compile/compile.h"
 
 namespace shardrun::cli {
 
@@ -13,6 +13,6 @@ namespace shardrun::cli {
 /// between ranks, or where there is no such rank.
 [[nodiscard]] bool wants_dump(const Parsed& parsed, const job::Job& job);
 /// Prints what --dump asks for. REQUIRES: wants_dump.
-void dump(const Parsed& parsed, const job::Job& job, const task::Compiled& compiled);
+void dump(const Parsed& parsed, const job::Job& job, const compile::Compiled& compiled);
 
 }  // namespace shardrun::cli

@@ -85,14 +85,14 @@ void print_plan(const Planned& planned, bool every_rank) {
   if (planned.fit && !planned.fit->fits()) {
     fmt::print("\nit does not fit; planning it with other settings\n");
     std::fflush(stdout);
-    fmt::print("{}", task::to_string(task::find_fitting(planned.job, planned.compiled, planned.forecast)));
+    fmt::print("{}", forecast::to_string(forecast::find_fitting(planned.job, planned.compiled, planned.forecast)));
   }
 }
 
 void print_json(const Planned& planned) {
-  std::optional<task::FitSearch> search;
+  std::optional<forecast::FitSearch> search;
   if (planned.fit && !planned.fit->fits()) {
-    search = task::find_fitting(planned.job, planned.compiled, planned.forecast);
+    search = forecast::find_fitting(planned.job, planned.compiled, planned.forecast);
   }
   fmt::print("{}", plan_json(planned, search));
 }
@@ -113,19 +113,19 @@ int plan(std::span<const std::string> words) {
   const std::vector<std::int64_t> ranks =
       parsed.has("ranks") ? read_ranks(*parsed.get("ranks"), job.ranks) : std::vector<std::int64_t>{};
   const bool is_dump = wants_dump(parsed, job);
-  const task::Compiled compiled = task::compile(job);
+  const compile::Compiled compiled = compile::compile(job);
   if (is_dump) {
     dump(parsed, job, compiled);
     return 0;
   }
   Planned planned{.job = job,
                   .compiled = compiled,
-                  .forecast = task::forecast(job, compiled),
+                  .forecast = forecast::forecast(job, compiled),
                   .idle = {},
                   .fit = {},
-                  .disk = task::disk_use(job, compiled)};
-  planned.idle = task::idle_ranks(job, compiled, planned.forecast);
-  planned.fit = task::memory_fit(job, planned.forecast);
+                  .disk = forecast::disk_use(job, compiled)};
+  planned.idle = forecast::idle_ranks(job, compiled, planned.forecast);
+  planned.fit = forecast::memory_fit(job, planned.forecast);
   if (parsed.has("json")) {
     print_json(planned);
   } else if (!ranks.empty()) {

@@ -42,6 +42,7 @@ class Collectives final : public Communicator {
   [[nodiscard]] bool test(Handle transfer) override;
   void wait(Handle transfer) override;
   [[nodiscard]] std::optional<Times> times(Handle transfer) const override { return ops_[transfer].times; }
+  [[nodiscard]] double exposed_seconds() const noexcept override { return static_cast<double>(exposed_ns_) * 1e-9; }
   [[nodiscard]] double hidden_seconds() const noexcept override { return static_cast<double>(hidden_ns_) * 1e-9; }
 
   /// The largest of what the ranks give, to all of them; none goes on before each has called it. Four bytes along each
@@ -96,7 +97,7 @@ class Collectives final : public Communicator {
   std::vector<std::pair<mesh::AxisId, Op>> maximum_ops_;
   std::list<std::vector<std::byte>> maximum_scratch_;  ///< of both
   FlightRecorder& record_;
-  std::int64_t exposed_ns_ = 0;  ///< in which this rank started operations and waited for them
+  std::int64_t exposed_ns_ = 0;
   std::int64_t hidden_ns_ = 0;
 };
 

@@ -44,6 +44,8 @@ class Communicator {
     std::int64_t ended = 0;
   };
   [[nodiscard]] virtual std::optional<Times> times(Handle /*transfer*/) const { return std::nullopt; }
+  /// How long this rank has started transfers and waited for them so far, and did nothing else.
+  [[nodiscard]] virtual double exposed_seconds() const noexcept { return 0; }
   /// How long transfers have at least been under way so far while this rank did something else than start transfers and
   /// wait for them; what was under way at the same time counts each. 0 of transports that do not say when.
   [[nodiscard]] virtual double hidden_seconds() const noexcept { return 0; }

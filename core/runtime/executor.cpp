@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
-#include "core/runtime/ring.h"
 
 namespace shardrun::runtime {
 namespace {
@@ -174,8 +173,8 @@ void Executor::bind_transfers(std::size_t p) {
       const Communicator::Place place = place_of(p, transfer);
       handles[number] = communicator_->prepare(transfer, place, waited_at_once);
       calls_[p][i].sent = &sent_[programs_.mesh.axes[axis].name][partition::to_string(transfer.collective)];
-      calls_[p][i].bytes = ring_bytes(transfer, place, static_cast<std::size_t>(at[axis]),
-                                      static_cast<std::size_t>(programs_.mesh.size(transfer.axis)));
+      calls_[p][i].bytes =
+          partition::sent_bytes(transfer, at[axis], programs_.mesh.size(transfer.axis), place.element_bytes);
     }
     if (instruction.transfer >= 0) {
       calls_[p][i].transfer = handles[static_cast<std::size_t>(instruction.transfer)];
@@ -258,17 +257,10 @@ void Executor::perform(Call& call, std::span<const device::Scalars> scalars) {
       break;
     case partition::Instruction::Kind::hook: call_hook(call, scalars.front()); break;
     case partition::Instruction::Kind::start:
-    case partition::Instruction::Kind::wait: {
-      const std::int64_t begin = nanoseconds();
-      if (call.instruction->kind == partition::Instruction::Kind::start) {
-        *call.sent += call.bytes;
-        communicator_->start(call.transfer);
-      } else {
-        communicator_->wait(call.transfer);
-      }
-      exposed_seconds_ += static_cast<double>(nanoseconds() - begin) * 1e-9;
+      *call.sent += call.bytes;
+      communicator_->start(call.transfer);
       break;
-    }
+    case partition::Instruction::Kind::wait: communicator_->wait(call.transfer); break;
   }
 }
 

@@ -90,9 +90,10 @@ class Executor {
     return advance(program, {&scalars, 1}, at);
   }
 
-  /// Seconds that `run` has spent on starting transfers and waiting for them so far, and did nothing else.
-  [[nodiscard]] double exposed_seconds() const noexcept { return exposed_seconds_; }
-  /// Seconds that transfers have been under way so far while it did: see Communicator.
+  // Of the programs' transfers so far: see Communicator.
+  [[nodiscard]] double exposed_seconds() const noexcept {
+    return communicator_ == nullptr ? 0 : communicator_->exposed_seconds();
+  }
   [[nodiscard]] double hidden_seconds() const noexcept {
     return communicator_ == nullptr ? 0 : communicator_->hidden_seconds();
   }
@@ -162,7 +163,6 @@ class Executor {
   std::vector<std::vector<device::TensorView>> views_;  ///< of each program's buffers; the states come first
   std::vector<std::vector<Call>> calls_;
   partition::SentBytes sent_;
-  double exposed_seconds_ = 0;
   bool profiling_ = false;
   Timeline* timeline_ = nullptr;
   bool timed_ = false;  ///< either of them

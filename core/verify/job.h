@@ -6,8 +6,8 @@
 
 #include "core/job/job.h"
 #include "core/launch/rank.h"
-#include "core/task/ranks.h"
-#include "core/task/run.h"
+#include "core/train/rank_process.h"
+#include "core/train/run.h"
 #include "core/verify/report.h"
 
 namespace shardrun::verify {
@@ -20,7 +20,7 @@ struct JobOutcome {
 struct JobSettings {
   std::int64_t steps = 1;
   std::vector<std::string> tensors = {};  ///< globs of those that are compared; none: all
-  task::RunSettings run = {};
+  train::RunSettings run = {};
 };
 
 /// Runs the first steps of a job as it is configured, with its ranks and transports, in a temporary folder, and then
@@ -31,6 +31,6 @@ struct JobSettings {
 /// What a process that was started so does: one rank's steps, and where `evaluates` an evaluation, with its snapshots
 /// in [job] output, to which `folder` is a way. Returns its exit code.
 [[nodiscard]] int record_as_rank(const job::Job& job, const launch::RankContext& context, std::int64_t steps,
-                                 bool evaluates, const task::RankHooks& hooks);
+                                 bool evaluates, train::RankHooks hooks);
 
 }  // namespace shardrun::verify

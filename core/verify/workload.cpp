@@ -2,9 +2,9 @@
 
 #include <numeric>
 
+#include "core/data/feed.h"
 #include "core/models/program.h"
-#include "core/task/feed.h"
-#include "core/task/schedule.h"
+#include "core/train/learning_rate.h"
 
 namespace shardrun::verify {
 namespace {
@@ -22,13 +22,13 @@ std::vector<Call> calls_of(std::string_view function, const std::vector<std::int
 
 }  // namespace
 
-Workload workload_of(const job::Job& job, const task::Compiled& compiled) {
+Workload workload_of(const job::Job& job, const compile::Compiled& compiled) {
   return {.graph = compiled.graph,
           .microbatch_rows = compiled.microbatch_rows,
           .evaluation_rows = compiled.evaluation_rows,
           .dataset = compiled.dataset.get(),
           .seed = job.seed,
-          .learning_rate = [&job](std::int64_t step) { return task::learning_rate(job.train, step); },
+          .learning_rate = [&job](std::int64_t step) { return train::learning_rate(job.train, step); },
           .job = &job};
 }
 
@@ -63,9 +63,9 @@ void feed(const Workload& workload, const Call& call, runtime::Executor& executo
   const device::TensorView targets = *executor.find_input(program, "targets", number);
   const std::size_t f32_bytes = executor.device().element_bytes(graph::DType::f32);
   if (workload.graph.find(call.function, call.rows)->role == graph::Role::repeated) {
-    task::feed_training(*workload.dataset, workload.seed, call.scalars.first_sample, inputs, targets, f32_bytes);
+    data::feed_training(*workload.dataset, workload.seed, call.scalars.first_sample, inputs, targets, f32_bytes);
   } else {
-    task::feed_evaluation(*workload.dataset, call.scalars.first_sample, inputs, targets, f32_bytes);
+    data::feed_evaluation(*workload.dataset, call.scalars.first_sample, inputs, targets, f32_bytes);
   }
 }
 

@@ -5,12 +5,12 @@
 #include <string_view>
 #include <vector>
 
+#include "core/compile/compile.h"
+#include "core/data/dataset.h"
 #include "core/device/device.h"
 #include "core/graph/graph.h"
 #include "core/job/job.h"
 #include "core/runtime/executor.h"
-#include "core/task/compile.h"
-#include "core/task/dataset.h"
 
 namespace shardrun::verify {
 
@@ -19,7 +19,7 @@ struct Workload {
   const graph::Graph& graph;
   std::vector<std::int64_t> microbatch_rows = {};  ///< none: the graph's fields are iterated
   std::vector<std::int64_t> evaluation_rows = {};
-  const task::Dataset* dataset = nullptr;  ///< where it trains
+  const data::Dataset* dataset = nullptr;  ///< where it trains
   std::uint64_t seed = 0;
   std::function<double(std::int64_t step)> learning_rate = {};
   const job::Job* job = nullptr;  ///< whose states have other first values than the model's; may be null
@@ -29,7 +29,7 @@ struct Workload {
 };
 
 /// REQUIRES: both arguments outlive it.
-[[nodiscard]] Workload workload_of(const job::Job& job, const task::Compiled& compiled);
+[[nodiscard]] Workload workload_of(const job::Job& job, const compile::Compiled& compiled);
 
 /// One call of a function.
 struct Call {

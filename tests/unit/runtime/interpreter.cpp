@@ -7,6 +7,7 @@
 #include "tests/support/model_cases.h"
 #include "tests/support/parts.h"
 #include "tests/support/plans.h"
+#include "tests/support/ring.h"
 
 using namespace shardrun;
 using namespace shardrun::test;
@@ -77,10 +78,11 @@ class Ranks {
     return whole;
   }
 
-  /// Whether every rank has sent what its programs say.
+  /// Whether every rank has sent what its programs say, and what a ring passes on.
   [[nodiscard]] bool sent_as_planned() {
     for (std::size_t rank = 0; rank < interpreter_.ranks(); ++rank) {
-      if (nonzero(interpreter_.rank(rank).sent()) != nonzero(planned_[rank])) {
+      if (nonzero(interpreter_.rank(rank).sent()) != nonzero(planned_[rank]) ||
+          !ring_agrees(interpreter_.programs(rank), f32_bytes())) {
         return false;
       }
     }

@@ -1,21 +1,19 @@
-#include "core/runtime/ring.h"
-
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
+#include "tests/support/ring.h"
 
 using namespace shardrun;
 using namespace shardrun::test;
 using partition::Collective;
 using partition::Transfer;
-using runtime::Communicator;
 
 namespace {
 
 /// What each of three members passes on.
-std::vector<std::uint64_t> passed(const Transfer& transfer, const std::vector<Communicator::Place>& places) {
+std::vector<std::uint64_t> passed(const Transfer& transfer, const std::vector<RingMemory>& places) {
   std::vector<std::uint64_t> bytes;
   for (std::size_t member = 0; member < 3; ++member) {
-    bytes.push_back(runtime::ring_bytes(transfer, places[places.size() == 1 ? 0 : member], member, 3));
+    bytes.push_back(Ring(transfer, places[places.size() == 1 ? 0 : member], 3).passed_by(member));
   }
   return bytes;
 }
@@ -41,8 +39,8 @@ TEST_CASE("bytes in a ring are counted from the memory that is sent and received
 }
 
 TEST_CASE("blocks that do not fill the memory of a transfer are refused", "[runtime]") {
-  const auto error = [](const Transfer& transfer, const Communicator::Place& place) {
-    return error_of([&] { (void)runtime::ring_bytes(transfer, place, 0, 2); });
+  const auto error = [](const Transfer& transfer, const RingMemory& memory) {
+    return error_of([&] { (void)Ring(transfer, memory, 2).passed_by(0); });
   };
   CHECK(error({.name = "x", .collective = Collective::all_reduce}, {.send_bytes = 8, .recv_bytes = 12}) ==
         "1: all_reduce of x: blocks of 8 bytes, but 12 bytes to receive");

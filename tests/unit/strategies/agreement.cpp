@@ -5,6 +5,7 @@
 #include "core/verify/compare.h"
 #include "core/verify/interpreted.h"
 #include "tests/support/catch.h"
+#include "tests/support/ring.h"
 
 namespace shardrun::test {
 namespace {
@@ -52,6 +53,7 @@ void check_ranks(const VerifyCase& checked, runtime::Interpreter& ranks, std::in
     add_calls(planned, programs, "evaluate", checked.model.evaluation_rows);
     INFO("rank " << r);
     CHECK(sent_by(ranks.rank(r)) == planned);
+    CHECK(ring_agrees(programs, sizeof(float)));
     CHECK(ranks.rank(r).arena()->touched_bytes() == programs.memory.peak);
   }
 }

@@ -6,7 +6,6 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
-#include "tests/support/transport_mismatch.h"
 #include "tests/support/transport_ranks.h"
 #include "tests/unit/transports_shm/arena.h"
 
@@ -117,12 +116,6 @@ TEST_CASE("shm: all_to_allv reads each member's block where that member has it")
     rank.meet("end");
   });
   CHECK(right == std::array<bool, n>{true, true, true});
-}
-
-TEST_CASE("shm: members that mean different collectives are told both, and go on") { check_different_counts("shm"); }
-
-TEST_CASE("shm: a member that agrees with all others is told who does not, and goes on") {
-  check_different_exchange("shm", {"member 0 (rank 0", "do not mean the same op"});
 }
 
 TEST_CASE("shm: a blocking batch keeps its place among batches that are not") {

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "core/checkpoint/safetensors.h"
+#include "core/data/tokenizer.h"
+#include "core/graph/graph.h"
+#include "core/job/job.h"
+#include "core/models/model.h"
+#include "core/partition/partition.h"
+#include "core/runtime/executor.h"
+
+namespace shardrun::checkpoint {
+
+// A trained model as one safetensors file: a tensor a parameter (float32, global shape), and in its metadata all that
+// is needed to use it: `shardrun.model` ([model] as an INI section) and, for text, `shardrun.tokenizer` (JSON).
+
+/// The states of one kind, as what is in a file. The metadata is part of it.
+[[nodiscard]] std::vector<TensorInfo> saved_tensors(const graph::Graph& graph, graph::StateKind kind);
+
+/// Writes the states of one kind that this rank holds to one file, each rank its part; of replicas the first does. All
+/// ranks call it at the same point. The path holds the old file until all of the new one is there. `await_ranks`
+/// returns once every rank has called it; `before_commit` is called by the first rank, and may throw. Throws Error{io}.
+struct SaveHooks {
+  std::function<void()> await_ranks = [] {};
+  std::function<void()> before_commit = [] {};
+};
+void save_states(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
+                 const partition::Partition& partition, const runtime::Executor& executor, std::int64_t rank,
+                 const Metadata& metadata, const SaveHooks& hooks = {});
+
+[[nodiscard]] Metadata describe_model(const job::Chosen& model, const models::ModelSettings& settings,
+                                      const data::Tokenizer* tokenizer);
+
+/// A model read back.
+struct TrainedModel {
+  const models::Model* model = nullptr;
+  models::ModelSettings settings;
+  std::optional<data::Tokenizer> tokenizer;
+};
+
+/// Throws Error{data} where the file was not written by `save_states` with `describe_model`.
+[[nodiscard]] TrainedModel read_model(const SafetensorsFile& file);
+
+/// Copies the file's tensors into the parameters of the same name. Throws Error{data} for one that is missing, of
+/// another shape, not float32, or with a value that is NaN or infinite.
+void load_parameters(const SafetensorsFile& file, const graph::Graph& graph, const runtime::Executor& executor);
+
+}  // namespace shardrun::checkpoint

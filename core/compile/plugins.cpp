@@ -1,0 +1,237 @@
+#include "core/compile/plugins.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+
+#include "core/base/error.h"
+#include "core/base/suggest.h"
+#include "core/device/cores.h"
+#include "core/files/text_file.h"
+#include "core/job/section.h"
+#include "core/models/model.h"
+
+namespace shardrun::compile {
+namespace {
+
+/// The same values, with the contents of the files that they name.
+/// `setting`: how an option is called in messages, with its place.
+OptionValues with_contents(OptionValues values, const std::vector<OptionSpec>& specs,
+                           const std::function<std::string(const std::string& name)>& setting) {
+  constexpr std::size_t most = std::size_t{16} << 20U;
+  const std::vector<OptionValues::Entry> entries = values.entries();
+  for (const auto& [name, value] : entries) {
+    const auto* const file = std::get_if<OptionFile>(&value);
+    if (file == nullptr) {
+      continue;
+    }
+    try {
+      values.set(name, OptionFile{file->path, files::read_text_file(file->path, most)});
+    } catch (const Error& error) {
+      const std::vector<std::string>& choices = std::ranges::find(specs, name, &OptionSpec::name)->choices;
+      throw Error(ErrorCode::job,
+                  fmt::format("{}: {}; expected one of {}{}, or a text file of up to 16 MiB", setting(name),
+                              error.message(), fmt::join(choices, ", "),
+                              did_you_mean(std::filesystem::path(file->path).filename().string(), choices)));
+    }
+  }
+  return values;
+}
+
+OptionValues with_contents(const job::Job& job, const std::string& section, const OptionValues& values,
+                           const std::vector<OptionSpec>& specs) {
+  return with_contents(values, specs, [&](const std::string& name) {
+    return fmt::format("{}: [{}] {}", job.where(section, name), section, name);
+  });
+}
+
+/// A number of ranks as the border has it.
+std::uint32_t counted(const job::Job& job, std::string_view section, std::string_view key, std::int64_t number) {
+  constexpr std::int64_t most = std::int64_t{1} << 24;
+  if (number > most) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: [{}] {} = {}: at most {} ranks", job.where(section, key), section, key, number, most));
+  }
+  return static_cast<std::uint32_t>(number);
+}
+
+/// What the job says to a transport.
+OptionValues transport_options(const job::Job& job, const std::string& name,
+                                        const std::vector<OptionSpec>& specs) {
+  const auto chosen = std::ranges::find(job.transports, name, &job::Chosen::name);
+  return chosen == job.transports.end() ? OptionValues()
+                                        : with_contents(job, "transport." + chosen->name, chosen->options, specs);
+}
+
+/// Before any process starts: what it refuses is the job's fault.
+void configure(const job::Job& job, plugins::Transport& transport) {
+  const std::string& name = transport.manifest().name;
+  OptionValues options = transport_options(job, name, transport.options());
+  try {
+    transport.configure({.options = std::move(options),
+                         .world_size = static_cast<std::uint32_t>(job.ranks),
+                         .options_of = [&job](const std::string& wrapped) {
+                           return transport_options(
+                               job, wrapped,
+                               plugins::Transport::load(directories_of(job.plugins.path), wrapped).options());
+                         }});
+  } catch (const Error& error) {
+    const std::string section = "transport." + name;
+    const std::string where = job.is_given(section, "") ? job.where(section, "") : place_of_transport(job, name);
+    throw Error(ErrorCode::job, fmt::format("{}: {}", where, error.message()));
+  }
+}
+
+}  // namespace
+
+std::string place_of_transport(const job::Job& job, const std::string& name) {
+  const auto axis = std::ranges::find(job.axis_transports, name, &job::AxisTransport::transport);
+  return axis != job.axis_transports.end() && name != job.transport ? job.where("transport", axis->axis)
+                                                                    : job.where("job", "transport");
+}
+
+plugins::Directories directories_of(const std::vector<std::filesystem::path>& configured) {
+  return plugins::plugin_directories(configured, std::getenv("SHARDRUN_PLUGIN_PATH"));
+}
+
+job::SchemaProviders schema_providers() {
+  return {
+      .model_options = [](std::string_view name) -> std::optional<std::vector<OptionSpec>> {
+        const models::Model* model = models::find_model(name);
+        return model == nullptr ? std::nullopt : std::optional(model->options);
+      },
+      .model_names = models::model_names,
+      .strategy_options = [](std::string_view name,
+                             const job::Job& job) -> std::optional<std::vector<OptionSpec>> {
+        return plugins::Strategy::open(directories_of(job.plugins.path), name).options();
+      },
+      .strategy_names =
+          [](const job::Job& job) {
+            return plugins::plugin_names(directories_of(job.plugins.path), plugins::PluginKind::strategy);
+          },
+      .transport_options = [](std::string_view name,
+                              const job::Job& job) -> std::optional<std::vector<OptionSpec>> {
+        return plugins::Transport::load(directories_of(job.plugins.path), name).options();
+      },
+      .transport_names =
+          [](const job::Job& job) {
+            return plugins::plugin_names(directories_of(job.plugins.path), plugins::PluginKind::transport);
+          },
+      .automatic_ranks = [] { return device::usable_cores(); },
+  };
+}
+
+plugins::Strategy open_strategy(const job::Job& job) {
+  plugins::Strategy strategy = plugins::Strategy::open(directories_of(job.plugins.path), job.strategy.name);
+  if (!job.sharding.empty() && !strategy.reads_sharding()) {
+    throw Error(ErrorCode::job, fmt::format("{}: [sharding] has no effect with [job] strategy = {}, which splits by "
+                                            "rules of its own: remove the section, or choose a strategy that reads it "
+                                            "('shardrun plugins' lists them)",
+                                            job.where("sharding", ""), job.strategy.name));
+  }
+  return strategy;
+}
+
+void add_job(plugins::StrategyRequest& request, const job::Job& job, const plugins::Strategy& strategy) {
+  request.ranks = counted(job, "job", "ranks", job.ranks);
+  for (const job::MeshAxis& axis : job.mesh) {
+    request.mesh.push_back({axis.name, counted(job, "mesh", axis.name, axis.size)});
+  }
+  request.options = with_contents(job, "strategy", job.strategy.options, strategy.options());
+  for (const job::Sharding& line : job.sharding) {
+    request.sharding.push_back({line.key, line.value, job.where("sharding", line.key)});
+  }
+}
+
+std::string strategy_files(const job::Job& job) {
+  std::string files;
+  for (const OptionValues::Entry& entry : job.strategy.options.entries()) {
+    if (std::holds_alternative<OptionFile>(entry.value)) {
+      files += fmt::format("{}: [strategy] {} = {}: ", job.where("strategy", entry.name), entry.name,
+                           job.strategy.options.text(entry.name));
+    }
+  }
+  return files;
+}
+
+plugins::Transport load_transport(const job::Job& job, const std::string& name) {
+  plugins::Transport transport = plugins::Transport::load(directories_of(job.plugins.path), name);
+  configure(job, transport);
+  return transport;
+}
+
+runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mesh) {
+  for (const job::AxisTransport& each : job.axis_transports) {
+    const mesh::AxisId found = mesh.find(each.axis);
+    if (found < 0) {
+      std::vector<std::string> axes;
+      for (const mesh::Axis& axis : mesh.axes) {
+        axes.push_back(axis.name);
+      }
+      throw Error(ErrorCode::job,
+                  fmt::format("{}: the mesh has no axis '{}'{}; it has {}", job.where("transport", each.axis),
+                              each.axis, did_you_mean(each.axis, axes),
+                              axes.empty() ? std::string("none") : fmt::format("{}", fmt::join(axes, ", "))));
+    }
+    if (mesh.axes[static_cast<std::size_t>(found)].size == 1) {
+      throw Error(
+          ErrorCode::job,
+          fmt::format("{}: [transport] {} = {} has no effect: the axis has one rank, so nothing moves along it; "
+                      "remove the line, or give the axis more ranks",
+                      job.where("transport", each.axis), each.axis, each.transport));
+    }
+  }
+  runtime::TransportSet set{.in_order = job.deterministic};
+  std::vector<std::string> names;
+  for (const mesh::Axis& axis : mesh.axes) {
+    if (axis.size == 1) {
+      set.of_axis.push_back(0);
+      continue;
+    }
+    std::string name = job.transport;
+    for (const job::AxisTransport& each : job.axis_transports) {
+      name = each.axis == axis.name ? each.transport : name;
+    }
+    const auto known = std::find(names.begin(), names.end(), name);
+    set.of_axis.push_back(static_cast<std::size_t>(known - names.begin()));
+    if (known == names.end()) {
+      set.transports.push_back(load_transport(job, name));
+      names.push_back(name);
+      if (!set.transports.back().props().moves_host_memory) {
+        throw Error(ErrorCode::job, fmt::format("{}: transport {} does not move host memory, where this job's tensors "
+                                                "are: choose another ('shardrun plugins' lists them)",
+                                                place_of_transport(job, name), name));
+      }
+    }
+  }
+  return set;
+}
+
+plugins::Transport load_transport(const plugins::Directories& directories, const std::string& name,
+                                  const std::vector<std::pair<std::string, std::string>>& settings,
+                                  std::uint32_t ranks) {
+  plugins::Transport transport = plugins::Transport::load(directories, name);
+  const auto place = [&](const std::string& key) { return fmt::format("--set transport.{}.{}", name, key); };
+  job::RawSection section = {.name = "transport." + name, .where = "--set", .settings = {}};
+  for (const auto& [key, value] : settings) {
+    section.settings.push_back({key, value, place(key)});
+  }
+  const OptionValues values = job::read_section(
+      {.file = "--set", .name = section.name, .owner = fmt::format("the transport '{}'", name), .specs = transport.options()},
+      &section);
+  OptionValues options = with_contents(values, transport.options(), place);
+  try {
+    transport.configure({.options = std::move(options), .world_size = ranks, .options_of = [](const std::string&) {
+                           return OptionValues();
+                         }});
+  } catch (const Error& error) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}transport.{}: {}", settings.empty() ? "" : "--set ", name, error.message()));
+  }
+  return transport;
+}
+
+}  // namespace shardrun::compile

@@ -1,0 +1,177 @@
+// How transports fail, by their messages: every transport found that moves host memory by itself, with ranks that are
+// threads.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+#include "tests/support/transport_ranks.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using Catch::Contains;
+using Catch::EndsWith;
+
+namespace {
+
+std::vector<std::string> transports_found() {
+  const plugins::Directories directories = {SHARDRUN_BUILT_PLUGINS};
+  std::vector<std::string> names = plugins::plugin_names(directories, plugins::PluginKind::transport);
+  std::erase_if(names, [&](const std::string& name) {
+    const plugins::TransportProps props = plugins::Transport::load(directories, name).props();
+    return props.own_launcher_only || !props.moves_host_memory;
+  });
+  REQUIRE_FALSE(names.empty());
+  return names;
+}
+
+/// What each of three members is told that prepare an op that is not the same on all; and the sums of ones that the
+/// same group adds up afterwards.
+struct Refusals {
+  std::array<std::string, 3> errors;
+  std::array<float, 3> sums = {};
+};
+
+template <class RequestOfRank>
+Refusals refusals(const std::string& transport, RequestOfRank request_of_rank) {
+  Refusals told;
+  run_ranks(transport, 3, [&](Rank& rank) {
+    auto group = rank.group();
+    std::vector<float> data(100'000, 1.0F);
+    std::vector<float> received(10);
+    const plugins::OpRequest request = request_of_rank(rank.rank(), data, received);
+    told.errors[rank.rank()] = error_of([&] { (void)group.prepare({request}, after(30)); });
+    auto op = group.prepare({request_of(SR_OP_ALL_REDUCE, 2, 100'000, data)}, after(30));
+    run(op);
+    told.sums[rank.rank()] = data.back();
+    rank.meet("end");
+  });
+  return told;
+}
+
+}  // namespace
+
+TEST_CASE("members that mean different collectives are told both, and go on", "[conformance]") {
+  for (const std::string& transport : transports_found()) {
+    INFO(transport);
+    const Refusals told = refusals(transport, [](std::uint32_t rank, std::vector<float>& data, std::vector<float>&) {
+      return request_of(SR_OP_ALL_REDUCE, 1, rank == 2 ? 70'000 : 100'000, data);
+    });
+    for (const std::string& error : told.errors) {
+      CHECK_THAT(error, Contains("all_reduce (sum) of 100000 f32") && Contains("all_reduce (sum) of 70000 f32"));
+    }
+    CHECK(told.sums == std::array<float, 3>{3, 3, 3});
+  }
+}
+
+TEST_CASE("a member that agrees with all others is told who does not, and goes on", "[conformance]") {
+  for (const std::string& transport : transports_found()) {
+    INFO(transport);
+    const Refusals told =
+        refusals(transport, [](std::uint32_t rank, std::vector<float>& data, std::vector<float>& received) {
+          plugins::OpRequest request = request_of(SR_OP_ALL_TO_ALLV, 1, 0, data);
+          request.recv = buffer_of(received);
+          request.send_counts = request.recv_counts = {1, 1, 1};
+          request.send_counts[1] = rank == 0 ? 2 : 1;
+          return request;
+        });
+    CHECK_THAT(told.errors[0],
+               Contains("member 1 has all_to_allv") && Contains("exchange 2 and 1 elements on the one side"));
+    CHECK_THAT(told.errors[1], Contains("member 0 has all_to_allv") && Contains("1 and 2 on the other"));
+    CHECK_THAT(told.errors[2],
+               (Contains("member 0 (rank 0") || Contains("members 0, 1")) && Contains("do not mean the same op"));
+    CHECK(told.sums == std::array<float, 3>{3, 3, 3});
+  }
+}
+
+TEST_CASE("the end of the job ends what waits", "[conformance]") {
+  for (const std::string& transport : transports_found()) {
+    for (const std::uint32_t flags : {0U, SR_OP_FLAG_BLOCKING}) {
+      INFO(transport << ", flags " << flags);
+      std::string error;
+      run_ranks(transport, 2, [&](Rank& rank) {
+        auto group = rank.group();
+        std::vector<float> data(10);
+        auto request = request_of(SR_OP_ALL_REDUCE, 1, data.size(), data);
+        request.flags = flags;
+        auto op = group.prepare({request}, INT64_MAX);
+        rank.meet("all is prepared");
+        if (rank.rank() == 0) {
+          op.start(INT64_MAX);
+          rank.host().abort();
+          error = error_of([&] { (void)op.wait(INT64_MAX); });
+        }
+        rank.meet("end");
+      });
+      CHECK_THAT(error, Contains("the job ends") || Contains("group all was aborted"));
+    }
+  }
+}
+
+TEST_CASE("the end of the job ends connecting to a rank that never comes", "[conformance]") {
+  for (const std::string& transport : transports_found()) {
+    for (const std::uint32_t self : {0U, 1U}) {
+      INFO(transport << ", rank " << self);
+      SharedHost host;
+      Rank rank(host, transport, self, 2);
+      std::thread other([&] { host.abort(); });
+      CHECK_THAT(error_of([&] { (void)rank.group(1, 1e6); }), Contains("the job ends"));
+      other.join();
+    }
+  }
+}
+
+TEST_CASE("connecting to a rank that never comes ends with the deadline, and says for whom it waited",
+          "[conformance]") {
+  for (const std::string& transport : transports_found()) {
+    for (const std::uint32_t self : {0U, 1U}) {
+      INFO(transport << ", rank " << self);
+      SharedHost host;
+      Rank rank(host, transport, self, 2);
+      const std::string other = std::to_string(1 - self);
+      CHECK_THAT(error_of([&] { (void)rank.group(1, 0.05); }),
+                 EndsWith("past the deadline, waiting for member " + other + " (rank " + other + ")"));
+    }
+  }
+}
+
+TEST_CASE("who has waited too long says for whom", "[conformance]") {
+  for (const std::string& transport : transports_found()) {
+    for (const std::uint32_t opcode : {SR_OP_ALL_REDUCE, SR_OP_RECV}) {
+      INFO(transport << ", opcode " << opcode);
+      // Rank 1 may take part later than rank 0 waits; then it is rank 1 that rank 0 names.
+      std::string error;
+      for (double patience = 0.05; patience < 30; patience *= 4) {
+        run_ranks(transport, 3, [&](Rank& rank) {
+          auto group = rank.group();
+          std::vector<float> data(10);
+          std::vector<plugins::TransportOp> ops;
+          if (rank.rank() == 0 || opcode == SR_OP_ALL_REDUCE) {
+            ops.push_back(group.prepare({request_of(opcode, 1, data.size(), data, 2)}, after(30)));
+          }
+          rank.meet("all is prepared");
+          if (rank.rank() == 0) {
+            ops[0].start(after(patience));
+            error = error_of([&] { finish(ops[0]); });
+            rank.host().abort();  // which ends what rank 1 waits for
+          } else if (rank.rank() == 1 && opcode == SR_OP_ALL_REDUCE) {
+            (void)error_of([&] { run(ops[0]); });
+          }
+          rank.meet("end");
+        });
+        if (error.find("waiting for member 1") == std::string::npos) {
+          break;
+        }
+      }
+      CHECK_THAT(error, Contains(" is past its deadline, waiting for "));
+      CHECK_THAT(error, EndsWith("member 2 (rank 2)") ||
+                            EndsWith("member 2 (rank 2, pid " + std::to_string(::getpid()) + ")"));
+    }
+  }
+}
