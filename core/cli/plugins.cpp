@@ -29,7 +29,8 @@ std::string describe(const OptionSpec& option) {
     text += fmt::format(" to {}", *option.maximum);
   }
   if (!option.choices.empty()) {
-    text += fmt::format(" one of {}{}", fmt::join(option.choices, ", "), option.type == OptionType::choice_or_path ? " or a file" : "");
+    text += fmt::format(" one of {}{}", fmt::join(option.choices, ", "),
+                        option.type == OptionType::choice_or_path ? " or a file" : "");
   }
   return text + fmt::format(": {}\n", option.help);
 }

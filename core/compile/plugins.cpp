@@ -59,8 +59,7 @@ std::uint32_t counted(const job::Job& job, std::string_view section, std::string
 }
 
 /// What the job says to a transport.
-OptionValues transport_options(const job::Job& job, const std::string& name,
-                                        const std::vector<OptionSpec>& specs) {
+OptionValues transport_options(const job::Job& job, const std::string& name, const std::vector<OptionSpec>& specs) {
   const auto chosen = std::ranges::find(job.transports, name, &job::Chosen::name);
   return chosen == job.transports.end() ? OptionValues()
                                         : with_contents(job, "transport." + chosen->name, chosen->options, specs);
@@ -104,16 +103,14 @@ job::SchemaProviders schema_providers() {
         return model == nullptr ? std::nullopt : std::optional(model->options);
       },
       .model_names = models::model_names,
-      .strategy_options = [](std::string_view name,
-                             const job::Job& job) -> std::optional<std::vector<OptionSpec>> {
+      .strategy_options = [](std::string_view name, const job::Job& job) -> std::optional<std::vector<OptionSpec>> {
         return plugins::Strategy::open(directories_of(job.plugins.path), name).options();
       },
       .strategy_names =
           [](const job::Job& job) {
             return plugins::plugin_names(directories_of(job.plugins.path), plugins::PluginKind::strategy);
           },
-      .transport_options = [](std::string_view name,
-                              const job::Job& job) -> std::optional<std::vector<OptionSpec>> {
+      .transport_options = [](std::string_view name, const job::Job& job) -> std::optional<std::vector<OptionSpec>> {
         return plugins::Transport::load(directories_of(job.plugins.path), name).options();
       },
       .transport_names =
@@ -219,9 +216,11 @@ plugins::Transport load_transport(const plugins::Directories& directories, const
   for (const auto& [key, value] : settings) {
     section.settings.push_back({key, value, place(key)});
   }
-  const OptionValues values = job::read_section(
-      {.file = "--set", .name = section.name, .owner = fmt::format("the transport '{}'", name), .specs = transport.options()},
-      &section);
+  const OptionValues values = job::read_section({.file = "--set",
+                                                 .name = section.name,
+                                                 .owner = fmt::format("the transport '{}'", name),
+                                                 .specs = transport.options()},
+                                                &section);
   OptionValues options = with_contents(values, transport.options(), place);
   try {
     transport.configure({.options = std::move(options), .world_size = ranks, .options_of = [](const std::string&) {
