@@ -90,9 +90,9 @@ class Tensors {
   void add_gradient(Tensor& tensor, std::size_t s) const {
     const partition::ShardedGraph& sharded = compiled_.partition.sharded;
     mesh::Placement gathered = compiled_.partition.placements.states[s];
-    gathered.partial = sharded.owed[s];
+    gathered.partial = sharded.partial[s];
     tensor.roles.push_back({"gradient", std::move(gathered)});
-    tensor.roles.push_back({"reduced", sharded.settlements[s].after});
+    tensor.roles.push_back({"reduced", sharded.finalizations[s].after});
   }
 
   void add_derived(Tensor& tensor, graph::StateId parameter) const {
@@ -296,8 +296,8 @@ json::object json_of(const mesh::Placement& placement, const mesh::Mesh& mesh) {
     dims.push_back(names(axes));
   }
   json::array partial;
-  for (const mesh::Owed& owed : placement.partial) {
-    partial.push_back(json::object{{"axis", name(owed.axis)}, {"reduction", to_string(owed.reduction)}});
+  for (const mesh::Partial& each : placement.partial) {
+    partial.push_back(json::object{{"axis", name(each.axis)}, {"reduction", to_string(each.reduction)}});
   }
   return {{"text", to_string(placement, mesh)},
           {"dims", std::move(dims)},

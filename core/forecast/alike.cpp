@@ -22,7 +22,7 @@ std::set<Sized> parts_of(const graph::Graph& graph, const partition::Partition& 
   }
   for (std::size_t s = 0; s < graph.states.size(); ++s) {
     parts.emplace(graph.states[s].type.shape, partition.placements.states[s]);
-    parts.emplace(graph.states[s].type.shape, partition.sharded.settlements[s].after);
+    parts.emplace(graph.states[s].type.shape, partition.sharded.finalizations[s].after);
   }
   return parts;
 }

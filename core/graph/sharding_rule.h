@@ -31,7 +31,7 @@ struct Factor {
   bool wraps = false;                    ///< of a shifted factor: past its ends it begins again; else nothing is there
 };
 
-/// How a partial operand (one whose sum is still owed) may pass through.
+/// How a partial operand (one whose sum is deferred) may pass through.
 enum class Linearity : std::uint8_t {
   none,      ///< it must be reduced first
   each,      ///< linear in each of `linear` alone: the result is partial as that operand is

@@ -7,16 +7,16 @@
 namespace shardrun::partition {
 namespace {
 
-/// Whether two states are settled by the same collectives, each over its own dimensions.
-bool alike(const Settlement& a, const Settlement& b) {
+/// Whether two states are finalized by the same collectives, each over its own dimensions.
+bool alike(const Finalization& a, const Finalization& b) {
   return std::equal(a.steps.begin(), a.steps.end(), b.steps.begin(), b.steps.end(),
                     [](const Transition& x, const Transition& y) {
                       return x.kind == y.kind && x.axis == y.axis && x.reduction == y.reduction;
                     });
 }
 
-bool is_hooked(const Settlement& settlement) {
-  return !settlement.steps.empty() && settlement.steps.back().kind == Transition::Kind::hook;
+bool is_hooked(const Finalization& finalization) {
+  return !finalization.steps.empty() && finalization.steps.back().kind == Transition::Kind::hook;
 }
 
 }  // namespace
@@ -30,13 +30,13 @@ GroupKey group_key(const mesh::Placement& placement) {
 }
 
 std::vector<Bucket> buckets_of(const graph::Graph& graph, const SplitFunction& function,
-                               const std::vector<Settlement>& settlements,
-                               const std::function<bool(graph::StateId)>& settles,
+                               const std::vector<Finalization>& finalizations,
+                               const std::function<bool(graph::StateId)>& finalizes,
                                const std::vector<std::uint64_t>& state_bytes, std::uint64_t bytes) {
   std::map<graph::StateId, graph::NodeId> complete;
   for (const graph::StateWrite& write : function.writes) {
-    if (write.mode != graph::StateWrite::Mode::assign && !settlements[index(write.state)].steps.empty() &&
-        settles(write.state)) {
+    if (write.mode != graph::StateWrite::Mode::assign && !finalizations[index(write.state)].steps.empty() &&
+        finalizes(write.state)) {
       graph::NodeId& last = complete.emplace(write.state, -1).first->second;
       last = std::max(last, function.values[index(write.value)].producer);
     }
@@ -60,20 +60,20 @@ std::vector<Bucket> buckets_of(const graph::Graph& graph, const SplitFunction& f
   std::vector<std::uint64_t> filled;
   const auto takes = [&](std::size_t bucket, graph::StateId state) {
     const graph::StateId first = buckets[bucket].states.front();
-    const Settlement& own = settlements[index(state)];
-    return alike(settlements[index(first)], own) &&
-           (!is_hooked(own) || group_key(settlements[index(first)].after) == group_key(own.after)) &&
+    const Finalization& own = finalizations[index(state)];
+    return alike(finalizations[index(first)], own) &&
+           (!is_hooked(own) || group_key(finalizations[index(first)].after) == group_key(own.after)) &&
            (filled[bucket] + state_bytes[index(state)] <= bytes || (is_metric(first) && is_metric(state)));
   };
   for (const graph::StateId state : order) {
     // Tensors of different groups of a hook stand between each other; of all others the last bucket alone is open.
     std::size_t bucket = buckets.size();
-    const std::size_t open = is_hooked(settlements[index(state)]) || buckets.empty() ? 0 : buckets.size() - 1;
+    const std::size_t open = is_hooked(finalizations[index(state)]) || buckets.empty() ? 0 : buckets.size() - 1;
     while (bucket > open && !takes(bucket - 1, state)) {
       --bucket;
     }
     if (bucket == open) {
-      buckets.push_back({.states = {}, .steps = settlements[index(state)].steps});
+      buckets.push_back({.states = {}, .steps = finalizations[index(state)].steps});
       filled.push_back(0);
       bucket = buckets.size();
     }

@@ -37,7 +37,7 @@ Lowering::Lowering(const SplitFunction& function, const LowerSettings& settings)
       usage_(usage_of(settings.graph, function, settings.steps)),
       emitter_(settings, end_),
       program_(emitter_.program()),
-      settler_(settings, coordinates_, emitter_, usage_.complete_at),
+      finalizer_(settings, coordinates_, emitter_, usage_.complete_at),
       buffer_of_(function.values.size(), -1),
       costs_(function.nodes.size()) {
   program_.function = function.name;
@@ -52,12 +52,12 @@ Program Lowering::run() {
   for (std::int32_t s = 0; s < end_; ++s) {
     emit_step(settings_.steps[index(s)], s);
     copy_to_states(s);
-    settler_.start(s);
+    finalizer_.start(s);
   }
   copy_to_states(end_);
   exchange_ties();
-  settler_.start(end_);
-  settler_.finish(end_);
+  finalizer_.start(end_);
+  finalizer_.finish(end_);
   for (const graph::Port& port : function_.outputs) {
     program_.outputs.push_back({.name = port.name, .buffer = buffer_of_[index(port.value)]});
   }

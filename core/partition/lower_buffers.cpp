@@ -49,10 +49,10 @@ BufferId Lowering::add_buffer(const std::string& name, ValueId id, std::int32_t 
                        .last = first});
 }
 
-/// This rank's part of a state, before or after it is settled, as the buffer of a value of its own.
+/// This rank's part of a state, before or after it is finalized, as the buffer of a value of its own.
 BufferId Lowering::add_view(ValueId id) {
   const graph::StateId state = value(id).state;
-  Buffer view = settings_.settled[index(state)];
+  Buffer view = settings_.finalized[index(state)];
   view.part_of = state;
   return emitter_.add(std::move(view));
 }

@@ -8,7 +8,7 @@
 
 #include "core/partition/emitter.h"
 #include "core/partition/lower.h"
-#include "core/partition/settle.h"
+#include "core/partition/finalize.h"
 #include "core/partition/usage.h"
 
 namespace shardrun::partition {
@@ -83,7 +83,7 @@ class Lowering {
   Usage usage_;
   Emitter emitter_;
   Program& program_;  ///< that the emitter makes
-  Settler settler_;
+  Finalizer finalizer_;
   std::vector<BufferId> buffer_of_;                      ///< of each value
   std::vector<Part> parts_;                              ///< this rank's, of each value that is the first of its like
   std::vector<std::optional<Cost>> costs_;               ///< of each node that is the first of its like

@@ -5,21 +5,21 @@
 
 namespace shardrun::partition {
 
-using mesh::Owed;
+using mesh::Partial;
 
-bool only_free_sums(const std::vector<Owed>& partial, const FactorAxes& factors) {
+bool only_free_sums(const std::vector<Partial>& partial, const FactorAxes& factors) {
   return std::all_of(partial.begin(), partial.end(),
-                     [&](const Owed& each) { return each.reduction == Reduction::sum && !factors.uses(each.axis); });
+                     [&](const Partial& each) { return each.reduction == Reduction::sum && !factors.uses(each.axis); });
 }
 
-PartialOperands::PartialOperands(const graph::Node& node, std::vector<std::vector<Owed>> partial,
+PartialOperands::PartialOperands(const graph::Node& node, std::vector<std::vector<Partial>> partial,
                                  std::vector<bool> read_once, const FactorAxes& factors)
     : node_(node), factors_(factors), partial_(std::move(partial)), read_once_(std::move(read_once)) {}
 
 bool PartialOperands::all_alike() const {
   return node_.rule.linearity == graph::Linearity::together &&
          std::all_of(partial_.begin(), partial_.end(),
-                     [&](const std::vector<Owed>& each) { return each == partial_.front(); }) &&
+                     [&](const std::vector<Partial>& each) { return each == partial_.front(); }) &&
          only_free_sums(partial_.front(), factors_);
 }
 

@@ -71,7 +71,8 @@ struct RankSettings {
 };
 
 /// The programs of one rank: the graph's functions over its parts of the values, over one arena. A function whose
-/// states owe something within a step has two: for the last call of a step, which pays, and for those before it.
+/// states are partial within a step has two: for the last call of a step, which finalizes them, and for those before
+/// it.
 [[nodiscard]] Programs programs_of(const graph::Graph& graph, const Partition& partition, const RankSettings& settings);
 
 /// The same. `stage`: the functions of the rank's stage.

@@ -11,11 +11,11 @@
 namespace shardrun::partition {
 namespace {
 
-using mesh::Owed;
+using mesh::Partial;
 
 /// The sums in which each state is partial within a step: those that all values added to it have in common.
-std::vector<std::vector<Owed>> partial_states(const graph::Graph& graph, const Placements& placements) {
-  std::map<graph::StateId, std::vector<Owed>> common;
+std::vector<std::vector<Partial>> partial_states(const graph::Graph& graph, const Placements& placements) {
+  std::map<graph::StateId, std::vector<Partial>> common;
   for (const graph::Function& function : graph.functions) {
     for (const auto& [state, partial] : shard_function(graph, function, placements, nullptr).partial) {
       const auto [known, is_first] = common.emplace(state, partial);
@@ -24,7 +24,7 @@ std::vector<std::vector<Owed>> partial_states(const graph::Graph& graph, const P
       }
     }
   }
-  std::vector<std::vector<Owed>> states(graph.states.size());
+  std::vector<std::vector<Partial>> states(graph.states.size());
   for (auto& [state, partial] : common) {
     states[index(state)] = std::move(partial);
   }
@@ -35,12 +35,12 @@ std::vector<std::vector<Owed>> partial_states(const graph::Graph& graph, const P
 
 ShardedGraph shard(const graph::Graph& graph, const Placements& placements) {
   ShardedGraph sharded;
-  sharded.owed = partial_states(graph, placements);
+  sharded.partial = partial_states(graph, placements);
   for (std::size_t s = 0; s < graph.states.size(); ++s) {
-    sharded.settlements.push_back(
-        settlement_of(graph.states[s], placements.states[s], placements.updates[s], sharded.owed[s]));
+    sharded.finalizations.push_back(
+        finalization_of(graph.states[s], placements.states[s], placements.updates[s], sharded.partial[s]));
   }
-  hook_settlements(graph, placements, sharded.settlements);
+  hook_finalizations(graph, placements, sharded.finalizations);
   for (const graph::Function& function : graph.functions) {
     sharded.functions.push_back(shard_function(graph, function, placements, &sharded).function);
   }
@@ -49,9 +49,9 @@ ShardedGraph shard(const graph::Graph& graph, const Placements& placements) {
 
 std::string to_string(const ShardedGraph& sharded, const graph::Graph& graph, const mesh::Mesh& mesh) {
   std::string text;
-  for (std::size_t s = 0; s < sharded.owed.size(); ++s) {
-    if (!sharded.owed[s].empty()) {
-      const mesh::Placement partial{.dims = {}, .partial = sharded.owed[s]};
+  for (std::size_t s = 0; s < sharded.partial.size(); ++s) {
+    if (!sharded.partial[s].empty()) {
+      const mesh::Placement partial{.dims = {}, .partial = sharded.partial[s]};
       text += fmt::format("state {}: {} within a step\n", graph.states[s].name, to_string(partial, mesh));
     }
   }

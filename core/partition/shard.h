@@ -10,19 +10,19 @@
 
 namespace shardrun::partition {
 
-/// How what is owed on a state is paid at a step's last call, where the state is: all_reduces, before them
-/// reduce_scatters that leave each rank the part that it will read, and behind them the strategy's hook.
-struct Settlement {
+/// The collectives that finish a state's deferred sum at a step's last call, in place: first reduce_scatters, each of
+/// which leaves a rank the part that it will read, then all_reduces, then the strategy's hook.
+struct Finalization {
   std::vector<Transition> steps;
-  mesh::Placement after;  ///< of what holds then, and is read
+  mesh::Placement after;  ///< of the part that is complete then, and is read
 };
 
 /// A graph's functions with their transitions, and the states as the functions leave them.
 struct ShardedGraph {
   std::vector<SplitFunction> functions;  ///< as in the graph
-  /// What is owed on each state from the first call of a step to the last: sums over ranks of what each has added.
-  std::vector<std::vector<mesh::Owed>> owed;
-  std::vector<Settlement> settlements;  ///< of each state
+  /// The deferred sums of each state: from the first call of a step to the last each rank has what it has added.
+  std::vector<std::vector<mesh::Partial>> partial;
+  std::vector<Finalization> finalizations;  ///< of each state
 };
 
 /// Propagates the placements through every function and inserts what is missing.

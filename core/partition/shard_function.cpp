@@ -21,7 +21,7 @@ using graph::Node;
 using graph::StateWrite;
 using graph::ValueId;
 using mesh::AxisId;
-using mesh::Owed;
+using mesh::Partial;
 using mesh::Placement;
 
 class Sharder {
@@ -71,7 +71,7 @@ class Sharder {
     const graph::Value& value = function_.values[index(old)];
     if (id == graph::no_value && value.state >= 0) {
       id = out_.add_value(value, known_ == nullptr ? placements_.states[index(value.state)]
-                                                   : known_->settlements[index(value.state)].after);
+                                                   : known_->finalizations[index(value.state)].after);
     }
     if (value.state < 0 || phase == graph::Phase::update) {
       return id;
@@ -97,7 +97,7 @@ class Sharder {
       operands = sum_alike(node, operands, factors);
     }
     const PartialOperands partial = partial_operands(node, operands, factors);
-    Placement of_all{.dims = {}, .partial = factors.owed(), .varying = varying};
+    Placement of_all{.dims = {}, .partial = factors.partial(), .varying = varying};
     Node made = node;
     made.inputs.clear();
     for (std::size_t i = 0; i < operands.size(); ++i) {
@@ -122,7 +122,7 @@ class Sharder {
 
   [[nodiscard]] PartialOperands partial_operands(const Node& node, const std::vector<ValueId>& operands,
                                                  const FactorAxes& factors) const {
-    std::vector<std::vector<Owed>> partial;
+    std::vector<std::vector<Partial>> partial;
     for (const ValueId id : operands) {
       partial.push_back(out_.placement(id).partial);
     }
@@ -156,7 +156,7 @@ class Sharder {
 
   /// `of_all`: the sums in which each result is partial, and the axes over which it varies.
   void add_made(const Node& node, Node made, const FactorAxes& factors, Placement of_all) {
-    std::vector<Owed>& partial = of_all.partial;
+    std::vector<Partial>& partial = of_all.partial;
     std::sort(partial.begin(), partial.end());
     partial.erase(std::unique(partial.begin(), partial.end()), partial.end());
     made.outputs.clear();
@@ -193,7 +193,7 @@ class Sharder {
 
   /// Operands of a sum that are partial alike are added up before they are reduced: one reduction for each kind.
   std::vector<ValueId> sum_alike(const Node& node, const std::vector<ValueId>& operands, const FactorAxes& factors) {
-    std::map<std::vector<Owed>, std::vector<ValueId>> by_partial;
+    std::map<std::vector<Partial>, std::vector<ValueId>> by_partial;
     for (const ValueId id : operands) {
       by_partial[out_.placement(id).partial].push_back(id);
     }
@@ -259,9 +259,9 @@ class Sharder {
   }
 
   /// The sums in which a state that something is added to stays partial.
-  std::vector<Owed> partial_of(const StateWrite& write, ValueId value, const Placement& state) {
-    std::vector<Owed> offer;
-    for (const Owed& each : out_.placement(value).partial) {
+  std::vector<Partial> partial_of(const StateWrite& write, ValueId value, const Placement& state) {
+    std::vector<Partial> offer;
+    for (const Partial& each : out_.placement(value).partial) {
       if (each.reduction == Reduction::sum && !state.splits(each.axis)) {
         offer.push_back(each);
       }
@@ -270,7 +270,7 @@ class Sharder {
     if (!is_first) {
       keep_common(known->second, offer);
     }
-    return known_ == nullptr ? offer : known_->owed[index(write.state)];
+    return known_ == nullptr ? offer : known_->partial[index(write.state)];
   }
 
   const graph::Graph& graph_;
@@ -282,7 +282,7 @@ class Sharder {
   std::vector<int> readers_;      ///< of each value
   std::vector<std::optional<Placement>> wanted_;
   std::vector<std::vector<std::size_t>> writes_of_;  ///< of each value
-  std::map<graph::StateId, std::vector<Owed>> partial_;
+  std::map<graph::StateId, std::vector<Partial>> partial_;
 };
 
 }  // namespace
@@ -292,9 +292,9 @@ FunctionSharding shard_function(const graph::Graph& graph, const Function& funct
   return Sharder(graph, function, placements, known).run();
 }
 
-void keep_common(std::vector<Owed>& partial, const std::vector<Owed>& others) {
+void keep_common(std::vector<Partial>& partial, const std::vector<Partial>& others) {
   std::erase_if(partial,
-                [&](const Owed& each) { return std::find(others.begin(), others.end(), each) == others.end(); });
+                [&](const Partial& each) { return std::find(others.begin(), others.end(), each) == others.end(); });
 }
 
 }  // namespace shardrun::partition

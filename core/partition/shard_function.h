@@ -11,7 +11,7 @@ namespace shardrun::partition {
 struct FunctionSharding {
   SplitFunction function;
   /// Of each state that something is added to, the sums over ranks that all values added to it are.
-  std::map<graph::StateId, std::vector<mesh::Owed>> partial;
+  std::map<graph::StateId, std::vector<mesh::Partial>> partial;
 };
 
 /// Splits one function. `known`: which sums each state may stay partial in, and how it is finalized; null: it may stay
@@ -20,6 +20,6 @@ struct FunctionSharding {
                                               const Placements& placements, const ShardedGraph* known);
 
 /// Leaves in `partial` what is in `others` too.
-void keep_common(std::vector<mesh::Owed>& partial, const std::vector<mesh::Owed>& others);
+void keep_common(std::vector<mesh::Partial>& partial, const std::vector<mesh::Partial>& others);
 
 }  // namespace shardrun::partition

@@ -147,7 +147,7 @@ std::vector<BufferId> touched(const Program& program, std::size_t i) {
 void check_layout(const partition::Programs& programs) {
   const auto states = static_cast<BufferId>(programs.states.size());
   for (const Program& program : programs.programs) {
-    INFO(program.function << " of " << program.rows << " rows, last " << program.settles);
+    INFO(program.function << " of " << program.rows << " rows, last " << program.finalizes);
     const std::vector<Place> all = places(program, programs.states.size());
     CHECK(overlapping(all).empty());
     for (std::size_t a = 0; a < all.size(); ++a) {
