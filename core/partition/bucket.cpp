@@ -19,6 +19,38 @@ bool is_hooked(const Finalization& finalization) {
   return !finalization.steps.empty() && finalization.steps.back().kind == Transition::Kind::hook;
 }
 
+bool is_metric(const graph::Graph& graph, graph::StateId state) {
+  return graph.states[index(state)].kind == graph::StateKind::metric;
+}
+
+/// The states that a function adds to and this rank finalizes, in the order of their last contributions. Metrics are
+/// next to each other, behind the last of them.
+std::vector<graph::StateId> in_order_of_completion(const graph::Graph& graph, const SplitFunction& function,
+                                                   const std::vector<Finalization>& finalizations,
+                                                   const std::function<bool(graph::StateId)>& finalizes) {
+  std::map<graph::StateId, graph::NodeId> complete;
+  for (const graph::StateWrite& write : function.writes) {
+    if (write.mode != graph::StateWrite::Mode::assign && !finalizations[index(write.state)].steps.empty() &&
+        finalizes(write.state)) {
+      graph::NodeId& last = complete.emplace(write.state, -1).first->second;
+      last = std::max(last, function.values[index(write.value)].producer);
+    }
+  }
+  std::vector<graph::StateId> order;
+  for (const auto& [state, node] : complete) {
+    order.push_back(state);
+  }
+  graph::NodeId last_metric = -1;
+  for (const graph::StateId state : order) {
+    last_metric = is_metric(graph, state) ? std::max(last_metric, complete[state]) : last_metric;
+  }
+  std::stable_sort(order.begin(), order.end(), [&](graph::StateId a, graph::StateId b) {
+    return std::pair(is_metric(graph, a) ? last_metric : complete[a], is_metric(graph, a)) <
+           std::pair(is_metric(graph, b) ? last_metric : complete[b], is_metric(graph, b));
+  });
+  return order;
+}
+
 }  // namespace
 
 GroupKey group_key(const mesh::Placement& placement) {
@@ -33,29 +65,6 @@ std::vector<Bucket> buckets_of(const graph::Graph& graph, const SplitFunction& f
                                const std::vector<Finalization>& finalizations,
                                const std::function<bool(graph::StateId)>& finalizes,
                                const std::vector<std::uint64_t>& state_bytes, std::uint64_t bytes) {
-  std::map<graph::StateId, graph::NodeId> complete;
-  for (const graph::StateWrite& write : function.writes) {
-    if (write.mode != graph::StateWrite::Mode::assign && !finalizations[index(write.state)].steps.empty() &&
-        finalizes(write.state)) {
-      graph::NodeId& last = complete.emplace(write.state, -1).first->second;
-      last = std::max(last, function.values[index(write.value)].producer);
-    }
-  }
-  std::vector<graph::StateId> order;
-  for (const auto& [state, node] : complete) {
-    order.push_back(state);
-  }
-  const auto is_metric = [&](graph::StateId state) {
-    return graph.states[index(state)].kind == graph::StateKind::metric;
-  };
-  graph::NodeId last_metric = -1;
-  for (const graph::StateId state : order) {
-    last_metric = is_metric(state) ? std::max(last_metric, complete[state]) : last_metric;
-  }
-  std::stable_sort(order.begin(), order.end(), [&](graph::StateId a, graph::StateId b) {
-    return std::pair(is_metric(a) ? last_metric : complete[a], is_metric(a)) <
-           std::pair(is_metric(b) ? last_metric : complete[b], is_metric(b));
-  });
   std::vector<Bucket> buckets;
   std::vector<std::uint64_t> filled;
   const auto takes = [&](std::size_t bucket, graph::StateId state) {
@@ -63,9 +72,10 @@ std::vector<Bucket> buckets_of(const graph::Graph& graph, const SplitFunction& f
     const Finalization& own = finalizations[index(state)];
     return alike(finalizations[index(first)], own) &&
            (!is_hooked(own) || group_key(finalizations[index(first)].after) == group_key(own.after)) &&
-           (filled[bucket] + state_bytes[index(state)] <= bytes || (is_metric(first) && is_metric(state)));
+           (filled[bucket] + state_bytes[index(state)] <= bytes ||
+            (is_metric(graph, first) && is_metric(graph, state)));
   };
-  for (const graph::StateId state : order) {
+  for (const graph::StateId state : in_order_of_completion(graph, function, finalizations, finalizes)) {
     // Tensors of different groups of a hook stand between each other; of all others the last bucket alone is open.
     std::size_t bucket = buckets.size();
     const std::size_t open = is_hooked(finalizations[index(state)]) || buckets.empty() ? 0 : buckets.size() - 1;
