@@ -1,11 +1,9 @@
 #include "core/bench/cases.h"
 
 #include <fmt/format.h>
-#include <shardrun/sdk/op.hpp>
 
 #include <algorithm>
 
-#include "core/bench/specs.h"
 #include "core/metrics/human.h"
 
 namespace shardrun::bench {
@@ -15,31 +13,23 @@ constexpr std::uint64_t page = 4096;
 
 std::uint64_t aligned(std::uint64_t bytes) { return (bytes + page - 1) / page * page; }
 
-/// Whether the op's larger buffer is made of a block for each member.
-bool has_blocks(std::uint32_t opcode) {
-  switch (opcode) {
-    case SR_OP_SEND:
-    case SR_OP_BROADCAST:
-    case SR_OP_REDUCE:
-    case SR_OP_ALL_REDUCE: return false;
-    default: return true;
-  }
+/// Block `index` of n that together have `total` elements: in proportion to index + 1.
+std::uint64_t growing(std::uint64_t total, std::uint64_t index, std::uint64_t n) {
+  const std::uint64_t parts = n * (n + 1) / 2;
+  const auto begin = [&](std::uint64_t i) {
+    const std::uint64_t weight = i * (i + 1) / 2;
+    return total / parts * weight + total % parts * weight / parts;
+  };
+  return begin(index + 1) - begin(index);
 }
 
-bool can_be_in_place(std::uint32_t opcode) {
-  switch (opcode) {
-    case SR_OP_BROADCAST:
-    case SR_OP_REDUCE:
-    case SR_OP_ALL_REDUCE:
-    case SR_OP_ALL_GATHER:
-    case SR_OP_ALL_GATHERV:
-    case SR_OP_REDUCE_SCATTER:
-    case SR_OP_REDUCE_SCATTERV: return true;
-    default: return false;
-  }
+/// How many times `count` the op's larger buffer has: as many as members, or once.
+std::uint64_t blocks_of(std::uint32_t opcode, std::uint32_t members) {
+  const sdk::OpSpec op = specs_of({.opcode = opcode, .count = 1}, members, 0).front();
+  return std::max(sdk::send_elements(op, 0, members), sdk::recv_elements(op, 0, members));
 }
 
-/// Enough for a p99 where ops are short, and no more than about 256 MiB where they are long.
+/// Enough iterations for a p99 of short ops, and at most about 256 MiB of long ones.
 void set_times(Case& each, const Settings& settings) {
   constexpr std::uint64_t bytes_in_all = std::uint64_t{256} << 20U;
   const std::uint64_t suitable =
@@ -66,7 +56,9 @@ void add_ceilings(std::vector<Case>& cases, const Settings& settings) {
 
 void add_op(std::vector<Case>& cases, const Settings& settings, Case each) {
   set_times(each, settings);
-  const bool movable = can_be_in_place(each.opcode);
+  const bool movable =
+      sdk::detail::in_place_offset(specs_of(each, static_cast<std::uint32_t>(settings.ranks), 0).front(), 0)
+          .has_value();
   if (!movable || settings.places != Places::in_place) {
     cases.push_back(each);
   }
@@ -81,7 +73,6 @@ void add_op(std::vector<Case>& cases, const Settings& settings, Case each) {
 std::vector<Case> cases_of(const Settings& settings) {
   std::vector<Case> cases;
   add_ceilings(cases, settings);
-  const auto members = static_cast<std::uint64_t>(settings.ranks);
   for (const std::uint32_t opcode : settings.opcodes) {
     if (opcode == SR_OP_BARRIER) {
       add_op(cases, settings, {.opcode = opcode});
@@ -90,7 +81,7 @@ std::vector<Case> cases_of(const Settings& settings) {
     const bool reduces = sdk::find_opcode(opcode)->reduces;
     for (const std::uint32_t dtype : settings.dtypes) {
       const std::uint64_t element = sdk::dtype_size(dtype);
-      const std::uint64_t blocks = has_blocks(opcode) ? members : 1;
+      const std::uint64_t blocks = blocks_of(opcode, static_cast<std::uint32_t>(settings.ranks));
       for (const std::uint32_t reduction : reduces ? settings.reductions : std::vector<std::uint32_t>{0}) {
         for (const std::uint64_t size : settings.sizes) {
           const std::uint64_t count = std::max<std::uint64_t>(1, size / element / blocks);
@@ -105,6 +96,29 @@ std::vector<Case> cases_of(const Settings& settings) {
     }
   }
   return cases;
+}
+
+std::vector<sdk::OpSpec> specs_of(const Case& each, std::uint32_t members, std::uint32_t rank) {
+  sdk::OpSpec op = {.opcode = each.opcode, .dtype = each.dtype, .reduction = each.reduction, .count = each.count};
+  if (each.opcode == SR_OP_SEND) {
+    op.peer = (rank + 1) % members;
+    sdk::OpSpec receive = op;
+    receive.opcode = SR_OP_RECV;
+    receive.peer = (rank + members - 1) % members;
+    return {op, receive};
+  }
+  const sdk::OpcodeTraits& traits = *sdk::find_opcode(each.opcode);
+  const std::uint64_t total = each.count * members;
+  for (std::uint32_t i = 0; i < members && traits.has_recv_counts; ++i) {
+    op.count = 0;
+    if (traits.has_send_counts) {
+      op.send_counts.push_back(growing(total, (rank + i) % members, members));
+      op.recv_counts.push_back(op.send_counts.back());
+    } else {
+      op.recv_counts.push_back(growing(total, i, members));
+    }
+  }
+  return {op};
 }
 
 std::vector<plugins::OpRequest> requests_of(const Case& each, std::uint32_t members, std::uint32_t rank,

@@ -27,7 +27,7 @@ using launch::Rank;
 /// Of the launcher, which knows the name of a rank that does not answer: it is to notice before ops end.
 constexpr double silence_margin_s = 2;
 
-/// Ends an abort's callback before what it uses is gone.
+/// Replaces an abort's callback before the objects that it uses are destroyed.
 void no_callback(const std::string&) {}
 
 /// This rank's side of all measurements. At its end ops, group and transport go, in this order, and then the memory
@@ -57,7 +57,7 @@ class Measuring final : private plugins::TransportHost {
       sample.number = number;
       rank_.message(sample_message, to_bytes(sample));
     }
-    (void)agree_on_stop(cases_.size());  // nobody leaves whom another still needs
+    (void)agree_on_stop(cases_.size());  // no rank leaves while another needs it
     return 0;
   }
 
@@ -142,7 +142,7 @@ class Measuring final : private plugins::TransportHost {
     return {.data = arena_->data() + offset, .bytes = bytes, .registration = registration_};
   }
 
-  /// Takes the time of ops on whatever they leave behind, and checks one before and one after.
+  /// Times ops on whatever data they leave behind. Checks one op before and one after.
   Sample measure(const Case& each, const Layout& layout) {
     plugins::TransportOp op = prepare(each, layout);
     const auto once = [&] {

@@ -6,13 +6,12 @@
 #include <cstring>
 #include <type_traits>
 
-#include "core/bench/specs.h"
-
 namespace shardrun::bench {
 namespace {
 
 using sdk::detail::Bfloat;
 using sdk::detail::Half;
+using sdk::detail::with_type;
 
 /// The largest whole number up to which a dtype has all.
 std::uint32_t largest_exact(std::uint32_t dtype) {
@@ -36,7 +35,7 @@ class Numbers {
         givers_(std::min(members, largest_exact(each.dtype))),
         kinds_(each.reduction == SR_REDUCE_SUM ? std::clamp(largest_exact(each.dtype) / members, 1U, 63U) + 1 : 128) {}
 
-  /// Element `index` of what `member` sends: unlike its neighbours and other members' and rounds'.
+  /// Element `index` of what `member` sends. It differs from its neighbours, other members' and other rounds'.
   [[nodiscard]] std::uint32_t given(std::uint32_t member, std::uint64_t index) const noexcept {
     const auto place = static_cast<std::uint32_t>(index);
     std::uint32_t mixed = place * 2654435761U + member * 0x9E3779B9U + round_ * 0x85EBCA6BU;
@@ -86,24 +85,7 @@ T element_of(std::uint32_t number) noexcept {
   }
 }
 
-/// Calls `act` with a null pointer to the type of the dtype's elements.
-template <class Act>
-void with_type(std::uint32_t dtype, Act act) {
-  switch (dtype) {
-    case SR_DTYPE_F32: return act(static_cast<float*>(nullptr));
-    case SR_DTYPE_F64: return act(static_cast<double*>(nullptr));
-    case SR_DTYPE_F16: return act(static_cast<Half*>(nullptr));
-    case SR_DTYPE_BF16: return act(static_cast<Bfloat*>(nullptr));
-    case SR_DTYPE_I8: return act(static_cast<std::int8_t*>(nullptr));
-    case SR_DTYPE_U8: return act(static_cast<std::uint8_t*>(nullptr));
-    case SR_DTYPE_I32: return act(static_cast<std::int32_t*>(nullptr));
-    case SR_DTYPE_U32: return act(static_cast<std::uint32_t*>(nullptr));
-    case SR_DTYPE_I64: return act(static_cast<std::int64_t*>(nullptr));
-    default: return act(static_cast<std::uint64_t*>(nullptr));
-  }
-}
-
-/// Compares `count` elements at `found` with what `expect` says of each.
+/// Compares `count` elements at `found` with the values of `expect`.
 template <class Expect>
 std::uint64_t differing(std::uint32_t dtype, const std::byte* found, std::uint64_t count, Expect expect) {
   std::uint64_t wrong = 0;

@@ -6,7 +6,7 @@
 namespace shardrun::checkpoint {
 
 /// Parses JSON as Boost.JSON does, except that a repeated key in an object is an error. Throws Error{data}: "cannot
-/// read SOURCE: …", with the byte offset from the begin of the text.
+/// read SOURCE: …", with the byte offset from the start of the text.
 [[nodiscard]] boost::json::value parse_json_strictly(std::string_view text, std::string_view source);
 
 }  // namespace shardrun::checkpoint

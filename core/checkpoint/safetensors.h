@@ -70,7 +70,7 @@ inline constexpr std::uint64_t max_header_bytes = 100'000'000;
 struct SafetensorsLayout {
   std::string header;                  ///< length, JSON and padding to a multiple of 8
   std::vector<TensorInfo> tensors;     ///< in file order
-  std::vector<std::uint64_t> offsets;  ///< per tensor, from the begin of the file
+  std::vector<std::uint64_t> offsets;  ///< per tensor, from the start of the file
   std::uint64_t file_bytes = 0;
 };
 

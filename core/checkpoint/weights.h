@@ -13,10 +13,10 @@
 
 namespace shardrun::checkpoint {
 
-// A trained model as one safetensors file: a tensor a parameter (float32, global shape), and in its metadata all that
-// is needed to use it: `shardrun.model` ([model] as an INI section) and, for text, `shardrun.tokenizer` (JSON).
+// A trained model as one safetensors file: a tensor per parameter (float32, global shape). The metadata has what it
+// takes to use it: `shardrun.model` ([model] as an INI section) and, for text, `shardrun.tokenizer` (JSON).
 
-/// The states of one kind, as what is in a file. The metadata is part of it.
+/// The states of one kind as tensors of a file; its layout includes the metadata.
 [[nodiscard]] std::vector<TensorInfo> saved_tensors(const graph::Graph& graph, graph::StateKind kind);
 
 /// Writes the states of one kind that this rank holds to one file, each rank its part; of replicas the first does. All
@@ -33,14 +33,14 @@ void save_states(const std::filesystem::path& path, const graph::Graph& graph, g
 [[nodiscard]] Metadata describe_model(const job::Chosen& model, const models::ModelSettings& settings,
                                       const data::Tokenizer* tokenizer);
 
-/// A model read back.
+/// A model read from a file.
 struct TrainedModel {
   const models::Model* model = nullptr;
   models::ModelSettings settings;
   std::optional<data::Tokenizer> tokenizer;
 };
 
-/// Throws Error{data} where the file was not written by `save_states` with `describe_model`.
+/// Throws Error{data} if the file was not written by `save_states` with `describe_model`.
 [[nodiscard]] TrainedModel read_model(const SafetensorsFile& file);
 
 /// Copies the file's tensors into the parameters of the same name. Throws Error{data} for one that is missing, of

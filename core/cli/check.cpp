@@ -119,15 +119,15 @@ int check(std::span<const std::string> words) {
       parse("plugins check", words,
             {{.name = "case",
               .value = "WORD",
-              .help = "only the cases that have this in their name (may be repeated)",
+              .help = "run only cases with this word in their name (may be repeated)",
               .repeated = true},
              {.name = "set",
               .value = "KEY=VALUE",
-              .help = "an option of the transport; NAME.KEY=VALUE: of one that it opens (may be repeated)",
+              .help = "an option of the transport; NAME.KEY=VALUE: of a transport that it opens (may be repeated)",
               .repeated = true},
              {.name = "silence",
               .value = "SECONDS",
-              .help = "processes that say nothing for so long hang (default 90 for a transport, 20 for a strategy)"},
+              .help = "a process that is silent for so long hangs (default 90 for a transport, 20 for a strategy)"},
              {.name = "list", .help = "print the names of the cases; run none"},
              {.name = "json", .help = "print JSON on standard output, and progress on standard error"}},
             1, 1);
@@ -183,11 +183,10 @@ int check(std::span<const std::string> words) {
   return problems == 0 ? 0 : 1;
 }
 
-const RegisterCommand check_command(
-    {.name = "plugins check",
-     .arguments = "FILE",
-     .help = "check that a plugin's file does what its kind must do, in processes of its own",
-     .run = check});
+const RegisterCommand check_command({.name = "plugins check",
+                                     .arguments = "FILE",
+                                     .help = "check that a plugin does what its kind must do, in separate processes",
+                                     .run = check});
 const RegisterCommand member({.name = member_name,
                               .arguments = "",
                               .help = "one process of plugins check, started by it",

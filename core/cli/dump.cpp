@@ -16,8 +16,8 @@ std::int64_t rank_of(const Parsed& parsed, const job::Job& job) { return parsed.
 std::vector<OptionSyntax> dump_options() {
   return {{.name = "dump",
            .value = "graph|plan|program",
-           .help = "print what the job becomes on its way to the executor, and start nothing"},
-          {.name = "rank", .value = "N", .help = "whose program --dump program prints (default 0)"}};
+           .help = "print the job's graph, plan or program, and start nothing"},
+          {.name = "rank", .value = "N", .help = "the rank of --dump program (default 0)"}};
 }
 
 bool wants_dump(const Parsed& parsed, const job::Job& job) {

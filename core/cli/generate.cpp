@@ -39,7 +39,7 @@ void require_effect(const Parsed& parsed, const train::SamplingSettings& setting
   }
 }
 
-/// A character at a time where the terminal shows it; tokens as numbers where there is no tokenizer.
+/// Prints whole characters on a terminal; tokens as numbers without a tokenizer.
 void print_token(const std::optional<data::Tokenizer>& tokenizer, std::int32_t token) {
   std::string text;
   if (tokenizer) {
@@ -64,15 +64,17 @@ std::vector<std::int32_t> encode(const std::optional<data::Tokenizer>& tokenizer
 }
 
 int generate(std::span<const std::string> words) {
-  const Parsed parsed = parse(
-      "generate", words,
-      {{.name = "prompt", .value = "TEXT", .help = "what to continue (default: the end of a line)"},
-       {.name = "tokens", .value = "N", .help = "how many tokens to sample (default 500)"},
-       {.name = "temperature", .value = "T", .help = "0: always the likeliest; 1: as the model has it (default 0.8)"},
-       {.name = "top-k", .value = "K", .help = "draw from the likeliest K only (default 0: all)"},
-       {.name = "seed", .value = "S", .help = "of the random draws (default 1337)"},
-       {.name = "threads", .value = "N", .help = "threads to compute with (default 1)"}},
-      1, 1);
+  const Parsed parsed =
+      parse("generate", words,
+            {{.name = "prompt", .value = "TEXT", .help = "text to continue (default: the end of a line)"},
+             {.name = "tokens", .value = "N", .help = "number of tokens to sample (default 500)"},
+             {.name = "temperature",
+              .value = "T",
+              .help = "0: always the likeliest token; 1: the model's own distribution (default 0.8)"},
+             {.name = "top-k", .value = "K", .help = "draw only from the K likeliest tokens (default 0: all)"},
+             {.name = "seed", .value = "S", .help = "seed of the random draws (default 1337)"},
+             {.name = "threads", .value = "N", .help = "threads to compute with (default 1)"}},
+            1, 1);
   if (parsed.help_shown) {
     return 0;
   }

@@ -17,7 +17,7 @@
 namespace shardrun::cli {
 namespace {
 
-/// Off a terminal, where lines may be long.
+/// The width if the output is not a terminal: lines may be long.
 constexpr std::size_t usual_width = 190;
 
 std::size_t screen_width() {
@@ -79,7 +79,7 @@ void require_one(const Parsed& parsed) {
   }
 }
 
-/// The search for settings that fit takes longer than all else: what is known before it stands on the screen by then.
+/// The search for settings that fit takes longest. Everything else is printed before it.
 void print_plan(const Planned& planned, bool every_rank) {
   fmt::print("{}", plan_text(planned, screen_width(), every_rank));
   if (planned.fit && !planned.fit->fits()) {
@@ -100,9 +100,9 @@ void print_json(const Planned& planned) {
 int plan(std::span<const std::string> words) {
   std::vector<OptionSyntax> options = {
       set_option(),
-      {.name = "json", .help = "print JSON, of all ranks"},
-      {.name = "ranks", .value = "LIST", .help = "print all that is known of these ranks, such as 0,5,8-11"},
-      {.name = "all", .help = "print all that is known of every rank; ranks that are alike share a block"}};
+      {.name = "json", .help = "print JSON with all ranks"},
+      {.name = "ranks", .value = "LIST", .help = "print details of these ranks, such as 0,5,8-11"},
+      {.name = "all", .help = "print details of every rank; alike ranks share a block"}};
   std::ranges::move(dump_options(), std::back_inserter(options));
   const Parsed parsed = parse("plan", words, options, 1, 1);
   if (parsed.help_shown) {

@@ -14,7 +14,7 @@
 
 namespace shardrun::cli {
 
-/// What 'shardrun plan' knows of a job.
+/// All that 'shardrun plan' computes of a job.
 struct Planned {
   const job::Job& job;
   const compile::Compiled& compiled;
@@ -24,18 +24,18 @@ struct Planned {
   forecast::DiskUse disk;
 };
 
-/// Where the costs of what is predicted come from: "units", "cluster" or "measured".
+/// Source of the predicted costs: "units", "cluster" or "measured".
 [[nodiscard]] const char* costs_of(const forecast::Forecast& forecast);
 
-/// For people: one column of least and one of most over ranks, a row for each stage or some of them, the timeline.
-/// Less than 120 lines, however many ranks and stages there are; but with `every_rank` a block for each kind of ranks.
-/// `width`: of the screen.
+/// For people: the least and the most over ranks, rows for stages, the timeline. Less than 120 lines, however many
+/// ranks and stages there are. With `every_rank` there is a block for each group of alike ranks instead. `width`: of
+/// the screen.
 [[nodiscard]] std::string plan_text(const Planned& planned, std::size_t width, bool every_rank);
 
-/// Blocks for these ranks alone. REQUIRES: ascending, and the job has them.
+/// Blocks for these ranks only. REQUIRES: ascending, and ranks of the job.
 [[nodiscard]] std::string ranks_text(const Planned& planned, const std::vector<std::int64_t>& ranks);
 
-/// For programs: every kind of ranks. `search`: where it does not fit.
+/// For programs: every group of alike ranks. `search`: other settings, if the job does not fit.
 [[nodiscard]] std::string plan_json(const Planned& planned, const std::optional<forecast::FitSearch>& search);
 
 }  // namespace shardrun::cli

@@ -5,7 +5,7 @@
 namespace shardrun::cli {
 namespace {
 
-/// As an integer where 64 bits can hold it. It was counted as a double: 53 of its bits are exact.
+/// An integer if it fits 64 bits. It was counted as a double: 53 bits are exact.
 boost::json::value whole_number(double number) {
   constexpr double first_beyond = 0x1p63;
   return number < first_beyond ? boost::json::value(static_cast<std::int64_t>(number)) : boost::json::value(number);

@@ -29,7 +29,7 @@ struct Extremes {
   }
 };
 
-/// "2.68 GiB", or "2.68-2.70 GiB" where they are shown differently.
+/// "2.68 GiB", or "2.68-2.70 GiB" if their texts differ.
 template <typename T>
 std::string range(const Extremes<T>& extremes, const std::function<std::string(T)>& human) {
   const std::string least = human(extremes.least);

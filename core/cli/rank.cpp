@@ -25,7 +25,7 @@ int rank(std::span<const std::string> words) {
   if (!context) {
     throw Error(ErrorCode::usage, "rank: a run starts its ranks itself: use shardrun run JOB.ini");
   }
-  // As the launcher has resolved it: what is in braces now is meant so.
+  // The launcher has filled in the path: braces in it are literal now.
   const std::filesystem::path folder = parsed.get("folder").value_or("");
   const std::string text = job::read_source(metrics::job_path(folder));
   const job::Job job =

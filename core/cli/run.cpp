@@ -26,7 +26,7 @@
 namespace shardrun::cli {
 namespace {
 
-/// As of all output: where the run went well, it must be whole.
+/// As for all output: after a successful run it must be complete.
 void show(const std::string& text, int exit_code) {
   std::fflush(stdout);
   if (const int error = write_for_person(STDOUT_FILENO, text); error != 0 && error != EAGAIN && exit_code == 0) {
@@ -64,7 +64,7 @@ std::optional<launch::World> world_of(const Parsed& parsed) {
   return launch::world_of();
 }
 
-/// Errors are the first rank's to tell, but for those that it does not know.
+/// The first rank reports errors, except those that it does not know.
 int run_as_one_of(const launch::World& world, const job::Job& job, const train::RunSettings& settings,
                   const std::function<int(const metrics::Summary&)>& tell) {
   if (world.rank == 0) {
@@ -74,8 +74,8 @@ int run_as_one_of(const launch::World& world, const job::Job& job, const train::
   return train::run_hosted_other(job, world, settings, catch_stop_signals);
 }
 
-/// Another launcher passes on what its ranks write, in pieces, beside what others write: there only whole lines can be
-/// read, although mpirun gives the first rank a terminal of its own.
+/// Another launcher passes on its ranks' output in pieces, mixed with others'. Only whole lines are readable there,
+/// although mpirun gives the first rank a terminal.
 metrics::ProgressSink progress_sink(int descriptor, bool is_one_of_world) {
   metrics::ProgressSink sink = metrics::descriptor_sink(descriptor, std::getenv("TERM"));
   sink.is_terminal = sink.is_terminal && !is_one_of_world;
@@ -98,8 +98,8 @@ int run(std::span<const std::string> words) {
       {.name = "profile", .help = "print where the time went, by op"},
       {.name = "launch",
        .value = "HOW",
-       .help = "auto: started by mpirun, srun or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, be one of "
-               "those ranks, else start all ranks here; here: start all ranks here in any case"}};
+       .help = "here: start all ranks on this machine; auto (default): the same, unless mpirun, srun or the variables "
+               "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT make this process one of the ranks"}};
   std::ranges::move(dump_options(), std::back_inserter(options));
   const Parsed parsed = parse("run", words, options, 1, 1);
   if (parsed.help_shown) {

@@ -32,7 +32,7 @@ struct Role {
   mesh::Placement placement;
 };
 
-/// A tensor of the job. What is drawn is its first role.
+/// A tensor of the job. Its first role is drawn.
 struct Tensor {
   std::string name;
   std::string kind;
@@ -86,7 +86,7 @@ class Tensors {
     return tensor;
   }
 
-  /// Within a step what every call adds to, at its end what is read of it.
+  /// The gradient within a step, to which every call adds, and at its end, as it is read.
   void add_gradient(Tensor& tensor, std::size_t s) const {
     const partition::ShardedGraph& sharded = compiled_.partition.sharded;
     mesh::Placement gathered = compiled_.partition.placements.states[s];
@@ -179,7 +179,7 @@ std::vector<mesh::Shard> shards_of(const Tensor& tensor, const compile::Compiled
   return shards;
 }
 
-/// "stages 0, 3 of 4", or nothing where there is no pipeline.
+/// "stages 0, 3 of 4"; empty without a pipeline.
 std::string stages_text(const Tensor& tensor) {
   std::vector<std::size_t> having;
   for (std::size_t stage = 0; stage < tensor.stages.size(); ++stage) {

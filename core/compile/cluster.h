@@ -8,17 +8,17 @@
 
 namespace shardrun::compile {
 
-/// What a rank sends over a mesh axis.
+/// The link of a mesh axis.
 struct AxisRate {
   double bandwidth = 0;  ///< bytes a second
   double latency = 0;    ///< seconds a message
 };
 
-/// Throws Error{job} where [cluster.AXIS] names an axis that the mesh does not have, or with [cluster] flops no
-/// bandwidth is given for one that it has.
+/// Throws Error{job} if [cluster.AXIS] names an axis that the mesh does not have, or if [cluster] flops is given and an
+/// axis has no bandwidth.
 void check_cluster(const job::Job& job, const mesh::Mesh& mesh);
 
-/// Of each axis what [cluster] says. REQUIRES: check_cluster has not refused it.
+/// What [cluster] says about each axis. REQUIRES: check_cluster passed.
 [[nodiscard]] std::vector<std::optional<AxisRate>> axis_rates(const job::Job& job, const mesh::Mesh& mesh);
 
 }  // namespace shardrun::compile

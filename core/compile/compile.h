@@ -20,11 +20,11 @@
 
 namespace shardrun::compile {
 
-/// A job on its way from the file to the executor: each member is a function of those before it.
+/// A job on its way from the file to the executor. Each member is a function of the earlier ones.
 struct Compiled {
-  std::shared_ptr<data::Dataset> dataset;  ///< null where the job names no data
+  std::shared_ptr<data::Dataset> dataset;  ///< null if the job names no data
   models::ModelSettings settings;
-  checkpoint::SavedState saved_state;  ///< that [iterate] from named when the job was compiled
+  checkpoint::SavedState saved_state;  ///< the state of [iterate] from, as of compiling
   graph::Graph graph;
   partition::Plan plan;
   partition::Partition partition;
@@ -35,17 +35,17 @@ struct Compiled {
   std::vector<std::int64_t> evaluation_rows;
 };
 
-/// Threads of a rank: what the job says, else this machine's cores shared by the ranks, at least 1.
+/// Threads of a rank: as the job says, else this machine's cores divided by its ranks, at least 1.
 [[nodiscard]] int threads_of(const job::Job& job);
 [[nodiscard]] int threads_of(const job::Job& job, std::int64_t ranks_here);
 
-/// Data, model, strategy and partitioner, in this order; nothing is started. `now_at` is told what is being done.
-/// `dataset`: the job's, where it is open already. Throws Error{job, data, plugin}.
+/// Runs data, model, strategy and partitioner, in this order; starts nothing. `now_at` gets the current activity.
+/// `dataset`: the job's, if it is already open. Throws Error{job, data, plugin}.
 [[nodiscard]] Compiled compile(const job::Job& job, std::string_view device = "cpu", std::int64_t rank = 0,
                                const std::function<void(std::string_view activity)>& now_at = {},
                                std::shared_ptr<data::Dataset> dataset = nullptr);
 
-/// The graph that the job would have if nothing were computed again in backward.
+/// The job's graph without remat.
 [[nodiscard]] graph::Graph graph_without_remat(const job::Job& job, const Compiled& compiled);
 
 /// Another rank's programs; on another device, with the functions of the rank's stage.
@@ -54,11 +54,11 @@ struct Compiled {
                                                    const device::Device& device,
                                                    const partition::StageFunctions& stage);
 
-/// The programs, by number, that one optimizer step, or one iteration, executes; in its order. Of a strategy with a
-/// hook after_step one that this follows.
+/// The programs, by number, of one optimizer step or iteration, in order. With a hook after_step: of a step that the
+/// hook follows.
 [[nodiscard]] std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partition::Programs& programs);
 
-/// Floating-point operations of one optimizer step, or of one iteration.
+/// Floating-point operations of one optimizer step or iteration.
 [[nodiscard]] double flops_per_step(const Compiled& compiled);
 [[nodiscard]] double flops_per_step(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows);
 

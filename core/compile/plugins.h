@@ -13,25 +13,25 @@ namespace shardrun::compile {
 
 // The plugins of a job: found, opened, and given the options that the job file has for them.
 
-/// Where this job's plugins are looked for.
+/// The folders to search for this job's plugins.
 [[nodiscard]] plugins::Directories directories_of(const std::vector<std::filesystem::path>& configured);
 
-/// What the job file's schema asks models, strategies and this machine for.
+/// What the job file's schema needs from models, strategies and this machine.
 [[nodiscard]] job::SchemaProviders schema_providers();
 
-/// Throws Error{plugin}; Error{job} where it does not read a section [sharding] that the job has.
+/// Throws Error{plugin}; Error{job} if the job has a section [sharding] that the strategy does not read.
 [[nodiscard]] plugins::Strategy open_strategy(const job::Job& job);
 
-/// Ranks, mesh, option values and [sharding] of the job. Throws Error{job} where an option's file cannot be read.
+/// Adds ranks, mesh, option values and [sharding] of the job. Throws Error{job} if an option's file cannot be read.
 void add_job(plugins::StrategyRequest& request, const job::Job& job, const plugins::Strategy& strategy);
 
-/// The options of [strategy] whose values are files, with their places, as the beginning of a message: "job.ini:12:
-/// [strategy] schedule = /jobs/mine.csv: ". Empty where there is none.
+/// The options of [strategy] whose values are files, as the start of a message: "job.ini:12: [strategy] schedule =
+/// /jobs/mine.csv: ". Empty if there are none.
 [[nodiscard]] std::string strategy_files(const job::Job& job);
 
-/// The transports of the mesh's axes, configured, not opened yet. Throws Error{job} where [transport] names an axis
-/// that the mesh does not have or that has one rank, a transport cannot move what the job has or refuses its options,
-/// or an option's file cannot be read.
+/// The transports of the mesh's axes, configured but not opened. Throws Error{job} if [transport] names an axis that
+/// the mesh does not have or that has one rank, if a transport cannot move the job's memory or refuses its options, or
+/// if an option's file cannot be read.
 [[nodiscard]] runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mesh);
 
 /// Where the job names a transport: for an axis of the mesh, or for all.

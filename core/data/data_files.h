@@ -15,18 +15,18 @@
 #include "core/data/dataset.h"
 #include "core/files/steady_file.h"
 
-// What the kinds of data sets share.
+// Shared by the kinds of data sets.
 
 namespace shardrun::data {
 
-/// What data is called in messages: the setting that names it and where that stands, "job.ini:12: [data] text".
+/// The name of data in messages: the place of its setting, "job.ini:12: [data] text".
 using Named = std::string;
 
 [[nodiscard]] inline Named name_of(const job::Job& job, std::string_view key) {
   return fmt::format("{}: [data] {}", job.where("data", key), key);
 }
 
-/// Says which setting named the file that cannot be used.
+/// Calls `act`. Errors about the file get the name of its setting.
 template <class Act>
 auto with_name(const Named& name, Act act) {
   try {
@@ -40,23 +40,23 @@ auto with_name(const Named& name, Act act) {
   return {static_cast<std::int32_t*>(view.data), static_cast<std::size_t>(view.elements())};
 }
 
-/// The open files of [data]: opened by their paths, or had from another process of this host.
+/// The open files of [data]: opened by path, or inherited from another process of this host.
 class DataFiles {
  public:
   DataFiles() = default;
-  /// `given`: those that data_files() lists, in its order.
+  /// `given`: the files that data_files() lists, in its order.
   DataFiles(const job::DataSettings& data, std::vector<files::SteadyFile> given);
 
-  /// Whether another process gave them. Of texts it gave the tokens.
+  /// Whether another process gave the files. Of texts it gave the tokens.
   [[nodiscard]] bool are_given() const noexcept { return !given_.empty(); }
-  /// Throws as files::SteadyFile. REQUIRES: a file that was given is asked for once.
+  /// Throws as files::SteadyFile. REQUIRES: a given file is requested once.
   [[nodiscard]] files::SteadyFile open(const std::filesystem::path& path);
 
  private:
   std::vector<std::optional<files::SteadyFile>> given_;
 };
 
-// Each opens what [data] names. `files`: as open_dataset() and attach_dataset() have it.
+// Each opens the data of its kind. `files`: as in open_dataset() and attach_dataset().
 
 [[nodiscard]] std::unique_ptr<Dataset> open_arrays(const job::Job& job, DataFiles& files);
 [[nodiscard]] std::unique_ptr<Dataset> open_text(const job::Job& job, DataFiles& files);

@@ -6,8 +6,8 @@
 
 namespace shardrun::data {
 
-// Samples for a function's inputs, whole or this rank's parts of them: `first` is the global sample of the whole's
-// first row. Parts by rows alone allocate nothing on the cpu device.
+// Writes samples to a function's inputs, whole or this rank's parts. `first`: the global sample of the whole's first
+// row. On the cpu device, parts by rows allocate nothing.
 
 void feed_training(const Dataset& dataset, std::uint64_t seed, std::int64_t first, const device::TensorView& inputs,
                    const device::TensorView& targets, std::size_t f32_bytes);

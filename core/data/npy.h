@@ -30,7 +30,7 @@ struct NpyHeader {
 /// Every header that parse_npy() accepts fits in so many bytes.
 inline constexpr std::size_t most_header_bytes = std::size_t{1} << 20U;
 
-/// Reads a header of version 1 to 3 from `head`, the begin of a file of `bytes`, and checks that exactly the values
+/// Reads a header of version 1 to 3 from `head`, the start of a file of `bytes`, and checks that exactly the values
 /// follow it. `source` names the file in messages. Throws Error{data}: another format, cut short or too long, Fortran
 /// order, big-endian, or a type that is not in NpyType. REQUIRES: `head` is the file, or its first most_header_bytes.
 [[nodiscard]] NpyHeader parse_npy(std::span<const std::byte> head, std::size_t bytes, std::string_view source);

@@ -6,12 +6,12 @@
 
 namespace shardrun::device {
 
-/// The cores that the processor time of this process's control groups (containers, systemd) is worth, rounded up;
-/// nothing where they have no limit. `root` is where proc/ and sys/ are.
+/// The processor time of this process's control groups (containers, systemd) in cores, rounded up; nothing if they have
+/// no limit. `root`: the folder with proc/ and sys/.
 [[nodiscard]] std::optional<std::int64_t> cores_of_control_groups(const std::filesystem::path& root);
 
-/// Cores that this process may compute on, at least 1: those of its affinity (taskset, srun, mpirun --bind-to), but no
-/// more than its control groups allow.
+/// Cores that this process may use, at least 1: those of its affinity (taskset, srun, mpirun --bind-to), limited by its
+/// control groups.
 [[nodiscard]] std::int64_t usable_cores();
 
 }  // namespace shardrun::device

@@ -10,7 +10,7 @@
 
 namespace shardrun::forecast {
 
-/// An instruction as it was recorded; times are seconds of one clock for all ranks.
+/// A recorded instruction. Times are seconds of one clock for all ranks.
 struct MeasuredSpan {
   std::string function;
   std::string category;
@@ -20,24 +20,21 @@ struct MeasuredSpan {
   double end = 0;
 };
 
-/// The steps of a run's trace by rank and number, each with its instructions in the order in which they were executed.
+/// The steps of a run's trace, by rank and number, with their instructions in order of execution.
 class MeasuredSteps {
  public:
-  /// `path`: the trace, or the output folder that it lies in. Throws Error{job}, whose message begins with `place`, for
-  /// what is no trace.
+  /// `path`: the trace, or its output folder. Throws Error{job}, beginning with `place`, if it is not a trace.
   MeasuredSteps(const std::filesystem::path& path, std::string place);
 
-  /// Throws Error{job} where the trace does not have the rank, or where it executed anything else in some step than
-  /// `step`; the message says where they part. Steps that the hook after_step does not follow are left out, where
-  /// `step` has it.
+  /// Throws Error{job} if the trace does not have the rank, or if a traced step has other instructions than `step`; the
+  /// message names the first difference. If `step` has the hook after_step, traced steps without it are skipped.
   void require(const RankStep& step);
 
-  /// Seconds that a rank computed and moved data in a step, the median. REQUIRES: it has passed require().
+  /// The median seconds that a rank computed and moved data in a step. REQUIRES: the rank passed require().
   [[nodiscard]] double computing(std::int64_t rank) const;
 
-  /// Of each rank's instructions, by number in the step, the median over the steps that all these ranks have: what it
-  /// took; of what waits for a transfer, what was left of it once everyone of them had started it.
-  /// REQUIRES: each has passed require().
+  /// Per rank and instruction (by number in the step), the median duration over the steps that all these ranks have.
+  /// For a wait: the time after every participant had started. REQUIRES: each rank passed require().
   [[nodiscard]] std::vector<std::vector<double>> medians(const std::vector<RankStep>& ranks,
                                                          mesh::AxisId pipeline_axis) const;
 

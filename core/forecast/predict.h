@@ -13,55 +13,55 @@
 
 namespace shardrun::forecast {
 
-/// What a rank does in a second.
+/// The speed of a rank, per second.
 struct ComputeRate {
   double flops = 0;
   double memory_bandwidth = 0;  ///< bytes
 };
 
-/// Whether it is more than the start or the end of a transfer.
+/// Whether it does more than start or end a transfer.
 [[nodiscard]] bool computes(const partition::Instruction& instruction) noexcept;
 
-/// Seconds of computing or moving: as long as its FLOPs or its operands' bytes take, whichever is longer (the roofline:
+/// Seconds of computing or moving: the time of its FLOPs or of its operands' bytes, whichever is longer (the roofline:
 /// Williams, Waterman & Patterson 2009, doi:10.1145/1498765.1498785).
 [[nodiscard]] double compute_seconds(const ExecutedInstruction& at, const ComputeRate& rate);
 
-/// Seconds of a transfer in a ring: its messages, one after the other, and the bytes that the rank sends (Thakur,
-/// Rabenseifner & Gropp 2005, doi:10.1177/1094342005051521). Messages: all_reduce 2(n−1), all_gather and reduce_scatter
-/// n−1, all_to_all one for each member that gets or gives something.
+/// Seconds of a transfer by a ring algorithm: the latency of its messages, one after the other, and the time of the
+/// bytes that the rank sends (Thakur, Rabenseifner & Gropp 2005, doi:10.1177/1094342005051521). Messages: all_reduce
+/// 2(n−1), all_gather and reduce_scatter n−1, all_to_all one per member that gets or gives something.
 [[nodiscard]] double transfer_seconds(const partition::Transfer& transfer, const partition::Programs& programs,
                                       std::size_t f32_bytes, const compile::AxisRate& rate);
 
-/// What the instructions of a step cost.
+/// The costs of a step's instructions.
 struct StepCosts {
-  /// Of each rank and each of its instructions, by number in the step. What waits for a transfer over an axis without a
-  /// rate: how long after everyone has started and it began to wait.
+  /// Per rank and instruction, by number in the step. For a wait on an axis without a rate: the seconds after every
+  /// participant has started and the wait has begun.
   std::vector<std::vector<double>> seconds;
-  std::vector<std::optional<compile::AxisRate>> axes;  ///< of each mesh axis
+  std::vector<std::optional<compile::AxisRate>> axes;  ///< per mesh axis
   std::size_t f32_bytes = 4;
 };
 
-/// How a stage spends a step; the first three fill it.
+/// How a stage spends a step. `exposed`, `waiting` and computing add up to the step.
 struct StagePrediction {
   double compute = 0;
-  double exposed = 0;  ///< seconds in which it does nothing while its transfers are under way
-  double waiting = 0;  ///< and while others have yet to start theirs, or to end the step
-  double hidden = 0;   ///< of computing, while one or more of its transfers over axes with a rate are under way
+  double exposed = 0;  ///< its transfers are under way and it does nothing
+  double waiting = 0;  ///< other stages have not yet started theirs, or not yet ended the step
+  double hidden = 0;   ///< the part of computing during which a transfer over an axis with a rate is under way
 };
 
 struct Prediction {
   double seconds = 0;
   std::vector<StagePrediction> stages;
-  /// Of a pipeline's action, by chunk, kind and microbatch: computing, and what it waits for along other axes.
+  /// Cost of a pipeline's action, by chunk, kind and microbatch: computing, and waits along other axes.
   std::map<std::tuple<std::uint32_t, plugins::Action::Kind, std::uint32_t>, double> actions;
 
   [[nodiscard]] double cost_of(const plugins::Action& action) const;
 };
 
-/// Goes through the instructions of one rank of each stage, or of one alone, at once. A message is under way from when
-/// it is sent, another transfer from when all have started it; over each axis a rank sends one after the other, to
-/// whomever it is, and over different axes at a time. What it receives does not keep it from sending. A sender does not
-/// wait for its receiver.
+/// Simulates the instructions of one rank of each stage, or of a single rank, at once.
+/// - A message is under way from its send; another transfer from when all participants have started it.
+/// - A rank sends one transfer after the other over an axis, whoever receives it. Different axes are independent.
+/// - Receiving does not delay sending, and a sender does not wait for its receiver.
 [[nodiscard]] Prediction predict(const std::vector<RankStep>& ranks, const partition::Pipeline& pipeline,
                                  const StepCosts& costs);
 

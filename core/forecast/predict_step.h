@@ -12,25 +12,26 @@
 
 namespace shardrun::forecast {
 
-/// A step as [cluster] lets it be predicted.
+/// The predicted step of a job with [cluster].
 struct StepForecast {
   Prediction prediction;
-  std::vector<std::int64_t> ranks;    ///< of each stage the one whose step it is
-  bool measured = false;              ///< the costs, or reckoned from rates
-  double samples_per_s = 0;           ///< of training
-  double tokens_per_s = 0;            ///< 0: the job's samples are no tokens
-  double model_flops_per_s = 0;       ///< of a rank, without what backward computes again
+  std::vector<std::int64_t> ranks;    ///< the simulated rank of each stage
+  bool measured = false;              ///< whether the costs are measured, or else computed from rates
+  double samples_per_s = 0;           ///< in training
+  double tokens_per_s = 0;            ///< 0: samples are not tokens
+  double model_flops_per_s = 0;       ///< per rank, without what backward computes again
   std::optional<double> utilisation;  ///< model_flops_per_s over [cluster] flops
 };
 
-/// Takes the programs of ranks that differ and keeps of each stage the one that has most to do: the others wait for it.
+/// Takes the programs of ranks that differ, and keeps for each stage the rank with the most work: the others wait for
+/// it.
 class StepPredictor {
  public:
-  /// `device`: for which the programs are made. Throws Error{job} for a trace that is none. REQUIRES: the job has
-  /// [cluster]. Job, compiled and device outlive this.
+  /// `device`: the one that the programs are made for. Throws Error{job} if the trace is invalid. REQUIRES: the job has
+  /// [cluster]; job, compiled and device outlive this.
   StepPredictor(const job::Job& job, const compile::Compiled& compiled, const device::Device& device);
 
-  /// `executed`: by number, one for each execution in a step. Throws Error{job} where the trace is of another job.
+  /// `executed`: numbers, one per execution in a step. Throws Error{job} if the trace is of another job.
   void add(partition::Programs programs, const std::vector<std::size_t>& executed);
 
   /// REQUIRES: a rank of each stage has been added.
@@ -38,9 +39,9 @@ class StepPredictor {
 
  private:
   struct Busiest {
-    partition::Programs programs;  ///< without what costs no more depend on: there is one a stage
+    partition::Programs programs;  ///< without what costs do not depend on; there is one per stage
     std::vector<std::size_t> executed;
-    std::vector<double> seconds;  ///< of each instruction, where they are not measured
+    std::vector<double> seconds;  ///< per instruction, if they are not measured
     double busy = -1;             ///< seconds
   };
 

@@ -152,7 +152,7 @@ struct Job {
 
   std::vector<GivenSetting> given;  ///< in the order of the schema; a section is an entry with no key
 
-  /// Where a setting comes from, as the begin of a message: "job.ini:12", "--set train.steps", or "job.ini (default)".
+  /// Where a setting comes from, as the start of a message: "job.ini:12", "--set train.steps", or "job.ini (default)".
   /// An empty key stands for the section itself.
   [[nodiscard]] std::string where(std::string_view section, std::string_view key) const;
 
@@ -175,7 +175,7 @@ struct SchemaProviders {
   std::function<std::int64_t()> automatic_ranks;  ///< what `[job] ranks = auto` is without [mesh]
 };
 
-/// Throws Error{job} with the place at the begin of its message; Error{plugin} for options that are declared wrongly;
+/// Throws Error{job} with the place at the start of its message; Error{plugin} for options that are declared wrongly;
 /// and what the providers throw.
 [[nodiscard]] Job parse_job(const RawJob& raw, const SchemaProviders& providers);
 

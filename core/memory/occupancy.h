@@ -61,7 +61,7 @@ class Occupancy {
   void look_at(const std::vector<Range>& ranges);
 
   std::vector<std::vector<Stretch>> levels_;  ///< leaves first; the last is one stretch
-  std::vector<std::vector<Taken>> leaves_;    ///< each sorted by the begin of its ranges
+  std::vector<std::vector<Taken>> leaves_;    ///< each sorted by the start of its ranges
   std::vector<Cursor> cursors_;               ///< of the running search
   std::array<std::vector<Range>, 2> edges_;   ///< of the running search: taken in the leaves at its ends
   std::size_t edges_used_ = 0;

@@ -5,18 +5,17 @@
 
 namespace shardrun::metrics {
 
-// The ranks' flight records, in a folder of the run's output: kept while it runs, told and written as text where it
+// The ranks' flight records, in a folder of the run's output. They are binary while the job runs, and become text if it
 // fails.
 
-/// Where a rank keeps its own, in the folder that this makes where it is missing. Throws Error{io}.
+/// The path of a rank's own record. Makes the folder if it is missing. Throws Error{io}.
 [[nodiscard]] std::filesystem::path new_flight_path(const std::filesystem::path& output, int rank);
 
-/// Of a job that came to its end: removes the folder.
+/// Removes the folder, for a job that came to its end.
 void drop_flights(const std::filesystem::path& output) noexcept;
 
-/// Of a job that failed, once all ranks have ended: every record becomes flight/rank-N.jsonl. What there is to say
-/// beside the root cause, in lines that each begin with a line break: what that rank was at, who waits for whom, where
-/// the records are.
+/// For a job that failed, once all ranks have ended: writes every record as flight/rank-N.jsonl. Returns lines for the
+/// report, each with a leading line break: what the failed rank was doing, who waits for whom, where the records are.
 [[nodiscard]] std::string tell_flights(const std::filesystem::path& output, int ranks, int cause);
 
 }  // namespace shardrun::metrics

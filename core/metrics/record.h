@@ -19,7 +19,7 @@ namespace shardrun::metrics {
 /// The activity that begins the steps of a run.
 inline constexpr std::string_view first_step_activity = "first step";
 
-/// Where a run shows how it goes.
+/// Shows a run's progress.
 class Display {
  public:
   Display() = default;
@@ -28,33 +28,34 @@ class Display {
   virtual ~Display() = default;
 
   virtual void update(const ProgressUpdate& update) = 0;
-  /// What is being done, as Progress::now_at.
+  /// Sets the current activity, as Progress::now_at.
   virtual void now_at(std::string_view what, std::int64_t done, std::int64_t total) = 0;
   void now_at(std::string_view what) { now_at(what, 0, 0); }
-  /// A line of its own, above the live one.
+  /// Prints a line above the live one.
   virtual void line(std::string_view text) = 0;
-  /// The live line is left standing.
+  /// Keeps the live line on the screen.
   virtual void finish() = 0;
-  /// Results for a person: the sample, a table of times.
+  /// Shows results for a person: the sample, a table of times.
   virtual void result(std::string_view text) = 0;
-  /// What is known of the files with the job's results.
+  /// Sets what is known of the job's result files.
   virtual void results_are(Results results) = 0;
 };
 
-/// What one rank keeps of a run: its log, and what becomes its part of the summary; the first rank's metrics.jsonl too.
+/// One rank's records of a run: its log, its part of the summary and, for the first rank, metrics.jsonl.
 class Record {
  public:
-  /// `planned`: what is known of the run before it begins. `folder`: the run's, which with the display outlives this.
+  /// `planned`: what is known before the run. `folder`: the run's. REQUIRES: folder and display outlive this.
   Record(Display& display, const RunFolder& folder, int rank, Summary planned);
 
   [[nodiscard]] bool is_first() const noexcept { return lines_.has_value(); }
 
-  /// To the log; the first rank's to the person too.
+  /// Writes to the log; the first rank's line also goes to the person.
   void say(const std::string& line);
-  /// To the log alone; the person is told where that cannot be written any more.
+  /// Writes only to the log. If that fails, the person is told.
   void log(const std::string& line);
   void count_step(double seconds);
-  /// A line of metrics.jsonl; nothing on other ranks. Throws Error{io}, also where the folder is no longer the run's.
+  /// Writes a line of metrics.jsonl; nothing on other ranks. Throws Error{io}, also if the folder is no longer the
+  /// run's.
   void write(const StepRecord& step);
   void write(std::span<const JsonField> fields);
   void update(const ProgressUpdate& update);
@@ -65,7 +66,7 @@ class Record {
   /// Completes the summary.
   void finish(const char* status, int exit_code);
 
-  Summary summary;  ///< with this rank's part alone
+  Summary summary;  ///< only this rank's part
 
  private:
   Display& display_;

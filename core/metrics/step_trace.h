@@ -12,7 +12,7 @@
 
 namespace shardrun::metrics {
 
-/// A step while it was recorded: its time, and where its instructions begin in the timeline.
+/// A recorded step: its time, and the start of its instructions in the timeline.
 struct TracedStep {
   std::int64_t step = 0;  ///< counted from 1
   std::int64_t begin = 0;
@@ -20,14 +20,14 @@ struct TracedStep {
   std::size_t first_span = 0;
 };
 
-/// What an instruction's spans are called in a trace; and what tells them there from those of other things.
+/// The name of an instruction's spans in a trace; and the arguments that identify them.
 [[nodiscard]] std::string name_in_trace(const partition::Program& program, const partition::Instruction& instruction);
 [[nodiscard]] std::string_view category_in_trace(const partition::Instruction& instruction) noexcept;
 
-/// One rank's steps as a trace. The row `compute` has what it computed, moved and waited for, within the action of the
-/// schedule, the function and the step that it belongs to. Below it, for each mesh axis, a row each for what was sent,
-/// what was received and for collectives; as many as there were transfers under way at once. A transfer lasts as long
-/// as the transport says, or from its start to where it was found complete.
+/// One rank's steps as a trace. The row `compute` has computing, moving and waiting, nested in the action of the
+/// schedule, the function and the step. Each mesh axis has rows for sends, for receives and for collectives, as many as
+/// there were concurrent transfers. A transfer lasts as long as the transport says, or from its start to where it was
+/// found complete.
 [[nodiscard]] Trace trace_of(const std::vector<TracedStep>& steps, const runtime::Timeline& timeline,
                              const partition::Programs& programs, const device::Device& device);
 

@@ -14,10 +14,10 @@ namespace {
 using partition::Collective;
 using partition::Transfer;
 
-/// Of `agree` in each group; transfers have the numbers behind it.
+/// The op's id of `agree` in each group; ids of transfers follow.
 constexpr std::uint64_t agree_id = 1;
 
-/// What an operation may take beyond its deadline before it counts as a transport that does not keep to it.
+/// How far an operation may exceed its deadline before the transport is reported as not keeping it.
 constexpr std::int64_t grace_ns = 5'000'000'000;
 
 std::uint32_t dtype_of(const Transfer& transfer, std::size_t element_bytes) noexcept {
@@ -42,7 +42,7 @@ std::vector<std::uint64_t> unsigned_counts(const std::vector<std::int64_t>& coun
   return {counts.begin(), counts.end()};
 }
 
-/// The op with the V form only where counts differ.
+/// Uses the V form of the op only if counts differ.
 void set_opcode(plugins::OpRequest& op, const Transfer& transfer) {
   const auto choose = [&](std::uint32_t even, std::uint32_t uneven, bool is_even) {
     op.opcode = is_even ? even : uneven;

@@ -38,7 +38,7 @@ device::TensorView view_of(const partition::Buffer& buffer, std::byte* arena) {
   return view;
 }
 
-/// Copies a box row by row: dimension `d` and those behind it.
+/// Copies a box row by row: dimension `d` and the later ones.
 void copy_box(const partition::Copy& copy, std::size_t d, const std::byte* from, std::byte* to, std::size_t bytes) {
   const bool consecutive = d + 1 == copy.shape.size() && copy.from_strides[d] == 1 && copy.to_strides[d] == 1;
   if (d == copy.shape.size() || consecutive) {
@@ -365,8 +365,8 @@ std::optional<std::string> Executor::bad_arrival(std::size_t program, const part
 
 namespace {
 
-/// Instructions of different stages cannot be compared by their numbers. But they have no layers in common, except that
-/// what is received has the layer that it was made in.
+/// Instruction numbers of different stages are not comparable. But stages have no layers in common, except that a
+/// received value has the layer of its origin.
 BadResult::Order order_of(const partition::Program& program, const partition::Instruction& instruction,
                           std::uint32_t number) noexcept {
   const bool forward = instruction.phase == graph::Phase::forward;
@@ -379,8 +379,8 @@ BadResult::Order order_of(const partition::Program& program, const partition::In
 
 }  // namespace
 
-/// A schedule may have a later microbatch's forward before an earlier one's backward. What is only moved was looked at
-/// where it was made.
+/// A schedule may run a later microbatch's forward before an earlier one's backward. Data that is only moved was
+/// checked where it was made.
 std::optional<BadResult> Executor::run_checked(std::size_t program, std::span<const device::Scalars> scalars) {
   std::optional<BadResult> first;
   for (Call& call : calls_[program]) {

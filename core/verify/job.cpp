@@ -60,11 +60,11 @@ struct Extent {
   bool evaluates;
 };
 
-/// Does the first steps and leaves what this rank holds at each moment.
+/// Runs the first steps and records what this rank holds at each moment.
 class Recorder {
  public:
-  /// `link`: null where there is one rank. `meter`: shows how far it is; may be null. `stop_signal` is asked after each
-  /// step where there is one rank; several ask each other.
+  /// `link`: null with one rank. `meter`: shows the progress; may be null. `stop_signal` is called after each step with
+  /// one rank; several ranks agree instead.
   Recorder(const job::Job& job, compile::Compiled& compiled, train::RankLink* link, Meter* meter,
            std::function<int()> stop_signal)
       : job_(job),
@@ -127,7 +127,7 @@ class Recorder {
 
   [[nodiscard]] int asked_to_stop() { return link_ != nullptr ? link_->agree_on_stop() : stop_signal_(); }
 
-  /// Connects the ranks, gives every state its first values and tells the meter what is to come.
+  /// Connects the ranks, gives every state its first values and tells the meter how much work there is.
   void begin(std::int64_t steps, const std::vector<std::size_t>& evaluation, runtime::Executor& executor) {
     if (link_ != nullptr) {
       link_->connect(executor);
@@ -191,7 +191,7 @@ int record(Recorder& recorder, const job::Job& job, Extent extent) {
 
 constexpr const char* title_of_job = "running the job";
 
-/// What varies from rank to rank on purpose is several models, which no single reference can be held against.
+/// Tensors that vary between ranks on purpose are several models. One reference cannot be compared with them.
 void require_one_model(const job::Job& job, const compile::Compiled& compiled) {
   const partition::Placements& placements = compiled.partition.placements;
   for (std::size_t s = 0; s < compiled.graph.states.size(); ++s) {
@@ -250,7 +250,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
   }
   outcome.summary.status = "finished";
   copy.threads = 0;  // the ranks have ended: the reference has all cores
-  // The reference keeps what the ranks compute again, so that a fault in what is repeated shows.
+  // The reference recomputes nothing, so that a fault in the ranks' recomputation shows.
   compiled.graph = compile::graph_without_remat(job, compiled);
   Workload workload = workload_of(job, compiled);
   if (!evaluates) {
@@ -280,7 +280,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
 int record_as_rank(const job::Job& job, const launch::RankContext& context, std::int64_t steps, bool evaluates,
                    train::RankHooks hooks) {
   const auto work = [&](compile::Compiled& compiled, train::RankLink& link, const metrics::RunFolder&) {
-    // The launcher shows what the first rank says, line by line.
+    // The launcher shows the first rank's output, line by line.
     const std::unique_ptr<metrics::Display> display = train::display_of_launcher(link);
     Meter meter({.write = [&](std::string_view text) { display->line(text.substr(0, text.size() - 1)); },
                  .now = [] { return std::chrono::steady_clock::now(); }},

@@ -16,7 +16,6 @@
 namespace shardrun::conformance {
 namespace {
 
-
 void opens(StrategyMember& member) {
   (void)member.strategy();
   (void)member.open_another();
@@ -39,7 +38,7 @@ void require_choices(const OptionSpec& option) {
   }
 }
 
-/// What the host does not refuse by itself when it opens a plugin: names, types and defaults.
+/// Names, types and defaults that the host does not check when it opens a plugin.
 void declared(StrategyMember& member) {
   for (const OptionSpec& option : member.strategy().options()) {
     require_help(option);
@@ -55,12 +54,12 @@ void declared(StrategyMember& member) {
   }
 }
 
-/// A bound of an option of integers; the end of their range where it has none, or none that they reach.
+/// A bound of an option of integers; the end of their range if it has no bound within it.
 std::int64_t integer_bound(const std::optional<double>& bound, std::int64_t end) {
   return bound && std::abs(*bound) < 0x1p63 ? static_cast<std::int64_t>(*bound) : end;
 }
 
-/// The values at the ends of what an option allows: whatever a job file may say the strategy has to bear.
+/// The extreme values that an option allows. The strategy has to handle whatever a job file may contain.
 std::vector<OptionValue> limits(const OptionSpec& option) {
   switch (option.type) {
     case OptionType::boolean: return {false, true};

@@ -5,13 +5,17 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 namespace shardrun::conformance {
 namespace {
 
 using sdk::OpSpec;
+using sdk::detail::Bfloat;
+using sdk::detail::Half;
+using sdk::detail::with_type;
 
-/// How many elements member `from` has for member `to` in an ALL_TO_ALLV.
+/// Number of elements that member `from` sends to member `to` in an ALL_TO_ALLV.
 std::uint64_t exchanged(const Shape& shape, std::uint32_t from, std::uint32_t to) {
   return shape.count == 0 || (from * 2 + to) % 3 == 2 ? 0 : shape.count / 2 + from + 2 * to + 1;
 }
@@ -20,7 +24,7 @@ std::uint64_t uneven(const Shape& shape, std::uint32_t member) {
   return shape.count == 0 || member % 3 == 1 ? 0 : shape.count + 3 * member;
 }
 
-/// Element `index` of what `member` sends: small, and unlike its neighbours.
+/// Element `index` of what `member` sends: small, and different from its neighbours.
 double given(const Shape& shape, std::uint32_t member, std::uint64_t index, std::uint32_t round) {
   if (shape.with_nan && (index + round) % (shape.members + 1) == member) {
     return std::numeric_limits<double>::quiet_NaN();
@@ -42,32 +46,23 @@ double reduced(std::uint32_t reduction, double a, double b) {
   }
 }
 
-/// Calls `act` with a null pointer to the type of the dtype's elements and with how a number becomes one and back.
-template <class Act>
-void with_type(std::uint32_t dtype, Act act) {
-  using namespace sdk::detail;
-  const auto plain = [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
-    act(
-        type, [](double number) { return static_cast<T>(number); }, [](T value) { return static_cast<double>(value); });
-  };
-  switch (dtype) {
-    case SR_DTYPE_F32: return plain(static_cast<float*>(nullptr));
-    case SR_DTYPE_F64: return plain(static_cast<double*>(nullptr));
-    case SR_DTYPE_I8: return plain(static_cast<std::int8_t*>(nullptr));
-    case SR_DTYPE_U8: return plain(static_cast<std::uint8_t*>(nullptr));
-    case SR_DTYPE_I32: return plain(static_cast<std::int32_t*>(nullptr));
-    case SR_DTYPE_U32: return plain(static_cast<std::uint32_t*>(nullptr));
-    case SR_DTYPE_I64: return plain(static_cast<std::int64_t*>(nullptr));
-    case SR_DTYPE_U64: return plain(static_cast<std::uint64_t*>(nullptr));
-    case SR_DTYPE_F16:
-      return act(
-          static_cast<Half*>(nullptr), [](double number) { return narrow_to_half(static_cast<float>(number)); },
-          [](Half value) { return static_cast<double>(widen(value)); });
-    default:
-      return act(
-          static_cast<Bfloat*>(nullptr), [](double number) { return narrow_to_bfloat(static_cast<float>(number)); },
-          [](Bfloat value) { return static_cast<double>(widen(value)); });
+template <class T>
+T element_of(double number) {
+  if constexpr (std::is_same_v<T, Half>) {
+    return sdk::detail::narrow_to_half(static_cast<float>(number));
+  } else if constexpr (std::is_same_v<T, Bfloat>) {
+    return sdk::detail::narrow_to_bfloat(static_cast<float>(number));
+  } else {
+    return static_cast<T>(number);
+  }
+}
+
+template <class T>
+double number_of(T element) {
+  if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, Bfloat>) {
+    return sdk::detail::widen(element);
+  } else {
+    return static_cast<double>(element);
   }
 }
 
@@ -121,20 +116,20 @@ std::vector<double> expected(const Shape& shape, std::uint32_t rank, std::uint32
 }
 
 void write_elements(std::uint32_t dtype, const std::vector<double>& numbers, void* to) {
-  with_type(dtype, [&](auto* type, auto make, auto) {
+  with_type(dtype, [&](auto* type) {
     auto* elements = static_cast<decltype(type)>(to);
     for (std::size_t i = 0; i < numbers.size(); ++i) {
-      elements[i] = make(numbers[i]);
+      elements[i] = element_of<std::remove_pointer_t<decltype(type)>>(numbers[i]);
     }
   });
 }
 
 std::vector<double> read_elements(std::uint32_t dtype, const void* from, std::size_t count) {
   std::vector<double> numbers(count);
-  with_type(dtype, [&](auto* type, auto, auto read) {
+  with_type(dtype, [&](auto* type) {
     const auto* elements = static_cast<const std::remove_pointer_t<decltype(type)>*>(from);
     for (std::size_t i = 0; i < count; ++i) {
-      numbers[i] = read(elements[i]);
+      numbers[i] = number_of(elements[i]);
     }
   });
   return numbers;

@@ -30,7 +30,7 @@ bool is_complete(const sr_transport& all) noexcept {
          all.op_test != nullptr && all.op_wait != nullptr && all.op_free != nullptr;
 }
 
-/// A function that is given a deadline, and does not come back soon after it, never will.
+/// The limit for a function with a deadline. One that does not return soon after it never will.
 std::optional<std::chrono::milliseconds> limit_of(std::int64_t deadline) {
   constexpr std::chrono::seconds lateness{5};
   if (deadline == INT64_MAX) {
@@ -40,7 +40,7 @@ std::optional<std::chrono::milliseconds> limit_of(std::int64_t deadline) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(left) + lateness;
 }
 
-/// What wrap each other in a circle would go on for ever.
+/// Transports that wrap each other in a circle would never end.
 constexpr std::size_t deepest_wrapping = 8;
 
 }  // namespace

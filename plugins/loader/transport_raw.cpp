@@ -38,8 +38,8 @@ std::optional<sdk::Buffer> buffer_of(const std::optional<HostBuffer>& buffer) no
                      .device = buffer->device};
 }
 
-/// "WHAT: TEXT", but where the text begins with what `what` ends with, as of an op that a transport names itself, not
-/// twice.
+/// "WHAT: TEXT". Omits what `what` ends with where the text begins with it, such as an op that the transport names
+/// itself.
 std::string joined(std::string_view what, std::string_view text) {
   constexpr std::string_view between = ", ";
   for (std::size_t at = what.find(between); at != std::string_view::npos; at = what.find(between, at + 1)) {

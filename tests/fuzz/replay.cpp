@@ -1,5 +1,6 @@
-// Runs a fuzz target over each input of a corpus, so that every build tries what a fuzzer once found. libFuzzer reads
-// and writes folders: `unpack` makes one of the corpus, `add` appends files to the corpus.
+// Runs a fuzz target over each input of a corpus, so that every build tries what a fuzzer once found. A line of a
+// corpus is a name and an input. libFuzzer reads and writes folders: `unpack` makes one of the corpus, `add` appends
+// files to the corpus.
 
 #include <cstddef>
 #include <cstdint>
@@ -9,8 +10,9 @@
 #include <fstream>
 #include <span>
 #include <string>
+#include <vector>
 
-#include "tests/support/sections.h"
+#include "tests/support/escapes.h"
 #include "tests/support/temporary_folder.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
@@ -19,36 +21,48 @@ namespace {
 
 using namespace shardrun;
 
-std::string bytes_of(const test::Section& section) {
+struct Input {
+  std::string name;
   std::string bytes;
-  for (const std::string& line : section.lines) {
-    bytes += test::unescaped(line);
+};
+
+std::vector<Input> inputs_of(const std::filesystem::path& corpus) {
+  std::ifstream file(corpus);
+  std::vector<Input> inputs;
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t blank = line.find(' ');
+    if (line.empty() || line[0] == '#') {
+      continue;
+    }
+    inputs.push_back({line.substr(0, blank), test::unescaped(line.substr(blank + 1))});
   }
-  return bytes;
+  if (inputs.empty()) {
+    throw std::runtime_error("no inputs in " + corpus.string());
+  }
+  return inputs;
 }
 
 void replay(const std::filesystem::path& corpus) {
-  const std::vector<test::Section> sections = test::read_sections(corpus);
-  for (const test::Section& section : sections) {
-    const std::string bytes = bytes_of(section);
-    std::printf("%s\n", section.name.c_str());
+  const std::vector<Input> inputs = inputs_of(corpus);
+  for (const Input& input : inputs) {
+    std::printf("%s\n", input.name.c_str());
     std::fflush(stdout);
-    LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
+    LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(input.bytes.data()), input.bytes.size());
   }
-  std::printf("%zu inputs\n", sections.size());
+  std::printf("%zu inputs\n", inputs.size());
 }
 
 void unpack(const std::filesystem::path& corpus, const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
-  for (const test::Section& section : test::read_sections(corpus)) {
-    test::write_file(folder / section.name, bytes_of(section));
+  for (const Input& input : inputs_of(corpus)) {
+    test::write_file(folder / input.name, input.bytes);
   }
 }
 
 void add(const std::filesystem::path& corpus, std::span<char*> files) {
-  std::ofstream out(corpus, std::ios::binary | std::ios::app);
+  std::ofstream out(corpus, std::ios::app);
   for (const std::filesystem::path file : files) {
-    out << "=== " << file.filename().string() << '\n' << test::escaped(test::read_file(file));
+    out << file.filename().string() << ' ' << test::escaped(test::read_file(file)) << '\n';
   }
 }
 

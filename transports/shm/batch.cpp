@@ -13,10 +13,10 @@ namespace shm {
 
 class Batch final : public shardrun::sdk::Op, private Worker::Task {
  public:
-  Batch(Group& group, std::span<const OpSpec> ops)
+  Batch(ShmGroup& group, std::span<const OpSpec> ops)
       : group_(group), control_(group.control()), sends_(control_.size()), receives_(control_.size()) {
     for (const OpSpec& op : ops) {
-      Transfer& transfer = transfers_.emplace_back();
+      PeerTransfer& transfer = transfers_.emplace_back();
       transfer.op = op;
       transfer.bytes = op.count * shardrun::sdk::dtype_size(op.dtype);
       is_blocking_ = is_blocking_ && (op.flags & SR_OP_FLAG_BLOCKING) != 0;
@@ -51,14 +51,14 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
       group_.worker().reset(*this);  // forget the earlier run, on whichever thread this one runs
     }
     group_.check();
-    for (Transfer& transfer : transfers_) {
-      transfer.stage = Transfer::Stage::waiting;
+    for (PeerTransfer& transfer : transfers_) {
+      transfer.state = PeerTransfer::State::waiting;
       transfer.moved = 0;
     }
     are_sends_posted_ = false;
     is_complete_ = false;
     deadline_ = deadline;
-    Group::Running& running = group_.running();
+    ShmGroup::Running& running = group_.running();
     if (Batch* const before = std::exchange(running.on_caller, nullptr)) {
       before->continue_on_worker();
     }
@@ -79,11 +79,11 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
   }
 
  private:
-  struct Transfer {
-    enum class Stage { waiting, in_pieces, done };
+  struct PeerTransfer {
+    enum class State { waiting, in_pieces, done };
 
     [[nodiscard]] bool sends() const noexcept { return op.opcode == SR_OP_SEND; }
-    [[nodiscard]] bool is_done() const noexcept { return stage == Stage::done; }
+    [[nodiscard]] bool is_done() const noexcept { return state == State::done; }
 
     OpSpec op;
     std::uint64_t bytes = 0;
@@ -92,7 +92,7 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
     std::shared_ptr<std::byte> source;  ///< of a receive: the sender's memory, which stays mapped for the next run
     Message message;                    ///< once posted or matched
     std::uint64_t moved = 0;            ///< bytes, of a message in pieces
-    Stage stage = Stage::done;
+    State state = State::done;
   };
 
   void continue_on_worker() {
@@ -130,15 +130,16 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
 
   bool advance(std::int64_t until) {
     const auto needs = [this](std::uint32_t member) {
-      return std::any_of(transfers_.begin(), transfers_.end(),
-                         [&](const Transfer& transfer) { return !transfer.is_done() && transfer.op.peer == member; });
+      return std::any_of(transfers_.begin(), transfers_.end(), [&](const PeerTransfer& transfer) {
+        return !transfer.is_done() && transfer.op.peer == member;
+      });
     };
     return control_.wait(until, next_check_, group_.cancelled(), needs, [this] { return progress(); });
   }
 
   /// Whether another member may be reading what this one sends.
   [[nodiscard]] bool has_sends_to_read() const noexcept {
-    return are_sends_posted_ && std::any_of(transfers_.begin(), transfers_.end(), [](const Transfer& transfer) {
+    return are_sends_posted_ && std::any_of(transfers_.begin(), transfers_.end(), [](const PeerTransfer& transfer) {
              return transfer.sends() && !transfer.is_done() && transfer.message.protocol == Protocol::mapped &&
                     !SendRing::is_done(transfer.message);
            });
@@ -148,7 +149,7 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
     std::vector<const OpSpec*> late;
     std::vector<bool> is_named(control_.size());
     std::string missing;
-    for (const Transfer& transfer : transfers_) {
+    for (const PeerTransfer& transfer : transfers_) {
       if (transfer.is_done()) {
         continue;
       }
@@ -172,11 +173,11 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
     if (sent_bytes_ > 0) {
       group_.state().wire_bytes.fetch_add(sent_bytes_, std::memory_order_relaxed);
     }
-    for (Transfer& transfer : transfers_) {
+    for (PeerTransfer& transfer : transfers_) {
       if (transfer.sends()) {
         transfer.message =
             group_.send_ring(transfer.op.peer).post(transfer.op.id, transfer.data, transfer.bytes, transfer.memory);
-        transfer.stage = SendRing::is_done(transfer.message) ? Transfer::Stage::done : transfer.stage;
+        transfer.state = SendRing::is_done(transfer.message) ? PeerTransfer::State::done : transfer.state;
       }
     }
     control_.notify();
@@ -194,7 +195,7 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
     }
     bool all = are_sends_posted_;
     bool has_news = false;
-    for (Transfer& transfer : transfers_) {
+    for (PeerTransfer& transfer : transfers_) {
       if (!transfer.is_done()) {
         has_news = (transfer.sends() ? continue_send(transfer) : continue_receive(transfer)) || has_news;
       }
@@ -212,12 +213,12 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
   }
 
   /// Whether the receiver has to be notified.
-  bool continue_send(Transfer& transfer) {
+  bool continue_send(PeerTransfer& transfer) {
     if (!are_sends_posted_) {
       return false;
     }
     if (SendRing::is_done(transfer.message)) {
-      transfer.stage = Transfer::Stage::done;
+      transfer.state = PeerTransfer::State::done;
       return false;
     }
     return transfer.message.protocol == Protocol::in_pieces &&
@@ -225,9 +226,9 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
   }
 
   /// Whether the sender has to be notified.
-  bool continue_receive(Transfer& transfer) {
+  bool continue_receive(PeerTransfer& transfer) {
     ReceiveRing& ring = group_.receive_ring(transfer.op.peer);
-    if (transfer.stage == Transfer::Stage::waiting) {
+    if (transfer.state == PeerTransfer::State::waiting) {
       std::optional<Message> message = ring.match(transfer.op.id);
       if (!message) {
         return false;
@@ -235,20 +236,20 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
       transfer.message = std::move(*message);
       require_size(transfer);
       if (transfer.message.protocol == Protocol::in_pieces) {
-        transfer.stage = Transfer::Stage::in_pieces;
+        transfer.state = PeerTransfer::State::in_pieces;
       } else {
         read_data(transfer);
         ring.recycle(transfer.message);
       }
     }
-    if (transfer.stage == Transfer::Stage::in_pieces) {
+    if (transfer.state == PeerTransfer::State::in_pieces) {
       return read_pieces(transfer, ring);
     }
-    transfer.stage = Transfer::Stage::done;
+    transfer.state = PeerTransfer::State::done;
     return true;
   }
 
-  void read_data(Transfer& transfer) {
+  void read_data(PeerTransfer& transfer) {
     const Message& message = transfer.message;
     if (message.protocol == Protocol::mapped) {
       transfer.source = group_.memory_of(transfer.op.peer, message.memory);
@@ -260,17 +261,17 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
     }
   }
 
-  bool read_pieces(Transfer& transfer, ReceiveRing& ring) {
+  bool read_pieces(PeerTransfer& transfer, ReceiveRing& ring) {
     const bool has_news = ring.read_pieces(transfer.message, transfer.data, transfer.moved);
     if (transfer.moved == transfer.bytes) {
       ReceiveRing::complete(transfer.message);
-      transfer.stage = Transfer::Stage::done;
+      transfer.state = PeerTransfer::State::done;
       return true;
     }
     return has_news;
   }
 
-  void require_size(const Transfer& transfer) const {
+  void require_size(const PeerTransfer& transfer) const {
     if (transfer.message.bytes != transfer.bytes) {
       throw TransportError(SR_INVALID, shardrun::sdk::describe(transfer.op) + ": " +
                                            control_.name_of(transfer.op.peer) + " sends " +
@@ -289,9 +290,9 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
     }
   }
 
-  Group& group_;
+  ShmGroup& group_;
   Control& control_;
-  std::vector<Transfer> transfers_;
+  std::vector<PeerTransfer> transfers_;
   std::vector<std::uint32_t> sends_;     ///< to each member
   std::vector<std::uint32_t> receives_;  ///< from each member
   std::uint64_t sent_bytes_ = 0;
@@ -303,7 +304,7 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
   Control::NextCheck next_check_ = 0;
 };
 
-std::unique_ptr<shardrun::sdk::Op> make_batch(Group& group, std::span<const OpSpec> ops) {
+std::unique_ptr<shardrun::sdk::Op> make_batch(ShmGroup& group, std::span<const OpSpec> ops) {
   return std::make_unique<Batch>(group, ops);
 }
 

@@ -25,7 +25,7 @@ using shardrun::sdk::Block;
 
 class Collective final : public shardrun::sdk::Op, private Worker::Task {
  public:
-  Collective(Group& group, const OpSpec& op, std::int64_t deadline)
+  Collective(ShmGroup& group, const OpSpec& op, std::int64_t deadline)
       : group_(group),
         control_(group.control()),
         op_(op),
@@ -428,7 +428,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     return bytes;
   }
 
-  Group& group_;
+  ShmGroup& group_;
   Control& control_;
   const OpSpec op_;
   std::uint32_t rank_;
@@ -457,7 +457,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
 
 }  // namespace
 
-std::unique_ptr<shardrun::sdk::Op> make_collective(Group& group, const OpSpec& op, std::int64_t deadline) {
+std::unique_ptr<shardrun::sdk::Op> make_collective(ShmGroup& group, const OpSpec& op, std::int64_t deadline) {
   return std::make_unique<Collective>(group, op, deadline);
 }
 

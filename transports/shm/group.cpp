@@ -23,7 +23,7 @@ constexpr std::uint64_t max_ahead_bytes = 8192;
 
 /// The group's prefix in the store. The id is not enough: groups without a common member may have one id, and a later
 /// group may have the same members and id.
-std::string key_of(TransportState& state, const GroupSpec& spec) {
+std::string key_of(ShmTransportState& state, const GroupSpec& spec) {
   std::string key = "shm/" + std::to_string(spec.id) + "/";
   for (const std::uint32_t member : spec.members) {
     key += std::to_string(member) + ".";
@@ -34,7 +34,7 @@ std::string key_of(TransportState& state, const GroupSpec& spec) {
 
 }  // namespace
 
-std::optional<MemoryRef> mappable(const TransportState& state, const Buffer& buffer, std::uint64_t bytes) {
+std::optional<MemoryRef> mappable(const ShmTransportState& state, const Buffer& buffer, std::uint64_t bytes) {
   const std::shared_lock lock(state.registrations_mutex);
   const auto registered = state.registrations.find(buffer.registration);
   if (registered == state.registrations.end() || registered->second.descriptor < 0) {
@@ -49,7 +49,7 @@ std::optional<MemoryRef> mappable(const TransportState& state, const Buffer& buf
   return MemoryRef{getpid(), memory.descriptor, memory.inode, offset, bytes};
 }
 
-Group::Group(TransportState& state, const GroupSpec& spec)
+ShmGroup::ShmGroup(ShmTransportState& state, const GroupSpec& spec)
     : state_(state), control_(state.config, spec, key_of(state, spec)), worker_([this] {
         cancelled_.store(true, std::memory_order_release);
         control_.mark_failed();
@@ -60,13 +60,13 @@ Group::Group(TransportState& state, const GroupSpec& spec)
   }
 }
 
-void Group::check() {
+void ShmGroup::check() {
   if (worker_.failed()) {
     throw TransportError(*worker_.failure());
   }
 }
 
-std::shared_ptr<std::byte> Group::memory_of(std::uint32_t member, const MemoryRef& ref) {
+std::shared_ptr<std::byte> ShmGroup::memory_of(std::uint32_t member, const MemoryRef& ref) {
   try {
     return state_.peer_memory.resolve(ref);
   } catch (const TransportError&) {
@@ -77,7 +77,7 @@ std::shared_ptr<std::byte> Group::memory_of(std::uint32_t member, const MemoryRe
   }
 }
 
-Agreed Group::agree(const OpSpec& op, const Offer& offer, std::int64_t deadline) {
+Agreed ShmGroup::agree(const OpSpec& op, const Offer& offer, std::int64_t deadline) {
   publish(op, offer);
   barrier(op, deadline);
   Agreed agreed;
@@ -106,7 +106,7 @@ Agreed Group::agree(const OpSpec& op, const Offer& offer, std::int64_t deadline)
   return agreed;
 }
 
-void Group::barrier(const OpSpec& op, std::int64_t deadline) {
+void ShmGroup::barrier(const OpSpec& op, std::int64_t deadline) {
   const std::uint64_t number = ++barriers_;
   control_.preparing(control_.rank()).reached.store(number);
   control_.notify();
@@ -133,7 +133,7 @@ void Group::barrier(const OpSpec& op, std::int64_t deadline) {
                        "preparing " + shardrun::sdk::describe(op) + ": past the deadline, waiting for " + missing);
 }
 
-void Group::publish(const OpSpec& op, const Offer& offer) {
+void ShmGroup::publish(const OpSpec& op, const Offer& offer) {
   const std::uint32_t rank = control_.rank();
   Member& self = control_.member(rank);
   self.send = offer.send;
@@ -147,7 +147,7 @@ void Group::publish(const OpSpec& op, const Offer& offer) {
   }
 }
 
-Agreed Group::collect(const OpSpec& op) {
+Agreed ShmGroup::collect(const OpSpec& op) {
   Agreed agreed;
   choose_protocol(op, agreed);
   for (std::uint32_t m = 0; m < control_.size(); ++m) {
@@ -163,7 +163,7 @@ Agreed Group::collect(const OpSpec& op) {
 }
 
 /// Uses only what all members published, so all choose the same.
-void Group::choose_protocol(const OpSpec& op, Agreed& agreed) const {
+void ShmGroup::choose_protocol(const OpSpec& op, Agreed& agreed) const {
   bool are_mappable = true;
   std::uint64_t most = 0;
   std::uint64_t block = 0;
@@ -200,7 +200,7 @@ void Group::choose_protocol(const OpSpec& op, Agreed& agreed) const {
   }
 }
 
-std::optional<std::string> Group::own_difference(const OpSpec& op) const {
+std::optional<std::string> ShmGroup::own_difference(const OpSpec& op) const {
   for (std::uint32_t m = 0; m < control_.size(); ++m) {
     if (m == control_.rank()) {
       continue;
@@ -213,7 +213,7 @@ std::optional<std::string> Group::own_difference(const OpSpec& op) const {
   return std::nullopt;
 }
 
-std::optional<std::string> Group::difference_of_others(const OpSpec& op) const {
+std::optional<std::string> ShmGroup::difference_of_others(const OpSpec& op) const {
   for (std::uint32_t m = 0; m < control_.size(); ++m) {
     if (control_.member(m).disagrees != 0) {
       return control_.name_of(m) + " and another member do not mean the same op; this member has " +
@@ -223,7 +223,7 @@ std::optional<std::string> Group::difference_of_others(const OpSpec& op) const {
   return std::nullopt;
 }
 
-std::unique_ptr<shardrun::sdk::Op> Group::prepare(std::span<const OpSpec> ops, std::int64_t deadline) {
+std::unique_ptr<shardrun::sdk::Op> ShmGroup::prepare(std::span<const OpSpec> ops, std::int64_t deadline) {
   check();
   try {
     return shardrun::sdk::find_opcode(ops[0].opcode)->collective ? make_collective(*this, ops[0], deadline)

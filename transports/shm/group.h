@@ -36,7 +36,7 @@ struct Registration {
 };
 
 /// What all groups of one transport share.
-struct TransportState {
+struct ShmTransportState {
   Config config;
   PeerMemory peer_memory;
   std::map<std::uint64_t, Registration> registrations;
@@ -46,7 +46,8 @@ struct TransportState {
 };
 
 /// How peers map the buffer. Nothing where they cannot.
-[[nodiscard]] std::optional<MemoryRef> mappable(const TransportState& state, const Buffer& buffer, std::uint64_t bytes);
+[[nodiscard]] std::optional<MemoryRef> mappable(const ShmTransportState& state, const Buffer& buffer,
+                                                std::uint64_t bytes);
 
 /// Number of blocks in a member's send buffer: one per member, or one that all readers share.
 [[nodiscard]] constexpr std::uint32_t blocks_of(std::uint32_t opcode, std::uint32_t members) noexcept {
@@ -109,10 +110,10 @@ struct Agreed {
 class Batch;
 
 /// A group of ranks on one machine that access each other's memory.
-class Group final : public shardrun::sdk::Group {
+class ShmGroup final : public shardrun::sdk::Group {
  public:
-  Group(TransportState& state, const GroupSpec& spec);
-  ~Group() override = default;
+  ShmGroup(ShmTransportState& state, const GroupSpec& spec);
+  ~ShmGroup() override = default;
 
   [[nodiscard]] std::unique_ptr<shardrun::sdk::Op> prepare(std::span<const OpSpec> ops, std::int64_t deadline) override;
   void abort(std::string_view reason) noexcept override { fail(SR_ABORTED, std::string(reason)); }
@@ -120,7 +121,7 @@ class Group final : public shardrun::sdk::Group {
 
   [[nodiscard]] Control& control() noexcept { return control_; }
   [[nodiscard]] Worker& worker() noexcept { return worker_; }
-  [[nodiscard]] TransportState& state() noexcept { return state_; }
+  [[nodiscard]] ShmTransportState& state() noexcept { return state_; }
   [[nodiscard]] const std::atomic<bool>& cancelled() const noexcept { return cancelled_; }
   [[nodiscard]] SendRing& send_ring(std::uint32_t to) noexcept { return send_rings_[to]; }
   [[nodiscard]] ReceiveRing& receive_ring(std::uint32_t from) noexcept { return receive_rings_[from]; }
@@ -141,7 +142,7 @@ class Group final : public shardrun::sdk::Group {
     return worker_.wait(task, deadline < own ? deadline : later(own));
   }
   [[nodiscard]] shardrun::sdk::OpTimes times(const Worker::Task& task) {
-    const Worker::Times times = worker_.times(task);
+    const Worker::TaskTimes times = worker_.times(task);
     return {times.begun, times.ended};
   }
 
@@ -202,7 +203,7 @@ class Group final : public shardrun::sdk::Group {
   [[nodiscard]] std::optional<std::string> own_difference(const OpSpec& op) const;
   [[nodiscard]] std::optional<std::string> difference_of_others(const OpSpec& op) const;
 
-  TransportState& state_;
+  ShmTransportState& state_;
   Control control_;
   std::atomic<bool> cancelled_ = false;
   std::uint64_t barriers_ = 0;
@@ -212,7 +213,8 @@ class Group final : public shardrun::sdk::Group {
   Worker worker_;  // last: its thread uses the rest
 };
 
-[[nodiscard]] std::unique_ptr<shardrun::sdk::Op> make_collective(Group& group, const OpSpec& op, std::int64_t deadline);
-[[nodiscard]] std::unique_ptr<shardrun::sdk::Op> make_batch(Group& group, std::span<const OpSpec> ops);
+[[nodiscard]] std::unique_ptr<shardrun::sdk::Op> make_collective(ShmGroup& group, const OpSpec& op,
+                                                                 std::int64_t deadline);
+[[nodiscard]] std::unique_ptr<shardrun::sdk::Op> make_batch(ShmGroup& group, std::span<const OpSpec> ops);
 
 }  // namespace shm

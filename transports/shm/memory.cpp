@@ -85,7 +85,7 @@ std::shared_ptr<std::byte> PeerMemory::resolve(const MemoryRef& ref) {
 }
 
 std::shared_ptr<Mapping> PeerMemory::mapping_of(const MemoryRef& ref) {
-  const Key key = {ref.pid, ref.descriptor, ref.inode};
+  const FileId key = {ref.pid, ref.descriptor, ref.inode};
   const std::lock_guard lock(mutex_);
   if (const auto found = mappings_.find(key); found != mappings_.end()) {
     if (std::shared_ptr<Mapping> mapping = found->second.lock()) {

@@ -58,12 +58,12 @@ class PeerMemory {
   [[nodiscard]] std::shared_ptr<std::byte> resolve(const MemoryRef& ref);
 
  private:
-  using Key = std::tuple<std::int32_t, std::int32_t, std::uint64_t>;  ///< process, descriptor, inode
+  using FileId = std::tuple<std::int32_t, std::int32_t, std::uint64_t>;  ///< process, descriptor, inode
 
   [[nodiscard]] std::shared_ptr<Mapping> mapping_of(const MemoryRef& ref);
 
   std::mutex mutex_;
-  std::map<Key, std::weak_ptr<Mapping>> mappings_;
+  std::map<FileId, std::weak_ptr<Mapping>> mappings_;
 };
 
 }  // namespace shm

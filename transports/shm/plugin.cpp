@@ -62,7 +62,7 @@ class SharedMemory {
       return std::make_unique<LoneGroup>();
     }
     require_one_machine(spec);
-    return std::make_unique<shm::Group>(state_, spec);
+    return std::make_unique<shm::ShmGroup>(state_, spec);
   }
 
  private:
@@ -77,7 +77,7 @@ class SharedMemory {
     }
   }
 
-  shm::TransportState state_;
+  shm::ShmTransportState state_;
   std::uint64_t last_ = 0;
 };
 

@@ -3,8 +3,8 @@
 #include "core/device/cpu/vec_math.h"
 #include "core/device/cpu/views.h"
 
-// Causal attention over tiles of query rows: the scores of a tile against all keys that it may see are in scratch,
-// never a whole matrix of them. A thread owns whole (sequence, head) pairs.
+// Causal attention over tiles of query rows. Scratch holds the scores of one tile against all its visible keys, never a
+// whole matrix of scores. A thread owns whole (sequence, head) pairs.
 
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
@@ -65,7 +65,7 @@ struct Query {
   std::int64_t position;
 };
 
-/// The dropout of one op's probabilities; `stream` is null where the rate is zero.
+/// Dropout of one op's probabilities; `stream` is null if the rate is zero.
 struct Dropped {
   const DropoutStream* stream;
   std::int64_t first_sample;

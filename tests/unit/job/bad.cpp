@@ -1,7 +1,8 @@
+#include <fstream>
 #include <string>
 #include <vector>
 
-#include "tests/support/sections.h"
+#include "tests/support/escapes.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/job/support.h"
 
@@ -27,22 +28,38 @@ std::string message_for(const std::filesystem::path& path) {
   return message;
 }
 
+struct BadFile {
+  std::string name;
+  std::string text;
+  std::string message;
+};
+
+std::vector<BadFile> bad_files() {
+  std::ifstream file(SHARDRUN_SOURCE_DIR "/tests/unit/job/bad.txt");
+  std::vector<BadFile> files;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("=== ")) {
+      files.push_back({.name = line.substr(4), .text = {}, .message = {}});
+    } else if (line.starts_with(">>> ")) {
+      files.back().message += line.substr(4) + "\n";
+    } else if (!files.empty()) {
+      files.back().text += line + "\n";
+    }
+  }
+  return files;
+}
+
 }  // namespace
 
 TEST_CASE("every bad job file is refused with its message", "[job]") {
-  const std::vector<test::Section> cases = test::read_sections(SHARDRUN_SOURCE_DIR "/tests/unit/job/bad.txt");
-  REQUIRE(cases.size() >= 112);
+  const std::vector<BadFile> files = bad_files();
+  REQUIRE(files.size() >= 112);
   const test::TemporaryFolder folder;
 
-  for (const test::Section& bad : cases) {
+  for (const BadFile& bad : files) {
     INFO(bad.name);
-    std::string text;
-    std::string expected;
-    for (const std::string& line : bad.lines) {
-      (line.starts_with(">>> ") ? expected : text) += test::unescaped(line.starts_with(">>> ") ? line.substr(4) : line);
-    }
     const std::filesystem::path file = folder / (bad.name + ".ini");
-    test::write_file(file, text);
-    CHECK(message_for(file) + "\n" == expected);
+    test::write_file(file, test::unescaped(bad.text));
+    CHECK(message_for(file) + "\n" == test::unescaped(bad.message));
   }
 }

@@ -1,4 +1,4 @@
-#include "transports/mpi/shared_lane.h"
+#include "transports/mpi/shared_comm.h"
 
 #include <algorithm>
 #include <exception>
@@ -6,7 +6,7 @@
 
 namespace shardrun::mpi_transport {
 
-SharedLane::SharedLane(MPI_Comm group) : announcements_(Library::duplicate(group)) {
+SharedComm::SharedComm(MPI_Comm group) : announcements_(Library::duplicate(group)) {
   Library& library = Library::instance();
   try {
     comm_ = Library::duplicate(group);
@@ -18,16 +18,16 @@ SharedLane::SharedLane(MPI_Comm group) : announcements_(Library::duplicate(group
   }
 }
 
-SharedLane::~SharedLane() {
+SharedComm::~SharedComm() {
   Library& library = Library::instance();
   library.remove(*this);
   if (!has_unanswered_) {
-    library.free_comm(announcements_);  // Open MPI 4.1 does not survive that of one on which a collective is under way
+    library.free_comm(announcements_);  // Open MPI 4.1 crashes where a collective is in flight on a freed communicator
   }
   library.free_comm(comm_);
 }
 
-void SharedLane::start(Sharer& op, Announcement& announcement) {
+void SharedComm::start(SharedCommOp& op, Announcement& announcement) {
   Library::check(
       MPI_Iallreduce(announcement.mine.data(), announcement.least.data(), static_cast<int>(announcement.mine.size()),
                      MPI_UINT64_T, MPI_MIN, announcements_, &announcement.request),
@@ -35,7 +35,7 @@ void SharedLane::start(Sharer& op, Announcement& announcement) {
   started_.push_back({&op, &announcement});
 }
 
-void SharedLane::advance() noexcept {
+void SharedComm::advance() noexcept {
   while (!started_.empty()) {
     const auto [op, announcement] = started_.front();
     if (op->is_over()) {
@@ -63,7 +63,7 @@ void SharedLane::advance() noexcept {
   }
 }
 
-void SharedLane::leave(const Sharer& op, std::unique_ptr<Announcement> announcement) {
+void SharedComm::leave(const SharedCommOp& op, std::unique_ptr<Announcement> announcement) {
   std::erase_if(started_, [&](const Started& each) { return each.op == &op; });
   if (announcement->request != MPI_REQUEST_NULL) {
     has_unanswered_ = true;

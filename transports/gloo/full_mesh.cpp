@@ -1,4 +1,4 @@
-#include "transports/gloo/mesh.h"
+#include "transports/gloo/full_mesh.h"
 
 #include <shardrun/sdk/worker.hpp>
 
@@ -17,22 +17,22 @@ namespace {
 using gloo::transport::UnboundBuffer;
 using sdk::TransportError;
 
-/// A wait that runs into Gloo's own time limit closes the whole context, so none ever does: deadlines are kept by the
-/// group, which fails the mesh.
+/// A wait that reaches Gloo's own time limit closes the whole context, so none ever does. The group keeps the
+/// deadlines, and fails the mesh.
 constexpr std::chrono::milliseconds for_ever = std::chrono::hours(24 * 365);
 
-/// How often a long wait looks whether its connection broke. What came before it broke wakes the wait much sooner.
-constexpr std::chrono::nanoseconds probing = std::chrono::milliseconds(400);
+/// How often a long wait checks whether its connection broke. A break between messages ends the wait much sooner.
+constexpr std::chrono::nanoseconds probe_interval = std::chrono::milliseconds(400);
 
-/// Before each message Gloo sends a preamble; before that, announces it with another; and each receive is announced.
+/// Gloo sends a preamble before each message, another to announce it, and one for each receive.
 constexpr std::uint64_t preamble_bytes = 6 * sizeof(std::size_t);
 
 }  // namespace
 
-/// Registers a wait, so that others can end it.
-class Mesh::Waiting {
+/// Registers a wait, so that other threads can end it.
+class FullMesh::Waiting {
  public:
-  Waiting(Mesh& mesh, UnboundBuffer& buffer, std::uint32_t peer) : mesh_(mesh), buffer_(buffer), peer_(peer) {
+  Waiting(FullMesh& mesh, UnboundBuffer& buffer, std::uint32_t peer) : mesh_(mesh), buffer_(buffer), peer_(peer) {
     const std::lock_guard lock(mesh_.mutex_);
     mesh_.require_alive(peer);
     mesh_.waiting_.push_back(this);
@@ -47,16 +47,16 @@ class Mesh::Waiting {
   [[nodiscard]] std::thread::id thread() const noexcept { return thread_; }
   [[nodiscard]] std::uint32_t peer() const noexcept { return peer_; }
 
-  // Under the mesh's mutex.
+  // REQUIRES: the mesh's mutex is held.
   void end() {
     buffer_.abortWaitSend();
     buffer_.abortWaitRecv();
   }
   void check_connection(std::int64_t now) {
-    if (now < next_look_) {
+    if (now < next_check_) {
       return;
     }
-    next_look_ = now + probing.count();
+    next_check_ = now + probe_interval.count();
     if (is_broken_) {
       end();
     } else {
@@ -64,7 +64,7 @@ class Mesh::Waiting {
     }
   }
 
-  /// Of a wait that was ended.
+  /// REQUIRES: the wait was ended.
   [[nodiscard]] TransportError error() const {
     const std::lock_guard lock(mesh_.mutex_);
     return is_broken_ ? TransportError(SR_PEER_LOST, mesh_.name_of(peer_) +
@@ -73,16 +73,17 @@ class Mesh::Waiting {
   }
 
  private:
-  Mesh& mesh_;
+  FullMesh& mesh_;
   UnboundBuffer& buffer_;
   std::uint32_t peer_;
   std::thread::id thread_ = std::this_thread::get_id();
-  std::int64_t next_look_ = sdk::steady_now() + probing.count();
+  std::int64_t next_check_ = sdk::steady_now() + probe_interval.count();
   bool is_broken_ = false;
 };
 
-Mesh::Mesh(const sdk::Config& config, const sdk::GroupSpec& group, std::shared_ptr<gloo::transport::Device>& device,
-           std::uint64_t generation, std::atomic<std::uint64_t>& wire_bytes)
+FullMesh::FullMesh(const sdk::Config& config, const sdk::GroupSpec& group,
+                   std::shared_ptr<gloo::transport::Device>& device, std::uint64_t generation,
+                   std::atomic<std::uint64_t>& wire_bytes)
     : group_(group), host_(config.host), wire_bytes_(wire_bytes) {
   waiting_.reserve(2);
   const NoSigpipe no_sigpipe;
@@ -96,51 +97,51 @@ Mesh::Mesh(const sdk::Config& config, const sdk::GroupSpec& group, std::shared_p
   probe_ = buffer(&nothing_, sizeof(nothing_));
 }
 
-Mesh::~Mesh() {
+FullMesh::~FullMesh() {
   const NoSigpipe no_sigpipe;
   probe_.reset();
   context_.reset();
 }
 
-GlooBuffer Mesh::buffer(void* data, std::size_t bytes) { return context_->createUnboundBuffer(data, bytes); }
+GlooBuffer FullMesh::buffer(void* data, std::size_t bytes) { return context_->createUnboundBuffer(data, bytes); }
 
-void Mesh::require_alive(std::uint32_t peer) const {
+void FullMesh::require_alive(std::uint32_t peer) const {
   if (failed_.load(std::memory_order_acquire)) {
     throw TransportError(SR_ABORTED, name_of(peer) + ": the group has failed");
   }
 }
 
 template <class Act>
-void Mesh::talking_to(std::uint32_t peer, Act act) {
+void FullMesh::with_peer_errors(std::uint32_t peer, Act act) {
   try {
     act();
   } catch (const TransportError&) {
     throw;
-  } catch (const std::exception& error) {  // Gloo has several bases
+  } catch (const std::exception& error) {  // Gloo throws several unrelated types
     require_alive(peer);
     if (host_.aborted()) {
-      throw TransportError(SR_ABORTED, "the job ends");  // which closed the connection
+      throw TransportError(SR_ABORTED, "the job ends");  // the end of the job closed the connection
     }
     throw TransportError(SR_PEER_LOST, name_of(peer) + " is lost: " + reason_of(error));
   }
 }
 
-void Mesh::send(UnboundBuffer& from, std::uint32_t peer, std::uint64_t slot, std::size_t bytes) {
-  talking_to(peer, [&] { from.send(static_cast<int>(peer), slot, 0, bytes); });
+void FullMesh::send(UnboundBuffer& from, std::uint32_t peer, std::uint64_t slot, std::size_t bytes) {
+  with_peer_errors(peer, [&] { from.send(static_cast<int>(peer), slot, 0, bytes); });
   wire_bytes_.fetch_add(2 * on_wire(peer, preamble_bytes) + on_wire(peer, bytes), std::memory_order_relaxed);
 }
 
-void Mesh::receive(UnboundBuffer& into, std::uint32_t peer, std::uint64_t slot, std::size_t bytes) {
-  talking_to(peer, [&] { into.recv(static_cast<int>(peer), slot, 0, bytes); });
+void FullMesh::receive(UnboundBuffer& into, std::uint32_t peer, std::uint64_t slot, std::size_t bytes) {
+  with_peer_errors(peer, [&] { into.recv(static_cast<int>(peer), slot, 0, bytes); });
   wire_bytes_.fetch_add(on_wire(peer, preamble_bytes), std::memory_order_relaxed);
 }
 
-std::uint64_t Mesh::on_wire(std::uint32_t peer, std::uint64_t bytes) const noexcept {
+std::uint64_t FullMesh::on_wire(std::uint32_t peer, std::uint64_t bytes) const noexcept {
   return bytes + bytes_of_tags(protections_[peer], bytes);
 }
 
-void Mesh::wait_sent(UnboundBuffer& from, std::uint32_t peer) {
-  talking_to(peer, [&] {
+void FullMesh::wait_sent(UnboundBuffer& from, std::uint32_t peer) {
+  with_peer_errors(peer, [&] {
     const Waiting waiting(*this, from, peer);
     if (!from.waitSend(for_ever)) {
       throw waiting.error();
@@ -148,8 +149,8 @@ void Mesh::wait_sent(UnboundBuffer& from, std::uint32_t peer) {
   });
 }
 
-void Mesh::wait_received(UnboundBuffer& into, std::uint32_t peer) {
-  talking_to(peer, [&] {
+void FullMesh::wait_received(UnboundBuffer& into, std::uint32_t peer) {
+  with_peer_errors(peer, [&] {
     const Waiting waiting(*this, into, peer);
     if (!into.waitRecv(for_ever)) {
       throw waiting.error();
@@ -157,7 +158,7 @@ void Mesh::wait_received(UnboundBuffer& into, std::uint32_t peer) {
   });
 }
 
-void Mesh::fail() noexcept {
+void FullMesh::fail() noexcept {
   {
     const std::lock_guard lock(mutex_);
     failed_.store(true, std::memory_order_release);
@@ -168,22 +169,22 @@ void Mesh::fail() noexcept {
   try {
     context_->closeConnections();
   } catch (const std::exception&) {
-    // Closed already.
+    // They are closed already.
   }
 }
 
-/// Gloo refuses to post to a broken connection. Where it is whole, a receive is announced that nobody sends to, and
-/// that is not counted: how often a peer is late enough to be looked at is chance.
-bool Mesh::is_broken(std::uint32_t peer) {
+/// Gloo refuses to post to a broken connection. On a good one this posts a receive that no member sends to. It is not
+/// counted as traffic: how often it happens depends on timing.
+bool FullMesh::is_broken(std::uint32_t peer) {
   try {
-    talking_to(peer, [&] { probe_->recv(static_cast<int>(peer), slot_of(Stream::probe), 0, 0); });
+    with_peer_errors(peer, [&] { probe_->recv(static_cast<int>(peer), slot_of(Channel::probe), 0, 0); });
     return false;
   } catch (const TransportError&) {
     return true;
   }
 }
 
-void Mesh::check_connections() noexcept {
+void FullMesh::check_connections() noexcept {
   const std::int64_t now = sdk::steady_now();
   const std::lock_guard lock(mutex_);
   for (Waiting* waiting : waiting_) {
@@ -191,7 +192,7 @@ void Mesh::check_connections() noexcept {
   }
 }
 
-std::string Mesh::awaited_by(std::thread::id thread) {
+std::string FullMesh::awaited_by(std::thread::id thread) {
   std::string names;
   const std::lock_guard lock(mutex_);
   for (const Waiting* const waiting : waiting_) {

@@ -1,4 +1,4 @@
-#include "transports/gloo/lane.h"
+#include "transports/gloo/op_queue.h"
 
 #include <atomic>
 #include <functional>
@@ -18,9 +18,9 @@ constexpr std::int64_t never = INT64_MAX;
 
 std::string nobody(std::thread::id) { return ""; }
 
-class Act final : public Job {
+class Act final : public QueuedOp {
  public:
-  explicit Act(Lane& lane, bool waited_at_once = true) : Job(lane, "the op", waited_at_once) {}
+  explicit Act(OpQueue& queue, bool is_blocking = true) : QueuedOp(queue, "the op", is_blocking) {}
 
   std::function<void()> act = [] {};
 
@@ -40,12 +40,12 @@ std::string failure_of(Call call) {
 
 std::string told(std::int32_t status, const std::string& text) { return std::to_string(status) + ": " + text; }
 
-/// Leaves the op complete, by the lane's own thread.
-void complete_elsewhere(Lane& lane, Act& op) {
+/// Leaves the op complete, by the queue's own thread.
+void complete_elsewhere(OpQueue& queue, Act& op) {
   std::thread::id where;
   op.act = [&] { where = std::this_thread::get_id(); };
-  lane.start(op, never);
-  while (!lane.test(op)) {
+  queue.start(op, never);
+  while (!queue.test(op)) {
     std::this_thread::yield();
   }
   REQUIRE(where != std::this_thread::get_id());
@@ -55,57 +55,57 @@ void complete_elsewhere(Lane& lane, Act& op) {
 }  // namespace
 
 TEST_CASE("gloo: an op that fails on its caller's thread is not taken for its run before") {
-  Lane lane([] {}, nobody);
-  Act op(lane);
-  complete_elsewhere(lane, op);
+  OpQueue queue([] {}, nobody);
+  Act op(queue);
+  complete_elsewhere(queue, op);
   std::thread::id where;
   op.act = [&] {
     where = std::this_thread::get_id();
     throw TransportError(SR_PEER_LOST, "gone");
   };
 
-  lane.start(op, never);
+  queue.start(op, never);
 
   const std::string lost = told(SR_PEER_LOST, "the op: gone");
-  CHECK(failure_of([&] { (void)lane.wait(op, never); }) == lost);
+  CHECK(failure_of([&] { (void)queue.wait(op, never); }) == lost);
   CHECK(where == std::this_thread::get_id());
-  CHECK(failure_of([&] { (void)lane.test(op); }) == lost);
-  CHECK(failure_of([&] { (void)lane.wait(op, never); }) == lost);
+  CHECK(failure_of([&] { (void)queue.test(op); }) == lost);
+  CHECK(failure_of([&] { (void)queue.wait(op, never); }) == lost);
 }
 
-TEST_CASE("gloo: an op that a failed lane does not take is not taken for its run before") {
-  Lane lane([] {}, nobody);
-  Act op(lane);
-  complete_elsewhere(lane, op);
+TEST_CASE("gloo: an op that a failed queue does not take is not taken for its run before") {
+  OpQueue queue([] {}, nobody);
+  Act op(queue);
+  complete_elsewhere(queue, op);
 
-  lane.start(op, never);
-  lane.fail(SR_ABORTED, "enough");
+  queue.start(op, never);
+  queue.fail(SR_ABORTED, "enough");
 
   const std::string aborted = told(SR_ABORTED, "enough");
-  CHECK(failure_of([&] { (void)lane.wait(op, never - 1); }) == aborted);  // of less patience than the op: on the lane
-  CHECK(failure_of([&] { (void)lane.test(op); }) == aborted);
+  CHECK(failure_of([&] { (void)queue.wait(op, never - 1); }) == aborted);  // of less patience than the op: on the queue
+  CHECK(failure_of([&] { (void)queue.test(op); }) == aborted);
 }
 
 TEST_CASE("gloo: an op that cannot be started is not taken for its run before") {
-  Lane lane([] {}, nobody);
-  Act op(lane);
-  complete_elsewhere(lane, op);
-  lane.fail(SR_ABORTED, "enough");
+  OpQueue queue([] {}, nobody);
+  Act op(queue);
+  complete_elsewhere(queue, op);
+  queue.fail(SR_ABORTED, "enough");
 
   const std::string aborted = told(SR_ABORTED, "enough");
-  CHECK(failure_of([&] { lane.start(op, never); }) == aborted);
-  CHECK(failure_of([&] { (void)lane.test(op); }) == aborted);
+  CHECK(failure_of([&] { queue.start(op, never); }) == aborted);
+  CHECK(failure_of([&] { (void)queue.test(op); }) == aborted);
 }
 
 TEST_CASE("gloo: an op past its deadline says for whom its thread waits, whoever finds it late") {
   std::thread::id asked;
   std::atomic<bool> has_failed = false;
-  Lane lane([&] { has_failed = true; },
-            [&](std::thread::id thread) {
-              asked = thread;
-              return std::string("member 1 (rank 3)");
-            });
-  Act op(lane, false);
+  OpQueue queue([&] { has_failed = true; },
+                [&](std::thread::id thread) {
+                  asked = thread;
+                  return std::string("member 1 (rank 3)");
+                });
+  Act op(queue, false);
   std::thread::id running;
   std::atomic<bool> is_running = false;
   op.act = [&] {
@@ -116,37 +116,39 @@ TEST_CASE("gloo: an op past its deadline says for whom its thread waits, whoever
     }
     throw TransportError(SR_ABORTED, "given up");  // as a message does whose connection is closed
   };
-  lane.start(op, shardrun::sdk::steady_now() + 1'000'000);
+  queue.start(op, shardrun::sdk::steady_now() + 1'000'000);
   while (!is_running) {
     std::this_thread::yield();
   }
 
   const std::string late = told(SR_TIMEOUT, "the op is past its deadline, waiting for member 1 (rank 3)");
   SECTION("who waits") {
-    CHECK(failure_of([&] { (void)lane.wait(op, never); }) == late);
+    CHECK(failure_of([&] { (void)queue.wait(op, never); }) == late);
   }
   SECTION("who polls") {
     CHECK(failure_of([&] {
-            while (!lane.test(op)) {
+            while (!queue.test(op)) {
             }
           }) == late);
   }
   SECTION("the watchdog") {
-    while (!lane.failure()) {
-      lane.check_deadlines();
+    while (!queue.failure()) {
+      queue.check_deadlines();
     }
-    CHECK(failure_of([&] { (void)lane.wait(op, never); }) == late);
+    CHECK(failure_of([&] { (void)queue.wait(op, never); }) == late);
   }
   CHECK(asked == running);
-  lane.drop(op);
+  queue.drop(op);
 }
 
 TEST_CASE("gloo: whatever is thrown beside the ops fails them") {
-  Lane lane([] {}, nobody);
+  OpQueue queue([] {}, nobody);
   const std::string failure = told(SR_INTERNAL, "preparing: no memory");
 
-  CHECK(failure_of([&] { lane.beside("preparing", never, [] { throw std::runtime_error("no memory"); }); }) == failure);
+  CHECK(failure_of([&] {
+          queue.run_concurrently("preparing", never, [] { throw std::runtime_error("no memory"); });
+        }) == failure);
 
-  REQUIRE(lane.failure());
-  CHECK(lane.failure()->what() == std::string("preparing: no memory"));
+  REQUIRE(queue.failure());
+  CHECK(queue.failure()->what() == std::string("preparing: no memory"));
 }

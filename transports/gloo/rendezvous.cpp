@@ -1,4 +1,4 @@
-#include "transports/gloo/meeting.h"
+#include "transports/gloo/rendezvous.h"
 
 #include <poll.h>
 #include <shardrun/sdk/worker.hpp>
@@ -17,28 +17,29 @@ using sdk::TransportError;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-/// How often a wait looks whether the job is to end.
+/// How often a wait checks whether the job is to end.
 constexpr milliseconds stop_check_interval(50);
-/// A visitor that has not proved itself by then is dropped.
+/// A connection that is not authenticated by then is dropped.
 constexpr std::chrono::seconds handshake_limit(10);
-/// Until a connection that failed is tried again, at first and at most.
+/// Before a failed connection is tried again: the first pause, and the longest.
 constexpr milliseconds shortest_pause(5);
 constexpr milliseconds longest_pause(200);
-/// Until the listener is asked again where there was no descriptor for a connection.
-constexpr milliseconds deaf(20);
-/// Connections that are taken at a time, so that a flood of them does not keep those from being heard that came before.
+/// Before the listener accepts again, where no descriptor was free.
+constexpr milliseconds accept_pause(20);
+/// Connections accepted at a time. A flood of them must not starve the ones accepted before.
 constexpr int most_at_a_time = 32;
 
 std::int64_t in(nanoseconds time) { return sdk::steady_now() + time.count(); }
 
 }  // namespace
 
-Meeting::Meeting(const sdk::GroupSpec& group, const sdk::TransportHost& host, const Key& secret, SubjectOf subject_of,
-                 std::function<std::string(std::uint32_t)> name_of, AddressOf address_of, Socket listener)
+Rendezvous::Rendezvous(const sdk::GroupSpec& group, const sdk::TransportHost& host, const Key& secret,
+                       BindingOf binding_of, std::function<std::string(std::uint32_t)> name_of, AddressOf address_of,
+                       Socket listener)
     : group_(group),
       host_(host),
       secret_(secret),
-      subject_of_(std::move(subject_of)),
+      binding_of_(std::move(binding_of)),
       name_of_(std::move(name_of)),
       address_of_(std::move(address_of)),
       listener_(std::move(listener)),
@@ -48,8 +49,8 @@ Meeting::Meeting(const sdk::GroupSpec& group, const sdk::TransportHost& host, co
   }
 }
 
-/// Asks for the first address that is not known yet. Whether all are known.
-bool Meeting::find_address() {
+/// Requests the first address that is not known yet. Returns whether all are known.
+bool Rendezvous::find_address() {
   const auto attempt = std::ranges::find_if(attempts_, [](const Attempt& each) { return each.to.bytes == 0; });
   if (attempt == attempts_.end()) {
     return true;
@@ -66,29 +67,29 @@ bool Meeting::find_address() {
   return false;
 }
 
-std::vector<std::optional<Handshake>> Meeting::run() {
+std::vector<std::optional<Handshake>> Rendezvous::run() {
   while (!is_complete()) {
     require_time();
     for (Attempt& each : attempts_) {
       attempt(each);
     }
-    hear_visitors();
-    welcome();
+    advance_incoming();
+    accept_connections();
     if (!is_complete() && find_address()) {
       wait();
     }
   }
-  strangers_ += visitors_.size();
-  visitors_.clear();
+  strangers_ += incoming_.size();
+  incoming_.clear();
   return std::move(proven_);
 }
 
-bool Meeting::is_complete() const {
+bool Rendezvous::is_complete() const {
   return static_cast<std::size_t>(std::ranges::count_if(
              proven_, [](const std::optional<Handshake>& proven) { return proven.has_value(); })) == group_.size() - 1;
 }
 
-void Meeting::require_time() {
+void Rendezvous::require_time() {
   if (host_.aborted()) {
     throw TransportError(SR_ABORTED, "the job ends");
   }
@@ -111,17 +112,17 @@ void Meeting::require_time() {
   throw TransportError(SR_TIMEOUT, text);
 }
 
-/// Until something can be done, or there is something else to look at.
-void Meeting::wait() {
+/// Waits until a socket is ready, or it is time for the next check.
+void Rendezvous::wait() {
   std::vector<pollfd> watched;
   std::int64_t until = std::min(group_.deadline, in(stop_check_interval));
-  if (sdk::steady_now() >= deaf_until_) {
+  if (sdk::steady_now() >= accept_after_) {
     watched.push_back({listener_.get(), POLLIN, 0});
   } else {
-    until = std::min(until, deaf_until_);
+    until = std::min(until, accept_after_);
   }
-  for (const Visitor& visitor : visitors_) {
-    watched.push_back({visitor.handshake.socket().get(), visitor.handshake.awaited(), 0});
+  for (const Incoming& incoming : incoming_) {
+    watched.push_back({incoming.handshake.socket().get(), incoming.handshake.awaited(), 0});
   }
   for (const Attempt& attempt : attempts_) {
     if (attempt.handshake) {
@@ -133,12 +134,12 @@ void Meeting::wait() {
     }
   }
   const std::int64_t left = std::max<std::int64_t>(until - sdk::steady_now(), 0);
-  // Rounded up, so that it is not looked again and again in the last of the milliseconds.
+  // Rounded up. Otherwise the last millisecond would be polled in a busy loop.
   const auto timeout = static_cast<int>((left + 999'999) / 1'000'000);
   (void)::poll(watched.data(), watched.size(), timeout);
 }
 
-void Meeting::attempt(Attempt& attempt) {
+void Rendezvous::attempt(Attempt& attempt) {
   if (proven_[attempt.member] || attempt.to.bytes == 0) {
     return;
   }
@@ -160,10 +161,10 @@ void Meeting::attempt(Attempt& attempt) {
       return try_again(attempt, std::strerror(error));
     }
     try {
-      const Subject subject =
-          subject_of_(group_.rank, attempt.member, own_end(attempt.socket), other_end(attempt.socket));
+      const ChannelBinding binding =
+          binding_of_(group_.rank, attempt.member, own_end(attempt.socket), other_end(attempt.socket));
       attempt.handshake = Handshake::connecting(std::move(attempt.socket), secret_, group_.rank,
-                                                [subject](std::uint32_t) { return subject; });
+                                                [binding](std::uint32_t) { return binding; });
     } catch (const std::runtime_error& problem) {
       return try_again(attempt, problem.what());
     }
@@ -181,7 +182,7 @@ void Meeting::attempt(Attempt& attempt) {
   }
 }
 
-void Meeting::begin(Attempt& attempt) {
+void Rendezvous::begin(Attempt& attempt) {
   if (sdk::steady_now() < attempt.next) {
     return;
   }
@@ -199,7 +200,7 @@ void Meeting::begin(Attempt& attempt) {
   }
 }
 
-void Meeting::try_again(Attempt& attempt, const std::string& why) {
+void Rendezvous::try_again(Attempt& attempt, const std::string& why) {
   attempt.socket = Socket();
   attempt.handshake.reset();
   attempt.why = why;
@@ -208,23 +209,23 @@ void Meeting::try_again(Attempt& attempt, const std::string& why) {
   attempt.next = in(std::min(pause, longest_pause));
 }
 
-/// Lets in those who have come to the listener.
-void Meeting::welcome() {
-  for (int taken = 0; taken < most_at_a_time && sdk::steady_now() >= deaf_until_; ++taken) {
+/// Accepts the connections that are pending at the listener.
+void Rendezvous::accept_connections() {
+  for (int accepted = 0; accepted < most_at_a_time && sdk::steady_now() >= accept_after_; ++accepted) {
     Socket socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       return;
     }
     if (!socket && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
-      if (visitors_.empty()) {
-        deaf_until_ = in(deaf);
+      if (incoming_.empty()) {
+        accept_after_ = in(accept_pause);
       } else {
         drop_oldest();
       }
       continue;
     }
     if (!socket) {
-      continue;  // it is gone again
+      continue;  // the peer has closed it already
     }
     Endpoint from;
     Endpoint to;
@@ -233,53 +234,53 @@ void Meeting::welcome() {
       to = own_end(socket);
     } catch (const std::runtime_error&) {
       ++strangers_;
-      continue;  // the same
+      continue;  // the peer has closed it already
     }
-    Visitor visitor{Handshake::accepting(std::move(socket), secret_,
-                                         [this, from, to](std::uint32_t member) {
-                                           if (member <= group_.rank || member >= group_.size()) {
-                                             throw std::runtime_error("it says that it is no member that connects");
-                                           }
-                                           return subject_of_(member, group_.rank, from, to);
-                                         }),
-                    in(nanoseconds(0))};
-    if (hear(visitor)) {
-      visitors_.push_back(std::move(visitor));
+    Incoming incoming{Handshake::accepting(std::move(socket), secret_,
+                                           [this, from, to](std::uint32_t member) {
+                                             if (member <= group_.rank || member >= group_.size()) {
+                                               throw std::runtime_error("it says that it is no member that connects");
+                                             }
+                                             return binding_of_(member, group_.rank, from, to);
+                                           }),
+                      in(nanoseconds(0))};
+    if (advance(incoming)) {
+      incoming_.push_back(std::move(incoming));
     }
-    if (visitors_.size() > most_strangers + group_.size()) {
+    if (incoming_.size() > most_strangers + group_.size()) {
       drop_oldest();
     }
   }
 }
 
-/// Whether it is to be heard again.
-bool Meeting::hear(Visitor& visitor) {
-  switch (visitor.handshake.advance()) {
+/// Continues its handshake. Returns whether it is still in progress.
+bool Rendezvous::advance(Incoming& incoming) {
+  switch (incoming.handshake.advance()) {
     case Handshake::State::under_way: return true;
     case Handshake::State::refused: ++strangers_; return false;
     case Handshake::State::proven: break;
   }
-  // A member that comes again did not hear that it was accepted.
-  const std::uint32_t member = visitor.handshake.connector();
-  proven_[member] = std::move(visitor.handshake);
+  // A member that connects again did not learn that it was accepted. Its new connection replaces the old one.
+  const std::uint32_t member = incoming.handshake.connector();
+  proven_[member] = std::move(incoming.handshake);
   return false;
 }
 
-void Meeting::hear_visitors() {
+void Rendezvous::advance_incoming() {
   const std::int64_t oldest = in(-handshake_limit);
-  std::deque<Visitor> staying;
-  for (Visitor& visitor : visitors_) {
-    if (visitor.came < oldest) {
+  std::deque<Incoming> remaining;
+  for (Incoming& incoming : incoming_) {
+    if (incoming.accepted < oldest) {
       ++strangers_;
-    } else if (hear(visitor)) {
-      staying.push_back(std::move(visitor));
+    } else if (advance(incoming)) {
+      remaining.push_back(std::move(incoming));
     }
   }
-  visitors_ = std::move(staying);
+  incoming_ = std::move(remaining);
 }
 
-void Meeting::drop_oldest() {
-  visitors_.pop_front();
+void Rendezvous::drop_oldest() {
+  incoming_.pop_front();
   ++strangers_;
 }
 

@@ -18,36 +18,36 @@
 
 namespace shardrun::gloo_transport {
 
-/// What two members exchange, in streams that have nothing to do with each other. Within one, the k-th send of one
-/// member is the k-th receive of the other. Every op runs alone in its group, but for the agreement of those that are
-/// being prepared, so that no two ever use one stream at a time.
-enum class Stream : std::uint64_t {
-  agreement,    ///< what members say of an op that they prepare, after a first word
-  lockstep,     ///< short messages of ops in which every member hears from every other
-  stage,        ///< short messages of the other collectives
-  stage_data,   ///< long ones, straight between the ops' buffers: every op has its own
-  letters,      ///< short messages of sends, and the announcements of long ones
-  letter_data,  ///< long ones: each has its own
-  probe,        ///< receives that nobody ever sends to
+/// Independent channels between two members. Within a channel, the k-th send of one member matches the k-th receive of
+/// the other. A group runs one op at a time, apart from the agreement of an op being prepared. So no two ops ever use
+/// one channel at the same time.
+enum class Channel : std::uint64_t {
+  agreement,     ///< descriptions of an op being prepared, and the first message of a group
+  one_shot,      ///< eager messages of one-shot ops
+  stage,         ///< eager messages of staged ops
+  stage_data,    ///< long messages of staged ops, directly between the ops' buffers; a slot for each op
+  messages,      ///< eager messages of sends, and announcements of long ones
+  message_data,  ///< long messages of sends; a slot for each
+  probe,         ///< receives that no member ever sends to
 };
 
-[[nodiscard]] constexpr std::uint64_t slot_of(Stream stream, std::uint64_t serial = 0) noexcept {
-  return serial << 8 | static_cast<std::uint64_t>(stream);
+[[nodiscard]] constexpr std::uint64_t slot_of(Channel channel, std::uint64_t serial = 0) noexcept {
+  return serial << 8 | static_cast<std::uint64_t>(channel);
 }
 
-/// Memory that messages are sent from or received into. It has at most one transfer under way. Its destructor waits
-/// until Gloo does not touch the memory any more.
+/// Memory that messages are sent from or received into, with at most one transfer in progress. The destructor waits
+/// until Gloo no longer uses the memory.
 using GlooBuffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
 
-/// Connections between all members of a group. After `fail` nothing can be sent or received.
-class Mesh {
+/// Connections to all other members of a group. After `fail` nothing can be sent or received.
+class FullMesh {
  public:
   /// Connects as connect_members does. `wire_bytes` outlives this.
-  Mesh(const sdk::Config& config, const sdk::GroupSpec& group, std::shared_ptr<gloo::transport::Device>& device,
-       std::uint64_t generation, std::atomic<std::uint64_t>& wire_bytes);
-  ~Mesh();
-  Mesh(const Mesh&) = delete;
-  Mesh& operator=(const Mesh&) = delete;
+  FullMesh(const sdk::Config& config, const sdk::GroupSpec& group, std::shared_ptr<gloo::transport::Device>& device,
+           std::uint64_t generation, std::atomic<std::uint64_t>& wire_bytes);
+  ~FullMesh();
+  FullMesh(const FullMesh&) = delete;
+  FullMesh& operator=(const FullMesh&) = delete;
 
   [[nodiscard]] std::uint32_t rank() const noexcept { return group_.rank; }
   [[nodiscard]] std::uint32_t size() const noexcept { return group_.size(); }
@@ -60,25 +60,25 @@ class Mesh {
   // SR_ABORTED after `fail`.
   void send(gloo::transport::UnboundBuffer& from, std::uint32_t peer, std::uint64_t slot, std::size_t bytes);
   void receive(gloo::transport::UnboundBuffer& into, std::uint32_t peer, std::uint64_t slot, std::size_t bytes);
-  /// Until the last byte is in the hands of the system.
+  /// Waits until the kernel has taken the last byte.
   void wait_sent(gloo::transport::UnboundBuffer& from, std::uint32_t peer);
   void wait_received(gloo::transport::UnboundBuffer& into, std::uint32_t peer);
 
-  /// Any thread: whatever waits gives up, and peers see their connections closed.
+  /// Ends every wait and closes the connections. Any thread.
   void fail() noexcept;
 
-  /// Any thread, every now and then: ends waits that Gloo forgets. Where a connection breaks it tells those whose
-  /// transfer was to come, but not those in the middle of one.
+  /// Ends waits on broken connections that Gloo does not end: it informs transfers that have not begun, but not one in
+  /// progress. Call it periodically, on any thread.
   void check_connections() noexcept;
 
-  /// Any thread: the names of those that `thread` waits for now, "" where there are none.
+  /// The names of the members that `thread` waits for now, "" for none. Any thread.
   [[nodiscard]] std::string awaited_by(std::thread::id thread);
 
  private:
   class Waiting;
 
   template <class Act>
-  void talking_to(std::uint32_t peer, Act act);
+  void with_peer_errors(std::uint32_t peer, Act act);
   void require_alive(std::uint32_t peer) const;
   [[nodiscard]] bool is_broken(std::uint32_t peer);
   [[nodiscard]] std::uint64_t on_wire(std::uint32_t peer, std::uint64_t bytes) const noexcept;
@@ -88,7 +88,7 @@ class Mesh {
   std::atomic<std::uint64_t>& wire_bytes_;
   std::vector<Protection> protections_;  ///< of the connection to each member
   std::unique_ptr<gloo::Context> context_;
-  std::mutex mutex_;  // of `waiting_` and what it points to
+  std::mutex mutex_;  // guards `waiting_` and what it points to
   std::vector<Waiting*> waiting_;
   char nothing_ = 0;
   GlooBuffer probe_;  ///< see check_connections

@@ -1,4 +1,4 @@
-#include "transports/gloo/meeting.h"
+#include "transports/gloo/rendezvous.h"
 
 #include <shardrun/sdk/worker.hpp>
 #include <sys/socket.h>
@@ -22,7 +22,7 @@ using namespace shardrun::gloo_transport;
 
 namespace {
 
-Subject subject_of(std::uint32_t connector, std::uint32_t acceptor) {
+ChannelBinding binding_of(std::uint32_t connector, std::uint32_t acceptor) {
   return {.run = "run", .group = "1", .connector = connector, .acceptor = acceptor, .addresses = ""};
 }
 
@@ -61,25 +61,25 @@ TEST_CASE("gloo: members keep no other member out, however many come at a time")
     Socket& socket = sockets.emplace_front(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     REQUIRE(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.address), address.bytes) == 0);
   }
-  Meeting meeting(
+  Rendezvous rendezvous(
       group, host, secret,
       [](std::uint32_t connector, std::uint32_t acceptor, const Endpoint&, const Endpoint&) {
-        return subject_of(connector, acceptor);
+        return binding_of(connector, acceptor);
       },
       [](std::uint32_t member) { return std::to_string(member); },
       [](std::uint32_t) { return std::optional<std::string>(); }, std::move(listener));
-  auto met = std::async(std::launch::async, [&] { return meeting.run(); });
+  auto met = std::async(std::launch::async, [&] { return rendezvous.run(); });
   std::uint32_t proven = 0;
   std::vector<Handshake> kept;
   for (std::uint32_t member = 1; member < members; ++member) {
     kept.push_back(Handshake::connecting(std::move(sockets[member - 1]), secret, member,
-                                         [member](std::uint32_t) { return subject_of(member, 0); }));
+                                         [member](std::uint32_t) { return binding_of(member, 0); }));
     proven += kept.back().advance() == Handshake::State::proven ? 1 : 0;
   }
   CHECK(proven == members - 1);
   has_lost_one = proven != members - 1;
   CHECK(met.get().size() == members);
-  CHECK(meeting.strangers() == 0);
+  CHECK(rendezvous.strangers() == 0);
 }
 
 TEST_CASE("gloo: two machines with one name protect what they tell each other") {
