@@ -16,16 +16,16 @@ namespace shardrun::checkpoint {
 // A trained model as one safetensors file: a tensor per parameter (float32, global shape). The metadata has what it
 // takes to use it: `shardrun.model` ([model] as an INI section) and, for text, `shardrun.tokenizer` (JSON).
 
-/// The states of one kind as tensors of a file; its layout includes the metadata.
+/// The tensors of a file with the states of one kind.
 [[nodiscard]] std::vector<TensorInfo> saved_tensors(const graph::Graph& graph, graph::StateKind kind);
 
-/// Writes the states of one kind that this rank holds to one file, each rank its part; of replicas the first does. All
-/// ranks call it at the same point. The path holds the old file until all of the new one is there. `await_ranks`
-/// returns once every rank has called it; `before_commit` is called by the first rank, and may throw. Throws Error{io}.
 struct SaveHooks {
-  std::function<void()> await_ranks = [] {};
-  std::function<void()> before_commit = [] {};
+  std::function<void()> await_ranks = [] {};    ///< returns once every rank has called it
+  std::function<void()> before_commit = [] {};  ///< called by the first rank; may throw
 };
+
+/// Writes the states of one kind to one file, each rank the parts that it holds; of replicas the first writes. All
+/// ranks call it at the same point. Until the new file is complete, the path has the old one. Throws Error{io}.
 void save_states(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
                  const partition::Partition& partition, const runtime::Executor& executor, std::int64_t rank,
                  const Metadata& metadata, const SaveHooks& hooks = {});

@@ -9,17 +9,19 @@
 
 namespace shardrun::train {
 
-// A job whose ranks another launcher has started: each process is one of them, and starts none. They meet at
-// MASTER_ADDR and MASTER_PORT where those are set and all have SHARDRUN_TOKEN (or their user's, at a loopback address);
-// else a transport of the job that can (sr_transport::share_first) tells them of a place that rank 0 has chosen.
+// A job whose ranks another launcher has started: each process is one rank and starts none. The ranks meet at
+// MASTER_ADDR and MASTER_PORT if those are set and all ranks have SHARDRUN_TOKEN (or their user's token, at a loopback
+// address). Otherwise rank 0 chooses the place, and a transport of the job tells the others
+// (sr_transport::share_first).
 //
-// Both throw Error{usage} where `world` is not one for this job, and Error{job, data, plugin} as run_job() does.
+// Both throw Error{usage} if `world` does not fit the job, and Error{job, data, plugin} as run_job() does.
 
-/// Rank 0, whose process also has the launcher's part. What run_job() says holds for its summary.
+/// Rank 0. Its process also does the launcher's work. The summary is as run_job()'s.
 [[nodiscard]] metrics::Summary run_hosted_first(const job::Job& job, const launch::World& world,
                                                 const RunSettings& settings);
 
-/// Any other rank; returns its exit code. `on_join`: all ranks are there; before, there is nothing to save.
+/// Any other rank; returns its exit code. `on_join` is called when all ranks are there; before, there is nothing to
+/// save.
 [[nodiscard]] int run_hosted_other(const job::Job& job, const launch::World& world, const RunSettings& settings,
                                    const std::function<void()>& on_join);
 

@@ -12,9 +12,9 @@
 
 namespace shardrun::train {
 
-/// Shows on this process's own screen how a job goes that runs in it, or is prepared in it. Says at once that the job
-/// was asked to stop. At its end the live line is left standing, and what was shown is waited for, until it is asked to
-/// stop: a screen that takes nothing holds up nobody before.
+/// Shows a job that runs or is prepared in this process on its own screen. Reports a request to stop at once. The
+/// destructor keeps the live line and waits for the output to be shown, until a stop is requested. Before that, a
+/// screen that takes nothing holds up nobody.
 class LocalDisplay final : public metrics::Display {
  public:
   /// `settings` outlives this.
@@ -23,8 +23,8 @@ class LocalDisplay final : public metrics::Display {
   LocalDisplay& operator=(const LocalDisplay&) = delete;
   ~LocalDisplay() override;
 
-  /// Before ranks are started, which a screen must not hold up: waits for it no longer than the usual patience. Nothing
-  /// is shown after it.
+  /// Ends the display before ranks are started, because a screen must not hold them up. Waits for the output no longer
+  /// than the usual patience.
   void hand_over();
 
   using metrics::Display::now_at;

@@ -6,7 +6,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/compile/compile.h"
@@ -18,45 +17,40 @@
 
 namespace shardrun::train {
 
-/// For how long a rank may be silent.
+/// How long a rank may be silent.
 [[nodiscard]] std::chrono::milliseconds silence_of(const job::Job& job);
-
-/// The rank that an operation's message says it waited for in vain: the first of "waiting for member 1 (rank 3, pid
-/// 4711), …", or that of "member 1 (rank 3) is lost".
-[[nodiscard]] std::optional<int> awaited_rank(std::string_view message);
 
 /// Tells why a rank fails; `awaited`: the rank that it waited for in vain.
 using TellFailure = std::function<void(launch::FailureKind kind, const std::string& text, std::optional<int> awaited)>;
 
-/// What `attempt` returns, or the exit code of what it throws, which is told first. Throws nothing itself.
+/// Returns the result of `attempt`, or reports what it throws and returns that's exit code. Throws nothing.
 [[nodiscard]] int exit_code_of(const std::function<int()>& attempt, const TellFailure& tell);
 
-/// What a rank does once all have the same plan; returns its exit code. The link is not connected yet.
+/// The work of a rank once all have the same plan; returns its exit code. The link is not connected yet.
 using RankWork = std::function<int(compile::Compiled& compiled, RankLink& link, const metrics::RunFolder& folder)>;
 
-/// The option of the command `rank` that has the handles of the data, with a comma between them.
+/// The option of the command `rank` with the handles of the data, separated by commas.
 inline constexpr const char* data_option = "data";
 [[nodiscard]] std::vector<std::string> data_handles(const std::string& option);
 
 /// What a rank has been given by whoever started it, and, where that was another launcher, what it does besides.
 struct RankHooks {
-  /// A way into [job] output that the process that holds it has open; empty: the folder is found by its path, and must
+  /// A path into the open [job] output of the process that holds it. Empty: the folder is found by its path, and must
   /// be the one that rank 0 writes to.
   std::filesystem::path folder = {};
   std::vector<std::string> data = {};  ///< handles of the job's data, open in the process that started this one
-  std::optional<compile::Compiled> compiled = {};  ///< or the job as this process has compiled it before
-  std::function<void()> on_join = {};              ///< all ranks are there
+  std::optional<compile::Compiled> compiled = {};  ///< the job, if this process has already compiled it
+  std::function<void()> on_join = {};              ///< called when all ranks are there
   std::function<int()> stop_signal = {};           ///< the signal that asked this process to stop, or 0
-  std::filesystem::path output = {};  ///< of the first rank: [job] output for all, where it has placeholders
+  std::filesystem::path output = {};               ///< for the first rank: [job] output for all, if it has placeholders
 };
 
-/// This process as a rank of the job: joins, compiles where it has not before, does `work`, leaves. Returns the exit
-/// code, which is `work`'s where it does not throw; the launcher is told of errors before the link ends, and nothing is
-/// thrown.
+/// Runs this process as a rank of the job: joins, compiles if not yet done, does `work`, leaves. Returns the exit code,
+/// which is `work`'s if it does not throw. Tells the launcher of errors before the link ends. Throws nothing.
 [[nodiscard]] int as_rank(const job::Job& job, const launch::RankContext& context, const RankWork& work,
                           RankHooks hooks = {});
 
-/// What a process that is a rank of a run does.
+/// The whole life of a process that is a rank of a run.
 [[nodiscard]] int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile,
                               RankHooks hooks = {});
 

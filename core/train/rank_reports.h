@@ -22,42 +22,42 @@
 
 namespace shardrun::train {
 
-// What ranks tell the launcher, by the kind of message: a line to print, and a rank's summary.
+// Kinds of messages from ranks to the launcher: a line to print, and a rank's summary.
 inline constexpr const char* line_message = "line";
 inline constexpr const char* summary_message = "summary";
 
-/// What the first rank shows is shown by the launcher.
+/// A display on the launcher, for the first rank.
 [[nodiscard]] std::unique_ptr<metrics::Display> display_of_launcher(RankLink& link);
 
-/// What the ranks of a running job report, as one: on the screen, in their logs and in one summary. It does not matter
-/// who started them. Belongs to one thread at a time.
+/// Combines the reports of a running job's ranks: on the screen, in their logs and in one summary. It does not matter
+/// who started the ranks. Used by one thread at a time.
 class RankReports {
  public:
-  /// `logs`: of how many ranks, from the first on, the logs are written to here. `settings` outlives this.
+  /// `logs`: number of ranks, from the first on, whose logs are written here. `settings` outlives this.
   RankReports(const job::Job& job, const RunSettings& settings, int logs);
 
   void show(const launch::OutputLine& line);
   void take(const launch::RankMessage& message);
-  /// What the run replaces, if anything.
+  /// Tells the person what the run replaces, if anything.
   void tell_older(const std::string& older);
-  /// Whether the first rank has come to its steps.
+  /// Whether the first rank has reached its steps.
   [[nodiscard]] bool has_begun() const { return has_begun_; }
   void log(std::string_view line) { log(0, line); }
-  /// On any thread.
+  /// Any thread.
   void notice(std::string_view line) { progress_.print(line); }
 
-  /// The first rank's summary with every rank's part. That of a rank that died has what was planned, where it came so
-  /// far.
+  /// The first rank's summary with every rank's part. A rank that died has its planned part, if it had reported that.
   [[nodiscard]] metrics::Summary merge(const launch::LaunchResult& result);
-  /// Waits until all is on the screen; where it was stopped, for as long as nothing went wrong and nobody asks to stop.
+  /// Waits until everything is on the screen. If the screen is stopped, waits while the run succeeded and nobody asks
+  /// to stop.
   void finish_screen(const metrics::Summary& summary);
 
  private:
   void note(const metrics::ProgressUpdate& update);
-  /// To a rank's log; the person is told where that cannot be written any more.
+  /// Writes to a rank's log. If that fails, the person is told.
   void log(std::size_t rank, std::string_view line);
   void show_activity(std::string_view text);
-  /// What the first rank would have said of the run, had it come to its end.
+  /// Fills in what the first rank would have reported at its end.
   void fill(metrics::Summary& summary) const;
 
   const job::Job& job_;
@@ -66,13 +66,13 @@ class RankReports {
   metrics::Screen screen_;
   metrics::Progress progress_;
   metrics::Ticker ticker_;
-  std::string results_;  ///< for the end
+  std::string results_;  ///< to show at the end
   std::atomic<bool> has_begun_ = false;
   Results saved_ = Results::none;
-  std::int64_t unshown_ = 0;  ///< lines of ranks since the last that was shown
+  std::int64_t unshown_ = 0;  ///< lines of ranks since the last one shown
   std::vector<std::unique_ptr<metrics::Log>> logs_;
-  std::map<int, metrics::Summary> summaries_;  ///< the last of each rank: what is planned, then what it did
-  metrics::ProgressUpdate last_;               ///< with the last validation loss
+  std::map<int, metrics::Summary> summaries_;  ///< the last from each rank: first the planned values, then the results
+  metrics::ProgressUpdate last_;               ///< with the latest validation loss
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 

@@ -14,19 +14,19 @@ namespace shardrun::train {
 /// Records the steps that [job] trace asks for.
 class Tracer {
  public:
-  /// Takes room for all of them. REQUIRES: the job is to be traced. `compiled` outlives this.
+  /// Reserves memory for all traced steps. REQUIRES: the job is traced, and `compiled` outlives this.
   Tracer(const job::Job& job, const compile::Compiled& compiled);
 
-  /// Runs a step, counted from 0, and records it if it is one of them; one that throws, too.
+  /// Runs a step, counted from 0. Records it if it is to be traced, even if it throws.
   template <typename Run>
   auto step(std::int64_t step, runtime::Executor& executor, const Run& run) {
     const Recording recording(*this, executor, step);
     return run();
   }
 
-  /// Whether there is something that is not written yet, and no more to come.
+  /// Whether all steps are recorded and not yet written.
   [[nodiscard]] bool is_due() const noexcept { return !written_ && steps_.size() == most_steps_; }
-  /// Writes what has been recorded so far, once: the rank's file. Nothing was: no file.
+  /// Writes the rank's file with the steps recorded so far, once. Without steps there is no file.
   void write(const std::filesystem::path& output);
 
  private:
@@ -51,8 +51,8 @@ class Tracer {
   bool written_ = false;
 };
 
-/// Joins the traces that ranks have left into one; nothing where there is none. For the end of a run, however it ended:
-/// a fault is told on standard error, and is not the run's.
+/// Joins the ranks' traces into one; does nothing if there are none. For the end of a run, however it ended. Errors go
+/// to standard error and do not fail the run.
 void join_traces(const job::Job& job);
 
 }  // namespace shardrun::train
