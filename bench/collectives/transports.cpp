@@ -29,12 +29,12 @@ std::uint32_t opcode_of(Kind kind) {
 std::int64_t deadline() { return plugins::transport_clock() + patience_ns; }
 
 /// NAME:KEY=VALUE:KEY=VALUE
-plugins::OptionValues options_of(const std::string& name, const std::vector<plugins::OptionSpec>& specs) {
-  plugins::OptionValues values;
+OptionValues options_of(const std::string& name, const std::vector<OptionSpec>& specs) {
+  OptionValues values;
   for (std::size_t at = name.find(':'); at != std::string::npos; at = name.find(':', at + 1)) {
     const std::string setting = name.substr(at + 1, name.find(':', at + 1) - at - 1);
     const std::string key = setting.substr(0, setting.find('='));
-    values[key] = plugins::read_option(specs, key, setting.substr(std::min(setting.size(), key.size() + 1)));
+    values.set(key, read_option(specs, key, setting.substr(std::min(setting.size(), key.size() + 1))));
   }
   return values;
 }

@@ -13,6 +13,7 @@
 #include "core/base/stop.h"
 #include "core/job/ini.h"
 #include "core/job/raw.h"
+#include "core/job/section.h"
 
 namespace shardrun::checkpoint {
 namespace {
@@ -170,10 +171,10 @@ void save_states(const std::filesystem::path& path, const graph::Graph& graph, g
 
 Metadata describe_model(const job::Chosen& model, const models::ModelSettings& settings,
                         const data::Tokenizer* tokenizer) {
-  std::string section = fmt::format("[model]\nname = {}\n{}", model.name, job::to_string(settings.options));
+  std::string section = fmt::format("[model]\nname = {}\n{}", model.name, to_string(settings.options));
   const models::Model& declared = *models::find_model(model.name);
   const bool takes_vocab = std::any_of(declared.options.begin(), declared.options.end(),
-                                       [](const job::OptionSpec& spec) { return spec.name == "vocab"; });
+                                       [](const OptionSpec& spec) { return spec.name == "vocab"; });
   if (takes_vocab && !settings.options.has("vocab")) {
     section += fmt::format("vocab = {}\n", settings.data.vocab);
   }

@@ -56,9 +56,9 @@ void print_line(std::FILE* to, const conformance::Finding& finding) {
 /// The transports that one opens, as its options name them.
 std::vector<std::string> opened_by(const plugins::Transport& transport, const std::vector<std::string>& settings) {
   std::vector<std::string> names;
-  for (const plugins::OptionSpec& option : transport.options()) {
-    if (option.transport) {
-      std::string name = to_string(option.default_value);
+  for (const OptionSpec& option : transport.options()) {
+    if (option.names_transport) {
+      std::string name = *option.default_value;
       for (const std::string& setting : settings) {
         name = setting.starts_with(option.name + "=") ? setting.substr(option.name.size() + 1) : name;
       }
@@ -106,8 +106,7 @@ std::vector<std::string> settings_of(const Parsed& parsed, const Subject& subjec
       const auto options =
           dot == std::string::npos ? transport.options() : plugins::Transport::load(directories, owner).options();
       const std::string name = key.substr(dot + 1);
-      (void)plugins::with_defaults(options,
-                                   {{name, plugins::read_option(options, name, setting.substr(key.size() + 1))}});
+      (void)with_defaults(options, {{name, read_option(options, name, setting.substr(key.size() + 1))}});
     } catch (const Error& error) {
       refuse(setting, fmt::format("transport {}: {}", owner, error.message()));
     }

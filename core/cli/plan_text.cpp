@@ -251,7 +251,7 @@ std::string transients_text(const compile::Compiled& compiled) {
         "{:<16} {:>15}   {}   busiest at {}\n",
         program.rows == 0 ? program.function
                           : fmt::format("{}, {}{}", program.function, metrics::counted(program.rows, "row"),
-                                        program.settles ? ", last" : ""),
+                                        program.finalizes ? ", last" : ""),
         program.transient_bytes, program.least_bytes,
         program.instructions.empty() ? "-"
                                      : program

@@ -11,27 +11,26 @@
 namespace shardrun::cli {
 namespace {
 
-const char* type_name(plugins::OptionType type) noexcept {
+const char* type_name(OptionType type) noexcept {
   switch (type) {
-    case plugins::OptionType::boolean: return "boolean";
-    case plugins::OptionType::integer: return "integer";
-    case plugins::OptionType::number: return "number";
-    case plugins::OptionType::text: return "text";
+    case OptionType::boolean: return "boolean";
+    case OptionType::integer: return "integer";
+    case OptionType::real: return "number";
+    default: return "text";
   }
-  return "?";
 }
 
-std::string describe(const plugins::OptionSpec& option) {
-  std::string text = fmt::format("    {} ({}, default {})", option.name, type_name(option.type),
-                                 plugins::to_string(option.default_value));
+std::string describe(const OptionSpec& option) {
+  std::string text = fmt::format("    {} ({}, default {})", option.name, type_name(option.type), *option.default_value);
   if (option.minimum) {
-    text += fmt::format(" from {}", plugins::to_string(*option.minimum));
+    text += fmt::format(" from {}", *option.minimum);
   }
   if (option.maximum) {
-    text += fmt::format(" to {}", plugins::to_string(*option.maximum));
+    text += fmt::format(" to {}", *option.maximum);
   }
   if (!option.choices.empty()) {
-    text += fmt::format(" one of {}{}", fmt::join(option.choices, ", "), option.file ? " or a file" : "");
+    text += fmt::format(" one of {}{}", fmt::join(option.choices, ", "),
+                        option.type == OptionType::choice_or_path ? " or a file" : "");
   }
   return text + fmt::format(": {}\n", option.help);
 }
@@ -47,7 +46,7 @@ std::string describe(const plugins::PluginInfo& plugin) {
     text += fmt::format("    not used: {} is found first\n", plugin.shadowed_by.string());
   }
   text += plugin.reads_sharding ? "    takes what is split from the section [sharding]\n" : "";
-  for (const plugins::OptionSpec& option : plugin.options) {
+  for (const OptionSpec& option : plugin.options) {
     text += describe(option);
   }
   return text;

@@ -90,9 +90,9 @@ class Tensors {
   void add_gradient(Tensor& tensor, std::size_t s) const {
     const partition::ShardedGraph& sharded = compiled_.partition.sharded;
     mesh::Placement gathered = compiled_.partition.placements.states[s];
-    gathered.partial = sharded.owed[s];
+    gathered.partial = sharded.partial[s];
     tensor.roles.push_back({"gradient", std::move(gathered)});
-    tensor.roles.push_back({"reduced", sharded.settlements[s].after});
+    tensor.roles.push_back({"reduced", sharded.finalizations[s].after});
   }
 
   void add_derived(Tensor& tensor, graph::StateId parameter) const {
@@ -112,8 +112,7 @@ class Tensors {
 
   /// As the plan places it, else as it is made.
   [[nodiscard]] Tensor of_cut_point(const std::string& name) const {
-    for (const partition::ShardedFunction& sharded : compiled_.partition.sharded.functions) {
-      const graph::Function& function = sharded.function;
+    for (const partition::SplitFunction& function : compiled_.partition.sharded.functions) {
       if (function.role == graph::Role::on_demand) {
         continue;
       }
@@ -131,7 +130,7 @@ class Tensors {
           tensor.roles.push_back({"placed", planned->second});
         }
         tensor.element_bytes = forecast::element_bytes(job_, compiled_, tensor.type.dtype, graph::StateKind::parameter);
-        tensor.roles.push_back({"made", sharded.placements[v]});
+        tensor.roles.push_back({"made", function.values[v].placement});
         const partition::Pipeline& pipeline = compiled_.partition.pipeline;
         tensor.stages.resize(static_cast<std::size_t>(pipeline.stages()), false);
         const graph::Node& producer = function.nodes[static_cast<std::size_t>(function.values[v].producer)];
@@ -297,8 +296,8 @@ json::object json_of(const mesh::Placement& placement, const mesh::Mesh& mesh) {
     dims.push_back(names(axes));
   }
   json::array partial;
-  for (const mesh::Owed& owed : placement.partial) {
-    partial.push_back(json::object{{"axis", name(owed.axis)}, {"reduction", to_string(owed.reduction)}});
+  for (const mesh::Partial& each : placement.partial) {
+    partial.push_back(json::object{{"axis", name(each.axis)}, {"reduction", to_string(each.reduction)}});
   }
   return {{"text", to_string(placement, mesh)},
           {"dims", std::move(dims)},

@@ -17,86 +17,33 @@
 namespace shardrun::compile {
 namespace {
 
-job::OptionType type_of(const plugins::OptionSpec& spec) {
-  switch (spec.type) {
-    case plugins::OptionType::boolean: return job::OptionType::boolean;
-    case plugins::OptionType::integer: return job::OptionType::integer;
-    case plugins::OptionType::number: return job::OptionType::real;
-    case plugins::OptionType::text: break;
-  }
-  if (spec.choices.empty()) {
-    return job::OptionType::text;
-  }
-  return spec.file ? job::OptionType::choice_or_path : job::OptionType::choice;
-}
-
-std::optional<double> limit(const std::optional<plugins::OptionValue>& value) {
-  if (!value) {
-    return std::nullopt;
-  }
-  if (const auto* integer = std::get_if<std::int64_t>(&*value)) {
-    return static_cast<double>(*integer);
-  }
-  const auto* real = std::get_if<double>(&*value);
-  return real == nullptr ? std::nullopt : std::optional<double>(*real);
-}
-
-std::vector<job::OptionSpec> in_job_words(const std::vector<plugins::OptionSpec>& specs) {
-  std::vector<job::OptionSpec> options;
-  for (const plugins::OptionSpec& spec : specs) {
-    options.push_back({.name = spec.name,
-                       .type = type_of(spec),
-                       .default_value = plugins::to_string(spec.default_value),
-                       .minimum = limit(spec.minimum),
-                       .maximum = limit(spec.maximum),
-                       .choices = spec.choices,
-                       .help = spec.help,
-                       .names_transport = spec.transport,
-                       .aliases = {spec.aliases.begin(), spec.aliases.end()}});
-  }
-  return options;
-}
-
-/// Reads the file of an option that takes a choice or a path.
-plugins::TextFile read_file(const std::string& path, const plugins::OptionSpec& spec, const std::string& setting) {
+/// The same values, with the contents of the files that they name.
+/// `setting`: how an option is called in messages, with its place.
+OptionValues with_contents(OptionValues values, const std::vector<OptionSpec>& specs,
+                           const std::function<std::string(const std::string& name)>& setting) {
   constexpr std::size_t most = std::size_t{16} << 20U;
-  try {
-    return {path, files::read_text_file(path, most)};
-  } catch (const Error& error) {
-    throw Error(ErrorCode::job,
-                fmt::format("{}: {}; expected one of {}{}, or a text file of up to 16 MiB", setting, error.message(),
-                            fmt::join(spec.choices, ", "),
-                            did_you_mean(std::filesystem::path(path).filename().string(), spec.choices)));
-  }
-}
-
-plugins::OptionValue in_plugin_words(const job::OptionValues::Entry& entry, const job::OptionValues& values) {
-  switch (entry.type) {
-    case job::OptionType::boolean: return values.boolean(entry.name);
-    case job::OptionType::integer: return values.integer(entry.name);
-    case job::OptionType::real: return values.real(entry.name);
-    default: return values.text(entry.name);
-  }
-}
-
-/// `setting`: the name of an option in messages, with its place.
-plugins::OptionValues plugin_options(const job::OptionValues& values, const std::vector<plugins::OptionSpec>& specs,
-                                     const std::function<std::string(const std::string& name)>& setting) {
-  plugins::OptionValues options;
-  for (const job::OptionValues::Entry& entry : values.entries()) {
-    if (entry.type == job::OptionType::path) {
-      const auto spec = std::ranges::find(specs, entry.name, &plugins::OptionSpec::name);
-      options[entry.name] = read_file(values.text(entry.name), *spec, setting(entry.name));
-    } else {
-      options[entry.name] = in_plugin_words(entry, values);
+  const std::vector<OptionValues::Entry> entries = values.entries();
+  for (const auto& [name, value] : entries) {
+    const auto* const file = std::get_if<OptionFile>(&value);
+    if (file == nullptr) {
+      continue;
+    }
+    try {
+      values.set(name, OptionFile{file->path, files::read_text_file(file->path, most)});
+    } catch (const Error& error) {
+      const std::vector<std::string>& choices = std::ranges::find(specs, name, &OptionSpec::name)->choices;
+      throw Error(ErrorCode::job,
+                  fmt::format("{}: {}; expected one of {}{}, or a text file of up to 16 MiB", setting(name),
+                              error.message(), fmt::join(choices, ", "),
+                              did_you_mean(std::filesystem::path(file->path).filename().string(), choices)));
     }
   }
-  return options;
+  return values;
 }
 
-plugins::OptionValues plugin_options(const job::Job& job, const std::string& section, const job::OptionValues& values,
-                                     const std::vector<plugins::OptionSpec>& specs) {
-  return plugin_options(values, specs, [&](const std::string& name) {
+OptionValues with_contents(const job::Job& job, const std::string& section, const OptionValues& values,
+                           const std::vector<OptionSpec>& specs) {
+  return with_contents(values, specs, [&](const std::string& name) {
     return fmt::format("{}: [{}] {}", job.where(section, name), section, name);
   });
 }
@@ -111,18 +58,17 @@ std::uint32_t counted(const job::Job& job, std::string_view section, std::string
   return static_cast<std::uint32_t>(number);
 }
 
-/// The job's options for a transport.
-plugins::OptionValues transport_options(const job::Job& job, const std::string& name,
-                                        const std::vector<plugins::OptionSpec>& specs) {
+/// What the job says to a transport.
+OptionValues transport_options(const job::Job& job, const std::string& name, const std::vector<OptionSpec>& specs) {
   const auto chosen = std::ranges::find(job.transports, name, &job::Chosen::name);
-  return chosen == job.transports.end() ? plugins::OptionValues()
-                                        : plugin_options(job, "transport." + chosen->name, chosen->options, specs);
+  return chosen == job.transports.end() ? OptionValues()
+                                        : with_contents(job, "transport." + chosen->name, chosen->options, specs);
 }
 
 /// Called before any process starts: a refusal is the job's fault.
 void configure(const job::Job& job, plugins::Transport& transport) {
   const std::string& name = transport.manifest().name;
-  plugins::OptionValues options = transport_options(job, name, transport.options());
+  OptionValues options = transport_options(job, name, transport.options());
   try {
     transport.configure({.options = std::move(options),
                          .world_size = static_cast<std::uint32_t>(job.ranks),
@@ -152,22 +98,20 @@ plugins::Directories directories_of(const std::vector<std::filesystem::path>& co
 
 job::SchemaProviders schema_providers() {
   return {
-      .model_options = [](std::string_view name) -> std::optional<std::vector<job::OptionSpec>> {
+      .model_options = [](std::string_view name) -> std::optional<std::vector<OptionSpec>> {
         const models::Model* model = models::find_model(name);
         return model == nullptr ? std::nullopt : std::optional(model->options);
       },
       .model_names = models::model_names,
-      .strategy_options = [](std::string_view name,
-                             const job::Job& job) -> std::optional<std::vector<job::OptionSpec>> {
-        return in_job_words(plugins::Strategy::open(directories_of(job.plugins.path), name).options());
+      .strategy_options = [](std::string_view name, const job::Job& job) -> std::optional<std::vector<OptionSpec>> {
+        return plugins::Strategy::open(directories_of(job.plugins.path), name).options();
       },
       .strategy_names =
           [](const job::Job& job) {
             return plugins::plugin_names(directories_of(job.plugins.path), plugins::PluginKind::strategy);
           },
-      .transport_options = [](std::string_view name,
-                              const job::Job& job) -> std::optional<std::vector<job::OptionSpec>> {
-        return in_job_words(plugins::Transport::load(directories_of(job.plugins.path), name).options());
+      .transport_options = [](std::string_view name, const job::Job& job) -> std::optional<std::vector<OptionSpec>> {
+        return plugins::Transport::load(directories_of(job.plugins.path), name).options();
       },
       .transport_names =
           [](const job::Job& job) {
@@ -193,7 +137,7 @@ void add_job(plugins::StrategyRequest& request, const job::Job& job, const plugi
   for (const job::MeshAxis& axis : job.mesh) {
     request.mesh.push_back({axis.name, counted(job, "mesh", axis.name, axis.size)});
   }
-  request.options = plugin_options(job, "strategy", job.strategy.options, strategy.options());
+  request.options = with_contents(job, "strategy", job.strategy.options, strategy.options());
   for (const job::Sharding& line : job.sharding) {
     request.sharding.push_back({line.key, line.value, job.where("sharding", line.key)});
   }
@@ -201,8 +145,8 @@ void add_job(plugins::StrategyRequest& request, const job::Job& job, const plugi
 
 std::string strategy_files(const job::Job& job) {
   std::string files;
-  for (const job::OptionValues::Entry& entry : job.strategy.options.entries()) {
-    if (entry.type == job::OptionType::path) {
+  for (const OptionValues::Entry& entry : job.strategy.options.entries()) {
+    if (std::holds_alternative<OptionFile>(entry.value)) {
       files += fmt::format("{}: [strategy] {} = {}: ", job.where("strategy", entry.name), entry.name,
                            job.strategy.options.text(entry.name));
     }
@@ -272,14 +216,15 @@ plugins::Transport load_transport(const plugins::Directories& directories, const
   for (const auto& [key, value] : settings) {
     section.settings.push_back({key, value, place(key)});
   }
-  const std::vector<job::OptionSpec> specs = in_job_words(transport.options());
-  const job::OptionValues values = job::read_section(
-      {.file = "--set", .name = section.name, .owner = fmt::format("the transport '{}'", name), .specs = specs},
-      &section);
-  plugins::OptionValues options = plugin_options(values, transport.options(), place);
+  const OptionValues values = job::read_section({.file = "--set",
+                                                 .name = section.name,
+                                                 .owner = fmt::format("the transport '{}'", name),
+                                                 .specs = transport.options()},
+                                                &section);
+  OptionValues options = with_contents(values, transport.options(), place);
   try {
     transport.configure({.options = std::move(options), .world_size = ranks, .options_of = [](const std::string&) {
-                           return plugins::OptionValues();
+                           return OptionValues();
                          }});
   } catch (const Error& error) {
     throw Error(ErrorCode::job,

@@ -11,7 +11,7 @@
 
 namespace shardrun::compile {
 
-// Translates between the job file's options and the plugins'.
+// The plugins of a job: found, opened, and given the options that the job file has for them.
 
 /// The folders to search for this job's plugins.
 [[nodiscard]] plugins::Directories directories_of(const std::vector<std::filesystem::path>& configured);

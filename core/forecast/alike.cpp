@@ -12,16 +12,17 @@ using Sized = std::pair<std::vector<std::int64_t>, mesh::Placement>;  ///< a sha
 std::set<Sized> parts_of(const graph::Graph& graph, const partition::Partition& partition,
                          const partition::StageFunctions& stage) {
   std::set<Sized> parts;
-  for (const partition::ShardedFunction& function : stage.functions) {
-    for (std::size_t v = 0; v < function.function.values.size(); ++v) {
-      if (function.alike_value(v) == v) {
-        parts.emplace(function.function.values[v].type.shape, function.placements[v]);
+  for (const partition::SplitFunction& function : stage.functions) {
+    for (std::size_t v = 0; v < function.values.size(); ++v) {
+      const partition::SplitValue& value = function.values[v];
+      if (static_cast<std::size_t>(value.alike) == v) {
+        parts.emplace(value.type.shape, value.placement);
       }
     }
   }
   for (std::size_t s = 0; s < graph.states.size(); ++s) {
     parts.emplace(graph.states[s].type.shape, partition.placements.states[s]);
-    parts.emplace(graph.states[s].type.shape, partition.sharded.settlements[s].after);
+    parts.emplace(graph.states[s].type.shape, partition.sharded.finalizations[s].after);
   }
   return parts;
 }
@@ -29,10 +30,10 @@ std::set<Sized> parts_of(const graph::Graph& graph, const partition::Partition& 
 /// Mesh axes along which ranks with equal parts exchange different amounts: at the ends there is less.
 std::set<mesh::AxisId> exchanged_axes(const partition::Partition& partition) {
   std::set<mesh::AxisId> axes;
-  for (const partition::ShardedFunction& function : partition.sharded.functions) {
-    for (const std::optional<partition::Transition>& step : function.transitions) {
-      if (step && step->kind == partition::Transition::Kind::exchange) {
-        axes.insert(step->axis);
+  for (const partition::SplitFunction& function : partition.sharded.functions) {
+    for (const partition::SplitNode& node : function.nodes) {
+      if (node.transition && node.transition->kind == partition::Transition::Kind::exchange) {
+        axes.insert(node.transition->axis);
       }
     }
   }

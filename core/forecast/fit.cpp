@@ -8,9 +8,9 @@
 #include "core/base/error.h"
 #include "core/compile/plugins.h"
 #include "core/forecast/idle.h"
-#include "core/job/convert.h"
 #include "core/job/raw.h"
 #include "core/metrics/human.h"
+#include "core/options/convert.h"
 
 namespace shardrun::forecast {
 namespace {
@@ -123,14 +123,14 @@ std::vector<std::string> more_microbatches(const job::Job& job) {
   return settings;
 }
 
-/// The values of an option that has only a few.
-std::vector<std::string> values_of(const job::OptionSpec& option) {
+/// What an option that has but a few values can be.
+std::vector<std::string> values_of(const OptionSpec& option) {
   constexpr double most_values = 4;
-  if (option.type == job::OptionType::boolean) {
+  if (option.type == OptionType::boolean) {
     return {"false", "true"};
   }
   std::vector<std::string> values = option.choices;
-  if (option.type == job::OptionType::integer && option.minimum && option.maximum &&
+  if (option.type == OptionType::integer && option.minimum && option.maximum &&
       *option.maximum - *option.minimum < most_values) {
     for (auto value = static_cast<std::int64_t>(*option.minimum); static_cast<double>(value) <= *option.maximum;
          ++value) {
@@ -145,15 +145,14 @@ std::vector<std::vector<std::string>> other_options(const job::Job& job) {
   std::vector<std::vector<std::string>> all;
   std::size_t plans = 0;
   const auto options = compile::schema_providers().strategy_options(job.strategy.name, job);
-  for (const job::OptionSpec& option : options.value_or(std::vector<job::OptionSpec>{})) {
-    const auto present =
-        std::ranges::find(job.strategy.options.entries(), option.name, &job::OptionValues::Entry::name);
+  for (const OptionSpec& option : options.value_or(std::vector<OptionSpec>{})) {
+    const auto present = std::ranges::find(job.strategy.options.entries(), option.name, &OptionValues::Entry::name);
     if (present == job.strategy.options.entries().end()) {
       continue;
     }
     std::vector<std::string> settings;
     for (const std::string& value : values_of(option)) {
-      if (value != job::to_text(option, present->value) && plans < most_plans_of_options) {
+      if (value != to_text(option, present->value) && plans < most_plans_of_options) {
         settings.push_back(fmt::format("strategy.{}={}", option.name, value));
         ++plans;
       }

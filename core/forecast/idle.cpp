@@ -48,8 +48,7 @@ std::vector<ShortDimension> short_dimensions(const compile::Compiled& compiled) 
   const mesh::Mesh& mesh = compiled.partition.placements.mesh;
   std::map<std::pair<std::string, Axes>, ShortDimension> found;
   const graph::Role role = compiled.microbatch_rows.empty() ? graph::Role::once : graph::Role::repeated;
-  for (const partition::ShardedFunction& sharded : compiled.partition.sharded.functions) {
-    const graph::Function& function = sharded.function;
+  for (const partition::SplitFunction& function : compiled.partition.sharded.functions) {
     if (function.role != role) {
       continue;
     }
@@ -60,7 +59,7 @@ std::vector<ShortDimension> short_dimensions(const compile::Compiled& compiled) 
     for (std::size_t v = 0; v < function.values.size(); ++v) {
       const graph::TensorType& type = function.values[v].type;
       for (std::size_t d = 0; d < type.shape.size(); ++d) {
-        const Axes& axes = sharded.placements[v].dims[d];
+        const Axes& axes = function.values[v].placement.dims[d];
         if (axes.empty() || type.shape[d] >= parts_of(mesh, axes)) {
           continue;
         }

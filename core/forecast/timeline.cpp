@@ -5,6 +5,8 @@
 #include <optional>
 #include <tuple>
 
+#include "core/partition/walk.h"
+
 namespace shardrun::forecast {
 namespace {
 
@@ -13,19 +15,12 @@ using plugins::Action;
 class Simulation {
  public:
   Simulation(const partition::Pipeline& pipeline, const ActionCost& cost)
-      : pipeline_(pipeline), cost_(cost), next_(pipeline.actions.size(), 0), free_(pipeline.actions.size(), 0) {
+      : pipeline_(pipeline), cost_(cost), free_(pipeline.actions.size(), 0) {
     timeline_.stages.resize(pipeline.actions.size());
   }
 
   Timeline run() {
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (std::size_t stage = 0; stage < next_.size(); ++stage) {
-        while (next_[stage] < pipeline_.actions[stage].size() && advance(stage)) {
-          moved = true;
-        }
-      }
-    }
+    partition::walk(pipeline_.actions, [&](std::size_t stage, const Action& action) { return advance(stage, action); });
     return std::move(timeline_);
   }
 
@@ -50,8 +45,7 @@ class Simulation {
     return found == done_.end() ? std::nullopt : std::optional(found->second);
   }
 
-  bool advance(std::size_t stage) {
-    const Action& action = pipeline_.actions[stage][next_[stage]];
+  bool advance(std::size_t stage, const Action& action) {
     const std::optional<double> when = ready(action);
     if (!when) {
       return false;
@@ -63,14 +57,12 @@ class Simulation {
     timeline_.stages[stage].push_back({action, begin, end});
     timeline_.end = std::max(timeline_.end, end);
     free_[stage] = end;
-    ++next_[stage];
     return true;
   }
 
   const partition::Pipeline& pipeline_;
   const ActionCost& cost_;
   Timeline timeline_;
-  std::vector<std::size_t> next_;
   std::vector<double> free_;
   std::map<std::tuple<Action::Kind, std::uint32_t, std::uint32_t>, double> done_;
 };

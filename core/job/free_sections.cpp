@@ -6,9 +6,9 @@
 #include <string_view>
 
 #include "core/base/error.h"
-#include "core/job/convert.h"
+#include "core/options/convert.h"
 #include "core/job/schema.h"
-#include "core/job/text.h"
+#include "core/base/text.h"
 
 namespace shardrun::job {
 void read_mesh(const RawJob& raw, Job& job) {
@@ -27,7 +27,7 @@ void read_mesh(const RawJob& raw, Job& job) {
                                            shown(setting.key)));
     }
     const OptionSpec spec = {.name = setting.key, .type = OptionType::integer, .minimum = 1};
-    const Place place = {setting.where, setting_name("mesh", shown(setting.key))};
+    const SettingPlace place = {setting.where, setting_name("mesh", shown(setting.key))};
     const OptionValue size = convert(spec, setting.value, place, {});
     job.mesh.push_back({setting.key, std::get<std::int64_t>(size)});
     job.given.push_back({"mesh", setting.key, to_text(spec, size), setting.where});

@@ -8,7 +8,7 @@
 
 #include "core/base/suggest.h"
 #include "core/job/schema.h"
-#include "core/job/text.h"
+#include "core/base/text.h"
 
 namespace shardrun::job {
 namespace {
@@ -111,13 +111,6 @@ std::string hint_for_key(std::string_view section, std::string_view key, const s
     }
   }
   return near_elsewhere(key, others);
-}
-
-std::string hint_for_choice(const OptionSpec& spec, std::string_view text) {
-  const auto alias = std::find_if(spec.choice_aliases.begin(), spec.choice_aliases.end(),
-                                  [&](const ChoiceAlias& each) { return is_alike(each.name, text); });
-  return alias != spec.choice_aliases.end() ? fmt::format(" (it is '{}' here)", alias->choice)
-                                            : did_you_mean(text, spec.choices);
 }
 
 std::string hint_for_section(std::string_view name) {

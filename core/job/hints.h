@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/job/options.h"
+#include "core/options/options.h"
 
 namespace shardrun::job {
 
@@ -23,7 +23,6 @@ struct KnownKeys {
 /// `specs` are the keys of `section`; `elsewhere` may hold them too.
 [[nodiscard]] std::string hint_for_key(std::string_view section, std::string_view key,
                                        const std::vector<OptionSpec>& specs, const std::vector<KnownKeys>& elsewhere);
-[[nodiscard]] std::string hint_for_choice(const OptionSpec& spec, std::string_view text);
 [[nodiscard]] std::string hint_for_section(std::string_view name);
 
 }  // namespace shardrun::job

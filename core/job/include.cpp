@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/job/convert.h"
+#include "core/options/convert.h"
 #include "core/job/ini.h"
 #include "core/job/source.h"
-#include "core/job/text.h"
+#include "core/base/text.h"
 
 namespace shardrun::job {
 namespace {

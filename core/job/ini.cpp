@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/base/error.h"
-#include "core/job/text.h"
+#include "core/base/text.h"
 
 namespace shardrun::job {
 namespace {

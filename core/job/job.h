@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/job/options.h"
+#include "core/options/options.h"
 #include "core/job/raw.h"
 
 namespace shardrun::job {

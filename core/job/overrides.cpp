@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "core/base/error.h"
-#include "core/job/text.h"
+#include "core/base/text.h"
 
 namespace shardrun::job {
 namespace {

@@ -6,14 +6,14 @@
 
 #include "core/base/error.h"
 #include "core/base/suggest.h"
-#include "core/job/convert.h"
+#include "core/options/convert.h"
 #include "core/job/free_sections.h"
 #include "core/job/hints.h"
 #include "core/job/job.h"
 #include "core/job/rules.h"
 #include "core/job/schema.h"
 #include "core/job/section.h"
-#include "core/job/text.h"
+#include "core/base/text.h"
 
 namespace shardrun::job {
 namespace {
@@ -280,7 +280,7 @@ class Reader {
       if (entry.name == name_spec.name) {
         job_.model.name = std::get<std::string>(entry.value);
       } else {
-        job_.model.options.add(entry);
+        job_.model.options.set(entry.name, entry.value);
       }
     }
   }
@@ -377,7 +377,7 @@ class Reader {
       refuse_at(job_.file, "no folder of results can be named after this file; set [job] output");
     }
     const OptionSpec spec = {.name = "output", .type = OptionType::path};
-    const Place place = {job_.file + " (default)", setting_name("job", "output")};
+    const SettingPlace place = {job_.file + " (default)", setting_name("job", "output")};
     job_.output = std::get<std::string>(convert(spec, "runs/" + job_.name, place, raw_.working_folder));
     job_.output_given = job_.output.native().size();
   }

@@ -5,7 +5,7 @@
 #include "core/job/include.h"
 #include "core/job/overrides.h"
 #include "core/job/source.h"
-#include "core/job/text.h"
+#include "core/base/text.h"
 
 namespace shardrun::job {
 

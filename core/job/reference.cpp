@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "core/job/convert.h"
+#include "core/options/convert.h"
 #include "core/job/raw.h"
 #include "core/job/schema.h"
 

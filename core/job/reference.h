@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/job/options.h"
+#include "core/options/options.h"
 
 namespace shardrun::job {
 

@@ -7,7 +7,7 @@
 
 #include "core/base/error.h"
 #include "core/job/schema.h"
-#include "core/job/text.h"
+#include "core/base/text.h"
 
 namespace shardrun::job {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/job/job.h"
-#include "core/job/options.h"
+#include "core/options/options.h"
 
 namespace shardrun::job {
 

@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "core/base/error.h"
-#include "core/job/convert.h"
+#include "core/options/convert.h"
 #include "core/job/schema.h"
-#include "core/job/text.h"
+#include "core/base/text.h"
 
 namespace shardrun::job {
 namespace {
@@ -22,16 +22,6 @@ namespace {
   throw Error(ErrorCode::job,
               fmt::format("{}: {} has no key '{}'{}; it has {}", setting.where, reader.owner, shown(setting.key), hint,
                           known.empty() ? std::string("none") : fmt::format("{}", fmt::join(known, ", "))));
-}
-
-/// What the value of an option of either type is, a choice or a path.
-OptionType type_of(const OptionSpec& spec, const OptionValue& value) {
-  if (spec.type != OptionType::choice_or_path) {
-    return spec.type;
-  }
-  const auto& text = std::get<std::string>(value);
-  const bool choice = std::find(spec.choices.begin(), spec.choices.end(), text) != spec.choices.end();
-  return choice ? OptionType::choice : OptionType::path;
 }
 
 void check_known(const SectionReader& reader, const RawSection& section) {
@@ -85,9 +75,7 @@ OptionValues read_section(const SectionReader& reader, const RawSection* section
     const std::string name = setting_name(reader.name, spec.name);
     const auto folder = reader.folder ? reader.folder(spec, given) : std::filesystem::path();
     const auto add = [&](std::string_view text, const std::string& where) {
-      OptionValue value = convert(spec, text, {where, name}, folder);
-      const OptionType type = type_of(spec, value);
-      values.add({spec.name, type, std::move(value)});
+      values.set(spec.name, convert(spec, text, {where, name}, folder));
     };
     if (given != nullptr) {
       add(given->value, given->where);
@@ -98,6 +86,18 @@ OptionValues read_section(const SectionReader& reader, const RawSection* section
     }
   }
   return values;
+}
+
+OptionValues make_options(const std::vector<OptionSpec>& specs, std::initializer_list<WrittenSetting> settings) {
+  return make_options(specs, std::span<const WrittenSetting>(settings.begin(), settings.size()));
+}
+
+OptionValues make_options(const std::vector<OptionSpec>& specs, std::span<const WrittenSetting> settings) {
+  RawSection section = {"options", "options", {}};
+  for (const auto& [key, value] : settings) {
+    section.settings.push_back({std::string(key), std::string(value), fmt::format("option {}", key)});
+  }
+  return read_section({.file = "options", .name = "options", .owner = "[options]", .specs = specs}, &section);
 }
 
 }  // namespace shardrun::job

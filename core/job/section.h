@@ -2,12 +2,15 @@
 
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/job/hints.h"
-#include "core/job/options.h"
+#include "core/options/options.h"
 #include "core/job/raw.h"
 
 namespace shardrun::job {
@@ -31,6 +34,15 @@ struct SectionReader {
 /// Checks the options that a model or plugin declares. Called before the job's values are read, so that its mistakes
 /// are not blamed on the job. Throws Error{plugin}.
 void check_declared(std::string_view owner, const std::vector<OptionSpec>& specs);
+
+/// A key and its value, as a job file would write it.
+using WrittenSetting = std::pair<std::string_view, std::string_view>;
+
+/// Values for `specs` without a job file: `settings` as they would be written in one, the rest by default.
+/// Relative paths are left as they are. Throws Error{job} for what the job file would be refused for.
+[[nodiscard]] OptionValues make_options(const std::vector<OptionSpec>& specs, std::span<const WrittenSetting> settings);
+[[nodiscard]] OptionValues make_options(const std::vector<OptionSpec>& specs,
+                                        std::initializer_list<WrittenSetting> settings);
 
 /// Throws Error{job} that says how to write the key.
 [[noreturn]] void refuse_missing(const SectionReader& reader, const RawSection* section, const OptionSpec& spec);

@@ -12,7 +12,7 @@
 
 #include "core/base/error.h"
 #include "core/job/raw.h"
-#include "core/job/text.h"
+#include "core/base/text.h"
 
 namespace shardrun::job {
 namespace {

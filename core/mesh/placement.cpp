@@ -11,8 +11,8 @@ bool Placement::splits(AxisId axis) const noexcept {
   return has(flat) || std::any_of(dims.begin(), dims.end(), has);
 }
 
-bool Placement::owes(AxisId axis) const noexcept {
-  return std::any_of(partial.begin(), partial.end(), [&](const Owed& owed) { return owed.axis == axis; });
+bool Placement::is_partial(AxisId axis) const noexcept {
+  return std::any_of(partial.begin(), partial.end(), [&](const Partial& each) { return each.axis == axis; });
 }
 
 bool Placement::varies(AxisId axis) const noexcept {
@@ -48,9 +48,9 @@ std::string to_string(const Placement& placement, const Mesh& mesh) {
   if (!placement.flat.empty()) {
     text += " flat " + names_of(placement.flat, mesh);
   }
-  for (const Owed& owed : placement.partial) {
+  for (const Partial& each : placement.partial) {
     text +=
-        fmt::format(" partial {} {}", to_string(owed.reduction), mesh.axes[static_cast<std::size_t>(owed.axis)].name);
+        fmt::format(" partial {} {}", to_string(each.reduction), mesh.axes[static_cast<std::size_t>(each.axis)].name);
   }
   for (const AxisId axis : placement.varying) {
     text += fmt::format(" varying {}", mesh.axes[static_cast<std::size_t>(axis)].name);

@@ -12,12 +12,12 @@
 namespace shardrun::mesh {
 
 /// A deferred reduction along an axis: each rank holds a partial value.
-struct Owed {
+struct Partial {
   AxisId axis = -1;
   Reduction reduction = Reduction::sum;
 
-  bool operator==(const Owed&) const = default;
-  auto operator<=>(const Owed&) const = default;
+  bool operator==(const Partial&) const = default;
+  auto operator<=>(const Partial&) const = default;
 };
 
 /// Stands for a dimension: all elements in row-major order, as if the tensor had one dimension.
@@ -32,9 +32,9 @@ inline constexpr std::size_t flattened = SIZE_MAX;
 /// An axis occurs once, with the exception named.
 struct Placement {
   std::vector<std::vector<AxisId>> dims;
-  std::vector<AxisId> flat = {};     ///< split the elements that `dims` leave to a rank, in row-major order
-  std::vector<Owed> partial = {};    ///< sorted by axis
-  std::vector<AxisId> varying = {};  ///< sorted
+  std::vector<AxisId> flat = {};      ///< split the elements that `dims` leave to a rank, in row-major order
+  std::vector<Partial> partial = {};  ///< sorted by axis
+  std::vector<AxisId> varying = {};   ///< sorted
 
   bool operator==(const Placement&) const = default;
   auto operator<=>(const Placement&) const = default;
@@ -44,7 +44,7 @@ struct Placement {
   [[nodiscard]] const std::vector<AxisId>& along(std::size_t dim) const { return dim == flattened ? flat : dims[dim]; }
 
   [[nodiscard]] bool splits(AxisId axis) const noexcept;
-  [[nodiscard]] bool owes(AxisId axis) const noexcept;
+  [[nodiscard]] bool is_partial(AxisId axis) const noexcept;
   [[nodiscard]] bool varies(AxisId axis) const noexcept;
 };
 

@@ -29,7 +29,7 @@ struct Sizes {
 };
 
 Sizes sizes(const ModelSettings& settings) {
-  const job::OptionValues& options = settings.options;
+  const OptionValues& options = settings.options;
   Sizes s{.layers = options.integer("layers"),
           .heads = options.integer("heads"),
           .head_dim = 0,
@@ -229,12 +229,12 @@ const RegisterModel gpt(
               .optional = true,
               .aliases = {"vocab_size", "n_vocab", "padded_vocab_size", "vocabulary_size", "num_tokens"}},
              {.name = "bias",
-              .type = job::OptionType::boolean,
+              .type = OptionType::boolean,
               .default_value = "false",
               .help = "biases in linear layers and normalisations",
               .aliases = {"use_bias", "add_bias_linear", "add_qkv_bias"}},
              {.name = "tied",
-              .type = job::OptionType::boolean,
+              .type = OptionType::boolean,
               .default_value = "true",
               .help = "the token embedding is the output layer too",
               .aliases = {"tie_word_embeddings",
@@ -244,7 +244,7 @@ const RegisterModel gpt(
                           "share_embeddings_and_output_weights",
                           {"untie_embeddings_and_output_weights", "true where that is false"}}},
              {.name = "gelu",
-              .type = job::OptionType::choice,
+              .type = OptionType::choice,
               .default_value = "tanh",
               .choices = {"tanh", "erf"},
               .help = "tanh as GPT-2, or the exact erf",
@@ -256,7 +256,7 @@ const RegisterModel gpt(
                                  {"exact", "erf"},
                                  {"none", "erf"}}},
              {.name = "dropout",
-              .type = job::OptionType::real,
+              .type = OptionType::real,
               .default_value = "0",
               .minimum = 0,
               .maximum = 1,

@@ -11,18 +11,18 @@ constexpr const char* state_name = "temperature";
 
 }  // namespace
 
-std::vector<job::OptionSpec> heat_options(std::vector<job::OptionSpec> own) {
+std::vector<OptionSpec> heat_options(std::vector<OptionSpec> own) {
   own.push_back({.name = "boundary",
-                 .type = job::OptionType::choice,
+                 .type = OptionType::choice,
                  .default_value = "periodic",
                  .choices = {"periodic", "fixed"},
                  .help = "what is past the ends: the other end, or walls of constant temperature"});
   own.push_back({.name = "wall",
-                 .type = job::OptionType::real,
+                 .type = OptionType::real,
                  .default_value = "0",
                  .help = "temperature of the walls; with boundary = fixed only"});
   own.push_back({.name = "bump",
-                 .type = job::OptionType::real,
+                 .type = OptionType::real,
                  .default_value = "0.1",
                  .minimum = 1e-6,
                  .maximum = 1,

@@ -9,7 +9,7 @@ namespace shardrun::models {
 // The common parts of heat equations: a field of temperatures with a bump in its middle, and conditions at its ends.
 
 /// A model's own options, followed by the common ones.
-[[nodiscard]] std::vector<job::OptionSpec> heat_options(std::vector<job::OptionSpec> own);
+[[nodiscard]] std::vector<OptionSpec> heat_options(std::vector<OptionSpec> own);
 
 /// Throws Error{job} for options that contradict each other.
 void declare_temperature(graph::Graph& graph, const ModelSettings& settings, std::vector<std::int64_t> shape,

@@ -111,7 +111,7 @@ const RegisterModel mlp(
               .aliases = {"out_features", "output_size", "output_dim", "num_classes", "n_classes", "out_dim", "d_out",
                           "classes", "num_labels"}},
              {.name = "loss",
-              .type = job::OptionType::choice,
+              .type = OptionType::choice,
               .default_value = "squared_error",
               .choices = {"squared_error", "cross_entropy"},
               .help = "half the squared distance of real targets, or cross-entropy of integer labels",

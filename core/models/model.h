@@ -21,7 +21,7 @@ struct DataShape {
 
 /// A model's options, and what the data determines.
 struct ModelSettings {
-  job::OptionValues options;
+  OptionValues options;
   DataShape data;
   const job::Job* job = nullptr;  ///< the job they belong to, for places in messages; null: none
 };
@@ -42,7 +42,7 @@ class Refusal : public Error {
 struct Model {
   std::string name;
   std::string help;
-  std::vector<job::OptionSpec> options;
+  std::vector<OptionSpec> options;
 
   /// Adds parameters or fields to the graph. Throws Error{job} for options that contradict each other.
   void (*declare)(graph::Graph& graph, const ModelSettings& settings) = nullptr;

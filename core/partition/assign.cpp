@@ -10,108 +10,90 @@
 namespace shardrun::partition {
 namespace {
 
-using graph::Node;
 using graph::ValueId;
 
 class ByStates {
  public:
-  ByStates(const ShardedFunction& function, const Pipeline& pipeline, const StateStages& states)
-      : from_(function), pipeline_(pipeline), states_(states) {
-    made_.function = function;
-    made_.function.function.nodes.clear();
-    made_.function.transitions.clear();
-  }
+  ByStates(SplitFunction function, const Pipeline& pipeline, const StateStages& states)
+      : made_(std::move(function)), pipeline_(pipeline), states_(states) {}
 
-  AssignedFunction run() {
-    for (std::size_t n = 0; n < from_.function.nodes.size(); ++n) {
-      add(from_.function.nodes[n], from_.transitions[n]);
+  SplitFunction run() {
+    for (SplitNode& node : std::exchange(made_.nodes, {})) {
+      add(std::move(node));
     }
     return std::move(made_);
   }
 
  private:
   [[nodiscard]] std::int32_t stage_of(ValueId id) const {
-    const graph::Value& value = made_.function.function.values[index(id)];
-    return value.state >= 0 ? states_.owner[index(value.state)] : made_.stage_of(id);
+    const graph::StateId state = made_.values[index(id)].state;
+    return state >= 0 ? states_.owner[index(state)] : made_.stage_of(id);
   }
 
-  void add(Node node, const std::optional<Transition>& transition) {
+  void add(SplitNode node) {
     std::set<std::int32_t> stages;
     for (const ValueId id : node.inputs) {
       stages.insert(stage_of(id));
     }
     const bool everywhere = stages.erase(-1) > 0;
     if (stages.size() < 2) {
-      append(std::move(node), transition, stages.empty() ? -1 : *stages.begin(), {});
-      return;
-    }
-    if (!node.op->variadic_sum) {
+      node.stage = stages.empty() ? -1 : *stages.begin();
+      append(std::move(node));
+    } else if (node.op->variadic_sum) {
+      add_sum(std::move(node), everywhere);
+    } else {
       throw Error(ErrorCode::job, fmt::format("function {}: {} (op {}) needs tensors of several stages of the pipeline",
-                                              from_.function.name, node.name, node.op->name));
+                                              made_.name, node.name, node.op->name));
     }
-    add_sum(std::move(node), everywhere);
   }
 
-  void add_sum(Node node, bool everywhere) {
-    std::vector<std::int32_t> counted;
+  void add_sum(SplitNode node, bool everywhere) {
     for (const ValueId id : node.inputs) {
-      counted.push_back(everywhere && stage_of(id) < 0 ? 0 : stage_of(id));
+      node.operand_stages.push_back(everywhere && stage_of(id) < 0 ? 0 : stage_of(id));
     }
     const ValueId whole = node.outputs[0];
-    const auto part = static_cast<ValueId>(made_.function.function.values.size());
-    made_.function.function.values.push_back(made_.function.function.values[index(whole)]);
-    made_.function.function.values.back().name += "/of_stage";
-    made_.function.placements.push_back(made_.function.placements[index(whole)]);
-    made_.function.placements.back().partial.push_back({pipeline_.axis, Reduction::sum});
+    const auto part = static_cast<ValueId>(made_.values.size());
+    SplitValue of_stage = made_.values[index(whole)];
+    of_stage.name += "/of_stage";
+    of_stage.placement.partial.push_back({pipeline_.axis, Reduction::sum});
+    made_.values.push_back(std::move(of_stage));
     const Transition reduce{.kind = Transition::Kind::all_reduce, .axis = pipeline_.axis};
     const graph::Op& op = op_of(reduce.kind);
-    const Node paid{.op = &op,
-                    .name = node.name + ":" + op.name,
-                    .inputs = {part},
-                    .outputs = {whole},
-                    .phase = node.phase,
-                    .layer = node.layer};
+    const graph::Node reduced{.op = &op,
+                              .name = node.name + ":" + op.name,
+                              .inputs = {part},
+                              .outputs = {whole},
+                              .phase = node.phase,
+                              .layer = node.layer};
     node.outputs = {part};
-    append(std::move(node), std::nullopt, -1, std::move(counted));
-    append(paid, reduce, -1, {});
+    node.transition.reset();
+    append(std::move(node));
+    append({reduced, reduce});
   }
 
-  void append(Node node, std::optional<Transition> transition, std::int32_t stage, std::vector<std::int32_t> counted) {
+  void append(SplitNode node) {
     for (const ValueId id : node.outputs) {
-      made_.function.function.values[index(id)].producer =
-          static_cast<graph::NodeId>(made_.function.function.nodes.size());
+      made_.values[index(id)].producer = static_cast<graph::NodeId>(made_.nodes.size());
     }
-    made_.function.function.nodes.push_back(std::move(node));
-    made_.function.transitions.push_back(transition);
-    made_.node_stages.push_back(stage);
-    made_.operand_stages.push_back(std::move(counted));
+    made_.nodes.push_back(std::move(node));
   }
 
-  const ShardedFunction& from_;
+  SplitFunction made_;
   const Pipeline& pipeline_;
   const StateStages& states_;
-  AssignedFunction made_;
 };
 
 }  // namespace
 
-std::int32_t AssignedFunction::stage_of(ValueId value) const {
-  const graph::NodeId producer = function.function.values[index(value)].producer;
-  return producer < 0 ? -1 : node_stages[index(producer)];
-}
-
-AssignedFunction assign_by_layers(const ShardedFunction& function, const Pipeline& pipeline) {
-  AssignedFunction assigned{.function = function, .node_stages = {}, .operand_stages = {}};
-  for (const Node& node : function.function.nodes) {
-    assigned.node_stages.push_back(pipeline.stage_of(node.layer));
+SplitFunction assign_by_layers(SplitFunction function, const Pipeline& pipeline) {
+  for (SplitNode& node : function.nodes) {
+    node.stage = pipeline.stage_of(node.layer);
   }
-  assigned.operand_stages.resize(function.function.nodes.size());
-  return assigned;
+  return function;
 }
 
-AssignedFunction assign_by_states(const ShardedFunction& function, const Pipeline& pipeline,
-                                  const StateStages& states) {
-  return ByStates(function, pipeline, states).run();
+SplitFunction assign_by_states(SplitFunction function, const Pipeline& pipeline, const StateStages& states) {
+  return ByStates(std::move(function), pipeline, states).run();
 }
 
 }  // namespace shardrun::partition

@@ -7,16 +7,48 @@
 namespace shardrun::partition {
 namespace {
 
-/// Whether two states are settled by the same collectives, each over its own dimensions.
-bool alike(const Settlement& a, const Settlement& b) {
+/// Whether two states are finalized by the same collectives, each over its own dimensions.
+bool alike(const Finalization& a, const Finalization& b) {
   return std::equal(a.steps.begin(), a.steps.end(), b.steps.begin(), b.steps.end(),
                     [](const Transition& x, const Transition& y) {
                       return x.kind == y.kind && x.axis == y.axis && x.reduction == y.reduction;
                     });
 }
 
-bool is_hooked(const Settlement& settlement) {
-  return !settlement.steps.empty() && settlement.steps.back().kind == Transition::Kind::hook;
+bool is_hooked(const Finalization& finalization) {
+  return !finalization.steps.empty() && finalization.steps.back().kind == Transition::Kind::hook;
+}
+
+bool is_metric(const graph::Graph& graph, graph::StateId state) {
+  return graph.states[index(state)].kind == graph::StateKind::metric;
+}
+
+/// The states that a function adds to and this rank finalizes, in the order of their last contributions. Metrics are
+/// next to each other, behind the last of them.
+std::vector<graph::StateId> in_order_of_completion(const graph::Graph& graph, const SplitFunction& function,
+                                                   const std::vector<Finalization>& finalizations,
+                                                   const std::function<bool(graph::StateId)>& finalizes) {
+  std::map<graph::StateId, graph::NodeId> complete;
+  for (const graph::StateWrite& write : function.writes) {
+    if (write.mode != graph::StateWrite::Mode::assign && !finalizations[index(write.state)].steps.empty() &&
+        finalizes(write.state)) {
+      graph::NodeId& last = complete.emplace(write.state, -1).first->second;
+      last = std::max(last, function.values[index(write.value)].producer);
+    }
+  }
+  std::vector<graph::StateId> order;
+  for (const auto& [state, node] : complete) {
+    order.push_back(state);
+  }
+  graph::NodeId last_metric = -1;
+  for (const graph::StateId state : order) {
+    last_metric = is_metric(graph, state) ? std::max(last_metric, complete[state]) : last_metric;
+  }
+  std::stable_sort(order.begin(), order.end(), [&](graph::StateId a, graph::StateId b) {
+    return std::pair(is_metric(graph, a) ? last_metric : complete[a], is_metric(graph, a)) <
+           std::pair(is_metric(graph, b) ? last_metric : complete[b], is_metric(graph, b));
+  });
+  return order;
 }
 
 }  // namespace
@@ -29,51 +61,29 @@ GroupKey group_key(const mesh::Placement& placement) {
   return key;
 }
 
-std::vector<Bucket> buckets_of(const graph::Graph& graph, const ShardedFunction& function,
-                               const std::vector<Settlement>& settlements,
-                               const std::function<bool(graph::StateId)>& settles,
+std::vector<Bucket> buckets_of(const graph::Graph& graph, const SplitFunction& function,
+                               const std::vector<Finalization>& finalizations,
+                               const std::function<bool(graph::StateId)>& finalizes,
                                const std::vector<std::uint64_t>& state_bytes, std::uint64_t bytes) {
-  std::map<graph::StateId, graph::NodeId> complete;
-  for (const graph::StateWrite& write : function.function.writes) {
-    if (write.mode != graph::StateWrite::Mode::assign && !settlements[index(write.state)].steps.empty() &&
-        settles(write.state)) {
-      graph::NodeId& last = complete.emplace(write.state, -1).first->second;
-      last = std::max(last, function.function.values[index(write.value)].producer);
-    }
-  }
-  std::vector<graph::StateId> order;
-  for (const auto& [state, node] : complete) {
-    order.push_back(state);
-  }
-  const auto is_metric = [&](graph::StateId state) {
-    return graph.states[index(state)].kind == graph::StateKind::metric;
-  };
-  graph::NodeId last_metric = -1;
-  for (const graph::StateId state : order) {
-    last_metric = is_metric(state) ? std::max(last_metric, complete[state]) : last_metric;
-  }
-  std::stable_sort(order.begin(), order.end(), [&](graph::StateId a, graph::StateId b) {
-    return std::pair(is_metric(a) ? last_metric : complete[a], is_metric(a)) <
-           std::pair(is_metric(b) ? last_metric : complete[b], is_metric(b));
-  });
   std::vector<Bucket> buckets;
   std::vector<std::uint64_t> filled;
   const auto takes = [&](std::size_t bucket, graph::StateId state) {
     const graph::StateId first = buckets[bucket].states.front();
-    const Settlement& own = settlements[index(state)];
-    return alike(settlements[index(first)], own) &&
-           (!is_hooked(own) || group_key(settlements[index(first)].after) == group_key(own.after)) &&
-           (filled[bucket] + state_bytes[index(state)] <= bytes || (is_metric(first) && is_metric(state)));
+    const Finalization& own = finalizations[index(state)];
+    return alike(finalizations[index(first)], own) &&
+           (!is_hooked(own) || group_key(finalizations[index(first)].after) == group_key(own.after)) &&
+           (filled[bucket] + state_bytes[index(state)] <= bytes ||
+            (is_metric(graph, first) && is_metric(graph, state)));
   };
-  for (const graph::StateId state : order) {
+  for (const graph::StateId state : in_order_of_completion(graph, function, finalizations, finalizes)) {
     // Tensors of different groups of a hook stand between each other; of all others the last bucket alone is open.
     std::size_t bucket = buckets.size();
-    const std::size_t open = is_hooked(settlements[index(state)]) || buckets.empty() ? 0 : buckets.size() - 1;
+    const std::size_t open = is_hooked(finalizations[index(state)]) || buckets.empty() ? 0 : buckets.size() - 1;
     while (bucket > open && !takes(bucket - 1, state)) {
       --bucket;
     }
     if (bucket == open) {
-      buckets.push_back({.states = {}, .steps = settlements[index(state)].steps});
+      buckets.push_back({.states = {}, .steps = finalizations[index(state)].steps});
       filled.push_back(0);
       bucket = buckets.size();
     }

@@ -5,17 +5,17 @@
 #include <set>
 #include <vector>
 
-#include "core/partition/sharded.h"
+#include "core/partition/shard.h"
 
 namespace shardrun::partition {
 
-/// States that are settled together, in the same way: their buffers lie one after the other.
+/// States that are finalized together, in the same way: their buffers lie one after the other.
 struct Bucket {
   std::vector<graph::StateId> states;  ///< in the order of their buffers
-  std::vector<Transition> steps;       ///< of the first one's settlement; of the others by the same collectives
+  std::vector<Transition> steps;       ///< of the first one's finalization; of the others by the same collectives
 };
 
-/// What the tensors of a hook's group have in common, beside what they are settled by: the mesh axes that split them,
+/// What the tensors of a hook's group have in common, beside what they are finalized by: the mesh axes that split them,
 /// and those over which they vary. Ranks that have the same of one of them have the same of all.
 struct GroupKey {
   std::set<mesh::AxisId> split;
@@ -26,14 +26,14 @@ struct GroupKey {
 
 [[nodiscard]] GroupKey group_key(const mesh::Placement& placement);
 
-/// The buckets of a function: what it adds to and is owed, in the order in which nothing is added to it any more.
+/// The buckets of a function: the partial states that it adds to, in the order of their last contributions.
 /// A bucket takes as many states as have up to `bytes` together (`state_bytes` of each), at least one; in this order
-/// too. Metrics, which the stages of a pipeline complete at different places and settle together, are next to each
-/// other behind the last of them, and in one bucket where they are settled alike. `settles`: whether this rank takes
-/// part in a state's settlement.
-[[nodiscard]] std::vector<Bucket> buckets_of(const graph::Graph& graph, const ShardedFunction& function,
-                                             const std::vector<Settlement>& settlements,
-                                             const std::function<bool(graph::StateId)>& settles,
+/// too. Metrics, which the stages of a pipeline complete at different places and finalize together, are next to each
+/// other behind the last of them, and in one bucket where they are finalized alike. `finalizes`: whether this rank
+/// takes part in a state's finalization.
+[[nodiscard]] std::vector<Bucket> buckets_of(const graph::Graph& graph, const SplitFunction& function,
+                                             const std::vector<Finalization>& finalizations,
+                                             const std::function<bool(graph::StateId)>& finalizes,
                                              const std::vector<std::uint64_t>& state_bytes, std::uint64_t bytes);
 
 }  // namespace shardrun::partition

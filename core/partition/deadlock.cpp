@@ -5,6 +5,7 @@
 #include <map>
 
 #include "core/base/error.h"
+#include "core/partition/walk.h"
 
 namespace shardrun::partition {
 namespace {
@@ -14,28 +15,22 @@ struct Counts {
   std::size_t received = 0;
 };
 
-class Walk {
+/// Goes through all stages' messages with at most so many on their way along each link.
+class Exchange {
  public:
-  Walk(const std::vector<std::vector<StageMessage>>& stages, std::size_t most)
-      : stages_(stages), most_(most), at_(stages.size(), 0) {}
+  Exchange(const std::vector<std::vector<StageMessage>>& stages, std::size_t most) : stages_(stages), most_(most) {}
 
   /// What the stages wait for that do not come to their ends.
   std::string run(const std::function<MessageName(const StageMessage&)>& name) {
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
-        while (at_[stage] < stages_[stage].size() && passes(stage)) {
-          ++at_[stage];
-          moved = true;
-        }
-      }
-    }
+    const std::vector<std::size_t> done =
+        walk(stages_, [&](std::size_t, const StageMessage& message) { return passes(message); });
     std::string waiting;
     for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
-      if (at_[stage] < stages_[stage].size()) {
-        const MessageName names = name(now(stage));
+      if (done[stage] < stages_[stage].size()) {
+        const StageMessage& next = stages_[stage][done[stage]];
+        const MessageName names = name(next);
         waiting += fmt::format("{}stage {} at {} waits {}", waiting.empty() ? "" : "; ", stage, names.action,
-                               what(stage, names.node));
+                               what(next, names.node));
       }
     }
     return waiting;
@@ -45,10 +40,7 @@ class Walk {
   [[nodiscard]] bool held_back() const noexcept { return held_back_; }
 
  private:
-  [[nodiscard]] const StageMessage& now(std::size_t stage) const { return stages_[stage][at_[stage]]; }
-
-  bool passes(std::size_t stage) {
-    const StageMessage& message = now(stage);
+  bool passes(const StageMessage& message) {
     Counts& counts = links_[message.link];
     if (message.sends) {
       const bool free = counts.sent < counts.received + most_;
@@ -61,8 +53,7 @@ class Walk {
     return there;
   }
 
-  [[nodiscard]] std::string what(std::size_t stage, const std::string& node) const {
-    const StageMessage& message = now(stage);
+  static std::string what(const StageMessage& message, const std::string& node) {
     return message.sends
                ? fmt::format("to send {}, as stage {} has yet to receive what is before it", node, message.link.to)
                : fmt::format("for {} from stage {}", node, message.link.from);
@@ -71,7 +62,6 @@ class Walk {
   const std::vector<std::vector<StageMessage>>& stages_;
   const std::size_t most_;
   bool held_back_ = false;
-  std::vector<std::size_t> at_;
   std::map<Link, Counts> links_;
 };
 
@@ -80,12 +70,12 @@ class Walk {
 std::size_t least_under_way(const std::vector<std::vector<StageMessage>>& stages,
                             const std::function<MessageName(const StageMessage& message)>& name) {
   for (std::size_t most = 1;; ++most) {
-    Walk walk(stages, most);
-    const std::string waiting = walk.run(name);
+    Exchange exchange(stages, most);
+    const std::string waiting = exchange.run(name);
     if (waiting.empty()) {
       return most;
     }
-    if (!walk.held_back()) {
+    if (!exchange.held_back()) {
       throw Error(ErrorCode::job, "the pipeline's actions wait for each other: " + waiting);
     }
   }

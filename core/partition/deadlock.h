@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/graph/graph.h"
-#include "core/partition/sharded.h"
+#include "core/partition/split_function.h"
 
 namespace shardrun::partition {
 

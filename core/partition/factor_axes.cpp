@@ -3,7 +3,7 @@
 namespace shardrun::partition {
 
 using mesh::AxisId;
-using mesh::Owed;
+using mesh::Partial;
 using mesh::Placement;
 
 namespace {
@@ -80,22 +80,22 @@ Placement FactorAxes::of(const std::vector<int>& dims) const {
   return placement;
 }
 
-std::vector<Owed> FactorAxes::owed() const {
-  std::vector<Owed> owed;
+std::vector<Partial> FactorAxes::partial() const {
+  std::vector<Partial> partial;
   for (std::size_t f = 0; f < axes_.size(); ++f) {
     if (rule_.factors[f].kind == graph::FactorClass::reduced) {
       for (const AxisId axis : axes_[f]) {
-        owed.push_back({axis, rule_.factors[f].reduction});
+        partial.push_back({axis, rule_.factors[f].reduction});
       }
     }
   }
   for (const AxisId axis : flat_) {
     const graph::Factor& factor = rule_.factors[static_cast<std::size_t>(elementwise_->front())];
     if (factor.kind == graph::FactorClass::reduced) {
-      owed.push_back({axis, factor.reduction});
+      partial.push_back({axis, factor.reduction});
     }
   }
-  return owed;
+  return partial;
 }
 
 }  // namespace shardrun::partition

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/graph/sharding_rule.h"
-#include "core/partition/sharded.h"
+#include "core/partition/split_function.h"
 
 namespace shardrun::partition {
 
@@ -29,8 +29,8 @@ class FactorAxes {
   /// Of an operand or result with these factors.
   [[nodiscard]] mesh::Placement of(const std::vector<int>& dims) const;
 
-  /// What results owe because a factor that is summed over is split.
-  [[nodiscard]] std::vector<mesh::Owed> owed() const;
+  /// The sums in which results are partial because a factor that is summed over is split.
+  [[nodiscard]] std::vector<mesh::Partial> partial() const;
 
  private:
   const graph::ShardingRule& rule_;

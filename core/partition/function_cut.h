@@ -8,22 +8,17 @@
 #include <vector>
 
 #include "core/graph/graph.h"
-#include "core/partition/assign.h"
 #include "core/partition/deadlock.h"
+#include "core/partition/split_function.h"
 #include "core/partition/stages.h"
 
 namespace shardrun::partition {
 
-/// Which stages read each value of a function, and which states are written from it.
-struct Uses {
-  std::vector<std::set<std::int32_t>> readers;         ///< of each value the stages that need it and do not make it
-  std::vector<std::vector<graph::StateWrite>> writes;  ///< of each value
-};
-
-/// A function of the graph with its nodes' stages.
+/// A function whose nodes have stages.
 struct CutFunction {
-  AssignedFunction assigned;
-  Uses uses;
+  SplitFunction split;
+  std::vector<std::set<std::int32_t>> readers;         ///< of each value the stages that need it and do not make it
+  std::vector<std::vector<graph::StateWrite>> writes;  ///< of each value the states that are written from it
 };
 
 /// Nodes that one stage does one after the other.
@@ -53,14 +48,14 @@ struct FunctionCut {
   std::size_t under_way = 1;                        ///< what may be on its way along a link at one time
 };
 
-/// Who needs what is made on another stage.
-[[nodiscard]] Uses uses_of(const AssignedFunction& assigned, const StateStages& states, std::int32_t stages);
+/// Finds which stages need what another makes. REQUIRES: the nodes have their stages.
+[[nodiscard]] CutFunction cut_function(SplitFunction split, const StateStages& states, std::int32_t stages);
 
 /// The link from a stage to a reader of what this node makes.
 [[nodiscard]] Link link_of(const graph::Node& producer, std::int32_t from, std::int32_t to) noexcept;
 
 /// Whether a stage has a value only if another has sent it.
-[[nodiscard]] bool is_foreign(const AssignedFunction& assigned, graph::ValueId value, std::int32_t stage);
+[[nodiscard]] bool is_foreign(const SplitFunction& function, graph::ValueId value, std::int32_t stage);
 
 /// The nodes among `all` that take part in messages of a stage.
 [[nodiscard]] std::vector<graph::NodeId> meeting_of(const CutFunction& function, const std::vector<graph::NodeId>& all,
@@ -71,7 +66,7 @@ struct FunctionCut {
 void order_messages(FunctionCut& cut, const graph::Graph& graph, const StateStages& states);
 
 /// What one stage does, with its messages. REQUIRES: they have been ordered.
-[[nodiscard]] ShardedFunction build_stage(const FunctionCut& cut, const graph::Graph& graph, const StateStages& states,
-                                          std::int32_t stage);
+[[nodiscard]] SplitFunction build_stage(const FunctionCut& cut, const graph::Graph& graph, const StateStages& states,
+                                        std::int32_t stage);
 
 }  // namespace shardrun::partition

@@ -8,7 +8,7 @@
 #include "core/partition/partition.h"
 #include "core/partition/program.h"
 #include "core/partition/schedule.h"
-#include "core/partition/sharded.h"
+#include "core/partition/split_function.h"
 
 namespace shardrun::partition {
 
@@ -18,15 +18,15 @@ struct LowerSettings {
   const RankSettings& rank;
   const Partition& partition;
   const std::vector<Buffer>& states;  ///< become the first buffers
-  const std::vector<Buffer>& settled;
+  const std::vector<Buffer>& finalized;
   const std::vector<Step>& steps;
-  const std::vector<Bucket>& buckets;  ///< that are settled as soon as they are complete; none: what is owed stays owed
+  const std::vector<Bucket>& buckets;  ///< that are finalized as soon as they are complete; none: sums stay partial
 };
 
 /// The function's instructions on one rank, step by step, over buffers without offsets yet.
 /// State writes are fused into the instruction that makes the value where its op can add to, or overwrite, the state's
-/// buffer and nothing reads the old contents later; otherwise they are copies. What settles buckets runs while the
+/// buffer and nothing reads the old contents later; otherwise they are copies. What finalizes buckets runs while the
 /// rest is computed; it is waited for at the end.
-[[nodiscard]] Program lower(const ShardedFunction& function, const LowerSettings& settings);
+[[nodiscard]] Program lower(const SplitFunction& function, const LowerSettings& settings);
 
 }  // namespace shardrun::partition

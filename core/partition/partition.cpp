@@ -55,16 +55,16 @@ std::vector<Buffer> state_buffers(const graph::Graph& graph, const Partition& pa
   return buffers;
 }
 
-/// The part of each state that holds when it is settled.
-std::vector<Buffer> settled_buffers(const graph::Graph& graph, const std::vector<Buffer>& states,
-                                    const Partition& partition, const RankSettings& settings) {
+/// The part of each state that holds when it is finalized.
+std::vector<Buffer> finalized_buffers(const graph::Graph& graph, const std::vector<Buffer>& states,
+                                      const Partition& partition, const RankSettings& settings) {
   const mesh::Mesh& mesh = partition.placements.mesh;
   const mesh::Coordinates at = mesh::coordinates_of(mesh, settings.rank);
   const std::int32_t stage = partition.stage_at(at);
-  std::vector<Buffer> settled = states;
+  std::vector<Buffer> finalized = states;
   for (std::size_t s = 0; s < states.size(); ++s) {
-    Buffer& buffer = settled[s];
-    mesh::Box part = mesh::box_of(buffer.global, partition.sharded.settlements[s].after, mesh, at);
+    Buffer& buffer = finalized[s];
+    mesh::Box part = mesh::box_of(buffer.global, partition.sharded.finalizations[s].after, mesh, at);
     const bool handed_on = buffer.category == Category::gradients && partition.stages.states.owner[s] != stage;
     if (handed_on || !partition.stages.states.holds(s, stage)) {
       part = nothing_of(buffer.box);
@@ -76,7 +76,7 @@ std::vector<Buffer> settled_buffers(const graph::Graph& graph, const std::vector
     buffer.box = part;
     buffer.bytes = bytes * static_cast<std::uint64_t>(part.elements());
   }
-  return settled;
+  return finalized;
 }
 
 /// Offsets of one function's transients, its scratch among them, from `base` on.
@@ -165,7 +165,7 @@ std::int32_t Partition::stage_at(const mesh::Coordinates& at) const {
 namespace {
 
 /// What one stage alone gathers up, such as the loss, is summed up over the others too, which have none of it.
-void settle_over_stages(const graph::Graph& graph, Partition& partition) {
+void finalize_over_stages(const graph::Graph& graph, Partition& partition) {
   if (partition.pipeline.stages() == 1) {
     return;
   }
@@ -180,19 +180,19 @@ void settle_over_stages(const graph::Graph& graph, Partition& partition) {
   for (const graph::StateId state : added_to) {
     const auto s = static_cast<std::size_t>(state);
     if (graph.states[s].kind == graph::StateKind::metric) {
-      partition.sharded.settlements[s].steps.push_back(
+      partition.sharded.finalizations[s].steps.push_back(
           {.kind = Transition::Kind::all_reduce, .axis = partition.pipeline.axis});
     }
   }
 }
 
 std::shared_ptr<const StageFunctions> make_functions(const Partition& partition, std::int32_t stage,
-                                                     std::vector<ShardedFunction> functions) {
+                                                     std::vector<SplitFunction> functions) {
   StageFunctions made{.stage = stage, .functions = std::move(functions), .steps = {}};
   if (partition.placements.find_hook(plugins::HookKind::after_step) != nullptr) {
-    made.functions.emplace_back().function.name = after_step_function;
+    made.functions.emplace_back().name = after_step_function;
   }
-  for (const ShardedFunction& function : made.functions) {
+  for (const SplitFunction& function : made.functions) {
     made.steps.push_back(schedule(function, partition.placements.mesh, partition.bucket_bytes));
   }
   return std::make_shared<const StageFunctions>(std::move(made));
@@ -211,7 +211,7 @@ Partition split(const graph::Graph& graph, const Plan& plan, const std::vector<s
   partition.placements = place(graph, plan);
   partition.sharded = shard(graph, partition.placements);
   partition.pipeline = pipeline_of(plan, partition.placements.mesh, static_cast<std::int32_t>(microbatch_rows.size()));
-  settle_over_stages(graph, partition);
+  finalize_over_stages(graph, partition);
   partition.stages = cut_stages(graph, partition.sharded, partition.pipeline, microbatch_rows);
   partition.bucket_bytes = plan.draft.bucket_bytes;
   partition.microbatch_rows = microbatch_rows;
@@ -225,23 +225,24 @@ Partition split(const graph::Graph& graph, const Plan& plan, const std::vector<s
 
 namespace {
 
-/// Which programs of a function there are calls for: one that settles, for the last of a step, and one for the others.
+/// Which programs of a function there are calls for: one that finalizes, for the last of a step, and one for the
+/// others.
 struct Variants {
   bool last = false;
   bool others = false;
 };
 
-Variants variants_of(const ShardedFunction& function, bool settles, const Partition& partition) {
-  if (!settles || !function.call_rows.empty() || function.function.name == after_step_function) {
-    return {.last = settles, .others = !settles};
+Variants variants_of(const SplitFunction& function, bool finalizes, const Partition& partition) {
+  if (!finalizes || !function.call_rows.empty() || function.name == after_step_function) {
+    return {.last = finalizes, .others = !finalizes};
   }
   const std::vector<std::int64_t>& rows =
-      function.function.role == graph::Role::repeated ? partition.microbatch_rows : partition.evaluation_rows;
+      function.role == graph::Role::repeated ? partition.microbatch_rows : partition.evaluation_rows;
   if (rows.empty()) {
     return {.last = true, .others = true};
   }
-  return {.last = rows.back() == function.function.rows,
-          .others = std::find(rows.begin(), rows.end() - 1, function.function.rows) != rows.end() - 1};
+  return {.last = rows.back() == function.rows,
+          .others = std::find(rows.begin(), rows.end() - 1, function.rows) != rows.end() - 1};
 }
 
 }  // namespace
@@ -274,18 +275,19 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
                          ? partition.pipeline.actions[static_cast<std::size_t>(stage.stage)]
                          : std::vector<plugins::Action>{{plugins::Action::Kind::forward, 0, 0},
                                                         {plugins::Action::Kind::backward, 0, 0}};
-  programs.settled = settled_buffers(graph, programs.states, partition, settings);
+  programs.finalized = finalized_buffers(graph, programs.states, partition, settings);
   std::uint64_t transient = 0;
   const std::vector<Bucket> none;
-  const auto add = [&](const ShardedFunction& function, const std::vector<Step>& steps,
-                       const std::vector<Bucket>& settled) {
-    Program program = lower(function, {graph, settings, partition, programs.states, programs.settled, steps, settled});
-    program.settles = !settled.empty();
+  const auto add = [&](const SplitFunction& function, const std::vector<Step>& steps,
+                       const std::vector<Bucket>& finalized) {
+    Program program =
+        lower(function, {graph, settings, partition, programs.states, programs.finalized, steps, finalized});
+    program.finalizes = !finalized.empty();
     place_transients(program, programs.states.size(), base);
     transient = std::max(transient, program.transient_bytes);
     programs.programs.push_back(std::move(program));
   };
-  const std::vector<ShardedFunction>& functions = stage.functions;
+  const std::vector<SplitFunction>& functions = stage.functions;
   for (std::size_t f = 0; f < functions.size(); ++f) {
     const std::vector<Step>& steps = stage.steps[f];
     const Variants variants = variants_of(functions[f], !buckets[f].empty(), partition);

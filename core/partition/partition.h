@@ -12,7 +12,7 @@
 #include "core/partition/plan.h"
 #include "core/partition/program.h"
 #include "core/partition/schedule.h"
-#include "core/partition/sharded.h"
+#include "core/partition/shard.h"
 #include "core/partition/stages.h"
 
 namespace shardrun::partition {
@@ -20,7 +20,7 @@ namespace shardrun::partition {
 /// What the ranks of one stage execute, each for its parts.
 struct StageFunctions {
   std::int32_t stage = 0;
-  std::vector<ShardedFunction> functions;
+  std::vector<SplitFunction> functions;
   std::vector<std::vector<Step>> steps;  ///< of each function
 };
 
@@ -71,7 +71,8 @@ struct RankSettings {
 };
 
 /// The programs of one rank: the graph's functions over its parts of the values, over one arena. A function whose
-/// states owe something within a step has two: for the last call of a step, which pays, and for those before it.
+/// states are partial within a step has two: for the last call of a step, which finalizes them, and for those before
+/// it.
 [[nodiscard]] Programs programs_of(const graph::Graph& graph, const Partition& partition, const RankSettings& settings);
 
 /// The same. `stage`: the functions of the rank's stage.

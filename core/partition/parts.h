@@ -5,7 +5,7 @@
 #include "core/mesh/placement.h"
 #include "core/partition/copies.h"
 #include "core/partition/program.h"
-#include "core/partition/sharded.h"
+#include "core/partition/split_function.h"
 
 namespace shardrun::partition {
 

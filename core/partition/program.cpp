@@ -66,7 +66,7 @@ bool Programs::has(std::string_view function) const noexcept {
 const Program& Programs::find(std::string_view function, std::int64_t rows, bool last) const {
   const Program* found = nullptr;
   for (const Program& program : programs) {
-    if (program.function == function && program.rows == rows && (found == nullptr || program.settles == last)) {
+    if (program.function == function && program.rows == rows && (found == nullptr || program.finalizes == last)) {
       found = &program;
     }
   }
@@ -171,7 +171,7 @@ std::string to_string(const Programs& programs) {
   for (const Program& program : programs.programs) {
     text += fmt::format(
         "\nprogram {} rows {}{}: {} instructions, transients {} bytes (at least {}, at instruction {})\n",
-        program.function, program.rows, program.settles ? ", last of a step" : "", program.instructions.size(),
+        program.function, program.rows, program.finalizes ? ", last of a step" : "", program.instructions.size(),
         program.transient_bytes, program.least_bytes, program.peak_instruction);
     for (std::size_t i = 0; i < program.instructions.size(); ++i) {
       const Instruction& at = program.instructions[i];

@@ -10,7 +10,7 @@
 
 #include "core/graph/graph.h"
 #include "core/mesh/placement.h"
-#include "core/partition/sharded.h"
+#include "core/partition/split_function.h"
 #include "plugins/loader/hooks.h"
 
 namespace shardrun::partition {
@@ -131,7 +131,7 @@ struct Program {
   graph::Role role = graph::Role::on_demand;
   std::int64_t rows = 0;                ///< of the whole call, over all ranks
   std::vector<std::int64_t> call_rows;  ///< of each of the calls that it does at once: one, or all of a step
-  bool settles = false;                 ///< pays what states owe: the variant for the last call of a step
+  bool finalizes = false;               ///< finishes the deferred sums of states: the variant for a step's last call
   std::vector<Buffer> buffers;
   std::vector<Instruction> instructions;
   std::vector<Transfer> transfers;
@@ -163,9 +163,9 @@ struct Programs {
   mesh::Mesh mesh;
   std::int64_t rank = 0;
   std::vector<Buffer> states;  ///< in the order of Graph::states
-  /// What of each state holds once a step has been settled: all of it, or the part that the rank was paid of what it
-  /// had gathered up for others too.
-  std::vector<Buffer> settled;
+  /// The part of each state that is complete on this rank once a step has been finalized. The rest of the state holds
+  /// what the rank added for others.
+  std::vector<Buffer> finalized;
   std::vector<Program> programs;
   /// What the repeated function does: the stage's list, or without a pipeline forward and backward of one chunk.
   /// There microbatch 0 stands for the one that the call is of.

@@ -27,14 +27,14 @@ std::vector<ReplicaSet> replicas_of(const graph::Graph& graph, const Partition& 
     if (!has_copies(graph.states[s].kind, any_varies)) {
       continue;
     }
-    const mesh::Placement& placement = partition.sharded.settlements[s].after;
+    const mesh::Placement& placement = partition.sharded.finalizations[s].after;
     ReplicaSet set{.axes = {}, .stages = partition.stages.states.held[s], .states = {}};
     for (std::size_t a = 0; a < mesh.axes.size(); ++a) {
       const auto axis = static_cast<mesh::AxisId>(a);
-      const bool is_replicated =
-          axis == partition.pipeline.axis
-              ? std::count(set.stages.begin(), set.stages.end(), true) > 1
-              : mesh.size(axis) > 1 && !placement.splits(axis) && !placement.varies(axis) && !placement.owes(axis);
+      const bool is_replicated = axis == partition.pipeline.axis
+                                     ? std::count(set.stages.begin(), set.stages.end(), true) > 1
+                                     : mesh.size(axis) > 1 && !placement.splits(axis) && !placement.varies(axis) &&
+                                           !placement.is_partial(axis);
       if (is_replicated) {
         set.axes.push_back(axis);
       }

@@ -13,14 +13,14 @@ using graph::NodeId;
 
 class Scheduler {
  public:
-  Scheduler(const ShardedFunction& function, const mesh::Mesh& mesh, std::uint64_t bucket_bytes)
+  Scheduler(const SplitFunction& function, const mesh::Mesh& mesh, std::uint64_t bucket_bytes)
       : function_(function), mesh_(mesh), bucket_bytes_(bucket_bytes) {
     find_values_of_states();
     find_gathers();
   }
 
   std::vector<Step> run() {
-    for (std::size_t n = 0; n < function_.function.nodes.size(); ++n) {
+    for (std::size_t n = 0; n < function_.nodes.size(); ++n) {
       visit(static_cast<NodeId>(n));
     }
     flush_exchanges();
@@ -35,27 +35,29 @@ class Scheduler {
  private:
   using Nodes = std::vector<NodeId>;
 
-  [[nodiscard]] const std::optional<Transition>& transition(NodeId n) const { return function_.transitions[index(n)]; }
+  [[nodiscard]] const std::optional<Transition>& transition(NodeId n) const {
+    return function_.nodes[index(n)].transition;
+  }
 
   /// for_states_: values that only writes read.
   void find_values_of_states() {
-    for_states_.assign(function_.function.values.size(), false);
-    for (const graph::StateWrite& write : function_.function.writes) {
+    for_states_.assign(function_.values.size(), false);
+    for (const graph::StateWrite& write : function_.writes) {
       for_states_[index(write.value)] = true;
     }
-    for (const graph::Node& node : function_.function.nodes) {
+    for (const graph::Node& node : function_.nodes) {
       for (const graph::ValueId id : node.inputs) {
         for_states_[index(id)] = false;
       }
     }
-    for (const graph::Port& port : function_.function.outputs) {
+    for (const graph::Port& port : function_.outputs) {
       for_states_[index(port.value)] = false;
     }
   }
 
   void find_gathers() {
-    for (std::size_t n = 0; n < function_.function.nodes.size(); ++n) {
-      const std::optional<Transition>& step = function_.transitions[n];
+    for (std::size_t n = 0; n < function_.nodes.size(); ++n) {
+      const std::optional<Transition>& step = function_.nodes[n].transition;
       if (step && step->gather >= 0) {
         gathers_[step->gather].push_back(static_cast<NodeId>(n));
       }
@@ -76,8 +78,7 @@ class Scheduler {
       send(n, step->link);
     } else if (step->gather >= 0) {
       gather(step->gather);
-    } else if (step->kind != Transition::Kind::receive &&
-               for_states_[index(function_.function.nodes[index(n)].outputs[0])]) {
+    } else if (step->kind != Transition::Kind::receive && for_states_[index(function_.nodes[index(n)].outputs[0])]) {
       defer(n);
     } else {
       start({n});
@@ -87,9 +88,9 @@ class Scheduler {
 
   /// Exchanges that stand one behind the other are made together, but for those of what another brings.
   void exchange(NodeId n) {
-    const graph::ValueId shifted = function_.function.nodes[index(n)].inputs[0];
+    const graph::ValueId shifted = function_.nodes[index(n)].inputs[0];
     if (std::any_of(exchanges_.begin(), exchanges_.end(),
-                    [&](NodeId other) { return function_.function.nodes[index(other)].outputs[0] == shifted; })) {
+                    [&](NodeId other) { return function_.nodes[index(other)].outputs[0] == shifted; })) {
       flush_exchanges();
     }
     exchanges_.push_back(n);
@@ -158,7 +159,7 @@ class Scheduler {
     std::map<graph::ValueId, std::size_t> rounds;
     Nodes found;
     for (const NodeId n : nodes) {
-      const graph::Node& node = function_.function.nodes[index(n)];
+      const graph::Node& node = function_.nodes[index(n)];
       const auto before = rounds.find(node.inputs[0]);
       const std::size_t mine = before == rounds.end() ? 0 : before->second + 1;
       rounds[node.outputs[0]] = mine;
@@ -194,17 +195,17 @@ class Scheduler {
   /// The larger of what goes in and what comes out, on the rank that has most.
   [[nodiscard]] std::uint64_t bytes_of(NodeId n) const {
     constexpr std::uint64_t element_bytes = 4;
-    const graph::Node& node = function_.function.nodes[index(n)];
+    const graph::Node& node = function_.nodes[index(n)];
     const mesh::Coordinates first(mesh_.axes.size(), 0);
     std::int64_t elements = 0;
     for (const graph::ValueId id : {node.inputs[0], node.outputs[0]}) {
-      const std::vector<std::int64_t>& shape = function_.function.values[index(id)].type.shape;
-      elements = std::max(elements, mesh::box_of(shape, function_.placements[index(id)], mesh_, first).elements());
+      const SplitValue& value = function_.values[index(id)];
+      elements = std::max(elements, mesh::box_of(value.type.shape, value.placement, mesh_, first).elements());
     }
     return static_cast<std::uint64_t>(elements) * element_bytes;
   }
 
-  const ShardedFunction& function_;
+  const SplitFunction& function_;
   const mesh::Mesh& mesh_;
   const std::uint64_t bucket_bytes_;
   std::vector<Step> steps_;
@@ -221,7 +222,7 @@ class Scheduler {
 
 }  // namespace
 
-std::vector<Step> schedule(const ShardedFunction& function, const mesh::Mesh& mesh, std::uint64_t bucket_bytes) {
+std::vector<Step> schedule(const SplitFunction& function, const mesh::Mesh& mesh, std::uint64_t bucket_bytes) {
   return Scheduler(function, mesh, bucket_bytes).run();
 }
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/partition/sharded.h"
+#include "core/partition/split_function.h"
 
 namespace shardrun::partition {
 
@@ -28,7 +28,7 @@ struct Step {
 ///   buffers at a time;
 /// - what is sent to another stage goes while the rest is computed, as much at a time along a link as is needed lest
 ///   stages wait for each other.
-[[nodiscard]] std::vector<Step> schedule(const ShardedFunction& function, const mesh::Mesh& mesh,
+[[nodiscard]] std::vector<Step> schedule(const SplitFunction& function, const mesh::Mesh& mesh,
                                          std::uint64_t bucket_bytes);
 
 }  // namespace shardrun::partition

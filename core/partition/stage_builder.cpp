@@ -29,12 +29,12 @@ class StageBuilder {
         state_values_(graph.states.size(), graph::no_value),
         written_(graph.states.size(), false) {}
 
-  ShardedFunction run() {
+  SplitFunction run() {
     const std::vector<Segment>& segments = cut_.segments[index(stage_)];
-    const graph::Function& first = from(segments.front().call);
-    out_.function.name = first.name;
-    out_.function.role = first.role;
-    out_.function.rows = first.rows;
+    const SplitFunction& first = from(segments.front().call);
+    out_.name = first.name;
+    out_.role = first.role;
+    out_.rows = first.rows;
     reserve(segments);
     for (std::size_t number = 0; number < segments.size(); ++number) {
       action_ = segments[number].action ? static_cast<std::int32_t>(number) : -1;
@@ -49,49 +49,37 @@ class StageBuilder {
 
  private:
   /// The call's function as it was before it was cut.
-  [[nodiscard]] const AssignedFunction& assigned(std::int32_t call) const { return cut_.calls[index(call)]->assigned; }
-  [[nodiscard]] const graph::Function& from(std::int32_t call) const { return assigned(call).function.function; }
+  [[nodiscard]] const SplitFunction& from(std::int32_t call) const { return cut_.calls[index(call)]->split; }
 
   void reserve(const std::vector<Segment>& segments) {
     std::size_t nodes = messages_.size();
     for (const Segment& segment : segments) {
       nodes += segment.nodes->all.size();
     }
-    out_.function.nodes.reserve(nodes);
-    out_.transitions.reserve(nodes);
-    out_.node_calls.reserve(nodes);
-    out_.node_actions.reserve(nodes);
-    out_.alike_nodes.reserve(nodes);
+    out_.nodes.reserve(nodes);
   }
 
   void add(std::int32_t call, NodeId n) {
-    const Node& old = from(call).nodes[index(n)];
-    const std::vector<std::int32_t>& counted = assigned(call).operand_stages[index(n)];
-    std::vector<ValueId> inputs;
-    inputs.reserve(old.inputs.size());
+    const SplitNode& old = from(call).nodes[index(n)];
+    const std::vector<std::int32_t>& counted = old.operand_stages;
+    Node node{.op = old.op, .name = old.name, .attributes = old.attributes, .phase = old.phase, .layer = old.layer};
+    node.inputs.reserve(old.inputs.size());
     for (std::size_t i = 0; i < old.inputs.size(); ++i) {
       if (counted.empty() || counted[i] == stage_) {
-        inputs.push_back(available(call, old.inputs[i]));
+        node.inputs.push_back(available(call, old.inputs[i]));
       }
     }
     const NodeId alike = alike_nodes_.emplace(std::pair{cut_.calls[index(call)], n}, next_node()).first->second;
-    append(call,
-           !counted.empty() && inputs.empty() ? zero_like(old)
-                                              : Node{.op = old.op,
-                                                     .name = old.name,
-                                                     .attributes = old.attributes,
-                                                     .inputs = std::move(inputs),
-                                                     .phase = old.phase,
-                                                     .layer = old.layer},
-           assigned(call).function.transitions[index(n)], old.outputs);
-    out_.alike_nodes.back() = alike;
+    const bool nothing_here = !counted.empty() && node.inputs.empty();
+    append(call, nothing_here ? zero_like(old) : std::move(node), old.transition, old.outputs);
+    out_.nodes.back().alike = alike;
     for (const ValueId id : old.outputs) {
-      for (const std::int32_t reader : cut_.calls[index(call)]->uses.readers[index(id)]) {
+      for (const std::int32_t reader : cut_.calls[index(call)]->readers[index(id)]) {
         add_send(call, link_of(old, stage_, reader), id);
       }
     }
     for (const ValueId id : old.outputs) {
-      for (const StateWrite& write : cut_.calls[index(call)]->uses.writes[index(id)]) {
+      for (const StateWrite& write : cut_.calls[index(call)]->writes[index(id)]) {
         if (states_.holds(index(write.state), stage_)) {
           add_write(write, known(call, id));
         }
@@ -126,12 +114,11 @@ class StageBuilder {
   }
 
   ValueId add_value(std::int32_t call, ValueId old, NodeId producer) {
-    const graph::Value& value = from(call).values[index(old)];
-    out_.function.values.push_back(
-        {.name = value.name, .type = value.type, .producer = producer, .state = value.state});
-    out_.placements.push_back(assigned(call).function.placements[index(old)]);
-    const auto id = static_cast<ValueId>(out_.function.values.size()) - 1;
-    out_.alike_values.push_back(alike_values_.emplace(std::pair{cut_.calls[index(call)], old}, id).first->second);
+    const SplitValue& value = from(call).values[index(old)];
+    const auto id = static_cast<ValueId>(out_.values.size());
+    out_.values.push_back({{.name = value.name, .type = value.type, .producer = producer, .state = value.state},
+                           value.placement,
+                           alike_values_.emplace(std::pair{cut_.calls[index(call)], old}, id).first->second});
     return id;
   }
 
@@ -157,8 +144,7 @@ class StageBuilder {
     for (const graph::Port& port : from(call).inputs) {
       const ValueId id = add_value(call, port.value, -1);
       known(call, port.value) = id;
-      out_.function.inputs.push_back({port.name, id});
-      out_.input_calls.push_back(call);
+      out_.inputs.push_back({{port.name, id}, call});
     }
   }
 
@@ -167,8 +153,7 @@ class StageBuilder {
       ++next_message_;
     }
     if (next_message_ == messages_.size()) {
-      throw Error(ErrorCode::internal,
-                  fmt::format("{} of {} is not sent to stage {}", needed, out_.function.name, stage_));
+      throw Error(ErrorCode::internal, fmt::format("{} of {} is not sent to stage {}", needed, out_.name, stage_));
     }
     const StageMessage& message = messages_[next_message_++];
     const graph::Value& value = from(message.call).values[index(message.value)];
@@ -191,7 +176,7 @@ class StageBuilder {
            Transition{.kind = Transition::Kind::send, .axis = cut_.axis, .link = link}, {});
   }
 
-  [[nodiscard]] NodeId next_node() const { return static_cast<NodeId>(out_.function.nodes.size()); }
+  [[nodiscard]] NodeId next_node() const { return static_cast<NodeId>(out_.nodes.size()); }
 
   void append(std::int32_t call, Node node, const std::optional<Transition>& transition,
               const std::vector<ValueId>& outputs) {
@@ -201,14 +186,14 @@ class StageBuilder {
       known(call, old) = id;
       node.outputs.push_back(id);
     }
-    out_.transitions.push_back(transition);
+    SplitNode added{std::move(node), transition, stage_};
+    added.call = call;
+    added.action = action_;
+    added.alike = next_node();
     if (transition && transition->gather >= 0) {
-      out_.transitions.back()->gather = gather_number(call, transition->gather);
+      added.transition->gather = gather_number(call, transition->gather);
     }
-    out_.alike_nodes.push_back(next_node());
-    out_.function.nodes.push_back(std::move(node));
-    out_.node_calls.push_back(call);
-    out_.node_actions.push_back(action_);
+    out_.nodes.push_back(std::move(added));
   }
 
   /// What is gathered at once in one call is gathered at once here.
@@ -222,7 +207,7 @@ class StageBuilder {
       write.mode = written_[index(write.state)] ? StateWrite::Mode::add : StateWrite::Mode::first;
     }
     written_[index(write.state)] = true;
-    out_.function.writes.push_back(write);
+    out_.writes.push_back(write);
   }
 
   /// What comes from other stages for states and outputs; metrics that others gather up.
@@ -240,7 +225,7 @@ class StageBuilder {
       }
     }
     for (const graph::Port& port : from(call).outputs) {
-      out_.function.outputs.push_back({port.name, available(call, port.value)});
+      out_.outputs.push_back({port.name, available(call, port.value)});
     }
     for (const graph::Port& port : from(call).inputs) {
       if (!from(call).outputs.empty()) {
@@ -258,7 +243,7 @@ class StageBuilder {
   const std::vector<StageMessage>& messages_;
   std::size_t next_message_ = 0;
   std::int32_t action_ = -1;  ///< the number of the segment, where it is an action
-  ShardedFunction out_;
+  SplitFunction out_;
   std::map<const CutFunction*, std::vector<std::int32_t>> places_;  ///< in `values_` of each value; −1: not yet
   std::int32_t places_used_ = 0;
   std::vector<std::vector<ValueId>> values_;  ///< of each call, by place
@@ -271,8 +256,8 @@ class StageBuilder {
 
 }  // namespace
 
-ShardedFunction build_stage(const FunctionCut& cut, const graph::Graph& graph, const StateStages& states,
-                            std::int32_t stage) {
+SplitFunction build_stage(const FunctionCut& cut, const graph::Graph& graph, const StateStages& states,
+                          std::int32_t stage) {
   return StageBuilder(cut, graph, states, stage).run();
 }
 

@@ -25,9 +25,9 @@ using Sent = std::map<Link, std::vector<CallValue>>;
 /// Visits what a stage sends for a node.
 template <typename Visit>
 void for_each_sent(const CutFunction& function, NodeId n, std::int32_t stage, const Visit& visit) {
-  const Node& node = function.assigned.function.function.nodes[index(n)];
+  const Node& node = function.split.nodes[index(n)];
   for (const ValueId id : node.outputs) {
-    for (const std::int32_t reader : function.uses.readers[index(id)]) {
+    for (const std::int32_t reader : function.readers[index(id)]) {
       visit(link_of(node, stage, reader), id);
     }
   }
@@ -60,13 +60,12 @@ class Ordering {
   }
 
  private:
-  [[nodiscard]] const AssignedFunction& function(std::int32_t call) const { return cut_.calls[index(call)]->assigned; }
+  [[nodiscard]] const SplitFunction& function(std::int32_t call) const { return cut_.calls[index(call)]->split; }
 
   void visit(std::int32_t call, NodeId n) {
-    const Node& node = function(call).function.function.nodes[index(n)];
-    const std::vector<std::int32_t>& counted = function(call).operand_stages[index(n)];
+    const SplitNode& node = function(call).nodes[index(n)];
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {
-      if (counted.empty() || counted[i] == stage_) {
+      if (node.operand_stages.empty() || node.operand_stages[i] == stage_) {
         need(call, node.inputs[i]);
       }
     }
@@ -80,8 +79,8 @@ class Ordering {
     if (!is_foreign(function(call), id, stage_) || had_.contains({call, id})) {
       return;
     }
-    const graph::Function& from = function(call).function.function;
-    const Link link = link_of(from.nodes[index(from.values[index(id)].producer)], function(call).stage_of(id), stage_);
+    const SplitFunction& from = function(call);
+    const Link link = link_of(from.nodes[index(from.values[index(id)].producer)], from.stage_of(id), stage_);
     std::deque<CallValue>& arriving = arriving_[link];
     while (!arriving.empty()) {
       const CallValue next = arriving.front();
@@ -99,7 +98,7 @@ class Ordering {
 
   /// What states and outputs need at the end, as build_stage() makes them.
   void finish(const Segment& first) {
-    const graph::Function& from = function(first.call).function.function;
+    const SplitFunction& from = function(first.call);
     std::set<StateId> written = written_by_nodes();
     for (const StateWrite& write : from.writes) {
       const bool assigned = write.mode == StateWrite::Mode::assign;
@@ -128,8 +127,8 @@ class Ordering {
       }
       const CutFunction& function = *cut_.calls[index(segment.call)];
       for (const NodeId n : segment.nodes->all) {
-        for (const ValueId id : function.assigned.function.function.nodes[index(n)].outputs) {
-          for (const StateWrite& write : function.uses.writes[index(id)]) {
+        for (const ValueId id : function.split.nodes[index(n)].outputs) {
+          for (const StateWrite& write : function.writes[index(id)]) {
             if (states_.holds(index(write.state), stage_)) {
               written.insert(write.state);
             }
@@ -152,17 +151,17 @@ class Ordering {
 
 }  // namespace
 
-Uses uses_of(const AssignedFunction& assigned, const StateStages& states, std::int32_t stages) {
-  const graph::Function& function = assigned.function.function;
-  Uses uses;
-  uses.writes.resize(function.values.size());
+CutFunction cut_function(SplitFunction split, const StateStages& states, std::int32_t stages) {
+  CutFunction cut{.split = std::move(split), .readers = {}, .writes = {}};
+  const SplitFunction& function = cut.split;
+  cut.writes.resize(function.values.size());
   for (const StateWrite& write : function.writes) {
-    uses.writes[index(write.value)].push_back(write);
+    cut.writes[index(write.value)].push_back(write);
   }
-  uses.readers.resize(function.values.size());
+  cut.readers.resize(function.values.size());
   const auto read_on = [&](ValueId id, std::int32_t stage) {
-    if (is_foreign(assigned, id, stage)) {
-      uses.readers[index(id)].insert(stage);
+    if (is_foreign(function, id, stage)) {
+      cut.readers[index(id)].insert(stage);
     }
   };
   const auto read_on_all = [&](ValueId id) {
@@ -170,11 +169,11 @@ Uses uses_of(const AssignedFunction& assigned, const StateStages& states, std::i
       read_on(id, stage);
     }
   };
-  for (std::size_t n = 0; n < function.nodes.size(); ++n) {
-    for (const ValueId id : function.nodes[n].inputs) {
-      if (assigned.operand_stages[n].empty() && assigned.node_stages[n] >= 0) {
-        read_on(id, assigned.node_stages[n]);
-      } else if (assigned.operand_stages[n].empty()) {
+  for (const SplitNode& node : function.nodes) {
+    for (const ValueId id : node.inputs) {
+      if (node.operand_stages.empty() && node.stage >= 0) {
+        read_on(id, node.stage);
+      } else if (node.operand_stages.empty()) {
         read_on_all(id);
       }
     }
@@ -189,7 +188,7 @@ Uses uses_of(const AssignedFunction& assigned, const StateStages& states, std::i
   for (const graph::Port& port : function.outputs) {
     read_on_all(port.value);
   }
-  return uses;
+  return cut;
 }
 
 Link link_of(const Node& producer, std::int32_t from, std::int32_t to) noexcept {
@@ -198,19 +197,19 @@ Link link_of(const Node& producer, std::int32_t from, std::int32_t to) noexcept 
   return {from, to, backward};
 }
 
-bool is_foreign(const AssignedFunction& assigned, ValueId value, std::int32_t stage) {
-  const std::int32_t made = assigned.stage_of(value);
+bool is_foreign(const SplitFunction& function, ValueId value, std::int32_t stage) {
+  const std::int32_t made = function.stage_of(value);
   return made >= 0 && made != stage;
 }
 
 std::vector<NodeId> meeting_of(const CutFunction& function, const std::vector<NodeId>& all, std::int32_t stage) {
   std::vector<NodeId> meeting;
   for (const NodeId n : all) {
-    const Node& node = function.assigned.function.function.nodes[index(n)];
+    const Node& node = function.split.nodes[index(n)];
     if (std::any_of(node.inputs.begin(), node.inputs.end(),
-                    [&](ValueId id) { return is_foreign(function.assigned, id, stage); }) ||
+                    [&](ValueId id) { return is_foreign(function.split, id, stage); }) ||
         std::any_of(node.outputs.begin(), node.outputs.end(),
-                    [&](ValueId id) { return !function.uses.readers[index(id)].empty(); })) {
+                    [&](ValueId id) { return !function.readers[index(id)].empty(); })) {
       meeting.push_back(n);
     }
   }

@@ -24,8 +24,8 @@ using graph::StateWrite;
 using graph::ValueId;
 using plugins::Action;
 
-bool is_update(const ShardedFunction& function) {
-  return std::any_of(function.function.nodes.begin(), function.function.nodes.end(),
+bool is_update(const SplitFunction& function) {
+  return std::any_of(function.nodes.begin(), function.nodes.end(),
                      [](const Node& node) { return node.phase == graph::Phase::update; });
 }
 
@@ -40,20 +40,20 @@ StateStages find_states(const graph::Graph& graph, const ShardedGraph& sharded, 
     states.held[index(state)][index(pipeline.stage_of(layer))] = true;
     first_layer[index(state)] = std::min(first_layer[index(state)], layer);
   };
-  for (const ShardedFunction& function : sharded.functions) {
+  for (const SplitFunction& function : sharded.functions) {
     if (is_update(function)) {
       continue;
     }
-    for (const Node& node : function.function.nodes) {
+    for (const SplitNode& node : function.nodes) {
       for (const ValueId id : node.inputs) {
-        if (const StateId state = function.function.values[index(id)].state; state >= 0) {
+        if (const StateId state = function.values[index(id)].state; state >= 0) {
           use(state, node.layer);
         }
       }
     }
-    for (const StateWrite& write : function.function.writes) {
-      if (const NodeId producer = function.function.values[index(write.value)].producer; producer >= 0) {
-        use(write.state, function.function.nodes[index(producer)].layer);
+    for (const StateWrite& write : function.writes) {
+      if (const NodeId producer = function.values[index(write.value)].producer; producer >= 0) {
+        use(write.state, function.nodes[index(producer)].layer);
       }
     }
   }
@@ -95,7 +95,7 @@ class NodesOfActions {
     if (is_new) {
       SegmentNodes& nodes = cut_.nodes.emplace_back();
       for (const NodeId n : of_chunk(function, action.chunk)) {
-        if (belongs_to(function.assigned.function.function.nodes[index(n)].phase, action.kind)) {
+        if (belongs_to(function.split.nodes[index(n)].phase, action.kind)) {
           nodes.all.push_back(n);
         }
       }
@@ -110,7 +110,7 @@ class NodesOfActions {
     std::vector<std::vector<NodeId>>& chunks = chunks_[&function];
     if (chunks.empty()) {
       chunks.resize(pipeline_.chunks.size());
-      const std::vector<Node>& nodes = function.assigned.function.function.nodes;
+      const std::vector<SplitNode>& nodes = function.split.nodes;
       for (std::size_t n = 0; n < nodes.size(); ++n) {
         chunks[pipeline_.chunk_of(nodes[n].layer)].push_back(static_cast<NodeId>(n));
       }
@@ -132,11 +132,11 @@ class Cutting {
 
   Stages run() {
     stages_.states = find_states(graph_, sharded_, pipeline_);
-    bool cut_micro = false;
-    for (const ShardedFunction& function : sharded_.functions) {
-      if (function.function.role != graph::Role::repeated) {
+    bool has_repeated = false;
+    for (const SplitFunction& function : sharded_.functions) {
+      if (function.role != graph::Role::repeated) {
         cut_alone(function);
-      } else if (!std::exchange(cut_micro, true)) {
+      } else if (!std::exchange(has_repeated, true)) {
         cut_microbatches();
       }
     }
@@ -144,20 +144,19 @@ class Cutting {
   }
 
  private:
-  const CutFunction& add(FunctionCut& cut, AssignedFunction assigned) const {
-    Uses uses = uses_of(assigned, stages_.states, pipeline_.stages());
-    return cut.functions.emplace_back(std::move(assigned), std::move(uses));
+  const CutFunction& add(FunctionCut& cut, SplitFunction assigned) const {
+    return cut.functions.emplace_back(cut_function(std::move(assigned), stages_.states, pipeline_.stages()));
   }
 
-  void cut_alone(const ShardedFunction& function) {
+  void cut_alone(const SplitFunction& function) {
     FunctionCut cut{.axis = pipeline_.axis};
     const CutFunction& own = add(cut, is_update(function) ? assign_by_states(function, pipeline_, stages_.states)
                                                           : assign_by_layers(function, pipeline_));
     cut.calls = {&own};
     for (std::int32_t stage = 0; stage < pipeline_.stages(); ++stage) {
       SegmentNodes& nodes = cut.nodes.emplace_back();
-      for (std::size_t n = 0; n < own.assigned.node_stages.size(); ++n) {
-        if (own.assigned.node_stages[n] < 0 || own.assigned.node_stages[n] == stage) {
+      for (std::size_t n = 0; n < own.split.nodes.size(); ++n) {
+        if (own.split.nodes[n].stage < 0 || own.split.nodes[n].stage == stage) {
           nodes.all.push_back(static_cast<NodeId>(n));
         }
       }
@@ -200,16 +199,16 @@ class Cutting {
     return ties;
   }
 
-  [[nodiscard]] const ShardedFunction& find_repeated(std::int64_t rows) const {
-    return *std::find_if(sharded_.functions.begin(), sharded_.functions.end(), [&](const ShardedFunction& each) {
-      return each.function.role == graph::Role::repeated && each.function.rows == rows;
+  [[nodiscard]] const SplitFunction& find_repeated(std::int64_t rows) const {
+    return *std::find_if(sharded_.functions.begin(), sharded_.functions.end(), [&](const SplitFunction& each) {
+      return each.role == graph::Role::repeated && each.rows == rows;
     });
   }
 
   void finish(FunctionCut cut) {
     order_messages(cut, graph_, stages_.states);
     const auto name = [&](const StageMessage& message) {
-      const graph::Function& function = cut.calls[index(message.call)]->assigned.function.function;
+      const SplitFunction& function = cut.calls[index(message.call)]->split;
       const graph::Value& value = function.values[index(message.value)];
       const std::optional<Action>& action =
           cut.segments[index(message.sends ? message.link.from : message.link.to)][message.segment].action;
@@ -231,13 +230,13 @@ class Cutting {
 
 }  // namespace
 
-std::vector<ShardedFunction> Stages::functions_of(const graph::Graph& graph, std::int32_t stage) const {
-  std::vector<ShardedFunction> functions;
+std::vector<SplitFunction> Stages::functions_of(const graph::Graph& graph, std::int32_t stage) const {
+  std::vector<SplitFunction> functions;
   for (const std::shared_ptr<const FunctionCut>& cut : cuts) {
-    ShardedFunction& function = functions.emplace_back(build_stage(*cut, graph, states, stage));
+    SplitFunction& function = functions.emplace_back(build_stage(*cut, graph, states, stage));
     function.under_way = cut->under_way;
     if (cut->repeated) {
-      function.function.rows = std::accumulate(cut->call_rows.begin(), cut->call_rows.end(), std::int64_t{0});
+      function.rows = std::accumulate(cut->call_rows.begin(), cut->call_rows.end(), std::int64_t{0});
       function.call_rows = cut->call_rows;
       std::copy_if(cut->ties.begin(), cut->ties.end(), std::back_inserter(function.ties),
                    [&](const Tie& tie) { return tie.link.from == stage || tie.link.to == stage; });

@@ -6,7 +6,7 @@
 
 #include "core/graph/graph.h"
 #include "core/partition/pipeline.h"
-#include "core/partition/sharded.h"
+#include "core/partition/shard.h"
 
 namespace shardrun::partition {
 
@@ -29,7 +29,7 @@ struct Stages {
 
   /// The functions of one stage. They are made when they are asked for: those that do all microbatches of a step at
   /// once are long. REQUIRES: there is a pipeline; `graph` is the one that was cut.
-  [[nodiscard]] std::vector<ShardedFunction> functions_of(const graph::Graph& graph, std::int32_t stage) const;
+  [[nodiscard]] std::vector<SplitFunction> functions_of(const graph::Graph& graph, std::int32_t stage) const;
 
   /// Along which a stage sends something to another, ascending.
   [[nodiscard]] std::vector<Link> links() const;

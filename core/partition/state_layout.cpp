@@ -74,15 +74,15 @@ StateLayout::StateBytes StateLayout::state_bytes(const graph::Graph& graph, cons
 
 std::vector<std::vector<Bucket>> StateLayout::buckets() {
   std::vector<std::vector<Bucket>> all;
-  const auto settles = [&](graph::StateId state) {
+  const auto finalizes = [&](graph::StateId state) {
     return kind(state) == graph::StateKind::metric ||
            partition_.stages.states.owner[static_cast<std::size_t>(state)] == stage_;
   };
-  for (const ShardedFunction& function : functions_.functions) {
+  for (const SplitFunction& function : functions_.functions) {
     std::vector<Bucket>& kept = all.emplace_back();
-    for (Bucket& bucket : function.function.name == after_step_function
+    for (Bucket& bucket : function.name == after_step_function
                               ? hook_buckets()
-                              : buckets_of(graph_, function, partition_.sharded.settlements, settles, bytes_.most,
+                              : buckets_of(graph_, function, partition_.sharded.finalizations, finalizes, bytes_.most,
                                            partition_.bucket_bytes)) {
       lay_out(std::move(bucket), kept);
     }

@@ -9,7 +9,7 @@
 
 namespace shardrun::partition {
 
-/// Which states of a stage are settled together, and where states lie so that they are.
+/// Which states of a stage are finalized together, and where states lie so that they are.
 class StateLayout {
  public:
   /// REQUIRES: the arguments outlive this.

@@ -12,7 +12,7 @@ namespace shardrun::partition {
 namespace {
 
 using mesh::AxisId;
-using mesh::Owed;
+using mesh::Partial;
 using mesh::Placement;
 using Axes = std::vector<AxisId>;
 
@@ -74,21 +74,21 @@ std::optional<Transition> next_step(const Placement& from, const Placement& to) 
     const Axes& wanted = to.along(d);
     if (now != wanted && is_prefix(now, wanted)) {
       const AxisId axis = wanted[now.size()];
-      if (!from.splits(axis) && !from.owes(axis)) {
+      if (!from.splits(axis) && !from.is_partial(axis)) {
         return Transition{.kind = Transition::Kind::slice, .axis = axis, .dim = d};
       }
     }
   }
-  for (const Owed& owed : from.partial) {
-    if (to.owes(owed.axis)) {
+  for (const Partial& each : from.partial) {
+    if (to.is_partial(each.axis)) {
       continue;
     }
     for (const std::size_t d : splittable) {
-      if (owed.reduction == Reduction::sum && extends(from.along(d), to.along(d), owed.axis)) {
-        return Transition{.kind = Transition::Kind::reduce_scatter, .axis = owed.axis, .dim = d};
+      if (each.reduction == Reduction::sum && extends(from.along(d), to.along(d), each.axis)) {
+        return Transition{.kind = Transition::Kind::reduce_scatter, .axis = each.axis, .dim = d};
       }
     }
-    return Transition{.kind = Transition::Kind::all_reduce, .axis = owed.axis, .reduction = owed.reduction};
+    return Transition{.kind = Transition::Kind::all_reduce, .axis = each.axis, .reduction = each.reduction};
   }
   if (!from.flat.empty() && (from.dims != to.dims || !is_prefix(from.flat, to.flat))) {
     return Transition{.kind = Transition::Kind::all_gather, .axis = from.flat.back(), .dim = mesh::flattened};
@@ -109,12 +109,14 @@ std::optional<Transition> next_step(const Placement& from, const Placement& to) 
 }
 
 Placement after(const Transition& step, Placement placement) {
-  const auto pay = [&] { std::erase_if(placement.partial, [&](const Owed& owed) { return owed.axis == step.axis; }); };
+  const auto reduce = [&] {
+    std::erase_if(placement.partial, [&](const Partial& each) { return each.axis == step.axis; });
+  };
   switch (step.kind) {
     case Transition::Kind::slice: placement.along(step.dim).push_back(step.axis); break;
-    case Transition::Kind::all_reduce: pay(); break;
+    case Transition::Kind::all_reduce: reduce(); break;
     case Transition::Kind::reduce_scatter:
-      pay();
+      reduce();
       placement.along(step.dim).push_back(step.axis);
       break;
     case Transition::Kind::all_gather: placement.along(step.dim).pop_back(); break;
@@ -125,35 +127,36 @@ Placement after(const Transition& step, Placement placement) {
     case Transition::Kind::send:
     case Transition::Kind::receive: break;
     case Transition::Kind::exchange: break;
-    case Transition::Kind::hook: pay(); break;
+    case Transition::Kind::hook: reduce(); break;
   }
   return placement;
 }
 
-Settlement settlement_of(const graph::State& state, const Placement& stored, const Placement& update,
-                         std::vector<Owed> owed) {
-  Settlement settlement{.steps = {}, .after = stored};
-  std::erase_if(owed, [&](const Owed& each) { return stored.varies(each.axis); });
+Finalization finalization_of(const graph::State& state, const Placement& stored, const Placement& update,
+                             std::vector<Partial> partial) {
+  Finalization finalization{.steps = {}, .after = stored};
+  std::erase_if(partial, [&](const Partial& each) { return stored.varies(each.axis); });
   for (bool found = true; found;) {
     found = false;
-    for (const std::size_t d : splittable_dims(settlement.after, update)) {
-      const auto next = std::find_if(owed.begin(), owed.end(), [&](const Owed& each) {
+    for (const std::size_t d : splittable_dims(finalization.after, update)) {
+      const auto next = std::find_if(partial.begin(), partial.end(), [&](const Partial& each) {
         return each.reduction == Reduction::sum && mesh::leads(state.type.shape, d) &&
-               extends(settlement.after.along(d), update.along(d), each.axis);
+               extends(finalization.after.along(d), update.along(d), each.axis);
       });
-      if (next != owed.end()) {
+      if (next != partial.end()) {
         found = true;
-        settlement.steps.push_back({.kind = Transition::Kind::reduce_scatter, .axis = next->axis, .dim = d});
-        settlement.after.along(d).push_back(next->axis);
-        owed.erase(next);
+        finalization.steps.push_back({.kind = Transition::Kind::reduce_scatter, .axis = next->axis, .dim = d});
+        finalization.after.along(d).push_back(next->axis);
+        partial.erase(next);
         break;
       }
     }
   }
-  for (const Owed& each : owed) {
-    settlement.steps.push_back({.kind = Transition::Kind::all_reduce, .axis = each.axis, .reduction = each.reduction});
+  for (const Partial& each : partial) {
+    finalization.steps.push_back(
+        {.kind = Transition::Kind::all_reduce, .axis = each.axis, .reduction = each.reduction});
   }
-  return settlement;
+  return finalization;
 }
 
 namespace {
@@ -172,14 +175,15 @@ bool take_sum(std::vector<Transition>& steps, AxisId axis) {
 
 }  // namespace
 
-void hook_settlements(const graph::Graph& graph, const Placements& placements, std::vector<Settlement>& settlements) {
+void hook_finalizations(const graph::Graph& graph, const Placements& placements,
+                        std::vector<Finalization>& finalizations) {
   const PlacedHook* hook = placements.find_hook(plugins::HookKind::sync_gradients);
   for (std::size_t s = 0; hook != nullptr && s < graph.states.size(); ++s) {
     const graph::State& state = graph.states[s];
     if (state.kind != graph::StateKind::gradient || !hook->numbers.contains(state.of_parameter)) {
       continue;
     }
-    std::vector<Transition>& steps = settlements[s].steps;
+    std::vector<Transition>& steps = finalizations[s].steps;
     if (!placements.states[s].varies(hook->axis) && !take_sum(steps, hook->axis)) {
       throw Error(ErrorCode::job,
                   fmt::format("the hook sync_gradients stands for an all_reduce over mesh axis '{}', and there is none "

@@ -13,12 +13,8 @@ using graph::ValueId;
 
 class Reckoning {
  public:
-  Reckoning(const graph::Graph& graph, const ShardedFunction& sharded, const std::vector<Step>& steps)
-      : graph_(graph),
-        sharded_(sharded),
-        function_(sharded.function),
-        steps_(steps),
-        end_(static_cast<std::int32_t>(steps.size())) {
+  Reckoning(const graph::Graph& graph, const SplitFunction& function, const std::vector<Step>& steps)
+      : graph_(graph), function_(function), steps_(steps), end_(static_cast<std::int32_t>(steps.size())) {
     made_.fused.assign(function_.values.size(), nullptr);
     made_.copied_at.assign(function_.values.size(), -1);
   }
@@ -119,7 +115,7 @@ class Reckoning {
       }
       made_.complete_at[index(write.state)] = at;
     }
-    for (const Tie& tie : sharded_.ties) {
+    for (const Tie& tie : function_.ties) {
       made_.complete_at[index(tie.state)] = end_;
     }
   }
@@ -157,8 +153,7 @@ class Reckoning {
   }
 
   const graph::Graph& graph_;
-  const ShardedFunction& sharded_;
-  const graph::Function& function_;
+  const SplitFunction& function_;
   const std::vector<Step>& steps_;
   const std::int32_t end_;
   std::vector<int> uses_;           ///< of each value
@@ -168,7 +163,7 @@ class Reckoning {
 
 }  // namespace
 
-Usage usage_of(const graph::Graph& graph, const ShardedFunction& function, const std::vector<Step>& steps) {
+Usage usage_of(const graph::Graph& graph, const SplitFunction& function, const std::vector<Step>& steps) {
   return Reckoning(graph, function, steps).run();
 }
 

@@ -5,7 +5,7 @@
 
 #include "core/graph/graph.h"
 #include "core/partition/schedule.h"
-#include "core/partition/sharded.h"
+#include "core/partition/split_function.h"
 
 namespace shardrun::partition {
 
@@ -30,7 +30,6 @@ struct Usage {
 /// A sum is added to its state as soon as its value is there, earlier writes to the state are made and nothing reads
 /// the old contents any more; an assignment is made at the end, if its op cannot make it.
 /// REQUIRES: `function` outlives the result.
-[[nodiscard]] Usage usage_of(const graph::Graph& graph, const ShardedFunction& function,
-                             const std::vector<Step>& steps);
+[[nodiscard]] Usage usage_of(const graph::Graph& graph, const SplitFunction& function, const std::vector<Step>& steps);
 
 }  // namespace shardrun::partition

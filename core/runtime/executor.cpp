@@ -72,8 +72,8 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
       device_(device),
       threads_(programs.threads),
       arena_(std::make_shared<memory::Arena>(programs.arena_bytes)) {
-  for (const partition::Buffer& state : programs_.settled) {
-    settled_.push_back(view_of(state, arena_->data()));
+  for (const partition::Buffer& state : programs_.finalized) {
+    finalized_.push_back(view_of(state, arena_->data()));
   }
   for (const partition::Program& program : programs_.programs) {
     std::vector<device::TensorView>& views = views_.emplace_back();
@@ -349,7 +349,7 @@ std::optional<std::string> Executor::bad_arrival(std::size_t program, const part
                        programs_.mesh.axes[static_cast<std::size_t>(transfer.axis)].name, at.function);
   };
   const auto bad_state = [&](std::size_t s) {
-    return has_non_finite(settled_[s], device_.element_bytes(graph::DType::f32));
+    return has_non_finite(finalized_[s], device_.element_bytes(graph::DType::f32));
   };
   if (static_cast<std::size_t>(transfer.recv.buffer) >= programs_.states.size()) {
     return bad(static_cast<std::size_t>(transfer.recv.buffer)) ? std::optional(name(received)) : std::nullopt;

@@ -26,7 +26,7 @@ std::vector<plugins::Transport> find_messengers(const job::Job& job) {
 
 /// Those that open another can do what that one can, which none of them needs to be asked for.
 bool can_share_first(const plugins::Transport& transport) {
-  return transport.shares_first() && std::ranges::none_of(transport.options(), &plugins::OptionSpec::transport);
+  return transport.shares_first() && std::ranges::none_of(transport.options(), &OptionSpec::names_transport);
 }
 
 /// "use transport = NAME, or " of those that are here and can.

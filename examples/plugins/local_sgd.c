@@ -16,12 +16,12 @@ static int32_t fail(sr_error* error, int32_t status, const char* text) {
   return status;
 }
 
-/* Arrays have a stride: the host's structs may be larger than those of this header. */ */
+/* Arrays have a stride: the host's structs may be larger than those of this header. */
 static const void* element(const void* array, uint32_t stride, uint32_t index) {
   return (const char*)array + (size_t)stride * index;
 }
 
-/* The option "every". The host always delivers it, with its default if the job does not set it. */ */
+/* The option "every". The host always delivers it, with its default if the job does not set it. */
 static uint32_t steps_between_means(const sr_job* job) {
   for (uint32_t i = 0; i < job->option_count; ++i) {
     const sr_option_value* option = element(job->options, job->option_stride, i);
@@ -32,7 +32,7 @@ static uint32_t steps_between_means(const sr_job* job) {
   return 1;
 }
 
-/* The name of the only mesh axis; NULL where the mesh has several. */ */
+/* The name of the only mesh axis; NULL where the mesh has several. */
 static const char* only_mesh_axis(const sr_job* job) {
   const char* name = "data";
   for (uint32_t i = 0; i < job->mesh_count; ++i) {
@@ -145,7 +145,7 @@ static const sr_strategy functions = {
 
 static void close_plugin(void* self) { (void)self; }
 
-/* Nothing is kept between calls, so one instance serves for all. */ */
+/* Nothing is kept between calls, so one instance serves for all. */
 static sr_plugin plugin = {
     .struct_size = sizeof(sr_plugin),
     .kind = SR_KIND_STRATEGY,

@@ -20,14 +20,14 @@ namespace {
 constexpr std::size_t arena_bytes = std::size_t{64} << 20U;
 
 /// The value in "PREFIXkey=value", for keys without a dot.
-plugins::OptionValues options_among(const std::vector<std::string>& settings, const std::string& prefix,
-                                    const std::vector<plugins::OptionSpec>& specs) {
-  plugins::OptionValues values;
+OptionValues options_among(const std::vector<std::string>& settings, const std::string& prefix,
+                           const std::vector<OptionSpec>& specs) {
+  OptionValues values;
   for (const std::string& setting : settings) {
     const std::string key = setting.substr(0, setting.find('='));
     if (key.starts_with(prefix) && key.find('.', prefix.size()) == std::string::npos && key != setting) {
-      values[key.substr(prefix.size())] =
-          plugins::read_option(specs, key.substr(prefix.size()), setting.substr(key.size() + 1));
+      const std::string name = key.substr(prefix.size());
+      values.set(name, read_option(specs, name, setting.substr(key.size() + 1)));
     }
   }
   return values;

@@ -1,21 +1,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "core/options/convert.h"
 #include "plugins/conformance/cases.h"
 #include "plugins/conformance/strategy_jobs.h"
 
 namespace shardrun::conformance {
 namespace {
-
-using plugins::OptionSpec;
-using plugins::OptionType;
-using plugins::OptionValue;
 
 void opens(StrategyMember& member) {
   (void)member.strategy();
@@ -48,11 +47,16 @@ void declared(StrategyMember& member) {
   const plugins::Plugin other = member.open_another();
   const auto is_same = [](const OptionSpec& a, const OptionSpec& b) {
     return a.name == b.name && a.type == b.type && a.default_value == b.default_value && a.minimum == b.minimum &&
-           a.maximum == b.maximum && a.choices == b.choices && a.help == b.help && a.file == b.file;
+           a.maximum == b.maximum && a.choices == b.choices && a.help == b.help;
   };
   if (!std::ranges::equal(member.strategy().options(), other.options(), is_same)) {
     throw Failure("a second instance declares other options than the first");
   }
+}
+
+/// A bound of an option of integers; the end of their range if it has no bound within it.
+std::int64_t integer_bound(const std::optional<double>& bound, std::int64_t end) {
+  return bound && std::abs(*bound) < 0x1p63 ? static_cast<std::int64_t>(*bound) : end;
 }
 
 /// The extreme values that an option allows. The strategy has to handle whatever a job file may contain.
@@ -60,23 +64,21 @@ std::vector<OptionValue> limits(const OptionSpec& option) {
   switch (option.type) {
     case OptionType::boolean: return {false, true};
     case OptionType::integer:
-      return {option.minimum.value_or(std::numeric_limits<std::int64_t>::min()),
-              option.maximum.value_or(std::numeric_limits<std::int64_t>::max())};
-    case OptionType::number:
+      return {integer_bound(option.minimum, std::numeric_limits<std::int64_t>::min()),
+              integer_bound(option.maximum, std::numeric_limits<std::int64_t>::max())};
+    case OptionType::real:
       return {option.minimum.value_or(std::numeric_limits<double>::lowest()),
               option.maximum.value_or(std::numeric_limits<double>::max())};
-    case OptionType::text: break;
+    case OptionType::text: return {std::string(), std::string("*"), std::string("=,:;%s/"), std::string(2000, 'y')};
+    default: break;
   }
-  if (!option.choices.empty()) {
-    std::vector<OptionValue> values(option.choices.begin(), option.choices.end());
+  std::vector<OptionValue> values(option.choices.begin(), option.choices.end());
+  if (option.type == OptionType::choice_or_path) {
     for (const char* contents : {"", "\n", ",;\t=0\n1,2\n", "\"\xc3\xbc\"\r\n"}) {
-      if (option.file) {
-        values.emplace_back(plugins::TextFile{"/folder/file", contents});
-      }
+      values.emplace_back(OptionFile{"/folder/file", contents});
     }
-    return values;
   }
-  return {std::string(), std::string("*"), std::string("=,:;%s/"), std::string(2000, 'y')};
+  return values;
 }
 
 void options_at_limits(StrategyMember& member) {
@@ -91,7 +93,7 @@ void options_at_limits(StrategyMember& member) {
                          "asked twice for the same, it answers differently");
           } catch (const Failure& failure) {
             throw Failure(fmt::format("{} over 4 ranks with {} and {} = {:.60}: {}", program, job.mesh, option.name,
-                                      plugins::to_string(value), failure.what()));
+                                      to_text(option, value), failure.what()));
           }
         }
       }

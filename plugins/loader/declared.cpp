@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "core/base/error.h"
 #include "core/base/printable.h"
+#include "core/base/text.h"
+#include "core/options/convert.h"
 #include "plugins/loader/manifest.h"
 #include "plugins/loader/structs.h"
 
@@ -24,17 +24,11 @@ std::string typed_text(const char* text, std::string_view what) {
   return given;
 }
 
-bool is_option_name(std::string_view name) {
-  const auto is_lower = [](char c) { return c >= 'a' && c <= 'z'; };
-  return !name.empty() && is_lower(name.front()) &&
-         std::ranges::all_of(name, [&](char c) { return is_lower(c) || (c >= '0' && c <= '9') || c == '_'; });
-}
-
 template <class Number>
 void set_bounds(OptionSpec& spec, Number minimum, Number maximum) {
   if (minimum != Number{} || maximum != Number{}) {
-    spec.minimum = minimum;
-    spec.maximum = maximum;
+    spec.minimum = static_cast<double>(minimum);
+    spec.maximum = static_cast<double>(maximum);
   }
 }
 
@@ -42,39 +36,46 @@ OptionSpec spec_of(const sr_option& raw, std::string_view what) {
   OptionSpec spec;
   spec.name = typed_text(raw.name, what);
   spec.help = printable(text_or_empty(raw.help));
-  spec.aliases = words_of(typed_text(raw.aliases, what));
+  for (const std::string& alias : words_of(typed_text(raw.aliases, what))) {
+    spec.aliases.emplace_back(alias);
+  }
+  OptionValue default_value;
   switch (raw.type) {
     case SR_OPTION_BOOLEAN:
       spec.type = OptionType::boolean;
-      spec.default_value = raw.default_integer != 0;
+      default_value = raw.default_integer != 0;
       break;
     case SR_OPTION_INTEGER:
       spec.type = OptionType::integer;
-      spec.default_value = raw.default_integer;
+      default_value = raw.default_integer;
       set_bounds(spec, raw.min_integer, raw.max_integer);
       break;
     case SR_OPTION_NUMBER:
-      spec.type = OptionType::number;
-      spec.default_value = raw.default_number;
+      spec.type = OptionType::real;
+      default_value = raw.default_number;
       set_bounds(spec, raw.min_number, raw.max_number);
       break;
-    case SR_OPTION_TEXT:
-      spec.type = OptionType::text;
-      spec.default_value = typed_text(raw.default_text, what);
+    case SR_OPTION_TEXT: {
+      default_value = typed_text(raw.default_text, what);
       for (std::uint32_t i = 0; raw.choices != nullptr && i < raw.choice_count; ++i) {
         spec.choices.push_back(typed_text(raw.choices[i], what));
       }
-      spec.file = (raw.flags & SR_OPTION_TEXT_FILE) != 0;
-      spec.transport = (raw.flags & SR_OPTION_TRANSPORT) != 0;
-      if (spec.file && spec.choices.empty()) {
+      const bool may_be_file = (raw.flags & SR_OPTION_TEXT_FILE) != 0;
+      if (may_be_file && spec.choices.empty()) {
         throw Error(ErrorCode::plugin,
                     fmt::format("{} may be a file and has no choices: its default must be one", what));
       }
+      spec.type = spec.choices.empty() ? OptionType::text
+                  : may_be_file        ? OptionType::choice_or_path
+                                       : OptionType::choice;
+      spec.names_transport = (raw.flags & SR_OPTION_TRANSPORT) != 0;
       break;
+    }
     default:
       throw Error(ErrorCode::plugin,
                   fmt::format("{} has the type {}, which this shardrun does not know", what, raw.type));
   }
+  spec.default_value = to_text(spec, default_value);
   return spec;
 }
 
@@ -86,7 +87,7 @@ std::vector<OptionSpec> declared_options(const sr_plugin& table, std::string_vie
     const std::string what = fmt::format("{}: option {}", plugin, i);
     const OptionSpec spec =
         spec_of(read_element<sr_option>(table.options, table.option_stride, i, SR_OPTION_SIZE_1_0, what), what);
-    if (!is_option_name(spec.name)) {
+    if (!is_name(spec.name)) {
       throw Error(ErrorCode::plugin, fmt::format("{} is named '{}', expected [a-z][a-z0-9_]*", what, spec.name));
     }
     for (const OptionSpec& earlier : specs) {

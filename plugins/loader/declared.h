@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "plugins/loader/options.h"
+#include "core/options/options.h"
 
 namespace shardrun::plugins {
 

@@ -4,7 +4,7 @@ namespace shardrun::plugins {
 
 std::vector<sr_option_value> raw_options(const OptionValues& values) {
   std::vector<sr_option_value> raw;
-  for (const auto& [name, value] : values) {
+  for (const auto& [name, value] : values.entries()) {
     sr_option_value& option = raw.emplace_back();
     option.struct_size = sizeof(option);
     option.name = name.c_str();
@@ -17,7 +17,7 @@ std::vector<sr_option_value> raw_options(const OptionValues& values) {
     } else if (const auto* number = std::get_if<double>(&value)) {
       option.type = SR_OPTION_NUMBER;
       option.number = *number;
-    } else if (const auto* file = std::get_if<TextFile>(&value)) {
+    } else if (const auto* file = std::get_if<OptionFile>(&value)) {
       option.type = SR_OPTION_TEXT;
       option.text = file->path.c_str();
       option.contents = file->contents.c_str();

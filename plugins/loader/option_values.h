@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "plugins/loader/options.h"
+#include "core/options/options.h"
 
 namespace shardrun::plugins {
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "plugins/loader/options.h"
+#include "core/options/options.h"
 
 struct sr_plugin;
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "plugins/loader/options.h"
+#include "core/options/options.h"
 #include "plugins/loader/plugin.h"
 
 namespace shardrun::plugins {

@@ -100,7 +100,7 @@ Ended run(const char* program, const std::filesystem::path& folder, const std::v
 bool moves_by_itself(const std::filesystem::path& folder, const std::string& name) {
   const plugins::Transport transport = plugins::Transport::load({folder}, name);
   const bool wraps = std::any_of(transport.options().begin(), transport.options().end(),
-                                 [](const plugins::OptionSpec& option) { return option.transport; });
+                                 [](const OptionSpec& option) { return option.names_transport; });
   return !wraps && transport.props().moves_host_memory;
 }
 

@@ -12,8 +12,7 @@ namespace shardrun::test {
 /// Four ranks by themselves; a model with an option of every type, a model and a strategy without options, a strategy
 /// with two, and a transport with one.
 inline job::SchemaProviders job_providers() {
-  using job::OptionSpec;
-  using enum job::OptionType;
+  using enum OptionType;
   const std::vector<OptionSpec> everything = {
       {.name = "layers", .type = integer, .default_value = "2", .minimum = 1, .maximum = 1000, .help = "Layers."},
       {.name = "width", .type = integer, .minimum = 1, .help = "Width of a layer."},

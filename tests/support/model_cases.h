@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/device/device.h"
-#include "core/job/options.h"
+#include "core/job/section.h"
 #include "core/models/program.h"
 #include "tests/support/tensor.h"
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "core/job/text.h"
+#include "core/base/text.h"
 #include "tests/unit/job/support.h"
 
 using namespace shardrun;
@@ -66,28 +66,28 @@ TEST_CASE("a byte order mark and CRLF line ends are accepted", "[job]") {
 
 TEST_CASE("well-formed UTF-8 is told from what is not", "[job]") {
   const auto good = std::string::npos;
-  CHECK(job::invalid_utf8("") == good);
-  CHECK(job::invalid_utf8("\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\xED\x9F\xBF\xEE\x80\x80\xF4\x8F\xBF\xBF") == good);
+  CHECK(invalid_utf8("") == good);
+  CHECK(invalid_utf8("\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\xED\x9F\xBF\xEE\x80\x80\xF4\x8F\xBF\xBF") == good);
   for (const std::string bad : {"\x80", "\xC0\xAF", "\xC1\xBF", "\xC3", "\xE0\x80\xAF", "\xE0\x9F\xBF", "\xE2\x82",
                                 "\xED\xA0\x80", "\xED\xBF\xBF", "\xF0\x80\x80\xAF", "\xF0\x8F\xBF\xBF", "\xF0\x9F\x98",
                                 "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFE", "\xFF"}) {
-    INFO(job::escaped(bad));
-    CHECK(job::invalid_utf8(bad) == 0);
-    CHECK(job::invalid_utf8("ab" + bad) == 2);
+    INFO(escaped(bad));
+    CHECK(invalid_utf8(bad) == 0);
+    CHECK(invalid_utf8("ab" + bad) == 2);
   }
 }
 
 TEST_CASE("text in messages is escaped and short", "[job]") {
-  CHECK(job::shown("caf\xC3\xA9") == "caf\xC3\xA9");
-  CHECK(job::shown(std::string("a\0\x1b\t\xFF", 5)) == "a\\x00\\x1b\\x09\\xff");
-  CHECK(job::shown(std::string(80, 'x')) == std::string(80, 'x'));
-  CHECK(job::shown(std::string(81, 'x')) == std::string(60, 'x') + "... (81 bytes)");
-  const std::string accents = job::shown(std::string(1, 'x') + [] {
+  CHECK(shown("caf\xC3\xA9") == "caf\xC3\xA9");
+  CHECK(shown(std::string("a\0\x1b\t\xFF", 5)) == "a\\x00\\x1b\\x09\\xff");
+  CHECK(shown(std::string(80, 'x')) == std::string(80, 'x'));
+  CHECK(shown(std::string(81, 'x')) == std::string(60, 'x') + "... (81 bytes)");
+  const std::string accents = shown(std::string(1, 'x') + [] {
     std::string text;
     for (int i = 0; i < 100; ++i) {
       text += "\xC3\xA9";
     }
     return text;
   }());
-  CHECK(job::invalid_utf8(accents) == std::string::npos);
+  CHECK(invalid_utf8(accents) == std::string::npos);
 }

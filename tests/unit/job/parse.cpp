@@ -192,7 +192,7 @@ TEST_CASE("the strategy is asked last, with the rest of the job", "[job]") {
   providers.strategy_options = [&](std::string_view, const job::Job& job) {
     batch = job.data.batch;
     path = job.plugins.path;
-    return std::vector<job::OptionSpec>();
+    return std::vector<OptionSpec>();
   };
 
   (void)job::parse_job(job::read_job_text(minimal + "[data]\nbatch = 5\n[plugins]\npath = /p\n", "x.ini"), providers);
@@ -202,7 +202,7 @@ TEST_CASE("the strategy is asked last, with the rest of the job", "[job]") {
 }
 
 TEST_CASE("options that are declared wrongly are the declarer's fault", "[job]") {
-  const auto declared = [](std::vector<job::OptionSpec> specs) {
+  const auto declared = [](std::vector<OptionSpec> specs) {
     job::SchemaProviders providers = test::job_providers();
     providers.strategy_options = [specs = std::move(specs)](std::string_view, const job::Job&) { return specs; };
     return refusal(ErrorCode::plugin, [&] { return job::parse_job(job::read_job_text(minimal, "x.ini"), providers); });
@@ -218,7 +218,7 @@ TEST_CASE("options that are declared wrongly are the declarer's fault", "[job]")
         "digits alone, without unit, decimal point or exponent");
 
   job::SchemaProviders providers = test::job_providers();
-  providers.model_options = [](std::string_view) { return std::vector<job::OptionSpec>{{.name = "name"}}; };
+  providers.model_options = [](std::string_view) { return std::vector<OptionSpec>{{.name = "name"}}; };
   CHECK(refusal(ErrorCode::plugin, [&] { return job::parse_job(job::read_job_text(minimal, "x.ini"), providers); }) ==
         "the model 'toy' declares the option 'name' wrongly: there are two of that name");
 }

@@ -81,7 +81,7 @@ TEST_CASE("every rule about a section's contents speaks of keys that there are",
 
 TEST_CASE("options of a plugin are described as those of the schema", "[job]") {
   CHECK(job::options_reference({{.name = "zero",
-                                 .type = job::OptionType::integer,
+                                 .type = OptionType::integer,
                                  .default_value = "0",
                                  .minimum = 0,
                                  .maximum = 3,

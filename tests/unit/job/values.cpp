@@ -2,15 +2,14 @@
 #include <limits>
 #include <string>
 
+#include "core/job/section.h"
 #include "tests/unit/job/support.h"
 
 using namespace shardrun;
-using job::OptionSpec;
-using job::OptionType;
 
 namespace {
 
-job::OptionValues one(OptionType type, std::string_view text) {
+OptionValues one(OptionType type, std::string_view text) {
   return job::make_options({{.name = "v", .type = type, .choices = {"a", "b"}}}, {{"v", text}});
 }
 
@@ -116,7 +115,7 @@ TEST_CASE("options have their default, their value, or none", "[job]") {
       {.name = "c", .type = OptionType::choice, .choices = {"x", "y"}},
   };
 
-  const job::OptionValues values = job::make_options(specs, {{"c", "y"}});
+  const OptionValues values = job::make_options(specs, {{"c", "y"}});
 
   CHECK(values.integer("a") == 7);
   CHECK_FALSE(values.has("b"));

@@ -151,9 +151,9 @@ TEST_CASE("placements know their axes and are drawn by their names", "[mesh]") {
   CHECK(placement.splits(1));
   CHECK_FALSE(mesh::replicated(2).splits(0));
   CHECK(mesh::to_string(placement, mesh_2_3) == "[data,model | -]");
-  const Placement owing{.dims = {{}}, .partial = {{1, Reduction::max}}};
-  CHECK(owing.owes(1));
-  CHECK_FALSE(owing.owes(0));
-  CHECK(mesh::to_string(owing, mesh_2_3) == "[-] partial max model");
+  const Placement partial{.dims = {{}}, .partial = {{1, Reduction::max}}};
+  CHECK(partial.is_partial(1));
+  CHECK_FALSE(partial.is_partial(0));
+  CHECK(mesh::to_string(partial, mesh_2_3) == "[-] partial max model");
   CHECK(mesh::to_string(mesh::replicated(0), mesh_2_3) == "replicated");
 }

@@ -105,7 +105,7 @@ TEST_CASE("there are programs for the calls of a step, and no others", "[partiti
     std::vector<std::pair<std::int64_t, bool>> found;
     for (const Program& program : programs.programs) {
       if (program.function == "micro") {
-        found.emplace_back(program.rows, program.settles);
+        found.emplace_back(program.rows, program.finalizes);
       }
     }
     return found;
@@ -198,7 +198,7 @@ TEST_CASE("functions that add to the same states in other groups keep their sums
   CHECK(buckets(programs, programs.find("four", 4)) == std::vector<Names>{{"p"}});
 }
 
-TEST_CASE("metrics that stages complete in different orders lie and are settled in one order", "[partition]") {
+TEST_CASE("metrics that stages complete in different orders lie and are finalized in one order", "[partition]") {
   graph::Graph graph{.model = "two metrics", .layers = 2};
   for (const char* name : {"of_second", "of_first"}) {
     graph.states.push_back({.name = name, .type = {}, .kind = graph::StateKind::metric});

@@ -147,7 +147,7 @@ std::vector<BufferId> touched(const Program& program, std::size_t i) {
 void check_layout(const partition::Programs& programs) {
   const auto states = static_cast<BufferId>(programs.states.size());
   for (const Program& program : programs.programs) {
-    INFO(program.function << " of " << program.rows << " rows, last " << program.settles);
+    INFO(program.function << " of " << program.rows << " rows, last " << program.finalizes);
     const std::vector<Place> all = places(program, programs.states.size());
     CHECK(overlapping(all).empty());
     for (std::size_t a = 0; a < all.size(); ++a) {
@@ -254,11 +254,11 @@ TEST_CASE("what is computed again at a cut point is placed there", "[partition]"
   }
   const partition::Partition partition = partition::split(model.graph, plan);
   std::size_t placed = 0;
-  for (const partition::ShardedFunction& sharded : partition.sharded.functions) {
-    for (std::size_t v = 0; v < sharded.function.values.size(); ++v) {
-      const std::string& name = sharded.function.values[v].name;
+  for (const partition::SplitFunction& function : partition.sharded.functions) {
+    for (const partition::SplitValue& value : function.values) {
+      const std::string& name = value.name;
       if (name.starts_with("recompute/") && name.ends_with("/attention_residual")) {
-        CHECK(to_string(sharded.placements[v], partition.placements.mesh) ==
+        CHECK(to_string(value.placement, partition.placements.mesh) ==
               to_string(partition.placements.cut_points.at("layer.0/attention_residual"), partition.placements.mesh));
         ++placed;
       }

@@ -102,7 +102,7 @@ TEST_CASE("lists that wait for each other are refused, and told where each stand
 namespace {
 
 /// What a stage of two does for all microbatches of 2 rows: forward of all, then backward.
-partition::ShardedFunction all_microbatches(std::int32_t stage, std::int64_t microbatches) {
+partition::SplitFunction all_microbatches(std::int32_t stage, std::int64_t microbatches) {
   const ModelCase mlp = training_case("mlp", "mlp", {{"hidden", "3"}}, {.features = 2, .outputs = 2},
                                       {.batch = 2 * microbatches, .microbatches = microbatches});
   const auto all = [&](const std::string& chunk, char kind) {
@@ -115,8 +115,8 @@ partition::ShardedFunction all_microbatches(std::int32_t stage, std::int64_t mic
   const partition::Plan plan = two_stages(all("0", 'F') + all("0", 'B'), all("1", 'F') + all("1", 'B'));
   const partition::Partition partition = partition::split(mlp.graph, plan, mlp.microbatch_rows);
   const auto functions = partition::functions_of(mlp.graph, partition, stage);
-  for (const partition::ShardedFunction& function : functions->functions) {
-    if (function.function.name == "micro") {
+  for (const partition::SplitFunction& function : functions->functions) {
+    if (function.name == "micro") {
       return function;
     }
   }
@@ -136,13 +136,14 @@ struct Firsts {
 };
 
 /// Values, and nodes but for messages, that stand for all of their like.
-Firsts firsts_of(const partition::ShardedFunction& function) {
+Firsts firsts_of(const partition::SplitFunction& function) {
   Firsts firsts;
-  for (std::size_t v = 0; v < function.function.values.size(); ++v) {
-    firsts.values += function.alike_value(v) == v ? 1 : 0;
+  for (std::size_t v = 0; v < function.values.size(); ++v) {
+    firsts.values += static_cast<std::size_t>(function.values[v].alike) == v ? 1 : 0;
   }
-  for (std::size_t n = 0; n < function.function.nodes.size(); ++n) {
-    firsts.nodes += function.alike_node(n) == n && !is_message(function.transitions[n]) ? 1 : 0;
+  for (std::size_t n = 0; n < function.nodes.size(); ++n) {
+    firsts.nodes +=
+        static_cast<std::size_t>(function.nodes[n].alike) == n && !is_message(function.nodes[n].transition) ? 1 : 0;
   }
   return firsts;
 }
@@ -151,29 +152,27 @@ Firsts firsts_of(const partition::ShardedFunction& function) {
 
 TEST_CASE("what is the same in all microbatches of a stage is known to be", "[partition]") {
   for (const std::int32_t stage : {0, 1}) {
-    const partition::ShardedFunction function = all_microbatches(stage, 5);
+    const partition::SplitFunction function = all_microbatches(stage, 5);
     REQUIRE(function.call_rows.size() == 5);
-    REQUIRE(function.alike_values.size() == function.function.values.size());
-    for (std::size_t v = 0; v < function.function.values.size(); ++v) {
-      const std::size_t alike = function.alike_value(v);
-      CHECK(function.function.values[v].name == function.function.values[alike].name);
-      CHECK(function.function.values[v].type == function.function.values[alike].type);
-      CHECK(function.placements[v] == function.placements[alike]);
+    const auto first_of = [&](graph::ValueId id) { return function.values[index(id)].alike; };
+    for (const partition::SplitValue& value : function.values) {
+      const partition::SplitValue& first = function.values[index(value.alike)];
+      CHECK(value.name == first.name);
+      CHECK(value.type == first.type);
+      CHECK(value.placement == first.placement);
     }
-    REQUIRE(function.alike_nodes.size() == function.function.nodes.size());
-    for (std::size_t n = 0; n < function.function.nodes.size(); ++n) {
-      const std::size_t alike = function.alike_node(n);
-      CHECK(function.function.nodes[n].name == function.function.nodes[alike].name);
-      CHECK(function.function.nodes[n].op == function.function.nodes[alike].op);
-      for (std::size_t i = 0; i < function.function.nodes[n].inputs.size(); ++i) {
-        CHECK(function.alike_value(static_cast<std::size_t>(function.function.nodes[n].inputs[i])) ==
-              function.alike_value(static_cast<std::size_t>(function.function.nodes[alike].inputs[i])));
+    for (const partition::SplitNode& node : function.nodes) {
+      const partition::SplitNode& first = function.nodes[index(node.alike)];
+      CHECK(node.name == first.name);
+      CHECK(node.op == first.op);
+      for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+        CHECK(first_of(node.inputs[i]) == first_of(first.inputs[i]));
       }
     }
     const Firsts firsts = firsts_of(function);
     CHECK(firsts == firsts_of(all_microbatches(stage, 2)));
-    CHECK(firsts.values < function.function.values.size());
-    CHECK(firsts.nodes < function.function.nodes.size());
+    CHECK(firsts.values < function.values.size());
+    CHECK(firsts.nodes < function.nodes.size());
   }
 }
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "plugins/loader/options.h"
+#include "core/options/options.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 #include "tests/unit/plugins/fixtures.h"
@@ -22,7 +22,7 @@ TEST_CASE("a plugin that does not open says why", "[plugins]") {
   CHECK_THAT(open_error("short_table"), Contains("has struct_size 40, expected 48 or more"));
   CHECK_THAT(open_error("no_functions"), Contains("without functions and with close"));
   CHECK_THAT(open_error("bad_default"), Contains("declares a default that it refuses: option 'level' is '7', "
-                                                 "expected an integer of 0 to 3"));
+                                                 "expected an integer, at least 0 and at most 3"));
   CHECK_THAT(open_error("bare_file"), Contains("option 0 may be a file and has no choices: its default must be one"));
 }
 
@@ -39,27 +39,25 @@ TEST_CASE("a plugin in C and one of the SDK present themselves alike", "[plugins
 }
 
 TEST_CASE("options arrive as they were declared", "[plugins]") {
-  using plugins::OptionType;
-  using plugins::OptionValue;
   const plugins::Strategy echo = plugins::Strategy::open(fixtures, "echo");
-  const std::vector<plugins::OptionSpec>& options = echo.options();
+  const std::vector<OptionSpec>& options = echo.options();
 
   CHECK(options[0].name == "quiet");
   CHECK(options[0].type == OptionType::boolean);
-  CHECK(options[0].default_value == OptionValue(false));
+  CHECK(options[0].default_value == "false");
   CHECK(options[1].type == OptionType::integer);
-  CHECK(options[1].default_value == OptionValue(std::int64_t{3}));
-  CHECK(options[1].minimum == OptionValue(std::int64_t{1}));
-  CHECK(options[1].maximum == OptionValue(std::int64_t{8}));
+  CHECK(options[1].default_value == "3");
+  CHECK(options[1].minimum == 1);
+  CHECK(options[1].maximum == 8);
   CHECK(options[1].help == "How deep.");
-  CHECK(options[2].type == OptionType::number);
-  CHECK(options[2].default_value == OptionValue(0.25));
-  CHECK(options[2].maximum == OptionValue(1.0));
+  CHECK(options[2].type == OptionType::real);
+  CHECK(options[2].default_value == "0.25");
+  CHECK(options[2].maximum == 1.0);
   CHECK(options[3].choices == std::vector<std::string>{"a", "b"});
-  CHECK(options[3].default_value == OptionValue("b"));
-  CHECK_FALSE(options[3].file);
+  CHECK(options[3].default_value == "b");
+  CHECK(options[3].type == OptionType::choice);
   CHECK(options[5].choices == std::vector<std::string>{"first", "last"});
-  CHECK(options[5].file);
+  CHECK(options[5].type == OptionType::choice_or_path);
   CHECK_FALSE(options[0].minimum);
 }
 
@@ -68,7 +66,7 @@ TEST_CASE("a plugin of a later minor works: what is new is passed over", "[plugi
   CHECK(newer.manifest().abi_minor == SR_ABI_MINOR + 1);
   REQUIRE(newer.options().size() == 2);
   CHECK(newer.options()[1].name == "eager");
-  CHECK(newer.options()[1].default_value == plugins::OptionValue(true));
+  CHECK(newer.options()[1].default_value == "true");
 
   const plugins::PlanDraft plan = newer.make_plan(small_request(6));
 
@@ -81,9 +79,13 @@ TEST_CASE("a plugin of a later minor works: what is new is passed over", "[plugi
 namespace {
 
 const std::vector<OptionSpec> specs = {
-    {"zero", OptionType::integer, std::int64_t{1}, std::int64_t{0}, std::int64_t{3}, {}, "Stage."},
-    {"share", OptionType::number, 0.5, 0.0, std::numeric_limits<double>::infinity(), {}, "Part."},
-    {"schedule", OptionType::text, "1f1b", {}, {}, {"1f1b", "gpipe"}, "Order."},
+    {.name = "zero", .type = OptionType::integer, .default_value = "1", .minimum = 0, .maximum = 3},
+    {.name = "share",
+     .type = OptionType::real,
+     .default_value = "0.5",
+     .minimum = 0,
+     .maximum = std::numeric_limits<double>::infinity()},
+    {.name = "schedule", .type = OptionType::choice, .default_value = "1f1b", .choices = {"1f1b", "gpipe"}},
 };
 
 std::string refusal(const OptionValues& values) {
@@ -101,11 +103,12 @@ TEST_CASE("missing options get their defaults, given ones stay", "[plugins]") {
 TEST_CASE("an option that does not fit its declaration is refused", "[plugins]") {
   CHECK(refusal({{"zerro", std::int64_t{2}}}) ==
         "2: there is no option 'zerro' (did you mean 'zero'?); known: zero, share, schedule");
-  CHECK(refusal({{"zero", std::int64_t{4}}}) == "2: option 'zero' is '4', expected an integer of 0 to 3");
-  CHECK(refusal({{"zero", 1.0}}) == "2: option 'zero' is '1', expected an integer of 0 to 3");
-  CHECK(refusal({{"share", -0.5}}) == "2: option 'share' is '-0.5', expected a finite number of 0 to inf");
+  CHECK(refusal({{"zero", std::int64_t{4}}}) ==
+        "2: option 'zero' is '4', expected an integer, at least 0 and at most 3");
+  CHECK(refusal({{"zero", 1.0}}) == "2: option 'zero' is '1', expected an integer, at least 0 and at most 3");
+  CHECK(refusal({{"share", -0.5}}) == "2: option 'share' is '-0.5', expected a number, at least 0 and at most inf");
   CHECK(refusal({{"share", std::numeric_limits<double>::quiet_NaN()}}) ==
-        "2: option 'share' is 'nan', expected a finite number of 0 to inf");
+        "2: option 'share' is 'nan', expected a number, at least 0 and at most inf");
   CHECK(refusal({{"schedule", "zigzag"}}) == "2: option 'schedule' is 'zigzag', expected one of 1f1b, gpipe");
   CHECK(error_of([] {
           static_cast<void>(with_defaults({}, {{"x", true}}));

@@ -18,14 +18,14 @@ std::string plan_error(const Strategy& strategy, const StrategyRequest& request)
 std::string fault(const std::string& name) {
   static const Strategy illegal = Strategy::open(fixtures, "illegal");
   StrategyRequest request = small_request(4);
-  request.options["fault"] = name;
+  request.options.set("fault", name);
   return plan_error(illegal, request);
 }
 
 std::string thrown(const std::string& what) {
   static const Strategy throws = Strategy::open(fixtures, "throws");
   StrategyRequest request = small_request(4);
-  request.options["what"] = what;
+  request.options.set("what", what);
   return plan_error(throws, request);
 }
 
@@ -84,14 +84,15 @@ TEST_CASE("a strategy is given what is in an option's file", "[plugins]") {
   const Strategy echo = Strategy::open(
       fixtures, "echo", [&](LogLevel, std::string_view, std::string_view text) { lines.emplace_back(text); });
   StrategyRequest request = small_request(2);
-  request.options = {{"order", TextFile{"/jobs/mine.csv", "0,1\n"}}};
+  request.options = {{"order", OptionFile{"/jobs/mine.csv", "0,1\n"}}};
 
   static_cast<void>(echo.make_plan(request));
 
   CHECK_THAT(lines.at(0), Catch::Matchers::EndsWith("order=/jobs/mine.csv[0,1\n]"));
   request.options = {{"order", std::string("middle")}};
-  CHECK_THAT(plan_error(echo, request), Contains("option 'order' is 'middle', expected one of first, last, or a file"));
-  request.options = {{"mode", TextFile{"/jobs/mine.csv", ""}}};
+  CHECK_THAT(plan_error(echo, request),
+             Contains("option 'order' is 'middle', expected one of first, last, or a file's path"));
+  request.options = {{"mode", OptionFile{"/jobs/mine.csv", ""}}};
   CHECK_THAT(plan_error(echo, request), Contains("option 'mode' is '/jobs/mine.csv', expected one of a, b"));
 }
 
@@ -174,7 +175,8 @@ TEST_CASE("an option that the strategy would refuse does not reach it", "[plugin
   StrategyRequest request = small_request(1);
 
   request.options = {{"depth", std::int64_t{9}}};
-  CHECK(plan_error(echo, request) == "2: strategy 'echo': option 'depth' is '9', expected an integer of 1 to 8");
+  CHECK(plan_error(echo, request) ==
+        "2: strategy 'echo': option 'depth' is '9', expected an integer, at least 1 and at most 8");
 }
 
 TEST_CASE("hooks and tensors that vary are checked as they are written", "[plugins]") {
@@ -192,7 +194,7 @@ TEST_CASE("hooks and tensors that vary are checked as they are written", "[plugi
 TEST_CASE("a plan with a hook needs a strategy with its function", "[plugins]") {
   const Strategy illegal = Strategy::open(fixtures, "illegal");
   StrategyRequest request = small_request(4);
-  request.options["fault"] = "hook_missing";
+  request.options.set("fault", "hook_missing");
   const PlanDraft plan = illegal.make_plan(request);
 
   REQUIRE(plan.find_hook(HookKind::sync_gradients) != nullptr);

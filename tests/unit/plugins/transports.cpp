@@ -219,7 +219,7 @@ TEST_CASE("memory is deregistered before a transport is closed", "[plugins]") {
 TEST_CASE("a transport can wrap another", "[plugins]") {
   MapHost host;
   Transport wrap = Transport::load(fixtures, "wrap", [](LogLevel, std::string_view, std::string_view) {});
-  CHECK(wrap.options().at(0).transport);
+  CHECK(wrap.options().at(0).names_transport);
   wrap.configure({.options_of = [](const std::string& name) {
     return name == "solo" ? OptionValues{{"loud", true}} : OptionValues{};
   }});

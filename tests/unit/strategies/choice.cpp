@@ -2,13 +2,15 @@
 
 #include <map>
 
+#include "core/options/convert.h"
+
 namespace shardrun::test {
 
-void add_schedule(plugins::OptionValues& options, const std::string& schedule) {
+void add_schedule(OptionValues& options, const std::string& schedule) {
   const std::size_t blank = schedule.find(' ');
-  options["schedule"] = schedule.substr(0, blank);
+  options.set("schedule", schedule.substr(0, blank));
   if (blank != std::string::npos) {
-    options["chunks"] = std::int64_t{std::stoll(schedule.substr(blank + 1))};
+    options.set("chunks", std::int64_t{std::stoll(schedule.substr(blank + 1))});
   }
 }
 
@@ -22,8 +24,8 @@ std::string to_string(const Choice& choice) {
   for (const plugins::MeshAxis& axis : choice.mesh) {
     text += " " + axis.name + (axis.name.empty() ? "" : "=") + std::to_string(axis.size);
   }
-  for (const auto& [name, value] : choice.options) {
-    text += ", " + name + " = " + plugins::to_string(value);
+  for (const auto& [name, value] : choice.options.entries()) {
+    text += ", " + name + " = " + to_text({.name = name}, value);
   }
   return text;
 }

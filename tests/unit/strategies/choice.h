@@ -15,14 +15,14 @@ namespace shardrun::test {
 struct Choice {
   std::string strategy;
   std::vector<plugins::MeshAxis> mesh;  ///< one axis without a name: the job has ranks, and no [mesh]
-  plugins::OptionValues options = {};
+  OptionValues options = {};
 };
 
 /// `ranks` without a [mesh].
 [[nodiscard]] inline std::vector<plugins::MeshAxis> ranks(std::uint32_t number) { return {{"", number}}; }
 
 /// A pipeline's schedule by its name; "interleaved 3" has three chunks a stage.
-void add_schedule(plugins::OptionValues& options, const std::string& schedule);
+void add_schedule(OptionValues& options, const std::string& schedule);
 [[nodiscard]] const std::vector<std::string>& all_schedules();
 
 [[nodiscard]] std::string to_string(const Choice& choice);

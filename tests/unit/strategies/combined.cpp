@@ -58,6 +58,6 @@ TEST_CASE("so does an mlp, and a model whose layers are computed again", "[strat
 TEST_CASE("parameters that are split are brought together on every stage of a pipeline", "[strategies]") {
   check_agrees(plain_gpt(), combined({{"data", 2}, {"pipe", 2}}, 3, "gpipe"));
   Choice each = combined({{"data", 2}, {"pipe", 2}}, 3, "zb-h1");
-  each.options["unit"] = "tensor";
+  each.options.set("unit", "tensor");
   check_agrees(full_gpt(), each);
 }

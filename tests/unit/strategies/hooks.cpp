@@ -26,8 +26,8 @@ using Mesh = std::vector<plugins::MeshAxis>;
 
 const std::size_t first_rank = 0;
 
-Choice hooked(Mesh mesh, std::string mode, plugins::OptionValues options = {}) {
-  options["mode"] = std::move(mode);
+Choice hooked(Mesh mesh, std::string mode, OptionValues options = {}) {
+  options.set("mode", std::move(mode));
   return {"hooked", std::move(mesh), std::move(options)};
 }
 

@@ -63,7 +63,7 @@ TEST_CASE("options that do not go together are refused", "[strategies]") {
 TEST_CASE("an option that would do nothing is refused, and told why", "[strategies]") {
   const ModelCase gpt = plain_gpt().model;
   const std::vector<plugins::MeshAxis> mesh = {{"data", 2}, {"pipe", 2}};
-  const plugins::OptionValue three = std::int64_t{3};
+  const OptionValue three = std::int64_t{3};
   for (const char* schedule : {"gpipe", "1f1b", "zb-h1"}) {
     const std::string why = std::string("chunks = 3 has no effect with schedule = ") + schedule +
                             ", which has one chunk a stage: leave it out, or set schedule = interleaved";
@@ -72,7 +72,7 @@ TEST_CASE("an option that would do nothing is refused, and told why", "[strategi
     CHECK_THAT(refusal(gpt, {"3d", {{"data", 2}, {"pipe", 1}}, {{"schedule", schedule}, {"chunks", three}}}),
                Contains(why));
   }
-  CHECK_THAT(refusal(gpt, {"pp", ranks(2), {{"schedule", plugins::TextFile{"my.csv", ""}}, {"chunks", three}}}),
+  CHECK_THAT(refusal(gpt, {"pp", ranks(2), {{"schedule", OptionFile{"my.csv", ""}}, {"chunks", three}}}),
              Contains("chunks = 3 has no effect with schedule = my.csv, a file that says which chunks there are"));
   for (const std::int64_t zero : {0, 1, 2}) {
     CHECK_THAT(refusal(gpt, {"3d", mesh, {{"zero", zero}, {"unit", "tensor"}}}),
@@ -92,7 +92,7 @@ TEST_CASE("what has an effect in some meshes goes with an axis of size 1, and a 
   }
   CHECK(refusal(gpt, {"pp", ranks(2), {{"schedule", "gpipe"}, {"chunks", std::int64_t{2}}}}) == "nothing");
   CHECK(refusal(gpt, {"3d", {{"data", 2}}, {{"schedule", "1f1b"}, {"unit", "layer"}, {"keep", ""}}}) == "nothing");
-  const plugins::OptionValues gathered = {{"zero", std::int64_t{3}}, {"unit", "tensor"}, {"keep", "*"}};
+  const OptionValues gathered = {{"zero", std::int64_t{3}}, {"unit", "tensor"}, {"keep", "*"}};
   CHECK(refusal(gpt, {"3d", {{"data", 2}}, gathered}) == "nothing");
   const Choice most{"pp", ranks(2), {{"schedule", "interleaved"}, {"chunks", std::int64_t{1024}}}};
   CHECK(plan_by(gpt, most).draft.pipeline.chunks.size() == 2048);

@@ -74,8 +74,8 @@ constexpr std::int64_t victim = 1;
 
 /// Runs ranks over chaos over each of the transports of this tree.
 void run_over(OptionValues options, std::uint32_t n, const std::function<void(Rank&)>& act) {
-  options["over"] = GENERATE(std::string("shm"), std::string("gloo"));
-  INFO(std::get<std::string>(options["over"]));
+  options.set("over", GENERATE(std::string("shm"), std::string("gloo")));
+  INFO(options.text("over"));
   SharedHost host;
   run_ranks(host, "chaos", n, act, {.options = std::move(options)});
 }

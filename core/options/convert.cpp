@@ -1,4 +1,4 @@
-#include "core/job/convert.h"
+#include "core/options/convert.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,13 +12,12 @@
 
 #include "core/base/error.h"
 #include "core/base/suggest.h"
-#include "core/job/hints.h"
-#include "core/job/text.h"
+#include "core/base/text.h"
 
-namespace shardrun::job {
+namespace shardrun {
 namespace {
 
-[[noreturn]] void refuse(const Place& place, std::string_view text, std::string_view why) {
+[[noreturn]] void refuse(const SettingPlace& place, std::string_view text, std::string_view why) {
   throw Error(ErrorCode::job, fmt::format("{}: {} = {}: {}", place.where, place.setting, shown(text), why));
 }
 
@@ -41,7 +40,7 @@ std::string range(const OptionSpec& spec) {
 }
 
 template <class Number>
-void check_range(const OptionSpec& spec, Number number, std::string_view text, const Place& place) {
+void check_range(const OptionSpec& spec, Number number, std::string_view text, const SettingPlace& place) {
   const auto value = static_cast<double>(number);
   const bool too_small = spec.minimum && (spec.minimum_excluded ? value <= *spec.minimum : value < *spec.minimum);
   const bool too_large = spec.maximum && (spec.maximum_excluded ? value >= *spec.maximum : value > *spec.maximum);
@@ -51,7 +50,7 @@ void check_range(const OptionSpec& spec, Number number, std::string_view text, c
 }
 
 template <class Integer>
-Integer to_integer(std::string_view text, const Place& place, std::string_view other = "") {
+Integer to_integer(std::string_view text, const SettingPlace& place, std::string_view other = "") {
   Integer value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole = end == text.data() + text.size();
@@ -69,7 +68,7 @@ Integer to_integer(std::string_view text, const Place& place, std::string_view o
 }
 
 /// Digits, with a decimal point if a unit follows. K to T are powers of 1000, Ki to Ti of 1024; a B may follow.
-std::int64_t to_bytes(std::string_view text, const Place& place) {
+std::int64_t to_bytes(std::string_view text, const SettingPlace& place) {
   const std::size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
   std::string_view unit = trimmed(text.substr(digits));
   const bool has_b = unit.ends_with('B');
@@ -94,7 +93,7 @@ std::int64_t to_bytes(std::string_view text, const Place& place) {
   return static_cast<std::int64_t>(value);
 }
 
-double to_real(std::string_view text, const Place& place) {
+double to_real(std::string_view text, const SettingPlace& place) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole = end == text.data() + text.size();
@@ -110,7 +109,7 @@ double to_real(std::string_view text, const Place& place) {
   return value;
 }
 
-bool to_boolean(std::string_view text, const Place& place) {
+bool to_boolean(std::string_view text, const SettingPlace& place) {
   static const std::vector<std::string> words = {"true", "yes", "on", "1", "false", "no", "off", "0"};
   const auto word = std::find(words.begin(), words.end(), text);
   if (word == words.end()) {
@@ -125,14 +124,22 @@ bool is_choice(const OptionSpec& spec, std::string_view text) {
   return std::find(spec.choices.begin(), spec.choices.end(), text) != spec.choices.end();
 }
 
-std::string to_choice(const OptionSpec& spec, std::string_view text, const Place& place) {
+/// What to put behind a text that is none of the choices: the choice it is nearest to, or another program's name for.
+std::string hint_for_choice(const OptionSpec& spec, std::string_view text) {
+  const auto alias = std::find_if(spec.choice_aliases.begin(), spec.choice_aliases.end(),
+                                  [&](const ChoiceAlias& each) { return folded(each.name) == folded(text); });
+  return alias != spec.choice_aliases.end() ? fmt::format(" (it is '{}' here)", alias->choice)
+                                            : did_you_mean(text, spec.choices);
+}
+
+std::string to_choice(const OptionSpec& spec, std::string_view text, const SettingPlace& place) {
   if (!is_choice(spec, text)) {
     refuse(place, text, fmt::format("is not one of {}{}", fmt::join(spec.choices, ", "), hint_for_choice(spec, text)));
   }
   return std::string(text);
 }
 
-std::string to_path(std::string_view text, const std::filesystem::path& folder, const Place& place) {
+std::string to_path(std::string_view text, const std::filesystem::path& folder, const SettingPlace& place) {
   const std::filesystem::path path(text);
   const std::string whole = normal_path(folder.empty() || path.is_absolute() ? path : folder / path).string();
   if (invalid_utf8(whole) != std::string::npos || control_character(whole) != std::string::npos) {
@@ -145,7 +152,7 @@ std::string to_path(std::string_view text, const std::filesystem::path& folder, 
 }
 
 /// In a list a backslash makes the separator, or another backslash, part of an element.
-std::vector<std::string> split(std::string_view text, char separator, const Place& place) {
+std::vector<std::string> split(std::string_view text, char separator, const SettingPlace& place) {
   std::vector<std::string> elements(1);
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (text[i] == '\\' && i + 1 < text.size() && (text[i + 1] == separator || text[i + 1] == '\\')) {
@@ -191,7 +198,7 @@ std::filesystem::path normal_path(const std::filesystem::path& path) {
   return is_same && !failed ? shorter : path;
 }
 
-OptionValue convert(const OptionSpec& spec, std::string_view text, const Place& place,
+OptionValue convert(const OptionSpec& spec, std::string_view text, const SettingPlace& place,
                     const std::filesystem::path& folder) {
   if (text.empty() && spec.type != OptionType::text) {
     refuse(place, text, fmt::format("has no value; give {}, or leave the key out", accepted(spec)));
@@ -220,7 +227,8 @@ OptionValue convert(const OptionSpec& spec, std::string_view text, const Place& 
     case OptionType::text: return std::string(text);
     case OptionType::path: return to_path(text, folder, place);
     case OptionType::choice: return to_choice(spec, text, place);
-    case OptionType::choice_or_path: return is_choice(spec, text) ? std::string(text) : to_path(text, folder, place);
+    case OptionType::choice_or_path:
+      return is_choice(spec, text) ? OptionValue(std::string(text)) : OptionFile{to_path(text, folder, place), {}};
     case OptionType::text_list: return split(text, spec.separator, place);
     case OptionType::path_list: {
       std::vector<std::string> paths = split(text, spec.separator, place);
@@ -242,6 +250,8 @@ std::string to_text(const OptionSpec& spec, const OptionValue& value) {
         using Held = std::decay_t<decltype(held)>;
         if constexpr (std::is_same_v<Held, std::vector<std::string>>) {
           return join(held, spec.separator);
+        } else if constexpr (std::is_same_v<Held, OptionFile>) {
+          return held.path;
         } else {
           return fmt::format("{}", held);
         }
@@ -271,4 +281,4 @@ std::string accepted(const OptionSpec& spec) {
   return {};
 }
 
-}  // namespace shardrun::job
+}  // namespace shardrun

@@ -4,12 +4,12 @@
 #include <string>
 #include <string_view>
 
-#include "core/job/options.h"
+#include "core/options/options.h"
 
-namespace shardrun::job {
+namespace shardrun {
 
 /// Where a value is written, for messages: "job.ini:12" and "[train] steps".
-struct Place {
+struct SettingPlace {
   std::string where;
   std::string setting;
 };
@@ -20,7 +20,7 @@ struct Place {
 
 /// Parses `text` and checks the value against `spec`. Relative paths start at `folder` unless that is empty. Throws
 /// Error{job}.
-[[nodiscard]] OptionValue convert(const OptionSpec& spec, std::string_view text, const Place& place,
+[[nodiscard]] OptionValue convert(const OptionSpec& spec, std::string_view text, const SettingPlace& place,
                                   const std::filesystem::path& folder);
 
 /// Text that converts to `value` again. Equal values have equal text.
@@ -29,4 +29,4 @@ struct Place {
 /// What `spec` accepts: "an integer, at least 1", "one of adamw, sgd".
 [[nodiscard]] std::string accepted(const OptionSpec& spec);
 
-}  // namespace shardrun::job
+}  // namespace shardrun

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace shardrun::job {
+namespace shardrun {
 
 /// `text` without the spaces and tabs around it.
 [[nodiscard]] std::string_view trimmed(std::string_view text) noexcept;
@@ -27,4 +27,4 @@ namespace shardrun::job {
 /// Throws Error{job}: what is wrong, and where.
 [[noreturn]] void refuse_at(const std::string& where, std::string_view why);
 
-}  // namespace shardrun::job
+}  // namespace shardrun

@@ -1,39 +1,14 @@
-#include "core/job/text.h"
+#include "core/base/text.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "core/base/error.h"
+#include "core/base/utf8.h"
 
-namespace shardrun::job {
+namespace shardrun {
 namespace {
-
-bool in(unsigned char byte, unsigned low, unsigned high) noexcept { return byte >= low && byte <= high; }
-
-/// The length of the well-formed sequence at the start of `text`, or 0. The range of the second byte excludes overlong
-/// forms, surrogates and values past U+10FFFF.
-std::size_t sequence_length(std::string_view text) noexcept {
-  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
-  const auto first = static_cast<unsigned char>(byte(0));
-  const auto continues = [&](std::size_t i) { return (byte(i) & 0xC0U) == 0x80U; };
-  if (first < 0x80) {
-    return 1;
-  }
-  if (in(first, 0xC2, 0xDF)) {
-    return continues(1) ? 2 : 0;
-  }
-  const auto second = static_cast<unsigned char>(byte(1));
-  if (in(first, 0xE0, 0xEF)) {
-    const bool fits = in(second, first == 0xE0 ? 0xA0 : 0x80, first == 0xED ? 0x9F : 0xBF);
-    return fits && continues(2) ? 3 : 0;
-  }
-  if (in(first, 0xF0, 0xF4)) {
-    const bool fits = in(second, first == 0xF0 ? 0x90 : 0x80, first == 0xF4 ? 0x8F : 0xBF);
-    return fits && continues(2) && continues(3) ? 4 : 0;
-  }
-  return 0;
-}
 
 bool is_control(char c) noexcept {
   const auto byte = static_cast<unsigned char>(c);
@@ -59,15 +34,7 @@ std::string_view trimmed(std::string_view text) noexcept {
 }
 
 std::size_t invalid_utf8(std::string_view text) noexcept {
-  std::size_t at = 0;
-  while (at < text.size()) {
-    const std::size_t length = sequence_length(text.substr(at));
-    if (length == 0) {
-      return at;
-    }
-    at += length;
-  }
-  return std::string_view::npos;
+  return first_invalid_utf8(text).value_or(std::string_view::npos);
 }
 
 std::size_t control_character(std::string_view text) noexcept {
@@ -78,7 +45,7 @@ std::size_t control_character(std::string_view text) noexcept {
 std::string escaped(std::string_view text) {
   std::string result;
   while (!text.empty()) {
-    const std::size_t length = sequence_length(text);
+    const std::size_t length = utf8_at(text, 0).bytes;
     if (length == 0 || is_control(text.front()) || text.front() == '\t') {
       result += fmt::format("\\x{:02x}", static_cast<unsigned char>(text.front()));
       text.remove_prefix(1);
@@ -111,4 +78,4 @@ void refuse_at(const std::string& where, std::string_view why) {
   throw Error(ErrorCode::job, fmt::format("{}: {}", where, why));
 }
 
-}  // namespace shardrun::job
+}  // namespace shardrun

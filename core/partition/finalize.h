@@ -12,24 +12,25 @@
 
 namespace shardrun::partition {
 
-/// Emits what settles a function's buckets: each is started as soon as it is complete, while the rest is computed.
-class Settler {
+/// Emits the collectives that finalize a function's buckets. Each starts as soon as its bucket is complete, while the
+/// rest is computed.
+class Finalizer {
  public:
   /// `complete_at`: the step after which a state is written no more. REQUIRES: the arguments outlive this.
-  Settler(const LowerSettings& settings, const mesh::Coordinates& at, Emitter& emitter,
-          const std::vector<std::int32_t>& complete_at);
+  Finalizer(const LowerSettings& settings, const mesh::Coordinates& at, Emitter& emitter,
+            const std::vector<std::int32_t>& complete_at);
 
   /// Starts the buckets to whose states nothing is added after step s. Called with one step after the other.
   void start(std::int32_t s);
 
-  /// Waits for all, in step `end`; what is owed along several axes is paid along one after the other.
+  /// Waits for all, in step `end`. Sums over several axes are finished along one axis after the other.
   void finish(std::int32_t end);
 
  private:
   /// A bucket on its way.
   struct UnderWay {
     const Bucket* bucket = nullptr;
-    std::size_t step = 0;  ///< of its settlement
+    std::size_t step = 0;  ///< of its finalization
     std::vector<std::int32_t> transfers;
     std::optional<HookSteps> hook;  ///< where that step is one
   };

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
@@ -10,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-namespace shardrun::job {
+namespace shardrun {
 
 enum class OptionType {
   integer,  ///< int64, digits alone
@@ -20,7 +21,7 @@ enum class OptionType {
   text,
   path,            ///< absolute once parsed
   choice,          ///< one of `choices`
-  choice_or_path,  ///< of a spec alone: its values are of the type choice, or of path where they are none of `choices`
+  choice_or_path,  ///< one of `choices`, or the path of a text file
   text_list,       ///< elements between `separator`s
   path_list,
   seed,  ///< uint64
@@ -42,8 +43,8 @@ struct ChoiceAlias {
   std::string choice;
 };
 
-/// Declares one setting: what the job file may say, and what it means. Models and strategies declare theirs,
-/// and the fixed sections of the job file are declared in the same words.
+/// Declares one setting: what the job file may say, and what it means. The fixed sections of the job file, models and
+/// plugins all declare theirs so.
 struct OptionSpec {
   std::string name;  ///< [a-z][a-z0-9_]*
   OptionType type = OptionType::integer;
@@ -62,17 +63,33 @@ struct OptionSpec {
   std::vector<ChoiceAlias> choice_aliases{};
 };
 
-/// integer (also bytes), seed, real, boolean, text (also path and choice), list.
-using OptionValue = std::variant<std::int64_t, std::uint64_t, double, bool, std::string, std::vector<std::string>>;
+/// The text file that a choice_or_path names.
+struct OptionFile {
+  std::string path;
+  std::string contents;  ///< UTF-8 without NUL; empty until it is read
 
-/// The checked values of one set of options, in the order of their declaration.
+  auto operator<=>(const OptionFile&) const = default;
+};
+
+/// integer (also bytes), seed, real, boolean, text (also path and choice), file, list.
+using OptionValue =
+    std::variant<std::int64_t, std::uint64_t, double, bool, std::string, OptionFile, std::vector<std::string>>;
+
+/// The values of one set of options, in the order in which they were set.
 class OptionValues {
  public:
   struct Entry {
     std::string name;
-    OptionType type;
     OptionValue value;
+
+    bool operator==(const Entry&) const = default;
   };
+
+  OptionValues() = default;
+  /// REQUIRES: no two entries of one name.
+  OptionValues(std::initializer_list<Entry> entries) : entries_(entries) {}
+
+  bool operator==(const OptionValues&) const = default;
 
   [[nodiscard]] bool has(std::string_view name) const noexcept;
 
@@ -80,14 +97,14 @@ class OptionValues {
   [[nodiscard]] std::int64_t integer(std::string_view name) const;
   [[nodiscard]] double real(std::string_view name) const;
   [[nodiscard]] bool boolean(std::string_view name) const;
-  [[nodiscard]] const std::string& text(std::string_view name) const;  ///< text, path and choice
+  [[nodiscard]] const std::string& text(std::string_view name) const;  ///< text, path and choice; the path of a file
   [[nodiscard]] const std::vector<std::string>& list(std::string_view name) const;
   [[nodiscard]] std::uint64_t seed(std::string_view name) const;
 
   [[nodiscard]] const std::vector<Entry>& entries() const noexcept { return entries_; }
 
-  /// REQUIRES: no entry of that name yet.
-  void add(Entry entry) { entries_.push_back(std::move(entry)); }
+  /// Replaces the value that `name` has, or adds it as the last.
+  void set(std::string_view name, OptionValue value);
 
  private:
   template <class T>
@@ -99,13 +116,11 @@ class OptionValues {
 /// `name = value` lines.
 [[nodiscard]] std::string to_string(const OptionValues& values);
 
-/// A key and its value, as a job file would write it.
-using WrittenSetting = std::pair<std::string_view, std::string_view>;
+/// `values`, followed by the defaults of those that they lack.
+/// Throws Error{job} for one that no spec declares (with the nearest name) or that is not what its spec allows.
+[[nodiscard]] OptionValues with_defaults(std::span<const OptionSpec> specs, OptionValues values);
 
-/// Values for `specs` without a job file: `settings` as they would be written in one, the rest by default.
-/// Relative paths are left as they are. Throws Error{job} for what the job file would be refused for.
-[[nodiscard]] OptionValues make_options(const std::vector<OptionSpec>& specs, std::span<const WrittenSetting> settings);
-[[nodiscard]] OptionValues make_options(const std::vector<OptionSpec>& specs,
-                                        std::initializer_list<WrittenSetting> settings);
+/// What `text`, as it would be written in a job file, says for the option `name`; no file is read. Throws Error{job}.
+[[nodiscard]] OptionValue read_option(std::span<const OptionSpec> specs, std::string_view name, std::string_view text);
 
-}  // namespace shardrun::job
+}  // namespace shardrun

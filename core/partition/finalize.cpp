@@ -1,4 +1,4 @@
-#include "core/partition/settle.h"
+#include "core/partition/finalize.h"
 
 #include <algorithm>
 #include <utility>
@@ -23,13 +23,13 @@ class StateTransfer {
   StateTransfer(graph::StateId state, const LowerSettings& settings, const mesh::Coordinates& at)
       : state_(state),
         buffer_(settings.states[index(state)]),
-        settlement_(settings.partition.sharded.settlements[index(state)]),
+        finalization_(settings.partition.sharded.finalizations[index(state)]),
         mesh_(settings.partition.placements.mesh),
         stored_(settings.partition.placements.states[index(state)]),
         at_(at) {}
 
   [[nodiscard]] Transfer of(std::size_t step) const {
-    const Transition& transition = settlement_.steps[step];
+    const Transition& transition = finalization_.steps[step];
     const mesh::Placement from = placement_before(step);
     const mesh::Placement to = placement_before(step + 1);
     const Parts parts = parts_of(transition, buffer_.global, from, to, mesh_, at_);
@@ -48,8 +48,8 @@ class StateTransfer {
   [[nodiscard]] mesh::Placement placement_before(std::size_t step) const {
     mesh::Placement placement = stored_;
     for (std::size_t s = 0; s < step; ++s) {
-      if (settlement_.steps[s].kind == Transition::Kind::reduce_scatter) {
-        placement.along(settlement_.steps[s].dim).push_back(settlement_.steps[s].axis);
+      if (finalization_.steps[s].kind == Transition::Kind::reduce_scatter) {
+        placement.along(finalization_.steps[s].dim).push_back(finalization_.steps[s].axis);
       }
     }
     return placement;
@@ -62,7 +62,7 @@ class StateTransfer {
 
   graph::StateId state_;
   const Buffer& buffer_;
-  const Settlement& settlement_;
+  const Finalization& finalization_;
   const mesh::Mesh& mesh_;
   const mesh::Placement& stored_;
   const mesh::Coordinates& at_;
@@ -90,8 +90,8 @@ std::vector<Transfer> transfers_of(const Bucket& bucket, std::size_t step, const
 
 }  // namespace
 
-Settler::Settler(const LowerSettings& settings, const mesh::Coordinates& at, Emitter& emitter,
-                 const std::vector<std::int32_t>& complete_at)
+Finalizer::Finalizer(const LowerSettings& settings, const mesh::Coordinates& at, Emitter& emitter,
+                     const std::vector<std::int32_t>& complete_at)
     : settings_(settings), at_(at), emitter_(emitter) {
   for (std::size_t b = 0; b < settings_.buckets.size(); ++b) {
     std::int32_t complete = -1;
@@ -103,7 +103,7 @@ Settler::Settler(const LowerSettings& settings, const mesh::Coordinates& at, Emi
   std::sort(order_.begin(), order_.end());
 }
 
-void Settler::start(std::int32_t s) {
+void Finalizer::start(std::int32_t s) {
   for (; next_ < order_.size() && order_[next_].first <= s; ++next_) {
     UnderWay bucket{.bucket = &settings_.buckets[order_[next_].second], .step = 0, .transfers = {}, .hook = {}};
     begin_step(bucket, s);
@@ -111,7 +111,7 @@ void Settler::start(std::int32_t s) {
   }
 }
 
-void Settler::begin_step(UnderWay& bucket, std::int32_t s) {
+void Finalizer::begin_step(UnderWay& bucket, std::int32_t s) {
   const Span span{s, static_cast<std::int32_t>(settings_.steps.size())};
   const Transition& now = bucket.bucket->steps[bucket.step];
   bucket.transfers.clear();
@@ -130,7 +130,7 @@ void Settler::begin_step(UnderWay& bucket, std::int32_t s) {
 }
 
 /// Whether the hook has another exchange, which has been started then.
-bool Settler::go_on(UnderWay& bucket, std::int32_t s) {
+bool Finalizer::go_on(UnderWay& bucket, std::int32_t s) {
   bucket.transfers.clear();
   const std::int32_t transfer = bucket.hook->go_on(s);
   if (transfer >= 0) {
@@ -140,7 +140,7 @@ bool Settler::go_on(UnderWay& bucket, std::int32_t s) {
   return transfer >= 0;
 }
 
-Instruction Settler::instruction(Instruction::Kind kind, std::int32_t transfer) {
+Instruction Finalizer::instruction(Instruction::Kind kind, std::int32_t transfer) {
   const Transfer& of = emitter_.program().transfers[index(transfer)];
   return {.kind = kind,
           .op = &op_of(transition_of(of.collective)),
@@ -150,7 +150,7 @@ Instruction Settler::instruction(Instruction::Kind kind, std::int32_t transfer) 
           .call = static_cast<std::int32_t>(emitter_.program().call_rows.size()) - 1};
 }
 
-void Settler::finish(std::int32_t end) {
+void Finalizer::finish(std::int32_t end) {
   while (!under_way_.empty()) {
     UnderWay first = std::move(under_way_.front());
     under_way_.pop_front();

@@ -1,0 +1,120 @@
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "core/partition/lowering.h"
+#include "core/partition/parts.h"
+
+namespace shardrun::partition {
+
+using graph::ValueId;
+
+void Lowering::find_parts() {
+  parts_.resize(function_.values.size());
+  for (std::size_t v = 0; v < function_.values.size(); ++v) {
+    const SplitValue& value = function_.values[v];
+    if (index(value.alike) == v) {
+      mesh::Box box = mesh::box_of(value.type.shape, value.placement, mesh_, coordinates_);
+      graph::TensorType type = part_type(value.type, box);
+      const std::uint64_t bytes =
+          static_cast<std::uint64_t>(graph::element_count(type)) * device_.element_bytes(type.dtype);
+      parts_[v] = {.box = std::move(box), .type = std::move(type), .bytes = bytes};
+    }
+  }
+}
+
+void Lowering::bind_states_and_inputs() {
+  for (std::size_t v = 0; v < function_.values.size(); ++v) {
+    const graph::StateId state = function_.values[v].state;
+    if (state >= 0) {
+      const bool whole = box(static_cast<ValueId>(v)) == settings_.states[index(state)].box;
+      buffer_of_[v] = whole ? state : add_view(static_cast<ValueId>(v));
+    }
+  }
+  for (const SplitInput& port : function_.inputs) {
+    const BufferId buffer = add_buffer(port.name, port.value, 0);
+    buffer_of_[index(port.value)] = buffer;
+    program_.buffers[index(buffer)].last = std::max(0, usage_.last_use[index(port.value)]);
+    program_.inputs.push_back({.name = port.name, .buffer = buffer, .call = port.call});
+  }
+}
+
+BufferId Lowering::add_buffer(const std::string& name, ValueId id, std::int32_t first) {
+  return emitter_.add({.name = name,
+                       .type = type(id),
+                       .box = box(id),
+                       .global = value(id).type.shape,
+                       .bytes = part(id).bytes,
+                       .first = first,
+                       .last = first});
+}
+
+/// This rank's part of a state, before or after it is finalized, as the buffer of a value of its own.
+BufferId Lowering::add_view(ValueId id) {
+  const graph::StateId state = value(id).state;
+  Buffer view = settings_.finalized[index(state)];
+  view.part_of = state;
+  return emitter_.add(std::move(view));
+}
+
+/// Another stage's part of a gradient, of the same shape as this one's.
+BufferId Lowering::add_received(Buffer state) {
+  state.name += "/received";
+  state.category = Category::communication;
+  state.first = state.last = end_;
+  return emitter_.add(std::move(state));
+}
+
+Region Lowering::staging(const std::string& name, graph::DType dtype, const std::vector<std::int64_t>& counts,
+                         Span span) {
+  const std::int64_t elements = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  return {emitter_.add_staging(name, dtype, elements, device_.element_bytes(dtype), span), elements};
+}
+
+/// The buffer of a node's result, from when the node begins.
+BufferId Lowering::bind_result(graph::NodeId n, std::size_t result, std::vector<BufferId>& taken) {
+  const ValueId id = node(n).outputs[result];
+  if (buffer_of_[index(id)] >= 0) {
+    return buffer_of_[index(id)];
+  }
+  const BufferId buffer = result_buffer(n, result, taken);
+  buffer_of_[index(id)] = buffer;
+  emitter_.extend(buffer, std::max(usage_.spans[index(n)].end, usage_.last_use[index(id)]));
+  return buffer;
+}
+
+BufferId Lowering::result_buffer(graph::NodeId n, std::size_t result, std::vector<BufferId>& taken) {
+  const ValueId id = node(n).outputs[result];
+  if (usage_.fused[index(id)] != nullptr) {
+    return usage_.fused[index(id)]->state;
+  }
+  const std::optional<BufferId> reused = reusable(n, result);
+  if (reused && std::find(taken.begin(), taken.end(), *reused) == taken.end()) {
+    taken.push_back(*reused);
+    return *reused;
+  }
+  return add_buffer(value(id).name, id, usage_.spans[index(n)].begin);
+}
+
+/// An operand's buffer that the result may take over, or nothing.
+std::optional<BufferId> Lowering::reusable(graph::NodeId n, std::size_t result) const {
+  const SplitNode& made = node(n);
+  const Span span = usage_.spans[index(n)];
+  const std::uint64_t bytes = part(made.outputs[result]).bytes;
+  for (const auto& [output, input] : made.op->in_place) {
+    if (output != static_cast<int>(result) || index(input) >= made.inputs.size()) {
+      continue;
+    }
+    const ValueId operand = made.inputs[index(input)];
+    const BufferId buffer = buffer_of_[index(operand)];
+    const bool transient = index(buffer) >= graph_.states.size() && value(operand).producer >= 0;
+    const bool once = std::count(made.inputs.begin(), made.inputs.end(), operand) == 1;
+    const bool last = usage_.last_use[index(operand)] == span.end && usage_.copied_at[index(operand)] < span.begin;
+    if (transient && once && last && program_.buffers[index(buffer)].bytes == bytes) {
+      return buffer;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace shardrun::partition

@@ -1,0 +1,153 @@
+#include <utility>
+
+#include "core/partition/copies.h"
+#include "core/partition/lowering.h"
+#include "core/partition/parts.h"
+
+namespace shardrun::partition {
+
+using graph::ValueId;
+
+void Lowering::start_transfers(const Step& step, std::int32_t s) {
+  for (const graph::NodeId n : step.nodes) {
+    const Transition::Kind kind = node(n).transition->kind;
+    if (kind == Transition::Kind::send || kind == Transition::Kind::receive) {
+      prepare_message(n);
+    } else {
+      prepare_collective(n);
+    }
+  }
+  for (const graph::NodeId n : step.nodes) {
+    emitter_.append(transfer_step(Instruction::Kind::start, n), s);
+  }
+  for (const graph::NodeId n : step.nodes) {
+    if (node(n).transition->kind == Transition::Kind::exchange) {
+      emit_op(n, s);
+    }
+  }
+}
+
+void Lowering::finish_transfers(const Step& step, std::int32_t s) {
+  for (const graph::NodeId n : step.nodes) {
+    emitter_.append(transfer_step(Instruction::Kind::wait, n), s);
+    const auto copies = unpacked_.find(n);
+    if (copies != unpacked_.end()) {
+      const Transfer& transfer = program_.transfers[index(transfer_of_.at(n))];
+      emit_move(node(n), transfer.recv.buffer, buffer_of_[index(node(n).outputs[0])], copies->second, s);
+    }
+  }
+}
+
+Instruction Lowering::transfer_step(Instruction::Kind kind, graph::NodeId n) const {
+  const SplitNode& made = node(n);
+  return {.kind = kind,
+          .op = &op_of(made.transition->kind),
+          .name = made.name,
+          .phase = made.phase,
+          .layer = made.layer,
+          .transfer = transfer_of_.at(n),
+          .call = made.call,
+          .action = made.action};
+}
+
+/// A value that goes from one stage to another.
+void Lowering::prepare_message(graph::NodeId n) {
+  const SplitNode& made = node(n);
+  const Transition& transition = *made.transition;
+  const bool sends = transition.kind == Transition::Kind::send;
+  const ValueId id = sends ? made.inputs[0] : made.outputs[0];
+  if (sends) {
+    emitter_.extend(buffer_of_[index(id)], usage_.spans[index(n)].end);
+  } else {
+    std::vector<BufferId> taken;
+    (void)bind_result(n, 0, taken);
+  }
+  const Region region{buffer_of_[index(id)], graph::element_count(type(id))};
+  transfer_of_[n] = emitter_.add_transfer({.name = value(id).name,
+                                           .collective = sends ? Collective::send : Collective::receive,
+                                           .axis = transition.axis,
+                                           .dtype = type(id).dtype,
+                                           .send = sends ? region : Region{},
+                                           .recv = sends ? Region{} : region,
+                                           .link = transition.link},
+                                          usage_.spans[index(n)]);
+}
+
+/// A transition's buffers and its transfer; what is sent is packed.
+void Lowering::prepare_collective(graph::NodeId n) {
+  const SplitNode& made = node(n);
+  const Transition& transition = *made.transition;
+  const Span span = usage_.spans[index(n)];
+  const ValueId from = made.inputs[0];
+  const ValueId to = made.outputs[0];
+  const BufferId source = buffer_of_[index(from)];
+  emitter_.extend(source, span.end);
+  std::vector<BufferId> taken;
+  const BufferId result = bind_result(n, 0, taken);
+  if (transition.gather >= 0 && index(result) >= graph_.states.size()) {
+    program_.buffers[index(result)].category = Category::communication;
+  }
+  const Parts parts =
+      parts_of(transition, value(from).type.shape, value(from).placement, value(to).placement, mesh_, coordinates_);
+  Transfer transfer{.name = value(from).name,
+                    .collective = parts.collective,
+                    .axis = transition.axis,
+                    .reduction = transition.reduction,
+                    .dtype = value(from).type.dtype,
+                    .send = {source, graph::element_count(type(from))},
+                    .recv = {result, graph::element_count(type(to))},
+                    .send_counts = counts(parts.sent),
+                    .recv_counts = counts(parts.received)};
+  if (parts.packed) {
+    transfer.send = staging(value(from).name + "/sent", value(from).type.dtype, transfer.send_counts, span);
+    emit_move(made, source, transfer.send.buffer, pack(type(from).shape, box(from), parts.sent), span.begin);
+  }
+  if (parts.unpacked) {
+    transfer.recv = staging(value(from).name + "/received", value(from).type.dtype, transfer.recv_counts, span);
+    unpacked_[n] = unpack(type(to).shape, box(to), parts.received);
+  }
+  transfer_of_[n] = emitter_.add_transfer(std::move(transfer), span);
+}
+
+/// Gradients that several stages add to: sent by those that do not update them, added up by the one that does.
+void Lowering::exchange_ties() {
+  for (const Tie& tie : function_.ties) {
+    exchange_tie(tie);
+  }
+}
+
+void Lowering::exchange_tie(const Tie& tie) {
+  const Buffer state = settings_.states[index(tie.state)];
+  const bool sends = coordinates_[index(settings_.partition.pipeline.axis)] == tie.link.from;
+  const Region region{sends ? tie.state : add_received(state), graph::element_count(state.type)};
+  const std::int32_t id = emitter_.add_transfer({.name = state.name,
+                                                 .collective = sends ? Collective::send : Collective::receive,
+                                                 .axis = settings_.partition.pipeline.axis,
+                                                 .dtype = state.type.dtype,
+                                                 .send = sends ? region : Region{},
+                                                 .recv = sends ? Region{} : region,
+                                                 .link = tie.link},
+                                                {end_, end_});
+  for (const Instruction::Kind kind : {Instruction::Kind::start, Instruction::Kind::wait}) {
+    emitter_.append({.kind = kind,
+                     .op = &op_of(sends ? Transition::Kind::send : Transition::Kind::receive),
+                     .name = state.name,
+                     .phase = graph::Phase::backward_weight,
+                     .transfer = id,
+                     .call = last_call()},
+                    end_);
+  }
+  if (!sends) {
+    emitter_.append({.op = &graph::find_op("copy"),
+                     .name = "tie/" + state.name,
+                     .inputs = {region.buffer},
+                     .outputs = {tie.state},
+                     .accumulate = Accumulate::always,
+                     .phase = graph::Phase::backward_weight,
+                     .flops = region.elements,
+                     .call = last_call()},
+                    end_);
+  }
+}
+
+}  // namespace shardrun::partition

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/partition/emitter.h"
+#include "core/partition/lower.h"
+#include "core/partition/finalize.h"
+#include "core/partition/usage.h"
+
+namespace shardrun::partition {
+
+/// Lowers one function for one rank. What it makes of a node is in lower.cpp, of a transition in lower_transfers.cpp;
+/// lower_buffers.cpp says which buffer each value has.
+class Lowering {
+ public:
+  Lowering(const SplitFunction& function, const LowerSettings& settings);
+
+  Program run();
+
+ private:
+  /// A rank's part of a value.
+  struct Part {
+    mesh::Box box;
+    graph::TensorType type;
+    std::uint64_t bytes = 0;
+  };
+
+  struct Cost {
+    std::int64_t flops = 0;
+    std::uint64_t scratch_bytes = 0;
+  };
+
+  [[nodiscard]] const SplitValue& value(graph::ValueId id) const { return function_.values[index(id)]; }
+  [[nodiscard]] const SplitNode& node(graph::NodeId n) const { return function_.nodes[index(n)]; }
+  [[nodiscard]] const Part& part(graph::ValueId id) const { return parts_[index(value(id).alike)]; }
+  [[nodiscard]] const graph::TensorType& type(graph::ValueId id) const { return part(id).type; }
+  [[nodiscard]] const mesh::Box& box(graph::ValueId id) const { return part(id).box; }
+
+  // lower_buffers.cpp
+  void find_parts();
+  void bind_states_and_inputs();
+  BufferId add_buffer(const std::string& name, graph::ValueId id, std::int32_t first);
+  BufferId add_view(graph::ValueId id);
+  BufferId add_received(Buffer state);
+  [[nodiscard]] Region staging(const std::string& name, graph::DType dtype, const std::vector<std::int64_t>& counts,
+                               Span span);
+  BufferId bind_result(graph::NodeId n, std::size_t result, std::vector<BufferId>& taken);
+  [[nodiscard]] BufferId result_buffer(graph::NodeId n, std::size_t result, std::vector<BufferId>& taken);
+  [[nodiscard]] std::optional<BufferId> reusable(graph::NodeId n, std::size_t result) const;
+
+  // lower.cpp
+  void emit_step(const Step& step, std::int32_t s);
+  void emit_op(graph::NodeId n, std::int32_t s);
+  void emit_slice(graph::NodeId n, std::int32_t s);
+  void emit_move(const SplitNode& node, BufferId from, BufferId to, std::vector<Copy> copies, std::int32_t s);
+  void copy_to_states(std::int32_t s);
+  void check_source(const graph::StateWrite& write) const;
+  [[nodiscard]] Cost cost_of(const SplitNode& node, const graph::Attributes& attributes);
+  [[nodiscard]] Cost reckon(const graph::Node& node, const graph::Attributes& attributes) const;
+
+  // lower_transfers.cpp
+  void start_transfers(const Step& step, std::int32_t s);
+  void finish_transfers(const Step& step, std::int32_t s);
+  void prepare_message(graph::NodeId n);
+  void prepare_collective(graph::NodeId n);
+  [[nodiscard]] Instruction transfer_step(Instruction::Kind kind, graph::NodeId n) const;
+  void exchange_ties();
+  void exchange_tie(const Tie& tie);
+  /// That what is finalized at the end belongs to.
+  [[nodiscard]] std::int32_t last_call() const { return static_cast<std::int32_t>(program_.call_rows.size()) - 1; }
+
+  const graph::Graph& graph_;
+  const LowerSettings& settings_;
+  const SplitFunction& function_;
+  const mesh::Mesh& mesh_;
+  const device::Device& device_;
+  mesh::Coordinates coordinates_;
+  std::int32_t end_;
+  Usage usage_;
+  Emitter emitter_;
+  Program& program_;  ///< that the emitter makes
+  Finalizer finalizer_;
+  std::vector<BufferId> buffer_of_;                      ///< of each value
+  std::vector<Part> parts_;                              ///< this rank's, of each value that is the first of its like
+  std::vector<std::optional<Cost>> costs_;               ///< of each node that is the first of its like
+  std::map<graph::NodeId, std::int32_t> transfer_of_;    ///< of transitions that have begun
+  std::map<graph::NodeId, std::vector<Copy>> unpacked_;  ///< what is left to do when their transfers have ended
+};
+
+}  // namespace shardrun::partition

@@ -1,0 +1,300 @@
+#include "core/partition/shard_function.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/partition/factor_axes.h"
+#include "core/partition/partial_operands.h"
+#include "core/partition/split_builder.h"
+#include "core/partition/wanted_placements.h"
+
+namespace shardrun::partition {
+namespace {
+
+using graph::Function;
+using graph::Node;
+using graph::StateWrite;
+using graph::ValueId;
+using mesh::AxisId;
+using mesh::Partial;
+using mesh::Placement;
+
+class Sharder {
+ public:
+  Sharder(const graph::Graph& graph, const Function& function, const Placements& placements, const ShardedGraph* known)
+      : graph_(graph),
+        function_(function),
+        placements_(placements),
+        known_(known),
+        out_(function, placements),
+        current_(function.values.size(), graph::no_value),
+        readers_(count_readers(function)),
+        wanted_(wanted_placements(function, placements, readers_)),
+        writes_of_(function.values.size()) {
+    for (std::size_t w = 0; w < function.writes.size(); ++w) {
+      writes_of_[index(function.writes[w].value)].push_back(w);
+    }
+  }
+
+  FunctionSharding run() {
+    for (const graph::Port& port : function_.inputs) {
+      const graph::Value& value = function_.values[index(port.value)];
+      current_[index(port.value)] = out_.add_value(value, placements_.by_axes(value.type));
+      out_.function().inputs.push_back({{port.name, current_[index(port.value)]}});
+    }
+    for (const Node& node : function_.nodes) {
+      visit(node);
+      write_results(node);
+    }
+    for (const graph::Port& port : function_.outputs) {
+      const ValueId value = read(port.value, graph::Phase::forward);
+      const std::size_t rank = out_.type(value).shape.size();
+      out_.function().outputs.push_back({port.name, out_.reshard(value, mesh::replicated(rank))});
+    }
+    for (std::size_t w = 0; w < function_.writes.size(); ++w) {
+      if (function_.values[index(function_.writes[w].value)].producer < 0) {
+        add_write(w);
+      }
+    }
+    return {std::move(out_.function()), std::move(partial_)};
+  }
+
+ private:
+  /// The value where the plan says that it is read, as new as it is needed.
+  ValueId read(ValueId old, graph::Phase phase) {
+    ValueId& id = current_[index(old)];
+    const graph::Value& value = function_.values[index(old)];
+    if (id == graph::no_value && value.state >= 0) {
+      id = out_.add_value(value, known_ == nullptr ? placements_.states[index(value.state)]
+                                                   : known_->finalizations[index(value.state)].after);
+    }
+    if (value.state < 0 || phase == graph::Phase::update) {
+      return id;
+    }
+    const Gather& gather = placements_.gathers[index(value.state)];
+    const Placement& use = placements_.uses[index(value.state)];
+    return gather.unit < 0 ? out_.reshard(id, use) : out_.gather(id, gather, use);
+  }
+
+  void visit(const Node& node) {
+    out_.begin(node);
+    FactorAxes factors(node.rule, node.phase == graph::Phase::update);
+    follow_results(node, factors);
+    std::vector<ValueId> operands;
+    for (const ValueId id : node.inputs) {
+      operands.push_back(read(id, node.phase));
+    }
+    for (const std::size_t i : larger_first(operands)) {
+      factors.follow(node.rule.inputs[i], out_.placement(operands[i]));
+    }
+    const std::vector<AxisId> varying = varying_of(operands, factors);
+    if (node.op->variadic_sum && !partial_operands(node, operands, factors).all_alike()) {
+      operands = sum_alike(node, operands, factors);
+    }
+    const PartialOperands partial = partial_operands(node, operands, factors);
+    Placement of_all{.dims = {}, .partial = factors.partial(), .varying = varying};
+    Node made = node;
+    made.inputs.clear();
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+      Placement to = factors.of(node.rule.inputs[std::min(i, node.rule.inputs.size() - 1)]);
+      if (partial.stays(i)) {
+        to.partial = partial.partial(i);
+        of_all.partial.insert(of_all.partial.end(), to.partial.begin(), to.partial.end());
+      }
+      made.inputs.push_back(move_operand(node, i, operands[i], to));
+    }
+    add_made(node, std::move(made), factors, std::move(of_all));
+  }
+
+  /// An update is made where the optimizer's states are; the axes' rules are for what is computed with its results.
+  void follow_results(const Node& node, FactorAxes& factors) const {
+    for (std::size_t o = 0; o < node.outputs.size() && node.phase != graph::Phase::update; ++o) {
+      const std::optional<Placement>& wanted = wanted_[index(node.outputs[o])];
+      factors.follow(node.rule.outputs[o],
+                     wanted ? *wanted : placements_.by_axes(function_.values[index(node.outputs[o])].type));
+    }
+  }
+
+  [[nodiscard]] PartialOperands partial_operands(const Node& node, const std::vector<ValueId>& operands,
+                                                 const FactorAxes& factors) const {
+    std::vector<std::vector<Partial>> partial;
+    for (const ValueId id : operands) {
+      partial.push_back(out_.placement(id).partial);
+    }
+    std::vector<bool> read_once;
+    for (const ValueId id : node.inputs) {
+      read_once.push_back(readers_[index(id)] == 1);
+    }
+    return {node, std::move(partial), std::move(read_once), factors};
+  }
+
+  /// The axes over which results vary: those of the operands, except those that the node itself is split over. There
+  /// each rank's result is a part of one.
+  [[nodiscard]] std::vector<AxisId> varying_of(const std::vector<ValueId>& operands, const FactorAxes& factors) const {
+    std::set<AxisId> varying;
+    for (const ValueId id : operands) {
+      varying.insert(out_.placement(id).varying.begin(), out_.placement(id).varying.end());
+    }
+    std::erase_if(varying, [&](AxisId axis) { return factors.uses(axis); });
+    return {varying.begin(), varying.end()};
+  }
+
+  /// Reshards an operand. What is reduced is reduced for all later readers too.
+  ValueId move_operand(const Node& node, std::size_t i, ValueId operand, const Placement& to) {
+    const ValueId moved = out_.reshard(operand, to);
+    if (!out_.placement(operand).partial.empty() && to.partial.empty() && i < node.inputs.size() &&
+        current_[index(node.inputs[i])] == operand) {
+      current_[index(node.inputs[i])] = moved;
+    }
+    return moved;
+  }
+
+  /// `of_all`: the sums in which each result is partial, and the axes over which it varies.
+  void add_made(const Node& node, Node made, const FactorAxes& factors, Placement of_all) {
+    std::vector<Partial>& partial = of_all.partial;
+    std::sort(partial.begin(), partial.end());
+    partial.erase(std::unique(partial.begin(), partial.end()), partial.end());
+    made.outputs.clear();
+    for (std::size_t o = 0; o < node.outputs.size(); ++o) {
+      const graph::Value& value = function_.values[index(node.outputs[o])];
+      Placement placed = factors.of(node.rule.outputs[o]);
+      placed.partial = of_all.partial;
+      placed.varying = of_all.varying;
+      made.outputs.push_back(out_.add_result(value.name, value.type, std::move(placed)));
+    }
+    const std::vector<ValueId> results = made.outputs;
+    out_.add_node(std::move(made), factors.exchange());
+    for (std::size_t o = 0; o < node.outputs.size(); ++o) {
+      const auto point = placements_.cut_points.find(function_.values[index(node.outputs[o])].cut_point);
+      current_[index(node.outputs[o])] =
+          point == placements_.cut_points.end() ? results[o] : out_.reshard(results[o], point->second);
+    }
+  }
+
+  /// In an update the most split first among those of one size.
+  [[nodiscard]] std::vector<std::size_t> larger_first(const std::vector<ValueId>& operands) const {
+    std::vector<std::size_t> order(operands.size());
+    std::iota(order.begin(), order.end(), 0);
+    const auto key = [&](std::size_t i) {
+      const std::vector<std::vector<AxisId>>& dims = out_.placement(operands[i]).dims;
+      const std::size_t axes = std::accumulate(dims.begin(), dims.end(), std::size_t{0},
+                                               [](std::size_t sum, const auto& split) { return sum + split.size(); }) +
+                               out_.placement(operands[i]).flat.size();
+      return std::pair{graph::element_count(out_.type(operands[i])), out_.phase() == graph::Phase::update ? axes : 0};
+    };
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return key(a) > key(b); });
+    return order;
+  }
+
+  /// Operands of a sum that are partial alike are added up before they are reduced: one reduction for each kind.
+  std::vector<ValueId> sum_alike(const Node& node, const std::vector<ValueId>& operands, const FactorAxes& factors) {
+    std::map<std::vector<Partial>, std::vector<ValueId>> by_partial;
+    for (const ValueId id : operands) {
+      by_partial[out_.placement(id).partial].push_back(id);
+    }
+    std::vector<ValueId> sums;
+    for (const auto& [partial, alike] : by_partial) {
+      if (partial.empty() || alike.size() == 1 || !only_free_sums(partial, factors)) {
+        sums.insert(sums.end(), alike.begin(), alike.end());
+        continue;
+      }
+      Placement placed = factors.of(node.rule.outputs[0]);
+      placed.partial = partial;
+      placed.varying = varying_of(alike, factors);
+      Node sum = node;
+      sum.inputs.clear();
+      for (const ValueId id : alike) {
+        sum.inputs.push_back(out_.reshard(id, placed));
+      }
+      sum.name = fmt::format("{}/owed", node.name);
+      sum.outputs = {out_.add_result(sum.name, function_.values[index(node.outputs[0])].type, placed)};
+      sums.push_back(sum.outputs[0]);
+      out_.add_node(std::move(sum), std::nullopt);
+    }
+    return sums;
+  }
+
+  /// A node's results go to states at once.
+  void write_results(const Node& node) {
+    std::vector<std::size_t> writes;
+    for (const ValueId id : node.outputs) {
+      writes.insert(writes.end(), writes_of_[index(id)].begin(), writes_of_[index(id)].end());
+    }
+    std::sort(writes.begin(), writes.end());
+    for (const std::size_t w : writes) {
+      add_write(w);
+    }
+  }
+
+  /// Writes keep their order, in which those to one state are made.
+  void add_write(std::size_t w) {
+    const StateWrite& write = function_.writes[w];
+    const ValueId value = read(write.value, graph::Phase::update);
+    Placement to = placements_.states[index(write.state)];
+    require_varying(write.state, out_.placement(value), to);
+    if (write.mode != StateWrite::Mode::assign) {
+      to.partial = partial_of(write, value, to);
+    }
+    out_.function().writes[w] = {.state = write.state, .value = out_.reshard(value, to), .mode = write.mode};
+  }
+
+  /// A value that varies goes to a state that may vary, or to a metric, which the host reads.
+  void require_varying(graph::StateId id, const Placement& value, const Placement& to) const {
+    const graph::State& state = graph_.states[index(id)];
+    for (const AxisId axis : value.varying) {
+      if (!to.varies(axis) && state.kind != graph::StateKind::metric) {
+        throw Error(
+            ErrorCode::job,
+            fmt::format("{} is the same along mesh axis '{}', but what function {} writes to it varies there: a "
+                        "plan that lets tensors vary lets all that follow from them vary too. Of gradients that "
+                        "are clipped by the norm of all ([train] clip above 0) that is every tensor",
+                        state.name, placements_.mesh.axes[index(axis)].name, function_.name));
+      }
+    }
+  }
+
+  /// The sums in which a state that something is added to stays partial.
+  std::vector<Partial> partial_of(const StateWrite& write, ValueId value, const Placement& state) {
+    std::vector<Partial> offer;
+    for (const Partial& each : out_.placement(value).partial) {
+      if (each.reduction == Reduction::sum && !state.splits(each.axis)) {
+        offer.push_back(each);
+      }
+    }
+    const auto [known, is_first] = partial_.emplace(write.state, offer);
+    if (!is_first) {
+      keep_common(known->second, offer);
+    }
+    return known_ == nullptr ? offer : known_->partial[index(write.state)];
+  }
+
+  const graph::Graph& graph_;
+  const Function& function_;
+  const Placements& placements_;
+  const ShardedGraph* known_;
+  SplitBuilder out_;
+  std::vector<ValueId> current_;  ///< of each value of the function what stands for it now
+  std::vector<int> readers_;      ///< of each value
+  std::vector<std::optional<Placement>> wanted_;
+  std::vector<std::vector<std::size_t>> writes_of_;  ///< of each value
+  std::map<graph::StateId, std::vector<Partial>> partial_;
+};
+
+}  // namespace
+
+FunctionSharding shard_function(const graph::Graph& graph, const Function& function, const Placements& placements,
+                                const ShardedGraph* known) {
+  return Sharder(graph, function, placements, known).run();
+}
+
+void keep_common(std::vector<Partial>& partial, const std::vector<Partial>& others) {
+  std::erase_if(partial,
+                [&](const Partial& each) { return std::find(others.begin(), others.end(), each) == others.end(); });
+}
+
+}  // namespace shardrun::partition

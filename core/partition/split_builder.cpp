@@ -1,0 +1,104 @@
+#include "core/partition/split_builder.h"
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "core/partition/transition.h"
+
+namespace shardrun::partition {
+
+using graph::Node;
+using graph::Phase;
+using graph::ValueId;
+using mesh::Placement;
+
+SplitBuilder::SplitBuilder(const graph::Function& function, const Placements& placements) : placements_(placements) {
+  out_.name = function.name;
+  out_.role = function.role;
+  out_.rows = function.rows;
+  out_.writes.resize(function.writes.size());
+}
+
+const graph::TensorType& SplitBuilder::type(ValueId id) const { return out_.values[index(id)].type; }
+
+const Placement& SplitBuilder::placement(ValueId id) const { return out_.values[index(id)].placement; }
+
+void SplitBuilder::begin(const Node& node) {
+  phase_ = node.phase;
+  layer_ = node.layer;
+  const std::pair<bool, std::int32_t> now = {node.phase != Phase::forward, node.layer};
+  stretch_ += now == stretch_of_ ? 0 : 1;
+  stretch_of_ = now;
+}
+
+ValueId SplitBuilder::add_value(graph::Value value, Placement placement) {
+  const auto id = static_cast<ValueId>(out_.values.size());
+  out_.values.push_back({std::move(value), std::move(placement), id});
+  return id;
+}
+
+ValueId SplitBuilder::add_result(const std::string& name, const graph::TensorType& type, Placement placement) {
+  return add_value({.name = name, .type = type, .producer = static_cast<graph::NodeId>(out_.nodes.size())},
+                   std::move(placement));
+}
+
+void SplitBuilder::add_node(Node node, std::optional<Transition> transition) {
+  SplitNode added{std::move(node), transition};
+  added.action = out_.role != graph::Role::repeated ? -1 : added.phase == Phase::forward ? 0 : 1;
+  added.alike = static_cast<graph::NodeId>(out_.nodes.size());
+  out_.nodes.push_back(std::move(added));
+}
+
+ValueId SplitBuilder::reshard(ValueId from, Placement to) {
+  to.varying = placement(from).varying;
+  const auto known = resharded_.find({from, to});
+  if (known != resharded_.end()) {
+    return known->second;
+  }
+  ValueId at = from;
+  while (const std::optional<Transition> step = next_step(placement(at), to)) {
+    at = add_transition(at, *step);
+  }
+  if (placement(at) != to) {
+    throw Error(ErrorCode::internal,
+                fmt::format("function {}: {} cannot go from {} to {}", out_.name, out_.values[index(from)].name,
+                            to_string(placement(from), placements_.mesh), to_string(to, placements_.mesh)));
+  }
+  resharded_.emplace(std::pair{from, to}, at);
+  return at;
+}
+
+ValueId SplitBuilder::gather(ValueId state, const Gather& gather, const Placement& use) {
+  Gathered& last = gathered_[state];
+  const bool again = placements_.stages ? stretch_ > last.stretch : !gather.keep && stretch_ > last.stretch + 1;
+  if (last.value == graph::no_value || again) {
+    const auto number = gathers_.emplace(std::pair{gather.unit, stretch_}, static_cast<std::int32_t>(gathers_.size()));
+    last.value = state;
+    while (std::optional<Transition> step = next_step(placement(last.value), use)) {
+      step->gather = number.first->second;
+      last.value = add_transition(last.value, *step);
+    }
+  }
+  last.stretch = stretch_;
+  return last.value;
+}
+
+ValueId SplitBuilder::add_transition(ValueId from, const Transition& step) {
+  const graph::Op& op = op_of(step.kind);
+  const std::string name = fmt::format("{}:{}", out_.values[index(from)].name, op.name);
+  const graph::TensorType moved = type(from);
+  const ValueId to = add_result(name, moved, after(step, placement(from)));
+  add_node({.op = &op, .name = name, .inputs = {from}, .outputs = {to}, .phase = phase_of(from), .layer = layer_},
+           step);
+  return to;
+}
+
+/// A transition is done with its first reader. Where that makes a parameter's gradient, an activation's may read it
+/// too, and a schedule may put off the former alone.
+Phase SplitBuilder::phase_of(ValueId from) const {
+  const graph::NodeId producer = out_.values[index(from)].producer;
+  const bool put_off = producer >= 0 && out_.nodes[index(producer)].phase == Phase::backward_weight;
+  return phase_ == Phase::backward_weight && !put_off ? Phase::backward_input : phase_;
+}
+
+}  // namespace shardrun::partition
