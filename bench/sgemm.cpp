@@ -1,5 +1,5 @@
-// The rate at which this machine multiplies float32 matrices, with the library that shardrun's matmul uses: the ceiling
-// that training rates are given as a share of.
+// The rate at which this machine multiplies float32 matrices with the library of shardrun's matmul. Training rates are
+// given as a share of this ceiling.
 
 #include <dlfcn.h>
 #include <dnnl.h>
@@ -43,7 +43,7 @@ struct Options {
   bool json = false;
 };
 
-/// The function must be that of the OpenMP runtime which oneDNN was linked to; this compiler's may be another.
+/// The function of the OpenMP runtime that oneDNN is linked to. This compiler's may be another.
 void use_threads(int count) {
   using SetThreads = void (*)(int);
   const auto set_threads = reinterpret_cast<SetThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
@@ -53,7 +53,7 @@ void use_threads(int count) {
   set_threads(count);
 }
 
-/// Small whole numbers: no denormals, no overflow, the same in every run.
+/// Small integers: no denormals, no overflow, the same in every run.
 std::vector<float> numbers(std::int64_t count) {
   std::vector<float> values(static_cast<std::size_t>(count));
   for (std::size_t i = 0; i < values.size(); ++i) {

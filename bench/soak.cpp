@@ -1,6 +1,6 @@
-// Jobs in a row, of each of which a random rank is killed at a random time: how many end as they should. That is: soon,
-// with exit code 1, the killed rank as the root cause, no process alive and nothing left behind. A job that came to its
-// end before it was hit counts apart.
+// Runs jobs one after the other, kills a random rank of each at a random time, and counts how many end correctly: soon,
+// with exit code 1, with the killed rank as the root cause, without a process alive or anything left behind. A job that
+// ended before the kill is counted separately.
 
 #include <fmt/format.h>
 
@@ -33,14 +33,14 @@ struct Settings {
   std::vector<std::string> transports;
 };
 
-/// How one job ended; `problem` is empty where that is how it should have.
+/// How one job ended. `problem` is empty where it ended correctly.
 struct Outcome {
   bool was_hit = false;
-  double ending_s = 0;  ///< by the job's own account
+  double ending_s = 0;  ///< as the job reports it
   std::string problem;
 };
 
-/// Strikes one rank of a launcher after a while, unless the job ends before. Joined by its destructor.
+/// Kills one rank of a launcher after a while, unless the job ends first. The destructor joins it.
 class Killer {
  public:
   Killer(pid_t launcher, std::size_t ranks, std::size_t victim, std::chrono::milliseconds after)

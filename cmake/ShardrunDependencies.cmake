@@ -1,4 +1,4 @@
-# What the project is built from. All of it comes from the distribution; nothing is downloaded.
+# The project's dependencies. All come from the distribution; nothing is downloaded.
 
 find_package(Boost 1.81 REQUIRED COMPONENTS filesystem program_options json)
 find_package(fmt REQUIRED)

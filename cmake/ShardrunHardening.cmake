@@ -1,11 +1,12 @@
-# What makes a mistake in native code harder to use against its user, in this tree and for plugins built with its package.
+# Hardening options, which make mistakes in native code harder to exploit. For this tree, and for plugins built with its
+# package.
 
 option(SHARDRUN_HARDEN "Build with stack protectors, fortified libc calls, control-flow protection and full RELRO" ON)
 
 include(CheckCompilerFlag)
 include(CheckCXXSourceCompiles)
 
-# The level of fortified calls that the user's flags or the distribution's compiler ask for is left as it is, if any.
+# Does not change a level of fortified calls that the user's flags or the distribution's compiler set.
 set(CMAKE_REQUIRED_FLAGS -O2)
 check_cxx_source_compiles("#ifndef _FORTIFY_SOURCE
 #error not asked for
@@ -15,8 +16,8 @@ unset(CMAKE_REQUIRED_FLAGS)
 
 # shardrun_harden(TARGET SCOPE)
 #
-# Adds what the compilers in use know of. Fortified calls need optimisation: a target with the property
-# SHARDRUN_UNOPTIMISED, and Debug builds, have none. Sanitizers check the same calls themselves.
+# Adds the options that the compilers in use support. Fortified calls need optimisation, so targets with the property
+# SHARDRUN_UNOPTIMISED, and Debug builds, get none. Sanitizers check the same calls themselves.
 function(shardrun_harden target scope)
   if(NOT SHARDRUN_HARDEN)
     return()

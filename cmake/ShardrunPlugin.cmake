@@ -1,21 +1,23 @@
-# How a plugin is built, in this tree and in any other that has found the package `shardrun`.
+# Builds plugins, in this tree and in any other that has found the package `shardrun`.
 #
 # A plugin of kind KIND and name NAME is the file shardrun_KIND_NAME.so.
 
 include(GNUInstallDirs)
 include("${CMAKE_CURRENT_LIST_DIR}/ShardrunHardening.cmake")
 
-# Plugins run in every step: optimised, unless the project says otherwise.
+# Plugins run in every step, so they are optimised by default.
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release, RelWithDebInfo or MinSizeRel" FORCE)
 endif()
 
 # shardrun_plugin_library(KIND_NAME file…)
 #
-# The target `shardrun_KIND_NAME` alone: it exports the plugin's two symbols and hides the rest, and lands where a
-# program in the build folder finds it. Its RUNPATH is the installed one from the beginning: one that CMake is to replace
-# ends in an empty entry, which stands for the working directory. It begins with the plugin's own folder: a SHARED target
-# that the plugin links to is found there, in the build folder and installed, if its project puts it there.
+# Adds the target `shardrun_KIND_NAME`, without installing it. It exports only the plugin's two symbols. It is built where
+# a program in the build folder finds it.
+#
+# Its RUNPATH is the installed one from the beginning: one that CMake replaces later ends in an empty entry, which means the
+# working directory. The RUNPATH begins with the plugin's own folder. A SHARED target that the plugin links to is found
+# there if its project puts it there, in the build folder and installed.
 function(shardrun_plugin_library name)
   set(target shardrun_${name})
   add_library(${target} MODULE ${ARGN})
@@ -41,7 +43,7 @@ endfunction()
 
 # shardrun_add_plugin(KIND_NAME file…)
 #
-# The same, and installed where an installed program finds it: shardrun_add_plugin(strategy_rows rows.cpp).
+# The same, and installs it where an installed program finds it: shardrun_add_plugin(strategy_rows rows.cpp).
 function(shardrun_add_plugin name)
   shardrun_plugin_library(${name} ${ARGN})
   if(TARGET shardrun_plugins)

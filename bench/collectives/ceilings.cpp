@@ -15,7 +15,7 @@ namespace {
 #endif
 
 SHARDRUN_BENCH_CLONES void add_to_both(float* to, float* also, const float* a, const float* b, std::uint64_t count) {
-  // Exact aliases in place: what is written at i was read at i.
+  // Exact aliases are allowed: element i is read before it is written.
   SHARDRUN_BENCH_INDEPENDENT
   for (std::uint64_t i = 0; i < count; ++i) {
     const float sum = a[i] + b[i];

@@ -17,12 +17,12 @@ enum class Kind { all_reduce, all_gather, reduce_scatter, all_to_all, broadcast,
 
 [[nodiscard]] std::string_view name_of(Kind kind) noexcept;
 
-/// What all contestants are to do with the same buffers of float32: one rank's view of it.
-/// send_recv: to the next rank, and from the one before.
+/// One rank's view of an op that all contestants run on the same buffers of float32. send_recv sends to the next rank
+/// and receives from the previous one.
 struct Exercise {
   Kind kind = Kind::all_reduce;
   bool in_place = false;
-  std::uint64_t count = 0;  ///< all_reduce, broadcast, send_recv: elements of a buffer; else of a rank's block
+  std::uint64_t count = 0;  ///< all_reduce, broadcast, send_recv: elements of a buffer; others: of a rank's block
   std::uint32_t rank = 0;
   std::uint32_t size = 1;
   float* send = nullptr;
@@ -34,7 +34,7 @@ struct Exercise {
   [[nodiscard]] std::uint32_t previous() const noexcept { return (rank + size - 1) % size; }
 };
 
-/// Carries an exercise out once.
+/// Runs the exercise once.
 using Run = std::function<void()>;
 
 class Contestant {
@@ -45,9 +45,9 @@ class Contestant {
   virtual ~Contestant() = default;
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  /// Whether it is one of the transports, which the others are the measure of.
+  /// Whether it is one of the transports that the others are compared with.
   [[nodiscard]] virtual bool is_ours() const noexcept { return false; }
-  /// A ceiling, which may do less than the exercise asks for: not checked.
+  /// A ceiling, which may do less than the exercise. Its results are not checked.
   [[nodiscard]] virtual bool is_ceiling() const noexcept { return false; }
   /// Called by all ranks. Nothing where it has no such op.
   [[nodiscard]] virtual Run prepare(const Exercise& exercise) = 0;
@@ -56,24 +56,24 @@ class Contestant {
   std::string name_;
 };
 
-/// Every rank has them in the same order.
+/// In the same order on every rank.
 using Contestants = std::vector<std::unique_ptr<Contestant>>;
 
-/// A transport plugin, found in `folder`: NAME[:KEY=VALUE]... `is_ours`: others are its measure; else it is a measure.
+/// A transport plugin, found in `folder`: NAME[:KEY=VALUE]... `is_ours`: it is compared with the others.
 [[nodiscard]] std::unique_ptr<Contestant> make_transport(Meeting& meeting, const memory::Arena& arena,
                                                          const std::string& folder, const std::string& name,
                                                          bool is_ours);
-/// Nanoseconds that starting and waiting for an op take in a group of one: what a call costs.
+/// Nanoseconds to start and wait for an op in a group of one: the cost of the calls.
 [[nodiscard]] double call_overhead(Contestant& transport);
 
 [[nodiscard]] std::unique_ptr<Contestant> make_gloo(Meeting& meeting);
-/// Each rank reduces its share of all ranks' buffers into all of them, and never waits for anyone.
+/// Each rank reduces its share of all ranks' buffers into all of them, without ever waiting.
 [[nodiscard]] std::unique_ptr<Contestant> make_bare_reduction(const Arenas& arenas);
 [[nodiscard]] std::unique_ptr<Contestant> make_memcpy();
 
-/// Open MPI, or whichever MPI this was built with. Null where there was none.
+/// Open MPI, or the MPI that this was built with. Null without one.
 [[nodiscard]] std::unique_ptr<Contestant> make_mpi();
-/// Rank and size, where an MPI started this process.
+/// Rank and size, where MPI started this process.
 struct Started {
   std::uint32_t rank = 0;
   std::uint32_t size = 1;

@@ -1,5 +1,5 @@
-// Collectives of float32 among processes of this machine: the transport plugins, Open MPI and Gloo by their own
-// functions, and what the machine itself can do, in turns over the same buffers of the same processes.
+// Compares float32 collectives among processes of this machine: the transport plugins, the functions of Open MPI and
+// Gloo, and the machine's ceilings. All take turns on the same buffers in the same processes.
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -42,7 +42,7 @@ struct Options {
   int rounds = 11;
   double seconds = 0.01;
   bool json = false;
-  std::string folder;  ///< of a rank: where the run meets
+  std::string folder;  ///< the rank's meeting folder
   std::uint32_t rank = 0;
   bool under_mpi = false;
 };
@@ -82,7 +82,7 @@ void check_names(const std::vector<std::string>& names, const char* option, cons
 
 std::filesystem::path own_path() { return std::filesystem::read_symlink("/proc/self/exe"); }
 
-/// The transports that are built and need nothing but this machine.
+/// The built transports that need nothing but this machine.
 std::vector<std::string> default_transports(const std::filesystem::path& plugins) {
   std::vector<std::string> found;
   for (const char* name : {"shm", "gloo", "mpi"}) {
@@ -94,7 +94,7 @@ std::vector<std::string> default_transports(const std::filesystem::path& plugins
   return found;
 }
 
-/// Nothing: the help was asked for and printed.
+/// Nothing where the help was requested and printed.
 std::optional<Options> parse(int argc, char** argv) {
   namespace po = boost::program_options;
   Options options;
@@ -228,7 +228,7 @@ Contestants contestants_of(const Options& options, Meeting& meeting, const memor
   return all;
 }
 
-/// As one rank. Whether all results were right.
+/// Runs as one rank. Returns whether all results were right.
 bool run(const Options& options, std::uint32_t rank, std::uint32_t size) {
   Meeting meeting(options.folder, rank, size);
   const std::uint64_t largest = *std::max_element(options.sizes.begin(), options.sizes.end());
@@ -309,7 +309,7 @@ pid_t start(const std::vector<std::string>& command) {
   return child;
 }
 
-/// Open MPI waits by yielding where there are fewer cores than ranks, as it advises itself.
+/// Makes Open MPI yield in waits where there are fewer cores than ranks, as its documentation recommends.
 std::vector<std::string> mpi_command(const Options& options) {
   cpu_set_t cores;
   CPU_ZERO(&cores);
@@ -345,7 +345,7 @@ int run_all(const Options& options, int argc, char** argv) {
       children.push_back(start(command));
     }
   }
-  // Whoever is left would wait for one that has failed for ever.
+  // The remaining ranks would wait forever for one that has failed.
   int worst = 0;
   while (!children.empty()) {
     int status = 0;

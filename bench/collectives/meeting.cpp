@@ -35,7 +35,7 @@ void* map_shared(const std::string& path, int flags, std::uint64_t bytes) {
   return mapped;
 }
 
-/// Keys have slashes in them.
+/// Keys contain slashes.
 std::string file_name(std::string key) {
   std::replace(key.begin(), key.end(), '/', '_');
   return "key." + key;
@@ -48,7 +48,7 @@ Meeting::Meeting(std::filesystem::path folder, std::uint32_t rank, std::uint32_t
   if (size > most_ranks) {
     throw Error(ErrorCode::usage, fmt::format("{} ranks were asked for; at most {} can be", size, most_ranks));
   }
-  // Of zeros, whoever comes first.
+  // The file begins as zeros, whichever rank opens it first.
   board_ = static_cast<Board*>(map_shared(folder_ / "board", O_CREAT, sizeof(Board)));
 }
 

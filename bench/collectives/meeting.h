@@ -13,7 +13,7 @@ namespace shardrun::bench {
 
 constexpr std::int64_t patience_ns = 120'000'000'000;
 
-/// What the processes of one run share, by files of one folder: it works whoever started them.
+/// A meeting point of one run's processes, through files in one folder. It works whoever started them.
 class Meeting final : public plugins::TransportHost {
  public:
   static constexpr std::uint32_t most_ranks = 64;
@@ -28,9 +28,9 @@ class Meeting final : public plugins::TransportHost {
   void store_set(const std::string& key, std::string value) override;
   [[nodiscard]] std::string store_get(const std::string& key, std::int64_t deadline) override;
 
-  /// Returns once all ranks have come.
+  /// Returns once all ranks have called it.
   void barrier() noexcept;
-  /// The greatest that any rank gives, on all of them.
+  /// The largest value that any rank passes, on all of them.
   [[nodiscard]] double greatest(double mine) noexcept;
 
  private:
@@ -49,7 +49,7 @@ class Meeting final : public plugins::TransportHost {
   Board* board_ = nullptr;
 };
 
-/// Every rank's arena, mapped into this process. Its own is among them.
+/// Every rank's arena, mapped into this process, its own included.
 class Arenas {
  public:
   Arenas(Meeting& meeting, const memory::Arena& own);

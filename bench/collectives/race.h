@@ -8,29 +8,29 @@
 
 namespace shardrun::bench {
 
-/// How one contestant did at one exercise.
+/// One contestant's result in one exercise.
 struct Result {
   std::string contestant;
   bool is_ours = false;
   bool is_ceiling = false;
   std::uint64_t wrong = 0;           ///< elements, over all ranks
-  std::vector<double> microseconds;  ///< an op, of the slowest rank, a round each
+  std::vector<double> microseconds;  ///< per op, of the slowest rank, one per round
 };
 
 struct Row {
   Kind kind = Kind::all_reduce;
   bool in_place = false;
-  std::uint64_t bytes = 0;  ///< of the larger buffer of a rank
+  std::uint64_t bytes = 0;  ///< of a rank's larger buffer
   std::vector<Result> results;
 };
 
-/// Lets all contestants that have the op do it in turns, round after round, on buffers at the arena's beginning.
-/// `seconds`: about as long is each one's turn.
+/// Runs all contestants that have the op in turns, round after round, on buffers at the arena's beginning. `seconds`:
+/// the approximate length of a turn.
 [[nodiscard]] Row race(Meeting& meeting, const memory::Arena& arena, const Contestants& contestants, Kind kind,
                        bool in_place, std::uint64_t bytes, int rounds, double seconds);
 
 [[nodiscard]] double median(std::vector<double> values);
-/// The median over the rounds of how many times as long the rival took.
+/// The median over the rounds of the rival's time divided by the contestant's.
 [[nodiscard]] double speed_against(const Result& ours, const Result& rival);
 
 }  // namespace shardrun::bench

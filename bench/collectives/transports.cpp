@@ -39,14 +39,14 @@ plugins::OptionValues options_of(const std::string& name, const std::vector<plug
   return values;
 }
 
-/// Its own among those that meet in one store: [a-z0-9]+.
+/// A name unique among those that use one store: [a-z0-9]+.
 std::string run_of(const std::string& name) {
   std::string run = "bench";
   std::ranges::copy_if(name, std::back_inserter(run), [](unsigned char c) { return std::isalnum(c) != 0; });
   return run;
 }
 
-/// A transport plugin through the host's loader, as the executor uses it where it waits at once.
+/// A transport plugin through the host's loader, as the executor uses it in a blocking wait.
 class Transport final : public Contestant {
  public:
   Transport(Meeting& meeting, const memory::Arena& arena, const std::string& folder, const std::string& name,
@@ -141,7 +141,7 @@ class Transport final : public Contestant {
     return request;
   }
 
-  /// Core has it in its arena too. One exercise at a time is carried out.
+  /// Core has its scratch in the arena too. Only one exercise runs at a time.
   std::optional<plugins::HostBuffer> scratch_for(const plugins::OpRequest& request, std::uint32_t size) {
     const std::uint64_t bytes = transport_.query(request, size).scratch_bytes;
     if (bytes == 0) {
@@ -156,7 +156,7 @@ class Transport final : public Contestant {
 
   bool is_ours_;
   std::uint32_t rank_;
-  std::vector<std::unique_ptr<memory::Arena>> scratch_;  // outlives the transport
+  std::vector<std::unique_ptr<memory::Arena>> scratch_;  // destroyed after the transport
   plugins::Transport transport_;
   std::uint64_t registration_ = 0;
   std::uint64_t scratch_registration_ = 0;

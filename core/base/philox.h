@@ -6,19 +6,19 @@
 
 namespace shardrun {
 
-/// Philox4x32-10, a counter-based random number generator: the block at a counter is a pure function of
-/// counter and key, so any element of any tensor is drawn without drawing those before it.
-/// Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", section 3.3.
+/// Philox4x32-10, a counter-based random number generator. The block at a counter is a pure function of counter and
+/// key, so any element of any tensor can be drawn by itself. Salmon et al. 2011, "Parallel random numbers: as easy as
+/// 1, 2, 3", section 3.3.
 using PhiloxKey = std::array<std::uint32_t, 2>;
 using PhiloxBlock = std::array<std::uint32_t, 4>;
 
 [[nodiscard]] PhiloxBlock philox(PhiloxBlock counter, PhiloxKey key) noexcept;
 
-/// 64-bit FNV-1a of a name: how a tensor's or op's stable name enters a key.
+/// 64-bit FNV-1a of the stable name of a tensor or op. It goes into a key.
 [[nodiscard]] std::uint64_t hash_name(std::string_view name) noexcept;
 
-/// The key of one stream: the job's seed and the stable name of the tensor or op that draws. Never a node
-/// number, rank or microbatch.
+/// The key of one stream, from the job's seed and the stable name of the tensor or op that draws. Node numbers, ranks
+/// and microbatches never enter it.
 [[nodiscard]] PhiloxKey stream_key(std::uint64_t seed, std::string_view name) noexcept;
 
 /// Uniform in [0, 1) with 24 bits, exact in float and double alike.

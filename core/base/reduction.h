@@ -4,7 +4,7 @@
 
 namespace shardrun {
 
-/// How parts of a value that ranks or shards hold become the value.
+/// How the partial values of ranks or shards combine to the value.
 enum class Reduction : std::uint8_t { sum, max };
 
 [[nodiscard]] constexpr const char* to_string(Reduction reduction) noexcept {

@@ -48,7 +48,7 @@ class Way {
     }
   }
 
-  /// How much of a text goes at once: whole lines where they fit.
+  /// The length of the next piece to write: whole lines if they fit.
   [[nodiscard]] std::size_t piece_of(std::string_view text) const noexcept {
     constexpr std::size_t terminal_bytes = 256;  // which a terminal that has room takes without waiting
     const std::size_t most = is_careful_ ? terminal_bytes : PIPE_BUF;
@@ -64,7 +64,7 @@ class Way {
                       : ::write(descriptor(), piece.data(), piece.size());
   }
 
-  /// Whether it has room, or has failed, within `look`; false, too, where a signal came in between.
+  /// Whether it has room, or has failed, within `look`. Also false if a signal interrupted the wait.
   [[nodiscard]] bool has_room() const noexcept {
     pollfd room = {.fd = descriptor(), .events = POLLOUT, .revents = 0};
     const int ready = ::poll(&room, 1, static_cast<int>(look.count()));

@@ -4,8 +4,8 @@
 
 namespace shardrun {
 
-/// Thrown by stop_point(): the process was asked to stop while it did work that may be left unfinished.
-/// Not an Error: it is no failure, and code that adds to the text of errors must let it pass.
+/// Thrown by stop_point(): the process was asked to stop during work that may be left unfinished. It is not an Error,
+/// because nothing failed. Code that adds text to errors must let it pass.
 class Stopped : public std::exception {
  public:
   explicit Stopped(int signal) noexcept : signal_(signal) {}
@@ -19,19 +19,19 @@ class Stopped : public std::exception {
 /// Asks this process to stop at its next stop_point(). The first signal counts. Async-signal-safe; any thread.
 void request_stop(int signal) noexcept;
 
-/// Forgets the request: for tests, whose process goes on after a rank in it was stopped.
+/// Forgets the request. For tests, whose process goes on after a rank in it was stopped.
 void forget_stop() noexcept;
 
 /// The signal of request_stop(), or 0. Any thread.
 [[nodiscard]] int stop_requested() noexcept;
 
-/// Throws Stopped where a stop was requested and no StepsUnderWay exists. Loops that may run for long before or between
-/// steps (reading, checking and hashing data, compiling, sampling) call it at least every tenth of a second of work,
-/// where nothing would be left half done.
+/// Throws Stopped if a stop was requested and no StepsUnderWay exists. Long loops before or between steps (reading,
+/// checking and hashing data, compiling, sampling) call it at least every tenth of a second of work, at points where
+/// nothing is left half done.
 void stop_point();
 
-/// While one exists, stop_point() does nothing in this process: ranks agree between steps to stop, and one that left a
-/// step alone would fail the others. Any thread.
+/// While one exists, stop_point() does nothing in this process. Ranks agree to stop between steps; a rank that left a
+/// step by itself would fail the others. Any thread.
 class StepsUnderWay {
  public:
   StepsUnderWay() noexcept;
@@ -40,14 +40,14 @@ class StepsUnderWay {
   StepsUnderWay& operator=(const StepsUnderWay&) = delete;
 };
 
-/// What is known of the results of this process's run, for whoever tells what its end leaves.
+/// What is known about the results of this process's run. Used to report what its end leaves.
 enum class Results : int { none, being_written, saved };
 
 /// Async-signal-safe; any thread.
 void note_results(Results results) noexcept;
 [[nodiscard]] Results results() noexcept;
 
-/// What to say of a run that was ended at once: "the results are not saved".
+/// The words for a run that was ended at once: "the results are not saved".
 [[nodiscard]] const char* text_of(Results results) noexcept;
 
 }  // namespace shardrun

@@ -32,7 +32,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return above[b.size()];
 }
 
-/// Longer names are never near a candidate, and the distance is quadratic: a bound on what is compared.
+/// The distance is quadratic, so longer names are not compared: they are never near a candidate.
 constexpr std::size_t longest_compared = 128;
 
 }  // namespace

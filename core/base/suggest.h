@@ -6,7 +6,7 @@
 
 namespace shardrun {
 
-/// Without what does not tell names apart: letters are lower case, and white space, '-', '_' and '.' are left out.
+/// The name reduced to what tells names apart: lower case, without white space, '-', '_' and '.'.
 [[nodiscard]] std::string folded(std::string_view name);
 
 /// The candidate that differs from `name` only in case and separators. If there is none: the nearest candidate by edit

@@ -3,7 +3,7 @@
 namespace shardrun {
 namespace {
 
-/// What the first byte says of the rest; `least` is the smallest character that needs that many bytes.
+/// What the first byte tells about the character. `least`: the smallest one that needs that many bytes.
 struct LeadByte {
   std::size_t bytes;
   char32_t bits;

@@ -7,17 +7,17 @@
 
 namespace shardrun {
 
-/// A code point and how many bytes of UTF-8 it takes; 0 bytes say that there is no valid character here.
+/// A code point and its number of UTF-8 bytes; 0 bytes if there is no valid character.
 struct Utf8Character {
   char32_t character = 0;
   std::size_t bytes = 0;
 };
 
-/// The character that starts at text[at], which must exist. Overlong forms, surrogates and what lies past U+10FFFF are
-/// not valid (RFC 3629).
+/// The character that starts at text[at], which must exist. Overlong forms, surrogates and values past U+10FFFF are not
+/// valid (RFC 3629).
 [[nodiscard]] Utf8Character utf8_at(std::string_view text, std::size_t at) noexcept;
 
-/// Offset of the first byte that starts no valid character.
+/// Offset of the first byte that does not start a valid character.
 [[nodiscard]] std::optional<std::size_t> first_invalid_utf8(std::string_view text) noexcept;
 
 /// REQUIRES: a Unicode scalar value.

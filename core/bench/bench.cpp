@@ -8,13 +8,13 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/bench/rank.h"
+#include "core/bench/measuring.h"
+#include "core/compile/plugins.h"
 #include "core/launch/launch.h"
 #include "core/launch/limits.h"
 #include "core/launch/protocol.h"
 #include "core/memory/machine.h"
 #include "core/metrics/human.h"
-#include "core/task/strategy_options.h"
 #include "plugins/loader/transport.h"
 
 namespace shardrun::bench {
@@ -99,8 +99,8 @@ class Gathering {
 
 Setting check(const Settings& settings) {
   const plugins::Transport transport =
-      task::load_transport(task::directories_of(settings.plugins), settings.transport, settings.options,
-                           static_cast<std::uint32_t>(settings.ranks));
+      compile::load_transport(compile::directories_of(settings.plugins), settings.transport, settings.options,
+                              static_cast<std::uint32_t>(settings.ranks));
   if (!transport.props().moves_host_memory) {
     throw Error(ErrorCode::usage, fmt::format("bench: transport {} does not move host memory, which is all that "
                                               "bench measures: choose another ('shardrun plugins' lists them)",

@@ -29,7 +29,7 @@ std::uint64_t blocks_of(std::uint32_t opcode, std::uint32_t members) {
   return std::max(sdk::send_elements(op, 0, members), sdk::recv_elements(op, 0, members));
 }
 
-/// Enough for a p99 where ops are short, and no more than about 256 MiB where they are long.
+/// Enough iterations for a p99 of short ops, and at most about 256 MiB of long ones.
 void set_times(Case& each, const Settings& settings) {
   constexpr std::uint64_t bytes_in_all = std::uint64_t{256} << 20U;
   const std::uint64_t suitable =

@@ -11,7 +11,7 @@
 
 namespace shardrun::bench {
 
-/// What a case takes the time of: ops of the transport, or what the machine does without one.
+/// What a case measures: ops of the transport, or the machine without a transport.
 enum class What {
   op,
   copy,       ///< memcpy, by every rank at once
@@ -19,15 +19,15 @@ enum class What {
   socket,     ///< a TCP stream over the loopback from the first rank to the second
 };
 
-/// One line of the results, the same on every rank.
+/// One line of the results, the same on all ranks.
 struct Case {
   What what = What::op;
   std::uint32_t opcode = 0;
   std::uint32_t dtype = 0;
-  std::uint32_t reduction = 0;  ///< of the ops that reduce
+  std::uint32_t reduction = 0;  ///< of ops that reduce
   bool in_place = false;
-  std::uint64_t bytes = 0;  ///< of what is moved: the larger of send and recv, on the rank where it is largest
-  std::uint64_t count = 0;  ///< elements of a block, which is all where there are no blocks
+  std::uint64_t bytes = 0;  ///< the larger of send and recv, on the rank where it is largest
+  std::uint64_t count = 0;  ///< elements of a block; of the whole buffer for ops without blocks
   std::int64_t iterations = 1;
   std::int64_t warm_up = 0;
 };
@@ -35,30 +35,30 @@ struct Case {
 /// The ceilings, then ops in the order of the settings.
 [[nodiscard]] std::vector<Case> cases_of(const Settings& settings);
 
-/// What member `rank` does in a case of ops, without ids and buffers. The V forms have blocks that grow with the
-/// member's number; all members of an ALL_TO_ALLV send as much, in blocks that differ.
+/// What member `rank` does in a case of ops, without ids and buffers. The blocks of the V forms grow with the member's
+/// number. All members of an ALL_TO_ALLV send equally much, in blocks that differ.
 [[nodiscard]] std::vector<sdk::OpSpec> specs_of(const Case& each, std::uint32_t members, std::uint32_t rank);
 
-/// What member `rank` prepares, without buffers: one collective, or a send and a receive. `id`: of the first op; as
-/// many as there are members are taken.
+/// What member `rank` prepares, without buffers: one collective, or a send and a receive. `id`: of the first op; uses
+/// as many ids as there are members.
 [[nodiscard]] std::vector<plugins::OpRequest> requests_of(const Case& each, std::uint32_t members, std::uint32_t rank,
                                                           std::uint64_t id);
 
-/// Where a case's buffers lie from the beginning of a rank's arena on, in bytes.
+/// Offsets of a case's buffers in a rank's arena, in bytes.
 struct Layout {
   std::uint64_t send = 0;
   std::uint64_t send_bytes = 0;
   std::uint64_t recv = 0;
   std::uint64_t recv_bytes = 0;
   std::uint64_t scratch = 0;
-  std::vector<std::uint64_t> scratch_bytes;  ///< of each request
+  std::vector<std::uint64_t> scratch_bytes;  ///< per request
   std::uint64_t end = 0;
 };
 
 [[nodiscard]] Layout layout_of(const Case& each, const plugins::Transport& transport, std::uint32_t members,
                                std::uint32_t rank);
 
-/// The largest arena that any rank needs. Throws Error where the transport cannot do one of the ops.
+/// The largest arena that a rank needs. Throws Error if the transport cannot do one of the ops.
 [[nodiscard]] std::uint64_t arena_bytes(const std::vector<Case>& cases, const plugins::Transport& transport,
                                         std::uint32_t members);
 

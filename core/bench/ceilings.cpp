@@ -32,7 +32,7 @@ constexpr int step_ms = 50;
               fmt::format("measuring a TCP stream over the loopback: {}: {}", what, std::strerror(errno)));
 }
 
-/// Throws Error{io} after `patience`, Error{aborted} where the job is.
+/// Throws Error{io} after `patience`, Error{aborted} if the job is aborted.
 void wait_for(int socket, short events, launch::Rank& rank, launch::Rank::Deadline deadline) {
   pollfd waiting = {.fd = socket, .events = events, .revents = 0};
   while (::poll(&waiting, 1, step_ms) <= 0) {
@@ -59,7 +59,7 @@ void send_all(int socket, const std::byte* from, std::size_t bytes, launch::Rank
   }
 }
 
-/// False where the other side closed before all was there.
+/// False if the other side closed before all bytes had come.
 bool receive_all(int socket, std::byte* to, std::size_t bytes, launch::Rank& rank) {
   for (std::size_t done = 0; done < bytes;) {
     const ssize_t got = ::recv(socket, to + done, bytes - done, MSG_DONTWAIT);
@@ -92,10 +92,11 @@ sockaddr_in loopback(std::uint16_t port) {
   return address;
 }
 
-/// What the connection begins with, so that a stranger's is none.
+/// The first bytes of the connection. They exclude strangers.
 using Secret = launch::Token;
 
-/// The receiving side: listens, tells where and with which secret, and takes the connection that begins with it.
+/// The receiving side: listens, publishes its address and secret, and accepts the connection that begins with the
+/// secret.
 files::FileDescriptor accept_stream(const std::string& key, launch::Rank& rank) {
   const files::FileDescriptor listener = new_socket();
   sockaddr_in address = loopback(0);

@@ -9,8 +9,8 @@
 
 namespace shardrun::bench {
 
-/// What this machine does without a transport, in nanoseconds of each iteration on this rank; the others do the same at
-/// one time. `number`: of the case. Throws Error.
+/// Measures the machine without a transport: nanoseconds of each iteration on this rank, while the other ranks do the
+/// same. `number`: of the case. Throws Error.
 [[nodiscard]] std::vector<double> measure_ceiling(const Case& each, std::size_t number, const Layout& layout,
                                                   std::byte* arena, launch::Rank& rank);
 

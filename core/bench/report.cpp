@@ -5,6 +5,7 @@
 
 #include <boost/json.hpp>
 
+#include "core/base/median.h"
 #include "core/bench/statistics.h"
 #include "core/metrics/human.h"
 

@@ -8,17 +8,17 @@
 
 namespace shardrun::bench {
 
-/// A case and what came of it.
+/// A case and its results.
 struct Row {
   Case measured;
-  double time_us = 0;       ///< the median over the iterations of the slowest rank's time
-  double p99_us = 0;        ///< of the same
+  double time_us = 0;       ///< the slowest rank's time, median over the iterations
+  double p99_us = 0;        ///< of the slowest rank's time
   double algbw = 0;         ///< 10^9 bytes a second
-  double busbw = 0;         ///< of ops
-  std::uint64_t wrong = 0;  ///< elements, on all ranks
+  double busbw = 0;         ///< only of ops
+  std::uint64_t wrong = 0;  ///< wrong elements on all ranks
 };
 
-/// What was measured on.
+/// The transport and machine that were measured.
 struct Setting {
   std::string host;
   unsigned cores = 0;
@@ -26,17 +26,17 @@ struct Setting {
   int ranks = 0;
 };
 
-/// `nanoseconds`: of each rank, each iteration.
+/// `nanoseconds`: per rank, per iteration.
 [[nodiscard]] Row row_of(const Case& measured, int ranks, const std::vector<std::vector<double>>& nanoseconds,
                          std::uint64_t wrong);
 
-// Lines with their newline.
+// Lines, each with its newline.
 [[nodiscard]] std::string title(const Setting& setting);
 [[nodiscard]] std::string ceiling_line(const Row& row, int ranks);
 [[nodiscard]] std::string columns();
 [[nodiscard]] std::string line(const Row& row);
 
-/// {"transport", "ranks", "ceilings", "rows"}; rows of ceilings apart from the others.
+/// {"transport", "ranks", "ceilings", "rows"}; rows of ceilings are in `ceilings`.
 [[nodiscard]] std::string to_json(const Setting& setting, const std::vector<Row>& rows);
 
 }  // namespace shardrun::bench

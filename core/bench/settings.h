@@ -12,18 +12,18 @@ namespace shardrun::bench {
 
 enum class Places { both, in_place, out_of_place };
 
-/// What to measure. Numbers are those of shardrun/transport.h; SR_OP_SEND stands for a ring in which every member sends
-/// to the next one.
+/// What to measure. Ops, dtypes and reductions are numbers of shardrun/transport.h. SR_OP_SEND stands for a ring in
+/// which every member sends to the next one.
 struct Settings {
   std::string transport;
-  std::vector<std::filesystem::path> plugins;                ///< folders that are looked in first; absolute
-  std::vector<std::pair<std::string, std::string>> options;  ///< of the transport, as a job file would have them
+  std::vector<std::filesystem::path> plugins;                ///< folders that are searched first; absolute
+  std::vector<std::pair<std::string, std::string>> options;  ///< of the transport, as in a job file
   int ranks = 2;
   std::vector<std::uint32_t> opcodes;
   std::vector<std::uint64_t> sizes;  ///< bytes
   std::vector<std::uint32_t> dtypes;
   std::vector<std::uint32_t> reductions;
-  std::optional<std::int64_t> iterations;  ///< or as many as suit the size
+  std::optional<std::int64_t> iterations;  ///< absent: as suits the size
   std::optional<std::int64_t> warm_up;
   Places places = Places::both;
   double timeout = 60;  ///< seconds, of an op
@@ -32,21 +32,21 @@ struct Settings {
 /// Everything that ranks must agree on.
 [[nodiscard]] std::string to_text(const Settings& settings);
 
-/// "8,4K,1M-64M": sizes in bytes, or with K, M or G (also KB, KiB, …) for powers of 1024, and ranges, of which each
-/// size is `factor` times the one before. Throws Error{usage}.
+/// Parses "8,4K,1M-64M": sizes in bytes, or with K, M or G (also KB, KiB, …) for powers of 1024. In a range each size
+/// is `factor` times the previous one. Throws Error{usage}.
 [[nodiscard]] std::vector<std::uint64_t> parse_sizes(std::string_view text, std::uint64_t factor);
 
-/// Names with commas between them, or "all". Throw Error{usage} with the nearest name.
+/// Parse names separated by commas, or "all". Throw Error{usage} with the nearest name.
 [[nodiscard]] std::vector<std::uint32_t> parse_ops(std::string_view text);
 [[nodiscard]] std::vector<std::uint32_t> parse_dtypes(std::string_view text);
 [[nodiscard]] std::vector<std::uint32_t> parse_reductions(std::string_view text);
 
-/// Whether an op makes no sense with one rank.
+/// Whether the op needs more than one rank.
 [[nodiscard]] bool needs_peer(std::uint32_t opcode) noexcept;
 /// Whether an op takes a reduction.
 [[nodiscard]] bool reduces(std::uint32_t opcode) noexcept;
 
-/// As in the options: "send_recv" of SR_OP_SEND; "f32"; "sum".
+/// The name in the options: "send_recv" for SR_OP_SEND; "f32"; "sum".
 [[nodiscard]] std::string_view op_name(std::uint32_t opcode);
 [[nodiscard]] std::string_view dtype_name(std::uint32_t dtype);
 [[nodiscard]] std::string_view reduction_name(std::uint32_t reduction);

@@ -6,12 +6,6 @@
 
 namespace shardrun::bench {
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 double p99(std::vector<double> values) {
   const std::size_t above = values.size() / 100;
   const auto place = values.end() - 1 - static_cast<std::ptrdiff_t>(above);

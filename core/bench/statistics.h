@@ -6,16 +6,14 @@
 
 namespace shardrun::bench {
 
-/// Of the slower half the fastest, where there is no middle one. REQUIRES: not empty.
-[[nodiscard]] double median(std::vector<double> values);
-
-/// The least value that at most 1 of 100 exceed: the largest of fewer than 100. REQUIRES: not empty.
+/// The smallest value that at most 1 of 100 exceeds; of fewer than 100 values, the largest. REQUIRES: not empty.
 [[nodiscard]] double p99(std::vector<double> values);
 
-/// Iteration by iteration, the longest of what the ranks took. REQUIRES: all of one length.
+/// Per iteration, the longest time of any rank. REQUIRES: all of one length.
 [[nodiscard]] std::vector<double> slowest(std::span<const std::vector<double>> of_ranks);
 
-/// Bus bandwidth over bandwidth: what part of `bytes` a link moves at least, so that ops and numbers of ranks compare.
+/// Bus bandwidth over bandwidth: the part of `bytes` that a link has to move at least. Makes ops and numbers of ranks
+/// comparable.
 [[nodiscard]] double bus_factor(std::uint32_t opcode, int ranks);
 
 }  // namespace shardrun::bench

@@ -7,7 +7,8 @@
 
 namespace shardrun::bench {
 
-/// Does it `each.warm_up` times, and then `each.iterations` times with the clock: nanoseconds of each.
+/// Calls `act` `each.warm_up` times, then `each.iterations` times with the clock. Returns the nanoseconds of each timed
+/// call.
 template <class Act>
 [[nodiscard]] std::vector<double> timed(const Case& each, const Act& act) {
   using Clock = std::chrono::steady_clock;

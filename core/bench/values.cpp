@@ -35,7 +35,7 @@ class Numbers {
         givers_(std::min(members, largest_exact(each.dtype))),
         kinds_(each.reduction == SR_REDUCE_SUM ? std::clamp(largest_exact(each.dtype) / members, 1U, 63U) + 1 : 128) {}
 
-  /// Element `index` of what `member` sends: unlike its neighbours and other members' and rounds'.
+  /// Element `index` of what `member` sends. It differs from its neighbours, other members' and other rounds'.
   [[nodiscard]] std::uint32_t given(std::uint32_t member, std::uint64_t index) const noexcept {
     const auto place = static_cast<std::uint32_t>(index);
     std::uint32_t mixed = place * 2654435761U + member * 0x9E3779B9U + round_ * 0x85EBCA6BU;
@@ -85,7 +85,7 @@ T element_of(std::uint32_t number) noexcept {
   }
 }
 
-/// Compares `count` elements at `found` with what `expect` says of each.
+/// Compares `count` elements at `found` with the values of `expect`.
 template <class Expect>
 std::uint64_t differing(std::uint32_t dtype, const std::byte* found, std::uint64_t count, Expect expect) {
   std::uint64_t wrong = 0;

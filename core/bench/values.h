@@ -6,15 +6,15 @@
 
 namespace shardrun::bench {
 
-// What members send in a case, and what has to come of it. All data are whole numbers so small that every sum and
-// product of all members' is exact in every dtype: results are compared bit by bit, without tolerance.
+// The data that members send in a case, and the expected results. All values are whole numbers so small that sums and
+// products over all members are exact in every dtype. Results are compared bit by bit.
 
-/// What `rank` sends in round `round`, at its place in the arena; where nothing is in place, what it receives is
-/// overwritten with something else.
+/// Writes what `rank` sends in round `round` to its arena. If the op is not in place, overwrites the receive buffer
+/// with other values.
 void fill(const Case& each, std::uint32_t members, std::uint32_t rank, std::uint32_t round, const Layout& layout,
           std::byte* arena);
 
-/// How many elements of what `rank` received are not what they have to be.
+/// Number of wrong elements in what `rank` received.
 [[nodiscard]] std::uint64_t count_wrong(const Case& each, std::uint32_t members, std::uint32_t rank,
                                         std::uint32_t round, const Layout& layout, const std::byte* arena);
 

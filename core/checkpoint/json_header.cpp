@@ -17,7 +17,7 @@ namespace {
 
 using ErrorCodeOut = boost::json::error_code;
 
-/// What basic_parser calls as it reads. It keeps the keys of every object that is open.
+/// Handler of basic_parser. Keeps the keys of every open object.
 struct KeyHandler {
   static constexpr std::size_t max_object_size = SIZE_MAX;
   static constexpr std::size_t max_array_size = SIZE_MAX;

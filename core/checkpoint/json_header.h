@@ -5,8 +5,8 @@
 
 namespace shardrun::checkpoint {
 
-/// Parses JSON as Boost.JSON does, except that an object with the same key twice is a fault and not a silent choice of
-/// one. Throws Error{data}: "cannot read SOURCE: …", with the byte offset from the text's begin.
+/// Parses JSON as Boost.JSON does, except that a repeated key in an object is an error. Throws Error{data}: "cannot
+/// read SOURCE: …", with the byte offset from the start of the text.
 [[nodiscard]] boost::json::value parse_json_strictly(std::string_view text, std::string_view source);
 
 }  // namespace shardrun::checkpoint

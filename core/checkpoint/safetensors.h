@@ -15,12 +15,12 @@
 #include "core/files/mapped_file.h"
 #include "core/files/steady_file.h"
 
-// safetensors: 8 bytes, little-endian, with the length of a JSON header; the header; the tensors' bytes without a gap.
-// https://huggingface.co/docs/safetensors/index#format
+// The safetensors format: 8 bytes, little-endian, with the length of a JSON header; the header; the tensors' bytes
+// without gaps. https://huggingface.co/docs/safetensors/index#format
 
 namespace shardrun::checkpoint {
 
-/// In the order in which the format's own library lays tensors out, narrow to wide.
+/// In the order in which the format's own library stores tensors, from narrow to wide.
 enum class DType : std::uint8_t {
   boolean,
   u8,
@@ -52,10 +52,10 @@ struct TensorInfo {
   bool operator==(const TensorInfo&) const = default;
 };
 
-/// Bytes that the tensor takes, or nothing where they are more than 63 bits count or a dimension is negative.
+/// Bytes of the tensor; nothing if they exceed 63 bits or a dimension is negative.
 [[nodiscard]] std::optional<std::uint64_t> tensor_bytes(const TensorInfo& info) noexcept;
 
-/// A tensor and where its values lie. Read ones point into the mapped file and need not be aligned.
+/// A tensor and its values. After reading, these are in the mapped file and need not be aligned.
 struct Tensor {
   TensorInfo info;
   std::span<const std::byte> bytes;
@@ -65,94 +65,94 @@ using Metadata = std::map<std::string, std::string>;
 
 inline constexpr std::uint64_t max_header_bytes = 100'000'000;
 
-/// Where everything goes in a file: widest elements first, then by name, which aligns every tensor and is byte for byte
+/// Offsets of all tensors in a file: widest elements first, then by name. This aligns every tensor and is byte for byte
 /// what the format's own library writes.
 struct SafetensorsLayout {
   std::string header;                  ///< length, JSON and padding to a multiple of 8
   std::vector<TensorInfo> tensors;     ///< in file order
-  std::vector<std::uint64_t> offsets;  ///< of each, from the file's begin
+  std::vector<std::uint64_t> offsets;  ///< per tensor, from the start of the file
   std::uint64_t file_bytes = 0;
 };
 
-/// Throws Error{internal} where names repeat, are not UTF-8 or are "__metadata__", or where sizes overflow.
+/// Throws Error{internal} if names repeat, are not UTF-8 or are "__metadata__", or if sizes overflow.
 [[nodiscard]] SafetensorsLayout lay_out(std::vector<TensorInfo> tensors, const Metadata& metadata);
 
-/// Where each tensor goes in a file, and what it has not got yet.
+/// Offsets of the tensors in a file that is being written, and how many bytes each still misses.
 class TensorPlaces {
  public:
   explicit TensorPlaces(const SafetensorsLayout& layout);
 
-  /// Where the piece goes in the file, which counts it as there. Throws Error{internal} where there is no such tensor
+  /// The offset of a piece in the file; counts the piece as written. Throws Error{internal} if there is no such tensor
   /// or the piece does not lie within it.
   std::uint64_t take(std::string_view name, std::uint64_t offset, std::uint64_t bytes, std::string_view file);
-  /// Throws Error{internal} where a tensor has not got all its bytes.
+  /// Throws Error{internal} if a tensor still misses bytes.
   void require_whole(std::string_view file) const;
 
  private:
-  struct Place {
+  struct TensorRange {
     std::uint64_t offset;
     std::uint64_t bytes;
     std::uint64_t missing;
   };
 
-  std::map<std::string, Place, std::less<>> places_;
+  std::map<std::string, TensorRange, std::less<>> ranges_;
 };
 
-/// Writes a file whose tensors come in pieces, in any order. Until `commit`, and after a fault, the path holds the old
+/// Writes a file whose tensors come in pieces, in any order. Until `commit`, and after an error, the path has the old
 /// file.
 class SafetensorsWriter {
  public:
-  /// Takes the file's room. Throws Error{io}, and as `lay_out` does.
+  /// Reserves the file's room. Throws Error{io}, and as `lay_out` does.
   SafetensorsWriter(std::filesystem::path path, std::vector<TensorInfo> tensors, const Metadata& metadata);
 
-  /// A piece of a tensor's bytes, from `offset` on. REQUIRES: no byte is written twice.
-  /// Throws Error{io}; Error{internal} where there is no such tensor or the piece does not lie within it.
+  /// Writes a piece of a tensor's bytes at `offset` in the tensor. REQUIRES: no byte is written twice. Throws
+  /// Error{io}; Error{internal} if there is no such tensor or the piece does not lie within it.
   void write(std::string_view name, std::uint64_t offset, std::span<const std::byte> bytes);
-  /// The same piece, which another process writes (SafetensorsPieces).
+  /// Leaves a piece to another process (SafetensorsPieces) and counts it as written.
   void leave(std::string_view name, std::uint64_t offset, std::uint64_t bytes);
-  /// Throws Error{io}; Error{internal} where a tensor has not got all its bytes.
+  /// Throws Error{io}; Error{internal} if a tensor still misses bytes.
   void commit();
 
  private:
   files::AtomicFile file_;
-  TensorPlaces places_;
+  TensorPlaces ranges_;
 
   SafetensorsWriter(std::filesystem::path path, const SafetensorsLayout& layout);
 };
 
-/// Writes pieces of a file that a SafetensorsWriter of another process has begun, with the same tensors and metadata,
+/// Writes pieces of a file that a SafetensorsWriter of another process has begun with the same tensors and metadata,
 /// and commits later.
 class SafetensorsPieces {
  public:
   SafetensorsPieces(std::filesystem::path path, std::vector<TensorInfo> tensors, const Metadata& metadata);
 
   void write(std::string_view name, std::uint64_t offset, std::span<const std::byte> bytes);
-  /// Makes them durable. Throws Error{io}.
+  /// Makes the pieces durable. Throws Error{io}.
   void finish() { file_.sync(); }
 
  private:
   std::string name_;
   files::UnfinishedFile file_;
-  TensorPlaces places_;
+  TensorPlaces ranges_;
 
   SafetensorsPieces(std::filesystem::path path, const SafetensorsLayout& layout);
 };
 
-/// Writes whole tensors. Throws as SafetensorsWriter does, Error{internal} also where a tensor's bytes are not as many
-/// as its shape needs.
+/// Writes complete tensors. Throws as SafetensorsWriter does; Error{internal} also if a tensor's bytes do not match its
+/// shape.
 void write_safetensors(const std::filesystem::path& path, std::span<const Tensor> tensors, const Metadata& metadata);
 
 struct SafetensorsContents {
-  std::vector<Tensor> tensors;  ///< in file order; bytes point into what was parsed
+  std::vector<Tensor> tensors;  ///< in file order; their bytes point into the parsed memory
   Metadata metadata;
 };
 
 /// Checks every byte of the header and every size. `source` names the file in messages. Throws Error{data}.
 [[nodiscard]] SafetensorsContents parse_safetensors(std::span<const std::byte> file, std::string_view source);
 
-/// A file that is open and whose header is checked. What its tensors point to is the mapped file: it lives as long as
-/// this does, also when this is moved, and ends the process by SIGBUS where another one has cut the file short. So code
-/// that reads files of others copies by read().
+/// An open file whose header is checked. Its tensors point into the mapped file, which lives as long as this, also when
+/// this is moved. If another process cuts the file short, touching them ends the process by SIGBUS. Code that reads
+/// others' files therefore copies by read().
 class SafetensorsFile {
  public:
   /// Throws as `parse_safetensors` and files::SteadyFile do.
@@ -161,15 +161,15 @@ class SafetensorsFile {
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return file_.path(); }
   [[nodiscard]] const std::vector<Tensor>& tensors() const noexcept { return contents_.tensors; }
   [[nodiscard]] const Metadata& metadata() const noexcept { return contents_.metadata; }
-  /// Null where there is no such tensor.
+  /// Null if there is no such tensor.
   [[nodiscard]] const Tensor* find(std::string_view name) const noexcept;
-  /// Throws Error{data} with the nearest name where there is no such tensor.
+  /// Throws Error{data} with the nearest name if there is no such tensor.
   [[nodiscard]] const Tensor& at(std::string_view name) const;
 
-  /// Copies bytes of one of these tensors, from `offset` on. REQUIRES: it has so many. Throws Error{io} where the file
-  /// was cut short.
+  /// Copies bytes of one of these tensors, from `offset` on. REQUIRES: they exist. Throws Error{io} if the file was cut
+  /// short.
   void read(const Tensor& tensor, std::size_t offset, std::span<std::byte> to) const;
-  /// As files::SteadyFile: call it after reads, one thread at a time.
+  /// As in files::SteadyFile: call it after reads, one thread at a time.
   void require_unchanged() const { file_.require_unchanged(); }
   [[nodiscard]] const std::string& fingerprint() const { return file_.fingerprint(); }
 

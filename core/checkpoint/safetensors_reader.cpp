@@ -28,7 +28,7 @@ class Reader {
   Reader(std::span<const std::byte> file, std::span<const std::byte> head, std::string_view source)
       : file_(file), head_(head), source_(source) {}
 
-  /// How many bytes the head has. Throws Error{data} where it is too large, or too large for the file.
+  /// The size of the head in bytes. Throws Error{data} if it is too large, or larger than the file.
   [[nodiscard]] std::size_t head_bytes() const { return length_bytes + static_cast<std::size_t>(header_bytes()); }
 
   SafetensorsContents read() {
@@ -202,7 +202,7 @@ SafetensorsContents parse_safetensors(std::span<const std::byte> file, std::stri
 
 namespace {
 
-/// Reads no byte of `mapped`, which says only where tensors lie.
+/// Reads no byte of `mapped`; it only gives the tensors their addresses.
 SafetensorsContents parse_file(const files::SteadyFile& file, std::span<const std::byte> mapped) {
   std::vector<std::byte> head(std::min(length_bytes, mapped.size()));
   file.read(0, head);

@@ -11,7 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/base/standard_error.h"
-#include "core/bench/rank.h"
+#include "core/bench/measuring.h"
 #include "core/cli/options.h"
 #include "core/job/schema.h"
 #include "core/launch/world.h"
@@ -28,22 +28,22 @@ std::string usual_transport() { return *job::find_setting(job::section_named("jo
 
 std::vector<OptionSyntax> syntax() {
   return {{.name = "transport", .value = "NAME", .help = "the transport (default " + usual_transport() + ")"},
-          {.name = "ranks", .value = "N", .help = "processes that are started (default 2)"},
+          {.name = "ranks", .value = "N", .help = "number of processes (default 2)"},
           {.name = "op",
            .value = "LIST",
-           .help = std::string("ops, with commas between them, or all (default ") + usual_ops + ")"},
+           .help = std::string("ops separated by commas, or all (default ") + usual_ops + ")"},
           {.name = "sizes",
            .value = "LIST",
-           .help = std::string("bytes: sizes or ranges FROM-TO, K, M and G are powers of 1024 (default ") +
+           .help = std::string("sizes in bytes or ranges FROM-TO; K, M and G are powers of 1024 (default ") +
                    usual_sizes + ")"},
-          {.name = "factor", .value = "N", .help = "from one size of a range to the next (default 4)"},
+          {.name = "factor", .value = "N", .help = "factor from one size of a range to the next (default 4)"},
           {.name = "dtype", .value = "LIST", .help = "element types, or all (default f32)"},
           {.name = "redop", .value = "LIST", .help = "reductions, or all (default sum)"},
-          {.name = "iters", .value = "N", .help = "timed iterations (default 20 to 1000, by size)"},
-          {.name = "warmup", .value = "N", .help = "iterations before them (default a tenth of them)"},
-          {.name = "in-place", .help = "ops in place only, where they can be (default both)"},
-          {.name = "out-of-place", .help = "no ops in place"},
-          {.name = "timeout", .value = "SECONDS", .help = "for each op (default 60)"},
+          {.name = "iters", .value = "N", .help = "timed iterations (default 20 to 1000, depending on size)"},
+          {.name = "warmup", .value = "N", .help = "untimed iterations before them (default a tenth)"},
+          {.name = "in-place", .help = "measure only in place, if the op can be (default both)"},
+          {.name = "out-of-place", .help = "measure only out of place"},
+          {.name = "timeout", .value = "SECONDS", .help = "timeout of each op (default 60)"},
           {.name = "plugins",
            .value = "PATH",
            .help = "a folder with plugins, searched first (may be repeated)",
@@ -52,7 +52,7 @@ std::vector<OptionSyntax> syntax() {
            .value = "transport.NAME.KEY=VALUE",
            .help = "an option of the transport (may be repeated)",
            .repeated = true},
-          {.name = "json", .help = "print JSON on standard output, at the end"}};
+          {.name = "json", .help = "print JSON on standard output at the end"}};
 }
 
 void add_option(bench::Settings& settings, const std::string& text) {
@@ -71,7 +71,7 @@ void add_option(bench::Settings& settings, const std::string& text) {
 }
 
 bench::Settings settings_of(const Parsed& parsed) {
-  constexpr std::int64_t most_iterations = 100'000;  // of which a rank's times are one message
+  constexpr std::int64_t most_iterations = 100'000;  // a rank's times of so many fit one message
   bench::Settings settings;
   settings.transport = parsed.get("transport").value_or(usual_transport());
   settings.ranks = static_cast<int>(parsed.integer("ranks", 2, 1, 1024));
@@ -109,8 +109,8 @@ bench::Settings settings_of(const Parsed& parsed) {
   return settings;
 }
 
-/// What is shown while it runs: rows as they come, on standard output unless that is for JSON, and on a terminal what
-/// is being measured.
+/// Output while it runs: rows as they come, on standard output unless that is for JSON; and on a terminal the current
+/// measurement.
 class Display {
  public:
   Display(const bench::Setting& setting, bool json)
@@ -206,7 +206,7 @@ int run(std::span<const std::string> words) {
   }
   const bench::Settings settings = settings_of(parsed);
   if (context) {
-    return bench::run_as_rank(settings, *context);
+    return bench::measure_as_rank(settings, *context);
   }
   const bench::Setting setting = bench::check(settings);
   if (const auto world = launch::world_of(); world && world->size > 1) {
@@ -220,7 +220,7 @@ int run(std::span<const std::string> words) {
 const RegisterCommand bench_command(
     {.name = "bench",
      .arguments = "[options]",
-     .help = "time a transport's ops and check their results, beside this machine's limits",
+     .help = "time a transport's ops, check their results, and measure this machine's limits",
      .run = run});
 
 }  // namespace

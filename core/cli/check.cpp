@@ -8,7 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/cli/options.h"
-#include "core/task/strategy_options.h"
+#include "core/compile/plugins.h"
 #include "plugins/conformance/conformance.h"
 #include "plugins/loader/transport.h"
 
@@ -85,7 +85,7 @@ std::vector<std::string> settings_of(const Parsed& parsed, const Subject& subjec
   if (subject.manifest.kind != plugins::PluginKind::transport) {
     refuse(settings.front(), "only a transport has options here");
   }
-  const plugins::Directories directories = task::directories_of({subject.path.parent_path()});
+  const plugins::Directories directories = compile::directories_of({subject.path.parent_path()});
   const plugins::Transport transport = plugins::Transport::load(directories, subject.manifest.name);
   const std::vector<std::string> opened = opened_by(transport, settings);
   for (const std::string& name : opened) {
@@ -120,15 +120,15 @@ int check(std::span<const std::string> words) {
       parse("plugins check", words,
             {{.name = "case",
               .value = "WORD",
-              .help = "only the cases that have this in their name (may be repeated)",
+              .help = "run only cases with this word in their name (may be repeated)",
               .repeated = true},
              {.name = "set",
               .value = "KEY=VALUE",
-              .help = "an option of the transport; NAME.KEY=VALUE: of one that it opens (may be repeated)",
+              .help = "an option of the transport; NAME.KEY=VALUE: of a transport that it opens (may be repeated)",
               .repeated = true},
              {.name = "silence",
               .value = "SECONDS",
-              .help = "processes that say nothing for so long hang (default 90 for a transport, 20 for a strategy)"},
+              .help = "a process that is silent for so long hangs (default 90 for a transport, 20 for a strategy)"},
              {.name = "list", .help = "print the names of the cases; run none"},
              {.name = "json", .help = "print JSON on standard output, and progress on standard error"}},
             1, 1);
@@ -156,7 +156,7 @@ int check(std::span<const std::string> words) {
   std::fflush(screen);
   std::size_t problems = 0;
   const std::vector<conformance::Finding> findings = conformance::check_plugin(
-      task::directories_of({subject.path.parent_path()}), manifest.kind, manifest.name,
+      compile::directories_of({subject.path.parent_path()}), manifest.kind, manifest.name,
       {.member_command = {std::filesystem::read_symlink("/proc/self/exe").string(), member_name},
        .words = parsed.all("case"),
        .settings = settings,
@@ -184,11 +184,10 @@ int check(std::span<const std::string> words) {
   return problems == 0 ? 0 : 1;
 }
 
-const RegisterCommand check_command(
-    {.name = "plugins check",
-     .arguments = "FILE",
-     .help = "check that a plugin's file does what its kind must do, in processes of its own",
-     .run = check});
+const RegisterCommand check_command({.name = "plugins check",
+                                     .arguments = "FILE",
+                                     .help = "check that a plugin does what its kind must do, in separate processes",
+                                     .run = check});
 const RegisterCommand member({.name = member_name,
                               .arguments = "",
                               .help = "one process of plugins check, started by it",

@@ -7,13 +7,13 @@
 
 namespace shardrun::cli {
 
-/// One subcommand. `run` is given the words after its name and returns the exit code; it throws Error.
+/// One subcommand. `run` gets the words after its name and returns the exit code. Throws Error.
 struct Command {
   std::string name;
-  std::string arguments;  ///< as the usage line shows them
+  std::string arguments;  ///< as shown in the usage line
   std::string help;       ///< one line
   int (*run)(std::span<const std::string> words) = nullptr;
-  bool hidden = false;  ///< for the program itself: not listed
+  bool hidden = false;  ///< used by the program itself; not listed
 };
 
 class RegisterCommand {
@@ -21,10 +21,10 @@ class RegisterCommand {
   explicit RegisterCommand(Command command);
 };
 
-/// By name.
+/// Sorted by name.
 [[nodiscard]] const std::vector<Command>& commands();
 
-/// Chooses the subcommand and turns errors into a message and an exit code.
+/// Runs the subcommand that the words name. Turns errors into a message and an exit code.
 [[nodiscard]] int main(std::span<const std::string> words);
 
 }  // namespace shardrun::cli

@@ -16,8 +16,8 @@ std::int64_t rank_of(const Parsed& parsed, const job::Job& job) { return parsed.
 std::vector<OptionSyntax> dump_options() {
   return {{.name = "dump",
            .value = "graph|plan|program",
-           .help = "print what the job becomes on its way to the executor, and start nothing"},
-          {.name = "rank", .value = "N", .help = "whose program --dump program prints (default 0)"}};
+           .help = "print the job's graph, plan or program, and start nothing"},
+          {.name = "rank", .value = "N", .help = "the rank of --dump program (default 0)"}};
 }
 
 bool wants_dump(const Parsed& parsed, const job::Job& job) {
@@ -34,7 +34,7 @@ bool wants_dump(const Parsed& parsed, const job::Job& job) {
   return what.has_value();
 }
 
-void dump(const Parsed& parsed, const job::Job& job, const task::Compiled& compiled) {
+void dump(const Parsed& parsed, const job::Job& job, const compile::Compiled& compiled) {
   const std::string what = parsed.get("dump").value_or("");
   if (what == "graph") {
     fmt::print("{}", graph::to_string(compiled.graph));
@@ -42,7 +42,7 @@ void dump(const Parsed& parsed, const job::Job& job, const task::Compiled& compi
     fmt::print("{}{}", partition::to_string(compiled.plan),
                partition::to_string(compiled.partition.sharded, compiled.graph, compiled.partition.placements.mesh));
   } else {
-    fmt::print("{}", partition::to_string(task::programs_of_rank(job, compiled, rank_of(parsed, job))));
+    fmt::print("{}", partition::to_string(compile::programs_of_rank(job, compiled, rank_of(parsed, job))));
   }
 }
 

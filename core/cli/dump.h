@@ -3,16 +3,16 @@
 #include <vector>
 
 #include "core/cli/options.h"
-#include "core/task/compile.h"
+#include "core/compile/compile.h"
 
 namespace shardrun::cli {
 
-/// --dump, and --rank beside it.
+/// The options --dump and --rank.
 [[nodiscard]] std::vector<OptionSyntax> dump_options();
-/// Whether --dump asks for something. Throws Error{usage} where --rank is given and nothing is dumped that differs
-/// between ranks, or where there is no such rank.
+/// Whether --dump is given. Throws Error{usage} if --rank is given without a dump that differs between ranks, or if
+/// there is no such rank.
 [[nodiscard]] bool wants_dump(const Parsed& parsed, const job::Job& job);
 /// Prints what --dump asks for. REQUIRES: wants_dump.
-void dump(const Parsed& parsed, const job::Job& job, const task::Compiled& compiled);
+void dump(const Parsed& parsed, const job::Job& job, const compile::Compiled& compiled);
 
 }  // namespace shardrun::cli

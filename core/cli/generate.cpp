@@ -4,12 +4,12 @@
 #include <filesystem>
 
 #include "core/base/error.h"
+#include "core/checkpoint/weights.h"
 #include "core/cli/options.h"
 #include "core/metrics/rundir.h"
 #include "core/models/program.h"
 #include "core/partition/partition.h"
-#include "core/task/sampling.h"
-#include "core/task/weights.h"
+#include "core/train/sampling.h"
 
 namespace shardrun::cli {
 namespace {
@@ -29,7 +29,7 @@ std::filesystem::path weights_path(const std::filesystem::path& given) {
 }
 
 /// With temperature 0 nothing is drawn.
-void require_effect(const Parsed& parsed, const task::SamplingSettings& settings) {
+void require_effect(const Parsed& parsed, const train::SamplingSettings& settings) {
   for (const char* option : {"top-k", "seed"}) {
     if (settings.temperature == 0 && parsed.has(option)) {
       throw Error(ErrorCode::usage, fmt::format("--{} has no effect with --temperature 0, which always takes the "
@@ -39,7 +39,7 @@ void require_effect(const Parsed& parsed, const task::SamplingSettings& settings
   }
 }
 
-/// A character at a time where the terminal shows it; tokens as numbers where there is no tokenizer.
+/// Prints whole characters on a terminal; tokens as numbers without a tokenizer.
 void print_token(const std::optional<data::Tokenizer>& tokenizer, std::int32_t token) {
   std::string text;
   if (tokenizer) {
@@ -64,26 +64,28 @@ std::vector<std::int32_t> encode(const std::optional<data::Tokenizer>& tokenizer
 }
 
 int generate(std::span<const std::string> words) {
-  const Parsed parsed = parse(
-      "generate", words,
-      {{.name = "prompt", .value = "TEXT", .help = "what to continue (default: the end of a line)"},
-       {.name = "tokens", .value = "N", .help = "how many tokens to sample (default 500)"},
-       {.name = "temperature", .value = "T", .help = "0: always the likeliest; 1: as the model has it (default 0.8)"},
-       {.name = "top-k", .value = "K", .help = "draw from the likeliest K only (default 0: all)"},
-       {.name = "seed", .value = "S", .help = "of the random draws (default 1337)"},
-       {.name = "threads", .value = "N", .help = "threads to compute with (default 1)"}},
-      1, 1);
+  const Parsed parsed =
+      parse("generate", words,
+            {{.name = "prompt", .value = "TEXT", .help = "text to continue (default: the end of a line)"},
+             {.name = "tokens", .value = "N", .help = "number of tokens to sample (default 500)"},
+             {.name = "temperature",
+              .value = "T",
+              .help = "0: always the likeliest token; 1: the model's own distribution (default 0.8)"},
+             {.name = "top-k", .value = "K", .help = "draw only from the K likeliest tokens (default 0: all)"},
+             {.name = "seed", .value = "S", .help = "seed of the random draws (default 1337)"},
+             {.name = "threads", .value = "N", .help = "threads to compute with (default 1)"}},
+            1, 1);
   if (parsed.help_shown) {
     return 0;
   }
-  task::SamplingSettings settings{.tokens = parsed.integer("tokens", 500, 0, 1'000'000'000),
-                                  .temperature = parsed.real("temperature", 0.8, 0, 1000),
-                                  .top_k = parsed.integer("top-k", 0, 0, 1'000'000),
-                                  .seed = static_cast<std::uint64_t>(parsed.integer("seed", 1337, 0, INT64_MAX))};
+  train::SamplingSettings settings{.tokens = parsed.integer("tokens", 500, 0, 1'000'000'000),
+                                   .temperature = parsed.real("temperature", 0.8, 0, 1000),
+                                   .top_k = parsed.integer("top-k", 0, 0, 1'000'000),
+                                   .seed = static_cast<std::uint64_t>(parsed.integer("seed", 1337, 0, INT64_MAX))};
   require_effect(parsed, settings);
   const int threads = static_cast<int>(parsed.integer("threads", 1, 1, 1024));
   const checkpoint::SafetensorsFile file(weights_path(parsed.positional[0]));
-  const task::TrainedModel trained = task::read_model(file);
+  const checkpoint::TrainedModel trained = checkpoint::read_model(file);
   settings.vocabulary = trained.tokenizer ? trained.tokenizer->vocabulary() : 0;
   const std::string prompt = parsed.get("prompt").value_or(trained.tokenizer ? "\n" : "");
   const std::vector<std::int32_t> tokens = encode(trained.tokenizer, prompt);
@@ -91,11 +93,11 @@ int generate(std::span<const std::string> words) {
   const graph::Graph graph = models::build_prediction(*trained.model, trained.settings);
   const device::Device& cpu = device::Device::find("cpu");
   runtime::Executor executor(partition::programs_of(graph, cpu, threads), cpu);
-  task::load_parameters(file, graph, executor);
+  checkpoint::load_parameters(file, graph, executor);
   for (const std::int32_t token : tokens) {
     print_token(trained.tokenizer, token);
   }
-  task::sample(executor, tokens, settings, [&](std::int32_t token) { print_token(trained.tokenizer, token); });
+  train::sample(executor, tokens, settings, [&](std::int32_t token) { print_token(trained.tokenizer, token); });
   fmt::print("\n");
   return 0;
 }

@@ -22,7 +22,7 @@ std::string model_reference() {
 
 int help(std::span<const std::string> words) {
   const Parsed parsed =
-      parse("help", words, {{.name = "markdown", .help = "help job: as the page docs/job-file.md"}}, 0, 1);
+      parse("help", words, {{.name = "markdown", .help = "help job: in the form of docs/job-file.md"}}, 0, 1);
   if (parsed.help_shown) {
     return 0;
   }

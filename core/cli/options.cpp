@@ -8,9 +8,9 @@
 
 #include "core/base/error.h"
 #include "core/base/suggest.h"
+#include "core/compile/plugins.h"
 #include "core/job/output.h"
 #include "core/launch/world.h"
-#include "core/task/strategy_options.h"
 
 namespace shardrun::cli {
 namespace {
@@ -159,7 +159,7 @@ OptionSyntax set_option() {
 
 job::Job read_job(const Parsed& parsed) {
   const std::vector<std::string> overrides = parsed.all("set");
-  job::SchemaProviders providers = task::schema_providers();
+  job::SchemaProviders providers = compile::schema_providers();
   if (parsed.get("launch").value_or("") != "here") {
     providers.automatic_ranks = [cores = providers.automatic_ranks] {
       const std::optional<launch::World> world = launch::world_of();

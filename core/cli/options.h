@@ -14,12 +14,12 @@ namespace shardrun::cli {
 /// An option of a subcommand: `--name VALUE`, or a switch without a value.
 struct OptionSyntax {
   std::string name;
-  std::string value;  ///< what the value is called in the help; empty: a switch
+  std::string value;  ///< name of the value in the help; empty: a switch
   std::string help;
   bool repeated = false;
 };
 
-/// Words of a command line, sorted out.
+/// The parsed words of a command line.
 struct Parsed {
   bool help_shown = false;
   std::vector<std::string> positional;
@@ -28,7 +28,7 @@ struct Parsed {
   [[nodiscard]] bool has(std::string_view name) const;
   [[nodiscard]] std::optional<std::string> get(std::string_view name) const;
   [[nodiscard]] std::vector<std::string> all(std::string_view name) const;
-  /// Throw Error{usage} for a value that is no such number, or outside [least, most].
+  /// Throw Error{usage} for a value that is not such a number, or is outside [least, most].
   [[nodiscard]] std::int64_t integer(std::string_view name, std::int64_t otherwise, std::int64_t least,
                                      std::int64_t most) const;
   [[nodiscard]] double real(std::string_view name, double otherwise, double least, double most) const;
@@ -42,7 +42,7 @@ struct Parsed {
 
 /// The options of every command that takes a job file.
 [[nodiscard]] OptionSyntax set_option();
-/// Reads, overrides and checks the job that a command line names.
+/// Reads and checks the job of a command line, with its overrides.
 [[nodiscard]] job::Job read_job(const Parsed& parsed);
 
 }  // namespace shardrun::cli

@@ -17,7 +17,7 @@
 namespace shardrun::cli {
 namespace {
 
-/// Off a terminal, where lines may be long.
+/// The width if the output is not a terminal: lines may be long.
 constexpr std::size_t usual_width = 190;
 
 std::size_t screen_width() {
@@ -79,20 +79,20 @@ void require_one(const Parsed& parsed) {
   }
 }
 
-/// The search for settings that fit takes longer than all else: what is known before it stands on the screen by then.
+/// The search for settings that fit takes longest. Everything else is printed before it.
 void print_plan(const Planned& planned, bool every_rank) {
   fmt::print("{}", plan_text(planned, screen_width(), every_rank));
   if (planned.fit && !planned.fit->fits()) {
     fmt::print("\nit does not fit; planning it with other settings\n");
     std::fflush(stdout);
-    fmt::print("{}", task::to_string(task::find_fitting(planned.job, planned.compiled, planned.forecast)));
+    fmt::print("{}", forecast::to_string(forecast::find_fitting(planned.job, planned.compiled, planned.forecast)));
   }
 }
 
 void print_json(const Planned& planned) {
-  std::optional<task::FitSearch> search;
+  std::optional<forecast::FitSearch> search;
   if (planned.fit && !planned.fit->fits()) {
-    search = task::find_fitting(planned.job, planned.compiled, planned.forecast);
+    search = forecast::find_fitting(planned.job, planned.compiled, planned.forecast);
   }
   fmt::print("{}", plan_json(planned, search));
 }
@@ -100,9 +100,9 @@ void print_json(const Planned& planned) {
 int plan(std::span<const std::string> words) {
   std::vector<OptionSyntax> options = {
       set_option(),
-      {.name = "json", .help = "print JSON, of all ranks"},
-      {.name = "ranks", .value = "LIST", .help = "print all that is known of these ranks, such as 0,5,8-11"},
-      {.name = "all", .help = "print all that is known of every rank; ranks that are alike share a block"}};
+      {.name = "json", .help = "print JSON with all ranks"},
+      {.name = "ranks", .value = "LIST", .help = "print details of these ranks, such as 0,5,8-11"},
+      {.name = "all", .help = "print details of every rank; alike ranks share a block"}};
   std::ranges::move(dump_options(), std::back_inserter(options));
   const Parsed parsed = parse("plan", words, options, 1, 1);
   if (parsed.help_shown) {
@@ -113,19 +113,19 @@ int plan(std::span<const std::string> words) {
   const std::vector<std::int64_t> ranks =
       parsed.has("ranks") ? read_ranks(*parsed.get("ranks"), job.ranks) : std::vector<std::int64_t>{};
   const bool is_dump = wants_dump(parsed, job);
-  const task::Compiled compiled = task::compile(job);
+  const compile::Compiled compiled = compile::compile(job);
   if (is_dump) {
     dump(parsed, job, compiled);
     return 0;
   }
   Planned planned{.job = job,
                   .compiled = compiled,
-                  .forecast = task::forecast(job, compiled),
+                  .forecast = forecast::forecast(job, compiled),
                   .idle = {},
                   .fit = {},
-                  .disk = task::disk_use(job, compiled)};
-  planned.idle = task::idle_ranks(job, compiled, planned.forecast);
-  planned.fit = task::memory_fit(job, planned.forecast);
+                  .disk = forecast::disk_use(job, compiled)};
+  planned.idle = forecast::idle_ranks(job, compiled, planned.forecast);
+  planned.fit = forecast::memory_fit(job, planned.forecast);
   if (parsed.has("json")) {
     print_json(planned);
   } else if (!ranks.empty()) {

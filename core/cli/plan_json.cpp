@@ -5,13 +5,13 @@
 namespace shardrun::cli {
 namespace {
 
-/// As an integer where 64 bits can hold it. It was counted as a double: 53 of its bits are exact.
+/// An integer if it fits 64 bits. It was counted as a double: 53 bits are exact.
 boost::json::value whole_number(double number) {
   constexpr double first_beyond = 0x1p63;
   return number < first_beyond ? boost::json::value(static_cast<std::int64_t>(number)) : boost::json::value(number);
 }
 
-boost::json::object json_of(const task::RankForecast& ranks, const task::Forecast& forecast) {
+boost::json::object json_of(const forecast::RankForecast& ranks, const forecast::Forecast& forecast) {
   namespace json = boost::json;
   const partition::MemoryUse& memory = ranks.memory;
   json::object sent;
@@ -37,11 +37,11 @@ boost::json::object json_of(const task::RankForecast& ranks, const task::Forecas
           {"bubble", forecast.timeline ? forecast.timeline->bubble(static_cast<std::size_t>(ranks.stage)) : 0.0}};
 }
 
-boost::json::object json_of(const task::StepForecast& step) {
+boost::json::object json_of(const forecast::StepForecast& step) {
   namespace json = boost::json;
   json::array stages;
   for (std::size_t s = 0; s < step.prediction.stages.size(); ++s) {
-    const partition::StagePrediction& stage = step.prediction.stages[s];
+    const forecast::StagePrediction& stage = step.prediction.stages[s];
     stages.push_back({{"stage", s},
                       {"rank", step.ranks[s]},
                       {"compute_s", stage.compute},
@@ -60,19 +60,19 @@ boost::json::object json_of(const task::StepForecast& step) {
   return predicted;
 }
 
-boost::json::object json_of(const partition::Timeline& timeline, const char* costs) {
+boost::json::object json_of(const forecast::Timeline& timeline, const char* costs) {
   namespace json = boost::json;
   json::array stages;
-  for (const std::vector<partition::TimedAction>& stage : timeline.stages) {
+  for (const std::vector<forecast::TimedAction>& stage : timeline.stages) {
     json::array& actions = stages.emplace_back(json::array()).as_array();
-    for (const partition::TimedAction& each : stage) {
+    for (const forecast::TimedAction& each : stage) {
       actions.push_back({{"action", partition::to_string(each.action)}, {"begin", each.begin}, {"end", each.end}});
     }
   }
   return {{"costs", costs}, {"end", timeline.end}, {"stages", std::move(stages)}};
 }
 
-boost::json::object json_of(const task::IdleRanks& idle) {
+boost::json::object json_of(const forecast::IdleRanks& idle) {
   return {{"ranks", boost::json::array(idle.ranks.begin(), idle.ranks.end())},
           {"most_flops", whole_number(idle.most_idle)},
           {"busiest_flops", whole_number(idle.most)},
@@ -80,7 +80,7 @@ boost::json::object json_of(const task::IdleRanks& idle) {
           {"remedy", idle.remedy}};
 }
 
-boost::json::object json_of(const task::DiskUse& use) {
+boost::json::object json_of(const forecast::DiskUse& use) {
   return {{"result", use.result},
           {"result_bytes", use.result_bytes},
           {"states_under_way", use.under_way},
@@ -91,13 +91,13 @@ boost::json::object json_of(const task::DiskUse& use) {
           {"total_bytes", use.total()}};
 }
 
-boost::json::object json_of(const task::MemoryFit& fit, const std::optional<task::FitSearch>& search) {
+boost::json::object json_of(const forecast::MemoryFit& fit, const std::optional<forecast::FitSearch>& search) {
   namespace json = boost::json;
   json::object memory = {
       {"bytes", fit.memory}, {"fits", fit.fits()}, {"most", fit.most}, {"rank", fit.rank}, {"ranks_over", fit.over}};
   if (search) {
     json::array& tried = memory["tried"].emplace_array();
-    for (const task::Alternative& alternative : search->tried) {
+    for (const forecast::Alternative& alternative : search->tried) {
       tried.push_back({{"settings", json::array(alternative.settings.begin(), alternative.settings.end())},
                        {"most", alternative.most},
                        {"fits", alternative.most <= fit.memory}});
@@ -108,16 +108,16 @@ boost::json::object json_of(const task::MemoryFit& fit, const std::optional<task
 
 }  // namespace
 
-std::string plan_json(const Planned& planned, const std::optional<task::FitSearch>& search) {
+std::string plan_json(const Planned& planned, const std::optional<forecast::FitSearch>& search) {
   namespace json = boost::json;
-  const task::Compiled& compiled = planned.compiled;
-  const task::Forecast& forecast = planned.forecast;
+  const compile::Compiled& compiled = planned.compiled;
+  const forecast::Forecast& forecast = planned.forecast;
   json::array ranks;
-  for (const task::RankForecast& alike : forecast.ranks) {
+  for (const forecast::RankForecast& alike : forecast.ranks) {
     ranks.push_back(json_of(alike, forecast));
   }
   json::object plan = {{"parameters", graph::parameter_count(compiled.graph)},
-                       {"flops_per_step", whole_number(task::flops_per_step(compiled))},
+                       {"flops_per_step", whole_number(compile::flops_per_step(compiled))},
                        {"disk", json_of(planned.disk)},
                        {"data_bytes", compiled.dataset == nullptr ? 0 : compiled.dataset->host_bytes()},
                        {"ranks", std::move(ranks)}};

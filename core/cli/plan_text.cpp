@@ -29,7 +29,7 @@ struct Extremes {
   }
 };
 
-/// "2.68 GiB", or "2.68-2.70 GiB" where they are shown differently.
+/// "2.68 GiB", or "2.68-2.70 GiB" if their texts differ.
 template <typename T>
 std::string range(const Extremes<T>& extremes, const std::function<std::string(T)>& human) {
   const std::string least = human(extremes.least);
@@ -56,7 +56,7 @@ constexpr Category categories[] = {{"parameters", &partition::MemoryUse::paramet
                                    {"scratch", &partition::MemoryUse::scratch},
                                    {"peak", &partition::MemoryUse::peak}};
 
-std::string block(const task::RankForecast& ranks, const std::string& title) {
+std::string block(const forecast::RankForecast& ranks, const std::string& title) {
   std::string text = fmt::format("\n{:<16} {:>15}\n", title, "bytes");
   const auto row = [&](const std::string& name, std::uint64_t bytes) {
     text += fmt::format("{:<16} {:>15}   {}\n", name, bytes, metrics::human_bytes(bytes));
@@ -80,12 +80,12 @@ std::string title_of(const std::vector<std::int64_t>& ranks) {
 }
 
 /// The least and the most over ranks that differ.
-std::string summary_of_ranks(const task::Forecast& forecast) {
+std::string summary_of_ranks(const forecast::Forecast& forecast) {
   std::map<std::string, std::map<std::string, Extremes<std::uint64_t>>> sent;
   Extremes<double> flops;
-  const task::RankForecast* fullest = &forecast.ranks.front();
+  const forecast::RankForecast* fullest = &forecast.ranks.front();
   std::int64_t ranks = 0;
-  for (const task::RankForecast& alike : forecast.ranks) {
+  for (const forecast::RankForecast& alike : forecast.ranks) {
     flops.add(alike.flops);
     fullest = alike.memory.peak > fullest->memory.peak ? &alike : fullest;
     ranks += static_cast<std::int64_t>(alike.members.size());
@@ -103,7 +103,7 @@ std::string summary_of_ranks(const task::Forecast& forecast) {
   };
   for (const Category& category : categories) {
     Extremes<std::uint64_t> bytes;
-    for (const task::RankForecast& alike : forecast.ranks) {
+    for (const forecast::RankForecast& alike : forecast.ranks) {
       bytes.add(alike.memory.*category.bytes);
     }
     row(category.name, bytes);
@@ -115,7 +115,7 @@ std::string summary_of_ranks(const task::Forecast& forecast) {
   for (auto& [axis, collectives] : sent) {
     text += fmt::format("sent each step over mesh axis {}\n", axis);
     for (auto& [collective, bytes] : collectives) {
-      for (const task::RankForecast& alike : forecast.ranks) {
+      for (const forecast::RankForecast& alike : forecast.ranks) {
         const auto of_axis = alike.sent.find(axis);
         const bool sends = of_axis != alike.sent.end() && of_axis->second.contains(collective);
         bytes.add(sends ? of_axis->second.at(collective) : 0);
@@ -154,7 +154,7 @@ std::string stages_text(const Planned& planned) {
     std::size_t ranks = 0;
     Extremes<std::uint64_t> states, activations, peak, sent;
     Extremes<double> flops;
-    for (const task::RankForecast& alike : planned.forecast.ranks) {
+    for (const forecast::RankForecast& alike : planned.forecast.ranks) {
       const auto stage = static_cast<std::size_t>(alike.stage);
       if (stage < row.begin || stage >= row.end) {
         continue;
@@ -175,7 +175,7 @@ std::string stages_text(const Planned& planned) {
     Extremes<std::int64_t> kept;
     std::int64_t forwards = 0;
     for (std::size_t stage = row.begin; stage < row.end; ++stage) {
-      kept.add(partition::most_live_forwards(pipeline.actions[stage]));
+      kept.add(forecast::most_live_forwards(pipeline.actions[stage]));
       forwards = std::max<std::int64_t>(
           forwards,
           std::ranges::count(pipeline.actions[stage], plugins::Action::Kind::forward, &plugins::Action::kind));
@@ -194,9 +194,9 @@ std::string stages_text(const Planned& planned) {
 }
 
 /// REQUIRES: a step is predicted.
-std::string predicted_text(const task::Forecast& forecast) {
-  const task::StepForecast& step = *forecast.step;
-  const std::vector<partition::StagePrediction>& stages = step.prediction.stages;
+std::string predicted_text(const forecast::Forecast& forecast) {
+  const forecast::StepForecast& step = *forecast.step;
+  const std::vector<forecast::StagePrediction>& stages = step.prediction.stages;
   std::string text = fmt::format("\npredicted time of a step, costs: {}\n{:<16} {:>15}\n", costs_of(forecast), "step",
                                  metrics::human_time(step.prediction.seconds));
   const auto rate = [&](const char* what, double per_second) {
@@ -211,7 +211,7 @@ std::string predicted_text(const task::Forecast& forecast) {
   text += step.utilisation ? fmt::format(": {:.1f} % of [cluster] flops\n", 100 * *step.utilisation) : "\n";
   text += fmt::format("{:<24} {:>19} {:>19} {:>19} {:>19}\n", "", "computing", "communication", "waiting", "hidden");
   for (const StageRow& row : stage_rows(stages.size())) {
-    const auto cell = [&](double partition::StagePrediction::*part) {
+    const auto cell = [&](double forecast::StagePrediction::*part) {
       Extremes<double> seconds;
       for (std::size_t stage = row.begin; stage < row.end; ++stage) {
         seconds.add(stages[stage].*part);
@@ -220,18 +220,18 @@ std::string predicted_text(const task::Forecast& forecast) {
     };
     const std::string name =
         row.end - row.begin == 1 ? fmt::format("{}, rank {}", row.name(), step.ranks[row.begin]) : row.name();
-    text += fmt::format("{:<24} {:>19} {:>19} {:>19} {:>19}\n", name, cell(&partition::StagePrediction::compute),
-                        cell(&partition::StagePrediction::exposed), cell(&partition::StagePrediction::waiting),
-                        cell(&partition::StagePrediction::hidden));
+    text += fmt::format("{:<24} {:>19} {:>19} {:>19} {:>19}\n", name, cell(&forecast::StagePrediction::compute),
+                        cell(&forecast::StagePrediction::exposed), cell(&forecast::StagePrediction::waiting),
+                        cell(&forecast::StagePrediction::hidden));
   }
   return text;
 }
 
 /// REQUIRES: a pipeline.
-std::string timeline_text(const task::Forecast& forecast, std::size_t width) {
+std::string timeline_text(const forecast::Forecast& forecast, std::size_t width) {
   constexpr std::size_t around = 30;  // columns of a row that are not the drawing
   constexpr std::size_t least_width = 40;
-  const partition::Timeline& timeline = *forecast.timeline;
+  const forecast::Timeline& timeline = *forecast.timeline;
   Extremes<double> bubble;
   for (std::size_t stage = 0; stage < timeline.stages.size(); ++stage) {
     bubble.add(timeline.bubble(stage));
@@ -241,10 +241,10 @@ std::string timeline_text(const task::Forecast& forecast, std::size_t width) {
                      range<double>(bubble, percent), costs_of(forecast),
                      forecast.step ? "an action takes what its instructions take; what is sent takes no time"
                                    : "each forward, and each part of backward, takes 1") +
-         partition::draw(timeline, std::max(width, around + least_width) - around, most_stage_rows);
+         forecast::draw(timeline, std::max(width, around + least_width) - around, most_stage_rows);
 }
 
-std::string transients_text(const task::Compiled& compiled) {
+std::string transients_text(const compile::Compiled& compiled) {
   std::string text = "\nmemory of rank 0 beside the states, by function; the least that any order of buffers needs\n";
   for (const partition::Program& program : compiled.programs.programs) {
     text += fmt::format(
@@ -264,7 +264,7 @@ std::string transients_text(const task::Compiled& compiled) {
 
 /// "model gpt, strategy named, 8 ranks (data 2 × model 2 × pipe 2), 1 thread each"
 std::string title_text(const Planned& planned) {
-  const task::Compiled& compiled = planned.compiled;
+  const compile::Compiled& compiled = planned.compiled;
   std::string mesh;
   for (const mesh::Axis& axis : compiled.partition.placements.mesh.axes) {
     if (axis.size > 1) {
@@ -277,8 +277,8 @@ std::string title_text(const Planned& planned) {
 }
 
 std::string head_text(const Planned& planned) {
-  const task::Compiled& compiled = planned.compiled;
-  const double flops = task::flops_per_step(compiled);
+  const compile::Compiled& compiled = planned.compiled;
+  const double flops = compile::flops_per_step(compiled);
   std::string text =
       title_text(planned) + fmt::format("parameters {:>21}\nFLOPs a step {:>19.0f}   {}\n",
                                         graph::parameter_count(compiled.graph), flops, human_flops(flops));
@@ -286,18 +286,18 @@ std::string head_text(const Planned& planned) {
     text +=
         fmt::format("a step is one that the strategy's hook follows, as it does every {} and the last\n", hook->every);
   }
-  text += fmt::format("disk: {}\n", task::to_string(planned.disk));
+  text += fmt::format("disk: {}\n", forecast::to_string(planned.disk));
   if (const std::uint64_t bytes = compiled.dataset == nullptr ? 0 : compiled.dataset->host_bytes(); bytes > 0) {
     text += fmt::format("tokens of text {:>17}   {} on each host, which its ranks share\n", bytes,
                         metrics::human_bytes(bytes));
   }
-  text += planned.idle ? task::to_string(*planned.idle) + "\n" : "";
-  return text + (planned.fit ? task::to_string(*planned.fit) + "\n" : "");
+  text += planned.idle ? forecast::to_string(*planned.idle) + "\n" : "";
+  return text + (planned.fit ? forecast::to_string(*planned.fit) + "\n" : "");
 }
 
 }  // namespace
 
-const char* costs_of(const task::Forecast& forecast) {
+const char* costs_of(const forecast::Forecast& forecast) {
   if (!forecast.step) {
     return "units";
   }
@@ -305,10 +305,10 @@ const char* costs_of(const task::Forecast& forecast) {
 }
 
 std::string plan_text(const Planned& planned, std::size_t width, bool every_rank) {
-  const task::Forecast& forecast = planned.forecast;
+  const forecast::Forecast& forecast = planned.forecast;
   std::string text = head_text(planned) + (forecast.step ? predicted_text(forecast) : "");
   if (every_rank || forecast.ranks.size() == 1) {
-    for (const task::RankForecast& alike : forecast.ranks) {
+    for (const forecast::RankForecast& alike : forecast.ranks) {
       text += block(alike, title_of(alike.members));
     }
   } else {
@@ -323,7 +323,7 @@ std::string plan_text(const Planned& planned, std::size_t width, bool every_rank
 
 std::string ranks_text(const Planned& planned, const std::vector<std::int64_t>& ranks) {
   std::string text = title_text(planned);
-  for (const task::RankForecast& alike : planned.forecast.ranks) {
+  for (const forecast::RankForecast& alike : planned.forecast.ranks) {
     std::vector<std::int64_t> wanted;
     std::ranges::set_intersection(ranks, alike.members, std::back_inserter(wanted));
     if (wanted.empty()) {

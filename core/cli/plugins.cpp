@@ -5,8 +5,8 @@
 
 #include "core/base/printable.h"
 #include "core/cli/options.h"
+#include "core/compile/plugins.h"
 #include "core/job/raw.h"
-#include "core/task/strategy_options.h"
 
 namespace shardrun::cli {
 namespace {
@@ -75,7 +75,7 @@ int list(std::span<const std::string> words) {
   if (!parsed.positional.empty()) {
     configured = job::plugin_path(job::read_job_file(parsed.positional[0], parsed.all("set")));
   }
-  const plugins::Directories directories = task::directories_of(configured);
+  const plugins::Directories directories = compile::directories_of(configured);
   const std::vector<plugins::PluginInfo> found = plugins::list_plugins(directories);
   for (const plugins::PluginInfo& plugin : found) {
     fmt::print("{}", printable_lines(describe(plugin)));

@@ -48,7 +48,7 @@ void set_action(int signal, void (*action)(int)) noexcept {
   ::sigaction(signal, &wanted, nullptr);
 }
 
-/// Nothing where that would wait for somebody to read.
+/// Writes nothing if that would wait for a reader.
 void say_ended_by(int signal) noexcept {
   std::array<char, 128> line{};
   // On a terminal the cursor is at the end of the live line.
@@ -77,7 +77,7 @@ extern "C" void on_stop_signal(int signal) {
   errno = error_number;
 }
 
-/// Whoever read the output has gone. As long as it is not read, each line that follows comes back with the same signal.
+/// The reader of the output is gone. Each further line raises the same signal.
 extern "C" void on_broken_pipe(int signal) {
   is_pipe_broken = true;
   request_stop(signal);
@@ -115,8 +115,8 @@ void tell_listener() {
   tell_if_asked(who);
 }
 
-/// Takes the signals. Those that compute must not: generated kernels keep numbers below their stack pointer, where the
-/// kernel puts what a handler returns to.
+/// Starts the thread that takes the signals. Computing threads must not take them: generated kernels keep numbers below
+/// their stack pointer, where the kernel puts a handler's return frame.
 void start_taking(const sigset_t& signals) {
   sigset_t all;
   sigset_t mask;
@@ -131,7 +131,8 @@ void start_taking(const sigset_t& signals) {
         }
       }
       ::sigsuspend(&waiting);
-      ::pthread_sigmask(SIG_SETMASK, &waiting, nullptr);  // whoever is told may be slow: a second signal is not
+      // A listener may be slow; a second signal must not wait for it.
+      ::pthread_sigmask(SIG_SETMASK, &waiting, nullptr);
       tell_listener();
       for (;;) {
         ::pause();

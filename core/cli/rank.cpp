@@ -1,10 +1,10 @@
 #include "core/base/error.h"
 #include "core/cli/options.h"
+#include "core/compile/plugins.h"
 #include "core/job/source.h"
 #include "core/launch/rank.h"
 #include "core/metrics/rundir.h"
-#include "core/task/ranks.h"
-#include "core/task/strategy_options.h"
+#include "core/train/rank_process.h"
 #include "core/verify/job.h"
 
 namespace shardrun::cli {
@@ -15,7 +15,7 @@ int rank(std::span<const std::string> words) {
   const Parsed parsed = parse("rank", words,
                               {{.name = "folder", .value = "PATH", .help = "a way into the open output folder"},
                                {.name = "profile", .help = "as of run"},
-                               {.name = task::data_option, .value = "HANDLES", .help = "open files of the launcher"},
+                               {.name = train::data_option, .value = "HANDLES", .help = "open files of the launcher"},
                                {.name = "record-steps", .value = "N", .help = "steps to record for verify"},
                                {.name = "record-evaluation", .value = "yes|no", .help = "and an evaluation"}},
                               1, 1);
@@ -25,17 +25,17 @@ int rank(std::span<const std::string> words) {
   if (!context) {
     throw Error(ErrorCode::usage, "rank: a run starts its ranks itself: use shardrun run JOB.ini");
   }
-  // As the launcher has resolved it: what is in braces now is meant so.
+  // The launcher has filled in the path: braces in it are literal now.
   const std::filesystem::path folder = parsed.get("folder").value_or("");
   const std::string text = job::read_source(metrics::job_path(folder));
-  const job::Job job = job::parse_job(job::read_job_text(text, parsed.positional.at(0), {}), task::schema_providers());
-  const task::RankHooks hooks = {.folder = folder,
-                                 .data = task::data_handles(parsed.get(task::data_option).value_or(""))};
+  const job::Job job =
+      job::parse_job(job::read_job_text(text, parsed.positional.at(0), {}), compile::schema_providers());
+  train::RankHooks hooks = {.folder = folder, .data = train::data_handles(parsed.get(train::data_option).value_or(""))};
   if (parsed.has("record-steps")) {
     return verify::record_as_rank(job, *context, parsed.integer("record-steps", 1, 1, INT64_MAX),
-                                  parsed.get("record-evaluation") == "yes", hooks);
+                                  parsed.get("record-evaluation") == "yes", std::move(hooks));
   }
-  return task::run_as_rank(job, *context, parsed.has("profile"), hooks);
+  return train::run_as_rank(job, *context, parsed.has("profile"), std::move(hooks));
 }
 
 const RegisterCommand rank_command(

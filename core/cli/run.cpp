@@ -1,6 +1,3 @@
-#include "core/task/run.h"
-#include "core/task/world.h"
-
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -21,13 +18,15 @@
 #include "core/launch/world.h"
 #include "core/metrics/human.h"
 #include "core/metrics/log.h"
+#include "core/metrics/record.h"
 #include "core/metrics/rundir.h"
-#include "core/task/record.h"
+#include "core/train/hosted.h"
+#include "core/train/run_job.h"
 
 namespace shardrun::cli {
 namespace {
 
-/// As of all output: where the run went well, it must be whole.
+/// As for all output: after a successful run it must be complete.
 void show(const std::string& text, int exit_code) {
   std::fflush(stdout);
   if (const int error = write_for_person(STDOUT_FILENO, text); error != 0 && error != EAGAIN && exit_code == 0) {
@@ -44,7 +43,7 @@ void print_results(const metrics::Summary& summary, const job::Job& job, const s
     text += fmt::format(", validation loss {:.4f}", *summary.val_loss);
   }
   if (summary.tokens_per_s > 0) {
-    text += fmt::format(", {} {}/s, median step {}", metrics::human_count(summary.tokens_per_s), task::rate_unit(job),
+    text += fmt::format(", {} {}/s, median step {}", metrics::human_count(summary.tokens_per_s), train::rate_unit(job),
                         metrics::human_time(summary.step_ms_median / 1e3));
   }
   show(fmt::format("{}{}{} after {}; results in {}\n", text, text.empty() ? "" : "; ", summary.status,
@@ -65,18 +64,18 @@ std::optional<launch::World> world_of(const Parsed& parsed) {
   return launch::world_of();
 }
 
-/// Errors are the first rank's to tell, but for those that it does not know.
-int run_as_one_of(const launch::World& world, const job::Job& job, const task::RunSettings& settings,
+/// The first rank reports errors, except those that it does not know.
+int run_as_one_of(const launch::World& world, const job::Job& job, const train::RunSettings& settings,
                   const std::function<int(const metrics::Summary&)>& tell) {
   if (world.rank == 0) {
     catch_stop_signals();
-    return tell(task::run_first_of_world(job, world, settings));
+    return tell(train::run_hosted_first(job, world, settings));
   }
-  return task::run_other_of_world(job, world, settings, catch_stop_signals);
+  return train::run_hosted_other(job, world, settings, catch_stop_signals);
 }
 
-/// Another launcher passes on what its ranks write, in pieces, beside what others write: there only whole lines can be
-/// read, although mpirun gives the first rank a terminal of its own.
+/// Another launcher passes on its ranks' output in pieces, mixed with others'. Only whole lines are readable there,
+/// although mpirun gives the first rank a terminal.
 metrics::ProgressSink progress_sink(int descriptor, bool is_one_of_world) {
   metrics::ProgressSink sink = metrics::descriptor_sink(descriptor, std::getenv("TERM"));
   sink.is_terminal = sink.is_terminal && !is_one_of_world;
@@ -99,8 +98,8 @@ int run(std::span<const std::string> words) {
       {.name = "profile", .help = "print where the time went, by op"},
       {.name = "launch",
        .value = "HOW",
-       .help = "auto: started by mpirun, srun or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, be one of "
-               "those ranks, else start all ranks here; here: start all ranks here in any case"}};
+       .help = "here: start all ranks on this machine; auto (default): the same, unless mpirun, srun or the variables "
+               "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT make this process one of the ranks"}};
   std::ranges::move(dump_options(), std::back_inserter(options));
   const Parsed parsed = parse("run", words, options, 1, 1);
   if (parsed.help_shown) {
@@ -109,18 +108,18 @@ int run(std::span<const std::string> words) {
   const metrics::WallTime started = std::chrono::system_clock::now();
   job::Job job = read_job(parsed);
   if (wants_dump(parsed, job)) {
-    dump(parsed, job, task::compile(job));
+    dump(parsed, job, compile::compile(job));
     return 0;
   }
   const bool json = parsed.has("json");
   const std::optional<launch::World> world = world_of(parsed);
   const bool is_one_of = world && (world->size > 1 || job.ranks > 1);
-  const task::RunSettings settings = {.progress = progress_sink(json ? STDERR_FILENO : STDOUT_FILENO, is_one_of),
-                                      .stop_signal = stop_signal,
-                                      .profile = parsed.has("profile"),
-                                      .on_stop = listen_for_stop,
-                                      .origin = origin_of(words, started),
-                                      .output = job::resolved_output(job, started)};
+  const train::RunSettings settings = {.progress = progress_sink(json ? STDERR_FILENO : STDOUT_FILENO, is_one_of),
+                                       .stop_signal = stop_signal,
+                                       .profile = parsed.has("profile"),
+                                       .on_stop = listen_for_stop,
+                                       .origin = origin_of(words, started),
+                                       .output = job::resolved_output(job, started)};
   const auto tell = [&](const metrics::Summary& summary) {
     if (json) {
       show(metrics::to_json(summary), summary.exit_code);
@@ -138,7 +137,7 @@ int run(std::span<const std::string> words) {
   }
   job.output = settings.output;
   catch_stop_signals();
-  return tell(task::run(job, settings));
+  return tell(train::run_job(job, settings));
 }
 
 const RegisterCommand run_command({.name = "run", .arguments = "JOB.ini", .help = "run a job", .run = run});

@@ -11,10 +11,10 @@
 #include "core/base/error.h"
 #include "core/base/suggest.h"
 #include "core/cli/options.h"
+#include "core/forecast/forecast.h"
 #include "core/mesh/draw.h"
 #include "core/metrics/human.h"
 #include "core/metrics/progress.h"
-#include "core/task/forecast.h"
 #include <shardrun/sdk/glob.hpp>
 
 namespace shardrun::cli {
@@ -32,7 +32,7 @@ struct Role {
   mesh::Placement placement;
 };
 
-/// A tensor of the job. What is drawn is its first role.
+/// A tensor of the job. Its first role is drawn.
 struct Tensor {
   std::string name;
   std::string kind;
@@ -44,7 +44,7 @@ struct Tensor {
 
 class Tensors {
  public:
-  Tensors(const job::Job& job, const task::Compiled& compiled) : job_(job), compiled_(compiled) {}
+  Tensors(const job::Job& job, const compile::Compiled& compiled) : job_(job), compiled_(compiled) {}
 
   [[nodiscard]] std::vector<std::string> names() const {
     std::vector<std::string> names;
@@ -63,8 +63,8 @@ class Tensors {
       return of_cut_point(name);
     }
     Tensor tensor = of_state(static_cast<std::size_t>(state));
-    tensor.element_bytes = task::element_bytes(job_, compiled_, tensor.type.dtype,
-                                               compiled_.graph.states[static_cast<std::size_t>(state)].kind);
+    tensor.element_bytes = forecast::element_bytes(job_, compiled_, tensor.type.dtype,
+                                                   compiled_.graph.states[static_cast<std::size_t>(state)].kind);
     tensor.stages = compiled_.partition.stages.states.held[static_cast<std::size_t>(state)];
     return tensor;
   }
@@ -86,7 +86,7 @@ class Tensors {
     return tensor;
   }
 
-  /// Within a step what every call adds to, at its end what is read of it.
+  /// The gradient within a step, to which every call adds, and at its end, as it is read.
   void add_gradient(Tensor& tensor, std::size_t s) const {
     const partition::ShardedGraph& sharded = compiled_.partition.sharded;
     mesh::Placement gathered = compiled_.partition.placements.states[s];
@@ -114,7 +114,7 @@ class Tensors {
   [[nodiscard]] Tensor of_cut_point(const std::string& name) const {
     for (const partition::ShardedFunction& sharded : compiled_.partition.sharded.functions) {
       const graph::Function& function = sharded.function;
-      if (function.name != "micro" && function.name != "iterate") {
+      if (function.role == graph::Role::on_demand) {
         continue;
       }
       for (std::size_t v = 0; v < function.values.size(); ++v) {
@@ -130,7 +130,7 @@ class Tensors {
         if (planned != compiled_.partition.placements.cut_points.end()) {
           tensor.roles.push_back({"placed", planned->second});
         }
-        tensor.element_bytes = task::element_bytes(job_, compiled_, tensor.type.dtype, graph::StateKind::parameter);
+        tensor.element_bytes = forecast::element_bytes(job_, compiled_, tensor.type.dtype, graph::StateKind::parameter);
         tensor.roles.push_back({"made", sharded.placements[v]});
         const partition::Pipeline& pipeline = compiled_.partition.pipeline;
         tensor.stages.resize(static_cast<std::size_t>(pipeline.stages()), false);
@@ -143,7 +143,7 @@ class Tensors {
   }
 
   const job::Job& job_;
-  const task::Compiled& compiled_;
+  const compile::Compiled& compiled_;
 };
 
 std::vector<std::string> matching(const std::vector<std::string>& names, const std::string& wanted) {
@@ -169,7 +169,7 @@ struct Line {
 };
 
 /// The parts, with the ranks that have them.
-std::vector<mesh::Shard> shards_of(const Tensor& tensor, const task::Compiled& compiled) {
+std::vector<mesh::Shard> shards_of(const Tensor& tensor, const compile::Compiled& compiled) {
   const mesh::Mesh& mesh = compiled.partition.placements.mesh;
   std::vector<mesh::Shard> shards = mesh::shards_of(tensor.type.shape, tensor.roles.front().placement, mesh);
   for (mesh::Shard& shard : shards) {
@@ -180,7 +180,7 @@ std::vector<mesh::Shard> shards_of(const Tensor& tensor, const task::Compiled& c
   return shards;
 }
 
-/// "stages 0, 3 of 4", or nothing where there is no pipeline.
+/// "stages 0, 3 of 4"; empty without a pipeline.
 std::string stages_text(const Tensor& tensor) {
   std::vector<std::size_t> having;
   for (std::size_t stage = 0; stage < tensor.stages.size(); ++stage) {
@@ -263,7 +263,7 @@ std::string mesh_text(const mesh::Mesh& mesh) {
                      mesh.ranks() == 1 ? "rank" : "ranks");
 }
 
-std::string as_text(const Tensor& tensor, const task::Compiled& compiled, std::size_t width) {
+std::string as_text(const Tensor& tensor, const compile::Compiled& compiled, std::size_t width) {
   const mesh::Mesh& mesh = compiled.partition.placements.mesh;
   const auto bytes = static_cast<std::uint64_t>(graph::element_count(tensor.type)) * tensor.element_bytes;
   const bool is_as_run = tensor.element_bytes == compiled.device->element_bytes(tensor.type.dtype);
@@ -332,7 +332,7 @@ json::array json_of(const std::vector<mesh::Shard>& shards, std::int64_t ranks, 
   return of_ranks;
 }
 
-json::object as_json(const Tensor& tensor, const task::Compiled& compiled) {
+json::object as_json(const Tensor& tensor, const compile::Compiled& compiled) {
   const mesh::Mesh& mesh = compiled.partition.placements.mesh;
   json::object placements;
   for (const Role& role : tensor.roles) {
@@ -348,7 +348,7 @@ json::object as_json(const Tensor& tensor, const task::Compiled& compiled) {
           {"ranks", json_of(shards_of(tensor, compiled), mesh.ranks(), tensor.element_bytes)}};
 }
 
-std::string as_json(const std::vector<Tensor>& tensors, const task::Compiled& compiled) {
+std::string as_json(const std::vector<Tensor>& tensors, const compile::Compiled& compiled) {
   json::array axes;
   for (const mesh::Axis& axis : compiled.partition.placements.mesh.axes) {
     axes.push_back(json::object{{"name", axis.name}, {"size", axis.size}});
@@ -371,7 +371,7 @@ int show_sharding(std::span<const std::string> words) {
     return 0;
   }
   const job::Job job = read_job(parsed);
-  const task::Compiled compiled = task::compile(job);
+  const compile::Compiled compiled = compile::compile(job);
   const Tensors known(job, compiled);
   std::vector<Tensor> tensors;
   for (const std::string& name : matching(known.names(), parsed.positional[1])) {

@@ -30,8 +30,8 @@ int verify(std::span<const std::string> words) {
               .help = "how many steps to run and compare (default 3, or as many as the job has)"},
              {.name = "tensors",
               .value = "GLOB",
-              .help = "compare those alone whose name matches, a parameter's gradient and optimizer states with it: "
-                      "'layer.0/*' (may be repeated). Without the loss there is no evaluation",
+              .help = "compare only matching tensors, such as 'layer.0/*', with a parameter's gradient and optimizer "
+                      "states (may be repeated). Without the loss there is no evaluation",
               .repeated = true},
              {.name = "rows", .value = "N", .help = "how many of the worst tensors to print (default 10)"},
              {.name = "json", .help = "print JSON on standard output, and progress on standard error"}},

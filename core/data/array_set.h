@@ -10,11 +10,11 @@
 
 namespace shardrun::data {
 
-/// Samples as arrays in .npy files. x: [n, …] numbers, one row a sample, flattened to `features`. y: either labels, [n]
-/// integers, or targets, [n] or [n, outputs] floats. Rows below `training_rows` are trained on.
+/// Samples as arrays in .npy files. x: [n, …] numbers, a sample per row, flattened to `features`. y: labels ([n]
+/// integers) or targets ([n] or [n, outputs] floats). The first `training_rows` rows are for training.
 class ArraySet {
  public:
-  /// Throws Error{data} where the arrays are empty or do not fit together, and as NpyArray and `training_count` do.
+  /// Throws Error{data} if the arrays are empty or do not fit together, and as NpyArray and `training_count` do.
   ArraySet(files::SteadyFile x, std::optional<files::SteadyFile> y, double split);
 
   [[nodiscard]] std::int64_t rows() const noexcept { return x_.shape()[0]; }
@@ -23,29 +23,29 @@ class ArraySet {
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return x_.path(); }
   [[nodiscard]] std::int64_t features() const noexcept { return features_; }
   [[nodiscard]] bool has_labels() const noexcept { return y_.has_value() && is_integer(y_->type()); }
-  /// Numbers a row of y; 0 where there is no y, or where it holds labels.
+  /// Numbers in a row of y; 0 if there is no y, or if it holds labels.
   [[nodiscard]] std::int64_t outputs() const noexcept { return outputs_; }
 
-  /// The files: of x, then of y where there is one.
+  /// The file of x, then that of y if there is one.
   [[nodiscard]] std::vector<const files::SteadyFile*> files() const;
-  /// As files::SteadyFile::require_unchanged, of both.
+  /// As files::SteadyFile::require_unchanged, for both files.
   void require_unchanged() const;
 
-  /// One more than the largest label. Throws Error{data} that names the first negative one. Reads them all: call it
+  /// One more than the largest label. Throws Error{data} that names the first negative one. Reads all labels: call it
   /// once. REQUIRES: has_labels().
   [[nodiscard]] std::int64_t classes() const;
 
-  /// Throws Error{data} as data::require_finite for the first number that cannot be trained on. Reads them all.
+  /// Throws Error{data} as data::require_finite does, for the first number that cannot be trained on. Reads all
+  /// numbers.
   void require_finite(int threads) const;
 
   // Each fills row i of its output with row rows[i] of the set and allocates nothing. Call require_unchanged()
-  // afterwards: only if it passes are the values those of the files as they were opened.
-  // Throw Error{internal} where the output is not of that size, a row does not exist, or there is no such y; Error{io}
-  // where a file was cut short.
+  // afterwards: if it passes, the values are those of the files as opened. Throw Error{internal} if the output has
+  // another size, a row does not exist, or there is no such y; Error{io} if a file was cut short.
 
   void fill_features(std::span<const std::int64_t> rows, std::span<float> to) const;
   void fill_targets(std::span<const std::int64_t> rows, std::span<float> to) const;
-  /// Throws Error{data} that names the first label outside [0, classes), or Error{io} where that has come of a change.
+  /// Throws Error{data} that names the first label outside [0, classes); Error{io} instead if the file has changed.
   void fill_labels(std::span<const std::int64_t> rows, std::int64_t classes, std::span<std::int32_t> to) const;
 
  private:
@@ -56,7 +56,7 @@ class ArraySet {
   std::int64_t outputs_ = 0;
 };
 
-/// Which rows the global samples first_sample, first_sample + 1, … are: `permuted_sample` over the training rows.
+/// The rows of the global samples first_sample, first_sample + 1, …: `permuted_sample` over the training rows.
 void training_samples(const ArraySet& set, std::uint64_t seed, std::int64_t first_sample, std::span<std::int64_t> rows);
 
 }  // namespace shardrun::data

@@ -25,7 +25,7 @@ bool is_usable(Real value) noexcept {
   return std::abs(value) <= static_cast<Real>(FLT_MAX);
 }
 
-/// The first of [begin, end) that is not usable, or `end`; fewer are looked at where `ends` is set meanwhile.
+/// The first unusable value of [begin, end), or `end`. Stops early once `ends` is set.
 template <class Real>
 std::int64_t first_bad(const NpyArray& array, std::int64_t begin, std::int64_t end, const std::atomic<bool>& ends) {
   std::vector<Real> values(static_cast<std::size_t>(std::min(block, end - begin)));

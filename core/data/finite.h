@@ -4,8 +4,8 @@
 
 namespace shardrun::data {
 
-/// Throws Error{data} that names the first value, by row and column, that is NaN, infinite, or too large for the
-/// float32 in which all is computed. Reads an array of reals once, divided among `threads`; integers are finite unread.
+/// Throws Error{data} that names, by row and column, the first value that is NaN, infinite or too large for float32, in
+/// which runs compute. Reads an array of reals once, divided among `threads`. Integers are not read.
 void require_finite(const NpyArray& array, int threads);
 
 }  // namespace shardrun::data

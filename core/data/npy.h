@@ -19,7 +19,7 @@ enum class NpyType : std::uint8_t { boolean, i8, i16, i32, i64, u8, u16, u32, u6
 /// numpy's name: "float32".
 [[nodiscard]] const char* to_string(NpyType type) noexcept;
 
-/// What precedes the values of a .npy file.
+/// The header of a .npy file.
 struct NpyHeader {
   NpyType type = NpyType::f32;
   std::vector<std::int64_t> shape;  ///< C order; no dimensions for a scalar
@@ -27,15 +27,15 @@ struct NpyHeader {
   std::size_t data_offset = 0;
 };
 
-/// So many bytes hold every header that parse_npy() reads, unless the file has fewer.
+/// Every header that parse_npy() accepts fits in so many bytes.
 inline constexpr std::size_t most_header_bytes = std::size_t{1} << 20U;
 
-/// Reads the header of versions 1 to 3 at the `head` of a file of `bytes`, and checks that exactly the values follow
-/// it. `source` names the file in messages. Throws Error{data}: not this format, cut short or too long, Fortran order,
-/// big-endian, or a type that is not NpyType. REQUIRES: `head` is the file, or its first most_header_bytes.
+/// Reads a header of version 1 to 3 from `head`, the start of a file of `bytes`, and checks that exactly the values
+/// follow it. `source` names the file in messages. Throws Error{data}: another format, cut short or too long, Fortran
+/// order, big-endian, or a type that is not in NpyType. REQUIRES: `head` is the file, or its first most_header_bytes.
 [[nodiscard]] NpyHeader parse_npy(std::span<const std::byte> head, std::size_t bytes, std::string_view source);
 
-/// An array in a .npy file, which is read where it is asked for and must not change.
+/// An array in a .npy file. Elements are read on demand; the file must not change.
 class NpyArray {
  public:
   /// Throws as `parse_npy` and files::SteadyFile do.
@@ -47,7 +47,7 @@ class NpyArray {
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return file_.path(); }
   [[nodiscard]] const files::SteadyFile& file() const noexcept { return file_; }
 
-  // Elements first, first + 1, …; `to` is filled. They allocate nothing. REQUIRES: they exist. Throw as
+  // Fill `to` with the elements first, first + 1, …. Allocate nothing. REQUIRES: they exist. Throw as
   // files::SteadyFile::read.
 
   /// Converted as a C++ cast does.

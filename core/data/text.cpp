@@ -24,7 +24,7 @@ namespace {
 constexpr std::size_t piece_bytes = std::size_t{1} << 20U;
 constexpr std::size_t widest_character = 4;
 
-/// How many bytes at the end of `text` begin a character of which more is to come.
+/// Number of bytes at the end of `text` that are the start of an incomplete character.
 std::size_t begun_character(std::string_view text) {
   for (std::size_t back = 1; back < widest_character && back <= text.size(); ++back) {
     const auto byte = static_cast<unsigned char>(text[text.size() - back]);
@@ -37,8 +37,8 @@ std::size_t begun_character(std::string_view text) {
   return 0;
 }
 
-/// Calls `use(piece, offset)` for the text that the file had when it was opened, piece by piece, none of which ends
-/// within a character. Returns the hash of all of it.
+/// Calls `use(piece, offset)` for the text that the file had when it was opened, piece by piece. No piece ends within a
+/// character. Returns the hash of the whole text.
 template <typename Use>
 std::uint64_t for_each_piece(const files::SteadyFile& file, const Use& use) {
   std::vector<char> buffer(piece_bytes + widest_character);
@@ -67,7 +67,7 @@ void require_text(const files::SteadyFile& file) {
   }
 }
 
-/// As use() does; what it refuses names the file.
+/// As use() does; its errors name the file.
 template <typename Use>
 void naming(const files::SteadyFile& file, const Use& use) {
   try {
@@ -109,7 +109,7 @@ void require_file_size(const files::SteadyFile& file, std::uint64_t bytes) {
   }
 }
 
-/// Tokens of a whole piece, written behind those of the piece before.
+/// The tokens of a piece, written after those of the previous piece.
 template <typename Token>
 std::uint64_t write_tokens(const files::SteadyFile& text, Encoder& encoder, const files::FileDescriptor& to,
                            const std::filesystem::path& name) {

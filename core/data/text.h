@@ -9,27 +9,26 @@
 
 namespace shardrun::data {
 
-/// A text file before it is tokens. Its bytes are those that it had when it was opened: what is appended later is not
-/// read, and where others are found in their place that is an error.
+/// A text file before it is tokenised. It has the bytes of when it was opened: what is appended later is not read, and
+/// other changes are errors.
 class TextFile {
  public:
-  /// Reads the text once, in pieces. Throws Error{data} where it is empty or, for characters, not UTF-8, Error{io}
-  /// where it is cut short.
+  /// Reads the text once, in pieces. Throws Error{data} if it is empty or, for characters, not UTF-8; Error{io} if it
+  /// is cut short.
   TextFile(files::SteadyFile file, TokenizerKind kind);
-  /// The same with a tokenizer that exists already. Throws Error{data} also for a character that it does not know.
+  /// The same with an existing tokenizer. Throws Error{data} also for a character that it does not have.
   TextFile(files::SteadyFile file, Tokenizer tokenizer);
 
   [[nodiscard]] const Tokenizer& tokenizer() const noexcept { return tokenizer_; }
   [[nodiscard]] const files::SteadyFile& file() const noexcept { return file_; }
   [[nodiscard]] std::int64_t tokens() const noexcept { return tokens_; }
-  /// "1115394 bytes, hash 9d2c5681a3b0c7f4": of all of the text.
+  /// "1115394 bytes, hash 9d2c5681a3b0c7f4". The hash is of the whole text.
   [[nodiscard]] std::string fingerprint() const;
-  /// Bytes of memory that `tokenise` takes.
+  /// Memory that `tokenise` takes, in bytes.
   [[nodiscard]] std::uint64_t tokenised_bytes() const;
 
-  /// Reads the text again and leaves its tokens, one or two bytes each, its tokenizer and its fingerprint in a memfd
-  /// that nobody can change any more: for read_tokenised(), in whichever process. Throws Error{io} where the text is
-  /// not what it was, or the memory cannot be had.
+  /// Reads the text again. Writes its tokens (one or two bytes each), tokenizer and fingerprint to a sealed memfd, for
+  /// read_tokenised() in any process. Throws Error{io} if the text has changed, or if there is not enough memory.
   [[nodiscard]] files::SteadyFile tokenise() const;
 
  private:
@@ -39,14 +38,14 @@ class TextFile {
   std::uint64_t hash_ = 0;
 };
 
-/// What TextFile::tokenise has left.
+/// The contents of a memfd of TextFile::tokenise.
 struct TokenizedText {
   Tokenizer tokenizer;
   TokenStream stream;
-  std::string fingerprint;  ///< the text's
+  std::string fingerprint;  ///< of the text
 };
 
-/// Throws Error{io} where it is something else.
+/// Throws Error{io} if the file is something else.
 [[nodiscard]] TokenizedText read_tokenised(files::SteadyFile file);
 
 }  // namespace shardrun::data

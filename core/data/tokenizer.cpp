@@ -13,7 +13,7 @@
 namespace shardrun::data {
 namespace {
 
-/// Calls `use(character, offset)` for each character. Throws Error{data} where the text is not UTF-8.
+/// Calls `use(character, offset)` for each character. Throws Error{data} if the text is not UTF-8.
 template <typename Use>
 void for_each_character(std::string_view text, std::size_t offset, std::string_view source, const Use& use) {
   for (std::size_t at = 0; at < text.size();) {

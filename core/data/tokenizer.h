@@ -22,10 +22,11 @@ inline constexpr std::size_t max_vocabulary = 65536;
 class Tokenizer {
  public:
   [[nodiscard]] static Tokenizer of_bytes();
-  /// The characters that occur in `text`; CharacterSet for one that comes in pieces. `source` names it in messages.
-  /// Throws Error{data} where the text is empty, not UTF-8, or has more than `max_vocabulary` distinct characters.
+  /// The tokenizer of the characters in `text`; CharacterSet is for a text in pieces. `source` names the text in
+  /// messages. Throws Error{data} if the text is empty, not UTF-8, or has more than `max_vocabulary` distinct
+  /// characters.
   [[nodiscard]] static Tokenizer of_characters(std::string_view text, std::string_view source);
-  /// What `to_json` wrote. Throws Error{data}.
+  /// Reads the result of `to_json`. Throws Error{data}.
   [[nodiscard]] static Tokenizer from_json(std::string_view json);
 
   /// One line: {"kind":"byte"} or {"kind":"char","characters":"…"}.
@@ -49,21 +50,21 @@ class Tokenizer {
   explicit Tokenizer(TokenizerKind kind) : kind_(kind) {}
 
   TokenizerKind kind_;
-  std::vector<char32_t> characters_;  ///< rising; empty for bytes
+  std::vector<char32_t> characters_;  ///< ascending; empty for bytes
 };
 
-// A text that comes in pieces, in order, none of which ends within a character. `offset`: of the piece in the text.
+// For a text that comes in pieces, in order. No piece ends within a character. `offset`: of the piece in the text.
 
 /// Collects the characters that occur. `source` names the text in messages.
 class CharacterSet {
  public:
   explicit CharacterSet(std::string source);
 
-  /// Throws Error{data} where the piece is not UTF-8.
+  /// Throws Error{data} if the piece is not UTF-8.
   void add(std::string_view piece, std::size_t offset);
-  /// Characters that were added, those that were there before too.
+  /// Number of characters added, repetitions included.
   [[nodiscard]] std::int64_t count() const noexcept { return count_; }
-  /// Throws Error{data} where there are none, or more than `max_vocabulary` distinct ones.
+  /// Throws Error{data} if there are no characters, or more than `max_vocabulary` distinct ones.
   [[nodiscard]] Tokenizer tokenizer() const;
 
  private:
@@ -72,12 +73,12 @@ class CharacterSet {
   std::int64_t count_ = 0;
 };
 
-/// Makes tokens.
+/// Turns a text in pieces into tokens.
 class Encoder {
  public:
   explicit Encoder(const Tokenizer& tokenizer);
 
-  /// Appends the tokens of a piece. Token: uint8_t or uint16_t, which holds the vocabulary. Throws Error{data} that
+  /// Appends the tokens of a piece. Token: uint8_t or uint16_t, wide enough for the vocabulary. Throws Error{data} that
   /// names the first character without a token, and its place.
   template <typename Token>
   void encode(std::string_view piece, std::size_t offset, std::vector<Token>& tokens);
@@ -89,7 +90,7 @@ class Encoder {
   TokenizerKind kind_;
   std::int64_t vocabulary_;
   std::vector<std::int32_t> tokens_;  ///< by character; -1: none
-  std::int64_t lines_ = 0;            ///< that have ended before the piece
+  std::int64_t lines_ = 0;            ///< line ends before the piece
 };
 
 }  // namespace shardrun::data

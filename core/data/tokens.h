@@ -10,30 +10,29 @@
 
 namespace shardrun::data {
 
-/// Where the tokens of a file are.
+/// The place and form of the tokens in a file.
 struct TokenLayout {
-  std::size_t begin = 0;  ///< byte of the first
+  std::size_t begin = 0;  ///< offset of the first token
   std::int64_t tokens = 0;
-  std::size_t token_bytes = 2;  ///< of one: 1 or 2, little-endian
-  std::int64_t vocabulary = 0;  ///< above every token
+  std::size_t token_bytes = 2;  ///< size of a token: 1 or 2, little-endian
+  std::int64_t vocabulary = 0;  ///< every token is below it
 };
 
-/// A sequence of tokens in a file, which are read where they are asked for. Never empty.
+/// A sequence of tokens in a file, read on demand. Never empty.
 class TokenStream {
  public:
-  /// REQUIRES: the file has what the layout says.
+  /// REQUIRES: the file is as the layout says.
   TokenStream(files::SteadyFile file, TokenLayout layout);
-  /// A file of little-endian uint16 and nothing else, as nanoGPT's `train.bin`.
-  /// Throws Error{data} where its size is zero or odd.
+  /// A file of little-endian uint16 only, as nanoGPT's `train.bin`. Throws Error{data} if its size is zero or odd.
   [[nodiscard]] static TokenStream of_file(files::SteadyFile file, std::int64_t vocabulary);
 
   [[nodiscard]] std::int64_t size() const noexcept { return layout_.tokens; }
   [[nodiscard]] const std::string& source() const noexcept { return file_.path().native(); }
   [[nodiscard]] const files::SteadyFile& file() const noexcept { return file_; }
 
-  /// Tokens first, first + 1, …; `to` is filled. Allocates nothing. REQUIRES: they exist. Throws Error{io} where the
-  /// file was cut short, and Error{data} that names the first token that is not below the vocabulary, or Error{io}
-  /// where that has come of a change.
+  /// Fills `to` with the tokens first, first + 1, …. Allocates nothing. REQUIRES: they exist. Throws Error{io} if the
+  /// file was cut short; Error{data} that names the first token outside of the vocabulary, or Error{io} instead if the
+  /// file has changed.
   void read(std::int64_t first, std::span<std::int32_t> to) const;
 
  private:
@@ -50,7 +49,7 @@ struct TokenRange {
   std::int64_t size = 0;
 };
 
-/// `validation` is empty where everything is trained on.
+/// `validation` is empty if everything is for training.
 struct TokenSplit {
   TokenRange training;
   TokenRange validation;
@@ -59,12 +58,11 @@ struct TokenSplit {
 /// The first floor(fraction * tokens) and the rest. Throws as `training_count` does.
 [[nodiscard]] TokenSplit split_tokens(std::int64_t tokens, double fraction, std::string_view source);
 
-/// Throws Error{data} unless a window of `context` tokens and the one that follows it fit.
-/// `part` names the tokens: "the training part of 'corpus.txt'"; `remedy` is what else helps than more text and a
-/// smaller context: ", or another [data] split".
+/// Throws Error{data} unless a window of `context` tokens and the token after it fit. `part` names the tokens: "the
+/// training part of 'corpus.txt'". `remedy` is a further remedy for the message: ", or another [data] split".
 void require_context(std::int64_t tokens, std::int64_t context, std::string_view part, std::string_view remedy = "");
 
-/// Reads the whole stream, so that read() refuses what it refuses now: call it once.
+/// Reads the whole stream once and throws as read() does.
 void require_tokens(const TokenStream& stream);
 
 }  // namespace shardrun::data

@@ -17,9 +17,9 @@ class Threads;
 
 inline constexpr std::size_t max_rank = 8;
 
-/// A contiguous, row-major tensor, or one shard of one.
-/// `origin` is the global index of its first element in each dimension (zero where it is whole): kernels that must know
-/// where they are (look-ups in a sharded vocabulary, random numbers) use it.
+/// A contiguous, row-major tensor, or one shard of one. `origin` is the global index of its first element per dimension
+/// (zero for a whole tensor). Kernels that depend on the position use it: look-ups in a sharded vocabulary, random
+/// numbers.
 struct TensorView {
   void* data = nullptr;
   graph::DType dtype = graph::DType::f32;
@@ -37,17 +37,17 @@ struct TensorView {
   }
 };
 
-/// What changes from call to call of a function.
+/// Arguments that change from call to call of a function.
 struct Scalars {
   std::uint64_t seed = 0;
   std::int64_t step = 0;          ///< of the optimizer, from 0
   double learning_rate = 0;       ///< of this step
   std::int64_t first_sample = 0;  ///< global index of row 0 of this call's batch: step * batch + rows before
-  std::int64_t position = 0;      ///< which position of a sequence is asked for (prediction)
+  std::int64_t position = 0;      ///< position in the sequence to predict (prediction)
   bool first_microbatch = true;
 };
 
-/// One execution of a kernel. All memory is the arena's.
+/// One execution of a kernel. All memory is in the arena.
 struct KernelCall {
   const graph::Attributes& attributes;
   std::span<const TensorView> inputs;
@@ -85,9 +85,9 @@ class Device {
   std::size_t f32_bytes_;
 };
 
-/// `const RegisterKernel k("cpu", "matmul", kernel, level);` at namespace scope. Of several for one device and op the
-/// one with the highest level is taken: an instruction-set variant passes the level it needs and registers only where
-/// the machine has it.
+/// `const RegisterKernel k("cpu", "matmul", kernel, level);` at namespace scope. Of several kernels for one device and
+/// op the one with the highest level is used. An instruction-set variant passes the level that it needs, and registers
+/// only on machines that have it.
 class RegisterKernel {
  public:
   RegisterKernel(std::string_view device, std::string_view op, Kernel kernel, int level = 0);

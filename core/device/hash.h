@@ -11,19 +11,19 @@ namespace shardrun::device {
 
 class Threads;
 
-/// Hashes what tensors hold, to compare it with what other ranks hold: equal bits have equal hashes on every machine
-/// and with any number of threads.
+/// Hashes tensors, to compare them with other ranks' copies. Equal bits have equal hashes on every machine and with any
+/// number of threads.
 class TensorHashes {
  public:
-  /// The tensors' memory outlives this.
+  /// REQUIRES: the tensors' memory outlives this.
   TensorHashes(const Device& device, const std::vector<TensorView>& tensors);
 
-  /// XXH3 of what each tensor holds now, valid until the next call; threads share the work. Allocates nothing.
+  /// XXH3 of each tensor's current contents, valid until the next call. Threads share the work. Allocates nothing.
   [[nodiscard]] std::span<const std::uint64_t> compute(Threads& threads);
 
  private:
-  /// Of one tensor. Its number within the tensor is the seed of its hash, and a tensor's hash is the sum of its
-  /// blocks'.
+  /// A block of one tensor. Its number within the tensor seeds its hash. A tensor's hash is the sum of its blocks'
+  /// hashes.
   struct Block {
     const std::byte* data = nullptr;
     std::size_t bytes = 0;

@@ -2,7 +2,7 @@
 
 namespace shardrun::device {
 
-/// The instruction set that this machine offers: 4 (AVX-512), 3 (AVX2) or 0 (what every one has).
+/// The instruction set of this machine: 4 (AVX-512), 3 (AVX2) or 0 (baseline).
 [[nodiscard]] int machine_level() noexcept;
 
 }  // namespace shardrun::device

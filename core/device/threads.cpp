@@ -15,7 +15,7 @@ namespace shardrun::device {
 namespace {
 
 /// How often a waiter yields before it sleeps: about 50 µs on an idle core, the gap between two kernels. With more
-/// threads than cores a yield hands the core over, so nobody burns a time slice.
+/// threads than cores a yield hands the core over, so no time slice is wasted.
 constexpr int yields_before_sleep = 200;
 
 /// Returns once the value differs from `old`.

@@ -6,8 +6,8 @@
 
 namespace shardrun::device {
 
-/// The threads that one rank is given: the caller and count − 1 workers that wait on a futex. Owned by the executor;
-/// `run` may be called by one thread at a time.
+/// The threads of one rank: the caller and count − 1 workers that wait on a futex. Owned by the executor; `run` may be
+/// called by one thread at a time.
 class Threads {
  public:
   explicit Threads(int count);
@@ -17,7 +17,7 @@ class Threads {
 
   [[nodiscard]] int count() const noexcept { return count_; }
 
-  /// Calls body(part) once for each part in [0, parts), parts ≤ count() concurrently, and returns when all have ended.
+  /// Calls body(part) once for each part in [0, parts), at most count() at a time, and returns when all have ended.
   /// Part 0 runs on the caller. With one part or one thread it is a plain call. Bodies must not throw.
   template <typename Body>
   void run(int parts, const Body& body) {
@@ -25,8 +25,8 @@ class Threads {
         parts, [](const void* self, int part) { (*static_cast<const Body*>(self))(part); }, &body);
   }
 
-  /// Splits [0, size) into at most count() contiguous ranges, each a multiple of `grain` long but the last, and calls
-  /// body(begin, end) for each non-empty one. The split depends on size, grain and count alone.
+  /// Splits [0, size) into at most count() contiguous ranges and calls body(begin, end) for each non-empty one. The
+  /// length of each range but the last is a multiple of `grain`. The split depends only on size, grain and count.
   template <typename Body>
   void split(std::int64_t size, std::int64_t grain, const Body& body) {
     const std::int64_t grains = (size + grain - 1) / grain;

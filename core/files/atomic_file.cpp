@@ -118,7 +118,7 @@ void AtomicFile::commit() {
 
 UnfinishedFile::UnfinishedFile(std::filesystem::path path, std::uint64_t bytes) : path_(std::move(path)) {
   const std::filesystem::path temporary = temporary_name(path_);
-  // For writing alone: so two machines that share the file never write back what the other one has written.
+  // Opened for writing only: then two machines that share the file never write back each other's bytes.
   file_ = FileDescriptor(::open(temporary.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
   struct stat status = {};
   if (!file_.is_open() || ::fstat(file_.get(), &status) != 0) {

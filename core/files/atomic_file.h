@@ -10,25 +10,25 @@
 
 namespace shardrun::files {
 
-/// A file that appears whole or not at all: written as `.NAME.tmp` in the same folder, renamed by `commit`. Until then
-/// the path holds what it held before, whatever happens in between, the loss of power included.
-/// The temporary file goes when this goes; one that a killed process left is taken over by the path's next writer.
+/// A file that appears completely or not at all. It is written as `.NAME.tmp` in the same folder and renamed by
+/// `commit`. Until then the path holds its earlier content, even after a loss of power. The destructor removes the
+/// temporary file; one that a killed process left is reused by the path's next writer.
 class AtomicFile {
  public:
-  /// Throws Error{io}; also when another process is writing the same path at this moment.
+  /// Throws Error{io}, also if another process is writing the same path now.
   explicit AtomicFile(std::filesystem::path path);
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();
 
-  /// Takes room for so many bytes, which read as zeros. Throws Error{io}: where there is no room, before any is used.
+  /// Allocates so many bytes, which read as zeros. Throws Error{io}; if there is no room, before any is used.
   void reserve(std::uint64_t bytes);
-  /// After the bytes written before. Throws Error{io}.
+  /// Appends to the bytes written before. Throws Error{io}.
   void write(std::span<const std::byte> bytes);
-  /// At an offset, from which later `write`s go on. What no one wrote reads as zeros. Throws Error{io}.
+  /// Writes at an offset; later `write`s continue behind it. Bytes never written read as zeros. Throws Error{io}.
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
-  /// Makes the bytes durable, then visible, then the name durable. Nothing may be written after it.
-  /// Throws Error{io}; the path then still holds what it held, unless it is the last step, on the folder, that failed.
+  /// Makes the bytes durable, then visible, then the name durable. Nothing may be written after it. Throws Error{io};
+  /// the path then still has its earlier content, unless only the last step, on the folder, failed.
   void commit();
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
@@ -39,15 +39,15 @@ class AtomicFile {
   FileDescriptor file_;
 };
 
-/// A file that another process's AtomicFile writes to at this moment, and commits later: for parts of it.
+/// Writes parts of a file whose AtomicFile is in another process, which commits it later.
 class UnfinishedFile {
  public:
-  /// `path`: that AtomicFile's; `bytes`: what it has reserved. Throws Error{io}; Error{internal} where its size is
-  /// another.
+  /// `path`: that AtomicFile's; `bytes`: what it has reserved. Throws Error{io}; Error{internal} if the file has
+  /// another size.
   UnfinishedFile(std::filesystem::path path, std::uint64_t bytes);
 
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
-  /// Makes durable what was written here. Throws Error{io}.
+  /// Makes the writes of this object durable. Throws Error{io}.
   void sync();
 
  private:

@@ -25,11 +25,11 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-/// "cannot ATTEMPTED 'PATH': what the system says", with advice where the cause is one that a user can mend.
+/// "cannot ATTEMPTED 'PATH': what the system says", with advice for causes that a user can fix.
 [[nodiscard]] Error system_error(std::string_view attempted, const std::filesystem::path& path, int error_number);
 
-/// Writes all of `bytes` at the descriptor's position, going on after interrupts and short writes.
-/// Throws Error{io}: what was already written stays. `path` is for the message.
+/// Writes all of `bytes` at the descriptor's position, continuing after interrupts and short writes. Throws Error{io};
+/// bytes already written stay. `path` is for the message.
 void write_all(const FileDescriptor& file, std::span<const std::byte> bytes, const std::filesystem::path& path);
 
 }  // namespace shardrun::files

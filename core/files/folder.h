@@ -7,7 +7,7 @@
 namespace shardrun::files {
 
 /// A folder that is held open. Paths below `root()` lead into this very folder wherever it is moved, and nowhere once
-/// it is removed; they never lead into another folder that has taken its place. They hold in this process alone.
+/// it is removed. They never lead into another folder that took its place. They are valid only in this process.
 class Folder {
  public:
   /// Throws Error{io}.
@@ -21,7 +21,7 @@ class Folder {
   std::filesystem::path root_;
 };
 
-/// A path as a person knows it: one below the root of an open folder, by where that folder is now.
+/// A path for people. A path below the root of an open folder is shown by where that folder is now.
 [[nodiscard]] std::filesystem::path shown(const std::filesystem::path& path);
 
 }  // namespace shardrun::files

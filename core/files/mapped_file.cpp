@@ -16,8 +16,7 @@
 namespace shardrun::files {
 namespace {
 
-/// A file that cannot be read is the user's to mend; that this process may have no more of what the system gives is
-/// not.
+/// A file that cannot be read is the user's to fix. A lack of system resources is not.
 Error refused(std::string_view verb, const std::filesystem::path& path, int cause) {
   const Error error = system_error(verb, path, cause);
   const bool is_shortage = cause == EMFILE || cause == ENFILE || cause == ENOMEM;
@@ -40,7 +39,7 @@ MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
     throw Error(ErrorCode::data, fmt::format("cannot read '{}': it is {}, not a regular file", shown(path_).native(),
                                              S_ISDIR(status.st_mode) ? "a folder" : "a device or pipe"));
   }
-  // A page that cannot be read would end the process where it is touched.
+  // If a page cannot be read, touching it would end the process. This read fails instead.
   if (char first = 0; ::pread(file.get(), &first, 1, 0) < 0) {
     throw refused("read", path_, errno);
   }

@@ -14,10 +14,10 @@ namespace shardrun::files {
 /// project writes are replaced, never shortened.
 class MappedFile {
  public:
-  /// Throws Error{data} where the path names nothing, no regular file or one that cannot be read, Error{io} where the
-  /// system is short of descriptors or memory.
+  /// Throws Error{data} if the path does not exist, is not a regular file or cannot be read; Error{io} if the system is
+  /// short of descriptors or memory.
   explicit MappedFile(std::filesystem::path path);
-  /// As many bytes of an open file. Throws as above.
+  /// Maps the first `size` bytes of an open file. Throws as above.
   MappedFile(const FileDescriptor& file, std::size_t size, std::filesystem::path path);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;

@@ -25,8 +25,7 @@ constexpr std::size_t page = 4096;
 constexpr std::size_t most_pages = (std::size_t{64} << 20U) / page;
 constexpr std::int64_t second = 1'000'000'000;
 
-/// A file that cannot be read is the user's to mend; that this process may have no more of what the system gives is
-/// not.
+/// A file that cannot be read is the user's to fix. A lack of system resources is not.
 Error refused(const std::filesystem::path& path, int cause) {
   const Error error = system_error("read", path, cause);
   const bool is_shortage = cause == EMFILE || cause == ENFILE || cause == ENOMEM;
@@ -158,8 +157,8 @@ std::optional<std::string> SteadyFile::change() const {
     }
     fingerprint_ = known;
   }
-  return fmt::format("its status and its bytes were changed at {}; when it was opened the last time was {}", time_text(now.changed),
-                     time_text(stamp_.changed));
+  return fmt::format("its status and its bytes were changed at {}; when it was opened the last time was {}",
+                     time_text(now.changed), time_text(stamp_.changed));
 }
 
 void SteadyFile::require_unchanged() const {

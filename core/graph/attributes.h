@@ -9,8 +9,8 @@
 
 namespace shardrun::graph {
 
-/// The named constants of a node: few, set when the graph is built, read by shape rules and kernels.
-/// Look-ups allocate nothing.
+/// The few named constants of a node. Set when the graph is built; read by shape rules and kernels. Look-ups allocate
+/// nothing.
 class Attributes {
  public:
   using Scalar = std::variant<std::int64_t, double, std::string, std::vector<double>>;
@@ -25,7 +25,7 @@ class Attributes {
   [[nodiscard]] const std::vector<double>& reals(std::string_view name) const;
 
   [[nodiscard]] bool has(std::string_view name) const noexcept;
-  /// REQUIRES: there is none of that name yet.
+  /// REQUIRES: no attribute of that name exists.
   void add(std::string name, Scalar value) { entries_.emplace_back(std::move(name), std::move(value)); }
 
   [[nodiscard]] const std::vector<std::pair<std::string, Scalar>>& entries() const noexcept { return entries_; }

@@ -6,8 +6,9 @@
 
 namespace shardrun::graph {
 
-FunctionBuilder::FunctionBuilder(Graph& graph, std::string name, std::int64_t rows) : graph_(graph) {
+FunctionBuilder::FunctionBuilder(Graph& graph, std::string name, Role role, std::int64_t rows) : graph_(graph) {
   function_.name = std::move(name);
+  function_.role = role;
   function_.rows = rows;
 }
 

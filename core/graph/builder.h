@@ -12,23 +12,23 @@
 
 namespace shardrun::graph {
 
-/// Writes one function. Values are made by `call`; names are prefixed by the scopes open at the time.
+/// Builds one function. `call` makes values; the open scopes prefix their names.
 class FunctionBuilder {
  public:
-  FunctionBuilder(Graph& graph, std::string name, std::int64_t rows);
+  FunctionBuilder(Graph& graph, std::string name, Role role, std::int64_t rows);
 
   [[nodiscard]] ValueId input(std::string name, TensorType type);
-  /// The value that a state has when the function begins.
+  /// The value of a state at the start of the function.
   [[nodiscard]] ValueId state(StateId id);
   [[nodiscard]] ValueId state(std::string_view name);
 
-  /// One node of the named op. The first form is for ops with one result.
-  /// The node's name is `name` behind the open scopes. Without one it is, of these the first that there is:
-  /// - what name_unnamed() has set;
+  /// Adds a node of the named op. The first form is for ops with one result. The node's name is `name`, prefixed by the
+  /// open scopes. Without `name` it is the first that exists of
+  /// - the name set by name_unnamed();
   /// - the unit of the first parameter that the node reads: `layer.0/mlp/up` for `layer.0/mlp/up/weights`;
-  /// - the op's name behind the open scopes.
-  /// A name that is taken is followed by the op's, or by a number. Random numbers do not depend on it.
-  /// Throws Error{shape_mismatch} naming the node and its operands.
+  /// - the op's name, prefixed by the open scopes.
+  /// A name that is taken gets the op's name or a number appended. Random numbers do not depend on it. Throws
+  /// Error{shape_mismatch} naming the node and its operands.
   [[nodiscard]] ValueId call(std::string_view op, std::vector<ValueId> inputs, Attributes attributes = {},
                              std::string name = {});
   [[nodiscard]] std::vector<ValueId> call_all(std::string_view op, std::vector<ValueId> inputs,
@@ -36,14 +36,14 @@ class FunctionBuilder {
 
   void output(std::string name, ValueId value);
   void write(StateId state, ValueId value, StateWrite::Mode mode);
-  /// Names a value, and the node that makes it, as a place where a strategy may decide its placement.
+  /// Names a value and its node as a place whose placement a strategy may decide.
   void cut_point(std::string name, ValueId value);
 
   [[nodiscard]] const TensorType& type(ValueId value) const;
   [[nodiscard]] const Function& function() const noexcept { return function_; }
   [[nodiscard]] Graph& graph() noexcept { return graph_; }
 
-  /// The name of nodes that are given none, until it is empty again.
+  /// Sets the name of nodes without one, until it is set to "".
   void name_unnamed(std::string name) { unnamed_ = std::move(name); }
   void set_phase(Phase phase) noexcept { phase_ = phase; }
   void set_layer(std::int32_t layer) noexcept { layer_ = layer; }
@@ -61,16 +61,16 @@ class FunctionBuilder {
   Function function_;
   std::string prefix_;
   std::unordered_map<StateId, ValueId> state_values_;
-  std::unordered_map<std::string, StateId> state_ids_;  ///< of the graph's first states, as many as have been asked for
+  std::unordered_map<std::string, StateId> state_ids_;  ///< of the first `indexed_states_` states of the graph
   std::size_t indexed_states_ = 0;
   std::string unnamed_;
-  std::unordered_map<std::string, int> names_;  ///< of nodes, and how often each has been asked for
-  std::unordered_set<std::string> cut_points_;  ///< the graph's
+  std::unordered_map<std::string, int> names_;  ///< names of nodes, and how often each was requested
+  std::unordered_set<std::string> cut_points_;  ///< of the graph
   Phase phase_ = Phase::forward;
   std::int32_t layer_ = -1;
 };
 
-/// Prefixes the names of values made while it lives: `layer.3/`.
+/// Prefixes the names of values made during its lifetime: `layer.3/`.
 class Scope {
  public:
   Scope(FunctionBuilder& builder, std::string_view name);
@@ -83,9 +83,9 @@ class Scope {
   std::size_t length_;
 };
 
-/// Adds backward nodes for the scalar `loss`, then one `accumulate` write per contribution to a parameter's gradient
-/// (its state `gradients/<parameter>` is declared here). Contributions to a tied parameter are added one by one, so
-/// that none is kept.
+/// Adds backward nodes for the scalar `loss`, then one `accumulate` write per contribution to a parameter's gradient.
+/// Declares the state `gradients/<parameter>`. Contributions to a tied parameter are added one by one, so that none has
+/// to be kept.
 void differentiate(FunctionBuilder& builder, ValueId loss);
 
 }  // namespace shardrun::graph

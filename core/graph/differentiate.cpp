@@ -10,7 +10,7 @@
 namespace shardrun::graph {
 namespace {
 
-/// Reverse-mode differentiation of what the builder holds so far (Griewank & Walther 2008, section 3.2).
+/// Reverse-mode differentiation of the function built so far (Griewank & Walther 2008, section 3.2).
 class Differentiation {
  public:
   Differentiation(FunctionBuilder& builder, ValueId loss)

@@ -2,15 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace shardrun::graph {
 
 const Function* Graph::find(std::string_view function, std::int64_t rows) const noexcept {
-  for (const Function& candidate : functions) {
-    if (candidate.name == function && candidate.rows == rows) {
-      return &candidate;
-    }
-  }
-  return nullptr;
+  const auto found =
+      std::ranges::find_if(functions, [&](const Function& each) { return each.name == function && each.rows == rows; });
+  return found == functions.end() ? nullptr : &*found;
+}
+
+const Function* Graph::find(Role role, std::int64_t rows) const noexcept {
+  const auto found =
+      std::ranges::find_if(functions, [&](const Function& each) { return each.role == role && each.rows == rows; });
+  return found == functions.end() ? nullptr : &*found;
 }
 
 StateId Graph::find_state(std::string_view name) const noexcept {

@@ -12,7 +12,7 @@ namespace shardrun::graph {
 using StateId = std::int32_t;
 using NodeId = std::int32_t;
 
-/// Whose share of memory a state tensor counts towards.
+/// The category of memory that a state counts towards.
 enum class StateKind : std::uint8_t {
   parameter,
   gradient,
@@ -23,10 +23,11 @@ enum class StateKind : std::uint8_t {
   beside_parameter,  ///< of a strategy's hook, of the parameter's
 };
 
-/// How a state tensor begins. Normal draws are keyed by (seed, tensor name, element index): the same on any sharding.
+/// The first values of a state. Normal draws are keyed by (seed, tensor name, element index): the same with any
+/// sharding.
 struct Initializer {
   enum class Kind : std::uint8_t { constant, normal, gaussian_bump } kind = Kind::constant;
-  double value = 0;  ///< the constant, or the standard deviation (normal), or the width as a share of the axis (bump)
+  double value = 0;  ///< the constant, the standard deviation (normal), or the width as a share of the axis (bump)
 };
 
 /// A tensor that lives between calls of functions.
@@ -37,11 +38,11 @@ struct State {
   Initializer initializer = {};
   bool decay = false;             ///< weight decay applies: matrices and embeddings, not gains and biases
   std::int32_t layer = -1;        ///< the repeated layer it belongs to, or -1
-  StateId of_parameter = -1;      ///< for gradients, optimizer state and what hooks keep: whose
-  bool copies_parameter = false;  ///< it begins as that
+  StateId of_parameter = -1;      ///< the parameter of a gradient, optimizer state or hook state
+  bool copies_parameter = false;  ///< it begins with the parameter's values
 };
 
-/// Which part of training a node belongs to. A schedule may place the two parts of backward apart.
+/// The part of training that a node belongs to. A schedule may separate the two parts of backward.
 enum class Phase : std::uint8_t { forward, backward_input, backward_weight, update };
 
 struct Node {
@@ -52,40 +53,49 @@ struct Node {
   std::vector<ValueId> outputs;
   ShardingRule rule;
   Phase phase = Phase::forward;
-  std::int32_t layer = -1;  ///< −1: before the first; Graph::layers: behind the last
+  std::int32_t layer = -1;  ///< −1: before the first layer; Graph::layers: after the last
 };
 
 struct Value {
   std::string name = {};
-  std::string cut_point = {};  ///< that it stands at; empty: none
+  std::string cut_point = {};  ///< the value's cut point; empty: none
   TensorType type = {};
   NodeId producer = -1;  ///< -1: an input, or a state read
-  StateId state = -1;    ///< the state that this reads, as it was when the function began
+  StateId state = -1;    ///< the state that this reads, as of the start of the function
 };
 
-/// What becomes of a state at the end of a function.
+/// How a function changes a state at its end.
 struct StateWrite {
   enum class Mode : std::uint8_t {
     assign,      ///< state = value
     accumulate,  ///< state = (first microbatch ? 0 : state) + value
     add,         ///< state = state + value
-    first,       ///< state = value, before others are added
+    first,       ///< state = value, before other writes add to it
   };
   StateId state = -1;
   ValueId value = no_value;
   Mode mode = Mode::assign;
 };
 
-/// A tensor that the host writes before a call, or reads after it.
+/// A tensor that the host writes before a call or reads after it.
 struct Port {
   std::string name = {};
   ValueId value = no_value;
 };
 
-/// A pure function of inputs, state and run-time scalars: values in order of definition, no ranks, no buffers.
-/// Several functions may bear one name and differ in `rows` (a batch that does not divide evenly).
+/// When a run calls a function.
+enum class Role : std::uint8_t {
+  repeated,   ///< for each microbatch of a step
+  once,       ///< once a step, after the microbatches
+  on_demand,  ///< when it is requested by its name
+};
+
+/// A pure function of inputs, state and run-time scalars: values in order of definition, without ranks and buffers.
+/// Functions may share a name and differ in `rows` (a batch that does not divide evenly). A graph has at most one name
+/// in each of the roles `repeated` and `once`.
 struct Function {
   std::string name;
+  Role role = Role::on_demand;
   std::int64_t rows = 0;
   std::vector<Value> values;
   std::vector<Node> nodes;
@@ -105,10 +115,12 @@ struct Graph {
   std::vector<State> states;
   std::vector<Function> functions;
   std::vector<CutPoint> cut_points;
-  std::int32_t layers = 0;  ///< repeated ones, as models mark them
+  std::int32_t layers = 0;  ///< number of repeated layers, as the model marks them
 
-  /// Null when there is none.
+  /// Null if there is none.
   [[nodiscard]] const Function* find(std::string_view function, std::int64_t rows) const noexcept;
+  /// REQUIRES: not on_demand.
+  [[nodiscard]] const Function* find(Role role, std::int64_t rows = 0) const noexcept;
   [[nodiscard]] StateId find_state(std::string_view name) const noexcept;
 };
 
@@ -116,9 +128,9 @@ struct Graph {
 [[nodiscard]] const char* to_string(Phase phase) noexcept;
 [[nodiscard]] std::string to_string(const Graph& graph);
 
-/// Elements of all parameters; a tied tensor counts once.
+/// Elements of all parameters. A tied tensor counts once.
 [[nodiscard]] std::int64_t parameter_count(const Graph& graph) noexcept;
 [[nodiscard]] std::int64_t flops(const Function& function, const Node& node);
-[[nodiscard]] double flops(const Function& function);  ///< may be beyond 64 bits
+[[nodiscard]] double flops(const Function& function);  ///< may exceed 64 bits
 
 }  // namespace shardrun::graph

@@ -13,7 +13,7 @@
 
 namespace shardrun {
 
-/// An id as a place in a vector.
+/// An id as the index of a vector.
 [[nodiscard]] constexpr std::size_t index(std::int32_t id) noexcept { return static_cast<std::size_t>(id); }
 
 }  // namespace shardrun
@@ -24,55 +24,55 @@ class FunctionBuilder;
 using ValueId = std::int32_t;
 inline constexpr ValueId no_value = -1;
 
-/// The static facts of one use of an op: what its rules and a kernel's scratch query may look at.
+/// The static facts of one use of an op, for its rules and a kernel's scratch query.
 struct OpShape {
   const Attributes& attributes;
   const std::vector<TensorType>& inputs;
   const std::vector<TensorType>& outputs;
 };
 
-/// What the gradient of an op is built from.
+/// The inputs of an op's gradient function.
 struct GradientRequest {
   const Attributes& attributes;
   const std::vector<ValueId>& inputs;
   const std::vector<ValueId>& outputs;
-  const std::vector<ValueId>& output_gradients;  ///< no_value where nothing flows back into an output
-  std::size_t input;                             ///< the operand whose gradient is wanted
+  const std::vector<ValueId>& output_gradients;  ///< no_value if nothing flows back into an output
+  std::size_t input;                             ///< the operand whose gradient is requested
 };
 
-/// An operation, declared in one place: how it is sharded (and with that its shapes), what may be computed in place,
-/// what it costs and how it is differentiated. Its kernels are registered by the devices under the same name.
+/// An operation, declared in one place: its sharding rule (which gives its shapes too), its in-place pairs, cost and
+/// gradient. Devices register its kernels under the same name.
 struct Op {
   std::string name;
 
-  /// The factors for these attributes and operands (sizes are filled in by infer_types). Throws Error{shape_mismatch}
-  /// when the operands cannot be meant.
+  /// The factors for these attributes and operands; infer_types fills in their sizes. Throws Error{shape_mismatch} if
+  /// the operands do not fit the op.
   ShardingRule (*rule)(const Attributes& attributes, const std::vector<TensorType>& inputs) = nullptr;
 
-  /// Adds nodes that compute the gradient of one operand, and returns it; no_value when it is zero or undefined.
-  /// Null for an op that is never differentiated.
+  /// Adds nodes for the gradient of one operand and returns it; no_value if it is zero or undefined. Null for an op
+  /// that is never differentiated.
   ValueId (*gradient)(FunctionBuilder& builder, const GradientRequest& request) = nullptr;
 
   /// Floating-point operations of one execution, a multiply-add counted as two. Null: one per result element.
   std::int64_t (*flops)(const OpShape& shape) = nullptr;
 
-  /// (output, input) pairs that may share one buffer: the kernel reads each element before it writes it.
+  /// (output, input) pairs that may share a buffer: the kernel reads each element before it writes it.
   std::vector<std::pair<int, int>> in_place = {};
 
-  /// Its kernels can add to output 0 instead of overwriting it.
+  /// Whether its kernels can add to output 0 instead of overwriting it.
   bool accumulates = false;
 
-  /// Its results cost less to compute again than to keep: arithmetic of each element, or of each row.
+  /// Whether computing its results again costs less than keeping them: arithmetic per element or per row.
   bool cheap = false;
 
-  /// No element of its result is below zero, whatever its operands are.
+  /// Whether no element of its result is negative, whatever its operands are.
   bool never_negative = false;
 
-  /// It sums any number of operands of one shape: the partitioner may sum some of them first.
+  /// Whether it sums any number of operands of one shape. The partitioner may then sum some of them first.
   bool variadic_sum = false;
 };
 
-/// Makes an op known under its name: `const RegisterOp matmul({.name = "matmul", …});` at namespace scope.
+/// Registers an op under its name: `const RegisterOp matmul({.name = "matmul", …});` at namespace scope.
 class RegisterOp {
  public:
   explicit RegisterOp(Op op);

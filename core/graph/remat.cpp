@@ -21,7 +21,7 @@ std::vector<bool> read_by_backward(const Function& function) {
   return read;
 }
 
-/// Of each value, whether forward reads it outside the layer that it was made in.
+/// Per value, whether forward reads it outside of its own layer.
 std::vector<bool> leaving_layers(const Function& function) {
   std::vector<bool> leaving(function.values.size(), false);
   for (const Node& node : function.nodes) {
@@ -39,7 +39,7 @@ std::vector<bool> leaving_layers(const Function& function) {
 std::vector<bool> choose_kept(const Function& function, Remat remat, std::int32_t layers) {
   const std::vector<bool> leaving = leaving_layers(function);
   std::vector<bool> kept(function.values.size(), true);
-  // What keeping nothing more makes available in backward: states, what is read there anyway, and what follows.
+  // What backward has without keeping more: states, values that it reads anyway, and what follows from these.
   std::vector<bool> available = read_by_backward(function);
   for (std::size_t v = 0; v < function.values.size(); ++v) {
     available[v] = available[v] || function.values[v].state >= 0;
@@ -70,6 +70,7 @@ class Rewriting {
 
   Function run() {
     made_.name = function_.name;
+    made_.role = function_.role;
     made_.rows = function_.rows;
     for (const Node& node : function_.nodes) {
       add_given_before(index(node.outputs.front()));
@@ -140,7 +141,7 @@ class Rewriting {
 
   const Function& function_;
   const std::vector<bool>& kept_;
-  std::vector<ValueId> now_;    ///< of each value, what it is in the function that is made
+  std::vector<ValueId> now_;    ///< per value, its number in the new function
   std::vector<ValueId> again_;  ///< of each value, the result of its clone
   std::size_t next_given_ = 0;
   Function made_ = {};

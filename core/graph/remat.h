@@ -6,17 +6,16 @@
 
 namespace shardrun::graph {
 
-/// Which results of repeated layers are computed again in backward, so that they need not last from forward to there.
+/// Which results of repeated layers backward computes again, so that they are not kept from forward to backward.
 enum class Remat : std::uint8_t {
   none,
-  layer,      ///< all but what other layers read (Chen et al. 2016, arXiv:1604.06174, section 3)
-  selective,  ///< those of cheap ops that follow from what lasts anyway (Korthikanti et al. 2022, arXiv:2205.05198)
+  layer,      ///< all that no other layer reads (Chen et al. 2016, arXiv:1604.06174, section 3)
+  selective,  ///< results of cheap ops, computed from what is kept anyway (Korthikanti et al. 2022, arXiv:2205.05198)
 };
 
-/// The same numbers from other nodes: instead of a result that is not kept, backward reads that of a clone of its node,
-/// named `recompute/…`, which stands before its first reader. Each node is cloned at most once, and only where it is
-/// needed; clones are part of the gradients of activations, in the layer of what they repeat.
-/// `layers`: of the graph.
+/// Rewrites backward to compute the same numbers without the results that are not kept: it reads those of clones of
+/// their nodes. A clone is named `recompute/…` and stands before its first reader. Each node is cloned at most once,
+/// and only if needed. A clone has phase backward_input and the layer of its original. `layers`: of the graph.
 [[nodiscard]] Function rematerialize(const Function& function, Remat remat, std::int32_t layers);
 
 }  // namespace shardrun::graph

@@ -10,51 +10,52 @@
 
 namespace shardrun::graph {
 
-/// What happens to an op when a factor of it is sharded (the factor rules of Shardy).
+/// What happens to an op when one of its factors is sharded (the factor rules of Shardy).
 enum class FactorClass : std::uint8_t {
-  pass_through,  ///< each shard computes its part of the results alone
+  pass_through,  ///< each shard computes its part of the results by itself
   reduced,       ///< each shard computes a part of a sum (or max): the results are partial
-  whole,         ///< every shard needs all of it
+  whole,         ///< every shard needs all of the factor
   shift,         ///< a shard needs its neighbours' edges (halo)
 };
 
 using shardrun::Reduction;
 
-/// One factor: a loop of the op, of which dimensions of operands and results are instances.
+/// One factor: a loop of the op. Dimensions of operands and results are instances of factors.
 struct Factor {
   std::string name = {};
   FactorClass kind = FactorClass::pass_through;
   Reduction reduction = Reduction::sum;  ///< of a reduced factor
-  std::int64_t size = 0;                 ///< from the operands, or given where no operand has it
-  std::string axis = {};                 ///< likewise
-  std::int64_t offset = 0;               ///< of a shifted factor: index i of the result is made of operand's i + offset
-  bool wraps = false;                    ///< of a shifted factor: past its ends it begins again; else nothing is there
+  std::int64_t size = 0;                 ///< from the operands; given if no operand has the factor
+  std::string axis = {};                 ///< as for size
+  std::int64_t offset = 0;  ///< of a shifted factor: index i of the result depends on operand index i + offset
+  bool wraps = false;       ///< of a shifted factor: whether it is periodic; otherwise there is nothing past its ends
 };
 
-/// How a partial operand (one whose sum is still owed) may pass through.
+/// How a partial operand may pass through an op without being reduced first.
 enum class Linearity : std::uint8_t {
-  none,      ///< it must be reduced first
-  each,      ///< linear in each of `linear` alone: the result is partial as that operand is
-  together,  ///< linear in all operands at once: partial only where all are partial over the same mesh axes
+  none,      ///< it may not
+  each,      ///< linear in each operand of `linear`: the result is partial as that operand is
+  together,  ///< linear in all operands jointly: partial only if all are partial over the same mesh axes
 };
 
-/// Which loops an op has and where each stands in its operands and results.
-/// `inputs[i][d]` and `outputs[i][d]` are indices into `factors`.
+/// The loops of an op, and where each occurs in its operands and results. `inputs[i][d]` and `outputs[i][d]` are
+/// indices into `factors`.
 struct ShardingRule {
   std::vector<Factor> factors;
   std::vector<std::vector<int>> inputs;
   std::vector<std::vector<int>> outputs;
   Linearity linearity = Linearity::none;
-  std::vector<int> linear;  ///< operands meant by Linearity::each
+  std::vector<int> linear;  ///< operands of Linearity::each
 
   [[nodiscard]] int find(std::string_view factor) const noexcept;
 };
 
-/// From einsum-like text: "i k, k j -> i j". Operands are separated by commas, dimensions by spaces; "a*3" stands
-/// for three factors a0 a1 a2, so that an op is written once for every rank. A scalar is written ".".
+/// Parses einsum-like text: "i k, k j -> i j". Commas separate operands, spaces dimensions. "a*3" stands for three
+/// factors a0 a1 a2, so that one rule serves every rank. A scalar is ".".
 [[nodiscard]] ShardingRule parse_rule(std::string_view text);
 
-/// The same, with factors classed: `reduced`, `whole` and `shift` name factors (or "a*3" groups), separated by spaces.
+/// The same with classes of factors: `reduced`, `whole` and `shift` name factors (or "a*3" groups), separated by
+/// spaces.
 struct FactorClasses {
   std::string_view reduced = {};
   std::string_view whole = {};

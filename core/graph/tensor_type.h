@@ -6,14 +6,13 @@
 
 namespace shardrun::graph {
 
-/// What an element is. How many bytes it takes is the device's business: the reference device keeps f32 values
-/// as float64.
+/// The type of an element. Its size is up to the device: the reference device stores f32 values as float64.
 enum class DType : std::uint8_t { f32, i32 };
 
 [[nodiscard]] const char* to_string(DType dtype) noexcept;
 
-/// Shape, element type and axis names of a value, as if there were one giant device.
-/// `axes` has one name a dimension; strategies speak of these names. A scalar has rank 0.
+/// Shape, element type and axis names of a value, as if there were one giant device. `axes` has a name per dimension;
+/// strategies use these names. A scalar has rank 0.
 struct TensorType {
   DType dtype = DType::f32;
   std::vector<std::int64_t> shape;
@@ -25,10 +24,10 @@ struct TensorType {
 [[nodiscard]] std::int64_t element_count(const std::vector<std::int64_t>& shape) noexcept;
 [[nodiscard]] inline std::int64_t element_count(const TensorType& type) noexcept { return element_count(type.shape); }
 
-/// The most elements that a tensor may have: sums of bytes over any graph then fit 64 bits.
+/// The most elements of a tensor: sums of bytes over any graph then fit 64 bits.
 inline constexpr std::int64_t max_elements = std::int64_t{1} << 40;
 
-/// Throws Error{job} where a tensor would have more than `max_elements`, naming it and its shape.
+/// Throws Error{job}, naming the tensor and its shape, if it has more than `max_elements`.
 void require_countable(const TensorType& type, const std::string& name);
 
 /// "f32[batch 12, seq 64, embed 128]"

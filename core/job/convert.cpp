@@ -68,7 +68,7 @@ Integer to_integer(std::string_view text, const Place& place, std::string_view o
   return value;
 }
 
-/// Digits, with a decimal point where a unit follows. K to T are powers of 1000, Ki to Ti of 1024; a B may follow.
+/// Digits, with a decimal point if a unit follows. K to T are powers of 1000, Ki to Ti of 1024; a B may follow.
 std::int64_t to_bytes(std::string_view text, const Place& place) {
   const std::size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
   std::string_view unit = trimmed(text.substr(digits));

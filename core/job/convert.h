@@ -8,7 +8,7 @@
 
 namespace shardrun::job {
 
-/// Where a value stands, for messages: "job.ini:12" and "[train] steps".
+/// Where a value is written, for messages: "job.ini:12" and "[train] steps".
 struct Place {
   std::string where;
   std::string setting;
@@ -18,12 +18,12 @@ struct Place {
 /// link to a folder, '..' is the parent of the folder that the link points to.
 [[nodiscard]] std::filesystem::path normal_path(const std::filesystem::path& path);
 
-/// The value that `text` writes, checked against `spec`; relative paths start at `folder` unless that is empty.
-/// Throws Error{job}.
+/// Parses `text` and checks the value against `spec`. Relative paths start at `folder` unless that is empty. Throws
+/// Error{job}.
 [[nodiscard]] OptionValue convert(const OptionSpec& spec, std::string_view text, const Place& place,
                                   const std::filesystem::path& folder);
 
-/// Text that converts to `value` again, the same for all ways of writing it.
+/// Text that converts to `value` again. Equal values have equal text.
 [[nodiscard]] std::string to_text(const OptionSpec& spec, const OptionValue& value);
 
 /// What `spec` accepts: "an integer, at least 1", "one of adamw, sgd".

@@ -5,13 +5,13 @@
 
 namespace shardrun::job {
 
-// The sections whose keys are names that the job file makes up, or that the strategy knows. Each throws Error{job} for
-// a section that is there and empty, and for a line that cannot be what the section is for.
+// Sections whose keys are names, made up by the job file or known to the strategy. Each function throws Error{job} if
+// the section is there but empty, or if a line is malformed.
 
 void read_mesh(const RawJob& raw, Job& job);
-/// What the lines mean is the strategy's matter, so long as they can be written down.
+/// Checks the form only. The strategy knows what the lines mean.
 void read_sharding(const RawJob& raw, Job& job);
-/// Whether the axes are the mesh's is known once the strategy has said which those are.
+/// Does not check the axes against the mesh: only the strategy's plan has its axes.
 void read_axis_transports(const RawJob& raw, Job& job);
 
 }  // namespace shardrun::job

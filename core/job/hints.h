@@ -17,8 +17,8 @@ struct KnownKeys {
 /// Every section of the schema that has keys of its own.
 [[nodiscard]] std::vector<KnownKeys> known_keys();
 
-// Each returns what to put behind the name that an error is about, such as " (did you mean 'steps'?)", or nothing. A
-// name that only case and separators tell from a known one, or that other programs use for it, is always found.
+// Each returns text to put after the name that an error is about, such as " (did you mean 'steps'?)", or nothing. A
+// known name is always found if only case and separators differ, or if other programs use the name for it.
 
 /// `specs` are the keys of `section`; `elsewhere` may hold them too.
 [[nodiscard]] std::string hint_for_key(std::string_view section, std::string_view key,

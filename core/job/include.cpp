@@ -28,7 +28,7 @@ void put(RawSection& section, RawSetting setting) {
   }
 }
 
-/// What `later` says replaces what `sections` say.
+/// The settings of `later` replace those of `sections`.
 void merge(std::vector<RawSection>& sections, std::vector<RawSection> later) {
   for (RawSection& section : later) {
     const auto same = std::find_if(sections.begin(), sections.end(),

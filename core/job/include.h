@@ -8,10 +8,10 @@
 
 namespace shardrun::job {
 
-/// The sections of a job file's text and of all files that it includes. What a file says itself replaces what the files
-/// that it includes say, and later includes replace earlier ones. A relative path, of an included file too, starts in
-/// the folder of the file that says it. `file` names the text and starts in `working_folder`.
-/// Throws Error{job} for a file that cannot be read, includes itself, or whose syntax is wrong.
+/// The sections of a job file's text and of all files that it includes. A file's own settings replace included ones,
+/// and later includes replace earlier ones. A relative path starts in the folder of the file that has it, also in an
+/// included file. `file` names the text and starts in `working_folder`. Throws Error{job} for a file that cannot be
+/// read, includes itself, or has wrong syntax.
 [[nodiscard]] std::vector<RawSection> read_including(std::string_view text, const std::filesystem::path& file,
                                                      const std::filesystem::path& working_folder);
 

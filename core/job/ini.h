@@ -14,7 +14,7 @@ struct RawInclude {
   std::string where;
 };
 
-/// What one file says.
+/// The contents of one file.
 struct RawText {
   std::vector<RawInclude> includes;
   std::vector<RawSection> sections;
@@ -30,7 +30,7 @@ struct RawText {
 /// Throws Error{job}, beginning with "file:line: ", for anything else.
 [[nodiscard]] RawText parse_ini(std::string_view text, const std::string& file);
 
-/// `value` as it stands after the `=`: quoted where it has to be.
+/// `value` as it is written after the `=`: quoted if necessary.
 [[nodiscard]] std::string write_value(std::string_view value);
 
 }  // namespace shardrun::job

@@ -13,7 +13,7 @@
 
 namespace shardrun::job {
 
-// The enumerators stand in the order of the choices that the schema lists.
+// The enumerators are in the order of the choices in the schema.
 enum class Task { train, iterate };
 enum class Trace { none, steps };
 enum class Tokenizer { character, byte };
@@ -29,19 +29,19 @@ struct MeshAxis {
   friend bool operator==(const MeshAxis&, const MeshAxis&) = default;
 };
 
-/// What moves data along one mesh axis.
+/// The transport of one mesh axis.
 struct AxisTransport {
   std::string axis;
   std::string transport;
 };
 
-/// What is placed where, in the words of the strategy that reads it.
+/// A line of [sharding]. The strategy that reads it knows what it means.
 struct Sharding {
   std::string key;
   std::string value;
 };
 
-/// A model, strategy or transport: which one, and the options that it declared.
+/// A model, strategy or transport, with the options that it declared.
 struct Chosen {
   std::string name;
   OptionValues options;
@@ -51,7 +51,7 @@ struct DataSettings {
   std::filesystem::path text;  ///< at most one of these three is not empty
   std::filesystem::path tokens;
   std::vector<std::filesystem::path> arrays;
-  std::filesystem::path validation_text;  ///< of the same kind as the training data; without one a part of that
+  std::filesystem::path validation_text;  ///< of the same kind as the training data; if empty, a part of that is used
   std::filesystem::path validation_tokens;
   std::vector<std::filesystem::path> validation_arrays;
   Tokenizer tokenizer{};
@@ -78,7 +78,7 @@ struct TrainSettings {
   Precision precision{};      ///< mixed: planned, not run
   std::int64_t eval_every{};  ///< steps; 0: only at the end
   std::int64_t sample{};      ///< tokens to sample at the end
-  std::int64_t log_every{};   ///< steps; 0: whatever suits the terminal
+  std::int64_t log_every{};   ///< steps; 0: as suits the terminal
 };
 
 struct IterateSettings {
@@ -87,14 +87,14 @@ struct IterateSettings {
   std::int64_t save_every{};   ///< steps; 0: only at the end
 };
 
-/// How fast data moves over one mesh axis.
+/// The link of one mesh axis.
 struct ClusterAxis {
   std::string axis;
-  double bandwidth{};  ///< bytes a second; 0: as of the others
+  double bandwidth{};  ///< bytes a second; 0: as of the other axes
   double latency{};    ///< seconds a message
 };
 
-/// What ranks run on, as far as 'shardrun plan' reckons with it. Rates that are not given are 0.
+/// The machine that 'shardrun plan' assumes for ranks. Rates that are not given are 0.
 struct ClusterSettings {
   std::int64_t memory{};      ///< bytes, of a rank
   double flops{};             ///< a second, of a rank
@@ -125,14 +125,14 @@ struct Job {
 
   std::int64_t ranks{};
   Chosen strategy;
-  std::string transport;       ///< of every mesh axis that `axis_transports` does not name
+  std::string transport;       ///< of mesh axes that `axis_transports` does not name
   double timeout{};            ///< seconds
-  bool deterministic{};        ///< ranks' values are reduced in the order of the ranks
-  std::int64_t check_every{};  ///< steps between comparisons of replicas; 0: at evaluations and saves alone; -1: never
+  bool deterministic{};        ///< sums over ranks are added in the order of the ranks
+  std::int64_t check_every{};  ///< steps between comparisons of replicas; 0: only at evaluations and saves; -1: never
   std::uint64_t seed{};
   std::int64_t threads{};        ///< per rank; 0: this machine's cores divided by ranks
-  std::filesystem::path output;  ///< {time} in it is not filled in
-  std::size_t output_given{};    ///< where in `output` the part begins that the job says itself
+  std::filesystem::path output;  ///< may contain {time}
+  std::size_t output_given{};    ///< where in `output` the part from the job file begins
   Task task{};
   Trace trace{};
   std::int64_t trace_first{};  ///< the first step of the trace, counted from 1
@@ -148,42 +148,42 @@ struct Job {
   DataSettings data;        ///< of task train
   TrainSettings train;      ///< of task train
   IterateSettings iterate;  ///< of task iterate
-  ClusterSettings cluster;  ///< no part of a run
+  ClusterSettings cluster;  ///< only for plan
 
   std::vector<GivenSetting> given;  ///< in the order of the schema; a section is an entry with no key
 
-  /// Where a setting comes from, to begin a message with: "job.ini:12", "--set train.steps", or
-  /// "job.ini (default)". An empty key asks for the section itself.
+  /// Where a setting comes from, as the start of a message: "job.ini:12", "--set train.steps", or "job.ini (default)".
+  /// An empty key stands for the section itself.
   [[nodiscard]] std::string where(std::string_view section, std::string_view key) const;
 
   [[nodiscard]] bool is_given(std::string_view section, std::string_view key) const;
 };
 
-/// What the job file's schema leaves to others. Absent options mean that there is no such model or plugin;
-/// the names are asked for only to say which there are.
+/// What parsing a job needs from models and plugins. Absent options mean that there is no such model or plugin. The
+/// names are used only in messages that list them.
 struct SchemaProviders {
   std::function<std::optional<std::vector<OptionSpec>>(std::string_view model)> model_options;
   std::function<std::vector<std::string>()> model_names;
 
-  /// Called last: all of the Job but the plugins' options is there, `plugins.path` among it.
+  /// Called last. The Job is complete except for the plugins' options; `plugins.path` is there.
   std::function<std::optional<std::vector<OptionSpec>>(std::string_view strategy, const Job& job)> strategy_options;
   std::function<std::vector<std::string>(const Job& job)> strategy_names;
 
   std::function<std::optional<std::vector<OptionSpec>>(std::string_view transport, const Job& job)> transport_options;
   std::function<std::vector<std::string>(const Job& job)> transport_names;
 
-  std::function<std::int64_t()> automatic_ranks;  ///< what `[job] ranks = auto` is where there is no [mesh]
+  std::function<std::int64_t()> automatic_ranks;  ///< what `[job] ranks = auto` is without [mesh]
 };
 
-/// Throws Error{job}, whose message begins with the place; Error{plugin} for options that are declared wrongly;
+/// Throws Error{job} with the place at the start of its message; Error{plugin} for options that are declared wrongly;
 /// and what the providers throw.
 [[nodiscard]] Job parse_job(const RawJob& raw, const SchemaProviders& providers);
 
-/// `[plugins] path` alone, for looking around before there is a job.
+/// `[plugins] path` alone, for commands without a job.
 [[nodiscard]] std::vector<std::filesystem::path> plugin_path(const RawJob& raw);
 
-/// A job file that says what this one and its overrides say, with absolute paths and its output folder: parsed
-/// from anywhere, it is the same job.
+/// A job file with this one's settings and overrides, absolute paths and its output folder. Parsed from any folder, it
+/// gives the same job.
 [[nodiscard]] std::string canonical_text(const Job& job);
 
 }  // namespace shardrun::job

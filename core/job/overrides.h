@@ -7,8 +7,8 @@
 
 namespace shardrun::job {
 
-/// Puts each `section.key=value` in place of what the file says, or beside it; values are taken as they are, with
-/// neither quotes nor comments. Throws Error{usage} for another form, and for a key that is overridden twice.
+/// Applies each `section.key=value`: it replaces or adds a setting. Values are taken literally, without quotes and
+/// comments. Throws Error{usage} for another form, and for a key that is overridden twice.
 void apply_overrides(RawJob& raw, std::span<const std::string> overrides);
 
 }  // namespace shardrun::job

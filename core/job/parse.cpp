@@ -161,7 +161,7 @@ class Reader {
         all.push_back({"strategy", *options});
       }
     } catch (const Error&) {
-      // What is wrong there is not what the message is about.
+      // An error there is not what the message is about.
     }
     return all;
   }
@@ -285,7 +285,7 @@ class Reader {
     }
   }
 
-  /// Options of a plugin; what is wrong with that, with the place that names it.
+  /// Reads a plugin's options. Errors get the place that names the plugin.
   template <class Ask>
   static std::optional<std::vector<OptionSpec>> asked_of(const std::string& where, const Ask& ask) {
     try {
@@ -345,7 +345,7 @@ class Reader {
     }
   }
 
-  /// And those that it opens in its turn.
+  /// Also reads the transports that it opens.
   void read_transport(const std::string& name, const std::string& where) {
     const std::optional<std::vector<OptionSpec>> options =
         asked_of(where, [&] { return providers_->transport_options(name, job_); });

@@ -12,7 +12,7 @@ namespace shardrun::job {
 inline constexpr std::size_t max_file_bytes = std::size_t{1} << 20U;
 inline constexpr std::size_t max_line_bytes = std::size_t{1} << 16U;
 
-/// One `key = value`, not yet understood.
+/// One `key = value`, not yet interpreted.
 struct RawSetting {
   std::string key;
   std::string value;
@@ -29,13 +29,13 @@ struct RawSection {
   [[nodiscard]] const RawSetting* find(std::string_view key) const noexcept;
 };
 
-/// A job file with those that it includes and its overrides, read for syntax alone: keys are unique within a section,
-/// and sections unique.
+/// A job file with its includes and overrides. Only the syntax is checked: sections are unique, and keys are unique
+/// within a section.
 struct RawJob {
   std::string file;                      ///< as it was named, for messages
   std::string name;                      ///< the file's stem
-  std::filesystem::path job_folder;      ///< absolute: where relative paths of the file itself start
-  std::filesystem::path working_folder;  ///< absolute: where relative paths of overrides start
+  std::filesystem::path job_folder;      ///< absolute: where relative paths in the file start
+  std::filesystem::path working_folder;  ///< absolute: where relative paths in overrides start
   std::vector<RawSection> sections;
 
   [[nodiscard]] const RawSection* find(std::string_view section) const noexcept;

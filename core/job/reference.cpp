@@ -16,27 +16,27 @@ constexpr std::size_t page_width = 100;
 
 std::string syntax() {
   return fmt::format(
-      "A job file is UTF-8 text of at most {} KiB, with lines of at most {} KiB ended by LF or CRLF; a byte order mark "
-      "at its start is skipped. A line is a [section] header, key = value, or empty. ; and # begin a comment at the "
-      "start of a line and after white space. A value that needs \" ;\" or \" #\", or white space at its ends, is "
-      "written in double quotes, with \"\" for a quote within. In a list a backslash makes the separator part of an "
-      "element. Sections and keys are written once; what is unknown, without effect or out of range is refused, with "
-      "the nearest name, and with ours for what other programs call it.",
+      "A job file is UTF-8 text of at most {} KiB, with lines of at most {} KiB that end in LF or CRLF. A byte order "
+      "mark at its start is skipped. A line is a [section] header, key = value, or empty. ; and # begin a comment at "
+      "the start of a line and after white space. A value that contains \" ;\" or \" #\", or begins or ends with white "
+      "space, is written in double quotes; \"\" stands for a quote within. In a list, a backslash makes the separator "
+      "part of an element. Sections and keys are written once. An unknown name, a value out of range and a setting "
+      "without effect are refused. The error has the nearest name, or ours for a name that other programs use.",
       max_file_bytes >> 10U, max_line_bytes >> 10U);
 }
 
 constexpr std::string_view includes =
-    "include = base.ini before the first section brings in another file's settings; there may be several such lines, "
-    "and included files may include others. A key that the file says itself replaces the included one, and a later "
-    "include an earlier one; new keys of a section come behind the included ones.";
+    "include = base.ini before the first section brings in another file's settings. There may be several such lines, "
+    "and included files may include others. A key of the file itself replaces an included one, and a later include "
+    "replaces an earlier one. New keys of a section come after the included ones.";
 
 constexpr std::string_view paths =
-    "Relative paths start in the folder of the file that says them, be it included; those of --set, and [job] output, "
-    "in the working directory.";
+    "Relative paths start in the folder of the file that contains them, also in an included file. Those of --set, and "
+    "[job] output, start in the working directory.";
 
 constexpr std::string_view overrides =
-    "--set section.key=value replaces what the file says, or adds to it. The value is taken as it is, without quotes "
-    "and comments; each key can be set once.";
+    "--set section.key=value replaces what the file says, or adds to it. The value is taken literally, without quotes "
+    "and comments. Each key can be set once.";
 
 std::string wrapped(std::string_view text, std::size_t indent) {
   const std::string margin(indent, ' ');

@@ -5,7 +5,7 @@
 
 namespace shardrun::job {
 
-/// The settings of the fixed sections as text, defaults too, for messages about two of them.
+/// A setting of a fixed section as text, given or by default. For messages about two settings.
 struct EffectiveSetting {
   std::string section;
   std::string key;
@@ -13,10 +13,10 @@ struct EffectiveSetting {
   std::string text;
 };
 
-/// Throws Error{job}, naming both keys and where they stand, for what rules() excludes.
+/// Throws Error{job} if rules() excludes the job's settings. Names both keys and their places.
 void check_rules(const Job& job, const std::vector<EffectiveSetting>& settings);
 
-/// The product of the mesh's sizes. Throws Error{job} where 64 bits do not hold it.
+/// The product of the mesh's sizes. Throws Error{job} if it exceeds 64 bits.
 [[nodiscard]] std::int64_t places_of_mesh(const Job& job);
 
 /// Throws Error{job} unless the sizes of the mesh multiply to the number of ranks.

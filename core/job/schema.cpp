@@ -16,9 +16,9 @@ Section mesh_section() {
   return {
       .name = "mesh",
       .help =
-          "The ranks as a grid: axis = size, in order from the slowest to the fastest changing. Axis names are "
-          "made of a-z, 0-9 and _, and begin with a letter; sizes are at least 1 and their product is "
-          "[job] ranks. A strategy with one axis needs no [mesh].",
+          "The ranks as a grid: axis = size, in order from the slowest to the fastest changing. Axis names consist of "
+          "a-z, 0-9 and _, and begin with a letter. Sizes are at least 1; their product is [job] ranks. A strategy "
+          "with one axis needs no [mesh].",
       .kind = SectionKind::mesh,
       .aliases = {"parallel", "parallelism", "parallel_dims", "device_mesh", "grid", "topology"},
       .key_aliases = {"tensor_model_parallel_size", "tensor_parallel_size", "tensor_parallel_degree",
@@ -43,7 +43,7 @@ Section transport_section() {
 Section plugins_section() {
   return {
       .name = "plugins",
-      .help = "Where plugins are looked for, before the usual places.",
+      .help = "Folders to search for plugins before the usual ones.",
       .settings =
           {{{.name = "path", .type = path_list, .help = "Folders with plugins.", .optional = true, .separator = ':'},
             into(&Job::plugins, &PluginSettings::path)}},
@@ -53,7 +53,7 @@ Section plugins_section() {
 Section model_section() {
   return {
       .name = "model",
-      .help = "What is computed. Its other keys are the options of the model that is named.",
+      .help = "What is computed. The other keys are the options of the named model.",
       .settings = {{{.name = "name",
                      .type = text,
                      .help = "The model.",
@@ -67,21 +67,21 @@ Section model_section() {
 Section iterate_section() {
   return {
       .name = "iterate",
-      .help = "How long the model is iterated, and from where.",
+      .help = "How many steps the model is iterated, and from which state.",
       .settings =
           {
               {{.name = "steps",
                 .type = integer,
                 .minimum = 0,
-                .help = "Times that the step function is applied.",
+                .help = "Number of times that the step function is applied.",
                 .aliases = {"iterations", "iters", "num_steps", "n_steps", "max_steps", "max_iters", "num_iterations",
                             "timesteps", "nt", "niter"}},
                into(&Job::iterate, &IterateSettings::steps)},
               {{.name = "from",
                 .type = path,
                 .help = "The state to start from, instead of the model's own: a file state.safetensors or "
-                        "state-000100.safetensors of a run, or a run's folder. It may have been split in another way. "
-                        "Steps are counted on from its own.",
+                        "state-000100.safetensors of a run, or a run's folder. That run may have been split in another "
+                        "way. Steps are counted on from the state's own.",
                 .optional = true,
                 .aliases = {"restart", "restart_from", "initial_state", "init_state", "state"}},
                into(&Job::iterate, &IterateSettings::from)},
@@ -89,8 +89,8 @@ Section iterate_section() {
                 .type = integer,
                 .default_value = "0",
                 .minimum = 0,
-                .help = "Steps between states that are saved under way, each in a file of its own, as "
-                        "state-000100.safetensors; 0: only the last.",
+                .help = "Steps between saved states, each in a file of its own, such as state-000100.safetensors; 0: "
+                        "only the last.",
                 .aliases = {"output_every", "write_every", "dump_every"}},
                into(&Job::iterate, &IterateSettings::save_every)},
           },
@@ -111,17 +111,15 @@ Section sharding_section() {
   return {
       .name = "sharding",
       .help =
-          "What is split over which mesh axes, for a strategy that takes it from here ('shardrun plugins' says which "
-          "do). A key is the name of an axis of the model, as in batch = data; or it matches names of tensors and of "
-          "places that the model names, with * for any run of characters and ? for one, as in layer.*/mlp/up/weights = "
-          "- | model. Mesh axes stand in order from the slowest to the fastest changing with a comma between them, - "
-          "is "
-          "none; of a tensor every dimension is given, with | between them. Behind a tensor's name stands the role "
-          "that "
-          "is meant: @store (the default) where it is kept, @use as it is computed with, @gradient, or @optimizer, as "
-          "in embedding/* @optimizer = data | -. What is said of a role holds for those behind it of which nothing is. "
-          "Of two lines about one thing the later counts. Where two dimensions of a value are over one mesh axis, it "
-          "splits the first; a tensor of which that is so needs a line of its own.",
+          "What is split over which mesh axes, for strategies that read it from here ('shardrun plugins' says which "
+          "do). A key is either the name of an axis of the model, as in batch = data, or a pattern for names of "
+          "tensors and cut points, as in layer.*/mlp/up/weights = - | model; * matches any run of characters and ? one "
+          "character. A value lists mesh axes from the slowest to the fastest changing, separated by commas; - is "
+          "none. For a tensor it has every dimension, separated by |. A role may follow a tensor's name: @store (the "
+          "default; where it is kept), @use (as it is computed with), @gradient or @optimizer, as in embedding/* "
+          "@optimizer = data | -. A role that is not given is as the role before it. Of two lines about one thing the "
+          "later counts. If two dimensions of a value are split over one mesh axis, it splits the first; for a tensor, "
+          "give a line of its own in that case.",
       .kind = SectionKind::sharding,
   };
 }
@@ -145,23 +143,23 @@ Section cluster_section() {
   return {
       .name = "cluster",
       .help =
-          "What the ranks run on, for 'shardrun plan': with memory it says whether each rank fits, with the other keys "
-          "it predicts the time of a step. It changes nothing of a run, which compares memory with what this machine "
-          "has and says where they differ. bandwidth and latency of single mesh axes stand in sections of their own, "
-          "[cluster.AXIS].",
+          "The machine that the ranks run on, for 'shardrun plan'. With memory, plan says whether each rank fits; with "
+          "the other keys it predicts the time of a step. It changes nothing in a run. A run compares memory with what "
+          "this machine has and says if they differ. bandwidth and latency of single mesh axes stand in sections of "
+          "their own, [cluster.AXIS].",
       .settings =
           {
               {{.name = "memory",
                 .type = bytes,
                 .minimum = 1,
-                .help = "Bytes that each rank has for what 'shardrun plan' counts, such as 80G or 64GiB.",
+                .help = "Bytes of memory of each rank, for what 'shardrun plan' counts, such as 80G or 64GiB.",
                 .optional = true},
                into(&Job::cluster, &ClusterSettings::memory)},
               {{.name = "flops",
                 .type = real,
                 .minimum = 1,
                 .maximum = most_rate,
-                .help = "Floating-point operations that a rank does in a second, as it reaches them.",
+                .help = "Floating-point operations that a rank achieves in a second.",
                 .optional = true},
                into(&Job::cluster, &ClusterSettings::flops)},
               {{.name = "memory_bandwidth",
@@ -171,22 +169,22 @@ Section cluster_section() {
                 .help = "Bytes that a rank reads and writes in its memory in a second.",
                 .optional = true},
                into(&Job::cluster, &ClusterSettings::memory_bandwidth)},
-              {optional_spec(bandwidth_spec("Bytes that a rank sends in a second over a mesh axis. Each axis of more "
-                                            "than one rank needs one with flops; with measured, transfers take what "
-                                            "was measured where none is given.")),
+              {optional_spec(bandwidth_spec(
+                   "Bytes that a rank sends in a second over a mesh axis. With flops, each axis of more than one rank "
+                   "needs a bandwidth. With measured, an axis without one takes the measured times.")),
                into(&Job::cluster, &ClusterSettings::bandwidth)},
-              {.spec = latency_spec("Seconds that each message over such an axis takes beside its bytes."),
+              {.spec = latency_spec("Seconds that each message over such an axis takes in addition to its bytes."),
                .store = into(&Job::cluster, &ClusterSettings::latency),
                .default_note = "0"},
               {{.name = "measured",
                 .type = path,
-                .help = "The output folder of a run of this job with [job] trace = steps, or its trace: what "
-                        "instructions took there is what they take.",
+                .help = "The output folder of a run of this job with [job] trace = steps, or its trace. Instructions "
+                        "take the time that they took there.",
                 .optional = true},
                into(&Job::cluster, &ClusterSettings::measured)},
           },
       .of_axis = {bandwidth_spec("Bytes that a rank sends in a second over this axis."),
-                  latency_spec("Instead of that of [cluster].")},
+                  latency_spec("Replaces the latency of [cluster].")},
   };
 }
 

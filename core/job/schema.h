@@ -11,15 +11,15 @@
 
 namespace shardrun::job {
 
-/// One key of a fixed section: how it is written and explained, and where its value goes.
+/// One key of a fixed section: its form, its help, and where its value goes.
 struct Setting {
   OptionSpec spec;
   std::function<void(Job&, const OptionSpec&, const OptionValue&)> store;
-  std::string default_note{};        ///< what stands for the default where it depends on something
-  bool from_working_folder = false;  ///< a path of the file that starts where the program runs
+  std::string default_note{};        ///< shown instead of a default that depends on something
+  bool from_working_folder = false;  ///< a path in the file that starts in the working directory
 };
 
-/// Who says which keys a section has, beside those of the schema.
+/// Who declares a section's keys in addition to the schema's.
 enum class SectionKind { fixed, mesh, model, strategy, sharding, transport };
 
 struct Section {
@@ -27,11 +27,11 @@ struct Section {
   std::string help;
   std::vector<Setting> settings{};
   SectionKind kind = SectionKind::fixed;
-  std::optional<std::string> task{};   ///< for any other [job] task the section is refused, and nothing in it required
+  std::optional<std::string> task{};   ///< with any other [job] task the section is refused and nothing in it required
   std::vector<OptionSpec> of_axis{};   ///< keys of sections [NAME.AXIS], each about one mesh axis
   std::vector<std::string> aliases{};  ///< what other programs call such a section
-  std::vector<std::string> key_aliases{};  ///< keys of theirs for which there is no key here: the section says it
-  std::string key_note{};                  ///< what a key of such a section is, in an error's words
+  std::vector<std::string> key_aliases{};  ///< other programs' keys for which there is no key here, but this section
+  std::string key_note{};                  ///< what a key of such a section is, in the words of an error
 };
 
 /// Every section and key of the job file, in the order in which they are documented and written.
@@ -54,7 +54,7 @@ struct OrderRule {
   KeyName larger;
 };
 
-/// `key` does nothing while `other` has this value, or is not given where there is no value here.
+/// `key` has no effect if `other` has this value; without a value: if `other` is not given.
 struct EffectRule {
   KeyName key;
   KeyName other;
@@ -67,19 +67,19 @@ struct ExclusiveRule {
   std::vector<std::string> keys;
 };
 
-/// Where `section` is given, at least one of `keys` is.
+/// If `section` is given, at least one of `keys` is.
 struct ContentRule {
   std::string section;
   std::vector<std::string> keys;
 };
 
-/// Where `key` is given, at least one of `others` is.
+/// If `key` is given, at least one of `others` is.
 struct NeedRule {
   KeyName key;
   std::vector<KeyName> others;
 };
 
-/// What must hold between keys.
+/// Rules about pairs and groups of keys.
 struct Rules {
   std::vector<OrderRule> order;
   std::vector<EffectRule> effect;

@@ -14,10 +14,9 @@ Section job_section() {
                 .type = integer,
                 .default_value = "1",
                 .minimum = 1,
-                .help =
-                    "Processes that share the work: started here, or as many as mpirun, srun or another launcher has "
-                    "started. auto is the product of [mesh]; without that the launcher's number of processes, or one "
-                    "rank for each core that this process may use.",
+                .help = "Number of processes that share the work. shardrun starts them, or mpirun, srun or another "
+                        "launcher has started as many. auto is the product of [mesh]. Without [mesh] auto is the "
+                        "launcher's number of processes, or one rank for each core that this process may use.",
                 .automatic = true,
                 .aliases = {"world_size", "nproc", "nprocs", "nproc_per_node", "num_processes", "num_procs", "np",
                             "ntasks", "num_gpus", "n_gpus", "ngpus", "gpus", "num_devices", "devices", "workers",
@@ -51,26 +50,25 @@ Section job_section() {
               {{.name = "deterministic",
                 .type = boolean,
                 .default_value = "false",
-                .help = "Whether what ranks add up is added in their order, one after the other: a job then has the "
-                        "same bits over every transport. A transport that adds in another order has its sums made of "
-                        "sends and receives, which takes more memory and may take longer; without this, a job has the "
-                        "same bits in each run over one transport.",
+                .help = "Whether sums over ranks are added one after the other, in the order of the ranks. A job then "
+                        "has the same bits over every transport. For a transport that adds in another order, sums are "
+                        "made of sends and receives, which takes more memory and may take longer. Without this, a job "
+                        "has the same bits in each run over one transport.",
                 .aliases = {"deterministic_mode", "use_deterministic_algorithms", "reproducible"}},
                into(&Job::deterministic)},
               {{.name = "check_every",
                 .type = integer,
                 .default_value = "0",
                 .minimum = -1,
-                .help =
-                    "Steps between two comparisons of what several ranks hold copies of: parameters, moments, loss, "
-                    "states of hooks, fields. Copies that differ in a bit fail the job. 0 compares only at each "
-                    "evaluation and before each save, N > 0 every N steps too, -1 never.",
+                .help = "Steps between two comparisons of replicas: what several ranks hold copies of (parameters, "
+                        "moments, loss, states of hooks, fields). Copies that differ in a bit fail the job. 0 compares "
+                        "only at each evaluation and before each save, N > 0 also every N steps, -1 never.",
                 .aliases = {"check_replicas_every", "param_hash_check_interval", "consistency_check_interval"}},
                into(&Job::check_every)},
               {{.name = "seed",
                 .type = seed,
                 .default_value = "1337",
-                .help = "Where every random number of the job comes from.",
+                .help = "The seed of every random number of the job.",
                 .aliases = {"random_seed", "manual_seed", "rng_seed", "seed_everything"}},
                into(&Job::seed)},
               {{.name = "threads",
@@ -84,8 +82,8 @@ Section job_section() {
               {.spec = {.name = "output",
                         .type = path,
                         .help = "The folder that the run writes to. A relative path starts in the working directory, "
-                                "also when the job file says it. {time} stands for when the run begins (UTC, "
-                                "20261122-141503), the same on all ranks.",
+                                "even in the job file. {time} stands for the start of the run (UTC, 20261122-141503), "
+                                "the same on all ranks.",
                         .optional = true,
                         .aliases = {"out_dir", "output_dir", "outdir", "save_dir", "save", "run_dir", "log_dir",
                                     "logging_dir", "default_root_dir", "results", "workdir", "checkpoint_dir"}},
@@ -109,8 +107,8 @@ Section job_section() {
                 .type = choice,
                 .default_value = "none",
                 .choices = {"none", "steps"},
-                .help = "Whether every rank writes when it computed, moved data and waited in some steps: trace.json, "
-                        "for ui.perfetto.dev or chrome://tracing.",
+                .help = "Whether every rank records when it computed, moved data and waited in some steps. The result "
+                        "is trace.json, for ui.perfetto.dev or chrome://tracing.",
                 .aliases = {"profile", "profiler", "use_profiler", "tracing"},
                 .choice_aliases = {{"true", "steps"},
                                    {"on", "steps"},
@@ -126,8 +124,7 @@ Section job_section() {
                 .type = integer,
                 .default_value = "3",
                 .minimum = 1,
-                .help = "The first of these steps, counted from 1; a run that is too short for all of them traces its "
-                        "last ones.",
+                .help = "The first traced step, counted from 1. A run that is too short traces its last steps.",
                 .aliases = {"profile_step_start", "trace_start"}},
                into(&Job::trace_first)},
               {{.name = "trace_steps",
@@ -135,7 +132,7 @@ Section job_section() {
                 .default_value = "3",
                 .minimum = 1,
                 .maximum = 1000,
-                .help = "How many steps.",
+                .help = "Number of traced steps.",
                 .aliases = {"num_trace_steps", "profile_steps"}},
                into(&Job::trace_steps)},
           },

@@ -11,12 +11,12 @@
 
 namespace shardrun::job {
 
-// The sections that are declared in files of their own.
+// The sections that are declared in their own files.
 [[nodiscard]] Section job_section();
 [[nodiscard]] Section data_section();
 [[nodiscard]] Section train_section();
 
-/// The value as its field has it; of an enumeration the choice with the enumerator's number.
+/// Converts a value to its field's type. An enumeration gets the enumerator with the choice's number.
 template <class Field>
 Field as(const OptionSpec& spec, const OptionValue& value) {
   if constexpr (std::is_enum_v<Field>) {
@@ -32,7 +32,7 @@ Field as(const OptionSpec& spec, const OptionValue& value) {
   }
 }
 
-/// Where a setting's value goes.
+/// A setter for a field of Job.
 template <class Field>
 auto into(Field Job::*field) {
   return [field](Job& job, const OptionSpec& spec, const OptionValue& value) { job.*field = as<Field>(spec, value); };

@@ -12,24 +12,24 @@
 
 namespace shardrun::job {
 
-/// What is needed to understand the settings of one section.
+/// What it takes to interpret the settings of one section.
 struct SectionReader {
-  std::string file;  ///< begins a message where the section is not in the file
+  std::string file;  ///< begins a message if the section is not in the file
   std::string name;
   std::string owner;  ///< who has the keys: "[train]", or "the model 'gpt'"
   const std::vector<OptionSpec>& specs;
-  bool required = true;  ///< whether what is required must be there
-  /// Where a relative path starts; null where paths are left as they are. Null setting: the default's.
+  bool required = true;  ///< whether missing required keys are errors
+  /// Where a relative path starts; null if paths stay as they are. The setting is null for a default.
   std::function<const std::filesystem::path&(const OptionSpec&, const RawSetting*)> folder{};
-  std::function<std::vector<KnownKeys>()> elsewhere = known_keys;  ///< where else an unknown key may belong
+  std::function<std::vector<KnownKeys>()> elsewhere = known_keys;  ///< other places of an unknown key, for hints
 };
 
-/// The values of all specs, given or by default. `section` may be null: nothing is given.
-/// Throws Error{job} for an unknown key, a missing one, or a value that its spec does not accept.
+/// The values of all specs, given or by default. `section` may be null: nothing is given. Throws Error{job} for an
+/// unknown or missing key, or a value that its spec does not accept.
 [[nodiscard]] OptionValues read_section(const SectionReader& reader, const RawSection* section);
 
-/// What a model or plugin declares is checked once, before the job's own values, so that its mistakes are not taken for
-/// the job's. Throws Error{plugin}.
+/// Checks the options that a model or plugin declares. Called before the job's values are read, so that its mistakes
+/// are not blamed on the job. Throws Error{plugin}.
 void check_declared(std::string_view owner, const std::vector<OptionSpec>& specs);
 
 /// Throws Error{job} that says how to write the key.

@@ -5,7 +5,7 @@
 
 namespace shardrun::job {
 
-/// The text of a job file: a regular file of at most `max_file_bytes`; of one that grows meanwhile a byte more. Throws
+/// The text of a job file: a regular file of at most `max_file_bytes` (one byte more if it grows meanwhile). Throws
 /// Error{job}, beginning with the path.
 [[nodiscard]] std::string read_source(const std::filesystem::path& path);
 

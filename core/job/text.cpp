@@ -11,8 +11,8 @@ namespace {
 
 bool in(unsigned char byte, unsigned low, unsigned high) noexcept { return byte >= low && byte <= high; }
 
-/// The length of the well-formed sequence at the start of `text`, or 0. Overlong forms, surrogates and what lies
-/// beyond U+10FFFF are excluded by narrowing the second byte.
+/// The length of the well-formed sequence at the start of `text`, or 0. The range of the second byte excludes overlong
+/// forms, surrogates and values past U+10FFFF.
 std::size_t sequence_length(std::string_view text) noexcept {
   const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
   const auto first = static_cast<unsigned char>(byte(0));

@@ -6,7 +6,7 @@
 
 namespace shardrun::job {
 
-/// Without the spaces and tabs around it.
+/// `text` without the spaces and tabs around it.
 [[nodiscard]] std::string_view trimmed(std::string_view text) noexcept;
 
 /// The offset of the first byte that does not belong to well-formed UTF-8 (Unicode 15, table 3-7), or npos.
@@ -18,10 +18,10 @@ namespace shardrun::job {
 /// For messages: control characters and bytes that are not UTF-8 as \xNN.
 [[nodiscard]] std::string escaped(std::string_view text);
 
-/// For messages: escaped, and the middle left out where it is long.
+/// For messages: escaped, with the middle of a long text left out.
 [[nodiscard]] std::string shown(std::string_view text);
 
-/// [a-z][a-z0-9_]*: what names of sections, keys, options and mesh axes are made of.
+/// [a-z][a-z0-9_]*: the form of names of sections, keys, options and mesh axes.
 [[nodiscard]] bool is_name(std::string_view text) noexcept;
 
 /// Throws Error{job}: what is wrong, and where.

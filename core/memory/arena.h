@@ -5,8 +5,8 @@
 
 namespace shardrun::memory {
 
-/// The one block of memory that a rank computes in: a memfd, which leaves no name behind and is not limited by
-/// what a container grants shared memory, mapped between two inaccessible guard pages. Zero until it is written.
+/// The one block of memory that a rank computes in: a memfd between two inaccessible guard pages. A memfd leaves no
+/// name behind, and a container's limit of shared memory does not apply. Zero until it is written.
 class Arena {
  public:
   /// Throws Error{io} when the system will not give that much.
@@ -15,12 +15,12 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// Of the memory's file, which other processes may map.
+  /// The memfd, which other processes may map.
   [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
 
-  /// Bytes of the pages touched so far, as the kernel counts them: a measure that knows nothing of the plan.
+  /// Bytes of the pages touched so far, as the kernel counts them. This measurement is independent of the plan.
   [[nodiscard]] std::uint64_t touched_bytes() const;
 
  private:

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <string_view>
 
-// What is read is described in cgroups(7), proc(5) and the kernel's Documentation/admin-guide/cgroup-v2.rst and
+// The formats are described in cgroups(7), proc(5) and the kernel's Documentation/admin-guide/cgroup-v2.rst and
 // cgroup-v1/memory.rst.
 
 namespace shardrun::memory {
@@ -17,7 +17,7 @@ namespace {
 struct Files {
   const char* limit;
   const char* usage;
-  const char* inactive;  ///< keys of memory.stat: what the kernel keeps of files and can drop,
+  const char* inactive;  ///< keys of memory.stat: file caches, which the kernel can drop,
   const char* active;    ///< with the groups below
 };
 
@@ -45,7 +45,7 @@ std::uint64_t droppable(const std::filesystem::path& group, const Files& files) 
   return sum;
 }
 
-/// Where a hierarchy is mounted, and of which of its groups.
+/// A mounted hierarchy, and its root group.
 struct Mount {
   std::string group;
   std::string point;
@@ -95,7 +95,7 @@ std::vector<Mount> mounts_of(const std::filesystem::path& root, bool is_version_
   return mounts;
 }
 
-/// The process's group of version 2, or its group of version 1 with the memory controller; "" where there is none.
+/// The process's group of version 2, or its group of version 1 with the memory controller; "" if there is none.
 std::string own_group(const std::filesystem::path& root, bool is_version_2) {
   std::ifstream file(root / "proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
@@ -112,14 +112,14 @@ std::string own_group(const std::filesystem::path& root, bool is_version_2) {
   return "";
 }
 
-/// The path of a group below another; nothing where it is not below it.
+/// The path of a group below another; nothing if it is not below it.
 std::optional<std::filesystem::path> below(const std::string& group, const std::string& above) {
   const std::filesystem::path relative = std::filesystem::path(group).lexically_relative(above);
   const bool is_outside = relative.empty() || *relative.begin() == ".." || group.find("/..") != std::string::npos;
   return is_outside ? std::nullopt : std::optional(relative);
 }
 
-/// Adds what the groups leave from `relative` at the mount point up to the mount point itself.
+/// Adds the rooms of the groups from `relative` at the mount point up to the mount point itself.
 void add_rooms(std::vector<MemoryRoom>& rooms, const std::filesystem::path& root, const Mount& mount,
                std::filesystem::path relative, const Files& files) {
   for (;; relative = relative.parent_path()) {
@@ -153,7 +153,7 @@ void add_hierarchy(std::vector<MemoryRoom>& rooms, const std::filesystem::path& 
       return;
     }
   }
-  // A namespace hides where the process is: all that can be seen is what is mounted.
+  // A namespace hides the process's own group: only what is mounted can be seen.
   add_rooms(rooms, root, mounts.front(), {}, files);
 }
 

@@ -14,8 +14,8 @@ inline constexpr std::uint64_t page_bytes = 4096;
   return (bytes + to - 1) / to * to;
 }
 
-/// A buffer's size and the instructions, first to last inclusive, between which it must keep its contents.
-/// 0 <= first <= last.
+/// A buffer's size, and the instructions (first to last, inclusive) during which it must keep its contents. 0 <= first
+/// <= last.
 struct Interval {
   std::uint64_t bytes = 0;
   std::int32_t first = 0;
@@ -23,16 +23,16 @@ struct Interval {
 };
 
 struct Layout {
-  std::vector<std::uint64_t> offsets;  ///< one an interval, each a multiple of `alignment`
+  std::vector<std::uint64_t> offsets;  ///< one per interval, each a multiple of `alignment`
   std::uint64_t bytes = 0;
 };
 
-/// Offsets such that buffers that live at the same time do not overlap: larger buffers first, each in the tightest gap
-/// (Pisarchyk & Lee 2020, arXiv:2001.03288, section 5.2); of several orders the one that needs least is kept. Buffers
-/// of no bytes are at 0.
+/// Chooses offsets so that buffers that live at the same time do not overlap. Larger buffers go first, each in the
+/// tightest gap (Pisarchyk & Lee 2020, arXiv:2001.03288, section 5.2). Tries several orders and keeps the smallest
+/// result. Empty buffers are at 0.
 [[nodiscard]] Layout place(std::span<const Interval> intervals);
 
-/// The most bytes that live at once: no layout is smaller. Also the instruction where that is.
+/// The most bytes that live at once, which no layout can undercut, and the instruction where that is.
 [[nodiscard]] std::pair<std::uint64_t, std::int32_t> most_live(std::span<const Interval> intervals);
 
 /// Bytes of all pages that at least one of the (offset, bytes) ranges touches.

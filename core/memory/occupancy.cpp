@@ -81,7 +81,7 @@ std::uint64_t Occupancy::tightest(std::int32_t first, std::int32_t last, std::ui
   std::uint64_t offset = 0;
   std::uint64_t free_from = 0;
   while (true) {
-    std::uint64_t next = nowhere;  // that is taken behind `free_from`
+    std::uint64_t next = nowhere;  // the next taken byte behind `free_from`
     for (bool moved = true; moved;) {
       moved = false;
       next = nowhere;

@@ -12,7 +12,7 @@ struct Range {
   std::uint64_t end = 0;
 };
 
-/// A set of bytes: disjoint ranges, ascending, no two of which touch.
+/// A set of bytes as disjoint, ascending ranges, no two of which touch.
 class RangeSet {
  public:
   void add(Range range);
@@ -22,29 +22,29 @@ class RangeSet {
   std::vector<Range> ranges_;
 };
 
-/// Which bytes of an arena buffers have at which instructions. A tree over the instructions knows of each stretch what
-/// is taken throughout it and what is taken at some time in it, as unions of ranges: a search looks at the holes
-/// between what is live, whatever the number of buffers and of instructions.
+/// Records which bytes of an arena are taken at which instructions. A tree over the instructions has for each stretch
+/// the ranges taken throughout it and those taken at some time in it. A search looks only at the gaps between these,
+/// whatever the number of buffers and instructions.
 class Occupancy {
  public:
-  /// Of instructions 0 up to, not including, `instructions`.
+  /// For instructions 0 up to, not including, `instructions`.
   explicit Occupancy(std::int32_t instructions);
 
   /// The range is taken from instruction `first` to `last`, inclusive.
   void add(std::int32_t first, std::int32_t last, Range range);
 
-  /// Where `size` bytes are free from `first` to `last`: the lowest of the tightest gaps between what is taken at some
-  /// time in between, or behind all of it. REQUIRES: size > 0.
+  /// An offset where `size` bytes are free from `first` to `last`: the lowest of the tightest gaps, or behind
+  /// everything that is taken in between. REQUIRES: size > 0.
   [[nodiscard]] std::uint64_t tightest(std::int32_t first, std::int32_t last, std::uint64_t size);
 
-  /// Ranges that searches have gone past so far: what they have cost.
+  /// Number of ranges that searches have looked at so far: their cost.
   [[nodiscard]] std::size_t ranges_passed() const noexcept { return ranges_passed_; }
 
  private:
-  /// A stretch of instructions. Of a leaf, `taken` lists what begins or ends within it.
+  /// A stretch of instructions. For a leaf, `taken` lists what begins or ends within it.
   struct Stretch {
-    RangeSet throughout;  ///< of what is not taken throughout the stretch above it
-    RangeSet sometime;    ///< `throughout` too
+    RangeSet throughout;  ///< without what is taken throughout the stretch above it
+    RangeSet sometime;    ///< includes `throughout`
   };
   struct Taken {
     Range range;
@@ -61,9 +61,9 @@ class Occupancy {
   void look_at(const std::vector<Range>& ranges);
 
   std::vector<std::vector<Stretch>> levels_;  ///< leaves first; the last is one stretch
-  std::vector<std::vector<Taken>> leaves_;    ///< each by its range's begin
-  std::vector<Cursor> cursors_;               ///< of a search
-  std::array<std::vector<Range>, 2> edges_;   ///< of a search: what is taken in the leaves where it begins and ends
+  std::vector<std::vector<Taken>> leaves_;    ///< each sorted by the start of its ranges
+  std::vector<Cursor> cursors_;               ///< of the running search
+  std::array<std::vector<Range>, 2> edges_;   ///< of the running search: taken in the leaves at its ends
   std::size_t edges_used_ = 0;
   std::size_t ranges_passed_ = 0;
 };

@@ -34,7 +34,7 @@ std::string repeated(std::string_view piece, std::size_t times) {
   return text;
 }
 
-/// One direction of the grid: the intervals that a dimension is cut into, and what each takes of the drawing.
+/// One direction of the grid: the intervals of a dimension, and their sizes in the drawing.
 struct Band {
   Interval interval;
   std::size_t size = 1;   ///< columns, or lines
@@ -168,7 +168,7 @@ std::size_t set_least_widths(Grid& grid) {
   return sum;
 }
 
-/// Columns as wide as they must be, and beyond that by what they hold. False where not even two of them fit.
+/// Makes columns as wide as necessary, and distributes the rest by what they hold. False if not even two columns fit.
 bool set_widths(Grid& grid, std::size_t width) {
   const std::size_t available = width - std::min(width, label_width(grid));
   const std::vector<Band> all = grid.columns;
@@ -194,7 +194,7 @@ bool set_widths(Grid& grid, std::size_t width) {
   return least <= available;
 }
 
-/// Few rows are drawn by what they hold; of many, each is a line.
+/// A few rows are drawn in proportion to what they hold. Of many rows, each is one line.
 void set_heights(Grid& grid) {
   const std::size_t lines = grid.rows.size() <= 4 ? 3 * grid.rows.size() : grid.rows.size();
   const auto indices = std::max<std::int64_t>(1, indices_of(grid.rows));
@@ -255,7 +255,7 @@ std::string title(const Grid& grid, const std::vector<std::string>& axes) {
   return directions.empty() ? "" : fmt::format("{}\n", fmt::join(directions, "  "));
 }
 
-/// What the drawing leaves out.
+/// Describes what the drawing leaves out.
 std::string remarks(const Grid& grid, const std::vector<Shard>& shards, const std::vector<std::string>& axes) {
   std::vector<std::string> whole;
   std::vector<std::string> split;

@@ -35,7 +35,7 @@ using Coordinates = std::vector<std::int64_t>;
 [[nodiscard]] Coordinates coordinates_of(const Mesh& mesh, std::int64_t rank);
 [[nodiscard]] std::int64_t rank_at(const Mesh& mesh, const Coordinates& coordinates);
 
-/// The ranks that differ from `rank` along one axis alone, itself among them, by their coordinate along it.
+/// The ranks that differ from `rank` along `axis` only, with itself, in order of their coordinate along it.
 [[nodiscard]] std::vector<std::int64_t> line_through(const Mesh& mesh, AxisId axis, std::int64_t rank);
 
 }  // namespace shardrun::mesh

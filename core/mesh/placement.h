@@ -11,7 +11,7 @@
 
 namespace shardrun::mesh {
 
-/// A reduction that is still owed along an axis: each rank holds a part of the value.
+/// A deferred reduction along an axis: each rank holds a partial value.
 struct Owed {
   AxisId axis = -1;
   Reduction reduction = Reduction::sum;
@@ -20,23 +20,26 @@ struct Owed {
   auto operator<=>(const Owed&) const = default;
 };
 
-/// In place of a dimension: the elements in row-major order, as if the tensor had one dimension.
+/// Stands for a dimension: all elements in row-major order, as if the tensor had one dimension.
 inline constexpr std::size_t flattened = SIZE_MAX;
 
-/// Where a tensor is: of each dimension the mesh axes that split it, major to minor (splits nest), the axes that split
-/// what these leave as one row of elements, the axes over which it is partial, and those over which it varies: each
-/// rank has a value of its own there, on purpose. Along every other axis it is replicated. A mesh axis occurs once, but
-/// that what varies may be partial too.
+/// Where a tensor is. A mesh axis
+/// - splits a dimension (`dims`: per dimension, major to minor; splits nest),
+/// - or splits the row-major elements that these splits leave (`flat`),
+/// - or is one over which the value is partial (`partial`),
+/// - or is one over which each rank has its own value on purpose (`varying`); such a value may be partial too,
+/// - or, in all other cases, is one along which the value is replicated.
+/// An axis occurs once, with the exception named.
 struct Placement {
   std::vector<std::vector<AxisId>> dims;
-  std::vector<AxisId> flat = {};     ///< of the elements that `dims` leave a rank, in row-major order
+  std::vector<AxisId> flat = {};     ///< split the elements that `dims` leave to a rank, in row-major order
   std::vector<Owed> partial = {};    ///< sorted by axis
   std::vector<AxisId> varying = {};  ///< sorted
 
   bool operator==(const Placement&) const = default;
   auto operator<=>(const Placement&) const = default;
 
-  /// What splits a dimension, or the `flattened` elements.
+  /// The axes that split a dimension, or the `flattened` elements.
   [[nodiscard]] std::vector<AxisId>& along(std::size_t dim) { return dim == flattened ? flat : dims[dim]; }
   [[nodiscard]] const std::vector<AxisId>& along(std::size_t dim) const { return dim == flattened ? flat : dims[dim]; }
 
@@ -47,8 +50,8 @@ struct Placement {
 
 [[nodiscard]] Placement replicated(std::size_t rank);
 
-/// Whether parts of a row-major tensor along a dimension lie one after the other: nothing before it has more than one
-/// index. Those of its flattened elements always do.
+/// Whether parts along a dimension are contiguous in a row-major tensor: no earlier dimension has more than one index.
+/// Parts of flattened elements always are.
 [[nodiscard]] bool leads(const std::vector<std::int64_t>& shape, std::size_t dim) noexcept;
 
 /// "[data | - | model] partial sum model", by the axes' names, or "[- | model] flat data"; "replicated" for a scalar.
@@ -63,14 +66,14 @@ struct Interval {
   [[nodiscard]] std::int64_t size() const noexcept { return end - begin; }
 };
 
-/// Part `index` of `parts` of an interval: sizes differ by at most one, the larger parts come first.
+/// Part `index` of `parts` of an interval. Sizes differ by at most one; larger parts come first.
 [[nodiscard]] Interval part_of(Interval whole, std::int64_t parts, std::int64_t index) noexcept;
 
-/// The indices of a dimension of `size` that a rank at these coordinates has, split over `axes`.
+/// The indices of a dimension of `size`, split over `axes`, that the rank at these coordinates has.
 [[nodiscard]] Interval shard_of(std::int64_t size, const std::vector<AxisId>& axes, const Mesh& mesh,
                                 const Coordinates& coordinates);
 
-/// A rank's share of a tensor: a box, or a run of the box's elements in row-major order.
+/// A rank's part of a tensor: a box, or a run of the box's elements in row-major order.
 struct Box {
   std::vector<std::int64_t> origin;
   std::vector<std::int64_t> shape;
@@ -78,11 +81,11 @@ struct Box {
 
   bool operator==(const Box&) const = default;
   [[nodiscard]] std::int64_t elements() const noexcept;
-  /// As it lies in memory: a run has one dimension.
+  /// The shape in memory: a run has one dimension.
   [[nodiscard]] std::vector<std::int64_t> part_shape() const;
-  /// `indices`: of an element of the whole tensor.
+  /// `indices`: of an element in the whole tensor.
   [[nodiscard]] bool contains(const std::vector<std::int64_t>& indices) const noexcept;
-  /// The number of the share's element `local` in the whole tensor, which has this shape. Both are row-major.
+  /// The row-major index, in the whole tensor of this shape, of the part's element `local`.
   [[nodiscard]] std::int64_t index_in_whole(const std::vector<std::int64_t>& whole, std::int64_t local) const noexcept;
 };
 

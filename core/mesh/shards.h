@@ -17,11 +17,11 @@ struct Shard {
   bool operator==(const Shard&) const = default;
 };
 
-/// The parts of a tensor as they lie in it, the last dimension fastest. Parts without elements are among them.
+/// The parts of a tensor, ordered by their place in it, last dimension fastest. Includes parts without elements.
 [[nodiscard]] std::vector<Shard> shards_of(const std::vector<std::int64_t>& shape, const Placement& placement,
                                            const Mesh& mesh);
 
-/// "0,2", "0-63", "0-3,8,9"; ranks at one distance from each other, if many, as "0,4,…,60". REQUIRES: ascending.
+/// "0,2", "0-63", "0-3,8,9"; many ranks at equal distances as "0,4,…,60". REQUIRES: ascending.
 [[nodiscard]] std::string ranks_text(const std::vector<std::int64_t>& ranks);
 
 [[nodiscard]] Interval interval_along(const Box& box, std::size_t dim) noexcept;
@@ -29,7 +29,7 @@ struct Shard {
 /// "4:8", the end not included.
 [[nodiscard]] std::string to_string(const Interval& interval);
 
-/// "[0:16, 4:8]": the indices of each dimension, their end not included; of a run "elements 0:31 of [0:16, 4:8]".
+/// "[0:16, 4:8]": the indices of each dimension, ends not included. For a run: "elements 0:31 of [0:16, 4:8]".
 [[nodiscard]] std::string ranges_text(const Box& box);
 
 }  // namespace shardrun::mesh

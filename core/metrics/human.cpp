@@ -14,7 +14,7 @@
 namespace shardrun::metrics {
 namespace {
 
-/// At most three digits before the unit. 999.6 is "1.00k" and not "1000": units are chosen by what is shown.
+/// At most three digits before the unit. 999.6 is "1.00k" and not "1000": the unit is chosen after rounding.
 std::string scaled(double value, double base, std::span<const std::string_view> units, std::string_view between) {
   std::size_t unit = 0;
   while (value >= base - 0.5 && unit + 1 < units.size()) {

@@ -6,7 +6,7 @@
 
 namespace shardrun::metrics {
 
-/// The shortest decimal that reads back as the same double; null where JSON has no number for it (NaN, infinities).
+/// The shortest decimal that reads back as the same double; null for NaN and infinities.
 void append_json(std::string& text, double value);
 void append_json(std::string& text, std::int64_t value);
 /// Quoted and escaped. REQUIRES: UTF-8.

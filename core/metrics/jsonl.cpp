@@ -37,7 +37,7 @@ void JsonlWriter::write(std::span<const JsonField> fields) {
     files::write_all(file_, std::as_bytes(std::span(line_)), path_);
   } catch (const Error&) {
     if (regular && ::ftruncate(file_.get(), before.st_size) != 0) {
-      // The fault that is under way says what is wrong with this file.
+      // The exception in flight already says what is wrong with this file.
     }
     throw;
   }

@@ -17,11 +17,11 @@ struct JsonField {
   std::variant<std::int64_t, double, std::string_view> value;
 };
 
-/// What a training step leaves in metrics.jsonl.
+/// The line of a training step in metrics.jsonl.
 struct StepRecord {
   std::int64_t step = 0;
   double loss = 0;
-  std::optional<double> val_loss;  ///< absent from the line where it was not measured
+  std::optional<double> val_loss;  ///< absent from the line if it was not measured
   double grad_norm = 0;
   double lr = 0;
   double tokens_per_s = 0;
@@ -32,14 +32,14 @@ struct StepRecord {
 };
 
 /// Appends records to a file, one JSON object a line. Each line is one write: a reader never sees a part of one, and
-/// nothing is held back when the process dies. After the longest line nothing is allocated.
+/// nothing is lost when the process dies. Allocates nothing once the longest line has been written.
 class JsonlWriter {
  public:
-  /// Creates the file where there is none; else goes on at its end. Throws Error{io}.
+  /// Creates the file, or continues at its end. Throws Error{io}.
   explicit JsonlWriter(std::filesystem::path path);
 
-  /// Fields in the order given; doubles as shortest text that reads back the same, NaN and infinities as null.
-  /// Throws Error{io}; what of the line was written before the fault is taken back, so that the file stays whole.
+  /// Writes fields in the order given; doubles as the shortest text that reads back the same, NaN and infinities as
+  /// null. Throws Error{io}; a line that was written in part is removed.
   void write(std::span<const JsonField> fields);
   void write(const StepRecord& record);
 

@@ -16,21 +16,20 @@ using WallTime = std::chrono::system_clock::time_point;
 /// "2024-05-17T09:03:01.042Z"
 [[nodiscard]] std::string utc_text(WallTime time);
 
-/// A rank's log: lines with the time (UTC) before them, appended to a file and passed on.
+/// A rank's log. Lines are appended to a file with the time (UTC) before them, and passed on.
 class Log {
  public:
-  /// Creates the file and the folders above it. `tee` is given every line, without the time; it may be empty.
-  /// Throws Error{io}.
+  /// Creates the file and the folders above it. `tee` gets every line, without the time; it may be empty. Throws
+  /// Error{io}.
   explicit Log(std::filesystem::path path, std::function<void(std::string_view)> tee = {},
                std::function<WallTime()> now = std::chrono::system_clock::now);
 
-  /// Writes each line of `text` as one write, so that lines of several threads and processes never mix.
-  /// A file that cannot be written any more is told to `tee` once and is no error: a log is not worth a run.
-  /// take_failure() says why it ends.
-  /// Any thread; `tee` is called by one at a time and must not write here.
+  /// Writes each line of `text` as one write, so that lines of several threads and processes never mix. A failing file
+  /// does not fail the run: `tee` is told once, and take_failure() says why. Any thread; `tee` is called by one thread
+  /// at a time and must not call this.
   void write(std::string_view text);
 
-  /// Why the file could not be written, the first time that this is asked since; else "".
+  /// The first time after a failure: why the file could not be written. Otherwise "".
   [[nodiscard]] std::string take_failure();
 
  private:

@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::chrono::milliseconds live_interval{100};
 constexpr std::chrono::seconds plain_interval{10};
-/// An activity that is shorter is not worth a word beside the step, one that is longer a time of its own.
+/// A shorter activity is not shown beside the step; a longer one gets a time of its own.
 constexpr std::chrono::seconds activity_interval{1};
 /// A step that takes longer than this is shown with its time.
 constexpr std::chrono::seconds step_interval{3};
@@ -85,7 +85,7 @@ void Progress::notice_standstill() {
   ticked_at_ = now;
   if (gap > longest_gap) {
     standstill_ += gap - usual_gap;
-    // What was noted since the last tick was noted by a clock that had not left out the standstill.
+    // Times since the last tick were taken by a clock that did not yet leave out the standstill.
     const SteadyTime latest = this->now();
     for (SteadyTime* const noted : {&last_at_, &shown_at_, &activity_.since}) {
       *noted = std::min(*noted, latest);
@@ -218,7 +218,7 @@ void Progress::leave() noexcept {
       sink_.write("\n");
       live_width_ = 0;
     }
-    clear_line();  // what was being done is no result
+    clear_line();  // an activity is not a result
     begin("", now());
     is_left_ = true;
   } catch (const std::exception&) {
@@ -272,7 +272,7 @@ std::string Progress::activity_text(SteadyTime now) const {
 }
 
 std::string Progress::describe(SteadyTime now, std::size_t width) const {
-  // Most telling first: what does not fit is left off at the end.
+  // In order of importance: what does not fit is cut off at the end.
   std::vector<std::string> parts;
   const auto add = [&](const std::string& part) {
     if (!part.empty()) {

@@ -13,31 +13,32 @@ namespace shardrun::metrics {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 
-/// Where progress is shown, and by which clock.
+/// The output of progress, and its clock.
 struct ProgressSink {
   std::function<void(std::string_view)> write;
   bool is_terminal = false;            ///< lines can be rewritten
-  std::function<std::size_t()> width;  ///< columns of the terminal at this moment; called on a terminal only
+  std::function<std::size_t()> width;  ///< columns of the terminal now; called only on a terminal
   std::function<SteadyTime()> now;
-  std::function<bool()> is_behind;  ///< whether an update may be left out, where the screen is slow; may be empty
+  std::function<bool()> is_behind;  ///< whether to skip an update because the screen is slow; may be empty
 };
 
-/// A sink over a file descriptor, which it does not own. It counts as a terminal where it is one and `term` (what TERM
-/// says, null if nothing) is not "dumb". What cannot be written is dropped: progress is not worth a run.
+/// A sink over a file descriptor that the caller owns. It is a terminal if the descriptor is one and `term` (the value
+/// of TERM, or null) is not "dumb". Output that cannot be written is dropped: progress does not fail a run.
 [[nodiscard]] ProgressSink descriptor_sink(int fd, const char* term);
 
 struct ProgressUpdate {
-  std::int64_t step = 0;           ///< steps that are done
-  std::optional<double> loss;      ///< of a task that has one
-  std::optional<double> val_loss;  ///< where it was measured after this step
-  double rate = 0;                 ///< of this step: per second, in the unit that Progress was made with
+  std::int64_t step = 0;           ///< steps done
+  std::optional<double> loss;      ///< for tasks that have one
+  std::optional<double> val_loss;  ///< if it was measured after this step
+  double rate = 0;                 ///< of this step: per second, in Progress's unit
 };
 
-/// Shows how a run goes. On a terminal: one line that is rewritten in place, at most ten times a second, never wider
-/// than the terminal, with nothing but carriage returns and spaces (no escape sequence, so NO_COLOR has nothing to turn
-/// off). Elsewhere: plain lines, for the first and the last step, for each validation, each `log_every` steps (0: when
-/// 10 s or a tenth of the run have passed), and for an activity that has lasted 10 s, 20 s, 40 s and so on.
-/// A rate is that of the steps since the line before; at the end, of all. Any thread may call it.
+/// Shows the progress of a run.
+/// - On a terminal: one line that is rewritten in place, at most ten times a second and never wider than the terminal.
+///   It uses only carriage returns and spaces, no escape sequences, so NO_COLOR does not matter.
+/// - Elsewhere: plain lines for the first and the last step, for each validation, every `log_every` steps (0: after 10
+///   s or a tenth of the run), and for an activity that has lasted 10 s, 20 s, 40 s and so on.
+/// A rate is that of the steps since the previous line; at the end, of all steps. Any thread may call it.
 class Progress {
  public:
   Progress(ProgressSink sink, std::int64_t total_steps, std::int64_t log_every, std::string unit = "tok");
@@ -46,18 +47,18 @@ class Progress {
   ~Progress();  ///< leave()
 
   void update(const ProgressUpdate& update);
-  /// What is being done, until the next update or another one: "compiling", or `done` of `total` where there is one,
-  /// "validating batch 3/20".
+  /// The current activity, until the next update or activity: "compiling", or with `done` of `total`, "validating batch
+  /// 3/20".
   void now_at(std::string_view what, std::int64_t done = 0, std::int64_t total = 0);
-  /// Shows what has lasted for a while. To be called about once a second, if at all. A long gap between two ticks is
-  /// taken for a time during which this process was stopped (Ctrl-Z); what remains to be done is estimated without it.
+  /// Shows an activity that has lasted for a while. Call it about once a second, if at all. A long gap between two
+  /// ticks counts as time in which this process was stopped (Ctrl-Z); the estimate of the remaining time leaves it out.
   void tick();
-  /// Prints a line of its own, above the live one.
+  /// Prints a line above the live one.
   void print(std::string_view line);
-  /// Shows the last step and how long it all took since this was made, and leaves that line standing. Once, at the end.
+  /// Shows the last step and the time since construction, and keeps that line. Call once, at the end.
   void finish();
-  /// What others write from now on stands below the live line, and the activity ends: `tick` shows nothing until the
-  /// next update or activity.
+  /// Keeps the live line, so that later output of others goes below it, and ends the activity: `tick` shows nothing
+  /// until the next update or activity.
   void leave() noexcept;
 
  private:
@@ -66,7 +67,7 @@ class Progress {
     SteadyTime at;
   };
 
-  /// Of several steps that are alike.
+  /// Of several similar steps.
   struct Rates {
     std::int64_t steps = 0;
     double inverses = 0;
@@ -80,7 +81,7 @@ class Progress {
     std::int64_t done = 0;
     std::int64_t total = 0;
     SteadyTime since;
-    SteadyTime::duration line_due;  ///< how long it has lasted when it gets a line
+    SteadyTime::duration line_due;  ///< how long it must have lasted to get its next line
   };
 
   struct Validation {
@@ -88,7 +89,7 @@ class Progress {
     std::int64_t step;
   };
 
-  /// The time without standstills.
+  /// The time without the time in which the process was stopped.
   [[nodiscard]] SteadyTime now() const;
   void notice_standstill();
   void begin(std::string_view what, SteadyTime now);
@@ -100,14 +101,14 @@ class Progress {
   [[nodiscard]] std::string activity_text(SteadyTime now) const;
   [[nodiscard]] std::string describe(SteadyTime now, std::size_t width) const;
 
-  mutable std::mutex mutex_;  ///< guards all below
+  mutable std::mutex mutex_;  ///< guards all members below
   ProgressSink sink_;
   std::int64_t total_;
   std::int64_t log_every_;
   std::string unit_;
   SteadyTime made_;
 
-  std::optional<Origin> first_;  ///< the first update: where the estimate of what is left starts from
+  std::optional<Origin> first_;  ///< the first update: the estimate of the remaining time starts here
   ProgressUpdate last_;
   SteadyTime last_at_;
   std::optional<Validation> validation_;  ///< the last
@@ -116,9 +117,9 @@ class Progress {
   SteadyTime shown_at_;
   Activity activity_;
   SteadyTime::duration longest_step_{};
-  Rates unshown_;  ///< since a line was shown
+  Rates unshown_;  ///< since the last line
   Rates all_;
-  std::size_t live_width_ = 0;  ///< columns that the line on the screen takes; 0 where there is none
+  std::size_t live_width_ = 0;  ///< columns of the line on the screen; 0: there is none
   bool is_left_ = false;
   std::optional<SteadyTime> ticked_at_;  ///< the last tick, by the sink's clock
   SteadyTime::duration longest_step_at_tick_{};

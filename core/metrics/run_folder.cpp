@@ -23,7 +23,7 @@ files::FileDescriptor open_lock(const std::filesystem::path& folder) {
   return files::FileDescriptor(::open((folder / lock_name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
 }
 
-/// Of the run that has the folder there now; "" where none has.
+/// The process of the run that has the folder now; "" if there is none.
 std::string process_at(const std::filesystem::path& folder) {
   const files::FileDescriptor lock = open_lock(folder);
   return lock.is_open() ? process_of(owner_in(lock)) : "";
@@ -65,7 +65,7 @@ RunFolder::RunFolder(const std::filesystem::path& at, std::filesystem::path path
 bool RunFolder::is_lock(const std::filesystem::path& path) const noexcept {
   struct stat status = {};
   if (::lstat(path.c_str(), &status) != 0) {
-    // Any other error (EACCES, EIO, ESTALE, ...) does not say that it is gone, and the run has it open.
+    // Other errors (EACCES, EIO, ESTALE, ...) do not mean that it is gone, and the run has it open.
     return errno != ENOENT && errno != ENOTDIR;
   }
   return status.st_dev == device_ && status.st_ino == inode_;

@@ -37,8 +37,7 @@ void create_folder(const std::filesystem::path& folder) {
   }
 }
 
-/// What a run writes into its lock: who it is, for people, and what no other run has, since numbers of processes come
-/// again.
+/// The content of a run's lock: its process, for people, and a number of its own, since process numbers are reused.
 std::string new_owner() {
   std::uint64_t random = 0;
   if (::getrandom(&random, sizeof(random), 0) != sizeof(random)) {
@@ -68,7 +67,7 @@ files::Folder lock_folder(const std::filesystem::path& output) {
 
 std::filesystem::path trace_folder(const std::filesystem::path& output) { return output / "trace"; }
 
-/// Of the open folder. `output`: where people know it.
+/// Locks the open folder. `output`: its path for people.
 files::FileDescriptor take_lock(const files::Folder& folder, const std::filesystem::path& output) {
   const std::filesystem::path path = lock_path(folder.root());
   files::FileDescriptor lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
@@ -152,7 +151,7 @@ void remove_states(const std::filesystem::path& folder, const Kept& kept) {
   }
 }
 
-/// What the summary of the run that was here says of it; where there is none, that there was one.
+/// Describes the earlier run by its summary; without a summary, says only that there was a run.
 std::string describe_older(const std::filesystem::path& output) {
   std::error_code none;
   if (!std::filesystem::exists(summary_path(output), none)) {
@@ -197,14 +196,14 @@ bool is_replaced_file(std::string_view name) {
 
 bool is_result(std::string_view name) { return name == "metrics.jsonl" || is_replaced_file(name); }
 
-/// `.NAME.tmp` where a run writes NAME; `.rank-3.json.tmp` of a trace.
+/// `.NAME.tmp` for a NAME that runs write; `.rank-3.json.tmp` of a trace.
 bool is_unfinished(std::string_view name) {
   const bool is_temporary = name.starts_with('.') && take_suffix(name, ".tmp") && take_prefix(name, ".");
   return is_temporary && ((name.starts_with("rank-") && name.ends_with(".json")) || is_replaced_file(name));
 }
 
-/// The number of a file, which it keeps for as long as it lives; nothing where there is none. A file that replaces
-/// another is there before that goes, and so has another number.
+/// The inode number of a file; nothing if there is no file. A file that replaces another exists before the other goes,
+/// and so has a different number.
 std::optional<ino_t> number_of(const std::filesystem::path& path) {
   struct stat status = {};
   return ::lstat(path.c_str(), &status) == 0 ? std::optional(status.st_ino) : std::nullopt;

@@ -11,7 +11,7 @@
 
 namespace shardrun::metrics {
 
-// Where the parts of a run lie in its output folder.
+// Paths of the parts of a run in its output folder.
 
 [[nodiscard]] std::filesystem::path metrics_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path summary_path(const std::filesystem::path& output);
@@ -22,76 +22,76 @@ namespace shardrun::metrics {
 [[nodiscard]] std::filesystem::path state_path(const std::filesystem::path& output);
 /// The file of a state that is saved during a run, after this many steps: state-000100.safetensors.
 [[nodiscard]] std::filesystem::path state_path(const std::filesystem::path& output, std::int64_t step);
-/// Of all ranks; and of one, in a folder of their own.
+/// The joined trace; and one rank's, in a folder below.
 [[nodiscard]] std::filesystem::path trace_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path trace_path(const std::filesystem::path& output, int rank);
 
-/// Of the ranks' flight records.
+/// The folder of the ranks' flight records.
 [[nodiscard]] std::filesystem::path flight_folder(const std::filesystem::path& output);
 
 /// The name of this machine.
 [[nodiscard]] std::string host_name();
 
-/// What a run that goes on from an earlier one in its own folder leaves of it.
+/// What a run keeps of the earlier run in its folder, when it starts from that run's state.
 struct Kept {
-  std::filesystem::path file;  ///< that it goes on from
-  std::int64_t step = -1;      ///< states saved under way up to here are its past
+  std::filesystem::path file;  ///< the state that it starts from
+  std::int64_t step = -1;      ///< saved states up to this step are kept
 };
 
-/// Whether a run has held the folder once.
+/// Whether a run has ever held the folder.
 [[nodiscard]] bool is_of_a_run(const std::filesystem::path& output);
 
-/// A file in the folder that has the name of a run's result (job.ini, weights.safetensors, state-000100.safetensors,
-/// …), other than `except`, although no run has ever held the folder; "" where there is none.
+/// A file in the folder, other than `except`, that has the name of a run's result (job.ini, weights.safetensors,
+/// state-000100.safetensors, …) although no run has ever held the folder; "" if there is none.
 [[nodiscard]] std::filesystem::path foreign_result(const std::filesystem::path& output,
                                                    const std::filesystem::path& except = {});
 
-/// Bytes on disk of the older run's files that a run in this folder removes before it writes.
+/// Bytes on disk of the earlier run's files that a new run removes before it writes.
 [[nodiscard]] std::uint64_t bytes_to_remove(const std::filesystem::path& output, const Kept& kept = {});
 
-/// Whether a run that writes to `output` may replace or remove `file`: it lies there, by its name or behind links, and
-/// has the name of a file that runs write.
+/// Whether a run that writes to `output` may replace or remove `file`. That is so if the file lies there, directly or
+/// behind links, and has the name of a file that runs write.
 [[nodiscard]] bool is_written_by_runs(const std::filesystem::path& file, const std::filesystem::path& output);
 
-/// Whether the file has the name of a state, at the end or saved under way.
+/// Whether the file has the name of a final or intermediate state.
 [[nodiscard]] bool has_name_of_state(const std::filesystem::path& file);
 
-/// Which result file is in the folder when a run ends.
+/// Whose result file is in the folder when a run ends.
 enum class Saved {
-  none,     ///< there is no such file
-  earlier,  ///< that which was there when the run began
-  fresh,    ///< this run's, whole
+  none,     ///< there is none
+  earlier,  ///< it was there when the run began
+  fresh,    ///< it is complete and this run's
 };
 
 [[nodiscard]] const char* to_string(Saved saved) noexcept;
 
-/// The output folder of a run, held against every other run for as long as this lives. One process of a run holds it;
-/// the system lets go of it when that process ends, in whatever way. The folder itself is locked, so that a lock that
-/// is removed lets no other run in, and so is the file `.lock` in it, for file systems that cannot lock folders. The
-/// file stays: it is the lock's place, not the lock.
+/// The output folder of a run, locked against every other run while this lives. One process of a run holds it. The
+/// system releases the lock when that process ends, however it ends. The folder itself is locked, so that removing a
+/// lock file lets no other run in. The file `.lock` in it is locked as well, for file systems that cannot lock folders.
+/// The file stays; by itself it locks nothing.
 class RunDirectory {
  public:
-  /// Creates the folder, those above it and `log` in it. Throws Error{io}: where the system refuses, or where another
-  /// run holds the folder, naming its process.
+  /// Creates the folder, those above it, and `log` in it. Throws Error{io} if the system refuses, or if another run
+  /// holds the folder, naming its process.
   explicit RunDirectory(std::filesystem::path output);
 
-  /// Where people know it. Files are written by way of `root()`.
+  /// The path for people. Files are written below `root()`.
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return output_; }
   [[nodiscard]] const std::filesystem::path& root() const noexcept { return folder_.root(); }
   [[nodiscard]] const RunFolder& folder() const noexcept { return folder_; }
-  /// That of the open folder.
+  /// The descriptor of the open folder.
   [[nodiscard]] int descriptor() const noexcept { return locked_.descriptor().get(); }
 
-  /// What became of a result, `weights.safetensors` or `state.safetensors`, since this was made.
+  /// The state of a result (`weights.safetensors` or `state.safetensors`) since construction.
   [[nodiscard]] Saved saved(const std::filesystem::path& name) const;
 
-  /// Removes what the run that was here before has left, except its weights and its last state, which the next ones
-  /// replace. Other files stay; where no run has held the folder before this one, all files stay. A run calls it once
-  /// before it writes. Returns what to tell the person, or "" where there was no run. Throws Error{io}.
+  /// Removes the files of the earlier run, except its weights and its last state, which new ones replace. Files with
+  /// other names stay; if no run has held the folder before, all files stay. Called once, before the run writes.
+  /// Returns the message for the person, or "" if there was no run. Throws Error{io}.
   std::string remove_older_run(const Kept& kept = {}) const;
 
-  /// Removes what processes that were killed were about to write here: temporary files. For a moment at which no
-  /// process of the run writes. As far as the system lets it.
+  /// Removes temporary files that killed processes have left here. Call it when no process of the run writes. Ignores
+  /// errors.
   void remove_unfinished() const noexcept;
 
  private:
@@ -100,10 +100,10 @@ class RunDirectory {
   bool was_of_a_run_;  ///< before this held it
   files::FileDescriptor lock_;
   RunFolder folder_;
-  std::map<std::string, ino_t> older_;  ///< results that were here, by name
+  std::map<std::string, ino_t> older_;  ///< results that were here before, by name
 };
 
-/// What killed ranks were about to write goes at the end of this, when all ranks have, however the job ended.
+/// Removes the temporary files of killed ranks in its destructor, after all ranks have ended, however the job ended.
 class Leftovers {
  public:
   explicit Leftovers(const RunDirectory& directory) : directory_(directory) {}

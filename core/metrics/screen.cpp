@@ -25,7 +25,7 @@ struct Screen::State {
   mutable std::mutex mutex;  ///< guards all below
   std::condition_variable changed;
   std::string queue;              ///< not begun yet
-  std::size_t waiting_bytes = 0;  ///< of the queue, and of what is being written
+  std::size_t waiting_bytes = 0;  ///< of the queue and the running write
   std::uint64_t pieces = 0;       ///< that were written
   bool ending = false;
   bool done = false;

@@ -11,25 +11,25 @@
 
 namespace shardrun::metrics {
 
-/// Writes what a person sees on a thread of its own, in order: a terminal that was stopped (Ctrl-S), or a pipe that
-/// nobody reads, holds up nobody else. One thread uses it.
+/// Writes a person's output on a thread of its own, in order. A stopped terminal (Ctrl-S), or a pipe that nobody reads,
+/// holds up nobody else. One thread uses it.
 class Screen {
  public:
-  /// `write` may wait for as long as it likes. It is called, and let go of, on the screen's thread, which goes on after
-  /// this where it was given up: what it uses must last. Throws Error{io} where there can be no thread.
+  /// `write` may wait as long as it likes. It is called and destroyed on the screen's thread. That thread may outlive
+  /// this if it was given up, so what `write` uses must last. Throws Error{io} if there can be no thread.
   explicit Screen(std::function<void(std::string_view)> write);
   Screen(const Screen&) = delete;
   Screen& operator=(const Screen&) = delete;
   ~Screen();  ///< finish()
 
-  /// Returns at once. Whoever has much to show looks at `waiting_bytes` before.
+  /// Returns at once. Callers with much output check `waiting_bytes` first.
   void write(std::string_view text);
-  /// Of what was given to `write`, not on the screen yet.
+  /// Bytes given to `write` that are not on the screen yet.
   [[nodiscard]] std::size_t waiting_bytes() const;
 
-  /// Returns once all is on the screen, and nothing is written after it. Where the screen takes nothing for as long as
-  /// `patience`, `wait_on` is asked whether to wait as long again; if it says no, or is empty, what is left is lost and
-  /// false returned.
+  /// Returns once everything is on the screen; nothing is written afterwards. If the screen takes nothing for
+  /// `patience`, asks `wait_on` whether to wait as long again. If that says no, or is empty, the rest is lost and the
+  /// result is false.
   bool finish(const std::function<bool()>& wait_on = {}, std::chrono::milliseconds patience = usual_patience);
 
   static constexpr std::chrono::milliseconds usual_patience{1000};
@@ -41,7 +41,7 @@ class Screen {
   std::thread thread_;
 };
 
-/// `sink` with a screen between: writing returns at once, and updates are left out while it is late.
+/// `sink` behind a screen: writing returns at once, and updates are skipped while the screen is late.
 [[nodiscard]] ProgressSink through(Screen& screen, ProgressSink sink);
 
 }  // namespace shardrun::metrics

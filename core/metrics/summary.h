@@ -10,7 +10,7 @@
 
 namespace shardrun::metrics {
 
-/// Bytes by what they are for.
+/// Bytes by purpose.
 struct MemoryCategories {
   std::uint64_t parameters = 0;
   std::uint64_t gradients = 0;
@@ -23,51 +23,51 @@ struct MemoryCategories {
 struct RankSummary {
   std::uint64_t planned_bytes = 0;
   std::uint64_t peak_bytes = 0;     ///< measured, not planned
-  std::uint64_t private_bytes = 0;  ///< the process's own memory beside the arena, when the run ended
+  std::uint64_t private_bytes = 0;  ///< the process's own memory outside of the arena, at the end of the run
   MemoryCategories categories;
   /// Per step: mesh axis, then collective, as `plan` prints them.
   std::map<std::string, std::map<std::string, std::uint64_t>> sent_bytes;
-  std::uint64_t wire_bytes = 0;  ///< that the transport really moved, over the run
+  std::uint64_t wire_bytes = 0;  ///< that the transports moved over the whole run
 };
 
-/// Which program ran it, where and when; the process that writes the summary knows.
+/// Program, place and time of a run; known to the process that writes the summary.
 struct RunOrigin {
   std::string version;
   std::vector<std::string> command;  ///< a word each
   std::string host;
-  std::string started;  ///< as utc_text
+  std::string started;  ///< in the form of utc_text
   std::string ended;
 };
 
-/// What a run leaves in summary.json.
+/// The contents of summary.json.
 struct Summary {
   std::string status;  ///< "finished", "stopped" or "failed"
   int exit_code = 0;
   std::string error;  ///< why it failed; empty if not
   std::int64_t steps = 0;
   double seconds = 0;
-  std::optional<double> loss;      ///< of the last step; null where there was none
-  std::optional<double> val_loss;  ///< the last that was measured
+  std::optional<double> loss;      ///< of the last step; null if there was none
+  std::optional<double> val_loss;  ///< the last one measured
   std::int64_t parameters = 0;
-  std::uint64_t data_bytes = 0;  ///< that the tokens of texts take on each host, for all its ranks
+  std::uint64_t data_bytes = 0;  ///< memory of the tokens of texts on each host, for all its ranks
   double tokens_per_s = 0;
   double step_ms_median = 0;
   std::int64_t checks = 0;         ///< comparisons of replicas
-  double check_s = 0;              ///< that they took, no part of the steps
-  std::string saved;  ///< what is in the folder as the run's result: "new", "earlier" or "none"
-  std::optional<double> ending_s;  ///< of several ranks that failed: from the first sign of it to the last rank's end
-  std::size_t strangers = 0;       ///< connections that were no rank's; told where there were any
+  double check_s = 0;              ///< seconds of the checks, outside of the steps
+  std::string saved;               ///< what is in the folder as the run's result: "new", "earlier" or "none"
+  std::optional<double> ending_s;  ///< if one of several ranks failed: from the first sign of it to the last rank's end
+  std::size_t strangers = 0;       ///< connections that were not from ranks; written only if there were any
   RunOrigin origin;
   std::vector<RankSummary> ranks;
 };
 
-/// JSON on several lines, two spaces an indent, keys always in one order; ends in a newline.
+/// JSON on several lines, indented by two spaces, keys always in one order; ends in a newline.
 [[nodiscard]] std::string to_json(const Summary& summary);
 
-/// What `to_json` wrote, but for the origin. Throws Error{internal} for anything else.
+/// Reads the result of `to_json`, without the origin. Throws Error{internal} for anything else.
 [[nodiscard]] Summary parse_summary(std::string_view json);
 
-/// Throws Error{io}; the path then holds what it held before.
+/// Throws Error{io}; the path then has its earlier content.
 void write_summary(const std::filesystem::path& path, const Summary& summary);
 
 }  // namespace shardrun::metrics

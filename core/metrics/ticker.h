@@ -9,14 +9,15 @@
 
 namespace shardrun::metrics {
 
-/// A thread that takes no signal but SIGPIPE, which is of the thread that writes: those that ask this process to stop
-/// are for other threads. `purpose` is for the message. Throws Error{io} where there can be no thread.
+/// Starts a thread that blocks all signals except SIGPIPE, which belongs to the thread that writes. Signals that ask
+/// this process to stop go to other threads. `purpose` is for the message. Throws Error{io} if there can be no thread.
 [[nodiscard]] std::thread thread_without_signals(std::string_view purpose, std::function<void()> run);
 
-/// Calls a function about once an interval, on a thread of its own, until its end, which waits for a call under way.
+/// Calls a function about once an interval, on a thread of its own, until destruction. The destructor waits for a
+/// running call.
 class Ticker {
  public:
-  /// What `tick` throws ends the ticking and nothing else.
+  /// An exception of `tick` ends the ticking and nothing else.
   Ticker(std::chrono::milliseconds interval, std::function<void()> tick);
   Ticker(const Ticker&) = delete;
   Ticker& operator=(const Ticker&) = delete;

@@ -67,7 +67,7 @@ std::string Trace::text() const { return fmt::format("{}{}{}", head, events_, ta
 
 namespace {
 
-/// What stands in a line behind `key`, which no string of JSON can hold, up to `end`.
+/// The text of a line between `key` and `end`. `key` cannot occur within a JSON string.
 std::string_view field(std::string_view line, std::string_view key, char end) {
   const std::size_t begin = line.find(key);
   if (begin == std::string_view::npos) {

@@ -9,12 +9,11 @@
 
 namespace shardrun::metrics {
 
-/// Arguments of spans that are one message's: what was sent, and what was received. Their text is the same at both
-/// ends.
+/// Arguments of spans that belong to one message: the sent and the received one. Their text is the same at both ends.
 inline constexpr std::string_view message_sent = "sends";
 inline constexpr std::string_view message_received = "receives";
 
-/// Something that took time, in a row of its process. Times are nanoseconds of one clock for all processes.
+/// A span of time in a row of its process. Times are nanoseconds of one clock for all processes.
 struct TraceSpan {
   std::int64_t row = 1;
   std::string_view name;
@@ -24,8 +23,8 @@ struct TraceSpan {
   std::span<const JsonField> arguments;
 };
 
-/// What a process did when, in the Trace Event Format: JSON that Perfetto (ui.perfetto.dev) and chrome://tracing open,
-/// with an event in each line. Processes and rows are numbered from 1: 0 means the idle process to some readers.
+/// What a process did when, in the Trace Event Format: JSON for Perfetto (ui.perfetto.dev) and chrome://tracing, an
+/// event a line. Processes and rows are numbered from 1, because 0 means the idle process to some readers.
 class Trace {
  public:
   Trace(std::int64_t process, std::string_view name);
@@ -46,13 +45,13 @@ class Trace {
   std::string events_;
 };
 
-/// Adds to `all`, empty or the text of a trace, the events of another. Throws Error{io} where `other` is no text of a
-/// Trace. `name`: of the other, for the message.
+/// Appends another trace's events to `all`, which is empty or the text of a trace. Throws Error{io} if `other` is not
+/// the text of a Trace. `name`: of the other, for the message.
 void join_trace(std::string& all, std::string_view other, std::string_view name);
 
-/// A joined trace with an arrow (flow) from where each message was sent to where it was received. A receiver may have
-/// asked for it long before: its span begins with the sender's at the earliest. Where one end is missing, or the
-/// message arrived before it was sent, as on two machines' clocks, there is no arrow.
+/// Adds to a joined trace an arrow (flow) from the send to the receive of each message. The span of a receive is made
+/// to begin with the send at the earliest, because the receiver may have waited long before. There is no arrow if one
+/// end is missing, or if the message arrived before it was sent, as with the clocks of two machines.
 [[nodiscard]] std::string with_arrows(std::string_view trace);
 
 }  // namespace shardrun::metrics

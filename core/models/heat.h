@@ -6,17 +6,17 @@
 
 namespace shardrun::models {
 
-// What heat equations have in common: a field of temperatures with a bump in its middle, and what is at its ends.
+// The common parts of heat equations: a field of temperatures with a bump in its middle, and conditions at its ends.
 
-/// The options of all of them, after a model's own.
+/// A model's own options, followed by the common ones.
 [[nodiscard]] std::vector<job::OptionSpec> heat_options(std::vector<job::OptionSpec> own);
 
-/// Throws Error{job} for options that cannot be meant together.
+/// Throws Error{job} for options that contradict each other.
 void declare_temperature(graph::Graph& graph, const ModelSettings& settings, std::vector<std::int64_t> shape,
                          std::vector<std::string> axes);
 
-/// The next temperatures: `own` of each point's, and `neighbour` of that of each of its neighbours, two a dimension,
-/// the one before it first.
+/// Computes the next temperatures: `own` times each point plus `neighbour` times each of its neighbours, two a
+/// dimension, the lower one first.
 void iterate_temperature(graph::FunctionBuilder& builder, const ModelSettings& settings, double own, double neighbour);
 
 }  // namespace shardrun::models

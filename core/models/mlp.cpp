@@ -20,7 +20,7 @@ struct Sizes {
   bool labels;
 };
 
-/// An option where it is given, what the data says otherwise; both must agree.
+/// An option if it is given, else the data's value; if there are both, they must agree.
 std::int64_t agree(const ModelSettings& settings, const char* name, std::int64_t data) {
   const std::int64_t given = settings.options.has(name) ? settings.options.integer(name) : data;
   if (given == 0) {

@@ -12,52 +12,52 @@
 
 namespace shardrun::models {
 
-/// What the data decides about a model.
+/// What the data determines about a model.
 struct DataShape {
-  std::int64_t vocab = 0;     ///< token streams and labels: distinct values; 0: unknown
+  std::int64_t vocab = 0;     ///< token streams and labels: number of distinct values; 0: unknown
   std::int64_t features = 0;  ///< arrays: values in a row of x
   std::int64_t outputs = 0;   ///< arrays: values in a row of a real-valued y
 };
 
-/// A model's options together with what the data decides.
+/// A model's options, and what the data determines.
 struct ModelSettings {
   job::OptionValues options;
   DataShape data;
-  const job::Job* job = nullptr;  ///< whose settings they are, for the places in messages; null: nobody's
+  const job::Job* job = nullptr;  ///< the job they belong to, for places in messages; null: none
 };
 
-/// An Error{job} whose message has its place already, where there is a job.
+/// An Error{job} whose message already has its place, if there is a job.
 class Refusal : public Error {
  public:
   using Error::Error;
 };
 
-/// Throws Refusal: `why`, behind the place of the setting that is to blame.
+/// Throws Refusal: the place of the setting at fault, then `why`.
 [[noreturn]] void refuse(const ModelSettings& settings, std::string_view section, std::string_view key,
                          std::string_view why);
-/// For a size that the data gives, where there is no data and the option `key` does not give it either.
+/// Refuses a job without data whose option `key` does not give a size that the data would give.
 [[noreturn]] void refuse_without_data(const ModelSettings& settings, std::string_view key);
 
-/// A model builds functions over state, as if there were one giant device. It knows no rank and no strategy.
+/// A model builds functions over state, as if there were one giant device. It knows nothing of ranks and strategies.
 struct Model {
   std::string name;
   std::string help;
   std::vector<job::OptionSpec> options;
 
-  /// Adds parameters or fields to the graph. Throws Error{job} for options that cannot be meant together.
+  /// Adds parameters or fields to the graph. Throws Error{job} for options that contradict each other.
   void (*declare)(graph::Graph& graph, const ModelSettings& settings) = nullptr;
 
-  /// Training: the loss of each token or sample, from inputs that it names, for `rows` samples. Random layers act only
-  /// while training. Null for a model that is not trained.
+  /// Training: the loss of each token or sample, for `rows` samples, from inputs that it names. Random layers act only
+  /// in training. Null for a model that cannot be trained.
   graph::ValueId (*losses)(graph::FunctionBuilder& builder, const ModelSettings& settings, std::int64_t rows,
                            bool training) = nullptr;
-  /// Losses that one sample has.
+  /// Number of losses per sample.
   std::int64_t (*losses_per_sample)(const ModelSettings& settings) = nullptr;
 
   /// Token models: adds the output `logits` [1, vocab] at run-time scalar `position` of one sequence.
   void (*predict)(graph::FunctionBuilder& builder, const ModelSettings& settings) = nullptr;
 
-  /// Simulation: writes the next state. Null for a model that is not iterated.
+  /// Simulation: writes the next state. Null for a model that cannot be iterated.
   void (*iterate)(graph::FunctionBuilder& builder, const ModelSettings& settings) = nullptr;
 };
 
@@ -66,7 +66,7 @@ class RegisterModel {
   explicit RegisterModel(Model model);
 };
 
-/// Null when there is none of this name.
+/// Null if there is no such model.
 [[nodiscard]] const Model* find_model(std::string_view name) noexcept;
 [[nodiscard]] std::vector<std::string> model_names();
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string>
 
 #include "core/base/error.h"
 #include "core/graph/builder.h"
@@ -37,7 +38,7 @@ ValueId add_loss(FunctionBuilder& builder, const Model& model, const ModelSettin
 
 void add_microbatch(Graph& graph, const Model& model, const ModelSettings& settings, std::int64_t rows,
                     const TrainingSettings& training) {
-  FunctionBuilder builder(graph, "micro", rows);
+  FunctionBuilder builder(graph, "micro", graph::Role::repeated, rows);
   graph::differentiate(builder, add_loss(builder, model, settings, rows, training.batch, true));
   builder.finish();
   graph.functions.back() = graph::rematerialize(graph.functions.back(), training.remat, graph.layers);
@@ -45,7 +46,7 @@ void add_microbatch(Graph& graph, const Model& model, const ModelSettings& setti
 
 void add_evaluation(Graph& graph, const Model& model, const ModelSettings& settings, std::int64_t rows,
                     std::int64_t samples) {
-  FunctionBuilder builder(graph, "evaluate", rows);
+  FunctionBuilder builder(graph, std::string(evaluate_function), graph::Role::on_demand, rows);
   add_loss(builder, model, settings, rows, samples, false);
   builder.finish();
 }
@@ -96,7 +97,7 @@ void add_step(FunctionBuilder& builder, const OptimizerSettings& optimizer, Stat
 }
 
 void add_update(Graph& graph, const OptimizerSettings& optimizer) {
-  FunctionBuilder builder(graph, "update", 0);
+  FunctionBuilder builder(graph, "update", graph::Role::once, 0);
   builder.set_phase(graph::Phase::update);
   std::vector<StateId> gradients;
   std::vector<ValueId> squares;
@@ -127,7 +128,7 @@ Graph declare(const Model& model, const ModelSettings& settings) {
 }
 
 void add_prediction(Graph& graph, const Model& model, const ModelSettings& settings) {
-  FunctionBuilder builder(graph, "predict", 1);
+  FunctionBuilder builder(graph, std::string(predict_function), graph::Role::on_demand, 1);
   model.predict(builder, settings);
   builder.finish();
 }
@@ -191,7 +192,7 @@ Graph build_iteration(const Model& model, const ModelSettings& model_settings) {
            fmt::format("model {} is not iterated: use [job] task = train", model.name));
   }
   Graph graph = declare(model, model_settings);
-  FunctionBuilder builder(graph, "iterate", 0);
+  FunctionBuilder builder(graph, "iterate", graph::Role::once, 0);
   model.iterate(builder, model_settings);
   builder.finish();
   return graph;

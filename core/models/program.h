@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "core/graph/graph.h"
@@ -10,14 +11,14 @@
 
 namespace shardrun::models {
 
-/// The optimizer as the graph needs it; schedule and steps are run-time matters.
+/// The optimizer as the graph needs it. Schedule and steps are run-time values.
 struct OptimizerSettings {
   enum class Kind : std::uint8_t { adamw, sgd } kind = Kind::adamw;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
-  double momentum = 0;      ///< sgd
-  double weight_decay = 0;  ///< of matrices and embeddings
+  double momentum = 0;      ///< of sgd
+  double weight_decay = 0;  ///< for matrices and embeddings
   double clip = 0;          ///< largest global norm; 0: not clipped
 };
 
@@ -31,24 +32,31 @@ struct TrainingSettings {
   OptimizerSettings optimizer;
 };
 
-/// Rows of each microbatch of one step: as even as can be, larger ones first.
+/// Rows of each microbatch of a step: as even as possible, larger ones first.
 [[nodiscard]] std::vector<std::int64_t> microbatch_rows(std::int64_t batch, std::int64_t microbatches);
 
-/// Rows of each call of one evaluation over `samples`: `rows` each, the last what is left.
+/// Rows of each call of an evaluation over `samples`: `rows` each, and the rest in the last.
 [[nodiscard]] std::vector<std::int64_t> evaluation_rows(std::int64_t samples, std::int64_t rows);
 
-/// Training as functions over state: `micro` (one for each number of rows that occurs) adds loss and gradients,
-/// `update` clips and steps the optimizer, `evaluate` adds to the loss, `predict` gives logits.
-/// The loss is Σ losses / (batch · losses per sample): nothing is divided by ranks or microbatches.
-/// States `loss` and `gradient_norm` are scalars for the host to read.
-/// Throws Error{job} where the model is not one that is trained, or its options disagree.
+// Functions that are called by their names.
+inline constexpr std::string_view evaluate_function = "evaluate";
+inline constexpr std::string_view predict_function = "predict";
+
+/// The functions of training:
+/// - `micro`, one for each number of rows that occurs, adds loss and gradients;
+/// - `update` clips and steps the optimizer;
+/// - `evaluate` adds to the loss;
+/// - `predict` gives logits.
+/// The loss is Σ losses / (batch · losses per sample): nothing is divided by ranks or microbatches. States `loss` and
+/// `gradient_norm` are scalars for the host to read. Throws Error{job} if the model cannot be trained, or its options
+/// disagree.
 [[nodiscard]] graph::Graph build_training(const Model& model, const ModelSettings& model_settings,
                                           const TrainingSettings& settings);
 
-/// `predict` alone, over parameters alone: what sampling needs.
+/// Only `predict` over the parameters, for sampling.
 [[nodiscard]] graph::Graph build_prediction(const Model& model, const ModelSettings& model_settings);
 
-/// `iterate` over fields. Throws Error{job} where the model is not one that is iterated.
+/// `iterate` over fields. Throws Error{job} if the model cannot be iterated.
 [[nodiscard]] graph::Graph build_iteration(const Model& model, const ModelSettings& model_settings);
 
 }  // namespace shardrun::models

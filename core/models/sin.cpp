@@ -1,6 +1,7 @@
 #include "core/models/model.h"
 
-// Each element climbs its own sine: x ← x + rate · d(Σ sin x)/dx. The gradient is what the op declares.
+// Each element moves along the gradient of its sine: x ← x + rate · d(Σ sin x)/dx, with the gradient that the op
+// declares.
 
 namespace shardrun::models {
 namespace {

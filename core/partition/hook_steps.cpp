@@ -60,12 +60,11 @@ std::int64_t rows_at(const std::vector<mesh::AxisId>& axes, std::int64_t rows, m
 /// up when the hook is called.
 HookSamples samples_of(const Partition& partition, mesh::AxisId axis, const mesh::Coordinates& at) {
   HookSamples samples;
-  const auto calls = partition.calls.find("micro");
-  for (std::size_t call = 0; call < (calls == partition.calls.end() ? 0 : calls->second.size()); ++call) {
-    const graph::TensorType rows{.dtype = graph::DType::f32, .shape = {calls->second[call]}, .axes = {"batch"}};
-    const mesh::Placement batch = partition.placements.by_axes(rows);
-    samples.all += static_cast<std::uint64_t>(calls->second[call]);
-    samples.own += static_cast<std::uint64_t>(rows_at(batch.dims[0], calls->second[call], axis, partition, at));
+  for (const std::int64_t rows : partition.microbatch_rows) {
+    const mesh::Placement batch =
+        partition.placements.by_axes({.dtype = graph::DType::f32, .shape = {rows}, .axes = {"batch"}});
+    samples.all += static_cast<std::uint64_t>(rows);
+    samples.own += static_cast<std::uint64_t>(rows_at(batch.dims[0], rows, axis, partition, at));
   }
   return samples;
 }

@@ -51,6 +51,7 @@ class Lowering {
         program_(emitter_.program()),
         settler_(settings, coordinates_, emitter_, usage_.complete_at) {
     program_.function = function_.name;
+    program_.role = function_.role;
     program_.rows = function_.rows;
     program_.call_rows = sharded_.call_rows.empty() ? std::vector{function_.rows} : sharded_.call_rows;
     buffer_of_.assign(function_.values.size(), -1);
@@ -360,7 +361,10 @@ class Lowering {
     if (!sharded_.node_actions.empty()) {
       return sharded_.node_actions[index(n)];
     }
-    return function_.name != "micro" ? -1 : function_.nodes[index(n)].phase == graph::Phase::forward ? 0 : 1;
+    if (function_.role != graph::Role::repeated) {
+      return -1;
+    }
+    return function_.nodes[index(n)].phase == graph::Phase::forward ? 0 : 1;
   }
   /// Which what is settled at the end belongs to.
   [[nodiscard]] std::int32_t last_call() const { return static_cast<std::int32_t>(program_.call_rows.size()) - 1; }

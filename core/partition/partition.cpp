@@ -214,11 +214,8 @@ Partition split(const graph::Graph& graph, const Plan& plan, const std::vector<s
   settle_over_stages(graph, partition);
   partition.stages = cut_stages(graph, partition.sharded, partition.pipeline, microbatch_rows);
   partition.bucket_bytes = plan.draft.bucket_bytes;
-  for (const auto& [function, rows] : {std::pair{"micro", &microbatch_rows}, std::pair{"evaluate", &evaluation_rows}}) {
-    if (!rows->empty()) {
-      partition.calls[function] = *rows;
-    }
-  }
+  partition.microbatch_rows = microbatch_rows;
+  partition.evaluation_rows = evaluation_rows;
   partition.hooks = plan.hooks;
   if (!partition.pipeline.exists()) {
     partition.whole = make_functions(partition, 0, partition.sharded.functions);
@@ -235,14 +232,14 @@ struct Variants {
 };
 
 Variants variants_of(const ShardedFunction& function, bool settles, const Partition& partition) {
-  const auto calls = partition.calls.find(function.function.name);
   if (!settles || !function.call_rows.empty() || function.function.name == after_step_function) {
     return {.last = settles, .others = !settles};
   }
-  if (calls == partition.calls.end()) {
+  const std::vector<std::int64_t>& rows =
+      function.function.role == graph::Role::repeated ? partition.microbatch_rows : partition.evaluation_rows;
+  if (rows.empty()) {
     return {.last = true, .others = true};
   }
-  const std::vector<std::int64_t>& rows = calls->second;
   return {.last = rows.back() == function.function.rows,
           .others = std::find(rows.begin(), rows.end() - 1, function.function.rows) != rows.end() - 1};
 }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,8 +32,9 @@ struct Partition {
   Stages stages;
   std::shared_ptr<const StageFunctions> whole;  ///< of all ranks, where there is no pipeline; null: there is one
   std::uint64_t bucket_bytes = 0;
-  std::map<std::string, std::vector<std::int64_t>> calls;  ///< rows of each call of a function in a step, where known
-  std::shared_ptr<const plugins::Hooks> hooks;             ///< the strategy's own functions; null: none
+  std::vector<std::int64_t> microbatch_rows;    ///< of each call of the repeated function in a step; none: not known
+  std::vector<std::int64_t> evaluation_rows;    ///< of each call of an evaluation; none: not known
+  std::shared_ptr<const plugins::Hooks> hooks;  ///< the strategy's own functions; null: none
 
   /// Of the rank at these coordinates.
   [[nodiscard]] std::int32_t stage_at(const mesh::Coordinates& at) const;

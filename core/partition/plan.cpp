@@ -49,13 +49,13 @@ std::vector<plugins::LayerSummary> layer_costs(const graph::Graph& graph,
   // A parameter counts where it is first used.
   std::vector<std::int32_t> used_in(graph.states.size(), graph.layers);
   for (const std::int64_t rows : microbatch_rows) {
-    const graph::Function* micro = graph.find("micro", rows);
-    for (std::size_t n = 0; micro != nullptr && n < micro->nodes.size(); ++n) {
-      const graph::Node& node = micro->nodes[n];
+    const graph::Function* function = graph.find(graph::Role::repeated, rows);
+    for (std::size_t n = 0; function != nullptr && n < function->nodes.size(); ++n) {
+      const graph::Node& node = function->nodes[n];
       add_cost(layers[static_cast<std::size_t>(node.layer + 1)], node.phase,
-               static_cast<std::uint64_t>(graph::flops(*micro, node)));
+               static_cast<std::uint64_t>(graph::flops(*function, node)));
       for (const graph::ValueId id : node.inputs) {
-        const graph::StateId state = micro->values[static_cast<std::size_t>(id)].state;
+        const graph::StateId state = function->values[static_cast<std::size_t>(id)].state;
         if (state >= 0) {
           std::int32_t& first = used_in[static_cast<std::size_t>(state)];
           first = std::min(first, node.layer);

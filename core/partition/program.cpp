@@ -41,6 +41,12 @@ std::string hook_text(const Program& program, const HookCall& hook) {
   return text + "\n";
 }
 
+/// Empty: there is none.
+std::string_view name_of(const std::vector<Program>& programs, graph::Role role) noexcept {
+  const auto found = std::ranges::find(programs, role, &Program::role);
+  return found == programs.end() ? std::string_view() : found->function;
+}
+
 const char* mark(Accumulate accumulate) noexcept {
   switch (accumulate) {
     case Accumulate::never: return "=";
@@ -70,6 +76,10 @@ const Program& Programs::find(std::string_view function, std::int64_t rows, bool
   throw Error(ErrorCode::internal, fmt::format("no program for function {} with {} rows", function, rows));
 }
 
+const Program& Programs::find(graph::Role role, std::int64_t rows, bool last) const {
+  return find(name_of(programs, role), rows, last);
+}
+
 std::vector<std::size_t> Programs::find_calls(std::string_view function, const std::vector<std::int64_t>& rows) const {
   std::vector<std::size_t> found;
   for (std::size_t p = 0; p < programs.size() && rows.size() > 1; ++p) {
@@ -82,6 +92,10 @@ std::vector<std::size_t> Programs::find_calls(std::string_view function, const s
     found.push_back(static_cast<std::size_t>(&program - programs.data()));
   }
   return found;
+}
+
+std::vector<std::size_t> Programs::find_calls(graph::Role role, const std::vector<std::int64_t>& rows) const {
+  return find_calls(name_of(programs, role), rows);
 }
 
 std::uint64_t sent_bytes(const Transfer& transfer, std::int64_t member, std::int64_t members,

@@ -128,6 +128,7 @@ struct Port {
 /// Buffer ids below the number of states are the states.
 struct Program {
   std::string function;
+  graph::Role role = graph::Role::on_demand;
   std::int64_t rows = 0;                ///< of the whole call, over all ranks
   std::vector<std::int64_t> call_rows;  ///< of each of the calls that it does at once: one, or all of a step
   bool settles = false;                 ///< pays what states owe: the variant for the last call of a step
@@ -166,7 +167,7 @@ struct Programs {
   /// had gathered up for others too.
   std::vector<Buffer> settled;
   std::vector<Program> programs;
-  /// What the function micro does: the stage's list, or without a pipeline the forward and the backward of one chunk.
+  /// What the repeated function does: the stage's list, or without a pipeline forward and backward of one chunk.
   /// There microbatch 0 stands for the one that the call is of.
   std::vector<plugins::Action> actions;
   std::uint64_t arena_bytes = 0;
@@ -178,10 +179,14 @@ struct Programs {
 
   /// `last`: whether it is the function's last call of a step. Throws Error{internal} when there is none.
   [[nodiscard]] const Program& find(std::string_view function, std::int64_t rows, bool last = true) const;
+  /// REQUIRES: not on_demand.
+  [[nodiscard]] const Program& find(graph::Role role, std::int64_t rows = 0, bool last = true) const;
   /// The programs, by number, that do a function's calls of one step, one after the other; `rows` of each call. One
   /// program may do several.
   [[nodiscard]] std::vector<std::size_t> find_calls(std::string_view function,
                                                     const std::vector<std::int64_t>& rows) const;
+  /// REQUIRES: not on_demand.
+  [[nodiscard]] std::vector<std::size_t> find_calls(graph::Role role, const std::vector<std::int64_t>& rows) const;
 };
 
 /// What a rank sends: mesh axis by name, then collective by name, to bytes.

@@ -31,6 +31,7 @@ class Sharder {
   Sharder(const graph::Graph& graph, const Function& function, const Placements& placements, const ShardedGraph* known)
       : graph_(graph), function_(function), placements_(placements), known_(known) {
     out_.function.name = function.name;
+    out_.function.role = function.role;
     out_.function.rows = function.rows;
     current_.assign(function.values.size(), graph::no_value);
     readers_.assign(function.values.size(), 0);

@@ -33,6 +33,7 @@ class StageBuilder {
     const std::vector<Segment>& segments = cut_.segments[index(stage_)];
     const graph::Function& first = from(segments.front().call);
     out_.function.name = first.name;
+    out_.function.role = first.role;
     out_.function.rows = first.rows;
     reserve(segments);
     for (std::size_t number = 0; number < segments.size(); ++number) {

@@ -134,7 +134,7 @@ class Cutting {
     stages_.states = find_states(graph_, sharded_, pipeline_);
     bool cut_micro = false;
     for (const ShardedFunction& function : sharded_.functions) {
-      if (function.function.name != "micro") {
+      if (function.function.role != graph::Role::repeated) {
         cut_alone(function);
       } else if (!std::exchange(cut_micro, true)) {
         cut_microbatches();
@@ -172,7 +172,7 @@ class Cutting {
     std::map<std::int64_t, const CutFunction*> by_rows;
     for (const std::int64_t rows : rows_) {
       const CutFunction*& function = by_rows[rows];
-      function = function == nullptr ? &add(cut, assign_by_layers(find("micro", rows), pipeline_)) : function;
+      function = function == nullptr ? &add(cut, assign_by_layers(find_repeated(rows), pipeline_)) : function;
       cut.calls.push_back(function);
     }
     NodesOfActions nodes(cut, pipeline_);
@@ -200,9 +200,9 @@ class Cutting {
     return ties;
   }
 
-  [[nodiscard]] const ShardedFunction& find(const char* name, std::int64_t rows) const {
+  [[nodiscard]] const ShardedFunction& find_repeated(std::int64_t rows) const {
     return *std::find_if(sharded_.functions.begin(), sharded_.functions.end(), [&](const ShardedFunction& each) {
-      return each.function.name == name && each.function.rows == rows;
+      return each.function.role == graph::Role::repeated && each.function.rows == rows;
     });
   }
 

@@ -35,9 +35,9 @@ struct Stages {
   [[nodiscard]] std::vector<Link> links() const;
 };
 
-/// Cuts sharded functions at the borders of stages. `micro` becomes one function that goes through a stage's actions,
-/// for all microbatches; the others keep their order. What is made on one stage and needed on another is sent and
-/// received; a sum over tensors of several stages is summed up on each, then over all.
+/// Cuts sharded functions at the borders of stages. The repeated functions become one that goes through a stage's
+/// actions, for all microbatches; the others keep their order. What is made on one stage and needed on another is sent
+/// and received; a sum over tensors of several stages is summed up on each, then over all.
 /// Throws Error{job} where the actions wait for each other, naming them.
 [[nodiscard]] Stages cut_stages(const graph::Graph& graph, const ShardedGraph& sharded, const Pipeline& pipeline,
                                 const std::vector<std::int64_t>& microbatch_rows);

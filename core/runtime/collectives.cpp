@@ -14,10 +14,10 @@ namespace {
 using partition::Collective;
 using partition::Transfer;
 
-/// Of `agree` in each group; transfers have the numbers behind it.
+/// The op's id of `agree` in each group; ids of transfers follow.
 constexpr std::uint64_t agree_id = 1;
 
-/// What an operation may take beyond its deadline before it counts as a transport that does not keep to it.
+/// How far an operation may exceed its deadline before the transport is reported as not keeping it.
 constexpr std::int64_t grace_ns = 5'000'000'000;
 
 std::uint32_t dtype_of(const Transfer& transfer, std::size_t element_bytes) noexcept {
@@ -42,7 +42,7 @@ std::vector<std::uint64_t> unsigned_counts(const std::vector<std::int64_t>& coun
   return {counts.begin(), counts.end()};
 }
 
-/// The op with the V form only where counts differ.
+/// Uses the V form of the op only if counts differ.
 void set_opcode(plugins::OpRequest& op, const Transfer& transfer) {
   const auto choose = [&](std::uint32_t even, std::uint32_t uneven, bool is_even) {
     op.opcode = is_even ? even : uneven;
@@ -200,7 +200,6 @@ std::int32_t Collectives::agree(std::int32_t value) {
 }
 
 void Collectives::start(Op& op) {
-  const std::int64_t begin = plugins::transport_clock();
   record_.started(op.recorded);
   try {
     op.op.start(deadline());
@@ -208,12 +207,9 @@ void Collectives::start(Op& op) {
     record_.ended(op.recorded, true);
     throw;
   }
-  exposed_ns_ += plugins::transport_clock() - begin;
-  op.exposed_before = exposed_ns_;
 }
 
 void Collectives::finish(Op& op) {
-  const std::int64_t waited_from = plugins::transport_clock();
   record_.waited_for(op.recorded);
   try {
     if (!op.op.wait(deadline() + grace_ns)) {
@@ -224,14 +220,6 @@ void Collectives::finish(Op& op) {
     throw;
   }
   record_.ended(op.recorded, false);
-  op.times.reset();
-  if (const std::optional<plugins::OpTimes> times = op.op.times()) {
-    const std::int64_t under_way = std::min(times->ended, waited_from) - times->begun;
-    const std::int64_t waited_for_others = exposed_ns_ - op.exposed_before;
-    hidden_ns_ += std::max<std::int64_t>(0, under_way - waited_for_others);
-    op.times = Times{times->begun, times->ended};
-  }
-  exposed_ns_ += plugins::transport_clock() - waited_from;
 }
 
 std::int64_t Collectives::deadline() const noexcept { return plugins::transport_clock() + timeout_ns_; }
@@ -260,11 +248,29 @@ Communicator::Handle Collectives::prepare(const Transfer& transfer, const Place&
   return ops_.size() - 1;
 }
 
-void Collectives::start(Handle transfer) { start(ops_[transfer]); }
+void Collectives::start(Handle transfer) {
+  const std::int64_t begin = plugins::transport_clock();
+  Op& op = ops_[transfer];
+  start(op);
+  exposed_ns_ += plugins::transport_clock() - begin;
+  op.exposed_before = exposed_ns_;
+}
 
 bool Collectives::test(Handle transfer) { return ops_[transfer].op.test(); }
 
-void Collectives::wait(Handle transfer) { finish(ops_[transfer]); }
+void Collectives::wait(Handle transfer) {
+  const std::int64_t waited_from = plugins::transport_clock();
+  Op& op = ops_[transfer];
+  finish(op);
+  op.times.reset();
+  if (const std::optional<plugins::OpTimes> times = op.op.times()) {
+    const std::int64_t under_way = std::min(times->ended, waited_from) - times->begun;
+    const std::int64_t waited_for_others = exposed_ns_ - op.exposed_before;
+    hidden_ns_ += std::max<std::int64_t>(0, under_way - waited_for_others);
+    op.times = Times{times->begun, times->ended};
+  }
+  exposed_ns_ += plugins::transport_clock() - waited_from;
+}
 
 void Collectives::abort(const std::string& reason) noexcept {
   const std::lock_guard lock(mutex_);

@@ -17,23 +17,23 @@
 
 namespace shardrun::runtime {
 
-/// The transports of a job, and which of them serves each mesh axis.
+/// The transports of a job, and the one that serves each mesh axis.
 struct TransportSet {
   std::vector<plugins::Transport> transports;
   std::vector<std::size_t> of_axis;
-  bool in_order = false;  ///< reductions are in the order of the ranks; see plugins::OpRequest
+  bool in_order = false;  ///< sums are added in the order of the ranks; see plugins::OpRequest
 };
 
-/// What the transports' own answers say of a transfer's scratch. `set` outlives it.
+/// Asks the transports for the scratch of a transfer. `set` outlives the result.
 [[nodiscard]] partition::TransferScratch scratch_of(const TransportSet& set);
 
-/// Carries out a rank's transfers by transports that are open: one group along each mesh axis, and one for each link to
-/// or from another stage.
+/// Runs a rank's transfers over open transports. There is one group along each mesh axis, and one for each link to or
+/// from another stage.
 class Collectives final : public Communicator {
  public:
-  /// Registers the arena and connects the groups, which waits for the other ranks. `timeout_s`: how long connecting,
-  /// preparing and each transfer may take. All that is started goes into `record`. `set` and `record` outlive this, and
-  /// `arena` the transports in `set`. Throws Error.
+  /// Registers the arena and connects the groups, which waits for the other ranks. `timeout_s`: for connecting, for
+  /// preparing and for each transfer. Started operations go into `record`. REQUIRES: `set` and `record` outlive this,
+  /// and `arena` the transports in `set`. Throws Error.
   Collectives(TransportSet& set, const partition::Partition& partition, std::int64_t rank, const memory::Arena& arena,
               double timeout_s, FlightRecorder& record);
 
@@ -42,29 +42,30 @@ class Collectives final : public Communicator {
   [[nodiscard]] bool test(Handle transfer) override;
   void wait(Handle transfer) override;
   [[nodiscard]] std::optional<Times> times(Handle transfer) const override { return ops_[transfer].times; }
+  [[nodiscard]] double exposed_seconds() const noexcept override { return static_cast<double>(exposed_ns_) * 1e-9; }
   [[nodiscard]] double hidden_seconds() const noexcept override { return static_cast<double>(hidden_ns_) * 1e-9; }
 
-  /// The largest of what the ranks give, to all of them; none goes on before each has called it. Four bytes along each
-  /// mesh axis, not counted in what programs send.
+  /// Returns the largest of the ranks' values to all ranks, and is a barrier. Four bytes along each mesh axis, not
+  /// counted in what programs send.
   [[nodiscard]] std::int32_t agree(std::int32_t value);
 
-  /// Prepares `maximum` of these numbers, which are the caller's and stay where they are for as long as this lives.
-  /// Once; every rank calls it at the same point.
+  /// Prepares `maximum` of these numbers. They belong to the caller and must stay in place while this lives. Every rank
+  /// calls it once, at the same point.
   void prepare_maximum(std::span<std::int32_t> values);
-  /// Makes each of the numbers the largest that the ranks along the axis have there. All of them call it at the same
-  /// point. Like `agree`, it is not counted in what programs send.
+  /// Makes each number the largest of the ranks along the axis. All of them call it at the same point. Not counted in
+  /// what programs send.
   void maximum(mesh::AxisId axis);
 
-  /// Fails everything that is under way or comes later. Any thread.
+  /// Fails all present and later operations. Any thread.
   void abort(const std::string& reason) noexcept;
 
  private:
   struct Group {
     mesh::AxisId axis;
-    partition::Link link;  ///< or none: along the axis
+    partition::Link link;  ///< or none: a group along the axis
     plugins::TransportGroup group;
     std::uint32_t recorded = 0;  ///< its number in the flight record
-    std::uint64_t ops = 0;       ///< prepared so far: the members prepare them in one order
+    std::uint64_t ops = 0;       ///< ops prepared so far; all members prepare them in one order
   };
 
   /// A prepared operation, and its number in the flight record.
@@ -72,7 +73,7 @@ class Collectives final : public Communicator {
     plugins::TransportOp op;
     std::uint32_t recorded = 0;
     std::int64_t exposed_before = 0;            ///< `exposed_ns_` when it was started
-    std::optional<Times> times = std::nullopt;  ///< of its latest run, once that has been waited for
+    std::optional<Times> times = std::nullopt;  ///< of its latest run, after the wait
   };
 
   void add_group(mesh::AxisId axis, const partition::Link& link, std::uint64_t number,
@@ -87,8 +88,8 @@ class Collectives final : public Communicator {
   TransportSet& set_;
   const mesh::Mesh mesh_;
   std::int64_t timeout_ns_;
-  std::vector<std::uint64_t> registrations_;  ///< of the arena, with each transport
-  std::mutex mutex_;                          ///< of `groups_` while it grows
+  std::vector<std::uint64_t> registrations_;  ///< of the arena, per transport
+  std::mutex mutex_;                          ///< guards `groups_` while it grows
   std::vector<Group> groups_;
   std::vector<Op> ops_;
   std::int32_t agreed_ = 0;  ///< the buffer of `agree_ops_`
@@ -96,7 +97,7 @@ class Collectives final : public Communicator {
   std::vector<std::pair<mesh::AxisId, Op>> maximum_ops_;
   std::list<std::vector<std::byte>> maximum_scratch_;  ///< of both
   FlightRecorder& record_;
-  std::int64_t exposed_ns_ = 0;  ///< in which this rank started operations and waited for them
+  std::int64_t exposed_ns_ = 0;
   std::int64_t hidden_ns_ = 0;
 };
 

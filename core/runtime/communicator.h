@@ -8,7 +8,7 @@
 
 namespace shardrun::runtime {
 
-/// Carries out the transfers of one rank's programs. Used by the thread that runs them.
+/// Runs the transfers of one rank's programs. Used by the thread that runs the programs.
 class Communicator {
  public:
   using Handle = std::size_t;
@@ -18,7 +18,7 @@ class Communicator {
   Communicator& operator=(const Communicator&) = delete;
   virtual ~Communicator() = default;
 
-  /// Where a transfer's data lies. Its memory stays where it is.
+  /// Where a transfer's data is. The memory stays in place.
   struct Place {
     void* send = nullptr;
     std::uint64_t send_bytes = 0;
@@ -29,7 +29,7 @@ class Communicator {
     std::size_t element_bytes = 4;
   };
 
-  /// Once for each transfer of each program, before anything is started; in one order on all ranks.
+  /// Called once for each transfer of each program before anything is started, in the same order on all ranks.
   /// `waited_at_once`: nothing is computed between its start and its wait.
   [[nodiscard]] virtual Handle prepare(const partition::Transfer& transfer, const Place& place,
                                        bool waited_at_once) = 0;
@@ -37,15 +37,16 @@ class Communicator {
   /// Whether it is complete.
   [[nodiscard]] virtual bool test(Handle transfer) = 0;
   virtual void wait(Handle transfer) = 0;
-  /// When a transfer's latest run was under way; nothing where it has not been waited for, or the transport does not
-  /// say.
+  /// When a transfer's latest run was under way. Nothing before its wait, or if the transport does not say.
   struct Times {
     std::int64_t begun = 0;  ///< nanoseconds of the monotonic clock
     std::int64_t ended = 0;
   };
   [[nodiscard]] virtual std::optional<Times> times(Handle /*transfer*/) const { return std::nullopt; }
-  /// How long transfers have at least been under way so far while this rank did something else than start transfers and
-  /// wait for them; what was under way at the same time counts each. 0 of transports that do not say when.
+  /// Seconds that this rank spent so far only on starting transfers and waiting for them.
+  [[nodiscard]] virtual double exposed_seconds() const noexcept { return 0; }
+  /// Seconds that transfers were under way while this rank neither started transfers nor waited for them; a lower
+  /// bound. Concurrent transfers are counted each. 0 for transports that do not say when.
   [[nodiscard]] virtual double hidden_seconds() const noexcept { return 0; }
 };
 

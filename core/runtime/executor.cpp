@@ -38,7 +38,7 @@ device::TensorView view_of(const partition::Buffer& buffer, std::byte* arena) {
   return view;
 }
 
-/// Copies a box row by row: dimension `d` and those behind it.
+/// Copies a box row by row: dimension `d` and the later ones.
 void copy_box(const partition::Copy& copy, std::size_t d, const std::byte* from, std::byte* to, std::size_t bytes) {
   const bool consecutive = d + 1 == copy.shape.size() && copy.from_strides[d] == 1 && copy.to_strides[d] == 1;
   if (d == copy.shape.size() || consecutive) {
@@ -186,6 +186,10 @@ std::size_t Executor::find(std::string_view function, std::int64_t rows, bool la
   return static_cast<std::size_t>(&programs_.find(function, rows, last) - programs_.programs.data());
 }
 
+std::size_t Executor::find(graph::Role role) const {
+  return static_cast<std::size_t>(&programs_.find(role) - programs_.programs.data());
+}
+
 namespace {
 
 const partition::Port* find_port(const std::vector<partition::Port>& ports, std::string_view name, std::size_t call) {
@@ -253,17 +257,10 @@ void Executor::perform(Call& call, std::span<const device::Scalars> scalars) {
       break;
     case partition::Instruction::Kind::hook: call_hook(call, scalars.front()); break;
     case partition::Instruction::Kind::start:
-    case partition::Instruction::Kind::wait: {
-      const std::int64_t begin = nanoseconds();
-      if (call.instruction->kind == partition::Instruction::Kind::start) {
-        *call.sent += call.bytes;
-        communicator_->start(call.transfer);
-      } else {
-        communicator_->wait(call.transfer);
-      }
-      exposed_seconds_ += static_cast<double>(nanoseconds() - begin) * 1e-9;
+      *call.sent += call.bytes;
+      communicator_->start(call.transfer);
       break;
-    }
+    case partition::Instruction::Kind::wait: communicator_->wait(call.transfer); break;
   }
 }
 
@@ -368,8 +365,8 @@ std::optional<std::string> Executor::bad_arrival(std::size_t program, const part
 
 namespace {
 
-/// Instructions of different stages cannot be compared by their numbers. But they have no layers in common, except that
-/// what is received has the layer that it was made in.
+/// Instruction numbers of different stages are not comparable. But stages have no layers in common, except that a
+/// received value has the layer of its origin.
 BadResult::Order order_of(const partition::Program& program, const partition::Instruction& instruction,
                           std::uint32_t number) noexcept {
   const bool forward = instruction.phase == graph::Phase::forward;
@@ -382,8 +379,8 @@ BadResult::Order order_of(const partition::Program& program, const partition::In
 
 }  // namespace
 
-/// A schedule may have a later microbatch's forward before an earlier one's backward. What is only moved was looked at
-/// where it was made.
+/// A schedule may run a later microbatch's forward before an earlier one's backward. Data that is only moved was
+/// checked where it was made.
 std::optional<BadResult> Executor::run_checked(std::size_t program, std::span<const device::Scalars> scalars) {
   std::optional<BadResult> first;
   for (Call& call : calls_[program]) {

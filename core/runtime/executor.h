@@ -28,113 +28,115 @@ struct OpTime {
   std::int64_t flops = 0;
 };
 
-/// What a checked run has found to hold NaN or Inf.
+/// A tensor with NaN or Inf that a checked run found.
 struct BadResult {
   using Order = std::array<std::int32_t, 5>;
 
-  std::string name;  ///< with op and function
-  /// Less than that of what came of it, on this rank or another: microbatch, phase, layer (in backward from the last),
-  /// whether another stage sent it, instruction.
+  std::string name;  ///< includes op and function
+  /// Sort key: microbatch, phase, layer (in backward from the last), whether another stage sent it, instruction. A
+  /// tensor sorts before everything computed from it, on any rank.
   Order order{};
 
-  /// Of the calls that the program does at once.
+  /// Number among the calls that the program does at once.
   [[nodiscard]] std::int32_t call() const noexcept { return order[0]; }
 };
 
-/// Runs one rank's programs over its arena. The only state between calls is the arena's. Used by one thread.
-/// A call allocates nothing.
+/// Runs one rank's programs over its arena. Between calls, all state is in the arena. Used by one thread. A call
+/// allocates nothing.
 class Executor {
  public:
-  /// Maps the arena and binds every instruction to its kernel and addresses. Transfers are prepared by `bind`, which
-  /// programs of one rank do without.
+  /// Maps the arena and binds every instruction to its kernel and addresses. `bind` prepares transfers; programs of one
+  /// rank do not need it.
   Executor(const partition::Programs& programs, const device::Device& device);
 
-  /// Prepares every transfer. REQUIRES: `communicator` outlives every call, and knows the arena.
+  /// Prepares every transfer. REQUIRES: `communicator` knows the arena and outlives every call.
   void bind(Communicator& communicator);
 
-  /// Which program a name and row count mean; for `run` and the ports. `last`: the function's last call of a step.
-  /// Throws Error{internal} when there is none.
+  /// The program for a name and row count; for `run` and the ports. `last`: the function's last call in a step. Throws
+  /// Error{internal} if there is none.
   [[nodiscard]] std::size_t find(std::string_view function, std::int64_t rows, bool last = true) const;
-  /// As Programs::find_calls.
-  [[nodiscard]] std::vector<std::size_t> find_calls(std::string_view function,
-                                                    const std::vector<std::int64_t>& rows) const {
+  [[nodiscard]] std::size_t find(graph::Role role) const;  ///< REQUIRES: not on_demand
+  /// As Programs::find_calls; `function`: its name or role.
+  template <class Function>
+  [[nodiscard]] std::vector<std::size_t> find_calls(Function function, const std::vector<std::int64_t>& rows) const {
     return programs_.find_calls(function, rows);
   }
 
-  /// What a state holds between two steps: this rank's part of it.
+  /// This rank's part of a state, between two steps.
   [[nodiscard]] device::TensorView state(graph::StateId id) const { return settled_[static_cast<std::size_t>(id)]; }
   /// Which part of the whole state that is.
   [[nodiscard]] const mesh::Box& part(graph::StateId id) const {
     return programs_.settled[static_cast<std::size_t>(id)].box;
   }
-  /// Of one of the calls that the program does at once; nothing where this rank has no use for it.
+  /// The input of one of the calls that the program does at once; nothing if this rank does not use it.
   [[nodiscard]] std::optional<device::TensorView> find_input(std::size_t program, std::string_view name,
                                                              std::size_t call = 0) const;
   [[nodiscard]] device::TensorView input(std::size_t program, std::string_view name) const;
   [[nodiscard]] device::TensorView output(std::size_t program, std::string_view name) const;
 
-  /// Rows of each of the calls that the program does at once.
+  /// Rows of each call that the program does at once.
   [[nodiscard]] const std::vector<std::int64_t>& call_rows(std::size_t program) const {
     return programs_.programs[program].call_rows;
   }
 
-  /// `scalars`: of each call.
+  /// `scalars`: one per call.
   void run(std::size_t program, std::span<const device::Scalars> scalars);
   void run(std::size_t program, const device::Scalars& scalars) { run(program, {&scalars, 1}); }
 
-  /// Runs instructions from number `at` on until one waits for a transfer that is not complete: its number; or until
-  /// the end: the number of instructions.
+  /// Runs instructions from number `at` on, until one waits for a transfer that is not complete. Returns that one's
+  /// number, or the number of instructions at the end.
   [[nodiscard]] std::size_t advance(std::size_t program, std::span<const device::Scalars> scalars, std::size_t at);
   [[nodiscard]] std::size_t advance(std::size_t program, const device::Scalars& scalars, std::size_t at) {
     return advance(program, {&scalars, 1}, at);
   }
 
-  /// Seconds that `run` has spent on starting transfers and waiting for them so far, and did nothing else.
-  [[nodiscard]] double exposed_seconds() const noexcept { return exposed_seconds_; }
-  /// Seconds that transfers have been under way so far while it did: see Communicator.
+  // Of the programs' transfers so far: see Communicator.
+  [[nodiscard]] double exposed_seconds() const noexcept {
+    return communicator_ == nullptr ? 0 : communicator_->exposed_seconds();
+  }
   [[nodiscard]] double hidden_seconds() const noexcept {
     return communicator_ == nullptr ? 0 : communicator_->hidden_seconds();
   }
   /// What transfers that were started sent in all, in a ring: counted from their memory, not taken from the plan.
   [[nodiscard]] const partition::SentBytes& sent() const noexcept { return sent_; }
 
-  /// The same, looking at every result and at what every transfer has brought: the least in `order` that holds NaN or
-  /// Inf, or nothing. It runs to the end, as other ranks wait for this one.
+  /// As `run`, but checks every result and everything that transfers bring. Returns the first in `order` with NaN or
+  /// Inf, or nothing. Runs to the end, because other ranks wait for this one.
   [[nodiscard]] std::optional<BadResult> run_checked(std::size_t program, std::span<const device::Scalars> scalars);
   [[nodiscard]] std::optional<BadResult> run_checked(std::size_t program, const device::Scalars& scalars) {
     return run_checked(program, {&scalars, 1});
   }
 
-  /// From now on `asked` is called before every instruction, and where it says true the call ends with Error{aborted}.
-  /// For programs of one rank: others would wait for this one.
+  /// From now on `asked` is called before every instruction; if it returns true, the call ends with Error{aborted}.
+  /// Only for programs of one rank: other ranks would wait for this one.
   void end_where(std::function<bool()> asked) { ends_ = std::move(asked); }
 
-  /// From now on every instruction is noted there, until it is null; one that throws, too. It outlives that.
+  /// Records every instruction from now on, also one that throws; null ends it. `timeline` outlives the recording.
   void record(Timeline* timeline);
 
-  /// From now on every instruction is timed.
+  /// Times every instruction from now on.
   void start_profile();
-  /// Sums by function and op, most seconds first.
+  /// Sums by function and op, longest first.
   [[nodiscard]] std::vector<OpTime> profile() const;
 
   [[nodiscard]] device::Threads& threads() noexcept { return threads_; }
-  /// Whoever tells others where it lies, as a communicator does, holds it for as long as they may use it.
+  /// Whoever gives others its address, as a communicator does, shares ownership while they may use it.
   [[nodiscard]] const std::shared_ptr<const memory::Arena>& arena() const noexcept { return arena_; }
   [[nodiscard]] const device::Device& device() const noexcept { return device_; }
 
  private:
   struct Call {
-    const device::Kernel* kernel = nullptr;  ///< of an instruction that computes
+    const device::Kernel* kernel = nullptr;  ///< of instructions that compute
     const partition::Instruction* instruction = nullptr;
     std::uint32_t program = 0;
-    std::uint32_t number = 0;  ///< of the instruction
+    std::uint32_t number = 0;  ///< number of the instruction
     std::vector<device::TensorView> inputs;
     std::vector<device::TensorView> outputs;
     std::span<std::byte> scratch;
     Communicator::Handle transfer = 0;
     std::vector<void*> hook_buffers;
     std::vector<std::uint64_t> hook_elements;
-    std::uint64_t* sent = nullptr;  ///< where the bytes of a start are counted
+    std::uint64_t* sent = nullptr;  ///< where a start counts its bytes
     std::uint64_t bytes = 0;
     double seconds = 0;
     std::int64_t count = 0;
@@ -161,21 +163,20 @@ class Executor {
   std::vector<std::vector<device::TensorView>> views_;  ///< of each program's buffers; the states come first
   std::vector<std::vector<Call>> calls_;
   partition::SentBytes sent_;
-  double exposed_seconds_ = 0;
   bool profiling_ = false;
   Timeline* timeline_ = nullptr;
-  bool timed_ = false;  ///< either of them
+  bool timed_ = false;  ///< profiling or recording
   std::function<bool()> ends_;
 };
 
 /// Whether an f32 tensor holds NaN or Inf, on either device; never for i32.
 [[nodiscard]] bool has_non_finite(const device::TensorView& view, std::size_t element_bytes) noexcept;
 
-/// Gives every state its first values; what copies a parameter, that parameter's.
+/// Gives every state its first values. A state that copies a parameter gets that parameter's.
 void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executor);
 
-/// Fills a state with its first values: constants, or normal draws keyed by (seed, name, global element index).
-/// Box & Muller 1958, in float64. `part` is which part of the state `view` holds: it draws what the whole has there.
+/// Fills a state with its first values: constants, or normal draws keyed by (seed, name, global element index). Box &
+/// Muller 1958, in float64. `part`: the part of the state that `view` holds; it gets the same values as in the whole.
 void initialize(const device::TensorView& view, const mesh::Box& part, std::size_t element_bytes,
                 const graph::State& state, std::uint64_t seed, device::Threads& threads);
 

@@ -43,7 +43,7 @@ FlightRecorder::FlightRecorder(std::filesystem::path path, int rank) : path_(std
   if (mapped == MAP_FAILED) {
     throw files::system_error("map the flight record", path_, errno);
   }
-  record_ = static_cast<FlightFile*>(mapped);  // of zeros, which is what its members are at first
+  record_ = static_cast<FlightFile*>(mapped);  // all zeros, the initial values of its members
   record_->header.version = flight_version;
   record_->header.rank = rank;
   record_->header.pid = ::getpid();
@@ -100,7 +100,7 @@ void FlightRecorder::started(std::uint32_t op) noexcept {
   const std::uint64_t number = record_->header.runs.load(std::memory_order_relaxed) + 1;
   const std::uint32_t group = ops_[op].group;
   FlightRun& run = record_->runs[(number - 1) % flight_runs];
-  (void)run.number.exchange(0, std::memory_order_acq_rel);  // before what follows
+  (void)run.number.exchange(0, std::memory_order_acq_rel);  // before the stores below
   run.op = op;
   run.number_in_group = group < flight_groups ? ++record_->starts[group] : 0;
   run.step = step_;

@@ -60,7 +60,7 @@ std::size_t begin_of(const std::vector<std::int64_t>& counts, std::size_t member
       std::accumulate(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(member), std::int64_t{0}));
 }
 
-/// What each member receives, before any of it is written: buffers may be shared.
+/// The received values of all members, before any is written: buffers may be shared.
 template <typename T>
 std::vector<std::vector<T>> outcome(const std::vector<Side>& sides, const Fault* fault) {
   std::vector<std::vector<T>> results(sides.size());
@@ -106,7 +106,7 @@ std::vector<std::vector<T>> outcome(const std::vector<Side>& sides, const Fault*
   return results;
 }
 
-/// Throws Error{internal} where the members of a group do not mean the same.
+/// Throws Error{internal} if the members of a group start different transfers.
 void require_match(const std::vector<Side>& sides) {
   const Transfer& first = *sides[0].transfer;
   for (const Side& side : sides) {
@@ -114,9 +114,9 @@ void require_match(const std::vector<Side>& sides) {
     const Collective expected = message && &side != &sides[0] ? Collective::receive : first.collective;
     if (side.transfer->collective != expected || side.transfer->name != first.name ||
         (message && side.transfer->recv.elements != first.send.elements && &side != &sides[0])) {
-      throw Error(ErrorCode::internal, fmt::format("{} of {} meets {} of {}", partition::to_string(first.collective),
-                                                   first.name, partition::to_string(side.transfer->collective),
-                                                   side.transfer->name));
+      throw Error(ErrorCode::internal,
+                  fmt::format("{} of {} meets {} of {}", partition::to_string(first.collective), first.name,
+                              partition::to_string(side.transfer->collective), side.transfer->name));
     }
   }
 }
@@ -144,8 +144,8 @@ void carry_out(const std::vector<Side>& sides, const Fault* fault) {
 
 }  // namespace
 
-/// What is under way between the ranks: the members of a group start its transfers in one order, and a transfer happens
-/// when the last of them has started it.
+/// Transfers between the ranks. The members of a group start its transfers in one order. A transfer happens when the
+/// last member has started it.
 class Interpreter::Exchange {
  public:
   Exchange(const mesh::Mesh& mesh, std::optional<Fault> fault) : mesh_(mesh), fault_(fault) {
@@ -161,8 +161,9 @@ class Interpreter::Exchange {
     sides_[rank][handle].state = State::started;
     const Transfer& transfer = *sides_[rank][handle].side.transfer;
     Group& group = group_of(rank, transfer);
-    group.waiting[static_cast<std::size_t>(std::find(group.members.begin(), group.members.end(), rank) -
-                                           group.members.begin())]
+    group
+        .waiting[static_cast<std::size_t>(std::find(group.members.begin(), group.members.end(), rank) -
+                                          group.members.begin())]
         .push_back(handle);
     while (std::none_of(group.waiting.begin(), group.waiting.end(), [](const auto& queue) { return queue.empty(); })) {
       happen(group);
@@ -302,8 +303,8 @@ void Interpreter::refuse(std::size_t program, const std::vector<std::size_t>& at
       waiting += fmt::format("; rank {} waits for {}", rank, of_rank.instructions[at[rank]].name);
     }
   }
-  throw Error(ErrorCode::internal, fmt::format("function {}: no rank can go on{}",
-                                               programs_.front().programs[program].function, waiting));
+  throw Error(ErrorCode::internal,
+              fmt::format("function {}: no rank can go on{}", programs_.front().programs[program].function, waiting));
 }
 
 }  // namespace shardrun::runtime

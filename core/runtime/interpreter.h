@@ -11,20 +11,20 @@
 
 namespace shardrun::runtime {
 
-/// What an interpreter does wrong on purpose, with one transfer of one rank (by its number: transfers are numbered
-/// through all programs of a rank, in their order) and of those that have part in it.
+/// A planted error in one transfer of one rank, and of the ranks that take part in it. Transfers are numbered through
+/// all programs of a rank, in order.
 struct Fault {
   enum class Kind {
-    omit,   ///< nothing is moved: what was to be received is zero, what is in place stays
-    swap,   ///< blocks of the first two members change places; to reduce, the first's part counts twice
-    scale,  ///< what arrives is too large by 1/64
+    omit,   ///< nothing is moved: receive buffers become zero, in-place data stays
+    swap,   ///< blocks of the first two members are exchanged; in a reduction, the first's part counts twice
+    scale,  ///< received values are too large by 1/64
   } kind = Kind::omit;
   std::size_t transfer = 0;
   std::size_t rank = 0;
 };
 
-/// All ranks' programs in one process, over the same instructions: each rank runs until it waits for another, then the
-/// next one does. Slow and exact in its order, so that results can be compared and faults planted.
+/// Runs all ranks' programs in one process, over the same instructions. Each rank runs until it waits for another, then
+/// the next one does. Slow and in a fixed order, so that results can be compared and faults planted.
 class Interpreter {
  public:
   Interpreter(const graph::Graph& graph, const partition::Partition& partition, const device::Device& device,
@@ -34,11 +34,11 @@ class Interpreter {
   [[nodiscard]] std::size_t ranks() const noexcept { return executors_.size(); }
   [[nodiscard]] Executor& rank(std::size_t rank) { return *executors_[rank]; }
   [[nodiscard]] const partition::Programs& programs(std::size_t rank) const { return programs_[rank]; }
-  /// Transfers that a rank has in all its programs: what a fault can be planted in.
+  /// Number of transfers in all programs of a rank: where a fault can be planted.
   [[nodiscard]] std::size_t transfers(std::size_t rank = 0) const noexcept;
 
-  /// One call of a function on every rank, or all that its programs do at once. Throws Error{internal} where ranks wait
-  /// for each other for ever, naming what each waits for.
+  /// Runs one call of a function on every rank, or all calls that its programs do at once. Throws Error{internal} on a
+  /// deadlock, naming what each rank waits for.
   void run(std::string_view function, std::int64_t rows, bool last, const device::Scalars& scalars);
   void run(std::size_t program, std::span<const device::Scalars> scalars);
 

@@ -6,8 +6,8 @@
 
 namespace shardrun::runtime {
 
-/// When instructions began and ended, in the order in which they were run. Room for them is taken beforehand: a call
-/// that is recorded allocates nothing, and what does not fit is only counted.
+/// Begin and end of instructions, in the order in which they ran. Room is reserved beforehand: recording allocates
+/// nothing, and spans that do not fit are only counted.
 class Timeline {
  public:
   /// Nanoseconds of the monotonic clock, which all processes of a machine share.
@@ -16,8 +16,8 @@ class Timeline {
     std::uint32_t instruction = 0;
     std::int64_t begin = 0;
     std::int64_t end = 0;
-    bool failed = false;  ///< it threw
-    // Of a wait: when its transfer was under way, where the transport says so; else 0.
+    bool failed = false;  ///< the instruction threw
+    // Of a wait: when its transfer was under way, if the transport says so; else 0.
     std::int64_t transfer_begun = 0;
     std::int64_t transfer_ended = 0;
   };

@@ -14,7 +14,7 @@ constexpr double smallest = 1e-30;
 
 double root_of_mean(double sum, std::size_t count) { return std::sqrt(sum / static_cast<double>(count)); }
 
-/// Half of the last place of a float of this size: what rounding to the nearest takes at most.
+/// Half a unit in the last place of a float of this size: the largest error of rounding to nearest.
 double half_of_last_place(double value) {
   int exponent = 0;
   (void)std::frexp(value, &exponent);
@@ -59,7 +59,7 @@ void Comparison::begin(std::int64_t step, const Gathered& run) {
     if (!run[s]) {
       continue;
     }
-    // What one step left is what the next starts from.
+    // The state at the end of a step is the next step's start.
     const double size = root_mean_square(s);
     compare(s, step == 0 ? What::initial : What::update, step, *run[s], {size, size}, 0);
     load(s, *run[s]);
@@ -96,7 +96,7 @@ void Comparison::end(std::int64_t step, const Gathered& run) {
   report_.count_step();
 }
 
-/// Both the change and what of it rounding to the size of the state, before or after it, cannot keep.
+/// The change, and the part of it that is lost to rounding at the size of the state, before or after it.
 Comparison::Scale Comparison::scale_of_update(std::size_t state) {
   const std::span<const double> after = reference_.state(static_cast<graph::StateId>(state));
   const std::vector<double>& before = before_[state];

@@ -11,20 +11,20 @@
 
 namespace shardrun::verify {
 
-/// A state put together from the ranks' parts.
+/// A state assembled from the ranks' parts.
 struct Whole {
-  std::vector<double> values;       ///< zero where no rank has the element
-  std::vector<std::int32_t> first;  ///< of each element the first rank that has it; -1: none
-  std::vector<mesh::Box> boxes;     ///< of each rank
+  std::vector<double> values;       ///< zero if no rank has the element
+  std::vector<std::int32_t> first;  ///< per element, the first rank that has it; -1: none
+  std::vector<mesh::Box> boxes;     ///< per rank
 };
 
 using Gathered = std::vector<std::optional<Whole>>;  ///< by state
 
-/// What a rank holds at the moment that is gathered. It is asked for one rank after the other.
+/// What a rank holds at the gathered moment. Called for one rank after the other.
 using SnapshotOf = std::function<Snapshot(std::int64_t rank)>;
 
-/// Puts the ranks' parts together. Adds a `replica` to the report for every selected state: all ranks that have an
-/// element have the same bits, and every element is had by one.
+/// Assembles the ranks' parts. Adds a `replica` to the report for every selected state: all ranks with an element have
+/// the same bits of it, and every element is on some rank.
 [[nodiscard]] Gathered gather(const graph::Graph& graph, std::int64_t ranks, std::int64_t step,
                               const SnapshotOf& snapshot_of, const Selection& selection, Report& report);
 

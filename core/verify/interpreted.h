@@ -19,10 +19,10 @@ struct InterpretedSettings {
   std::optional<runtime::Fault> fault = std::nullopt;
 };
 
-/// Called between the calls of a step (from 0), at every moment that the workload has.
+/// Called between the calls of a step (from 0), at every moment of the workload.
 using AtMoment = std::function<void(std::int64_t step, Moment moment, runtime::Interpreter& ranks)>;
 
-/// Does a workload's first steps, and one evaluation after the last, on all ranks in this process.
+/// Runs a workload's first steps, and an evaluation after the last, on all ranks in this process.
 void interpret(const Workload& workload, const partition::Partition& partition, const InterpretedSettings& settings,
                const AtMoment& at_moment);
 

@@ -13,13 +13,15 @@
 #include <string_view>
 
 #include "core/base/error.h"
+#include "core/checkpoint/saved_state.h"
+#include "core/compile/compile.h"
+#include "core/models/program.h"
 #include "core/runtime/executor.h"
-#include "core/task/compile.h"
-#include "core/task/rank_link.h"
-#include "core/task/rank_reports.h"
-#include "core/task/ranks.h"
-#include "core/task/saved_state.h"
-#include "core/task/training.h"
+#include "core/train/launched.h"
+#include "core/train/rank_link.h"
+#include "core/train/rank_reports.h"
+#include "core/train/requirements.h"
+#include "core/train/training.h"
 #include "core/verify/meter.h"
 #include "core/verify/selection.h"
 #include "core/verify/snapshot.h"
@@ -58,12 +60,12 @@ struct Extent {
   bool evaluates;
 };
 
-/// Does the first steps and leaves what this rank holds at each moment.
+/// Runs the first steps and records what this rank holds at each moment.
 class Recorder {
  public:
-  /// `link`: null where there is one rank. `meter`: shows how far it is; may be null. `stop_signal` is asked after each
-  /// step where there is one rank; several ask each other.
-  Recorder(const job::Job& job, task::Compiled& compiled, task::RankLink* link, Meter* meter,
+  /// `link`: null with one rank. `meter`: shows the progress; may be null. `stop_signal` is called after each step with
+  /// one rank; several ranks agree instead.
+  Recorder(const job::Job& job, compile::Compiled& compiled, train::RankLink* link, Meter* meter,
            std::function<int()> stop_signal)
       : job_(job),
         compiled_(compiled),
@@ -74,10 +76,11 @@ class Recorder {
 
   /// The signal that asked to stop before all was recorded, or 0.
   int train(Extent extent) {
-    task::Training training(job_, compiled_);
+    train::Training training(job_, compiled_);
     runtime::Executor& executor = training.executor();
     const std::vector<std::size_t> evaluation =
-        extent.evaluates ? executor.find_calls("evaluate", compiled_.evaluation_rows) : std::vector<std::size_t>();
+        extent.evaluates ? executor.find_calls(models::evaluate_function, compiled_.evaluation_rows)
+                         : std::vector<std::size_t>();
     begin(extent.steps, evaluation, executor);
     for (std::int64_t step = 0; step < extent.steps; ++step) {
       begin_step(step, extent.steps);
@@ -104,7 +107,7 @@ class Recorder {
   int iterate(Extent extent) {
     runtime::Executor executor(compiled_.programs, *compiled_.device);
     begin(extent.steps, {}, executor);
-    const std::size_t program = executor.find("iterate", 0);
+    const std::size_t program = executor.find(graph::Role::once);
     for (std::int64_t step = 0; step < extent.steps; ++step) {
       begin_step(step, extent.steps);
       write(step, Moment::begin, executor);
@@ -124,17 +127,17 @@ class Recorder {
 
   [[nodiscard]] int asked_to_stop() { return link_ != nullptr ? link_->agree_on_stop() : stop_signal_(); }
 
-  /// Connects the ranks, gives every state its first values and tells the meter what is to come.
+  /// Connects the ranks, gives every state its first values and tells the meter how much work there is.
   void begin(std::int64_t steps, const std::vector<std::size_t>& evaluation, runtime::Executor& executor) {
     if (link_ != nullptr) {
       link_->connect(executor);
     }
-    task::initialize_states(job_, compiled_.graph, executor);
+    checkpoint::initialize_states(job_, compiled_.graph, executor);
     if (meter_ == nullptr) {
       return;
     }
     std::int64_t work = 0;
-    for (const std::size_t program : task::programs_of_step(compiled_, compiled_.programs)) {
+    for (const std::size_t program : compile::programs_of_step(compiled_, compiled_.programs)) {
       work += steps * work_of(compiled_.programs.programs[program]);
     }
     for (const std::size_t program : evaluation) {
@@ -148,7 +151,7 @@ class Recorder {
   }
 
   void begin_step(std::int64_t step, std::int64_t steps) {
-    instruction_work_.follow(task::programs_of_step(compiled_, compiled_.programs));
+    instruction_work_.follow(compile::programs_of_step(compiled_, compiled_.programs));
     at(fmt::format("step {}/{}", step + 1, steps));
   }
 
@@ -175,8 +178,8 @@ class Recorder {
   }
 
   const job::Job& job_;
-  task::Compiled& compiled_;
-  task::RankLink* link_;
+  compile::Compiled& compiled_;
+  train::RankLink* link_;
   Meter* meter_;
   InstructionWork instruction_work_;
   std::function<int()> stop_signal_;
@@ -188,8 +191,8 @@ int record(Recorder& recorder, const job::Job& job, Extent extent) {
 
 constexpr const char* title_of_job = "running the job";
 
-/// What varies from rank to rank on purpose is several models, which no single reference can be held against.
-void require_one_model(const job::Job& job, const task::Compiled& compiled) {
+/// Tensors that vary between ranks on purpose are several models. One reference cannot be compared with them.
+void require_one_model(const job::Job& job, const compile::Compiled& compiled) {
   const partition::Placements& placements = compiled.partition.placements;
   for (std::size_t s = 0; s < compiled.graph.states.size(); ++s) {
     const graph::State& state = compiled.graph.states[s];
@@ -209,22 +212,22 @@ void require_one_model(const job::Job& job, const task::Compiled& compiled) {
 
 JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
   const std::int64_t steps = verified.steps;
-  const task::RunSettings& settings = verified.run;
-  task::Compiled compiled = task::compile(job);
+  const train::RunSettings& settings = verified.run;
+  compile::Compiled compiled = compile::compile(job);
   JobOutcome outcome;
-  if (const auto stopped = task::stopped_before_start(settings)) {
+  if (const auto stopped = train::stopped_before_start(settings)) {
     outcome.summary = *stopped;
     return outcome;
   }
-  task::require_runnable(job, compiled, job.ranks);
-  task::require_launchable(job, compiled);
+  train::require_runnable(job, compiled, job.ranks);
+  train::require_launchable(job, compiled);
   require_one_model(job, compiled);
   const Selection selection = select(compiled.graph, verified.tensors);
   const graph::StateId loss = compiled.graph.find_state("loss");
   const bool evaluates = loss >= 0 && is_selected(selection, static_cast<std::size_t>(loss));
-  task::check_data(compiled);
-  task::load_data(compiled);
-  if (const auto stopped = task::stopped_before_start(settings)) {
+  train::check_data(compiled);
+  train::load_data(compiled);
+  if (const auto stopped = train::stopped_before_start(settings)) {
     outcome.summary = *stopped;
     return outcome;
   }
@@ -239,16 +242,16 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
   } else {
     settings.progress.write(fmt::format("{}: starting {} ranks\n", title_of_job, job.ranks));
     outcome.summary =
-        task::run_ranks(copy, settings, compiled.dataset.get(),
-                        {"--record-steps", std::to_string(steps), "--record-evaluation", evaluates ? "yes" : "no"});
+        train::run_ranks(copy, settings, compiled.dataset.get(),
+                         {"--record-steps", std::to_string(steps), "--record-evaluation", evaluates ? "yes" : "no"});
     if (outcome.summary.exit_code != 0) {
       return outcome;
     }
   }
   outcome.summary.status = "finished";
   copy.threads = 0;  // the ranks have ended: the reference has all cores
-  // The reference keeps what the ranks compute again, so that a fault in what is repeated shows.
-  compiled.graph = task::graph_without_remat(job, compiled);
+  // The reference recomputes nothing, so that a fault in the ranks' recomputation shows.
+  compiled.graph = compile::graph_without_remat(job, compiled);
   Workload workload = workload_of(job, compiled);
   if (!evaluates) {
     workload.evaluation_rows.clear();
@@ -258,7 +261,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
     outcome.report = verify_snapshots(workload, {.folder = folder.path(),
                                                  .ranks = compiled.partition.placements.mesh.ranks(),
                                                  .steps = steps,
-                                                 .threads = task::threads_of(copy, 1),
+                                                 .threads = compile::threads_of(copy, 1),
                                                  .selection = selection,
                                                  .stops = [&] { return stop_signal() != 0; },
                                                  .meter = &meter});
@@ -275,10 +278,10 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
 }
 
 int record_as_rank(const job::Job& job, const launch::RankContext& context, std::int64_t steps, bool evaluates,
-                   const task::RankHooks& hooks) {
-  const auto work = [&](task::Compiled& compiled, task::RankLink& link, const metrics::RunFolder&) {
-    // The launcher shows what the first rank says, line by line.
-    const std::unique_ptr<task::Display> display = task::display_of_launcher(link);
+                   train::RankHooks hooks) {
+  const auto work = [&](compile::Compiled& compiled, train::RankLink& link, const metrics::RunFolder&) {
+    // The launcher shows the first rank's output, line by line.
+    const std::unique_ptr<metrics::Display> display = train::display_of_launcher(link);
     Meter meter({.write = [&](std::string_view text) { display->line(text.substr(0, text.size() - 1)); },
                  .now = [] { return std::chrono::steady_clock::now(); }},
                 title_of_job);
@@ -289,7 +292,7 @@ int record_as_rank(const job::Job& job, const launch::RankContext& context, std:
     const int signal = record(recorder, job, {steps, evaluates});
     return signal == 0 ? 0 : 128 + signal;
   };
-  return task::as_rank(job, context, work, hooks);
+  return train::as_rank(job, context, work, std::move(hooks));
 }
 
 }  // namespace shardrun::verify

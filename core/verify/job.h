@@ -6,31 +6,31 @@
 
 #include "core/job/job.h"
 #include "core/launch/rank.h"
-#include "core/task/ranks.h"
-#include "core/task/run.h"
+#include "core/train/rank_process.h"
+#include "core/train/run.h"
 #include "core/verify/report.h"
 
 namespace shardrun::verify {
 
 struct JobOutcome {
-  metrics::Summary summary;  ///< with the root cause where the run itself failed
-  Report report;             ///< of a run that did not
+  metrics::Summary summary;  ///< with the root cause if the run itself failed
+  Report report;             ///< empty if the run failed
 };
 
 struct JobSettings {
   std::int64_t steps = 1;
-  std::vector<std::string> tensors = {};  ///< globs of those that are compared; none: all
-  task::RunSettings run = {};
+  std::vector<std::string> tensors = {};  ///< globs of the tensors to compare; none: all
+  train::RunSettings run = {};
 };
 
-/// Runs the first steps of a job as it is configured, with its ranks and transports, in a temporary folder, and then
-/// compares them with the reference, which has all of the machine's cores. An evaluation is run and compared where the
-/// loss is. The job's own output is not touched. Throws Error{job, data, plugin, usage} before anything starts.
+/// Runs the first steps of a job as configured, with its ranks and transports, in a temporary folder. Then compares
+/// them with the reference, on all of the machine's cores. If the loss is compared, so is an evaluation. Does not touch
+/// the job's own output. Throws Error{job, data, plugin, usage} before anything starts.
 [[nodiscard]] JobOutcome verify_job(const job::Job& job, const JobSettings& settings);
 
 /// What a process that was started so does: one rank's steps, and where `evaluates` an evaluation, with its snapshots
 /// in [job] output, to which `folder` is a way. Returns its exit code.
 [[nodiscard]] int record_as_rank(const job::Job& job, const launch::RankContext& context, std::int64_t steps,
-                                 bool evaluates, const task::RankHooks& hooks);
+                                 bool evaluates, train::RankHooks hooks);
 
 }  // namespace shardrun::verify

@@ -12,29 +12,29 @@
 
 namespace shardrun::verify {
 
-/// Shows how much of a known amount of work is done, and how long the rest will take. On a terminal one line that is
-/// rewritten in place, at most ten times a second; elsewhere whole lines: when 10 s have passed, or a tenth of the work
-/// and 2 s. Used by one thread.
+/// Shows how much of a known amount of work is done, and the remaining time. On a terminal: one line that is rewritten
+/// in place, at most ten times a second. Elsewhere: whole lines, after 10 s, or after 2 s and a tenth of the work. Used
+/// by one thread.
 class Meter {
  public:
-  /// `title`: what the work is for, "comparing with the reference".
+  /// `title`: the purpose of the work, "comparing with the reference".
   Meter(metrics::ProgressSink sink, std::string title);
   Meter(const Meter&) = delete;
   Meter& operator=(const Meter&) = delete;
-  ~Meter();  ///< takes the live line away
+  ~Meter();  ///< removes the live line
 
-  /// How much there is to do in all, from now on. The unit is the caller's.
+  /// Sets the total amount of work, in the caller's unit.
   void expect(std::int64_t work);
-  /// What is being done: "step 1/3". Shown at once.
+  /// Sets the current activity, "step 1/3". Shown at once.
   void at(std::string_view what);
   void add(std::int64_t work);
-  /// Prints a line of its own, above the live one.
+  /// Prints a line above the live one.
   void print(std::string_view line);
 
  private:
   void show(metrics::SteadyTime now);
   void clear_line();
-  /// Of all that is to be done, rounded down.
+  /// Tenths of the total that are done, rounded down.
   [[nodiscard]] std::int64_t tenth() const {
     return total_ > 0 ? static_cast<std::int64_t>(10.0 * static_cast<double>(done_) / static_cast<double>(total_)) : 0;
   }
@@ -49,27 +49,27 @@ class Meter {
   metrics::SteadyTime begin_;
   metrics::SteadyTime shown_at_;
   std::int64_t shown_tenth_ = 0;
-  std::size_t live_width_ = 0;  ///< columns that the line on the screen takes; 0 where there is none
+  std::size_t live_width_ = 0;  ///< columns of the line on the screen; 0: there is none
 };
 
-/// A program's work, which a meter counts in: floating-point operations, and one for each instruction, so that those
-/// that only move something count too.
+/// A program's work in the meter's unit: floating-point operations, plus one per instruction, so that instructions that
+/// only move data count too.
 [[nodiscard]] std::int64_t work_of(const partition::Program& program);
 
-/// Follows the instructions of programs that are run one after the other: for Executor::end_where, which says that an
+/// Follows the instructions of programs that run one after the other. For Executor::end_where, which reports that an
 /// instruction comes but not which.
 class InstructionWork {
  public:
   /// `meter` outlives this; null: nothing is counted.
   InstructionWork(const partition::Programs& programs, Meter* meter);
 
-  /// The programs, by number, that are run from now on, in their order.
+  /// Sets the programs, by number, that run next, in order.
   void follow(const std::vector<std::size_t>& programs);
   /// The next instruction begins.
   void step();
 
  private:
-  std::vector<std::vector<std::int64_t>> work_;  ///< of each program's instructions
+  std::vector<std::vector<std::int64_t>> work_;  ///< per program, of its instructions
   Meter* meter_;
   std::vector<std::size_t> programs_;
   std::size_t program_ = 0;

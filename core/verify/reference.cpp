@@ -2,8 +2,8 @@
 
 #include <utility>
 
+#include "core/checkpoint/saved_state.h"
 #include "core/partition/partition.h"
-#include "core/task/saved_state.h"
 
 namespace shardrun::verify {
 
@@ -25,7 +25,7 @@ Reference::Reference(const Workload& workload, const partition::Programs& progra
 
 void Reference::initialize() {
   if (workload_.job != nullptr) {
-    task::initialize_states(*workload_.job, workload_.graph, executor_);
+    checkpoint::initialize_states(*workload_.job, workload_.graph, executor_);
   } else {
     runtime::initialize(workload_.graph, workload_.seed, executor_);
   }

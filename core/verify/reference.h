@@ -14,25 +14,25 @@ namespace shardrun::verify {
 /// A workload on one rank, in float64.
 class Reference {
  public:
-  /// `stops`: asked before every op; true ends what is computed with Error{aborted}. `meter`: counts what is computed;
-  /// may be null. REQUIRES: what `workload` points to and `meter` outlive this.
+  /// `stops`: called before every op; true ends the computation with Error{aborted}. `meter`: counts the work; may be
+  /// null. REQUIRES: what `workload` points to and `meter` outlive this.
   Reference(const Workload& workload, int threads, std::function<bool()> stops = {}, Meter* meter = nullptr);
   Reference(const Reference&) = delete;
   Reference& operator=(const Reference&) = delete;
 
-  /// Every state's first values.
+  /// Gives every state its first values.
   void initialize();
-  /// A whole state, to read or to overwrite.
+  /// A whole state, to read or overwrite.
   [[nodiscard]] std::span<double> state(graph::StateId id);
 
-  /// What a meter counts for so many steps, and for an evaluation where there is one.
+  /// The work that a meter counts for so many steps, and for an evaluation if there is one.
   [[nodiscard]] std::int64_t work(std::int64_t steps) const;
 
-  /// Loss and gradients of a step's batch.
+  /// Computes loss and gradients of a step's batch.
   void differentiate(std::int64_t step);
-  /// The step's update from the gradients that are there, or the iteration.
+  /// Does the step's update from the present gradients, or the iteration.
   void update(std::int64_t step);
-  /// The loss over the validation part.
+  /// Computes the loss over the validation part.
   void evaluate();
 
  private:

@@ -25,7 +25,7 @@ double badness(const Difference& difference) noexcept {
   return difference.relative / difference.tolerance;
 }
 
-/// What failed, and as many others as there is room for.
+/// All failures, and as many others as there is room for.
 std::vector<Difference> shown(const Report& report, std::size_t rows) {
   std::vector<Difference> worst = report.worst();
   const auto failed = static_cast<std::size_t>(

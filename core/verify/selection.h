@@ -7,11 +7,11 @@
 
 namespace shardrun::verify {
 
-/// Which states are compared, by state; empty: all.
+/// Which states are compared, indexed by state; empty: all.
 using Selection = std::vector<bool>;
 
-/// The states whose names a glob matches, and those that belong to a parameter whose name it matches: its gradient and
-/// its optimizer's states. No glob: all. Throws Error{usage} for one that matches nothing.
+/// The states that a glob matches, and the gradient and optimizer states of parameters that it matches. No glob: all
+/// states. Throws Error{usage} for a glob that matches nothing.
 [[nodiscard]] Selection select(const graph::Graph& graph, const std::vector<std::string>& globs);
 
 [[nodiscard]] inline bool is_selected(const Selection& selection, std::size_t state) {

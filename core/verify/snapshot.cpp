@@ -40,7 +40,8 @@ std::string place_text(const mesh::Box& box, const std::vector<std::int64_t>& gl
   return fmt::format("{} of {}{}", fmt::join(box.origin, ","), fmt::join(global, ","), run);
 }
 
-/// The part at such a place, where it is of that whole, lies within it and has the shape of what is stored.
+/// Parses a part's place. Nothing if it is of another whole, is not within it, or has another shape than the stored
+/// tensor.
 std::optional<mesh::Box> parse_place(const std::string& text, const std::vector<std::int64_t>& stored,
                                      const std::vector<std::int64_t>& global) {
   std::vector<std::int64_t> numbers;

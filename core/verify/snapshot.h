@@ -12,26 +12,26 @@
 
 namespace shardrun::verify {
 
-/// When in a step a snapshot is taken.
+/// The moment in a step at which a snapshot is taken.
 enum class Moment : std::uint8_t {
-  begin,       ///< parameters, optimizer's states, fields: what the step starts from
+  begin,       ///< parameters, optimizer states, fields: the step's inputs
   gradients,   ///< loss and gradients of the whole batch, before the update
-  end,         ///< what it leaves: as `begin`, and the gradient's norm
+  end,         ///< the step's results: as `begin`, and the gradient norm
   evaluation,  ///< the loss over the validation part, with the parameters of `end`
 };
 
 [[nodiscard]] const char* to_string(Moment moment) noexcept;
 [[nodiscard]] bool belongs_to(graph::StateKind kind, Moment moment) noexcept;
 
-/// What one rank holds of one state. Elements are doubles, which every f32 is exactly.
+/// What one rank holds of one state. Elements are doubles, which represent every f32 exactly.
 struct Part {
   mesh::Box box;
-  std::vector<double> values;  ///< row-major, as the box has them
+  std::vector<double> values;  ///< row-major in the box
 };
 
 /// What one rank holds at a moment.
 struct Snapshot {
-  std::vector<std::optional<Part>> parts;  ///< by state; nothing for those that do not belong to the moment
+  std::vector<std::optional<Part>> parts;  ///< by state; nothing for states that do not belong to the moment
 };
 
 [[nodiscard]] Snapshot take_snapshot(const graph::Graph& graph, const runtime::Executor& executor, Moment moment);
@@ -40,12 +40,12 @@ struct Snapshot {
 [[nodiscard]] std::filesystem::path snapshot_path(const std::filesystem::path& folder, std::int64_t step, Moment moment,
                                                   std::int64_t rank);
 
-/// What a rank calls: its snapshot as a safetensors file, where in its metadata each tensor has the place of its part
-/// and the whole's shape. Throws Error{io}.
+/// Writes a rank's snapshot as a safetensors file. Its metadata has the place of each part and the whole shape. Throws
+/// Error{io}.
 void write_snapshot(const std::filesystem::path& folder, std::int64_t step, Moment moment, std::int64_t rank,
                     const graph::Graph& graph, const runtime::Executor& executor);
 
-/// Throws Error{io} where there is no such file, Error{data} where it is not of this graph.
+/// Throws Error{io} if there is no such file, Error{data} if it is not of this graph.
 [[nodiscard]] Snapshot read_snapshot(const std::filesystem::path& folder, std::int64_t step, Moment moment,
                                      std::int64_t rank, const graph::Graph& graph);
 

@@ -13,28 +13,28 @@
 
 namespace shardrun::verify {
 
-// A job split over ranks against the float64 device on one. Every step is repeated from the run's own states, so that
-// rounding does not pile up: loss and gradients from the states that the run had as the step began; the update from the
-// run's own gradients.
+// Compares a job split over ranks with the float64 device on one rank. Every step is repeated from the run's own
+// states, so that rounding does not accumulate: loss and gradients from the states at the start of the run's step, the
+// update from the run's own gradients.
 
-/// All ranks in this process, one after the other: proves partitioner and kernels, not transports.
+/// Runs all ranks in this process, one after the other. Tests partitioner and kernels, not transports.
 [[nodiscard]] Report verify_interpreted(const Workload& workload, const partition::Partition& partition,
                                         const InterpretedSettings& settings);
 
-/// Whose snapshots are in a folder.
+/// Describes the snapshots in a folder.
 struct Recorded {
   std::filesystem::path folder;
   std::int64_t ranks = 1;
   std::int64_t steps = 0;
   int threads = 1;  ///< of the reference
   Selection selection = {};
-  std::function<bool()> stops = {};  ///< asked before every op: true ends the comparison with Error{aborted}
-  Meter* meter = nullptr;            ///< shows how far it is; may be null
+  std::function<bool()> stops = {};  ///< called before every op; true ends the comparison with Error{aborted}
+  Meter* meter = nullptr;            ///< shows the progress; may be null
 };
 
-/// What the ranks of a run have left in a folder by `write_snapshot`: each at `begin`, `gradients` (where it is
-/// trained) and `end` of every step from 0 to `steps` − 1; and at `evaluation` of the last, which is compared where the
-/// first rank wrote it. Throws Error{data} where a file is missing or not this job's.
+/// Compares the snapshots that ranks have written by `write_snapshot`: each rank's at `begin`, `gradients` (if trained)
+/// and `end` of every step from 0 to `steps` − 1, and at `evaluation` of the last step if the first rank wrote one.
+/// Throws Error{data} if a file is missing or not this job's.
 [[nodiscard]] Report verify_snapshots(const Workload& workload, const Recorded& recorded);
 
 }  // namespace shardrun::verify

@@ -2,8 +2,9 @@
 
 #include <numeric>
 
-#include "core/task/feed.h"
-#include "core/task/schedule.h"
+#include "core/data/feed.h"
+#include "core/models/program.h"
+#include "core/train/learning_rate.h"
 
 namespace shardrun::verify {
 namespace {
@@ -21,48 +22,50 @@ std::vector<Call> calls_of(std::string_view function, const std::vector<std::int
 
 }  // namespace
 
-Workload workload_of(const job::Job& job, const task::Compiled& compiled) {
+Workload workload_of(const job::Job& job, const compile::Compiled& compiled) {
   return {.graph = compiled.graph,
           .microbatch_rows = compiled.microbatch_rows,
           .evaluation_rows = compiled.evaluation_rows,
           .dataset = compiled.dataset.get(),
           .seed = job.seed,
-          .learning_rate = [&job](std::int64_t step) { return task::learning_rate(job.train, step); },
+          .learning_rate = [&job](std::int64_t step) { return train::learning_rate(job.train, step); },
           .job = &job};
 }
 
 std::vector<Call> gradient_calls(const Workload& workload, std::int64_t step) {
   const std::vector<std::int64_t>& rows = workload.microbatch_rows;
   const std::int64_t batch = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
-  return calls_of("micro", rows, {.seed = workload.seed, .step = step, .first_sample = step * batch});
+  if (rows.empty()) {
+    return {};
+  }
+  return calls_of(workload.graph.find(graph::Role::repeated, rows.front())->name, rows,
+                  {.seed = workload.seed, .step = step, .first_sample = step * batch});
 }
 
 Call update_call(const Workload& workload, std::int64_t step) {
-  if (!workload.trains()) {
-    return {.function = "iterate", .scalars = {.seed = workload.seed, .step = step}};
-  }
-  return {.function = "update",
-          .scalars = {.seed = workload.seed, .step = step, .learning_rate = workload.learning_rate(step)}};
+  return {
+      .function = workload.graph.find(graph::Role::once)->name,
+      .scalars = {
+          .seed = workload.seed, .step = step, .learning_rate = workload.trains() ? workload.learning_rate(step) : 0}};
 }
 
 std::vector<Call> evaluation_calls(const Workload& workload) {
-  return calls_of("evaluate", workload.evaluation_rows, {.seed = workload.seed});
+  return calls_of(models::evaluate_function, workload.evaluation_rows, {.seed = workload.seed});
 }
 
 void feed(const Workload& workload, const Call& call, runtime::Executor& executor, std::size_t program,
           std::size_t number) {
-  const bool trains = call.function == "micro";
   const std::optional<device::TensorView> found = executor.find_input(program, "inputs", number);
-  if ((!trains && call.function != "evaluate") || !found) {
+  if (!found) {
     return;
   }
   const device::TensorView& inputs = *found;
   const device::TensorView targets = *executor.find_input(program, "targets", number);
   const std::size_t f32_bytes = executor.device().element_bytes(graph::DType::f32);
-  if (trains) {
-    task::feed_training(*workload.dataset, workload.seed, call.scalars.first_sample, inputs, targets, f32_bytes);
+  if (workload.graph.find(call.function, call.rows)->role == graph::Role::repeated) {
+    data::feed_training(*workload.dataset, workload.seed, call.scalars.first_sample, inputs, targets, f32_bytes);
   } else {
-    task::feed_evaluation(*workload.dataset, call.scalars.first_sample, inputs, targets, f32_bytes);
+    data::feed_evaluation(*workload.dataset, call.scalars.first_sample, inputs, targets, f32_bytes);
   }
 }
 

@@ -5,49 +5,49 @@
 #include <string_view>
 #include <vector>
 
+#include "core/compile/compile.h"
+#include "core/data/dataset.h"
 #include "core/device/device.h"
 #include "core/graph/graph.h"
 #include "core/job/job.h"
 #include "core/runtime/executor.h"
-#include "core/task/compile.h"
-#include "core/task/dataset.h"
 
 namespace shardrun::verify {
 
-/// A job as far as its numbers depend on it: neither ranks nor devices.
+/// The parts of a job that its numbers depend on: neither ranks nor devices.
 struct Workload {
   const graph::Graph& graph;
-  std::vector<std::int64_t> microbatch_rows = {};  ///< none: the graph's fields are iterated
+  std::vector<std::int64_t> microbatch_rows = {};  ///< empty: the graph's fields are iterated
   std::vector<std::int64_t> evaluation_rows = {};
-  const task::Dataset* dataset = nullptr;  ///< where it trains
+  const data::Dataset* dataset = nullptr;  ///< for training
   std::uint64_t seed = 0;
   std::function<double(std::int64_t step)> learning_rate = {};
-  const job::Job* job = nullptr;  ///< whose states have other first values than the model's; may be null
+  const job::Job* job = nullptr;  ///< a job whose states do not begin with the model's first values; may be null
 
   [[nodiscard]] bool trains() const noexcept { return !microbatch_rows.empty(); }
   [[nodiscard]] bool evaluates() const noexcept { return !evaluation_rows.empty(); }
 };
 
 /// REQUIRES: both arguments outlive it.
-[[nodiscard]] Workload workload_of(const job::Job& job, const task::Compiled& compiled);
+[[nodiscard]] Workload workload_of(const job::Job& job, const compile::Compiled& compiled);
 
 /// One call of a function.
 struct Call {
   std::string_view function;
   std::int64_t rows = 0;
-  bool last = true;  ///< of this function in its step
+  bool last = true;  ///< the function's last call in its step
   device::Scalars scalars;
 };
 
-// What a step (from 0) calls.
+// The calls of a step (from 0).
 
 [[nodiscard]] std::vector<Call> gradient_calls(const Workload& workload, std::int64_t step);
 /// The update, or the iteration.
 [[nodiscard]] Call update_call(const Workload& workload, std::int64_t step);
 [[nodiscard]] std::vector<Call> evaluation_calls(const Workload& workload);
 
-/// Writes a call's samples to an executor's inputs, whole or parts; `number`: of the calls that the program does at
-/// once.
+/// Writes a call's samples to an executor's inputs, whole or in parts. `number`: the call's number among those that the
+/// program does at once.
 void feed(const Workload& workload, const Call& call, runtime::Executor& executor, std::size_t program,
           std::size_t number = 0);
 

@@ -7,7 +7,7 @@ using namespace shardrun::sdk;
 
 namespace {
 
-/// Data and tensor parallelism at once: the first axis of [mesh] splits the batch, the second the model.
+/// Data and tensor parallelism together: the first axis of [mesh] splits the batch, the second the model.
 class Grid {
  public:
   static std::vector<Option> options() {
@@ -32,7 +32,7 @@ class Grid {
   }
 
  private:
-  /// Not every model has every axis, and the host refuses a name that it does not know.
+  /// Places the axis if the model has it. The host refuses unknown names.
   static void place(const Graph& graph, PlanWriter& plan, const std::string& axis, const std::string& mesh_axis) {
     if (graph.has_axis(axis)) {
       plan.place_axis(axis, {mesh_axis});

@@ -1,5 +1,5 @@
-/* Local SGD (Stich 2018, arXiv:1805.09767): every rank trains a model of its own on its share of the samples, and every
- * H steps all take the mean of their parameters. Moments stay each rank's own. In C99, with nothing of the SDK. */
+/* Local SGD (Stich 2018, arXiv:1805.09767): every rank trains its own model on its share of the samples. Every H steps
+ * all ranks replace their parameters by the mean. Moments stay each rank's own. In C99, without the SDK. */
 
 #include <shardrun/strategy.h>
 
@@ -16,12 +16,12 @@ static int32_t fail(sr_error* error, int32_t status, const char* text) {
   return status;
 }
 
-/* Arrays travel with a stride: the host's structs may be larger than those of this header. */
+/* Arrays have a stride: the host's structs may be larger than those of this header. */ */
 static const void* element(const void* array, uint32_t stride, uint32_t index) {
   return (const char*)array + (size_t)stride * index;
 }
 
-/* The option "every", which the host delivers, by default if need be. */
+/* The option "every". The host always delivers it, with its default if the job does not set it. */ */
 static uint32_t steps_between_means(const sr_job* job) {
   for (uint32_t i = 0; i < job->option_count; ++i) {
     const sr_option_value* option = element(job->options, job->option_stride, i);
@@ -32,7 +32,7 @@ static uint32_t steps_between_means(const sr_job* job) {
   return 1;
 }
 
-/* The axis of the job's mesh that has all ranks; NULL where they are split over several. */
+/* The name of the only mesh axis; NULL where the mesh has several. */ */
 static const char* only_mesh_axis(const sr_job* job) {
   const char* name = "data";
   for (uint32_t i = 0; i < job->mesh_count; ++i) {
@@ -107,7 +107,8 @@ static void scale(const sr_hook_call* call, double factor) {
   }
 }
 
-/* The sum over this rank's samples has been divided by the number of all: the mean over its own is what it steps by. */
+/* The gradients are a sum over this rank's samples, divided by the number of all samples. Its own update needs the mean
+ * over its own samples. */
 static int32_t sync_gradients(void* self, const sr_hook_call* call, sr_error* error) {
   (void)self;
   (void)error;
@@ -144,7 +145,7 @@ static const sr_strategy functions = {
 
 static void close_plugin(void* self) { (void)self; }
 
-/* Nothing is kept between calls, so all instances are one. */
+/* Nothing is kept between calls, so one instance serves for all. */ */
 static sr_plugin plugin = {
     .struct_size = sizeof(sr_plugin),
     .kind = SR_KIND_STRATEGY,

@@ -25,7 +25,7 @@ namespace my_plugins {
 
 namespace sdk = shardrun::sdk;
 
-/// Throws what a transport throws: a status, and what the system says.
+/// Throws a TransportError with a status and the text of errno.
 [[noreturn]] inline void fail(std::int32_t status, const std::string& attempted, int error = errno) {
   throw sdk::TransportError(status, "cannot " + attempted + ": " + std::generic_category().message(error));
 }
@@ -50,7 +50,7 @@ class Socket {
   int fd_;
 };
 
-/// TCP over IPv4 between every two members of a group, which meet through the job's store.
+/// TCP over IPv4 between every two members of a group. They find each other through the job's store.
 class TcpLink {
  public:
   TcpLink(const sdk::Config& config, const sdk::GroupSpec& group, const sdk::Cancel& cancel)
@@ -113,10 +113,10 @@ class TcpLink {
     return value;
   }
 
-  /// Ids are unique among groups that exist at one time, and a key of the store is set once: so keys tell the members
-  /// too, and count the groups that these members had under that id.
+  /// A prefix in the store that no other group uses. A key can be set only once, and ids are unique only among groups
+  /// that exist at the same time. So the prefix contains the members, and counts their groups with that id.
   static std::string key_prefix(const sdk::GroupSpec& group) {
-    static std::map<std::string, int> generations;  // groups are made by one thread at a time
+    static std::map<std::string, int> generations;  // one thread at a time makes groups
     std::string members;
     for (const std::uint32_t member : group.members) {
       members += std::to_string(member) + ",";
@@ -134,7 +134,7 @@ class TcpLink {
     return socket;
   }
 
-  /// At any free port.
+  /// Listens on a free port.
   static sockaddr_in listen(const Socket& socket, const std::string& at) {
     sockaddr_in address = {};
     address.sin_family = AF_INET;
@@ -172,8 +172,8 @@ class TcpLink {
     return socket;
   }
 
-  /// Anybody on this machine may connect. Who hangs up or knows no token is let go; who says nothing holds the group
-  /// up.
+  /// Anyone on this machine may connect. A connection that closes, or lacks the token, is dropped. One that sends
+  /// nothing delays the group.
   [[nodiscard]] Greeting greeting_of(const Socket& guest, std::int64_t deadline) const {
     Greeting greeting;
     try {
@@ -196,7 +196,8 @@ class TcpLink {
     }
   }
 
-  /// How many bytes a call has passed on, which returned `result`; where it would have blocked, waits for `events`.
+  /// The number of bytes that a call passed on, from its `result`. Where the call would have blocked: waits for
+  /// `events` and returns 0.
   [[nodiscard]] std::size_t passed_on(const Socket& socket, ssize_t result, short events, std::int64_t deadline) const {
     if (result > 0) {
       return static_cast<std::size_t>(result);

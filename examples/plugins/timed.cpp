@@ -1,5 +1,5 @@
-// A transport of the whole table: passes everything on to another, takes the time of every op, and at the end tells the
-// log of the rank which took the longest.
+// A transport that implements the whole C table. It passes every call to another transport, measures the time of every
+// op, and at the end logs which op took the longest.
 
 #include <algorithm>
 #include <cstdint>
@@ -24,7 +24,7 @@ struct Total {
   std::int64_t nanoseconds = 0;
 };
 
-/// What the ops of all groups took, which are waited for by several threads.
+/// Times of the ops of all groups. Several threads wait for ops.
 class Totals {
  public:
   void add(std::string_view what, std::uint64_t times, std::int64_t nanoseconds) {
@@ -73,7 +73,7 @@ class TimedOp final : public Op {
   std::unique_ptr<Op> op_;
   std::string what_;
   std::shared_ptr<Totals> totals_;
-  std::int64_t began_ = 0;  ///< 0: not under way
+  std::int64_t began_ = 0;  ///< 0: not running
   std::int64_t nanoseconds_ = 0;
   std::uint64_t times_ = 0;
 };
@@ -100,7 +100,8 @@ class Timed {
 
   Props props() const { return wire_.props(); }
 
-  /// Sends, receives and sums are the wire's own; the host makes everything else of sends and receives.
+  /// Sends, receives and reductions are the inner transport's. The host makes all other collectives of sends and
+  /// receives.
   std::optional<OpInfo> query(const OpSpec& op, std::uint32_t group_size) const {
     const OpcodeTraits& traits = *find_opcode(op.opcode);
     return traits.collective && !traits.reduces ? std::nullopt : wire_.query(op, group_size);

@@ -1,5 +1,5 @@
-// Data parallelism that sends the largest elements of the gradients alone (Aji & Heafield 2017, arXiv:1704.05021), and
-// keeps what it has not sent for the next step (Stich et al. 2018, arXiv:1809.07599, algorithm 1).
+// Data parallelism that sends only the largest elements of the gradients (Aji & Heafield 2017, arXiv:1704.05021). What
+// is not sent is kept for the next step (Stich et al. 2018, arXiv:1809.07599, algorithm 1).
 
 #include <shardrun/sdk/strategy.hpp>
 
@@ -34,7 +34,7 @@ class TopK {
 
   void plan_hook(const Job& job, const HookGroup& group, HookWriter& writer) const {
     const auto share = static_cast<std::uint64_t>(job.options.number("ratio") * static_cast<double>(group.elements));
-    const std::uint64_t sent = 2 * std::clamp<std::uint64_t>(share, 1, group.elements);  // an index and a value each
+    const std::uint64_t sent = 2 * std::clamp<std::uint64_t>(share, 1, group.elements);  // index and value
     writer.add_buffer(Element::i32, group.elements);
     writer.add_buffer(Element::i32, sent);
     writer.add_buffer(Element::i32, sent * group.members);
@@ -55,7 +55,7 @@ class TopK {
   enum Call : std::uint32_t { select, sum };
   enum Buffer : std::uint32_t { gradient, residual, order, packed, received };
 
-  /// Without its sign a float is ordered as its bits are, NaN behind all others.
+  /// The bits without the sign order floats by magnitude, with NaN last.
   static std::uint32_t size_of(float value) { return std::bit_cast<std::uint32_t>(value) & 0x7fffffffU; }
 
   static void pack_largest(std::span<const float> made, std::span<float> kept, std::span<std::int32_t> places,

@@ -22,10 +22,10 @@ using plugins::PlanDraft;
 using plugins::StrategyRequest;
 
 constexpr unsigned char untouched = 0xA5;
-/// What structs of a later release may have at their ends.
+/// Bytes that a later release may append to structs.
 constexpr std::size_t growth = 24;
 
-/// The caller's error between bytes that are nobody's.
+/// The caller's error, between guard bytes.
 struct GuardedError {
   unsigned char before[64];
   sr_error error;
@@ -42,7 +42,8 @@ struct GuardedError {
     const auto is_untouched = [](unsigned char byte) { return byte == untouched; };
     if (!std::all_of(std::begin(before), std::end(before), is_untouched) ||
         !std::all_of(std::begin(behind), std::end(behind), is_untouched)) {
-      throw Failure("make_plan wrote outside of the sr_error that it was given, which has 512 bytes");
+      throw Failure(
+          fmt::format("make_plan wrote outside of the sr_error that it was given, which has {} bytes", sizeof(error)));
     }
     if (error.struct_size != sizeof(error)) {
       throw Failure(fmt::format("make_plan changed struct_size of the sr_error to {}", error.struct_size));
@@ -53,7 +54,7 @@ struct GuardedError {
   }
 };
 
-/// An array whose elements have grown at their ends, with what this release does not know of in there.
+/// An array whose elements have grown at their ends. The new bytes have unknown content.
 template <class T>
 class Grown {
  public:
@@ -75,7 +76,7 @@ class Grown {
   std::vector<std::byte> bytes_;
 };
 
-/// Calls with the same request in a later release's structs.
+/// Calls `act` with the same request in a later release's structs.
 template <class Act>
 std::int32_t call_as_later(const sr_job& job, const sr_graph& graph, const sr_plan_writer& writer, Act act) {
   const Grown<sr_mesh_axis> mesh(job.mesh, job.mesh_count, job.mesh_stride);

@@ -6,9 +6,10 @@ std::vector<Case> transport_cases() {
   std::vector<Case> cases;
   add_collective_cases(cases);
   add_group_cases(cases);
-  add_letter_cases(cases);
+  add_message_cases(cases);
   add_mismatch_cases(cases);
   add_failure_cases(cases);
+  add_awaited_cases(cases);
   add_memory_cases(cases);
   add_restart_cases(cases);
   add_death_cases(cases);
@@ -24,18 +25,18 @@ std::vector<StrategyCase> strategy_cases() {
   return cases;
 }
 
-std::vector<Outline> outlines(plugins::PluginKind kind) {
-  std::vector<Outline> outlines;
+std::vector<CaseInfo> case_infos(plugins::PluginKind kind) {
+  std::vector<CaseInfo> infos;
   if (kind == plugins::PluginKind::transport) {
     for (const Case& each : transport_cases()) {
-      outlines.push_back({.name = each.name, .ranks = each.ranks, .victim = each.victim});
+      infos.push_back({.name = each.name, .ranks = each.ranks, .victim = each.victim});
     }
-    return outlines;
+    return infos;
   }
   for (const StrategyCase& each : strategy_cases()) {
-    outlines.push_back({.name = each.name, .ranks = each.ranks, .is_first_of_all = outlines.empty()});
+    infos.push_back({.name = each.name, .ranks = each.ranks, .is_first_of_all = infos.empty()});
   }
-  return outlines;
+  return infos;
 }
 
 }  // namespace shardrun::conformance

@@ -11,15 +11,15 @@
 
 namespace shardrun::conformance {
 
-/// What a case is, to whoever starts the processes for it.
-struct Outline {
+/// A description of a case, for the program that starts its processes.
+struct CaseInfo {
   std::string name;
   std::uint32_t ranks = 4;                   ///< of the world that it needs
-  std::optional<std::uint32_t> victim = {};  ///< a rank that kills itself; the case has a world for itself
-  bool is_first_of_all = false;              ///< where it fails no other can go well
+  std::optional<std::uint32_t> victim = {};  ///< a rank that kills itself; then the case gets a world of its own
+  bool is_first_of_all = false;              ///< where it fails, no other case can pass
 };
 
-/// Something that every plugin of a kind must do. Every rank of the world calls `run`, which throws where it is not so.
+/// Something that every plugin of a kind must do. Every rank of the world calls `run`, which throws where it does not.
 struct Case {
   std::string name;
   std::uint32_t ranks = 4;
@@ -27,19 +27,20 @@ struct Case {
   std::optional<std::uint32_t> victim = {};
 };
 
-/// The same for strategies. Every rank asks a strategy of its own.
+/// The same for strategies. Every rank has its own instance of the strategy.
 struct StrategyCase {
   std::string name;
   std::function<void(StrategyMember&)> run;
   std::uint32_t ranks = strategy_members;
 };
 
-// One function a file of cases.
+// One function for each file of cases.
 void add_collective_cases(std::vector<Case>& cases);
 void add_group_cases(std::vector<Case>& cases);
-void add_letter_cases(std::vector<Case>& cases);
+void add_message_cases(std::vector<Case>& cases);
 void add_mismatch_cases(std::vector<Case>& cases);
 void add_failure_cases(std::vector<Case>& cases);
+void add_awaited_cases(std::vector<Case>& cases);
 void add_memory_cases(std::vector<Case>& cases);
 void add_restart_cases(std::vector<Case>& cases);
 void add_death_cases(std::vector<Case>& cases);
@@ -49,9 +50,9 @@ void add_option_cases(std::vector<StrategyCase>& cases);
 void add_purity_cases(std::vector<StrategyCase>& cases);
 void add_hook_cases(std::vector<StrategyCase>& cases);
 
-/// All, those of one world side by side.
+/// All cases; those with the same world are adjacent.
 [[nodiscard]] std::vector<Case> transport_cases();
 [[nodiscard]] std::vector<StrategyCase> strategy_cases();
-[[nodiscard]] std::vector<Outline> outlines(plugins::PluginKind kind);
+[[nodiscard]] std::vector<CaseInfo> case_infos(plugins::PluginKind kind);
 
 }  // namespace shardrun::conformance

@@ -18,16 +18,16 @@
 namespace shardrun::conformance {
 namespace {
 
-/// A transport may have to wait for deadlines; a strategy computes.
+/// A transport may have to wait for deadlines; a strategy only computes.
 std::int64_t usual_silence_s(plugins::PluginKind kind) noexcept {
   return kind == plugins::PluginKind::transport ? 90 : 20;
 }
 
 struct RankState {
   Process process;
-  std::vector<std::string> lines = {};  ///< one a case that it went through: empty, or what went wrong
+  std::vector<std::string> lines = {};  ///< one per finished case: empty, or what went wrong
   bool is_open = true;
-  std::optional<std::string> end = {};  ///< how it ended, where not well
+  std::optional<std::string> end = {};  ///< how it ended, where not with success
 };
 
 /// One set of processes, for cases that share a world.
@@ -49,7 +49,7 @@ class World {
     }
   }
 
-  /// Until all ranks have ended, in one way or another. `passed(i)` is called for each case i that all went through.
+  /// Runs until all ranks have ended in some way. Calls `passed(i)` for each case i that all ranks passed.
   template <class Passed>
   void run(Passed passed) {
     while (listen()) {
@@ -64,7 +64,7 @@ class World {
 
   [[nodiscard]] std::size_t passed() const noexcept { return passed_; }
 
-  /// What the ranks have to say of the case that not all went through; of their ends where all went through all.
+  /// The ranks' problems with the first case that not all passed; where all passed all, problems with their ends.
   [[nodiscard]] std::string problem() const {
     std::vector<std::pair<std::string, std::vector<std::size_t>>> problems;  // what, and on which ranks
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
@@ -109,7 +109,7 @@ class World {
     return true;
   }
 
-  /// False once nobody will say anything any more.
+  /// Returns false once no process can report any more.
   [[nodiscard]] bool listen() {
     std::vector<pollfd> waiting;
     std::vector<std::size_t> of;
@@ -131,7 +131,7 @@ class World {
       if (waiting[i].revents != 0) {
         rank.is_open = rank.process.read_lines(rank.lines);
         if (!rank.is_open && rank.lines.size() < cases_ && of[i] != victim_) {
-          store_.abort();  // it crashed; the others are not to wait for it
+          store_.abort();  // it crashed, and the others must not wait for it
         }
       }
     }
@@ -147,16 +147,16 @@ class World {
   bool hangs_ = false;
 };
 
-/// Goes through cases that share a world; after one that fails, the rest gets fresh processes.
+/// Runs cases that share a world. After a case that fails, the rest get new processes.
 class Check {
  public:
   Check(MemberWords words, const CheckOptions& options)
-      : options_(options), cases_(outlines(words.kind)), words_(std::move(words)) {}
+      : options_(options), cases_(case_infos(words.kind)), words_(std::move(words)) {}
 
-  /// False where the plugin cannot be opened, so that there is no use in going on.
+  /// Returns false where the plugin cannot be opened, so that going on is useless.
   bool run(std::vector<std::size_t> indices) {
     while (!indices.empty()) {
-      const Outline& first = cases_[indices.front()];
+      const CaseInfo& first = cases_[indices.front()];
       words_.ranks = first.ranks;
       words_.cases = indices;
       World world(words_, first.victim, options_.member_command,
@@ -167,7 +167,7 @@ class Check {
         add({fmt::format("the end of a world of {} rank{}", first.ranks, first.ranks == 1 ? "" : "s"), problem});
         return true;
       }
-      const Outline& failed = cases_[indices[world.passed()]];
+      const CaseInfo& failed = cases_[indices[world.passed()]];
       add({failed.name, problem});
       if (failed.is_first_of_all || problem.find(opening_words(words_.kind)) != std::string::npos) {
         return false;
@@ -177,12 +177,12 @@ class Check {
     return true;
   }
 
-  [[nodiscard]] const std::vector<Outline>& cases() const noexcept { return cases_; }
+  [[nodiscard]] const std::vector<CaseInfo>& cases() const noexcept { return cases_; }
   [[nodiscard]] std::vector<Finding> take() { return std::move(findings_); }
 
  private:
   void add(Finding finding) {
-    finding.problem = printable(finding.problem);  // a plugin's words are in it
+    finding.problem = printable(finding.problem);  // it contains the plugin's text
     if (options_.report) {
       options_.report(finding);
     }
@@ -190,25 +190,27 @@ class Check {
   }
 
   const CheckOptions& options_;
-  const std::vector<Outline> cases_;
+  const std::vector<CaseInfo> cases_;
   MemberWords words_;
   std::vector<Finding> findings_;
 };
 
-bool is_asked_for(const Outline& each, const CaseWords& words) {
+bool is_asked_for(const CaseInfo& each, const CaseWords& words) {
   return words.empty() || std::any_of(words.begin(), words.end(), [&](const std::string& word) {
            return each.name.find(word) != std::string::npos;
          });
 }
 
-/// Whether two cases can be gone through by the same processes.
-bool share_a_world(const Outline& a, const Outline& b) noexcept { return !a.victim && !b.victim && a.ranks == b.ranks; }
+/// Whether the same processes can run two cases.
+bool share_a_world(const CaseInfo& a, const CaseInfo& b) noexcept {
+  return !a.victim && !b.victim && a.ranks == b.ranks;
+}
 
 }  // namespace
 
 std::vector<std::string> case_names(plugins::PluginKind kind, const CaseWords& words) {
   std::vector<std::string> names;
-  for (const Outline& each : outlines(kind)) {
+  for (const CaseInfo& each : case_infos(kind)) {
     if (is_asked_for(each, words)) {
       names.push_back(each.name);
     }
@@ -222,7 +224,7 @@ std::vector<Finding> check_plugin(const plugins::Directories& directories, plugi
               options);
   std::vector<std::size_t> together;
   for (std::size_t i = 0; i < check.cases().size(); ++i) {
-    const Outline& next = check.cases()[i];
+    const CaseInfo& next = check.cases()[i];
     if (!is_asked_for(next, options.words)) {
       continue;
     }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint64_t large = 300'000;
 
-/// Prepared once, started three times with other data, in all layouts, from nothing to a lot.
+/// Prepares once and starts three times with different data, in all buffer layouts, from no elements to many.
 void run_sizes(Member& member, MemberGroup& group, std::uint32_t opcode, std::uint64_t& id) {
   for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{1021}, large}) {
     for (const bool in_place : {false, true}) {
@@ -79,7 +79,7 @@ void reduce_dtypes(Member& member, std::uint32_t opcode) {
   }
 }
 
-/// NaN on any member, whatever its place in the order of the reduction, is NaN in the result.
+/// A NaN on any member, at any position in the order of the reduction, gives a NaN.
 void nan_stays(Member& member) {
   std::uint64_t id = 0;
   for (const std::uint32_t dtype : {SR_DTYPE_F32, SR_DTYPE_F64, SR_DTYPE_F16, SR_DTYPE_BF16}) {
@@ -101,7 +101,7 @@ void nan_stays(Member& member) {
   }
 }
 
-/// Sums of fractions depend on their order: all members must have used the same.
+/// Sums of fractions depend on their order. All members must get the same bits.
 void same_bits(Member& member) {
   constexpr std::size_t count = 5003;
   MemberGroup& group = member.first(4);
@@ -115,12 +115,12 @@ void same_bits(Member& member) {
   request.count = count;
   request.send = buffer;
   request.recv = buffer;
-  plugins::TransportOp op = group.group.prepare({request}, after(patience_s));
+  plugins::TransportOp op = group.group.prepare({request}, after(timeout_s));
   for (std::size_t i = 0; i < count; ++i) {
     data[i] = 1.0F / static_cast<float>(3 + i * (member.rank() + 1) % 1009);
   }
-  op.start(after(patience_s));
-  if (!op.wait(after(patience_s))) {
+  op.start(after(timeout_s));
+  if (!op.wait(after(timeout_s))) {
     throw Failure("it does not end");
   }
   member.tell("bits", std::string(static_cast<const char*>(buffer.data), buffer.bytes));
@@ -130,7 +130,7 @@ void same_bits(Member& member) {
   member.forget();
 }
 
-/// Nobody leaves a barrier before everyone has come.
+/// No member leaves a barrier before every member has entered.
 void barrier_holds(Member& member) {
   MemberGroup& group = member.first(4);
   Trial barrier(member, group, {.opcode = SR_OP_BARRIER, .members = 4}, {}, 1);
@@ -170,7 +170,7 @@ void count_bytes(Member& member) {
   member.forget();
 }
 
-/// Where a transport says when an op was under way, that lies between its start and the end of its wait.
+/// Where a transport reports an op's times, they lie between its start and the end of its wait.
 void times_of_ops(Member& member) {
   MemberGroup& group = member.first(4);
   Trial trial(member, group, {.opcode = SR_OP_ALL_REDUCE, .members = 4, .count = 100'000}, {}, 1);

@@ -8,8 +8,8 @@
 
 namespace shardrun::conformance {
 
-/// A group that fails has one second to end what is under way; a loaded machine gets some more.
-constexpr double bound_s = 5;
+/// A group that fails has one second to end its ops. A loaded machine gets some more.
+constexpr double failure_limit_s = 5;
 
 /// Throws Failure.
 inline void require(bool holds, const std::string& what) {
@@ -18,7 +18,7 @@ inline void require(bool holds, const std::string& what) {
   }
 }
 
-/// What `act` fails with; throws Failure where it does not.
+/// The error that `act` fails with. Throws Failure where it does not fail.
 template <class Act>
 Error error_of(const std::string& what, Act act) {
   try {
@@ -34,9 +34,9 @@ ErrorCode code_of(const std::string& what, Act act) {
   return error_of(what, std::move(act)).code();
 }
 
-/// Waits for an op that is to end with an error by itself, soon.
+/// Waits for an op that is to fail by itself, soon. Returns its error code.
 ErrorCode failure_of(plugins::TransportOp& op, const std::string& what);
-/// The same by op_test alone.
+/// The same with op_test only.
 ErrorCode polled_failure_of(plugins::TransportOp& op, const std::string& what);
 
 }  // namespace shardrun::conformance

@@ -11,7 +11,7 @@
 namespace shardrun::conformance {
 namespace {
 
-/// Rank 0 waits for what rank 1 never does, until its group is aborted by another thread.
+/// Rank 0 waits for an op that rank 1 never starts, until another thread aborts its group.
 void abort_pending(Member& member) {
   if (member.rank() >= 2) {
     return;
@@ -38,7 +38,7 @@ void abort_pending(Member& member) {
               fmt::format("the reason of an abort is lost: '{}'", *reason));
       (void)code_of("starting an op of an aborted group", [&] {
         first.start();
-        require(first.wait_until(after(bound_s)), "an op of an aborted group is under way");
+        require(first.wait_until(after(failure_limit_s)), "an op of an aborted group is under way");
       });
     }
     member.meet("aborted", 2);
@@ -48,7 +48,7 @@ void abort_pending(Member& member) {
   member.forget();
 }
 
-/// A wait that runs out of time leaves the op as it is.
+/// A wait that runs out of time does not change the op.
 void wait_again(Member& member) {
   if (member.rank() >= 2) {
     return;
@@ -90,7 +90,7 @@ void own_deadline(Member& member) {
       require(doomed.group.error().has_value(), "group_error says that a group whose op came too late is well");
       (void)code_of("starting another op of a group that failed", [&] {
         later.start();
-        require(later.wait_until(after(bound_s)), "an op of a failed group is under way");
+        require(later.wait_until(after(failure_limit_s)), "an op of a failed group is under way");
       });
     }
     member.meet("too late", 2);
@@ -99,7 +99,7 @@ void own_deadline(Member& member) {
   member.forget();
 }
 
-/// A receive is ended by an abort like any other op.
+/// An abort ends a receive like any other op.
 void receive_aborted(Member& member) {
   if (member.rank() >= 2) {
     return;
@@ -114,19 +114,19 @@ void receive_aborted(Member& member) {
     request.id = 1;
     request.count = data.size();
     request.recv = plugins::HostBuffer{data.data(), data.size() * sizeof(float)};
-    plugins::TransportOp op = doomed.group.prepare({request}, after(patience_s));
-    op.start(after(patience_s));
+    plugins::TransportOp op = doomed.group.prepare({request}, after(timeout_s));
+    op.start(after(timeout_s));
     require(!op.wait(after(0.02)), "a receive was complete that nobody had sent anything for");
     member.meet("silence", 2);
     doomed.group.abort("nobody sends anything");
-    // Where the other rank's abort has been noticed first, it is that rank that is lost.
+    // Where the other rank's abort was noticed first, that rank counts as lost.
     const ErrorCode code = failure_of(op, "a receive of an aborted group");
     require(code == ErrorCode::aborted || code == ErrorCode::peer_lost,
             "a receive of an aborted group failed with another status than SR_ABORTED or SR_PEER_LOST");
   }
 }
 
-/// A collective and a receive of one group fail together, whichever of them comes too late.
+/// A collective and a receive of one group fail together, whichever is late.
 void fail_together(Member& member, bool collective_is_late) {
   const std::string name = collective_is_late ? "late collective" : "late receive";
   MemberGroup doomed = member.connect(name, collective_is_late ? 204 : 205, {0, 1});
@@ -142,10 +142,10 @@ void fail_together(Member& member, bool collective_is_late) {
     request.count = data.size();
     request.recv = plugins::HostBuffer{data.data(), data.size() * sizeof(float)};
     if (member.rank() == 0) {
-      plugins::TransportOp receive = doomed.group.prepare({request}, after(patience_s));
+      plugins::TransportOp receive = doomed.group.prepare({request}, after(timeout_s));
       plugins::TransportOp& late = collective_is_late ? sum.op() : receive;
       plugins::TransportOp& other = collective_is_late ? receive : sum.op();
-      other.start(after(10 * patience_s));
+      other.start(after(10 * timeout_s));
       late.start(after(0.05));
       require(failure_of(late, name) == ErrorCode::timeout, name + " failed with another status than SR_TIMEOUT");
       const ErrorCode code = failure_of(other, "another op of the group of a " + name);
@@ -153,8 +153,8 @@ void fail_together(Member& member, bool collective_is_late) {
               "another op of the group of a " + name + " failed with another status than SR_TIMEOUT or SR_ABORTED");
       require(doomed.group.error().has_value(), "group_error says that the group of a " + name + " is well");
       (void)code_of("starting an op again in the group of a " + name, [&] {
-        other.start(after(10 * patience_s));
-        require(other.wait(after(bound_s)), "an op of a failed group is under way");
+        other.start(after(10 * timeout_s));
+        require(other.wait(after(failure_limit_s)), "an op of a failed group is under way");
       });
     }
     member.meet(name, 2);
@@ -170,7 +170,7 @@ void failing_together(Member& member) {
   }
 }
 
-/// Freeing and destroying wait for no peer, whatever was under way.
+/// Freeing and destroying wait for no peer, whatever is in flight.
 void free_pending(Member& member) {
   if (member.rank() >= 2) {
     return;
@@ -188,7 +188,7 @@ void free_pending(Member& member) {
   member.forget();
 }
 
-/// The same where another op of the group is under way, and the group is well.
+/// The same while another op of the group is in flight, and the group is healthy.
 void free_beside(Member& member) {
   if (member.rank() >= 2) {
     return;
@@ -214,7 +214,7 @@ void free_beside(Member& member) {
   member.forget();
 }
 
-/// Rank 0 waits in one group while an op of another, which nobody looks at, passes its deadline.
+/// Rank 0 waits in one group while an op of another group, which no thread polls, passes its deadline.
 void late_elsewhere(Member& member) {
   if (member.rank() >= 2) {
     return;
@@ -228,7 +228,7 @@ void late_elsewhere(Member& member) {
       late.fill(0);
       late.op().start(after(0.05));
       waited.start();
-      const std::int64_t latest = after(bound_s);
+      const std::int64_t latest = after(failure_limit_s);
       while (!doomed.group.error()) {
         require(!waited.wait_until(after(0.02)), "an op was complete that the other rank had not started");
         require(plugins::transport_clock() < latest, "an op past its deadline fails its group only if it is looked at");

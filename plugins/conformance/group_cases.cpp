@@ -35,7 +35,7 @@ void rows_and_columns(Member& member) {
   member.forget();
 }
 
-/// Ops of two groups are under way at once, started and waited for in an order that differs from rank to rank.
+/// Ops of two groups are in flight at the same time. Each rank starts and waits for them in a different order.
 void crossing_groups(Member& member) {
   Grid grid(member);
   Trial row(member, grid.row, sum_of(10'000, 2), {}, 1);
@@ -60,7 +60,7 @@ void crossing_groups(Member& member) {
   member.forget();
 }
 
-/// Groups are used by threads of their own.
+/// Each group is used by its own thread.
 void threads(Member& member) {
   Grid grid(member);
   Trial row(member, grid.row, sum_of(999, 2), {}, 1);
@@ -92,7 +92,7 @@ void threads(Member& member) {
   member.forget();
 }
 
-/// Eight ops under way at once, of different kinds, waited for last to first and polled.
+/// Eight different ops are in flight at the same time, waited for last to first, and polled.
 void many_at_once(Member& member) {
   constexpr std::uint32_t opcodes[] = {SR_OP_ALL_REDUCE, SR_OP_ALL_GATHER, SR_OP_BROADCAST, SR_OP_REDUCE_SCATTER,
                                        SR_OP_ALL_TO_ALL, SR_OP_BARRIER,    SR_OP_REDUCE,    SR_OP_ALL_GATHERV};
@@ -100,7 +100,7 @@ void many_at_once(Member& member) {
   std::vector<std::unique_ptr<Trial>> trials;
   for (std::uint64_t i = 0; i < 8; ++i) {
     const Shape shape = {.opcode = opcodes[i], .members = 4, .count = 3000 * (8 - i), .root = 3};
-    trials.push_back(std::make_unique<Trial>(member, group, shape, Layout{.in_place = i % 2 == 0}, i + 1));
+    trials.push_back(std::make_unique<Trial>(member, group, shape, BufferLayout{.in_place = i % 2 == 0}, i + 1));
   }
   for (std::uint32_t round = 0; round < 5; ++round) {
     for (const auto& trial : trials) {
@@ -120,10 +120,10 @@ void many_at_once(Member& member) {
   member.forget();
 }
 
-/// An op that is polled and never waited for ends too.
+/// An op that is polled and never waited for completes too.
 void polled(Member& member) {
   Trial trial(member, member.first(4), sum_of(70'000, 4), {}, 1);
-  const std::int64_t latest = after(patience_s);
+  const std::int64_t latest = after(timeout_s);
   for (std::uint32_t round = 0; round < 3; ++round) {
     trial.fill(round);
     trial.start();
@@ -152,7 +152,7 @@ void ids_again(Member& member) {
   }
 }
 
-/// Members in an order that is not the ranks'.
+/// Members in an order other than that of the ranks.
 void reordered(Member& member) {
   MemberGroup group = member.connect("reordered", 8, {2, 0, 3, 1});
   for (const std::uint32_t opcode : {SR_OP_ALL_GATHERV, SR_OP_SCATTER, SR_OP_REDUCE_SCATTER, SR_OP_BROADCAST}) {
@@ -161,7 +161,7 @@ void reordered(Member& member) {
   member.forget();
 }
 
-/// What this process holds on to: descriptors, and mappings of files and shared memory.
+/// The process's resources: descriptors, and mappings of files and shared memory.
 std::pair<std::size_t, std::size_t> held() {
   std::size_t descriptors = 0;
   for ([[maybe_unused]] const auto& each : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -228,9 +228,9 @@ void second_memory(Member& member) {
   request.count = memory.size();
   request.send = buffer;
   request.recv = buffer;
-  plugins::TransportOp op = member.first(4).group.prepare({request}, after(patience_s));
-  op.start(after(patience_s));
-  if (!op.wait(after(patience_s)) || memory != std::vector<float>(1000, 4.0F)) {
+  plugins::TransportOp op = member.first(4).group.prepare({request}, after(timeout_s));
+  op.start(after(timeout_s));
+  if (!op.wait(after(timeout_s)) || memory != std::vector<float>(1000, 4.0F)) {
     throw Failure("an op on memory that was registered without a descriptor, beside other memory, went wrong");
   }
 }

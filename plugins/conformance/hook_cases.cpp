@@ -22,11 +22,11 @@ using plugins::HookPlan;
 using plugins::Hooks;
 using plugins::HookStep;
 
-/// How large groups are: one element, fewer than members, odd, round.
+/// Sizes of groups in elements: one, fewer than members, odd, round.
 constexpr std::uint64_t group_sizes[] = {1, 2, 7, 64, 1001};
 constexpr std::int64_t rounds = 3;
 
-/// A buffer of 4-byte elements between bytes that are nobody's.
+/// A buffer of 4-byte elements between guard bytes.
 class Guarded {
  public:
   explicit Guarded(std::uint64_t elements) : bytes_(elements * width + 2 * margin, untouched) {}
@@ -49,14 +49,14 @@ class Guarded {
   std::vector<unsigned char> bytes_;
 };
 
-/// What each member has.
+/// The buffers of each member.
 using Memory = std::vector<std::vector<Guarded>>;
 
-struct Group {
+struct GroupCase {
   const Hook& hook;
   std::uint64_t elements;
   std::uint32_t members;
-  bool varies;  ///< its tensors, over the hook's axis
+  bool varies;  ///< whether its tensors vary over the hook's axis
 
   /// Two tensors where there are elements for both.
   [[nodiscard]] std::vector<plugins::HookTensor> tensors() const {
@@ -100,8 +100,8 @@ void carry_out(Memory& memory, const HookStep& step) {
   }
 }
 
-/// The members' states, which begin as zeros or as the tensors are in the first round.
-Memory first_memory(const Group& group) {
+/// The members' states before the first round: zeros, or a copy of the tensors.
+Memory first_memory(const GroupCase& group) {
   Memory memory(group.members);
   for (std::vector<Guarded>& member : memory) {
     for (std::size_t b = 0; b <= group.hook.states.size(); ++b) {
@@ -112,9 +112,9 @@ Memory first_memory(const Group& group) {
   return memory;
 }
 
-/// Tensors that differ from round to round, and from member to member where the hook may find that: gradients, and
-/// parameters that vary.
-void fill_tensors(const Group& group, Memory& memory, std::int64_t round) {
+/// Tensors that differ from round to round. They also differ from member to member where the hook allows that:
+/// gradients, and parameters that vary.
+void fill_tensors(const GroupCase& group, Memory& memory, std::int64_t round) {
   const bool differ = group.hook.kind == HookKind::sync_gradients || group.varies;
   for (std::size_t m = 0; m < memory.size(); ++m) {
     for (std::uint64_t i = 0; i < group.elements; ++i) {
@@ -129,7 +129,7 @@ void fill_tensors(const Group& group, Memory& memory, std::int64_t round) {
   }
 }
 
-/// The hook's own buffers hold anything at first: other bytes each time that they are made.
+/// The hook's own buffers have undefined content at first: different bytes each time.
 void add_buffers(const HookPlan& plan, Memory& memory, unsigned char& anything) {
   for (std::vector<Guarded>& member : memory) {
     for (const plugins::HookBuffer& buffer : plan.buffers) {
@@ -140,7 +140,7 @@ void add_buffers(const HookPlan& plan, Memory& memory, unsigned char& anything) 
   }
 }
 
-void call(const Hooks& hooks, const Group& group, const HookGroup& raw, std::vector<Guarded>& buffers,
+void call(const Hooks& hooks, const GroupCase& group, const HookGroup& raw, std::vector<Guarded>& buffers,
           std::uint32_t number, std::uint32_t member, std::int64_t step) {
   std::vector<void*> addresses;
   std::vector<std::uint64_t> elements;
@@ -156,15 +156,18 @@ void call(const Hooks& hooks, const Group& group, const HookGroup& raw, std::vec
   made.elements = elements.data();
   made.step = step;
   made.samples = group.members;
-  made.own_samples = member == 0 ? 2 : member + 1 == group.members ? 0 : 1;  // as many in all; somebody may have none
+  made.own_samples = member == 0                   ? 2
+                     : member + 1 == group.members ? 0
+                                                   : 1;  // the sum is as many; one member may have none
   hooks.run(raw, made);
   if (!std::all_of(buffers.begin(), buffers.end(), [](const Guarded& buffer) { return buffer.is_kept(); })) {
     throw Failure(fmt::format("hook {}, call {}: it wrote outside of its buffers", to_string(group.hook.kind), number));
   }
 }
 
-/// What is left in all tensors and states. `of`: whom a member asks. `anything`: what buffers hold at first.
-std::vector<float> do_rounds(const Group& group, const HookGroup& raw, const HookPlan& plan,
+/// The final content of all tensors and states. `of`: the member of each answer. `anything`: what buffers hold at
+/// first.
+std::vector<float> do_rounds(const GroupCase& group, const HookGroup& raw, const HookPlan& plan,
                              const std::function<const Hooks&(std::size_t)>& of, unsigned char anything) {
   Memory memory = first_memory(group);
   for (std::int64_t round = 0; round < rounds; ++round) {
@@ -214,7 +217,8 @@ bool same_plan(const HookPlan& a, const HookPlan& b) {
          });
 }
 
-void check_group(StrategyMember& member, const StrategyJob& job, const plugins::PlanDraft& draft, const Group& group) {
+void check_group(StrategyMember& member, const StrategyJob& job, const plugins::PlanDraft& draft,
+                 const GroupCase& group) {
   const auto open = [&] { return std::make_unique<const Hooks>(member.open_another(), job.request, draft); };
   const auto one = open();
   const auto raw = one->group(group.hook.kind, group.members, group.tensors());
@@ -246,7 +250,7 @@ bool varies(const plugins::PlanDraft& draft, const Hook& hook) {
   });
 }
 
-/// Of every job whose plan has hooks: what they answer and do with groups of all sizes.
+/// For every job whose plan has hooks: their answers and results for groups of all sizes.
 void hooks_of_plans(StrategyMember& member) {
   for (const std::string& program : program_names()) {
     for (const std::uint32_t ranks : rank_counts()) {

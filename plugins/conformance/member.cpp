@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t arena_bytes = std::size_t{64} << 20U;
 
-/// What "PREFIXkey=value" says, for keys without a dot.
+/// The value in "PREFIXkey=value", for keys without a dot.
 plugins::OptionValues options_among(const std::vector<std::string>& settings, const std::string& prefix,
                                     const std::vector<plugins::OptionSpec>& specs) {
   plugins::OptionValues values;
@@ -33,7 +33,7 @@ plugins::OptionValues options_among(const std::vector<std::string>& settings, co
   return values;
 }
 
-/// The members of all trials have one secret.
+/// All members of a check have this secret.
 std::array<std::uint8_t, 32> made_up_secret() {
   std::array<std::uint8_t, 32> secret = {};
   secret.fill(0x5A);
@@ -72,7 +72,7 @@ Member::Member(Store& store, const plugins::Directories& directories, const std:
                    .local_world_size = world_size,
                    .job = fmt::format("conformance{}", getppid()),
                    .address = "127.0.0.1",
-                   .deadline = after(patience_s),
+                   .deadline = after(timeout_s),
                    .secret = made_up_secret()},
                   *this);
   registration_ = transport_.register_memory(arena_.data, arena_bytes, arena_.descriptor);
@@ -90,7 +90,7 @@ std::string Member::store_get(const std::string& key, std::int64_t deadline) {
 
 MemberGroup Member::connect(const std::string& name, std::uint64_t id, const std::vector<std::uint32_t>& ranks) {
   const auto place = static_cast<std::uint32_t>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
-  return {transport_.group({.name = name, .id = id, .rank = place, .members = ranks, .deadline = after(patience_s)}),
+  return {transport_.group({.name = name, .id = id, .rank = place, .members = ranks, .deadline = after(timeout_s)}),
           place, static_cast<std::uint32_t>(ranks.size())};
 }
 

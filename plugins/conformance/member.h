@@ -11,7 +11,7 @@
 
 namespace shardrun::conformance {
 
-/// A group as a member of it sees it.
+/// One member's view of a group.
 struct MemberGroup {
   plugins::TransportGroup group;
   std::uint32_t rank = 0;  ///< within the group
@@ -27,13 +27,15 @@ class Member final : public Peer, private plugins::TransportHost {
 
   [[nodiscard]] std::uint32_t world_size() const noexcept { return world_size_; }
   [[nodiscard]] plugins::Transport& transport() noexcept { return transport_; }
+  /// Whether the transport's headers have sr_error::awaited.
+  [[nodiscard]] bool knows_awaited() const noexcept { return transport_.manifest().abi_minor >= 5; }
 
-  /// Connects; `ranks` contains this one.
+  /// Connects a group. `ranks` contains this one.
   [[nodiscard]] MemberGroup connect(const std::string& name, std::uint64_t id, const std::vector<std::uint32_t>& ranks);
-  /// The ranks below `n`, connected by the first call. This one is among them.
+  /// The group of the ranks below `n`, which contains this one. The first call connects it.
   [[nodiscard]] MemberGroup& first(std::uint32_t n);
 
-  /// Memory that is registered, until the next `forget`.
+  /// Registered memory, valid until the next `forget`.
   [[nodiscard]] plugins::HostBuffer registered(std::size_t bytes);
   void forget() noexcept { used_ = 0; }
 

@@ -20,17 +20,17 @@
 namespace shardrun::conformance {
 namespace {
 
-/// Enough to be in the middle of when something happens.
+/// Large enough for events to happen in the middle of the op.
 constexpr std::uint64_t lent_elements = 3 << 20;
 
-/// A letter of rank 0 to rank 1, and maybe as long a one back at the same time. Like a Trial of a collective.
+/// A message from rank 0 to rank 1, and optionally one of the same size back at the same time. Used like a Trial.
 class Exchange {
  public:
   Exchange(Member& member, MemberGroup& group, bool both_ways)
       : rank_(group.rank),
         send_(rank_ == 0 || both_ways ? std::optional(member.registered(lent_bytes)) : std::nullopt),
         recv_(rank_ == 1 || both_ways ? std::optional(member.registered(lent_bytes)) : std::nullopt),
-        op_(group.group.prepare(requests(), after(patience_s))) {}
+        op_(group.group.prepare(requests(), after(timeout_s))) {}
 
   void fill(std::uint32_t round) {
     round_ = round;
@@ -41,8 +41,8 @@ class Exchange {
       std::fill_n(static_cast<float*>(recv_->data), lent_elements, -1.0F);
     }
   }
-  void start() { op_.start(after(patience_s)); }
-  void wait() { require(op_.wait(after(2 * patience_s)), "an exchange does not end"); }
+  void start() { op_.start(after(timeout_s)); }
+  void wait() { require(op_.wait(after(2 * timeout_s)), "an exchange does not end"); }
   void verify() const {
     const float sent = value(1 - rank_);
     const auto* received = recv_ ? static_cast<const float*>(recv_->data) : nullptr;
@@ -92,7 +92,7 @@ class Exchange {
 
 constexpr auto canary = std::byte{0x33};
 
-/// The end first: who still reads is likely not there yet.
+/// Overwrites from the end, which a reader has likely not reached yet.
 void overwrite(const std::vector<plugins::HostBuffer>& buffers) {
   constexpr std::size_t stretch = std::size_t{64} << 10U;
   for (const plugins::HostBuffer& each : buffers) {
@@ -111,8 +111,8 @@ bool is_overwritten(const std::vector<plugins::HostBuffer>& buffers) {
   });
 }
 
-/// How long rank 0 is at the op before rank 1 begins with it, and before it is aborted, as parts of the time that the
-/// op takes where all goes well: so some aborts come while data is moved, however fast that is.
+/// How long rank 0 runs the op before rank 1 starts it, and before it is aborted, as fractions of the op's usual time.
+/// So some aborts come while data moves, however fast that is.
 struct Parting {
   double head_start = 0;
   double patience = 0;
@@ -122,7 +122,7 @@ constexpr std::array<Parting, 6> partings = {{{0, 0}, {0, 0.25}, {0, 0.5}, {0, 0
 
 void sleep_for(double ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(static_cast<std::int64_t>(ns))); }
 
-/// Whether the op went well; it ends in time, or is aborted.
+/// Whether the op succeeded. It ends in time or is aborted.
 template <class Given>
 bool goes_well(Given& given) {
   try {
@@ -134,12 +134,12 @@ bool goes_well(Given& given) {
   }
 }
 
-/// An op goes well twice. Then rank 0 gives it up, which rank 1 may be in the middle of, and uses its memory for
-/// something else. What each rank does is over when this returns.
+/// An op succeeds twice. Then rank 0 frees it, possibly while rank 1 is in the middle of it, and reuses its memory.
+/// Both ranks have ended all work on it when this returns.
 template <class Given>
 void reuse_memory(Member& member, MemberGroup& doomed, Given& given, const Parting& parting, const std::string& place,
                   const std::string& name) {
-  double usual_ns = 0;  // the first time takes longer than any later one
+  double usual_ns = 0;  // the first run takes longer than any later one
   given.fill(0);
   for (std::uint32_t round = 0; round < 2; ++round) {
     member.meet(fmt::format("{}, round {}", place, round), 2);
@@ -161,14 +161,14 @@ void reuse_memory(Member& member, MemberGroup& doomed, Given& given, const Parti
     overwrite(given.buffers());
     member.tell(place + ", overwritten", "");
   } else {
-    // Rank 1 need not notice by itself: its host aborts it, as it does once a rank has reported a failure. That comes a
-    // while later, in which the op could go on with what rank 0 has written.
+    // Rank 1 need not notice by itself: its host aborts it once a rank has reported a failure. That comes a little
+    // later, and meanwhile the op could go on with what rank 0 has written.
     std::jthread host([&] {
       try {
         (void)member.hear(place + ", overwritten", 0);
         sleep_for(10e6);
       } catch (const Failure&) {
-        // Rank 0 tells what it is.
+        // Rank 0 reports it.
       }
       doomed.group.abort("rank 0 has given up");
     });
@@ -184,8 +184,8 @@ void reuse_memory(Member& member, MemberGroup& doomed, Given& given, const Parti
           name + ": memory was written to after the op was freed that it had been lent to");
 }
 
-/// Each parting of ranks 0 and 1 in a new group; `prepare` makes what is given up from a group. The others wait for
-/// each parting: all of them together may take longer than anybody waits.
+/// Runs each parting of ranks 0 and 1 in a new group. `prepare` makes the op to be freed. The other ranks wait for each
+/// parting, as all together may exceed any rank's timeout.
 template <class Prepare>
 void part_each_way(Member& member, std::uint64_t first_id, const std::string& what, Prepare prepare) {
   for (std::size_t i = 0; i < partings.size(); ++i) {
@@ -211,7 +211,7 @@ void collective_after_abort(Member& member) {
   part(310, "a broadcast", SR_OP_BROADCAST);
 }
 
-void letters_after_abort(Member& member) {
+void messages_after_abort(Member& member) {
   const auto part = [&](std::uint64_t first_id, const std::string& what, bool both_ways) {
     part_each_way(member, first_id, what, [&](MemberGroup& group) { return Exchange(member, group, both_ways); });
   };
@@ -223,7 +223,7 @@ void letters_after_abort(Member& member) {
 
 void add_memory_cases(std::vector<Case>& cases) {
   cases.push_back({.name = "the memory of an op freed after an abort", .run = collective_after_abort});
-  cases.push_back({.name = "the memory of a send or receive freed after an abort", .run = letters_after_abort});
+  cases.push_back({.name = "the memory of a send or receive freed after an abort", .run = messages_after_abort});
 }
 
 }  // namespace shardrun::conformance

@@ -11,7 +11,7 @@
 namespace shardrun::conformance {
 namespace {
 
-/// How the op of one member differs from that of the others.
+/// How one member's op differs from the others'.
 struct Difference {
   std::string name;
   std::uint32_t opcode = SR_OP_ALL_REDUCE;
@@ -32,13 +32,13 @@ std::vector<Difference> differences() {
       {"recv_counts", SR_OP_ALL_GATHERV, [](OpRequest& op) { ++op.recv_counts[0]; }},
       {"recv_counts of one sum", SR_OP_REDUCE_SCATTERV,
        [](OpRequest& op) { --op.recv_counts[0], ++op.recv_counts[1]; }},
-      // Of these, only the two members that exchange what differs can see it.
+      // Only the two members of the mismatched exchange can see these differences.
       {"send_counts to member 0", SR_OP_ALL_TO_ALLV, [](OpRequest& op) { ++op.send_counts[0]; }},
       {"recv_counts from member 0", SR_OP_ALL_TO_ALLV, [](OpRequest& op) { op.recv_counts[0] = 0; }},
   };
 }
 
-/// An op as all members mean it. Its buffers have room for what one makes of it.
+/// The op that all members agree on. Its buffers have room for every variation.
 plugins::OpRequest request_of(std::uint32_t opcode, std::uint64_t id, std::uint64_t count, std::uint32_t n,
                               std::vector<float>& send, std::vector<float>& recv) {
   plugins::OpRequest request;
@@ -60,7 +60,7 @@ plugins::OpRequest request_of(std::uint32_t opcode, std::uint64_t id, std::uint6
   return request;
 }
 
-/// All members are told before anything is moved, also those whose own dealings are alike.
+/// All members get an error before anything moves, also those whose own part matches.
 void differ(Member& member, MemberGroup& group, const Difference& difference, std::uint64_t id) {
   std::vector<float> send;
   std::vector<float> recv;
@@ -71,7 +71,7 @@ void differ(Member& member, MemberGroup& group, const Difference& difference, st
   const std::string what = fmt::format("{} members of which one has other {}", group.size, difference.name);
   std::string problem = "prepared it as if all were well";
   try {
-    const plugins::TransportOp op = group.group.prepare({request}, after(patience_s));
+    const plugins::TransportOp op = group.group.prepare({request}, after(timeout_s));
   } catch (const Error& error) {
     problem = error.code() == ErrorCode::transport ? "" : fmt::format("said: {}", error.message());
   }
@@ -98,8 +98,8 @@ void mismatches(Member& member) {
   }
 }
 
-/// Two ops that the members start in different orders, which they may not: no result is wrong, and no rank waits longer
-/// than until its deadline.
+/// Two ops that the members start in different orders, which is not allowed. No result is wrong, and no rank waits past
+/// its deadline.
 void start_misordered(Member& member, std::uint64_t first, std::uint64_t second, std::uint64_t id) {
   MemberGroup doomed = member.connect("misordered", id, {0, 1});
   {
@@ -118,11 +118,12 @@ void start_misordered(Member& member, std::uint64_t first, std::uint64_t second,
         trial->op().start(after(0.2));
       }
       for (Trial* trial : order) {
-        require(trial->wait_until(after(bound_s)), "an op that members started in different orders goes on and on");
+        require(trial->wait_until(after(failure_limit_s)),
+                "an op that members started in different orders goes on and on");
         trial->verify();
       }
     } catch (const Error&) {
-      // As it should be.
+      // This is expected.
     }
     member.meet(fmt::format("end of {}", id), 2);
     doomed.group.abort("over");

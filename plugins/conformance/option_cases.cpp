@@ -39,7 +39,7 @@ void require_choices(const OptionSpec& option) {
   }
 }
 
-/// What the host does not refuse by itself when it opens a plugin: names, types and defaults.
+/// Names, types and defaults that the host does not check when it opens a plugin.
 void declared(StrategyMember& member) {
   for (const OptionSpec& option : member.strategy().options()) {
     require_help(option);
@@ -55,7 +55,7 @@ void declared(StrategyMember& member) {
   }
 }
 
-/// The values at the ends of what an option allows: whatever a job file may say the strategy has to bear.
+/// The extreme values that an option allows. The strategy has to handle whatever a job file may contain.
 std::vector<OptionValue> limits(const OptionSpec& option) {
   switch (option.type) {
     case OptionType::boolean: return {false, true};

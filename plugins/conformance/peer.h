@@ -14,22 +14,22 @@ class Failure : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Nanoseconds of CLOCK_MONOTONIC from now.
+/// That many seconds from now, in nanoseconds of CLOCK_MONOTONIC.
 [[nodiscard]] std::int64_t after(double seconds);
 
 /// Longer than anything here may take.
-constexpr double patience_s = 20;
+constexpr double timeout_s = 20;
 
-/// This process as one of those that go through the cases together, whatever they check.
+/// This process as one of those that run the cases together, for any kind of plugin.
 class Peer {
  public:
   Peer(Store& store, std::uint32_t rank) : store_(store), rank_(rank) {}
 
   [[nodiscard]] std::uint32_t rank() const noexcept { return rank_; }
 
-  /// Waits for the ranks below `n`. Each place has a name of its own.
+  /// A barrier of the ranks below `n`. Each barrier has its own name.
   void meet(const std::string& place, std::uint32_t n);
-  /// The value that a rank has told the others under this name.
+  /// Sets a value under this name, for the other ranks to read.
   void tell(const std::string& name, const std::string& value);
   [[nodiscard]] std::string hear(const std::string& name, std::uint32_t from);
 

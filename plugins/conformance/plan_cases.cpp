@@ -13,7 +13,7 @@ namespace {
 
 using plugins::Plugin;
 
-/// `act` with the job in front of what it fails with.
+/// Runs `act` and prefixes its failure with the job.
 template <class Act>
 auto naming(const StrategyJob& job, Act act) {
   try {
@@ -23,7 +23,7 @@ auto naming(const StrategyJob& job, Act act) {
   }
 }
 
-/// Every way to write [mesh]: a plan that holds or a refusal with a reason, the same each time and on every rank.
+/// Every form of [mesh] gives a valid plan or a refusal with a reason, the same each time and on every rank.
 void plan_program(StrategyMember& member, const std::string& program, std::uint32_t ranks) {
   for (const StrategyJob& job : jobs_of(program, ranks)) {
     naming(job, [&] {
@@ -38,7 +38,7 @@ void plan_program(StrategyMember& member, const std::string& program, std::uint3
   }
 }
 
-/// Whoever refuses everything breaks no other rule.
+/// A strategy that refuses everything would break no other rule.
 void plan_something(StrategyMember& member) {
   std::optional<std::string> refusal;
   for (const std::string& program : program_names()) {
@@ -55,7 +55,7 @@ void plan_something(StrategyMember& member) {
   throw Failure(fmt::format("it refuses every job of this suite; the first: {}", refusal.value_or("")));
 }
 
-/// What an instance answers does not depend on others, nor on what it was asked before.
+/// An instance's answers do not depend on other instances or on earlier questions.
 void many_instances(StrategyMember& member) {
   constexpr std::size_t count = 24;
   std::vector<StrategyJob> jobs;
@@ -78,14 +78,14 @@ void many_instances(StrategyMember& member) {
       require_same(answers[which], ask(instances[i], jobs[which].request),
                    fmt::format("one of {} instances answers otherwise than a fresh one", count));
     }
-    // Closed in another order than they were opened.
+    // Closed in another order than opened.
     for (std::size_t i = 0; i < instances.size(); ++i) {
       instances.erase(instances.begin() + static_cast<std::ptrdiff_t>(i));
     }
   }
 }
 
-/// A host of a later release has more in its structs, behind what this one has.
+/// A host of a later release has larger structs, with new fields at their ends.
 void later_host(StrategyMember& member) {
   for (const std::string& program : program_names()) {
     for (const StrategyJob& job : jobs_of(program, 4)) {
@@ -97,7 +97,7 @@ void later_host(StrategyMember& member) {
   }
 }
 
-/// Whatever the reason quotes, it stays in its buffer.
+/// A reason stays within its buffer, whatever it quotes.
 void long_names(StrategyMember& member) {
   for (const std::string& program : program_names()) {
     for (StrategyJob& job : jobs_of(program, 4)) {

@@ -37,7 +37,7 @@ void Process::spawn(std::vector<std::string> words, int inherited) {
   // A descriptor that is duplicated onto itself stays open in the new process.
   posix_spawn_file_actions_adddup2(&actions, inherited, inherited);
   posix_spawn_file_actions_adddup2(&actions, write_end_, write_end_);
-  // What a plugin prints is not the result of the check.
+  // A plugin's output is not the result of the check.
   posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
   const int problem = posix_spawn(&pid_, arguments[0], &actions, nullptr, arguments.data(), environ);
   posix_spawn_file_actions_destroy(&actions);

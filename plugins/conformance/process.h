@@ -8,10 +8,10 @@
 
 namespace shardrun::conformance {
 
-/// A process that this one has started, with a pipe from it. Killed and waited for by the destructor.
+/// A process that this one has started, with a pipe from it. The destructor kills it and waits for it.
 class Process {
  public:
-  /// `make_words` is given the descriptor that it writes to; `inherited` stays open in it. Throws Error{io}.
+  /// `make_words` gets the descriptor that the process writes to. `inherited` stays open in it. Throws Error{io}.
   template <class MakeWords>
   Process(int inherited, MakeWords make_words) {
     open_pipe();
@@ -24,9 +24,9 @@ class Process {
 
   [[nodiscard]] int pipe() const noexcept { return read_end_; }
   void kill() noexcept;
-  /// Reads what there is; false once nothing will come any more.
+  /// Reads what is available. Returns false once nothing more can come.
   [[nodiscard]] bool read_lines(std::vector<std::string>& lines);
-  /// Waits for its end. Nothing where it exited with 0; else how it ended.
+  /// Waits for its end. Nothing where it exited with 0, or else how it ended.
   [[nodiscard]] std::optional<std::string> wait();
 
  private:

@@ -14,7 +14,7 @@ void require_untouched(const std::string& problem) {
   }
 }
 
-/// The library is loaded before: that opens files.
+/// The library is loaded beforehand, since that opens files.
 void pure_opening(StrategyMember& member) {
   plugins::OpenFunction open = nullptr;
   require_untouched(
@@ -45,7 +45,7 @@ void pure_planning(StrategyMember& member) {
 }  // namespace
 
 void add_purity_cases(std::vector<StrategyCase>& cases) {
-  // In processes of their own, in which nothing has been opened or asked yet: what was read once may be kept.
+  // In new processes, where nothing was opened or asked before: a plugin may keep what it read once.
   cases.push_back({.name = "no file or socket to make an instance", .run = pure_opening, .ranks = 1});
   cases.push_back({.name = "no file or socket to make a plan", .run = pure_planning, .ranks = 1});
 }

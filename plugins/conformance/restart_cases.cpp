@@ -9,7 +9,7 @@
 namespace shardrun::conformance {
 namespace {
 
-/// How an op that went well is started again and fails.
+/// How an op that succeeded is started again and fails.
 struct Ending {
   std::uint64_t count = 0;
   std::uint32_t flags = 0;
@@ -23,7 +23,7 @@ struct Ending {
 };
 
 void finish(Trial& trial, bool polled) {
-  const std::int64_t latest = after(patience_s);
+  const std::int64_t latest = after(timeout_s);
   while (polled && !trial.test()) {
     require(plugins::transport_clock() < latest, "op_test alone never says that an op is complete");
     std::this_thread::yield();
@@ -32,7 +32,7 @@ void finish(Trial& trial, bool polled) {
   trial.verify();
 }
 
-/// Beside another, so that it is not the only one that its group has to do with.
+/// Runs two ops, so that the tested one is not the only one of its group.
 void go_well(Trial& trial, Trial& other, bool polled) {
   for (Trial* each : {&other, &trial}) {
     each->fill(0);
@@ -47,7 +47,7 @@ void fail(Member& member, MemberGroup& group, plugins::TransportOp& op, const En
   const std::string name = ending.name();
   const auto failure = [&] { return ending.polled ? polled_failure_of(op, name) : failure_of(op, name); };
   if (ending.aborted) {
-    op.start(after(10 * patience_s));
+    op.start(after(10 * timeout_s));
     // As a host does once a rank has reported a failure.
     std::thread host([&] {
       (void)member.hear("given up: " + name, 1);
@@ -67,7 +67,7 @@ void fail(Member& member, MemberGroup& group, plugins::TransportOp& op, const En
     require(failure() == ErrorCode::timeout, name + " failed with another status than SR_TIMEOUT");
   }
   (void)code_of("after its failure, op_test of an " + name, [&] { (void)op.test(); });
-  (void)code_of("after its failure, op_wait of an " + name, [&] { (void)op.wait(after(bound_s)); });
+  (void)code_of("after its failure, op_wait of an " + name, [&] { (void)op.wait(after(failure_limit_s)); });
 }
 
 void restart(Member& member, const Ending& ending, std::uint64_t id) {

@@ -15,7 +15,7 @@
 namespace shardrun::conformance {
 namespace {
 
-/// Tells the parent one line, whole.
+/// Writes one whole line to the parent.
 void report(int descriptor, std::string line) {
   std::replace(line.begin(), line.end(), '\n', ' ');
   line = line.substr(0, 3000) + '\n';
@@ -24,7 +24,7 @@ void report(int descriptor, std::string line) {
   }
 }
 
-/// `before` is said before what an exception that leaves this says: what is known of it where no case is at work.
+/// Runs the cases. `before`: the prefix for an exception's text, which tells where no case was running.
 void go_through_transport(Store& store, const MemberWords& words, std::string& before) {
   if (plugins::Transport::load(words.directories, words.plugin).props().own_launcher_only) {
     throw Error(ErrorCode::transport, only_own_launcher);
@@ -58,7 +58,7 @@ void go_through_strategy(Store& store, const MemberWords& words, std::string& be
 
 int run_member(std::span<const std::string> words) {
   const MemberWords parsed = parse_words(words);
-  // Nobody outlives the process that asked for it, and a crash leaves no file.
+  // The process ends with its parent, and a crash leaves no file.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   const rlimit none = {.rlim_cur = 0, .rlim_max = 0};
   setrlimit(RLIMIT_CORE, &none);

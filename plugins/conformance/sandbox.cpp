@@ -37,7 +37,7 @@ constexpr Watched watched[] = {
 
 volatile std::sig_atomic_t first_call = -1;
 
-/// The call returns EPERM: whoever made it goes on.
+/// The call returns EPERM, and its caller continues.
 void on_call(int, siginfo_t* info, void* context) {
   if (first_call < 0) {
     first_call = info->si_syscall;
@@ -54,7 +54,7 @@ void on_call(int, siginfo_t* info, void* context) {
 
 sock_filter statement(std::uint16_t code, std::uint32_t value) { return {.code = code, .jt = 0, .jf = 0, .k = value}; }
 
-/// False where there are no filters.
+/// Returns false where the system has no filters.
 bool start_watching() {
   struct sigaction action = {};
   action.sa_sigaction = on_call;
@@ -91,7 +91,7 @@ std::string first_call_text() {
   } catch (const std::exception& failure) {
     problem = failure.what();
   }
-  // What it was refused is the cause of what it then failed with.
+  // A refused call is the cause of later failures.
   const std::string call = first_call_text();
   problem = call.empty() ? problem : call;
   const bool told = write(report, problem.data(), problem.size()) == static_cast<ssize_t>(problem.size());

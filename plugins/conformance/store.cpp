@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t store_bytes = std::size_t{4} << 20U;
 
-/// Of an entry; the key and the value follow it.
+/// Sizes of an entry, whose key and value follow.
 struct Sizes {
   std::uint32_t key = 0;
   std::uint32_t value = 0;
@@ -29,7 +29,7 @@ struct Sizes {
 
 struct Store::Shared {
   pthread_mutex_t mutex;               // robust: its owner may have died
-  std::atomic<std::uint32_t> changes;  // what those who wait look at
+  std::atomic<std::uint32_t> changes;  // waiting processes look at it
   std::atomic<std::uint32_t> aborted;
   std::uint64_t used;
   char entries[store_bytes - 128];
@@ -37,17 +37,17 @@ struct Store::Shared {
 
 namespace {
 
-/// Holds the mutex. An owner that died has changed nothing: `used` grows last.
-class Held {
+/// Holds the mutex. An owner that died has changed nothing, as `used` grows last.
+class StoreLock {
  public:
-  explicit Held(pthread_mutex_t& mutex) : mutex_(mutex) {
+  explicit StoreLock(pthread_mutex_t& mutex) : mutex_(mutex) {
     if (pthread_mutex_lock(&mutex_) == EOWNERDEAD) {
       pthread_mutex_consistent(&mutex_);
     }
   }
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
-  ~Held() { pthread_mutex_unlock(&mutex_); }
+  StoreLock(const StoreLock&) = delete;
+  StoreLock& operator=(const StoreLock&) = delete;
+  ~StoreLock() { pthread_mutex_unlock(&mutex_); }
 
  private:
   pthread_mutex_t& mutex_;
@@ -58,7 +58,7 @@ void wake_all(std::atomic<std::uint32_t>& word) noexcept {
   syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-/// False once the deadline has passed.
+/// Returns false once the deadline has passed.
 bool wait_while(std::atomic<std::uint32_t>& word, std::uint32_t value, std::int64_t deadline) noexcept {
   const timespec until = {.tv_sec = deadline / 1'000'000'000, .tv_nsec = deadline % 1'000'000'000};
   return syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, value, &until, nullptr, FUTEX_BITSET_MATCH_ANY) == 0 ||
@@ -91,7 +91,7 @@ Store::~Store() {
 
 void Store::set(std::string_view key, std::string_view value) {
   {
-    const Held held(shared_->mutex);
+    const StoreLock held(shared_->mutex);
     const std::uint64_t needed = sizeof(Sizes) + key.size() + value.size();
     if (find(key) || shared_->used + needed > sizeof(shared_->entries)) {
       throw Error(ErrorCode::internal, fmt::format("key '{}' is set already, or the store is full", key));
@@ -125,7 +125,7 @@ std::optional<std::string> Store::get(std::string_view key, std::int64_t deadlin
   for (;;) {
     const std::uint32_t seen = shared_->changes.load();
     {
-      const Held held(shared_->mutex);
+      const StoreLock held(shared_->mutex);
       if (auto found = find(key)) {
         return found;
       }

@@ -9,11 +9,11 @@
 
 namespace shardrun::conformance {
 
-/// A key-value store in memory that processes share through a descriptor. Any thread; a process may end at any time.
+/// A key-value store in memory that processes share through a descriptor. Any thread. A process may end at any time.
 class Store {
  public:
   Store();
-  /// One that another process made.
+  /// Opens one that another process made.
   explicit Store(int descriptor);
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
@@ -21,12 +21,13 @@ class Store {
 
   [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
 
-  /// Throws Error{internal} where the key is set already or the store is full.
+  /// Throws Error{internal} where the key is already set or the store is full.
   void set(std::string_view key, std::string_view value);
-  /// Nothing where the key is not set by `deadline` (nanoseconds of CLOCK_MONOTONIC), or all is to end.
+  /// Waits until `deadline` (nanoseconds of CLOCK_MONOTONIC). Nothing where the key is not set by then, or after
+  /// `abort`.
   [[nodiscard]] std::optional<std::string> get(std::string_view key, std::int64_t deadline);
 
-  /// Everybody is to end.
+  /// Tells every process to end.
   void abort() noexcept;
   [[nodiscard]] bool aborted() const noexcept;
 

@@ -9,37 +9,37 @@
 
 namespace shardrun::conformance {
 
-/// Processes that ask a strategy the same, as the ranks of a job do.
+/// Processes that ask a strategy the same, like the ranks of a job.
 constexpr std::uint32_t strategy_members = 2;
 
-/// What a strategy said.
+/// A strategy's answer.
 struct Answer {
-  bool is_plan = false;  ///< else a refusal
-  std::string text;      ///< the plan, a line each statement, or the reason
+  bool is_plan = false;  ///< otherwise a refusal
+  std::string text;      ///< the plan, one statement a line; or the reason
   std::optional<plugins::PlanDraft> plan = std::nullopt;
 
   bool operator==(const Answer&) const = default;
 };
 
-/// This host, or one that is built from headers of a later release of the same major: its structs have grown.
+/// This host, or one built from headers of a later release of the same major, whose structs have grown.
 enum class HostRelease { current, later };
 
-/// Asks for a plan. Throws Failure for everything that is neither a plan which the host takes nor a refusal with its
-/// reason, and where more than the error was written to.
+/// Asks for a plan. Throws Failure unless the answer is a plan that the host accepts, or a refusal with a reason. Also
+/// throws where the strategy wrote to other memory than the error.
 [[nodiscard]] Answer ask(const plugins::Plugin& strategy, const plugins::StrategyRequest& request,
                          HostRelease host = HostRelease::current);
 
-/// Throws Failure, with the first line that differs.
+/// Throws Failure with the first line that differs.
 void require_same(const Answer& expected, const Answer& found, const std::string& what);
 
-/// This process as a rank that has a strategy to ask.
+/// This process as a rank with a strategy.
 class StrategyMember final : public Peer {
  public:
   StrategyMember(Store& store, const plugins::Directories& directories, std::string strategy, std::uint32_t rank);
 
-  /// Opened by the first call.
+  /// The first call opens it.
   [[nodiscard]] const plugins::Plugin& strategy();
-  /// One more.
+  /// Opens another instance.
   [[nodiscard]] plugins::Plugin open_another() const;
   [[nodiscard]] std::filesystem::path file() const;
 

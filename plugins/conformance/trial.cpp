@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t guard_bytes = 64;
 constexpr auto guard = std::byte{0xA5};
-constexpr auto stale = std::byte{0x5A};  ///< fills what is to be received
+constexpr auto stale = std::byte{0x5A};  ///< fills receive buffers
 
 plugins::OpRequest request_of(const sdk::OpSpec& spec) {
   plugins::OpRequest request;
@@ -63,7 +63,7 @@ bool Memory::guards_are_whole() const {
          std::all_of(bytes + all_.bytes - guard_bytes, bytes + all_.bytes, is_guard);
 }
 
-Trial::Trial(Member& member, MemberGroup& group, const Shape& shape, const Layout& layout, std::uint64_t id,
+Trial::Trial(Member& member, MemberGroup& group, const Shape& shape, const BufferLayout& layout, std::uint64_t id,
              std::uint32_t flags)
     : shape_(shape), layout_(layout), rank_(group.rank), spec_(op_of(shape, group.rank)), op_([&] {
         spec_.id = id;
@@ -88,13 +88,13 @@ Trial::Trial(Member& member, MemberGroup& group, const Shape& shape, const Layou
         if (scratch != 0) {
           scratch_ = memory_.emplace_back(member, scratch, layout.registered).part(0, scratch);
         }
-        return group.group.prepare({request()}, after(patience_s));
+        return group.group.prepare({request()}, after(timeout_s));
       }()) {}
 
 plugins::OpRequest Trial::request() const {
   plugins::OpRequest request = request_of(spec_);
   if (spec_.opcode != SR_OP_BARRIER) {
-    // One that has nothing to send or receive may say so by an empty buffer or by none.
+    // An op without data may have an empty buffer or none.
     request.send = send_->bytes != 0 || rank_ % 2 == 0 ? send_ : std::nullopt;
     request.recv = recv_->bytes != 0 || rank_ % 2 == 0 ? recv_ : std::nullopt;
   }
@@ -110,10 +110,10 @@ void Trial::fill(std::uint32_t round) {
   write_elements(shape_.dtype, sent(shape_, rank_, round), send_->data);
 }
 
-void Trial::start() { op_.start(after(patience_s)); }
+void Trial::start() { op_.start(after(timeout_s)); }
 
 void Trial::wait() {
-  if (!op_.wait(after(2 * patience_s))) {
+  if (!op_.wait(after(2 * timeout_s))) {
     fail("it neither ended nor failed long after its own deadline");
   }
 }

@@ -12,13 +12,13 @@
 
 namespace shardrun::conformance {
 
-/// How a trial's buffers lie.
-struct Layout {
-  bool in_place = false;  ///< where the op can be
+/// How a trial's buffers are arranged.
+struct BufferLayout {
+  bool in_place = false;  ///< where the op allows it
   bool registered = true;
 };
 
-/// Whether some op of that kind can be in place.
+/// Whether an op of that opcode can be in place.
 [[nodiscard]] bool can_be_in_place(std::uint32_t opcode) noexcept;
 
 /// The memory of one op on one member, between guard bytes.
@@ -31,29 +31,29 @@ class Memory {
 
  private:
   std::vector<std::byte> own_;
-  plugins::HostBuffer all_;  ///< guards included
+  plugins::HostBuffer all_;  ///< includes the guards
 };
 
-/// A prepared collective with its data: fill, start, wait, verify; again and again. Throws Failure, and Error where the
-/// transport does.
+/// A prepared collective with its data: fill, start, wait, verify, any number of times. Throws Failure, and Error where
+/// the transport does.
 class Trial {
  public:
-  Trial(Member& member, MemberGroup& group, const Shape& shape, const Layout& layout, std::uint64_t id,
+  Trial(Member& member, MemberGroup& group, const Shape& shape, const BufferLayout& layout, std::uint64_t id,
         std::uint32_t flags = 0);
 
-  /// Makes the data of a round. What will be received is no number of it.
+  /// Writes the round's data. The receive buffer gets numbers that the result does not contain.
   void fill(std::uint32_t round);
   void start();
   void wait();
   [[nodiscard]] bool wait_until(std::int64_t deadline) { return op_.wait(deadline); }
   [[nodiscard]] bool test() { return op_.test(); }
   void verify() const;
-  /// All of it.
+  /// Runs one whole round.
   void run(std::uint32_t round);
 
   [[nodiscard]] plugins::TransportOp& op() noexcept { return op_; }
   [[nodiscard]] const void* received() const noexcept { return recv_->data; }
-  /// All that the op was given, the scratch too.
+  /// All buffers of the op, scratch included.
   [[nodiscard]] std::vector<plugins::HostBuffer> buffers() const;
 
  private:
@@ -61,7 +61,7 @@ class Trial {
   [[noreturn]] void fail(const std::string& why) const;
 
   Shape shape_;
-  Layout layout_;
+  BufferLayout layout_;
   std::uint32_t rank_;
   sdk::OpSpec spec_;
   std::vector<Memory> memory_;

@@ -15,7 +15,7 @@ using sdk::detail::Bfloat;
 using sdk::detail::Half;
 using sdk::detail::with_type;
 
-/// How many elements member `from` has for member `to` in an ALL_TO_ALLV.
+/// Number of elements that member `from` sends to member `to` in an ALL_TO_ALLV.
 std::uint64_t exchanged(const Shape& shape, std::uint32_t from, std::uint32_t to) {
   return shape.count == 0 || (from * 2 + to) % 3 == 2 ? 0 : shape.count / 2 + from + 2 * to + 1;
 }
@@ -24,7 +24,7 @@ std::uint64_t uneven(const Shape& shape, std::uint32_t member) {
   return shape.count == 0 || member % 3 == 1 ? 0 : shape.count + 3 * member;
 }
 
-/// Element `index` of what `member` sends: small, and unlike its neighbours.
+/// Element `index` of what `member` sends: small, and different from its neighbours.
 double given(const Shape& shape, std::uint32_t member, std::uint64_t index, std::uint32_t round) {
   if (shape.with_nan && (index + round) % (shape.members + 1) == member) {
     return std::numeric_limits<double>::quiet_NaN();

@@ -12,11 +12,11 @@
 
 namespace shardrun::conformance {
 
-/// What a process of a check is told on its command line.
+/// The command line of a process of a check.
 struct MemberWords {
   pid_t parent = 0;
   int store = -1;   ///< descriptor
-  int report = -1;  ///< descriptor that takes a line a case: empty, or what went wrong
+  int report = -1;  ///< descriptor; gets a line per case: empty, or what went wrong
   std::uint32_t rank = 0;
   std::uint32_t ranks = 1;
   plugins::PluginKind kind = plugins::PluginKind::transport;
@@ -26,11 +26,11 @@ struct MemberWords {
   plugins::Directories directories;
 };
 
-/// Before what a process says where its plugin cannot be opened.
+/// The prefix of a process's report where its plugin cannot be opened.
 [[nodiscard]] std::string opening_words(plugins::PluginKind kind);
 
 [[nodiscard]] std::vector<std::string> to_words(const MemberWords& words);
-/// Throws Error{usage} for words that to_words never writes.
+/// Throws Error{usage} for words that to_words does not write.
 [[nodiscard]] MemberWords parse_words(std::span<const std::string> words);
 
 }  // namespace shardrun::conformance

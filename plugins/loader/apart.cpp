@@ -24,14 +24,14 @@
 namespace shardrun::plugins {
 namespace {
 
-// How the process ends what it writes where it was not ended before.
+// The end of the output of a child that succeeded. Without it the child was ended.
 constexpr std::string_view went_well = "\nshardrun: it went well\n";
 constexpr std::string_view threw = "\nshardrun: it threw: ";
 
-/// What was written last to a pipe: as much as this process keeps of it.
+/// The end of what was written to a pipe, as much as this process keeps.
 class LastWords {
  public:
-  /// False at its end.
+  /// Returns false at the end of the pipe.
   bool take(int pipe) {
     std::array<char, 4096> bytes{};
     const ssize_t count = ::read(pipe, bytes.data(), bytes.size());
@@ -76,14 +76,14 @@ void write_words(int file, std::string_view first, std::string_view second) {
     }
   }
   if (::getpgrp() == ::getpid()) {
-    ::kill(0, SIGKILL);  // with all that the plugin started
+    ::kill(0, SIGKILL);  // and everything that the plugin started
   }
   ::_exit(1);
 }
 
-/// Reads what it writes. False where it did not end in time.
+/// Reads the child's output until its end. Returns false where it did not end in time.
 bool await_end(pid_t process, int pipe, LastWords& words, std::chrono::milliseconds limit) {
-  // No descriptor on an old kernel: then it has ended when nobody can write any more.
+  // An old kernel has no such descriptor. Then the child has ended when the pipe has no writer left.
   const files::FileDescriptor watched(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
   const auto end = std::chrono::steady_clock::now() + limit;
   for (bool is_open = true; is_open || watched.is_open();) {
@@ -113,7 +113,7 @@ void try_apart(std::string_view plugin, std::chrono::milliseconds limit, const s
   }
   const files::FileDescriptor pipe(ends[0]);
   files::FileDescriptor words(ends[1]);
-  std::fflush(nullptr);  // what is buffered is written by this process alone
+  std::fflush(nullptr);  // only this process writes what is buffered
   const pid_t parent = ::getpid();
   const pid_t process = ::fork();
   if (process < 0) {
@@ -131,8 +131,8 @@ void try_apart(std::string_view plugin, std::chrono::milliseconds limit, const s
   int status = 0;
   while (::waitpid(process, &status, 0) < 0 && errno == EINTR) {
   }
-  ::fcntl(pipe.get(), F_SETFL, O_NONBLOCK);  // a process that left its group may be able to write still
-  constexpr int most = 32;                   // all that a pipe holds, and a little more
+  ::fcntl(pipe.get(), F_SETFL, O_NONBLOCK);  // a process that left its group may still be able to write
+  constexpr int most = 32;                   // a full pipe, and a little more
   for (int taken = 0; taken < most && last.take(pipe.get()); ++taken) {
   }
   const std::string& text = last.text();

@@ -19,7 +19,7 @@ namespace shardrun::plugins {
   return printable({error.text, ::strnlen(error.text, sizeof(error.text))});
 }
 
-/// Where the other side takes it, cut to fit.
+/// Writes `text` to the other side's error, cut to fit.
 inline void write_text(sr_error* error, std::string_view text) noexcept {
   if (error != nullptr && error->struct_size >= SR_ERROR_SIZE_1_0) {
     const std::size_t length = text.size() < sizeof(error->text) ? text.size() : sizeof(error->text) - 1;
@@ -28,8 +28,8 @@ inline void write_text(sr_error* error, std::string_view text) noexcept {
   }
 }
 
-/// What a function of the host does for a plugin: a failure of `act` goes to the caller, behind the name of the call,
-/// and the first one of them is kept in `refusal`.
+/// Runs a function of the host that a plugin called. A failure of `act` is reported to the caller, after the name of
+/// the call. The first failure is also kept in `refusal`.
 template <class Name, class Act>
 std::int32_t record_call(std::optional<Error>& refusal, sr_error* error, Name name, Act act) noexcept {
   const auto refuse = [&](Error given) {
@@ -51,9 +51,9 @@ std::int32_t record_call(std::optional<Error>& refusal, sr_error* error, Name na
   }
 }
 
-/// Calls into a plugin: `call` takes an sr_error* and returns a status. An error becomes
-/// Error{"PREFIX: the plugin's words"}, with the code `invalid` for SR_INVALID and plugin for all else; so does
-/// an exception that leaves the plugin against the rules, as far as it can be caught.
+/// Calls a plugin's function: `call` takes an sr_error* and returns a status. A failure throws Error{"PREFIX: the
+/// plugin's text"}, with the code `invalid` for SR_INVALID and `plugin` for all others. So does an exception that
+/// leaves the plugin against the rules, as far as it can be caught.
 template <class Call>
 void call_plugin(std::string_view prefix, ErrorCode invalid, Call call) {
   sr_error error{};

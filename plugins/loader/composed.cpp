@@ -16,7 +16,7 @@ namespace {
 using sdk::OpSpec;
 using sdk::TransportError;
 
-/// A send or receive of one piece of memory.
+/// A send or receive of one range of memory.
 OpSpec transfer(std::uint32_t opcode, std::uint32_t peer, std::uint64_t id, std::uint32_t dtype, std::uint64_t count,
                 const sdk::Buffer& buffer, const std::string& label) {
   OpSpec op = {.opcode = opcode, .dtype = dtype, .peer = peer, .id = id, .count = count, .label = label};
@@ -24,7 +24,7 @@ OpSpec transfer(std::uint32_t opcode, std::uint32_t peer, std::uint64_t id, std:
   return op;
 }
 
-/// Something short that the worker does while it is waited for.
+/// A short task for the worker, which the caller waits for.
 template <class Act>
 class Errand final : public sdk::Worker::Task {
  public:
@@ -48,7 +48,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
         op_(op),
         schedule_(in_order ? sdk::schedule_in_order_of(op, group_->rank, group_->size)
                            : sdk::schedule_of(op, group_->rank, group_->size)),
-        places_(op, schedule_.dtype),
+        buffers_(op, schedule_.dtype),
         scratch_(std::move(scratch)),
         what_(fmt::format("group {}, {}", group_->name, sdk::describe(op))) {}
   ComposedOp(const ComposedOp&) = delete;
@@ -92,7 +92,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
       return;
     }
     (void)naming([&] {
-      composed_->look_beside();
+      composed_->check_parent();
       composed_->worker().start(*this, deadline);
       return true;
     });
@@ -108,7 +108,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     if (batches_.empty()) {
       return std::nullopt;
     }
-    const sdk::Worker::Times times = composed_->worker().times(*this);
+    const sdk::Worker::TaskTimes times = composed_->worker().times(*this);
     return OpTimes{times.begun, times.ended};
   }
 
@@ -118,7 +118,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     try {
       return act();
     } catch (const TransportError& error) {
-      fail(group_->transport->what(what_), error.status(), error.what());
+      fail(group_->transport->what(what_), error);
     }
   }
 
@@ -127,11 +127,11 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     sr_error error = empty_error();
     const std::int32_t status = transport.functions.group_error(transport.self, group_->handle, &error);
     if (status != SR_OK) {
-      fail(transport.what(what_), status, error);
+      fail(transport.what(what_), failure_of(status, error));
     }
   }
 
-  /// What the worker does for `errand` is over when this returns, whichever way.
+  /// Runs `errand` on the worker. It has ended when this returns, with or without an error.
   template <class Act>
   void wait_for(Errand<Act>& errand, std::int64_t deadline) {
     try {
@@ -143,7 +143,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     }
   }
 
-  /// Why the members do not mean the same op, or nothing.
+  /// Why the members' ops do not match; nothing where they do.
   std::optional<std::string> compare(std::uint64_t id, std::int64_t deadline) {
     sdk::Agreement agreement(op_, group_->rank, group_->size);
     for (std::uint32_t round = 0; round < sdk::Agreement::rounds; ++round) {
@@ -152,9 +152,9 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
       for (std::uint32_t peer = 0; peer < group_->size; ++peer) {
         if (peer != group_->rank) {
           batch.push_back(transfer(SR_OP_SEND, peer, id, SR_DTYPE_U8, bytes,
-                                   {.data = agreement.gives(round, peer), .bytes = bytes}, op_.label));
+                                   {.data = agreement.outgoing(round, peer), .bytes = bytes}, op_.label));
           batch.push_back(transfer(SR_OP_RECV, peer, id, SR_DTYPE_U8, bytes,
-                                   {.data = agreement.takes(round, peer), .bytes = bytes}, op_.label));
+                                   {.data = agreement.incoming(round, peer), .bytes = bytes}, op_.label));
         }
       }
       run_once(batch, deadline);
@@ -175,7 +175,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
 
   void prepare_stages(std::uint64_t id, std::int64_t deadline) {
     batches_.reserve(schedule_.stages.size());
-    for (const sdk::Stage& stage : schedule_.stages) {
+    for (const sdk::ScheduleStage& stage : schedule_.stages) {
       std::vector<OpSpec> batch;
       for (const sdk::Movement& movement : stage.sends) {
         batch.push_back(moving(SR_OP_SEND, movement, id));
@@ -188,12 +188,12 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   }
 
   [[nodiscard]] OpSpec moving(std::uint32_t opcode, const sdk::Movement& movement, std::uint64_t id) const {
-    const std::optional<sdk::Buffer>& whole = movement.region.place == sdk::Place::send   ? op_.send
-                                              : movement.region.place == sdk::Place::recv ? op_.recv
-                                                                                          : op_.scratch;
+    const std::optional<sdk::Buffer>& whole = movement.region.buffer == sdk::OpBuffer::send   ? op_.send
+                                              : movement.region.buffer == sdk::OpBuffer::recv ? op_.recv
+                                                                                              : op_.scratch;
     sdk::Buffer part = *whole;
-    part.data = places_.data(movement.region);
-    part.bytes = places_.bytes(movement.region);
+    part.data = buffers_.data(movement.region);
+    part.bytes = buffers_.bytes(movement.region);
     return transfer(opcode, movement.peer, id + 1 + movement.tag, schedule_.dtype, movement.region.count, part,
                     op_.label);
   }
@@ -204,7 +204,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
         composed_->start_and_wait(batches_[i], deadline);
       }
       for (const sdk::LocalStep& step : schedule_.stages[i].steps) {
-        places_.run(step);
+        buffers_.run(step);
       }
     }
   }
@@ -214,26 +214,26 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   ComposedGroup* composed_;
   OpSpec op_;
   sdk::Schedule schedule_;
-  sdk::Places places_;
+  sdk::OpBuffers buffers_;
   std::vector<std::byte> scratch_;
   std::string what_;
-  std::vector<std::uint64_t> batches_;  ///< one a stage, 0 where nothing is moved; none where no stage moves anything
+  std::vector<std::uint64_t> batches_;  ///< one per stage, 0 where it moves nothing; empty where no stage does
 };
 
-/// Ids of groups from here on are those of the groups that collectives are composed in.
+/// Ids from here on belong to groups that run composed collectives.
 constexpr std::uint64_t composed_ids = std::uint64_t{1} << 63U;
 
-/// How long a wait does not look at the group beside.
-constexpr std::int64_t glance = 100'000'000;
+/// How often a wait checks the parent group.
+constexpr std::int64_t check_interval = 100'000'000;
 
 }  // namespace
 
-ComposedGroup::ComposedGroup(const TransportGroup::State& beside, std::int64_t deadline)
-    : beside_(beside), transport_(*beside.transport), worker_([this] { abort_both(); }) {
-  handle_ = create_group(transport_, {.name = beside.name,
-                                      .id = beside.id | composed_ids,
-                                      .rank = beside.rank,
-                                      .members = beside.members,
+ComposedGroup::ComposedGroup(const TransportGroup::State& parent, std::int64_t deadline)
+    : parent_(parent), transport_(*parent.transport), worker_([this] { abort_both(); }) {
+  handle_ = create_group(transport_, {.name = parent.name,
+                                      .id = parent.id | composed_ids,
+                                      .rank = parent.rank,
+                                      .members = parent.members,
                                       .deadline = deadline});
 }
 
@@ -246,25 +246,25 @@ void ComposedGroup::abort_both() noexcept {
   const std::string reason = worker_.failure()->what();
   sr_error error = empty_error();
   (void)transport_.functions.group_abort(transport_.self, handle_, reason.c_str(), &error);
-  (void)transport_.functions.group_abort(transport_.self, beside_.handle, reason.c_str(), &error);
+  (void)transport_.functions.group_abort(transport_.self, parent_.handle, reason.c_str(), &error);
 }
 
-std::optional<TransportError> ComposedGroup::error_beside() const {
+std::optional<TransportError> ComposedGroup::parent_error() const {
   sr_error error = empty_error();
-  const std::int32_t status = transport_.functions.group_error(transport_.self, beside_.handle, &error);
-  return status == SR_OK ? std::nullopt : std::optional(TransportError(status, text_of(error)));
+  const std::int32_t status = transport_.functions.group_error(transport_.self, parent_.handle, &error);
+  return status == SR_OK ? std::nullopt : std::optional(failure_of(status, error));
 }
 
-void ComposedGroup::look_beside() {
-  if (const std::optional<TransportError> failure = error_beside()) {
-    worker_.fail(failure->status(), failure->what());
+void ComposedGroup::check_parent() {
+  if (const std::optional<TransportError> failure = parent_error()) {
+    worker_.fail(*failure);
   }
 }
 
 std::uint64_t ComposedGroup::prepare(std::vector<OpSpec> batch, std::int64_t deadline) {
   std::vector<std::uint64_t> needed;
   for (const OpSpec& op : batch) {
-    needed.push_back(transport_.offered(op, beside_.size)->scratch_bytes);
+    needed.push_back(transport_.offered(op, parent_.size)->scratch_bytes);
   }
   std::vector<std::byte> scratch = provide_scratch(batch, needed);
   const RawOps raw(batch);
@@ -273,7 +273,7 @@ std::uint64_t ComposedGroup::prepare(std::vector<OpSpec> batch, std::int64_t dea
   const std::int32_t status = transport_.functions.op_prepare(transport_.self, handle_, raw.data(), raw.size(),
                                                               sizeof(sr_op), deadline, &handle, &error);
   if (status != SR_OK) {
-    throw TransportError(status, text_of(error));
+    throw failure_of(status, error);
   }
   if (!scratch.empty()) {
     scratch_[handle] = std::move(scratch);
@@ -287,20 +287,21 @@ void ComposedGroup::start_and_wait(std::uint64_t batch, std::int64_t deadline) {
   bool is_pending = status == SR_OK;
   while (is_pending) {
     const std::int64_t now = transport_clock();
-    status = transport_.functions.op_wait(transport_.self, batch, std::min(deadline, now + glance), &error);
-    worker_.clean_up_meanwhile();  // an op that is freed waits for no other
-    // A wait that ran out of time and an op that did look alike; the op that goes on is pending.
+    status = transport_.functions.op_wait(transport_.self, batch, std::min(deadline, now + check_interval), &error);
+    worker_.clean_up_meanwhile();  // freeing an op does not wait for another
+    // The status is the same for a wait that ran out of time and for an op past its deadline. Only the former's op is
+    // pending.
     is_pending = status == SR_TIMEOUT && now < deadline;
     if (is_pending) {
       status = transport_.functions.op_test(transport_.self, batch, &error);
       is_pending = status == SR_PENDING;
     }
-    if (const auto failure = is_pending ? error_beside() : std::nullopt) {
+    if (const auto failure = is_pending ? parent_error() : std::nullopt) {
       throw TransportError(*failure);
     }
   }
   if (status != SR_OK) {
-    throw TransportError(status, text_of(error));
+    throw failure_of(status, error);
   }
 }
 
@@ -318,13 +319,12 @@ std::uint64_t composed_scratch_bytes(const OpSpec& op, std::uint32_t members, bo
 
 std::unique_ptr<TransportOp::State> compose_op(std::shared_ptr<TransportGroup::State> group, const OpSpec& op,
                                                bool in_order, std::vector<std::byte> scratch, std::int64_t deadline) {
-  ComposedGroup* const beside = group->size == 1 ? nullptr : &group->composing(deadline);
-  auto composed = std::make_unique<ComposedOp>(group, beside, op, in_order, std::move(scratch));
+  ComposedGroup* const parent = group->size == 1 ? nullptr : &group->composing(deadline);
+  auto composed = std::make_unique<ComposedOp>(group, parent, op, in_order, std::move(scratch));
   try {
     composed->prepare(deadline);
   } catch (const TransportError& error) {
-    fail(group->transport->what(fmt::format("group {}, preparing {}", group->name, sdk::describe(op))), error.status(),
-         error.what());
+    fail(group->transport->what(fmt::format("group {}, preparing {}", group->name, sdk::describe(op))), error);
   }
   return composed;
 }

@@ -14,23 +14,23 @@
 
 namespace shardrun::plugins {
 
-/// Collectives that a transport does not offer, made of its sends and receives in the background. They have a group of
-/// the plugin's and a thread for themselves: all calls for that group are that thread's. It fails together with the
-/// plugin's group that it stands beside.
+/// Runs the collectives that a transport lacks, as sends and receives in the background. It has a second group of the
+/// plugin's and a thread; that thread alone calls the group's functions. It fails together with `parent`, the group
+/// whose collectives it runs.
 class ComposedGroup {
  public:
-  /// `beside` outlives this.
-  ComposedGroup(const TransportGroup::State& beside, std::int64_t deadline);
+  /// `parent` outlives this.
+  ComposedGroup(const TransportGroup::State& parent, std::int64_t deadline);
   ComposedGroup(const ComposedGroup&) = delete;
   ComposedGroup& operator=(const ComposedGroup&) = delete;
   ~ComposedGroup();
 
   [[nodiscard]] sdk::Worker& worker() noexcept { return worker_; }
 
-  /// Fails the worker if the group beside has failed.
-  void look_beside();
+  /// Fails the worker if the parent group has failed.
+  void check_parent();
 
-  /// Numbers the ops in the order in which members prepare them, the same on all.
+  /// Numbers the ops in the order in which members prepare them, which is the same on all.
   [[nodiscard]] std::uint64_t next_serial() noexcept { return ++serial_; }
 
   // On the worker's thread. They throw sdk::TransportError.
@@ -39,23 +39,23 @@ class ComposedGroup {
   void free(std::uint64_t batch) noexcept;
 
  private:
-  /// Lets the worker go from what it waits for, and whoever waits in the group beside. Any thread.
+  /// Ends the worker's wait, and the waits in the parent group. Any thread.
   void abort_both() noexcept;
-  [[nodiscard]] std::optional<sdk::TransportError> error_beside() const;
+  [[nodiscard]] std::optional<sdk::TransportError> parent_error() const;
 
-  const TransportGroup::State& beside_;
+  const TransportGroup::State& parent_;
   const TransportState& transport_;
   std::uint64_t handle_ = 0;
   std::uint64_t serial_ = 0;
-  std::map<std::uint64_t, std::vector<std::byte>> scratch_;  ///< of the prepared batches that take some
+  std::map<std::uint64_t, std::vector<std::byte>> scratch_;  ///< of the prepared batches that need some
   sdk::Worker worker_;
 };
 
-/// What an op takes that is made of sends and receives; `in_order`: see OpRequest.
+/// Scratch bytes of an op that is made of sends and receives. `in_order`: see OpRequest.
 [[nodiscard]] std::uint64_t composed_scratch_bytes(const sdk::OpSpec& op, std::uint32_t members, bool in_order);
 
-/// `op` has the scratch that it needs, which may be `scratch`. Waits for the other members, which prepare the same op.
-/// Throws Error, also where they do not.
+/// Prepares `op` as sends and receives. Waits for the other members, which prepare the same op. `op` has the scratch
+/// that it needs; `scratch` may be its memory. Throws Error, also where the members' ops do not match.
 [[nodiscard]] std::unique_ptr<TransportOp::State> compose_op(std::shared_ptr<TransportGroup::State> group,
                                                              const sdk::OpSpec& op, bool in_order,
                                                              std::vector<std::byte> scratch, std::int64_t deadline);

@@ -14,7 +14,7 @@ namespace {
 
 std::string text_or_empty(const char* text) { return text != nullptr ? text : ""; }
 
-/// What users type, and no job file can hold otherwise.
+/// Text that users type, which has to fit into a job file.
 std::string typed_text(const char* text, std::string_view what) {
   std::string given = text_or_empty(text);
   if (const std::string shown = printable(given); shown != given) {

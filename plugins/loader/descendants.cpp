@@ -14,7 +14,7 @@
 namespace shardrun::plugins {
 namespace {
 
-/// "/proc/PID/task/TID/children", without allocating.
+/// Builds "/proc/PID/task/TID/children" and the like, without allocating.
 class ProcPath {
  public:
   ProcPath& operator<<(std::string_view text) noexcept {
@@ -59,7 +59,7 @@ std::string_view read_all(const ProcPath& path, std::array<char, size>& room) no
   return {room.data(), count};
 }
 
-/// The 22nd field of /proc/PID/stat, or 0 where there is no such process. The 2nd is a name in parentheses.
+/// Field 22 of /proc/PID/stat, or 0 where there is no such process. Field 2 is a name in parentheses.
 std::uint64_t start_of(pid_t process) noexcept {
   std::array<char, 1024> room{};
   const std::string_view text = read_all(ProcPath() << "/proc/" << process << "/stat", room);
@@ -76,7 +76,7 @@ void kill_children(std::string_view list, std::uint64_t since, int depth) noexce
   for (std::size_t at = 0; at < list.size(); ++at) {
     const auto child = static_cast<pid_t>(number_in(list, at));
     if (child > 0 && start_of(child) >= since) {
-      ::kill(child, SIGSTOP);  // it starts no more processes
+      ::kill(child, SIGSTOP);  // so that it starts no more processes
       kill_below(child, 0, depth + 1);
       ::kill(child, SIGKILL);
     }
@@ -84,12 +84,12 @@ void kill_children(std::string_view list, std::uint64_t since, int depth) noexce
 }
 
 void kill_below(pid_t process, std::uint64_t since, int depth) noexcept {
-  constexpr int deepest = 8;  // of a signal handler's stack
+  constexpr int deepest = 8;  // the stack of a signal handler is small
   const int folder = depth > deepest ? -1 : (ProcPath() << "/proc/" << process << "/task").open(O_DIRECTORY);
   if (folder < 0) {
     return;
   }
-  constexpr std::size_t name_offset = 19;  // of struct linux_dirent64, whose size is the 16 bits before its type
+  constexpr std::size_t name_offset = 19;  // in struct linux_dirent64: after the 16-bit size and the type
   alignas(8) std::array<char, 1024> entries{};
   for (long got = 1; got > 0;) {
     got = ::syscall(SYS_getdents64, folder, entries.data(), entries.size());
@@ -113,7 +113,7 @@ void kill_below(pid_t process, std::uint64_t since, int depth) noexcept {
 std::uint64_t process_clock() noexcept {
   timespec now{};
   ::clock_gettime(CLOCK_BOOTTIME, &now);
-  constexpr long ticks = 100;  // USER_HZ, on every machine of today
+  constexpr long ticks = 100;  // USER_HZ, the same on every machine
   return static_cast<std::uint64_t>(now.tv_sec) * ticks +
          static_cast<std::uint64_t>(now.tv_nsec) / (1'000'000'000 / ticks);
 }

@@ -35,7 +35,7 @@ std::string architecture(const Header& header) {
                      header.e_ident[EI_DATA] == ELFDATA2LSB ? "little" : "big");
 }
 
-/// What a library must be built for: whatever the running program is built for.
+/// The header that a library must have: the running program's own.
 Header own_header() {
   Header header{};
   std::ifstream program("/proc/self/exe", std::ios::binary);

@@ -11,23 +11,23 @@
 
 namespace shardrun::plugins {
 
-/// A shared library as its file tells it, without running any of it.
+/// Reads a shared library's file without running any of it.
 class ElfFile {
  public:
   enum class Symbols { read, skip };
 
-  /// Throws Error{plugin} unless it is a complete ELF shared library of this machine's architecture.
-  /// `skip`: it is not asked for symbols.
+  /// Throws Error{plugin} unless it is a complete ELF shared library for this machine's architecture. `skip`: the
+  /// symbols are not needed.
   explicit ElfFile(const std::filesystem::path& path, Symbols symbols = Symbols::read);
 
-  /// Whether it exports a symbol of that name.
+  /// Whether it exports that symbol.
   [[nodiscard]] bool exports(std::string_view symbol) const;
 
-  /// The texts of its dynamic section that have this tag, DT_RUNPATH or DT_NEEDED for example.
+  /// The texts of its dynamic section with this tag, such as DT_RUNPATH or DT_NEEDED.
   [[nodiscard]] std::vector<std::string> dynamic_texts(std::int64_t tag) const;
 
-  /// The first `size` bytes of the exported object as they will be in memory, relocations aside.
-  /// Throws Error{plugin} where it exports none of that size.
+  /// The first `size` bytes of the exported object as they will be in memory, before relocations. Throws Error{plugin}
+  /// where there is no such object of that size.
   [[nodiscard]] std::vector<char> object(std::string_view symbol, std::size_t size) const;
 
  private:

@@ -17,14 +17,15 @@ namespace {
 constexpr std::string_view prefix = "shardrun_";
 constexpr std::string_view suffix = ".so";
 
-/// A name comes from a job file and ends in a path, so it holds nothing that could lead elsewhere.
+/// Whether it can be a plugin's name. Names come from a job file and become part of a path, so nothing in them may lead
+/// elsewhere.
 bool is_name(std::string_view name) {
   const auto is_part = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-'; };
   return !name.empty() && std::ranges::all_of(name, is_part);
 }
 
-/// What a job could have meant by a name that no plugin has: one of those names, or those that other programs use for
-/// some plugins, which these say in their manifests.
+/// Suggests what the job may have meant by an unknown name: a similar plugin name, or the plugin that has it as an
+/// alias in its manifest.
 std::string hint_for(const Directories& directories, PluginKind kind, std::string_view name,
                      const std::vector<std::string>& available) {
   if (const std::string_view near = nearest_name(name, available); folded(near) == folded(name) && !near.empty()) {
@@ -39,7 +40,7 @@ std::string hint_for(const Directories& directories, PluginKind kind, std::strin
           meant.insert("'" + candidate.name + "'");
         }
       } catch (const Error&) {
-        // 'shardrun plugins' says what is wrong with it.
+        // 'shardrun plugins' reports what is wrong with it.
       }
     }
   }

@@ -30,7 +30,7 @@
 
 namespace shardrun::plugins {
 
-/// What a signal handler may read of a guard, on any thread and at any time: it is never destroyed.
+/// The part of a guard that a signal handler may read, on any thread at any time. It is never destroyed.
 struct GuardNames {
   std::string plugin;
   std::string call;
@@ -46,14 +46,14 @@ std::atomic<std::chrono::milliseconds::rep> limit_ms = 60'000;
 /// The innermost guard of this thread.
 thread_local const CallGuard* innermost = nullptr;
 
-// For what plugins do on threads of their own. A fork has the parent's values, so the process is part of them.
+// For plugins' own threads. A fork has the parent's values, so the process id belongs to them.
 std::atomic<int> living = 0;
 std::atomic<const GuardNames*> latest = nullptr;
-std::atomic<std::uint64_t> oldest_start = 0;  ///< of those that live
+std::atomic<std::uint64_t> oldest_start = 0;  ///< of the existing guards
 std::atomic<pid_t> guarded_process = 0;
 static_assert(std::atomic<const GuardNames*>::is_always_lock_free && std::atomic<std::uint64_t>::is_always_lock_free);
 
-/// The same object for the same names.
+/// Returns the same object for the same names.
 const GuardNames* lasting_names(std::string_view plugin, std::string_view call) {
   static std::mutex mutex;
   static auto& all = *new std::map<std::string, GuardNames, std::less<>>;
@@ -62,7 +62,7 @@ const GuardNames* lasting_names(std::string_view plugin, std::string_view call) 
   return &all.try_emplace(std::move(key), GuardNames{std::string(plugin), std::string(call)}).first->second;
 }
 
-/// A guard that lives in this process.
+/// A guard that exists in this process.
 struct Guarded {
   const GuardNames* names = nullptr;
   bool is_this_thread = false;
@@ -78,16 +78,16 @@ Guarded guard_here() noexcept {
   return {living.load() > 0 ? latest.load() : nullptr, false};
 }
 
-/// Async-signal-safe, as all that it calls.
-class Line {
+/// Builds one line of text. Everything here is async-signal-safe.
+class SignalSafeLine {
  public:
-  Line& operator<<(std::string_view text) noexcept {
+  SignalSafeLine& operator<<(std::string_view text) noexcept {
     const std::size_t taken = std::min(text.size(), bytes_.size() - size_);
     std::memcpy(bytes_.data() + size_, text.data(), taken);
     size_ += taken;
     return *this;
   }
-  Line& operator<<(int number) noexcept {
+  SignalSafeLine& operator<<(int number) noexcept {
     std::array<char, 12> digits{};
     std::size_t at = digits.size();
     for (unsigned rest = static_cast<unsigned>(std::abs(number)); rest != 0 || at == digits.size(); rest /= 10) {
@@ -98,7 +98,7 @@ class Line {
   void write() noexcept {
     *this << "\n";
     for (std::size_t done = 0; done < size_;) {
-      // Nobody may be reading. What is ready takes this many bytes at once.
+      // A write of this size either succeeds at once or fails, even where no one reads.
       static_assert(sizeof(bytes_) <= PIPE_BUF);
       constexpr int patience_ms = 1000;
       pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
@@ -118,11 +118,11 @@ class Line {
   std::size_t size_ = 0;
 };
 
-/// "shardrun: PLUGIN, CALL: it DID"; `what` writes the end. What a thread without a guard does may be the plugin's
-/// doing or not.
+/// "shardrun: PLUGIN, CALL: it DID". `what` writes the end. A thread without a guard may or may not belong to the
+/// plugin.
 template <class What>
 void say(const Guarded& guard, What what) noexcept {
-  Line line;
+  SignalSafeLine line;
   line << "shardrun: " << std::string_view(guard.names->plugin).substr(0, 1024) << ", "
        << std::string_view(guard.names->call).substr(0, 256)
        << (guard.is_this_thread ? ": it " : ": while it ran, another thread ");
@@ -136,11 +136,11 @@ void say(const Guarded& guard, What what) noexcept {
 }
 
 [[noreturn]] void refuse_exit(const Guarded& guard, std::string_view function, int status) noexcept {
-  say(guard, [&](Line& line) { line << "called " << function << "(" << status << "), which no plugin may"; });
+  say(guard, [&](SignalSafeLine& line) { line << "called " << function << "(" << status << "), which no plugin may"; });
   end_with_children(status != 0 ? status : exit_code(ErrorCode::plugin));
 }
 
-/// Whether the instruction runs again after the handler, and does the same.
+/// Whether the instruction runs again after the handler, and faults again.
 bool comes_again(int signal, const siginfo_t& info) noexcept {
   const bool is_of_instruction = signal == SIGSEGV || signal == SIGBUS || signal == SIGILL || signal == SIGFPE;
   return is_of_instruction && info.si_code > 0 && !(signal == SIGBUS && info.si_code == BUS_MCEERR_AO);
@@ -150,16 +150,16 @@ extern "C" void shardrun_on_fault(int signal, siginfo_t* info, void*) {
   const int error_number = errno;
   if (const Guarded guard = guard_here(); guard.names != nullptr) {
     const char* const name = ::sigabbrev_np(signal);
-    say(guard, [&](Line& line) { line << "crashed by signal " << signal << " (SIG" << name << ")"; });
+    say(guard, [&](SignalSafeLine& line) { line << "crashed by signal " << signal << " (SIG" << name << ")"; });
     kill_children_since(oldest_start.load());
   }
-  // Restores the action that the signal had before. Then the instruction runs again, or the signal is sent again.
+  // Restores the signal's previous action. Then the instruction runs again, or the signal is sent again.
   const bool is_sent_again = !comes_again(signal, *info);
   for (std::size_t i = 0; i < faults.size(); ++i) {
     if (faults[i] == signal) {
       struct sigaction action = before[i];
       if (is_sent_again && (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_IGN) {
-        action.sa_handler = SIG_DFL;  // a crash is none to be ignored
+        action.sa_handler = SIG_DFL;  // a crash cannot be ignored
       }
       ::sigaction(signal, &action, nullptr);
     }
@@ -182,8 +182,8 @@ extern "C" void shardrun_on_quick_exit() {
   }
 }
 
-/// Once, before the first plugin can have handlers of its own. A stack that overflows leaves no room for a handler, so
-/// that has one of its own on this thread.
+/// Installs the handlers once, before the first plugin can install its own. A stack overflow leaves no room for a
+/// handler, so this thread gets a separate signal stack.
 void watch_this_process() {
   static std::once_flag once;
   std::call_once(once, [] {
@@ -222,12 +222,12 @@ CallGuard::CallGuard(std::string_view plugin, std::string_view call, std::option
     try {
       clock_ = std::thread([this, most = *limit] { end_late(most); });
     } catch (const std::system_error&) {
-      // Where no thread can be had, nothing is late.
+      // Without a thread, the limit is not enforced.
     }
     ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
   }
   if (guarded_process.exchange(process_) != process_) {
-    living = 0;  // these are the parent's
+    living = 0;  // the values are the parent's
   }
   if (living.load() == 0) {
     oldest_start = process_clock();
@@ -239,8 +239,9 @@ CallGuard::CallGuard(std::string_view plugin, std::string_view call, std::option
 
 CallGuard::~CallGuard() {
   if (::getpid() != process_) {
-    // The plugin has forked, and its child came back too: there would be two of this process.
-    say({names_, true}, [](Line& line) { line << "started a process by fork and let it return, which no plugin may"; });
+    // The plugin forked, and the child returned too: it must not continue as a second copy of this process.
+    say({names_, true},
+        [](SignalSafeLine& line) { line << "started a process by fork and let it return, which no plugin may"; });
     end_process(exit_code(ErrorCode::plugin));
   }
   innermost = outer_;
@@ -260,7 +261,7 @@ CallGuard::~CallGuard() {
 
 const GuardNames& CallGuard::names() const noexcept { return *names_; }
 
-/// Counts waits, each of which a process that is stopped ends once however long it was.
+/// Counts short waits instead of reading a clock. However long the process was stopped, that ends only one wait.
 void CallGuard::end_late(std::chrono::milliseconds limit) {
   constexpr std::chrono::milliseconds tick{50};
   std::unique_lock lock(mutex_);
@@ -270,14 +271,15 @@ void CallGuard::end_late(std::chrono::milliseconds limit) {
     }
   }
   say({names_, true},
-      [&](Line& text) { text << "did not come back within " << static_cast<int>(limit.count()) << " ms"; });
+      [&](SignalSafeLine& text) { text << "did not come back within " << static_cast<int>(limit.count()) << " ms"; });
   end_with_children(exit_code(ErrorCode::plugin));
 }
 
 }  // namespace shardrun::plugins
 
 #ifndef SHARDRUN_SANITIZED
-// In place of the C library's, which plugins would end the process with unseen. Sanitizers have their own.
+// Replaces the C library's function, so that a plugin cannot end the process unnoticed. Sanitizers replace it
+// themselves.
 extern "C" [[noreturn]] void _exit(int status) {
   using namespace shardrun::plugins;
   if (const Guarded guard = guard_here(); guard.names != nullptr) {

@@ -12,23 +12,23 @@
 
 namespace shardrun::plugins {
 
-/// How long a plugin may take to be loaded, to open, and to write a plan: SHARDRUN_PLUGIN_TIMEOUT. For the whole
-/// process.
+/// How long a plugin may take to load, to open, and to write a plan: SHARDRUN_PLUGIN_TIMEOUT. For the whole process.
 void set_call_limit(std::chrono::milliseconds limit) noexcept;
 [[nodiscard]] std::chrono::milliseconds call_limit() noexcept;
 
 struct GuardNames;
 
-/// While one lives, code of a plugin runs that could end this process or never come back. If the process is ended by a
-/// fault (SIGSEGV, SIGABRT, ...), by a call of exit, quick_exit or _exit, or goes past `limit`, one line on standard
-/// error names the plugin, the call and the ending, the exit code is not 0, and the children that the process started
-/// since then are killed. The time in which the process was stopped is no part of the limit. Calls nest: the line names
-/// the innermost one of the thread that ends the process. For a thread without a guard it names one that lives, and
-/// says that another thread did it. Children of fork may end as they like.
-/// end_process() of core/base ends the process without a line.
+/// Protects the process while a plugin's code runs, which could end it or never return. A process ends unexpectedly by
+/// - a fault (SIGSEGV, SIGABRT, ...);
+/// - a call of exit, quick_exit or _exit;
+/// - exceeding `limit`; time in which the process was stopped does not count.
+/// Then one line on standard error names the plugin, the call and the cause, the exit code is not 0, and the children
+/// started since then are killed. Calls nest: the line names the innermost one of the thread that ends the process. For
+/// a thread without a guard it names an existing one, and says that another thread did it. Children of fork may end as
+/// they like. end_process() of core/base ends the process without a line.
 class CallGuard {
  public:
-  /// `plugin`: "strategy 'rows' (/path)"; `call`: "make_plan". No limit: the call keeps a deadline of its own.
+  /// `plugin`: "strategy 'rows' (/path)"; `call`: "make_plan". Without a limit the call has a deadline of its own.
   CallGuard(std::string_view plugin, std::string_view call,
             std::optional<std::chrono::milliseconds> limit = std::nullopt);
   CallGuard(const CallGuard&) = delete;

@@ -16,7 +16,7 @@ namespace {
 
 [[noreturn]] void refuse_with(std::string message) { throw Error(ErrorCode::plugin, std::move(message)); }
 
-/// The host's end of sr_hook_writer, which keeps the first refusal as the recorder of plans does.
+/// The host's side of sr_hook_writer. It keeps the first refusal, like PlanRecorder.
 class HookRecorder {
  public:
   explicit HookRecorder(const sr_hook_group& group) : group_(group), elements_(1 + group.states, group.elements) {
@@ -95,7 +95,7 @@ class HookRecorder {
     }
   }
 
-  /// Elements received where so many are sent; another number than there may be where that cannot be.
+  /// The number of elements received for that many sent. For an impossible exchange, a number that no buffer has.
   [[nodiscard]] std::uint64_t expected(std::uint32_t kind, std::uint64_t sent) const noexcept {
     constexpr std::uint64_t never = UINT64_MAX;
     switch (kind) {
@@ -123,7 +123,7 @@ class HookRecorder {
   static constexpr std::uint64_t most_elements = std::uint64_t{1} << 40;
 
   const sr_hook_group& group_;
-  std::uint64_t added_ = 0;  ///< elements of all buffers
+  std::uint64_t added_ = 0;  ///< in all buffers
   sr_hook_writer writer_{};
   std::optional<Error> refusal_;
   HookPlan plan_;

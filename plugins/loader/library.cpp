@@ -32,7 +32,7 @@ sr_manifest read_manifest(const std::filesystem::path& file) {
 
 OpenFunction load_library(const std::filesystem::path& file) {
   namespace mode = boost::dll::load_mode;
-  // NODELETE is no value of Boost's, which hands the number on to dlopen as it is.
+  // Boost has no NODELETE, but passes the value to dlopen unchanged.
   constexpr auto for_good = static_cast<mode::type>(RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   try {
     const boost::dll::shared_library library(std::filesystem::canonical(file), for_good);

@@ -6,14 +6,14 @@
 
 namespace shardrun::plugins {
 
-/// The manifest as the file holds it, not yet judged: none of the plugin's code has run.
-/// Throws Error{plugin} unless the file is a plugin in form: a shared library with both symbols, which loads the
-/// libraries that it needs, and that these need, from folders that are trusted as its own is.
+/// The manifest from the file, unchecked. None of the plugin's code has run. Throws Error{plugin} unless the file has
+/// the form of a plugin: a shared library with both symbols. All libraries that it needs, directly or not, must come
+/// from folders that are trusted like its own.
 [[nodiscard]] sr_manifest read_manifest(const std::filesystem::path& file);
 
 using OpenFunction = decltype(&shardrun_open_v1);
 
-/// Loads the library for good and returns its way in. Throws Error{plugin} with the dynamic linker's words.
+/// Loads the library for good and returns its open function. Throws Error{plugin} with the dynamic linker's text.
 [[nodiscard]] OpenFunction load_library(const std::filesystem::path& file);
 
 }  // namespace shardrun::plugins

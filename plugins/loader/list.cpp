@@ -15,7 +15,7 @@
 namespace shardrun::plugins {
 namespace {
 
-/// What can be told without its code in this process, which other plugins are tried in copies of.
+/// Fills in what other plugins could spoil, by opening the plugin in a forked copy of this process.
 void try_out(const Candidate& file, PluginInfo& info) {
   require_trusted(file.path);
   const sr_manifest raw = read_manifest(file.path);

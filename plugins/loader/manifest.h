@@ -10,14 +10,14 @@
 
 namespace shardrun::plugins {
 
-/// The manifest as plain values, judged: Throws Error{plugin} unless it is one of a plugin that this host can
-/// work with and that is what the file's name says.
+/// The manifest as plain values. Throws Error{plugin} unless this host can work with the plugin and the file's name
+/// agrees with it.
 [[nodiscard]] Manifest checked_manifest(const sr_manifest& raw, const Candidate& file);
 
 /// SR_KIND_...
 [[nodiscard]] std::uint32_t number_of(PluginKind kind) noexcept;
 
-/// Names with spaces between them, one by one.
+/// Splits names at spaces.
 [[nodiscard]] std::vector<std::string> words_of(const std::string& text);
 
 /// "1.0"

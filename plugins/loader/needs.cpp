@@ -28,7 +28,7 @@ using std::filesystem::path;
                   printable(file.string()), printable(entry), why));
 }
 
-/// A name of the dynamic section as the dynamic linker reads it. `origin`: the folder of the library that has it.
+/// A name in the dynamic section, as the dynamic linker reads it. `origin`: the folder of the library that contains it.
 std::string with_origin(std::string_view name, const path& origin) {
   std::string text(name);
   for (const std::string_view word : {"${ORIGIN}", "$ORIGIN"}) {
@@ -39,10 +39,10 @@ std::string with_origin(std::string_view name, const path& origin) {
   return text;
 }
 
-/// One walk over a plugin and all that is loaded with it.
+/// One walk over a plugin and every library loaded with it.
 class Walk {
  public:
-  /// `inherited`: folders of DT_RPATH, in which the dynamic linker looks for what a library's needs need too.
+  /// `inherited`: folders of DT_RPATH, which the dynamic linker also searches for the needs of a library's needs.
   void visit(const path& file, const path& origin, const ElfFile& library, std::vector<path> inherited) {
     for (const path& folder : folders_of(file, origin, library, DT_RPATH)) {
       inherited.push_back(folder);
@@ -79,7 +79,7 @@ class Walk {
     return folders;
   }
 
-  /// What an entry of a search path stands for, or a name with a slash.
+  /// The folder that an entry of a search path, or a name with a slash, refers to.
   static path trusted_folder(const path& file, const path& origin, std::string_view entry) {
     const std::string folder = with_origin(entry, origin);
     if (folder.empty()) {
@@ -104,7 +104,8 @@ class Walk {
     if (std::filesystem::symlink_status(named, none).type() == std::filesystem::file_type::not_found) {
       return;
     }
-    // One path for each file, so that the walk ends: folder/../folder/file is another path.
+    // The canonical path of each file, so that the walk ends. Otherwise folder/../folder/file would count as another
+    // file.
     const path need = std::filesystem::canonical(named.parent_path()) / named.filename();
     if (!visited_.insert(need).second) {
       return;
@@ -119,7 +120,7 @@ class Walk {
     try {
       library.emplace(need, ElfFile::Symbols::skip);
     } catch (const Error&) {
-      return;  // for another machine, for example: the dynamic linker passes over it, or says what is wrong with it
+      return;  // such as one for another machine: the dynamic linker skips it, or reports it
     }
     visit(need, need.parent_path(), *library, inherited);
   }

@@ -6,9 +6,9 @@
 
 namespace shardrun::plugins {
 
-/// The dynamic linker loads the libraries that a library needs, and those that they need, from folders that they name.
-/// Each of these folders must be trusted as the library's own folder is, and so must each needed library that is found
-/// there. Libraries in the system's folders are trusted. Throws Error{plugin} that says what is not.
+/// Checks the libraries that a library needs, directly or not, which the dynamic linker loads from folders that
+/// libraries name. Each folder must be trusted like the library's own, and so must each library found there. Libraries
+/// in the system's folders are trusted. Throws Error{plugin} with what is not trusted.
 void require_trusted_needs(const std::filesystem::path& file, const ElfFile& library);
 
 }  // namespace shardrun::plugins

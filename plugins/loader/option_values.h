@@ -8,7 +8,7 @@
 
 namespace shardrun::plugins {
 
-/// The values in the form that crosses the border. It points into them.
+/// The values in their C form. It points into `values`.
 [[nodiscard]] std::vector<sr_option_value> raw_options(const OptionValues& values);
 
 }  // namespace shardrun::plugins

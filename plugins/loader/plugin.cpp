@@ -45,7 +45,7 @@ void log_to_stderr(LogLevel level, std::string_view plugin, std::string_view tex
   fmt::print(stderr, "{}: {}{}\n", plugin, level == LogLevel::warning ? "warning: " : "", text);
 }
 
-/// What sr_host::self points to is the state, which is where it was when the plugin was opened.
+/// sr_host::self points to the state, whose address does not change after the plugin is opened.
 template <class State>
 void take_log_line(void* self, std::uint32_t level, const char* text) noexcept {
   const State& state = *static_cast<const State*>(self);
@@ -53,7 +53,7 @@ void take_log_line(void* self, std::uint32_t level, const char* text) noexcept {
     state.log(level == SR_LOG_INFO ? LogLevel::info : LogLevel::warning, state.manifest.name,
               printable_lines(text != nullptr ? text : ""));
   } catch (...) {
-    // A line that cannot be logged is lost: the plugin is not to blame and must not be unwound.
+    // A line that cannot be logged is lost. The plugin did nothing wrong, and must not be unwound.
   }
 }
 

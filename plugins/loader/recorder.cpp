@@ -34,7 +34,7 @@ std::vector<std::string> names_of(const std::vector<Named>& items) {
   return names;
 }
 
-/// "(known: a, b)", of a long list its beginning.
+/// "(known: a, b)"; only the beginning of a long list.
 std::string known(const std::vector<std::string>& names) {
   constexpr std::size_t shown = 20;
   const auto end = names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), shown));
@@ -68,7 +68,7 @@ std::optional<TensorRole> role_of(std::uint32_t role) {
   }
 }
 
-/// Runs one function of the writer; `what` names the call in the refusal.
+/// Runs one function of the writer. `what` names the call in a refusal.
 template <class Act>
 std::int32_t record(void* self, sr_error* error, std::string_view function, const char* item, Act act) noexcept {
   PlanRecorder& recorder = *static_cast<PlanRecorder*>(self);
@@ -78,11 +78,11 @@ std::int32_t record(void* self, sr_error* error, std::string_view function, cons
 }  // namespace
 
 struct PlanRecorder::Split {
-  std::string axis;  // "" where the dimension is counted
+  std::string axis;  // "" where the dimension is given by its index
   std::uint32_t dim = 0;
   std::vector<std::string> mesh_axes;
 
-  /// The dimension of `item` (a tensor or cut point) that is meant.
+  /// The dimension of `item` (a tensor or cut point) that the split refers to.
   template <class Item>
   [[nodiscard]] std::size_t dim_of(const Item& item) const {
     if (axis.empty()) {
@@ -104,7 +104,7 @@ struct PlanRecorder::Split {
     return static_cast<std::size_t>(std::ranges::find(item.axes, axis) - item.axes.begin());
   }
 
-  /// The mesh axes over which the flattened elements are split; the split is taken out.
+  /// Removes the split of the flattened elements and returns its mesh axes.
   [[nodiscard]] static std::vector<std::string> take_flat(std::vector<Split>& splits) {
     const auto is_flat = [](const Split& split) { return split.axis.empty() && split.dim == SR_DIM_FLAT; };
     const auto flat = std::ranges::find_if(splits, is_flat);

@@ -16,8 +16,8 @@
 
 namespace shardrun::plugins {
 
-/// The host's end of sr_plan_writer: takes what a strategy writes, refuses what cannot be and keeps the first
-/// refusal, so that a strategy which ignores it does not get away with it.
+/// The host's side of sr_plan_writer. It records what a strategy writes, and refuses what is invalid. It keeps the
+/// first refusal, so a strategy cannot ignore it.
 class PlanRecorder {
  public:
   explicit PlanRecorder(const StrategyRequest& request);
@@ -29,11 +29,11 @@ class PlanRecorder {
   /// The first refusal, if there was one.
   [[nodiscard]] const std::optional<Error>& refusal() const noexcept { return refusal_; }
 
-  /// The plan, once the strategy has returned. Throws the first refusal, or Error{plugin} for a plan that does not
-  /// fit the ranks or leaves out a mesh axis of the job.
+  /// The plan, after the strategy has returned. Throws the first refusal, or Error{plugin} for a plan that does not fit
+  /// the ranks or omits a mesh axis of the job.
   [[nodiscard]] PlanDraft finish() const;
 
-  // What the writer's functions do; each throws Error{plugin}.
+  // The writer's functions. Each throws Error{plugin}.
   void add_mesh_axis(const char* name, std::uint32_t size);
   void place_axis(const char* axis, const char* const* mesh_axes, std::uint32_t count);
   void place_tensor(const char* glob, std::uint32_t role, const sr_split* splits, std::uint32_t count,
@@ -50,7 +50,7 @@ class PlanRecorder {
 
   void set_bucket_bytes(std::uint64_t bytes) noexcept { bucket_bytes_ = bytes; }
 
-  /// Does what a function of the writer is to do, and keeps what it throws.
+  /// Runs a function of the writer, and keeps what it throws.
   std::int32_t recorded(sr_error* error, std::string_view function, const char* item,
                         const std::function<void()>& act) noexcept;
 
@@ -64,7 +64,7 @@ class PlanRecorder {
   sr_plan_writer writer_{};
   std::optional<Error> refusal_;
   std::vector<MeshAxis> mesh_;
-  // By position in the request, so that the plan does not depend on the order in which it was written.
+  // Indexed by position in the request, so that the plan does not depend on the order of the calls.
   std::map<std::size_t, std::vector<std::string>> axes_;
   std::map<std::pair<std::size_t, TensorRole>, TensorPlacement> tensors_;
   std::map<std::size_t, DimSplits> cut_points_;

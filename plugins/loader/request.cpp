@@ -34,9 +34,9 @@ RequestTables::RequestTables(const StrategyRequest& request, const OptionValues&
                            axis_names(point.name, point.shape, point.axes), point.bytes, point.layer, 0});
   }
   const auto raw_layer = [](const LayerSummary& layer) {
-    return sr_layer{sizeof(sr_layer),    0,
-                    layer.name.c_str(),  layer.parameter_bytes,
-                    layer.forward_flops, layer.backward_input_flops,
+    return sr_layer{sizeof(sr_layer),           0,
+                    layer.name.c_str(),         layer.parameter_bytes,
+                    layer.forward_flops,        layer.backward_input_flops,
                     layer.backward_weight_flops};
   };
   for (const LayerSummary& layer : request.layers) {
@@ -60,14 +60,22 @@ RequestTables::RequestTables(const StrategyRequest& request, const OptionValues&
           sharding_.data(),
           count_of(sharding_.size()),
           sizeof(sr_sharding)};
-  graph_ = {sizeof(sr_graph),         0,
-            tensors_.data(),          count_of(tensors_.size()),
-            sizeof(sr_tensor),        axes_.data(),
-            count_of(axes_.size()),   sizeof(sr_axis),
-            cut_points_.data(),       count_of(cut_points_.size()),
-            sizeof(sr_cut_point),     layers_.data(),
-            count_of(layers_.size()), sizeof(sr_layer),
-            &before_,                 &behind_};
+  graph_ = {sizeof(sr_graph),
+            0,
+            tensors_.data(),
+            count_of(tensors_.size()),
+            sizeof(sr_tensor),
+            axes_.data(),
+            count_of(axes_.size()),
+            sizeof(sr_axis),
+            cut_points_.data(),
+            count_of(cut_points_.size()),
+            sizeof(sr_cut_point),
+            layers_.data(),
+            count_of(layers_.size()),
+            sizeof(sr_layer),
+            &before_,
+            &behind_};
 }
 
 const char* const* RequestTables::axis_names(const std::string& name, const std::vector<std::int64_t>& shape,
@@ -80,7 +88,7 @@ const char* const* RequestTables::axis_names(const std::string& name, const std:
   for (const std::string& axis : axes) {
     names.push_back(axis.c_str());
   }
-  return axis_names_.emplace_back(std::move(names)).data();  // moving the outer vector leaves this where it is
+  return axis_names_.emplace_back(std::move(names)).data();  // moving the outer vector does not move this
 }
 
 }  // namespace shardrun::plugins

@@ -8,10 +8,10 @@
 
 namespace shardrun::plugins {
 
-/// A request in the form that crosses the border. It points into the request, which must outlive it.
+/// A request in its C form. It points into the request, which must outlive it.
 class RequestTables {
  public:
-  /// Throws Error{internal} for a tensor or cut point whose axes are not one a dimension.
+  /// Throws Error{internal} for a tensor or cut point that does not have one axis per dimension.
   RequestTables(const StrategyRequest& request, const OptionValues& options);
   RequestTables(const RequestTables&) = delete;
   RequestTables& operator=(const RequestTables&) = delete;

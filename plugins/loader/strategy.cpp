@@ -17,7 +17,7 @@
 namespace shardrun::plugins {
 namespace {
 
-/// What `step` returns; an Error that it throws gets `prefix` before its message.
+/// Returns what `step` returns. Prefixes the message of an Error that it throws.
 template <class Step>
 auto naming(std::string_view prefix, Step step) {
   try {

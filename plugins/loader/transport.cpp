@@ -30,7 +30,7 @@ bool is_complete(const sr_transport& all) noexcept {
          all.op_test != nullptr && all.op_wait != nullptr && all.op_free != nullptr;
 }
 
-/// A function that is given a deadline, and does not come back soon after it, never will.
+/// The limit for a function with a deadline. One that does not return soon after it never will.
 std::optional<std::chrono::milliseconds> limit_of(std::int64_t deadline) {
   constexpr std::chrono::seconds lateness{5};
   if (deadline == INT64_MAX) {
@@ -40,7 +40,7 @@ std::optional<std::chrono::milliseconds> limit_of(std::int64_t deadline) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(left) + lateness;
 }
 
-/// What wrap each other in a circle would go on for ever.
+/// Transports that wrap each other in a circle would never end.
 constexpr std::size_t deepest_wrapping = 8;
 
 }  // namespace
@@ -117,7 +117,7 @@ const sr_plugin& TransportState::wrap(const std::string& name) {
   const std::int32_t status = table.configure(inner.plugin.table().self, &raw, &error);
   --configuring;
   if (status != SR_OK) {
-    fail(fmt::format("transport {}, configuring", name), status, error);
+    fail(fmt::format("transport {}, configuring", name), failure_of(status, error));
   }
   return inner.plugin.table();
 }
@@ -191,7 +191,7 @@ OpInfo Transport::query(const OpRequest& op, std::uint32_t members) const {
   try {
     sdk::check(spec, members);
   } catch (const sdk::TransportError& invalid) {
-    fail(state_->what("asked for an op"), invalid.status(), invalid.what());
+    fail(state_->what("asked for an op"), invalid);
   }
   state_->require_configured();
   const std::optional<OpInfo> info =

@@ -16,15 +16,15 @@ namespace shardrun::plugins {
 
 struct TransportState;
 
-/// shardrun/transport.h as plain values. The meaning of every field is stated there; numbers are the header's own.
+/// shardrun/transport.h as plain values. The header states the meaning of every field; numbers are the header's own.
 
 struct TransportProps {
   bool same_host_only = false;
-  bool own_launcher_only = false;  ///< opens in ranks that a launcher of its own started, and in no others
+  bool own_launcher_only = false;  ///< opens only in ranks that a launcher of its own started
   bool moves_host_memory = false;
 };
 
-/// A buffer of host memory, unless it says otherwise.
+/// A buffer of host memory by default.
 struct HostBuffer {
   void* data = nullptr;
   std::uint64_t bytes = 0;
@@ -45,10 +45,10 @@ struct OpRequest {
   std::vector<std::uint64_t> recv_counts;
   std::optional<HostBuffer> send;
   std::optional<HostBuffer> recv;
-  std::optional<HostBuffer> scratch;  ///< without it, an op that needs some brings its own memory
+  std::optional<HostBuffer> scratch;  ///< an op that needs some and has none here gets it from the loader
   std::string label;
-  /// Of what reduces: in the order of the members, ((0 + 1) + 2) + …; the same bits over every transport. Where the
-  /// transport does not, it is made of its sends and receives.
+  /// For ops that reduce: in the order of the members, ((0 + 1) + 2) + …, with the same bits over every transport.
+  /// Where the transport reduces otherwise, the op is made of sends and receives.
   bool in_order = false;
 };
 
@@ -57,7 +57,7 @@ struct OpInfo {
   std::uint64_t scratch_bytes = 0;
 };
 
-/// What a transport is lent; it outlives the transport. Every function may be called by any thread.
+/// What the host provides to a transport. It outlives the transport. Any thread may call it.
 class TransportHost {
  public:
   TransportHost() = default;
@@ -67,7 +67,7 @@ class TransportHost {
 
   /// Whether the job is to end.
   [[nodiscard]] virtual bool aborted() const noexcept = 0;
-  /// A store shared by all ranks. Both throw Error; `get` waits until the key is set, at most until `deadline`.
+  /// A store that all ranks share. Both throw Error. `get` waits until the key is set, at most until `deadline`.
   virtual void store_set(const std::string& key, std::string value) = 0;
   [[nodiscard]] virtual std::string store_get(const std::string& key, std::int64_t deadline) = 0;
 };
@@ -77,12 +77,12 @@ struct TransportConfig {
   std::uint32_t world_size = 1;
   std::uint32_t local_rank = 0;
   std::uint32_t local_world_size = 1;
-  std::string job;       ///< of this run alone: [a-z0-9]+
-  std::string address;   ///< that listeners bind to
-  OptionValues options;  ///< of one that was not configured
+  std::string job;       ///< unique to this run: [a-z0-9]+
+  std::string address;   ///< listeners bind to it
+  OptionValues options;  ///< for a transport that was not configured
   std::int64_t deadline = INT64_MAX;
-  std::vector<std::uint32_t> machines = {};  ///< of each rank the number of its machine; empty: not known
-  /// The same on every rank of this run and known to nobody else; nothing: the transport is given none.
+  std::vector<std::uint32_t> machines = {};  ///< of each rank, its machine's number; empty: not known
+  /// The same on every rank of this run and known to no one else. Nothing: the transport gets none.
   std::optional<std::array<std::uint8_t, 32>> secret = std::nullopt;
 };
 
@@ -90,20 +90,20 @@ struct TransportConfig {
 struct TransportSetup {
   OptionValues options;
   std::uint32_t world_size = 0;  ///< 0: not known
-  /// What the job says to a transport that this one opens.
+  /// The job's options for a transport that this one opens.
   std::function<OptionValues(const std::string& name)> options_of = {};
 };
 
 /// Nanoseconds of the clock of all deadlines.
 [[nodiscard]] std::int64_t transport_clock() noexcept;
 
-/// When an op's latest run was under way: when the transport began to work on it, and when it was complete.
+/// When an op's latest run was in progress: when the transport began to work on it, and when it was complete.
 struct OpTimes {
   std::int64_t begun = 0;
   std::int64_t ended = 0;
 };
 
-/// A prepared op. start and wait allocate nothing where all goes well. Freed with the object.
+/// A prepared op. start and wait allocate nothing unless they fail. Freed with the object.
 class TransportOp {
  public:
   TransportOp(TransportOp&& other) noexcept;
@@ -113,9 +113,9 @@ class TransportOp {
   // Each throws Error{timeout, aborted, peer_lost, plugin}.
   void start(std::int64_t deadline);
   [[nodiscard]] bool test();
-  /// False where `deadline` passed before; the op goes on.
+  /// Returns false where `deadline` passed first; the op continues.
   [[nodiscard]] bool wait(std::int64_t deadline);
-  /// Of a complete op; nothing where the transport does not say. Allocates nothing where it does.
+  /// Of a complete op. Nothing where the transport does not report it. Allocates nothing where it does.
   [[nodiscard]] std::optional<OpTimes> times();
 
   struct State;
@@ -134,21 +134,21 @@ struct GroupRequest {
   std::int64_t deadline = INT64_MAX;
 };
 
-/// Some of the ranks. Its ids are below 2^63. Ops keep it.
+/// A group of ranks. Its ids are below 2^63. Ops keep it alive.
 class TransportGroup {
  public:
   TransportGroup(TransportGroup&& other) noexcept;
   TransportGroup& operator=(TransportGroup&& other) noexcept;
   ~TransportGroup();
 
-  /// One collective, or sends and receives as one unit; all but the buffers is copied. A collective waits for the other
-  /// members. The first one that the transport lacks connects a second group of these members, so collectives are
-  /// prepared as groups are connected: by one thread at a time, in one order on all ranks. Throws Error, also where
-  /// members prepare different ops.
+  /// Prepares one collective, or sends and receives as one op. Copies everything except the buffers. A collective waits
+  /// for the other members. The first collective that the transport lacks connects a second group of these members. So
+  /// collectives are prepared as groups are connected: by one thread at a time, in one order on all ranks. Throws
+  /// Error, also where members prepare different ops.
   [[nodiscard]] TransportOp prepare(const std::vector<OpRequest>& ops, std::int64_t deadline);
-  /// Any thread. Never throws: what cannot be aborted has failed already.
+  /// Any thread. Never throws: a group that cannot be aborted has failed already.
   void abort(const std::string& reason) noexcept;
-  /// Why the group failed, or nothing. Any thread.
+  /// Why the group failed; nothing where it has not. Any thread.
   [[nodiscard]] std::optional<std::string> error() const;
 
   struct State;
@@ -159,11 +159,11 @@ class TransportGroup {
   std::shared_ptr<State> state_;
 };
 
-/// A transport plugin. Movable. Closed, and its memory deregistered, with the last of this object and its groups and
-/// ops; until then the host and the registered memory are there.
+/// A transport plugin. Movable. Closed, and its memory deregistered, with the last of this object, its groups and its
+/// ops. The host and the registered memory must exist until then.
 class Transport {
  public:
-  /// Finds, loads and opens the plugin; no rank is contacted yet. Throws Error{plugin}.
+  /// Finds, loads and opens the plugin. Contacts no rank. Throws Error{plugin}.
   [[nodiscard]] static Transport load(const Directories& directories, std::string_view name, LogSink log = {});
 
   Transport(Transport&& other) noexcept;
@@ -172,18 +172,18 @@ class Transport {
 
   [[nodiscard]] const Manifest& manifest() const noexcept;
   [[nodiscard]] const std::vector<OptionSpec>& options() const noexcept;
-  /// Gives it the job's options, once, before all that follows; without, it has their defaults. Throws
-  /// Error{transport} for what it refuses.
+  /// Passes the job's options, once, before all calls below. Without it the defaults apply. Throws Error{transport} for
+  /// options that it refuses.
   void configure(TransportSetup setup);
   [[nodiscard]] TransportProps props() const;
-  /// What an op takes in a group of `members`; buffers may lack their data. Every collective is available: what the
-  /// transport does not offer is made of its sends and receives. Throws Error where it cannot be.
+  /// What an op needs in a group of `members`; buffers may lack their data. Every collective is available: those that
+  /// the transport lacks are made of its sends and receives. Throws Error for an invalid op.
   [[nodiscard]] OpInfo query(const OpRequest& op, std::uint32_t members) const;
 
-  /// Whether ranks that another launcher started can hear from rank 0 through it where they meet.
+  /// Whether ranks that another launcher started can learn through it where rank 0 is.
   [[nodiscard]] bool shares_first() const noexcept;
-  /// Before `open`: `bytes`, at most 4096 and as many on every rank, become rank 0's. Waits for all ranks. False where
-  /// it cannot after all, as one that opens another which cannot.
+  /// Call it before `open`, on all ranks; it waits for all. `bytes` (at most 4096, as many on every rank) become rank
+  /// 0's. Returns false where the transport cannot, such as one that wraps another which cannot.
   [[nodiscard]] bool share_first(std::uint32_t rank, std::uint32_t world_size, std::string& bytes);
   void open(const TransportConfig& config, TransportHost& host);
   /// `descriptor`: of the memory's file, or -1.

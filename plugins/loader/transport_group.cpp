@@ -10,7 +10,7 @@
 namespace shardrun::plugins {
 namespace {
 
-/// An op of the plugin. Nothing here allocates where all goes well.
+/// An op that the plugin provides. Nothing here allocates unless it fails.
 class NativeOp final : public TransportOp::State {
  public:
   NativeOp(std::shared_ptr<TransportGroup::State> group, std::string what, std::vector<std::byte> scratch)
@@ -61,7 +61,8 @@ class NativeOp final : public TransportOp::State {
     if (status == SR_OK) {
       return true;
     }
-    // A wait that ran out of time and an op that did look alike; the op that goes on is pending.
+    // The status is the same for a wait that ran out of time and for an op past its deadline. Only the former's op is
+    // pending.
     if (status == SR_TIMEOUT) {
       return test();
     }
@@ -80,13 +81,13 @@ class NativeOp final : public TransportOp::State {
   }
 
  private:
-  /// Where a composed collective failed first, this op was aborted for that.
+  /// Where a composed collective of the group failed first, that failure is the reason for this one.
   [[noreturn]] void fail_as_group(std::int32_t status, const sr_error& error) const {
     ComposedGroup* const composed = group_->composed();
     if (const auto first = composed != nullptr ? composed->worker().failure() : std::nullopt) {
-      fail(what_, first->status(), first->what());
+      fail(what_, *first);
     }
-    fail(what_, status, error);
+    fail(what_, failure_of(status, error));
   }
 
   std::shared_ptr<TransportGroup::State> group_;
@@ -94,23 +95,24 @@ class NativeOp final : public TransportOp::State {
   void* self_;
   std::uint64_t handle_ = 0;
   std::string what_;
-  std::vector<std::byte> scratch_;  ///< where the host brought none
+  std::vector<std::byte> scratch_;  ///< where the host provides none
 };
 
 void require_valid(const TransportGroup::State& group, const std::vector<sdk::OpSpec>& specs) {
   try {
     sdk::validate(specs, group.rank, group.size);
   } catch (const sdk::TransportError& invalid) {
-    fail(group.transport->what(fmt::format("group {}", group.name)), invalid.status(), invalid.what());
+    fail(group.transport->what(fmt::format("group {}", group.name)), invalid);
   }
 }
 
-/// What is composed is added up by this process.
+/// This process itself reduces in composed collectives, so it must be able to access the buffers.
 void require_host_memory(const TransportGroup::State& group, const sdk::OpSpec& op) {
   for (const std::optional<sdk::Buffer>* each : {&op.send, &op.recv}) {
     if (*each && (*each)->kind == SR_MEMORY_CUDA) {
-      fail(group.transport->what(fmt::format("group {}, {}", group.name, sdk::describe(op))), SR_UNIMPLEMENTED,
-           "it does not offer this op, and what it lacks can be made of sends and receives in host memory alone");
+      fail(group.transport->what(fmt::format("group {}, {}", group.name, sdk::describe(op))),
+           {SR_UNIMPLEMENTED,
+            "it does not offer this op, and what it lacks can be made of sends and receives in host memory alone"});
     }
   }
 }
@@ -163,7 +165,7 @@ ComposedGroup& TransportGroup::State::composing(std::int64_t deadline) {
   try {
     composed_group_ = std::make_unique<ComposedGroup>(*this, deadline);
   } catch (const Error& failure) {
-    // Another attempt would not find the members where they are now.
+    // Another attempt would find the members elsewhere.
     sr_error error = empty_error();
     (void)transport->functions.group_abort(transport->self, handle, failure.message().c_str(), &error);
     throw;
@@ -230,7 +232,7 @@ void TransportGroup::abort(const std::string& reason) noexcept {
   sr_error error = empty_error();
   (void)state_->transport->functions.group_abort(state_->transport->self, state_->handle, reason.c_str(), &error);
   if (ComposedGroup* const composed = state_->composed()) {
-    composed->worker().fail(SR_ABORTED, reason);
+    composed->worker().fail({SR_ABORTED, reason});
   }
 }
 

@@ -16,19 +16,22 @@ namespace shardrun::plugins {
   sr_error error;
   error.struct_size = sizeof(error);
   error.text[0] = '\0';
+  error.awaited = 0;
   return error;
 }
 
-/// Throws Error "WHAT: TEXT" with the code that stands for an SR_... status.
-[[noreturn]] void fail(std::string_view what, std::int32_t status, std::string_view text);
-[[noreturn]] void fail(std::string_view what, std::int32_t status, const sr_error& error);
+/// A plugin's failure, with a text that can be printed.
+[[nodiscard]] sdk::TransportError failure_of(std::int32_t status, const sr_error& error);
 
-/// The host's functions for an opened transport; `self` is what they are called with.
+/// Throws Error "WHAT: TEXT" with the code for an SR_... status.
+[[noreturn]] void fail(std::string_view what, const sdk::TransportError& failure);
+
+/// The host's functions for an opened transport. `self` is their first argument.
 [[nodiscard]] sr_transport_host raw_host(TransportState& self) noexcept;
 
 [[nodiscard]] sdk::OpSpec spec_of(const OpRequest& request);
 
-/// Ops in the form that crosses the border. It points into `specs`, which outlive it.
+/// Ops in their C form. It points into `specs`, which outlive it.
 class RawOps {
  public:
   explicit RawOps(const std::vector<sdk::OpSpec>& specs);

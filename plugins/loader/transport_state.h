@@ -25,19 +25,19 @@ namespace shardrun::plugins {
 
 class ComposedGroup;
 
-/// A transport that another one has opened, and what the job says to it.
+/// A transport that another one has opened, and its options.
 struct WrappedTransport {
   WrappedTransport(Plugin opened, const OptionValues& given);
 
   Plugin plugin;
   OptionValues values;
-  std::vector<sr_option_value> options;  ///< points into `values`
+  std::vector<sr_option_value> options;  ///< point into `values`
 };
 
 /// The functions of an opened plugin. Throws Error{plugin} where one is missing.
 [[nodiscard]] sr_transport functions_of(const Plugin& plugin);
 
-/// A loaded transport, opened or not. Groups and ops keep it.
+/// A loaded transport, opened or not. Groups and ops keep it alive.
 struct TransportState {
   TransportState(Plugin opened, Directories searched, LogSink sink);
   TransportState(const TransportState&) = delete;
@@ -47,8 +47,8 @@ struct TransportState {
   /// "transport NAME, DOING"
   [[nodiscard]] std::string what(std::string_view doing) const;
 
-  /// Runs one of the plugin's functions: `act` takes an sr_error* and returns a status. Throws Error. `limit`: where
-  /// the function is given no deadline.
+  /// Calls one of the plugin's functions: `act` takes an sr_error* and returns a status. Throws Error. `limit`: for
+  /// functions without a deadline.
   template <class Call>
   void call(std::string_view doing, Call act, std::optional<std::chrono::milliseconds> limit = std::nullopt) const {
     const CallGuard guard(label, doing, limit);
@@ -61,34 +61,34 @@ struct TransportState {
                                                     printable(escaped.what())));
     }
     if (status != SR_OK) {
-      fail(what(doing), status, error);
+      fail(what(doing), failure_of(status, error));
     }
   }
 
-  /// What the transport says of an op, or nothing where it does not offer it. Throws Error.
+  /// What the transport says of an op. Nothing where it does not offer the op. Throws Error.
   [[nodiscard]] std::optional<OpInfo> offered(const sdk::OpSpec& op, std::uint32_t members) const;
-  /// The same of an op that is to be reduced in order: nothing where the transport reduces otherwise.
+  /// The same for an op that is to reduce in order. Nothing where the transport reduces otherwise.
   [[nodiscard]] std::optional<OpInfo> offered_in_order(const sdk::OpSpec& op, std::uint32_t members) const;
 
-  /// Once; the defaults where nothing has been said before it is asked anything.
+  /// Call it once, before other functions; otherwise the defaults apply.
   void configure(TransportSetup given);
   void require_configured();
-  /// One more transport, configured. Throws Error.
+  /// Opens and configures another transport. Throws Error.
   [[nodiscard]] const sr_plugin& wrap(const std::string& name);
 
-  std::list<WrappedTransport> wrapped;  ///< closed after the transport that wraps them: members go in reverse order
+  std::list<WrappedTransport> wrapped;  ///< closed after `plugin`, which wraps them
   Plugin plugin;
   std::string label;
   Directories directories;
   LogSink log;
   sr_transport functions{};
   void* self = nullptr;
-  TransportHost* host = nullptr;  ///< once it is open
+  TransportHost* host = nullptr;  ///< set once it is open
   sr_transport_host raw_host{};
   bool is_configured = false;
-  bool is_given_setup = false;  ///< not by default alone
+  bool is_given_setup = false;  ///< not only by default
   TransportSetup setup;
-  std::size_t configuring = 0;  ///< how many transports, each opened by the one before, are being configured
+  std::size_t configuring = 0;  ///< depth of transports being configured, each opened by the one before
   bool is_open = false;
   std::vector<std::uint64_t> registrations;
 };
@@ -99,9 +99,9 @@ struct TransportGroup::State {
   State& operator=(const State&) = delete;
   ~State();
 
-  /// Where ops that the transport lacks are composed. The first call connects it, as every member's does.
+  /// The group that runs ops which the transport lacks. The first call, which every member makes, connects it.
   [[nodiscard]] ComposedGroup& composing(std::int64_t deadline);
-  /// The same, null where nothing was composed. Any thread.
+  /// The same; null before the first call. Any thread.
   [[nodiscard]] ComposedGroup* composed() const noexcept { return composed_.load(std::memory_order_acquire); }
 
   std::shared_ptr<TransportState> transport;
@@ -117,7 +117,7 @@ struct TransportGroup::State {
   std::atomic<ComposedGroup*> composed_ = nullptr;
 };
 
-/// A prepared op of either make. It keeps its group.
+/// A prepared op, of the plugin's or composed. It keeps its group alive.
 struct TransportOp::State {
   State() = default;
   State(const State&) = delete;
@@ -130,11 +130,11 @@ struct TransportOp::State {
   [[nodiscard]] virtual std::optional<OpTimes> times() = 0;
 };
 
-/// Gives each op the `needed` bytes that it does not bring, out of memory that is returned.
+/// Gives each op the `needed` scratch that it does not bring, and returns the memory.
 [[nodiscard]] std::vector<std::byte> provide_scratch(std::vector<sdk::OpSpec>& ops,
                                                      const std::vector<std::uint64_t>& needed);
 
-/// A group of the plugin itself. Throws Error.
+/// Creates a group of the plugin's. Throws Error.
 [[nodiscard]] std::uint64_t create_group(const TransportState& transport, const GroupRequest& request);
 
 }  // namespace shardrun::plugins

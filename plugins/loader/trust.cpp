@@ -22,8 +22,8 @@
 namespace shardrun::plugins {
 namespace {
 
-/// What a path is to the file that is loaded.
-enum class Place { itself, above };
+/// The role of a path that is checked: the file (or its directory) itself, or a directory above.
+enum class Checked { itself, ancestor };
 
 [[noreturn]] void distrust(const std::filesystem::path& path, const std::string& why) {
   throw Error(ErrorCode::plugin, fmt::format("{} is not trusted: {}", printable(path.string()), why));
@@ -38,7 +38,7 @@ struct stat status_of(const std::filesystem::path& path) {
   return status;
 }
 
-/// Users whose files are as good as the user's own.
+/// Users whose files are trusted like the user's own.
 std::array<uid_t, 3> trusted_users() { return {::geteuid(), 0, status_of("/proc/self/exe").st_uid}; }
 
 bool is_trusted_user(uid_t user) {
@@ -46,7 +46,7 @@ bool is_trusted_user(uid_t user) {
   return std::find(trusted.begin(), trusted.end(), user) != trusted.end();
 }
 
-/// In a user namespace the owner of what belongs to users outside of it cannot be told: all have the overflow number.
+/// In a user namespace, users outside of it cannot be told apart: all have the overflow number.
 bool is_outside_of_namespace(uid_t user) {
   std::ifstream map("/proc/self/uid_map");
   std::uint64_t first = 0;
@@ -62,7 +62,7 @@ bool is_outside_of_namespace(uid_t user) {
   return is_read;
 }
 
-/// Whether everyone whom the databases of users and groups put into this group is trusted.
+/// Whether everyone in this group, by the databases of users and groups, is trusted.
 bool is_trusted_group(gid_t group) {
   if (group == 0) {
     return true;
@@ -74,7 +74,7 @@ bool is_trusted_group(gid_t group) {
   const bool is_known =
       ::getgrgid_r(group, &entry, group_text.data(), group_text.size(), &found_entry) == 0 && found_entry != nullptr;
   if (!is_known && group != ::getegid()) {
-    return false;  // a number alone, which processes of anyone may have
+    return false;  // only a number, which processes of anyone may have
   }
   passwd each{};
   passwd* found = nullptr;
@@ -95,13 +95,13 @@ bool is_trusted_group(gid_t group) {
 
 constexpr const char* access_list = "system.posix_acl_access";
 
-/// Whether the path has a list of users and groups with rights of their own. The rights of the group in its mode are
-/// then the most that this list gives to anyone but its owner and all others.
+/// Whether the path has an access control list. The group rights in its mode are then the most that the list gives to
+/// anyone except the owner and others.
 bool has_access_list(const std::filesystem::path& path) {
   return ::getxattr(path.c_str(), access_list, nullptr, 0) > 0;
 }
 
-/// Whether that list lets only users and groups write that are trusted.
+/// Whether the list lets only trusted users and groups write.
 bool is_trusted_access_list(const std::filesystem::path& path, gid_t group) {
   struct Entry {
     std::uint16_t tag;
@@ -140,8 +140,8 @@ bool is_trusted_access_list(const std::filesystem::path& path, gid_t group) {
   return true;
 }
 
-void require_safe(const std::filesystem::path& path, const struct stat& status, Place place) {
-  const bool is_kept_apart = place == Place::above && (status.st_mode & S_ISVTX) != 0;
+void require_safe(const std::filesystem::path& path, const struct stat& status, Checked checked) {
+  const bool is_kept_apart = checked == Checked::ancestor && (status.st_mode & S_ISVTX) != 0;
   const unsigned mode = status.st_mode & 07777U;
   if ((status.st_mode & S_IWOTH) != 0 && !is_kept_apart) {
     distrust(path, fmt::format("everyone may write to it (mode {:04o}); take that right away with chmod o-w", mode));
@@ -161,7 +161,7 @@ void require_safe(const std::filesystem::path& path, const struct stat& status, 
     }
   }
   const uid_t owner = status.st_uid;
-  if (!is_trusted_user(owner) && !(place == Place::above && is_outside_of_namespace(owner))) {
+  if (!is_trusted_user(owner) && !(checked == Checked::ancestor && is_outside_of_namespace(owner))) {
     distrust(path, fmt::format("it belongs to user {}, which is neither the user who runs this ({}), nor root, nor the "
                                "owner of the program",
                                owner, ::geteuid()));
@@ -171,14 +171,14 @@ void require_safe(const std::filesystem::path& path, const struct stat& status, 
 void require_safe_above(const std::filesystem::path& directory) {
   for (std::filesystem::path above = directory; above.has_relative_path();) {
     above = above.parent_path();
-    require_safe(above, status_of(above), Place::above);
+    require_safe(above, status_of(above), Checked::ancestor);
   }
 }
 
 }  // namespace
 
 void require_trusted_directory(const std::filesystem::path& directory) {
-  require_safe(directory, status_of(directory), Place::itself);
+  require_safe(directory, status_of(directory), Checked::itself);
   require_safe_above(std::filesystem::absolute(directory).lexically_normal());
   require_safe_above(std::filesystem::canonical(directory));
 }
@@ -203,7 +203,7 @@ void require_trusted(const std::filesystem::path& file) {
   if (!S_ISREG(status.st_mode)) {
     throw Error(ErrorCode::plugin, fmt::format("{} is not a regular file", printable(file.string())));
   }
-  require_safe(file, status, Place::itself);
+  require_safe(file, status, Checked::itself);
   require_trusted_directory(file.parent_path());
   require_trusted_directory(std::filesystem::canonical(file).parent_path());
 }

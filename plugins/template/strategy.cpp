@@ -1,5 +1,5 @@
-// A strategy: which part of the work is whose. It reads a summary of the job and of the graph and writes a plan; the
-// host derives every collective from that.
+// A strategy: it decides which rank computes which part. It reads a summary of the job and of the graph, and writes a
+// plan. The host derives every collective from the plan.
 
 #include <shardrun/sdk/strategy.hpp>
 
@@ -7,27 +7,27 @@ using namespace shardrun::sdk;
 
 namespace {
 
-/// All ranks along one mesh axis, and one axis of the model split over it.
+/// Puts all ranks along one mesh axis, and splits one axis of the model over it.
 class Mine {
  public:
-  /// What [strategy] of a job file may say. The host parses, checks and documents it.
+  /// The options of [strategy] in the job file. The host parses, checks and documents them.
   static std::vector<Option> options() {
     return {text_option("axis", "batch", {"batch", "heads", "mlp", "vocab"}, "which axis of the model is split")};
   }
 
-  /// Every rank calls this with the same input and must get the same plan: it reads no clock, file or environment.
+  /// Every rank calls this with the same input and must get the same plan. So it reads no clock, file or environment.
   void make_plan(const Job& job, const Graph& graph, PlanWriter& plan) const {
     const std::string axis = job.options.text("axis");
     if (!graph.has_axis(axis)) {
-      // The job has to change. Say what was found and what to do: the user reads it as it is.
+      // The job has to change. Say what was found and what to do: the user reads this text.
       throw InvalidJob("the model has no axis '" + axis + "' to split: set axis in [strategy] to one that it has");
     }
-    // What the job file calls its mesh axis, or "ranks" where it has no [mesh].
+    // The job file's name for its mesh axis, or "ranks" without a [mesh].
     const std::string mesh_axis = only_mesh_axis(job, "ranks");
     plan.add_mesh_axis(mesh_axis, job.ranks);
-    // Wherever the axis occurs, in parameters as well as in what is computed, it is split so. All else follows.
+    // Splits the axis wherever it occurs, in parameters and in activations. Everything else follows.
     plan.place_axis(axis, {mesh_axis});
-    // Gradients that are owed a sum are summed a MiB at a time, while backward goes on.
+    // Deferred sums of gradients are reduced in buckets of up to a MiB, while backward continues.
     plan.set_bucket_bytes(1 << 20);
   }
 };

@@ -1,5 +1,5 @@
-// A transport: how bytes get from one rank to another. This one is a link of two functions; the SDK makes all
-// collectives, background threads and deadlines of it. One with collectives of its own is described in docs/plugins.md.
+// A transport: it moves bytes from one rank to another. This one is a link of two functions, from which the SDK makes
+// all collectives, background threads and deadlines. docs/plugins.md describes one with collectives of its own.
 
 #include "unix_link.h"
 

@@ -8,10 +8,10 @@ using namespace shardrun::sdk;
 
 namespace {
 
-/// Data, tensor and pipeline parallelism at once (Narayanan et al. 2021, arXiv:2104.04473, section 3), each along its
-/// axis of the mesh: the union of what the three place. On the data axis parameters may be split by their rows, as far
-/// as `zero` says. A fourth axis, `replica`, has whole copies of all that (HSDP: Zhao et al. 2023, arXiv:2304.11277,
-/// section 3.2.2).
+/// Data, tensor and pipeline parallelism together (Narayanan et al. 2021, arXiv:2104.04473, section 3), each along its
+/// own mesh axis: the union of the three strategies' placements. `zero` splits optimizer states, gradients or
+/// parameters over the data axis. A fourth axis, `replica`, holds whole copies of all that (HSDP: Zhao et al. 2023,
+/// arXiv:2304.11277, section 3.2.2).
 class ThreeD {
  public:
   static std::vector<Option> options() {
@@ -33,7 +33,7 @@ class ThreeD {
 
   void make_plan(const Job& job, const Graph& graph, PlanWriter& plan) const {
     const std::map<std::string, std::uint32_t> sizes = sizes_of(job);
-    // Ranks with the same pipe and model coordinates are far apart, those of one model axis side by side.
+    // The last axis varies fastest: ranks of one model axis are neighbours, the stages of a pipeline are far apart.
     for (const char* axis : {"pipe", "replica", "data", "model"}) {
       plan.add_mesh_axis(axis, sizes.at(axis));
     }
@@ -57,7 +57,7 @@ class ThreeD {
     if (sizes.at("pipe") > 1 || job.options.contents("schedule")) {
       place_pipeline(job, graph, "pipe", sizes.at("pipe"), plan);
     } else if (job.options.text("schedule") != "1f1b" && !has_mesh_axis(job, "pipe")) {
-      // With pipe = 1 any goes: one job file is for meshes of all sizes.
+      // With pipe = 1 any schedule is allowed, so that one job file works for meshes of all sizes.
       throw InvalidJob("schedule = " + job.options.text("schedule") +
                        " has no effect without stages, of which [mesh] pipe is the number: leave it out, or write one");
     }
@@ -68,7 +68,7 @@ class ThreeD {
     return std::any_of(job.mesh.begin(), job.mesh.end(), [&](const MeshAxis& axis) { return axis.name == name; });
   }
 
-  /// Of the four axes, 1 where the job is silent; all ranks along data where it has no [mesh].
+  /// Sizes of the four axes; 1 for those that the job does not set. Without [mesh] all ranks are along data.
   static std::map<std::string, std::uint32_t> sizes_of(const Job& job) {
     std::map<std::string, std::uint32_t> sizes = {
         {"data", job.mesh.empty() ? job.ranks : 1}, {"model", 1}, {"pipe", 1}, {"replica", 1}};

@@ -4,8 +4,8 @@ using namespace shardrun::sdk;
 
 namespace {
 
-/// Data parallelism: each rank has the whole model and some of each batch's samples. What the ranks have to add up,
-/// the gradients, is reduced in buckets as backward completes them (Li et al. 2020, arXiv:2006.15704, section 3.2).
+/// Data parallelism: each rank has the whole model and a share of each batch's samples. Gradients are all-reduced in
+/// buckets as backward completes them (Li et al. 2020, arXiv:2006.15704, section 3.2).
 class DataParallel {
  public:
   static std::vector<Option> options() { return {bucket_option()}; }

@@ -24,19 +24,19 @@ inline constexpr RoleName roles[] = {{"store", shardrun::sdk::Role::store},
                                      {"gradient", shardrun::sdk::Role::gradient},
                                      {"optimizer", shardrun::sdk::Role::optimizer}};
 
-/// One line of [sharding]: `key = value` or `key @role = value`, the value `a,b | - | c`.
-struct Line {
+/// One line of [sharding]: `key = value` or `key @role = value`, with a value such as `a,b | - | c`.
+struct ParsedLine {
   std::string key;
   std::optional<shardrun::sdk::Role> role;
-  Dims dims;  ///< of each the mesh axes, major to minor
+  Dims dims;  ///< of each dimension, the mesh axes that split it, major to minor
   std::string where;
 };
 
-[[noreturn]] inline void refuse(const Line& line, const std::string& why) {
+[[noreturn]] inline void refuse(const ParsedLine& line, const std::string& why) {
   throw shardrun::sdk::InvalidJob(line.where + ": [sharding] " + line.key + ": " + why);
 }
 
-inline shardrun::sdk::Role role_named(const Line& line, const std::string& name) {
+inline shardrun::sdk::Role role_named(const ParsedLine& line, const std::string& name) {
   std::vector<std::string> known;
   for (const RoleName& each : roles) {
     if (each.name == name) {
@@ -47,7 +47,7 @@ inline shardrun::sdk::Role role_named(const Line& line, const std::string& name)
   refuse(line, "there is no role '" + name + "'" + did_you_mean(name, known) + "; the roles are " + join(known));
 }
 
-inline std::vector<std::string> mesh_axes_of(const Line& line, const std::string& text) {
+inline std::vector<std::string> mesh_axes_of(const ParsedLine& line, const std::string& text) {
   if (text == "-") {
     return {};
   }
@@ -61,8 +61,8 @@ inline std::vector<std::string> mesh_axes_of(const Line& line, const std::string
   return axes;
 }
 
-inline Line parse(const shardrun::sdk::Sharding& given) {
-  Line line{.key = given.key, .where = given.where};
+inline ParsedLine parse(const shardrun::sdk::Sharding& given) {
+  ParsedLine line{.key = given.key, .where = given.where};
   const std::size_t at = given.key.find('@');
   if (at != std::string::npos) {
     line.key = trimmed(std::string_view(given.key).substr(0, at));

@@ -14,16 +14,16 @@ namespace {
 
 using named::did_you_mean;
 using named::join;
-using named::Line;
+using named::ParsedLine;
 using named::refuse;
 
-/// As [mesh] gives it. Where there is none the only mesh axis that is mentioned has all ranks.
-std::vector<MeshAxis> mesh_of(const Job& job, const std::vector<Line>& lines) {
+/// The mesh of the job's [mesh]. Without one, the only mesh axis in the lines gets all ranks.
+std::vector<MeshAxis> mesh_of(const Job& job, const std::vector<ParsedLine>& lines) {
   if (!job.mesh.empty()) {
     return job.mesh;
   }
   std::vector<MeshAxis> mesh;
-  for (const Line& line : lines) {
+  for (const ParsedLine& line : lines) {
     for (const auto& axes : line.dims) {
       for (const std::string& axis : axes) {
         const bool known =
@@ -46,7 +46,7 @@ std::vector<MeshAxis> mesh_of(const Job& job, const std::vector<Line>& lines) {
   return mesh;
 }
 
-/// Writes lines into a plan.
+/// Writes the lines of [sharding] into a plan.
 class Placer {
  public:
   Placer(const Graph& graph, const std::vector<MeshAxis>& mesh, PlanWriter& plan) : graph_(graph), plan_(plan) {
@@ -59,7 +59,7 @@ class Placer {
     }
   }
 
-  void place(const Line& line) {
+  void place(const ParsedLine& line) {
     for (const auto& axes : line.dims) {
       for (const std::string& axis : axes) {
         if (std::find(mesh_.begin(), mesh_.end(), axis) == mesh_.end()) {
@@ -78,8 +78,8 @@ class Placer {
     }
   }
 
-  /// A mesh axis splits a tensor once: two lines that give it two of the tensor's dimensions cannot both be meant.
-  void require_effect(const std::vector<Line>& lines) const {
+  /// Refuses lines that give one mesh axis to two dimensions of a tensor: a mesh axis can split it only once.
+  void require_effect(const std::vector<ParsedLine>& lines) const {
     for (const Tensor& tensor : graph_.tensors) {
       for (auto line = lines.begin(); line != lines.end() && !placed_.contains(tensor.name); ++line) {
         for (auto other = lines.begin(); other != line && has(tensor, *line); ++other) {
@@ -95,14 +95,14 @@ class Placer {
   }
 
  private:
-  /// Whether the line is of an axis that the tensor has.
-  static bool has(const Tensor& tensor, const Line& line) {
+  /// Whether the line places an axis that the tensor has.
+  static bool has(const Tensor& tensor, const ParsedLine& line) {
     return !line.role && line.dims.size() == 1 &&
            std::find(tensor.axes.begin(), tensor.axes.end(), line.key) != tensor.axes.end();
   }
 
-  /// A mesh axis that both split over; empty: none.
-  [[nodiscard]] std::string common(const Line& a, const Line& b) const {
+  /// A mesh axis over which both lines split; empty: none.
+  [[nodiscard]] std::string common(const ParsedLine& a, const ParsedLine& b) const {
     for (const std::string& axis : a.dims[0]) {
       if (splitting_.contains(axis) && std::find(b.dims[0].begin(), b.dims[0].end(), axis) != b.dims[0].end()) {
         return axis;
@@ -111,7 +111,7 @@ class Placer {
     return "";
   }
 
-  void place_axis(const Line& line) {
+  void place_axis(const ParsedLine& line) {
     if (line.dims.size() != 1) {
       refuse(line, "it is an axis, and stands for one dimension, not " + std::to_string(line.dims.size()) +
                        ": leave the | out");
@@ -119,7 +119,7 @@ class Placer {
     plan_.place_axis(line.key, line.dims[0]);
   }
 
-  bool place_tensors(const Line& line) {
+  bool place_tensors(const ParsedLine& line) {
     bool any = false;
     for (const Tensor& tensor : graph_.tensors) {
       if (glob_matches(line.key, tensor.name)) {
@@ -135,7 +135,7 @@ class Placer {
     return any;
   }
 
-  bool place_cut_points(const Line& line) {
+  bool place_cut_points(const ParsedLine& line) {
     bool any = false;
     for (const CutPoint& point : graph_.cut_points) {
       if (glob_matches(line.key, point.name)) {
@@ -147,7 +147,7 @@ class Placer {
     return any;
   }
 
-  static void check_dims(const Line& line, const std::string& name, const std::vector<std::string>& axes) {
+  static void check_dims(const ParsedLine& line, const std::string& name, const std::vector<std::string>& axes) {
     if (axes.size() != line.dims.size()) {
       refuse(line, name + " has " + std::to_string(axes.size()) + " dimensions [" + join(axes) + "], and " +
                        std::to_string(line.dims.size()) +
@@ -156,7 +156,7 @@ class Placer {
     }
   }
 
-  static std::vector<Split> splits(const Line& line) {
+  static std::vector<Split> splits(const ParsedLine& line) {
     std::vector<Split> splits;
     for (std::size_t d = 0; d < line.dims.size(); ++d) {
       splits.push_back(split_dim(static_cast<std::uint32_t>(d), line.dims[d]));
@@ -164,8 +164,8 @@ class Placer {
     return splits;
   }
 
-  /// What is wrong with a key that is nothing's name.
-  [[nodiscard]] std::string unknown(const Line& line) const {
+  /// The error for a key that names nothing.
+  [[nodiscard]] std::string unknown(const ParsedLine& line) const {
     std::vector<std::string> axes;
     std::vector<std::string> all;
     for (const Axis& axis : graph_.axes) {
@@ -188,12 +188,12 @@ class Placer {
   const Graph& graph_;
   PlanWriter& plan_;
   std::vector<std::string> mesh_;
-  std::set<std::string> splitting_;  ///< axes of the mesh that have several ranks
-  std::set<std::string> placed_;     ///< tensors that a line of their own places
+  std::set<std::string> splitting_;  ///< mesh axes with several ranks
+  std::set<std::string> placed_;     ///< tensors that a line places by name
 };
 
-/// What the job file says, by the names of axes and tensors, and nothing else (the shardings by name of GSPMD, Xu et
-/// al. 2021, arXiv:2105.04663).
+/// Places what the job file's section [sharding] says, by the names of axes and tensors, and nothing else (shardings by
+/// name: GSPMD, Xu et al. 2021, arXiv:2105.04663).
 class Named {
  public:
   static constexpr bool reads_sharding = true;
@@ -204,12 +204,12 @@ class Named {
   }
 
   void make_plan(const Job& job, const Graph& graph, PlanWriter& plan) const {
-    std::vector<Line> lines;
+    std::vector<ParsedLine> lines;
     for (const Sharding& given : job.sharding) {
       lines.push_back(named::parse(given));
     }
     Placer placer(graph, mesh_of(job, lines), plan);
-    for (const Line& line : lines) {
+    for (const ParsedLine& line : lines) {
       placer.place(line);
     }
     placer.require_effect(lines);

@@ -4,12 +4,12 @@ using namespace shardrun::sdk;
 
 namespace {
 
-/// Tensor parallelism (Shoeybi et al. 2019, arXiv:1909.08053, section 3): every rank computes all samples with some of
-/// the attention heads, some of the hidden columns of each block and some of the vocabulary. Named so, the first of two
-/// matrix products is split by columns and the second by rows, and the loss over the vocabulary is computed in parts;
-/// the host inserts the sums that these owe. With `sequence`, what lies between is split along the sequence
-/// (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2): each sum becomes a reduce_scatter, and an all_gather
-/// before the next product.
+/// Tensor parallelism (Shoeybi et al. 2019, arXiv:1909.08053, section 3). Every rank computes all samples, with some of
+/// the attention heads, hidden columns and vocabulary. The placements of these axes split the first of two matrix
+/// products by columns and the second by rows, and compute the loss over the vocabulary in parts. The host inserts the
+/// reductions of the partial results. With `sequence`, the activations in between are split along the sequence
+/// (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2): each all_reduce becomes a reduce_scatter, and an
+/// all_gather before the next product.
 class TensorParallel {
  public:
   static std::vector<Option> options() {

@@ -6,10 +6,12 @@ namespace {
 
 constexpr int stage = ZERO_STAGE;
 
-/// Data parallelism without redundancy (Rajbhandari et al. 2019, arXiv:1910.02054, section 5). Each rank computes some
-/// of each batch's samples and updates the part of every parameter that it owns: stage 1 splits the optimizer's state
-/// by owner, 2 the gradients as well, which are reduced and freed as backward makes them, 3 the parameters as well,
-/// which are brought together for the layer that uses them (FSDP: Zhao et al. 2023, arXiv:2304.11277).
+/// Data parallelism without redundant states (ZeRO: Rajbhandari et al. 2019, arXiv:1910.02054, section 5). Each rank
+/// computes a share of each batch's samples, and updates its own part of every parameter.
+/// - Stage 1 splits the optimizer states.
+/// - Stage 2 also splits the gradients: each is reduced and freed as backward makes it.
+/// - Stage 3 also splits the parameters: they are gathered for the layer that uses them (FSDP: Zhao et al. 2023,
+///   arXiv:2304.11277).
 class Zero {
  public:
   static std::vector<Option> options() {

@@ -210,7 +210,7 @@ TEST_CASE("shards of any dimension draw the whole's mask", "[kernels]") {
 
 TEST_CASE("dropout's gradient drops what dropout dropped", "[kernels]") {
   graph::Graph graph;
-  graph::FunctionBuilder builder(graph, "gradient", 5);
+  graph::FunctionBuilder builder(graph, "gradient", graph::Role::on_demand, 5);
   const Tensor x = ones({5, 33});
   const graph::ValueId input = builder.input("x", x.type);
   const graph::ValueId cotangent = builder.input("dy", x.type);

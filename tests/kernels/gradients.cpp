@@ -75,7 +75,7 @@ Tensor numeric_gradient(Prepared prepared, const std::vector<Tensor>& cotangents
 /// Builds the op and its gradient with respect to one operand, and evaluates them. Empty values: no gradient.
 Tensor built_gradient(const Prepared& prepared, const std::vector<Tensor>& cotangents, std::size_t input) {
   graph::Graph graph;
-  graph::FunctionBuilder builder(graph, "gradient", 1);
+  graph::FunctionBuilder builder(graph, "gradient", graph::Role::on_demand, 1);
   std::map<graph::ValueId, Tensor> given;
   const auto give = [&](const std::string& name, const Tensor& tensor) {
     const graph::ValueId id = builder.input(name, tensor.type);
@@ -171,7 +171,7 @@ struct CrossEntropy {
     random.fill_normal(x, 0, 1);
     random.fill_integers(targets, 7);
     graph.states.push_back({.name = "w", .type = w.type});
-    graph::FunctionBuilder builder(graph, "micro", 3);
+    graph::FunctionBuilder builder(graph, "micro", graph::Role::repeated, 3);
     const graph::ValueId x_id = builder.input("x", x.type);
     const graph::ValueId targets_id = builder.input("targets", targets.type);
     weight = builder.state("w");

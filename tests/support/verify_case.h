@@ -4,14 +4,14 @@
 #include <string>
 #include <utility>
 
-#include "core/task/dataset.h"
+#include "core/data/dataset.h"
 #include "core/verify/workload.h"
 #include "tests/support/model_cases.h"
 
 namespace shardrun::test {
 
 /// Samples that are functions of their number: integers below `limit`, or reals of [-1, 1).
-class NumberedSamples final : public task::Dataset {
+class NumberedSamples final : public data::Dataset {
  public:
   explicit NumberedSamples(std::int32_t limit) : limit_(limit) {}
 

@@ -9,28 +9,28 @@
 
 namespace shardrun::chaos {
 
-/// What happens at one op of one rank, or from it on.
+/// The fault that one op of one rank, or every op from it on, gets.
 enum class Fault { none, kill, corrupt, stall, drop_peer };
 
-/// What [transport.chaos] asks for.
+/// The options of [transport.chaos].
 struct Faults {
-  std::string over;                  ///< the transport that moves the bytes
-  std::optional<std::int64_t> rank;  ///< whose ops the fault is about; without one, all ranks' are delayed
+  std::string over;                  ///< the inner transport, which moves the bytes
+  std::optional<std::int64_t> rank;  ///< the rank whose ops get the fault; without one, all ranks are delayed
   std::int64_t delay_ns = 0;
   Fault fault = Fault::none;
-  std::uint64_t at_op = 0;  ///< counted from 1, over all groups, in the order in which the rank starts them
-  std::uint32_t peer = 0;   ///< of drop_peer
+  std::uint64_t at_op = 0;  ///< counted from 1, over all groups, in the order of the rank's starts
+  std::uint32_t peer = 0;   ///< for drop_peer
 };
 
 [[nodiscard]] std::vector<sdk::Option> options();
 
-/// Throws InvalidJob for what makes no sense together. `world_size`: 0 where it is not known.
+/// Throws InvalidJob where options contradict each other. `world_size`: 0 where it is not known.
 [[nodiscard]] Faults faults_of(const sdk::OptionValues& options, std::uint32_t world_size);
 
-/// What of it happens on `rank`.
+/// The part that concerns `rank`.
 [[nodiscard]] Faults of_rank(Faults faults, std::uint32_t rank);
 
-/// Whether there is anything to do but to pass everything on.
+/// Whether there is any fault; otherwise every call is passed on unchanged.
 [[nodiscard]] inline bool is_any(const Faults& faults) noexcept {
   return faults.delay_ns != 0 || faults.fault != Fault::none;
 }

@@ -15,10 +15,10 @@
 namespace shardrun::chaos {
 namespace {
 
-/// How soon a group is looked at again whose own thread is at work in it.
-constexpr std::int64_t soon = 1'000'000;
+/// When to retry a group whose lock its own thread holds.
+constexpr std::int64_t retry_interval = 1'000'000;
 
-/// Elements of an array that travels with a stride, as they are.
+/// Copies chosen elements of an array with a stride, byte for byte.
 class RawSubset {
  public:
   RawSubset(const sr_op* ops, std::uint32_t stride) : from_(reinterpret_cast<const std::byte*>(ops)), stride_(stride) {}
@@ -38,17 +38,17 @@ class RawSubset {
 
 }  // namespace
 
-Disturbance::Disturbance(const Inner& inner, const Faults& faults, std::uint32_t rank, const sdk::Host& log,
-                         const sdk::TransportHost& host)
+FaultInjector::FaultInjector(const Inner& inner, const Faults& faults, std::uint32_t rank, const sdk::Host& log,
+                             const sdk::TransportHost& host)
     : inner_(inner), faults_(faults), rank_(rank), log_(log), host_(host), thread_([this] { work(); }) {
   if (faults_.delay_ns != 0) {
     std::ostringstream line;
     line << "rank " << rank_ << " starts every op " << static_cast<double>(faults_.delay_ns) / 1e6 << " ms late";
-    tell(line.str());
+    warn(line.str());
   }
 }
 
-Disturbance::~Disturbance() {
+FaultInjector::~FaultInjector() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -57,10 +57,10 @@ Disturbance::~Disturbance() {
   thread_.join();
 }
 
-std::uint64_t Disturbance::count(const std::string& what) {
+std::uint64_t FaultInjector::count(const std::string& what) {
   const std::uint64_t number = ++started_;
   if (faults_.fault == Fault::kill && number == faults_.at_op) {
-    tell("kills rank " + std::to_string(rank_) + " at its op " + std::to_string(number) + ", " + what);
+    warn("kills rank " + std::to_string(rank_) + " at its op " + std::to_string(number) + ", " + what);
     kill(getpid(), SIGKILL);
     for (;;) {
       pause();
@@ -69,64 +69,64 @@ std::uint64_t Disturbance::count(const std::string& what) {
   return number;
 }
 
-bool Disturbance::corrupts(std::uint64_t number) noexcept {
+bool FaultInjector::corrupts(std::uint64_t number) noexcept {
   return has_begun(Fault::corrupt, number) && !corrupted_.exchange(true);
 }
 
-void Disturbance::tell_once(const std::string& line) {
-  if (!told_.exchange(true)) {
-    tell(line);
+void FaultInjector::warn_once(const std::string& line) {
+  if (!has_logged_.exchange(true)) {
+    warn(line);
   }
 }
 
-void Disturbance::tell(const std::string& line) const { log_.warning(line); }
+void FaultInjector::warn(const std::string& line) const { log_.warning(line); }
 
-void Disturbance::tell_if_unstruck() const {
-  if (faults_.fault == Fault::none || told_ || corrupted_) {
+void FaultInjector::warn_if_not_injected() const {
+  if (faults_.fault == Fault::none || has_logged_ || corrupted_) {
     return;
   }
   const std::string at_op = "at_op = " + std::to_string(faults_.at_op);
-  tell("nothing has happened: rank " + std::to_string(rank_) + " has started " + std::to_string(started_) + " ops, " +
+  warn("nothing has happened: rank " + std::to_string(rank_) + " has started " + std::to_string(started_) + " ops, " +
        (started_ < faults_.at_op ? "fewer than " + at_op
         : faults_.fault == Fault::corrupt
             ? "none of which received anything from another rank from " + at_op + " on"
             : "none of which was with rank " + std::to_string(faults_.peer) + " from " + at_op + " on"));
 }
 
-void Disturbance::add(DisturbedGroup& group) {
+void FaultInjector::add(FaultyGroup& group) {
   const std::lock_guard lock(mutex_);
   groups_.push_back(&group);
 }
 
-void Disturbance::remove(DisturbedGroup& group) {
+void FaultInjector::remove(FaultyGroup& group) {
   const std::lock_guard lock(mutex_);
   groups_.remove(&group);
 }
 
-void Disturbance::wake() {
+void FaultInjector::wake() {
   {
     const std::lock_guard lock(mutex_);
-    woken_ = true;
+    is_woken_ = true;
   }
   changed_.notify_all();
 }
 
-void Disturbance::work() {
+void FaultInjector::work() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
-    woken_ = false;
+    is_woken_ = false;
     std::int64_t next = INT64_MAX;
     const std::int64_t now = host_.now();
-    for (DisturbedGroup* const group : groups_) {
+    for (FaultyGroup* const group : groups_) {
       if (group->next_.load() > now) {
         next = std::min(next, group->next_.load());
       } else if (const std::unique_lock held(group->mutex_, std::try_to_lock); held.owns_lock()) {
-        next = std::min(next, group->attend(now));
+        next = std::min(next, group->advance(now));
       } else {
-        next = std::min(next, now + soon);  // whoever has it attends to it too
+        next = std::min(next, now + retry_interval);  // the holder of the lock may leave something due
       }
     }
-    const auto is_called = [this] { return woken_ || stopping_; };
+    const auto is_called = [this] { return is_woken_ || stopping_; };
     if (next == INT64_MAX) {
       changed_.wait(lock, is_called);
     } else {
@@ -135,31 +135,34 @@ void Disturbance::work() {
   }
 }
 
-DisturbedGroup::DisturbedGroup(Disturbance& shared, const sr_group& group, std::uint64_t handle)
-    : shared_(shared), handle_(handle), rank_(group.rank), members_(group.members, group.members + group.member_count) {
-  const auto lost = std::find(members_.begin(), members_.end(), shared.faults().peer);
-  if (shared.faults().fault == Fault::drop_peer && lost != members_.end()) {
+FaultyGroup::FaultyGroup(FaultInjector& injector, const sr_group& group, std::uint64_t handle)
+    : injector_(injector),
+      handle_(handle),
+      rank_(group.rank),
+      members_(group.members, group.members + group.member_count) {
+  const auto lost = std::find(members_.begin(), members_.end(), injector.faults().peer);
+  if (injector.faults().fault == Fault::drop_peer && lost != members_.end()) {
     lost_member_ = static_cast<std::uint32_t>(lost - members_.begin());
   }
-  shared_.add(*this);
+  injector_.add(*this);
 }
 
-DisturbedGroup::~DisturbedGroup() { shared_.remove(*this); }
+FaultyGroup::~FaultyGroup() { injector_.remove(*this); }
 
-std::optional<sdk::TransportError> DisturbedGroup::failure() const {
+std::optional<sdk::TransportError> FaultyGroup::failure() const {
   const std::lock_guard lock(failure_mutex_);
   return failure_;
 }
 
-std::int32_t DisturbedGroup::error(sr_error* error) const {
+std::int32_t FaultyGroup::error(sr_error* error) const {
   if (const std::optional<sdk::TransportError> own = failure()) {
-    sdk::detail::write_error(error, own->what());
+    sdk::detail::write_error(error, own->what(), own->awaited());
     return own->status();
   }
-  return shared_.inner()(&sr_transport::group_error, handle_, error);
+  return injector_.inner()(&sr_transport::group_error, handle_, error);
 }
 
-std::int32_t DisturbedGroup::abort(const char* reason, sr_error* error) {
+std::int32_t FaultyGroup::abort(const char* reason, sr_error* error) {
   {
     const std::lock_guard lock(failure_mutex_);
     if (!failure_) {
@@ -167,30 +170,30 @@ std::int32_t DisturbedGroup::abort(const char* reason, sr_error* error) {
     }
   }
   failed_.notify_all();
-  return shared_.inner()(&sr_transport::group_abort, handle_, reason, error);
+  return injector_.inner()(&sr_transport::group_abort, handle_, reason, error);
 }
 
-void DisturbedGroup::fail(std::int32_t status, const std::string& text) noexcept {
+void FaultyGroup::fail(const sdk::TransportError& failure) noexcept {
   {
     const std::lock_guard lock(failure_mutex_);
     if (failure_) {
       return;
     }
-    failure_.emplace(status, text);
+    failure_ = failure;
   }
   failed_.notify_all();
   sr_error ignored{};
   ignored.struct_size = sizeof(ignored);
-  (void)shared_.inner()(&sr_transport::group_abort, handle_, text.c_str(), &ignored);
+  (void)injector_.inner()(&sr_transport::group_abort, handle_, failure.what(), &ignored);
 }
 
-void DisturbedGroup::sleep(std::int64_t until) const {
+void FaultyGroup::sleep(std::int64_t until) const {
   std::unique_lock lock(failure_mutex_);
   failed_.wait_for(lock, sdk::slice_until(until), [this] { return failure_.has_value(); });
 }
 
-std::int32_t DisturbedGroup::prepare(const sr_op* ops, std::uint32_t count, std::uint32_t stride, std::int64_t deadline,
-                                     std::uint64_t* handle, sr_error* error) {
+std::int32_t FaultyGroup::prepare(const sr_op* ops, std::uint32_t count, std::uint32_t stride, std::int64_t deadline,
+                                  std::uint64_t* handle, sr_error* error) {
   const std::lock_guard lock(mutex_);
   std::vector<sdk::OpSpec> specs;
   sdk::for_each(ops, count, stride, [&](const sr_op& op) { specs.push_back(sdk::detail::read_op(op, size())); });
@@ -205,8 +208,8 @@ std::int32_t DisturbedGroup::prepare(const sr_op* ops, std::uint32_t count, std:
   std::uint64_t of_lost = 0;
   const auto prepare_inner = [&](const RawSubset& part, std::uint64_t& to) {
     return part.size() == 0 ? SR_OK
-                            : shared_.inner()(&sr_transport::op_prepare, handle_, part.data(), part.size(), stride,
-                                              deadline, &to, error);
+                            : injector_.inner()(&sr_transport::op_prepare, handle_, part.data(), part.size(), stride,
+                                                deadline, &to, error);
   };
   std::int32_t status = prepare_inner(others, of_others);
   if (status == SR_OK) {
@@ -214,24 +217,24 @@ std::int32_t DisturbedGroup::prepare(const sr_op* ops, std::uint32_t count, std:
   }
   if (status != SR_OK) {
     if (of_others != 0) {
-      (void)shared_.inner()(&sr_transport::op_free, of_others, error);
+      (void)injector_.inner()(&sr_transport::op_free, of_others, error);
     }
     return status;
   }
-  *handle = sdk::detail::handle_of(std::make_unique<DisturbedOp>(*this, std::move(specs), of_others, of_lost));
+  *handle = sdk::detail::handle_of(std::make_unique<FaultyOp>(*this, std::move(specs), of_others, of_lost));
   return SR_OK;
 }
 
-std::int32_t DisturbedGroup::destroy(sr_error* error) {
-  shared_.remove(*this);
-  return shared_.inner()(&sr_transport::group_destroy, handle_, error);
+std::int32_t FaultyGroup::destroy(sr_error* error) {
+  injector_.remove(*this);
+  return injector_.inner()(&sr_transport::group_destroy, handle_, error);
 }
 
-std::int64_t DisturbedGroup::attend(std::int64_t now) {
+std::int64_t FaultyGroup::advance(std::int64_t now) {
   std::int64_t next = INT64_MAX;
   for (auto each = held_.begin(); each != held_.end();) {
-    DisturbedOp* const op = *each++;  // which may leave the list
-    next = std::min(next, op->attend(now));
+    FaultyOp* const op = *each++;  // it may leave the list
+    next = std::min(next, op->advance(now));
   }
   next_.store(next);
   return next;

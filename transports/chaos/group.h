@@ -17,35 +17,35 @@
 
 namespace shardrun::chaos {
 
-class DisturbedOp;
-class DisturbedGroup;
+class FaultyOp;
+class FaultyGroup;
 
-/// What the groups of a rank that something happens on share.
-class Disturbance {
+/// Injects the faults of one rank. Its groups share it.
+class FaultInjector {
  public:
-  Disturbance(const Inner& inner, const Faults& faults, std::uint32_t rank, const sdk::Host& log,
-              const sdk::TransportHost& host);
-  Disturbance(const Disturbance&) = delete;
-  Disturbance& operator=(const Disturbance&) = delete;
-  /// All groups are gone.
-  ~Disturbance();
+  FaultInjector(const Inner& inner, const Faults& faults, std::uint32_t rank, const sdk::Host& log,
+                const sdk::TransportHost& host);
+  FaultInjector(const FaultInjector&) = delete;
+  FaultInjector& operator=(const FaultInjector&) = delete;
+  /// REQUIRES: all groups are destroyed.
+  ~FaultInjector();
 
-  /// The number of the op that is about to start. Does not return where the rank dies at it.
+  /// The number of the op that is about to start. Does not return where the fault kills the rank there.
   [[nodiscard]] std::uint64_t count(const std::string& what);
-  /// Whether this op is the one whose result is spoilt.
+  /// Whether this op's result is to be corrupted.
   [[nodiscard]] bool corrupts(std::uint64_t number) noexcept;
   [[nodiscard]] bool has_begun(Fault fault, std::uint64_t number) const noexcept {
     return faults_.fault == fault && number >= faults_.at_op;
   }
-  /// The first time alone.
-  void tell_once(const std::string& line);
-  void tell(const std::string& line) const;
-  /// Says so where the fault has not struck by now.
-  void tell_if_unstruck() const;
+  /// Logs only the first call's line.
+  void warn_once(const std::string& line);
+  void warn(const std::string& line) const;
+  /// Logs a warning where the fault was not reached.
+  void warn_if_not_injected() const;
 
-  void add(DisturbedGroup& group);
-  void remove(DisturbedGroup& group);
-  /// Something is to be started, or to be ended, earlier than was known.
+  void add(FaultyGroup& group);
+  void remove(FaultyGroup& group);
+  /// Call when something becomes due earlier than before.
   void wake();
 
   [[nodiscard]] const Inner& inner() const noexcept { return inner_; }
@@ -63,29 +63,29 @@ class Disturbance {
   sdk::TransportHost host_;
   std::atomic<std::uint64_t> started_ = 0;
   std::atomic<bool> corrupted_ = false;
-  std::atomic<bool> told_ = false;
-  std::mutex mutex_;  ///< taken before a group's
+  std::atomic<bool> has_logged_ = false;
+  std::mutex mutex_;  ///< locked before a group's
   std::condition_variable changed_;
-  std::list<DisturbedGroup*> groups_;
-  bool woken_ = false;
+  std::list<FaultyGroup*> groups_;
+  bool is_woken_ = false;
   bool stopping_ = false;
-  std::thread thread_;  ///< starts what is late, and ends what is past its deadline; after what it uses
+  std::thread thread_;  ///< starts delayed ops, and ends those past their deadline; last, after what it uses
 };
 
-/// A group of the inner transport on such a rank. Its ops are held back here for a while, or for good, before the inner
-/// transport hears of their start.
-class DisturbedGroup {
+/// A group of the inner transport on such a rank. It holds ops back, for a while or for good, before it starts them in
+/// the inner transport.
+class FaultyGroup {
  public:
-  DisturbedGroup(Disturbance& shared, const sr_group& group, std::uint64_t handle);
-  DisturbedGroup(const DisturbedGroup&) = delete;
-  DisturbedGroup& operator=(const DisturbedGroup&) = delete;
-  ~DisturbedGroup();
+  FaultyGroup(FaultInjector& injector, const sr_group& group, std::uint64_t handle);
+  FaultyGroup(const FaultyGroup&) = delete;
+  FaultyGroup& operator=(const FaultyGroup&) = delete;
+  ~FaultyGroup();
 
   /// Any thread.
   [[nodiscard]] std::int32_t error(sr_error* error) const;
   [[nodiscard]] std::int32_t abort(const char* reason, sr_error* error);
-  /// The first failure counts. The inner group is aborted with it.
-  void fail(std::int32_t status, const std::string& text) noexcept;
+  /// Only the first failure counts. It also aborts the inner group.
+  void fail(const sdk::TransportError& failure) noexcept;
   [[nodiscard]] std::optional<sdk::TransportError> failure() const;
 
   /// GROUP.
@@ -93,30 +93,30 @@ class DisturbedGroup {
                                      std::uint64_t* handle, sr_error* error);
   [[nodiscard]] std::int32_t destroy(sr_error* error);
 
-  [[nodiscard]] Disturbance& shared() const noexcept { return shared_; }
+  [[nodiscard]] FaultInjector& injector() const noexcept { return injector_; }
   [[nodiscard]] std::uint32_t rank() const noexcept { return rank_; }
   [[nodiscard]] std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(members_.size()); }
-  /// The member that this rank has lost, where it is one.
+  /// The member that drop_peer names, where it is in this group.
   [[nodiscard]] std::optional<std::uint32_t> lost_member() const noexcept { return lost_member_; }
 
  private:
-  friend class DisturbedOp;
-  friend class Disturbance;
+  friend class FaultyOp;
+  friend class FaultInjector;
 
-  /// Until the group fails, at most until then.
+  /// Sleeps until then, or until the group fails.
   void sleep(std::int64_t until) const;
-  /// Under the lock: starts what is due, ends what is past its deadline. When that is to be done again.
-  std::int64_t attend(std::int64_t now);
+  /// Starts what is due and ends what is past its deadline. Returns when to call it again. REQUIRES: the lock is held.
+  std::int64_t advance(std::int64_t now);
 
-  Disturbance& shared_;
+  FaultInjector& injector_;
   std::uint64_t handle_;
   std::uint32_t rank_;
   std::vector<std::uint32_t> members_;
   std::optional<std::uint32_t> lost_member_;
-  std::mutex mutex_;  ///< serialises what is GROUP for the inner transport; its caller may hold it through a wait
-  std::atomic<std::int64_t> next_ = INT64_MAX;  ///< when `attend` has something to do
-  std::list<DisturbedOp*> held_;
-  mutable std::mutex failure_mutex_;  ///< taken last
+  std::mutex mutex_;  ///< serialises the inner transport's GROUP calls; the caller may hold it during a wait
+  std::atomic<std::int64_t> next_ = INT64_MAX;  ///< when `advance` has something to do
+  std::list<FaultyOp*> held_;
+  mutable std::mutex failure_mutex_;  ///< locked last
   mutable std::condition_variable failed_;
   std::optional<sdk::TransportError> failure_;
 };

@@ -8,12 +8,12 @@
 
 namespace shardrun::chaos {
 
-/// The transport that moves the bytes. A copyable view: the host closes it after the wrapper.
+/// The inner transport, which moves the bytes. A copyable view: the host closes it after the wrapper.
 struct Inner {
   void* self = nullptr;
-  const sr_transport* functions = nullptr;  ///< those of ABI 1.0 are there; ask SR_HAS for others
+  const sr_transport* functions = nullptr;  ///< has the functions of ABI 1.0; ask SR_HAS for others
 
-  /// A function's status, which goes on to the caller with the inner transport's own words.
+  /// Calls a function of it. Its status and its error text go to the caller unchanged.
   template <class Function, class... Arguments>
   [[nodiscard]] std::int32_t operator()(Function function, Arguments... arguments) const noexcept {
     return (functions->*function)(self, arguments...);

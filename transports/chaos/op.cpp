@@ -8,15 +8,16 @@
 namespace shardrun::chaos {
 namespace {
 
-/// How long a wait for nothing does not look whether the job ends.
-constexpr std::int64_t glance = 50'000'000;
+/// How often a wait that can only fail checks whether the job ends.
+constexpr std::int64_t abort_check_interval = 50'000'000;
 
 std::int32_t report(const sdk::TransportError& failure, sr_error* error) noexcept {
-  sdk::detail::write_error(error, failure.what());
+  sdk::detail::write_error(error, failure.what(), failure.awaited());
   return failure.status();
 }
 
-/// What a member receives from another one with this op, in memory that can be written here; nothing where it does not.
+/// The first block that a member receives from another with this op. Nothing where there is none, or the memory cannot
+/// be written here.
 std::optional<sdk::Block> received(const sdk::OpSpec& op, std::uint32_t rank, std::uint32_t size) {
   const bool is_reached = op.recv && (op.recv->kind == SR_MEMORY_HOST || op.recv->kind == SR_MEMORY_PINNED);
   for (std::uint32_t step = 1; is_reached && step < size; ++step) {
@@ -30,15 +31,14 @@ std::optional<sdk::Block> received(const sdk::OpSpec& op, std::uint32_t rank, st
 
 }  // namespace
 
-DisturbedOp::DisturbedOp(DisturbedGroup& group, std::vector<sdk::OpSpec> specs, std::uint64_t others,
-                         std::uint64_t lost)
+FaultyOp::FaultyOp(FaultyGroup& group, std::vector<sdk::OpSpec> specs, std::uint64_t others, std::uint64_t lost)
     : group_(group), specs_(std::move(specs)), others_(others), lost_(lost) {}
 
-std::int32_t DisturbedOp::start(void* queue, std::int64_t deadline, sr_error* error) {
-  Disturbance& shared = group_.shared();
-  const std::uint64_t number = shared.count(what());
+std::int32_t FaultyOp::start(void* queue, std::int64_t deadline, sr_error* error) {
+  FaultInjector& injector = group_.injector();
+  const std::uint64_t number = injector.count(what());
   const std::string here =
-      "rank " + std::to_string(shared.rank()) + ", from its op " + std::to_string(number) + " on, " + what() + ": ";
+      "rank " + std::to_string(injector.rank()) + ", from its op " + std::to_string(number) + " on, " + what() + ": ";
   bool is_held = false;
   {
     const std::lock_guard lock(group_.mutex_);
@@ -47,21 +47,21 @@ std::int32_t DisturbedOp::start(void* queue, std::int64_t deadline, sr_error* er
     }
     queue_ = queue;
     deadline_ = deadline;
-    if (shared.has_begun(Fault::stall, number)) {
-      shared.tell_once(here + "starts nothing any more");
+    if (injector.has_begun(Fault::stall, number)) {
+      injector.warn_once(here + "starts nothing any more");
       state_ = State::stalled;
       return SR_OK;
     }
-    loses_ = lost_ != 0 && shared.has_begun(Fault::drop_peer, number);
+    loses_ = lost_ != 0 && injector.has_begun(Fault::drop_peer, number);
     if (loses_) {
-      shared.tell_once(here + "loses what goes to and comes from rank " + std::to_string(shared.faults().peer));
+      injector.warn_once(here + "loses what goes to and comes from rank " + std::to_string(injector.faults().peer));
     }
     const bool receives = std::any_of(specs_.begin(), specs_.end(), [&](const sdk::OpSpec& op) {
       return received(op, group_.rank(), group_.size()).has_value();
     });
-    corrupts_ = receives && shared.corrupts(number);
-    due_ = shared.host().now() + shared.faults().delay_ns;
-    state_ = shared.faults().delay_ns > 0 ? State::late : State::started;
+    corrupts_ = receives && injector.corrupts(number);
+    due_ = injector.host().now() + injector.faults().delay_ns;
+    state_ = injector.faults().delay_ns > 0 ? State::late : State::started;
     if (state_ == State::started) {
       const std::int32_t status = start_inner(error);
       if (status != SR_OK) {
@@ -74,16 +74,16 @@ std::int32_t DisturbedOp::start(void* queue, std::int64_t deadline, sr_error* er
     }
   }
   if (is_held) {
-    shared.wake();
+    injector.wake();
   }
   return SR_OK;
 }
 
-std::int32_t DisturbedOp::test(sr_error* error) {
+std::int32_t FaultyOp::test(sr_error* error) {
   const std::lock_guard lock(group_.mutex_);
-  const std::int64_t now = group_.shared().host().now();
+  const std::int64_t now = group_.injector().host().now();
   if (group_.next_.load() <= now) {
-    group_.attend(now);
+    group_.advance(now);
   }
   if (state_ == State::complete) {
     return SR_OK;
@@ -94,13 +94,13 @@ std::int32_t DisturbedOp::test(sr_error* error) {
   return state_ == State::late || state_ == State::stalled ? SR_PENDING : conclude(test_started(error), error);
 }
 
-std::int32_t DisturbedOp::wait(std::int64_t deadline, sr_error* error) {
+std::int32_t FaultyOp::wait(std::int64_t deadline, sr_error* error) {
   const std::lock_guard lock(group_.mutex_);
-  const sdk::TransportHost& host = group_.shared().host();
+  const sdk::TransportHost& host = group_.injector().host();
   for (;;) {
     const std::int64_t now = host.now();
     if (group_.next_.load() <= now) {
-      group_.attend(now);
+      group_.advance(now);
     }
     if (state_ == State::complete) {
       return SR_OK;
@@ -119,22 +119,22 @@ std::int32_t DisturbedOp::wait(std::int64_t deadline, sr_error* error) {
       return SR_TIMEOUT;
     }
     if (host.aborted()) {
-      group_.fail(SR_ABORTED, what() + ": the job ends");
+      group_.fail({SR_ABORTED, what() + ": the job ends"});
     }
     if (waits_here()) {
-      group_.sleep(std::min(until, now + glance));
+      group_.sleep(std::min(until, now + abort_check_interval));
     }
   }
 }
 
-std::int32_t DisturbedOp::free(sr_error* error) {
+std::int32_t FaultyOp::free(sr_error* error) {
   std::int32_t status = SR_OK;
   {
     const std::lock_guard lock(group_.mutex_);
-    let_go();
+    unhold();
     for (const std::uint64_t part : {others_, lost_}) {
       if (part != 0) {
-        const std::int32_t freed = group_.shared().inner()(&sr_transport::op_free, part, error);
+        const std::int32_t freed = group_.injector().inner()(&sr_transport::op_free, part, error);
         status = status == SR_OK ? freed : status;
       }
     }
@@ -143,16 +143,18 @@ std::int32_t DisturbedOp::free(sr_error* error) {
   return status;
 }
 
-std::int64_t DisturbedOp::attend(std::int64_t now) {
+std::int64_t FaultyOp::advance(std::int64_t now) {
   if (now >= deadline_) {
     if (state_ == State::late) {
-      group_.fail(SR_TIMEOUT, what() + " is past its deadline, before it was to start");
+      group_.fail({SR_TIMEOUT, what() + " is past its deadline, before it was to start"});
     } else {
-      group_.fail(SR_TIMEOUT, what() + " is past its deadline, waiting for member " +
-                                  std::to_string(*group_.lost_member()) + " (rank " +
-                                  std::to_string(group_.shared().faults().peer) + ")");
+      const std::uint32_t peer = group_.injector().faults().peer;
+      group_.fail({SR_TIMEOUT,
+                   what() + " is past its deadline, waiting for member " + std::to_string(*group_.lost_member()) +
+                       " (rank " + std::to_string(peer) + ")",
+                   peer});
     }
-    let_go();
+    unhold();
     return INT64_MAX;
   }
   if (state_ == State::late && now < due_) {
@@ -163,20 +165,20 @@ std::int64_t DisturbedOp::attend(std::int64_t now) {
     sr_error error{};
     error.struct_size = sizeof(error);
     if (const std::int32_t status = start_inner(&error); status != SR_OK) {
-      group_.fail(status, error.text);
+      group_.fail({status, error});
     }
   }
   if (loses_ && awaits_lost()) {
     return deadline_;
   }
-  let_go();
+  unhold();
   return INT64_MAX;
 }
 
-std::int32_t DisturbedOp::start_inner(sr_error* error) {
+std::int32_t FaultyOp::start_inner(sr_error* error) {
   for (const std::uint64_t part : begun()) {
     const std::int32_t status =
-        group_.shared().inner()(&sr_transport::op_start, part, queue_, sdk::to_border(deadline_), error);
+        group_.injector().inner()(&sr_transport::op_start, part, queue_, sdk::to_border(deadline_), error);
     if (status != SR_OK) {
       return status;
     }
@@ -184,9 +186,9 @@ std::int32_t DisturbedOp::start_inner(sr_error* error) {
   return SR_OK;
 }
 
-std::int32_t DisturbedOp::test_started(sr_error* error) {
+std::int32_t FaultyOp::test_started(sr_error* error) {
   for (const std::uint64_t part : begun()) {
-    const std::int32_t status = group_.shared().inner()(&sr_transport::op_test, part, error);
+    const std::int32_t status = group_.injector().inner()(&sr_transport::op_test, part, error);
     if (status != SR_OK) {
       return status;
     }
@@ -194,14 +196,15 @@ std::int32_t DisturbedOp::test_started(sr_error* error) {
   return loses_ && awaits_lost() ? SR_PENDING : SR_OK;
 }
 
-std::int32_t DisturbedOp::wait_started(std::int64_t until, sr_error* error) {
-  // The inner transport looks at its own clock while it waits. This one's would stand still.
-  until = std::min(until, group_.shared().host().now() + sdk::longest_gap.count() / 2);
+std::int32_t FaultyOp::wait_started(std::int64_t until, sr_error* error) {
+  // The inner transport follows its own clock in a wait, while this one's stands still. So waits are short.
+  until = std::min(until, group_.injector().host().now() + sdk::longest_gap.count() / 2);
   for (const std::uint64_t part : begun()) {
-    std::int32_t status = group_.shared().inner()(&sr_transport::op_wait, part, sdk::to_border(until), error);
+    std::int32_t status = group_.injector().inner()(&sr_transport::op_wait, part, sdk::to_border(until), error);
     if (status == SR_TIMEOUT) {
-      // A wait that ran out of time and an op that did look alike; the op that goes on is pending.
-      status = group_.shared().inner()(&sr_transport::op_test, part, error);
+      // The status is the same for a wait that ran out of time and for an op past its deadline. Only the former's op is
+      // pending.
+      status = group_.injector().inner()(&sr_transport::op_test, part, error);
     }
     if (status != SR_OK) {
       return status;
@@ -210,8 +213,8 @@ std::int32_t DisturbedOp::wait_started(std::int64_t until, sr_error* error) {
   return loses_ && awaits_lost() ? SR_PENDING : SR_OK;
 }
 
-/// What the inner transport ends because this group failed, ends for the group's own reason.
-std::int32_t DisturbedOp::conclude(std::int32_t status, sr_error* error) {
+/// An op that the inner transport ended because this group failed gets the group's failure.
+std::int32_t FaultyOp::conclude(std::int32_t status, sr_error* error) {
   if (status == SR_PENDING) {
     return status;
   }
@@ -227,27 +230,27 @@ std::int32_t DisturbedOp::conclude(std::int32_t status, sr_error* error) {
   return SR_OK;
 }
 
-bool DisturbedOp::awaits_lost() const {
+bool FaultyOp::awaits_lost() const {
   return std::any_of(specs_.begin(), specs_.end(), [&](const sdk::OpSpec& op) {
     return op.opcode != SR_OP_SEND && (op.opcode != SR_OP_RECV || op.peer == *group_.lost_member());
   });
 }
 
-bool DisturbedOp::waits_here() const {
+bool FaultyOp::waits_here() const {
   return state_ == State::late || state_ == State::stalled || (loses_ && awaits_lost());
 }
 
-void DisturbedOp::hold() {
+void FaultyOp::hold() {
   group_.held_.push_back(this);
   const std::int64_t next = state_ == State::late ? std::min(due_, deadline_) : deadline_;
   group_.next_.store(std::min(group_.next_.load(), next));
 }
 
-void DisturbedOp::let_go() { group_.held_.remove(this); }
+void FaultyOp::unhold() { group_.held_.remove(this); }
 
-/// The lowest bit of an element's highest byte: a number of another size or sign, and still a number. From the middle
-/// of what was received on, the first element that is not zero.
-void DisturbedOp::corrupt() {
+/// Flips the lowest bit of an element's highest byte: the result has another size or sign, and is still a number. Takes
+/// the first element that is not zero, from the middle of what was received.
+void FaultyOp::corrupt() {
   for (const sdk::OpSpec& op : specs_) {
     const auto block = received(op, group_.rank(), group_.size());
     if (!block) {
@@ -264,13 +267,13 @@ void DisturbedOp::corrupt() {
       index = (index + 1) % block->count;
     }
     first[index * size + size - 1] ^= 1U;
-    group_.shared().tell("rank " + std::to_string(group_.shared().rank()) + " flips a bit of element " +
-                         std::to_string(block->offset + index) + " of what it received by " + sdk::describe(op));
+    group_.injector().warn("rank " + std::to_string(group_.injector().rank()) + " flips a bit of element " +
+                           std::to_string(block->offset + index) + " of what it received by " + sdk::describe(op));
     return;
   }
 }
 
-std::vector<std::uint64_t> DisturbedOp::begun() const {
+std::vector<std::uint64_t> FaultyOp::begun() const {
   std::vector<std::uint64_t> parts;
   if (others_ != 0) {
     parts.push_back(others_);

@@ -1,7 +1,7 @@
-// A transport that passes everything on to another one, and on one rank, or on all, lets something go wrong.
+// A transport that passes every call to another one, and injects faults on one rank or on all.
 //
-// It is written over the C tables and not over the SDK's classes: what crosses the border goes on as it came, with
-// fields that this file does not know. A rank that nothing happens on hands out the inner transport's own handles.
+// It uses the C tables and not the SDK's classes. So structs cross unchanged, with fields that this file does not know.
+// A rank without faults returns the inner transport's own handles.
 
 #include <shardrun/sdk/transport.hpp>
 
@@ -37,7 +37,7 @@ class Chaos {
     inner_ = {plugin.self, static_cast<const sr_transport*>(plugin.functions)};
   }
 
-  /// With the options of the inner transport in place of these.
+  /// Passes the inner transport's options in place of its own.
   std::int32_t open(const sr_transport_config* config, sr_error* error) {
     std::vector<std::byte> copy(config->struct_size);
     std::memcpy(copy.data(), config, copy.size());
@@ -49,15 +49,15 @@ class Chaos {
     const std::int32_t status = inner_(&sr_transport::open, &inner_config, error);
     const Faults here = of_rank(faults_, config->rank);
     if (status == SR_OK && is_any(here)) {
-      disturbance_ = std::make_unique<Disturbance>(inner_, here, config->rank, log_, sdk::TransportHost(config->host));
+      injector_ = std::make_unique<FaultInjector>(inner_, here, config->rank, log_, sdk::TransportHost(config->host));
     }
     return status;
   }
 
   std::int32_t close(sr_error* error) {
-    if (disturbance_ != nullptr) {
-      disturbance_->tell_if_unstruck();
-      disturbance_.reset();
+    if (injector_ != nullptr) {
+      injector_->warn_if_not_injected();
+      injector_.reset();
     }
     return inner_(&sr_transport::close, error);
   }
@@ -66,24 +66,23 @@ class Chaos {
     std::uint64_t inner_handle = 0;
     const std::int32_t status = inner_(&sr_transport::group_create, group, &inner_handle, error);
     if (status == SR_OK) {
-      *handle =
-          disturbance_ == nullptr
-              ? inner_handle
-              : handle_of(std::make_unique<DisturbedGroup>(*disturbance_, sdk::detail::read_one(group), inner_handle));
+      *handle = injector_ == nullptr
+                    ? inner_handle
+                    : handle_of(std::make_unique<FaultyGroup>(*injector_, sdk::detail::read_one(group), inner_handle));
     }
     return status;
   }
 
-  /// Before it is configured there is none, and that comes before all else.
+  /// Null before `configure`, which comes before every other call.
   [[nodiscard]] const Inner& inner() const noexcept { return inner_; }
-  [[nodiscard]] bool is_disturbed() const noexcept { return disturbance_ != nullptr; }
+  [[nodiscard]] bool is_faulty() const noexcept { return injector_ != nullptr; }
 
  private:
   sdk::Host log_;
   Faults faults_;
   sdk::TransportHost host_;
   Inner inner_;
-  std::unique_ptr<Disturbance> disturbance_;
+  std::unique_ptr<FaultInjector> injector_;
 };
 
 Chaos& self_of(void* self) noexcept { return sdk::detail::Instance<Chaos>::object(self); }
@@ -94,11 +93,11 @@ std::int32_t pass(void* self, Arguments... arguments) noexcept {
   return self_of(self).inner()(Function, arguments...);
 }
 
-/// `act` where something happens on this rank, else the inner transport's own function, whose handle it is.
+/// Calls `act` on a rank with faults; otherwise the inner transport's function, whose handle it is.
 template <class Object, auto Function, class Act, class... Arguments>
 std::int32_t pass_or(void* self, std::uint64_t handle, Act act, sr_error* error, Arguments... arguments) noexcept {
   const Chaos& chaos = self_of(self);
-  if (!chaos.is_disturbed()) {
+  if (!chaos.is_faulty()) {
     return chaos.inner()(Function, handle, arguments..., error);
   }
   return guarded_transport(error, [&] { return act(object_of<Object>(handle)); });
@@ -124,56 +123,54 @@ std::int32_t group_create(void* self, const sr_group* group, std::uint64_t* hand
 }
 
 std::int32_t group_error(void* self, std::uint64_t group, sr_error* error) noexcept {
-  return pass_or<DisturbedGroup, &sr_transport::group_error>(
-      self, group, [&](const DisturbedGroup& disturbed) { return disturbed.error(error); }, error);
+  return pass_or<FaultyGroup, &sr_transport::group_error>(
+      self, group, [&](const FaultyGroup& faulty) { return faulty.error(error); }, error);
 }
 
 std::int32_t group_abort(void* self, std::uint64_t group, const char* reason, sr_error* error) noexcept {
-  return pass_or<DisturbedGroup, &sr_transport::group_abort>(
-      self, group, [&](DisturbedGroup& disturbed) { return disturbed.abort(reason, error); }, error, reason);
+  return pass_or<FaultyGroup, &sr_transport::group_abort>(
+      self, group, [&](FaultyGroup& faulty) { return faulty.abort(reason, error); }, error, reason);
 }
 
 std::int32_t group_destroy(void* self, std::uint64_t group, sr_error* error) noexcept {
-  return pass_or<DisturbedGroup, &sr_transport::group_destroy>(
+  return pass_or<FaultyGroup, &sr_transport::group_destroy>(
       self, group,
-      [&](DisturbedGroup& disturbed) {
-        const std::unique_ptr<DisturbedGroup> last(&disturbed);
-        return disturbed.destroy(error);
+      [&](FaultyGroup& faulty) {
+        const std::unique_ptr<FaultyGroup> last(&faulty);
+        return faulty.destroy(error);
       },
       error);
 }
 
 std::int32_t op_prepare(void* self, std::uint64_t group, const sr_op* ops, std::uint32_t count, std::uint32_t stride,
                         std::int64_t deadline, std::uint64_t* handle, sr_error* error) noexcept {
-  return pass_or<DisturbedGroup, &sr_transport::op_prepare>(
-      self, group,
-      [&](DisturbedGroup& disturbed) { return disturbed.prepare(ops, count, stride, deadline, handle, error); }, error,
-      ops, count, stride, deadline, handle);
+  return pass_or<FaultyGroup, &sr_transport::op_prepare>(
+      self, group, [&](FaultyGroup& faulty) { return faulty.prepare(ops, count, stride, deadline, handle, error); },
+      error, ops, count, stride, deadline, handle);
 }
 
 std::int32_t op_start(void* self, std::uint64_t op, void* queue, std::int64_t deadline, sr_error* error) noexcept {
-  return pass_or<DisturbedOp, &sr_transport::op_start>(
-      self, op, [&](DisturbedOp& disturbed) { return disturbed.start(queue, sdk::from_border(deadline), error); },
-      error, queue, deadline);
-}
-
-std::int32_t op_test(void* self, std::uint64_t op, sr_error* error) noexcept {
-  return pass_or<DisturbedOp, &sr_transport::op_test>(
-      self, op, [&](DisturbedOp& disturbed) { return disturbed.test(error); }, error);
-}
-
-std::int32_t op_wait(void* self, std::uint64_t op, std::int64_t deadline, sr_error* error) noexcept {
-  return pass_or<DisturbedOp, &sr_transport::op_wait>(
-      self, op, [&](DisturbedOp& disturbed) { return disturbed.wait(sdk::from_border(deadline), error); }, error,
+  return pass_or<FaultyOp, &sr_transport::op_start>(
+      self, op, [&](FaultyOp& faulty) { return faulty.start(queue, sdk::from_border(deadline), error); }, error, queue,
       deadline);
 }
 
-std::int32_t op_free(void* self, std::uint64_t op, sr_error* error) noexcept {
-  return pass_or<DisturbedOp, &sr_transport::op_free>(
-      self, op, [&](DisturbedOp& disturbed) { return disturbed.free(error); }, error);
+std::int32_t op_test(void* self, std::uint64_t op, sr_error* error) noexcept {
+  return pass_or<FaultyOp, &sr_transport::op_test>(
+      self, op, [&](FaultyOp& faulty) { return faulty.test(error); }, error);
 }
 
-/// Of an op that is passed on, as far as the other transport tells; what starts late is this transport's own affair.
+std::int32_t op_wait(void* self, std::uint64_t op, std::int64_t deadline, sr_error* error) noexcept {
+  return pass_or<FaultyOp, &sr_transport::op_wait>(
+      self, op, [&](FaultyOp& faulty) { return faulty.wait(sdk::from_border(deadline), error); }, error, deadline);
+}
+
+std::int32_t op_free(void* self, std::uint64_t op, sr_error* error) noexcept {
+  return pass_or<FaultyOp, &sr_transport::op_free>(
+      self, op, [&](FaultyOp& faulty) { return faulty.free(error); }, error);
+}
+
+/// Passed on, as far as the inner transport has it. Nothing on a rank with faults.
 std::int32_t op_times(void* self, std::uint64_t op, sr_op_times* times, sr_error* error) noexcept {
   const auto unknown = [&] {
     sdk::detail::write_error(error, "when the op was under way is not known");
@@ -183,8 +180,8 @@ std::int32_t op_times(void* self, std::uint64_t op, sr_op_times* times, sr_error
   if (!SR_HAS(&inner, sr_transport, op_times) || inner.op_times == nullptr) {
     return unknown();
   }
-  return pass_or<DisturbedOp, &sr_transport::op_times>(
-      self, op, [&](const DisturbedOp&) { return unknown(); }, error, times);
+  return pass_or<FaultyOp, &sr_transport::op_times>(
+      self, op, [&](const FaultyOp&) { return unknown(); }, error, times);
 }
 
 std::int32_t share_first(void* self, std::uint32_t rank, std::uint32_t world_size, void* data, std::uint64_t bytes,
@@ -223,7 +220,7 @@ constexpr sr_transport functions = {sizeof(sr_transport),
 }  // namespace
 }  // namespace shardrun::chaos
 
-/// It needs a host that configures transports before it asks them anything: minor 2.
+/// Requires minor 2: a host that configures transports before every other call.
 const sr_manifest shardrun_manifest_v1 = {
     sizeof(sr_manifest),     SR_MAGIC, SR_ABI_MAJOR, SR_ABI_MINOR, 2, SR_KIND_TRANSPORT, "chaos", "1.0",
     "fault_injection faulty"};

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "transports/gloo/connection.h"
-#include "transports/gloo/meeting.h"
+#include "transports/gloo/rendezvous.h"
 #include "transports/gloo/protection.h"
 
 namespace shardrun::gloo_transport {
@@ -19,13 +19,14 @@ namespace {
 
 using sdk::TransportError;
 
-/// Gloo multiplies it by five. A wait that runs into it closes the whole context: deadlines are kept by the group.
+/// Gloo multiplies it by five. A wait that reaches it closes the whole context, so the group keeps the deadlines
+/// itself.
 constexpr std::chrono::milliseconds gloo_timeout = std::chrono::hours(24 * 365) / 5;
 
-/// How long the store is asked for an address at a time. Nobody who comes to the listener is heard meanwhile.
+/// How long one request for an address waits in the store. Incoming connections are not served meanwhile.
 constexpr std::chrono::nanoseconds store_wait = std::chrono::milliseconds(20);
 
-/// The members are part of it: groups of the same id need not share members.
+/// Contains the members, since groups with the same id may have different members.
 std::string text_of(const sdk::GroupSpec& group, std::uint64_t generation) {
   std::string text = std::to_string(group.id) + "/" + std::to_string(generation);
   for (const std::uint32_t member : group.members) {
@@ -54,7 +55,7 @@ const Key& secret_of(const sdk::Config& config) {
 }
 
 Socket listen_for(const sdk::Config& config) {
-  // An empty name would mean the machine's own, which need not be one that others reach.
+  // An empty name would mean the machine's own name, whose address other machines may not reach.
   const std::string address = config.address.empty() ? "127.0.0.1" : config.address;
   try {
     return listen_on(address);
@@ -64,7 +65,7 @@ Socket listen_for(const sdk::Config& config) {
   }
 }
 
-/// Where `member` listens; nothing where it has not said so soon.
+/// Where `member` listens; nothing where it has not published that yet.
 std::optional<std::string> published_by(const sdk::Config& config, const std::string& prefix, std::uint32_t member) {
   try {
     return config.host.store_get(prefix + std::to_string(member), sdk::steady_now() + store_wait.count());
@@ -76,7 +77,7 @@ std::optional<std::string> published_by(const sdk::Config& config, const std::st
   }
 }
 
-/// A transport has no log but the standard error of its rank.
+/// Writes to standard error, the only log that a transport has.
 void say_strangers(const sdk::GroupSpec& group, std::uint64_t count) {
   const std::string line = "transport gloo: while the group '" + group.name + "' was connected, " +
                            std::to_string(count) + " connections of strangers were dropped\n";
@@ -85,11 +86,7 @@ void say_strangers(const sdk::GroupSpec& group, std::uint64_t count) {
 
 }  // namespace
 
-std::string name_of(const sdk::GroupSpec& group, std::uint32_t peer) {
-  return "member " + std::to_string(peer) + " (rank " + std::to_string(group.members[peer]) + ")";
-}
-
-/// Gloo's reasons begin with "[file:line] ".
+/// Removes the "[file:line] " that Gloo puts before a reason.
 std::string reason_of(const std::exception& error) {
   const std::string_view text = error.what();
   const std::size_t end = text.find("] ");
@@ -103,32 +100,31 @@ Connections connect_members(const sdk::Config& config, const sdk::GroupSpec& gro
   const std::string prefix = "gloo/" + config.job + "/" + id + "/";
   Socket listener = listen_for(config);
   config.host.store_set(prefix + std::to_string(group.rank), own_end(listener).text());
-  Meeting meeting(
+  Rendezvous rendezvous(
       group, config.host, secret,
       [&](std::uint32_t connector, std::uint32_t acceptor, const Endpoint& from, const Endpoint& to) {
         const Protection protection =
             protection_between(config, group.members[connector], group.members[acceptor], from, to);
-        return Subject{.run = config.job,
-                       .group = id,
-                       .connector = connector,
-                       .acceptor = acceptor,
-                       .protection = protection,
-                       // Networks that translate addresses may change those of records that are protected.
-                       .addresses = protection == Protection::none ? from.text() + " to " + to.text() : ""};
+        return ChannelBinding{.run = config.job,
+                              .group = id,
+                              .connector = connector,
+                              .acceptor = acceptor,
+                              .protection = protection,
+                              // Address translation may change addresses, which is allowed where records are protected.
+                              .addresses = protection == Protection::none ? from.text() + " to " + to.text() : ""};
       },
-      [&](std::uint32_t member) { return name_of(group, member); },
       [&](std::uint32_t member) { return published_by(config, prefix, member); }, std::move(listener));
   Connections connections;
-  Proven proven = meeting.run();
+  Proven proven = rendezvous.run();
   for (const std::optional<Handshake>& each : proven) {
     connections.protections.push_back(each ? each->protection() : Protection::none);
   }
-  if (meeting.strangers() > 0) {
-    say_strangers(group, meeting.strangers());
+  if (rendezvous.strangers() > 0) {
+    say_strangers(group, rendezvous.strangers());
   }
   try {
     connections.context = std::make_unique<Context>(group, device, std::move(proven));
-  } catch (const std::exception& error) {  // Gloo has several bases
+  } catch (const std::exception& error) {  // Gloo throws several unrelated types
     throw TransportError(SR_INTERNAL, "Gloo does not take the connections: " + reason_of(error));
   }
   return connections;

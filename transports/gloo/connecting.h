@@ -14,10 +14,7 @@
 
 namespace shardrun::gloo_transport {
 
-/// "member 1 (rank 3)"
-[[nodiscard]] std::string name_of(const sdk::GroupSpec& group, std::uint32_t peer);
-
-/// Why Gloo threw.
+/// The reason in an exception of Gloo's.
 [[nodiscard]] std::string reason_of(const std::exception& error);
 
 /// Connections to all other members of a group.
@@ -26,12 +23,15 @@ struct Connections {
   std::vector<Protection> protections;  ///< of the connection to each member; none for this one's own
 };
 
-/// Connects this member to all others, which prove themselves (handshake.h) before anything else of the connection is
-/// read. Of two members the one with the higher number connects; what the others connect to is a listener on this
-/// machine's address, closed again when all are there. Whoever else connects to it is dropped; how many those were is
-/// said on standard error. The context's waits have no end of their own: one that runs into Gloo's time limit closes
-/// the whole context. Throws TransportError: SR_TIMEOUT by the group's deadline, SR_ABORTED soon after the job is to
-/// end, SR_PEER_LOST, SR_INVALID. SIGPIPE is blocked.
+/// Connects this member to all others. Of two members the one with the higher number connects. The other accepts, on a
+/// listener on this machine's address, which is closed once all are connected. Every connection is authenticated
+/// (handshake.h) before anything else is read from it. Others that connect are dropped, and their number is printed to
+/// standard error. Throws TransportError:
+/// - SR_TIMEOUT by the group's deadline
+/// - SR_ABORTED soon after the job is to end
+/// - SR_PEER_LOST, SR_INVALID
+/// Waits of the context have no time limit of their own: one that reaches Gloo's limit closes the whole context.
+/// SIGPIPE is blocked.
 [[nodiscard]] Connections connect_members(const sdk::Config& config, const sdk::GroupSpec& group,
                                           std::shared_ptr<gloo::transport::Device>& device, std::uint64_t generation);
 

@@ -27,7 +27,7 @@ namespace tcp = gloo::transport::tcp;
 
 constexpr std::size_t preamble_bytes = sizeof(tcp::Op::preamble);
 
-/// Makes the connections of a group on the device's thread.
+/// Creates a group's connections on the device's thread.
 class Adoption final : public tcp::Handler {
  public:
   Adoption(tcp::Context& context, tcp::Device& device, Proven proven)
@@ -56,7 +56,7 @@ class Adoption final : public tcp::Handler {
     } catch (...) {
       error = std::current_exception();
     }
-    // With this, the object may be gone.
+    // Once the promise is fulfilled, this object may be destroyed.
     std::promise<void> done = std::move(done_);
     if (error) {
       done.set_exception(error);
@@ -83,7 +83,7 @@ Connection::Connection(tcp::Context& context, tcp::Device& device, int peer, Han
   try {
     peer_ = tcp::Address(other_end(handshake.socket()).address);
   } catch (const std::runtime_error&) {
-    peer_ = self_;  // it is closed again, as reading will tell
+    peer_ = self_;  // the peer has closed already; the first read reports it
   }
   if (handshake.protection() != Protection::none) {
     sent_.emplace(handshake.protection(), handshake.sending_key());
@@ -100,19 +100,19 @@ Connection::Connection(tcp::Context& context, tcp::Device& device, int peer, Han
 }
 
 Connection::~Connection() {
-  // As Gloo's destructor would, but while this object is whole.
+  // Gloo's destructor does the same, but after this object's members are gone.
   const std::lock_guard lock(m_);
   if (state_ != CLOSED) {
     changeState(CLOSED);
   }
 }
 
-/// Gloo ends the process where its events throw, as where more comes than a receive has room for.
+/// Catches everything: Gloo ends the process where an event handler throws.
 void Connection::handleEvents(int events) {
-  // Whoever holds the lock may wait for this thread, to close the connection.
+  // A thread that holds the lock may be waiting for this one, to close the connection.
   const std::unique_lock lock(m_, std::try_to_lock);
   if (!lock) {
-    std::this_thread::yield();  // it is called again at once
+    std::this_thread::yield();  // the device calls this again at once
     return;
   }
   if (state_ != CONNECTED) {
@@ -125,7 +125,7 @@ void Connection::handleEvents(int events) {
   }
 }
 
-/// Gloo tells those whose transfers were to come, but not those in the middle of one.
+/// Fails the transfer in progress too: Gloo informs only those that have not begun.
 void Connection::fail(const std::string& why) {
   if (ex_ != nullptr) {
     return;
@@ -169,7 +169,8 @@ bool Connection::write(Op& op) {
   return false;
 }
 
-/// The next record of the message. The preamble goes together with the first, or each message would be two packets.
+/// Seals the next record of the message. The preamble goes together with the first; separately, each message would take
+/// two packets.
 void Connection::seal_next(const Op& op, const std::uint8_t* message) {
   std::size_t tag = 0;
   const auto add = [&](const std::uint8_t* plain, std::size_t bytes, std::uint8_t* sealed) {
@@ -190,7 +191,7 @@ void Connection::seal_next(const Op& op, const std::uint8_t* message) {
   }
 }
 
-/// Whether all that is on its way out has been written.
+/// Writes the output in progress. Returns whether all of it has been written.
 bool Connection::flush() {
   while (first_part_ != part_count_) {
     std::array<iovec, 4> pieces = {};
@@ -205,7 +206,7 @@ bool Connection::flush() {
     if (written < 0 && errno == EINTR) {
       continue;
     }
-    // Where the connection is broken, reading says so.
+    // Where the connection broke, the next read reports it.
     if (written < 0 && (errno == EAGAIN || errno == EPIPE || errno == ECONNRESET)) {
       return false;
     }
@@ -258,7 +259,7 @@ bool Connection::read() {
   }
 }
 
-/// Whether the whole record is there, and opened.
+/// Whether the whole record has arrived and was opened.
 bool Connection::receive_record(std::uint8_t* data, std::size_t bytes) {
   while (incoming_ < bytes + sizeof(Tag)) {
     const std::size_t of_data = std::min(incoming_, bytes);
@@ -286,7 +287,7 @@ bool Connection::receive_record(std::uint8_t* data, std::size_t bytes) {
   return true;
 }
 
-/// False, having said what the system says.
+/// Fails the connection with the text of errno. Returns false.
 bool Connection::report(const char* what) {
   fail(std::string(what) + " " + peer_.str() + ": " + std::strerror(errno));
   return false;

@@ -16,14 +16,13 @@
 
 namespace shardrun::gloo_transport {
 
-/// A connection whose ends have proved themselves, as Gloo uses it. All that Gloo sends, its own words included, goes
-/// in records: a preamble is one, the bytes of its message are in others. A record that does not
-/// open breaks the connection, and its bytes are never given to Gloo. Protection::encrypt takes `record_bytes` of
-/// memory for each connection.
+/// An authenticated connection, as Gloo uses it. Everything that Gloo sends goes in records: one for each preamble,
+/// others for the bytes of its message. A record that fails to open breaks the connection, and Gloo never sees its
+/// bytes. Protection::encrypt takes `record_bytes` of memory for each connection.
 class Connection final : public gloo::transport::tcp::Pair {
  public:
-  /// REQUIRES: the device's own thread. Gloo's constructor opens a listener there, which nothing else then serves
-  /// before it is closed here.
+  /// REQUIRES: the device's own thread. Gloo's constructor opens a listener there; this closes it before anything
+  /// serves it.
   Connection(gloo::transport::tcp::Context& context, gloo::transport::tcp::Device& device, int peer,
              Handshake handshake);
   ~Connection() override;
@@ -46,7 +45,7 @@ class Connection final : public gloo::transport::tcp::Pair {
   std::optional<Records> sent_;
   std::optional<Records> received_;
 
-  /// What is on its way out: up to two records, with their tags.
+  /// Output in progress: up to two records, with their tags.
   struct Part {
     const std::uint8_t* data = nullptr;
     std::size_t bytes = 0;
@@ -57,17 +56,17 @@ class Connection final : public gloo::transport::tcp::Pair {
   std::array<Part, 4> parts_ = {};
   std::size_t part_count_ = 0;
   std::size_t first_part_ = 0;
-  std::size_t sealed_of_op_ = 0;  ///< plain bytes of the op that is written
+  std::size_t sealed_of_op_ = 0;  ///< plain bytes of the op being written
 
   Tag incoming_tag_ = {};
-  std::size_t incoming_ = 0;  ///< bytes of the record that is received, its tag included
+  std::size_t incoming_ = 0;  ///< bytes received of the current record, its tag included
   bool is_preamble_open_ = false;
 };
 
-/// One proven connection for each peer of a group; that of this member's own rank is not there.
+/// The authenticated connections to a group's peers; none for this member's own rank.
 using Proven = std::vector<std::optional<Handshake>>;
 
-/// Makes Gloo's connections of them. Throws std::exception.
+/// Gives them to Gloo as its connections. Throws std::exception.
 void adopt(gloo::transport::Context& context, gloo::transport::Device& device, Proven proven);
 
 }  // namespace shardrun::gloo_transport

@@ -12,7 +12,7 @@ struct Free {
   void operator()(IMB_MGR* manager) const noexcept { ::free_mb_mgr(manager); }
 };
 
-/// The functions for this processor. They are read alone once they are chosen, so that threads may share them.
+/// The library's functions for this processor. Read-only once chosen, so threads may share them.
 const IMB_MGR* functions() {
   static const std::unique_ptr<IMB_MGR, Free> manager = [] {
     std::unique_ptr<IMB_MGR, Free> made(::alloc_mb_mgr(0));
@@ -33,7 +33,7 @@ const IMB_MGR* functions() {
 
 struct Gcm::State {
   const IMB_MGR* library = functions();
-  // The library moves both by aligned instructions, and its header does not say so.
+  // The library accesses both with aligned instructions, which its header does not mention.
   alignas(64) gcm_key_data key = {};
   alignas(64) gcm_context_data context = {};
 };

@@ -26,7 +26,7 @@ struct Gcm::State {
     require(::EVP_CipherInit_ex(context.get(), nullptr, nullptr, nullptr, nonce.data(), seals ? 1 : 0) == 1);
   }
 
-  /// Without a place for its output, OpenSSL takes bytes as those that are to be authenticated alone.
+  /// With a null `to`, OpenSSL only authenticates the bytes.
   void update(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes) {
     int moved = 0;
     require(::EVP_CipherUpdate(context.get(), to, &moved, from, static_cast<int>(bytes)) == 1);

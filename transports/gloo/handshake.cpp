@@ -24,22 +24,22 @@ Key key_at(const std::uint8_t* bytes) {
 
 }  // namespace
 
-Handshake::Handshake(Socket socket, const Key& secret, bool connects, SubjectOf subject_of)
+Handshake::Handshake(Socket socket, const Key& secret, bool connects, BindingOf binding_of)
     : socket_(std::move(socket)),
       secret_(secret),
-      subject_of_(std::move(subject_of)),
+      binding_of_(std::move(binding_of)),
       connects_(connects),
       nonce_(random_key()) {}
 
-Handshake Handshake::connecting(Socket socket, const Key& secret, std::uint32_t own, SubjectOf subject_of) {
-  Handshake handshake(std::move(socket), secret, true, std::move(subject_of));
+Handshake Handshake::connecting(Socket socket, const Key& secret, std::uint32_t own, BindingOf binding_of) {
+  Handshake handshake(std::move(socket), secret, true, std::move(binding_of));
   handshake.connector_ = own;
   handshake.compose();
   return handshake;
 }
 
-Handshake Handshake::accepting(Socket socket, const Key& secret, SubjectOf subject_of) {
-  return {std::move(socket), secret, false, std::move(subject_of)};
+Handshake Handshake::accepting(Socket socket, const Key& secret, BindingOf binding_of) {
+  return {std::move(socket), secret, false, std::move(binding_of)};
 }
 
 short Handshake::awaited() const noexcept { return is_sent_here() ? POLLOUT : POLLIN; }
@@ -88,7 +88,7 @@ bool Handshake::move_bytes() {
   return true;
 }
 
-/// Puts the flight that is to be sent into `bytes_`.
+/// Puts the flight to send into `bytes_`.
 void Handshake::compose() {
   const auto put = [&](const Key& key, std::size_t at) {
     std::copy(key.begin(), key.end(), bytes_.begin() + static_cast<std::ptrdiff_t>(at));
@@ -108,7 +108,7 @@ void Handshake::compose() {
   }
 }
 
-/// Judges the flight that has come.
+/// Checks the flight that was received.
 void Handshake::take() {
   switch (flight_) {
     case 0: {
@@ -134,10 +134,10 @@ void Handshake::take() {
 }
 
 void Handshake::prove_as(std::uint32_t connector) {
-  const Subject subject = subject_of_(connector);
+  const ChannelBinding binding = binding_of_(connector);
   connector_ = connector;
-  protection_ = subject.protection;
-  proofs_ = connects_ ? prove(secret_, subject, nonce_, other_nonce_) : prove(secret_, subject, other_nonce_, nonce_);
+  protection_ = binding.protection;
+  proofs_ = connects_ ? prove(secret_, binding, nonce_, other_nonce_) : prove(secret_, binding, other_nonce_, nonce_);
 }
 
 void Handshake::refuse(std::string why) {

@@ -11,8 +11,8 @@
 
 namespace shardrun::gloo_transport {
 
-/// How two members prove to each other, over a connection that nothing else went over before, that they know the secret
-/// and mean the same connection:
+/// Mutual authentication of two members over a new connection. Each proves that it knows the secret and means the same
+/// connection:
 ///
 ///     connector  magic, its member's number, nonce   44 bytes
 ///     acceptor   nonce                               32
@@ -20,25 +20,24 @@ namespace shardrun::gloo_transport {
 ///     acceptor   proof                               32
 ///
 /// The acceptor sends its proof only after it has checked the connector's. So its proof also tells the connector that
-/// it was accepted. Each side reads exactly these bytes, and none that follow.
+/// it was accepted. Each side reads exactly these bytes and none that follow.
 class Handshake {
  public:
   enum class State { under_way, proven, refused };
 
-  /// What the member of that number and this one mean to be; `member` came from the other end and may be anything.
-  /// Throws std::exception where that cannot be.
-  using SubjectOf = std::function<Subject(std::uint32_t member)>;
+  /// The binding for the member that the other end claims to be; `member` is not trusted. Throws std::exception where
+  /// there is none.
+  using BindingOf = std::function<ChannelBinding(std::uint32_t member)>;
 
-  /// Of the side that connects, whose number in the group is `own`. The socket does not block, and may not be connected
-  /// yet.
-  [[nodiscard]] static Handshake connecting(Socket socket, const Key& secret, std::uint32_t own, SubjectOf subject_of);
-  /// Of the side that listens.
-  [[nodiscard]] static Handshake accepting(Socket socket, const Key& secret, SubjectOf subject_of);
+  /// The connecting side; `own` is its number in the group. The socket is non-blocking and may not be connected yet.
+  [[nodiscard]] static Handshake connecting(Socket socket, const Key& secret, std::uint32_t own, BindingOf binding_of);
+  /// The accepting side.
+  [[nodiscard]] static Handshake accepting(Socket socket, const Key& secret, BindingOf binding_of);
 
-  /// Goes on as far as the bytes that have come allow. It does not wait.
+  /// Continues as far as it can without waiting.
   State advance();
 
-  /// POLLIN or POLLOUT, for which it waits.
+  /// POLLIN or POLLOUT, whichever it waits for.
   [[nodiscard]] short awaited() const noexcept;
   [[nodiscard]] const Socket& socket() const noexcept { return socket_; }
   /// Why the state is `refused`.
@@ -59,7 +58,7 @@ class Handshake {
   static constexpr std::size_t flights = 4;
   static constexpr std::size_t hello_bytes = 44;
 
-  Handshake(Socket socket, const Key& secret, bool connects, SubjectOf subject_of);
+  Handshake(Socket socket, const Key& secret, bool connects, BindingOf binding_of);
 
   [[nodiscard]] bool is_sent_here() const noexcept { return (flight_ % 2 == 0) == connects_; }
   [[nodiscard]] std::size_t flight_bytes() const noexcept { return flight_ == 0 ? hello_bytes : sizeof(Key); }
@@ -71,7 +70,7 @@ class Handshake {
 
   Socket socket_;
   Key secret_;
-  SubjectOf subject_of_;
+  BindingOf binding_of_;
   bool connects_;
   State state_ = State::under_way;
   std::string why_;
@@ -80,8 +79,8 @@ class Handshake {
   Key other_nonce_ = {};
   Proofs proofs_ = {};
   Protection protection_ = Protection::none;
-  std::size_t flight_ = 0;  ///< that is sent or received now
-  std::size_t moved_ = 0;   ///< bytes of it
+  std::size_t flight_ = 0;  ///< the one being sent or received
+  std::size_t moved_ = 0;   ///< bytes of it so far
   std::array<std::uint8_t, hello_bytes> bytes_ = {};
 };
 

@@ -33,7 +33,7 @@ bool are_equal(const Key& one, const Key& other) noexcept {
   return ::CRYPTO_memcmp(one.data(), other.data(), one.size()) == 0;
 }
 
-std::string Subject::text() const {
+std::string ChannelBinding::text() const {
   std::string text;
   for (const std::string& field :
        {run, group, std::to_string(connector), std::to_string(acceptor), std::string(name_of(protection)), addresses}) {
@@ -42,11 +42,11 @@ std::string Subject::text() const {
   return text;
 }
 
-Proofs prove(const Key& secret, const Subject& subject, const Key& connector_nonce, const Key& acceptor_nonce) {
+Proofs prove(const Key& secret, const ChannelBinding& binding, const Key& connector_nonce, const Key& acceptor_nonce) {
   std::string transcript = "shardrun gloo 1\n";
   transcript.append(connector_nonce.begin(), connector_nonce.end());
   transcript.append(acceptor_nonce.begin(), acceptor_nonce.end());
-  transcript += subject.text();
+  transcript += binding.text();
   const Key session = hmac(secret, transcript);
   return {.of_connector = hmac(session, "proof of the connector"),
           .of_acceptor = hmac(session, "proof of the acceptor"),

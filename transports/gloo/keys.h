@@ -11,12 +11,12 @@ using Key = std::array<std::uint8_t, 32>;
 
 /// HMAC-SHA-256 (RFC 2104). Throws std::runtime_error where OpenSSL cannot.
 [[nodiscard]] Key hmac(const Key& key, std::string_view message);
-/// From the system's generator. Throws std::runtime_error.
+/// From the system's random generator. Throws std::runtime_error.
 [[nodiscard]] Key random_key();
-/// In a time that does not tell where they differ.
+/// Compares in constant time.
 [[nodiscard]] bool are_equal(const Key& one, const Key& other) noexcept;
 
-/// What is done to the bytes of a connection whose ends have proved themselves.
+/// How the records of an authenticated connection are protected.
 enum class Protection : std::uint8_t {
   none,       ///< nothing
   integrity,  ///< each record has a tag: AES-128-GMAC
@@ -27,30 +27,30 @@ enum class Protection : std::uint8_t {
   return protection == Protection::none ? "none" : protection == Protection::integrity ? "integrity" : "encrypt";
 }
 
-/// What both ends of a connection have to mean. It is part of every proof and of every key. Its text tells each field's
-/// length, so that no two connections of any run have the same text.
-struct Subject {
+/// What both ends of a connection must agree on. It is an input of every proof and every key. Its text contains the
+/// length of each field, so no two connections of any run have the same text.
+struct ChannelBinding {
   std::string run;              ///< Config::job
-  std::string group;            ///< its id, its generation and its members
+  std::string group;            ///< its id, generation and members
   std::uint32_t connector = 0;  ///< member that connects
-  std::uint32_t acceptor = 0;   ///< member that listens
+  std::uint32_t acceptor = 0;   ///< member that accepts
   Protection protection = Protection::none;
-  /// Of both ends, the connector's first: where the records are not protected, somebody who passes on the bytes of a
-  /// handshake between two connections of his own could change all that follows.
+  /// Of both ends, the connector's first. Without record protection they keep a relay from passing a handshake through
+  /// two connections of its own and then changing what follows.
   std::string addresses;
 
   [[nodiscard]] std::string text() const;
 };
 
-/// The proofs that the two ends of a connection send each other, and the keys of its two directions. Each is derived
-/// from the secret, the subject and both nonces. None reveals another.
+/// The proofs that the two ends send each other, and the keys of the two directions. Each is derived from the secret,
+/// the binding and both nonces. None reveals another.
 struct Proofs {
   Key of_connector;
   Key of_acceptor;
-  Key to_acceptor;   ///< of the records that the connector sends
-  Key to_connector;  ///< of those that it receives
+  Key to_acceptor;   ///< seals the records that the connector sends
+  Key to_connector;  ///< seals those that it receives
 };
-[[nodiscard]] Proofs prove(const Key& secret, const Subject& subject, const Key& connector_nonce,
+[[nodiscard]] Proofs prove(const Key& secret, const ChannelBinding& binding, const Key& connector_nonce,
                            const Key& acceptor_nonce);
 
 }  // namespace shardrun::gloo_transport

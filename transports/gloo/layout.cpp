@@ -1,4 +1,4 @@
-// Compiled when CMake configures: see CMakeLists.txt.
+// Compiled when CMake configures; see CMakeLists.txt.
 
 #include <gloo/config.h>
 #include <gloo/transport/tcp/context.h>

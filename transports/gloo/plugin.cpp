@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "transports/gloo/group.h"
-#include "transports/gloo/lockstep.h"
+#include "transports/gloo/one_shot.h"
 #include "transports/gloo/signals.h"
 #include "transports/gloo/watchdog.h"
 
@@ -20,7 +20,7 @@ namespace shardrun::gloo_transport {
 namespace {
 
 /// TCP connections between all members of each group, by the library Gloo. Listeners bind to the address that the host
-/// gives, and to the loopback interface where it gives none.
+/// gives, or to the loopback interface where it gives none.
 class GlooTransport {
  public:
   static std::vector<sdk::Option> options() { return group_options(); }
@@ -31,7 +31,7 @@ class GlooTransport {
     if (group_size == 1) {
       return sdk::OpInfo{.flags = SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE};
     }
-    if (is_lockstep(op, group_size)) {
+    if (is_one_shot(op, group_size)) {
       return sdk::OpInfo{.flags = SR_OP_INFO_NATIVE | SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE | SR_OP_INFO_ASYNC};
     }
     return sdk::OpInfo{.flags = SR_OP_INFO_ASYNC, .scratch_bytes = scratch_bytes_of(op, group_size)};
@@ -42,7 +42,7 @@ class GlooTransport {
     watchdog_ = std::make_unique<Watchdog>(config.host);
     const NoSigpipe no_sigpipe;  // the device's thread inherits it
     gloo::transport::tcp::attr address;
-    // An empty name would mean the machine's own, which need not be one that others reach.
+    // An empty name would mean the machine's own name, whose address other machines may not reach.
     address.hostname = config.address.empty() ? "127.0.0.1" : config.address;
     try {
       device_ = gloo::transport::tcp::CreateDevice(address);
@@ -56,8 +56,10 @@ class GlooTransport {
     watchdog_.reset();
   }
 
-  /// What Gloo was given to send, its preambles included: 96 bytes and its length for a message sent, 48 for one
-  /// received; and the tags of protected records, 16 bytes for each preamble and for each 128 KiB of a message begun.
+  /// The bytes given to Gloo to send, its preambles included:
+  /// - a message sent: 96 bytes and its length
+  /// - a message received: 48 bytes
+  /// - the tags of protected records: 16 bytes for each preamble and for each 128 KiB begun of a message
   std::uint64_t wire_bytes() const { return wire_bytes_.load(std::memory_order_relaxed); }
 
   std::uint64_t mem_register(const sr_memory&) { return ++registrations_; }
@@ -67,7 +69,7 @@ class GlooTransport {
     if (spec.size() == 1) {
       return std::make_unique<sdk::LoneGroup>();
     }
-    // A context that has failed cannot be used again; a new one must not meet what is left of it in the store.
+    // A failed context cannot be used again. The generation keeps a new one apart from what it left in the store.
     const std::uint64_t generation = generations_[{spec.id, spec.members}]++;
     return std::make_unique<GlooGroup>(config_, spec, device_, generation, *watchdog_, wire_bytes_);
   }

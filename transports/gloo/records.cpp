@@ -4,7 +4,7 @@ namespace shardrun::gloo_transport {
 
 Records::Records(Protection protection, const Key& key) : protection_(protection), gcm_(key) {}
 
-/// The key is that of one direction of one connection, so that its records may be counted for nonces.
+/// A key belongs to one direction of one connection, so the count of its records is a nonce.
 Nonce Records::next_nonce() noexcept {
   Nonce nonce = {};
   for (std::size_t i = 0; i < sizeof(count_); ++i) {

@@ -8,12 +8,11 @@
 
 namespace shardrun::gloo_transport {
 
-/// Bytes of a record at most. A tag is made of memory that is in the cache, and what is sent of a message is in the
-/// hands of the system while the next record is sealed.
+/// Most bytes of a record. Sealing one reads from the cache, and the kernel sends one while the next is sealed.
 constexpr std::size_t record_bytes = std::size_t{128} << 10U;
 
-/// The records of one direction of a connection, in their order: the k-th that is opened has to be the k-th that was
-/// sealed, of the same size. Nothing of a record is on the wire but its bytes and its tag.
+/// The records of one direction of a connection, in order: the k-th that is opened has to be the k-th that was sealed,
+/// of the same size. On the wire a record is only its bytes and its tag.
 class Records {
  public:
   /// REQUIRES: not Protection::none; a key that no other object has sealed with.
@@ -24,18 +23,18 @@ class Records {
   /// Makes the tag of the next record. Protection::encrypt writes the encrypted bytes to `sealed`, which may be
   /// `plain`. Protection::integrity does not use `sealed`.
   [[nodiscard]] Tag seal(const std::uint8_t* plain, std::size_t bytes, std::uint8_t* sealed);
-  /// Decrypts in place. False where the tag does not fit: then the bytes are worth nothing.
+  /// Decrypts in place. Returns false where the tag is wrong; then the bytes are invalid.
   [[nodiscard]] bool open(std::uint8_t* data, std::size_t bytes, Tag tag);
 
  private:
   [[nodiscard]] Nonce next_nonce() noexcept;
 
   Protection protection_;
-  std::uint64_t count_ = 0;  ///< of the records so far, the nonce of the next
+  std::uint64_t count_ = 0;  ///< records so far: the next nonce
   Gcm gcm_;
 };
 
-/// What the tags add to so many bytes, which begin with a record of their own.
+/// The bytes that tags add to `bytes`, which start with a new record.
 [[nodiscard]] constexpr std::uint64_t bytes_of_tags(Protection protection, std::uint64_t bytes) noexcept {
   return protection == Protection::none ? 0 : sizeof(Tag) * ((bytes + record_bytes - 1) / record_bytes);
 }

@@ -7,9 +7,9 @@
 
 namespace shardrun::gloo_transport {
 
-/// Keeps SIGPIPE from this thread while it lives: Gloo writes to sockets without MSG_NOSIGNAL, and a peer that died
-/// would kill this process. A thread started meanwhile inherits the mask and keeps it. The process's disposition is
-/// left alone, it is the host's.
+/// Blocks SIGPIPE on this thread while it lives. Gloo writes to sockets without MSG_NOSIGNAL, so a peer that died would
+/// kill this process. A thread started meanwhile inherits the mask and keeps it. The process's disposition belongs to
+/// the host and is not changed.
 class NoSigpipe {
  public:
   NoSigpipe() noexcept {

@@ -13,7 +13,7 @@
 namespace shardrun::gloo_transport {
 namespace {
 
-/// More than all ranks of a large group, so that strangers who only connect do not keep members out.
+/// More than the ranks of a large group, so that strangers who only connect do not keep members out.
 constexpr int backlog = 4096;
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
@@ -105,7 +105,7 @@ bool is_within_machine(const Endpoint& from, const Endpoint& to) noexcept {
     const auto is_loopback = [](in_addr_t address) { return ntohl(address) >> 24U == IN_LOOPBACKNET; };
     return one == other || (is_loopback(one) && is_loopback(other));
   }
-  // IPv6 has one loopback address, so two of them are equal. A link-local address is one of a link: its scope counts.
+  // IPv6 has one loopback address. A link-local address includes its scope, the interface.
   const auto& one = reinterpret_cast<const sockaddr_in6&>(from.address);
   const auto& other = reinterpret_cast<const sockaddr_in6&>(to.address);
   return from.address.ss_family == AF_INET6 && IN6_ARE_ADDR_EQUAL(&one.sin6_addr, &other.sin6_addr) != 0 &&

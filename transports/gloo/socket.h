@@ -7,7 +7,7 @@
 
 namespace shardrun::gloo_transport {
 
-/// A file descriptor that is closed with this.
+/// Owns a file descriptor.
 class Socket {
  public:
   Socket() = default;
@@ -38,15 +38,15 @@ struct Endpoint {
 
 // All of these throw std::runtime_error.
 
-/// A non-blocking listener on a free port of this machine's address `host`, which must be that of one interface.
+/// A non-blocking listener on a free port of `host`, an address of one of this machine's interfaces.
 [[nodiscard]] Socket listen_on(const std::string& host);
-/// What Endpoint::text says.
+/// Parses what Endpoint::text prints.
 [[nodiscard]] Endpoint endpoint_of(const std::string& text);
 [[nodiscard]] Endpoint own_end(const Socket& socket);
 [[nodiscard]] Endpoint other_end(const Socket& socket);
 
-/// Whether a connection from one address to the other stays within a machine: both are loopback addresses, or they are
-/// the same. The ports do not matter. Does not throw.
+/// Whether a connection between the two addresses stays within one machine: both are loopback addresses, or they are
+/// equal. Ports do not matter. Does not throw.
 [[nodiscard]] bool is_within_machine(const Endpoint& from, const Endpoint& to) noexcept;
 
 }  // namespace shardrun::gloo_transport

@@ -27,7 +27,7 @@ void Watchdog::watch(Watched& watched) {
   const std::lock_guard lock(mutex_);
   if (!thread_.joinable()) {
     const NoSigpipe no_sigpipe;
-    thread_ = std::thread([this] { look(); });
+    thread_ = std::thread([this] { check(); });
   }
   watched_.push_back(&watched);
   changed_.notify_all();
@@ -38,15 +38,15 @@ void Watchdog::release(Watched& watched) noexcept {
   std::erase(watched_, &watched);
 }
 
-void Watchdog::look() {
+void Watchdog::check() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     const bool is_end = !watched_.empty() && host_.aborted();
     for (Watched* const watched : watched_) {
       if (is_end) {
-        watched->end_of_job();
+        watched->on_job_end();
       } else {
-        watched->look();
+        watched->check();
       }
     }
     if (watched_.empty()) {

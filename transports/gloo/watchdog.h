@@ -9,35 +9,35 @@
 
 namespace shardrun::gloo_transport {
 
-/// What the watchdog looks at, on its own thread.
+/// What the watchdog checks, on its own thread.
 class Watched {
  public:
   Watched() = default;
   Watched(const Watched&) = delete;
   Watched& operator=(const Watched&) = delete;
-  virtual void look() noexcept = 0;
-  virtual void end_of_job() noexcept = 0;
+  virtual void check() noexcept = 0;
+  virtual void on_job_end() noexcept = 0;
 
  protected:
   ~Watched() = default;
 };
 
-/// A wait inside Gloo sees neither the deadline of its op, nor that the job is to end, nor always that its peer is
-/// lost: this thread ends it from outside, some milliseconds later. It runs while there is something to watch.
+/// A wait inside Gloo sees neither its op's deadline, nor the end of the job, nor always the loss of its peer. This
+/// thread ends such a wait from outside, some milliseconds later. It runs while there is something to watch.
 class Watchdog {
  public:
   explicit Watchdog(const sdk::TransportHost& host) : host_(host) {}
-  /// All that was watched has been released.
+  /// REQUIRES: everything watched has been released.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
   void watch(Watched& watched);
-  /// Returns once it is not looked at any more.
+  /// Returns once `watched` is no longer being checked.
   void release(Watched& watched) noexcept;
 
  private:
-  void look();
+  void check();
 
   sdk::TransportHost host_;
   std::mutex mutex_;
@@ -47,7 +47,7 @@ class Watchdog {
   std::thread thread_;
 };
 
-/// Has something watched for as long as it lives.
+/// Watches something for as long as it lives.
 class Watching {
  public:
   Watching(Watchdog& watchdog, Watched& watched) : watchdog_(watchdog), watched_(watched) { watchdog.watch(watched); }

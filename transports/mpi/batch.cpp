@@ -14,29 +14,29 @@ using sdk::OpSpec;
 /// A count of MPI is an int.
 constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30U;
 
-/// A send and a receive find each other by their id and their place among those with that id: that is their tag, where
-/// it fits into the lower half of those that MPI has. Others share the upper half, where two may have one tag: MPI
-/// keeps messages of one tag in order, so those find each other because both sides start them in the same.
-int tag_of(std::uint64_t id, std::uint64_t place) {
-  constexpr std::uint64_t places = 64;
+/// The tag that matches a send with its receive: made of the id, and of the index among transfers with that id. It is
+/// unique in the lower half of MPI's tags. Larger ids share the upper half, where two may get one tag. Those still
+/// match, because MPI keeps messages of one tag in order and both sides start them in the same order.
+int tag_of(std::uint64_t id, std::uint64_t index) {
+  constexpr std::uint64_t indices = 64;
   const auto largest = static_cast<std::uint64_t>(Library::instance().largest_tag());
   const std::uint64_t half = largest / 2;
-  if (id < (half - first_batch_tag) / places && place < places) {
-    return static_cast<int>(first_batch_tag + id * places + place);
+  if (id < (half - first_batch_tag) / indices && index < indices) {
+    return static_cast<int>(first_batch_tag + id * indices + index);
   }
-  const std::uint64_t mixed = (id * 0x9E3779B97F4A7C15U) ^ (place * 0xC2B2AE3D27D4EB4FU);
+  const std::uint64_t mixed = (id * 0x9E3779B97F4A7C15U) ^ (index * 0xC2B2AE3D27D4EB4FU);
   return static_cast<int>(half + (mixed >> 33U) % (largest - half + 1));
 }
 
-struct Transfer {
+struct PeerTransfer {
   std::uint32_t peer = 0;
   bool sends = false;
   int tag = 0;
   std::uint64_t id = 0;
-  std::uint64_t place = 0;
+  std::uint64_t index = 0;
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;
-  std::string name;  ///< of the peer
+  Peer other;  ///< the same as `peer`
 };
 
 std::string what_of(std::span<const OpSpec> ops) {
@@ -47,33 +47,33 @@ std::string what_of(std::span<const OpSpec> ops) {
 class BatchOp final : public MpiOp {
  public:
   BatchOp(MpiGroup& group, std::span<const OpSpec> ops) : MpiOp(group, what_of(ops), false) {
-    std::map<std::tuple<std::uint32_t, bool, std::uint64_t>, std::uint64_t> places;
+    std::map<std::tuple<std::uint32_t, bool, std::uint64_t>, std::uint64_t> indices;
     for (const OpSpec& op : ops) {
       const bool sends = op.opcode == SR_OP_SEND;
-      const std::uint64_t place = places[{op.peer, sends, op.id}]++;
+      const std::uint64_t index = indices[{op.peer, sends, op.id}]++;
       if (op.count != 0) {
         transfers_.push_back({.peer = op.peer,
                               .sends = sends,
-                              .tag = tag_of(op.id, place),
+                              .tag = tag_of(op.id, index),
                               .id = op.id,
-                              .place = place,
+                              .index = index,
                               .data = static_cast<std::byte*>(sends ? op.send->data : op.recv->data),
                               .bytes = op.count * sdk::dtype_size(op.dtype),
-                              .name = group.name_of(op.peer)});
+                              .other = group.peer(op.peer)});
       }
     }
-    // Where ids share a tag both sides have them in one order, whatever order they were given in.
-    std::sort(transfers_.begin(), transfers_.end(), [](const Transfer& a, const Transfer& b) {
-      return std::tie(a.sends, a.peer, a.tag, a.id, a.place) < std::tie(b.sends, b.peer, b.tag, b.id, b.place);
+    // Transfers with one tag are in the same order on both sides, however the caller ordered them.
+    std::sort(transfers_.begin(), transfers_.end(), [](const PeerTransfer& a, const PeerTransfer& b) {
+      return std::tie(a.sends, a.peer, a.tag, a.id, a.index) < std::tie(b.sends, b.peer, b.tag, b.id, b.index);
     });
   }
 
  private:
   void launch(Requests& requests) override {
-    for (const Transfer& transfer : transfers_) {
+    for (const PeerTransfer& transfer : transfers_) {
       for (std::uint64_t at = 0; at < transfer.bytes; at += most_bytes) {
         const int bytes = static_cast<int>(std::min(most_bytes, transfer.bytes - at));
-        MPI_Request& request = requests.add(transfer.name);
+        MPI_Request& request = requests.add(transfer.other);
         const int peer = static_cast<int>(transfer.peer);
         Library::check(
             transfer.sends
@@ -85,7 +85,7 @@ class BatchOp final : public MpiOp {
     }
   }
 
-  std::vector<Transfer> transfers_;
+  std::vector<PeerTransfer> transfers_;
 };
 
 }  // namespace

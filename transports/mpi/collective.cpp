@@ -15,14 +15,14 @@ namespace {
 
 using sdk::OpSpec;
 
-/// Elements that come before each block.
+/// The offset of each block, in elements.
 std::vector<int> offsets_of(const std::vector<int>& counts) {
   std::vector<int> offsets(counts.size());
   std::exclusive_scan(counts.begin(), counts.end(), offsets.begin(), 0);
   return offsets;
 }
 
-/// A block as pieces that a message of MPI may have.
+/// Cuts a block into pieces whose size fits into an int.
 std::vector<sdk::Block> pieces(const sdk::Block& block) {
   constexpr std::uint64_t most = std::uint64_t{1} << 30U;
   std::vector<sdk::Block> all;
@@ -34,7 +34,7 @@ std::vector<sdk::Block> pieces(const sdk::Block& block) {
 
 std::vector<int> ints(const std::vector<std::uint64_t>& counts) { return {counts.begin(), counts.end()}; }
 
-/// What a member gives to others, where MPI does not say: what the usual algorithms move.
+/// Bytes that a member sends to others with the usual algorithms; MPI does not report them.
 std::uint64_t bytes_given(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
   const std::uint64_t size = sdk::dtype_size(op.dtype);
   const std::uint64_t sent = sdk::send_elements(op, rank, n) * size;
@@ -52,9 +52,9 @@ std::uint64_t bytes_given(const OpSpec& op, std::uint32_t rank, std::uint32_t n)
   }
 }
 
-/// One collective, over a communicator that no other op is on: whatever order members start their ops in, none takes
-/// another's bytes. Where ops share one, all members start the same op before MPI hears of it.
-class CollectiveOp final : public MpiOp, private Sharer {
+/// One collective. Its communicator carries no other op at the same time, so members may start their ops in any order.
+/// On a shared communicator, an op begins only once all members have started it.
+class CollectiveOp final : public MpiOp, private SharedCommOp {
  public:
   CollectiveOp(MpiGroup& group, const OpSpec& op)
       : MpiOp(group, describe(op), true),
@@ -66,19 +66,19 @@ class CollectiveOp final : public MpiOp, private Sharer {
     const auto locked = Library::instance().lock();
     type_ = datatype_of(op.dtype);
     operation_ = operation_of(op.dtype, sdk::find_opcode(op.opcode)->reduces ? op.reduction : SR_REDUCE_SUM);
-    lane_ = group.take_lane();
-    comm_ = lane_.comm;
-    announcement_->mine = {lane_.number, ~lane_.number};
+    communicator_ = group.acquire_comm();
+    comm_ = communicator_.comm;
+    announcement_->mine = {communicator_.number, ~communicator_.number};
   }
   ~CollectiveOp() override {
     const auto locked = Library::instance().lock();
-    if (lane_.shared != nullptr) {
-      if (is_under_way() && requests().expects_more()) {
-        fail(SR_ABORTED, "was freed before it was complete");  // nobody begins what comes behind it
+    if (communicator_.shared != nullptr) {
+      if (is_in_flight() && requests().expects_more()) {
+        fail({SR_ABORTED, "was freed before it was complete"});  // ops behind it never begin
       }
-      lane_.shared->leave(*this, std::move(announcement_));
-    } else if (!is_under_way()) {
-      group().leave_lane(lane_);
+      communicator_.shared->leave(*this, std::move(announcement_));
+    } else if (!is_in_flight()) {
+      group().release_comm(communicator_);
     }
   }
 
@@ -89,15 +89,15 @@ class CollectiveOp final : public MpiOp, private Sharer {
   [[nodiscard]] int count() const { return static_cast<int>(op_.count); }
   [[nodiscard]] int root() const { return static_cast<int>(op_.peer); }
   [[nodiscard]] bool is_root() const { return is_root_; }
-  /// MPI wants the result of a reduce_scatter elsewhere than in the middle of what it reads.
+  /// MPI does not allow a reduce_scatter's result inside its input.
   [[nodiscard]] void* scattered() const { return in_place_ ? op_.scratch->data : recv(); }
 
   void launch(Requests& requests) override {
-    if (lane_.shared == nullptr) {
+    if (communicator_.shared == nullptr) {
       give(requests);
     } else {
       requests.expect_more(true);
-      lane_.shared->start(*this, *announcement_);
+      communicator_.shared->start(*this, *announcement_);
     }
   }
 
@@ -105,9 +105,7 @@ class CollectiveOp final : public MpiOp, private Sharer {
     give(requests());
     requests().expect_more(false);
   }
-  void fail(std::int32_t status, const std::string& text) noexcept override {
-    group().fail(status, what() + ": " + text);
-  }
+  void fail(const sdk::TransportError& failure) noexcept override { group().fail(failure.within(what())); }
   [[nodiscard]] bool is_over() noexcept override { return group().has_failed(); }
 
   void give(Requests& requests) {
@@ -167,7 +165,8 @@ class CollectiveOp final : public MpiOp, private Sharer {
     Library::check(MPI_Ireduce(given, recv(), count(), type_, operation_, root(), comm_, &request), "MPI_Ireduce");
   }
 
-  /// Members know their own counts alone: whether those are too many for MPI would not be the same on all.
+  /// A member knows only its own counts, so members could disagree on whether MPI's int counts suffice. Uses sends and
+  /// receives.
   void give_all_to_allv(Requests& requests) {
     const std::uint32_t n = group().size();
     const std::uint32_t rank = group().rank();
@@ -181,12 +180,12 @@ class CollectiveOp final : public MpiOp, private Sharer {
       const std::uint32_t to = (rank + distance) % n;
       for (const sdk::Block& block : pieces(sdk::recv_block(op_, rank, from))) {
         Library::check(MPI_Irecv(part(recv(), block), static_cast<int>(block.count), type_, static_cast<int>(from),
-                                 agreement_tag, comm_, &requests.add(group().name_of(from))),
+                                 agreement_tag, comm_, &requests.add(group().peer(from))),
                        "MPI_Irecv");
       }
       for (const sdk::Block& block : pieces(sdk::send_block(op_, rank, to))) {
         Library::check(MPI_Isend(part(send(), block), static_cast<int>(block.count), type_, static_cast<int>(to),
-                                 agreement_tag, comm_, &requests.add(group().name_of(to))),
+                                 agreement_tag, comm_, &requests.add(group().peer(to))),
                        "MPI_Isend");
       }
     }
@@ -208,7 +207,7 @@ class CollectiveOp final : public MpiOp, private Sharer {
   std::vector<int> recv_offsets_;
   MPI_Datatype type_ = MPI_DATATYPE_NULL;
   MPI_Op operation_ = MPI_OP_NULL;
-  Lane lane_;
+  CollectiveComm communicator_;
   MPI_Comm comm_ = MPI_COMM_NULL;
   std::unique_ptr<Announcement> announcement_ = std::make_unique<Announcement>();
 };

@@ -27,7 +27,7 @@ MPI_Datatype bf16() {
   return half;
 }
 
-/// MPI tells the function nothing but the type.
+/// MPI passes the type as the only information.
 template <std::uint32_t reduction>
 void reduce(void* from, void* to, int* count, MPI_Datatype* type) {
   const std::uint32_t dtype = *type == MPI_FLOAT    ? SR_DTYPE_F32
@@ -68,7 +68,7 @@ MPI_Datatype datatype_of(std::uint32_t dtype) {
   }
 }
 
-/// What MPI makes of a NaN in a minimum or maximum is its own affair, and it has no halves.
+/// MPI leaves NaN in minimum and maximum undefined, and it has no 16-bit floats. Those cases get functions of our own.
 MPI_Op operation_of(std::uint32_t dtype, std::uint32_t reduction) {
   const bool is_half = dtype == SR_DTYPE_F16 || dtype == SR_DTYPE_BF16;
   const bool is_floating = is_half || dtype == SR_DTYPE_F32 || dtype == SR_DTYPE_F64;

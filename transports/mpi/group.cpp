@@ -12,35 +12,31 @@ namespace shardrun::mpi_transport {
 using sdk::OpSpec;
 using sdk::TransportError;
 
-MpiGroup::MpiGroup(const sdk::Config& config, const sdk::GroupSpec& spec, const std::string& key, std::size_t lanes,
+MpiGroup::MpiGroup(const sdk::Config& config, const sdk::GroupSpec& spec, const std::string& key, std::size_t comms,
                    std::atomic<std::uint64_t>& wire_bytes)
     : spec_(spec),
       host_(config.host),
       wire_bytes_(wire_bytes),
-      lanes_(lanes, MPI_COMM_NULL),
-      free_lanes_(lanes, 1),
-      roll_call_(config.host, key, spec.rank, spec.size()) {
-  meet();
+      comms_(comms, MPI_COMM_NULL),
+      free_comms_(comms, 1),
+      arrivals_(config.host, key, spec.rank, spec.size()) {
+  await_members();
   connect();
 }
 
 MpiGroup::~MpiGroup() {
   Library& library = Library::instance();
   const auto locked = library.lock();
-  for (MPI_Comm& lane : lanes_) {
-    library.free_comm(lane);
+  for (MPI_Comm& comm : comms_) {
+    library.free_comm(comm);
   }
-  shared_lane_.reset();
+  shared_comm_.reset();
   library.free_comm(comm_);
-}
-
-std::string MpiGroup::name_of(std::uint32_t member) const {
-  return "member " + std::to_string(member) + " (rank " + std::to_string(spec_.members[member]) + ")";
 }
 
 /// Making a communicator cannot be ended from outside: nobody begins before all are there. Messages between two ranks
 /// arrive in order, and groups that share members are made in one order.
-void MpiGroup::meet() {
+void MpiGroup::await_members() {
   const std::uint32_t n = size();
   const std::string what = "connecting the group '" + spec_.name + "'";
   std::uint8_t given = 0;
@@ -52,12 +48,12 @@ void MpiGroup::meet() {
     {
       Library& library = Library::instance();
       const auto locked = library.lock();
-      library.require_going();
+      library.require_usable();
       Library::check(MPI_Irecv(&taken[from], 1, MPI_BYTE, static_cast<int>(spec_.members[from]), agreement_tag,
-                               library.world(), &requests.add(name_of(from))),
+                               library.world(), &requests.add(peer(from))),
                      "MPI_Irecv");
       Library::check(MPI_Isend(&given, 1, MPI_BYTE, static_cast<int>(spec_.members[to]), agreement_tag, library.world(),
-                               &requests.add(name_of(to))),
+                               &requests.add(peer(to))),
                      "MPI_Isend");
     }
     static_cast<void>(wait(requests, {.deadline = spec_.deadline}, INT64_MAX, what));
@@ -97,15 +93,15 @@ void MpiGroup::agree(const OpSpec& op, std::int64_t deadline) {
     {
       Library& library = Library::instance();
       const auto locked = library.lock();
-      library.require_going();
+      library.require_usable();
       const int bytes = static_cast<int>(agreement.bytes(round));
       for (std::uint32_t distance = 1; distance < size(); ++distance) {
         const std::uint32_t peer = (rank() + distance) % size();
-        Library::check(MPI_Irecv(agreement.takes(round, peer), bytes, MPI_BYTE, static_cast<int>(peer), agreement_tag,
-                                 comm_, &requests.add(name_of(peer))),
+        Library::check(MPI_Irecv(agreement.incoming(round, peer), bytes, MPI_BYTE, static_cast<int>(peer),
+                                 agreement_tag, comm_, &requests.add(this->peer(peer))),
                        "MPI_Irecv");
-        Library::check(MPI_Isend(agreement.gives(round, peer), bytes, MPI_BYTE, static_cast<int>(peer), agreement_tag,
-                                 comm_, &requests.add(name_of(peer))),
+        Library::check(MPI_Isend(agreement.outgoing(round, peer), bytes, MPI_BYTE, static_cast<int>(peer),
+                                 agreement_tag, comm_, &requests.add(this->peer(peer))),
                        "MPI_Isend");
       }
     }
@@ -117,32 +113,32 @@ void MpiGroup::agree(const OpSpec& op, std::int64_t deadline) {
   }
 }
 
-Lane MpiGroup::take_lane() {
-  std::vector<std::uint8_t> free = free_lanes_;
+CollectiveComm MpiGroup::acquire_comm() {
+  std::vector<std::uint8_t> free = free_comms_;
   Library::check(MPI_Allreduce(MPI_IN_PLACE, free.data(), static_cast<int>(free.size()), MPI_UINT8_T, MPI_MIN, comm_),
                  "MPI_Allreduce");
   const auto first = std::find(free.begin(), free.end(), 1);
-  Lane lane{.place = static_cast<std::size_t>(first - free.begin()), .number = ++collectives_};
+  CollectiveComm acquired{.index = static_cast<std::size_t>(first - free.begin()), .number = ++collectives_};
   if (first == free.end()) {
-    if (!shared_lane_) {
-      shared_lane_.emplace(comm_);
+    if (!shared_comm_) {
+      shared_comm_.emplace(comm_);
     }
-    lane.shared = &*shared_lane_;
-    lane.comm = shared_lane_->comm();
-    return lane;
+    acquired.shared = &*shared_comm_;
+    acquired.comm = shared_comm_->comm();
+    return acquired;
   }
-  MPI_Comm& comm = lanes_[lane.place];
+  MPI_Comm& comm = comms_[acquired.index];
   if (comm == MPI_COMM_NULL) {
     comm = Library::duplicate(comm_);
   }
-  lane.comm = comm;
-  free_lanes_[lane.place] = 0;
-  return lane;
+  acquired.comm = comm;
+  free_comms_[acquired.index] = 0;
+  return acquired;
 }
 
-void MpiGroup::leave_lane(const Lane& lane) noexcept {
-  if (lane.shared == nullptr) {
-    free_lanes_[lane.place] = 1;
+void MpiGroup::release_comm(const CollectiveComm& comm) noexcept {
+  if (comm.shared == nullptr) {
+    free_comms_[comm.index] = 1;
   }
 }
 
@@ -151,10 +147,10 @@ std::optional<TransportError> MpiGroup::error() {
   return failure_;
 }
 
-void MpiGroup::fail(std::int32_t status, const std::string& text) noexcept {
+void MpiGroup::fail(const TransportError& failure) noexcept {
   const std::lock_guard lock(mutex_);
   if (!failure_) {
-    failure_.emplace(status, text);
+    failure_ = failure;
     failed_.store(true, std::memory_order_release);
   }
 }
@@ -165,52 +161,53 @@ void MpiGroup::check() {
   }
 }
 
-std::string MpiGroup::awaited(const Requests& requests, const Term& term) {
-  std::string names = requests.awaited();
-  if (names.empty() && term.turn != 0) {
-    roll_call_.report(term.turn);
-    for (const std::uint32_t member : roll_call_.missing(term.turn)) {
-      names += (names.empty() ? ", waiting for " : ", ") + name_of(member);
+sdk::AwaitedRanks MpiGroup::awaited(const Requests& requests, const TimeLimit& limit) {
+  sdk::AwaitedRanks awaited = requests.awaited();
+  if (!awaited.first && limit.number != 0) {
+    arrivals_.report(limit.number);
+    for (const std::uint32_t member : arrivals_.missing(limit.number)) {
+      awaited.add(spec_.name_of(member), spec_.members[member]);
     }
   }
-  return names;
+  return awaited;
 }
 
-void MpiGroup::require_in_time(const Requests& requests, const Term& term, const std::string& what) {
-  const std::int64_t now = std::min(term.deadline, term.half) == INT64_MAX ? 0 : sdk::steady_now();
+void MpiGroup::require_in_time(const Requests& requests, const TimeLimit& limit, const std::string& what) {
+  const std::int64_t now = std::min(limit.deadline, limit.report_at) == INT64_MAX ? 0 : sdk::steady_now();
   if (host_.aborted()) {
-    fail(SR_ABORTED, "the job ends");
-  } else if (term.deadline != INT64_MAX && now >= term.deadline) {
-    fail(SR_TIMEOUT, what + " is past its deadline" + awaited(requests, term));
-  } else if (term.turn != 0 && now >= term.half) {
-    roll_call_.report(term.turn);
+    fail({SR_ABORTED, "the job ends"});
+  } else if (limit.deadline != INT64_MAX && now >= limit.deadline) {
+    const sdk::AwaitedRanks late = awaited(requests, limit);
+    fail({SR_TIMEOUT, what + " is past its deadline" + (late.first ? ", waiting for " + late.names : ""), late.first});
+  } else if (limit.number != 0 && now >= limit.report_at) {
+    arrivals_.report(limit.number);
   }
   check();
 }
 
-bool MpiGroup::test(Requests& requests, const Term& term, const std::string& what) {
+bool MpiGroup::test(Requests& requests, const TimeLimit& limit, const std::string& what) {
   check();
   try {
     if (requests.test()) {
       return true;
     }
   } catch (const TransportError& error) {
-    fail(error.status(), what + ": " + error.what());
+    fail(error.within(what));
     check();
   }
-  require_in_time(requests, term, what);
+  require_in_time(requests, limit, what);
   return false;
 }
 
-bool MpiGroup::wait(Requests& requests, const Term& term, std::int64_t until, const std::string& what) {
+bool MpiGroup::wait(Requests& requests, const TimeLimit& limit, std::int64_t until, const std::string& what) {
   check();
   try {
     return requests.wait([&] {
-      require_in_time(requests, term, what);
+      require_in_time(requests, limit, what);
       return until != INT64_MAX && sdk::steady_now() >= until;
     });
   } catch (const TransportError& error) {
-    fail(error.status(), what + ": " + error.what());
+    fail(error.within(what));
     check();
     throw;
   }
@@ -220,7 +217,7 @@ MpiOp::MpiOp(MpiGroup& group, std::string what, bool is_collective)
     : group_(group), what_(std::move(what)), is_collective_(is_collective), requests_(what_) {}
 
 MpiOp::~MpiOp() {
-  if (state_ != State::under_way) {
+  if (state_ != State::in_flight) {
     return;
   }
   try {
@@ -231,26 +228,26 @@ MpiOp::~MpiOp() {
   } catch (const TransportError&) {
     // It is not complete, whatever else is wrong.
   }
-  group_.fail(SR_ABORTED, what_ + " was freed before it was complete");
+  group_.fail({SR_ABORTED, what_ + " was freed before it was complete"});
   Library::instance().op_ends();
 }
 
 void MpiOp::start(void*, std::int64_t deadline) {
   group_.check();
   Library& library = Library::instance();
-  term_ = {.deadline = deadline};
+  limit_ = {.deadline = deadline};
   if (is_collective_ && deadline != INT64_MAX) {
     const std::int64_t now = sdk::steady_now();
-    term_.half = now + (deadline - now) / 2;
+    limit_.report_at = now + (deadline - now) / 2;
   }
   {
     const auto locked = library.lock();
-    library.require_going();
-    term_.turn = is_collective_ ? group_.roll_call().next() : 0;
+    library.require_usable();
+    limit_.number = is_collective_ ? group_.arrivals().next() : 0;
     requests_.clear();
     launch(requests_);
   }
-  state_ = State::under_way;
+  state_ = State::in_flight;
   library.op_begins();
 }
 
@@ -261,7 +258,7 @@ void MpiOp::conclude() {
 }
 
 bool MpiOp::test() {
-  if (state_ == State::under_way && group_.test(requests_, term_, what_)) {
+  if (state_ == State::in_flight && group_.test(requests_, limit_, what_)) {
     conclude();
   }
   if (state_ == State::idle) {
@@ -271,7 +268,7 @@ bool MpiOp::test() {
 }
 
 bool MpiOp::wait(std::int64_t deadline) {
-  if (state_ == State::under_way && group_.wait(requests_, term_, deadline, what_)) {
+  if (state_ == State::in_flight && group_.wait(requests_, limit_, deadline, what_)) {
     conclude();
   }
   if (state_ == State::idle) {

@@ -16,11 +16,11 @@ namespace {
 
 using sdk::TransportError;
 
-/// Between looks where nobody waits: short beside a transfer, long beside a system call.
+/// Between two progress calls where no thread waits: short compared to a transfer, long compared to a system call.
 constexpr std::chrono::microseconds progress_interval{100};
-/// With no op under way, before the thread falls asleep.
-constexpr int most_looks_without = 10;
-/// For peers that have failed to end it as well.
+/// Progress calls with no op in flight, before the thread sleeps.
+constexpr int max_idle_rounds = 10;
+/// For peers that failed, to end MPI_Finalize too.
 constexpr std::chrono::seconds longest_finalize{30};
 
 const char* variable(const char* name) {
@@ -34,7 +34,7 @@ const char* variable(const char* name) {
                                        "or 'srun -n 4 shardrun job.ini', or choose another transport");
 }
 
-/// MPI started alone would make a world of one.
+/// Without its launcher, MPI would make a world of one rank.
 void require_launcher(std::uint32_t world_size) {
   bool is_started = false;
   for (const char* const name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
@@ -51,7 +51,7 @@ void require_launcher(std::uint32_t world_size) {
   }
 }
 
-/// The plugin is loaded with its symbols kept to itself; Open MPI's own plugins look for MPI's among all.
+/// Makes MPI's symbols global. The loader opened this plugin with local symbols, and Open MPI's own plugins need them.
 void show_symbols() {
   Dl_info info = {};
   if (dladdr(reinterpret_cast<void*>(&MPI_Init_thread), &info) != 0 && info.dli_fname != nullptr) {
@@ -62,7 +62,7 @@ void show_symbols() {
 }  // namespace
 
 Library& Library::instance() {
-  static Library* const library = new Library;  // never destroyed: threads may be in it to the end
+  static Library* const library = new Library;  // never destroyed: threads may use it until the process ends
   return *library;
 }
 
@@ -121,25 +121,25 @@ void Library::initialize(std::uint32_t rank, std::uint32_t world_size) {
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { keep_going(); });
+  thread_ = std::thread([this] { run_progress(); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (is_initialized == 0) {
-    on_exit(at_exit, this);  // last: a world that was refused is left as it is
+    on_exit(at_exit, this);  // last, so that a refused world is left as it is
   }
 }
 
-void Library::give_up(const std::string& why) noexcept {
+void Library::abandon(const std::string& why) noexcept {
   const std::lock_guard locked(state_mutex_);
-  if (!given_up_.load()) {
-    given_up_why_ = why;
-    given_up_.store(true, std::memory_order_release);
+  if (!abandoned_.load()) {
+    abandoned_why_ = why;
+    abandoned_.store(true, std::memory_order_release);
   }
 }
 
-void Library::require_going() {
-  if (has_given_up()) {
+void Library::require_usable() {
+  if (is_abandoned()) {
     const std::lock_guard locked(state_mutex_);
-    throw TransportError(SR_ABORTED, "MPI is not used any more in this process: " + given_up_why_);
+    throw TransportError(SR_ABORTED, "MPI is not used any more in this process: " + abandoned_why_);
   }
 }
 
@@ -156,41 +156,41 @@ MPI_Comm Library::duplicate(MPI_Comm comm) {
 }
 
 void Library::free_comm(MPI_Comm& comm) noexcept {
-  if (comm != MPI_COMM_NULL && !has_given_up()) {
+  if (comm != MPI_COMM_NULL && !is_abandoned()) {
     MPI_Comm_free(&comm);
   }
 }
 
 void Library::advance() noexcept {
-  for (Sequel* const sequel : sequels_) {
-    sequel->advance();
+  for (Progressable* const progressable : progressables_) {
+    progressable->advance();
   }
 }
 
 void Library::op_begins() {
-  if (under_way_++ == 0 && is_asleep_) {
+  if (in_flight_++ == 0 && is_asleep_) {
     const std::lock_guard locked(state_mutex_);
     changed_.notify_all();
   }
 }
 
-void Library::op_ends() noexcept { --under_way_; }
+void Library::op_ends() noexcept { --in_flight_; }
 
-/// To wake it takes longer than many an op: it falls asleep only when there has been none for a while.
-void Library::keep_going() {
+/// Waking the thread takes longer than many an op, so it sleeps only after a while without ops.
+void Library::run_progress() {
   std::unique_lock state(state_mutex_);
-  int looks_without = 0;
+  int idle_rounds = 0;
   for (;;) {
-    looks_without = under_way_ == 0 ? looks_without + 1 : 0;
-    if (looks_without > most_looks_without) {
+    idle_rounds = in_flight_ == 0 ? idle_rounds + 1 : 0;
+    if (idle_rounds > max_idle_rounds) {
       is_asleep_ = true;
-      changed_.wait(state, [&] { return stopping_ || under_way_ != 0; });
+      changed_.wait(state, [&] { return stopping_ || in_flight_ != 0; });
       is_asleep_ = false;
     }
     if (stopping_) {
       return;
     }
-    if (under_way_ != 0 && waiting_ == 0 && !has_given_up()) {
+    if (in_flight_ != 0 && waiting_ == 0 && !is_abandoned()) {
       state.unlock();
       {
         const auto locked = lock();
@@ -204,11 +204,11 @@ void Library::keep_going() {
   }
 }
 
-/// A process that ends badly does not wait for its peers: they may be waiting for it elsewhere. Nor may MPI be
-/// finalised with anything under way.
+/// Finalises MPI only where the process ends with status 0. Otherwise its peers may never reach MPI_Finalize. MPI must
+/// not be finalised with anything in flight either.
 void Library::at_exit(int status, void* self) {
   auto& library = *static_cast<Library*>(self);
-  library.end(status == 0 && !library.has_given_up() && library.kept_.empty());
+  library.end(status == 0 && !library.is_abandoned() && library.kept_.empty());
 }
 
 void Library::end(bool well) noexcept {
@@ -224,7 +224,7 @@ void Library::end(bool well) noexcept {
   std::thread([] {
     std::this_thread::sleep_for(longest_finalize);
     std::fflush(nullptr);
-    _exit(0);  // this rank has done its work, whatever keeps its peers
+    _exit(0);  // this rank's work is done, whatever delays its peers
   }).detach();
   const auto locked = lock();
   int is_finalized = 0;

@@ -23,14 +23,14 @@ using namespace shardrun::sdk;
 using shardrun::mpi_transport::Library;
 using shardrun::mpi_transport::MpiGroup;
 
-/// Open MPI has as many as there is memory for; of MPICH and its kin all of a process are about two thousand.
+/// Open MPI has as many as memory allows. MPICH and its derivatives have about two thousand per process.
 #ifdef OPEN_MPI
 constexpr std::int64_t usual_communicators = 1000;
 #else
 constexpr std::int64_t usual_communicators = 64;
 #endif
 
-/// The engine that a cluster already has: MPI's own collectives, between ranks that MPI's launcher started.
+/// Uses the MPI library that a cluster already has: its collectives, between ranks that its launcher started.
 class Mpi {
  public:
   static Props props() { return {.flags = SR_TRANSPORT_OWN_LAUNCHER}; }
@@ -39,14 +39,14 @@ class Mpi {
                            "of each group, one for each collective that is prepared; further ones share one")};
   }
 
-  /// A count of MPI is an int; what has more is made of sends and receives, which know no bound.
+  /// A count of MPI is an int. Larger ops are made of sends and receives, which have no limit.
   static std::optional<OpInfo> query(const OpSpec& op, std::uint32_t n) {
     OpInfo info{.flags = SR_OP_INFO_NATIVE | SR_OP_INFO_ASYNC};
     if (!find_opcode(op.opcode)->collective) {
       info.flags = SR_OP_INFO_ASYNC;
       return info;
     }
-    const bool is_alike = op.opcode != SR_OP_ALL_TO_ALLV;  // others' counts are known
+    const bool is_alike = op.opcode != SR_OP_ALL_TO_ALLV;  // for others, every member's counts are known
     const std::uint64_t elements = std::max(op.count * n, is_alike ? detail::sum(op.recv_counts) : 0);
     if (elements > INT_MAX) {
       return std::nullopt;
@@ -80,13 +80,13 @@ class Mpi {
     if (spec.size() == 1) {
       return std::make_unique<LoneGroup>();
     }
-    // Keys of the store are set once: a group that is made again has others.
+    // A key of the store can be set only once, so a group made again needs another.
     std::string key = "mpi/" + std::to_string(spec.id) + "/" + std::to_string(generations_[{spec.id, spec.members}]++);
     for (const std::uint32_t member : spec.members) {
       key += "/" + std::to_string(member);
     }
-    const auto lanes = static_cast<std::size_t>(config_.options.integer("communicators"));
-    return std::make_unique<MpiGroup>(config_, spec, key, lanes, wire_bytes_);
+    const auto comms = static_cast<std::size_t>(config_.options.integer("communicators"));
+    return std::make_unique<MpiGroup>(config_, spec, key, comms, wire_bytes_);
   }
 
  private:

@@ -10,28 +10,28 @@
 namespace shardrun::mpi_transport {
 namespace {
 
-/// A wait that takes longer leaves the core to whom it waits for, who may be another rank here.
+/// A longer wait yields the core, since the peer may be another rank on this machine.
 constexpr std::chrono::milliseconds busy_time{1};
 constexpr std::chrono::microseconds completion_poll_interval{50};
-/// Between a yield and the next: a look is a small part of one, and what comes soon needs none.
-constexpr std::uint32_t looks_in_a_turn = 8;
+/// Tests between two yields. A test costs a small part of a yield, and short waits need none.
+constexpr std::uint32_t tests_per_yield = 8;
 
 }  // namespace
 
 Requests::~Requests() {
   const auto is_open = [](MPI_Request request) { return request != MPI_REQUEST_NULL; };
   if (std::any_of(requests_.begin(), requests_.begin() + static_cast<std::ptrdiff_t>(used_), is_open)) {
-    Library::instance().give_up(what_ + " ended before it was complete");
+    Library::instance().abandon(what_ + " ended before it was complete");
   }
 }
 
-MPI_Request& Requests::add(std::string peer) {
+MPI_Request& Requests::add(const std::optional<Peer>& peer) {
   if (used_ == requests_.size()) {
     requests_.push_back(MPI_REQUEST_NULL);
     peers_.emplace_back();
     indices_.push_back(0);
   }
-  peers_[used_] = std::move(peer);
+  peers_[used_] = peer;
   requests_[used_] = MPI_REQUEST_NULL;
   return requests_[used_++];
 }
@@ -50,7 +50,7 @@ void Requests::reserve(std::size_t requests) {
 bool Requests::test() {
   Library& library = Library::instance();
   const auto locked = library.lock();
-  library.require_going();
+  library.require_usable();
   library.advance();
   if (expects_more_ || used_ == 0) {
     return !expects_more_;
@@ -78,7 +78,7 @@ bool Requests::wait(const std::function<bool()>& over) {
     if (over()) {
       return false;
     }
-    if (looks++ % looks_in_a_turn != 0) {
+    if (looks++ % tests_per_yield != 0) {
       continue;
     }
     if (std::chrono::steady_clock::now() - begin < busy_time) {
@@ -90,15 +90,15 @@ bool Requests::wait(const std::function<bool()>& over) {
   return true;
 }
 
-std::string Requests::awaited() const {
+sdk::AwaitedRanks Requests::awaited() const {
   const auto locked = Library::instance().lock();
-  std::string names;
+  sdk::AwaitedRanks awaited;
   for (std::size_t i = 0; i < used_; ++i) {
-    if (requests_[i] != MPI_REQUEST_NULL && !peers_[i].empty() && names.find(peers_[i]) == std::string::npos) {
-      names += (names.empty() ? "" : ", ") + peers_[i];
+    if (requests_[i] != MPI_REQUEST_NULL && peers_[i] && awaited.names.find(peers_[i]->name) == std::string::npos) {
+      awaited.add(peers_[i]->name, peers_[i]->rank);
     }
   }
-  return names.empty() ? "" : ", waiting for " + names;
+  return awaited;
 }
 
 }  // namespace shardrun::mpi_transport

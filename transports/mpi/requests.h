@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,8 +12,14 @@
 
 namespace shardrun::mpi_transport {
 
-/// Transfers that are under way together. Whoever owns their buffers keeps this before them: where it ends and they are
-/// not complete, MPI is given up, so that it touches nothing of them any more.
+/// Another member, for messages.
+struct Peer {
+  std::string name;
+  std::uint32_t rank = 0;  ///< of the world
+};
+
+/// Requests in flight that are completed together. The owner of their buffers declares this before the buffers' end:
+/// where it is destroyed before the requests are complete, it abandons MPI, so that MPI no longer touches the buffers.
 class Requests {
  public:
   explicit Requests(std::string what) : what_(std::move(what)) {}
@@ -20,29 +27,29 @@ class Requests {
   Requests& operator=(const Requests&) = delete;
   ~Requests();
 
-  /// With MPI's lock held, from the first to the last: one more request to be filled in by a call, told as awaiting
-  /// `peer`, "" where it is of nobody in particular. References hold until the next.
-  [[nodiscard]] MPI_Request& add(std::string peer = "");
-  /// More will be added, from now on or no longer: until then they are not complete.
+  /// One more request, for a call to fill in. Errors name `peer` as awaited. The reference is valid until
+  /// the next `add`. REQUIRES: MPI's lock is held, from the first to the last.
+  [[nodiscard]] MPI_Request& add(const std::optional<Peer>& peer = std::nullopt);
+  /// Whether more requests will be added. Until then these count as incomplete.
   void expect_more(bool expected) noexcept { expects_more_ = expected; }
   [[nodiscard]] bool expects_more() const noexcept { return expects_more_; }
-  /// All that was added goes, for the next round: nothing is under way.
+  /// Removes all requests, for the next run. REQUIRES: nothing is in flight.
   void clear() noexcept;
-  /// Makes room, so that adding so many allocates nothing.
+  /// Reserves memory, so that adding that many allocates nothing.
   void reserve(std::size_t requests);
 
-  /// Whether all are complete, looking once. Throws TransportError where MPI says that one failed.
+  /// Checks once whether all are complete. Throws TransportError where MPI reports a failure.
   [[nodiscard]] bool test();
-  /// Looks until all are complete or `over` says so, and gives way meanwhile. `over` may throw.
+  /// Checks until all are complete or `over()` is true, and yields in between. `over` may throw.
   [[nodiscard]] bool wait(const std::function<bool()>& over);
-  /// ", waiting for member 1 (rank 3)": of those that are not complete, where they are of somebody.
-  [[nodiscard]] std::string awaited() const;
+  /// The known peers of incomplete requests.
+  [[nodiscard]] sdk::AwaitedRanks awaited() const;
 
  private:
   std::string what_;
   std::vector<MPI_Request> requests_;
-  std::vector<std::string> peers_;
-  std::vector<int> indices_;  ///< what MPI says is complete
+  std::vector<std::optional<Peer>> peers_;
+  std::vector<int> indices_;  ///< those that MPI reports as complete
   std::size_t used_ = 0;
   bool expects_more_ = false;
 };

@@ -25,9 +25,9 @@ void pause_polling(std::uint32_t round) noexcept {
   }
 }
 
-Communicator::Communicator(const Shared& shared, const sdk::GroupSpec& spec, const std::string& key)
-    : shared_(shared), nccl_(shared.libraries.nccl) {
-  const ncclUniqueId id = meet(spec, key);
+Communicator::Communicator(const NcclTransportState& state, const sdk::GroupSpec& spec, const std::string& key)
+    : state_(state), nccl_(state.libraries.nccl) {
+  const ncclUniqueId id = exchange_id(spec, key);
   try {
     connect(spec, id);
   } catch (...) {
@@ -53,24 +53,23 @@ Communicator::~Communicator() {
   }
 }
 
-ncclUniqueId Communicator::meet(const sdk::GroupSpec& spec, const std::string& key) const {
+ncclUniqueId Communicator::exchange_id(const sdk::GroupSpec& spec, const std::string& key) const {
   ncclUniqueId id{};
   if (spec.rank == 0) {
     if (const ncclResult_t result = nccl_.unique_id(&id); result != ncclSuccess) {
-      throw TransportError(SR_INTERNAL, "no place to meet at: " + text_of(result));
+      throw TransportError(SR_INTERNAL, "no place to exchange_id at: " + text_of(result));
     }
-    shared_.config.host.store_set(key, std::string_view(id.internal, sizeof(id.internal)));
+    state_.config.host.store_set(key, std::string_view(id.internal, sizeof(id.internal)));
     return id;
   }
   try {
-    const std::string told = shared_.config.host.store_get(key, spec.deadline);
+    const std::string told = state_.config.host.store_get(key, spec.deadline);
     std::memcpy(id.internal, told.data(), std::min(told.size(), sizeof(id.internal)));
   } catch (const TransportError& error) {
     if (error.status() != SR_TIMEOUT) {
       throw;
     }
-    throw TransportError(SR_TIMEOUT,
-                         "past the deadline, waiting for member 0 (rank " + std::to_string(spec.members[0]) + ")");
+    throw TransportError(SR_TIMEOUT, "past the deadline, waiting for " + spec.name_of(0), spec.members[0]);
   }
   return id;
 }
@@ -84,7 +83,7 @@ void Communicator::connect(const sdk::GroupSpec& spec, const ncclUniqueId& id) {
       throw TransportError(SR_TIMEOUT, "past the deadline, while NCCL connects its " + std::to_string(spec.size()) +
                                            " members (NCCL_DEBUG=INFO tells more)");
     }
-    if (shared_.config.host.aborted()) {
+    if (state_.config.host.aborted()) {
       throw TransportError(SR_ABORTED, "the job ends, while NCCL connects the members");
     }
     pause_polling(round);
@@ -96,12 +95,12 @@ void Communicator::connect(const sdk::GroupSpec& spec, const ncclUniqueId& id) {
   }
 }
 
-ncclResult_t Communicator::launch(std::span<const Step> steps, CUstream stream) {
+ncclResult_t Communicator::launch(std::span<const NcclCall> steps, CUstream stream) {
   if (steps.empty()) {
     return ncclSuccess;
   }
   ncclResult_t first = nccl_.group_start();
-  for (const Step& step : steps) {
+  for (const NcclCall& step : steps) {
     const ncclResult_t result = issue(step, stream);
     first = first == ncclSuccess && result != ncclInProgress ? result : first;
   }
@@ -109,18 +108,19 @@ ncclResult_t Communicator::launch(std::span<const Step> steps, CUstream stream) 
   return first == ncclSuccess ? ended : first;
 }
 
-ncclResult_t Communicator::issue(const Step& step, CUstream stream) {
-  switch (step.call) {
-    case Step::Call::send: return nccl_.send(step.send, step.count, step.dtype, step.peer, handle_, stream);
-    case Step::Call::recv: return nccl_.recv(step.recv, step.count, step.dtype, step.peer, handle_, stream);
-    case Step::Call::broadcast:
+ncclResult_t Communicator::issue(const NcclCall& step, CUstream stream) {
+  switch (step.function) {
+    case NcclCall::Function::send: return nccl_.send(step.send, step.count, step.dtype, step.peer, handle_, stream);
+    case NcclCall::Function::recv: return nccl_.recv(step.recv, step.count, step.dtype, step.peer, handle_, stream);
+    case NcclCall::Function::broadcast:
       return nccl_.broadcast(step.send, step.recv, step.count, step.dtype, step.peer, handle_, stream);
-    case Step::Call::reduce:
+    case NcclCall::Function::reduce:
       return nccl_.reduce(step.send, step.recv, step.count, step.dtype, step.reduction, step.peer, handle_, stream);
-    case Step::Call::all_reduce:
+    case NcclCall::Function::all_reduce:
       return nccl_.all_reduce(step.send, step.recv, step.count, step.dtype, step.reduction, handle_, stream);
-    case Step::Call::all_gather: return nccl_.all_gather(step.send, step.recv, step.count, step.dtype, handle_, stream);
-    case Step::Call::reduce_scatter:
+    case NcclCall::Function::all_gather:
+      return nccl_.all_gather(step.send, step.recv, step.count, step.dtype, handle_, stream);
+    case NcclCall::Function::reduce_scatter:
       return nccl_.reduce_scatter(step.send, step.recv, step.count, step.dtype, step.reduction, handle_, stream);
   }
   return ncclInternalError;

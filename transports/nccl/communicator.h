@@ -11,29 +11,29 @@
 
 namespace shardrun::nccl {
 
-/// What all groups of a rank share.
-struct Shared {
+/// What all groups of one rank share.
+struct NcclTransportState {
   Libraries libraries;
   sdk::Config config;
   sdk::Host log;
 };
 
-/// A communicator of NCCL that does not block: what a call begins may go on behind it. Used by one thread at a time,
-/// with the device in use.
+/// A non-blocking NCCL communicator: work that a call starts may continue after it returns. One thread at a time uses
+/// it, with the device current.
 class Communicator {
  public:
-  /// Meets the other members through the store, under `key`. Throws TransportError.
-  Communicator(const Shared& shared, const sdk::GroupSpec& spec, const std::string& key);
+  /// Connects to the other members through the store, under `key`. Throws TransportError.
+  Communicator(const NcclTransportState& state, const sdk::GroupSpec& spec, const std::string& key);
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
-  /// Lets members that are still at work end theirs, for half a second at most.
+  /// Waits up to half a second for members that are still at work.
   ~Communicator();
 
-  /// Issues all of them as one; none is nothing. What ncclSuccess says has been handed to the stream; ncclInProgress
-  /// will be, and `state` says when. REQUIRES: nothing is in progress, and it was not aborted.
-  [[nodiscard]] ncclResult_t launch(std::span<const Step> steps, CUstream stream);
+  /// Issues all steps as one NCCL group; no steps is a no-op. Returns ncclSuccess where the stream has all of them, or
+  /// ncclInProgress: then `state` tells when it has. REQUIRES: nothing is in progress, and it was not aborted.
+  [[nodiscard]] ncclResult_t launch(std::span<const NcclCall> steps, CUstream stream);
   [[nodiscard]] ncclResult_t state();
-  /// Ends what it does on the device, too.
+  /// Ends its work on the device too.
   void abort() noexcept;
   [[nodiscard]] bool is_aborted() const noexcept { return handle_ == nullptr; }
   /// "remote process exited …: its last error"
@@ -41,15 +41,15 @@ class Communicator {
 
  private:
   void connect(const sdk::GroupSpec& spec, const ncclUniqueId& id);
-  [[nodiscard]] ncclResult_t issue(const Step& step, CUstream stream);
-  [[nodiscard]] ncclUniqueId meet(const sdk::GroupSpec& spec, const std::string& key) const;
+  [[nodiscard]] ncclResult_t issue(const NcclCall& step, CUstream stream);
+  [[nodiscard]] ncclUniqueId exchange_id(const sdk::GroupSpec& spec, const std::string& key) const;
 
-  const Shared& shared_;
+  const NcclTransportState& state_;
   const Nccl& nccl_;
   ncclComm_t handle_ = nullptr;
 };
 
-/// Waits a little; longer, the longer it has been waited for.
+/// Sleeps between two polls; longer, the more polls came before.
 void pause_polling(std::uint32_t round) noexcept;
 
 }  // namespace shardrun::nccl

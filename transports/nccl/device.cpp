@@ -15,7 +15,7 @@ Device::Device(const Cuda& cuda, std::optional<int> chosen, int local_rank)
     check(cuda, cuda.device_count(&count), "counting CUDA devices");
   }
   if (!chosen && count == 1) {
-    ordinal_ = 0;  // a launcher may show each rank the one device that is its own
+    ordinal_ = 0;  // the launcher may show each rank only its own device
   }
   if (ordinal_ >= count) {
     throw sdk::TransportError(

@@ -9,11 +9,11 @@
 
 namespace shardrun::nccl {
 
-/// One CUDA device by its primary context, which the program's own CUDA code uses too.
+/// A CUDA device by its primary context, which the program's own CUDA code shares.
 class Device {
  public:
-  /// The chosen one; without, that of the rank's number on its machine, or the only one that this process may use.
-  /// Throws TransportError where there is no such device.
+  /// Uses device `chosen`. Without one, uses device `local_rank`, or the only device that this process can see. Throws
+  /// TransportError where there is no such device.
   Device(const Cuda& cuda, std::optional<int> chosen, int local_rank);
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -22,7 +22,7 @@ class Device {
   [[nodiscard]] const Cuda& cuda() const noexcept { return cuda_; }
   [[nodiscard]] int ordinal() const noexcept { return ordinal_; }
 
-  /// While it exists, the device is this thread's current one, for NCCL too.
+  /// Makes the device current on this thread while it exists, for NCCL too.
   class Use {
    public:
     explicit Use(const Device& device);
@@ -41,7 +41,7 @@ class Device {
   CUcontext context_ = nullptr;
 };
 
-/// Something of a device that is given back to it. Made and destroyed while the device is in use.
+/// Owns a handle of a device. Created and destroyed with the device current.
 template <class Handle>
 class Owned {
  public:
@@ -59,7 +59,7 @@ class Owned {
   Release release_;
 };
 
-// REQUIRE: the device is in use.
+// REQUIRE: the device is current.
 [[nodiscard]] std::unique_ptr<Owned<CUstream>> make_stream(const Cuda& cuda);
 [[nodiscard]] std::unique_ptr<Owned<CUevent>> make_event(const Cuda& cuda);
 [[nodiscard]] std::unique_ptr<Owned<CUdeviceptr>> make_memory(const Cuda& cuda, std::size_t bytes);

@@ -14,8 +14,8 @@ using sdk::TransportError;
 
 namespace {
 
-constexpr std::size_t word_bytes = 256;  ///< and what follows is aligned
-constexpr std::int64_t longest_ending = 10'000'000'000;
+constexpr std::size_t word_bytes = 256;  ///< keeps what follows aligned
+constexpr std::int64_t max_end_wait = 10'000'000'000;
 
 std::size_t claims_bytes(std::uint32_t members) { return sizeof(sdk::Claim) * members; }
 
@@ -24,17 +24,17 @@ std::size_t claims_bytes(std::uint32_t members) { return sizeof(sdk::Claim) * me
 /// A prepared op or batch.
 class NcclOp final : public sdk::Op {
  public:
-  NcclOp(NcclGroup& group, std::vector<Step> steps, std::string what)
+  NcclOp(NcclGroup& group, std::vector<NcclCall> steps, std::string what)
       : group_(group), launch_(std::make_unique<Launch>(group, std::move(steps), std::move(what))) {}
 
   ~NcclOp() override {
     std::unique_lock lock(group_.mutex_);
     try {
       const Device::Use use(group_.device_);
-      launch_->let_end(lock);
+      launch_->await_end(lock);
       launch_.reset();
     } catch (const TransportError&) {
-      launch_.reset();  // the device itself is gone
+      launch_.reset();  // the device itself is lost
     }
   }
 
@@ -42,7 +42,7 @@ class NcclOp final : public sdk::Op {
     std::unique_lock lock(group_.mutex_);
     const Device::Use use(group_.device_);
     group_.throw_failure();
-    group_.settle(lock);
+    group_.await_launched(lock);
     launch_->begin(queue != nullptr ? static_cast<CUstream>(queue) : group_.stream_->get(), deadline);
   }
 
@@ -112,7 +112,7 @@ void Watchdog::work() {
   }
 }
 
-Launch::Launch(NcclGroup& group, std::vector<Step> steps, std::string what)
+Launch::Launch(NcclGroup& group, std::vector<NcclCall> steps, std::string what)
     : group_(group),
       steps_(std::move(steps)),
       what_(std::move(what)),
@@ -120,18 +120,18 @@ Launch::Launch(NcclGroup& group, std::vector<Step> steps, std::string what)
       event_(make_event(group.device_.cuda())) {}
 
 Launch::~Launch() {
-  group_.under_way_.remove(this);
+  group_.in_flight_.remove(this);
   group_.last_ = group_.last_ == this ? nullptr : group_.last_;
 }
 
-void Launch::let_end(std::unique_lock<std::mutex>& lock) {
-  const std::int64_t latest = sdk::steady_now() + longest_ending;
+void Launch::await_end(std::unique_lock<std::mutex>& lock) {
+  const std::int64_t latest = sdk::steady_now() + max_end_wait;
   for (std::uint32_t round = 0; !has_ended(); ++round) {
     if (sdk::steady_now() >= latest) {
-      group_.shared_.log.warning(what_ + " is freed, and the device has not ended it");
+      group_.state_.log.warning(what_ + " is freed, and the device has not ended it");
       break;
     }
-    lock.unlock();  // for an abort, which is what ends it where a member is missing
+    lock.unlock();  // so that `abort` can end it where a member is missing
     pause_polling(round);
     lock.lock();
   }
@@ -139,12 +139,12 @@ void Launch::let_end(std::unique_lock<std::mutex>& lock) {
 
 bool Launch::has_ended() {
   const Cuda& cuda = group_.device_.cuda();
-  if (state_ == State::handing) {
+  if (state_ == State::launching) {
     try {
       group_.throw_failure();
       (void)advance();
     } catch (const TransportError&) {
-      (void)cuda.event_record(event_->get(), stream_);  // of what the stream has of it
+      (void)cuda.event_record(event_->get(), stream_);  // for what the stream has of it
       state_ = State::running;
     }
   }
@@ -167,8 +167,8 @@ void Launch::begin(CUstream stream, std::int64_t deadline) {
                 what_ + ": " + group_.communicator_->text_of(result));
   }
   group_.wire_bytes_ += wire_bytes_;
-  state_ = State::handing;
-  group_.under_way_.push_back(this);
+  state_ = State::launching;
+  group_.in_flight_.push_back(this);
   if (result == ncclSuccess) {
     record();
   }
@@ -189,14 +189,14 @@ Launch::State Launch::advance() {
   if (result != ncclSuccess && result != ncclInProgress) {
     group_.fail(result == ncclRemoteError ? SR_PEER_LOST : SR_INTERNAL, what_ + ": " + communicator.text_of(result));
   }
-  if (state_ == State::handing && result == ncclSuccess) {
+  if (state_ == State::launching && result == ncclSuccess) {
     record();
   }
   if (state_ == State::running) {
     const CUresult ended = group_.device_.cuda().event_query(event_->get());
     if (ended == CUDA_SUCCESS) {
       state_ = State::complete;
-      group_.under_way_.remove(this);
+      group_.in_flight_.remove(this);
       return state_;
     }
     if (ended != CUDA_ERROR_NOT_READY) {
@@ -213,11 +213,11 @@ Launch::State Launch::advance() {
   return state_;
 }
 
-NcclGroup::NcclGroup(const Shared& shared, const Device& device, Watchdog& watchdog,
+NcclGroup::NcclGroup(const NcclTransportState& state, const Device& device, Watchdog& watchdog,
                      std::atomic<std::uint64_t>& wire_bytes, const sdk::GroupSpec& spec, const std::string& key)
-    : shared_(shared), device_(device), watchdog_(watchdog), wire_bytes_(wire_bytes), spec_(spec) {
+    : state_(state), device_(device), watchdog_(watchdog), wire_bytes_(wire_bytes), spec_(spec) {
   const Device::Use use(device_);
-  communicator_ = std::make_unique<Communicator>(shared, spec, key);
+  communicator_ = std::make_unique<Communicator>(state, spec, key);
   stream_ = make_stream(device.cuda());
   word_ = make_memory(device.cuda(), word_bytes + 2 * claims_bytes(spec.size()));
   watchdog_.add(*this);
@@ -231,7 +231,7 @@ NcclGroup::~NcclGroup() {
     stream_.reset();
     word_.reset();
   } catch (const TransportError&) {
-    // The device itself is gone, and what was on it.
+    // The device itself is lost.
   }
 }
 
@@ -275,7 +275,7 @@ void NcclGroup::require_device_memory(const sdk::OpSpec& op) const {
   }
 }
 
-/// Through NCCL itself, which would hang or write past ends where sizes differ.
+/// Exchanges the claims through NCCL itself. Without agreement it would hang or write past ends where sizes differ.
 void NcclGroup::agree(const sdk::OpSpec& op, std::int64_t deadline) {
   const Cuda& cuda = device_.cuda();
   const std::string what = "preparing " + sdk::describe(op);
@@ -284,21 +284,25 @@ void NcclGroup::agree(const sdk::OpSpec& op, std::int64_t deadline) {
   const CUdeviceptr taken = given + claims_bytes(spec_.size());
   for (std::uint32_t round = 0; round < sdk::Agreement::rounds; ++round) {
     const std::size_t bytes = agreement.bytes(round);
-    std::vector<Step> steps;
+    std::vector<NcclCall> steps;
     for (std::uint32_t peer = 0; peer < spec_.size(); ++peer) {
       if (peer != spec_.rank) {
-        check(cuda, cuda.copy_to_device(given + bytes * peer, agreement.gives(round, peer), bytes), what);
+        check(cuda, cuda.copy_to_device(given + bytes * peer, agreement.outgoing(round, peer), bytes), what);
         const auto place = [&](CUdeviceptr base) { return reinterpret_cast<void*>(base + bytes * peer); };
-        steps.push_back(
-            {.call = Step::Call::send, .send = place(given), .count = bytes, .peer = static_cast<int>(peer)});
-        steps.push_back(
-            {.call = Step::Call::recv, .recv = place(taken), .count = bytes, .peer = static_cast<int>(peer)});
+        steps.push_back({.function = NcclCall::Function::send,
+                         .send = place(given),
+                         .count = bytes,
+                         .peer = static_cast<int>(peer)});
+        steps.push_back({.function = NcclCall::Function::recv,
+                         .recv = place(taken),
+                         .count = bytes,
+                         .peer = static_cast<int>(peer)});
       }
     }
     run(std::move(steps), what, deadline);
     for (std::uint32_t peer = 0; peer < spec_.size(); ++peer) {
       if (peer != spec_.rank) {
-        check(cuda, cuda.copy_from_device(agreement.takes(round, peer), taken + bytes * peer, bytes), what);
+        check(cuda, cuda.copy_from_device(agreement.incoming(round, peer), taken + bytes * peer, bytes), what);
       }
     }
     agreement.conclude(round);
@@ -308,7 +312,7 @@ void NcclGroup::agree(const sdk::OpSpec& op, std::int64_t deadline) {
   }
 }
 
-void NcclGroup::run(std::vector<Step> steps, const std::string& what, std::int64_t deadline) {
+void NcclGroup::run(std::vector<NcclCall> steps, const std::string& what, std::int64_t deadline) {
   NcclOp op(*this, std::move(steps), what);
   op.start(nullptr, deadline);
   (void)op.wait(INT64_MAX);
@@ -343,23 +347,23 @@ void NcclGroup::throw_failure() const {
 
 void NcclGroup::watch() noexcept {
   const std::lock_guard lock(mutex_);
-  if (failure_ || under_way_.empty()) {
+  if (failure_ || in_flight_.empty()) {
     return;
   }
   try {
     const Device::Use use(device_);
-    for (auto each = under_way_.begin(); each != under_way_.end();) {
-      Launch* const launch = *each++;  // which may leave the list
+    for (auto each = in_flight_.begin(); each != in_flight_.end();) {
+      Launch* const launch = *each++;  // it may leave the list
       (void)launch->advance();
     }
   } catch (const std::exception&) {
-    // The group has failed, or whoever looks at its ops is told.
+    // The group has failed; callers of its ops see the error.
   }
 }
 
-void NcclGroup::settle(std::unique_lock<std::mutex>& lock) {
-  for (std::uint32_t round = 0; last_ != nullptr && last_->state() == Launch::State::handing; ++round) {
-    lock.unlock();  // for an abort
+void NcclGroup::await_launched(std::unique_lock<std::mutex>& lock) {
+  for (std::uint32_t round = 0; last_ != nullptr && last_->state() == Launch::State::launching; ++round) {
+    lock.unlock();  // so that `abort` can take it
     pause_polling(round);
     lock.lock();
     throw_failure();

@@ -21,7 +21,7 @@ namespace shardrun::nccl {
 
 class NcclGroup;
 
-/// Looks after groups whose ops nobody looks at: hands them on, and fails them by their deadlines.
+/// Advances the ops of groups that no thread polls, and fails them at their deadlines.
 class Watchdog {
  public:
   Watchdog();
@@ -35,36 +35,36 @@ class Watchdog {
  private:
   void work();
 
-  std::mutex mutex_;  ///< taken before a group's
+  std::mutex mutex_;  ///< locked before a group's
   std::condition_variable changed_;
   std::list<NcclGroup*> groups_;
   bool stopping_ = false;
   std::thread thread_;
 };
 
-/// Steps on their way through a stream.
+/// The steps of an op, on a stream.
 class Launch {
  public:
   enum class State {
     idle,
-    handing,  ///< NCCL has not handed all of it to the stream yet
-    running,  ///< until the event
+    launching,  ///< NCCL has not given all of it to the stream yet
+    running,    ///< until the event occurs
     complete
   };
 
-  Launch(NcclGroup& group, std::vector<Step> steps, std::string what);
+  Launch(NcclGroup& group, std::vector<NcclCall> steps, std::string what);
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
   ~Launch();
 
-  // All under the group's lock, with the device in use. What fails fails the group and throws TransportError.
+  // REQUIRE: the group's lock is held and the device is current. A failure fails the group and throws TransportError.
 
-  /// The one before is in the stream.
+  /// REQUIRES: the group's previous launch is in its stream.
   void begin(CUstream stream, std::int64_t deadline);
-  /// How far it is now.
+  /// Updates the state and returns it.
   State advance();
-  /// Before it is freed: the device may still be at it. Lets go of the lock while it waits.
-  void let_end(std::unique_lock<std::mutex>& lock);
+  /// Call before destroying it: the device may still be running it. Unlocks while it waits.
+  void await_end(std::unique_lock<std::mutex>& lock);
 
   [[nodiscard]] State state() const noexcept { return state_; }
   [[nodiscard]] CUstream stream() const noexcept { return stream_; }
@@ -76,7 +76,7 @@ class Launch {
   [[nodiscard]] bool has_ended();
 
   NcclGroup& group_;
-  std::vector<Step> steps_;
+  std::vector<NcclCall> steps_;
   std::string what_;
   std::uint64_t wire_bytes_;
   std::unique_ptr<Owned<CUevent>> event_;
@@ -85,11 +85,11 @@ class Launch {
   State state_ = State::idle;
 };
 
-/// A communicator and a stream for its ops that come without one.
+/// A communicator, and a stream for ops that come without one.
 class NcclGroup final : public sdk::Group {
  public:
-  NcclGroup(const Shared& shared, const Device& device, Watchdog& watchdog, std::atomic<std::uint64_t>& wire_bytes,
-            const sdk::GroupSpec& spec, const std::string& key);
+  NcclGroup(const NcclTransportState& state, const Device& device, Watchdog& watchdog,
+            std::atomic<std::uint64_t>& wire_bytes, const sdk::GroupSpec& spec, const std::string& key);
   ~NcclGroup() override;
 
   std::unique_ptr<sdk::Op> prepare(std::span<const sdk::OpSpec> ops, std::int64_t deadline) override;
@@ -101,19 +101,19 @@ class NcclGroup final : public sdk::Group {
   friend class NcclOp;
   friend class Watchdog;
 
-  /// Under the lock.
+  /// REQUIRES: the lock is held.
   [[noreturn]] void fail(std::int32_t status, const std::string& text);
   void throw_failure() const;
-  /// Moves on whatever is under way.
+  /// Advances every launch in flight.
   void watch() noexcept;
-  /// Until the launch before has been handed to its stream.
-  void settle(std::unique_lock<std::mutex>& lock);
-  /// Carries out steps of the group's own and waits for them.
-  void run(std::vector<Step> steps, const std::string& what, std::int64_t deadline);
+  /// Waits until the stream has all of the previous launch.
+  void await_launched(std::unique_lock<std::mutex>& lock);
+  /// Runs steps of the group's own and waits for them.
+  void run(std::vector<NcclCall> steps, const std::string& what, std::int64_t deadline);
   void agree(const sdk::OpSpec& op, std::int64_t deadline);
   void require_device_memory(const sdk::OpSpec& op) const;
 
-  const Shared& shared_;
+  const NcclTransportState& state_;
   const Device& device_;
   Watchdog& watchdog_;
   std::atomic<std::uint64_t>& wire_bytes_;
@@ -122,9 +122,9 @@ class NcclGroup final : public sdk::Group {
   std::optional<sdk::TransportError> failure_;
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<Owned<CUstream>> stream_;
-  std::unique_ptr<Owned<CUdeviceptr>> word_;  ///< of barriers, then room for claims of and to every member
-  std::list<Launch*> under_way_;
-  Launch* last_ = nullptr;  ///< begun last, where it is still there
+  std::unique_ptr<Owned<CUdeviceptr>> word_;  ///< for barriers; then room for claims from and to every member
+  std::list<Launch*> in_flight_;
+  Launch* last_ = nullptr;  ///< the latest launch, if it still exists
 };
 
 }  // namespace shardrun::nccl

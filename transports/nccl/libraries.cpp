@@ -9,7 +9,7 @@ namespace {
 
 using sdk::TransportError;
 
-/// Communicators that do not block.
+/// The first with non-blocking communicators.
 constexpr int oldest_nccl = NCCL_VERSION(2, 14, 0);
 
 class Library {
@@ -35,7 +35,7 @@ class Library {
   void* handle_;
 };
 
-// The names are those of the ABI, which cuda.h hides behind macros.
+// The symbols are those of the ABI, which cuda.h hides behind macros.
 void load(Cuda& cuda) {
   const Library library("libcuda.so.1",
                         "there is no NVIDIA driver here; install one, or choose a transport for host memory");

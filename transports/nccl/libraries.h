@@ -7,7 +7,7 @@
 
 namespace shardrun::nccl {
 
-/// The functions of the driver, libcuda.so.1, that are used here.
+/// The functions used of the driver, libcuda.so.1.
 struct Cuda {
   decltype(&::cuInit) init;
   decltype(&::cuGetErrorName) error_name;
@@ -30,7 +30,7 @@ struct Cuda {
   decltype(&::cuMemcpyDtoH) copy_from_device;
 };
 
-/// Those of libnccl.so.2.
+/// The functions used of libnccl.so.2.
 struct Nccl {
   decltype(&::ncclGetVersion) version;
   decltype(&::ncclGetUniqueId) unique_id;
@@ -57,7 +57,7 @@ struct Libraries {
   Nccl nccl{};
 };
 
-/// Opens both; they stay loaded. Throws TransportError{SR_INVALID}, which says what is missing and what to do.
+/// Opens both. They stay loaded. Throws TransportError{SR_INVALID} with what is missing and what to do.
 [[nodiscard]] Libraries load_libraries();
 
 /// Throws TransportError{SR_INTERNAL} "WHAT: NAME OF THE ERROR".

@@ -5,7 +5,7 @@
 namespace shardrun::nccl {
 namespace {
 
-using Call = Step::Call;
+using Function = NcclCall::Function;
 
 bool is_floating(std::uint32_t dtype) noexcept {
   return dtype == SR_DTYPE_F32 || dtype == SR_DTYPE_F64 || dtype == SR_DTYPE_F16 || dtype == SR_DTYPE_BF16;
@@ -49,54 +49,54 @@ ncclRedOp_t reduction_of(std::uint32_t reduction) noexcept {
   }
 }
 
-/// The steps of one op on one member.
+/// Builds the steps of one op on one member.
 class Builder {
  public:
-  Builder(const sdk::OpSpec& op, std::uint32_t rank, std::uint32_t n, std::vector<Step>& steps)
+  Builder(const sdk::OpSpec& op, std::uint32_t rank, std::uint32_t n, std::vector<NcclCall>& steps)
       : op_(op), rank_(rank), n_(n), steps_(steps) {}
 
   void add() {
     switch (op_.opcode) {
-      case SR_OP_BROADCAST: return whole(Call::broadcast, op_.count, op_.peer);
-      case SR_OP_REDUCE: return whole(Call::reduce, op_.count, op_.peer);
-      case SR_OP_ALL_REDUCE: return whole(Call::all_reduce, op_.count, 0);
-      case SR_OP_ALL_GATHER: return whole(Call::all_gather, op_.count, 0);
-      case SR_OP_REDUCE_SCATTER: return whole(Call::reduce_scatter, op_.count, 0);
+      case SR_OP_BROADCAST: return whole(Function::broadcast, op_.count, op_.peer);
+      case SR_OP_REDUCE: return whole(Function::reduce, op_.count, op_.peer);
+      case SR_OP_ALL_REDUCE: return whole(Function::all_reduce, op_.count, 0);
+      case SR_OP_ALL_GATHER: return whole(Function::all_gather, op_.count, 0);
+      case SR_OP_REDUCE_SCATTER: return whole(Function::reduce_scatter, op_.count, 0);
       case SR_OP_ALL_GATHERV:
         for (std::uint32_t root = 0; root < n_; ++root) {
-          piece(Call::broadcast, {0, root == rank_ ? op_.recv_counts[root] : 0}, sdk::recv_block(op_, rank_, root),
+          piece(Function::broadcast, {0, root == rank_ ? op_.recv_counts[root] : 0}, sdk::recv_block(op_, rank_, root),
                 op_.recv_counts[root], root);
         }
         return;
       case SR_OP_REDUCE_SCATTERV:
         for (std::uint32_t root = 0; root < n_; ++root) {
           const sdk::Block block = sdk::send_block(op_, rank_, root);
-          piece(Call::reduce, block, {0, root == rank_ ? block.count : 0}, block.count, root);
+          piece(Function::reduce, block, {0, root == rank_ ? block.count : 0}, block.count, root);
         }
         return;
-      default: letters();
+      default: point_to_point();
     }
   }
 
  private:
-  /// All that is made of sends and receives.
-  void letters() {
+  /// For ops that NCCL has no function for: sends and receives.
+  void point_to_point() {
     for (std::uint32_t peer = 0; peer < n_; ++peer) {
       const sdk::Block sent = sdk::send_block(op_, rank_, peer);
       const sdk::Block received = sdk::recv_block(op_, rank_, peer);
-      piece(Call::send, sent, {}, sent.count, peer);
-      piece(Call::recv, {}, received, received.count, peer);
+      piece(Function::send, sent, {}, sent.count, peer);
+      piece(Function::recv, {}, received, received.count, peer);
     }
   }
 
-  void whole(Call call, std::uint64_t count, std::uint32_t root) {
-    piece(call, {0, sdk::send_elements(op_, rank_, n_)}, {0, sdk::recv_elements(op_, rank_, n_)}, count, root);
+  void whole(Function function, std::uint64_t count, std::uint32_t root) {
+    piece(function, {0, sdk::send_elements(op_, rank_, n_)}, {0, sdk::recv_elements(op_, rank_, n_)}, count, root);
   }
 
-  /// A block without elements has no place.
-  void piece(Call call, const sdk::Block& from, const sdk::Block& to, std::uint64_t count, std::uint32_t peer) {
+  /// Skips blocks without elements, which have no address.
+  void piece(Function function, const sdk::Block& from, const sdk::Block& to, std::uint64_t count, std::uint32_t peer) {
     if (count != 0) {
-      steps_.push_back({.call = call,
+      steps_.push_back({.function = function,
                         .send = place(op_.send, from),
                         .recv = place(op_.recv, to),
                         .count = count,
@@ -114,7 +114,7 @@ class Builder {
   const sdk::OpSpec& op_;
   std::uint32_t rank_;
   std::uint32_t n_;
-  std::vector<Step>& steps_;
+  std::vector<NcclCall>& steps_;
 };
 
 }  // namespace
@@ -125,27 +125,31 @@ std::optional<sdk::OpInfo> info_of(const sdk::OpSpec& op, std::uint32_t group_si
   if (traits.reduces && floating && (op.reduction == SR_REDUCE_MIN || op.reduction == SR_REDUCE_MAX)) {
     return std::nullopt;
   }
-  const bool is_made_of_letters = !traits.collective || op.opcode == SR_OP_ALL_TO_ALL ||
-                                  op.opcode == SR_OP_ALL_TO_ALLV || op.opcode == SR_OP_GATHER ||
-                                  op.opcode == SR_OP_SCATTER;
-  // Of whole numbers every order gives the same bits.
+  const bool is_point_to_point = !traits.collective || op.opcode == SR_OP_ALL_TO_ALL ||
+                                 op.opcode == SR_OP_ALL_TO_ALLV || op.opcode == SR_OP_GATHER ||
+                                 op.opcode == SR_OP_SCATTER;
+  // Integers give the same bits in any order.
   const bool is_ordered = !traits.reduces || !floating || group_size == 1;
-  return sdk::OpInfo{.flags = SR_OP_INFO_ASYNC | (is_made_of_letters ? 0 : SR_OP_INFO_NATIVE) |
+  return sdk::OpInfo{.flags = SR_OP_INFO_ASYNC | (is_point_to_point ? 0 : SR_OP_INFO_NATIVE) |
                               (is_ordered ? SR_OP_INFO_ORDERED : 0)};
 }
 
-std::vector<Step> steps_of(std::span<const sdk::OpSpec> ops, std::uint32_t rank, std::uint32_t n, void* word) {
+std::vector<NcclCall> steps_of(std::span<const sdk::OpSpec> ops, std::uint32_t rank, std::uint32_t n, void* word) {
   std::vector<const sdk::OpSpec*> by_id;
   for (const sdk::OpSpec& op : ops) {
     by_id.push_back(&op);
   }
   std::stable_sort(by_id.begin(), by_id.end(),
                    [](const sdk::OpSpec* a, const sdk::OpSpec* b) { return a->id < b->id; });
-  std::vector<Step> steps;
+  std::vector<NcclCall> steps;
   for (const sdk::OpSpec* op : by_id) {
     if (op->opcode == SR_OP_BARRIER) {
-      steps.push_back(
-          {.call = Call::all_reduce, .send = word, .recv = word, .count = 1, .dtype = ncclInt32, .reduction = ncclSum});
+      steps.push_back({.function = Function::all_reduce,
+                       .send = word,
+                       .recv = word,
+                       .count = 1,
+                       .dtype = ncclInt32,
+                       .reduction = ncclSum});
     } else {
       Builder(*op, rank, n, steps).add();
     }
@@ -153,18 +157,18 @@ std::vector<Step> steps_of(std::span<const sdk::OpSpec> ops, std::uint32_t rank,
   return steps;
 }
 
-std::uint64_t wire_bytes_of(std::span<const Step> steps, std::uint32_t rank, std::uint32_t n) {
+std::uint64_t wire_bytes_of(std::span<const NcclCall> steps, std::uint32_t rank, std::uint32_t n) {
   std::uint64_t bytes = 0;
-  for (const Step& step : steps) {
+  for (const NcclCall& step : steps) {
     const std::uint64_t block = step.count * size_of(step.dtype);
-    switch (step.call) {
-      case Call::send: bytes += step.peer == static_cast<int>(rank) ? 0 : block; break;
-      case Call::recv: break;
-      case Call::broadcast:
-      case Call::reduce: bytes += block * (n - 1) / n; break;
-      case Call::all_reduce: bytes += 2 * block * (n - 1) / n; break;
-      case Call::all_gather:
-      case Call::reduce_scatter: bytes += block * (n - 1); break;
+    switch (step.function) {
+      case Function::send: bytes += step.peer == static_cast<int>(rank) ? 0 : block; break;
+      case Function::recv: break;
+      case Function::broadcast:
+      case Function::reduce: bytes += block * (n - 1) / n; break;
+      case Function::all_reduce: bytes += 2 * block * (n - 1) / n; break;
+      case Function::all_gather:
+      case Function::reduce_scatter: bytes += block * (n - 1); break;
     }
   }
   return bytes;

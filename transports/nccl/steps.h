@@ -12,29 +12,29 @@
 
 namespace shardrun::nccl {
 
-/// One call of NCCL. All of an op's are issued as one group.
-struct Step {
-  enum class Call { send, recv, broadcast, reduce, all_reduce, all_gather, reduce_scatter };
+/// One call of NCCL. All steps of an op are issued as one NCCL group.
+struct NcclCall {
+  enum class Function { send, recv, broadcast, reduce, all_reduce, all_gather, reduce_scatter };
 
-  Call call = Call::send;
+  Function function = Function::send;
   const void* send = nullptr;
   void* recv = nullptr;
-  std::size_t count = 0;  ///< as the call has it: of a block where there are several
+  std::size_t count = 0;  ///< as NCCL counts it: for functions with blocks, of one block
   ncclDataType_t dtype = ncclUint8;
   ncclRedOp_t reduction = ncclSum;
   int peer = 0;  ///< or root
 };
 
-/// Nothing where NCCL has no such op: the minimum and maximum of floating-point numbers, of which it drops NaN.
+/// Nothing where NCCL has no such op: it drops NaN in the minimum and maximum of floating-point numbers.
 [[nodiscard]] std::optional<sdk::OpInfo> info_of(const sdk::OpSpec& op, std::uint32_t group_size);
 
-/// What member `rank` of n calls. `word`: four bytes of the device for a barrier. Empty pieces are left out, which all
-/// members do alike; sends and receives of two members stand in the order of their ids on both.
-/// REQUIRES: sdk::validate(ops, rank, n) passed, and the ops are offered.
-[[nodiscard]] std::vector<Step> steps_of(std::span<const sdk::OpSpec> ops, std::uint32_t rank, std::uint32_t n,
-                                         void* word);
+/// The steps of member `rank` of n. `word`: four bytes of device memory for a barrier. Empty pieces are left out, on
+/// all members alike. Sends and receives between two members are in the order of their ids on both. REQUIRES:
+/// sdk::validate(ops, rank, n) passed, and info_of has each op.
+[[nodiscard]] std::vector<NcclCall> steps_of(std::span<const sdk::OpSpec> ops, std::uint32_t rank, std::uint32_t n,
+                                             void* word);
 
-/// What they give to others, reckoned as by rings: NCCL does not tell.
-[[nodiscard]] std::uint64_t wire_bytes_of(std::span<const Step> steps, std::uint32_t rank, std::uint32_t n);
+/// Bytes that the member sends to others, as ring algorithms would: NCCL does not report it.
+[[nodiscard]] std::uint64_t wire_bytes_of(std::span<const NcclCall> steps, std::uint32_t rank, std::uint32_t n);
 
 }  // namespace shardrun::nccl

@@ -12,15 +12,15 @@ constexpr std::int64_t by_local_rank = -1;
 
 struct NcclTransport::Opened {
   Opened(const sdk::Config& config, const sdk::Host& log)
-      : shared{.libraries = load_libraries(), .config = config, .log = log},
-        device(shared.libraries.cuda, chosen_by(config), static_cast<int>(config.local_rank)) {}
+      : state{.libraries = load_libraries(), .config = config, .log = log},
+        device(state.libraries.cuda, chosen_by(config), static_cast<int>(config.local_rank)) {}
 
   static std::optional<int> chosen_by(const sdk::Config& config) {
     const std::int64_t chosen = config.options.integer("device");
     return chosen == by_local_rank ? std::nullopt : std::optional(static_cast<int>(chosen));
   }
 
-  Shared shared;
+  NcclTransportState state;
   Device device;
   std::atomic<std::uint64_t> wire_bytes = 0;
   std::uint64_t registrations = 0;
@@ -64,13 +64,13 @@ std::uint64_t NcclTransport::mem_register(const sr_memory& memory) {
 void NcclTransport::mem_deregister(std::uint64_t) {}
 
 std::unique_ptr<sdk::Group> NcclTransport::group(const sdk::GroupSpec& spec) {
-  // Keys of the store are set once: a group that is made again meets elsewhere.
+  // A key of the store can be set only once, so a group made again needs another.
   std::string key =
       "nccl/" + std::to_string(spec.id) + "/" + std::to_string(opened_->generations[{spec.id, spec.members}]++);
   for (const std::uint32_t member : spec.members) {
     key += "/" + std::to_string(member);
   }
-  return std::make_unique<NcclGroup>(opened_->shared, opened_->device, opened_->watchdog, opened_->wire_bytes, spec,
+  return std::make_unique<NcclGroup>(opened_->state, opened_->device, opened_->watchdog, opened_->wire_bytes, spec,
                                      key);
 }
 

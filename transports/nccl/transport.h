@@ -16,7 +16,7 @@
 
 namespace shardrun::nccl {
 
-/// CUDA memory by NCCL. Nothing of CUDA is linked: the libraries are opened with the transport.
+/// Moves CUDA memory with NCCL. It links nothing of CUDA; `open` loads the libraries.
 class NcclTransport {
  public:
   explicit NcclTransport(sdk::Host log);

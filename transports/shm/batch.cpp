@@ -5,29 +5,29 @@
 
 #include "group.h"
 
-// Sends and receives. A sender posts letters; the receiver finds one by its id, in the order of sending. Short texts
-// are enclosed, and their sender is done. Else the receiver reads the text where it lies, or piece by piece where it
-// cannot map that, and says so, which gives the sender its buffer back.
+// Sends and receives. The sender posts messages; the receiver matches them by id, in the order of sending. An eager
+// message is done when posted. Any other is done when the receiver has copied its bytes, from the sender's mapped
+// memory or piece by piece. The receiver then says so, and the sender may reuse its buffer.
 
 namespace shm {
 
 class Batch final : public shardrun::sdk::Op, private Worker::Task {
  public:
-  Batch(Group& group, std::span<const OpSpec> ops)
+  Batch(ShmGroup& group, std::span<const OpSpec> ops)
       : group_(group), control_(group.control()), sends_(control_.size()), receives_(control_.size()) {
     for (const OpSpec& op : ops) {
-      Message& message = messages_.emplace_back();
-      message.op = op;
-      message.bytes = op.count * shardrun::sdk::dtype_size(op.dtype);
+      PeerTransfer& transfer = transfers_.emplace_back();
+      transfer.op = op;
+      transfer.bytes = op.count * shardrun::sdk::dtype_size(op.dtype);
       is_blocking_ = is_blocking_ && (op.flags & SR_OP_FLAG_BLOCKING) != 0;
-      if (message.sends()) {
+      if (transfer.sends()) {
         ++sends_[op.peer];
-        sent_bytes_ += message.bytes;
-        message.text = message.bytes == 0 ? nullptr : static_cast<std::byte*>(op.send->data);
-        message.memory = message.bytes == 0 ? std::nullopt : mappable(group.shared(), *op.send, message.bytes);
+        sent_bytes_ += transfer.bytes;
+        transfer.data = transfer.bytes == 0 ? nullptr : static_cast<std::byte*>(op.send->data);
+        transfer.memory = transfer.bytes == 0 ? std::nullopt : mappable(group.state(), *op.send, transfer.bytes);
       } else {
         ++receives_[op.peer];
-        message.text = message.bytes == 0 ? nullptr : static_cast<std::byte*>(op.recv->data);
+        transfer.data = transfer.bytes == 0 ? nullptr : static_cast<std::byte*>(op.recv->data);
       }
     }
     require_room();
@@ -35,86 +35,86 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
   ~Batch() override {
-    if (group_.turns().on_caller == this) {
-      group_.turns().on_caller = nullptr;
-      group_.fail(SR_ABORTED, what() + " was freed before it was complete");
+    if (group_.running().on_caller == this) {
+      group_.running().on_caller = nullptr;
+      group_.fail({SR_ABORTED, what() + " was freed before it was complete"});
     }
     group_.worker().drop(*this);
     if (has_sends_to_read()) {
-      group_.fail(SR_ABORTED, what() + " was freed before it was complete");
+      group_.fail({SR_ABORTED, what() + " was freed before it was complete"});
       group_.await_untouched();
     }
   }
 
   void start(void*, std::int64_t deadline) override {
     if (is_on_worker_) {
-      group_.worker().reset(*this);  // a run before says nothing of this one, whoever carries it out
+      group_.worker().reset(*this);  // forget the earlier run, on whichever thread this one runs
     }
     group_.check();
-    for (Message& message : messages_) {
-      message.stage = Message::Stage::waiting;
-      message.moved = 0;
+    for (PeerTransfer& transfer : transfers_) {
+      transfer.state = PeerTransfer::State::waiting;
+      transfer.moved = 0;
     }
-    is_posted_ = false;
+    are_sends_posted_ = false;
     is_complete_ = false;
     deadline_ = deadline;
-    Group::Turns& turns = group_.turns();
-    if (Batch* const before = std::exchange(turns.on_caller, nullptr)) {
-      before->go_on_worker();
+    ShmGroup::Running& running = group_.running();
+    if (Batch* const before = std::exchange(running.on_caller, nullptr)) {
+      before->continue_on_worker();
     }
-    if (is_blocking_ && turns.on_worker.load() == 0) {
+    if (is_blocking_ && running.on_worker.load() == 0) {
       is_on_worker_ = false;
-      turns.on_caller = this;
-      is_posted_ = post_sends();
+      running.on_caller = this;
+      are_sends_posted_ = post_sends();
     } else {
-      go_on_worker();
+      continue_on_worker();
     }
   }
   bool test() override { return is_on_worker_ ? group_.worker().test(*this) : advance_on_caller(0); }
   bool wait(std::int64_t deadline) override {
-    return is_on_worker_ ? group_.wait(*this, deadline_, deadline) : advance_on_caller(deadline);
+    return is_on_worker_ ? group_.wait(*this, deadline) : advance_on_caller(deadline);
   }
   std::optional<shardrun::sdk::OpTimes> times() const override {
     return is_on_worker_ ? std::optional(group_.times(*this)) : std::nullopt;
   }
 
  private:
-  struct Message {
-    enum class Stage { waiting, in_pieces, done };
+  struct PeerTransfer {
+    enum class State { waiting, in_pieces, done };
 
     [[nodiscard]] bool sends() const noexcept { return op.opcode == SR_OP_SEND; }
-    [[nodiscard]] bool is_done() const noexcept { return stage == Stage::done; }
+    [[nodiscard]] bool is_done() const noexcept { return state == State::done; }
 
     OpSpec op;
     std::uint64_t bytes = 0;
-    std::byte* text = nullptr;
-    std::optional<MemoryRef> memory;    ///< of a send, where others can map it
-    std::shared_ptr<std::byte> source;  ///< of a receive: the sender's memory, kept mapped for the next time
-    Letter letter;                      ///< once it was posted or has come
-    std::uint64_t moved = 0;            ///< of what goes in pieces
-    Stage stage = Stage::done;
+    std::byte* data = nullptr;
+    std::optional<MemoryRef> memory;    ///< of a send that others can map
+    std::shared_ptr<std::byte> source;  ///< of a receive: the sender's memory, which stays mapped for the next run
+    Message message;                    ///< once posted or matched
+    std::uint64_t moved = 0;            ///< bytes, of a message in pieces
+    State state = State::done;
   };
 
-  void go_on_worker() {
+  void continue_on_worker() {
     is_on_worker_ = true;
-    group_.turns().on_worker.fetch_add(1);
+    group_.running().on_worker.fetch_add(1);
     group_.start(*this, deadline_);
   }
 
   void run(std::int64_t) override {
     const bool is_done = advance(deadline_);
-    group_.turns().on_worker.fetch_sub(1);
+    group_.running().on_worker.fetch_sub(1);
     if (!is_done) {
-      throw TransportError(SR_TIMEOUT, past_deadline());
+      throw past_deadline();
     }
   }
-  [[nodiscard]] std::string what() const override { return shardrun::sdk::describe(messages_.front().op); }
+  [[nodiscard]] std::string what() const override { return shardrun::sdk::describe(transfers_.front().op); }
 
   bool advance_on_caller(std::int64_t until) {
     if (is_complete_) {
       return true;
     }
-    Batch*& on_caller = group_.turns().on_caller;
+    Batch*& on_caller = group_.running().on_caller;
     try {
       is_complete_ = group_.on_caller(
           until, deadline_, [&](std::int64_t latest) { return advance(latest); }, [this] { return past_deadline(); });
@@ -130,179 +130,179 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
 
   bool advance(std::int64_t until) {
     const auto needs = [this](std::uint32_t member) {
-      return std::any_of(messages_.begin(), messages_.end(),
-                         [&](const Message& message) { return !message.is_done() && message.op.peer == member; });
+      return std::any_of(transfers_.begin(), transfers_.end(), [&](const PeerTransfer& transfer) {
+        return !transfer.is_done() && transfer.op.peer == member;
+      });
     };
-    return control_.wait(until, next_look_, group_.cancelled(), needs, [this] { return progress(); });
+    return control_.wait(until, next_check_, group_.cancelled(), needs, [this] { return progress(); });
   }
 
   /// Whether another member may be reading what this one sends.
   [[nodiscard]] bool has_sends_to_read() const noexcept {
-    return is_posted_ && std::any_of(messages_.begin(), messages_.end(), [](const Message& message) {
-             return message.sends() && !message.is_done() && message.letter.carriage == Carriage::in_place &&
-                    !Outbox::is_done(message.letter);
+    return are_sends_posted_ && std::any_of(transfers_.begin(), transfers_.end(), [](const PeerTransfer& transfer) {
+             return transfer.sends() && !transfer.is_done() && transfer.message.protocol == Protocol::mapped &&
+                    !SendRing::is_done(transfer.message);
            });
   }
 
-  [[nodiscard]] std::string past_deadline() const {
+  [[nodiscard]] TransportError past_deadline() const {
     std::vector<const OpSpec*> late;
-    std::vector<bool> is_named(control_.size());
-    std::string missing;
-    for (const Message& message : messages_) {
-      if (message.is_done()) {
+    std::vector<std::uint32_t> missing;
+    for (const PeerTransfer& transfer : transfers_) {
+      if (transfer.is_done()) {
         continue;
       }
-      late.push_back(&message.op);
-      if (!is_named[message.op.peer]) {
-        is_named[message.op.peer] = true;
-        missing += (missing.empty() ? "" : ", ") + control_.name_of(message.op.peer);
+      late.push_back(&transfer.op);
+      if (std::find(missing.begin(), missing.end(), transfer.op.peer) == missing.end()) {
+        missing.push_back(transfer.op.peer);
       }
     }
     const std::string others = late.size() == 1 ? "" : " and " + std::to_string(late.size() - 1) + " more";
-    return shardrun::sdk::describe(*late.front()) + others + " is past its deadline, waiting for " + missing;
+    return control_.past_deadline(shardrun::sdk::describe(*late.front()) + others + " is past its deadline", missing);
   }
 
-  /// All of them, or none where a receiver is so far behind that there is no room.
+  /// Posts all sends. Posts none and returns false where a ring has no room for its sends.
   bool post_sends() {
     for (std::uint32_t m = 0; m < control_.size(); ++m) {
-      if (sends_[m] > 0 && !group_.outbox(m).has_room(sends_[m])) {
+      if (sends_[m] > 0 && !group_.send_ring(m).has_room(sends_[m])) {
         return false;
       }
     }
     if (sent_bytes_ > 0) {
-      group_.shared().wire_bytes.fetch_add(sent_bytes_, std::memory_order_relaxed);
+      group_.state().wire_bytes.fetch_add(sent_bytes_, std::memory_order_relaxed);
     }
-    for (Message& message : messages_) {
-      if (message.sends()) {
-        message.letter =
-            group_.outbox(message.op.peer).post(message.op.id, message.text, message.bytes, message.memory);
-        message.stage = Outbox::is_done(message.letter) ? Message::Stage::done : message.stage;
+    for (PeerTransfer& transfer : transfers_) {
+      if (transfer.sends()) {
+        transfer.message =
+            group_.send_ring(transfer.op.peer).post(transfer.op.id, transfer.data, transfer.bytes, transfer.memory);
+        transfer.state = SendRing::is_done(transfer.message) ? PeerTransfer::State::done : transfer.state;
       }
     }
-    control_.ring();
+    control_.notify();
     return true;
   }
 
-  /// One look at every message; whether all are done. The letters that have come are noted once, so that of two
-  /// receives with one id the second cannot find what came just after the first has looked.
+  /// Advances every transfer once. Returns whether all are done. It polls each ring only once: otherwise, of two
+  /// receives with one id, the second could match a message that arrived after the first had looked.
   bool progress() {
-    is_posted_ = is_posted_ || post_sends();
+    are_sends_posted_ = are_sends_posted_ || post_sends();
     for (std::uint32_t m = 0; m < control_.size(); ++m) {
       if (receives_[m] > 0) {
-        group_.inbox(m).look();
+        group_.receive_ring(m).poll();
       }
     }
-    bool all = is_posted_;
+    bool all = are_sends_posted_;
     bool has_news = false;
-    for (Message& message : messages_) {
-      if (!message.is_done()) {
-        has_news = (message.sends() ? go_on_sending(message) : go_on_receiving(message)) || has_news;
+    for (PeerTransfer& transfer : transfers_) {
+      if (!transfer.is_done()) {
+        has_news = (transfer.sends() ? continue_send(transfer) : continue_receive(transfer)) || has_news;
       }
-      all = all && message.is_done();
+      all = all && transfer.is_done();
     }
     for (std::uint32_t m = 0; m < control_.size(); ++m) {
       if (receives_[m] > 0) {
-        has_news = group_.inbox(m).settle() || has_news;
+        has_news = group_.receive_ring(m).release() || has_news;
       }
     }
     if (has_news) {
-      control_.ring();
+      control_.notify();
     }
     return all;
   }
 
-  /// Whether there is something new for the receiver.
-  bool go_on_sending(Message& message) {
-    if (!is_posted_) {
+  /// Whether the receiver has to be notified.
+  bool continue_send(PeerTransfer& transfer) {
+    if (!are_sends_posted_) {
       return false;
     }
-    if (Outbox::is_done(message.letter)) {
-      message.stage = Message::Stage::done;
+    if (SendRing::is_done(transfer.message)) {
+      transfer.state = PeerTransfer::State::done;
       return false;
     }
-    return message.letter.carriage == Carriage::in_pieces &&
-           group_.outbox(message.op.peer).feed(message.letter, message.text, message.moved);
+    return transfer.message.protocol == Protocol::in_pieces &&
+           group_.send_ring(transfer.op.peer).write_pieces(transfer.message, transfer.data, transfer.moved);
   }
 
-  /// Whether there is something new for the sender.
-  bool go_on_receiving(Message& message) {
-    Inbox& inbox = group_.inbox(message.op.peer);
-    if (message.stage == Message::Stage::waiting) {
-      std::optional<Letter> letter = inbox.take(message.op.id);
-      if (!letter) {
+  /// Whether the sender has to be notified.
+  bool continue_receive(PeerTransfer& transfer) {
+    ReceiveRing& ring = group_.receive_ring(transfer.op.peer);
+    if (transfer.state == PeerTransfer::State::waiting) {
+      std::optional<Message> message = ring.match(transfer.op.id);
+      if (!message) {
         return false;
       }
-      message.letter = std::move(*letter);
-      require_size(message);
-      if (message.letter.carriage == Carriage::in_pieces) {
-        message.stage = Message::Stage::in_pieces;
+      transfer.message = std::move(*message);
+      require_size(transfer);
+      if (transfer.message.protocol == Protocol::in_pieces) {
+        transfer.state = PeerTransfer::State::in_pieces;
       } else {
-        read(message);
-        inbox.take_back(message.letter);
+        read_data(transfer);
+        ring.recycle(transfer.message);
       }
     }
-    if (message.stage == Message::Stage::in_pieces) {
-      return draw(message, inbox);
+    if (transfer.state == PeerTransfer::State::in_pieces) {
+      return read_pieces(transfer, ring);
     }
-    message.stage = Message::Stage::done;
+    transfer.state = PeerTransfer::State::done;
     return true;
   }
 
-  void read(Message& message) {
-    const Letter& letter = message.letter;
-    if (letter.carriage == Carriage::in_place) {
-      message.source = group_.memory_of(message.op.peer, letter.memory);
-      const auto is_sender = [&](std::uint32_t m) { return m == message.op.peer; };
-      control_.touch(is_sender, [&] { std::memcpy(message.text, message.source.get(), message.bytes); });
-      Inbox::finish(letter);
-    } else if (message.bytes > 0) {
-      std::memcpy(message.text, letter.text, message.bytes);
+  void read_data(PeerTransfer& transfer) {
+    const Message& message = transfer.message;
+    if (message.protocol == Protocol::mapped) {
+      transfer.source = group_.memory_of(transfer.op.peer, message.memory);
+      const auto is_sender = [&](std::uint32_t m) { return m == transfer.op.peer; };
+      control_.touch(is_sender, [&] { std::memcpy(transfer.data, transfer.source.get(), transfer.bytes); });
+      ReceiveRing::complete(message);
+    } else if (transfer.bytes > 0) {
+      std::memcpy(transfer.data, message.data, transfer.bytes);
     }
   }
 
-  bool draw(Message& message, Inbox& inbox) {
-    const bool has_news = inbox.draw(message.letter, message.text, message.moved);
-    if (message.moved == message.bytes) {
-      Inbox::finish(message.letter);
-      message.stage = Message::Stage::done;
+  bool read_pieces(PeerTransfer& transfer, ReceiveRing& ring) {
+    const bool has_news = ring.read_pieces(transfer.message, transfer.data, transfer.moved);
+    if (transfer.moved == transfer.bytes) {
+      ReceiveRing::complete(transfer.message);
+      transfer.state = PeerTransfer::State::done;
       return true;
     }
     return has_news;
   }
 
-  void require_size(const Message& message) const {
-    if (message.letter.bytes != message.bytes) {
-      throw TransportError(SR_INVALID, shardrun::sdk::describe(message.op) + ": " + control_.name_of(message.op.peer) +
-                                           " sends " + std::to_string(message.letter.bytes) + " bytes, expected " +
-                                           std::to_string(message.bytes));
+  void require_size(const PeerTransfer& transfer) const {
+    if (transfer.message.bytes != transfer.bytes) {
+      throw TransportError(SR_INVALID, shardrun::sdk::describe(transfer.op) + ": " +
+                                           control_.name_of(transfer.op.peer) + " sends " +
+                                           std::to_string(transfer.message.bytes) + " bytes, expected " +
+                                           std::to_string(transfer.bytes));
     }
   }
 
   void require_room() const {
     for (std::uint32_t m = 0; m < control_.size(); ++m) {
-      if (sends_[m] > posts_per_pair) {
+      if (sends_[m] > slots_per_pair) {
         throw TransportError(SR_INVALID, std::to_string(sends_[m]) + " sends to " + control_.name_of(m) +
-                                             " are prepared as one, at most " + std::to_string(posts_per_pair) +
+                                             " are prepared as one, at most " + std::to_string(slots_per_pair) +
                                              " can be: split the batch");
       }
     }
   }
 
-  Group& group_;
+  ShmGroup& group_;
   Control& control_;
-  std::vector<Message> messages_;
+  std::vector<PeerTransfer> transfers_;
   std::vector<std::uint32_t> sends_;     ///< to each member
   std::vector<std::uint32_t> receives_;  ///< from each member
   std::uint64_t sent_bytes_ = 0;
   bool is_blocking_ = true;
   bool is_on_worker_ = false;
-  bool is_posted_ = false;
-  bool is_complete_ = false;  ///< of one on the caller's thread
+  bool are_sends_posted_ = false;
+  bool is_complete_ = false;  ///< only on the caller's thread
   std::int64_t deadline_ = 0;
-  Control::NextLook next_look_ = 0;
+  Control::NextCheck next_check_ = 0;
 };
 
-std::unique_ptr<shardrun::sdk::Op> make_batch(Group& group, std::span<const OpSpec> ops) {
+std::unique_ptr<shardrun::sdk::Op> make_batch(ShmGroup& group, std::span<const OpSpec> ops) {
   return std::make_unique<Batch>(group, ops);
 }
 

@@ -6,18 +6,17 @@
 #include "group.h"
 #include "reducer.h"
 
-// Collectives over memory that all members can read, in steps. A member enters a step, which tells the others that its
-// part is there, and leaves it once those have entered that it waits for.
+// Collectives over memory that all members can access, in numbered steps. A member enters a step, which tells the
+// others that its data is ready. It leaves the step once the members that it waits for have entered it.
 //
-// In place, all members' buffers being mapped: whoever enters step 0 says that its buffers are ready; then each reads
-// what it needs where it lies; step 1 says that it has. To all_reduce and reduce, each member reduces its share of all
-// members' buffers and writes the result into the buffers of all who get it.
+// Mapped: all members' buffers are mapped. Entering step 0 says that a member's buffers are ready; each member then
+// accesses what it needs in place. Entering step 1 says that it has finished. In all_reduce and reduce, each member
+// reduces its share of all members' buffers and writes the result into the buffers of all who receive it.
 //
-// By slots, for few bytes and for memory that others cannot map: piece after piece of what is sent goes into a slot of
-// this member, of which there are some, in turns. Whoever writes one again knows that all who read it are past it, as
-// they have entered a later step: one step a piece, and none at the end, as nobody touches the buffers themselves. Of
-// an all_reduce of several pieces among more than two, each member reduces its share of the piece within its slot, from
-// which all gather it in a step more.
+// Staged: for few bytes, and for memory that others cannot map. Each member copies its data, a piece per step, into one
+// of its staging buffers in turn. It reuses a buffer once all its readers have entered a later step. No final step is
+// needed, as no member accesses another's own buffers. In an all_reduce of several pieces with more than two members,
+// each member reduces its share of the piece within its staging buffer, and one more step gathers the shares.
 
 namespace shm {
 namespace {
@@ -26,7 +25,7 @@ using shardrun::sdk::Block;
 
 class Collective final : public shardrun::sdk::Op, private Worker::Task {
  public:
-  Collective(Group& group, const OpSpec& op, std::int64_t deadline)
+  Collective(ShmGroup& group, const OpSpec& op, std::int64_t deadline)
       : group_(group),
         control_(group.control()),
         op_(op),
@@ -43,9 +42,9 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     if (shardrun::sdk::find_opcode(op.opcode)->reduces) {
       reducer_ = Reducer(op.dtype, op.reduction, element_bytes_);
     }
-    by_shares_ = op.opcode == SR_OP_ALL_REDUCE && (agreed_.in_place || (agreed_.rounds > 1 && size_ > 2));
-    steps_ = agreed_.in_place ? 2 : by_shares_ ? 2 * agreed_.rounds : agreed_.rounds;
-    runs_ahead_ = !all_read_all_ && !agreed_.in_place && agreed_.is_small();
+    by_shares_ = op.opcode == SR_OP_ALL_REDUCE && (agreed_.is_mapped || (agreed_.rounds > 1 && size_ > 2));
+    steps_ = agreed_.is_mapped ? 2 : by_shares_ ? 2 * agreed_.rounds : agreed_.rounds;
+    runs_ahead_ = !all_read_all_ && !agreed_.is_mapped && agreed_.is_small();
     wire_bytes_ = given_to_others(sent);
     sources_.reserve(size_);
     targets_.reserve(size_);
@@ -55,21 +54,21 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
   ~Collective() override {
     group_.worker().drop(*this);
     if (step_count_before_ > 0 && step_ < steps_) {
-      group_.fail(SR_ABORTED, what() + " was freed before it was complete");
-      if (agreed_.in_place) {
+      group_.fail({SR_ABORTED, what() + " was freed before it was complete"});
+      if (agreed_.is_mapped) {
         group_.await_untouched();
       }
     }
   }
 
   void start(void*, std::int64_t deadline) override {
-    group_.check();  // where it has failed, a run before may still be under way
+    group_.check();  // in a failed group an earlier run may not have ended
     step_ = 0;
     has_entered_ = false;
     first_number_ += step_count_before_;
     step_count_before_ = steps_;
     deadline_ = deadline;
-    group_.shared().wire_bytes.fetch_add(wire_bytes_, std::memory_order_relaxed);
+    group_.state().wire_bytes.fetch_add(wire_bytes_, std::memory_order_relaxed);
     if (may_enter()) {
       enter();
     }
@@ -87,24 +86,24 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
 
   bool wait(std::int64_t deadline) override {
     if (in_background_) {
-      return group_.wait(*this, deadline_, deadline);
+      return group_.wait(*this, deadline);
     }
     return advance_on_caller(deadline);
   }
 
-  /// What is done on the caller's thread is not told: nothing went on beside it.
+  /// Nothing for a run on the caller's thread, which overlaps with nothing.
   std::optional<shardrun::sdk::OpTimes> times() const override {
     return in_background_ ? std::optional(group_.times(*this)) : std::nullopt;
   }
 
  private:
-  /// What this member says of its buffers.
+  /// Describes this member's buffers to the others.
   [[nodiscard]] Offer offer(std::uint64_t sent, std::uint64_t received) const {
     Offer offer;
     const bool has_target =
         received > 0 && (op_.opcode == SR_OP_ALL_REDUCE || op_.opcode == SR_OP_REDUCE);  // others write there
-    const std::optional<MemoryRef> send = sent > 0 ? mappable(group_.shared(), *op_.send, sent) : MemoryRef{};
-    const std::optional<MemoryRef> recv = has_target ? mappable(group_.shared(), *op_.recv, received) : MemoryRef{};
+    const std::optional<MemoryRef> send = sent > 0 ? mappable(group_.state(), *op_.send, sent) : MemoryRef{};
+    const std::optional<MemoryRef> recv = has_target ? mappable(group_.state(), *op_.recv, received) : MemoryRef{};
     offer.is_mappable = send.has_value() && recv.has_value();
     offer.send = send.value_or(MemoryRef{});
     offer.recv = recv.value_or(MemoryRef{});
@@ -117,7 +116,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
 
   void run(std::int64_t) override {
     if (!advance(deadline_)) {
-      throw TransportError(SR_TIMEOUT, past_deadline());
+      throw past_deadline();
     }
   }
   [[nodiscard]] std::string what() const override { return shardrun::sdk::describe(op_); }
@@ -128,7 +127,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
                                   [this] { return past_deadline(); });
   }
 
-  /// Goes from step to step. False where `until` passed before the last; it can go on from there.
+  /// Runs the remaining steps. Returns false where `until` passed first; a later call continues.
   bool advance(std::int64_t until) {
     while (step_ < steps_) {
       if (!has_entered_) {
@@ -149,35 +148,36 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
 
   template <class Ready>
   bool wait_for(const Ready& ready, std::int64_t until) {
-    // Without a root, nobody can end or fail and have done its part: all do before any is through.
+    // Without a root every member is needed: none completes before all have done their part.
     const auto needs = [this](std::uint32_t m) {
       return all_read_all_ || (waits_for(m) && !has_reached(m, awaited()));
     };
-    return control_.wait(until, next_look_, group_.cancelled(), needs, ready);
+    return control_.wait(until, next_check_, group_.cancelled(), needs, ready);
   }
 
   [[nodiscard]] std::uint64_t number() const noexcept { return first_number_ + step_ + 1; }
-  /// Before a slot is written again, those who read it last have entered the step after.
+  /// The step that others must have entered: this one, or, before a staging buffer is reused, the one after its last
+  /// use.
   [[nodiscard]] std::uint64_t awaited() const noexcept {
-    return has_entered_ ? number() : number() - std::min<std::uint64_t>(number(), agreed_.turns - 1);
+    return has_entered_ ? number() : number() - std::min<std::uint64_t>(number(), agreed_.staging_buffers - 1);
   }
 
-  /// Whose part this member has to see before it goes on.
+  /// Whether this member has to wait for member m now.
   [[nodiscard]] bool waits_for(std::uint32_t m) const noexcept {
     if (m == rank_) {
       return false;
     }
-    if (all_read_all_ || (agreed_.in_place && op_.opcode == SR_OP_REDUCE)) {
+    if (all_read_all_ || (agreed_.is_mapped && op_.opcode == SR_OP_REDUCE)) {
       return true;
     }
     const bool spreads = op_.opcode == SR_OP_BROADCAST || op_.opcode == SR_OP_SCATTER;
-    const bool reads = has_entered_ && !(agreed_.in_place && step_ == 1);
-    // Readers wait for those who write, who wait for their readers before they write again or go.
+    const bool reads = has_entered_ && !(agreed_.is_mapped && step_ == 1);
+    // Readers wait for writers. Writers wait for their readers before they write again or complete.
     return spreads == reads ? m == op_.peer : rank_ == op_.peer;
   }
 
   [[nodiscard]] bool has_reached(std::uint32_t m, std::uint64_t number) const noexcept {
-    return agreed_.seat(m, number).reached.load() >= number;
+    return agreed_.progress(m, number).reached.load() >= number;
   }
   [[nodiscard]] bool have_reached(std::uint64_t number) const noexcept {
     for (std::uint32_t m = 0; m < size_; ++m) {
@@ -187,58 +187,58 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     }
     return true;
   }
-  /// Those who are waited for are mostly further than they need to be: seen once, that is good for half the turns.
+  /// The others are mostly ahead of what is needed. Seeing that once saves the check for half of the staging buffers.
   [[nodiscard]] bool may_enter() noexcept {
-    if (agreed_.in_place || all_read_all_ || awaited() <= seen_) {
+    if (agreed_.is_mapped || all_read_all_ || awaited() <= seen_) {
       return true;
     }
-    const std::uint64_t further = awaited() + agreed_.turns / 2;
+    const std::uint64_t further = awaited() + agreed_.staging_buffers / 2;
     seen_ = have_reached(further) ? further : have_reached(awaited()) ? awaited() : seen_;
     return awaited() <= seen_;
   }
   [[nodiscard]] bool may_leave() const noexcept { return have_reached(awaited()); }
 
   void enter() noexcept {
-    if (!agreed_.in_place && !(by_shares_ && step_ % 2 == 1)) {
-      fill_slot();
+    if (!agreed_.is_mapped && !(by_shares_ && step_ % 2 == 1)) {
+      fill_staging();
     }
-    agreed_.seat(rank_, number()).reached.store(number());
-    control_.ring();
+    agreed_.progress(rank_, number()).reached.store(number());
+    control_.notify();
     has_entered_ = true;
     if (runs_ahead_) {
-      prefetch_to_write(agreed_.seat(rank_, number() + 1));
+      prefetch_to_write(agreed_.progress(rank_, number() + 1));
     }
   }
 
   void leave() {
-    if (agreed_.in_place) {
-      return step_ == 0 ? work_in_place() : void();
+    if (agreed_.is_mapped) {
+      return step_ == 0 ? run_mapped() : void();
     }
     if (by_shares_) {
-      return step_ % 2 == 0 ? reduce_share_of_slots() : gather_from_slots();
+      return step_ % 2 == 0 ? reduce_share_of_staging() : gather_from_staging();
     }
-    read_slots();
+    read_staging();
   }
 
-  [[nodiscard]] std::string past_deadline() const {
-    std::string missing;
+  [[nodiscard]] TransportError past_deadline() const {
+    std::vector<std::uint32_t> missing;
     for (std::uint32_t m = 0; m < size_; ++m) {
       if (waits_for(m) && !has_reached(m, awaited())) {
-        missing += (missing.empty() ? "" : ", ") + control_.name_of(m);
+        missing.push_back(m);
       }
     }
-    return what() + " is past its deadline, waiting for " + missing;
+    return control_.past_deadline(what() + " is past its deadline", missing);
   }
 
   // Blocks
 
-  /// What this member sends: one block for all, or one for each.
+  /// This member's block for member `to`; one block for all where they share it.
   [[nodiscard]] Block sent_block(std::uint32_t to) const {
     return blocks_of(op_.opcode, size_) == 1 ? Block{0, shardrun::sdk::send_elements(op_, rank_, size_)}
                                              : shardrun::sdk::send_block(op_, rank_, to);
   }
 
-  /// Where in member m's send buffer that lies which is meant for this one.
+  /// Offset of this member's block in member m's send buffer.
   [[nodiscard]] std::uint64_t offset_in_send_of(std::uint32_t m) const {
     if (op_.opcode == SR_OP_ALL_TO_ALLV) {
       return agreed_.offsets[m];
@@ -246,7 +246,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     return shardrun::sdk::send_block(op_, m, rank_).offset;
   }
 
-  /// The part of `count` elements that member m reduces. Shares begin where cache lines do.
+  /// The part of `count` elements that member m reduces. Shares begin at cache lines.
   [[nodiscard]] Block share(std::uint32_t m, std::uint64_t count) const noexcept {
     const std::uint64_t line = 64 / element_bytes_;
     const auto begin = [&](std::uint64_t i) {
@@ -262,26 +262,26 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     }
   }
 
-  // In place
+  // Mapped
 
-  /// Every member's, in this process.
+  /// Every member's buffer, in this process.
   [[nodiscard]] std::byte* send_of(std::uint32_t m) const { return m == rank_ ? user_send_ : agreed_.sends[m].get(); }
   [[nodiscard]] std::byte* recv_of(std::uint32_t m) const { return m == rank_ ? user_recv_ : agreed_.recvs[m].get(); }
 
-  void work_in_place() {
+  void run_mapped() {
     switch (op_.opcode) {
       case SR_OP_ALL_REDUCE:
-      case SR_OP_REDUCE: return reduce_in_place(share(rank_, op_.count));
+      case SR_OP_REDUCE: return reduce_mapped(share(rank_, op_.count));
       case SR_OP_REDUCE_SCATTER:
-      case SR_OP_REDUCE_SCATTERV: return reduce_in_place(shardrun::sdk::send_block(op_, rank_, rank_));
-      default: return copy_in_place();
+      case SR_OP_REDUCE_SCATTERV: return reduce_mapped(shardrun::sdk::send_block(op_, rank_, rank_));
+      default: return copy_mapped();
     }
   }
 
-  void copy_in_place() {
+  void copy_mapped() {
     const auto is_read = [this](std::uint32_t m) { return shardrun::sdk::recv_block(op_, rank_, m).count > 0; };
     control_.touch(is_read, [this] {
-      // Each begins with its own, so that not all read the same member's at one time.
+      // Each begins with its own data, so that not all read one member's at the same time.
       for (std::uint32_t i = 0; i < size_; ++i) {
         const std::uint32_t m = (rank_ + i) % size_;
         const Block to = shardrun::sdk::recv_block(op_, rank_, m);
@@ -293,7 +293,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     });
   }
 
-  void reduce_in_place(const Block& block) {
+  void reduce_mapped(const Block& block) {
     if (block.count == 0) {
       return;
     }
@@ -312,21 +312,21 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     control_.touch(Control::everyone, [&] { reducer_.run(sources_, targets_, block.count); });
   }
 
-  // By slots
+  // Staged
 
   [[nodiscard]] std::uint32_t round() const noexcept { return by_shares_ ? step_ / 2 : step_; }
-  /// Of a block, what goes through the slots in this round.
+  /// The piece of a block that this round moves.
   [[nodiscard]] Block piece_of(const Block& block) const noexcept {
     const std::uint64_t most = agreed_.piece_bytes / std::max<std::uint64_t>(1, element_bytes_);
     const std::uint64_t begin = std::min(block.count, round() * most);
     return {block.offset + begin, std::min(most, block.count - begin)};
   }
-  /// By shares, the slot of the round's first step stays for its second.
-  [[nodiscard]] std::byte* slot_of(std::uint32_t m) const noexcept {
-    return agreed_.slot(m, by_shares_ ? (number() - 1) / 2 : number());
+  /// By shares, a round's two steps use the same buffer.
+  [[nodiscard]] std::byte* staging_of(std::uint32_t m) const noexcept {
+    return agreed_.staging(m, by_shares_ ? (number() - 1) / 2 : number());
   }
 
-  void fill_slot() noexcept {
+  void fill_staging() noexcept {
     if (user_send_ == nullptr) {
       return;
     }
@@ -334,33 +334,33 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     for (std::uint32_t to = 0; to < blocks; ++to) {
       if (blocks == 1 || to != rank_) {
         const Block piece = piece_of(sent_block(to));
-        copy(slot_of(rank_) + to * agreed_.piece_bytes, user_send_ + piece.offset * element_bytes_,
+        copy(staging_of(rank_) + to * agreed_.piece_bytes, user_send_ + piece.offset * element_bytes_,
              piece.count * element_bytes_);
       }
     }
   }
 
-  /// Member m's piece for this member; this member's own where it lies.
+  /// Member m's piece for this member. This member's own is read from its send buffer.
   [[nodiscard]] const std::byte* piece_from(std::uint32_t m, const Block& own) const noexcept {
     return m == rank_ ? user_send_ + own.offset * element_bytes_
-                      : slot_of(m) + (blocks_of(op_.opcode, size_) == 1 ? 0 : rank_ * agreed_.piece_bytes);
+                      : staging_of(m) + (blocks_of(op_.opcode, size_) == 1 ? 0 : rank_ * agreed_.piece_bytes);
   }
 
-  void read_slots() noexcept {
+  void read_staging() noexcept {
     switch (op_.opcode) {
       case SR_OP_BARRIER: return;
-      case SR_OP_REDUCE: return rank_ == op_.peer ? reduce_slots({0, op_.count}, 0) : void();
-      case SR_OP_ALL_REDUCE: return reduce_slots({0, op_.count}, 0);
+      case SR_OP_REDUCE: return rank_ == op_.peer ? reduce_staging({0, op_.count}, 0) : void();
+      case SR_OP_ALL_REDUCE: return reduce_staging({0, op_.count}, 0);
       case SR_OP_REDUCE_SCATTER:
       case SR_OP_REDUCE_SCATTERV: {
         const Block block = shardrun::sdk::send_block(op_, rank_, rank_);
-        return reduce_slots(block, block.offset);
+        return reduce_staging(block, block.offset);
       }
-      default: return copy_slots();
+      default: return copy_staging();
     }
   }
 
-  void copy_slots() noexcept {
+  void copy_staging() noexcept {
     for (std::uint32_t m = 0; m < size_; ++m) {
       const Block to = piece_of(shardrun::sdk::recv_block(op_, rank_, m));
       if (to.count > 0) {
@@ -371,8 +371,8 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     }
   }
 
-  /// `before`: elements of the block's buffer that the result does not begin with.
-  void reduce_slots(const Block& block, std::uint64_t before) noexcept {
+  /// `before`: elements of the send buffer before the result's first.
+  void reduce_staging(const Block& block, std::uint64_t before) noexcept {
     const Block piece = piece_of(block);
     if (piece.count == 0) {
       return;
@@ -385,33 +385,33 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     reducer_.run(sources_, targets_, piece.count);
   }
 
-  void reduce_share_of_slots() noexcept {
+  void reduce_share_of_staging() noexcept {
     const Block piece = piece_of({0, op_.count});
     const Block own = share(rank_, piece.count);
     const std::uint64_t offset = own.offset * element_bytes_;
     sources_.clear();
     for (std::uint32_t m = 0; m < size_; ++m) {
-      sources_.push_back(slot_of(m) + offset);
+      sources_.push_back(staging_of(m) + offset);
     }
-    targets_.assign(1, slot_of(rank_) + offset);
+    targets_.assign(1, staging_of(rank_) + offset);
     reducer_.run(sources_, targets_, own.count);
   }
 
-  void gather_from_slots() noexcept {
+  void gather_from_staging() noexcept {
     const Block piece = piece_of({0, op_.count});
     for (std::uint32_t m = 0; m < size_; ++m) {
       const Block part = share(m, piece.count);
-      copy(user_recv_ + (piece.offset + part.offset) * element_bytes_, slot_of(m) + part.offset * element_bytes_,
+      copy(user_recv_ + (piece.offset + part.offset) * element_bytes_, staging_of(m) + part.offset * element_bytes_,
            part.count * element_bytes_);
     }
   }
 
-  /// Bytes that others read of this member or that it writes to them, in one execution.
+  /// Bytes per run that others read from this member, or that it writes to them.
   [[nodiscard]] std::uint64_t given_to_others(std::uint64_t sent) const {
-    if (by_shares_ || (agreed_.in_place && op_.opcode == SR_OP_REDUCE)) {
+    if (by_shares_ || (agreed_.is_mapped && op_.opcode == SR_OP_REDUCE)) {
       std::uint64_t own = 0;
       for (std::uint64_t done = 0; done < op_.count;) {
-        const std::uint64_t piece = agreed_.in_place ? op_.count : agreed_.piece_bytes / element_bytes_;
+        const std::uint64_t piece = agreed_.is_mapped ? op_.count : agreed_.piece_bytes / element_bytes_;
         own += share(rank_, std::min(piece, op_.count - done)).count * element_bytes_;
         done += piece;
       }
@@ -428,36 +428,36 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     return bytes;
   }
 
-  Group& group_;
+  ShmGroup& group_;
   Control& control_;
   const OpSpec op_;
   std::uint32_t rank_;
   std::uint32_t size_;
   std::uint64_t element_bytes_;
   bool in_background_;
-  bool all_read_all_;  ///< none goes on before all have come: so it is where there is no root
+  bool all_read_all_;  ///< there is no root: no member continues before all have entered
   bool by_shares_ = false;
-  bool runs_ahead_ = false;  ///< nobody looks yet at the line that this member writes next
+  bool runs_ahead_ = false;  ///< no other member reads the line that this one writes next yet
   bool has_entered_ = false;
   std::byte* user_send_ = nullptr;
   std::byte* user_recv_ = nullptr;
   Agreed agreed_;
   Reducer reducer_;
-  std::vector<const std::byte*> sources_;  ///< filled again for each reduction; they allocate nothing then
+  std::vector<const std::byte*> sources_;  ///< reserved, so that a reduction allocates nothing
   std::vector<std::byte*> targets_;
   std::uint64_t wire_bytes_ = 0;
   std::uint32_t steps_ = 0;
-  std::uint32_t step_ = 0;  ///< all before it have been left
+  std::uint32_t step_ = 0;  ///< the current step of this run
   std::uint32_t step_count_before_ = 0;
-  std::uint64_t first_number_ = 0;  ///< steps of all executions before
-  std::uint64_t seen_ = 0;          ///< all who are waited for before a step is entered have reached this one
+  std::uint64_t first_number_ = 0;  ///< steps of all earlier runs
+  std::uint64_t seen_ = 0;          ///< the step that all members waited for are known to have entered
   std::int64_t deadline_ = 0;
-  Control::NextLook next_look_ = 0;
+  Control::NextCheck next_check_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<shardrun::sdk::Op> make_collective(Group& group, const OpSpec& op, std::int64_t deadline) {
+std::unique_ptr<shardrun::sdk::Op> make_collective(ShmGroup& group, const OpSpec& op, std::int64_t deadline) {
   return std::make_unique<Collective>(group, op, deadline);
 }
 

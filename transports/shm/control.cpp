@@ -19,18 +19,17 @@
 namespace shm {
 namespace {
 
-/// A wake-up may be lost with the process that owed it; whoever waits looks again so often.
-constexpr std::int64_t slice_ns = 20'000'000;
+/// A wakeup is lost where the process that should send it ends first. So a sleeping thread checks this often.
+constexpr std::int64_t check_interval_ns = 20'000'000;
 
-/// How long all yields before a sleep may take, and a tick of the coarse clock more: longer than they do among members
-/// that are all at one op.
+/// Limit on all yields before a sleep, plus one tick of the coarse clock. Members that run the same op need less.
 constexpr std::int64_t yielding_ns = 5'000'000;
 
 std::int64_t nanoseconds(const timespec& time) noexcept {
   return time.tv_sec * std::int64_t{1'000'000'000} + time.tv_nsec;
 }
 
-/// The host's clock as of its last tick, some milliseconds ago at most, for a fraction of the price.
+/// The host's clock as of its last tick, at most some milliseconds ago. Cheaper than `now`.
 std::int64_t coarse_now() noexcept {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
@@ -61,7 +60,7 @@ std::string to_text(const Announcement& from) {
   return std::to_string(from.pid) + " " + std::to_string(from.descriptor) + " " + std::to_string(from.inode);
 }
 
-/// Numbers with a space between each two, and nothing else. Throws TransportError: `whose` announced `what`.
+/// Parses numbers separated by single spaces. Throws TransportError: `whose` announced the text, expected `what`.
 template <class... Number>
 void read(const std::string& text, const std::string& whose, const std::string& what, Number&... to) {
   const char* at = text.data();
@@ -85,7 +84,7 @@ void read(const std::string& text, const std::string& whose, const std::string& 
 
 Descriptor pidfd_of(int pid) { return Descriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))); }
 
-/// A process that ends gives up its files a little before it counts as ended.
+/// A process that ends closes its files a little before it counts as ended.
 bool ends_soon(const Descriptor& pidfd) noexcept {
   constexpr int soon_ms = 200;
   pollfd watched = {.fd = pidfd.number(), .events = POLLIN, .revents = 0};
@@ -105,8 +104,9 @@ bool is_crowded(const Config& config) {
          static_cast<std::uint32_t>(CPU_COUNT(&cores)) < config.local_world_size;
 }
 
-TransportError gone(int pid, const std::string& whose) {
-  return {SR_PEER_LOST, "process " + std::to_string(pid) + " of " + whose + " is gone"};
+TransportError process_gone(int pid, const GroupSpec& group, std::uint32_t member) {
+  return {SR_PEER_LOST, "process " + std::to_string(pid) + " of " + group.name_of(member) + " is gone",
+          group.members[member]};
 }
 
 }  // namespace
@@ -115,20 +115,20 @@ Control::Control(const Config& config, const GroupSpec& spec, const std::string&
     : spec_(spec),
       layout_(spec.size()),
       host_(config.host),
-      looks_(is_crowded(config) ? 1 : 128),
+      spins_(is_crowded(config) ? 1 : 128),
       yields_(is_crowded(config) ? 64 : 100) {
-  meet(key);
+  connect(key);
 }
 
-void Control::meet(const std::string& key) {
+void Control::connect(const std::string& key) {
   if (rank() == 0) {
     mapping_ = Mapping::create(layout_.end);
     host_.store_set(key + "control", to_text({getpid(), mapping_->descriptor(), mapping_->inode()}));
   } else {
-    open_memory(hear_of(0, key + "control"));
+    open_memory(await_key(0, key + "control"));
   }
   header_ = reinterpret_cast<Header*>(mapping_->data());
-  places_.emplace(at(layout_.ops), Layout::op_bytes, size());
+  segments_.emplace(at(layout_.ops), ControlLayout::op_bytes, size());
   member(rank()).pid = getpid();
   host_.store_set(key + std::to_string(rank()), std::to_string(getpid()));
   for (std::uint32_t m = 0; m < size(); ++m) {
@@ -138,24 +138,24 @@ void Control::meet(const std::string& key) {
 
 void Control::open_memory(const std::string& announced) {
   Announcement first;
-  read(announced, unmet(0), "process, descriptor and inode", first.pid, first.descriptor, first.inode);
+  read(announced, spec_.name_of(0), "process, descriptor and inode", first.pid, first.descriptor, first.inode);
   try {
     mapping_ = Mapping::open(first.pid, first.descriptor, first.inode);
   } catch (const TransportError&) {
     if (is_process_gone(first.pid)) {
-      throw gone(first.pid, unmet(0));
+      throw process_gone(first.pid, spec_, 0);
     }
     throw;
   }
 }
 
 Descriptor Control::watch(std::uint32_t member, const std::string& key) const {
-  const std::string name = unmet(member);
+  const std::string name = spec_.name_of(member);
   int pid = 0;
-  read(hear_of(member, key + std::to_string(member)), name, "a process's number", pid);
+  read(await_key(member, key + std::to_string(member)), name, "a process's number", pid);
   Descriptor pidfd = pidfd_of(pid);
   if (pidfd.number() < 0 && errno == ESRCH) {
-    throw gone(pid, name);
+    throw process_gone(pid, spec_, member);
   }
   if (pidfd.number() < 0) {
     throw TransportError(
@@ -164,27 +164,23 @@ Descriptor Control::watch(std::uint32_t member, const std::string& key) const {
   return pidfd;
 }
 
-std::string Control::hear_of(std::uint32_t member, const std::string& key) const {
+std::string Control::await_key(std::uint32_t member, const std::string& key) const {
   try {
     return host_.store_get(key, spec_.deadline);
   } catch (const TransportError& error) {
     if (error.status() != SR_TIMEOUT) {
       throw;
     }
-    throw TransportError(SR_TIMEOUT, "past the deadline, waiting for " + unmet(member));
+    throw TransportError(SR_TIMEOUT, "past the deadline, waiting for " + spec_.name_of(member), spec_.members[member]);
   }
-}
-
-std::string Control::unmet(std::uint32_t member) const {
-  return "member " + std::to_string(member) + " (rank " + std::to_string(spec_.members[member]) + ")";
 }
 
 Member& Control::member(std::uint32_t index) const noexcept {
   return reinterpret_cast<Member*>(at(layout_.members))[index];
 }
 
-Told& Control::told(std::uint32_t from, std::uint32_t to) const noexcept {
-  return reinterpret_cast<Told*>(at(layout_.told))[from * size() + to];
+PeerClaim& Control::claim(std::uint32_t from, std::uint32_t to) const noexcept {
+  return reinterpret_cast<PeerClaim*>(at(layout_.claims))[from * size() + to];
 }
 
 Pair Control::pair(std::uint32_t from, std::uint32_t to) const noexcept {
@@ -195,18 +191,18 @@ Progress& Control::preparing(std::uint32_t index) const noexcept {
   return reinterpret_cast<Progress*>(at(layout_.preparing))[index];
 }
 
-std::byte* Control::deal_place(std::optional<std::size_t> bytes) {
-  header_->place = no_place;
+std::byte* Control::assign_segment(std::optional<std::size_t> bytes) {
+  header_->segment = no_segment;
   if (!bytes) {
     return nullptr;
   }
-  const std::optional<std::uint64_t> dealt = places_->deal(*bytes);
-  if (!dealt) {
+  const std::optional<std::uint64_t> offset = segments_->assign(*bytes);
+  if (!offset) {
     throw TransportError(SR_INTERNAL, "group " + spec_.name + " has more ops at one time than its memory of " +
-                                          std::to_string(Layout::op_bytes) + " bytes holds: free some");
+                                          std::to_string(ControlLayout::op_bytes) + " bytes holds: free some");
   }
-  header_->place = *dealt;
-  return places_->data(*dealt);
+  header_->segment = *offset;
+  return segments_->data(*offset);
 }
 
 std::string Control::name_of(std::uint32_t index) const {
@@ -214,16 +210,28 @@ std::string Control::name_of(std::uint32_t index) const {
          std::to_string(member(index).pid) + ")";
 }
 
+TransportError Control::gone(std::uint32_t member, const std::string& prefix) const {
+  return {SR_PEER_LOST, prefix + name_of(member) + " is gone", spec_.members[member]};
+}
+
+TransportError Control::past_deadline(const std::string& what, const std::vector<std::uint32_t>& missing) const {
+  shardrun::sdk::AwaitedRanks awaited;
+  for (const std::uint32_t member : missing) {
+    awaited.add(name_of(member), spec_.members[member]);
+  }
+  return {SR_TIMEOUT, what + ", waiting for " + awaited.names, awaited.first};
+}
+
 bool Control::is_gone(std::uint32_t member) const noexcept { return ends_soon(pidfds_[member]); }
 
 void Control::wake() noexcept {
-  header_->bell.fetch_add(1);
-  futex(header_->bell, FUTEX_WAKE, INT_MAX, nullptr);
+  header_->wakeups.fetch_add(1);
+  futex(header_->wakeups, FUTEX_WAKE, INT_MAX, nullptr);
 }
 
 void Control::mark_failed() noexcept {
   member(rank()).failed.store(1);
-  ring();
+  notify();
 }
 
 void Control::pause() noexcept {
@@ -232,11 +240,11 @@ void Control::pause() noexcept {
 #endif
 }
 
-bool Control::Yielding::turn() noexcept {
-  if (turns_ == 0) {
+bool Control::Yielding::yield() noexcept {
+  if (count_ == 0) {
     until_ = std::min(until_, coarse_now() + coarse_tick() + yielding_ns);
   }
-  if (turns_++ == control_.yields_) {
+  if (count_++ == control_.yields_) {
     return false;
   }
   sched_yield();
@@ -244,35 +252,35 @@ bool Control::Yielding::turn() noexcept {
 }
 
 void Control::sleep(std::uint32_t seen, std::int64_t deadline) const noexcept {
-  const std::int64_t left = std::clamp<std::int64_t>(deadline - host_.now(), 0, slice_ns);
+  const std::int64_t left = std::clamp<std::int64_t>(deadline - host_.now(), 0, check_interval_ns);
   const timespec timeout{.tv_sec = 0, .tv_nsec = left};
-  futex(header_->bell, FUTEX_WAIT, seen, &timeout);
+  futex(header_->wakeups, FUTEX_WAIT, seen, &timeout);
 }
 
 void Control::await_untouched() noexcept {
   for (std::uint32_t m = 0; m < size(); ++m) {
     const auto is_at_work = [&] { return m != rank() && member(m).touching.load() != 0; };
-    for (Yielding yielding(*this, INT64_MAX); is_at_work() && yielding.turn();) {
+    for (Yielding yielding(*this, INT64_MAX); is_at_work() && yielding.yield();) {
     }
     const auto is_other = [&](std::uint32_t other) { return other == m; };
     while (is_at_work() && !first_gone(is_other)) {
-      // Nobody rings at the end of such work, which is no news to all others.
+      // No wakeup follows the end of an access: it concerns this member alone.
       constexpr timespec nap{.tv_sec = 0, .tv_nsec = 200'000};
       nanosleep(&nap, nullptr);
     }
   }
 }
 
-bool Control::is_time_to_look(NextLook& next_look) const noexcept {
+bool Control::is_time_to_check(NextCheck& next_check) const noexcept {
   const std::int64_t now = host_.now();
-  if (now < next_look) {
+  if (now < next_check) {
     return false;
   }
-  next_look = now + slice_ns;
+  next_check = now + check_interval_ns;
   return true;
 }
 
-/// Allocates nothing, as those look who wait.
+/// Allocates nothing: it runs in every wait.
 std::optional<Control::Obstacle> Control::obstacle(const std::atomic<bool>& cancelled, const Needs& needs) const {
   if (cancelled.load(std::memory_order_acquire) || host_.aborted()) {
     return Obstacle{.kind = Obstacle::Kind::aborted};
@@ -291,7 +299,7 @@ std::optional<Control::Obstacle> Control::obstacle(const std::atomic<bool>& canc
 TransportError Control::error_of(const Obstacle& obstacle) const {
   const std::string group = "group " + spec_.name;
   switch (obstacle.kind) {
-    case Obstacle::Kind::gone: return {SR_PEER_LOST, group + ": " + name_of(obstacle.member) + " is gone"};
+    case Obstacle::Kind::gone: return gone(obstacle.member, group + ": ");
     case Obstacle::Kind::failed: return {SR_ABORTED, group + ": " + name_of(obstacle.member) + " has failed"};
     default: return {SR_ABORTED, group + " was aborted"};
   }

@@ -22,7 +22,7 @@ class Descriptor {
     }
   }
 
-  /// Negative: there is none.
+  /// Negative where it owns none.
   [[nodiscard]] int number() const noexcept { return number_; }
 
  private:

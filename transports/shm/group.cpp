@@ -11,32 +11,33 @@ namespace shm {
 
 namespace {
 
-/// Where no member sends more, and where others' memory cannot be mapped, it goes through slots.
-constexpr std::uint64_t most_mail_bytes = 1024;
+/// A collective is short where no member sends more. Short ones are staged, as are those whose buffers others cannot
+/// map.
+constexpr std::uint64_t max_short_bytes = 1024;
 
-/// Of a slot that takes piece after piece.
-constexpr std::uint64_t slot_bytes = 65'536;
+/// Of one staging buffer.
+constexpr std::uint64_t max_staging_bytes = 65'536;
 
-/// Of the slots of a root that runs ahead: no more than stay in a core's own cache.
-constexpr std::uint64_t most_ahead_bytes = 8192;
+/// Of all staging buffers of a root that runs ahead. They stay within a core's cache.
+constexpr std::uint64_t max_ahead_bytes = 8192;
 
-/// The name of a group in the store: its id alone is not, as groups without a common member may have one id, and a
-/// group may follow another with the same members and id.
-std::string key_of(Shared& shared, const GroupSpec& spec) {
+/// The group's prefix in the store. The id is not enough: groups without a common member may have one id, and a later
+/// group may have the same members and id.
+std::string key_of(ShmTransportState& state, const GroupSpec& spec) {
   std::string key = "shm/" + std::to_string(spec.id) + "/";
   for (const std::uint32_t member : spec.members) {
     key += std::to_string(member) + ".";
   }
-  const std::uint64_t generation = shared.generations[key]++;
+  const std::uint64_t generation = state.generations[key]++;
   return key + "/" + std::to_string(generation) + "/";
 }
 
 }  // namespace
 
-std::optional<MemoryRef> mappable(const Shared& shared, const Buffer& buffer, std::uint64_t bytes) {
-  const std::shared_lock lock(shared.registrations_mutex);
-  const auto registered = shared.registrations.find(buffer.registration);
-  if (registered == shared.registrations.end() || registered->second.descriptor < 0) {
+std::optional<MemoryRef> mappable(const ShmTransportState& state, const Buffer& buffer, std::uint64_t bytes) {
+  const std::shared_lock lock(state.registrations_mutex);
+  const auto registered = state.registrations.find(buffer.registration);
+  if (registered == state.registrations.end() || registered->second.descriptor < 0) {
     return std::nullopt;
   }
   const Registration& memory = registered->second;
@@ -48,90 +49,90 @@ std::optional<MemoryRef> mappable(const Shared& shared, const Buffer& buffer, st
   return MemoryRef{getpid(), memory.descriptor, memory.inode, offset, bytes};
 }
 
-Group::Group(Shared& shared, const GroupSpec& spec)
-    : shared_(shared), control_(shared.config, spec, key_of(shared, spec)), worker_([this] {
+ShmGroup::ShmGroup(ShmTransportState& state, const GroupSpec& spec)
+    : state_(state), control_(state.config, spec, key_of(state, spec)), worker_([this] {
         cancelled_.store(true, std::memory_order_release);
         control_.mark_failed();
       }) {
   for (std::uint32_t m = 0; m < control_.size(); ++m) {
-    outboxes_.emplace_back(control_.pair(control_.rank(), m));
-    inboxes_.emplace_back(control_.pair(m, control_.rank()));
+    send_rings_.emplace_back(control_.pair(control_.rank(), m));
+    receive_rings_.emplace_back(control_.pair(m, control_.rank()));
   }
 }
 
-void Group::check() {
+void ShmGroup::check() {
   if (worker_.failed()) {
     throw TransportError(*worker_.failure());
   }
 }
 
-std::shared_ptr<std::byte> Group::memory_of(std::uint32_t member, const MemoryRef& ref) {
+std::shared_ptr<std::byte> ShmGroup::memory_of(std::uint32_t member, const MemoryRef& ref) {
   try {
-    return shared_.peers.resolve(ref);
+    return state_.peer_memory.resolve(ref);
   } catch (const TransportError&) {
     if (control_.is_gone(member)) {
-      throw TransportError(SR_PEER_LOST, control_.name_of(member) + " is gone");
+      throw control_.gone(member);
     }
     throw;
   }
 }
 
-Agreed Group::agree(const OpSpec& op, const Offer& offer, std::int64_t deadline) {
-  tell(op, offer);
-  meet(op, deadline);
+Agreed ShmGroup::agree(const OpSpec& op, const Offer& offer, std::int64_t deadline) {
+  publish(op, offer);
+  barrier(op, deadline);
   Agreed agreed;
   std::optional<std::string> difference = own_difference(op);
   if (!difference) {
-    agreed = hear(op);
+    agreed = collect(op);
   }
   if (control_.rank() == 0) {
-    std::byte* const place = control_.deal_place(difference ? std::nullopt : std::optional(agreed.place_bytes()));
-    if (place != nullptr) {
-      agreed.clear(place);
+    std::byte* const segment =
+        control_.assign_segment(difference ? std::nullopt : std::optional(agreed.segment_bytes()));
+    if (segment != nullptr) {
+      agreed.clear(segment);
     }
   }
   control_.member(control_.rank()).disagrees = difference ? 1 : 0;
-  meet(op, deadline);
-  agreed.place = control_.take_place();
+  barrier(op, deadline);
+  agreed.segment = control_.assigned_segment();
   if (!difference) {
     difference = difference_of_others(op);
   }
-  // Nobody changes what the others have yet to read.
-  meet(op, deadline);
+  // No member changes its description before all have read it.
+  barrier(op, deadline);
   if (difference) {
     throw TransportError(SR_INVALID, *difference);
   }
   return agreed;
 }
 
-void Group::meet(const OpSpec& op, std::int64_t deadline) {
-  const std::uint64_t meeting = ++meetings_;
-  control_.preparing(control_.rank()).reached.store(meeting);
-  control_.ring();
-  const auto is_there = [&](std::uint32_t m) { return control_.preparing(m).reached.load() >= meeting; };
-  const auto all_there = [&] {
+void ShmGroup::barrier(const OpSpec& op, std::int64_t deadline) {
+  const std::uint64_t number = ++barriers_;
+  control_.preparing(control_.rank()).reached.store(number);
+  control_.notify();
+  const auto has_arrived = [&](std::uint32_t m) { return control_.preparing(m).reached.load() >= number; };
+  const auto all_arrived = [&] {
     for (std::uint32_t m = 0; m < control_.size(); ++m) {
-      if (!is_there(m)) {
+      if (!has_arrived(m)) {
         return false;
       }
     }
     return true;
   };
-  Control::NextLook next_look = 0;
-  if (control_.wait(deadline, next_look, cancelled_, Control::everyone, all_there)) {
+  Control::NextCheck next_check = 0;
+  if (control_.wait(deadline, next_check, cancelled_, Control::everyone, all_arrived)) {
     return;
   }
-  std::string missing;
+  std::vector<std::uint32_t> missing;
   for (std::uint32_t m = 0; m < control_.size(); ++m) {
-    if (!is_there(m)) {
-      missing += (missing.empty() ? "" : ", ") + control_.name_of(m);
+    if (!has_arrived(m)) {
+      missing.push_back(m);
     }
   }
-  throw TransportError(SR_TIMEOUT,
-                       "preparing " + shardrun::sdk::describe(op) + ": past the deadline, waiting for " + missing);
+  throw control_.past_deadline("preparing " + shardrun::sdk::describe(op) + ": past the deadline", missing);
 }
 
-void Group::tell(const OpSpec& op, const Offer& offer) {
+void ShmGroup::publish(const OpSpec& op, const Offer& offer) {
   const std::uint32_t rank = control_.rank();
   Member& self = control_.member(rank);
   self.send = offer.send;
@@ -141,27 +142,27 @@ void Group::tell(const OpSpec& op, const Offer& offer) {
   self.block_bytes = offer.block_bytes;
   for (std::uint32_t to = 0; to < control_.size(); ++to) {
     const std::uint64_t offset = op.opcode == SR_OP_ALL_TO_ALLV ? shardrun::sdk::send_block(op, rank, to).offset : 0;
-    control_.told(rank, to) = {shardrun::sdk::claim_of(op, rank, to), offset};
+    control_.claim(rank, to) = {shardrun::sdk::claim_of(op, rank, to), offset};
   }
 }
 
-Agreed Group::hear(const OpSpec& op) {
+Agreed ShmGroup::collect(const OpSpec& op) {
   Agreed agreed;
-  choose_way(op, agreed);
+  choose_protocol(op, agreed);
   for (std::uint32_t m = 0; m < control_.size(); ++m) {
     const Member& member = control_.member(m);
-    const bool is_mapped = agreed.in_place && m != control_.rank();
-    agreed.sends.push_back(is_mapped ? memory_of(m, member.send) : nullptr);
-    agreed.recvs.push_back(is_mapped ? memory_of(m, member.recv) : nullptr);
+    const bool is_peer_mapped = agreed.is_mapped && m != control_.rank();
+    agreed.sends.push_back(is_peer_mapped ? memory_of(m, member.send) : nullptr);
+    agreed.recvs.push_back(is_peer_mapped ? memory_of(m, member.recv) : nullptr);
     if (op.opcode == SR_OP_ALL_TO_ALLV) {
-      agreed.offsets.push_back(control_.told(m, control_.rank()).offset);
+      agreed.offsets.push_back(control_.claim(m, control_.rank()).offset);
     }
   }
   return agreed;
 }
 
-/// From what all members told, so that all choose alike.
-void Group::choose_way(const OpSpec& op, Agreed& agreed) const {
+/// Uses only what all members published, so all choose the same.
+void ShmGroup::choose_protocol(const OpSpec& op, Agreed& agreed) const {
   bool are_mappable = true;
   std::uint64_t most = 0;
   std::uint64_t block = 0;
@@ -172,45 +173,46 @@ void Group::choose_way(const OpSpec& op, Agreed& agreed) const {
     block = std::max(block, member.block_bytes);
   }
   agreed.members = control_.size();
-  const bool is_mail = most <= most_mail_bytes;
-  agreed.in_place = are_mappable && !is_mail;
-  if (agreed.in_place) {
+  const bool is_short = most <= max_short_bytes;
+  agreed.is_mapped = are_mappable && !is_short;
+  if (agreed.is_mapped) {
     return;
   }
   const std::uint64_t blocks = blocks_of(op.opcode, control_.size());
-  // A multiple of every element's size, as that of what is sent is.
-  const std::uint64_t share_of_slot = std::max<std::uint64_t>(64, slot_bytes / blocks / 64 * 64);
-  const bool is_one_piece = is_mail || block <= share_of_slot;
-  agreed.piece_bytes = is_one_piece ? (block + 7) / 8 * 8 : share_of_slot;
-  agreed.slot_bytes = blocks * agreed.piece_bytes;
-  if (agreed.slot_bytes > sizeof(Progress) - sizeof(std::uint64_t)) {
+  // Divisible by the size of every element type.
+  const std::uint64_t block_of_staging = std::max<std::uint64_t>(64, max_staging_bytes / blocks / 64 * 64);
+  const bool is_one_piece = is_short || block <= block_of_staging;
+  agreed.piece_bytes = is_one_piece ? (block + 7) / 8 * 8 : block_of_staging;
+  agreed.staging_bytes = blocks * agreed.piece_bytes;
+  if (agreed.staging_bytes > sizeof(Progress) - sizeof(std::uint64_t)) {
     agreed.piece_bytes = align_up(agreed.piece_bytes);
-    agreed.slot_bytes = blocks * agreed.piece_bytes;
+    agreed.staging_bytes = blocks * agreed.piece_bytes;
   }
   agreed.rounds = is_one_piece ? 1 : static_cast<std::uint32_t>((block + agreed.piece_bytes - 1) / agreed.piece_bytes);
-  agreed.turns = 2;
-  if (is_mail && shardrun::sdk::find_opcode(op.opcode)->has_root) {
-    // One who only sends runs ahead of who reads, and looks seldom how far they are.
-    agreed.turns = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(most_ahead_bytes / agreed.stride(), 4, 64));
-  } else if (is_mail) {
-    agreed.turns = 4;
+  agreed.staging_buffers = 2;
+  if (is_short && shardrun::sdk::find_opcode(op.opcode)->has_root) {
+    // The sender runs ahead of its readers and seldom checks their progress.
+    agreed.staging_buffers =
+        static_cast<std::uint32_t>(std::clamp<std::uint64_t>(max_ahead_bytes / agreed.stride(), 4, 64));
+  } else if (is_short) {
+    agreed.staging_buffers = 4;
   }
 }
 
-std::optional<std::string> Group::own_difference(const OpSpec& op) const {
+std::optional<std::string> ShmGroup::own_difference(const OpSpec& op) const {
   for (std::uint32_t m = 0; m < control_.size(); ++m) {
     if (m == control_.rank()) {
       continue;
     }
-    const Told& told = control_.told(m, control_.rank());
-    if (auto why = shardrun::sdk::mismatch(op, control_.rank(), m, told.claim)) {
+    const PeerClaim& claim = control_.claim(m, control_.rank());
+    if (auto why = shardrun::sdk::mismatch(op, control_.rank(), m, claim.claim)) {
       return why;
     }
   }
   return std::nullopt;
 }
 
-std::optional<std::string> Group::difference_of_others(const OpSpec& op) const {
+std::optional<std::string> ShmGroup::difference_of_others(const OpSpec& op) const {
   for (std::uint32_t m = 0; m < control_.size(); ++m) {
     if (control_.member(m).disagrees != 0) {
       return control_.name_of(m) + " and another member do not mean the same op; this member has " +
@@ -220,19 +222,19 @@ std::optional<std::string> Group::difference_of_others(const OpSpec& op) const {
   return std::nullopt;
 }
 
-std::unique_ptr<shardrun::sdk::Op> Group::prepare(std::span<const OpSpec> ops, std::int64_t deadline) {
+std::unique_ptr<shardrun::sdk::Op> ShmGroup::prepare(std::span<const OpSpec> ops, std::int64_t deadline) {
   check();
   try {
     return shardrun::sdk::find_opcode(ops[0].opcode)->collective ? make_collective(*this, ops[0], deadline)
                                                                  : make_batch(*this, ops);
   } catch (const TransportError& error) {
-    // A mismatch is the callers' mistake and leaves the group as it was; all else is the group's end.
+    // A mismatch is the callers' mistake and leaves the group usable. Every other error fails the group.
     if (error.status() != SR_INVALID) {
-      fail(error.status(), error.what());
+      fail(error);
     }
     throw;
   } catch (const std::exception& error) {
-    fail(SR_INTERNAL, error.what());
+    fail({SR_INTERNAL, error.what()});
     throw;
   }
 }

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "control.h"
-#include "mail.h"
+#include "message_ring.h"
 #include "memory.h"
 
 namespace shm {
@@ -26,7 +26,7 @@ using shardrun::sdk::Buffer;
 using shardrun::sdk::OpSpec;
 using shardrun::sdk::Worker;
 
-/// Memory of the host, as it was registered.
+/// A range of the host's memory that was registered.
 struct Registration {
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;
@@ -35,116 +35,117 @@ struct Registration {
   std::uint64_t offset = 0;  ///< of `data` in the file
 };
 
-/// What the groups of one transport share.
-struct Shared {
+/// What all groups of one transport share.
+struct ShmTransportState {
   Config config;
-  Peers peers;
+  PeerMemory peer_memory;
   std::map<std::uint64_t, Registration> registrations;
-  mutable std::shared_mutex registrations_mutex;     ///< memory is registered while ops are prepared
-  std::map<std::string, std::uint64_t> generations;  ///< groups made so far, by their name in the store
+  mutable std::shared_mutex registrations_mutex;     ///< registration and preparation run on different threads
+  std::map<std::string, std::uint64_t> generations;  ///< groups made so far, by prefix in the store
   std::atomic<std::uint64_t> wire_bytes = 0;
 };
 
-/// A buffer in words that peers can map it by; nothing where they cannot.
-[[nodiscard]] std::optional<MemoryRef> mappable(const Shared& shared, const Buffer& buffer, std::uint64_t bytes);
+/// How peers map the buffer. Nothing where they cannot.
+[[nodiscard]] std::optional<MemoryRef> mappable(const ShmTransportState& state, const Buffer& buffer,
+                                                std::uint64_t bytes);
 
-/// How many blocks a member's send buffer has: one for each member, or one that is for all who read it.
+/// Number of blocks in a member's send buffer: one per member, or one that all readers share.
 [[nodiscard]] constexpr std::uint32_t blocks_of(std::uint32_t opcode, std::uint32_t members) noexcept {
   const bool has_many = opcode == SR_OP_ALL_TO_ALL || opcode == SR_OP_ALL_TO_ALLV || opcode == SR_OP_SCATTER ||
                         opcode == SR_OP_REDUCE_SCATTER || opcode == SR_OP_REDUCE_SCATTERV;
   return has_many ? members : 1;
 }
 
-/// What a member brings to a collective.
+/// What a member contributes to a collective.
 struct Offer {
   MemoryRef send;
-  MemoryRef recv;  ///< where others write into it
+  MemoryRef recv;  ///< only where others write into it
   bool is_mappable = false;
   std::uint64_t sent_bytes = 0;
-  std::uint64_t block_bytes = 0;  ///< the largest block of what is sent
+  std::uint64_t block_bytes = 0;  ///< the largest block that it sends
 };
 
-/// How the members of a collective have agreed to carry it out: the same on all of them, but for the pointers.
+/// How the members run a collective. The same on all of them, except the pointers.
+/// - mapped: each member accesses the others' buffers directly.
+/// - staged: each member copies its data, piece by piece, into staging buffers in the op's segment.
 struct Agreed {
-  bool in_place = false;
-  std::uint32_t rounds = 1;       ///< by slots: pieces of the largest block
-  std::uint64_t piece_bytes = 0;  ///< of a block in a slot; whole cache lines
-  std::uint64_t slot_bytes = 0;
+  bool is_mapped = false;
+  std::uint32_t rounds = 1;         ///< staged: pieces of the largest block
+  std::uint64_t piece_bytes = 0;    ///< staged: of one block in a staging buffer
+  std::uint64_t staging_bytes = 0;  ///< of one staging buffer
   std::uint32_t members = 0;
-  std::uint32_t turns = 2;  ///< slots of a member
-  Place place;
-  std::vector<std::shared_ptr<std::byte>> sends;  ///< in place: every member's in this process, but this one's
+  std::uint32_t staging_buffers = 2;  ///< per member
+  Segment segment;
+  std::vector<std::shared_ptr<std::byte>> sends;  ///< mapped: every other member's, in this process
   std::vector<std::shared_ptr<std::byte>> recvs;
-  std::vector<std::uint64_t> offsets;  ///< all_to_allv: where in a member's send its block for this one begins
+  std::vector<std::uint64_t> offsets;  ///< all_to_allv: of the block for this member, in each member's send buffer
 
-  /// Nobody is anywhere yet, in a place that is about to be taken.
-  void clear(std::byte* place) const noexcept {
-    for (std::uint32_t i = 0; i < turns * members; ++i) {
-      reinterpret_cast<Progress*>(place + i * stride())->reached.store(0);
+  /// Sets every progress in a newly assigned segment to zero.
+  void clear(std::byte* segment) const noexcept {
+    for (std::uint32_t i = 0; i < staging_buffers * members; ++i) {
+      reinterpret_cast<Progress*>(segment + i * stride())->reached.store(0);
     }
   }
 
-  /// Of the place: for each member in each turn, how far it is and its slot.
-  [[nodiscard]] std::size_t stride() const noexcept { return sizeof(Progress) + (is_small() ? 0 : slot_bytes); }
-  [[nodiscard]] std::size_t place_bytes() const noexcept { return std::size_t{turns} * members * stride(); }
-  [[nodiscard]] Progress& seat(std::uint32_t member, std::uint64_t turn) const noexcept {
-    return *reinterpret_cast<Progress*>(at(member, turn));
+  /// Bytes from one member's progress and staging buffer to the next.
+  [[nodiscard]] std::size_t stride() const noexcept { return sizeof(Progress) + (is_small() ? 0 : staging_bytes); }
+  [[nodiscard]] std::size_t segment_bytes() const noexcept { return std::size_t{staging_buffers} * members * stride(); }
+  /// Step number `use` uses buffer use % staging_buffers.
+  [[nodiscard]] Progress& progress(std::uint32_t member, std::uint64_t use) const noexcept {
+    return *reinterpret_cast<Progress*>(at(member, use));
   }
-  /// Whether a slot is in the cache line of its progress.
-  [[nodiscard]] bool is_small() const noexcept { return slot_bytes <= sizeof(Progress) - sizeof(std::uint64_t); }
-  /// A few bytes come in one cache line with the news that they are there.
-  [[nodiscard]] std::byte* slot(std::uint32_t member, std::uint64_t turn) const noexcept {
-    return at(member, turn) + (is_small() ? sizeof(std::uint64_t) : sizeof(Progress));
+  /// Whether a staging buffer fits into the cache line of its progress.
+  [[nodiscard]] bool is_small() const noexcept { return staging_bytes <= sizeof(Progress) - sizeof(std::uint64_t); }
+  /// A small buffer shares the progress's cache line, so one transfer of the line brings both.
+  [[nodiscard]] std::byte* staging(std::uint32_t member, std::uint64_t use) const noexcept {
+    return at(member, use) + (is_small() ? sizeof(std::uint64_t) : sizeof(Progress));
   }
 
  private:
-  [[nodiscard]] std::byte* at(std::uint32_t member, std::uint64_t turn) const noexcept {
-    return place.data() + (turn % turns * members + member) * stride();
+  [[nodiscard]] std::byte* at(std::uint32_t member, std::uint64_t use) const noexcept {
+    return segment.data() + (use % staging_buffers * members + member) * stride();
   }
 };
 
 class Batch;
 
-/// Members on one machine that read each other's memory.
-class Group final : public shardrun::sdk::Group {
+/// A group of ranks on one machine that access each other's memory.
+class ShmGroup final : public shardrun::sdk::Group {
  public:
-  Group(Shared& shared, const GroupSpec& spec);
-  ~Group() override = default;
+  ShmGroup(ShmTransportState& state, const GroupSpec& spec);
+  ~ShmGroup() override = default;
 
   [[nodiscard]] std::unique_ptr<shardrun::sdk::Op> prepare(std::span<const OpSpec> ops, std::int64_t deadline) override;
-  void abort(std::string_view reason) noexcept override { fail(SR_ABORTED, std::string(reason)); }
+  void abort(std::string_view reason) noexcept override { fail({SR_ABORTED, std::string(reason)}); }
   [[nodiscard]] std::optional<TransportError> error() override { return worker_.failure(); }
 
   [[nodiscard]] Control& control() noexcept { return control_; }
   [[nodiscard]] Worker& worker() noexcept { return worker_; }
-  [[nodiscard]] Shared& shared() noexcept { return shared_; }
+  [[nodiscard]] ShmTransportState& state() noexcept { return state_; }
   [[nodiscard]] const std::atomic<bool>& cancelled() const noexcept { return cancelled_; }
-  [[nodiscard]] Outbox& outbox(std::uint32_t to) noexcept { return outboxes_[to]; }
-  [[nodiscard]] Inbox& inbox(std::uint32_t from) noexcept { return inboxes_[from]; }
+  [[nodiscard]] SendRing& send_ring(std::uint32_t to) noexcept { return send_rings_[to]; }
+  [[nodiscard]] ReceiveRing& receive_ring(std::uint32_t from) noexcept { return receive_rings_[from]; }
 
-  /// Batches use the boxes one after the other, in the order of their starts: on the worker, or, one alone, on the
-  /// caller's thread.
-  struct Turns {
-    std::atomic<std::uint32_t> on_worker = 0;  ///< started there and not complete
+  /// Batches use the rings one after the other, in the order of their starts. They run on the worker; one that is alone
+  /// runs on the caller's thread.
+  struct Running {
+    std::atomic<std::uint32_t> on_worker = 0;  ///< batches started there and not complete
     Batch* on_caller = nullptr;
   };
-  [[nodiscard]] Turns& turns() noexcept { return turns_; }
+  [[nodiscard]] Running& running() noexcept { return running_; }
 
-  // What Worker says of these, but a task that runs ends itself by its deadline, as it knows for whom it waits. The
-  // worker ends, a little later, one that waits its turn.
-  void start(Worker::Task& task, std::int64_t deadline) { worker_.start(task, later(deadline)); }
-  /// `own`: what it was started with.
-  [[nodiscard]] bool wait(Worker::Task& task, std::int64_t own, std::int64_t deadline) {
-    return worker_.wait(task, deadline < own ? deadline : later(own));
-  }
+  // As Worker's. A running task ends itself at its deadline, since it knows which members it waits for. The worker ends
+  // a queued task a little later.
+  void start(Worker::Task& task, std::int64_t deadline) { worker_.start(task, deadline); }
+  [[nodiscard]] bool wait(Worker::Task& task, std::int64_t deadline) { return worker_.wait(task, deadline); }
   [[nodiscard]] shardrun::sdk::OpTimes times(const Worker::Task& task) {
-    const Worker::Times times = worker_.times(task);
+    const Worker::TaskTimes times = worker_.times(task);
     return {times.begun, times.ended};
   }
 
-  /// What the worker does of an op, on the caller's thread: what goes wrong there is the group's end too. `advance`
-  /// goes on until the op is complete, or a time; false where `until` passed before, and not yet the op's `own`
-  /// deadline, past which `past_deadline` says who is missing. Throws TransportError.
+  /// Runs an op on the caller's thread. A failure there fails the group too. `advance(until)` returns whether the op is
+  /// complete. Returns false where `until` passed before the op's deadline `own`. Past `own` throws
+  /// `past_deadline()`, which names the missing members. Throws TransportError.
   template <class Advance, class PastDeadline>
   [[nodiscard]] bool on_caller(std::int64_t until, std::int64_t own, const Advance& advance,
                                const PastDeadline& past_deadline) {
@@ -156,60 +157,56 @@ class Group final : public shardrun::sdk::Group {
       if (shardrun::sdk::steady_now() < own) {
         return false;
       }
-      throw TransportError(SR_TIMEOUT, past_deadline());
+      throw past_deadline();
     } catch (const TransportError& error) {
-      fail(error.status(), error.what());
+      fail(error);
     } catch (const std::exception& error) {
-      fail(SR_INTERNAL, error.what());
+      fail({SR_INTERNAL, error.what()});
     }
     throw TransportError(*worker_.failure());
   }
 
-  void fail(std::int32_t status, const std::string& text) noexcept { worker_.fail(status, text); }
-  /// Throws why the group failed, if it has.
+  void fail(const TransportError& failure) noexcept { worker_.fail(failure); }
+  /// Throws the group's failure, if it has failed.
   void check();
 
-  /// For an op whose buffers are this member's again, though it was not complete: returns once no other member touches
-  /// them. The group has failed.
+  /// For an op that was freed before it was complete: waits until no other member accesses its buffers. REQUIRES: the
+  /// group has failed.
   void await_untouched() noexcept {
-    control_.mark_failed();  // the thread on which it failed may be about to
+    control_.mark_failed();  // the thread on which it failed may not have done so yet
     control_.await_untouched();
   }
 
-  /// Memory that a member announced; see Peers. Throws TransportError{SR_PEER_LOST} where its process has ended: what
-  /// the kernel answers then depends on who asks and when.
+  /// Maps memory that a member announced; see PeerMemory. Throws TransportError{SR_PEER_LOST} where the member's
+  /// process has ended. The kernel's own error varies then.
   [[nodiscard]] std::shared_ptr<std::byte> memory_of(std::uint32_t member, const MemoryRef& ref);
 
-  /// Tells the others what this member prepares, and hears what they do: on return, all have mapped what they read.
-  /// Throws TransportError{SR_INVALID} on all members where they do not mean the same op.
+  /// Exchanges descriptions of the op with all members. On return every member has mapped what it reads. Throws
+  /// TransportError{SR_INVALID} on all members where their descriptions do not match.
   [[nodiscard]] Agreed agree(const OpSpec& op, const Offer& offer, std::int64_t deadline);
 
  private:
-  [[nodiscard]] static constexpr std::int64_t later(std::int64_t deadline) noexcept {
-    constexpr std::int64_t turn_ns = 500'000'000;
-    return deadline > INT64_MAX - turn_ns ? INT64_MAX : deadline + turn_ns;
-  }
-
-  /// Waits until all members have called it as often.
-  void meet(const OpSpec& op, std::int64_t deadline);
-  void tell(const OpSpec& op, const Offer& offer);
-  /// Once all have told.
-  [[nodiscard]] Agreed hear(const OpSpec& op);
-  void choose_way(const OpSpec& op, Agreed& agreed) const;
+  /// Waits until every member has called it as often.
+  void barrier(const OpSpec& op, std::int64_t deadline);
+  void publish(const OpSpec& op, const Offer& offer);
+  /// REQUIRES: every member has published.
+  [[nodiscard]] Agreed collect(const OpSpec& op);
+  void choose_protocol(const OpSpec& op, Agreed& agreed) const;
   [[nodiscard]] std::optional<std::string> own_difference(const OpSpec& op) const;
   [[nodiscard]] std::optional<std::string> difference_of_others(const OpSpec& op) const;
 
-  Shared& shared_;
+  ShmTransportState& state_;
   Control control_;
   std::atomic<bool> cancelled_ = false;
-  std::uint64_t meetings_ = 0;
-  std::vector<Outbox> outboxes_;  ///< to each member
-  std::vector<Inbox> inboxes_;    ///< from each member
-  Turns turns_;
+  std::uint64_t barriers_ = 0;
+  std::vector<SendRing> send_rings_;        ///< to each member
+  std::vector<ReceiveRing> receive_rings_;  ///< from each member
+  Running running_;
   Worker worker_;  // last: its thread uses the rest
 };
 
-[[nodiscard]] std::unique_ptr<shardrun::sdk::Op> make_collective(Group& group, const OpSpec& op, std::int64_t deadline);
-[[nodiscard]] std::unique_ptr<shardrun::sdk::Op> make_batch(Group& group, std::span<const OpSpec> ops);
+[[nodiscard]] std::unique_ptr<shardrun::sdk::Op> make_collective(ShmGroup& group, const OpSpec& op,
+                                                                 std::int64_t deadline);
+[[nodiscard]] std::unique_ptr<shardrun::sdk::Op> make_batch(ShmGroup& group, std::span<const OpSpec> ops);
 
 }  // namespace shm

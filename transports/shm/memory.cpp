@@ -53,8 +53,8 @@ std::unique_ptr<Mapping> Mapping::create(std::size_t bytes) {
   return std::unique_ptr<Mapping>(new Mapping(std::move(descriptor), bytes));
 }
 
-/// /proc/PID/fd rather than a socket that passes descriptors: nothing has to listen, and the kernel checks that both
-/// processes are one user's.
+/// Uses /proc/PID/fd instead of a socket that passes descriptors: no process has to listen, and the kernel checks that
+/// both processes belong to one user.
 std::unique_ptr<Mapping> Mapping::open(pid_t pid, int descriptor, std::uint64_t inode) {
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(descriptor);
   Descriptor opened(::open(path.c_str(), O_RDWR | O_CLOEXEC));
@@ -71,7 +71,7 @@ std::unique_ptr<Mapping> Mapping::open(pid_t pid, int descriptor, std::uint64_t 
   return mapping;
 }
 
-std::shared_ptr<std::byte> Peers::resolve(const MemoryRef& ref) {
+std::shared_ptr<std::byte> PeerMemory::resolve(const MemoryRef& ref) {
   if (ref.bytes == 0) {
     return nullptr;
   }
@@ -84,8 +84,8 @@ std::shared_ptr<std::byte> Peers::resolve(const MemoryRef& ref) {
   return {std::move(mapping), data};
 }
 
-std::shared_ptr<Mapping> Peers::mapping_of(const MemoryRef& ref) {
-  const Key key = {ref.pid, ref.descriptor, ref.inode};
+std::shared_ptr<Mapping> PeerMemory::mapping_of(const MemoryRef& ref) {
+  const FileId key = {ref.pid, ref.descriptor, ref.inode};
   const std::lock_guard lock(mutex_);
   if (const auto found = mappings_.find(key); found != mappings_.end()) {
     if (std::shared_ptr<Mapping> mapping = found->second.lock()) {

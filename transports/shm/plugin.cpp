@@ -10,8 +10,8 @@ namespace {
 
 using namespace shardrun::sdk;
 
-/// Ranks of one machine that read each other's arenas in place. Nothing has a name: memory is memfds, which peers open
-/// through /proc, so that whatever dies leaves nothing behind.
+/// Connects ranks of one machine, which access each other's arenas in place. Memory is memfds, which peers open through
+/// /proc. It has no names, so a process that dies leaves nothing behind.
 class SharedMemory {
  public:
   static Props props() { return {.flags = SR_TRANSPORT_SAME_HOST}; }
@@ -28,11 +28,11 @@ class SharedMemory {
                        std::to_string(config.world_size - config.local_world_size) + " of the job's " +
                        std::to_string(config.world_size) + " ranks are on others: choose another transport for them");
     }
-    shared_.config = config;
+    state_.config = config;
   }
   void close() {}
 
-  [[nodiscard]] std::uint64_t wire_bytes() const { return shared_.wire_bytes.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t wire_bytes() const { return state_.wire_bytes.load(std::memory_order_relaxed); }
 
   std::uint64_t mem_register(const sr_memory& memory) {
     shm::Registration registration{.data = static_cast<std::byte*>(memory.data),
@@ -48,13 +48,13 @@ class SharedMemory {
       }
       registration.inode = status.st_ino;
     }
-    const std::unique_lock lock(shared_.registrations_mutex);
-    shared_.registrations.emplace(++last_, registration);
+    const std::unique_lock lock(state_.registrations_mutex);
+    state_.registrations.emplace(++last_, registration);
     return last_;
   }
   void mem_deregister(std::uint64_t registration) {
-    const std::unique_lock lock(shared_.registrations_mutex);
-    shared_.registrations.erase(registration);
+    const std::unique_lock lock(state_.registrations_mutex);
+    state_.registrations.erase(registration);
   }
 
   std::unique_ptr<Group> group(const GroupSpec& spec) {
@@ -62,12 +62,12 @@ class SharedMemory {
       return std::make_unique<LoneGroup>();
     }
     require_one_machine(spec);
-    return std::make_unique<shm::Group>(shared_, spec);
+    return std::make_unique<shm::ShmGroup>(state_, spec);
   }
 
  private:
   void require_one_machine(const GroupSpec& spec) const {
-    const std::vector<std::uint32_t>& machines = shared_.config.machines;
+    const std::vector<std::uint32_t>& machines = state_.config.machines;
     for (const std::uint32_t member : spec.members) {
       if (!machines.empty() && machines[member] != machines[spec.members[0]]) {
         throw InvalidJob("it reaches ranks of one machine only, and of group '" + spec.name + "' rank " +
@@ -77,7 +77,7 @@ class SharedMemory {
     }
   }
 
-  shm::Shared shared_;
+  shm::ShmTransportState state_;
   std::uint64_t last_ = 0;
 };
 

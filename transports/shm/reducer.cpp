@@ -7,7 +7,7 @@
 namespace shm {
 namespace {
 
-/// Sums of more than two go through the nearest cache in pieces.
+/// Reductions of more than two sources go tile by tile, so that the partial result stays in the L1 cache.
 constexpr std::size_t tile_bytes = 8192;
 
 }  // namespace
@@ -25,7 +25,7 @@ void Reducer::run(std::span<const std::byte* const> sources, std::span<std::byte
   }
 }
 
-/// Each source is read before a target that may be the same memory is written.
+/// Reads each source before it writes a target that may be the same memory.
 void Reducer::run_tile(std::span<const std::byte* const> sources, std::span<std::byte* const> targets,
                        std::uint64_t offset, std::uint64_t count) const noexcept {
   alignas(64) std::array<std::byte, tile_bytes> sum;

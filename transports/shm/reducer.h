@@ -7,14 +7,14 @@
 
 namespace shm {
 
-/// Reduces what several members have, in their order: the same bits whoever does it, and wherever a piece begins.
+/// Reduces the members' data in rank order. The bits do not depend on which member reduces or how the data is cut.
 class Reducer {
  public:
   Reducer() = default;
   Reducer(std::uint32_t dtype, std::uint32_t reduction, std::uint64_t element_bytes) noexcept;
 
-  /// `count` elements of two or more sources into every target. A target may be one of the sources itself, else it
-  /// overlaps none of them.
+  /// Reduces `count` elements of two or more sources into every target. A target is one of the sources or overlaps
+  /// none.
   void run(std::span<const std::byte* const> sources, std::span<std::byte* const> targets,
            std::uint64_t count) const noexcept;
 

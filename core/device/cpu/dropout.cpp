@@ -17,7 +17,7 @@ std::int64_t place_in_sample(const TensorView& x, std::int64_t row) {
   return index;
 }
 
-/// x: [batch, ...]   y = x * factor; what is dropped is zero even where x is NaN
+/// x: [batch, ...]   y = x * factor; a dropped element is zero even if x is NaN
 void dropout(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const DropoutStream stream(call, call.attributes.real("rate"));

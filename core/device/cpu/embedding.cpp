@@ -32,8 +32,8 @@ void clear(const KernelCall& call) {
   });
 }
 
-/// tokens: [L]   dy: [L, E]   dtable: [V, E] (+)= the rows of dy, each where its token is.
-/// Threads share the columns, so that each row's sum is made in the order of the tokens.
+/// tokens: [L]   dy: [L, E]   dtable: [V, E] (+)= the rows of dy, each at its token's row. Threads share the columns,
+/// so that each row is summed in the order of the tokens.
 void embedding_gradient(const KernelCall& call) {
   if (!call.accumulate) {
     clear(call);

@@ -25,7 +25,7 @@ void layer_norm(const KernelCall& call) {
         const vec centred = load(from, at) - mean;
         return VecPair{centred, centred * centred};
       });
-      // What rounding took from the mean; it would show in rows far from zero.
+      // The rounding error of the mean. It would show in rows far from zero.
       const float rest = sums.first * scale;
       const float rstd = 1.0F / __builtin_sqrtf(sums.second * scale - rest * rest + epsilon);
       means[r] = mean + rest;

@@ -3,7 +3,7 @@
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
-/// norm² -> what brings the norm down to `limit` (0: no limit), and the norm
+/// norm² -> the factor that reduces the norm to `limit` (0: no limit), and the norm
 void clip_scale(const KernelCall& call) {
   const float norm = __builtin_sqrtf(*floats(call.inputs[0]));
   const auto limit = static_cast<float>(call.attributes.real("limit"));

@@ -17,7 +17,7 @@ using wvec = std::uint64_t __attribute__((vector_size(SHARDRUN_VECTOR_BYTES)));
 /// The 64-bit products of the lower halves. Compilers do not find this instruction by themselves.
 SHARDRUN_INLINE wvec multiply_low_halves(wvec a, wvec b) {
 #if defined(__AVX512F__)
-  // With a mask of all lanes: GCC 12 warns of its own header's _mm512_mul_epu32.
+  // The mask of all lanes avoids a false warning of GCC 12 about its own _mm512_mul_epu32.
   return reinterpret_cast<wvec>(
       _mm512_maskz_mul_epu32(0xFF, reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
 #elif defined(__AVX2__)
@@ -57,8 +57,8 @@ struct PhiloxLanes {
   }
 };
 
-/// The random stream of one dropout op. An element's fate depends on seed, stream name, step, global sample and its
-/// global place within the sample alone.
+/// The random stream of one dropout op. Whether an element is dropped depends only on seed, stream name, step, global
+/// sample and its global place within the sample.
 class DropoutStream {
  public:
   DropoutStream(const KernelCall& call, double rate)
@@ -70,8 +70,8 @@ class DropoutStream {
     key_[1] = key[1];
   }
 
-  /// Calls use(from, to, factors) for stretches that cover [begin, end) of the elements of a sample: element
-  /// from + i is to be multiplied by factors[i], which is 0 or 1 / (1 - rate).
+  /// Calls use(from, to, factors) for stretches that cover [begin, end) of a sample's elements. Element from + i is
+  /// multiplied by factors[i], which is 0 or 1 / (1 - rate).
   template <typename Use>
   SHARDRUN_INLINE void factors(std::int64_t sample, std::int64_t begin, std::int64_t end, const Use& use) const {
     float drawn[draws];

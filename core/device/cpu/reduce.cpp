@@ -13,7 +13,7 @@ void sum_leading(const KernelCall& call) {
               [=](std::int64_t r, auto at) { return load(data + r * width, at); });
 }
 
-/// Elements of one partial sum of a sum over everything. Partial sums are added in order, whoever made them.
+/// Elements per partial sum of a whole sum. Partial sums are added in order, whichever thread made them.
 constexpr std::int64_t block = 4096;
 
 std::int64_t block_count(std::int64_t size) { return (size + block - 1) / block; }

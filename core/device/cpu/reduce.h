@@ -5,8 +5,8 @@
 
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 
-/// Rows that are summed before their sum is added to the total: it bounds the rounding error and the number of
-/// pages that a pass touches.
+/// Rows that are summed before their sum is added to the total. This bounds the rounding error and the number of pages
+/// that a pass touches.
 inline constexpr std::int64_t rows_at_once = 64;
 
 /// `count` neighbouring vectors of column sums.

@@ -42,7 +42,7 @@ void sgemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Matrix a
   const dnnl_status_t status = dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, alpha, a.data,
                                           a.stride, b.data, b.stride, accumulate ? 1.0F : 0.0F, c, c_stride);
   if (status != dnnl_success) {
-    // Only out-of-memory inside the library is left here, and a kernel, perhaps on a worker, has nobody to tell.
+    // The only remaining failure is out of memory inside the library. A kernel, perhaps on a worker, cannot report it.
     std::abort();
   }
 }

@@ -18,7 +18,7 @@ struct Shift {
   std::int64_t y_origin, y_size;
   std::int64_t x_origin, x_size;
   std::int64_t inner;  ///< elements of one index of it
-  bool received;       ///< what x does not hold comes from elsewhere; else it has to be there
+  bool received;       ///< whether missing elements of x come from elsewhere; otherwise x must hold them
 };
 
 constexpr std::int64_t outside = -1;
@@ -65,9 +65,9 @@ void shift_plane(const Shift& s, const float* x, float* y) {
   }
 }
 
-/// Past the ends the array is wrapped ("periodic") or is `value` everywhere ("fixed"). Where x is a shard with a halo
-/// its origin says which elements it holds, and may be negative where the halo is wrapped. With `missing` what of y
-/// would come from elements that x does not hold is left as it is.
+/// Past the ends the array wraps ("periodic") or is `value` everywhere ("fixed"). If x is a shard with a halo, its
+/// origin says which elements it holds; it may be negative if the halo wraps. With `missing`, elements of y that need
+/// elements outside of x are not written.
 void shift(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const TensorView& y = call.outputs[0];

@@ -6,10 +6,10 @@
 #include "core/device/threads.h"
 #include "core/device/cpu/variant.h"
 
-/// What every kernel says about its operands, and how work is split over threads.
+/// What all kernels know about their operands, and how work is split over threads.
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 
-/// Elements below which a second thread costs more than it gives.
+/// With fewer elements a second thread costs more than it saves.
 inline constexpr std::int64_t grain = 16384;
 
 [[nodiscard]] inline float* floats(const TensorView& tensor) noexcept { return static_cast<float*>(tensor.data); }
@@ -32,7 +32,7 @@ inline constexpr std::int64_t grain = 16384;
 }
 [[nodiscard]] inline std::int64_t rows(const TensorView& tensor) noexcept { return extent(tensor, 0, tensor.rank - 1); }
 
-/// How many rows of `width` elements make a thread's worth of work.
+/// Number of rows of `width` elements that make work for one thread.
 [[nodiscard]] inline std::int64_t row_grain(std::int64_t width) noexcept {
   return width >= grain ? 1 : grain / (width + 1) + 1;
 }

@@ -38,7 +38,7 @@ struct Head {
   }
   [[nodiscard]] double* of_lse(const TensorView& lse) const { return reals(lse) + (b * heads + h) * length; }
 
-  /// What dropout multiplies the probability of key j for query i by.
+  /// Dropout's factor for the probability of key j for query i.
   [[nodiscard]] double keep(std::int64_t i, std::int64_t j) const {
     return dropout.factor(sample, (first_row + i) * length + j);
   }

@@ -7,9 +7,8 @@
 #include "core/device/device.h"
 #include "core/device/threads.h"
 
-/// The oracle: every op as its formula reads, in float64. A tensor of dtype f32 is stored as `double` here, i32 as
-/// `std::int32_t`. Two things alone are for speed, so that nothing hides behind a trick: Eigen multiplies matrices, and
-/// threads share what is independent.
+/// The reference: every op as its formula reads, in float64. A tensor of dtype f32 is stored as `double` here, i32 as
+/// `std::int32_t`. Only two things are for speed: Eigen multiplies matrices, and threads share independent work.
 namespace shardrun::device::reference {
 
 [[nodiscard]] inline double* reals(const TensorView& tensor) noexcept { return static_cast<double*>(tensor.data); }
@@ -34,11 +33,11 @@ namespace shardrun::device::reference {
 /// Product of all dimensions but the last.
 [[nodiscard]] inline std::int64_t rows(const TensorView& tensor) noexcept { return extent(tensor, 0, tensor.rank - 1); }
 
-/// Operations below which a second thread costs more than it gives.
+/// With fewer operations a second thread costs more than it saves.
 inline constexpr std::int64_t grain = 16384;
 
-/// Calls body(i) for each i in [0, count), over the threads. `work`: roughly how many operations one of them takes.
-/// Each makes its results alone, so that they have the same bits with any number of threads.
+/// Calls body(i) for each i in [0, count), over the threads. `work`: roughly the number of operations of one call. Each
+/// call makes its own results, so these have the same bits with any number of threads.
 template <typename Body>
 void for_each(const KernelCall& call, std::int64_t count, std::int64_t work, const Body& body) {
   call.threads.split(count, grain / (work + 1) + 1, [&](std::int64_t begin, std::int64_t end) {

@@ -6,7 +6,7 @@
 namespace shardrun::device::reference {
 namespace {
 
-/// y = a + b, b repeated over the leading dimensions that it lacks.
+/// y = a + b, with b broadcast over the leading dimensions that it lacks.
 void add(const KernelCall& call) {
   const double* a = reals(call.inputs[0]);
   const double* b = reals(call.inputs[1]);

@@ -5,7 +5,7 @@
 namespace shardrun::device::reference {
 namespace {
 
-/// Row of `table` that a token names, or -1 where another shard of the vocabulary has it.
+/// The row of `table` for a token, or -1 if another shard of the vocabulary has it.
 std::int64_t row_of(const TensorView& table, std::int32_t token) {
   const std::int64_t row = token - table.origin[0];
   return 0 <= row && row < table.shape[0] ? row : -1;

@@ -5,7 +5,7 @@
 namespace shardrun::device::reference {
 namespace {
 
-/// What brings a gradient of this norm down to `limit` (Pascanu, Mikolov and Bengio 2013, arXiv:1211.5063,
+/// The factor that reduces a gradient of this norm to `limit` (Pascanu, Mikolov and Bengio 2013, arXiv:1211.5063,
 /// algorithm 1), and the norm. A limit of 0 is no limit.
 void clip_scale(const KernelCall& call) {
   const double limit = call.attributes.real("limit");

@@ -7,7 +7,7 @@
 
 namespace shardrun::device::reference {
 
-// product_tile.cpp defines one for each instruction set that it is compiled for.
+// product_tile.cpp is compiled for each instruction set and defines one in each.
 namespace baseline {
 MultiplyTile multiply_tile;
 }

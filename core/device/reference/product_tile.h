@@ -17,7 +17,7 @@ struct Tile {
 /// Computes one tile of c = a b, or of c += a b.
 using MultiplyTile = void(const Operand& a, const Operand& b, const Tile& tile, double* c, bool accumulate);
 
-/// The fastest for a machine of this level (machine_level.h).
+/// The fastest variant for a machine of this level (machine_level.h).
 [[nodiscard]] MultiplyTile* multiply_tile_of(int level) noexcept;
 
 }  // namespace shardrun::device::reference

@@ -7,15 +7,15 @@
 
 namespace shardrun::device::reference {
 
-/// The random stream of one dropout op, drawn at any point of it.
-/// Counter-based (Salmon et al. 2011, Philox): an element's fate depends on seed, stream name, step, global sample and
-/// its global place within the sample alone, never on how the batch is cut.
+/// The random stream of one dropout op, with random access. Counter-based (Salmon et al. 2011, Philox). Whether an
+/// element is dropped depends only on seed, stream name, step, global sample and its global place within the sample,
+/// never on how the batch is split.
 class Dropout {
  public:
   Dropout(const Scalars& scalars, const std::string& stream, double rate)
       : key_(stream_key(scalars.seed, stream)), step_(scalars.step), rate_(rate) {}
 
-  /// What element `index` of the sample is multiplied by: 0, or 1 / (1 - rate).
+  /// The factor of element `index` of the sample: 0, or 1 / (1 - rate).
   [[nodiscard]] double factor(std::int64_t sample, std::int64_t index) const {
     if (rate_ == 0) {
       return 1;

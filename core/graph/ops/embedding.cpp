@@ -41,7 +41,7 @@ const RegisterOp gradient({.name = "embedding_gradient",
                            .flops = flops_per_element<1, 1>,
                            .accumulates = true});
 
-/// One position of each sequence, chosen at run time: what is asked for when text is generated.
+/// Picks one position of each sequence, chosen at run time. Used for generating text.
 const RegisterOp take_position({.name = "take_position", .rule = take_position_rule});
 
 }  // namespace

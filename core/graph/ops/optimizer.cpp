@@ -1,7 +1,7 @@
 #include "core/graph/ops/shapes.h"
 
-// Optimizer steps as ops, so that they are sharded, planned and proven like everything else. The learning rate and
-// the step are run-time scalars; `scale` is the factor of gradient clipping, left out where there is none.
+// Optimizer steps are ops, so that they are sharded, planned and tested like everything else. The learning rate and the
+// step are run-time scalars. `scale` is the factor of gradient clipping, left out without clipping.
 
 namespace shardrun::graph {
 namespace {

@@ -11,7 +11,7 @@ ShardingRule shift_rule(const Attributes& attributes, const Operands& inputs) {
   Factor& factor = rule.factors[static_cast<std::size_t>(rule.find(shifted))];
   factor.offset = attributes.integer("offset");
   factor.wraps = attributes.text("boundary") == "periodic";
-  // With a constant outside, the op is affine: a sum that is still owed would count the constant once per shard.
+  // With a constant outside, the op is affine: of a partial operand it would add the constant once per shard.
   return attributes.text("boundary") == "periodic" || attributes.real("value") == 0 ? linear_in(std::move(rule), {0})
                                                                                     : rule;
 }

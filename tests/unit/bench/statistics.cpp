@@ -8,10 +8,7 @@
 
 using namespace shardrun::bench;
 
-TEST_CASE("the median and p99 of iterations", "[bench]") {
-  CHECK(median({3}) == 3);
-  CHECK(median({5, 1, 3}) == 3);
-  CHECK(median({4, 1, 3, 2}) == 3);
+TEST_CASE("p99 of iterations", "[bench]") {
   CHECK(p99({1, 7, 2}) == 7);
   std::vector<double> hundred(100);
   std::iota(hundred.rbegin(), hundred.rend(), 1.0);

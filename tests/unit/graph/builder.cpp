@@ -78,7 +78,7 @@ TEST_CASE("layers and cut points are marked", "[graph]") {
 
 TEST_CASE("names are prefixed by the scopes that are open", "[graph]") {
   Graph graph;
-  FunctionBuilder builder(graph, "f", 1);
+  FunctionBuilder builder(graph, "f", Role::on_demand, 1);
   const ValueId x = builder.input("x", type_of({2}));
   ValueId y = no_value;
   {
@@ -97,7 +97,7 @@ TEST_CASE("what has no name of its own is called as the parameter's unit, and no
   graph.states.push_back({.name = "layer.0/mlp/up/weights", .type = type_of({2, 2})});
   graph.states.push_back({.name = "layer.0/mlp/up/bias", .type = type_of({2})});
   graph.states.push_back({.name = "w", .type = type_of({2, 2})});
-  FunctionBuilder builder(graph, "f", 1);
+  FunctionBuilder builder(graph, "f", Role::on_demand, 1);
   ValueId x = builder.input("x", type_of({3, 2}));
   x = builder.call("matmul", {x, builder.state("layer.0/mlp/up/weights")}, product);
   x = builder.call("add", {x, builder.state("layer.0/mlp/up/bias")});
@@ -163,7 +163,7 @@ TEST_CASE("nodes of a transformer and of its gradient are called as its paramete
 TEST_CASE("a state is read once however often it is asked for", "[graph]") {
   Graph graph;
   graph.states.push_back({.name = "w", .type = type_of({2})});
-  FunctionBuilder builder(graph, "f", 1);
+  FunctionBuilder builder(graph, "f", Role::on_demand, 1);
   CHECK(builder.state("w") == builder.state(0));
   CHECK(builder.function().values.size() == 1);
 }
@@ -171,7 +171,7 @@ TEST_CASE("a state is read once however often it is asked for", "[graph]") {
 TEST_CASE("what a function cannot mean is refused with its name", "[graph]") {
   Graph graph;
   graph.states.push_back({.name = "w", .type = type_of({3, 4})});
-  FunctionBuilder builder(graph, "f", 1);
+  FunctionBuilder builder(graph, "f", Role::on_demand, 1);
   const ValueId x = builder.input("x", type_of({2, 5}));
   CHECK(error_of([&] { static_cast<void>(builder.state("v")); }) == "1: function f: no state is called 'v'");
   CHECK(error_of([&] {

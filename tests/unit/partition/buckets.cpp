@@ -178,7 +178,7 @@ TEST_CASE("functions that add to the same states in other groups keep their sums
     graph.states.push_back({.name = name, .type = {graph::DType::f32, {5}, {"e"}}, .kind = graph::StateKind::field});
   }
   const auto function = [&](const char* name, const std::vector<const char*>& states) {
-    FunctionBuilder builder(graph, name, 4);
+    FunctionBuilder builder(graph, name, graph::Role::on_demand, 4);
     const graph::ValueId x = builder.input("x", {graph::DType::f32, {4, 5}, {"batch", "e"}});
     for (const char* state : states) {
       const graph::ValueId sum =
@@ -203,7 +203,7 @@ TEST_CASE("metrics that stages complete in different orders lie and are settled 
   for (const char* name : {"of_second", "of_first"}) {
     graph.states.push_back({.name = name, .type = {}, .kind = graph::StateKind::metric});
   }
-  FunctionBuilder builder(graph, "micro", 4);
+  FunctionBuilder builder(graph, "micro", graph::Role::repeated, 4);
   const graph::ValueId x = builder.input("x", {graph::DType::f32, {4, 5}, {"batch", "e"}});
   for (const char* name : {"of_first", "of_second"}) {
     builder.set_layer(std::string_view(name) == "of_first" ? 0 : 1);

@@ -50,7 +50,7 @@ graph::Graph graph_of(const Shift& shift) {
       graph::DType::f32, shift.shape, {names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shift.shape.size())}};
   graph.states.push_back({.name = "from", .type = type, .kind = graph::StateKind::field});
   graph.states.push_back({.name = "to", .type = type, .kind = graph::StateKind::field});
-  graph::FunctionBuilder builder(graph, "f", 0);
+  graph::FunctionBuilder builder(graph, "f", graph::Role::once, 0);
   builder.write(1,
                 builder.call("shift", {builder.state("from")},
                              {{"dim", shift.dim},
@@ -252,7 +252,7 @@ graph::Graph line_of(const Make& make) {
   const graph::TensorType type{graph::DType::f32, {8}, {"x"}};
   graph.states.push_back({.name = "from", .type = type, .kind = graph::StateKind::field});
   graph.states.push_back({.name = "to", .type = type, .kind = graph::StateKind::field});
-  graph::FunctionBuilder builder(graph, "f", 0);
+  graph::FunctionBuilder builder(graph, "f", graph::Role::once, 0);
   const auto shift = [&](graph::ValueId value, std::int64_t offset) {
     return builder.call("shift", {value},
                         {{"dim", std::int64_t{0}}, {"offset", offset}, {"boundary", "periodic"}, {"value", 0.0}});

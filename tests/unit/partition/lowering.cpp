@@ -28,7 +28,7 @@ ModelCase states_and(const std::function<void(FunctionBuilder&)>& build) {
   for (const char* name : {"u", "v", "w"}) {
     model.graph.states.push_back({.name = name, .type = type_of({4}), .kind = graph::StateKind::field});
   }
-  FunctionBuilder builder(model.graph, "f", 1);
+  FunctionBuilder builder(model.graph, "f", graph::Role::on_demand, 1);
   build(builder);
   builder.finish();
   return model;

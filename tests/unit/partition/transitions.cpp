@@ -26,7 +26,7 @@ graph::Graph graph_of(Given given) {
   const graph::TensorType input{graph::DType::f32, {6, 5}, {"rows", "columns"}};
   const graph::TensorType sum{graph::DType::f32, {5}, {"columns"}};
   graph.states.push_back({.name = "to", .type = given == Given::sum ? sum : input, .kind = graph::StateKind::field});
-  graph::FunctionBuilder builder(graph, "f", 6);
+  graph::FunctionBuilder builder(graph, "f", graph::Role::on_demand, 6);
   const graph::ValueId negated = builder.call("negate", {builder.input("x", input)}, {}, "n");
   const graph::ValueId value =
       given == Given::sum ? builder.call("sum_leading", {negated}, {{"keep", std::int64_t{1}}}, "s") : negated;

@@ -165,7 +165,7 @@ std::vector<std::string> differences(const std::vector<OpSpec>& ops) {
     for (std::uint32_t from = 0; from < n; ++from) {
       for (std::uint32_t to = 0; to < n; ++to) {
         if (from != to) {
-          std::memcpy(members[to].takes(round, from), members[from].gives(round, to), members[from].bytes(round));
+          std::memcpy(members[to].incoming(round, from), members[from].outgoing(round, to), members[from].bytes(round));
         }
       }
     }

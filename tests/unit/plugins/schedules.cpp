@@ -33,8 +33,8 @@ struct Player {
   std::size_t stage = 0;
   bool posted = false;
 
-  float* place(const Region& region) {
-    std::vector<float>& all = region.place == Place::send ? send : region.place == Place::recv ? recv : scratch;
+  float* place(const BufferRegion& region) {
+    std::vector<float>& all = region.buffer == OpBuffer::send ? send : region.buffer == OpBuffer::recv ? recv : scratch;
     REQUIRE(region.offset + region.count <= all.size());
     return all.data() + region.offset;
   }
@@ -93,7 +93,7 @@ class Play {
   }
   [[nodiscard]] std::uint64_t elements_sent(std::uint32_t rank) const {
     std::uint64_t elements = 0;
-    for (const Stage& stage : players_[rank].schedule.stages) {
+    for (const ScheduleStage& stage : players_[rank].schedule.stages) {
       for (const Movement& movement : stage.sends) {
         elements += movement.region.count;
       }
@@ -107,7 +107,7 @@ class Play {
     if (player.stage == player.schedule.stages.size()) {
       return false;
     }
-    const Stage& stage = player.schedule.stages[player.stage];
+    const ScheduleStage& stage = player.schedule.stages[player.stage];
     if (!player.posted) {
       for (const Movement& movement : stage.sends) {
         const float* from = player.place(movement.region);

@@ -23,7 +23,7 @@ constexpr std::size_t all_bytes = 44 + 3 * 32;
 
 const Key secret = {1, 2, 3};
 
-Subject subject() {
+ChannelBinding binding() {
   return {.run = "run", .group = "1/0,0,1", .connector = 1, .acceptor = 0, .addresses = "127.0.0.1 5 to 127.0.0.1 6"};
 }
 
@@ -33,13 +33,13 @@ std::array<Socket, 2> pair_of_sockets() {
   return {Socket(ends[0]), Socket(ends[1])};
 }
 
-Handshake connector(Socket socket, const Subject& meant = subject(), const Key& key = secret) {
+Handshake connector(Socket socket, const ChannelBinding& meant = binding(), const Key& key = secret) {
   return Handshake::connecting(std::move(socket), key, meant.connector, [meant](std::uint32_t) { return meant; });
 }
 
-Handshake acceptor(Socket socket, const Subject& meant = subject(), const Key& key = secret) {
+Handshake acceptor(Socket socket, const ChannelBinding& meant = binding(), const Key& key = secret) {
   return Handshake::accepting(std::move(socket), key, [meant](std::uint32_t member) {
-    Subject heard = meant;
+    ChannelBinding heard = meant;
     heard.connector = member;
     return heard;
   });
@@ -126,7 +126,7 @@ TEST_CASE("gloo: each connection has keys of its own") {
 }
 
 TEST_CASE("gloo: ends that do not mean the same connection refuse each other") {
-  Subject meant = subject();
+  ChannelBinding meant = binding();
   Key key = secret;
   SECTION("secret") { key[31] = 1; }
   SECTION("run") { meant.run = "another"; }
@@ -142,7 +142,7 @@ TEST_CASE("gloo: ends that do not mean the same connection refuse each other") {
   Between between;
   Handshake one = connector(std::move(between.of_connector), meant, key);
   Handshake other =
-      Handshake::accepting(std::move(between.of_acceptor), secret, [](std::uint32_t) { return subject(); });
+      Handshake::accepting(std::move(between.of_acceptor), secret, [](std::uint32_t) { return binding(); });
   CHECK(between.run(one, other).second == State::refused);
   CHECK_THAT(other.why(), Contains("does not know the secret of this run"));
 }

@@ -222,29 +222,29 @@ TEST_CASE("shm: an op that is freed before it was started is no loss to a slower
 
 TEST_CASE("shm: the memory for ops comes after all else, however large the group") {
   for (const std::size_t n : {std::size_t{1}, std::size_t{2}, std::size_t{64}, std::size_t{2000}}) {
-    const shm::Layout layout(n);
-    CHECK(layout.ops >= n * n * (sizeof(shm::Told) + shm::Pair::bytes));
-    CHECK(layout.end == layout.ops + shm::Layout::op_bytes);
+    const shm::ControlLayout layout(n);
+    CHECK(layout.ops >= n * n * (sizeof(shm::PeerClaim) + shm::Pair::bytes));
+    CHECK(layout.end == layout.ops + shm::ControlLayout::op_bytes);
     CHECK((layout.members % 64 == 0 && layout.preparing % 64 == 0 && layout.pairs % 64 == 0 && layout.ops % 64 == 0));
   }
 }
 
-TEST_CASE("shm: a place is dealt again once all members have given it back, and none beyond the memory") {
+TEST_CASE("shm: a segment is assigned again once all members have released it, and none beyond the memory") {
   alignas(64) std::array<std::byte, 1024> memory = {};
-  shm::Places places(memory.data(), memory.size(), 2);
-  std::vector<std::uint64_t> dealt;
-  while (const std::optional<std::uint64_t> place = places.deal(100)) {
-    REQUIRE(dealt.size() < 10);
-    dealt.push_back(*place);
+  shm::SegmentPool pool(memory.data(), memory.size(), 2);
+  std::vector<std::uint64_t> assigned;
+  while (const std::optional<std::uint64_t> offset = pool.assign(100)) {
+    REQUIRE(assigned.size() < 10);
+    assigned.push_back(*offset);
   }
-  CHECK(dealt == std::vector<std::uint64_t>{0, 256, 512, 768});
-  { const shm::Place first = places.take(256); }
-  CHECK_FALSE(places.deal(100));
-  std::memset(places.take(256).data(), 1, 100);
-  CHECK_FALSE(places.deal(300));
-  CHECK(places.deal(100) == std::optional<std::uint64_t>(256));
-  const shm::Place again = places.take(256);
-  CHECK(again.data() == places.data(256));
+  CHECK(assigned == std::vector<std::uint64_t>{0, 256, 512, 768});
+  { const shm::Segment first = pool.hold(256); }
+  CHECK_FALSE(pool.assign(100));
+  std::memset(pool.hold(256).data(), 1, 100);
+  CHECK_FALSE(pool.assign(300));
+  CHECK(pool.assign(100) == std::optional<std::uint64_t>(256));
+  const shm::Segment again = pool.hold(256);
+  CHECK(again.data() == pool.data(256));
 }
 
 TEST_CASE("shm: nothing has a name in any folder") {

@@ -3,8 +3,8 @@
 #include <memory>
 #include <set>
 
-#include "core/task/schedule.h"
-#include "core/task/training.h"
+#include "core/train/learning_rate.h"
+#include "core/train/training.h"
 #include "core/verify/verify.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
@@ -152,7 +152,7 @@ TEST_CASE("what a training job calls is what is compared", "[verify]") {
   job.train.steps = 4;
   job.train.learning_rate = 0.02;
   job.train.warmup = 2;
-  task::Compiled compiled;
+  compile::Compiled compiled;
   compiled.dataset = std::make_unique<NumberedSamples>(1);
   compiled.graph = std::move(model.graph);
   compiled.device = &device::Device::find("cpu");
@@ -162,7 +162,7 @@ TEST_CASE("what a training job calls is what is compared", "[verify]") {
   compiled.evaluation_rows = model.evaluation_rows;
 
   const TemporaryFolder folder;
-  task::Training training(job, compiled);
+  train::Training training(job, compiled);
   const auto write = [&](std::int64_t step, Moment moment) {
     verify::write_snapshot(folder.path(), step, moment, 0, compiled.graph, training.executor());
   };

@@ -1,7 +1,7 @@
 #pragma once
 
-/// Whether the members of a group mean the same op. What each has prepared is compared before anything is moved, so
-/// that a mismatch is an error on all of them and names both calls, or, where others disagree, those members.
+/// Agreement of a group's members on an op. Members compare what they have prepared before anything moves. So a
+/// mismatch is an error on all of them. The error names both ops, or, where only others disagree, those members.
 
 #include <shardrun/sdk/op.hpp>
 
@@ -15,7 +15,7 @@
 
 namespace shardrun::sdk {
 
-/// What one member tells another of a collective. Plain bytes, of a size that does not depend on the op.
+/// One member's description of a collective, for one other member. Plain bytes; the size does not depend on the op.
 struct Claim {
   std::uint32_t opcode = 0;
   std::uint32_t dtype = 0;
@@ -23,13 +23,13 @@ struct Claim {
   std::uint32_t peer = 0;
   std::uint64_t id = 0;
   std::uint64_t count = 0;
-  std::uint64_t counts_hash = 0;  ///< of counts that all members share
-  std::uint64_t gives = 0;        ///< elements from the one who claims to the one who reads
-  std::uint64_t takes = 0;
+  std::uint64_t counts_hash = 0;  ///< of the counts that all members share
+  std::uint64_t sends = 0;        ///< elements from the claiming member to the reading one
+  std::uint64_t receives = 0;
   char text[184] = {};  ///< describe(op), cut to fit
 };
 
-/// What member `rank` tells member `to`. REQUIRES: check(op, n) passed.
+/// The claim of member `rank` for member `to`. REQUIRES: check(op, n) passed.
 [[nodiscard]] inline Claim claim_of(const OpSpec& op, std::uint32_t rank, std::uint32_t to) {
   const OpcodeTraits& traits = *find_opcode(op.opcode);
   Claim claim;
@@ -40,8 +40,8 @@ struct Claim {
   claim.id = op.id;
   claim.count = traits.has_recv_counts || op.opcode == SR_OP_BARRIER ? 0 : op.count;
   if (traits.has_send_counts) {
-    claim.gives = send_block(op, rank, to).count;
-    claim.takes = recv_block(op, rank, to).count;
+    claim.sends = send_block(op, rank, to).count;
+    claim.receives = recv_block(op, rank, to).count;
   } else {
     claim.counts_hash = 14695981039346656037U;
     for (const std::uint64_t count : op.recv_counts) {
@@ -53,13 +53,13 @@ struct Claim {
   return claim;
 }
 
-/// Why the op of this member and what member `from` claims are not the same op, or nothing.
+/// Why this member's op and the claim of member `from` do not match; nothing where they do.
 [[nodiscard]] inline std::optional<std::string> mismatch(const OpSpec& op, std::uint32_t rank, std::uint32_t from,
                                                          const Claim& claim) {
   const Claim own = claim_of(op, rank, from);
   const bool same = own.opcode == claim.opcode && own.dtype == claim.dtype && own.reduction == claim.reduction &&
                     own.peer == claim.peer && own.id == claim.id && own.count == claim.count &&
-                    own.counts_hash == claim.counts_hash && own.gives == claim.takes && own.takes == claim.gives;
+                    own.counts_hash == claim.counts_hash && own.sends == claim.receives && own.receives == claim.sends;
   if (same) {
     return std::nullopt;
   }
@@ -70,17 +70,18 @@ struct Claim {
   if (own.counts_hash != claim.counts_hash) {
     why += ", with other counts";
   }
-  if (own.gives != claim.takes || own.takes != claim.gives) {
-    why += ", where they exchange " + std::to_string(own.gives) + " and " + std::to_string(own.takes) +
-           " elements on the one side, " + std::to_string(claim.takes) + " and " + std::to_string(claim.gives) +
+  if (own.sends != claim.receives || own.receives != claim.sends) {
+    why += ", where they exchange " + std::to_string(own.sends) + " and " + std::to_string(own.receives) +
+           " elements on the one side, " + std::to_string(claim.receives) + " and " + std::to_string(claim.sends) +
            " on the other";
   }
   return why;
 }
 
-/// What one member does so that all agree: in two rounds, it gives every other member a message and takes one from it.
-/// The first tells what it has prepared. The second tells whether it has found a difference: where two members disagree
-/// about what they exchange, a third sees nothing of it and would wait for an op that the two refuse.
+/// The exchange by which all members agree. In each of two rounds a member sends a message to every other member and
+/// receives one from it. The first round exchanges claims. The second tells whether a member found a mismatch: two
+/// members may disagree about their exchange, which a third cannot see, and it would wait for an op that those two
+/// refuse.
 class Agreement {
  public:
   static constexpr std::uint32_t rounds = 2;
@@ -96,14 +97,14 @@ class Agreement {
   }
 
   [[nodiscard]] std::size_t bytes(std::uint32_t round) const noexcept { return round == 0 ? sizeof(Claim) : 1; }
-  [[nodiscard]] void* gives(std::uint32_t round, std::uint32_t to) noexcept {
+  [[nodiscard]] void* outgoing(std::uint32_t round, std::uint32_t to) noexcept {
     return round == 0 ? static_cast<void*>(&mine_[to]) : &verdicts_[rank_];
   }
-  [[nodiscard]] void* takes(std::uint32_t round, std::uint32_t from) noexcept {
+  [[nodiscard]] void* incoming(std::uint32_t round, std::uint32_t from) noexcept {
     return round == 0 ? static_cast<void*>(&theirs_[from]) : &verdicts_[from];
   }
 
-  /// After each round.
+  /// Call it after each round.
   void conclude(std::uint32_t round) {
     if (round == 0) {
       difference_ = own_difference();
@@ -113,7 +114,7 @@ class Agreement {
     }
   }
 
-  /// After the last round: why the members do not mean the same op. Nothing on all of them, or on none.
+  /// After the last round: why the ops do not match. Set on all members or on none.
   [[nodiscard]] const std::optional<std::string>& difference() const noexcept { return difference_; }
 
  private:
@@ -147,7 +148,7 @@ class Agreement {
   std::uint32_t rank_;
   std::vector<Claim> mine_;  ///< one for each member
   std::vector<Claim> theirs_;
-  std::vector<std::uint8_t> verdicts_;  ///< of each member: 1 where it has found a difference
+  std::vector<std::uint8_t> verdicts_;  ///< by member: 1 where it found a mismatch
   std::optional<std::string> difference_;
 };
 

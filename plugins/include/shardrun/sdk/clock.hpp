@@ -1,6 +1,6 @@
 #pragma once
 
-/// The clock of deadlines, which stands still while the process does.
+/// The clock for deadlines. It stands still while the process does.
 
 #include <algorithm>
 #include <atomic>
@@ -11,16 +11,16 @@
 
 namespace shardrun::sdk {
 
-/// Nanoseconds of CLOCK_MONOTONIC, in which deadlines cross the border between host and plugin.
+/// Nanoseconds of CLOCK_MONOTONIC, the unit of deadlines between host and plugin.
 [[nodiscard]] inline std::int64_t monotonic_now() noexcept {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
 
-/// How much steady_now() advances at most between two looks at it. Whoever waits for a deadline looks at least so
-/// often: time in which nobody looked is time in which the process did not run (it was suspended, or frozen, or the
-/// machine stood still), or in which it waited for nobody. A wait inside another plugin looks at that plugin's clock
-/// and not at this one: it is cut into slices, too.
+/// The most that steady_now() advances between two reads of it. A thread that waits for a deadline reads it at least
+/// this often. So a longer gap means that the process did not run (it was suspended, or the machine was), or waited for
+/// no one; the clock leaves it out. A wait inside another plugin reads that plugin's clock and not this one, so such
+/// waits are cut into slices too.
 inline constexpr std::chrono::nanoseconds longest_gap = std::chrono::milliseconds(100);
 
 namespace detail {
@@ -29,21 +29,21 @@ struct MonotonicSource {
   std::int64_t operator()() const noexcept { return monotonic_now(); }
 };
 
-/// Nanoseconds of `Source` without the time in which nobody looked. Never goes backwards. Any thread. `Source` is
-/// another than MonotonicSource in tests alone.
+/// Nanoseconds of `Source` without the gaps between reads. Never goes backwards. Any thread. Only tests use another
+/// `Source` than MonotonicSource.
 template <class Source = MonotonicSource>
 class RunningClock {
  public:
   RunningClock() = default;
   explicit RunningClock(Source source) : source_(std::move(source)) {}
 
-  /// Takes the lock at most once a millisecond, since threads that spin look at it, too.
+  /// Takes the lock at most once a millisecond, since spinning threads read it too.
   [[nodiscard]] std::int64_t now() noexcept {
     const std::int64_t behind = behind_.load();
     const std::int64_t seen = seen_.load();
     if (seen != never) {
       const std::int64_t now = source_() - behind;
-      // A gap that another thread leaves out meanwhile would make this time too late.
+      // If another thread left out a gap meanwhile, this time would be too late.
       if (now - seen < worth_noting && behind_.load() == behind) {
         return now;
       }
@@ -69,10 +69,10 @@ class RunningClock {
   static constexpr std::int64_t never = INT64_MIN;
   static constexpr std::int64_t worth_noting = 1'000'000;
 
-  /// No end, or a time before any process: the same by every clock.
+  /// Never, or a time before any process: the same by every clock.
   static bool is_fixed(std::int64_t deadline) noexcept { return deadline == INT64_MAX || deadline <= 0; }
 
-  /// Only here the clock is changed, so that no thread leaves out what another one has looked at.
+  /// The clock changes only here, under the lock, so that no thread leaves out time that another one has read.
   std::int64_t note() noexcept {
     const std::lock_guard lock(noting_);
     const std::int64_t seen = seen_.load();
@@ -92,7 +92,7 @@ class RunningClock {
   std::atomic<std::int64_t> seen_ = never;
 };
 
-/// One for each plugin: nothing is shared over the border.
+/// One for each plugin. The host and its plugins do not share it.
 inline RunningClock<>& running_clock() noexcept {
   static RunningClock<> clock;
   return clock;
@@ -100,21 +100,22 @@ inline RunningClock<>& running_clock() noexcept {
 
 }  // namespace detail
 
-/// Now, as deadlines count it: CLOCK_MONOTONIC without the time in which nobody looked at it.
+/// Now, for comparing with deadlines: CLOCK_MONOTONIC without the gaps between reads.
 [[nodiscard]] inline std::int64_t steady_now() noexcept { return detail::running_clock().now(); }
 
-/// A deadline that crossed the border, as steady_now() counts it. INT64_MAX (no end) and deadlines of 0 or less (past)
-/// are the same on both sides.
+/// Converts a deadline from the other side of the interface to this clock. INT64_MAX (never) and deadlines of 0 or less
+/// (past) are the same on both sides.
 [[nodiscard]] inline std::int64_t from_border(std::int64_t deadline) noexcept {
   return detail::running_clock().from_border(deadline);
 }
 
-/// The same in the other direction. Convert when the call is made: the result is right as long as no time is left out.
+/// Converts a deadline of this clock for the other side. Convert at the time of the call: a later gap makes the result
+/// wrong.
 [[nodiscard]] inline std::int64_t to_border(std::int64_t deadline) noexcept {
   return detail::running_clock().to_border(deadline);
 }
 
-/// How long to wait at once for something that must be there by `deadline`.
+/// How long a single wait may take, for something due by `deadline`.
 [[nodiscard]] inline std::chrono::nanoseconds slice_until(std::int64_t deadline) noexcept {
   const std::int64_t now = steady_now();
   return std::clamp(std::chrono::nanoseconds(deadline - std::min(deadline, now)), std::chrono::nanoseconds(0),

@@ -1,8 +1,8 @@
 #pragma once
 
-/// Every collective as sends and receives: a pure function from an op and a member to what that member does.
+/// Every collective as sends and receives: a pure function from an op and a member to that member's schedule.
 ///
-/// n members, B bytes of the larger buffer of an op. What a member gives to others, and in how many stages:
+/// n members; B: bytes of an op's larger buffer. What a member sends, and in how many stages:
 ///
 ///     all_reduce          ring: reduce_scatter, then all_gather     2 (n-1)/n B     2 (n-1)
 ///     reduce_scatter(v)   ring: a partial block goes around          (n-1)/n B      n-1
@@ -13,11 +13,11 @@
 ///     gather, scatter     every member and the root at once          B/n; (n-1)/n B at the root
 ///     barrier             dissemination                              log2(n) bytes  log2(n)
 ///
-/// Every element of a result is reduced by one member alone, which all others copy: all have the same bits.
+/// One member reduces each element of a result, and the others copy it. So all have the same bits.
 ///
-/// What reduces can also be done **in order**: whoever reduces a block receives everybody's and adds them up in the
-/// order of the members, ((0 + 1) + 2) + …, which gives the same bits wherever an element stands and whatever moves it.
-/// The traffic is that of above (of reduce (n-1) B), the scratch n-1 blocks.
+/// Ops that reduce can also run **in order**: the member that reduces a block receives it from all and adds in the
+/// order of the members, ((0 + 1) + 2) + …. The bits then do not depend on an element's position or on the transport.
+/// The traffic is the same, except (n-1) B for reduce. The scratch is n-1 blocks.
 
 #include <shardrun/sdk/op.hpp>
 #include <shardrun/sdk/reduce.hpp>
@@ -30,30 +30,30 @@
 
 namespace shardrun::sdk {
 
-enum class Place { send, recv, scratch };
+enum class OpBuffer { send, recv, scratch };
 
 /// Elements of one of an op's buffers.
-struct Region {
-  Place place = Place::send;
+struct BufferRegion {
+  OpBuffer buffer = OpBuffer::send;
   std::uint64_t offset = 0;
   std::uint64_t count = 0;
 };
 
 struct Movement {
   std::uint32_t peer = 0;
-  std::uint32_t tag = 0;  ///< the same on both sides, and no other message of the op between the two has it
-  Region region;
+  std::uint32_t tag = 0;  ///< the same on both sides; unique among the op's messages between the two
+  BufferRegion region;
 };
 
-/// What is done once the transfers of a stage are complete.
+/// Work of a stage after its transfers are complete.
 struct LocalStep {
-  bool reduces = false;  ///< `to` is reduced with `from`; else it becomes a copy of it
-  Region from;
-  Region to;
+  bool reduces = false;  ///< reduces `from` into `to`; otherwise copies it
+  BufferRegion from;
+  BufferRegion to;
 };
 
-/// Transfers without order among them, at most one to and one from each peer; then local steps, one after the other.
-struct Stage {
+/// Transfers without order among them, at most one to and one from each peer. Then local steps, in order.
+struct ScheduleStage {
   std::vector<Movement> sends = {};
   std::vector<Movement> receives = {};
   std::vector<LocalStep> steps = {};
@@ -61,13 +61,13 @@ struct Stage {
 
 struct Schedule {
   std::uint32_t dtype = 0;             ///< of the regions
-  std::uint64_t scratch_elements = 0;  ///< what this member uses of the op's scratch
-  std::vector<Stage> stages;
+  std::uint64_t scratch_elements = 0;  ///< of the op's scratch that this member uses
+  std::vector<ScheduleStage> stages;
 };
 
 namespace detail {
 
-/// Writes a member's schedule. Regions without elements are left out on both sides, which both know.
+/// Writes a member's schedule. Both sides know regions without elements and leave them out.
 class Scheduler {
  public:
   Scheduler(const OpSpec& op, std::uint32_t rank, std::uint32_t n) : op_(op), rank_(rank), n_(n) {
@@ -102,7 +102,7 @@ class Scheduler {
 
  private:
   [[nodiscard]] Schedule finish() {
-    std::erase_if(schedule_.stages, [](const Stage& stage) {
+    std::erase_if(schedule_.stages, [](const ScheduleStage& stage) {
       return stage.sends.empty() && stage.receives.empty() && stage.steps.empty();
     });
     return std::move(schedule_);
@@ -110,28 +110,28 @@ class Scheduler {
 
   [[nodiscard]] std::uint32_t member(std::uint32_t distance) const noexcept { return (rank_ + distance) % n_; }
 
-  [[nodiscard]] Region scratch(std::uint64_t offset, std::uint64_t count) {
+  [[nodiscard]] BufferRegion scratch(std::uint64_t offset, std::uint64_t count) {
     schedule_.scratch_elements = std::max(schedule_.scratch_elements, offset + count);
-    return {Place::scratch, offset, count};
+    return {OpBuffer::scratch, offset, count};
   }
 
   void stage() { schedule_.stages.emplace_back(); }
-  void send(std::uint32_t peer, std::uint32_t tag, const Region& region) {
+  void send(std::uint32_t peer, std::uint32_t tag, const BufferRegion& region) {
     if (region.count != 0) {
       schedule_.stages.back().sends.push_back({peer, tag, region});
     }
   }
-  void receive(std::uint32_t peer, std::uint32_t tag, const Region& region) {
+  void receive(std::uint32_t peer, std::uint32_t tag, const BufferRegion& region) {
     if (region.count != 0) {
       schedule_.stages.back().receives.push_back({peer, tag, region});
     }
   }
-  void copy(const Region& from, const Region& to) {
+  void copy(const BufferRegion& from, const BufferRegion& to) {
     if (to.count != 0) {
       schedule_.stages.back().steps.push_back({false, from, to});
     }
   }
-  void add(const Region& from, const Region& to) {
+  void add(const BufferRegion& from, const BufferRegion& to) {
     if (to.count != 0) {
       schedule_.stages.back().steps.push_back({true, from, to});
     }
@@ -145,8 +145,8 @@ class Scheduler {
     }
   }
 
-  // Of the trees: members are counted from the root; a member's parent lacks its lowest bit, its children have one more
-  // bit below that.
+  // Trees: members are numbered from the root. A member's parent has the same number without its lowest bit. Its
+  // children have one more bit, below that.
   [[nodiscard]] std::uint32_t from_root() const noexcept { return (rank_ + n_ - op_.peer) % n_; }
   [[nodiscard]] std::uint32_t lowest_bit() const noexcept {
     std::uint32_t bit = 1;
@@ -159,7 +159,7 @@ class Scheduler {
 
   void broadcast() {
     const bool is_root = rank_ == op_.peer;
-    const Region whole = {is_root ? Place::send : Place::recv, 0, op_.count};
+    const BufferRegion whole = {is_root ? OpBuffer::send : OpBuffer::recv, 0, op_.count};
     const std::uint32_t mine = lowest_bit();
     if (!is_root) {
       stage();
@@ -172,29 +172,29 @@ class Scheduler {
       }
     }
     if (is_root) {
-      copy(whole, {Place::recv, 0, op_.count});
+      copy(whole, {OpBuffer::recv, 0, op_.count});
     }
   }
 
   void reduce() {
     const bool is_root = rank_ == op_.peer;
     const std::uint32_t mine = lowest_bit();
-    const Region given = {Place::send, 0, op_.count};
+    const BufferRegion given = {OpBuffer::send, 0, op_.count};
     const bool is_leaf = mine == 1 || from_root() + 1 >= n_;
-    Region sum = given;
+    BufferRegion sum = given;
     if (is_root) {
-      sum = {Place::recv, 0, op_.count};
+      sum = {OpBuffer::recv, 0, op_.count};
     } else if (!is_leaf) {
       sum = scratch(op_.count, op_.count);
     }
-    bool begun = sum.place == Place::send;
+    bool begun = sum.buffer == OpBuffer::send;
     const auto begin = [&] {
       if (!std::exchange(begun, true)) {
         copy(given, sum);
       }
     };
     for (std::uint32_t bit = 1; bit < mine && from_root() + bit < n_; bit *= 2) {
-      const Region arrived = scratch(0, op_.count);
+      const BufferRegion arrived = scratch(0, op_.count);
       stage();
       receive(tree_member(from_root() + bit), bit, arrived);
       begin();
@@ -210,17 +210,17 @@ class Scheduler {
     }
   }
 
-  /// Block i of the result where it is split evenly, the first ones being one larger where it must.
-  [[nodiscard]] Region even_block(std::uint32_t i) const noexcept {
+  /// Block i of the result, split evenly. The first blocks are one element larger where needed.
+  [[nodiscard]] BufferRegion even_block(std::uint32_t i) const noexcept {
     const std::uint64_t size = op_.count / n_;
     const std::uint64_t larger = op_.count % n_;
-    return {Place::recv, size * i + std::min<std::uint64_t>(i, larger), size + (i < larger ? 1 : 0)};
+    return {OpBuffer::recv, size * i + std::min<std::uint64_t>(i, larger), size + (i < larger ? 1 : 0)};
   }
 
   void all_reduce() {
     const auto given = [this](std::uint32_t i) {
-      Region block = even_block(i);
-      block.place = Place::send;
+      BufferRegion block = even_block(i);
+      block.buffer = OpBuffer::send;
       return block;
     };
     if (n_ == 1) {
@@ -229,7 +229,7 @@ class Scheduler {
     }
     for (std::uint32_t s = 0; s + 1 < n_; ++s) {
       const std::uint32_t sum = member(n_ - s - 1);
-      const Region arrived = scratch(0, even_block(sum).count);
+      const BufferRegion arrived = scratch(0, even_block(sum).count);
       stage();
       send(member(1), s, s == 0 ? given(rank_) : even_block(member(n_ - s)));
       receive(member(n_ - 1), s, arrived);
@@ -243,9 +243,9 @@ class Scheduler {
   void all_gather() {
     const auto block = [this](std::uint32_t i) {
       const Block from = recv_block(op_, rank_, i);
-      return Region{Place::recv, from.offset, from.count};
+      return BufferRegion{OpBuffer::recv, from.offset, from.count};
     };
-    const Region given = {Place::send, 0, block(rank_).count};
+    const BufferRegion given = {OpBuffer::send, 0, block(rank_).count};
     const std::size_t first = schedule_.stages.size();
     pass_around([&](std::uint32_t i) { return i == rank_ ? given : block(i); }, block, 0);
     if (n_ == 1) {
@@ -256,8 +256,8 @@ class Scheduler {
     }
   }
 
-  /// Around the ring, from a member that has block rank + `ahead` to all that have all. `held`: where a block lies that
-  /// is sent; `block`: where it comes to lie.
+  /// Passes blocks around the ring until all members have all. Starts at a member that has block rank + `ahead`.
+  /// `held`: where a block is sent from; `block`: where it is received.
   template <class HeldAt, class BlockOf>
   void pass_around(HeldAt held, BlockOf block, std::uint32_t ahead) {
     for (std::uint32_t s = 0; s + 1 < n_; ++s) {
@@ -267,13 +267,13 @@ class Scheduler {
     }
   }
 
-  /// Block i begins at member i + 1 and comes to member i last; everyone on its way adds its own.
+  /// Block i starts at member i + 1 and reaches member i last. Each member on its way adds its own.
   void reduce_scatter() {
     const auto given = [this](std::uint32_t i) {
       const Block block = send_block(op_, rank_, i);
-      return Region{Place::send, block.offset, block.count};
+      return BufferRegion{OpBuffer::send, block.offset, block.count};
     };
-    const Region result = {Place::recv, 0, given(rank_).count};
+    const BufferRegion result = {OpBuffer::recv, 0, given(rank_).count};
     std::uint64_t largest = 0;
     for (std::uint32_t i = 0; i < n_; ++i) {
       largest = std::max(largest, given(i).count);
@@ -282,10 +282,10 @@ class Scheduler {
       stage();
       copy(given(rank_), result);
     }
-    Region partial = given(member(n_ - 1));
+    BufferRegion partial = given(member(n_ - 1));
     for (std::uint32_t s = 0; s + 1 < n_; ++s) {
-      const Region own = given(member(2 * n_ - s - 2));
-      const Region arrived = scratch((s % 2) * largest, own.count);
+      const BufferRegion own = given(member(2 * n_ - s - 2));
+      const BufferRegion arrived = scratch((s % 2) * largest, own.count);
       stage();
       send(member(1), s, partial);
       receive(member(n_ - 1), s, arrived);
@@ -299,11 +299,11 @@ class Scheduler {
     }
   }
 
-  /// Member i gets everybody's block i and reduces it.
+  /// Member i receives block i from every member and reduces it.
   template <class BlockOf>
-  void exchange_and_reduce(BlockOf block_of, const Region& result) {
+  void exchange_and_reduce(BlockOf block_of, const BufferRegion& result) {
     stage();
-    const Region own = block_of(rank_);
+    const BufferRegion own = block_of(rank_);
     for (std::uint32_t distance = 1; distance < n_; ++distance) {
       const std::uint32_t to = member(distance);
       const std::uint32_t from = member(n_ - distance);
@@ -313,14 +313,14 @@ class Scheduler {
     reduce_arrived(own, result);
   }
 
-  /// Where a block of another member waits until it is reduced.
-  [[nodiscard]] Region arrived_from(std::uint32_t from, std::uint64_t count) {
+  /// Where another member's block is kept until it is reduced.
+  [[nodiscard]] BufferRegion arrived_from(std::uint32_t from, std::uint64_t count) {
     return scratch((from - (from > rank_ ? 1 : 0)) * count, count);
   }
 
-  /// Not into the result, which may be where this member's own elements are.
-  void reduce_arrived(const Region& own, const Region& result) {
-    const Region sum = arrived_from(rank_ == 0 ? 1 : 0, own.count);
+  /// Reduces into scratch and not into the result, which may overlap this member's own elements.
+  void reduce_arrived(const BufferRegion& own, const BufferRegion& result) {
+    const BufferRegion sum = arrived_from(rank_ == 0 ? 1 : 0, own.count);
     if (rank_ == 0) {
       copy(own, result);
       for (std::uint32_t m = 1; m < n_; ++m) {
@@ -337,15 +337,15 @@ class Scheduler {
   void reduce_scatter_in_order() {
     const auto given = [this](std::uint32_t i) {
       const Block block = send_block(op_, rank_, i);
-      return Region{Place::send, block.offset, block.count};
+      return BufferRegion{OpBuffer::send, block.offset, block.count};
     };
-    exchange_and_reduce(given, {Place::recv, 0, given(rank_).count});
+    exchange_and_reduce(given, {OpBuffer::recv, 0, given(rank_).count});
   }
 
   void all_reduce_in_order() {
     const auto given = [this](std::uint32_t i) {
-      const Region block = even_block(i);
-      return Region{Place::send, block.offset, block.count};
+      const BufferRegion block = even_block(i);
+      return BufferRegion{OpBuffer::send, block.offset, block.count};
     };
     exchange_and_reduce(given, even_block(rank_));
     const auto block = [this](std::uint32_t i) { return even_block(i); };
@@ -353,7 +353,7 @@ class Scheduler {
   }
 
   void reduce_in_order() {
-    const Region given = {Place::send, 0, op_.count};
+    const BufferRegion given = {OpBuffer::send, 0, op_.count};
     stage();
     if (rank_ != op_.peer) {
       return send(op_.peer, 0, given);
@@ -362,10 +362,10 @@ class Scheduler {
       const std::uint32_t from = member(n_ - distance);
       receive(from, 0, arrived_from(from, op_.count));
     }
-    reduce_arrived(given, {Place::recv, 0, op_.count});
+    reduce_arrived(given, {OpBuffer::recv, 0, op_.count});
   }
 
-  /// Every block straight to where it belongs.
+  /// Every block goes directly to its destination.
   void exchange() {
     stage();
     for (std::uint32_t distance = 1; distance < n_; ++distance) {
@@ -373,12 +373,12 @@ class Scheduler {
       const std::uint32_t from = member(n_ - distance);
       const Block sent = send_block(op_, rank_, to);
       const Block received = recv_block(op_, rank_, from);
-      send(to, 0, {Place::send, sent.offset, sent.count});
-      receive(from, 0, {Place::recv, received.offset, received.count});
+      send(to, 0, {OpBuffer::send, sent.offset, sent.count});
+      receive(from, 0, {OpBuffer::recv, received.offset, received.count});
     }
     const Block kept = send_block(op_, rank_, rank_);
     const Block place = recv_block(op_, rank_, rank_);
-    copy({Place::send, kept.offset, kept.count}, {Place::recv, place.offset, place.count});
+    copy({OpBuffer::send, kept.offset, kept.count}, {OpBuffer::recv, place.offset, place.count});
   }
 
   const OpSpec& op_;
@@ -389,17 +389,17 @@ class Scheduler {
 
 }  // namespace detail
 
-/// What member `rank` of n does for a collective. REQUIRES: check(op, n) passed.
+/// The schedule of member `rank` of n for a collective. REQUIRES: check(op, n) passed.
 [[nodiscard]] inline Schedule schedule_of(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
   return detail::Scheduler(op, rank, n).write();
 }
 
-/// The same, in order. REQUIRES: check(op, n) passed.
+/// The schedule in order. REQUIRES: check(op, n) passed.
 [[nodiscard]] inline Schedule schedule_in_order_of(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
   return n == 1 ? schedule_of(op, rank, n) : detail::Scheduler(op, rank, n).write_in_order();
 }
 
-/// The scratch of the member that needs most. REQUIRES: check(op, n) passed.
+/// Scratch bytes of the member that needs most. REQUIRES: check(op, n) passed.
 [[nodiscard]] inline std::uint64_t scratch_bytes_of(const OpSpec& op, std::uint32_t n) {
   if (n == 1) {
     return 0;
@@ -416,7 +416,7 @@ class Scheduler {
   }
 }
 
-/// The same, in order. REQUIRES: check(op, n) passed.
+/// Scratch bytes in order. REQUIRES: check(op, n) passed.
 [[nodiscard]] inline std::uint64_t scratch_bytes_in_order_of(const OpSpec& op, std::uint32_t n) {
   const std::uint64_t size = dtype_size(op.dtype);
   switch (op.opcode) {
@@ -428,20 +428,20 @@ class Scheduler {
   }
 }
 
-/// Where a region of a prepared op lies.
-class Places {
+/// The buffers of a prepared op. Finds a region's address and runs local steps.
+class OpBuffers {
  public:
-  /// The buffers are those of `op`, with `scratch_bytes` of scratch at least.
-  Places(const OpSpec& op, std::uint32_t dtype) : reduction_(op.reduction), dtype_(dtype), size_(dtype_size(dtype)) {
+  /// `op` has its buffers, with enough scratch for the schedule.
+  OpBuffers(const OpSpec& op, std::uint32_t dtype) : reduction_(op.reduction), dtype_(dtype), size_(dtype_size(dtype)) {
     bases_[0] = op.send ? static_cast<unsigned char*>(op.send->data) : nullptr;
     bases_[1] = op.recv ? static_cast<unsigned char*>(op.recv->data) : nullptr;
     bases_[2] = op.scratch ? static_cast<unsigned char*>(op.scratch->data) : nullptr;
   }
 
-  [[nodiscard]] unsigned char* data(const Region& region) const noexcept {
-    return bases_[static_cast<std::size_t>(region.place)] + region.offset * size_;
+  [[nodiscard]] unsigned char* data(const BufferRegion& region) const noexcept {
+    return bases_[static_cast<std::size_t>(region.buffer)] + region.offset * size_;
   }
-  [[nodiscard]] std::uint64_t bytes(const Region& region) const noexcept { return region.count * size_; }
+  [[nodiscard]] std::uint64_t bytes(const BufferRegion& region) const noexcept { return region.count * size_; }
 
   void run(const LocalStep& step) const noexcept {
     unsigned char* to = data(step.to);
@@ -460,7 +460,7 @@ class Places {
   std::uint64_t size_;
 };
 
-/// Refuses with TransportError{SR_INVALID} an op whose scratch is too small for `schedule`.
+/// Throws TransportError{SR_INVALID} where the op's scratch is too small for `schedule`.
 inline void require_scratch(const OpSpec& op, const Schedule& schedule) {
   const std::uint64_t needed = schedule.scratch_elements * dtype_size(schedule.dtype);
   if (needed != 0 && (!op.scratch || op.scratch->data == nullptr || op.scratch->bytes < needed)) {

@@ -5,7 +5,7 @@
 
 namespace shardrun::sdk {
 
-/// Whether a pattern covers a whole name: `*` stands for any run of characters, `?` for one.
+/// Whether a pattern matches a whole name: `*` matches any run of characters, `?` matches one.
 [[nodiscard]] inline bool glob_matches(std::string_view pattern, std::string_view text) noexcept {
   std::size_t p = 0;
   std::size_t t = 0;

@@ -1,6 +1,6 @@
 #pragma once
 
-/// What a strategy does itself: its class has `plan_hook`, and `sync_gradients` or `after_step` or both.
+/// Hooks of a strategy: its class has `plan_hook`, and `sync_gradients` or `after_step` or both.
 ///
 ///     void plan_hook(const Job& job, const HookGroup& group, HookWriter& writer) const;
 ///     void sync_gradients(const HookCall& call) const;
@@ -30,17 +30,17 @@ enum class Exchange : std::uint32_t {
   all_to_all = SR_EXCHANGE_ALL_TO_ALL,
 };
 
-/// What a hook's state is at first.
+/// A hook state's first value.
 enum class Begins : std::uint32_t { zero = SR_HOOK_STATE_ZERO, tensor = SR_HOOK_STATE_TENSOR };
 
-/// One of a group's tensors: this rank's part, from element `first` of the group on.
+/// One of a group's tensors: this rank's part, which begins at element `first` of the group.
 struct HookTensor {
   std::string name;
   std::vector<std::int64_t> shape;
   std::uint64_t first = 0;
 };
 
-/// Tensors that lie one after the other.
+/// Tensors that are contiguous; see sr_hook_group.
 struct HookGroup {
   Hook hook = Hook::sync_gradients;
   std::uint64_t elements = 0;
@@ -61,12 +61,12 @@ namespace detail {
 
 }  // namespace detail
 
-/// sr_hook_writer, whose rules hold. Every function throws Refused.
+/// Wraps sr_hook_writer, whose rules apply. Every function throws Refused.
 class HookWriter {
  public:
   HookWriter(const sr_hook_writer& writer, const HookGroup& group) : writer_(writer), next_(group.states + 1) {}
 
-  /// The new buffer's number.
+  /// Returns the new buffer's number.
   std::uint32_t add_buffer(Element element, std::uint64_t elements) {
     detail::call_host([&](sr_error* error) {
       return writer_.add_buffer(writer_.self, static_cast<std::uint32_t>(element), elements, error);
@@ -78,7 +78,8 @@ class HookWriter {
     detail::call_host([&](sr_error* error) { return writer_.add_call(writer_.self, call, error); });
   }
 
-  /// Of buffers, by number: 0 is the group's tensors, then come the hook's states, then what add_buffer returned.
+  /// `send`, `receive`: buffer numbers. 0 is the group's tensors, then come the hook's states, then what add_buffer
+  /// returned.
   void add_exchange(Exchange kind, std::uint32_t send, std::uint32_t receive) {
     const sr_exchange exchange{sizeof(sr_exchange), static_cast<std::uint32_t>(kind), send, receive};
     detail::call_host([&](sr_error* error) { return writer_.add_exchange(writer_.self, &exchange, error); });
@@ -94,21 +95,21 @@ class HookCall {
  public:
   explicit HookCall(const sr_hook_call& call) : call_(call) {}
 
-  /// The number that was given to add_call.
+  /// The number that add_call was given.
   [[nodiscard]] std::uint32_t number() const noexcept { return call_.call; }
   [[nodiscard]] std::uint32_t members() const noexcept { return call_.group->members; }
-  /// Made anew by every call.
+  /// Every call makes a new vector.
   [[nodiscard]] std::vector<HookTensor> tensors() const { return detail::read_group(*call_.group).tensors; }
   [[nodiscard]] std::uint32_t member() const noexcept { return call_.member; }
   [[nodiscard]] std::int64_t step() const noexcept { return call_.step; }
-  /// Of the step, over all ranks; and those that this rank has gathered gradients of.
+  /// In the step, over all ranks; and those that this rank's gradients come from.
   [[nodiscard]] std::uint64_t samples() const noexcept { return call_.samples; }
   [[nodiscard]] std::uint64_t own_samples() const noexcept { return call_.own_samples; }
   [[nodiscard]] OptionValues options() const {
     return {call_.job->options, call_.job->option_count, call_.job->option_stride};
   }
 
-  // Buffers by number. REQUIRES: a buffer of that element.
+  // Buffers by number. REQUIRE: the buffer has that element type.
   [[nodiscard]] std::span<float> floats(std::uint32_t buffer) const { return span_of<float>(buffer); }
   [[nodiscard]] std::span<std::int32_t> whole_numbers(std::uint32_t buffer) const {
     return span_of<std::int32_t>(buffer);

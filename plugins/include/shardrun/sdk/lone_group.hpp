@@ -1,6 +1,6 @@
 #pragma once
 
-/// A group of one member, for transports whose own groups need another: to every collective it receives what it sends.
+/// A group of one member, for transports whose own groups need at least two: a collective receives what it sends.
 
 #include <shardrun/sdk/op.hpp>
 #include <shardrun/sdk/transport.hpp>
@@ -17,7 +17,7 @@
 
 namespace shardrun::sdk {
 
-/// Of host memory. Its ops are copies, made where they are started.
+/// For host memory. Its ops are copies that run in `start`.
 class LoneGroup final : public Group {
  public:
   std::unique_ptr<Op> prepare(std::span<const OpSpec> ops, std::int64_t) override {

@@ -1,6 +1,6 @@
 #pragma once
 
-/// sr_op as a C++ value, and what follows from it: who sends and receives how much, and whether it makes sense.
+/// sr_op as a C++ value, and functions of it: who sends and receives how much, and whether it is valid.
 
 #include <shardrun/sdk/plugin.hpp>
 #include <shardrun/transport.h>
@@ -17,16 +17,38 @@
 
 namespace shardrun::sdk {
 
-/// What a transport reports: an SR_... status and its reason. The reason names the op, the peer and what was waited
-/// for.
+/// A transport's failure: an SR_... status and its reason. The reason names the op, the peer and what was waited for.
 class TransportError : public std::runtime_error {
  public:
-  TransportError(std::int32_t status, const std::string& text) : std::runtime_error(text), status_(status) {}
+  /// `awaited`: see sr_error::awaited; a rank of the world, not an index into a group.
+  TransportError(std::int32_t status, const std::string& text, std::optional<std::uint32_t> awaited = std::nullopt)
+      : std::runtime_error(text), status_(status), awaited_(awaited) {}
+  /// From the `error` that a plugin or the host has filled in.
+  TransportError(std::int32_t status, const sr_error& error)
+      : TransportError(status, error.text, error.awaited != 0 ? std::optional(error.awaited - 1) : std::nullopt) {}
 
   [[nodiscard]] std::int32_t status() const noexcept { return status_; }
+  [[nodiscard]] std::optional<std::uint32_t> awaited() const noexcept { return awaited_; }
+
+  /// The same error, with "PREFIX: " before its reason.
+  [[nodiscard]] TransportError within(const std::string& prefix) const {
+    return {status_, prefix + ": " + what(), awaited_};
+  }
 
  private:
   std::int32_t status_;
+  std::optional<std::uint32_t> awaited_;
+};
+
+/// The ranks that an op waits for: their names for a message, separated by ", ", and the first rank.
+struct AwaitedRanks {
+  std::string names;
+  std::optional<std::uint32_t> first;
+
+  void add(const std::string& name, std::uint32_t rank) {
+    names += (names.empty() ? "" : ", ") + name;
+    first = first ? first : rank;
+  }
 };
 
 struct Buffer {
@@ -37,7 +59,7 @@ struct Buffer {
   std::uint32_t device = 0;
 };
 
-/// sr_op, whose fields these are.
+/// The fields of sr_op.
 struct OpSpec {
   std::uint32_t opcode = 0;
   std::uint32_t dtype = 0;
@@ -59,7 +81,7 @@ struct OpInfo {
   std::uint64_t scratch_bytes = 0;
 };
 
-/// What holds for every op of one opcode.
+/// Properties of every op with this opcode.
 struct OpcodeTraits {
   std::uint32_t opcode = 0;
   std::string_view name;
@@ -87,7 +109,7 @@ inline constexpr std::array<OpcodeTraits, 14> opcodes = {{
     {SR_OP_SCATTER, "scatter", true, false, true},
 }};
 
-/// Null where the opcode is not known.
+/// Null for an unknown opcode.
 [[nodiscard]] constexpr const OpcodeTraits* find_opcode(std::uint32_t opcode) noexcept {
   for (const OpcodeTraits& traits : opcodes) {
     if (traits.opcode == opcode) {
@@ -116,7 +138,7 @@ inline constexpr std::array<DtypeTraits, 10> dtypes = {{
     {SR_DTYPE_U64, "u64", 8},
 }};
 
-/// Bytes of an element, 0 where the dtype is not known (or the op has none).
+/// Bytes of an element; 0 for an unknown dtype (or an op without one).
 [[nodiscard]] constexpr std::uint64_t dtype_size(std::uint32_t dtype) noexcept {
   for (const DtypeTraits& traits : dtypes) {
     if (traits.dtype == dtype) {
@@ -169,8 +191,7 @@ namespace detail {
 
 }  // namespace detail
 
-/// The part of member `rank`'s send buffer that is meant for member `to`.
-/// REQUIRES: check(op, n) passed.
+/// The part of member `rank`'s send buffer that goes to member `to`. REQUIRES: check(op, n) passed.
 [[nodiscard]] inline Block send_block(const OpSpec& op, std::uint32_t rank, std::uint32_t to) {
   switch (op.opcode) {
     case SR_OP_SEND: return {0, to == op.peer ? op.count : 0};
@@ -189,8 +210,8 @@ namespace detail {
   }
 }
 
-/// The part of member `rank`'s recv buffer that comes from member `from`; of the ops that reduce, all of it comes from
-/// each. REQUIRES: check(op, n) passed.
+/// The part of member `rank`'s recv buffer that comes from member `from`. For ops that reduce, every member contributes
+/// to all of it. REQUIRES: check(op, n) passed.
 [[nodiscard]] inline Block recv_block(const OpSpec& op, std::uint32_t rank, std::uint32_t from) {
   switch (op.opcode) {
     case SR_OP_RECV:
@@ -209,7 +230,7 @@ namespace detail {
   }
 }
 
-/// How many elements member `rank` of n reads from its send buffer. REQUIRES: check(op, n) passed.
+/// Number of elements that member `rank` of n reads from its send buffer. REQUIRES: check(op, n) passed.
 [[nodiscard]] inline std::uint64_t send_elements(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
   switch (op.opcode) {
     case SR_OP_SEND:
@@ -228,7 +249,7 @@ namespace detail {
   }
 }
 
-/// How many elements member `rank` of n finds in its recv buffer. REQUIRES: check(op, n) passed.
+/// Number of elements that member `rank` of n gets in its recv buffer. REQUIRES: check(op, n) passed.
 [[nodiscard]] inline std::uint64_t recv_elements(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
   switch (op.opcode) {
     case SR_OP_RECV:
@@ -278,7 +299,7 @@ namespace detail {
   throw TransportError(SR_INVALID, describe(op) + ": " + why);
 }
 
-/// Adding up the counts must not wrap, nor their bytes.
+/// Checks that neither the sum of the counts nor its bytes overflow.
 inline void check_counts(const OpSpec& op, const std::vector<std::uint64_t>& counts, bool wanted, std::uint32_t n,
                          std::string_view name) {
   if (!wanted) {
@@ -315,7 +336,7 @@ inline void check_buffer(const OpSpec& op, const std::optional<Buffer>& buffer, 
   }
 }
 
-/// Where `send` begins relative to `recv` in place, in elements; nothing where the op is never in place.
+/// Offset of `send` relative to `recv` in place, in elements. Nothing for ops that are never in place.
 [[nodiscard]] inline std::optional<std::int64_t> in_place_offset(const OpSpec& op, std::uint32_t rank) {
   switch (op.opcode) {
     case SR_OP_BROADCAST:
@@ -341,8 +362,8 @@ inline void check_buffer(const OpSpec& op, const std::optional<Buffer>& buffer, 
          detail::bytes_of(*op.recv) + *offset * static_cast<std::int64_t>(dtype_size(op.dtype));
 }
 
-/// Refuses with TransportError{SR_INVALID} what can be in no group of `n`: codes that are not known, a peer outside,
-/// counts that lack. Buffers are not looked at.
+/// Throws TransportError{SR_INVALID} for an op that is invalid in any group of `n`: unknown codes, a peer outside the
+/// group, missing counts. Does not look at buffers.
 inline void check(const OpSpec& op, std::uint32_t n) {
   const OpcodeTraits* traits = find_opcode(op.opcode);
   if (n == 0) {
@@ -367,7 +388,7 @@ inline void check(const OpSpec& op, std::uint32_t n) {
   detail::check_counts(op, op.recv_counts, traits->has_recv_counts, n, "recv_counts");
 }
 
-/// The same, and what cannot be on member `rank`: buffers that are missing, too small, or overlap without being in
+/// As `check`, and checks what concerns member `rank`: buffers that are missing, too small, or overlap without being in
 /// place, and a send to itself.
 inline void validate(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
   check(op, n);
@@ -390,7 +411,7 @@ inline void validate(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
   }
 }
 
-/// What is prepared as one: one collective, or sends and receives.
+/// For ops that are prepared together: one collective, or sends and receives.
 inline void validate(std::span<const OpSpec> ops, std::uint32_t rank, std::uint32_t n) {
   if (ops.empty()) {
     throw TransportError(SR_INVALID, "nothing was given to prepare");

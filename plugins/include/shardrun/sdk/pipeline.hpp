@@ -1,7 +1,7 @@
 #pragma once
 
-/// Pipelines for strategies: layers split into chunks of like cost, and the usual schedules as lists of actions, or the
-/// user's own.
+/// Pipelines for strategies: layers split into chunks of similar cost; the usual schedules as lists of actions, or the
+/// user's own lists.
 
 #include <shardrun/sdk/pipeline_csv.hpp>
 #include <shardrun/sdk/strategy.hpp>
@@ -16,8 +16,8 @@
 
 namespace shardrun::sdk {
 
-/// What a step costs before the layers, of each of them, and behind them: its share of all FLOPs and of all parameters,
-/// which take memory and the optimizer's time.
+/// Relative costs of what comes before the layers, of each layer, and of what comes behind them. A cost adds the share
+/// of all FLOPs and the share of all parameters, which stands for memory and the optimizer's time.
 [[nodiscard]] inline std::vector<double> relative_costs(const Graph& graph) {
   std::vector<Layer> parts = {graph.before};
   parts.insert(parts.end(), graph.layers.begin(), graph.layers.end());
@@ -40,13 +40,14 @@ namespace shardrun::sdk {
   return costs;
 }
 
-/// The layers in consecutive chunks such that the most costly one costs least; chunk c is on stage c mod `stages`. What
-/// is before the layers is in the first chunk, what is behind them in the last.
+/// Splits the layers into consecutive chunks so that the largest cost is as small as possible. Chunk c is on stage c
+/// mod `stages`. The first chunk includes what comes before the layers, the last what comes behind them.
 [[nodiscard]] inline std::vector<Chunk> balanced_chunks(const Graph& graph, std::uint32_t chunks,
                                                         std::uint32_t stages) {
   const std::vector<double> costs = relative_costs(graph);
   const std::size_t layers = graph.layers.size();
-  // best[l]: the least largest cost of the first chunks over the first l layers; from[c][l]: where chunk c begins.
+  // best[l]: the smallest possible largest cost of the chunks so far over the first l layers; from[c][l]: where chunk c
+  // begins.
   std::vector<double> best(layers + 1, std::numeric_limits<double>::infinity());
   best[0] = 0;
   std::vector<std::vector<std::size_t>> from;
@@ -87,10 +88,10 @@ namespace shardrun::sdk {
   return actions;
 }
 
-/// One forward, one backward (PipeDream-flush: Narayanan et al. 2021, arXiv:2104.04473, section 2.2), also over several
-/// chunks a stage, interleaved (there too): microbatches go through the chunks in groups of as many as there are
-/// stages. Of a last group that is smaller, the places of those that it lacks stay free: closed up, stages might wait
-/// for each other.
+/// One forward, one backward (PipeDream-flush: Narayanan et al. 2021, arXiv:2104.04473, section 2.2). With several
+/// chunks a stage it is interleaved (same section): microbatches go through the chunks in groups of as many as there
+/// are stages. A smaller last group leaves the time slots of the missing microbatches empty. Without these gaps stages
+/// could wait for each other.
 [[nodiscard]] inline std::vector<Action> one_forward_one_backward(std::uint32_t stage, std::uint32_t stages,
                                                                   std::uint32_t chunks_per_stage,
                                                                   std::uint32_t microbatches) {
@@ -119,8 +120,8 @@ namespace shardrun::sdk {
   return actions;
 }
 
-/// ZB-H1 (Qi et al. 2023, arXiv:2401.10241, section 2.3): one forward, one backward, whose gradients of parameters wait
-/// until the stage would have nothing else to do: as many microbatches as there are stages before this one.
+/// ZB-H1 (Qi et al. 2023, arXiv:2401.10241, section 2.3): one forward, one backward. The gradients of parameters are
+/// computed where the stage would be idle, delayed by as many microbatches as there are stages before it.
 [[nodiscard]] inline std::vector<Action> zero_bubble_h1(std::uint32_t stage, std::uint32_t stages,
                                                         std::uint32_t microbatches) {
   std::vector<Action> actions;
@@ -149,7 +150,7 @@ inline constexpr std::int64_t default_chunks = 2;
 
 }  // namespace detail
 
-/// What `place_pipeline` reads of the job.
+/// The options that `place_pipeline` reads.
 [[nodiscard]] inline std::vector<Option> pipeline_options() {
   return {
       also_called(
@@ -162,8 +163,8 @@ inline constexpr std::int64_t default_chunks = 2;
                   "virtual_stages num_virtual_stages virtual_pipeline_model_parallel_size num_model_chunks n_chunks")};
 }
 
-/// Throws InvalidJob where `chunks` is given and the schedule says by itself how many there are. The default passes:
-/// whether the job file has it cannot be told.
+/// Throws InvalidJob where `chunks` is set to another value than the schedule requires. The default passes, as the job
+/// file's own setting cannot be told from it.
 inline void check_pipeline_options(const Job& job) {
   const std::string schedule = job.options.text("schedule");
   const std::int64_t chunks = job.options.integer("chunks");
@@ -175,7 +176,7 @@ inline void check_pipeline_options(const Job& job) {
   }
 }
 
-/// The user's own lists: how many chunks there are, and on which stages, follows from them.
+/// Uses the user's own lists. The number of chunks and their stages follow from them.
 inline void place_written_pipeline(const Graph& graph, const std::string& mesh_axis, std::uint32_t stages,
                                    std::string_view csv, PlanWriter& plan) {
   const std::vector<std::vector<Action>> actions = actions_from_csv(csv);
@@ -197,7 +198,7 @@ inline void place_written_pipeline(const Graph& graph, const std::string& mesh_a
   }
 }
 
-/// Splits the layers over a mesh axis and sets every stage's actions, as `pipeline_options` say.
+/// Splits the layers over a mesh axis and sets every stage's actions, following `pipeline_options`.
 inline void place_pipeline(const Job& job, const Graph& graph, const std::string& mesh_axis, std::uint32_t stages,
                            PlanWriter& plan) {
   check_pipeline_options(job);

@@ -1,8 +1,8 @@
 #pragma once
 
-/// Lists of actions as text, in the notation that torch.distributed.pipelining writes and reads: a line for each stage,
-/// cells with commas between them, and in a cell CHUNK, a letter, MICROBATCH, such as 2F0: F forward, B backward, or
-/// its parts I (gradients of activations) and W (gradients of parameters). An empty cell is time without work.
+/// Lists of actions as text, in the notation that torch.distributed.pipelining writes and reads: one line per stage,
+/// with cells separated by commas. A cell is CHUNK, a letter, MICROBATCH, such as 2F0. The letters: F forward, B
+/// backward, or its parts I (gradients of activations) and W (gradients of parameters). An empty cell is idle time.
 
 #include <shardrun/sdk/strategy.hpp>
 
@@ -21,14 +21,14 @@ namespace shardrun::sdk {
 
 namespace detail {
 
-/// Reads a number at the start of `text` and removes it; false where there is none.
+/// Removes a number from the start of `text` into `number`. Returns false where there is none.
 [[nodiscard]] inline bool take_number(std::string_view& text, std::uint32_t& number) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   text.remove_prefix(static_cast<std::size_t>(end - text.data()));
   return error == std::errc();
 }
 
-/// `where`: "line 2, cell 5".
+/// Parses a cell. `where`: "line 2, cell 5".
 [[nodiscard]] inline Action action_of_cell(std::string_view cell, const std::string& where) {
   constexpr std::string_view digits = "0123456789";
   constexpr std::array<std::string_view, 7> communication = {"SEND_F",  "RECV_F",  "SEND_B",     "RECV_B",
@@ -55,7 +55,8 @@ namespace detail {
   return action;
 }
 
-/// The part of `text` before `separator`, which are both removed; all of it where there is none.
+/// Removes the part of `text` before `separator`, and the separator, and returns the part. Without a separator: all of
+/// it.
 [[nodiscard]] inline std::string_view take_until(std::string_view& text, char separator) {
   const std::string_view part = text.substr(0, text.find(separator));
   text.remove_prefix(std::min(text.size(), part.size() + 1));
@@ -71,7 +72,7 @@ namespace detail {
 
 }  // namespace detail
 
-/// Of each stage, a line of the text, its actions. Empty lines at the end do not count. Throws InvalidJob that names
+/// The actions of each stage, from its line of the text. Empty lines at the end are ignored. Throws InvalidJob with
 /// line and cell, both counted from 1.
 [[nodiscard]] inline std::vector<std::vector<Action>> actions_from_csv(std::string_view text) {
   constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
@@ -94,8 +95,7 @@ namespace detail {
   return stages;
 }
 
-/// Of each chunk the stage whose list it occurs in. Throws InvalidJob where one occurs in two, or none of that number
-/// occurs.
+/// The stage of each chunk: the one whose list contains it. Throws InvalidJob where two lists contain it, or none does.
 [[nodiscard]] inline std::vector<std::uint32_t> stages_of_chunks(const std::vector<std::vector<Action>>& actions) {
   std::map<std::uint32_t, std::uint32_t> stages;
   for (std::uint32_t stage = 0; stage < actions.size(); ++stage) {

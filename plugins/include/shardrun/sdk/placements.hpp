@@ -1,7 +1,7 @@
 #pragma once
 
-/// The usual placements, for strategies that combine them: tensor and sequence parallelism, and parameters whose
-/// optimizer's states, gradients or all are split over ranks that compute the same (ZeRO, FSDP).
+/// The usual placements, for strategies to combine: tensor and sequence parallelism; optimizer states, gradients or
+/// parameters split over ranks that compute the same (ZeRO, FSDP).
 
 #include <shardrun/sdk/strategy.hpp>
 
@@ -16,7 +16,7 @@ namespace shardrun::sdk {
 /// Logical axes and the mesh axes that split them, major to minor.
 using AxisRules = std::map<std::string, std::vector<std::string>>;
 
-/// What tensor parallelism splits (Shoeybi et al. 2019, arXiv:1909.08053, section 3) of what the graph has.
+/// The axes of the graph that tensor parallelism splits (Shoeybi et al. 2019, arXiv:1909.08053, section 3).
 [[nodiscard]] inline AxisRules tensor_parallel_rules(const Graph& graph, const std::string& mesh_axis) {
   AxisRules rules;
   for (const char* axis : {"heads", "mlp", "vocab"}) {
@@ -33,8 +33,8 @@ inline void place_axes(const AxisRules& rules, PlanWriter& plan) {
   }
 }
 
-/// Splits every cut point along the sequence (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2), and its batch as
-/// `batch` says. Throws InvalidJob where the graph has no sequence.
+/// Splits every cut point along the sequence (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2), and its batch
+/// over the mesh axes `batch`. Throws InvalidJob where the graph has no sequence.
 inline void place_sequence(const Graph& graph, const std::string& mesh_axis, const std::vector<std::string>& batch,
                            PlanWriter& plan) {
   bool any = false;
@@ -58,15 +58,15 @@ inline void place_sequence(const Graph& graph, const std::string& mesh_axis, con
 
 /// How parameters are split over ranks that compute the same (Rajbhandari et al. 2019, arXiv:1910.02054, section 5).
 struct ZeroSettings {
-  std::int64_t stage = 0;     ///< 1: the optimizer's states; 2: gradients too; 3: parameters too
-  std::string mesh_axis;      ///< over which they are split
-  bool unit_is_layer = true;  ///< stage 3: what is brought together at once; else each tensor by itself
-  std::string keep;           ///< stage 3: a glob; what stays brought together from forward to backward
+  std::int64_t stage = 0;     ///< 1: optimizer states; 2: gradients too; 3: parameters too
+  std::string mesh_axis;      ///< that splits them
+  bool unit_is_layer = true;  ///< stage 3: gathers a layer at a time; otherwise each tensor by itself
+  std::string keep;           ///< stage 3: a glob; matched tensors stay gathered from forward to backward
 };
 
 namespace detail {
 
-/// A tensor's dimensions as `rules` split them; each mesh axis goes to the first that asks for it.
+/// A tensor's dimensions as `rules` split them. A mesh axis goes to the first dimension whose rule names it.
 [[nodiscard]] inline std::vector<std::vector<std::string>> split_by_rules(const Tensor& tensor,
                                                                           const AxisRules& rules) {
   std::vector<std::vector<std::string>> dims(tensor.shape.size());
@@ -94,8 +94,8 @@ namespace detail {
 
 }  // namespace detail
 
-/// Places every parameter: as the rules say, and over the mesh axis in the roles that the stage splits. What is split
-/// over it are the flattened elements: parts of any shape are of one size, and lie together in the whole.
+/// Places every parameter by the rules. In the roles that the stage splits, it also splits them over the mesh axis.
+/// That splits the flattened elements: parts have equal size for any shape, and are contiguous.
 inline void place_zero(const Graph& graph, const AxisRules& rules, const ZeroSettings& settings, PlanWriter& plan) {
   for (const Tensor& tensor : graph.tensors) {
     if (tensor.kind != SR_TENSOR_PARAMETER || tensor.shape.empty() || settings.stage == 0) {
@@ -129,7 +129,7 @@ inline void place_zero(const Graph& graph, const AxisRules& rules, const ZeroSet
   }
 }
 
-/// What strategies with these placements ask of the job file.
+/// The options of strategies with these placements.
 [[nodiscard]] inline Option bucket_option() {
   return also_called(
       number_option("bucket_mb", 4, 0, 1 << 20,
@@ -149,8 +149,8 @@ inline void place_zero(const Graph& graph, const AxisRules& rules, const ZeroSet
                       "forward to backward; empty: none")};
 }
 
-/// Throws InvalidJob where one of `gather_options` is given and `stage`, which the job's option `zero` sets, splits no
-/// parameters.
+/// Throws InvalidJob where one of `gather_options` is set although `stage`, the value of the job's option `zero`,
+/// splits no parameters.
 inline void check_gather_options(const Job& job, std::int64_t stage) {
   for (const Option& option : gather_options()) {
     const std::string value = job.options.text(option.name);

@@ -1,7 +1,7 @@
 #pragma once
 
-/// What the SDK offers to plugins of every kind: options, log lines, and the border crossed safely.
-/// Header-only C++20 over shardrun/plugin.h; a plugin may use that alone just as well.
+/// The SDK's part for plugins of every kind: options, log lines, and a safe way across the C interface. Header-only
+/// C++20 over shardrun/plugin.h. A plugin may also use that header alone.
 
 #include <shardrun/plugin.h>
 
@@ -19,19 +19,20 @@
 
 namespace shardrun::sdk {
 
-/// The job asks for what this plugin cannot do. The message says what to change; it reaches the user as it is.
+/// The job asks for something that this plugin cannot do. The message says what to change, and reaches the user
+/// unchanged.
 class InvalidJob : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// A host function refused what it was given. Let it pass: the host knows already.
+/// A host function refused its arguments. Do not catch it: the host knows already.
 class Refused : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// An option that the plugin declares. Made by the functions below; `help` is one line.
+/// An option that the plugin declares. The functions below make one. `help` is one line.
 struct Option {
   std::uint32_t type = SR_OPTION_TEXT;
   std::string name;
@@ -44,8 +45,8 @@ struct Option {
   double max_number = 0;
   std::string default_text = {};
   std::vector<std::string> choices = {};
-  std::uint32_t flags = 0;   ///< of SR_OPTION_TEXT_FILE, SR_OPTION_TRANSPORT
-  std::string aliases = {};  ///< what other programs call it, with spaces between; since ABI 1.3
+  std::uint32_t flags = 0;   ///< SR_OPTION_TEXT_FILE, SR_OPTION_TRANSPORT
+  std::string aliases = {};  ///< its names in other programs, separated by spaces; since ABI 1.3
 };
 
 [[nodiscard]] inline Option boolean_option(std::string name, bool default_value, std::string help) {
@@ -64,7 +65,7 @@ struct Option {
   return option;
 }
 
-/// Bounds are inclusive; an infinite one is none.
+/// Bounds are inclusive. An infinite one is no bound.
 [[nodiscard]] inline Option number_option(std::string name, double default_value, double minimum, double maximum,
                                           std::string help) {
   Option option{.type = SR_OPTION_NUMBER, .name = std::move(name), .help = std::move(help)};
@@ -74,7 +75,7 @@ struct Option {
   return option;
 }
 
-/// No choices: any text.
+/// Without choices: any text.
 [[nodiscard]] inline Option text_option(std::string name, std::string default_value, std::vector<std::string> choices,
                                         std::string help) {
   Option option{.type = SR_OPTION_TEXT, .name = std::move(name), .help = std::move(help)};
@@ -83,8 +84,8 @@ struct Option {
   return option;
 }
 
-/// One of the choices, or the path of a text file, whose contents `OptionValues::contents` returns. A host of ABI 1.0
-/// takes the choices alone.
+/// One of the choices, or the path of a text file; `OptionValues::contents` returns its contents. A host of ABI 1.0
+/// accepts only the choices.
 [[nodiscard]] inline Option text_or_file_option(std::string name, std::string default_value,
                                                 std::vector<std::string> choices, std::string help) {
   Option option = text_option(std::move(name), std::move(default_value), std::move(choices), std::move(help));
@@ -92,7 +93,7 @@ struct Option {
   return option;
 }
 
-/// The name of a transport that this one opens (TransportHost::open_transport): the job's section [transport.NAME] is
+/// The name of a transport that this one opens (TransportHost::open_transport). The job's section [transport.NAME] is
 /// read for it. Since ABI 1.2.
 [[nodiscard]] inline Option transport_option(std::string name, std::string default_value, std::string help) {
   Option option = text_option(std::move(name), std::move(default_value), {}, std::move(help));
@@ -100,15 +101,15 @@ struct Option {
   return option;
 }
 
-/// The option with what other programs call it, with spaces between the names: an error about such a key leads to this
-/// one. Since ABI 1.3.
+/// The option with its names in other programs, separated by spaces. An error about such a key suggests this one. Since
+/// ABI 1.3.
 [[nodiscard]] inline Option also_called(Option option, std::string aliases) {
   option.aliases = std::move(aliases);
   return option;
 }
 
-/// Steps through an array that travels with a stride, and hands out copies in which what the writer of an
-/// element did not know is zero.
+/// Calls `take` with a copy of each element of an array with a stride. Fields that the array's writer did not know are
+/// zero in the copy.
 template <class Raw, class Take>
 void for_each(const Raw* array, std::uint32_t count, std::uint32_t stride, Take take) {
   for (std::uint32_t i = 0; i < count; ++i) {
@@ -121,7 +122,7 @@ void for_each(const Raw* array, std::uint32_t count, std::uint32_t stride, Take 
   }
 }
 
-/// The values of the declared options, as the job has them or by default.
+/// The values of the declared options, from the job or by default.
 class OptionValues {
  public:
   OptionValues() = default;
@@ -132,12 +133,12 @@ class OptionValues {
     });
   }
 
-  // Each throws std::logic_error for a name that is not declared with that type.
+  // Each throws std::logic_error where no option of that name and type is declared.
   [[nodiscard]] bool boolean(std::string_view name) const { return at(name, SR_OPTION_BOOLEAN).integer != 0; }
   [[nodiscard]] std::int64_t integer(std::string_view name) const { return at(name, SR_OPTION_INTEGER).integer; }
   [[nodiscard]] double number(std::string_view name) const { return at(name, SR_OPTION_NUMBER).number; }
   [[nodiscard]] std::string text(std::string_view name) const { return at(name, SR_OPTION_TEXT).text; }
-  /// Of the file that a text_or_file_option names; nothing where its value is a choice.
+  /// Of the file that a text_or_file_option names. Nothing where its value is a choice.
   [[nodiscard]] std::optional<std::string> contents(std::string_view name) const {
     return at(name, SR_OPTION_TEXT).contents;
   }
@@ -164,7 +165,7 @@ class OptionValues {
   std::vector<Value> values_;
 };
 
-/// The host as a plugin sees it. Copyable; valid until the plugin is closed; any thread.
+/// The host. Copyable. Valid until the plugin is closed. Any thread.
 class Host {
  public:
   explicit Host(const sr_host* host) : host_(host) {}
@@ -184,19 +185,23 @@ class Host {
 
 namespace detail {
 
-inline void write_error(sr_error* error, std::string_view text) noexcept {
+inline void write_error(sr_error* error, std::string_view text,
+                        std::optional<std::uint32_t> awaited = std::nullopt) noexcept {
   if (error == nullptr || error->struct_size < SR_ERROR_SIZE_1_0) {
     return;
   }
   std::size_t length = text.size() < sizeof(error->text) ? text.size() : sizeof(error->text) - 1;
   while (length < text.size() && length > 0 && (static_cast<unsigned char>(text[length]) & 0xC0U) == 0x80U) {
-    --length;  // not in the middle of a character
+    --length;  // not in the middle of a UTF-8 character
   }
   std::memcpy(error->text, text.data(), length);
   error->text[length] = '\0';
+  if (SR_HAS(error, sr_error, awaited)) {
+    error->awaited = awaited ? *awaited + 1 : 0;
+  }
 }
 
-/// Runs `act` and turns whatever it throws into a status and a reason.
+/// Runs `act` and turns what it throws into a status and a reason.
 template <class Act>
 std::int32_t guarded(sr_error* error, Act act) noexcept {
   try {
@@ -213,7 +218,7 @@ std::int32_t guarded(sr_error* error, Act act) noexcept {
   return SR_INTERNAL;
 }
 
-/// Calls a function of the host that takes an sr_error* and returns a status; throws Refused.
+/// Calls a function of the host that takes an sr_error* and returns a status. Throws Refused.
 template <class Call>
 void call_host(Call call) {
   sr_error error{};
@@ -223,7 +228,7 @@ void call_host(Call call) {
   }
 }
 
-/// A plugin's class may list its options, and may take the host; both are left out where there is no need.
+/// A plugin's class may declare options, and may take the host. Both are optional.
 template <class Class>
 concept DeclaresOptions = requires {
   { Class::options() } -> std::convertible_to<std::vector<Option>>;

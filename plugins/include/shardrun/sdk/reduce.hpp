@@ -1,6 +1,7 @@
 #pragma once
 
-/// Reductions of elements in host memory, by the widest vectors that the processor has, whatever this is compiled for.
+/// Reductions of elements in host memory. They use the widest vectors of the processor at run time, whatever the
+/// compiler targets.
 
 #include <shardrun/transport.h>
 
@@ -26,7 +27,7 @@ template <class To, class From>
   return to;
 }
 
-/// The half-precision formats: 16 bits that stand for a float.
+/// The 16-bit floating-point formats.
 struct Half {
   std::uint16_t bits;
 };
@@ -55,12 +56,13 @@ struct Bfloat {
   return bits_as<float>(sign | (exponent == 0 ? subnormal : normal));
 }
 
-/// Rounds to nearest, ties to even, subnormal results too.
+/// Rounds to nearest, ties to even; subnormal results too.
 [[nodiscard]] inline Half narrow_to_half(float value) noexcept {
   const auto bits = bits_as<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 16U) & 0x8000U;
   const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
-  // Below 2^-14 a half's last bit weighs 2^-24: added to 0.5, the float's adder rounds to exactly that.
+  // Below 2^-14 the last bit of an f16 has the value 2^-24. Adding 0.5 makes the float addition round at exactly that
+  // bit.
   const std::uint32_t subnormal = bits_as<std::uint32_t>(bits_as<float>(magnitude) + 0.5F) - 0x3F000000U;
   const std::uint32_t normal = (magnitude - 0x38000000U + 0xFFFU + ((magnitude >> 13U) & 1U)) >> 13U;
   const std::uint32_t infinite = magnitude > 0x7F800000U ? 0x7E00U : 0x7C00U;
@@ -68,7 +70,7 @@ struct Bfloat {
   return {static_cast<std::uint16_t>(sign | (magnitude >= 0x477FF000U ? infinite : finite))};
 }
 
-/// Integers wrap around: their sums and products are those of unsigned numbers wide enough not to be promoted.
+/// Integers wrap around: they are added and multiplied as unsigned numbers wide enough to avoid promotion.
 template <class T>
 struct Sum {
   T operator()(T a, T b) const noexcept {
@@ -91,7 +93,7 @@ struct Product {
   }
 };
 
-/// Only a NaN differs from itself. Its comparisons are all false: as `a` it stays.
+/// A NaN differs from itself, and all its comparisons are false: as `a` it stays.
 template <class T>
 struct Min {
   T operator()(T a, T b) const noexcept { return b < a || b != b ? b : a; }
@@ -102,7 +104,7 @@ struct Max {
   T operator()(T a, T b) const noexcept { return a < b || b != b ? b : a; }
 };
 
-/// What the vectors below compute, element by element.
+/// Computes, one element at a time, what the vectors below compute.
 template <class T, template <class> class Combine>
 struct Scalar {
   [[nodiscard]] static T reduced(T a, T b) noexcept {
@@ -182,7 +184,7 @@ namespace avx512 {
 /// Instruction sets that reductions are compiled for.
 enum class Vectors : std::uint32_t { baseline, avx2, avx512 };
 
-/// The best that this processor and its system have.
+/// The best of this processor and its operating system.
 [[nodiscard]] inline Vectors best_vectors() noexcept {
 #ifdef SHARDRUN_X86_VECTORS
   static const Vectors best = [] {
@@ -205,8 +207,8 @@ enum class Vectors : std::uint32_t { baseline, avx2, avx512 };
 #endif
 }
 
-/// Reduces `count` elements of a and b into to[0], and into to[1] where it has two targets. A target may be a or b
-/// itself; else it overlaps neither. Any alignment.
+/// Reduces `count` elements of a and b into to[0], and into to[1] where it has two targets. A target is a or b itself,
+/// or overlaps neither. Any alignment.
 using Reduction = void (*)(void* const* to, const void* a, const void* b, std::uint64_t count) noexcept;
 
 namespace detail {
@@ -225,7 +227,7 @@ template <class T, std::uint32_t Code, std::size_t Targets>
   return baseline::reduce_vectors<T, Code, Targets>;
 }
 
-/// Sums and products of integers wrap around, which only those of unsigned ones may do.
+/// Sums and products of integers must wrap around, so they are computed as unsigned.
 template <class T, std::size_t Targets>
 [[nodiscard]] Reduction reduction_of(std::uint32_t reduction, Vectors vectors) noexcept {
   using Wrapping =
@@ -260,7 +262,7 @@ auto with_type(std::uint32_t dtype, const Act& act) {
 
 }  // namespace detail
 
-/// Null where a code is not known. f16 and bf16 are computed in float and rounded to nearest, ties to even.
+/// Null for an unknown code. f16 and bf16 are computed in float and rounded to nearest, ties to even.
 template <std::size_t Targets = 1>
 [[nodiscard]] inline Reduction find_reduction(std::uint32_t dtype, std::uint32_t reduction,
                                               Vectors vectors = best_vectors()) noexcept {
@@ -270,7 +272,7 @@ template <std::size_t Targets = 1>
   });
 }
 
-/// to[i] = to[i] and from[i] reduced, for `count` elements. Buffers do not overlap.
+/// Reduces to[i] and from[i] into to[i], for `count` elements. Buffers do not overlap.
 inline void reduce(std::uint32_t dtype, std::uint32_t reduction, void* to, const void* from,
                    std::uint64_t count) noexcept {
   if (const Reduction run = find_reduction(dtype, reduction)) {

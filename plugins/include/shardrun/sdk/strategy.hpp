@@ -9,10 +9,10 @@
 ///     };
 ///     SHARDRUN_EXPORT_STRATEGY(Rows, "rows", "1.0")
 ///
-/// What a plan cannot say, a class does itself: shardrun/sdk/hooks.hpp.
-/// A class that reads the job's section [sharding] says so: `static constexpr bool reads_sharding = true;`.
-/// The class is made without arguments or from a Host. make_plan is pure and deterministic (see
-/// shardrun/strategy.h); what it throws becomes the job's error: InvalidJob where the job has to change.
+/// A class does itself what a plan cannot express: shardrun/sdk/hooks.hpp. A class that reads the job's section
+/// [sharding] declares `static constexpr bool reads_sharding = true;`. The class is constructed without arguments or
+/// from a Host. make_plan is pure and deterministic (see shardrun/strategy.h). What it throws becomes the job's error:
+/// InvalidJob where the job has to change.
 
 #include <shardrun/sdk/glob.hpp>
 #include <shardrun/sdk/hooks.hpp>
@@ -36,19 +36,19 @@ struct MeshAxis {
 struct Sharding {
   std::string key;
   std::string value;
-  std::string where;  ///< begins a message about it
+  std::string where;  ///< prefix of a message about it
 };
 
 struct Job {
   std::uint32_t ranks = 1;
-  std::vector<MeshAxis> mesh;  ///< as the job file gives it; empty where it is silent
+  std::vector<MeshAxis> mesh;  ///< as the job file gives it; empty where it does not
   OptionValues options;
-  std::uint32_t microbatches = 1;    ///< of an optimizer step
+  std::uint32_t microbatches = 1;    ///< in an optimizer step
   std::vector<Sharding> sharding{};  ///< in the order of the file
 };
 
-/// The only axis that the ranks are split over: what the job's mesh calls it, or `otherwise` where it is silent.
-/// Throws InvalidJob where the mesh splits them over several.
+/// The only axis that splits the ranks: its name in the job's mesh, or `otherwise` without one. Throws InvalidJob where
+/// the mesh has several.
 [[nodiscard]] inline std::string only_mesh_axis(const Job& job, std::string otherwise) {
   std::string name = std::move(otherwise);
   for (const MeshAxis& axis : job.mesh) {
@@ -72,7 +72,7 @@ struct Tensor {
   std::uint32_t kind = 0;  ///< SR_TENSOR_...
   std::string name;
   std::vector<std::int64_t> shape;
-  std::vector<std::string> axes;  ///< one a dimension; "" where it has none
+  std::vector<std::string> axes;  ///< one per dimension; "" where it has none
   std::uint64_t bytes = 0;
   std::int32_t layer = -1;
   std::uint32_t tied_set = 0;
@@ -99,8 +99,8 @@ struct Graph {
   std::vector<Axis> axes;
   std::vector<CutPoint> cut_points;
   std::vector<Layer> layers;
-  Layer before;  ///< what is before the first layer
-  Layer behind;  ///< what is behind the last
+  Layer before;  ///< what comes before the first layer
+  Layer behind;  ///< what comes behind the last
 
   [[nodiscard]] bool has_axis(std::string_view name) const {
     for (const Axis& axis : axes) {
@@ -112,7 +112,7 @@ struct Graph {
   }
 };
 
-/// Consecutive layers of one stage of a pipeline, up to the next chunk's.
+/// Consecutive layers on one stage of a pipeline, up to the next chunk's first.
 struct Chunk {
   std::uint32_t first_layer = 0;
   std::uint32_t stage = 0;
@@ -138,7 +138,7 @@ enum class Role : std::uint32_t {
   optimizer = SR_ROLE_OPTIMIZER,
 };
 
-/// One dimension, by its logical axis or (where that is "") by its number, over mesh axes, major to minor.
+/// One dimension, by its logical axis or (where that is "") by its index, split over mesh axes, major to minor.
 struct Split {
   std::string axis;
   std::uint32_t dim = 0;
@@ -153,12 +153,12 @@ struct Split {
   return {{}, dim, std::move(mesh_axes)};
 }
 
-/// The tensor's elements in row-major order, of what other splits leave a rank.
+/// Splits the tensor's elements in row-major order; of those that other splits leave to a rank.
 [[nodiscard]] inline Split split_flat(std::vector<std::string> mesh_axes) {
   return {{}, SR_DIM_FLAT, std::move(mesh_axes)};
 }
 
-/// sr_plan_writer, whose rules hold. Every function throws Refused.
+/// Wraps sr_plan_writer, whose rules apply. Every function throws Refused.
 class PlanWriter {
  public:
   explicit PlanWriter(const sr_plan_writer& writer) : writer_(writer) {}
@@ -175,7 +175,7 @@ class PlanWriter {
     });
   }
 
-  /// No splits: the tensors are whole on every rank in this role.
+  /// Without splits the tensors are whole on every rank in this role.
   void place_tensor(const std::string& glob, Role role, const std::vector<Split>& splits) {
     const RawSplits raw(splits);
     detail::call_host([&](sr_error* error) {
@@ -196,7 +196,7 @@ class PlanWriter {
     detail::call_host([&](sr_error* error) { return writer_.set_bucket_bytes(writer_.self, bytes, error); });
   }
 
-  // Those that follow throw Refused where the host is older than 1.1.
+  // The following throw Refused where the host is older than 1.1.
 
   /// An empty unit: each tensor by itself.
   void gather_at_use(const std::string& glob, const std::string& unit, bool keep = false) {
@@ -390,8 +390,8 @@ template <class Class>
 
 }  // namespace shardrun::sdk
 
-/// Exports `Class` as the plugin `plugin_name`; once, at namespace scope. The file is shardrun_strategy_NAME.so. A
-/// fourth argument is what other programs call it, with spaces between the names, as of sr_manifest.
+/// Exports `Class` as the plugin `plugin_name`. Use it once, at namespace scope. The file is shardrun_strategy_NAME.so.
+/// A fourth argument lists its names in other programs, separated by spaces, as in sr_manifest.
 #define SHARDRUN_EXPORT_STRATEGY(Class, plugin_name, plugin_version, ...)                                           \
   const sr_manifest shardrun_manifest_v1 = {sizeof(sr_manifest), SR_MAGIC,    SR_ABI_MAJOR,   SR_ABI_MINOR,  0,     \
                                             SR_KIND_STRATEGY,    plugin_name, plugin_version, "" __VA_ARGS__};      \

@@ -17,12 +17,12 @@
 ///     };
 ///     SHARDRUN_EXPORT_TRANSPORT(Wire, "wire", "1.0")
 ///
-/// One that ranks can find each other by also has
-/// `void share_first(std::uint32_t rank, std::uint32_t world_size, std::span<std::byte> data)`.
+/// A transport through which ranks can find each other also has `void share_first(std::uint32_t rank, std::uint32_t
+/// world_size, std::span<std::byte> data)`.
 ///
-/// The class is made without arguments or from a Host. What each function does, and which thread may call it, is
-/// stated in shardrun/transport.h. What is thrown becomes the status: TransportError its own, InvalidJob SR_INVALID,
-/// all else SR_INTERNAL. A transport of two functions is made by two_function_transport.hpp.
+/// The class is constructed without arguments or from a Host. shardrun/transport.h states what each function does and
+/// which thread may call it. An exception becomes the status: a TransportError its own, InvalidJob SR_INVALID, any
+/// other SR_INTERNAL. For a transport from two functions see two_function_transport.hpp.
 
 #include <shardrun/sdk/clock.hpp>
 #include <shardrun/sdk/op.hpp>
@@ -43,13 +43,13 @@
 
 namespace shardrun::sdk {
 
-// DEADLINES ARE NOT OF CLOCK_MONOTONIC. Here, and in all that an author's class is given, they are of steady_now(),
-// which falls behind that clock whenever the process is suspended. Compare them with steady_now(), wait in slices of
-// slice_until(deadline), and hand them to another plugin or to the host through to_border(deadline). A
-// `wait_until(std::chrono::steady_clock::time_point(nanoseconds(deadline)))` compiles and is wrong: it ends too early
-// after a suspension.
+// DEADLINES ARE NOT TIMES OF CLOCK_MONOTONIC. Here, and in everything that an author's class is given, they are times
+// of steady_now(), which falls behind that clock whenever the process is suspended. Compare them with steady_now(),
+// wait in slices of slice_until(deadline), and pass them to another plugin or to the host through to_border(deadline).
+// A `wait_until(std::chrono::steady_clock::time_point(nanoseconds(deadline)))` compiles and is wrong: after a
+// suspension it ends too early.
 
-/// When an op's latest run was under way, by monotonic_now(): sr_op_times.
+/// When an op's latest run was in progress, by monotonic_now(): sr_op_times.
 struct OpTimes {
   std::int64_t begun = 0;
   std::int64_t ended = 0;
@@ -65,14 +65,14 @@ class Op {
 
   virtual void start(void* queue, std::int64_t deadline) = 0;
   [[nodiscard]] virtual bool test() = 0;
-  /// False where `deadline` passed before; the op goes on. Throws TransportError{SR_TIMEOUT} where the op itself failed
-  /// by its own deadline.
+  /// Returns false where `deadline` passed first; the op continues. Throws TransportError{SR_TIMEOUT} where the op
+  /// failed by its own deadline.
   [[nodiscard]] virtual bool wait(std::int64_t deadline) = 0;
-  /// Of a complete op; nothing where it is not known.
+  /// Of a complete op. Nothing where it is not known.
   [[nodiscard]] virtual std::optional<OpTimes> times() const { return std::nullopt; }
 };
 
-/// A group of ranks. Its destructor is group_destroy. abort and error are called by any thread.
+/// A group of ranks. Its destructor is group_destroy. Any thread calls abort and error.
 class Group {
  public:
   Group() = default;
@@ -80,10 +80,10 @@ class Group {
   Group& operator=(const Group&) = delete;
   virtual ~Group() = default;
 
-  /// The ops have passed `validate`.
+  /// REQUIRES: the ops have passed `validate`.
   [[nodiscard]] virtual std::unique_ptr<Op> prepare(std::span<const OpSpec> ops, std::int64_t deadline) = 0;
   virtual void abort(std::string_view reason) noexcept = 0;
-  /// Why the group failed, or nothing.
+  /// Why the group failed; nothing where it has not.
   [[nodiscard]] virtual std::optional<TransportError> error() = 0;
 };
 
@@ -100,22 +100,26 @@ struct GroupSpec {
   std::int64_t deadline = INT64_MAX;
 
   [[nodiscard]] std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(members.size()); }
+  /// "member 1 (rank 3)", for messages.
+  [[nodiscard]] std::string name_of(std::uint32_t member) const {
+    return "member " + std::to_string(member) + " (rank " + std::to_string(members[member]) + ")";
+  }
 };
 
-/// Option values as they cross the border.
+/// Option values in their C form.
 struct RawOptions {
   const sr_option_value* data = nullptr;
   std::uint32_t count = 0;
   std::uint32_t stride = 0;
 };
 
-/// sr_transport_host. Copyable; valid until the transport is closed; any thread. What fails throws TransportError.
+/// Wraps sr_transport_host. Copyable. Valid until the transport is closed. Any thread. Failures throw TransportError.
 class TransportHost {
  public:
   TransportHost() = default;
   explicit TransportHost(const sr_transport_host* host) : host_(host) {}
 
-  /// steady_now(), by the host's own clock.
+  /// steady_now(), by the host's clock.
   [[nodiscard]] std::int64_t now() const noexcept { return host_->now(host_->self) - detail::running_clock().behind(); }
   /// Whether the job is to end.
   [[nodiscard]] bool aborted() const noexcept { return host_->aborted(host_->self) != 0; }
@@ -125,7 +129,7 @@ class TransportHost {
         [&](sr_error* error) { return host_->store_set(host_->self, key.c_str(), value.data(), value.size(), error); });
   }
 
-  /// Waits until the key is set, whose value has at most `capacity` bytes. Throws SR_ABORTED soon after the job is to
+  /// Waits until the key is set. Its value has at most `capacity` bytes. Throws SR_ABORTED soon after the job is to
   /// end.
   [[nodiscard]] std::string store_get(const std::string& key, std::int64_t deadline,
                                       std::size_t capacity = 4096) const {
@@ -133,11 +137,11 @@ class TransportHost {
     const std::int64_t begin = now();
     for (;;) {
       std::uint64_t bytes = capacity;
-      const std::int64_t until = to_border(std::min(deadline, now() + store_glance));
+      const std::int64_t until = to_border(std::min(deadline, now() + store_check_interval));
       bool is_slice_over = false;
       call([&](sr_error* error) {
         const std::int32_t status = host_->store_get(host_->self, key.c_str(), value.data(), &bytes, until, error);
-        // A host that gives up before `until` has a reason of its own, which is passed on.
+        // A host that gives up before `until` has its own reason, which is passed on.
         is_slice_over = status == SR_TIMEOUT && host_->now(host_->self) >= until;
         return is_slice_over ? SR_OK : status;
       });
@@ -157,14 +161,14 @@ class TransportHost {
     }
   }
 
-  /// A fresh transport, not opened yet, for one that wraps another.
+  /// A new transport, not opened yet, for one that wraps another.
   [[nodiscard]] const sr_plugin& open_transport(const std::string& name) const {
     const sr_plugin* plugin = nullptr;
     call([&](sr_error* error) { return host_->open_transport(host_->self, name.c_str(), &plugin, error); });
     return *plugin;
   }
 
-  /// What the job says to a transport that was opened so, for its `open`; valid until this one is closed.
+  /// The job's options for a transport opened so, to pass to its `open`. Valid until this transport is closed.
   /// REQUIRES: a host of ABI 1.2.
   [[nodiscard]] RawOptions transport_options(const std::string& name) const {
     RawOptions options;
@@ -177,8 +181,8 @@ class TransportHost {
   [[nodiscard]] const sr_transport_host* raw() const noexcept { return host_; }
 
  private:
-  /// How long a wait does not look whether the job ends.
-  static constexpr std::int64_t store_glance = longest_gap.count() / 2;
+  /// How often a wait in the store checks whether the job ends.
+  static constexpr std::int64_t store_check_interval = longest_gap.count() / 2;
 
   template <class Call>
   static void call(Call act) {
@@ -186,7 +190,7 @@ class TransportHost {
     error.struct_size = sizeof(error);
     const std::int32_t status = act(&error);
     if (status != SR_OK) {
-      throw TransportError(status, error.text);
+      throw TransportError(status, error);
     }
   }
 
@@ -242,7 +246,7 @@ std::int32_t guarded_transport(sr_error* error, Act act) noexcept {
   try {
     return act();
   } catch (const TransportError& failure) {
-    write_error(error, failure.what());
+    write_error(error, failure.what(), failure.awaited());
     return failure.status();
   } catch (const InvalidJob& invalid) {
     write_error(error, invalid.what());
@@ -255,7 +259,7 @@ std::int32_t guarded_transport(sr_error* error, Act act) noexcept {
   return SR_INTERNAL;
 }
 
-/// A struct that the host wrote, with its own idea of its size.
+/// Copies a struct that the host wrote with its own struct_size.
 template <class Raw>
 [[nodiscard]] Raw read_one(const Raw* from) {
   Raw read{};
@@ -298,7 +302,7 @@ struct OpenGroup {
   std::uint32_t size = 0;
 };
 
-/// Handles are the addresses of these objects: an op costs no look-up.
+/// A handle is the address of its object, so an op needs no look-up.
 template <class T>
 [[nodiscard]] T& object_of(std::uint64_t handle) noexcept {
   return *reinterpret_cast<T*>(static_cast<std::uintptr_t>(handle));
@@ -545,8 +549,9 @@ struct TransportTable {
 
 }  // namespace shardrun::sdk
 
-/// Exports `Class` as the plugin `plugin_name`; once, at namespace scope. The file is shardrun_transport_NAME.so. A
-/// fourth argument is what other programs call it, with spaces between the names, as of sr_manifest.
+/// Exports `Class` as the plugin `plugin_name`. Use it once, at namespace scope. The file is
+/// shardrun_transport_NAME.so. A fourth argument lists its names in other programs, separated by spaces, as in
+/// sr_manifest.
 #define SHARDRUN_EXPORT_TRANSPORT(Class, plugin_name, plugin_version, ...)                                      \
   const sr_manifest shardrun_manifest_v1 = {sizeof(sr_manifest), SR_MAGIC,    SR_ABI_MAJOR,   SR_ABI_MINOR,  0, \
                                             SR_KIND_TRANSPORT,   plugin_name, plugin_version, "" __VA_ARGS__};  \

@@ -10,14 +10,14 @@
 ///     };
 ///     SHARDRUN_EXPORT_TWO_FUNCTION_TRANSPORT(Pipes, "pipes", "1.0")
 ///
-/// There is one object a group; `peer` is an index into GroupSpec::members. Both functions return when all bytes are
-/// passed on, and keep the order of the bytes from one member to another. They may be called at one time, by two
-/// threads; each is called by one thread at a time. Wherever they (or the constructor) wait, they look at `cancel` at
-/// least ten times a second, and throw TransportError{SR_TIMEOUT} past the deadline, {SR_PEER_LOST} where the peer is
-/// gone. Options and Props may be declared as for any transport: `static std::vector<Option> options()`,
-/// `static Props props()`.
+/// There is one object per group; `peer` is an index into GroupSpec::members. Both functions return when all bytes are
+/// passed on, and keep the order of the bytes from one member to another. Two threads may call them at the same time;
+/// each function is called by one thread at a time. Wherever they (or the constructor) wait, they check `cancel` at
+/// least ten times a second. They throw TransportError{SR_TIMEOUT} past the deadline, {SR_PEER_LOST} where the peer has
+/// ended. Options and Props may be declared as for any transport: `static std::vector<Option> options()`, `static Props
+/// props()`.
 ///
-/// All collectives are made of these two (collectives.hpp), in the background (worker.hpp).
+/// All collectives are built from these two (collectives.hpp) and run in the background (worker.hpp).
 
 #include <shardrun/sdk/agreement.hpp>
 #include <shardrun/sdk/collectives.hpp>
@@ -39,7 +39,7 @@
 
 namespace shardrun::sdk {
 
-/// Whether what waits is to give up.
+/// Whether waits are to give up.
 class Cancel {
  public:
   Cancel(const Worker& worker, const Worker& sender, const TransportHost& host)
@@ -68,7 +68,7 @@ concept TwoFunctionLink = std::constructible_from<Link, const Config&, const Gro
 
 namespace detail {
 
-/// Goes before every message, so that one that is not the expected one is noticed.
+/// Precedes every message, so that an unexpected one is detected.
 struct MessageHeader {
   std::uint64_t id = 0;
   std::uint64_t bytes = 0;
@@ -76,24 +76,24 @@ struct MessageHeader {
   bool operator==(const MessageHeader&) const = default;
 };
 
-struct Message {
+struct LinkMessage {
   std::uint32_t peer = 0;
   std::uint64_t id = 0;
   void* data = nullptr;
   std::uint64_t bytes = 0;
 };
 
-/// Runs `act`; a TransportError that it throws gets `prefix` before its text.
+/// Runs `act` and prefixes the text of a TransportError that it throws.
 template <class Act>
 void naming(const std::string& prefix, Act act) {
   try {
     act();
   } catch (const TransportError& error) {
-    throw TransportError(error.status(), prefix + ": " + error.what());
+    throw error.within(prefix);
   }
 }
 
-/// A group's link with the two threads that use it: one sends, the other does all else.
+/// A group's link and the two threads that use it. One sends; the other does everything else.
 template <TwoFunctionLink Link>
 class LinkGroup {
  public:
@@ -108,9 +108,10 @@ class LinkGroup {
   [[nodiscard]] std::uint32_t size() const noexcept { return spec_.size(); }
   [[nodiscard]] Worker& worker() noexcept { return worker_; }
 
-  /// Passes messages on in their order, both ways at once. On the worker's thread. Throws what the link throws, with
-  /// the peer before it.
-  void exchange(const std::vector<Message>& sends, const std::vector<Message>& receives, std::int64_t deadline) {
+  /// Passes messages on in their order, in both directions at once. On the worker's thread. Throws what the link
+  /// throws, with the peer before it.
+  void exchange(const std::vector<LinkMessage>& sends, const std::vector<LinkMessage>& receives,
+                std::int64_t deadline) {
     if (sends.empty() || receives.empty()) {
       send(sends, deadline);
       receive(receives, deadline);
@@ -118,7 +119,7 @@ class LinkGroup {
     }
     sending_.messages = &sends;
     sender_.start(sending_, deadline);
-    const LetGo let_go{sender_, sending_};
+    const SenderRelease sender_release{sender_, sending_};
     try {
       receive(receives, deadline);
     } catch (const TransportError&) {
@@ -134,7 +135,7 @@ class LinkGroup {
   class Sending final : public Worker::Task {
    public:
     explicit Sending(LinkGroup& group) : group_(group) {}
-    const std::vector<Message>* messages = nullptr;
+    const std::vector<LinkMessage>* messages = nullptr;
 
    private:
     void run(std::int64_t deadline) override { group_.send(*messages, deadline); }
@@ -143,20 +144,28 @@ class LinkGroup {
     LinkGroup& group_;
   };
 
-  /// However an exchange ends, the sender touches its buffers no more.
-  struct LetGo {
+  /// However an exchange ends, the sender no longer accesses its buffers after it.
+  struct SenderRelease {
     Worker& sender;
     Sending& sending;
-    ~LetGo() { sender.drop(sending); }
+    ~SenderRelease() { sender.drop(sending); }
   };
 
-  [[nodiscard]] std::string name_of(std::uint32_t peer) const {
-    return "member " + std::to_string(peer) + " (rank " + std::to_string(spec_.members[peer]) + ")";
+  /// Runs `act`, which exchanges data with `peer` only. An exception names that member.
+  template <class Act>
+  void with_peer(const char* what, std::uint32_t peer, Act act) {
+    try {
+      act();
+    } catch (const TransportError& error) {
+      const bool is_vain = error.status() == SR_TIMEOUT || error.status() == SR_PEER_LOST;
+      throw TransportError(error.status(), what + spec_.name_of(peer) + ": " + error.what(),
+                           is_vain ? std::optional(spec_.members[peer]) : std::nullopt);
+    }
   }
 
-  void send(const std::vector<Message>& messages, std::int64_t deadline) {
-    for (const Message& message : messages) {
-      naming("sending to " + name_of(message.peer), [&] {
+  void send(const std::vector<LinkMessage>& messages, std::int64_t deadline) {
+    for (const LinkMessage& message : messages) {
+      with_peer("sending to ", message.peer, [&] {
         const MessageHeader header = {message.id, message.bytes};
         link_.send(message.peer, &header, sizeof(header), deadline);
         link_.send(message.peer, message.data, message.bytes, deadline);
@@ -165,9 +174,9 @@ class LinkGroup {
     }
   }
 
-  void receive(const std::vector<Message>& messages, std::int64_t deadline) {
-    for (const Message& message : messages) {
-      naming("receiving from " + name_of(message.peer), [&] {
+  void receive(const std::vector<LinkMessage>& messages, std::int64_t deadline) {
+    for (const LinkMessage& message : messages) {
+      with_peer("receiving from ", message.peer, [&] {
         const MessageHeader expected = {message.id, message.bytes};
         MessageHeader header;
         link_.receive(message.peer, &header, sizeof(header), deadline);
@@ -191,7 +200,7 @@ class LinkGroup {
   Link link_;
 };
 
-/// Members compare what they have prepared.
+/// Runs the agreement of the members on an op.
 template <TwoFunctionLink Link>
 class AgreeTask final : public Worker::Task {
  public:
@@ -221,13 +230,13 @@ class AgreeTask final : public Worker::Task {
   }
   void exchange(std::uint32_t round, std::int64_t deadline) {
     const std::uint32_t n = group_.size();
-    std::vector<Message> sends;
-    std::vector<Message> receives;
+    std::vector<LinkMessage> sends;
+    std::vector<LinkMessage> receives;
     for (std::uint32_t distance = 1; distance < n; ++distance) {
       const std::uint32_t to = (group_.rank() + distance) % n;
       const std::uint32_t from = (group_.rank() + n - distance) % n;
-      sends.push_back({to, agreement_id, agreement_.gives(round, to), agreement_.bytes(round)});
-      receives.push_back({from, agreement_id, agreement_.takes(round, from), agreement_.bytes(round)});
+      sends.push_back({to, agreement_id, agreement_.outgoing(round, to), agreement_.bytes(round)});
+      receives.push_back({from, agreement_id, agreement_.incoming(round, from), agreement_.bytes(round)});
     }
     group_.exchange(sends, receives, deadline);
   }
@@ -243,7 +252,7 @@ template <TwoFunctionLink Link>
 class LinkOp final : public Op, private Worker::Task {
  public:
   LinkOp(LinkGroup<Link>& group, std::span<const OpSpec> ops)
-      : group_(group), what_(describe(ops[0])), places_(ops[0], ops[0].dtype) {
+      : group_(group), what_(describe(ops[0])), buffers_(ops[0], ops[0].dtype) {
     if (find_opcode(ops[0].opcode)->collective) {
       add_collective(ops[0]);
     } else {
@@ -267,29 +276,29 @@ class LinkOp final : public Op, private Worker::Task {
 
  private:
   struct MessageStage {
-    std::vector<Message> sends;
-    std::vector<Message> receives;
+    std::vector<LinkMessage> sends;
+    std::vector<LinkMessage> receives;
     std::vector<LocalStep> steps;
   };
 
   void add_collective(const OpSpec& op) {
     const Schedule schedule = schedule_of(op, group_.rank(), group_.size());
     require_scratch(op, schedule);
-    places_ = Places(op, schedule.dtype);
+    buffers_ = OpBuffers(op, schedule.dtype);
     const auto messages = [&](const std::vector<Movement>& movements) {
-      std::vector<Message> found;
+      std::vector<LinkMessage> found;
       for (const Movement& movement : movements) {
-        found.push_back({movement.peer, op.id, places_.data(movement.region), places_.bytes(movement.region)});
+        found.push_back({movement.peer, op.id, buffers_.data(movement.region), buffers_.bytes(movement.region)});
       }
       return found;
     };
-    for (const Stage& stage : schedule.stages) {
+    for (const ScheduleStage& stage : schedule.stages) {
       add({messages(stage.sends), messages(stage.receives), stage.steps});
     }
   }
 
-  /// What two members exchange stands in the same order on both sides: by id, then as given. Peers are served by their
-  /// distance, so that of all members' messages some can always be passed on.
+  /// Messages between two members are in the same order on both sides: by id, then as given. Peers are served in the
+  /// order of their distance, so that at any time some message can be passed on.
   void add_batch(std::span<const OpSpec> ops) {
     MessageStage stage;
     const std::uint32_t n = group_.size();
@@ -301,7 +310,7 @@ class LinkOp final : public Op, private Worker::Task {
       }
     }
     const auto by = [&](auto distance) {
-      return [=](const Message& a, const Message& b) {
+      return [=](const LinkMessage& a, const LinkMessage& b) {
         return std::pair(distance(a.peer), a.id) < std::pair(distance(b.peer), b.id);
       };
     };
@@ -323,7 +332,7 @@ class LinkOp final : public Op, private Worker::Task {
       for (const MessageStage& stage : stages_) {
         group_.exchange(stage.sends, stage.receives, deadline);
         for (const LocalStep& step : stage.steps) {
-          places_.run(step);
+          buffers_.run(step);
         }
       }
     });
@@ -332,7 +341,7 @@ class LinkOp final : public Op, private Worker::Task {
 
   LinkGroup<Link>& group_;
   std::string what_;
-  Places places_;
+  OpBuffers buffers_;
   std::vector<MessageStage> stages_;
   bool communicates_ = false;
 };
@@ -349,7 +358,7 @@ class TwoFunctionGroup final : public Group {
     }
     return std::make_unique<LinkOp<Link>>(group_, ops);
   }
-  void abort(std::string_view reason) noexcept override { group_.worker().fail(SR_ABORTED, std::string(reason)); }
+  void abort(std::string_view reason) noexcept override { group_.worker().fail({SR_ABORTED, std::string(reason)}); }
   std::optional<TransportError> error() override { return group_.worker().failure(); }
 
  private:
@@ -402,6 +411,6 @@ class TwoFunctionTransport {
 
 }  // namespace shardrun::sdk
 
-/// Exports the transport that `Link` makes; as SHARDRUN_EXPORT_TRANSPORT.
+/// Exports the transport that `Link` makes; like SHARDRUN_EXPORT_TRANSPORT.
 #define SHARDRUN_EXPORT_TWO_FUNCTION_TRANSPORT(Link, plugin_name, ...) \
   SHARDRUN_EXPORT_TRANSPORT(shardrun::sdk::TwoFunctionTransport<Link>, plugin_name, __VA_ARGS__)

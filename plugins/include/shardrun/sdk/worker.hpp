@@ -1,6 +1,6 @@
 #pragma once
 
-/// A thread that carries out the ops of one group, for transports whose calls block.
+/// A thread that runs the ops of one group, for transports whose calls block.
 
 #include <shardrun/sdk/clock.hpp>
 #include <shardrun/sdk/op.hpp>
@@ -20,9 +20,9 @@
 
 namespace shardrun::sdk {
 
-/// Runs what is started in that order, one after the other. Once it has failed it stays failed: what is under way or
-/// comes later ends with that failure. A task is started, waited for and dropped by one thread at a time; fail and
-/// failure are for any thread. Starting and waiting allocate nothing.
+/// Runs tasks one after the other, in the order of their starts. A failed worker stays failed: its tasks, running or
+/// new, end with that failure. One thread at a time starts, waits for and drops a task; any thread calls fail and
+/// failure. Starting and waiting allocate nothing.
 class Worker {
  public:
   class Task {
@@ -34,7 +34,8 @@ class Worker {
 
    private:
     friend class Worker;
-    /// On the worker's thread. What it throws fails the worker. It looks at Worker::failed wherever it waits.
+    /// On the worker's thread. An exception fails the worker. Check Worker::failed wherever it waits. Past the
+    /// deadline, throw SR_TIMEOUT with the rank that it waited for.
     virtual void run(std::int64_t deadline) = 0;
     /// For messages.
     [[nodiscard]] virtual std::string what() const = 0;
@@ -47,19 +48,19 @@ class Worker {
     Task* next_ = nullptr;
   };
 
-  /// When a task's latest run was under way.
-  struct Times {
+  /// When a task's latest run was in progress.
+  struct TaskTimes {
     std::int64_t begun = 0;
     std::int64_t ended = 0;
   };
 
-  /// `on_failure`, which does not throw, is called once, by the thread on which the worker fails.
+  /// `on_failure` does not throw. It is called once, by the thread on which the worker fails.
   explicit Worker(std::function<void()> on_failure = {})
       : on_failure_(std::move(on_failure)), thread_([this] { work(); }) {}
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  /// All tasks are dropped before.
+  /// REQUIRES: all tasks have been dropped.
   ~Worker() {
     {
       const std::lock_guard lock(mutex_);
@@ -68,6 +69,9 @@ class Worker {
     changed_.notify_all();
     thread_.join();
   }
+
+  /// How long past a task's deadline the worker lets it end by itself: the task knows which ranks it waits for.
+  static constexpr std::int64_t report_time = 500'000'000;
 
   void start(Task& task, std::int64_t deadline) {
     {
@@ -78,8 +82,8 @@ class Worker {
     changed_.notify_all();
   }
 
-  /// Runs the task even if the worker has failed, and waits for it: before what was started, behind what runs, or
-  /// within that where it calls `clean_up_meanwhile`.
+  /// Runs the task even if the worker has failed, and waits for it. The task runs before all that were started and
+  /// after the one that runs, or inside that one where it calls `clean_up_meanwhile`.
   void clean_up(Task& task) noexcept {
     std::unique_lock lock(mutex_);
     enqueue(task, INT64_MAX, clean_ups_);
@@ -87,7 +91,7 @@ class Worker {
     changed_.wait(lock, [&] { return !is_under_way(task); });
   }
 
-  /// For a task that waits, now and then: who cleans up need not wait for what it waits for.
+  /// For a task that waits, to call now and then: runs pending clean-ups, which need not wait for it.
   void clean_up_meanwhile() noexcept {
     std::unique_lock lock(mutex_);
     while (Task* const task = clean_ups_.pop()) {
@@ -95,8 +99,8 @@ class Worker {
     }
   }
 
-  /// Forgets how the task's latest run ended, for an owner who also runs it without the worker: until it is started
-  /// again it is not complete. One that is still under way, as it may be where the worker has failed, stays so.
+  /// Forgets how the task's latest run ended. For an owner who also runs it without the worker: it counts as incomplete
+  /// until it is started again. A task still running, which is possible where the worker has failed, is unaffected.
   void reset(Task& task) noexcept {
     const std::lock_guard lock(mutex_);
     if (!is_under_way(task)) {
@@ -109,11 +113,11 @@ class Worker {
     return is_done(task, lock);
   }
 
-  /// False where `deadline` passed before.
+  /// Returns false where `deadline` passed first. A deadline after the task's own counts as the task's own.
   [[nodiscard]] bool wait(Task& task, std::int64_t deadline) {
     std::unique_lock lock(mutex_);
     const auto over = [&] { return !is_under_way(task) || failure_.has_value(); };
-    const std::int64_t until = std::min(deadline, task.deadline_);
+    const std::int64_t until = deadline < task.deadline_ ? deadline : latest_end(task);
     if (until == INT64_MAX) {
       changed_.wait(lock, over);
     } else {
@@ -124,31 +128,31 @@ class Worker {
     return is_done(task, lock);
   }
 
-  /// Of one that is complete.
-  [[nodiscard]] Times times(const Task& task) {
+  /// REQUIRES: the task is complete.
+  [[nodiscard]] TaskTimes times(const Task& task) {
     const std::lock_guard lock(mutex_);
     return {task.begun_, task.ended_};
   }
 
-  /// Returns once the task is neither queued nor running. One that still was makes the worker fail.
+  /// Returns once the task is neither queued nor running. Where it still was, the worker fails.
   void drop(Task& task) noexcept {
     std::unique_lock lock(mutex_);
     if (is_under_way(task)) {
       lock.unlock();
-      fail(SR_ABORTED, task.what() + " was freed before it was complete");
+      fail({SR_ABORTED, task.what() + " was freed before it was complete"});
       lock.lock();
     }
     changed_.wait(lock, [&] { return !is_under_way(task); });
   }
 
-  /// The first failure counts.
-  void fail(std::int32_t status, const std::string& text) noexcept {
+  /// Only the first failure counts.
+  void fail(const TransportError& failure) noexcept {
     {
       const std::lock_guard lock(mutex_);
       if (failure_) {
         return;
       }
-      failure_.emplace(status, text);
+      failure_ = failure;
       failed_.store(true, std::memory_order_release);
     }
     changed_.notify_all();
@@ -174,7 +178,7 @@ class Worker {
       (last != nullptr ? last->next_ : first) = &task;
       last = &task;
     }
-    /// Null where there is none.
+    /// Null where it is empty.
     Task* pop() noexcept {
       Task* const task = first;
       first = task != nullptr ? task->next_ : nullptr;
@@ -199,11 +203,16 @@ class Worker {
     return task.state_ == Task::State::queued || task.state_ == Task::State::running;
   }
 
-  /// An op that is past its own deadline fails its group, also while it waits behind others.
+  /// The time at which the worker fails because this task has not ended.
+  [[nodiscard]] static std::int64_t latest_end(const Task& task) noexcept {
+    return task.deadline_ > INT64_MAX - report_time ? INT64_MAX : task.deadline_ + report_time;
+  }
+
+  /// An op past its own deadline fails its group, even while it is queued behind others.
   [[nodiscard]] bool is_done(const Task& task, std::unique_lock<std::mutex>& lock) {
-    if (is_under_way(task) && !failure_ && steady_now() >= task.deadline_) {
+    if (is_under_way(task) && !failure_ && steady_now() >= latest_end(task)) {
       lock.unlock();
-      fail(SR_TIMEOUT, task.what() + " is past its deadline");
+      fail({SR_TIMEOUT, task.what() + " is past its deadline"});
       lock.lock();
     }
     if (task.state_ != Task::State::done) {
@@ -248,11 +257,11 @@ class Worker {
       task.run(deadline);
       return true;
     } catch (const TransportError& error) {
-      fail(error.status(), error.what());
+      fail(error);
     } catch (const std::exception& error) {
-      fail(SR_INTERNAL, error.what());
+      fail({SR_INTERNAL, error.what()});
     } catch (...) {
-      fail(SR_INTERNAL, "an exception of an unknown type was thrown");
+      fail({SR_INTERNAL, "an exception of an unknown type was thrown"});
     }
     return false;
   }
@@ -265,7 +274,7 @@ class Worker {
   bool stopping_ = false;
   std::optional<TransportError> failure_;
   std::atomic<bool> failed_ = false;
-  std::thread thread_;  // after what it uses
+  std::thread thread_;  // last: uses the members above
 };
 
 }  // namespace shardrun::sdk

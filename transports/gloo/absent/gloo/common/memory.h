@@ -1,8 +1,8 @@
 #pragma once
 
-/// Debian's package of Gloo lacks this header, which its transport/tcp/pair.h includes. The declarations are those that
-/// the library was built from as far as size and members go: each class is one smart pointer. It is found only where
-/// Gloo's own is not.
+/// Debian's package of Gloo lacks this header, which its transport/tcp/pair.h includes. These declarations match those
+/// that the library was built with in size and members: each class is one smart pointer. The compiler finds this file
+/// only where Gloo has none.
 
 #include <memory>
 #include <thread>
@@ -14,7 +14,7 @@ class WeakNonOwningPtr;
 template <class T>
 class ShareableNonOwningPtr;
 
-/// Keeps an object from being destroyed for a while; empty where it is gone.
+/// Keeps an object from being destroyed for a while; empty where it no longer exists.
 template <class T>
 class NonOwningPtr final {
  public:
@@ -28,7 +28,7 @@ class NonOwningPtr final {
   std::shared_ptr<T> ptr_;
 };
 
-/// Refers to an object that may be gone.
+/// Refers to an object that may no longer exist.
 template <class T>
 class WeakNonOwningPtr final {
  public:
@@ -47,7 +47,7 @@ class WeakNonOwningPtr final {
   std::weak_ptr<T> ptr_;
 };
 
-/// Part of an object that is referred to. Its destructor waits until nobody keeps the object.
+/// Part of an object that others refer to. Its destructor waits until no one keeps the object.
 template <class T>
 class ShareableNonOwningPtr final {
  public:

@@ -1,0 +1,224 @@
+#include "core/bench/measuring.h"
+
+#include <fmt/format.h>
+#include <shardrun/transport.h>
+
+#include <charconv>
+#include <cstring>
+#include <memory>
+#include <optional>
+
+#include "core/base/error.h"
+#include "core/base/standard_error.h"
+#include "core/bench/cases.h"
+#include "core/bench/ceilings.h"
+#include "core/bench/timing.h"
+#include "core/bench/values.h"
+#include "core/compile/plugins.h"
+#include "core/memory/arena.h"
+#include "core/train/rank_process.h"
+#include "plugins/loader/transport.h"
+
+namespace shardrun::bench {
+namespace {
+
+using launch::Rank;
+
+/// Of the launcher, which knows the name of a rank that does not answer: it is to notice before ops end.
+constexpr double silence_margin_s = 2;
+
+/// Replaces an abort's callback before the objects that it uses are destroyed.
+void no_callback(const std::string&) {}
+
+/// This rank's side of all measurements. At its end ops, group and transport go, in this order, and then the memory
+/// that they knew.
+class Measuring final : private plugins::TransportHost {
+ public:
+  Measuring(const Settings& settings, Rank& rank)
+      : settings_(settings),
+        rank_(rank),
+        members_(static_cast<std::uint32_t>(settings.ranks)),
+        cases_(cases_of(settings)) {}
+  ~Measuring() override { rank_.on_abort(no_callback); }
+
+  /// Returns the exit code.
+  int run() {
+    connect();
+    for (std::size_t number = 0; number < cases_.size(); ++number) {
+      if (const int signal = agree_on_stop(number); signal != 0) {
+        return 128 + signal;
+      }
+      const Case& each = cases_[number];
+      const Layout layout = layout_of(each, *transport_, members_, own());
+      Sample sample = each.what == What::op ? measure(each, layout) : Sample{};
+      if (each.what != What::op) {
+        sample.nanoseconds = measure_ceiling(each, number, layout, arena_->data(), rank_);
+      }
+      sample.number = number;
+      rank_.message(sample_message, to_bytes(sample));
+    }
+    (void)agree_on_stop(cases_.size());  // no rank leaves while another needs it
+    return 0;
+  }
+
+ private:
+  [[nodiscard]] bool aborted() const noexcept override { return rank_.aborted().load(std::memory_order_relaxed); }
+  void store_set(const std::string& key, std::string value) override { rank_.set(key, value); }
+  [[nodiscard]] std::string store_get(const std::string& key, std::int64_t deadline) override {
+    const Rank::Deadline latest = Rank::Clock::now() + std::chrono::hours(24);
+    return rank_.get(key, std::min(Rank::Deadline{std::chrono::nanoseconds(deadline)}, latest));
+  }
+
+  [[nodiscard]] std::uint32_t own() const { return static_cast<std::uint32_t>(rank_.rank()); }
+  [[nodiscard]] std::int64_t deadline() const {
+    return plugins::transport_clock() + static_cast<std::int64_t>((settings_.timeout + silence_margin_s) * 1e9);
+  }
+
+  void connect() {
+    const launch::RankContext& context = rank_.context();
+    transport_.emplace(compile::load_transport(compile::directories_of(settings_.plugins), settings_.transport,
+                                               settings_.options, members_));
+    arena_.emplace(arena_bytes(cases_, *transport_, members_));
+    transport_->open({.rank = own(),
+                      .world_size = members_,
+                      .local_rank = static_cast<std::uint32_t>(context.local_rank),
+                      .local_world_size = static_cast<std::uint32_t>(context.local_world_size),
+                      .job = context.run,
+                      .address = context.address,
+                      .deadline = deadline(),
+                      .secret = rank_.key_for("transport/" + transport_->manifest().name)},
+                     *this);
+    registration_ = transport_->register_memory(arena_->data(), arena_->bytes(), arena_->descriptor());
+    std::vector<std::uint32_t> everybody(members_);
+    for (std::uint32_t member = 0; member < members_; ++member) {
+      everybody[member] = member;
+    }
+    group_.emplace(
+        transport_->group({.name = "bench", .id = 1, .rank = own(), .members = everybody, .deadline = deadline()}));
+    rank_.on_abort([this](const std::string& reason) { group_->abort(reason); });
+  }
+
+  /// The signal that asked the first rank to stop, the same on all ranks; 0: none. All wait here while the job is to
+  /// stand still, and none goes on before each has come.
+  int agree_on_stop(std::size_t number) {
+    const std::string key = fmt::format("case/{}", number);
+    if (rank_.rank() == 0) {
+      for (int other = 1; other < rank_.world_size(); ++other) {
+        (void)rank_.get(fmt::format("{}/{}", key, other), Rank::no_deadline);
+      }
+      rank_.set(key, fmt::format("{}", 2 * rank_.stop_signal() + (rank_.pause_asked() ? 1 : 0)));
+    } else {
+      rank_.set(fmt::format("{}/{}", key, rank_.rank()), "");
+    }
+    const std::string said = rank_.get(key, Rank::no_deadline);
+    int agreed = 0;
+    std::from_chars(said.data(), said.data() + said.size(), agreed);
+    if (agreed == 1) {
+      rank_.pause();
+    }
+    return agreed / 2;
+  }
+
+  [[nodiscard]] plugins::TransportOp prepare(const Case& each, const Layout& layout) {
+    std::vector<plugins::OpRequest> requests = requests_of(each, members_, own(), next_id_);
+    next_id_ += members_;
+    std::uint64_t scratch = layout.scratch;
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      if (requests[i].opcode != SR_OP_RECV && layout.send_bytes > 0) {
+        requests[i].send = buffer(layout.send, layout.send_bytes);
+      }
+      if (requests[i].opcode != SR_OP_SEND && layout.recv_bytes > 0) {
+        requests[i].recv = buffer(layout.recv, layout.recv_bytes);
+      }
+      if (layout.scratch_bytes[i] > 0) {
+        requests[i].scratch = buffer(scratch, layout.scratch_bytes[i]);
+        scratch += (layout.scratch_bytes[i] + 63) / 64 * 64;
+      }
+    }
+    return group_->prepare(requests, deadline());
+  }
+
+  [[nodiscard]] plugins::HostBuffer buffer(std::uint64_t offset, std::uint64_t bytes) {
+    return {.data = arena_->data() + offset, .bytes = bytes, .registration = registration_};
+  }
+
+  /// Times ops on whatever data they leave behind. Checks one op before and one after.
+  Sample measure(const Case& each, const Layout& layout) {
+    plugins::TransportOp op = prepare(each, layout);
+    const auto once = [&] {
+      op.start(deadline());
+      if (!op.wait(deadline())) {
+        throw Error(ErrorCode::timeout,
+                    fmt::format("{}: it is past its deadline, and the transport has not ended it", describe(each)));
+      }
+    };
+    Sample sample;
+    const auto checked = [&](std::uint32_t round) {
+      fill(each, members_, own(), round, layout, arena_->data());
+      once();
+      sample.wrong += count_wrong(each, members_, own(), round, layout, arena_->data());
+    };
+    checked(0);
+    sample.nanoseconds = timed(each, once);
+    checked(1);
+    return sample;
+  }
+
+  const Settings& settings_;
+  Rank& rank_;
+  std::uint32_t members_;
+  std::vector<Case> cases_;
+  std::uint64_t next_id_ = 1;
+  std::uint64_t registration_ = 0;
+  std::optional<memory::Arena> arena_;
+  std::optional<plugins::Transport> transport_;
+  std::optional<plugins::TransportGroup> group_;
+};
+
+}  // namespace
+
+std::string to_bytes(const Sample& sample) {
+  std::string bytes(2 * sizeof(std::uint64_t) + sample.nanoseconds.size() * sizeof(double), '\0');
+  std::memcpy(bytes.data(), &sample.number, sizeof(sample.number));
+  std::memcpy(bytes.data() + sizeof(std::uint64_t), &sample.wrong, sizeof(sample.wrong));
+  std::memcpy(bytes.data() + 2 * sizeof(std::uint64_t), sample.nanoseconds.data(),
+              sample.nanoseconds.size() * sizeof(double));
+  return bytes;
+}
+
+Sample sample_of(std::string_view bytes) {
+  constexpr std::size_t head = 2 * sizeof(std::uint64_t);
+  if (bytes.size() < head || (bytes.size() - head) % sizeof(double) != 0) {
+    throw Error(ErrorCode::internal, fmt::format("a sample of {} bytes makes no sense", bytes.size()));
+  }
+  Sample sample;
+  std::memcpy(&sample.number, bytes.data(), sizeof(sample.number));
+  std::memcpy(&sample.wrong, bytes.data() + sizeof(std::uint64_t), sizeof(sample.wrong));
+  sample.nanoseconds.resize((bytes.size() - head) / sizeof(double));
+  std::memcpy(sample.nanoseconds.data(), bytes.data() + head, bytes.size() - head);
+  return sample;
+}
+
+int measure_as_rank(const Settings& settings, const launch::RankContext& context) {
+  // Outside of `attempt`: what other ranks say of a connection that ends must not come before what this one says.
+  std::unique_ptr<Rank> rank;
+  std::optional<Measuring> measuring;
+  const auto fail = [&](launch::FailureKind kind, const std::string& text, std::optional<int> awaited) {
+    if (rank != nullptr) {
+      rank->fail(kind, text, awaited);
+    } else {
+      write_to_standard_error(text + "\n");
+    }
+  };
+  const auto attempt = [&] {
+    rank = std::make_unique<Rank>(context, to_text(settings), Rank::no_deadline);
+    measuring.emplace(settings, *rank);
+    const int code = measuring->run();
+    measuring.reset();
+    rank->goodbye(Rank::no_deadline);
+    return code;
+  };
+  return train::exit_code_of(attempt, fail);
+}
+
+}  // namespace shardrun::bench

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/bench/settings.h"
+#include "core/launch/rank.h"
+
+namespace shardrun::bench {
+
+/// A rank's measurements of a case, for the launcher.
+struct Sample {
+  std::uint64_t number = 0;  ///< of the case
+  std::uint64_t wrong = 0;   ///< number of wrong elements
+  std::vector<double> nanoseconds;
+};
+
+/// The kind of message that carries a sample.
+inline constexpr const char* sample_message = "sample";
+
+[[nodiscard]] std::string to_bytes(const Sample& sample);
+[[nodiscard]] Sample sample_of(std::string_view bytes);
+
+/// Joins, measures all cases with the other ranks, and leaves. Returns the exit code: 0, 128 + signal after a stop, or
+/// an error's. Tells the launcher of errors before the rank's connections end. Throws nothing.
+[[nodiscard]] int measure_as_rank(const Settings& settings, const launch::RankContext& context);
+
+}  // namespace shardrun::bench

@@ -1,0 +1,172 @@
+#include "core/checkpoint/saved_state.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/base/suggest.h"
+
+namespace shardrun::checkpoint {
+namespace {
+
+constexpr const char* step_key = "shardrun.step";
+
+/// Of all runs from the first state on: what is counted by steps stays far from the largest integer.
+constexpr std::int64_t most_steps = 1'000'000'000'000'000;
+
+[[noreturn]] void refuse(const job::Job& job, const std::string& what) {
+  throw Error(ErrorCode::job, fmt::format("{}: [iterate] from: {}", job.where("iterate", "from"), what));
+}
+
+SafetensorsFile open(const job::Job& job) {
+  try {
+    return SafetensorsFile(saved_state_file(job));
+  } catch (const Error& error) {
+    refuse(job, error.message() + "; name a state.safetensors that a run has written, or the run's folder");
+  }
+}
+
+std::string type_text(const TensorInfo& info) {
+  return fmt::format("{} [{}]", to_string(info.dtype), fmt::join(info.shape, ", "));
+}
+
+/// Copies a rank's part out of the whole, a block of the file at a time: its bytes follow each other there.
+void read_part(const SafetensorsFile& file, const Tensor& whole, const mesh::Box& box, const device::TensorView& part,
+               std::size_t element_bytes) {
+  constexpr std::size_t block_bytes = std::size_t{64} << 10U;
+  std::vector<std::byte> block;
+  std::size_t first = 0;  // of the block, in the tensor
+  for (std::int64_t local = 0; local < box.elements(); ++local) {
+    const std::size_t at = sizeof(float) * static_cast<std::size_t>(box.index_in_whole(whole.info.shape, local));
+    if (at >= first + block.size()) {
+      first = at;
+      block.resize(std::min(block_bytes, whole.bytes.size() - at));
+      file.read(whole, first, block);
+    }
+    float value = 0;
+    std::memcpy(&value, block.data() + (at - first), sizeof(float));
+    if (element_bytes == sizeof(float)) {
+      static_cast<float*>(part.data)[local] = value;
+    } else {
+      static_cast<double*>(part.data)[local] = value;
+    }
+  }
+}
+
+std::int64_t step_of_file(const SafetensorsFile& file, const job::Job& job) {
+  const auto found = file.metadata().find(step_key);
+  if (found == file.metadata().end()) {
+    return 0;
+  }
+  const std::string& text = found->second;
+  std::int64_t step = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), step);
+  if (failed != std::errc() || end != text.data() + text.size() || step < 0 || step > most_steps) {
+    refuse(job, fmt::format("'{}' says that it is of step '{}', which is no number of steps (0 to {})",
+                            file.path().string(), text, most_steps));
+  }
+  return step;
+}
+
+/// Returns the file's steps.
+std::int64_t check_steps(const job::Job& job, std::int64_t saved) {
+  if (job.iterate.steps > most_steps - saved) {
+    const std::string after = saved == 0 ? "" : fmt::format(", after the {} of [iterate] from", saved);
+    throw Error(ErrorCode::job, fmt::format("{}: [iterate] steps = {}{}: found more than {} steps in all; choose fewer",
+                                            job.where("iterate", "steps"), job.iterate.steps, after, most_steps));
+  }
+  return saved;
+}
+
+SavedState check(const job::Job& job, const graph::Graph& graph, const SafetensorsFile& file) {
+  const std::int64_t steps = check_steps(job, step_of_file(file, job));
+  std::vector<std::string> names;
+  for (const graph::State& state : graph.states) {
+    if (state.kind != graph::StateKind::field) {
+      continue;
+    }
+    names.push_back(state.name);
+    const Tensor* const tensor = file.find(state.name);
+    if (tensor == nullptr) {
+      refuse(job, fmt::format("'{}' has no tensor '{}', which model {} iterates", file.path().string(), state.name,
+                              job.model.name));
+    }
+    const TensorInfo expected = {state.name, DType::f32, state.type.shape};
+    if (tensor->info != expected) {
+      refuse(job, fmt::format("'{}': tensor '{}' should be {}, as [model] says, found {}", file.path().string(),
+                              state.name, type_text(expected), type_text(tensor->info)));
+    }
+  }
+  for (const Tensor& tensor : file.tensors()) {
+    if (std::find(names.begin(), names.end(), tensor.info.name) == names.end()) {
+      refuse(job, fmt::format("'{}' has a tensor '{}', which model {} does not have{}; it has {}", file.path().string(),
+                              tensor.info.name, job.model.name, did_you_mean(tensor.info.name, names),
+                              fmt::join(names, ", ")));
+    }
+  }
+  return {.fingerprint = file.fingerprint(), .steps = steps};
+}
+
+}  // namespace
+
+std::filesystem::path saved_state_file(const job::Job& job) {
+  std::error_code none;
+  const std::filesystem::path& from = job.iterate.from;
+  return std::filesystem::is_directory(from, none) ? metrics::state_path(from) : from;
+}
+
+Metadata describe_state(std::int64_t steps) { return {{"format", "pt"}, {step_key, std::to_string(steps)}}; }
+
+std::int64_t first_step(const job::Job& job) {
+  if (job.task != job::Task::iterate) {
+    return 0;
+  }
+  return check_steps(job, job.iterate.from.empty() ? 0 : step_of_file(open(job), job));
+}
+
+std::int64_t last_step(const job::Job& job) {
+  return job.task == job::Task::train ? job.train.steps : first_step(job) + job.iterate.steps;
+}
+
+SavedState check_saved_state(const job::Job& job, const graph::Graph& graph) {
+  if (job.task != job::Task::iterate || job.iterate.from.empty()) {
+    return {.fingerprint = "", .steps = first_step(job)};
+  }
+  return check(job, graph, open(job));
+}
+
+SavedState initialize_states(const job::Job& job, const graph::Graph& graph, runtime::Executor& executor) {
+  runtime::initialize(graph, job.seed, executor);
+  if (job.task != job::Task::iterate || job.iterate.from.empty()) {
+    return {};
+  }
+  const SafetensorsFile file = open(job);
+  const SavedState saved = check(job, graph, file);  // the file may be another one by now
+  for (std::size_t s = 0; s < graph.states.size(); ++s) {
+    if (graph.states[s].kind == graph::StateKind::field) {
+      const auto id = static_cast<graph::StateId>(s);
+      read_part(file, file.at(graph.states[s].name), executor.part(id), executor.state(id),
+                executor.device().element_bytes(graph::DType::f32));
+    }
+  }
+  file.require_unchanged();
+  return saved;
+}
+
+metrics::Kept kept_of(const job::Job& job) {
+  std::error_code none;
+  if (job.task != job::Task::iterate || job.iterate.from.empty() ||
+      !std::filesystem::equivalent(saved_state_file(job).parent_path(), job.output, none)) {
+    return {};
+  }
+  return {.file = saved_state_file(job), .step = first_step(job)};
+}
+
+}  // namespace shardrun::checkpoint

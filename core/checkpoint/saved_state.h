@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include "core/checkpoint/safetensors.h"
+#include "core/graph/graph.h"
+#include "core/job/job.h"
+#include "core/metrics/rundir.h"
+#include "core/runtime/executor.h"
+
+namespace shardrun::checkpoint {
+
+// The state that an iterated job starts from: the file of [iterate] from, or the model's own state. The file is one
+// that a run wrote: float32 tensors of global shapes, and the number of steps done in the metadata.
+
+/// Identifies the file: all processes of a job must find the same. Without a file: 0 and "".
+struct SavedState {
+  std::string fingerprint;  ///< of files::SteadyFile
+  std::int64_t steps = 0;   ///< steps done
+
+  bool operator==(const SavedState&) const = default;
+};
+
+/// The metadata of a state after so many steps.
+[[nodiscard]] Metadata describe_state(std::int64_t steps);
+
+/// The file of [iterate] from, given directly or by its folder; "" if there is none.
+[[nodiscard]] std::filesystem::path saved_state_file(const job::Job& job);
+
+/// Steps done in the state that the job starts from; 0 for the model's own. Throws Error{job} with the setting's place
+/// if the file cannot be read, or if its steps and the job's together exceed 10^15.
+[[nodiscard]] std::int64_t first_step(const job::Job& job);
+/// Steps done at the job's end, for either task. Throws likewise.
+[[nodiscard]] std::int64_t last_step(const job::Job& job);
+
+/// Compares the file with the model's fields. Throws Error{job} for a field that is missing, has another shape or type,
+/// or does not exist in the model; and as first_step().
+SavedState check_saved_state(const job::Job& job, const graph::Graph& graph);
+
+/// Gives every state its first values; fields get the file's, if the job names one, each rank reading its parts.
+/// Returns what it has read. Throws as check_saved_state(), and Error{io} if the file changed meanwhile.
+SavedState initialize_states(const job::Job& job, const graph::Graph& graph, runtime::Executor& executor);
+
+/// What the job keeps of an earlier run in its own folder.
+[[nodiscard]] metrics::Kept kept_of(const job::Job& job);
+
+}  // namespace shardrun::checkpoint

@@ -1,0 +1,232 @@
+#include "core/checkpoint/weights.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/base/stop.h"
+#include "core/job/ini.h"
+#include "core/job/raw.h"
+
+namespace shardrun::checkpoint {
+namespace {
+
+constexpr const char* model_key = "shardrun.model";
+constexpr const char* tokenizer_key = "shardrun.tokenizer";
+
+std::span<const std::byte> as_bytes(const device::TensorView& view) {
+  return {static_cast<const std::byte*>(view.data), static_cast<std::size_t>(view.elements()) * sizeof(float)};
+}
+
+/// Whether of all ranks that have the same part this one writes it: the first along the axes that do not split it, on
+/// the stage that updates it.
+bool writes_part(const partition::Partition& partition, std::size_t state, const mesh::Coordinates& at) {
+  for (std::size_t axis = 0; axis < at.size(); ++axis) {
+    const auto id = static_cast<mesh::AxisId>(axis);
+    if (at[axis] != 0 && id != partition.pipeline.axis && !partition.placements.states[state].splits(id)) {
+      return false;
+    }
+  }
+  return partition.stage_at(at) == partition.stages.states.owner[state];
+}
+
+/// Calls `write` with a part's rows (offset in the whole and in the part, and length, in bytes), each as long as they
+/// are consecutive in the whole. A run may begin and end within one.
+template <typename Write>
+void for_rows(const graph::State& state, const mesh::Box& box, const Write& write) {
+  const std::vector<std::int64_t>& whole = state.type.shape;
+  std::size_t inner = whole.size();  // dimensions from here on are consecutive in part and whole
+  std::int64_t row = 1;
+  while (inner > 0) {
+    --inner;
+    row *= box.shape[inner];
+    if (box.shape[inner] != whole[inner]) {
+      break;
+    }
+  }
+  const std::int64_t before = box.run ? box.run->begin : 0;
+  for (std::int64_t local = 0; local < box.elements();) {
+    const std::int64_t count = std::min(row - (before + local) % row, box.elements() - local);
+    write(static_cast<std::uint64_t>(box.index_in_whole(whole, local)) * sizeof(float),
+          static_cast<std::size_t>(local) * sizeof(float), static_cast<std::size_t>(count) * sizeof(float));
+    local += count;
+  }
+}
+
+/// Calls `visit` with each state of which the rank writes a part, and that part.
+template <typename Visit>
+void for_parts(const graph::Graph& graph, graph::StateKind kind, const partition::Partition& partition,
+               std::int64_t rank, const Visit& visit) {
+  const partition::Placements& placements = partition.placements;
+  const mesh::Coordinates at = mesh::coordinates_of(placements.mesh, rank);
+  for (std::size_t s = 0; s < graph.states.size(); ++s) {
+    const graph::State& state = graph.states[s];
+    if (state.kind == kind && writes_part(partition, s, at)) {
+      visit(static_cast<graph::StateId>(s), state,
+            mesh::box_of(state.type.shape, placements.states[s], placements.mesh, at));
+    }
+  }
+}
+
+/// `writer`: a SafetensorsWriter or SafetensorsPieces.
+template <typename Writer>
+void write_parts(Writer& writer, const graph::Graph& graph, graph::StateKind kind,
+                 const partition::Partition& partition, const runtime::Executor& executor, std::int64_t rank) {
+  for_parts(graph, kind, partition, rank, [&](graph::StateId id, const graph::State& state, const mesh::Box& box) {
+    const std::span<const std::byte> bytes = as_bytes(executor.state(id));
+    for_rows(state, box, [&](std::uint64_t offset, std::size_t from, std::size_t count) {
+      writer.write(state.name, offset, bytes.subspan(from, count));
+    });
+  });
+}
+
+const std::string& metadata_at(const SafetensorsFile& file, const char* key) {
+  const auto found = file.metadata().find(key);
+  if (found == file.metadata().end()) {
+    throw Error(ErrorCode::data,
+                fmt::format("'{}' has no metadata '{}': it was not written by a shardrun job; give the folder or the "
+                            "weights.safetensors of one",
+                            file.path().string(), key));
+  }
+  return found->second;
+}
+
+/// What a model with one number of these computes is no number, and a token would be drawn from it all the same.
+void require_finite(const SafetensorsFile& file, const graph::State& state, std::span<const float> values) {
+  constexpr std::size_t block = std::size_t{1} << 20U;
+  for (std::size_t from = 0; from < values.size(); from += block) {
+    stop_point();
+    const std::span<const float> some = values.subspan(from, std::min(block, values.size() - from));
+    const auto found = std::ranges::find_if(some, [](float value) { return !std::isfinite(value); });
+    if (found == some.end()) {
+      continue;
+    }
+    std::vector<std::int64_t> index(state.type.shape.size());
+    auto element = static_cast<std::int64_t>(from) + (found - some.begin());
+    for (std::size_t d = index.size(); d-- > 0; element /= state.type.shape[d]) {
+      index[d] = element % state.type.shape[d];
+    }
+    throw Error(ErrorCode::data,
+                fmt::format("'{}': tensor {} has {} at [{}] (counted from 0), and weights must be finite: the training "
+                            "that made them went wrong, or the file was changed",
+                            file.path().string(), state.name,
+                            std::isnan(*found) ? "NaN"
+                            : *found > 0       ? "Inf"
+                                               : "-Inf",
+                            fmt::join(index, ", ")));
+  }
+}
+
+}  // namespace
+
+std::vector<TensorInfo> saved_tensors(const graph::Graph& graph, graph::StateKind kind) {
+  std::vector<TensorInfo> tensors;
+  for (const graph::State& state : graph.states) {
+    if (state.kind == kind) {
+      tensors.push_back({state.name, DType::f32, state.type.shape});
+    }
+  }
+  return tensors;
+}
+
+void save_states(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
+                 const partition::Partition& partition, const runtime::Executor& executor, std::int64_t rank,
+                 const Metadata& metadata, const SaveHooks& hooks) {
+  if (executor.device().element_bytes(graph::DType::f32) != sizeof(float)) {
+    throw Error(ErrorCode::internal, fmt::format("states of device {} are not float32", executor.device().name()));
+  }
+  std::optional<SafetensorsWriter> whole;
+  if (rank == 0) {
+    whole.emplace(path, saved_tensors(graph, kind), metadata);
+  }
+  hooks.await_ranks();  // the file is there
+  if (whole) {
+    write_parts(*whole, graph, kind, partition, executor, rank);
+  } else {
+    SafetensorsPieces pieces(path, saved_tensors(graph, kind), metadata);
+    write_parts(pieces, graph, kind, partition, executor, rank);
+    pieces.finish();
+  }
+  hooks.await_ranks();  // all is in it
+  if (whole) {
+    for (std::int64_t other = 1; other < partition.placements.mesh.ranks(); ++other) {
+      for_parts(graph, kind, partition, other, [&](graph::StateId, const graph::State& state, const mesh::Box& box) {
+        for_rows(state, box, [&](std::uint64_t offset, std::size_t, std::size_t count) {
+          whole->leave(state.name, offset, count);
+        });
+      });
+    }
+    hooks.before_commit();
+    whole->commit();
+  }
+  hooks.await_ranks();
+}
+
+Metadata describe_model(const job::Chosen& model, const models::ModelSettings& settings,
+                        const data::Tokenizer* tokenizer) {
+  std::string section = fmt::format("[model]\nname = {}\n{}", model.name, job::to_string(settings.options));
+  const models::Model& declared = *models::find_model(model.name);
+  const bool takes_vocab = std::any_of(declared.options.begin(), declared.options.end(),
+                                       [](const job::OptionSpec& spec) { return spec.name == "vocab"; });
+  if (takes_vocab && !settings.options.has("vocab")) {
+    section += fmt::format("vocab = {}\n", settings.data.vocab);
+  }
+  Metadata metadata{{"format", "pt"}, {model_key, std::move(section)}};
+  if (tokenizer != nullptr) {
+    metadata[tokenizer_key] = tokenizer->to_json();
+  }
+  return metadata;
+}
+
+TrainedModel read_model(const SafetensorsFile& file) {
+  job::RawJob raw;
+  raw.sections = job::parse_ini(metadata_at(file, model_key), file.path().string()).sections;
+  const job::RawSection* section = raw.find("model");
+  const job::RawSetting* name = section == nullptr ? nullptr : section->find("name");
+  TrainedModel trained;
+  trained.model = name == nullptr ? nullptr : models::find_model(name->value);
+  if (trained.model == nullptr) {
+    throw Error(ErrorCode::data, fmt::format("'{}' holds the model '{}', which this version does not have; it has {}",
+                                             file.path().string(), name == nullptr ? "" : name->value,
+                                             fmt::join(models::model_names(), ", ")));
+  }
+  std::vector<std::pair<std::string_view, std::string_view>> settings;
+  for (const job::RawSetting& setting : section->settings) {
+    if (setting.key != "name") {
+      settings.emplace_back(setting.key, setting.value);
+    }
+  }
+  trained.settings.options = job::make_options(trained.model->options, settings);
+  if (file.metadata().contains(tokenizer_key)) {
+    trained.tokenizer = data::Tokenizer::from_json(metadata_at(file, tokenizer_key));
+    trained.settings.data.vocab = trained.tokenizer->vocabulary();
+  }
+  return trained;
+}
+
+void load_parameters(const SafetensorsFile& file, const graph::Graph& graph, const runtime::Executor& executor) {
+  for (std::size_t s = 0; s < graph.states.size(); ++s) {
+    const graph::State& state = graph.states[s];
+    if (state.kind != graph::StateKind::parameter) {
+      continue;
+    }
+    const Tensor& tensor = file.at(state.name);
+    if (tensor.info.dtype != DType::f32 || tensor.info.shape != state.type.shape) {
+      throw Error(ErrorCode::data, fmt::format("'{}': tensor {} should be F32 [{}], found {} [{}]",
+                                               file.path().string(), state.name, fmt::join(state.type.shape, ", "),
+                                               to_string(tensor.info.dtype), fmt::join(tensor.info.shape, ", ")));
+    }
+    const device::TensorView view = executor.state(static_cast<graph::StateId>(s));
+    file.read(tensor, 0, {static_cast<std::byte*>(view.data), tensor.bytes.size()});
+    file.require_unchanged();
+    require_finite(file, state, {static_cast<const float*>(view.data), static_cast<std::size_t>(view.elements())});
+  }
+}
+
+}  // namespace shardrun::checkpoint

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "core/checkpoint/safetensors.h"
+#include "core/data/tokenizer.h"
+#include "core/graph/graph.h"
+#include "core/job/job.h"
+#include "core/models/model.h"
+#include "core/partition/partition.h"
+#include "core/runtime/executor.h"
+
+namespace shardrun::checkpoint {
+
+// A trained model as one safetensors file: a tensor per parameter (float32, global shape). The metadata has what it
+// takes to use it: `shardrun.model` ([model] as an INI section) and, for text, `shardrun.tokenizer` (JSON).
+
+/// The tensors of a file with the states of one kind.
+[[nodiscard]] std::vector<TensorInfo> saved_tensors(const graph::Graph& graph, graph::StateKind kind);
+
+struct SaveHooks {
+  std::function<void()> await_ranks = [] {};    ///< returns once every rank has called it
+  std::function<void()> before_commit = [] {};  ///< called by the first rank; may throw
+};
+
+/// Writes the states of one kind to one file, each rank the parts that it holds; of replicas the first writes. All
+/// ranks call it at the same point. Until the new file is complete, the path has the old one. Throws Error{io}.
+void save_states(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
+                 const partition::Partition& partition, const runtime::Executor& executor, std::int64_t rank,
+                 const Metadata& metadata, const SaveHooks& hooks = {});
+
+[[nodiscard]] Metadata describe_model(const job::Chosen& model, const models::ModelSettings& settings,
+                                      const data::Tokenizer* tokenizer);
+
+/// A model read from a file.
+struct TrainedModel {
+  const models::Model* model = nullptr;
+  models::ModelSettings settings;
+  std::optional<data::Tokenizer> tokenizer;
+};
+
+/// Throws Error{data} if the file was not written by `save_states` with `describe_model`.
+[[nodiscard]] TrainedModel read_model(const SafetensorsFile& file);
+
+/// Copies the file's tensors into the parameters of the same name. Throws Error{data} for one that is missing, of
+/// another shape, not float32, or with a value that is NaN or infinite.
+void load_parameters(const SafetensorsFile& file, const graph::Graph& graph, const runtime::Executor& executor);
+
+}  // namespace shardrun::checkpoint

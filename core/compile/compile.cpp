@@ -1,0 +1,181 @@
+#include "core/compile/compile.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/checkpoint/saved_state.h"
+#include "core/compile/cluster.h"
+#include "core/compile/plugins.h"
+#include "core/device/cores.h"
+#include "core/partition/partition.h"
+
+namespace shardrun::compile {
+namespace {
+
+models::OptimizerSettings optimizer_settings(const job::TrainSettings& train) {
+  return {.kind = train.optimizer == job::Optimizer::sgd ? models::OptimizerSettings::Kind::sgd
+                                                         : models::OptimizerSettings::Kind::adamw,
+          .beta1 = train.beta1,
+          .beta2 = train.beta2,
+          .epsilon = train.epsilon,
+          .momentum = train.momentum,
+          .weight_decay = train.weight_decay,
+          .clip = train.clip};
+}
+
+graph::Remat remat_of(job::Remat remat) {
+  switch (remat) {
+    case job::Remat::none: return graph::Remat::none;
+    case job::Remat::layer: return graph::Remat::layer;
+    case job::Remat::selective: return graph::Remat::selective;
+  }
+  return graph::Remat::none;
+}
+
+models::TrainingSettings training_settings(const job::Job& job, const data::Dataset* dataset) {
+  const std::int64_t first = models::microbatch_rows(job.data.batch, job.data.microbatches).front();
+  return {.batch = job.data.batch,
+          .microbatches = job.data.microbatches,
+          .eval_rows = job.data.eval_batch > 0 ? job.data.eval_batch : first,
+          .eval_samples = dataset == nullptr ? 0 : dataset->evaluation_samples(),
+          .predict = job.train.sample > 0,
+          .remat = remat_of(job.train.remat),
+          .optimizer = optimizer_settings(job.train)};
+}
+
+/// What the graph itself refuses, such as a tensor that is too large, knows no place.
+graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
+  const models::Model& model = *models::find_model(job.model.name);
+  models::ModelSettings settings = compiled.settings;
+  settings.job = &job;
+  try {
+    if (job.task == job::Task::iterate) {
+      return models::build_iteration(model, settings);
+    }
+    return models::build_training(model, settings, training_settings(job, compiled.dataset.get()));
+  } catch (const models::Refusal&) {
+    throw;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::job) {
+      throw;
+    }
+    throw Error(ErrorCode::job, fmt::format("{}: {}", job.where("model", ""), error.message()));
+  }
+}
+
+/// What cannot be in a plan may stand in a file that the strategy read, of which the partitioner does not know.
+partition::Partition split(const job::Job& job, const Compiled& compiled) {
+  try {
+    return partition::split(compiled.graph, compiled.plan, compiled.microbatch_rows, compiled.evaluation_rows);
+  } catch (const Error& error) {
+    const std::string files = strategy_files(job);
+    if (error.code() != ErrorCode::job || files.empty()) {
+      throw;
+    }
+    throw Error(ErrorCode::job, files + error.message());
+  }
+}
+
+}  // namespace
+
+int threads_of(const job::Job& job) { return threads_of(job, job.ranks); }
+
+int threads_of(const job::Job& job, std::int64_t ranks_here) {
+  if (job.threads > 0) {
+    return static_cast<int>(std::min<std::int64_t>(job.threads, 1024));
+  }
+  return std::max(1, static_cast<int>(device::usable_cores() / std::max<std::int64_t>(1, ranks_here)));
+}
+
+Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank,
+                 const std::function<void(std::string_view activity)>& now_at, std::shared_ptr<data::Dataset> dataset) {
+  const auto tell = [&](std::string_view activity) {
+    if (now_at) {
+      now_at(activity);
+    }
+  };
+  Compiled compiled;
+  compiled.device = &device::Device::find(device);
+  compiled.settings.options = job.model.options;
+  if (job.task == job::Task::train) {
+    if (dataset == nullptr) {
+      tell("reading data");
+      dataset = data::open_dataset(job);
+    }
+    compiled.dataset = std::move(dataset);
+    if (compiled.dataset != nullptr) {
+      compiled.settings.data = compiled.dataset->shape();
+    }
+  }
+  tell("compiling");
+  compiled.graph = build_graph(job, compiled);
+  compiled.saved_state = checkpoint::check_saved_state(job, compiled.graph);
+  if (job.task == job::Task::train) {
+    const models::TrainingSettings training = training_settings(job, compiled.dataset.get());
+    compiled.microbatch_rows = models::microbatch_rows(training.batch, training.microbatches);
+    compiled.evaluation_rows = models::evaluation_rows(training.eval_samples, training.eval_rows);
+  }
+  plugins::StrategyRequest request = partition::describe(compiled.graph, compiled.microbatch_rows);
+  const plugins::Strategy strategy = open_strategy(job);
+  add_job(request, job, strategy);
+  compiled.plan = partition::make_plan(strategy, request);
+  partition::add_hook_states(compiled.graph, compiled.plan);
+  compiled.partition = split(job, compiled);
+  check_cluster(job, compiled.partition.placements.mesh);
+  compiled.transports = load_transports(job, compiled.partition.placements.mesh);
+  compiled.programs = programs_of_rank(job, compiled, rank);
+  return compiled;
+}
+
+graph::Graph graph_without_remat(const job::Job& job, const Compiled& compiled) {
+  job::Job plain = job;
+  plain.train.remat = job::Remat::none;
+  return build_graph(plain, compiled);
+}
+
+partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank) {
+  const partition::Partition& partition = compiled.partition;
+  const std::int32_t stage = partition.stage_at(mesh::coordinates_of(partition.placements.mesh, rank));
+  return programs_of_rank(job, compiled, rank, *compiled.device,
+                          *partition::functions_of(compiled.graph, partition, stage));
+}
+
+partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank,
+                                     const device::Device& device, const partition::StageFunctions& stage) {
+  return partition::programs_of(compiled.graph, compiled.partition, stage,
+                                {.device = device,
+                                 .threads = threads_of(job),
+                                 .rank = rank,
+                                 .transfer_scratch = runtime::scratch_of(compiled.transports)});
+}
+
+std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partition::Programs& programs) {
+  std::vector<std::size_t> executed = programs.find_calls(graph::Role::repeated, compiled.microbatch_rows);
+  const auto add = [&](const partition::Program& program) {
+    executed.push_back(static_cast<std::size_t>(&program - programs.programs.data()));
+  };
+  add(programs.find(graph::Role::once));
+  if (programs.has(partition::after_step_function)) {
+    add(programs.find(partition::after_step_function, 0));
+  }
+  return executed;
+}
+
+double flops_per_step(const Compiled& compiled) { return flops_per_step(compiled.graph, compiled.microbatch_rows); }
+
+double flops_per_step(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows) {
+  double total = graph::flops(*graph.find(graph::Role::once));
+  std::map<std::int64_t, double> of_rows;
+  for (const std::int64_t rows : microbatch_rows) {
+    const auto [known, is_new] = of_rows.emplace(rows, 0);
+    known->second = is_new ? graph::flops(*graph.find(graph::Role::repeated, rows)) : known->second;
+    total += known->second;
+  }
+  return total;
+}
+
+}  // namespace shardrun::compile

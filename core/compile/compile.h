@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "core/checkpoint/saved_state.h"
+#include "core/data/dataset.h"
+#include "core/device/device.h"
+#include "core/graph/graph.h"
+#include "core/job/job.h"
+#include "core/models/model.h"
+#include "core/models/program.h"
+#include "core/partition/partition.h"
+#include "core/partition/plan.h"
+#include "core/partition/program.h"
+#include "core/runtime/collectives.h"
+
+namespace shardrun::compile {
+
+/// A job on its way from the file to the executor. Each member is a function of the earlier ones.
+struct Compiled {
+  std::shared_ptr<data::Dataset> dataset;  ///< null if the job names no data
+  models::ModelSettings settings;
+  checkpoint::SavedState saved_state;  ///< the state of [iterate] from, as of compiling
+  graph::Graph graph;
+  partition::Plan plan;
+  partition::Partition partition;
+  runtime::TransportSet transports;
+  partition::Programs programs;  ///< of one rank
+  const device::Device* device = nullptr;
+  std::vector<std::int64_t> microbatch_rows;  ///< training
+  std::vector<std::int64_t> evaluation_rows;
+};
+
+/// Threads of a rank: as the job says, else this machine's cores divided by its ranks, at least 1.
+[[nodiscard]] int threads_of(const job::Job& job);
+[[nodiscard]] int threads_of(const job::Job& job, std::int64_t ranks_here);
+
+/// Runs data, model, strategy and partitioner, in this order; starts nothing. `now_at` gets the current activity.
+/// `dataset`: the job's, if it is already open. Throws Error{job, data, plugin}.
+[[nodiscard]] Compiled compile(const job::Job& job, std::string_view device = "cpu", std::int64_t rank = 0,
+                               const std::function<void(std::string_view activity)>& now_at = {},
+                               std::shared_ptr<data::Dataset> dataset = nullptr);
+
+/// The job's graph without remat.
+[[nodiscard]] graph::Graph graph_without_remat(const job::Job& job, const Compiled& compiled);
+
+/// Another rank's programs; on another device, with the functions of the rank's stage.
+[[nodiscard]] partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank);
+[[nodiscard]] partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank,
+                                                   const device::Device& device,
+                                                   const partition::StageFunctions& stage);
+
+/// The programs, by number, of one optimizer step or iteration, in order. With a hook after_step: of a step that the
+/// hook follows.
+[[nodiscard]] std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partition::Programs& programs);
+
+/// Floating-point operations of one optimizer step or iteration.
+[[nodiscard]] double flops_per_step(const Compiled& compiled);
+[[nodiscard]] double flops_per_step(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows);
+
+}  // namespace shardrun::compile

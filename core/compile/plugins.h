@@ -1,0 +1,50 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/job/job.h"
+#include "core/runtime/collectives.h"
+#include "plugins/loader/strategy.h"
+#include "plugins/loader/transport.h"
+
+namespace shardrun::compile {
+
+// Translates between the job file's options and the plugins'.
+
+/// The folders to search for this job's plugins.
+[[nodiscard]] plugins::Directories directories_of(const std::vector<std::filesystem::path>& configured);
+
+/// What the job file's schema needs from models, strategies and this machine.
+[[nodiscard]] job::SchemaProviders schema_providers();
+
+/// Throws Error{plugin}; Error{job} if the job has a section [sharding] that the strategy does not read.
+[[nodiscard]] plugins::Strategy open_strategy(const job::Job& job);
+
+/// Adds ranks, mesh, option values and [sharding] of the job. Throws Error{job} if an option's file cannot be read.
+void add_job(plugins::StrategyRequest& request, const job::Job& job, const plugins::Strategy& strategy);
+
+/// The options of [strategy] whose values are files, as the start of a message: "job.ini:12: [strategy] schedule =
+/// /jobs/mine.csv: ". Empty if there are none.
+[[nodiscard]] std::string strategy_files(const job::Job& job);
+
+/// The transports of the mesh's axes, configured but not opened. Throws Error{job} if [transport] names an axis that
+/// the mesh does not have or that has one rank, if a transport cannot move the job's memory or refuses its options, or
+/// if an option's file cannot be read.
+[[nodiscard]] runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mesh);
+
+/// Where the job names a transport: for an axis of the mesh, or for all.
+[[nodiscard]] std::string place_of_transport(const job::Job& job, const std::string& name);
+
+/// One of the transports that the job names, configured by its options, not opened yet. Throws Error{plugin, job}.
+[[nodiscard]] plugins::Transport load_transport(const job::Job& job, const std::string& name);
+
+/// A transport without a job file, configured for so many ranks and not opened yet: with keys and values as one would
+/// have them under [transport.NAME], the rest by default, as all of a transport that it opens in its turn. Throws
+/// Error{job} for what the job file would be refused for.
+[[nodiscard]] plugins::Transport load_transport(const plugins::Directories& directories, const std::string& name,
+                                                const std::vector<std::pair<std::string, std::string>>& settings,
+                                                std::uint32_t ranks);
+
+}  // namespace shardrun::compile

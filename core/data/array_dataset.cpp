@@ -1,0 +1,188 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/data/array_set.h"
+#include "core/data/data_files.h"
+
+namespace shardrun::data {
+namespace {
+
+using device::TensorView;
+
+/// Arrays and the setting that names them.
+struct NamedArrays {
+  ArraySet set;
+  Named name;
+};
+
+/// One row of either must be one row of the other.
+void require_same_kind(const ArraySet& training, const ArraySet& validation) {
+  const auto describe = [](const ArraySet& set) {
+    return fmt::format("{} features and {}", set.features(),
+                       set.has_labels() ? std::string("labels") : fmt::format("{} targets", set.outputs()));
+  };
+  if (training.features() != validation.features() || training.has_labels() != validation.has_labels() ||
+      training.outputs() != validation.outputs()) {
+    throw Error(ErrorCode::data, fmt::format("a row of '{}' has {}, one of '{}' in [data] arrays has {}: both must be "
+                                             "the same",
+                                             validation.path().native(), describe(validation), training.path().native(),
+                                             describe(training)));
+  }
+}
+
+class ArrayDataset final : public Dataset {
+ public:
+  /// Without `validation` the last rows of the training data are for that.
+  ArrayDataset(NamedArrays training, std::optional<NamedArrays> validation)
+      : training_(std::move(training)), validation_(std::move(validation)) {
+    if (validation_) {
+      with_name(validation_->name, [&] { require_same_kind(training_.set, validation_->set); });
+    }
+    if (set().has_labels()) {
+      classes_ = classes_of(training_);
+      if (validation_) {
+        classes_ = std::max(classes_, classes_of(*validation_));
+      }
+    }
+  }
+
+  [[nodiscard]] models::DataShape shape() const override {
+    return {.vocab = classes_, .features = set().features(), .outputs = set().outputs()};
+  }
+  [[nodiscard]] std::int64_t tokens_per_sample() const override { return 1; }
+  [[nodiscard]] std::int64_t evaluation_samples() const override { return evaluated().set.rows() - first_evaluated(); }
+
+  [[nodiscard]] std::vector<const files::SteadyFile*> files() const override {
+    std::vector<const files::SteadyFile*> files = training_.set.files();
+    if (validation_) {
+      std::ranges::copy(validation_->set.files(), std::back_inserter(files));
+    }
+    return files;
+  }
+
+  void check(int threads) const override {
+    with_name(training_.name, [&] { training_.set.require_finite(threads); });
+    if (validation_) {
+      with_name(validation_->name, [&] { validation_->set.require_finite(threads); });
+    }
+  }
+
+  [[nodiscard]] std::string describe() const override {
+    const std::string targets =
+        set().has_labels() ? fmt::format("{} classes", classes_) : fmt::format("{} targets", set().outputs());
+    return fmt::format("arrays: {} training and {} validation samples of {} features, {}", set().training_rows(),
+                       evaluation_samples(), set().features(), targets);
+  }
+
+  void fill_training(std::uint64_t seed, std::int64_t first, const TensorView& inputs, const TensorView& targets,
+                     std::size_t f32_bytes) const override {
+    for_blocks(training_, first, inputs, targets, f32_bytes,
+               [&](std::int64_t sample, std::span<std::int64_t> rows) { training_samples(set(), seed, sample, rows); });
+  }
+
+  void fill_evaluation(std::int64_t first, const TensorView& inputs, const TensorView& targets,
+                       std::size_t f32_bytes) const override {
+    for_blocks(evaluated(), first, inputs, targets, f32_bytes, [&](std::int64_t sample, std::span<std::int64_t> rows) {
+      std::iota(rows.begin(), rows.end(), first_evaluated() + sample);
+    });
+  }
+
+ private:
+  [[nodiscard]] const ArraySet& set() const noexcept { return training_.set; }
+  [[nodiscard]] const NamedArrays& evaluated() const noexcept { return validation_ ? *validation_ : training_; }
+  [[nodiscard]] std::int64_t first_evaluated() const noexcept { return validation_ ? 0 : set().training_rows(); }
+
+  [[nodiscard]] static std::int64_t classes_of(const NamedArrays& arrays) {
+    return with_name(arrays.name, [&] { return arrays.set.classes(); });
+  }
+
+  /// Fills a block of samples at a time, whose row numbers fit on the stack.
+  template <typename ChooseRows>
+  void for_blocks(const NamedArrays& arrays, std::int64_t first, const TensorView& inputs, const TensorView& targets,
+                  std::size_t f32_bytes, const ChooseRows& choose_rows) const {
+    with_name(arrays.name, [&] {
+      fill_blocks(arrays.set, first, inputs, targets, f32_bytes, choose_rows);
+      arrays.set.require_unchanged();
+    });
+  }
+
+  template <typename ChooseRows>
+  void fill_blocks(const ArraySet& set, std::int64_t first, const TensorView& inputs, const TensorView& targets,
+                   std::size_t f32_bytes, const ChooseRows& choose_rows) const {
+    std::array<std::int64_t, 64> rows = {};
+    const std::int64_t samples = inputs.shape[0];
+    for (std::int64_t done = 0; done < samples; done += static_cast<std::int64_t>(rows.size())) {
+      const auto count =
+          static_cast<std::size_t>(std::min<std::int64_t>(static_cast<std::int64_t>(rows.size()), samples - done));
+      const std::span<std::int64_t> block(rows.data(), count);
+      choose_rows(first + done, block);
+      fill_reals(set, block, inputs, done, f32_bytes, &ArraySet::fill_features);
+      if (set.has_labels()) {
+        set.fill_labels(block, classes_, integers(targets).subspan(static_cast<std::size_t>(done), count));
+      } else {
+        fill_reals(set, block, targets, done, f32_bytes, &ArraySet::fill_targets);
+      }
+    }
+  }
+
+  /// Rows of reals, in the width of the device's f32 (only the reference device's has to be widened).
+  static void fill_reals(const ArraySet& set, std::span<const std::int64_t> rows, const TensorView& view,
+                         std::int64_t at, std::size_t f32_bytes,
+                         void (ArraySet::*fill)(std::span<const std::int64_t>, std::span<float>) const) {
+    const auto width = static_cast<std::size_t>(view.elements() / view.shape[0]);
+    const std::size_t count = rows.size() * width;
+    const std::size_t offset = static_cast<std::size_t>(at) * width;
+    if (f32_bytes == sizeof(float)) {
+      (set.*fill)(rows, {static_cast<float*>(view.data) + offset, count});
+      return;
+    }
+    std::vector<float> narrow(count);
+    (set.*fill)(rows, narrow);
+    std::copy(narrow.begin(), narrow.end(), static_cast<double*>(view.data) + offset);
+  }
+
+  NamedArrays training_;
+  std::optional<NamedArrays> validation_;
+  std::int64_t classes_ = 0;
+};
+
+NamedArrays open_pair(const job::Job& job, DataFiles& files, std::string_view key,
+                      const std::vector<std::filesystem::path>& paths, double split) {
+  if (paths.size() != 2) {
+    throw Error(ErrorCode::job, fmt::format("{}: [data] {} needs two arrays, inputs and targets (x.npy, y.npy); found "
+                                            "{}",
+                                            job.where("data", key), key, paths.size()));
+  }
+  const Named name = name_of(job, key);
+  return {with_name(name,
+                    [&] {
+                      files::SteadyFile x = files.open(paths[0]);
+                      return ArraySet(std::move(x), files.open(paths[1]), split);
+                    }),
+          name};
+}
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_arrays(const job::Job& job, DataFiles& files) {
+  if (job.model.options.has("context")) {
+    throw Error(ErrorCode::job, fmt::format("{}: model {} is trained on tokens: use [data] text or tokens",
+                                            job.where("data", "arrays"), job.model.name));
+  }
+  std::optional<NamedArrays> validation;
+  if (!job.data.validation_arrays.empty()) {
+    validation.emplace(open_pair(job, files, "validation_arrays", job.data.validation_arrays, 1));
+  }
+  return std::make_unique<ArrayDataset>(
+      open_pair(job, files, "arrays", job.data.arrays, validation ? 1 : job.data.split), std::move(validation));
+}
+
+}  // namespace shardrun::data

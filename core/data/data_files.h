@@ -1,0 +1,65 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/data/dataset.h"
+#include "core/files/steady_file.h"
+
+// Shared by the kinds of data sets.
+
+namespace shardrun::data {
+
+/// The name of data in messages: the place of its setting, "job.ini:12: [data] text".
+using Named = std::string;
+
+[[nodiscard]] inline Named name_of(const job::Job& job, std::string_view key) {
+  return fmt::format("{}: [data] {}", job.where("data", key), key);
+}
+
+/// Calls `act`. Errors about the file get the name of its setting.
+template <class Act>
+auto with_name(const Named& name, Act act) {
+  try {
+    return act();
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}", name, error.message()));
+  }
+}
+
+[[nodiscard]] inline std::span<std::int32_t> integers(const device::TensorView& view) {
+  return {static_cast<std::int32_t*>(view.data), static_cast<std::size_t>(view.elements())};
+}
+
+/// The open files of [data]: opened by path, or inherited from another process of this host.
+class DataFiles {
+ public:
+  DataFiles() = default;
+  /// `given`: the files that data_files() lists, in its order.
+  DataFiles(const job::DataSettings& data, std::vector<files::SteadyFile> given);
+
+  /// Whether another process gave the files. Of texts it gave the tokens.
+  [[nodiscard]] bool are_given() const noexcept { return !given_.empty(); }
+  /// Throws as files::SteadyFile. REQUIRES: a given file is requested once.
+  [[nodiscard]] files::SteadyFile open(const std::filesystem::path& path);
+
+ private:
+  std::vector<std::optional<files::SteadyFile>> given_;
+};
+
+// Each opens the data of its kind. `files`: as in open_dataset() and attach_dataset().
+
+[[nodiscard]] std::unique_ptr<Dataset> open_arrays(const job::Job& job, DataFiles& files);
+[[nodiscard]] std::unique_ptr<Dataset> open_text(const job::Job& job, DataFiles& files);
+[[nodiscard]] std::unique_ptr<Dataset> open_tokens(const job::Job& job, DataFiles& files);
+
+}  // namespace shardrun::data

@@ -1,0 +1,108 @@
+#include "core/data/dataset.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "core/data/data_files.h"
+
+namespace shardrun::data {
+
+DataFiles::DataFiles(const job::DataSettings& data, std::vector<files::SteadyFile> given) {
+  if (given.size() != data_files(data).size()) {
+    throw Error(ErrorCode::internal,
+                fmt::format("{} open files for the {} that [data] names", given.size(), data_files(data).size()));
+  }
+  for (files::SteadyFile& file : given) {
+    given_.emplace_back(std::move(file));
+  }
+}
+
+files::SteadyFile DataFiles::open(const std::filesystem::path& path) {
+  for (std::optional<files::SteadyFile>& file : given_) {
+    if (file && file->path() == path) {
+      files::SteadyFile taken = std::move(*file);
+      file.reset();
+      return taken;
+    }
+  }
+  return files::SteadyFile(path);
+}
+
+std::vector<std::filesystem::path> data_files(const job::DataSettings& data) {
+  std::vector<std::filesystem::path> files;
+  for (const auto* const arrays : {&data.arrays, &data.validation_arrays}) {
+    files.insert(files.end(), arrays->begin(), arrays->end());
+  }
+  for (const auto* const file : {&data.text, &data.tokens, &data.validation_text, &data.validation_tokens}) {
+    if (!file->empty()) {
+      files.push_back(*file);
+    }
+  }
+  return files;
+}
+
+namespace {
+
+std::unique_ptr<Dataset> open_with(const job::Job& job, DataFiles& files) {
+  if (!job.data.arrays.empty()) {
+    return open_arrays(job, files);
+  }
+  if (!job.data.text.empty()) {
+    return open_text(job, files);
+  }
+  return job.data.tokens.empty() ? nullptr : open_tokens(job, files);
+}
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_dataset(const job::Job& job) {
+  DataFiles files;
+  return open_with(job, files);
+}
+
+std::unique_ptr<Dataset> attach_dataset(const job::Job& job, const std::vector<std::string>& handles) {
+  const std::vector<std::filesystem::path> paths = data_files(job.data);
+  std::vector<files::SteadyFile> given;
+  for (std::size_t i = 0; i < std::min(paths.size(), handles.size()); ++i) {
+    std::optional<files::SteadyFile> file = files::SteadyFile::open_handle(handles[i], paths[i]);
+    if (!file) {
+      return nullptr;
+    }
+    given.push_back(std::move(*file));
+  }
+  DataFiles files(job.data, std::move(given));
+  return open_with(job, files);
+}
+
+std::vector<std::string> Dataset::fingerprints() const {
+  std::vector<std::string> fingerprints;
+  std::ranges::transform(files(), std::back_inserter(fingerprints),
+                         [](const files::SteadyFile* file) { return file->fingerprint(); });
+  return fingerprints;
+}
+
+std::vector<std::string> handles_of(const Dataset& dataset) {
+  std::vector<std::string> handles;
+  std::ranges::transform(dataset.files(), std::back_inserter(handles), [](const files::SteadyFile* file) {
+    return file->handle(::getpid(), file->descriptor().get());
+  });
+  return handles;
+}
+
+InheritedData::InheritedData(const Dataset& dataset) {
+  constexpr int lowest = 16;  // what a process that is started has for itself lies below
+  for (const files::SteadyFile* const file : dataset.files()) {
+    copies_.emplace_back(::fcntl(file->descriptor().get(), F_DUPFD, lowest));
+    if (!copies_.back().is_open()) {
+      throw files::system_error("hand on", file->path(), errno);
+    }
+    handles_.push_back(file->handle(0, copies_.back().get()));
+  }
+}
+
+}  // namespace shardrun::data

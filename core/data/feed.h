@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/data/dataset.h"
+
+namespace shardrun::data {
+
+// Writes samples to a function's inputs, whole or this rank's parts. `first`: the global sample of the whole's first
+// row. On the cpu device, parts by rows allocate nothing.
+
+void feed_training(const Dataset& dataset, std::uint64_t seed, std::int64_t first, const device::TensorView& inputs,
+                   const device::TensorView& targets, std::size_t f32_bytes);
+
+void feed_evaluation(const Dataset& dataset, std::int64_t first, const device::TensorView& inputs,
+                     const device::TensorView& targets, std::size_t f32_bytes);
+
+}  // namespace shardrun::data

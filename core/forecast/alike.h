@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "core/graph/graph.h"
+#include "core/partition/partition.h"
+
+namespace shardrun::forecast {
+
+/// Groups ranks of one stage whose programs differ only in where their parts start: all their parts have the same
+/// sizes. Sorted by first rank; each group ascending.
+[[nodiscard]] std::vector<std::vector<std::int64_t>> alike_ranks(const graph::Graph& graph,
+                                                                 const partition::Partition& partition,
+                                                                 const partition::StageFunctions& stage);
+
+/// Bytes that one execution of a program sends, for every rank that is alike to the one it was made for: by mesh axis,
+/// and by coordinate along it.
+using SentTable = std::vector<std::vector<partition::SentBytes>>;
+
+/// `programs`: numbers, one per execution.
+[[nodiscard]] SentTable sent_table(const partition::Programs& programs, const std::vector<std::size_t>& executed,
+                                   std::size_t f32_bytes);
+
+/// For the rank at these coordinates.
+[[nodiscard]] partition::SentBytes sent_of(const SentTable& table, const mesh::Coordinates& at);
+
+}  // namespace shardrun::forecast

@@ -1,0 +1,142 @@
+#include "core/forecast/disk.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/base/error.h"
+#include "core/checkpoint/safetensors.h"
+#include "core/checkpoint/saved_state.h"
+#include "core/checkpoint/weights.h"
+#include "core/data/dataset.h"
+#include "core/metrics/human.h"
+#include "core/metrics/rundir.h"
+#include "core/runtime/flight_file.h"
+
+namespace shardrun::forecast {
+namespace {
+
+// Bytes that runs were seen to write.
+constexpr std::uint64_t line_of_training = 240;
+constexpr std::uint64_t line_of_iterating = 45;
+constexpr std::uint64_t event_of_trace = 260;
+constexpr std::uint64_t token_of_sample = 4;
+
+std::uint64_t traced_bytes(const job::Job& job, const compile::Compiled& compiled, std::int64_t steps) {
+  std::uint64_t instructions = 0;
+  for (const std::size_t program : compile::programs_of_step(compiled, compiled.programs)) {
+    instructions += compiled.programs.programs[program].instructions.size();
+  }
+  const auto traced = static_cast<std::uint64_t>(std::min(job.trace_steps, steps));
+  return 2 * static_cast<std::uint64_t>(job.ranks) * traced * instructions * event_of_trace;
+}
+
+[[noreturn]] void refuse(const job::Job& job, const std::string& what, const std::string& remedy) {
+  throw Error(ErrorCode::job, fmt::format("{}: {}: {}", job.file, what, remedy));
+}
+
+std::string exact(std::uint64_t bytes) { return fmt::format("{} ({} bytes)", metrics::human_bytes(bytes), bytes); }
+
+void require_file_size(const job::Job& job, const DiskUse& use, std::uint64_t arena_bytes, std::uint64_t limit) {
+  const auto require = [&](const std::string& file, std::uint64_t bytes) {
+    if (bytes > limit) {
+      refuse(
+          job,
+          fmt::format("{} takes {}, and the limit of a file's size (ulimit -f) is {} bytes", file, exact(bytes), limit),
+          "raise that limit (ulimit -f unlimited), or make the model smaller");
+    }
+  };
+  require(use.result, use.result_bytes);
+  require("the arena of a rank, which is a file in memory,", arena_bytes);
+}
+
+}  // namespace
+
+std::uint64_t DiskUse::result_bytes_in_all() const noexcept {
+  std::uint64_t bytes = 0;
+  const auto files = static_cast<std::uint64_t>(under_way) + 1;
+  return __builtin_mul_overflow(result_bytes, files, &bytes) ? UINT64_MAX : bytes;
+}
+
+std::uint64_t DiskUse::total() const noexcept {
+  std::uint64_t sum = result_bytes_in_all();
+  for (const std::uint64_t bytes : {metrics_bytes, record_bytes, trace_bytes, sample_bytes}) {
+    sum = sum > UINT64_MAX - bytes ? UINT64_MAX : sum + bytes;
+  }
+  return sum;
+}
+
+DiskUse disk_use(const job::Job& job, const compile::Compiled& compiled) {
+  const bool trains = job.task == job::Task::train;
+  const std::int64_t steps = trains ? job.train.steps : job.iterate.steps;
+  const data::Tokenizer* const tokenizer = compiled.dataset == nullptr ? nullptr : compiled.dataset->tokenizer();
+  const graph::StateKind kind = trains ? graph::StateKind::parameter : graph::StateKind::field;
+  DiskUse use;
+  use.result = (trains ? metrics::weights_path({}) : metrics::state_path({})).filename().string();
+  use.result_bytes = checkpoint::lay_out(checkpoint::saved_tensors(compiled.graph, kind),
+                                         trains ? checkpoint::describe_model(job.model, compiled.settings, tokenizer)
+                                                : checkpoint::describe_state(steps))
+                         .file_bytes;
+  use.under_way = !trains && job.iterate.save_every > 0 ? steps / job.iterate.save_every : 0;
+  use.metrics_bytes = static_cast<std::uint64_t>(steps) * (trains ? line_of_training : line_of_iterating);
+  use.record_bytes = job.ranks > 1 ? static_cast<std::uint64_t>(job.ranks) * sizeof(runtime::FlightFile) : 0;
+  use.trace_bytes = job.trace == job::Trace::steps ? traced_bytes(job, compiled, steps) : 0;
+  use.sample_bytes =
+      trains && tokenizer != nullptr ? static_cast<std::uint64_t>(job.train.sample) * token_of_sample : 0;
+  return use;
+}
+
+std::string to_string(const DiskUse& use) {
+  std::string text = fmt::format("{} {}", use.result, metrics::human_bytes(use.result_bytes));
+  if (use.under_way > 0) {
+    text += fmt::format(", {} under way {}", metrics::counted(use.under_way, "state"),
+                        metrics::human_bytes(use.result_bytes_in_all() - use.result_bytes));
+  }
+  const auto add = [&](const char* what, std::uint64_t bytes) {
+    text += bytes == 0 ? "" : fmt::format(", {} {}", what, metrics::human_bytes(bytes));
+  };
+  add("metrics.jsonl", use.metrics_bytes);
+  add("flight records", use.record_bytes);
+  add("traces", use.trace_bytes);
+  add("sample.txt", use.sample_bytes);
+  return text + ", in all " + metrics::human_bytes(use.total());
+}
+
+DiskLimits disk_limits(const job::Job& job) {
+  DiskLimits limits{.room = files::disk_room(job.output), .file_size = files::file_size_limit()};
+  if (limits.room) {
+    limits.room->bytes += metrics::bytes_to_remove(job.output, checkpoint::kept_of(job));
+  }
+  return limits;
+}
+
+std::vector<std::string> require_disk(const job::Job& job, const DiskUse& use, std::uint64_t arena_bytes,
+                                      const DiskLimits& limits) {
+  if (limits.file_size) {
+    require_file_size(job, use, arena_bytes, *limits.file_size);
+  }
+  if (!limits.room) {
+    return {};
+  }
+  const std::string left = fmt::format("{} has {} left", limits.room->of, metrics::human_bytes(limits.room->bytes));
+  if (const std::uint64_t needed = use.result_bytes_in_all(); needed > limits.room->bytes) {
+    const std::string results = use.under_way == 0 ? use.result
+                                                   : fmt::format("{} and {} under way ([iterate] save_every)",
+                                                                 use.result, metrics::counted(use.under_way, "state"));
+    refuse(job,
+           fmt::format("{} would take {} in {}, and {}", results, exact(needed), metrics::human_path(job.output), left),
+           "free some space there, or choose another folder ([job] output); results that were there before stay until "
+           "the new ones are whole");
+  }
+  if (use.total() > limits.room->bytes) {
+    return {fmt::format("the run may write {} in all, and {}: it fails once that is used up",
+                        metrics::human_bytes(use.total()), left)};
+  }
+  return {};
+}
+
+std::vector<std::string> require_disk(const job::Job& job, const compile::Compiled& compiled) {
+  return require_disk(job, disk_use(job, compiled), compiled.programs.memory.peak, disk_limits(job));
+}
+
+}  // namespace shardrun::forecast

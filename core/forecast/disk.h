@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/compile/compile.h"
+#include "core/files/disk_room.h"
+#include "core/job/job.h"
+
+namespace shardrun::forecast {
+
+/// Bytes that a job writes to its output folder. The result's are exact, the others are estimates.
+struct DiskUse {
+  std::string result;               ///< the file's name
+  std::uint64_t result_bytes = 0;   ///< one copy, which all ranks write together
+  std::int64_t under_way = 0;       ///< number of states that [iterate] save_every saves, of result_bytes each
+  std::uint64_t metrics_bytes = 0;  ///< metrics.jsonl
+  std::uint64_t record_bytes = 0;   ///< flight records, with several ranks
+  std::uint64_t trace_bytes = 0;    ///< each rank's, and the joined one
+  std::uint64_t sample_bytes = 0;
+
+  /// Bytes that must fit for the job to leave its results. An older result stays beside the new one until that is
+  /// complete. Its room is already taken and in no sum here.
+  [[nodiscard]] std::uint64_t result_bytes_in_all() const noexcept;
+  [[nodiscard]] std::uint64_t total() const noexcept;
+};
+
+[[nodiscard]] DiskUse disk_use(const job::Job& job, const compile::Compiled& compiled);
+
+/// "weights.safetensors 4.73 MiB, metrics.jsonl 7.50 KiB, in all 4.74 MiB"
+[[nodiscard]] std::string to_string(const DiskUse& use);
+
+/// The limits that apply.
+struct DiskLimits {
+  std::optional<files::DiskRoom> room;
+  std::optional<std::uint64_t> file_size;
+};
+
+/// For the job's folder. Files of an older run that this one removes count as free.
+[[nodiscard]] DiskLimits disk_limits(const job::Job& job);
+
+/// Throws Error{job} if the job's results do not fit, or if a rank's arena, a file in memory, exceeds the limit of a
+/// file's size. Returns warnings if the results fit but the other files may not.
+std::vector<std::string> require_disk(const job::Job& job, const DiskUse& use, std::uint64_t arena_bytes,
+                                      const DiskLimits& limits);
+/// By the limits of this process. Called before the output folder is touched.
+std::vector<std::string> require_disk(const job::Job& job, const compile::Compiled& compiled);
+
+}  // namespace shardrun::forecast

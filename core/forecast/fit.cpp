@@ -1,0 +1,276 @@
+#include "core/forecast/fit.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "core/base/error.h"
+#include "core/compile/plugins.h"
+#include "core/forecast/idle.h"
+#include "core/job/convert.h"
+#include "core/job/raw.h"
+#include "core/metrics/human.h"
+
+namespace shardrun::forecast {
+namespace {
+
+constexpr std::size_t enough_fitting = 3;
+constexpr std::size_t most_plans = 20;
+constexpr std::size_t most_plans_of_options = 6;
+constexpr std::size_t most_plans_of_microbatches = 3;
+
+std::size_t idle_count(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast) {
+  const std::optional<IdleRanks> idle = idle_ranks(job, compiled, forecast);
+  return idle ? idle->ranks.size() : 0;
+}
+
+std::uint64_t most_of(const Forecast& forecast) {
+  std::uint64_t most = 0;
+  for (const RankForecast& alike : forecast.ranks) {
+    most = std::max(most, alike.memory.peak);
+  }
+  return most;
+}
+
+class Search {
+ public:
+  Search(const job::Job& job, std::shared_ptr<data::Dataset> dataset, std::size_t idle)
+      : job_(job), dataset_(std::move(dataset)), idle_(idle) {
+    result_.memory = static_cast<std::uint64_t>(job.cluster.memory);
+  }
+
+  /// One setting after the other, up to the first that makes it needless to try those behind it.
+  enum class Until { fits, fits_or_refused, all };
+  void try_each(const std::vector<std::string>& settings, Until until) {
+    std::optional<Alternative> best;
+    for (const std::string& setting : settings) {
+      const std::optional<Alternative> planned = plan({setting});
+      best = planned && (!best || planned->most < best->most) ? planned : best;
+      const bool fits = best && best->most <= result_.memory;
+      if ((until != Until::all && fits) || (until == Until::fits_or_refused && !planned)) {
+        break;
+      }
+    }
+    if (best) {
+      best_.push_back(*best);
+    }
+  }
+
+  /// The best of each kind of setting, those that save most first, one more at a time.
+  void try_together() {
+    std::ranges::stable_sort(best_, {}, &Alternative::most);
+    std::vector<std::string> settings;
+    for (const Alternative& each : best_) {
+      settings.push_back(each.settings.front());
+      if (settings.size() > 1 && found_none() && !plan(settings)) {
+        settings.pop_back();  // it does not go with the others
+      }
+    }
+  }
+
+  [[nodiscard]] bool has_enough() const { return result_.fitting().size() >= enough_fitting; }
+  [[nodiscard]] bool found_none() const { return result_.fitting().empty(); }
+
+  FitSearch take() && { return std::move(result_); }
+
+ private:
+  std::optional<Alternative> plan(const std::vector<std::string>& settings) {
+    if (result_.tried.size() == most_plans) {
+      return std::nullopt;
+    }
+    try {
+      job::Job other = job::parse_job(job::read_job_text(job::canonical_text(job_), job_.file, settings),
+                                      compile::schema_providers());
+      other.cluster = {};  // its memory alone is asked for
+      const compile::Compiled compiled = compile::compile(other, "cpu", 0, {}, dataset_);
+      const Forecast forecast = forecast::forecast(other, compiled);
+      if (idle_count(other, compiled, forecast) > idle_) {
+        return std::nullopt;
+      }
+      return result_.tried.emplace_back(Alternative{.settings = settings, .most = most_of(forecast)});
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::job && error.code() != ErrorCode::plugin) {
+        throw;
+      }
+      return std::nullopt;
+    }
+  }
+
+  const job::Job& job_;
+  std::shared_ptr<data::Dataset> dataset_;  ///< no setting that is tried changes it
+  std::size_t idle_;
+  FitSearch result_;
+  std::vector<Alternative> best_;  ///< of each kind of setting
+};
+
+std::vector<std::string> other_remat(const job::Job& job) {
+  switch (job.train.remat) {
+    case job::Remat::none: return {"train.remat=selective", "train.remat=layer"};
+    case job::Remat::selective: return {"train.remat=layer"};
+    case job::Remat::layer: break;
+  }
+  return {};
+}
+
+/// Twice as many each time.
+std::vector<std::string> more_microbatches(const job::Job& job) {
+  std::vector<std::string> settings;
+  for (std::int64_t count = job.data.microbatches * 2;
+       count <= job.data.batch && settings.size() < most_plans_of_microbatches; count *= 2) {
+    settings.push_back(fmt::format("data.microbatches={}", count));
+  }
+  return settings;
+}
+
+/// What an option that has but a few values can be.
+std::vector<std::string> values_of(const job::OptionSpec& option) {
+  constexpr double most_values = 4;
+  if (option.type == job::OptionType::boolean) {
+    return {"false", "true"};
+  }
+  std::vector<std::string> values = option.choices;
+  if (option.type == job::OptionType::integer && option.minimum && option.maximum &&
+      *option.maximum - *option.minimum < most_values) {
+    for (auto value = static_cast<std::int64_t>(*option.minimum); static_cast<double>(value) <= *option.maximum;
+         ++value) {
+      values.push_back(std::to_string(value));
+    }
+  }
+  return values;
+}
+
+/// A list for each option of the strategy: its values but the job's.
+std::vector<std::vector<std::string>> other_options(const job::Job& job) {
+  std::vector<std::vector<std::string>> all;
+  std::size_t plans = 0;
+  const auto options = compile::schema_providers().strategy_options(job.strategy.name, job);
+  for (const job::OptionSpec& option : options.value_or(std::vector<job::OptionSpec>{})) {
+    const auto present =
+        std::ranges::find(job.strategy.options.entries(), option.name, &job::OptionValues::Entry::name);
+    if (present == job.strategy.options.entries().end()) {
+      continue;
+    }
+    std::vector<std::string> settings;
+    for (const std::string& value : values_of(option)) {
+      if (value != job::to_text(option, present->value) && plans < most_plans_of_options) {
+        settings.push_back(fmt::format("strategy.{}={}", option.name, value));
+        ++plans;
+      }
+    }
+    all.push_back(std::move(settings));
+  }
+  return all;
+}
+
+std::vector<std::string> other_strategies(const job::Job& job) {
+  std::vector<std::string> settings;
+  if (job.ranks == 1 || job.is_given("strategy", "") || !job.sharding.empty() || !job.mesh.empty()) {
+    return settings;  // one rank has nothing to split; what sections say is said to this strategy
+  }
+  for (const std::string& name : compile::schema_providers().strategy_names(job)) {
+    if (name != job.strategy.name) {
+      settings.push_back("job.strategy=" + name);
+    }
+  }
+  return settings;
+}
+
+/// "[train] remat = layer" of "train.remat=layer".
+std::string in_job_file(const std::string& setting) {
+  const std::size_t dot = setting.find('.');
+  const std::size_t equal = setting.find('=');
+  return fmt::format("[{}] {} = {}", setting.substr(0, dot), setting.substr(dot + 1, equal - dot - 1),
+                     setting.substr(equal + 1));
+}
+
+std::string text_of(const Alternative& alternative) {
+  std::vector<std::string> settings;
+  std::ranges::transform(alternative.settings, std::back_inserter(settings), in_job_file);
+  return fmt::format("  {:<60} {}\n", fmt::format("{}", fmt::join(settings, ", ")),
+                     metrics::human_bytes(alternative.most));
+}
+
+}  // namespace
+
+std::vector<Alternative> FitSearch::fitting() const {
+  std::vector<Alternative> fitting;
+  std::ranges::copy_if(tried, std::back_inserter(fitting),
+                       [&](const Alternative& alternative) { return alternative.most <= memory; });
+  return fitting;
+}
+
+std::optional<MemoryFit> memory_fit(const job::Job& job, const Forecast& forecast) {
+  if (job.cluster.memory == 0) {
+    return std::nullopt;
+  }
+  MemoryFit fit{.memory = static_cast<std::uint64_t>(job.cluster.memory)};
+  for (const RankForecast& alike : forecast.ranks) {
+    if (alike.memory.peak > fit.most) {
+      fit.most = alike.memory.peak;
+      fit.rank = alike.members.front();
+    }
+    fit.over += alike.memory.peak > fit.memory ? static_cast<std::int64_t>(alike.members.size()) : 0;
+  }
+  return fit;
+}
+
+FitSearch find_fitting(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast) {
+  Search search(job, compiled.dataset, idle_count(job, compiled, forecast));
+  if (job.task == job::Task::train) {
+    search.try_each(other_remat(job), Search::Until::fits);
+    // Where so many leave ranks idle, more of them do too.
+    search.try_each(more_microbatches(job), Search::Until::fits_or_refused);
+  }
+  for (const std::vector<std::string>& values : other_options(job)) {
+    if (!search.has_enough()) {
+      search.try_each(values, Search::Until::fits);
+    }
+  }
+  if (!search.has_enough()) {
+    search.try_each(other_strategies(job), Search::Until::all);
+  }
+  search.try_together();
+  return std::move(search).take();
+}
+
+std::string to_string(const MemoryFit& fit) {
+  const std::string fullest = fmt::format("rank {}, needs {} of the {} of [cluster] memory", fit.rank,
+                                          metrics::human_bytes(fit.most), metrics::human_bytes(fit.memory));
+  if (fit.fits()) {
+    return fmt::format("every rank fits: the fullest, {}: {:.3g} %", fullest,
+                       100 * static_cast<double>(fit.most) / static_cast<double>(fit.memory));
+  }
+  return fmt::format("{} not fit: the fullest, {}: {} too much ({} bytes)",
+                     metrics::counted(fit.over, "rank does", "ranks do"), fullest,
+                     metrics::human_bytes(fit.most - fit.memory), fit.most - fit.memory);
+}
+
+std::vector<std::string> memory_notices(const MemoryFit& fit, std::uint64_t available, std::int64_t ranks_here) {
+  std::vector<std::string> notices;
+  if (!fit.fits()) {
+    const bool is_compared = available != 0 && ranks_here != 0;
+    notices.push_back(to_string(fit) +
+                      (is_compared ? "; this machine has enough, and the run goes on" : "; the run goes on"));
+  }
+  const std::uint64_t share = available / static_cast<std::uint64_t>(std::max<std::int64_t>(ranks_here, 1));
+  if (available != 0 && fit.memory > share) {
+    notices.push_back(fmt::format("[cluster] memory is {} a rank, and this machine has {} available{}",
+                                  metrics::human_bytes(fit.memory), metrics::human_bytes(share),
+                                  ranks_here <= 1 ? "" : fmt::format(" for each of the {} ranks here", ranks_here)));
+  }
+  return notices;
+}
+
+std::string to_string(const FitSearch& search) {
+  std::string fits;
+  std::string others;
+  for (const Alternative& alternative : search.tried) {
+    (alternative.most <= search.memory ? fits : others) += text_of(alternative);
+  }
+  std::string text = fits.empty() ? "nothing that was tried makes it fit; use more ranks, or a smaller model\n"
+                                  : "it fits with one of these, each planned; the fullest rank then needs\n" + fits;
+  return others.empty() ? text : text + "tried too, and not enough:\n" + others;
+}
+
+}  // namespace shardrun::forecast

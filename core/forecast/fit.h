@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/forecast/forecast.h"
+
+namespace shardrun::forecast {
+
+/// A job's ranks compared with [cluster] memory.
+struct MemoryFit {
+  std::uint64_t memory = 0;  ///< bytes of a rank's memory
+  std::uint64_t most = 0;    ///< bytes that the fullest rank needs
+  std::int64_t rank = 0;     ///< the first that needs the most
+  std::int64_t over = 0;     ///< ranks that need more than they have
+
+  [[nodiscard]] bool fits() const noexcept { return over == 0; }
+};
+
+/// Nothing if the job has no [cluster] memory.
+[[nodiscard]] std::optional<MemoryFit> memory_fit(const job::Job& job, const Forecast& forecast);
+
+/// The job with other settings, and what its fullest rank needs.
+struct Alternative {
+  std::vector<std::string> settings;  ///< "train.remat=layer", as in --set
+  std::uint64_t most = 0;
+};
+
+/// The plans of the search for settings with which every rank fits.
+struct FitSearch {
+  std::vector<Alternative> tried;  ///< in the order tried
+  std::uint64_t memory = 0;
+
+  [[nodiscard]] std::vector<Alternative> fitting() const;
+};
+
+/// Plans the job with other settings: remat, more microbatches, other values of the strategy's options, other
+/// strategies with the same ranks; and if none of them fits, several together. At most 20 plans, each about as long as
+/// the job's own. Skips settings that are refused, and those that leave more ranks idle than the job does. REQUIRES:
+/// the job has [cluster] memory.
+[[nodiscard]] FitSearch find_fitting(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast);
+
+/// Whether every rank fits: one line without its line break.
+[[nodiscard]] std::string to_string(const MemoryFit& fit);
+/// What a run on this machine says about it. `available`: bytes that the machine has for `ranks_here`. Either is 0 if
+/// unknown.
+[[nodiscard]] std::vector<std::string> memory_notices(const MemoryFit& fit, std::uint64_t available,
+                                                      std::int64_t ranks_here);
+/// Lines: settings with which the job fits, in the form of a job file, and what else was tried.
+[[nodiscard]] std::string to_string(const FitSearch& search);
+
+}  // namespace shardrun::forecast

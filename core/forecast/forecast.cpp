@@ -1,0 +1,139 @@
+#include "core/forecast/forecast.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "core/base/stop.h"
+#include "core/forecast/alike.h"
+
+namespace shardrun::forecast {
+namespace {
+
+constexpr std::size_t half_bytes = 2;  // of an element in mixed precision
+
+/// Copies of the parameters that the optimizer keeps in float32, where it updates them.
+std::uint64_t master_bytes(const compile::Compiled& compiled, const mesh::Coordinates& at) {
+  const partition::Partition& partition = compiled.partition;
+  std::uint64_t bytes = 0;
+  for (std::size_t s = 0; s < compiled.graph.states.size(); ++s) {
+    const graph::State& state = compiled.graph.states[s];
+    if (state.kind == graph::StateKind::gradient && partition.stages.states.owner[s] == partition.stage_at(at)) {
+      bytes += 4 * static_cast<std::uint64_t>(
+                       mesh::box_of(state.type.shape, partition.placements.updates[s], partition.placements.mesh, at)
+                           .elements());
+    }
+  }
+  return bytes;
+}
+
+RankForecast forecast_of(const job::Job& job, const compile::Compiled& compiled, const partition::Programs& programs,
+                         const std::vector<std::size_t>& executed) {
+  const mesh::Coordinates at = mesh::coordinates_of(programs.mesh, programs.rank);
+  RankForecast ranks{.stage = compiled.partition.stage_at(at), .memory = programs.memory};
+  if (job.train.precision == job::Precision::mixed) {
+    // So far its states count 2 bytes an element like everything else.
+    const std::uint64_t added = programs.memory.optimizer + master_bytes(compiled, at);
+    ranks.memory.optimizer += added;
+    ranks.memory.peak += added;
+  }
+  for (const std::size_t program : executed) {
+    for (const partition::Instruction& instruction : programs.programs[program].instructions) {
+      ranks.flops += static_cast<double>(instruction.flops);
+      ranks.work += instruction.phase == graph::Phase::update ? 0 : static_cast<double>(instruction.flops);
+    }
+  }
+  const auto largest = std::max_element(
+      programs.programs.begin(), programs.programs.end(),
+      [](const partition::Program& a, const partition::Program& b) { return a.transient_bytes < b.transient_bytes; });
+  if (largest != programs.programs.end() && !largest->instructions.empty()) {
+    ranks.busiest_function = largest->function;
+    ranks.busiest_instruction = largest
+                                    ->instructions[std::min(static_cast<std::size_t>(largest->peak_instruction),
+                                                            largest->instructions.size() - 1)]
+                                    .name;
+  }
+  return ranks;
+}
+
+/// Adds the ranks of one kind, told apart by what they send.
+void add_ranks(std::vector<RankForecast>& all, const RankForecast& kind, const std::vector<std::int64_t>& members,
+               const SentTable& table, const mesh::Mesh& mesh) {
+  for (const std::int64_t rank : members) {
+    const partition::SentBytes sent = sent_of(table, mesh::coordinates_of(mesh, rank));
+    const auto same = std::find_if(all.begin(), all.end(), [&](const RankForecast& each) {
+      return each.stage == kind.stage && each.memory == kind.memory && each.flops == kind.flops &&
+             each.work == kind.work && each.sent == sent;
+    });
+    if (same != all.end()) {
+      same->members.push_back(rank);
+    } else {
+      all.push_back(kind);
+      all.back().sent = sent;
+      all.back().members = {rank};
+    }
+  }
+}
+
+}  // namespace
+
+Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
+  const partition::Partition& partition = compiled.partition;
+  const device::Device half(compiled.device->name(), half_bytes);
+  const bool mixed = job.train.precision == job::Precision::mixed;
+  const device::Device& device = mixed ? half : *compiled.device;
+  Forecast result;
+  std::optional<StepPredictor> predictor;
+  if (job.cluster.flops > 0 || !job.cluster.measured.empty()) {
+    predictor.emplace(job, compiled, device);
+  }
+  for (std::int32_t stage = 0; stage < partition.pipeline.stages(); ++stage) {
+    const std::shared_ptr<const partition::StageFunctions> functions =
+        partition::functions_of(compiled.graph, partition, stage);
+    for (const std::vector<std::int64_t>& alike : alike_ranks(compiled.graph, partition, *functions)) {
+      stop_point();  // a deep pipeline takes seconds
+      const bool is_compiled = !mixed && alike.front() == compiled.programs.rank;
+      partition::Programs programs =
+          is_compiled ? compiled.programs : compile::programs_of_rank(job, compiled, alike.front(), device, *functions);
+      const std::vector<std::size_t> executed = compile::programs_of_step(compiled, programs);
+      const SentTable table = sent_table(programs, executed, device.element_bytes(graph::DType::f32));
+      add_ranks(result.ranks, forecast_of(job, compiled, programs, executed), alike, table, programs.mesh);
+      if (predictor) {
+        predictor->add(std::move(programs), executed);
+      }
+    }
+  }
+  for (RankForecast& ranks : result.ranks) {
+    std::sort(ranks.members.begin(), ranks.members.end());
+  }
+  std::sort(result.ranks.begin(), result.ranks.end(),
+            [](const RankForecast& a, const RankForecast& b) { return a.members.front() < b.members.front(); });
+  if (predictor) {
+    result.step = predictor->forecast();
+  }
+  if (partition.pipeline.exists()) {
+    const auto cost = [&](const plugins::Action& action) {
+      return result.step ? result.step->prediction.cost_of(action) : unit_cost(action);
+    };
+    result.timeline = timeline_of(partition.pipeline, cost);
+  }
+  return result;
+}
+
+std::size_t element_bytes(const job::Job& job, const compile::Compiled& compiled, graph::DType dtype,
+                          graph::StateKind kind) {
+  if (job.train.precision != job::Precision::mixed || dtype != graph::DType::f32) {
+    return compiled.device->element_bytes(dtype);
+  }
+  return kind == graph::StateKind::optimizer ? 4 : half_bytes;
+}
+
+std::uint64_t bytes_of_all(const Forecast& forecast) noexcept {
+  std::uint64_t bytes = 0;
+  for (const RankForecast& ranks : forecast.ranks) {
+    bytes += ranks.memory.peak * ranks.members.size();
+  }
+  return bytes;
+}
+
+}  // namespace shardrun::forecast

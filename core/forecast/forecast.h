@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/compile/compile.h"
+#include "core/forecast/predict_step.h"
+#include "core/forecast/timeline.h"
+#include "core/job/job.h"
+
+namespace shardrun::forecast {
+
+/// What a group of alike ranks needs and does in a step.
+struct RankForecast {
+  std::vector<std::int64_t> members;
+  std::int32_t stage = 0;  ///< of the pipeline
+  partition::MemoryUse memory;
+  partition::SentBytes sent;
+  double flops = 0;                 ///< a whole number; a large job's exceeds 64 bits
+  double work = 0;                  ///< the FLOPs of forward, backward and iterations, without the update
+  std::string busiest_function;     ///< the function of the memory peak
+  std::string busiest_instruction;  ///< and the instruction
+};
+
+/// What is known of a job before it runs.
+struct Forecast {
+  std::vector<RankForecast> ranks;   ///< in the order of their first members
+  std::optional<StepForecast> step;  ///< if the job has [cluster]
+  std::optional<Timeline> timeline;  ///< of a pipeline, at the step's costs or at unit costs
+};
+
+/// With `precision` mixed, parameters, gradients and activations take 2 bytes an element; optimizer states 4, and the
+/// optimizer's copy of the parameters 4 more (Micikevicius et al. 2017, arXiv:1710.03740, section 3.1).
+[[nodiscard]] Forecast forecast(const job::Job& job, const compile::Compiled& compiled);
+
+/// Bytes of an element of a state or, for StateKind::parameter, of a value, in the job's precision.
+[[nodiscard]] std::size_t element_bytes(const job::Job& job, const compile::Compiled& compiled, graph::DType dtype,
+                                        graph::StateKind kind);
+
+/// Bytes that all ranks need together.
+[[nodiscard]] std::uint64_t bytes_of_all(const Forecast& forecast) noexcept;
+
+}  // namespace shardrun::forecast

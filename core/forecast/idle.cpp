@@ -1,0 +1,199 @@
+#include "core/forecast/idle.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "core/mesh/shards.h"
+#include "core/metrics/human.h"
+
+namespace shardrun::forecast {
+namespace {
+
+/// Below one in so many of the busiest rank's FLOPs a rank is idle.
+constexpr std::int64_t idle_share = 10;
+
+using Axes = std::vector<mesh::AxisId>;
+
+/// A dimension that has fewer indices than it has parts.
+struct ShortDimension {
+  std::string name;  ///< of the graph's axis
+  Axes axes;
+  std::int64_t size = 0;
+  bool is_rows = false;  ///< of a microbatch
+};
+
+std::int64_t parts_of(const mesh::Mesh& mesh, const Axes& axes) {
+  std::int64_t parts = 1;
+  for (const mesh::AxisId axis : axes) {
+    parts *= mesh.size(axis);
+  }
+  return parts;
+}
+
+/// "data", or "copies × parts".
+std::string names_of(const mesh::Mesh& mesh, const Axes& axes) {
+  std::vector<std::string> names;
+  for (const mesh::AxisId axis : axes) {
+    names.push_back(mesh.axes[static_cast<std::size_t>(axis)].name);
+  }
+  return fmt::format("{}", fmt::join(names, " × "));
+}
+
+/// Of what a step computes for each microbatch, or iterates.
+std::vector<ShortDimension> short_dimensions(const compile::Compiled& compiled) {
+  const mesh::Mesh& mesh = compiled.partition.placements.mesh;
+  std::map<std::pair<std::string, Axes>, ShortDimension> found;
+  const graph::Role role = compiled.microbatch_rows.empty() ? graph::Role::once : graph::Role::repeated;
+  for (const partition::ShardedFunction& sharded : compiled.partition.sharded.functions) {
+    const graph::Function& function = sharded.function;
+    if (function.role != role) {
+      continue;
+    }
+    const graph::Port* const input = function.inputs.empty() ? nullptr : &function.inputs.front();
+    const std::vector<std::string> none;
+    const std::vector<std::string>& input_axes =
+        input == nullptr ? none : function.values[static_cast<std::size_t>(input->value)].type.axes;
+    for (std::size_t v = 0; v < function.values.size(); ++v) {
+      const graph::TensorType& type = function.values[v].type;
+      for (std::size_t d = 0; d < type.shape.size(); ++d) {
+        const Axes& axes = sharded.placements[v].dims[d];
+        if (axes.empty() || type.shape[d] >= parts_of(mesh, axes)) {
+          continue;
+        }
+        const std::string name = d < type.axes.size() ? type.axes[d] : "";
+        ShortDimension& dimension = found[{name, axes}];
+        dimension.is_rows = function.rows > 0 && !input_axes.empty() && name == input_axes.front();
+        dimension.size = std::max(dimension.size, type.shape[d]);
+        dimension.name = name;
+        dimension.axes = axes;
+      }
+    }
+  }
+  std::vector<ShortDimension> dimensions;
+  for (auto& [key, dimension] : found) {
+    dimensions.push_back(std::move(dimension));
+  }
+  return dimensions;
+}
+
+/// How many of the ranks have no index of it.
+std::size_t explained(const ShortDimension& dimension, const std::vector<std::int64_t>& ranks, const mesh::Mesh& mesh) {
+  return static_cast<std::size_t>(std::ranges::count_if(ranks, [&](std::int64_t rank) {
+    return mesh::shard_of(dimension.size, dimension.axes, mesh, mesh::coordinates_of(mesh, rank)).size() == 0;
+  }));
+}
+
+/// The settings that make the ranks along one mesh axis, or several, fewer.
+std::string fewer_ranks(const job::Job& job, const mesh::Mesh& mesh, const Axes& axes, std::int64_t size) {
+  const std::int64_t ranks = mesh.ranks() / parts_of(mesh, axes) * size;
+  if (job.mesh.empty()) {
+    return fmt::format("[job] ranks = {}", ranks);
+  }
+  return axes.size() == 1 ? fmt::format("[mesh] {} = {} and [job] ranks = {}", names_of(mesh, axes), size, ranks)
+                          : fmt::format("{} ranks along {} ([job] ranks = {})", size, names_of(mesh, axes), ranks);
+}
+
+void explain_rows(const job::Job& job, const ShortDimension& rows, const mesh::Mesh& mesh, IdleRanks& idle) {
+  const std::int64_t parts = parts_of(mesh, rows.axes);
+  const std::int64_t microbatches = job.data.microbatches;
+  idle.reason = fmt::format("{} {} {} {} of {} ranks{} busy", microbatches == 1 ? "a batch of" : "microbatches of",
+                            metrics::counted(rows.size, "row"), microbatches == 1 ? "keeps" : "keep", rows.size, parts,
+                            parts == mesh.ranks() ? "" : " along " + names_of(mesh, rows.axes));
+  std::vector<std::string> remedies;
+  if (microbatches > 1 && job.data.batch >= parts) {
+    remedies.push_back(fmt::format("[data] microbatches = {}", job.data.batch / parts));
+  }
+  remedies.push_back(fmt::format("[data] batch = {}", parts * microbatches));
+  remedies.push_back(fewer_ranks(job, mesh, rows.axes, rows.size));
+  idle.remedy = fmt::format("{}", fmt::join(remedies, ", or "));
+}
+
+/// Stages that no layer is on. False where every stage has one.
+bool explain_stages(const job::Job& job, const compile::Compiled& compiled, IdleRanks& idle) {
+  const partition::Pipeline& pipeline = compiled.partition.pipeline;
+  if (!pipeline.exists() || compiled.graph.layers == 0) {
+    return false;
+  }
+  std::set<std::int32_t> busy;
+  for (std::int32_t layer = 0; layer < compiled.graph.layers; ++layer) {
+    busy.insert(pipeline.stage_of(layer));
+  }
+  const mesh::Mesh& mesh = compiled.partition.placements.mesh;
+  const bool has_idle_stage = std::ranges::any_of(idle.ranks, [&](std::int64_t rank) {
+    return !busy.contains(compiled.partition.stage_at(mesh::coordinates_of(mesh, rank)));
+  });
+  if (!has_idle_stage) {
+    return false;
+  }
+  const auto stages = static_cast<std::int64_t>(busy.size());
+  idle.reason = fmt::format("{} {} {} of {} stages busy", metrics::counted(compiled.graph.layers, "layer"),
+                            compiled.graph.layers == 1 ? "keeps" : "keep", stages, pipeline.stages());
+  idle.remedy = fewer_ranks(job, mesh, {pipeline.axis}, stages);
+  return true;
+}
+
+void explain(const job::Job& job, const compile::Compiled& compiled, IdleRanks& idle) {
+  if (explain_stages(job, compiled, idle)) {
+    return;
+  }
+  const mesh::Mesh& mesh = compiled.partition.placements.mesh;
+  const std::vector<ShortDimension> dimensions = short_dimensions(compiled);
+  const auto best = std::ranges::max_element(dimensions, {}, [&](const ShortDimension& dimension) {
+    return std::pair(explained(dimension, idle.ranks, mesh), dimension.is_rows);
+  });
+  if (best == dimensions.end() || explained(*best, idle.ranks, mesh) == 0) {
+    return;
+  }
+  if (best->is_rows) {
+    explain_rows(job, *best, mesh, idle);
+    return;
+  }
+  idle.reason = fmt::format("{} {} keep {} of {} ranks{} busy", best->size,
+                            best->name.empty() ? "indices of a dimension" : "indices of " + best->name, best->size,
+                            parts_of(mesh, best->axes),
+                            parts_of(mesh, best->axes) == mesh.ranks() ? "" : " along " + names_of(mesh, best->axes));
+  idle.remedy = fewer_ranks(job, mesh, best->axes, best->size);
+}
+
+std::string flop(double flops) { return metrics::human_quantity(flops, "FLOP"); }
+
+}  // namespace
+
+std::optional<IdleRanks> idle_ranks(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast) {
+  IdleRanks idle{.ranks_in_all = compiled.partition.placements.mesh.ranks(),
+                 .work = job.task == job::Task::train ? "forward and backward in a step" : "an iteration"};
+  for (const RankForecast& alike : forecast.ranks) {
+    idle.most = std::max(idle.most, alike.work);
+  }
+  for (const RankForecast& alike : forecast.ranks) {
+    if (alike.work < idle.most / idle_share) {
+      idle.ranks.insert(idle.ranks.end(), alike.members.begin(), alike.members.end());
+      idle.most_idle = std::max(idle.most_idle, alike.work);
+    }
+  }
+  if (idle.ranks.empty()) {
+    return std::nullopt;
+  }
+  std::ranges::sort(idle.ranks);
+  explain(job, compiled, idle);
+  return idle;
+}
+
+std::string to_string(const IdleRanks& idle) {
+  const auto count = static_cast<std::int64_t>(idle.ranks.size());
+  std::string text =
+      fmt::format("{} of {} ranks {} idle ({} {}): {} to do of {}, where the busiest has {}", count, idle.ranks_in_all,
+                  count == 1 ? "is" : "are", count == 1 ? "rank" : "ranks", mesh::ranks_text(idle.ranks),
+                  idle.most_idle == 0 ? "nothing" : (count == 1 ? "" : "at most ") + flop(idle.most_idle), idle.work,
+                  flop(idle.most));
+  if (!idle.reason.empty()) {
+    text += fmt::format("; {}: set {}", idle.reason, idle.remedy);
+  }
+  return text;
+}
+
+}  // namespace shardrun::forecast

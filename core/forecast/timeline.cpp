@@ -1,0 +1,105 @@
+#include "core/forecast/timeline.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <tuple>
+
+namespace shardrun::forecast {
+namespace {
+
+using plugins::Action;
+
+class Simulation {
+ public:
+  Simulation(const partition::Pipeline& pipeline, const ActionCost& cost)
+      : pipeline_(pipeline), cost_(cost), next_(pipeline.actions.size(), 0), free_(pipeline.actions.size(), 0) {
+    timeline_.stages.resize(pipeline.actions.size());
+  }
+
+  Timeline run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t stage = 0; stage < next_.size(); ++stage) {
+        while (next_[stage] < pipeline_.actions[stage].size() && advance(stage)) {
+          moved = true;
+        }
+      }
+    }
+    return std::move(timeline_);
+  }
+
+ private:
+  /// When what the action needs from other actions is there; nothing where it is not known yet.
+  [[nodiscard]] std::optional<double> ready(const Action& action) const {
+    switch (action.kind) {
+      case Action::Kind::forward:
+        return action.chunk == 0 ? 0 : done(Action::Kind::forward, action.chunk - 1, action.microbatch);
+      case Action::Kind::backward:
+      case Action::Kind::backward_input:
+        return action.chunk + 1 == pipeline_.chunks.size()
+                   ? done(Action::Kind::forward, action.chunk, action.microbatch)
+                   : done(Action::Kind::backward_input, action.chunk + 1, action.microbatch);
+      case Action::Kind::backward_weight: return done(Action::Kind::backward_input, action.chunk, action.microbatch);
+    }
+    return std::nullopt;
+  }
+
+  [[nodiscard]] std::optional<double> done(Action::Kind kind, std::uint32_t chunk, std::uint32_t microbatch) const {
+    const auto found = done_.find({kind, chunk, microbatch});
+    return found == done_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+  bool advance(std::size_t stage) {
+    const Action& action = pipeline_.actions[stage][next_[stage]];
+    const std::optional<double> when = ready(action);
+    if (!when) {
+      return false;
+    }
+    const double begin = std::max(free_[stage], *when);
+    const double end = begin + cost_(action);
+    const Action::Kind kind = action.kind == Action::Kind::backward ? Action::Kind::backward_input : action.kind;
+    done_[{kind, action.chunk, action.microbatch}] = end;
+    timeline_.stages[stage].push_back({action, begin, end});
+    timeline_.end = std::max(timeline_.end, end);
+    free_[stage] = end;
+    ++next_[stage];
+    return true;
+  }
+
+  const partition::Pipeline& pipeline_;
+  const ActionCost& cost_;
+  Timeline timeline_;
+  std::vector<std::size_t> next_;
+  std::vector<double> free_;
+  std::map<std::tuple<Action::Kind, std::uint32_t, std::uint32_t>, double> done_;
+};
+
+}  // namespace
+
+double Timeline::bubble(std::size_t stage) const noexcept {
+  double busy = 0;
+  for (const TimedAction& action : stages[stage]) {
+    busy += action.end - action.begin;
+  }
+  return busy > 0 ? (end - busy) / busy : 0;
+}
+
+double unit_cost(const Action& action) noexcept { return action.kind == Action::Kind::backward ? 2 : 1; }
+
+Timeline timeline_of(const partition::Pipeline& pipeline, const ActionCost& cost) {
+  return Simulation(pipeline, cost).run();
+}
+
+int most_live_forwards(const std::vector<Action>& actions) {
+  int live = 0;
+  int most = 0;
+  for (const Action& action : actions) {
+    live += action.kind == Action::Kind::forward ? 1 : 0;
+    most = std::max(most, live);
+    live -= action.kind == Action::Kind::backward || action.kind == Action::Kind::backward_weight ? 1 : 0;
+  }
+  return most;
+}
+
+}  // namespace shardrun::forecast

@@ -1,0 +1,78 @@
+#include "core/metrics/flight.h"
+
+#include <fmt/format.h>
+
+#include <system_error>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/files/atomic_file.h"
+#include "core/files/descriptor.h"
+#include "core/metrics/human.h"
+#include "core/metrics/rundir.h"
+#include "core/runtime/flight_record.h"
+
+namespace shardrun::metrics {
+namespace {
+
+std::filesystem::path path_of(const std::filesystem::path& output, int rank) {
+  return flight_folder(output) / fmt::format("rank-{}.record", rank);
+}
+
+/// More would push the root cause off the screen; the records have all.
+constexpr std::size_t most_waits = 8;
+
+}  // namespace
+
+std::filesystem::path new_flight_path(const std::filesystem::path& output, int rank) {
+  std::error_code failed;
+  std::filesystem::create_directories(flight_folder(output), failed);
+  if (failed) {
+    throw files::system_error("create the folder", flight_folder(output), failed.value());
+  }
+  return path_of(output, rank);
+}
+
+void drop_flights(const std::filesystem::path& output) noexcept {
+  std::error_code ignored;
+  std::filesystem::remove_all(flight_folder(output), ignored);
+}
+
+std::string tell_flights(const std::filesystem::path& output, int ranks, int cause) {
+  std::vector<runtime::FlightRecord> records;
+  std::string text;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::filesystem::path path = path_of(output, rank);
+    std::error_code ignored;
+    try {
+      records.push_back(runtime::read_flight_record(path));
+    } catch (const Error&) {
+      std::filesystem::remove(path, ignored);  // of a rank that ended before it had one, or had it whole
+      continue;
+    }
+    try {
+      files::write_file_atomically(std::filesystem::path(path).replace_extension(".jsonl"),
+                                   runtime::to_jsonl(records.back()));
+    } catch (const Error&) {
+      continue;
+    }
+    std::filesystem::remove(path, ignored);
+    if (rank == cause) {
+      text += fmt::format("\n  rank {} was at: {}", rank, runtime::place_of(records.back()));
+    }
+  }
+  if (records.empty()) {
+    drop_flights(output);
+    return text;
+  }
+  const std::vector<std::string> waits = runtime::waits_among(records, cause);
+  for (std::size_t i = 0; i < waits.size() && i < most_waits; ++i) {
+    text += fmt::format("\n  {}", waits[i]);
+  }
+  if (waits.size() > most_waits) {
+    text += fmt::format("\n  and {} more such waits", waits.size() - most_waits);
+  }
+  return text + fmt::format("\n  the last operations of every rank: {}", human_path(flight_folder(output)));
+}
+
+}  // namespace shardrun::metrics

@@ -1,0 +1,117 @@
+#include "core/metrics/record.h"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <utility>
+
+#include "core/base/median.h"
+#include "core/metrics/human.h"
+#include "core/metrics/rundir.h"
+
+namespace shardrun::metrics {
+namespace {
+
+/// The median step time is that of the last so many steps.
+constexpr std::size_t median_window = 4096;
+
+/// Private memory of this process that is not the arena's: what malloc, libraries and stacks hold.
+std::uint64_t private_bytes() {
+  std::ifstream status("/proc/self/status");
+  std::string word;
+  while (status >> word) {
+    if (word == "RssAnon:") {
+      std::uint64_t kilobytes = 0;
+      status >> kilobytes;
+      return kilobytes * 1024;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+Record::Record(Display& display, const RunFolder& folder, int rank, Summary planned)
+    : summary(std::move(planned)),
+      display_(display),
+      folder_(folder),
+      begin_(std::chrono::steady_clock::now()),
+      log_(log_path(folder.root(), rank)) {
+  if (rank == 0) {
+    lines_.emplace(metrics_path(folder.root()));
+  }
+  step_seconds_.reserve(median_window);
+}
+
+void Record::say(const std::string& line) {
+  log(line);
+  if (is_first()) {
+    display_.line(line);
+  }
+}
+
+void Record::log(const std::string& line) {
+  log_.write(line);
+  if (const std::string failure = log_.take_failure(); !failure.empty()) {
+    display_.line(failure);
+  }
+}
+
+void Record::count_step(double seconds) {
+  if (step_seconds_.size() < median_window) {
+    step_seconds_.push_back(seconds);
+  } else {
+    step_seconds_[static_cast<std::size_t>(summary.steps) % median_window] = seconds;
+  }
+  ++summary.steps;
+}
+
+void Record::write(const StepRecord& step) {
+  if (lines_) {
+    folder_.require_owned();
+    lines_->write(step);
+  }
+}
+
+void Record::write(std::span<const JsonField> fields) {
+  if (lines_) {
+    folder_.require_owned();
+    lines_->write(fields);
+  }
+}
+
+void Record::update(const ProgressUpdate& update) {
+  if (is_first()) {
+    display_.update(update);
+  }
+}
+
+void Record::results_are(Results results) {
+  if (is_first()) {
+    note_results(results);
+    display_.results_are(results);
+  }
+}
+
+void Record::now_at(std::string_view what, std::int64_t done, std::int64_t total) {
+  if (is_first()) {
+    display_.now_at(what, done, total);
+  }
+}
+
+void Record::finish_progress() {
+  if (is_first()) {
+    display_.finish();
+  }
+}
+
+void Record::finish(const char* status, int exit_code) {
+  summary.status = status;
+  summary.exit_code = exit_code;
+  summary.seconds = seconds_since(begin_);
+  summary.step_ms_median = 1000 * median(step_seconds_);
+  summary.ranks[0].private_bytes = private_bytes();
+  log(fmt::format("{} after {}", status, counted(summary.steps, "step")));
+}
+
+}  // namespace shardrun::metrics

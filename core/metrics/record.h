@@ -1,0 +1,84 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/stop.h"
+#include "core/metrics/jsonl.h"
+#include "core/metrics/log.h"
+#include "core/metrics/progress.h"
+#include "core/metrics/run_folder.h"
+#include "core/metrics/summary.h"
+
+namespace shardrun::metrics {
+
+/// The activity that begins the steps of a run.
+inline constexpr std::string_view first_step_activity = "first step";
+
+/// Shows a run's progress.
+class Display {
+ public:
+  Display() = default;
+  Display(const Display&) = delete;
+  Display& operator=(const Display&) = delete;
+  virtual ~Display() = default;
+
+  virtual void update(const ProgressUpdate& update) = 0;
+  /// Sets the current activity, as Progress::now_at.
+  virtual void now_at(std::string_view what, std::int64_t done, std::int64_t total) = 0;
+  void now_at(std::string_view what) { now_at(what, 0, 0); }
+  /// Prints a line above the live one.
+  virtual void line(std::string_view text) = 0;
+  /// Keeps the live line on the screen.
+  virtual void finish() = 0;
+  /// Shows results for a person: the sample, a table of times.
+  virtual void result(std::string_view text) = 0;
+  /// Sets what is known of the job's result files.
+  virtual void results_are(Results results) = 0;
+};
+
+/// One rank's records of a run: its log, its part of the summary and, for the first rank, metrics.jsonl.
+class Record {
+ public:
+  /// `planned`: what is known before the run. `folder`: the run's. REQUIRES: folder and display outlive this.
+  Record(Display& display, const RunFolder& folder, int rank, Summary planned);
+
+  [[nodiscard]] bool is_first() const noexcept { return lines_.has_value(); }
+
+  /// Writes to the log; the first rank's line also goes to the person.
+  void say(const std::string& line);
+  /// Writes only to the log. If that fails, the person is told.
+  void log(const std::string& line);
+  void count_step(double seconds);
+  /// Writes a line of metrics.jsonl; nothing on other ranks. Throws Error{io}, also if the folder is no longer the
+  /// run's.
+  void write(const StepRecord& step);
+  void write(std::span<const JsonField> fields);
+  void update(const ProgressUpdate& update);
+  void results_are(Results results);
+  void now_at(std::string_view what, std::int64_t done = 0, std::int64_t total = 0);
+  void finish_progress();
+
+  /// Completes the summary.
+  void finish(const char* status, int exit_code);
+
+  Summary summary;  ///< only this rank's part
+
+ private:
+  Display& display_;
+  const RunFolder& folder_;
+  std::chrono::steady_clock::time_point begin_;
+  Log log_;
+  std::optional<JsonlWriter> lines_;
+  std::vector<double> step_seconds_;
+};
+
+[[nodiscard]] inline double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace shardrun::metrics

@@ -1,0 +1,357 @@
+#include "core/metrics/step_trace.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <span>
+#include <utility>
+
+#include "core/partition/pipeline.h"
+
+namespace shardrun::metrics {
+namespace {
+
+using Span = runtime::Timeline::Span;
+using Kind = partition::Instruction::Kind;
+using partition::Collective;
+using partition::Instruction;
+using partition::Program;
+using partition::Transfer;
+using plugins::Action;
+
+constexpr std::int64_t compute_row = 1;
+
+/// Rows of spans that may overlap: each is given the first row of its kind that is free.
+class Rows {
+ public:
+  explicit Rows(Trace& trace) : trace_(trace) {}
+
+  /// `place`: of the kind below the row `compute`, from 1 on. REQUIRES: asked in the order of `begin`.
+  std::int64_t row_of(const std::string& kind, std::int64_t place, std::int64_t begin, std::int64_t end) {
+    std::vector<std::int64_t>& free_from = free_from_[place];
+    std::size_t row = 0;
+    while (row < free_from.size() && free_from[row] > begin) {
+      ++row;
+    }
+    const std::int64_t number = place * most_alike + static_cast<std::int64_t>(row);
+    if (row == free_from.size()) {
+      free_from.push_back(end);
+      trace_.name_row(number, row == 0 ? kind : fmt::format("{} ({})", kind, row + 1));
+    }
+    free_from[row] = end;
+    return number;
+  }
+
+ private:
+  static constexpr std::int64_t most_alike = 1000;  ///< of a kind: more than are ever under way at once
+
+  Trace& trace_;
+  std::map<std::int64_t, std::vector<std::int64_t>> free_from_;  ///< of each kind's rows, by its place
+};
+
+std::string transfer_name(const Transfer& transfer) {
+  return fmt::format("{} of {}", to_string(transfer.collective), transfer.name);
+}
+
+bool is_message(const Program& program, const Instruction& at) {
+  return at.transfer >= 0 && program.transfers[static_cast<std::size_t>(at.transfer)].link.from >= 0;
+}
+
+class StepTrace {
+ public:
+  StepTrace(Trace& trace, Rows& rows, const partition::Programs& programs, const device::Device& device)
+      : trace_(trace),
+        rows_(rows),
+        programs_(programs),
+        device_(device),
+        at_(mesh::coordinates_of(programs.mesh, programs.rank)) {}
+
+  /// `spans`: the step's, in order. `left_out`: how many more there were.
+  void add(const TracedStep& step, std::span<const Span> spans, std::size_t left_out) {
+    step_ = step.step;
+    microbatch_ = 0;
+    messages_.clear();
+    std::vector<JsonField> arguments;
+    if (left_out > 0) {
+      arguments.push_back({"instructions_left_out", static_cast<std::int64_t>(left_out)});
+    }
+    add_span({compute_row, fmt::format("step {}", step_), "step", step.begin, step.end}, std::move(arguments));
+    for (std::size_t begin = 0; begin < spans.size();) {
+      std::size_t end = begin + 1;
+      while (end < spans.size() && spans[end].program == spans[begin].program &&
+             spans[end].instruction > spans[end - 1].instruction) {
+        ++end;
+      }
+      add_call(spans.subspan(begin, end - begin));
+      begin = end;
+    }
+    for (const auto& [key, started] : started_) {
+      transfers_.push_back(started);
+      transfers_.back().end = step.end;
+    }
+    started_.clear();
+    add_transfers();
+  }
+
+ private:
+  struct Event {
+    std::int64_t row;
+    std::string name;
+    std::string_view category;
+    std::int64_t begin;
+    std::int64_t end;
+  };
+
+  /// One execution of a transfer.
+  struct UnderWay {
+    const Program* program = nullptr;
+    const Instruction* start = nullptr;
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+    bool is_complete = false;
+    std::int64_t microbatch = 0;  ///< of the function's call
+    std::string message;          ///< the same at both ends, and of no other; empty: it is none
+  };
+
+  void add_span(const Event& event, std::vector<JsonField> arguments) {
+    arguments.push_back({"step", step_});
+    trace_.add({.row = event.row,
+                .name = event.name,
+                .category = event.category,
+                .begin = event.begin,
+                .end = event.end,
+                .arguments = arguments});
+  }
+
+  /// In a call of the repeated function whose microbatch is the step's number `first`.
+  [[nodiscard]] Action action_of(const Instruction& at, std::int64_t first) const {
+    Action action = programs_.actions.at(static_cast<std::size_t>(at.action));
+    action.microbatch += static_cast<std::uint32_t>(first);
+    return action;
+  }
+
+  static void add_action(std::vector<JsonField>& arguments, const Action& action) {
+    arguments.push_back({"action", partition::letter(action.kind)});
+    arguments.push_back({"chunk", std::int64_t{action.chunk}});
+    arguments.push_back({"microbatch", std::int64_t{action.microbatch}});
+  }
+
+  /// What an instruction belongs to: an action of the schedule, or else all that follows them.
+  void add_action_of(std::vector<JsonField>& arguments, const Program& program, const Instruction& at,
+                     std::int64_t first) const {
+    if (at.action >= 0) {
+      add_action(arguments, action_of(at, first));
+    } else {
+      arguments.push_back(
+          {"action", program.role == graph::Role::repeated ? std::string_view("update") : program.function});
+    }
+  }
+
+  /// One run of a function.
+  void add_call(std::span<const Span> spans) {
+    const Program& program = programs_.programs[spans.front().program];
+    add_function(program, spans.front().begin, spans.back().end);
+    add_actions(program, spans);
+    for (const Span& span : spans) {
+      const Instruction& instruction = program.instructions[span.instruction];
+      add_instruction(program, instruction, span);
+      if (instruction.kind == Kind::start) {
+        started_[{span.program, instruction.transfer}] = {.program = &program,
+                                                          .start = &instruction,
+                                                          .begin = span.begin,
+                                                          .microbatch = microbatch_,
+                                                          .message = next_message(program, instruction)};
+      } else if (instruction.kind == Kind::wait && !span.failed) {
+        complete(std::move(started_.extract({span.program, instruction.transfer}).mapped()), span);
+      }
+    }
+    microbatch_ += program.role == graph::Role::repeated ? static_cast<std::int64_t>(program.call_rows.size()) : 0;
+  }
+
+  void add_function(const Program& program, std::int64_t begin, std::int64_t end) {
+    std::vector<JsonField> arguments = {{"rows", program.rows}};
+    if (program.role != graph::Role::repeated) {
+      arguments.push_back({"action", program.function});
+    } else if (program.call_rows.size() == 1) {
+      arguments.push_back({"microbatch", microbatch_});
+    }
+    add_span({compute_row, program.function, "function", begin, end}, std::move(arguments));
+  }
+
+  /// An action lasts from the first op that it computes to the last instruction that is no message.
+  void add_actions(const Program& program, std::span<const Span> spans) {
+    std::int32_t now = -1;
+    Event event{.row = compute_row, .name = {}, .category = "action", .begin = 0, .end = 0};
+    Action action;
+    const auto flush = [&] {
+      if (now >= 0) {
+        event.name = partition::to_string(action);
+        std::vector<JsonField> arguments;
+        add_action(arguments, action);
+        add_span(event, std::move(arguments));
+      }
+    };
+    for (const Span& span : spans) {
+      const Instruction& at = program.instructions[span.instruction];
+      if (at.kind == Kind::compute && at.action >= 0 && at.action != now) {
+        flush();
+        now = at.action;
+        action = action_of(at, microbatch_);
+        event.begin = span.begin;
+      }
+      if (at.action == now && !is_message(program, at)) {
+        event.end = span.end;
+      }
+    }
+    flush();
+  }
+
+  void add_instruction(const Program& program, const Instruction& instruction, const Span& span) {
+    Event event{compute_row, name_in_trace(program, instruction), category_in_trace(instruction), span.begin, span.end};
+    std::vector<JsonField> arguments = {
+        {"op", instruction.op->name}, {"function", program.function}, {"phase", graph::to_string(instruction.phase)}};
+    add_action_of(arguments, program, instruction, microbatch_);
+    if (instruction.layer >= 0) {
+      arguments.push_back({"layer", std::int64_t{instruction.layer}});
+    }
+    if (instruction.flops > 0) {
+      arguments.push_back({"flops", instruction.flops});
+    }
+    if (span.failed) {
+      arguments.push_back({"state", "failed"});
+    }
+    if (instruction.kind == Kind::hook) {
+      arguments.push_back({"call", std::int64_t{instruction.hook->call}});
+    } else if (instruction.kind == Kind::move) {
+      arguments.push_back({"bytes", moved_bytes(program, instruction)});
+    }
+    add_span(event, std::move(arguments));
+  }
+
+  [[nodiscard]] std::int64_t moved_bytes(const Program& program, const Instruction& instruction) const {
+    std::int64_t elements = 0;
+    for (const partition::Copy& copy : instruction.copies) {
+      elements += graph::element_count(copy.shape);
+    }
+    const partition::Buffer& from = program.buffers[static_cast<std::size_t>(instruction.inputs.at(0))];
+    return elements * static_cast<std::int64_t>(device_.element_bytes(from.type.dtype));
+  }
+
+  /// Messages along a link meet in the order in which each end starts them.
+  std::string next_message(const Program& program, const Instruction& start) {
+    const Transfer& transfer = program.transfers[static_cast<std::size_t>(start.transfer)];
+    if (transfer.link.from < 0) {
+      return {};
+    }
+    const std::vector<std::int64_t> line = mesh::line_through(programs_.mesh, transfer.axis, programs_.rank);
+    return fmt::format("step {}, rank {} to {}, {} {}", step_, line[static_cast<std::size_t>(transfer.link.from)],
+                       line[static_cast<std::size_t>(transfer.link.to)],
+                       transfer.link.backward ? "backward" : "forward", ++messages_[transfer.link]);
+  }
+
+  void complete(UnderWay transfer, const Span& wait) {
+    transfer.end = wait.end;
+    transfer.is_complete = true;
+    if (wait.transfer_ended > 0) {
+      transfer.end = std::clamp(wait.transfer_ended, transfer.begin, wait.end);
+      transfer.begin = std::clamp(wait.transfer_begun, transfer.begin, transfer.end);
+    }
+    transfers_.push_back(std::move(transfer));
+  }
+
+  void add_transfers() {
+    std::stable_sort(transfers_.begin(), transfers_.end(),
+                     [](const UnderWay& a, const UnderWay& b) { return a.begin < b.begin; });
+    for (const UnderWay& transfer : transfers_) {
+      add_transfer(transfer);
+    }
+    transfers_.clear();
+  }
+
+  void add_transfer(const UnderWay& under_way) {
+    const Transfer& transfer = under_way.program->transfers[static_cast<std::size_t>(under_way.start->transfer)];
+    const auto axis = static_cast<std::size_t>(transfer.axis);
+    const std::string& axis_name = programs_.mesh.axes[axis].name;
+    const std::size_t element_bytes = device_.element_bytes(transfer.dtype);
+    const std::uint64_t sent =
+        partition::sent_bytes(transfer, at_[axis], programs_.mesh.size(transfer.axis), element_bytes);
+    std::vector<JsonField> arguments = {
+        {"op", to_string(transfer.collective)},
+        {"function", under_way.program->function},
+        {"axis", axis_name},
+        {"bytes", std::max(transfer.send.elements, transfer.recv.elements) * static_cast<std::int64_t>(element_bytes)},
+        {"sent_bytes", static_cast<std::int64_t>(sent)}};
+    add_action_of(arguments, *under_way.program, *under_way.start, under_way.microbatch);
+    if (!under_way.is_complete) {
+      arguments.push_back({"state", "not complete when the recording ended"});
+    }
+    const bool sends = transfer.collective == Collective::send;
+    const bool receives = transfer.collective == Collective::receive;
+    if (under_way.is_complete && (sends || receives)) {
+      arguments.push_back({sends ? message_sent : message_received, under_way.message});
+    }
+    const std::int64_t place = 1 + 3 * std::int64_t{transfer.axis} + (sends ? 0 : receives ? 1 : 2);
+    const std::string kind =
+        fmt::format("{} {}", sends || receives ? to_string(transfer.collective) : "collectives", axis_name);
+    const std::int64_t end = std::max(under_way.end, under_way.begin + 1);  // an arrow needs something to begin at
+    add_span({rows_.row_of(kind, place, under_way.begin, end), transfer_name(transfer), "communication",
+              under_way.begin, end},
+             std::move(arguments));
+  }
+
+  Trace& trace_;
+  Rows& rows_;
+  const partition::Programs& programs_;
+  const device::Device& device_;
+  const mesh::Coordinates at_;
+  std::int64_t step_ = 0;
+  std::int64_t microbatch_ = 0;  ///< of the next call
+  std::map<partition::Link, std::int64_t> messages_;
+  std::map<std::pair<std::uint32_t, std::int32_t>, UnderWay> started_;  ///< by program and transfer
+  std::vector<UnderWay> transfers_;                                     ///< the step's that have ended
+};
+
+}  // namespace
+
+std::string name_in_trace(const partition::Program& program, const partition::Instruction& instruction) {
+  const auto transfer = [&] {
+    return transfer_name(program.transfers[static_cast<std::size_t>(instruction.transfer)]);
+  };
+  switch (instruction.kind) {
+    case Kind::compute: return instruction.name;
+    case Kind::hook: return instruction.name;
+    case Kind::move: return "move " + instruction.name;
+    case Kind::start: return "start " + transfer();
+    case Kind::wait: return "wait for " + transfer();
+  }
+  return {};
+}
+
+std::string_view category_in_trace(const partition::Instruction& instruction) noexcept {
+  switch (instruction.kind) {
+    case Kind::compute: return "compute";
+    case Kind::hook: return "hook";
+    case Kind::move: return "move";
+    case Kind::start: return "start";
+    case Kind::wait: return "wait";
+  }
+  return {};
+}
+
+Trace trace_of(const std::vector<TracedStep>& steps, const runtime::Timeline& timeline,
+               const partition::Programs& programs, const device::Device& device) {
+  Trace trace(programs.rank + 1, fmt::format("rank {}", programs.rank));
+  trace.name_row(compute_row, "compute");
+  Rows rows(trace);
+  StepTrace writer(trace, rows, programs, device);
+  const std::span<const Span> spans = timeline.spans();
+  for (std::size_t s = 0; s < steps.size(); ++s) {
+    const std::size_t end = s + 1 < steps.size() ? steps[s + 1].first_span : spans.size();
+    writer.add(steps[s], spans.subspan(steps[s].first_span, end - steps[s].first_span),
+               s + 1 == steps.size() ? timeline.left_out() : 0);
+  }
+  return trace;
+}
+
+}  // namespace shardrun::metrics

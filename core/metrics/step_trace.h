@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/device/device.h"
+#include "core/metrics/trace.h"
+#include "core/partition/program.h"
+#include "core/runtime/timeline.h"
+
+namespace shardrun::metrics {
+
+/// A recorded step: its time, and the start of its instructions in the timeline.
+struct TracedStep {
+  std::int64_t step = 0;  ///< counted from 1
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::size_t first_span = 0;
+};
+
+/// The name of an instruction's spans in a trace; and the arguments that identify them.
+[[nodiscard]] std::string name_in_trace(const partition::Program& program, const partition::Instruction& instruction);
+[[nodiscard]] std::string_view category_in_trace(const partition::Instruction& instruction) noexcept;
+
+/// One rank's steps as a trace. The row `compute` has computing, moving and waiting, nested in the action of the
+/// schedule, the function and the step. Each mesh axis has rows for sends, for receives and for collectives, as many as
+/// there were concurrent transfers. A transfer lasts as long as the transport says, or from its start to where it was
+/// found complete.
+[[nodiscard]] Trace trace_of(const std::vector<TracedStep>& steps, const runtime::Timeline& timeline,
+                             const partition::Programs& programs, const device::Device& device);
+
+}  // namespace shardrun::metrics

@@ -1,0 +1,250 @@
+#include "core/train/hosted.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "core/base/end_process.h"
+#include "core/base/error.h"
+#include "core/base/standard_error.h"
+#include "core/base/stop.h"
+#include "core/compile/compile.h"
+#include "core/forecast/disk.h"
+#include "core/launch/limits.h"
+#include "core/launch/signals.h"
+#include "core/launch/store_host.h"
+#include "core/metrics/human.h"
+#include "core/metrics/rundir.h"
+#include "core/train/local_display.h"
+#include "core/train/rank_process.h"
+#include "core/train/rank_reports.h"
+#include "core/train/rendezvous.h"
+#include "core/train/requirements.h"
+#include "core/train/run.h"
+
+namespace shardrun::train {
+namespace {
+
+/// From an abort until a process is ended. Rank 0's own comes before those of the others: it writes the summary.
+constexpr std::chrono::milliseconds grace_of_first{2000};
+constexpr std::chrono::milliseconds grace_of_others{5000};
+
+/// Rank 0 names a rank that is silent before that rank takes rank 0 for lost.
+constexpr std::chrono::milliseconds silence_margin{3000};
+
+void require_whole_world(const job::Job& job, const launch::World& world) {
+  if (job.ranks != world.size) {
+    throw Error(ErrorCode::usage,
+                fmt::format("{}: [job] ranks = {}, and {} started {}, of which this is rank {}: start as many "
+                            "as the job has ranks, or set ranks; '--launch here' starts them here instead",
+                            job.where("job", "ranks"), job.ranks, world.launcher,
+                            metrics::counted(world.size, "process", "processes"), world.rank));
+  }
+}
+
+/// What a rank knows before it has met the others.
+struct Prepared {
+  std::string own_address;     ///< that SHARDRUN_ADDRESS gives, or ""
+  compile::Compiled compiled;  ///< its data open, and checked by one rank of each machine
+};
+
+/// Finds what can be found wrong before ranks wait for each other.
+Prepared check_before(const job::Job& job, const launch::World& world, const RunSettings& settings) {
+  require_whole_world(job, world);
+  const char* const given = launch::own_variable("SHARDRUN_ADDRESS");
+  std::string own_address =
+      given != nullptr && *given != '\0' ? launch::resolve_for_others("SHARDRUN_ADDRESS", given) : "";
+  std::optional<LocalDisplay> display;
+  if (world.rank == 0) {
+    display.emplace(job, settings);
+  }
+  compile::Compiled compiled = compile::compile(job, "cpu", world.rank, [&](std::string_view activity) {
+    if (display) {
+      display->now_at(activity);
+    }
+  });
+  std::vector<std::string> notices = require_runnable(job, compiled, world.local_size.value_or(0));
+  std::ranges::move(forecast::require_disk(job, compiled), std::back_inserter(notices));
+  if (display) {
+    for (const std::string& notice : notices) {
+      display->line(notice);
+    }
+    display->now_at("reading data");
+  }
+  if (world.local_rank.value_or(0) == 0) {  // where that is not told, each rank may be the only one of its machine
+    check_data(compiled);
+  }
+  return {std::move(own_address), std::move(compiled)};
+}
+
+launch::RankContext context_of(const job::Job& job, const launch::World& world, const launch::Invitation& invitation,
+                               const std::string& own_address) {
+  const std::chrono::milliseconds silence = silence_of(job);
+  const bool watches_first = world.rank != 0 && silence.count() > 0;
+  return {.rank = world.rank,
+          .world_size = world.size,
+          .local_rank = world.local_rank.value_or(0),
+          .local_world_size = world.local_size.value_or(0),
+          .address = invitation.master.address,
+          .port = invitation.master.port,
+          .token = invitation.token,
+          .heartbeat = std::clamp(silence / 4, std::chrono::milliseconds(1), std::chrono::milliseconds(1000)),
+          .own_address = own_address,
+          .is_hosted = true,
+          .silence = watches_first ? silence + silence_margin : std::chrono::milliseconds(0),
+          .grace = world.rank == 0 ? std::chrono::milliseconds(0) : grace_of_others};
+}
+
+/// Raises the limit of open files as far as it may be; where that is not enough, connections fail, and say so.
+void raise_limits(const launch::World& world) {
+  static_cast<void>(launch::raise_descriptor_limit(static_cast<std::uint64_t>(world.size) + launch::other_descriptors));
+}
+
+std::string name_of_run() {
+  const launch::Token random = launch::random_token();
+  std::string name;
+  for (std::size_t i = 0; i < 8; ++i) {
+    name += fmt::format("{:02x}", random[i]);
+  }
+  return name;
+}
+
+/// The first rank's process.
+class First {
+ public:
+  First(const job::Job& job, const launch::World& world, const RunSettings& settings)
+      : common_(job), world_(world), settings_(settings), run_(job, settings) {}
+
+  First(const First&) = delete;
+  First& operator=(const First&) = delete;
+  ~First() {
+    if (settings_.on_stop) {
+      settings_.on_stop({});
+    }
+  }
+
+  /// Listens, and returns where. What an older run has left is removed once that has succeeded.
+  launch::Invitation host(const Rendezvous& rendezvous) {
+    launch::Invitation invitation = rendezvous.invitation;
+    if (!rendezvous.messengers.empty()) {
+      const bool is_one_machine = world_.local_size == world_.size;
+      invitation.master.address = is_one_machine ? "127.0.0.1" : launch::address_of_this_machine();
+      invitation.token = launch::random_token();
+    }
+    host_.emplace(
+        launch::HostSettings{.address = invitation.master.address,
+                             .port = invitation.master.port,
+                             .ranks = world_.size,
+                             .token = invitation.token,
+                             .job = job::canonical_text(common_),
+                             .run = name_of_run(),
+                             .heartbeat_timeout = silence_of(common_),
+                             .grace = grace_of_first,
+                             .stop_signal = settings_.stop_signal,
+                             .has_begun = [this] { return reports_->has_begun(); },
+                             .on_message = [this](const launch::RankMessage& message) { reports_->take(message); },
+                             .on_log = [this](std::string_view line) { reports_->log(line); },
+                             .on_notice = [this](std::string_view line) { reports_->notice(line); },
+                             .last_resort = [this](const launch::LaunchResult& result) { give_up(result); }});
+    const std::string older = run_.begin();
+    reports_.emplace(run_.job(), settings_, 1);
+    reports_->tell_older(older);
+    host_->start();
+    invitation.master.port = host_->port();
+    return invitation;
+  }
+
+  /// The others know of the invitation.
+  metrics::Summary run(const launch::Invitation& invitation, Prepared prepared) {
+    host_->expect_ranks();
+    metrics::Summary summary;
+    {
+      const metrics::Leftovers leftovers(run_.directory());
+      const int code =
+          run_as_rank(common_, context_of(common_, world_, invitation, prepared.own_address), settings_.profile,
+                      {.folder = run_.directory().root(),
+                       .compiled = std::move(prepared.compiled),
+                       .on_join = [this] { tell_stop(); },
+                       .stop_signal = settings_.stop_signal,
+                       .output = run_.directory().path()});
+      launch::LaunchResult result = host_->wait();
+      result.exit_code = result.exit_code == 0 ? code : result.exit_code;
+      summary = reports_->merge(result);
+    }
+    run_.end(summary);
+    reports_->finish_screen(summary);
+    return summary;
+  }
+
+ private:
+  void tell_stop() {
+    if (settings_.on_stop) {
+      settings_.on_stop([this](int signal) {
+        reports_->notice(reports_->has_begun() ? launch::stop_notice(signal) : launch::stop_notice(signal, "stopping"));
+      });
+    }
+  }
+
+  /// On the host's thread, while this rank is stuck somewhere else.
+  [[noreturn]] void give_up(const launch::LaunchResult& result) {
+    metrics::Summary summary = reports_->merge(result);
+    run_.write_summary(summary);
+    write_to_standard_error(fmt::format("shardrun: {}\n", summary.error), Patience::brief);
+    end_process(summary.exit_code == 0 ? 1 : summary.exit_code);
+  }
+
+  const job::Job& common_;  ///< the same on all ranks
+  const launch::World& world_;
+  const RunSettings& settings_;
+  Run run_;  ///< in the folder that this rank has chosen for all
+  std::optional<RankReports> reports_;
+  std::optional<launch::StoreHost> host_;  // first to go: it calls the rest
+};
+
+}  // namespace
+
+metrics::Summary run_hosted_first(const job::Job& job, const launch::World& world, const RunSettings& settings) {
+  Prepared prepared;
+  try {
+    prepared = check_before(job, world, settings);
+  } catch (const Stopped& stopped) {
+    return stopped_early(stopped.signal(), "before the ranks met");
+  }
+  raise_limits(world);
+  Rendezvous rendezvous = rendezvous_of(job, world);
+  std::optional<First> first;
+  launch::Invitation invitation;
+  try {
+    first.emplace(job, world, settings);
+    invitation = first->host(rendezvous);
+  } catch (const Error&) {
+    static_cast<void>(invite(rendezvous, world, {.master = {.address = "none"}}));
+    throw;
+  }
+  if (!invite(rendezvous, world, invitation)) {
+    throw no_place(job, world);
+  }
+  return first->run(invitation, std::move(prepared));
+}
+
+int run_hosted_other(const job::Job& job, const launch::World& world, const RunSettings& settings,
+                     const std::function<void()>& on_join) {
+  Prepared prepared = check_before(job, world, settings);
+  Rendezvous rendezvous = rendezvous_of(job, world);
+  const launch::Invitation invitation = hear_invitation(job, rendezvous, world);
+  if (invitation.master.port == 0) {
+    throw Error(ErrorCode::io, fmt::format("rank {}: rank 0 could not begin, and says why", world.rank));
+  }
+  return run_as_rank(
+      job, context_of(job, world, invitation, prepared.own_address), settings.profile,
+      {.compiled = std::move(prepared.compiled), .on_join = on_join, .stop_signal = settings.stop_signal});
+}
+
+}  // namespace shardrun::train

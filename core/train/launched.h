@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/data/dataset.h"
+#include "core/job/job.h"
+#include "core/metrics/summary.h"
+#include "core/train/run.h"
+
+namespace shardrun::train {
+
+/// Runs a job of several ranks: starts a process for each, shows their progress as one, and merges their reports. A
+/// rank that fails ends the job: the summary then has status "failed", the exit code and the root cause. The ranks
+/// inherit `dataset`, which is loaded; null if the job has no data. `words` are added to the command `rank JOB.ini` of
+/// each process.
+[[nodiscard]] metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, const data::Dataset* dataset,
+                                         std::vector<std::string> words = {});
+
+}  // namespace shardrun::train

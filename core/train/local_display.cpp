@@ -1,0 +1,53 @@
+#include "core/train/local_display.h"
+
+#include <chrono>
+
+#include "core/checkpoint/saved_state.h"
+#include "core/launch/signals.h"
+
+namespace shardrun::train {
+
+LocalDisplay::LocalDisplay(const job::Job& job, const RunSettings& settings)
+    : settings_(settings),
+      screen_(settings.progress.write),
+      progress_(metrics::through(screen_, settings.progress), checkpoint::last_step(job),
+                job.task == job::Task::train ? job.train.log_every : 0, rate_unit(job)),
+      ticker_(std::chrono::seconds(1), [this] { progress_.tick(); }) {
+  if (settings_.on_stop) {
+    settings_.on_stop([this](int signal) {
+      progress_.print(is_at_steps_ ? launch::stop_notice(signal) : launch::stop_notice(signal, "stopping"));
+    });
+  }
+}
+
+LocalDisplay::~LocalDisplay() {
+  if (settings_.on_stop) {
+    settings_.on_stop({});
+  }
+  progress_.leave();
+  static_cast<void>(screen_.finish([] { return stop_requested() == 0; }));
+}
+
+void LocalDisplay::now_at(std::string_view what, std::int64_t done, std::int64_t total) {
+  if (what == metrics::first_step_activity) {
+    is_at_steps_ = true;
+  }
+  progress_.now_at(what, done, total);
+}
+
+void LocalDisplay::hand_over() {
+  progress_.leave();
+  static_cast<void>(screen_.finish());
+}
+
+void LocalDisplay::finish() {
+  is_at_steps_ = false;
+  progress_.finish();
+}
+
+void LocalDisplay::result(std::string_view text) {
+  progress_.leave();
+  screen_.write(text);
+}
+
+}  // namespace shardrun::train

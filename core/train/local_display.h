@@ -1,0 +1,46 @@
+#pragma once
+
+#include <atomic>
+#include <string_view>
+
+#include "core/job/job.h"
+#include "core/metrics/progress.h"
+#include "core/metrics/record.h"
+#include "core/metrics/screen.h"
+#include "core/metrics/ticker.h"
+#include "core/train/run.h"
+
+namespace shardrun::train {
+
+/// Shows a job that runs or is prepared in this process on its own screen. Reports a request to stop at once. The
+/// destructor keeps the live line and waits for the output to be shown, until a stop is requested. Before that, a
+/// screen that takes nothing holds up nobody.
+class LocalDisplay final : public metrics::Display {
+ public:
+  /// `settings` outlives this.
+  LocalDisplay(const job::Job& job, const RunSettings& settings);
+  LocalDisplay(const LocalDisplay&) = delete;
+  LocalDisplay& operator=(const LocalDisplay&) = delete;
+  ~LocalDisplay() override;
+
+  /// Ends the display before ranks are started, because a screen must not hold them up. Waits for the output no longer
+  /// than the usual patience.
+  void hand_over();
+
+  using metrics::Display::now_at;
+  void update(const metrics::ProgressUpdate& update) override { progress_.update(update); }
+  void now_at(std::string_view what, std::int64_t done, std::int64_t total) override;
+  void line(std::string_view text) override { progress_.print(text); }
+  void finish() override;
+  void result(std::string_view text) override;
+  void results_are(Results) override {}
+
+ private:
+  const RunSettings& settings_;
+  std::atomic<bool> is_at_steps_ = false;
+  metrics::Screen screen_;
+  metrics::Progress progress_;
+  metrics::Ticker ticker_;
+};
+
+}  // namespace shardrun::train

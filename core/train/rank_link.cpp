@@ -1,0 +1,192 @@
+#include "core/train/rank_link.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/base/philox.h"
+#include "core/compile/plugins.h"
+#include "core/metrics/flight.h"
+
+namespace shardrun::train {
+namespace {
+
+using std::chrono::nanoseconds;
+
+/// A rank that does not answer at all is noticed by the launcher, which knows its name, before its peers' operations
+/// end: heartbeats come once a second.
+constexpr double silence_margin_s = 2;
+
+/// Ends an abort's callback before what it uses is gone.
+void no_callback(const std::string&) {}
+
+}  // namespace
+
+RankLink::RankLink(const job::Job& job, compile::Compiled& compiled, launch::Rank& rank,
+                   std::function<int()> stop_signal)
+    : job_(job),
+      compiled_(compiled),
+      rank_(rank),
+      own_stop_signal_(std::move(stop_signal)),
+      record_(metrics::new_flight_path(job.output, rank.rank()), rank.rank()) {
+  now_at("comparing plans", 0);
+}
+
+RankLink::~RankLink() {
+  rank_.on_abort(no_callback);
+  collectives_.reset();
+  // They call their host for as long as they are open, and that is this; and their threads may still be at work in the
+  // memory that they know: `arena_` goes after them.
+  compiled_.transports.transports.clear();
+}
+
+launch::Rank::Deadline RankLink::deadline() const {
+  return launch::Rank::Clock::now() +
+         std::chrono::duration_cast<launch::Rank::Clock::duration>(std::chrono::duration<double>(job_.timeout));
+}
+
+std::string RankLink::store_get(const std::string& key, std::int64_t deadline) {
+  const launch::Rank::Deadline latest = this->deadline() + std::chrono::hours(1);
+  const launch::Rank::Deadline asked{nanoseconds(deadline)};
+  return rank_.get(key, std::min(asked, latest));
+}
+
+void RankLink::check_data() {
+  now_at("comparing data", 0);
+  if (!compiled_.saved_state.fingerprint.empty()) {
+    check_file("state", "[iterate] from", checkpoint::saved_state_file(job_), compiled_.saved_state.fingerprint);
+  }
+  if (compiled_.dataset == nullptr) {
+    return;
+  }
+  const std::vector<std::filesystem::path> files = data::data_files(job_.data);
+  const std::vector<std::string> fingerprints = compiled_.dataset->fingerprints();
+  for (std::size_t i = 0; i < fingerprints.size(); ++i) {
+    check_file(fmt::format("data/{}", i), "[data]", files[i], fingerprints[i]);
+  }
+}
+
+void RankLink::check_file(const std::string& key, std::string_view setting, const std::filesystem::path& file,
+                          const std::string& fingerprint) {
+  if (rank_.rank() == 0) {
+    rank_.set(key, fingerprint);
+  } else if (const std::string first = rank_.get(key, launch::Rank::no_deadline); first != fingerprint) {
+    throw Error(ErrorCode::io, fmt::format("{} {}: rank {} has another file here ({}) than rank 0 ({}): give all hosts "
+                                           "the same data",
+                                           setting, file.string(), rank_.rank(), fingerprint, first));
+  }
+}
+
+void RankLink::check_plan() {
+  now_at("comparing plans", 0);
+  const std::string mine = fmt::format("{:016x}", hash_name(partition::to_string(compiled_.plan)));
+  if (rank_.rank() == 0) {
+    rank_.set("plan", mine);
+    return;
+  }
+  const std::string first = rank_.get("plan", launch::Rank::no_deadline);
+  if (first != mine) {
+    throw Error(
+        ErrorCode::internal,
+        fmt::format("strategy {} made another plan on rank {} ({}) than on rank 0 ({}): a plan must follow from "
+                    "the job alone",
+                    job_.strategy.name, rank_.rank(), mine, first));
+  }
+}
+
+void RankLink::check_hooks() {
+  const mesh::Mesh& mesh = compiled_.partition.placements.mesh;
+  for (const partition::PlacedHook& hook : compiled_.partition.placements.hooks) {
+    const std::string mine = fmt::format("{:016x}", hash_name(partition::hook_text(compiled_.programs, hook.kind)));
+    const std::int64_t first = mesh::line_through(mesh, hook.axis, rank_.rank()).front();
+    const std::string key = fmt::format("{} {}", to_string(hook.kind), first);
+    if (first == rank_.rank()) {
+      rank_.set(key, mine);
+    } else if (const std::string other = rank_.get(key, launch::Rank::no_deadline); other != mine) {
+      throw Error(ErrorCode::internal,
+                  fmt::format("strategy {} plans something else for its hook {} on rank {} ({}) than on rank {} ({}): "
+                              "that must follow from the job and the group alone",
+                              job_.strategy.name, to_string(hook.kind), rank_.rank(), mine, first, other));
+    }
+  }
+}
+
+void RankLink::connect(runtime::Executor& executor) {
+  arena_ = executor.arena();
+  now_at("waiting for ranks that load their data", 0);
+  barrier();
+  now_at("connecting", 0);
+  const launch::RankContext& context = rank_.context();
+  const std::int64_t latest = std::chrono::duration_cast<nanoseconds>(deadline().time_since_epoch()).count();
+  for (plugins::Transport& transport : compiled_.transports.transports) {
+    transport.open({.rank = static_cast<std::uint32_t>(context.rank),
+                    .world_size = static_cast<std::uint32_t>(context.world_size),
+                    .local_rank = static_cast<std::uint32_t>(context.local_rank),
+                    .local_world_size = static_cast<std::uint32_t>(context.local_world_size),
+                    .job = context.run,
+                    .address = rank_.own_address(),
+                    .deadline = latest,
+                    .machines = context.machines,
+                    .secret = rank_.key_for("transport/" + transport.manifest().name)},
+                   *this);
+  }
+  collectives_ = std::make_unique<runtime::Collectives>(compiled_.transports, compiled_.partition, context.rank,
+                                                        *arena_, job_.timeout + silence_margin_s, record_);
+  rank_.on_abort([this](const std::string& reason) { collectives_->abort(reason); });
+  executor.bind(*collectives_);
+}
+
+/// What any rank has heard of holds for all, or some would wait for others that pause; and to stop comes first.
+int RankLink::agree_on_stop() {
+  const int heard = std::max(rank_.stop_signal(), own_stop_signal_ ? own_stop_signal_() : 0);
+  const std::int32_t agreed = agree(2 * heard + (rank_.pause_asked() ? 1 : 0));
+  const int signal = agreed / 2;
+  if (signal == 0 && agreed != 0) {
+    rank_.pause();
+  }
+  return signal;
+}
+
+void RankLink::barrier() {
+  const std::string key = fmt::format("barrier/{}", barriers_++);
+  if (rank_.rank() != 0) {
+    rank_.set(fmt::format("{}/{}", key, rank_.rank()), "");
+    (void)rank_.get(key, launch::Rank::no_deadline);
+    return;
+  }
+  for (int other = 1; other < rank_.world_size(); ++other) {
+    (void)rank_.get(fmt::format("{}/{}", key, other), launch::Rank::no_deadline);
+  }
+  rank_.set(key, "");
+}
+
+std::string RankLink::made_of_all(std::string_view name, const std::string& given,
+                                  const std::function<std::string(const std::vector<std::string>& of_ranks)>& make) {
+  const launch::Rank::Deadline latest = deadline();
+  if (rank_.rank() != 0) {
+    rank_.set(fmt::format("{}/{}", name, rank_.rank()), given);
+    return rank_.get(std::string(name), latest);
+  }
+  std::vector<std::string> of_ranks = {given};
+  for (int other = 1; other < rank_.world_size(); ++other) {
+    of_ranks.push_back(rank_.get(fmt::format("{}/{}", name, other), latest));
+  }
+  std::string made = make(of_ranks);
+  rank_.set(std::string(name), made);
+  return made;
+}
+
+std::uint64_t RankLink::wire_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const plugins::Transport& transport : compiled_.transports.transports) {
+    bytes += transport.wire_bytes();
+  }
+  return bytes;
+}
+
+}  // namespace shardrun::train

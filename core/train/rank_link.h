@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/compile/compile.h"
+#include "core/job/job.h"
+#include "core/launch/rank.h"
+#include "core/runtime/collectives.h"
+#include "core/runtime/executor.h"
+#include "core/runtime/flight_recorder.h"
+
+namespace shardrun::train {
+
+/// This process as one of several ranks: its transports over the launcher's store, and agreements between the ranks.
+/// Destroys ops, groups and transports, in this order, then releases the memory that they knew.
+class RankLink final : private plugins::TransportHost {
+ public:
+  /// `rank` has joined. All three outlive this. `stop_signal`: the signal that asked this process to stop, or 0; empty
+  /// if only the launcher is asked.
+  RankLink(const job::Job& job, compile::Compiled& compiled, launch::Rank& rank, std::function<int()> stop_signal = {});
+  ~RankLink() override;
+
+  /// Compares this rank's input files with the first rank's. Throws Error{io} if one differs.
+  void check_data();
+  /// Compares the plan with the first rank's. Throws Error{internal} if they differ.
+  void check_plan();
+  /// Compares the answers of the plan's hooks with those on the first rank along their mesh axis. Throws likewise.
+  void check_hooks();
+  /// Opens the transports, connects the ranks and prepares every transfer of the executor's programs. First waits,
+  /// without a limit, for ranks that still load data; from then on [job] timeout counts. The executor may end before
+  /// this does: its arena stays while transports know it.
+  void connect(runtime::Executor& executor);
+
+  /// The job with the output folder of all ranks.
+  [[nodiscard]] const job::Job& job() const noexcept { return job_; }
+  [[nodiscard]] int rank() const noexcept { return rank_.rank(); }
+  [[nodiscard]] int world_size() const noexcept { return rank_.world_size(); }
+  /// Returns the largest of the ranks' values to all ranks. Every rank calls it at the same point.
+  [[nodiscard]] std::int32_t agree(std::int32_t value) { return collectives_->agree(value); }
+  /// As in Collectives: the largest of each number among the ranks along a mesh axis.
+  void prepare_maximum(std::span<std::int32_t> values) { collectives_->prepare_maximum(values); }
+  void maximum(mesh::AxisId axis) { collectives_->maximum(axis); }
+  /// The first rank makes a text of all ranks' texts, in order of rank; all ranks get it. Every rank calls it at the
+  /// same point, once per name. [job] timeout counts.
+  [[nodiscard]] std::string made_of_all(
+      std::string_view name, const std::string& given,
+      const std::function<std::string(const std::vector<std::string>& of_ranks)>& make);
+  /// The signal that asked any rank to stop, the same on all ranks; 0: none. Every rank calls it at the same point.
+  /// While the job is suspended, it waits.
+  [[nodiscard]] int agree_on_stop();
+  /// No rank goes on before every rank has called it. A rank may work long before: it sends heartbeats, and if it ends
+  /// or falls silent, the job ends.
+  void barrier();
+
+  /// Sets what this rank is doing, for the report of a failure. `step` counts from 1; 0: none.
+  void now_at(std::string_view phase, std::int64_t step) noexcept { record_.set_phase(phase, step); }
+
+  /// Removes the record: this rank has ended well, so it will not be needed.
+  void drop_record() noexcept { record_.remove(); }
+
+  void message(std::string_view kind, std::string_view bytes) { rank_.message(kind, bytes); }
+  /// Bytes that the transports have sent to others so far.
+  [[nodiscard]] std::uint64_t wire_bytes() const;
+
+ private:
+  [[nodiscard]] bool aborted() const noexcept override { return rank_.aborted().load(std::memory_order_relaxed); }
+  void store_set(const std::string& key, std::string value) override { rank_.set(key, value); }
+  [[nodiscard]] std::string store_get(const std::string& key, std::int64_t deadline) override;
+
+  [[nodiscard]] launch::Rank::Deadline deadline() const;
+  /// Compares this rank's fingerprint of a file with the first rank's.
+  void check_file(const std::string& key, std::string_view setting, const std::filesystem::path& file,
+                  const std::string& fingerprint);
+
+  const job::Job& job_;
+  compile::Compiled& compiled_;
+  launch::Rank& rank_;
+  std::function<int()> own_stop_signal_;
+  runtime::FlightRecorder record_;
+  std::shared_ptr<const memory::Arena> arena_;  ///< known to the transports
+  std::unique_ptr<runtime::Collectives> collectives_;
+  int barriers_ = 0;  ///< calls so far, the same on every rank
+};
+
+}  // namespace shardrun::train

@@ -1,0 +1,272 @@
+#include "core/train/rank_process.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/base/standard_error.h"
+#include "core/base/stop.h"
+#include "core/compile/compile.h"
+#include "core/job/output.h"
+#include "core/metrics/log.h"
+#include "core/metrics/record.h"
+#include "core/metrics/rundir.h"
+#include "core/train/rank_link.h"
+#include "core/train/rank_reports.h"
+#include "core/train/requirements.h"
+#include "core/train/steps.h"
+
+namespace shardrun::train {
+namespace {
+
+bool is_consequence(ErrorCode code) noexcept {
+  return code == ErrorCode::aborted || code == ErrorCode::peer_lost || code == ErrorCode::timeout;
+}
+
+int work_as_rank(compile::Compiled& compiled, RankLink& link, const metrics::RunFolder& folder, bool profile) {
+  const std::unique_ptr<metrics::Display> display = display_of_launcher(link);
+  metrics::Summary summary = planned_summary(compiled);
+  link.message(summary_message, metrics::to_json(summary));
+  try {
+    summary = run_steps(link.job(), compiled,
+                        {.display = *display, .folder = folder, .profile = profile, .link = &link}, summary);
+  } catch (const Error&) {
+    link.message(summary_message, metrics::to_json(summary));
+    throw;
+  }
+  link.message(summary_message, metrics::to_json(summary));
+  link.barrier();
+  return summary.exit_code;
+}
+
+}  // namespace
+
+std::chrono::milliseconds silence_of(const job::Job& job) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(job.timeout * 1000));
+}
+
+namespace {
+
+/// Cores are for the ranks of this machine alone, which only some of them may be.
+job::Job placed_here(const job::Job& job, const launch::RankContext& context) {
+  job::Job placed = job;
+  placed.threads = context.is_hosted ? compile::threads_of(job, context.local_world_size) : job.threads;
+  return placed;
+}
+
+/// Started here, a rank gets it with the job. Else the first decides: the others' clocks say something else.
+std::filesystem::path output_of_all(const job::Job& job, launch::Rank& rank, const std::filesystem::path& of_first) {
+  constexpr const char* key = "output";
+  if (!rank.context().is_hosted || !job::has_placeholder(job)) {
+    return job.output;
+  }
+  if (rank.rank() == 0) {
+    rank.set(key, of_first.string());
+    return of_first;
+  }
+  return rank.get(key, launch::Rank::no_deadline);
+}
+
+/// Rank 0 has opened it before the others do.
+metrics::RunFolder open_folder(const job::Job& job, launch::Rank& rank, const std::filesystem::path& way) {
+  constexpr const char* key = "folder";
+  if (way.empty()) {
+    return metrics::find_run_folder(job.output, rank.get(key, launch::Rank::no_deadline));
+  }
+  metrics::RunFolder folder(way, job.output);
+  if (rank.context().is_hosted) {
+    rank.set(key, folder.owner());
+  }
+  return folder;
+}
+
+/// Texts are tokenised by the first rank of each host, and are the same memory for its others: those that cannot reach
+/// it make their own. Other files each rank opens for itself. All compare what they have with the first (check_data).
+std::shared_ptr<data::Dataset> share_on_host(const job::Job& job, launch::Rank& rank,
+                                             std::shared_ptr<data::Dataset> dataset) {
+  const std::vector<std::uint32_t>& machines = rank.context().machines;
+  if (dataset->bytes_to_load() == 0 || machines.empty()) {
+    dataset->load();
+    return dataset;
+  }
+  const std::uint32_t own = machines[static_cast<std::size_t>(rank.rank())];
+  const std::string key = fmt::format("tokens on {}", own);
+  if (std::ranges::find(machines, own) - machines.begin() == rank.rank()) {
+    dataset->load();
+    rank.set(key, fmt::format("{}", fmt::join(data::handles_of(*dataset), ",")));
+    return dataset;
+  }
+  std::shared_ptr<data::Dataset> shared =
+      data::attach_dataset(job, data_handles(rank.get(key, launch::Rank::no_deadline)));
+  // Of another file, which check_data() then tells of, the tokens are its own.
+  if (shared == nullptr || shared->fingerprints() != dataset->fingerprints()) {
+    shared = std::move(dataset);
+    shared->load();
+  }
+  return shared;
+}
+
+/// The data that the launcher has open; null where the job has none.
+std::shared_ptr<data::Dataset> given_data(const job::Job& job, const std::vector<std::string>& handles) {
+  if (handles.empty()) {
+    return nullptr;
+  }
+  std::shared_ptr<data::Dataset> given = data::attach_dataset(job, handles);
+  if (given == nullptr) {
+    throw Error(ErrorCode::io, "the launcher's data files are out of this rank's reach");
+  }
+  return given;
+}
+
+/// A rank that another launcher has started has compiled the job before it met the others. Only now it knows which data
+/// its host shares and how many ranks share its cores, on which programs depend.
+compile::Compiled compiled_for(const job::Job& job, launch::Rank& rank, RankHooks& hooks) {
+  if (!hooks.compiled) {
+    return compile::compile(job, "cpu", rank.rank(), {}, given_data(job, hooks.data));
+  }
+  compile::Compiled compiled = *std::move(hooks.compiled);
+  if (compiled.dataset != nullptr) {
+    compiled.dataset = share_on_host(job, rank, std::move(compiled.dataset));
+  }
+  if (compiled.programs.threads != compile::threads_of(job)) {
+    compiled.programs = compile::programs_of_rank(job, compiled, rank.rank());
+  }
+  return compiled;
+}
+
+launch::Rank::Deadline latest_join(const launch::RankContext& context) {
+  constexpr std::chrono::minutes patience{5};
+  return context.is_hosted ? launch::Rank::Clock::now() + patience : launch::Rank::no_deadline;
+}
+
+/// For rank 0 to write what is left to write. Where this process ends badly before, another launcher ends all others.
+constexpr std::chrono::seconds longest_wait_for_first{30};
+constexpr std::chrono::seconds longest_wait_after_failure{4};
+
+/// In the rank's own log, whoever else is told.
+void log_failure(const std::filesystem::path& output, int rank, const std::string& text) noexcept {
+  try {
+    metrics::Log(metrics::log_path(output, rank)).write(text);
+  } catch (const std::exception&) {
+    // The failure itself comes first.
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> data_handles(const std::string& option) {
+  std::vector<std::string> handles;
+  std::istringstream words(option);
+  for (std::string handle; std::getline(words, handle, ',');) {
+    handles.push_back(handle);
+  }
+  return handles;
+}
+
+int exit_code_of(const std::function<int()>& attempt, const TellFailure& tell) {
+  try {
+    return attempt();
+  } catch (const Error& error) {
+    tell(is_consequence(error.code()) ? launch::FailureKind::consequence : launch::FailureKind::own, error.message(),
+         is_consequence(error.code()) ? error.awaited() : std::nullopt);
+    return exit_code(error.code());
+  } catch (const std::bad_alloc&) {
+    tell(launch::FailureKind::own, "out of memory", {});
+  } catch (const std::exception& error) {
+    tell(launch::FailureKind::own, fmt::format("unexpected error: {}", error.what()), {});
+  }
+  return 1;
+}
+
+int as_rank(const job::Job& job, const launch::RankContext& context, const RankWork& work, RankHooks hooks) {
+  // Outside of `attempt`: what other ranks say of a connection that ends must not come before what this one says.
+  std::unique_ptr<launch::Rank> rank;
+  std::optional<job::Job> placed;
+  std::optional<metrics::RunFolder> folder;
+  std::optional<compile::Compiled> compiled;
+  std::optional<RankLink> link;
+  const auto fail = [&](launch::FailureKind kind, std::string text, std::optional<int> awaited) {
+    const bool is_noted = rank != nullptr && rank->fail(kind, text, awaited);
+    // The first rank's own process tells the outcome of all, and so what it was aborted for.
+    const bool is_told_here = context.is_hosted && context.rank == 0 && kind == launch::FailureKind::consequence;
+    const bool is_untold = !is_told_here && (rank == nullptr || (context.is_hosted && !is_noted));
+    if (is_untold && kind == launch::FailureKind::consequence && rank != nullptr) {
+      // A transport may have heard no more than that the job ends.
+      if (const std::string reason = rank->abort_reason(); text.find(reason) == std::string::npos) {
+        text += fmt::format(" ({})", reason);
+      }
+    }
+    if (folder && context.is_hosted) {
+      log_failure(folder->root(), context.rank, text);
+    }
+    if (!is_untold && context.is_hosted && context.rank != 0) {
+      rank->await_end(launch::Rank::Clock::now() + longest_wait_after_failure);
+    }
+    if (is_untold) {
+      write_to_standard_error(context.is_hosted ? fmt::format("shardrun: rank {}: {}\n", context.rank, text)
+                                                : text + "\n");
+    }
+  };
+  const auto attempt = [&] {
+    rank = std::make_unique<launch::Rank>(context, job::canonical_text(job), latest_join(context));
+    rank->on_abort([](const std::string&) { request_stop(SIGTERM); });  // for what waits for no other rank
+    if (hooks.on_join) {
+      hooks.on_join();
+    }
+    placed.emplace(placed_here(job, rank->context()));
+    placed->output = output_of_all(job, *rank, hooks.output);
+    folder.emplace(open_folder(*placed, *rank, hooks.folder));
+    placed->output = folder->root();
+    compiled.emplace(compiled_for(*placed, *rank, hooks));
+    if (context.is_hosted && context.local_world_size == 0) {
+      require_memory_here(*placed, *compiled, rank->context().local_world_size);
+    }
+    link.emplace(*placed, *compiled, *rank, hooks.stop_signal);
+    link->check_data();
+    link->check_plan();
+    link->check_hooks();
+    const int code = work(*compiled, *link, *folder);
+    link->drop_record();
+    link.reset();
+    rank->goodbye(launch::Rank::no_deadline);
+    if (context.is_hosted && context.rank != 0) {
+      rank->await_end(launch::Rank::Clock::now() + longest_wait_for_first);
+    }
+    return code;
+  };
+  return exit_code_of(
+      [&] {
+        try {
+          return attempt();
+        } catch (const Stopped& stopped) {
+          const std::string reason = rank != nullptr ? rank->abort_reason() : "";
+          fail(launch::FailureKind::consequence,
+               reason.empty()
+                   ? fmt::format("was stopped by SIG{} before the first step", sigabbrev_np(stopped.signal()))
+                   : fmt::format("the job is aborted: {}", reason),
+               std::nullopt);
+          return 128 + stopped.signal();
+        }
+      },
+      fail);
+}
+
+int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile, RankHooks hooks) {
+  return as_rank(
+      job, context,
+      [&](compile::Compiled& compiled, RankLink& link, const metrics::RunFolder& folder) {
+        return work_as_rank(compiled, link, folder, profile);
+      },
+      std::move(hooks));
+}
+
+}  // namespace shardrun::train

@@ -1,0 +1,220 @@
+#include "core/train/rank_reports.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "core/checkpoint/saved_state.h"
+#include "core/metrics/flight.h"
+#include "core/metrics/human.h"
+#include "core/metrics/rundir.h"
+
+namespace shardrun::train {
+namespace {
+
+// What ranks tell the launcher, by the kind of message; summary_message too.
+constexpr const char* progress_message = "progress";
+constexpr const char* finish_message = "finish";
+constexpr const char* activity_message = "activity";
+constexpr const char* result_message = "result";
+constexpr const char* saved_message = "saved";
+
+std::string to_text(const metrics::ProgressUpdate& update) {
+  const double none = std::nan("");
+  return fmt::format("{} {} {} {}", update.step, update.loss.value_or(none), update.val_loss.value_or(none),
+                     update.rate);
+}
+
+metrics::ProgressUpdate update_of(std::string_view text) {
+  std::array<double, 4> numbers = {};
+  const char* at = text.data();
+  for (double& number : numbers) {
+    at = std::from_chars(at, text.data() + text.size(), number).ptr;
+    at += at < text.data() + text.size() ? 1 : 0;
+  }
+  const auto some = [](double number) { return std::isnan(number) ? std::nullopt : std::optional(number); };
+  return {.step = static_cast<std::int64_t>(numbers[0]),
+          .loss = some(numbers[1]),
+          .val_loss = some(numbers[2]),
+          .rate = numbers[3]};
+}
+
+/// Shows what the first rank does, on the launcher's screen.
+class RemoteDisplay final : public metrics::Display {
+ public:
+  explicit RemoteDisplay(RankLink& link) : link_(link) {}
+
+  void update(const metrics::ProgressUpdate& update) override { link_.message(progress_message, to_text(update)); }
+  void now_at(std::string_view what, std::int64_t done, std::int64_t total) override {
+    const auto now = std::chrono::steady_clock::now();
+    if (what == told_ && now - told_at_ < least_interval) {
+      return;
+    }
+    told_ = what;
+    told_at_ = now;
+    link_.message(activity_message, fmt::format("{} {} {}", done, total, what));
+  }
+  void line(std::string_view text) override { link_.message(line_message, text); }
+  void finish() override { link_.message(finish_message, ""); }
+  void results_are(Results results) override {
+    link_.message(saved_message, std::to_string(static_cast<int>(results)));
+  }
+  void result(std::string_view text) override {
+    for (std::size_t at = 0; at < text.size(); at += piece_bytes) {
+      link_.message(result_message, text.substr(at, piece_bytes));
+    }
+  }
+
+ private:
+  /// A sample may be longer than a message.
+  static constexpr std::size_t piece_bytes = std::size_t{256} * 1024;
+
+  /// Between two messages of one activity.
+  static constexpr std::chrono::milliseconds least_interval{100};
+
+  RankLink& link_;
+  std::string told_;
+  std::chrono::steady_clock::time_point told_at_;
+};
+
+/// Bytes that a screen may be late with before what ranks print is left out.
+constexpr std::size_t most_waiting_output = std::size_t{1024} * 1024;
+
+}  // namespace
+
+std::unique_ptr<metrics::Display> display_of_launcher(RankLink& link) { return std::make_unique<RemoteDisplay>(link); }
+
+RankReports::RankReports(const job::Job& job, const RunSettings& settings, int logs)
+    : job_(job),
+      settings_(settings),
+      first_step_(checkpoint::first_step(job)),
+      screen_(settings.progress.write),
+      progress_(metrics::through(screen_, settings.progress), checkpoint::last_step(job),
+                job.task == job::Task::train ? job.train.log_every : 0, rate_unit(job)),
+      ticker_(std::chrono::seconds(1), [this] { progress_.tick(); }) {
+  progress_.now_at(fmt::format("waiting for {} to join", metrics::counted(job.ranks, "rank")));
+  for (int rank = 0; rank < logs; ++rank) {
+    logs_.push_back(std::make_unique<metrics::Log>(metrics::log_path(job.output, rank)));
+  }
+}
+
+void RankReports::show(const launch::OutputLine& line) {
+  log(static_cast<std::size_t>(line.rank), line.text);
+  if (screen_.waiting_bytes() > most_waiting_output) {
+    ++unshown_;
+    return;
+  }
+  if (unshown_ > 0) {
+    progress_.print(fmt::format("({} of ranks only in their logs: more than the screen took)",
+                                metrics::counted(std::exchange(unshown_, 0), "line")));
+  }
+  progress_.print(fmt::format("[{}] {}", line.rank, line.text));
+}
+
+void RankReports::take(const launch::RankMessage& message) {
+  if (message.kind == progress_message) {
+    note(update_of(message.bytes));
+  } else if (message.kind == activity_message) {
+    show_activity(message.bytes);
+  } else if (message.kind == line_message) {
+    progress_.print(message.bytes);
+  } else if (message.kind == finish_message) {
+    progress_.finish();
+  } else if (message.kind == saved_message) {
+    saved_ =
+        message.bytes == std::to_string(static_cast<int>(Results::saved)) ? Results::saved : Results::being_written;
+  } else if (message.kind == result_message) {
+    results_ += message.bytes;
+  } else if (message.kind == summary_message) {
+    summaries_[message.rank] = metrics::parse_summary(message.bytes);
+  }
+}
+
+void RankReports::log(std::size_t rank, std::string_view line) {
+  logs_[rank]->write(line);
+  if (const std::string failure = logs_[rank]->take_failure(); !failure.empty()) {
+    notice(failure);
+  }
+}
+
+void RankReports::tell_older(const std::string& older) {
+  if (!older.empty()) {
+    log(older);
+    notice(older);
+  }
+}
+
+void RankReports::show_activity(std::string_view text) {
+  std::array<std::int64_t, 2> numbers = {};
+  for (std::int64_t& number : numbers) {
+    const char* const end = std::from_chars(text.data(), text.data() + text.size(), number).ptr;
+    text.remove_prefix(std::min(text.size(), static_cast<std::size_t>(end - text.data()) + 1));
+  }
+  if (text == metrics::first_step_activity) {
+    has_begun_ = true;
+  }
+  progress_.now_at(text, numbers[0], numbers[1]);
+}
+
+void RankReports::note(const metrics::ProgressUpdate& update) {
+  const std::optional<double> val_loss = update.val_loss ? update.val_loss : last_.val_loss;
+  last_ = update;
+  last_.val_loss = val_loss;
+  progress_.update(update);
+}
+
+void RankReports::fill(metrics::Summary& summary) const {
+  summary.steps = std::max<std::int64_t>(0, last_.step - first_step_);
+  summary.loss = last_.loss;
+  summary.val_loss = last_.val_loss;
+  summary.tokens_per_s = job_.task == job::Task::train ? last_.rate : 0;
+  summary.seconds = metrics::seconds_since(begin_);
+}
+
+metrics::Summary RankReports::merge(const launch::LaunchResult& result) {
+  metrics::Summary summary = summaries_.contains(0) ? summaries_[0] : metrics::Summary{};
+  summary.ranks.clear();
+  for (int rank = 0; rank < static_cast<int>(job_.ranks); ++rank) {
+    summary.ranks.push_back(summaries_.contains(rank) && !summaries_[rank].ranks.empty() ? summaries_[rank].ranks[0]
+                                                                                         : metrics::RankSummary{});
+  }
+  summary.exit_code = result.exit_code;
+  summary.strangers = result.strangers;
+  const bool came_to_its_end = !summary.status.empty();
+  if (!came_to_its_end) {
+    fill(summary);
+    summary.status = result.stop_signal != 0 ? "stopped" : "failed";
+  }
+  if (result.cause) {
+    summary.status = "failed";
+    summary.ending_s = std::chrono::duration<double>(result.ending).count();
+    summary.error = launch::describe(*result.cause) +
+                    metrics::tell_flights(job_.output, static_cast<int>(job_.ranks), result.cause->rank);
+    return summary;
+  }
+  metrics::drop_flights(job_.output);
+  if (result.forced_signal != 0 && !came_to_its_end) {
+    summary.error =
+        fmt::format("ended at once by a second signal (SIG{}) after {}: {}", sigabbrev_np(result.forced_signal),
+                    metrics::counted(summary.steps, "step"), text_of(saved_));
+  } else if (result.stop_signal != 0 && !came_to_its_end && !has_begun_) {
+    summary.error = fmt::format("stopped by SIG{} before the first step", sigabbrev_np(result.stop_signal));
+  }
+  return summary;
+}
+
+void RankReports::finish_screen(const metrics::Summary& summary) {
+  progress_.leave();
+  if (!results_.empty()) {
+    screen_.write(results_);
+  }
+  const bool is_whole = summary.status == "finished";
+  static_cast<void>(screen_.finish([&] { return is_whole && stop_requested() == 0; }));
+}
+
+}  // namespace shardrun::train

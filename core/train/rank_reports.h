@@ -1,0 +1,79 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/job/job.h"
+#include "core/launch/launch.h"
+#include "core/metrics/log.h"
+#include "core/metrics/progress.h"
+#include "core/metrics/record.h"
+#include "core/metrics/screen.h"
+#include "core/metrics/summary.h"
+#include "core/metrics/ticker.h"
+#include "core/train/rank_link.h"
+#include "core/train/run.h"
+
+namespace shardrun::train {
+
+// Kinds of messages from ranks to the launcher: a line to print, and a rank's summary.
+inline constexpr const char* line_message = "line";
+inline constexpr const char* summary_message = "summary";
+
+/// A display on the launcher, for the first rank.
+[[nodiscard]] std::unique_ptr<metrics::Display> display_of_launcher(RankLink& link);
+
+/// Combines the reports of a running job's ranks: on the screen, in their logs and in one summary. It does not matter
+/// who started the ranks. Used by one thread at a time.
+class RankReports {
+ public:
+  /// `logs`: number of ranks, from the first on, whose logs are written here. `settings` outlives this.
+  RankReports(const job::Job& job, const RunSettings& settings, int logs);
+
+  void show(const launch::OutputLine& line);
+  void take(const launch::RankMessage& message);
+  /// Tells the person what the run replaces, if anything.
+  void tell_older(const std::string& older);
+  /// Whether the first rank has reached its steps.
+  [[nodiscard]] bool has_begun() const { return has_begun_; }
+  void log(std::string_view line) { log(0, line); }
+  /// Any thread.
+  void notice(std::string_view line) { progress_.print(line); }
+
+  /// The first rank's summary with every rank's part. A rank that died has its planned part, if it had reported that.
+  [[nodiscard]] metrics::Summary merge(const launch::LaunchResult& result);
+  /// Waits until everything is on the screen. If the screen is stopped, waits while the run succeeded and nobody asks
+  /// to stop.
+  void finish_screen(const metrics::Summary& summary);
+
+ private:
+  void note(const metrics::ProgressUpdate& update);
+  /// Writes to a rank's log. If that fails, the person is told.
+  void log(std::size_t rank, std::string_view line);
+  void show_activity(std::string_view text);
+  /// Fills in what the first rank would have reported at its end.
+  void fill(metrics::Summary& summary) const;
+
+  const job::Job& job_;
+  const RunSettings& settings_;
+  const std::int64_t first_step_;  ///< done before this run
+  metrics::Screen screen_;
+  metrics::Progress progress_;
+  metrics::Ticker ticker_;
+  std::string results_;  ///< to show at the end
+  std::atomic<bool> has_begun_ = false;
+  Results saved_ = Results::none;
+  std::int64_t unshown_ = 0;  ///< lines of ranks since the last one shown
+  std::vector<std::unique_ptr<metrics::Log>> logs_;
+  std::map<int, metrics::Summary> summaries_;  ///< the last from each rank: first the planned values, then the results
+  metrics::ProgressUpdate last_;               ///< with the latest validation loss
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace shardrun::train

@@ -1,0 +1,196 @@
+#include "core/train/requirements.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/checkpoint/saved_state.h"
+#include "core/compile/plugins.h"
+#include "core/data/dataset.h"
+#include "core/device/cores.h"
+#include "core/forecast/fit.h"
+#include "core/forecast/forecast.h"
+#include "core/forecast/idle.h"
+#include "core/memory/machine.h"
+#include "core/metrics/human.h"
+#include "core/metrics/rundir.h"
+
+namespace shardrun::train {
+namespace {
+
+/// What binds the job's memory.
+struct Limits {
+  std::optional<memory::MemoryRoom> memory = memory::available_memory();       ///< of all ranks here
+  std::optional<memory::MemoryRoom> addresses = memory::address_space();       ///< of each rank
+  std::optional<memory::MemoryRoom> slowing = memory::memory_at_full_speed();  ///< of all ranks here
+};
+
+std::string text_of(const memory::MemoryRoom& room) {
+  return to_string(room, metrics::human_bytes(room.bytes), metrics::human_bytes(room.limit));
+}
+
+std::uint64_t fullest_of(const forecast::Forecast& forecast) {
+  std::uint64_t most = 0;
+  for (const forecast::RankForecast& alike : forecast.ranks) {
+    most = std::max(most, alike.memory.peak);
+  }
+  return most;
+}
+
+/// The tokens of the job's text, where they have yet to be made.
+std::uint64_t bytes_of_text(const compile::Compiled& compiled) {
+  return compiled.dataset == nullptr ? 0 : compiled.dataset->bytes_to_load();
+}
+
+/// The arena is given page by page: without this the kernel would kill a job that is too large in the middle of a step.
+/// Which of several hosts' ranks are here is not known: there each rank asks for as many of itself.
+void require_memory(const job::Job& job, const compile::Compiled& compiled, const forecast::Forecast& forecast,
+                    std::int64_t ranks_here, const Limits& limits) {
+  const std::uint64_t text = bytes_of_text(compiled);
+  const std::uint64_t needed =
+      text + (ranks_here == job.ranks
+                  ? forecast::bytes_of_all(forecast)
+                  : compiled.programs.memory.peak * static_cast<std::uint64_t>(std::max<std::int64_t>(ranks_here, 1)));
+  if (limits.memory && needed > limits.memory->bytes) {
+    throw Error(
+        ErrorCode::job,
+        fmt::format(
+            "{}: {} needs {} ({} bytes){}{} and {}: make the model, [data] "
+            "batch or context smaller, use more microbatches, or {}; 'shardrun plan' shows what "
+            "takes it",
+            job.file, ranks_here == 0 ? "one rank of the job" : "the job", metrics::human_bytes(needed), needed,
+            ranks_here == job.ranks || ranks_here == 0
+                ? ""
+                : fmt::format(" for the {} on this machine", metrics::counted(ranks_here, "rank")),
+            text == 0 ? "" : fmt::format(", {} of them for the tokens of its text,", metrics::human_bytes(text)),
+            text_of(*limits.memory), limits.memory->name.empty() ? "free memory" : "raise that limit"));
+  }
+  if (const std::uint64_t arena = fullest_of(forecast); limits.addresses && arena > limits.addresses->bytes) {
+    throw Error(
+        ErrorCode::job,
+        fmt::format("{}: a rank needs {} ({} bytes) and {}: raise that limit (ulimit -v unlimited), or make the "
+                    "model, [data] batch or context smaller",
+                    job.file, metrics::human_bytes(arena), arena, text_of(*limits.addresses)));
+  }
+}
+
+std::vector<std::string> notices_of(const job::Job& job, const compile::Compiled& compiled,
+                                    const forecast::Forecast& forecast, std::int64_t ranks_here, const Limits& limits) {
+  std::vector<std::string> notices;
+  if (const std::optional<forecast::IdleRanks> idle = forecast::idle_ranks(job, compiled, forecast)) {
+    notices.push_back(to_string(*idle));
+  }
+  const std::uint64_t text = bytes_of_text(compiled);
+  if (const std::optional<forecast::MemoryFit> fit = forecast::memory_fit(job, forecast)) {
+    const std::uint64_t available = limits.memory ? limits.memory->bytes : 0;
+    std::ranges::move(forecast::memory_notices(*fit, available - std::min(available, text), ranks_here),
+                      std::back_inserter(notices));
+  }
+  const std::uint64_t needed = forecast::bytes_of_all(forecast) + text;
+  if (limits.slowing && ranks_here == job.ranks && needed > limits.slowing->bytes) {
+    notices.push_back(fmt::format("the job needs {} and {} before it slows processes down: it may run very slowly",
+                                  metrics::human_bytes(needed), text_of(*limits.slowing)));
+  }
+  return notices;
+}
+
+/// What the job reads, and the setting that names it.
+std::vector<std::pair<std::string, std::filesystem::path>> inputs_of(const job::Job& job) {
+  std::vector<std::pair<std::string, std::filesystem::path>> inputs;
+  for (const std::filesystem::path& file : data::data_files(job.data)) {
+    inputs.emplace_back("[data]", file);
+  }
+  // A run leaves the state that it goes on from.
+  if (const std::filesystem::path from = checkpoint::saved_state_file(job); !metrics::has_name_of_state(from)) {
+    inputs.emplace_back("[iterate] from", from);
+  }
+  std::error_code none;
+  const std::filesystem::path& measured = job.cluster.measured;
+  inputs.emplace_back("[cluster] measured",
+                      std::filesystem::is_directory(measured, none) ? metrics::trace_path(measured) : measured);
+  return inputs;
+}
+
+/// A run replaces files in its folder, and removes those of older runs: never files that the user brought.
+void require_own_folder(const job::Job& job) {
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorCode::job, fmt::format("{}: [job] output = {} {}", job.where("job", "output"),
+                                            metrics::human_path(job.output), what));
+  };
+  std::error_code none;
+  if (std::filesystem::equivalent(job.file, metrics::job_path(job.output), none)) {
+    refuse("is the job file's own folder, where the run would overwrite it: choose another");
+  }
+  for (const auto& [setting, file] : inputs_of(job)) {
+    if (!file.empty() && metrics::is_written_by_runs(file, job.output)) {
+      refuse(
+          fmt::format("has '{}', which {} names and which this run would replace or remove: choose another folder, "
+                      "or move the file",
+                      metrics::human_path(file), setting));
+    }
+  }
+  const std::filesystem::path foreign = metrics::foreign_result(job.output, checkpoint::saved_state_file(job));
+  if (!foreign.empty()) {
+    refuse(
+        fmt::format("has a {} which no run has written, and which runs there would overwrite or remove: choose "
+                    "another folder, or move the file",
+                    foreign.filename().string()));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> require_runnable(const job::Job& job, const compile::Compiled& compiled,
+                                          std::int64_t ranks_here) {
+  require_own_folder(job);
+  if (job.task == job::Task::train && job.train.precision == job::Precision::mixed) {
+    throw Error(ErrorCode::job, fmt::format("{}: [train] precision = mixed is for 'shardrun plan': runs compute in "
+                                            "float32; leave it out",
+                                            job.where("train", "precision")));
+  }
+  const Limits limits;
+  const forecast::Forecast forecast = forecast::forecast(job, compiled);
+  require_memory(job, compiled, forecast, ranks_here, limits);
+  if (job.task == job::Task::train && compiled.dataset == nullptr) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: training needs data: set [data] text, tokens or arrays", job.where("data", "")));
+  }
+  return notices_of(job, compiled, forecast, ranks_here, limits);
+}
+
+void require_memory_here(const job::Job& job, const compile::Compiled& compiled, std::int64_t ranks_here) {
+  require_memory(job, compiled, forecast::forecast(job, compiled), ranks_here, {});
+}
+
+void check_data(const compile::Compiled& compiled) {
+  if (compiled.dataset != nullptr) {
+    compiled.dataset->check(static_cast<int>(device::usable_cores()));
+  }
+}
+
+void load_data(const compile::Compiled& compiled) {
+  if (compiled.dataset != nullptr) {
+    compiled.dataset->load();
+    static_cast<void>(compiled.dataset->fingerprints());  // by which a file that is renamed is known to be the same
+  }
+}
+
+void require_launchable(const job::Job& job, const compile::Compiled& compiled) {
+  for (const plugins::Transport& transport : compiled.transports.transports) {
+    if (transport.props().own_launcher_only) {
+      throw Error(
+          ErrorCode::job,
+          fmt::format("{}: transport {} works between ranks that a launcher of its own has started: put 'mpirun -n {}' "
+                      "or 'srun -n {}' before this command, or choose another transport",
+                      compile::place_of_transport(job, transport.manifest().name), transport.manifest().name, job.ranks,
+                      job.ranks));
+    }
+  }
+}
+
+}  // namespace shardrun::train

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/compile/compile.h"
+#include "core/job/job.h"
+
+namespace shardrun::train {
+
+/// Checks everything that must hold before a process starts or the output folder is touched. `ranks_here`: how many of
+/// the job's ranks share this machine; 0 if unknown. Throws Error{job}. Returns lines to show first: idle ranks, and
+/// how [cluster] memory differs from the need and from this machine.
+std::vector<std::string> require_runnable(const job::Job& job, const compile::Compiled& compiled,
+                                          std::int64_t ranks_here);
+
+/// The part of require_runnable about memory, for ranks that learn only from each other how many share a machine.
+/// Throws Error{job}.
+void require_memory_here(const job::Job& job, const compile::Compiled& compiled, std::int64_t ranks_here);
+
+/// Reads all of the job's data (Dataset::check) on all cores that this process may use, before the output folder is
+/// touched. Called once for all ranks that are started here, or by the first rank of each machine (by every rank if the
+/// launcher does not number those of a machine). Throws Error{data}.
+void check_data(const compile::Compiled& compiled);
+
+/// Prepares the job's data for training (Dataset::load), after check_data. Throws Error{io}.
+void load_data(const compile::Compiled& compiled);
+
+/// As require_runnable, for ranks that are started here. Throws Error{job} if a transport needs another launcher.
+void require_launchable(const job::Job& job, const compile::Compiled& compiled);
+
+}  // namespace shardrun::train

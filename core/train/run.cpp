@@ -1,0 +1,87 @@
+#include "core/train/run.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/checkpoint/saved_state.h"
+#include "core/files/atomic_file.h"
+#include "core/metrics/log.h"
+#include "core/train/tracer.h"
+
+namespace shardrun::train {
+namespace {
+
+job::Job with_output(job::Job job, std::filesystem::path output) {
+  job.output = std::move(output);
+  return job;
+}
+
+}  // namespace
+
+Run::Run(const job::Job& job, const RunSettings& settings)
+    : settings_(settings),
+      directory_(settings.output.empty() ? job.output : settings.output),
+      job_(with_output(job, directory_.root())) {}
+
+std::string Run::begin() {
+  std::string older = directory_.remove_older_run(checkpoint::kept_of(job_));
+  files::write_file_atomically(metrics::job_path(directory_.root()),
+                               job::canonical_text(with_output(job_, directory_.path())));
+  return older;
+}
+
+void Run::write_summary(metrics::Summary& summary) noexcept {
+  const auto fail = [&](const Error& error) {
+    if (summary.error.empty()) {
+      summary.status = "failed";
+      summary.exit_code = exit_code(error.code());
+      summary.error = error.message();
+    }
+  };
+  summary.origin = settings_.origin;
+  summary.origin.ended = metrics::utc_text(std::chrono::system_clock::now());
+  const bool trains = job_.task == job::Task::train;
+  summary.saved =
+      to_string(directory_.saved((trains ? metrics::weights_path({}) : metrics::state_path({})).filename()));
+  try {
+    directory_.folder().require_owned();
+  } catch (const Error& error) {
+    fail(error);
+  }
+  if (!directory_.folder().is_owned()) {
+    return;
+  }
+  try {
+    metrics::write_summary(metrics::summary_path(directory_.root()), summary);
+  } catch (const Error& error) {
+    fail(error);
+  }
+}
+
+void Run::end(metrics::Summary& summary) {
+  write_summary(summary);
+  join_traces(job_);
+}
+
+metrics::Summary stopped_early(int signal, std::string_view when) {
+  metrics::Summary summary;
+  summary.status = "stopped";
+  summary.exit_code = 128 + signal;
+  summary.error = fmt::format("stopped by SIG{} {}", sigabbrev_np(signal), when);
+  return summary;
+}
+
+std::optional<metrics::Summary> stopped_before_start(const RunSettings& settings) {
+  const int signal = settings.stop_signal ? settings.stop_signal() : 0;
+  return signal == 0 ? std::nullopt : std::optional(stopped_early(signal, "before anything was started"));
+}
+
+std::string rate_unit(const job::Job& job) {
+  return job.task == job::Task::iterate ? "it" : job.data.arrays.empty() ? "tok" : "samples";
+}
+
+}  // namespace shardrun::train

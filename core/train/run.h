@@ -1,0 +1,64 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/job/job.h"
+#include "core/metrics/progress.h"
+#include "core/metrics/rundir.h"
+#include "core/metrics/summary.h"
+
+namespace shardrun::train {
+
+/// Output and stop requests of a run.
+struct RunSettings {
+  metrics::ProgressSink progress;
+  std::function<int()> stop_signal;  ///< the signal that asked to stop, or 0; called between steps
+  bool profile = false;
+  /// Registers a function to call with the first signal that asks to stop, at once, on another thread. An empty
+  /// function unregisters. May be empty itself.
+  std::function<void(std::function<void(int)>)> on_stop;
+  metrics::RunOrigin origin;     ///< everything except the end time
+  std::filesystem::path output;  ///< [job] output with the placeholders filled in by this process
+};
+
+/// A run in its output folder, from the lock to the summary. Belongs to the process that reports the job's result: the
+/// only one, the launcher, or rank 0 if another launcher started the ranks.
+class Run {
+ public:
+  /// Opens and locks the folder. `settings` outlives this. Throws as metrics::RunDirectory.
+  Run(const job::Job& job, const RunSettings& settings);
+
+  /// Removes an older run's files and writes job.ini. Returns the message about the older run, or "" if there was none.
+  /// Throws Error{io}.
+  [[nodiscard]] std::string begin();
+
+  /// The job; its output is the open folder.
+  [[nodiscard]] const job::Job& job() const noexcept { return job_; }
+  [[nodiscard]] const metrics::RunDirectory& directory() const noexcept { return directory_; }
+
+  /// Completes and writes the summary. If it cannot be written, or the folder is no longer the run's, the summary fails
+  /// for this reason, unless it has already failed. Throws nothing.
+  void write_summary(metrics::Summary& summary) noexcept;
+  /// As write_summary(), after all ranks have ended; also joins their traces.
+  void end(metrics::Summary& summary);
+
+ private:
+  const RunSettings& settings_;
+  metrics::RunDirectory directory_;
+  job::Job job_;
+};
+
+/// The summary of a job that was asked to stop before its first step. `when`: "before anything was started".
+[[nodiscard]] metrics::Summary stopped_early(int signal, std::string_view when);
+
+/// The summary of a job that was asked to stop during its preparation; nothing if it was not.
+[[nodiscard]] std::optional<metrics::Summary> stopped_before_start(const RunSettings& settings);
+
+/// The unit of a job's progress per second: tokens, samples (rows of arrays) or iterations.
+[[nodiscard]] std::string rate_unit(const job::Job& job);
+
+}  // namespace shardrun::train

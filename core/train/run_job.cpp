@@ -1,0 +1,92 @@
+#include "core/train/run_job.h"
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/base/stop.h"
+#include "core/compile/compile.h"
+#include "core/forecast/disk.h"
+#include "core/train/launched.h"
+#include "core/train/local_display.h"
+#include "core/train/requirements.h"
+#include "core/train/steps.h"
+
+namespace shardrun::train {
+namespace {
+
+/// The only rank.
+metrics::Summary run_here(const job::Job& job, compile::Compiled& compiled, const RunSettings& settings,
+                          LocalDisplay& display) {
+  Run run(job, settings);
+  if (const std::string older = run.begin(); !older.empty()) {
+    display.line(older);
+  }
+  metrics::Summary summary;
+  try {
+    summary = run_steps(run.job(), compiled,
+                        {.display = display,
+                         .folder = run.directory().folder(),
+                         .stop_signal = settings.stop_signal,
+                         .profile = settings.profile},
+                        summary);
+  } catch (const Stopped& stopped) {  // between what is written before the first step and that
+    summary = stopped_early(stopped.signal(), "before the first step");
+  } catch (const Error& error) {
+    if (!summary.status.empty()) {
+      summary.error = error.message();
+      run.end(summary);
+    }
+    throw;
+  }
+  run.end(summary);
+  return summary;
+}
+
+metrics::Summary prepare_and_run(const job::Job& job, const RunSettings& settings) {
+  std::optional<LocalDisplay> display(std::in_place, job, settings);
+  std::optional<compile::Compiled> compiled =
+      compile::compile(job, "cpu", 0, [&](std::string_view activity) { display->now_at(activity); });
+  if (const auto stopped = stopped_before_start(settings)) {
+    return *stopped;
+  }
+  std::vector<std::string> notices = require_runnable(job, *compiled, job.ranks);
+  std::ranges::move(forecast::require_disk(job, *compiled), std::back_inserter(notices));
+  display->now_at("reading data");
+  check_data(*compiled);
+  load_data(*compiled);
+  if (const auto stopped = stopped_before_start(settings)) {
+    return *stopped;
+  }
+  if (job.ranks > 1) {
+    require_launchable(job, *compiled);
+  }
+  for (const std::string& notice : notices) {
+    display->line(notice);
+  }
+  if (job.ranks == 1) {
+    return run_here(job, *compiled, settings, *display);
+  }
+  const std::shared_ptr<data::Dataset> dataset = compiled->dataset;
+  compiled.reset();  // the ranks do this again for themselves, with the same data
+  display->hand_over();
+  display.reset();
+  return run_ranks(job, settings, dataset.get());
+}
+
+}  // namespace
+
+metrics::Summary run_job(const job::Job& job, const RunSettings& settings) {
+  try {
+    return prepare_and_run(job, settings);
+  } catch (const Stopped& stopped) {
+    return stopped_early(stopped.signal(), "before anything was started");
+  }
+}
+
+}  // namespace shardrun::train

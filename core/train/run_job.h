@@ -1,0 +1,15 @@
+#pragma once
+
+#include "core/job/job.h"
+#include "core/metrics/summary.h"
+#include "core/train/run.h"
+
+namespace shardrun::train {
+
+/// Runs the task of [job] and writes to [job] output: job.ini (as run), metrics.jsonl, log/rank-0.log, summary.json,
+/// and weights.safetensors (train) or state.safetensors (iterate). A job that fails while it runs leaves its summary
+/// and log, and throws. One that a signal stops returns exit code 128 + signal. Throws Error{job, data, plugin} before
+/// the output folder is touched.
+[[nodiscard]] metrics::Summary run_job(const job::Job& job, const RunSettings& settings);
+
+}  // namespace shardrun::train

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <functional>
+
+#include "core/metrics/record.h"
+#include "core/metrics/run_folder.h"
+#include "core/train/rank_link.h"
+
+namespace shardrun::train {
+
+/// The summary of a rank's run as far as it is known beforehand: its parameters, and its part with the planned values.
+[[nodiscard]] metrics::Summary planned_summary(const compile::Compiled& compiled);
+
+/// What a rank's steps need from its process.
+struct StepSettings {
+  metrics::Display& display;
+  const metrics::RunFolder& folder;  ///< [job] output; the job has its root as output
+  std::function<int()> stop_signal;  ///< the signal that asked to stop, or 0; called between steps
+  bool profile = false;
+  RankLink* link = nullptr;  ///< to the other ranks; null with one rank
+};
+
+/// Runs one rank's part of the task of [job]. Metrics, log and results go to [job] output, which is open. Returns the
+/// summary with this rank's part. A job that fails leaves its summary in `failed` and throws.
+[[nodiscard]] metrics::Summary run_steps(const job::Job& job, compile::Compiled& compiled, const StepSettings& settings,
+                                         metrics::Summary& failed);
+
+}  // namespace shardrun::train

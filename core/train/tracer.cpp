@@ -1,0 +1,108 @@
+#include "core/train/tracer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <system_error>
+
+#include "core/base/error.h"
+#include "core/base/standard_error.h"
+#include "core/files/atomic_file.h"
+#include "core/files/mapped_file.h"
+#include "core/metrics/rundir.h"
+
+namespace shardrun::train {
+namespace {
+
+std::int64_t nanoseconds() noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+std::int64_t steps_of(const job::Job& job) {
+  return job.task == job::Task::train ? job.train.steps : job.iterate.steps;
+}
+
+/// What a step runs.
+std::size_t instructions_per_step(const compile::Compiled& compiled) {
+  std::size_t count = 0;
+  for (const std::size_t program : compile::programs_of_step(compiled, compiled.programs)) {
+    count += compiled.programs.programs[program].instructions.size();
+  }
+  return count;
+}
+
+std::int64_t steps_to_trace(const job::Job& job) { return std::min(job.trace_steps, steps_of(job)); }
+
+}  // namespace
+
+Tracer::Tracer(const job::Job& job, const compile::Compiled& compiled)
+    : compiled_(compiled),
+      first_(std::min(job.trace_first - 1, steps_of(job) - steps_to_trace(job))),
+      most_steps_(static_cast<std::size_t>(steps_to_trace(job))),
+      timeline_(most_steps_ * instructions_per_step(compiled)) {
+  steps_.reserve(most_steps_);
+}
+
+Tracer::Recording::Recording(Tracer& tracer, runtime::Executor& executor, std::int64_t step)
+    : tracer_(tracer),
+      executor_(executor),
+      is_recorded_(step >= tracer.first_ && tracer.steps_.size() < tracer.most_steps_) {
+  if (is_recorded_) {
+    tracer_.steps_.push_back(
+        {.step = step + 1, .begin = nanoseconds(), .first_span = tracer_.timeline_.spans().size()});
+    executor_.record(&tracer_.timeline_);
+  }
+}
+
+Tracer::Recording::~Recording() {
+  if (is_recorded_) {
+    executor_.record(nullptr);
+    tracer_.steps_.back().end = nanoseconds();
+  }
+}
+
+void Tracer::write(const std::filesystem::path& output) {
+  if (written_ || steps_.empty()) {
+    return;
+  }
+  written_ = true;
+  const std::filesystem::path path = metrics::trace_path(output, static_cast<int>(compiled_.programs.rank));
+  std::error_code failed;
+  std::filesystem::create_directories(path.parent_path(), failed);
+  if (failed) {
+    throw files::system_error("create the folder of traces", path.parent_path(), failed.value());
+  }
+  files::write_file_atomically(path,
+                               metrics::trace_of(steps_, timeline_, compiled_.programs, *compiled_.device).text());
+}
+
+namespace {
+
+std::string joined_traces(const job::Job& job) {
+  std::string all;
+  for (std::int64_t rank = 0; rank < job.ranks; ++rank) {
+    const std::filesystem::path path = metrics::trace_path(job.output, static_cast<int>(rank));
+    std::error_code none;
+    if (std::filesystem::exists(path, none)) {
+      metrics::join_trace(all, files::MappedFile(path).text(), path.native());
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+void join_traces(const job::Job& job) {
+  try {
+    if (const std::string all = joined_traces(job); !all.empty()) {
+      files::write_file_atomically(metrics::trace_path(job.output), metrics::with_arrows(all));
+    }
+  } catch (const Error& error) {
+    write_to_standard_error(fmt::format("shardrun: there is no joined trace: {}\n", error.message()));
+  }
+}
+
+}  // namespace shardrun::train

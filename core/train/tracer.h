@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "core/compile/compile.h"
+#include "core/job/job.h"
+#include "core/metrics/step_trace.h"
+#include "core/runtime/executor.h"
+
+namespace shardrun::train {
+
+/// Records the steps that [job] trace asks for.
+class Tracer {
+ public:
+  /// Reserves memory for all traced steps. REQUIRES: the job is traced, and `compiled` outlives this.
+  Tracer(const job::Job& job, const compile::Compiled& compiled);
+
+  /// Runs a step, counted from 0. Records it if it is to be traced, even if it throws.
+  template <typename Run>
+  auto step(std::int64_t step, runtime::Executor& executor, const Run& run) {
+    const Recording recording(*this, executor, step);
+    return run();
+  }
+
+  /// Whether all steps are recorded and not yet written.
+  [[nodiscard]] bool is_due() const noexcept { return !written_ && steps_.size() == most_steps_; }
+  /// Writes the rank's file with the steps recorded so far, once. Without steps there is no file.
+  void write(const std::filesystem::path& output);
+
+ private:
+  class Recording {
+   public:
+    Recording(Tracer& tracer, runtime::Executor& executor, std::int64_t step);
+    Recording(const Recording&) = delete;
+    Recording& operator=(const Recording&) = delete;
+    ~Recording();
+
+   private:
+    Tracer& tracer_;
+    runtime::Executor& executor_;
+    const bool is_recorded_;
+  };
+
+  const compile::Compiled& compiled_;
+  std::int64_t first_ = 0;  ///< counted from 0
+  std::size_t most_steps_ = 0;
+  runtime::Timeline timeline_;
+  std::vector<metrics::TracedStep> steps_;
+  bool written_ = false;
+};
+
+/// Joins the ranks' traces into one; does nothing if there are none. For the end of a run, however it ended. Errors go
+/// to standard error and do not fail the run.
+void join_traces(const job::Job& job);
+
+}  // namespace shardrun::train

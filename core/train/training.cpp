@@ -1,0 +1,255 @@
+#include "core/train/training.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/data/feed.h"
+#include "core/train/learning_rate.h"
+
+namespace shardrun::train {
+namespace {
+
+const char* non_finite_text(double value) noexcept {
+  return std::isnan(value) ? "NaN" : std::isinf(value) ? "infinite" : "not finite on another rank";
+}
+
+/// The op whose results are summed up to the loss.
+const graph::Op* loss_op(const graph::Graph& graph) {
+  const graph::StateId loss = graph.find_state("loss");
+  const auto function = std::ranges::find(graph.functions, graph::Role::repeated, &graph::Function::role);
+  if (function == graph.functions.end()) {
+    return nullptr;
+  }
+  const auto write = std::ranges::find(function->writes, loss, &graph::StateWrite::state);
+  graph::ValueId value = write == function->writes.end() ? graph::no_value : write->value;
+  while (value != graph::no_value) {
+    const graph::NodeId producer = function->values[static_cast<std::size_t>(value)].producer;
+    if (producer < 0) {
+      return nullptr;
+    }
+    const graph::Node& node = function->nodes[static_cast<std::size_t>(producer)];
+    if (node.op->name != "sum_all") {
+      return node.op;
+    }
+    value = node.inputs.front();
+  }
+  return nullptr;
+}
+
+/// What a rank tells the others of what it has found: the numbers of its order, and its name.
+std::string text_of(const runtime::BadResult& bad) { return fmt::format("{} {}", fmt::join(bad.order, " "), bad.name); }
+
+/// Nothing where a rank has found nothing.
+std::optional<runtime::BadResult> bad_result_of(const std::string& text) {
+  std::istringstream from(text);
+  runtime::BadResult bad;
+  for (std::int32_t& number : bad.order) {
+    from >> number;
+  }
+  from.ignore(1);
+  std::getline(from, bad.name);
+  return from ? std::optional(bad) : std::nullopt;
+}
+
+}  // namespace
+
+double read_element(const device::TensorView& view, std::int64_t index, std::size_t f32_bytes) noexcept {
+  return f32_bytes == sizeof(double) ? static_cast<const double*>(view.data)[index]
+                                     : static_cast<double>(static_cast<const float*>(view.data)[index]);
+}
+
+Training::Training(const job::Job& job, const compile::Compiled& compiled, Agree agree, MadeOfAll made_of_all)
+    : job_(job),
+      compiled_(compiled),
+      agree_(std::move(agree)),
+      made_of_all_(std::move(made_of_all)),
+      executor_(compiled.programs, *compiled.device),
+      update_program_(executor_.find(graph::Role::once)) {
+  micro_programs_ = executor_.find_calls(graph::Role::repeated, compiled.microbatch_rows);
+  evaluate_programs_ = executor_.find_calls(models::evaluate_function, compiled.evaluation_rows);
+  scalars_.reserve(compiled.microbatch_rows.size());
+  if (const graph::Op* const op = loss_op(compiled.graph); op != nullptr && op->never_negative) {
+    positive_loss_ = op;
+  }
+  const std::vector<mesh::Placement>& states = compiled.partition.placements.states;
+  varies_ = std::any_of(states.begin(), states.end(),
+                        [](const mesh::Placement& placement) { return !placement.varying.empty(); });
+  if (compiled.programs.has(partition::after_step_function)) {
+    after_step_program_ = executor_.find(partition::after_step_function, 0);
+  }
+}
+
+void Training::initialize() { runtime::initialize(compiled_.graph, job_.seed, executor_); }
+
+double Training::read_scalar(std::string_view state) const {
+  return read_element(executor_.state(compiled_.graph.find_state(state)), 0,
+                      compiled_.device->element_bytes(graph::DType::f32));
+}
+
+void Training::micro(std::int64_t step, std::size_t program, std::size_t first, bool checked,
+                     std::optional<runtime::BadResult>& bad) {
+  std::int64_t first_sample = step * job_.data.batch;
+  for (std::size_t before = 0; before < first; ++before) {
+    first_sample += compiled_.microbatch_rows[before];
+  }
+  scalars_.clear();
+  const std::vector<std::int64_t>& rows = executor_.call_rows(program);
+  for (std::size_t call = 0; call < rows.size(); ++call) {
+    const std::optional<device::TensorView> inputs = executor_.find_input(program, "inputs", call);
+    if (inputs) {
+      data::feed_training(*compiled_.dataset, job_.seed, first_sample, *inputs,
+                          *executor_.find_input(program, "targets", call),
+                          compiled_.device->element_bytes(graph::DType::f32));
+    }
+    scalars_.push_back(
+        {.seed = job_.seed, .step = step, .first_sample = first_sample, .first_microbatch = first + call == 0});
+    first_sample += rows[call];
+  }
+  if (checked) {
+    bad = executor_.run_checked(program, scalars_);
+  } else {
+    executor_.run(program, scalars_);
+  }
+}
+
+double Training::differentiate(std::int64_t step) {
+  std::optional<runtime::BadResult> bad;
+  std::size_t first = 0;
+  for (const std::size_t program : micro_programs_) {
+    micro(step, program, first, false, bad);
+    first += executor_.call_rows(program).size();
+  }
+  return read_scalar("loss");
+}
+
+double Training::update(std::int64_t step) {
+  executor_.run(update_program_, {.seed = job_.seed, .step = step, .learning_rate = learning_rate(job_.train, step)});
+  unmet_step_ = step;
+  if (compiled_.partition.hook_follows(step) || step + 1 == job_.train.steps) {
+    finish();
+  }
+  return read_scalar("gradient_norm");
+}
+
+bool Training::finish() {
+  const bool is_due = after_step_program_ && unmet_step_;
+  if (is_due) {
+    executor_.run(*after_step_program_, {.seed = job_.seed, .step = *unmet_step_});
+  }
+  unmet_step_.reset();
+  return is_due;
+}
+
+StepResult Training::step(std::int64_t step) {
+  StepResult result{.loss = differentiate(step), .learning_rate = learning_rate(job_.train, step)};
+  if (anywhere(!std::isfinite(result.loss))) {
+    throw Error(
+        ErrorCode::numerics,
+        fmt::format(
+            "step {}: the loss is {}; the first tensor that is not finite: {}. The parameters are those of the step "
+            "before. A smaller [train] learning_rate, a longer warmup or clip > 0 may help",
+            step + 1, non_finite_text(result.loss), first_bad_tensor(step)));
+  }
+  if (anywhere(is_impossible(result.loss))) {
+    throw Error(ErrorCode::numerics,
+                fmt::format("step {}: the loss is {:.6g}, and {} is never negative: ranks have computed with different "
+                            "data or parameters, or their memory was overwritten. No weights are written. 'shardrun "
+                            "verify' finds the first tensor that is wrong",
+                            step + 1, result.loss, positive_loss_->name));
+  }
+  result.gradient_norm = update(step);
+  if (anywhere(!std::isfinite(result.gradient_norm))) {
+    const graph::State* const bad = bad_state(graph::StateKind::gradient);
+    throw Error(ErrorCode::numerics,
+                fmt::format("step {}: the loss is {}, but the gradient's norm is {}; the first tensor that is not "
+                            "finite: {}. Nothing of "
+                            "this step is saved. A smaller [train] learning_rate or a longer warmup may help",
+                            step + 1, result.loss, non_finite_text(result.gradient_norm),
+                            bad != nullptr ? bad->name : "the norm itself, which overflowed"));
+  }
+  return result;
+}
+
+bool Training::is_impossible(double loss) const noexcept {
+  constexpr double rounding = 1e-3;
+  return positive_loss_ != nullptr && loss < -rounding;
+}
+
+const graph::State* Training::bad_state(graph::StateKind kind) const {
+  const auto states = static_cast<std::int32_t>(compiled_.graph.states.size());
+  std::int32_t first = 0;
+  while (first < states &&
+         (compiled_.graph.states[static_cast<std::size_t>(first)].kind != kind ||
+          !runtime::has_non_finite(executor_.state(first), compiled_.device->element_bytes(graph::DType::f32)))) {
+    ++first;
+  }
+  first = states - agreed(states - first);
+  return first == states ? nullptr : &compiled_.graph.states[static_cast<std::size_t>(first)];
+}
+
+/// Random numbers and data are functions of the step, so the step can be run again, looking at every result. All ranks
+/// end it at the same point, whichever of them has found something: none waits for one that is gone.
+std::string Training::first_bad_tensor(std::int64_t step) {
+  if (const graph::State* const parameter = bad_state(graph::StateKind::parameter)) {
+    return parameter->name + " (a parameter)";
+  }
+  std::size_t first = 0;
+  for (const std::size_t program : micro_programs_) {
+    std::optional<runtime::BadResult> bad;
+    micro(step, program, first, true, bad);
+    if (std::string place = place_of_first(bad, step, first); !place.empty()) {
+      return place;
+    }
+    first += executor_.call_rows(program).size();
+  }
+  return "none when the step was run again";
+}
+
+std::string Training::place_of_first(const std::optional<runtime::BadResult>& bad, std::int64_t step,
+                                     std::size_t first) const {
+  const auto microbatch = [&](const runtime::BadResult& found) {
+    return fmt::format("microbatch {}", first + static_cast<std::size_t>(found.call()));
+  };
+  if (!made_of_all_) {
+    return bad ? fmt::format("{}, {}", bad->name, microbatch(*bad)) : "";
+  }
+  const auto least = [&](const std::vector<std::string>& of_ranks) -> std::string {
+    std::optional<std::pair<runtime::BadResult, std::size_t>> found;
+    for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
+      const std::optional<runtime::BadResult> of_rank = bad_result_of(of_ranks[rank]);
+      if (of_rank && (!found || of_rank->order < found->first.order)) {
+        found.emplace(*of_rank, rank);
+      }
+    }
+    return found ? fmt::format("{} of rank {}, {}", found->first.name, found->second, microbatch(found->first)) : "";
+  };
+  return made_of_all_(fmt::format("not finite/{}/{}", step, first), bad ? text_of(*bad) : "", least);
+}
+
+std::optional<double> Training::evaluate(const std::function<bool(std::int64_t batch, std::int64_t batches)>& now_at) {
+  if (evaluate_programs_.empty()) {
+    return std::nullopt;
+  }
+  std::int64_t first = 0;
+  for (std::size_t call = 0; call < evaluate_programs_.size(); ++call) {
+    const std::size_t program = evaluate_programs_[call];
+    if (now_at && !now_at(static_cast<std::int64_t>(call) + 1, static_cast<std::int64_t>(evaluate_programs_.size()))) {
+      return std::nullopt;
+    }
+    if (const std::optional<device::TensorView> inputs = executor_.find_input(program, "inputs")) {
+      data::feed_evaluation(*compiled_.dataset, first, *inputs, executor_.input(program, "targets"),
+                            compiled_.device->element_bytes(graph::DType::f32));
+    }
+    executor_.run(program, {.seed = job_.seed, .first_sample = first, .first_microbatch = call == 0});
+    first += compiled_.evaluation_rows[call];
+  }
+  return read_scalar("loss");
+}
+
+}  // namespace shardrun::train

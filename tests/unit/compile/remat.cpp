@@ -1,0 +1,41 @@
+// [train] remat: what a job makes of it, and the graph that it is compared with.
+
+#include <algorithm>
+
+#include "tests/support/catch.h"
+#include "tests/support/compiled_job.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+
+namespace {
+
+/// Nodes of training that are computed again, of one op.
+std::int64_t repeated(const graph::Graph& graph, std::string_view op) {
+  const graph::Function& micro = *graph.find("micro", 7);
+  return std::count_if(micro.nodes.begin(), micro.nodes.end(), [&](const graph::Node& node) {
+    return node.name.starts_with("recompute/") && node.op->name == op;
+  });
+}
+
+}  // namespace
+
+TEST_CASE("a job says what is computed again, and by default nothing is", "[compile]") {
+  const TemporaryFolder folder;
+  const auto compiled = [&](const std::vector<std::string>& overrides) {
+    return compile_ready(text_job_in(folder, overrides)).graph;
+  };
+  CHECK(graph::to_string(compiled({})) == graph::to_string(compiled({"train.remat=none"})));
+  CHECK(repeated(compiled({}), "gelu") == 0);
+  CHECK(repeated(compiled({"train.remat=selective"}), "gelu") == 2);
+  CHECK(repeated(compiled({"train.remat=selective"}), "attention") == 0);
+  CHECK(repeated(compiled({"train.remat=layer"}), "attention") == 2);
+}
+
+TEST_CASE("what a job computes again is compared with a graph of the same states that keeps it", "[compile]") {
+  const TemporaryFolder folder;
+  const compile::Compiled plain = compile_ready(text_job_in(folder));
+  const job::Job job = text_job_in(folder, {"train.remat=layer"});
+  const compile::Compiled compiled = compile_ready(job);
+  CHECK(graph::to_string(compile::graph_without_remat(job, compiled)) == graph::to_string(plain.graph));
+}

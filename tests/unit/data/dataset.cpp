@@ -1,0 +1,354 @@
+#include "core/data/dataset.h"
+
+#include <functional>
+#include <csignal>
+#include <chrono>
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+
+#include "core/models/model.h"
+#include "core/train/run_job.h"
+#include "tests/support/catch.h"
+#include "tests/support/compiled_job.h"
+#include "tests/support/errors.h"
+#include "tests/support/npy.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using Catch::Contains;
+using Catch::StartsWith;
+
+namespace {
+
+constexpr const char* arrays_job =
+    "[model]\nname = mlp\nhidden = 4\n[data]\narrays = x.npy, y.npy\nsplit = 0.75\nbatch = 2\n[train]\nsteps = 1\n";
+
+std::string refusal(const job::Job& job) {
+  return error_of([&] { static_cast<void>(compile::compile(job)); });
+}
+
+}  // namespace
+
+TEST_CASE("text says how many tokens, windows and characters there are", "[data]") {
+  const TemporaryFolder folder;
+  write_file(folder / "corpus.txt", "abcdabcdabcdabcdabcdabcdabcdabcdabcdabcd");
+  const auto dataset = data::open_dataset(job_in(folder, text_job, {"model.context=3", "data.split=0.75"}));
+  CHECK(dataset->shape().vocab == 4);
+  CHECK(dataset->tokens_per_sample() == 3);
+  CHECK(dataset->evaluation_samples() == 3);
+  REQUIRE(dataset->tokenizer() != nullptr);
+  CHECK(dataset->tokenizer()->kind() == data::TokenizerKind::character);
+  CHECK(dataset->describe() == (folder / "corpus.txt").string() + ": 30 training and 10 validation tokens, 4 distinct");
+}
+
+TEST_CASE("everything is trained on with split = 1", "[data]") {
+  const TemporaryFolder folder;
+  write_file(folder / "corpus.txt", sentences(300));
+  const std::string_view without_evaluation = text_job.substr(0, text_job.find("eval_every"));
+  CHECK(data::open_dataset(job_in(folder, without_evaluation, {"data.split=1"}))->evaluation_samples() == 0);
+}
+
+TEST_CASE("arrays say how many features, targets and classes there are", "[data]") {
+  const TemporaryFolder folder;
+  write_file(folder / "x.npy", npy_file<float>("<f4", "(4, 2)", {0, 1, 2, 3, 4, 5, 6, 7}));
+  write_file(folder / "y.npy", npy_file<float>("<f4", "(4, 3)", {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}));
+  const auto reals = data::open_dataset(job_in(folder, arrays_job));
+  CHECK(reals->shape().features == 2);
+  CHECK(reals->shape().outputs == 3);
+  CHECK(reals->shape().vocab == 0);
+  CHECK(reals->evaluation_samples() == 1);
+  CHECK(reals->tokens_per_sample() == 1);
+  CHECK(reals->tokenizer() == nullptr);
+
+  write_file(folder / "y.npy", npy_file<std::int64_t>("<i8", "(4,)", {0, 5, 2, 1}));
+  const auto labels = data::open_dataset(job_in(folder, arrays_job));
+  CHECK(labels->shape().outputs == 0);
+  CHECK(labels->shape().vocab == 6);
+}
+
+TEST_CASE("both devices are given the same rows, however many at once", "[data]") {
+  const TemporaryFolder folder;
+  std::string x;
+  std::string y;
+  for (int row = 0; row < 200; ++row) {
+    x += bytes_of<float>({static_cast<float>(row), static_cast<float>(-row)});
+    y += bytes_of<float>({static_cast<float>(10 * row)});
+  }
+  write_file(folder / "x.npy", npy_file("{'descr': '<f4', 'fortran_order': False, 'shape': (200, 2), }", x));
+  write_file(folder / "y.npy", npy_file("{'descr': '<f4', 'fortran_order': False, 'shape': (200, 1), }", y));
+  const auto dataset = data::open_dataset(job_in(folder, arrays_job));
+  const auto view = [](void* data, std::int64_t rows, std::int64_t columns) {
+    device::TensorView view{.data = data, .rank = 2};
+    view.shape = view.global = {rows, columns};
+    return view;
+  };
+  std::vector<float> narrow(2 * 150);
+  std::vector<float> narrow_targets(150);
+  std::vector<double> wide(2 * 150);
+  std::vector<double> wide_targets(150);
+
+  dataset->fill_training(7, 30, view(narrow.data(), 150, 2), view(narrow_targets.data(), 150, 1), sizeof(float));
+  dataset->fill_training(7, 30, view(wide.data(), 150, 2), view(wide_targets.data(), 150, 1), sizeof(double));
+
+  CHECK(std::vector<double>(narrow.begin(), narrow.end()) == wide);
+  CHECK(std::vector<double>(narrow_targets.begin(), narrow_targets.end()) == wide_targets);
+  std::vector<bool> seen(150, false);
+  for (std::size_t row = 0; row < 150; ++row) {
+    CHECK(narrow[2 * row + 1] == -narrow[2 * row]);
+    CHECK(narrow_targets[row] == 10 * narrow[2 * row]);
+    seen.at(static_cast<std::size_t>(narrow[2 * row])) = true;
+  }
+  // Rows 120 to 149 of this epoch and the first of the next: at least 120 different ones, all of the training part.
+  CHECK(std::count(seen.begin(), seen.end(), true) >= 120);
+
+  dataset->fill_evaluation(5, view(narrow.data(), 40, 2), view(narrow_targets.data(), 40, 1), sizeof(float));
+  CHECK(narrow[0] == 155);
+  CHECK(narrow_targets[39] == 1940);
+}
+
+TEST_CASE("data and model that do not go together are refused in words", "[data]") {
+  const TemporaryFolder folder;
+  write_file(folder / "corpus.txt", sentences(300));
+  write_file(folder / "x.npy", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, 3}));
+  write_file(folder / "y.npy", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, 3}));
+  write_file(folder / "train.bin", bytes_of<std::uint16_t>({1, 2, 3, 4, 5, 6, 7, 8}));
+  const std::string at = "2: " + (folder / "job.ini").string();
+
+  CHECK(refusal(job_in(folder, "[model]\nname = mlp\nhidden = 4\n[data]\ntext = corpus.txt\n[train]\nsteps = 1\n")) ==
+        at + ":2: model mlp is not trained on tokens: use [data] arrays");
+  CHECK(refusal(
+            job_in(folder,
+                   "[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 2\ncontext = 2\n[data]\narrays = x.npy, y.npy\n"
+                   "[train]\nsteps = 1\n")) == at + ":8: model gpt is trained on tokens: use [data] text or tokens");
+  CHECK(refusal(job_in(folder, "[model]\nname = mlp\nhidden = 4\n[data]\narrays = x.npy\n[train]\nsteps = 1\n")) ==
+        at + ":5: [data] arrays needs two arrays, inputs and targets (x.npy, y.npy); found 1");
+  CHECK(
+      refusal(job_in(folder,
+                     "[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 2\ncontext = 2\n[data]\ntokens = train.bin\n"
+                     "[train]\nsteps = 1\n")) ==
+      at + ":8: [model] vocab is needed with [data] tokens: set it to the number of distinct tokens");
+  CHECK(refusal(job_in(folder, text_job, {"model.context=400"}))
+            .find(at + ":11: [data] text: the training part of '" + (folder / "corpus.txt").string() + "' has ") == 0);
+  CHECK(refusal(job_in(folder, text_job, {"model.width=15"}))
+            .find(at + ":7: [model] heads = 2 does not divide width = 15") == 0);
+  CHECK(refusal(job_in(folder,
+                       "[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 2\ncontext = 2\n[train]\nsteps = 1\n")) ==
+        at + ": [data] is missing: set text, tokens or arrays; [model] vocab is enough for a plan");
+}
+
+TEST_CASE("a validation text is read with the tokenizer of the training text", "[data]") {
+  const TemporaryFolder folder;
+  write_file(folder / "corpus.txt", "abcdabcdabcdabcdabcdabcdabcdabcdabcdabcd");
+  write_file(folder / "val.txt", "ddddccccbbbb");
+  const std::vector<std::string> settings = {"model.context=3",
+                                             "data.validation_text=" + (folder / "val.txt").string()};
+  const auto dataset = data::open_dataset(job_in(folder, text_job, settings));
+
+  CHECK(dataset->shape().vocab == 4);
+  CHECK(dataset->evaluation_samples() == 3);
+  CHECK(dataset->describe() == (folder / "corpus.txt").string() + ": 40 training tokens, " +
+                                   (folder / "val.txt").string() + ": 12 validation tokens, 4 distinct");
+  dataset->load();
+  std::vector<std::int32_t> inputs(9);
+  std::vector<std::int32_t> targets(9);
+  const auto view = [](std::vector<std::int32_t>& of) {
+    device::TensorView view{.data = of.data(), .rank = 2};
+    view.shape = view.global = {3, 3};
+    return view;
+  };
+  dataset->fill_evaluation(0, view(inputs), view(targets), sizeof(float));
+  CHECK(inputs == std::vector<std::int32_t>{3, 3, 3, 3, 2, 2, 2, 2, 1});
+  CHECK(targets == std::vector<std::int32_t>{3, 3, 3, 2, 2, 2, 2, 1, 1});
+
+  write_file(folder / "val.txt", "dddd\nccxc");
+  CHECK_THAT(
+      refusal(job_in(folder, text_job, settings)),
+      Contains("--set data.validation_text: [data] validation_text: '" + (folder / "val.txt").string() +
+               "': cannot encode U+000A at byte 4 (line 1): it is none of the 4 characters of the training text"));
+  write_file(folder / "val.txt", "dd");
+  CHECK_THAT(refusal(job_in(folder, text_job, settings)), Contains("val.txt' has 2 tokens, a context of 3 needs"));
+}
+
+TEST_CASE("validation tokens are checked as training tokens are", "[data]") {
+  const TemporaryFolder folder;
+  write_file(folder / "train.bin", bytes_of<std::uint16_t>({1, 2, 3, 4, 5, 6, 7, 8}));
+  write_file(folder / "val.bin", bytes_of<std::uint16_t>({8, 7, 6, 9, 5}));
+  const std::string text =
+      "[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 2\ncontext = 2\nvocab = 9\n"
+      "[data]\ntokens = train.bin\nvalidation_tokens = val.bin\n[train]\nsteps = 1\n";
+  const auto dataset = data::open_dataset(job_in(folder, text));
+
+  CHECK(dataset->evaluation_samples() == 2);
+  CHECK_THAT(error_of([&] { dataset->check(1); }),
+             StartsWith("2: " + (folder / "job.ini").string() + ":10: [data] validation_tokens: '") &&
+                 Contains("val.bin': token 9 at position 3 is not below the model's vocabulary of 9"));
+  CHECK_THAT(
+      error_of([&] { data::open_dataset(job_in(folder, text, {"model.vocab=8"}))->check(1); }),
+      StartsWith("2: " + (folder / "job.ini").string() + ":9: [data] tokens: '") && Contains("token 8 at position 7"));
+}
+
+TEST_CASE("validation arrays are evaluated from their first row", "[data]") {
+  const TemporaryFolder folder;
+  write_file(folder / "x.npy", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, 3}));
+  write_file(folder / "y.npy", npy_file<std::int32_t>("<i4", "(4,)", {0, 1, 2, 1}));
+  write_file(folder / "vx.npy", npy_file<float>("<f4", "(2, 1)", {7, 8}));
+  write_file(folder / "vy.npy", npy_file<std::int32_t>("<i4", "(2,)", {3, 0}));
+  const std::string text =
+      "[model]\nname = mlp\nhidden = 4\nloss = cross_entropy\n[data]\narrays = x.npy, y.npy\n"
+      "validation_arrays = vx.npy, vy.npy\nbatch = 2\n[train]\nsteps = 1\n";
+  const auto dataset = data::open_dataset(job_in(folder, text));
+
+  CHECK(dataset->shape().vocab == 4);
+  CHECK(dataset->evaluation_samples() == 2);
+  std::vector<float> inputs(2);
+  std::vector<std::int32_t> targets(2);
+  device::TensorView x{.data = inputs.data(), .rank = 2};
+  x.shape = x.global = {2, 1};
+  device::TensorView y{.data = targets.data(), .rank = 1};
+  y.shape = y.global = {2};
+  dataset->fill_evaluation(0, x, y, sizeof(float));
+  CHECK(inputs == std::vector<float>{7, 8});
+  CHECK(targets == std::vector<std::int32_t>{3, 0});
+
+  write_file(folder / "vx.npy", npy_file<float>("<f4", "(2, 2)", {7, 8, 9, 9}));
+  CHECK_THAT(refusal(job_in(folder, text)),
+             Contains(":7: [data] validation_arrays: a row of '") && Contains("has 2 features and labels, one of '"));
+}
+
+TEST_CASE("a run that is asked to stop while it compiles reads no data, and speaks of no step", "[data]") {
+  const TemporaryFolder folder;
+  const float bad = std::numeric_limits<float>::quiet_NaN();
+  write_file(folder / "x.npy", npy_file<float>("<f4", "(4, 2)", {0, 1, 2, 3, 4, bad, 6, 7}));
+  write_file(folder / "y.npy", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, 3}));
+  const job::Job job = job_in(folder, arrays_job, {"job.output=run"});
+  std::string screen;
+  train::RunSettings settings;
+  settings.progress = {.write = [&](std::string_view text) { screen += text; },
+                       .is_terminal = false,
+                       .width = {},
+                       .now = [] { return std::chrono::steady_clock::now(); },
+                       .is_behind = {}};
+  settings.stop_signal = [] { return SIGINT; };
+  settings.on_stop = [](const std::function<void(int)>& listener) {
+    if (listener) {
+      listener(SIGINT);
+    }
+  };
+
+  const metrics::Summary summary = train::run_job(job, settings);
+
+  CHECK(summary.status == "stopped");
+  CHECK(summary.exit_code == 128 + SIGINT);
+  CHECK_FALSE(std::filesystem::exists(job.output));
+  CHECK(screen == "stopping (Ctrl-C again ends it now)\n");
+}
+
+TEST_CASE("what cannot be trained on is found when the data is read through", "[data]") {
+  const TemporaryFolder folder;
+  const float bad = std::numeric_limits<float>::quiet_NaN();
+  write_file(folder / "x.npy", npy_file<float>("<f4", "(4, 2)", {0, 1, 2, 3, 4, bad, 6, 7}));
+  write_file(folder / "y.npy", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, 3}));
+  const std::string at = "2: " + (folder / "job.ini").string() + ":5: [data] arrays: '" + folder.path().string();
+
+  CHECK_THAT(error_of([&] { data::open_dataset(job_in(folder, arrays_job))->check(2); }),
+             StartsWith(at + "/x.npy' has NaN in row 2, column 1"));
+  // A run says so before it writes anything.
+  const job::Job job = job_in(folder, arrays_job, {"job.output=run"});
+  CHECK_THAT(
+      error_of([&] { static_cast<void>(train::run_job(job, {.progress = metrics::descriptor_sink(-1, nullptr)})); }),
+      StartsWith(at + "/x.npy' has NaN"));
+  CHECK_FALSE(std::filesystem::exists(job.output));
+  CHECK(refusal(job) == "nothing");  // a plan reads no more than it needs
+
+  write_file(folder / "x.npy", npy_file<float>("<f4", "(4, 2)", {0, 1, 2, 3, 4, 5, 6, 7}));
+  write_file(folder / "y.npy", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, -std::numeric_limits<float>::infinity()}));
+  CHECK_THAT(error_of([&] { data::open_dataset(job_in(folder, arrays_job))->check(2); }),
+             StartsWith(at + "/y.npy' has -Inf in row 3, column 0"));
+}
+
+TEST_CASE("data that cannot be read is the user's to mend, however it cannot", "[data]") {
+  const TemporaryFolder folder;
+  write_file(folder / "file", "x");
+  std::filesystem::create_symlink(folder / "loop", folder / "loop");
+  for (const std::string& path : {(folder / "gone").string(), (folder / "file/below").string(), folder.path().string(),
+                                  (folder / "loop").string(), std::string("/proc/self/mem"), std::string(300, 'n')}) {
+    CHECK_THAT(refusal(job_in(folder, text_job, {"data.text=" + path})),
+               StartsWith("2: --set data.text: [data] text: cannot read '"));
+  }
+  write_file(folder / "x.npz", "PK\x03\x04 and so on");
+  CHECK_THAT(refusal(job_in(folder, arrays_job,
+                            {"data.arrays=" + (folder / "x.npz").string() + "," + (folder / "x.npz").string()})),
+             StartsWith("2: --set data.arrays: [data] arrays: cannot read array '") &&
+                 Contains("it is a zip archive of arrays, as numpy.savez (.npz)") && Contains("numpy.save("));
+}
+
+namespace {
+
+/// The first evaluation rows of tokens, or what was refused.
+std::string filled(const data::Dataset& dataset, std::int64_t context) {
+  std::vector<std::int32_t> inputs(static_cast<std::size_t>(context));
+  std::vector<std::int32_t> targets(inputs.size());
+  const auto view = [&](std::vector<std::int32_t>& of) {
+    device::TensorView view{.data = of.data(), .rank = 2};
+    view.shape = view.global = {1, context};
+    return view;
+  };
+  return error_of([&] { dataset.fill_training(1, 0, view(inputs), view(targets), sizeof(float)); });
+}
+
+}  // namespace
+
+TEST_CASE("a token file that changes is refused when a batch is filled, with the setting that names it", "[data]") {
+  const TemporaryFolder folder;
+  const std::string text =
+      "[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 2\ncontext = 2\nvocab = 9\n"
+      "[data]\ntokens = train.bin\nsplit = 1\n[train]\nsteps = 1\n";
+  write_file(folder / "train.bin", bytes_of<std::uint16_t>({1, 2, 3, 4, 5, 6, 7, 8}));
+  const auto dataset = data::open_dataset(job_in(folder, text));
+  CHECK(filled(*dataset, 2) == "nothing");
+
+  write_file(folder / "train.bin", bytes_of<std::uint16_t>({1, 2, 3, 4, 5, 6, 7, 7}));
+  CHECK_THAT(filled(*dataset, 2), StartsWith("1: " + (folder / "job.ini").string() + ":9: [data] tokens: '") &&
+                                      Contains("train.bin' changed while this job was using it"));
+  std::filesystem::resize_file(folder / "train.bin", 0);
+  CHECK_THAT(filled(*dataset, 2), Contains("it had 16 bytes and has 0 now"));
+}
+
+TEST_CASE("another process has the same tokens of a text, whatever becomes of the file", "[data]") {
+  const TemporaryFolder folder;
+  const job::Job job = text_job_in(folder);
+  const auto dataset = data::open_dataset(job);
+  CHECK(dataset->bytes_to_load() == dataset->host_bytes());
+  CHECK(dataset->host_bytes() > 4000);
+  dataset->load();
+  CHECK(dataset->bytes_to_load() == 0);
+  write_file(folder / "corpus.txt", "something else");
+
+  const auto attached = data::attach_dataset(job, data::handles_of(*dataset));
+
+  REQUIRE(attached != nullptr);
+  CHECK(attached->describe() == dataset->describe());
+  CHECK(*attached->tokenizer() == *dataset->tokenizer());
+  CHECK(attached->fingerprints() == dataset->fingerprints());
+  CHECK(attached->host_bytes() == dataset->host_bytes());
+  CHECK(filled(*attached, 16) == "nothing");
+  std::string gone = data::handles_of(*dataset).front();
+  gone.replace(0, gone.find('.'), "999999999");
+  CHECK(data::attach_dataset(job, {gone}) == nullptr);
+}
+
+TEST_CASE("arrays are the same files for other processes, by their descriptors", "[data]") {
+  const TemporaryFolder folder;
+  write_file(folder / "x.npy", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, 3}));
+  write_file(folder / "y.npy", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, 3}));
+  const job::Job job = job_in(folder, arrays_job);
+  const auto dataset = data::open_dataset(job);
+  const std::vector<std::string> handles = data::handles_of(*dataset);
+  CHECK(dataset->host_bytes() == 0);
+
+  std::filesystem::rename(folder / "x.npy", folder / "away.npy");
+  CHECK(data::attach_dataset(job, handles)->fingerprints() == dataset->fingerprints());
+  std::filesystem::resize_file(folder / "away.npy", 64);
+  CHECK_THAT(error_of([&] { (void)data::attach_dataset(job, handles); }), Contains("x.npy' changed while"));
+}

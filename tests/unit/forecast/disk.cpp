@@ -1,0 +1,89 @@
+#include "core/forecast/disk.h"
+
+#include "core/checkpoint/weights.h"
+#include "core/train/training.h"
+#include "tests/support/catch.h"
+#include "tests/support/compiled_job.h"
+#include "tests/support/errors.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
+
+namespace {
+
+/// A job and what it writes.
+struct Writing {
+  TemporaryFolder folder;
+  job::Job job = text_job_in(folder);
+  compile::Compiled compiled = compile::compile(job);
+  forecast::DiskUse use = forecast::disk_use(job, compiled);
+
+  [[nodiscard]] std::string refusal(const forecast::DiskLimits& limits, std::uint64_t arena = 0) const {
+    return error_of([&] { forecast::require_disk(job, use, arena, limits); });
+  }
+};
+
+forecast::DiskLimits room_of(std::uint64_t bytes) {
+  return {.room = files::DiskRoom{.bytes = bytes, .of = "the file system of '/full'"}, .file_size = {}};
+}
+
+}  // namespace
+
+TEST_CASE("the size of the weights is known to the byte before there are any", "[forecast]") {
+  Writing writing;
+  train::Training training(writing.job, writing.compiled);
+  training.initialize();
+  const std::filesystem::path path = writing.folder / "w.safetensors";
+  checkpoint::save_states(
+      path, writing.compiled.graph, graph::StateKind::parameter, writing.compiled.partition, training.executor(), 0,
+      checkpoint::describe_model(writing.job.model, writing.compiled.settings, writing.compiled.dataset->tokenizer()));
+  CHECK(writing.use.result == "weights.safetensors");
+  CHECK(writing.use.result_bytes == std::filesystem::file_size(path));
+}
+
+TEST_CASE("results that do not fit on the disk are refused, and by what", "[forecast]") {
+  const Writing writing;
+  const std::uint64_t needed = writing.use.result_bytes;
+  CHECK_THAT(writing.refusal(room_of(needed - 1)), StartsWith("2: ") && Contains("weights.safetensors would take") &&
+                                                       Contains(std::to_string(needed) + " bytes") &&
+                                                       Contains("the file system of '/full' has") &&
+                                                       Contains("[job] output"));
+  CHECK(writing.refusal(room_of(needed)) == "nothing");
+  CHECK(forecast::require_disk(writing.job, writing.use, 0, room_of(needed)).size() == 1);  // metrics.jsonl may not fit
+  CHECK(forecast::require_disk(writing.job, writing.use, 0, room_of(writing.use.total())).empty());
+  CHECK(forecast::require_disk(writing.job, writing.use, 0, {}).empty());
+}
+
+TEST_CASE("results and arenas that are larger than a file may be are refused", "[forecast]") {
+  const Writing writing;
+  const std::uint64_t needed = writing.use.result_bytes;
+  CHECK_THAT(writing.refusal({.room = {}, .file_size = needed - 1}),
+             Contains("weights.safetensors takes") &&
+                 Contains("the limit of a file's size (ulimit -f) is " + std::to_string(needed - 1) + " bytes"));
+  CHECK_THAT(writing.refusal({.room = {}, .file_size = needed}, needed + 1),
+             Contains("the arena of a rank") && Contains("ulimit -f"));
+  CHECK(writing.refusal({.room = {}, .file_size = needed}, needed) == "nothing");
+}
+
+TEST_CASE("states that are saved under way count", "[forecast]") {
+  const TemporaryFolder folder;
+  const job::Job job = job_in(folder,
+                              "[job]\ntask = iterate\noutput = run\n[model]\nname = heat1d\ncells = 100\n"
+                              "[iterate]\nsteps = 100\nsave_every = 30\n");
+  const forecast::DiskUse use = forecast::disk_use(job, compile::compile(job));
+  CHECK(use.result == "state.safetensors");
+  CHECK(use.under_way == 3);
+  CHECK(use.result_bytes_in_all() == 4 * use.result_bytes);
+  CHECK_THAT(error_of([&] { forecast::require_disk(job, use, 0, room_of(3 * use.result_bytes)); }),
+             Contains("state.safetensors and 3 states under way ([iterate] save_every) would take"));
+}
+
+TEST_CASE("the room of a folder that is not there is that of the nearest one above", "[forecast]") {
+  const TemporaryFolder folder;
+  const std::optional<files::DiskRoom> room = files::disk_room(folder / "a/b/c");
+  REQUIRE(room.has_value());
+  CHECK(room->bytes > 0);
+  CHECK(room->of == "the file system of '" + folder.path().string() + "'");
+}

@@ -1,0 +1,371 @@
+// The time of a step, by hand: what costs add up to, what overlaps, and what stages wait for.
+
+#include "core/forecast/predict.h"
+
+#include <numeric>
+#include <shardrun/sdk/pipeline.hpp>
+
+#include "core/forecast/timeline.h"
+#include "core/partition/partition.h"
+#include "tests/support/catch.h"
+#include "tests/support/model_cases.h"
+#include "tests/support/plans.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using compile::AxisRate;
+using forecast::Prediction;
+using forecast::RankStep;
+using forecast::StepCosts;
+using partition::Collective;
+using partition::Instruction;
+using partition::Program;
+using partition::Programs;
+using partition::Transfer;
+using Kind = Instruction::Kind;
+
+namespace {
+
+const graph::Op matmul{.name = "matmul"};
+
+Instruction instruction(Kind kind, std::int32_t transfer = -1) {
+  Instruction made{.kind = kind, .op = &matmul, .name = "any"};
+  made.transfer = transfer;
+  return made;
+}
+
+Transfer all_reduce(mesh::AxisId axis, std::int64_t elements) {
+  return {
+      .name = "sum", .collective = Collective::all_reduce, .axis = axis, .send = {0, elements}, .recv = {0, elements}};
+}
+
+Programs on_mesh(std::vector<mesh::Axis> axes, Program program) {
+  return {.mesh = {std::move(axes)}, .programs = {std::move(program)}};
+}
+
+/// Of a rank alone. `seconds`: of each instruction.
+Prediction alone(const Programs& programs, std::vector<double> seconds, std::vector<std::optional<AxisRate>> axes) {
+  return forecast::predict({{&programs, {0}}}, {}, {.seconds = {std::move(seconds)}, .axes = std::move(axes)});
+}
+
+/// A transfer of 8 elements, 32 bytes, of which each of two ranks sends 32: `seconds` in all.
+AxisRate taking(double seconds) { return {.bandwidth = 32 / seconds}; }
+
+}  // namespace
+
+TEST_CASE("a rank alone takes the sum of its instructions' costs, every time they are executed", "[predict]") {
+  const Programs programs =
+      on_mesh({}, {.function = "micro", .instructions = {instruction(Kind::compute), instruction(Kind::move)}});
+  const Prediction step = forecast::predict({{&programs, {0, 0}}}, {}, {.seconds = {{1, 2, 4, 8}}});
+  CHECK(step.seconds == 15);
+  CHECK(step.stages.at(0).compute == 15);
+  CHECK(step.stages.at(0).exposed == 0);
+  CHECK(step.stages.at(0).waiting == 0);
+}
+
+TEST_CASE("an instruction takes as long as its FLOPs or its bytes, whichever is longer", "[predict]") {
+  Program program{.function = "micro"};
+  for (const std::uint64_t bytes : {100U, 60U}) {
+    program.buffers.push_back(
+        {.type = {graph::DType::f32, {static_cast<std::int64_t>(bytes) / 4}, {""}}, .bytes = bytes});
+  }
+  Instruction compute = instruction(Kind::compute);
+  compute.inputs = {0};
+  compute.outputs = {1};
+  compute.flops = 1000;
+  const forecast::ExecutedInstruction at{&program, &compute};
+  CHECK(forecast::compute_seconds(at, {.flops = 100, .memory_bandwidth = 100}) == 10);
+  CHECK(forecast::compute_seconds(at, {.flops = 1000, .memory_bandwidth = 10}) == 16);
+  compute.accumulate = partition::Accumulate::always;
+  CHECK(forecast::compute_seconds(at, {.flops = 1000, .memory_bandwidth = 10}) == 22);
+
+  Instruction move = instruction(Kind::move);
+  move.inputs = {0};
+  move.outputs = {1};
+  move.copies = {{.shape = {3, 2}}, {.shape = {1}}};
+  CHECK(forecast::compute_seconds({&program, &move}, {.flops = 1, .memory_bandwidth = 4}) == 14);
+}
+
+TEST_CASE("a transfer takes its messages and the bytes of a ring", "[predict]") {
+  const Programs programs = on_mesh({{"data", 4}}, {});
+  const auto seconds = [&](const Transfer& transfer) {
+    return forecast::transfer_seconds(transfer, programs, 4, {.bandwidth = 2, .latency = 100});
+  };
+  CHECK(seconds(all_reduce(0, 8)) == 6 * 100 + 2 * 3 * 8.0 / 4 * 4 / 2);
+  Transfer gather{
+      .collective = Collective::all_gather, .axis = 0, .send = {0, 2}, .recv = {0, 8}, .recv_counts = {2, 2, 2, 2}};
+  CHECK(seconds(gather) == 3 * 100 + 3 * 2 * 4.0 / 2);
+  gather.collective = Collective::reduce_scatter;
+  gather.send.elements = 8;
+  CHECK(seconds(gather) == 3 * 100 + 3 * 2 * 4.0 / 2);
+  CHECK(seconds({.collective = Collective::all_to_all,
+                 .axis = 0,
+                 .send = {0, 5},
+                 .send_counts = {2, 3, 0, 0},
+                 .recv_counts = {2, 0, 0, 4}}) == 2 * 100 + 3 * 4.0 / 2);
+  CHECK(seconds({.collective = Collective::send, .axis = 0, .send = {0, 5}, .link = {0, 1}}) == 100 + 5 * 4.0 / 2);
+}
+
+TEST_CASE("what is moved while something is computed is hidden, and the rest of it waited for", "[predict]") {
+  const Programs programs =
+      on_mesh({{"data", 2}},
+              {.function = "micro",
+               .instructions = {instruction(Kind::start, 0), instruction(Kind::compute), instruction(Kind::wait, 0)},
+               .transfers = {all_reduce(0, 8)}});
+  const Prediction hidden = alone(programs, {0, 5, 0}, {taking(3)});
+  CHECK(hidden.seconds == 5);
+  CHECK(hidden.stages[0].exposed == 0);
+  CHECK(hidden.stages[0].hidden == 3);
+
+  const Prediction longer = alone(programs, {0, 5, 0}, {taking(8)});
+  CHECK(longer.seconds == 8);
+  CHECK(longer.stages[0].exposed == 3);
+  CHECK(longer.stages[0].hidden == 5);
+
+  const Prediction measured = alone(programs, {0.5, 5, 2}, {std::nullopt});
+  CHECK(measured.seconds == 7.5);
+  CHECK(measured.stages[0].exposed == 2.5);
+}
+
+TEST_CASE("an axis moves one thing after the other, and two axes at a time", "[predict]") {
+  const auto seconds = [](mesh::AxisId second) {
+    const Programs programs =
+        on_mesh({{"data", 2}, {"model", 2}}, {.function = "micro",
+                                              .instructions = {instruction(Kind::start, 0), instruction(Kind::start, 1),
+                                                               instruction(Kind::wait, 1), instruction(Kind::wait, 0)},
+                                              .transfers = {all_reduce(0, 8), all_reduce(second, 8)}});
+    return alone(programs, {0, 0, 0, 0}, {taking(3), taking(4)}).seconds;
+  };
+  CHECK(seconds(0) == 6);
+  CHECK(seconds(1) == 4);
+}
+
+TEST_CASE("what is hidden is computing while anything at all is moved, not the sum of what is moved", "[predict]") {
+  const auto step = [](mesh::AxisId second) {
+    const Programs programs =
+        on_mesh({{"data", 2}, {"model", 2}},
+                {.function = "micro",
+                 .instructions = {instruction(Kind::compute), instruction(Kind::start, 0), instruction(Kind::start, 1),
+                                  instruction(Kind::compute), instruction(Kind::wait, 1), instruction(Kind::wait, 0)},
+                 .transfers = {all_reduce(0, 8), all_reduce(second, 8)}});
+    return alone(programs, {10, 0, 0, 5, 0, 0}, {taking(3), taking(4)});
+  };
+  const Prediction at_a_time = step(1);
+  CHECK(at_a_time.seconds == 15);
+  CHECK(at_a_time.stages[0].hidden == 4);
+  const Prediction one_after_the_other = step(0);
+  CHECK(one_after_the_other.seconds == 16);
+  CHECK(one_after_the_other.stages[0].exposed == 1);
+  CHECK(one_after_the_other.stages[0].hidden == 5);
+}
+
+namespace {
+
+/// Stages of a pipeline, of 8 elements a transfer. `seconds`: of each one's instructions.
+Prediction stages_alone(std::vector<Program> programs, std::vector<std::vector<double>> seconds, AxisRate rate) {
+  std::vector<Programs> all;
+  for (Program& program : programs) {
+    all.push_back(on_mesh({{"pipe", static_cast<std::int64_t>(programs.size())}}, std::move(program)));
+    all.back().rank = static_cast<std::int64_t>(all.size()) - 1;
+  }
+  std::vector<RankStep> ranks;
+  for (const Programs& each : all) {
+    ranks.push_back({&each, {0}});
+  }
+  // Their instructions belong to no action.
+  const partition::Pipeline pipeline{.axis = 0, .actions = std::vector<std::vector<plugins::Action>>(all.size())};
+  return forecast::predict(ranks, pipeline, {.seconds = std::move(seconds), .axes = {rate}});
+}
+
+Transfer message(Collective collective, partition::Link link) {
+  return {.name = "message",
+          .collective = collective,
+          .axis = 0,
+          .send = {0, collective == Collective::send ? 8 : 0},
+          .recv = {0, collective == Collective::send ? 0 : 8},
+          .link = link};
+}
+
+}  // namespace
+
+TEST_CASE("a stage sends to both its neighbours one after the other, and receives meanwhile", "[predict]") {
+  const partition::Link forward{1, 2};
+  const partition::Link backward{1, 0, true};
+  const partition::Link up{0, 1};
+  const Program outer{.function = "micro",
+                      .instructions = {instruction(Kind::start, 0), instruction(Kind::start, 1),
+                                       instruction(Kind::wait, 0), instruction(Kind::wait, 1)},
+                      .transfers = {message(Collective::send, up), message(Collective::receive, backward)}};
+  const Program middle{
+      .function = "micro",
+      .instructions = {instruction(Kind::start, 0), instruction(Kind::start, 1), instruction(Kind::start, 2),
+                       instruction(Kind::wait, 2), instruction(Kind::wait, 1), instruction(Kind::wait, 0)},
+      .transfers = {message(Collective::send, forward), message(Collective::send, backward),
+                    message(Collective::receive, up)}};
+  const Program last{.function = "micro",
+                     .instructions = {instruction(Kind::start, 0), instruction(Kind::wait, 0)},
+                     .transfers = {message(Collective::receive, forward)}};
+  const Prediction step = stages_alone({outer, middle, last}, {{0, 0, 0, 0}, {0, 0, 0, 0, 0, 0}, {0, 0}}, taking(3));
+  CHECK(step.seconds == 6);
+  CHECK(step.stages[0].exposed == 6);
+  CHECK(step.stages[2].exposed == 3);
+  CHECK(step.stages[2].waiting == 3);
+}
+
+TEST_CASE("stages move first what could begin first", "[predict]") {
+  const partition::Link link{0, 1};
+  const Program first{
+      .function = "micro",
+      .instructions = {instruction(Kind::start, 0), instruction(Kind::compute), instruction(Kind::start, 1),
+                       instruction(Kind::wait, 0), instruction(Kind::wait, 1)},
+      .transfers = {all_reduce(0, 8), message(Collective::send, link)}};
+  const Program second{
+      .function = "micro",
+      .instructions = {instruction(Kind::compute), instruction(Kind::start, 0), instruction(Kind::start, 1),
+                       instruction(Kind::wait, 0), instruction(Kind::wait, 1)},
+      .transfers = {all_reduce(0, 8), message(Collective::receive, link)}};
+  // The sum from 5 to 8, and behind it the message, which is sent at 7.
+  const Prediction step = stages_alone({first, second}, {{0, 7, 0, 0, 0}, {5, 0, 0, 0, 0}}, taking(3));
+  CHECK(step.seconds == 11);
+  CHECK(step.stages[0].hidden == 2);
+  CHECK(step.stages[0].exposed == 4);
+  CHECK(step.stages[1].hidden == 0);
+  CHECK(step.stages[1].exposed == 6);
+}
+
+TEST_CASE("with nothing but latency a data-parallel step takes two messages for each bucket of two ranks",
+          "[predict]") {
+  const ModelCase mlp = training_case("mlp", "mlp", {{"hidden", "3"}}, {.features = 2, .outputs = 2}, {.batch = 4});
+  const partition::Partition partition = partition::split(mlp.graph, data_parallel(2, 20), mlp.microbatch_rows);
+  const Programs programs =
+      partition::programs_of(mlp.graph, partition, {.device = device::Device::find("cpu"), .rank = 0});
+  RankStep step{&programs, programs.find_calls("micro", mlp.microbatch_rows)};
+  const std::vector<forecast::ExecutedInstruction> instructions = forecast::instructions_of(step);
+  const std::size_t transfers = programs.programs[step.executed[0]].transfers.size();
+  REQUIRE(transfers > 1);
+  constexpr double latency = 1000;
+  const Prediction predicted = forecast::predict({step}, {},
+                                                 {.seconds = {std::vector<double>(instructions.size(), 0)},
+                                                  .axes = {AxisRate{.bandwidth = 1e24, .latency = latency}}});
+  CHECK(predicted.seconds == Approx(static_cast<double>(transfers) * 2 * latency));
+}
+
+namespace {
+
+constexpr std::uint32_t p = 4;
+constexpr std::uint32_t m = 8;
+
+using plugins::Action;
+
+Action in_plugin_words(const sdk::Action& action) {
+  return {static_cast<Action::Kind>(static_cast<std::uint32_t>(action.kind) - SR_ACTION_FORWARD), action.chunk,
+          action.microbatch};
+}
+
+partition::Pipeline alternating(std::uint32_t stages, std::uint32_t microbatches) {
+  partition::Pipeline made{.axis = 0};
+  for (std::uint32_t stage = 0; stage < stages; ++stage) {
+    made.chunks.push_back({stage, stage});
+    std::vector<Action>& list = made.actions.emplace_back();
+    for (const sdk::Action& action : sdk::one_forward_one_backward(stage, stages, 1, microbatches)) {
+      list.push_back(in_plugin_words(action));
+    }
+  }
+  return made;
+}
+
+/// A stage that receives, computes and sends in each of its actions. What it has sent it waits for at the end.
+Programs stage_of(const partition::Pipeline& pipeline, std::int32_t stage) {
+  const auto stages = static_cast<std::int32_t>(pipeline.actions.size());
+  Program program{.function = "micro"};
+  const auto add = [&](Collective collective, partition::Link link, bool waits) {
+    const bool sends = collective == Collective::send;
+    program.transfers.push_back({.name = "message",
+                                 .collective = collective,
+                                 .axis = 0,
+                                 .send = {0, sends ? 8 : 0},
+                                 .recv = {0, sends ? 0 : 8},
+                                 .link = link});
+    const auto number = static_cast<std::int32_t>(program.transfers.size()) - 1;
+    program.instructions.push_back(instruction(Kind::start, number));
+    if (waits) {
+      program.instructions.push_back(instruction(Kind::wait, number));
+    }
+  };
+  const std::vector<Action>& actions = pipeline.actions[static_cast<std::size_t>(stage)];
+  for (std::size_t a = 0; a < actions.size(); ++a) {
+    const Action& action = actions[a];
+    const bool forward = action.kind == Action::Kind::forward;
+    const std::int32_t from = forward ? stage - 1 : stage + 1;
+    const std::int32_t to = forward ? stage + 1 : stage - 1;
+    if (from >= 0 && from < stages) {
+      add(Collective::receive, {from, stage, !forward}, true);
+    }
+    Instruction compute = instruction(Kind::compute);
+    compute.layer = stage;
+    compute.call = static_cast<std::int32_t>(action.microbatch);
+    compute.action = static_cast<std::int32_t>(a);
+    compute.phase = forward ? graph::Phase::forward : graph::Phase::backward_input;
+    program.instructions.push_back(compute);
+    if (to >= 0 && to < stages) {
+      add(Collective::send, {stage, to, !forward}, false);
+    }
+  }
+  for (std::size_t t = 0; t < program.transfers.size(); ++t) {
+    if (program.transfers[t].collective == Collective::send) {
+      program.instructions.push_back(instruction(Kind::wait, static_cast<std::int32_t>(t)));
+    }
+  }
+  Programs programs = on_mesh({{"pipe", stages}}, std::move(program));
+  programs.rank = stage;
+  return programs;
+}
+
+/// Forward 1, backward 2; `waits`: the cost of each wait where the axis has no rate.
+Prediction predict_pipeline(const partition::Pipeline& pipeline, const std::optional<AxisRate>& rate,
+                            double waits = 0) {
+  std::vector<Programs> programs;
+  for (std::size_t stage = 0; stage < pipeline.actions.size(); ++stage) {
+    programs.push_back(stage_of(pipeline, static_cast<std::int32_t>(stage)));
+  }
+  StepCosts costs{.axes = {rate}};
+  std::vector<RankStep> ranks;
+  for (const Programs& each : programs) {
+    ranks.push_back({&each, {0}});
+    std::vector<double>& seconds = costs.seconds.emplace_back();
+    for (const Instruction& at : each.programs[0].instructions) {
+      const double compute = at.phase == graph::Phase::forward ? 1 : 2;
+      seconds.push_back(at.kind == Kind::compute ? compute : at.kind == Kind::wait ? waits : 0);
+    }
+  }
+  return forecast::predict(ranks, pipeline, costs);
+}
+
+}  // namespace
+
+TEST_CASE("stages of one cost wait as long as the pipeline's bubble says", "[predict]") {
+  const partition::Pipeline pipeline = alternating(p, m);
+  const Prediction step = predict_pipeline(pipeline, AxisRate{.bandwidth = 1e24});
+  const forecast::Timeline timeline = forecast::timeline_of(pipeline, forecast::unit_cost);
+  CHECK(step.seconds == Approx(timeline.end));
+  for (std::size_t stage = 0; stage < p; ++stage) {
+    CHECK(step.stages[stage].waiting / step.stages[stage].compute == Approx(timeline.bubble(stage)));
+    CHECK(step.stages[stage].compute + step.stages[stage].exposed + step.stages[stage].waiting == Approx(step.seconds));
+    for (const Action& action : pipeline.actions[stage]) {
+      CHECK(step.cost_of(action) == forecast::unit_cost(action));
+    }
+  }
+}
+
+TEST_CASE("a message is waited for from when it is sent, and before that its sender", "[predict]") {
+  for (const bool measured : {false, true}) {
+    const partition::Pipeline pipeline = alternating(2, 1);
+    const Prediction step =
+        measured ? predict_pipeline(pipeline, std::nullopt, 10) : predict_pipeline(pipeline, AxisRate{1e24, 10});
+    // Forward, message, forward and backward of the second stage, message, backward.
+    const double behind = measured ? 10 : 0;  // the first stage's wait for what it has sent
+    CHECK(step.seconds == Approx(1 + 10 + 1 + 2 + 10 + 2 + behind));
+    CHECK(step.stages[1].waiting == Approx(measured ? 1 + 12 : 1 + 2));
+    CHECK(step.stages[0].waiting == Approx(1 + 10 + 1 + 2 - 1));
+  }
+}

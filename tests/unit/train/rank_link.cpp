@@ -1,0 +1,207 @@
+#include "core/train/rank_link.h"
+
+#include <future>
+#include <mutex>
+#include <optional>
+
+#include "core/base/stop.h"
+#include "core/metrics/rundir.h"
+#include "core/train/rank_process.h"
+#include "core/train/rank_reports.h"
+#include "tests/support/catch.h"
+#include "tests/support/compiled_job.h"
+#include "tests/support/errors.h"
+#include "tests/unit/launch/store.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+
+namespace {
+
+using Catch::Matchers::Contains;
+using launch::Rank;
+
+Rank::Deadline in(int milliseconds) { return Rank::Clock::now() + std::chrono::milliseconds(milliseconds); }
+
+/// Two ranks of one job in this process; between them [job] timeout has passed many times before rank 0 does anything.
+struct Pair {
+  TemporaryFolder folder;
+  job::Job job = text_job_in(folder);
+  compile::Compiled compiled = compile_ready(job);
+  Store store{2};
+  Rank first{store.context(0), Store::job, Rank::no_deadline};
+  Rank second{store.context(1), Store::job, Rank::no_deadline};
+
+  Pair() { job.timeout = 0.01; }
+
+  /// What `act` throws on rank 1, whose first rank comes late.
+  template <typename Act>
+  std::string outcome(const Act& act) {
+    train::RankLink late(job, compiled, first);
+    std::future<std::string> waiting = std::async(std::launch::async, [&] {
+      train::RankLink link(job, compiled, second);
+      return error_of([&] { act(link); });
+    });
+    (void)error_of([&] { (void)first.get("nothing", in(200)); });
+    act(late);
+    return waiting.get();
+  }
+};
+
+/// The first of two ranks over a transport that moves nothing.
+struct OverWitness {
+  TemporaryFolder folder;
+  job::Job job = text_job_in(folder, {"job.ranks=2", "job.strategy=dp", "job.transport=witness",
+                                      "plugins.path=" SHARDRUN_PLUGINS ":" SHARDRUN_FIXTURES});
+  compile::Compiled compiled = compile_ready(job);
+  Store store{2};
+  Rank second{store.context(1), Store::job, Rank::no_deadline};
+
+  OverWitness() { second.set("barrier/0/1", ""); }
+
+  /// What became of ops, groups and memory.
+  std::string end() { return second.get("witness", in(60'000)); }
+};
+
+}  // namespace
+
+TEST_CASE("memory that transports know stays until they are closed, however early its executor goes", "[train]") {
+  OverWitness over;
+  Rank first(over.store.context(0), Store::job, Rank::no_deadline);
+  {
+    train::RankLink link(over.job, over.compiled, first);
+    runtime::Executor executor(over.compiled.programs, *over.compiled.device);
+    link.connect(executor);
+  }
+  CHECK(over.end() == "op; group; memory; closed");
+}
+
+TEST_CASE("the launcher hears of a failure while all connections are there", "[train]") {
+  const OverWitness over;
+  const std::string text = job::canonical_text(over.job);
+  std::mutex mutex;
+  std::weak_ptr<const memory::Arena> memory;
+  std::optional<bool> was_connected;
+  Store store(2, {.job = text}, [&] {
+    const std::lock_guard lock(mutex);
+    was_connected = !memory.expired();
+  });
+  Rank second(store.context(1), text, Rank::no_deadline);
+  second.set("barrier/0/1", "");
+
+  const metrics::RunDirectory directory(over.job.output);
+  const auto work = [&](compile::Compiled& compiled, train::RankLink& link, const metrics::RunFolder&) -> int {
+    runtime::Executor executor(compiled.programs, *compiled.device);
+    link.connect(executor);
+    const std::lock_guard lock(mutex);
+    memory = executor.arena();
+    throw Error(ErrorCode::numerics, "the loss is NaN");
+  };
+
+  const int code = train::as_rank(over.job, store.context(0), work, {.folder = directory.root()});
+  forget_stop();
+
+  store.end();
+  CHECK(code == 1);
+  CHECK(was_connected == true);
+  CHECK(memory.expired());
+}
+
+TEST_CASE("a rank with other data than the first is told which, and both files' sizes and hashes", "[train]") {
+  Pair pair;
+  job::Job other = pair.job;
+  other.data.text = pair.folder / "other.txt";
+  std::string text = read_file(pair.job.data.text);
+  train::RankLink first(pair.job, pair.compiled, pair.first);
+  first.check_data();
+  const auto told = [&] {
+    write_file(other.data.text, text);
+    compile::Compiled compiled = compile_ready(other);
+    train::RankLink link(other, compiled, pair.second);
+    return error_of([&] { link.check_data(); });
+  };
+  CHECK(told() == "nothing");
+  text[text.size() / 2] ^= 1;
+  CHECK_THAT(told(), Contains("[data] " + other.data.text.string() + ": rank 1 has another file here (") &&
+                         Contains(") than rank 0 (") && Contains("give all hosts the same data"));
+}
+
+TEST_CASE("a rank with another saved state than the first is refused", "[train]") {
+  Pair pair;
+  pair.job.task = job::Task::iterate;
+  pair.job.iterate.from = "state.safetensors";
+  pair.compiled.dataset = nullptr;
+  pair.compiled.saved_state = {.fingerprint = "8 bytes, hash 1", .steps = 3};
+  train::RankLink first(pair.job, pair.compiled, pair.first);
+  first.check_data();
+  train::RankLink same(pair.job, pair.compiled, pair.second);
+  CHECK(error_of([&] { same.check_data(); }) == "nothing");
+  pair.compiled.saved_state.fingerprint = "8 bytes, hash 2";
+  CHECK_THAT(error_of([&] { same.check_data(); }),
+             Contains("[iterate] from state.safetensors: rank 1 has another file here (8 bytes, hash 2) than rank 0 "
+                      "(8 bytes, hash 1)"));
+}
+
+TEST_CASE("a rank whose data takes longer than the timeout is waited for", "[train]") {
+  CHECK(Pair().outcome([](train::RankLink& link) { link.check_plan(); }) == "nothing");
+}
+
+TEST_CASE("no rank goes on from a barrier before each is there, however long that takes", "[train]") {
+  CHECK(Pair().outcome([](train::RankLink& link) {
+    link.barrier();
+    link.barrier();
+  }) == "nothing");
+}
+
+TEST_CASE("a wait for other ranks ends with the job", "[train]") {
+  Pair pair;
+  pair.store.abort("rank 0 is gone");
+  train::RankLink link(pair.job, pair.compiled, pair.second);
+  CHECK(error_of([&] { link.barrier(); }).find("the job is aborted: rank 0 is gone") != std::string::npos);
+}
+
+TEST_CASE("a rank that never learns the folder of all writes no log", "[train]") {
+  const TemporaryFolder folder;
+  const job::Job job = text_job_in(folder, {"job.ranks=2", "job.strategy=dp", "job.output={time}"});
+  const std::string text = job::canonical_text(job);
+  Store store(2, {.job = text});
+  Rank first(store.context(0), text, Rank::no_deadline);
+  first.set("run", "1");
+  first.set("machines", "1 1");
+  launch::RankContext context = store.context(1);
+  context.is_hosted = true;
+
+  const int code =
+      train::as_rank(job, context, [](compile::Compiled&, train::RankLink&, const metrics::RunFolder&) { return 0; },
+                     {.on_join = [&] { store.abort("rank 0 is gone"); }});
+  forget_stop();
+
+  CHECK(code == 1);
+  CHECK_FALSE(std::filesystem::exists(folder / "{time}"));
+}
+
+TEST_CASE("a rank tells of the rank that it waited for, where the failure follows from another's", "[train]") {
+  const auto told = [](const Error& error) {
+    std::optional<int> told_of;
+    CHECK(train::exit_code_of(
+              [&]() -> int { throw error; },
+              [&](launch::FailureKind, const std::string&, std::optional<int> awaited) { told_of = awaited; }) == 1);
+    return told_of;
+  };
+  CHECK(told({ErrorCode::timeout, "past its deadline", 3}) == 3);
+  CHECK(told({ErrorCode::peer_lost, "it is gone", 0}) == 0);
+  CHECK_FALSE(told({ErrorCode::timeout, "waiting for member 1 (rank 3)"}));
+  CHECK_FALSE(told({ErrorCode::numerics, "NaN", 3}));
+}
+
+TEST_CASE("results longer than a message arrive whole", "[train]") {
+  Pair pair;
+  train::RankLink link(pair.job, pair.compiled, pair.first);
+  const std::string sample = sentences(3'000'001);
+
+  train::display_of_launcher(link)->result(sample);
+
+  pair.first.goodbye(Rank::no_deadline);
+  pair.store.end();
+  CHECK(pair.store.messages() == sample);
+}
