@@ -171,3 +171,24 @@ TEST_CASE("more classes than the labels show may be asked for, fewer may not", "
   CHECK(outputs("6") == "nothing");
   CHECK(outputs("3") == "2: [model] outputs = 3, but the data has 4: leave it out or correct it");
 }
+
+TEST_CASE("where gradients are clipped, every parameter's update takes the factor of all of them", "[models]") {
+  for (const double clip : {0.0, 0.5}) {
+    const ModelCase model = training_case("mlp", "mlp", {{"hidden", "3"}, {"loss", "cross_entropy"}},
+                                          {.vocab = 3, .features = 2}, {.batch = 2, .optimizer = {.clip = clip}});
+    const auto update = std::ranges::find(model.graph.functions, "update", &graph::Function::name);
+    REQUIRE(update != model.graph.functions.end());
+    const auto factor =
+        std::ranges::find_if(update->nodes, [](const auto& node) { return node.op->name == "clip_scale"; });
+    REQUIRE(factor != update->nodes.end());
+    std::size_t steps = 0;
+    for (const graph::Node& node : update->nodes) {
+      if (node.op->name == "adamw") {
+        ++steps;
+        CHECK(node.inputs.size() == (clip > 0 ? 5 : 4));
+        CHECK((clip > 0 && node.inputs.back() == factor->outputs.front()) == (clip > 0));
+      }
+    }
+    CHECK(steps == 2);
+  }
+}
