@@ -100,7 +100,7 @@ Connections connect_members(const sdk::Config& config, const sdk::GroupSpec& gro
   const std::string prefix = "gloo/" + config.job + "/" + id + "/";
   Socket listener = listen_for(config);
   config.host.store_set(prefix + std::to_string(group.rank), own_end(listener).text());
-  Rendezvous rendezvous(
+  GroupRendezvous rendezvous(
       group, config.host, secret,
       [&](std::uint32_t connector, std::uint32_t acceptor, const Endpoint& from, const Endpoint& to) {
         const Protection protection =

@@ -33,8 +33,8 @@ std::int64_t in(nanoseconds time) { return sdk::steady_now() + time.count(); }
 
 }  // namespace
 
-Rendezvous::Rendezvous(const sdk::GroupSpec& group, const sdk::TransportHost& host, const Key& secret,
-                       BindingOf binding_of, AddressOf address_of, Socket listener)
+GroupRendezvous::GroupRendezvous(const sdk::GroupSpec& group, const sdk::TransportHost& host, const Key& secret,
+                                 BindingOf binding_of, AddressOf address_of, Socket listener)
     : group_(group),
       host_(host),
       secret_(secret),
@@ -48,7 +48,7 @@ Rendezvous::Rendezvous(const sdk::GroupSpec& group, const sdk::TransportHost& ho
 }
 
 /// Requests the first address that is not known yet. Returns whether all are known.
-bool Rendezvous::find_address() {
+bool GroupRendezvous::find_address() {
   const auto attempt = std::ranges::find_if(attempts_, [](const Attempt& each) { return each.to.bytes == 0; });
   if (attempt == attempts_.end()) {
     return true;
@@ -65,7 +65,7 @@ bool Rendezvous::find_address() {
   return false;
 }
 
-std::vector<std::optional<Handshake>> Rendezvous::run() {
+std::vector<std::optional<Handshake>> GroupRendezvous::run() {
   while (!is_complete()) {
     require_time();
     for (Attempt& each : attempts_) {
@@ -82,12 +82,12 @@ std::vector<std::optional<Handshake>> Rendezvous::run() {
   return std::move(proven_);
 }
 
-bool Rendezvous::is_complete() const {
+bool GroupRendezvous::is_complete() const {
   return static_cast<std::size_t>(std::ranges::count_if(
              proven_, [](const std::optional<Handshake>& proven) { return proven.has_value(); })) == group_.size() - 1;
 }
 
-void Rendezvous::require_time() {
+void GroupRendezvous::require_time() {
   if (host_.aborted()) {
     throw TransportError(SR_ABORTED, "the job ends");
   }
@@ -111,7 +111,7 @@ void Rendezvous::require_time() {
 }
 
 /// Waits until a socket is ready, or it is time for the next check.
-void Rendezvous::wait() {
+void GroupRendezvous::wait() {
   std::vector<pollfd> watched;
   std::int64_t until = std::min(group_.deadline, in(stop_check_interval));
   if (sdk::steady_now() >= accept_after_) {
@@ -137,7 +137,7 @@ void Rendezvous::wait() {
   (void)::poll(watched.data(), watched.size(), timeout);
 }
 
-void Rendezvous::attempt(Attempt& attempt) {
+void GroupRendezvous::attempt(Attempt& attempt) {
   if (proven_[attempt.member] || attempt.to.bytes == 0) {
     return;
   }
@@ -180,12 +180,12 @@ void Rendezvous::attempt(Attempt& attempt) {
   }
 }
 
-TransportError Rendezvous::lost(const Attempt& attempt, int error) const {
+TransportError GroupRendezvous::lost(const Attempt& attempt, int error) const {
   return {SR_PEER_LOST, group_.name_of(attempt.member) + " is lost: " + std::strerror(error),
           group_.members[attempt.member]};
 }
 
-void Rendezvous::begin(Attempt& attempt) {
+void GroupRendezvous::begin(Attempt& attempt) {
   if (sdk::steady_now() < attempt.next) {
     return;
   }
@@ -203,7 +203,7 @@ void Rendezvous::begin(Attempt& attempt) {
   }
 }
 
-void Rendezvous::try_again(Attempt& attempt, const std::string& why) {
+void GroupRendezvous::try_again(Attempt& attempt, const std::string& why) {
   attempt.socket = Socket();
   attempt.handshake.reset();
   attempt.why = why;
@@ -213,7 +213,7 @@ void Rendezvous::try_again(Attempt& attempt, const std::string& why) {
 }
 
 /// Accepts the connections that are pending at the listener.
-void Rendezvous::accept_connections() {
+void GroupRendezvous::accept_connections() {
   for (int accepted = 0; accepted < most_at_a_time && sdk::steady_now() >= accept_after_; ++accepted) {
     Socket socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket && (errno == EAGAIN || errno == EWOULDBLOCK)) {
@@ -257,7 +257,7 @@ void Rendezvous::accept_connections() {
 }
 
 /// Continues its handshake. Returns whether it is still in progress.
-bool Rendezvous::advance(Incoming& incoming) {
+bool GroupRendezvous::advance(Incoming& incoming) {
   switch (incoming.handshake.advance()) {
     case Handshake::State::under_way: return true;
     case Handshake::State::refused: ++strangers_; return false;
@@ -269,7 +269,7 @@ bool Rendezvous::advance(Incoming& incoming) {
   return false;
 }
 
-void Rendezvous::advance_incoming() {
+void GroupRendezvous::advance_incoming() {
   const std::int64_t oldest = in(-handshake_limit);
   std::deque<Incoming> remaining;
   for (Incoming& incoming : incoming_) {
@@ -282,7 +282,7 @@ void Rendezvous::advance_incoming() {
   incoming_ = std::move(remaining);
 }
 
-void Rendezvous::drop_oldest() {
+void GroupRendezvous::drop_oldest() {
   incoming_.pop_front();
   ++strangers_;
 }

@@ -18,7 +18,7 @@ namespace shardrun::gloo_transport {
 /// Connects the members of a group: one authenticated connection to each other member, on the calling thread.
 /// Connections of strangers (they prove nothing) are dropped and counted. At most `most_strangers` plus the group's
 /// size are open at a time. Beyond that the oldest is dropped; a member that was dropped connects again.
-class Rendezvous {
+class GroupRendezvous {
  public:
   static constexpr std::size_t most_strangers = 64;
 
@@ -30,8 +30,8 @@ class Rendezvous {
 
   /// This member connects to the members with lower numbers. `listener` is listening. The first three arguments outlive
   /// this.
-  Rendezvous(const sdk::GroupSpec& group, const sdk::TransportHost& host, const Key& secret, BindingOf binding_of,
-             AddressOf address_of, Socket listener);
+  GroupRendezvous(const sdk::GroupSpec& group, const sdk::TransportHost& host, const Key& secret, BindingOf binding_of,
+                  AddressOf address_of, Socket listener);
 
   /// Returns when all members are connected. Throws TransportError.
   [[nodiscard]] std::vector<std::optional<Handshake>> run();

@@ -175,8 +175,8 @@ class Control {
   /// Assigns a segment to the collective being prepared, or none where `bytes` is empty (returns null then). Only the
   /// first member calls it, before a barrier. After the barrier `assigned_segment` tells every member.
   std::byte* assign_segment(std::optional<std::size_t> bytes);
-  [[nodiscard]] Segment assigned_segment() const noexcept {
-    return header_->segment == no_segment ? Segment() : segments_->hold(header_->segment);
+  [[nodiscard]] OpSegment assigned_segment() const noexcept {
+    return header_->segment == no_segment ? OpSegment() : segments_->hold(header_->segment);
   }
 
   /// "member 1 (rank 3, pid 4711)"

@@ -75,7 +75,7 @@ struct Agreed {
   std::uint64_t staging_bytes = 0;  ///< of one staging buffer
   std::uint32_t members = 0;
   std::uint32_t staging_buffers = 2;  ///< per member
-  Segment segment;
+  OpSegment segment;
   std::vector<std::shared_ptr<std::byte>> sends;  ///< mapped: every other member's, in this process
   std::vector<std::shared_ptr<std::byte>> recvs;
   std::vector<std::uint64_t> offsets;  ///< all_to_allv: of the block for this member, in each member's send buffer

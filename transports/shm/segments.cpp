@@ -28,7 +28,7 @@ std::optional<std::uint64_t> SegmentPool::assign(std::size_t bytes) {
   return *found;
 }
 
-Segment SegmentPool::hold(std::uint64_t offset) const noexcept { return {holders_of(offset), data(offset)}; }
+OpSegment SegmentPool::hold(std::uint64_t offset) const noexcept { return {holders_of(offset), data(offset)}; }
 
 std::byte* SegmentPool::data(std::uint64_t offset) const noexcept { return memory_ + offset + head_bytes; }
 

@@ -11,18 +11,18 @@
 namespace shm {
 
 /// One member's hold on a segment: shared memory of one collective. Releases it when destroyed.
-class Segment {
+class OpSegment {
  public:
-  Segment() = default;
-  Segment(std::atomic<std::uint32_t>& holders, std::byte* data) noexcept : holders_(&holders), data_(data) {}
-  Segment(Segment&& other) noexcept
+  OpSegment() = default;
+  OpSegment(std::atomic<std::uint32_t>& holders, std::byte* data) noexcept : holders_(&holders), data_(data) {}
+  OpSegment(OpSegment&& other) noexcept
       : holders_(std::exchange(other.holders_, nullptr)), data_(std::exchange(other.data_, nullptr)) {}
-  Segment& operator=(Segment&& other) noexcept {
+  OpSegment& operator=(OpSegment&& other) noexcept {
     std::swap(holders_, other.holders_);
     std::swap(data_, other.data_);
     return *this;
   }
-  ~Segment() {
+  ~OpSegment() {
     if (holders_ != nullptr) {
       holders_->fetch_sub(1, std::memory_order_release);
     }
@@ -45,7 +45,7 @@ class SegmentPool {
   /// The offset of a free segment of at least `bytes`, now held by every member. Nothing where the memory is used up.
   [[nodiscard]] std::optional<std::uint64_t> assign(std::size_t bytes);
   /// This member's hold on an assigned segment. Call it once on each member.
-  [[nodiscard]] Segment hold(std::uint64_t offset) const noexcept;
+  [[nodiscard]] OpSegment hold(std::uint64_t offset) const noexcept;
   [[nodiscard]] std::byte* data(std::uint64_t offset) const noexcept;
 
  private:

@@ -61,7 +61,7 @@ TEST_CASE("gloo: members keep no other member out, however many come at a time")
     Socket& socket = sockets.emplace_front(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     REQUIRE(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.address), address.bytes) == 0);
   }
-  Rendezvous rendezvous(
+  GroupRendezvous rendezvous(
       group, host, secret,
       [](std::uint32_t connector, std::uint32_t acceptor, const Endpoint&, const Endpoint&) {
         return binding_of(connector, acceptor);

@@ -238,12 +238,12 @@ TEST_CASE("shm: a segment is assigned again once all members have released it, a
     assigned.push_back(*offset);
   }
   CHECK(assigned == std::vector<std::uint64_t>{0, 256, 512, 768});
-  { const shm::Segment first = pool.hold(256); }
+  { const shm::OpSegment first = pool.hold(256); }
   CHECK_FALSE(pool.assign(100));
   std::memset(pool.hold(256).data(), 1, 100);
   CHECK_FALSE(pool.assign(300));
   CHECK(pool.assign(100) == std::optional<std::uint64_t>(256));
-  const shm::Segment again = pool.hold(256);
+  const shm::OpSegment again = pool.hold(256);
   CHECK(again.data() == pool.data(256));
 }
 
