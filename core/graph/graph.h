@@ -19,13 +19,17 @@ enum class StateKind : std::uint8_t {
   optimizer,
   metric,
   field,
-  beside_gradient,   ///< of a strategy's hook, of the gradient's shape
-  beside_parameter,  ///< of a strategy's hook, of the parameter's
+  hook_state,  ///< what a strategy's hook keeps with a parameter, or with its gradient
 };
 
 /// How a state tensor begins. Normal draws are keyed by (seed, tensor name, element index): the same on any sharding.
 struct Initializer {
-  enum class Kind : std::uint8_t { constant, normal, gaussian_bump } kind = Kind::constant;
+  enum class Kind : std::uint8_t {
+    constant,
+    normal,
+    gaussian_bump,
+    parameter,  ///< as the state's `of_parameter`
+  } kind = Kind::constant;
   double value = 0;  ///< the constant, or the standard deviation (normal), or the width as a share of the axis (bump)
 };
 
@@ -35,10 +39,10 @@ struct State {
   TensorType type = {};
   StateKind kind = StateKind::parameter;
   Initializer initializer = {};
-  bool decay = false;             ///< weight decay applies: matrices and embeddings, not gains and biases
-  std::int32_t layer = -1;        ///< the repeated layer it belongs to, or -1
-  StateId of_parameter = -1;      ///< for gradients, optimizer state and what hooks keep: whose
-  bool copies_parameter = false;  ///< it begins as that
+  bool decay = false;         ///< weight decay applies: matrices and embeddings, not gains and biases
+  std::int32_t layer = -1;    ///< the repeated layer it belongs to, or -1
+  StateId of_parameter = -1;  ///< of gradients, optimizer and hook states: whose
+  bool of_gradient = false;   ///< of hook states: kept with the gradient and placed as that, not as the parameter
 };
 
 /// Which part of training a node belongs to. A schedule may place the two parts of backward apart.

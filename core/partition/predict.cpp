@@ -6,7 +6,7 @@
 namespace shardrun::partition {
 namespace {
 
-using plugins::Action;
+using plan::Action;
 using Kind = Instruction::Kind;
 
 bool is_message(const Transfer& transfer) noexcept {

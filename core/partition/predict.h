@@ -58,9 +58,9 @@ struct Prediction {
   double seconds = 0;
   std::vector<StagePrediction> stages;
   /// Of a pipeline's action, by chunk, kind and microbatch: computing, and what it waits for along other axes.
-  std::map<std::tuple<std::uint32_t, plugins::Action::Kind, std::uint32_t>, double> actions;
+  std::map<std::tuple<std::uint32_t, plan::Action::Kind, std::uint32_t>, double> actions;
 
-  [[nodiscard]] double cost_of(const plugins::Action& action) const;
+  [[nodiscard]] double cost_of(const plan::Action& action) const;
 };
 
 /// Goes through the instructions of one rank of each stage, or of one alone, at once. A message is under way from when

@@ -10,7 +10,7 @@ namespace shardrun::partition {
 
 /// When a stage does an action, in the unit of its costs.
 struct TimedAction {
-  plugins::Action action;
+  plan::Action action;
   double begin = 0;
   double end = 0;
 };
@@ -25,16 +25,16 @@ struct Timeline {
 };
 
 /// What an action costs.
-using ActionCost = std::function<double(const plugins::Action& action)>;
+using ActionCost = std::function<double(const plan::Action& action)>;
 
 /// Forward, and each part of backward, 1.
-[[nodiscard]] double unit_cost(const plugins::Action& action) noexcept;
+[[nodiscard]] double unit_cost(const plan::Action& action) noexcept;
 
 /// What is sent takes no time of its own. REQUIRES: the actions are complete and come to their ends.
 [[nodiscard]] Timeline timeline_of(const Pipeline& pipeline, const ActionCost& cost);
 
 /// The most forwards, of a microbatch and a chunk, that a stage has done and not all of backward.
-[[nodiscard]] int most_live_forwards(const std::vector<plugins::Action>& actions);
+[[nodiscard]] int most_live_forwards(const std::vector<plan::Action>& actions);
 
 /// A row a stage, of actions as cells whose widths are their costs, and a legend of what the rows hold. Where cells
 /// with microbatches' numbers are wider than `width` columns together the numbers are left out, and where that is too

@@ -17,6 +17,11 @@
 #include "core/runtime/communicator.h"
 #include "core/runtime/timeline.h"
 
+namespace shardrun::plugins {
+class Hooks;
+class HookTables;
+}  // namespace shardrun::plugins
+
 namespace shardrun::runtime {
 
 /// Time spent in the instructions of one op of one function.
@@ -46,8 +51,12 @@ struct BadResult {
 class Executor {
  public:
   /// Maps the arena and binds every instruction to its kernel and addresses. Transfers are prepared by `bind`, which
-  /// programs of one rank do without.
-  Executor(const partition::Programs& programs, const device::Device& device);
+  /// programs of one rank do without. `hooks`: the strategy's own functions, which outlive this; null where the
+  /// programs call none.
+  Executor(const partition::Programs& programs, const device::Device& device, const plugins::Hooks* hooks = nullptr);
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+  ~Executor();
 
   /// Prepares every transfer. REQUIRES: `communicator` outlives every call, and knows the arena.
   void bind(Communicator& communicator);
@@ -155,6 +164,8 @@ class Executor {
 
   const partition::Programs programs_;
   const device::Device& device_;
+  const plugins::Hooks* hooks_;
+  std::vector<std::unique_ptr<const plugins::HookTables>> hook_groups_;  ///< as Programs::hook_groups
   Communicator* communicator_ = nullptr;
   device::Threads threads_;
   std::shared_ptr<const memory::Arena> arena_;

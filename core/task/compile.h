@@ -12,11 +12,15 @@
 #include "core/models/model.h"
 #include "core/models/program.h"
 #include "core/partition/partition.h"
-#include "core/partition/plan.h"
 #include "core/partition/program.h"
+#include "core/plan/plan.h"
 #include "core/runtime/collectives.h"
 #include "core/task/dataset.h"
 #include "core/task/saved_state.h"
+
+namespace shardrun::plugins {
+class Hooks;
+}
 
 namespace shardrun::task {
 
@@ -26,7 +30,8 @@ struct Compiled {
   models::ModelSettings settings;
   SavedState saved_state;  ///< that [iterate] from named when the job was compiled
   graph::Graph graph;
-  partition::Plan plan;
+  plan::Plan plan;
+  std::shared_ptr<const plugins::Hooks> hooks;  ///< the strategy's own functions; null where the plan has no hooks
   partition::Partition partition;
   runtime::TransportSet transports;
   partition::Programs programs;  ///< of one rank

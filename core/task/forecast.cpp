@@ -113,7 +113,7 @@ Forecast forecast(const job::Job& job, const Compiled& compiled) {
     result.step = predictor->forecast();
   }
   if (partition.pipeline.exists()) {
-    const auto cost = [&](const plugins::Action& action) {
+    const auto cost = [&](const plan::Action& action) {
       return result.step ? result.step->prediction.cost_of(action) : partition::unit_cost(action);
     };
     result.timeline = partition::timeline_of(partition.pipeline, cost);

@@ -18,7 +18,7 @@ std::uint32_t kind_number(TensorKind kind) {
 
 RequestTables::RequestTables(const StrategyRequest& request, const OptionValues& options)
     : options_(raw_options(options)) {
-  for (const MeshAxis& axis : request.mesh) {
+  for (const plan::MeshAxis& axis : request.mesh) {
     mesh_.push_back({sizeof(sr_mesh_axis), axis.size, axis.name.c_str()});
   }
   for (const TensorSummary& tensor : request.tensors) {
@@ -34,9 +34,9 @@ RequestTables::RequestTables(const StrategyRequest& request, const OptionValues&
                            axis_names(point.name, point.shape, point.axes), point.bytes, point.layer, 0});
   }
   const auto raw_layer = [](const LayerSummary& layer) {
-    return sr_layer{sizeof(sr_layer),    0,
-                    layer.name.c_str(),  layer.parameter_bytes,
-                    layer.forward_flops, layer.backward_input_flops,
+    return sr_layer{sizeof(sr_layer),           0,
+                    layer.name.c_str(),         layer.parameter_bytes,
+                    layer.forward_flops,        layer.backward_input_flops,
                     layer.backward_weight_flops};
   };
   for (const LayerSummary& layer : request.layers) {
@@ -60,14 +60,22 @@ RequestTables::RequestTables(const StrategyRequest& request, const OptionValues&
           sharding_.data(),
           count_of(sharding_.size()),
           sizeof(sr_sharding)};
-  graph_ = {sizeof(sr_graph),         0,
-            tensors_.data(),          count_of(tensors_.size()),
-            sizeof(sr_tensor),        axes_.data(),
-            count_of(axes_.size()),   sizeof(sr_axis),
-            cut_points_.data(),       count_of(cut_points_.size()),
-            sizeof(sr_cut_point),     layers_.data(),
-            count_of(layers_.size()), sizeof(sr_layer),
-            &before_,                 &behind_};
+  graph_ = {sizeof(sr_graph),
+            0,
+            tensors_.data(),
+            count_of(tensors_.size()),
+            sizeof(sr_tensor),
+            axes_.data(),
+            count_of(axes_.size()),
+            sizeof(sr_axis),
+            cut_points_.data(),
+            count_of(cut_points_.size()),
+            sizeof(sr_cut_point),
+            layers_.data(),
+            count_of(layers_.size()),
+            sizeof(sr_layer),
+            &before_,
+            &behind_};
 }
 
 const char* const* RequestTables::axis_names(const std::string& name, const std::vector<std::int64_t>& shape,
