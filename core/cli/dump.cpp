@@ -39,7 +39,7 @@ void dump(const Parsed& parsed, const job::Job& job, const compile::Compiled& co
   if (what == "graph") {
     fmt::print("{}", graph::to_string(compiled.graph));
   } else if (what == "plan") {
-    fmt::print("{}{}", partition::to_string(compiled.plan),
+    fmt::print("{}{}", to_string(compiled.plan),
                partition::to_string(compiled.partition.sharded, compiled.graph, compiled.partition.placements.mesh));
   } else {
     fmt::print("{}", partition::to_string(compile::programs_of_rank(job, compiled, rank_of(parsed, job))));

@@ -66,7 +66,7 @@ boost::json::object json_of(const forecast::Timeline& timeline, const char* cost
   for (const std::vector<forecast::TimedAction>& stage : timeline.stages) {
     json::array& actions = stages.emplace_back(json::array()).as_array();
     for (const forecast::TimedAction& each : stage) {
-      actions.push_back({{"action", partition::to_string(each.action)}, {"begin", each.begin}, {"end", each.end}});
+      actions.push_back({{"action", to_string(each.action)}, {"begin", each.begin}, {"end", each.end}});
     }
   }
   return {{"costs", costs}, {"end", timeline.end}, {"stages", std::move(stages)}};
@@ -121,7 +121,7 @@ std::string plan_json(const Planned& planned, const std::optional<forecast::FitS
                        {"disk", json_of(planned.disk)},
                        {"data_bytes", compiled.dataset == nullptr ? 0 : compiled.dataset->host_bytes()},
                        {"ranks", std::move(ranks)}};
-  if (const auto* hook = compiled.partition.placements.find_hook(plugins::HookKind::after_step)) {
+  if (const auto* hook = compiled.partition.placements.find_hook(plan::HookKind::after_step)) {
     plan["after_step_every"] = hook->every;
   }
   if (forecast.timeline) {

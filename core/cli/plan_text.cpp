@@ -177,8 +177,7 @@ std::string stages_text(const Planned& planned) {
     for (std::size_t stage = row.begin; stage < row.end; ++stage) {
       kept.add(forecast::most_live_forwards(pipeline.actions[stage]));
       forwards = std::max<std::int64_t>(
-          forwards,
-          std::ranges::count(pipeline.actions[stage], plugins::Action::Kind::forward, &plugins::Action::kind));
+          forwards, std::ranges::count(pipeline.actions[stage], plan::Action::Kind::forward, &plan::Action::kind));
     }
     const std::function<std::string(std::int64_t)> digits = [](std::int64_t number) { return std::to_string(number); };
     text += fmt::format("{:<13} {:>6} {:>18} {:>18} {:>18} {:>22} {:>18} {:>16}\n", row.name(), ranks,
@@ -282,7 +281,7 @@ std::string head_text(const Planned& planned) {
   std::string text =
       title_text(planned) + fmt::format("parameters {:>21}\nFLOPs a step {:>19.0f}   {}\n",
                                         graph::parameter_count(compiled.graph), flops, human_flops(flops));
-  if (const auto* hook = compiled.partition.placements.find_hook(plugins::HookKind::after_step)) {
+  if (const auto* hook = compiled.partition.placements.find_hook(plan::HookKind::after_step)) {
     text +=
         fmt::format("a step is one that the strategy's hook follows, as it does every {} and the last\n", hook->every);
   }

@@ -11,7 +11,10 @@
 #include "core/compile/cluster.h"
 #include "core/compile/plugins.h"
 #include "core/device/cores.h"
+#include "core/partition/hooks.h"
 #include "core/partition/partition.h"
+#include "plugins/loader/describe.h"
+#include "plugins/loader/hooks.h"
 
 namespace shardrun::compile {
 namespace {
@@ -120,10 +123,11 @@ Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank
     compiled.microbatch_rows = models::microbatch_rows(training.batch, training.microbatches);
     compiled.evaluation_rows = models::evaluation_rows(training.eval_samples, training.eval_rows);
   }
-  plugins::StrategyRequest request = partition::describe(compiled.graph, compiled.microbatch_rows);
+  plugins::StrategyRequest request = plugins::describe(compiled.graph, compiled.microbatch_rows);
   const plugins::Strategy strategy = open_strategy(job);
   add_job(request, job, strategy);
-  compiled.plan = partition::make_plan(strategy, request);
+  compiled.plan = strategy.make_plan(request);
+  compiled.hooks = strategy.hooks(request, compiled.plan);
   partition::add_hook_states(compiled.graph, compiled.plan);
   compiled.partition = split(job, compiled);
   check_cluster(job, compiled.partition.placements.mesh);
@@ -147,11 +151,13 @@ partition::Programs programs_of_rank(const job::Job& job, const Compiled& compil
 
 partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank,
                                      const device::Device& device, const partition::StageFunctions& stage) {
-  return partition::programs_of(compiled.graph, compiled.partition, stage,
-                                {.device = device,
-                                 .threads = threads_of(job),
-                                 .rank = rank,
-                                 .transfer_scratch = runtime::scratch_of(compiled.transports)});
+  return partition::programs_of(
+      compiled.graph, compiled.partition, stage,
+      {.device = device,
+       .threads = threads_of(job),
+       .rank = rank,
+       .transfer_scratch = runtime::scratch_of(compiled.transports),
+       .plan_hook = [&](const plan::HookGroup& group) { return compiled.hooks->ask(group); }});
 }
 
 std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partition::Programs& programs) {

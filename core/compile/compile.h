@@ -14,9 +14,13 @@
 #include "core/models/model.h"
 #include "core/models/program.h"
 #include "core/partition/partition.h"
-#include "core/partition/plan.h"
 #include "core/partition/program.h"
+#include "core/plan/plan.h"
 #include "core/runtime/collectives.h"
+
+namespace shardrun::plugins {
+class Hooks;
+}
 
 namespace shardrun::compile {
 
@@ -26,7 +30,8 @@ struct Compiled {
   models::ModelSettings settings;
   checkpoint::SavedState saved_state;  ///< the state of [iterate] from, as of compiling
   graph::Graph graph;
-  partition::Plan plan;
+  plan::Plan plan;
+  std::shared_ptr<const plugins::Hooks> hooks;  ///< the strategy's own functions; null where the plan has no hooks
   partition::Partition partition;
   runtime::TransportSet transports;
   partition::Programs programs;  ///< of one rank

@@ -24,7 +24,7 @@ class Drawing {
       for (const TimedAction& each : stage) {
         most = std::max(most, each.end - each.begin);
         chunks.insert(each.action.chunk);
-        letters_.insert(partition::letter(each.action.kind).front());
+        letters_.insert(plan::letter(each.action.kind).front());
       }
       has_chunks_ = has_chunks_ || chunks.size() > 1;
     }
@@ -54,7 +54,7 @@ class Drawing {
  private:
   [[nodiscard]] std::string numbered(const TimedAction& each) const {
     return fmt::format("{}{}{}", has_chunks_ ? std::to_string(each.action.chunk) : "",
-                       partition::letter(each.action.kind), each.action.microbatch);
+                       plan::letter(each.action.kind), each.action.microbatch);
   }
 
   /// Columns of the whole time if the shortest action that counts has `cell` columns.
@@ -75,7 +75,7 @@ class Drawing {
     std::vector<Cell> cells;
     for (const TimedAction& each : actions) {
       cells.push_back({column(each.begin), column(each.end),
-                       has_numbers_ ? numbered(each) : std::string(partition::letter(each.action.kind))});
+                       has_numbers_ ? numbered(each) : std::string(plan::letter(each.action.kind))});
     }
     return cells;
   }

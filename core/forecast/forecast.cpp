@@ -112,7 +112,7 @@ Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
     result.step = predictor->forecast();
   }
   if (partition.pipeline.exists()) {
-    const auto cost = [&](const plugins::Action& action) {
+    const auto cost = [&](const plan::Action& action) {
       return result.step ? result.step->prediction.cost_of(action) : unit_cost(action);
     };
     result.timeline = timeline_of(partition.pipeline, cost);

@@ -6,7 +6,7 @@
 namespace shardrun::forecast {
 namespace {
 
-using plugins::Action;
+using plan::Action;
 using Kind = partition::Instruction::Kind;
 
 bool is_message(const partition::Transfer& transfer) noexcept {

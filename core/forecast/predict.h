@@ -53,9 +53,9 @@ struct Prediction {
   double seconds = 0;
   std::vector<StagePrediction> stages;
   /// Cost of a pipeline's action, by chunk, kind and microbatch: computing, and waits along other axes.
-  std::map<std::tuple<std::uint32_t, plugins::Action::Kind, std::uint32_t>, double> actions;
+  std::map<std::tuple<std::uint32_t, plan::Action::Kind, std::uint32_t>, double> actions;
 
-  [[nodiscard]] double cost_of(const plugins::Action& action) const;
+  [[nodiscard]] double cost_of(const plan::Action& action) const;
 };
 
 /// Simulates the instructions of one rank of each stage, or of a single rank, at once.

@@ -10,7 +10,7 @@
 namespace shardrun::forecast {
 namespace {
 
-using plugins::Action;
+using plan::Action;
 
 class Simulation {
  public:

@@ -10,7 +10,7 @@ namespace shardrun::forecast {
 
 /// An action of a stage, with its time in the unit of the costs.
 struct TimedAction {
-  plugins::Action action;
+  plan::Action action;
   double begin = 0;
   double end = 0;
 };
@@ -25,16 +25,16 @@ struct Timeline {
 };
 
 /// The cost of an action.
-using ActionCost = std::function<double(const plugins::Action& action)>;
+using ActionCost = std::function<double(const plan::Action& action)>;
 
 /// 1 for a forward and for each part of backward.
-[[nodiscard]] double unit_cost(const plugins::Action& action) noexcept;
+[[nodiscard]] double unit_cost(const plan::Action& action) noexcept;
 
 /// Transfers take no time. REQUIRES: the actions are complete and free of deadlock.
 [[nodiscard]] Timeline timeline_of(const partition::Pipeline& pipeline, const ActionCost& cost);
 
 /// The largest number of forwards (of a microbatch and a chunk) that a stage has done without all of their backward.
-[[nodiscard]] int most_live_forwards(const std::vector<plugins::Action>& actions);
+[[nodiscard]] int most_live_forwards(const std::vector<plan::Action>& actions);
 
 /// Draws a row per stage, with actions as cells whose widths are their costs, and a legend. If the cells are wider than
 /// `width` columns, the microbatches' numbers are left out; if still too wide, the middle of the step. No cell is drawn

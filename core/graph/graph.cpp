@@ -34,8 +34,7 @@ const char* to_string(StateKind kind) noexcept {
     case StateKind::optimizer: return "optimizer";
     case StateKind::metric: return "metric";
     case StateKind::field: return "field";
-    case StateKind::beside_gradient: return "beside gradient";
-    case StateKind::beside_parameter: return "beside parameter";
+    case StateKind::hook_state: return "hook state";
   }
   return "?";
 }

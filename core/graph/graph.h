@@ -19,14 +19,18 @@ enum class StateKind : std::uint8_t {
   optimizer,
   metric,
   field,
-  beside_gradient,   ///< of a strategy's hook, of the gradient's shape
-  beside_parameter,  ///< of a strategy's hook, of the parameter's
+  hook_state,  ///< what a strategy's hook keeps with a parameter, or with its gradient
 };
 
 /// The first values of a state. Normal draws are keyed by (seed, tensor name, element index): the same with any
 /// sharding.
 struct Initializer {
-  enum class Kind : std::uint8_t { constant, normal, gaussian_bump } kind = Kind::constant;
+  enum class Kind : std::uint8_t {
+    constant,
+    normal,
+    gaussian_bump,
+    parameter,  ///< the values of the state's `of_parameter`
+  } kind = Kind::constant;
   double value = 0;  ///< the constant, the standard deviation (normal), or the width as a share of the axis (bump)
 };
 
@@ -36,10 +40,10 @@ struct State {
   TensorType type = {};
   StateKind kind = StateKind::parameter;
   Initializer initializer = {};
-  bool decay = false;             ///< weight decay applies: matrices and embeddings, not gains and biases
-  std::int32_t layer = -1;        ///< the repeated layer it belongs to, or -1
-  StateId of_parameter = -1;      ///< the parameter of a gradient, optimizer state or hook state
-  bool copies_parameter = false;  ///< it begins with the parameter's values
+  bool decay = false;         ///< weight decay applies: matrices and embeddings, not gains and biases
+  std::int32_t layer = -1;    ///< the repeated layer it belongs to, or -1
+  StateId of_parameter = -1;  ///< the parameter of a gradient, optimizer state or hook state
+  bool of_gradient = false;   ///< a hook state that is kept with the gradient, and placed like it, not like the parameter
 };
 
 /// The part of training that a node belongs to. A schedule may separate the two parts of backward.

@@ -18,7 +18,7 @@ using partition::Collective;
 using partition::Instruction;
 using partition::Program;
 using partition::Transfer;
-using plugins::Action;
+using plan::Action;
 
 constexpr std::int64_t compute_row = 1;
 
@@ -132,7 +132,7 @@ class StepTrace {
   }
 
   static void add_action(std::vector<JsonField>& arguments, const Action& action) {
-    arguments.push_back({"action", partition::letter(action.kind)});
+    arguments.push_back({"action", plan::letter(action.kind)});
     arguments.push_back({"chunk", std::int64_t{action.chunk}});
     arguments.push_back({"microbatch", std::int64_t{action.microbatch}});
   }
@@ -186,7 +186,7 @@ class StepTrace {
     Action action;
     const auto flush = [&] {
       if (now >= 0) {
-        event.name = partition::to_string(action);
+        event.name = to_string(action);
         std::vector<JsonField> arguments;
         add_action(arguments, action);
         add_span(event, std::move(arguments));

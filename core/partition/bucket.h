@@ -2,20 +2,29 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <set>
 #include <vector>
 
 #include "core/partition/shard.h"
+#include "core/plan/hook.h"
 
 namespace shardrun::partition {
+
+/// What a strategy's hook does with a bucket on one rank.
+struct BucketHook {
+  std::uint32_t group = 0;  ///< a number of Programs::hook_groups
+  plan::HookPlan plan;
+};
 
 /// States that are finalized together, in the same way: their buffers lie one after the other.
 struct Bucket {
   std::vector<graph::StateId> states;  ///< in the order of their buffers
   std::vector<Transition> steps;       ///< of the first one's finalization; of the others by the same collectives
+  std::optional<BucketHook> hook = std::nullopt;  ///< of a step that is a hook; none: this rank has nothing to do
 };
 
-/// What the tensors of a hook's group have in common, beside what they are finalized by: the mesh axes that split them,
+/// What the tensors of a hook's group have in common, apart from what finalizes them: the mesh axes that split them,
 /// and those over which they vary. Ranks that have the same of one of them have the same of all.
 struct GroupKey {
   std::set<mesh::AxisId> split;

@@ -117,9 +117,7 @@ void Finalizer::begin_step(UnderWay& bucket, std::int32_t s) {
   bucket.transfers.clear();
   bucket.hook.reset();
   if (now.kind == Transition::Kind::hook) {
-    const graph::StateKind kind = settings_.graph.states[index(bucket.bucket->states.front())].kind;
-    const PlacedHook* hook = hook_of(kind, settings_.partition.placements);
-    bucket.hook.emplace(*hook, bucket.bucket->states, settings_, at_, emitter_, span);
+    bucket.hook.emplace(*bucket.bucket, settings_, at_, emitter_, span);
     (void)go_on(bucket, s);
     return;
   }

@@ -31,7 +31,7 @@ struct SegmentNodes {
 struct Segment {
   std::int32_t call = 0;
   const SegmentNodes* nodes = nullptr;
-  std::optional<plugins::Action> action = std::nullopt;
+  std::optional<plan::Action> action = std::nullopt;
 };
 
 /// One function as all stages do it, or all calls of it in a step.

@@ -5,30 +5,16 @@
 #include <algorithm>
 
 #include "core/base/error.h"
+#include "core/partition/hooks.h"
 
 namespace shardrun::partition {
 namespace {
 
-graph::StateId parameter_of(graph::StateId id, const graph::Graph& graph) {
-  const graph::StateId of = graph.states[index(id)].of_parameter;
-  return of < 0 ? id : of;
-}
-
-/// The state beside each of a group's, of one of the hook's. A group is of parameters, or of their gradients.
-std::vector<graph::StateId> beside(const std::vector<graph::StateId>& group, const PlacedHook& hook, std::size_t state,
-                                   const graph::Graph& graph) {
-  std::vector<graph::StateId> found;
-  for (const graph::StateId id : group) {
-    found.push_back(hook.states[state][hook.numbers.at(parameter_of(id, graph))]);
-  }
-  return found;
-}
-
-Collective collective_of(plugins::HookStep::Kind kind) {
+Collective collective_of(plan::HookStep::Kind kind) {
   switch (kind) {
-    case plugins::HookStep::Kind::all_gather: return Collective::all_gather;
-    case plugins::HookStep::Kind::reduce_scatter: return Collective::reduce_scatter;
-    case plugins::HookStep::Kind::all_to_all: return Collective::all_to_all;
+    case plan::HookStep::Kind::all_gather: return Collective::all_gather;
+    case plan::HookStep::Kind::reduce_scatter: return Collective::reduce_scatter;
+    case plan::HookStep::Kind::all_to_all: return Collective::all_to_all;
     default: return Collective::all_reduce;
   }
 }
@@ -71,20 +57,6 @@ HookSamples samples_of(const Partition& partition, mesh::AxisId axis, const mesh
 
 }  // namespace
 
-const PlacedHook* hook_of(graph::StateKind kind, const Placements& placements) noexcept {
-  return placements.find_hook(kind == graph::StateKind::parameter ? plugins::HookKind::after_step
-                                                                  : plugins::HookKind::sync_gradients);
-}
-
-std::vector<std::vector<graph::StateId>> states_beside(const std::vector<graph::StateId>& group, const PlacedHook& hook,
-                                                       const graph::Graph& graph) {
-  std::vector<std::vector<graph::StateId>> found;
-  for (std::size_t state = 0; state < hook.states.size(); ++state) {
-    found.push_back(beside(group, hook, state, graph));
-  }
-  return found;
-}
-
 Region region_of(const std::vector<graph::StateId>& states, const std::vector<Buffer>& buffers) {
   const Buffer& first = buffers[index(states.front())];
   Region region{.buffer = states.front()};
@@ -102,32 +74,25 @@ Region region_of(const std::vector<graph::StateId>& states, const std::vector<Bu
   return region;
 }
 
-HookSteps::HookSteps(const PlacedHook& hook, const std::vector<graph::StateId>& group, const LowerSettings& settings,
-                     const mesh::Coordinates& at, Emitter& emitter, Span span)
-    : hook_(hook),
+HookSteps::HookSteps(const Bucket& bucket, const LowerSettings& settings, const mesh::Coordinates& at, Emitter& emitter,
+                     Span span)
+    : hook_(*hook_of(settings.graph.states[index(bucket.states.front())].kind, settings.partition.placements)),
+      of_rank_(bucket.hook),
       emitter_(emitter),
       span_(span),
-      member_(static_cast<std::uint32_t>(at[index(hook.axis)])),
-      name_(fmt::format("{}/{}", to_string(hook.kind), settings.states[index(group.front())].name)) {
-  regions_.push_back(region_of(group, settings.states));
-  for (const std::vector<graph::StateId>& states : states_beside(group, hook, settings.graph)) {
+      members_(settings.partition.placements.mesh.size(hook_.axis)),
+      member_(static_cast<std::uint32_t>(at[index(hook_.axis)])),
+      name_(fmt::format("{}/{}", to_string(hook_.kind), settings.states[index(bucket.states.front())].name)) {
+  if (!of_rank_) {
+    return;
+  }
+  regions_.push_back(region_of(bucket.states, settings.states));
+  for (const std::vector<graph::StateId>& states : hook_states_of(bucket.states, hook_, settings.graph)) {
     regions_.push_back(region_of(states, settings.states));
   }
   dtypes_.assign(regions_.size(), graph::DType::f32);
-  if (regions_.front().elements == 0) {
-    return;  // this rank's part of them is empty, as that of all members is
-  }
-  std::vector<plugins::HookTensor> tensors;
-  for (const graph::StateId id : group) {
-    tensors.push_back(
-        {settings.graph.states[index(parameter_of(id, settings.graph))].name, settings.states[index(id)].type.shape});
-  }
-  group_ = settings.partition.hooks->group(
-      hook.kind, static_cast<std::uint32_t>(settings.partition.placements.mesh.size(hook.axis)), std::move(tensors));
-  plan_ = settings.partition.hooks->plan(*group_);
-  samples_ = samples_of(settings.partition, hook.axis, at);
-  for (std::size_t b = 0; b < plan_.buffers.size(); ++b) {
-    const plugins::HookBuffer& buffer = plan_.buffers[b];
+  samples_ = samples_of(settings.partition, hook_.axis, at);
+  for (const plan::HookBuffer& buffer : of_rank_->plan.buffers) {
     const graph::DType dtype = buffer.whole_numbers ? graph::DType::i32 : graph::DType::f32;
     const auto size = static_cast<std::int64_t>(buffer.elements);
     regions_.push_back({emitter_.add_staging(fmt::format("{}/buffer {}", name_, regions_.size()), dtype, size,
@@ -138,25 +103,27 @@ HookSteps::HookSteps(const PlacedHook& hook, const std::vector<graph::StateId>& 
 }
 
 std::int32_t HookSteps::go_on(std::int32_t step) {
-  for (; next_ < plan_.steps.size(); ++next_) {
-    const plugins::HookStep& now = plan_.steps[next_];
-    if (now.kind != plugins::HookStep::Kind::call) {
+  for (; of_rank_ && next_ < of_rank_->plan.steps.size(); ++next_) {
+    const plan::HookStep& now = of_rank_->plan.steps[next_];
+    if (now.kind != plan::HookStep::Kind::call) {
       ++next_;
       return emitter_.add_transfer(transfer_of(now), span_);
     }
-    emitter_.append(
-        {.kind = Instruction::Kind::hook,
-         .op = &op_of(Transition::Kind::hook),
-         .name = name_,
-         .phase = graph::Phase::update,
-         .hook =
-             HookCall{.group = group_, .call = now.call, .member = member_, .samples = samples_, .buffers = regions_}},
-        step);
+    emitter_.append({.kind = Instruction::Kind::hook,
+                     .op = &op_of(Transition::Kind::hook),
+                     .name = name_,
+                     .phase = graph::Phase::update,
+                     .hook = HookCall{.group = of_rank_->group,
+                                      .call = now.call,
+                                      .member = member_,
+                                      .samples = samples_,
+                                      .buffers = regions_}},
+                    step);
   }
   return -1;
 }
 
-Transfer HookSteps::transfer_of(const plugins::HookStep& step) const {
+Transfer HookSteps::transfer_of(const plan::HookStep& step) const {
   Transfer transfer{.name = name_,
                     .collective = collective_of(step.kind),
                     .axis = hook_.axis,
@@ -166,14 +133,15 @@ Transfer HookSteps::transfer_of(const plugins::HookStep& step) const {
                     .hook = hook_.kind};
   const std::int64_t sent = transfer.send.elements;
   const std::int64_t received = transfer.recv.elements;
-  const std::uint32_t members = group_->raw().members;
-  const auto blocks = [&](std::int64_t elements) { return std::vector<std::int64_t>(members, elements); };
+  const auto blocks = [&](std::int64_t elements) {
+    return std::vector<std::int64_t>(static_cast<std::size_t>(members_), elements);
+  };
   switch (step.kind) {
-    case plugins::HookStep::Kind::all_gather: transfer.recv_counts = blocks(sent); break;
-    case plugins::HookStep::Kind::reduce_scatter: transfer.recv_counts = blocks(received); break;
-    case plugins::HookStep::Kind::all_to_all:
-      transfer.send_counts = blocks(sent / members);
-      transfer.recv_counts = blocks(received / members);
+    case plan::HookStep::Kind::all_gather: transfer.recv_counts = blocks(sent); break;
+    case plan::HookStep::Kind::reduce_scatter: transfer.recv_counts = blocks(received); break;
+    case plan::HookStep::Kind::all_to_all:
+      transfer.send_counts = blocks(sent / members_);
+      transfer.recv_counts = blocks(received / members_);
       break;
     default: break;
   }

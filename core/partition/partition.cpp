@@ -6,6 +6,7 @@
 
 #include "core/memory/layout.h"
 #include "core/partition/copies.h"
+#include "core/partition/hooks.h"
 #include "core/partition/lower.h"
 #include "core/partition/parts.h"
 #include "core/partition/state_layout.h"
@@ -18,8 +19,7 @@ Category category_of(graph::StateKind kind) noexcept {
     case graph::StateKind::parameter: return Category::parameters;
     case graph::StateKind::gradient: return Category::gradients;
     case graph::StateKind::optimizer:
-    case graph::StateKind::beside_gradient:
-    case graph::StateKind::beside_parameter: return Category::optimizer;
+    case graph::StateKind::hook_state: return Category::optimizer;
     case graph::StateKind::metric:
     case graph::StateKind::field: return Category::activations;
   }
@@ -189,7 +189,7 @@ void finalize_over_stages(const graph::Graph& graph, Partition& partition) {
 std::shared_ptr<const StageFunctions> make_functions(const Partition& partition, std::int32_t stage,
                                                      std::vector<SplitFunction> functions) {
   StageFunctions made{.stage = stage, .functions = std::move(functions), .steps = {}};
-  if (partition.placements.find_hook(plugins::HookKind::after_step) != nullptr) {
+  if (partition.placements.find_hook(plan::HookKind::after_step) != nullptr) {
     made.functions.emplace_back().name = after_step_function;
   }
   for (const SplitFunction& function : made.functions) {
@@ -201,11 +201,11 @@ std::shared_ptr<const StageFunctions> make_functions(const Partition& partition,
 }  // namespace
 
 bool Partition::hook_follows(std::int64_t step) const noexcept {
-  const PlacedHook* hook = placements.find_hook(plugins::HookKind::after_step);
+  const PlacedHook* hook = placements.find_hook(plan::HookKind::after_step);
   return hook != nullptr && (step + 1) % hook->every == 0;
 }
 
-Partition split(const graph::Graph& graph, const Plan& plan, const std::vector<std::int64_t>& microbatch_rows,
+Partition split(const graph::Graph& graph, const plan::Plan& plan, const std::vector<std::int64_t>& microbatch_rows,
                 const std::vector<std::int64_t>& evaluation_rows) {
   Partition partition;
   partition.placements = place(graph, plan);
@@ -213,10 +213,9 @@ Partition split(const graph::Graph& graph, const Plan& plan, const std::vector<s
   partition.pipeline = pipeline_of(plan, partition.placements.mesh, static_cast<std::int32_t>(microbatch_rows.size()));
   finalize_over_stages(graph, partition);
   partition.stages = cut_stages(graph, partition.sharded, partition.pipeline, microbatch_rows);
-  partition.bucket_bytes = plan.draft.bucket_bytes;
+  partition.bucket_bytes = plan.bucket_bytes;
   partition.microbatch_rows = microbatch_rows;
   partition.evaluation_rows = evaluation_rows;
-  partition.hooks = plan.hooks;
   if (!partition.pipeline.exists()) {
     partition.whole = make_functions(partition, 0, partition.sharded.functions);
   }
@@ -268,13 +267,11 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
                     .rank = settings.rank,
                     .states = state_buffers(graph, partition, settings)};
   StateLayout layout(graph, partition, stage);
-  const std::vector<std::vector<Bucket>> buckets = layout.buckets();
+  std::vector<std::vector<Bucket>> buckets = layout.buckets();
   const std::uint64_t base = layout.place(programs.states);
-  programs.hooks = partition.hooks;
-  programs.actions = partition.pipeline.exists()
-                         ? partition.pipeline.actions[static_cast<std::size_t>(stage.stage)]
-                         : std::vector<plugins::Action>{{plugins::Action::Kind::forward, 0, 0},
-                                                        {plugins::Action::Kind::backward, 0, 0}};
+  programs.actions = partition.pipeline.exists() ? partition.pipeline.actions[static_cast<std::size_t>(stage.stage)]
+                                                 : std::vector<plan::Action>{{plan::Action::Kind::forward, 0, 0},
+                                                                             {plan::Action::Kind::backward, 0, 0}};
   programs.finalized = finalized_buffers(graph, programs.states, partition, settings);
   std::uint64_t transient = 0;
   const std::vector<Bucket> none;
@@ -288,13 +285,19 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
     programs.programs.push_back(std::move(program));
   };
   const std::vector<SplitFunction>& functions = stage.functions;
+  std::vector<Variants> variants;
+  for (std::size_t f = 0; f < functions.size(); ++f) {
+    variants.push_back(variants_of(functions[f], !buckets[f].empty(), partition));
+    if (variants.back().last) {
+      plan_hooks(buckets[f], programs, graph, partition.placements, settings);
+    }
+  }
   for (std::size_t f = 0; f < functions.size(); ++f) {
     const std::vector<Step>& steps = stage.steps[f];
-    const Variants variants = variants_of(functions[f], !buckets[f].empty(), partition);
-    if (variants.last) {
+    if (variants[f].last) {
       add(functions[f], steps, buckets[f]);
     }
-    if (variants.others) {
+    if (variants[f].others) {
       add(functions[f], steps, none);
     }
   }

@@ -9,11 +9,11 @@
 #include "core/graph/graph.h"
 #include "core/partition/pipeline.h"
 #include "core/partition/placements.h"
-#include "core/partition/plan.h"
 #include "core/partition/program.h"
 #include "core/partition/schedule.h"
 #include "core/partition/shard.h"
 #include "core/partition/stages.h"
+#include "core/plan/plan.h"
 
 namespace shardrun::partition {
 
@@ -32,9 +32,8 @@ struct Partition {
   Stages stages;
   std::shared_ptr<const StageFunctions> whole;  ///< of all ranks, where there is no pipeline; null: there is one
   std::uint64_t bucket_bytes = 0;
-  std::vector<std::int64_t> microbatch_rows;    ///< of each call of the repeated function in a step; none: not known
-  std::vector<std::int64_t> evaluation_rows;    ///< of each call of an evaluation; none: not known
-  std::shared_ptr<const plugins::Hooks> hooks;  ///< the strategy's own functions; null: none
+  std::vector<std::int64_t> microbatch_rows;  ///< of each call of the repeated function in a step; none: not known
+  std::vector<std::int64_t> evaluation_rows;  ///< of each call of an evaluation; none: not known
 
   /// Of the rank at these coordinates.
   [[nodiscard]] std::int32_t stage_at(const mesh::Coordinates& at) const;
@@ -45,7 +44,7 @@ struct Partition {
 
 /// The rows of each microbatch of a step, which a pipeline does all at once, and of each call of an evaluation; none:
 /// whatever the graph has may be called. Throws Error{job} for a plan that this graph cannot be split by.
-[[nodiscard]] Partition split(const graph::Graph& graph, const Plan& plan,
+[[nodiscard]] Partition split(const graph::Graph& graph, const plan::Plan& plan,
                               const std::vector<std::int64_t>& microbatch_rows = {},
                               const std::vector<std::int64_t>& evaluation_rows = {});
 
@@ -63,11 +62,15 @@ inline constexpr const char* after_step_function = "after_step";
 /// Scratch bytes that the transport of a transfer's axis asks for.
 using TransferScratch = std::function<std::uint64_t(const Transfer& transfer, std::int64_t members)>;
 
+/// Asks the strategy what its hook needs for a group of tensors, and what it does with them.
+using PlanHook = std::function<plan::HookPlan(const plan::HookGroup& group)>;
+
 struct RankSettings {
   const device::Device& device;
   int threads = 1;
   std::int64_t rank = 0;
   TransferScratch transfer_scratch = {};  ///< empty: none
+  PlanHook plan_hook = {};                ///< may be empty where the plan has no hooks
 };
 
 /// The programs of one rank: the graph's functions over its parts of the values, over one arena. A function whose

@@ -11,9 +11,9 @@
 namespace shardrun::partition {
 namespace {
 
-using plugins::Action;
+using plan::Action;
 
-[[noreturn]] void refuse(const Plan& plan, const std::string& text) {
+[[noreturn]] void refuse(const plan::Plan& plan, const std::string& text) {
   throw Error(ErrorCode::job, fmt::format("strategy {}: {}", plan.strategy, text));
 }
 
@@ -27,11 +27,11 @@ struct Done {
 /// Goes through one stage's list.
 class Checking {
  public:
-  Checking(const Plan& plan, std::int32_t stage, std::int32_t microbatches)
+  Checking(const plan::Plan& plan, std::int32_t stage, std::int32_t microbatches)
       : plan_(plan), stage_(stage), microbatches_(microbatches) {}
 
   void run() {
-    const plugins::Pipeline& pipeline = plan_.draft.pipeline;
+    const plan::Pipeline& pipeline = plan_.pipeline;
     for (const Action& action : pipeline.actions[static_cast<std::size_t>(stage_)]) {
       check(action);
     }
@@ -44,11 +44,11 @@ class Checking {
 
  private:
   [[nodiscard]] bool on_stage(std::uint32_t chunk) const {
-    return plan_.draft.pipeline.chunks[chunk].stage == static_cast<std::uint32_t>(stage_);
+    return plan_.pipeline.chunks[chunk].stage == static_cast<std::uint32_t>(stage_);
   }
 
   void check(const Action& action) {
-    if (action.chunk >= plan_.draft.pipeline.chunks.size() || !on_stage(action.chunk)) {
+    if (action.chunk >= plan_.pipeline.chunks.size() || !on_stage(action.chunk)) {
       fail(action, fmt::format("chunk {} is not on this stage", action.chunk));
     }
     if (action.microbatch >= static_cast<std::uint32_t>(microbatches_)) {
@@ -67,7 +67,7 @@ class Checking {
       fail(action,
            fmt::format("forward of chunk {}, which is on this stage too, has to come before it", action.chunk - 1));
     }
-    if (input && action.chunk + 1 < plan_.draft.pipeline.chunks.size() && on_stage(action.chunk + 1) &&
+    if (input && action.chunk + 1 < plan_.pipeline.chunks.size() && on_stage(action.chunk + 1) &&
         !done_[{action.chunk + 1, action.microbatch}].input) {
       fail(action,
            fmt::format("backward of chunk {}, which is on this stage too, has to come before it", action.chunk + 1));
@@ -103,7 +103,7 @@ class Checking {
     refuse(plan_, fmt::format("stage {}, action {}: {}", stage_, to_string(action), why));
   }
 
-  const Plan& plan_;
+  const plan::Plan& plan_;
   std::int32_t stage_;
   std::int32_t microbatches_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, Done> done_;  ///< by chunk and microbatch
@@ -125,8 +125,8 @@ std::int32_t Pipeline::stage_of(std::int32_t layer) const noexcept {
   return exists() ? static_cast<std::int32_t>(chunks[chunk_of(layer)].stage) : 0;
 }
 
-Pipeline pipeline_of(const Plan& plan, const mesh::Mesh& mesh, std::int32_t microbatches) {
-  const plugins::Pipeline& draft = plan.draft.pipeline;
+Pipeline pipeline_of(const plan::Plan& plan, const mesh::Mesh& mesh, std::int32_t microbatches) {
+  const plan::Pipeline& draft = plan.pipeline;
   if (draft.mesh_axis.empty()) {
     return {};
   }
@@ -134,34 +134,26 @@ Pipeline pipeline_of(const Plan& plan, const mesh::Mesh& mesh, std::int32_t micr
   const auto splits = [&](const std::vector<std::string>& axes) {
     return std::find(axes.begin(), axes.end(), draft.mesh_axis) != axes.end();
   };
-  const auto any_splits = [&](const plugins::DimSplits& dims) { return std::any_of(dims.begin(), dims.end(), splits); };
-  const bool taken = std::any_of(plan.draft.axes.begin(), plan.draft.axes.end(),
-                                 [&](const plugins::AxisPlacement& axis) { return splits(axis.mesh_axes); }) ||
-                     std::any_of(plan.draft.tensors.begin(), plan.draft.tensors.end(),
-                                 [&](const plugins::TensorPlacement& tensor) {
+  const auto any_splits = [&](const plan::DimSplits& dims) { return std::any_of(dims.begin(), dims.end(), splits); };
+  const bool taken = std::any_of(plan.axes.begin(), plan.axes.end(),
+                                 [&](const plan::AxisPlacement& axis) { return splits(axis.mesh_axes); }) ||
+                     std::any_of(plan.tensors.begin(), plan.tensors.end(),
+                                 [&](const plan::TensorPlacement& tensor) {
                                    return any_splits(tensor.dims) || splits(tensor.flat);
                                  }) ||
-                     std::any_of(plan.draft.cut_points.begin(), plan.draft.cut_points.end(),
-                                 [&](const plugins::CutPointPlacement& point) { return any_splits(point.dims); });
+                     std::any_of(plan.cut_points.begin(), plan.cut_points.end(),
+                                 [&](const plan::CutPointPlacement& point) { return any_splits(point.dims); });
   if (taken) {
     refuse(plan, fmt::format("mesh axis {} has the layers, and something else is split over it", draft.mesh_axis));
   }
   for (std::int32_t stage = 0; stage < pipeline.stages(); ++stage) {
     if (std::none_of(draft.chunks.begin(), draft.chunks.end(),
-                     [&](const plugins::Chunk& chunk) { return chunk.stage == static_cast<std::uint32_t>(stage); })) {
+                     [&](const plan::Chunk& chunk) { return chunk.stage == static_cast<std::uint32_t>(stage); })) {
       refuse(plan, fmt::format("stage {} of the pipeline has no chunk", stage));
     }
     Checking(plan, stage, microbatches).run();
   }
   return pipeline;
-}
-
-std::string_view letter(plugins::Action::Kind kind) noexcept {
-  return std::string_view("FBIW").substr(static_cast<std::size_t>(kind), 1);
-}
-
-std::string to_string(const plugins::Action& action) {
-  return fmt::format("{}{}{}", action.chunk, letter(action.kind), action.microbatch);
 }
 
 }  // namespace shardrun::partition

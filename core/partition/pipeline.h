@@ -7,15 +7,15 @@
 
 #include "core/graph/graph.h"
 #include "core/mesh/mesh.h"
-#include "core/partition/plan.h"
+#include "core/plan/plan.h"
 
 namespace shardrun::partition {
 
 /// How layers and microbatches are spread over the stages of a pipeline: a mesh axis over which nothing else is split.
 struct Pipeline {
   mesh::AxisId axis = -1;  ///< −1: there is none
-  std::vector<plugins::Chunk> chunks;
-  std::vector<std::vector<plugins::Action>> actions;  ///< of each stage, in its order
+  std::vector<plan::Chunk> chunks;
+  std::vector<std::vector<plan::Action>> actions;  ///< of each stage, in its order
 
   [[nodiscard]] bool exists() const noexcept { return axis >= 0; }
   [[nodiscard]] std::int32_t stages() const noexcept {
@@ -28,12 +28,6 @@ struct Pipeline {
 
 /// Throws Error{job} where the plan's actions leave something out, do something twice, or come before what they need;
 /// it names the action.
-[[nodiscard]] Pipeline pipeline_of(const Plan& plan, const mesh::Mesh& mesh, std::int32_t microbatches);
-
-/// F, B, or I and W, the two parts of backward.
-[[nodiscard]] std::string_view letter(plugins::Action::Kind kind) noexcept;
-
-/// "2F0": forward of chunk 2, microbatch 0.
-[[nodiscard]] std::string to_string(const plugins::Action& action);
+[[nodiscard]] Pipeline pipeline_of(const plan::Plan& plan, const mesh::Mesh& mesh, std::int32_t microbatches);
 
 }  // namespace shardrun::partition

@@ -12,7 +12,7 @@
 namespace shardrun::partition {
 namespace {
 
-using plugins::TensorRole;
+using plan::TensorRole;
 
 std::vector<mesh::AxisId> axes_of(const mesh::Mesh& mesh, const std::vector<std::string>& names) {
   std::vector<mesh::AxisId> axes;
@@ -25,7 +25,7 @@ std::vector<mesh::AxisId> axes_of(const mesh::Mesh& mesh, const std::vector<std:
   return axes;
 }
 
-mesh::Placement placement_of(const mesh::Mesh& mesh, const plugins::DimSplits& dims) {
+mesh::Placement placement_of(const mesh::Mesh& mesh, const plan::DimSplits& dims) {
   mesh::Placement placement;
   for (const std::vector<std::string>& names : dims) {
     placement.dims.push_back(axes_of(mesh, names));
@@ -34,8 +34,8 @@ mesh::Placement placement_of(const mesh::Mesh& mesh, const plugins::DimSplits& d
 }
 
 /// Ranks along a pipeline's axis have other tensors, and nothing in common that each could have its own of.
-void require_no_pipeline(const Plan& plan, const std::string& mesh_axis, const std::string& what) {
-  if (plan.draft.pipeline.mesh_axis == mesh_axis) {
+void require_no_pipeline(const plan::Plan& plan, const std::string& mesh_axis, const std::string& what) {
+  if (plan.pipeline.mesh_axis == mesh_axis) {
     throw Error(ErrorCode::job,
                 fmt::format("strategy {} plans {} along mesh axis '{}', which is that of the pipeline's "
                             "stages: these have different layers",
@@ -48,15 +48,15 @@ using RoleKey = std::pair<std::string, TensorRole>;
 /// A parameter's placement in a role: what the plan says of it, else that of the role before it.
 class Roles {
  public:
-  Roles(const Plan& plan, const Placements& placements) : placements_(placements) {
-    for (const plugins::VaryingTensor& tensor : plan.draft.varying) {
+  Roles(const plan::Plan& plan, const Placements& placements) : placements_(placements) {
+    for (const plan::VaryingTensor& tensor : plan.varying) {
       const mesh::AxisId axis = placements.mesh.find(tensor.mesh_axis);
       if (placements.mesh.size(axis) > 1) {
         require_no_pipeline(plan, tensor.mesh_axis, fmt::format("what {} is on each rank", tensor.tensor));
         varying_[tensor.tensor].insert(axis);
       }
     }
-    for (const plugins::TensorPlacement& tensor : plan.draft.tensors) {
+    for (const plan::TensorPlacement& tensor : plan.tensors) {
       mesh::Placement placement = placement_of(placements.mesh, tensor.dims);
       placement.flat = axes_of(placements.mesh, tensor.flat);
       given_.emplace(RoleKey{tensor.tensor, tensor.role}, std::move(placement));
@@ -104,34 +104,33 @@ class Roles {
 };
 
 /// By tensor; units are numbered as they occur.
-std::map<std::string, Gather> gathers_of(const Plan& plan) {
+std::map<std::string, Gather> gathers_of(const plan::Plan& plan) {
   std::map<std::string, std::int32_t> units;
   std::map<std::string, Gather> gathers;
-  for (const plugins::TensorGather& tensor : plan.draft.gathers) {
+  for (const plan::TensorGather& tensor : plan.gathers) {
     const auto unit = units.emplace(tensor.unit, static_cast<std::int32_t>(units.size())).first;
     gathers[tensor.tensor] = {.unit = unit->second, .keep = tensor.keep};
   }
   return gathers;
 }
 
-TensorRole role_of(graph::StateKind kind) noexcept {
-  switch (kind) {
-    case graph::StateKind::gradient:
-    case graph::StateKind::beside_gradient: return TensorRole::gradient;
+TensorRole role_of(const graph::State& state) noexcept {
+  switch (state.kind) {
+    case graph::StateKind::gradient: return TensorRole::gradient;
     case graph::StateKind::optimizer: return TensorRole::optimizer;
+    case graph::StateKind::hook_state: return state.of_gradient ? TensorRole::gradient : TensorRole::store;
     default: return TensorRole::store;
   }
 }
 
-PlacedHook place_hook(const plugins::Hook& hook, mesh::AxisId axis,
-                      const std::map<std::string, graph::StateId>& states) {
+PlacedHook place_hook(const plan::Hook& hook, mesh::AxisId axis, const std::map<std::string, graph::StateId>& states) {
   PlacedHook placed{
       .kind = hook.kind, .axis = axis, .every = hook.every, .parameters = {}, .numbers = {}, .states = {}};
   for (const std::string& tensor : hook.tensors) {
     placed.parameters.push_back(states.at(tensor));
     placed.numbers.emplace(placed.parameters.back(), placed.parameters.size() - 1);
   }
-  for (const plugins::HookState& state : hook.states) {
+  for (const plan::HookState& state : hook.states) {
     std::vector<graph::StateId>& of_tensors = placed.states.emplace_back();
     for (const std::string& tensor : hook.tensors) {
       of_tensors.push_back(states.at(fmt::format("{}/{}", state.name, tensor)));
@@ -140,13 +139,13 @@ PlacedHook place_hook(const plugins::Hook& hook, mesh::AxisId axis,
   return placed;
 }
 
-std::vector<PlacedHook> place_hooks(const graph::Graph& graph, const Plan& plan, const mesh::Mesh& mesh) {
+std::vector<PlacedHook> place_hooks(const graph::Graph& graph, const plan::Plan& plan, const mesh::Mesh& mesh) {
   std::map<std::string, graph::StateId> states;
-  for (std::size_t s = 0; s < graph.states.size() && !plan.draft.hooks.empty(); ++s) {
+  for (std::size_t s = 0; s < graph.states.size() && !plan.hooks.empty(); ++s) {
     states.emplace(graph.states[s].name, static_cast<graph::StateId>(s));
   }
   std::vector<PlacedHook> hooks;
-  for (const plugins::Hook& hook : plan.draft.hooks) {
+  for (const plan::Hook& hook : plan.hooks) {
     const mesh::AxisId axis = mesh.find(hook.mesh_axis);
     if (mesh.size(axis) > 1) {
       require_no_pipeline(plan, hook.mesh_axis, fmt::format("the hook {}", to_string(hook.kind)));
@@ -157,12 +156,11 @@ std::vector<PlacedHook> place_hooks(const graph::Graph& graph, const Plan& plan,
 }
 
 /// The hook that keeps a state, or null.
-const plugins::Hook* keeper_of(const graph::State& state, const Plan& plan) {
-  switch (state.kind) {
-    case graph::StateKind::beside_gradient: return plan.draft.find_hook(plugins::HookKind::sync_gradients);
-    case graph::StateKind::beside_parameter: return plan.draft.find_hook(plugins::HookKind::after_step);
-    default: return nullptr;
+const plan::Hook* keeper_of(const graph::State& state, const plan::Plan& plan) {
+  if (state.kind != graph::StateKind::hook_state) {
+    return nullptr;
   }
+  return plan.find_hook(state.of_gradient ? plan::HookKind::sync_gradients : plan::HookKind::after_step);
 }
 
 void vary(mesh::Placement& placement, mesh::AxisId axis, const mesh::Mesh& mesh) {
@@ -174,7 +172,7 @@ void vary(mesh::Placement& placement, mesh::AxisId axis, const mesh::Mesh& mesh)
 
 }  // namespace
 
-const PlacedHook* Placements::find_hook(plugins::HookKind kind) const noexcept {
+const PlacedHook* Placements::find_hook(plan::HookKind kind) const noexcept {
   const auto found =
       std::find_if(hooks.begin(), hooks.end(), [&](const PlacedHook& hook) { return hook.kind == kind; });
   return found == hooks.end() ? nullptr : &*found;
@@ -200,7 +198,7 @@ namespace {
 
 /// All members are given the same tensors: not each its own part of them.
 void require_whole_for_hook(const graph::Graph& graph, const Placements& placements) {
-  const PlacedHook* hook = placements.find_hook(plugins::HookKind::after_step);
+  const PlacedHook* hook = placements.find_hook(plan::HookKind::after_step);
   for (const graph::StateId parameter : hook == nullptr ? std::vector<graph::StateId>{} : hook->parameters) {
     const mesh::Placement& stored = placements.states[static_cast<std::size_t>(parameter)];
     if (stored.splits(hook->axis)) {
@@ -216,17 +214,17 @@ void require_whole_for_hook(const graph::Graph& graph, const Placements& placeme
 
 }  // namespace
 
-Placements place(const graph::Graph& graph, const Plan& plan) {
+Placements place(const graph::Graph& graph, const plan::Plan& plan) {
   Placements placements;
-  for (const plugins::MeshAxis& axis : plan.draft.mesh) {
+  for (const plan::MeshAxis& axis : plan.mesh) {
     placements.mesh.axes.push_back({axis.name, axis.size});
   }
-  const std::string& pipe = plan.draft.pipeline.mesh_axis;
+  const std::string& pipe = plan.pipeline.mesh_axis;
   placements.stages = !pipe.empty() && placements.mesh.size(placements.mesh.find(pipe)) > 1;
-  for (const plugins::AxisPlacement& axis : plan.draft.axes) {
+  for (const plan::AxisPlacement& axis : plan.axes) {
     placements.axes[axis.axis] = axes_of(placements.mesh, axis.mesh_axes);
   }
-  for (const plugins::CutPointPlacement& point : plan.draft.cut_points) {
+  for (const plan::CutPointPlacement& point : plan.cut_points) {
     placements.cut_points[point.cut_point] = placement_of(placements.mesh, point.dims);
   }
   const Roles roles(plan, placements);
@@ -235,8 +233,8 @@ Placements place(const graph::Graph& graph, const Plan& plan) {
   for (const graph::State& state : graph.states) {
     const bool derived = state.of_parameter >= 0;
     const graph::State& owner = derived ? graph.states[static_cast<std::size_t>(state.of_parameter)] : state;
-    mesh::Placement stored = roles.of(owner, role_of(state.kind));
-    if (const plugins::Hook* hook = keeper_of(state, plan)) {
+    mesh::Placement stored = roles.of(owner, role_of(state));
+    if (const plan::Hook* hook = keeper_of(state, plan)) {
       vary(stored, placements.mesh.find(hook->mesh_axis), placements.mesh);
     }
     placements.states.push_back(stored);

@@ -6,7 +6,7 @@
 
 #include "core/graph/graph.h"
 #include "core/mesh/placement.h"
-#include "core/partition/plan.h"
+#include "core/plan/plan.h"
 
 namespace shardrun::partition {
 
@@ -18,7 +18,7 @@ struct Gather {
 
 /// A hook of the plan over a mesh axis that has several ranks.
 struct PlacedHook {
-  plugins::HookKind kind = plugins::HookKind::sync_gradients;
+  plan::HookKind kind = plan::HookKind::sync_gradients;
   mesh::AxisId axis = -1;
   std::int64_t every = 1;
   std::vector<graph::StateId> parameters;         ///< whose gradients, or which themselves, it is given
@@ -41,13 +41,13 @@ struct Placements {
   std::vector<PlacedHook> hooks;
 
   /// Null where there is none.
-  [[nodiscard]] const PlacedHook* find_hook(plugins::HookKind kind) const noexcept;
+  [[nodiscard]] const PlacedHook* find_hook(plan::HookKind kind) const noexcept;
 
   /// What the axes' rules alone say of a value: a mesh axis goes to the first dimension that asks for it.
   [[nodiscard]] mesh::Placement by_axes(const graph::TensorType& type) const;
 };
 
 /// REQUIRES: the graph has the states of the plan's hooks. Throws Error{job} where a tensor varies over what splits it.
-[[nodiscard]] Placements place(const graph::Graph& graph, const Plan& plan);
+[[nodiscard]] Placements place(const graph::Graph& graph, const plan::Plan& plan);
 
 }  // namespace shardrun::partition

@@ -33,8 +33,8 @@ std::string transfer_text(const Programs& programs, const Program& program, cons
                      transfer.send.elements, transfer.recv.elements);
 }
 
-std::string hook_text(const Program& program, const HookCall& hook) {
-  std::string text = fmt::format("call {} of {}:", hook.call, hook.group->name());
+std::string hook_text(const Programs& programs, const Program& program, const HookCall& hook) {
+  std::string text = fmt::format("call {} of {}:", hook.call, to_string(programs.hook_groups[hook.group]));
   for (const Region& region : hook.buffers) {
     text += fmt::format(" {}+{}", program.buffers[static_cast<std::size_t>(region.buffer)].name, region.elements);
   }
@@ -180,7 +180,7 @@ std::string to_string(const Programs& programs) {
         continue;
       }
       if (at.hook) {
-        text += fmt::format("{:5} {}", i, hook_text(program, *at.hook));
+        text += fmt::format("{:5} {}", i, hook_text(programs, program, *at.hook));
         continue;
       }
       text += fmt::format("{:5} {} {} {}{}{} [{}]", i, operands(program, at.outputs), mark(at.accumulate),
@@ -192,12 +192,12 @@ std::string to_string(const Programs& programs) {
   return text;
 }
 
-std::string hook_text(const Programs& programs, plugins::HookKind kind) {
+std::string hook_text(const Programs& programs, plan::HookKind kind) {
   std::string text;
   for (const Program& program : programs.programs) {
     for (const Instruction& at : program.instructions) {
-      if (at.hook && at.hook->group->kind() == kind) {
-        text += hook_text(program, *at.hook);
+      if (at.hook && programs.hook_groups[at.hook->group].kind == kind) {
+        text += hook_text(programs, program, *at.hook);
       } else if (at.kind == Instruction::Kind::start) {
         const Transfer& transfer = program.transfers[static_cast<std::size_t>(at.transfer)];
         const auto name = [&](const Region& region) {

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,7 +10,7 @@
 #include "core/graph/graph.h"
 #include "core/mesh/placement.h"
 #include "core/partition/split_function.h"
-#include "plugins/loader/hooks.h"
+#include "core/plan/plan.h"
 
 namespace shardrun::partition {
 
@@ -61,11 +60,11 @@ struct Transfer {
   graph::DType dtype = graph::DType::f32;
   Region send;
   Region recv;
-  std::vector<std::int64_t> send_counts;                 ///< of each member: all_to_all
-  std::vector<std::int64_t> recv_counts;                 ///< of each member: reduce_scatter, all_gather, all_to_all
-  BufferId scratch = -1;                                 ///< the transport's own, where it asks for some
-  Link link = {};                                        ///< of send and receive: coordinates along the axis
-  std::optional<plugins::HookKind> hook = std::nullopt;  ///< that it belongs to
+  std::vector<std::int64_t> send_counts;              ///< of each member: all_to_all
+  std::vector<std::int64_t> recv_counts;              ///< of each member: reduce_scatter, all_gather, all_to_all
+  BufferId scratch = -1;                              ///< the transport's own, where it asks for some
+  Link link = {};                                     ///< of send and receive: coordinates along the axis
+  std::optional<plan::HookKind> hook = std::nullopt;  ///< that it belongs to
 };
 
 /// Elements that go from a strided box of one buffer to one of another.
@@ -85,11 +84,11 @@ struct HookSamples {
 
 /// A call of the strategy's own function: shardrun/strategy.h, sr_hook_call.
 struct HookCall {
-  std::shared_ptr<const plugins::HookGroup> group;
+  std::uint32_t group = 0;  ///< a number of Programs::hook_groups
   std::uint32_t call = 0;
   std::uint32_t member = 0;
   HookSamples samples;
-  std::vector<Region> buffers;  ///< the group's tensors, the hook's states beside them, its own
+  std::vector<Region> buffers;  ///< the group's tensors, their hook states, the hook's own buffers
 };
 
 struct Instruction {
@@ -169,10 +168,10 @@ struct Programs {
   std::vector<Program> programs;
   /// What the repeated function does: the stage's list, or without a pipeline forward and backward of one chunk.
   /// There microbatch 0 stands for the one that the call is of.
-  std::vector<plugins::Action> actions;
+  std::vector<plan::Action> actions;
   std::uint64_t arena_bytes = 0;
   MemoryUse memory;
-  std::shared_ptr<const plugins::Hooks> hooks;  ///< null where there are none
+  std::vector<plan::HookGroup> hook_groups;  ///< what the strategy's hooks work on
 
   /// Whether there is a function of that name.
   [[nodiscard]] bool has(std::string_view function) const noexcept;
@@ -206,6 +205,6 @@ void add_sent_bytes(SentBytes& sum, const Programs& programs, const Program& pro
 [[nodiscard]] std::string to_string(const Programs& programs);
 
 /// What a hook does in all programs: the same on all ranks along its mesh axis.
-[[nodiscard]] std::string hook_text(const Programs& programs, plugins::HookKind kind);
+[[nodiscard]] std::string hook_text(const Programs& programs, plan::HookKind kind);
 
 }  // namespace shardrun::partition

@@ -22,7 +22,7 @@ using graph::StateId;
 using graph::StateKind;
 using graph::StateWrite;
 using graph::ValueId;
-using plugins::Action;
+using plan::Action;
 
 bool is_update(const SplitFunction& function) {
   return std::any_of(function.nodes.begin(), function.nodes.end(),
@@ -67,7 +67,7 @@ StateStages find_states(const graph::Graph& graph, const ShardedGraph& sharded, 
     } else if (state.kind == StateKind::metric) {
       states.held[s].assign(stages, true);
     }
-    if (state.kind == StateKind::beside_parameter) {
+    if (state.kind == StateKind::hook_state && !state.of_gradient) {
       states.held[s] = states.held[of];
     }
     states.held[s][index(owner)] = true;

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/memory/layout.h"
-#include "core/partition/hook_steps.h"
+#include "core/partition/hooks.h"
 
 namespace shardrun::partition {
 namespace {
@@ -125,7 +125,7 @@ void StateLayout::lay_out(Bucket bucket, std::vector<Bucket>& kept) {
   if (fresh) {
     groups_.push_back(bucket.states);
     laid_out_.insert(bucket.states);
-    lay_out_beside(bucket);
+    lay_out_hook_states(bucket);
   }
   if (laid_out_.contains(bucket.states)) {
     kept.push_back(std::move(bucket));
@@ -137,12 +137,12 @@ void StateLayout::lay_out(Bucket bucket, std::vector<Bucket>& kept) {
   }
 }
 
-void StateLayout::lay_out_beside(const Bucket& bucket) {
+void StateLayout::lay_out_hook_states(const Bucket& bucket) {
   const bool hooked = std::any_of(bucket.steps.begin(), bucket.steps.end(),
                                   [](const Transition& step) { return step.kind == Transition::Kind::hook; });
   if (hooked) {
     for (std::vector<graph::StateId>& states :
-         states_beside(bucket.states, *hook_of(kind(bucket.states.front()), partition_.placements), graph_)) {
+         hook_states_of(bucket.states, *hook_of(kind(bucket.states.front()), partition_.placements), graph_)) {
       groups_.push_back(std::move(states));
     }
   }

@@ -19,7 +19,7 @@ class StateLayout {
   [[nodiscard]] std::vector<std::vector<Bucket>> buckets();
 
   /// States one after the other: parameters, then what is reduced in buckets, then the rest by category; without gaps
-  /// within a bucket, and within what a hook keeps beside one. Returns where the transients may begin.
+  /// within a bucket, and within the hook states of one. Returns where the transients may begin.
   [[nodiscard]] std::uint64_t place(std::vector<Buffer>& states) const;
 
  private:
@@ -32,7 +32,7 @@ class StateLayout {
   [[nodiscard]] static StateBytes state_bytes(const graph::Graph& graph, const Partition& partition);
   [[nodiscard]] graph::StateKind kind(graph::StateId state) const;
   void lay_out(Bucket bucket, std::vector<Bucket>& kept);
-  void lay_out_beside(const Bucket& bucket);
+  void lay_out_hook_states(const Bucket& bucket);
   [[nodiscard]] std::vector<Bucket> hook_buckets() const;
 
   const graph::Graph& graph_;

@@ -177,7 +177,7 @@ bool take_sum(std::vector<Transition>& steps, AxisId axis) {
 
 void hook_finalizations(const graph::Graph& graph, const Placements& placements,
                         std::vector<Finalization>& finalizations) {
-  const PlacedHook* hook = placements.find_hook(plugins::HookKind::sync_gradients);
+  const PlacedHook* hook = placements.find_hook(plan::HookKind::sync_gradients);
   for (std::size_t s = 0; hook != nullptr && s < graph.states.size(); ++s) {
     const graph::State& state = graph.states[s];
     if (state.kind != graph::StateKind::gradient || !hook->numbers.contains(state.of_parameter)) {

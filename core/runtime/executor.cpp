@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "plugins/loader/hooks.h"
 
 namespace shardrun::runtime {
 namespace {
@@ -67,13 +68,17 @@ bool has_non_finite(const device::TensorView& view, std::size_t element_bytes) n
                                          : any_non_finite(static_cast<const float*>(view.data), view.elements());
 }
 
-Executor::Executor(const partition::Programs& programs, const device::Device& device)
+Executor::Executor(const partition::Programs& programs, const device::Device& device, const plugins::Hooks* hooks)
     : programs_(programs),
       device_(device),
+      hooks_(hooks),
       threads_(programs.threads),
       arena_(std::make_shared<memory::Arena>(programs.arena_bytes)) {
   for (const partition::Buffer& state : programs_.finalized) {
     finalized_.push_back(view_of(state, arena_->data()));
+  }
+  for (const plan::HookGroup& group : programs_.hook_groups) {
+    hook_groups_.push_back(std::make_unique<const plugins::HookTables>(group));
   }
   for (const partition::Program& program : programs_.programs) {
     std::vector<device::TensorView>& views = views_.emplace_back();
@@ -103,6 +108,8 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
   }
 }
 
+Executor::~Executor() = default;
+
 void Executor::bind_hook(Call& call) {
   if (device_.element_bytes(graph::DType::f32) != sizeof(float)) {
     throw Error(ErrorCode::job, fmt::format("the strategy has hooks, which compute in float32, and device {} has {} "
@@ -126,7 +133,7 @@ void Executor::call_hook(const Call& call, const device::Scalars& scalars) {
   made.step = scalars.step;
   made.samples = hook.samples.all;
   made.own_samples = hook.samples.own;
-  programs_.hooks->run(*hook.group, made);
+  hooks_->run(*hook_groups_[hook.group], made);
 }
 
 void Executor::bind(Communicator& communicator) {

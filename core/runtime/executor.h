@@ -17,6 +17,11 @@
 #include "core/runtime/communicator.h"
 #include "core/runtime/timeline.h"
 
+namespace shardrun::plugins {
+class Hooks;
+class HookTables;
+}  // namespace shardrun::plugins
+
 namespace shardrun::runtime {
 
 /// Time spent in the instructions of one op of one function.
@@ -46,8 +51,11 @@ struct BadResult {
 class Executor {
  public:
   /// Maps the arena and binds every instruction to its kernel and addresses. `bind` prepares transfers; programs of one
-  /// rank do not need it.
-  Executor(const partition::Programs& programs, const device::Device& device);
+  /// rank do not need it. `hooks`: the strategy's own functions, which outlive this; null if the programs call none.
+  Executor(const partition::Programs& programs, const device::Device& device, const plugins::Hooks* hooks = nullptr);
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+  ~Executor();
 
   /// Prepares every transfer. REQUIRES: `communicator` knows the arena and outlives every call.
   void bind(Communicator& communicator);
@@ -157,6 +165,8 @@ class Executor {
 
   const partition::Programs programs_;
   const device::Device& device_;
+  const plugins::Hooks* hooks_;
+  std::vector<std::unique_ptr<const plugins::HookTables>> hook_groups_;  ///< as Programs::hook_groups
   Communicator* communicator_ = nullptr;
   device::Threads threads_;
   std::shared_ptr<const memory::Arena> arena_;

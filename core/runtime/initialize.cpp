@@ -71,6 +71,7 @@ void fill(const device::TensorView& view, const mesh::Box& part, const graph::St
         data[i] =
             static_cast<T>(static_cast<float>(bump(shape, part.index_in_whole(shape, i), state.initializer.value)));
         break;
+      case graph::Initializer::Kind::parameter: break;  // copied when the parameter has its values
     }
   }
 }
@@ -95,7 +96,7 @@ void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executo
     initialize(executor.state(id), executor.part(id), bytes, graph.states[s], seed, executor.threads());
   }
   for (std::size_t s = 0; s < graph.states.size(); ++s) {
-    if (graph.states[s].copies_parameter) {
+    if (graph.states[s].initializer.kind == graph::Initializer::Kind::parameter) {
       const device::TensorView copy = executor.state(static_cast<graph::StateId>(s));
       const device::TensorView of = executor.state(graph.states[s].of_parameter);
       if (copy.elements() > 0) {

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "core/base/error.h"
+#include "plugins/loader/hooks.h"
 
 namespace shardrun::runtime {
 namespace {
@@ -250,13 +251,17 @@ class Interpreter::Member final : public Communicator {
 };
 
 Interpreter::Interpreter(const graph::Graph& graph, const partition::Partition& partition, const device::Device& device,
-                         int threads, std::optional<Fault> fault)
+                         int threads, std::optional<Fault> fault, const plugins::Hooks* hooks)
     : exchange_(std::make_unique<Exchange>(partition.placements.mesh, fault)) {
   const std::int64_t ranks = partition.placements.mesh.ranks();
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
-    programs_.push_back(partition::programs_of(graph, partition, {.device = device, .threads = threads, .rank = rank}));
+    programs_.push_back(partition::programs_of(
+        graph, partition,
+        {.device = device, .threads = threads, .rank = rank, .plan_hook = [hooks](const plan::HookGroup& group) {
+           return hooks->ask(group);
+         }}));
     members_.push_back(std::make_unique<Member>(*exchange_, static_cast<std::size_t>(rank)));
-    executors_.push_back(std::make_unique<Executor>(programs_.back(), device));
+    executors_.push_back(std::make_unique<Executor>(programs_.back(), device, hooks));
     executors_.back()->bind(*members_.back());
   }
 }

@@ -27,8 +27,9 @@ struct Fault {
 /// the next one does. Slow and in a fixed order, so that results can be compared and faults planted.
 class Interpreter {
  public:
+  /// `hooks`: as Executor's.
   Interpreter(const graph::Graph& graph, const partition::Partition& partition, const device::Device& device,
-              int threads, std::optional<Fault> fault = std::nullopt);
+              int threads, std::optional<Fault> fault = std::nullopt, const plugins::Hooks* hooks = nullptr);
   ~Interpreter();
 
   [[nodiscard]] std::size_t ranks() const noexcept { return executors_.size(); }

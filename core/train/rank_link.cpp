@@ -84,7 +84,7 @@ void RankLink::check_file(const std::string& key, std::string_view setting, cons
 
 void RankLink::check_plan() {
   now_at("comparing plans", 0);
-  const std::string mine = fmt::format("{:016x}", hash_name(partition::to_string(compiled_.plan)));
+  const std::string mine = fmt::format("{:016x}", hash_name(to_string(compiled_.plan)));
   if (rank_.rank() == 0) {
     rank_.set("plan", mine);
     return;

@@ -69,7 +69,7 @@ Training::Training(const job::Job& job, const compile::Compiled& compiled, Agree
       compiled_(compiled),
       agree_(std::move(agree)),
       made_of_all_(std::move(made_of_all)),
-      executor_(compiled.programs, *compiled.device),
+      executor_(compiled.programs, *compiled.device, compiled.hooks.get()),
       update_program_(executor_.find(graph::Role::once)) {
   micro_programs_ = executor_.find_calls(graph::Role::repeated, compiled.microbatch_rows);
   evaluate_programs_ = executor_.find_calls(models::evaluate_function, compiled.evaluation_rows);

@@ -29,7 +29,7 @@ void run(const Workload& workload, const std::vector<Call>& calls, runtime::Inte
 void interpret(const Workload& workload, const partition::Partition& partition, const InterpretedSettings& settings,
                const AtMoment& at_moment) {
   runtime::Interpreter ranks(workload.graph, partition, device::Device::find(settings.device), settings.threads,
-                             settings.fault);
+                             settings.fault, settings.hooks);
   for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
     runtime::initialize(workload.graph, workload.seed, ranks.rank(rank));
   }

@@ -17,6 +17,7 @@ struct InterpretedSettings {
   int threads = 1;                  ///< of each rank, and of the reference
   std::int64_t steps = 2;
   std::optional<runtime::Fault> fault = std::nullopt;
+  const plugins::Hooks* hooks = nullptr;  ///< as runtime::Executor's
 };
 
 /// Called between the calls of a step (from 0), at every moment of the workload.

@@ -17,8 +17,8 @@
 namespace shardrun::conformance {
 namespace {
 
-using plugins::DimSplits;
-using plugins::PlanDraft;
+using plan::DimSplits;
+using plan::Plan;
 using plugins::StrategyRequest;
 
 constexpr unsigned char untouched = 0xA5;
@@ -111,44 +111,44 @@ std::string text_of(const DimSplits& dims) {
   return fmt::format("[{}]", fmt::join(texts, ", "));
 }
 
-std::string text_of(const PlanDraft& plan) {
+std::string text_of(const Plan& plan) {
   std::string text;
-  for (const plugins::MeshAxis& axis : plan.mesh) {
+  for (const plan::MeshAxis& axis : plan.mesh) {
     text += fmt::format("mesh axis {} of {}\n", axis.name, axis.size);
   }
-  for (const plugins::AxisPlacement& axis : plan.axes) {
+  for (const plan::AxisPlacement& axis : plan.axes) {
     text += fmt::format("axis {} over {}\n", axis.axis, text_of(DimSplits{axis.mesh_axes}));
   }
-  for (const plugins::TensorPlacement& tensor : plan.tensors) {
+  for (const plan::TensorPlacement& tensor : plan.tensors) {
     text += fmt::format("tensor {} in role {} over {}\n", tensor.tensor, static_cast<int>(tensor.role) + 1,
                         text_of(tensor.dims));
     if (!tensor.flat.empty()) {
       text += fmt::format("its elements over {}\n", text_of(DimSplits{tensor.flat}));
     }
   }
-  for (const plugins::CutPointPlacement& point : plan.cut_points) {
+  for (const plan::CutPointPlacement& point : plan.cut_points) {
     text += fmt::format("cut point {} over {}\n", point.cut_point, text_of(point.dims));
   }
-  for (const plugins::TensorGather& tensor : plan.gathers) {
+  for (const plan::TensorGather& tensor : plan.gathers) {
     text += fmt::format("tensor {} at use, unit {}{}\n", tensor.tensor, tensor.unit, tensor.keep ? ", kept" : "");
   }
-  for (const plugins::Chunk& chunk : plan.pipeline.chunks) {
+  for (const plan::Chunk& chunk : plan.pipeline.chunks) {
     text += fmt::format("chunk from layer {} on stage {}\n", chunk.first_layer, chunk.stage);
   }
   for (std::size_t stage = 0; stage < plan.pipeline.actions.size(); ++stage) {
     text += fmt::format("stage {}:", stage);
-    for (const plugins::Action& action : plan.pipeline.actions[stage]) {
+    for (const plan::Action& action : plan.pipeline.actions[stage]) {
       text += fmt::format(" {}/{}/{}", static_cast<int>(action.kind), action.chunk, action.microbatch);
     }
     text += "\n";
   }
-  for (const plugins::VaryingTensor& tensor : plan.varying) {
+  for (const plan::VaryingTensor& tensor : plan.varying) {
     text += fmt::format("tensor {} varies over {}\n", tensor.tensor, tensor.mesh_axis);
   }
-  for (const plugins::Hook& hook : plan.hooks) {
+  for (const plan::Hook& hook : plan.hooks) {
     text += fmt::format("hook {} over {} every {}: {}\n", to_string(hook.kind), hook.mesh_axis, hook.every,
                         fmt::join(hook.tensors, ", "));
-    for (const plugins::HookState& state : hook.states) {
+    for (const plan::HookState& state : hook.states) {
       text += fmt::format("state {} of it, at first {}\n", state.name, state.copies_tensor ? "the tensor" : "zero");
     }
   }
@@ -194,7 +194,7 @@ Answer ask(const plugins::Plugin& strategy, const StrategyRequest& request, Host
                     status, reason.empty() ? "no reason" : fmt::format("the reason '{}'", reason), SR_INVALID));
   }
   try {
-    const PlanDraft plan = recorder.finish();
+    const Plan plan = recorder.finish();
     return {.is_plan = true, .text = text_of(plan), .plan = plan};
   } catch (const Error& refused) {
     throw Failure(fmt::format("it wrote a plan that cannot be: {}", refused.message()));

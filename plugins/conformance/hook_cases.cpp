@@ -15,12 +15,12 @@
 namespace shardrun::conformance {
 namespace {
 
-using plugins::Hook;
-using plugins::HookGroup;
-using plugins::HookKind;
-using plugins::HookPlan;
+using plan::Hook;
+using plan::HookKind;
+using plan::HookPlan;
+using plan::HookStep;
 using plugins::Hooks;
-using plugins::HookStep;
+using plugins::HookTables;
 
 /// Sizes of groups in elements: one, fewer than members, odd, round.
 constexpr std::uint64_t group_sizes[] = {1, 2, 7, 64, 1001};
@@ -59,12 +59,16 @@ struct GroupCase {
   bool varies;  ///< whether its tensors vary over the hook's axis
 
   /// Two tensors where there are elements for both.
-  [[nodiscard]] std::vector<plugins::HookTensor> tensors() const {
+  [[nodiscard]] plan::HookGroup asked() const {
     const auto all = static_cast<std::int64_t>(elements);
-    if (all == 1) {
-      return {{hook.tensors.front(), {all}}};
+    plan::HookGroup made{.kind = hook.kind,
+                         .members = members,
+                         .states = static_cast<std::uint32_t>(hook.states.size()),
+                         .tensors = {{hook.tensors.front(), {all}}}};
+    if (all > 1) {
+      made.tensors = {{hook.tensors.front(), {1, all / 2}}, {hook.tensors.back(), {all - all / 2}}};
     }
-    return {{hook.tensors.front(), {1, all / 2}}, {hook.tensors.back(), {all - all / 2}}};
+    return made;
   }
 };
 
@@ -132,7 +136,7 @@ void fill_tensors(const GroupCase& group, Memory& memory, std::int64_t round) {
 /// The hook's own buffers have undefined content at first: different bytes each time.
 void add_buffers(const HookPlan& plan, Memory& memory, unsigned char& anything) {
   for (std::vector<Guarded>& member : memory) {
-    for (const plugins::HookBuffer& buffer : plan.buffers) {
+    for (const plan::HookBuffer& buffer : plan.buffers) {
       member.emplace_back(buffer.elements);
       std::memset(member.back().data(), anything, buffer.elements * sizeof(float));
     }
@@ -140,7 +144,7 @@ void add_buffers(const HookPlan& plan, Memory& memory, unsigned char& anything) 
   }
 }
 
-void call(const Hooks& hooks, const GroupCase& group, const HookGroup& raw, std::vector<Guarded>& buffers,
+void call(const Hooks& hooks, const GroupCase& group, const HookTables& tables, std::vector<Guarded>& buffers,
           std::uint32_t number, std::uint32_t member, std::int64_t step) {
   std::vector<void*> addresses;
   std::vector<std::uint64_t> elements;
@@ -159,7 +163,7 @@ void call(const Hooks& hooks, const GroupCase& group, const HookGroup& raw, std:
   made.own_samples = member == 0                   ? 2
                      : member + 1 == group.members ? 0
                                                    : 1;  // the sum is as many; one member may have none
-  hooks.run(raw, made);
+  hooks.run(tables, made);
   if (!std::all_of(buffers.begin(), buffers.end(), [](const Guarded& buffer) { return buffer.is_kept(); })) {
     throw Failure(fmt::format("hook {}, call {}: it wrote outside of its buffers", to_string(group.hook.kind), number));
   }
@@ -167,7 +171,7 @@ void call(const Hooks& hooks, const GroupCase& group, const HookGroup& raw, std:
 
 /// The final content of all tensors and states. `of`: the member of each answer. `anything`: what buffers hold at
 /// first.
-std::vector<float> do_rounds(const GroupCase& group, const HookGroup& raw, const HookPlan& plan,
+std::vector<float> do_rounds(const GroupCase& group, const HookTables& tables, const HookPlan& plan,
                              const std::function<const Hooks&(std::size_t)>& of, unsigned char anything) {
   Memory memory = first_memory(group);
   for (std::int64_t round = 0; round < rounds; ++round) {
@@ -179,7 +183,7 @@ std::vector<float> do_rounds(const GroupCase& group, const HookGroup& raw, const
         continue;
       }
       for (std::uint32_t m = 0; m < group.members; ++m) {
-        call(of(m), group, raw, memory[m], step.call, m, round);
+        call(of(m), group, tables, memory[m], step.call, m, round);
       }
     }
     for (std::size_t m = 1; m < memory.size() && !group.varies; ++m) {
@@ -207,35 +211,25 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-bool same_plan(const HookPlan& a, const HookPlan& b) {
-  return std::equal(a.buffers.begin(), a.buffers.end(), b.buffers.begin(), b.buffers.end(),
-                    [](const auto& x, const auto& y) {
-                      return x.whole_numbers == y.whole_numbers && x.elements == y.elements;
-                    }) &&
-         std::equal(a.steps.begin(), a.steps.end(), b.steps.begin(), b.steps.end(), [](const auto& x, const auto& y) {
-           return x.kind == y.kind && x.call == y.call && x.send == y.send && x.receive == y.receive;
-         });
-}
-
-void check_group(StrategyMember& member, const StrategyJob& job, const plugins::PlanDraft& draft,
-                 const GroupCase& group) {
+void check_group(StrategyMember& member, const StrategyJob& job, const plan::Plan& draft, const GroupCase& group) {
   const auto open = [&] { return std::make_unique<const Hooks>(member.open_another(), job.request, draft); };
   const auto one = open();
-  const auto raw = one->group(group.hook.kind, group.members, group.tensors());
-  const HookPlan plan = one->plan(*raw);
-  if (!same_plan(plan, one->plan(*raw)) || !same_plan(plan, open()->plan(*raw))) {
+  const plan::HookGroup asked = group.asked();
+  const HookPlan plan = one->ask(asked);
+  if (plan != one->ask(asked) || plan != open()->ask(asked)) {
     throw Failure(fmt::format("hook {}, asked again for {} elements, plans otherwise", to_string(group.hook.kind),
                               group.elements));
   }
+  const HookTables tables(asked);
   const std::vector<float> left = do_rounds(
-      group, *raw, plan, [&](std::size_t) -> const Hooks& { return *one; }, 0xA5);
+      group, tables, plan, [&](std::size_t) -> const Hooks& { return *one; }, 0xA5);
   std::map<std::size_t, std::unique_ptr<const Hooks>> own;
   const auto own_of = [&](std::size_t m) -> const Hooks& {
     std::unique_ptr<const Hooks>& mine = own[m];
     mine = mine ? std::move(mine) : open();
     return *mine;
   };
-  if (!same_bits(left, do_rounds(group, *raw, plan, own_of, 0x3C))) {
+  if (!same_bits(left, do_rounds(group, tables, plan, own_of, 0x3C))) {
     throw Failure(
         fmt::format("hook {} leaves something else where each member has an instance of its own, and buffers "
                     "begin as something else: it keeps what belongs into its states, or reads what it has "
@@ -244,8 +238,8 @@ void check_group(StrategyMember& member, const StrategyJob& job, const plugins::
   }
 }
 
-bool varies(const plugins::PlanDraft& draft, const Hook& hook) {
-  return std::any_of(draft.varying.begin(), draft.varying.end(), [&](const plugins::VaryingTensor& each) {
+bool varies(const plan::Plan& draft, const Hook& hook) {
+  return std::any_of(draft.varying.begin(), draft.varying.end(), [&](const plan::VaryingTensor& each) {
     return each.mesh_axis == hook.mesh_axis && each.tensor == hook.tensors.front();
   });
 }
@@ -257,7 +251,7 @@ void hooks_of_plans(StrategyMember& member) {
       for (const StrategyJob& job : jobs_of(program, ranks)) {
         const Answer answer = ask(member.strategy(), job.request);
         for (const Hook& hook : answer.plan ? answer.plan->hooks : std::vector<Hook>{}) {
-          const auto axis = std::ranges::find(answer.plan->mesh, hook.mesh_axis, &plugins::MeshAxis::name);
+          const auto axis = std::ranges::find(answer.plan->mesh, hook.mesh_axis, &plan::MeshAxis::name);
           for (const std::uint64_t elements : group_sizes) {
             if (axis->size > 1) {
               try {

@@ -10,7 +10,7 @@
 namespace shardrun::conformance {
 namespace {
 
-using plugins::MeshAxis;
+using plan::MeshAxis;
 using plugins::StrategyRequest;
 using plugins::TensorKind;
 

@@ -16,7 +16,7 @@ constexpr std::uint32_t strategy_members = 2;
 struct Answer {
   bool is_plan = false;  ///< otherwise a refusal
   std::string text;      ///< the plan, one statement a line; or the reason
-  std::optional<plugins::PlanDraft> plan = std::nullopt;
+  std::optional<plan::Plan> plan = std::nullopt;
 
   bool operator==(const Answer&) const = default;
 };

@@ -26,8 +26,9 @@ class HookRecorder {
       return record(self, error, "add_buffer", [&](HookRecorder& to) { to.add_buffer(element, elements); });
     };
     writer_.add_call = [](void* self, std::uint32_t call, sr_error* error) {
-      return record(self, error, "add_call",
-                    [&](HookRecorder& to) { to.plan_.steps.push_back({.kind = HookStep::Kind::call, .call = call}); });
+      return record(self, error, "add_call", [&](HookRecorder& to) {
+        to.plan_.steps.push_back({.kind = plan::HookStep::Kind::call, .call = call});
+      });
     };
     writer_.add_exchange = [](void* self, const sr_exchange* exchange, sr_error* error) {
       return record(self, error, "add_exchange", [&](HookRecorder& to) {
@@ -41,7 +42,7 @@ class HookRecorder {
   [[nodiscard]] const sr_hook_writer& writer() const noexcept { return writer_; }
   [[nodiscard]] const std::optional<Error>& refusal() const noexcept { return refusal_; }
 
-  [[nodiscard]] HookPlan finish() {
+  [[nodiscard]] plan::HookPlan finish() {
     if (refusal_) {
       throw *refusal_;
     }
@@ -70,7 +71,7 @@ class HookRecorder {
   }
 
   void add_exchange(const sr_exchange& exchange) {
-    const HookStep::Kind kind = kind_of(exchange.kind);
+    const plan::HookStep::Kind kind = kind_of(exchange.kind);
     for (const std::uint32_t buffer : {exchange.send, exchange.receive}) {
       if (buffer >= elements_.size()) {
         refuse_with(fmt::format("there is no buffer {}: the last is {}", buffer, elements_.size() - 1));
@@ -106,12 +107,12 @@ class HookRecorder {
     }
   }
 
-  static HookStep::Kind kind_of(std::uint32_t kind) {
+  static plan::HookStep::Kind kind_of(std::uint32_t kind) {
     switch (kind) {
-      case SR_EXCHANGE_ALL_REDUCE: return HookStep::Kind::all_reduce;
-      case SR_EXCHANGE_ALL_GATHER: return HookStep::Kind::all_gather;
-      case SR_EXCHANGE_REDUCE_SCATTER: return HookStep::Kind::reduce_scatter;
-      case SR_EXCHANGE_ALL_TO_ALL: return HookStep::Kind::all_to_all;
+      case SR_EXCHANGE_ALL_REDUCE: return plan::HookStep::Kind::all_reduce;
+      case SR_EXCHANGE_ALL_GATHER: return plan::HookStep::Kind::all_gather;
+      case SR_EXCHANGE_REDUCE_SCATTER: return plan::HookStep::Kind::reduce_scatter;
+      case SR_EXCHANGE_ALL_TO_ALL: return plan::HookStep::Kind::all_to_all;
       default: refuse_with(fmt::format("there is no exchange of kind {}", kind));
     }
   }
@@ -126,39 +127,37 @@ class HookRecorder {
   std::uint64_t added_ = 0;  ///< in all buffers
   sr_hook_writer writer_{};
   std::optional<Error> refusal_;
-  HookPlan plan_;
+  plan::HookPlan plan_;
   std::vector<std::uint64_t> elements_;  ///< of each buffer
 };
 
 }  // namespace
 
-Hooks::Hooks(Plugin plugin, StrategyRequest request, const PlanDraft& plan)
+Hooks::Hooks(Plugin plugin, StrategyRequest request, const plan::Plan& plan)
     : plugin_(std::move(plugin)),
       request_(std::move(request)),
       options_(with_defaults(plugin_.options(), request_.options)),
       tables_(request_, options_),
       name_(fmt::format("strategy '{}'", plugin_.manifest().name)) {
   functions_ = read_struct<sr_strategy>(plugin_.table().functions, SR_STRATEGY_SIZE_1_0, name_);
-  for (const Hook& hook : plan.hooks) {
-    const bool has =
-        hook.kind == HookKind::sync_gradients ? functions_.sync_gradients != nullptr : functions_.after_step != nullptr;
+  for (const plan::Hook& hook : plan.hooks) {
+    const bool has = hook.kind == plan::HookKind::sync_gradients ? functions_.sync_gradients != nullptr
+                                                                 : functions_.after_step != nullptr;
     if (!has || functions_.plan_hook == nullptr) {
       refuse_with(fmt::format("{} ({}) plans the hook {}, but has no {}", name_, plugin_.path().string(),
                               to_string(hook.kind), has ? "plan_hook" : to_string(hook.kind)));
     }
-    states_[static_cast<std::size_t>(hook.kind)] = static_cast<std::uint32_t>(hook.states.size());
   }
 }
 
-HookGroup::HookGroup(HookKind kind, std::uint32_t members, std::uint32_t states, std::vector<HookTensor> tensors)
-    : kind_(kind), tensors_(std::move(tensors)) {
+HookTables::HookTables(const plan::HookGroup& group) : group_(group) {
   std::uint64_t elements = 0;
-  for (const HookTensor& tensor : tensors_) {
-    raw_tensors_.push_back({.struct_size = sizeof(sr_hook_tensor),
-                            .rank = static_cast<std::uint32_t>(tensor.shape.size()),
-                            .name = tensor.name.c_str(),
-                            .shape = tensor.shape.data(),
-                            .first = elements});
+  for (const plan::HookTensor& tensor : group.tensors) {
+    tensors_.push_back({.struct_size = sizeof(sr_hook_tensor),
+                        .rank = static_cast<std::uint32_t>(tensor.shape.size()),
+                        .name = tensor.name.c_str(),
+                        .shape = tensor.shape.data(),
+                        .first = elements});
     std::uint64_t size = 1;
     for (const std::int64_t extent : tensor.shape) {
       size *= static_cast<std::uint64_t>(extent);
@@ -166,32 +165,23 @@ HookGroup::HookGroup(HookKind kind, std::uint32_t members, std::uint32_t states,
     elements += size;
   }
   raw_ = {.struct_size = sizeof(sr_hook_group),
-          .hook = kind == HookKind::sync_gradients ? SR_HOOK_SYNC_GRADIENTS : SR_HOOK_AFTER_STEP,
+          .hook = group.kind == plan::HookKind::sync_gradients ? SR_HOOK_SYNC_GRADIENTS : SR_HOOK_AFTER_STEP,
           .elements = elements,
-          .members = members,
-          .states = states,
-          .tensors = raw_tensors_.data(),
-          .tensor_count = static_cast<std::uint32_t>(raw_tensors_.size()),
+          .members = group.members,
+          .states = group.states,
+          .tensors = tensors_.data(),
+          .tensor_count = static_cast<std::uint32_t>(tensors_.size()),
           .tensor_stride = sizeof(sr_hook_tensor)};
 }
 
-std::string HookGroup::name() const {
-  return fmt::format("hook {} of {}{}", to_string(kind_), tensors_.empty() ? "nothing" : tensors_.front().name,
-                     tensors_.size() > 1 ? fmt::format(" and {} more", tensors_.size() - 1) : "");
-}
-
-std::shared_ptr<const HookGroup> Hooks::group(HookKind kind, std::uint32_t members,
-                                              std::vector<HookTensor> tensors) const {
-  return std::make_shared<const HookGroup>(kind, members, states_[static_cast<std::size_t>(kind)], std::move(tensors));
-}
-
-HookPlan Hooks::plan(const HookGroup& group) const {
-  HookRecorder recorder(group.raw());
-  const std::string prefix = fmt::format("{}, {}", name_, group.name());
+plan::HookPlan Hooks::ask(const plan::HookGroup& group) const {
+  const HookTables tables(group);
+  HookRecorder recorder(tables.raw());
+  const std::string prefix = fmt::format("{}, {}", name_, to_string(group));
   try {
     const CallGuard guard(label_of(plugin_), "plan_hook", call_limit());
     call_plugin(prefix, ErrorCode::job, [&](sr_error* error) {
-      return functions_.plan_hook(plugin_.table().self, &tables_.job(), &group.raw(), &recorder.writer(), error);
+      return functions_.plan_hook(plugin_.table().self, &tables_.job(), &tables.raw(), &recorder.writer(), error);
     });
   } catch (const Error&) {
     if (!recorder.refusal()) {
@@ -206,16 +196,18 @@ HookPlan Hooks::plan(const HookGroup& group) const {
   }
 }
 
-void Hooks::run(const HookGroup& group, sr_hook_call call) const {
+void Hooks::run(const HookTables& tables, sr_hook_call call) const {
+  const plan::HookGroup& group = tables.group();
   call.struct_size = sizeof(call);
-  call.group = &group.raw();
+  call.group = &tables.raw();
   call.job = &tables_.job();
-  const auto function = group.kind() == HookKind::sync_gradients ? functions_.sync_gradients : functions_.after_step;
+  const auto function =
+      group.kind == plan::HookKind::sync_gradients ? functions_.sync_gradients : functions_.after_step;
   try {
     call_plugin(name_, ErrorCode::plugin,
                 [&](sr_error* error) { return function(plugin_.table().self, &call, error); });
   } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("{}, call {}: {}", group.name(), call.call, error.message()));
+    throw Error(error.code(), fmt::format("{}, call {}: {}", to_string(group), call.call, error.message()));
   }
 }
 

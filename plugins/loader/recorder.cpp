@@ -58,12 +58,12 @@ std::vector<std::size_t> matches_of(std::string_view glob, const std::vector<Nam
   return found;
 }
 
-std::optional<TensorRole> role_of(std::uint32_t role) {
+std::optional<plan::TensorRole> role_of(std::uint32_t role) {
   switch (role) {
-    case SR_ROLE_STORE: return TensorRole::store;
-    case SR_ROLE_USE: return TensorRole::use;
-    case SR_ROLE_GRADIENT: return TensorRole::gradient;
-    case SR_ROLE_OPTIMIZER: return TensorRole::optimizer;
+    case SR_ROLE_STORE: return plan::TensorRole::store;
+    case SR_ROLE_USE: return plan::TensorRole::use;
+    case SR_ROLE_GRADIENT: return plan::TensorRole::gradient;
+    case SR_ROLE_OPTIMIZER: return plan::TensorRole::optimizer;
     default: return std::nullopt;
   }
 }
@@ -120,8 +120,8 @@ struct PlanRecorder::Split {
   }
 
   template <class Item>
-  [[nodiscard]] static DimSplits over(const Item& item, const std::vector<Split>& splits) {
-    DimSplits dims(item.shape.size());
+  [[nodiscard]] static plan::DimSplits over(const Item& item, const std::vector<Split>& splits) {
+    plan::DimSplits dims(item.shape.size());
     std::set<std::size_t> seen;
     for (const Split& split : splits) {
       const std::size_t dim = split.dim_of(item);
@@ -172,11 +172,11 @@ PlanRecorder::PlanRecorder(const StrategyRequest& request) : request_(request) {
   };
   writer_.sync_gradients = [](void* self, const char* glob, const char* mesh_axis, sr_error* error) {
     return record(self, error, "sync_gradients", glob,
-                  [&](PlanRecorder& to) { to.set_hook(HookKind::sync_gradients, glob, mesh_axis, 1); });
+                  [&](PlanRecorder& to) { to.set_hook(plan::HookKind::sync_gradients, glob, mesh_axis, 1); });
   };
   writer_.after_step = [](void* self, const char* glob, const char* mesh_axis, std::uint32_t every, sr_error* error) {
     return record(self, error, "after_step", glob,
-                  [&](PlanRecorder& to) { to.set_hook(HookKind::after_step, glob, mesh_axis, every); });
+                  [&](PlanRecorder& to) { to.set_hook(plan::HookKind::after_step, glob, mesh_axis, every); });
   };
   writer_.add_hook_state = [](void* self, std::uint32_t hook, const char* name, std::uint32_t begins, sr_error* error) {
     return record(self, error, "add_hook_state", name,
@@ -198,7 +198,7 @@ void PlanRecorder::add_mesh_axis(const char* name, std::uint32_t size) {
   if (size == 0) {
     refuse_with("its size is 0, expected at least 1");
   }
-  if (std::ranges::find(mesh_, given, &MeshAxis::name) != mesh_.end()) {
+  if (std::ranges::find(mesh_, given, &plan::MeshAxis::name) != mesh_.end()) {
     refuse_with("the mesh has an axis of that name already");
   }
   mesh_.push_back({std::string(given), size});
@@ -216,7 +216,7 @@ void PlanRecorder::place_axis(const char* axis, const char* const* mesh_axes, st
 
 void PlanRecorder::place_tensor(const char* glob, std::uint32_t role, const sr_split* splits, std::uint32_t count,
                                 std::uint32_t stride) {
-  const std::optional<TensorRole> known_role = role_of(role);
+  const std::optional<plan::TensorRole> known_role = role_of(role);
   if (!known_role) {
     refuse_with(fmt::format("there is no role {}", role));
   }
@@ -252,7 +252,7 @@ void PlanRecorder::place_layers(const char* mesh_axis, const sr_chunk* chunks, s
     refuse_with("the layers have been placed already");
   }
   const std::string axis = checked_mesh_axes(&mesh_axis, 1).front();
-  const std::uint32_t stages = std::ranges::find(mesh_, axis, &MeshAxis::name)->size;
+  const std::uint32_t stages = std::ranges::find(mesh_, axis, &plan::MeshAxis::name)->size;
   if (count == 0) {
     refuse_with("a pipeline has at least one chunk");
   }
@@ -277,22 +277,22 @@ void PlanRecorder::set_actions(std::uint32_t stage, const sr_action* actions, st
   if (stage >= pipeline_.actions.size()) {
     refuse_with(fmt::format("stage {}: there are {} stages; layers are placed first", stage, pipeline_.actions.size()));
   }
-  std::vector<Action> list;
+  std::vector<plan::Action> list;
   for (std::uint32_t a = 0; a < count; ++a) {
     const auto raw = read_element<sr_action>(actions, stride, a, SR_ACTION_SIZE_1_1, fmt::format("action {}", a));
     if (raw.kind < SR_ACTION_FORWARD || raw.kind > SR_ACTION_BACKWARD_WEIGHT) {
       refuse_with(fmt::format("stage {}, action {}: there is no kind {}", stage, a, raw.kind));
     }
-    list.push_back({static_cast<Action::Kind>(raw.kind - SR_ACTION_FORWARD), raw.chunk, raw.microbatch});
+    list.push_back({static_cast<plan::Action::Kind>(raw.kind - SR_ACTION_FORWARD), raw.chunk, raw.microbatch});
   }
   pipeline_.actions[stage] = std::move(list);
 }
 
-void PlanRecorder::set_hook(HookKind kind, const char* glob, const char* mesh_axis, std::uint32_t every) {
+void PlanRecorder::set_hook(plan::HookKind kind, const char* glob, const char* mesh_axis, std::uint32_t every) {
   if (every == 0) {
     refuse_with("every is 0 steps, expected at least 1");
   }
-  Hook hook{.kind = kind, .mesh_axis = checked_mesh_axes(&mesh_axis, 1).front(), .every = every};
+  plan::Hook hook{.kind = kind, .mesh_axis = checked_mesh_axes(&mesh_axis, 1).front(), .every = every};
   for (const std::size_t index : matches_of(required(glob, "the name"), request_.tensors, "tensor")) {
     if (request_.tensors[index].kind == TensorKind::parameter) {
       hook.tensors.push_back(request_.tensors[index].name);
@@ -301,7 +301,7 @@ void PlanRecorder::set_hook(HookKind kind, const char* glob, const char* mesh_ax
   if (hook.tensors.empty()) {
     refuse_with("what it matches is not trained, so there is nothing that a hook could be given");
   }
-  if (std::ranges::find(hooks_, kind, &Hook::kind) != hooks_.end()) {
+  if (std::ranges::find(hooks_, kind, &plan::Hook::kind) != hooks_.end()) {
     refuse_with("the plan has this hook already: it is set once, with a glob for all of its tensors");
   }
   hooks_.push_back(std::move(hook));
@@ -312,8 +312,8 @@ void PlanRecorder::add_hook_state(std::uint32_t hook, const char* name, std::uin
   if (given.find('/') != std::string::npos || given.size() > 64) {
     refuse_with("expected at most 64 characters, and no '/'");
   }
-  const auto found = std::ranges::find_if(hooks_, [&](const Hook& each) {
-    return hook == (each.kind == HookKind::sync_gradients ? SR_HOOK_SYNC_GRADIENTS : SR_HOOK_AFTER_STEP);
+  const auto found = std::ranges::find_if(hooks_, [&](const plan::Hook& each) {
+    return hook == (each.kind == plan::HookKind::sync_gradients ? SR_HOOK_SYNC_GRADIENTS : SR_HOOK_AFTER_STEP);
   });
   if (found == hooks_.end()) {
     refuse_with(fmt::format("the plan has no hook {}: it is set before its states", hook));
@@ -321,8 +321,8 @@ void PlanRecorder::add_hook_state(std::uint32_t hook, const char* name, std::uin
   if (begins != SR_HOOK_STATE_ZERO && (begins != SR_HOOK_STATE_TENSOR || hook != SR_HOOK_AFTER_STEP)) {
     refuse_with(fmt::format("a state of this hook cannot begin as {}", begins));
   }
-  const bool taken = std::ranges::any_of(hooks_, [&](const Hook& each) {
-    return std::ranges::find(each.states, given, &HookState::name) != each.states.end();
+  const bool taken = std::ranges::any_of(hooks_, [&](const plan::Hook& each) {
+    return std::ranges::find(each.states, given, &plan::HookState::name) != each.states.end();
   });
   if (taken) {
     refuse_with("there is a state of that name already");
@@ -344,7 +344,7 @@ std::vector<std::string> PlanRecorder::checked_mesh_axes(const char* const* mesh
       refuse_with(fmt::format("{} mesh axes are announced and none is given", count));
     }
     const std::string_view name = required(mesh_axes[i], "a mesh axis");
-    if (std::ranges::find(mesh_, name, &MeshAxis::name) == mesh_.end()) {
+    if (std::ranges::find(mesh_, name, &plan::MeshAxis::name) == mesh_.end()) {
       const std::vector<std::string> added = names_of(mesh_);
       refuse_with(
           fmt::format("the plan has added no mesh axis '{}'{} {}", name, did_you_mean(name, added), known(added)));
@@ -374,13 +374,13 @@ std::vector<PlanRecorder::Split> PlanRecorder::read_splits(const sr_split* split
   return read;
 }
 
-PlanDraft PlanRecorder::finish() const {
+plan::Plan PlanRecorder::finish() const {
   if (refusal_) {
     throw *refusal_;
   }
   std::uint64_t product = 1;
   std::vector<std::string> sizes;
-  for (const MeshAxis& axis : mesh_) {
+  for (const plan::MeshAxis& axis : mesh_) {
     product = std::min<std::uint64_t>(product * axis.size, UINT32_MAX);
     sizes.push_back(fmt::format("{} = {}", axis.name, axis.size));
   }
@@ -389,13 +389,13 @@ PlanDraft PlanRecorder::finish() const {
                             sizes.empty() ? "no axis" : fmt::format("{}", fmt::join(sizes, ", ")), product,
                             request_.ranks));
   }
-  for (const MeshAxis& wanted : request_.mesh) {
+  for (const plan::MeshAxis& wanted : request_.mesh) {
     if (wanted.size > 1 && std::ranges::find(mesh_, wanted) == mesh_.end()) {
       refuse_with(fmt::format("the job's mesh has {} = {}, but the plan's has not ({})", wanted.name, wanted.size,
                               sizes.empty() ? "no axis" : fmt::format("{}", fmt::join(sizes, ", "))));
     }
   }
-  PlanDraft plan;
+  plan::Plan plan;
   plan.mesh = mesh_;
   for (const auto& [index, mesh_axes] : axes_) {
     plan.axes.push_back({request_.axes[index].name, mesh_axes});
@@ -412,7 +412,7 @@ PlanDraft PlanRecorder::finish() const {
   plan.pipeline = pipeline_;
   plan.bucket_bytes = bucket_bytes_;
   plan.hooks = hooks_;
-  std::ranges::sort(plan.hooks, {}, &Hook::kind);
+  std::ranges::sort(plan.hooks, {}, &plan::Hook::kind);
   for (const auto& [index, mesh_axes] : varying_) {
     for (const std::string& axis : mesh_axes) {
       plan.varying.push_back({request_.tensors[index].name, axis});

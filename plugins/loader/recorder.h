@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/plan/plan.h"
 #include "plugins/loader/strategy.h"
 
 namespace shardrun::plugins {
@@ -31,7 +32,7 @@ class PlanRecorder {
 
   /// The plan, after the strategy has returned. Throws the first refusal, or Error{plugin} for a plan that does not fit
   /// the ranks or omits a mesh axis of the job.
-  [[nodiscard]] PlanDraft finish() const;
+  [[nodiscard]] plan::Plan finish() const;
 
   // The writer's functions. Each throws Error{plugin}.
   void add_mesh_axis(const char* name, std::uint32_t size);
@@ -44,7 +45,7 @@ class PlanRecorder {
   void place_layers(const char* mesh_axis, const sr_chunk* chunks, std::uint32_t count, std::uint32_t stride);
   void set_actions(std::uint32_t stage, const sr_action* actions, std::uint32_t count, std::uint32_t stride);
 
-  void set_hook(HookKind kind, const char* glob, const char* mesh_axis, std::uint32_t every);
+  void set_hook(plan::HookKind kind, const char* glob, const char* mesh_axis, std::uint32_t every);
   void add_hook_state(std::uint32_t hook, const char* name, std::uint32_t begins);
   void vary(const char* glob, const char* mesh_axis);
 
@@ -63,15 +64,15 @@ class PlanRecorder {
   const StrategyRequest& request_;
   sr_plan_writer writer_{};
   std::optional<Error> refusal_;
-  std::vector<MeshAxis> mesh_;
+  std::vector<plan::MeshAxis> mesh_;
   // Indexed by position in the request, so that the plan does not depend on the order of the calls.
   std::map<std::size_t, std::vector<std::string>> axes_;
-  std::map<std::pair<std::size_t, TensorRole>, TensorPlacement> tensors_;
-  std::map<std::size_t, DimSplits> cut_points_;
-  std::map<std::size_t, TensorGather> gathers_;
+  std::map<std::pair<std::size_t, plan::TensorRole>, plan::TensorPlacement> tensors_;
+  std::map<std::size_t, plan::DimSplits> cut_points_;
+  std::map<std::size_t, plan::TensorGather> gathers_;
   std::map<std::size_t, std::set<std::string>> varying_;
-  std::vector<Hook> hooks_;
-  Pipeline pipeline_;
+  std::vector<plan::Hook> hooks_;
+  plan::Pipeline pipeline_;
   std::uint64_t bucket_bytes_ = 0;
 };
 

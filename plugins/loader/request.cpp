@@ -18,7 +18,7 @@ std::uint32_t kind_number(TensorKind kind) {
 
 RequestTables::RequestTables(const StrategyRequest& request, const OptionValues& options)
     : options_(raw_options(options)) {
-  for (const MeshAxis& axis : request.mesh) {
+  for (const plan::MeshAxis& axis : request.mesh) {
     mesh_.push_back({sizeof(sr_mesh_axis), axis.size, axis.name.c_str()});
   }
   for (const TensorSummary& tensor : request.tensors) {

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <shardrun/strategy.h>
 
-#include <algorithm>
-
 #include "core/base/error.h"
 #include "plugins/loader/call.h"
 #include "plugins/loader/find.h"
@@ -44,7 +42,7 @@ bool reads_sharding(const Plugin& strategy) {
   return (functions.flags & SR_STRATEGY_READS_SHARDING) != 0;
 }
 
-PlanDraft Strategy::make_plan(const StrategyRequest& request) const {
+plan::Plan Strategy::make_plan(const StrategyRequest& request) const {
   const std::string name = fmt::format("strategy '{}'", manifest().name);
   const sr_plugin& plugin = plugin_.table();
   const auto functions = read_struct<sr_strategy>(plugin.functions, SR_STRATEGY_SIZE_1_0, name);
@@ -61,21 +59,14 @@ PlanDraft Strategy::make_plan(const StrategyRequest& request) const {
       throw;
     }
   }
-  return naming(fmt::format("{} ({}) wrote a plan that cannot be", name, plugin_.path().string()),
-                [&] { return recorder.finish(); });
+  plan::Plan plan = naming(fmt::format("{} ({}) wrote a plan that cannot be", name, plugin_.path().string()),
+                           [&] { return recorder.finish(); });
+  plan.strategy = manifest().name;
+  return plan;
 }
 
-std::shared_ptr<const Hooks> Strategy::hooks(const StrategyRequest& request, const PlanDraft& plan) const {
+std::shared_ptr<const Hooks> Strategy::hooks(const StrategyRequest& request, const plan::Plan& plan) const {
   return plan.hooks.empty() ? nullptr : std::make_shared<const Hooks>(plugin_, request, plan);
-}
-
-const char* to_string(HookKind kind) noexcept {
-  return kind == HookKind::sync_gradients ? "sync_gradients" : "after_step";
-}
-
-const Hook* PlanDraft::find_hook(HookKind kind) const noexcept {
-  const auto found = std::ranges::find(hooks, kind, &Hook::kind);
-  return found == hooks.end() ? nullptr : &*found;
 }
 
 }  // namespace shardrun::plugins

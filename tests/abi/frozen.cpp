@@ -16,6 +16,7 @@
 
 using namespace shardrun;
 using namespace shardrun::test;
+using namespace shardrun::plan;
 using namespace shardrun::plugins;
 
 namespace {
@@ -62,7 +63,7 @@ TEST_CASE("a strategy built from the headers of a release reads all it could, an
     const Strategy frozen = Strategy::open(
         {release}, "frozen", [&](LogLevel, std::string_view, std::string_view text) { lines.emplace_back(text); });
 
-    const PlanDraft plan = frozen.make_plan(request_of(4));
+    const plan::Plan plan = frozen.make_plan(request_of(4));
 
     CHECK(lines == std::vector<std::string>{"job of 4", "mesh data 2", "mesh model 2", "option depth 2 5 0 -",
                                             "option eager 1 1 0 -", "option mode 4 0 0 tall", "option share 3 0 0.5 -",

@@ -5,6 +5,7 @@
 
 #include "plugins/loader/strategy.h"
 
+using namespace shardrun::plan;
 using namespace shardrun::plugins;
 
 /// Loads what the project in project/ has built, from the places that belong to this program, and lets it plan.
@@ -15,8 +16,8 @@ int main() try {
   request.ranks = 3;
   request.tensors = {{"w", TensorKind::parameter, {4, 6}, {"in", "out"}, 96, -1, 0}};
 
-  const PlanDraft columns = Strategy::open(directories, "columns").make_plan(request);
-  const PlanDraft plain = Strategy::open(directories, "plain").make_plan(request);
+  const Plan columns = Strategy::open(directories, "columns").make_plan(request);
+  const Plan plain = Strategy::open(directories, "plain").make_plan(request);
 
   const bool expected = columns.mesh == std::vector<MeshAxis>{{"model", 3}} &&
                         columns.tensors == std::vector<TensorPlacement>{{"w", TensorRole::store, {{}, {"model"}}}} &&

@@ -39,7 +39,7 @@ partition::SentBytes sent_by(const Programs& programs) {
   return sent;
 }
 
-std::vector<partition::Plan> plans() {
+std::vector<plan::Plan> plans() {
   return {data_parallel(3, 400),
           tensor_parallel(2),
           tensor_parallel(3),
@@ -54,7 +54,7 @@ std::vector<partition::Plan> plans() {
 TEST_CASE("what is said of ranks that are alike holds for each of them", "[alike]") {
   std::size_t shared = 0;
   for (const ModelCase& model : model_cases()) {
-    for (const partition::Plan& plan : plans()) {
+    for (const plan::Plan& plan : plans()) {
       const partition::Partition partition = partition::split(model.graph, plan);
       const mesh::Mesh& mesh = partition.placements.mesh;
       std::vector<std::int64_t> seen;

@@ -173,7 +173,7 @@ Prediction stages_alone(std::vector<Program> programs, std::vector<std::vector<d
     ranks.push_back({&each, {0}});
   }
   // Their instructions belong to no action.
-  const partition::Pipeline pipeline{.axis = 0, .actions = std::vector<std::vector<plugins::Action>>(all.size())};
+  const partition::Pipeline pipeline{.axis = 0, .actions = std::vector<std::vector<plan::Action>>(all.size())};
   return forecast::predict(ranks, pipeline, {.seconds = std::move(seconds), .axes = {rate}});
 }
 
@@ -255,7 +255,7 @@ namespace {
 constexpr std::uint32_t p = 4;
 constexpr std::uint32_t m = 8;
 
-using plugins::Action;
+using plan::Action;
 
 Action in_plugin_words(const sdk::Action& action) {
   return {static_cast<Action::Kind>(static_cast<std::uint32_t>(action.kind) - SR_ACTION_FORWARD), action.chunk,

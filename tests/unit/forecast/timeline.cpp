@@ -21,9 +21,9 @@ Pipeline pipeline(std::uint32_t stages, std::uint32_t chunks_per_stage, const Ac
     made.chunks.push_back({c, c % stages});
   }
   for (std::uint32_t stage = 0; stage < stages; ++stage) {
-    std::vector<plugins::Action>& list = made.actions.emplace_back();
+    std::vector<plan::Action>& list = made.actions.emplace_back();
     for (const sdk::Action& action : actions(stage)) {
-      list.push_back({static_cast<plugins::Action::Kind>(static_cast<std::uint32_t>(action.kind) - SR_ACTION_FORWARD),
+      list.push_back({static_cast<plan::Action::Kind>(static_cast<std::uint32_t>(action.kind) - SR_ACTION_FORWARD),
                       action.chunk, action.microbatch});
     }
   }
@@ -74,7 +74,7 @@ TEST_CASE("a stage of one forward, one backward keeps no more than there are sta
 TEST_CASE("an action begins when its stage is free and what it needs is there", "[timeline]") {
   const Pipeline two = pipeline(2, 1, [](std::uint32_t stage) { return sdk::gpipe_actions(stage, 1); });
   const Timeline timeline = forecast::timeline_of(
-      two, [](const plugins::Action& action) { return action.kind == plugins::Action::Kind::forward ? 1.0 : 3.0; });
+      two, [](const plan::Action& action) { return action.kind == plan::Action::Kind::forward ? 1.0 : 3.0; });
   CHECK(timeline.end == 8);
   CHECK(timeline.stages[1][0].begin == 1);
   CHECK(timeline.stages[1][1].begin == 2);
@@ -122,10 +122,10 @@ TEST_CASE("chunks are told apart, and of many stages some are drawn", "[timeline
 TEST_CASE("an action too short for its name takes no room from the others", "[timeline]") {
   const Pipeline two = pipeline(2, 1, [](std::uint32_t stage) { return sdk::gpipe_actions(stage, 1); });
   const std::string drawing = forecast::draw(
-      forecast::timeline_of(two, [](const plugins::Action& action) { return action.chunk == 0 ? 1.0 : 1.0 / 3; }), 100,
+      forecast::timeline_of(two, [](const plan::Action& action) { return action.chunk == 0 ? 1.0 : 1.0 / 3; }), 100,
       8);
   CHECK(drawing.find(": actions too short for their name") == std::string::npos);  // a third is wide enough to decide
   const std::string tiny = forecast::draw(
-      forecast::timeline_of(two, [](const plugins::Action& action) { return action.chunk == 0 ? 1.0 : 1e-9; }), 100, 8);
+      forecast::timeline_of(two, [](const plan::Action& action) { return action.chunk == 0 ? 1.0 : 1e-9; }), 100, 8);
   CHECK(tiny.find("stage 0   F0 B0   bubble") != std::string::npos);
 }

@@ -43,7 +43,7 @@ partition::Programs programs() {
   return {.mesh = {{{"data", 2}}},
           .rank = 1,
           .programs = {micro},
-          .actions = {{plugins::Action::Kind::forward, 0, 0}, {plugins::Action::Kind::backward, 0, 0}}};
+          .actions = {{plan::Action::Kind::forward, 0, 0}, {plan::Action::Kind::backward, 0, 0}}};
 }
 
 json::array events_of(const std::vector<metrics::TracedStep>& steps, const runtime::Timeline& timeline) {

@@ -20,7 +20,7 @@ using Names = std::vector<std::string>;
 
 namespace {
 
-Programs programs_of(const graph::Graph& graph, const partition::Plan& plan, std::int64_t rank = 0) {
+Programs programs_of(const graph::Graph& graph, const plan::Plan& plan, std::int64_t rank = 0) {
   return partition::programs_of(graph, partition::split(graph, plan),
                                 {.device = device::Device::find("cpu"), .rank = rank});
 }
@@ -211,11 +211,11 @@ TEST_CASE("metrics that stages complete in different orders lie and are finalize
   }
   builder.finish();
   for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{1} << 20U}) {
-    partition::Plan plan = plan_of({{"pipe", 2}}, {}, bytes);
-    plan.draft.pipeline = {.mesh_axis = "pipe", .chunks = {{0, 0}, {1, 1}}, .actions = {{}, {}}};
+    plan::Plan plan = plan_of({{"pipe", 2}}, {}, bytes);
+    plan.pipeline = {.mesh_axis = "pipe", .chunks = {{0, 0}, {1, 1}}, .actions = {{}, {}}};
     for (const std::uint32_t stage : {0U, 1U}) {
-      plan.draft.pipeline.actions[stage] = {{plugins::Action::Kind::forward, stage, 0},
-                                            {plugins::Action::Kind::backward, stage, 0}};
+      plan.pipeline.actions[stage] = {{plan::Action::Kind::forward, stage, 0},
+                                      {plan::Action::Kind::backward, stage, 0}};
     }
     const partition::Partition partition = partition::split(graph, plan, {4});
     for (const std::int64_t rank : {0, 1}) {
@@ -230,11 +230,10 @@ TEST_CASE("metrics that stages complete in different orders lie and are finalize
 TEST_CASE("in a bucket only what has an odd size itself may not be aligned", "[partition]") {
   struct Case {
     ModelCase model;
-    partition::Plan plan;
+    plan::Plan plan;
   };
   // Hidden columns over three ranks: 22, 21 and 21 of 64, of which the biases are odd.
-  const partition::Plan uneven =
-      plan_of({{"data", 2}, {"model", 3}}, {{"batch", {"data"}}, {"mlp", {"model"}}}, 1 << 20);
+  const plan::Plan uneven = plan_of({{"data", 2}, {"model", 3}}, {{"batch", {"data"}}, {"mlp", {"model"}}}, 1 << 20);
   for (const Case& each : {Case{mlp(), data_parallel(2, 260)}, Case{mlp(), data_parallel(2, 1 << 20)},
                            Case{gpt(), data_parallel(4, 1 << 20)}, Case{gpt(), uneven}}) {
     for (std::int64_t rank = 0; rank < each.plan.ranks(); ++rank) {

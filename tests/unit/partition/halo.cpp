@@ -24,8 +24,8 @@ struct Shift {
   std::int64_t dim = 0;
   std::int64_t offset = 0;
   bool periodic = false;
-  std::vector<plugins::MeshAxis> mesh;
-  std::vector<plugins::AxisPlacement> axes;
+  std::vector<plan::MeshAxis> mesh;
+  std::vector<plan::AxisPlacement> axes;
 };
 
 constexpr double wall = 0.5;
@@ -36,7 +36,7 @@ std::string to_string(const Shift& shift) {
     text += fmt::format(" {}", size);
   }
   text += fmt::format(" by {}, {}, over", shift.offset, shift.periodic ? "periodic" : "fixed");
-  for (const plugins::MeshAxis& axis : shift.mesh) {
+  for (const plan::MeshAxis& axis : shift.mesh) {
     text += fmt::format(" {} {}", axis.name, axis.size);
   }
   return text;
@@ -180,10 +180,10 @@ std::vector<std::int64_t> offsets(std::int64_t size) {
 }  // namespace
 
 TEST_CASE("what a shift is missing, and nothing else, comes from where it is", "[partition]") {
-  const std::vector<plugins::AxisPlacement> over_a = {{"x", {"a"}}};
+  const std::vector<plan::AxisPlacement> over_a = {{"x", {"a"}}};
   std::vector<Shift> cases;
-  const auto add = [&](const Shape& shape, std::int64_t dim, const std::vector<plugins::MeshAxis>& mesh,
-                       const std::vector<plugins::AxisPlacement>& axes) {
+  const auto add = [&](const Shape& shape, std::int64_t dim, const std::vector<plan::MeshAxis>& mesh,
+                       const std::vector<plan::AxisPlacement>& axes) {
     for (const std::int64_t offset : offsets(shape[static_cast<std::size_t>(dim)])) {
       for (const bool periodic : {true, false}) {
         cases.push_back({shape, dim, offset, periodic, mesh, axes});
@@ -195,7 +195,7 @@ TEST_CASE("what a shift is missing, and nothing else, comes from where it is", "
       add({size}, 0, {{"a", ranks}}, over_a);
     }
   }
-  const std::vector<plugins::MeshAxis> grid = {{"a", 2}, {"b", 2}};
+  const std::vector<plan::MeshAxis> grid = {{"a", 2}, {"b", 2}};
   for (const std::int64_t dim : {0, 1}) {
     add({7, 5}, dim, {{"a", 3}}, over_a);
     add({7, 5}, dim, {{"a", 3}}, {{"y", {"a"}}});
@@ -223,8 +223,8 @@ TEST_CASE("a halo is as wide as the shift and as long as the edge", "[partition]
     CHECK(ranks.run());
     return ranks.sent();
   };
-  const std::vector<plugins::MeshAxis> line = {{"a", 4}};
-  const std::vector<plugins::AxisPlacement> cells = {{"x", {"a"}}};
+  const std::vector<plan::MeshAxis> line = {{"a", 4}};
+  const std::vector<plan::AxisPlacement> cells = {{"x", {"a"}}};
   using Bytes = std::vector<std::uint64_t>;
   // Of 10 cells the ranks have 3, 3, 2 and 2. To take one from the right each sends its first; on a line the first rank
   // has nobody to send to.
@@ -234,8 +234,8 @@ TEST_CASE("a halo is as wide as the shift and as long as the edge", "[partition]
   // By 3, more than the last two have: all of theirs, and what those before them have.
   CHECK(sent({{10}, 0, 3, false, line, cells}) == Bytes{0, 12, 8, 8});
   // One row of 5 columns, and one column of 4 and 3 rows.
-  const std::vector<plugins::MeshAxis> grid = {{"a", 2}, {"b", 2}};
-  const std::vector<plugins::AxisPlacement> both = {{"x", {"a"}}, {"y", {"b"}}};
+  const std::vector<plan::MeshAxis> grid = {{"a", 2}, {"b", 2}};
+  const std::vector<plan::AxisPlacement> both = {{"x", {"a"}}, {"y", {"b"}}};
   CHECK(sent({{7, 5}, 0, 1, true, {{"a", 2}}, cells}) == Bytes{20, 20});
   CHECK(sent({{7, 5}, 0, 1, true, grid, both}) == Bytes{12, 8, 12, 8});
   CHECK(sent({{7, 5}, 1, -1, true, grid, both}) == Bytes{16, 16, 12, 12});

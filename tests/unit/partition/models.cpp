@@ -178,16 +178,15 @@ TEST_CASE("no two buffers that are in use at once overlap, and each operand is a
 }
 
 TEST_CASE("the same holds for what ranks have of a split graph, and for what transfers need", "[partition]") {
-  const partition::Plan both =
+  const plan::Plan both =
       plan_of({{"data", 2}, {"model", 3}},
               {{"batch", {"data"}}, {"heads", {"model"}}, {"mlp", {"model"}}, {"x", {"model"}}}, 500);
-  const partition::Plan sequence =
-      plan_of({{"a", 2}}, {{"seq", {"a"}}, {"features", {"a"}}, {"vocab", {"a"}}}, 1 << 20);
+  const plan::Plan sequence = plan_of({{"a", 2}}, {{"seq", {"a"}}, {"features", {"a"}}, {"vocab", {"a"}}}, 1 << 20);
   for (const ModelCase& model : model_cases()) {
-    for (const partition::Plan& plan : {data_parallel(2, 500), both, sequence}) {
+    for (const plan::Plan& plan : {data_parallel(2, 500), both, sequence}) {
       const partition::Partition partition = partition::split(model.graph, plan);
       for (const std::int64_t rank : {std::int64_t{0}, plan.ranks() - 1}) {
-        INFO(model.name << " on rank " << rank << " of\n" << partition::to_string(plan));
+        INFO(model.name << " on rank " << rank << " of\n" << to_string(plan));
         check_layout(partition::programs_of(model.graph, partition,
                                             {.device = device::Device::find("cpu"),
                                              .threads = 2,
@@ -245,11 +244,11 @@ TEST_CASE("the more is computed again, the less memory a step takes and the more
 
 TEST_CASE("what is computed again at a cut point is placed there", "[partition]") {
   const ModelCase model = deep_gpt(graph::Remat::layer, "true", "0.1");
-  partition::Plan plan = tensor_parallel(2);
+  plan::Plan plan = tensor_parallel(2);
   for (const graph::CutPoint& point : model.graph.cut_points) {
     // Those before it are left, or what is split there would be split here without being asked for.
     if (point.name.ends_with("/attention_residual")) {
-      plan.draft.cut_points.push_back({point.name, {{}, {"model"}, {}}});
+      plan.cut_points.push_back({point.name, {{}, {"model"}, {}}});
     }
   }
   const partition::Partition partition = partition::split(model.graph, plan);

@@ -11,7 +11,7 @@
 using namespace shardrun;
 using namespace shardrun::test;
 using Catch::Matchers::Contains;
-using plugins::Action;
+using plan::Action;
 
 namespace {
 
@@ -27,13 +27,13 @@ std::vector<Action> actions(const std::string& text) {
 }
 
 /// Each of two stages has one of an mlp's two layers.
-partition::Plan two_stages(const std::string& first, const std::string& second) {
-  partition::Plan plan = plan_of({{"pipe", 2}}, {});
-  plan.draft.pipeline = {.mesh_axis = "pipe", .chunks = {{0, 0}, {1, 1}}, .actions = {actions(first), actions(second)}};
+plan::Plan two_stages(const std::string& first, const std::string& second) {
+  plan::Plan plan = plan_of({{"pipe", 2}}, {});
+  plan.pipeline = {.mesh_axis = "pipe", .chunks = {{0, 0}, {1, 1}}, .actions = {actions(first), actions(second)}};
   return plan;
 }
 
-std::string refusal(const partition::Plan& plan, std::int64_t microbatches = 2) {
+std::string refusal(const plan::Plan& plan, std::int64_t microbatches = 2) {
   const ModelCase mlp = training_case("mlp", "mlp", {{"hidden", "3"}}, {.features = 2, .outputs = 2},
                                       {.batch = 4, .microbatches = microbatches});
   return error_of([&] { static_cast<void>(partition::split(mlp.graph, plan, mlp.microbatch_rows)); });
@@ -87,8 +87,8 @@ TEST_CASE("chunks and microbatches that a stage does not have are refused", "[pa
   CHECK(refusal(two_stages(first, second), 1) ==
         told(0, "0F1", "a step has 1 microbatches, numbered from 0: see [data] microbatches"));
 
-  partition::Plan plan = two_stages("0F0 0F1 0B0 0B1", "");
-  plan.draft.pipeline.chunks = {{0, 0}};
+  plan::Plan plan = two_stages("0F0 0F1 0B0 0B1", "");
+  plan.pipeline.chunks = {{0, 0}};
   CHECK(refusal(plan) == "2: strategy by hand: stage 1 of the pipeline has no chunk");
 }
 
@@ -112,7 +112,7 @@ partition::SplitFunction all_microbatches(std::int32_t stage, std::int64_t micro
     }
     return text;
   };
-  const partition::Plan plan = two_stages(all("0", 'F') + all("0", 'B'), all("1", 'F') + all("1", 'B'));
+  const plan::Plan plan = two_stages(all("0", 'F') + all("0", 'B'), all("1", 'F') + all("1", 'B'));
   const partition::Partition partition = partition::split(mlp.graph, plan, mlp.microbatch_rows);
   const auto functions = partition::functions_of(mlp.graph, partition, stage);
   for (const partition::SplitFunction& function : functions->functions) {
@@ -178,13 +178,13 @@ TEST_CASE("what is the same in all microbatches of a stage is known to be", "[pa
 
 TEST_CASE("a mesh axis that has the layers has nothing else", "[partition]") {
   const std::string why = "2: strategy by hand: mesh axis pipe has the layers, and something else is split over it";
-  partition::Plan plan = two_stages(first, second);
-  plan.draft.axes = {{"batch", {"pipe"}}};
+  plan::Plan plan = two_stages(first, second);
+  plan.axes = {{"batch", {"pipe"}}};
   CHECK(refusal(plan) == why);
   plan = two_stages(first, second);
-  plan.draft.tensors = {{"layer_0/weights", plugins::TensorRole::store, {{"pipe"}, {}}}};
+  plan.tensors = {{"layer_0/weights", plan::TensorRole::store, {{"pipe"}, {}}}};
   CHECK(refusal(plan) == why);
   plan = two_stages(first, second);
-  plan.draft.cut_points = {{"layer.0/residual", {{}, {"pipe"}}}};
+  plan.cut_points = {{"layer.0/residual", {{}, {"pipe"}}}};
   CHECK(refusal(plan) == why);
 }

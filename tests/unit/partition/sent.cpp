@@ -31,7 +31,7 @@ ModelCase gpt(std::int64_t microbatches = 1) {
 }
 
 /// What a rank sends in one call.
-SentBytes sent_in(const ModelCase& model, const partition::Plan& plan, std::int64_t rank, const char* function,
+SentBytes sent_in(const ModelCase& model, const plan::Plan& plan, std::int64_t rank, const char* function,
                   std::int64_t rows, bool last = true) {
   const partition::Programs programs = partition::programs_of(model.graph, partition::split(model.graph, plan),
                                                               {.device = device::Device::find("cpu"), .rank = rank});

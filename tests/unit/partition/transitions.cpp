@@ -14,7 +14,7 @@
 using namespace shardrun;
 using namespace shardrun::test;
 using partition::Instruction;
-using plugins::DimSplits;
+using plan::DimSplits;
 
 namespace {
 
@@ -38,9 +38,9 @@ graph::Graph graph_of(Given given) {
 struct Transition {
   const char* name;
   Given given;
-  std::vector<plugins::AxisPlacement> from;  ///< of the input
-  DimSplits to;                              ///< of the state
-  std::vector<plugins::MeshAxis> mesh;
+  std::vector<plan::AxisPlacement> from;  ///< of the input
+  DimSplits to;                           ///< of the state
+  std::vector<plan::MeshAxis> mesh;
   std::string moved;                ///< the collectives, in order
   std::vector<std::uint64_t> sent;  ///< by each rank
   std::vector<std::string> flat{};  ///< what splits the elements of the state
@@ -78,8 +78,8 @@ Tensor expected_of(const Tensor& x, const graph::TensorType& type) {
 }  // namespace
 
 TEST_CASE("each transition moves what it must and no more", "[partition]") {
-  const std::vector<plugins::MeshAxis> two = {{"a", 2}};
-  const std::vector<plugins::MeshAxis> both = {{"a", 2}, {"b", 2}};
+  const std::vector<plan::MeshAxis> two = {{"a", 2}};
+  const std::vector<plan::MeshAxis> both = {{"a", 2}, {"b", 2}};
   // 6 rows of 5 columns are 120 bytes, one row 20, one column 24; over two axes the rows are 2, 1, 2 and 1.
   for (const Transition& each : {
            Transition{"replicated", Given::value, {}, {{}, {}}, two, "", {0, 0}},
@@ -155,8 +155,8 @@ TEST_CASE("each transition moves what it must and no more", "[partition]") {
        }) {
     DYNAMIC_SECTION(each.name) {
       const graph::Graph graph = graph_of(each.given);
-      partition::Plan plan = plan_of(each.mesh, each.from);
-      plan.draft.tensors = {{"to", plugins::TensorRole::store, each.to, each.flat}};
+      plan::Plan plan = plan_of(each.mesh, each.from);
+      plan.tensors = {{"to", plan::TensorRole::store, each.to, each.flat}};
       const device::Device& device = device::Device::find("cpu");
       runtime::Interpreter ranks(graph, partition::split(graph, plan), device, 1);
 

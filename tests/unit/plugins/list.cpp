@@ -11,6 +11,7 @@
 
 using namespace shardrun;
 using namespace shardrun::test;
+using namespace shardrun::plan;
 using namespace shardrun::plugins;
 using Catch::Contains;
 using shardrun::sdk::glob_matches;
@@ -128,10 +129,10 @@ TEST_CASE("other files are passed over, other kinds are named", "[plugins]") {
 TEST_CASE("single leaves everything where it is", "[plugins]") {
   const Strategy single = Strategy::open({SHARDRUN_BUILT_PLUGINS}, "single");
   StrategyRequest request = small_request(1);
-  CHECK(single.make_plan(request) == PlanDraft{});
+  CHECK(single.make_plan(request) == plan::Plan{.strategy = "single"});
 
   request.mesh = {{"data", 1}, {"model", 1}};
-  const PlanDraft plan = single.make_plan(request);
+  const plan::Plan plan = single.make_plan(request);
   CHECK(plan.mesh == request.mesh);
   CHECK(plan.axes.empty());
 }

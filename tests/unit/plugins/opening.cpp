@@ -68,12 +68,12 @@ TEST_CASE("a plugin of a later minor works: what is new is passed over", "[plugi
   CHECK(newer.options()[1].name == "eager");
   CHECK(newer.options()[1].default_value == "true");
 
-  const plugins::PlanDraft plan = newer.make_plan(small_request(6));
+  const plan::Plan plan = newer.make_plan(small_request(6));
 
-  CHECK(plan.mesh == std::vector<plugins::MeshAxis>{{"a", 2}, {"b", 3}});
+  CHECK(plan.mesh == std::vector<plan::MeshAxis>{{"a", 2}, {"b", 3}});
   REQUIRE(plan.tensors.size() == 1);
   CHECK(plan.tensors[0].tensor == "w");
-  CHECK(plan.tensors[0].dims == plugins::DimSplits{{"a"}, {"b"}});
+  CHECK(plan.tensors[0].dims == plan::DimSplits{{"a"}, {"b"}});
 }
 
 namespace {

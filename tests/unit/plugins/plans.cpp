@@ -6,6 +6,7 @@
 
 using namespace shardrun;
 using namespace shardrun::test;
+using namespace shardrun::plan;
 using namespace shardrun::plugins;
 using Catch::Contains;
 
@@ -34,7 +35,7 @@ std::string thrown(const std::string& what) {
 TEST_CASE("a strategy in C writes a plan", "[plugins]") {
   const Strategy rows = Strategy::open(fixtures, "rows");
 
-  const PlanDraft plan = rows.make_plan(small_request(4));
+  const plan::Plan plan = rows.make_plan(small_request(4));
 
   CHECK(plan.mesh == std::vector<MeshAxis>{{"data", 4}});
   CHECK(plan.axes == std::vector<AxisPlacement>{{"batch", {"data"}}});
@@ -99,7 +100,7 @@ TEST_CASE("a strategy is given what is in an option's file", "[plugins]") {
 TEST_CASE("later statements replace earlier ones, globs are expanded", "[plugins]") {
   const Strategy echo = Strategy::open(fixtures, "echo", [](LogLevel, std::string_view, std::string_view) {});
 
-  const PlanDraft plan = echo.make_plan(small_request(2));
+  const plan::Plan plan = echo.make_plan(small_request(2));
 
   CHECK(plan.axes == std::vector<AxisPlacement>{{"batch", {}}, {"heads", {"model"}}});
   CHECK(plan.tensors == std::vector<TensorPlacement>{{"w", TensorRole::store, {{}, {"model", "data"}}},
@@ -195,7 +196,7 @@ TEST_CASE("a plan with a hook needs a strategy with its function", "[plugins]") 
   const Strategy illegal = Strategy::open(fixtures, "illegal");
   StrategyRequest request = small_request(4);
   request.options.set("fault", "hook_missing");
-  const PlanDraft plan = illegal.make_plan(request);
+  const plan::Plan plan = illegal.make_plan(request);
 
   REQUIRE(plan.find_hook(HookKind::sync_gradients) != nullptr);
   CHECK(plan.find_hook(HookKind::sync_gradients)->tensors == std::vector<std::string>{"w", "b", "square"});

@@ -358,7 +358,7 @@ class Doubling final : public runtime::Communicator {
 };
 
 /// What is found to be bad first in a microbatch of the first rank.
-std::string first_bad(const partition::Plan& plan, std::string bad_transfer) {
+std::string first_bad(const plan::Plan& plan, std::string bad_transfer) {
   const ModelCase model = training_case("mlp", "mlp", {{"hidden", "16"}}, {.features = 3, .outputs = 2}, {.batch = 4});
   const device::Device& device = device::Device::find("cpu");
   const partition::Programs programs =

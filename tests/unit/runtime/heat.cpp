@@ -98,7 +98,7 @@ graph::Graph heat(const Grid& grid, bool line) {
 /// All ranks' parts of a state after some iterations.
 class Iterated {
  public:
-  Iterated(const graph::Graph& graph, const partition::Plan& plan, int steps,
+  Iterated(const graph::Graph& graph, const plan::Plan& plan, int steps,
            std::optional<runtime::Fault> fault = std::nullopt)
       : graph_(graph), ranks_(graph, partition::split(graph, plan), device::Device::find("cpu"), 1, fault) {
     for (std::size_t rank = 0; rank < ranks_.ranks(); ++rank) {
@@ -131,11 +131,11 @@ class Iterated {
   runtime::Interpreter ranks_;
 };
 
-partition::Plan rows_over(std::uint32_t ranks) { return plan_of({{"a", ranks}}, {{"x", {"a"}}}); }
+plan::Plan rows_over(std::uint32_t ranks) { return plan_of({{"a", ranks}}, {{"x", {"a"}}}); }
 
 struct NamedPlan {
   std::string name;
-  partition::Plan plan;
+  plan::Plan plan;
 };
 
 std::vector<NamedPlan> grid_plans() {
@@ -181,7 +181,7 @@ TEST_CASE("heat on a rectangle is the same over any mesh", "[interpreter]") {
 }
 
 TEST_CASE("a step sends its halos", "[interpreter]") {
-  const auto sent = [](const graph::Graph& graph, const partition::Plan& plan) {
+  const auto sent = [](const graph::Graph& graph, const plan::Plan& plan) {
     Iterated run(graph, plan, 1);
     std::vector<std::string> texts;
     for (std::size_t rank = 0; rank < run.ranks().ranks(); ++rank) {
@@ -216,7 +216,7 @@ TEST_CASE("every fault in a halo is seen in the temperatures", "[interpreter]") 
   const Grid grid{7, 5, true};
   const graph::Graph graph = heat(grid, false);
   const std::vector<float> expected = grid_after(3, grid);
-  const partition::Plan plan = plan_of({{"a", 3}, {"b", 2}}, {{"x", {"a"}}, {"y", {"b"}}});
+  const plan::Plan plan = plan_of({{"a", 3}, {"b", 2}}, {{"x", {"a"}}, {"y", {"b"}}});
   const std::size_t transfers = Iterated(graph, plan, 0).ranks().transfers();
   CHECK(transfers == 4);
   for (std::size_t transfer = 0; transfer < transfers; ++transfer) {

@@ -26,7 +26,7 @@ partition::SentBytes nonzero(partition::SentBytes sent) {
 /// All ranks of a model, on whole tensors.
 class Ranks {
  public:
-  Ranks(const ModelCase& model, const partition::Plan& plan, const char* device,
+  Ranks(const ModelCase& model, const plan::Plan& plan, const char* device,
         std::optional<runtime::Fault> fault = std::nullopt)
       : graph_(model.graph),
         device_(device::Device::find(device)),
@@ -113,7 +113,7 @@ double distance(const Tensor& a, const Tensor& b) {
 
 struct NamedPlan {
   std::string name;
-  partition::Plan plan;
+  plan::Plan plan;
 };
 
 std::vector<NamedPlan> plans() {
@@ -136,20 +136,19 @@ std::vector<NamedPlan> plans() {
 
 /// Plans that place tensors and cut points, which are the graph's own.
 std::vector<NamedPlan> placed_plans(const graph::Graph& graph) {
-  partition::Plan sequence = tensor_parallel(2);
+  plan::Plan sequence = tensor_parallel(2);
   for (const graph::CutPoint& point : graph.cut_points) {
-    sequence.draft.cut_points.push_back({point.name, {{}, {"model"}, {}}});
+    sequence.cut_points.push_back({point.name, {{}, {"model"}, {}}});
   }
-  partition::Plan optimizer = data_parallel(3);
-  partition::Plan stored = data_parallel(2);
+  plan::Plan optimizer = data_parallel(3);
+  plan::Plan stored = data_parallel(2);
   for (const graph::State& state : graph.states) {
     if (state.kind == graph::StateKind::parameter) {
-      plugins::DimSplits dims(state.type.shape.size());
+      plan::DimSplits dims(state.type.shape.size());
       dims[0] = {"data"};
-      optimizer.draft.tensors.push_back({state.name, plugins::TensorRole::optimizer, dims});
-      stored.draft.tensors.push_back({state.name, plugins::TensorRole::store, dims});
-      stored.draft.tensors.push_back(
-          {state.name, plugins::TensorRole::use, plugins::DimSplits(state.type.shape.size())});
+      optimizer.tensors.push_back({state.name, plan::TensorRole::optimizer, dims});
+      stored.tensors.push_back({state.name, plan::TensorRole::store, dims});
+      stored.tensors.push_back({state.name, plan::TensorRole::use, plan::DimSplits(state.type.shape.size())});
     }
   }
   return {{"sequence between blocks", sequence},

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "core/partition/hooks.h"
 #include "core/verify/compare.h"
-#include "core/verify/interpreted.h"
 #include "tests/support/catch.h"
 #include "tests/support/ring.h"
 
@@ -89,23 +89,32 @@ VerifyCase mlp_of_labels() {
                                   {.vocab = 4, .features = 17}, training(momentum)));
 }
 
+Split::Split(const VerifyCase& given, const Choice& choice) : checked(given) {
+  Answer answer = answer_by(checked.model, choice);
+  partition::add_hook_states(checked.model.graph, answer.plan);
+  hooks = std::move(answer.hooks);
+  partition = partition::split(checked.model.graph, answer.plan, checked.model.microbatch_rows);
+}
+
+void Split::interpret(std::int64_t steps, const verify::AtMoment& at_moment) const {
+  verify::interpret(checked.workload(), partition, {.steps = steps, .hooks = hooks.get()}, at_moment);
+}
+
 void check_agrees(const VerifyCase& given, const Choice& choice) {
   constexpr std::int64_t steps = 2;
   INFO(given.model.name << ", " << to_string(choice));
-  VerifyCase checked = given;
   const auto states = static_cast<std::ptrdiff_t>(given.model.graph.states.size());
-  const partition::Partition partition = split_with_hooks(checked.model, choice);
-  const verify::Workload workload = checked.workload();
-  verify::Comparison comparison(workload, partition.placements.mesh.ranks(), 1);
-  verify::interpret(
-      workload, partition, {.steps = steps}, [&](std::int64_t step, Moment moment, runtime::Interpreter& ranks) {
-        comparison.add(step, moment, [&](std::int64_t rank) {
-          return verify::take_snapshot(workload.graph, ranks.rank(static_cast<std::size_t>(rank)), moment);
-        });
-        if (moment == Moment::evaluation) {
-          check_ranks(checked, ranks, steps);
-        }
-      });
+  const Split split(given, choice);
+  const verify::Workload workload = split.checked.workload();
+  verify::Comparison comparison(workload, split.partition.placements.mesh.ranks(), 1);
+  split.interpret(steps, [&](std::int64_t step, Moment moment, runtime::Interpreter& ranks) {
+    comparison.add(step, moment, [&](std::int64_t rank) {
+      return verify::take_snapshot(workload.graph, ranks.rank(static_cast<std::size_t>(rank)), moment);
+    });
+    if (moment == Moment::evaluation) {
+      check_ranks(split.checked, ranks, steps);
+    }
+  });
   INFO(verify::to_text(comparison.report()));
   const std::vector<verify::Difference> compared = comparison.report().worst();
   CHECK(std::count_if(compared.begin(), compared.end(),

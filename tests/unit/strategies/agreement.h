@@ -1,8 +1,11 @@
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "core/verify/interpreted.h"
 #include "tests/support/verify_case.h"
 #include "tests/unit/strategies/choice.h"
 
@@ -24,6 +27,17 @@ struct GptSettings {
 [[nodiscard]] VerifyCase five_layers();  ///< tied, with biases
 [[nodiscard]] VerifyCase mlp_of_numbers();
 [[nodiscard]] VerifyCase mlp_of_labels();  ///< by stochastic gradient descent with momentum
+
+/// A model whose graph has what a strategy's hooks keep, and the ranks that the strategy splits it over.
+struct Split {
+  Split(const VerifyCase& given, const Choice& choice);
+
+  void interpret(std::int64_t steps, const verify::AtMoment& at_moment) const;
+
+  VerifyCase checked;
+  std::shared_ptr<const plugins::Hooks> hooks;
+  partition::Partition partition;
+};
 
 /// Checks that two steps and an evaluation on all ranks compute what the reference does, that ranks which hold the same
 /// hold the same bits and every element is held, that each rank sent what was planned and touched the pages that were.

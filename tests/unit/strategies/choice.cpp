@@ -3,6 +3,7 @@
 #include <map>
 
 #include "core/options/convert.h"
+#include "plugins/loader/describe.h"
 
 namespace shardrun::test {
 
@@ -21,7 +22,7 @@ const std::vector<std::string>& all_schedules() {
 
 std::string to_string(const Choice& choice) {
   std::string text = choice.strategy;
-  for (const plugins::MeshAxis& axis : choice.mesh) {
+  for (const plan::MeshAxis& axis : choice.mesh) {
     text += " " + axis.name + (axis.name.empty() ? "" : "=") + std::to_string(axis.size);
   }
   for (const auto& [name, value] : choice.options.entries()) {
@@ -30,7 +31,7 @@ std::string to_string(const Choice& choice) {
   return text;
 }
 
-partition::Plan plan_by(const ModelCase& model, const Choice& choice) {
+Answer answer_by(const ModelCase& model, const Choice& choice) {
   static std::map<std::string, plugins::Strategy> opened;
   auto strategy = opened.find(choice.strategy);
   if (strategy == opened.end()) {
@@ -39,25 +40,21 @@ partition::Plan plan_by(const ModelCase& model, const Choice& choice) {
                             plugins::Strategy::open({SHARDRUN_BUILT_PLUGINS, SHARDRUN_HOOKED_PLUGINS}, choice.strategy))
                    .first;
   }
-  plugins::StrategyRequest request = partition::describe(model.graph, model.microbatch_rows);
-  for (const plugins::MeshAxis& axis : choice.mesh) {
+  plugins::StrategyRequest request = plugins::describe(model.graph, model.microbatch_rows);
+  for (const plan::MeshAxis& axis : choice.mesh) {
     request.ranks *= axis.size;
     if (!axis.name.empty()) {
       request.mesh.push_back(axis);
     }
   }
   request.options = choice.options;
-  return partition::make_plan(strategy->second, request);
+  plan::Plan plan = strategy->second.make_plan(request);
+  std::shared_ptr<const plugins::Hooks> hooks = strategy->second.hooks(request, plan);
+  return {.plan = std::move(plan), .hooks = std::move(hooks)};
 }
 
 partition::Partition split_by(const ModelCase& model, const Choice& choice) {
-  return partition::split(model.graph, plan_by(model, choice), model.microbatch_rows);
-}
-
-partition::Partition split_with_hooks(ModelCase& model, const Choice& choice) {
-  const partition::Plan plan = plan_by(model, choice);
-  partition::add_hook_states(model.graph, plan);
-  return partition::split(model.graph, plan, model.microbatch_rows);
+  return partition::split(model.graph, answer_by(model, choice).plan, model.microbatch_rows);
 }
 
 partition::Programs programs_by(const ModelCase& model, const partition::Partition& partition, std::int64_t rank) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,12 +15,12 @@ namespace shardrun::test {
 /// A strategy with its options, and the mesh of the job.
 struct Choice {
   std::string strategy;
-  std::vector<plugins::MeshAxis> mesh;  ///< one axis without a name: the job has ranks, and no [mesh]
+  std::vector<plan::MeshAxis> mesh;  ///< one axis without a name: the job has ranks, and no [mesh]
   OptionValues options = {};
 };
 
 /// `ranks` without a [mesh].
-[[nodiscard]] inline std::vector<plugins::MeshAxis> ranks(std::uint32_t number) { return {{"", number}}; }
+[[nodiscard]] inline std::vector<plan::MeshAxis> ranks(std::uint32_t number) { return {{"", number}}; }
 
 /// A pipeline's schedule by its name; "interleaved 3" has three chunks a stage.
 void add_schedule(OptionValues& options, const std::string& schedule);
@@ -28,10 +29,12 @@ void add_schedule(OptionValues& options, const std::string& schedule);
 [[nodiscard]] std::string to_string(const Choice& choice);
 
 /// What the plugin, as it was built, answers for a model.
-[[nodiscard]] partition::Plan plan_by(const ModelCase& model, const Choice& choice);
+struct Answer {
+  plan::Plan plan;
+  std::shared_ptr<const plugins::Hooks> hooks;  ///< null: the plan has none
+};
+[[nodiscard]] Answer answer_by(const ModelCase& model, const Choice& choice);
 [[nodiscard]] partition::Partition split_by(const ModelCase& model, const Choice& choice);
-/// The graph gets what the strategy's hooks keep.
-[[nodiscard]] partition::Partition split_with_hooks(ModelCase& model, const Choice& choice);
 [[nodiscard]] partition::Programs programs_by(const ModelCase& model, const partition::Partition& partition,
                                               std::int64_t rank);
 

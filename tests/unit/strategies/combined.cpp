@@ -6,7 +6,7 @@ using namespace shardrun::test;
 
 namespace {
 
-Choice combined(std::vector<plugins::MeshAxis> mesh, std::int64_t zero, const std::string& schedule,
+Choice combined(std::vector<plan::MeshAxis> mesh, std::int64_t zero, const std::string& schedule,
                 bool sequence = false) {
   Choice choice{"3d", std::move(mesh), {{"zero", zero}, {"sequence", sequence}}};
   add_schedule(choice.options, schedule);
@@ -16,7 +16,7 @@ Choice combined(std::vector<plugins::MeshAxis> mesh, std::int64_t zero, const st
 }  // namespace
 
 TEST_CASE("data, tensor and pipeline parallelism together compute what the reference does", "[strategies]") {
-  const std::vector<plugins::MeshAxis> cube = {{"data", 2}, {"model", 2}, {"pipe", 2}};
+  const std::vector<plan::MeshAxis> cube = {{"data", 2}, {"model", 2}, {"pipe", 2}};
   std::vector<Choice> whole;
   std::vector<Choice> split;
   for (std::int64_t zero = 0; zero <= 3; ++zero) {
@@ -44,7 +44,7 @@ TEST_CASE("so do meshes whose sizes divide by nothing", "[strategies]") {
 }
 
 TEST_CASE("so does an mlp, and a model whose layers are computed again", "[strategies]") {
-  const std::vector<plugins::MeshAxis> cube = {{"data", 2}, {"model", 2}, {"pipe", 2}};
+  const std::vector<plan::MeshAxis> cube = {{"data", 2}, {"model", 2}, {"pipe", 2}};
   for (std::int64_t zero = 0; zero <= 3; ++zero) {
     check_agrees(mlp_of_numbers(), combined(cube, zero, "zb-h1"));
     check_agrees(

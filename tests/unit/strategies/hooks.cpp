@@ -6,8 +6,8 @@
 
 #include "core/partition/partition.h"
 #include "core/runtime/interpreter.h"
-#include "core/verify/interpreted.h"
 #include "core/verify/verify.h"
+#include "plugins/loader/hooks.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 #include "tests/unit/strategies/agreement.h"
@@ -22,7 +22,7 @@ using graph::StateKind;
 
 namespace {
 
-using Mesh = std::vector<plugins::MeshAxis>;
+using Mesh = std::vector<plan::MeshAxis>;
 
 const std::size_t first_rank = 0;
 
@@ -31,29 +31,15 @@ Choice hooked(Mesh mesh, std::string mode, OptionValues options = {}) {
   return {"hooked", std::move(mesh), std::move(options)};
 }
 
-/// A model whose graph has what the hooks keep, and the ranks that a strategy splits it over.
-struct Split {
-  Split(const VerifyCase& given, const Choice& choice) : checked(given) {
-    partition = split_with_hooks(checked.model, choice);
-  }
-
-  void interpret(std::int64_t steps, const verify::AtMoment& at_moment) const {
-    verify::interpret(checked.workload(), partition, {.steps = steps}, at_moment);
-  }
-
-  [[nodiscard]] std::vector<StateId> states(StateKind kind) const {
-    std::vector<StateId> found;
-    for (std::size_t s = 0; s < checked.model.graph.states.size(); ++s) {
-      if (checked.model.graph.states[s].kind == kind) {
-        found.push_back(static_cast<StateId>(s));
-      }
+std::vector<StateId> states_of(const Split& split, StateKind kind) {
+  std::vector<StateId> found;
+  for (std::size_t s = 0; s < split.checked.model.graph.states.size(); ++s) {
+    if (split.checked.model.graph.states[s].kind == kind) {
+      found.push_back(static_cast<StateId>(s));
     }
-    return found;
   }
-
-  VerifyCase checked;
-  partition::Partition partition;
-};
+  return found;
+}
 
 std::vector<float> values_of(runtime::Interpreter& ranks, std::size_t rank, StateId state) {
   const device::TensorView view = ranks.rank(rank).state(state);
@@ -75,7 +61,9 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 std::string refusal(const VerifyCase& checked, const Choice& choice) {
   return error_of([&] {
     const Split split(checked, choice);
-    (void)partition::programs_of(split.checked.model.graph, split.partition, {.device = device::Device::find("cpu")});
+    (void)partition::programs_of(split.checked.model.graph, split.partition,
+                                 {.device = device::Device::find("cpu"),
+                                  .plan_hook = [&](const plan::HookGroup& group) { return split.hooks->ask(group); }});
   });
 }
 
@@ -118,7 +106,7 @@ TEST_CASE("top-k sends so many elements and keeps the others", "[strategies]") {
     return states[static_cast<std::size_t>(states[static_cast<std::size_t>(state)].of_parameter)].name;
   };
   whole.interpret(1, [&](std::int64_t, verify::Moment moment, runtime::Interpreter& ranks) {
-    for (const StateId state : whole.states(StateKind::gradient)) {
+    for (const StateId state : states_of(whole, StateKind::gradient)) {
       if (moment == verify::Moment::gradients) {
         gradients[parameter(state)] = values_of(ranks, first_rank, state);
       }
@@ -130,7 +118,7 @@ TEST_CASE("top-k sends so many elements and keeps the others", "[strategies]") {
       return;
     }
     std::map<std::string, std::vector<float>> kept;
-    for (const StateId state : split.states(StateKind::beside_gradient)) {
+    for (const StateId state : states_of(split, StateKind::hook_state)) {
       std::vector<float>& sum = kept[parameter(state)];
       for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
         const std::vector<float> own = values_of(ranks, rank, state);
@@ -140,7 +128,7 @@ TEST_CASE("top-k sends so many elements and keeps the others", "[strategies]") {
     }
     std::size_t elements = 0;
     std::size_t sent = 0;
-    for (const StateId state : split.states(StateKind::gradient)) {
+    for (const StateId state : states_of(split, StateKind::gradient)) {
       INFO(parameter(state));
       const std::vector<float> made = values_of(ranks, first_rank, state);
       std::vector<float> both = kept.at(parameter(state));
@@ -158,7 +146,7 @@ TEST_CASE("what top-k has not sent goes out later", "[strategies]") {
   const Split split(sgd_case(6, 1, plain_sgd), {"topk", ranks(2), {{"ratio", 0.01}}});
   std::map<StateId, std::vector<float>> begun;
   split.interpret(30, [&](std::int64_t step, verify::Moment moment, runtime::Interpreter& ranks) {
-    for (const StateId state : split.states(StateKind::parameter)) {
+    for (const StateId state : states_of(split, StateKind::parameter)) {
       if (step == 0 && moment == verify::Moment::begin) {
         begun[state] = values_of(ranks, first_rank, state);
       } else if (step == 29 && moment == verify::Moment::end) {
@@ -247,7 +235,7 @@ TEST_CASE("local SGD is replicas that train alone and meet every few steps", "[s
       }
       const bool meets = step % 2 == 1;
       replicas.step(step, meets);
-      for (const StateId state : split.states(StateKind::parameter)) {
+      for (const StateId state : states_of(split, StateKind::parameter)) {
         for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
           INFO("step " << step << ", rank " << rank << ", "
                        << split.checked.model.graph.states[static_cast<std::size_t>(state)].name);
@@ -261,7 +249,7 @@ TEST_CASE("local SGD is replicas that train alone and meet every few steps", "[s
 
 TEST_CASE("what varies says so", "[strategies]") {
   const Split split(plain_gpt(), {"local_sgd", ranks(2), {{"every", std::int64_t{1}}}});
-  for (const StateId state : split.states(StateKind::gradient)) {
+  for (const StateId state : states_of(split, StateKind::gradient)) {
     CHECK(to_string(split.partition.placements.states[static_cast<std::size_t>(state)], split.partition.placements.mesh)
               .ends_with(" varying data"));
   }
@@ -269,8 +257,8 @@ TEST_CASE("what varies says so", "[strategies]") {
 
 TEST_CASE("a hook after a step is called every so many, with what it keeps", "[strategies]") {
   const Split split(plain_gpt(), hooked({{"data", 2}, {"model", 2}}, "count"));
-  const std::vector<StateId> kept = split.states(StateKind::beside_parameter);
-  REQUIRE(kept.size() == 2 * split.states(StateKind::parameter).size());
+  const std::vector<StateId> kept = states_of(split, StateKind::hook_state);
+  REQUIRE(kept.size() == 2 * states_of(split, StateKind::parameter).size());
   split.interpret(5, [&](std::int64_t step, verify::Moment moment, runtime::Interpreter& ranks) {
     if (moment != verify::Moment::end) {
       return;
@@ -293,7 +281,8 @@ namespace {
 /// What ranks that hold the same hold differently.
 std::vector<std::string> parted(const VerifyCase& model, const Choice& choice) {
   Split split(model, choice);
-  const verify::Report report = verify::verify_interpreted(split.checked.workload(), split.partition, {});
+  const verify::Report report =
+      verify::verify_interpreted(split.checked.workload(), split.partition, {.hooks = split.hooks.get()});
   std::vector<std::string> names;
   for (const verify::Difference& each : report.worst()) {
     if (each.what == verify::What::replica && !each.passed()) {
@@ -332,7 +321,7 @@ TEST_CASE("what a hook keeps may begin as its tensors", "[strategies]") {
   const Split split(plain_gpt(), hooked({{"data", 2}, {"model", 2}}, "count"));
   const auto& states = split.checked.model.graph.states;
   split.interpret(2, [&](std::int64_t step, verify::Moment moment, runtime::Interpreter& ranks) {
-    for (const StateId state : split.states(StateKind::beside_parameter)) {
+    for (const StateId state : states_of(split, StateKind::hook_state)) {
       const graph::State& kept = states[static_cast<std::size_t>(state)];
       for (std::size_t rank = 0; rank < ranks.ranks() && step == 0 && moment == verify::Moment::begin; ++rank) {
         const bool same = values_of(ranks, rank, state) == values_of(ranks, rank, kept.of_parameter);
@@ -349,7 +338,7 @@ TEST_CASE("some tensors may vary where nothing is clipped by the norm of all", "
   };
   const Split split(model(0), hooked({{"data", 2}}, "own of some"));
   split.interpret(2, [&](std::int64_t step, verify::Moment moment, runtime::Interpreter& ranks) {
-    for (const StateId state : split.states(StateKind::parameter)) {
+    for (const StateId state : states_of(split, StateKind::parameter)) {
       const bool varies =
           split.checked.model.graph.states[static_cast<std::size_t>(state)].name.starts_with("layer.1/");
       if (step == 1 && moment == verify::Moment::end) {
@@ -399,5 +388,5 @@ TEST_CASE("a hook that fails says why", "[strategies]") {
 TEST_CASE("hooks over an axis of one rank are left out", "[strategies]") {
   const Split split(plain_gpt(), hooked({{"data", 1}, {"model", 2}}, "throws"));
   CHECK(split.partition.placements.hooks.empty());
-  CHECK(Split(plain_gpt(), hooked({{"data", 1}, {"model", 2}}, "count")).states(StateKind::beside_parameter).empty());
+  CHECK(states_of(Split(plain_gpt(), hooked({{"data", 1}, {"model", 2}}, "count")), StateKind::hook_state).empty());
 }

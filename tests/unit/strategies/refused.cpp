@@ -62,7 +62,7 @@ TEST_CASE("options that do not go together are refused", "[strategies]") {
 
 TEST_CASE("an option that would do nothing is refused, and told why", "[strategies]") {
   const ModelCase gpt = plain_gpt().model;
-  const std::vector<plugins::MeshAxis> mesh = {{"data", 2}, {"pipe", 2}};
+  const std::vector<plan::MeshAxis> mesh = {{"data", 2}, {"pipe", 2}};
   const OptionValue three = std::int64_t{3};
   for (const char* schedule : {"gpipe", "1f1b", "zb-h1"}) {
     const std::string why = std::string("chunks = 3 has no effect with schedule = ") + schedule +
@@ -84,7 +84,7 @@ TEST_CASE("an option that would do nothing is refused, and told why", "[strategi
 
 TEST_CASE("what has an effect in some meshes goes with an axis of size 1, and a default with all", "[strategies]") {
   const ModelCase gpt = plain_gpt().model;
-  const std::vector<plugins::MeshAxis> mesh = {{"data", 2}, {"pipe", 1}};
+  const std::vector<plan::MeshAxis> mesh = {{"data", 2}, {"pipe", 1}};
   for (const std::string& schedule : all_schedules()) {
     Choice choice{"3d", mesh};
     add_schedule(choice.options, schedule);
@@ -95,5 +95,5 @@ TEST_CASE("what has an effect in some meshes goes with an axis of size 1, and a 
   const OptionValues gathered = {{"zero", std::int64_t{3}}, {"unit", "tensor"}, {"keep", "*"}};
   CHECK(refusal(gpt, {"3d", {{"data", 2}}, gathered}) == "nothing");
   const Choice most{"pp", ranks(2), {{"schedule", "interleaved"}, {"chunks", std::int64_t{1024}}}};
-  CHECK(plan_by(gpt, most).draft.pipeline.chunks.size() == 2048);
+  CHECK(answer_by(gpt, most).plan.pipeline.chunks.size() == 2048);
 }

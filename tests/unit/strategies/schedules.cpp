@@ -24,8 +24,8 @@ struct Schedule {
 
 const std::vector<Schedule> schedules = {{"gpipe"}, {"1f1b"}, {"zb-h1"}, {"interleaved", 2}, {"interleaved", 3}};
 
-plugins::Action::Kind kind_of(sdk::Action::Kind kind) {
-  using Kind = plugins::Action::Kind;
+plan::Action::Kind kind_of(sdk::Action::Kind kind) {
+  using Kind = plan::Action::Kind;
   switch (kind) {
     case sdk::Action::Kind::forward: return Kind::forward;
     case sdk::Action::Kind::backward: return Kind::backward;
@@ -36,8 +36,8 @@ plugins::Action::Kind kind_of(sdk::Action::Kind kind) {
 }
 
 /// As the SDK writes it, one layer a chunk.
-plugins::Pipeline pipeline_of(const Schedule& schedule, std::uint32_t stages, std::uint32_t microbatches) {
-  plugins::Pipeline pipeline{.mesh_axis = "pipe", .chunks = {}, .actions = {}};
+plan::Pipeline pipeline_of(const Schedule& schedule, std::uint32_t stages, std::uint32_t microbatches) {
+  plan::Pipeline pipeline{.mesh_axis = "pipe", .chunks = {}, .actions = {}};
   for (std::uint32_t c = 0; c < schedule.chunks * stages; ++c) {
     pipeline.chunks.push_back({c, c % stages});
   }
@@ -46,7 +46,7 @@ plugins::Pipeline pipeline_of(const Schedule& schedule, std::uint32_t stages, st
         schedule.name == "gpipe"   ? sdk::gpipe_actions(stage, microbatches)
         : schedule.name == "zb-h1" ? sdk::zero_bubble_h1(stage, stages, microbatches)
                                    : sdk::one_forward_one_backward(stage, stages, schedule.chunks, microbatches);
-    std::vector<plugins::Action>& list = pipeline.actions.emplace_back();
+    std::vector<plan::Action>& list = pipeline.actions.emplace_back();
     for (const sdk::Action& action : actions) {
       list.push_back({kind_of(action.kind), action.chunk, action.microbatch});
     }
@@ -119,8 +119,8 @@ TEST_CASE("schedules do everything once, in an order in which no stage waits for
       const std::uint32_t chunks = stages == 1 ? 1 : schedule.chunks;
       for (std::uint32_t microbatches = 1; microbatches <= 9; microbatches += SHARDRUN_EVERY) {
         const ModelCase model = layers(stages * chunks, microbatches);
-        partition::Plan plan = plan_of({{"pipe", stages}}, {});
-        plan.draft.pipeline = pipeline_of({schedule.name, chunks}, stages, microbatches);
+        plan::Plan plan = plan_of({{"pipe", stages}}, {});
+        plan.pipeline = pipeline_of({schedule.name, chunks}, stages, microbatches);
         INFO(schedule.name << ", " << stages << " stages of " << chunks << " chunks, " << microbatches
                            << " microbatches");
         const partition::Placements placements = partition::place(model.graph, plan);

@@ -18,7 +18,7 @@
 using namespace shardrun;
 using namespace shardrun::test;
 using Catch::Matchers::Contains;
-using plugins::Action;
+using plan::Action;
 
 namespace {
 
@@ -138,10 +138,10 @@ std::string made_of_both(Wire& wire, int rank, const std::string& given,
 }
 
 /// One forward, one backward of three microbatches; layer 0 is on stage 0 and layer 1 on stage 1.
-partition::Plan two_stages() {
+plan::Plan two_stages() {
   using enum Action::Kind;
-  partition::Plan plan = plan_of({{"pipe", 2}}, {});
-  plan.draft.pipeline = {
+  plan::Plan plan = plan_of({{"pipe", 2}}, {});
+  plan.pipeline = {
       .mesh_axis = "pipe",
       .chunks = {{0, 0}, {1, 1}},
       .actions = {

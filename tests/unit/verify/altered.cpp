@@ -27,7 +27,7 @@ struct At {
 
 using Alter = std::function<void(const At& at, verify::Snapshot& snapshot)>;
 
-verify::Report report_of(const verify::Workload& workload, const partition::Plan& plan, const Alter& alter,
+verify::Report report_of(const verify::Workload& workload, const plan::Plan& plan, const Alter& alter,
                          std::int64_t steps) {
   const partition::Partition partition = partition::split(workload.graph, plan);
   verify::Comparison comparison(workload, plan.ranks(), 1);
@@ -43,7 +43,7 @@ verify::Report report_of(const verify::Workload& workload, const partition::Plan
   return comparison.report();
 }
 
-verify::Report report_of(const VerifyCase& checked, const partition::Plan& plan, const Alter& alter,
+verify::Report report_of(const VerifyCase& checked, const plan::Plan& plan, const Alter& alter,
                          std::int64_t steps = 2) {
   return report_of(checked.workload(), plan, alter, steps);
 }

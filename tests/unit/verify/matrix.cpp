@@ -57,9 +57,8 @@ TEST_CASE("an iteration split over ranks is compared field by field", "[verify]"
     }
     const bool has_columns = model.graph.states[0].type.shape.size() == 2;
     for (const std::uint32_t ranks : {1U, 2U, 4U, 6U}) {
-      const partition::Plan plan = has_columns && ranks == 6
-                                       ? plan_of({{"a", 2}, {"b", 3}}, {{"x", {"b"}}, {"y", {"a"}}})
-                                       : plan_of({{"x", ranks}}, {{"x", {"x"}}});
+      const plan::Plan plan = has_columns && ranks == 6 ? plan_of({{"a", 2}, {"b", 3}}, {{"x", {"b"}}, {"y", {"a"}}})
+                                                        : plan_of({{"x", ranks}}, {{"x", {"x"}}});
       const verify::Report report =
           verify::verify_interpreted({.graph = model.graph}, partition::split(model.graph, plan), {.steps = 4});
       INFO(model.name << " over " << ranks << "\n" << verify::to_text(report));

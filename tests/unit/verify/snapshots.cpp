@@ -23,7 +23,7 @@ VerifyCase small_mlp(const char* hidden = "9") {
 }
 
 /// Every rank's files of a run.
-void record(const VerifyCase& checked, const partition::Plan& plan, const char* device, const TemporaryFolder& folder) {
+void record(const VerifyCase& checked, const plan::Plan& plan, const char* device, const TemporaryFolder& folder) {
   const verify::Workload workload = checked.workload();
   verify::interpret(workload, partition::split(workload.graph, plan), {.device = device},
                     [&](std::int64_t step, Moment moment, runtime::Interpreter& ranks) {

@@ -49,7 +49,7 @@ namespace shardrun::test {
 
 struct NamedPlan {
   std::string name;
-  partition::Plan plan;
+  plan::Plan plan;
 };
 
 /// Rows over `data`, and heads, hidden columns and vocabulary over `model`.
@@ -67,16 +67,15 @@ struct NamedPlan {
 
 /// Where a plan places tensors: those of the optimizer over `data`, or all that lasts between steps.
 [[nodiscard]] inline std::vector<NamedPlan> stored_plans(const graph::Graph& graph) {
-  partition::Plan optimizer = data_parallel(3);
-  partition::Plan stored = data_parallel(2);
+  plan::Plan optimizer = data_parallel(3);
+  plan::Plan stored = data_parallel(2);
   for (const graph::State& state : graph.states) {
     if (state.kind == graph::StateKind::parameter) {
-      plugins::DimSplits dims(state.type.shape.size());
+      plan::DimSplits dims(state.type.shape.size());
       dims[0] = {"data"};
-      optimizer.draft.tensors.push_back({state.name, plugins::TensorRole::optimizer, dims});
-      stored.draft.tensors.push_back({state.name, plugins::TensorRole::store, dims});
-      stored.draft.tensors.push_back(
-          {state.name, plugins::TensorRole::use, plugins::DimSplits(state.type.shape.size())});
+      optimizer.tensors.push_back({state.name, plan::TensorRole::optimizer, dims});
+      stored.tensors.push_back({state.name, plan::TensorRole::store, dims});
+      stored.tensors.push_back({state.name, plan::TensorRole::use, plan::DimSplits(state.type.shape.size())});
     }
   }
   return {{"optimizer's states split", optimizer}, {"everything stored split", stored}};

@@ -1,0 +1,108 @@
+#include "core/partition/hooks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "core/base/error.h"
+
+namespace shardrun::partition {
+namespace {
+
+graph::StateId parameter_of(graph::StateId id, const graph::Graph& graph) {
+  const graph::StateId of = graph.states[index(id)].of_parameter;
+  return of < 0 ? id : of;
+}
+
+/// As this rank has it. No tensors: it has nothing of it.
+plan::HookGroup group_of(const std::vector<graph::StateId>& states, const PlacedHook& hook, const Programs& programs,
+                         const graph::Graph& graph) {
+  plan::HookGroup group{.kind = hook.kind,
+                        .members = static_cast<std::uint32_t>(programs.mesh.size(hook.axis)),
+                        .states = static_cast<std::uint32_t>(hook.states.size()),
+                        .tensors = {}};
+  const bool is_empty = std::ranges::all_of(
+      states, [&](graph::StateId id) { return graph::element_count(programs.states[index(id)].type) == 0; });
+  for (std::size_t t = 0; t < states.size() && !is_empty; ++t) {
+    group.tensors.push_back(
+        {graph.states[index(parameter_of(states[t], graph))].name, programs.states[index(states[t])].type.shape});
+  }
+  return group;
+}
+
+}  // namespace
+
+void add_hook_states(graph::Graph& graph, const plan::Plan& plan) {
+  std::map<std::string, graph::StateId> known;
+  for (std::size_t s = 0; s < graph.states.size() && !plan.hooks.empty(); ++s) {
+    known.emplace(graph.states[s].name, static_cast<graph::StateId>(s));
+  }
+  for (const plan::Hook& hook : plan.hooks) {
+    const auto axis = std::ranges::find(plan.mesh, hook.mesh_axis, &plan::MeshAxis::name);
+    if (axis->size == 1) {
+      continue;  // there is nobody to do it with
+    }
+    for (const plan::HookState& state : hook.states) {
+      for (const std::string& tensor : hook.tensors) {
+        const graph::StateId parameter = known.at(tensor);
+        const graph::State of = graph.states[index(parameter)];  // a copy: states grow
+        const std::string name = fmt::format("{}/{}", state.name, tensor);
+        if (!known.emplace(name, static_cast<graph::StateId>(graph.states.size())).second) {
+          throw Error(ErrorCode::job,
+                      fmt::format("strategy {} keeps a state '{}' beside its tensors, and the model has "
+                                  "a {} of that name: the strategy has to call it otherwise",
+                                  plan.strategy, state.name, name));
+        }
+        const auto begins =
+            state.copies_tensor ? graph::Initializer::Kind::parameter : graph::Initializer::Kind::constant;
+        graph.states.push_back({.name = name,
+                                .type = of.type,
+                                .kind = graph::StateKind::hook_state,
+                                .initializer = {.kind = begins},
+                                .layer = of.layer,
+                                .of_parameter = parameter,
+                                .of_gradient = hook.kind == plan::HookKind::sync_gradients});
+      }
+    }
+  }
+}
+
+const PlacedHook* hook_of(graph::StateKind kind, const Placements& placements) noexcept {
+  return placements.find_hook(kind == graph::StateKind::parameter ? plan::HookKind::after_step
+                                                                  : plan::HookKind::sync_gradients);
+}
+
+std::vector<std::vector<graph::StateId>> hook_states_of(const std::vector<graph::StateId>& group,
+                                                        const PlacedHook& hook, const graph::Graph& graph) {
+  std::vector<std::vector<graph::StateId>> found;
+  for (const std::vector<graph::StateId>& of_parameters : hook.states) {
+    std::vector<graph::StateId>& of_group = found.emplace_back();
+    for (const graph::StateId id : group) {
+      of_group.push_back(of_parameters[hook.numbers.at(parameter_of(id, graph))]);
+    }
+  }
+  return found;
+}
+
+void plan_hooks(std::vector<Bucket>& buckets, Programs& programs, const graph::Graph& graph,
+                const Placements& placements, const RankSettings& settings) {
+  for (Bucket& bucket : buckets) {
+    const bool hooked =
+        std::ranges::any_of(bucket.steps, [](const Transition& step) { return step.kind == Transition::Kind::hook; });
+    if (!hooked) {
+      continue;
+    }
+    const PlacedHook& hook = *hook_of(graph.states[index(bucket.states.front())].kind, placements);
+    plan::HookGroup group = group_of(bucket.states, hook, programs, graph);
+    if (!group.tensors.empty()) {
+      bucket.hook = {.group = static_cast<std::uint32_t>(programs.hook_groups.size()),
+                     .plan = settings.plan_hook(group)};
+      programs.hook_groups.push_back(std::move(group));
+    }
+  }
+}
+
+}  // namespace shardrun::partition

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace shardrun::plan {
+
+/// When a strategy's own function is called: shardrun/strategy.h.
+enum class HookKind : std::uint8_t { sync_gradients, after_step };
+
+/// A state that a hook keeps for each of its tensors.
+struct HookState {
+  std::string name;
+  bool copies_tensor = false;  ///< begins as a copy of the tensor, otherwise as zero
+
+  bool operator==(const HookState&) const = default;
+};
+
+/// A hook of a strategy. shardrun/strategy.h says when it runs.
+struct Hook {
+  HookKind kind = HookKind::sync_gradients;
+  std::string mesh_axis;
+  std::uint32_t every = 1;           ///< of after_step: steps
+  std::vector<std::string> tensors;  ///< in the order of the request
+  std::vector<HookState> states;
+
+  bool operator==(const Hook&) const = default;
+};
+
+/// One of a group's tensors: this rank's part.
+struct HookTensor {
+  std::string name;
+  std::vector<std::int64_t> shape;
+
+  bool operator==(const HookTensor&) const = default;
+};
+
+/// Tensors that a hook processes together.
+struct HookGroup {
+  HookKind kind = HookKind::sync_gradients;
+  std::uint32_t members = 1;  ///< ranks along the hook's mesh axis
+  std::uint32_t states = 0;   ///< that the hook keeps with each tensor
+  std::vector<HookTensor> tensors;
+
+  bool operator==(const HookGroup&) const = default;
+};
+
+/// A buffer of a hook's own.
+struct HookBuffer {
+  bool whole_numbers = false;  ///< i32, otherwise f32
+  std::uint64_t elements = 0;
+
+  bool operator==(const HookBuffer&) const = default;
+};
+
+/// A call of the hook's function, or an exchange between buffers by their numbers (sr_exchange).
+struct HookStep {
+  enum class Kind : std::uint8_t { call, all_reduce, all_gather, reduce_scatter, all_to_all } kind = Kind::call;
+  std::uint32_t call = 0;
+  std::uint32_t send = 0;
+  std::uint32_t receive = 0;
+
+  bool operator==(const HookStep&) const = default;
+};
+
+/// What a hook needs for one group, and what it does with it.
+struct HookPlan {
+  std::vector<HookBuffer> buffers;
+  std::vector<HookStep> steps;
+
+  bool operator==(const HookPlan&) const = default;
+};
+
+[[nodiscard]] const char* to_string(HookKind kind) noexcept;
+
+/// "hook after_step of w and 3 more", for messages.
+[[nodiscard]] std::string to_string(const HookGroup& group);
+
+}  // namespace shardrun::plan

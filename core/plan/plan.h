@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/plan/hook.h"
+#include "core/plan/pipeline.h"
+
+namespace shardrun::plan {
+
+struct MeshAxis {
+  std::string name;
+  std::uint32_t size = 1;
+
+  bool operator==(const MeshAxis&) const = default;
+};
+
+/// For each dimension, the mesh axes that split it, major to minor; none: it stays whole.
+using DimSplits = std::vector<std::vector<std::string>>;
+
+struct AxisPlacement {
+  std::string axis;
+  std::vector<std::string> mesh_axes;
+
+  bool operator==(const AxisPlacement&) const = default;
+};
+
+enum class TensorRole { store, use, gradient, optimizer };
+
+struct TensorPlacement {
+  std::string tensor;
+  TensorRole role = TensorRole::store;
+  DimSplits dims;
+  std::vector<std::string> flat{};  ///< the mesh axes that split the flattened elements that `dims` leave
+
+  bool operator==(const TensorPlacement&) const = default;
+};
+
+struct CutPointPlacement {
+  std::string cut_point;
+  DimSplits dims;
+
+  bool operator==(const CutPointPlacement&) const = default;
+};
+
+/// A tensor that is gathered at use.
+struct TensorGather {
+  std::string tensor;
+  std::string unit;
+  bool keep = false;
+
+  bool operator==(const TensorGather&) const = default;
+};
+
+/// A tensor that each rank has its own version of, along a mesh axis.
+struct VaryingTensor {
+  std::string tensor;
+  std::string mesh_axis;
+
+  bool operator==(const VaryingTensor&) const = default;
+};
+
+/// A strategy's answer. Names are those of the request: globs are expanded and dimensions are indices. Of two
+/// statements about one thing only the later one remains. What is not named was not placed. shardrun/strategy.h states
+/// the meaning of every field.
+struct Plan {
+  std::string strategy;
+  std::vector<MeshAxis> mesh;  ///< major to minor; the product is the request's ranks
+  std::vector<AxisPlacement> axes;
+  std::vector<TensorPlacement> tensors;
+  std::vector<CutPointPlacement> cut_points;
+  std::vector<TensorGather> gathers;
+  Pipeline pipeline;
+  std::uint64_t bucket_bytes = 0;  ///< of gradients that are reduced together; 0: each tensor by itself
+  std::vector<Hook> hooks{};       ///< at most one of each kind
+  std::vector<VaryingTensor> varying{};
+
+  bool operator==(const Plan&) const = default;
+
+  [[nodiscard]] std::int64_t ranks() const noexcept;
+
+  /// Null where there is none.
+  [[nodiscard]] const Hook* find_hook(HookKind kind) const noexcept;
+};
+
+[[nodiscard]] std::string to_string(const Plan& plan);
+
+}  // namespace shardrun::plan

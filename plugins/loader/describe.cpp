@@ -1,0 +1,125 @@
+#include "plugins/loader/describe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <string_view>
+
+namespace shardrun::plugins {
+namespace {
+
+/// What a parameter's elements take where programs run; the reference device is for checking, not for planning.
+constexpr std::uint64_t element_bytes = 4;
+
+std::uint64_t bytes_of(const graph::TensorType& type) {
+  return static_cast<std::uint64_t>(graph::element_count(type)) * element_bytes;
+}
+
+void add_axes(std::map<std::string, std::int64_t>& axes, const graph::TensorType& type) {
+  for (std::size_t d = 0; d < type.shape.size(); ++d) {
+    std::int64_t& size = axes[type.axes[d]];
+    size = std::max(size, type.shape[d]);
+  }
+}
+
+void add_cost(LayerSummary& layer, graph::Phase phase, std::uint64_t flops) {
+  switch (phase) {
+    case graph::Phase::forward: layer.forward_flops += flops; break;
+    case graph::Phase::backward_input: layer.backward_input_flops += flops; break;
+    case graph::Phase::backward_weight: layer.backward_weight_flops += flops; break;
+    case graph::Phase::update: break;
+  }
+}
+
+/// The layers between what is before the first and what is behind the last.
+std::vector<LayerSummary> layer_costs(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows) {
+  std::vector<LayerSummary> layers(static_cast<std::size_t>(graph.layers) + 2);
+  layers.front().name = "before";
+  layers.back().name = "behind";
+  for (std::int32_t l = 0; l < graph.layers; ++l) {
+    layers[static_cast<std::size_t>(l) + 1].name = fmt::format("layer.{}", l);
+  }
+  // A parameter counts where it is first used.
+  std::vector<std::int32_t> used_in(graph.states.size(), graph.layers);
+  for (const std::int64_t rows : microbatch_rows) {
+    const graph::Function* function = graph.find(graph::Role::repeated, rows);
+    for (std::size_t n = 0; function != nullptr && n < function->nodes.size(); ++n) {
+      const graph::Node& node = function->nodes[n];
+      add_cost(layers[static_cast<std::size_t>(node.layer + 1)], node.phase,
+               static_cast<std::uint64_t>(graph::flops(*function, node)));
+      for (const graph::ValueId id : node.inputs) {
+        const graph::StateId state = function->values[static_cast<std::size_t>(id)].state;
+        if (state >= 0) {
+          std::int32_t& first = used_in[static_cast<std::size_t>(state)];
+          first = std::min(first, node.layer);
+        }
+      }
+    }
+  }
+  for (std::size_t s = 0; s < graph.states.size(); ++s) {
+    if (graph.states[s].kind == graph::StateKind::parameter) {
+      layers[static_cast<std::size_t>(used_in[s] + 1)].parameter_bytes += bytes_of(graph.states[s].type);
+    }
+  }
+  return layers;
+}
+
+std::vector<CutPointSummary> cut_points(const graph::Graph& graph) {
+  std::map<std::string_view, const graph::TensorType*> types;  // of the first function that has it
+  for (const graph::CutPoint& point : graph.cut_points) {
+    types.emplace(point.name, nullptr);
+  }
+  for (const graph::Function& function : graph.functions) {
+    for (const graph::Value& value : function.values) {
+      const auto found = value.cut_point.empty() ? types.end() : types.find(value.cut_point);
+      if (found != types.end() && found->second == nullptr) {
+        found->second = &value.type;
+      }
+    }
+  }
+  std::vector<CutPointSummary> points;
+  for (const graph::CutPoint& point : graph.cut_points) {
+    if (const graph::TensorType* type = types.at(point.name)) {
+      points.push_back({point.name, type->shape, type->axes, bytes_of(*type), point.layer});
+    }
+  }
+  return points;
+}
+
+}  // namespace
+
+StrategyRequest describe(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows) {
+  StrategyRequest request;
+  std::map<std::string, std::int64_t> axes;
+  for (const graph::State& state : graph.states) {
+    const bool parameter = state.kind == graph::StateKind::parameter;
+    if (parameter || state.kind == graph::StateKind::field) {
+      request.tensors.push_back({.name = state.name,
+                                 .kind = parameter ? TensorKind::parameter : TensorKind::state,
+                                 .shape = state.type.shape,
+                                 .axes = state.type.axes,
+                                 .bytes = bytes_of(state.type),
+                                 .layer = state.layer});
+      add_axes(axes, state.type);
+    }
+  }
+  for (const graph::Function& function : graph.functions) {
+    for (const graph::Port& input : function.inputs) {
+      add_axes(axes, function.values[static_cast<std::size_t>(input.value)].type);
+    }
+  }
+  for (const auto& [name, size] : axes) {
+    request.axes.push_back({name, size});
+  }
+  request.cut_points = cut_points(graph);
+  std::vector<LayerSummary> layers = layer_costs(graph, microbatch_rows);
+  request.before = std::move(layers.front());
+  request.behind = std::move(layers.back());
+  request.layers.assign(std::make_move_iterator(layers.begin() + 1), std::make_move_iterator(layers.end() - 1));
+  request.microbatches = static_cast<std::uint32_t>(std::max<std::size_t>(1, microbatch_rows.size()));
+  return request;
+}
+
+}  // namespace shardrun::plugins
