@@ -4,7 +4,8 @@
 
 namespace shardrun {
 
-Error::Error(ErrorCode code, std::string message) : code_(code), message_(std::move(message)) {}
+Error::Error(ErrorCode code, std::string message, std::optional<int> awaited)
+    : code_(code), message_(std::move(message)), awaited_(awaited) {}
 
 int exit_code(ErrorCode code) noexcept {
   switch (code) {

@@ -1,11 +1,12 @@
 #pragma once
 
 #include <exception>
+#include <optional>
 #include <string>
 
 namespace shardrun {
 
-/// The kind of a failure. It decides the exit code and nothing else; the message says the rest.
+/// The kind of a failure. It decides the exit code.
 enum class ErrorCode {
   usage,           ///< the command line
   job,             ///< the job file, or a combination that it asks for
@@ -21,19 +22,22 @@ enum class ErrorCode {
   internal,        ///< a broken invariant of our own
 };
 
-/// The one exception type of the project. A message names what was attempted, where, what was expected,
-/// what was found and what to do.
+/// The one exception type of the project. A message names what was attempted, where, what was expected, what was found
+/// and what to do. It is for people: what the program acts on is a field.
 class Error : public std::exception {
  public:
-  Error(ErrorCode code, std::string message);
+  Error(ErrorCode code, std::string message, std::optional<int> awaited = std::nullopt);
 
   [[nodiscard]] ErrorCode code() const noexcept { return code_; }
   [[nodiscard]] const std::string& message() const noexcept { return message_; }
+  /// Of an operation between ranks: the rank that it waited for in vain, or that is gone, where that is known.
+  [[nodiscard]] std::optional<int> awaited() const noexcept { return awaited_; }
   [[nodiscard]] const char* what() const noexcept override { return message_.c_str(); }
 
  private:
   ErrorCode code_;
   std::string message_;
+  std::optional<int> awaited_;
 };
 
 /// 2 for a wrong request (usage, job, plugin, data); 1 for everything that fails later.

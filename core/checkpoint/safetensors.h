@@ -89,13 +89,13 @@ class TensorPlaces {
   void require_whole(std::string_view file) const;
 
  private:
-  struct Place {
+  struct TensorRange {
     std::uint64_t offset;
     std::uint64_t bytes;
     std::uint64_t missing;
   };
 
-  std::map<std::string, Place, std::less<>> places_;
+  std::map<std::string, TensorRange, std::less<>> ranges_;
 };
 
 /// Writes a file whose tensors come in pieces, in any order. Until `commit`, and after an error, the path has the old
@@ -115,7 +115,7 @@ class SafetensorsWriter {
 
  private:
   files::AtomicFile file_;
-  TensorPlaces places_;
+  TensorPlaces ranges_;
 
   SafetensorsWriter(std::filesystem::path path, const SafetensorsLayout& layout);
 };
@@ -133,7 +133,7 @@ class SafetensorsPieces {
  private:
   std::string name_;
   files::UnfinishedFile file_;
-  TensorPlaces places_;
+  TensorPlaces ranges_;
 
   SafetensorsPieces(std::filesystem::path path, const SafetensorsLayout& layout);
 };

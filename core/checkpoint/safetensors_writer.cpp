@@ -86,30 +86,30 @@ SafetensorsLayout lay_out(std::vector<TensorInfo> tensors, const Metadata& metad
 TensorPlaces::TensorPlaces(const SafetensorsLayout& layout) {
   for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
     const std::uint64_t bytes = *tensor_bytes(layout.tensors[i]);
-    places_.emplace(layout.tensors[i].name, Place{layout.offsets[i], bytes, bytes});
+    ranges_.emplace(layout.tensors[i].name, TensorRange{layout.offsets[i], bytes, bytes});
   }
 }
 
 std::uint64_t TensorPlaces::take(std::string_view name, std::uint64_t offset, std::uint64_t bytes,
                                  std::string_view file) {
-  const auto found = places_.find(name);
-  if (found == places_.end()) {
+  const auto found = ranges_.find(name);
+  if (found == ranges_.end()) {
     throw Error(ErrorCode::internal, fmt::format("'{}' has no tensor '{}'", file, name));
   }
-  Place& place = found->second;
-  if (offset > place.bytes || bytes > place.bytes - offset || bytes > place.missing) {
+  TensorRange& range = found->second;
+  if (offset > range.bytes || bytes > range.bytes - offset || bytes > range.missing) {
     throw Error(ErrorCode::internal, fmt::format("{} bytes at byte {} do not lie within tensor '{}', which has {}",
-                                                 bytes, offset, name, place.bytes));
+                                                 bytes, offset, name, range.bytes));
   }
-  place.missing -= bytes;
-  return place.offset + offset;
+  range.missing -= bytes;
+  return range.offset + offset;
 }
 
 void TensorPlaces::require_whole(std::string_view file) const {
-  for (const auto& [name, place] : places_) {
-    if (place.missing != 0) {
+  for (const auto& [name, range] : ranges_) {
+    if (range.missing != 0) {
       throw Error(ErrorCode::internal, fmt::format("cannot finish '{}': tensor '{}' lacks {} of its {} bytes", file,
-                                                   name, place.missing, place.bytes));
+                                                   name, range.missing, range.bytes));
     }
   }
 }
@@ -119,21 +119,21 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<Ten
     : SafetensorsWriter(std::move(path), lay_out(std::move(tensors), metadata)) {}
 
 SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, const SafetensorsLayout& layout)
-    : file_(std::move(path)), places_(layout) {
+    : file_(std::move(path)), ranges_(layout) {
   file_.reserve(layout.file_bytes);
   file_.write(std::as_bytes(std::span(layout.header)));
 }
 
 void SafetensorsWriter::write(std::string_view name, std::uint64_t offset, std::span<const std::byte> bytes) {
-  file_.write_at(places_.take(name, offset, bytes.size(), file_.path().native()), bytes);
+  file_.write_at(ranges_.take(name, offset, bytes.size(), file_.path().native()), bytes);
 }
 
 void SafetensorsWriter::leave(std::string_view name, std::uint64_t offset, std::uint64_t bytes) {
-  (void)places_.take(name, offset, bytes, file_.path().native());
+  (void)ranges_.take(name, offset, bytes, file_.path().native());
 }
 
 void SafetensorsWriter::commit() {
-  places_.require_whole(file_.path().native());
+  ranges_.require_whole(file_.path().native());
   file_.commit();
 }
 
@@ -142,10 +142,10 @@ SafetensorsPieces::SafetensorsPieces(std::filesystem::path path, std::vector<Ten
     : SafetensorsPieces(std::move(path), lay_out(std::move(tensors), metadata)) {}
 
 SafetensorsPieces::SafetensorsPieces(std::filesystem::path path, const SafetensorsLayout& layout)
-    : name_(path.native()), file_(std::move(path), layout.file_bytes), places_(layout) {}
+    : name_(path.native()), file_(std::move(path), layout.file_bytes), ranges_(layout) {}
 
 void SafetensorsPieces::write(std::string_view name, std::uint64_t offset, std::span<const std::byte> bytes) {
-  file_.write_at(places_.take(name, offset, bytes.size(), name_), bytes);
+  file_.write_at(ranges_.take(name, offset, bytes.size(), name_), bytes);
 }
 
 void write_safetensors(const std::filesystem::path& path, std::span<const Tensor> tensors, const Metadata& metadata) {

@@ -2,7 +2,7 @@
 
 namespace shardrun::launch {
 
-/// Whether what a rank failed of began with it, or followed from another's failure (a lost peer, an abort).
+/// Whether a rank failed by itself, or as a consequence of another's failure (a lost peer, an abort).
 enum class FailureKind { own, consequence };
 
 }  // namespace shardrun::launch

@@ -44,7 +44,7 @@ struct LaunchSettings {
   std::chrono::milliseconds heartbeat_interval{1000};  ///< or a quarter of the next, where that is less
   std::chrono::milliseconds heartbeat_timeout{10000};  ///< a rank silent for so long ends the job; 0: none does
   std::chrono::milliseconds join_timeout{60000};       ///< from the start of a rank to its hello; 0: for ever
-  std::chrono::milliseconds hearing{500};              ///< from a failure that follows from another to the abort
+  std::chrono::milliseconds report_time{500};          ///< from a failure that is a consequence to the abort
   std::chrono::milliseconds grace{2000};               ///< from abort, and from SIGTERM, to SIGKILL
   std::chrono::milliseconds stranger_timeout{5000};    ///< for a connection to say hello
 
@@ -96,15 +96,19 @@ struct LaunchResult {
 /// Starts the ranks of a job on this machine, serves their store, passes their output on, and returns when all have
 /// ended and been reaped and everything they wrote was passed on.
 ///
-/// The first failure (a rank says fail(), ends without goodbye, ends with a bad exit code, falls silent) ends the job:
-/// the others are told to abort, and killed after `grace`. Where a rank says that its failure is a consequence of
-/// another's, the other's is the root cause even though it is seen later; where it only says for whom it waited in
-/// vain, that rank is, unless it says the same of another. So those that have not said anything yet are heard for a
-/// short time before they are told to abort.
-/// SIGINT, SIGTERM, SIGHUP and SIGPIPE ask the ranks for an orderly stop, or, before `has_begun`, kill them; a second
-/// one, but of SIGPIPE, sends them SIGTERM, and SIGKILL after `grace`. SIGTSTP (Ctrl-Z) asks the ranks to pause in the
-/// middle of nothing; when all do, this process stops until it is continued, and they go on with it. Where no shell
-/// could continue it, they go on at once. Signals that are ignored already stay so.
+/// The first failure ends the job: a rank calls fail(), ends without goodbye, ends with a bad exit code or falls
+/// silent. The others are told to abort, and killed after `grace`. FailureJudge decides which failure is the root
+/// cause:
+///  - A failure that a rank calls a consequence of another's gives way to one that is not, even if that is seen later.
+///  - A rank that waited for another in vain names it. That rank is the cause, unless it names another in turn.
+/// So before the abort, ranks that have not reported yet have `report_time` to do so.
+///
+/// Signals to this process:
+///  - SIGINT, SIGTERM, SIGHUP and SIGPIPE ask the ranks for an orderly stop. Before `has_begun` they kill them.
+///  - A second one, except SIGPIPE, sends the ranks SIGTERM, and SIGKILL after `grace`.
+///  - SIGTSTP (Ctrl-Z) asks the ranks to pause between steps. When all have, this process stops until it is continued,
+///    and they go on with it. Where no shell could continue it, they go on at once.
+/// Signals that are ignored already stay so.
 ///
 /// The calling thread must stay the process's only one that handles these signals or starts processes, and must live
 /// until the end: ranks die with it. Signal actions are restored. Throws Error{io} where a rank cannot be started:

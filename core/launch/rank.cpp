@@ -26,10 +26,12 @@ std::string_view as_text(std::span<const std::byte> bytes) {
 }
 
 StoreClientSettings settings_of(const RankContext& context, const std::string& job) {
-  return {.address = context.address,
-          .port = context.port,
+  return {.store = {.address = context.address,
+                    .port = context.port,
+                    .token = context.token,
+                    .most_unproved = context.is_hosted ? most_unproved : 0,
+                    .shortest_of_unproved = shortest_of_unproved},
           .listener = context.is_hosted ? "rank 0" : "the launcher",
-          .token = context.token,
           .hello = {.rank = static_cast<std::uint32_t>(context.rank),
                     .world_size = static_cast<std::uint32_t>(context.world_size),
                     .pid = static_cast<std::uint32_t>(::getpid()),
@@ -38,21 +40,19 @@ StoreClientSettings settings_of(const RankContext& context, const std::string& j
           .job = job,
           .heartbeat = context.heartbeat,
           .silence = context.is_hosted ? context.silence : std::chrono::milliseconds(0),
-          .most_unproved = context.is_hosted ? most_unproved : 0,
-          .shortest_of_unproved = shortest_of_unproved,
           .grace = context.grace,
           .first_reminder = context.is_hosted && context.rank != 0 ? first_reminder : std::chrono::seconds(0)};
 }
 
 }  // namespace
 
-class Rank::Line : public StoreClient {
+class Rank::Connection : public StoreClient {
  public:
   using StoreClient::StoreClient;
 };
 
 Rank::Rank(RankContext context, const std::string& job, Deadline deadline)
-    : context_(std::move(context)), line_(std::make_unique<Line>(settings_of(context_, job), deadline)) {
+    : context_(std::move(context)), connection_(std::make_unique<Connection>(settings_of(context_, job), deadline)) {
   if (context_.is_hosted) {
     learn_world();
   }
@@ -78,41 +78,43 @@ void Rank::learn_world() {
 }
 
 std::string Rank::own_address() const {
-  return context_.own_address.empty() ? line_->own_address() : context_.own_address;
+  return context_.own_address.empty() ? connection_->own_address() : context_.own_address;
 }
 
 std::array<std::uint8_t, 32> Rank::key_for(std::string_view purpose) const {
   return derive_key(context_.token, purpose);
 }
 
-void Rank::set(std::string_view key, std::span<const std::byte> value) { line_->set(key, as_text(value)); }
+void Rank::set(std::string_view key, std::span<const std::byte> value) { connection_->set(key, as_text(value)); }
 
-void Rank::set(std::string_view key, std::string_view value) { line_->set(key, value); }
+void Rank::set(std::string_view key, std::string_view value) { connection_->set(key, value); }
 
-std::string Rank::get(std::string_view key, Deadline deadline) { return line_->get(key, deadline); }
+std::string Rank::get(std::string_view key, Deadline deadline) { return connection_->get(key, deadline); }
 
-void Rank::message(std::string_view kind, std::string_view bytes) { line_->message(kind, bytes); }
+void Rank::message(std::string_view kind, std::string_view bytes) { connection_->message(kind, bytes); }
 
-void Rank::message(std::string_view kind, std::span<const std::byte> bytes) { line_->message(kind, as_text(bytes)); }
-
-const std::atomic<bool>& Rank::aborted() const noexcept { return line_->aborted(); }
-
-std::string Rank::abort_reason() const { return line_->abort_reason(); }
-
-void Rank::on_abort(std::function<void(const std::string&)> callback) { line_->on_abort(std::move(callback)); }
-
-int Rank::stop_signal() const noexcept { return line_->stop_signal(); }
-
-bool Rank::pause_asked() const noexcept { return line_->pause_asked(); }
-
-void Rank::pause() { line_->pause(); }
-
-bool Rank::fail(FailureKind kind, std::string_view text, std::optional<int> awaited) noexcept {
-  return line_->fail(kind, text, awaited, Clock::now() + failure_deadline);
+void Rank::message(std::string_view kind, std::span<const std::byte> bytes) {
+  connection_->message(kind, as_text(bytes));
 }
 
-void Rank::goodbye(Deadline deadline) { line_->goodbye(deadline); }
+const std::atomic<bool>& Rank::aborted() const noexcept { return connection_->aborted(); }
 
-void Rank::await_end(Deadline deadline) noexcept { line_->await_end(deadline); }
+std::string Rank::abort_reason() const { return connection_->abort_reason(); }
+
+void Rank::on_abort(std::function<void(const std::string&)> callback) { connection_->on_abort(std::move(callback)); }
+
+int Rank::stop_signal() const noexcept { return connection_->stop_signal(); }
+
+bool Rank::pause_asked() const noexcept { return connection_->pause_asked(); }
+
+void Rank::pause() { connection_->pause(); }
+
+bool Rank::fail(FailureKind kind, std::string_view text, std::optional<int> awaited) noexcept {
+  return connection_->fail(kind, text, awaited, Clock::now() + failure_deadline);
+}
+
+void Rank::goodbye(Deadline deadline) { connection_->goodbye(deadline); }
+
+void Rank::await_end(Deadline deadline) noexcept { connection_->await_end(deadline); }
 
 }  // namespace shardrun::launch

@@ -29,7 +29,7 @@ struct RankContext {
   std::array<std::uint8_t, 32> token = {};    ///< keep it to this process: who has it may join the job
   std::chrono::milliseconds heartbeat{1000};  ///< how often the launcher wants to hear from this rank
   std::vector<std::uint32_t> machines = {};   ///< of each rank the number of its machine; empty: all are on one
-  std::string own_address = {};  ///< that others reach this machine at; empty: that of the line to the launcher
+  std::string own_address = {};  ///< that others reach this machine at; empty: that of the control connection
 
   // Of a rank that another launcher started, where rank 0's process has the launcher's part:
   bool is_hosted = false;                ///< `run` and `machines` are learnt when all have joined
@@ -42,7 +42,7 @@ struct RankContext {
 /// there are threads. Throws Error{io} where it is there and makes no sense.
 [[nodiscard]] std::optional<RankContext> take_rank_context();
 
-/// This process as a rank: its line to the launcher, on a thread of its own, and through it the store that all ranks
+/// This process as a rank: its control connection, on a thread of its own, and through it the store that all ranks
 /// share. Functions may be called from any thread unless they say otherwise.
 ///
 /// A rank ends in one of two ways: goodbye() and exit code 0 (or 128 + signal after a stop), or fail() and another exit
@@ -87,7 +87,7 @@ class Rank {
   [[nodiscard]] const std::atomic<bool>& aborted() const noexcept;
   [[nodiscard]] std::string abort_reason() const;
 
-  /// What to do then, once: called on the line's own thread, or here where the job is aborted already. It must be
+  /// What to do then, once: called on the connection's own thread, or here where the job is aborted already. It must be
   /// quick, throw nothing and call nothing of this object that waits. Replaces the callback given before, and waits
   /// while that is running.
   void on_abort(std::function<void(const std::string& reason)> callback);
@@ -101,7 +101,7 @@ class Rank {
   void pause();
 
   /// Tells the launcher why this rank is about to end, and waits until it knows, and, after a consequence, has aborted
-  /// the job; until the line is gone, or 2 s have passed. Other ranks should not notice this one's end before.
+  /// the job; until the connection is gone, or 2 s have passed. Other ranks should not notice this one's end before.
   /// Where the job is aborted already it is a consequence, whatever `kind` says. `awaited`: the rank that it waited for
   /// in vain, which is then named before it. Returns whether it is known there: if not, nobody else will tell of it.
   bool fail(FailureKind kind, std::string_view text, std::optional<int> awaited = std::nullopt) noexcept;
@@ -111,15 +111,16 @@ class Rank {
   /// before that, Error{io} when `deadline` passes.
   void goodbye(Deadline deadline);
 
-  /// After goodbye: waits until the launcher has ended the line, when it needs no other rank any more, or `deadline`.
+  /// After goodbye: waits until the launcher has ended the connection, when it needs no other rank any more, or
+  /// `deadline`.
   void await_end(Deadline deadline) noexcept;
 
  private:
   void learn_world();
 
   RankContext context_;
-  class Line;
-  std::unique_ptr<Line> line_;
+  class Connection;
+  std::unique_ptr<Connection> connection_;
 };
 
 }  // namespace shardrun::launch

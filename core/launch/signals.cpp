@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <system_error>
 
 #include "core/base/error.h"
 #include "core/launch/status.h"
@@ -29,6 +30,21 @@ extern "C" void pass_on(int signal) {
 std::string stop_notice(int signal, std::string_view how) {
   return signal == SIGINT ? fmt::format("{} (Ctrl-C again ends it now)", how)
                           : fmt::format("asked to stop by {}: {} (once more ends it now)", signal_text(signal), how);
+}
+
+std::thread thread_without_signals(std::string_view what, const std::function<void()>& run) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    std::thread thread(run);
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return thread;
+  } catch (const std::system_error& error) {
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw Error(ErrorCode::io, fmt::format("cannot start {}: {}", what, error.what()));
+  }
 }
 
 SignalPipe::SignalPipe() {

@@ -3,8 +3,10 @@
 #include <array>
 #include <chrono>
 #include <csignal>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include "core/files/descriptor.h"
 
@@ -17,6 +19,9 @@ inline constexpr std::chrono::milliseconds same_request{200};
 /// The line that answers a request to stop at once, since the step in progress may be long.
 /// `how`: what the process does about it.
 [[nodiscard]] std::string stop_notice(int signal, std::string_view how = "stopping after this step");
+
+/// A thread that takes no signals: they are for the process's other threads. Throws Error{io}: `what` names it there.
+[[nodiscard]] std::thread thread_without_signals(std::string_view what, const std::function<void()>& run);
 
 /// Turns SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGTSTP and SIGCHLD into bytes that can be read, whatever thread they hit,
 /// and gives the previous actions and the calling thread's mask back at its end. One that is ignored stays so, as

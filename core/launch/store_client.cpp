@@ -1,39 +1,33 @@
 #include "core/launch/store_client.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
-#include <boost/asio/ip/address.hpp>
 #include <boost/asio/post.hpp>
-#include <csignal>
-#include <system_error>
 #include <utility>
 
-#include "core/base/end_process.h"
-#include "core/base/standard_error.h"
-#include "core/launch/job_text.h"
+#include "core/launch/signals.h"
 #include "core/launch/status.h"
 
 namespace shardrun::launch {
 namespace {
 
-using boost::asio::ip::tcp;
-using boost::system::error_code;
-
 constexpr std::size_t max_unsent_bytes = std::size_t{64} * 1024 * 1024;
-constexpr std::chrono::milliseconds longest_connect_pause{500};
-constexpr std::chrono::milliseconds longest_unproved_pause{2000};
-constexpr std::chrono::seconds pause_of_reminders{60};
 
 }  // namespace
 
 StoreClient::StoreClient(StoreClientSettings settings, Deadline deadline)
-    : settings_(std::move(settings)), connect_timer_(io_), beat_timer_(io_), grace_timer_(io_), reminder_timer_(io_) {
+    : settings_(std::move(settings)),
+      connector_(io_, settings_.store, connector_events()),
+      heartbeats_(
+          io_, settings_.heartbeat, settings_.silence,
+          [this] { connection_->send(FrameWriter(FrameType::heartbeat).finish()); },
+          [this](Heartbeats::Clock::duration silent) { on_silence(silent); }),
+      grace_timer_(io_),
+      reminder_timer_(io_) {
   boost::asio::post(io_, [this] {
-    connect();
+    connector_.connect();
     if (settings_.first_reminder.count() > 0) {
       remind_after(settings_.first_reminder);
     }
@@ -49,28 +43,17 @@ StoreClient::StoreClient(StoreClientSettings settings, Deadline deadline)
 
 StoreClient::~StoreClient() { end_thread(); }
 
-/// Signals are for the rank's own threads.
 void StoreClient::start_thread() {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    thread_ = std::thread([this] {
-      const auto work = boost::asio::make_work_guard(io_);
-      while (!io_.stopped()) {
-        try {
-          io_.run();
-        } catch (const std::exception& error) {
-          broke(error.what());
-        }
+  thread_ = thread_without_signals("the thread of the control connection", [this] {
+    const auto work = boost::asio::make_work_guard(io_);
+    while (!io_.stopped()) {
+      try {
+        io_.run();
+      } catch (const std::exception& error) {
+        broke(error.what());
       }
-    });
-  } catch (const std::system_error& error) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw Error(ErrorCode::io, fmt::format("cannot start the thread of the control connection: {}", error.what()));
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    }
+  });
 }
 
 void StoreClient::end_thread() {
@@ -106,7 +89,7 @@ void StoreClient::await_welcome(Deadline deadline) {
   if (!welcome_) {
     throw Error(ErrorCode::io,
                 fmt::format("rank {} could not join its job at {} port {} in time: {}", settings_.hello.rank,
-                            settings_.address, settings_.port, trouble_.empty() ? "no answer" : trouble_));
+                            settings_.store.address, settings_.store.port, trouble_.empty() ? "no answer" : trouble_));
   }
 }
 
@@ -157,8 +140,9 @@ bool StoreClient::fail(FailureKind kind, std::string_view text, std::optional<in
            .bytes(text.substr(0, max_frame_bytes / 2))
            .finish());
   std::unique_lock lock(mutex_);
-  wait(lock, deadline,
-       [&] { return (line_lost_ && (abort_reason_ || farewell_)) || (failure_noted_ && (own || abort_reason_)); });
+  wait(lock, deadline, [&] {
+    return (connection_lost_ && (abort_reason_ || farewell_)) || (failure_noted_ && (own || abort_reason_));
+  });
   return failure_noted_;
 }
 
@@ -179,7 +163,7 @@ void StoreClient::goodbye(Deadline deadline) {
 
 void StoreClient::await_end(Deadline deadline) noexcept {
   std::unique_lock lock(mutex_);
-  wait(lock, deadline, [this] { return line_lost_; });
+  wait(lock, deadline, [this] { return connection_lost_; });
 }
 
 std::string StoreClient::own_address() const {
@@ -224,269 +208,6 @@ std::string StoreClient::abort_reason() const {
 Error StoreClient::aborted_error(std::string_view attempted) const {
   return Error(ErrorCode::aborted, fmt::format("rank {} could not {}: the job is aborted: {}", settings_.hello.rank,
                                                attempted, abort_reason()));
-}
-
-void StoreClient::connect() {
-  auto socket = std::make_shared<tcp::socket>(io_);
-  error_code error;
-  const tcp::endpoint launcher(boost::asio::ip::make_address(settings_.address, error), settings_.port);
-  if (!error) {
-    socket->open(launcher.protocol(), error);
-  }
-  if (error) {
-    return connect_later(error.message(), longest_connect_pause);
-  }
-  close_on_exec(socket->native_handle());
-  socket->async_connect(launcher, [this, socket](const error_code& failed) {
-    if (failed) {
-      return connect_later(failed.message(), longest_connect_pause);
-    }
-    error_code unknown;
-    const tcp::endpoint own = socket->local_endpoint(unknown);
-    {
-      const std::lock_guard lock(mutex_);
-      own_address_ = own.address().to_string();
-    }
-    greet(std::make_shared<FrameConnection>(std::move(*socket), max_hello_bytes));
-  });
-}
-
-/// Whoever listens there has to prove first that it knows the token, and in time.
-void StoreClient::greet(std::shared_ptr<FrameConnection> connection) {
-  connection_ = std::move(connection);
-  proved_ = false;
-  nonce_ = random_token();
-  connection_->start({.frame = [this](FrameType type, std::string_view payload) { check_proof(type, payload); },
-                      .closed = [this](const std::string& why) { not_proved(why); }});
-  connection_->send(encode_greeting(nonce_));
-  connect_timer_.expires_after(settings_.proof_timeout);
-  connect_timer_.async_wait([this, greeted = connection_](const error_code& cancelled) {
-    if (!cancelled && greeted == connection_ && !proved_) {
-      // It may be the launcher, and busy: that is no reason to give up.
-      connection_->close();
-      connect_later(unproved(fmt::format("it did not answer within {} ms", settings_.proof_timeout.count())),
-                    longest_connect_pause);
-    }
-  });
-}
-
-void StoreClient::check_proof(FrameType type, std::string_view payload) {
-  if (type != FrameType::challenge) {
-    throw ProtocolError(fmt::format("it answered with a frame of type {}", static_cast<int>(type)));
-  }
-  const Challenge challenge = decode_challenge(payload);
-  const SessionKeys keys = session_keys(settings_.token, nonce_, challenge.nonce);
-  if (!equal_in_constant_time(challenge.proof, keys.proof)) {
-    throw ProtocolError("its proof is wrong");
-  }
-  proved_ = true;
-  connect_timer_.cancel();
-  connection_->set_max_bytes(max_frame_bytes);
-  connection_->seal(keys.to_launcher, keys.to_rank);
-  connection_->restart({.frame = [this](FrameType of, std::string_view bytes) { handle(of, bytes); },
-                        .closed = [this](const std::string& why) { lost(why); }});
-  connection_->send(encode_hello(settings_.hello));
-}
-
-void StoreClient::connect_later(const std::string& why, std::chrono::milliseconds longest_pause) {
-  {
-    const std::lock_guard lock(mutex_);
-    trouble_ = why;
-  }
-  connect_timer_.expires_after(connect_pause_);
-  connect_pause_ = std::min(2 * connect_pause_, longest_pause);
-  connect_timer_.async_wait([this](const error_code& cancelled) {
-    if (!cancelled) {
-      connect();
-    }
-  });
-}
-
-void StoreClient::handle(FrameType type, std::string_view payload) {
-  PayloadReader reader(payload);
-  heard_ = std::chrono::steady_clock::now();
-  if (type == FrameType::heartbeat) {
-    return;
-  }
-  if (type == FrameType::abort) {
-    // The launcher hears of it first: what this rank does from here on may be a consequence.
-    const std::string reason(reader.bytes());
-    return connection_->send(FrameWriter(FrameType::abort_heard).finish(), [this, reason] { abort(reason); });
-  }
-  if (type == FrameType::stop) {
-    stop_signal_ = static_cast<int>(reader.u32());
-    return;
-  }
-  if (type == FrameType::pause) {
-    pause_asked_ = true;
-    return;
-  }
-  const std::lock_guard lock(mutex_);
-  switch (type) {
-    case FrameType::resume:
-      pause_asked_ = false;
-      resumed_ = true;
-      break;
-    case FrameType::welcome:
-      welcome_ = true;
-      beating_ = true;
-      last_beat_ = heard_;
-      beat();
-      break;
-    case FrameType::refused: {
-      refused_ = fmt::format("{} refused this process: {}", settings_.listener, reader.bytes());
-      if (const std::string_view job = reader.bytes(); !job.empty()) {
-        *refused_ += fmt::format("; the first difference is {}", first_difference(settings_.job, job));
-      }
-      break;
-    }
-    case FrameType::value:
-      if (const auto request = requests_.find(reader.u64()); request != requests_.end()) {
-        request->second = reader.bytes();
-      }
-      break;
-    case FrameType::failure_noted: failure_noted_ = true; break;
-    case FrameType::farewell:
-      farewell_ = true;
-      beating_ = false;
-      break;
-    default: throw ProtocolError(fmt::format("it sent a frame of unknown type {}", static_cast<int>(type)));
-  }
-  changed_.notify_all();
-}
-
-void StoreClient::beat() {
-  connection_->send(FrameWriter(FrameType::heartbeat).finish());
-  beat_timer_.expires_after(settings_.heartbeat);
-  beat_timer_.async_wait([this](const error_code& cancelled) {
-    if (!cancelled && beating_) {
-      check_silence();
-      beat();
-    }
-  });
-}
-
-/// While this process stood still itself, nobody was silent.
-void StoreClient::check_silence() {
-  const auto now = std::chrono::steady_clock::now();
-  heard_ += time_held_up(now - std::exchange(last_beat_, now), settings_.heartbeat);
-  if (settings_.silence.count() == 0 || now - heard_ <= settings_.silence || aborted_) {
-    return;
-  }
-  connection_->close();
-  {
-    const std::lock_guard lock(mutex_);
-    line_lost_ = true;
-  }
-  abort(fmt::format("rank 0 has not answered for {:.1f} s", std::chrono::duration<double>(now - heard_).count()));
-}
-
-void StoreClient::lost(const std::string& why) {
-  bool joined = false;
-  {
-    const std::lock_guard lock(mutex_);
-    joined = welcome_;
-    line_lost_ = joined;
-    changed_.notify_all();
-    if (refused_ || farewell_) {
-      return;
-    }
-  }
-  if (joined) {
-    abort(fmt::format("the connection to {} is lost: {}", settings_.listener, why));
-  } else {
-    connect_later(fmt::format("{} hung up: {}", settings_.listener, why), longest_connect_pause);
-  }
-}
-
-/// What this end cannot do ends the line as its loss does.
-void StoreClient::broke(const std::string& why) {
-  if (connection_) {
-    connection_->close();
-  }
-  std::unique_lock lock(mutex_);
-  const bool joined = welcome_;
-  lock.unlock();
-  joined ? lost(why) : connect_later(why, longest_connect_pause);
-}
-
-std::string StoreClient::unproved(const std::string& why) const {
-  return fmt::format("what listens at {} port {} has not proved that it knows this run's token: {}", settings_.address,
-                     settings_.port, why);
-}
-
-/// It may be something else that listens there until the launcher does. Whoever hangs up before a word is no imposter:
-/// the launcher does so too, with the oldest of its guests while many come at once.
-void StoreClient::not_proved(const std::string& why) {
-  const std::string what = unproved(why);
-  if (!connection_->has_heard()) {
-    return connect_later(what, longest_connect_pause);
-  }
-  const auto now = std::chrono::steady_clock::now();
-  first_unproved_ = unproved_ == 0 ? now : first_unproved_;
-  ++unproved_;
-  if (settings_.most_unproved == 0 || unproved_ < settings_.most_unproved ||
-      now - first_unproved_ < settings_.shortest_of_unproved) {
-    return connect_later(what, settings_.most_unproved == 0 ? longest_connect_pause : longest_unproved_pause);
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    refused_ = fmt::format(
-        "{} (of {} times; is SHARDRUN_TOKEN the same there, or TMPDIR, where no token "
-        "is set, and is it rank 0 of this job?)",
-        what, unproved_);
-  }
-  changed_.notify_all();
-}
-
-void StoreClient::abort(const std::string& reason) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (abort_reason_ || farewell_) {
-      return;
-    }
-    abort_reason_ = reason;
-    aborted_ = true;
-  }
-  changed_.notify_all();
-  end_after_grace(reason);
-  const std::lock_guard lock(callback_mutex_);
-  if (callback_) {
-    std::exchange(callback_, nullptr)(reason);
-  }
-}
-
-void StoreClient::remind_after(std::chrono::milliseconds pause) {
-  reminder_timer_.expires_after(pause);
-  reminder_timer_.async_wait([this](const error_code& cancelled) {
-    std::string trouble = "no answer yet";
-    {
-      const std::lock_guard lock(mutex_);
-      if (cancelled || welcome_ || refused_) {
-        return;
-      }
-      trouble = trouble_.empty() ? trouble : trouble_;
-    }
-    write_to_standard_error(fmt::format("rank {} waits for {} at {} port {}: {}\n", settings_.hello.rank,
-                                        settings_.listener, settings_.address, settings_.port, trouble),
-                            Patience::brief);
-    remind_after(pause_of_reminders);
-  });
-}
-
-/// Where no launcher of ours would.
-void StoreClient::end_after_grace(const std::string& reason) {
-  if (settings_.grace.count() == 0) {
-    return;
-  }
-  grace_timer_.start(settings_.grace, [this, reason] {
-    write_to_standard_error(fmt::format("shardrun: rank {} (pid {}) has not ended {:.1f} s after the job, and is "
-                                        "ended now; the job: {}\n",
-                                        settings_.hello.rank, settings_.hello.pid,
-                                        std::chrono::duration<double>(settings_.grace).count(), reason),
-                            Patience::brief);
-    end_process(1);
-  });
 }
 
 }  // namespace shardrun::launch

@@ -18,27 +18,22 @@
 #include "core/base/error.h"
 #include "core/launch/connection.h"
 #include "core/launch/failure.h"
-#include "core/launch/handshake.h"
+#include "core/launch/heartbeats.h"
 #include "core/launch/protocol.h"
 #include "core/launch/running_timer.h"
+#include "core/launch/store_connector.h"
 
 namespace shardrun::launch {
 
 struct StoreClientSettings {
-  std::string address;
-  std::uint16_t port = 0;
+  StoreConnectorSettings store;
   std::string listener = "the launcher";  ///< who that is, for messages
-  Token token = {};                       ///< which is proved to be known, and not sent
   Hello hello;
   std::string job;  ///< as text, of which `hello` has the hash
   std::chrono::milliseconds heartbeat{1000};
-  std::chrono::milliseconds silence{0};            ///< see RankContext; what listens must answer heartbeats
-  std::chrono::milliseconds proof_timeout{10000};  ///< from connecting to the proof of what listens
-  int most_unproved =
-      0;  ///< wrong answers instead of a proof, after which no other connection is tried; 0: one always is
-  std::chrono::milliseconds shortest_of_unproved{0};  ///< from the first of them, before which that does not hold
-  std::chrono::milliseconds grace{0};                 ///< see RankContext
-  std::chrono::milliseconds first_reminder{0};        ///< until it is said that no welcome has come; 0: never
+  std::chrono::milliseconds silence{0};         ///< see RankContext; what listens must answer heartbeats
+  std::chrono::milliseconds grace{0};           ///< see RankContext
+  std::chrono::milliseconds first_reminder{0};  ///< until it is said that no welcome has come; 0: never
 };
 
 /// The rank's end of its control connection, which a thread of its own serves: reads, writes and sends heartbeats while
@@ -78,37 +73,26 @@ class StoreClient {
   void post(std::string frame);
   [[nodiscard]] Error aborted_error(std::string_view attempted) const;
 
-  // On the line's thread.
-  void connect();
-  void connect_later(const std::string& why, std::chrono::milliseconds longest_pause);
-  void greet(std::shared_ptr<FrameConnection> connection);
-  void check_proof(FrameType type, std::string_view payload);
+  // On the connection's thread, in store_client_events.cpp.
+  [[nodiscard]] StoreConnectorEvents connector_events();
+  void join(std::shared_ptr<FrameConnection> connection, const std::string& own_address);
   void handle(FrameType type, std::string_view payload);
-  void beat();
-  void check_silence();
+  void handle_answer(FrameType type, PayloadReader& reader);
+  void refuse(const std::string& why);
+  void on_silence(Heartbeats::Clock::duration silent);
   void lost(const std::string& why);
-  void not_proved(const std::string& why);
   void broke(const std::string& why);
-  [[nodiscard]] std::string unproved(const std::string& why) const;
   void remind_after(std::chrono::milliseconds pause);
   void end_after_grace(const std::string& reason);
   void abort(const std::string& reason);
 
   StoreClientSettings settings_;
   boost::asio::io_context io_;
-  std::shared_ptr<FrameConnection> connection_;
-  boost::asio::steady_timer connect_timer_;
-  std::chrono::milliseconds connect_pause_{20};
-  bool beating_ = false;
-  boost::asio::steady_timer beat_timer_;
+  StoreConnector connector_;
+  std::shared_ptr<FrameConnection> connection_;  ///< to what has proved that it knows the token
+  Heartbeats heartbeats_;
   RunningTimer grace_timer_;
   boost::asio::steady_timer reminder_timer_;
-  std::chrono::steady_clock::time_point heard_;      ///< of the other end
-  std::chrono::steady_clock::time_point last_beat_;  ///< of this one
-  Nonce nonce_ = {};                                 ///< of this connection
-  bool proved_ = false;                              ///< what listens knows the token
-  int unproved_ = 0;                                 ///< connections
-  std::chrono::steady_clock::time_point first_unproved_;
   std::atomic<bool> aborted_ = false;
   std::atomic<int> stop_signal_ = 0;
   std::atomic<bool> pause_asked_ = false;
@@ -116,11 +100,11 @@ class StoreClient {
 
   mutable std::mutex mutex_;  ///< guards all down to `changed_`
   bool welcome_ = false;
-  std::string own_address_;             ///< of the line's own end
+  std::string own_address_;             ///< of the connection's own end
   std::string trouble_;                 ///< of the last attempt to join
   std::optional<std::string> refused_;  ///< for good, and why
   std::optional<std::string> abort_reason_;
-  bool line_lost_ = false;
+  bool connection_lost_ = false;
   bool resumed_ = false;
   bool failure_noted_ = false;
   bool farewell_ = false;

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -12,10 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "core/launch/ending.h"
-#include "core/launch/inquest.h"
+#include "core/launch/job_watch.h"
 #include "core/launch/launch.h"
-#include "core/launch/store_server.h"
 
 namespace shardrun::launch {
 
@@ -33,7 +30,7 @@ struct HostSettings {
   std::chrono::milliseconds join_timeout{300000};      ///< from expect_ranks() to a rank's hello
   std::chrono::milliseconds first_reminder{5000};      ///< from then until it is told which ranks are missing
   std::chrono::milliseconds reminder{30000};           ///< and told again
-  std::chrono::milliseconds hearing{500};              ///< see LaunchSettings
+  std::chrono::milliseconds report_time{500};          ///< see LaunchSettings
   std::chrono::milliseconds grace{2000};               ///< from abort until ranks are waited for no more
   std::chrono::milliseconds stranger_timeout{5000};    ///< for a connection to say hello
 
@@ -46,8 +43,8 @@ struct HostSettings {
   std::function<void(const LaunchResult& result)> last_resort;
 };
 
-/// The launcher's part among ranks that another launcher started, in the process of rank 0, on a thread of its own: the
-/// store where they meet, and who is to blame. It sees no process end, only connections.
+/// The launcher's part among ranks that another launcher started, in the process of rank 0: watches the job on a thread
+/// of its own. It sees no process end, only connections.
 class StoreHost {
  public:
   /// Listens, and answers nobody yet. Throws Error{io}, or Error{usage} where that place cannot be had.
@@ -56,7 +53,7 @@ class StoreHost {
   StoreHost& operator=(const StoreHost&) = delete;
   ~StoreHost();  ///< ends all connections, for which ranks that have said goodbye wait
 
-  [[nodiscard]] std::uint16_t port() const { return store_.port(); }
+  [[nodiscard]] std::uint16_t port() const { return watch_.store().port(); }
 
   /// Begins to answer, and to call back; once.
   void start();
@@ -70,17 +67,16 @@ class StoreHost {
  private:
   using Clock = std::chrono::steady_clock;
 
-  [[nodiscard]] StoreServerSettings store_settings() const;
-  [[nodiscard]] StoreServerEvents store_events();
+  [[nodiscard]] JobWatchSettings watch_settings() const;
+  [[nodiscard]] JobWatchEvents watch_events();
   void serve();
   void joined(int rank, const Hello& hello);
   void came_with_other_job(const Hello& hello, const std::string& why);
   void take(int rank, std::string_view kind, std::string_view bytes);
   void gone(int rank);
-  void tick();
+  void stop_if_asked();
   void remind(Clock::time_point now);
   void stop_early(int signal);
-  void end_all();
   void finish_if_done();
   void finish();
   void give_up_unless_waited_for();
@@ -92,17 +88,9 @@ class StoreHost {
 
   const HostSettings settings_;
   boost::asio::io_context io_;
-  boost::asio::steady_timer ticker_;
-  RunningTimer grace_;
-  Inquest inquest_;
-  Ending ending_;
-  std::vector<std::string> hosts_;  ///< of the ranks that have joined
-  int joined_ = 0;
-  Clock::time_point last_tick_;
-  Clock::time_point next_reminder_;
-  bool expecting_ = false;
+  Clock::time_point next_reminder_ = Clock::time_point::max();
   int stopped_early_ = 0;  ///< by this signal
-  StoreServer store_;
+  JobWatch watch_;
 
   std::mutex mutex_;  ///< of the next four
   bool waited_for_ = false;

@@ -33,10 +33,10 @@ struct StoreServerSettings {
   std::size_t max_strangers = 64;  ///< connections that have not said hello yet, above one a rank; then one goes
 };
 
-/// What ranks do, told on the io_context's thread. All must be set.
+/// What ranks do. Called on the io_context's thread. All must be set.
 struct StoreServerEvents {
   std::function<void(int rank, const Hello& hello)> joined;
-  std::function<void(const Hello& hello, const std::string& why)> came_with_other_job;  ///< and with this one's token
+  std::function<void(const Hello& hello, const std::string& why)> came_with_other_job;  ///< but with this run's token
   std::function<void(int rank)> heard;                                                  ///< any frame
   std::function<void(int rank, std::string_view kind, std::string_view bytes)> message;
   std::function<void(int rank, FailureKind kind, std::optional<int> awaited, std::string_view text)> failed;
@@ -47,10 +47,11 @@ struct StoreServerEvents {
   std::function<void(const std::string& line)> log;
 };
 
-/// The place where the ranks of a job meet: a key-value store, and the launcher's line to each of them. Belongs to the
-/// thread that runs the io_context, which may not run on after this is gone. Whoever does not prove in time that it
-/// knows the token is a stranger: it is dropped with a log line, and counted. Whoever does, and claims a rank that is
-/// taken, is refused.
+/// The place where the ranks of a job meet: a key-value store, and the control connection to each of them. Belongs to
+/// the thread that runs the io_context, which may not run on after this is gone.
+///  - A connection that does not prove in time that it knows the token is a stranger's. It is dropped with a log line,
+///    and counted.
+///  - One that proves it and claims a rank that is taken is refused.
 class StoreServer {
  public:
   /// Listens. Throws Error{io}.
@@ -61,7 +62,7 @@ class StoreServer {
 
   [[nodiscard]] std::uint16_t port() const { return port_; }
 
-  /// How many connections came that were no rank's.
+  /// The number of strangers' connections so far.
   [[nodiscard]] std::size_t strangers() const { return strangers_ + guests_.size(); }
 
   /// Gives a key a value, as a rank does.

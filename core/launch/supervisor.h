@@ -2,26 +2,22 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "core/launch/ending.h"
-#include "core/launch/inquest.h"
+#include "core/launch/job_watch.h"
 #include "core/launch/launch.h"
 #include "core/launch/output_reader.h"
 #include "core/launch/process.h"
 #include "core/launch/rank.h"
-#include "core/launch/running_timer.h"
 #include "core/launch/signals.h"
-#include "core/launch/store_server.h"
 
 namespace shardrun::launch {
 
-/// One launch(): owns the ranks' processes, pipes and connections, all on the calling thread.
+/// One launch(): owns the ranks' processes and pipes, and watches the job, all on the calling thread.
 class Supervisor {
  public:
   explicit Supervisor(const LaunchSettings& settings);
@@ -40,7 +36,7 @@ class Supervisor {
     std::unique_ptr<OutputReader> output;
     std::unique_ptr<OutputReader> errors;
     bool connected = false;
-    std::string lost_connection;  ///< why it ended, until a person is told
+    std::string lost_connection;  ///< what a person is to be told of its end
     Clock::time_point lost_at;
     bool paused = false;  ///< waits to go on
     Clock::time_point reaped_at;
@@ -51,11 +47,11 @@ class Supervisor {
   void watch_start(int rank, files::FileDescriptor trouble);
   void require_no_trouble(int rank);
   void start_child(const RankContext& context, const std::vector<std::string>& environment);
-  [[nodiscard]] StoreServerSettings store_settings() const;
-  [[nodiscard]] StoreServerEvents store_events();
+  [[nodiscard]] JobWatchSettings watch_settings() const;
+  [[nodiscard]] JobWatchEvents watch_events();
   [[nodiscard]] LaunchResult result() const;
 
-  // What happens.
+  // What happens: to processes, and (supervisor_signals.cpp) by signals.
   void read_signals();
   void on_signal(int signal);
   void ask_to_stop(int signal);
@@ -64,22 +60,20 @@ class Supervisor {
   void pause_if_all_wait();
   void stand_still();
   void reap_children();
-  void on_exit(int rank, int status);
+  void on_exit(int rank, int wait_status);
   void on_line(int rank, Stream stream, std::string_view line);
+  void on_closed(int rank);
+  void on_tick(Clock::time_point now);
   void finish_if_done(int rank);
-  void tick();
-  void check_silence(int rank, Clock::time_point now);
 
   // What follows.
-  void end_all();
   void kill_all();
   void send_signal(int rank, int signal);
-  void kill_after_grace();
   void log(const std::string& line) const;
   void notice(const std::string& line) const;
 
   [[nodiscard]] Child& child(int rank) { return children_[static_cast<std::size_t>(rank)]; }
-  [[nodiscard]] Inquest::Subject& subject(int rank) { return inquest_.of(rank); }
+  [[nodiscard]] RankStatus& status(int rank) { return watch_.status(rank); }
 
   const LaunchSettings& settings_;
   const Token token_;
@@ -87,13 +81,8 @@ class Supervisor {
   SignalPipe signals_;
   boost::asio::io_context io_;
   boost::asio::posix::stream_descriptor signal_reader_;
-  boost::asio::steady_timer ticker_;
-  RunningTimer grace_;
-  Clock::time_point last_tick_;
   std::vector<Child> children_;  ///< by rank
-  Inquest inquest_;
-  Ending ending_;
-  StoreServer store_;
+  JobWatch watch_;
 
   bool pausing_ = false;     ///< the ranks are asked to
   Clock::time_point asked_;  ///< to stop

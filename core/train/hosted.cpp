@@ -16,17 +16,16 @@
 #include "core/base/standard_error.h"
 #include "core/base/stop.h"
 #include "core/compile/compile.h"
-#include "core/compile/plugins.h"
 #include "core/forecast/disk.h"
 #include "core/launch/limits.h"
 #include "core/launch/signals.h"
 #include "core/launch/store_host.h"
-#include "core/launch/user_token.h"
 #include "core/metrics/human.h"
 #include "core/metrics/rundir.h"
 #include "core/train/local_display.h"
 #include "core/train/rank_process.h"
 #include "core/train/rank_reports.h"
+#include "core/train/rendezvous.h"
 #include "core/train/requirements.h"
 #include "core/train/run.h"
 
@@ -40,12 +39,6 @@ constexpr std::chrono::milliseconds grace_of_others{5000};
 /// Rank 0 must name a silent rank before that rank considers rank 0 lost.
 constexpr std::chrono::milliseconds silence_margin{3000};
 
-/// Where ranks meet: at a place that all know, or one that a transport tells them.
-struct Meeting {
-  launch::Invitation invitation;               ///< if all know the place
-  std::vector<plugins::Transport> messengers;  ///< otherwise: transports that may tell it; the first that can does
-};
-
 void require_whole_world(const job::Job& job, const launch::World& world) {
   if (job.ranks != world.size) {
     throw Error(ErrorCode::usage,
@@ -54,74 +47,6 @@ void require_whole_world(const job::Job& job, const launch::World& world) {
                             job.where("job", "ranks"), job.ranks, world.launcher,
                             metrics::counted(world.size, "process", "processes"), world.rank));
   }
-}
-
-std::vector<plugins::Transport> find_messengers(const job::Job& job) {
-  std::vector<plugins::Transport> messengers;
-  for (const job::Chosen& chosen : job.transports) {
-    plugins::Transport transport = compile::load_transport(job, chosen.name);
-    if (transport.shares_first()) {
-      messengers.push_back(std::move(transport));
-    }
-  }
-  return messengers;
-}
-
-/// False for transports that open another one: they can only if that one can.
-bool can_share_first(const plugins::Transport& transport) {
-  return transport.shares_first() && std::ranges::none_of(transport.options(), &plugins::OptionSpec::transport);
-}
-
-/// "use transport = NAME, or " for an available transport that can.
-std::string advice_on_transports(const job::Job& job) {
-  std::string names;
-  const plugins::Directories directories = compile::directories_of(job.plugins.path);
-  for (const std::string& name : plugins::plugin_names(directories, plugins::PluginKind::transport)) {
-    try {
-      if (can_share_first(plugins::Transport::load(directories, name))) {
-        names += (names.empty() ? "" : " or ") + name;
-      }
-    } catch (const Error&) {
-      // 'shardrun plugins' reports its error.
-    }
-  }
-  return names.empty() ? "" : fmt::format("use transport = {}, or ", names);
-}
-
-Error no_place(const job::Job& job, const launch::World& world) {
-  return Error(
-      ErrorCode::usage,
-      fmt::format("{}: {} started this process as rank {} of {}, but no transport of the job can tell ranks "
-                  "where they meet: {}set MASTER_ADDR and MASTER_PORT (where rank 0 shall listen) and "
-                  "SHARDRUN_TOKEN (one secret, from 'openssl rand -hex 32') for all ranks",
-                  job.where("job", "transport"), world.launcher, world.rank, world.size, advice_on_transports(job)));
-}
-
-/// A launcher with its own way may have inherited MASTER_ADDR from something else. The token shows that it is ours.
-Meeting meeting_of(const job::Job& job, const launch::World& world) {
-  Meeting meeting;
-  const std::optional<launch::Token> token = launch::token_of();
-  if (!world.is_by_variables && !(world.master && token)) {
-    meeting.messengers = find_messengers(job);
-  }
-  if (world.master && meeting.messengers.empty()) {
-    const std::string address = launch::resolve_for_others("MASTER_ADDR", world.master->address);
-    if (token || launch::is_loopback(address)) {
-      return {.invitation = {.master = {.address = address, .port = world.master->port},
-                             .token = token ? *token : launch::token_of_this_user()}};
-    }
-    if (world.is_by_variables) {
-      throw Error(ErrorCode::usage,
-                  fmt::format("the ranks meet at MASTER_ADDR = {}, which other machines reach: set SHARDRUN_TOKEN to "
-                              "one secret on every host, so that strangers cannot join ('openssl rand -hex 32' makes "
-                              "one)",
-                              world.master->address));
-    }
-  }
-  if (meeting.messengers.empty()) {
-    throw no_place(job, world);
-  }
-  return meeting;
 }
 
 /// What a rank knows before it has met the others.
@@ -206,9 +131,9 @@ class First {
   }
 
   /// Listens, and returns the place. Then removes an older run's files.
-  launch::Invitation host(const Meeting& meeting) {
-    launch::Invitation invitation = meeting.invitation;
-    if (!meeting.messengers.empty()) {
+  launch::Invitation host(const Rendezvous& rendezvous) {
+    launch::Invitation invitation = rendezvous.invitation;
+    if (!rendezvous.messengers.empty()) {
       const bool is_one_machine = world_.local_size == world_.size;
       invitation.master.address = is_one_machine ? "127.0.0.1" : launch::address_of_this_machine();
       invitation.token = launch::random_token();
@@ -283,30 +208,6 @@ class First {
   std::optional<launch::StoreHost> host_;  // destroyed first: it calls the others
 };
 
-/// Uses the first messenger that can. Whether one can is the same on all ranks.
-bool share_first(Meeting& meeting, const launch::World& world, std::string& bytes) {
-  return std::ranges::any_of(meeting.messengers, [&](plugins::Transport& messenger) {
-    return messenger.share_first(static_cast<std::uint32_t>(world.rank), static_cast<std::uint32_t>(world.size), bytes);
-  });
-}
-
-/// Tells the others where they meet, or with an empty invitation that there is no place. False if it cannot.
-bool invite(Meeting& meeting, const launch::World& world, const launch::Invitation& invitation) {
-  std::string bytes = launch::encode(invitation);
-  return meeting.messengers.empty() || share_first(meeting, world, bytes);
-}
-
-launch::Invitation hear_invitation(const job::Job& job, Meeting& meeting, const launch::World& world) {
-  if (meeting.messengers.empty()) {
-    return meeting.invitation;
-  }
-  std::string bytes(launch::invitation_bytes, '\0');
-  if (!share_first(meeting, world, bytes)) {
-    throw no_place(job, world);
-  }
-  return launch::decode_invitation(bytes);
-}
-
 }  // namespace
 
 metrics::Summary run_hosted_first(const job::Job& job, const launch::World& world, const RunSettings& settings) {
@@ -317,17 +218,17 @@ metrics::Summary run_hosted_first(const job::Job& job, const launch::World& worl
     return stopped_early(stopped.signal(), "before the ranks met");
   }
   raise_limits(world);
-  Meeting meeting = meeting_of(job, world);
+  Rendezvous rendezvous = rendezvous_of(job, world);
   std::optional<First> first;
   launch::Invitation invitation;
   try {
     first.emplace(job, world, settings);
-    invitation = first->host(meeting);
+    invitation = first->host(rendezvous);
   } catch (const Error&) {
-    static_cast<void>(invite(meeting, world, {.master = {.address = "none"}}));
+    static_cast<void>(invite(rendezvous, world, {.master = {.address = "none"}}));
     throw;
   }
-  if (!invite(meeting, world, invitation)) {
+  if (!invite(rendezvous, world, invitation)) {
     throw no_place(job, world);
   }
   return first->run(invitation, std::move(prepared));
@@ -336,8 +237,8 @@ metrics::Summary run_hosted_first(const job::Job& job, const launch::World& worl
 int run_hosted_other(const job::Job& job, const launch::World& world, const RunSettings& settings,
                      const std::function<void()>& on_join) {
   Prepared prepared = check_before(job, world, settings);
-  Meeting meeting = meeting_of(job, world);
-  const launch::Invitation invitation = hear_invitation(job, meeting, world);
+  Rendezvous rendezvous = rendezvous_of(job, world);
+  const launch::Invitation invitation = hear_invitation(job, rendezvous, world);
   if (invitation.master.port == 0) {
     throw Error(ErrorCode::io, fmt::format("rank {}: rank 0 could not begin, and says why", world.rank));
   }

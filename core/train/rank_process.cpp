@@ -4,14 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <sstream>
-#include <system_error>
 #include <utility>
 
 #include "core/base/error.h"
@@ -54,24 +52,6 @@ int work_as_rank(compile::Compiled& compiled, RankLink& link, const metrics::Run
 
 std::chrono::milliseconds silence_of(const job::Job& job) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(job.timeout * 1000));
-}
-
-std::optional<int> awaited_rank(std::string_view message) {
-  constexpr std::string_view name = "(rank ";
-  std::size_t at = std::string_view::npos;
-  if (const std::size_t wait = message.find("waiting for "); wait != std::string_view::npos) {
-    at = message.find(name, wait);
-  } else if (const std::size_t lost = std::min(message.find(") is lost"), message.find(") is gone"));
-             lost != std::string_view::npos) {
-    at = message.rfind(name, lost);
-  }
-  if (at == std::string_view::npos) {
-    return std::nullopt;
-  }
-  int rank = 0;
-  const char* const digits = message.data() + at + name.size();
-  const auto [end, failed] = std::from_chars(digits, message.data() + message.size(), rank);
-  return failed == std::errc() && rank >= 0 ? std::optional(rank) : std::nullopt;
 }
 
 namespace {
@@ -199,7 +179,7 @@ int exit_code_of(const std::function<int()>& attempt, const TellFailure& tell) {
     return attempt();
   } catch (const Error& error) {
     tell(is_consequence(error.code()) ? launch::FailureKind::consequence : launch::FailureKind::own, error.message(),
-         is_consequence(error.code()) ? awaited_rank(error.message()) : std::nullopt);
+         is_consequence(error.code()) ? error.awaited() : std::nullopt);
     return exit_code(error.code());
   } catch (const std::bad_alloc&) {
     tell(launch::FailureKind::own, "out of memory", {});

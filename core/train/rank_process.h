@@ -6,7 +6,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/compile/compile.h"
@@ -20,10 +19,6 @@ namespace shardrun::train {
 
 /// How long a rank may be silent.
 [[nodiscard]] std::chrono::milliseconds silence_of(const job::Job& job);
-
-/// The rank that an operation's message says it waited for in vain: the first of "waiting for member 1 (rank 3, pid
-/// 4711), …", or that of "member 1 (rank 3) is lost".
-[[nodiscard]] std::optional<int> awaited_rank(std::string_view message);
 
 /// Tells why a rank fails; `awaited`: the rank that it waited for in vain.
 using TellFailure = std::function<void(launch::FailureKind kind, const std::string& text, std::optional<int> awaited)>;

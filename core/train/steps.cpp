@@ -68,7 +68,8 @@ auto naming_step(std::int64_t step, const Step& run) {
       case ErrorCode::timeout:
       case ErrorCode::aborted:
       case ErrorCode::peer_lost:
-      case ErrorCode::plugin: throw Error(error.code(), fmt::format("step {}: {}", step + 1, error.message()));
+      case ErrorCode::plugin:
+        throw Error(error.code(), fmt::format("step {}: {}", step + 1, error.message()), error.awaited());
       default: throw;
     }
   }
@@ -89,7 +90,7 @@ class Steps {
   }
 
   metrics::Summary train(metrics::Summary& failed) {
-    Training training(job_, compiled_, agreement());
+    Training training(job_, compiled_, agreement(), made_of_all());
     prepare(training.executor());
     return guarded(training.executor(), failed, [&] {
       record_.now_at("setting first values");
@@ -228,6 +229,15 @@ class Steps {
       return {};
     }
     return [link = settings_.link](std::int32_t value) { return link->agree(value); };
+  }
+
+  [[nodiscard]] MadeOfAll made_of_all() const {
+    if (settings_.link == nullptr) {
+      return {};
+    }
+    return [link = settings_.link](std::string_view name, const std::string& given, const auto& make) {
+      return link->made_of_all(name, given, make);
+    };
   }
 
   /// The signal that asked to stop, on every rank at the same step; 0: none.

@@ -1,9 +1,11 @@
 #include "core/train/training.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 #include <utility>
 
 #include "core/base/error.h"
@@ -40,6 +42,21 @@ const graph::Op* loss_op(const graph::Graph& graph) {
   return nullptr;
 }
 
+/// What a rank tells the others of what it has found: the numbers of its order, and its name.
+std::string text_of(const runtime::BadResult& bad) { return fmt::format("{} {}", fmt::join(bad.order, " "), bad.name); }
+
+/// Nothing where a rank has found nothing.
+std::optional<runtime::BadResult> bad_result_of(const std::string& text) {
+  std::istringstream from(text);
+  runtime::BadResult bad;
+  for (std::int32_t& number : bad.order) {
+    from >> number;
+  }
+  from.ignore(1);
+  std::getline(from, bad.name);
+  return from ? std::optional(bad) : std::nullopt;
+}
+
 }  // namespace
 
 double read_element(const device::TensorView& view, std::int64_t index, std::size_t f32_bytes) noexcept {
@@ -47,10 +64,11 @@ double read_element(const device::TensorView& view, std::int64_t index, std::siz
                                      : static_cast<double>(static_cast<const float*>(view.data)[index]);
 }
 
-Training::Training(const job::Job& job, const compile::Compiled& compiled, Agree agree)
+Training::Training(const job::Job& job, const compile::Compiled& compiled, Agree agree, MadeOfAll made_of_all)
     : job_(job),
       compiled_(compiled),
       agree_(std::move(agree)),
+      made_of_all_(std::move(made_of_all)),
       executor_(compiled.programs, *compiled.device),
       update_program_(executor_.find(graph::Role::once)) {
   micro_programs_ = executor_.find_calls(graph::Role::repeated, compiled.microbatch_rows);
@@ -185,53 +203,33 @@ std::string Training::first_bad_tensor(std::int64_t step) {
   for (const std::size_t program : micro_programs_) {
     std::optional<runtime::BadResult> bad;
     micro(step, program, first, true, bad);
-    if (std::optional<std::string> text = first_of_all(bad, first)) {
-      return std::move(*text);
+    if (std::string place = place_of_first(bad, step, first); !place.empty()) {
+      return place;
     }
     first += executor_.call_rows(program).size();
   }
   return "none when the step was run again";
 }
 
-std::optional<std::string> Training::first_of_all(const std::optional<runtime::BadResult>& bad,
-                                                  std::size_t first_microbatch) const {
-  constexpr std::int32_t most = 1 << 30;  // more than any of the numbers
-  if (agreed(bad ? 1 : 0) == 0) {
-    return std::nullopt;
-  }
-  // Number by number those that do not have the least drop out; of ranks, the last number, one is left.
-  bool leads = bad.has_value();
-  const auto least = [&](std::int64_t number) {
-    const auto found = most - agreed(leads ? static_cast<std::int32_t>(most - number) : 0);
-    leads = leads && number == found;
-    return found;
+std::string Training::place_of_first(const std::optional<runtime::BadResult>& bad, std::int64_t step,
+                                     std::size_t first) const {
+  const auto microbatch = [&](const runtime::BadResult& found) {
+    return fmt::format("microbatch {}", first + static_cast<std::size_t>(found.call()));
   };
-  const runtime::BadResult::Order order = bad ? bad->order : runtime::BadResult::Order{};
-  const std::int32_t call = least(order[0]);
-  for (std::size_t i = 1; i < order.size(); ++i) {
-    static_cast<void>(least(order[i]));
+  if (!made_of_all_) {
+    return bad ? fmt::format("{}, {}", bad->name, microbatch(*bad)) : "";
   }
-  const std::int32_t rank = least(compiled_.programs.rank);
-  return fmt::format("{}{}, microbatch {}", told(leads ? bad->name : ""),
-                     agree_ ? fmt::format(" of rank {}", rank) : "", first_microbatch + static_cast<std::size_t>(call));
-}
-
-/// As many bytes at a time as fit into what is agreed on.
-std::string Training::told(const std::string& text) const {
-  const auto size = static_cast<std::size_t>(agreed(static_cast<std::int32_t>(text.size())));
-  std::string all;
-  for (std::size_t begin = 0; begin < size; begin += 3) {
-    std::int32_t bytes = 0;
-    for (std::size_t b = begin; b < begin + 3; ++b) {
-      bytes = bytes * 256 + (b < text.size() ? static_cast<unsigned char>(text[b]) : 0);
+  const auto least = [&](const std::vector<std::string>& of_ranks) -> std::string {
+    std::optional<std::pair<runtime::BadResult, std::size_t>> found;
+    for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
+      const std::optional<runtime::BadResult> of_rank = bad_result_of(of_ranks[rank]);
+      if (of_rank && (!found || of_rank->order < found->first.order)) {
+        found.emplace(*of_rank, rank);
+      }
     }
-    bytes = agreed(bytes);
-    for (const std::int32_t of : {1 << 16, 1 << 8, 1}) {
-      all += static_cast<char>(bytes / of % 256);
-    }
-  }
-  all.resize(size);
-  return all;
+    return found ? fmt::format("{} of rank {}, {}", found->first.name, found->second, microbatch(found->first)) : "";
+  };
+  return made_of_all_(fmt::format("not finite/{}/{}", step, first), bad ? text_of(*bad) : "", least);
 }
 
 std::optional<double> Training::evaluate(const std::function<bool(std::int64_t batch, std::int64_t batches)>& now_at) {

@@ -4,6 +4,8 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "core/compile/compile.h"
 #include "core/device/device.h"
@@ -21,12 +23,18 @@ struct StepResult {
 /// The largest of what all ranks give, to each of them; all call it at the same point.
 using Agree = std::function<std::int32_t(std::int32_t)>;
 
+/// As RankLink::made_of_all.
+using MadeOfAll =
+    std::function<std::string(std::string_view name, const std::string& given,
+                              const std::function<std::string(const std::vector<std::string>& of_ranks)>& make)>;
+
 /// Steps a compiled training job. What it computes depends on the job alone: not on time, threads or what came before
 /// beside the arena's state.
 class Training {
  public:
-  /// REQUIRES: compiled.dataset, which with the job must outlive this. `agree`: empty where there is one rank.
-  Training(const job::Job& job, const compile::Compiled& compiled, Agree agree = {});
+  /// REQUIRES: compiled.dataset, which with the job must outlive this. `agree`, `made_of_all`: empty where there is one
+  /// rank.
+  Training(const job::Job& job, const compile::Compiled& compiled, Agree agree = {}, MadeOfAll made_of_all = {});
 
   /// Every state's first values.
   void initialize();
@@ -64,11 +72,10 @@ class Training {
              std::optional<runtime::BadResult>& bad);
   [[nodiscard]] std::string first_bad_tensor(std::int64_t step);
   [[nodiscard]] double read_scalar(std::string_view state) const;
-  /// What all ranks say of the first of what they have found: the others' may have come of it. Nothing where none has.
-  [[nodiscard]] std::optional<std::string> first_of_all(const std::optional<runtime::BadResult>& bad,
-                                                        std::size_t first_microbatch) const;
-  /// The text of the only rank that has one.
-  [[nodiscard]] std::string told(const std::string& text) const;
+  /// The place of the first tensor that is not finite, of what all ranks have found; "" where none has found any.
+  /// `first`: the microbatch of call 0.
+  [[nodiscard]] std::string place_of_first(const std::optional<runtime::BadResult>& bad, std::int64_t step,
+                                           std::size_t first) const;
   [[nodiscard]] std::int32_t agreed(std::int32_t value) const { return agree_ ? agree_(value) : value; }
   /// The first in any rank's part of which something is not finite.
   [[nodiscard]] const graph::State* bad_state(graph::StateKind kind) const;
@@ -76,6 +83,7 @@ class Training {
   const job::Job& job_;
   const compile::Compiled& compiled_;
   const Agree agree_;
+  const MadeOfAll made_of_all_;
   runtime::Executor executor_;
   std::vector<std::size_t> micro_programs_;
   std::vector<std::size_t> evaluate_programs_;

@@ -42,7 +42,8 @@ struct GuardedError {
     const auto is_untouched = [](unsigned char byte) { return byte == untouched; };
     if (!std::all_of(std::begin(before), std::end(before), is_untouched) ||
         !std::all_of(std::begin(behind), std::end(behind), is_untouched)) {
-      throw Failure("make_plan wrote outside of the sr_error that it was given, which has 512 bytes");
+      throw Failure(
+          fmt::format("make_plan wrote outside of the sr_error that it was given, which has {} bytes", sizeof(error)));
     }
     if (error.struct_size != sizeof(error)) {
       throw Failure(fmt::format("make_plan changed struct_size of the sr_error to {}", error.struct_size));

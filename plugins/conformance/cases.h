@@ -40,6 +40,7 @@ void add_group_cases(std::vector<Case>& cases);
 void add_message_cases(std::vector<Case>& cases);
 void add_mismatch_cases(std::vector<Case>& cases);
 void add_failure_cases(std::vector<Case>& cases);
+void add_awaited_cases(std::vector<Case>& cases);
 void add_memory_cases(std::vector<Case>& cases);
 void add_restart_cases(std::vector<Case>& cases);
 void add_death_cases(std::vector<Case>& cases);

@@ -37,12 +37,15 @@ void require_noticed(Member& member, MemberGroup& group, plugins::TransportOp& o
         std::this_thread::yield();
       }
     });
-    const bool found = error.code() == ErrorCode::peer_lost && error.message().find("rank 2") != std::string::npos;
+    const bool found = error.code() == ErrorCode::peer_lost && error.message().find("rank 2") != std::string::npos &&
+                       (error.awaited() == 2 || !member.knows_awaited());
     member.tell("found", found ? "yes" : error.message());
     require(error.code() == ErrorCode::peer_lost || error.code() == ErrorCode::aborted,
             "the error of an op with a dead rank is neither SR_PEER_LOST nor SR_ABORTED: " + error.message());
-    require(found || member.hear("found", 1 - member.rank()) == "yes",
-            "neither of two survivors says SR_PEER_LOST and 'rank 2' of the rank that died: " + error.message());
+    require(
+        found || member.hear("found", 1 - member.rank()) == "yes",
+        "neither of two survivors says SR_PEER_LOST, 'rank 2' and, in sr_error::awaited, 2 of the rank that died: " +
+            error.message());
   };
   try {
     act();

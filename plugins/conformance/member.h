@@ -27,6 +27,8 @@ class Member final : public Peer, private plugins::TransportHost {
 
   [[nodiscard]] std::uint32_t world_size() const noexcept { return world_size_; }
   [[nodiscard]] plugins::Transport& transport() noexcept { return transport_; }
+  /// Whether the transport's headers have sr_error::awaited.
+  [[nodiscard]] bool knows_awaited() const noexcept { return transport_.manifest().abi_minor >= 5; }
 
   /// Connects a group. `ranks` contains this one.
   [[nodiscard]] MemberGroup connect(const std::string& name, std::uint64_t id, const std::vector<std::uint32_t>& ranks);

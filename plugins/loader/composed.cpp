@@ -118,7 +118,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     try {
       return act();
     } catch (const TransportError& error) {
-      fail(group_->transport->what(what_), error.status(), error.what());
+      fail(group_->transport->what(what_), error);
     }
   }
 
@@ -127,7 +127,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     sr_error error = empty_error();
     const std::int32_t status = transport.functions.group_error(transport.self, group_->handle, &error);
     if (status != SR_OK) {
-      fail(transport.what(what_), status, error);
+      fail(transport.what(what_), failure_of(status, error));
     }
   }
 
@@ -252,12 +252,12 @@ void ComposedGroup::abort_both() noexcept {
 std::optional<TransportError> ComposedGroup::parent_error() const {
   sr_error error = empty_error();
   const std::int32_t status = transport_.functions.group_error(transport_.self, parent_.handle, &error);
-  return status == SR_OK ? std::nullopt : std::optional(TransportError(status, text_of(error)));
+  return status == SR_OK ? std::nullopt : std::optional(failure_of(status, error));
 }
 
 void ComposedGroup::check_parent() {
   if (const std::optional<TransportError> failure = parent_error()) {
-    worker_.fail(failure->status(), failure->what());
+    worker_.fail(*failure);
   }
 }
 
@@ -273,7 +273,7 @@ std::uint64_t ComposedGroup::prepare(std::vector<OpSpec> batch, std::int64_t dea
   const std::int32_t status = transport_.functions.op_prepare(transport_.self, handle_, raw.data(), raw.size(),
                                                               sizeof(sr_op), deadline, &handle, &error);
   if (status != SR_OK) {
-    throw TransportError(status, text_of(error));
+    throw failure_of(status, error);
   }
   if (!scratch.empty()) {
     scratch_[handle] = std::move(scratch);
@@ -301,7 +301,7 @@ void ComposedGroup::start_and_wait(std::uint64_t batch, std::int64_t deadline) {
     }
   }
   if (status != SR_OK) {
-    throw TransportError(status, text_of(error));
+    throw failure_of(status, error);
   }
 }
 
@@ -324,8 +324,7 @@ std::unique_ptr<TransportOp::State> compose_op(std::shared_ptr<TransportGroup::S
   try {
     composed->prepare(deadline);
   } catch (const TransportError& error) {
-    fail(group->transport->what(fmt::format("group {}, preparing {}", group->name, sdk::describe(op))), error.status(),
-         error.what());
+    fail(group->transport->what(fmt::format("group {}, preparing {}", group->name, sdk::describe(op))), error);
   }
   return composed;
 }

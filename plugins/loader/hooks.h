@@ -13,13 +13,13 @@
 
 namespace shardrun::plugins {
 
-/// Room of a hook's own.
+/// A buffer of a hook's own.
 struct HookBuffer {
-  bool whole_numbers = false;  ///< i32, else f32
+  bool whole_numbers = false;  ///< i32, otherwise f32
   std::uint64_t elements = 0;
 };
 
-/// A call of the hook's function, or an exchange between buffers by their numbers (sr_exchange).
+/// A call of the hook's function, or an exchange between buffers, by their numbers (sr_exchange).
 struct HookStep {
   enum class Kind : std::uint8_t { call, all_reduce, all_gather, reduce_scatter, all_to_all } kind = Kind::call;
   std::uint32_t call = 0;
@@ -39,7 +39,7 @@ struct HookTensor {
   std::vector<std::int64_t> shape;
 };
 
-/// Tensors that a hook works on at once, in the form that crosses the border.
+/// Tensors that a hook processes together, in their C form.
 class HookGroup {
  public:
   HookGroup(HookKind kind, std::uint32_t members, std::uint32_t states, std::vector<HookTensor> tensors);
@@ -58,7 +58,7 @@ class HookGroup {
   sr_hook_group raw_{};
 };
 
-/// The functions of an opened strategy that do what its plan's hooks announce. Used by one thread at a time.
+/// The hooks of a plan, as functions of the opened strategy. One thread at a time uses it.
 class Hooks {
  public:
   /// Throws Error{plugin} where the strategy lacks a function that the plan needs.
@@ -67,11 +67,11 @@ class Hooks {
   [[nodiscard]] std::shared_ptr<const HookGroup> group(HookKind kind, std::uint32_t members,
                                                        std::vector<HookTensor> tensors) const;
 
-  /// What a hook does with a group. Throws Error{plugin} where it fails or says what cannot be done, Error{job} where
-  /// it refuses the job.
+  /// What a hook does with a group. Throws Error{plugin} where it fails or its answer is invalid, Error{job} where it
+  /// refuses the job.
   [[nodiscard]] HookPlan plan(const HookGroup& group) const;
 
-  /// The group, and the job, are filled in here. Throws Error{plugin}.
+  /// Fills in the group and the job. Throws Error{plugin}.
   void run(const HookGroup& group, sr_hook_call call) const;
 
  private:
@@ -80,8 +80,8 @@ class Hooks {
   OptionValues options_;
   RequestTables tables_;
   sr_strategy functions_{};
-  std::string name_;              ///< "strategy 'x'", before what it says
-  std::uint32_t states_[2] = {};  ///< of each kind of hook
+  std::string name_;              ///< "strategy 'x'", the prefix of its messages
+  std::uint32_t states_[2] = {};  ///< for each kind of hook
 };
 
 }  // namespace shardrun::plugins

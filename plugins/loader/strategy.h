@@ -12,7 +12,7 @@
 
 namespace shardrun::plugins {
 
-/// What a strategy is asked: shardrun/strategy.h as plain values. The meaning of every field is stated there.
+/// A request to a strategy: shardrun/strategy.h as plain values. The header states the meaning of every field.
 struct MeshAxis {
   std::string name;
   std::uint32_t size = 1;
@@ -31,7 +31,7 @@ struct TensorSummary {
   std::string name;
   TensorKind kind = TensorKind::parameter;
   std::vector<std::int64_t> shape;
-  std::vector<std::string> axes;  ///< one a dimension; "" where it has none
+  std::vector<std::string> axes;  ///< one per dimension; "" where it has none
   std::uint64_t bytes = 0;
   std::int32_t layer = -1;
   std::uint32_t tied_set = 0;
@@ -48,7 +48,7 @@ struct CutPointSummary {
 struct LayerSummary {
   std::string name;
   std::uint64_t parameter_bytes = 0;
-  std::uint64_t forward_flops = 0;  ///< these three over the whole batch of one optimizer step
+  std::uint64_t forward_flops = 0;  ///< this and the next two: over the whole batch of one optimizer step
   std::uint64_t backward_input_flops = 0;
   std::uint64_t backward_weight_flops = 0;
 };
@@ -63,18 +63,18 @@ struct ShardingLine {
 struct StrategyRequest {
   std::uint32_t ranks = 1;
   std::uint32_t microbatches = 1;
-  std::vector<MeshAxis> mesh;  ///< as the job file gives it; empty where it is silent
-  OptionValues options;        ///< a declared one that is missing gets its default
+  std::vector<MeshAxis> mesh;  ///< as the job file gives it; empty where it does not
+  OptionValues options;        ///< a declared option that is missing gets its default
   std::vector<TensorSummary> tensors;
   std::vector<LogicalAxis> axes;
   std::vector<CutPointSummary> cut_points;
   std::vector<LayerSummary> layers;
-  LayerSummary before;  ///< what is before the first layer
-  LayerSummary behind;  ///< what is behind the last
+  LayerSummary before;  ///< what comes before the first layer
+  LayerSummary behind;  ///< what comes behind the last
   std::vector<ShardingLine> sharding{};
 };
 
-/// Of each dimension the mesh axes that split it, major to minor; none: it stays whole.
+/// For each dimension, the mesh axes that split it, major to minor; none: it stays whole.
 using DimSplits = std::vector<std::vector<std::string>>;
 
 struct AxisPlacement {
@@ -90,7 +90,7 @@ struct TensorPlacement {
   std::string tensor;
   TensorRole role = TensorRole::store;
   DimSplits dims;
-  std::vector<std::string> flat{};  ///< the mesh axes that split what `dims` leave as one row of elements
+  std::vector<std::string> flat{};  ///< the mesh axes that split the flattened elements that `dims` leave
 
   bool operator==(const TensorPlacement&) const = default;
 };
@@ -102,7 +102,7 @@ struct CutPointPlacement {
   bool operator==(const CutPointPlacement&) const = default;
 };
 
-/// A tensor that is brought together at use.
+/// A tensor that is gathered at use.
 struct TensorGather {
   std::string tensor;
   std::string unit;
@@ -111,7 +111,7 @@ struct TensorGather {
   bool operator==(const TensorGather&) const = default;
 };
 
-/// Consecutive layers of one stage, from the first on up to the next chunk's.
+/// Consecutive layers on one stage, up to the next chunk's first.
 struct Chunk {
   std::uint32_t first_layer = 0;
   std::uint32_t stage = 0;
@@ -130,7 +130,7 @@ struct Action {
 struct Pipeline {
   std::string mesh_axis;  ///< empty: there is none
   std::vector<Chunk> chunks;
-  std::vector<std::vector<Action>> actions;  ///< of each stage, in its order
+  std::vector<std::vector<Action>> actions;  ///< of each stage, in order
 
   bool operator==(const Pipeline&) const = default;
 };
@@ -139,15 +139,15 @@ enum class HookKind : std::uint8_t { sync_gradients, after_step };
 
 [[nodiscard]] const char* to_string(HookKind kind) noexcept;
 
-/// What a hook keeps beside each of its tensors.
+/// A state that a hook keeps for each of its tensors.
 struct HookState {
   std::string name;
-  bool copies_tensor = false;  ///< it begins as what the tensor is, else as zero
+  bool copies_tensor = false;  ///< begins as a copy of the tensor, otherwise as zero
 
   bool operator==(const HookState&) const = default;
 };
 
-/// What a strategy does itself, beside its plan: shardrun/strategy.h says when.
+/// A hook of a strategy. shardrun/strategy.h says when it runs.
 struct Hook {
   HookKind kind = HookKind::sync_gradients;
   std::string mesh_axis;
@@ -158,7 +158,7 @@ struct Hook {
   bool operator==(const Hook&) const = default;
 };
 
-/// A tensor that is each rank's own along a mesh axis.
+/// A tensor that each rank has its own version of, along a mesh axis.
 struct VaryingTensor {
   std::string tensor;
   std::string mesh_axis;
@@ -166,8 +166,8 @@ struct VaryingTensor {
   bool operator==(const VaryingTensor&) const = default;
 };
 
-/// What a strategy answered. Names are those of the request: globs are expanded, dimensions are counted out,
-/// and of two statements about one thing the later alone is left. What is not named was not placed.
+/// A strategy's answer. Names are those of the request: globs are expanded and dimensions are indices. Of two
+/// statements about one thing only the later one remains. What is not named was not placed.
 struct PlanDraft {
   std::vector<MeshAxis> mesh;  ///< major to minor; the product is the request's ranks
   std::vector<AxisPlacement> axes;
@@ -175,7 +175,7 @@ struct PlanDraft {
   std::vector<CutPointPlacement> cut_points;
   std::vector<TensorGather> gathers;
   Pipeline pipeline;
-  std::uint64_t bucket_bytes = 0;  ///< how much of gradients is reduced at once; 0: each by itself
+  std::uint64_t bucket_bytes = 0;  ///< of gradients that are reduced together; 0: each tensor by itself
   std::vector<Hook> hooks{};       ///< at most one of each kind
   std::vector<VaryingTensor> varying{};
 
@@ -185,12 +185,12 @@ struct PlanDraft {
   [[nodiscard]] const Hook* find_hook(HookKind kind) const noexcept;
 };
 
-/// Whether a strategy lets the job have a section [sharding].
+/// Whether a strategy uses the job's section [sharding].
 [[nodiscard]] bool reads_sharding(const Plugin& strategy);
 
 class Hooks;
 
-/// An opened strategy. Copyable; used by one thread at a time.
+/// An opened strategy. Copyable. One thread at a time uses it.
 class Strategy {
  public:
   /// Finds, loads and opens the strategy `name`. Throws Error{plugin}.
@@ -201,11 +201,11 @@ class Strategy {
 
   [[nodiscard]] bool reads_sharding() const { return plugins::reads_sharding(plugin_); }
 
-  /// Throws Error{job} when the strategy cannot split this job, Error{plugin} when it fails or writes a plan
-  /// that is none: both name the plugin and the item.
+  /// Throws Error{job} where the strategy cannot split this job, Error{plugin} where it fails or writes an invalid
+  /// plan. Both name the plugin and the item.
   [[nodiscard]] PlanDraft make_plan(const StrategyRequest& request) const;
 
-  /// The hooks of the plan that it wrote for this request; they keep the strategy open. Null where that has none.
+  /// The hooks of the plan that it wrote for this request. They keep the strategy open. Null for a plan without hooks.
   [[nodiscard]] std::shared_ptr<const Hooks> hooks(const StrategyRequest& request, const PlanDraft& plan) const;
 
  private:

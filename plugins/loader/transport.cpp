@@ -117,7 +117,7 @@ const sr_plugin& TransportState::wrap(const std::string& name) {
   const std::int32_t status = table.configure(inner.plugin.table().self, &raw, &error);
   --configuring;
   if (status != SR_OK) {
-    fail(fmt::format("transport {}, configuring", name), status, error);
+    fail(fmt::format("transport {}, configuring", name), failure_of(status, error));
   }
   return inner.plugin.table();
 }
@@ -191,7 +191,7 @@ OpInfo Transport::query(const OpRequest& op, std::uint32_t members) const {
   try {
     sdk::check(spec, members);
   } catch (const sdk::TransportError& invalid) {
-    fail(state_->what("asked for an op"), invalid.status(), invalid.what());
+    fail(state_->what("asked for an op"), invalid);
   }
   state_->require_configured();
   const std::optional<OpInfo> info =

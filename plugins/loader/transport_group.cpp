@@ -85,9 +85,9 @@ class NativeOp final : public TransportOp::State {
   [[noreturn]] void fail_as_group(std::int32_t status, const sr_error& error) const {
     ComposedGroup* const composed = group_->composed();
     if (const auto first = composed != nullptr ? composed->worker().failure() : std::nullopt) {
-      fail(what_, first->status(), first->what());
+      fail(what_, *first);
     }
-    fail(what_, status, error);
+    fail(what_, failure_of(status, error));
   }
 
   std::shared_ptr<TransportGroup::State> group_;
@@ -102,7 +102,7 @@ void require_valid(const TransportGroup::State& group, const std::vector<sdk::Op
   try {
     sdk::validate(specs, group.rank, group.size);
   } catch (const sdk::TransportError& invalid) {
-    fail(group.transport->what(fmt::format("group {}", group.name)), invalid.status(), invalid.what());
+    fail(group.transport->what(fmt::format("group {}", group.name)), invalid);
   }
 }
 
@@ -110,8 +110,9 @@ void require_valid(const TransportGroup::State& group, const std::vector<sdk::Op
 void require_host_memory(const TransportGroup::State& group, const sdk::OpSpec& op) {
   for (const std::optional<sdk::Buffer>* each : {&op.send, &op.recv}) {
     if (*each && (*each)->kind == SR_MEMORY_CUDA) {
-      fail(group.transport->what(fmt::format("group {}, {}", group.name, sdk::describe(op))), SR_UNIMPLEMENTED,
-           "it does not offer this op, and what it lacks can be made of sends and receives in host memory alone");
+      fail(group.transport->what(fmt::format("group {}, {}", group.name, sdk::describe(op))),
+           {SR_UNIMPLEMENTED,
+            "it does not offer this op, and what it lacks can be made of sends and receives in host memory alone"});
     }
   }
 }
@@ -231,7 +232,7 @@ void TransportGroup::abort(const std::string& reason) noexcept {
   sr_error error = empty_error();
   (void)state_->transport->functions.group_abort(state_->transport->self, state_->handle, reason.c_str(), &error);
   if (ComposedGroup* const composed = state_->composed()) {
-    composed->worker().fail(SR_ABORTED, reason);
+    composed->worker().fail({SR_ABORTED, reason});
   }
 }
 

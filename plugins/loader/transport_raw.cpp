@@ -54,12 +54,15 @@ std::string joined(std::string_view what, std::string_view text) {
 
 }  // namespace
 
-void fail(std::string_view what, std::int32_t status, std::string_view text) {
-  throw Error(code_of(status),
-              text.empty() ? fmt::format("{}: status {}, and no reason given", what, status) : joined(what, text));
+sdk::TransportError failure_of(std::int32_t status, const sr_error& error) {
+  const std::string text = text_of(error);
+  const auto awaited = sdk::TransportError(status, error).awaited();
+  return {status, text.empty() ? fmt::format("status {}, and no reason given", status) : text, awaited};
 }
 
-void fail(std::string_view what, std::int32_t status, const sr_error& error) { fail(what, status, text_of(error)); }
+void fail(std::string_view what, const sdk::TransportError& failure) {
+  throw Error(code_of(failure.status()), joined(what, failure.what()), failure.awaited());
+}
 
 sdk::OpSpec spec_of(const OpRequest& request) {
   return {.opcode = request.opcode,

@@ -16,12 +16,15 @@ namespace shardrun::plugins {
   sr_error error;
   error.struct_size = sizeof(error);
   error.text[0] = '\0';
+  error.awaited = 0;
   return error;
 }
 
+/// A plugin's failure, with a text that can be printed.
+[[nodiscard]] sdk::TransportError failure_of(std::int32_t status, const sr_error& error);
+
 /// Throws Error "WHAT: TEXT" with the code for an SR_... status.
-[[noreturn]] void fail(std::string_view what, std::int32_t status, std::string_view text);
-[[noreturn]] void fail(std::string_view what, std::int32_t status, const sr_error& error);
+[[noreturn]] void fail(std::string_view what, const sdk::TransportError& failure);
 
 /// The host's functions for an opened transport. `self` is their first argument.
 [[nodiscard]] sr_transport_host raw_host(TransportState& self) noexcept;

@@ -61,7 +61,7 @@ struct TransportState {
                                                     printable(escaped.what())));
     }
     if (status != SR_OK) {
-      fail(what(doing), status, error);
+      fail(what(doing), failure_of(status, error));
     }
   }
 
@@ -76,8 +76,7 @@ struct TransportState {
   /// Opens and configures another transport. Throws Error.
   [[nodiscard]] const sr_plugin& wrap(const std::string& name);
 
-  std::list<WrappedTransport>
-      wrapped;  ///< closed after `plugin`, which wraps them
+  std::list<WrappedTransport> wrapped;  ///< closed after `plugin`, which wraps them
   Plugin plugin;
   std::string label;
   Directories directories;

@@ -156,7 +156,7 @@ std::optional<sdk::TransportError> FaultyGroup::failure() const {
 
 std::int32_t FaultyGroup::error(sr_error* error) const {
   if (const std::optional<sdk::TransportError> own = failure()) {
-    sdk::detail::write_error(error, own->what());
+    sdk::detail::write_error(error, own->what(), own->awaited());
     return own->status();
   }
   return injector_.inner()(&sr_transport::group_error, handle_, error);
@@ -173,18 +173,18 @@ std::int32_t FaultyGroup::abort(const char* reason, sr_error* error) {
   return injector_.inner()(&sr_transport::group_abort, handle_, reason, error);
 }
 
-void FaultyGroup::fail(std::int32_t status, const std::string& text) noexcept {
+void FaultyGroup::fail(const sdk::TransportError& failure) noexcept {
   {
     const std::lock_guard lock(failure_mutex_);
     if (failure_) {
       return;
     }
-    failure_.emplace(status, text);
+    failure_ = failure;
   }
   failed_.notify_all();
   sr_error ignored{};
   ignored.struct_size = sizeof(ignored);
-  (void)injector_.inner()(&sr_transport::group_abort, handle_, text.c_str(), &ignored);
+  (void)injector_.inner()(&sr_transport::group_abort, handle_, failure.what(), &ignored);
 }
 
 void FaultyGroup::sleep(std::int64_t until) const {

@@ -85,7 +85,7 @@ class FaultyGroup {
   [[nodiscard]] std::int32_t error(sr_error* error) const;
   [[nodiscard]] std::int32_t abort(const char* reason, sr_error* error);
   /// Only the first failure counts. It also aborts the inner group.
-  void fail(std::int32_t status, const std::string& text) noexcept;
+  void fail(const sdk::TransportError& failure) noexcept;
   [[nodiscard]] std::optional<sdk::TransportError> failure() const;
 
   /// GROUP.

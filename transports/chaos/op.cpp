@@ -12,7 +12,7 @@ namespace {
 constexpr std::int64_t abort_check_interval = 50'000'000;
 
 std::int32_t report(const sdk::TransportError& failure, sr_error* error) noexcept {
-  sdk::detail::write_error(error, failure.what());
+  sdk::detail::write_error(error, failure.what(), failure.awaited());
   return failure.status();
 }
 
@@ -119,7 +119,7 @@ std::int32_t FaultyOp::wait(std::int64_t deadline, sr_error* error) {
       return SR_TIMEOUT;
     }
     if (host.aborted()) {
-      group_.fail(SR_ABORTED, what() + ": the job ends");
+      group_.fail({SR_ABORTED, what() + ": the job ends"});
     }
     if (waits_here()) {
       group_.sleep(std::min(until, now + abort_check_interval));
@@ -146,11 +146,13 @@ std::int32_t FaultyOp::free(sr_error* error) {
 std::int64_t FaultyOp::advance(std::int64_t now) {
   if (now >= deadline_) {
     if (state_ == State::late) {
-      group_.fail(SR_TIMEOUT, what() + " is past its deadline, before it was to start");
+      group_.fail({SR_TIMEOUT, what() + " is past its deadline, before it was to start"});
     } else {
-      group_.fail(SR_TIMEOUT, what() + " is past its deadline, waiting for member " +
-                                  std::to_string(*group_.lost_member()) + " (rank " +
-                                  std::to_string(group_.injector().faults().peer) + ")");
+      const std::uint32_t peer = group_.injector().faults().peer;
+      group_.fail({SR_TIMEOUT,
+                   what() + " is past its deadline, waiting for member " + std::to_string(*group_.lost_member()) +
+                       " (rank " + std::to_string(peer) + ")",
+                   peer});
     }
     unhold();
     return INT64_MAX;
@@ -163,7 +165,7 @@ std::int64_t FaultyOp::advance(std::int64_t now) {
     sr_error error{};
     error.struct_size = sizeof(error);
     if (const std::int32_t status = start_inner(&error); status != SR_OK) {
-      group_.fail(status, error.text);
+      group_.fail({status, error});
     }
   }
   if (loses_ && awaits_lost()) {

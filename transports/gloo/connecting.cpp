@@ -86,10 +86,6 @@ void say_strangers(const sdk::GroupSpec& group, std::uint64_t count) {
 
 }  // namespace
 
-std::string name_of(const sdk::GroupSpec& group, std::uint32_t peer) {
-  return "member " + std::to_string(peer) + " (rank " + std::to_string(group.members[peer]) + ")";
-}
-
 /// Removes the "[file:line] " that Gloo puts before a reason.
 std::string reason_of(const std::exception& error) {
   const std::string_view text = error.what();
@@ -117,7 +113,6 @@ Connections connect_members(const sdk::Config& config, const sdk::GroupSpec& gro
                               // Address translation may change addresses, which is allowed where records are protected.
                               .addresses = protection == Protection::none ? from.text() + " to " + to.text() : ""};
       },
-      [&](std::uint32_t member) { return name_of(group, member); },
       [&](std::uint32_t member) { return published_by(config, prefix, member); }, std::move(listener));
   Connections connections;
   Proven proven = rendezvous.run();

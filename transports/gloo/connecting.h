@@ -14,9 +14,6 @@
 
 namespace shardrun::gloo_transport {
 
-/// "member 1 (rank 3)"
-[[nodiscard]] std::string name_of(const sdk::GroupSpec& group, std::uint32_t peer);
-
 /// The reason in an exception of Gloo's.
 [[nodiscard]] std::string reason_of(const std::exception& error);
 

@@ -25,7 +25,7 @@ constexpr std::chrono::milliseconds for_ever = std::chrono::hours(24 * 365);
 constexpr std::chrono::nanoseconds probe_interval = std::chrono::milliseconds(400);
 
 /// Gloo sends a preamble before each message, another to announce it, and one for each receive.
-constexpr std::uint64_t preamble_bytes = 6 * sizeof(std::size_t);
+constexpr std::uint64_t message_preamble_bytes = 6 * sizeof(std::size_t);
 
 }  // namespace
 
@@ -67,8 +67,7 @@ class FullMesh::Waiting {
   /// REQUIRES: the wait was ended.
   [[nodiscard]] TransportError error() const {
     const std::lock_guard lock(mesh_.mutex_);
-    return is_broken_ ? TransportError(SR_PEER_LOST, mesh_.name_of(peer_) +
-                                                         " is lost: its connection broke in the middle of a message")
+    return is_broken_ ? mesh_.lost(peer_, "its connection broke in the middle of a message")
                       : TransportError(SR_ABORTED, "the exchange with " + mesh_.name_of(peer_) + " was given up");
   }
 
@@ -92,7 +91,7 @@ FullMesh::FullMesh(const sdk::Config& config, const sdk::GroupSpec& group,
     context_ = std::move(connections.context);
     protections_ = std::move(connections.protections);
   } catch (const TransportError& error) {
-    throw TransportError(error.status(), "connecting the group '" + group.name + "': " + error.what());
+    throw error.within("connecting the group '" + group.name + "'");
   }
   probe_ = buffer(&nothing_, sizeof(nothing_));
 }
@@ -111,6 +110,10 @@ void FullMesh::require_alive(std::uint32_t peer) const {
   }
 }
 
+TransportError FullMesh::lost(std::uint32_t peer, const std::string& why) const {
+  return {SR_PEER_LOST, name_of(peer) + " is lost: " + why, group_.members[peer]};
+}
+
 template <class Act>
 void FullMesh::with_peer_errors(std::uint32_t peer, Act act) {
   try {
@@ -122,18 +125,18 @@ void FullMesh::with_peer_errors(std::uint32_t peer, Act act) {
     if (host_.aborted()) {
       throw TransportError(SR_ABORTED, "the job ends");  // the end of the job closed the connection
     }
-    throw TransportError(SR_PEER_LOST, name_of(peer) + " is lost: " + reason_of(error));
+    throw lost(peer, reason_of(error));
   }
 }
 
 void FullMesh::send(UnboundBuffer& from, std::uint32_t peer, std::uint64_t slot, std::size_t bytes) {
   with_peer_errors(peer, [&] { from.send(static_cast<int>(peer), slot, 0, bytes); });
-  wire_bytes_.fetch_add(2 * on_wire(peer, preamble_bytes) + on_wire(peer, bytes), std::memory_order_relaxed);
+  wire_bytes_.fetch_add(2 * on_wire(peer, message_preamble_bytes) + on_wire(peer, bytes), std::memory_order_relaxed);
 }
 
 void FullMesh::receive(UnboundBuffer& into, std::uint32_t peer, std::uint64_t slot, std::size_t bytes) {
   with_peer_errors(peer, [&] { into.recv(static_cast<int>(peer), slot, 0, bytes); });
-  wire_bytes_.fetch_add(on_wire(peer, preamble_bytes), std::memory_order_relaxed);
+  wire_bytes_.fetch_add(on_wire(peer, message_preamble_bytes), std::memory_order_relaxed);
 }
 
 std::uint64_t FullMesh::on_wire(std::uint32_t peer, std::uint64_t bytes) const noexcept {
@@ -192,15 +195,15 @@ void FullMesh::check_connections() noexcept {
   }
 }
 
-std::string FullMesh::awaited_by(std::thread::id thread) {
-  std::string names;
+sdk::AwaitedRanks FullMesh::awaited_by(std::thread::id thread) {
+  sdk::AwaitedRanks awaited;
   const std::lock_guard lock(mutex_);
   for (const Waiting* const waiting : waiting_) {
     if (waiting->thread() == thread) {
-      names += (names.empty() ? "" : ", ") + name_of(waiting->peer());
+      awaited.add(name_of(waiting->peer()), group_.members[waiting->peer()]);
     }
   }
-  return names;
+  return awaited;
 }
 
 }  // namespace shardrun::gloo_transport

@@ -51,8 +51,7 @@ class FullMesh {
 
   [[nodiscard]] std::uint32_t rank() const noexcept { return group_.rank; }
   [[nodiscard]] std::uint32_t size() const noexcept { return group_.size(); }
-  /// "member 1 (rank 3)"
-  [[nodiscard]] std::string name_of(std::uint32_t peer) const { return gloo_transport::name_of(group_, peer); }
+  [[nodiscard]] std::string name_of(std::uint32_t peer) const { return group_.name_of(peer); }
 
   [[nodiscard]] GlooBuffer buffer(void* data, std::size_t bytes);
 
@@ -71,8 +70,8 @@ class FullMesh {
   /// progress. Call it periodically, on any thread.
   void check_connections() noexcept;
 
-  /// The names of the members that `thread` waits for now, "" for none. Any thread.
-  [[nodiscard]] std::string awaited_by(std::thread::id thread);
+  /// The members that `thread` waits for now. Any thread.
+  [[nodiscard]] sdk::AwaitedRanks awaited_by(std::thread::id thread);
 
  private:
   class Waiting;
@@ -80,6 +79,7 @@ class FullMesh {
   template <class Act>
   void with_peer_errors(std::uint32_t peer, Act act);
   void require_alive(std::uint32_t peer) const;
+  [[nodiscard]] sdk::TransportError lost(std::uint32_t peer, const std::string& why) const;
   [[nodiscard]] bool is_broken(std::uint32_t peer);
   [[nodiscard]] std::uint64_t on_wire(std::uint32_t peer, std::uint64_t bytes) const noexcept;
 

@@ -104,7 +104,7 @@ void GlooGroup::exchange(std::size_t bytes, const BufferOf& sent, const BufferOf
   }
 }
 
-void GlooGroup::abort(std::string_view reason) noexcept { queue_.fail(SR_ABORTED, std::string(reason)); }
+void GlooGroup::abort(std::string_view reason) noexcept { queue_.fail({SR_ABORTED, std::string(reason)}); }
 
 std::optional<TransportError> GlooGroup::error() { return queue_.failure(); }
 
@@ -113,6 +113,6 @@ void GlooGroup::check() noexcept {
   mesh_.check_connections();
 }
 
-void GlooGroup::on_job_end() noexcept { queue_.fail(SR_ABORTED, "the job ends"); }
+void GlooGroup::on_job_end() noexcept { queue_.fail({SR_ABORTED, "the job ends"}); }
 
 }  // namespace shardrun::gloo_transport

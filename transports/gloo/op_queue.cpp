@@ -40,7 +40,7 @@ void QueuedOp::run(std::int64_t) {
   try {
     execute();
   } catch (const TransportError& error) {
-    throw TransportError(error.status(), what_ + ": " + error.what());
+    throw error.within(what_);
   }
   times_.ended = sdk::monotonic_now();
 }
@@ -94,10 +94,10 @@ void OpQueue::run_on_caller(QueuedOp& op) {
   try {
     op.run(INT64_MAX);
   } catch (const TransportError& error) {
-    fail(error.status(), error.what());
+    fail(error);
     throw_failure();
   } catch (const std::exception& error) {
-    fail(SR_INTERNAL, error.what());
+    fail({SR_INTERNAL, error.what()});
     throw_failure();
   }
   op.ran_on_caller_ = true;
@@ -106,7 +106,7 @@ void OpQueue::run_on_caller(QueuedOp& op) {
 void OpQueue::drop(QueuedOp& op) noexcept {
   if (deferred_ == &op) {
     deferred_ = nullptr;
-    fail(SR_ABORTED, op.what_ + " was freed before it was complete");
+    fail({SR_ABORTED, op.what_ + " was freed before it was complete"});
   }
   worker_.drop(op);
   if (last_ == &op) {
@@ -121,10 +121,10 @@ void OpQueue::run_concurrently(const std::string& what, std::int64_t deadline, c
   try {
     act();
   } catch (const TransportError& error) {
-    fail(error.status(), what + ": " + error.what());
+    fail(error.within(what));
     throw_failure();
   } catch (const std::exception& error) {
-    fail(SR_INTERNAL, what + ": " + error.what());
+    fail({SR_INTERNAL, what + ": " + error.what()});
     throw_failure();
   }
 }
@@ -161,8 +161,9 @@ void OpQueue::end_late(const QueuedOp& op) {
 }
 
 void OpQueue::fail_late(const std::string& what, std::thread::id thread) {
-  const std::string awaited = awaited_(thread);
-  fail(SR_TIMEOUT, what + " is past its deadline" + (awaited.empty() ? "" : ", waiting for " + awaited));
+  const sdk::AwaitedRanks awaited = awaited_(thread);
+  fail({SR_TIMEOUT, what + " is past its deadline" + (awaited.first ? ", waiting for " + awaited.names : ""),
+        awaited.first});
 }
 
 void OpQueue::throw_failure() {

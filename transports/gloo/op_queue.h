@@ -43,8 +43,8 @@ class QueuedOp : public sdk::Worker::Task {
 /// on its caller's thread, which saves two thread switches. A failed queue stays failed.
 class OpQueue {
  public:
-  /// Names the members that a thread waits for; "" for none. Any thread calls it.
-  using Awaited = std::function<std::string(std::thread::id)>;
+  /// The members that a thread waits for. Any thread calls it.
+  using Awaited = std::function<sdk::AwaitedRanks(std::thread::id)>;
 
   /// `on_failure`: see sdk::Worker.
   OpQueue(std::function<void()> on_failure, Awaited awaited);
@@ -59,7 +59,7 @@ class OpQueue {
   void run_concurrently(const std::string& what, std::int64_t deadline, const std::function<void()>& act);
 
   // Any thread.
-  void fail(std::int32_t status, const std::string& text) noexcept { worker_.fail(status, text); }
+  void fail(const sdk::TransportError& failure) noexcept { worker_.fail(failure); }
   [[nodiscard]] std::optional<sdk::TransportError> failure() { return worker_.failure(); }
   /// Fails the queue where something that runs is past its deadline.
   void check_deadlines() noexcept;

@@ -34,13 +34,11 @@ std::int64_t in(nanoseconds time) { return sdk::steady_now() + time.count(); }
 }  // namespace
 
 Rendezvous::Rendezvous(const sdk::GroupSpec& group, const sdk::TransportHost& host, const Key& secret,
-                       BindingOf binding_of, std::function<std::string(std::uint32_t)> name_of, AddressOf address_of,
-                       Socket listener)
+                       BindingOf binding_of, AddressOf address_of, Socket listener)
     : group_(group),
       host_(host),
       secret_(secret),
       binding_of_(std::move(binding_of)),
-      name_of_(std::move(name_of)),
       address_of_(std::move(address_of)),
       listener_(std::move(listener)),
       proven_(group.size()) {
@@ -60,8 +58,8 @@ bool Rendezvous::find_address() {
     try {
       attempt->to = endpoint_of(*address);
     } catch (const std::runtime_error& error) {
-      throw TransportError(SR_INTERNAL,
-                           name_of_(attempt->member) + " published an address that makes no sense: " + error.what());
+      throw TransportError(
+          SR_INTERNAL, group_.name_of(attempt->member) + " published an address that makes no sense: " + error.what());
     }
   }
   return false;
@@ -100,7 +98,7 @@ void Rendezvous::require_time() {
   while (missing == group_.rank || proven_[missing]) {
     ++missing;
   }
-  std::string text = "past the deadline, waiting for " + name_of_(missing);
+  std::string text = "past the deadline, waiting for " + group_.name_of(missing);
   for (const Attempt& attempt : attempts_) {
     if (attempt.member == missing && !attempt.why.empty()) {
       text += ", to which " + std::to_string(attempt.failures) + " connections failed, the last one as " + attempt.why;
@@ -109,7 +107,7 @@ void Rendezvous::require_time() {
   if (strangers_ != 0) {
     text += "; " + std::to_string(strangers_) + " connections of strangers were dropped meanwhile";
   }
-  throw TransportError(SR_TIMEOUT, text);
+  throw TransportError(SR_TIMEOUT, text, group_.members[missing]);
 }
 
 /// Waits until a socket is ready, or it is time for the next check.
@@ -155,7 +153,7 @@ void Rendezvous::attempt(Attempt& attempt) {
     socklen_t bytes = sizeof(error);
     (void)::getsockopt(attempt.socket.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
     if (error == ECONNREFUSED || error == ENETUNREACH || error == EHOSTUNREACH || error == ETIMEDOUT) {
-      throw TransportError(SR_PEER_LOST, name_of_(attempt.member) + " is lost: " + std::strerror(error));
+      throw lost(attempt, error);
     }
     if (error != 0) {
       return try_again(attempt, std::strerror(error));
@@ -182,6 +180,11 @@ void Rendezvous::attempt(Attempt& attempt) {
   }
 }
 
+TransportError Rendezvous::lost(const Attempt& attempt, int error) const {
+  return {SR_PEER_LOST, group_.name_of(attempt.member) + " is lost: " + std::strerror(error),
+          group_.members[attempt.member]};
+}
+
 void Rendezvous::begin(Attempt& attempt) {
   if (sdk::steady_now() < attempt.next) {
     return;
@@ -194,7 +197,7 @@ void Rendezvous::begin(Attempt& attempt) {
       errno != EINPROGRESS) {
     const int error = errno;
     if (error == ECONNREFUSED || error == ENETUNREACH || error == EHOSTUNREACH) {
-      throw TransportError(SR_PEER_LOST, name_of_(attempt.member) + " is lost: " + std::strerror(error));
+      throw lost(attempt, error);
     }
     try_again(attempt, std::strerror(error));
   }

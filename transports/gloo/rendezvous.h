@@ -28,10 +28,10 @@ class Rendezvous {
   /// Where a member listens. Waits briefly; nothing where it is not known yet. Throws TransportError.
   using AddressOf = std::function<std::optional<std::string>(std::uint32_t member)>;
 
-  /// This member connects to the members with lower numbers. `name_of`: a member's, for messages. `listener` is
-  /// listening. The first three arguments outlive this.
+  /// This member connects to the members with lower numbers. `listener` is listening. The first three arguments outlive
+  /// this.
   Rendezvous(const sdk::GroupSpec& group, const sdk::TransportHost& host, const Key& secret, BindingOf binding_of,
-             std::function<std::string(std::uint32_t)> name_of, AddressOf address_of, Socket listener);
+             AddressOf address_of, Socket listener);
 
   /// Returns when all members are connected. Throws TransportError.
   [[nodiscard]] std::vector<std::optional<Handshake>> run();
@@ -64,6 +64,7 @@ class Rendezvous {
   void wait();
   void attempt(Attempt& attempt);
   void begin(Attempt& attempt);
+  [[nodiscard]] sdk::TransportError lost(const Attempt& attempt, int error) const;
   void try_again(Attempt& attempt, const std::string& why);
   void accept_connections();
   bool advance(Incoming& incoming);
@@ -74,7 +75,6 @@ class Rendezvous {
   const sdk::TransportHost& host_;
   const Key& secret_;
   BindingOf binding_of_;
-  std::function<std::string(std::uint32_t)> name_of_;
   AddressOf address_of_;
   Socket listener_;
   Time accept_after_ = 0;  ///< set where no descriptor was free for another connection

@@ -36,7 +36,7 @@ struct PeerTransfer {
   std::uint64_t index = 0;
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;
-  std::string name;  ///< of the peer
+  Peer other;  ///< the same as `peer`
 };
 
 std::string what_of(std::span<const OpSpec> ops) {
@@ -59,7 +59,7 @@ class BatchOp final : public MpiOp {
                               .index = index,
                               .data = static_cast<std::byte*>(sends ? op.send->data : op.recv->data),
                               .bytes = op.count * sdk::dtype_size(op.dtype),
-                              .name = group.name_of(op.peer)});
+                              .other = group.peer(op.peer)});
       }
     }
     // Transfers with one tag are in the same order on both sides, however the caller ordered them.
@@ -73,7 +73,7 @@ class BatchOp final : public MpiOp {
     for (const PeerTransfer& transfer : transfers_) {
       for (std::uint64_t at = 0; at < transfer.bytes; at += most_bytes) {
         const int bytes = static_cast<int>(std::min(most_bytes, transfer.bytes - at));
-        MPI_Request& request = requests.add(transfer.name);
+        MPI_Request& request = requests.add(transfer.other);
         const int peer = static_cast<int>(transfer.peer);
         Library::check(
             transfer.sends

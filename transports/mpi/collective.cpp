@@ -74,7 +74,7 @@ class CollectiveOp final : public MpiOp, private SharedCommOp {
     const auto locked = Library::instance().lock();
     if (communicator_.shared != nullptr) {
       if (is_in_flight() && requests().expects_more()) {
-        fail(SR_ABORTED, "was freed before it was complete");  // ops behind it never begin
+        fail({SR_ABORTED, "was freed before it was complete"});  // ops behind it never begin
       }
       communicator_.shared->leave(*this, std::move(announcement_));
     } else if (!is_in_flight()) {
@@ -105,9 +105,7 @@ class CollectiveOp final : public MpiOp, private SharedCommOp {
     give(requests());
     requests().expect_more(false);
   }
-  void fail(std::int32_t status, const std::string& text) noexcept override {
-    group().fail(status, what() + ": " + text);
-  }
+  void fail(const sdk::TransportError& failure) noexcept override { group().fail(failure.within(what())); }
   [[nodiscard]] bool is_over() noexcept override { return group().has_failed(); }
 
   void give(Requests& requests) {
@@ -182,12 +180,12 @@ class CollectiveOp final : public MpiOp, private SharedCommOp {
       const std::uint32_t to = (rank + distance) % n;
       for (const sdk::Block& block : pieces(sdk::recv_block(op_, rank, from))) {
         Library::check(MPI_Irecv(part(recv(), block), static_cast<int>(block.count), type_, static_cast<int>(from),
-                                 agreement_tag, comm_, &requests.add(group().name_of(from))),
+                                 agreement_tag, comm_, &requests.add(group().peer(from))),
                        "MPI_Irecv");
       }
       for (const sdk::Block& block : pieces(sdk::send_block(op_, rank, to))) {
         Library::check(MPI_Isend(part(send(), block), static_cast<int>(block.count), type_, static_cast<int>(to),
-                                 agreement_tag, comm_, &requests.add(group().name_of(to))),
+                                 agreement_tag, comm_, &requests.add(group().peer(to))),
                        "MPI_Isend");
       }
     }

@@ -34,10 +34,6 @@ MpiGroup::~MpiGroup() {
   library.free_comm(comm_);
 }
 
-std::string MpiGroup::name_of(std::uint32_t member) const {
-  return "member " + std::to_string(member) + " (rank " + std::to_string(spec_.members[member]) + ")";
-}
-
 /// Making a communicator cannot be ended from outside: nobody begins before all are there. Messages between two ranks
 /// arrive in order, and groups that share members are made in one order.
 void MpiGroup::await_members() {
@@ -54,10 +50,10 @@ void MpiGroup::await_members() {
       const auto locked = library.lock();
       library.require_usable();
       Library::check(MPI_Irecv(&taken[from], 1, MPI_BYTE, static_cast<int>(spec_.members[from]), agreement_tag,
-                               library.world(), &requests.add(name_of(from))),
+                               library.world(), &requests.add(peer(from))),
                      "MPI_Irecv");
       Library::check(MPI_Isend(&given, 1, MPI_BYTE, static_cast<int>(spec_.members[to]), agreement_tag, library.world(),
-                               &requests.add(name_of(to))),
+                               &requests.add(peer(to))),
                      "MPI_Isend");
     }
     static_cast<void>(wait(requests, {.deadline = spec_.deadline}, INT64_MAX, what));
@@ -102,10 +98,10 @@ void MpiGroup::agree(const OpSpec& op, std::int64_t deadline) {
       for (std::uint32_t distance = 1; distance < size(); ++distance) {
         const std::uint32_t peer = (rank() + distance) % size();
         Library::check(MPI_Irecv(agreement.incoming(round, peer), bytes, MPI_BYTE, static_cast<int>(peer),
-                                 agreement_tag, comm_, &requests.add(name_of(peer))),
+                                 agreement_tag, comm_, &requests.add(this->peer(peer))),
                        "MPI_Irecv");
         Library::check(MPI_Isend(agreement.outgoing(round, peer), bytes, MPI_BYTE, static_cast<int>(peer),
-                                 agreement_tag, comm_, &requests.add(name_of(peer))),
+                                 agreement_tag, comm_, &requests.add(this->peer(peer))),
                        "MPI_Isend");
       }
     }
@@ -151,10 +147,10 @@ std::optional<TransportError> MpiGroup::error() {
   return failure_;
 }
 
-void MpiGroup::fail(std::int32_t status, const std::string& text) noexcept {
+void MpiGroup::fail(const TransportError& failure) noexcept {
   const std::lock_guard lock(mutex_);
   if (!failure_) {
-    failure_.emplace(status, text);
+    failure_ = failure;
     failed_.store(true, std::memory_order_release);
   }
 }
@@ -165,23 +161,24 @@ void MpiGroup::check() {
   }
 }
 
-std::string MpiGroup::awaited(const Requests& requests, const TimeLimit& limit) {
-  std::string names = requests.awaited();
-  if (names.empty() && limit.number != 0) {
+sdk::AwaitedRanks MpiGroup::awaited(const Requests& requests, const TimeLimit& limit) {
+  sdk::AwaitedRanks awaited = requests.awaited();
+  if (!awaited.first && limit.number != 0) {
     arrivals_.report(limit.number);
     for (const std::uint32_t member : arrivals_.missing(limit.number)) {
-      names += (names.empty() ? ", waiting for " : ", ") + name_of(member);
+      awaited.add(spec_.name_of(member), spec_.members[member]);
     }
   }
-  return names;
+  return awaited;
 }
 
 void MpiGroup::require_in_time(const Requests& requests, const TimeLimit& limit, const std::string& what) {
   const std::int64_t now = std::min(limit.deadline, limit.report_at) == INT64_MAX ? 0 : sdk::steady_now();
   if (host_.aborted()) {
-    fail(SR_ABORTED, "the job ends");
+    fail({SR_ABORTED, "the job ends"});
   } else if (limit.deadline != INT64_MAX && now >= limit.deadline) {
-    fail(SR_TIMEOUT, what + " is past its deadline" + awaited(requests, limit));
+    const sdk::AwaitedRanks late = awaited(requests, limit);
+    fail({SR_TIMEOUT, what + " is past its deadline" + (late.first ? ", waiting for " + late.names : ""), late.first});
   } else if (limit.number != 0 && now >= limit.report_at) {
     arrivals_.report(limit.number);
   }
@@ -195,7 +192,7 @@ bool MpiGroup::test(Requests& requests, const TimeLimit& limit, const std::strin
       return true;
     }
   } catch (const TransportError& error) {
-    fail(error.status(), what + ": " + error.what());
+    fail(error.within(what));
     check();
   }
   require_in_time(requests, limit, what);
@@ -210,7 +207,7 @@ bool MpiGroup::wait(Requests& requests, const TimeLimit& limit, std::int64_t unt
       return until != INT64_MAX && sdk::steady_now() >= until;
     });
   } catch (const TransportError& error) {
-    fail(error.status(), what + ": " + error.what());
+    fail(error.within(what));
     check();
     throw;
   }
@@ -231,7 +228,7 @@ MpiOp::~MpiOp() {
   } catch (const TransportError&) {
     // It is not complete, whatever else is wrong.
   }
-  group_.fail(SR_ABORTED, what_ + " was freed before it was complete");
+  group_.fail({SR_ABORTED, what_ + " was freed before it was complete"});
   Library::instance().op_ends();
 }
 

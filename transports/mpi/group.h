@@ -46,17 +46,16 @@ class MpiGroup final : public sdk::Group {
   ~MpiGroup() override;
 
   [[nodiscard]] std::unique_ptr<sdk::Op> prepare(std::span<const sdk::OpSpec> ops, std::int64_t deadline) override;
-  void abort(std::string_view reason) noexcept override { fail(SR_ABORTED, std::string(reason)); }
+  void abort(std::string_view reason) noexcept override { fail({SR_ABORTED, std::string(reason)}); }
   [[nodiscard]] std::optional<sdk::TransportError> error() override;
 
   [[nodiscard]] std::uint32_t rank() const noexcept { return spec_.rank; }
   [[nodiscard]] std::uint32_t size() const noexcept { return spec_.size(); }
   [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
-  /// "member 1 (rank 3)"
-  [[nodiscard]] std::string name_of(std::uint32_t member) const;
+  [[nodiscard]] Peer peer(std::uint32_t member) const { return {spec_.name_of(member), spec_.members[member]}; }
 
   // Any thread. Only the first failure counts.
-  void fail(std::int32_t status, const std::string& text) noexcept;
+  void fail(const sdk::TransportError& failure) noexcept;
   /// Throws the group's failure, if it has failed.
   void check();
   [[nodiscard]] bool has_failed() const noexcept { return failed_.load(std::memory_order_acquire); }
@@ -76,7 +75,7 @@ class MpiGroup final : public sdk::Group {
   void connect();
   void agree(const sdk::OpSpec& op, std::int64_t deadline);
   void require_in_time(const Requests& requests, const TimeLimit& limit, const std::string& what);
-  [[nodiscard]] std::string awaited(const Requests& requests, const TimeLimit& limit);
+  [[nodiscard]] sdk::AwaitedRanks awaited(const Requests& requests, const TimeLimit& limit);
 
   sdk::GroupSpec spec_;
   sdk::TransportHost host_;

@@ -25,13 +25,13 @@ Requests::~Requests() {
   }
 }
 
-MPI_Request& Requests::add(std::string peer) {
+MPI_Request& Requests::add(const std::optional<Peer>& peer) {
   if (used_ == requests_.size()) {
     requests_.push_back(MPI_REQUEST_NULL);
     peers_.emplace_back();
     indices_.push_back(0);
   }
-  peers_[used_] = std::move(peer);
+  peers_[used_] = peer;
   requests_[used_] = MPI_REQUEST_NULL;
   return requests_[used_++];
 }
@@ -90,15 +90,15 @@ bool Requests::wait(const std::function<bool()>& over) {
   return true;
 }
 
-std::string Requests::awaited() const {
+sdk::AwaitedRanks Requests::awaited() const {
   const auto locked = Library::instance().lock();
-  std::string names;
+  sdk::AwaitedRanks awaited;
   for (std::size_t i = 0; i < used_; ++i) {
-    if (requests_[i] != MPI_REQUEST_NULL && !peers_[i].empty() && names.find(peers_[i]) == std::string::npos) {
-      names += (names.empty() ? "" : ", ") + peers_[i];
+    if (requests_[i] != MPI_REQUEST_NULL && peers_[i] && awaited.names.find(peers_[i]->name) == std::string::npos) {
+      awaited.add(peers_[i]->name, peers_[i]->rank);
     }
   }
-  return names.empty() ? "" : ", waiting for " + names;
+  return awaited;
 }
 
 }  // namespace shardrun::mpi_transport

@@ -4,12 +4,19 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "transports/mpi/library.h"
 
 namespace shardrun::mpi_transport {
+
+/// Another member, for messages.
+struct Peer {
+  std::string name;
+  std::uint32_t rank = 0;  ///< of the world
+};
 
 /// Requests in flight that are completed together. The owner of their buffers declares this before the buffers' end:
 /// where it is destroyed before the requests are complete, it abandons MPI, so that MPI no longer touches the buffers.
@@ -20,9 +27,9 @@ class Requests {
   Requests& operator=(const Requests&) = delete;
   ~Requests();
 
-  /// One more request, for a call to fill in. Errors name `peer` as awaited; "" for none. The reference is valid until
+  /// One more request, for a call to fill in. Errors name `peer` as awaited. The reference is valid until
   /// the next `add`. REQUIRES: MPI's lock is held, from the first to the last.
-  [[nodiscard]] MPI_Request& add(std::string peer = "");
+  [[nodiscard]] MPI_Request& add(const std::optional<Peer>& peer = std::nullopt);
   /// Whether more requests will be added. Until then these count as incomplete.
   void expect_more(bool expected) noexcept { expects_more_ = expected; }
   [[nodiscard]] bool expects_more() const noexcept { return expects_more_; }
@@ -35,13 +42,13 @@ class Requests {
   [[nodiscard]] bool test();
   /// Checks until all are complete or `over()` is true, and yields in between. `over` may throw.
   [[nodiscard]] bool wait(const std::function<bool()>& over);
-  /// ", waiting for member 1 (rank 3)": the peers of incomplete requests, if any are known.
-  [[nodiscard]] std::string awaited() const;
+  /// The known peers of incomplete requests.
+  [[nodiscard]] sdk::AwaitedRanks awaited() const;
 
  private:
   std::string what_;
   std::vector<MPI_Request> requests_;
-  std::vector<std::string> peers_;
+  std::vector<std::optional<Peer>> peers_;
   std::vector<int> indices_;  ///< those that MPI reports as complete
   std::size_t used_ = 0;
   bool expects_more_ = false;

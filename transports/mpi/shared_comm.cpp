@@ -48,16 +48,16 @@ void SharedComm::advance() noexcept {
         return;
       }
       if (announcement->least != announcement->mine) {
-        op->fail(SR_INVALID, "the members started their ops in different orders");
+        op->fail({SR_INVALID, "the members started their ops in different orders"});
         return;
       }
       started_.pop_front();
       op->begin();
     } catch (const sdk::TransportError& error) {
-      op->fail(error.status(), error.what());
+      op->fail(error);
       return;
     } catch (const std::exception& error) {
-      op->fail(SR_INTERNAL, error.what());
+      op->fail({SR_INTERNAL, error.what()});
       return;
     }
   }

@@ -30,7 +30,7 @@ class SharedCommOp {
   /// Called once all members have started this op as their next: it may start its MPI calls. May throw TransportError.
   virtual void begin() = 0;
   /// The group fails: neither this op nor any after it begins.
-  virtual void fail(std::int32_t status, const std::string& text) noexcept = 0;
+  virtual void fail(const sdk::TransportError& failure) noexcept = 0;
   [[nodiscard]] virtual bool is_over() noexcept = 0;  ///< the group has failed
 };
 

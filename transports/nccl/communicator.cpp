@@ -69,8 +69,7 @@ ncclUniqueId Communicator::exchange_id(const sdk::GroupSpec& spec, const std::st
     if (error.status() != SR_TIMEOUT) {
       throw;
     }
-    throw TransportError(SR_TIMEOUT,
-                         "past the deadline, waiting for member 0 (rank " + std::to_string(spec.members[0]) + ")");
+    throw TransportError(SR_TIMEOUT, "past the deadline, waiting for " + spec.name_of(0), spec.members[0]);
   }
   return id;
 }

@@ -37,11 +37,11 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
   ~Batch() override {
     if (group_.running().on_caller == this) {
       group_.running().on_caller = nullptr;
-      group_.fail(SR_ABORTED, what() + " was freed before it was complete");
+      group_.fail({SR_ABORTED, what() + " was freed before it was complete"});
     }
     group_.worker().drop(*this);
     if (has_sends_to_read()) {
-      group_.fail(SR_ABORTED, what() + " was freed before it was complete");
+      group_.fail({SR_ABORTED, what() + " was freed before it was complete"});
       group_.await_untouched();
     }
   }
@@ -72,7 +72,7 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
   }
   bool test() override { return is_on_worker_ ? group_.worker().test(*this) : advance_on_caller(0); }
   bool wait(std::int64_t deadline) override {
-    return is_on_worker_ ? group_.wait(*this, deadline_, deadline) : advance_on_caller(deadline);
+    return is_on_worker_ ? group_.wait(*this, deadline) : advance_on_caller(deadline);
   }
   std::optional<shardrun::sdk::OpTimes> times() const override {
     return is_on_worker_ ? std::optional(group_.times(*this)) : std::nullopt;
@@ -105,7 +105,7 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
     const bool is_done = advance(deadline_);
     group_.running().on_worker.fetch_sub(1);
     if (!is_done) {
-      throw TransportError(SR_TIMEOUT, past_deadline());
+      throw past_deadline();
     }
   }
   [[nodiscard]] std::string what() const override { return shardrun::sdk::describe(transfers_.front().op); }
@@ -145,22 +145,20 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
            });
   }
 
-  [[nodiscard]] std::string past_deadline() const {
+  [[nodiscard]] TransportError past_deadline() const {
     std::vector<const OpSpec*> late;
-    std::vector<bool> is_named(control_.size());
-    std::string missing;
+    std::vector<std::uint32_t> missing;
     for (const PeerTransfer& transfer : transfers_) {
       if (transfer.is_done()) {
         continue;
       }
       late.push_back(&transfer.op);
-      if (!is_named[transfer.op.peer]) {
-        is_named[transfer.op.peer] = true;
-        missing += (missing.empty() ? "" : ", ") + control_.name_of(transfer.op.peer);
+      if (std::find(missing.begin(), missing.end(), transfer.op.peer) == missing.end()) {
+        missing.push_back(transfer.op.peer);
       }
     }
     const std::string others = late.size() == 1 ? "" : " and " + std::to_string(late.size() - 1) + " more";
-    return shardrun::sdk::describe(*late.front()) + others + " is past its deadline, waiting for " + missing;
+    return control_.past_deadline(shardrun::sdk::describe(*late.front()) + others + " is past its deadline", missing);
   }
 
   /// Posts all sends. Posts none and returns false where a ring has no room for its sends.

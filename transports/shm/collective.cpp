@@ -54,7 +54,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
   ~Collective() override {
     group_.worker().drop(*this);
     if (step_count_before_ > 0 && step_ < steps_) {
-      group_.fail(SR_ABORTED, what() + " was freed before it was complete");
+      group_.fail({SR_ABORTED, what() + " was freed before it was complete"});
       if (agreed_.is_mapped) {
         group_.await_untouched();
       }
@@ -86,7 +86,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
 
   bool wait(std::int64_t deadline) override {
     if (in_background_) {
-      return group_.wait(*this, deadline_, deadline);
+      return group_.wait(*this, deadline);
     }
     return advance_on_caller(deadline);
   }
@@ -116,7 +116,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
 
   void run(std::int64_t) override {
     if (!advance(deadline_)) {
-      throw TransportError(SR_TIMEOUT, past_deadline());
+      throw past_deadline();
     }
   }
   [[nodiscard]] std::string what() const override { return shardrun::sdk::describe(op_); }
@@ -220,14 +220,14 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     read_staging();
   }
 
-  [[nodiscard]] std::string past_deadline() const {
-    std::string missing;
+  [[nodiscard]] TransportError past_deadline() const {
+    std::vector<std::uint32_t> missing;
     for (std::uint32_t m = 0; m < size_; ++m) {
       if (waits_for(m) && !has_reached(m, awaited())) {
-        missing += (missing.empty() ? "" : ", ") + control_.name_of(m);
+        missing.push_back(m);
       }
     }
-    return what() + " is past its deadline, waiting for " + missing;
+    return control_.past_deadline(what() + " is past its deadline", missing);
   }
 
   // Blocks

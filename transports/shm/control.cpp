@@ -104,8 +104,9 @@ bool is_crowded(const Config& config) {
          static_cast<std::uint32_t>(CPU_COUNT(&cores)) < config.local_world_size;
 }
 
-TransportError gone(int pid, const std::string& whose) {
-  return {SR_PEER_LOST, "process " + std::to_string(pid) + " of " + whose + " is gone"};
+TransportError process_gone(int pid, const GroupSpec& group, std::uint32_t member) {
+  return {SR_PEER_LOST, "process " + std::to_string(pid) + " of " + group.name_of(member) + " is gone",
+          group.members[member]};
 }
 
 }  // namespace
@@ -137,24 +138,24 @@ void Control::connect(const std::string& key) {
 
 void Control::open_memory(const std::string& announced) {
   Announcement first;
-  read(announced, rank_name(0), "process, descriptor and inode", first.pid, first.descriptor, first.inode);
+  read(announced, spec_.name_of(0), "process, descriptor and inode", first.pid, first.descriptor, first.inode);
   try {
     mapping_ = Mapping::open(first.pid, first.descriptor, first.inode);
   } catch (const TransportError&) {
     if (is_process_gone(first.pid)) {
-      throw gone(first.pid, rank_name(0));
+      throw process_gone(first.pid, spec_, 0);
     }
     throw;
   }
 }
 
 Descriptor Control::watch(std::uint32_t member, const std::string& key) const {
-  const std::string name = rank_name(member);
+  const std::string name = spec_.name_of(member);
   int pid = 0;
   read(await_key(member, key + std::to_string(member)), name, "a process's number", pid);
   Descriptor pidfd = pidfd_of(pid);
   if (pidfd.number() < 0 && errno == ESRCH) {
-    throw gone(pid, name);
+    throw process_gone(pid, spec_, member);
   }
   if (pidfd.number() < 0) {
     throw TransportError(
@@ -170,12 +171,8 @@ std::string Control::await_key(std::uint32_t member, const std::string& key) con
     if (error.status() != SR_TIMEOUT) {
       throw;
     }
-    throw TransportError(SR_TIMEOUT, "past the deadline, waiting for " + rank_name(member));
+    throw TransportError(SR_TIMEOUT, "past the deadline, waiting for " + spec_.name_of(member), spec_.members[member]);
   }
-}
-
-std::string Control::rank_name(std::uint32_t member) const {
-  return "member " + std::to_string(member) + " (rank " + std::to_string(spec_.members[member]) + ")";
 }
 
 Member& Control::member(std::uint32_t index) const noexcept {
@@ -211,6 +208,18 @@ std::byte* Control::assign_segment(std::optional<std::size_t> bytes) {
 std::string Control::name_of(std::uint32_t index) const {
   return "member " + std::to_string(index) + " (rank " + std::to_string(spec_.members[index]) + ", pid " +
          std::to_string(member(index).pid) + ")";
+}
+
+TransportError Control::gone(std::uint32_t member, const std::string& prefix) const {
+  return {SR_PEER_LOST, prefix + name_of(member) + " is gone", spec_.members[member]};
+}
+
+TransportError Control::past_deadline(const std::string& what, const std::vector<std::uint32_t>& missing) const {
+  shardrun::sdk::AwaitedRanks awaited;
+  for (const std::uint32_t member : missing) {
+    awaited.add(name_of(member), spec_.members[member]);
+  }
+  return {SR_TIMEOUT, what + ", waiting for " + awaited.names, awaited.first};
 }
 
 bool Control::is_gone(std::uint32_t member) const noexcept { return ends_soon(pidfds_[member]); }
@@ -290,7 +299,7 @@ std::optional<Control::Obstacle> Control::obstacle(const std::atomic<bool>& canc
 TransportError Control::error_of(const Obstacle& obstacle) const {
   const std::string group = "group " + spec_.name;
   switch (obstacle.kind) {
-    case Obstacle::Kind::gone: return {SR_PEER_LOST, group + ": " + name_of(obstacle.member) + " is gone"};
+    case Obstacle::Kind::gone: return gone(obstacle.member, group + ": ");
     case Obstacle::Kind::failed: return {SR_ABORTED, group + ": " + name_of(obstacle.member) + " has failed"};
     default: return {SR_ABORTED, group + " was aborted"};
   }

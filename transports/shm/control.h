@@ -181,6 +181,10 @@ class Control {
 
   /// "member 1 (rank 3, pid 4711)"
   [[nodiscard]] std::string name_of(std::uint32_t member) const;
+  /// "PREFIXmember 1 (rank 3, pid 4711) is gone"
+  [[nodiscard]] TransportError gone(std::uint32_t member, const std::string& prefix = "") const;
+  /// "WHAT, waiting for member 1 (rank 3, pid 4711)", for the members that did not do their part.
+  [[nodiscard]] TransportError past_deadline(const std::string& what, const std::vector<std::uint32_t>& missing) const;
   /// Whether that member's process has ended or is ending. For use after its memory could not be opened.
   [[nodiscard]] bool is_gone(std::uint32_t member) const noexcept;
 
@@ -325,8 +329,6 @@ class Control {
   [[nodiscard]] Descriptor watch(std::uint32_t member, const std::string& key) const;
   /// The value of a key that the member sets in the store.
   [[nodiscard]] std::string await_key(std::uint32_t member, const std::string& key) const;
-  /// "member 1 (rank 3)": for errors before its process is known.
-  [[nodiscard]] std::string rank_name(std::uint32_t member) const;
   [[nodiscard]] std::byte* at(std::size_t offset) const noexcept { return mapping_->data() + offset; }
 
   const GroupSpec spec_;

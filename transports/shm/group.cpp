@@ -71,7 +71,7 @@ std::shared_ptr<std::byte> ShmGroup::memory_of(std::uint32_t member, const Memor
     return state_.peer_memory.resolve(ref);
   } catch (const TransportError&) {
     if (control_.is_gone(member)) {
-      throw TransportError(SR_PEER_LOST, control_.name_of(member) + " is gone");
+      throw control_.gone(member);
     }
     throw;
   }
@@ -123,14 +123,13 @@ void ShmGroup::barrier(const OpSpec& op, std::int64_t deadline) {
   if (control_.wait(deadline, next_check, cancelled_, Control::everyone, all_arrived)) {
     return;
   }
-  std::string missing;
+  std::vector<std::uint32_t> missing;
   for (std::uint32_t m = 0; m < control_.size(); ++m) {
     if (!has_arrived(m)) {
-      missing += (missing.empty() ? "" : ", ") + control_.name_of(m);
+      missing.push_back(m);
     }
   }
-  throw TransportError(SR_TIMEOUT,
-                       "preparing " + shardrun::sdk::describe(op) + ": past the deadline, waiting for " + missing);
+  throw control_.past_deadline("preparing " + shardrun::sdk::describe(op) + ": past the deadline", missing);
 }
 
 void ShmGroup::publish(const OpSpec& op, const Offer& offer) {
@@ -231,11 +230,11 @@ std::unique_ptr<shardrun::sdk::Op> ShmGroup::prepare(std::span<const OpSpec> ops
   } catch (const TransportError& error) {
     // A mismatch is the callers' mistake and leaves the group usable. Every other error fails the group.
     if (error.status() != SR_INVALID) {
-      fail(error.status(), error.what());
+      fail(error);
     }
     throw;
   } catch (const std::exception& error) {
-    fail(SR_INTERNAL, error.what());
+    fail({SR_INTERNAL, error.what()});
     throw;
   }
 }

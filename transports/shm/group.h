@@ -116,7 +116,7 @@ class ShmGroup final : public shardrun::sdk::Group {
   ~ShmGroup() override = default;
 
   [[nodiscard]] std::unique_ptr<shardrun::sdk::Op> prepare(std::span<const OpSpec> ops, std::int64_t deadline) override;
-  void abort(std::string_view reason) noexcept override { fail(SR_ABORTED, std::string(reason)); }
+  void abort(std::string_view reason) noexcept override { fail({SR_ABORTED, std::string(reason)}); }
   [[nodiscard]] std::optional<TransportError> error() override { return worker_.failure(); }
 
   [[nodiscard]] Control& control() noexcept { return control_; }
@@ -134,21 +134,18 @@ class ShmGroup final : public shardrun::sdk::Group {
   };
   [[nodiscard]] Running& running() noexcept { return running_; }
 
-  // As Worker's. But a running task ends itself at its deadline, since it knows which members it waits for. The worker
-  // ends a queued task a little later.
-  void start(Worker::Task& task, std::int64_t deadline) { worker_.start(task, later(deadline)); }
-  /// `own`: the deadline that the task was started with.
-  [[nodiscard]] bool wait(Worker::Task& task, std::int64_t own, std::int64_t deadline) {
-    return worker_.wait(task, deadline < own ? deadline : later(own));
-  }
+  // As Worker's. A running task ends itself at its deadline, since it knows which members it waits for. The worker ends
+  // a queued task a little later.
+  void start(Worker::Task& task, std::int64_t deadline) { worker_.start(task, deadline); }
+  [[nodiscard]] bool wait(Worker::Task& task, std::int64_t deadline) { return worker_.wait(task, deadline); }
   [[nodiscard]] shardrun::sdk::OpTimes times(const Worker::Task& task) {
     const Worker::TaskTimes times = worker_.times(task);
     return {times.begun, times.ended};
   }
 
   /// Runs an op on the caller's thread. A failure there fails the group too. `advance(until)` returns whether the op is
-  /// complete. Returns false where `until` passed before the op's deadline `own`. Past `own` throws SR_TIMEOUT with the
-  /// text of `past_deadline`. Throws TransportError.
+  /// complete. Returns false where `until` passed before the op's deadline `own`. Past `own` throws
+  /// `past_deadline()`, which names the missing members. Throws TransportError.
   template <class Advance, class PastDeadline>
   [[nodiscard]] bool on_caller(std::int64_t until, std::int64_t own, const Advance& advance,
                                const PastDeadline& past_deadline) {
@@ -160,16 +157,16 @@ class ShmGroup final : public shardrun::sdk::Group {
       if (shardrun::sdk::steady_now() < own) {
         return false;
       }
-      throw TransportError(SR_TIMEOUT, past_deadline());
+      throw past_deadline();
     } catch (const TransportError& error) {
-      fail(error.status(), error.what());
+      fail(error);
     } catch (const std::exception& error) {
-      fail(SR_INTERNAL, error.what());
+      fail({SR_INTERNAL, error.what()});
     }
     throw TransportError(*worker_.failure());
   }
 
-  void fail(std::int32_t status, const std::string& text) noexcept { worker_.fail(status, text); }
+  void fail(const TransportError& failure) noexcept { worker_.fail(failure); }
   /// Throws the group's failure, if it has failed.
   void check();
 
@@ -189,11 +186,6 @@ class ShmGroup final : public shardrun::sdk::Group {
   [[nodiscard]] Agreed agree(const OpSpec& op, const Offer& offer, std::int64_t deadline);
 
  private:
-  [[nodiscard]] static constexpr std::int64_t later(std::int64_t deadline) noexcept {
-    constexpr std::int64_t turn_ns = 500'000'000;
-    return deadline > INT64_MAX - turn_ns ? INT64_MAX : deadline + turn_ns;
-  }
-
   /// Waits until every member has called it as often.
   void barrier(const OpSpec& op, std::int64_t deadline);
   void publish(const OpSpec& op, const Offer& offer);

@@ -15,7 +15,7 @@ constexpr std::int64_t row_gap = 16;  // floats between two rows of scores, whic
 std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
 /// Sizes and addressing of qkv [B, T, 3, H, D], out [B, T, H, D] and lse [B, H, T].
-struct Layout {
+struct QkvShape {
   std::int64_t batch;
   std::int64_t length;
   std::int64_t heads;
@@ -44,11 +44,11 @@ struct Layout {
   }
 };
 
-Layout layout_of(const std::int64_t* qkv_shape) { return {qkv_shape[0], qkv_shape[1], qkv_shape[3], qkv_shape[4]}; }
+QkvShape layout_of(const std::int64_t* qkv_shape) { return {qkv_shape[0], qkv_shape[1], qkv_shape[3], qkv_shape[4]}; }
 
 /// Calls body(b, h, scratch) for every pair; `scratch` is the thread's own.
 template <typename Body>
-void for_each_pair(const KernelCall& call, const Layout& at, std::int64_t scratch_floats, const Body& body) {
+void for_each_pair(const KernelCall& call, const QkvShape& at, std::int64_t scratch_floats, const Body& body) {
   auto* scratch = reinterpret_cast<float*>(call.scratch.data());
   const std::int64_t pairs = at.batch * at.heads;
   const int parts = at.parts(call.threads.count());
@@ -113,7 +113,7 @@ Softmax softmax_row(float* scores, std::int64_t visible, std::int64_t end) {
   return {max, sum};
 }
 
-void attend(const KernelCall& call, const Layout& at, const Dropped& dropped, std::int64_t b, std::int64_t h,
+void attend(const KernelCall& call, const QkvShape& at, const Dropped& dropped, std::int64_t b, std::int64_t h,
             float* scores) {
   const std::int64_t step = at.qkv_stride();
   const float* q = floats(call.inputs[0]) + at.qkv_begin(b, h, 0);
@@ -151,7 +151,7 @@ void attend(const KernelCall& call, const Layout& at, const Dropped& dropped, st
 
 /// qkv -> out, lse
 void attention(const KernelCall& call) {
-  const Layout at = layout_of(call.inputs[0].shape.data());
+  const QkvShape at = layout_of(call.inputs[0].shape.data());
   const DropoutStream stream(call, call.attributes.real("dropout"));
   const Dropped dropped = dropped_by(call, stream);
   for_each_pair(call, at, at.tile_floats(),
@@ -183,7 +183,7 @@ void dropped_gradient_row(const Dropped& dropped, const Query& query, float* sco
 
 /// Dao et al. 2022, arXiv:2205.14135, appendix B.4. Tiles go from the last to the first: the last one sees all keys,
 /// so it writes the gradients of keys and values to which the others add.
-void attend_gradient(const KernelCall& call, const Layout& at, const Dropped& dropped, std::int64_t b, std::int64_t h,
+void attend_gradient(const KernelCall& call, const QkvShape& at, const Dropped& dropped, std::int64_t b, std::int64_t h,
                      float* scores) {
   const std::int64_t step = at.qkv_stride();
   const std::int64_t out_step = at.out_stride();
@@ -232,7 +232,7 @@ void attend_gradient(const KernelCall& call, const Layout& at, const Dropped& dr
 
 /// qkv, out, lse, dout -> dqkv
 void attention_gradient(const KernelCall& call) {
-  const Layout at = layout_of(call.inputs[0].shape.data());
+  const QkvShape at = layout_of(call.inputs[0].shape.data());
   const DropoutStream stream(call, call.attributes.real("dropout"));
   const Dropped dropped = dropped_by(call, stream);
   for_each_pair(call, at, 2 * at.tile_floats(), [&](std::int64_t b, std::int64_t h, float* scores) {
@@ -242,7 +242,7 @@ void attention_gradient(const KernelCall& call) {
 
 template <int tiles>
 std::size_t scratch_bytes(const graph::OpShape& shape, int threads) {
-  const Layout at = layout_of(shape.inputs[0].shape.data());
+  const QkvShape at = layout_of(shape.inputs[0].shape.data());
   const std::int64_t all = at.parts(threads) * tiles * at.tile_floats();
   // Behind the last row a gap is not planned: it could reach into a page that nothing touches.
   return static_cast<std::size_t>(all > 0 ? all - row_gap : 0) * sizeof(float);

@@ -33,7 +33,7 @@ extern "C" {
 #endif
 
 #define SR_ABI_MAJOR UINT32_C(1)
-#define SR_ABI_MINOR UINT32_C(4)
+#define SR_ABI_MINOR UINT32_C(5)
 
 /// Whether the struct at `p`, of type `type`, was written by a side that knew `field`.
 #define SR_HAS(p, type, field) ((p)->struct_size >= offsetof(type, field) + sizeof(((const type*)0)->field))
@@ -48,11 +48,13 @@ extern "C" {
 #define SR_ABORTED INT32_C(-5)       /* something ended it on purpose */
 #define SR_PEER_LOST INT32_C(-6)     /* a peer has ended or cannot be reached */
 
-/// Receives a failing function's reason. The caller owns it and sets struct_size. The callee writes a sentence that
-/// names what was expected, what was found and what to do, cut to fit.
+/// Receives a failing function's reason. The caller owns it, sets struct_size and zeroes the rest. The callee writes a
+/// sentence that names what was expected, what was found and what to do, cut to fit. The host shows the text and never
+/// reads facts out of it: those are fields.
 typedef struct sr_error {
   uint32_t struct_size;
   char text[508];
+  uint32_t awaited; /* since 1.5: for a transport, 1 + the rank that is lost or was waited for; 0: not known */
 } sr_error;
 #define SR_ERROR_SIZE_1_0 UINT32_C(512)
 
@@ -65,8 +67,8 @@ typedef struct sr_error {
 /// Identifies a plugin. It holds no pointer, so it can be read from the file before any of the plugin's code runs.
 typedef struct sr_manifest {
   uint32_t struct_size;
-  uint32_t magic;          /* SR_MAGIC */
-  uint32_t major;          /* SR_ABI_MAJOR and SR_ABI_MINOR of the headers it was built with */
+  uint32_t magic; /* SR_MAGIC */
+  uint32_t major; /* SR_ABI_MAJOR and SR_ABI_MINOR of the headers it was built with */
   uint32_t minor;
   uint32_t min_host_minor; /* the oldest host that it works with */
   uint32_t kind;           /* SR_KIND_... */
@@ -89,7 +91,7 @@ typedef struct sr_manifest {
 /// minimum and a maximum that are both zero mean no bounds.
 typedef struct sr_option {
   uint32_t struct_size;
-  uint32_t type; /* SR_OPTION_...; decides which fields below are used */
+  uint32_t type;           /* SR_OPTION_...; decides which fields below are used */
   const char* name;        /* [a-z][a-z0-9_]* */
   const char* help;        /* one line */
   int64_t default_integer; /* also a boolean's: 0 or 1 */
@@ -98,11 +100,11 @@ typedef struct sr_option {
   double default_number;
   double min_number;
   double max_number;
-  const char* default_text; /* NULL is "" */
+  const char* default_text;   /* NULL is "" */
   const char* const* choices; /* for a text; none: any text */
   uint32_t choice_count;
-  uint32_t reserved; /* zero */
-  uint32_t flags;    /* since 1.1: SR_OPTION_TEXT_FILE, ..._TRANSPORT; unknown ones are skipped */
+  uint32_t reserved;   /* zero */
+  uint32_t flags;      /* since 1.1: SR_OPTION_TEXT_FILE, ..._TRANSPORT; unknown ones are skipped */
   uint32_t reserved_1; /* zero */
   const char* aliases; /* since 1.3: its names in other programs, as in the manifest; NULL: none */
 } sr_option;

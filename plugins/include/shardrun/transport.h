@@ -18,6 +18,9 @@
 /// Where a member's process ends, every op that waits for it fails with SR_PEER_LOST, long before its deadline, and the
 /// error names the rank. Members that wait only for others are aborted by their hosts. Ops that need nothing from it
 /// continue.
+///
+/// An error with SR_PEER_LOST or SR_TIMEOUT names, in sr_error::awaited, the rank of the world that is lost or was waited
+/// for; any one of several. The host decides by it which rank failed first.
 
 #include <shardrun/plugin.h>
 
@@ -196,8 +199,8 @@ typedef struct sr_transport_config {
   const char* address; /* of this machine; listeners bind to it */
   const sr_option_value* options;
   uint32_t option_count;
-  uint32_t reserved; /* zero */
-  int64_t deadline;  /* by which the transport is open or gives up */
+  uint32_t reserved;        /* zero */
+  int64_t deadline;         /* by which the transport is open or gives up */
   const uint32_t* machines; /* since 1.2: the machine's number of each rank of the world; NULL: not known */
   /* since 1.4: 32 bytes, the same on every rank of this run and known to no one else. Ranks authenticate each other and
    * derive keys with it. Read only during the call. NULL: the host has none. Do not pass it to another process. */

@@ -154,12 +154,12 @@ TEST_CASE("a rank that is named late is the cause, not one that named nobody bef
 
 TEST_CASE("ranks that wait for each other are all heard before the job is aborted", "[launch]") {
   LaunchJob job(3, {"chain"});
-  job.settings.hearing = std::chrono::minutes(1);
+  job.settings.report_time = std::chrono::minutes(1);
   kill_when_all_wait(job, 0, SIGUSR1);
   const LaunchResult result = job.run();
   CHECK(cause_of(result) == "[2] does not answer other ranks, though it answers the launcher: rank 1 (pid " +
                                 std::to_string(pid_of(job, 1)) + "): too late [code 1]");
-  CHECK(result.ending < job.settings.hearing);
+  CHECK(result.ending < job.settings.report_time);
 }
 
 TEST_CASE("of two ranks that lose each other, the words of both are told", "[launch]") {

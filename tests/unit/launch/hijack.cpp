@@ -242,12 +242,10 @@ TEST_CASE("an imposter is told nothing, and is named", "[launch][attack]") {
         beyond += shardrun::test::read_bytes(rank.get(), 1);
       }
     });
-    const StoreClientSettings settings{.address = "127.0.0.1",
-                                       .port = port,
-                                       .token = token,
-                                       .hello = {.world_size = 1, .job_hash = shardrun::hash_name("")},
-                                       .job = "",
-                                       .most_unproved = 2};
+    const StoreClientSettings settings{
+        .store = {.address = "127.0.0.1", .port = port, .token = token, .most_unproved = 2},
+        .hello = {.world_size = 1, .job_hash = shardrun::hash_name("")},
+        .job = ""};
     const std::string error = error_of([&] { const StoreClient client(settings, in(long_enough)); });
     ::shutdown(listener.get(), SHUT_RDWR);
     imposter.join();
@@ -283,12 +281,10 @@ TEST_CASE("a rank tries on where something else listens until its launcher does"
 TEST_CASE("a rank that is hung up on before a word tries on, however often", "[launch]") {
   auto [listener, port] = shardrun::test::listen_at(0);
   const StoreServerSettings settings{.port = port, .token = random_token()};
-  const StoreClientSettings of_rank{.address = "127.0.0.1",
-                                    .port = port,
-                                    .token = settings.token,
-                                    .hello = {.world_size = 1, .job_hash = shardrun::hash_name(Store::job)},
-                                    .job = Store::job,
-                                    .most_unproved = 2};
+  const StoreClientSettings of_rank{
+      .store = {.address = "127.0.0.1", .port = port, .token = settings.token, .most_unproved = 2},
+      .hello = {.world_size = 1, .job_hash = shardrun::hash_name(Store::job)},
+      .job = Store::job};
   auto rank = std::async(std::launch::async, [&] { return std::make_unique<StoreClient>(of_rank, in(long_enough)); });
   for (int i = 0; i < 4; ++i) {
     const shardrun::files::FileDescriptor hung_up(::accept(listener.get(), nullptr, nullptr));
@@ -329,7 +325,7 @@ TEST_CASE("a rank that is slow to greet keeps its place before strangers that gr
 TEST_CASE("a rank waits for the proof of what listens no longer than it may", "[launch]") {
   const auto [listener, port] = shardrun::test::listen_at(0);
   const StoreClientSettings settings{
-      .address = "127.0.0.1", .port = port, .proof_timeout = milliseconds(20), .most_unproved = 1};
+      .store = {.address = "127.0.0.1", .port = port, .proof_timeout = milliseconds(20), .most_unproved = 1}};
   CHECK_THAT(error_of([&, at = port] { const StoreClient client(settings, in(milliseconds(500))); }),
              Contains("could not join its job") && Contains("it did not answer within 20 ms"));
 }

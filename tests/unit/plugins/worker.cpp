@@ -113,8 +113,8 @@ TEST_CASE("a failure from outside ends what is queued", "[sdk]") {
   worker.start(queued, never);
   gate.wait_until_reached();
 
-  worker.fail(SR_ABORTED, "enough");
-  worker.fail(SR_TIMEOUT, "too late to matter");
+  worker.fail({SR_ABORTED, "enough"});
+  worker.fail({SR_TIMEOUT, "too late to matter"});
 
   CHECK(failure_of([&] { (void)worker.wait(running, never); }).status() == SR_ABORTED);
   CHECK(failure_of([&] { (void)worker.wait(queued, never); }).status() == SR_ABORTED);
@@ -143,6 +143,25 @@ TEST_CASE("a task past its deadline fails the worker, even one that waits its tu
   worker.drop(queued);
 }
 
+TEST_CASE("a task past its deadline is waited for until it says for whom it waits", "[sdk]") {
+  Worker worker;
+  const std::int64_t deadline = steady_now() + 1'000'000;
+  Job running([&] {
+    while (steady_now() < deadline + 20'000'000) {
+      std::this_thread::yield();
+    }
+    throw TransportError(SR_TIMEOUT, "waiting for rank 3", 3);
+  });
+  worker.start(running, deadline);
+
+  const TransportError error = failure_of([&] { (void)worker.wait(running, deadline); });
+
+  CHECK(error.status() == SR_TIMEOUT);
+  CHECK(std::string(error.what()) == "waiting for rank 3");
+  CHECK(error.awaited() == 3U);
+  worker.drop(running);
+}
+
 TEST_CASE("a task that is dropped while it runs fails the worker and is let finish", "[sdk]") {
   Gate gate;
   Worker worker([&] { gate.open(); });
@@ -166,7 +185,7 @@ TEST_CASE("a task that still runs when it is forgotten is let finish, too", "[sd
   Job job([&] { gate.pass(); });
   worker.start(job, never);
   gate.wait_until_reached();
-  worker.fail(SR_ABORTED, "enough");
+  worker.fail({SR_ABORTED, "enough"});
   CHECK(failure_of([&] { (void)worker.wait(job, never); }).status() == SR_ABORTED);
 
   worker.reset(job);
@@ -178,7 +197,7 @@ TEST_CASE("a task that still runs when it is forgotten is let finish, too", "[sd
 
 TEST_CASE("cleaning up happens despite a failure", "[sdk]") {
   Worker worker;
-  worker.fail(SR_ABORTED, "enough");
+  worker.fail({SR_ABORTED, "enough"});
   bool cleaned = false;
   Job job([&] { cleaned = true; });
 

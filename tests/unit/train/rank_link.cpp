@@ -180,17 +180,18 @@ TEST_CASE("a rank that never learns the folder of all writes no log", "[train]")
   CHECK_FALSE(std::filesystem::exists(folder / "{time}"));
 }
 
-TEST_CASE("the rank that a message says was waited for", "[train]") {
-  using train::awaited_rank;
-  CHECK(
-      awaited_rank("step 3: all_reduce is past its deadline, waiting for member 1 (rank 3, pid 47), member 2 (rank 5, "
-                   "pid 48)") == 3);
-  CHECK(awaited_rank("past its deadline, waiting for member 0 (rank 12)") == 12);
-  CHECK(awaited_rank("group data: member 1 (rank 3, pid 47) is gone") == 3);
-  CHECK(awaited_rank("member 0 (rank 2) met member 1 (rank 3), which is lost: member 1 (rank 3) is lost: reset") == 3);
-  CHECK_FALSE(awaited_rank("member 1 (rank 3) has failed"));
-  CHECK_FALSE(awaited_rank("waiting for something"));
-  CHECK_FALSE(awaited_rank("waiting for (rank x"));
+TEST_CASE("a rank tells of the rank that it waited for, where the failure follows from another's", "[train]") {
+  const auto told = [](const Error& error) {
+    std::optional<int> told_of;
+    CHECK(train::exit_code_of(
+              [&]() -> int { throw error; },
+              [&](launch::FailureKind, const std::string&, std::optional<int> awaited) { told_of = awaited; }) == 1);
+    return told_of;
+  };
+  CHECK(told({ErrorCode::timeout, "past its deadline", 3}) == 3);
+  CHECK(told({ErrorCode::peer_lost, "it is gone", 0}) == 0);
+  CHECK_FALSE(told({ErrorCode::timeout, "waiting for member 1 (rank 3)"}));
+  CHECK_FALSE(told({ErrorCode::numerics, "NaN", 3}));
 }
 
 TEST_CASE("results longer than a message arrive whole", "[train]") {

@@ -195,6 +195,7 @@ struct FirstOfTwo {
   job::Job job = text_job_in(folder, {"data.microbatches=3"});
   compile::Compiled compiled = compile_ready(job);
   std::vector<std::int32_t> given;  ///< to agree on
+  std::vector<std::string> found;   ///< told of what is not finite, in each microbatch
 
   FirstOfTwo() {
     compiled.partition = partition::split(compiled.graph, tensor_parallel(2));
@@ -215,12 +216,20 @@ struct FirstOfTwo {
     return count;
   }
 
-  /// What the step throws; `others`: what the other rank gives to agree on, one after the other, then 0.
-  std::string step(Other& other, const std::vector<std::int32_t>& others, const char* bad_parameter = nullptr) {
-    train::Training training(job, compiled, [&](std::int32_t value) {
-      given.push_back(value);
-      return std::max(value, given.size() <= others.size() ? others[given.size() - 1] : 0);
-    });
+  /// What the step throws; `others`: what the other rank gives to agree on, one after the other, then 0;
+  /// `others_found`: what it tells in each microbatch of what is not finite, then nothing.
+  std::string step(Other& other, const std::vector<std::int32_t>& others, const char* bad_parameter = nullptr,
+                   const std::vector<std::string>& others_found = {}) {
+    train::Training training(
+        job, compiled,
+        [&](std::int32_t value) {
+          given.push_back(value);
+          return std::max(value, given.size() <= others.size() ? others[given.size() - 1] : 0);
+        },
+        [&](std::string_view, const std::string& own, const auto& make) {
+          found.push_back(own);
+          return make({own, found.size() <= others_found.size() ? others_found[found.size() - 1] : ""});
+        });
     training.executor().bind(other);
     training.initialize();
     if (bad_parameter != nullptr) {
@@ -251,42 +260,35 @@ TEST_CASE("ranks agree on the first bad parameter, whichever of them has it, and
 }
 
 TEST_CASE("a step that is run again ends on all ranks with the microbatch that one finds bad", "[train]") {
-  constexpr std::int32_t most = 1 << 30;
   FirstOfTwo first;
   Other other(1);
-  // Parameters, microbatch 0, microbatch 1; call, phase, layer, whether received, instruction, rank; the text's length
-  // and the text.
-  const std::string error = first.step(
-      other, {0, 0, 1, most, most, most, most, most - 9, most - 1, 4, 'g' << 16 | 'e' << 8 | 'l', 'u' << 16});
-  CHECK(error.find("that is not finite: gelu of rank 1, microbatch 1. ") != std::string::npos);
-  CHECK(first.given == std::vector<std::int32_t>(12, 0));
+  const std::string error = first.step(other, {}, nullptr, {"", "0 0 0 0 9 gelu (op gelu, function micro)"});
+  CHECK(error.find("that is not finite: gelu (op gelu, function micro) of rank 1, microbatch 1. ") !=
+        std::string::npos);
+  CHECK(first.found == std::vector<std::string>(2));
   CHECK(other.started == first.transfers(3) + first.transfers(2));
 
   FirstOfTwo again;
   Other always(1000);
-  CHECK(again.step(always, {0, 0}).find(" over model, function micro) of rank 0, microbatch 0") != std::string::npos);
-  CHECK(again.given[1] == 1);
+  CHECK(again.step(always, {}).find(" over model, function micro) of rank 0, microbatch 0") != std::string::npos);
+  REQUIRE(again.found.size() == 1);
+  CHECK(again.found[0].find(" over model, function micro)") != std::string::npos);
 }
 
 TEST_CASE("of two ranks that find something the one that finds it earlier in the microbatch is heard", "[train]") {
-  constexpr std::int32_t most = 1 << 30;
-  // Of what the other rank has found call, phase (0: forward), layer, whether received, instruction and rank, up to the
-  // first that is not the least.
-  const auto is_heard = [&](const std::vector<std::int32_t>& found) {
+  // What the other rank has found: call, phase (0: forward), layer, whether received, instruction, name.
+  const auto is_heard = [&](const std::string& others_found) {
     FirstOfTwo first;
     Other always(1000);
-    std::vector<std::int32_t> others = {0, 1};
-    for (const std::int32_t number : found) {
-      others.push_back(most - number);
-    }
-    return first.step(always, others).find(" of rank 1, microbatch 0") != std::string::npos;
+    return first.step(always, {}, nullptr, {others_found}).find("sum of rank 1, microbatch 0") != std::string::npos;
   };
   // This one finds the embedding, a sum over both, before the layers.
-  CHECK(is_heard({0, 0, -1, 0, 0, 1}));
-  CHECK_FALSE(is_heard({0, 0, -1, 0, 1000}));
-  CHECK_FALSE(is_heard({0, 0, -1, 1}));
-  CHECK_FALSE(is_heard({0, 0, 0}));
-  CHECK_FALSE(is_heard({0, 1}));
+  CHECK(is_heard("0 0 -1 0 0 sum"));
+  CHECK_FALSE(is_heard("0 0 -1 0 1000 sum"));
+  CHECK_FALSE(is_heard("0 0 -1 1 0 sum"));
+  CHECK_FALSE(is_heard("0 0 0 0 0 sum"));
+  CHECK_FALSE(is_heard("0 1 -1 0 0 sum"));
+  CHECK_FALSE(is_heard("1 0 -1 0 0 sum"));
 }
 
 TEST_CASE("ranks agree on the first bad gradient, whichever of them has it", "[train]") {

@@ -59,7 +59,7 @@ class Wire {
   bool ended_ = false;
 };
 
-enum Channel { activations, gradients, sums, agreement };
+enum Channel { activations, gradients, sums, agreement, store };
 
 /// Sends, receives and sums of one of two ranks.
 class Member final : public runtime::Communicator {
@@ -119,6 +119,24 @@ std::int32_t agree(Wire& wire, int rank, std::int32_t value) {
   return std::max(value, others);
 }
 
+Bytes bytes_of(const std::string& text) {
+  const auto* const begin = reinterpret_cast<const std::byte*>(text.data());
+  return {begin, begin + text.size()};
+}
+
+std::string text_of(const Bytes& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+
+std::string made_of_both(Wire& wire, int rank, const std::string& given,
+                         const std::function<std::string(const std::vector<std::string>&)>& make) {
+  if (rank == 1) {
+    wire.put(store, 1, bytes_of(given));
+    return text_of(wire.take(store, 0));
+  }
+  const std::string made = make({given, text_of(wire.take(store, 1))});
+  wire.put(store, 0, bytes_of(made));
+  return made;
+}
+
 /// One forward, one backward of three microbatches; layer 0 is on stage 0 and layer 1 on stage 1.
 partition::Plan two_stages() {
   using enum Action::Kind;
@@ -157,7 +175,11 @@ std::array<std::string, 2> errors(const std::vector<Planted>& planted) {
   const auto run = [&](int rank) {
     const compile::Compiled& compiled = ranks[static_cast<std::size_t>(rank)];
     Member member(wire, rank);
-    train::Training training(job, compiled, [&](std::int32_t value) { return agree(wire, rank, value); });
+    train::Training training(
+        job, compiled, [&](std::int32_t value) { return agree(wire, rank, value); },
+        [&](std::string_view, const std::string& given, const auto& make) {
+          return made_of_both(wire, rank, given, make);
+        });
     training.executor().bind(member);
     training.initialize();
     for (const Planted& each : planted) {

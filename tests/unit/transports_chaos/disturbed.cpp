@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -230,6 +231,13 @@ TEST_CASE("chaos: what goes between two ranks is lost from an op on, and nothing
       CHECK_THAT(
           error_of([&] { finish(receive); }),
           Contains("recv of 10 f32 from member 2") && Contains("is past its deadline, waiting for member 2 (rank 2)"));
+      std::optional<int> awaited;
+      try {
+        finish(receive);
+      } catch (const Error& error) {
+        awaited = error.awaited();
+      }
+      CHECK(awaited == 2);
       rank.meet("lost");
     } else {
       std::vector<float> received(10);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t never = INT64_MAX;
 
-std::string nobody(std::thread::id) { return ""; }
+shardrun::sdk::AwaitedRanks nobody(std::thread::id) { return {}; }
 
 class Act final : public QueuedOp {
  public:
@@ -79,7 +79,7 @@ TEST_CASE("gloo: an op that a failed queue does not take is not taken for its ru
   complete_elsewhere(queue, op);
 
   queue.start(op, never);
-  queue.fail(SR_ABORTED, "enough");
+  queue.fail({SR_ABORTED, "enough"});
 
   const std::string aborted = told(SR_ABORTED, "enough");
   CHECK(failure_of([&] { (void)queue.wait(op, never - 1); }) == aborted);  // of less patience than the op: on the queue
@@ -90,7 +90,7 @@ TEST_CASE("gloo: an op that cannot be started is not taken for its run before") 
   OpQueue queue([] {}, nobody);
   Act op(queue);
   complete_elsewhere(queue, op);
-  queue.fail(SR_ABORTED, "enough");
+  queue.fail({SR_ABORTED, "enough"});
 
   const std::string aborted = told(SR_ABORTED, "enough");
   CHECK(failure_of([&] { queue.start(op, never); }) == aborted);
@@ -103,7 +103,7 @@ TEST_CASE("gloo: an op past its deadline says for whom its thread waits, whoever
   OpQueue queue([&] { has_failed = true; },
                 [&](std::thread::id thread) {
                   asked = thread;
-                  return std::string("member 1 (rank 3)");
+                  return shardrun::sdk::AwaitedRanks{"member 1 (rank 3)", 3};
                 });
   Act op(queue, false);
   std::thread::id running;
@@ -138,6 +138,7 @@ TEST_CASE("gloo: an op past its deadline says for whom its thread waits, whoever
     CHECK(failure_of([&] { (void)queue.wait(op, never); }) == late);
   }
   CHECK(asked == running);
+  CHECK(queue.failure()->awaited() == 3U);
   queue.drop(op);
 }
 

@@ -66,7 +66,6 @@ TEST_CASE("gloo: members keep no other member out, however many come at a time")
       [](std::uint32_t connector, std::uint32_t acceptor, const Endpoint&, const Endpoint&) {
         return binding_of(connector, acceptor);
       },
-      [](std::uint32_t member) { return std::to_string(member); },
       [](std::uint32_t) { return std::optional<std::string>(); }, std::move(listener));
   auto met = std::async(std::launch::async, [&] { return rendezvous.run(); });
   std::uint32_t proven = 0;

@@ -20,12 +20,35 @@ namespace shardrun::sdk {
 /// A transport's failure: an SR_... status and its reason. The reason names the op, the peer and what was waited for.
 class TransportError : public std::runtime_error {
  public:
-  TransportError(std::int32_t status, const std::string& text) : std::runtime_error(text), status_(status) {}
+  /// `awaited`: see sr_error::awaited; a rank of the world, not an index into a group.
+  TransportError(std::int32_t status, const std::string& text, std::optional<std::uint32_t> awaited = std::nullopt)
+      : std::runtime_error(text), status_(status), awaited_(awaited) {}
+  /// From the `error` that a plugin or the host has filled in.
+  TransportError(std::int32_t status, const sr_error& error)
+      : TransportError(status, error.text, error.awaited != 0 ? std::optional(error.awaited - 1) : std::nullopt) {}
 
   [[nodiscard]] std::int32_t status() const noexcept { return status_; }
+  [[nodiscard]] std::optional<std::uint32_t> awaited() const noexcept { return awaited_; }
+
+  /// The same error, with "PREFIX: " before its reason.
+  [[nodiscard]] TransportError within(const std::string& prefix) const {
+    return {status_, prefix + ": " + what(), awaited_};
+  }
 
  private:
   std::int32_t status_;
+  std::optional<std::uint32_t> awaited_;
+};
+
+/// The ranks that an op waits for: their names for a message, separated by ", ", and the first rank.
+struct AwaitedRanks {
+  std::string names;
+  std::optional<std::uint32_t> first;
+
+  void add(const std::string& name, std::uint32_t rank) {
+    names += (names.empty() ? "" : ", ") + name;
+    first = first ? first : rank;
+  }
 };
 
 struct Buffer {

@@ -185,7 +185,8 @@ class Host {
 
 namespace detail {
 
-inline void write_error(sr_error* error, std::string_view text) noexcept {
+inline void write_error(sr_error* error, std::string_view text,
+                        std::optional<std::uint32_t> awaited = std::nullopt) noexcept {
   if (error == nullptr || error->struct_size < SR_ERROR_SIZE_1_0) {
     return;
   }
@@ -195,6 +196,9 @@ inline void write_error(sr_error* error, std::string_view text) noexcept {
   }
   std::memcpy(error->text, text.data(), length);
   error->text[length] = '\0';
+  if (SR_HAS(error, sr_error, awaited)) {
+    error->awaited = awaited ? *awaited + 1 : 0;
+  }
 }
 
 /// Runs `act` and turns what it throws into a status and a reason.

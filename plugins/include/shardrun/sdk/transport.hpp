@@ -100,6 +100,10 @@ struct GroupSpec {
   std::int64_t deadline = INT64_MAX;
 
   [[nodiscard]] std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(members.size()); }
+  /// "member 1 (rank 3)", for messages.
+  [[nodiscard]] std::string name_of(std::uint32_t member) const {
+    return "member " + std::to_string(member) + " (rank " + std::to_string(members[member]) + ")";
+  }
 };
 
 /// Option values in their C form.
@@ -186,7 +190,7 @@ class TransportHost {
     error.struct_size = sizeof(error);
     const std::int32_t status = act(&error);
     if (status != SR_OK) {
-      throw TransportError(status, error.text);
+      throw TransportError(status, error);
     }
   }
 
@@ -242,7 +246,7 @@ std::int32_t guarded_transport(sr_error* error, Act act) noexcept {
   try {
     return act();
   } catch (const TransportError& failure) {
-    write_error(error, failure.what());
+    write_error(error, failure.what(), failure.awaited());
     return failure.status();
   } catch (const InvalidJob& invalid) {
     write_error(error, invalid.what());

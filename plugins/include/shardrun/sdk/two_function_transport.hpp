@@ -89,7 +89,7 @@ void naming(const std::string& prefix, Act act) {
   try {
     act();
   } catch (const TransportError& error) {
-    throw TransportError(error.status(), prefix + ": " + error.what());
+    throw error.within(prefix);
   }
 }
 
@@ -151,13 +151,21 @@ class LinkGroup {
     ~SenderRelease() { sender.drop(sending); }
   };
 
-  [[nodiscard]] std::string name_of(std::uint32_t peer) const {
-    return "member " + std::to_string(peer) + " (rank " + std::to_string(spec_.members[peer]) + ")";
+  /// Runs `act`, which exchanges data with `peer` only. An exception names that member.
+  template <class Act>
+  void with_peer(const char* what, std::uint32_t peer, Act act) {
+    try {
+      act();
+    } catch (const TransportError& error) {
+      const bool is_vain = error.status() == SR_TIMEOUT || error.status() == SR_PEER_LOST;
+      throw TransportError(error.status(), what + spec_.name_of(peer) + ": " + error.what(),
+                           is_vain ? std::optional(spec_.members[peer]) : std::nullopt);
+    }
   }
 
   void send(const std::vector<LinkMessage>& messages, std::int64_t deadline) {
     for (const LinkMessage& message : messages) {
-      naming("sending to " + name_of(message.peer), [&] {
+      with_peer("sending to ", message.peer, [&] {
         const MessageHeader header = {message.id, message.bytes};
         link_.send(message.peer, &header, sizeof(header), deadline);
         link_.send(message.peer, message.data, message.bytes, deadline);
@@ -168,7 +176,7 @@ class LinkGroup {
 
   void receive(const std::vector<LinkMessage>& messages, std::int64_t deadline) {
     for (const LinkMessage& message : messages) {
-      naming("receiving from " + name_of(message.peer), [&] {
+      with_peer("receiving from ", message.peer, [&] {
         const MessageHeader expected = {message.id, message.bytes};
         MessageHeader header;
         link_.receive(message.peer, &header, sizeof(header), deadline);
@@ -350,7 +358,7 @@ class TwoFunctionGroup final : public Group {
     }
     return std::make_unique<LinkOp<Link>>(group_, ops);
   }
-  void abort(std::string_view reason) noexcept override { group_.worker().fail(SR_ABORTED, std::string(reason)); }
+  void abort(std::string_view reason) noexcept override { group_.worker().fail({SR_ABORTED, std::string(reason)}); }
   std::optional<TransportError> error() override { return group_.worker().failure(); }
 
  private:

@@ -34,7 +34,8 @@ class Worker {
 
    private:
     friend class Worker;
-    /// On the worker's thread. An exception fails the worker. Check Worker::failed wherever it waits.
+    /// On the worker's thread. An exception fails the worker. Check Worker::failed wherever it waits. Past the
+    /// deadline, throw SR_TIMEOUT with the rank that it waited for.
     virtual void run(std::int64_t deadline) = 0;
     /// For messages.
     [[nodiscard]] virtual std::string what() const = 0;
@@ -68,6 +69,9 @@ class Worker {
     changed_.notify_all();
     thread_.join();
   }
+
+  /// How long past a task's deadline the worker lets it end by itself: the task knows which ranks it waits for.
+  static constexpr std::int64_t report_time = 500'000'000;
 
   void start(Task& task, std::int64_t deadline) {
     {
@@ -109,11 +113,11 @@ class Worker {
     return is_done(task, lock);
   }
 
-  /// Returns false where `deadline` passed first.
+  /// Returns false where `deadline` passed first. A deadline after the task's own counts as the task's own.
   [[nodiscard]] bool wait(Task& task, std::int64_t deadline) {
     std::unique_lock lock(mutex_);
     const auto over = [&] { return !is_under_way(task) || failure_.has_value(); };
-    const std::int64_t until = std::min(deadline, task.deadline_);
+    const std::int64_t until = deadline < task.deadline_ ? deadline : latest_end(task);
     if (until == INT64_MAX) {
       changed_.wait(lock, over);
     } else {
@@ -135,20 +139,20 @@ class Worker {
     std::unique_lock lock(mutex_);
     if (is_under_way(task)) {
       lock.unlock();
-      fail(SR_ABORTED, task.what() + " was freed before it was complete");
+      fail({SR_ABORTED, task.what() + " was freed before it was complete"});
       lock.lock();
     }
     changed_.wait(lock, [&] { return !is_under_way(task); });
   }
 
   /// Only the first failure counts.
-  void fail(std::int32_t status, const std::string& text) noexcept {
+  void fail(const TransportError& failure) noexcept {
     {
       const std::lock_guard lock(mutex_);
       if (failure_) {
         return;
       }
-      failure_.emplace(status, text);
+      failure_ = failure;
       failed_.store(true, std::memory_order_release);
     }
     changed_.notify_all();
@@ -199,11 +203,16 @@ class Worker {
     return task.state_ == Task::State::queued || task.state_ == Task::State::running;
   }
 
+  /// The time at which the worker fails because this task has not ended.
+  [[nodiscard]] static std::int64_t latest_end(const Task& task) noexcept {
+    return task.deadline_ > INT64_MAX - report_time ? INT64_MAX : task.deadline_ + report_time;
+  }
+
   /// An op past its own deadline fails its group, even while it is queued behind others.
   [[nodiscard]] bool is_done(const Task& task, std::unique_lock<std::mutex>& lock) {
-    if (is_under_way(task) && !failure_ && steady_now() >= task.deadline_) {
+    if (is_under_way(task) && !failure_ && steady_now() >= latest_end(task)) {
       lock.unlock();
-      fail(SR_TIMEOUT, task.what() + " is past its deadline");
+      fail({SR_TIMEOUT, task.what() + " is past its deadline"});
       lock.lock();
     }
     if (task.state_ != Task::State::done) {
@@ -248,11 +257,11 @@ class Worker {
       task.run(deadline);
       return true;
     } catch (const TransportError& error) {
-      fail(error.status(), error.what());
+      fail(error);
     } catch (const std::exception& error) {
-      fail(SR_INTERNAL, error.what());
+      fail({SR_INTERNAL, error.what()});
     } catch (...) {
-      fail(SR_INTERNAL, "an exception of an unknown type was thrown");
+      fail({SR_INTERNAL, "an exception of an unknown type was thrown"});
     }
     return false;
   }

@@ -1,4 +1,4 @@
-#include "core/launch/inquest.h"
+#include "core/launch/failure_judge.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 
 namespace shardrun::launch {
 
-void Inquest::says_failed(int rank, FailureKind kind, std::optional<int> awaited, std::string_view text) {
+void FailureJudge::failed(int rank, FailureKind kind, std::optional<int> awaited, std::string_view text) {
   RankEnd& end = of(rank).end;
   if (end.failure) {
     return;
@@ -23,8 +23,8 @@ void Inquest::says_failed(int rank, FailureKind kind, std::optional<int> awaited
   }
 }
 
-void Inquest::ended(int rank, int stop_signal) {
-  const Subject& gone = of(rank);
+void FailureJudge::ended(int rank, int stop_signal) {
+  const RankStatus& gone = of(rank);
   const bool is_unseen = !gone.end.exit_code && gone.end.signal == 0;  // another launcher's process
   if (gone.end.killed || (is_unseen ? gone.end.said_goodbye : ended_well(gone.end, stop_signal))) {
     return;
@@ -35,7 +35,7 @@ void Inquest::ended(int rank, int stop_signal) {
     text = is_unseen ? fmt::format(
                            "its process has ended, or cannot be reached any more: its control connection "
                            "ended: {}",
-                           gone.lost_line)
+                           gone.connection_end)
                      : end_text(gone.end, gone.joined);
     if (!gone.last_error_line.empty()) {
       text += fmt::format("; its last line on standard error: {}", gone.last_error_line);
@@ -44,59 +44,42 @@ void Inquest::ended(int rank, int stop_signal) {
   blame(rank, kind, std::move(text));
 }
 
-std::optional<std::string> Inquest::silence(int rank, Clock::time_point now, std::chrono::milliseconds heartbeat,
-                                            std::chrono::milliseconds join) const {
-  const Subject& silent = of(rank);
-  const std::chrono::milliseconds limit = silent.joined ? heartbeat : join;
-  if (silent.gone || silent.end.killed || limit.count() == 0 || now - silent.heard <= limit) {
-    return std::nullopt;
-  }
-  const double seconds = std::chrono::duration<double>(now - silent.heard).count();
-  if (silent.end.said_goodbye) {
-    return fmt::format("said goodbye, but has not ended {:.1f} s later", seconds);
-  }
-  if (!silent.joined) {
-    return fmt::format("has not joined the job within {:.1f} s", seconds);
-  }
-  return fmt::format("has not answered for {:.1f} s", seconds);
-}
-
-void Inquest::blame(int rank, FailureKind kind, std::string text) {
+void FailureJudge::blame(int rank, FailureKind kind, std::string text) {
   if (!cause_ || (cause_kind_ == FailureKind::consequence && kind == FailureKind::own)) {
-    accuser_.reset();
+    reporter_.reset();
     set_cause(rank, kind, std::move(text));
   }
 }
 
-/// Whoever waits in vain names whom it waits for, who may say the same of another. One that has said so is no cause,
-/// but for two that lose each other: the first to be named is told of with its own words beside those of the other.
-void Inquest::blame_awaited(int rank, int awaited, const std::string& text) {
-  const bool names_nobody = cause_ && cause_kind_ == FailureKind::consequence && !accuser_;
-  const bool is_better = !cause_ || names_nobody || (accuser_ && cause_->rank == rank);
-  of(rank).named = awaited;
-  if (is_better && !of(awaited).named) {
-    accuser_ = rank;
+/// A rank that reports another one as awaited is not the cause. Two ranks that lose each other are an exception: the
+/// first to be reported is the cause, and is told of with its own words besides those of the other.
+void FailureJudge::blame_awaited(int rank, int awaited, const std::string& text) {
+  const bool names_nobody = cause_ && cause_kind_ == FailureKind::consequence && !reporter_;
+  const bool is_better = !cause_ || names_nobody || (reporter_ && cause_->rank == rank);
+  of(rank).awaited = awaited;
+  if (is_better && !of(awaited).awaited) {
+    reporter_ = rank;
     set_cause(awaited, FailureKind::consequence,
               fmt::format("does not answer other ranks, though it answers the launcher: rank {} (pid {}): {}", rank,
                           of(rank).end.pid, text));
   }
 }
 
-void Inquest::set_cause(int rank, FailureKind kind, std::string text) {
+void FailureJudge::set_cause(int rank, FailureKind kind, std::string text) {
   cause_kind_ = kind;
   cause_ = RootCause{.rank = rank, .host = of(rank).host, .pid = of(rank).end.pid, .text = std::move(text)};
 }
 
-bool Inquest::is_settled() const {
-  const auto may_say_more = [this](const Subject& each) {
+bool FailureJudge::is_final() const {
+  const auto may_report = [this](const RankStatus& each) {
     return each.joined && !each.gone && !each.end.failure && !each.end.said_goodbye && &each != &of(cause_->rank);
   };
-  return cause_ && (cause_kind_ == FailureKind::own || std::none_of(subjects_.begin(), subjects_.end(), may_say_more));
+  return cause_ && (cause_kind_ == FailureKind::own || std::none_of(statuses_.begin(), statuses_.end(), may_report));
 }
 
-LaunchResult Inquest::result() const {
+LaunchResult FailureJudge::result() const {
   LaunchResult result{.cause = cause_};
-  for (const Subject& each : subjects_) {
+  for (const RankStatus& each : statuses_) {
     result.ranks.push_back(each.end);
     if (result.exit_code == 0) {
       result.exit_code = each.end.exit_code.value_or(0);
@@ -104,7 +87,7 @@ LaunchResult Inquest::result() const {
   }
   if (result.cause) {
     const RankEnd& end = of(result.cause->rank).end;
-    if (accuser_ && of(result.cause->rank).named == accuser_) {
+    if (reporter_ && of(result.cause->rank).awaited == reporter_) {
       result.cause->text += fmt::format("; rank {} itself: {}", result.cause->rank, end.text);
     }
     if (!end.killed) {

@@ -1,0 +1,182 @@
+#include "core/launch/job_watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/launch/status.h"
+
+namespace shardrun::launch {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// Why a rank has been silent for too long, or nothing.
+std::optional<std::string> silence_of(const RankStatus& rank, JobWatch::Clock::time_point now,
+                                      milliseconds heartbeat_timeout, milliseconds join_timeout) {
+  const milliseconds limit = rank.joined ? heartbeat_timeout : rank.expected ? join_timeout : milliseconds(0);
+  if (rank.gone || rank.end.killed || limit.count() == 0 || now - rank.heard <= limit) {
+    return std::nullopt;
+  }
+  const double seconds = std::chrono::duration<double>(now - rank.heard).count();
+  if (rank.end.said_goodbye) {
+    return fmt::format("said goodbye, but has not ended {:.1f} s later", seconds);
+  }
+  if (!rank.joined) {
+    return fmt::format("has not joined the job within {:.1f} s", seconds);
+  }
+  return fmt::format("has not answered for {:.1f} s", seconds);
+}
+
+}  // namespace
+
+JobWatch::JobWatch(boost::asio::io_context& io, JobWatchSettings settings, JobWatchEvents events)
+    : settings_(std::move(settings)),
+      events_(std::move(events)),
+      ticker_(io),
+      report_timer_(io),
+      grace_(io),
+      last_tick_(Clock::now()),
+      judge_(ranks()),
+      store_(io, settings_.store, store_events()) {}
+
+StoreServerEvents JobWatch::store_events() {
+  return {.joined =
+              [this](int rank, const Hello& hello) {
+                RankStatus& status = judge_.of(rank);
+                status.joined = true;
+                status.heard = Clock::now();
+                status.host = hello.host;
+                ++joined_;
+                events_.joined(rank, hello);
+              },
+          .came_with_other_job = events_.came_with_other_job,
+          .heard = [this](int rank) { judge_.of(rank).heard = Clock::now(); },
+          .message = events_.message,
+          .failed =
+              [this](int rank, FailureKind kind, std::optional<int> awaited, std::string_view text) {
+                judge_.failed(rank, kind, awaited, text);
+                end_if_failed();
+                events_.failed(rank);
+              },
+          .abort_heard = [this](int rank) { judge_.of(rank).abort_heard = true; },
+          .said_goodbye =
+              [this](int rank) {
+                judge_.of(rank).end.said_goodbye = true;
+                events_.said_goodbye(rank);
+              },
+          .paused = events_.paused,
+          .closed =
+              [this](int rank, const std::string& why) {
+                judge_.of(rank).connection_end = why;
+                events_.closed(rank);
+              },
+          .log = events_.log};
+}
+
+void JobWatch::start() {
+  last_tick_ = Clock::now();
+  tick();
+}
+
+void JobWatch::expect(int rank) {
+  RankStatus& status = judge_.of(rank);
+  status.expected = true;
+  if (!status.joined) {
+    status.heard = Clock::now();
+  }
+}
+
+void JobWatch::forget_silence() {
+  last_tick_ = Clock::now();
+  for (int rank = 0; rank < ranks(); ++rank) {
+    judge_.of(rank).heard = last_tick_;
+  }
+}
+
+milliseconds JobWatch::tick_interval() const {
+  milliseconds tick = settings_.longest_tick;
+  for (const milliseconds timeout : {settings_.heartbeat_timeout, settings_.join_timeout}) {
+    tick = timeout.count() > 0 ? std::min(tick, timeout / 8) : tick;
+  }
+  return std::max(tick, milliseconds(5));
+}
+
+void JobWatch::tick() {
+  const milliseconds interval = tick_interval();
+  const Clock::time_point now = Clock::now();
+  const Clock::duration missed = time_held_up(now - last_tick_, interval);
+  last_tick_ = now;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    judge_.of(rank).heard += missed;
+    check_silence(rank, now);
+  }
+  events_.tick(now);
+  ticker_.expires_after(interval);
+  ticker_.async_wait([this](const boost::system::error_code& cancelled) {
+    if (!cancelled) {
+      tick();
+    }
+  });
+}
+
+void JobWatch::check_silence(int rank, Clock::time_point now) {
+  if (is_ending_) {
+    return;
+  }
+  if (std::optional<std::string> why =
+          silence_of(judge_.of(rank), now, settings_.heartbeat_timeout, settings_.join_timeout)) {
+    events_.silent(rank);
+    blame(rank, FailureKind::own, std::move(*why));
+  }
+}
+
+void JobWatch::blame(int rank, FailureKind kind, std::string text) {
+  judge_.blame(rank, kind, std::move(text));
+  end_if_failed();
+}
+
+void JobWatch::ended(int rank, int stop_signal) {
+  judge_.ended(rank, stop_signal);
+  end_if_failed();
+}
+
+void JobWatch::end_if_failed() {
+  if (is_ending_ || !judge_.cause()) {
+    return;
+  }
+  const bool is_first = !first_failure_;
+  if (is_first) {
+    first_failure_ = Clock::now();
+  }
+  if (judge_.is_final()) {
+    end(describe(*judge_.cause()));
+  } else if (is_first) {
+    report_timer_.start(settings_.report_time, [this] { end(describe(*judge_.cause())); });
+  }
+}
+
+void JobWatch::end(const std::string& reason) {
+  if (std::exchange(is_ending_, true)) {
+    return;
+  }
+  first_failure_ = first_failure_.value_or(Clock::now());
+  report_timer_.cancel();
+  store_.abort(reason);
+  events_.ending();
+  start_grace();
+}
+
+void JobWatch::start_grace() { grace_.start(settings_.grace, events_.grace_over); }
+
+LaunchResult JobWatch::result() const {
+  LaunchResult result = judge_.result();
+  result.strangers = store_.strangers();
+  if (is_ending_) {
+    result.ending = Clock::now() - *first_failure_;
+  }
+  return result;
+}
+
+}  // namespace shardrun::launch

@@ -1,0 +1,126 @@
+#include "core/launch/store_connector.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/ip/address.hpp>
+#include <utility>
+
+namespace shardrun::launch {
+namespace {
+
+using boost::asio::ip::tcp;
+using boost::system::error_code;
+
+constexpr std::chrono::milliseconds longest_connect_pause{500};
+constexpr std::chrono::milliseconds longest_unproved_pause{2000};
+
+}  // namespace
+
+StoreConnector::StoreConnector(boost::asio::io_context& io, StoreConnectorSettings settings,
+                               StoreConnectorEvents events)
+    : settings_(std::move(settings)), events_(std::move(events)), io_(io), timer_(io) {}
+
+StoreConnector::~StoreConnector() {
+  if (connection_) {
+    connection_->close();
+  }
+}
+
+void StoreConnector::connect() {
+  auto socket = std::make_shared<tcp::socket>(io_);
+  error_code error;
+  const tcp::endpoint store(boost::asio::ip::make_address(settings_.address, error), settings_.port);
+  if (!error) {
+    socket->open(store.protocol(), error);
+  }
+  if (error) {
+    return connect_later(error.message());
+  }
+  close_on_exec(socket->native_handle());
+  socket->async_connect(store, [this, socket](const error_code& failed) {
+    if (failed) {
+      return connect_later(failed.message());
+    }
+    error_code unknown;
+    const tcp::endpoint own = socket->local_endpoint(unknown);
+    own_address_ = own.address().to_string();
+    greet(std::make_shared<FrameConnection>(std::move(*socket), max_hello_bytes));
+  });
+}
+
+void StoreConnector::connect_later(const std::string& why) { pause_before_connecting(why, longest_connect_pause); }
+
+void StoreConnector::pause_before_connecting(const std::string& why, std::chrono::milliseconds longest_pause) {
+  if (const auto abandoned = std::exchange(connection_, nullptr)) {
+    abandoned->close();
+  }
+  events_.failed(why);
+  timer_.expires_after(pause_);
+  pause_ = std::min(2 * pause_, longest_pause);
+  timer_.async_wait([this](const error_code& cancelled) {
+    if (!cancelled) {
+      connect();
+    }
+  });
+}
+
+/// What listens there has to prove first that it knows the token, and in time.
+void StoreConnector::greet(std::shared_ptr<FrameConnection> connection) {
+  connection_ = std::move(connection);
+  nonce_ = random_token();
+  connection_->start({.frame = [this](FrameType type, std::string_view payload) { check_proof(type, payload); },
+                      .closed = [this](const std::string& why) { not_proved(why); }});
+  connection_->send(encode_greeting(nonce_));
+  timer_.expires_after(settings_.proof_timeout);
+  timer_.async_wait([this, greeted = connection_](const error_code& cancelled) {
+    if (!cancelled && greeted == connection_) {
+      // It may be the launcher, and busy: that is no reason to give up.
+      connect_later(unproved(fmt::format("it did not answer within {} ms", settings_.proof_timeout.count())));
+    }
+  });
+}
+
+void StoreConnector::check_proof(FrameType type, std::string_view payload) {
+  if (type != FrameType::challenge) {
+    throw ProtocolError(fmt::format("it answered with a frame of type {}", static_cast<int>(type)));
+  }
+  const Challenge challenge = decode_challenge(payload);
+  const SessionKeys keys = session_keys(settings_.token, nonce_, challenge.nonce);
+  if (!equal_in_constant_time(challenge.proof, keys.proof)) {
+    throw ProtocolError("its proof is wrong");
+  }
+  timer_.cancel();
+  connection_->set_max_bytes(max_frame_bytes);
+  connection_->seal(keys.to_launcher, keys.to_rank);
+  events_.proved(std::exchange(connection_, nullptr), own_address_);
+}
+
+std::string StoreConnector::unproved(const std::string& why) const {
+  return fmt::format("what listens at {} port {} has not proved that it knows this run's token: {}", settings_.address,
+                     settings_.port, why);
+}
+
+/// It may be something else that listens there until the launcher does. Whoever hangs up before a word is no imposter:
+/// the launcher does so too, with the oldest of its guests while many come at once.
+void StoreConnector::not_proved(const std::string& why) {
+  const std::string what = unproved(why);
+  if (!connection_->has_heard()) {
+    return connect_later(what);
+  }
+  const auto now = std::chrono::steady_clock::now();
+  first_unproved_ = unproved_ == 0 ? now : first_unproved_;
+  ++unproved_;
+  if (settings_.most_unproved == 0) {
+    return connect_later(what);
+  }
+  if (unproved_ < settings_.most_unproved || now - first_unproved_ < settings_.shortest_of_unproved) {
+    return pause_before_connecting(what, longest_unproved_pause);
+  }
+  events_.refused(
+      fmt::format("{} (of {} times; is SHARDRUN_TOKEN the same there, or TMPDIR, where no token "
+                  "is set, and is it rank 0 of this job?)",
+                  what, unproved_));
+}
+
+}  // namespace shardrun::launch

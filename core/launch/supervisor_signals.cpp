@@ -1,0 +1,99 @@
+// What the supervisor does on signals of a person or a scheduler: stop, stop now, stand still.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include "core/launch/status.h"
+#include "core/launch/supervisor.h"
+
+namespace shardrun::launch {
+
+void Supervisor::on_signal(int signal) {
+  if (signal == SIGCHLD) {
+    reap_children();
+  } else if (signal == SIGTSTP) {
+    ask_to_pause();
+  } else if (signal != SIGPIPE ||
+             (stop_signal_ == 0 && !watch_.is_ending())) {  // which comes with every line that nobody reads
+    ask_to_stop(signal);
+  }
+}
+
+/// Not in the middle of an operation, whose deadline would have passed when they go on.
+void Supervisor::ask_to_pause() {
+  if (watch_.is_ending() || stop_signal_ != 0 || std::exchange(pausing_, true)) {
+    return;
+  }
+  notice("asked to stand still: waiting for the ranks to end this step");
+  watch_.store().pause();
+}
+
+/// Ranks that wait need not be stopped: they do nothing but send heartbeats.
+void Supervisor::pause_if_all_wait() {
+  const bool any = std::any_of(children_.begin(), children_.end(), [](const Child& each) { return each.paused; });
+  bool all = true;
+  for (int rank = 0; rank < settings_.ranks; ++rank) {
+    all = all && (child(rank).paused || status(rank).gone || status(rank).end.said_goodbye);
+  }
+  if (!any || !all || watch_.judge().cause()) {
+    return;
+  }
+  if (stop_signal_ == 0) {
+    stand_still();
+  }
+  pausing_ = false;
+  for (Child& each : children_) {
+    each.paused = false;
+  }
+  watch_.store().resume();
+}
+
+/// By the signal's own action, not SIGSTOP: where no shell could continue this process, the system leaves it out.
+void Supervisor::stand_still() {
+  struct sigaction caught = {};
+  struct sigaction stops = {};
+  stops.sa_handler = SIG_DFL;
+  sigemptyset(&stops.sa_mask);
+  ::sigaction(SIGTSTP, &stops, &caught);
+  ::raise(SIGTSTP);
+  ::sigaction(SIGTSTP, &caught, nullptr);
+  watch_.forget_silence();
+}
+
+void Supervisor::ask_to_stop(int signal) {
+  if (signal == stop_signal_ && forced_signal_ == 0 && Clock::now() - asked_ < same_request) {
+    return;
+  }
+  if (stop_signal_ == 0 && !watch_.is_ending()) {
+    stop_signal_ = signal;
+    asked_ = Clock::now();
+    if (settings_.has_begun && !settings_.has_begun()) {
+      return stop_at_once();
+    }
+    notice(stop_notice(signal));
+    return watch_.store().stop(signal);
+  }
+  const bool impatient = watch_.is_ending() || forced_signal_ != 0;
+  forced_signal_ = signal;
+  if (impatient) {
+    return kill_all();
+  }
+  notice(fmt::format("ending the ranks now, by {}", signal_text(signal)));
+  for (int rank = 0; rank < settings_.ranks; ++rank) {
+    send_signal(rank, SIGTERM);
+    send_signal(rank, SIGCONT);  // one that was stopped would not hear of it
+  }
+  watch_.start_grace();
+}
+
+/// Ranks that load, compile or connect hear of nothing, and have nothing to lose.
+void Supervisor::stop_at_once() {
+  notice(stop_notice(stop_signal_, "stopping before the first step"));
+  stopped_at_once_ = true;
+  kill_all();
+}
+
+}  // namespace shardrun::launch

@@ -1,0 +1,108 @@
+#include "core/train/rendezvous.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "core/compile/plugins.h"
+#include "core/launch/user_token.h"
+
+namespace shardrun::train {
+namespace {
+
+std::vector<plugins::Transport> find_messengers(const job::Job& job) {
+  std::vector<plugins::Transport> messengers;
+  for (const job::Chosen& chosen : job.transports) {
+    plugins::Transport transport = compile::load_transport(job, chosen.name);
+    if (transport.shares_first()) {
+      messengers.push_back(std::move(transport));
+    }
+  }
+  return messengers;
+}
+
+/// Those that open another can do what that one can, which none of them needs to be asked for.
+bool can_share_first(const plugins::Transport& transport) {
+  return transport.shares_first() && std::ranges::none_of(transport.options(), &plugins::OptionSpec::transport);
+}
+
+/// "use transport = NAME, or " of those that are here and can.
+std::string advice_on_transports(const job::Job& job) {
+  std::string names;
+  const plugins::Directories directories = compile::directories_of(job.plugins.path);
+  for (const std::string& name : plugins::plugin_names(directories, plugins::PluginKind::transport)) {
+    try {
+      if (can_share_first(plugins::Transport::load(directories, name))) {
+        names += (names.empty() ? "" : " or ") + name;
+      }
+    } catch (const Error&) {
+      // 'shardrun plugins' says what is wrong with it.
+    }
+  }
+  return names.empty() ? "" : fmt::format("use transport = {}, or ", names);
+}
+
+/// By the first messenger that can. Whether one can is the same on all ranks.
+bool share_first(Rendezvous& rendezvous, const launch::World& world, std::string& bytes) {
+  return std::ranges::any_of(rendezvous.messengers, [&](plugins::Transport& messenger) {
+    return messenger.share_first(static_cast<std::uint32_t>(world.rank), static_cast<std::uint32_t>(world.size), bytes);
+  });
+}
+
+}  // namespace
+
+Error no_place(const job::Job& job, const launch::World& world) {
+  return Error(
+      ErrorCode::usage,
+      fmt::format("{}: {} started this process as rank {} of {}, but no transport of the job can tell ranks "
+                  "where they meet: {}set MASTER_ADDR and MASTER_PORT (where rank 0 shall listen) and "
+                  "SHARDRUN_TOKEN (one secret, from 'openssl rand -hex 32') for all ranks",
+                  job.where("job", "transport"), world.launcher, world.rank, world.size, advice_on_transports(job)));
+}
+
+Rendezvous rendezvous_of(const job::Job& job, const launch::World& world) {
+  Rendezvous rendezvous;
+  const std::optional<launch::Token> token = launch::token_of();
+  if (!world.is_by_variables && !(world.master && token)) {
+    rendezvous.messengers = find_messengers(job);
+  }
+  if (world.master && rendezvous.messengers.empty()) {
+    const std::string address = launch::resolve_for_others("MASTER_ADDR", world.master->address);
+    if (token || launch::is_loopback(address)) {
+      return {.invitation = {.master = {.address = address, .port = world.master->port},
+                             .token = token ? *token : launch::token_of_this_user()}};
+    }
+    if (world.is_by_variables) {
+      throw Error(ErrorCode::usage,
+                  fmt::format("the ranks meet at MASTER_ADDR = {}, which other machines reach: set SHARDRUN_TOKEN to "
+                              "one secret on every host, so that strangers cannot join ('openssl rand -hex 32' makes "
+                              "one)",
+                              world.master->address));
+    }
+  }
+  if (rendezvous.messengers.empty()) {
+    throw no_place(job, world);
+  }
+  return rendezvous;
+}
+
+bool invite(Rendezvous& rendezvous, const launch::World& world, const launch::Invitation& invitation) {
+  std::string bytes = launch::encode(invitation);
+  return rendezvous.messengers.empty() || share_first(rendezvous, world, bytes);
+}
+
+launch::Invitation hear_invitation(const job::Job& job, Rendezvous& rendezvous, const launch::World& world) {
+  if (rendezvous.messengers.empty()) {
+    return rendezvous.invitation;
+  }
+  std::string bytes(launch::invitation_bytes, '\0');
+  if (!share_first(rendezvous, world, bytes)) {
+    throw no_place(job, world);
+  }
+  return launch::decode_invitation(bytes);
+}
+
+}  // namespace shardrun::train
