@@ -130,7 +130,7 @@ class First {
     }
   }
 
-  /// Listens, and returns where. What an older run has left is removed once that has succeeded.
+  /// Listens, and returns the place. Then removes an older run's files.
   launch::Invitation host(const Rendezvous& rendezvous) {
     launch::Invitation invitation = rendezvous.invitation;
     if (!rendezvous.messengers.empty()) {

@@ -24,12 +24,12 @@ std::vector<plugins::Transport> find_messengers(const job::Job& job) {
   return messengers;
 }
 
-/// Those that open another can do what that one can, which none of them needs to be asked for.
+/// False for transports that open another one: they can only if that one can.
 bool can_share_first(const plugins::Transport& transport) {
   return transport.shares_first() && std::ranges::none_of(transport.options(), &OptionSpec::names_transport);
 }
 
-/// "use transport = NAME, or " of those that are here and can.
+/// "use transport = NAME, or " for an available transport that can.
 std::string advice_on_transports(const job::Job& job) {
   std::string names;
   const plugins::Directories directories = compile::directories_of(job.plugins.path);
@@ -39,13 +39,13 @@ std::string advice_on_transports(const job::Job& job) {
         names += (names.empty() ? "" : " or ") + name;
       }
     } catch (const Error&) {
-      // 'shardrun plugins' says what is wrong with it.
+      // 'shardrun plugins' reports its error.
     }
   }
   return names.empty() ? "" : fmt::format("use transport = {}, or ", names);
 }
 
-/// By the first messenger that can. Whether one can is the same on all ranks.
+/// Uses the first messenger that can. Whether one can is the same on all ranks.
 bool share_first(Rendezvous& rendezvous, const launch::World& world, std::string& bytes) {
   return std::ranges::any_of(rendezvous.messengers, [&](plugins::Transport& messenger) {
     return messenger.share_first(static_cast<std::uint32_t>(world.rank), static_cast<std::uint32_t>(world.size), bytes);
