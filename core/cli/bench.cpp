@@ -198,7 +198,7 @@ int measure(const bench::Settings& settings, const bench::Setting& setting, std:
   return outcome.exit_code;
 }
 
-int run(std::span<const std::string> words) {
+int run_bench(std::span<const std::string> words) {
   const std::optional<launch::RankContext> context = launch::take_rank_context();
   const Parsed parsed = parse("bench", words, syntax(), 0, 0);
   if (parsed.help_shown) {
@@ -221,7 +221,7 @@ const RegisterCommand bench_command(
     {.name = "bench",
      .arguments = "[options]",
      .help = "time a transport's ops, check their results, and measure this machine's limits",
-     .run = run});
+     .run = run_bench});
 
 }  // namespace
 }  // namespace shardrun::cli

@@ -18,11 +18,11 @@ namespace shardrun::cli {
 namespace {
 
 /// The width if the output is not a terminal: lines may be long.
-constexpr std::size_t usual_width = 190;
+constexpr std::size_t usual_plan_width = 190;
 
 std::size_t screen_width() {
   const metrics::ProgressSink screen = metrics::descriptor_sink(STDOUT_FILENO, std::getenv("TERM"));
-  return screen.is_terminal ? screen.width() : usual_width;
+  return screen.is_terminal ? screen.width() : usual_plan_width;
 }
 
 /// "0,5,8-11". Throws Error{usage}.

@@ -22,7 +22,7 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr std::size_t usual_width = 80;
+constexpr std::size_t usual_drawing_width = 80;
 /// Of more ranks, those that have the same part share a line of the table.
 constexpr std::int64_t most_ranks_by_line = 16;
 
@@ -361,7 +361,7 @@ std::string as_json(const std::vector<Tensor>& tensors, const compile::Compiled&
 
 std::size_t terminal_width() {
   const metrics::ProgressSink screen = metrics::descriptor_sink(STDOUT_FILENO, std::getenv("TERM"));
-  return screen.is_terminal ? screen.width() : usual_width;
+  return screen.is_terminal ? screen.width() : usual_drawing_width;
 }
 
 int show_sharding(std::span<const std::string> words) {

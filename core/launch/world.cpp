@@ -24,7 +24,7 @@ namespace {
 
 constexpr int most_ranks = 1 << 20;
 
-Error senseless(const std::string& what) {
+Error senseless_world(const std::string& what) {
   return Error(ErrorCode::usage,
                fmt::format("this process was started as one of several ranks, but {}; '--launch here' starts all ranks "
                            "of the job here, whatever these variables say",
@@ -43,7 +43,7 @@ class Reader {
 
   [[nodiscard]] std::string text(const char* name) const {
     if (!has(name)) {
-      throw senseless(fmt::format("{} is not set", name));
+      throw senseless_world(fmt::format("{} is not set", name));
     }
     return variable_(name);
   }
@@ -53,7 +53,7 @@ class Reader {
     int value = 0;
     const auto [end, failed] = std::from_chars(given.data(), given.data() + given.size(), value);
     if (failed != std::errc() || end != given.data() + given.size() || value < lowest || value > highest) {
-      throw senseless(fmt::format("{} is '{}', not a number from {} to {}", name, given, lowest, highest));
+      throw senseless_world(fmt::format("{} is '{}', not a number from {} to {}", name, given, lowest, highest));
     }
     return value;
   }
@@ -195,10 +195,10 @@ void require_whole_world(const Variables& variable) {
     return;
   }
   if (reader.has("RANK") && !reader.has("WORLD_SIZE")) {
-    throw senseless("MASTER_ADDR, MASTER_PORT and RANK are set and WORLD_SIZE is not");
+    throw senseless_world("MASTER_ADDR, MASTER_PORT and RANK are set and WORLD_SIZE is not");
   }
   if (reader.has("WORLD_SIZE") && reader.number("WORLD_SIZE", 1, most_ranks) > 1) {
-    throw senseless("MASTER_ADDR, MASTER_PORT and WORLD_SIZE are set and RANK is not");
+    throw senseless_world("MASTER_ADDR, MASTER_PORT and WORLD_SIZE are set and RANK is not");
   }
 }
 

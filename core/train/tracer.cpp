@@ -16,7 +16,7 @@
 namespace shardrun::train {
 namespace {
 
-std::int64_t nanoseconds() noexcept {
+std::int64_t now_in_nanoseconds() noexcept {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
@@ -52,7 +52,7 @@ Tracer::Recording::Recording(Tracer& tracer, runtime::Executor& executor, std::i
       is_recorded_(step >= tracer.first_ && tracer.steps_.size() < tracer.most_steps_) {
   if (is_recorded_) {
     tracer_.steps_.push_back(
-        {.step = step + 1, .begin = nanoseconds(), .first_span = tracer_.timeline_.spans().size()});
+        {.step = step + 1, .begin = now_in_nanoseconds(), .first_span = tracer_.timeline_.spans().size()});
     executor_.record(&tracer_.timeline_);
   }
 }
@@ -60,7 +60,7 @@ Tracer::Recording::Recording(Tracer& tracer, runtime::Executor& executor, std::i
 Tracer::Recording::~Recording() {
   if (is_recorded_) {
     executor_.record(nullptr);
-    tracer_.steps_.back().end = nanoseconds();
+    tracer_.steps_.back().end = now_in_nanoseconds();
   }
 }
 

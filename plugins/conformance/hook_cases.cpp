@@ -50,7 +50,7 @@ class Guarded {
 };
 
 /// The buffers of each member.
-using Memory = std::vector<std::vector<Guarded>>;
+using GroupMemory = std::vector<std::vector<Guarded>>;
 
 struct GroupCase {
   const Hook& hook;
@@ -76,7 +76,7 @@ void copy(Guarded& from, std::uint64_t first, Guarded& to, std::uint64_t at, std
   std::memcpy(to.floats() + at, from.floats() + first, count * sizeof(float));
 }
 
-void reduce(Memory& memory, const HookStep& step) {
+void reduce(GroupMemory& memory, const HookStep& step) {
   std::vector<float> sum(memory.front()[step.send].elements(), 0);
   for (std::vector<Guarded>& member : memory) {
     for (std::size_t i = 0; i < sum.size(); ++i) {
@@ -90,7 +90,7 @@ void reduce(Memory& memory, const HookStep& step) {
   }
 }
 
-void carry_out(Memory& memory, const HookStep& step) {
+void carry_out(GroupMemory& memory, const HookStep& step) {
   if (step.kind == HookStep::Kind::all_reduce || step.kind == HookStep::Kind::reduce_scatter) {
     reduce(memory, step);
     return;
@@ -105,8 +105,8 @@ void carry_out(Memory& memory, const HookStep& step) {
 }
 
 /// The members' states before the first round: zeros, or a copy of the tensors.
-Memory first_memory(const GroupCase& group) {
-  Memory memory(group.members);
+GroupMemory first_memory(const GroupCase& group) {
+  GroupMemory memory(group.members);
   for (std::vector<Guarded>& member : memory) {
     for (std::size_t b = 0; b <= group.hook.states.size(); ++b) {
       member.emplace_back(group.elements);
@@ -118,7 +118,7 @@ Memory first_memory(const GroupCase& group) {
 
 /// Tensors that differ from round to round. They also differ from member to member where the hook allows that:
 /// gradients, and parameters that vary.
-void fill_tensors(const GroupCase& group, Memory& memory, std::int64_t round) {
+void fill_tensors(const GroupCase& group, GroupMemory& memory, std::int64_t round) {
   const bool differ = group.hook.kind == HookKind::sync_gradients || group.varies;
   for (std::size_t m = 0; m < memory.size(); ++m) {
     for (std::uint64_t i = 0; i < group.elements; ++i) {
@@ -134,7 +134,7 @@ void fill_tensors(const GroupCase& group, Memory& memory, std::int64_t round) {
 }
 
 /// The hook's own buffers have undefined content at first: different bytes each time.
-void add_buffers(const HookPlan& plan, Memory& memory, unsigned char& anything) {
+void add_buffers(const HookPlan& plan, GroupMemory& memory, unsigned char& anything) {
   for (std::vector<Guarded>& member : memory) {
     for (const plan::HookBuffer& buffer : plan.buffers) {
       member.emplace_back(buffer.elements);
@@ -173,7 +173,7 @@ void call(const Hooks& hooks, const GroupCase& group, const HookTables& tables, 
 /// first.
 std::vector<float> do_rounds(const GroupCase& group, const HookTables& tables, const HookPlan& plan,
                              const std::function<const Hooks&(std::size_t)>& of, unsigned char anything) {
-  Memory memory = first_memory(group);
+  GroupMemory memory = first_memory(group);
   for (std::int64_t round = 0; round < rounds; ++round) {
     fill_tensors(group, memory, round);
     add_buffers(plan, memory, anything);

@@ -115,7 +115,7 @@ std::size_t open_descriptors() {
   return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
 }
 
-void nothing_left(StrategyMember& member) {
+void instances_left(StrategyMember& member) {
   const std::vector<StrategyJob> jobs = jobs_of("gpt", 4);
   (void)ask(member.open_another(), jobs.front().request);
   const std::size_t before = open_descriptors();
@@ -140,7 +140,7 @@ void add_plan_cases(std::vector<StrategyCase>& cases) {
   cases.push_back({.name = "many instances", .run = many_instances});
   cases.push_back({.name = "a host of a later release", .run = later_host});
   cases.push_back({.name = "reasons longer than their buffer", .run = long_names});
-  cases.push_back({.name = "instances that leave nothing behind", .run = nothing_left});
+  cases.push_back({.name = "instances that leave nothing behind", .run = instances_left});
 }
 
 }  // namespace shardrun::conformance

@@ -15,6 +15,8 @@
 
 namespace shardrun::plugins {
 
+[[noreturn]] inline void refuse_with(std::string message) { throw Error(ErrorCode::plugin, std::move(message)); }
+
 [[nodiscard]] inline std::string text_of(const sr_error& error) {
   return printable({error.text, ::strnlen(error.text, sizeof(error.text))});
 }

@@ -14,8 +14,6 @@
 namespace shardrun::plugins {
 namespace {
 
-[[noreturn]] void refuse_with(std::string message) { throw Error(ErrorCode::plugin, std::move(message)); }
-
 /// The host's side of sr_hook_writer. It keeps the first refusal, like PlanRecorder.
 class HookRecorder {
  public:

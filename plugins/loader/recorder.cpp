@@ -15,8 +15,6 @@
 namespace shardrun::plugins {
 namespace {
 
-[[noreturn]] void refuse_with(std::string message) { throw Error(ErrorCode::plugin, std::move(message)); }
-
 std::string_view required(const char* text, std::string_view what) {
   if (text == nullptr || *text == '\0') {
     refuse_with(fmt::format("{} is empty", what));

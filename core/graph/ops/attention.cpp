@@ -34,7 +34,7 @@ std::int64_t gradient_flops(const OpShape& shape) { return attention_flops(shape
 const RegisterOp attention(
     {.name = "attention", .rule = attention_rule, .gradient = attention_gradient, .flops = attention_flops});
 
-const RegisterOp gradient({.name = "attention_gradient", .rule = attention_gradient_rule, .flops = gradient_flops});
+const RegisterOp attention_gradient_op({.name = "attention_gradient", .rule = attention_gradient_rule, .flops = gradient_flops});
 
 }  // namespace
 }  // namespace shardrun::graph

@@ -36,7 +36,7 @@ ShardingRule take_position_rule(const Attributes&, const Operands&) {
 
 const RegisterOp embedding({.name = "embedding", .rule = embedding_rule, .gradient = embedding_gradient});
 
-const RegisterOp gradient({.name = "embedding_gradient",
+const RegisterOp embedding_gradient_op({.name = "embedding_gradient",
                            .rule = embedding_gradient_rule,
                            .flops = flops_per_element<1, 1>,
                            .accumulates = true});
