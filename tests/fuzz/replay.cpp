@@ -1,6 +1,6 @@
 // Runs a fuzz target over each input of a corpus, so that every build tries what a fuzzer once found. A corpus begins
-// with the number of its inputs; a line of it is a name and an input. libFuzzer reads and writes folders: `unpack` makes
-// one of the corpus, `add` appends files to the corpus.
+// with the number of its inputs; a line of it is a name and an input. libFuzzer reads and writes folders: `unpack`
+// makes one of the corpus, `add` appends files to the corpus.
 
 #include <cstddef>
 #include <cstdint>
@@ -28,11 +28,10 @@ struct Input {
 };
 
 constexpr const char* head_end =
-    " inputs that a fuzzer once found: a line is a name and an input. \\n is a newline, \\xHH a byte, \\\\ a backslash.";
+    " inputs that a fuzzer once found: a line is a name and an input. \\n is a newline, \\xHH a byte, \\\\ a "
+    "backslash.";
 
-std::string head_of(std::size_t inputs) {
-  return "# " + std::to_string(inputs) + head_end;
-}
+std::string head_of(std::size_t inputs) { return "# " + std::to_string(inputs) + head_end; }
 
 /// Throws std::runtime_error for a file that was cut.
 std::vector<Input> inputs_of(const std::filesystem::path& corpus) {

@@ -20,7 +20,7 @@ namespace {
 class Messages {
  public:
   Messages(plugins::TransportGroup& group, std::uint32_t opcode, std::uint32_t peer,
-          const std::vector<std::uint64_t>& ids)
+           const std::vector<std::uint64_t>& ids)
       : values_(ids.size(), std::vector<float>(1)), op_(prepare(group, opcode, peer, ids)) {}
 
   [[nodiscard]] float& value(std::size_t i) noexcept { return values_[i][0]; }
