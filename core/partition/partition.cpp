@@ -237,7 +237,7 @@ Variants variants_of(const SplitFunction& function, bool finalizes, const Partit
   }
   const std::vector<std::int64_t>& rows =
       function.role == graph::Role::repeated ? partition.microbatch_rows : partition.evaluation_rows;
-  if (rows.empty()) {
+  if (std::ranges::find(rows, function.rows) == rows.end()) {  // whoever calls it may have several calls or one
     return {.last = true, .others = true};
   }
   return {.last = rows.back() == function.rows,

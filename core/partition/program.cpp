@@ -42,9 +42,12 @@ std::string hook_text(const Programs& programs, const Program& program, const Ho
 }
 
 /// Empty: there is none.
-std::string_view name_of(const std::vector<Program>& programs, graph::Role role) noexcept {
+std::string_view name_of(const std::vector<Program>& programs, graph::Role role) {
   const auto found = std::ranges::find(programs, role, &Program::role);
-  return found == programs.end() ? std::string_view() : found->function;
+  if (found == programs.end()) {
+    throw Error(ErrorCode::internal, fmt::format("there is no program of role {}", graph::to_string(role)));
+  }
+  return found->function;
 }
 
 const char* mark(Accumulate accumulate) noexcept {
