@@ -41,7 +41,7 @@ std::string hook_text(const Programs& programs, const Program& program, const Ho
   return text + "\n";
 }
 
-/// Empty: there is none.
+/// The name of the function with this role; empty if there is none.
 std::string_view name_of(const std::vector<Program>& programs, graph::Role role) noexcept {
   const auto found = std::ranges::find(programs, role, &Program::role);
   return found == programs.end() ? std::string_view() : found->function;
