@@ -19,11 +19,10 @@ struct StoreConnectorSettings {
   std::uint16_t port = 0;
   Token token = {};                                ///< the secret that both ends prove to know; it is not sent
   std::chrono::milliseconds proof_timeout{10000};  ///< from connecting to the listener's proof
-  /// Give up after this many wrong answers instead of a proof, but not before `shortest_of_unproved` has passed since the
-  /// first of them. 0: never give up.
+  /// Give up after this many wrong answers instead of a proof, but not before `shortest_of_unproved` has passed since
+  /// the first of them. 0: never give up.
   int most_unproved = 0;
   std::chrono::milliseconds shortest_of_unproved{0};
-};  ///< but not sooner than this after the first such answer
 };
 
 /// All must be set.
