@@ -43,7 +43,7 @@ class RankLink final : private plugins::TransportHost {
   [[nodiscard]] int world_size() const noexcept { return rank_.world_size(); }
   /// Returns the largest of the ranks' values to all ranks. Every rank calls it at the same point.
   [[nodiscard]] std::int32_t agree(std::int32_t value) { return collectives_->agree(value); }
-  /// As in Collectives: the largest of each number among the ranks along a mesh axis.
+  /// Two parts of one operation, as in Collectives: the largest of each number among the ranks along a mesh axis.
   void prepare_maximum(std::span<std::int32_t> values) { collectives_->prepare_maximum(values); }
   void maximum(mesh::AxisId axis) { collectives_->maximum(axis); }
   /// The first rank makes a text of all ranks' texts, in order of rank; all ranks get it. Every rank calls it at the
