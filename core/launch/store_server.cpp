@@ -125,7 +125,7 @@ void StoreServer::accept() {
         drop_guest_for_room("it said no hello, and no descriptor is left")) {
       return accept();
     }
-    // The connection was closed meanwhile, or another process has taken the last descriptors. That passes, so accept
+    // The peer has closed the connection, or another process has taken the last descriptors. Both pass, so accept
     // again, but after a pause.
     accept_again_.expires_after(accept_pause);
     accept_again_.async_wait([this](const error_code& cancelled) {

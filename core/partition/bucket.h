@@ -24,8 +24,8 @@ struct Bucket {
   std::optional<BucketHook> hook = std::nullopt;  ///< if a step is a hook; empty: this rank has nothing to do
 };
 
-/// Ranks with the same part of one tensor of a hook's group have the same part of all of them. So all tensors of a
-/// group have equal keys: the mesh axes that split them, and the mesh axes over which they vary.
+/// What the tensors of a hook's group have in common, in addition to their collectives: the mesh axes that split them,
+/// and the mesh axes over which they vary. So ranks that hold the same part of one of them hold the same part of all.
 struct GroupKey {
   std::set<mesh::AxisId> split;
   std::vector<mesh::AxisId> varying;

@@ -198,7 +198,7 @@ using SentBytes = std::map<std::string, std::map<std::string, std::uint64_t>>;
 
 /// The bytes that one rank sends for a transfer if it uses a ring algorithm, whatever the transport really does. Block
 /// sizes are the transfer's; an all_reduce splits its elements as evenly as possible.
-///  - To reduce, a rank sends all blocks except its own.
+///  - To reduce, and in an all_to_all, a rank sends all blocks except its own.
 ///  - To gather, it sends all blocks except its neighbour's.
 /// Summed over n members, an all_reduce sends 2(n−1)·size; a reduce_scatter, all_gather or all_to_all sends (n−1)·size.
 [[nodiscard]] std::uint64_t sent_bytes(const Transfer& transfer, std::int64_t member, std::int64_t members,

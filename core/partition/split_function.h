@@ -36,8 +36,8 @@ struct Transition {
   std::size_t dim = 0;
   std::size_t from_dim = 0;
   Reduction reduction = Reduction::sum;
-  /// Number of a gather at use. Transitions with the same number gather the tensors of one unit together. They start
-  /// one unit ahead and overlap with its computation. −1: not a gather at use.
+  /// Number of a gather at use. Transitions with the same number gather the tensors of one unit together, while the
+  /// unit before it is computed. −1: not a gather at use.
   std::int32_t gather = -1;
   Link link = {};           ///< of send and receive
   std::int64_t offset = 0;  ///< of exchange: index i of the result comes from index i + offset

@@ -54,8 +54,8 @@ class RankLink final : private plugins::TransportHost {
   /// The signal that asked any rank to stop, the same on all ranks; 0: none. Every rank calls it at the same point.
   /// While the job is suspended, it waits.
   [[nodiscard]] int agree_on_stop();
-  /// No rank goes on before every rank has called it. A rank may work long before: it sends heartbeats, and if it ends
-  /// or falls silent, the job ends.
+  /// Returns once every rank has called it. A rank may compute for long before it calls: it sends heartbeats, and if it
+  /// ends or falls silent, the job ends.
   void barrier();
 
   /// Sets what this rank is doing, for the report of a failure. `step` counts from 1; 0: none.
