@@ -40,8 +40,8 @@ struct HostSettings {
   std::function<void(const RankMessage& message)> on_message;
   std::function<void(std::string_view line)> on_log;
   std::function<void(std::string_view line)> on_notice;
-  /// Called `grace` after an abort if this process's own rank has not called wait() by then. The process ends when it
-  /// returns.
+  /// Called `grace` after an abort if this process's own rank has not called wait() by then. It must end the process;
+  /// if it returns, the host ends the process with exit code 1.
   std::function<void(const LaunchResult& result)> last_resort;
 };
 
@@ -49,7 +49,8 @@ struct HostSettings {
 /// its own thread. It sees connections end, but not processes.
 class StoreHost {
  public:
-  /// Listens, but answers nobody yet. Throws Error{io}, or Error{usage} if the address is taken or not this host's.
+  /// Listens, but answers nobody yet. Throws Error{io}, or Error{usage} if the address is taken, is not this host's, or
+  /// stands for every address.
   explicit StoreHost(HostSettings settings);
   StoreHost(const StoreHost&) = delete;
   StoreHost& operator=(const StoreHost&) = delete;
