@@ -41,7 +41,7 @@ std::string hook_text(const Programs& programs, const Program& program, const Ho
   return text + "\n";
 }
 
-/// Empty: there is none.
+/// The name of the function with this role.
 std::string_view name_of(const std::vector<Program>& programs, graph::Role role) {
   const auto found = std::ranges::find(programs, role, &Program::role);
   if (found == programs.end()) {
@@ -98,7 +98,7 @@ std::vector<std::size_t> Programs::find_calls(std::string_view function, const s
 }
 
 std::vector<std::size_t> Programs::find_calls(graph::Role role, const std::vector<std::int64_t>& rows) const {
-  return find_calls(name_of(programs, role), rows);
+  return rows.empty() ? std::vector<std::size_t>() : find_calls(name_of(programs, role), rows);
 }
 
 std::uint64_t sent_bytes(const Transfer& transfer, std::int64_t member, std::int64_t members,
