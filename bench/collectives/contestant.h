@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "bench/collectives/meeting.h"
+#include "bench/collectives/rendezvous.h"
 #include "plugins/loader/transport.h"
 
 namespace shardrun::bench {
@@ -60,13 +60,13 @@ class Contestant {
 using Contestants = std::vector<std::unique_ptr<Contestant>>;
 
 /// A transport plugin, found in `folder`: NAME[:KEY=VALUE]... `is_ours`: it is compared with the others.
-[[nodiscard]] std::unique_ptr<Contestant> make_transport(Meeting& meeting, const memory::Arena& arena,
+[[nodiscard]] std::unique_ptr<Contestant> make_transport(Rendezvous& rendezvous, const memory::Arena& arena,
                                                          const std::string& folder, const std::string& name,
                                                          bool is_ours);
 /// Nanoseconds to start and wait for an op in a group of one: the cost of the calls.
 [[nodiscard]] double call_overhead(Contestant& transport);
 
-[[nodiscard]] std::unique_ptr<Contestant> make_gloo(Meeting& meeting);
+[[nodiscard]] std::unique_ptr<Contestant> make_gloo(Rendezvous& rendezvous);
 /// Each rank reduces its share of all ranks' buffers into all of them, without ever waiting.
 [[nodiscard]] std::unique_ptr<Contestant> make_bare_reduction(const Arenas& arenas);
 [[nodiscard]] std::unique_ptr<Contestant> make_memcpy();

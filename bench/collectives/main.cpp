@@ -42,7 +42,7 @@ struct Options {
   int rounds = 11;
   double seconds = 0.01;
   bool json = false;
-  std::string folder;  ///< the rank's meeting folder
+  std::string folder;  ///< the folder of the rendezvous
   std::uint32_t rank = 0;
   bool under_mpi = false;
 };
@@ -151,9 +151,9 @@ std::optional<Options> parse(int argc, char** argv) {
               });
   check_names(options.rivals, "--rivals", "mpi, gloo, TRANSPORT:KEY=VALUE",
               [](const std::string& name) { return name == "mpi" || name == "gloo" || has_options(name); });
-  if (options.ranks < 2 || options.ranks > Meeting::most_ranks || options.rounds < 1 || options.sizes.empty()) {
+  if (options.ranks < 2 || options.ranks > Rendezvous::most_ranks || options.rounds < 1 || options.sizes.empty()) {
     throw Error(ErrorCode::usage,
-                fmt::format("from 2 to {} ranks, a round and a size are needed", Meeting::most_ranks));
+                fmt::format("from 2 to {} ranks, a round and a size are needed", Rendezvous::most_ranks));
   }
   return options;
 }
@@ -207,21 +207,22 @@ boost::json::object to_json(const Row& row) {
   return {{"op", name_of(row.kind)}, {"in_place", row.in_place}, {"bytes", row.bytes}, {"results", std::move(results)}};
 }
 
-Contestants contestants_of(const Options& options, Meeting& meeting, const memory::Arena& arena, const Arenas& arenas) {
+Contestants contestants_of(const Options& options, Rendezvous& rendezvous, const memory::Arena& arena,
+                           const Arenas& arenas) {
   Contestants all;
   for (const std::string& name : options.transports) {
-    all.push_back(make_transport(meeting, arena, options.plugins, name, true));
+    all.push_back(make_transport(rendezvous, arena, options.plugins, name, true));
   }
   if (options.under_mpi && has(options.rivals, "mpi")) {
     all.push_back(make_mpi());
   }
   for (const std::string& name : options.rivals) {
     if (has_options(name)) {
-      all.push_back(make_transport(meeting, arena, options.plugins, name, false));
+      all.push_back(make_transport(rendezvous, arena, options.plugins, name, false));
     }
   }
   if (has(options.rivals, "gloo")) {
-    all.push_back(make_gloo(meeting));
+    all.push_back(make_gloo(rendezvous));
   }
   all.push_back(make_bare_reduction(arenas));
   all.push_back(make_memcpy());
@@ -230,17 +231,17 @@ Contestants contestants_of(const Options& options, Meeting& meeting, const memor
 
 /// Runs as one rank. Returns whether all results were right.
 bool run(const Options& options, std::uint32_t rank, std::uint32_t size) {
-  Meeting meeting(options.folder, rank, size);
+  Rendezvous rendezvous(options.folder, rank, size);
   const std::uint64_t largest = *std::max_element(options.sizes.begin(), options.sizes.end());
   const memory::Arena arena(2 * std::max<std::uint64_t>(largest, 8 * size) + 65'536);
   std::fill_n(arena.data(), arena.bytes(), std::byte{0});
-  const Arenas arenas(meeting, arena);
-  const Contestants contestants = contestants_of(options, meeting, arena, arenas);
+  const Arenas arenas(rendezvous, arena);
+  const Contestants contestants = contestants_of(options, rendezvous, arena, arenas);
   const bool prints = rank == 0;
   boost::json::object overheads;
   for (const auto& contestant : contestants) {
     if (contestant->is_ours()) {
-      const double ns = meeting.greatest(call_overhead(*contestant));
+      const double ns = rendezvous.greatest(call_overhead(*contestant));
       overheads[contestant->name()] = ns;
       if (prints && !options.json) {
         fmt::print("{}: op_start and op_wait of a group of one take {:.0f} ns\n", contestant->name(), ns);
@@ -258,7 +259,7 @@ bool run(const Options& options, std::uint32_t rank, std::uint32_t size) {
         continue;
       }
       for (const std::uint64_t bytes : options.sizes) {
-        const Row row = race(meeting, arena, contestants, kind, in_place, bytes, options.rounds, options.seconds);
+        const Row row = race(rendezvous, arena, contestants, kind, in_place, bytes, options.rounds, options.seconds);
         for (const Result& result : row.results) {
           right = right && result.wrong == 0;
         }
@@ -273,7 +274,7 @@ bool run(const Options& options, std::uint32_t rank, std::uint32_t size) {
   if (prints && options.json) {
     std::cout << boost::json::object{{"ranks", size}, {"call_ns", overheads}, {"rows", rows}} << std::endl;
   }
-  meeting.barrier();
+  rendezvous.barrier();
   return right;
 }
 

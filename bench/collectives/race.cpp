@@ -50,13 +50,13 @@ double seconds_of(const Run& run, std::uint64_t times) {
 
 /// How often to run it to take about `seconds`; the same on all ranks. Uses the best of a few tries, as others may use
 /// the machine.
-std::uint64_t times_for(Meeting& meeting, const Run& run, double seconds) {
+std::uint64_t times_for(Rendezvous& rendezvous, const Run& run, double seconds) {
   constexpr std::uint64_t most = 200'000;
   for (std::uint64_t times = 1;; times *= 4) {
     double taken = 1e9;
     for (int attempt = 0; attempt < 4; ++attempt) {
-      meeting.barrier();
-      taken = std::min(taken, meeting.greatest(seconds_of(run, times)));
+      rendezvous.barrier();
+      taken = std::min(taken, rendezvous.greatest(seconds_of(run, times)));
     }
     if (taken > seconds / 4 || times >= most) {
       const double wanted = static_cast<double>(times) * seconds / taken;
@@ -65,9 +65,9 @@ std::uint64_t times_for(Meeting& meeting, const Run& run, double seconds) {
   }
 }
 
-Exercise exercise_of(const Meeting& meeting, const memory::Arena& arena, Kind kind, bool in_place,
+Exercise exercise_of(const Rendezvous& rendezvous, const memory::Arena& arena, Kind kind, bool in_place,
                      std::uint64_t bytes) {
-  Exercise e{.kind = kind, .in_place = in_place, .rank = meeting.rank(), .size = meeting.size()};
+  Exercise e{.kind = kind, .in_place = in_place, .rank = rendezvous.rank(), .size = rendezvous.size()};
   const bool has_blocks = kind == Kind::all_gather || kind == Kind::reduce_scatter || kind == Kind::all_to_all;
   e.count = std::max<std::uint64_t>(1, bytes / sizeof(float) / (has_blocks ? e.size : 1));
   e.send = reinterpret_cast<float*>(arena.data());
@@ -99,9 +99,9 @@ std::uint64_t Exercise::received() const noexcept {
   return kind == Kind::all_gather || kind == Kind::all_to_all ? size * count : count;
 }
 
-Row race(Meeting& meeting, const memory::Arena& arena, const Contestants& contestants, Kind kind, bool in_place,
+Row race(Rendezvous& rendezvous, const memory::Arena& arena, const Contestants& contestants, Kind kind, bool in_place,
          std::uint64_t bytes, int rounds, double seconds) {
-  const Exercise e = exercise_of(meeting, arena, kind, in_place, bytes);
+  const Exercise e = exercise_of(rendezvous, arena, kind, in_place, bytes);
   Row row{.kind = kind, .in_place = in_place, .bytes = std::max(e.sent(), e.received()) * sizeof(float)};
   std::vector<Run> runs;
   std::vector<std::uint64_t> times;
@@ -114,23 +114,23 @@ Row race(Meeting& meeting, const memory::Arena& arena, const Contestants& contes
     result.contestant = contestant->name();
     result.is_ours = contestant->is_ours();
     result.is_ceiling = contestant->is_ceiling();
-    meeting.barrier();
+    rendezvous.barrier();
     if (!result.is_ceiling) {
       const std::uint64_t wrong = count_wrong(e, run);
-      meeting.barrier();
-      result.wrong = static_cast<std::uint64_t>(meeting.greatest(static_cast<double>(wrong)));
+      rendezvous.barrier();
+      result.wrong = static_cast<std::uint64_t>(rendezvous.greatest(static_cast<double>(wrong)));
     }
     // Sums in place would grow from run to run; of zeros they stay zero.
     std::fill_n(e.send, e.sent(), 0.0F);
     std::fill_n(e.recv, e.received(), 0.0F);
-    times.push_back(times_for(meeting, run, seconds));
+    times.push_back(times_for(rendezvous, run, seconds));
     runs.push_back(std::move(run));
   }
   for (int round = 0; round < rounds; ++round) {
     for (std::size_t i = 0; i < runs.size(); ++i) {
-      meeting.barrier();
+      rendezvous.barrier();
       const double taken = seconds_of(runs[i], times[i]);
-      row.results[i].microseconds.push_back(1e6 * meeting.greatest(taken) / static_cast<double>(times[i]));
+      row.results[i].microseconds.push_back(1e6 * rendezvous.greatest(taken) / static_cast<double>(times[i]));
     }
   }
   return row;

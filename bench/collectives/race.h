@@ -26,7 +26,7 @@ struct Row {
 
 /// Runs all contestants that have the op in turns, round after round, on buffers at the arena's beginning. `seconds`:
 /// the approximate length of a turn.
-[[nodiscard]] Row race(Meeting& meeting, const memory::Arena& arena, const Contestants& contestants, Kind kind,
+[[nodiscard]] Row race(Rendezvous& rendezvous, const memory::Arena& arena, const Contestants& contestants, Kind kind,
                        bool in_place, std::uint64_t bytes, int rounds, double seconds);
 
 [[nodiscard]] double median(std::vector<double> values);

@@ -14,15 +14,15 @@
 namespace shardrun::bench {
 namespace {
 
-class MeetingStore final : public gloo::rendezvous::Store {
+class RendezvousStore final : public gloo::rendezvous::Store {
  public:
-  explicit MeetingStore(Meeting& meeting) : meeting_(meeting) {}
+  explicit RendezvousStore(Rendezvous& rendezvous) : rendezvous_(rendezvous) {}
 
   void set(const std::string& key, const std::vector<char>& data) override {
-    meeting_.store_set("gloo/" + key, {data.begin(), data.end()});
+    rendezvous_.store_set("gloo/" + key, {data.begin(), data.end()});
   }
   std::vector<char> get(const std::string& key) override {
-    const std::string value = meeting_.store_get("gloo/" + key, plugins::transport_clock() + patience_ns);
+    const std::string value = rendezvous_.store_get("gloo/" + key, plugins::transport_clock() + patience_ns);
     return {value.begin(), value.end()};
   }
   void wait(const std::vector<std::string>& keys) override {
@@ -32,18 +32,18 @@ class MeetingStore final : public gloo::rendezvous::Store {
   }
 
  private:
-  Meeting& meeting_;
+  Rendezvous& rendezvous_;
 };
 
 /// Gloo's own algorithms, called as its examples do. It has no reduce_scatter.
 class Gloo final : public Contestant {
  public:
-  explicit Gloo(Meeting& meeting)
+  explicit Gloo(Rendezvous& rendezvous)
       : Contestant("Gloo"),
-        context_(std::make_shared<gloo::rendezvous::Context>(static_cast<int>(meeting.rank()),
-                                                             static_cast<int>(meeting.size()))) {
+        context_(std::make_shared<gloo::rendezvous::Context>(static_cast<int>(rendezvous.rank()),
+                                                             static_cast<int>(rendezvous.size()))) {
     gloo::transport::tcp::attr address("127.0.0.1");
-    MeetingStore store(meeting);
+    RendezvousStore store(rendezvous);
     context_->setTimeout(std::chrono::seconds(120));
     auto device = gloo::transport::tcp::CreateDevice(address);
     context_->connectFullMesh(store, device);
@@ -106,6 +106,6 @@ class Gloo final : public Contestant {
 
 }  // namespace
 
-std::unique_ptr<Contestant> make_gloo(Meeting& meeting) { return std::make_unique<Gloo>(meeting); }
+std::unique_ptr<Contestant> make_gloo(Rendezvous& rendezvous) { return std::make_unique<Gloo>(rendezvous); }
 
 }  // namespace shardrun::bench

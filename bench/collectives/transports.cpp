@@ -49,27 +49,27 @@ std::string run_of(const std::string& name) {
 /// A transport plugin through the host's loader, as the executor uses it in a blocking wait.
 class Transport final : public Contestant {
  public:
-  Transport(Meeting& meeting, const memory::Arena& arena, const std::string& folder, const std::string& name,
+  Transport(Rendezvous& rendezvous, const memory::Arena& arena, const std::string& folder, const std::string& name,
             bool is_ours)
       : Contestant(name),
         is_ours_(is_ours),
-        rank_(meeting.rank()),
+        rank_(rendezvous.rank()),
         transport_(plugins::Transport::load({folder}, name.substr(0, name.find(':')))) {
-    transport_.open({.rank = meeting.rank(),
-                     .world_size = meeting.size(),
-                     .local_rank = meeting.rank(),
-                     .local_world_size = meeting.size(),
+    transport_.open({.rank = rendezvous.rank(),
+                     .world_size = rendezvous.size(),
+                     .local_rank = rendezvous.rank(),
+                     .local_world_size = rendezvous.size(),
                      .job = run_of(name),
                      .address = "127.0.0.1",
                      .options = options_of(name, transport_.options()),
                      .deadline = deadline(),
                      .secret = std::array<std::uint8_t, 32>{}},
-                    meeting);
+                    rendezvous);
     registration_ = transport_.register_memory(arena.data(), arena.bytes(), arena.descriptor());
-    std::vector<std::uint32_t> members(meeting.size());
+    std::vector<std::uint32_t> members(rendezvous.size());
     std::iota(members.begin(), members.end(), 0U);
     group_.emplace(transport_.group(
-        {.name = "bench", .id = 1, .rank = meeting.rank(), .members = members, .deadline = deadline()}));
+        {.name = "bench", .id = 1, .rank = rendezvous.rank(), .members = members, .deadline = deadline()}));
   }
 
   bool is_ours() const noexcept override { return is_ours_; }
@@ -166,9 +166,9 @@ class Transport final : public Contestant {
 
 }  // namespace
 
-std::unique_ptr<Contestant> make_transport(Meeting& meeting, const memory::Arena& arena, const std::string& folder,
-                                           const std::string& name, bool is_ours) {
-  return std::make_unique<Transport>(meeting, arena, folder, name, is_ours);
+std::unique_ptr<Contestant> make_transport(Rendezvous& rendezvous, const memory::Arena& arena,
+                                           const std::string& folder, const std::string& name, bool is_ours) {
+  return std::make_unique<Transport>(rendezvous, arena, folder, name, is_ours);
 }
 
 double call_overhead(Contestant& transport) { return dynamic_cast<Transport&>(transport).overhead(); }

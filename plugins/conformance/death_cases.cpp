@@ -142,10 +142,10 @@ class Messages {
   /// Rank 2 has waited for a while before rank 1 starts.
   void exchange_slowly(Member& member, float value) {
     for (std::size_t i = 0; i < ops_.size(); ++i) {
-      const std::string place = fmt::format("letter {} of {}", i, value);
+      const std::string place = fmt::format("message {} of {}", i, value);
       if (member.rank() == 2) {
         start(i, value);
-        require(!ops_[i].wait(after(0.25)), "a letter arrived before it was sent");
+        require(!ops_[i].wait(after(0.25)), "a message arrived before it was sent");
         member.tell(place, "");
       } else {
         (void)member.hear(place, 2);
@@ -163,10 +163,10 @@ class Messages {
   }
 
   void finish(std::size_t i, float value) {
-    require(ops_[i].wait(after(2 * timeout_s)), "a letter between two members does not arrive once a third has left");
+    require(ops_[i].wait(after(2 * timeout_s)), "a message between two members does not arrive once a third has left");
     const bool is_sent_only = i % 2 == 1 && received_[i / 2][0] == -1;
     require(is_sent_only || received_[i / 2] == std::vector<float>(received_[i / 2].size(), value),
-            "another letter arrived than was sent");
+            "another message arrived than was sent");
   }
 
   std::vector<std::vector<float>> sent_;

@@ -189,7 +189,7 @@ void free_pending(Member& member) {
 }
 
 /// The same while another op of the group is in flight, and the group is healthy.
-void free_beside(Member& member) {
+void free_during_another(Member& member) {
   if (member.rank() >= 2) {
     return;
   }
@@ -254,7 +254,7 @@ void add_failure_cases(std::vector<Case>& cases) {
   cases.push_back({.name = "an abort while ops are under way", .run = abort_pending});
   cases.push_back({.name = "an abort while a receive is under way", .run = receive_aborted});
   cases.push_back({.name = "an op freed after an abort", .run = free_pending});
-  cases.push_back({.name = "an op freed beside one that is under way", .run = free_beside});
+  cases.push_back({.name = "an op freed while another is under way", .run = free_during_another});
   cases.push_back({.name = "an op past its own deadline", .run = own_deadline});
   cases.push_back({.name = "a collective and a receive that fail together", .run = failing_together});
   cases.push_back({.name = "an op that is late in another group", .run = late_elsewhere});

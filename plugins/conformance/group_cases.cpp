@@ -231,7 +231,7 @@ void second_memory(Member& member) {
   plugins::TransportOp op = member.first(4).group.prepare({request}, after(timeout_s));
   op.start(after(timeout_s));
   if (!op.wait(after(timeout_s)) || memory != std::vector<float>(1000, 4.0F)) {
-    throw Failure("an op on memory that was registered without a descriptor, beside other memory, went wrong");
+    throw Failure("an op on memory that was registered without a descriptor, and with other memory, went wrong");
   }
 }
 

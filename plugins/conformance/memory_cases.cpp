@@ -47,7 +47,7 @@ class Exchange {
     const float sent = value(1 - rank_);
     const auto* received = recv_ ? static_cast<const float*>(recv_->data) : nullptr;
     require(!recv_ || std::all_of(received, received + lent_elements, [&](float each) { return each == sent; }),
-            "another letter was received than had been sent");
+            "another message was received than had been sent");
   }
 
   [[nodiscard]] plugins::TransportOp& op() noexcept { return op_; }
@@ -215,8 +215,8 @@ void messages_after_abort(Member& member) {
   const auto part = [&](std::uint64_t first_id, const std::string& what, bool both_ways) {
     part_each_way(member, first_id, what, [&](MemberGroup& group) { return Exchange(member, group, both_ways); });
   };
-  part(320, "a letter", false);
-  part(330, "letters both ways", true);
+  part(320, "a message", false);
+  part(330, "messages both ways", true);
 }
 
 }  // namespace

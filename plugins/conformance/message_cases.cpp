@@ -76,7 +76,7 @@ class Batch {
     request.peer = message.peer;
     request.id = message.id;
     request.count = message.text.size();
-    request.label = "letter";
+    request.label = "message";
     (opcode == SR_OP_SEND ? request.send : request.recv) =
         plugins::HostBuffer{message.text.data(), message.text.size() * sizeof(float)};
     return request;
@@ -171,14 +171,14 @@ void early_and_late(Member& member) {
       op.start(after(timeout_s));
     }
     if (!op.wait(after(2 * timeout_s))) {
-      throw Failure("a letter never arrives");
+      throw Failure("a message never arrives");
     }
     batch.verify(3);
   }
 }
 
 /// Pairs exchange messages while the whole group runs a collective.
-void beside_collectives(Member& member) {
+void during_collectives(Member& member) {
   MemberGroup& group = member.first(4);
   Batch batch(group.rank);
   const std::uint32_t peer = group.rank ^ 1U;
@@ -201,11 +201,11 @@ void beside_collectives(Member& member) {
     messages.start(after(timeout_s));
     sum.start(after(timeout_s));
     if (!sum.wait(after(timeout_s)) || !messages.wait(after(timeout_s))) {
-      throw Failure("letters and a collective under way at once do not both end");
+      throw Failure("messages and a collective under way at once do not both end");
     }
     batch.verify(round);
     if (sums != std::vector<double>(sums.size(), 6 + 4 * round)) {
-      throw Failure("a collective beside letters has a wrong result");
+      throw Failure("a collective has a wrong result while messages are under way");
     }
   }
 }
@@ -216,7 +216,7 @@ void add_message_cases(std::vector<Case>& cases) {
   cases.push_back({.name = "batches of sends and receives", .run = batches});
   cases.push_back({.name = "a pipeline of sends and receives", .run = pipeline});
   cases.push_back({.name = "a send before and after its receive", .run = early_and_late});
-  cases.push_back({.name = "sends and receives beside collectives", .run = beside_collectives});
+  cases.push_back({.name = "sends and receives during collectives", .run = during_collectives});
 }
 
 }  // namespace shardrun::conformance

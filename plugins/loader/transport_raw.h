@@ -13,10 +13,8 @@
 namespace shardrun::plugins {
 
 [[nodiscard]] inline sr_error empty_error() noexcept {
-  sr_error error;
+  sr_error error{};
   error.struct_size = sizeof(error);
-  error.text[0] = '\0';
-  error.awaited = 0;
   return error;
 }
 

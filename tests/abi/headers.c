@@ -3,6 +3,10 @@
 
 #include "offsets.h"
 
+#if SR_ABI_MINOR >= 5
+SR_ASSERT(sr_error_awaited_moved, offsetof(sr_error, awaited) == 512 && sizeof(sr_error) == 516);
+#endif
+
 const sr_manifest shardrun_manifest_v1 = {sizeof(sr_manifest), SR_MAGIC,         SR_ABI_MAJOR, SR_ABI_MINOR,
                                           0,                   SR_KIND_STRATEGY, "headers",    "1.0"};
 

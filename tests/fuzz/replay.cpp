@@ -1,6 +1,6 @@
-// Runs a fuzz target over each input of a corpus, so that every build tries what a fuzzer once found. A line of a
-// corpus is a name and an input. libFuzzer reads and writes folders: `unpack` makes one of the corpus, `add` appends
-// files to the corpus.
+// Runs a fuzz target over each input of a corpus, so that every build tries what a fuzzer once found. A corpus begins
+// with the number of its inputs; a line of it is a name and an input. libFuzzer reads and writes folders: `unpack`
+// makes one of the corpus, `add` appends files to the corpus.
 
 #include <cstddef>
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -26,18 +27,28 @@ struct Input {
   std::string bytes;
 };
 
+constexpr const char* head_end =
+    " inputs that a fuzzer once found: a line is a name and an input. \\n is a newline, \\xHH a byte, \\\\ a "
+    "backslash.";
+
+std::string head_of(std::size_t inputs) { return "# " + std::to_string(inputs) + head_end; }
+
+/// Throws std::runtime_error for a file that was cut.
 std::vector<Input> inputs_of(const std::filesystem::path& corpus) {
   std::ifstream file(corpus);
+  std::string head;
+  std::getline(file, head);
   std::vector<Input> inputs;
   for (std::string line; std::getline(file, line);) {
     const std::size_t blank = line.find(' ');
-    if (line.empty() || line[0] == '#') {
-      continue;
+    if (blank == std::string::npos || file.eof()) {
+      throw std::runtime_error(corpus.string() + ": expected a name, a blank, an input and a newline, not " + line);
     }
     inputs.push_back({line.substr(0, blank), test::unescaped(line.substr(blank + 1))});
   }
-  if (inputs.empty()) {
-    throw std::runtime_error("no inputs in " + corpus.string());
+  if (inputs.empty() || head != head_of(inputs.size())) {
+    throw std::runtime_error(corpus.string() + " has " + std::to_string(inputs.size()) + " inputs and begins with '" +
+                             head + "'");
   }
   return inputs;
 }
@@ -60,10 +71,15 @@ void unpack(const std::filesystem::path& corpus, const std::filesystem::path& fo
 }
 
 void add(const std::filesystem::path& corpus, std::span<char*> files) {
-  std::ofstream out(corpus, std::ios::app);
+  std::vector<Input> inputs = inputs_of(corpus);
   for (const std::filesystem::path file : files) {
-    out << file.filename().string() << ' ' << test::escaped(test::read_file(file)) << '\n';
+    inputs.push_back({file.filename().string(), test::read_file(file)});
   }
+  std::string text = head_of(inputs.size()) + "\n";
+  for (const Input& input : inputs) {
+    text += input.name + ' ' + test::escaped(input.bytes) + '\n';
+  }
+  test::write_file(corpus, text);
 }
 
 }  // namespace

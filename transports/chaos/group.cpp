@@ -201,8 +201,8 @@ std::int32_t FaultyGroup::prepare(const sr_op* ops, std::uint32_t count, std::ui
   RawSubset lost(ops, stride);
   for (std::uint32_t i = 0; i < count; ++i) {
     const sdk::OpcodeTraits* const traits = sdk::find_opcode(specs[i].opcode);
-    const bool is_letter = traits != nullptr && !traits->collective;
-    (lost_member_ && (!is_letter || specs[i].peer == *lost_member_) ? lost : others).add(i);
+    const bool is_message = traits != nullptr && !traits->collective;
+    (lost_member_ && (!is_message || specs[i].peer == *lost_member_) ? lost : others).add(i);
   }
   std::uint64_t of_others = 0;
   std::uint64_t of_lost = 0;

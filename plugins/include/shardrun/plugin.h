@@ -74,7 +74,7 @@ typedef struct sr_manifest {
   uint32_t kind;           /* SR_KIND_... */
   char name[64];           /* [a-z0-9_-]+; the file is shardrun_KIND_NAME.so */
   char version[32];        /* of the plugin itself, for people */
- char aliases[128];       /* since 1.3: its names in other programs, separated by spaces: "fsdp fsdp2". Only error
+  char aliases[128];       /* since 1.3: its names in other programs, separated by spaces: "fsdp fsdp2". Only error
                               messages use them, to suggest this plugin; they do not find it. */
 } sr_manifest;
 #define SR_MANIFEST_SIZE_1_0 UINT32_C(120)

@@ -19,8 +19,8 @@
 /// error names the rank. Members that wait only for others are aborted by their hosts. Ops that need nothing from it
 /// continue.
 ///
-/// An error with SR_PEER_LOST or SR_TIMEOUT names, in sr_error::awaited, the rank of the world that is lost or was waited
-/// for; any one of several. The host decides by it which rank failed first.
+/// An error with SR_PEER_LOST or SR_TIMEOUT names, in sr_error::awaited, the rank of the world that is lost or was
+/// waited for, where the transport knows it; any one of several. The host decides by it which rank failed first.
 
 #include <shardrun/plugin.h>
 

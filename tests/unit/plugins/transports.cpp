@@ -94,9 +94,9 @@ TEST_CASE("what a transport lacks is composed, and takes scratch", "[plugins]") 
   CHECK(solo.query(op, 1).scratch_bytes == 0);
   CHECK(solo.query(op, 3).scratch_bytes == 4 * sizeof(float));
   CHECK((solo.query(op, 3).flags & SR_OP_INFO_NATIVE) == 0);
-  OpRequest letter = op;
-  letter.opcode = SR_OP_SEND;
-  CHECK_THAT(error_of([&] { static_cast<void>(solo.query(letter, 2)); }),
+  OpRequest send = op;
+  send.opcode = SR_OP_SEND;
+  CHECK_THAT(error_of([&] { static_cast<void>(solo.query(send, 2)); }),
              Contains("1: transport solo, asked for send of 10 f32 to member 0 'weights'") && Contains("not offered"));
   OpRequest unknown = op;
   unknown.dtype = 99;

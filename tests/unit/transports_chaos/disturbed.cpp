@@ -84,7 +84,7 @@ TransportOp sum(TransportGroup& group, std::vector<float>& data, std::uint64_t i
   return group.prepare({request_of(SR_OP_ALL_REDUCE, id, data.size(), data)}, after(30));
 }
 
-OpRequest letter(std::uint32_t opcode, std::uint32_t peer, std::uint64_t id, std::vector<float>& data) {
+OpRequest message(std::uint32_t opcode, std::uint32_t peer, std::uint64_t id, std::vector<float>& data) {
   OpRequest request = request_of(opcode, id, data.size(), data, peer);
   (opcode == SR_OP_SEND ? request.recv : request.send).reset();
   return request;
@@ -222,8 +222,8 @@ TEST_CASE("chaos: what goes between two ranks is lost from an op on, and nothing
     std::vector<float> from_last(10);
     if (rank.rank() == victim) {
       TransportOp both =
-          group.prepare({letter(SR_OP_SEND, 2, 1, to_last), letter(SR_OP_SEND, 0, 1, to_first)}, after(30));
-      TransportOp receive = group.prepare({letter(SR_OP_RECV, 2, 2, from_last)}, after(30));
+          group.prepare({message(SR_OP_SEND, 2, 1, to_last), message(SR_OP_SEND, 0, 1, to_first)}, after(30));
+      TransportOp receive = group.prepare({message(SR_OP_RECV, 2, 2, from_last)}, after(30));
       run(both);  // arrives at both
       run(both);  // arrives at the first alone
       rank.meet("looked");
@@ -241,7 +241,7 @@ TEST_CASE("chaos: what goes between two ranks is lost from an op on, and nothing
       rank.meet("lost");
     } else {
       std::vector<float> received(10);
-      TransportOp receive = group.prepare({letter(SR_OP_RECV, 1, 1, received)}, after(30));
+      TransportOp receive = group.prepare({message(SR_OP_RECV, 1, 1, received)}, after(30));
       run(receive);
       CHECK(received == std::vector<float>(10, 1.0F));
       std::fill(received.begin(), received.end(), -1.0F);

@@ -55,7 +55,7 @@ TEST_CASE("gloo: short all_reduces add in the order of the members") {
   CHECK(same == std::array<bool, n>{true, true, true, true, true});
 }
 
-TEST_CASE("gloo: what is too long or goes to too many is not done in lockstep") {
+TEST_CASE("gloo: what is too long or goes to too many is not done in one shot") {
   CHECK((flags_of(2048, 2) & SR_OP_INFO_ORDERED) != 0);
   CHECK((flags_of(2049, 2) & SR_OP_INFO_ORDERED) == 0);
   CHECK((flags_of(2048, 9) & SR_OP_INFO_ORDERED) != 0);
@@ -65,7 +65,7 @@ TEST_CASE("gloo: what is too long or goes to too many is not done in lockstep") 
   CHECK((flags_of(1, 2, SR_OP_BROADCAST) & SR_OP_INFO_ORDERED) == 0);
 }
 
-TEST_CASE("gloo: messages around the size of a letter arrive whole") {
+TEST_CASE("gloo: messages around the size of an eager one arrive whole") {
   const std::size_t count = GENERATE(as<std::size_t>(), 2047, 2048, 2049, 4096, 4097);
   constexpr std::uint32_t n = 3;
   std::array<bool, n> right = {};
@@ -103,7 +103,7 @@ TEST_CASE("gloo: what was sent arrives though its sender has left") {
   CHECK(sum == 210.0F);
 }
 
-TEST_CASE("gloo: many letters to each other before the first is read") {
+TEST_CASE("gloo: many eager messages to each other before the first is read") {
   std::array<float, 2> sums = {};
   run_ranks("gloo", 2, [&](Rank& rank) {
     auto group = rank.group();
@@ -140,8 +140,8 @@ TEST_CASE("gloo: wire_bytes is what Gloo was given") {
     }
     bytes[rank.rank()] = rank.transport().wire_bytes() - before;
   });
-  // A letter: its head and 4,000 bytes, behind an announcement and a preamble. Room for letters is announced again from
-  // the second op on.
+  // An eager message: its header and 4,000 bytes, after an announcement and a preamble. Room for eager messages is
+  // announced again from the second op on.
   constexpr std::uint64_t expected = 3 * (32 + 4000 + 2 * 48) + 2 * 48;
   CHECK(bytes == std::array<std::uint64_t, 2>{expected, expected});
 }

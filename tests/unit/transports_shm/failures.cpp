@@ -71,14 +71,14 @@ TEST_CASE("shm: of several ops that are polled each hears of its own peers") {
     barrier_request.flags = SR_OP_FLAG_BLOCKING;
     auto barrier = group.prepare({barrier_request}, after(30));
     if (rank.rank() == 0) {
-      auto letter = group.prepare({request}, after(30));
-      letter.start(after(30));
+      auto receive = group.prepare({request}, after(30));
+      receive.start(after(30));
       barrier.start(after(30));
       rank.meet("one has failed");
       const std::int64_t latest = after(5);
       error = error_of([&] {
-        // The letter's sender is well, and it is always the letter that is looked at first.
-        while (!letter.test() && !barrier.test() && plugins::transport_clock() < latest) {
+        // The message's sender is well, and it is always the receive that is looked at first.
+        while (!receive.test() && !barrier.test() && plugins::transport_clock() < latest) {
           std::this_thread::yield();
         }
       });
@@ -200,13 +200,14 @@ TEST_CASE("shm: a member that ends or fails is nothing to sends and receives bet
       return;
     }
     const bool sends = rank.rank() == 1;
-    auto letter = group.prepare({request_of(sends ? SR_OP_SEND : SR_OP_RECV, 2, 10, data, 3 - rank.rank())}, after(30));
+    auto transfer =
+        group.prepare({request_of(sends ? SR_OP_SEND : SR_OP_RECV, 2, 10, data, 3 - rank.rank())}, after(30));
     rank.meet("all is prepared");
     rank.meet("one has left");
     if (sends) {
       host.await_looks(2);  // the receiver's: by the second, the first has found nothing
     }
-    run(letter);
+    run(transfer);
     if (!sends) {
       got = data[0];
     }
@@ -243,16 +244,16 @@ TEST_CASE("shm: a peer that has done its part and ends is not missed while anoth
       error = error_of([&] { run(both); });
       got = {data[0][0], data[1][0]};
     } else {
-      auto letter = group.prepare({request_of(SR_OP_SEND, 1, 10, data[0], 0)}, after(30));
+      auto transfer = group.prepare({request_of(SR_OP_SEND, 1, 10, data[0], 0)}, after(30));
       if (rank.rank() == 1) {
         host.meet("rank 0 looks", 2);
-        run(letter);  // so short that it is done as soon as it is posted
+        run(transfer);  // so short that it is done as soon as it is posted
         host.end_process();
         host.meet("rank 1 has ended", 2);
       }
-      host.meet("rank 0 has the letter of rank 1", 2);
+      host.meet("rank 0 has the message of rank 1", 2);
       if (rank.rank() == 2) {
-        (void)error_of([&] { run(letter); });
+        (void)error_of([&] { run(transfer); });
       }
     }
     rank.meet("end");
@@ -276,10 +277,10 @@ TEST_CASE("shm: a peer that has ended is lost, whatever the kernel says of its m
     if (rank.rank() == 1) {
       request.send = plugins::HostBuffer{arena.data(), arena.bytes(), registration};
     }
-    auto letter = group.prepare({request}, after(30));
+    auto transfer = group.prepare({request}, after(30));
     if (rank.rank() == 1) {
-      letter.start(after(30));
-      host.await_looks(1);  // its own: it has posted the letter
+      transfer.start(after(30));
+      host.await_looks(1);  // its own: it has posted the message
       // A socket is not to be opened by name, as a zombie's files are not for its user.
       const shm::Descriptor socket(::socket(AF_UNIX, SOCK_STREAM, 0));
       if (dup2(socket.number(), arena.descriptor()) != arena.descriptor()) {
@@ -290,7 +291,7 @@ TEST_CASE("shm: a peer that has ended is lost, whatever the kernel says of its m
     rank.meet("rank 1 has ended");
     if (rank.rank() == 0) {
       try {
-        run(letter);
+        run(transfer);
       } catch (const Error& error) {
         code = error.code();
         message = error.message();

@@ -17,10 +17,10 @@ using Catch::Contains;
 namespace {
 
 /// Sends or receives of one float each, prepared as one.
-class Letters {
+class Messages {
  public:
-  Letters(plugins::TransportGroup& group, std::uint32_t opcode, std::uint32_t peer,
-          const std::vector<std::uint64_t>& ids)
+  Messages(plugins::TransportGroup& group, std::uint32_t opcode, std::uint32_t peer,
+           const std::vector<std::uint64_t>& ids)
       : values_(ids.size(), std::vector<float>(1)), op_(prepare(group, opcode, peer, ids)) {}
 
   [[nodiscard]] float& value(std::size_t i) noexcept { return values_[i][0]; }
@@ -55,21 +55,21 @@ TEST_CASE("shm: many sends of one batch meet receives of several, whichever come
   run_ranks("shm", 2, [&](Rank& rank) {
     auto group = rank.group();
     if (rank.rank() == 0) {
-      Letters letters(group, SR_OP_SEND, 1, ids_from(0, 400));
+      Messages messages(group, SR_OP_SEND, 1, ids_from(0, 400));
       for (int round = 0; round < 3; ++round) {
         for (std::size_t i = 0; i < 400; ++i) {
-          letters.value(i) = static_cast<float>(1000 * round + static_cast<int>(i));
+          messages.value(i) = static_cast<float>(1000 * round + static_cast<int>(i));
         }
-        letters.op().start(after(10));
-        finish(letters.op());
+        messages.op().start(after(10));
+        finish(messages.op());
       }
     } else {
-      std::vector<std::unique_ptr<Letters>> parts;
+      std::vector<std::unique_ptr<Messages>> parts;
       for (const std::uint64_t first : {300U, 200U, 0U, 100U}) {
-        parts.push_back(std::make_unique<Letters>(group, SR_OP_RECV, 0, ids_from(first, 100)));
+        parts.push_back(std::make_unique<Messages>(group, SR_OP_RECV, 0, ids_from(first, 100)));
       }
       for (int round = 0; round < 3; ++round) {
-        for (std::unique_ptr<Letters>& part : parts) {
+        for (std::unique_ptr<Messages>& part : parts) {
           part->op().start(after(10));
         }
         const std::array<int, 4> firsts = {300, 200, 0, 100};
@@ -92,17 +92,17 @@ TEST_CASE("shm: messages with one id arrive in the order in which they were sent
     auto group = rank.group();
     const std::vector<std::uint64_t> same(40, 7);
     if (rank.rank() == 0) {
-      Letters letters(group, SR_OP_SEND, 1, same);
+      Messages messages(group, SR_OP_SEND, 1, same);
       for (std::size_t i = 0; i < same.size(); ++i) {
-        letters.value(i) = static_cast<float>(i);
+        messages.value(i) = static_cast<float>(i);
       }
       for (int round = 0; round < 200; ++round) {
-        letters.op().start(after(10));
-        finish(letters.op());
+        messages.op().start(after(10));
+        finish(messages.op());
       }
     } else {
-      Letters first(group, SR_OP_RECV, 0, std::vector<std::uint64_t>(15, 7));
-      Letters second(group, SR_OP_RECV, 0, std::vector<std::uint64_t>(25, 7));
+      Messages first(group, SR_OP_RECV, 0, std::vector<std::uint64_t>(15, 7));
+      Messages second(group, SR_OP_RECV, 0, std::vector<std::uint64_t>(25, 7));
       for (int round = 0; round < 200; ++round) {
         first.op().start(after(10));
         second.op().start(after(10));
@@ -125,13 +125,13 @@ TEST_CASE("shm: a batch with more sends to one member than it can hold is refuse
     auto group = rank.group();
     const bool sends = rank.rank() == 0;
     if (sends) {
-      error = error_of([&] { const Letters letters(group, SR_OP_SEND, 1, ids_from(0, 4097)); });
+      error = error_of([&] { const Messages messages(group, SR_OP_SEND, 1, ids_from(0, 4097)); });
     }
-    Letters letter(group, sends ? SR_OP_SEND : SR_OP_RECV, 1 - rank.rank(), {1});
-    letter.value(0) = sends ? 5 : 0;
-    run(letter.op());
+    Messages message(group, sends ? SR_OP_SEND : SR_OP_RECV, 1 - rank.rank(), {1});
+    message.value(0) = sends ? 5 : 0;
+    run(message.op());
     if (!sends) {
-      got = letter.value(0);
+      got = message.value(0);
     }
     rank.meet("end");
   });
@@ -149,8 +149,8 @@ TEST_CASE("shm: sends take no descriptors, wherever their memory is") {
     rank.meet("connected");
     const std::ptrdiff_t before = rank.rank() == 0 ? open_files() : 0;
     rank.meet("counted");
-    Letters letters(group, rank.rank() == 0 ? SR_OP_SEND : SR_OP_RECV, 1 - rank.rank(), ids_from(0, 2000));
-    run(letters.op());
+    Messages messages(group, rank.rank() == 0 ? SR_OP_SEND : SR_OP_RECV, 1 - rank.rank(), ids_from(0, 2000));
+    run(messages.op());
     rank.meet("exchanged");
     if (rank.rank() == 0) {
       more = open_files() - before;

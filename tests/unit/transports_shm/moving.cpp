@@ -152,7 +152,7 @@ TEST_CASE("shm: a blocking batch keeps its place among batches that are not") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("shm: what cannot be mapped goes in pieces, both ways at once and beside what can") {
+TEST_CASE("shm: what cannot be mapped goes in pieces, both ways at once, together with what can") {
   std::array<int, 3> wrong = {};
   const std::array<Arena, 3> arenas;
   run_ranks("shm", 3, [&](Rank& rank) {
@@ -161,7 +161,7 @@ TEST_CASE("shm: what cannot be mapped goes in pieces, both ways at once and besi
     const std::uint64_t registration =
         rank.transport().register_memory(arena.data(), arena.bytes(), arena.descriptor());
     auto group = rank.group();
-    // To each of the others: two letters of one id in pieces, and one that is mapped.
+    // To each of the others: two messages of one id in pieces, and one that is mapped.
     std::vector<std::vector<float>> sent(3, std::vector<float>(70'000));
     std::vector<std::vector<float>> received(9, std::vector<float>(70'000));
     std::vector<plugins::OpRequest> requests;

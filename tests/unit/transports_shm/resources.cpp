@@ -259,10 +259,10 @@ TEST_CASE("shm: nothing has a name in any folder") {
     auto group = rank.group();
     std::vector<float> data(4096);
     auto sum = group.prepare({request_of(SR_OP_ALL_REDUCE, 1, data.size(), data)}, after(30));
-    auto letter = group.prepare(
+    auto transfer = group.prepare(
         {request_of(rank.rank() == 0 ? SR_OP_SEND : SR_OP_RECV, 2, data.size(), data, 1 - rank.rank())}, after(30));
     run(sum);
-    run(letter);
+    run(transfer);
     rank.meet("all is under way");
     if (rank.rank() == 0) {
       after_all = held();

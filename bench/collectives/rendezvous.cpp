@@ -1,4 +1,4 @@
-#include "bench/collectives/meeting.h"
+#include "bench/collectives/rendezvous.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -43,7 +43,7 @@ std::string file_name(std::string key) {
 
 }  // namespace
 
-Meeting::Meeting(std::filesystem::path folder, std::uint32_t rank, std::uint32_t size)
+Rendezvous::Rendezvous(std::filesystem::path folder, std::uint32_t rank, std::uint32_t size)
     : folder_(std::move(folder)), rank_(rank), size_(size) {
   if (size > most_ranks) {
     throw Error(ErrorCode::usage, fmt::format("{} ranks were asked for; at most {} can be", size, most_ranks));
@@ -52,9 +52,9 @@ Meeting::Meeting(std::filesystem::path folder, std::uint32_t rank, std::uint32_t
   board_ = static_cast<Board*>(map_shared(folder_ / "board", O_CREAT, sizeof(Board)));
 }
 
-Meeting::~Meeting() { munmap(board_, sizeof(Board)); }
+Rendezvous::~Rendezvous() { munmap(board_, sizeof(Board)); }
 
-void Meeting::store_set(const std::string& key, std::string value) {
+void Rendezvous::store_set(const std::string& key, std::string value) {
   const std::filesystem::path path = folder_ / file_name(key);
   const std::filesystem::path fresh = path.string() + fmt::format(".{}", rank_);
   {
@@ -64,7 +64,7 @@ void Meeting::store_set(const std::string& key, std::string value) {
   std::filesystem::rename(fresh, path);
 }
 
-std::string Meeting::store_get(const std::string& key, std::int64_t deadline) {
+std::string Rendezvous::store_get(const std::string& key, std::int64_t deadline) {
   for (;;) {
     std::ifstream file(folder_ / file_name(key), std::ios::binary);
     if (file) {
@@ -77,7 +77,7 @@ std::string Meeting::store_get(const std::string& key, std::int64_t deadline) {
   }
 }
 
-void Meeting::barrier() noexcept {
+void Rendezvous::barrier() noexcept {
   const std::uint32_t round = board_->rounds.load();
   if (board_->arrived.fetch_add(1) + 1 == size_) {
     board_->arrived.store(0);
@@ -89,21 +89,22 @@ void Meeting::barrier() noexcept {
   }
 }
 
-double Meeting::greatest(double mine) noexcept {
-  board_->seats[rank_].value.store(mine);
+double Rendezvous::greatest(double mine) noexcept {
+  board_->slots[rank_].value.store(mine);
   barrier();
   double most = mine;
   for (std::uint32_t r = 0; r < size_; ++r) {
-    most = std::max(most, board_->seats[r].value.load());
+    most = std::max(most, board_->slots[r].value.load());
   }
   barrier();
   return most;
 }
 
-Arenas::Arenas(Meeting& meeting, const memory::Arena& own) : own_(meeting.rank()), bytes_(own.bytes()) {
-  meeting.store_set(fmt::format("arena/{}", meeting.rank()), fmt::format("/proc/{}/fd/{}", getpid(), own.descriptor()));
-  for (std::uint32_t r = 0; r < meeting.size(); ++r) {
-    const std::string path = meeting.store_get(fmt::format("arena/{}", r), plugins::transport_clock() + patience_ns);
+Arenas::Arenas(Rendezvous& rendezvous, const memory::Arena& own) : own_(rendezvous.rank()), bytes_(own.bytes()) {
+  rendezvous.store_set(fmt::format("arena/{}", rendezvous.rank()),
+                       fmt::format("/proc/{}/fd/{}", getpid(), own.descriptor()));
+  for (std::uint32_t r = 0; r < rendezvous.size(); ++r) {
+    const std::string path = rendezvous.store_get(fmt::format("arena/{}", r), plugins::transport_clock() + patience_ns);
     mapped_.push_back(r == own_ ? own.data() : static_cast<std::byte*>(map_shared(path, 0, bytes_)));
   }
 }

@@ -13,13 +13,13 @@ namespace shardrun::bench {
 
 constexpr std::int64_t patience_ns = 120'000'000'000;
 
-/// A meeting point of one run's processes, through files in one folder. It works whoever started them.
-class Meeting final : public plugins::TransportHost {
+/// The rendezvous of one run's processes, through files in one folder. It works whoever started them.
+class Rendezvous final : public plugins::TransportHost {
  public:
   static constexpr std::uint32_t most_ranks = 64;
 
-  Meeting(std::filesystem::path folder, std::uint32_t rank, std::uint32_t size);
-  ~Meeting() override;
+  Rendezvous(std::filesystem::path folder, std::uint32_t rank, std::uint32_t size);
+  ~Rendezvous() override;
 
   [[nodiscard]] std::uint32_t rank() const noexcept { return rank_; }
   [[nodiscard]] std::uint32_t size() const noexcept { return size_; }
@@ -34,13 +34,13 @@ class Meeting final : public plugins::TransportHost {
   [[nodiscard]] double greatest(double mine) noexcept;
 
  private:
-  struct alignas(64) Seat {
+  struct alignas(64) Slot {
     std::atomic<double> value;
   };
   struct Board {
     alignas(64) std::atomic<std::uint32_t> arrived;
     alignas(64) std::atomic<std::uint32_t> rounds;
-    Seat seats[most_ranks];
+    Slot slots[most_ranks];
   };
 
   std::filesystem::path folder_;
@@ -52,7 +52,7 @@ class Meeting final : public plugins::TransportHost {
 /// Every rank's arena, mapped into this process, its own included.
 class Arenas {
  public:
-  Arenas(Meeting& meeting, const memory::Arena& own);
+  Arenas(Rendezvous& rendezvous, const memory::Arena& own);
   Arenas(const Arenas&) = delete;
   Arenas& operator=(const Arenas&) = delete;
   ~Arenas();
