@@ -24,7 +24,7 @@ class Hooks;
 
 namespace shardrun::compile {
 
-/// A job on its way from the file to the executor. Each member is a function of the earlier ones.
+/// A job between its file and the executor. Each member depends only on earlier ones.
 struct Compiled {
   std::shared_ptr<data::Dataset> dataset;  ///< null if the job names no data
   models::ModelSettings settings;
@@ -40,7 +40,7 @@ struct Compiled {
   std::vector<std::int64_t> evaluation_rows;
 };
 
-/// Threads of a rank: as the job says, else this machine's cores divided by its ranks, at least 1.
+/// Threads of a rank: the job's number, otherwise this machine's cores divided by its ranks, at least 1.
 [[nodiscard]] int threads_of(const job::Job& job);
 [[nodiscard]] int threads_of(const job::Job& job, std::int64_t ranks_here);
 
@@ -53,14 +53,14 @@ struct Compiled {
 /// The job's graph without remat.
 [[nodiscard]] graph::Graph graph_without_remat(const job::Job& job, const Compiled& compiled);
 
-/// Another rank's programs; on another device, with the functions of the rank's stage.
+/// Another rank's programs. The second form is for another device, with the functions of the rank's stage.
 [[nodiscard]] partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank);
 [[nodiscard]] partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank,
                                                    const device::Device& device,
                                                    const partition::StageFunctions& stage);
 
-/// The programs, by number, of one optimizer step or iteration, in order. With a hook after_step: of a step that the
-/// hook follows.
+/// Indices of the programs of one optimizer step or iteration, in order. If the plan has a hook after_step: of a step
+/// that the hook follows.
 [[nodiscard]] std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partition::Programs& programs);
 
 /// Floating-point operations of one optimizer step or iteration.

@@ -17,8 +17,8 @@
 namespace shardrun::compile {
 namespace {
 
-/// The same values, with the contents of the files that they name.
-/// `setting`: how an option is called in messages, with its place.
+/// The same values, with the contents of the files that they name. `setting`: names an option, with its place, for
+/// messages.
 OptionValues with_contents(OptionValues values, const std::vector<OptionSpec>& specs,
                            const std::function<std::string(const std::string& name)>& setting) {
   constexpr std::size_t most = std::size_t{16} << 20U;
@@ -48,7 +48,7 @@ OptionValues with_contents(const job::Job& job, const std::string& section, cons
   });
 }
 
-/// A number of ranks in the type of the plugin border.
+/// A number of ranks in the plugin interface's type.
 std::uint32_t counted(const job::Job& job, std::string_view section, std::string_view key, std::int64_t number) {
   constexpr std::int64_t most = std::int64_t{1} << 24;
   if (number > most) {
@@ -58,14 +58,14 @@ std::uint32_t counted(const job::Job& job, std::string_view section, std::string
   return static_cast<std::uint32_t>(number);
 }
 
-/// What the job says to a transport.
+/// The job's settings for a transport.
 OptionValues transport_options(const job::Job& job, const std::string& name, const std::vector<OptionSpec>& specs) {
   const auto chosen = std::ranges::find(job.transports, name, &job::Chosen::name);
   return chosen == job.transports.end() ? OptionValues()
                                         : with_contents(job, "transport." + chosen->name, chosen->options, specs);
 }
 
-/// Called before any process starts: a refusal is the job's fault.
+/// Called before any process starts, so a refusal is an error of the job.
 void configure(const job::Job& job, plugins::Transport& transport) {
   const std::string& name = transport.manifest().name;
   OptionValues options = transport_options(job, name, transport.options());

@@ -11,7 +11,7 @@
 
 namespace shardrun::compile {
 
-// The plugins of a job: found, opened, and given the options that the job file has for them.
+// Finds and opens the plugins of a job, and gives them their options from the job file.
 
 /// The folders to search for this job's plugins.
 [[nodiscard]] plugins::Directories directories_of(const std::vector<std::filesystem::path>& configured);
@@ -25,7 +25,7 @@ namespace shardrun::compile {
 /// Adds ranks, mesh, option values and [sharding] of the job. Throws Error{job} if an option's file cannot be read.
 void add_job(plugins::StrategyRequest& request, const job::Job& job, const plugins::Strategy& strategy);
 
-/// The options of [strategy] whose values are files, as the start of a message: "job.ini:12: [strategy] schedule =
+/// The options of [strategy] whose values are files, as the beginning of a message: "job.ini:12: [strategy] schedule =
 /// /jobs/mine.csv: ". Empty if there are none.
 [[nodiscard]] std::string strategy_files(const job::Job& job);
 
@@ -34,15 +34,15 @@ void add_job(plugins::StrategyRequest& request, const job::Job& job, const plugi
 /// if an option's file cannot be read.
 [[nodiscard]] runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mesh);
 
-/// Where the job names a transport: for an axis of the mesh, or for all.
+/// The place where the job names a transport, for an axis of the mesh or for all axes.
 [[nodiscard]] std::string place_of_transport(const job::Job& job, const std::string& name);
 
-/// One of the transports that the job names, configured by its options, not opened yet. Throws Error{plugin, job}.
+/// A transport that the job names, configured but not opened. Throws Error{plugin, job}.
 [[nodiscard]] plugins::Transport load_transport(const job::Job& job, const std::string& name);
 
-/// A transport without a job file, configured for so many ranks and not opened yet: with keys and values as one would
-/// have them under [transport.NAME], the rest by default, as all of a transport that it opens in its turn. Throws
-/// Error{job} for what the job file would be refused for.
+/// A transport for tools without a job file, configured for `ranks` ranks but not opened. `settings`: keys and values
+/// as under [transport.NAME]; other options have their defaults. A transport that it opens itself has only defaults.
+/// Throws Error{plugin}, or Error{job} for settings that a job file could not have.
 [[nodiscard]] plugins::Transport load_transport(const plugins::Directories& directories, const std::string& name,
                                                 const std::vector<std::pair<std::string, std::string>>& settings,
                                                 std::uint32_t ranks);

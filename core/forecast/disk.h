@@ -21,8 +21,8 @@ struct DiskUse {
   std::uint64_t trace_bytes = 0;    ///< each rank's, and the joined one
   std::uint64_t sample_bytes = 0;
 
-  /// Bytes that must fit for the job to leave its results. An older result stays beside the new one until that is
-  /// complete. Its room is already taken and in no sum here.
+  /// Bytes that must fit for the job to leave its results. An older result is kept until the new one is complete. Its
+  /// room is already taken, so it is in no sum here.
   [[nodiscard]] std::uint64_t result_bytes_in_all() const noexcept;
   [[nodiscard]] std::uint64_t total() const noexcept;
 };

@@ -101,7 +101,7 @@ class Search {
   std::shared_ptr<data::Dataset> dataset_;  ///< the same for all settings that are tried
   std::size_t idle_;
   FitSearch result_;
-  std::vector<Alternative> best_;  ///< of each kind
+  std::vector<Alternative> best_;  ///< per kind of setting
 };
 
 std::vector<std::string> other_remat(const job::Job& job) {
@@ -123,7 +123,7 @@ std::vector<std::string> more_microbatches(const job::Job& job) {
   return settings;
 }
 
-/// What an option that has but a few values can be.
+/// The values of an option that has only a few.
 std::vector<std::string> values_of(const OptionSpec& option) {
   constexpr double most_values = 4;
   if (option.type == OptionType::boolean) {

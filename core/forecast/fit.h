@@ -44,8 +44,8 @@ struct FitSearch {
 
 /// Whether every rank fits: one line without its line break.
 [[nodiscard]] std::string to_string(const MemoryFit& fit);
-/// What a run on this machine says about it. `available`: bytes that the machine has for `ranks_here`. Either is 0 if
-/// unknown.
+/// The message of a run on this machine about the fit. `available`: bytes that the machine has for `ranks_here`. Either
+/// is 0 if unknown.
 [[nodiscard]] std::vector<std::string> memory_notices(const MemoryFit& fit, std::uint64_t available,
                                                       std::int64_t ranks_here);
 /// Lines: settings with which the job fits, in the form of a job file, and what else was tried.

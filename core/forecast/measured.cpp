@@ -88,7 +88,7 @@ void MeasuredSteps::read(const std::filesystem::path& path) {
     }
   } catch (const Error& error) {
     refuse(error.message());
-  } catch (const std::exception&) {  // of boost::json: not JSON, or not a trace
+  } catch (const std::exception&) {  // from boost::json: it is not JSON, or not a trace
     refuse(
         fmt::format("{} is no trace of a run; name the output folder of one with [job] trace = steps", path.native()));
   }

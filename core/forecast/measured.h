@@ -30,7 +30,7 @@ class MeasuredSteps {
   /// message names the first difference. If `step` has the hook after_step, traced steps without it are skipped.
   void require(const RankStep& step);
 
-  /// The median seconds that a rank computed and moved data in a step. REQUIRES: the rank passed require().
+  /// The median over steps of the seconds that a rank computed and moved data. REQUIRES: the rank passed require().
   [[nodiscard]] double computing(std::int64_t rank) const;
 
   /// Per rank and instruction (by number in the step), the median duration over the steps that all these ranks have.

@@ -49,6 +49,15 @@ const char* to_string(Phase phase) noexcept {
   return "?";
 }
 
+const char* to_string(Role role) noexcept {
+  switch (role) {
+    case Role::repeated: return "repeated";
+    case Role::once: return "once";
+    case Role::on_demand: return "on_demand";
+  }
+  return "?";
+}
+
 namespace {
 
 const char* to_string(StateWrite::Mode mode) noexcept {

@@ -130,6 +130,7 @@ struct Graph {
 
 [[nodiscard]] const char* to_string(StateKind kind) noexcept;
 [[nodiscard]] const char* to_string(Phase phase) noexcept;
+[[nodiscard]] const char* to_string(Role role) noexcept;
 [[nodiscard]] std::string to_string(const Graph& graph);
 
 /// Elements of all parameters. A tied tensor counts once.

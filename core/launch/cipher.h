@@ -13,20 +13,21 @@ struct evp_cipher_ctx_st;
 
 namespace shardrun::launch {
 
-/// One direction of a connection: encrypts and authenticates one message after the other (AES-256-GCM, by OpenSSL). The
-/// nonce is the number of the message, so a message that is changed, repeated, left out or moved does not open, nor
-/// does any that follows it. Both ends have a Cipher of the same key, which no other direction or connection may have.
+/// Encrypts and authenticates the messages of one direction of a connection, in order (AES-256-GCM by OpenSSL). The
+/// nonce is the message's number. So a message that was changed, repeated, left out or reordered does not open, nor
+/// does any message after it. Each end has a Cipher with the same key. No other direction or connection may use that
+/// key.
 class Cipher {
  public:
   static constexpr std::size_t tag_bytes = 16;
 
-  /// Throws Error{internal} where OpenSSL cannot.
+  /// Throws Error{internal} if OpenSSL fails.
   explicit Cipher(const Digest& key);
 
-  /// The next message, encrypted, with its tag behind it. `header` is authenticated, and is not in the result.
+  /// Encrypts the next message and appends its tag. `header` is authenticated too, but is not in the result.
   [[nodiscard]] std::string seal(std::string_view header, std::string_view message);
 
-  /// The next message of the other end, or nothing where this is not it.
+  /// Decrypts the next message of the other end; nothing if its tag is wrong.
   [[nodiscard]] std::optional<std::string> open(std::string_view header, std::string_view sealed);
 
  private:
@@ -37,7 +38,7 @@ class Cipher {
   };
   std::unique_ptr<evp_cipher_ctx_st, FreeContext> context_;
   Digest key_;
-  std::uint64_t number_ = 0;  ///< of the next message
+  std::uint64_t number_ = 0;  ///< the next message's number
 };
 
 }  // namespace shardrun::launch

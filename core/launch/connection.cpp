@@ -98,7 +98,7 @@ void FrameConnection::deliver() {
   }
 }
 
-/// The callbacks are let go of here, or in deliver(), and never by close(): one of them may be its caller.
+/// The callbacks are destroyed here, or in deliver(), but never in close(), which one of them may have called.
 void FrameConnection::ended(const std::string& why) {
   const Events events = std::exchange(events_, {});
   if (open_) {
@@ -146,7 +146,7 @@ void FrameConnection::write_front() {
                              if (!self->outgoing_.empty()) {
                                self->write_front();
                              }
-                             // Last: one of them may send, which begins a write where none is under way.
+                             // Last, because a callback may send, which starts a write if none is in progress.
                              for (const Outgoing& each : done) {
                                if (each.written) {
                                  each.written();

@@ -16,38 +16,39 @@
 
 namespace shardrun::launch {
 
-/// A connected socket that speaks frames. All functions and callbacks belong to the thread that runs its io_context.
+/// A connected socket that sends and receives frames. Functions and callbacks are called only on the thread that runs
+/// the io_context.
 class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
  public:
   struct Events {
     std::function<void(FrameType, std::string_view payload)> frame;
-    std::function<void(const std::string& why)> closed;  ///< once, unless close() came first
+    std::function<void(const std::string& why)> closed;  ///< called once, unless close() was called before
   };
 
-  /// `max_bytes` bounds the length of the frames that are accepted, before they are sealed.
+  /// `max_bytes`: the longest frame to accept, not counting encryption.
   FrameConnection(boost::asio::ip::tcp::socket socket, std::size_t max_bytes);
 
-  /// Begins to read. A ProtocolError thrown by `events.frame` ends the connection with its message; all else comes out
-  /// of the io_context's run(). What the callbacks hold must not own the connection.
+  /// Starts to read. A ProtocolError thrown by `events.frame` closes the connection with the error's message. Any other
+  /// exception leaves the io_context's run(). The callbacks must not own the connection.
   void start(Events events);
 
-  /// The same from another frame on: the one after that whose callback calls this.
+  /// Replaces the callbacks, from the frame after the one whose callback calls this.
   void restart(Events events) { next_events_ = std::move(events); }
 
-  /// From here on frames are sealed: those that are sent after this, and those that are read after the one whose
-  /// callback calls this. One that does not open ends the connection.
+  /// Encrypts every frame sent from now on, and decrypts every frame received after the one whose callback calls this.
+  /// A frame that does not decrypt closes the connection.
   void seal(const Digest& outgoing, const Digest& incoming);
 
   void set_max_bytes(std::size_t max_bytes) { max_bytes_ = max_bytes; }
 
-  /// Sends after all that was sent before. `written` is called once the kernel has it, or it is clear that the peer is
-  /// gone: that is told by `closed` alone, after everything that the peer has still said was read.
+  /// Sends a frame after all earlier ones. `written` is called when the kernel has taken the frame, or when it is clear
+  /// that the peer is gone. A lost peer is reported only by `closed`, after everything that it sent was read.
   void send(std::string frame, std::function<void()> written = {});
 
-  /// No event comes after this.
+  /// Closes the connection. No callback is called afterwards.
   void close();
 
-  /// Whether the other end has said as much as a frame begins with.
+  /// Whether the peer has sent at least the header of a frame.
   [[nodiscard]] bool has_heard() const { return has_heard_; }
   [[nodiscard]] std::size_t unsent_bytes() const { return unsent_bytes_; }
 
@@ -63,8 +64,8 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   std::size_t max_bytes_;
   Events events_;
   std::optional<Events> next_events_;
-  std::optional<Cipher> sealing_;  ///< what is sent
-  std::optional<Cipher> opening_;  ///< what is read
+  std::optional<Cipher> sealing_;  ///< for frames to send
+  std::optional<Cipher> opening_;  ///< for received frames
   bool open_ = true;
   std::array<char, frame_header_bytes> header_ = {};
   std::string body_;
@@ -79,7 +80,7 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   bool has_heard_ = false;
 };
 
-/// Keeps a descriptor from programs that this process starts: Asio's sockets are inheritable.
+/// Sets close-on-exec, so that programs started by this process do not inherit the descriptor. Asio's sockets lack it.
 void close_on_exec(int descriptor);
 
 }  // namespace shardrun::launch

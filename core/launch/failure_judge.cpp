@@ -25,7 +25,8 @@ void FailureJudge::failed(int rank, FailureKind kind, std::optional<int> awaited
 
 void FailureJudge::ended(int rank, int stop_signal) {
   const RankStatus& gone = of(rank);
-  const bool is_unseen = !gone.end.exit_code && gone.end.signal == 0;  // another launcher's process
+  /// Started by another launcher, so its exit is not seen.
+  const bool is_unseen = !gone.end.exit_code && gone.end.signal == 0;
   if (gone.end.killed || (is_unseen ? gone.end.said_goodbye : ended_well(gone.end, stop_signal))) {
     return;
   }
@@ -51,8 +52,8 @@ void FailureJudge::blame(int rank, FailureKind kind, std::string text) {
   }
 }
 
-/// A rank that reports another one as awaited is not the cause. Two ranks that lose each other are an exception: the
-/// first to be reported is the cause, and is told of with its own words besides those of the other.
+/// A rank that names another rank is not the cause. There is one exception: if two ranks name each other, the one
+/// reported first is the cause. The text then has both reports.
 void FailureJudge::blame_awaited(int rank, int awaited, const std::string& text) {
   const bool names_nobody = cause_ && cause_kind_ == FailureKind::consequence && !reporter_;
   const bool is_better = !cause_ || names_nobody || (reporter_ && cause_->rank == rank);

@@ -10,22 +10,22 @@
 
 namespace shardrun::launch {
 
-/// What is known of one rank.
+/// What is known about one rank.
 struct RankStatus {
   RankEnd end;
   std::string host;
   std::string last_error_line;
   std::string connection_end;                   ///< why its control connection ended
-  std::chrono::steady_clock::time_point heard;  ///< when it was last heard of, or when its time to join began
-  bool expected = false;                        ///< it has only some time to join
+  std::chrono::steady_clock::time_point heard;  ///< when it was last heard from, or when its time to join began
+  bool expected = false;                        ///< whether its time to join is running
   bool joined = false;
   bool abort_heard = false;
-  std::optional<int> awaited;  ///< the rank that it says it waited for in vain
-  bool gone = false;           ///< it will say nothing more
+  std::optional<int> awaited;  ///< the rank that it reported to have waited for until a timeout
+  bool gone = false;           ///< it will send nothing more
 };
 
-/// Decides which rank's failure the others follow from, whoever started the ranks: from what each rank says and how it
-/// ends. It starts, waits for and ends nothing.
+/// Decides which rank's failure is the root cause, from what the ranks report and how they end. It does not matter who
+/// started the ranks. It starts, waits for and ends nothing.
 class FailureJudge {
  public:
   explicit FailureJudge(int ranks) : statuses_(static_cast<std::size_t>(ranks)) {}
@@ -34,19 +34,21 @@ class FailureJudge {
   [[nodiscard]] const RankStatus& of(int rank) const { return statuses_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] const std::vector<RankStatus>& statuses() const { return statuses_; }
 
-  /// A rank says why it fails. `awaited`: the rank that it waited for in vain.
+  /// A rank reports why it fails. `awaited`: the rank that it waited for until a timeout.
   void failed(int rank, FailureKind kind, std::optional<int> awaited, std::string_view text);
-  /// A rank is gone: decides whether that is a failure, and whose. `stop_signal`: what all were asked to stop by, or 0.
+  /// A rank is gone. Decides whether it failed, and which rank caused that. `stop_signal`: the signal that asked all
+  /// ranks to stop, or 0.
   void ended(int rank, int stop_signal);
-  /// Takes this failure as the cause if there is none yet, or if the cause so far is a consequence and this one is not.
+  /// Makes this failure the cause if there is no cause yet, or if the cause so far is a consequence and this failure is
+  /// not.
   void blame(int rank, FailureKind kind, std::string text);
 
   [[nodiscard]] const std::optional<RootCause>& cause() const { return cause_; }
-  /// Whether no report of a rank can change the cause any more. Ranks wait for each other in a chain, whose end is
-  /// known only when all have told of their part: an abort would silence them. Their deadlines pass at almost the same
-  /// time.
+  /// Whether no further report can change the cause. Ranks may wait for each other in a chain, and time out at almost
+  /// the same moment. The first link of the chain is known only when all of them have reported; an abort would keep
+  /// them from reporting.
   [[nodiscard]] bool is_final() const;
-  /// The job's outcome, except for what the owner of the ranks alone knows.
+  /// The job's outcome, without the parts that only the owner of the processes knows.
   [[nodiscard]] LaunchResult result() const;
 
  private:
@@ -56,7 +58,8 @@ class FailureJudge {
   std::vector<RankStatus> statuses_;  ///< by rank
   std::optional<RootCause> cause_;
   FailureKind cause_kind_ = FailureKind::own;
-  std::optional<int> reporter_;  ///< the rank that waited in vain for the cause; none where the cause failed itself
+  /// The rank that reported having waited for the cause; none if the cause reported its own failure.
+  std::optional<int> reporter_;
 };
 
 }  // namespace shardrun::launch

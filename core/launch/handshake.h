@@ -8,22 +8,22 @@
 
 namespace shardrun::launch {
 
-// How a rank and its launcher prove to each other that they know the run's token, which is never sent.
+// A rank and its launcher prove to each other that they know the run's token. The token itself is never sent.
 //
 //   rank      greeting   hello_magic and the rank's nonce
 //   launcher  challenge  the launcher's nonce and its proof
-//   rank      hello      who it is (see Hello): sealed, as every frame of both sides from here on
+//   rank      hello      its identity (see Hello); from here on both sides encrypt every frame
 //
-// The proof and the keys of the two directions are HMAC-SHA-256 of a label of their own, the protocol's version and
-// both nonces, under a key that is derived from the token for the store alone. The launcher's proof is checked before
-// the rank says who it is. A hello that opens is the rank's proof. Nonces are fresh for each connection, so nothing
-// that was recorded is of use in another.
+// The proof and the keys of the two directions are each an HMAC-SHA-256 of a label of its own, the protocol's version
+// and both nonces. The HMAC's key is derived from the token for the store alone. The rank checks the launcher's proof
+// before it sends its identity. A hello that decrypts is the rank's proof. Nonces are fresh for each connection, so a
+// recording is of no use in another one.
 
 using Nonce = Digest;
 
-/// What both ends of one connection know, and nobody else.
+/// Secrets of one connection that only its two ends know.
 struct SessionKeys {
-  Digest proof;  ///< of the launcher
+  Digest proof;  ///< the launcher's
   Digest to_launcher;
   Digest to_rank;
 };
@@ -37,7 +37,7 @@ struct Challenge {
 
 [[nodiscard]] std::string encode_greeting(const Nonce& nonce);
 [[nodiscard]] std::string encode(const Challenge& challenge);
-/// These throw ProtocolError.
+/// Both throw ProtocolError.
 [[nodiscard]] Nonce decode_greeting(std::string_view payload);
 [[nodiscard]] Challenge decode_challenge(std::string_view payload);
 

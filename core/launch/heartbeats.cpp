@@ -28,7 +28,7 @@ void Heartbeats::beat() {
   });
 }
 
-/// While this process stood still itself, nobody was silent.
+/// Time in which this process was suspended does not count as silence.
 void Heartbeats::check_silence() {
   const Clock::time_point now = Clock::now();
   heard_ += time_held_up(now - std::exchange(last_beat_, now), interval_);

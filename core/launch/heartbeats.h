@@ -7,21 +7,20 @@
 
 namespace shardrun::launch {
 
-/// Sends heartbeats over a connection, and notices when the other end has not answered for too long. Belongs to the
-/// thread of `io`.
+/// Sends heartbeats over a connection, and notices if the peer is silent for too long. Used only on the thread of `io`.
 class Heartbeats {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `silence`: how long the other end may be silent; 0: for ever. `on_silence` is told how long it has been, with
-  /// every heartbeat from then on.
+  /// `silence`: how long the peer may be silent; 0: forever. Once the peer has been silent for longer, `on_silence` is
+  /// called at every heartbeat with the time of silence.
   Heartbeats(boost::asio::io_context& io, std::chrono::milliseconds interval, std::chrono::milliseconds silence,
              std::function<void()> send, std::function<void(Clock::duration silent)> on_silence);
 
-  /// The first heartbeat goes at once.
+  /// Sends the first heartbeat at once.
   void start();
   void stop() { is_beating_ = false; }
-  /// The other end has said something.
+  /// The peer has sent something.
   void hear() { heard_ = Clock::now(); }
 
  private:
@@ -34,8 +33,8 @@ class Heartbeats {
   const std::function<void()> send_;
   const std::function<void(Clock::duration)> on_silence_;
   bool is_beating_ = false;
-  Clock::time_point heard_;      ///< of the other end
-  Clock::time_point last_beat_;  ///< of this one
+  Clock::time_point heard_;      ///< when the peer was last heard from
+  Clock::time_point last_beat_;  ///< when this end last sent a heartbeat
 };
 
 }  // namespace shardrun::launch

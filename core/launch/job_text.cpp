@@ -8,10 +8,10 @@
 namespace shardrun::launch {
 namespace {
 
-/// Also a section's head, without a key.
+/// A `key = value` line, or a section's header, which has no key.
 struct Setting {
   std::string_view section;  ///< "[train]"; empty before the first
-  std::string_view key;      ///< of a line that has no " = ": all of it
+  std::string_view key;      ///< the whole line if it has no " = "
   std::string_view value;
 };
 

@@ -5,8 +5,8 @@
 
 namespace shardrun::launch {
 
-/// The first setting in which two jobs differ, where each is written as sections of `key = value` lines: "[train]
-/// steps = 50 here, 60 there". Empty where they are the same.
+/// The first setting in which two jobs differ, for example "[train] steps = 50 here, 60 there". Each job is text with
+/// sections of `key = value` lines. Empty if they are equal.
 [[nodiscard]] std::string first_difference(std::string_view here, std::string_view there);
 
 }  // namespace shardrun::launch

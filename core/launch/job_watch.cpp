@@ -110,9 +110,11 @@ void JobWatch::tick() {
   last_tick_ = now;
   for (int rank = 0; rank < ranks(); ++rank) {
     judge_.of(rank).heard += missed;
+  }
+  events_.tick(now);  // first: a rank that has ended is the cause rather than one that fell silent
+  for (int rank = 0; rank < ranks(); ++rank) {
     check_silence(rank, now);
   }
-  events_.tick(now);
   ticker_.expires_after(interval);
   ticker_.async_wait([this](const boost::system::error_code& cancelled) {
     if (!cancelled) {

@@ -16,14 +16,14 @@ namespace shardrun::launch {
 
 struct JobWatchSettings {
   StoreServerSettings store;
-  std::chrono::milliseconds heartbeat_timeout{10000};  ///< a rank silent for so long ends the job; 0: none does
-  std::chrono::milliseconds join_timeout{60000};       ///< from expect() to a rank's hello; 0: for ever
+  std::chrono::milliseconds heartbeat_timeout{10000};  ///< a rank that is silent for longer ends the job; 0: no limit
+  std::chrono::milliseconds join_timeout{60000};       ///< from expect() to a rank's hello; 0: no limit
   std::chrono::milliseconds report_time{500};          ///< from a failure that is a consequence to the abort
   std::chrono::milliseconds grace{2000};               ///< from abort to `grace_over`
-  std::chrono::milliseconds longest_tick{1000};        ///< from a look at the ranks to the next
+  std::chrono::milliseconds longest_tick{1000};        ///< the longest time between two checks of the ranks
 };
 
-/// What the owner of a JobWatch does besides. All must be set.
+/// Callbacks for the owner of a JobWatch. All must be set.
 struct JobWatchEvents {
   std::function<void(int rank, const Hello& hello)> joined;
   std::function<void(const Hello& hello, const std::string& why)> came_with_other_job;
@@ -31,21 +31,22 @@ struct JobWatchEvents {
   std::function<void(int rank)> failed;
   std::function<void(int rank)> said_goodbye;
   std::function<void(int rank)> paused;
-  std::function<void(int rank)> closed;  ///< its connection has ended
-  std::function<void(int rank)> silent;  ///< for too long: the job ends because of it
+  std::function<void(int rank)> closed;  ///< its control connection has ended
+  std::function<void(int rank)> silent;  ///< it was silent for too long, which ends the job
   std::function<void(std::chrono::steady_clock::time_point now)> tick;
   std::function<void()> ending;  ///< the ranks have been told to abort
   std::function<void()> grace_over;
   std::function<void(const std::string& line)> log;
 };
 
-/// Watches the ranks of a job, whoever started them: serves their store, notes who joins, answers, fails, falls silent
-/// or ends, and begins the job's end when a failure is known. Belongs to the thread of `io`.
+/// Watches the ranks of a job, whoever started them. Serves their store, and tracks which ranks join, fail, fall silent
+/// or end. Begins to end the job when a failure is known. Used only on the thread of `io`.
 class JobWatch {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Listens. Throws Error{io}, or Error{usage} where the address cannot be had.
+  /// Listens. Throws Error{io}, or Error{usage} if the address is taken, is not this host's, or stands for every
+  /// address.
   JobWatch(boost::asio::io_context& io, JobWatchSettings settings, JobWatchEvents events);
 
   [[nodiscard]] StoreServer& store() { return store_; }
@@ -55,25 +56,25 @@ class JobWatch {
   [[nodiscard]] int joined() const { return joined_; }
   [[nodiscard]] bool have_all_joined() const { return joined_ == ranks(); }
 
-  /// Begins to look for silent ranks.
+  /// Starts to look for silent ranks.
   void start();
-  /// From now on the rank has `join_timeout` to join.
+  /// Starts the rank's `join_timeout`.
   void expect(int rank);
-  /// This process did not run until now: nobody was silent meanwhile.
+  /// Counts every rank as heard from now: this process was suspended.
   void forget_silence();
 
-  /// See FailureJudge. Each begins the job's end where the cause is final.
+  /// As in FailureJudge. Each begins to end the job if the cause is final.
   void blame(int rank, FailureKind kind, std::string text);
   void ended(int rank, int stop_signal);
   void end_if_failed();
 
-  /// Begins the job's end now, whatever other ranks might report.
+  /// Begins to end the job now, without waiting for other ranks' reports: tells the ranks to abort.
   void end(const std::string& reason);
   [[nodiscard]] bool is_ending() const { return is_ending_; }
-  /// Calls `grace_over` once after `grace`, counted from now.
+  /// Calls `grace_over` once, `grace` after now.
   void start_grace();
 
-  /// The job's outcome, except for what the owner of the ranks alone knows.
+  /// The job's outcome, without the parts that only the owner of the processes knows.
   [[nodiscard]] LaunchResult result() const;
 
  private:
@@ -91,7 +92,7 @@ class JobWatch {
   Clock::time_point last_tick_;
   FailureJudge judge_;
   int joined_ = 0;
-  std::optional<Clock::time_point> first_failure_;  ///< when it was known
+  std::optional<Clock::time_point> first_failure_;  ///< when the first failure was known
   bool is_ending_ = false;
   StoreServer store_;
 };

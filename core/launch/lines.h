@@ -8,7 +8,7 @@
 
 namespace shardrun::launch {
 
-/// Cuts a stream of bytes into lines. A line that grows longer than `max_line_bytes` is given in pieces of that size.
+/// Splits a stream of bytes into lines. A line longer than `max_line_bytes` comes in pieces of that size.
 class LineSplitter {
  public:
   static constexpr std::size_t max_line_bytes = std::size_t{64} * 1024;
@@ -17,7 +17,7 @@ class LineSplitter {
   explicit LineSplitter(OnLine on_line) : on_line_(std::move(on_line)) {}
 
   void add(std::string_view bytes);
-  void end();  ///< gives what stands behind the last newline, if anything
+  void end();  ///< passes on an unfinished last line, if any
 
  private:
   OnLine on_line_;

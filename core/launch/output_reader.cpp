@@ -13,7 +13,7 @@
 namespace shardrun::launch {
 namespace {
 
-/// What a dead writer can have left at most; a descendant of it could go on for ever.
+/// The most that a dead writer can have left in the pipe. Its descendants could write forever.
 constexpr std::size_t largest_pipe_bytes = std::size_t{1024} * 1024;
 
 int duplicate(const files::FileDescriptor& pipe) {
@@ -26,13 +26,13 @@ int duplicate(const files::FileDescriptor& pipe) {
 
 }  // namespace
 
-/// Asio closes its copy of the descriptor, the caller's goes with `pipe`.
+/// Asio closes its copy of the descriptor; `pipe` closes the original.
 OutputReader::OutputReader(boost::asio::io_context& io, files::FileDescriptor pipe, LineSplitter::OnLine on_line)
     : pipe_(io, duplicate(pipe)), lines_(std::move(on_line)) {
   pipe_.non_blocking(true);
 }
 
-/// Waits first and reads then: a read in the background could have taken bytes that drain() does not see.
+/// Waits first and then reads: an asynchronous read could have taken bytes that drain() would miss.
 void OutputReader::start() {
   pipe_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](boost::system::error_code error) {
     if (error || !pipe_.is_open()) {

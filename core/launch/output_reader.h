@@ -16,8 +16,8 @@ class OutputReader {
 
   void start();
 
-  /// Gives what is in the pipe now and closes it: for after the writer's death, whatever descendants of it may still
-  /// hold the other end.
+  /// Passes on what is in the pipe now and closes it. For use after the rank has ended: its descendants may keep the
+  /// pipe open for longer.
   void drain();
 
  private:

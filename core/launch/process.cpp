@@ -25,7 +25,7 @@ struct Pipe {
   files::FileDescriptor write_end;
 };
 
-/// What the child tells of its failure.
+/// What the child writes to the trouble pipe if it fails.
 struct Trouble {
   enum Stage : int { descriptors, exec } stage;
   int error_number;
@@ -46,7 +46,7 @@ Error refused(std::string_view attempted, int error_number) {
                                           advice(error_number)));
 }
 
-/// A copy that neither exec keeps nor dup2 onto a standard descriptor can hit.
+/// A copy with close-on-exec and a number above handed_over_descriptor, so that the child's dup2 does not overwrite it.
 files::FileDescriptor out_of_the_way(int descriptor) {
   files::FileDescriptor copy(::fcntl(descriptor, F_DUPFD_CLOEXEC, handed_over_descriptor + 1));
   if (!copy.is_open()) {
@@ -75,13 +75,13 @@ std::vector<char*> pointers_to(const std::vector<std::string>& texts) {
   return pointers;
 }
 
-/// All that the child needs between fork and exec, where it may neither allocate nor lock.
+/// Everything that the child needs between fork and exec, where it may not allocate or lock.
 struct Child {
   pid_t launcher;
   const char* program;
   char* const* arguments;
   char* const* environment;
-  std::array<int, 4> descriptors;  ///< what becomes 0, 1, 2 and handed_over_descriptor
+  std::array<int, 4> descriptors;  ///< become 0, 1, 2 and handed_over_descriptor
   int trouble;
 };
 
@@ -94,7 +94,7 @@ struct Child {
 [[noreturn]] void become(const Child& child) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != child.launcher) {
-    ::_exit(127);  // it died before the line above
+    ::_exit(127);  // the launcher died before prctl
   }
   ::setpgid(0, 0);
   for (const int caught : SignalPipe::caught) {
@@ -113,7 +113,7 @@ struct Child {
   give_up(child, Trouble::exec);
 }
 
-/// Signals are blocked meanwhile: a handler of the launcher must not run in the child.
+/// Signals are blocked during fork, because a handler of the launcher must not run in the child.
 pid_t fork_with_signals_blocked(const Child& child) {
   sigset_t all;
   sigset_t before;

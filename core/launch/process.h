@@ -13,28 +13,31 @@
 namespace shardrun::launch {
 
 struct ProcessStart {
-  std::string program;                   ///< a path
-  std::vector<std::string> arguments;    ///< from argv[0] on
+  std::string program;                   ///< its path
+  std::vector<std::string> arguments;    ///< argv, including argv[0]
   std::vector<std::string> environment;  ///< "NAME=value" each
-  std::string_view handed_over;          ///< readable on handed_over_descriptor; at most 4096 bytes
+  std::string_view handed_over;          ///< the child reads it on handed_over_descriptor; at most 4096 bytes
 };
 
 struct StartedProcess {
   pid_t pid = -1;
-  files::FileDescriptor output;   ///< where its standard output can be read
-  files::FileDescriptor errors;   ///< and its standard error
-  files::FileDescriptor trouble;  ///< readable once it has become the program, or could not: see start_error
+  files::FileDescriptor output;   ///< reads its standard output
+  files::FileDescriptor errors;   ///< reads its standard error
+  files::FileDescriptor trouble;  ///< readable once exec has succeeded or failed: see start_error
 };
 
-/// Starts a program that reads nothing, whose output comes through pipes, that is in a process group of its own (so a
-/// terminal's Ctrl-C does not reach it) and that the system kills when the calling *thread* ends. It inherits no other
-/// descriptor that is close-on-exec, no signal mask, default actions for the signals that SignalPipe catches, and
-/// SIGPIPE ignored. The caller reaps it. Returns before the process has become the program, for which nobody waits: it
-/// may be stopped before. Throws Error{io} where the system refuses: then nothing is left.
+/// Starts a program as a child process; the caller reaps it.
+///  - Standard input is empty. Standard output and standard error are pipes.
+///  - It has its own process group, so a terminal's Ctrl-C does not reach it.
+///  - The system kills it when the calling *thread* ends.
+///  - It inherits no other close-on-exec descriptors and no signal mask. Signals that SignalPipe catches have default
+///    actions, except SIGPIPE, which is ignored.
+/// Returns before exec and does not wait for it, because the process may be stopped before exec. Throws Error{io} if
+/// the system refuses; nothing is left over.
 [[nodiscard]] StartedProcess start_process(const ProcessStart& start);
 
-/// What keeps a process from becoming the program, of which StartedProcess::trouble tells; nothing where nothing does,
-/// or nothing is known yet. Does not wait.
+/// The error that kept a process from exec, read from StartedProcess::trouble. Nothing if exec has succeeded or has not
+/// happened yet. Does not wait.
 [[nodiscard]] std::optional<Error> start_error(int trouble, const std::string& program);
 
 }  // namespace shardrun::launch

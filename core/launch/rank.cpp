@@ -60,7 +60,7 @@ Rank::Rank(RankContext context, const std::string& job, Deadline deadline)
 
 Rank::~Rank() = default;
 
-/// The store's host knows when all have joined, and ends the job where one does not.
+/// Waits without a deadline: the store's host ends the job if a rank does not join in time.
 void Rank::learn_world() {
   context_.run = get("run", no_deadline);
   std::istringstream words(get("machines", no_deadline));

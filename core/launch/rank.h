@@ -17,101 +17,103 @@
 
 namespace shardrun::launch {
 
-/// A rank's place in its job, as the launcher handed it over.
+/// A rank's identity in its job, as its launcher handed it over.
 struct RankContext {
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;
-  int local_world_size = 1;  ///< 0: not known before all have joined
+  int local_world_size = 1;  ///< 0: unknown until all ranks have joined
   std::string address;       ///< of the launcher
   std::uint16_t port = 0;
-  std::string run;                            ///< of this run alone, the same on every rank: 16 of [0-9a-f]
-  std::array<std::uint8_t, 32> token = {};    ///< keep it to this process: who has it may join the job
+  std::string run;                            ///< name of this run, 16 of [0-9a-f]; the same on every rank
+  std::array<std::uint8_t, 32> token = {};    ///< secret: any process that has it may join the job
   std::chrono::milliseconds heartbeat{1000};  ///< how often the launcher wants to hear from this rank
-  std::vector<std::uint32_t> machines = {};   ///< of each rank the number of its machine; empty: all are on one
-  std::string own_address = {};  ///< that others reach this machine at; empty: that of the control connection
+  std::vector<std::uint32_t> machines = {};   ///< per rank, the number of its machine; empty: one machine
+  std::string own_address = {};  ///< where other ranks reach this machine; empty: at the control connection's address
 
-  // Of a rank that another launcher started, where rank 0's process has the launcher's part:
-  bool is_hosted = false;                ///< `run` and `machines` are learnt when all have joined
-  std::chrono::milliseconds silence{0};  ///< of rank 0's process, after which this rank takes it as lost; 0: never
-  std::chrono::milliseconds grace{0};    ///< from an abort until this process is ended, whatever it does; 0: never
+  // For a rank that another launcher started. Rank 0's process then does the launcher's work.
+  bool is_hosted = false;  ///< `run` and `machines` are known once all ranks have joined
+  /// How long rank 0's process may be silent before this rank counts it as lost; 0: forever.
+  std::chrono::milliseconds silence{0};
+  std::chrono::milliseconds grace{0};  ///< from an abort until this process is ended, whatever it is doing; 0: never
 };
 
-/// Who this process is, if launch() started it as a rank; nullopt if not, whatever RANK says. What the launcher handed
-/// over is taken out of the environment and its descriptor closed, so the first call alone finds it: make it before
-/// there are threads. Throws Error{io} where it is there and makes no sense.
+/// The context of this process if launch() started it as a rank, otherwise nullopt, whatever the variable RANK says.
+/// Only the first call finds it, because the call removes what the launcher handed over from the environment and closes
+/// its descriptor. Call it before starting threads. Throws Error{io} if the context is invalid.
 [[nodiscard]] std::optional<RankContext> take_rank_context();
 
-/// This process as a rank: its control connection, on a thread of its own, and through it the store that all ranks
-/// share. Functions may be called from any thread unless they say otherwise.
+/// This process as a rank: its control connection, which has its own thread, and the store that all ranks share.
+/// Functions may be called on any thread unless they say otherwise.
 ///
-/// A rank ends in one of two ways: goodbye() and exit code 0 (or 128 + signal after a stop), or fail() and another exit
-/// code. A process that ends without either is taken to have failed.
+/// A rank ends in one of two ways: with goodbye() and exit code 0 (or 128 + signal after a stop), or with fail() and
+/// another exit code. A process that ends in any other way counts as failed.
 class Rank {
  public:
   using Clock = std::chrono::steady_clock;
   using Deadline = Clock::time_point;
-  static constexpr Deadline no_deadline = Deadline::max();  ///< the end of the job ends the wait
+  static constexpr Deadline no_deadline = Deadline::max();  ///< only the end of the job ends the wait
 
-  /// Joins the job: returns once the launcher has said welcome. `job`, any text of `key = value` lines, must equal the
-  /// launcher's. Throws Error{io} where it refuses, or `deadline` passes.
+  /// Joins the job. Returns when the launcher has accepted this rank. `job`: text of `key = value` lines, which must
+  /// equal the launcher's. Throws Error{io} if the launcher refuses or `deadline` passes.
   Rank(RankContext context, const std::string& job, Deadline deadline);
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
-  ~Rank();  ///< waits for nobody
+  ~Rank();  ///< does not wait for any other process
 
   [[nodiscard]] int rank() const noexcept { return context_.rank; }
   [[nodiscard]] int world_size() const noexcept { return context_.world_size; }
   [[nodiscard]] const RankContext& context() const noexcept { return context_; }
   /// The address of this machine that listeners for other ranks bind to.
   [[nodiscard]] std::string own_address() const;
-  /// A key for one purpose, the same on all ranks of the job and known to nobody else. It does not tell the job's
-  /// token.
+  /// A key for one purpose: the same on all ranks of the job, and secret. It does not reveal the job's token.
   [[nodiscard]] std::array<std::uint8_t, 32> key_for(std::string_view purpose) const;
 
-  /// Gives the key a value, for all ranks to see. Returns at once. A key that is set twice, by whomever, fails the job.
-  /// Throws Error{io} where key and value are longer than a frame (1 MiB), Error{aborted} where the job is aborted.
+  /// Sets a key's value for all ranks. Returns at once. Setting a key twice, even by different ranks, fails the job.
+  /// Throws Error{io} if key and value are longer than a frame (1 MiB), Error{aborted} if the job is aborted.
   void set(std::string_view key, std::span<const std::byte> value);
   void set(std::string_view key, std::string_view value);
 
-  /// Waits until some rank has set the key. Throws Error{timeout} when `deadline` passes before, Error{aborted} when
-  /// the job is aborted.
+  /// Waits until a rank has set the key. Throws Error{timeout} if `deadline` passes first, Error{aborted} if the job is
+  /// aborted.
   [[nodiscard]] std::string get(std::string_view key, Deadline deadline);
 
-  /// Sends something to the launcher's LaunchSettings::on_message, in order. Returns at once.
-  /// Throws Error{io} where it is longer than a frame, or where the launcher has not read the last 64 MiB.
+  /// Sends a message to the launcher's LaunchSettings::on_message. Messages arrive in order. Returns at once. Throws
+  /// Error{io} if the message is longer than a frame, or if the launcher has 64 MiB of messages still to read.
   void message(std::string_view kind, std::string_view bytes);
   void message(std::string_view kind, std::span<const std::byte> bytes);
 
-  /// True once the job is to end now, or the launcher is gone: whatever waits should give up. It stays true.
+  /// True once the job is aborted or the launcher is gone; then all waits should end. It stays true.
   [[nodiscard]] const std::atomic<bool>& aborted() const noexcept;
   [[nodiscard]] std::string abort_reason() const;
 
-  /// What to do then, once: called on the connection's own thread, or here where the job is aborted already. It must be
-  /// quick, throw nothing and call nothing of this object that waits. Replaces the callback given before, and waits
-  /// while that is running.
+  /// Sets a callback for the abort, called once: on the connection's thread, or by on_abort itself if the job is
+  /// aborted already. The callback must be quick, must not throw, and must not call a function of this object that
+  /// waits. It replaces an earlier callback; if that one is running, on_abort waits for it to end.
   void on_abort(std::function<void(const std::string& reason)> callback);
 
   /// The signal that asks for an orderly stop (SIGINT, SIGTERM, SIGHUP), or 0.
   [[nodiscard]] int stop_signal() const noexcept;
 
-  /// Whether all ranks are asked to stand still for a while (Ctrl-Z). Each then calls pause() once, all at the same
-  /// point of their work and with nothing under way between them; it returns when all go on. Throws Error{aborted}.
+  /// Whether all ranks are asked to pause (Ctrl-Z). Each rank then calls pause() once, all at the same point of their
+  /// work and with no operation between ranks in progress. pause() returns when all ranks continue. Throws
+  /// Error{aborted}.
   [[nodiscard]] bool pause_asked() const noexcept;
   void pause();
 
-  /// Tells the launcher why this rank is about to end, and waits until it knows, and, after a consequence, has aborted
-  /// the job; until the connection is gone, or 2 s have passed. Other ranks should not notice this one's end before.
-  /// Where the job is aborted already it is a consequence, whatever `kind` says. `awaited`: the rank that it waited for
-  /// in vain, which is then named before it. Returns whether it is known there: if not, nobody else will tell of it.
+  /// Tells the launcher why this rank is about to end. Waits until the launcher knows, so that it hears of this failure
+  /// before other ranks notice that this one is gone. After a consequence it waits for the abort too. The wait ends
+  /// early if the connection is lost, and after 2 s. If the job is already aborted, the failure counts as a
+  /// consequence, whatever `kind` says. `awaited`: the rank that this one waited for until a timeout; that rank is then
+  /// taken as the cause. Returns whether the launcher knows of the failure; if not, nobody else will report it.
   bool fail(FailureKind kind, std::string_view text, std::optional<int> awaited = std::nullopt) noexcept;
 
-  /// The last thing that a rank does: waits until the launcher has read everything that was sent before, and leaves
-  /// the job. An abort that comes later is no longer this rank's. Throws Error{aborted} where the job is aborted
-  /// before that, Error{io} when `deadline` passes.
+  /// Leaves the job: the last call of a rank. Waits until the launcher has read everything sent before. A later abort
+  /// does not concern this rank any more. Throws Error{aborted} if the job is aborted before that, Error{io} if
+  /// `deadline` passes.
   void goodbye(Deadline deadline);
 
-  /// After goodbye: waits until the launcher has ended the connection, when it needs no other rank any more, or
+  /// After goodbye: waits until the launcher closes the connection, which it does when all ranks are done, or until
   /// `deadline`.
   void await_end(Deadline deadline) noexcept;
 

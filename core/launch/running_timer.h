@@ -8,13 +8,13 @@
 
 namespace shardrun::launch {
 
-/// Calls back once after a time in which this process ran: one in which it was suspended does not count. Belongs to the
-/// thread of its io_context, and may be destroyed there at any time, in its own callback too.
+/// A timer that calls back once. Time in which this process was suspended does not count. Used only on the thread of
+/// its io_context; may be destroyed there at any time, even in its own callback.
 class RunningTimer {
  public:
   explicit RunningTimer(boost::asio::io_context& io) : timer_(io) {}
 
-  /// Replaces what was started before.
+  /// Starts the timer. Replaces an earlier start.
   void start(std::chrono::nanoseconds after, std::function<void()> call);
   void cancel();
 
@@ -24,7 +24,8 @@ class RunningTimer {
   boost::asio::steady_timer timer_;
   std::chrono::nanoseconds left_{};
   std::function<void()> call_;
-  std::shared_ptr<const bool> lives_ = std::make_shared<const bool>(true);  ///< a wait may outlive this in its queue
+  /// Expires with this; a queued wait may be longer-lived.
+  std::shared_ptr<const bool> lives_ = std::make_shared<const bool>(true);
 };
 
 }  // namespace shardrun::launch

@@ -12,28 +12,30 @@
 
 namespace shardrun::launch {
 
-/// The same signal so soon after the first is the same request: timeout(1) signals its process and then the whole group
-/// of that.
+/// The same signal within this time counts as one request. timeout(1) signals its child, and then the child's whole
+/// process group.
 inline constexpr std::chrono::milliseconds same_request{200};
 
-/// The line that answers a request to stop at once, since the step in progress may be long.
-/// `how`: what the process does about it.
+/// The answer to a request to stop. It is shown at once, because the current step may take long. `how`: what the
+/// process does about the request.
 [[nodiscard]] std::string stop_notice(int signal, std::string_view how = "stopping after this step");
 
-/// A thread that takes no signals: they are for the process's other threads. Throws Error{io}: `what` names it there.
+/// Starts a thread with all signals blocked, so that other threads handle them. Throws Error{io}; `what` names the
+/// thread in the message.
 [[nodiscard]] std::thread thread_without_signals(std::string_view what, const std::function<void()>& run);
 
-/// Turns SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGTSTP and SIGCHLD into bytes that can be read, whatever thread they hit,
-/// and gives the previous actions and the calling thread's mask back at its end. One that is ignored stays so, as
-/// whoever started this process wants it (nohup, a shell's &); but not SIGCHLD. At most one exists at a time.
+/// Turns SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGTSTP and SIGCHLD into readable bytes, whatever thread receives them. A
+/// signal that is ignored stays ignored, because whoever started this process wants that (nohup, a shell's &); SIGCHLD
+/// is an exception. The destructor restores the signal actions and the thread's signal mask. At most one exists at a
+/// time.
 class SignalPipe {
  public:
-  SignalPipe();  ///< Throws Error{io}; Error{internal} where another exists.
+  SignalPipe();  ///< throws Error{io}; Error{internal} if another exists
   SignalPipe(const SignalPipe&) = delete;
   SignalPipe& operator=(const SignalPipe&) = delete;
   ~SignalPipe();
 
-  /// Non-blocking. Each byte is a signal's number; several SIGCHLD may be one.
+  /// Non-blocking. Each byte is a signal's number. Several SIGCHLD may be one byte.
   [[nodiscard]] int descriptor() const { return read_end_.get(); }
 
   static constexpr std::array<int, 6> caught = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGTSTP, SIGCHLD};

@@ -64,8 +64,8 @@ void StoreClient::end_thread() {
   }
 }
 
-/// The clock's last moment is no deadline: a library that counts by another clock would overflow on it. Of any other,
-/// time in which this process did not run does not count.
+/// Deadline::max() means no deadline: wait_for could overflow on it. For other deadlines, time in which this process
+/// was suspended does not count.
 template <typename Condition>
 void StoreClient::wait(std::unique_lock<std::mutex>& lock, Deadline deadline, const Condition& met) {
   if (deadline == Deadline::max()) {

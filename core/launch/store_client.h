@@ -27,17 +27,17 @@ namespace shardrun::launch {
 
 struct StoreClientSettings {
   StoreConnectorSettings store;
-  std::string listener = "the launcher";  ///< who that is, for messages
+  std::string listener = "the launcher";  ///< what the store's process is called in messages
   Hello hello;
-  std::string job;  ///< as text, of which `hello` has the hash
+  std::string job;  ///< the job's text; `hello` has its hash
   std::chrono::milliseconds heartbeat{1000};
-  std::chrono::milliseconds silence{0};         ///< see RankContext; what listens must answer heartbeats
+  std::chrono::milliseconds silence{0};         ///< see RankContext; the store's process must answer heartbeats
   std::chrono::milliseconds grace{0};           ///< see RankContext
-  std::chrono::milliseconds first_reminder{0};  ///< until it is said that no welcome has come; 0: never
+  std::chrono::milliseconds first_reminder{0};  ///< until the first message that no welcome has come; 0: no message
 };
 
-/// The rank's end of its control connection, which a thread of its own serves: reads, writes and sends heartbeats while
-/// the rank computes. The contracts of its functions are those of Rank, which hides it.
+/// The rank's end of its control connection. A thread of its own reads, writes and sends heartbeats while the rank
+/// computes. The functions have the contracts of Rank, which hides this class.
 class StoreClient {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
@@ -89,7 +89,7 @@ class StoreClient {
   StoreClientSettings settings_;
   boost::asio::io_context io_;
   StoreConnector connector_;
-  std::shared_ptr<FrameConnection> connection_;  ///< to what has proved that it knows the token
+  std::shared_ptr<FrameConnection> connection_;  ///< to a peer that has proved that it knows the token
   Heartbeats heartbeats_;
   RunningTimer grace_timer_;
   boost::asio::steady_timer reminder_timer_;
@@ -100,16 +100,16 @@ class StoreClient {
 
   mutable std::mutex mutex_;  ///< guards all down to `changed_`
   bool welcome_ = false;
-  std::string own_address_;             ///< of the connection's own end
-  std::string trouble_;                 ///< of the last attempt to join
-  std::optional<std::string> refused_;  ///< for good, and why
+  std::string own_address_;             ///< of this end of the connection
+  std::string trouble_;                 ///< why the last attempt to join failed
+  std::optional<std::string> refused_;  ///< why the launcher refused this rank for good
   std::optional<std::string> abort_reason_;
   bool connection_lost_ = false;
   bool resumed_ = false;
   bool failure_noted_ = false;
   bool farewell_ = false;
   std::uint64_t next_request_ = 0;
-  std::map<std::uint64_t, std::optional<std::string>> requests_;  ///< with the value, once it is there
+  std::map<std::uint64_t, std::optional<std::string>> requests_;  ///< with the value once it has arrived
   std::condition_variable changed_;
 
   std::mutex callback_mutex_;  ///< held while the callback runs

@@ -1,4 +1,4 @@
-// The half of the store client that runs on the connection's own thread: what comes in, and what follows.
+// The functions of the store client that run on the connection's own thread.
 
 #include <fmt/format.h>
 
@@ -46,7 +46,7 @@ void StoreClient::handle(FrameType type, std::string_view payload) {
   switch (type) {
     case FrameType::heartbeat: return;
     case FrameType::abort: {
-      // The launcher hears of it first: what this rank does from here on may be a consequence.
+      // The launcher is told first: failures of this rank after the abort may be its consequence.
       const std::string reason(reader.bytes());
       return connection_->send(FrameWriter(FrameType::abort_heard).finish(), [this, reason] { abort(reason); });
     }
@@ -63,7 +63,7 @@ void StoreClient::handle(FrameType type, std::string_view payload) {
   }
 }
 
-/// What the caller's thread waits for.
+/// Handles the frames that the caller's thread waits for.
 void StoreClient::handle_answer(FrameType type, PayloadReader& reader) {
   const std::lock_guard lock(mutex_);
   switch (type) {
@@ -128,7 +128,7 @@ void StoreClient::lost(const std::string& why) {
   }
 }
 
-/// What this end cannot do ends the connection as its loss does.
+/// An error on this end counts as the loss of the connection.
 void StoreClient::broke(const std::string& why) {
   if (connection_) {
     connection_->close();
@@ -174,7 +174,7 @@ void StoreClient::remind_after(std::chrono::milliseconds pause) {
   });
 }
 
-/// Where no launcher of ours would.
+/// Ends this process after `grace`, if it is set: then no launcher would kill this rank.
 void StoreClient::end_after_grace(const std::string& reason) {
   if (settings_.grace.count() == 0) {
     return;

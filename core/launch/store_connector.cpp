@@ -65,7 +65,7 @@ void StoreConnector::pause_before_connecting(const std::string& why, std::chrono
   });
 }
 
-/// What listens there has to prove first that it knows the token, and in time.
+/// Sends the greeting. The listener must prove in time that it knows the token.
 void StoreConnector::greet(std::shared_ptr<FrameConnection> connection) {
   connection_ = std::move(connection);
   nonce_ = random_token();
@@ -75,7 +75,7 @@ void StoreConnector::greet(std::shared_ptr<FrameConnection> connection) {
   timer_.expires_after(settings_.proof_timeout);
   timer_.async_wait([this, greeted = connection_](const error_code& cancelled) {
     if (!cancelled && greeted == connection_) {
-      // It may be the launcher, and busy: that is no reason to give up.
+      // It may be the launcher, which is busy. So try again.
       connect_later(unproved(fmt::format("it did not answer within {} ms", settings_.proof_timeout.count())));
     }
   });
@@ -101,8 +101,8 @@ std::string StoreConnector::unproved(const std::string& why) const {
                      settings_.port, why);
 }
 
-/// It may be something else that listens there until the launcher does. Whoever hangs up before a word is no imposter:
-/// the launcher does so too, with the oldest of its guests while many come at once.
+/// Another program may listen there until the launcher does. A peer that closes the connection without sending anything
+/// does not count as a wrong answer: the launcher itself drops the oldest connections while many arrive at once.
 void StoreConnector::not_proved(const std::string& why) {
   const std::string what = unproved(why);
   if (!connection_->has_heard()) {

@@ -17,24 +17,25 @@ namespace shardrun::launch {
 struct StoreConnectorSettings {
   std::string address;
   std::uint16_t port = 0;
-  Token token = {};                                ///< which is proved to be known, and not sent
-  std::chrono::milliseconds proof_timeout{10000};  ///< from connecting to the proof of what listens
-  int most_unproved =
-      0;  ///< wrong answers instead of a proof, after which no other connection is tried; 0: one always is
-  std::chrono::milliseconds shortest_of_unproved{0};  ///< from the first of them, before which that does not hold
+  Token token = {};                                ///< the secret that both ends prove to know; it is not sent
+  std::chrono::milliseconds proof_timeout{10000};  ///< from connecting to the listener's proof
+  /// Give up after this many wrong answers instead of a proof, but not before `shortest_of_unproved` has passed since
+  /// the first of them. 0: never give up.
+  int most_unproved = 0;
+  std::chrono::milliseconds shortest_of_unproved{0};
 };
 
 /// All must be set.
 struct StoreConnectorEvents {
-  /// What listens has proved that it knows the token. The connection is sealed; it still has the connector's events,
-  /// and this is called by one of them. `own_address`: of its own end.
+  /// The listener has proved that it knows the token. The connection is encrypted. It still has the connector's
+  /// callbacks, one of which calls this. `own_address`: the address of this end of the connection.
   std::function<void(std::shared_ptr<FrameConnection> connection, const std::string& own_address)> proved;
-  std::function<void(const std::string& why)> failed;   ///< an attempt; another follows
-  std::function<void(const std::string& why)> refused;  ///< no other follows
+  std::function<void(const std::string& why)> failed;   ///< an attempt failed; another follows
+  std::function<void(const std::string& why)> refused;  ///< the last attempt failed; no other follows
 };
 
-/// Finds the place where the ranks of a job meet: connects until something listens there and proves that it knows the
-/// token. Belongs to the thread of `io`.
+/// Connects to the store of a job. Tries until a listener proves that it knows the token. Used only on the thread of
+/// `io`.
 class StoreConnector {
  public:
   StoreConnector(boost::asio::io_context& io, StoreConnectorSettings settings, StoreConnectorEvents events);
@@ -43,7 +44,7 @@ class StoreConnector {
   ~StoreConnector();
 
   void connect();
-  /// Connects again, after a while: the last connection came to nothing because of `why`.
+  /// Connects again after a pause. `why`: why the last connection failed.
   void connect_later(const std::string& why);
 
  private:
@@ -58,10 +59,10 @@ class StoreConnector {
   boost::asio::io_context& io_;
   boost::asio::steady_timer timer_;  ///< until the next attempt, or until the proof is late
   std::chrono::milliseconds pause_{20};
-  std::shared_ptr<FrameConnection> connection_;  ///< until it is proved
-  std::string own_address_;                      ///< of that
-  Nonce nonce_ = {};                             ///< of that
-  int unproved_ = 0;                             ///< connections
+  std::shared_ptr<FrameConnection> connection_;  ///< until the listener has proved itself
+  std::string own_address_;                      ///< of `connection_`
+  Nonce nonce_ = {};                             ///< of `connection_`
+  int unproved_ = 0;                             ///< number of answers that were not a proof
   std::chrono::steady_clock::time_point first_unproved_;
 };
 

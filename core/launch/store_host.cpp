@@ -18,10 +18,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Often enough for a person who asks to stop.
+/// Short enough for a person who asks to stop.
 constexpr milliseconds longest_tick{200};
 
-/// "0 0 1 1": of each rank the number of its machine.
+/// The number of each rank's machine, by rank: "0 0 1 1".
 std::string machines_of(const std::vector<RankStatus>& ranks) {
   std::vector<std::string> known;
   std::string text;
@@ -53,7 +53,7 @@ void StoreHost::start() {
   thread_ = thread_without_signals("the thread that ranks meet on", [this] { serve(); });
 }
 
-/// Until the end of this, whatever fails meanwhile.
+/// Serves until io_ is stopped. An error fails the job, but not the serving.
 void StoreHost::serve() {
   const auto work = boost::asio::make_work_guard(io_);
   boost::asio::post(io_, [this] { watch_.start(); });
@@ -124,7 +124,7 @@ JobWatchEvents StoreHost::watch_events() {
           },
       .log =
           [this](const std::string& line) {
-            // Whoever waits for a rank should see that it came with another token.
+            // A person who waits for a rank should see that it came with another token.
             watch_.have_all_joined() ? log(line) : notice(line);
           }};
 }
@@ -136,7 +136,7 @@ void StoreHost::joined(int rank, const Hello& hello) {
   }
 }
 
-/// What it threw, or "".
+/// Calls a callback. Returns the message of what it threw, or "".
 template <class Call>
 std::string StoreHost::call_back(const Call& call) {
   const std::lock_guard lock(callback_mutex_);
@@ -152,7 +152,8 @@ std::string StoreHost::call_back(const Call& call) {
   }
 }
 
-/// Once all are there it is another start of the same world, by mistake.
+/// A process with another job is a failure until all ranks have joined. After that, it is a second start of the same
+/// world by mistake, and is ignored.
 void StoreHost::came_with_other_job(const Hello& hello, const std::string& why) {
   const auto rank = static_cast<int>(hello.rank);
   RankStatus& status = watch_.status(rank);
@@ -229,7 +230,7 @@ void StoreHost::finish_if_done() {
 }
 
 void StoreHost::finish() {
-  if (!finished_) {  // which this thread alone writes
+  if (!finished_) {  // only this thread writes it
     LaunchResult ended = result();
     if (ended.strangers > 0) {
       notice(strangers_notice(ended.strangers));
@@ -241,7 +242,7 @@ void StoreHost::finish() {
   changed_.notify_all();
 }
 
-/// Either the rank's own thread has the result, or this one.
+/// Either the rank's own thread has called wait() and handles the result, or this thread does and ends the process.
 void StoreHost::give_up_unless_waited_for() {
   {
     const std::lock_guard lock(mutex_);
@@ -279,7 +280,7 @@ LaunchResult StoreHost::result() const {
   return result;
 }
 
-/// A line that cannot be told is not worth a run.
+/// A line that cannot be logged does not fail the job.
 void StoreHost::log(const std::string& line) {
   static_cast<void>(call_back([&] {
     if (settings_.on_log) {

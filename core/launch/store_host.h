@@ -16,52 +16,55 @@
 
 namespace shardrun::launch {
 
-/// Callbacks are called on the host's own thread, one at a time, and may be empty; none is called once wait() has
-/// returned. What on_message throws fails the job.
+/// Callbacks are called on the host's own thread, one at a time, and may be empty. None is called after wait() has
+/// returned. If on_message throws, the job fails.
 struct HostSettings {
-  std::string address;  ///< where it listens: a numeric one of this machine
+  std::string address;  ///< numeric address of this machine to listen at
   std::uint16_t port = 0;
   int ranks = 1;
   Token token = {};
-  std::string job;  ///< what ranks must come with: Rank's argument
-  std::string run;  ///< a name of this run alone
+  std::string job;  ///< the `job` argument that ranks must have: see Rank
+  std::string run;  ///< name of this run
 
-  std::chrono::milliseconds heartbeat_timeout{10000};  ///< a rank silent for so long ends the job; 0: none does
+  std::chrono::milliseconds heartbeat_timeout{10000};  ///< a rank that is silent for longer ends the job; 0: no limit
   std::chrono::milliseconds join_timeout{300000};      ///< from expect_ranks() to a rank's hello
-  std::chrono::milliseconds first_reminder{5000};      ///< from then until it is told which ranks are missing
-  std::chrono::milliseconds reminder{30000};           ///< and told again
+  std::chrono::milliseconds first_reminder{5000};      ///< from expect_ranks() to the first message about missing ranks
+  std::chrono::milliseconds reminder{30000};           ///< between two such messages
   std::chrono::milliseconds report_time{500};          ///< see LaunchSettings
-  std::chrono::milliseconds grace{2000};               ///< from abort until ranks are waited for no more
-  std::chrono::milliseconds stranger_timeout{5000};    ///< for a connection to say hello
+  std::chrono::milliseconds grace{2000};               ///< from an abort until the host stops waiting for ranks
+  std::chrono::milliseconds stranger_timeout{5000};    ///< from connecting to a correct hello
 
-  std::function<int()> stop_signal;  ///< what has asked this process to stop: it ends a job that has not begun
-  std::function<bool()> has_begun;   ///< whether ranks are at work that a stop has to end in order; empty: always
+  /// The signal that asked this process to stop, or 0; it ends a job that has not begun.
+  std::function<int()> stop_signal;
+  std::function<bool()> has_begun;  ///< whether ranks have begun work that a stop must end in order; empty: always
   std::function<void(const RankMessage& message)> on_message;
   std::function<void(std::string_view line)> on_log;
   std::function<void(std::string_view line)> on_notice;
-  /// The job has failed, and this process's own rank still does not call wait() after `grace`: it must not return.
+  /// Called `grace` after an abort if this process's own rank has not called wait() by then. It must end the process;
+  /// if it returns, the host ends the process with exit code 1.
   std::function<void(const LaunchResult& result)> last_resort;
 };
 
-/// The launcher's part among ranks that another launcher started, in the process of rank 0: watches the job on a thread
-/// of its own. It sees no process end, only connections.
+/// The launcher's work for ranks that another launcher started. It belongs to rank 0's process and watches the job on
+/// its own thread. It sees connections end, but not processes.
 class StoreHost {
  public:
-  /// Listens, and answers nobody yet. Throws Error{io}, or Error{usage} where that place cannot be had.
+  /// Listens, but answers nobody yet. Throws Error{io}, or Error{usage} if the address is taken, is not this host's, or
+  /// stands for every address.
   explicit StoreHost(HostSettings settings);
   StoreHost(const StoreHost&) = delete;
   StoreHost& operator=(const StoreHost&) = delete;
-  ~StoreHost();  ///< ends all connections, for which ranks that have said goodbye wait
+  ~StoreHost();  ///< closes all connections; ranks that have said goodbye wait for that
 
   [[nodiscard]] std::uint16_t port() const { return watch_.store().port(); }
 
-  /// Begins to answer, and to call back; once.
+  /// Starts to answer ranks and to call callbacks. Call it once.
   void start();
 
-  /// The others know by now where to come: from here on a rank that does not is missed.
+  /// The other ranks now know the address. Starts their `join_timeout`.
   void expect_ranks();
 
-  /// Waits until all ranks have said goodbye, or the job has failed and they are gone or not waited for any more.
+  /// Waits until all ranks have said goodbye, or until the job has failed and all ranks are gone or `grace` has passed.
   [[nodiscard]] LaunchResult wait();
 
  private:
@@ -89,17 +92,17 @@ class StoreHost {
   const HostSettings settings_;
   boost::asio::io_context io_;
   Clock::time_point next_reminder_ = Clock::time_point::max();
-  int stopped_early_ = 0;  ///< by this signal
+  int stopped_early_ = 0;  ///< the signal that stopped the job before it began, or 0
   JobWatch watch_;
 
-  std::mutex mutex_;  ///< of the next four
+  std::mutex mutex_;  ///< guards the next four
   bool waited_for_ = false;
-  bool given_up_ = false;  ///< to `last_resort`: wait() returns no more
+  bool given_up_ = false;  ///< whether `last_resort` is called: then wait() does not return
   bool finished_ = false;
   LaunchResult result_;
   std::condition_variable changed_;
   std::mutex callback_mutex_;  ///< held while a callback runs
-  bool result_taken_ = false;  ///< there are no callbacks any more
+  bool result_taken_ = false;  ///< whether wait() has returned: then no callback is called
   std::thread thread_;
 };
 

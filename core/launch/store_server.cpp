@@ -38,8 +38,9 @@ namespace {
 
 constexpr std::chrono::milliseconds accept_pause{50};
 constexpr int logged_drops = 20;
-constexpr std::size_t max_value_bytes = max_frame_bytes - 16;  ///< beside what else is in a frame that has one
-/// Of a job that is told to whoever comes with another: what a socket takes at once, whoever reads it or not.
+constexpr std::size_t max_value_bytes = max_frame_bytes - 16;  ///< the rest of its frame takes at most 16 bytes
+/// The longest job text that is sent to a process with another job. A socket takes that much at once, even if nobody
+/// reads it.
 constexpr std::size_t most_told_bytes = std::size_t{16} * 1024;
 
 tcp::acceptor listen(boost::asio::io_context& io, const StoreServerSettings& settings) {
@@ -124,7 +125,8 @@ void StoreServer::accept() {
         drop_guest_for_room("it said no hello, and no descriptor is left")) {
       return accept();
     }
-    // The guest gave up meanwhile, or what is missing is in other hands: that passes, so go on, but do not spin.
+    // The peer has closed the connection, or another process has taken the last descriptors. Both pass, so accept
+    // again, but after a pause.
     accept_again_.expires_after(accept_pause);
     accept_again_.async_wait([this](const error_code& cancelled) {
       if (!cancelled) {
@@ -165,8 +167,8 @@ void StoreServer::drop_guest(std::uint64_t id, const std::string& why) {
   }
 }
 
-/// Drops the oldest, whatever it has said: strangers greet too, and a rank that is dropped comes again. False where
-/// there is no guest.
+/// Drops the oldest connection without a hello, even if it has greeted: strangers greet too, and a dropped rank comes
+/// again. Returns false if there is none.
 bool StoreServer::drop_guest_for_room(const std::string& why) {
   if (guests_.empty()) {
     return false;
@@ -194,7 +196,7 @@ void StoreServer::challenge(Guest& guest, const Nonce& of_rank) {
   guest.connection->seal(keys.to_rank, keys.to_launcher);
 }
 
-/// The guest has proved that it knows the token: its frame came sealed.
+/// The guest knows the token, because its frame was encrypted with the connection's key.
 void StoreServer::hear_hello(std::uint64_t id, const Hello& hello) {
   if (hello.world_size != members_.size()) {
     return refuse(id, fmt::format("it is one of {} ranks, and this job has {}", hello.world_size, members_.size()));
@@ -214,7 +216,7 @@ void StoreServer::hear_hello(std::uint64_t id, const Hello& hello) {
   admit(id, hello);
 }
 
-/// The guest knows the token, so it is told why, and what the job is where it has another.
+/// The guest knows the token, so it may hear the reason, and the job's text if its own differs.
 void StoreServer::refuse(std::uint64_t id, const std::string& why, std::string_view job) {
   const std::shared_ptr<FrameConnection> connection = guests_.at(id).connection;
   log_drop(guests_.at(id).from, why);
@@ -368,7 +370,7 @@ void StoreServer::close(int rank) {
   std::erase_if(waiters_, [&](const Waiter& waiter) { return waiter.rank == rank; });
 }
 
-/// A port scan must not fill the log.
+/// Logs only the first drops, so that a port scan does not fill the log.
 void StoreServer::log_drop(const std::string& who, const std::string& why) {
   ++logged_;
   if (logged_ <= logged_drops) {

@@ -25,19 +25,21 @@ struct StoreServerSettings {
   std::uint16_t port = 0;  ///< 0: any free one
   int world_size = 1;
   Token token = {};
-  std::string job;                                ///< as text
+  std::string job;                                ///< the job's text
   std::chrono::milliseconds hello_timeout{5000};  ///< from connecting to the end of a correct hello
-  bool answers_heartbeats = false;                ///< to ranks that would not see this process's end otherwise
-  /// What whoever comes with another job is told.
+  bool answers_heartbeats = false;  ///< for ranks that could not see otherwise that this process has ended
+  /// The explanation for a rank that has another job.
   std::string about_other_job = "have the job file or a plugin changed while the job was starting?";
-  std::size_t max_strangers = 64;  ///< connections that have not said hello yet, above one a rank; then one goes
+  /// Limit of connections without a hello yet, in addition to one per rank; beyond it the oldest is dropped.
+  std::size_t max_strangers = 64;
 };
 
-/// What ranks do. Called on the io_context's thread. All must be set.
+/// Events of the ranks. Called on the io_context's thread. All must be set.
 struct StoreServerEvents {
   std::function<void(int rank, const Hello& hello)> joined;
-  std::function<void(const Hello& hello, const std::string& why)> came_with_other_job;  ///< but with this run's token
-  std::function<void(int rank)> heard;                                                  ///< any frame
+  /// Its token is right, but its job differs.
+  std::function<void(const Hello& hello, const std::string& why)> came_with_other_job;
+  std::function<void(int rank)> heard;  ///< it sent any frame
   std::function<void(int rank, std::string_view kind, std::string_view bytes)> message;
   std::function<void(int rank, FailureKind kind, std::optional<int> awaited, std::string_view text)> failed;
   std::function<void(int rank)> abort_heard;
@@ -47,14 +49,15 @@ struct StoreServerEvents {
   std::function<void(const std::string& line)> log;
 };
 
-/// The place where the ranks of a job meet: a key-value store, and the control connection to each of them. Belongs to
-/// the thread that runs the io_context, which may not run on after this is gone.
+/// The store of a job: a key-value store, and the control connection to each rank. Used only on the io_context's
+/// thread. The io_context must not run after this is destroyed.
 ///  - A connection that does not prove in time that it knows the token is a stranger's. It is dropped with a log line,
 ///    and counted.
-///  - One that proves it and claims a rank that is taken is refused.
+///  - A connection that proves it, but claims a rank that has already joined, is refused.
 class StoreServer {
  public:
-  /// Listens. Throws Error{io}.
+  /// Listens. Throws Error{io}, or Error{usage} if the address is taken, is not this host's, or stands for every
+  /// address.
   StoreServer(boost::asio::io_context& io, StoreServerSettings settings, StoreServerEvents events);
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
@@ -65,16 +68,16 @@ class StoreServer {
   /// The number of strangers' connections so far.
   [[nodiscard]] std::size_t strangers() const { return strangers_ + guests_.size(); }
 
-  /// Gives a key a value, as a rank does.
+  /// Sets a key's value, as a rank does.
   void publish(std::string_view key, std::string_view value);
 
-  /// Tell every rank, those that join later too.
+  /// Each of these tells every rank, including those that join later.
   void abort(const std::string& reason);
   void stop(int signal);
   void pause();
   void resume();
 
-  /// Ends the connection of one rank, without an event.
+  /// Closes the connection to one rank, without an event.
   void close(int rank);
 
  private:
@@ -106,10 +109,10 @@ class StoreServer {
   std::uint64_t job_hash_ = 0;
 
   std::uint64_t next_guest_ = 0;
-  std::map<std::uint64_t, Guest> guests_;  ///< who has not said hello yet
+  std::map<std::uint64_t, Guest> guests_;  ///< connections without a hello yet
   std::vector<Member> members_;            ///< by rank
-  std::size_t strangers_ = 0;              ///< that were dropped
-  int logged_ = 0;                         ///< who was dropped or refused
+  std::size_t strangers_ = 0;              ///< number of connections dropped
+  int logged_ = 0;                         ///< number of dropped or refused connections logged
 
   std::map<std::string, std::string, std::less<>> values_;
   std::vector<Waiter> waiters_;

@@ -22,7 +22,7 @@ namespace {
 using boost::system::error_code;
 using std::chrono::milliseconds;
 
-/// Often enough that a healthy rank is not missed.
+/// Short enough that a healthy rank never seems silent.
 milliseconds heartbeat_of(const LaunchSettings& settings) {
   const milliseconds interval = settings.heartbeat_timeout.count() > 0
                                     ? std::min(settings.heartbeat_interval, settings.heartbeat_timeout / 4)
@@ -30,8 +30,9 @@ milliseconds heartbeat_of(const LaunchSettings& settings) {
   return std::max(interval, milliseconds(1));
 }
 
-/// For what a dead rank said last to arrive: at once as a rule, unless a descendant of it keeps its connection open.
-/// And for a process whose connection has ended to end.
+/// How long a dead rank's connection may stay open, so that its last frames arrive; only a descendant of it can keep
+/// the connection open for so long. Also how long a process may live on after its connection has ended before a person
+/// is told.
 constexpr milliseconds last_words{500};
 
 std::string run_name() {
@@ -43,7 +44,7 @@ std::string run_name() {
   return name;
 }
 
-/// Of a child that was not reaped yet.
+/// Whether a child that was not reaped yet is dead.
 bool is_dead(pid_t pid) {
   siginfo_t info = {};
   return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;
@@ -79,7 +80,7 @@ Supervisor::~Supervisor() {
   }
 }
 
-/// A request that came before this took the signals has reached nobody else.
+/// If a signal asked for a stop before SignalPipe caught signals, no rank has been told yet.
 LaunchResult Supervisor::run() {
   stop_signal_ = stop_requested();
   if (stop_signal_ != 0) {
@@ -145,7 +146,7 @@ void Supervisor::start_child(const RankContext& context, const std::vector<std::
   }
 }
 
-/// Not waited for: a process may be stopped before it is the program, and nobody but the limit of joining would end it.
+/// Watches for exec without waiting: the process may be suspended before exec, and then only join_timeout would end it.
 void Supervisor::watch_start(int rank, files::FileDescriptor trouble) {
   auto& watched = child(rank).trouble;
   watched = std::make_unique<boost::asio::posix::stream_descriptor>(io_, copy_of(trouble.get()));
@@ -181,7 +182,7 @@ JobWatchSettings Supervisor::watch_settings() const {
 JobWatchEvents Supervisor::watch_events() {
   const auto nothing = [](const auto&...) {};
   return {.joined = [this](int rank, const Hello&) { child(rank).connected = true; },
-          .came_with_other_job = nothing,  // its process ends, and says why
+          .came_with_other_job = nothing,  // its process reports it and ends
           .message =
               [this](int rank, std::string_view kind, std::string_view bytes) {
                 if (settings_.on_message) {
@@ -202,7 +203,7 @@ JobWatchEvents Supervisor::watch_events() {
               [this] {
                 for (int rank = 0; rank < settings_.ranks; ++rank) {
                   if (!status(rank).joined) {
-                    send_signal(rank, SIGKILL);  // it could not hear of the abort, and has nothing to lose yet
+                    send_signal(rank, SIGKILL);  // it cannot be told of the abort, and has no work to lose yet
                   }
                 }
               },
@@ -249,7 +250,7 @@ void Supervisor::reap_children() {
 
 void Supervisor::on_exit(int rank, int wait_status) {
   Child& gone = child(rank);
-  status(rank).gone = true;  // before anything can throw: the pid may be another process's from here on
+  status(rank).gone = true;  // before anything can throw, because the pid may now be another process's
   gone.reaped_at = Clock::now();
   require_no_trouble(rank);
   if (WIFSIGNALED(wait_status)) {
@@ -292,7 +293,7 @@ void Supervisor::on_tick(Clock::time_point now) {
       each.connected = false;
       finish_if_done(rank);
     }
-    // A dying process closes its connection before it can be reaped: that is no news.
+    // A dying process closes its connection before it can be reaped, so a person is told only after a while.
     const bool lives_on = !status(rank).gone && !watch_.is_ending() && now - each.lost_at > last_words;
     if (lives_on && !each.lost_connection.empty() && settings_.on_notice) {
       settings_.on_notice(std::exchange(each.lost_connection, {}));
@@ -306,7 +307,7 @@ void Supervisor::kill_all() {
   }
 }
 
-/// By its pid, which is its own until it is reaped. Who is dead already was not killed by this.
+/// The pid stays the child's until it is reaped. A child that is dead already does not count as killed.
 void Supervisor::send_signal(int rank, int signal) {
   RankStatus& running = status(rank);
   if (running.end.pid > 0 && !running.gone && !is_dead(running.end.pid)) {

@@ -17,30 +17,30 @@
 
 namespace shardrun::launch {
 
-/// One launch(): owns the ranks' processes and pipes, and watches the job, all on the calling thread.
+/// One call of launch(): owns the ranks' processes and pipes, and watches the job, all on the calling thread.
 class Supervisor {
  public:
   explicit Supervisor(const LaunchSettings& settings);
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
-  ~Supervisor();  ///< kills and reaps whatever still runs
+  ~Supervisor();  ///< kills and reaps every rank that still runs
 
   [[nodiscard]] LaunchResult run();
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// What only its launcher knows of a rank.
+  /// What only the launcher knows about a rank.
   struct Child {
-    std::unique_ptr<boost::asio::posix::stream_descriptor> trouble;  ///< until it has become the program
+    std::unique_ptr<boost::asio::posix::stream_descriptor> trouble;  ///< until exec has succeeded
     std::unique_ptr<OutputReader> output;
     std::unique_ptr<OutputReader> errors;
     bool connected = false;
-    std::string lost_connection;  ///< what a person is to be told of its end
+    std::string lost_connection;  ///< message for a person that its connection has ended
     Clock::time_point lost_at;
-    bool paused = false;  ///< waits to go on
+    bool paused = false;  ///< whether it waits to continue
     Clock::time_point reaped_at;
-    bool finished = false;  ///< reaped, and everything that it wrote or said was read
+    bool finished = false;  ///< reaped, and everything that it wrote or sent was read
   };
 
   void start();
@@ -51,7 +51,7 @@ class Supervisor {
   [[nodiscard]] JobWatchEvents watch_events();
   [[nodiscard]] LaunchResult result() const;
 
-  // What happens: to processes, and (supervisor_signals.cpp) by signals.
+  // Events: of processes, and of signals (supervisor_signals.cpp).
   void read_signals();
   void on_signal(int signal);
   void ask_to_stop(int signal);
@@ -66,7 +66,7 @@ class Supervisor {
   void on_tick(Clock::time_point now);
   void finish_if_done(int rank);
 
-  // What follows.
+  // Reactions.
   void kill_all();
   void send_signal(int rank, int signal);
   void log(const std::string& line) const;
@@ -84,11 +84,11 @@ class Supervisor {
   std::vector<Child> children_;  ///< by rank
   JobWatch watch_;
 
-  bool pausing_ = false;     ///< the ranks are asked to
-  Clock::time_point asked_;  ///< to stop
+  bool pausing_ = false;     ///< whether the ranks are asked to pause
+  Clock::time_point asked_;  ///< when the ranks were asked to stop
   int stop_signal_ = 0;
   bool stopped_at_once_ = false;
-  int forced_signal_ = 0;  ///< the second one, which ends the job at once
+  int forced_signal_ = 0;  ///< the second signal, which ends the job at once
 };
 
 }  // namespace shardrun::launch

@@ -1,4 +1,4 @@
-// What the supervisor does on signals of a person or a scheduler: stop, stop now, stand still.
+// What the supervisor does on signals of a person or a scheduler: stop, stop at once, pause.
 
 #include <fmt/format.h>
 
@@ -17,12 +17,12 @@ void Supervisor::on_signal(int signal) {
   } else if (signal == SIGTSTP) {
     ask_to_pause();
   } else if (signal != SIGPIPE ||
-             (stop_signal_ == 0 && !watch_.is_ending())) {  // which comes with every line that nobody reads
+             (stop_signal_ == 0 && !watch_.is_ending())) {  // it comes with every line written to a closed pipe
     ask_to_stop(signal);
   }
 }
 
-/// Not in the middle of an operation, whose deadline would have passed when they go on.
+/// The ranks pause between steps, because an operation in progress would miss its deadline.
 void Supervisor::ask_to_pause() {
   if (watch_.is_ending() || stop_signal_ != 0 || std::exchange(pausing_, true)) {
     return;
@@ -31,7 +31,7 @@ void Supervisor::ask_to_pause() {
   watch_.store().pause();
 }
 
-/// Ranks that wait need not be stopped: they do nothing but send heartbeats.
+/// Ranks that wait need not be suspended: they only send heartbeats.
 void Supervisor::pause_if_all_wait() {
   const bool any = std::any_of(children_.begin(), children_.end(), [](const Child& each) { return each.paused; });
   bool all = true;
@@ -51,7 +51,8 @@ void Supervisor::pause_if_all_wait() {
   watch_.store().resume();
 }
 
-/// By the signal's own action, not SIGSTOP: where no shell could continue this process, the system leaves it out.
+/// Suspends this process by SIGTSTP's default action, not by SIGSTOP: the system ignores SIGTSTP if no shell could
+/// continue this process.
 void Supervisor::stand_still() {
   struct sigaction caught = {};
   struct sigaction stops = {};
@@ -84,12 +85,12 @@ void Supervisor::ask_to_stop(int signal) {
   notice(fmt::format("ending the ranks now, by {}", signal_text(signal)));
   for (int rank = 0; rank < settings_.ranks; ++rank) {
     send_signal(rank, SIGTERM);
-    send_signal(rank, SIGCONT);  // one that was stopped would not hear of it
+    send_signal(rank, SIGCONT);  // a suspended one would not get SIGTERM
   }
   watch_.start_grace();
 }
 
-/// Ranks that load, compile or connect hear of nothing, and have nothing to lose.
+/// Ranks that still load, compile or connect do not look for a stop, and have no work to lose.
 void Supervisor::stop_at_once() {
   notice(stop_notice(stop_signal_, "stopping before the first step"));
   stopped_at_once_ = true;

@@ -28,7 +28,7 @@ fs::path folder_of(const Variables& variable) {
   return fs::path(is_absolute ? given : "/tmp") / fmt::format("shardrun-{}", ::geteuid());
 }
 
-/// Who else could read or change it would know the token, or choose it.
+/// Throws Error{usage} if another user could read or change the token.
 void require_own(const files::FileDescriptor& opened, const fs::path& path) {
   struct stat status = {};
   if (::fstat(opened.get(), &status) != 0) {
@@ -60,7 +60,8 @@ files::FileDescriptor open_token(const files::FileDescriptor& folder) {
   return files::FileDescriptor(::openat(folder.get(), token_name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
 }
 
-/// Under another name first: whoever finds the token finds it whole. Where two make one, the first stays.
+/// Writes the token under another name first, so that no process reads it half-written. If two processes create it, the
+/// first one's stays.
 void make_token(const files::FileDescriptor& folder, const fs::path& path) {
   const Token token = random_token();
   const Token name = random_token();

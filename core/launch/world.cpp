@@ -58,7 +58,7 @@ class Reader {
     return value;
   }
 
-  /// A launcher's numbers of rank and world, and of both on this machine where it tells them.
+  /// The world by a launcher's variables: rank and size, and the local ones if both are set.
   [[nodiscard]] World world(std::string launcher, const char* rank, const char* size, const char* local_rank,
                             const char* local_size) const {
     World world{.launcher = std::move(launcher)};
@@ -75,7 +75,7 @@ class Reader {
   const Variables& variable_;
 };
 
-/// Interactive shells and batch scripts are steps too, of one task.
+/// Interactive shells and batch scripts are steps too, with one task.
 bool is_slurm_step(const Reader& reader) {
   return reader.has("SLURM_PROCID") && reader.has("SLURM_STEP_ID") && reader.has("SLURM_STEP_NUM_TASKS") &&
          reader.number("SLURM_STEP_NUM_TASKS", 1, most_ranks) > 1;
@@ -86,7 +86,7 @@ std::optional<World> world_without_master(const Reader& reader) {
     return reader.world("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
                         "OMPI_COMM_WORLD_LOCAL_SIZE");
   }
-  // Before Slurm's: mpiexec starts its helpers with srun, one a machine, and ranks inherit the helper's variables.
+  // Checked before Slurm: mpiexec starts one helper per machine with srun, and ranks inherit the helper's variables.
   if (reader.has("PMI_RANK") && reader.has("PMI_SIZE")) {
     return reader.world("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS");
   }
@@ -102,13 +102,13 @@ std::optional<World> world_without_master(const Reader& reader) {
   return std::nullopt;
 }
 
-/// The address that packets to elsewhere would leave from; "" where there is no such route. Nothing is sent.
+/// The local address of packets to other machines; "" if there is no route. Sends nothing.
 std::string address_of_default_route() {
   const files::FileDescriptor socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_in elsewhere = {};
   elsewhere.sin_family = AF_INET;
   elsewhere.sin_port = htons(9);
-  elsewhere.sin_addr.s_addr = htonl(0xC6336401);  // 198.51.100.1: for documentation, nobody's
+  elsewhere.sin_addr.s_addr = htonl(0xC6336401);  // 198.51.100.1, reserved for documentation
   sockaddr_in own = {};
   socklen_t size = sizeof(own);
   std::array<char, INET_ADDRSTRLEN> text = {};
@@ -179,7 +179,7 @@ std::optional<World> world_of(const Variables& variable) {
     return std::nullopt;
   }
   if (world->is_by_variables && world->size == 1 && !reader.has("MASTER_ADDR")) {
-    return std::nullopt;  // it needs no place to meet, and is none of several ranks
+    return std::nullopt;  // a single rank needs no address
   }
   if (world->is_by_variables || (reader.has("MASTER_ADDR") && reader.has("MASTER_PORT"))) {
     world->master = {.address = reader.text("MASTER_ADDR"),

@@ -17,49 +17,54 @@ struct Master {
   std::uint16_t port = 0;
 };
 
-/// This process's place among ranks that another launcher started.
+/// This process's rank among ranks that another launcher started.
 struct World {
   std::string launcher;  ///< for messages: "mpirun", "srun", or the variables' names
   int rank = 0;
   int size = 1;
-  std::optional<int> local_rank;  ///< among those of this machine, where the launcher tells both
+  std::optional<int> local_rank;  ///< on this machine, if the launcher tells local rank and size
   std::optional<int> local_size;
   std::optional<Master> master;  ///< MASTER_ADDR and MASTER_PORT
-  bool is_by_variables = false;  ///< RANK and WORLD_SIZE: whoever set them knows no other way to meet
+  bool is_by_variables = false;  ///< RANK and WORLD_SIZE: such ranks can meet only at MASTER_ADDR and MASTER_PORT
 };
 
 /// The value of an environment variable, or null.
 using Variables = std::function<const char*(const char* name)>;
 [[nodiscard]] const char* own_variable(const char* name);
 
-/// The world that this process belongs to, or nothing where no other launcher started it: one of mpirun
-/// (OMPI_COMM_WORLD_RANK), of mpiexec (PMI_RANK and PMI_SIZE), a step of Slurm with several tasks (SLURM_PROCID and
-/// SLURM_STEP_NUM_TASKS: a shell or a script within an allocation is no such step), or of RANK, WORLD_SIZE, MASTER_ADDR
-/// and MASTER_PORT. A process that launch() started belongs to its launcher alone. Throws Error{usage} where variables
-/// make no sense.
+/// The world that this process belongs to, or nothing if no other launcher started it. One of:
+///  - mpirun (OMPI_COMM_WORLD_RANK);
+///  - mpiexec (PMI_RANK and PMI_SIZE);
+///  - a step of Slurm with several tasks (SLURM_PROCID and SLURM_STEP_NUM_TASKS); a shell or a script in an allocation
+///    is a step with one task;
+///  - RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+/// A process that launch() started belongs to launch() only. Throws Error{usage} if variables are invalid.
 [[nodiscard]] std::optional<World> world_of(const Variables& variable = own_variable);
 
-/// Throws Error{usage} where variables say where ranks meet and one of RANK and WORLD_SIZE, and lack the other: this
-/// process would be no rank, and each of its kind run the whole job.
+/// Throws Error{usage} if MASTER_ADDR and MASTER_PORT are set with only one of RANK and WORLD_SIZE (a WORLD_SIZE of 1
+/// may stand alone). Otherwise each such process would run the whole job by itself.
 void require_whole_world(const Variables& variable = own_variable);
 
-/// The secret of SHARDRUN_TOKEN: 64 hexadecimal digits. Throws Error{usage} where it is something else.
+/// The token in SHARDRUN_TOKEN, 64 hexadecimal digits; nothing if it is not set. Throws Error{usage} if it is invalid.
 [[nodiscard]] std::optional<Token> token_of(const Variables& variable = own_variable);
 
-/// What the launcher of a world that spans machines cannot know: the address of this machine that others reach it at,
-/// from SHARDRUN_ADDRESS; else that of the route to elsewhere, or of the first network interface that is up.
+/// The address at which other machines reach this one, which another launcher does not tell. From SHARDRUN_ADDRESS;
+/// otherwise the address of the default route, or of the first network interface that is up. Throws Error{usage} if
+/// there is none.
 [[nodiscard]] std::string address_of_this_machine(const Variables& variable = own_variable);
 
-/// A numeric address of a host by its name, IPv4 where it has one. Throws Error{usage} where there is none.
+/// A numeric address of a host, IPv4 if it has one. Throws Error{usage} if it has none.
 [[nodiscard]] std::string resolve(const std::string& host);
-/// The same of a host that other machines are to reach, which `variable` names. Throws Error{usage} also where a name
-/// (not "localhost") stands for the loopback, as many a machine calls itself, and where it is every address of a host.
+/// As resolve(), for a host that other machines must reach. `variable`: the variable that names the host, for messages.
+/// Throws Error{usage} also for 0.0.0.0 and ::, and for a name other than "localhost" that resolves to the loopback
+/// (many machines' own names do).
 [[nodiscard]] std::string resolve_for_others(std::string_view variable, const std::string& host);
-/// Whether listening there is listening at all addresses of a host: 0.0.0.0 and ::.
+/// Whether the address stands for every address of a host: 0.0.0.0 or ::.
 [[nodiscard]] bool is_every_address(const std::string& numeric_address);
 [[nodiscard]] bool is_loopback(const std::string& numeric_address);
 
-/// What rank 0 tells the others before they meet, where their launcher does not: as text of a fixed size.
+/// What rank 0 tells the other ranks before they connect, if their launcher does not. It is encoded as text of a fixed
+/// size.
 struct Invitation {
   Master master;
   Token token = {};

@@ -53,11 +53,11 @@ class Progress {
   /// Shows an activity that has lasted for a while. Call it about once a second, if at all. A long gap between two
   /// ticks counts as time in which this process was stopped (Ctrl-Z); the estimate of the remaining time leaves it out.
   void tick();
-  /// Prints a line above the live one.
+  /// Prints a line above the progress line.
   void print(std::string_view line);
   /// Shows the last step and the time since construction, and keeps that line. Call once, at the end.
   void finish();
-  /// Keeps the live line, so that later output of others goes below it, and ends the activity: `tick` shows nothing
+  /// Keeps the progress line, so that later output of others goes below it, and ends the activity: `tick` shows nothing
   /// until the next update or activity.
   void leave() noexcept;
 
@@ -119,7 +119,7 @@ class Progress {
   SteadyTime::duration longest_step_{};
   Rates unshown_;  ///< since the last line
   Rates all_;
-  std::size_t live_width_ = 0;  ///< columns of the line on the screen; 0: there is none
+  std::size_t live_width_ = 0;  ///< columns of the progress line; 0: none is shown
   bool is_left_ = false;
   std::optional<SteadyTime> ticked_at_;  ///< the last tick, by the sink's clock
   SteadyTime::duration longest_step_at_tick_{};

@@ -31,9 +31,9 @@ class Display {
   /// Sets the current activity, as Progress::now_at.
   virtual void now_at(std::string_view what, std::int64_t done, std::int64_t total) = 0;
   void now_at(std::string_view what) { now_at(what, 0, 0); }
-  /// Prints a line above the live one.
+  /// Prints a line above the progress line.
   virtual void line(std::string_view text) = 0;
-  /// Keeps the live line on the screen.
+  /// Keeps the progress line on the screen.
   virtual void finish() = 0;
   /// Shows results for a person: the sample, a table of times.
   virtual void result(std::string_view text) = 0;

@@ -124,7 +124,8 @@ bool is_choice(const OptionSpec& spec, std::string_view text) {
   return std::find(spec.choices.begin(), spec.choices.end(), text) != spec.choices.end();
 }
 
-/// What to put behind a text that is none of the choices: the choice it is nearest to, or another program's name for.
+/// The end of an error about a text that is none of the choices: the nearest choice, or the choice that another program
+/// calls so.
 std::string hint_for_choice(const OptionSpec& spec, std::string_view text) {
   const auto alias = std::find_if(spec.choice_aliases.begin(), spec.choice_aliases.end(),
                                   [&](const ChoiceAlias& each) { return folded(each.name) == folded(text); });

@@ -14,8 +14,8 @@ struct SettingPlace {
   std::string setting;
 };
 
-/// `path` without '.' and '..'. A path that would lead to another file without them is returned unchanged: behind a
-/// link to a folder, '..' is the parent of the folder that the link points to.
+/// `path` without '.' and '..'. Returned unchanged if removing them would lead to another file: behind a link to a
+/// folder, '..' is the parent of the folder that the link points to.
 [[nodiscard]] std::filesystem::path normal_path(const std::filesystem::path& path);
 
 /// Parses `text` and checks the value against `spec`. Relative paths start at `folder` unless that is empty. Throws

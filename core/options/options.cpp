@@ -30,12 +30,16 @@ const OptionSpec& spec_named(std::span<const OptionSpec> specs, std::string_view
   throw Error(ErrorCode::job, fmt::format("option '{}' is '{}', expected {}", spec.name, text, accepted(spec)));
 }
 
+/// Refuses the path of a file: nobody reads it here.
 OptionValue read(const OptionSpec& spec, std::string_view text) {
   try {
-    return convert(spec, text, {"option", spec.name}, {});
-  } catch (const Error&) {
-    refuse_value(spec, text);
+    OptionValue value = convert(spec, text, {"option", spec.name}, {});
+    if (!std::holds_alternative<OptionFile>(value)) {
+      return value;
+    }
+  } catch (const Error&) {  // the same refusal
   }
+  refuse_value(spec, text);
 }
 
 }  // namespace
@@ -97,7 +101,8 @@ OptionValues with_defaults(std::span<const OptionSpec> specs, OptionValues value
   for (const auto& [name, value] : values.entries()) {
     const OptionSpec& spec = spec_named(specs, name);
     const std::string text = to_text(spec, value);
-    if (read(spec, text).index() != value.index()) {
+    const bool is_file = std::holds_alternative<OptionFile>(value) && spec.type == OptionType::choice_or_path;
+    if (!is_file && read(spec, text).index() != value.index()) {
       refuse_value(spec, text);
     }
   }

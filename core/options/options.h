@@ -27,14 +27,14 @@ enum class OptionType {
   seed,  ///< uint64
 };
 
-/// What other programs call a key or a value. It is never taken for the real one: an error names that.
+/// Another program's name for a key or a value. It is not accepted: the error about it gives the right name.
 struct Alias {
   // Not explicit: a declaration lists names.
   Alias(const char* name, const char* note = "") : name(name), note(note) {}
   Alias(const std::string& name) : name(name) {}
 
   std::string name;
-  std::string note;  ///< how what they mean differs
+  std::string note;  ///< how their meanings differ
 };
 
 /// Another program's name for one of the choices.
@@ -43,22 +43,22 @@ struct ChoiceAlias {
   std::string choice;
 };
 
-/// Declares one setting: what the job file may say, and what it means. The fixed sections of the job file, models and
-/// plugins all declare theirs so.
+/// Declares one setting: the values that the job file may give it, and their meaning. The fixed sections of the job
+/// file, models and plugins all declare their settings this way.
 struct OptionSpec {
   std::string name;  ///< [a-z][a-z0-9_]*
   OptionType type = OptionType::integer;
-  std::optional<std::string> default_value{};  ///< as it would be written; absent: required, unless `optional`
+  std::optional<std::string> default_value{};  ///< as in a job file; absent: required, unless `optional`
   std::optional<double> minimum{};             ///< for integer, bytes and real
   std::optional<double> maximum{};
   std::vector<std::string> choices{};
   std::string help{};
-  bool optional = false;  ///< may be left out though it has no default: OptionValues::has() then says no
+  bool optional = false;  ///< need not be set although it has no default; see OptionValues::has()
   bool minimum_excluded = false;
   bool maximum_excluded = false;
-  bool names_transport = false;  ///< a text whose value is a transport, which the job uses too
+  bool names_transport = false;  ///< a text that names a transport, which the job then uses too
   char separator = ',';
-  bool automatic = false;  ///< an integer that may be written `auto`: 0 until whoever declares it has put one there
+  bool automatic = false;  ///< an integer that may be `auto`: 0 until its owner replaces it
   std::vector<Alias> aliases{};
   std::vector<ChoiceAlias> choice_aliases{};
 };
@@ -93,11 +93,11 @@ class OptionValues {
 
   [[nodiscard]] bool has(std::string_view name) const noexcept;
 
-  /// Each REQUIRES that `name` was declared with that type and has a value; otherwise Error{internal}.
+  /// REQUIRES, for each: `name` was declared with that type and has a value; otherwise Error{internal}.
   [[nodiscard]] std::int64_t integer(std::string_view name) const;
   [[nodiscard]] double real(std::string_view name) const;
   [[nodiscard]] bool boolean(std::string_view name) const;
-  [[nodiscard]] const std::string& text(std::string_view name) const;  ///< text, path and choice; the path of a file
+  [[nodiscard]] const std::string& text(std::string_view name) const;  ///< text, path and choice; for a file its path
   [[nodiscard]] const std::vector<std::string>& list(std::string_view name) const;
   [[nodiscard]] std::uint64_t seed(std::string_view name) const;
 
@@ -116,11 +116,11 @@ class OptionValues {
 /// `name = value` lines.
 [[nodiscard]] std::string to_string(const OptionValues& values);
 
-/// `values`, followed by the defaults of those that they lack.
-/// Throws Error{job} for one that no spec declares (with the nearest name) or that is not what its spec allows.
+/// `values`, followed by the defaults of options that have no value. Throws Error{job} for a value that no spec
+/// declares (with the nearest name), or that its spec does not allow.
 [[nodiscard]] OptionValues with_defaults(std::span<const OptionSpec> specs, OptionValues values);
 
-/// What `text`, as it would be written in a job file, says for the option `name`; no file is read. Throws Error{job}.
+/// The value of the option `name` if a job file had `text` for it. Reads no file. Throws Error{job}.
 [[nodiscard]] OptionValue read_option(std::span<const OptionSpec> specs, std::string_view name, std::string_view text);
 
 }  // namespace shardrun

@@ -6,13 +6,14 @@
 
 namespace shardrun::partition {
 
-// Each node of a function gets the stage that does it.
+// These functions assign a pipeline stage to each node of a function.
 
-/// By the layers that the nodes belong to.
+/// The stage of a node is the stage of its layer.
 [[nodiscard]] SplitFunction assign_by_layers(SplitFunction function, const Pipeline& pipeline);
 
-/// By the states that the nodes read, as an update does. A sum over tensors of several stages becomes one over what
-/// each stage has, and an all_reduce. Throws Error{job} for any other op over tensors of several stages.
+/// For an update: the stage of a node is the stage that updates the states it reads. A sum over tensors of several
+/// stages becomes a sum on each stage, followed by an all_reduce. Throws Error{job} for any other op over tensors of
+/// several stages.
 [[nodiscard]] SplitFunction assign_by_states(SplitFunction function, const Pipeline& pipeline,
                                              const StateStages& states);
 

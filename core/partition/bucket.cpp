@@ -24,7 +24,7 @@ bool is_metric(const graph::Graph& graph, graph::StateId state) {
 }
 
 /// The states that a function adds to and this rank finalizes, in the order of their last contributions. Metrics are
-/// next to each other, behind the last of them.
+/// together, at the place of the metric that is completed last.
 std::vector<graph::StateId> in_order_of_completion(const graph::Graph& graph, const SplitFunction& function,
                                                    const std::vector<Finalization>& finalizations,
                                                    const std::function<bool(graph::StateId)>& finalizes) {
@@ -76,7 +76,8 @@ std::vector<Bucket> buckets_of(const graph::Graph& graph, const SplitFunction& f
             (is_metric(graph, first) && is_metric(graph, state)));
   };
   for (const graph::StateId state : in_order_of_completion(graph, function, finalizations, finalizes)) {
-    // Tensors of different groups of a hook stand between each other; of all others the last bucket alone is open.
+    // A state without a hook can only join the last bucket. A state with a hook can join any earlier bucket, because
+    // tensors of different groups of the hook alternate.
     std::size_t bucket = buckets.size();
     const std::size_t open = is_hooked(finalizations[index(state)]) || buckets.empty() ? 0 : buckets.size() - 1;
     while (bucket > open && !takes(bucket - 1, state)) {

@@ -9,35 +9,35 @@
 
 namespace shardrun::partition {
 
-// Between a buffer of shape `shape` that holds the box `whole` of a tensor and parts of it that lie one after the
-// other, as collectives send and receive them.
+// Copies between a tensor and the packed blocks that a collective sends or receives. The tensor's buffer has shape
+// `shape` and holds the box `whole` of the tensor. The blocks are contiguous, one after the other.
 
-/// Parts of a tensor that differ along one dimension alone, or are runs of its flattened elements; of each member of a
-/// group one.
+/// One part of a tensor for each member of a group. The parts differ along one dimension only, or are runs of the
+/// flattened elements.
 struct Blocks {
-  mesh::Box box;  ///< what they have in common; along `dim` any
+  mesh::Box box;  ///< common to all parts; its extent along `dim` has no meaning
   std::size_t dim = 0;
-  std::vector<mesh::Interval> along = {};  ///< `dim`
+  std::vector<mesh::Interval> along = {};  ///< the interval of each member along `dim`
 
   [[nodiscard]] mesh::Box at(std::size_t member) const;
 };
 
-/// Which element of `whole`, row-major, the first of `part` is. REQUIRES: a run is of the same box as `whole`, and only
-/// runs are parts of a run.
+/// The row-major index in `whole` of the first element of `part`. REQUIRES: if `part` is a run, it is a run of the box
+/// `whole`; if `whole` is a run, so is `part`.
 [[nodiscard]] std::int64_t index_in(const mesh::Box& whole, const mesh::Box& part);
 
-/// Elements of each part.
+/// The number of elements of each part.
 [[nodiscard]] std::vector<std::int64_t> counts(const Blocks& parts);
 
-/// `part` out of `whole`, to consecutive elements from `to` on.
+/// Copies `part` out of `whole` to consecutive elements from `to` on.
 [[nodiscard]] Copy gather_copy(const std::vector<std::int64_t>& shape, const mesh::Box& whole, const mesh::Box& part,
                                std::int64_t to);
 
-/// The parts out of `whole`; those without elements are left out.
+/// Copies the parts out of `whole`. Empty parts are left out.
 [[nodiscard]] std::vector<Copy> pack(const std::vector<std::int64_t>& shape, const mesh::Box& whole,
                                      const Blocks& parts);
 
-/// The parts into `whole`.
+/// Copies the parts into `whole`. Empty parts are left out.
 [[nodiscard]] std::vector<Copy> unpack(const std::vector<std::int64_t>& shape, const mesh::Box& whole,
                                        const Blocks& parts);
 

@@ -15,12 +15,12 @@ struct Counts {
   std::size_t received = 0;
 };
 
-/// Goes through all stages' messages with at most so many on their way along each link.
+/// Simulates all stages' messages with at most `most` in flight along each link.
 class Exchange {
  public:
   Exchange(const std::vector<std::vector<StageMessage>>& stages, std::size_t most) : stages_(stages), most_(most) {}
 
-  /// What the stages wait for that do not come to their ends.
+  /// Names what each stage that did not finish waits for. Empty if all finished.
   std::string run(const std::function<MessageName(const StageMessage&)>& name) {
     const std::vector<std::size_t> done =
         walk(stages_, [&](std::size_t, const StageMessage& message) { return passes(message); });
@@ -36,7 +36,7 @@ class Exchange {
     return waiting;
   }
 
-  /// Whether some stage waited only because it may not send more.
+  /// Whether some send had to wait because its link was full.
   [[nodiscard]] bool held_back() const noexcept { return held_back_; }
 
  private:

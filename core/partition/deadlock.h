@@ -17,18 +17,19 @@ struct StageMessage {
   bool sends = false;
   std::int32_t call = 0;
   graph::ValueId value = graph::no_value;
-  std::size_t segment = 0;  ///< of what the stage does
+  std::size_t segment = 0;  ///< index in the stage's segments
 };
 
-/// How a message is called where it is waited for.
+/// Names of a message for an error text.
 struct MessageName {
   std::string action;
   std::string node;
 };
 
-/// Goes through all stages' messages at once. What is sent is on its way until the receiver's list has come to it, and
-/// a stage that would send more at a time along a link than it may waits. Returns the least number with which all lists
-/// come to their ends. Throws Error{job} where there is none, naming what each stage waits for.
+/// Simulates the message lists of all stages. A receive waits until the message was sent. A send waits while the link
+/// already has as many messages in flight as it may. Returns the smallest number in flight per link with which every
+/// list ends. Throws Error{job} if there is none: the message says what each stage waits for. `name` names a message in
+/// that text.
 [[nodiscard]] std::size_t least_under_way(const std::vector<std::vector<StageMessage>>& stages,
                                           const std::function<MessageName(const StageMessage& message)>& name);
 

@@ -10,10 +10,10 @@
 
 namespace shardrun::partition {
 
-/// A program as it grows, step by step. Until it is finished the lives of its transients are counted in steps.
+/// Builds a program step by step. Until finish(), the lifetimes of transient buffers are counted in steps.
 class Emitter {
  public:
-  /// `end`: the step behind the last.
+  /// `end`: the number of steps.
   Emitter(const LowerSettings& settings, std::int32_t end) : settings_(settings), end_(end) {
     program_.buffers = settings.states;
   }
@@ -22,26 +22,26 @@ class Emitter {
 
   BufferId add(Buffer buffer);
 
-  /// Elements in the order in which they are sent or received, or a library's scratch.
+  /// Adds a buffer for packed blocks or for a library's scratch memory.
   BufferId add_staging(const std::string& name, graph::DType dtype, std::int64_t elements, std::size_t element_bytes,
                        Span span);
 
-  /// Its number; the transport's scratch, where it asks for some, is a buffer more.
+  /// Returns the transfer's index in Program::transfers. Also adds a scratch buffer if the transport asks for one.
   std::int32_t add_transfer(Transfer transfer, Span span);
 
   void append(Instruction instruction, std::int32_t step);
 
-  /// A buffer is needed until the end of this step at least.
+  /// Extends the lifetime of a buffer to step `until` at least.
   void extend(BufferId buffer, std::int32_t until);
 
-  /// Lives in instructions: a step may have become several.
+  /// Returns the program with lifetimes counted in instructions, since a step may have become several.
   [[nodiscard]] Program finish();
 
  private:
   const LowerSettings& settings_;
   std::int32_t end_;
   Program program_;
-  std::vector<std::int32_t> step_of_;  ///< of each instruction
+  std::vector<std::int32_t> step_of_;  ///< the step of each instruction
 };
 
 }  // namespace shardrun::partition

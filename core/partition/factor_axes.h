@@ -12,33 +12,33 @@ namespace shardrun::partition {
 /// The mesh axes that each factor of a node is split over.
 class FactorAxes {
  public:
-  /// REQUIRES: `rule` outlives this.
-  /// `by_element`: the node's kernel does not ask where in the tensor its elements are, as those of an update do not.
+  /// REQUIRES: `rule` outlives this. `by_element`: the node's kernel does not depend on where its elements are in the
+  /// tensor. That holds for the kernels of an update.
   FactorAxes(const graph::ShardingRule& rule, bool by_element);
 
-  /// Gives the factors of `dims` what `placement` has there, where a factor may be split and has nothing yet and no
-  /// other factor has the axis. A shifted one takes the first axis alone: halos are exchanged along one. Of a
-  /// node that treats every element by itself flattened elements may be split too.
+  /// Gives each factor of `dims` the mesh axes that split it in `placement`. A factor is skipped if it may not be split
+  /// or already has axes; an axis is skipped if another factor has it. A shifted factor takes only the first axis,
+  /// because halos are exchanged along one axis. If the node is `by_element`, its flattened elements may be split too.
   void follow(const std::vector<int>& dims, const mesh::Placement& placement);
 
   [[nodiscard]] bool uses(mesh::AxisId axis) const { return used_.contains(axis); }
 
-  /// Of a node with a factor that is shifted and split what brings the halos.
+  /// The transition that fetches the halos, if the node has a factor that is shifted and split.
   [[nodiscard]] std::optional<Transition> exchange() const;
 
-  /// Of an operand or result with these factors.
+  /// The placement of an operand or result with these factors.
   [[nodiscard]] mesh::Placement of(const std::vector<int>& dims) const;
 
-  /// The sums in which results are partial because a factor that is summed over is split.
+  /// The sums in which results are partial, because a factor that is summed over is split.
   [[nodiscard]] std::vector<mesh::Partial> partial() const;
 
  private:
   const graph::ShardingRule& rule_;
-  /// Factors of every operand and result that is no scalar, if these are the same: then elements go by themselves, or
-  /// into one sum of all. Null otherwise.
+  /// The factors of every operand and result that is not a scalar, if these are all the same. Then the op works by
+  /// element, or sums all elements up. Null otherwise.
   const std::vector<int>* elementwise_ = nullptr;
   std::vector<std::vector<mesh::AxisId>> axes_;
-  std::vector<mesh::AxisId> flat_;  ///< that split the flattened elements
+  std::vector<mesh::AxisId> flat_;  ///< the axes that split the flattened elements
   std::set<mesh::AxisId> used_;
 };
 

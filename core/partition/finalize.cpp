@@ -68,7 +68,8 @@ class StateTransfer {
   const mesh::Coordinates& at_;
 };
 
-/// Of the first step, where that leaves each rank a part of each state, one transfer a state; else one for all.
+/// The transfers of one step of a bucket. If the finalization begins with an all_reduce, one transfer covers all
+/// states. If it begins with a reduce_scatter, each state has its own transfer.
 std::vector<Transfer> transfers_of(const Bucket& bucket, std::size_t step, const LowerSettings& settings,
                                    const mesh::Coordinates& at) {
   const Transition& now = bucket.steps[step];
@@ -127,7 +128,7 @@ void Finalizer::begin_step(UnderWay& bucket, std::int32_t s) {
   }
 }
 
-/// Whether the hook has another exchange, which has been started then.
+/// Starts the hook's next exchange. Returns whether there was one.
 bool Finalizer::go_on(UnderWay& bucket, std::int32_t s) {
   bucket.transfers.clear();
   const std::int32_t transfer = bucket.hook->go_on(s);

@@ -12,27 +12,27 @@
 
 namespace shardrun::partition {
 
-/// Emits the collectives that finalize a function's buckets. Each starts as soon as its bucket is complete, while the
-/// rest is computed.
+/// Emits the collectives that finalize a function's buckets. Each bucket starts as soon as it is complete, so that it
+/// overlaps with computing.
 class Finalizer {
  public:
-  /// `complete_at`: the step after which a state is written no more. REQUIRES: the arguments outlive this.
+  /// `complete_at`: the step of the last write to each state. REQUIRES: the arguments outlive this.
   Finalizer(const LowerSettings& settings, const mesh::Coordinates& at, Emitter& emitter,
             const std::vector<std::int32_t>& complete_at);
 
-  /// Starts the buckets to whose states nothing is added after step s. Called with one step after the other.
+  /// Starts the buckets whose last contribution is in step s. Call it with each step, in order.
   void start(std::int32_t s);
 
-  /// Waits for all, in step `end`. Sums over several axes are finished along one axis after the other.
+  /// Waits for all buckets in step `end`. A bucket over several axes is reduced along one axis after the other.
   void finish(std::int32_t end);
 
  private:
-  /// A bucket on its way.
+  /// A bucket whose finalization has started.
   struct UnderWay {
     const Bucket* bucket = nullptr;
-    std::size_t step = 0;  ///< of its finalization
+    std::size_t step = 0;  ///< index of the finalization's current step
     std::vector<std::int32_t> transfers;
-    std::optional<HookSteps> hook;  ///< where that step is one
+    std::optional<HookSteps> hook;  ///< if the current step is a hook
   };
 
   void begin_step(UnderWay& bucket, std::int32_t s);
@@ -42,8 +42,9 @@ class Finalizer {
   const LowerSettings& settings_;
   const mesh::Coordinates& at_;
   Emitter& emitter_;
-  std::vector<std::pair<std::int32_t, std::size_t>> order_;  ///< after which step a bucket is complete; which
-  std::size_t next_ = 0;                                     ///< in that order, to be started
+  /// Per bucket: the step after which it is complete, and its index.
+  std::vector<std::pair<std::int32_t, std::size_t>> order_;
+  std::size_t next_ = 0;  ///< index in order_ of the next bucket to start
   std::deque<UnderWay> under_way_;
 };
 

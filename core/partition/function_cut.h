@@ -17,55 +17,55 @@ namespace shardrun::partition {
 /// A function whose nodes have stages.
 struct CutFunction {
   SplitFunction split;
-  std::vector<std::set<std::int32_t>> readers;         ///< of each value the stages that need it and do not make it
-  std::vector<std::vector<graph::StateWrite>> writes;  ///< of each value the states that are written from it
+  std::vector<std::set<std::int32_t>> readers;         ///< per value: stages other than its own that need it
+  std::vector<std::vector<graph::StateWrite>> writes;  ///< per value: its writes to states
 };
 
-/// Nodes that one stage does one after the other.
+/// Nodes that one stage executes in order.
 struct SegmentNodes {
   std::vector<graph::NodeId> all;
-  std::vector<graph::NodeId> meeting;  ///< of these, those that other stages make something for or need something of
+  std::vector<graph::NodeId> meeting;  ///< the nodes among them with inputs from, or results for, other stages
 };
 
-/// One action of a stage, or all that it does of a function.
+/// One action of a stage, or all of its part of a function.
 struct Segment {
   std::int32_t call = 0;
   const SegmentNodes* nodes = nullptr;
   std::optional<plan::Action> action = std::nullopt;
 };
 
-/// One function as all stages do it, or all calls of it in a step.
+/// One function, or all of its calls in a step, cut for all stages.
 struct FunctionCut {
   bool repeated = false;
-  mesh::AxisId axis = -1;  ///< along which the stages are
+  mesh::AxisId axis = -1;  ///< the pipeline's mesh axis
   std::deque<CutFunction> functions;
   std::deque<SegmentNodes> nodes;
   std::vector<const CutFunction*> calls;            ///< the function of each call
-  std::vector<std::vector<Segment>> segments;       ///< of each stage, in its order
-  std::vector<std::vector<StageMessage>> messages;  ///< of each stage, in its order
-  std::vector<std::int64_t> call_rows = {};         ///< of each call, where repeated
+  std::vector<std::vector<Segment>> segments;       ///< per stage, in execution order
+  std::vector<std::vector<StageMessage>> messages;  ///< per stage, in execution order
+  std::vector<std::int64_t> call_rows = {};         ///< per call, if repeated
   std::vector<Tie> ties = {};                       ///< of all stages
-  std::size_t under_way = 1;                        ///< what may be on its way along a link at one time
+  std::size_t under_way = 1;                        ///< the most messages in flight along a link
 };
 
-/// Finds which stages need what another makes. REQUIRES: the nodes have their stages.
+/// Finds the values that one stage makes and another needs. REQUIRES: every node has a stage.
 [[nodiscard]] CutFunction cut_function(SplitFunction split, const StateStages& states, std::int32_t stages);
 
-/// The link from a stage to a reader of what this node makes.
+/// The link by which stage `from` sends the results of `producer` to stage `to`.
 [[nodiscard]] Link link_of(const graph::Node& producer, std::int32_t from, std::int32_t to) noexcept;
 
-/// Whether a stage has a value only if another has sent it.
+/// Whether a stage has to receive this value from another stage.
 [[nodiscard]] bool is_foreign(const SplitFunction& function, graph::ValueId value, std::int32_t stage);
 
 /// The nodes among `all` that take part in messages of a stage.
 [[nodiscard]] std::vector<graph::NodeId> meeting_of(const CutFunction& function, const std::vector<graph::NodeId>& all,
                                                     std::int32_t stage);
 
-/// Finds `messages`: what is sent is sent behind the node that makes it; what is received is received before the first
-/// node that needs it, behind all that was sent before it along its link.
+/// Fills in cut.messages. A send stands right behind the node that makes the value. A receive stands before the first
+/// node that needs the value, behind the receives of everything sent earlier along its link.
 void order_messages(FunctionCut& cut, const graph::Graph& graph, const StateStages& states);
 
-/// What one stage does, with its messages. REQUIRES: they have been ordered.
+/// One stage's part of the function, with its messages. REQUIRES: order_messages() was called.
 [[nodiscard]] SplitFunction build_stage(const FunctionCut& cut, const graph::Graph& graph, const StateStages& states,
                                         std::int32_t stage);
 

@@ -19,8 +19,8 @@ Collective collective_of(plan::HookStep::Kind kind) {
   }
 }
 
-/// Rows of the ranks that are where `at` is along `axis`, anywhere along the other axes that split them: all of these
-/// have rows of their own.
+/// The number of rows on the ranks with the coordinate of `at` along `axis`. `axes`: the mesh axes that split the rows;
+/// every combination of their coordinates has its own rows.
 std::int64_t rows_at(const std::vector<mesh::AxisId>& axes, std::int64_t rows, mesh::AxisId axis,
                      const Partition& partition, mesh::Coordinates at) {
   const mesh::Mesh& mesh = partition.placements.mesh;
@@ -42,8 +42,8 @@ std::int64_t rows_at(const std::vector<mesh::AxisId>& axes, std::int64_t rows, m
   return found;
 }
 
-/// Of a step: all, and those of the ranks at this one's place along `axis`, over which their gradients have been summed
-/// up when the hook is called.
+/// The samples of a step: all of them, and those of the ranks with this rank's coordinate along `axis`. The gradients
+/// of the latter have been summed when the hook is called.
 HookSamples samples_of(const Partition& partition, mesh::AxisId axis, const mesh::Coordinates& at) {
   HookSamples samples;
   for (const std::int64_t rows : partition.microbatch_rows) {

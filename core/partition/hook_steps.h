@@ -10,18 +10,19 @@
 
 namespace shardrun::partition {
 
-/// All of these states as one, as they lie one after the other. Throws Error{internal} where they do not.
+/// One region that covers all of these states. Throws Error{internal} if they are not contiguous.
 [[nodiscard]] Region region_of(const std::vector<graph::StateId>& states, const std::vector<Buffer>& buffers);
 
-/// What a hook does with one bucket on one rank, emitted part by part.
+/// Emits, part by part, what a hook does with one bucket on one rank.
 class HookSteps {
  public:
-  /// `span`: the steps that its buffers live in. REQUIRES: the arguments outlive this; one of the bucket's steps is
-  /// the hook.
+  /// `span`: the steps in which the hook's buffers live. REQUIRES: the arguments outlive this; one of the bucket's
+  /// steps is the hook.
   HookSteps(const Bucket& bucket, const LowerSettings& settings, const mesh::Coordinates& at, Emitter& emitter,
             Span span);
 
-  /// Emits calls up to and with the start of the next exchange: its transfer. −1: there is none any more.
+  /// Emits the calls up to the next exchange, and the start of that exchange. Returns the exchange's transfer; −1: no
+  /// exchange is left.
   [[nodiscard]] std::int32_t go_on(std::int32_t step);
 
  private:
@@ -37,7 +38,7 @@ class HookSteps {
   std::string name_;
   std::vector<Region> regions_;
   std::vector<graph::DType> dtypes_;
-  std::size_t next_ = 0;  ///< of the plan's steps
+  std::size_t next_ = 0;  ///< index in the steps of the hook's plan
 };
 
 }  // namespace shardrun::partition

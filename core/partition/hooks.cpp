@@ -17,7 +17,7 @@ graph::StateId parameter_of(graph::StateId id, const graph::Graph& graph) {
   return of < 0 ? id : of;
 }
 
-/// As this rank has it. No tensors: it has nothing of it.
+/// The group with the shapes of this rank's parts. It has no tensors if this rank has no elements of any.
 plan::HookGroup group_of(const std::vector<graph::StateId>& states, const PlacedHook& hook, const Programs& programs,
                          const graph::Graph& graph) {
   plan::HookGroup group{.kind = hook.kind,
@@ -43,12 +43,12 @@ void add_hook_states(graph::Graph& graph, const plan::Plan& plan) {
   for (const plan::Hook& hook : plan.hooks) {
     const auto axis = std::ranges::find(plan.mesh, hook.mesh_axis, &plan::MeshAxis::name);
     if (axis->size == 1) {
-      continue;  // there is nobody to do it with
+      continue;  // there is only one rank along the axis
     }
     for (const plan::HookState& state : hook.states) {
       for (const std::string& tensor : hook.tensors) {
         const graph::StateId parameter = known.at(tensor);
-        const graph::State of = graph.states[index(parameter)];  // a copy: states grow
+        const graph::State of = graph.states[index(parameter)];  // a copy, because graph.states grows below
         const std::string name = fmt::format("{}/{}", state.name, tensor);
         if (!known.emplace(name, static_cast<graph::StateId>(graph.states.size())).second) {
           throw Error(ErrorCode::job,

@@ -88,7 +88,8 @@ void Lowering::emit_op(graph::NodeId n, std::int32_t s) {
                           .call = made.call,
                           .action = made.action};
   if (made.transition) {
-    instruction.attributes.add("missing", "received");  // its kernel leaves these elements as they are
+    /// The kernel leaves out the elements that the halo exchange brings.
+    instruction.attributes.add("missing", "received");
   }
   instruction.inputs.reserve(made.inputs.size());
   for (const ValueId id : made.inputs) {
@@ -134,7 +135,7 @@ void Lowering::emit_move(const SplitNode& node, BufferId from, BufferId to, std:
                   s);
 }
 
-/// Reckoned once for nodes that are alike.
+/// Computed once for alike nodes.
 Lowering::Cost Lowering::cost_of(const SplitNode& node, const graph::Attributes& attributes) {
   std::optional<Cost>& cost = costs_[index(node.alike)];
   cost = cost ? cost : reckon(node, attributes);
@@ -156,7 +157,7 @@ Lowering::Cost Lowering::reckon(const graph::Node& node, const graph::Attributes
           .scratch_bytes = kernel.scratch_bytes == nullptr ? 0 : kernel.scratch_bytes(shape, settings_.rank.threads)};
 }
 
-/// Copies for the writes that are made after step s and not by it.
+/// Copies for the state writes after step s that the step's op does not make itself.
 void Lowering::copy_to_states(std::int32_t s) {
   for (const graph::StateWrite* write : usage_.copies_after[index(s)]) {
     check_source(*write);
@@ -173,7 +174,7 @@ void Lowering::copy_to_states(std::int32_t s) {
   }
 }
 
-/// A state copied to another must still hold its old contents when the copies are made.
+/// If a state is copied to another, nothing may write to it in the same call before the copy.
 void Lowering::check_source(const graph::StateWrite& write) const {
   const graph::StateId source = value(write.value).state;
   if (source >= 0 && usage_.writes_to[index(source)] > 0) {

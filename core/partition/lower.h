@@ -12,7 +12,7 @@
 
 namespace shardrun::partition {
 
-/// What a function is lowered for.
+/// The inputs of lowering.
 struct LowerSettings {
   const graph::Graph& graph;
   const RankSettings& rank;
@@ -20,13 +20,13 @@ struct LowerSettings {
   const std::vector<Buffer>& states;  ///< become the first buffers
   const std::vector<Buffer>& finalized;
   const std::vector<Step>& steps;
-  const std::vector<Bucket>& buckets;  ///< that are finalized as soon as they are complete; none: sums stay partial
+  const std::vector<Bucket>& buckets;  ///< finalized as soon as they are complete; empty: sums stay partial
 };
 
-/// The function's instructions on one rank, step by step, over buffers without offsets yet.
-/// State writes are fused into the instruction that makes the value where its op can add to, or overwrite, the state's
-/// buffer and nothing reads the old contents later; otherwise they are copies. What finalizes buckets runs while the
-/// rest is computed; it is waited for at the end.
+/// The function's instructions on one rank, step by step. Buffers have no offsets yet.
+///  - A state write is fused into the instruction that makes the value if its op can add to, or overwrite, the state's
+///    buffer and nothing reads the old contents later. Otherwise it is a copy.
+///  - The finalization of buckets overlaps with computing. It is waited for at the end.
 [[nodiscard]] Program lower(const SplitFunction& function, const LowerSettings& settings);
 
 }  // namespace shardrun::partition

@@ -49,7 +49,7 @@ BufferId Lowering::add_buffer(const std::string& name, ValueId id, std::int32_t 
                        .last = first});
 }
 
-/// This rank's part of a state, before or after it is finalized, as the buffer of a value of its own.
+/// A view for a value that reads a state: the part that is complete on this rank once the state is finalized.
 BufferId Lowering::add_view(ValueId id) {
   const graph::StateId state = value(id).state;
   Buffer view = settings_.finalized[index(state)];
@@ -57,7 +57,7 @@ BufferId Lowering::add_view(ValueId id) {
   return emitter_.add(std::move(view));
 }
 
-/// Another stage's part of a gradient, of the same shape as this one's.
+/// A buffer for another stage's contribution to a gradient. It has the shape of this rank's part.
 BufferId Lowering::add_received(Buffer state) {
   state.name += "/received";
   state.category = Category::communication;
@@ -71,7 +71,7 @@ Region Lowering::staging(const std::string& name, graph::DType dtype, const std:
   return {emitter_.add_staging(name, dtype, elements, device_.element_bytes(dtype), span), elements};
 }
 
-/// The buffer of a node's result, from when the node begins.
+/// Gives a node's result a buffer, which lives from the node's first step.
 BufferId Lowering::bind_result(graph::NodeId n, std::size_t result, std::vector<BufferId>& taken) {
   const ValueId id = node(n).outputs[result];
   if (buffer_of_[index(id)] >= 0) {
@@ -96,7 +96,7 @@ BufferId Lowering::result_buffer(graph::NodeId n, std::size_t result, std::vecto
   return add_buffer(value(id).name, id, usage_.spans[index(n)].begin);
 }
 
-/// An operand's buffer that the result may take over, or nothing.
+/// The buffer of an operand that the result may overwrite, or nothing.
 std::optional<BufferId> Lowering::reusable(graph::NodeId n, std::size_t result) const {
   const SplitNode& made = node(n);
   const Span span = usage_.spans[index(n)];

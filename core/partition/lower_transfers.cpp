@@ -50,7 +50,7 @@ Instruction Lowering::transfer_step(Instruction::Kind kind, graph::NodeId n) con
           .action = made.action};
 }
 
-/// A value that goes from one stage to another.
+/// The transfer of a value between two stages.
 void Lowering::prepare_message(graph::NodeId n) {
   const SplitNode& made = node(n);
   const Transition& transition = *made.transition;
@@ -73,7 +73,7 @@ void Lowering::prepare_message(graph::NodeId n) {
                                           usage_.spans[index(n)]);
 }
 
-/// A transition's buffers and its transfer; what is sent is packed.
+/// The buffers and the transfer of a collective. Packs what is sent, if necessary.
 void Lowering::prepare_collective(graph::NodeId n) {
   const SplitNode& made = node(n);
   const Transition& transition = *made.transition;
@@ -109,7 +109,8 @@ void Lowering::prepare_collective(graph::NodeId n) {
   transfer_of_[n] = emitter_.add_transfer(std::move(transfer), span);
 }
 
-/// Gradients that several stages add to: sent by those that do not update them, added up by the one that does.
+/// Gradients that several stages contribute to: the stages that do not update them send their sums, and the one that
+/// does adds them up.
 void Lowering::exchange_ties() {
   for (const Tie& tie : function_.ties) {
     exchange_tie(tie);

@@ -13,8 +13,8 @@
 
 namespace shardrun::partition {
 
-/// Lowers one function for one rank. What it makes of a node is in lower.cpp, of a transition in lower_transfers.cpp;
-/// lower_buffers.cpp says which buffer each value has.
+/// Lowers one function for one rank. lower.cpp lowers nodes, lower_transfers.cpp lowers transitions, lower_buffers.cpp
+/// assigns a buffer to each value.
 class Lowering {
  public:
   Lowering(const SplitFunction& function, const LowerSettings& settings);
@@ -70,7 +70,7 @@ class Lowering {
   [[nodiscard]] Instruction transfer_step(Instruction::Kind kind, graph::NodeId n) const;
   void exchange_ties();
   void exchange_tie(const Tie& tie);
-  /// That what is finalized at the end belongs to.
+  /// The call that instructions at the function's end count towards.
   [[nodiscard]] std::int32_t last_call() const { return static_cast<std::int32_t>(program_.call_rows.size()) - 1; }
 
   const graph::Graph& graph_;
@@ -82,13 +82,13 @@ class Lowering {
   std::int32_t end_;
   Usage usage_;
   Emitter emitter_;
-  Program& program_;  ///< that the emitter makes
+  Program& program_;  ///< owned by emitter_
   Finalizer finalizer_;
-  std::vector<BufferId> buffer_of_;                      ///< of each value
-  std::vector<Part> parts_;                              ///< this rank's, of each value that is the first of its like
-  std::vector<std::optional<Cost>> costs_;               ///< of each node that is the first of its like
-  std::map<graph::NodeId, std::int32_t> transfer_of_;    ///< of transitions that have begun
-  std::map<graph::NodeId, std::vector<Copy>> unpacked_;  ///< what is left to do when their transfers have ended
+  std::vector<BufferId> buffer_of_;                      ///< per value
+  std::vector<Part> parts_;                              ///< this rank's part, stored at the first of alike values
+  std::vector<std::optional<Cost>> costs_;               ///< stored at the first of alike nodes
+  std::map<graph::NodeId, std::int32_t> transfer_of_;    ///< of transitions that have started
+  std::map<graph::NodeId, std::vector<Copy>> unpacked_;  ///< copies to make when the transfer has ended
 };
 
 }  // namespace shardrun::partition

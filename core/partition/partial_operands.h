@@ -8,17 +8,18 @@
 
 namespace shardrun::partition {
 
-/// Whether these are sums over axes that no factor of the node is split over.
+/// Whether all of these are sums, over axes that split no factor of the node.
 [[nodiscard]] bool only_free_sums(const std::vector<mesh::Partial>& partial, const FactorAxes& factors);
 
-/// Which operands of a node may stay partial, so that its result is partial instead: those that it is linear in.
+/// Tells which operands of a node may stay partial, so that its result is partial instead. The node must be linear in
+/// them.
 class PartialOperands {
  public:
-  /// `partial`: of each operand. `read_once`: of each input of the node, whether nothing else reads it.
+  /// `partial`: per operand. `read_once`: per input of the node, whether it has no other reader.
   PartialOperands(const graph::Node& node, std::vector<std::vector<mesh::Partial>> partial, std::vector<bool> read_once,
                   const FactorAxes& factors);
 
-  /// Whether all operands of a node that is linear in them together are partial alike.
+  /// Whether the node is linear in all operands together, and all of them are partial in the same way.
   [[nodiscard]] bool all_alike() const;
 
   /// Whether operand i stays partial.

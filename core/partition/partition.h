@@ -17,11 +17,11 @@
 
 namespace shardrun::partition {
 
-/// What the ranks of one stage execute, each for its parts.
+/// The functions that the ranks of one stage execute, each rank for its parts.
 struct StageFunctions {
   std::int32_t stage = 0;
   std::vector<SplitFunction> functions;
-  std::vector<std::vector<Step>> steps;  ///< of each function
+  std::vector<std::vector<Step>> steps;  ///< per function
 };
 
 /// A graph split by a plan: the same for all ranks.
@@ -30,39 +30,40 @@ struct Partition {
   ShardedGraph sharded;
   Pipeline pipeline;
   Stages stages;
-  std::shared_ptr<const StageFunctions> whole;  ///< of all ranks, where there is no pipeline; null: there is one
+  std::shared_ptr<const StageFunctions> whole;  ///< of all ranks; null if there is a pipeline
   std::uint64_t bucket_bytes = 0;
-  std::vector<std::int64_t> microbatch_rows;  ///< of each call of the repeated function in a step; none: not known
-  std::vector<std::int64_t> evaluation_rows;  ///< of each call of an evaluation; none: not known
+  std::vector<std::int64_t> microbatch_rows;  ///< per call of the repeated function in a step; empty: unknown
+  std::vector<std::int64_t> evaluation_rows;  ///< per call of an evaluation; empty: unknown
 
-  /// Of the rank at these coordinates.
+  /// The stage of the rank at these coordinates.
   [[nodiscard]] std::int32_t stage_at(const mesh::Coordinates& at) const;
 
-  /// Whether the hook after_step follows a step, by its number from 0.
+  /// Whether the hook after_step runs after this step. `step`: counted from 0.
   [[nodiscard]] bool hook_follows(std::int64_t step) const noexcept;
 };
 
-/// The rows of each microbatch of a step, which a pipeline does all at once, and of each call of an evaluation; none:
-/// whatever the graph has may be called. Throws Error{job} for a plan that this graph cannot be split by.
+/// Splits a graph by a plan. `microbatch_rows`: the rows of each microbatch of a step, all of which a pipeline executes
+/// in one call. `evaluation_rows`: the rows of each call of an evaluation. If they are empty, any function of the graph
+/// may be called. Throws Error{job} if this graph cannot be split by the plan.
 [[nodiscard]] Partition split(const graph::Graph& graph, const plan::Plan& plan,
                               const std::vector<std::int64_t>& microbatch_rows = {},
                               const std::vector<std::int64_t>& evaluation_rows = {});
 
-/// The functions of one stage. Of a pipeline they are made anew, as they are long: whoever needs the programs of
-/// several ranks of a stage keeps them meanwhile. REQUIRES: `graph` is the one that was split.
+/// The functions of one stage. With a pipeline each call makes them anew, and they are long: keep the result while you
+/// need the programs of several ranks of a stage. REQUIRES: `graph` is the one that was split.
 [[nodiscard]] std::shared_ptr<const StageFunctions> functions_of(const graph::Graph& graph, const Partition& partition,
                                                                  std::int32_t stage);
 
-/// All links between stages, in one order for all ranks.
+/// All links between stages, in the same order on all ranks.
 [[nodiscard]] std::vector<Link> links_of(const Partition& partition);
 
-/// The function that the hook after_step makes up, where the plan has one: no ops, all ranks' tensors.
+/// The function made for the hook after_step, if the plan has one. It has no ops and takes the tensors of all ranks.
 inline constexpr const char* after_step_function = "after_step";
 
-/// Scratch bytes that the transport of a transfer's axis asks for.
+/// Scratch bytes that the transport of a transfer's axis asks for. `members`: ranks along that axis.
 using TransferScratch = std::function<std::uint64_t(const Transfer& transfer, std::int64_t members)>;
 
-/// Asks the strategy what its hook needs for a group of tensors, and what it does with them.
+/// Asks the strategy what its hook does with a group of tensors and which buffers it needs.
 using PlanHook = std::function<plan::HookPlan(const plan::HookGroup& group)>;
 
 struct RankSettings {
@@ -70,19 +71,19 @@ struct RankSettings {
   int threads = 1;
   std::int64_t rank = 0;
   TransferScratch transfer_scratch = {};  ///< empty: none
-  PlanHook plan_hook = {};                ///< may be empty where the plan has no hooks
+  PlanHook plan_hook = {};                ///< may be empty if the plan has no hooks
 };
 
-/// The programs of one rank: the graph's functions over its parts of the values, over one arena. A function whose
-/// states are partial within a step has two: for the last call of a step, which finalizes them, and for those before
-/// it.
+/// The programs of one rank: the graph's functions over the rank's parts, in one arena. A function whose states are
+/// partial within a step has two programs. One is for the last call of a step and finalizes the states. The other is
+/// for all earlier calls.
 [[nodiscard]] Programs programs_of(const graph::Graph& graph, const Partition& partition, const RankSettings& settings);
 
-/// The same. `stage`: the functions of the rank's stage.
+/// As above, with the functions of the rank's stage.
 [[nodiscard]] Programs programs_of(const graph::Graph& graph, const Partition& partition, const StageFunctions& stage,
                                    const RankSettings& settings);
 
-/// The whole graph on one rank.
+/// The programs of the whole graph on one rank.
 [[nodiscard]] Programs programs_of(const graph::Graph& graph, const device::Device& device, int threads);
 
 }  // namespace shardrun::partition

@@ -25,8 +25,8 @@ mesh::Box common(const mesh::Box& a, const mesh::Box& b) {
   return box;
 }
 
-/// Of `box`, which is that of the rank at these coordinates, what each member of its group along `axis` has, where
-/// that splits `dim` (or the flattened elements), and that alone.
+/// The parts of the members of a rank's group along `axis`, which splits dimension `dim` (or the flattened elements).
+/// `box`: the part of the rank at these coordinates. The other dimensions are those of `box`.
 Blocks blocks_along(mesh::AxisId axis, const std::vector<std::int64_t>& shape, const mesh::Placement& placement,
                     std::size_t dim, const mesh::Box& box, const mesh::Mesh& mesh, mesh::Coordinates at) {
   Blocks blocks{.box = box, .dim = dim};
@@ -38,7 +38,7 @@ Blocks blocks_along(mesh::AxisId axis, const std::vector<std::int64_t>& shape, c
   return blocks;
 }
 
-/// What they have of `box`.
+/// The intersections of the blocks with `box`.
 Blocks common(const mesh::Box& box, Blocks blocks) {
   blocks.box = common(box, blocks.box);
   for (mesh::Interval& interval : blocks.along) {
@@ -47,8 +47,9 @@ Blocks common(const mesh::Box& box, Blocks blocks) {
   return blocks;
 }
 
-/// The indices of a shifted result that the one who has `result` makes of those that another has, `source`, and does
-/// not have itself. They are in one piece: two shards of a dimension are no more than all of it.
+/// The indices of a shifted result that one member computes from another's operand. `result`: the indices that the one
+/// has. `source`: the indices that the other has. They are one interval, because two shards of a dimension are at most
+/// all of it.
 mesh::Interval missing_from(mesh::Interval result, mesh::Interval source, const Transition& shift, std::int64_t size) {
   mesh::Interval missing{result.begin, result.begin};
   const std::int64_t around = shift.wraps ? std::abs(shift.offset) / size + 1 : 0;
@@ -63,15 +64,15 @@ mesh::Interval missing_from(mesh::Interval result, mesh::Interval source, const 
   return missing;
 }
 
-/// Of the indices in `missing` those of the operand that they are made of.
+/// The indices of the operand from which the result's indices `missing` are computed.
 mesh::Interval origin_of(mesh::Interval missing, const Transition& shift, std::int64_t size) {
   const std::int64_t from = missing.begin + shift.offset;
   const std::int64_t begin = shift.wraps ? (from % size + size) % size : from;
   return {begin, begin + missing.size()};
 }
 
-/// Each member sends what the others' results are made of and they do not have; what is sent is a part of the operand,
-/// what is received one of the result.
+/// A halo exchange. Each member sends what the others' results need of its operand. What is sent are parts of the
+/// operand; what is received are parts of the result.
 Parts halos(const Transition& shift, std::int64_t size, const Blocks& sources, std::size_t me) {
   Parts parts{.collective = Collective::all_to_all,
               .sent = {sources.box, shift.dim},

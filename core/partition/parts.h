@@ -9,20 +9,20 @@
 
 namespace shardrun::partition {
 
-/// Of the part of a tensor that a rank has, as it lies in memory.
+/// The type of a rank's part of a tensor, as stored in memory.
 [[nodiscard]] graph::TensorType part_type(const graph::TensorType& whole, const mesh::Box& part);
 
-/// What a collective sends to and receives from each member of a rank's group, as parts of the whole tensor.
+/// The parts of the whole tensor that a collective sends to, and receives from, each member of a rank's group.
 struct Parts {
   Collective collective = Collective::all_reduce;
   Blocks sent;
   Blocks received;
-  bool packed = false;    ///< what is sent does not lie in the source as it is sent
-  bool unpacked = false;  ///< what is received does not lie in the result as it comes
+  bool packed = false;    ///< whether the source must be packed before sending
+  bool unpacked = false;  ///< whether what arrives must be copied into the result's layout
 };
 
-/// Of a value of `shape` that goes from one placement to another, on the rank at these coordinates.
-/// REQUIRES: it is a collective, no slice.
+/// The parts that the rank at these coordinates sends and receives, for a value of `shape` that goes from one placement
+/// to another. REQUIRES: `transition` is a collective other than a slice.
 [[nodiscard]] Parts parts_of(const Transition& transition, const std::vector<std::int64_t>& shape,
                              const mesh::Placement& from, const mesh::Placement& to, const mesh::Mesh& mesh,
                              const mesh::Coordinates& at);

@@ -17,14 +17,14 @@ using plan::Action;
   throw Error(ErrorCode::job, fmt::format("strategy {}: {}", plan.strategy, text));
 }
 
-/// What is done of a chunk and a microbatch.
+/// The parts of a chunk and microbatch that are done.
 struct Done {
   bool forward = false;
   bool input = false;
   bool weight = false;
 };
 
-/// Goes through one stage's list.
+/// Checks one stage's list of actions.
 class Checking {
  public:
   Checking(const plan::Plan& plan, std::int32_t stage, std::int32_t microbatches)
@@ -54,14 +54,15 @@ class Checking {
     if (action.microbatch >= static_cast<std::uint32_t>(microbatches_)) {
       fail(action, fmt::format("a step has {} microbatches, numbered from 0: see [data] microbatches", microbatches_));
     }
-    Done& done = done_[{action.chunk, action.microbatch}];  // std::map: others leave it where it is
+    Done& done = done_[{action.chunk, action.microbatch}];  // a std::map, so the reference stays valid below
     const bool forward = action.kind == Action::Kind::forward;
     const bool input = action.kind == Action::Kind::backward || action.kind == Action::Kind::backward_input;
     const bool weight = action.kind == Action::Kind::backward || action.kind == Action::Kind::backward_weight;
     if ((forward && done.forward) || (input && done.input) || (weight && done.weight)) {
       fail(action, "it has been done already");
     }
-    // What the neighbouring chunk of this stage makes for it has to be there; other stages' is waited for.
+    // If the neighbouring chunk is on this stage, its result must be made already. A result of another stage is waited
+    // for.
     if (forward && action.chunk > 0 && on_stage(action.chunk - 1) &&
         !done_[{action.chunk - 1, action.microbatch}].forward) {
       fail(action,

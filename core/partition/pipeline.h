@@ -11,11 +11,11 @@
 
 namespace shardrun::partition {
 
-/// How layers and microbatches are spread over the stages of a pipeline: a mesh axis over which nothing else is split.
+/// Assigns layers and microbatches to the stages of a pipeline. Nothing else is split over the pipeline's mesh axis.
 struct Pipeline {
   mesh::AxisId axis = -1;  ///< −1: there is none
   std::vector<plan::Chunk> chunks;
-  std::vector<std::vector<plan::Action>> actions;  ///< of each stage, in its order
+  std::vector<std::vector<plan::Action>> actions;  ///< per stage, in execution order
 
   [[nodiscard]] bool exists() const noexcept { return axis >= 0; }
   [[nodiscard]] std::int32_t stages() const noexcept {
@@ -26,8 +26,8 @@ struct Pipeline {
   [[nodiscard]] std::int32_t stage_of(std::int32_t layer) const noexcept;
 };
 
-/// Throws Error{job} where the plan's actions leave something out, do something twice, or come before what they need;
-/// it names the action.
+/// The pipeline of a plan. Throws Error{job} if the plan's actions leave something out, do something twice, or do
+/// something before its inputs are made. The message names the action.
 [[nodiscard]] Pipeline pipeline_of(const plan::Plan& plan, const mesh::Mesh& mesh, std::int32_t microbatches);
 
 }  // namespace shardrun::partition

@@ -33,7 +33,8 @@ mesh::Placement placement_of(const mesh::Mesh& mesh, const plan::DimSplits& dims
   return placement;
 }
 
-/// Ranks along a pipeline's axis have other tensors, and nothing in common that each could have its own of.
+/// Throws Error{job} if `mesh_axis` is the pipeline's: ranks along it hold different tensors, so nothing can vary, or
+/// be synchronized, along it.
 void require_no_pipeline(const plan::Plan& plan, const std::string& mesh_axis, const std::string& what) {
   if (plan.pipeline.mesh_axis == mesh_axis) {
     throw Error(ErrorCode::job,
@@ -45,7 +46,8 @@ void require_no_pipeline(const plan::Plan& plan, const std::string& mesh_axis, c
 
 using RoleKey = std::pair<std::string, TensorRole>;
 
-/// A parameter's placement in a role: what the plan says of it, else that of the role before it.
+/// A parameter's placement in a role: what the plan says, else the placement in the role that it is derived from (store
+/// for use and gradient, gradient for optimizer).
 class Roles {
  public:
   Roles(const plan::Plan& plan, const Placements& placements) : placements_(placements) {
@@ -103,7 +105,7 @@ class Roles {
   std::map<std::string, std::set<mesh::AxisId>> varying_;
 };
 
-/// By tensor; units are numbered as they occur.
+/// Gathers by tensor. Units are numbered in the order in which they occur.
 std::map<std::string, Gather> gathers_of(const plan::Plan& plan) {
   std::map<std::string, std::int32_t> units;
   std::map<std::string, Gather> gathers;
@@ -196,7 +198,7 @@ mesh::Placement Placements::by_axes(const graph::TensorType& type) const {
 
 namespace {
 
-/// All members are given the same tensors: not each its own part of them.
+/// Throws Error{job} if the hook after_step would get parts: all members have to get the same whole tensors.
 void require_whole_for_hook(const graph::Graph& graph, const Placements& placements) {
   const PlacedHook* hook = placements.find_hook(plan::HookKind::after_step);
   for (const graph::StateId parameter : hook == nullptr ? std::vector<graph::StateId>{} : hook->parameters) {
@@ -245,7 +247,7 @@ Placements place(const graph::Graph& graph, const plan::Plan& plan) {
     const bool elsewhere = placements.uses.back() != stored;
     placements.gathers.push_back(elsewhere && gather != gathers.end() ? gather->second : Gather{});
     if (elsewhere && placements.stages && placements.gathers.back().unit < 0) {
-      // Brought once a call it would be brought to one stage, and sent on.
+      // If it were gathered once a call, only one stage would gather it, and send it on.
       placements.gathers.back().unit = static_cast<std::int32_t>(graph.states.size() + placements.gathers.size());
     }
   }

@@ -10,10 +10,10 @@
 
 namespace shardrun::partition {
 
-/// When a state that is stored split is brought together for the ops that read it.
+/// When a split state is gathered for the ops that read it.
 struct Gather {
-  std::int32_t unit = -1;  ///< at use, with the others of this number; −1: once a call
-  bool keep = false;       ///< from its first use in a call to the last
+  std::int32_t unit = -1;  ///< gathered at use, together with the other states of this unit; −1: gathered once a call
+  bool keep = false;       ///< whether it stays gathered from its first use in a call to its last
 };
 
 /// A hook of the plan over a mesh axis that has several ranks.
@@ -21,33 +21,34 @@ struct PlacedHook {
   plan::HookKind kind = plan::HookKind::sync_gradients;
   mesh::AxisId axis = -1;
   std::int64_t every = 1;
-  std::vector<graph::StateId> parameters;         ///< whose gradients, or which themselves, it is given
-  std::map<graph::StateId, std::size_t> numbers;  ///< of each parameter
-  /// What it keeps: of each of its states, of each parameter the graph's state.
+  std::vector<graph::StateId> parameters;         ///< the parameters that it processes, or whose gradients it processes
+  std::map<graph::StateId, std::size_t> numbers;  ///< index of each parameter in `parameters`
+  /// The graph's hook states: for each state that the hook keeps, one per parameter.
   std::vector<std::vector<graph::StateId>> states;
 };
 
-/// A plan applied to a graph: where each state is, and what is asked of other values. Mesh axes of size 1 split
-/// nothing and are left out of every placement.
+/// A plan applied to a graph: the placement of each state, and the placements that the plan asks of other values. Mesh
+/// axes of size 1 split nothing and occur in no placement.
 struct Placements {
   mesh::Mesh mesh;
   std::vector<mesh::Placement> states;   ///< between calls: the roles store, gradient and optimizer
-  std::vector<mesh::Placement> uses;     ///< as the ops read a state; of most states the same
-  std::vector<mesh::Placement> updates;  ///< as the update reads a state; of most states the same
-  std::vector<Gather> gathers;           ///< of each state
-  bool stages = false;                   ///< layers are on stages of a pipeline: backward need not follow forward
-  std::map<std::string, std::vector<mesh::AxisId>> axes;  ///< of a logical axis
+  std::vector<mesh::Placement> uses;     ///< as the ops read a state; for most states equal to `states`
+  std::vector<mesh::Placement> updates;  ///< as the update reads a state; for most states equal to `states`
+  std::vector<Gather> gathers;           ///< per state
+  bool stages = false;  ///< whether there is a pipeline: then a backward may not directly follow its forward
+  std::map<std::string, std::vector<mesh::AxisId>> axes;  ///< mesh axes of each logical axis
   std::map<std::string, mesh::Placement> cut_points;
   std::vector<PlacedHook> hooks;
 
-  /// Null where there is none.
+  /// Null if there is none.
   [[nodiscard]] const PlacedHook* find_hook(plan::HookKind kind) const noexcept;
 
-  /// What the axes' rules alone say of a value: a mesh axis goes to the first dimension that asks for it.
+  /// The placement of a value by the rules of its axes alone. A mesh axis goes to the first dimension that asks for it.
   [[nodiscard]] mesh::Placement by_axes(const graph::TensorType& type) const;
 };
 
-/// REQUIRES: the graph has the states of the plan's hooks. Throws Error{job} where a tensor varies over what splits it.
+/// Applies a plan to a graph. REQUIRES: the graph has the plan's hook states. Throws Error{job} if a tensor varies over
+/// a mesh axis that splits it.
 [[nodiscard]] Placements place(const graph::Graph& graph, const plan::Plan& plan);
 
 }  // namespace shardrun::partition

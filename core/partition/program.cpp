@@ -41,10 +41,13 @@ std::string hook_text(const Programs& programs, const Program& program, const Ho
   return text + "\n";
 }
 
-/// Empty: there is none.
-std::string_view name_of(const std::vector<Program>& programs, graph::Role role) noexcept {
+/// The name of the function with this role.
+std::string_view name_of(const std::vector<Program>& programs, graph::Role role) {
   const auto found = std::ranges::find(programs, role, &Program::role);
-  return found == programs.end() ? std::string_view() : found->function;
+  if (found == programs.end()) {
+    throw Error(ErrorCode::internal, fmt::format("there is no program of role {}", graph::to_string(role)));
+  }
+  return found->function;
 }
 
 const char* mark(Accumulate accumulate) noexcept {
@@ -95,7 +98,7 @@ std::vector<std::size_t> Programs::find_calls(std::string_view function, const s
 }
 
 std::vector<std::size_t> Programs::find_calls(graph::Role role, const std::vector<std::int64_t>& rows) const {
-  return find_calls(name_of(programs, role), rows);
+  return rows.empty() ? std::vector<std::size_t>() : find_calls(name_of(programs, role), rows);
 }
 
 std::uint64_t sent_bytes(const Transfer& transfer, std::int64_t member, std::int64_t members,

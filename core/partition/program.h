@@ -16,58 +16,59 @@ namespace shardrun::partition {
 
 using BufferId = std::int32_t;
 
-/// Whose share of a rank's memory a buffer counts towards.
+/// The kind of memory that a buffer counts towards in MemoryUse.
 enum class Category : std::uint8_t { parameters, gradients, optimizer, activations, communication, scratch };
 
-/// A tensor's place in the arena: all of it, or the part that this rank has.
+/// The memory of a tensor, or of this rank's part of it, in the arena.
 struct Buffer {
   std::string name;
-  graph::TensorType type;            ///< of the part, as it lies in memory
+  graph::TensorType type;            ///< of the part, as stored in memory
   mesh::Box box;                     ///< which part of the whole it is
-  std::vector<std::int64_t> global;  ///< the whole's shape
+  std::vector<std::int64_t> global;  ///< shape of the whole tensor
   Category category = Category::activations;
   std::uint64_t bytes = 0;
   std::uint64_t offset = 0;  ///< from the beginning of the arena
-  std::int32_t first = 0;    ///< instructions between which a transient keeps its contents; states live always
+  std::int32_t first = 0;    ///< a transient lives from this instruction to `last`; states always live
   std::int32_t last = 0;
-  BufferId part_of = -1;  ///< the state that it is a part of, or -1: memory of its own
+  BufferId part_of = -1;  ///< the state whose memory it shares; −1: it has its own memory
 };
 
-/// Whether an instruction adds to what its first result's buffer holds.
+/// Whether an instruction adds to the buffer of its first result or overwrites it.
 enum class Accumulate : std::uint8_t {
   never,
-  after_first,  ///< only from the second microbatch of a step on
+  after_first,  ///< overwrites in a step's first microbatch, adds in the others
   always,
 };
 
-/// What a group of ranks does together.
+/// A collective, or one side of a point-to-point message.
 enum class Collective : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all, send, receive };
 
-/// Elements of a buffer from number `first` on; a bucket's go on into the states behind it.
+/// Consecutive elements in memory, from element `first` of a buffer. A bucket's region continues into the states that
+/// lie behind that buffer.
 struct Region {
   BufferId buffer = -1;
   std::int64_t elements = 0;
   std::int64_t first = 0;
 };
 
-/// One collective along one mesh axis, with what this rank gives and gets. Blocks stand in the order of the members;
-/// counts are elements.
+/// One collective or message along one mesh axis, as seen by this rank. Blocks are in the order of the group's members;
+/// counts are in elements.
 struct Transfer {
-  std::string name;  ///< of the tensor, or of the first of a bucket
+  std::string name;  ///< of the tensor, or of a bucket's first tensor
   Collective collective = Collective::all_reduce;
   mesh::AxisId axis = -1;
   Reduction reduction = Reduction::sum;
   graph::DType dtype = graph::DType::f32;
   Region send;
   Region recv;
-  std::vector<std::int64_t> send_counts;              ///< of each member: all_to_all
-  std::vector<std::int64_t> recv_counts;              ///< of each member: reduce_scatter, all_gather, all_to_all
-  BufferId scratch = -1;                              ///< the transport's own, where it asks for some
-  Link link = {};                                     ///< of send and receive: coordinates along the axis
-  std::optional<plan::HookKind> hook = std::nullopt;  ///< that it belongs to
+  std::vector<std::int64_t> send_counts;              ///< per member: for all_to_all
+  std::vector<std::int64_t> recv_counts;              ///< per member: for reduce_scatter, all_gather and all_to_all
+  BufferId scratch = -1;                              ///< the transport's scratch memory; −1: none
+  Link link = {};                                     ///< for send and receive: coordinates along the axis
+  std::optional<plan::HookKind> hook = std::nullopt;  ///< the hook that it belongs to
 };
 
-/// Elements that go from a strided box of one buffer to one of another.
+/// A copy of a strided box of one buffer to a strided box of another. Indices and strides are in elements.
 struct Copy {
   std::int64_t from = 0;  ///< the first element's index in its buffer
   std::int64_t to = 0;
@@ -76,28 +77,30 @@ struct Copy {
   std::vector<std::int64_t> to_strides;
 };
 
-/// Samples of a step: over all ranks, and those that the gradients at one place along a hook's mesh axis are of.
+/// Numbers of samples that a hook gets. `all`: the samples of a step over all ranks. `own`: the samples whose gradients
+/// have already been summed when the hook is called, namely those of the ranks with this rank's coordinate along the
+/// hook's mesh axis.
 struct HookSamples {
   std::uint64_t all = 0;
   std::uint64_t own = 0;
 };
 
-/// A call of the strategy's own function: shardrun/strategy.h, sr_hook_call.
+/// A call of the strategy's own function (sr_hook_call in shardrun/strategy.h).
 struct HookCall {
-  std::uint32_t group = 0;  ///< a number of Programs::hook_groups
+  std::uint32_t group = 0;  ///< index in Programs::hook_groups
   std::uint32_t call = 0;
   std::uint32_t member = 0;
   HookSamples samples;
-  std::vector<Region> buffers;  ///< the group's tensors, their hook states, the hook's own buffers
+  std::vector<Region> buffers;  ///< the group's tensors, then their hook states, then the hook's own buffers
 };
 
 struct Instruction {
   enum class Kind : std::uint8_t {
-    compute,  ///< `op`
-    move,     ///< `copies` from the input to the output, which they fill
-    start,    ///< `transfer` begins; its buffers are its own until it is waited for
-    wait,     ///< `transfer` ends
-    hook,     ///< `hook`
+    compute,  ///< runs `op`
+    move,     ///< makes `copies` from the input to the output; they fill the output
+    start,    ///< starts `transfer`, which uses its buffers exclusively until the wait
+    wait,     ///< waits until `transfer` has ended
+    hook,     ///< calls `hook`
   } kind = Kind::compute;
   const graph::Op* op = nullptr;
   std::string name;
@@ -112,8 +115,8 @@ struct Instruction {
   std::int64_t flops = 0;
   std::vector<Copy> copies = {};
   std::int32_t transfer = -1;
-  std::int32_t call = 0;     ///< of those that the program does at once
-  std::int32_t action = -1;  ///< a number of Programs::actions; −1: of none, as what finishes gradients or updates
+  std::int32_t call = 0;     ///< index in Program::call_rows
+  std::int32_t action = -1;  ///< index in Programs::actions; −1: none, as for updates and for finalizing gradients
   std::optional<HookCall> hook = std::nullopt;
 };
 
@@ -123,26 +126,27 @@ struct Port {
   std::int32_t call = 0;
 };
 
-/// One function on one rank: a flat list of instructions over buffers whose offsets are fixed.
-/// Buffer ids below the number of states are the states.
+/// One function on one rank: a flat list of instructions. Buffers have fixed offsets. The first buffers are the states,
+/// with the states' numbers.
 struct Program {
   std::string function;
   graph::Role role = graph::Role::on_demand;
-  std::int64_t rows = 0;                ///< of the whole call, over all ranks
-  std::vector<std::int64_t> call_rows;  ///< of each of the calls that it does at once: one, or all of a step
-  bool finalizes = false;               ///< finishes the deferred sums of states: the variant for a step's last call
+  std::int64_t rows = 0;  ///< of the whole call, over all ranks
+  /// The rows of each call that one run executes: of one call, or of all calls of a step.
+  std::vector<std::int64_t> call_rows;
+  bool finalizes = false;  ///< whether it finalizes partial states: the variant for a step's last call
   std::vector<Buffer> buffers;
   std::vector<Instruction> instructions;
   std::vector<Transfer> transfers;
   std::vector<Port> inputs;
   std::vector<Port> outputs;
-  std::uint64_t transient_bytes = 0;  ///< what the function needs beside the states
-  std::uint64_t least_bytes = 0;      ///< the most that lives at once: no layout needs less
-  std::int32_t peak_instruction = 0;  ///< where that is
+  std::uint64_t transient_bytes = 0;  ///< what the function needs in addition to the states
+  std::uint64_t least_bytes = 0;      ///< the most bytes that live at one instruction; no layout needs less
+  std::int32_t peak_instruction = 0;  ///< that instruction
 };
 
-/// Bytes of one rank by category. Transients are counted in the function that needs most, at its busiest instruction;
-/// what the layout needs beyond the bytes that live there counts as activations.
+/// Bytes of one rank by category. Transients are counted at the busiest instruction of the function that needs the
+/// most. Bytes that the layout needs beyond the live ones count as activations.
 struct MemoryUse {
   std::uint64_t parameters = 0;
   std::uint64_t gradients = 0;
@@ -150,61 +154,66 @@ struct MemoryUse {
   std::uint64_t activations = 0;
   std::uint64_t communication = 0;
   std::uint64_t scratch = 0;
-  std::uint64_t peak = 0;  ///< their sum: every byte of every page that a run touches
+  std::uint64_t peak = 0;  ///< the sum of the above: all bytes of all pages that a run touches
 
   bool operator==(const MemoryUse&) const = default;
 };
 
-/// All programs of one rank over one arena: states first, then room for the largest transient.
+/// All programs of one rank, in one arena: first the states, then room for the transients of any one program.
 struct Programs {
   std::string device;
   int threads = 1;
   mesh::Mesh mesh;
   std::int64_t rank = 0;
   std::vector<Buffer> states;  ///< in the order of Graph::states
-  /// The part of each state that is complete on this rank once a step has been finalized. The rest of the state holds
-  /// what the rank added for others.
+  /// The part of each state that is complete on this rank after a step's finalization. The rest of the state holds
+  /// partial sums.
   std::vector<Buffer> finalized;
   std::vector<Program> programs;
-  /// What the repeated function does: the stage's list, or without a pipeline forward and backward of one chunk.
-  /// There microbatch 0 stands for the one that the call is of.
+  /// The actions that the repeated function executes: the stage's list, or without a pipeline one forward and one
+  /// backward. Without a pipeline, microbatch 0 means the microbatch of the call.
   std::vector<plan::Action> actions;
   std::uint64_t arena_bytes = 0;
   MemoryUse memory;
-  std::vector<plan::HookGroup> hook_groups;  ///< what the strategy's hooks work on
+  std::vector<plan::HookGroup> hook_groups;  ///< the groups of tensors that the strategy's hooks process
 
-  /// Whether there is a function of that name.
+  /// Whether there is a program for a function of that name.
   [[nodiscard]] bool has(std::string_view function) const noexcept;
 
-  /// `last`: whether it is the function's last call of a step. Throws Error{internal} when there is none.
+  /// The program for a call of a function. `rows`: the call's rows. `last`: whether it is the function's last call in a
+  /// step. Throws Error{internal} if there is none.
   [[nodiscard]] const Program& find(std::string_view function, std::int64_t rows, bool last = true) const;
   /// REQUIRES: not on_demand.
   [[nodiscard]] const Program& find(graph::Role role, std::int64_t rows = 0, bool last = true) const;
-  /// The programs, by number, that do a function's calls of one step, one after the other; `rows` of each call. One
-  /// program may do several.
+  /// Indices of the programs that execute a function's calls of one step, in order. `rows`: the rows of each call. One
+  /// program may execute all of them.
   [[nodiscard]] std::vector<std::size_t> find_calls(std::string_view function,
                                                     const std::vector<std::int64_t>& rows) const;
   /// REQUIRES: not on_demand.
   [[nodiscard]] std::vector<std::size_t> find_calls(graph::Role role, const std::vector<std::int64_t>& rows) const;
 };
 
-/// What a rank sends: mesh axis by name, then collective by name, to bytes.
+/// Bytes that a rank sends, by name of the mesh axis and name of the collective.
 using SentBytes = std::map<std::string, std::map<std::string, std::uint64_t>>;
 
-/// The bytes that a rank sends in a ring, with blocks as they are (of an all_reduce: as even as they can be): all but
-/// its own block to reduce, all but its neighbour's to gather. Over all members: all_reduce 2(n−1)·size,
-/// reduce_scatter, all_gather and all_to_all (n−1)·size. Whatever the transport really does.
+/// The bytes that one rank sends for a transfer if it uses a ring algorithm, whatever the transport really does. Block
+/// sizes are the transfer's; an all_reduce splits its elements as evenly as possible.
+///  - To reduce, and in an all_to_all, a rank sends all blocks except its own.
+///  - To gather, it sends all blocks except its neighbour's.
+/// Summed over n members, an all_reduce sends 2(n−1)·size; a reduce_scatter, all_gather or all_to_all sends (n−1)·size.
 [[nodiscard]] std::uint64_t sent_bytes(const Transfer& transfer, std::int64_t member, std::int64_t members,
                                        std::size_t element_bytes);
 
-/// Adds what one execution of the program sends; what sends nothing, as a receive does, has no entry.
+/// Adds the bytes that one run of the program sends. Transfers that send nothing, such as a receive, add no entry.
+/// `f32_bytes`: bytes of an f32 element in memory.
 void add_sent_bytes(SentBytes& sum, const Programs& programs, const Program& program, std::size_t f32_bytes);
 
 [[nodiscard]] const char* to_string(Collective collective) noexcept;
 [[nodiscard]] const char* to_string(Category category) noexcept;
 [[nodiscard]] std::string to_string(const Programs& programs);
 
-/// What a hook does in all programs: the same on all ranks along its mesh axis.
+/// The calls and transfers of a hook in all programs, as text. The text is the same on all ranks along the hook's mesh
+/// axis.
 [[nodiscard]] std::string hook_text(const Programs& programs, plan::HookKind kind);
 
 }  // namespace shardrun::partition

@@ -6,7 +6,7 @@
 namespace shardrun::partition {
 namespace {
 
-/// Where a tensor varies, loss and norm do so too.
+/// If any tensor varies, metrics such as the loss vary too.
 bool has_copies(graph::StateKind kind, bool any_varies) noexcept {
   return kind != graph::StateKind::gradient && !(kind == graph::StateKind::metric && any_varies);
 }

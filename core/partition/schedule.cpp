@@ -39,7 +39,7 @@ class Scheduler {
     return function_.nodes[index(n)].transition;
   }
 
-  /// for_states_: values that only writes read.
+  /// Fills in for_states_: whether only state writes read a value.
   void find_values_of_states() {
     for_states_.assign(function_.values.size(), false);
     for (const graph::StateWrite& write : function_.writes) {
@@ -86,7 +86,7 @@ class Scheduler {
     }
   }
 
-  /// Exchanges that stand one behind the other are made together, but for those of what another brings.
+  /// Collects consecutive exchanges. One that shifts the result of a collected one has to wait for it.
   void exchange(NodeId n) {
     const graph::ValueId shifted = function_.nodes[index(n)].inputs[0];
     if (std::any_of(exchanges_.begin(), exchanges_.end(),
@@ -123,7 +123,7 @@ class Scheduler {
     start({n});
   }
 
-  /// The first op of a unit is next: what it needs arrives, and the following unit's begins.
+  /// Called before the first op of a unit: waits for the unit's gathers, and starts those of the next unit.
   void gather(std::int32_t number) {
     while (next_gather_ != gathers_.end() && next_gather_->first <= number) {
       start_gather(next_gather_->second);
@@ -135,7 +135,7 @@ class Scheduler {
     }
   }
 
-  /// Those from the states themselves; a unit over several mesh axes goes on from what these bring.
+  /// Starts the gathers that read states. A unit over several mesh axes continues from their results.
   void start_gather(const Nodes& nodes) {
     if (begun_.insert(nodes.front()).second) {
       start(of_round(nodes, 0));
@@ -154,7 +154,7 @@ class Scheduler {
     }
   }
 
-  /// Of a unit's nodes those that have `round` others of it before them.
+  /// The nodes of a unit that depend on a chain of `round` other nodes of the unit.
   [[nodiscard]] Nodes of_round(const Nodes& nodes, std::size_t round) const {
     std::map<graph::ValueId, std::size_t> rounds;
     Nodes found;
@@ -192,7 +192,7 @@ class Scheduler {
     return transition(a)->kind == transition(b)->kind && transition(a)->axis == transition(b)->axis;
   }
 
-  /// The larger of what goes in and what comes out, on the rank that has most.
+  /// Bytes of the operand or of the result, whichever is larger, on the rank with the largest part.
   [[nodiscard]] std::uint64_t bytes_of(NodeId n) const {
     constexpr std::uint64_t element_bytes = 4;
     const graph::Node& node = function_.nodes[index(n)];
@@ -210,11 +210,11 @@ class Scheduler {
   const std::uint64_t bucket_bytes_;
   std::vector<Step> steps_;
   std::vector<bool> for_states_;
-  std::map<std::int32_t, Nodes> gathers_;  ///< by number, which is the order of their first uses
+  std::map<std::int32_t, Nodes> gathers_;  ///< by number: in the order of their first uses
   std::map<std::int32_t, Nodes>::const_iterator next_gather_;
   std::set<NodeId> begun_;  ///< first nodes of gathers that have started
   std::map<Link, std::deque<NodeId>> sending_;
-  Nodes exchanges_;  ///< that are next
+  Nodes exchanges_;  ///< collected, not yet started
   Nodes filling_;
   std::uint64_t filled_ = 0;
   Nodes under_way_;

@@ -7,27 +7,27 @@
 
 namespace shardrun::partition {
 
-/// What all ranks do at one place of a function.
+/// One step of a function. All ranks of a stage execute the same steps.
 struct Step {
   enum class Kind : std::uint8_t {
-    compute,  ///< one node: of the graph, or a slice
-    start,    ///< the transitions `nodes` begin; what ops with an exchange compute by themselves is computed
-    wait,     ///< they end
+    compute,  ///< computes one node: of the graph, or a slice
+    start,    ///< starts the transitions `nodes`; ops with a halo exchange compute what needs no halo
+    wait,     ///< waits for the transitions `nodes`
   } kind = Kind::compute;
   std::vector<graph::NodeId> nodes;
 };
 
-/// The order in which a function's nodes are done, which says when its transfers begin and end.
+/// Orders the nodes of a function, and decides when its transfers start and when they are waited for.
 ///
-/// A transition is waited for where it stands, except that
-/// - what a unit is gathered from begins with the first op that uses the unit before it (Zhao et al. 2023,
-///   arXiv:2304.11277, section 3.3.2: one ahead);
-/// - exchanges that stand one behind the other are made together;
-/// - what states alone take, reduced gradients and updated parameters, is moved while the rest is computed: as much as
-///   becomes ready one after the other and has up to `bucket_bytes` on a rank, at least one; two of these have
-///   buffers at a time;
-/// - what is sent to another stage goes while the rest is computed, as much at a time along a link as is needed lest
-///   stages wait for each other.
+/// A transition starts at its place and is waited for there, with four exceptions:
+/// - The gathers of a unit start one unit ahead, before the first op of the unit before it (Zhao et al. 2023,
+///   arXiv:2304.11277, section 3.3.2).
+/// - Consecutive halo exchanges start together.
+/// - Reduced gradients and updated parameters, which no op reads, move in buckets while the rest is computed. A bucket
+///   takes transitions of the same kind and axis up to `bucket_bytes` on a rank, but at least one. At most two buckets
+///   have buffers at a time.
+/// - Sends to another stage overlap with computing. SplitFunction::under_way limits how many are in flight along a
+///   link.
 [[nodiscard]] std::vector<Step> schedule(const SplitFunction& function, const mesh::Mesh& mesh,
                                          std::uint64_t bucket_bytes);
 

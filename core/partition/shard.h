@@ -10,26 +10,28 @@
 
 namespace shardrun::partition {
 
-/// The collectives that finish a state's deferred sum at a step's last call, in place: first reduce_scatters, each of
-/// which leaves a rank the part that it will read, then all_reduces, then the strategy's hook.
+/// The collectives that finalize a partial state, in place, at a step's last call. First come the reduce_scatters,
+/// which leave each rank the part that its update reads. Then come the all_reduces, then the strategy's hook.
 struct Finalization {
   std::vector<Transition> steps;
-  mesh::Placement after;  ///< of the part that is complete then, and is read
+  mesh::Placement after;  ///< of the part that is complete afterwards
 };
 
-/// A graph's functions with their transitions, and the states as the functions leave them.
+/// A graph's functions with their transitions, and how they leave the states.
 struct ShardedGraph {
   std::vector<SplitFunction> functions;  ///< as in the graph
-  /// The deferred sums of each state: from the first call of a step to the last each rank has what it has added.
+  /// The mesh axes over which each state is partial within a step: before the step's last call a rank has only what it
+  /// added itself.
   std::vector<std::vector<mesh::Partial>> partial;
-  std::vector<Finalization> finalizations;  ///< of each state
+  std::vector<Finalization> finalizations;  ///< per state
 };
 
-/// Propagates the placements through every function and inserts what is missing.
+/// Propagates the placements through every function and inserts transitions where they differ.
 ///
-/// Mesh axes are given to each node's factors: first as the results' placements ask (cut point, then axis rules), then
-/// as the operands are placed, the larger first. Operands follow, then results. A partial value stays partial through
-/// ops that are linear in it as long as it has one reader; it is reduced once for all readers.
+/// Each node's factors get mesh axes first from the placements that are wanted for its results (by a cut point, else by
+/// the axes' rules), then from the placements of its operands, larger operands first. The operands are resharded to
+/// match; the results' placements follow. A partial value stays partial through ops that are linear in it while it has
+/// one reader. It is reduced once for all readers.
 [[nodiscard]] ShardedGraph shard(const graph::Graph& graph, const Placements& placements);
 
 [[nodiscard]] std::string to_string(const ShardedGraph& sharded, const graph::Graph& graph, const mesh::Mesh& mesh);

@@ -65,7 +65,7 @@ class Sharder {
   }
 
  private:
-  /// The value where the plan says that it is read, as new as it is needed.
+  /// The current version of a value, in the placement in which a node of this phase reads it.
   ValueId read(ValueId old, graph::Phase phase) {
     ValueId& id = current_[index(old)];
     const graph::Value& value = function_.values[index(old)];
@@ -111,7 +111,8 @@ class Sharder {
     add_made(node, std::move(made), factors, std::move(of_all));
   }
 
-  /// An update is made where the optimizer's states are; the axes' rules are for what is computed with its results.
+  /// Gives the node's factors the axes that its results want. An update follows the optimizer's states instead; the
+  /// axes' rules are for values that are computed from them.
   void follow_results(const Node& node, FactorAxes& factors) const {
     for (std::size_t o = 0; o < node.outputs.size() && node.phase != graph::Phase::update; ++o) {
       const std::optional<Placement>& wanted = wanted_[index(node.outputs[o])];
@@ -133,8 +134,8 @@ class Sharder {
     return {node, std::move(partial), std::move(read_once), factors};
   }
 
-  /// The axes over which results vary: those of the operands, except those that the node itself is split over. There
-  /// each rank's result is a part of one.
+  /// The axes over which results vary: those of the operands, except the axes that split the node's factors. Along
+  /// these each rank makes a part of one result.
   [[nodiscard]] std::vector<AxisId> varying_of(const std::vector<ValueId>& operands, const FactorAxes& factors) const {
     std::set<AxisId> varying;
     for (const ValueId id : operands) {
@@ -144,7 +145,7 @@ class Sharder {
     return {varying.begin(), varying.end()};
   }
 
-  /// Reshards an operand. What is reduced is reduced for all later readers too.
+  /// Reshards an operand. If this reduces a partial value, later readers get the reduced value too.
   ValueId move_operand(const Node& node, std::size_t i, ValueId operand, const Placement& to) {
     const ValueId moved = out_.reshard(operand, to);
     if (!out_.placement(operand).partial.empty() && to.partial.empty() && i < node.inputs.size() &&
@@ -154,7 +155,8 @@ class Sharder {
     return moved;
   }
 
-  /// `of_all`: the sums in which each result is partial, and the axes over which it varies.
+  /// `of_all`: what all results have in common, namely the sums in which they are partial and the axes over which they
+  /// vary.
   void add_made(const Node& node, Node made, const FactorAxes& factors, Placement of_all) {
     std::vector<Partial>& partial = of_all.partial;
     std::sort(partial.begin(), partial.end());
@@ -176,7 +178,8 @@ class Sharder {
     }
   }
 
-  /// In an update the most split first among those of one size.
+  /// The order of operands by size, largest first. In an update, operands of one size are ordered by the number of axes
+  /// that split them, most first.
   [[nodiscard]] std::vector<std::size_t> larger_first(const std::vector<ValueId>& operands) const {
     std::vector<std::size_t> order(operands.size());
     std::iota(order.begin(), order.end(), 0);
@@ -191,7 +194,7 @@ class Sharder {
     return order;
   }
 
-  /// Operands of a sum that are partial alike are added up before they are reduced: one reduction for each kind.
+  /// Adds up the operands of a sum that are partial over the same axes, so that there is one reduction per set of axes.
   std::vector<ValueId> sum_alike(const Node& node, const std::vector<ValueId>& operands, const FactorAxes& factors) {
     std::map<std::vector<Partial>, std::vector<ValueId>> by_partial;
     for (const ValueId id : operands) {
@@ -219,7 +222,7 @@ class Sharder {
     return sums;
   }
 
-  /// A node's results go to states at once.
+  /// Adds the state writes of a node's results right behind the node.
   void write_results(const Node& node) {
     std::vector<std::size_t> writes;
     for (const ValueId id : node.outputs) {
@@ -231,7 +234,7 @@ class Sharder {
     }
   }
 
-  /// Writes keep their order, in which those to one state are made.
+  /// A write keeps its index: writes to one state are made in that order.
   void add_write(std::size_t w) {
     const StateWrite& write = function_.writes[w];
     const ValueId value = read(write.value, graph::Phase::update);
@@ -243,7 +246,8 @@ class Sharder {
     out_.function().writes[w] = {.state = write.state, .value = out_.reshard(value, to), .mode = write.mode};
   }
 
-  /// A value that varies goes to a state that may vary, or to a metric, which the host reads.
+  /// A varying value may be written only to a state that varies over the same axes, or to a metric, which the host
+  /// reads.
   void require_varying(graph::StateId id, const Placement& value, const Placement& to) const {
     const graph::State& state = graph_.states[index(id)];
     for (const AxisId axis : value.varying) {
@@ -258,7 +262,7 @@ class Sharder {
     }
   }
 
-  /// The sums in which a state that something is added to stays partial.
+  /// The sums in which a state stays partial after something is added to it.
   std::vector<Partial> partial_of(const StateWrite& write, ValueId value, const Placement& state) {
     std::vector<Partial> offer;
     for (const Partial& each : out_.placement(value).partial) {
@@ -278,10 +282,10 @@ class Sharder {
   const Placements& placements_;
   const ShardedGraph* known_;
   SplitBuilder out_;
-  std::vector<ValueId> current_;  ///< of each value of the function what stands for it now
-  std::vector<int> readers_;      ///< of each value
+  std::vector<ValueId> current_;  ///< per value of the function: the value that stands for it now
+  std::vector<int> readers_;      ///< per value
   std::vector<std::optional<Placement>> wanted_;
-  std::vector<std::vector<std::size_t>> writes_of_;  ///< of each value
+  std::vector<std::vector<std::size_t>> writes_of_;  ///< per value
   std::map<graph::StateId, std::vector<Partial>> partial_;
 };
 

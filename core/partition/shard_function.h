@@ -10,16 +10,16 @@ namespace shardrun::partition {
 
 struct FunctionSharding {
   SplitFunction function;
-  /// Of each state that something is added to, the sums over ranks that all values added to it are.
+  /// For each state that the function adds to: the sums that all added values have in common.
   std::map<graph::StateId, std::vector<mesh::Partial>> partial;
 };
 
-/// Splits one function. `known`: which sums each state may stay partial in, and how it is finalized; null: it may stay
-/// partial in as many as the values added are.
+/// Splits one function. `known`: the partial sums and the finalization of each state, from ShardedGraph. With null, a
+/// state stays partial in every sum that the added value offers.
 [[nodiscard]] FunctionSharding shard_function(const graph::Graph& graph, const graph::Function& function,
                                               const Placements& placements, const ShardedGraph* known);
 
-/// Leaves in `partial` what is in `others` too.
+/// Removes from `partial` what is not in `others`.
 void keep_common(std::vector<mesh::Partial>& partial, const std::vector<mesh::Partial>& others);
 
 }  // namespace shardrun::partition

@@ -93,8 +93,9 @@ ValueId SplitBuilder::add_transition(ValueId from, const Transition& step) {
   return to;
 }
 
-/// A transition is done with its first reader. Where that makes a parameter's gradient, an activation's may read it
-/// too, and a schedule may put off the former alone.
+/// A transition has the phase of its first reader, with one exception. A reader in backward_weight may share the result
+/// with one in backward_input, and a schedule may delay backward_weight. So the transition is in backward_input unless
+/// its source is made in backward_weight.
 Phase SplitBuilder::phase_of(ValueId from) const {
   const graph::NodeId producer = out_.values[index(from)].producer;
   const bool put_off = producer >= 0 && out_.nodes[index(producer)].phase == Phase::backward_weight;

@@ -12,7 +12,7 @@
 
 namespace shardrun::partition {
 
-/// A split function as it grows: values, nodes, and the transitions that bring a value where it is wanted.
+/// Builds a split function: adds values and nodes, and the transitions that bring a value to another placement.
 class SplitBuilder {
  public:
   /// REQUIRES: the arguments outlive this.
@@ -22,27 +22,29 @@ class SplitBuilder {
   [[nodiscard]] const graph::TensorType& type(graph::ValueId id) const;
   [[nodiscard]] const mesh::Placement& placement(graph::ValueId id) const;
 
-  /// `node` is next: the transitions that follow are for it.
+  /// Begins a node. The transitions that follow are for this node.
   void begin(const graph::Node& node);
   [[nodiscard]] graph::Phase phase() const noexcept { return phase_; }
 
   graph::ValueId add_value(graph::Value value, mesh::Placement placement);
 
-  /// A result of the node that is added next.
+  /// Adds a result of the node that is added next.
   graph::ValueId add_result(const std::string& name, const graph::TensorType& type, mesh::Placement placement);
   void add_node(graph::Node node, std::optional<Transition> transition);
 
-  /// The value in another placement; it varies over the same axes. What has been moved there is not moved again.
+  /// Returns the value in another placement; it varies over the same axes. Reuses an earlier reshard of the same value
+  /// to the same placement.
   graph::ValueId reshard(graph::ValueId from, mesh::Placement to);
 
-  /// A state's value, gathered for this stretch of the function. A stretch is a run of nodes of one layer in one
-  /// direction. The stretch before may lend what it has, unless stages do something else in between.
+  /// Returns a state's value, gathered for the current stretch. A stretch is a run of nodes of one layer in one
+  /// direction. Without a pipeline, the value that the previous stretch used is used again; with `gather.keep`, that of
+  /// any earlier stretch. With a pipeline each stretch gathers anew, because other actions may run in between.
   graph::ValueId gather(graph::ValueId state, const Gather& gather, const mesh::Placement& use);
 
  private:
   struct Gathered {
     graph::ValueId value = graph::no_value;
-    std::int32_t stretch = -1;  ///< in which it was read last
+    std::int32_t stretch = -1;  ///< the last stretch that used it
   };
 
   graph::ValueId add_transition(graph::ValueId from, const Transition& step);
@@ -53,10 +55,12 @@ class SplitBuilder {
   graph::Phase phase_ = graph::Phase::forward;
   std::int32_t layer_ = -1;
   std::int32_t stretch_ = 0;
-  std::pair<bool, std::int32_t> stretch_of_ = {false, -1};  ///< whether it is backward, and its layer
+  /// The current stretch: whether it is backward, and its layer.
+  std::pair<bool, std::int32_t> stretch_of_ = {false, -1};
   std::map<std::pair<graph::ValueId, mesh::Placement>, graph::ValueId> resharded_;
-  std::map<graph::ValueId, Gathered> gathered_;                            ///< of values of states
-  std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> gathers_;  ///< numbers, by unit and stretch
+  std::map<graph::ValueId, Gathered> gathered_;  ///< by the state's value
+  /// Number of each gather, by unit and stretch.
+  std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> gathers_;
 };
 
 }  // namespace shardrun::partition

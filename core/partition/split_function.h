@@ -10,7 +10,7 @@
 
 namespace shardrun::partition {
 
-/// One way between two stages of a pipeline. What goes along it arrives in the order in which it is sent.
+/// A direction between two stages of a pipeline. Messages along a link arrive in the order in which they are sent.
 struct Link {
   std::int32_t from = -1;
   std::int32_t to = -1;
@@ -19,44 +19,44 @@ struct Link {
   auto operator<=>(const Link&) const = default;
 };
 
-/// One step from a placement to another, along one mesh axis; or what an op that shifts needs beyond a rank's part.
+/// One step from a placement to another along one mesh axis, or the halo exchange of an op that shifts.
 struct Transition {
   enum class Kind : std::uint8_t {
-    slice,           ///< replicated → split on `dim`: no traffic
+    slice,           ///< replicated → split on `dim`: sends nothing
     all_reduce,      ///< partial → replicated
     reduce_scatter,  ///< partial → split on `dim`
     all_gather,      ///< split on `dim` → replicated
     all_to_all,      ///< split on `from_dim` → split on `dim`
-    send,            ///< to another stage of the pipeline: no result
-    receive,         ///< from another stage: no operand
-    exchange,        ///< split on `dim`, and shifted by `offset`: what a rank is missing (halo)
-    hook,            ///< partial → replicated, or varying → varying, by what the strategy's own function does
+    send,            ///< to another stage; has no result
+    receive,         ///< from another stage; has no operand
+    exchange,        ///< halo exchange of a value that is split on `dim` and shifted by `offset`
+    hook,            ///< partial → replicated, or varying → varying, by the strategy's own function
   } kind = Kind::slice;
   mesh::AxisId axis = -1;
   std::size_t dim = 0;
   std::size_t from_dim = 0;
   Reduction reduction = Reduction::sum;
-  /// Those of one number bring the tensors of one unit just before they are used: together, and while what is before
-  /// that is computed. −1: where it stands.
+  /// Number of a gather at use. Transitions with the same number gather the tensors of one unit together, while the
+  /// unit before it is computed. −1: not a gather at use.
   std::int32_t gather = -1;
   Link link = {};           ///< of send and receive
-  std::int64_t offset = 0;  ///< exchange: index i of the result is made of index i + offset
-  bool wraps = false;       ///< exchange: past its ends the dimension begins again
+  std::int64_t offset = 0;  ///< of exchange: index i of the result comes from index i + offset
+  bool wraps = false;       ///< of exchange: whether indices wrap around at the dimension's ends
 };
 
 [[nodiscard]] const char* to_string(Transition::Kind kind) noexcept;
 
-/// Stands for a transition where nodes and instructions have an op. No device has a kernel for it.
+/// The op of nodes and instructions that are transitions. Devices have no kernels for it.
 [[nodiscard]] const graph::Op& op_of(Transition::Kind kind);
 
-/// A node of the graph, or a transition, whose op has the transition's name. A node with an exchange is both: its
-/// kernel computes what a rank can by itself and leaves the rest of its result to what arrives.
+/// A node of the graph, or a transition; a transition's op has the transition's name. A node with an exchange is both:
+/// its kernel computes the elements that need no halo, and the exchange fills in the rest.
 struct SplitNode : graph::Node {
   std::optional<Transition> transition = {};
-  std::int32_t stage = -1;                        ///< of the pipeline that does it; −1: every stage
-  std::vector<std::int32_t> operand_stages = {};  ///< of a sum over stages: which stage counts each operand
-  std::int32_t call = 0;                          ///< its microbatch, where the function does several at once
-  std::int32_t action = -1;                       ///< number of its stage's action; −1: it is part of none
+  std::int32_t stage = -1;                        ///< the pipeline stage that executes it; −1: every stage
+  std::vector<std::int32_t> operand_stages = {};  ///< for a sum over stages: the stage that adds each operand
+  std::int32_t call = 0;                          ///< its microbatch, if the function executes several in one call
+  std::int32_t action = -1;                       ///< number of its stage's action; −1: it belongs to none
   graph::NodeId alike = -1;                       ///< the first node, of any call, of the same op over alike values
 };
 
@@ -69,14 +69,14 @@ struct SplitInput : graph::Port {
   std::int32_t call = 0;
 };
 
-/// A gradient that another stage adds to as well: it sends what it has accumulated.
+/// A gradient that another stage contributes to. At the end of a step that stage sends what it has accumulated.
 struct Tie {
   graph::StateId state = -1;
   Link link;
 };
 
-/// A function of the graph with every transition in it, on all ranks or on those of one stage. Types are global; ranks
-/// differ in their coordinates alone.
+/// A function of the graph with all its transitions, for all ranks or for the ranks of one stage. Types are global.
+/// Ranks differ only in their coordinates.
 struct SplitFunction {
   std::string name;
   graph::Role role = graph::Role::on_demand;
@@ -86,9 +86,9 @@ struct SplitFunction {
   std::vector<SplitInput> inputs;
   std::vector<graph::Port> outputs;
   std::vector<graph::StateWrite> writes;
-  std::vector<std::int64_t> call_rows = {};  ///< of each microbatch of a step, where it does all of them at once
+  std::vector<std::int64_t> call_rows = {};  ///< per microbatch of a step, if one call executes all of them
   std::vector<Tie> ties = {};
-  std::size_t under_way = 1;  ///< what may be on its way along a link at one time
+  std::size_t under_way = 1;  ///< the most messages in flight along a link
 
   /// The stage that makes a value; −1: every stage has it.
   [[nodiscard]] std::int32_t stage_of(graph::ValueId value) const {

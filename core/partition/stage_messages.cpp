@@ -19,10 +19,10 @@ using graph::ValueId;
 /// A value of one call.
 using CallValue = std::pair<std::int32_t, ValueId>;
 
-/// What is sent along each link, in its order.
+/// The values sent along each link, in order.
 using Sent = std::map<Link, std::vector<CallValue>>;
 
-/// Visits what a stage sends for a node.
+/// Visits the values that a stage sends for a node.
 template <typename Visit>
 void for_each_sent(const CutFunction& function, NodeId n, std::int32_t stage, const Visit& visit) {
   const Node& node = function.split.nodes[index(n)];
@@ -33,7 +33,7 @@ void for_each_sent(const CutFunction& function, NodeId n, std::int32_t stage, co
   }
 }
 
-/// Goes through what one stage does, and through nothing else than what its messages depend on.
+/// Orders one stage's messages. Visits only the nodes that messages depend on.
 class Ordering {
  public:
   Ordering(const FunctionCut& cut, const graph::Graph& graph, const StateStages& states, std::int32_t stage,
@@ -74,7 +74,7 @@ class Ordering {
     });
   }
 
-  /// What was sent before it along its link comes first.
+  /// Receives a value, after everything that was sent before it along its link.
   void need(std::int32_t call, ValueId id) {
     if (!is_foreign(function(call), id, stage_) || had_.contains({call, id})) {
       return;
@@ -96,7 +96,7 @@ class Ordering {
                                                  from.values[index(id)].name, link.from, from.name, stage_));
   }
 
-  /// What states and outputs need at the end, as build_stage() makes them.
+  /// Receives what states and outputs need at the end, in the same order as build_stage().
   void finish(const Segment& first) {
     const SplitFunction& from = function(first.call);
     std::set<StateId> written = written_by_nodes();
@@ -144,7 +144,7 @@ class Ordering {
   const StateStages& states_;
   const std::int32_t stage_;
   std::map<Link, std::deque<CallValue>> arriving_;
-  std::set<CallValue> had_;  ///< of other stages' values those that this one has by now
+  std::set<CallValue> had_;  ///< values of other stages that were received already
   std::size_t segment_ = 0;
   std::vector<StageMessage> messages_;
 };

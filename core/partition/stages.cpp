@@ -29,8 +29,10 @@ bool is_update(const SplitFunction& function) {
                      [](const Node& node) { return node.phase == graph::Phase::update; });
 }
 
-/// A state is where it is used; what belongs to a parameter is where the parameter is updated, but for gradients,
-/// which are gathered up where they are made. Metrics are everywhere.
+/// Finds the stages of each state.
+///  - Parameters and gradients are on every stage that uses or contributes to them.
+///  - Optimizer states are on the stage that updates their parameter.
+///  - Metrics are on every stage.
 StateStages find_states(const graph::Graph& graph, const ShardedGraph& sharded, const Pipeline& pipeline) {
   const auto stages = static_cast<std::size_t>(pipeline.stages());
   StateStages states{.held = std::vector(graph.states.size(), std::vector<bool>(stages, false)),
@@ -85,7 +87,7 @@ bool belongs_to(graph::Phase phase, Action::Kind kind) {
   return false;
 }
 
-/// The nodes of one chunk in each of a stage's actions.
+/// Finds the nodes of a chunk that an action of a stage executes.
 class NodesOfActions {
  public:
   NodesOfActions(FunctionCut& cut, const Pipeline& pipeline) : cut_(cut), pipeline_(pipeline) {}

@@ -10,10 +10,10 @@
 
 namespace shardrun::partition {
 
-/// Which stages of a pipeline have a state, and which of them updates it; of one stage where there is no pipeline.
+/// The stages that hold each state, and the stage that updates it. Without a pipeline there is one stage.
 struct StateStages {
-  std::vector<std::vector<bool>> held;  ///< of each state, by stage
-  std::vector<std::int32_t> owner;      ///< of each state
+  std::vector<std::vector<bool>> held;  ///< by state, then by stage
+  std::vector<std::int32_t> owner;      ///< the stage that updates each state
 
   [[nodiscard]] bool holds(std::size_t state, std::int32_t stage) const {
     return held[state][static_cast<std::size_t>(stage)];
@@ -22,23 +22,25 @@ struct StateStages {
 
 struct FunctionCut;
 
-/// A graph's functions cut into what each stage of a pipeline does in which order.
+/// A graph's functions cut into the stages' parts, in execution order.
 struct Stages {
   StateStages states;
-  std::vector<std::shared_ptr<const FunctionCut>> cuts;  ///< of each function; none where there is no pipeline
+  std::vector<std::shared_ptr<const FunctionCut>> cuts;  ///< per function; empty without a pipeline
 
-  /// The functions of one stage. They are made when they are asked for: those that do all microbatches of a step at
-  /// once are long. REQUIRES: there is a pipeline; `graph` is the one that was cut.
+  /// The functions of one stage. Each call makes them anew, because functions that execute all microbatches of a step
+  /// are long. REQUIRES: there is a pipeline; `graph` is the one that was cut.
   [[nodiscard]] std::vector<SplitFunction> functions_of(const graph::Graph& graph, std::int32_t stage) const;
 
-  /// Along which a stage sends something to another, ascending.
+  /// The links along which stages send something, ascending.
   [[nodiscard]] std::vector<Link> links() const;
 };
 
-/// Cuts sharded functions at the borders of stages. The repeated functions become one that goes through a stage's
-/// actions, for all microbatches; the others keep their order. What is made on one stage and needed on another is sent
-/// and received; a sum over tensors of several stages is summed up on each, then over all.
-/// Throws Error{job} where the actions wait for each other, naming them.
+/// Cuts sharded functions into the parts of the stages.
+///  - The repeated functions become one function for all microbatches, which runs through a stage's actions. The other
+///    functions keep their order.
+///  - A value that one stage makes and another needs is sent and received.
+///  - A sum over tensors of several stages is first summed on each stage, then over all stages.
+/// Throws Error{job} if the actions wait for each other; the message names them.
 [[nodiscard]] Stages cut_stages(const graph::Graph& graph, const ShardedGraph& sharded, const Pipeline& pipeline,
                                 const std::vector<std::int64_t>& microbatch_rows);
 

@@ -112,8 +112,8 @@ graph::StateKind StateLayout::kind(graph::StateId state) const {
   return graph_.states[static_cast<std::size_t>(state)].kind;
 }
 
-/// Within a bucket the states that end where the next may begin come first: behind another size (of `loss`, of an odd
-/// bias) nothing is aligned any more.
+/// Within a bucket, states of an aligned size come first: behind a state of another size (`loss`, an odd bias) nothing
+/// is aligned.
 void StateLayout::lay_out(Bucket bucket, std::vector<Bucket>& kept) {
   std::stable_partition(bucket.states.begin(), bucket.states.end(), [&](graph::StateId state) {
     const auto s = static_cast<std::size_t>(state);
@@ -131,7 +131,7 @@ void StateLayout::lay_out(Bucket bucket, std::vector<Bucket>& kept) {
     kept.push_back(std::move(bucket));
     return;
   }
-  // Some lie in other buckets' ranges: each by itself.
+  // Some of the states are already placed in other buckets, so each state becomes a bucket of its own.
   for (const graph::StateId state : bucket.states) {
     kept.push_back({.states = {state}, .steps = bucket.steps});
   }
@@ -148,7 +148,7 @@ void StateLayout::lay_out_hook_states(const Bucket& bucket) {
   }
 }
 
-/// The tensors of the hook after_step that this stage has, as many together as a bucket takes.
+/// Groups this stage's tensors of the hook after_step into buckets.
 std::vector<Bucket> StateLayout::hook_buckets() const {
   const PlacedHook& hook = *hook_of(graph::StateKind::parameter, partition_.placements);
   struct Open {
@@ -164,7 +164,7 @@ std::vector<Bucket> StateLayout::hook_buckets() const {
     if (!held[static_cast<std::size_t>(stage_)]) {
       continue;
     }
-    // What several stages have is by itself, so that the hook does the same with it on each.
+    // A tensor on several stages has its own bucket, so that the hook does the same with it on each stage.
     const bool alone = std::count(held.begin(), held.end(), true) > 1;
     const GroupKey key = group_key(partition_.placements.states[s]);
     auto group = std::find_if(open.begin(), open.end(), [&](const Open& each) {

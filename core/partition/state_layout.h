@@ -9,21 +9,22 @@
 
 namespace shardrun::partition {
 
-/// Which states of a stage are finalized together, and where states lie so that they are.
+/// Decides which states of a stage are finalized together, and lays out the states so that each bucket is contiguous.
 class StateLayout {
  public:
   /// REQUIRES: the arguments outlive this.
   StateLayout(const graph::Graph& graph, const Partition& partition, const StageFunctions& stage);
 
-  /// The buckets of each function, of the same states wherever they are the same. Called once, before `place`.
+  /// The buckets of each function. Functions that finalize the same states have the same buckets. Call it once, before
+  /// `place`.
   [[nodiscard]] std::vector<std::vector<Bucket>> buckets();
 
-  /// States one after the other: parameters, then what is reduced in buckets, then the rest by category; without gaps
-  /// within a bucket, and within the hook states of one. Returns where the transients may begin.
+  /// Places the states: first the parameters, then the buckets, then the other states by category. A bucket has no
+  /// gaps, and neither have its hook states. Returns the offset at which transients may begin.
   [[nodiscard]] std::uint64_t place(std::vector<Buffer>& states) const;
 
  private:
-  /// What states take, on the rank that has most of each and on the one that has least.
+  /// Bytes of each state on the rank with the largest part and on the rank with the smallest.
   struct StateBytes {
     std::vector<std::uint64_t> most;
     std::vector<std::uint64_t> least;
@@ -42,7 +43,7 @@ class StateLayout {
   const StateBytes bytes_;
   std::set<graph::StateId> placed_;
   std::set<std::vector<graph::StateId>> laid_out_;
-  std::vector<std::vector<graph::StateId>> groups_;  ///< that lie without gaps, in their order
+  std::vector<std::vector<graph::StateId>> groups_;  ///< states without gaps between them, in order
 };
 
 }  // namespace shardrun::partition

@@ -25,7 +25,8 @@ bool extends(const Axes& from, const Axes& to, AxisId axis) {
   return from.size() < to.size() && is_prefix(from, to) && to[from.size()] == axis;
 }
 
-/// What may be split further on the way: elements once the dimensions are as they will be, and dimensions before.
+/// The dimensions that may be split further: the flattened elements once all dimensions are as wanted, and the
+/// dimensions before that.
 std::vector<std::size_t> splittable_dims(const Placement& from, const Placement& to) {
   if (from.dims == to.dims) {
     return {mesh::flattened};
@@ -161,7 +162,7 @@ Finalization finalization_of(const graph::State& state, const Placement& stored,
 
 namespace {
 
-/// Takes the all_reduce over `axis` out; whether there was one, and whether the tensor is whole where the hook stands.
+/// Removes the all_reduce over `axis`. Returns false if there is none, or if the finalization splits the tensor.
 bool take_sum(std::vector<Transition>& steps, AxisId axis) {
   const bool whole = std::all_of(steps.begin(), steps.end(),
                                  [](const Transition& step) { return step.kind == Transition::Kind::all_reduce; });

@@ -8,20 +8,20 @@
 
 namespace shardrun::partition {
 
-/// The next step on the way from one placement to another; nothing when it is reached. Slices come first, so that less
-/// is moved; then reductions; gathers last.
+/// The next step from one placement to another; nothing if they are equal. Slices come first, because they leave less
+/// to move; then reductions; gathers last.
 [[nodiscard]] std::optional<Transition> next_step(const mesh::Placement& from, const mesh::Placement& to);
 
-/// Where a step leads.
+/// The placement after a step.
 [[nodiscard]] mesh::Placement after(const Transition& step, mesh::Placement placement);
 
-/// Chooses the collectives that finish a state's deferred sum. Axes it varies over need none. A reduce_scatter in
-/// place, where the update reads only a part, comes before the all_reduces: it leaves less for them.
+/// Chooses the collectives that finalize a partial state. Axes that the state varies over need none. If the update
+/// reads only a part, an in-place reduce_scatter comes before the all_reduces and leaves them less to reduce.
 [[nodiscard]] Finalization finalization_of(const graph::State& state, const mesh::Placement& stored,
                                            const mesh::Placement& update, std::vector<mesh::Partial> partial);
 
-/// Puts the plan's hook sync_gradients in place of the all_reduces that it stands for, behind all others. Throws
-/// Error{job} where a gradient of its tensors has none.
+/// Replaces the all_reduces that the plan's hook sync_gradients stands for by the hook, behind all other collectives.
+/// Throws Error{job} if the gradient of one of the hook's tensors has no such all_reduce.
 void hook_finalizations(const graph::Graph& graph, const Placements& placements,
                         std::vector<Finalization>& finalizations);
 

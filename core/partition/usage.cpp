@@ -42,7 +42,7 @@ class Reckoning {
     }
   }
 
-  /// The step that has made a value, or with which it begins to be made; −1 where the function has it from outside.
+  /// The last and the first step of the node that makes a value; −1 if the value comes from outside the function.
   [[nodiscard]] std::int32_t made_at(ValueId id) const {
     return value(id).producer < 0 ? -1 : made_.spans[index(value(id).producer)].end;
   }
@@ -50,7 +50,7 @@ class Reckoning {
     return value(id).producer < 0 ? -1 : made_.spans[index(value(id).producer)].begin;
   }
 
-  /// made_.last_use: the last step that reads a value; end_ where the function's end does.
+  /// Fills in made_.last_use: the last step that reads a value; end_ if the function's end reads it.
   void count_uses() {
     made_.last_use.assign(function_.values.size(), -1);
     uses_.assign(function_.values.size(), 0);
@@ -80,7 +80,7 @@ class Reckoning {
   /// The value that reads a state's old contents, if the function has one.
   [[nodiscard]] ValueId reader_of(graph::StateId state) const { return reader_of_[index(state)]; }
 
-  /// reader_of_ and made_.writes_to.
+  /// Fills in reader_of_ and made_.writes_to.
   void index_states() {
     reader_of_.assign(graph_.states.size(), graph::no_value);
     for (std::size_t v = function_.values.size(); v-- > 0;) {
@@ -94,8 +94,7 @@ class Reckoning {
     }
   }
 
-  /// When each write is made: a sum as soon as its value is there, earlier writes to the state are made and nothing
-  /// reads the old contents any more; an assignment at the end, if its op cannot make it.
+  /// Decides when each write is made: see usage_of().
   void schedule_writes() {
     made_.complete_at.assign(graph_.states.size(), -1);
     made_.copies_after.resize(index(end_) + 1);
@@ -140,7 +139,8 @@ class Reckoning {
     return made_.last_use[index(old)] == begun_at(write.value) && updates_in_place(node, result, old);
   }
 
-  /// Whether the node may overwrite `old` with its result: each operand that is `old` is declared in place with it.
+  /// Whether the node may overwrite `old` with its result: every operand that is `old` must be declared in place with
+  /// that result.
   [[nodiscard]] static bool updates_in_place(const Node& node, int result, ValueId old) {
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {
       const std::pair<int, int> pair = {result, static_cast<int>(i)};
@@ -156,8 +156,8 @@ class Reckoning {
   const SplitFunction& function_;
   const std::vector<Step>& steps_;
   const std::int32_t end_;
-  std::vector<int> uses_;           ///< of each value
-  std::vector<ValueId> reader_of_;  ///< of each state the value that is its old contents, or none
+  std::vector<int> uses_;           ///< per value
+  std::vector<ValueId> reader_of_;  ///< per state: the value that reads its old contents, or none
   Usage made_;
 };
 

@@ -5,9 +5,9 @@
 
 namespace shardrun::partition {
 
-/// Goes through the lists of all stages, each in its order, as far as they come. `advance(stage, entry)` does a stage's
-/// next entry and returns true, or returns false where that has to wait for another stage.
-/// Returns how many entries of each list were done.
+/// Advances through the lists of all stages until none can go on. `advance(stage, entry)` executes the next entry of a
+/// stage's list and returns true, or returns false if the entry has to wait for another stage. Returns the number of
+/// executed entries of each list.
 template <class Entry, class Advance>
 std::vector<std::size_t> walk(const std::vector<std::vector<Entry>>& stages, const Advance& advance) {
   std::vector<std::size_t> done(stages.size(), 0);

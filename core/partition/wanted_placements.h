@@ -8,11 +8,12 @@
 
 namespace shardrun::partition {
 
-/// How many nodes, writes and outputs of a function read each of its values.
+/// The number of nodes, state writes and outputs that read each value of a function.
 [[nodiscard]] std::vector<int> count_readers(const graph::Function& function);
 
-/// Where the plan wants each value of a function: a cut point where it says, and a value that one elementwise node
-/// alone reads where that node's result is wanted. A partial sum before a split cut point becomes a reduce_scatter so.
+/// The placement that the plan asks for each value of a function: that of its cut point. A value whose only reader is
+/// an elementwise node, and which an elementwise node makes, takes the placement wanted for the reader's result. So a
+/// partial sum before a split cut point becomes a reduce_scatter.
 [[nodiscard]] std::vector<std::optional<mesh::Placement>> wanted_placements(const graph::Function& function,
                                                                             const Placements& placements,
                                                                             const std::vector<int>& readers);

@@ -12,7 +12,7 @@ enum class HookKind : std::uint8_t { sync_gradients, after_step };
 /// A state that a hook keeps for each of its tensors.
 struct HookState {
   std::string name;
-  bool copies_tensor = false;  ///< begins as a copy of the tensor, otherwise as zero
+  bool copies_tensor = false;  ///< whether it begins as a copy of the tensor; otherwise as zero
 
   bool operator==(const HookState&) const = default;
 };
@@ -21,14 +21,14 @@ struct HookState {
 struct Hook {
   HookKind kind = HookKind::sync_gradients;
   std::string mesh_axis;
-  std::uint32_t every = 1;           ///< of after_step: steps
+  std::uint32_t every = 1;           ///< for after_step: runs after every so many steps
   std::vector<std::string> tensors;  ///< in the order of the request
   std::vector<HookState> states;
 
   bool operator==(const Hook&) const = default;
 };
 
-/// One of a group's tensors: this rank's part.
+/// This rank's part of one of a group's tensors.
 struct HookTensor {
   std::string name;
   std::vector<std::int64_t> shape;
@@ -40,7 +40,7 @@ struct HookTensor {
 struct HookGroup {
   HookKind kind = HookKind::sync_gradients;
   std::uint32_t members = 1;  ///< ranks along the hook's mesh axis
-  std::uint32_t states = 0;   ///< that the hook keeps with each tensor
+  std::uint32_t states = 0;   ///< number of states that the hook keeps with each tensor
   std::vector<HookTensor> tensors;
 
   bool operator==(const HookGroup&) const = default;
@@ -48,7 +48,7 @@ struct HookGroup {
 
 /// A buffer of a hook's own.
 struct HookBuffer {
-  bool whole_numbers = false;  ///< i32, otherwise f32
+  bool whole_numbers = false;  ///< i32; otherwise f32
   std::uint64_t elements = 0;
 
   bool operator==(const HookBuffer&) const = default;

@@ -7,7 +7,7 @@
 
 namespace shardrun::plan {
 
-/// Consecutive layers on one stage, up to the next chunk's first.
+/// Consecutive layers on one stage: from `first_layer` up to the next chunk's first layer.
 struct Chunk {
   std::uint32_t first_layer = 0;
   std::uint32_t stage = 0;
@@ -27,12 +27,12 @@ struct Action {
 struct Pipeline {
   std::string mesh_axis;  ///< empty: there is none
   std::vector<Chunk> chunks;
-  std::vector<std::vector<Action>> actions;  ///< of each stage, in its order
+  std::vector<std::vector<Action>> actions;  ///< per stage, in execution order
 
   bool operator==(const Pipeline&) const = default;
 };
 
-/// F, B, or I and W, the two parts of backward.
+/// F for forward, B for backward, or I and W for the two parts of backward.
 [[nodiscard]] std::string_view letter(Action::Kind kind) noexcept;
 
 /// "2F0": forward of chunk 2, microbatch 0.

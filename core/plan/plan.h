@@ -16,7 +16,7 @@ struct MeshAxis {
   bool operator==(const MeshAxis&) const = default;
 };
 
-/// For each dimension, the mesh axes that split it, major to minor; none: it stays whole.
+/// Per dimension, the mesh axes that split it, major to minor. A dimension without axes stays whole.
 using DimSplits = std::vector<std::vector<std::string>>;
 
 struct AxisPlacement {
@@ -32,7 +32,7 @@ struct TensorPlacement {
   std::string tensor;
   TensorRole role = TensorRole::store;
   DimSplits dims;
-  std::vector<std::string> flat{};  ///< the mesh axes that split the flattened elements that `dims` leave
+  std::vector<std::string> flat{};  ///< the mesh axes that split the flattened elements of the part that `dims` gives
 
   bool operator==(const TensorPlacement&) const = default;
 };
@@ -53,7 +53,7 @@ struct TensorGather {
   bool operator==(const TensorGather&) const = default;
 };
 
-/// A tensor that each rank has its own version of, along a mesh axis.
+/// A tensor of which each rank along a mesh axis has its own version.
 struct VaryingTensor {
   std::string tensor;
   std::string mesh_axis;
@@ -61,9 +61,9 @@ struct VaryingTensor {
   bool operator==(const VaryingTensor&) const = default;
 };
 
-/// A strategy's answer. Names are those of the request: globs are expanded and dimensions are indices. Of two
-/// statements about one thing only the later one remains. What is not named was not placed. shardrun/strategy.h states
-/// the meaning of every field.
+/// A strategy's answer. Names are those of the request: globs are expanded, and dimensions are indices. If a strategy
+/// states something twice, only the later statement is kept. Tensors, axes and cut points that are not named were not
+/// placed. shardrun/strategy.h states the meaning of every field.
 struct Plan {
   std::string strategy;
   std::vector<MeshAxis> mesh;  ///< major to minor; the product is the request's ranks
@@ -72,8 +72,9 @@ struct Plan {
   std::vector<CutPointPlacement> cut_points;
   std::vector<TensorGather> gathers;
   Pipeline pipeline;
-  std::uint64_t bucket_bytes = 0;  ///< of gradients that are reduced together; 0: each tensor by itself
-  std::vector<Hook> hooks{};       ///< at most one of each kind
+  /// Size of a bucket of gradients that are reduced together; 0: each tensor by itself.
+  std::uint64_t bucket_bytes = 0;
+  std::vector<Hook> hooks{};  ///< at most one of each kind
   std::vector<VaryingTensor> varying{};
 
   bool operator==(const Plan&) const = default;

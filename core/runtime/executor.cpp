@@ -77,6 +77,9 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
   for (const partition::Buffer& state : programs_.finalized) {
     finalized_.push_back(view_of(state, arena_->data()));
   }
+  if (!programs_.hook_groups.empty() && hooks_ == nullptr) {
+    throw Error(ErrorCode::internal, "the programs call hooks of a strategy, and the executor was given none");
+  }
   for (const plan::HookGroup& group : programs_.hook_groups) {
     hook_groups_.push_back(std::make_unique<const plugins::HookTables>(group));
   }

@@ -254,12 +254,14 @@ Interpreter::Interpreter(const graph::Graph& graph, const partition::Partition& 
                          int threads, std::optional<Fault> fault, const plugins::Hooks* hooks)
     : exchange_(std::make_unique<Exchange>(partition.placements.mesh, fault)) {
   const std::int64_t ranks = partition.placements.mesh.ranks();
+  decltype(partition::RankSettings::plan_hook) plan_hook;
+  if (hooks != nullptr) {
+    plan_hook = [hooks](const plan::HookGroup& group) { return hooks->ask(group); };
+  }
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
     programs_.push_back(partition::programs_of(
         graph, partition,
-        {.device = device, .threads = threads, .rank = rank, .plan_hook = [hooks](const plan::HookGroup& group) {
-           return hooks->ask(group);
-         }}));
+        {.device = device, .threads = threads, .rank = rank, .plan_hook = plan_hook}));
     members_.push_back(std::make_unique<Member>(*exchange_, static_cast<std::size_t>(rank)));
     executors_.push_back(std::make_unique<Executor>(programs_.back(), device, hooks));
     executors_.back()->bind(*members_.back());

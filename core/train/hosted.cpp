@@ -49,9 +49,9 @@ void require_whole_world(const job::Job& job, const launch::World& world) {
   }
 }
 
-/// What a rank knows before it has met the others.
+/// What a rank has prepared before it meets the others.
 struct Prepared {
-  std::string own_address;     ///< that SHARDRUN_ADDRESS gives, or ""
+  std::string own_address;     ///< SHARDRUN_ADDRESS, resolved; "" if it is not set
   compile::Compiled compiled;  ///< its data are open, and checked by one rank of each machine
 };
 

@@ -11,7 +11,7 @@ namespace shardrun::train {
 
 // A job whose ranks another launcher has started: each process is one rank and starts none. The ranks meet at
 // MASTER_ADDR and MASTER_PORT if those are set and all ranks have SHARDRUN_TOKEN (or their user's token, at a loopback
-// address). Otherwise rank 0 chooses the place, and a transport of the job tells the others
+// address). Otherwise rank 0 chooses the address, and a transport of the job tells the other ranks
 // (sr_transport::share_first).
 //
 // Both throw Error{usage} if `world` does not fit the job, and Error{job, data, plugin} as run_job() does.

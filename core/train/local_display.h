@@ -12,9 +12,9 @@
 
 namespace shardrun::train {
 
-/// Shows a job that runs or is prepared in this process on its own screen. Reports a request to stop at once. The
-/// destructor keeps the live line and waits for the output to be shown, until a stop is requested. Before that, a
-/// screen that takes nothing holds up nobody.
+/// Shows a job that runs or is prepared in this process on its own screen. Answers a request to stop at once. The
+/// destructor keeps the progress line, and waits until the output is shown or a stop is requested. Before that, a
+/// blocked screen delays nobody.
 class LocalDisplay final : public metrics::Display {
  public:
   /// `settings` outlives this.

@@ -43,7 +43,7 @@ class RankLink final : private plugins::TransportHost {
   [[nodiscard]] int world_size() const noexcept { return rank_.world_size(); }
   /// Returns the largest of the ranks' values to all ranks. Every rank calls it at the same point.
   [[nodiscard]] std::int32_t agree(std::int32_t value) { return collectives_->agree(value); }
-  /// As in Collectives: the largest of each number among the ranks along a mesh axis.
+  /// Two parts of one operation, as in Collectives: the largest of each number among the ranks along a mesh axis.
   void prepare_maximum(std::span<std::int32_t> values) { collectives_->prepare_maximum(values); }
   void maximum(mesh::AxisId axis) { collectives_->maximum(axis); }
   /// The first rank makes a text of all ranks' texts, in order of rank; all ranks get it. Every rank calls it at the
@@ -54,8 +54,8 @@ class RankLink final : private plugins::TransportHost {
   /// The signal that asked any rank to stop, the same on all ranks; 0: none. Every rank calls it at the same point.
   /// While the job is suspended, it waits.
   [[nodiscard]] int agree_on_stop();
-  /// No rank goes on before every rank has called it. A rank may work long before: it sends heartbeats, and if it ends
-  /// or falls silent, the job ends.
+  /// Returns once every rank has called it. A rank may compute for long before it calls: it sends heartbeats, and if it
+  /// ends or falls silent, the job ends.
   void barrier();
 
   /// Sets what this rank is doing, for the report of a failure. `step` counts from 1; 0: none.

@@ -154,7 +154,7 @@ launch::Rank::Deadline latest_join(const launch::RankContext& context) {
 constexpr std::chrono::seconds longest_wait_for_first{30};
 constexpr std::chrono::seconds longest_wait_after_failure{4};
 
-/// Writes to the rank's own log, whoever else is told.
+/// Writes to the rank's own log.
 void log_failure(const std::filesystem::path& output, int rank, const std::string& text) noexcept {
   try {
     metrics::Log(metrics::log_path(output, rank)).write(text);

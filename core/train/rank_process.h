@@ -17,40 +17,40 @@
 
 namespace shardrun::train {
 
-/// How long a rank may be silent.
+/// How long a rank may be silent before it counts as lost.
 [[nodiscard]] std::chrono::milliseconds silence_of(const job::Job& job);
 
-/// Tells why a rank fails; `awaited`: the rank that it waited for in vain.
+/// Reports why a rank fails. `awaited`: the rank that it waited for until a timeout.
 using TellFailure = std::function<void(launch::FailureKind kind, const std::string& text, std::optional<int> awaited)>;
 
-/// Returns the result of `attempt`, or reports what it throws and returns that's exit code. Throws nothing.
+/// Returns the result of `attempt`. If it throws, reports the error and returns the error's exit code. Throws nothing.
 [[nodiscard]] int exit_code_of(const std::function<int()>& attempt, const TellFailure& tell);
 
 /// The work of a rank once all have the same plan; returns its exit code. The link is not connected yet.
 using RankWork = std::function<int(compile::Compiled& compiled, RankLink& link, const metrics::RunFolder& folder)>;
 
-/// The option of the command `rank` with the handles of the data, separated by commas.
+/// The option of the command `rank` for the data's handles, separated by commas.
 inline constexpr const char* data_option = "data";
 [[nodiscard]] std::vector<std::string> data_handles(const std::string& option);
 
-/// What a rank has been given by whoever started it, and, where that was another launcher, what it does besides.
+/// What the process that started a rank gave it. If another launcher started it, also what the rank does in addition.
 struct RankHooks {
   /// A path into the open [job] output of the process that holds it. Empty: the folder is found by its path, and must
   /// be the one that rank 0 writes to.
   std::filesystem::path folder = {};
-  std::vector<std::string> data = {};  ///< handles of the job's data, open in the process that started this one
+  std::vector<std::string> data = {};              ///< handles of the job's data, which the starting process holds open
   std::optional<compile::Compiled> compiled = {};  ///< the job, if this process has already compiled it
   std::function<void()> on_join = {};              ///< called when all ranks are there
   std::function<int()> stop_signal = {};           ///< the signal that asked this process to stop, or 0
   std::filesystem::path output = {};               ///< for the first rank: [job] output for all, if it has placeholders
 };
 
-/// Runs this process as a rank of the job: joins, compiles if not yet done, does `work`, leaves. Returns the exit code,
-/// which is `work`'s if it does not throw. Tells the launcher of errors before the link ends. Throws nothing.
+/// Runs this process as a rank of the job: joins, compiles unless done already, calls `work`, and leaves. Returns the
+/// exit code of `work`, or of the error. Reports errors to the launcher before the link ends. Throws nothing.
 [[nodiscard]] int as_rank(const job::Job& job, const launch::RankContext& context, const RankWork& work,
                           RankHooks hooks = {});
 
-/// The whole life of a process that is a rank of a run.
+/// Runs this process as a rank of a run, from its start to its exit code.
 [[nodiscard]] int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile,
                               RankHooks hooks = {});
 

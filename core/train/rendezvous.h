@@ -9,25 +9,28 @@
 
 namespace shardrun::train {
 
-/// Where ranks that another launcher has started meet: at a place that all know, or one that a transport tells them.
+/// How ranks that another launcher started find rank 0: by an address that all of them know, or by a transport that
+/// tells them.
 struct Rendezvous {
-  launch::Invitation invitation;               ///< if all know the place
-  std::vector<plugins::Transport> messengers;  ///< otherwise: transports that may tell it; the first that can does
+  launch::Invitation invitation;  ///< if all ranks know the address
+  /// Otherwise: transports that may be able to tell it; the first one that can is used.
+  std::vector<plugins::Transport> messengers;
 };
 
-/// A launcher with its own way may have inherited MASTER_ADDR from something else. The token shows that it is ours.
-/// Throws Error{usage} if there is neither a place nor a messenger.
+/// Decides how the ranks find rank 0. Under mpirun, mpiexec or srun, MASTER_ADDR may be left over from something else,
+/// so it is used only with SHARDRUN_TOKEN, or if no transport of the job can be a messenger. Throws Error{usage} if
+/// there is neither an address nor a messenger.
 [[nodiscard]] Rendezvous rendezvous_of(const job::Job& job, const launch::World& world);
 
-/// Rank 0 tells the others where they meet, or with an invitation without a port that there is no place. False if it
-/// cannot.
+/// Rank 0 tells the other ranks its address. An invitation without a port says that there is none. Returns false if no
+/// messenger can tell it.
 [[nodiscard]] bool invite(Rendezvous& rendezvous, const launch::World& world, const launch::Invitation& invitation);
 
-/// The invitation that another rank gets. Throws Error{usage} if no messenger can.
+/// The invitation, on a rank other than 0. Throws Error{usage} if no messenger can tell it.
 [[nodiscard]] launch::Invitation hear_invitation(const job::Job& job, Rendezvous& rendezvous,
                                                  const launch::World& world);
 
-/// The error for a missing place, with what to do.
+/// The error for a missing address, with a remedy.
 [[nodiscard]] Error no_place(const job::Job& job, const launch::World& world);
 
 }  // namespace shardrun::train

@@ -34,7 +34,7 @@ std::vector<device::TensorView> views_of(const std::vector<partition::ReplicaSet
   return views;
 }
 
-/// What may have moved the data, by name.
+/// The names of the transports, which may have changed data.
 std::string transports_of(const job::Job& job) {
   std::string names;
   for (const job::Chosen& transport : job.transports) {
@@ -43,7 +43,7 @@ std::string transports_of(const job::Job& job) {
   return names;
 }
 
-/// Spreads what hashes differ in over all bits, and depends on their order.
+/// Combines a hash with those before it: depends on their order, and spreads a difference over all bits.
 std::uint64_t mixed(std::uint64_t sum, std::uint64_t hash) noexcept {
   constexpr std::uint64_t odd = 0x9e37'79b9'7f4a'7c15;
   sum = (sum ^ hash) * odd;
@@ -76,7 +76,7 @@ void Replicas::compare(std::int64_t step) {
     last_equal_ = step;
     return;
   }
-  // Another number was never given, so no other rank need have it: nobody would answer.
+  // A value other than 1 was changed on its way, so other ranks may not have seen a difference and would not answer.
   const std::string found = differ == 1 ? difference_of_all() : changed_answers();
   throw Error(ErrorCode::numerics,
               fmt::format("step {}: {}. {}. Nothing of this step is saved", step, found,
@@ -84,7 +84,7 @@ void Replicas::compare(std::int64_t step) {
                                       : "They had not been compared before"));
 }
 
-/// A rank for which a transport made "they differ" a "they do not" goes on and gives no hashes.
+/// If a transport changed the result on some rank, that rank goes on and gives no hashes: then the call times out.
 std::string Replicas::difference_of_all() {
   try {
     return link_.made_of_all("replicas", answer(), [this](const auto& of_ranks) { return difference(of_ranks); });
@@ -96,7 +96,7 @@ std::string Replicas::difference_of_all() {
   }
 }
 
-/// The hashes, and what the kernels were chosen by.
+/// This rank's hashes, followed by its instruction set, which decides the kernels.
 std::string Replicas::answer() const {
   std::string bytes(own_.size_bytes(), '\0');
   std::memcpy(bytes.data(), own_.data(), own_.size_bytes());
@@ -117,7 +117,7 @@ bool Replicas::any_differ() {
     }
     const auto low = static_cast<std::int32_t>(static_cast<std::uint32_t>(hash));
     const auto high = static_cast<std::int32_t>(static_cast<std::uint32_t>(hash >> 32U));
-    // A rank that has none of a set is no reason for another's number to be the largest.
+    // A rank without the set must not give the largest number.
     constexpr std::int32_t none = std::numeric_limits<std::int32_t>::min();
     const std::array<std::int32_t, numbers_of_set> numbers = {low, high, ~low, ~high};
     for (std::size_t n = 0; n < numbers_of_set; ++n) {
@@ -154,9 +154,9 @@ std::string Replicas::difference(const std::vector<std::string>& of_ranks) const
     Dissent who;
   };
   std::vector<Found> found;
-  std::size_t number = 0;  // of a hash
+  std::size_t number = 0;  // index of a hash
   for (const partition::ReplicaSet& set : sets_) {
-    // By the ranks' coordinates along the other axes: who holds the same part.
+    // Ranks that hold the same part, by their coordinates along the other axes.
     std::map<mesh::Coordinates, std::vector<int>> groups;
     for (int rank = 0; rank < static_cast<int>(of_ranks.size()); ++rank) {
       mesh::Coordinates at = mesh::coordinates_of(mesh, rank);
@@ -185,7 +185,7 @@ std::string Replicas::difference(const std::vector<std::string>& of_ranks) const
   if (found.empty()) {
     return changed_answers();
   }
-  // The one that says most: with a majority, of a parameter rather than of what follows from it.
+  // Prefer a state with a majority, then a parameter to states computed from it.
   const auto first = std::min_element(found.begin(), found.end(), [](const Found& one, const Found& other) {
     return std::pair(!one.who.has_majority, one.state) < std::pair(!other.who.has_majority, other.state);
   });

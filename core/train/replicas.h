@@ -14,8 +14,8 @@
 
 namespace shardrun::train {
 
-/// Finds out whether ranks that hold copies of a state (replicas) hold the same bits, by hashes. What is compared
-/// follows from the plan. All ranks make one and call it at the same points. Comparing allocates nothing.
+/// Compares, by hashes, the bits of states that several ranks hold copies of (replicas). The plan says which these are.
+/// Every rank has one and calls it at the same points. Comparing allocates nothing.
 class Replicas {
  public:
   /// The arguments outlive this. `link` is connected.
@@ -23,14 +23,14 @@ class Replicas {
   Replicas(const Replicas&) = delete;
   Replicas& operator=(const Replicas&) = delete;
 
-  /// Whether there is anything to compare: the same on all ranks.
+  /// Whether there is anything to compare; the same on all ranks.
   [[nodiscard]] bool exist() const noexcept { return !sets_.empty(); }
 
-  /// Throws Error{numerics} on all ranks where replicas differ, with the tensor and the ranks. `step`: how many are
+  /// Throws Error{numerics} on all ranks if replicas differ, with the tensor and the ranks. `step`: number of steps
   /// done.
   void compare(std::int64_t step);
 
-  /// After how many steps they were compared last and were equal.
+  /// The number of steps done at the last comparison that found all equal.
   [[nodiscard]] std::optional<std::int64_t> last_equal() const noexcept { return last_equal_; }
 
  private:
@@ -44,21 +44,21 @@ class Replicas {
   runtime::Executor& executor_;
   RankLink& link_;
   const std::vector<partition::ReplicaSet> sets_;
-  std::vector<bool> held_;  ///< of each set: whether this rank has it
+  std::vector<bool> held_;  ///< per set: whether this rank holds it
   device::TensorHashes hashes_;
-  std::span<const std::uint64_t> own_;   ///< of each state of each set, in their order
-  std::vector<std::int32_t> largest_;    ///< of each set
-  std::vector<std::int32_t> exchanged_;  ///< what the operations work on
+  std::span<const std::uint64_t> own_;   ///< the hash of each state of each set, in order
+  std::vector<std::int32_t> largest_;    ///< per set: what this rank gives to the all_reduce, then the largest numbers
+  std::vector<std::int32_t> exchanged_;  ///< buffer of the all_reduces
   std::optional<std::int64_t> last_equal_;
 };
 
-/// Who of some ranks does not have what the others have.
+/// The ranks whose hash differs from the majority's.
 struct Dissent {
-  std::string text;  ///< "rank 2 has other bits than ranks 0 and 1"; without a majority the ranks by what they have
+  std::string text;  ///< "rank 2 has other bits than ranks 0 and 1"; without a majority: the ranks grouped by hash
   bool has_majority = false;
 };
 
-/// `hashes`: of what each of the ranks has; not all are equal.
+/// `hashes`: one per rank; not all are equal.
 [[nodiscard]] Dissent dissent_of(const std::vector<int>& ranks, const std::vector<std::uint64_t>& hashes);
 
 }  // namespace shardrun::train

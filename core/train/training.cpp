@@ -19,7 +19,7 @@ const char* non_finite_text(double value) noexcept {
   return std::isnan(value) ? "NaN" : std::isinf(value) ? "infinite" : "not finite on another rank";
 }
 
-/// The op whose results are summed up to the loss.
+/// The op whose results are summed to the loss, or null.
 const graph::Op* loss_op(const graph::Graph& graph) {
   const graph::StateId loss = graph.find_state("loss");
   const auto function = std::ranges::find(graph.functions, graph::Role::repeated, &graph::Function::role);
@@ -42,10 +42,10 @@ const graph::Op* loss_op(const graph::Graph& graph) {
   return nullptr;
 }
 
-/// What a rank tells the others of what it has found: the numbers of its order, and its name.
+/// A rank's finding as text for the other ranks: its order, then its name.
 std::string text_of(const runtime::BadResult& bad) { return fmt::format("{} {}", fmt::join(bad.order, " "), bad.name); }
 
-/// Nothing where a rank has found nothing.
+/// The inverse of text_of; nothing if the rank found nothing.
 std::optional<runtime::BadResult> bad_result_of(const std::string& text) {
   std::istringstream from(text);
   runtime::BadResult bad;
@@ -193,8 +193,8 @@ const graph::State* Training::bad_state(graph::StateKind kind) const {
   return first == states ? nullptr : &compiled_.graph.states[static_cast<std::size_t>(first)];
 }
 
-/// Random numbers and data are functions of the step, so the step can be run again, looking at every result. All ranks
-/// end it at the same point, whichever of them has found something: none waits for one that is gone.
+/// The step can be run again because its random numbers and data depend only on its number. Every rank runs to the same
+/// point, even if it has found something, so that no rank waits for one that is gone.
 std::string Training::first_bad_tensor(std::int64_t step) {
   if (const graph::State* const parameter = bad_state(graph::StateKind::parameter)) {
     return parameter->name + " (a parameter)";

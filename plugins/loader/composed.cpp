@@ -287,6 +287,7 @@ void ComposedGroup::start_and_wait(std::uint64_t batch, std::int64_t deadline) {
   bool is_pending = status == SR_OK;
   while (is_pending) {
     const std::int64_t now = transport_clock();
+    error = empty_error();
     status = transport_.functions.op_wait(transport_.self, batch, std::min(deadline, now + check_interval), &error);
     worker_.clean_up_meanwhile();  // freeing an op does not wait for another
     // The status is the same for a wait that ran out of time and for an op past its deadline. Only the former's op is

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <limits>
+
 #include "core/base/error.h"
 #include "core/base/printable.h"
 #include "core/base/text.h"
@@ -26,8 +28,14 @@ std::string typed_text(const char* text, std::string_view what) {
 
 template <class Number>
 void set_bounds(OptionSpec& spec, Number minimum, Number maximum) {
-  if (minimum != Number{} || maximum != Number{}) {
+  using Limits = std::numeric_limits<Number>;
+  if (minimum == Number{} && maximum == Number{}) {
+    return;
+  }
+  if (minimum != Limits::lowest()) {
     spec.minimum = static_cast<double>(minimum);
+  }
+  if (maximum != Limits::max()) {
     spec.maximum = static_cast<double>(maximum);
   }
 }

@@ -1,5 +1,8 @@
 #include "plugins/loader/option_values.h"
 
+#include <algorithm>
+#include <string_view>
+
 namespace shardrun::plugins {
 
 std::vector<sr_option_value> raw_options(const OptionValues& values) {
@@ -26,6 +29,7 @@ std::vector<sr_option_value> raw_options(const OptionValues& values) {
       option.text = std::get<std::string>(value).c_str();
     }
   }
+  std::ranges::sort(raw, {}, [](const sr_option_value& option) { return std::string_view(option.name); });
   return raw;
 }
 

@@ -86,7 +86,10 @@ std::string run_cases(std::uint32_t ranks, const std::vector<std::string>& names
 /// each needs a world of its own.
 const std::vector<std::string> endings = {"a wait that runs out of time", "an abort while a receive is under way",
                                           "an op freed after an abort", "an op past its own deadline",
-                                          "a member that lets go of a group"};
+                                          "a member that lets go of a group",
+                                          "the rank that a late receive waited for",
+                                          "the rank that a late collective op waited for",
+                                          "an abort waits for no rank"};
 
 /// Which MPI does not allow for: after the end of one group another goes on. Nor does mpirun for the death of a rank.
 const std::vector<std::string> impossible = {

@@ -57,7 +57,7 @@ ncclUniqueId Communicator::exchange_id(const sdk::GroupSpec& spec, const std::st
   ncclUniqueId id{};
   if (spec.rank == 0) {
     if (const ncclResult_t result = nccl_.unique_id(&id); result != ncclSuccess) {
-      throw TransportError(SR_INTERNAL, "no place to exchange_id at: " + text_of(result));
+      throw TransportError(SR_INTERNAL, "no place to meet at: " + text_of(result));
     }
     state_.config.host.store_set(key, std::string_view(id.internal, sizeof(id.internal)));
     return id;

@@ -26,7 +26,7 @@ using shardrun::sdk::Buffer;
 using shardrun::sdk::OpSpec;
 using shardrun::sdk::Worker;
 
-/// A range of the host's memory that was registered.
+/// A range of memory that the process which loads this plugin registered.
 struct Registration {
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <optional>
 #include <span>
@@ -25,7 +26,8 @@ class TransportError : public std::runtime_error {
       : std::runtime_error(text), status_(status), awaited_(awaited) {}
   /// From the `error` that a plugin or the host has filled in.
   TransportError(std::int32_t status, const sr_error& error)
-      : TransportError(status, error.text, error.awaited != 0 ? std::optional(error.awaited - 1) : std::nullopt) {}
+      : TransportError(status, std::string(error.text, ::strnlen(error.text, sizeof(error.text))),
+                       error.awaited != 0 ? std::optional(error.awaited - 1) : std::nullopt) {}
 
   [[nodiscard]] std::int32_t status() const noexcept { return status_; }
   [[nodiscard]] std::optional<std::uint32_t> awaited() const noexcept { return awaited_; }

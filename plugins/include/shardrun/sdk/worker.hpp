@@ -69,8 +69,9 @@ class Worker {
     thread_.join();
   }
 
-  /// How long past a task's deadline the worker lets it end by itself: the task knows which ranks it waits for.
-  static constexpr std::int64_t report_time = 500'000'000;
+  /// How long past a task's deadline the worker lets it end by itself: the task knows which ranks it waits for. The
+  /// launcher aborts a job half a second after a failure, so this is shorter.
+  static constexpr std::int64_t report_time = 250'000'000;
 
   void start(Task& task, std::int64_t deadline) {
     {
@@ -112,7 +113,8 @@ class Worker {
     return is_done(task, lock);
   }
 
-  /// Returns false where `deadline` passed first. A deadline after the task's own counts as the task's own.
+  /// Returns false where `deadline` passed first. A deadline at the task's own or later counts as the end of
+  /// `report_time` after the task's own.
   [[nodiscard]] bool wait(Task& task, std::int64_t deadline) {
     std::unique_lock lock(mutex_);
     const auto over = [&] { return !is_under_way(task) || failure_.has_value(); };
