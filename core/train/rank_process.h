@@ -34,7 +34,7 @@ inline constexpr const char* data_option = "data";
 [[nodiscard]] std::vector<std::string> data_handles(const std::string& option);
 
 /// What a rank has been given by whoever started it, and, where that was another launcher, what it does besides.
-struct RankHooks {
+struct RankInputs {
   /// A path into the open [job] output of the process that holds it. Empty: the folder is found by its path, and must
   /// be the one that rank 0 writes to.
   std::filesystem::path folder = {};
@@ -48,10 +48,10 @@ struct RankHooks {
 /// Runs this process as a rank of the job: joins, compiles if not yet done, does `work`, leaves. Returns the exit code,
 /// which is `work`'s if it does not throw. Tells the launcher of errors before the link ends. Throws nothing.
 [[nodiscard]] int as_rank(const job::Job& job, const launch::RankContext& context, const RankWork& work,
-                          RankHooks hooks = {});
+                          RankInputs inputs = {});
 
 /// The whole life of a process that is a rank of a run.
 [[nodiscard]] int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile,
-                              RankHooks hooks = {});
+                              RankInputs inputs = {});
 
 }  // namespace shardrun::train
