@@ -164,7 +164,7 @@ std::int32_t Partition::stage_at(const mesh::Coordinates& at) const {
 
 namespace {
 
-/// What one stage alone gathers up, such as the loss, is summed up over the others too, which have none of it.
+/// What one stage alone accumulates, such as the loss, is summed over the other stages too, which have none of it.
 void finalize_over_stages(const graph::Graph& graph, Partition& partition) {
   if (partition.pipeline.stages() == 1) {
     return;

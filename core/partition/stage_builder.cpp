@@ -210,7 +210,7 @@ class StageBuilder {
     out_.writes.push_back(write);
   }
 
-  /// What comes from other stages for states and outputs; metrics that others gather up.
+  /// What comes from other stages for states and outputs; metrics that other stages accumulate.
   void finish(std::int32_t call) {
     for (const StateWrite& write : from(call).writes) {
       const bool here = states_.holds(index(write.state), stage_);

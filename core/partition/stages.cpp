@@ -30,7 +30,7 @@ bool is_update(const SplitFunction& function) {
 }
 
 /// A state is where it is used; what belongs to a parameter is where the parameter is updated, but for gradients,
-/// which are gathered up where they are made. Metrics are everywhere.
+/// which are accumulated where they are made. Metrics are everywhere.
 StateStages find_states(const graph::Graph& graph, const ShardedGraph& sharded, const Pipeline& pipeline) {
   const auto stages = static_cast<std::size_t>(pipeline.stages());
   StateStages states{.held = std::vector(graph.states.size(), std::vector<bool>(stages, false)),
