@@ -10,7 +10,6 @@
 
 #include "core/base/error.h"
 #include "core/base/philox.h"
-#include "core/compile/plugins.h"
 #include "core/metrics/flight.h"
 
 namespace shardrun::train {
