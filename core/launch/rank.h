@@ -89,7 +89,7 @@ class Rank {
 
   /// What to do then, once: called on the connection's own thread, or here where the job is aborted already. It must be
   /// quick, throw nothing and call nothing of this object that waits. Replaces the callback given before, and waits
-  /// while that is running.
+  /// while that is running. An empty one only removes it.
   void on_abort(std::function<void(const std::string& reason)> callback);
 
   /// The signal that asks for an orderly stop (SIGINT, SIGTERM, SIGHUP), or 0.

@@ -67,6 +67,11 @@ struct Transfer {
   std::optional<plan::HookKind> hook = std::nullopt;  ///< that it belongs to
 };
 
+/// Whether it is a send or a receive.
+[[nodiscard]] inline bool is_message(const Transfer& transfer) noexcept {
+  return transfer.collective == Collective::send || transfer.collective == Collective::receive;
+}
+
 /// Elements that go from a strided box of one buffer to one of another.
 struct Copy {
   std::int64_t from = 0;  ///< the first element's index in its buffer
