@@ -26,7 +26,7 @@ Category category_of(graph::StateKind kind) noexcept {
   return Category::activations;
 }
 
-/// No element of what the box has.
+/// An empty part of the same tensor.
 mesh::Box nothing_of(mesh::Box box) {
   std::fill(box.origin.begin(), box.origin.end(), 0);
   std::fill(box.shape.begin(), box.shape.end(), 0);
@@ -55,7 +55,7 @@ std::vector<Buffer> state_buffers(const graph::Graph& graph, const Partition& pa
   return buffers;
 }
 
-/// The part of each state that holds when it is finalized.
+/// The part of each state that is complete on this rank once it is finalized.
 std::vector<Buffer> finalized_buffers(const graph::Graph& graph, const std::vector<Buffer>& states,
                                       const Partition& partition, const RankSettings& settings) {
   const mesh::Mesh& mesh = partition.placements.mesh;
@@ -79,7 +79,7 @@ std::vector<Buffer> finalized_buffers(const graph::Graph& graph, const std::vect
   return finalized;
 }
 
-/// Offsets of one function's transients, its scratch among them, from `base` on.
+/// Gives the transients and scratch of one program their offsets, from `base` on.
 void place_transients(Program& program, std::size_t states, std::uint64_t base) {
   std::vector<memory::Interval> intervals;
   for (std::size_t b = states; b < program.buffers.size(); ++b) {
@@ -111,7 +111,7 @@ std::uint64_t sum(const std::vector<Buffer>& states, Category category) {
   return bytes;
 }
 
-/// Pages that some buffer or scratch of some program touches.
+/// Bytes of the pages that any buffer or scratch of any program touches.
 std::uint64_t touched(const Programs& programs) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
   for (const Buffer& state : programs.states) {
@@ -164,7 +164,8 @@ std::int32_t Partition::stage_at(const mesh::Coordinates& at) const {
 
 namespace {
 
-/// What one stage alone accumulates, such as the loss, is summed over the other stages too, which have none of it.
+/// Adds an all_reduce over the stages for each metric, such as the loss. One stage accumulates it; the others
+/// contribute zero.
 void finalize_over_stages(const graph::Graph& graph, Partition& partition) {
   if (partition.pipeline.stages() == 1) {
     return;
@@ -224,8 +225,8 @@ Partition split(const graph::Graph& graph, const plan::Plan& plan, const std::ve
 
 namespace {
 
-/// Which programs of a function there are calls for: one that finalizes, for the last of a step, and one for the
-/// others.
+/// Which variants of a function are called: the one that finalizes, for a step's last call, and the one for its other
+/// calls.
 struct Variants {
   bool last = false;
   bool others = false;
@@ -237,7 +238,7 @@ Variants variants_of(const SplitFunction& function, bool finalizes, const Partit
   }
   const std::vector<std::int64_t>& rows =
       function.role == graph::Role::repeated ? partition.microbatch_rows : partition.evaluation_rows;
-  if (rows.empty()) {
+  if (std::ranges::find(rows, function.rows) == rows.end()) {  // whoever calls it may have several calls or one
     return {.last = true, .others = true};
   }
   return {.last = rows.back() == function.rows,

@@ -16,7 +16,7 @@ using graph::StateId;
 using graph::StateWrite;
 using graph::ValueId;
 
-/// Builds what one stage does of one function, or of all calls of a step.
+/// Builds one stage's part of one function, or of all calls in a step.
 class StageBuilder {
  public:
   StageBuilder(const FunctionCut& cut, const graph::Graph& graph, const StateStages& states, std::int32_t stage)
@@ -48,7 +48,7 @@ class StageBuilder {
   }
 
  private:
-  /// The call's function as it was before it was cut.
+  /// The call's function before it was cut.
   [[nodiscard]] const SplitFunction& from(std::int32_t call) const { return cut_.calls[index(call)]->split; }
 
   void reserve(const std::vector<Segment>& segments) {
@@ -87,7 +87,7 @@ class StageBuilder {
     }
   }
 
-  /// What stands for a sum of which this stage has no part.
+  /// A zero, in place of a sum of which this stage has no part.
   static Node zero_like(const Node& sum) {
     return {.op = &graph::find_op("constant"),
             .name = sum.name,
@@ -96,7 +96,7 @@ class StageBuilder {
             .layer = sum.layer};
   }
 
-  /// What stands here for a value of a call, or none yet.
+  /// The value in this stage's function that stands for a value of a call; no_value if there is none yet.
   [[nodiscard]] ValueId& known(std::int32_t call, ValueId old) {
     std::vector<std::int32_t>& places = places_[cut_.calls[index(call)]];
     if (places.empty()) {
@@ -122,7 +122,7 @@ class StageBuilder {
     return id;
   }
 
-  /// A value where this stage has it: made here, a state, an input, or received now.
+  /// A value on this stage: made here, a state, an input, or received now.
   ValueId available(std::int32_t call, ValueId old) {
     const graph::Value& value = from(call).values[index(old)];
     if (value.state >= 0) {
@@ -139,7 +139,7 @@ class StageBuilder {
     return known(call, old);
   }
 
-  /// A stage that needs one of a call's inputs has all of them: they are fed together.
+  /// A stage that needs one of a call's inputs gets all of them, because they are fed together.
   void add_inputs(std::int32_t call) {
     for (const graph::Port& port : from(call).inputs) {
       const ValueId id = add_value(call, port.value, -1);
@@ -196,7 +196,7 @@ class StageBuilder {
     out_.nodes.push_back(std::move(added));
   }
 
-  /// What is gathered at once in one call is gathered at once here.
+  /// Gathers with the same number in one call get the same number here.
   std::int32_t gather_number(std::int32_t call, std::int32_t old) {
     return gathers_.emplace(std::pair{call, old}, static_cast<std::int32_t>(gathers_.size())).first->second;
   }
@@ -210,7 +210,8 @@ class StageBuilder {
     out_.writes.push_back(write);
   }
 
-  /// What comes from other stages for states and outputs; metrics that other stages accumulate.
+  /// At the end: receives what states and outputs need from other stages, and contributes zero to metrics that other
+  /// stages accumulate.
   void finish(std::int32_t call) {
     for (const StateWrite& write : from(call).writes) {
       const bool here = states_.holds(index(write.state), stage_);
@@ -242,16 +243,17 @@ class StageBuilder {
   const std::int32_t stage_;
   const std::vector<StageMessage>& messages_;
   std::size_t next_message_ = 0;
-  std::int32_t action_ = -1;  ///< the number of the segment, where it is an action
+  std::int32_t action_ = -1;  ///< index of the current action; −1: the segment is not an action
   SplitFunction out_;
-  std::map<const CutFunction*, std::vector<std::int32_t>> places_;  ///< in `values_` of each value; −1: not yet
+  /// Per function and value: its index in an entry of `values_`; −1: none yet.
+  std::map<const CutFunction*, std::vector<std::int32_t>> places_;
   std::int32_t places_used_ = 0;
-  std::vector<std::vector<ValueId>> values_;  ///< of each call, by place
-  std::vector<ValueId> state_values_;         ///< of each state
+  std::vector<std::vector<ValueId>> values_;  ///< by call, then by place
+  std::vector<ValueId> state_values_;         ///< per state
   std::map<OfFunction, ValueId> alike_values_;
   std::map<OfFunction, NodeId> alike_nodes_;
   std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> gathers_;
-  std::vector<bool> written_;  ///< of each state
+  std::vector<bool> written_;  ///< per state
 };
 
 }  // namespace
