@@ -59,10 +59,10 @@ void add_op(std::vector<Case>& cases, const Settings& settings, Case each) {
   const bool movable =
       sdk::detail::in_place_offset(specs_of(each, static_cast<std::uint32_t>(settings.ranks), 0).front(), 0)
           .has_value();
-  if (!movable || settings.places != Places::in_place) {
+  if (!movable || settings.places != Placing::in_place) {
     cases.push_back(each);
   }
-  if (movable && settings.places != Places::out_of_place) {
+  if (movable && settings.places != Placing::out_of_place) {
     each.in_place = true;
     cases.push_back(each);
   }

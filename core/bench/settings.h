@@ -10,7 +10,7 @@
 
 namespace shardrun::bench {
 
-enum class Places { both, in_place, out_of_place };
+enum class Placing { both, in_place, out_of_place };
 
 /// What to measure. Ops, dtypes and reductions are numbers of shardrun/transport.h. SR_OP_SEND stands for a ring in
 /// which every member sends to the next one.
@@ -25,7 +25,7 @@ struct Settings {
   std::vector<std::uint32_t> reductions;
   std::optional<std::int64_t> iterations;  ///< absent: as suits the size
   std::optional<std::int64_t> warm_up;
-  Places places = Places::both;
+  Placing places = Placing::both;
   double timeout = 60;  ///< seconds, of an op
 };
 

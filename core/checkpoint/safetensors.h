@@ -78,9 +78,9 @@ struct SafetensorsLayout {
 [[nodiscard]] SafetensorsLayout lay_out(std::vector<TensorInfo> tensors, const Metadata& metadata);
 
 /// Offsets of the tensors in a file that is being written, and how many bytes each still misses.
-class TensorPlaces {
+class TensorRanges {
  public:
-  explicit TensorPlaces(const SafetensorsLayout& layout);
+  explicit TensorRanges(const SafetensorsLayout& layout);
 
   /// The offset of a piece in the file; counts the piece as written. Throws Error{internal} if there is no such tensor
   /// or the piece does not lie within it.
@@ -115,7 +115,7 @@ class SafetensorsWriter {
 
  private:
   files::AtomicFile file_;
-  TensorPlaces ranges_;
+  TensorRanges ranges_;
 
   SafetensorsWriter(std::filesystem::path path, const SafetensorsLayout& layout);
 };
@@ -133,7 +133,7 @@ class SafetensorsPieces {
  private:
   std::string name_;
   files::UnfinishedFile file_;
-  TensorPlaces ranges_;
+  TensorRanges ranges_;
 
   SafetensorsPieces(std::filesystem::path path, const SafetensorsLayout& layout);
 };

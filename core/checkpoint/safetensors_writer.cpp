@@ -83,14 +83,14 @@ SafetensorsLayout lay_out(std::vector<TensorInfo> tensors, const Metadata& metad
   return layout;
 }
 
-TensorPlaces::TensorPlaces(const SafetensorsLayout& layout) {
+TensorRanges::TensorRanges(const SafetensorsLayout& layout) {
   for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
     const std::uint64_t bytes = *tensor_bytes(layout.tensors[i]);
     ranges_.emplace(layout.tensors[i].name, TensorRange{layout.offsets[i], bytes, bytes});
   }
 }
 
-std::uint64_t TensorPlaces::take(std::string_view name, std::uint64_t offset, std::uint64_t bytes,
+std::uint64_t TensorRanges::take(std::string_view name, std::uint64_t offset, std::uint64_t bytes,
                                  std::string_view file) {
   const auto found = ranges_.find(name);
   if (found == ranges_.end()) {
@@ -105,7 +105,7 @@ std::uint64_t TensorPlaces::take(std::string_view name, std::uint64_t offset, st
   return range.offset + offset;
 }
 
-void TensorPlaces::require_whole(std::string_view file) const {
+void TensorRanges::require_whole(std::string_view file) const {
   for (const auto& [name, range] : ranges_) {
     if (range.missing != 0) {
       throw Error(ErrorCode::internal, fmt::format("cannot finish '{}': tensor '{}' lacks {} of its {} bytes", file,

@@ -160,6 +160,10 @@ SavedState initialize_states(const job::Job& job, const graph::Graph& graph, run
   return saved;
 }
 
+std::filesystem::path result_path(const job::Job& job) {
+  return job.task == job::Task::train ? metrics::weights_path(job.output) : metrics::state_path(job.output);
+}
+
 metrics::Kept kept_of(const job::Job& job) {
   std::error_code none;
   if (job.task != job::Task::iterate || job.iterate.from.empty() ||

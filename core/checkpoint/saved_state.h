@@ -42,6 +42,9 @@ SavedState check_saved_state(const job::Job& job, const graph::Graph& graph);
 /// Returns what it has read. Throws as check_saved_state(), and Error{io} if the file changed meanwhile.
 SavedState initialize_states(const job::Job& job, const graph::Graph& graph, runtime::Executor& executor);
 
+/// The path of the job's result file, in [job] output.
+[[nodiscard]] std::filesystem::path result_path(const job::Job& job);
+
 /// What the job keeps of an earlier run in its own folder.
 [[nodiscard]] metrics::Kept kept_of(const job::Job& job);
 

@@ -138,7 +138,7 @@ std::vector<TensorInfo> saved_tensors(const graph::Graph& graph, graph::StateKin
 
 void save_states(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
                  const partition::Partition& partition, const runtime::Executor& executor, std::int64_t rank,
-                 const Metadata& metadata, const SaveHooks& hooks) {
+                 const Metadata& metadata, const SaveCallbacks& callbacks) {
   if (executor.device().element_bytes(graph::DType::f32) != sizeof(float)) {
     throw Error(ErrorCode::internal, fmt::format("states of device {} are not float32", executor.device().name()));
   }
@@ -146,7 +146,7 @@ void save_states(const std::filesystem::path& path, const graph::Graph& graph, g
   if (rank == 0) {
     whole.emplace(path, saved_tensors(graph, kind), metadata);
   }
-  hooks.await_ranks();  // the file is there
+  callbacks.await_ranks();  // the file is there
   if (whole) {
     write_parts(*whole, graph, kind, partition, executor, rank);
   } else {
@@ -154,7 +154,7 @@ void save_states(const std::filesystem::path& path, const graph::Graph& graph, g
     write_parts(pieces, graph, kind, partition, executor, rank);
     pieces.finish();
   }
-  hooks.await_ranks();  // all is in it
+  callbacks.await_ranks();  // all is in it
   if (whole) {
     for (std::int64_t other = 1; other < partition.placements.mesh.ranks(); ++other) {
       for_parts(graph, kind, partition, other, [&](graph::StateId, const graph::State& state, const mesh::Box& box) {
@@ -163,10 +163,10 @@ void save_states(const std::filesystem::path& path, const graph::Graph& graph, g
         });
       });
     }
-    hooks.before_commit();
+    callbacks.before_commit();
     whole->commit();
   }
-  hooks.await_ranks();
+  callbacks.await_ranks();
 }
 
 Metadata describe_model(const job::Chosen& model, const models::ModelSettings& settings,

@@ -19,7 +19,7 @@ namespace shardrun::checkpoint {
 /// The tensors of a file with the states of one kind.
 [[nodiscard]] std::vector<TensorInfo> saved_tensors(const graph::Graph& graph, graph::StateKind kind);
 
-struct SaveHooks {
+struct SaveCallbacks {
   std::function<void()> await_ranks = [] {};    ///< returns once every rank has called it
   std::function<void()> before_commit = [] {};  ///< called by the first rank; may throw
 };
@@ -28,7 +28,7 @@ struct SaveHooks {
 /// ranks call it at the same point. Until the new file is complete, the path has the old one. Throws Error{io}.
 void save_states(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
                  const partition::Partition& partition, const runtime::Executor& executor, std::int64_t rank,
-                 const Metadata& metadata, const SaveHooks& hooks = {});
+                 const Metadata& metadata, const SaveCallbacks& callbacks = {});
 
 [[nodiscard]] Metadata describe_model(const job::Chosen& model, const models::ModelSettings& settings,
                                       const data::Tokenizer* tokenizer);

@@ -97,7 +97,7 @@ bench::Settings settings_of(const Parsed& parsed) {
     settings.warm_up = parsed.integer("warmup", 0, 0, most_iterations);
   }
   if (parsed.has("in-place") != parsed.has("out-of-place")) {
-    settings.places = parsed.has("in-place") ? bench::Places::in_place : bench::Places::out_of_place;
+    settings.places = parsed.has("in-place") ? bench::Placing::in_place : bench::Placing::out_of_place;
   }
   settings.timeout = parsed.real("timeout", settings.timeout, 0.1, 1e6);
   for (const std::string& folder : parsed.all("plugins")) {

@@ -13,7 +13,7 @@ namespace {
 int rank(std::span<const std::string> words) {
   const std::optional<launch::RankContext> context = launch::take_rank_context();
   const Parsed parsed = parse("rank", words,
-                              {{.name = "folder", .value = "PATH", .help = "a way into the open output folder"},
+                              {{.name = "folder", .value = "PATH", .help = "a path into the open output folder"},
                                {.name = "profile", .help = "as of run"},
                                {.name = train::data_option, .value = "HANDLES", .help = "open files of the launcher"},
                                {.name = "record-steps", .value = "N", .help = "steps to record for verify"},
@@ -30,12 +30,13 @@ int rank(std::span<const std::string> words) {
   const std::string text = job::read_source(metrics::job_path(folder));
   const job::Job job =
       job::parse_job(job::read_job_text(text, parsed.positional.at(0), {}), compile::schema_providers());
-  train::RankHooks hooks = {.folder = folder, .data = train::data_handles(parsed.get(train::data_option).value_or(""))};
+  train::RankInputs inputs = {.folder = folder,
+                              .data = train::data_handles(parsed.get(train::data_option).value_or(""))};
   if (parsed.has("record-steps")) {
     return verify::record_as_rank(job, *context, parsed.integer("record-steps", 1, 1, INT64_MAX),
-                                  parsed.get("record-evaluation") == "yes", std::move(hooks));
+                                  parsed.get("record-evaluation") == "yes", std::move(inputs));
   }
-  return train::run_as_rank(job, *context, parsed.has("profile"), std::move(hooks));
+  return train::run_as_rank(job, *context, parsed.has("profile"), std::move(inputs));
 }
 
 const RegisterCommand rank_command(

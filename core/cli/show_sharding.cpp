@@ -89,9 +89,9 @@ class Tensors {
   /// The gradient within a step, to which every call adds, and at its end, as it is read.
   void add_gradient(Tensor& tensor, std::size_t s) const {
     const partition::ShardedGraph& sharded = compiled_.partition.sharded;
-    mesh::Placement gathered = compiled_.partition.placements.states[s];
-    gathered.partial = sharded.partial[s];
-    tensor.roles.push_back({"gradient", std::move(gathered)});
+    mesh::Placement accumulated = compiled_.partition.placements.states[s];
+    accumulated.partial = sharded.partial[s];
+    tensor.roles.push_back({"gradient", std::move(accumulated)});
     tensor.roles.push_back({"reduced", sharded.finalizations[s].after});
   }
 

@@ -17,10 +17,6 @@ namespace {
 
 constexpr std::int64_t default_steps = 3;
 
-std::int64_t steps_of(const job::Job& job) {
-  return job.task == job::Task::train ? job.train.steps : job.iterate.steps;
-}
-
 int verify(std::span<const std::string> words) {
   const Parsed parsed =
       parse("verify", words,
@@ -46,7 +42,7 @@ int verify(std::span<const std::string> words) {
                             "started: start it once, by itself",
                             world->size, world->launcher));
   }
-  const std::int64_t most = std::max<std::int64_t>(1, steps_of(job));
+  const std::int64_t most = std::max<std::int64_t>(1, job::steps_of(job));
   const std::int64_t steps = parsed.integer("steps", std::min(default_steps, most), 1, most);
   const auto rows = static_cast<std::size_t>(parsed.integer("rows", 10, 1, 1'000'000));
   const bool json = parsed.has("json");

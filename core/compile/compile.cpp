@@ -9,11 +9,11 @@
 #include "core/base/error.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/compile/cluster.h"
+#include "core/compile/describe.h"
 #include "core/compile/plugins.h"
 #include "core/device/cores.h"
 #include "core/partition/hooks.h"
 #include "core/partition/partition.h"
-#include "plugins/loader/describe.h"
 #include "plugins/loader/hooks.h"
 
 namespace shardrun::compile {
@@ -123,7 +123,7 @@ Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank
     compiled.microbatch_rows = models::microbatch_rows(training.batch, training.microbatches);
     compiled.evaluation_rows = models::evaluation_rows(training.eval_samples, training.eval_rows);
   }
-  plugins::StrategyRequest request = plugins::describe(compiled.graph, compiled.microbatch_rows);
+  plugins::StrategyRequest request = describe(compiled.graph, compiled.microbatch_rows);
   const plugins::Strategy strategy = open_strategy(job);
   add_job(request, job, strategy);
   compiled.plan = strategy.make_plan(request);

@@ -68,11 +68,11 @@ std::uint64_t DiskUse::total() const noexcept {
 
 DiskUse disk_use(const job::Job& job, const compile::Compiled& compiled) {
   const bool trains = job.task == job::Task::train;
-  const std::int64_t steps = trains ? job.train.steps : job.iterate.steps;
+  const std::int64_t steps = job::steps_of(job);
   const data::Tokenizer* const tokenizer = compiled.dataset == nullptr ? nullptr : compiled.dataset->tokenizer();
   const graph::StateKind kind = trains ? graph::StateKind::parameter : graph::StateKind::field;
   DiskUse use;
-  use.result = (trains ? metrics::weights_path({}) : metrics::state_path({})).filename().string();
+  use.result = checkpoint::result_path(job).filename().string();
   use.result_bytes = checkpoint::lay_out(checkpoint::saved_tensors(compiled.graph, kind),
                                          trains ? checkpoint::describe_model(job.model, compiled.settings, tokenizer)
                                                 : checkpoint::describe_state(steps))

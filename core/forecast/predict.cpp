@@ -9,10 +9,6 @@ namespace {
 using plan::Action;
 using Kind = partition::Instruction::Kind;
 
-bool is_message(const partition::Transfer& transfer) noexcept {
-  return transfer.collective == partition::Collective::send || transfer.collective == partition::Collective::receive;
-}
-
 const partition::Buffer& buffer_of(const ExecutedInstruction& at, partition::BufferId id) {
   return at.program->buffers[static_cast<std::size_t>(id)];
 }

@@ -6,9 +6,9 @@
 #include <string_view>
 
 #include "core/base/error.h"
-#include "core/options/convert.h"
-#include "core/job/schema.h"
 #include "core/base/text.h"
+#include "core/job/schema.h"
+#include "core/options/convert.h"
 
 namespace shardrun::job {
 void read_mesh(const RawJob& raw, Job& job) {

@@ -159,6 +159,11 @@ struct Job {
   [[nodiscard]] bool is_given(std::string_view section, std::string_view key) const;
 };
 
+/// Steps of the job's task.
+[[nodiscard]] inline std::int64_t steps_of(const Job& job) noexcept {
+  return job.task == Task::train ? job.train.steps : job.iterate.steps;
+}
+
 /// What parsing a job needs from models and plugins. Absent options mean that there is no such model or plugin. The
 /// names are used only in messages that list them.
 struct SchemaProviders {

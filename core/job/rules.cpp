@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "core/base/error.h"
-#include "core/job/schema.h"
 #include "core/base/text.h"
+#include "core/job/schema.h"
 
 namespace shardrun::job {
 namespace {

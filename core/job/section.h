@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/job/hints.h"
-#include "core/options/options.h"
 #include "core/job/raw.h"
+#include "core/options/options.h"
 
 namespace shardrun::job {
 

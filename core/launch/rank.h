@@ -89,7 +89,8 @@ class Rank {
 
   /// Sets a callback for the abort, called once: on the connection's thread, or by on_abort itself if the job is
   /// aborted already. The callback must be quick, must not throw, and must not call a function of this object that
-  /// waits. It replaces an earlier callback; if that one is running, on_abort waits for it to end.
+  /// waits. It replaces an earlier callback; if that one is running, on_abort waits for it to end. An empty
+  /// callback only removes the earlier one.
   void on_abort(std::function<void(const std::string& reason)> callback);
 
   /// The signal that asks for an orderly stop (SIGINT, SIGTERM, SIGHUP), or 0.

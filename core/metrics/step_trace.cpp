@@ -54,10 +54,6 @@ std::string transfer_name(const Transfer& transfer) {
   return fmt::format("{} of {}", to_string(transfer.collective), transfer.name);
 }
 
-bool is_message(const Program& program, const Instruction& at) {
-  return at.transfer >= 0 && program.transfers[static_cast<std::size_t>(at.transfer)].link.from >= 0;
-}
-
 class StepTrace {
  public:
   StepTrace(Trace& trace, Rows& rows, const partition::Programs& programs, const device::Device& device)
@@ -200,7 +196,9 @@ class StepTrace {
         action = action_of(at, microbatch_);
         event.begin = span.begin;
       }
-      if (at.action == now && !is_message(program, at)) {
+      const bool is_message =
+          at.transfer >= 0 && partition::is_message(program.transfers[static_cast<std::size_t>(at.transfer)]);
+      if (at.action == now && !is_message) {
         event.end = span.end;
       }
     }

@@ -52,7 +52,7 @@ void add_hook_states(graph::Graph& graph, const plan::Plan& plan) {
         const std::string name = fmt::format("{}/{}", state.name, tensor);
         if (!known.emplace(name, static_cast<graph::StateId>(graph.states.size())).second) {
           throw Error(ErrorCode::job,
-                      fmt::format("strategy {} keeps a state '{}' beside its tensors, and the model has "
+                      fmt::format("strategy {} keeps a hook state '{}', and the model has "
                                   "a {} of that name: the strategy has to call it otherwise",
                                   plan.strategy, state.name, name));
         }

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "core/partition/emitter.h"
-#include "core/partition/lower.h"
 #include "core/partition/finalize.h"
+#include "core/partition/lower.h"
 #include "core/partition/usage.h"
 
 namespace shardrun::partition {

@@ -21,8 +21,7 @@ std::string operands(const Program& program, const std::vector<BufferId>& ids) {
 std::string transfer_text(const Programs& programs, const Program& program, const Instruction& at) {
   const Transfer& transfer = program.transfers[static_cast<std::size_t>(at.transfer)];
   const char* verb = at.kind == Instruction::Kind::start ? "start" : "wait";
-  const bool message = transfer.collective == Collective::send || transfer.collective == Collective::receive;
-  if (message) {
+  if (is_message(transfer)) {
     return fmt::format("{} #{} {} of {} over {}, {} to {}: {} elements", verb, at.transfer,
                        to_string(transfer.collective), transfer.name,
                        programs.mesh.axes[static_cast<std::size_t>(transfer.axis)].name, transfer.link.from,

@@ -68,6 +68,11 @@ struct Transfer {
   std::optional<plan::HookKind> hook = std::nullopt;  ///< the hook that it belongs to
 };
 
+/// Whether it is a send or a receive.
+[[nodiscard]] inline bool is_message(const Transfer& transfer) noexcept {
+  return transfer.collective == Collective::send || transfer.collective == Collective::receive;
+}
+
 /// A copy of a strided box of one buffer to a strided box of another. Indices and strides are in elements.
 struct Copy {
   std::int64_t from = 0;  ///< the first element's index in its buffer

@@ -17,10 +17,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::int64_t nanoseconds() noexcept {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
-}
-
 device::TensorView view_of(const partition::Buffer& buffer, std::byte* arena) {
   device::TensorView view;
   view.data = arena + buffer.offset;
@@ -282,7 +278,7 @@ void Executor::execute(Call& call, std::span<const device::Scalars> scalars) {
     perform(call, scalars);
     return;
   }
-  const std::int64_t begin = nanoseconds();
+  const std::int64_t begin = now_in_nanoseconds();
   try {
     perform(call, scalars);
   } catch (...) {
@@ -293,7 +289,7 @@ void Executor::execute(Call& call, std::span<const device::Scalars> scalars) {
 }
 
 void Executor::note(Call& call, std::int64_t begin, bool failed) noexcept {
-  const std::int64_t end = nanoseconds();
+  const std::int64_t end = now_in_nanoseconds();
   call.seconds += static_cast<double>(end - begin) * 1e-9;
   ++call.count;
   if (timeline_ != nullptr) {

@@ -105,7 +105,7 @@ class Executor {
   [[nodiscard]] double hidden_seconds() const noexcept {
     return communicator_ == nullptr ? 0 : communicator_->hidden_seconds();
   }
-  /// What transfers that were started sent in all, in a ring: counted from their memory, not taken from the plan.
+  /// What transfers that were started sent in all, in a ring, by partition::sent_bytes().
   [[nodiscard]] const partition::SentBytes& sent() const noexcept { return sent_; }
 
   /// As `run`, but checks every result and everything that transfers bring. Returns the first in `order` with NaN or

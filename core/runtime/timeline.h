@@ -1,16 +1,23 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace shardrun::runtime {
 
+/// The monotonic clock, which all processes of a machine share.
+[[nodiscard]] inline std::int64_t now_in_nanoseconds() noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
 /// Begin and end of instructions, in the order in which they ran. Room is reserved beforehand: recording allocates
 /// nothing, and spans that do not fit are only counted.
 class Timeline {
  public:
-  /// Nanoseconds of the monotonic clock, which all processes of a machine share.
+  /// Times are of now_in_nanoseconds().
   struct Span {
     std::uint32_t program = 0;
     std::uint32_t instruction = 0;

@@ -10,7 +10,6 @@
 
 #include "core/base/error.h"
 #include "core/base/philox.h"
-#include "core/compile/plugins.h"
 #include "core/metrics/flight.h"
 
 namespace shardrun::train {
@@ -21,9 +20,6 @@ using std::chrono::nanoseconds;
 /// The launcher, which knows a silent rank's name, must notice it before its peers' operations end. Heartbeats come
 /// once a second.
 constexpr double silence_margin_s = 2;
-
-/// Replaces an abort's callback before the objects that it uses are destroyed.
-void no_callback(const std::string&) {}
 
 }  // namespace
 
@@ -38,7 +34,7 @@ RankLink::RankLink(const job::Job& job, compile::Compiled& compiled, launch::Ran
 }
 
 RankLink::~RankLink() {
-  rank_.on_abort(no_callback);
+  rank_.on_abort({});  // the callback uses what ends here
   collectives_.reset();
   // Open transports call their host, which is this. Their threads may still use the memory that they know: `arena_` is
   // destroyed after them.

@@ -77,12 +77,12 @@ std::filesystem::path output_of_all(const job::Job& job, launch::Rank& rank, con
 }
 
 /// Rank 0 opens it before the others.
-metrics::RunFolder open_folder(const job::Job& job, launch::Rank& rank, const std::filesystem::path& way) {
+metrics::RunFolder open_folder(const job::Job& job, launch::Rank& rank, const std::filesystem::path& path) {
   constexpr const char* key = "folder";
-  if (way.empty()) {
+  if (path.empty()) {
     return metrics::find_run_folder(job.output, rank.get(key, launch::Rank::no_deadline));
   }
-  metrics::RunFolder folder(way, job.output);
+  metrics::RunFolder folder(path, job.output);
   if (rank.context().is_hosted) {
     rank.set(key, folder.owner());
   }
@@ -130,11 +130,11 @@ std::shared_ptr<data::Dataset> given_data(const job::Job& job, const std::vector
 
 /// A rank that another launcher has started compiled the job before it met the others. Only now it knows which data its
 /// host shares and how many ranks share its cores. Programs depend on both.
-compile::Compiled compiled_for(const job::Job& job, launch::Rank& rank, RankHooks& hooks) {
-  if (!hooks.compiled) {
-    return compile::compile(job, "cpu", rank.rank(), {}, given_data(job, hooks.data));
+compile::Compiled compiled_for(const job::Job& job, launch::Rank& rank, RankInputs& inputs) {
+  if (!inputs.compiled) {
+    return compile::compile(job, "cpu", rank.rank(), {}, given_data(job, inputs.data));
   }
-  compile::Compiled compiled = *std::move(hooks.compiled);
+  compile::Compiled compiled = *std::move(inputs.compiled);
   if (compiled.dataset != nullptr) {
     compiled.dataset = share_on_host(job, rank, std::move(compiled.dataset));
   }
@@ -189,7 +189,7 @@ int exit_code_of(const std::function<int()>& attempt, const TellFailure& tell) {
   return 1;
 }
 
-int as_rank(const job::Job& job, const launch::RankContext& context, const RankWork& work, RankHooks hooks) {
+int as_rank(const job::Job& job, const launch::RankContext& context, const RankWork& work, RankInputs inputs) {
   // Outside of `attempt`, so that this rank's error is reported before other ranks' errors about the lost connection.
   std::unique_ptr<launch::Rank> rank;
   std::optional<job::Job> placed;
@@ -221,18 +221,18 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
   const auto attempt = [&] {
     rank = std::make_unique<launch::Rank>(context, job::canonical_text(job), latest_join(context));
     rank->on_abort([](const std::string&) { request_stop(SIGTERM); });  // for waits that do not depend on another rank
-    if (hooks.on_join) {
-      hooks.on_join();
+    if (inputs.on_join) {
+      inputs.on_join();
     }
     placed.emplace(placed_here(job, rank->context()));
-    placed->output = output_of_all(job, *rank, hooks.output);
-    folder.emplace(open_folder(*placed, *rank, hooks.folder));
+    placed->output = output_of_all(job, *rank, inputs.output);
+    folder.emplace(open_folder(*placed, *rank, inputs.folder));
     placed->output = folder->root();
-    compiled.emplace(compiled_for(*placed, *rank, hooks));
+    compiled.emplace(compiled_for(*placed, *rank, inputs));
     if (context.is_hosted && context.local_world_size == 0) {
       require_memory_here(*placed, *compiled, rank->context().local_world_size);
     }
-    link.emplace(*placed, *compiled, *rank, hooks.stop_signal);
+    link.emplace(*placed, *compiled, *rank, inputs.stop_signal);
     link->check_data();
     link->check_plan();
     link->check_hooks();
@@ -262,13 +262,13 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
       fail);
 }
 
-int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile, RankHooks hooks) {
+int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile, RankInputs inputs) {
   return as_rank(
       job, context,
       [&](compile::Compiled& compiled, RankLink& link, const metrics::RunFolder& folder) {
         return work_as_rank(compiled, link, folder, profile);
       },
-      std::move(hooks));
+      std::move(inputs));
 }
 
 }  // namespace shardrun::train

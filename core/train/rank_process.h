@@ -34,7 +34,7 @@ inline constexpr const char* data_option = "data";
 [[nodiscard]] std::vector<std::string> data_handles(const std::string& option);
 
 /// What the process that started a rank gave it. If another launcher started it, also what the rank does in addition.
-struct RankHooks {
+struct RankInputs {
   /// A path into the open [job] output of the process that holds it. Empty: the folder is found by its path, and must
   /// be the one that rank 0 writes to.
   std::filesystem::path folder = {};
@@ -48,10 +48,10 @@ struct RankHooks {
 /// Runs this process as a rank of the job: joins, compiles unless done already, calls `work`, and leaves. Returns the
 /// exit code of `work`, or of the error. Reports errors to the launcher before the link ends. Throws nothing.
 [[nodiscard]] int as_rank(const job::Job& job, const launch::RankContext& context, const RankWork& work,
-                          RankHooks hooks = {});
+                          RankInputs inputs = {});
 
 /// Runs this process as a rank of a run, from its start to its exit code.
 [[nodiscard]] int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile,
-                              RankHooks hooks = {});
+                              RankInputs inputs = {});
 
 }  // namespace shardrun::train

@@ -44,9 +44,7 @@ void Run::write_summary(metrics::Summary& summary) noexcept {
   };
   summary.origin = settings_.origin;
   summary.origin.ended = metrics::utc_text(std::chrono::system_clock::now());
-  const bool trains = job_.task == job::Task::train;
-  summary.saved =
-      to_string(directory_.saved((trains ? metrics::weights_path({}) : metrics::state_path({})).filename()));
+  summary.saved = to_string(directory_.saved(checkpoint::result_path(job_).filename()));
   try {
     directory_.folder().require_owned();
   } catch (const Error& error) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <string>
 #include <system_error>
 
@@ -16,15 +15,6 @@
 namespace shardrun::train {
 namespace {
 
-std::int64_t now_in_nanoseconds() noexcept {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
-std::int64_t steps_of(const job::Job& job) {
-  return job.task == job::Task::train ? job.train.steps : job.iterate.steps;
-}
-
 /// Number of instructions in a step.
 std::size_t instructions_per_step(const compile::Compiled& compiled) {
   std::size_t count = 0;
@@ -34,13 +24,13 @@ std::size_t instructions_per_step(const compile::Compiled& compiled) {
   return count;
 }
 
-std::int64_t steps_to_trace(const job::Job& job) { return std::min(job.trace_steps, steps_of(job)); }
+std::int64_t steps_to_trace(const job::Job& job) { return std::min(job.trace_steps, job::steps_of(job)); }
 
 }  // namespace
 
 Tracer::Tracer(const job::Job& job, const compile::Compiled& compiled)
     : compiled_(compiled),
-      first_(std::min(job.trace_first - 1, steps_of(job) - steps_to_trace(job))),
+      first_(std::min(job.trace_first - 1, job::steps_of(job) - steps_to_trace(job))),
       most_steps_(static_cast<std::size_t>(steps_to_trace(job))),
       timeline_(most_steps_ * instructions_per_step(compiled)) {
   steps_.reserve(most_steps_);
@@ -52,7 +42,7 @@ Tracer::Recording::Recording(Tracer& tracer, runtime::Executor& executor, std::i
       is_recorded_(step >= tracer.first_ && tracer.steps_.size() < tracer.most_steps_) {
   if (is_recorded_) {
     tracer_.steps_.push_back(
-        {.step = step + 1, .begin = now_in_nanoseconds(), .first_span = tracer_.timeline_.spans().size()});
+        {.step = step + 1, .begin = runtime::now_in_nanoseconds(), .first_span = tracer_.timeline_.spans().size()});
     executor_.record(&tracer_.timeline_);
   }
 }
@@ -60,7 +50,7 @@ Tracer::Recording::Recording(Tracer& tracer, runtime::Executor& executor, std::i
 Tracer::Recording::~Recording() {
   if (is_recorded_) {
     executor_.record(nullptr);
-    tracer_.steps_.back().end = now_in_nanoseconds();
+    tracer_.steps_.back().end = runtime::now_in_nanoseconds();
   }
 }
 

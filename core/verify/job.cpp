@@ -278,7 +278,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
 }
 
 int record_as_rank(const job::Job& job, const launch::RankContext& context, std::int64_t steps, bool evaluates,
-                   train::RankHooks hooks) {
+                   train::RankInputs inputs) {
   const auto work = [&](compile::Compiled& compiled, train::RankLink& link, const metrics::RunFolder&) {
     // The launcher shows the first rank's output, line by line.
     const std::unique_ptr<metrics::Display> display = train::display_of_launcher(link);
@@ -292,7 +292,7 @@ int record_as_rank(const job::Job& job, const launch::RankContext& context, std:
     const int signal = record(recorder, job, {steps, evaluates});
     return signal == 0 ? 0 : 128 + signal;
   };
-  return train::as_rank(job, context, work, std::move(hooks));
+  return train::as_rank(job, context, work, std::move(inputs));
 }
 
 }  // namespace shardrun::verify

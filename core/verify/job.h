@@ -28,9 +28,9 @@ struct JobSettings {
 /// the job's own output. Throws Error{job, data, plugin, usage} before anything starts.
 [[nodiscard]] JobOutcome verify_job(const job::Job& job, const JobSettings& settings);
 
-/// What a process that was started so does: one rank's steps, and where `evaluates` an evaluation, with its snapshots
-/// in [job] output, to which `folder` is a way. Returns its exit code.
+/// The whole life of a process that is a rank of verify_job(). It runs the rank's steps and, if `evaluates`, an
+/// evaluation, and writes the rank's snapshots to [job] output. Returns the exit code.
 [[nodiscard]] int record_as_rank(const job::Job& job, const launch::RankContext& context, std::int64_t steps,
-                                 bool evaluates, train::RankHooks hooks);
+                                 bool evaluates, train::RankInputs inputs);
 
 }  // namespace shardrun::verify

@@ -44,7 +44,7 @@ TEST_CASE("a size is that of the larger buffer, in whole blocks", "[bench]") {
 TEST_CASE("ops that can be in place are measured both ways, unless one is asked for", "[bench]") {
   Settings settings = settings_of({SR_OP_ALL_REDUCE, SR_OP_ALL_TO_ALL, SR_OP_BARRIER}, {8, 64}, 2);
   CHECK(ops_of(settings).size() == 4 + 2 + 1);
-  settings.places = Places::in_place;
+  settings.places = Placing::in_place;
   const std::vector<Case> in_place = ops_of(settings);
   CHECK(in_place.size() == 2 + 2 + 1);
   CHECK(std::ranges::count(in_place, true, &Case::in_place) == 2);

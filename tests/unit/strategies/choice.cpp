@@ -2,8 +2,8 @@
 
 #include <map>
 
+#include "core/compile/describe.h"
 #include "core/options/convert.h"
-#include "plugins/loader/describe.h"
 
 namespace shardrun::test {
 
@@ -40,7 +40,7 @@ Answer answer_by(const ModelCase& model, const Choice& choice) {
                             plugins::Strategy::open({SHARDRUN_BUILT_PLUGINS, SHARDRUN_HOOKED_PLUGINS}, choice.strategy))
                    .first;
   }
-  plugins::StrategyRequest request = plugins::describe(model.graph, model.microbatch_rows);
+  plugins::StrategyRequest request = compile::describe(model.graph, model.microbatch_rows);
   for (const plan::MeshAxis& axis : choice.mesh) {
     request.ranks *= axis.size;
     if (!axis.name.empty()) {

@@ -367,7 +367,7 @@ TEST_CASE("what no hook can do is refused before anything runs", "[strategies]")
   CHECK_THAT(refused("throws"), Contains("hook sync_gradients of ") && Contains(": no hook today"));
   CHECK_THAT(refused("swallowed"), Contains("there is no buffer 7"));
   CHECK_THAT(refused("no mesh"), Contains("sync_gradients('*')") && Contains("did you mean 'data'"));
-  CHECK_THAT(refused("name taken"), Contains("keeps a state 'gradients' beside its tensors, and the model has a "
+  CHECK_THAT(refused("name taken"), Contains("keeps a hook state 'gradients', and the model has a "
                                              "gradients/embedding/tokens of that name"));
   CHECK_THAT(refusal(model, hooked({{"pipe", 2}, {"data", 2}}, "along pipe")),
              Contains("plans the hook after_step along mesh axis 'pipe', which is that of the pipeline's stages"));

@@ -1,4 +1,4 @@
-#include "plugins/loader/describe.h"
+#include "core/compile/describe.h"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,13 @@
 #include <map>
 #include <string_view>
 
-namespace shardrun::plugins {
+namespace shardrun::compile {
 namespace {
+
+using plugins::CutPointSummary;
+using plugins::LayerSummary;
+using plugins::StrategyRequest;
+using plugins::TensorKind;
 
 /// What a parameter's elements take where programs run; the reference device is for checking, not for planning.
 constexpr std::uint64_t element_bytes = 4;
@@ -122,4 +127,4 @@ StrategyRequest describe(const graph::Graph& graph, const std::vector<std::int64
   return request;
 }
 
-}  // namespace shardrun::plugins
+}  // namespace shardrun::compile
