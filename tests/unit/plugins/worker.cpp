@@ -231,7 +231,7 @@ namespace {
 
 /// A host whose clock is moved by waiting, and whose store waits until the deadline whatever happens.
 struct SlowHost {
-  std::int64_t clock = 1'000'000'000;
+  std::int64_t clock = monotonic_now();  ///< later than all that steady_now() has left out
   std::int64_t aborted_at = never;
   std::int64_t set_at = never;
   std::int32_t early_status = SR_OK;  ///< what a wait ends with at once; SR_OK: it waits
