@@ -9,8 +9,7 @@
 namespace shardrun::bench {
 namespace {
 
-using sdk::detail::Bfloat;
-using sdk::detail::Half;
+using sdk::detail::element_of;
 using sdk::detail::with_type;
 
 /// The largest whole number up to which a dtype has all.
@@ -73,17 +72,6 @@ class Numbers {
   std::uint32_t givers_;  ///< members that may give more than 0 to the sum of one place
   std::uint32_t kinds_;
 };
-
-template <class T>
-T element_of(std::uint32_t number) noexcept {
-  if constexpr (std::is_same_v<T, Half>) {
-    return sdk::detail::narrow_to_half(static_cast<float>(number));
-  } else if constexpr (std::is_same_v<T, Bfloat>) {
-    return sdk::detail::narrow_to_bfloat(static_cast<float>(number));
-  } else {
-    return static_cast<T>(number);
-  }
-}
 
 /// Compares `count` elements at `found` with the values of `expect`.
 template <class Expect>

@@ -45,7 +45,7 @@ SavedState initialize_states(const job::Job& job, const graph::Graph& graph, run
 /// The path of the job's result file, in [job] output.
 [[nodiscard]] std::filesystem::path result_path(const job::Job& job);
 
-/// What the job keeps of an earlier run in its own folder.
+/// Files of an earlier run that stay in the job's folder.
 [[nodiscard]] metrics::Kept kept_of(const job::Job& job);
 
 }  // namespace shardrun::checkpoint

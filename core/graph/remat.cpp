@@ -39,7 +39,7 @@ std::vector<bool> leaving_layers(const Function& function) {
 std::vector<bool> choose_kept(const Function& function, Remat remat, std::int32_t layers) {
   const std::vector<bool> leaving = leaving_layers(function);
   std::vector<bool> kept(function.values.size(), true);
-  // What backward has without keeping more: states, values that it reads anyway, and what follows from these.
+  // Values that backward has without keeping more: states, values that it reads anyway, and values computed from both.
   std::vector<bool> available = read_by_backward(function);
   for (std::size_t v = 0; v < function.values.size(); ++v) {
     available[v] = available[v] || function.values[v].state >= 0;

@@ -1,4 +1,4 @@
-// What the supervisor does on signals of a person or a scheduler: stop, stop at once, pause.
+// The supervisor's handling of signals from a user or a scheduler: stop, stop at once, pause.
 
 #include <fmt/format.h>
 

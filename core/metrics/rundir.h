@@ -32,9 +32,9 @@ namespace shardrun::metrics {
 /// The name of this machine.
 [[nodiscard]] std::string host_name();
 
-/// What a run keeps of the earlier run in its folder, when it starts from that run's state.
+/// Files of an earlier run that stay in the folder of a run that starts from the earlier run's state.
 struct Kept {
-  std::filesystem::path file;  ///< the state that it starts from
+  std::filesystem::path file;  ///< the state that the new run starts from
   std::int64_t step = -1;      ///< saved states up to this step are kept
 };
 

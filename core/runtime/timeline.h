@@ -24,7 +24,7 @@ class Timeline {
     std::int64_t begin = 0;
     std::int64_t end = 0;
     bool failed = false;  ///< the instruction threw
-    // Of a wait: when its transfer was under way, if the transport says so; else 0.
+    // For a wait: the times at which its transfer began and ended; 0 if the transport does not report them.
     std::int64_t transfer_begun = 0;
     std::int64_t transfer_ended = 0;
   };

@@ -170,7 +170,7 @@ void count_bytes(Member& member) {
   member.forget();
 }
 
-/// Where a transport reports an op's times, they lie between its start and the end of its wait.
+/// Checks that the reported times of an op lie between its start and the end of its wait.
 void times_of_ops(Member& member) {
   MemberGroup& group = member.first(4);
   Trial trial(member, group, {.opcode = SR_OP_ALL_REDUCE, .members = 4, .count = 100'000}, {}, 1);

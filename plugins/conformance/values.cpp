@@ -12,6 +12,7 @@ namespace {
 
 using sdk::OpSpec;
 using sdk::detail::Bfloat;
+using sdk::detail::element_of;
 using sdk::detail::Half;
 using sdk::detail::with_type;
 
@@ -43,17 +44,6 @@ double reduced(std::uint32_t reduction, double a, double b) {
     case SR_REDUCE_PRODUCT: return a * b;
     case SR_REDUCE_MIN: return std::min(a, b);
     default: return std::max(a, b);
-  }
-}
-
-template <class T>
-T element_of(double number) {
-  if constexpr (std::is_same_v<T, Half>) {
-    return sdk::detail::narrow_to_half(static_cast<float>(number));
-  } else if constexpr (std::is_same_v<T, Bfloat>) {
-    return sdk::detail::narrow_to_bfloat(static_cast<float>(number));
-  } else {
-    return static_cast<T>(number);
   }
 }
 

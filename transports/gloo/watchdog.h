@@ -9,7 +9,7 @@
 
 namespace shardrun::gloo_transport {
 
-/// What the watchdog checks, on its own thread.
+/// An object that the watchdog checks. The watchdog's thread calls both functions.
 class Watched {
  public:
   Watched() = default;

@@ -241,6 +241,18 @@ template <class T, std::size_t Targets>
   }
 }
 
+/// The number as an element of type T, rounded where T is narrower.
+template <class T>
+T element_of(double number) noexcept {
+  if constexpr (std::is_same_v<T, Half>) {
+    return narrow_to_half(static_cast<float>(number));
+  } else if constexpr (std::is_same_v<T, Bfloat>) {
+    return narrow_to_bfloat(static_cast<float>(number));
+  } else {
+    return static_cast<T>(number);
+  }
+}
+
 /// Calls `act` with a null pointer to the type of the dtype's elements. Where the dtype is not known, returns a zero of
 /// the result.
 template <class Act>
