@@ -252,8 +252,8 @@ TEST_CASE("with nothing but latency a data-parallel step takes two messages for 
 
 namespace {
 
-constexpr std::uint32_t p = 4;
-constexpr std::uint32_t m = 8;
+constexpr std::uint32_t stage_count = 4;
+constexpr std::uint32_t microbatch_count = 8;
 
 using plan::Action;
 
@@ -344,11 +344,11 @@ Prediction predict_pipeline(const partition::Pipeline& pipeline, const std::opti
 }  // namespace
 
 TEST_CASE("stages of one cost wait as long as the pipeline's bubble says", "[predict]") {
-  const partition::Pipeline pipeline = alternating(p, m);
+  const partition::Pipeline pipeline = alternating(stage_count, microbatch_count);
   const Prediction step = predict_pipeline(pipeline, AxisRate{.bandwidth = 1e24});
   const forecast::Timeline timeline = forecast::timeline_of(pipeline, forecast::unit_cost);
   CHECK(step.seconds == Approx(timeline.end));
-  for (std::size_t stage = 0; stage < p; ++stage) {
+  for (std::size_t stage = 0; stage < stage_count; ++stage) {
     CHECK(step.stages[stage].waiting / step.stages[stage].compute == Approx(timeline.bubble(stage)));
     CHECK(step.stages[stage].compute + step.stages[stage].exposed + step.stages[stage].waiting == Approx(step.seconds));
     for (const Action& action : pipeline.actions[stage]) {

@@ -18,10 +18,10 @@ using Kind = Instruction::Kind;
 
 namespace {
 
-const graph::Op matmul{.name = "matmul"};
+const graph::Op product{.name = "matmul"};
 
-Instruction instruction(Kind kind, std::int64_t flops = 0) {
-  Instruction made{.kind = kind, .op = &matmul, .name = "product"};
+Instruction step_instruction(Kind kind, std::int64_t flops = 0) {
+  Instruction made{.kind = kind, .op = &product, .name = "product"};
   made.transfer = kind == Kind::compute ? -1 : 0;
   made.flops = flops;
   return made;
@@ -35,9 +35,9 @@ partition::Programs stage(std::int64_t rank, std::int64_t flops = 8) {
                       .collective = rank == 0 ? partition::Collective::send : partition::Collective::receive,
                       .axis = 0,
                       .link = {0, 1}}};
-  micro.instructions = {instruction(start), instruction(wait)};
+  micro.instructions = {step_instruction(start), step_instruction(wait)};
   if (rank == 0) {
-    micro.instructions.insert(micro.instructions.begin(), instruction(compute, flops));
+    micro.instructions.insert(micro.instructions.begin(), step_instruction(compute, flops));
   }
   return {.mesh = {{{"pipe", 2}}}, .rank = rank, .programs = {micro}};
 }

@@ -71,7 +71,7 @@ TEST_CASE("well-formed UTF-8 is told from what is not", "[job]") {
   for (const std::string bad : {"\x80", "\xC0\xAF", "\xC1\xBF", "\xC3", "\xE0\x80\xAF", "\xE0\x9F\xBF", "\xE2\x82",
                                 "\xED\xA0\x80", "\xED\xBF\xBF", "\xF0\x80\x80\xAF", "\xF0\x8F\xBF\xBF", "\xF0\x9F\x98",
                                 "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFE", "\xFF"}) {
-    INFO(escaped(bad));
+    INFO(shardrun::escaped(bad));
     CHECK(invalid_utf8(bad) == 0);
     CHECK(invalid_utf8("ab" + bad) == 2);
   }

@@ -31,8 +31,6 @@ files::FileDescriptor connect_to(const RankContext& context) {
 
 namespace {
 
-constexpr std::size_t before_payload = launch::frame_header_bytes + 2;
-
 /// Whoever closes this sends a reset.
 void reset_at_close(const files::FileDescriptor& socket) {
   const linger none = {.l_onoff = 1, .l_linger = 0};

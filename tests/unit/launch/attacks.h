@@ -4,9 +4,13 @@
 #include <vector>
 
 #include "core/files/descriptor.h"
+#include "core/launch/protocol.h"
 #include "core/launch/rank.h"
 
 namespace shardrun::test {
+
+/// Where the payload of a frame begins.
+inline constexpr std::size_t before_payload = launch::frame_header_bytes + 2;
 
 /// A connection to the launcher that says nothing. Throws Error where it does not listen.
 [[nodiscard]] files::FileDescriptor connect_to(const launch::RankContext& context);

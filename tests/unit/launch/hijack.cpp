@@ -27,12 +27,14 @@
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 #include "tests/support/middle.h"
+#include "tests/unit/launch/attacks.h"
 #include "tests/unit/launch/store.h"
 
 using namespace shardrun::launch;
 using Catch::Matchers::Contains;
 using shardrun::test::as_it_is;
 using shardrun::test::attacks;
+using shardrun::test::before_payload;
 using shardrun::test::error_of;
 using shardrun::test::Middle;
 using shardrun::test::Store;
@@ -60,8 +62,6 @@ Rank::Deadline in(milliseconds duration) { return Rank::Clock::now() + duration;
 
 constexpr std::chrono::seconds long_enough{60};
 
-constexpr std::size_t before_payload = frame_header_bytes + 2;
-
 /// Of a store whose ranks connect to another port.
 RankContext context_at(const Store& store, int rank, std::uint16_t port) {
   RankContext context = store.context(rank);
@@ -70,7 +70,7 @@ RankContext context_at(const Store& store, int rank, std::uint16_t port) {
   return context;
 }
 
-std::string hexadecimal(const Token& token) {
+std::string digits_of(const Token& token) {
   std::string text;
   for (const std::uint8_t byte : token) {
     text += fmt::format("{:02x}", byte);
@@ -133,7 +133,7 @@ TEST_CASE("what ranks and their launcher tell each other is not to be seen on th
   CHECK(store.messages() == "what is told to the launcher");
   CHECK(middle.seen().size() > 300);
   for (const std::string& secret :
-       {std::string(text_of(context.token)), hexadecimal(context.token), std::string("the name of a key"),
+       {std::string(text_of(context.token)), digits_of(context.token), std::string("the name of a key"),
         std::string("what is told"), std::string(Store::job), host_name()}) {
     // Two bytes, as some hosts are named, stand in random ones by chance.
     CHECK((secret.size() < 6 || middle.seen().find(secret) == std::string::npos));

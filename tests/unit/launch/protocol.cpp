@@ -11,8 +11,10 @@
 #include "core/launch/protocol.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
+#include "tests/unit/launch/attacks.h"
 
 using namespace shardrun::launch;
+using shardrun::test::before_payload;
 using shardrun::test::error_of;
 
 namespace {
@@ -26,8 +28,6 @@ std::string hexadecimal(const std::string& bytes) {
 }
 
 std::string hexadecimal(const Digest& digest) { return fmt::format("{:02x}", fmt::join(digest, "")); }
-
-constexpr std::size_t before_payload = frame_header_bytes + 2;
 
 }  // namespace
 

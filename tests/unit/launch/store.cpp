@@ -15,18 +15,18 @@ namespace {
 
 Rank::Deadline in(int milliseconds) { return Rank::Clock::now() + std::chrono::milliseconds(milliseconds); }
 
-constexpr int long_enough = 60000;
+constexpr int a_minute = 60000;
 
 }  // namespace
 
 TEST_CASE("get() waits for a key that is set later, by any thread", "[launch]") {
   Store store(2);
-  Rank reader(store.context(0), Store::job, in(long_enough));
-  Rank writer(store.context(1), Store::job, in(long_enough));
+  Rank reader(store.context(0), Store::job, in(a_minute));
+  Rank writer(store.context(1), Store::job, in(a_minute));
   std::vector<std::future<std::string>> values;
   for (int i = 0; i < 8; ++i) {
-    values.push_back(std::async(std::launch::async,
-                                [&reader, i] { return reader.get("key/" + std::to_string(i), in(long_enough)); }));
+    values.push_back(
+        std::async(std::launch::async, [&reader, i] { return reader.get("key/" + std::to_string(i), in(a_minute)); }));
   }
   for (int i = 7; i >= 0; --i) {
     writer.set("key/" + std::to_string(i), std::string_view("\0value", 6));
@@ -36,14 +36,14 @@ TEST_CASE("get() waits for a key that is set later, by any thread", "[launch]") 
   }
   const std::string large(1000000, 'x');
   writer.set("large", large);
-  CHECK(reader.get("large", in(long_enough)) == large);
+  CHECK(reader.get("large", in(a_minute)) == large);
   writer.set("empty", std::string_view());
-  CHECK(reader.get("empty", in(long_enough)).empty());
+  CHECK(reader.get("empty", in(a_minute)).empty());
 }
 
 TEST_CASE("get() says which key nobody has set when its deadline passes, and works on", "[launch]") {
   Store store(1);
-  Rank rank(store.context(0), Store::job, in(long_enough));
+  Rank rank(store.context(0), Store::job, in(a_minute));
   CHECK(error_of([&] { (void)rank.get("missing", in(20)); }).find("for the key 'missing', which no rank has set") !=
         std::string::npos);
   try {
@@ -52,15 +52,15 @@ TEST_CASE("get() says which key nobody has set when its deadline passes, and wor
     CHECK(error.code() == shardrun::ErrorCode::timeout);
   }
   rank.set("missing", "here");
-  CHECK(rank.get("missing", in(long_enough)) == "here");
+  CHECK(rank.get("missing", in(a_minute)) == "here");
 }
 
 TEST_CASE("a value that no frame can hold is refused where it is set", "[launch]") {
   Store store(1);
-  Rank rank(store.context(0), Store::job, in(long_enough));
+  Rank rank(store.context(0), Store::job, in(a_minute));
   CHECK(error_of([&] { rank.set("key", std::string(1 << 20, 'x')); }).find("at most 1048576") != std::string::npos);
   rank.set("key", "short");
-  CHECK(rank.get("key", in(long_enough)) == "short");
+  CHECK(rank.get("key", in(a_minute)) == "short");
 }
 
 TEST_CASE("a process without the token is let in by no store, nor one of another job", "[launch]") {
@@ -68,11 +68,11 @@ TEST_CASE("a process without the token is let in by no store, nor one of another
   RankContext stranger = store.context(0);
   stranger.token[0] ^= 1U;
   CHECK(error_of([&] { Rank(stranger, Store::job, in(300)); }).find("could not join its job") != std::string::npos);
-  CHECK(error_of([&] { Rank(store.context(0), "[job]\nranks = 3\n", in(long_enough)); })
+  CHECK(error_of([&] { Rank(store.context(0), "[job]\nranks = 3\n", in(a_minute)); })
             .ends_with("came with another job: have the job file or a plugin changed while the job was starting?; the "
                        "first difference is [job] ranks = 3 here, 2 there"));
-  const Rank rank(store.context(0), Store::job, in(long_enough));
-  CHECK(error_of([&] { Rank(store.context(0), Store::job, in(long_enough)); }) ==
+  const Rank rank(store.context(0), Store::job, in(a_minute));
+  CHECK(error_of([&] { Rank(store.context(0), Store::job, in(a_minute)); }) ==
         "1: the launcher refused this process: rank 0 is taken");
 }
 
@@ -82,18 +82,18 @@ TEST_CASE("silent connections keep no rank out, however many there are", "[launc
   for (int i = 0; i < 100; ++i) {
     silent.push_back(shardrun::test::connect_to(store.context(0)));
   }
-  Rank writer(store.context(0), Store::job, in(long_enough));
+  Rank writer(store.context(0), Store::job, in(a_minute));
   for (int i = 0; i < 100; ++i) {
     silent.push_back(shardrun::test::connect_to(store.context(0)));
   }
-  const Rank late(store.context(1), Store::job, in(long_enough));
+  const Rank late(store.context(1), Store::job, in(a_minute));
   writer.set("key", "value");
-  CHECK(writer.get("key", in(long_enough)) == "value");
+  CHECK(writer.get("key", in(a_minute)) == "value");
 }
 
 TEST_CASE("an abort ends what waits, what comes later, and calls the callback once", "[launch]") {
   Store store(2);
-  Rank rank(store.context(0), Store::job, in(long_enough));
+  Rank rank(store.context(0), Store::job, in(a_minute));
   int calls = 0;
   std::promise<std::string> reason;
   rank.on_abort([&](const std::string& why) {
@@ -102,7 +102,7 @@ TEST_CASE("an abort ends what waits, what comes later, and calls the callback on
   });
   CHECK_FALSE(rank.aborted());
   std::future<std::string> waiting =
-      std::async(std::launch::async, [&] { return error_of([&] { (void)rank.get("never", in(long_enough)); }); });
+      std::async(std::launch::async, [&] { return error_of([&] { (void)rank.get("never", in(a_minute)); }); });
   store.abort("rank 1 is gone");
   CHECK(reason.get_future().get() == "rank 1 is gone");
   CHECK(waiting.get() == "1: rank 0 could not wait for the key 'never': the job is aborted: rank 1 is gone");
@@ -113,26 +113,25 @@ TEST_CASE("an abort ends what waits, what comes later, and calls the callback on
   rank.on_abort([&](const std::string& why) { late = why; });
   CHECK(late == "rank 1 is gone");
   CHECK(calls == 1);
-  Rank latecomer(store.context(1), Store::job, in(long_enough));
-  CHECK(error_of([&] { (void)latecomer.get("never", in(long_enough)); }).find("the job is aborted") !=
-        std::string::npos);
+  Rank latecomer(store.context(1), Store::job, in(a_minute));
+  CHECK(error_of([&] { (void)latecomer.get("never", in(a_minute)); }).find("the job is aborted") != std::string::npos);
 }
 
 TEST_CASE("losing the launcher aborts the rank", "[launch]") {
   Store store(1);
-  Rank rank(store.context(0), Store::job, in(long_enough));
+  Rank rank(store.context(0), Store::job, in(a_minute));
   std::promise<std::string> reason;
   rank.on_abort([&](const std::string& why) { reason.set_value(why); });
   store.end();
   CHECK(reason.get_future().get().starts_with("the connection to the launcher is lost: "));
   CHECK(rank.aborted());
-  CHECK(error_of([&] { rank.goodbye(in(long_enough)); }).find("could not say goodbye") != std::string::npos);
+  CHECK(error_of([&] { rank.goodbye(in(a_minute)); }).find("could not say goodbye") != std::string::npos);
 }
 
 TEST_CASE("after its goodbye a rank is not aborted any more", "[launch]") {
   Store store(1);
-  Rank rank(store.context(0), Store::job, in(long_enough));
-  rank.goodbye(in(long_enough));
+  Rank rank(store.context(0), Store::job, in(a_minute));
+  rank.goodbye(in(a_minute));
   store.end();
   CHECK_FALSE(rank.aborted());
 }

@@ -19,7 +19,7 @@ using namespace shardrun::metrics;
 namespace {
 
 /// A screen and a clock in the test's hand.
-struct Screen {
+struct FakeScreen {
   std::vector<std::string> writes;
   SteadyTime now;
   std::size_t columns = 100;
@@ -43,7 +43,7 @@ ProgressUpdate at(std::int64_t step) { return {.step = step, .loss = 2.5, .val_l
 }  // namespace
 
 TEST_CASE("a terminal shows one line that is rewritten", "[metrics]") {
-  Screen screen;
+  FakeScreen screen;
   Progress progress(screen.sink(true), 200, 0);
 
   progress.update(at(1));
@@ -63,7 +63,7 @@ TEST_CASE("a terminal shows one line that is rewritten", "[metrics]") {
 }
 
 TEST_CASE("a terminal is written to ten times a second at most", "[metrics]") {
-  Screen screen;
+  FakeScreen screen;
   Progress progress(screen.sink(true), 1000, 0);
 
   for (std::int64_t step = 1; step <= 1000; ++step) {
@@ -76,7 +76,7 @@ TEST_CASE("a terminal is written to ten times a second at most", "[metrics]") {
 
 TEST_CASE("a line never reaches the terminal's last column", "[metrics]") {
   for (std::size_t columns = 0; columns < 90; ++columns) {
-    Screen screen;
+    FakeScreen screen;
     screen.columns = columns;
     Progress progress(screen.sink(true), 200, 0);
     progress.update({.step = 1, .loss = 2.5, .val_loss = 2.5, .rate = 12345});
@@ -91,7 +91,7 @@ TEST_CASE("a line never reaches the terminal's last column", "[metrics]") {
 }
 
 TEST_CASE("what does not fit is left off at the end", "[metrics]") {
-  Screen screen;
+  FakeScreen screen;
   screen.columns = 30;
   Progress progress(screen.sink(true), 200, 0);
 
@@ -101,7 +101,7 @@ TEST_CASE("what does not fit is left off at the end", "[metrics]") {
 }
 
 TEST_CASE("a shrunken terminal is not wrapped by the padding", "[metrics]") {
-  Screen screen;
+  FakeScreen screen;
   Progress progress(screen.sink(true), 200, 0);
   progress.update(at(1));
   screen.columns = 20;
@@ -113,7 +113,7 @@ TEST_CASE("a shrunken terminal is not wrapped by the padding", "[metrics]") {
 }
 
 TEST_CASE("a rate is that of all steps since the line before, at the end of all", "[metrics]") {
-  Screen screen;
+  FakeScreen screen;
   Progress progress(screen.sink(false), 4, 2);
   progress.update({.step = 1, .loss = {}, .val_loss = {}, .rate = 100});
   progress.update({.step = 2, .loss = {}, .val_loss = {}, .rate = 300});
@@ -128,7 +128,7 @@ TEST_CASE("a rate is that of all steps since the line before, at the end of all"
 }
 
 TEST_CASE("a line of its own goes above the live one", "[metrics]") {
-  Screen screen;
+  FakeScreen screen;
   screen.columns = 30;
   Progress progress(screen.sink(true), 200, 0);
   progress.print("before");
@@ -142,7 +142,7 @@ TEST_CASE("a line of its own goes above the live one", "[metrics]") {
 }
 
 TEST_CASE("elsewhere lines are plain: first, each tenth, last", "[metrics]") {
-  Screen screen;
+  FakeScreen screen;
   Progress progress(screen.sink(false), 20, 0);
 
   for (std::int64_t step = 1; step <= 20; ++step) {
@@ -160,7 +160,7 @@ TEST_CASE("elsewhere lines are plain: first, each tenth, last", "[metrics]") {
 }
 
 TEST_CASE("elsewhere a slow run is heard of every ten seconds", "[metrics]") {
-  Screen screen;
+  FakeScreen screen;
   Progress progress(screen.sink(false), 1000000, 0);
 
   for (std::int64_t step = 1; step <= 21; ++step) {
@@ -172,7 +172,7 @@ TEST_CASE("elsewhere a slow run is heard of every ten seconds", "[metrics]") {
 }
 
 TEST_CASE("log_every and validations make lines due", "[metrics]") {
-  Screen screen;
+  FakeScreen screen;
   Progress progress(screen.sink(false), 100, 7);
 
   for (std::int64_t step = 1; step <= 15; ++step) {
@@ -187,7 +187,7 @@ TEST_CASE("log_every and validations make lines due", "[metrics]") {
 }
 
 TEST_CASE("a run without steps shows nothing, one without an end no share", "[metrics]") {
-  Screen screen;
+  FakeScreen screen;
   Progress(screen.sink(true), 10, 0).finish();
   CHECK(screen.writes.empty());
 
@@ -229,14 +229,14 @@ TEST_CASE("a screen that cannot be written is no error", "[metrics]") {
 }
 
 TEST_CASE("a task without a loss shows none", "[metrics]") {
-  Screen screen;
+  FakeScreen screen;
   Progress heat(screen.sink(false), 10, 0, "it");
   heat.update({.step = 1, .loss = {}, .val_loss = {}, .rate = 250});
   CHECK(screen.all() == "step 1/10 10%  250 it/s\n");
 }
 
 TEST_CASE("a line that stays shows a validation where it was measured, and nowhere else", "[metrics]") {
-  Screen screen;
+  FakeScreen screen;
   Progress progress(screen.sink(false), 4, 1);
   for (std::int64_t step = 1; step <= 4; ++step) {
     progress.update({.step = step, .loss = 2, .val_loss = step == 2 ? std::optional(1.5) : std::nullopt, .rate = 1});
@@ -250,7 +250,7 @@ TEST_CASE("a line that stays shows a validation where it was measured, and nowhe
 }
 
 TEST_CASE("a terminal shows at once what goes on before the first step, and how long it lasts", "[metrics]") {
-  Screen screen;
+  FakeScreen screen;
   Progress progress(screen.sink(true), 10, 0);
 
   progress.now_at("compiling");
@@ -267,7 +267,7 @@ TEST_CASE("a terminal shows at once what goes on before the first step, and how 
 }
 
 TEST_CASE("a long validation shows how far it is, a short one nothing", "[metrics]") {
-  Screen screen;
+  FakeScreen screen;
   Progress progress(screen.sink(true), 10, 0);
   progress.update(at(1));
   for (std::int64_t batch = 1; batch <= 30; ++batch) {
@@ -280,7 +280,7 @@ TEST_CASE("a long validation shows how far it is, a short one nothing", "[metric
 }
 
 TEST_CASE("elsewhere what lasts is told after 10, 20 and 40 seconds", "[metrics]") {
-  Screen screen;
+  FakeScreen screen;
   Progress progress(screen.sink(false), 10, 0);
   progress.now_at("reading data");
   screen.pass(5000);
@@ -294,10 +294,10 @@ TEST_CASE("elsewhere what lasts is told after 10, 20 and 40 seconds", "[metrics]
 }
 
 TEST_CASE("a step is told of while it lasts, where it is longer than steps were", "[metrics]") {
-  Screen terminal;
+  FakeScreen terminal;
   Progress live(terminal.sink(true), 10, 0);
   live.update(at(1));
-  Screen pipe;
+  FakeScreen pipe;
   Progress plain(pipe.sink(false), 10, 1);
   plain.update(at(1));
   pipe.pass(15'000);
@@ -315,7 +315,7 @@ TEST_CASE("a step is told of while it lasts, where it is longer than steps were"
 }
 
 TEST_CASE("time during which the process was stopped is in no estimate", "[metrics]") {
-  Screen screen;
+  FakeScreen screen;
   Progress progress(screen.sink(false), 100, 1);
   const auto step = [&](std::int64_t number) {
     screen.pass(1000);
@@ -334,7 +334,7 @@ TEST_CASE("time during which the process was stopped is in no estimate", "[metri
 }
 
 TEST_CASE("a step that ends before the tick that notices a standstill is in no estimate either", "[metrics]") {
-  Screen screen;
+  FakeScreen screen;
   Progress progress(screen.sink(false), 100, 1);
   progress.update(at(1));
   progress.tick();
@@ -356,7 +356,7 @@ TEST_CASE("a step that ends before the tick that notices a standstill is in no e
 }
 
 TEST_CASE("without ticks a long gap is a long step", "[metrics]") {
-  Screen screen;
+  FakeScreen screen;
   Progress progress(screen.sink(false), 100, 1);
   progress.update(at(1));
   screen.pass(3'600'000);
@@ -365,7 +365,7 @@ TEST_CASE("without ticks a long gap is a long step", "[metrics]") {
 }
 
 TEST_CASE("once ticks have ended every long gap is a long step", "[metrics]") {
-  Screen screen;
+  FakeScreen screen;
   Progress progress(screen.sink(false), 100, 1);
   progress.tick();
   screen.pass(1000);
@@ -378,7 +378,7 @@ TEST_CASE("once ticks have ended every long gap is a long step", "[metrics]") {
 }
 
 TEST_CASE("what others write stands below the live line, not behind it", "[metrics]") {
-  Screen screen;
+  FakeScreen screen;
   {
     Progress progress(screen.sink(true), 10, 0);
     progress.update(at(1));
@@ -387,11 +387,11 @@ TEST_CASE("what others write stands below the live line, not behind it", "[metri
   }
   CHECK(screen.all() == "\rstep 1/10 10%  loss 2.5000  12.3k tok/s\n");
 
-  Screen early;
+  FakeScreen early;
   { Progress(early.sink(true), 10, 0).now_at("compiling"); }
   CHECK(early.all() == "\rcompiling\r         \r");
 
-  Screen plain;
+  FakeScreen plain;
   {
     Progress progress(plain.sink(false), 10, 0);
     progress.update(at(1));
@@ -400,7 +400,7 @@ TEST_CASE("what others write stands below the live line, not behind it", "[metri
 }
 
 TEST_CASE("nothing is drawn into what others write until there is something new", "[metrics]") {
-  Screen screen;
+  FakeScreen screen;
   Progress progress(screen.sink(true), 10, 0);
   const auto tick_for_a_while = [&] {
     for (int second = 0; second < 10; ++second) {
@@ -427,7 +427,7 @@ TEST_CASE("nothing is drawn into what others write until there is something new"
 }
 
 TEST_CASE("what follows the last step is shown below it and leaves nothing", "[metrics]") {
-  Screen screen;
+  FakeScreen screen;
   Progress progress(screen.sink(true), 1, 0);
   progress.update({.step = 1, .loss = {}, .val_loss = {}, .rate = 1});
   progress.finish();

@@ -174,7 +174,7 @@ TEST_CASE("lines of several threads stay whole", "[metrics]") {
 namespace {
 
 /// A screen that takes nothing before `release`, as a terminal after Ctrl-S.
-struct Stopped {
+struct StoppedWriter {
   std::promise<void> release;
   std::shared_ptr<std::promise<std::string>> all = std::make_shared<std::promise<std::string>>();
 
@@ -193,7 +193,7 @@ struct Stopped {
 }  // namespace
 
 TEST_CASE("a screen that takes nothing holds up nobody, and shows all once it does", "[metrics]") {
-  Stopped stopped;
+  StoppedWriter stopped;
   Screen screen(stopped.writer());
   std::string expected;
   for (int line = 0; line < 1000; ++line) {
@@ -212,7 +212,7 @@ TEST_CASE("a screen that takes nothing holds up nobody, and shows all once it do
 }
 
 TEST_CASE("a screen that takes nothing is given up, one that takes something is waited for", "[metrics]") {
-  Stopped stopped;
+  StoppedWriter stopped;
   Screen given_up(stopped.writer());
   given_up.write("the end");
   int asked = 0;

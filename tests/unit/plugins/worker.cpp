@@ -19,9 +19,9 @@ namespace {
 
 constexpr std::int64_t never = INT64_MAX;
 
-class Job final : public Worker::Task {
+class ActTask final : public Worker::Task {
  public:
-  explicit Job(std::function<void()> act = [] {}) : act_(std::move(act)) {}
+  explicit ActTask(std::function<void()> act = [] {}) : act_(std::move(act)) {}
 
  private:
   void run(std::int64_t) override { act_(); }
@@ -57,8 +57,8 @@ TransportError failure_of(Act act) {
 TEST_CASE("a worker does its tasks in their order, again and again", "[sdk]") {
   Worker worker;
   std::vector<int> done;
-  Job first([&] { done.push_back(1); });
-  Job second([&] { done.push_back(2); });
+  ActTask first([&] { done.push_back(1); });
+  ActTask second([&] { done.push_back(2); });
 
   for (int i = 0; i < 3; ++i) {
     worker.start(first, never);
@@ -73,7 +73,7 @@ TEST_CASE("a worker does its tasks in their order, again and again", "[sdk]") {
 TEST_CASE("a wait that runs out of time leaves the task", "[sdk]") {
   Worker worker;
   Gate gate;
-  Job job([&] { gate.pass(); });
+  ActTask job([&] { gate.pass(); });
   worker.start(job, never);
 
   CHECK_FALSE(worker.wait(job, 0));
@@ -85,8 +85,8 @@ TEST_CASE("a wait that runs out of time leaves the task", "[sdk]") {
 TEST_CASE("a task that throws fails the worker for good", "[sdk]") {
   Worker worker;
   int ran = 0;
-  Job bad([] { throw TransportError(SR_PEER_LOST, "rank 3 is gone"); });
-  Job good([&] { ++ran; });
+  ActTask bad([] { throw TransportError(SR_PEER_LOST, "rank 3 is gone"); });
+  ActTask good([&] { ++ran; });
   worker.start(good, never);
   CHECK(worker.wait(good, never));
   worker.start(bad, never);
@@ -107,8 +107,8 @@ TEST_CASE("a failure from outside ends what is queued", "[sdk]") {
   Worker worker([&] { ++calls; });
   Gate gate;
   bool ran = false;
-  Job running([&] { gate.pass(); });
-  Job queued([&] { ran = true; });
+  ActTask running([&] { gate.pass(); });
+  ActTask queued([&] { ran = true; });
   worker.start(running, never);
   worker.start(queued, never);
   gate.wait_until_reached();
@@ -129,8 +129,8 @@ TEST_CASE("a failure from outside ends what is queued", "[sdk]") {
 TEST_CASE("a task past its deadline fails the worker, even one that waits its turn", "[sdk]") {
   Worker worker;
   Gate gate;
-  Job running([&] { gate.pass(); });
-  Job queued;
+  ActTask running([&] { gate.pass(); });
+  ActTask queued;
   worker.start(running, never);
   worker.start(queued, steady_now());
 
@@ -146,7 +146,7 @@ TEST_CASE("a task past its deadline fails the worker, even one that waits its tu
 TEST_CASE("a task past its deadline is waited for until it says for whom it waits", "[sdk]") {
   Worker worker;
   const std::int64_t deadline = steady_now() + 1'000'000;
-  Job running([&] {
+  ActTask running([&] {
     while (steady_now() < deadline + 20'000'000) {
       std::this_thread::yield();
     }
@@ -166,7 +166,7 @@ TEST_CASE("a task that is dropped while it runs fails the worker and is let fini
   Gate gate;
   Worker worker([&] { gate.open(); });
   bool finished = false;
-  Job job([&] {
+  ActTask job([&] {
     gate.pass();
     finished = true;
   });
@@ -182,7 +182,7 @@ TEST_CASE("a task that is dropped while it runs fails the worker and is let fini
 TEST_CASE("a task that still runs when it is forgotten is let finish, too", "[sdk]") {
   Worker worker;
   Gate gate;
-  Job job([&] { gate.pass(); });
+  ActTask job([&] { gate.pass(); });
   worker.start(job, never);
   gate.wait_until_reached();
   worker.fail({SR_ABORTED, "enough"});
@@ -199,7 +199,7 @@ TEST_CASE("cleaning up happens despite a failure", "[sdk]") {
   Worker worker;
   worker.fail({SR_ABORTED, "enough"});
   bool cleaned = false;
-  Job job([&] { cleaned = true; });
+  ActTask job([&] { cleaned = true; });
 
   worker.clean_up(job);
 
@@ -210,14 +210,14 @@ TEST_CASE("a task that waits lets others clean up, before what was started behin
   Worker worker;
   std::atomic<bool> cleaned = false;
   bool was_cleaned = false;
-  Job waiting([&] {
+  ActTask waiting([&] {
     while (!cleaned) {
       worker.clean_up_meanwhile();
       std::this_thread::yield();
     }
   });
-  Job behind([&] { was_cleaned = cleaned; });
-  Job clean_up([&] { cleaned = true; });
+  ActTask behind([&] { was_cleaned = cleaned; });
+  ActTask clean_up([&] { cleaned = true; });
   worker.start(waiting, never);
   worker.start(behind, never);
 

@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t all_bytes = 44 + 3 * 32;
 
-const Key secret = {1, 2, 3};
+const Key run_secret = {1, 2, 3};
 
 ChannelBinding binding() {
   return {.run = "run", .group = "1/0,0,1", .connector = 1, .acceptor = 0, .addresses = "127.0.0.1 5 to 127.0.0.1 6"};
@@ -127,7 +127,7 @@ TEST_CASE("gloo: each connection has keys of its own") {
 
 TEST_CASE("gloo: ends that do not mean the same connection refuse each other") {
   ChannelBinding meant = binding();
-  Key key = secret;
+  Key key = run_secret;
   SECTION("secret") { key[31] = 1; }
   SECTION("run") { meant.run = "another"; }
   SECTION("group") { meant.group = "1/1,0,1"; }
@@ -142,7 +142,7 @@ TEST_CASE("gloo: ends that do not mean the same connection refuse each other") {
   Between between;
   Handshake one = connector(std::move(between.of_connector), meant, key);
   Handshake other =
-      Handshake::accepting(std::move(between.of_acceptor), secret, [](std::uint32_t) { return binding(); });
+      Handshake::accepting(std::move(between.of_acceptor), run_secret, [](std::uint32_t) { return binding(); });
   CHECK(between.run(one, other).second == State::refused);
   CHECK_THAT(other.why(), Contains("does not know the secret of this run"));
 }

@@ -17,7 +17,7 @@ using verify::Moment;
 
 namespace {
 
-VerifyCase small_mlp(const char* hidden = "9") {
+VerifyCase mlp_of(const char* hidden = "9") {
   return VerifyCase(training_case("mlp", "mlp", {{"hidden", hidden}}, {.features = 5, .outputs = 3},
                                   {.batch = 7, .microbatches = 3, .eval_rows = 3, .eval_samples = 5}));
 }
@@ -37,7 +37,7 @@ void record(const VerifyCase& checked, const plan::Plan& plan, const char* devic
 }  // namespace
 
 TEST_CASE("snapshots in files are compared as those in memory", "[verify]") {
-  const VerifyCase checked = small_mlp();
+  const VerifyCase checked = mlp_of();
   // Of 9 columns over 4 ranks some have 3 and some 2; of 3 rows over 4 ranks one has none.
   std::vector<NamedPlan> plans = stored_plans(checked.model.graph);
   plans.push_back({"model 4", tensor_parallel(4)});
@@ -56,7 +56,7 @@ TEST_CASE("snapshots in files are compared as those in memory", "[verify]") {
 }
 
 TEST_CASE("a comparison ends at the op where it is asked to, and its meter counts every op", "[verify]") {
-  const VerifyCase checked = small_mlp();
+  const VerifyCase checked = mlp_of();
   const TemporaryFolder folder;
   record(checked, tensor_parallel(2), "cpu", folder);
   int ops = 0;
@@ -87,7 +87,7 @@ TEST_CASE("a comparison ends at the op where it is asked to, and its meter count
 }
 
 TEST_CASE("of a selection its tensors alone are compared, and without the loss nothing is evaluated", "[verify]") {
-  const VerifyCase checked = small_mlp();
+  const VerifyCase checked = mlp_of();
   const graph::Graph& graph = checked.model.graph;
   const TemporaryFolder folder;
   record(checked, tensor_parallel(2), "cpu", folder);
@@ -116,7 +116,7 @@ TEST_CASE("of a selection its tensors alone are compared, and without the loss n
 }
 
 TEST_CASE("a glob that matches no tensor is refused with the nearest and what there is", "[verify]") {
-  const VerifyCase checked = small_mlp();
+  const VerifyCase checked = mlp_of();
   const auto error = [&](const std::vector<std::string>& globs) {
     return error_of([&] { (void)verify::select(checked.model.graph, globs); });
   };
@@ -128,7 +128,7 @@ TEST_CASE("a glob that matches no tensor is refused with the nearest and what th
 }
 
 TEST_CASE("a rank's snapshot that is missing, or of another job, is refused", "[verify]") {
-  const VerifyCase checked = small_mlp();
+  const VerifyCase checked = mlp_of();
   const TemporaryFolder folder;
   record(checked, tensor_parallel(2), "cpu", folder);
   const auto error = [&](const VerifyCase& given, std::int64_t ranks, std::int64_t steps) {
@@ -137,13 +137,13 @@ TEST_CASE("a rank's snapshot that is missing, or of another job, is refused", "[
   CHECK(error(checked, 2, 2) == "nothing");
   CHECK(error(checked, 3, 2).find("step-0.begin.rank-2.safetensors") != std::string::npos);
   CHECK(error(checked, 2, 3).find("step-2.begin.rank-0.safetensors") != std::string::npos);
-  CHECK(error(small_mlp("8"), 2, 2)
+  CHECK(error(mlp_of("8"), 2, 2)
             .find("layer_0/weights should be a part of an F32 or F64 tensor [5, 8]; found F32 "
                   "[5, 5] at '0,0 of 5,9'") != std::string::npos);
 }
 
 TEST_CASE("what a training job calls is what is compared", "[verify]") {
-  ModelCase model = small_mlp().model;
+  ModelCase model = mlp_of().model;
   job::Job job;
   job.seed = 23;
   job.ranks = 1;
