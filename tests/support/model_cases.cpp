@@ -128,7 +128,9 @@ std::vector<ModelCase> training_cases(graph::Remat remat) {
   return cases;
 }
 
-std::vector<ModelCase> model_cases() {
+namespace {
+
+std::vector<ModelCase> build_model_cases() {
   std::vector<ModelCase> cases = training_cases(graph::Remat::none);
   for (const graph::Remat remat : {graph::Remat::layer, graph::Remat::selective}) {
     for (ModelCase& model : training_cases(remat)) {
@@ -151,6 +153,13 @@ std::vector<ModelCase> model_cases() {
   cases.push_back(
       {.name = "sin",
        .graph = models::build_iteration(*models::find_model("sin"), model_settings("sin", {{"cells", "37"}}))});
+  return cases;
+}
+
+}  // namespace
+
+const std::vector<ModelCase>& model_cases() {
+  static const std::vector<ModelCase> cases = build_model_cases();
   return cases;
 }
 

@@ -36,7 +36,7 @@ struct ModelCase {
 [[nodiscard]] std::vector<ModelCase> training_cases(graph::Remat remat);
 
 /// These as they are and with recomputation, and every variant of the models that are iterated.
-[[nodiscard]] std::vector<ModelCase> model_cases();
+[[nodiscard]] const std::vector<ModelCase>& model_cases();
 
 /// One call of one function.
 struct Call {
