@@ -63,8 +63,12 @@ TEST_CASE("the loops are those of the best instruction set that the machine has"
   CHECK(device::machine_level() == (v4 ? 4 : v3 ? 3 : 0));
 
   const std::vector<cpu::LevelKernel> kernels = cpu::kernels_of("gelu");
+#ifdef SHARDRUN_SANITIZED  // only the baseline is built
+  REQUIRE(kernels.size() == 1);
+#else
   REQUIRE(kernels.size() == (v4 ? 3U : v3 ? 2U : 1U));
   CHECK(kernels.back().level == device::machine_level());
+#endif
   CHECK(Device::find("cpu").kernel("gelu").run == kernels.back().kernel.run);
 }
 
