@@ -66,7 +66,7 @@ void Tracer::write(const std::filesystem::path& output) {
     throw files::system_error("create the folder of traces", path.parent_path(), failed.value());
   }
   files::write_file_atomically(path,
-                               metrics::trace_of(steps_, timeline_, compiled_.programs, *compiled_.device).text());
+                               forecast::trace_of(steps_, timeline_, compiled_.programs, *compiled_.device).text());
 }
 
 namespace {

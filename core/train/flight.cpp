@@ -1,4 +1,4 @@
-#include "core/metrics/flight.h"
+#include "core/train/flight.h"
 
 #include <fmt/format.h>
 
@@ -12,11 +12,11 @@
 #include "core/metrics/rundir.h"
 #include "core/runtime/flight_record.h"
 
-namespace shardrun::metrics {
+namespace shardrun::train {
 namespace {
 
 std::filesystem::path path_of(const std::filesystem::path& output, int rank) {
-  return flight_folder(output) / fmt::format("rank-{}.record", rank);
+  return metrics::flight_folder(output) / fmt::format("rank-{}.record", rank);
 }
 
 /// More would push the root cause off the screen; the records have all.
@@ -26,16 +26,16 @@ constexpr std::size_t most_waits = 8;
 
 std::filesystem::path new_flight_path(const std::filesystem::path& output, int rank) {
   std::error_code failed;
-  std::filesystem::create_directories(flight_folder(output), failed);
+  std::filesystem::create_directories(metrics::flight_folder(output), failed);
   if (failed) {
-    throw files::system_error("create the folder", flight_folder(output), failed.value());
+    throw files::system_error("create the folder", metrics::flight_folder(output), failed.value());
   }
   return path_of(output, rank);
 }
 
 void drop_flights(const std::filesystem::path& output) noexcept {
   std::error_code ignored;
-  std::filesystem::remove_all(flight_folder(output), ignored);
+  std::filesystem::remove_all(metrics::flight_folder(output), ignored);
 }
 
 std::string tell_flights(const std::filesystem::path& output, int ranks, int cause) {
@@ -72,7 +72,8 @@ std::string tell_flights(const std::filesystem::path& output, int ranks, int cau
   if (waits.size() > most_waits) {
     text += fmt::format("\n  and {} more such waits", waits.size() - most_waits);
   }
-  return text + fmt::format("\n  the last operations of every rank: {}", human_path(flight_folder(output)));
+  return text +
+         fmt::format("\n  the last operations of every rank: {}", metrics::human_path(metrics::flight_folder(output)));
 }
 
-}  // namespace shardrun::metrics
+}  // namespace shardrun::train

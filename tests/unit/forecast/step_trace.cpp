@@ -1,4 +1,4 @@
-#include "core/metrics/step_trace.h"
+#include "core/forecast/step_trace.h"
 
 #include <boost/json.hpp>
 #include <tuple>
@@ -46,8 +46,8 @@ partition::Programs programs() {
           .actions = {{plan::Action::Kind::forward, 0, 0}, {plan::Action::Kind::backward, 0, 0}}};
 }
 
-json::array events_of(const std::vector<metrics::TracedStep>& steps, const runtime::Timeline& timeline) {
-  const std::string text = metrics::trace_of(steps, timeline, programs(), device::Device::find("cpu")).text();
+json::array events_of(const std::vector<forecast::TracedStep>& steps, const runtime::Timeline& timeline) {
+  const std::string text = forecast::trace_of(steps, timeline, programs(), device::Device::find("cpu")).text();
   return json::parse(text).at("traceEvents").as_array();
 }
 
