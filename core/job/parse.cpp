@@ -32,13 +32,16 @@ void check_section_names(const RawJob& raw) {
   }
 }
 
+/// REQUIRES: [job] has been read.
+const std::string& task_of(const Reading& reading) { return find_effective(reading.settings, {"job", "task"})->text; }
+
 /// A section whose keys are all of the schema.
 void read_fixed(Reading& reading, const Section& section) {
   std::vector<OptionSpec> specs;
   for (const Setting& setting : section.settings) {
     specs.push_back(setting.spec);
   }
-  const bool required = !section.task || *section.task == text_of(reading, {"job", "task"});
+  const bool required = !section.task || *section.task == task_of(reading);
   const OptionValues values = read_settings(reading, section.name, fmt::format("[{}]", section.name), specs, required);
   for (const OptionValues::Entry& entry : values.entries()) {
     const Setting* const setting = find_setting(section, entry.name);
@@ -48,12 +51,12 @@ void read_fixed(Reading& reading, const Section& section) {
 
 void check_task(const Reading& reading, const Section& section) {
   const RawSection* const given = reading.raw.find(section.name);
-  if (given == nullptr || !section.task || *section.task == text_of(reading, {"job", "task"})) {
+  if (given == nullptr || !section.task || *section.task == task_of(reading)) {
     return;
   }
   refuse_at(given->where,
             fmt::format("[{}] has no effect with [job] task = {} ({}); remove the section, or set [job] task = {}",
-                        section.name, text_of(reading, {"job", "task"}),
+                        section.name, task_of(reading),
                         reading.job.is_given("job", "task") ? reading.job.where("job", "task") : "the default",
                         *section.task));
 }

@@ -103,11 +103,4 @@ void set_ranks(Reading& reading, std::int64_t ranks) {
   }
 }
 
-const std::string& text_of(const Reading& reading, const KeyName& name) {
-  const auto found = std::find_if(
-      reading.settings.begin(), reading.settings.end(),
-      [&](const EffectiveSetting& setting) { return setting.section == name.section && setting.key == name.key; });
-  return found->text;
-}
-
 }  // namespace shardrun::job

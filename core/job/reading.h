@@ -28,7 +28,4 @@ struct Reading {
 /// Replaces the number of ranks that stands for `auto`.
 void set_ranks(Reading& reading, std::int64_t ranks);
 
-/// REQUIRES: the setting is of a section that has been read, and has a value.
-[[nodiscard]] const std::string& text_of(const Reading& reading, const KeyName& name);
-
 }  // namespace shardrun::job
