@@ -7,7 +7,7 @@
 
 #include "core/base/error.h"
 #include "core/files/atomic_file.h"
-#include "core/files/descriptor.h"
+#include "core/files/folder.h"
 #include "core/metrics/human.h"
 #include "core/metrics/rundir.h"
 #include "core/runtime/flight_record.h"
@@ -25,11 +25,7 @@ constexpr std::size_t most_waits = 8;
 }  // namespace
 
 std::filesystem::path new_flight_path(const std::filesystem::path& output, int rank) {
-  std::error_code failed;
-  std::filesystem::create_directories(metrics::flight_folder(output), failed);
-  if (failed) {
-    throw files::system_error("create the folder", metrics::flight_folder(output), failed.value());
-  }
+  files::create_folders(metrics::flight_folder(output));
   return path_of(output, rank);
 }
 
