@@ -7,7 +7,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <boost/json.hpp>
 #include <cerrno>
 #include <exception>
@@ -22,18 +21,11 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/host_name.h"
 #include "core/metrics/human.h"
 
 namespace shardrun::metrics {
 namespace {
-
-void create_folder(const std::filesystem::path& folder) {
-  std::error_code failed;
-  std::filesystem::create_directories(folder, failed);
-  if (failed) {
-    throw files::system_error("create the output folder", folder, failed.value());
-  }
-}
 
 /// The content of a run's lock: its process, for people, and a number of its own, since process numbers are reused.
 std::string new_owner() {
@@ -52,7 +44,7 @@ std::string new_owner() {
 
 /// Not every file system can lock a folder: the lock in it is locked too.
 files::Folder lock_folder(const std::filesystem::path& output) {
-  create_folder(output);
+  files::create_folders(output, "the output folder");
   files::Folder folder(output);
   if (::flock(folder.descriptor().get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     const files::FileDescriptor lock(::open(lock_path(folder.root()).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
@@ -82,7 +74,7 @@ files::FileDescriptor take_lock(const files::Folder& folder, const std::filesyst
   if (::fsync(lock.get()) != 0) {  // ranks on other machines read it
     throw files::system_error("make durable", path, errno);
   }
-  create_folder(folder.root() / "log");
+  files::create_folders(folder.root() / "log", "the output folder");
   return lock;
 }
 
@@ -148,11 +140,6 @@ std::optional<ino_t> number_of(const std::filesystem::path& path) {
 }
 
 }  // namespace
-
-std::string host_name() {
-  std::array<char, 256> host{};
-  return ::gethostname(host.data(), host.size() - 1) == 0 ? host.data() : "?";
-}
 
 const char* to_string(Saved saved) noexcept {
   switch (saved) {

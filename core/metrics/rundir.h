@@ -11,9 +11,6 @@
 
 namespace shardrun::metrics {
 
-/// The name of this machine.
-[[nodiscard]] std::string host_name();
-
 /// Whose result file is in the folder when a run ends.
 enum class Saved {
   none,     ///< there is none

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/host_name.h"
 #include "core/base/philox.h"
 #include "core/launch/handshake.h"
 #include "core/launch/rank.h"
