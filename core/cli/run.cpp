@@ -20,7 +20,7 @@
 #include "core/metrics/human.h"
 #include "core/metrics/log.h"
 #include "core/metrics/record.h"
-#include "core/metrics/rundir.h"
+#include "core/metrics/run_files.h"
 #include "core/train/hosted.h"
 #include "core/train/run_job.h"
 

@@ -11,7 +11,7 @@
 #include "core/base/median.h"
 #include "core/files/mapped_file.h"
 #include "core/forecast/step_trace.h"
-#include "core/metrics/rundir.h"
+#include "core/metrics/run_files.h"
 #include "core/partition/partition.h"
 
 namespace shardrun::forecast {

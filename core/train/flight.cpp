@@ -9,7 +9,7 @@
 #include "core/files/atomic_file.h"
 #include "core/files/folder.h"
 #include "core/metrics/human.h"
-#include "core/metrics/rundir.h"
+#include "core/metrics/run_files.h"
 #include "core/runtime/flight_record.h"
 
 namespace shardrun::train {

@@ -5,7 +5,7 @@
 #include "core/base/error.h"
 #include "core/base/stop.h"
 #include "core/checkpoint/saved_state.h"
-#include "core/metrics/rundir.h"
+#include "core/metrics/run_files.h"
 #include "core/train/rank_task.h"
 
 namespace shardrun::train {

@@ -19,7 +19,7 @@
 #include "core/job/output.h"
 #include "core/metrics/log.h"
 #include "core/metrics/record.h"
-#include "core/metrics/rundir.h"
+#include "core/metrics/run_files.h"
 #include "core/train/rank_link.h"
 #include "core/train/rank_reports.h"
 #include "core/train/requirements.h"

@@ -11,7 +11,7 @@
 
 #include "core/checkpoint/saved_state.h"
 #include "core/metrics/human.h"
-#include "core/metrics/rundir.h"
+#include "core/metrics/run_files.h"
 #include "core/train/flight.h"
 
 namespace shardrun::train {

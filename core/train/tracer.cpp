@@ -11,7 +11,7 @@
 #include "core/files/atomic_file.h"
 #include "core/files/folder.h"
 #include "core/files/mapped_file.h"
-#include "core/metrics/rundir.h"
+#include "core/metrics/run_files.h"
 
 namespace shardrun::train {
 namespace {

@@ -6,7 +6,7 @@
 #include "core/base/stop.h"
 #include "core/checkpoint/weights.h"
 #include "core/files/atomic_file.h"
-#include "core/metrics/rundir.h"
+#include "core/metrics/run_files.h"
 #include "core/train/rank_task.h"
 #include "core/train/sampling.h"
 #include "core/train/training.h"

@@ -24,11 +24,11 @@ enum class Saved {
 /// system releases the lock when that process ends, however it ends. The folder itself is locked, so that removing a
 /// lock file lets no other run in. The file `.lock` in it is locked as well, for file systems that cannot lock folders.
 /// The file stays; by itself it locks nothing.
-class RunDirectory {
+class LockedRunFolder {
  public:
   /// Creates the folder, those above it, and `log` in it. Throws Error{io} if the system refuses, or if another run
   /// holds the folder, naming its process.
-  explicit RunDirectory(std::filesystem::path output);
+  explicit LockedRunFolder(std::filesystem::path output);
 
   /// The path for people. Files are written below `root()`.
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return output_; }
@@ -61,13 +61,13 @@ class RunDirectory {
 /// Removes the temporary files of killed ranks in its destructor, after all ranks have ended, however the job ended.
 class Leftovers {
  public:
-  explicit Leftovers(const RunDirectory& directory) : directory_(directory) {}
+  explicit Leftovers(const LockedRunFolder& folder) : folder_(folder) {}
   Leftovers(const Leftovers&) = delete;
   Leftovers& operator=(const Leftovers&) = delete;
-  ~Leftovers() { directory_.remove_unfinished(); }
+  ~Leftovers() { folder_.remove_unfinished(); }
 
  private:
-  const RunDirectory& directory_;
+  const LockedRunFolder& folder_;
 };
 
 }  // namespace shardrun::metrics

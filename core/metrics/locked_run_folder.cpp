@@ -1,4 +1,4 @@
-#include "core/metrics/rundir.h"
+#include "core/metrics/locked_run_folder.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -150,7 +150,7 @@ const char* to_string(Saved saved) noexcept {
   return "";
 }
 
-RunDirectory::RunDirectory(std::filesystem::path output)
+LockedRunFolder::LockedRunFolder(std::filesystem::path output)
     : output_(std::move(output)),
       locked_(lock_folder(output_)),
       was_of_a_run_(is_of_a_run(locked_.root())),
@@ -163,13 +163,13 @@ RunDirectory::RunDirectory(std::filesystem::path output)
   }
 }
 
-Saved RunDirectory::saved(const std::filesystem::path& name) const {
+Saved LockedRunFolder::saved(const std::filesystem::path& name) const {
   const std::optional<ino_t> number = number_of(root() / name);
   const auto older = older_.find(name.string());
   return !number ? Saved::none : older != older_.end() && older->second == *number ? Saved::earlier : Saved::fresh;
 }
 
-void RunDirectory::remove_unfinished() const noexcept {
+void LockedRunFolder::remove_unfinished() const noexcept {
   if (!folder_.is_owned()) {
     return;
   }
@@ -185,7 +185,7 @@ void RunDirectory::remove_unfinished() const noexcept {
   }
 }
 
-std::string RunDirectory::remove_older_run(const Kept& kept) const {
+std::string LockedRunFolder::remove_older_run(const Kept& kept) const {
   if (!was_of_a_run_) {
     return "";
   }
