@@ -47,7 +47,7 @@ using Spans = std::vector<std::pair<std::int64_t, std::int64_t>>;
 
 std::string trace_of(const partition::Programs& programs, const std::vector<Spans>& steps) {
   runtime::Timeline timeline(100);
-  std::vector<metrics::TracedStep> traced;
+  std::vector<forecast::TracedStep> traced;
   for (const Spans& spans : steps) {
     traced.push_back({.step = static_cast<std::int64_t>(traced.size()) + 3,
                       .begin = 0,
@@ -57,7 +57,7 @@ std::string trace_of(const partition::Programs& programs, const std::vector<Span
       timeline.add({.instruction = i, .begin = spans[i].first * 1000, .end = spans[i].second * 1000});
     }
   }
-  return metrics::trace_of(traced, timeline, programs, device::Device::find("cpu")).text();
+  return forecast::trace_of(traced, timeline, programs, device::Device::find("cpu")).text();
 }
 
 /// Written to a file and read again.
