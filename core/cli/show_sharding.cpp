@@ -276,14 +276,14 @@ std::string as_text(const Tensor& tensor, const compile::Compiled& compiled, std
     text += "each rank has a part of the sum at every index that it has\n";
   }
   for (const mesh::AxisId axis : placement.varying) {
-    text += fmt::format("each rank along {} has a value of its own\n", mesh.axes[static_cast<std::size_t>(axis)].name);
+    text += fmt::format("each rank along {} has a value of its own\n", mesh.axes[axis].name);
   }
   return fmt::format("{}\n{}\n{}", text, mesh::draw(shards, tensor.type.axes, width),
                      table(lines_of(shards, mesh.ranks(), tensor.element_bytes)));
 }
 
 json::object json_of(const mesh::Placement& placement, const mesh::Mesh& mesh) {
-  const auto name = [&](mesh::AxisId axis) { return json::string(mesh.axes[static_cast<std::size_t>(axis)].name); };
+  const auto name = [&](mesh::AxisId axis) { return json::string(mesh.axes[axis].name); };
   const auto names = [&](const std::vector<mesh::AxisId>& axes) {
     json::array array;
     for (const mesh::AxisId axis : axes) {

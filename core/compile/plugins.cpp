@@ -163,7 +163,7 @@ plugins::Transport load_transport(const job::Job& job, const std::string& name) 
 runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mesh) {
   for (const job::AxisTransport& each : job.axis_transports) {
     const mesh::AxisId found = mesh.find(each.axis);
-    if (found < 0) {
+    if (!found.exists()) {
       std::vector<std::string> axes;
       for (const mesh::Axis& axis : mesh.axes) {
         axes.push_back(axis.name);
@@ -173,7 +173,7 @@ runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mes
                               each.axis, did_you_mean(each.axis, axes),
                               axes.empty() ? std::string("none") : fmt::format("{}", fmt::join(axes, ", "))));
     }
-    if (mesh.axes[static_cast<std::size_t>(found)].size == 1) {
+    if (mesh.size(found) == 1) {
       throw Error(
           ErrorCode::job,
           fmt::format("{}: [transport] {} = {} has no effect: the axis has one rank, so nothing moves along it; "

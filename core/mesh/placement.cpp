@@ -31,7 +31,7 @@ namespace {
 std::string names_of(const std::vector<AxisId>& axes, const Mesh& mesh) {
   std::string text;
   for (std::size_t a = 0; a < axes.size(); ++a) {
-    text += fmt::format("{}{}", a == 0 ? "" : ",", mesh.axes[static_cast<std::size_t>(axes[a])].name);
+    text += fmt::format("{}{}", a == 0 ? "" : ",", mesh.axes[axes[a]].name);
   }
   return text;
 }
@@ -49,11 +49,10 @@ std::string to_string(const Placement& placement, const Mesh& mesh) {
     text += " flat " + names_of(placement.flat, mesh);
   }
   for (const Partial& each : placement.partial) {
-    text +=
-        fmt::format(" partial {} {}", to_string(each.reduction), mesh.axes[static_cast<std::size_t>(each.axis)].name);
+    text += fmt::format(" partial {} {}", to_string(each.reduction), mesh.axes[each.axis].name);
   }
   for (const AxisId axis : placement.varying) {
-    text += fmt::format(" varying {}", mesh.axes[static_cast<std::size_t>(axis)].name);
+    text += fmt::format(" varying {}", mesh.axes[axis].name);
   }
   return text;
 }
@@ -69,7 +68,7 @@ Interval shard_of(std::int64_t size, const std::vector<AxisId>& axes, const Mesh
                   const Coordinates& coordinates) {
   Interval interval{0, size};
   for (const AxisId axis : axes) {
-    interval = part_of(interval, mesh.size(axis), coordinates[static_cast<std::size_t>(axis)]);
+    interval = part_of(interval, mesh.size(axis), coordinates[axis]);
   }
   return interval;
 }
