@@ -3,25 +3,29 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <string>
+#include <vector>
 
 #include "core/base/error.h"
 #include "core/base/suggest.h"
 
 namespace shardrun::compile {
 
+void require_axis(const mesh::Mesh& mesh, const std::string& name, const std::string& where) {
+  if (mesh.find(name).exists()) {
+    return;
+  }
+  std::vector<std::string> axes;
+  for (const mesh::Axis& axis : mesh.axes) {
+    axes.push_back(axis.name);
+  }
+  throw Error(ErrorCode::job,
+              fmt::format("{}: the mesh has no axis '{}'{}; it has {}", where, name, did_you_mean(name, axes),
+                          axes.empty() ? "none" : fmt::format("{}", fmt::join(axes, ", "))));
+}
+
 void check_cluster(const job::Job& job, const mesh::Mesh& mesh) {
   for (const job::ClusterAxis& each : job.cluster.axes) {
-    if (!mesh.find(each.axis).exists()) {
-      std::vector<std::string> axes;
-      for (const mesh::Axis& axis : mesh.axes) {
-        axes.push_back(axis.name);
-      }
-      throw Error(ErrorCode::job,
-                  fmt::format("{}: the mesh has no axis '{}'{}; it has {}", job.where("cluster." + each.axis, ""),
-                              each.axis, did_you_mean(each.axis, axes),
-                              axes.empty() ? std::string("none") : fmt::format("{}", fmt::join(axes, ", "))));
-    }
+    require_axis(mesh, each.axis, job.where("cluster." + each.axis, ""));
   }
   const AxisRates rates = axis_rates(job, mesh);
   for (const mesh::AxisId id : mesh.axes.ids()) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "core/job/job.h"
 #include "core/mesh/mesh.h"
@@ -15,6 +16,9 @@ struct AxisRate {
 
 /// Per mesh axis. Nothing where the job gives no bandwidth.
 using AxisRates = IdVector<mesh::AxisId, std::optional<AxisRate>>;
+
+/// Throws Error{job} if the mesh has no axis of this name. `where`: where the job names it.
+void require_axis(const mesh::Mesh& mesh, const std::string& name, const std::string& where);
 
 /// Throws Error{job} if [cluster.AXIS] names an axis that the mesh does not have, or if [cluster] flops is given and an
 /// axis has no bandwidth.

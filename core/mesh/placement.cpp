@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
 namespace shardrun::mesh {
 
@@ -20,8 +21,8 @@ bool Placement::varies(AxisId axis) const noexcept {
 }
 
 bool leads(const std::vector<std::int64_t>& shape, std::size_t dim) noexcept {
-  return dim == flattened || std::all_of(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(dim),
-                                         [](std::int64_t size) { return size == 1; });
+  return dim == flattened ||
+         std::ranges::all_of(std::span(shape).first(dim), [](std::int64_t size) { return size == 1; });
 }
 
 Placement replicated(std::size_t rank) { return {.dims = std::vector<std::vector<AxisId>>(rank)}; }
