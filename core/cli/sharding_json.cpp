@@ -11,7 +11,7 @@ namespace {
 namespace json = boost::json;
 
 json::object json_of(const mesh::Placement& placement, const mesh::Mesh& mesh) {
-  const auto name = [&](mesh::AxisId axis) { return json::string(mesh.axes[static_cast<std::size_t>(axis)].name); };
+  const auto name = [&](mesh::AxisId axis) { return json::string(mesh.axes[axis].name); };
   const auto names = [&](const std::vector<mesh::AxisId>& axes) {
     json::array array;
     for (const mesh::AxisId axis : axes) {

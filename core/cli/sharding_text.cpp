@@ -123,7 +123,7 @@ std::string sharding_text(const PlacedTensor& tensor, const compile::Compiled& c
     text += "each rank has a part of the sum at every index that it has\n";
   }
   for (const mesh::AxisId axis : placement.varying) {
-    text += fmt::format("each rank along {} has a value of its own\n", mesh.axes[static_cast<std::size_t>(axis)].name);
+    text += fmt::format("each rank along {} has a value of its own\n", mesh.axes[axis].name);
   }
   return fmt::format("{}\n{}\n{}", text, mesh::draw(shards, tensor.type.axes, width),
                      table(lines_of(shards, mesh.ranks(), tensor.element_bytes)));

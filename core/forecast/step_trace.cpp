@@ -269,11 +269,10 @@ class StepTrace {
 
   void add_transfer(const UnderWay& under_way) {
     const Transfer& transfer = under_way.program->transfers[static_cast<std::size_t>(under_way.start->transfer)];
-    const auto axis = static_cast<std::size_t>(transfer.axis);
-    const std::string& axis_name = programs_.mesh.axes[axis].name;
+    const std::string& axis_name = programs_.mesh.axes[transfer.axis].name;
     const std::size_t element_bytes = device_.element_bytes(transfer.dtype);
     const std::uint64_t sent =
-        partition::sent_bytes(transfer, at_[axis], programs_.mesh.size(transfer.axis), element_bytes);
+        partition::sent_bytes(transfer, at_[transfer.axis], programs_.mesh.size(transfer.axis), element_bytes);
     std::vector<metrics::JsonField> arguments = {
         {"op", to_string(transfer.collective)},
         {"function", under_way.program->function},
@@ -289,7 +288,7 @@ class StepTrace {
     if (under_way.is_complete && (sends || receives)) {
       arguments.push_back({sends ? metrics::message_sent : metrics::message_received, under_way.message});
     }
-    const std::int64_t place = 1 + 3 * std::int64_t{transfer.axis} + (sends ? 0 : receives ? 1 : 2);
+    const std::int64_t place = 1 + 3 * transfer.axis.number() + (sends ? 0 : receives ? 1 : 2);
     const std::string kind =
         fmt::format("{} {}", sends || receives ? to_string(transfer.collective) : "collectives", axis_name);
     const std::int64_t end = std::max(under_way.end, under_way.begin + 1);  // an arrow needs something to begin at

@@ -202,8 +202,7 @@ void require_one_model(const job::Job& job, const compile::Compiled& compiled) {
           fmt::format("{}: strategy {} lets each rank along mesh axis '{}' have its own {}: that is not one model, and "
                       "verify has one to compare with. Compare the runs' losses, or verify with another strategy",
                       job.where("job", "strategy"), job.strategy.name,
-                      placements.mesh.axes[static_cast<std::size_t>(placements.states[s].varying.front())].name,
-                      state.name));
+                      placements.mesh.axes[placements.states[s].varying.front()].name, state.name));
     }
   }
 }

@@ -33,7 +33,7 @@ partition::Programs stage(std::int64_t rank, std::int64_t flops = 8) {
   partition::Program micro{.function = "micro"};
   micro.transfers = {{.name = "a",
                       .collective = rank == 0 ? partition::Collective::send : partition::Collective::receive,
-                      .axis = 0,
+                      .axis = mesh::AxisId(0),
                       .link = {0, 1}}};
   micro.instructions = {instruction(start), instruction(wait)};
   if (rank == 0) {
@@ -87,7 +87,7 @@ TEST_CASE("of what was measured the median counts, and of a wait what was left w
   for (const forecast::RankStep& rank : ranks) {
     steps.require(rank);
   }
-  const std::vector<std::vector<double>> medians = steps.medians(ranks, 0);
+  const std::vector<std::vector<double>> medians = steps.medians(ranks, mesh::AxisId(0));
   REQUIRE(medians.size() == 2);
   CHECK_THAT(medians[0], Catch::Matchers::Approx(std::vector{12 * us, 1 * us, 1 * us}));
   // Sent at 10, 120 and 212, waited for from 1, 1 and 240.

@@ -27,7 +27,7 @@ Instruction instruction(Instruction::Kind kind, std::int32_t transfer = -1) {
 partition::Transfer transfer(const char* name) {
   return {.name = name,
           .collective = partition::Collective::all_gather,
-          .axis = 0,
+          .axis = mesh::AxisId(0),
           .send = {.elements = 2},
           .recv = {.elements = 4},
           .recv_counts = {2, 2}};
