@@ -30,7 +30,7 @@ class Error : public std::exception {
 
   [[nodiscard]] ErrorCode code() const noexcept { return code_; }
   [[nodiscard]] const std::string& message() const noexcept { return message_; }
-  /// Of an operation between ranks: the rank that it waited for in vain, or that is gone, where that is known.
+  /// The rank that an operation between ranks waited for in vain, or that is gone; nothing if that is not known.
   [[nodiscard]] std::optional<int> awaited() const noexcept { return awaited_; }
   [[nodiscard]] const char* what() const noexcept override { return message_.c_str(); }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/host_name.h"
 #include "core/bench/measuring.h"
 #include "core/compile/plugins.h"
 #include "core/launch/launch.h"
@@ -115,7 +116,7 @@ Setting check(const Settings& settings) {
   }
   require_memory(settings, arena_bytes(cases_of(settings), transport, static_cast<std::uint32_t>(settings.ranks)));
   require_descriptors(settings);
-  return {.host = launch::host_name(),
+  return {.host = host_name(),
           .cores = cores(),
           .transport = fmt::format("{} {}", transport.manifest().name, transport.manifest().version),
           .ranks = settings.ranks};

@@ -13,7 +13,7 @@ constexpr std::uint64_t page = 4096;
 
 std::uint64_t aligned(std::uint64_t bytes) { return (bytes + page - 1) / page * page; }
 
-/// Block `index` of n that together have `total` elements: in proportion to index + 1.
+/// The size of block `index` if n blocks share `total` elements in proportion to index + 1.
 std::uint64_t growing(std::uint64_t total, std::uint64_t index, std::uint64_t n) {
   const std::uint64_t parts = n * (n + 1) / 2;
   const auto begin = [&](std::uint64_t i) {

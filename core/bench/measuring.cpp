@@ -24,7 +24,7 @@ namespace {
 
 using launch::Rank;
 
-/// Of the launcher, which knows the name of a rank that does not answer: it is to notice before ops end.
+/// The launcher notices a silent rank so much earlier than ops time out, because it can name the rank.
 constexpr double silence_margin_s = 2;
 
 /// This rank's side of all measurements. At its end ops, group and transport go, in this order, and then the memory

@@ -69,7 +69,7 @@ class Numbers {
   bool multiplies_;
   std::uint32_t members_;
   std::uint32_t round_;
-  std::uint32_t givers_;  ///< members that may give more than 0 to the sum of one place
+  std::uint32_t givers_;  ///< how many members may add more than 0 to one element
   std::uint32_t kinds_;
 };
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* step_key = "shardrun.step";
 
-/// Of all runs from the first state on: what is counted by steps stays far from the largest integer.
+/// Steps of all runs since the first state. Numbers computed from steps stay far from the largest integer.
 constexpr std::int64_t most_steps = 1'000'000'000'000'000;
 
 [[noreturn]] void refuse(const job::Job& job, const std::string& what) {
@@ -37,7 +37,7 @@ std::string type_text(const TensorInfo& info) {
   return fmt::format("{} [{}]", to_string(info.dtype), fmt::join(info.shape, ", "));
 }
 
-/// Copies a rank's part out of the whole, a block of the file at a time: its bytes follow each other there.
+/// Copies a rank's part of the whole, one run of consecutive bytes of the file at a time.
 void read_part(const SafetensorsFile& file, const Tensor& whole, const mesh::Box& box, const device::TensorView& part,
                std::size_t element_bytes) {
   constexpr std::size_t block_bytes = std::size_t{64} << 10U;

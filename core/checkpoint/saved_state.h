@@ -6,7 +6,7 @@
 #include "core/checkpoint/safetensors.h"
 #include "core/graph/graph.h"
 #include "core/job/job.h"
-#include "core/metrics/rundir.h"
+#include "core/metrics/run_files.h"
 #include "core/runtime/executor.h"
 
 namespace shardrun::checkpoint {

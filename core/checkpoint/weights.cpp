@@ -28,9 +28,8 @@ std::span<const std::byte> as_bytes(const device::TensorView& view) {
 /// Whether of all ranks that have the same part this one writes it: the first along the axes that do not split it, on
 /// the stage that updates it.
 bool writes_part(const partition::Partition& partition, std::size_t state, const mesh::Coordinates& at) {
-  for (std::size_t axis = 0; axis < at.size(); ++axis) {
-    const auto id = static_cast<mesh::AxisId>(axis);
-    if (at[axis] != 0 && id != partition.pipeline.axis && !partition.placements.states[state].splits(id)) {
+  for (const mesh::AxisId axis : at.ids()) {
+    if (at[axis] != 0 && axis != partition.pipeline.axis && !partition.placements.states[state].splits(axis)) {
       return false;
     }
   }

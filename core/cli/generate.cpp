@@ -6,7 +6,7 @@
 #include "core/base/error.h"
 #include "core/checkpoint/weights.h"
 #include "core/cli/options.h"
-#include "core/metrics/rundir.h"
+#include "core/metrics/run_files.h"
 #include "core/models/program.h"
 #include "core/partition/partition.h"
 #include "core/train/sampling.h"

@@ -3,7 +3,7 @@
 #include "core/compile/plugins.h"
 #include "core/job/source.h"
 #include "core/launch/rank.h"
-#include "core/metrics/rundir.h"
+#include "core/metrics/run_files.h"
 #include "core/train/rank_process.h"
 #include "core/verify/job.h"
 

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "core/base/error.h"
+#include "core/base/host_name.h"
 #include "core/base/standard_error.h"
 #include "core/cli/dump.h"
 #include "core/cli/options.h"
@@ -19,7 +20,7 @@
 #include "core/metrics/human.h"
 #include "core/metrics/log.h"
 #include "core/metrics/record.h"
-#include "core/metrics/rundir.h"
+#include "core/metrics/run_files.h"
 #include "core/train/hosted.h"
 #include "core/train/run_job.h"
 
@@ -85,7 +86,7 @@ metrics::ProgressSink progress_sink(int descriptor, bool is_one_of_world) {
 metrics::RunOrigin origin_of(std::span<const std::string> words, metrics::WallTime started) {
   metrics::RunOrigin origin = {.version = SHARDRUN_VERSION,
                                .command = {"shardrun", "run"},
-                               .host = metrics::host_name(),
+                               .host = host_name(),
                                .started = metrics::utc_text(started)};
   origin.command.insert(origin.command.end(), words.begin(), words.end());
   return origin;

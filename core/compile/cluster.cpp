@@ -3,46 +3,51 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <string>
+#include <vector>
 
 #include "core/base/error.h"
 #include "core/base/suggest.h"
 
 namespace shardrun::compile {
 
+void require_axis(const mesh::Mesh& mesh, const std::string& name, const std::string& where) {
+  if (mesh.find(name).exists()) {
+    return;
+  }
+  std::vector<std::string> axes;
+  for (const mesh::Axis& axis : mesh.axes) {
+    axes.push_back(axis.name);
+  }
+  throw Error(ErrorCode::job,
+              fmt::format("{}: the mesh has no axis '{}'{}; it has {}", where, name, did_you_mean(name, axes),
+                          axes.empty() ? "none" : fmt::format("{}", fmt::join(axes, ", "))));
+}
+
 void check_cluster(const job::Job& job, const mesh::Mesh& mesh) {
   for (const job::ClusterAxis& each : job.cluster.axes) {
-    if (mesh.find(each.axis) < 0) {
-      std::vector<std::string> axes;
-      for (const mesh::Axis& axis : mesh.axes) {
-        axes.push_back(axis.name);
-      }
-      throw Error(ErrorCode::job,
-                  fmt::format("{}: the mesh has no axis '{}'{}; it has {}", job.where("cluster." + each.axis, ""),
-                              each.axis, did_you_mean(each.axis, axes),
-                              axes.empty() ? std::string("none") : fmt::format("{}", fmt::join(axes, ", "))));
-    }
+    require_axis(mesh, each.axis, job.where("cluster." + each.axis, ""));
   }
-  const std::vector<std::optional<AxisRate>> rates = axis_rates(job, mesh);
-  for (std::size_t a = 0; a < rates.size() && job.cluster.flops > 0; ++a) {
-    if (mesh.axes[a].size > 1 && !rates[a]) {
+  const AxisRates rates = axis_rates(job, mesh);
+  for (const mesh::AxisId id : mesh.axes.ids()) {
+    const mesh::Axis& axis = mesh.axes[id];
+    if (job.cluster.flops > 0 && axis.size > 1 && !rates[id]) {
       throw Error(ErrorCode::job,
                   fmt::format("{}: [cluster] flops needs a bandwidth for mesh axis {}, over which {} ranks exchange "
                               "data; write bandwidth under [cluster], or under [cluster.{}]",
-                              job.where("cluster", "flops"), mesh.axes[a].name, mesh.axes[a].size, mesh.axes[a].name));
+                              job.where("cluster", "flops"), axis.name, axis.size, axis.name));
     }
   }
 }
 
-std::vector<std::optional<AxisRate>> axis_rates(const job::Job& job, const mesh::Mesh& mesh) {
-  std::vector<std::optional<AxisRate>> rates(mesh.axes.size());
-  for (std::size_t a = 0; a < rates.size(); ++a) {
+AxisRates axis_rates(const job::Job& job, const mesh::Mesh& mesh) {
+  AxisRates rates(mesh.axes.size());
+  for (const mesh::AxisId axis : rates.ids()) {
     if (job.cluster.bandwidth > 0) {
-      rates[a] = {job.cluster.bandwidth, job.cluster.latency};
+      rates[axis] = {job.cluster.bandwidth, job.cluster.latency};
     }
     for (const job::ClusterAxis& each : job.cluster.axes) {
-      if (each.axis == mesh.axes[a].name) {
-        rates[a] = {each.bandwidth, each.latency};
+      if (each.axis == mesh.axes[axis].name) {
+        rates[axis] = {each.bandwidth, each.latency};
       }
     }
   }

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <optional>
-#include <vector>
+#include <string>
 
 #include "core/job/job.h"
 #include "core/mesh/mesh.h"
@@ -14,11 +14,17 @@ struct AxisRate {
   double latency = 0;    ///< seconds a message
 };
 
+/// Per mesh axis. Nothing where the job gives no bandwidth.
+using AxisRates = IdVector<mesh::AxisId, std::optional<AxisRate>>;
+
+/// Throws Error{job} if the mesh has no axis of this name. `where`: where the job names it.
+void require_axis(const mesh::Mesh& mesh, const std::string& name, const std::string& where);
+
 /// Throws Error{job} if [cluster.AXIS] names an axis that the mesh does not have, or if [cluster] flops is given and an
 /// axis has no bandwidth.
 void check_cluster(const job::Job& job, const mesh::Mesh& mesh);
 
 /// What [cluster] says about each axis. REQUIRES: check_cluster passed.
-[[nodiscard]] std::vector<std::optional<AxisRate>> axis_rates(const job::Job& job, const mesh::Mesh& mesh);
+[[nodiscard]] AxisRates axis_rates(const job::Job& job, const mesh::Mesh& mesh);
 
 }  // namespace shardrun::compile

@@ -9,6 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/base/suggest.h"
+#include "core/compile/cluster.h"
 #include "core/device/cores.h"
 #include "core/files/text_file.h"
 #include "core/job/section.h"
@@ -162,18 +163,8 @@ plugins::Transport load_transport(const job::Job& job, const std::string& name) 
 
 runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mesh) {
   for (const job::AxisTransport& each : job.axis_transports) {
-    const mesh::AxisId found = mesh.find(each.axis);
-    if (found < 0) {
-      std::vector<std::string> axes;
-      for (const mesh::Axis& axis : mesh.axes) {
-        axes.push_back(axis.name);
-      }
-      throw Error(ErrorCode::job,
-                  fmt::format("{}: the mesh has no axis '{}'{}; it has {}", job.where("transport", each.axis),
-                              each.axis, did_you_mean(each.axis, axes),
-                              axes.empty() ? std::string("none") : fmt::format("{}", fmt::join(axes, ", "))));
-    }
-    if (mesh.axes[static_cast<std::size_t>(found)].size == 1) {
+    require_axis(mesh, each.axis, job.where("transport", each.axis));
+    if (mesh.size(mesh.find(each.axis)) == 1) {
       throw Error(
           ErrorCode::job,
           fmt::format("{}: [transport] {} = {} has no effect: the axis has one rank, so nothing moves along it; "

@@ -15,7 +15,7 @@ namespace {
 
 using device::TensorView;
 
-/// Tokens and the setting that names them; of a text not yet, where nobody has made them.
+/// Tokens and the setting that names them. A text has no tokens until they are made.
 class Tokens {
  public:
   Tokens(Named name, TokenStream stream)

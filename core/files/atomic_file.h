@@ -21,7 +21,7 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();
 
-  /// Allocates so many bytes, which read as zeros. Throws Error{io}; if there is no room, before any is used.
+  /// Allocates so many bytes, which read as zeros. Throws Error{io}; if there is no room, allocates none.
   void reserve(std::uint64_t bytes);
   /// Appends to the bytes written before. Throws Error{io}.
   void write(std::span<const std::byte> bytes);

@@ -57,6 +57,12 @@ Error system_error(std::string_view attempted, const std::filesystem::path& path
                                           std::generic_category().message(error_number), advice(error_number)));
 }
 
+Error unreadable(std::string_view attempted, const std::filesystem::path& path, int error_number) {
+  const Error error = system_error(attempted, path, error_number);
+  const bool is_shortage = error_number == EMFILE || error_number == ENFILE || error_number == ENOMEM;
+  return is_shortage ? error : Error(ErrorCode::data, error.message());
+}
+
 void write_all(const FileDescriptor& file, std::span<const std::byte> bytes, const std::filesystem::path& path) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(file.get(), bytes.data(), bytes.size());

@@ -28,6 +28,10 @@ class FileDescriptor {
 /// "cannot ATTEMPTED 'PATH': what the system says", with advice for causes that a user can fix.
 [[nodiscard]] Error system_error(std::string_view attempted, const std::filesystem::path& path, int error_number);
 
+/// As system_error(), for a file that is only read. Error{data}, because the file is the user's to fix, unless the
+/// system is short of resources.
+[[nodiscard]] Error unreadable(std::string_view attempted, const std::filesystem::path& path, int error_number);
+
 /// Writes all of `bytes` at the descriptor's position, continuing after interrupts and short writes. Throws Error{io};
 /// bytes already written stay. `path` is for the message.
 void write_all(const FileDescriptor& file, std::span<const std::byte> bytes, const std::filesystem::path& path);

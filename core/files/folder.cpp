@@ -39,4 +39,12 @@ std::filesystem::path shown(const std::filesystem::path& path) {
   return failed ? path : std::filesystem::path(folder + text.substr(end));
 }
 
+void create_folders(const std::filesystem::path& path, std::string_view what) {
+  std::error_code failed;
+  std::filesystem::create_directories(path, failed);
+  if (failed) {
+    throw system_error(fmt::format("create {}", what), path, failed.value());
+  }
+}
+
 }  // namespace shardrun::files

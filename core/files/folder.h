@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string_view>
 
 #include "core/files/descriptor.h"
 
@@ -20,6 +21,10 @@ class Folder {
   FileDescriptor descriptor_;
   std::filesystem::path root_;
 };
+
+/// Creates a folder and those above it, where they are missing. `what`: "the output folder", for the message. Throws
+/// Error{io}.
+void create_folders(const std::filesystem::path& path, std::string_view what = "the folder");
 
 /// A path for people. A path below the root of an open folder is shown by where that folder is now.
 [[nodiscard]] std::filesystem::path shown(const std::filesystem::path& path);

@@ -14,26 +14,15 @@
 #include "core/files/folder.h"
 
 namespace shardrun::files {
-namespace {
-
-/// A file that cannot be read is the user's to fix. A lack of system resources is not.
-Error refused(std::string_view verb, const std::filesystem::path& path, int cause) {
-  const Error error = system_error(verb, path, cause);
-  const bool is_shortage = cause == EMFILE || cause == ENFILE || cause == ENOMEM;
-  return is_shortage ? error : Error(ErrorCode::data, error.message());
-}
-
-}  // namespace
-
 MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
   // O_NONBLOCK: opening a named pipe must not wait for its other end before it is refused.
   const FileDescriptor file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.is_open()) {
-    throw refused("read", path_, errno);
+    throw unreadable("read", path_, errno);
   }
   struct stat status = {};
   if (::fstat(file.get(), &status) != 0) {
-    throw refused("read", path_, errno);
+    throw unreadable("read", path_, errno);
   }
   if (!S_ISREG(status.st_mode)) {
     throw Error(ErrorCode::data, fmt::format("cannot read '{}': it is {}, not a regular file", shown(path_).native(),
@@ -41,7 +30,7 @@ MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
   }
   // If a page cannot be read, touching it would end the process. This read fails instead.
   if (char first = 0; ::pread(file.get(), &first, 1, 0) < 0) {
-    throw refused("read", path_, errno);
+    throw unreadable("read", path_, errno);
   }
   map(file, static_cast<std::size_t>(status.st_size));
 }
@@ -57,7 +46,7 @@ void MappedFile::map(const FileDescriptor& file, std::size_t size) {
   }
   void* mapping = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (mapping == MAP_FAILED) {
-    throw refused("map", path_, errno);
+    throw unreadable("map", path_, errno);
   }
   data_ = static_cast<const std::byte*>(mapping);
   size_ = size;

@@ -25,13 +25,6 @@ constexpr std::size_t page = 4096;
 constexpr std::size_t most_pages = (std::size_t{64} << 20U) / page;
 constexpr std::int64_t second = 1'000'000'000;
 
-/// A file that cannot be read is the user's to fix. A lack of system resources is not.
-Error refused(const std::filesystem::path& path, int cause) {
-  const Error error = system_error("read", path, cause);
-  const bool is_shortage = cause == EMFILE || cause == ENFILE || cause == ENOMEM;
-  return is_shortage ? error : Error(ErrorCode::data, error.message());
-}
-
 std::int64_t nanoseconds(const timespec& time) { return time.tv_sec * second + time.tv_nsec; }
 
 /// Two changes within one tick of the kernel's clock may leave the same times. Waits until the last change lies before
@@ -93,14 +86,14 @@ SteadyFile::SteadyFile(std::filesystem::path path) : path_(std::move(path)) {
   file_ = FileDescriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status = {};
   if (!file_.is_open() || ::fstat(file_.get(), &status) != 0) {
-    throw refused(path_, errno);
+    throw unreadable("read", path_, errno);
   }
   if (!S_ISREG(status.st_mode)) {
     throw Error(ErrorCode::data, fmt::format("cannot read '{}': it is {}, not a regular file", path_.native(),
                                              S_ISDIR(status.st_mode) ? "a folder" : "a device or pipe"));
   }
   if (char first = 0; ::pread(file_.get(), &first, 1, 0) < 0) {
-    throw refused(path_, errno);
+    throw unreadable("read", path_, errno);
   }
   await_next_tick(std::max(nanoseconds(status.st_mtim), nanoseconds(status.st_ctim)));
   stamp_ = stamp_now();

@@ -56,7 +56,7 @@ std::vector<std::vector<std::int64_t>> alike_ranks(const graph::Graph& graph, co
     }
     std::vector<std::int64_t> sizes;
     for (const mesh::AxisId axis : exchanged) {
-      sizes.push_back(at[static_cast<std::size_t>(axis)]);
+      sizes.push_back(at[axis]);
     }
     for (const auto& [shape, placement] : parts) {
       for (std::size_t d = 0; d < shape.size(); ++d) {
@@ -79,27 +79,27 @@ std::vector<std::vector<std::int64_t>> alike_ranks(const graph::Graph& graph, co
 
 SentTable sent_table(const partition::Programs& programs, const std::vector<std::size_t>& executed,
                      std::size_t f32_bytes) {
-  std::vector<std::map<partition::Collective, std::vector<std::uint64_t>>> sums(
+  IdVector<mesh::AxisId, std::map<partition::Collective, std::vector<std::uint64_t>>> sums(
       programs.mesh.axes.size());  // per member
   for (const std::size_t program : executed) {
     for (const partition::Transfer& transfer : programs.programs[program].transfers) {
       const std::size_t element_bytes = transfer.dtype == graph::DType::f32 ? f32_bytes : 4;
       const std::int64_t members = programs.mesh.size(transfer.axis);
-      std::vector<std::uint64_t>& sum = sums[static_cast<std::size_t>(transfer.axis)][transfer.collective];
+      std::vector<std::uint64_t>& sum = sums[transfer.axis][transfer.collective];
       sum.resize(static_cast<std::size_t>(members));
       for (std::int64_t member = 0; member < members; ++member) {
         sum[static_cast<std::size_t>(member)] += partition::sent_bytes(transfer, member, members, element_bytes);
       }
     }
   }
-  SentTable table;
-  for (std::size_t a = 0; a < sums.size(); ++a) {
-    const mesh::Axis& axis = programs.mesh.axes[a];
-    std::vector<partition::SentBytes>& of_members = table.emplace_back(static_cast<std::size_t>(axis.size));
-    for (const auto& [collective, sum] : sums[a]) {
+  SentTable table(sums.size());
+  for (const mesh::AxisId axis : sums.ids()) {
+    const auto& [name, size] = programs.mesh.axes[axis];
+    table[axis].resize(static_cast<std::size_t>(size));
+    for (const auto& [collective, sum] : sums[axis]) {
       for (std::size_t member = 0; member < sum.size(); ++member) {
         if (sum[member] > 0) {
-          of_members[member][axis.name][to_string(collective)] = sum[member];
+          table[axis][member][name][to_string(collective)] = sum[member];
         }
       }
     }
@@ -109,7 +109,7 @@ SentTable sent_table(const partition::Programs& programs, const std::vector<std:
 
 partition::SentBytes sent_of(const SentTable& table, const mesh::Coordinates& at) {
   partition::SentBytes sent;
-  for (std::size_t axis = 0; axis < table.size(); ++axis) {
+  for (const mesh::AxisId axis : table.ids()) {
     sent.merge(partition::SentBytes(table[axis][static_cast<std::size_t>(at[axis])]));
   }
   return sent;

@@ -17,7 +17,7 @@ namespace shardrun::forecast {
 
 /// Bytes that one execution of a program sends, for every rank that is alike to the one it was made for: by mesh axis,
 /// and by coordinate along it.
-using SentTable = std::vector<std::vector<partition::SentBytes>>;
+using SentTable = IdVector<mesh::AxisId, std::vector<partition::SentBytes>>;
 
 /// `programs`: numbers, one per execution.
 [[nodiscard]] SentTable sent_table(const partition::Programs& programs, const std::vector<std::size_t>& executed,

@@ -10,7 +10,7 @@
 #include "core/checkpoint/weights.h"
 #include "core/data/dataset.h"
 #include "core/metrics/human.h"
-#include "core/metrics/rundir.h"
+#include "core/metrics/run_files.h"
 #include "core/runtime/flight_file.h"
 
 namespace shardrun::forecast {

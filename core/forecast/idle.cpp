@@ -38,7 +38,7 @@ std::int64_t parts_of(const mesh::Mesh& mesh, const Axes& axes) {
 std::string names_of(const mesh::Mesh& mesh, const Axes& axes) {
   std::vector<std::string> names;
   for (const mesh::AxisId axis : axes) {
-    names.push_back(mesh.axes[static_cast<std::size_t>(axis)].name);
+    names.push_back(mesh.axes[axis].name);
   }
   return fmt::format("{}", fmt::join(names, " × "));
 }

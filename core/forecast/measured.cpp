@@ -10,8 +10,8 @@
 #include "core/base/error.h"
 #include "core/base/median.h"
 #include "core/files/mapped_file.h"
-#include "core/metrics/rundir.h"
-#include "core/metrics/step_trace.h"
+#include "core/forecast/step_trace.h"
+#include "core/metrics/run_files.h"
 #include "core/partition/partition.h"
 
 namespace shardrun::forecast {
@@ -49,8 +49,8 @@ std::string described(const MeasuredSpan& span) {
 /// As in a trace.
 MeasuredSpan span_of(const ExecutedInstruction& at) {
   return {.function = at.program->function,
-          .category = std::string(metrics::category_in_trace(*at.instruction)),
-          .name = metrics::name_in_trace(*at.program, *at.instruction),
+          .category = std::string(category_in_trace(*at.instruction)),
+          .name = name_in_trace(*at.program, *at.instruction),
           .flops = at.instruction->flops};
 }
 

@@ -1,6 +1,7 @@
 #include "core/forecast/predict.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
 namespace shardrun::forecast {
@@ -213,7 +214,7 @@ class StepSimulation {
   }
 
   [[nodiscard]] const std::optional<compile::AxisRate>& rate_of(const partition::Transfer& transfer) const {
-    return costs_.axes[static_cast<std::size_t>(transfer.axis)];
+    return costs_.axes[transfer.axis];
   }
 
   void begin(std::size_t rank, const ExecutedInstruction& at) {
@@ -307,8 +308,7 @@ double compute_seconds(const ExecutedInstruction& at, const ComputeRate& rate) {
 double transfer_seconds(const partition::Transfer& transfer, const partition::Programs& programs, std::size_t f32_bytes,
                         const compile::AxisRate& rate) {
   const std::int64_t members = programs.mesh.size(transfer.axis);
-  const std::int64_t member =
-      mesh::coordinates_of(programs.mesh, programs.rank)[static_cast<std::size_t>(transfer.axis)];
+  const std::int64_t member = mesh::coordinates_of(programs.mesh, programs.rank)[transfer.axis];
   const std::size_t element_bytes = transfer.dtype == graph::DType::f32 ? f32_bytes : 4;
   return static_cast<double>(messages_of(transfer, member, members)) * rate.latency +
          static_cast<double>(partition::sent_bytes(transfer, member, members, element_bytes)) / rate.bandwidth;

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -37,7 +36,7 @@ struct StepCosts {
   /// Per rank and instruction, by number in the step. For a wait on an axis without a rate: the seconds after every
   /// participant has started and the wait has begun.
   std::vector<std::vector<double>> seconds;
-  std::vector<std::optional<compile::AxisRate>> axes;  ///< per mesh axis
+  compile::AxisRates axes;
   std::size_t f32_bytes = 4;
 };
 

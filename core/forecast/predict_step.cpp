@@ -82,7 +82,7 @@ double StepPredictor::busy_seconds(const RankStep& step, const std::vector<doubl
     busy += seconds[number++];
     if (at.instruction->kind == Kind::start) {
       const partition::Transfer& transfer = at.transfer();
-      const auto& axis = axes_[static_cast<std::size_t>(transfer.axis)];
+      const auto& axis = axes_[transfer.axis];
       busy += axis ? transfer_seconds(transfer, *step.programs, f32_bytes_, *axis) : 0;
     }
   }

@@ -54,7 +54,7 @@ class StepPredictor {
   const compile::Compiled& compiled_;
   const std::size_t f32_bytes_;
   std::optional<MeasuredSteps> measured_;
-  std::vector<std::optional<compile::AxisRate>> axes_;
+  compile::AxisRates axes_;
   std::vector<Busiest> stages_;
 };
 

@@ -59,7 +59,7 @@ std::vector<bool> choose_kept(const Function& function, Remat remat, std::int32_
   return kept;
 }
 
-/// Writes a function anew, node by node, with clones between.
+/// Copies a function node by node, and inserts the clones.
 class Rewriting {
  public:
   Rewriting(const Function& function, const std::vector<bool>& kept)

@@ -3,17 +3,57 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
+#include <variant>
 
 #include "core/base/error.h"
+#include "core/job/schema.h"
+#include "core/options/convert.h"
 
 namespace shardrun::job {
 namespace {
 
 constexpr std::string_view time_placeholder = "{time}";
 
+/// Where in `path` the part begins that comes from `text`, which started in `folder`. An absolute text may repeat the
+/// folder, as a run's own job.ini does; that part is not counted either.
+std::size_t begin_of_given(const std::filesystem::path& path, const std::filesystem::path& text,
+                           const std::filesystem::path& folder) {
+  const std::string& whole = path.native();
+  if (text.is_absolute()) {
+    const std::string above = (folder / "").string();
+    return whole.starts_with(above) ? above.size() : 0;
+  }
+  if (path == folder / text) {
+    return whole.size() - text.native().size();
+  }
+  // Each ".." at the beginning has taken a part of the folder away.
+  std::filesystem::path rest;
+  for (const std::filesystem::path& part : text.lexically_normal()) {
+    if (part != "." && part != "..") {
+      rest /= part;
+    }
+  }
+  return whole.size() - std::min(whole.size(), rest.native().size());
+}
+
 }  // namespace
+
+void choose_output(const RawJob& raw, Job& job) {
+  if (job.is_given("job", "output")) {
+    job.output_given = begin_of_given(job.output, raw.find("job")->find("output")->value, raw.working_folder);
+    return;
+  }
+  if (job.name == "." || job.name == "..") {
+    refuse_at(job.file, "no folder of results can be named after this file; set [job] output");
+  }
+  const OptionSpec spec = {.name = "output", .type = OptionType::path};
+  const SettingPlace place = {job.file + " (default)", setting_name("job", "output")};
+  job.output = std::get<std::string>(convert(spec, "runs/" + job.name, place, raw.working_folder));
+  job.output_given = job.output.native().size();
+}
 
 void check_output(const Job& job) {
   const std::string& output = job.output.native();

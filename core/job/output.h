@@ -4,10 +4,15 @@
 #include <filesystem>
 
 #include "core/job/job.h"
+#include "core/job/raw.h"
 
 namespace shardrun::job {
 
 // [job] output may contain {time}. One process fills it in for all ranks when the run begins.
+
+/// Completes `output`, by default runs/NAME, and `output_given`. Throws Error{job} if no folder can have the job's
+/// name.
+void choose_output(const RawJob& raw, Job& job);
 
 /// Throws Error{job} if [job] output has anything else in braces.
 void check_output(const Job& job);

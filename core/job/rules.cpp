@@ -12,20 +12,13 @@
 namespace shardrun::job {
 namespace {
 
-const EffectiveSetting* find(const std::vector<EffectiveSetting>& settings, const KeyName& name) {
-  const auto found = std::find_if(settings.begin(), settings.end(), [&](const EffectiveSetting& setting) {
-    return setting.section == name.section && setting.key == name.key;
-  });
-  return found == settings.end() ? nullptr : &*found;
-}
-
 std::string where(const Job& job, const KeyName& name) {
   return job.is_given(name.section, name.key) ? job.where(name.section, name.key) : "the default";
 }
 
 void check_order(const Job& job, const OrderRule& rule, const std::vector<EffectiveSetting>& settings) {
-  const EffectiveSetting* const smaller = find(settings, rule.smaller);
-  const EffectiveSetting* const larger = find(settings, rule.larger);
+  const EffectiveSetting* const smaller = find_effective(settings, rule.smaller);
+  const EffectiveSetting* const larger = find_effective(settings, rule.larger);
   if (smaller == nullptr || larger == nullptr || smaller->value <= larger->value) {
     return;
   }
@@ -49,7 +42,7 @@ void check_effect(const Job& job, const EffectRule& rule, const std::vector<Effe
     }
     return;
   }
-  const EffectiveSetting* const found = find(settings, rule.other);
+  const EffectiveSetting* const found = find_effective(settings, rule.other);
   if (found != nullptr && found->text == *rule.value) {
     throw Error(ErrorCode::job,
                 fmt::format("{}: {} has no effect with {} = {} ({}); remove it, or change {}", where(job, rule.key),
@@ -95,6 +88,13 @@ void check_need(const Job& job, const NeedRule& rule) {
 }
 
 }  // namespace
+
+const EffectiveSetting* find_effective(const std::vector<EffectiveSetting>& settings, const KeyName& name) {
+  const auto found = std::find_if(settings.begin(), settings.end(), [&](const EffectiveSetting& setting) {
+    return setting.section == name.section && setting.key == name.key;
+  });
+  return found == settings.end() ? nullptr : &*found;
+}
 
 void check_rules(const Job& job, const std::vector<EffectiveSetting>& settings) {
   for (const ExclusiveRule& rule : rules().exclusive) {

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/job/job.h"
-#include "core/job/raw.h"
+#include "core/job/schema.h"
 
 namespace shardrun::job {
 
@@ -12,6 +12,10 @@ struct EffectiveSetting {
   OptionValue value;
   std::string text;
 };
+
+/// Null if the key's section has not been read, or if the key has no value.
+[[nodiscard]] const EffectiveSetting* find_effective(const std::vector<EffectiveSetting>& settings,
+                                                     const KeyName& name);
 
 /// Throws Error{job} if rules() excludes the job's settings. Names both keys and their places.
 void check_rules(const Job& job, const std::vector<EffectiveSetting>& settings);

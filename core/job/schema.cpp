@@ -206,6 +206,13 @@ const Section& section_named(std::string_view name) {
   return *found;
 }
 
+const Section* section_of_axis(std::string_view name) {
+  const auto found = std::find_if(schema().begin(), schema().end(), [&](const Section& section) {
+    return !section.of_axis.empty() && name.starts_with(section.name + ".");
+  });
+  return found == schema().end() ? nullptr : &*found;
+}
+
 const Setting* find_setting(const Section& section, std::string_view key) noexcept {
   const auto found = std::find_if(section.settings.begin(), section.settings.end(),
                                   [&](const Setting& setting) { return setting.spec.name == key; });

@@ -40,6 +40,9 @@ struct Section {
 /// REQUIRES: there is such a section.
 [[nodiscard]] const Section& section_named(std::string_view name);
 
+/// The section that [NAME.AXIS] belongs to: [NAME]. Null if `name` is no such name.
+[[nodiscard]] const Section* section_of_axis(std::string_view name);
+
 /// Null for a key that is not in the schema.
 [[nodiscard]] const Setting* find_setting(const Section& section, std::string_view key) noexcept;
 

@@ -152,9 +152,4 @@ Hello decode_hello(std::string_view payload) {
   return hello;
 }
 
-std::string host_name() {
-  std::array<char, 256> name = {};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "this machine";
-}
-
 }  // namespace shardrun::launch

@@ -121,7 +121,4 @@ struct Hello {
 /// Throws ProtocolError.
 [[nodiscard]] Hello decode_hello(std::string_view payload);
 
-/// This machine's name, for messages to people.
-[[nodiscard]] std::string host_name();
-
 }  // namespace shardrun::launch

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/host_name.h"
 #include "core/base/philox.h"
 #include "core/launch/keys.h"
 #include "core/launch/store_client.h"

@@ -32,21 +32,6 @@ std::string stop_notice(int signal, std::string_view how) {
                           : fmt::format("asked to stop by {}: {} (once more ends it now)", signal_text(signal), how);
 }
 
-std::thread thread_without_signals(std::string_view what, const std::function<void()>& run) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    std::thread thread(run);
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    return thread;
-  } catch (const std::system_error& error) {
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw Error(ErrorCode::io, fmt::format("cannot start {}: {}", what, error.what()));
-  }
-}
-
 SignalPipe::SignalPipe() {
   std::array<int, 2> ends = {};
   if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) {

@@ -3,10 +3,8 @@
 #include <array>
 #include <chrono>
 #include <csignal>
-#include <functional>
 #include <string>
 #include <string_view>
-#include <thread>
 
 #include "core/files/descriptor.h"
 
@@ -19,10 +17,6 @@ inline constexpr std::chrono::milliseconds same_request{200};
 /// The answer to a request to stop. It is shown at once, because the current step may take long. `how`: what the
 /// process does about the request.
 [[nodiscard]] std::string stop_notice(int signal, std::string_view how = "stopping after this step");
-
-/// Starts a thread with all signals blocked, so that other threads handle them. Throws Error{io}; `what` names the
-/// thread in the message.
-[[nodiscard]] std::thread thread_without_signals(std::string_view what, const std::function<void()>& run);
 
 /// Turns SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGTSTP and SIGCHLD into readable bytes, whatever thread receives them. A
 /// signal that is ignored stays ignored, because whoever started this process wants that (nohup, a shell's &); SIGCHLD

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/host_name.h"
 #include "core/base/stop.h"
 #include "core/launch/environment.h"
 #include "core/launch/status.h"

@@ -31,7 +31,7 @@ std::optional<Layout> place_in_order(std::span<const Interval> intervals, const 
   return layout;
 }
 
-/// Those that need room at all, in no order yet.
+/// Indices of the intervals that are not empty.
 std::vector<std::size_t> not_empty(std::span<const Interval> intervals) {
   std::vector<std::size_t> numbers;
   for (std::size_t i = 0; i < intervals.size(); ++i) {
@@ -42,7 +42,7 @@ std::vector<std::size_t> not_empty(std::span<const Interval> intervals) {
   return numbers;
 }
 
-/// Numbers of intervals by ascending key; of one key as they are.
+/// Indices of intervals, sorted by key. Equal keys keep their order.
 template <typename Key>
 std::vector<std::size_t> sorted_by(Key key, std::span<const Interval> intervals, std::vector<std::size_t> numbers) {
   std::vector<std::pair<std::int64_t, std::size_t>> keyed;

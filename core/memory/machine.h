@@ -16,7 +16,7 @@ struct MemoryRoom {
 
 /// Memory that this machine can still give to processes started from here: what the kernel says is available, or less
 /// if a control group of this process leaves less. Files that the kernel caches and can drop count as available.
-/// Nothing if nothing can be read. `root`: of the files that are read.
+/// Nothing if nothing can be read. `root`: the folder above the files that are read.
 [[nodiscard]] std::optional<MemoryRoom> available_memory(const std::filesystem::path& root = "/");
 
 /// How much such processes may take before a control group slows them down (memory.high); nothing if none does.

@@ -11,27 +11,28 @@ std::int64_t Mesh::ranks() const noexcept {
 }
 
 AxisId Mesh::find(std::string_view name) const noexcept {
-  for (std::size_t a = 0; a < axes.size(); ++a) {
-    if (axes[a].name == name) {
-      return static_cast<AxisId>(a);
+  for (const AxisId axis : axes.ids()) {
+    if (axes[axis].name == name) {
+      return axis;
     }
   }
-  return -1;
+  return {};
 }
 
 Coordinates coordinates_of(const Mesh& mesh, std::int64_t rank) {
   Coordinates coordinates(mesh.axes.size(), 0);
   for (std::size_t a = mesh.axes.size(); a-- > 0;) {
-    coordinates[a] = rank % mesh.axes[a].size;
-    rank /= mesh.axes[a].size;
+    const AxisId axis(a);
+    coordinates[axis] = rank % mesh.size(axis);
+    rank /= mesh.size(axis);
   }
   return coordinates;
 }
 
 std::int64_t rank_at(const Mesh& mesh, const Coordinates& coordinates) {
   std::int64_t rank = 0;
-  for (std::size_t a = 0; a < mesh.axes.size(); ++a) {
-    rank = rank * mesh.axes[a].size + coordinates[a];
+  for (const AxisId axis : mesh.axes.ids()) {
+    rank = rank * mesh.size(axis) + coordinates[axis];
   }
   return rank;
 }
@@ -40,7 +41,7 @@ std::vector<std::int64_t> line_through(const Mesh& mesh, AxisId axis, std::int64
   Coordinates coordinates = coordinates_of(mesh, rank);
   std::vector<std::int64_t> ranks;
   for (std::int64_t c = 0; c < mesh.size(axis); ++c) {
-    coordinates[static_cast<std::size_t>(axis)] = c;
+    coordinates[axis] = c;
     ranks.push_back(rank_at(mesh, coordinates));
   }
   return ranks;

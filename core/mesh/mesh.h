@@ -5,10 +5,12 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/id.h"
+
 namespace shardrun::mesh {
 
 /// Index of an axis of the mesh.
-using AxisId = std::int32_t;
+using AxisId = Id<struct AxisTag>;
 
 struct Axis {
   std::string name;
@@ -19,18 +21,18 @@ struct Axis {
 
 /// The ranks as a grid. The coordinate along the last axis changes fastest with the rank.
 struct Mesh {
-  std::vector<Axis> axes;
+  IdVector<AxisId, Axis> axes;
 
   bool operator==(const Mesh&) const = default;
 
   [[nodiscard]] std::int64_t ranks() const noexcept;
-  [[nodiscard]] std::int64_t size(AxisId axis) const { return axes[static_cast<std::size_t>(axis)].size; }
-  /// -1 when there is none.
+  [[nodiscard]] std::int64_t size(AxisId axis) const { return axes[axis].size; }
+  /// The default id if there is none.
   [[nodiscard]] AxisId find(std::string_view name) const noexcept;
 };
 
 /// A rank's place: one number an axis.
-using Coordinates = std::vector<std::int64_t>;
+using Coordinates = IdVector<AxisId, std::int64_t>;
 
 [[nodiscard]] Coordinates coordinates_of(const Mesh& mesh, std::int64_t rank);
 [[nodiscard]] std::int64_t rank_at(const Mesh& mesh, const Coordinates& coordinates);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
 namespace shardrun::mesh {
 
@@ -20,8 +21,8 @@ bool Placement::varies(AxisId axis) const noexcept {
 }
 
 bool leads(const std::vector<std::int64_t>& shape, std::size_t dim) noexcept {
-  return dim == flattened || std::all_of(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(dim),
-                                         [](std::int64_t size) { return size == 1; });
+  return dim == flattened ||
+         std::ranges::all_of(std::span(shape).first(dim), [](std::int64_t size) { return size == 1; });
 }
 
 Placement replicated(std::size_t rank) { return {.dims = std::vector<std::vector<AxisId>>(rank)}; }
@@ -31,7 +32,7 @@ namespace {
 std::string names_of(const std::vector<AxisId>& axes, const Mesh& mesh) {
   std::string text;
   for (std::size_t a = 0; a < axes.size(); ++a) {
-    text += fmt::format("{}{}", a == 0 ? "" : ",", mesh.axes[static_cast<std::size_t>(axes[a])].name);
+    text += fmt::format("{}{}", a == 0 ? "" : ",", mesh.axes[axes[a]].name);
   }
   return text;
 }
@@ -49,11 +50,10 @@ std::string to_string(const Placement& placement, const Mesh& mesh) {
     text += " flat " + names_of(placement.flat, mesh);
   }
   for (const Partial& each : placement.partial) {
-    text +=
-        fmt::format(" partial {} {}", to_string(each.reduction), mesh.axes[static_cast<std::size_t>(each.axis)].name);
+    text += fmt::format(" partial {} {}", to_string(each.reduction), mesh.axes[each.axis].name);
   }
   for (const AxisId axis : placement.varying) {
-    text += fmt::format(" varying {}", mesh.axes[static_cast<std::size_t>(axis)].name);
+    text += fmt::format(" varying {}", mesh.axes[axis].name);
   }
   return text;
 }
@@ -69,7 +69,7 @@ Interval shard_of(std::int64_t size, const std::vector<AxisId>& axes, const Mesh
                   const Coordinates& coordinates) {
   Interval interval{0, size};
   for (const AxisId axis : axes) {
-    interval = part_of(interval, mesh.size(axis), coordinates[static_cast<std::size_t>(axis)]);
+    interval = part_of(interval, mesh.size(axis), coordinates[axis]);
   }
   return interval;
 }

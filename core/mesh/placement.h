@@ -13,7 +13,7 @@ namespace shardrun::mesh {
 
 /// A deferred reduction along an axis: each rank holds a partial value.
 struct Partial {
-  AxisId axis = -1;
+  AxisId axis = {};
   Reduction reduction = Reduction::sum;
 
   bool operator==(const Partial&) const = default;

@@ -12,17 +12,14 @@
 
 #include "core/base/error.h"
 #include "core/base/printable.h"
+#include "core/files/folder.h"
 
 namespace shardrun::metrics {
 namespace {
 
 files::FileDescriptor open_log(const std::filesystem::path& path) {
   if (path.has_parent_path()) {
-    std::error_code failed;
-    std::filesystem::create_directories(path.parent_path(), failed);
-    if (failed) {
-      throw files::system_error("create the folder", path.parent_path(), failed.value());
-    }
+    files::create_folders(path.parent_path());
   }
   files::FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
   if (!file.is_open()) {

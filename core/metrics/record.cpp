@@ -7,7 +7,7 @@
 
 #include "core/base/median.h"
 #include "core/metrics/human.h"
-#include "core/metrics/rundir.h"
+#include "core/metrics/run_files.h"
 
 namespace shardrun::metrics {
 namespace {

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <csignal>
 #include <cstdint>
 #include <mutex>
 #include <string>
 #include <utility>
 
-#include "core/metrics/ticker.h"
+#include "core/base/signal_free_thread.h"
 
 namespace shardrun::metrics {
 namespace {
@@ -55,7 +56,9 @@ struct Screen::State {
 
 Screen::Screen(std::function<void(std::string_view)> write) : state_(std::make_shared<State>()) {
   state_->write = std::move(write);
-  thread_ = thread_without_signals("shows progress", [state = state_] { state->run(); });
+  // SIGPIPE belongs to the thread that writes.
+  thread_ = thread_without_signals(
+      "the thread that shows progress", [state = state_] { state->run(); }, SIGPIPE);
 }
 
 Screen::~Screen() { finish(); }

@@ -1,35 +1,15 @@
 #include "core/metrics/ticker.h"
 
-#include <fmt/format.h>
-#include <pthread.h>
-
 #include <csignal>
 #include <exception>
-#include <system_error>
 #include <utility>
 
-#include "core/base/error.h"
+#include "core/base/signal_free_thread.h"
 
 namespace shardrun::metrics {
 
-std::thread thread_without_signals(std::string_view purpose, std::function<void()> run) {
-  sigset_t blocked;
-  sigset_t before;
-  sigfillset(&blocked);
-  sigdelset(&blocked, SIGPIPE);
-  pthread_sigmask(SIG_SETMASK, &blocked, &before);
-  try {
-    std::thread thread(std::move(run));
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    return thread;
-  } catch (const std::system_error& error) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw Error(ErrorCode::io, fmt::format("cannot start the thread that {}: {}", purpose, error.what()));
-  }
-}
-
 Ticker::Ticker(std::chrono::milliseconds interval, std::function<void()> tick) {
-  thread_ = thread_without_signals("shows progress", [this, interval, tick = std::move(tick)] {
+  const auto run = [this, interval, tick = std::move(tick)] {
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, interval, [this] { return ending_; })) {
       lock.unlock();
@@ -40,7 +20,9 @@ Ticker::Ticker(std::chrono::milliseconds interval, std::function<void()> tick) {
       }
       lock.lock();
     }
-  });
+  };
+  // SIGPIPE belongs to the thread that writes.
+  thread_ = thread_without_signals("the thread that shows progress", run, SIGPIPE);
 }
 
 Ticker::~Ticker() {

@@ -4,14 +4,9 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
-#include <string_view>
 #include <thread>
 
 namespace shardrun::metrics {
-
-/// Starts a thread that blocks all signals except SIGPIPE, which belongs to the thread that writes. Signals that ask
-/// this process to stop go to other threads. `purpose` is for the message. Throws Error{io} if there can be no thread.
-[[nodiscard]] std::thread thread_without_signals(std::string_view purpose, std::function<void()> run);
 
 /// Calls a function about once an interval, on a thread of its own, until destruction. The destructor waits for a
 /// running call.

@@ -86,7 +86,7 @@ void add_step(FunctionBuilder& builder, const OptimizerSettings& optimizer, Stat
   }
   operands.push_back(builder.state(gradient));
   if (optimizer.clip > 0) {
-    operands.push_back(scale);  // which makes every update follow from every gradient
+    operands.push_back(scale);  // it depends on all gradients, so every update follows them
   }
   const char* op = optimizer.kind == OptimizerSettings::Kind::adamw ? "adamw" : "sgd";
   const std::string name = "step/" + graph.states[static_cast<std::size_t>(parameter)].name;

@@ -30,7 +30,7 @@ const OptionSpec& spec_named(std::span<const OptionSpec> specs, std::string_view
   throw Error(ErrorCode::job, fmt::format("option '{}' is '{}', expected {}", spec.name, text, accepted(spec)));
 }
 
-/// Refuses the path of a file: nobody reads it here.
+/// Refuses an option whose value is a file, because no file is read here.
 OptionValue read(const OptionSpec& spec, std::string_view text) {
   try {
     OptionValue value = convert(spec, text, {"option", spec.name}, {});

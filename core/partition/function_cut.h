@@ -37,7 +37,7 @@ struct Segment {
 /// One function, or all of its calls in a step, cut for all stages.
 struct FunctionCut {
   bool repeated = false;
-  mesh::AxisId axis = -1;  ///< the pipeline's mesh axis
+  mesh::AxisId axis = {};  ///< the pipeline's mesh axis
   std::deque<CutFunction> functions;
   std::deque<SegmentNodes> nodes;
   std::vector<const CutFunction*> calls;            ///< the function of each call

@@ -26,13 +26,13 @@ std::int64_t rows_at(const std::vector<mesh::AxisId>& axes, std::int64_t rows, m
   const mesh::Mesh& mesh = partition.placements.mesh;
   std::int64_t found = 0;
   for (const mesh::AxisId each : axes) {
-    at[index(each)] = each == axis ? at[index(each)] : 0;
+    at[each] = each == axis ? at[each] : 0;
   }
   for (bool more = true; more;) {
     found += mesh::shard_of(rows, axes, mesh, at).size();
     more = false;
     for (std::size_t a = 0; a < axes.size() && !more; ++a) {
-      std::int64_t& coordinate = at[index(axes[a])];
+      std::int64_t& coordinate = at[axes[a]];
       if (axes[a] != axis) {
         coordinate = (coordinate + 1) % mesh.size(axes[a]);
         more = coordinate != 0;
@@ -81,7 +81,7 @@ HookSteps::HookSteps(const Bucket& bucket, const LowerSettings& settings, const 
       emitter_(emitter),
       span_(span),
       members_(settings.partition.placements.mesh.size(hook_.axis)),
-      member_(static_cast<std::uint32_t>(at[index(hook_.axis)])),
+      member_(static_cast<std::uint32_t>(at[hook_.axis])),
       name_(fmt::format("{}/{}", to_string(hook_.kind), settings.states[index(bucket.states.front())].name)) {
   if (!of_rank_) {
     return;

@@ -119,7 +119,7 @@ void Lowering::exchange_ties() {
 
 void Lowering::exchange_tie(const Tie& tie) {
   const Buffer state = settings_.states[index(tie.state)];
-  const bool sends = coordinates_[index(settings_.partition.pipeline.axis)] == tie.link.from;
+  const bool sends = coordinates_[settings_.partition.pipeline.axis] == tie.link.from;
   const Region region{sends ? tie.state : add_received(state), graph::element_count(state.type)};
   const std::int32_t id = emitter_.add_transfer({.name = state.name,
                                                  .collective = sends ? Collective::send : Collective::receive,

@@ -159,7 +159,7 @@ MemoryUse measure(const Programs& programs) {
 }  // namespace
 
 std::int32_t Partition::stage_at(const mesh::Coordinates& at) const {
-  return pipeline.exists() ? static_cast<std::int32_t>(at[static_cast<std::size_t>(pipeline.axis)]) : 0;
+  return pipeline.exists() ? static_cast<std::int32_t>(at[pipeline.axis]) : 0;
 }
 
 namespace {

@@ -32,7 +32,7 @@ Blocks blocks_along(mesh::AxisId axis, const std::vector<std::int64_t>& shape, c
   Blocks blocks{.box = box, .dim = dim};
   const std::int64_t size = dim == mesh::flattened ? mesh::Box{box.origin, box.shape}.elements() : shape[dim];
   blocks.along.reserve(static_cast<std::size_t>(mesh.size(axis)));
-  for (std::int64_t& member = at[static_cast<std::size_t>(axis)] = 0; member < mesh.size(axis); ++member) {
+  for (std::int64_t& member = at[axis] = 0; member < mesh.size(axis); ++member) {
     blocks.along.push_back(mesh::shard_of(size, placement.along(dim), mesh, at));
   }
   return blocks;
@@ -117,7 +117,7 @@ Parts parts_of(const Transition& transition, const std::vector<std::int64_t>& sh
               !mesh::leads(source.shape, transition.dim), !mesh::leads(result.shape, transition.from_dim)};
     case Transition::Kind::exchange:
       return halos(transition, shape[transition.dim], sources(transition.dim),
-                   static_cast<std::size_t>(at[static_cast<std::size_t>(transition.axis)]));
+                   static_cast<std::size_t>(at[transition.axis]));
     default: return {};
   }
 }

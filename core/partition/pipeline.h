@@ -13,11 +13,11 @@ namespace shardrun::partition {
 
 /// Assigns layers and microbatches to the stages of a pipeline. Nothing else is split over the pipeline's mesh axis.
 struct Pipeline {
-  mesh::AxisId axis = -1;  ///< −1: there is none
+  mesh::AxisId axis = {};  ///< of the stages, if there is a pipeline
   std::vector<plan::Chunk> chunks;
   std::vector<std::vector<plan::Action>> actions;  ///< per stage, in execution order
 
-  [[nodiscard]] bool exists() const noexcept { return axis >= 0; }
+  [[nodiscard]] bool exists() const noexcept { return axis.exists(); }
   [[nodiscard]] std::int32_t stages() const noexcept {
     return exists() ? static_cast<std::int32_t>(actions.size()) : 1;
   }

@@ -93,9 +93,9 @@ class Roles {
   void require_varies_alone(const graph::State& tensor, const mesh::Placement& placement) const {
     for (const mesh::AxisId axis : placement.varying) {
       if (placement.splits(axis)) {
-        throw Error(ErrorCode::job, fmt::format("{} varies over mesh axis '{}', which splits it too: {}", tensor.name,
-                                                placements_.mesh.axes[static_cast<std::size_t>(axis)].name,
-                                                to_string(placement, placements_.mesh)));
+        throw Error(ErrorCode::job,
+                    fmt::format("{} varies over mesh axis '{}', which splits it too: {}", tensor.name,
+                                placements_.mesh.axes[axis].name, to_string(placement, placements_.mesh)));
       }
     }
   }
@@ -208,8 +208,8 @@ void require_whole_for_hook(const graph::Graph& graph, const Placements& placeme
           ErrorCode::job,
           fmt::format("the hook after_step over mesh axis '{}' is given whole tensors, and {} is stored as {}: "
                       "give the hook other tensors, or place this one whole",
-                      placements.mesh.axes[static_cast<std::size_t>(hook->axis)].name,
-                      graph.states[static_cast<std::size_t>(parameter)].name, to_string(stored, placements.mesh)));
+                      placements.mesh.axes[hook->axis].name, graph.states[static_cast<std::size_t>(parameter)].name,
+                      to_string(stored, placements.mesh)));
     }
   }
 }

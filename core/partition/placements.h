@@ -19,7 +19,7 @@ struct Gather {
 /// A hook of the plan over a mesh axis that has several ranks.
 struct PlacedHook {
   plan::HookKind kind = plan::HookKind::sync_gradients;
-  mesh::AxisId axis = -1;
+  mesh::AxisId axis = {};
   std::int64_t every = 1;
   std::vector<graph::StateId> parameters;         ///< the parameters that it processes, or whose gradients it processes
   std::map<graph::StateId, std::size_t> numbers;  ///< index of each parameter in `parameters`

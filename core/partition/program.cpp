@@ -23,13 +23,12 @@ std::string transfer_text(const Programs& programs, const Program& program, cons
   const char* verb = at.kind == Instruction::Kind::start ? "start" : "wait";
   if (is_message(transfer)) {
     return fmt::format("{} #{} {} of {} over {}, {} to {}: {} elements", verb, at.transfer,
-                       to_string(transfer.collective), transfer.name,
-                       programs.mesh.axes[static_cast<std::size_t>(transfer.axis)].name, transfer.link.from,
-                       transfer.link.to, std::max(transfer.send.elements, transfer.recv.elements));
+                       to_string(transfer.collective), transfer.name, programs.mesh.axes[transfer.axis].name,
+                       transfer.link.from, transfer.link.to, std::max(transfer.send.elements, transfer.recv.elements));
   }
   return fmt::format("{} #{} {} of {} over {}: {} -> {} elements", verb, at.transfer, to_string(transfer.collective),
-                     transfer.name, programs.mesh.axes[static_cast<std::size_t>(transfer.axis)].name,
-                     transfer.send.elements, transfer.recv.elements);
+                     transfer.name, programs.mesh.axes[transfer.axis].name, transfer.send.elements,
+                     transfer.recv.elements);
 }
 
 std::string hook_text(const Programs& programs, const Program& program, const HookCall& hook) {
@@ -129,11 +128,11 @@ std::uint64_t sent_bytes(const Transfer& transfer, std::int64_t member, std::int
 void add_sent_bytes(SentBytes& sum, const Programs& programs, const Program& program, std::size_t f32_bytes) {
   const mesh::Coordinates at = mesh::coordinates_of(programs.mesh, programs.rank);
   for (const Transfer& transfer : program.transfers) {
-    const auto axis = static_cast<std::size_t>(transfer.axis);
     const std::size_t element_bytes = transfer.dtype == graph::DType::f32 ? f32_bytes : 4;
-    const std::uint64_t bytes = sent_bytes(transfer, at[axis], programs.mesh.size(transfer.axis), element_bytes);
+    const std::uint64_t bytes =
+        sent_bytes(transfer, at[transfer.axis], programs.mesh.size(transfer.axis), element_bytes);
     if (bytes > 0) {
-      sum[programs.mesh.axes[axis].name][to_string(transfer.collective)] += bytes;
+      sum[programs.mesh.axes[transfer.axis].name][to_string(transfer.collective)] += bytes;
     }
   }
 }

@@ -56,7 +56,7 @@ struct Region {
 struct Transfer {
   std::string name;  ///< of the tensor, or of a bucket's first tensor
   Collective collective = Collective::all_reduce;
-  mesh::AxisId axis = -1;
+  mesh::AxisId axis = {};
   Reduction reduction = Reduction::sum;
   graph::DType dtype = graph::DType::f32;
   Region send;

@@ -29,8 +29,7 @@ std::vector<ReplicaSet> replicas_of(const graph::Graph& graph, const Partition& 
     }
     const mesh::Placement& placement = partition.sharded.finalizations[s].after;
     ReplicaSet set{.axes = {}, .stages = partition.stages.states.held[s], .states = {}};
-    for (std::size_t a = 0; a < mesh.axes.size(); ++a) {
-      const auto axis = static_cast<mesh::AxisId>(a);
+    for (const mesh::AxisId axis : mesh.axes.ids()) {
       const bool is_replicated = axis == partition.pipeline.axis
                                      ? std::count(set.stages.begin(), set.stages.end(), true) > 1
                                      : mesh.size(axis) > 1 && !placement.splits(axis) && !placement.varies(axis) &&

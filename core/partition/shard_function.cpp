@@ -257,7 +257,7 @@ class Sharder {
             fmt::format("{} is the same along mesh axis '{}', but what function {} writes to it varies there: a "
                         "plan that lets tensors vary lets all that follow from them vary too. Of gradients that "
                         "are clipped by the norm of all ([train] clip above 0) that is every tensor",
-                        state.name, placements_.mesh.axes[index(axis)].name, function_.name));
+                        state.name, placements_.mesh.axes[axis].name, function_.name));
       }
     }
   }

@@ -32,7 +32,7 @@ struct Transition {
     exchange,        ///< halo exchange of a value that is split on `dim` and shifted by `offset`
     hook,            ///< partial → replicated, or varying → varying, by the strategy's own function
   } kind = Kind::slice;
-  mesh::AxisId axis = -1;
+  mesh::AxisId axis = {};
   std::size_t dim = 0;
   std::size_t from_dim = 0;
   Reduction reduction = Reduction::sum;

@@ -190,7 +190,7 @@ void hook_finalizations(const graph::Graph& graph, const Placements& placements,
                   fmt::format("the hook sync_gradients stands for an all_reduce over mesh axis '{}', and there is none "
                               "of {}, whose gradient is {} and whose optimizer state is {}: give the hook other "
                               "tensors, or place both whole",
-                              placements.mesh.axes[static_cast<std::size_t>(hook->axis)].name,
+                              placements.mesh.axes[hook->axis].name,
                               graph.states[static_cast<std::size_t>(state.of_parameter)].name,
                               to_string(placements.states[s], placements.mesh),
                               to_string(placements.updates[s], placements.mesh)));

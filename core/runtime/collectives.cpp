@@ -97,7 +97,7 @@ plugins::OpRequest request_of(const Transfer& transfer, const Communicator::Tran
 
 partition::TransferScratch scratch_of(const TransportSet& set) {
   return [&set](const Transfer& transfer, std::int64_t members) {
-    const plugins::Transport& transport = set.transports[set.of_axis[static_cast<std::size_t>(transfer.axis)]];
+    const plugins::Transport& transport = set.transports[set.of_axis[transfer.axis]];
     constexpr std::size_t element_bytes = 4;
     const Communicator::TransferBuffers sizes{
         .send_bytes = static_cast<std::uint64_t>(transfer.send.elements) * element_bytes,
@@ -119,10 +119,9 @@ Collectives::Collectives(TransportSet& set, const partition::Partition& partitio
   }
   const std::vector<partition::Link> links = partition::links_of(partition);
   groups_.reserve(mesh_.axes.size() + links.size());
-  for (std::size_t a = 0; a < mesh_.axes.size(); ++a) {
-    const auto axis = static_cast<mesh::AxisId>(a);
+  for (const mesh::AxisId axis : mesh_.axes.ids()) {
     if (mesh_.size(axis) > 1) {
-      add_group(axis, {}, a + 1, mesh::line_through(mesh_, axis, rank), rank);
+      add_group(axis, {}, axis.index() + 1, mesh::line_through(mesh_, axis, rank), rank);
       agree_ops_.push_back(prepare_maximum(groups_.back(), {&agreed_, 1}, agree_id, "agreement between the ranks"));
     }
   }
@@ -140,14 +139,14 @@ Collectives::Collectives(TransportSet& set, const partition::Partition& partitio
 void Collectives::add_group(mesh::AxisId axis, const partition::Link& link, std::uint64_t number,
                             const std::vector<std::int64_t>& members, std::int64_t rank) {
   const auto place = std::find(members.begin(), members.end(), rank) - members.begin();
-  plugins::TransportGroup group = set_.transports[set_.of_axis[static_cast<std::size_t>(axis)]].group(
-      {.name = mesh_.axes[static_cast<std::size_t>(axis)].name,
-       .id = (number << 32U) | static_cast<std::uint64_t>(members.front()),
-       .rank = static_cast<std::uint32_t>(place),
-       .members = {members.begin(), members.end()},
-       .deadline = deadline()});
-  const std::uint32_t recorded = record_.add_group(recorded_name(mesh_.axes[static_cast<std::size_t>(axis)].name, link),
-                                                   {members.begin(), members.end()});
+  plugins::TransportGroup group =
+      set_.transports[set_.of_axis[axis]].group({.name = mesh_.axes[axis].name,
+                                                 .id = (number << 32U) | static_cast<std::uint64_t>(members.front()),
+                                                 .rank = static_cast<std::uint32_t>(place),
+                                                 .members = {members.begin(), members.end()},
+                                                 .deadline = deadline()});
+  const std::uint32_t recorded =
+      record_.add_group(recorded_name(mesh_.axes[axis].name, link), {members.begin(), members.end()});
   const std::lock_guard lock(mutex_);
   groups_.push_back({axis, link, std::move(group), recorded});
 }
@@ -164,10 +163,9 @@ Collectives::Op Collectives::prepare_maximum(Group& group, std::span<std::int32_
                         .send = buffer,
                         .recv = buffer,
                         .label = label};
-  const auto axis = static_cast<std::size_t>(group.axis);
   const auto members = static_cast<std::uint32_t>(mesh_.size(group.axis));
   std::vector<std::byte>& scratch =
-      maximum_scratch_.emplace_back(set_.transports[set_.of_axis[axis]].query(op, members).scratch_bytes);
+      maximum_scratch_.emplace_back(set_.transports[set_.of_axis[group.axis]].query(op, members).scratch_bytes);
   if (!scratch.empty()) {
     op.scratch = plugins::HostBuffer{.data = scratch.data(), .bytes = scratch.size()};
   }
@@ -236,7 +234,7 @@ Communicator::Handle Collectives::prepare(const Transfer& transfer, const Transf
   plugins::OpRequest op = request_of(transfer, buffers, set_.in_order);
   op.id = agree_id + ++group.ops;
   op.flags = waited_at_once ? SR_OP_FLAG_BLOCKING : 0;
-  const std::uint64_t registration = registrations_[set_.of_axis[static_cast<std::size_t>(transfer.axis)]];
+  const std::uint64_t registration = registrations_[set_.of_axis[transfer.axis]];
   for (std::optional<plugins::HostBuffer>* buffer : {&op.send, &op.recv}) {
     if (*buffer) {
       (*buffer)->registration = registration;

@@ -20,7 +20,7 @@ namespace shardrun::runtime {
 /// The transports of a job, and the one that serves each mesh axis.
 struct TransportSet {
   std::vector<plugins::Transport> transports;
-  std::vector<std::size_t> of_axis;
+  IdVector<mesh::AxisId, std::size_t> of_axis;
   bool in_order = false;  ///< sums are added in the order of the ranks; see plugins::OpRequest
 };
 

@@ -173,14 +173,13 @@ void Executor::bind_transfers(std::size_t p) {
     if (instruction.kind == partition::Instruction::Kind::start) {
       const auto number = static_cast<std::size_t>(instruction.transfer);
       const partition::Transfer& transfer = program.transfers[number];
-      const auto axis = static_cast<std::size_t>(transfer.axis);
       const bool waited_at_once =
           i + 1 < program.instructions.size() && program.instructions[i + 1].transfer == instruction.transfer;
       const Communicator::TransferBuffers buffers = buffers_of(p, transfer);
       handles[number] = communicator_->prepare(transfer, buffers, waited_at_once);
-      calls_[p][i].sent = &sent_[programs_.mesh.axes[axis].name][partition::to_string(transfer.collective)];
+      calls_[p][i].sent = &sent_[programs_.mesh.axes[transfer.axis].name][partition::to_string(transfer.collective)];
       calls_[p][i].bytes =
-          partition::sent_bytes(transfer, at[axis], programs_.mesh.size(transfer.axis), buffers.element_bytes);
+          partition::sent_bytes(transfer, at[transfer.axis], programs_.mesh.size(transfer.axis), buffers.element_bytes);
     }
     if (instruction.transfer >= 0) {
       calls_[p][i].transfer = handles[static_cast<std::size_t>(instruction.transfer)];
@@ -352,7 +351,7 @@ std::optional<std::string> Executor::bad_arrival(std::size_t program, const part
   };
   const auto name = [&](const partition::Buffer& buffer) {
     return fmt::format("{} ({} over {}, function {})", buffer.name, partition::to_string(transfer.collective),
-                       programs_.mesh.axes[static_cast<std::size_t>(transfer.axis)].name, at.function);
+                       programs_.mesh.axes[transfer.axis].name, at.function);
   };
   const auto bad_state = [&](std::size_t s) {
     return has_non_finite(finalized_[s], device_.element_bytes(graph::DType::f32));

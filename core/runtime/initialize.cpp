@@ -17,7 +17,7 @@ std::array<double, 2> normal_pair(std::uint32_t a, std::uint32_t b) noexcept {
   return {radius * std::cos(angle), radius * std::sin(angle)};
 }
 
-/// Draws element by global index; a block of four is drawn once for neighbours.
+/// Normal draws by global element index. Four neighbours share one block, which is drawn once.
 class Normal {
  public:
   explicit Normal(PhiloxKey key) : key_(key) {}

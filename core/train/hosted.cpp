@@ -18,7 +18,7 @@
 #include "core/launch/signals.h"
 #include "core/launch/store_host.h"
 #include "core/metrics/human.h"
-#include "core/metrics/rundir.h"
+#include "core/metrics/locked_run_folder.h"
 #include "core/train/local_display.h"
 #include "core/train/rank_process.h"
 #include "core/train/rank_reports.h"
@@ -163,14 +163,14 @@ class First {
     host_->expect_ranks();
     metrics::Summary summary;
     {
-      const metrics::Leftovers leftovers(run_.directory());
+      const metrics::Leftovers leftovers(run_.locked_folder());
       const int code =
           run_as_rank(common_, context_of(common_, world_, invitation, prepared.own_address), settings_.profile,
-                      {.folder = run_.directory().root(),
+                      {.folder = run_.locked_folder().root(),
                        .compiled = std::move(prepared.compiled),
                        .on_join = [this] { tell_stop(); },
                        .stop_signal = settings_.stop_signal,
-                       .output = run_.directory().path()});
+                       .output = run_.locked_folder().path()});
       launch::LaunchResult result = host_->wait();
       result.exit_code = result.exit_code == 0 ? code : result.exit_code;
       summary = reports_->merge(result);

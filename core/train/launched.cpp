@@ -16,7 +16,7 @@
 #include "core/compile/compile.h"
 #include "core/launch/launch.h"
 #include "core/launch/limits.h"
-#include "core/metrics/rundir.h"
+#include "core/metrics/locked_run_folder.h"
 #include "core/train/rank_process.h"
 #include "core/train/rank_reports.h"
 #include "plugins/loader/guard.h"
@@ -46,11 +46,11 @@ std::chrono::milliseconds join_timeout_of(const job::Job& job) {
 }
 
 launch::LaunchResult launch_ranks(const job::Job& job, const RunSettings& settings,
-                                  const metrics::RunDirectory& directory, const std::vector<std::string>& words,
+                                  const metrics::LockedRunFolder& folder, const std::vector<std::string>& words,
                                   RankReports& reports) {
   // The path is for people. A rank opens the folder through the launcher's descriptor, whatever is at the path by then.
   std::vector<std::string> arguments = {"shardrun", "rank", metrics::job_path(job.output).string(), "--folder",
-                                        fmt::format("/proc/{}/fd/{}", ::getpid(), directory.descriptor())};
+                                        fmt::format("/proc/{}/fd/{}", ::getpid(), folder.descriptor())};
   arguments.insert(arguments.end(), words.begin(), words.end());
   if (settings.profile) {
     arguments.emplace_back("--profile");
@@ -85,8 +85,8 @@ metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, con
   reports.tell_older(older);
   metrics::Summary summary;
   {
-    const metrics::Leftovers leftovers(run.directory());
-    const launch::LaunchResult result = launch_ranks(job, settings, run.directory(), words, reports);
+    const metrics::Leftovers leftovers(run.locked_folder());
+    const launch::LaunchResult result = launch_ranks(job, settings, run.locked_folder(), words, reports);
     if (result.stop_signal != 0) {
       request_stop(result.stop_signal);  // while the ranks ran, this process did not take signals itself
     }

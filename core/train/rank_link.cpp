@@ -10,7 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/base/philox.h"
-#include "core/metrics/flight.h"
+#include "core/train/flight.h"
 
 namespace shardrun::train {
 namespace {
@@ -29,7 +29,7 @@ RankLink::RankLink(const job::Job& job, compile::Compiled& compiled, launch::Ran
       compiled_(compiled),
       rank_(rank),
       own_stop_signal_(std::move(stop_signal)),
-      record_(metrics::new_flight_path(job.output, rank.rank()), rank.rank()) {
+      record_(new_flight_path(job.output, rank.rank()), rank.rank()) {
   now_at("comparing plans", 0);
 }
 

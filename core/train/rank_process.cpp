@@ -19,7 +19,7 @@
 #include "core/job/output.h"
 #include "core/metrics/log.h"
 #include "core/metrics/record.h"
-#include "core/metrics/rundir.h"
+#include "core/metrics/run_files.h"
 #include "core/train/rank_link.h"
 #include "core/train/rank_reports.h"
 #include "core/train/requirements.h"
@@ -189,77 +189,108 @@ int exit_code_of(const std::function<int()>& attempt, const TellFailure& tell) {
   return 1;
 }
 
-int as_rank(const job::Job& job, const launch::RankContext& context, const RankWork& work, RankInputs inputs) {
-  // Outside of `attempt`, so that this rank's error is reported before other ranks' errors about the lost connection.
-  std::unique_ptr<launch::Rank> rank;
-  std::optional<job::Job> placed;
-  std::optional<metrics::RunFolder> folder;
-  std::optional<compile::Compiled> compiled;
-  std::optional<RankLink> link;
-  const auto fail = [&](launch::FailureKind kind, std::string text, std::optional<int> awaited) {
-    const bool is_noted = rank != nullptr && rank->fail(kind, text, awaited);
+namespace {
+
+/// A rank's process from joining the launcher to its exit code. The members outlive attempt(), so that this rank's
+/// error is reported before other ranks' errors about the lost connection.
+class RankProcess {
+ public:
+  RankProcess(const job::Job& job, const launch::RankContext& context, const RankWork& work, RankInputs inputs)
+      : job_(job), context_(context), work_(work), inputs_(std::move(inputs)) {}
+
+  int run() {
+    return exit_code_of([this] { return attempt_or_stop(); },
+                        [this](launch::FailureKind kind, std::string text, std::optional<int> awaited) {
+                          fail(kind, std::move(text), awaited);
+                        });
+  }
+
+ private:
+  int attempt_or_stop() {
+    try {
+      return attempt();
+    } catch (const Stopped& stopped) {
+      const std::string reason = rank_ != nullptr ? rank_->abort_reason() : "";
+      fail(launch::FailureKind::consequence,
+           reason.empty() ? fmt::format("was stopped by SIG{} before the first step", sigabbrev_np(stopped.signal()))
+                          : fmt::format("the job is aborted: {}", reason),
+           std::nullopt);
+      return 128 + stopped.signal();
+    }
+  }
+
+  int attempt() {
+    join();
+    const int code = work_(*compiled_, *link_, *folder_);
+    link_->drop_record();
+    link_.reset();
+    rank_->goodbye(launch::Rank::no_deadline);
+    if (context_.is_hosted && context_.rank != 0) {
+      rank_->await_end(launch::Rank::Clock::now() + longest_wait_for_first);
+    }
+    return code;
+  }
+
+  /// Everything before the work: the launcher, the output folder, the programs, the checks that ranks agree.
+  void join() {
+    rank_ = std::make_unique<launch::Rank>(context_, job::canonical_text(job_), latest_join(context_));
+    rank_->on_abort([](const std::string&) { request_stop(SIGTERM); });  // for waits that do not depend on another rank
+    if (inputs_.on_join) {
+      inputs_.on_join();
+    }
+    placed_.emplace(placed_here(job_, rank_->context()));
+    placed_->output = output_of_all(job_, *rank_, inputs_.output);
+    folder_.emplace(open_folder(*placed_, *rank_, inputs_.folder));
+    placed_->output = folder_->root();
+    compiled_.emplace(compiled_for(*placed_, *rank_, inputs_));
+    if (context_.is_hosted && context_.local_world_size == 0) {
+      require_memory_here(*placed_, *compiled_, rank_->context().local_world_size);
+    }
+    link_.emplace(*placed_, *compiled_, *rank_, inputs_.stop_signal);
+    link_->check_data();
+    link_->check_plan();
+    link_->check_hooks();
+  }
+
+  /// Tells the launcher; and the person, if nobody else will.
+  void fail(launch::FailureKind kind, std::string text, std::optional<int> awaited) {
+    const bool is_noted = rank_ != nullptr && rank_->fail(kind, text, awaited);
     // The first rank's own process reports the job's result, including the reason of its own abort.
-    const bool is_told_here = context.is_hosted && context.rank == 0 && kind == launch::FailureKind::consequence;
-    const bool is_untold = !is_told_here && (rank == nullptr || (context.is_hosted && !is_noted));
-    if (is_untold && kind == launch::FailureKind::consequence && rank != nullptr) {
+    const bool is_told_here = context_.is_hosted && context_.rank == 0 && kind == launch::FailureKind::consequence;
+    const bool is_untold = !is_told_here && (rank_ == nullptr || (context_.is_hosted && !is_noted));
+    if (is_untold && kind == launch::FailureKind::consequence && rank_ != nullptr) {
       // A transport may know only that the job ends.
-      if (const std::string reason = rank->abort_reason(); text.find(reason) == std::string::npos) {
+      if (const std::string reason = rank_->abort_reason(); text.find(reason) == std::string::npos) {
         text += fmt::format(" ({})", reason);
       }
     }
-    if (folder && context.is_hosted) {
-      log_failure(folder->root(), context.rank, text);
+    if (folder_ && context_.is_hosted) {
+      log_failure(folder_->root(), context_.rank, text);
     }
-    if (!is_untold && context.is_hosted && context.rank != 0) {
-      rank->await_end(launch::Rank::Clock::now() + longest_wait_after_failure);
+    if (!is_untold && context_.is_hosted && context_.rank != 0) {
+      rank_->await_end(launch::Rank::Clock::now() + longest_wait_after_failure);
     }
     if (is_untold) {
-      write_to_standard_error(context.is_hosted ? fmt::format("shardrun: rank {}: {}\n", context.rank, text)
-                                                : text + "\n");
+      write_to_standard_error(context_.is_hosted ? fmt::format("shardrun: rank {}: {}\n", context_.rank, text)
+                                                 : text + "\n");
     }
-  };
-  const auto attempt = [&] {
-    rank = std::make_unique<launch::Rank>(context, job::canonical_text(job), latest_join(context));
-    rank->on_abort([](const std::string&) { request_stop(SIGTERM); });  // for waits that do not depend on another rank
-    if (inputs.on_join) {
-      inputs.on_join();
-    }
-    placed.emplace(placed_here(job, rank->context()));
-    placed->output = output_of_all(job, *rank, inputs.output);
-    folder.emplace(open_folder(*placed, *rank, inputs.folder));
-    placed->output = folder->root();
-    compiled.emplace(compiled_for(*placed, *rank, inputs));
-    if (context.is_hosted && context.local_world_size == 0) {
-      require_memory_here(*placed, *compiled, rank->context().local_world_size);
-    }
-    link.emplace(*placed, *compiled, *rank, inputs.stop_signal);
-    link->check_data();
-    link->check_plan();
-    link->check_hooks();
-    const int code = work(*compiled, *link, *folder);
-    link->drop_record();
-    link.reset();
-    rank->goodbye(launch::Rank::no_deadline);
-    if (context.is_hosted && context.rank != 0) {
-      rank->await_end(launch::Rank::Clock::now() + longest_wait_for_first);
-    }
-    return code;
-  };
-  return exit_code_of(
-      [&] {
-        try {
-          return attempt();
-        } catch (const Stopped& stopped) {
-          const std::string reason = rank != nullptr ? rank->abort_reason() : "";
-          fail(launch::FailureKind::consequence,
-               reason.empty()
-                   ? fmt::format("was stopped by SIG{} before the first step", sigabbrev_np(stopped.signal()))
-                   : fmt::format("the job is aborted: {}", reason),
-               std::nullopt);
-          return 128 + stopped.signal();
-        }
-      },
-      fail);
+  }
+
+  const job::Job& job_;
+  const launch::RankContext& context_;
+  const RankWork& work_;
+  RankInputs inputs_;
+  std::unique_ptr<launch::Rank> rank_;
+  std::optional<job::Job> placed_;
+  std::optional<metrics::RunFolder> folder_;
+  std::optional<compile::Compiled> compiled_;
+  std::optional<RankLink> link_;
+};
+
+}  // namespace
+
+int as_rank(const job::Job& job, const launch::RankContext& context, const RankWork& work, RankInputs inputs) {
+  return RankProcess(job, context, work, std::move(inputs)).run();
 }
 
 int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile, RankInputs inputs) {

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "core/checkpoint/saved_state.h"
-#include "core/metrics/flight.h"
 #include "core/metrics/human.h"
-#include "core/metrics/rundir.h"
+#include "core/metrics/run_files.h"
+#include "core/train/flight.h"
 
 namespace shardrun::train {
 namespace {
@@ -193,11 +193,11 @@ metrics::Summary RankReports::merge(const launch::LaunchResult& result) {
   if (result.cause) {
     summary.status = "failed";
     summary.ending_s = std::chrono::duration<double>(result.ending).count();
-    summary.error = launch::describe(*result.cause) +
-                    metrics::tell_flights(job_.output, static_cast<int>(job_.ranks), result.cause->rank);
+    summary.error =
+        launch::describe(*result.cause) + tell_flights(job_.output, static_cast<int>(job_.ranks), result.cause->rank);
     return summary;
   }
-  metrics::drop_flights(job_.output);
+  drop_flights(job_.output);
   if (result.forced_signal != 0 && !came_to_its_end) {
     summary.error =
         fmt::format("ended at once by a second signal (SIG{}) after {}: {}", sigabbrev_np(result.forced_signal),

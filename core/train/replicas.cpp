@@ -125,7 +125,7 @@ bool Replicas::any_differ() {
     }
   }
   const mesh::Mesh& mesh = compiled_.partition.placements.mesh;
-  for (mesh::AxisId axis = 0; axis < static_cast<mesh::AxisId>(mesh.axes.size()); ++axis) {
+  for (const mesh::AxisId axis : mesh.axes.ids()) {
     if (std::none_of(sets_.begin(), sets_.end(), [&](const auto& set) { return set.runs_along(axis); })) {
       continue;
     }
@@ -156,19 +156,19 @@ std::string Replicas::difference(const std::vector<std::string>& of_ranks) const
   std::vector<Found> found;
   std::size_t number = 0;  // index of a hash
   for (const partition::ReplicaSet& set : sets_) {
-    // Ranks that hold the same part, by their coordinates along the other axes.
-    std::map<mesh::Coordinates, std::vector<int>> groups;
+    // Ranks that hold the same part, by the rank at coordinate 0 along the set's axes.
+    std::map<std::int64_t, std::vector<int>> groups;
     for (int rank = 0; rank < static_cast<int>(of_ranks.size()); ++rank) {
       mesh::Coordinates at = mesh::coordinates_of(mesh, rank);
       if (set.holds(partition, at)) {
         for (const mesh::AxisId axis : set.axes) {
-          at[static_cast<std::size_t>(axis)] = 0;
+          at[axis] = 0;
         }
-        groups[at].push_back(rank);
+        groups[mesh::rank_at(mesh, at)].push_back(rank);
       }
     }
     for (const graph::StateId state : set.states) {
-      for (const auto& [at, ranks] : groups) {
+      for (const auto& [first, ranks] : groups) {
         std::vector<std::uint64_t> hashes(ranks.size());
         for (std::size_t r = 0; r < ranks.size(); ++r) {
           const std::string& given = of_ranks[static_cast<std::size_t>(ranks[r])];

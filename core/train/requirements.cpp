@@ -18,7 +18,7 @@
 #include "core/forecast/idle.h"
 #include "core/memory/machine.h"
 #include "core/metrics/human.h"
-#include "core/metrics/rundir.h"
+#include "core/metrics/run_files.h"
 
 namespace shardrun::train {
 namespace {

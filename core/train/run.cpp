@@ -24,13 +24,13 @@ job::Job with_output(job::Job job, std::filesystem::path output) {
 
 Run::Run(const job::Job& job, const RunSettings& settings)
     : settings_(settings),
-      directory_(settings.output.empty() ? job.output : settings.output),
-      job_(with_output(job, directory_.root())) {}
+      locked_folder_(settings.output.empty() ? job.output : settings.output),
+      job_(with_output(job, locked_folder_.root())) {}
 
 std::string Run::begin() {
-  std::string older = directory_.remove_older_run(checkpoint::kept_of(job_));
-  files::write_file_atomically(metrics::job_path(directory_.root()),
-                               job::canonical_text(with_output(job_, directory_.path())));
+  std::string older = locked_folder_.remove_older_run(checkpoint::kept_of(job_));
+  files::write_file_atomically(metrics::job_path(locked_folder_.root()),
+                               job::canonical_text(with_output(job_, locked_folder_.path())));
   return older;
 }
 
@@ -44,17 +44,17 @@ void Run::write_summary(metrics::Summary& summary) noexcept {
   };
   summary.origin = settings_.origin;
   summary.origin.ended = metrics::utc_text(std::chrono::system_clock::now());
-  summary.saved = to_string(directory_.saved(checkpoint::result_path(job_).filename()));
+  summary.saved = to_string(locked_folder_.saved(checkpoint::result_path(job_).filename()));
   try {
-    directory_.folder().require_owned();
+    locked_folder_.folder().require_owned();
   } catch (const Error& error) {
     fail(error);
   }
-  if (!directory_.folder().is_owned()) {
+  if (!locked_folder_.folder().is_owned()) {
     return;
   }
   try {
-    metrics::write_summary(metrics::summary_path(directory_.root()), summary);
+    metrics::write_summary(metrics::summary_path(locked_folder_.root()), summary);
   } catch (const Error& error) {
     fail(error);
   }

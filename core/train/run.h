@@ -8,7 +8,7 @@
 
 #include "core/job/job.h"
 #include "core/metrics/progress.h"
-#include "core/metrics/rundir.h"
+#include "core/metrics/locked_run_folder.h"
 #include "core/metrics/summary.h"
 
 namespace shardrun::train {
@@ -29,7 +29,7 @@ struct RunSettings {
 /// only one, the launcher, or rank 0 if another launcher started the ranks.
 class Run {
  public:
-  /// Opens and locks the folder. `settings` outlives this. Throws as metrics::RunDirectory.
+  /// Opens and locks the folder. `settings` outlives this. Throws as metrics::LockedRunFolder.
   Run(const job::Job& job, const RunSettings& settings);
 
   /// Removes an older run's files and writes job.ini. Returns the message about the older run, or "" if there was none.
@@ -38,7 +38,7 @@ class Run {
 
   /// The job; its output is the open folder.
   [[nodiscard]] const job::Job& job() const noexcept { return job_; }
-  [[nodiscard]] const metrics::RunDirectory& directory() const noexcept { return directory_; }
+  [[nodiscard]] const metrics::LockedRunFolder& locked_folder() const noexcept { return locked_folder_; }
 
   /// Completes and writes the summary. If it cannot be written, or the folder is no longer the run's, the summary fails
   /// for this reason, unless it has already failed. Throws nothing.
@@ -48,7 +48,7 @@ class Run {
 
  private:
   const RunSettings& settings_;
-  metrics::RunDirectory directory_;
+  metrics::LockedRunFolder locked_folder_;
   job::Job job_;
 };
 

@@ -31,7 +31,7 @@ metrics::Summary run_here(const job::Job& job, compile::Compiled& compiled, cons
   try {
     summary = run_steps(run.job(), compiled,
                         {.display = display,
-                         .folder = run.directory().folder(),
+                         .folder = run.locked_folder().folder(),
                          .stop_signal = settings.stop_signal,
                          .profile = settings.profile},
                         summary);

@@ -39,6 +39,14 @@ std::int32_t draw_token(std::span<const float> logits, const SamplingSettings& s
   return order[std::min(static_cast<std::size_t>(drawn), kept - 1)];
 }
 
+std::vector<std::int32_t> first_tokens(const data::Tokenizer& tokenizer) {
+  try {
+    return {tokenizer.encode("\n").front()};
+  } catch (const Error&) {
+    return {0};
+  }
+}
+
 void sample(runtime::Executor& executor, std::vector<std::int32_t> tokens, const SamplingSettings& settings,
             const std::function<void(std::int32_t)>& emit) {
   const std::size_t program = executor.find(models::predict_function, 1);

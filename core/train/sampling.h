@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/data/tokenizer.h"
 #include "core/runtime/executor.h"
 
 namespace shardrun::train {
@@ -21,6 +22,9 @@ struct SamplingSettings {
 
 /// Draws a token from logits: softmax of logits / temperature over the `top_k` largest. `random` is uniform in [0, 1).
 [[nodiscard]] std::int32_t draw_token(std::span<const float> logits, const SamplingSettings& settings, double random);
+
+/// The start of a sample without a prompt: the end of a line if the text has lines, else its first character.
+[[nodiscard]] std::vector<std::int32_t> first_tokens(const data::Tokenizer& tokenizer);
 
 /// Continues `tokens` one by one with the program `predict`. Once the context is full, it slides. `emit` gets each new
 /// token as it is drawn. Draws are keyed by (seed, "sample", number of the token).

@@ -9,8 +9,9 @@
 #include "core/base/error.h"
 #include "core/base/standard_error.h"
 #include "core/files/atomic_file.h"
+#include "core/files/folder.h"
 #include "core/files/mapped_file.h"
-#include "core/metrics/rundir.h"
+#include "core/metrics/run_files.h"
 
 namespace shardrun::train {
 namespace {
@@ -60,13 +61,9 @@ void Tracer::write(const std::filesystem::path& output) {
   }
   written_ = true;
   const std::filesystem::path path = metrics::trace_path(output, static_cast<int>(compiled_.programs.rank));
-  std::error_code failed;
-  std::filesystem::create_directories(path.parent_path(), failed);
-  if (failed) {
-    throw files::system_error("create the folder of traces", path.parent_path(), failed.value());
-  }
+  files::create_folders(path.parent_path(), "the folder of traces");
   files::write_file_atomically(path,
-                               metrics::trace_of(steps_, timeline_, compiled_.programs, *compiled_.device).text());
+                               forecast::trace_of(steps_, timeline_, compiled_.programs, *compiled_.device).text());
 }
 
 namespace {

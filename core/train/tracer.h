@@ -6,7 +6,7 @@
 
 #include "core/compile/compile.h"
 #include "core/job/job.h"
-#include "core/metrics/step_trace.h"
+#include "core/forecast/step_trace.h"
 #include "core/runtime/executor.h"
 
 namespace shardrun::train {
@@ -47,7 +47,7 @@ class Tracer {
   std::int64_t first_ = 0;  ///< counted from 0
   std::size_t most_steps_ = 0;
   runtime::Timeline timeline_;
-  std::vector<metrics::TracedStep> steps_;
+  std::vector<forecast::TracedStep> steps_;
   bool written_ = false;
 };
 

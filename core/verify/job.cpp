@@ -202,22 +202,63 @@ void require_one_model(const job::Job& job, const compile::Compiled& compiled) {
           fmt::format("{}: strategy {} lets each rank along mesh axis '{}' have its own {}: that is not one model, and "
                       "verify has one to compare with. Compare the runs' losses, or verify with another strategy",
                       job.where("job", "strategy"), job.strategy.name,
-                      placements.mesh.axes[static_cast<std::size_t>(placements.states[s].varying.front())].name,
-                      state.name));
+                      placements.mesh.axes[placements.states[s].varying.front()].name, state.name));
     }
   }
+}
+
+/// Runs the job's ranks, which write snapshots to [job] output. The summary's exit code says whether they did.
+metrics::Summary record_ranks(const job::Job& job, compile::Compiled& compiled, const JobSettings& verified,
+                              bool evaluates, const std::function<int()>& stop_signal) {
+  const train::RunSettings& settings = verified.run;
+  if (job.ranks == 1) {
+    Meter meter(settings.progress, title_of_job);
+    Recorder recorder(job, compiled, nullptr, &meter, stop_signal);
+    (void)record(recorder, job, {verified.steps, evaluates});
+    return {};
+  }
+  settings.progress.write(fmt::format("{}: starting {} ranks\n", title_of_job, job.ranks));
+  return train::run_ranks(
+      job, settings, compiled.dataset.get(),
+      {"--record-steps", std::to_string(verified.steps), "--record-evaluation", evaluates ? "yes" : "no"});
+}
+
+/// Compares the snapshots in `folder` with the reference; nothing if a signal asked to stop.
+Report compare_snapshots(const std::filesystem::path& folder, const job::Job& job, compile::Compiled& compiled,
+                         const JobSettings& verified, const Selection& selection, bool evaluates,
+                         const std::function<int()>& stop_signal) {
+  job::Job alone = job;
+  alone.threads = 0;  // the ranks have ended: the reference has all cores
+  // The reference recomputes nothing, so that a fault in the ranks' recomputation shows.
+  compiled.graph = compile::graph_without_remat(job, compiled);
+  Workload workload = workload_of(job, compiled);
+  if (!evaluates) {
+    workload.evaluation_rows.clear();
+  }
+  try {
+    Meter meter(verified.run.progress, "comparing with the reference");
+    return verify_snapshots(workload, {.folder = folder,
+                                       .ranks = compiled.partition.placements.mesh.ranks(),
+                                       .steps = verified.steps,
+                                       .threads = compile::threads_of(alone, 1),
+                                       .selection = selection,
+                                       .stops = [&] { return stop_signal() != 0; },
+                                       .meter = &meter});
+  } catch (const Error&) {
+    if (stop_signal() == 0) {
+      throw;
+    }
+  }
+  return {};
 }
 
 }  // namespace
 
 JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
-  const std::int64_t steps = verified.steps;
   const train::RunSettings& settings = verified.run;
   compile::Compiled compiled = compile::compile(job);
-  JobOutcome outcome;
   if (const auto stopped = train::stopped_before_start(settings)) {
-    outcome.summary = *stopped;
-    return outcome;
+    return {.summary = *stopped};
   }
   train::require_runnable(job, compiled, job.ranks);
   train::require_launchable(job, compiled);
@@ -228,48 +269,18 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
   train::check_data(compiled);
   train::load_data(compiled);
   if (const auto stopped = train::stopped_before_start(settings)) {
-    outcome.summary = *stopped;
-    return outcome;
+    return {.summary = *stopped};
   }
   const ScratchFolder folder;
   job::Job copy = job;
   copy.output = folder.path();
   const std::function<int()> stop_signal = settings.stop_signal ? settings.stop_signal : [] { return 0; };
-  if (job.ranks == 1) {
-    Meter meter(settings.progress, title_of_job);
-    Recorder recorder(copy, compiled, nullptr, &meter, stop_signal);
-    (void)record(recorder, copy, {steps, evaluates});
-  } else {
-    settings.progress.write(fmt::format("{}: starting {} ranks\n", title_of_job, job.ranks));
-    outcome.summary =
-        train::run_ranks(copy, settings, compiled.dataset.get(),
-                         {"--record-steps", std::to_string(steps), "--record-evaluation", evaluates ? "yes" : "no"});
-    if (outcome.summary.exit_code != 0) {
-      return outcome;
-    }
+  JobOutcome outcome{.summary = record_ranks(copy, compiled, verified, evaluates, stop_signal)};
+  if (outcome.summary.exit_code != 0) {
+    return outcome;
   }
   outcome.summary.status = "finished";
-  copy.threads = 0;  // the ranks have ended: the reference has all cores
-  // The reference recomputes nothing, so that a fault in the ranks' recomputation shows.
-  compiled.graph = compile::graph_without_remat(job, compiled);
-  Workload workload = workload_of(job, compiled);
-  if (!evaluates) {
-    workload.evaluation_rows.clear();
-  }
-  try {
-    Meter meter(settings.progress, "comparing with the reference");
-    outcome.report = verify_snapshots(workload, {.folder = folder.path(),
-                                                 .ranks = compiled.partition.placements.mesh.ranks(),
-                                                 .steps = steps,
-                                                 .threads = compile::threads_of(copy, 1),
-                                                 .selection = selection,
-                                                 .stops = [&] { return stop_signal() != 0; },
-                                                 .meter = &meter});
-  } catch (const Error&) {
-    if (stop_signal() == 0) {
-      throw;
-    }
-  }
+  outcome.report = compare_snapshots(folder.path(), job, compiled, verified, selection, evaluates, stop_signal);
   if (const int signal = stop_signal()) {
     outcome.summary.status = "stopped";
     outcome.summary.exit_code = 128 + signal;

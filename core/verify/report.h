@@ -25,10 +25,9 @@ enum class What : std::uint8_t {
 /// The difference of a tensor from its expected value.
 struct Difference {
   std::string tensor;      ///< its name; for a gradient, the name of its parameter
-  std::string state = {};  ///< its own name if `tensor` is another's; empty: the same
+  std::string state = {};  ///< the state's name; empty if that is `tensor`
   What what = What::loss;
-  double relative =
-      0;  ///< the norm of the difference over the norm of the expected value and its floor; this is judged
+  double relative = 0;          ///< judged: the norm of the difference over that of the expected value and its floor
   double tolerance = 0;         ///< the largest `relative` that rounding explains
   double unfloored = 0;         ///< the norm of the difference over the norm of the expected value
   std::int64_t step = 0;        ///< from 1, as in metrics.jsonl; 0: before the first

@@ -128,7 +128,7 @@ class Ring {
   for (const partition::Program& program : programs.programs) {
     for (const partition::Transfer& transfer : program.transfers) {
       const std::size_t bytes = transfer.dtype == graph::DType::f32 ? f32_bytes : 4;
-      const std::int64_t member = at[static_cast<std::size_t>(transfer.axis)];
+      const std::int64_t member = at[transfer.axis];
       const std::int64_t members = programs.mesh.size(transfer.axis);
       const RingMemory memory = {.send_bytes = static_cast<std::uint64_t>(transfer.send.elements) * bytes,
                                  .recv_bytes = static_cast<std::uint64_t>(transfer.recv.elements) * bytes,

@@ -17,6 +17,7 @@ using compile::AxisRate;
 using forecast::Prediction;
 using forecast::RankStep;
 using forecast::StepCosts;
+using mesh::AxisId;
 using partition::Collective;
 using partition::Instruction;
 using partition::Program;
@@ -34,17 +35,20 @@ Instruction instruction(Kind kind, std::int32_t transfer = -1) {
   return made;
 }
 
-Transfer all_reduce(mesh::AxisId axis, std::int64_t elements) {
-  return {
-      .name = "sum", .collective = Collective::all_reduce, .axis = axis, .send = {0, elements}, .recv = {0, elements}};
+Transfer all_reduce(int axis, std::int64_t elements) {
+  return {.name = "sum",
+          .collective = Collective::all_reduce,
+          .axis = AxisId(axis),
+          .send = {0, elements},
+          .recv = {0, elements}};
 }
 
-Programs on_mesh(std::vector<mesh::Axis> axes, Program program) {
+Programs on_mesh(IdVector<AxisId, mesh::Axis> axes, Program program) {
   return {.mesh = {std::move(axes)}, .programs = {std::move(program)}};
 }
 
 /// Of a rank alone. `seconds`: of each instruction.
-Prediction alone(const Programs& programs, std::vector<double> seconds, std::vector<std::optional<AxisRate>> axes) {
+Prediction alone(const Programs& programs, std::vector<double> seconds, compile::AxisRates axes) {
   return forecast::predict({{&programs, {0}}}, {}, {.seconds = {std::move(seconds)}, .axes = std::move(axes)});
 }
 
@@ -92,18 +96,22 @@ TEST_CASE("a transfer takes its messages and the bytes of a ring", "[predict]") 
     return forecast::transfer_seconds(transfer, programs, 4, {.bandwidth = 2, .latency = 100});
   };
   CHECK(seconds(all_reduce(0, 8)) == 6 * 100 + 2 * 3 * 8.0 / 4 * 4 / 2);
-  Transfer gather{
-      .collective = Collective::all_gather, .axis = 0, .send = {0, 2}, .recv = {0, 8}, .recv_counts = {2, 2, 2, 2}};
+  Transfer gather{.collective = Collective::all_gather,
+                  .axis = AxisId(0),
+                  .send = {0, 2},
+                  .recv = {0, 8},
+                  .recv_counts = {2, 2, 2, 2}};
   CHECK(seconds(gather) == 3 * 100 + 3 * 2 * 4.0 / 2);
   gather.collective = Collective::reduce_scatter;
   gather.send.elements = 8;
   CHECK(seconds(gather) == 3 * 100 + 3 * 2 * 4.0 / 2);
   CHECK(seconds({.collective = Collective::all_to_all,
-                 .axis = 0,
+                 .axis = AxisId(0),
                  .send = {0, 5},
                  .send_counts = {2, 3, 0, 0},
                  .recv_counts = {2, 0, 0, 4}}) == 2 * 100 + 3 * 4.0 / 2);
-  CHECK(seconds({.collective = Collective::send, .axis = 0, .send = {0, 5}, .link = {0, 1}}) == 100 + 5 * 4.0 / 2);
+  CHECK(seconds({.collective = Collective::send, .axis = AxisId(0), .send = {0, 5}, .link = {0, 1}}) ==
+        100 + 5 * 4.0 / 2);
 }
 
 TEST_CASE("what is moved while something is computed is hidden, and the rest of it waited for", "[predict]") {
@@ -128,7 +136,7 @@ TEST_CASE("what is moved while something is computed is hidden, and the rest of 
 }
 
 TEST_CASE("an axis moves one thing after the other, and two axes at a time", "[predict]") {
-  const auto seconds = [](mesh::AxisId second) {
+  const auto seconds = [](int second) {
     const Programs programs =
         on_mesh({{"data", 2}, {"model", 2}}, {.function = "micro",
                                               .instructions = {instruction(Kind::start, 0), instruction(Kind::start, 1),
@@ -141,7 +149,7 @@ TEST_CASE("an axis moves one thing after the other, and two axes at a time", "[p
 }
 
 TEST_CASE("what is hidden is computing while anything at all is moved, not the sum of what is moved", "[predict]") {
-  const auto step = [](mesh::AxisId second) {
+  const auto step = [](int second) {
     const Programs programs =
         on_mesh({{"data", 2}, {"model", 2}},
                 {.function = "micro",
@@ -173,14 +181,14 @@ Prediction stages_alone(std::vector<Program> programs, std::vector<std::vector<d
     ranks.push_back({&each, {0}});
   }
   // Their instructions belong to no action.
-  const partition::Pipeline pipeline{.axis = 0, .actions = std::vector<std::vector<plan::Action>>(all.size())};
+  const partition::Pipeline pipeline{.axis = AxisId(0), .actions = std::vector<std::vector<plan::Action>>(all.size())};
   return forecast::predict(ranks, pipeline, {.seconds = std::move(seconds), .axes = {rate}});
 }
 
 Transfer message(Collective collective, partition::Link link) {
   return {.name = "message",
           .collective = collective,
-          .axis = 0,
+          .axis = AxisId(0),
           .send = {0, collective == Collective::send ? 8 : 0},
           .recv = {0, collective == Collective::send ? 0 : 8},
           .link = link};
@@ -263,7 +271,7 @@ Action in_plugin_words(const sdk::Action& action) {
 }
 
 partition::Pipeline alternating(std::uint32_t stages, std::uint32_t microbatches) {
-  partition::Pipeline made{.axis = 0};
+  partition::Pipeline made{.axis = AxisId(0)};
   for (std::uint32_t stage = 0; stage < stages; ++stage) {
     made.chunks.push_back({stage, stage});
     std::vector<Action>& list = made.actions.emplace_back();
@@ -282,7 +290,7 @@ Programs stage_of(const partition::Pipeline& pipeline, std::int32_t stage) {
     const bool sends = collective == Collective::send;
     program.transfers.push_back({.name = "message",
                                  .collective = collective,
-                                 .axis = 0,
+                                 .axis = AxisId(0),
                                  .send = {0, sends ? 8 : 0},
                                  .recv = {0, sends ? 0 : 8},
                                  .link = link});

@@ -33,7 +33,7 @@ partition::Programs stage(std::int64_t rank, std::int64_t flops = 8) {
   partition::Program micro{.function = "micro"};
   micro.transfers = {{.name = "a",
                       .collective = rank == 0 ? partition::Collective::send : partition::Collective::receive,
-                      .axis = 0,
+                      .axis = mesh::AxisId(0),
                       .link = {0, 1}}};
   micro.instructions = {step_instruction(start), step_instruction(wait)};
   if (rank == 0) {
@@ -47,7 +47,7 @@ using Spans = std::vector<std::pair<std::int64_t, std::int64_t>>;
 
 std::string trace_of(const partition::Programs& programs, const std::vector<Spans>& steps) {
   runtime::Timeline timeline(100);
-  std::vector<metrics::TracedStep> traced;
+  std::vector<forecast::TracedStep> traced;
   for (const Spans& spans : steps) {
     traced.push_back({.step = static_cast<std::int64_t>(traced.size()) + 3,
                       .begin = 0,
@@ -57,7 +57,7 @@ std::string trace_of(const partition::Programs& programs, const std::vector<Span
       timeline.add({.instruction = i, .begin = spans[i].first * 1000, .end = spans[i].second * 1000});
     }
   }
-  return metrics::trace_of(traced, timeline, programs, device::Device::find("cpu")).text();
+  return forecast::trace_of(traced, timeline, programs, device::Device::find("cpu")).text();
 }
 
 /// Written to a file and read again.
@@ -87,7 +87,7 @@ TEST_CASE("of what was measured the median counts, and of a wait what was left w
   for (const forecast::RankStep& rank : ranks) {
     steps.require(rank);
   }
-  const std::vector<std::vector<double>> medians = steps.medians(ranks, 0);
+  const std::vector<std::vector<double>> medians = steps.medians(ranks, mesh::AxisId(0));
   REQUIRE(medians.size() == 2);
   CHECK_THAT(medians[0], Catch::Matchers::Approx(std::vector{12 * us, 1 * us, 1 * us}));
   // Sent at 10, 120 and 212, waited for from 1, 1 and 240.

@@ -16,7 +16,7 @@ namespace {
 using ActionsOfStage = std::function<std::vector<sdk::Action>(std::uint32_t stage)>;
 
 Pipeline pipeline(std::uint32_t stages, std::uint32_t chunks_per_stage, const ActionsOfStage& actions) {
-  Pipeline made{.axis = 0, .chunks = {}, .actions = {}};
+  Pipeline made{.axis = mesh::AxisId(0), .chunks = {}, .actions = {}};
   for (std::uint32_t c = 0; c < stages * chunks_per_stage; ++c) {
     made.chunks.push_back({c, c % stages});
   }

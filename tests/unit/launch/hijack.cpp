@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/host_name.h"
 #include "core/base/philox.h"
 #include "core/launch/handshake.h"
 #include "core/launch/rank.h"
@@ -134,7 +135,7 @@ TEST_CASE("what ranks and their launcher tell each other is not to be seen on th
   CHECK(middle.seen().size() > 300);
   for (const std::string& secret :
        {std::string(text_of(context.token)), digits_of(context.token), std::string("the name of a key"),
-        std::string("what is told"), std::string(Store::job), host_name()}) {
+        std::string("what is told"), std::string(Store::job), shardrun::host_name()}) {
     // Two bytes, as some hosts are named, stand in random ones by chance.
     CHECK((secret.size() < 6 || middle.seen().find(secret) == std::string::npos));
   }

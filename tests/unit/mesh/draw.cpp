@@ -13,6 +13,8 @@ using mesh::Shard;
 
 namespace {
 
+constexpr mesh::AxisId data(0);
+constexpr mesh::AxisId model(1);
 const Mesh mesh_2_2{{{"data", 2}, {"model", 2}}};
 const Mesh mesh_2_3{{{"data", 2}, {"model", 3}}};
 
@@ -35,14 +37,15 @@ std::size_t widest_line(const std::string& text) {
 }  // namespace
 
 TEST_CASE("parts are listed as they lie in the tensor, with all ranks that have them", "[mesh]") {
-  CHECK(mesh::shards_of({4, 3}, {.dims = {{}, {1}}}, mesh_2_2) ==
+  CHECK(mesh::shards_of({4, 3}, {.dims = {{}, {model}}}, mesh_2_2) ==
         std::vector<Shard>{{{{0, 0}, {4, 2}}, {0, 2}}, {{{0, 2}, {4, 1}}, {1, 3}}});
   CHECK(mesh::shards_of({}, mesh::replicated(0), mesh_2_2) == std::vector<Shard>{{{{}, {}}, {0, 1, 2, 3}}});
 }
 
 TEST_CASE("the parts of any placement have each element once and each rank once", "[mesh]") {
   for (std::int64_t rows = 0; rows < 6; ++rows) {
-    for (const Placement& placement : {Placement{{{}, {}}}, Placement{{{0}, {1}}}, Placement{{{1, 0}, {}}}}) {
+    for (const Placement& placement :
+         {Placement{{{}, {}}}, Placement{{{data}, {model}}}, Placement{{{model, data}, {}}}}) {
       std::int64_t elements = 0;
       std::vector<std::int64_t> ranks;
       for (const Shard& shard : mesh::shards_of({rows, 5}, placement, mesh_2_3)) {
@@ -71,7 +74,7 @@ TEST_CASE("ranks are written as runs", "[mesh]") {
 }
 
 TEST_CASE("replicas stand together in a box", "[mesh]") {
-  CHECK(drawn({16, 48}, {.dims = {{}, {1}}}, mesh_2_2, {"embed", "mlp"}) == R"(
+  CHECK(drawn({16, 48}, {.dims = {{}, {model}}}, mesh_2_2, {"embed", "mlp"}) == R"(
 embed ↓  mlp →
                 0:24                    24:48
      ┌────────────────────────┬────────────────────────┐
@@ -83,7 +86,7 @@ embed ↓  mlp →
 }
 
 TEST_CASE("uneven parts of two dimensions are drawn by what they hold", "[mesh]") {
-  CHECK(drawn({7, 5}, {.dims = {{0}, {1}}}, mesh_2_3, {"heads", "embed"}) == R"(
+  CHECK(drawn({7, 5}, {.dims = {{data}, {model}}}, mesh_2_3, {"heads", "embed"}) == R"(
 heads ↓  embed →
              0:2                 2:4            4:5
     ┌───────────────────┬───────────────────┬─────────┐
@@ -99,7 +102,7 @@ heads ↓  embed →
 }
 
 TEST_CASE("one dimension is a row", "[mesh]") {
-  CHECK(drawn({10}, {.dims = {{1}}}, mesh_2_3, {"embed"}) == R"(
+  CHECK(drawn({10}, {.dims = {{model}}}, mesh_2_3, {"embed"}) == R"(
 embed →
          0:4              4:7            7:10
 ┌───────────────────┬──────────────┬──────────────┐
@@ -111,7 +114,7 @@ embed →
 }
 
 TEST_CASE("runs of a tensor's elements are a row, and those of a box stand in it together", "[mesh]") {
-  CHECK(drawn({3, 5}, {.dims = {{}, {}}, .flat = {0}}, mesh_2_2, {"embed", "mlp"}) == R"(
+  CHECK(drawn({3, 5}, {.dims = {{}, {}}, .flat = {data}}, mesh_2_2, {"embed", "mlp"}) == R"(
 elements of embed × mlp →
             0:8                     8:15
 ┌─────────────────────────┬──────────────────────┐
@@ -120,7 +123,7 @@ elements of embed × mlp →
 │                         │                      │
 └─────────────────────────┴──────────────────────┘
 )");
-  CHECK(drawn({3, 4}, {.dims = {{}, {1}}, .flat = {0}}, mesh_2_2, {"embed", "mlp"}) == R"(
+  CHECK(drawn({3, 4}, {.dims = {{}, {model}}, .flat = {data}}, mesh_2_2, {"embed", "mlp"}) == R"(
 embed ↓  mlp →
                0:2                      2:4
     ┌────────────────────────┬────────────────────────┐
@@ -133,7 +136,7 @@ not drawn, but split too: the elements of each box in row-major order, among its
 }
 
 TEST_CASE("ranks without an element stand in no box", "[mesh]") {
-  CHECK(drawn({2, 4}, {.dims = {{1}, {}}}, mesh_2_3, {"heads", "embed"}) == R"(
+  CHECK(drawn({2, 4}, {.dims = {{model}, {}}}, mesh_2_3, {"heads", "embed"}) == R"(
 heads ↓  embed →
                            0:4
     ┌────────────────────────────────────────────────┐
@@ -147,11 +150,11 @@ heads ↓  embed →
     └────────────────────────────────────────────────┘
 without any element: ranks 2,5
 )");
-  CHECK(drawn({0, 4}, {.dims = {{1}, {}}}, mesh_2_3, {"heads", "embed"}) == "\nwithout any element: ranks 0-5\n");
+  CHECK(drawn({0, 4}, {.dims = {{model}, {}}}, mesh_2_3, {"heads", "embed"}) == "\nwithout any element: ranks 0-5\n");
 }
 
 TEST_CASE("of many dimensions the split ones are drawn", "[mesh]") {
-  CHECK(drawn({4, 7, 8, 9}, {.dims = {{}, {1}, {}, {0}}}, mesh_2_2, {"a", "b", "c", "d"}) == R"(
+  CHECK(drawn({4, 7, 8, 9}, {.dims = {{}, {model}, {}, {data}}}, mesh_2_2, {"a", "b", "c", "d"}) == R"(
 b ↓  d →
                 0:5                      5:9
     ┌──────────────────────────┬─────────────────────┐
@@ -168,8 +171,9 @@ not drawn, whole in every part: a, c
 }
 
 TEST_CASE("a third split dimension is said to be one", "[mesh]") {
-  const Mesh cube{{{"x", 2}, {"y", 2}, {"z", 2}}};
-  const std::string text = drawn({4, 7, 8}, {.dims = {{0}, {1}, {2}}}, cube, {"a", "b", "c"});
+  const Mesh cube{{{"data", 2}, {"model", 2}, {"pipe", 2}}};
+  const mesh::AxisId pipe(2);
+  const std::string text = drawn({4, 7, 8}, {.dims = {{data}, {model}, {pipe}}}, cube, {"a", "b", "c"});
   CHECK_THAT(text, Catch::Matchers::Contains("not drawn, but split too: c;"));
   CHECK_THAT(text, Catch::Matchers::Contains("│            4,5            │        6,7         │"));
 }
@@ -186,7 +190,7 @@ TEST_CASE("a scalar is one box", "[mesh]") {
 
 TEST_CASE("what does not fit loses its middle", "[mesh]") {
   const Mesh line{{{"data", 64}}};
-  CHECK(drawn({8, 100}, {.dims = {{}, {0}}}, line, {"a", "b"}, 40) == R"(
+  CHECK(drawn({8, 100}, {.dims = {{}, {data}}}, line, {"a", "b"}, 40) == R"(
 a ↓  b →
       0:2   2:4   4:6   …   99:100
     ┌─────┬─────┬─────┬───┬────────┐
@@ -195,16 +199,16 @@ a ↓  b →
     │     │     │     │   │        │
     └─────┴─────┴─────┴───┴────────┘
 )");
-  const std::string down = drawn({100, 8}, {.dims = {{0}, {}}}, line, {"a", "b"});
+  const std::string down = drawn({100, 8}, {.dims = {{data}, {}}}, line, {"a", "b"});
   CHECK(std::count(down.begin(), down.end(), '\n') < 40);
   CHECK_THAT(down, Catch::Matchers::Contains(" 28:30 │") && Catch::Matchers::Contains("     ⋮ │") &&
                        Catch::Matchers::Contains("99:100 │"));
-  CHECK(drawn({8, 100}, {.dims = {{}, {0}}}, line, {"a", "b"}, 8) == "\nits parts cannot be drawn in 8 columns\n");
+  CHECK(drawn({8, 100}, {.dims = {{}, {data}}}, line, {"a", "b"}, 8) == "\nits parts cannot be drawn in 8 columns\n");
 }
 
 TEST_CASE("no drawing is wider than it may be", "[mesh]") {
   const Mesh grid{{{"data", 8}, {"model", 32}}};
   for (std::size_t width = 40; width < 120; ++width) {
-    CHECK(widest_line(drawn({8, 100}, {.dims = {{0}, {1}}}, grid, {"a", "b"}, width)) <= width);
+    CHECK(widest_line(drawn({8, 100}, {.dims = {{data}, {model}}}, grid, {"a", "b"}, width)) <= width);
   }
 }

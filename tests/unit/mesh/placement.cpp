@@ -13,6 +13,8 @@ using mesh::Placement;
 
 namespace {
 
+constexpr mesh::AxisId data(0);
+constexpr mesh::AxisId model(1);
 const Mesh mesh_2_3_2{{{"data", 2}, {"model", 3}, {"pipe", 2}}};
 
 }  // namespace
@@ -30,17 +32,17 @@ TEST_CASE("the coordinate along a mesh's last axis changes fastest", "[mesh]") {
 }
 
 TEST_CASE("a group has the ranks that differ along its axis alone, in order", "[mesh]") {
-  CHECK(mesh::line_through(mesh_2_3_2, 0, 8) == std::vector<std::int64_t>{2, 8});
-  CHECK(mesh::line_through(mesh_2_3_2, 1, 8) == std::vector<std::int64_t>{6, 8, 10});
-  CHECK(mesh::line_through(mesh_2_3_2, 2, 8) == std::vector<std::int64_t>{8, 9});
+  CHECK(mesh::line_through(mesh_2_3_2, data, 8) == std::vector<std::int64_t>{2, 8});
+  CHECK(mesh::line_through(mesh_2_3_2, model, 8) == std::vector<std::int64_t>{6, 8, 10});
+  CHECK(mesh::line_through(mesh_2_3_2, mesh_2_3_2.find("pipe"), 8) == std::vector<std::int64_t>{8, 9});
 }
 
 TEST_CASE("a mesh without axes has one rank, and unknown axes are not found", "[mesh]") {
   CHECK(Mesh{}.ranks() == 1);
   CHECK(mesh::coordinates_of(Mesh{}, 0).empty());
   CHECK(mesh::rank_at(Mesh{}, {}) == 0);
-  CHECK(mesh_2_3_2.find("model") == 1);
-  CHECK(mesh_2_3_2.find("expert") == -1);
+  CHECK(mesh_2_3_2.find("model") == model);
+  CHECK_FALSE(mesh_2_3_2.find("expert").exists());
 }
 
 namespace {
@@ -82,29 +84,29 @@ TEST_CASE("parts of any interval follow each other and fill it", "[mesh]") {
 
 TEST_CASE("splits of one dimension nest, major to minor", "[mesh]") {
   // 7 over data: 4 and 3; those over model: 2, 1, 1 and 1, 1, 1.
-  CHECK(mesh::shard_of(7, {0, 1}, mesh_2_3, {0, 0}) == Interval{0, 2});
-  CHECK(mesh::shard_of(7, {0, 1}, mesh_2_3, {0, 2}) == Interval{3, 4});
-  CHECK(mesh::shard_of(7, {0, 1}, mesh_2_3, {1, 0}) == Interval{4, 5});
+  CHECK(mesh::shard_of(7, {data, model}, mesh_2_3, {0, 0}) == Interval{0, 2});
+  CHECK(mesh::shard_of(7, {data, model}, mesh_2_3, {0, 2}) == Interval{3, 4});
+  CHECK(mesh::shard_of(7, {data, model}, mesh_2_3, {1, 0}) == Interval{4, 5});
   // 7 over model: 3, 2 and 2; those over data: 2, 1 and 1, 1 and 1, 1.
-  CHECK(mesh::shard_of(7, {1, 0}, mesh_2_3, {1, 0}) == Interval{2, 3});
-  CHECK(mesh::shard_of(7, {1, 0}, mesh_2_3, {0, 2}) == Interval{5, 6});
+  CHECK(mesh::shard_of(7, {model, data}, mesh_2_3, {1, 0}) == Interval{2, 3});
+  CHECK(mesh::shard_of(7, {model, data}, mesh_2_3, {0, 2}) == Interval{5, 6});
   CHECK(mesh::shard_of(7, {}, mesh_2_3, {1, 2}) == Interval{0, 7});
 }
 
 TEST_CASE("a rank's box has its part of each dimension", "[mesh]") {
-  const Placement placement{.dims = {{}, {1}, {0}}};
+  const Placement placement{.dims = {{}, {model}, {data}}};
   CHECK(mesh::box_of({2, 7, 5}, placement, mesh_2_3, {0, 0}) == Box{{0, 0, 0}, {2, 3, 3}});
   CHECK(mesh::box_of({2, 7, 5}, placement, mesh_2_3, {1, 2}) == Box{{0, 5, 3}, {2, 2, 2}});
   CHECK(mesh::box_of({2, 7, 5}, placement, mesh_2_3, {1, 2}).elements() == 8);
   CHECK(mesh::box_of({}, mesh::replicated(0), mesh_2_3, {1, 2}).elements() == 1);
-  CHECK(mesh::box_of({1, 2}, {.dims = {{1}, {}}}, mesh_2_3, {0, 2}) == Box{{1, 0}, {0, 2}});
+  CHECK(mesh::box_of({1, 2}, {.dims = {{model}, {}}}, mesh_2_3, {0, 2}) == Box{{1, 0}, {0, 2}});
 }
 
 TEST_CASE("a rank's run has its elements of what the dimensions leave it", "[mesh]") {
-  const Placement flat{.dims = {{}, {}}, .flat = {0}};
+  const Placement flat{.dims = {{}, {}}, .flat = {data}};
   CHECK(mesh::box_of({3, 5}, flat, mesh_2_3, {0, 2}) == Box{{0, 0}, {3, 5}, Interval{0, 8}});
   CHECK(mesh::box_of({3, 5}, flat, mesh_2_3, {1, 2}) == Box{{0, 0}, {3, 5}, Interval{8, 15}});
-  const Placement both{.dims = {{}, {0}}, .flat = {1}};  // of 3 rows and 2 columns
+  const Placement both{.dims = {{}, {data}}, .flat = {model}};  // of 3 rows and 2 columns
   const Box box = mesh::box_of({3, 5}, both, mesh_2_3, {1, 1});
   CHECK(box == Box{{0, 3}, {3, 2}, Interval{2, 4}});
   CHECK(box.elements() == 2);
@@ -121,8 +123,8 @@ TEST_CASE("a rank's run has its elements of what the dimensions leave it", "[mes
 TEST_CASE("runs of any tensor have each element once, and differ by at most one", "[mesh]") {
   for (std::int64_t rows = 0; rows < 9; ++rows) {
     for (const Placement& placement :
-         {Placement{.dims = {{}, {}}, .flat = {0, 1}}, Placement{.dims = {{0}, {}}, .flat = {1}},
-          Placement{.dims = {{}, {1}}, .flat = {0}}}) {
+         {Placement{.dims = {{}, {}}, .flat = {data, model}}, Placement{.dims = {{data}, {}}, .flat = {model}},
+          Placement{.dims = {{}, {model}}, .flat = {data}}}) {
       const std::vector<std::int64_t> shape = {rows, 5};
       std::vector<int> found(static_cast<std::size_t>(rows * 5), 0);
       for (std::int64_t rank = 0; rank < mesh_2_3.ranks(); ++rank) {
@@ -142,18 +144,18 @@ TEST_CASE("runs of any tensor have each element once, and differ by at most one"
 }
 
 TEST_CASE("placements know their axes and are drawn by their names", "[mesh]") {
-  const Placement flat{.dims = {{1}, {}}, .flat = {0}};
-  CHECK(flat.splits(0));
-  CHECK(flat.splits(1));
+  const Placement flat{.dims = {{model}, {}}, .flat = {data}};
+  CHECK(flat.splits(data));
+  CHECK(flat.splits(model));
   CHECK(mesh::to_string(flat, mesh_2_3) == "[model | -] flat data");
-  const Placement placement{.dims = {{0, 1}, {}}, .partial = {}};
-  CHECK(placement.splits(0));
-  CHECK(placement.splits(1));
-  CHECK_FALSE(mesh::replicated(2).splits(0));
+  const Placement placement{.dims = {{data, model}, {}}, .partial = {}};
+  CHECK(placement.splits(data));
+  CHECK(placement.splits(model));
+  CHECK_FALSE(mesh::replicated(2).splits(data));
   CHECK(mesh::to_string(placement, mesh_2_3) == "[data,model | -]");
-  const Placement partial{.dims = {{}}, .partial = {{1, Reduction::max}}};
-  CHECK(partial.is_partial(1));
-  CHECK_FALSE(partial.is_partial(0));
+  const Placement partial{.dims = {{}}, .partial = {{model, Reduction::max}}};
+  CHECK(partial.is_partial(model));
+  CHECK_FALSE(partial.is_partial(data));
   CHECK(mesh::to_string(partial, mesh_2_3) == "[-] partial max model");
   CHECK(mesh::to_string(mesh::replicated(0), mesh_2_3) == "replicated");
 }

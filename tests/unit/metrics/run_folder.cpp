@@ -9,7 +9,7 @@
 
 #include "core/base/stop.h"
 #include "core/files/atomic_file.h"
-#include "core/metrics/rundir.h"
+#include "core/metrics/locked_run_folder.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 #include "tests/support/temporary_folder.h"
@@ -30,11 +30,11 @@ std::string error_of_check(const RunFolder& folder) {
 
 TEST_CASE("a run owns its folder until that is moved, and what it writes goes along", "[metrics]") {
   const TemporaryFolder above;
-  const RunDirectory run(above / "run");
+  const LockedRunFolder run(above / "run");
   CHECK(error_of_check(run.folder()) == "nothing");
 
   std::filesystem::rename(above / "run", above / "moved");
-  const RunDirectory next(above / "run");
+  const LockedRunFolder next(above / "run");
   files::write_file_atomically(weights_path(run.root()), "first");
 
   CHECK_THAT(error_of_check(run.folder()), StartsWith("1: the output folder '") &&
@@ -48,10 +48,10 @@ TEST_CASE("a run owns its folder until that is moved, and what it writes goes al
 
 TEST_CASE("a folder that is removed takes nothing more", "[metrics]") {
   const TemporaryFolder above;
-  const RunDirectory run(above / "run");
+  const LockedRunFolder run(above / "run");
 
   std::filesystem::remove_all(above / "run");
-  const RunDirectory next(above / "run");
+  const LockedRunFolder next(above / "run");
 
   CHECK_THAT(error_of_check(run.folder()), Contains("was removed while this run wrote to it: the run has stopped"));
   CHECK_FALSE(run.folder().is_owned());
@@ -62,17 +62,17 @@ TEST_CASE("a folder that is removed takes nothing more", "[metrics]") {
 
 TEST_CASE("a lock that is removed lets no other run in, and is missed by the one that had it", "[metrics]") {
   const TemporaryFolder above;
-  const RunDirectory run(above / "run");
+  const LockedRunFolder run(above / "run");
 
   std::filesystem::remove(above / "run/.lock");
 
-  CHECK_THAT(error_of([&] { RunDirectory(above / "run"); }), StartsWith("2: another run writes to '"));
+  CHECK_THAT(error_of([&] { LockedRunFolder(above / "run"); }), StartsWith("2: another run writes to '"));
   CHECK_THAT(error_of_check(run.folder()), Contains("lost its lock (.lock) while this run wrote to it"));
 }
 
 TEST_CASE("a rank whose launcher is gone sees that another run has taken the lock", "[metrics]") {
   const TemporaryFolder above;
-  std::optional<RunDirectory> launcher(above / "run");
+  std::optional<LockedRunFolder> launcher(above / "run");
   const RunFolder rank(launcher->root(), above / "run");
   CHECK(error_of_check(rank) == "nothing");
   launcher.reset();
@@ -86,7 +86,7 @@ TEST_CASE("a rank whose launcher is gone sees that another run has taken the loc
 
 TEST_CASE("a folder is found by what its run has written into the lock", "[metrics]") {
   const TemporaryFolder above;
-  const RunDirectory run(above / "run");
+  const LockedRunFolder run(above / "run");
   const RunFolder found = find_run_folder(above / "run", run.folder().owner());
   CHECK(found.path() == above / "run");
   CHECK(error_of_check(found) == "nothing");
@@ -94,7 +94,7 @@ TEST_CASE("a folder is found by what its run has written into the lock", "[metri
 
 TEST_CASE("a folder of another run, or of none, is not the one that ranks share", "[metrics]") {
   const TemporaryFolder above;
-  const RunDirectory other(above / "run");
+  const LockedRunFolder other(above / "run");
   const auto missed = [&](const char* name) {
     return error_of([&] {
       static_cast<void>(find_run_folder(above / name, "process 7 on node1\nrun 12\n", std::chrono::milliseconds(0)));
@@ -108,14 +108,16 @@ TEST_CASE("a folder of another run, or of none, is not the one that ranks share"
 
 TEST_CASE("what a run has saved is told from what was there", "[metrics]") {
   const TemporaryFolder above;
-  const auto saved = [](const RunDirectory& run) { return std::string(to_string(run.saved("weights.safetensors"))); };
+  const auto saved = [](const LockedRunFolder& run) {
+    return std::string(to_string(run.saved("weights.safetensors")));
+  };
   {
-    const RunDirectory run(above / "run");
+    const LockedRunFolder run(above / "run");
     CHECK(saved(run) == "none");
     files::write_file_atomically(weights_path(run.root()), "first");
     CHECK(saved(run) == "new");
   }
-  const RunDirectory next(above / "run");
+  const LockedRunFolder next(above / "run");
   CHECK(saved(next) == "earlier");
   files::write_file_atomically(weights_path(next.root()), "first");
   CHECK(saved(next) == "new");
@@ -124,7 +126,7 @@ TEST_CASE("what a run has saved is told from what was there", "[metrics]") {
 TEST_CASE("a path that cannot be looked at takes no folder away from a run", "[metrics]") {
   const TemporaryFolder above;
   std::filesystem::create_directory(above / "closed");
-  const RunDirectory run(above / "closed/run");
+  const LockedRunFolder run(above / "closed/run");
   std::filesystem::permissions(above / "closed", std::filesystem::perms::none);
   const uid_t user = geteuid();
   constexpr uid_t nobody = 65534;

@@ -184,7 +184,7 @@ TEST_CASE("each transition moves what it must and no more", "[partition]") {
         std::uint64_t planned = 0;
         for (const partition::Transfer& transfer : ranks.programs(rank).programs[0].transfers) {
           const mesh::Coordinates at = mesh::coordinates_of(ranks.programs(rank).mesh, static_cast<std::int64_t>(rank));
-          planned += partition::sent_bytes(transfer, at[static_cast<std::size_t>(transfer.axis)], 2, sizeof(float));
+          planned += partition::sent_bytes(transfer, at[transfer.axis], 2, sizeof(float));
         }
         INFO("rank " << rank);
         CHECK(planned == each.sent[rank]);

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "core/base/stop.h"
-#include "core/metrics/rundir.h"
+#include "core/metrics/locked_run_folder.h"
 #include "core/train/rank_process.h"
 #include "core/train/rank_reports.h"
 #include "tests/support/catch.h"
@@ -89,7 +89,7 @@ TEST_CASE("the launcher hears of a failure while all connections are there", "[t
   Rank second(store.context(1), text, Rank::no_deadline);
   second.set("barrier/0/1", "");
 
-  const metrics::RunDirectory directory(over.job.output);
+  const metrics::LockedRunFolder directory(over.job.output);
   const auto work = [&](compile::Compiled& compiled, train::RankLink& link, const metrics::RunFolder&) -> int {
     runtime::Executor executor(compiled.programs, *compiled.device);
     link.connect(executor);

@@ -26,7 +26,7 @@ std::vector<Set> sets_of(const std::vector<std::string>& overrides) {
   for (const partition::ReplicaSet& from : partition::replicas_of(compiled.graph, compiled.partition)) {
     Set& set = sets.emplace_back();
     for (const mesh::AxisId axis : from.axes) {
-      set.axes.push_back(compiled.partition.placements.mesh.axes[static_cast<std::size_t>(axis)].name);
+      set.axes.push_back(compiled.partition.placements.mesh.axes[axis].name);
     }
     set.stages = std::count(from.stages.begin(), from.stages.end(), true);
     for (const graph::StateId state : from.states) {

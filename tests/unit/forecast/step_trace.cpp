@@ -1,4 +1,4 @@
-#include "core/metrics/step_trace.h"
+#include "core/forecast/step_trace.h"
 
 #include <boost/json.hpp>
 #include <tuple>
@@ -27,7 +27,7 @@ Instruction instruction(Instruction::Kind kind, std::int32_t transfer = -1) {
 partition::Transfer transfer(const char* name) {
   return {.name = name,
           .collective = partition::Collective::all_gather,
-          .axis = 0,
+          .axis = mesh::AxisId(0),
           .send = {.elements = 2},
           .recv = {.elements = 4},
           .recv_counts = {2, 2}};
@@ -46,8 +46,8 @@ partition::Programs programs() {
           .actions = {{plan::Action::Kind::forward, 0, 0}, {plan::Action::Kind::backward, 0, 0}}};
 }
 
-json::array events_of(const std::vector<metrics::TracedStep>& steps, const runtime::Timeline& timeline) {
-  const std::string text = metrics::trace_of(steps, timeline, programs(), device::Device::find("cpu")).text();
+json::array events_of(const std::vector<forecast::TracedStep>& steps, const runtime::Timeline& timeline) {
+  const std::string text = forecast::trace_of(steps, timeline, programs(), device::Device::find("cpu")).text();
   return json::parse(text).at("traceEvents").as_array();
 }
 

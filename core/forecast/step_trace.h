@@ -10,7 +10,7 @@
 #include "core/partition/program.h"
 #include "core/runtime/timeline.h"
 
-namespace shardrun::metrics {
+namespace shardrun::forecast {
 
 /// A recorded step: its time, and the start of its instructions in the timeline.
 struct TracedStep {
@@ -20,7 +20,7 @@ struct TracedStep {
   std::size_t first_span = 0;
 };
 
-/// The name of an instruction's spans in a trace; and the arguments that identify them.
+/// The name and the category of an instruction's spans in a trace.
 [[nodiscard]] std::string name_in_trace(const partition::Program& program, const partition::Instruction& instruction);
 [[nodiscard]] std::string_view category_in_trace(const partition::Instruction& instruction) noexcept;
 
@@ -28,7 +28,7 @@ struct TracedStep {
 /// schedule, the function and the step. Each mesh axis has rows for sends, for receives and for collectives, as many as
 /// there were concurrent transfers. A transfer lasts as long as the transport says, or from its start to where it was
 /// found complete.
-[[nodiscard]] Trace trace_of(const std::vector<TracedStep>& steps, const runtime::Timeline& timeline,
-                             const partition::Programs& programs, const device::Device& device);
+[[nodiscard]] metrics::Trace trace_of(const std::vector<TracedStep>& steps, const runtime::Timeline& timeline,
+                                      const partition::Programs& programs, const device::Device& device);
 
-}  // namespace shardrun::metrics
+}  // namespace shardrun::forecast

@@ -1,4 +1,4 @@
-#include "core/metrics/step_trace.h"
+#include "core/forecast/step_trace.h"
 
 #include <fmt/format.h>
 
@@ -9,10 +9,10 @@
 
 #include "core/partition/pipeline.h"
 
-namespace shardrun::metrics {
+namespace shardrun::forecast {
 namespace {
 
-using Span = runtime::Timeline::Span;
+using InstructionSpan = runtime::Timeline::Span;
 using Kind = partition::Instruction::Kind;
 using partition::Collective;
 using partition::Instruction;
@@ -25,7 +25,7 @@ constexpr std::int64_t compute_row = 1;
 /// Rows of spans that may overlap: each is given the first row of its kind that is free.
 class Rows {
  public:
-  explicit Rows(Trace& trace) : trace_(trace) {}
+  explicit Rows(metrics::Trace& trace) : trace_(trace) {}
 
   /// `place`: of the kind below the row `compute`, from 1 on. REQUIRES: asked in the order of `begin`.
   std::int64_t row_of(const std::string& kind, std::int64_t place, std::int64_t begin, std::int64_t end) {
@@ -44,10 +44,10 @@ class Rows {
   }
 
  private:
-  static constexpr std::int64_t most_alike = 1000;  ///< of a kind: more than are ever under way at once
+  static constexpr std::int64_t most_alike = 1000;  ///< rows of a kind; fewer transfers are under way at once
 
-  Trace& trace_;
-  std::map<std::int64_t, std::vector<std::int64_t>> free_from_;  ///< of each kind's rows, by its place
+  metrics::Trace& trace_;
+  std::map<std::int64_t, std::vector<std::int64_t>> free_from_;  ///< per row of a kind, by its place
 };
 
 std::string transfer_name(const Transfer& transfer) {
@@ -56,7 +56,7 @@ std::string transfer_name(const Transfer& transfer) {
 
 class StepTrace {
  public:
-  StepTrace(Trace& trace, Rows& rows, const partition::Programs& programs, const device::Device& device)
+  StepTrace(metrics::Trace& trace, Rows& rows, const partition::Programs& programs, const device::Device& device)
       : trace_(trace),
         rows_(rows),
         programs_(programs),
@@ -64,11 +64,11 @@ class StepTrace {
         at_(mesh::coordinates_of(programs.mesh, programs.rank)) {}
 
   /// `spans`: the step's, in order. `left_out`: how many more there were.
-  void add(const TracedStep& step, std::span<const Span> spans, std::size_t left_out) {
+  void add(const TracedStep& step, std::span<const InstructionSpan> spans, std::size_t left_out) {
     step_ = step.step;
     microbatch_ = 0;
     messages_.clear();
-    std::vector<JsonField> arguments;
+    std::vector<metrics::JsonField> arguments;
     if (left_out > 0) {
       arguments.push_back({"instructions_left_out", static_cast<std::int64_t>(left_out)});
     }
@@ -107,10 +107,10 @@ class StepTrace {
     std::int64_t end = 0;
     bool is_complete = false;
     std::int64_t microbatch = 0;  ///< of the function's call
-    std::string message;          ///< the same at both ends, and of no other; empty: it is none
+    std::string message;          ///< names a message, the same at both ends; empty: a collective
   };
 
-  void add_span(const Event& event, std::vector<JsonField> arguments) {
+  void add_span(const Event& event, std::vector<metrics::JsonField> arguments) {
     arguments.push_back({"step", step_});
     trace_.add({.row = event.row,
                 .name = event.name,
@@ -127,14 +127,14 @@ class StepTrace {
     return action;
   }
 
-  static void add_action(std::vector<JsonField>& arguments, const Action& action) {
+  static void add_action(std::vector<metrics::JsonField>& arguments, const Action& action) {
     arguments.push_back({"action", plan::letter(action.kind)});
     arguments.push_back({"chunk", std::int64_t{action.chunk}});
     arguments.push_back({"microbatch", std::int64_t{action.microbatch}});
   }
 
   /// What an instruction belongs to: an action of the schedule, or else all that follows them.
-  void add_action_of(std::vector<JsonField>& arguments, const Program& program, const Instruction& at,
+  void add_action_of(std::vector<metrics::JsonField>& arguments, const Program& program, const Instruction& at,
                      std::int64_t first) const {
     if (at.action >= 0) {
       add_action(arguments, action_of(at, first));
@@ -145,11 +145,11 @@ class StepTrace {
   }
 
   /// One run of a function.
-  void add_call(std::span<const Span> spans) {
+  void add_call(std::span<const InstructionSpan> spans) {
     const Program& program = programs_.programs[spans.front().program];
     add_function(program, spans.front().begin, spans.back().end);
     add_actions(program, spans);
-    for (const Span& span : spans) {
+    for (const InstructionSpan& span : spans) {
       const Instruction& instruction = program.instructions[span.instruction];
       add_instruction(program, instruction, span);
       if (instruction.kind == Kind::start) {
@@ -166,7 +166,7 @@ class StepTrace {
   }
 
   void add_function(const Program& program, std::int64_t begin, std::int64_t end) {
-    std::vector<JsonField> arguments = {{"rows", program.rows}};
+    std::vector<metrics::JsonField> arguments = {{"rows", program.rows}};
     if (program.role != graph::Role::repeated) {
       arguments.push_back({"action", program.function});
     } else if (program.call_rows.size() == 1) {
@@ -176,19 +176,19 @@ class StepTrace {
   }
 
   /// An action lasts from the first op that it computes to the last instruction that is no message.
-  void add_actions(const Program& program, std::span<const Span> spans) {
+  void add_actions(const Program& program, std::span<const InstructionSpan> spans) {
     std::int32_t now = -1;
     Event event{.row = compute_row, .name = {}, .category = "action", .begin = 0, .end = 0};
     Action action;
     const auto flush = [&] {
       if (now >= 0) {
         event.name = to_string(action);
-        std::vector<JsonField> arguments;
+        std::vector<metrics::JsonField> arguments;
         add_action(arguments, action);
         add_span(event, std::move(arguments));
       }
     };
-    for (const Span& span : spans) {
+    for (const InstructionSpan& span : spans) {
       const Instruction& at = program.instructions[span.instruction];
       if (at.kind == Kind::compute && at.action >= 0 && at.action != now) {
         flush();
@@ -205,9 +205,9 @@ class StepTrace {
     flush();
   }
 
-  void add_instruction(const Program& program, const Instruction& instruction, const Span& span) {
+  void add_instruction(const Program& program, const Instruction& instruction, const InstructionSpan& span) {
     Event event{compute_row, name_in_trace(program, instruction), category_in_trace(instruction), span.begin, span.end};
-    std::vector<JsonField> arguments = {
+    std::vector<metrics::JsonField> arguments = {
         {"op", instruction.op->name}, {"function", program.function}, {"phase", graph::to_string(instruction.phase)}};
     add_action_of(arguments, program, instruction, microbatch_);
     if (instruction.layer >= 0) {
@@ -248,7 +248,7 @@ class StepTrace {
                        transfer.link.backward ? "backward" : "forward", ++messages_[transfer.link]);
   }
 
-  void complete(UnderWay transfer, const Span& wait) {
+  void complete(UnderWay transfer, const InstructionSpan& wait) {
     transfer.end = wait.end;
     transfer.is_complete = true;
     if (wait.transfer_ended > 0) {
@@ -269,12 +269,11 @@ class StepTrace {
 
   void add_transfer(const UnderWay& under_way) {
     const Transfer& transfer = under_way.program->transfers[static_cast<std::size_t>(under_way.start->transfer)];
-    const auto axis = static_cast<std::size_t>(transfer.axis);
-    const std::string& axis_name = programs_.mesh.axes[axis].name;
+    const std::string& axis_name = programs_.mesh.axes[transfer.axis].name;
     const std::size_t element_bytes = device_.element_bytes(transfer.dtype);
     const std::uint64_t sent =
-        partition::sent_bytes(transfer, at_[axis], programs_.mesh.size(transfer.axis), element_bytes);
-    std::vector<JsonField> arguments = {
+        partition::sent_bytes(transfer, at_[transfer.axis], programs_.mesh.size(transfer.axis), element_bytes);
+    std::vector<metrics::JsonField> arguments = {
         {"op", to_string(transfer.collective)},
         {"function", under_way.program->function},
         {"axis", axis_name},
@@ -287,9 +286,9 @@ class StepTrace {
     const bool sends = transfer.collective == Collective::send;
     const bool receives = transfer.collective == Collective::receive;
     if (under_way.is_complete && (sends || receives)) {
-      arguments.push_back({sends ? message_sent : message_received, under_way.message});
+      arguments.push_back({sends ? metrics::message_sent : metrics::message_received, under_way.message});
     }
-    const std::int64_t place = 1 + 3 * std::int64_t{transfer.axis} + (sends ? 0 : receives ? 1 : 2);
+    const std::int64_t place = 1 + 3 * transfer.axis.number() + (sends ? 0 : receives ? 1 : 2);
     const std::string kind =
         fmt::format("{} {}", sends || receives ? to_string(transfer.collective) : "collectives", axis_name);
     const std::int64_t end = std::max(under_way.end, under_way.begin + 1);  // an arrow needs something to begin at
@@ -298,7 +297,7 @@ class StepTrace {
              std::move(arguments));
   }
 
-  Trace& trace_;
+  metrics::Trace& trace_;
   Rows& rows_;
   const partition::Programs& programs_;
   const device::Device& device_;
@@ -337,13 +336,13 @@ std::string_view category_in_trace(const partition::Instruction& instruction) no
   return {};
 }
 
-Trace trace_of(const std::vector<TracedStep>& steps, const runtime::Timeline& timeline,
-               const partition::Programs& programs, const device::Device& device) {
-  Trace trace(programs.rank + 1, fmt::format("rank {}", programs.rank));
+metrics::Trace trace_of(const std::vector<TracedStep>& steps, const runtime::Timeline& timeline,
+                        const partition::Programs& programs, const device::Device& device) {
+  metrics::Trace trace(programs.rank + 1, fmt::format("rank {}", programs.rank));
   trace.name_row(compute_row, "compute");
   Rows rows(trace);
   StepTrace writer(trace, rows, programs, device);
-  const std::span<const Span> spans = timeline.spans();
+  const std::span<const InstructionSpan> spans = timeline.spans();
   for (std::size_t s = 0; s < steps.size(); ++s) {
     const std::size_t end = s + 1 < steps.size() ? steps[s + 1].first_span : spans.size();
     writer.add(steps[s], spans.subspan(steps[s].first_span, end - steps[s].first_span),
@@ -352,4 +351,4 @@ Trace trace_of(const std::vector<TracedStep>& steps, const runtime::Timeline& ti
   return trace;
 }
 
-}  // namespace shardrun::metrics
+}  // namespace shardrun::forecast

@@ -1,4 +1,4 @@
-#include "core/metrics/rundir.h"
+#include "core/metrics/locked_run_folder.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@ using Catch::Matchers::StartsWith;
 TEST_CASE("the folder, those above it and the one of the logs are created", "[metrics]") {
   const TemporaryFolder folder;
 
-  const RunDirectory run(folder / "runs/first");
+  const LockedRunFolder run(folder / "runs/first");
 
   CHECK(std::filesystem::is_directory(folder / "runs/first/log"));
   CHECK(metrics_path(run.path()) == folder / "runs/first/metrics.jsonl");
@@ -31,14 +31,14 @@ TEST_CASE("the folder, those above it and the one of the logs are created", "[me
 
 TEST_CASE("a second run of one folder is refused, naming the first", "[metrics]") {
   const TemporaryFolder folder;
-  std::optional<RunDirectory> first(folder / "run");
+  std::optional<LockedRunFolder> first(folder / "run");
 
-  CHECK_THAT(error_of([&] { RunDirectory(folder / "run"); }),
+  CHECK_THAT(error_of([&] { LockedRunFolder(folder / "run"); }),
              StartsWith("2: another run writes to '") &&
                  Contains("/run': process " + std::to_string(::getpid()) + " on ") && Contains("[job] output"));
   first.reset();
 
-  CHECK_NOTHROW(RunDirectory(folder / "run"));
+  CHECK_NOTHROW(LockedRunFolder(folder / "run"));
 }
 
 TEST_CASE("a process that is killed lets go of its folder", "[metrics]") {
@@ -46,7 +46,7 @@ TEST_CASE("a process that is killed lets go of its folder", "[metrics]") {
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
   if (child == 0) {
-    const RunDirectory run(folder / "run");
+    const LockedRunFolder run(folder / "run");
     ::kill(::getpid(), SIGKILL);
   }
   int status = 0;
@@ -54,14 +54,14 @@ TEST_CASE("a process that is killed lets go of its folder", "[metrics]") {
   REQUIRE(WIFSIGNALED(status));
   REQUIRE(std::filesystem::exists(folder / "run/.lock"));
 
-  CHECK_NOTHROW(RunDirectory(folder / "run"));
+  CHECK_NOTHROW(LockedRunFolder(folder / "run"));
 }
 
 namespace {
 
 /// A folder that a run has held before.
 std::filesystem::path held_before(const std::filesystem::path& output) {
-  RunDirectory older(output);
+  LockedRunFolder older(output);
   return output;
 }
 
@@ -78,7 +78,7 @@ TEST_CASE("nothing is removed from a folder that no run has held", "[metrics]") 
   }
   CHECK(foreign_result(folder / "run") == folder / "run/metrics.jsonl");
 
-  const RunDirectory run(folder / "run");
+  const LockedRunFolder run(folder / "run");
 
   CHECK(run.remove_older_run().empty());
   for (const std::string& name : names) {
@@ -111,7 +111,7 @@ TEST_CASE("files that runs write are known by place and name, behind links too",
 
 TEST_CASE("an older run's results go, everything else stays", "[metrics]") {
   const TemporaryFolder folder;
-  const RunDirectory run(held_before(folder / "run"));
+  const LockedRunFolder run(held_before(folder / "run"));
   std::filesystem::create_directory(run.path() / "trace");
   for (const char* name : {"metrics.jsonl", "summary.json", "log/rank-0.log", "log/rank-17.log", "trace.json",
                            "trace/rank-0.json", "trace/.rank-1.json.tmp", "sample.txt", "state-000100.safetensors"}) {
@@ -144,7 +144,7 @@ TEST_CASE("an older run's results go, everything else stays", "[metrics]") {
 TEST_CASE("a run that goes on in its own folder keeps the states of its past, and the file that it goes on from",
           "[metrics]") {
   const TemporaryFolder folder;
-  const RunDirectory run(held_before(folder / "run"));
+  const LockedRunFolder run(held_before(folder / "run"));
   for (const std::int64_t step : {100, 200, 300, 1'234'567}) {
     write_file(state_path(run.path(), step), "");
   }
@@ -161,7 +161,7 @@ TEST_CASE("a run that goes on in its own folder keeps the states of its past, an
 
 TEST_CASE("what is replaced is told with how it ended", "[metrics]") {
   const TemporaryFolder folder;
-  const RunDirectory run(held_before(folder / "run"));
+  const LockedRunFolder run(held_before(folder / "run"));
   CHECK(run.remove_older_run().empty());
   write_file(summary_path(run.path()),
              R"({"status": "finished", "steps": 20, "ended": "2026-11-22T14:15:03.000Z", "more": []})");
@@ -175,7 +175,7 @@ TEST_CASE("what is replaced is told with how it ended", "[metrics]") {
 TEST_CASE("what killed processes were about to write goes, everything else stays", "[metrics]") {
   const bool by_next_run = GENERATE(false, true);
   const TemporaryFolder folder;
-  const RunDirectory run(held_before(folder / "run"));
+  const LockedRunFolder run(held_before(folder / "run"));
   for (const char* name : {".weights.safetensors.tmp", ".state.safetensors.tmp", ".summary.json.tmp", ".sample.txt.tmp",
                            ".job.ini.tmp", ".state-000100.safetensors.tmp"}) {
     write_file(run.path() / name, "unfinished");
@@ -203,8 +203,8 @@ TEST_CASE("folders that cannot be are refused with the system's reason", "[metri
   write_file(folder / "file", "");
   std::filesystem::create_directories(folder / "odd/metrics.jsonl/full");
 
-  CHECK_THAT(error_of([&] { RunDirectory(folder / "file"); }), Contains("cannot create the output folder"));
-  CHECK_THAT(error_of([&] { RunDirectory(folder / "file/run"); }), Contains("Not a directory"));
-  const RunDirectory odd(held_before(folder / "odd"));
+  CHECK_THAT(error_of([&] { LockedRunFolder(folder / "file"); }), Contains("cannot create the output folder"));
+  CHECK_THAT(error_of([&] { LockedRunFolder(folder / "file/run"); }), Contains("Not a directory"));
+  const LockedRunFolder odd(held_before(folder / "odd"));
   CHECK_THAT(error_of([&] { odd.remove_older_run(); }), Contains("cannot remove") && Contains("metrics.jsonl"));
 }

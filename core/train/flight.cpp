@@ -1,4 +1,4 @@
-#include "core/metrics/flight.h"
+#include "core/train/flight.h"
 
 #include <fmt/format.h>
 
@@ -7,16 +7,16 @@
 
 #include "core/base/error.h"
 #include "core/files/atomic_file.h"
-#include "core/files/descriptor.h"
+#include "core/files/folder.h"
 #include "core/metrics/human.h"
-#include "core/metrics/rundir.h"
+#include "core/metrics/run_files.h"
 #include "core/runtime/flight_record.h"
 
-namespace shardrun::metrics {
+namespace shardrun::train {
 namespace {
 
 std::filesystem::path path_of(const std::filesystem::path& output, int rank) {
-  return flight_folder(output) / fmt::format("rank-{}.record", rank);
+  return metrics::flight_folder(output) / fmt::format("rank-{}.record", rank);
 }
 
 /// More would push the root cause off the screen; the records have all.
@@ -25,17 +25,13 @@ constexpr std::size_t most_waits = 8;
 }  // namespace
 
 std::filesystem::path new_flight_path(const std::filesystem::path& output, int rank) {
-  std::error_code failed;
-  std::filesystem::create_directories(flight_folder(output), failed);
-  if (failed) {
-    throw files::system_error("create the folder", flight_folder(output), failed.value());
-  }
+  files::create_folders(metrics::flight_folder(output));
   return path_of(output, rank);
 }
 
 void drop_flights(const std::filesystem::path& output) noexcept {
   std::error_code ignored;
-  std::filesystem::remove_all(flight_folder(output), ignored);
+  std::filesystem::remove_all(metrics::flight_folder(output), ignored);
 }
 
 std::string tell_flights(const std::filesystem::path& output, int ranks, int cause) {
@@ -72,7 +68,8 @@ std::string tell_flights(const std::filesystem::path& output, int ranks, int cau
   if (waits.size() > most_waits) {
     text += fmt::format("\n  and {} more such waits", waits.size() - most_waits);
   }
-  return text + fmt::format("\n  the last operations of every rank: {}", human_path(flight_folder(output)));
+  return text +
+         fmt::format("\n  the last operations of every rank: {}", metrics::human_path(metrics::flight_folder(output)));
 }
 
-}  // namespace shardrun::metrics
+}  // namespace shardrun::train

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <string>
 
-namespace shardrun::metrics {
+namespace shardrun::train {
 
 // The ranks' flight records, in a folder of the run's output. They are binary while the job runs, and become text if it
 // fails.
@@ -18,4 +18,4 @@ void drop_flights(const std::filesystem::path& output) noexcept;
 /// report, each with a leading line break: what the failed rank was doing, who waits for whom, where the records are.
 [[nodiscard]] std::string tell_flights(const std::filesystem::path& output, int ranks, int cause);
 
-}  // namespace shardrun::metrics
+}  // namespace shardrun::train

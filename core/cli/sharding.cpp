@@ -1,0 +1,156 @@
+#include "core/cli/sharding.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/base/suggest.h"
+#include "core/forecast/forecast.h"
+#include <shardrun/sdk/glob.hpp>
+
+namespace shardrun::cli {
+namespace {
+
+class Tensors {
+ public:
+  Tensors(const job::Job& job, const compile::Compiled& compiled) : job_(job), compiled_(compiled) {}
+
+  [[nodiscard]] std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const graph::State& state : compiled_.graph.states) {
+      names.push_back(state.name);
+    }
+    for (const graph::CutPoint& point : compiled_.graph.cut_points) {
+      names.push_back(point.name);
+    }
+    return names;
+  }
+
+  [[nodiscard]] PlacedTensor find(const std::string& name) const {
+    const graph::StateId state = compiled_.graph.find_state(name);
+    if (state < 0) {
+      return of_cut_point(name);
+    }
+    PlacedTensor tensor = of_state(static_cast<std::size_t>(state));
+    tensor.element_bytes = forecast::element_bytes(job_, compiled_, tensor.type.dtype,
+                                                   compiled_.graph.states[static_cast<std::size_t>(state)].kind);
+    tensor.stages = compiled_.partition.stages.states.held[static_cast<std::size_t>(state)];
+    return tensor;
+  }
+
+ private:
+  [[nodiscard]] PlacedTensor of_state(std::size_t s) const {
+    const graph::State& state = compiled_.graph.states[s];
+    PlacedTensor tensor{.name = state.name, .kind = to_string(state.kind), .type = state.type};
+    const partition::Placements& placements = compiled_.partition.placements;
+    if (state.kind == graph::StateKind::gradient) {
+      add_gradient(tensor, s);
+      return tensor;
+    }
+    tensor.roles.push_back({"stored", placements.states[s]});
+    if (state.kind == graph::StateKind::parameter) {
+      tensor.roles.push_back({"used", placements.uses[s]});
+      add_derived(tensor, static_cast<graph::StateId>(s));
+    }
+    return tensor;
+  }
+
+  /// The gradient within a step, to which every call adds, and at its end, as it is read.
+  void add_gradient(PlacedTensor& tensor, std::size_t s) const {
+    const partition::ShardedGraph& sharded = compiled_.partition.sharded;
+    mesh::Placement accumulated = compiled_.partition.placements.states[s];
+    accumulated.partial = sharded.partial[s];
+    tensor.roles.push_back({"gradient", std::move(accumulated)});
+    tensor.roles.push_back({"reduced", sharded.finalizations[s].after});
+  }
+
+  void add_derived(PlacedTensor& tensor, graph::StateId parameter) const {
+    bool has_optimizer = false;
+    for (std::size_t s = 0; s < compiled_.graph.states.size(); ++s) {
+      const graph::State& state = compiled_.graph.states[s];
+      if (state.of_parameter != parameter) {
+        continue;
+      }
+      if (state.kind == graph::StateKind::gradient) {
+        add_gradient(tensor, s);
+      } else if (!std::exchange(has_optimizer, true)) {
+        tensor.roles.push_back({"optimizer", compiled_.partition.placements.states[s]});
+      }
+    }
+  }
+
+  /// Its first role is where the plan places it, else where it is made.
+  [[nodiscard]] PlacedTensor of_cut_point(const std::string& name) const {
+    for (const partition::SplitFunction& function : compiled_.partition.sharded.functions) {
+      if (function.role == graph::Role::on_demand) {
+        continue;
+      }
+      for (std::size_t v = 0; v < function.values.size(); ++v) {
+        if (function.values[v].name != name) {
+          continue;
+        }
+        PlacedTensor tensor{.name = name,
+                            .kind = function.rows == 0
+                                        ? "cut point in " + function.name
+                                        : fmt::format("cut point in {} of {} rows", function.name, function.rows),
+                            .type = function.values[v].type};
+        const auto planned = compiled_.partition.placements.cut_points.find(name);
+        if (planned != compiled_.partition.placements.cut_points.end()) {
+          tensor.roles.push_back({"placed", planned->second});
+        }
+        tensor.element_bytes = forecast::element_bytes(job_, compiled_, tensor.type.dtype, graph::StateKind::parameter);
+        tensor.roles.push_back({"made", function.values[v].placement});
+        const partition::Pipeline& pipeline = compiled_.partition.pipeline;
+        tensor.stages.resize(static_cast<std::size_t>(pipeline.stages()), false);
+        const graph::Node& producer = function.nodes[static_cast<std::size_t>(function.values[v].producer)];
+        tensor.stages[static_cast<std::size_t>(pipeline.stage_of(producer.layer))] = true;
+        return tensor;
+      }
+    }
+    throw Error(ErrorCode::usage, fmt::format("{}: the job's steps have no such cut point", name));
+  }
+
+  const job::Job& job_;
+  const compile::Compiled& compiled_;
+};
+
+std::vector<std::string> matching(const std::vector<std::string>& names, const std::string& wanted) {
+  std::vector<std::string> found;
+  std::copy_if(names.begin(), names.end(), std::back_inserter(found),
+               [&](const std::string& name) { return name == wanted || sdk::glob_matches(wanted, name); });
+  if (found.empty()) {
+    throw Error(ErrorCode::usage,
+                fmt::format("show-sharding: the job has no state or cut point '{}'{}; show-sharding JOB.ini '*' shows "
+                            "all, and a glob some",
+                            wanted, did_you_mean(wanted, names)));
+  }
+  return found;
+}
+
+}  // namespace
+
+std::vector<PlacedTensor> find_tensors(const job::Job& job, const compile::Compiled& compiled,
+                                       const std::string& wanted) {
+  const Tensors known(job, compiled);
+  std::vector<PlacedTensor> tensors;
+  for (const std::string& name : matching(known.names(), wanted)) {
+    tensors.push_back(known.find(name));
+  }
+  return tensors;
+}
+
+std::vector<mesh::Shard> shards_of(const PlacedTensor& tensor, const compile::Compiled& compiled) {
+  const mesh::Mesh& mesh = compiled.partition.placements.mesh;
+  std::vector<mesh::Shard> shards = mesh::shards_of(tensor.type.shape, tensor.roles.front().placement, mesh);
+  for (mesh::Shard& shard : shards) {
+    std::erase_if(shard.ranks, [&](std::int64_t rank) {
+      return !tensor.stages[static_cast<std::size_t>(compiled.partition.stage_at(mesh::coordinates_of(mesh, rank)))];
+    });
+  }
+  return shards;
+}
+
+}  // namespace shardrun::cli

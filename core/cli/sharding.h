@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "core/compile/compile.h"
+#include "core/graph/graph.h"
+#include "core/job/job.h"
+#include "core/mesh/shards.h"
+
+namespace shardrun::cli {
+
+/// The placement of a tensor in one of its roles.
+struct PlacedRole {
+  std::string name;
+  mesh::Placement placement;
+};
+
+/// A state or a cut point of the job. Its first role is drawn.
+struct PlacedTensor {
+  std::string name;
+  std::string kind;
+  graph::TensorType type;
+  std::size_t element_bytes = 0;
+  std::vector<PlacedRole> roles;
+  std::vector<bool> stages = {};  ///< per stage of a pipeline: whether it has the tensor
+};
+
+/// The states and cut points whose names match `wanted`, a name or a glob. Throws Error{usage} if there is none.
+[[nodiscard]] std::vector<PlacedTensor> find_tensors(const job::Job& job, const compile::Compiled& compiled,
+                                                     const std::string& wanted);
+
+/// The parts of a tensor in its first role, with the ranks that have them.
+[[nodiscard]] std::vector<mesh::Shard> shards_of(const PlacedTensor& tensor, const compile::Compiled& compiled);
+
+/// For people: a drawing and a table of the ranks' parts. `width`: of the screen.
+[[nodiscard]] std::string sharding_text(const PlacedTensor& tensor, const compile::Compiled& compiled,
+                                        std::size_t width);
+
+/// For programs.
+[[nodiscard]] std::string sharding_json(const std::vector<PlacedTensor>& tensors, const compile::Compiled& compiled);
+
+}  // namespace shardrun::cli

@@ -1,0 +1,210 @@
+#include "core/metrics/locked_run_folder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <boost/json.hpp>
+#include <cerrno>
+#include <exception>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/base/host_name.h"
+#include "core/metrics/human.h"
+
+namespace shardrun::metrics {
+namespace {
+
+/// The content of a run's lock: its process, for people, and a number of its own, since process numbers are reused.
+std::string new_owner() {
+  std::uint64_t random = 0;
+  if (::getrandom(&random, sizeof(random), 0) != sizeof(random)) {
+    throw Error(ErrorCode::io, "cannot get a random number from the system");
+  }
+  return fmt::format("process {} on {}\nrun {:016x}\n", ::getpid(), host_name(), random);
+}
+
+[[noreturn]] void refuse_held(const std::filesystem::path& output, const std::string& owner) {
+  throw Error(ErrorCode::job, fmt::format("another run writes to '{}': {}; wait for its end, stop it, or give this run "
+                                          "another folder ([job] output)",
+                                          human_path(output), process_of(owner)));
+}
+
+/// Not every file system can lock a folder: the lock in it is locked too.
+files::Folder lock_folder(const std::filesystem::path& output) {
+  files::create_folders(output, "the output folder");
+  files::Folder folder(output);
+  if (::flock(folder.descriptor().get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    const files::FileDescriptor lock(::open(lock_path(folder.root()).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    refuse_held(output, lock.is_open() ? owner_in(lock) : "");
+  }
+  return folder;
+}
+
+/// Locks the open folder. `output`: its path for people.
+files::FileDescriptor take_lock(const files::Folder& folder, const std::filesystem::path& output) {
+  const std::filesystem::path path = lock_path(folder.root());
+  files::FileDescriptor lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+  if (!lock.is_open()) {
+    throw files::system_error("open the lock", path, errno);
+  }
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) {
+      throw files::system_error("lock", path, errno);
+    }
+    refuse_held(output, owner_in(lock));
+  }
+  if (::ftruncate(lock.get(), 0) != 0) {
+    throw files::system_error("empty", path, errno);
+  }
+  const std::string text = new_owner();
+  files::write_all(lock, std::as_bytes(std::span(text)), path);
+  if (::fsync(lock.get()) != 0) {  // ranks on other machines read it
+    throw files::system_error("make durable", path, errno);
+  }
+  files::create_folders(folder.root() / "log", "the output folder");
+  return lock;
+}
+
+void remove_file(const std::filesystem::path& path) {
+  std::error_code failed;
+  std::filesystem::remove(path, failed);
+  if (failed) {
+    throw files::system_error("remove", path, failed.value());
+  }
+}
+
+void remove_states(const std::filesystem::path& folder, const Kept& kept) {
+  std::error_code failed;
+  for (const std::filesystem::path& state : old_states(folder, kept, failed)) {
+    remove_file(state);
+  }
+  if (failed) {
+    throw files::system_error("list", folder, failed.value());
+  }
+}
+
+/// Describes the earlier run by its summary; without a summary, says only that there was a run.
+std::string describe_older(const std::filesystem::path& output) {
+  std::error_code none;
+  if (!std::filesystem::exists(summary_path(output), none)) {
+    return std::filesystem::exists(metrics_path(output), none)
+               ? fmt::format("replaces the run in {}, which did not come to its end", human_path(output))
+               : "";
+  }
+  std::string text = fmt::format("replaces the run in {}", human_path(output));
+  try {
+    std::ifstream file(summary_path(output));
+    const boost::json::value parsed = boost::json::parse(std::string(std::istreambuf_iterator<char>(file), {}));
+    const boost::json::object& summary = parsed.as_object();
+    text += fmt::format(" ({} after {}, {})", std::string(summary.at("status").as_string()),
+                        counted(summary.at("steps").to_number<std::int64_t>(), "step"),
+                        std::string(summary.at("ended").as_string()));
+  } catch (const std::exception&) {
+    // Another version's, or damaged: it is replaced all the same.
+  }
+  return text;
+}
+
+/// Where there is the folder.
+void remove_of_ranks(const std::filesystem::path& folder, std::string_view extension) {
+  std::error_code failed;
+  for (auto entry = std::filesystem::directory_iterator(folder, failed);
+       !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
+    if (is_of_rank(entry->path(), extension)) {
+      remove_file(entry->path());
+    }
+  }
+  if (failed && failed != std::errc::no_such_file_or_directory) {
+    throw files::system_error("list", folder, failed.value());
+  }
+}
+
+/// The inode number of a file; nothing if there is no file. A file that replaces another exists before the other goes,
+/// and so has a different number.
+std::optional<ino_t> number_of(const std::filesystem::path& path) {
+  struct stat status = {};
+  return ::lstat(path.c_str(), &status) == 0 ? std::optional(status.st_ino) : std::nullopt;
+}
+
+}  // namespace
+
+const char* to_string(Saved saved) noexcept {
+  switch (saved) {
+    case Saved::none: return "none";
+    case Saved::earlier: return "earlier";
+    case Saved::fresh: return "new";
+  }
+  return "";
+}
+
+LockedRunFolder::LockedRunFolder(std::filesystem::path output)
+    : output_(std::move(output)),
+      locked_(lock_folder(output_)),
+      was_of_a_run_(is_of_a_run(locked_.root())),
+      lock_(take_lock(locked_, output_)),
+      folder_(locked_.root(), output_) {
+  for (const std::filesystem::path& result : {weights_path(root()), state_path(root())}) {
+    if (const std::optional<ino_t> number = number_of(result)) {
+      older_[result.filename().string()] = *number;
+    }
+  }
+}
+
+Saved LockedRunFolder::saved(const std::filesystem::path& name) const {
+  const std::optional<ino_t> number = number_of(root() / name);
+  const auto older = older_.find(name.string());
+  return !number ? Saved::none : older != older_.end() && older->second == *number ? Saved::earlier : Saved::fresh;
+}
+
+void LockedRunFolder::remove_unfinished() const noexcept {
+  if (!folder_.is_owned()) {
+    return;
+  }
+  for (const std::filesystem::path& folder : {root(), trace_folder(root())}) {
+    std::error_code failed;
+    for (auto entry = std::filesystem::directory_iterator(folder, failed);
+         !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
+      if (is_unfinished(entry->path().filename().native())) {
+        std::error_code ignored;
+        std::filesystem::remove(entry->path(), ignored);
+      }
+    }
+  }
+}
+
+std::string LockedRunFolder::remove_older_run(const Kept& kept) const {
+  if (!was_of_a_run_) {
+    return "";
+  }
+  std::string older = describe_older(root());
+  remove_unfinished();
+  remove_states(root(), kept);
+  remove_file(sample_path(root()));
+  remove_file(summary_path(root()));
+  remove_file(metrics_path(root()));
+  remove_file(trace_path(root()));
+  remove_of_ranks(root() / "log", ".log");
+  remove_of_ranks(trace_folder(root()), ".json");
+  remove_of_ranks(flight_folder(root()), ".jsonl");
+  remove_of_ranks(flight_folder(root()), ".record");
+  for (const std::filesystem::path& folder : {trace_folder(root()), flight_folder(root())}) {
+    std::error_code holds_more;
+    std::filesystem::remove(folder, holds_more);
+  }
+  return older;
+}
+
+}  // namespace shardrun::metrics

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "core/files/descriptor.h"
+#include "core/files/folder.h"
+#include "core/metrics/run_files.h"
+#include "core/metrics/run_folder.h"
+
+namespace shardrun::metrics {
+
+/// Whose result file is in the folder when a run ends.
+enum class Saved {
+  none,     ///< there is none
+  earlier,  ///< it was there when the run began
+  fresh,    ///< it is complete and this run's
+};
+
+[[nodiscard]] const char* to_string(Saved saved) noexcept;
+
+/// The output folder of a run, locked against every other run while this lives. One process of a run holds it. The
+/// system releases the lock when that process ends, however it ends. The folder itself is locked, so that removing a
+/// lock file lets no other run in. The file `.lock` in it is locked as well, for file systems that cannot lock folders.
+/// The file stays; by itself it locks nothing.
+class LockedRunFolder {
+ public:
+  /// Creates the folder, those above it, and `log` in it. Throws Error{io} if the system refuses, or if another run
+  /// holds the folder, naming its process.
+  explicit LockedRunFolder(std::filesystem::path output);
+
+  /// The path for people. Files are written below `root()`.
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return output_; }
+  [[nodiscard]] const std::filesystem::path& root() const noexcept { return folder_.root(); }
+  [[nodiscard]] const RunFolder& folder() const noexcept { return folder_; }
+  /// The descriptor of the open folder.
+  [[nodiscard]] int descriptor() const noexcept { return locked_.descriptor().get(); }
+
+  /// The state of a result (`weights.safetensors` or `state.safetensors`) since construction.
+  [[nodiscard]] Saved saved(const std::filesystem::path& name) const;
+
+  /// Removes the files of the earlier run, except its weights and its last state, which new ones replace. Files with
+  /// other names stay; if no run has held the folder before, all files stay. Called once, before the run writes.
+  /// Returns the message for the person, or "" if there was no run. Throws Error{io}.
+  std::string remove_older_run(const Kept& kept = {}) const;
+
+  /// Removes temporary files that killed processes have left here. Call it when no process of the run writes. Ignores
+  /// errors.
+  void remove_unfinished() const noexcept;
+
+ private:
+  std::filesystem::path output_;
+  files::Folder locked_;
+  bool was_of_a_run_;  ///< before this held it
+  files::FileDescriptor lock_;
+  RunFolder folder_;
+  std::map<std::string, ino_t> older_;  ///< results that were here before, by name
+};
+
+/// Removes the temporary files of killed ranks in its destructor, after all ranks have ended, however the job ended.
+class Leftovers {
+ public:
+  explicit Leftovers(const LockedRunFolder& folder) : folder_(folder) {}
+  Leftovers(const Leftovers&) = delete;
+  Leftovers& operator=(const Leftovers&) = delete;
+  ~Leftovers() { folder_.remove_unfinished(); }
+
+ private:
+  const LockedRunFolder& folder_;
+};
+
+}  // namespace shardrun::metrics

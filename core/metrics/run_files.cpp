@@ -1,0 +1,168 @@
+#include "core/metrics/run_files.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <optional>
+#include <string>
+
+#include "core/metrics/run_folder.h"
+
+namespace shardrun::metrics {
+namespace {
+
+bool take_prefix(std::string_view& text, std::string_view prefix) {
+  const bool found = text.starts_with(prefix);
+  text.remove_prefix(found ? prefix.size() : 0);
+  return found;
+}
+
+bool take_suffix(std::string_view& text, std::string_view suffix) {
+  const bool found = text.ends_with(suffix);
+  text.remove_suffix(found ? suffix.size() : 0);
+  return found;
+}
+
+/// Of state-000100.safetensors 100.
+std::optional<std::int64_t> step_of_state(std::string_view name) {
+  std::int64_t step = 0;
+  if (!take_prefix(name, "state-") || !take_suffix(name, ".safetensors") || name.size() < 6) {
+    return std::nullopt;
+  }
+  const auto [end, failed] = std::from_chars(name.data(), name.data() + name.size(), step);
+  return failed == std::errc() && end == name.data() + name.size() && step >= 0 ? std::optional(step) : std::nullopt;
+}
+
+constexpr std::array<std::string_view, 6> replaced_files = {"job.ini",      "sample.txt", "state.safetensors",
+                                                            "summary.json", "trace.json", "weights.safetensors"};
+
+bool is_replaced_file(std::string_view name) {
+  return step_of_state(name) || std::ranges::find(replaced_files, name) != replaced_files.end();
+}
+
+bool is_result(std::string_view name) { return name == "metrics.jsonl" || is_replaced_file(name); }
+
+}  // namespace
+
+std::filesystem::path metrics_path(const std::filesystem::path& output) { return output / "metrics.jsonl"; }
+
+std::filesystem::path summary_path(const std::filesystem::path& output) { return output / "summary.json"; }
+
+std::filesystem::path log_path(const std::filesystem::path& output, int rank) {
+  return output / "log" / fmt::format("rank-{}.log", rank);
+}
+
+std::filesystem::path job_path(const std::filesystem::path& output) { return output / "job.ini"; }
+
+std::filesystem::path sample_path(const std::filesystem::path& output) { return output / "sample.txt"; }
+
+std::filesystem::path weights_path(const std::filesystem::path& output) { return output / "weights.safetensors"; }
+
+std::filesystem::path state_path(const std::filesystem::path& output) { return output / "state.safetensors"; }
+
+std::filesystem::path state_path(const std::filesystem::path& output, std::int64_t step) {
+  return output / fmt::format("state-{:06}.safetensors", step);
+}
+
+std::filesystem::path trace_path(const std::filesystem::path& output) { return output / "trace.json"; }
+
+std::filesystem::path trace_path(const std::filesystem::path& output, int rank) {
+  return trace_folder(output) / fmt::format("rank-{}.json", rank);
+}
+
+std::filesystem::path trace_folder(const std::filesystem::path& output) { return output / "trace"; }
+
+std::filesystem::path flight_folder(const std::filesystem::path& output) { return output / "flight"; }
+
+std::filesystem::path lock_path(const std::filesystem::path& output) { return output / lock_name; }
+
+bool is_of_a_run(const std::filesystem::path& output) {
+  std::error_code none;
+  return std::filesystem::exists(lock_path(output), none);
+}
+
+std::filesystem::path foreign_result(const std::filesystem::path& output, const std::filesystem::path& except) {
+  std::filesystem::path found;
+  std::error_code failed;
+  for (auto entry = std::filesystem::directory_iterator(output, failed);
+       !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
+    std::error_code none;
+    if (is_result(entry->path().filename().native()) &&
+        (except.empty() || !std::filesystem::equivalent(entry->path(), except, none)) &&
+        (found.empty() || entry->path() < found)) {
+      found = entry->path();
+    }
+  }
+  // A run makes its lock before its files: in this order, files of a run that begins now are not taken for others.
+  return found.empty() || is_of_a_run(output) ? std::filesystem::path() : found;
+}
+
+bool is_written_by_runs(const std::filesystem::path& file, const std::filesystem::path& output) {
+  const auto lies_in = [](const std::filesystem::path& path, const std::filesystem::path& folder) {
+    std::error_code none;
+    return std::filesystem::equivalent(path.parent_path(), folder, none);
+  };
+  std::error_code failed;
+  const std::filesystem::path target = std::filesystem::canonical(file, failed);
+  for (const std::filesystem::path& path : {file, target}) {
+    const std::string name = path.filename().string();
+    if (lies_in(path, output) && (is_result(name) || is_unfinished(name) || name == lock_path(output).filename())) {
+      return true;
+    }
+    if ((lies_in(path, output / "log") && is_of_rank(path, ".log")) ||
+        (lies_in(path, trace_folder(output)) && (is_of_rank(path, ".json") || is_unfinished(name))) ||
+        (lies_in(path, flight_folder(output)) && (is_of_rank(path, ".jsonl") || is_of_rank(path, ".record")))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+std::uint64_t bytes_to_remove(const std::filesystem::path& output, const Kept& kept) {
+  if (!is_of_a_run(output)) {
+    return 0;
+  }
+  std::error_code none;
+  std::vector<std::filesystem::path> files = old_states(output, kept, none);
+  files.insert(files.end(), {metrics_path(output), trace_path(output), sample_path(output)});
+  std::uint64_t bytes = 0;
+  for (const std::filesystem::path& file : files) {
+    struct stat status = {};
+    if (::lstat(file.c_str(), &status) == 0 && S_ISREG(status.st_mode) && status.st_nlink == 1) {
+      bytes += static_cast<std::uint64_t>(status.st_blocks) * 512;
+    }
+  }
+  return bytes;
+}
+
+bool has_name_of_state(const std::filesystem::path& file) {
+  return file.filename() == state_path({}) || step_of_state(file.filename().native());
+}
+
+bool is_of_rank(const std::filesystem::path& path, std::string_view extension) {
+  return path.filename().native().starts_with("rank-") && path.extension() == extension;
+}
+
+bool is_unfinished(std::string_view name) {
+  const bool is_temporary = name.starts_with('.') && take_suffix(name, ".tmp") && take_prefix(name, ".");
+  return is_temporary && ((name.starts_with("rank-") && name.ends_with(".json")) || is_replaced_file(name));
+}
+
+std::vector<std::filesystem::path> old_states(const std::filesystem::path& folder, const Kept& kept,
+                                              std::error_code& failed) {
+  std::vector<std::filesystem::path> states;
+  for (auto entry = std::filesystem::directory_iterator(folder, failed);
+       !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
+    const std::optional<std::int64_t> step = step_of_state(entry->path().filename().native());
+    std::error_code none;
+    if (step && *step > kept.step && !std::filesystem::equivalent(entry->path(), kept.file, none)) {
+      states.push_back(entry->path());
+    }
+  }
+  return states;
+}
+
+}  // namespace shardrun::metrics

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+namespace shardrun::metrics {
+
+// Paths of the parts of a run in its output folder.
+
+[[nodiscard]] std::filesystem::path metrics_path(const std::filesystem::path& output);
+[[nodiscard]] std::filesystem::path summary_path(const std::filesystem::path& output);
+[[nodiscard]] std::filesystem::path log_path(const std::filesystem::path& output, int rank);
+[[nodiscard]] std::filesystem::path job_path(const std::filesystem::path& output);
+[[nodiscard]] std::filesystem::path sample_path(const std::filesystem::path& output);
+[[nodiscard]] std::filesystem::path weights_path(const std::filesystem::path& output);
+[[nodiscard]] std::filesystem::path state_path(const std::filesystem::path& output);
+/// The file of a state that is saved during a run, after this many steps: state-000100.safetensors.
+[[nodiscard]] std::filesystem::path state_path(const std::filesystem::path& output, std::int64_t step);
+/// The joined trace; and one rank's, in a folder below.
+[[nodiscard]] std::filesystem::path trace_path(const std::filesystem::path& output);
+[[nodiscard]] std::filesystem::path trace_path(const std::filesystem::path& output, int rank);
+
+/// The folder of the ranks' traces.
+[[nodiscard]] std::filesystem::path trace_folder(const std::filesystem::path& output);
+/// The folder of the ranks' flight records.
+[[nodiscard]] std::filesystem::path flight_folder(const std::filesystem::path& output);
+
+/// The file that a run locks, in addition to the folder.
+[[nodiscard]] std::filesystem::path lock_path(const std::filesystem::path& output);
+
+/// Files of an earlier run that stay in the folder of a run that starts from the earlier run's state.
+struct Kept {
+  std::filesystem::path file;  ///< the state that the new run starts from
+  std::int64_t step = -1;      ///< saved states up to this step are kept
+};
+
+/// Whether a run has ever held the folder.
+[[nodiscard]] bool is_of_a_run(const std::filesystem::path& output);
+
+/// A file in the folder, other than `except`, that has the name of a run's result (job.ini, weights.safetensors,
+/// state-000100.safetensors, …) although no run has ever held the folder; "" if there is none.
+[[nodiscard]] std::filesystem::path foreign_result(const std::filesystem::path& output,
+                                                   const std::filesystem::path& except = {});
+
+/// Bytes on disk of the earlier run's files that a new run removes before it writes.
+[[nodiscard]] std::uint64_t bytes_to_remove(const std::filesystem::path& output, const Kept& kept = {});
+
+/// Whether a run that writes to `output` may replace or remove `file`. That is so if the file lies there, directly or
+/// behind links, and has the name of a file that runs write.
+[[nodiscard]] bool is_written_by_runs(const std::filesystem::path& file, const std::filesystem::path& output);
+
+/// Whether the file has the name of a final or intermediate state.
+[[nodiscard]] bool has_name_of_state(const std::filesystem::path& file);
+
+/// Whether a file is one rank's: rank-3.json.
+[[nodiscard]] bool is_of_rank(const std::filesystem::path& path, std::string_view extension);
+
+/// Whether a name is that of a temporary file of a file that runs write: .summary.json.tmp.
+[[nodiscard]] bool is_unfinished(std::string_view name);
+
+/// The states that were saved during the earlier run, except those that `kept` keeps. `failed`: why the folder could
+/// not be listed.
+[[nodiscard]] std::vector<std::filesystem::path> old_states(const std::filesystem::path& folder, const Kept& kept,
+                                                            std::error_code& failed);
+
+}  // namespace shardrun::metrics

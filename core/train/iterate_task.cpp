@@ -1,0 +1,76 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/base/error.h"
+#include "core/base/stop.h"
+#include "core/checkpoint/saved_state.h"
+#include "core/metrics/run_files.h"
+#include "core/train/rank_task.h"
+
+namespace shardrun::train {
+namespace {
+
+class IterateTask : private RankTask {
+ public:
+  using RankTask::RankTask;
+
+  metrics::Summary run(metrics::Summary& failed) {
+    runtime::Executor executor(compiled_.programs, *compiled_.device);
+    prepare(executor);
+    record_.now_at("setting first values");
+    if (const checkpoint::SavedState saved = checkpoint::initialize_states(job_, compiled_.graph, executor);
+        saved != compiled_.saved_state) {
+      throw Error(ErrorCode::io,
+                  fmt::format("{}: [iterate] from: '{}' was replaced while this job was starting: give "
+                              "the job a file that nobody writes to, and start it again",
+                              job_.where("iterate", "from"), checkpoint::saved_state_file(job_).native()));
+    }
+    first_step_ = compiled_.saved_state.steps;
+    return guarded(executor, failed, [&] {
+      await_ranks();
+      const StepsUnderWay from_here_on;
+      const int signal = iterate_steps(executor);
+      check_before_save(false);
+      save_results(metrics::state_path(job_.output), graph::StateKind::field, executor,
+                   checkpoint::describe_state(first_step_ + record_.summary.steps));
+      return signal;
+    });
+  }
+
+ private:
+  int iterate_steps(runtime::Executor& executor) {
+    const std::size_t program = executor.find(graph::Role::once);
+    int signal = 0;
+    const std::int64_t save_every = job_.iterate.save_every;
+    for (std::int64_t step = first_step_; step < first_step_ + job_.iterate.steps && signal == 0; ++step) {
+      now_at("iterating", step + 1, step == first_step_ ? metrics::first_step_activity : "");
+      const StepMeter meter(executor);
+      traced(step, executor, [&] { executor.run(program, {.seed = job_.seed, .step = step}); });
+      const StepMeasure measured = meter.end();
+      write_trace_if_due();
+      const bool saves = save_every > 0 && (step + 1) % save_every == 0;
+      check_replicas_after(step, saves);
+      record_.write(std::vector<metrics::JsonField>{{"step", step + 1}, {"step_s", measured.duration}});
+      record_.count_step(measured.duration);
+      record_.summary.ranks[0].sent_bytes = measured.sent;
+      if (saves) {
+        save(metrics::state_path(job_.output, step + 1), graph::StateKind::field, executor,
+             checkpoint::describe_state(step + 1));
+      }
+      record_.update({.step = step + 1, .rate = 1 / std::max(measured.duration, 1e-12)});
+      signal = naming_step(step, [&] { return stopped(); });
+    }
+    record_.finish_progress();
+    return signal;
+  }
+};
+
+}  // namespace
+
+metrics::Summary run_iterating(const job::Job& job, compile::Compiled& compiled, const StepSettings& settings,
+                               metrics::Summary& failed) {
+  return IterateTask(job, compiled, settings).run(failed);
+}
+
+}  // namespace shardrun::train

@@ -1,0 +1,174 @@
+#include "core/train/rank_task.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "core/checkpoint/weights.h"
+#include "core/metrics/human.h"
+#include "core/train/profile.h"
+
+namespace shardrun::train {
+
+void rethrow_with_step(const Error& error, std::int64_t step) {
+  switch (error.code()) {
+    case ErrorCode::transport:
+    case ErrorCode::timeout:
+    case ErrorCode::aborted:
+    case ErrorCode::peer_lost:
+    case ErrorCode::plugin:
+      throw Error(error.code(), fmt::format("step {}: {}", step + 1, error.message()), error.awaited());
+    default: throw;
+  }
+}
+
+RankTask::RankTask(const job::Job& job, compile::Compiled& compiled, const StepSettings& settings)
+    : job_(job),
+      compiled_(compiled),
+      settings_(settings),
+      record_(settings.display, settings.folder, settings.link == nullptr ? 0 : settings.link->rank(),
+              planned_summary(compiled)) {
+  if (job.trace == job::Trace::steps) {
+    tracer_.emplace(job, compiled);
+  }
+}
+
+void RankTask::prepare(runtime::Executor& executor) {
+  if (settings_.link != nullptr) {
+    record_.now_at("waiting for the other ranks");
+    settings_.link->connect(executor);
+    if (job_.check_every >= 0) {
+      replicas_.emplace(compiled_, executor, *settings_.link);
+    }
+  }
+  if (settings_.profile) {
+    executor.start_profile();
+  }
+  if (compiled_.dataset != nullptr) {
+    record_.say(compiled_.dataset->describe());
+  }
+  const std::string ranks =
+      compiled_.partition.placements.mesh.ranks() == 1
+          ? ""
+          : fmt::format("{} ranks by strategy {}, each: ", compiled_.partition.placements.mesh.ranks(),
+                        job_.strategy.name);
+  record_.say(fmt::format("{}: {}, {}arena {}, {}, {} a step in all", job_.model.name,
+                          metrics::counted(record_.summary.parameters, "parameter"), ranks,
+                          metrics::human_bytes(compiled_.programs.memory.peak),
+                          metrics::counted(compiled_.programs.threads, "thread"),
+                          metrics::human_quantity(compile::flops_per_step(compiled_), "FLOP")));
+}
+
+metrics::Summary RankTask::guarded(runtime::Executor& executor, metrics::Summary& failed,
+                                   const std::function<int()>& run) {
+  try {
+    const int signal = run();
+    finish(executor, signal == 0 ? "finished" : "stopped", signal == 0 ? 0 : 128 + signal);
+  } catch (const Error& error) {
+    record_.log(error.message());  // the person is told at the end, by whoever reports the job's result
+    finish(executor, "failed", shardrun::exit_code(error.code()));
+    failed = record_.summary;
+    throw;
+  }
+  show_profile(executor);
+  return record_.summary;
+}
+
+void RankTask::finish(const runtime::Executor& executor, const char* status, int exit_code) {
+  write_trace_at_end();
+  metrics::RankSummary& own = record_.summary.ranks[0];
+  own.peak_bytes = executor.arena()->touched_bytes();
+  own.wire_bytes = settings_.link == nullptr ? 0 : settings_.link->wire_bytes();
+  record_.finish(status, exit_code);
+}
+
+void RankTask::show_profile(const runtime::Executor& executor) const {
+  if (settings_.profile && record_.is_first()) {
+    settings_.display.result(profile_table(executor.profile()));
+  }
+}
+
+void RankTask::await_ranks() const {
+  if (settings_.link != nullptr) {
+    settings_.link->barrier();
+  }
+}
+
+void RankTask::now_at(std::string_view phase, std::int64_t step, std::string_view activity) {
+  if (settings_.link != nullptr) {
+    settings_.link->now_at(phase, step);
+  }
+  if (!activity.empty()) {
+    record_.now_at(activity);
+  }
+}
+
+int RankTask::stopped() const {
+  if (settings_.link != nullptr) {
+    return settings_.link->agree_on_stop();
+  }
+  return settings_.stop_signal ? settings_.stop_signal() : 0;
+}
+
+void RankTask::write_trace_if_due() {
+  if (tracer_ && tracer_->is_due()) {
+    tracer_->write(job_.output);
+  }
+}
+
+/// For a run that ends before all steps were recorded. An error here is not the run's.
+void RankTask::write_trace_at_end() {
+  try {
+    if (tracer_) {
+      tracer_->write(job_.output);
+    }
+  } catch (const Error& error) {
+    record_.say(error.message());
+  }
+}
+
+/// Compares replicas after so many steps of the run's count.
+void RankTask::check_replicas(std::int64_t step) {
+  if (!replicas_ || !replicas_->exist()) {
+    return;
+  }
+  now_at("comparing replicas", step);
+  const auto begin = std::chrono::steady_clock::now();
+  replicas_->compare(step);
+  record_.summary.check_s += metrics::seconds_since(begin);
+  ++record_.summary.checks;
+}
+
+void RankTask::check_replicas_after(std::int64_t step, bool anyway) {
+  if (anyway || (job_.check_every > 0 && (step + 1) % job_.check_every == 0)) {
+    naming_step(step, [&] { check_replicas(step + 1); });
+  }
+}
+
+void RankTask::check_before_save(bool changed) {
+  const std::int64_t step = first_step_ + record_.summary.steps;
+  if (changed || (replicas_ && replicas_->last_equal() != step)) {
+    naming_step(step - 1, [&] { check_replicas(step); });
+  }
+}
+
+void RankTask::save_results(const std::filesystem::path& path, graph::StateKind kind, const runtime::Executor& executor,
+                            const checkpoint::Metadata& metadata) {
+  record_.results_are(Results::being_written);
+  save(path, kind, executor, metadata);
+  record_.results_are(Results::saved);
+}
+
+void RankTask::save(const std::filesystem::path& path, graph::StateKind kind, const runtime::Executor& executor,
+                    const checkpoint::Metadata& metadata) {
+  if (settings_.link != nullptr) {
+    now_at("writing what the ranks hold", 0, "writing " + path.filename().string());
+  }
+  const auto require_folder = [&] { settings_.folder.require_owned(); };
+  require_folder();
+  checkpoint::save_states(path, compiled_.graph, kind, compiled_.partition, executor,
+                          settings_.link == nullptr ? 0 : settings_.link->rank(), metadata,
+                          {.await_ranks = [&] { await_ranks(); }, .before_commit = require_folder});
+}
+
+}  // namespace shardrun::train

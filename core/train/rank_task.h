@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string_view>
+
+#include "core/base/error.h"
+#include "core/checkpoint/safetensors.h"
+#include "core/metrics/record.h"
+#include "core/train/replicas.h"
+#include "core/train/step_meter.h"
+#include "core/train/steps.h"
+#include "core/train/tracer.h"
+
+namespace shardrun::train {
+
+// The two tasks of [job], as run_steps().
+[[nodiscard]] metrics::Summary run_training(const job::Job& job, compile::Compiled& compiled,
+                                            const StepSettings& settings, metrics::Summary& failed);
+[[nodiscard]] metrics::Summary run_iterating(const job::Job& job, compile::Compiled& compiled,
+                                             const StepSettings& settings, metrics::Summary& failed);
+
+/// Rethrows the error that is being handled. Adds the step to errors of operations between ranks.
+[[noreturn]] void rethrow_with_step(const Error& error, std::int64_t step);
+
+/// Calls `run`; its errors name the step, counted from 0.
+template <typename Run>
+auto naming_step(std::int64_t step, const Run& run) {
+  try {
+    return run();
+  } catch (const Error& error) {
+    rethrow_with_step(error, step);
+  }
+}
+
+/// What one rank does around the steps of either task: records, traces, comparisons of replicas, stop requests, saving.
+class RankTask {
+ public:
+  /// All three outlive this.
+  RankTask(const job::Job& job, compile::Compiled& compiled, const StepSettings& settings);
+
+ protected:
+  /// Connects the executor to the other ranks, and tells the person what runs.
+  void prepare(runtime::Executor& executor);
+
+  /// Calls `run`, which returns the signal that stopped the task, or 0. Finishes the record and returns its summary. If
+  /// `run` throws, `failed` gets the summary.
+  metrics::Summary guarded(runtime::Executor& executor, metrics::Summary& failed, const std::function<int()>& run);
+
+  /// Called before operations between ranks, after work that takes some of them longer than others.
+  void await_ranks() const;
+  /// For reports about this rank if the job fails, and for the screen. `activity`: in words for the person; a step that
+  /// follows another needs none.
+  void now_at(std::string_view phase, std::int64_t step, std::string_view activity = {});
+
+  /// The signal that asked to stop, on every rank at the same step; 0: none.
+  [[nodiscard]] int stopped() const;
+
+  /// Runs the step with this number, counted from 0; traces it if it is to be.
+  template <typename Run>
+  auto traced(std::int64_t step, runtime::Executor& executor, const Run& run) {
+    return naming_step(step, [&] { return tracer_ ? tracer_->step(step - first_step_, executor, run) : run(); });
+  }
+  /// Called between steps, when nothing waits for it.
+  void write_trace_if_due();
+
+  /// Compares replicas after the step with this number, counted from 0, if `anyway` or if [job] check_every says so.
+  void check_replicas_after(std::int64_t step, bool anyway);
+  /// Compares replicas if they have changed since the last comparison.
+  void check_before_save(bool changed);
+
+  /// Writes the run's result.
+  void save_results(const std::filesystem::path& path, graph::StateKind kind, const runtime::Executor& executor,
+                    const checkpoint::Metadata& metadata);
+  void save(const std::filesystem::path& path, graph::StateKind kind, const runtime::Executor& executor,
+            const checkpoint::Metadata& metadata);
+
+  const job::Job& job_;
+  compile::Compiled& compiled_;
+  const StepSettings& settings_;
+  metrics::Record record_;
+  std::int64_t first_step_ = 0;  ///< done before this run
+
+ private:
+  void check_replicas(std::int64_t step);
+  void finish(const runtime::Executor& executor, const char* status, int exit_code);
+  void show_profile(const runtime::Executor& executor) const;
+  void write_trace_at_end();
+
+  std::optional<Tracer> tracer_;
+  std::optional<Replicas> replicas_;  ///< with several ranks
+};
+
+}  // namespace shardrun::train

@@ -1,0 +1,39 @@
+#include "core/train/step_meter.h"
+
+#include "core/metrics/record.h"
+
+namespace shardrun::train {
+namespace {
+
+/// `after` − `before`: what was sent in between.
+partition::SentBytes difference(const partition::SentBytes& after, const partition::SentBytes& before) {
+  partition::SentBytes sent;
+  for (const auto& [axis, collectives] : after) {
+    for (const auto& [collective, bytes] : collectives) {
+      const auto old_axis = before.find(axis);
+      const std::uint64_t old = old_axis == before.end() ? 0 : old_axis->second.at(collective);
+      if (bytes > old) {
+        sent[axis][collective] = bytes - old;
+      }
+    }
+  }
+  return sent;
+}
+
+}  // namespace
+
+StepMeter::StepMeter(const runtime::Executor& executor)
+    : executor_(executor),
+      sent_(executor.sent()),
+      exposed_(executor.exposed_seconds()),
+      hidden_(executor.hidden_seconds()),
+      begin_(std::chrono::steady_clock::now()) {}
+
+StepMeasure StepMeter::end() const {
+  return {.duration = metrics::seconds_since(begin_),
+          .exposed = executor_.exposed_seconds() - exposed_,
+          .hidden = executor_.hidden_seconds() - hidden_,
+          .sent = difference(executor_.sent(), sent_)};
+}
+
+}  // namespace shardrun::train

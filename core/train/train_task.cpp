@@ -1,0 +1,169 @@
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "core/base/error.h"
+#include "core/base/stop.h"
+#include "core/checkpoint/weights.h"
+#include "core/files/atomic_file.h"
+#include "core/metrics/run_files.h"
+#include "core/train/rank_task.h"
+#include "core/train/sampling.h"
+#include "core/train/training.h"
+
+namespace shardrun::train {
+namespace {
+
+/// Steps that a median should not count: caches, page faults and the libraries' first calls.
+constexpr std::int64_t warm_up_steps = 2;
+
+class TrainTask : private RankTask {
+ public:
+  using RankTask::RankTask;
+
+  metrics::Summary run(metrics::Summary& failed) {
+    Training training(job_, compiled_, agreement(), made_of_all());
+    prepare(training.executor());
+    return guarded(training.executor(), failed, [&] {
+      record_.now_at("setting first values");
+      training.initialize();
+      await_ranks();
+      const StepsUnderWay from_here_on;
+      const int signal = train_steps(training);
+      check_before_save(training.finish());
+      save_results(metrics::weights_path(job_.output), graph::StateKind::parameter, training.executor(),
+                   checkpoint::describe_model(job_.model, compiled_.settings, compiled_.dataset->tokenizer()));
+      return signal == 0 ? print_sample(training) : signal;
+    });
+  }
+
+ private:
+  [[nodiscard]] Agree agreement() const {
+    if (settings_.link == nullptr) {
+      return {};
+    }
+    return [link = settings_.link](std::int32_t value) { return link->agree(value); };
+  }
+
+  [[nodiscard]] MadeOfAll made_of_all() const {
+    if (settings_.link == nullptr) {
+      return {};
+    }
+    return [link = settings_.link](std::string_view name, const std::string& given, const auto& make) {
+      return link->made_of_all(name, given, make);
+    };
+  }
+
+  int train_steps(Training& training) {
+    int signal = 0;
+    for (std::int64_t step = 0; step < job_.train.steps && signal == 0; ++step) {
+      now_at("training", step + 1, step == 0 ? metrics::first_step_activity : "");
+      const StepMeter meter(training.executor());
+      const StepResult result = traced(step, training.executor(), [&] { return training.step(step); });
+      const StepMeasure measured = meter.end();
+      write_trace_if_due();
+      const bool evaluates =
+          step + 1 == job_.train.steps || (job_.train.eval_every > 0 && (step + 1) % job_.train.eval_every == 0);
+      check_replicas_after(step, evaluates);
+      const std::optional<double> validation =
+          evaluates ? naming_step(step, [&] { return validate(training, step); }) : std::nullopt;
+      record_step(step, result, validation, measured);
+      signal = stop_heard_ != 0 ? stop_heard_ : naming_step(step, [&] { return stopped(); });
+    }
+    record_.finish_progress();
+    return signal;
+  }
+
+  void record_step(std::int64_t step, const StepResult& result, std::optional<double> validation,
+                   const StepMeasure& measured) {
+    const double tokens = static_cast<double>(job_.data.batch * compiled_.dataset->tokens_per_sample());
+    const double rate = tokens / measured.duration;
+    record_.write({.step = step + 1,
+                   .loss = result.loss,
+                   .val_loss = validation,
+                   .grad_norm = result.gradient_norm,
+                   .lr = result.learning_rate,
+                   .tokens_per_s = rate,
+                   .step_s = measured.duration,
+                   .comm_s = measured.exposed + measured.hidden,
+                   .comm_exposed_s = measured.exposed,
+                   .comm_hidden_s = measured.hidden});
+    // From here on the step counts. An earlier failure, in the validation too, leaves the step before as the last.
+    record_.count_step(measured.duration);
+    record_.summary.ranks[0].sent_bytes = measured.sent;
+    if (step >= warm_up_steps || job_.train.steps <= warm_up_steps) {
+      timed_seconds_ += measured.duration;
+      ++timed_steps_;
+    }
+    record_.summary.loss = result.loss;
+    record_.summary.val_loss = validation ? validation : record_.summary.val_loss;
+    record_.summary.tokens_per_s =
+        timed_seconds_ > 0 ? tokens * static_cast<double>(timed_steps_) / timed_seconds_ : rate;
+    record_.update({.step = step + 1, .loss = result.loss, .val_loss = validation, .rate = rate});
+  }
+
+  /// Nothing if there is nothing to validate on, or if all ranks were asked to stop before the end.
+  [[nodiscard]] std::optional<double> validate(Training& training, std::int64_t step) {
+    now_at("validating", step + 1);
+    const std::optional<double> validation = training.evaluate([&](std::int64_t batch, std::int64_t batches) {
+      record_.now_at("validating batch", batch, batches);
+      stop_heard_ = stopped();
+      return stop_heard_ == 0;
+    });
+    if (validation && training.anywhere(!std::isfinite(*validation))) {
+      throw Error(
+          ErrorCode::numerics,
+          fmt::format("step {}: the validation loss is not finite: the step before it made the parameters useless, "
+                      "and no weights are written. A smaller [train] learning_rate or clip > 0 may help",
+                      step + 1));
+    }
+    if (validation && training.anywhere(training.is_impossible(*validation))) {
+      throw Error(ErrorCode::numerics,
+                  fmt::format("step {}: the validation loss is {:.6g}, and the model's is never negative: ranks have "
+                              "computed with different data or parameters, or their memory was overwritten. No weights "
+                              "are written",
+                              step + 1, *validation));
+    }
+    return validation;
+  }
+
+  /// Every rank samples the same text; the first shows it. Returns the signal that ended it early, or 0.
+  int print_sample(Training& training) {
+    const data::Tokenizer* tokenizer = compiled_.dataset->tokenizer();
+    if (job_.train.sample == 0 || tokenizer == nullptr) {
+      return 0;
+    }
+    now_at("sampling", 0);
+    const auto goes_on = [this] {
+      stop_heard_ = stopped();
+      return stop_heard_ == 0;
+    };
+    std::int64_t sampled = 0;
+    std::string text;
+    sample(training.executor(), first_tokens(*tokenizer),
+           {.tokens = job_.train.sample, .seed = job_.seed, .vocabulary = tokenizer->vocabulary(), .goes_on = goes_on},
+           [&](std::int32_t token) {
+             tokenizer->decode(token, text);
+             record_.now_at("sampling token", ++sampled, job_.train.sample);
+           });
+    if (record_.is_first() && stop_heard_ == 0) {
+      settings_.folder.require_owned();
+      files::write_file_atomically(metrics::sample_path(job_.output), text);
+      settings_.display.result(fmt::format("sample:\n{}\n", text));
+    }
+    return stop_heard_;
+  }
+
+  double timed_seconds_ = 0;      ///< of the steps after the first ones
+  std::int64_t timed_steps_ = 0;  ///< how many these are
+  int stop_heard_ = 0;            ///< within an evaluation or a sample, by all ranks at the same point
+};
+
+}  // namespace
+
+metrics::Summary run_training(const job::Job& job, compile::Compiled& compiled, const StepSettings& settings,
+                              metrics::Summary& failed) {
+  return TrainTask(job, compiled, settings).run(failed);
+}
+
+}  // namespace shardrun::train
