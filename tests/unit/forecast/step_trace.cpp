@@ -12,11 +12,11 @@ namespace json = boost::json;
 
 namespace {
 
-const graph::Op matmul{.name = "matmul"};
+const graph::Op multiplies{.name = "matmul"};
 const graph::Op gather{.name = "all_gather"};
 
-Instruction instruction(Instruction::Kind kind, std::int32_t transfer = -1) {
-  Instruction made{.kind = kind, .op = transfer < 0 ? &matmul : &gather, .name = "product"};
+Instruction traced(Instruction::Kind kind, std::int32_t transfer = -1) {
+  Instruction made{.kind = kind, .op = transfer < 0 ? &multiplies : &gather, .name = "product"};
   made.transfer = transfer;
   made.flops = transfer < 0 ? 8 : 0;
   made.layer = transfer < 0 ? 1 : -1;
@@ -38,8 +38,7 @@ partition::Programs programs() {
   using enum Instruction::Kind;
   partition::Program micro{.function = "micro", .role = graph::Role::repeated, .rows = 3, .call_rows = {3}};
   micro.transfers = {transfer("a"), transfer("b")};
-  micro.instructions = {instruction(start, 0), instruction(start, 1), instruction(compute), instruction(wait, 1),
-                        instruction(wait, 0)};
+  micro.instructions = {traced(start, 0), traced(start, 1), traced(compute), traced(wait, 1), traced(wait, 0)};
   return {.mesh = {{{"data", 2}}},
           .rank = 1,
           .programs = {micro},
