@@ -86,6 +86,8 @@ class IdVector {
 
   [[nodiscard]] reference operator[](Key id) { return items_[id.index()]; }
   [[nodiscard]] const_reference operator[](Key id) const { return items_[id.index()]; }
+  [[nodiscard]] reference at(Key id) { return items_.at(id.index()); }
+  [[nodiscard]] const_reference at(Key id) const { return items_.at(id.index()); }
 
   /// Adds an item and returns its id.
   Key push_back(T item) {
