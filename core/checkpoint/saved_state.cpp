@@ -149,10 +149,9 @@ SavedState initialize_states(const job::Job& job, const graph::Graph& graph, run
   }
   const SafetensorsFile file = open(job);
   const SavedState saved = check(job, graph, file);  // the file may be another one by now
-  for (std::size_t s = 0; s < graph.states.size(); ++s) {
-    if (graph.states[s].kind == graph::StateKind::field) {
-      const auto id = static_cast<graph::StateId>(s);
-      read_part(file, file.at(graph.states[s].name), executor.part(id), executor.state(id),
+  for (const graph::StateId id : graph.states.ids()) {
+    if (graph.states[id].kind == graph::StateKind::field) {
+      read_part(file, file.at(graph.states[id].name), executor.part(id), executor.state(id),
                 executor.device().element_bytes(graph::DType::f32));
     }
   }

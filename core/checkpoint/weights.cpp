@@ -27,7 +27,7 @@ std::span<const std::byte> as_bytes(const device::TensorView& view) {
 
 /// Whether of all ranks that have the same part this one writes it: the first along the axes that do not split it, on
 /// the stage that updates it.
-bool writes_part(const partition::Partition& partition, std::size_t state, const mesh::Coordinates& at) {
+bool writes_part(const partition::Partition& partition, graph::StateId state, const mesh::Coordinates& at) {
   for (const mesh::AxisId axis : at.ids()) {
     if (at[axis] != 0 && axis != partition.pipeline.axis && !partition.placements.states[state].splits(axis)) {
       return false;
@@ -65,11 +65,10 @@ void for_parts(const graph::Graph& graph, graph::StateKind kind, const partition
                std::int64_t rank, const Visit& visit) {
   const partition::Placements& placements = partition.placements;
   const mesh::Coordinates at = mesh::coordinates_of(placements.mesh, rank);
-  for (std::size_t s = 0; s < graph.states.size(); ++s) {
-    const graph::State& state = graph.states[s];
-    if (state.kind == kind && writes_part(partition, s, at)) {
-      visit(static_cast<graph::StateId>(s), state,
-            mesh::box_of(state.type.shape, placements.states[s], placements.mesh, at));
+  for (const graph::StateId id : graph.states.ids()) {
+    const graph::State& state = graph.states[id];
+    if (state.kind == kind && writes_part(partition, id, at)) {
+      visit(id, state, mesh::box_of(state.type.shape, placements.states[id], placements.mesh, at));
     }
   }
 }
@@ -211,8 +210,8 @@ TrainedModel read_model(const SafetensorsFile& file) {
 }
 
 void load_parameters(const SafetensorsFile& file, const graph::Graph& graph, const runtime::Executor& executor) {
-  for (std::size_t s = 0; s < graph.states.size(); ++s) {
-    const graph::State& state = graph.states[s];
+  for (const graph::StateId id : graph.states.ids()) {
+    const graph::State& state = graph.states[id];
     if (state.kind != graph::StateKind::parameter) {
       continue;
     }
@@ -222,7 +221,7 @@ void load_parameters(const SafetensorsFile& file, const graph::Graph& graph, con
                                                file.path().string(), state.name, fmt::join(state.type.shape, ", "),
                                                to_string(tensor.info.dtype), fmt::join(tensor.info.shape, ", ")));
     }
-    const device::TensorView view = executor.state(static_cast<graph::StateId>(s));
+    const device::TensorView view = executor.state(id);
     file.read(tensor, 0, {static_cast<std::byte*>(view.data), tensor.bytes.size()});
     file.require_unchanged();
     require_finite(file, state, {static_cast<const float*>(view.data), static_cast<std::size_t>(view.elements())});

@@ -33,8 +33,8 @@ boost::json::object json_of(const forecast::RankForecast& ranks, const forecast:
           {"sent_bytes", std::move(sent)},
           {"flops", whole_number(ranks.flops)},
           {"busiest", {{"function", ranks.busiest_function}, {"instruction", ranks.busiest_instruction}}},
-          {"stage", ranks.stage},
-          {"bubble", forecast.timeline ? forecast.timeline->bubble(static_cast<std::size_t>(ranks.stage)) : 0.0}};
+          {"stage", ranks.stage.number()},
+          {"bubble", forecast.timeline ? forecast.timeline->bubble(ranks.stage) : 0.0}};
 }
 
 boost::json::object json_of(const forecast::StepForecast& step) {

@@ -155,7 +155,7 @@ std::string stages_text(const Planned& planned) {
     Extremes<std::uint64_t> states, activations, peak, sent;
     Extremes<double> flops;
     for (const forecast::RankForecast& alike : planned.forecast.ranks) {
-      const auto stage = static_cast<std::size_t>(alike.stage);
+      const std::size_t stage = alike.stage.index();
       if (stage < row.begin || stage >= row.end) {
         continue;
       }
@@ -174,7 +174,7 @@ std::string stages_text(const Planned& planned) {
     }
     Extremes<std::int64_t> kept;
     std::int64_t forwards = 0;
-    for (std::size_t stage = row.begin; stage < row.end; ++stage) {
+    for (const partition::StageId stage : IdRange(partition::StageId(row.begin), partition::StageId(row.end))) {
       kept.add(forecast::most_live_forwards(pipeline.actions[stage]));
       forwards = std::max<std::int64_t>(
           forwards, std::ranges::count(pipeline.actions[stage], plan::Action::Kind::forward, &plan::Action::kind));
@@ -232,7 +232,7 @@ std::string timeline_text(const forecast::Forecast& forecast, std::size_t width)
   constexpr std::size_t least_width = 40;
   const forecast::Timeline& timeline = *forecast.timeline;
   Extremes<double> bubble;
-  for (std::size_t stage = 0; stage < timeline.stages.size(); ++stage) {
+  for (const partition::StageId stage : timeline.stages.ids()) {
     bubble.add(timeline.bubble(stage));
   }
   const std::function<std::string(double)> percent = [](double share) { return fmt::format("{:.4g} %", 100 * share); };

@@ -31,18 +31,18 @@ class Tensors {
 
   [[nodiscard]] PlacedTensor find(const std::string& name) const {
     const graph::StateId state = compiled_.graph.find_state(name);
-    if (state < 0) {
+    if (!state.exists()) {
       return of_cut_point(name);
     }
-    PlacedTensor tensor = of_state(static_cast<std::size_t>(state));
-    tensor.element_bytes = forecast::element_bytes(job_, compiled_, tensor.type.dtype,
-                                                   compiled_.graph.states[static_cast<std::size_t>(state)].kind);
-    tensor.stages = compiled_.partition.stages.states.held[static_cast<std::size_t>(state)];
+    PlacedTensor tensor = of_state(state);
+    tensor.element_bytes =
+        forecast::element_bytes(job_, compiled_, tensor.type.dtype, compiled_.graph.states[state].kind);
+    tensor.stages = compiled_.partition.stages.states.held[state];
     return tensor;
   }
 
  private:
-  [[nodiscard]] PlacedTensor of_state(std::size_t s) const {
+  [[nodiscard]] PlacedTensor of_state(graph::StateId s) const {
     const graph::State& state = compiled_.graph.states[s];
     PlacedTensor tensor{.name = state.name, .kind = to_string(state.kind), .type = state.type};
     const partition::Placements& placements = compiled_.partition.placements;
@@ -53,13 +53,13 @@ class Tensors {
     tensor.roles.push_back({"stored", placements.states[s]});
     if (state.kind == graph::StateKind::parameter) {
       tensor.roles.push_back({"used", placements.uses[s]});
-      add_derived(tensor, static_cast<graph::StateId>(s));
+      add_derived(tensor, s);
     }
     return tensor;
   }
 
   /// The gradient within a step, to which every call adds, and at its end, as it is read.
-  void add_gradient(PlacedTensor& tensor, std::size_t s) const {
+  void add_gradient(PlacedTensor& tensor, graph::StateId s) const {
     const partition::ShardedGraph& sharded = compiled_.partition.sharded;
     mesh::Placement accumulated = compiled_.partition.placements.states[s];
     accumulated.partial = sharded.partial[s];
@@ -69,7 +69,7 @@ class Tensors {
 
   void add_derived(PlacedTensor& tensor, graph::StateId parameter) const {
     bool has_optimizer = false;
-    for (std::size_t s = 0; s < compiled_.graph.states.size(); ++s) {
+    for (const graph::StateId s : compiled_.graph.states.ids()) {
       const graph::State& state = compiled_.graph.states[s];
       if (state.of_parameter != parameter) {
         continue;
@@ -88,25 +88,25 @@ class Tensors {
       if (function.role == graph::Role::on_demand) {
         continue;
       }
-      for (std::size_t v = 0; v < function.values.size(); ++v) {
-        if (function.values[v].name != name) {
+      for (const partition::SplitValue& value : function.values) {
+        if (value.name != name) {
           continue;
         }
         PlacedTensor tensor{.name = name,
                             .kind = function.rows == 0
                                         ? "cut point in " + function.name
                                         : fmt::format("cut point in {} of {} rows", function.name, function.rows),
-                            .type = function.values[v].type};
+                            .type = value.type};
         const auto planned = compiled_.partition.placements.cut_points.find(name);
         if (planned != compiled_.partition.placements.cut_points.end()) {
           tensor.roles.push_back({"placed", planned->second});
         }
         tensor.element_bytes = forecast::element_bytes(job_, compiled_, tensor.type.dtype, graph::StateKind::parameter);
-        tensor.roles.push_back({"made", function.values[v].placement});
+        tensor.roles.push_back({"made", value.placement});
         const partition::Pipeline& pipeline = compiled_.partition.pipeline;
-        tensor.stages.resize(static_cast<std::size_t>(pipeline.stages()), false);
-        const graph::Node& producer = function.nodes[static_cast<std::size_t>(function.values[v].producer)];
-        tensor.stages[static_cast<std::size_t>(pipeline.stage_of(producer.layer))] = true;
+        tensor.stages.assign(pipeline.stages(), false);
+        const graph::Node& producer = function.nodes[value.producer];
+        tensor.stages[pipeline.stage_of(producer.layer)] = true;
         return tensor;
       }
     }
@@ -147,7 +147,7 @@ std::vector<mesh::Shard> shards_of(const PlacedTensor& tensor, const compile::Co
   std::vector<mesh::Shard> shards = mesh::shards_of(tensor.type.shape, tensor.roles.front().placement, mesh);
   for (mesh::Shard& shard : shards) {
     std::erase_if(shard.ranks, [&](std::int64_t rank) {
-      return !tensor.stages[static_cast<std::size_t>(compiled.partition.stage_at(mesh::coordinates_of(mesh, rank)))];
+      return !tensor.stages[compiled.partition.stage_at(mesh::coordinates_of(mesh, rank))];
     });
   }
   return shards;

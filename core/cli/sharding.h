@@ -24,7 +24,7 @@ struct PlacedTensor {
   graph::TensorType type;
   std::size_t element_bytes = 0;
   std::vector<PlacedRole> roles;
-  std::vector<bool> stages = {};  ///< per stage of a pipeline: whether it has the tensor
+  IdVector<partition::StageId, bool> stages = {};  ///< of a pipeline: whether a stage has the tensor
 };
 
 /// The states and cut points whose names match `wanted`, a name or a glob. Throws Error{usage} if there is none.

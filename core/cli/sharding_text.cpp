@@ -26,10 +26,10 @@ struct Line {
 
 /// "stages 0, 3 of 4"; empty without a pipeline.
 std::string stages_having(const PlacedTensor& tensor) {
-  std::vector<std::size_t> having;
-  for (std::size_t stage = 0; stage < tensor.stages.size(); ++stage) {
+  std::vector<std::int32_t> having;
+  for (const partition::StageId stage : tensor.stages.ids()) {
     if (tensor.stages[stage]) {
-      having.push_back(stage);
+      having.push_back(stage.number());
     }
   }
   return tensor.stages.size() == 1 ? ""

@@ -144,7 +144,7 @@ graph::Graph graph_without_remat(const job::Job& job, const Compiled& compiled) 
 
 partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank) {
   const partition::Partition& partition = compiled.partition;
-  const std::int32_t stage = partition.stage_at(mesh::coordinates_of(partition.placements.mesh, rank));
+  const partition::StageId stage = partition.stage_at(mesh::coordinates_of(partition.placements.mesh, rank));
   return programs_of_rank(job, compiled, rank, *compiled.device,
                           *partition::functions_of(compiled.graph, partition, stage));
 }

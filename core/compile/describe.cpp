@@ -47,23 +47,25 @@ std::vector<LayerSummary> layer_costs(const graph::Graph& graph, const std::vect
     layers[static_cast<std::size_t>(l) + 1].name = fmt::format("layer.{}", l);
   }
   // A parameter counts where it is first used.
-  std::vector<std::int32_t> used_in(graph.states.size(), graph.layers);
+  IdVector<graph::StateId, std::int32_t> used_in(graph.states.size(), graph.layers);
   for (const std::int64_t rows : microbatch_rows) {
     const graph::Function* function = graph.find(graph::Role::repeated, rows);
-    for (std::size_t n = 0; function != nullptr && n < function->nodes.size(); ++n) {
-      const graph::Node& node = function->nodes[n];
+    if (function == nullptr) {
+      continue;
+    }
+    for (const graph::Node& node : function->nodes) {
       add_cost(layers[static_cast<std::size_t>(node.layer + 1)], node.phase,
                static_cast<std::uint64_t>(graph::flops(*function, node)));
       for (const graph::ValueId id : node.inputs) {
-        const graph::StateId state = function->values[static_cast<std::size_t>(id)].state;
-        if (state >= 0) {
-          std::int32_t& first = used_in[static_cast<std::size_t>(state)];
+        const graph::StateId state = function->values[id].state;
+        if (state.exists()) {
+          std::int32_t& first = used_in[state];
           first = std::min(first, node.layer);
         }
       }
     }
   }
-  for (std::size_t s = 0; s < graph.states.size(); ++s) {
+  for (const graph::StateId s : graph.states.ids()) {
     if (graph.states[s].kind == graph::StateKind::parameter) {
       layers[static_cast<std::size_t>(used_in[s] + 1)].parameter_bytes += bytes_of(graph.states[s].type);
     }
@@ -112,7 +114,7 @@ StrategyRequest describe(const graph::Graph& graph, const std::vector<std::int64
   }
   for (const graph::Function& function : graph.functions) {
     for (const graph::Port& input : function.inputs) {
-      add_axes(axes, function.values[static_cast<std::size_t>(input.value)].type);
+      add_axes(axes, function.values[input.value].type);
     }
   }
   for (const auto& [name, size] : axes) {

@@ -13,14 +13,14 @@ std::set<Sized> parts_of(const graph::Graph& graph, const partition::Partition& 
                          const partition::StageFunctions& stage) {
   std::set<Sized> parts;
   for (const partition::SplitFunction& function : stage.functions) {
-    for (std::size_t v = 0; v < function.values.size(); ++v) {
-      const partition::SplitValue& value = function.values[v];
-      if (static_cast<std::size_t>(value.alike) == v) {
+    for (const graph::ValueId id : function.values.ids()) {
+      const partition::SplitValue& value = function.values[id];
+      if (value.alike == id) {
         parts.emplace(value.type.shape, value.placement);
       }
     }
   }
-  for (std::size_t s = 0; s < graph.states.size(); ++s) {
+  for (const graph::StateId s : graph.states.ids()) {
     parts.emplace(graph.states[s].type.shape, partition.placements.states[s]);
     parts.emplace(graph.states[s].type.shape, partition.sharded.finalizations[s].after);
   }

@@ -45,16 +45,17 @@ class Drawing {
     const std::size_t step = (stages + most_rows - 1) / most_rows;
     std::string rows;
     for (std::size_t s = 0; s < stages; s += step) {
-      rows += fmt::format("stage {:<3} {}  bubble {:.4g} %\n", s, window_of(row_of(timeline_.stages[s]), width),
-                          100 * timeline_.bubble(s));
+      const partition::StageId stage(s);
+      rows += fmt::format("stage {:<3} {}  bubble {:.4g} %\n", s, window_of(row_of(timeline_.stages[stage]), width),
+                          100 * timeline_.bubble(stage));
     }
     return legend(width, step) + rows;
   }
 
  private:
   [[nodiscard]] std::string numbered(const TimedAction& each) const {
-    return fmt::format("{}{}{}", has_chunks_ ? std::to_string(each.action.chunk) : "",
-                       plan::letter(each.action.kind), each.action.microbatch);
+    return fmt::format("{}{}{}", has_chunks_ ? std::to_string(each.action.chunk) : "", plan::letter(each.action.kind),
+                       each.action.microbatch);
   }
 
   /// Columns of the whole time if the shortest action that counts has `cell` columns.

@@ -16,7 +16,7 @@ constexpr std::size_t half_bytes = 2;  // bytes of an element in mixed precision
 std::uint64_t master_bytes(const compile::Compiled& compiled, const mesh::Coordinates& at) {
   const partition::Partition& partition = compiled.partition;
   std::uint64_t bytes = 0;
-  for (std::size_t s = 0; s < compiled.graph.states.size(); ++s) {
+  for (const graph::StateId s : compiled.graph.states.ids()) {
     const graph::State& state = compiled.graph.states[s];
     if (state.kind == graph::StateKind::gradient && partition.stages.states.owner[s] == partition.stage_at(at)) {
       bytes += 4 * static_cast<std::uint64_t>(
@@ -87,7 +87,7 @@ Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
   if (job.cluster.flops > 0 || !job.cluster.measured.empty()) {
     predictor.emplace(job, compiled, device);
   }
-  for (std::int32_t stage = 0; stage < partition.pipeline.stages(); ++stage) {
+  for (const partition::StageId stage : partition.pipeline.stage_ids()) {
     const std::shared_ptr<const partition::StageFunctions> functions =
         partition::functions_of(compiled.graph, partition, stage);
     for (const std::vector<std::int64_t>& alike : alike_ranks(compiled.graph, partition, *functions)) {

@@ -15,7 +15,7 @@ namespace shardrun::forecast {
 /// What a group of alike ranks needs and does in a step.
 struct RankForecast {
   std::vector<std::int64_t> members;
-  std::int32_t stage = 0;  ///< of the pipeline
+  partition::StageId stage = {};  ///< of the pipeline
   partition::MemoryUse memory;
   partition::SentBytes sent;
   double flops = 0;                 ///< a whole number; a large job's exceeds 64 bits

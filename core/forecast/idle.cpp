@@ -54,12 +54,11 @@ std::vector<ShortDimension> short_dimensions(const compile::Compiled& compiled) 
     }
     const graph::Port* const input = function.inputs.empty() ? nullptr : &function.inputs.front();
     const std::vector<std::string> none;
-    const std::vector<std::string>& input_axes =
-        input == nullptr ? none : function.values[static_cast<std::size_t>(input->value)].type.axes;
-    for (std::size_t v = 0; v < function.values.size(); ++v) {
-      const graph::TensorType& type = function.values[v].type;
+    const std::vector<std::string>& input_axes = input == nullptr ? none : function.values[input->value].type.axes;
+    for (const partition::SplitValue& value : function.values) {
+      const graph::TensorType& type = value.type;
       for (std::size_t d = 0; d < type.shape.size(); ++d) {
-        const Axes& axes = function.values[v].placement.dims[d];
+        const Axes& axes = value.placement.dims[d];
         if (axes.empty() || type.shape[d] >= parts_of(mesh, axes)) {
           continue;
         }
@@ -117,7 +116,7 @@ bool explain_stages(const job::Job& job, const compile::Compiled& compiled, Idle
   if (!pipeline.exists() || compiled.graph.layers == 0) {
     return false;
   }
-  std::set<std::int32_t> busy;
+  std::set<partition::StageId> busy;
   for (std::int32_t layer = 0; layer < compiled.graph.layers; ++layer) {
     busy.insert(pipeline.stage_of(layer));
   }

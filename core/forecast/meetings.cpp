@@ -23,8 +23,8 @@ constexpr std::size_t all_ranks = static_cast<std::size_t>(-1);
 
 std::vector<std::size_t> members_of(const Group& group, std::size_t ranks) {
   const auto& [axis, link, alone] = group;
-  if (link.from >= 0) {
-    return {static_cast<std::size_t>(link.from), static_cast<std::size_t>(link.to)};
+  if (link.from.exists()) {
+    return {link.from.index(), link.to.index()};
   }
   if (alone != all_ranks) {
     return {alone};
@@ -74,7 +74,7 @@ Meetings meetings_of(const std::vector<std::vector<ExecutedInstruction>>& ranks,
   std::vector<std::map<std::size_t, std::size_t>> started_at(ranks.size());  // per wait
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     meetings.at.emplace_back(ranks[rank].size());
-    std::map<std::pair<const partition::Program*, std::int32_t>, std::size_t> under_way;
+    std::map<std::pair<const partition::Program*, partition::TransferId>, std::size_t> under_way;
     for (std::size_t i = 0; i < ranks[rank].size(); ++i) {
       const ExecutedInstruction& at = ranks[rank][i];
       if (at.instruction->kind == Kind::start) {

@@ -19,9 +19,7 @@ struct ExecutedInstruction {
   const partition::Instruction* instruction = nullptr;
 
   /// REQUIRES: it starts a transfer or waits for one.
-  [[nodiscard]] const partition::Transfer& transfer() const {
-    return program->transfers[static_cast<std::size_t>(instruction->transfer)];
-  }
+  [[nodiscard]] const partition::Transfer& transfer() const { return program->transfers[instruction->transfer]; }
 };
 
 /// The instructions in order of execution. An instruction's number in the step is its index here. REQUIRES:

@@ -11,7 +11,7 @@ using plan::Action;
 using Kind = partition::Instruction::Kind;
 
 const partition::Buffer& buffer_of(const ExecutedInstruction& at, partition::BufferId id) {
-  return at.program->buffers[static_cast<std::size_t>(id)];
+  return at.program->buffers[id];
 }
 
 std::uint64_t operand_bytes(const ExecutedInstruction& at) {
@@ -114,8 +114,8 @@ class StepSimulation {
     meetings_ = meetings_of(instructions_, pipeline.axis);
     under_way_.resize(meetings_.all.size());
     result_.stages.resize(ranks.size());
-    for (std::size_t stage = 0; pipeline.exists() && stage < pipeline.actions.size(); ++stage) {
-      action_seconds_.emplace_back(pipeline.actions[stage].size(), 0.0);
+    for (const std::vector<Action>& actions : pipeline.actions) {
+      action_seconds_.emplace_back(actions.size(), 0.0);
     }
   }
 
@@ -134,10 +134,10 @@ class StepSimulation {
       stage.waiting += result_.seconds - now_[rank];
       stage.hidden = std::min(stage.compute, overlap(union_of(computing_[rank]), union_of(under_way_of(rank))));
     }
-    for (std::size_t stage = 0; stage < action_seconds_.size(); ++stage) {
-      for (std::size_t number = 0; number < action_seconds_[stage].size(); ++number) {
+    for (const partition::StageId stage : pipeline_.actions.ids()) {
+      for (std::size_t number = 0; number < pipeline_.actions[stage].size(); ++number) {
         const Action& action = pipeline_.actions[stage][number];
-        result_.actions[{action.chunk, action.kind, action.microbatch}] += action_seconds_[stage][number];
+        result_.actions[{action.chunk, action.kind, action.microbatch}] += action_seconds_[stage.index()][number];
       }
     }
     return std::move(result_);
@@ -207,8 +207,8 @@ class StepSimulation {
         break;
       }
     }
-    if (const std::int32_t number = at.instruction->action; pipeline_.exists() && number >= 0) {
-      action_seconds_[rank][static_cast<std::size_t>(number)] += in_action;
+    if (const partition::ActionId action = at.instruction->action; pipeline_.exists() && action.exists()) {
+      action_seconds_[rank][action.index()] += in_action;
     }
     return true;
   }

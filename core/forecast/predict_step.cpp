@@ -44,7 +44,7 @@ StepPredictor::StepPredictor(const job::Job& job, const compile::Compiled& compi
       compiled_(compiled),
       f32_bytes_(device.element_bytes(graph::DType::f32)),
       axes_(compile::axis_rates(job, compiled.partition.placements.mesh)),
-      stages_(static_cast<std::size_t>(compiled.partition.pipeline.stages())) {
+      stages_(compiled.partition.pipeline.stages()) {
   if (!job.cluster.measured.empty()) {
     const std::string path = job.cluster.measured.native();
     measured_.emplace(path, fmt::format("{}: [cluster] measured = {}", job.where("cluster", "measured"), path));
@@ -96,8 +96,8 @@ void StepPredictor::add(partition::Programs programs, const std::vector<std::siz
   }
   std::vector<double> seconds = measured_ ? std::vector<double>{} : compute_seconds(step);
   const double busy = busy_seconds(step, seconds);
-  const std::int32_t stage = compiled_.partition.stage_at(mesh::coordinates_of(programs.mesh, programs.rank));
-  Busiest& busiest = stages_[static_cast<std::size_t>(stage)];
+  const partition::StageId stage = compiled_.partition.stage_at(mesh::coordinates_of(programs.mesh, programs.rank));
+  Busiest& busiest = stages_[stage];
   if (busy > busiest.busy) {
     busiest = {without_operands(programs, executed), executed, std::move(seconds), busy};
   }

@@ -55,7 +55,7 @@ class StepPredictor {
   const std::size_t f32_bytes_;
   std::optional<MeasuredSteps> measured_;
   compile::AxisRates axes_;
-  std::vector<Busiest> stages_;
+  IdVector<partition::StageId, Busiest> stages_;
 };
 
 }  // namespace shardrun::forecast

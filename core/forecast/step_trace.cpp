@@ -122,7 +122,7 @@ class StepTrace {
 
   /// In a call of the repeated function whose microbatch is the step's number `first`.
   [[nodiscard]] Action action_of(const Instruction& at, std::int64_t first) const {
-    Action action = programs_.actions.at(static_cast<std::size_t>(at.action));
+    Action action = programs_.actions.at(at.action);
     action.microbatch += static_cast<std::uint32_t>(first);
     return action;
   }
@@ -136,7 +136,7 @@ class StepTrace {
   /// What an instruction belongs to: an action of the schedule, or else all that follows them.
   void add_action_of(std::vector<metrics::JsonField>& arguments, const Program& program, const Instruction& at,
                      std::int64_t first) const {
-    if (at.action >= 0) {
+    if (at.action.exists()) {
       add_action(arguments, action_of(at, first));
     } else {
       arguments.push_back(
@@ -177,11 +177,11 @@ class StepTrace {
 
   /// An action lasts from the first op that it computes to the last instruction that is no message.
   void add_actions(const Program& program, std::span<const InstructionSpan> spans) {
-    std::int32_t now = -1;
+    partition::ActionId now;
     Event event{.row = compute_row, .name = {}, .category = "action", .begin = 0, .end = 0};
     Action action;
     const auto flush = [&] {
-      if (now >= 0) {
+      if (now.exists()) {
         event.name = to_string(action);
         std::vector<metrics::JsonField> arguments;
         add_action(arguments, action);
@@ -190,14 +190,13 @@ class StepTrace {
     };
     for (const InstructionSpan& span : spans) {
       const Instruction& at = program.instructions[span.instruction];
-      if (at.kind == Kind::compute && at.action >= 0 && at.action != now) {
+      if (at.kind == Kind::compute && at.action.exists() && at.action != now) {
         flush();
         now = at.action;
         action = action_of(at, microbatch_);
         event.begin = span.begin;
       }
-      const bool is_message =
-          at.transfer >= 0 && partition::is_message(program.transfers[static_cast<std::size_t>(at.transfer)]);
+      const bool is_message = at.transfer.exists() && partition::is_message(program.transfers[at.transfer]);
       if (at.action == now && !is_message) {
         event.end = span.end;
       }
@@ -232,20 +231,20 @@ class StepTrace {
     for (const partition::Copy& copy : instruction.copies) {
       elements += graph::element_count(copy.shape);
     }
-    const partition::Buffer& from = program.buffers[static_cast<std::size_t>(instruction.inputs.at(0))];
+    const partition::Buffer& from = program.buffers[instruction.inputs.at(0)];
     return elements * static_cast<std::int64_t>(device_.element_bytes(from.type.dtype));
   }
 
   /// Messages along a link meet in the order in which each end starts them.
   std::string next_message(const Program& program, const Instruction& start) {
-    const Transfer& transfer = program.transfers[static_cast<std::size_t>(start.transfer)];
-    if (transfer.link.from < 0) {
+    const Transfer& transfer = program.transfers[start.transfer];
+    if (!transfer.link.from.exists()) {
       return {};
     }
     const std::vector<std::int64_t> line = mesh::line_through(programs_.mesh, transfer.axis, programs_.rank);
-    return fmt::format("step {}, rank {} to {}, {} {}", step_, line[static_cast<std::size_t>(transfer.link.from)],
-                       line[static_cast<std::size_t>(transfer.link.to)],
-                       transfer.link.backward ? "backward" : "forward", ++messages_[transfer.link]);
+    return fmt::format("step {}, rank {} to {}, {} {}", step_, line[transfer.link.from.index()],
+                       line[transfer.link.to.index()], transfer.link.backward ? "backward" : "forward",
+                       ++messages_[transfer.link]);
   }
 
   void complete(UnderWay transfer, const InstructionSpan& wait) {
@@ -268,7 +267,7 @@ class StepTrace {
   }
 
   void add_transfer(const UnderWay& under_way) {
-    const Transfer& transfer = under_way.program->transfers[static_cast<std::size_t>(under_way.start->transfer)];
+    const Transfer& transfer = under_way.program->transfers[under_way.start->transfer];
     const std::string& axis_name = programs_.mesh.axes[transfer.axis].name;
     const std::size_t element_bytes = device_.element_bytes(transfer.dtype);
     const std::uint64_t sent =
@@ -305,16 +304,14 @@ class StepTrace {
   std::int64_t step_ = 0;
   std::int64_t microbatch_ = 0;  ///< of the next call
   std::map<partition::Link, std::int64_t> messages_;
-  std::map<std::pair<std::uint32_t, std::int32_t>, UnderWay> started_;  ///< by program and transfer
-  std::vector<UnderWay> transfers_;                                     ///< the step's that have ended
+  std::map<std::pair<std::uint32_t, partition::TransferId>, UnderWay> started_;  ///< by program and transfer
+  std::vector<UnderWay> transfers_;                                              ///< the step's that have ended
 };
 
 }  // namespace
 
 std::string name_in_trace(const partition::Program& program, const partition::Instruction& instruction) {
-  const auto transfer = [&] {
-    return transfer_name(program.transfers[static_cast<std::size_t>(instruction.transfer)]);
-  };
+  const auto transfer = [&] { return transfer_name(program.transfers[instruction.transfer]); };
   switch (instruction.kind) {
     case Kind::compute: return instruction.name;
     case Kind::hook: return instruction.name;

@@ -10,6 +10,7 @@
 namespace shardrun::forecast {
 namespace {
 
+using partition::StageId;
 using plan::Action;
 
 class Simulation {
@@ -20,7 +21,7 @@ class Simulation {
   }
 
   Timeline run() {
-    partition::walk(pipeline_.actions, [&](std::size_t stage, const Action& action) { return advance(stage, action); });
+    partition::walk(pipeline_.actions, [&](StageId stage, const Action& action) { return advance(stage, action); });
     return std::move(timeline_);
   }
 
@@ -45,7 +46,7 @@ class Simulation {
     return found == done_.end() ? std::nullopt : std::optional(found->second);
   }
 
-  bool advance(std::size_t stage, const Action& action) {
+  bool advance(StageId stage, const Action& action) {
     const std::optional<double> when = ready(action);
     if (!when) {
       return false;
@@ -63,13 +64,13 @@ class Simulation {
   const partition::Pipeline& pipeline_;
   const ActionCost& cost_;
   Timeline timeline_;
-  std::vector<double> free_;
+  IdVector<StageId, double> free_;
   std::map<std::tuple<Action::Kind, std::uint32_t, std::uint32_t>, double> done_;
 };
 
 }  // namespace
 
-double Timeline::bubble(std::size_t stage) const noexcept {
+double Timeline::bubble(partition::StageId stage) const noexcept {
   double busy = 0;
   for (const TimedAction& action : stages[stage]) {
     busy += action.end - action.begin;

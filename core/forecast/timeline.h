@@ -17,11 +17,11 @@ struct TimedAction {
 
 /// A pipeline's actions in time. Each starts as soon as its stage is free and its inputs are there.
 struct Timeline {
-  std::vector<std::vector<TimedAction>> stages;
+  IdVector<partition::StageId, std::vector<TimedAction>> stages;
   double end = 0;
 
   /// Idle time of a stage over its working time; 0 if it has no work.
-  [[nodiscard]] double bubble(std::size_t stage) const noexcept;
+  [[nodiscard]] double bubble(partition::StageId stage) const noexcept;
 };
 
 /// The cost of an action.

@@ -12,14 +12,11 @@ FunctionBuilder::FunctionBuilder(Graph& graph, std::string name, Role role, std:
   function_.rows = rows;
 }
 
-const TensorType& FunctionBuilder::type(ValueId value) const {
-  return function_.values.at(static_cast<std::size_t>(value)).type;
-}
+const TensorType& FunctionBuilder::type(ValueId value) const { return function_.values.at(value).type; }
 
 ValueId FunctionBuilder::input(std::string name, TensorType type) {
   require_countable(type, name);
-  const ValueId id = static_cast<ValueId>(function_.values.size());
-  function_.values.push_back({.name = name, .type = std::move(type)});
+  const ValueId id = function_.values.push_back({.name = name, .type = std::move(type)});
   function_.inputs.push_back({.name = std::move(name), .value = id});
   return id;
 }
@@ -29,25 +26,25 @@ ValueId FunctionBuilder::state(StateId id) {
   if (known != state_values_.end()) {
     return known->second;
   }
-  const State& state = graph_.states.at(static_cast<std::size_t>(id));
-  const ValueId value = static_cast<ValueId>(function_.values.size());
-  function_.values.push_back({.name = state.name, .type = state.type, .state = id});
+  const State& state = graph_.states.at(id);
+  const ValueId value = function_.values.push_back({.name = state.name, .type = state.type, .state = id});
   state_values_.emplace(id, value);
   return value;
 }
 
 /// Models may declare more states while functions are written.
 StateId FunctionBuilder::find_state(std::string_view name) {
-  for (; indexed_states_ < graph_.states.size(); ++indexed_states_) {
-    state_ids_.emplace(graph_.states[indexed_states_].name, static_cast<StateId>(indexed_states_));
+  for (const StateId id : IdRange(next_unindexed_, graph_.states.next())) {
+    state_ids_.emplace(graph_.states[id].name, id);
   }
+  next_unindexed_ = graph_.states.next();
   const auto found = state_ids_.find(std::string(name));
-  return found == state_ids_.end() ? -1 : found->second;
+  return found == state_ids_.end() ? StateId{} : found->second;
 }
 
 ValueId FunctionBuilder::state(std::string_view name) {
   const StateId id = find_state(name);
-  if (id < 0) {
+  if (!id.exists()) {
     throw Error(ErrorCode::internal, fmt::format("function {}: no state is called '{}'", function_.name, name));
   }
   return state(id);
@@ -58,9 +55,9 @@ std::string FunctionBuilder::default_name(std::string_view op, const std::vector
     return unnamed_;
   }
   for (const ValueId id : inputs) {
-    const StateId read = function_.values.at(static_cast<std::size_t>(id)).state;
-    if (read >= 0 && graph_.states[static_cast<std::size_t>(read)].kind == StateKind::parameter) {
-      const std::string& parameter = graph_.states[static_cast<std::size_t>(read)].name;
+    const StateId read = function_.values.at(id).state;
+    if (read.exists() && graph_.states[read].kind == StateKind::parameter) {
+      const std::string& parameter = graph_.states[read].name;
       const std::size_t unit = parameter.rfind('/');
       return unit == std::string::npos ? fmt::format("{}/{}", parameter, op) : parameter.substr(0, unit);
     }
@@ -100,10 +97,9 @@ std::vector<ValueId> FunctionBuilder::call_all(std::string_view op_name, std::ve
   node.phase = phase_;
   node.layer = layer_;
   for (std::size_t o = 0; o < results.size(); ++o) {
-    node.outputs.push_back(static_cast<ValueId>(function_.values.size()));
-    function_.values.push_back({.name = o == 0 ? node.name : fmt::format("{}.{}", node.name, o),
-                                .type = std::move(results[o]),
-                                .producer = static_cast<NodeId>(function_.nodes.size())});
+    node.outputs.push_back(function_.values.push_back({.name = o == 0 ? node.name : fmt::format("{}.{}", node.name, o),
+                                                       .type = std::move(results[o]),
+                                                       .producer = function_.nodes.next()}));
   }
   function_.nodes.push_back(std::move(node));
   return function_.nodes.back().outputs;
@@ -123,23 +119,22 @@ void FunctionBuilder::output(std::string name, ValueId value) {
 }
 
 void FunctionBuilder::write(StateId state, ValueId value, StateWrite::Mode mode) {
-  const TensorType& target = graph_.states.at(static_cast<std::size_t>(state)).type;
+  const TensorType& target = graph_.states.at(state).type;
   if (target.shape != type(value).shape) {
-    throw Error(
-        ErrorCode::shape_mismatch,
-        fmt::format("function {}: state {} is {}, but {} is written to it", function_.name,
-                    graph_.states[static_cast<std::size_t>(state)].name, to_string(target), to_string(type(value))));
+    throw Error(ErrorCode::shape_mismatch,
+                fmt::format("function {}: state {} is {}, but {} is written to it", function_.name,
+                            graph_.states[state].name, to_string(target), to_string(type(value))));
   }
   function_.writes.push_back({.state = state, .value = value, .mode = mode});
 }
 
 void FunctionBuilder::cut_point(std::string name, ValueId value) {
   const std::string full = prefix_ + name;
-  Value& at = function_.values.at(static_cast<std::size_t>(value));
+  Value& at = function_.values.at(value);
   at.name = full;
   at.cut_point = full;
-  if (at.producer >= 0 && function_.nodes[static_cast<std::size_t>(at.producer)].outputs.front() == value) {
-    function_.nodes[static_cast<std::size_t>(at.producer)].name = full;
+  if (at.producer.exists() && function_.nodes[at.producer].outputs.front() == value) {
+    function_.nodes[at.producer].name = full;
     names_.emplace(full, 1);
   }
   for (std::size_t p = cut_points_.size(); p < graph_.cut_points.size(); ++p) {

@@ -61,8 +61,8 @@ class FunctionBuilder {
   Function function_;
   std::string prefix_;
   std::unordered_map<StateId, ValueId> state_values_;
-  std::unordered_map<std::string, StateId> state_ids_;  ///< of the first `indexed_states_` states of the graph
-  std::size_t indexed_states_ = 0;
+  std::unordered_map<std::string, StateId> state_ids_;  ///< of the graph's states before `next_unindexed_`
+  StateId next_unindexed_ = StateId(0);
   std::string unnamed_;
   std::unordered_map<std::string, int> names_;  ///< names of nodes, and how often each was requested
   std::unordered_set<std::string> cut_points_;  ///< of the graph

@@ -17,11 +17,11 @@ class Differentiation {
       : builder_(builder), forward_nodes_(builder.function().nodes.size()) {
     const std::size_t values = builder.function().values.size();
     wanted_.assign(values, false);
-    gradients_.assign(values, no_value);
-    const std::vector<State>& states = builder.graph().states;
-    for (std::size_t s = 0; s < states.size(); ++s) {
-      if (states[s].kind == StateKind::gradient) {
-        gradient_states_.emplace(states[s].of_parameter, static_cast<StateId>(s));
+    gradients_.assign(values, {});
+    const IdVector<StateId, State>& states = builder.graph().states;
+    for (const StateId id : states.ids()) {
+      if (states[id].kind == StateKind::gradient) {
+        gradient_states_.emplace(states[id].of_parameter, id);
       }
     }
     mark_wanted();
@@ -30,7 +30,7 @@ class Differentiation {
 
   void run() {
     for (std::size_t n = forward_nodes_; n-- > 0;) {
-      visit(n);
+      visit(NodeId(n));
     }
     builder_.set_phase(Phase::forward);
     builder_.set_layer(builder_.graph().layers);
@@ -38,28 +38,25 @@ class Differentiation {
 
  private:
   [[nodiscard]] bool is_parameter(ValueId id) const {
-    const StateId state = builder_.function().values[static_cast<std::size_t>(id)].state;
-    return state >= 0 && builder_.graph().states[static_cast<std::size_t>(state)].kind == StateKind::parameter;
+    const StateId state = builder_.function().values[id].state;
+    return state.exists() && builder_.graph().states[state].kind == StateKind::parameter;
   }
 
-  [[nodiscard]] const std::string& name_of(ValueId id) const {
-    return builder_.function().values[static_cast<std::size_t>(id)].name;
-  }
+  [[nodiscard]] const std::string& name_of(ValueId id) const { return builder_.function().values[id].name; }
 
   /// A value's gradient is wanted when a parameter flows into it.
   void mark_wanted() {
     const Function& function = builder_.function();
-    for (std::size_t v = 0; v < wanted_.size(); ++v) {
-      wanted_[v] = is_parameter(static_cast<ValueId>(v));
+    for (const ValueId id : function.values.ids()) {
+      wanted_[id] = is_parameter(id);
     }
-    for (std::size_t n = 0; n < forward_nodes_; ++n) {
-      const Node& node = function.nodes[n];
+    for (const Node& node : function.nodes) {
       bool any = false;
       for (const ValueId id : node.inputs) {
-        any = any || wanted_[static_cast<std::size_t>(id)];
+        any = any || wanted_[id];
       }
       for (const ValueId id : node.outputs) {
-        wanted_[static_cast<std::size_t>(id)] = any && node.op->gradient != nullptr;
+        wanted_[id] = any && node.op->gradient != nullptr;
       }
     }
   }
@@ -71,17 +68,17 @@ class Differentiation {
     }
     builder_.set_phase(Phase::backward_input);
     builder_.set_layer(builder_.graph().layers);
-    gradients_[static_cast<std::size_t>(loss)] = builder_.call("constant", {}, {{"value", 1.0}}, "gradient_of_loss");
+    gradients_[loss] = builder_.call("constant", {}, {{"value", 1.0}}, "gradient_of_loss");
   }
 
-  void visit(std::size_t n) {
+  void visit(NodeId n) {
     // Copies: building nodes moves the vectors that a reference would point into.
     const Node node = builder_.function().nodes[n];
     std::vector<ValueId> output_gradients;
     bool reached = false;
     for (const ValueId id : node.outputs) {
-      output_gradients.push_back(gradients_[static_cast<std::size_t>(id)]);
-      reached = reached || output_gradients.back() != no_value;
+      output_gradients.push_back(gradients_[id]);
+      reached = reached || output_gradients.back().exists();
     }
     if (!reached || node.op->gradient == nullptr) {
       return;
@@ -91,7 +88,7 @@ class Differentiation {
     for (const bool parameters : {true, false}) {
       for (std::size_t i = 0; i < node.inputs.size(); ++i) {
         const ValueId input = node.inputs[i];
-        if (!wanted_[static_cast<std::size_t>(input)] || is_parameter(input) != parameters) {
+        if (!wanted_[input] || is_parameter(input) != parameters) {
           continue;
         }
         builder_.set_phase(parameters ? Phase::backward_weight : Phase::backward_input);
@@ -99,7 +96,7 @@ class Differentiation {
         const ValueId gradient =
             node.op->gradient(builder_, {node.attributes, node.inputs, node.outputs, output_gradients, i});
         builder_.name_unnamed({});
-        if (gradient != no_value) {
+        if (gradient.exists()) {
           contribute(input, gradient);
         }
       }
@@ -111,14 +108,14 @@ class Differentiation {
       write_gradient(input, gradient);
       return;
     }
-    ValueId& sum = gradients_[static_cast<std::size_t>(input)];
-    sum = sum == no_value ? gradient
-                          : builder_.call("add", {sum, gradient}, {}, fmt::format("gradient/{}/sum", name_of(input)));
+    ValueId& sum = gradients_[input];
+    sum = sum.exists() ? builder_.call("add", {sum, gradient}, {}, fmt::format("gradient/{}/sum", name_of(input)))
+                       : gradient;
   }
 
   void write_gradient(ValueId input, ValueId gradient) {
     Graph& graph = builder_.graph();
-    const StateId parameter = builder_.function().values[static_cast<std::size_t>(input)].state;
+    const StateId parameter = builder_.function().values[input].state;
     const StateId accumulator = gradient_state(graph, parameter);
     bool first = true;
     for (const StateWrite& write : builder_.function().writes) {
@@ -128,12 +125,12 @@ class Differentiation {
   }
 
   StateId gradient_state(Graph& graph, StateId parameter) {
-    const auto next = static_cast<StateId>(graph.states.size());
+    const StateId next = graph.states.next();
     const auto [known, is_new] = gradient_states_.emplace(parameter, next);
     if (!is_new) {
       return known->second;
     }
-    const State& owner = graph.states[static_cast<std::size_t>(parameter)];
+    const State& owner = graph.states[parameter];
     State state{.name = "gradients/" + owner.name,
                 .type = owner.type,
                 .kind = StateKind::gradient,
@@ -145,8 +142,8 @@ class Differentiation {
 
   FunctionBuilder& builder_;
   std::size_t forward_nodes_;
-  std::vector<bool> wanted_;
-  std::vector<ValueId> gradients_;
+  IdVector<ValueId, bool> wanted_;
+  IdVector<ValueId, ValueId> gradients_;
   std::unordered_map<StateId, StateId> gradient_states_;  ///< of each parameter that has one
 };
 

@@ -19,12 +19,12 @@ const Function* Graph::find(Role role, std::int64_t rows) const noexcept {
 }
 
 StateId Graph::find_state(std::string_view name) const noexcept {
-  for (std::size_t s = 0; s < states.size(); ++s) {
-    if (states[s].name == name) {
-      return static_cast<StateId>(s);
+  for (const StateId id : states.ids()) {
+    if (states[id].name == name) {
+      return id;
     }
   }
-  return -1;
+  return {};
 }
 
 const char* to_string(StateKind kind) noexcept {
@@ -71,19 +71,16 @@ const char* to_string(StateWrite::Mode mode) noexcept {
 }
 
 void print(std::string& text, const Graph& graph, const Function& function) {
-  const auto name = [&](ValueId id) -> const std::string& {
-    return function.values[static_cast<std::size_t>(id)].name;
-  };
+  const auto name = [&](ValueId id) -> const std::string& { return function.values[id].name; };
   text += fmt::format("\nfunction {} rows {}: {} nodes, {} FLOPs\n", function.name, function.rows,
                       function.nodes.size(), flops(function));
   for (const Port& port : function.inputs) {
-    text += fmt::format("  input {} {}\n", port.name,
-                        to_string(function.values[static_cast<std::size_t>(port.value)].type));
+    text += fmt::format("  input {} {}\n", port.name, to_string(function.values[port.value].type));
   }
   for (const Node& node : function.nodes) {
     std::string results;
     for (const ValueId id : node.outputs) {
-      const Value& value = function.values[static_cast<std::size_t>(id)];
+      const Value& value = function.values[id];
       results += fmt::format("{}{} {}", results.empty() ? "" : ", ", value.name, to_string(value.type));
     }
     std::string operands;
@@ -94,8 +91,7 @@ void print(std::string& text, const Graph& graph, const Function& function) {
                         to_string(node.phase), to_string(node.rule));
   }
   for (const StateWrite& write : function.writes) {
-    text += fmt::format("  state {} {} {}\n", graph.states[static_cast<std::size_t>(write.state)].name,
-                        to_string(write.mode), name(write.value));
+    text += fmt::format("  state {} {} {}\n", graph.states[write.state].name, to_string(write.mode), name(write.value));
   }
   for (const Port& port : function.outputs) {
     text += fmt::format("  output {} = {}\n", port.name, name(port.value));
@@ -132,10 +128,10 @@ std::int64_t flops(const Function& function, const Node& node) {
   std::vector<TensorType> inputs;
   std::vector<TensorType> outputs;
   for (const ValueId id : node.inputs) {
-    inputs.push_back(function.values[static_cast<std::size_t>(id)].type);
+    inputs.push_back(function.values[id].type);
   }
   for (const ValueId id : node.outputs) {
-    outputs.push_back(function.values[static_cast<std::size_t>(id)].type);
+    outputs.push_back(function.values[id].type);
   }
   return flops(*node.op, {node.attributes, inputs, outputs});
 }

@@ -9,8 +9,8 @@
 
 namespace shardrun::graph {
 
-using StateId = std::int32_t;
-using NodeId = std::int32_t;
+using StateId = Id<struct StateTag>;
+using NodeId = Id<struct NodeTag>;
 
 /// The category of memory that a state counts towards.
 enum class StateKind : std::uint8_t {
@@ -42,8 +42,8 @@ struct State {
   Initializer initializer = {};
   bool decay = false;         ///< weight decay applies: matrices and embeddings, not gains and biases
   std::int32_t layer = -1;    ///< the repeated layer it belongs to, or -1
-  StateId of_parameter = -1;  ///< the parameter of a gradient, optimizer state or hook state
-  bool of_gradient = false;   ///< a hook state that is kept with the gradient, and placed like it, not like the parameter
+  StateId of_parameter = {};  ///< the parameter of a gradient, optimizer state or hook state
+  bool of_gradient = false;  ///< a hook state that is kept with the gradient and placed like it, not like the parameter
 };
 
 /// The part of training that a node belongs to. A schedule may separate the two parts of backward.
@@ -64,8 +64,8 @@ struct Value {
   std::string name = {};
   std::string cut_point = {};  ///< the value's cut point; empty: none
   TensorType type = {};
-  NodeId producer = -1;  ///< -1: an input, or a state read
-  StateId state = -1;    ///< the state that this reads, as of the start of the function
+  NodeId producer = {};  ///< none: an input, or a state read
+  StateId state = {};    ///< the state that this reads, as of the start of the function
 };
 
 /// How a function changes a state at its end.
@@ -76,15 +76,15 @@ struct StateWrite {
     add,         ///< state = state + value
     first,       ///< state = value, before other writes add to it
   };
-  StateId state = -1;
-  ValueId value = no_value;
+  StateId state = {};
+  ValueId value = {};
   Mode mode = Mode::assign;
 };
 
 /// A tensor that the host writes before a call or reads after it.
 struct Port {
   std::string name = {};
-  ValueId value = no_value;
+  ValueId value = {};
 };
 
 /// When a run calls a function.
@@ -101,8 +101,8 @@ struct Function {
   std::string name;
   Role role = Role::on_demand;
   std::int64_t rows = 0;
-  std::vector<Value> values;
-  std::vector<Node> nodes;
+  IdVector<ValueId, Value> values;
+  IdVector<NodeId, Node> nodes;
   std::vector<Port> inputs;
   std::vector<Port> outputs;
   std::vector<StateWrite> writes;
@@ -116,7 +116,7 @@ struct CutPoint {
 
 struct Graph {
   std::string model;
-  std::vector<State> states;
+  IdVector<StateId, State> states;
   std::vector<Function> functions;
   std::vector<CutPoint> cut_points;
   std::int32_t layers = 0;  ///< number of repeated layers, as the model marks them
@@ -125,6 +125,7 @@ struct Graph {
   [[nodiscard]] const Function* find(std::string_view function, std::int64_t rows) const noexcept;
   /// REQUIRES: not on_demand.
   [[nodiscard]] const Function* find(Role role, std::int64_t rows = 0) const noexcept;
+  /// The default id if there is none.
   [[nodiscard]] StateId find_state(std::string_view name) const noexcept;
 };
 

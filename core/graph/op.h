@@ -7,22 +7,15 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/id.h"
 #include "core/graph/attributes.h"
 #include "core/graph/sharding_rule.h"
 #include "core/graph/tensor_type.h"
 
-namespace shardrun {
-
-/// An id as the index of a vector.
-[[nodiscard]] constexpr std::size_t index(std::int32_t id) noexcept { return static_cast<std::size_t>(id); }
-
-}  // namespace shardrun
-
 namespace shardrun::graph {
 
 class FunctionBuilder;
-using ValueId = std::int32_t;
-inline constexpr ValueId no_value = -1;
+using ValueId = Id<struct ValueTag>;
 
 /// The static facts of one use of an op, for its rules and a kernel's scratch query.
 struct OpShape {
@@ -36,7 +29,7 @@ struct GradientRequest {
   const Attributes& attributes;
   const std::vector<ValueId>& inputs;
   const std::vector<ValueId>& outputs;
-  const std::vector<ValueId>& output_gradients;  ///< no_value if nothing flows back into an output
+  const std::vector<ValueId>& output_gradients;  ///< none if nothing flows back into an output
   std::size_t input;                             ///< the operand whose gradient is requested
 };
 
@@ -49,7 +42,7 @@ struct Op {
   /// the operands do not fit the op.
   ShardingRule (*rule)(const Attributes& attributes, const std::vector<TensorType>& inputs) = nullptr;
 
-  /// Adds nodes for the gradient of one operand and returns it; no_value if it is zero or undefined. Null for an op
+  /// Adds nodes for the gradient of one operand and returns it; none if it is zero or undefined. Null for an op
   /// that is never differentiated.
   ValueId (*gradient)(FunctionBuilder& builder, const GradientRequest& request) = nullptr;
 
@@ -57,7 +50,7 @@ struct Op {
   std::int64_t (*flops)(const OpShape& shape) = nullptr;
 
   /// (output, input) pairs that may share a buffer: the kernel reads each element before it writes it.
-  std::vector<std::pair<int, int>> in_place = {};
+  std::vector<std::pair<std::size_t, std::size_t>> in_place = {};
 
   /// Whether its kernels can add to output 0 instead of overwriting it.
   bool accumulates = false;

@@ -38,21 +38,17 @@ std::vector<std::string> expand(std::string_view word) {
   return names;
 }
 
-std::vector<std::vector<int>> parse_operands(std::string_view text, ShardingRule& rule) {
-  std::vector<std::vector<int>> operands;
+std::vector<std::vector<FactorId>> parse_operands(std::string_view text, ShardingRule& rule) {
+  std::vector<std::vector<FactorId>> operands;
   if (text.find_first_not_of(' ') == std::string_view::npos) {
     return operands;
   }
   for (const std::string_view operand : split_on(text, ',')) {
-    std::vector<int>& dimensions = operands.emplace_back();
+    std::vector<FactorId>& dimensions = operands.emplace_back();
     for (const std::string_view word : split_on(operand, ' ')) {
       for (const std::string& name : expand(word)) {
-        int index = rule.find(name);
-        if (index < 0) {
-          index = static_cast<int>(rule.factors.size());
-          rule.factors.push_back({.name = name});
-        }
-        dimensions.push_back(index);
+        const FactorId known = rule.find(name);
+        dimensions.push_back(known.exists() ? known : rule.factors.push_back({.name = name}));
       }
     }
   }
@@ -62,11 +58,11 @@ std::vector<std::vector<int>> parse_operands(std::string_view text, ShardingRule
 void classify(ShardingRule& rule, std::string_view names, FactorClass kind) {
   for (const std::string_view word : split_on(names, ' ')) {
     for (const std::string& name : expand(word)) {
-      const int index = rule.find(name);
-      if (index < 0) {
+      const FactorId factor = rule.find(name);
+      if (!factor.exists()) {
         throw Error(ErrorCode::internal, fmt::format("no factor '{}' in the rule {}", name, to_string(rule)));
       }
-      rule.factors[static_cast<std::size_t>(index)].kind = kind;
+      rule.factors[factor].kind = kind;
     }
   }
 }
@@ -79,13 +75,13 @@ std::string operand_list(const std::vector<TensorType>& operands) {
   return text;
 }
 
-std::string dimensions_text(const ShardingRule& rule, const std::vector<std::vector<int>>& operands) {
+std::string dimensions_text(const ShardingRule& rule, const std::vector<std::vector<FactorId>>& operands) {
   std::string text;
   for (std::size_t i = 0; i < operands.size(); ++i) {
     text += i == 0 ? "" : ", ";
     text += operands[i].empty() ? "." : "";
     for (std::size_t d = 0; d < operands[i].size(); ++d) {
-      text += fmt::format("{}{}", d == 0 ? "" : " ", rule.factors[static_cast<std::size_t>(operands[i][d])].name);
+      text += fmt::format("{}{}", d == 0 ? "" : " ", rule.factors[operands[i][d]].name);
     }
   }
   return text;
@@ -93,13 +89,13 @@ std::string dimensions_text(const ShardingRule& rule, const std::vector<std::vec
 
 }  // namespace
 
-int ShardingRule::find(std::string_view factor) const noexcept {
-  for (std::size_t f = 0; f < factors.size(); ++f) {
-    if (factors[f].name == factor) {
-      return static_cast<int>(f);
+FactorId ShardingRule::find(std::string_view factor) const noexcept {
+  for (const FactorId id : factors.ids()) {
+    if (factors[id].name == factor) {
+      return id;
     }
   }
-  return -1;
+  return {};
 }
 
 ShardingRule parse_rule(std::string_view text) {
@@ -135,7 +131,7 @@ std::vector<TensorType> infer_types(ShardingRule& rule, const std::vector<Tensor
                               to_string(rule), to_string(operands[i])));
     }
     for (std::size_t d = 0; d < operands[i].shape.size(); ++d) {
-      Factor& factor = rule.factors[static_cast<std::size_t>(rule.inputs[i][d])];
+      Factor& factor = rule.factors[rule.inputs[i][d]];
       if (factor.size == 0) {
         factor.size = operands[i].shape[d];
         factor.axis = operands[i].axes[d];
@@ -149,8 +145,8 @@ std::vector<TensorType> infer_types(ShardingRule& rule, const std::vector<Tensor
   }
   std::vector<TensorType> results(rule.outputs.size());
   for (std::size_t o = 0; o < results.size(); ++o) {
-    for (const int f : rule.outputs[o]) {
-      const Factor& factor = rule.factors[static_cast<std::size_t>(f)];
+    for (const FactorId f : rule.outputs[o]) {
+      const Factor& factor = rule.factors[f];
       if (factor.size <= 0) {
         throw Error(ErrorCode::shape_mismatch, fmt::format("{}: factor '{}' of a result has no size (rule {})", what,
                                                            factor.name, to_string(rule)));

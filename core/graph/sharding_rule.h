@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/id.h"
 #include "core/base/reduction.h"
 #include "core/graph/tensor_type.h"
 
@@ -31,6 +32,8 @@ struct Factor {
   bool wraps = false;       ///< of a shifted factor: whether it is periodic; otherwise there is nothing past its ends
 };
 
+using FactorId = Id<struct FactorTag>;
+
 /// How a partial operand may pass through an op without being reduced first.
 enum class Linearity : std::uint8_t {
   none,      ///< it may not
@@ -38,16 +41,16 @@ enum class Linearity : std::uint8_t {
   together,  ///< linear in all operands jointly: partial only if all are partial over the same mesh axes
 };
 
-/// The loops of an op, and where each occurs in its operands and results. `inputs[i][d]` and `outputs[i][d]` are
-/// indices into `factors`.
+/// The loops of an op, and which loop each dimension of its operands and results is: `inputs[i][d]`, `outputs[i][d]`.
 struct ShardingRule {
-  std::vector<Factor> factors;
-  std::vector<std::vector<int>> inputs;
-  std::vector<std::vector<int>> outputs;
+  IdVector<FactorId, Factor> factors;
+  std::vector<std::vector<FactorId>> inputs;
+  std::vector<std::vector<FactorId>> outputs;
   Linearity linearity = Linearity::none;
-  std::vector<int> linear;  ///< operands of Linearity::each
+  std::vector<std::size_t> linear;  ///< operands of Linearity::each
 
-  [[nodiscard]] int find(std::string_view factor) const noexcept;
+  /// The default id if there is none.
+  [[nodiscard]] FactorId find(std::string_view factor) const noexcept;
 };
 
 /// Parses einsum-like text: "i k, k j -> i j". Commas separate operands, spaces dimensions. "a*3" stands for three

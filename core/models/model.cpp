@@ -50,14 +50,14 @@ void refuse_without_data(const ModelSettings& settings, std::string_view key) {
 graph::StateId parameter(graph::Graph& graph, std::string name, std::vector<std::int64_t> shape,
                          std::vector<std::string> axes, graph::Initializer initializer, bool decay,
                          std::int32_t layer) {
-  graph.states.push_back({.name = std::move(name),
-                          .type = {.dtype = graph::DType::f32, .shape = std::move(shape), .axes = std::move(axes)},
-                          .kind = graph::StateKind::parameter,
-                          .initializer = initializer,
-                          .decay = decay,
-                          .layer = layer});
-  graph::require_countable(graph.states.back().type, graph.states.back().name);
-  return static_cast<graph::StateId>(graph.states.size()) - 1;
+  graph::State state{.name = std::move(name),
+                     .type = {.dtype = graph::DType::f32, .shape = std::move(shape), .axes = std::move(axes)},
+                     .kind = graph::StateKind::parameter,
+                     .initializer = initializer,
+                     .decay = decay,
+                     .layer = layer};
+  graph::require_countable(state.type, state.name);
+  return graph.states.push_back(std::move(state));
 }
 
 }  // namespace shardrun::models

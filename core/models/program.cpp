@@ -21,8 +21,7 @@ using graph::StateWrite;
 using graph::ValueId;
 
 StateId metric(Graph& graph, const char* name) {
-  graph.states.push_back({.name = name, .type = {}, .kind = StateKind::metric});
-  return static_cast<StateId>(graph.states.size()) - 1;
+  return graph.states.push_back({.name = name, .type = {}, .kind = StateKind::metric});
 }
 
 /// The mean loss over `samples` is summed up in state `loss` call by call.
@@ -52,21 +51,19 @@ void add_evaluation(Graph& graph, const Model& model, const ModelSettings& setti
 }
 
 StateId moment(Graph& graph, StateId parameter, const char* what) {
-  const State& owner = graph.states[static_cast<std::size_t>(parameter)];
-  State state{.name = fmt::format("{}/{}", what, owner.name),
-              .type = owner.type,
-              .kind = StateKind::optimizer,
-              .layer = owner.layer,
-              .of_parameter = parameter};
-  graph.states.push_back(std::move(state));
-  return static_cast<StateId>(graph.states.size()) - 1;
+  const State& owner = graph.states[parameter];
+  return graph.states.push_back({.name = fmt::format("{}/{}", what, owner.name),
+                                 .type = owner.type,
+                                 .kind = StateKind::optimizer,
+                                 .layer = owner.layer,
+                                 .of_parameter = parameter});
 }
 
 /// One optimizer step of one parameter.
 void add_step(FunctionBuilder& builder, const OptimizerSettings& optimizer, StateId parameter, StateId gradient,
               ValueId scale) {
   Graph& graph = builder.graph();
-  const double decay = graph.states[static_cast<std::size_t>(parameter)].decay ? optimizer.weight_decay : 0;
+  const double decay = graph.states[parameter].decay ? optimizer.weight_decay : 0;
   std::vector<StateId> states = {parameter};
   graph::Attributes attributes;
   if (optimizer.kind == OptimizerSettings::Kind::adamw) {
@@ -89,7 +86,7 @@ void add_step(FunctionBuilder& builder, const OptimizerSettings& optimizer, Stat
     operands.push_back(scale);  // it depends on all gradients, so every update follows them
   }
   const char* op = optimizer.kind == OptimizerSettings::Kind::adamw ? "adamw" : "sgd";
-  const std::string name = "step/" + graph.states[static_cast<std::size_t>(parameter)].name;
+  const std::string name = "step/" + graph.states[parameter].name;
   const std::vector<ValueId> results = builder.call_all(op, operands, attributes, name);
   for (std::size_t s = 0; s < states.size(); ++s) {
     builder.write(states[s], results[s], StateWrite::Mode::assign);
@@ -101,21 +98,19 @@ void add_update(Graph& graph, const OptimizerSettings& optimizer) {
   builder.set_phase(graph::Phase::update);
   std::vector<StateId> gradients;
   std::vector<ValueId> squares;
-  for (StateId s = 0; s < static_cast<StateId>(graph.states.size()); ++s) {
-    if (graph.states[static_cast<std::size_t>(s)].kind == StateKind::gradient) {
-      gradients.push_back(s);
-      squares.push_back(builder.call(
-          "square_sum", {builder.state(s)}, {},
-          "square_sum/" +
-              graph.states[static_cast<std::size_t>(graph.states[static_cast<std::size_t>(s)].of_parameter)].name));
+  for (const StateId id : graph.states.ids()) {
+    if (graph.states[id].kind == StateKind::gradient) {
+      gradients.push_back(id);
+      squares.push_back(builder.call("square_sum", {builder.state(id)}, {},
+                                     "square_sum/" + graph.states[graph.states[id].of_parameter].name));
     }
   }
   const ValueId norm_squared = builder.call("add_n", squares, {}, "norm_squared");
   const std::vector<ValueId> clip = builder.call_all("clip_scale", {norm_squared}, {{"limit", optimizer.clip}}, "clip");
   builder.write(graph.find_state("gradient_norm"), clip[1], StateWrite::Mode::assign);
   for (const StateId gradient : gradients) {
-    builder.set_layer(graph.states[static_cast<std::size_t>(gradient)].layer);
-    add_step(builder, optimizer, graph.states[static_cast<std::size_t>(gradient)].of_parameter, gradient, clip[0]);
+    builder.set_layer(graph.states[gradient].layer);
+    add_step(builder, optimizer, graph.states[gradient].of_parameter, gradient, clip[0]);
   }
   builder.finish();
 }

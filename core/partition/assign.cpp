@@ -25,19 +25,19 @@ class ByStates {
   }
 
  private:
-  [[nodiscard]] std::int32_t stage_of(ValueId id) const {
-    const graph::StateId state = made_.values[index(id)].state;
-    return state >= 0 ? states_.owner[index(state)] : made_.stage_of(id);
+  [[nodiscard]] StageId stage_of(ValueId id) const {
+    const graph::StateId state = made_.values[id].state;
+    return state.exists() ? states_.owner[state] : made_.stage_of(id);
   }
 
   void add(SplitNode node) {
-    std::set<std::int32_t> stages;
+    std::set<StageId> stages;
     for (const ValueId id : node.inputs) {
       stages.insert(stage_of(id));
     }
-    const bool everywhere = stages.erase(-1) > 0;
+    const bool everywhere = stages.erase(StageId{}) > 0;
     if (stages.size() < 2) {
-      node.stage = stages.empty() ? -1 : *stages.begin();
+      node.stage = stages.empty() ? StageId{} : *stages.begin();
       append(std::move(node));
     } else if (node.op->variadic_sum) {
       add_sum(std::move(node), everywhere);
@@ -49,14 +49,13 @@ class ByStates {
 
   void add_sum(SplitNode node, bool everywhere) {
     for (const ValueId id : node.inputs) {
-      node.operand_stages.push_back(everywhere && stage_of(id) < 0 ? 0 : stage_of(id));
+      node.operand_stages.push_back(everywhere && !stage_of(id).exists() ? StageId(0) : stage_of(id));
     }
     const ValueId whole = node.outputs[0];
-    const auto part = static_cast<ValueId>(made_.values.size());
-    SplitValue of_stage = made_.values[index(whole)];
+    SplitValue of_stage = made_.values[whole];
     of_stage.name += "/of_stage";
     of_stage.placement.partial.push_back({pipeline_.axis, Reduction::sum});
-    made_.values.push_back(std::move(of_stage));
+    const ValueId part = made_.values.push_back(std::move(of_stage));
     const Transition reduce{.kind = Transition::Kind::all_reduce, .axis = pipeline_.axis};
     const graph::Op& op = op_of(reduce.kind);
     const graph::Node reduced{.op = &op,
@@ -73,7 +72,7 @@ class ByStates {
 
   void append(SplitNode node) {
     for (const ValueId id : node.outputs) {
-      made_.values[index(id)].producer = static_cast<graph::NodeId>(made_.nodes.size());
+      made_.values[id].producer = made_.nodes.next();
     }
     made_.nodes.push_back(std::move(node));
   }

@@ -20,27 +20,27 @@ bool is_hooked(const Finalization& finalization) {
 }
 
 bool is_metric(const graph::Graph& graph, graph::StateId state) {
-  return graph.states[index(state)].kind == graph::StateKind::metric;
+  return graph.states[state].kind == graph::StateKind::metric;
 }
 
 /// The states that a function adds to and this rank finalizes, in the order of their last contributions. Metrics are
 /// together, at the place of the metric that is completed last.
 std::vector<graph::StateId> in_order_of_completion(const graph::Graph& graph, const SplitFunction& function,
-                                                   const std::vector<Finalization>& finalizations,
+                                                   const IdVector<graph::StateId, Finalization>& finalizations,
                                                    const std::function<bool(graph::StateId)>& finalizes) {
   std::map<graph::StateId, graph::NodeId> complete;
   for (const graph::StateWrite& write : function.writes) {
-    if (write.mode != graph::StateWrite::Mode::assign && !finalizations[index(write.state)].steps.empty() &&
+    if (write.mode != graph::StateWrite::Mode::assign && !finalizations[write.state].steps.empty() &&
         finalizes(write.state)) {
-      graph::NodeId& last = complete.emplace(write.state, -1).first->second;
-      last = std::max(last, function.values[index(write.value)].producer);
+      graph::NodeId& last = complete[write.state];
+      last = std::max(last, function.values[write.value].producer);
     }
   }
   std::vector<graph::StateId> order;
   for (const auto& [state, node] : complete) {
     order.push_back(state);
   }
-  graph::NodeId last_metric = -1;
+  graph::NodeId last_metric = {};
   for (const graph::StateId state : order) {
     last_metric = is_metric(graph, state) ? std::max(last_metric, complete[state]) : last_metric;
   }
@@ -62,34 +62,33 @@ GroupKey group_key(const mesh::Placement& placement) {
 }
 
 std::vector<Bucket> buckets_of(const graph::Graph& graph, const SplitFunction& function,
-                               const std::vector<Finalization>& finalizations,
+                               const IdVector<graph::StateId, Finalization>& finalizations,
                                const std::function<bool(graph::StateId)>& finalizes,
-                               const std::vector<std::uint64_t>& state_bytes, std::uint64_t bytes) {
+                               const IdVector<graph::StateId, std::uint64_t>& state_bytes, std::uint64_t bytes) {
   std::vector<Bucket> buckets;
   std::vector<std::uint64_t> filled;
   const auto takes = [&](std::size_t bucket, graph::StateId state) {
     const graph::StateId first = buckets[bucket].states.front();
-    const Finalization& own = finalizations[index(state)];
-    return alike(finalizations[index(first)], own) &&
-           (!is_hooked(own) || group_key(finalizations[index(first)].after) == group_key(own.after)) &&
-           (filled[bucket] + state_bytes[index(state)] <= bytes ||
-            (is_metric(graph, first) && is_metric(graph, state)));
+    const Finalization& own = finalizations[state];
+    return alike(finalizations[first], own) &&
+           (!is_hooked(own) || group_key(finalizations[first].after) == group_key(own.after)) &&
+           (filled[bucket] + state_bytes[state] <= bytes || (is_metric(graph, first) && is_metric(graph, state)));
   };
   for (const graph::StateId state : in_order_of_completion(graph, function, finalizations, finalizes)) {
     // A state without a hook can only join the last bucket. A state with a hook can join any earlier bucket, because
     // tensors of different groups of the hook alternate.
     std::size_t bucket = buckets.size();
-    const std::size_t open = is_hooked(finalizations[index(state)]) || buckets.empty() ? 0 : buckets.size() - 1;
+    const std::size_t open = is_hooked(finalizations[state]) || buckets.empty() ? 0 : buckets.size() - 1;
     while (bucket > open && !takes(bucket - 1, state)) {
       --bucket;
     }
     if (bucket == open) {
-      buckets.push_back({.states = {}, .steps = finalizations[index(state)].steps});
+      buckets.push_back({.states = {}, .steps = finalizations[state].steps});
       filled.push_back(0);
       bucket = buckets.size();
     }
     buckets[bucket - 1].states.push_back(state);
-    filled[bucket - 1] += state_bytes[index(state)];
+    filled[bucket - 1] += state_bytes[state];
   }
   return buckets;
 }

@@ -42,8 +42,9 @@ struct GroupKey {
 ///    size.
 /// `finalizes`: whether this rank takes part in the finalization of a state.
 [[nodiscard]] std::vector<Bucket> buckets_of(const graph::Graph& graph, const SplitFunction& function,
-                                             const std::vector<Finalization>& finalizations,
+                                             const IdVector<graph::StateId, Finalization>& finalizations,
                                              const std::function<bool(graph::StateId)>& finalizes,
-                                             const std::vector<std::uint64_t>& state_bytes, std::uint64_t bytes);
+                                             const IdVector<graph::StateId, std::uint64_t>& state_bytes,
+                                             std::uint64_t bytes);
 
 }  // namespace shardrun::partition

@@ -18,18 +18,19 @@ struct Counts {
 /// Simulates all stages' messages with at most `most` in flight along each link.
 class Exchange {
  public:
-  Exchange(const std::vector<std::vector<StageMessage>>& stages, std::size_t most) : stages_(stages), most_(most) {}
+  Exchange(const IdVector<StageId, std::vector<StageMessage>>& stages, std::size_t most)
+      : stages_(stages), most_(most) {}
 
   /// Names what each stage that did not finish waits for. Empty if all finished.
   std::string run(const std::function<MessageName(const StageMessage&)>& name) {
-    const std::vector<std::size_t> done =
-        walk(stages_, [&](std::size_t, const StageMessage& message) { return passes(message); });
+    const IdVector<StageId, std::size_t> done =
+        walk(stages_, [&](StageId, const StageMessage& message) { return passes(message); });
     std::string waiting;
-    for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
+    for (const StageId stage : stages_.ids()) {
       if (done[stage] < stages_[stage].size()) {
         const StageMessage& next = stages_[stage][done[stage]];
         const MessageName names = name(next);
-        waiting += fmt::format("{}stage {} at {} waits {}", waiting.empty() ? "" : "; ", stage, names.action,
+        waiting += fmt::format("{}stage {} at {} waits {}", waiting.empty() ? "" : "; ", stage.number(), names.action,
                                what(next, names.node));
       }
     }
@@ -54,12 +55,12 @@ class Exchange {
   }
 
   static std::string what(const StageMessage& message, const std::string& node) {
-    return message.sends
-               ? fmt::format("to send {}, as stage {} has yet to receive what is before it", node, message.link.to)
-               : fmt::format("for {} from stage {}", node, message.link.from);
+    return message.sends ? fmt::format("to send {}, as stage {} has yet to receive what is before it", node,
+                                       message.link.to.number())
+                         : fmt::format("for {} from stage {}", node, message.link.from.number());
   }
 
-  const std::vector<std::vector<StageMessage>>& stages_;
+  const IdVector<StageId, std::vector<StageMessage>>& stages_;
   const std::size_t most_;
   bool held_back_ = false;
   std::map<Link, Counts> links_;
@@ -67,7 +68,7 @@ class Exchange {
 
 }  // namespace
 
-std::size_t least_under_way(const std::vector<std::vector<StageMessage>>& stages,
+std::size_t least_under_way(const IdVector<StageId, std::vector<StageMessage>>& stages,
                             const std::function<MessageName(const StageMessage& message)>& name) {
   for (std::size_t most = 1;; ++most) {
     Exchange exchange(stages, most);

@@ -15,8 +15,8 @@ namespace shardrun::partition {
 struct StageMessage {
   Link link;
   bool sends = false;
-  std::int32_t call = 0;
-  graph::ValueId value = graph::no_value;
+  std::size_t call = 0;
+  graph::ValueId value = {};
   std::size_t segment = 0;  ///< index in the stage's segments
 };
 
@@ -30,7 +30,7 @@ struct MessageName {
 /// already has as many messages in flight as it may. Returns the smallest number in flight per link with which every
 /// list ends. Throws Error{job} if there is none: the message says what each stage waits for. `name` names a message in
 /// that text.
-[[nodiscard]] std::size_t least_under_way(const std::vector<std::vector<StageMessage>>& stages,
+[[nodiscard]] std::size_t least_under_way(const IdVector<StageId, std::vector<StageMessage>>& stages,
                                           const std::function<MessageName(const StageMessage& message)>& name);
 
 }  // namespace shardrun::partition

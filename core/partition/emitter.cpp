@@ -4,10 +4,8 @@
 #include <utility>
 
 namespace shardrun::partition {
-BufferId Emitter::add(Buffer buffer) {
-  program_.buffers.push_back(std::move(buffer));
-  return static_cast<BufferId>(program_.buffers.size()) - 1;
-}
+
+BufferId Emitter::add(Buffer buffer) { return program_.buffers.push_back(std::move(buffer)); }
 
 BufferId Emitter::add_staging(const std::string& name, graph::DType dtype, std::int64_t elements,
                               std::size_t element_bytes, Span span) {
@@ -17,44 +15,46 @@ BufferId Emitter::add_staging(const std::string& name, graph::DType dtype, std::
               .global = {elements},
               .category = Category::communication,
               .bytes = static_cast<std::uint64_t>(elements) * element_bytes,
-              .first = span.begin,
-              .last = span.end});
+              .first = span.begin.number(),
+              .last = span.end.number()});
 }
 
-std::int32_t Emitter::add_transfer(Transfer transfer, Span span) {
+TransferId Emitter::add_transfer(Transfer transfer, Span span) {
   const TransferScratch& asked = settings_.rank.transfer_scratch;
-  const std::int64_t members = transfer.link.from >= 0 ? 2 : settings_.partition.placements.mesh.size(transfer.axis);
+  const std::int64_t members =
+      transfer.link.from.exists() ? 2 : settings_.partition.placements.mesh.size(transfer.axis);
   const std::uint64_t bytes = asked ? asked(transfer, members) : 0;
   if (bytes > 0) {
     transfer.scratch =
         add_staging(transfer.name + "/scratch", graph::DType::i32, static_cast<std::int64_t>((bytes + 3) / 4), 4, span);
   }
-  program_.transfers.push_back(std::move(transfer));
-  return static_cast<std::int32_t>(program_.transfers.size()) - 1;
+  return program_.transfers.push_back(std::move(transfer));
 }
 
-void Emitter::append(Instruction instruction, std::int32_t step) {
+void Emitter::append(Instruction instruction, StepId step) {
   program_.instructions.push_back(std::move(instruction));
   step_of_.push_back(step);
 }
 
-void Emitter::extend(BufferId buffer, std::int32_t until) {
-  std::int32_t& last = program_.buffers[index(buffer)].last;
-  last = std::max(last, until);
+void Emitter::extend(BufferId buffer, StepId until) {
+  std::int32_t& last = program_.buffers[buffer].last;
+  last = std::max(last, until.number());
 }
 
 Program Emitter::finish() {
-  std::vector<std::int32_t> begin(index(end_) + 1, static_cast<std::int32_t>(step_of_.size()));
-  std::vector<std::int32_t> last(index(end_) + 1, static_cast<std::int32_t>(step_of_.size()));
+  const auto instructions = static_cast<std::int32_t>(step_of_.size());
+  IdVector<StepId, std::int32_t> begin(end_.index() + 1, instructions);
+  IdVector<StepId, std::int32_t> last(end_.index() + 1, instructions);
   for (std::size_t i = step_of_.size(); i-- > 0;) {
-    begin[index(step_of_[i])] = static_cast<std::int32_t>(i);
+    begin[step_of_[i]] = static_cast<std::int32_t>(i);
   }
   for (std::size_t i = 0; i < step_of_.size(); ++i) {
-    last[index(step_of_[i])] = static_cast<std::int32_t>(i);
+    last[step_of_[i]] = static_cast<std::int32_t>(i);
   }
-  for (std::size_t b = settings_.states.size(); b < program_.buffers.size(); ++b) {
-    program_.buffers[b].first = begin[index(program_.buffers[b].first)];
-    program_.buffers[b].last = last[index(program_.buffers[b].last)];
+  for (const BufferId id : IdRange(buffer_of(settings_.states.next()), program_.buffers.next())) {
+    Buffer& buffer = program_.buffers[id];
+    buffer.first = begin[StepId(buffer.first)];
+    buffer.last = last[StepId(buffer.last)];
   }
   return std::move(program_);
 }

@@ -14,8 +14,8 @@ namespace shardrun::partition {
 class Emitter {
  public:
   /// `end`: the number of steps.
-  Emitter(const LowerSettings& settings, std::int32_t end) : settings_(settings), end_(end) {
-    program_.buffers = settings.states;
+  Emitter(const LowerSettings& settings, StepId end) : settings_(settings), end_(end) {
+    program_.buffers = IdVector<BufferId, Buffer>(std::vector(settings.states.begin(), settings.states.end()));
   }
 
   [[nodiscard]] Program& program() noexcept { return program_; }
@@ -26,22 +26,22 @@ class Emitter {
   BufferId add_staging(const std::string& name, graph::DType dtype, std::int64_t elements, std::size_t element_bytes,
                        Span span);
 
-  /// Returns the transfer's index in Program::transfers. Also adds a scratch buffer if the transport asks for one.
-  std::int32_t add_transfer(Transfer transfer, Span span);
+  /// Adds a scratch buffer too if the transport asks for one.
+  TransferId add_transfer(Transfer transfer, Span span);
 
-  void append(Instruction instruction, std::int32_t step);
+  void append(Instruction instruction, StepId step);
 
   /// Extends the lifetime of a buffer to step `until` at least.
-  void extend(BufferId buffer, std::int32_t until);
+  void extend(BufferId buffer, StepId until);
 
   /// Returns the program with lifetimes counted in instructions, since a step may have become several.
   [[nodiscard]] Program finish();
 
  private:
   const LowerSettings& settings_;
-  std::int32_t end_;
+  StepId end_;
   Program program_;
-  std::vector<std::int32_t> step_of_;  ///< the step of each instruction
+  std::vector<StepId> step_of_;  ///< the step of each instruction
 };
 
 }  // namespace shardrun::partition

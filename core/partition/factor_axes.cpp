@@ -8,18 +8,18 @@ using mesh::Placement;
 
 namespace {
 
-const std::vector<int>* elementwise_factors(const graph::ShardingRule& rule) {
-  const std::vector<int>* factors = nullptr;
-  for (const std::vector<std::vector<int>>* values : {&rule.inputs, &rule.outputs}) {
-    for (const std::vector<int>& dims : *values) {
+const std::vector<graph::FactorId>* elementwise_factors(const graph::ShardingRule& rule) {
+  const std::vector<graph::FactorId>* factors = nullptr;
+  for (const std::vector<std::vector<graph::FactorId>>* values : {&rule.inputs, &rule.outputs}) {
+    for (const std::vector<graph::FactorId>& dims : *values) {
       if (!dims.empty() && factors != nullptr && dims != *factors) {
         return nullptr;
       }
       factors = dims.empty() ? factors : &dims;
     }
   }
-  const auto kind = [&](int factor) { return rule.factors[static_cast<std::size_t>(factor)].kind; };
-  for (const int factor : factors == nullptr ? std::vector<int>{} : *factors) {
+  const auto kind = [&](graph::FactorId factor) { return rule.factors[factor].kind; };
+  for (const graph::FactorId factor : factors == nullptr ? std::vector<graph::FactorId>{} : *factors) {
     if (kind(factor) != kind(factors->front()) ||
         (kind(factor) != graph::FactorClass::pass_through && kind(factor) != graph::FactorClass::reduced)) {
       return nullptr;
@@ -33,9 +33,9 @@ const std::vector<int>* elementwise_factors(const graph::ShardingRule& rule) {
 FactorAxes::FactorAxes(const graph::ShardingRule& rule, bool by_element)
     : rule_(rule), elementwise_(by_element ? elementwise_factors(rule) : nullptr), axes_(rule.factors.size()) {}
 
-void FactorAxes::follow(const std::vector<int>& dims, const Placement& placement) {
+void FactorAxes::follow(const std::vector<graph::FactorId>& dims, const Placement& placement) {
   for (std::size_t d = 0; d < dims.size(); ++d) {
-    const auto factor = static_cast<std::size_t>(dims[d]);
+    const graph::FactorId factor = dims[d];
     const graph::FactorClass kind = rule_.factors[factor].kind;
     if (kind == graph::FactorClass::whole || !axes_[factor].empty()) {
       continue;
@@ -56,7 +56,7 @@ void FactorAxes::follow(const std::vector<int>& dims, const Placement& placement
 
 std::optional<Transition> FactorAxes::exchange() const {
   for (std::size_t d = 0; rule_.outputs.size() == 1 && d < rule_.outputs[0].size(); ++d) {
-    const auto f = static_cast<std::size_t>(rule_.outputs[0][d]);
+    const graph::FactorId f = rule_.outputs[0][d];
     const graph::Factor& factor = rule_.factors[f];
     if (factor.kind == graph::FactorClass::shift && !axes_[f].empty()) {
       return Transition{.kind = Transition::Kind::exchange,
@@ -69,10 +69,10 @@ std::optional<Transition> FactorAxes::exchange() const {
   return std::nullopt;
 }
 
-Placement FactorAxes::of(const std::vector<int>& dims) const {
+Placement FactorAxes::of(const std::vector<graph::FactorId>& dims) const {
   Placement placement;
-  for (const int factor : dims) {
-    placement.dims.push_back(axes_[static_cast<std::size_t>(factor)]);
+  for (const graph::FactorId factor : dims) {
+    placement.dims.push_back(axes_[factor]);
   }
   if (!dims.empty()) {
     placement.flat = flat_;
@@ -82,7 +82,7 @@ Placement FactorAxes::of(const std::vector<int>& dims) const {
 
 std::vector<Partial> FactorAxes::partial() const {
   std::vector<Partial> partial;
-  for (std::size_t f = 0; f < axes_.size(); ++f) {
+  for (const graph::FactorId f : axes_.ids()) {
     if (rule_.factors[f].kind == graph::FactorClass::reduced) {
       for (const AxisId axis : axes_[f]) {
         partial.push_back({axis, rule_.factors[f].reduction});
@@ -90,7 +90,7 @@ std::vector<Partial> FactorAxes::partial() const {
     }
   }
   for (const AxisId axis : flat_) {
-    const graph::Factor& factor = rule_.factors[static_cast<std::size_t>(elementwise_->front())];
+    const graph::Factor& factor = rule_.factors[elementwise_->front()];
     if (factor.kind == graph::FactorClass::reduced) {
       partial.push_back({axis, factor.reduction});
     }

@@ -19,7 +19,7 @@ class FactorAxes {
   /// Gives each factor of `dims` the mesh axes that split it in `placement`. A factor is skipped if it may not be split
   /// or already has axes; an axis is skipped if another factor has it. A shifted factor takes only the first axis,
   /// because halos are exchanged along one axis. If the node is `by_element`, its flattened elements may be split too.
-  void follow(const std::vector<int>& dims, const mesh::Placement& placement);
+  void follow(const std::vector<graph::FactorId>& dims, const mesh::Placement& placement);
 
   [[nodiscard]] bool uses(mesh::AxisId axis) const { return used_.contains(axis); }
 
@@ -27,7 +27,7 @@ class FactorAxes {
   [[nodiscard]] std::optional<Transition> exchange() const;
 
   /// The placement of an operand or result with these factors.
-  [[nodiscard]] mesh::Placement of(const std::vector<int>& dims) const;
+  [[nodiscard]] mesh::Placement of(const std::vector<graph::FactorId>& dims) const;
 
   /// The sums in which results are partial, because a factor that is summed over is split.
   [[nodiscard]] std::vector<mesh::Partial> partial() const;
@@ -36,8 +36,8 @@ class FactorAxes {
   const graph::ShardingRule& rule_;
   /// The factors of every operand and result that is not a scalar, if these are all the same. Then the op works by
   /// element, or sums all elements up. Null otherwise.
-  const std::vector<int>* elementwise_ = nullptr;
-  std::vector<std::vector<mesh::AxisId>> axes_;
+  const std::vector<graph::FactorId>* elementwise_ = nullptr;
+  IdVector<graph::FactorId, std::vector<mesh::AxisId>> axes_;
   std::vector<mesh::AxisId> flat_;  ///< the axes that split the flattened elements
   std::set<mesh::AxisId> used_;
 };

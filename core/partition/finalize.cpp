@@ -22,10 +22,10 @@ class StateTransfer {
  public:
   StateTransfer(graph::StateId state, const LowerSettings& settings, const mesh::Coordinates& at)
       : state_(state),
-        buffer_(settings.states[index(state)]),
-        finalization_(settings.partition.sharded.finalizations[index(state)]),
+        buffer_(settings.states[state]),
+        finalization_(settings.partition.sharded.finalizations[state]),
         mesh_(settings.partition.placements.mesh),
-        stored_(settings.partition.placements.states[index(state)]),
+        stored_(settings.partition.placements.states[state]),
         at_(at) {}
 
   [[nodiscard]] Transfer of(std::size_t step) const {
@@ -57,7 +57,7 @@ class StateTransfer {
 
   [[nodiscard]] Region region(const mesh::Placement& placement) const {
     const mesh::Box part = mesh::box_of(buffer_.global, placement, mesh_, at_);
-    return {.buffer = state_, .elements = part.elements(), .first = index_in(buffer_.box, part)};
+    return {.buffer = buffer_of(state_), .elements = part.elements(), .first = index_in(buffer_.box, part)};
   }
 
   graph::StateId state_;
@@ -75,7 +75,7 @@ std::vector<Transfer> transfers_of(const Bucket& bucket, std::size_t step, const
   const Transition& now = bucket.steps[step];
   if (bucket.steps.front().kind == Transition::Kind::all_reduce) {
     const Region region = region_of(bucket.states, settings.states);
-    return {{.name = settings.states[index(bucket.states.front())].name,
+    return {{.name = settings.states[bucket.states.front()].name,
              .collective = Collective::all_reduce,
              .axis = now.axis,
              .reduction = now.reduction,
@@ -92,19 +92,19 @@ std::vector<Transfer> transfers_of(const Bucket& bucket, std::size_t step, const
 }  // namespace
 
 Finalizer::Finalizer(const LowerSettings& settings, const mesh::Coordinates& at, Emitter& emitter,
-                     const std::vector<std::int32_t>& complete_at)
+                     const IdVector<graph::StateId, StepId>& complete_at)
     : settings_(settings), at_(at), emitter_(emitter) {
   for (std::size_t b = 0; b < settings_.buckets.size(); ++b) {
-    std::int32_t complete = -1;
+    StepId complete;
     for (const graph::StateId state : settings_.buckets[b].states) {
-      complete = std::max(complete, complete_at[index(state)]);
+      complete = std::max(complete, complete_at[state]);
     }
     order_.emplace_back(complete, b);
   }
   std::sort(order_.begin(), order_.end());
 }
 
-void Finalizer::start(std::int32_t s) {
+void Finalizer::start(StepId s) {
   for (; next_ < order_.size() && order_[next_].first <= s; ++next_) {
     UnderWay bucket{.bucket = &settings_.buckets[order_[next_].second], .step = 0, .transfers = {}, .hook = {}};
     begin_step(bucket, s);
@@ -112,8 +112,8 @@ void Finalizer::start(std::int32_t s) {
   }
 }
 
-void Finalizer::begin_step(UnderWay& bucket, std::int32_t s) {
-  const Span span{s, static_cast<std::int32_t>(settings_.steps.size())};
+void Finalizer::begin_step(UnderWay& bucket, StepId s) {
+  const Span span{s, settings_.steps.next()};
   const Transition& now = bucket.bucket->steps[bucket.step];
   bucket.transfers.clear();
   bucket.hook.reset();
@@ -129,31 +129,31 @@ void Finalizer::begin_step(UnderWay& bucket, std::int32_t s) {
 }
 
 /// Starts the hook's next exchange. Returns whether there was one.
-bool Finalizer::go_on(UnderWay& bucket, std::int32_t s) {
+bool Finalizer::go_on(UnderWay& bucket, StepId s) {
   bucket.transfers.clear();
-  const std::int32_t transfer = bucket.hook->go_on(s);
-  if (transfer >= 0) {
+  const TransferId transfer = bucket.hook->go_on(s);
+  if (transfer.exists()) {
     bucket.transfers = {transfer};
     emitter_.append(instruction(Instruction::Kind::start, transfer), s);
   }
-  return transfer >= 0;
+  return transfer.exists();
 }
 
-Instruction Finalizer::instruction(Instruction::Kind kind, std::int32_t transfer) {
-  const Transfer& of = emitter_.program().transfers[index(transfer)];
+Instruction Finalizer::instruction(Instruction::Kind kind, TransferId transfer) {
+  const Transfer& of = emitter_.program().transfers[transfer];
   return {.kind = kind,
           .op = &op_of(transition_of(of.collective)),
           .name = of.name,
           .phase = graph::Phase::backward_weight,
           .transfer = transfer,
-          .call = static_cast<std::int32_t>(emitter_.program().call_rows.size()) - 1};
+          .call = emitter_.program().call_rows.size() - 1};
 }
 
-void Finalizer::finish(std::int32_t end) {
+void Finalizer::finish(StepId end) {
   while (!under_way_.empty()) {
     UnderWay first = std::move(under_way_.front());
     under_way_.pop_front();
-    for (const std::int32_t transfer : first.transfers) {
+    for (const TransferId transfer : first.transfers) {
       emitter_.append(instruction(Instruction::Kind::wait, transfer), end);
     }
     bool goes_on = first.hook && go_on(first, end);

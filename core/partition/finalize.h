@@ -18,32 +18,32 @@ class Finalizer {
  public:
   /// `complete_at`: the step of the last write to each state. REQUIRES: the arguments outlive this.
   Finalizer(const LowerSettings& settings, const mesh::Coordinates& at, Emitter& emitter,
-            const std::vector<std::int32_t>& complete_at);
+            const IdVector<graph::StateId, StepId>& complete_at);
 
   /// Starts the buckets whose last contribution is in step s. Call it with each step, in order.
-  void start(std::int32_t s);
+  void start(StepId s);
 
   /// Waits for all buckets in step `end`. A bucket over several axes is reduced along one axis after the other.
-  void finish(std::int32_t end);
+  void finish(StepId end);
 
  private:
   /// A bucket whose finalization has started.
   struct UnderWay {
     const Bucket* bucket = nullptr;
     std::size_t step = 0;  ///< index of the finalization's current step
-    std::vector<std::int32_t> transfers;
+    std::vector<TransferId> transfers;
     std::optional<HookSteps> hook;  ///< if the current step is a hook
   };
 
-  void begin_step(UnderWay& bucket, std::int32_t s);
-  [[nodiscard]] bool go_on(UnderWay& bucket, std::int32_t s);
-  [[nodiscard]] Instruction instruction(Instruction::Kind kind, std::int32_t transfer);
+  void begin_step(UnderWay& bucket, StepId s);
+  [[nodiscard]] bool go_on(UnderWay& bucket, StepId s);
+  [[nodiscard]] Instruction instruction(Instruction::Kind kind, TransferId transfer);
 
   const LowerSettings& settings_;
   const mesh::Coordinates& at_;
   Emitter& emitter_;
   /// Per bucket: the step after which it is complete, and its index.
-  std::vector<std::pair<std::int32_t, std::size_t>> order_;
+  std::vector<std::pair<StepId, std::size_t>> order_;
   std::size_t next_ = 0;  ///< index in order_ of the next bucket to start
   std::deque<UnderWay> under_way_;
 };

@@ -17,8 +17,8 @@ namespace shardrun::partition {
 /// A function whose nodes have stages.
 struct CutFunction {
   SplitFunction split;
-  std::vector<std::set<std::int32_t>> readers;         ///< per value: stages other than its own that need it
-  std::vector<std::vector<graph::StateWrite>> writes;  ///< per value: its writes to states
+  IdVector<graph::ValueId, std::set<StageId>> readers;              ///< stages other than the value's own that need it
+  IdVector<graph::ValueId, std::vector<graph::StateWrite>> writes;  ///< the value's writes to states
 };
 
 /// Nodes that one stage executes in order.
@@ -29,7 +29,7 @@ struct SegmentNodes {
 
 /// One action of a stage, or all of its part of a function.
 struct Segment {
-  std::int32_t call = 0;
+  std::size_t call = 0;
   const SegmentNodes* nodes = nullptr;
   std::optional<plan::Action> action = std::nullopt;
 };
@@ -40,26 +40,26 @@ struct FunctionCut {
   mesh::AxisId axis = {};  ///< the pipeline's mesh axis
   std::deque<CutFunction> functions;
   std::deque<SegmentNodes> nodes;
-  std::vector<const CutFunction*> calls;            ///< the function of each call
-  std::vector<std::vector<Segment>> segments;       ///< per stage, in execution order
-  std::vector<std::vector<StageMessage>> messages;  ///< per stage, in execution order
-  std::vector<std::int64_t> call_rows = {};         ///< per call, if repeated
-  std::vector<Tie> ties = {};                       ///< of all stages
-  std::size_t under_way = 1;                        ///< the most messages in flight along a link
+  std::vector<const CutFunction*> calls;                  ///< the function of each call
+  IdVector<StageId, std::vector<Segment>> segments;       ///< per stage, in execution order
+  IdVector<StageId, std::vector<StageMessage>> messages;  ///< per stage, in execution order
+  std::vector<std::int64_t> call_rows = {};               ///< per call, if repeated
+  std::vector<Tie> ties = {};                             ///< of all stages
+  std::size_t under_way = 1;                              ///< the most messages in flight along a link
 };
 
 /// Finds the values that one stage makes and another needs. REQUIRES: every node has a stage.
-[[nodiscard]] CutFunction cut_function(SplitFunction split, const StateStages& states, std::int32_t stages);
+[[nodiscard]] CutFunction cut_function(SplitFunction split, const StateStages& states, IdRange<StageId> stages);
 
 /// The link by which stage `from` sends the results of `producer` to stage `to`.
-[[nodiscard]] Link link_of(const graph::Node& producer, std::int32_t from, std::int32_t to) noexcept;
+[[nodiscard]] Link link_of(const graph::Node& producer, StageId from, StageId to) noexcept;
 
 /// Whether a stage has to receive this value from another stage.
-[[nodiscard]] bool is_foreign(const SplitFunction& function, graph::ValueId value, std::int32_t stage);
+[[nodiscard]] bool is_foreign(const SplitFunction& function, graph::ValueId value, StageId stage);
 
 /// The nodes among `all` that take part in messages of a stage.
 [[nodiscard]] std::vector<graph::NodeId> meeting_of(const CutFunction& function, const std::vector<graph::NodeId>& all,
-                                                    std::int32_t stage);
+                                                    StageId stage);
 
 /// Fills in cut.messages. A send stands right behind the node that makes the value. A receive stands before the first
 /// node that needs the value, behind the receives of everything sent earlier along its link.
@@ -67,6 +67,6 @@ void order_messages(FunctionCut& cut, const graph::Graph& graph, const StateStag
 
 /// One stage's part of the function, with its messages. REQUIRES: order_messages() was called.
 [[nodiscard]] SplitFunction build_stage(const FunctionCut& cut, const graph::Graph& graph, const StateStages& states,
-                                        std::int32_t stage);
+                                        StageId stage);
 
 }  // namespace shardrun::partition

@@ -57,12 +57,12 @@ HookSamples samples_of(const Partition& partition, mesh::AxisId axis, const mesh
 
 }  // namespace
 
-Region region_of(const std::vector<graph::StateId>& states, const std::vector<Buffer>& buffers) {
-  const Buffer& first = buffers[index(states.front())];
-  Region region{.buffer = states.front()};
+Region region_of(const std::vector<graph::StateId>& states, const IdVector<graph::StateId, Buffer>& buffers) {
+  const Buffer& first = buffers[states.front()];
+  Region region{.buffer = buffer_of(states.front())};
   std::uint64_t end = first.offset;
   for (const graph::StateId id : states) {
-    const Buffer& state = buffers[index(id)];
+    const Buffer& state = buffers[id];
     if (state.offset != end) {
       throw Error(ErrorCode::internal,
                   fmt::format("{} is at byte {} of the arena, but its bucket, which begins with {}, goes on at {}",
@@ -76,13 +76,13 @@ Region region_of(const std::vector<graph::StateId>& states, const std::vector<Bu
 
 HookSteps::HookSteps(const Bucket& bucket, const LowerSettings& settings, const mesh::Coordinates& at, Emitter& emitter,
                      Span span)
-    : hook_(*hook_of(settings.graph.states[index(bucket.states.front())].kind, settings.partition.placements)),
+    : hook_(*hook_of(settings.graph.states[bucket.states.front()].kind, settings.partition.placements)),
       of_rank_(bucket.hook),
       emitter_(emitter),
       span_(span),
       members_(settings.partition.placements.mesh.size(hook_.axis)),
       member_(static_cast<std::uint32_t>(at[hook_.axis])),
-      name_(fmt::format("{}/{}", to_string(hook_.kind), settings.states[index(bucket.states.front())].name)) {
+      name_(fmt::format("{}/{}", to_string(hook_.kind), settings.states[bucket.states.front()].name)) {
   if (!of_rank_) {
     return;
   }
@@ -102,7 +102,7 @@ HookSteps::HookSteps(const Bucket& bucket, const LowerSettings& settings, const 
   }
 }
 
-std::int32_t HookSteps::go_on(std::int32_t step) {
+TransferId HookSteps::go_on(StepId step) {
   for (; of_rank_ && next_ < of_rank_->plan.steps.size(); ++next_) {
     const plan::HookStep& now = of_rank_->plan.steps[next_];
     if (now.kind != plan::HookStep::Kind::call) {
@@ -120,7 +120,7 @@ std::int32_t HookSteps::go_on(std::int32_t step) {
                                       .buffers = regions_}},
                     step);
   }
-  return -1;
+  return {};
 }
 
 Transfer HookSteps::transfer_of(const plan::HookStep& step) const {

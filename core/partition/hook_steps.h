@@ -11,7 +11,8 @@
 namespace shardrun::partition {
 
 /// One region that covers all of these states. Throws Error{internal} if they are not contiguous.
-[[nodiscard]] Region region_of(const std::vector<graph::StateId>& states, const std::vector<Buffer>& buffers);
+[[nodiscard]] Region region_of(const std::vector<graph::StateId>& states,
+                               const IdVector<graph::StateId, Buffer>& buffers);
 
 /// Emits, part by part, what a hook does with one bucket on one rank.
 class HookSteps {
@@ -21,9 +22,9 @@ class HookSteps {
   HookSteps(const Bucket& bucket, const LowerSettings& settings, const mesh::Coordinates& at, Emitter& emitter,
             Span span);
 
-  /// Emits the calls up to the next exchange, and the start of that exchange. Returns the exchange's transfer; −1: no
-  /// exchange is left.
-  [[nodiscard]] std::int32_t go_on(std::int32_t step);
+  /// Emits the calls up to the next exchange, and the start of that exchange. Returns the exchange's transfer; none if
+  /// no exchange is left.
+  [[nodiscard]] TransferId go_on(StepId step);
 
  private:
   [[nodiscard]] Transfer transfer_of(const plan::HookStep& step) const;

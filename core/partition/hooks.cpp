@@ -13,8 +13,8 @@ namespace shardrun::partition {
 namespace {
 
 graph::StateId parameter_of(graph::StateId id, const graph::Graph& graph) {
-  const graph::StateId of = graph.states[index(id)].of_parameter;
-  return of < 0 ? id : of;
+  const graph::StateId of = graph.states[id].of_parameter;
+  return of.exists() ? of : id;
 }
 
 /// The group with the shapes of this rank's parts. It has no tensors if this rank has no elements of any.
@@ -25,10 +25,9 @@ plan::HookGroup group_of(const std::vector<graph::StateId>& states, const Placed
                         .states = static_cast<std::uint32_t>(hook.states.size()),
                         .tensors = {}};
   const bool is_empty = std::ranges::all_of(
-      states, [&](graph::StateId id) { return graph::element_count(programs.states[index(id)].type) == 0; });
+      states, [&](graph::StateId id) { return graph::element_count(programs.states[id].type) == 0; });
   for (std::size_t t = 0; t < states.size() && !is_empty; ++t) {
-    group.tensors.push_back(
-        {graph.states[index(parameter_of(states[t], graph))].name, programs.states[index(states[t])].type.shape});
+    group.tensors.push_back({graph.states[parameter_of(states[t], graph)].name, programs.states[states[t]].type.shape});
   }
   return group;
 }
@@ -37,8 +36,8 @@ plan::HookGroup group_of(const std::vector<graph::StateId>& states, const Placed
 
 void add_hook_states(graph::Graph& graph, const plan::Plan& plan) {
   std::map<std::string, graph::StateId> known;
-  for (std::size_t s = 0; s < graph.states.size() && !plan.hooks.empty(); ++s) {
-    known.emplace(graph.states[s].name, static_cast<graph::StateId>(s));
+  for (const graph::StateId id : graph.states.ids()) {
+    known.emplace(graph.states[id].name, id);
   }
   for (const plan::Hook& hook : plan.hooks) {
     const auto axis = std::ranges::find(plan.mesh, hook.mesh_axis, &plan::MeshAxis::name);
@@ -48,13 +47,12 @@ void add_hook_states(graph::Graph& graph, const plan::Plan& plan) {
     for (const plan::HookState& state : hook.states) {
       for (const std::string& tensor : hook.tensors) {
         const graph::StateId parameter = known.at(tensor);
-        const graph::State of = graph.states[index(parameter)];  // a copy, because graph.states grows below
+        const graph::State of = graph.states[parameter];  // a copy, because graph.states grows below
         const std::string name = fmt::format("{}/{}", state.name, tensor);
-        if (!known.emplace(name, static_cast<graph::StateId>(graph.states.size())).second) {
-          throw Error(ErrorCode::job,
-                      fmt::format("strategy {} keeps a hook state '{}', and the model has "
-                                  "a {} of that name: the strategy has to call it otherwise",
-                                  plan.strategy, state.name, name));
+        if (!known.emplace(name, graph.states.next()).second) {
+          throw Error(ErrorCode::job, fmt::format("strategy {} keeps a hook state '{}', and the model has "
+                                                  "a {} of that name: the strategy has to call it otherwise",
+                                                  plan.strategy, state.name, name));
         }
         const auto begins =
             state.copies_tensor ? graph::Initializer::Kind::parameter : graph::Initializer::Kind::constant;
@@ -95,7 +93,7 @@ void plan_hooks(std::vector<Bucket>& buckets, Programs& programs, const graph::G
     if (!hooked) {
       continue;
     }
-    const PlacedHook& hook = *hook_of(graph.states[index(bucket.states.front())].kind, placements);
+    const PlacedHook& hook = *hook_of(graph.states[bucket.states.front()].kind, placements);
     plan::HookGroup group = group_of(bucket.states, hook, programs, graph);
     if (!group.tensors.empty()) {
       bucket.hook = {.group = static_cast<std::uint32_t>(programs.hook_groups.size()),

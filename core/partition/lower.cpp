@@ -33,12 +33,12 @@ Lowering::Lowering(const SplitFunction& function, const LowerSettings& settings)
       mesh_(settings.partition.placements.mesh),
       device_(settings.rank.device),
       coordinates_(mesh::coordinates_of(mesh_, settings.rank.rank)),
-      end_(static_cast<std::int32_t>(settings.steps.size())),
+      end_(settings.steps.next()),
       usage_(usage_of(settings.graph, function, settings.steps)),
       emitter_(settings, end_),
       program_(emitter_.program()),
       finalizer_(settings, coordinates_, emitter_, usage_.complete_at),
-      buffer_of_(function.values.size(), -1),
+      buffer_of_(function.values.size()),
       costs_(function.nodes.size()) {
   program_.function = function.name;
   program_.role = function.role;
@@ -49,8 +49,8 @@ Lowering::Lowering(const SplitFunction& function, const LowerSettings& settings)
 
 Program Lowering::run() {
   bind_states_and_inputs();
-  for (std::int32_t s = 0; s < end_; ++s) {
-    emit_step(settings_.steps[index(s)], s);
+  for (const StepId s : settings_.steps.ids()) {
+    emit_step(settings_.steps[s], s);
     copy_to_states(s);
     finalizer_.start(s);
   }
@@ -59,12 +59,12 @@ Program Lowering::run() {
   finalizer_.start(end_);
   finalizer_.finish(end_);
   for (const graph::Port& port : function_.outputs) {
-    program_.outputs.push_back({.name = port.name, .buffer = buffer_of_[index(port.value)]});
+    program_.outputs.push_back({.name = port.name, .buffer = buffer_of_[port.value]});
   }
   return emitter_.finish();
 }
 
-void Lowering::emit_step(const Step& step, std::int32_t s) {
+void Lowering::emit_step(const Step& step, StepId s) {
   switch (step.kind) {
     case Step::Kind::compute:
       if (const graph::NodeId n = step.nodes.front(); node(n).transition) {
@@ -78,7 +78,7 @@ void Lowering::emit_step(const Step& step, std::int32_t s) {
   }
 }
 
-void Lowering::emit_op(graph::NodeId n, std::int32_t s) {
+void Lowering::emit_op(graph::NodeId n, StepId s) {
   const SplitNode& made = node(n);
   Instruction instruction{.op = made.op,
                           .name = made.name,
@@ -93,15 +93,15 @@ void Lowering::emit_op(graph::NodeId n, std::int32_t s) {
   }
   instruction.inputs.reserve(made.inputs.size());
   for (const ValueId id : made.inputs) {
-    instruction.inputs.push_back(buffer_of_[index(id)]);
-    emitter_.extend(buffer_of_[index(id)], s);
+    instruction.inputs.push_back(buffer_of_[id]);
+    emitter_.extend(buffer_of_[id], s);
   }
   std::vector<BufferId> taken;
   for (std::size_t o = 0; o < made.outputs.size(); ++o) {
     const ValueId id = made.outputs[o];
     instruction.outputs.push_back(bind_result(n, o, taken));
-    if (o == 0 && usage_.fused[index(id)] != nullptr) {
-      instruction.accumulate = accumulate_of(usage_.fused[index(id)]->mode);
+    if (o == 0 && usage_.fused[id] != nullptr) {
+      instruction.accumulate = accumulate_of(usage_.fused[id]->mode);
     }
   }
   const Cost cost = cost_of(made, instruction.attributes);
@@ -110,18 +110,18 @@ void Lowering::emit_op(graph::NodeId n, std::int32_t s) {
   emitter_.append(std::move(instruction), s);
 }
 
-void Lowering::emit_slice(graph::NodeId n, std::int32_t s) {
+void Lowering::emit_slice(graph::NodeId n, StepId s) {
   const SplitNode& made = node(n);
   const ValueId from = made.inputs[0];
   const ValueId to = made.outputs[0];
-  const BufferId source = buffer_of_[index(from)];
+  const BufferId source = buffer_of_[from];
   emitter_.extend(source, s);
   std::vector<BufferId> taken;
   const BufferId result = bind_result(n, 0, taken);
   emit_move(made, source, result, {gather_copy(type(from).shape, box(from), box(to), 0)}, s);
 }
 
-void Lowering::emit_move(const SplitNode& node, BufferId from, BufferId to, std::vector<Copy> copies, std::int32_t s) {
+void Lowering::emit_move(const SplitNode& node, BufferId from, BufferId to, std::vector<Copy> copies, StepId s) {
   emitter_.append({.kind = Instruction::Kind::move,
                    .op = &op_of(node.transition->kind),
                    .name = node.name,
@@ -137,7 +137,7 @@ void Lowering::emit_move(const SplitNode& node, BufferId from, BufferId to, std:
 
 /// Computed once for alike nodes.
 Lowering::Cost Lowering::cost_of(const SplitNode& node, const graph::Attributes& attributes) {
-  std::optional<Cost>& cost = costs_[index(node.alike)];
+  std::optional<Cost>& cost = costs_[node.alike];
   cost = cost ? cost : reckon(node, attributes);
   return *cost;
 }
@@ -158,17 +158,17 @@ Lowering::Cost Lowering::reckon(const graph::Node& node, const graph::Attributes
 }
 
 /// Copies for the state writes after step s that the step's op does not make itself.
-void Lowering::copy_to_states(std::int32_t s) {
-  for (const graph::StateWrite* write : usage_.copies_after[index(s)]) {
+void Lowering::copy_to_states(StepId s) {
+  for (const graph::StateWrite* write : usage_.copies_after[s]) {
     check_source(*write);
-    const BufferId source = buffer_of_[index(write->value)];
+    const BufferId source = buffer_of_[write->value];
     emitter_.extend(source, s);
     Instruction copy{.op = &graph::find_op("copy"),
-                     .name = "write/" + graph_.states[index(write->state)].name,
+                     .name = "write/" + graph_.states[write->state].name,
                      .inputs = {source},
-                     .outputs = {write->state},
+                     .outputs = {buffer_of(write->state)},
                      .accumulate = accumulate_of(write->mode),
-                     .action = s < end_ ? node(settings_.steps[index(s)].nodes.front()).action : -1};
+                     .action = s < end_ ? node(settings_.steps[s].nodes.front()).action : ActionId{}};
     copy.flops = write->mode == graph::StateWrite::Mode::assign ? 0 : graph::element_count(type(write->value));
     emitter_.append(std::move(copy), s);
   }
@@ -177,9 +177,9 @@ void Lowering::copy_to_states(std::int32_t s) {
 /// If a state is copied to another, nothing may write to it in the same call before the copy.
 void Lowering::check_source(const graph::StateWrite& write) const {
   const graph::StateId source = value(write.value).state;
-  if (source >= 0 && usage_.writes_to[index(source)] > 0) {
+  if (source.exists() && usage_.writes_to[source] > 0) {
     throw Error(ErrorCode::internal, fmt::format("function {}: state {} is copied and overwritten in one call",
-                                                 function_.name, graph_.states[index(source)].name));
+                                                 function_.name, graph_.states[source].name));
   }
 }
 

@@ -17,9 +17,9 @@ struct LowerSettings {
   const graph::Graph& graph;
   const RankSettings& rank;
   const Partition& partition;
-  const std::vector<Buffer>& states;  ///< become the first buffers
-  const std::vector<Buffer>& finalized;
-  const std::vector<Step>& steps;
+  const IdVector<graph::StateId, Buffer>& states;  ///< become the first buffers
+  const IdVector<graph::StateId, Buffer>& finalized;
+  const IdVector<StepId, Step>& steps;
   const std::vector<Bucket>& buckets;  ///< finalized as soon as they are complete; empty: sums stay partial
 };
 

@@ -11,9 +11,9 @@ using graph::ValueId;
 
 void Lowering::find_parts() {
   parts_.resize(function_.values.size());
-  for (std::size_t v = 0; v < function_.values.size(); ++v) {
+  for (const ValueId v : function_.values.ids()) {
     const SplitValue& value = function_.values[v];
-    if (index(value.alike) == v) {
+    if (value.alike == v) {
       mesh::Box box = mesh::box_of(value.type.shape, value.placement, mesh_, coordinates_);
       graph::TensorType type = part_type(value.type, box);
       const std::uint64_t bytes =
@@ -24,36 +24,36 @@ void Lowering::find_parts() {
 }
 
 void Lowering::bind_states_and_inputs() {
-  for (std::size_t v = 0; v < function_.values.size(); ++v) {
+  for (const ValueId v : function_.values.ids()) {
     const graph::StateId state = function_.values[v].state;
-    if (state >= 0) {
-      const bool whole = box(static_cast<ValueId>(v)) == settings_.states[index(state)].box;
-      buffer_of_[v] = whole ? state : add_view(static_cast<ValueId>(v));
+    if (state.exists()) {
+      const bool whole = box(v) == settings_.states[state].box;
+      buffer_of_[v] = whole ? buffer_of(state) : add_view(v);
     }
   }
   for (const SplitInput& port : function_.inputs) {
-    const BufferId buffer = add_buffer(port.name, port.value, 0);
-    buffer_of_[index(port.value)] = buffer;
-    program_.buffers[index(buffer)].last = std::max(0, usage_.last_use[index(port.value)]);
+    const BufferId buffer = add_buffer(port.name, port.value, StepId(0));
+    buffer_of_[port.value] = buffer;
+    program_.buffers[buffer].last = std::max(StepId(0), usage_.last_use[port.value]).number();
     program_.inputs.push_back({.name = port.name, .buffer = buffer, .call = port.call});
   }
 }
 
-BufferId Lowering::add_buffer(const std::string& name, ValueId id, std::int32_t first) {
+BufferId Lowering::add_buffer(const std::string& name, ValueId id, StepId first) {
   return emitter_.add({.name = name,
                        .type = type(id),
                        .box = box(id),
                        .global = value(id).type.shape,
                        .bytes = part(id).bytes,
-                       .first = first,
-                       .last = first});
+                       .first = first.number(),
+                       .last = first.number()});
 }
 
 /// A view for a value that reads a state: the part that is complete on this rank once the state is finalized.
 BufferId Lowering::add_view(ValueId id) {
   const graph::StateId state = value(id).state;
-  Buffer view = settings_.finalized[index(state)];
-  view.part_of = state;
+  Buffer view = settings_.finalized[state];
+  view.part_of = buffer_of(state);
   return emitter_.add(std::move(view));
 }
 
@@ -61,7 +61,7 @@ BufferId Lowering::add_view(ValueId id) {
 BufferId Lowering::add_received(Buffer state) {
   state.name += "/received";
   state.category = Category::communication;
-  state.first = state.last = end_;
+  state.first = state.last = end_.number();
   return emitter_.add(std::move(state));
 }
 
@@ -74,43 +74,43 @@ Region Lowering::staging(const std::string& name, graph::DType dtype, const std:
 /// Gives a node's result a buffer, which lives from the node's first step.
 BufferId Lowering::bind_result(graph::NodeId n, std::size_t result, std::vector<BufferId>& taken) {
   const ValueId id = node(n).outputs[result];
-  if (buffer_of_[index(id)] >= 0) {
-    return buffer_of_[index(id)];
+  if (buffer_of_[id].exists()) {
+    return buffer_of_[id];
   }
   const BufferId buffer = result_buffer(n, result, taken);
-  buffer_of_[index(id)] = buffer;
-  emitter_.extend(buffer, std::max(usage_.spans[index(n)].end, usage_.last_use[index(id)]));
+  buffer_of_[id] = buffer;
+  emitter_.extend(buffer, std::max(usage_.spans[n].end, usage_.last_use[id]));
   return buffer;
 }
 
 BufferId Lowering::result_buffer(graph::NodeId n, std::size_t result, std::vector<BufferId>& taken) {
   const ValueId id = node(n).outputs[result];
-  if (usage_.fused[index(id)] != nullptr) {
-    return usage_.fused[index(id)]->state;
+  if (usage_.fused[id] != nullptr) {
+    return buffer_of(usage_.fused[id]->state);
   }
   const std::optional<BufferId> reused = reusable(n, result);
   if (reused && std::find(taken.begin(), taken.end(), *reused) == taken.end()) {
     taken.push_back(*reused);
     return *reused;
   }
-  return add_buffer(value(id).name, id, usage_.spans[index(n)].begin);
+  return add_buffer(value(id).name, id, usage_.spans[n].begin);
 }
 
 /// The buffer of an operand that the result may overwrite, or nothing.
 std::optional<BufferId> Lowering::reusable(graph::NodeId n, std::size_t result) const {
   const SplitNode& made = node(n);
-  const Span span = usage_.spans[index(n)];
+  const Span span = usage_.spans[n];
   const std::uint64_t bytes = part(made.outputs[result]).bytes;
   for (const auto& [output, input] : made.op->in_place) {
-    if (output != static_cast<int>(result) || index(input) >= made.inputs.size()) {
+    if (output != result || input >= made.inputs.size()) {
       continue;
     }
-    const ValueId operand = made.inputs[index(input)];
-    const BufferId buffer = buffer_of_[index(operand)];
-    const bool transient = index(buffer) >= graph_.states.size() && value(operand).producer >= 0;
+    const ValueId operand = made.inputs[input];
+    const BufferId buffer = buffer_of_[operand];
+    const bool transient = !is_state(buffer) && value(operand).producer.exists();
     const bool once = std::count(made.inputs.begin(), made.inputs.end(), operand) == 1;
-    const bool last = usage_.last_use[index(operand)] == span.end && usage_.copied_at[index(operand)] < span.begin;
-    if (transient && once && last && program_.buffers[index(buffer)].bytes == bytes) {
+    const bool last = usage_.last_use[operand] == span.end && usage_.copied_at[operand] < span.begin;
+    if (transient && once && last && program_.buffers[buffer].bytes == bytes) {
       return buffer;
     }
   }

@@ -8,7 +8,7 @@ namespace shardrun::partition {
 
 using graph::ValueId;
 
-void Lowering::start_transfers(const Step& step, std::int32_t s) {
+void Lowering::start_transfers(const Step& step, StepId s) {
   for (const graph::NodeId n : step.nodes) {
     const Transition::Kind kind = node(n).transition->kind;
     if (kind == Transition::Kind::send || kind == Transition::Kind::receive) {
@@ -27,13 +27,13 @@ void Lowering::start_transfers(const Step& step, std::int32_t s) {
   }
 }
 
-void Lowering::finish_transfers(const Step& step, std::int32_t s) {
+void Lowering::finish_transfers(const Step& step, StepId s) {
   for (const graph::NodeId n : step.nodes) {
     emitter_.append(transfer_step(Instruction::Kind::wait, n), s);
     const auto copies = unpacked_.find(n);
     if (copies != unpacked_.end()) {
-      const Transfer& transfer = program_.transfers[index(transfer_of_.at(n))];
-      emit_move(node(n), transfer.recv.buffer, buffer_of_[index(node(n).outputs[0])], copies->second, s);
+      const Transfer& transfer = program_.transfers[transfer_of_.at(n)];
+      emit_move(node(n), transfer.recv.buffer, buffer_of_[node(n).outputs[0]], copies->second, s);
     }
   }
 }
@@ -57,12 +57,12 @@ void Lowering::prepare_message(graph::NodeId n) {
   const bool sends = transition.kind == Transition::Kind::send;
   const ValueId id = sends ? made.inputs[0] : made.outputs[0];
   if (sends) {
-    emitter_.extend(buffer_of_[index(id)], usage_.spans[index(n)].end);
+    emitter_.extend(buffer_of_[id], usage_.spans[n].end);
   } else {
     std::vector<BufferId> taken;
     (void)bind_result(n, 0, taken);
   }
-  const Region region{buffer_of_[index(id)], graph::element_count(type(id))};
+  const Region region{buffer_of_[id], graph::element_count(type(id))};
   transfer_of_[n] = emitter_.add_transfer({.name = value(id).name,
                                            .collective = sends ? Collective::send : Collective::receive,
                                            .axis = transition.axis,
@@ -70,22 +70,22 @@ void Lowering::prepare_message(graph::NodeId n) {
                                            .send = sends ? region : Region{},
                                            .recv = sends ? Region{} : region,
                                            .link = transition.link},
-                                          usage_.spans[index(n)]);
+                                          usage_.spans[n]);
 }
 
 /// The buffers and the transfer of a collective. Packs what is sent, if necessary.
 void Lowering::prepare_collective(graph::NodeId n) {
   const SplitNode& made = node(n);
   const Transition& transition = *made.transition;
-  const Span span = usage_.spans[index(n)];
+  const Span span = usage_.spans[n];
   const ValueId from = made.inputs[0];
   const ValueId to = made.outputs[0];
-  const BufferId source = buffer_of_[index(from)];
+  const BufferId source = buffer_of_[from];
   emitter_.extend(source, span.end);
   std::vector<BufferId> taken;
   const BufferId result = bind_result(n, 0, taken);
-  if (transition.gather >= 0 && index(result) >= graph_.states.size()) {
-    program_.buffers[index(result)].category = Category::communication;
+  if (transition.gather >= 0 && !is_state(result)) {
+    program_.buffers[result].category = Category::communication;
   }
   const Parts parts =
       parts_of(transition, value(from).type.shape, value(from).placement, value(to).placement, mesh_, coordinates_);
@@ -118,17 +118,17 @@ void Lowering::exchange_ties() {
 }
 
 void Lowering::exchange_tie(const Tie& tie) {
-  const Buffer state = settings_.states[index(tie.state)];
-  const bool sends = coordinates_[settings_.partition.pipeline.axis] == tie.link.from;
-  const Region region{sends ? tie.state : add_received(state), graph::element_count(state.type)};
-  const std::int32_t id = emitter_.add_transfer({.name = state.name,
-                                                 .collective = sends ? Collective::send : Collective::receive,
-                                                 .axis = settings_.partition.pipeline.axis,
-                                                 .dtype = state.type.dtype,
-                                                 .send = sends ? region : Region{},
-                                                 .recv = sends ? Region{} : region,
-                                                 .link = tie.link},
-                                                {end_, end_});
+  const Buffer state = settings_.states[tie.state];
+  const bool sends = settings_.partition.stage_at(coordinates_) == tie.link.from;
+  const Region region{sends ? buffer_of(tie.state) : add_received(state), graph::element_count(state.type)};
+  const TransferId id = emitter_.add_transfer({.name = state.name,
+                                               .collective = sends ? Collective::send : Collective::receive,
+                                               .axis = settings_.partition.pipeline.axis,
+                                               .dtype = state.type.dtype,
+                                               .send = sends ? region : Region{},
+                                               .recv = sends ? Region{} : region,
+                                               .link = tie.link},
+                                              {end_, end_});
   for (const Instruction::Kind kind : {Instruction::Kind::start, Instruction::Kind::wait}) {
     emitter_.append({.kind = kind,
                      .op = &op_of(sends ? Transition::Kind::send : Transition::Kind::receive),
@@ -142,7 +142,7 @@ void Lowering::exchange_tie(const Tie& tie) {
     emitter_.append({.op = &graph::find_op("copy"),
                      .name = "tie/" + state.name,
                      .inputs = {region.buffer},
-                     .outputs = {tie.state},
+                     .outputs = {buffer_of(tie.state)},
                      .accumulate = Accumulate::always,
                      .phase = graph::Phase::backward_weight,
                      .flops = region.elements,

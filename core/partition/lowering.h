@@ -34,16 +34,18 @@ class Lowering {
     std::uint64_t scratch_bytes = 0;
   };
 
-  [[nodiscard]] const SplitValue& value(graph::ValueId id) const { return function_.values[index(id)]; }
-  [[nodiscard]] const SplitNode& node(graph::NodeId n) const { return function_.nodes[index(n)]; }
-  [[nodiscard]] const Part& part(graph::ValueId id) const { return parts_[index(value(id).alike)]; }
+  [[nodiscard]] const SplitValue& value(graph::ValueId id) const { return function_.values[id]; }
+  [[nodiscard]] const SplitNode& node(graph::NodeId n) const { return function_.nodes[n]; }
+  [[nodiscard]] const Part& part(graph::ValueId id) const { return parts_[value(id).alike]; }
   [[nodiscard]] const graph::TensorType& type(graph::ValueId id) const { return part(id).type; }
   [[nodiscard]] const mesh::Box& box(graph::ValueId id) const { return part(id).box; }
+
+  [[nodiscard]] bool is_state(BufferId buffer) const { return buffer < buffer_of(graph_.states.next()); }
 
   // lower_buffers.cpp
   void find_parts();
   void bind_states_and_inputs();
-  BufferId add_buffer(const std::string& name, graph::ValueId id, std::int32_t first);
+  BufferId add_buffer(const std::string& name, graph::ValueId id, StepId first);
   BufferId add_view(graph::ValueId id);
   BufferId add_received(Buffer state);
   [[nodiscard]] Region staging(const std::string& name, graph::DType dtype, const std::vector<std::int64_t>& counts,
@@ -53,25 +55,25 @@ class Lowering {
   [[nodiscard]] std::optional<BufferId> reusable(graph::NodeId n, std::size_t result) const;
 
   // lower.cpp
-  void emit_step(const Step& step, std::int32_t s);
-  void emit_op(graph::NodeId n, std::int32_t s);
-  void emit_slice(graph::NodeId n, std::int32_t s);
-  void emit_move(const SplitNode& node, BufferId from, BufferId to, std::vector<Copy> copies, std::int32_t s);
-  void copy_to_states(std::int32_t s);
+  void emit_step(const Step& step, StepId s);
+  void emit_op(graph::NodeId n, StepId s);
+  void emit_slice(graph::NodeId n, StepId s);
+  void emit_move(const SplitNode& node, BufferId from, BufferId to, std::vector<Copy> copies, StepId s);
+  void copy_to_states(StepId s);
   void check_source(const graph::StateWrite& write) const;
   [[nodiscard]] Cost cost_of(const SplitNode& node, const graph::Attributes& attributes);
   [[nodiscard]] Cost reckon(const graph::Node& node, const graph::Attributes& attributes) const;
 
   // lower_transfers.cpp
-  void start_transfers(const Step& step, std::int32_t s);
-  void finish_transfers(const Step& step, std::int32_t s);
+  void start_transfers(const Step& step, StepId s);
+  void finish_transfers(const Step& step, StepId s);
   void prepare_message(graph::NodeId n);
   void prepare_collective(graph::NodeId n);
   [[nodiscard]] Instruction transfer_step(Instruction::Kind kind, graph::NodeId n) const;
   void exchange_ties();
   void exchange_tie(const Tie& tie);
   /// The call that instructions at the function's end count towards.
-  [[nodiscard]] std::int32_t last_call() const { return static_cast<std::int32_t>(program_.call_rows.size()) - 1; }
+  [[nodiscard]] std::size_t last_call() const { return program_.call_rows.size() - 1; }
 
   const graph::Graph& graph_;
   const LowerSettings& settings_;
@@ -79,15 +81,15 @@ class Lowering {
   const mesh::Mesh& mesh_;
   const device::Device& device_;
   mesh::Coordinates coordinates_;
-  std::int32_t end_;
+  StepId end_;
   Usage usage_;
   Emitter emitter_;
   Program& program_;  ///< owned by emitter_
   Finalizer finalizer_;
-  std::vector<BufferId> buffer_of_;                      ///< per value
-  std::vector<Part> parts_;                              ///< this rank's part, stored at the first of alike values
-  std::vector<std::optional<Cost>> costs_;               ///< stored at the first of alike nodes
-  std::map<graph::NodeId, std::int32_t> transfer_of_;    ///< of transitions that have started
+  IdVector<graph::ValueId, BufferId> buffer_of_;
+  IdVector<graph::ValueId, Part> parts_;                 ///< this rank's part, stored at the first of alike values
+  IdVector<graph::NodeId, std::optional<Cost>> costs_;   ///< stored at the first of alike nodes
+  std::map<graph::NodeId, TransferId> transfer_of_;      ///< of transitions that have started
   std::map<graph::NodeId, std::vector<Copy>> unpacked_;  ///< copies to make when the transfer has ended
 };
 

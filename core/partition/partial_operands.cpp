@@ -30,9 +30,9 @@ bool PartialOperands::stays(std::size_t i) const {
   if (node_.rule.linearity == graph::Linearity::together) {
     return all_alike() && std::all_of(read_once_.begin(), read_once_.end(), [](bool once) { return once; });
   }
-  const std::vector<int>& linear = node_.rule.linear;
+  const std::vector<std::size_t>& linear = node_.rule.linear;
   if (node_.rule.linearity != graph::Linearity::each || i >= read_once_.size() || !read_once_[i] ||
-      std::find(linear.begin(), linear.end(), static_cast<int>(i)) == linear.end()) {
+      std::find(linear.begin(), linear.end(), i) == linear.end()) {
     return false;
   }
   for (std::size_t other = 0; other < partial_.size(); ++other) {

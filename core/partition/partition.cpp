@@ -34,11 +34,12 @@ mesh::Box nothing_of(mesh::Box box) {
   return box;
 }
 
-std::vector<Buffer> state_buffers(const graph::Graph& graph, const Partition& partition, const RankSettings& settings) {
+IdVector<graph::StateId, Buffer> state_buffers(const graph::Graph& graph, const Partition& partition,
+                                               const RankSettings& settings) {
   const mesh::Mesh& mesh = partition.placements.mesh;
   const mesh::Coordinates at = mesh::coordinates_of(mesh, settings.rank);
-  std::vector<Buffer> buffers;
-  for (std::size_t s = 0; s < graph.states.size(); ++s) {
+  IdVector<graph::StateId, Buffer> buffers;
+  for (const graph::StateId s : graph.states.ids()) {
     const graph::State& state = graph.states[s];
     mesh::Box box = mesh::box_of(state.type.shape, partition.placements.states[s], mesh, at);
     if (!partition.stages.states.holds(s, partition.stage_at(at))) {
@@ -56,13 +57,14 @@ std::vector<Buffer> state_buffers(const graph::Graph& graph, const Partition& pa
 }
 
 /// The part of each state that is complete on this rank once it is finalized.
-std::vector<Buffer> finalized_buffers(const graph::Graph& graph, const std::vector<Buffer>& states,
-                                      const Partition& partition, const RankSettings& settings) {
+IdVector<graph::StateId, Buffer> finalized_buffers(const graph::Graph& graph,
+                                                   const IdVector<graph::StateId, Buffer>& states,
+                                                   const Partition& partition, const RankSettings& settings) {
   const mesh::Mesh& mesh = partition.placements.mesh;
   const mesh::Coordinates at = mesh::coordinates_of(mesh, settings.rank);
-  const std::int32_t stage = partition.stage_at(at);
-  std::vector<Buffer> finalized = states;
-  for (std::size_t s = 0; s < states.size(); ++s) {
+  const StageId stage = partition.stage_at(at);
+  IdVector<graph::StateId, Buffer> finalized = states;
+  for (const graph::StateId s : states.ids()) {
     Buffer& buffer = finalized[s];
     mesh::Box part = mesh::box_of(buffer.global, partition.sharded.finalizations[s].after, mesh, at);
     const bool handed_on = buffer.category == Category::gradients && partition.stages.states.owner[s] != stage;
@@ -80,30 +82,31 @@ std::vector<Buffer> finalized_buffers(const graph::Graph& graph, const std::vect
 }
 
 /// Gives the transients and scratch of one program their offsets, from `base` on.
-void place_transients(Program& program, std::size_t states, std::uint64_t base) {
+void place_transients(const Programs& programs, Program& program, std::uint64_t base) {
   std::vector<memory::Interval> intervals;
-  for (std::size_t b = states; b < program.buffers.size(); ++b) {
+  for (const BufferId b : programs.transients(program)) {
     const Buffer& buffer = program.buffers[b];
-    intervals.push_back({buffer.part_of < 0 ? buffer.bytes : 0, buffer.first, buffer.last});
+    intervals.push_back({buffer.part_of.exists() ? 0 : buffer.bytes, buffer.first, buffer.last});
   }
-  const std::size_t buffers = intervals.size();
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const auto at = static_cast<std::int32_t>(i);
     intervals.push_back({program.instructions[i].scratch_bytes, at, at});
   }
   const memory::Layout layout = memory::place(intervals);
-  for (std::size_t b = 0; b < buffers; ++b) {
-    Buffer& buffer = program.buffers[states + b];
-    buffer.offset = buffer.part_of < 0 ? base + layout.offsets[b] : buffer.offset;
+  auto offset = layout.offsets.begin();
+  for (const BufferId b : programs.transients(program)) {
+    Buffer& buffer = program.buffers[b];
+    buffer.offset = buffer.part_of.exists() ? buffer.offset : base + *offset;
+    ++offset;
   }
-  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
-    program.instructions[i].scratch_offset = base + layout.offsets[buffers + i];
+  for (Instruction& instruction : program.instructions) {
+    instruction.scratch_offset = base + *offset++;
   }
   program.transient_bytes = layout.bytes;
   std::tie(program.least_bytes, program.peak_instruction) = memory::most_live(intervals);
 }
 
-std::uint64_t sum(const std::vector<Buffer>& states, Category category) {
+std::uint64_t sum(const IdVector<graph::StateId, Buffer>& states, Category category) {
   std::uint64_t bytes = 0;
   for (const Buffer& state : states) {
     bytes += state.category == category ? state.bytes : 0;
@@ -118,7 +121,7 @@ std::uint64_t touched(const Programs& programs) {
     ranges.emplace_back(state.offset, state.bytes);
   }
   for (const Program& program : programs.programs) {
-    for (std::size_t b = programs.states.size(); b < program.buffers.size(); ++b) {
+    for (const BufferId b : programs.transients(program)) {
       ranges.emplace_back(program.buffers[b].offset, program.buffers[b].bytes);
     }
     for (const Instruction& instruction : program.instructions) {
@@ -143,7 +146,7 @@ MemoryUse measure(const Programs& programs) {
     const auto last = largest->instructions.size() - 1;
     const auto peak = std::min(static_cast<std::size_t>(largest->peak_instruction), last);
     use.scratch = largest->instructions[peak].scratch_bytes;
-    for (std::size_t b = programs.states.size(); b < largest->buffers.size(); ++b) {
+    for (const BufferId b : programs.transients(*largest)) {
       const Buffer& buffer = largest->buffers[b];
       const auto at = static_cast<std::int32_t>(peak);
       if (buffer.category == Category::communication && buffer.first <= at && at <= buffer.last) {
@@ -158,8 +161,8 @@ MemoryUse measure(const Programs& programs) {
 
 }  // namespace
 
-std::int32_t Partition::stage_at(const mesh::Coordinates& at) const {
-  return pipeline.exists() ? static_cast<std::int32_t>(at[pipeline.axis]) : 0;
+StageId Partition::stage_at(const mesh::Coordinates& at) const {
+  return pipeline.exists() ? StageId(at[pipeline.axis]) : StageId(0);
 }
 
 namespace {
@@ -179,15 +182,14 @@ void finalize_over_stages(const graph::Graph& graph, Partition& partition) {
     }
   }
   for (const graph::StateId state : added_to) {
-    const auto s = static_cast<std::size_t>(state);
-    if (graph.states[s].kind == graph::StateKind::metric) {
-      partition.sharded.finalizations[s].steps.push_back(
+    if (graph.states[state].kind == graph::StateKind::metric) {
+      partition.sharded.finalizations[state].steps.push_back(
           {.kind = Transition::Kind::all_reduce, .axis = partition.pipeline.axis});
     }
   }
 }
 
-std::shared_ptr<const StageFunctions> make_functions(const Partition& partition, std::int32_t stage,
+std::shared_ptr<const StageFunctions> make_functions(const Partition& partition, StageId stage,
                                                      std::vector<SplitFunction> functions) {
   StageFunctions made{.stage = stage, .functions = std::move(functions), .steps = {}};
   if (partition.placements.find_hook(plan::HookKind::after_step) != nullptr) {
@@ -218,7 +220,7 @@ Partition split(const graph::Graph& graph, const plan::Plan& plan, const std::ve
   partition.microbatch_rows = microbatch_rows;
   partition.evaluation_rows = evaluation_rows;
   if (!partition.pipeline.exists()) {
-    partition.whole = make_functions(partition, 0, partition.sharded.functions);
+    partition.whole = make_functions(partition, StageId(0), partition.sharded.functions);
   }
   return partition;
 }
@@ -248,7 +250,7 @@ Variants variants_of(const SplitFunction& function, bool finalizes, const Partit
 }  // namespace
 
 std::shared_ptr<const StageFunctions> functions_of(const graph::Graph& graph, const Partition& partition,
-                                                   std::int32_t stage) {
+                                                   StageId stage) {
   return partition.whole != nullptr ? partition.whole
                                     : make_functions(partition, stage, partition.stages.functions_of(graph, stage));
 }
@@ -256,7 +258,7 @@ std::shared_ptr<const StageFunctions> functions_of(const graph::Graph& graph, co
 std::vector<Link> links_of(const Partition& partition) { return partition.stages.links(); }
 
 Programs programs_of(const graph::Graph& graph, const Partition& partition, const RankSettings& settings) {
-  const std::int32_t stage = partition.stage_at(mesh::coordinates_of(partition.placements.mesh, settings.rank));
+  const StageId stage = partition.stage_at(mesh::coordinates_of(partition.placements.mesh, settings.rank));
   return programs_of(graph, partition, *functions_of(graph, partition, stage), settings);
 }
 
@@ -270,18 +272,19 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
   StateLayout layout(graph, partition, stage);
   std::vector<std::vector<Bucket>> buckets = layout.buckets();
   const std::uint64_t base = layout.place(programs.states);
-  programs.actions = partition.pipeline.exists() ? partition.pipeline.actions[static_cast<std::size_t>(stage.stage)]
-                                                 : std::vector<plan::Action>{{plan::Action::Kind::forward, 0, 0},
-                                                                             {plan::Action::Kind::backward, 0, 0}};
+  programs.actions = IdVector<ActionId, plan::Action>(
+      partition.pipeline.exists()
+          ? partition.pipeline.actions[stage.stage]
+          : std::vector<plan::Action>{{plan::Action::Kind::forward, 0, 0}, {plan::Action::Kind::backward, 0, 0}});
   programs.finalized = finalized_buffers(graph, programs.states, partition, settings);
   std::uint64_t transient = 0;
   const std::vector<Bucket> none;
-  const auto add = [&](const SplitFunction& function, const std::vector<Step>& steps,
+  const auto add = [&](const SplitFunction& function, const IdVector<StepId, Step>& steps,
                        const std::vector<Bucket>& finalized) {
     Program program =
         lower(function, {graph, settings, partition, programs.states, programs.finalized, steps, finalized});
     program.finalizes = !finalized.empty();
-    place_transients(program, programs.states.size(), base);
+    place_transients(programs, program, base);
     transient = std::max(transient, program.transient_bytes);
     programs.programs.push_back(std::move(program));
   };
@@ -294,7 +297,7 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
     }
   }
   for (std::size_t f = 0; f < functions.size(); ++f) {
-    const std::vector<Step>& steps = stage.steps[f];
+    const IdVector<StepId, Step>& steps = stage.steps[f];
     if (variants[f].last) {
       add(functions[f], steps, buckets[f]);
     }

@@ -19,9 +19,9 @@ namespace shardrun::partition {
 
 /// The functions that the ranks of one stage execute, each rank for its parts.
 struct StageFunctions {
-  std::int32_t stage = 0;
+  StageId stage = StageId(0);
   std::vector<SplitFunction> functions;
-  std::vector<std::vector<Step>> steps;  ///< per function
+  std::vector<IdVector<StepId, Step>> steps;  ///< per function
 };
 
 /// A graph split by a plan: the same for all ranks.
@@ -36,7 +36,7 @@ struct Partition {
   std::vector<std::int64_t> evaluation_rows;  ///< per call of an evaluation; empty: unknown
 
   /// The stage of the rank at these coordinates.
-  [[nodiscard]] std::int32_t stage_at(const mesh::Coordinates& at) const;
+  [[nodiscard]] StageId stage_at(const mesh::Coordinates& at) const;
 
   /// Whether the hook after_step runs after this step. `step`: counted from 0.
   [[nodiscard]] bool hook_follows(std::int64_t step) const noexcept;
@@ -52,7 +52,7 @@ struct Partition {
 /// The functions of one stage. With a pipeline each call makes them anew, and they are long: keep the result while you
 /// need the programs of several ranks of a stage. REQUIRES: `graph` is the one that was split.
 [[nodiscard]] std::shared_ptr<const StageFunctions> functions_of(const graph::Graph& graph, const Partition& partition,
-                                                                 std::int32_t stage);
+                                                                 StageId stage);
 
 /// All links between stages, in the same order on all ranks.
 [[nodiscard]] std::vector<Link> links_of(const Partition& partition);

@@ -27,12 +27,12 @@ struct Done {
 /// Checks one stage's list of actions.
 class Checking {
  public:
-  Checking(const plan::Plan& plan, std::int32_t stage, std::int32_t microbatches)
+  Checking(const plan::Plan& plan, StageId stage, std::int32_t microbatches)
       : plan_(plan), stage_(stage), microbatches_(microbatches) {}
 
   void run() {
     const plan::Pipeline& pipeline = plan_.pipeline;
-    for (const Action& action : pipeline.actions[static_cast<std::size_t>(stage_)]) {
+    for (const Action& action : pipeline.actions[stage_.index()]) {
       check(action);
     }
     for (std::uint32_t c = 0; c < pipeline.chunks.size(); ++c) {
@@ -44,7 +44,7 @@ class Checking {
 
  private:
   [[nodiscard]] bool on_stage(std::uint32_t chunk) const {
-    return plan_.pipeline.chunks[chunk].stage == static_cast<std::uint32_t>(stage_);
+    return plan_.pipeline.chunks[chunk].stage == stage_.index();
   }
 
   void check(const Action& action) {
@@ -101,11 +101,11 @@ class Checking {
   }
 
   [[noreturn]] void fail(const Action& action, const std::string& why) const {
-    refuse(plan_, fmt::format("stage {}, action {}: {}", stage_, to_string(action), why));
+    refuse(plan_, fmt::format("stage {}, action {}: {}", stage_.number(), to_string(action), why));
   }
 
   const plan::Plan& plan_;
-  std::int32_t stage_;
+  StageId stage_;
   std::int32_t microbatches_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, Done> done_;  ///< by chunk and microbatch
 };
@@ -122,8 +122,8 @@ std::size_t Pipeline::chunk_of(std::int32_t layer) const noexcept {
   return chunk;
 }
 
-std::int32_t Pipeline::stage_of(std::int32_t layer) const noexcept {
-  return exists() ? static_cast<std::int32_t>(chunks[chunk_of(layer)].stage) : 0;
+StageId Pipeline::stage_of(std::int32_t layer) const noexcept {
+  return exists() ? StageId(chunks[chunk_of(layer)].stage) : StageId(0);
 }
 
 Pipeline pipeline_of(const plan::Plan& plan, const mesh::Mesh& mesh, std::int32_t microbatches) {
@@ -131,7 +131,9 @@ Pipeline pipeline_of(const plan::Plan& plan, const mesh::Mesh& mesh, std::int32_
   if (draft.mesh_axis.empty()) {
     return {};
   }
-  const Pipeline pipeline{.axis = mesh.find(draft.mesh_axis), .chunks = draft.chunks, .actions = draft.actions};
+  const Pipeline pipeline{.axis = mesh.find(draft.mesh_axis),
+                          .chunks = draft.chunks,
+                          .actions = IdVector<StageId, std::vector<Action>>(draft.actions)};
   const auto splits = [&](const std::vector<std::string>& axes) {
     return std::find(axes.begin(), axes.end(), draft.mesh_axis) != axes.end();
   };
@@ -147,10 +149,10 @@ Pipeline pipeline_of(const plan::Plan& plan, const mesh::Mesh& mesh, std::int32_
   if (taken) {
     refuse(plan, fmt::format("mesh axis {} has the layers, and something else is split over it", draft.mesh_axis));
   }
-  for (std::int32_t stage = 0; stage < pipeline.stages(); ++stage) {
+  for (const StageId stage : pipeline.stage_ids()) {
     if (std::none_of(draft.chunks.begin(), draft.chunks.end(),
-                     [&](const plan::Chunk& chunk) { return chunk.stage == static_cast<std::uint32_t>(stage); })) {
-      refuse(plan, fmt::format("stage {} of the pipeline has no chunk", stage));
+                     [&](const plan::Chunk& chunk) { return chunk.stage == stage.index(); })) {
+      refuse(plan, fmt::format("stage {} of the pipeline has no chunk", stage.number()));
     }
     Checking(plan, stage, microbatches).run();
   }

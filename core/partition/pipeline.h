@@ -7,6 +7,7 @@
 
 #include "core/graph/graph.h"
 #include "core/mesh/mesh.h"
+#include "core/partition/split_function.h"
 #include "core/plan/plan.h"
 
 namespace shardrun::partition {
@@ -15,15 +16,14 @@ namespace shardrun::partition {
 struct Pipeline {
   mesh::AxisId axis = {};  ///< of the stages, if there is a pipeline
   std::vector<plan::Chunk> chunks;
-  std::vector<std::vector<plan::Action>> actions;  ///< per stage, in execution order
+  IdVector<StageId, std::vector<plan::Action>> actions;  ///< per stage, in execution order
 
   [[nodiscard]] bool exists() const noexcept { return axis.exists(); }
-  [[nodiscard]] std::int32_t stages() const noexcept {
-    return exists() ? static_cast<std::int32_t>(actions.size()) : 1;
-  }
+  [[nodiscard]] std::size_t stages() const noexcept { return exists() ? actions.size() : 1; }
+  [[nodiscard]] IdRange<StageId> stage_ids() const noexcept { return {StageId(0), StageId(stages())}; }
   /// The chunk that a node of this layer belongs to.
   [[nodiscard]] std::size_t chunk_of(std::int32_t layer) const noexcept;
-  [[nodiscard]] std::int32_t stage_of(std::int32_t layer) const noexcept;
+  [[nodiscard]] StageId stage_of(std::int32_t layer) const noexcept;
 };
 
 /// The pipeline of a plan. Throws Error{job} if the plan's actions leave something out, do something twice, or do

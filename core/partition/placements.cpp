@@ -143,8 +143,8 @@ PlacedHook place_hook(const plan::Hook& hook, mesh::AxisId axis, const std::map<
 
 std::vector<PlacedHook> place_hooks(const graph::Graph& graph, const plan::Plan& plan, const mesh::Mesh& mesh) {
   std::map<std::string, graph::StateId> states;
-  for (std::size_t s = 0; s < graph.states.size() && !plan.hooks.empty(); ++s) {
-    states.emplace(graph.states[s].name, static_cast<graph::StateId>(s));
+  for (const graph::StateId id : graph.states.ids()) {
+    states.emplace(graph.states[id].name, id);
   }
   std::vector<PlacedHook> hooks;
   for (const plan::Hook& hook : plan.hooks) {
@@ -202,14 +202,13 @@ namespace {
 void require_whole_for_hook(const graph::Graph& graph, const Placements& placements) {
   const PlacedHook* hook = placements.find_hook(plan::HookKind::after_step);
   for (const graph::StateId parameter : hook == nullptr ? std::vector<graph::StateId>{} : hook->parameters) {
-    const mesh::Placement& stored = placements.states[static_cast<std::size_t>(parameter)];
+    const mesh::Placement& stored = placements.states[parameter];
     if (stored.splits(hook->axis)) {
-      throw Error(
-          ErrorCode::job,
-          fmt::format("the hook after_step over mesh axis '{}' is given whole tensors, and {} is stored as {}: "
-                      "give the hook other tensors, or place this one whole",
-                      placements.mesh.axes[hook->axis].name, graph.states[static_cast<std::size_t>(parameter)].name,
-                      to_string(stored, placements.mesh)));
+      throw Error(ErrorCode::job,
+                  fmt::format("the hook after_step over mesh axis '{}' is given whole tensors, and {} is stored as {}: "
+                              "give the hook other tensors, or place this one whole",
+                              placements.mesh.axes[hook->axis].name, graph.states[parameter].name,
+                              to_string(stored, placements.mesh)));
     }
   }
 }
@@ -233,8 +232,8 @@ Placements place(const graph::Graph& graph, const plan::Plan& plan) {
   const std::map<std::string, Gather> gathers = gathers_of(plan);
   placements.hooks = place_hooks(graph, plan, placements.mesh);
   for (const graph::State& state : graph.states) {
-    const bool derived = state.of_parameter >= 0;
-    const graph::State& owner = derived ? graph.states[static_cast<std::size_t>(state.of_parameter)] : state;
+    const bool derived = state.of_parameter.exists();
+    const graph::State& owner = derived ? graph.states[state.of_parameter] : state;
     mesh::Placement stored = roles.of(owner, role_of(state));
     if (const plan::Hook* hook = keeper_of(state, plan)) {
       vary(stored, placements.mesh.find(hook->mesh_axis), placements.mesh);

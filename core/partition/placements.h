@@ -31,10 +31,10 @@ struct PlacedHook {
 /// axes of size 1 split nothing and occur in no placement.
 struct Placements {
   mesh::Mesh mesh;
-  std::vector<mesh::Placement> states;   ///< between calls: the roles store, gradient and optimizer
-  std::vector<mesh::Placement> uses;     ///< as the ops read a state; for most states equal to `states`
-  std::vector<mesh::Placement> updates;  ///< as the update reads a state; for most states equal to `states`
-  std::vector<Gather> gathers;           ///< per state
+  IdVector<graph::StateId, mesh::Placement> states;   ///< between calls: the roles store, gradient and optimizer
+  IdVector<graph::StateId, mesh::Placement> uses;     ///< as the ops read a state; mostly equal to `states`
+  IdVector<graph::StateId, mesh::Placement> updates;  ///< as the update reads a state; mostly equal to `states`
+  IdVector<graph::StateId, Gather> gathers;
   bool stages = false;  ///< whether there is a pipeline: then a backward may not directly follow its forward
   std::map<std::string, std::vector<mesh::AxisId>> axes;  ///< mesh axes of each logical axis
   std::map<std::string, mesh::Placement> cut_points;

@@ -12,29 +12,30 @@ namespace {
 std::string operands(const Program& program, const std::vector<BufferId>& ids) {
   std::string text;
   for (const BufferId id : ids) {
-    const Buffer& buffer = program.buffers[static_cast<std::size_t>(id)];
+    const Buffer& buffer = program.buffers[id];
     text += fmt::format("{}{} @{:#x}+{}", text.empty() ? "" : ", ", buffer.name, buffer.offset, buffer.bytes);
   }
   return text;
 }
 
 std::string transfer_text(const Programs& programs, const Program& program, const Instruction& at) {
-  const Transfer& transfer = program.transfers[static_cast<std::size_t>(at.transfer)];
+  const Transfer& transfer = program.transfers[at.transfer];
   const char* verb = at.kind == Instruction::Kind::start ? "start" : "wait";
   if (is_message(transfer)) {
-    return fmt::format("{} #{} {} of {} over {}, {} to {}: {} elements", verb, at.transfer,
+    return fmt::format("{} #{} {} of {} over {}, {} to {}: {} elements", verb, at.transfer.number(),
                        to_string(transfer.collective), transfer.name, programs.mesh.axes[transfer.axis].name,
-                       transfer.link.from, transfer.link.to, std::max(transfer.send.elements, transfer.recv.elements));
+                       transfer.link.from.number(), transfer.link.to.number(),
+                       std::max(transfer.send.elements, transfer.recv.elements));
   }
-  return fmt::format("{} #{} {} of {} over {}: {} -> {} elements", verb, at.transfer, to_string(transfer.collective),
-                     transfer.name, programs.mesh.axes[transfer.axis].name, transfer.send.elements,
-                     transfer.recv.elements);
+  return fmt::format("{} #{} {} of {} over {}: {} -> {} elements", verb, at.transfer.number(),
+                     to_string(transfer.collective), transfer.name, programs.mesh.axes[transfer.axis].name,
+                     transfer.send.elements, transfer.recv.elements);
 }
 
 std::string hook_text(const Programs& programs, const Program& program, const HookCall& hook) {
   std::string text = fmt::format("call {} of {}:", hook.call, to_string(programs.hook_groups[hook.group]));
   for (const Region& region : hook.buffers) {
-    text += fmt::format(" {}+{}", program.buffers[static_cast<std::size_t>(region.buffer)].name, region.elements);
+    text += fmt::format(" {}+{}", program.buffers[region.buffer].name, region.elements);
   }
   return text + "\n";
 }
@@ -200,10 +201,8 @@ std::string hook_text(const Programs& programs, plan::HookKind kind) {
       if (at.hook && programs.hook_groups[at.hook->group].kind == kind) {
         text += hook_text(programs, program, *at.hook);
       } else if (at.kind == Instruction::Kind::start) {
-        const Transfer& transfer = program.transfers[static_cast<std::size_t>(at.transfer)];
-        const auto name = [&](const Region& region) {
-          return program.buffers[static_cast<std::size_t>(region.buffer)].name;
-        };
+        const Transfer& transfer = program.transfers[at.transfer];
+        const auto name = [&](const Region& region) { return program.buffers[region.buffer].name; };
         if (transfer.hook == kind) {
           text += fmt::format("{}{} to {}\n", transfer_text(programs, program, at), name(transfer.send),
                               name(transfer.recv));

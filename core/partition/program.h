@@ -14,7 +14,11 @@
 
 namespace shardrun::partition {
 
-using BufferId = std::int32_t;
+/// The first buffers of a program are the states, with the states' numbers.
+using BufferId = Id<struct BufferTag>;
+using TransferId = Id<struct TransferTag>;
+
+[[nodiscard]] constexpr BufferId buffer_of(graph::StateId state) noexcept { return BufferId(state.number()); }
 
 /// The kind of memory that a buffer counts towards in MemoryUse.
 enum class Category : std::uint8_t { parameters, gradients, optimizer, activations, communication, scratch };
@@ -30,7 +34,7 @@ struct Buffer {
   std::uint64_t offset = 0;  ///< from the beginning of the arena
   std::int32_t first = 0;    ///< a transient lives from this instruction to `last`; states always live
   std::int32_t last = 0;
-  BufferId part_of = -1;  ///< the state whose memory it shares; −1: it has its own memory
+  BufferId part_of = {};  ///< the state whose memory it shares; none: it has its own memory
 };
 
 /// Whether an instruction adds to the buffer of its first result or overwrites it.
@@ -46,7 +50,7 @@ enum class Collective : std::uint8_t { all_reduce, reduce_scatter, all_gather, a
 /// Consecutive elements in memory, from element `first` of a buffer. A bucket's region continues into the states that
 /// lie behind that buffer.
 struct Region {
-  BufferId buffer = -1;
+  BufferId buffer = {};
   std::int64_t elements = 0;
   std::int64_t first = 0;
 };
@@ -63,7 +67,7 @@ struct Transfer {
   Region recv;
   std::vector<std::int64_t> send_counts;              ///< per member: for all_to_all
   std::vector<std::int64_t> recv_counts;              ///< per member: for reduce_scatter, all_gather and all_to_all
-  BufferId scratch = -1;                              ///< the transport's scratch memory; −1: none
+  BufferId scratch = {};                              ///< the transport's scratch memory
   Link link = {};                                     ///< for send and receive: coordinates along the axis
   std::optional<plan::HookKind> hook = std::nullopt;  ///< the hook that it belongs to
 };
@@ -119,20 +123,19 @@ struct Instruction {
   std::uint64_t scratch_offset = 0;
   std::int64_t flops = 0;
   std::vector<Copy> copies = {};
-  std::int32_t transfer = -1;
-  std::int32_t call = 0;     ///< index in Program::call_rows
-  std::int32_t action = -1;  ///< index in Programs::actions; −1: none, as for updates and for finalizing gradients
+  TransferId transfer = {};
+  std::size_t call = 0;  ///< index in Program::call_rows
+  ActionId action = {};  ///< none for updates and for finalizing gradients
   std::optional<HookCall> hook = std::nullopt;
 };
 
 struct Port {
   std::string name;
-  BufferId buffer = -1;
-  std::int32_t call = 0;
+  BufferId buffer = {};
+  std::size_t call = 0;
 };
 
-/// One function on one rank: a flat list of instructions. Buffers have fixed offsets. The first buffers are the states,
-/// with the states' numbers.
+/// One function on one rank: a flat list of instructions. Buffers have fixed offsets.
 struct Program {
   std::string function;
   graph::Role role = graph::Role::on_demand;
@@ -140,9 +143,9 @@ struct Program {
   /// The rows of each call that one run executes: of one call, or of all calls of a step.
   std::vector<std::int64_t> call_rows;
   bool finalizes = false;  ///< whether it finalizes partial states: the variant for a step's last call
-  std::vector<Buffer> buffers;
+  IdVector<BufferId, Buffer> buffers;
   std::vector<Instruction> instructions;
-  std::vector<Transfer> transfers;
+  IdVector<TransferId, Transfer> transfers;
   std::vector<Port> inputs;
   std::vector<Port> outputs;
   std::uint64_t transient_bytes = 0;  ///< what the function needs in addition to the states
@@ -170,17 +173,22 @@ struct Programs {
   int threads = 1;
   mesh::Mesh mesh;
   std::int64_t rank = 0;
-  std::vector<Buffer> states;  ///< in the order of Graph::states
+  IdVector<graph::StateId, Buffer> states;
   /// The part of each state that is complete on this rank after a step's finalization. The rest of the state holds
   /// partial sums.
-  std::vector<Buffer> finalized;
+  IdVector<graph::StateId, Buffer> finalized;
   std::vector<Program> programs;
   /// The actions that the repeated function executes: the stage's list, or without a pipeline one forward and one
   /// backward. Without a pipeline, microbatch 0 means the microbatch of the call.
-  std::vector<plan::Action> actions;
+  IdVector<ActionId, plan::Action> actions;
   std::uint64_t arena_bytes = 0;
   MemoryUse memory;
   std::vector<plan::HookGroup> hook_groups;  ///< the groups of tensors that the strategy's hooks process
+
+  /// The buffers of one of the programs that are not states.
+  [[nodiscard]] IdRange<BufferId> transients(const Program& program) const noexcept {
+    return {buffer_of(states.next()), program.buffers.next()};
+  }
 
   /// Whether there is a program for a function of that name.
   [[nodiscard]] bool has(std::string_view function) const noexcept;

@@ -19,11 +19,11 @@ bool ReplicaSet::runs_along(mesh::AxisId axis) const noexcept {
 
 std::vector<ReplicaSet> replicas_of(const graph::Graph& graph, const Partition& partition) {
   const mesh::Mesh& mesh = partition.placements.mesh;
-  const std::vector<mesh::Placement>& placements = partition.placements.states;
+  const IdVector<graph::StateId, mesh::Placement>& placements = partition.placements.states;
   const bool any_varies = std::any_of(placements.begin(), placements.end(),
                                       [](const mesh::Placement& placement) { return !placement.varying.empty(); });
   std::vector<ReplicaSet> sets;
-  for (std::size_t s = 0; s < graph.states.size(); ++s) {
+  for (const graph::StateId s : graph.states.ids()) {
     if (!has_copies(graph.states[s].kind, any_varies)) {
       continue;
     }
@@ -45,7 +45,7 @@ std::vector<ReplicaSet> replicas_of(const graph::Graph& graph, const Partition& 
       return each.axes == set.axes && each.stages == set.stages;
     });
     ReplicaSet& found = known == sets.end() ? sets.emplace_back(std::move(set)) : *known;
-    found.states.push_back(static_cast<graph::StateId>(s));
+    found.states.push_back(s);
   }
   return sets;
 }

@@ -12,13 +12,13 @@ namespace shardrun::partition {
 /// part of each state. With a pipeline, only ranks on `stages` hold the states.
 struct ReplicaSet {
   std::vector<mesh::AxisId> axes;
-  std::vector<bool> stages;  ///< per stage: whether it holds the states
+  IdVector<StageId, bool> stages;  ///< whether a stage holds the states
   std::vector<graph::StateId> states;
 
   [[nodiscard]] bool runs_along(mesh::AxisId axis) const noexcept;
   /// Whether the rank at these coordinates holds the states.
   [[nodiscard]] bool holds(const Partition& partition, const mesh::Coordinates& at) const {
-    return stages[static_cast<std::size_t>(partition.stage_at(at))];
+    return stages[partition.stage_at(at)];
   }
 };
 

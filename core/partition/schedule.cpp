@@ -19,9 +19,9 @@ class Scheduler {
     find_gathers();
   }
 
-  std::vector<Step> run() {
-    for (std::size_t n = 0; n < function_.nodes.size(); ++n) {
-      visit(static_cast<NodeId>(n));
+  IdVector<StepId, Step> run() {
+    for (const NodeId n : function_.nodes.ids()) {
+      visit(n);
     }
     flush_exchanges();
     flush();
@@ -35,31 +35,29 @@ class Scheduler {
  private:
   using Nodes = std::vector<NodeId>;
 
-  [[nodiscard]] const std::optional<Transition>& transition(NodeId n) const {
-    return function_.nodes[index(n)].transition;
-  }
+  [[nodiscard]] const std::optional<Transition>& transition(NodeId n) const { return function_.nodes[n].transition; }
 
   /// Fills in for_states_: whether only state writes read a value.
   void find_values_of_states() {
     for_states_.assign(function_.values.size(), false);
     for (const graph::StateWrite& write : function_.writes) {
-      for_states_[index(write.value)] = true;
+      for_states_[write.value] = true;
     }
     for (const graph::Node& node : function_.nodes) {
       for (const graph::ValueId id : node.inputs) {
-        for_states_[index(id)] = false;
+        for_states_[id] = false;
       }
     }
     for (const graph::Port& port : function_.outputs) {
-      for_states_[index(port.value)] = false;
+      for_states_[port.value] = false;
     }
   }
 
   void find_gathers() {
-    for (std::size_t n = 0; n < function_.nodes.size(); ++n) {
+    for (const NodeId n : function_.nodes.ids()) {
       const std::optional<Transition>& step = function_.nodes[n].transition;
       if (step && step->gather >= 0) {
-        gathers_[step->gather].push_back(static_cast<NodeId>(n));
+        gathers_[step->gather].push_back(n);
       }
     }
     next_gather_ = gathers_.begin();
@@ -78,7 +76,7 @@ class Scheduler {
       send(n, step->link);
     } else if (step->gather >= 0) {
       gather(step->gather);
-    } else if (step->kind != Transition::Kind::receive && for_states_[index(function_.nodes[index(n)].outputs[0])]) {
+    } else if (step->kind != Transition::Kind::receive && for_states_[function_.nodes[n].outputs[0]]) {
       defer(n);
     } else {
       start({n});
@@ -88,9 +86,9 @@ class Scheduler {
 
   /// Collects consecutive exchanges. One that shifts the result of a collected one has to wait for it.
   void exchange(NodeId n) {
-    const graph::ValueId shifted = function_.nodes[index(n)].inputs[0];
+    const graph::ValueId shifted = function_.nodes[n].inputs[0];
     if (std::any_of(exchanges_.begin(), exchanges_.end(),
-                    [&](NodeId other) { return function_.nodes[index(other)].outputs[0] == shifted; })) {
+                    [&](NodeId other) { return function_.nodes[other].outputs[0] == shifted; })) {
       flush_exchanges();
     }
     exchanges_.push_back(n);
@@ -159,7 +157,7 @@ class Scheduler {
     std::map<graph::ValueId, std::size_t> rounds;
     Nodes found;
     for (const NodeId n : nodes) {
-      const graph::Node& node = function_.nodes[index(n)];
+      const graph::Node& node = function_.nodes[n];
       const auto before = rounds.find(node.inputs[0]);
       const std::size_t mine = before == rounds.end() ? 0 : before->second + 1;
       rounds[node.outputs[0]] = mine;
@@ -195,11 +193,11 @@ class Scheduler {
   /// Bytes of the operand or of the result, whichever is larger, on the rank with the largest part.
   [[nodiscard]] std::uint64_t bytes_of(NodeId n) const {
     constexpr std::uint64_t element_bytes = 4;
-    const graph::Node& node = function_.nodes[index(n)];
+    const graph::Node& node = function_.nodes[n];
     const mesh::Coordinates first(mesh_.axes.size(), 0);
     std::int64_t elements = 0;
     for (const graph::ValueId id : {node.inputs[0], node.outputs[0]}) {
-      const SplitValue& value = function_.values[index(id)];
+      const SplitValue& value = function_.values[id];
       elements = std::max(elements, mesh::box_of(value.type.shape, value.placement, mesh_, first).elements());
     }
     return static_cast<std::uint64_t>(elements) * element_bytes;
@@ -208,8 +206,8 @@ class Scheduler {
   const SplitFunction& function_;
   const mesh::Mesh& mesh_;
   const std::uint64_t bucket_bytes_;
-  std::vector<Step> steps_;
-  std::vector<bool> for_states_;
+  IdVector<StepId, Step> steps_;
+  IdVector<graph::ValueId, bool> for_states_;
   std::map<std::int32_t, Nodes> gathers_;  ///< by number: in the order of their first uses
   std::map<std::int32_t, Nodes>::const_iterator next_gather_;
   std::set<NodeId> begun_;  ///< first nodes of gathers that have started
@@ -222,7 +220,7 @@ class Scheduler {
 
 }  // namespace
 
-std::vector<Step> schedule(const SplitFunction& function, const mesh::Mesh& mesh, std::uint64_t bucket_bytes) {
+IdVector<StepId, Step> schedule(const SplitFunction& function, const mesh::Mesh& mesh, std::uint64_t bucket_bytes) {
   return Scheduler(function, mesh, bucket_bytes).run();
 }
 

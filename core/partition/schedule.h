@@ -17,6 +17,8 @@ struct Step {
   std::vector<graph::NodeId> nodes;
 };
 
+using StepId = Id<struct StepTag>;
+
 /// Orders the nodes of a function, and decides when its transfers start and when they are waited for.
 ///
 /// A transition starts at its place and is waited for there, with four exceptions:
@@ -28,7 +30,7 @@ struct Step {
 ///   have buffers at a time.
 /// - Sends to another stage overlap with computing. SplitFunction::under_way limits how many are in flight along a
 ///   link.
-[[nodiscard]] std::vector<Step> schedule(const SplitFunction& function, const mesh::Mesh& mesh,
-                                         std::uint64_t bucket_bytes);
+[[nodiscard]] IdVector<StepId, Step> schedule(const SplitFunction& function, const mesh::Mesh& mesh,
+                                              std::uint64_t bucket_bytes);
 
 }  // namespace shardrun::partition

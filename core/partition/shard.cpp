@@ -14,7 +14,7 @@ namespace {
 using mesh::Partial;
 
 /// The sums in which each state is partial within a step: those that all values added to it have in common.
-std::vector<std::vector<Partial>> partial_states(const graph::Graph& graph, const Placements& placements) {
+IdVector<graph::StateId, std::vector<Partial>> partial_states(const graph::Graph& graph, const Placements& placements) {
   std::map<graph::StateId, std::vector<Partial>> common;
   for (const graph::Function& function : graph.functions) {
     for (const auto& [state, partial] : shard_function(graph, function, placements, nullptr).partial) {
@@ -24,9 +24,9 @@ std::vector<std::vector<Partial>> partial_states(const graph::Graph& graph, cons
       }
     }
   }
-  std::vector<std::vector<Partial>> states(graph.states.size());
+  IdVector<graph::StateId, std::vector<Partial>> states(graph.states.size());
   for (auto& [state, partial] : common) {
-    states[index(state)] = std::move(partial);
+    states[state] = std::move(partial);
   }
   return states;
 }
@@ -36,7 +36,7 @@ std::vector<std::vector<Partial>> partial_states(const graph::Graph& graph, cons
 ShardedGraph shard(const graph::Graph& graph, const Placements& placements) {
   ShardedGraph sharded;
   sharded.partial = partial_states(graph, placements);
-  for (std::size_t s = 0; s < graph.states.size(); ++s) {
+  for (const graph::StateId s : graph.states.ids()) {
     sharded.finalizations.push_back(
         finalization_of(graph.states[s], placements.states[s], placements.updates[s], sharded.partial[s]));
   }
@@ -49,7 +49,7 @@ ShardedGraph shard(const graph::Graph& graph, const Placements& placements) {
 
 std::string to_string(const ShardedGraph& sharded, const graph::Graph& graph, const mesh::Mesh& mesh) {
   std::string text;
-  for (std::size_t s = 0; s < sharded.partial.size(); ++s) {
+  for (const graph::StateId s : sharded.partial.ids()) {
     if (!sharded.partial[s].empty()) {
       const mesh::Placement partial{.dims = {}, .partial = sharded.partial[s]};
       text += fmt::format("state {}: {} within a step\n", graph.states[s].name, to_string(partial, mesh));
@@ -59,7 +59,7 @@ std::string to_string(const ShardedGraph& sharded, const graph::Graph& graph, co
     text += fmt::format("\nfunction {} rows {}\n", function.name, function.rows);
     for (const SplitNode& node : function.nodes) {
       for (const graph::ValueId id : node.outputs) {
-        const SplitValue& value = function.values[index(id)];
+        const SplitValue& value = function.values[id];
         text += fmt::format("  {} = {} {}\n", value.name, node.op->name, to_string(value.placement, mesh));
       }
     }

@@ -22,8 +22,8 @@ struct ShardedGraph {
   std::vector<SplitFunction> functions;  ///< as in the graph
   /// The mesh axes over which each state is partial within a step: before the step's last call a rank has only what it
   /// added itself.
-  std::vector<std::vector<mesh::Partial>> partial;
-  std::vector<Finalization> finalizations;  ///< per state
+  IdVector<graph::StateId, std::vector<mesh::Partial>> partial;
+  IdVector<graph::StateId, Finalization> finalizations;
 };
 
 /// Propagates the placements through every function and inserts transitions where they differ.

@@ -32,20 +32,20 @@ class Sharder {
         placements_(placements),
         known_(known),
         out_(function, placements),
-        current_(function.values.size(), graph::no_value),
+        current_(function.values.size()),
         readers_(count_readers(function)),
         wanted_(wanted_placements(function, placements, readers_)),
         writes_of_(function.values.size()) {
     for (std::size_t w = 0; w < function.writes.size(); ++w) {
-      writes_of_[index(function.writes[w].value)].push_back(w);
+      writes_of_[function.writes[w].value].push_back(w);
     }
   }
 
   FunctionSharding run() {
     for (const graph::Port& port : function_.inputs) {
-      const graph::Value& value = function_.values[index(port.value)];
-      current_[index(port.value)] = out_.add_value(value, placements_.by_axes(value.type));
-      out_.function().inputs.push_back({{port.name, current_[index(port.value)]}});
+      const graph::Value& value = function_.values[port.value];
+      current_[port.value] = out_.add_value(value, placements_.by_axes(value.type));
+      out_.function().inputs.push_back({{port.name, current_[port.value]}});
     }
     for (const Node& node : function_.nodes) {
       visit(node);
@@ -57,7 +57,7 @@ class Sharder {
       out_.function().outputs.push_back({port.name, out_.reshard(value, mesh::replicated(rank))});
     }
     for (std::size_t w = 0; w < function_.writes.size(); ++w) {
-      if (function_.values[index(function_.writes[w].value)].producer < 0) {
+      if (!function_.values[function_.writes[w].value].producer.exists()) {
         add_write(w);
       }
     }
@@ -67,17 +67,17 @@ class Sharder {
  private:
   /// The current version of a value, in the placement in which a node of this phase reads it.
   ValueId read(ValueId old, graph::Phase phase) {
-    ValueId& id = current_[index(old)];
-    const graph::Value& value = function_.values[index(old)];
-    if (id == graph::no_value && value.state >= 0) {
-      id = out_.add_value(value, known_ == nullptr ? placements_.states[index(value.state)]
-                                                   : known_->finalizations[index(value.state)].after);
+    ValueId& id = current_[old];
+    const graph::Value& value = function_.values[old];
+    if (!id.exists() && value.state.exists()) {
+      id = out_.add_value(
+          value, known_ == nullptr ? placements_.states[value.state] : known_->finalizations[value.state].after);
     }
-    if (value.state < 0 || phase == graph::Phase::update) {
+    if (!value.state.exists() || phase == graph::Phase::update) {
       return id;
     }
-    const Gather& gather = placements_.gathers[index(value.state)];
-    const Placement& use = placements_.uses[index(value.state)];
+    const Gather& gather = placements_.gathers[value.state];
+    const Placement& use = placements_.uses[value.state];
     return gather.unit < 0 ? out_.reshard(id, use) : out_.gather(id, gather, use);
   }
 
@@ -115,9 +115,9 @@ class Sharder {
   /// axes' rules are for values that are computed from them.
   void follow_results(const Node& node, FactorAxes& factors) const {
     for (std::size_t o = 0; o < node.outputs.size() && node.phase != graph::Phase::update; ++o) {
-      const std::optional<Placement>& wanted = wanted_[index(node.outputs[o])];
+      const std::optional<Placement>& wanted = wanted_[node.outputs[o]];
       factors.follow(node.rule.outputs[o],
-                     wanted ? *wanted : placements_.by_axes(function_.values[index(node.outputs[o])].type));
+                     wanted ? *wanted : placements_.by_axes(function_.values[node.outputs[o]].type));
     }
   }
 
@@ -129,7 +129,7 @@ class Sharder {
     }
     std::vector<bool> read_once;
     for (const ValueId id : node.inputs) {
-      read_once.push_back(readers_[index(id)] == 1);
+      read_once.push_back(readers_[id] == 1);
     }
     return {node, std::move(partial), std::move(read_once), factors};
   }
@@ -149,8 +149,8 @@ class Sharder {
   ValueId move_operand(const Node& node, std::size_t i, ValueId operand, const Placement& to) {
     const ValueId moved = out_.reshard(operand, to);
     if (!out_.placement(operand).partial.empty() && to.partial.empty() && i < node.inputs.size() &&
-        current_[index(node.inputs[i])] == operand) {
-      current_[index(node.inputs[i])] = moved;
+        current_[node.inputs[i]] == operand) {
+      current_[node.inputs[i]] = moved;
     }
     return moved;
   }
@@ -163,7 +163,7 @@ class Sharder {
     partial.erase(std::unique(partial.begin(), partial.end()), partial.end());
     made.outputs.clear();
     for (std::size_t o = 0; o < node.outputs.size(); ++o) {
-      const graph::Value& value = function_.values[index(node.outputs[o])];
+      const graph::Value& value = function_.values[node.outputs[o]];
       Placement placed = factors.of(node.rule.outputs[o]);
       placed.partial = of_all.partial;
       placed.varying = of_all.varying;
@@ -172,8 +172,8 @@ class Sharder {
     const std::vector<ValueId> results = made.outputs;
     out_.add_node(std::move(made), factors.exchange());
     for (std::size_t o = 0; o < node.outputs.size(); ++o) {
-      const auto point = placements_.cut_points.find(function_.values[index(node.outputs[o])].cut_point);
-      current_[index(node.outputs[o])] =
+      const auto point = placements_.cut_points.find(function_.values[node.outputs[o]].cut_point);
+      current_[node.outputs[o]] =
           point == placements_.cut_points.end() ? results[o] : out_.reshard(results[o], point->second);
     }
   }
@@ -215,7 +215,7 @@ class Sharder {
         sum.inputs.push_back(out_.reshard(id, placed));
       }
       sum.name = fmt::format("{}/owed", node.name);
-      sum.outputs = {out_.add_result(sum.name, function_.values[index(node.outputs[0])].type, placed)};
+      sum.outputs = {out_.add_result(sum.name, function_.values[node.outputs[0]].type, placed)};
       sums.push_back(sum.outputs[0]);
       out_.add_node(std::move(sum), std::nullopt);
     }
@@ -226,7 +226,7 @@ class Sharder {
   void write_results(const Node& node) {
     std::vector<std::size_t> writes;
     for (const ValueId id : node.outputs) {
-      writes.insert(writes.end(), writes_of_[index(id)].begin(), writes_of_[index(id)].end());
+      writes.insert(writes.end(), writes_of_[id].begin(), writes_of_[id].end());
     }
     std::sort(writes.begin(), writes.end());
     for (const std::size_t w : writes) {
@@ -238,7 +238,7 @@ class Sharder {
   void add_write(std::size_t w) {
     const StateWrite& write = function_.writes[w];
     const ValueId value = read(write.value, graph::Phase::update);
-    Placement to = placements_.states[index(write.state)];
+    Placement to = placements_.states[write.state];
     require_varying(write.state, out_.placement(value), to);
     if (write.mode != StateWrite::Mode::assign) {
       to.partial = partial_of(write, value, to);
@@ -249,7 +249,7 @@ class Sharder {
   /// A varying value may be written only to a state that varies over the same axes, or to a metric, which the host
   /// reads.
   void require_varying(graph::StateId id, const Placement& value, const Placement& to) const {
-    const graph::State& state = graph_.states[index(id)];
+    const graph::State& state = graph_.states[id];
     for (const AxisId axis : value.varying) {
       if (!to.varies(axis) && state.kind != graph::StateKind::metric) {
         throw Error(
@@ -274,7 +274,7 @@ class Sharder {
     if (!is_first) {
       keep_common(known->second, offer);
     }
-    return known_ == nullptr ? offer : known_->partial[index(write.state)];
+    return known_ == nullptr ? offer : known_->partial[write.state];
   }
 
   const graph::Graph& graph_;
@@ -282,10 +282,10 @@ class Sharder {
   const Placements& placements_;
   const ShardedGraph* known_;
   SplitBuilder out_;
-  std::vector<ValueId> current_;  ///< per value of the function: the value that stands for it now
-  std::vector<int> readers_;      ///< per value
-  std::vector<std::optional<Placement>> wanted_;
-  std::vector<std::vector<std::size_t>> writes_of_;  ///< per value
+  IdVector<ValueId, ValueId> current_;  ///< for each value of the function, the value that stands for it now
+  IdVector<ValueId, int> readers_;
+  IdVector<ValueId, std::optional<Placement>> wanted_;
+  IdVector<ValueId, std::vector<std::size_t>> writes_of_;
   std::map<graph::StateId, std::vector<Partial>> partial_;
 };
 

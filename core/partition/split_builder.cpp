@@ -19,9 +19,9 @@ SplitBuilder::SplitBuilder(const graph::Function& function, const Placements& pl
   out_.writes.resize(function.writes.size());
 }
 
-const graph::TensorType& SplitBuilder::type(ValueId id) const { return out_.values[index(id)].type; }
+const graph::TensorType& SplitBuilder::type(ValueId id) const { return out_.values[id].type; }
 
-const Placement& SplitBuilder::placement(ValueId id) const { return out_.values[index(id)].placement; }
+const Placement& SplitBuilder::placement(ValueId id) const { return out_.values[id].placement; }
 
 void SplitBuilder::begin(const Node& node) {
   phase_ = node.phase;
@@ -32,20 +32,19 @@ void SplitBuilder::begin(const Node& node) {
 }
 
 ValueId SplitBuilder::add_value(graph::Value value, Placement placement) {
-  const auto id = static_cast<ValueId>(out_.values.size());
-  out_.values.push_back({std::move(value), std::move(placement), id});
-  return id;
+  return out_.values.push_back({std::move(value), std::move(placement), out_.values.next()});
 }
 
 ValueId SplitBuilder::add_result(const std::string& name, const graph::TensorType& type, Placement placement) {
-  return add_value({.name = name, .type = type, .producer = static_cast<graph::NodeId>(out_.nodes.size())},
-                   std::move(placement));
+  return add_value({.name = name, .type = type, .producer = out_.nodes.next()}, std::move(placement));
 }
 
 void SplitBuilder::add_node(Node node, std::optional<Transition> transition) {
   SplitNode added{std::move(node), transition};
-  added.action = out_.role != graph::Role::repeated ? -1 : added.phase == Phase::forward ? 0 : 1;
-  added.alike = static_cast<graph::NodeId>(out_.nodes.size());
+  if (out_.role == graph::Role::repeated) {
+    added.action = ActionId(added.phase == Phase::forward ? 0 : 1);
+  }
+  added.alike = out_.nodes.next();
   out_.nodes.push_back(std::move(added));
 }
 
@@ -61,7 +60,7 @@ ValueId SplitBuilder::reshard(ValueId from, Placement to) {
   }
   if (placement(at) != to) {
     throw Error(ErrorCode::internal,
-                fmt::format("function {}: {} cannot go from {} to {}", out_.name, out_.values[index(from)].name,
+                fmt::format("function {}: {} cannot go from {} to {}", out_.name, out_.values[from].name,
                             to_string(placement(from), placements_.mesh), to_string(to, placements_.mesh)));
   }
   resharded_.emplace(std::pair{from, to}, at);
@@ -71,7 +70,7 @@ ValueId SplitBuilder::reshard(ValueId from, Placement to) {
 ValueId SplitBuilder::gather(ValueId state, const Gather& gather, const Placement& use) {
   Gathered& last = gathered_[state];
   const bool again = placements_.stages ? stretch_ > last.stretch : !gather.keep && stretch_ > last.stretch + 1;
-  if (last.value == graph::no_value || again) {
+  if (!last.value.exists() || again) {
     const auto number = gathers_.emplace(std::pair{gather.unit, stretch_}, static_cast<std::int32_t>(gathers_.size()));
     last.value = state;
     while (std::optional<Transition> step = next_step(placement(last.value), use)) {
@@ -85,7 +84,7 @@ ValueId SplitBuilder::gather(ValueId state, const Gather& gather, const Placemen
 
 ValueId SplitBuilder::add_transition(ValueId from, const Transition& step) {
   const graph::Op& op = op_of(step.kind);
-  const std::string name = fmt::format("{}:{}", out_.values[index(from)].name, op.name);
+  const std::string name = fmt::format("{}:{}", out_.values[from].name, op.name);
   const graph::TensorType moved = type(from);
   const ValueId to = add_result(name, moved, after(step, placement(from)));
   add_node({.op = &op, .name = name, .inputs = {from}, .outputs = {to}, .phase = phase_of(from), .layer = layer_},
@@ -97,8 +96,8 @@ ValueId SplitBuilder::add_transition(ValueId from, const Transition& step) {
 /// with one in backward_input, and a schedule may delay backward_weight. So the transition is in backward_input unless
 /// its source is made in backward_weight.
 Phase SplitBuilder::phase_of(ValueId from) const {
-  const graph::NodeId producer = out_.values[index(from)].producer;
-  const bool put_off = producer >= 0 && out_.nodes[index(producer)].phase == Phase::backward_weight;
+  const graph::NodeId producer = out_.values[from].producer;
+  const bool put_off = producer.exists() && out_.nodes[producer].phase == Phase::backward_weight;
   return phase_ == Phase::backward_weight && !put_off ? Phase::backward_input : phase_;
 }
 

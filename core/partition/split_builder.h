@@ -43,7 +43,7 @@ class SplitBuilder {
 
  private:
   struct Gathered {
-    graph::ValueId value = graph::no_value;
+    graph::ValueId value = {};
     std::int32_t stretch = -1;  ///< the last stretch that used it
   };
 

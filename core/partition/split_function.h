@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,10 +11,16 @@
 
 namespace shardrun::partition {
 
+/// A stage of a pipeline: a coordinate along the pipeline's mesh axis. Stage 0 is all there is without a pipeline.
+using StageId = Id<struct StageTag>;
+
+/// Index in Programs::actions.
+using ActionId = Id<struct ActionTag>;
+
 /// A direction between two stages of a pipeline. Messages along a link arrive in the order in which they are sent.
 struct Link {
-  std::int32_t from = -1;
-  std::int32_t to = -1;
+  StageId from = {};
+  StageId to = {};
   bool backward = false;
 
   auto operator<=>(const Link&) const = default;
@@ -53,25 +60,25 @@ struct Transition {
 /// its kernel computes the elements that need no halo, and the exchange fills in the rest.
 struct SplitNode : graph::Node {
   std::optional<Transition> transition = {};
-  std::int32_t stage = -1;                        ///< the pipeline stage that executes it; −1: every stage
-  std::vector<std::int32_t> operand_stages = {};  ///< for a sum over stages: the stage that adds each operand
-  std::int32_t call = 0;                          ///< its microbatch, if the function executes several in one call
-  std::int32_t action = -1;                       ///< number of its stage's action; −1: it belongs to none
-  graph::NodeId alike = -1;                       ///< the first node, of any call, of the same op over alike values
+  StageId stage = {};                        ///< the pipeline stage that executes it; none: every stage
+  std::vector<StageId> operand_stages = {};  ///< for a sum over stages: the stage that adds each operand
+  std::size_t call = 0;                      ///< its microbatch, if the function executes several in one call
+  ActionId action = {};                      ///< its stage's action; none: it belongs to none
+  graph::NodeId alike = {};                  ///< the first node, of any call, of the same op over alike values
 };
 
 struct SplitValue : graph::Value {
   mesh::Placement placement = {};
-  graph::ValueId alike = graph::no_value;  ///< the first value, of any call, of the same type and placement
+  graph::ValueId alike = {};  ///< the first value, of any call, of the same type and placement
 };
 
 struct SplitInput : graph::Port {
-  std::int32_t call = 0;
+  std::size_t call = 0;
 };
 
 /// A gradient that another stage contributes to. At the end of a step that stage sends what it has accumulated.
 struct Tie {
-  graph::StateId state = -1;
+  graph::StateId state = {};
   Link link;
 };
 
@@ -81,8 +88,8 @@ struct SplitFunction {
   std::string name;
   graph::Role role = graph::Role::on_demand;
   std::int64_t rows = 0;
-  std::vector<SplitValue> values;
-  std::vector<SplitNode> nodes;
+  IdVector<graph::ValueId, SplitValue> values;
+  IdVector<graph::NodeId, SplitNode> nodes;
   std::vector<SplitInput> inputs;
   std::vector<graph::Port> outputs;
   std::vector<graph::StateWrite> writes;
@@ -90,10 +97,10 @@ struct SplitFunction {
   std::vector<Tie> ties = {};
   std::size_t under_way = 1;  ///< the most messages in flight along a link
 
-  /// The stage that makes a value; −1: every stage has it.
-  [[nodiscard]] std::int32_t stage_of(graph::ValueId value) const {
-    const graph::NodeId producer = values[static_cast<std::size_t>(value)].producer;
-    return producer < 0 ? -1 : nodes[static_cast<std::size_t>(producer)].stage;
+  /// The stage that makes a value; none: every stage has it.
+  [[nodiscard]] StageId stage_of(graph::ValueId value) const {
+    const graph::NodeId producer = values[value].producer;
+    return producer.exists() ? nodes[producer].stage : StageId{};
   }
 };
 

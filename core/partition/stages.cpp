@@ -34,13 +34,13 @@ bool is_update(const SplitFunction& function) {
 ///  - Optimizer states are on the stage that updates their parameter.
 ///  - Metrics are on every stage.
 StateStages find_states(const graph::Graph& graph, const ShardedGraph& sharded, const Pipeline& pipeline) {
-  const auto stages = static_cast<std::size_t>(pipeline.stages());
-  StateStages states{.held = std::vector(graph.states.size(), std::vector<bool>(stages, false)),
-                     .owner = std::vector<std::int32_t>(graph.states.size(), 0)};
-  std::vector<std::int32_t> first_layer(graph.states.size(), graph.layers);
+  StateStages states;
+  states.held.assign(graph.states.size(), IdVector<StageId, bool>(pipeline.stages(), false));
+  states.owner.assign(graph.states.size(), StageId(0));
+  IdVector<StateId, std::int32_t> first_layer(graph.states.size(), graph.layers);
   const auto use = [&](StateId state, std::int32_t layer) {
-    states.held[index(state)][index(pipeline.stage_of(layer))] = true;
-    first_layer[index(state)] = std::min(first_layer[index(state)], layer);
+    states.held[state][pipeline.stage_of(layer)] = true;
+    first_layer[state] = std::min(first_layer[state], layer);
   };
   for (const SplitFunction& function : sharded.functions) {
     if (is_update(function)) {
@@ -48,31 +48,31 @@ StateStages find_states(const graph::Graph& graph, const ShardedGraph& sharded, 
     }
     for (const SplitNode& node : function.nodes) {
       for (const ValueId id : node.inputs) {
-        if (const StateId state = function.values[index(id)].state; state >= 0) {
+        if (const StateId state = function.values[id].state; state.exists()) {
           use(state, node.layer);
         }
       }
     }
     for (const StateWrite& write : function.writes) {
-      if (const NodeId producer = function.values[index(write.value)].producer; producer >= 0) {
-        use(write.state, function.nodes[index(producer)].layer);
+      if (const NodeId producer = function.values[write.value].producer; producer.exists()) {
+        use(write.state, function.nodes[producer].layer);
       }
     }
   }
-  for (std::size_t s = 0; s < graph.states.size(); ++s) {
+  for (const StateId s : graph.states.ids()) {
     const graph::State& state = graph.states[s];
-    const std::size_t of = state.of_parameter < 0 ? s : index(state.of_parameter);
-    const std::int32_t owner = pipeline.stage_of(first_layer[of]);
+    const StateId of = state.of_parameter.exists() ? state.of_parameter : s;
+    const StageId owner = pipeline.stage_of(first_layer[of]);
     states.owner[s] = owner;
     if (state.kind == StateKind::optimizer) {
-      states.held[s].assign(stages, false);
+      states.held[s].assign(pipeline.stages(), false);
     } else if (state.kind == StateKind::metric) {
-      states.held[s].assign(stages, true);
+      states.held[s].assign(pipeline.stages(), true);
     }
     if (state.kind == StateKind::hook_state && !state.of_gradient) {
       states.held[s] = states.held[of];
     }
-    states.held[s][index(owner)] = true;
+    states.held[s][owner] = true;
   }
   return states;
 }
@@ -92,12 +92,12 @@ class NodesOfActions {
  public:
   NodesOfActions(FunctionCut& cut, const Pipeline& pipeline) : cut_(cut), pipeline_(pipeline) {}
 
-  const SegmentNodes* find(const CutFunction& function, const Action& action, std::int32_t stage) {
+  const SegmentNodes* find(const CutFunction& function, const Action& action, StageId stage) {
     const auto [entry, is_new] = known_.emplace(std::tuple{&function, action.chunk, action.kind}, nullptr);
     if (is_new) {
       SegmentNodes& nodes = cut_.nodes.emplace_back();
       for (const NodeId n : of_chunk(function, action.chunk)) {
-        if (belongs_to(function.split.nodes[index(n)].phase, action.kind)) {
+        if (belongs_to(function.split.nodes[n].phase, action.kind)) {
           nodes.all.push_back(n);
         }
       }
@@ -112,9 +112,8 @@ class NodesOfActions {
     std::vector<std::vector<NodeId>>& chunks = chunks_[&function];
     if (chunks.empty()) {
       chunks.resize(pipeline_.chunks.size());
-      const std::vector<SplitNode>& nodes = function.split.nodes;
-      for (std::size_t n = 0; n < nodes.size(); ++n) {
-        chunks[pipeline_.chunk_of(nodes[n].layer)].push_back(static_cast<NodeId>(n));
+      for (const NodeId n : function.split.nodes.ids()) {
+        chunks[pipeline_.chunk_of(function.split.nodes[n].layer)].push_back(n);
       }
     }
     return chunks[chunk];
@@ -147,7 +146,7 @@ class Cutting {
 
  private:
   const CutFunction& add(FunctionCut& cut, SplitFunction assigned) const {
-    return cut.functions.emplace_back(cut_function(std::move(assigned), stages_.states, pipeline_.stages()));
+    return cut.functions.emplace_back(cut_function(std::move(assigned), stages_.states, pipeline_.stage_ids()));
   }
 
   void cut_alone(const SplitFunction& function) {
@@ -155,11 +154,11 @@ class Cutting {
     const CutFunction& own = add(cut, is_update(function) ? assign_by_states(function, pipeline_, stages_.states)
                                                           : assign_by_layers(function, pipeline_));
     cut.calls = {&own};
-    for (std::int32_t stage = 0; stage < pipeline_.stages(); ++stage) {
+    for (const StageId stage : pipeline_.stage_ids()) {
       SegmentNodes& nodes = cut.nodes.emplace_back();
-      for (std::size_t n = 0; n < own.split.nodes.size(); ++n) {
-        if (own.split.nodes[n].stage < 0 || own.split.nodes[n].stage == stage) {
-          nodes.all.push_back(static_cast<NodeId>(n));
+      for (const NodeId n : own.split.nodes.ids()) {
+        if (!own.split.nodes[n].stage.exists() || own.split.nodes[n].stage == stage) {
+          nodes.all.push_back(n);
         }
       }
       nodes.meeting = meeting_of(own, nodes.all, stage);
@@ -177,24 +176,25 @@ class Cutting {
       cut.calls.push_back(function);
     }
     NodesOfActions nodes(cut, pipeline_);
-    for (std::int32_t stage = 0; stage < pipeline_.stages(); ++stage) {
-      std::vector<Segment>& segments = cut.segments.emplace_back();
-      for (const Action& action : pipeline_.actions[index(stage)]) {
-        segments.push_back({.call = static_cast<std::int32_t>(action.microbatch),
+    for (const StageId stage : pipeline_.stage_ids()) {
+      std::vector<Segment> segments;
+      for (const Action& action : pipeline_.actions[stage]) {
+        segments.push_back({.call = action.microbatch,
                             .nodes = nodes.find(*cut.calls[action.microbatch], action, stage),
                             .action = action});
       }
+      cut.segments.push_back(std::move(segments));
     }
     finish(std::move(cut));
   }
 
   [[nodiscard]] std::vector<Tie> ties() const {
     std::vector<Tie> ties;
-    for (std::size_t s = 0; s < graph_.states.size(); ++s) {
-      const std::int32_t owner = stages_.states.owner[s];
-      for (std::int32_t from = 0; from < pipeline_.stages() && graph_.states[s].kind == StateKind::gradient; ++from) {
-        if (from != owner && stages_.states.holds(s, from)) {
-          ties.push_back({static_cast<StateId>(s), {from, owner, true}});
+    for (const StateId s : graph_.states.ids()) {
+      const StageId owner = stages_.states.owner[s];
+      for (const StageId from : pipeline_.stage_ids()) {
+        if (graph_.states[s].kind == StateKind::gradient && from != owner && stages_.states.holds(s, from)) {
+          ties.push_back({s, {from, owner, true}});
         }
       }
     }
@@ -210,14 +210,14 @@ class Cutting {
   void finish(FunctionCut cut) {
     order_messages(cut, graph_, stages_.states);
     const auto name = [&](const StageMessage& message) {
-      const SplitFunction& function = cut.calls[index(message.call)]->split;
-      const graph::Value& value = function.values[index(message.value)];
+      const SplitFunction& function = cut.calls[message.call]->split;
+      const graph::Value& value = function.values[message.value];
       const std::optional<Action>& action =
-          cut.segments[index(message.sends ? message.link.from : message.link.to)][message.segment].action;
-      return MessageName{
-          .action = action ? to_string(*action) : function.name,
-          .node = message.sends ? function.nodes[index(value.producer)].name + ":" + op_of(Transition::Kind::send).name
-                                : value.name + ":" + op_of(Transition::Kind::receive).name};
+          cut.segments[message.sends ? message.link.from : message.link.to][message.segment].action;
+      return MessageName{.action = action ? to_string(*action) : function.name,
+                         .node = message.sends
+                                     ? function.nodes[value.producer].name + ":" + op_of(Transition::Kind::send).name
+                                     : value.name + ":" + op_of(Transition::Kind::receive).name};
     };
     cut.under_way = least_under_way(cut.messages, name);
     stages_.cuts.push_back(std::make_shared<const FunctionCut>(std::move(cut)));
@@ -232,7 +232,7 @@ class Cutting {
 
 }  // namespace
 
-std::vector<SplitFunction> Stages::functions_of(const graph::Graph& graph, std::int32_t stage) const {
+std::vector<SplitFunction> Stages::functions_of(const graph::Graph& graph, StageId stage) const {
   std::vector<SplitFunction> functions;
   for (const std::shared_ptr<const FunctionCut>& cut : cuts) {
     SplitFunction& function = functions.emplace_back(build_stage(*cut, graph, states, stage));
@@ -267,9 +267,10 @@ Stages cut_stages(const graph::Graph& graph, const ShardedGraph& sharded, const 
   if (pipeline.exists()) {
     return Cutting(graph, sharded, pipeline, microbatch_rows).run();
   }
-  return {.states = {.held = std::vector(graph.states.size(), std::vector<bool>(1, true)),
-                     .owner = std::vector<std::int32_t>(graph.states.size(), 0)},
-          .cuts = {}};
+  Stages stages;
+  stages.states.held.assign(graph.states.size(), IdVector<StageId, bool>(1, true));
+  stages.states.owner.assign(graph.states.size(), StageId(0));
+  return stages;
 }
 
 }  // namespace shardrun::partition

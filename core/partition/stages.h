@@ -12,12 +12,10 @@ namespace shardrun::partition {
 
 /// The stages that hold each state, and the stage that updates it. Without a pipeline there is one stage.
 struct StateStages {
-  std::vector<std::vector<bool>> held;  ///< by state, then by stage
-  std::vector<std::int32_t> owner;      ///< the stage that updates each state
+  IdVector<graph::StateId, IdVector<StageId, bool>> held;
+  IdVector<graph::StateId, StageId> owner;  ///< the stage that updates each state
 
-  [[nodiscard]] bool holds(std::size_t state, std::int32_t stage) const {
-    return held[state][static_cast<std::size_t>(stage)];
-  }
+  [[nodiscard]] bool holds(graph::StateId state, StageId stage) const { return held[state][stage]; }
 };
 
 struct FunctionCut;
@@ -29,7 +27,7 @@ struct Stages {
 
   /// The functions of one stage. Each call makes them anew, because functions that execute all microbatches of a step
   /// are long. REQUIRES: there is a pipeline; `graph` is the one that was cut.
-  [[nodiscard]] std::vector<SplitFunction> functions_of(const graph::Graph& graph, std::int32_t stage) const;
+  [[nodiscard]] std::vector<SplitFunction> functions_of(const graph::Graph& graph, StageId stage) const;
 
   /// The links along which stages send something, ascending.
   [[nodiscard]] std::vector<Link> links() const;

@@ -11,17 +11,17 @@ namespace {
 
 class Places {
  public:
-  explicit Places(std::vector<Buffer>& states) : states_(states), placed_(states.size(), false) {}
+  explicit Places(IdVector<graph::StateId, Buffer>& states) : states_(states), placed_(states.size(), false) {}
 
   void place(const std::vector<graph::StateId>& group) {
     for (const graph::StateId state : group) {
-      place_one(static_cast<std::size_t>(state));
+      place_one(state);
     }
     offset_ = memory::align_up(offset_);
   }
 
   void place(Category category) {
-    for (std::size_t s = 0; s < states_.size(); ++s) {
+    for (const graph::StateId s : states_.ids()) {
       if (!placed_[s] && states_[s].category == category) {
         place_one(s);
         offset_ = memory::align_up(offset_);
@@ -32,7 +32,7 @@ class Places {
   [[nodiscard]] std::uint64_t end() const noexcept { return offset_; }
 
  private:
-  void place_one(std::size_t s) {
+  void place_one(graph::StateId s) {
     if (!placed_[s]) {
       states_[s].offset = offset_;
       offset_ += states_[s].bytes;
@@ -40,8 +40,8 @@ class Places {
     }
   }
 
-  std::vector<Buffer>& states_;
-  std::vector<bool> placed_;
+  IdVector<graph::StateId, Buffer>& states_;
+  IdVector<graph::StateId, bool> placed_;
   std::uint64_t offset_ = 0;
 };
 
@@ -60,7 +60,7 @@ StateLayout::StateBytes StateLayout::state_bytes(const graph::Graph& graph, cons
   const mesh::Coordinates first(mesh.axes.size(), 0);
   const mesh::Coordinates last = mesh::coordinates_of(mesh, mesh.ranks() - 1);
   StateBytes bytes;
-  for (std::size_t s = 0; s < graph.states.size(); ++s) {
+  for (const graph::StateId s : graph.states.ids()) {
     const std::vector<std::int64_t>& shape = graph.states[s].type.shape;
     const mesh::Placement& placement = partition.placements.states[s];
     const auto of = [&](const mesh::Coordinates& at) {
@@ -75,8 +75,7 @@ StateLayout::StateBytes StateLayout::state_bytes(const graph::Graph& graph, cons
 std::vector<std::vector<Bucket>> StateLayout::buckets() {
   std::vector<std::vector<Bucket>> all;
   const auto finalizes = [&](graph::StateId state) {
-    return kind(state) == graph::StateKind::metric ||
-           partition_.stages.states.owner[static_cast<std::size_t>(state)] == stage_;
+    return kind(state) == graph::StateKind::metric || partition_.stages.states.owner[state] == stage_;
   };
   for (const SplitFunction& function : functions_.functions) {
     std::vector<Bucket>& kept = all.emplace_back();
@@ -90,7 +89,7 @@ std::vector<std::vector<Bucket>> StateLayout::buckets() {
   return all;
 }
 
-std::uint64_t StateLayout::place(std::vector<Buffer>& states) const {
+std::uint64_t StateLayout::place(IdVector<graph::StateId, Buffer>& states) const {
   Places places(states);
   for (const bool parameters : {true, false}) {
     for (const std::vector<graph::StateId>& group : groups_) {
@@ -108,16 +107,13 @@ std::uint64_t StateLayout::place(std::vector<Buffer>& states) const {
   return places.end();
 }
 
-graph::StateKind StateLayout::kind(graph::StateId state) const {
-  return graph_.states[static_cast<std::size_t>(state)].kind;
-}
+graph::StateKind StateLayout::kind(graph::StateId state) const { return graph_.states[state].kind; }
 
 /// Within a bucket, states of an aligned size come first: behind a state of another size (`loss`, an odd bias) nothing
 /// is aligned.
 void StateLayout::lay_out(Bucket bucket, std::vector<Bucket>& kept) {
   std::stable_partition(bucket.states.begin(), bucket.states.end(), [&](graph::StateId state) {
-    const auto s = static_cast<std::size_t>(state);
-    return bytes_.most[s] % memory::alignment == 0 && bytes_.least[s] % memory::alignment == 0;
+    return bytes_.most[state] % memory::alignment == 0 && bytes_.least[state] % memory::alignment == 0;
   });
   const bool fresh = std::none_of(bucket.states.begin(), bucket.states.end(),
                                   [&](graph::StateId state) { return placed_.contains(state); });
@@ -159,16 +155,15 @@ std::vector<Bucket> StateLayout::hook_buckets() const {
   std::vector<Bucket> buckets;
   std::vector<Open> open;
   for (const graph::StateId state : hook.parameters) {
-    const auto s = static_cast<std::size_t>(state);
-    const std::vector<bool>& held = partition_.stages.states.held[s];
-    if (!held[static_cast<std::size_t>(stage_)]) {
+    const IdVector<StageId, bool>& held = partition_.stages.states.held[state];
+    if (!held[stage_]) {
       continue;
     }
     // A tensor on several stages has its own bucket, so that the hook does the same with it on each stage.
     const bool alone = std::count(held.begin(), held.end(), true) > 1;
-    const GroupKey key = group_key(partition_.placements.states[s]);
+    const GroupKey key = group_key(partition_.placements.states[state]);
     auto group = std::find_if(open.begin(), open.end(), [&](const Open& each) {
-      return !alone && each.key == key && each.filled + bytes_.most[s] <= partition_.bucket_bytes;
+      return !alone && each.key == key && each.filled + bytes_.most[state] <= partition_.bucket_bytes;
     });
     if (group == open.end()) {
       std::erase_if(open, [&](const Open& each) { return !alone && each.key == key; });
@@ -176,7 +171,7 @@ std::vector<Bucket> StateLayout::hook_buckets() const {
       group = open.insert(open.end(), {.key = key, .bucket = buckets.size() - 1, .filled = alone ? UINT64_MAX / 2 : 0});
     }
     buckets[group->bucket].states.push_back(state);
-    group->filled += bytes_.most[s];
+    group->filled += bytes_.most[state];
   }
   return buckets;
 }

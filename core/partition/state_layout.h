@@ -21,13 +21,13 @@ class StateLayout {
 
   /// Places the states: first the parameters, then the buckets, then the other states by category. A bucket has no
   /// gaps, and neither have its hook states. Returns the offset at which transients may begin.
-  [[nodiscard]] std::uint64_t place(std::vector<Buffer>& states) const;
+  [[nodiscard]] std::uint64_t place(IdVector<graph::StateId, Buffer>& states) const;
 
  private:
   /// Bytes of each state on the rank with the largest part and on the rank with the smallest.
   struct StateBytes {
-    std::vector<std::uint64_t> most;
-    std::vector<std::uint64_t> least;
+    IdVector<graph::StateId, std::uint64_t> most;
+    IdVector<graph::StateId, std::uint64_t> least;
   };
 
   [[nodiscard]] static StateBytes state_bytes(const graph::Graph& graph, const Partition& partition);
@@ -39,7 +39,7 @@ class StateLayout {
   const graph::Graph& graph_;
   const Partition& partition_;
   const StageFunctions& functions_;
-  const std::int32_t stage_;
+  const StageId stage_;
   const StateBytes bytes_;
   std::set<graph::StateId> placed_;
   std::set<std::vector<graph::StateId>> laid_out_;

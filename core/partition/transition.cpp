@@ -177,11 +177,11 @@ bool take_sum(std::vector<Transition>& steps, AxisId axis) {
 }  // namespace
 
 void hook_finalizations(const graph::Graph& graph, const Placements& placements,
-                        std::vector<Finalization>& finalizations) {
+                        IdVector<graph::StateId, Finalization>& finalizations) {
   const PlacedHook* hook = placements.find_hook(plan::HookKind::sync_gradients);
-  for (std::size_t s = 0; hook != nullptr && s < graph.states.size(); ++s) {
+  for (const graph::StateId s : graph.states.ids()) {
     const graph::State& state = graph.states[s];
-    if (state.kind != graph::StateKind::gradient || !hook->numbers.contains(state.of_parameter)) {
+    if (hook == nullptr || state.kind != graph::StateKind::gradient || !hook->numbers.contains(state.of_parameter)) {
       continue;
     }
     std::vector<Transition>& steps = finalizations[s].steps;
@@ -190,8 +190,7 @@ void hook_finalizations(const graph::Graph& graph, const Placements& placements,
                   fmt::format("the hook sync_gradients stands for an all_reduce over mesh axis '{}', and there is none "
                               "of {}, whose gradient is {} and whose optimizer state is {}: give the hook other "
                               "tensors, or place both whole",
-                              placements.mesh.axes[hook->axis].name,
-                              graph.states[static_cast<std::size_t>(state.of_parameter)].name,
+                              placements.mesh.axes[hook->axis].name, graph.states[state.of_parameter].name,
                               to_string(placements.states[s], placements.mesh),
                               to_string(placements.updates[s], placements.mesh)));
     }

@@ -23,6 +23,6 @@ namespace shardrun::partition {
 /// Replaces the all_reduces that the plan's hook sync_gradients stands for by the hook, behind all other collectives.
 /// Throws Error{job} if the gradient of one of the hook's tensors has no such all_reduce.
 void hook_finalizations(const graph::Graph& graph, const Placements& placements,
-                        std::vector<Finalization>& finalizations);
+                        IdVector<graph::StateId, Finalization>& finalizations);
 
 }  // namespace shardrun::partition

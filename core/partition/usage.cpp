@@ -13,10 +13,10 @@ using graph::ValueId;
 
 class Reckoning {
  public:
-  Reckoning(const graph::Graph& graph, const SplitFunction& function, const std::vector<Step>& steps)
-      : graph_(graph), function_(function), steps_(steps), end_(static_cast<std::int32_t>(steps.size())) {
+  Reckoning(const graph::Graph& graph, const SplitFunction& function, const IdVector<StepId, Step>& steps)
+      : graph_(graph), function_(function), steps_(steps), end_(steps.next()) {
     made_.fused.assign(function_.values.size(), nullptr);
-    made_.copied_at.assign(function_.values.size(), -1);
+    made_.copied_at.assign(function_.values.size(), {});
   }
 
   Usage run() {
@@ -28,122 +28,123 @@ class Reckoning {
   }
 
  private:
-  [[nodiscard]] const Value& value(ValueId id) const { return function_.values[index(id)]; }
+  [[nodiscard]] const Value& value(ValueId id) const { return function_.values[id]; }
 
   void find_spans() {
     made_.spans.resize(function_.nodes.size());
-    for (std::int32_t s = 0; s < end_; ++s) {
-      const Step& step = steps_[index(s)];
+    for (const StepId s : steps_.ids()) {
+      const Step& step = steps_[s];
       for (const graph::NodeId n : step.nodes) {
-        Span& span = made_.spans[index(n)];
+        Span& span = made_.spans[n];
         span.begin = step.kind == Step::Kind::wait ? span.begin : s;
         span.end = s;
       }
     }
   }
 
-  /// The last and the first step of the node that makes a value; −1 if the value comes from outside the function.
-  [[nodiscard]] std::int32_t made_at(ValueId id) const {
-    return value(id).producer < 0 ? -1 : made_.spans[index(value(id).producer)].end;
+  /// The last and the first step of the node that makes a value; none if the value comes from outside the function.
+  [[nodiscard]] StepId made_at(ValueId id) const {
+    return value(id).producer.exists() ? made_.spans[value(id).producer].end : StepId{};
   }
-  [[nodiscard]] std::int32_t begun_at(ValueId id) const {
-    return value(id).producer < 0 ? -1 : made_.spans[index(value(id).producer)].begin;
+  [[nodiscard]] StepId begun_at(ValueId id) const {
+    return value(id).producer.exists() ? made_.spans[value(id).producer].begin : StepId{};
   }
 
   /// Fills in made_.last_use: the last step that reads a value; end_ if the function's end reads it.
   void count_uses() {
-    made_.last_use.assign(function_.values.size(), -1);
+    made_.last_use.assign(function_.values.size(), {});
     uses_.assign(function_.values.size(), 0);
-    for (std::size_t n = 0; n < function_.nodes.size(); ++n) {
+    for (const graph::NodeId n : function_.nodes.ids()) {
       for (const ValueId id : function_.nodes[n].inputs) {
-        made_.last_use[index(id)] = std::max(made_.last_use[index(id)], made_.spans[n].end);
-        ++uses_[index(id)];
+        made_.last_use[id] = std::max(made_.last_use[id], made_.spans[n].end);
+        ++uses_[id];
       }
     }
     for (const graph::Port& port : function_.outputs) {
-      made_.last_use[index(port.value)] = end_;
-      ++uses_[index(port.value)];
+      made_.last_use[port.value] = end_;
+      ++uses_[port.value];
     }
     for (const StateWrite& write : function_.writes) {
-      if (value(write.value).producer < 0) {
-        made_.last_use[index(write.value)] = end_;
+      if (!value(write.value).producer.exists()) {
+        made_.last_use[write.value] = end_;
       }
-      ++uses_[index(write.value)];
+      ++uses_[write.value];
     }
   }
 
-  [[nodiscard]] int result_index(ValueId id) const {
-    const std::vector<ValueId>& outputs = function_.nodes[index(value(id).producer)].outputs;
-    return static_cast<int>(std::find(outputs.begin(), outputs.end(), id) - outputs.begin());
+  [[nodiscard]] std::size_t result_index(ValueId id) const {
+    const std::vector<ValueId>& outputs = function_.nodes[value(id).producer].outputs;
+    return static_cast<std::size_t>(std::find(outputs.begin(), outputs.end(), id) - outputs.begin());
   }
 
   /// The value that reads a state's old contents, if the function has one.
-  [[nodiscard]] ValueId reader_of(graph::StateId state) const { return reader_of_[index(state)]; }
+  [[nodiscard]] ValueId reader_of(graph::StateId state) const { return reader_of_[state]; }
 
   /// Fills in reader_of_ and made_.writes_to.
   void index_states() {
-    reader_of_.assign(graph_.states.size(), graph::no_value);
-    for (std::size_t v = function_.values.size(); v-- > 0;) {
-      if (function_.values[v].state >= 0) {
-        reader_of_[index(function_.values[v].state)] = static_cast<ValueId>(v);
+    reader_of_.assign(graph_.states.size(), {});
+    for (const ValueId id : function_.values.ids()) {
+      const graph::StateId state = value(id).state;
+      if (state.exists() && !reader_of_[state].exists()) {
+        reader_of_[state] = id;
       }
     }
     made_.writes_to.assign(graph_.states.size(), 0);
     for (const StateWrite& write : function_.writes) {
-      ++made_.writes_to[index(write.state)];
+      ++made_.writes_to[write.state];
     }
   }
 
   /// Decides when each write is made: see usage_of().
   void schedule_writes() {
-    made_.complete_at.assign(graph_.states.size(), -1);
-    made_.copies_after.resize(index(end_) + 1);
+    made_.complete_at.assign(graph_.states.size(), {});
+    made_.copies_after.resize(end_.index() + 1);
     for (const StateWrite& write : function_.writes) {
-      const std::int32_t made = made_at(write.value);
+      const StepId made = made_at(write.value);
       const ValueId old = reader_of(write.state);
-      std::int32_t at = std::max(made, made_.complete_at[index(write.state)]);
-      if (old != graph::no_value) {
-        at = std::max(at, made_.last_use[index(old)]);
+      StepId at = std::max(made, made_.complete_at[write.state]);
+      if (old.exists()) {
+        at = std::max(at, made_.last_use[old]);
       }
       if (at == made && can_fuse(write)) {
-        made_.fused[index(write.value)] = &write;
+        made_.fused[write.value] = &write;
       } else {
-        at = write.mode == StateWrite::Mode::assign || made < 0 ? end_ : at;
-        made_.copied_at[index(write.value)] = std::max(made_.copied_at[index(write.value)], at);
-        made_.copies_after[index(at)].push_back(&write);
+        at = write.mode == StateWrite::Mode::assign || !made.exists() ? end_ : at;
+        made_.copied_at[write.value] = std::max(made_.copied_at[write.value], at);
+        made_.copies_after[at].push_back(&write);
       }
-      made_.complete_at[index(write.state)] = at;
+      made_.complete_at[write.state] = at;
     }
     for (const Tie& tie : function_.ties) {
-      made_.complete_at[index(tie.state)] = end_;
+      made_.complete_at[tie.state] = end_;
     }
   }
 
   [[nodiscard]] bool can_fuse(const StateWrite& write) const {
-    const std::int32_t producer = value(write.value).producer;
-    if (producer < 0 || made_.fused[index(write.value)] != nullptr) {
+    const graph::NodeId producer = value(write.value).producer;
+    if (!producer.exists() || made_.fused[write.value] != nullptr) {
       return false;
     }
-    const Node& node = function_.nodes[index(producer)];
+    const Node& node = function_.nodes[producer];
     const ValueId old = reader_of(write.state);
-    const int result = result_index(write.value);
+    const std::size_t result = result_index(write.value);
     if (write.mode != StateWrite::Mode::assign) {
-      return node.op->accumulates && result == 0 && uses_[index(write.value)] == 1 && old == graph::no_value;
+      return node.op->accumulates && result == 0 && uses_[write.value] == 1 && !old.exists();
     }
-    if (made_.writes_to[index(write.state)] > 1) {
+    if (made_.writes_to[write.state] > 1) {
       return false;
     }
-    if (old == graph::no_value || made_.last_use[index(old)] < begun_at(write.value)) {
+    if (!old.exists() || made_.last_use[old] < begun_at(write.value)) {
       return true;
     }
-    return made_.last_use[index(old)] == begun_at(write.value) && updates_in_place(node, result, old);
+    return made_.last_use[old] == begun_at(write.value) && updates_in_place(node, result, old);
   }
 
   /// Whether the node may overwrite `old` with its result: every operand that is `old` must be declared in place with
   /// that result.
-  [[nodiscard]] static bool updates_in_place(const Node& node, int result, ValueId old) {
+  [[nodiscard]] static bool updates_in_place(const Node& node, std::size_t result, ValueId old) {
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {
-      const std::pair<int, int> pair = {result, static_cast<int>(i)};
+      const std::pair pair = {result, i};
       const auto& pairs = node.op->in_place;
       if (node.inputs[i] == old && std::find(pairs.begin(), pairs.end(), pair) == pairs.end()) {
         return false;
@@ -154,16 +155,16 @@ class Reckoning {
 
   const graph::Graph& graph_;
   const SplitFunction& function_;
-  const std::vector<Step>& steps_;
-  const std::int32_t end_;
-  std::vector<int> uses_;           ///< per value
-  std::vector<ValueId> reader_of_;  ///< per state: the value that reads its old contents, or none
+  const IdVector<StepId, Step>& steps_;
+  const StepId end_;
+  IdVector<ValueId, int> uses_;
+  IdVector<graph::StateId, ValueId> reader_of_;  ///< the value that reads a state's old contents, or none
   Usage made_;
 };
 
 }  // namespace
 
-Usage usage_of(const graph::Graph& graph, const SplitFunction& function, const std::vector<Step>& steps) {
+Usage usage_of(const graph::Graph& graph, const SplitFunction& function, const IdVector<StepId, Step>& steps) {
   return Reckoning(graph, function, steps).run();
 }
 

@@ -11,20 +11,20 @@ namespace shardrun::partition {
 
 /// The first and the last step of something.
 struct Span {
-  std::int32_t begin = -1;
-  std::int32_t end = -1;
+  StepId begin = {};
+  StepId end = {};
 };
 
 /// The steps of a function in which values are made and read and states are written; the same on all ranks of a stage.
 /// The number of steps stands for the function's end.
 struct Usage {
-  std::vector<Span> spans;                      ///< per node
-  std::vector<std::int32_t> last_use;           ///< per value; −1: it is not read
-  std::vector<const graph::StateWrite*> fused;  ///< per value: the state write that its op makes itself, or null
-  std::vector<std::int32_t> copied_at;          ///< per value: the step of the last copy of it to a state; −1: none
-  std::vector<std::vector<const graph::StateWrite*>> copies_after;  ///< per step: the copies to states made after it
-  std::vector<std::int32_t> complete_at;  ///< per state: the step of the last write to it; −1: none
-  std::vector<int> writes_to;             ///< per state: the number of writes to it
+  IdVector<graph::NodeId, Span> spans;
+  IdVector<graph::ValueId, StepId> last_use;                 ///< none: it is not read
+  IdVector<graph::ValueId, const graph::StateWrite*> fused;  ///< the state write that its op makes itself, or null
+  IdVector<graph::ValueId, StepId> copied_at;                ///< the step of the last copy of it to a state
+  IdVector<StepId, std::vector<const graph::StateWrite*>> copies_after;  ///< the copies to states made after a step
+  IdVector<graph::StateId, StepId> complete_at;                          ///< the step of the last write to it
+  IdVector<graph::StateId, int> writes_to;                               ///< the number of writes to it
 };
 
 /// Decides when state writes are made.
@@ -32,6 +32,7 @@ struct Usage {
 ///    contents any more.
 ///  - An assignment is made by its op if possible, otherwise at the function's end.
 /// REQUIRES: `function` outlives the result.
-[[nodiscard]] Usage usage_of(const graph::Graph& graph, const SplitFunction& function, const std::vector<Step>& steps);
+[[nodiscard]] Usage usage_of(const graph::Graph& graph, const SplitFunction& function,
+                             const IdVector<StepId, Step>& steps);
 
 }  // namespace shardrun::partition

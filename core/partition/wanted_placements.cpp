@@ -1,6 +1,7 @@
 #include "core/partition/wanted_placements.h"
 
 #include <algorithm>
+#include <ranges>
 #include <set>
 
 namespace shardrun::partition {
@@ -17,42 +18,42 @@ bool is_elementwise(const Node& node) {
 
 }  // namespace
 
-std::vector<int> count_readers(const graph::Function& function) {
-  std::vector<int> readers(function.values.size(), 0);
+IdVector<ValueId, int> count_readers(const graph::Function& function) {
+  IdVector<ValueId, int> readers(function.values.size(), 0);
   for (const Node& node : function.nodes) {
     const std::set<ValueId> operands(node.inputs.begin(), node.inputs.end());
     for (const ValueId id : operands) {
-      ++readers[index(id)];
+      ++readers[id];
     }
   }
   for (const graph::Port& port : function.outputs) {
-    ++readers[index(port.value)];
+    ++readers[port.value];
   }
   for (const graph::StateWrite& write : function.writes) {
-    ++readers[index(write.value)];
+    ++readers[write.value];
   }
   return readers;
 }
 
-std::vector<std::optional<mesh::Placement>> wanted_placements(const graph::Function& function,
-                                                              const Placements& placements,
-                                                              const std::vector<int>& readers) {
-  std::vector<std::optional<mesh::Placement>> wanted(function.values.size());
-  for (std::size_t v = 0; v < function.values.size(); ++v) {
+IdVector<ValueId, std::optional<mesh::Placement>> wanted_placements(const graph::Function& function,
+                                                                    const Placements& placements,
+                                                                    const IdVector<ValueId, int>& readers) {
+  IdVector<ValueId, std::optional<mesh::Placement>> wanted(function.values.size());
+  for (const ValueId v : function.values.ids()) {
     const auto point = placements.cut_points.find(function.values[v].cut_point);
     if (point != placements.cut_points.end()) {
       wanted[v] = point->second;
     }
   }
-  for (auto node = function.nodes.rbegin(); node != function.nodes.rend(); ++node) {
-    const std::optional<mesh::Placement> result = wanted[index(node->outputs[0])];
-    for (std::size_t i = 0; result && is_elementwise(*node) && i < node->inputs.size(); ++i) {
-      const ValueId id = node->inputs[i];
-      const std::vector<int>& dims = node->rule.inputs[std::min(i, node->rule.inputs.size() - 1)];
-      const graph::NodeId producer = function.values[index(id)].producer;
-      if (!wanted[index(id)] && readers[index(id)] == 1 && dims == node->rule.outputs[0] && producer >= 0 &&
-          is_elementwise(function.nodes[index(producer)])) {
-        wanted[index(id)] = result;
+  for (const Node& node : std::views::reverse(function.nodes)) {
+    const std::optional<mesh::Placement> result = wanted[node.outputs[0]];
+    for (std::size_t i = 0; result && is_elementwise(node) && i < node.inputs.size(); ++i) {
+      const ValueId id = node.inputs[i];
+      const std::vector<graph::FactorId>& dims = node.rule.inputs[std::min(i, node.rule.inputs.size() - 1)];
+      const graph::NodeId producer = function.values[id].producer;
+      if (!wanted[id] && readers[id] == 1 && dims == node.rule.outputs[0] && producer.exists() &&
+          is_elementwise(function.nodes[producer])) {
+        wanted[id] = result;
       }
     }
   }

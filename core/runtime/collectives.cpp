@@ -29,9 +29,9 @@ std::uint32_t dtype_of(const Transfer& transfer, std::size_t element_bytes) noex
 
 /// Operations are counted by group, and the links of two stages have the members of their axis.
 std::string recorded_name(const std::string& axis, const partition::Link& link) {
-  return link == partition::Link{}
-             ? axis
-             : fmt::format("{}/{}-{}/{}", axis, link.from, link.to, link.backward ? "backward" : "forward");
+  return link == partition::Link{} ? axis
+                                   : fmt::format("{}/{}-{}/{}", axis, link.from.number(), link.to.number(),
+                                                 link.backward ? "backward" : "forward");
 }
 
 bool all_equal(const std::vector<std::int64_t>& counts) {
@@ -128,8 +128,7 @@ Collectives::Collectives(TransportSet& set, const partition::Partition& partitio
   for (std::size_t l = 0; l < links.size(); ++l) {
     const mesh::AxisId axis = partition.pipeline.axis;
     const std::vector<std::int64_t> line = mesh::line_through(mesh_, axis, rank);
-    const std::vector<std::int64_t> members = {line[static_cast<std::size_t>(links[l].from)],
-                                               line[static_cast<std::size_t>(links[l].to)]};
+    const std::vector<std::int64_t> members = {line[links[l].from.index()], line[links[l].to.index()]};
     if (std::find(members.begin(), members.end(), rank) != members.end()) {
       add_group(axis, links[l], mesh_.axes.size() + 1 + l, members, rank);
     }

@@ -80,7 +80,7 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
     hook_groups_.push_back(std::make_unique<const plugins::HookTables>(group));
   }
   for (const partition::Program& program : programs_.programs) {
-    std::vector<device::TensorView>& views = views_.emplace_back();
+    IdVector<partition::BufferId, device::TensorView>& views = views_.emplace_back();
     for (const partition::Buffer& buffer : program.buffers) {
       views.push_back(view_of(buffer, arena_->data()));
     }
@@ -95,10 +95,10 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
       call.number = static_cast<std::uint32_t>(calls.size() - 1);
       call.scratch = {arena_->data() + instruction.scratch_offset, instruction.scratch_bytes};
       for (const partition::BufferId id : instruction.inputs) {
-        call.inputs.push_back(views[static_cast<std::size_t>(id)]);
+        call.inputs.push_back(views[id]);
       }
       for (const partition::BufferId id : instruction.outputs) {
-        call.outputs.push_back(views[static_cast<std::size_t>(id)]);
+        call.outputs.push_back(views[id]);
       }
       if (instruction.hook) {
         bind_hook(call);
@@ -143,7 +143,7 @@ void Executor::bind(Communicator& communicator) {
 }
 
 std::byte* Executor::address_of(std::size_t program, partition::BufferId buffer) const {
-  return buffer < 0 ? nullptr : static_cast<std::byte*>(views_[program][static_cast<std::size_t>(buffer)].data);
+  return buffer.exists() ? static_cast<std::byte*>(views_[program][buffer].data) : nullptr;
 }
 
 Communicator::TransferBuffers Executor::buffers_of(std::size_t program, const partition::Transfer& transfer) const {
@@ -158,8 +158,8 @@ Communicator::TransferBuffers Executor::buffers_of(std::size_t program, const pa
                                         .recv_bytes = static_cast<std::uint64_t>(transfer.recv.elements) * bytes,
                                         .scratch = address_of(program, transfer.scratch),
                                         .element_bytes = bytes};
-  if (transfer.scratch >= 0) {
-    buffers.scratch_bytes = programs_.programs[program].buffers[static_cast<std::size_t>(transfer.scratch)].bytes;
+  if (transfer.scratch.exists()) {
+    buffers.scratch_bytes = programs_.programs[program].buffers[transfer.scratch].bytes;
   }
   return buffers;
 }
@@ -167,22 +167,21 @@ Communicator::TransferBuffers Executor::buffers_of(std::size_t program, const pa
 void Executor::bind_transfers(std::size_t p) {
   const partition::Program& program = programs_.programs[p];
   const mesh::Coordinates at = mesh::coordinates_of(programs_.mesh, programs_.rank);
-  std::vector<Communicator::Handle> handles(program.transfers.size());
+  IdVector<partition::TransferId, Communicator::Handle> handles(program.transfers.size());
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const partition::Instruction& instruction = program.instructions[i];
     if (instruction.kind == partition::Instruction::Kind::start) {
-      const auto number = static_cast<std::size_t>(instruction.transfer);
-      const partition::Transfer& transfer = program.transfers[number];
+      const partition::Transfer& transfer = program.transfers[instruction.transfer];
       const bool waited_at_once =
           i + 1 < program.instructions.size() && program.instructions[i + 1].transfer == instruction.transfer;
       const Communicator::TransferBuffers buffers = buffers_of(p, transfer);
-      handles[number] = communicator_->prepare(transfer, buffers, waited_at_once);
+      handles[instruction.transfer] = communicator_->prepare(transfer, buffers, waited_at_once);
       calls_[p][i].sent = &sent_[programs_.mesh.axes[transfer.axis].name][partition::to_string(transfer.collective)];
       calls_[p][i].bytes =
           partition::sent_bytes(transfer, at[transfer.axis], programs_.mesh.size(transfer.axis), buffers.element_bytes);
     }
-    if (instruction.transfer >= 0) {
-      calls_[p][i].transfer = handles[static_cast<std::size_t>(instruction.transfer)];
+    if (instruction.transfer.exists()) {
+      calls_[p][i].transfer = handles[instruction.transfer];
     }
   }
 }
@@ -198,9 +197,8 @@ std::size_t Executor::find(graph::Role role) const {
 namespace {
 
 const partition::Port* find_port(const std::vector<partition::Port>& ports, std::string_view name, std::size_t call) {
-  const auto found = std::find_if(ports.begin(), ports.end(), [&](const partition::Port& port) {
-    return port.name == name && port.call == static_cast<std::int32_t>(call);
-  });
+  const auto found =
+      std::ranges::find_if(ports, [&](const partition::Port& port) { return port.name == name && port.call == call; });
   return found == ports.end() ? nullptr : &*found;
 }
 
@@ -213,7 +211,7 @@ const partition::Port* find_port(const std::vector<partition::Port>& ports, std:
 std::optional<device::TensorView> Executor::find_input(std::size_t program, std::string_view name,
                                                        std::size_t call) const {
   const partition::Port* port = find_port(programs_.programs[program].inputs, name, call);
-  return port == nullptr ? std::nullopt : std::optional(views_[program][static_cast<std::size_t>(port->buffer)]);
+  return port == nullptr ? std::nullopt : std::optional(views_[program][port->buffer]);
 }
 
 device::TensorView Executor::input(std::size_t program, std::string_view name) const {
@@ -230,7 +228,7 @@ device::TensorView Executor::output(std::size_t program, std::string_view name) 
   if (port == nullptr) {
     refuse_port(at, name);
   }
-  return views_[program][static_cast<std::size_t>(port->buffer)];
+  return views_[program][port->buffer];
 }
 
 void Executor::compute(Call& call, const device::Scalars& scalars) {
@@ -325,12 +323,11 @@ std::size_t Executor::advance(std::size_t program, std::span<const device::Scala
 std::optional<std::string> Executor::bad_result(std::size_t program, const Call& call) const {
   const partition::Program& at = programs_.programs[program];
   if (call.instruction->kind == partition::Instruction::Kind::wait) {
-    return bad_arrival(program, at.transfers[static_cast<std::size_t>(call.instruction->transfer)]);
+    return bad_arrival(program, at.transfers[call.instruction->transfer]);
   }
   for (std::size_t o = 0; o < call.outputs.size(); ++o) {
     if (has_non_finite(call.outputs[o], device_.element_bytes(graph::DType::f32))) {
-      return fmt::format("{} (op {}, function {})",
-                         at.buffers[static_cast<std::size_t>(call.instruction->outputs[o])].name,
+      return fmt::format("{} (op {}, function {})", at.buffers[call.instruction->outputs[o]].name,
                          call.instruction->op->name, at.function);
     }
   }
@@ -340,28 +337,26 @@ std::optional<std::string> Executor::bad_result(std::size_t program, const Call&
 /// A bucket's elements are those of several states.
 std::optional<std::string> Executor::bad_arrival(std::size_t program, const partition::Transfer& transfer) const {
   const partition::Program& at = programs_.programs[program];
-  if (transfer.recv.buffer < 0) {
+  const partition::BufferId buffer = transfer.recv.buffer;
+  if (!buffer.exists()) {
     return std::nullopt;
   }
-  const partition::Buffer& received = at.buffers[static_cast<std::size_t>(transfer.recv.buffer)];
+  const partition::Buffer& received = at.buffers[buffer];
   const std::uint64_t bytes =
       static_cast<std::uint64_t>(transfer.recv.elements) * device_.element_bytes(transfer.dtype);
-  const auto bad = [&](std::size_t b) {
-    return has_non_finite(views_[program][b], device_.element_bytes(graph::DType::f32));
+  const auto bad = [&](const device::TensorView& view) {
+    return has_non_finite(view, device_.element_bytes(graph::DType::f32));
   };
   const auto name = [&](const partition::Buffer& buffer) {
     return fmt::format("{} ({} over {}, function {})", buffer.name, partition::to_string(transfer.collective),
                        programs_.mesh.axes[transfer.axis].name, at.function);
   };
-  const auto bad_state = [&](std::size_t s) {
-    return has_non_finite(finalized_[s], device_.element_bytes(graph::DType::f32));
-  };
-  if (static_cast<std::size_t>(transfer.recv.buffer) >= programs_.states.size()) {
-    return bad(static_cast<std::size_t>(transfer.recv.buffer)) ? std::optional(name(received)) : std::nullopt;
+  if (buffer >= partition::buffer_of(programs_.states.next())) {
+    return bad(views_[program][buffer]) ? std::optional(name(received)) : std::nullopt;
   }
-  for (std::size_t s = 0; s < programs_.states.size(); ++s) {
+  for (const graph::StateId s : programs_.states.ids()) {
     const partition::Buffer& state = programs_.states[s];
-    if (state.offset >= received.offset && state.offset < received.offset + bytes && bad_state(s)) {
+    if (state.offset >= received.offset && state.offset < received.offset + bytes && bad(finalized_[s])) {
       return name(state);
     }
   }
@@ -375,10 +370,9 @@ namespace {
 BadResult::Order order_of(const partition::Program& program, const partition::Instruction& instruction,
                           std::uint32_t number) noexcept {
   const bool forward = instruction.phase == graph::Phase::forward;
-  const auto transfer = static_cast<std::size_t>(instruction.transfer);
-  const bool received =
-      instruction.transfer >= 0 && program.transfers[transfer].collective == partition::Collective::receive;
-  return {instruction.call, static_cast<std::int32_t>(instruction.phase),
+  const bool received = instruction.transfer.exists() &&
+                        program.transfers[instruction.transfer].collective == partition::Collective::receive;
+  return {static_cast<std::int32_t>(instruction.call), static_cast<std::int32_t>(instruction.phase),
           forward ? instruction.layer : -instruction.layer, received ? 1 : 0, static_cast<std::int32_t>(number)};
 }
 

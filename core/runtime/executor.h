@@ -71,11 +71,9 @@ class Executor {
   }
 
   /// This rank's part of a state, between two steps.
-  [[nodiscard]] device::TensorView state(graph::StateId id) const { return finalized_[static_cast<std::size_t>(id)]; }
+  [[nodiscard]] device::TensorView state(graph::StateId id) const { return finalized_[id]; }
   /// Which part of the whole state that is.
-  [[nodiscard]] const mesh::Box& part(graph::StateId id) const {
-    return programs_.finalized[static_cast<std::size_t>(id)].box;
-  }
+  [[nodiscard]] const mesh::Box& part(graph::StateId id) const { return programs_.finalized[id].box; }
   /// The input of one of the calls that the program does at once; nothing if this rank does not use it.
   [[nodiscard]] std::optional<device::TensorView> find_input(std::size_t program, std::string_view name,
                                                              std::size_t call = 0) const;
@@ -170,8 +168,8 @@ class Executor {
   Communicator* communicator_ = nullptr;
   device::Threads threads_;
   std::shared_ptr<const memory::Arena> arena_;
-  std::vector<device::TensorView> finalized_;           ///< of each state
-  std::vector<std::vector<device::TensorView>> views_;  ///< of each program's buffers; the states come first
+  IdVector<graph::StateId, device::TensorView> finalized_;
+  std::vector<IdVector<partition::BufferId, device::TensorView>> views_;  ///< of each program's buffers
   std::vector<std::vector<Call>> calls_;
   partition::SentBytes sent_;
   bool profiling_ = false;

@@ -91,14 +91,13 @@ void initialize(const device::TensorView& view, const mesh::Box& part, std::size
 
 void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executor) {
   const std::size_t bytes = executor.device().element_bytes(graph::DType::f32);
-  for (std::size_t s = 0; s < graph.states.size(); ++s) {
-    const auto id = static_cast<graph::StateId>(s);
-    initialize(executor.state(id), executor.part(id), bytes, graph.states[s], seed, executor.threads());
+  for (const graph::StateId id : graph.states.ids()) {
+    initialize(executor.state(id), executor.part(id), bytes, graph.states[id], seed, executor.threads());
   }
-  for (std::size_t s = 0; s < graph.states.size(); ++s) {
-    if (graph.states[s].initializer.kind == graph::Initializer::Kind::parameter) {
-      const device::TensorView copy = executor.state(static_cast<graph::StateId>(s));
-      const device::TensorView of = executor.state(graph.states[s].of_parameter);
+  for (const graph::StateId id : graph.states.ids()) {
+    if (graph.states[id].initializer.kind == graph::Initializer::Kind::parameter) {
+      const device::TensorView copy = executor.state(id);
+      const device::TensorView of = executor.state(graph.states[id].of_parameter);
       if (copy.elements() > 0) {
         std::memcpy(copy.data, of.data, static_cast<std::size_t>(copy.elements()) * bytes);
       }

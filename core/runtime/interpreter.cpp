@@ -190,8 +190,8 @@ class Interpreter::Exchange {
   /// The ranks along the transfer's axis, or the two ends of its link.
   Group& group_of(std::size_t rank, const Transfer& transfer) {
     std::vector<std::int64_t> line = mesh::line_through(mesh_, transfer.axis, static_cast<std::int64_t>(rank));
-    if (transfer.link.from >= 0) {
-      line = {line[static_cast<std::size_t>(transfer.link.from)], line[static_cast<std::size_t>(transfer.link.to)]};
+    if (transfer.link.from.exists()) {
+      line = {line[transfer.link.from.index()], line[transfer.link.to.index()]};
     }
     Group& group = groups_[{transfer.axis, transfer.link, line}];
     if (group.members.empty()) {
@@ -260,8 +260,7 @@ Interpreter::Interpreter(const graph::Graph& graph, const partition::Partition& 
   }
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
     programs_.push_back(partition::programs_of(
-        graph, partition,
-        {.device = device, .threads = threads, .rank = rank, .plan_hook = plan_hook}));
+        graph, partition, {.device = device, .threads = threads, .rank = rank, .plan_hook = plan_hook}));
     members_.push_back(std::make_unique<Member>(*exchange_, static_cast<std::size_t>(rank)));
     executors_.push_back(std::make_unique<Executor>(programs_.back(), device, hooks));
     executors_.back()->bind(*members_.back());

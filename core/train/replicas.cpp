@@ -150,7 +150,7 @@ std::string Replicas::difference(const std::vector<std::string>& of_ranks) const
   const partition::Partition& partition = compiled_.partition;
   const mesh::Mesh& mesh = partition.placements.mesh;
   struct Found {
-    graph::StateId state = -1;
+    graph::StateId state = {};
     Dissent who;
   };
   std::vector<Found> found;
@@ -189,7 +189,7 @@ std::string Replicas::difference(const std::vector<std::string>& of_ranks) const
   const auto first = std::min_element(found.begin(), found.end(), [](const Found& one, const Found& other) {
     return std::pair(!one.who.has_majority, one.state) < std::pair(!other.who.has_majority, other.state);
   });
-  const graph::State& state = compiled_.graph.states[static_cast<std::size_t>(first->state)];
+  const graph::State& state = compiled_.graph.states[first->state];
   const bool alike = std::all_of(of_ranks.begin(), of_ranks.end(),
                                  [&](const std::string& given) { return given.back() == of_ranks.front().back(); });
   return fmt::format(

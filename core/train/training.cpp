@@ -27,13 +27,13 @@ const graph::Op* loss_op(const graph::Graph& graph) {
     return nullptr;
   }
   const auto write = std::ranges::find(function->writes, loss, &graph::StateWrite::state);
-  graph::ValueId value = write == function->writes.end() ? graph::no_value : write->value;
-  while (value != graph::no_value) {
-    const graph::NodeId producer = function->values[static_cast<std::size_t>(value)].producer;
-    if (producer < 0) {
+  graph::ValueId value = write == function->writes.end() ? graph::ValueId{} : write->value;
+  while (value.exists()) {
+    const graph::NodeId producer = function->values[value].producer;
+    if (!producer.exists()) {
       return nullptr;
     }
-    const graph::Node& node = function->nodes[static_cast<std::size_t>(producer)];
+    const graph::Node& node = function->nodes[producer];
     if (node.op->name != "sum_all") {
       return node.op;
     }
@@ -77,7 +77,7 @@ Training::Training(const job::Job& job, const compile::Compiled& compiled, Agree
   if (const graph::Op* const op = loss_op(compiled.graph); op != nullptr && op->never_negative) {
     positive_loss_ = op;
   }
-  const std::vector<mesh::Placement>& states = compiled.partition.placements.states;
+  const IdVector<graph::StateId, mesh::Placement>& states = compiled.partition.placements.states;
   varies_ = std::any_of(states.begin(), states.end(),
                         [](const mesh::Placement& placement) { return !placement.varying.empty(); });
   if (compiled.programs.has(partition::after_step_function)) {
@@ -182,15 +182,18 @@ bool Training::is_impossible(double loss) const noexcept {
 }
 
 const graph::State* Training::bad_state(graph::StateKind kind) const {
-  const auto states = static_cast<std::int32_t>(compiled_.graph.states.size());
-  std::int32_t first = 0;
-  while (first < states &&
-         (compiled_.graph.states[static_cast<std::size_t>(first)].kind != kind ||
-          !runtime::has_non_finite(executor_.state(first), compiled_.device->element_bytes(graph::DType::f32)))) {
-    ++first;
+  const IdVector<graph::StateId, graph::State>& states = compiled_.graph.states;
+  const std::size_t f32_bytes = compiled_.device->element_bytes(graph::DType::f32);
+  graph::StateId first = states.next();
+  for (const graph::StateId id : states.ids()) {
+    if (states[id].kind == kind && runtime::has_non_finite(executor_.state(id), f32_bytes)) {
+      first = id;
+      break;
+    }
   }
-  first = states - agreed(states - first);
-  return first == states ? nullptr : &compiled_.graph.states[static_cast<std::size_t>(first)];
+  const std::int32_t end = states.next().number();
+  first = graph::StateId(end - agreed(end - first.number()));
+  return states.contains(first) ? &states[first] : nullptr;
 }
 
 /// The step can be run again because its random numbers and data depend only on its number. Every rank runs to the same

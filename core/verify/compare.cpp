@@ -31,7 +31,7 @@ Comparison::Comparison(const Workload& workload, std::int64_t ranks, int threads
       selection_(std::move(selection)),
       reference_(workload, threads, std::move(stops), meter),
       before_(workload.graph.states.size()) {
-  for (std::size_t s = 0; s < workload.graph.states.size(); ++s) {
+  for (const graph::StateId s : workload.graph.states.ids()) {
     if (workload.graph.states[s].kind == graph::StateKind::gradient) {
       gradients_.push_back(s);
     }
@@ -55,7 +55,7 @@ void Comparison::begin(std::int64_t step, const Gathered& run) {
   if (step == 0) {
     reference_.initialize();
   }
-  for (std::size_t s = 0; s < run.size(); ++s) {
+  for (const graph::StateId s : run.ids()) {
     if (!run[s]) {
       continue;
     }
@@ -71,10 +71,10 @@ void Comparison::gradients(std::int64_t step, const Gathered& run) {
   reference_.differentiate(step);
   compare_metric("loss", What::loss, step, run, gradient_tolerance);
   double largest = smallest;
-  for (const std::size_t s : gradients_) {
+  for (const graph::StateId s : gradients_) {
     largest = std::max(largest, root_mean_square(s));
   }
-  for (const std::size_t s : gradients_) {
+  for (const graph::StateId s : gradients_) {
     const double size = root_mean_square(s);
     const bool zero = size < zero_share * largest;
     compare(s, What::gradient, step, *run[s], {size, zero ? zero_floor * largest : size}, gradient_tolerance);
@@ -84,7 +84,7 @@ void Comparison::gradients(std::int64_t step, const Gathered& run) {
 
 void Comparison::end(std::int64_t step, const Gathered& run) {
   reference_.update(step);
-  for (std::size_t s = 0; s < run.size(); ++s) {
+  for (const graph::StateId s : run.ids()) {
     if (run[s] && workload_.graph.states[s].kind != graph::StateKind::metric) {
       compare(s, What::update, step, *run[s], scale_of_update(s), update_tolerance);
       load(s, *run[s]);
@@ -97,8 +97,8 @@ void Comparison::end(std::int64_t step, const Gathered& run) {
 }
 
 /// The change, and the part of it that is lost to rounding at the size of the state, before or after it.
-Comparison::Scale Comparison::scale_of_update(std::size_t state) {
-  const std::span<const double> after = reference_.state(static_cast<graph::StateId>(state));
+Comparison::Scale Comparison::scale_of_update(graph::StateId state) {
+  const std::span<const double> after = reference_.state(state);
   const std::vector<double>& before = before_[state];
   double change = 0;
   double rounding = 0;
@@ -113,16 +113,16 @@ Comparison::Scale Comparison::scale_of_update(std::size_t state) {
   return {expected, expected + roundings * root_of_mean(rounding, after.size()) / update_tolerance};
 }
 
-void Comparison::compare(std::size_t state, What what, std::int64_t step, const Whole& run, Scale scale,
+void Comparison::compare(graph::StateId state, What what, std::int64_t step, const Whole& run, Scale scale,
                          double tolerance) {
   if (!is_selected(selection_, state)) {
     return;
   }
   const graph::State& described = workload_.graph.states[state];
-  const graph::State& named = what == What::gradient && described.of_parameter >= 0
-                                  ? workload_.graph.states[static_cast<std::size_t>(described.of_parameter)]
+  const graph::State& named = what == What::gradient && described.of_parameter.exists()
+                                  ? workload_.graph.states[described.of_parameter]
                                   : described;
-  const std::span<const double> expected = reference_.state(static_cast<graph::StateId>(state));
+  const std::span<const double> expected = reference_.state(state);
   double sum = 0;
   std::size_t worst = 0;
   double largest = -1;
@@ -149,17 +149,17 @@ void Comparison::compare(std::size_t state, What what, std::int64_t step, const 
 }
 
 void Comparison::compare_metric(const char* name, What what, std::int64_t step, const Gathered& run, double tolerance) {
-  const auto state = static_cast<std::size_t>(workload_.graph.find_state(name));
+  const graph::StateId state = workload_.graph.find_state(name);
   const double size = root_mean_square(state);
   compare(state, what, step, *run[state], {size, size}, tolerance);
 }
 
-void Comparison::load(std::size_t state, const Whole& run) {
-  std::copy(run.values.begin(), run.values.end(), reference_.state(static_cast<graph::StateId>(state)).begin());
+void Comparison::load(graph::StateId state, const Whole& run) {
+  std::copy(run.values.begin(), run.values.end(), reference_.state(state).begin());
 }
 
-double Comparison::root_mean_square(std::size_t state) {
-  const std::span<const double> values = reference_.state(static_cast<graph::StateId>(state));
+double Comparison::root_mean_square(graph::StateId state) {
+  const std::span<const double> values = reference_.state(state);
   double sum = 0;
   for (const double value : values) {
     sum += value * value;

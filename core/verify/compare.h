@@ -52,18 +52,18 @@ class Comparison {
     double judged = 0;    ///< including the floor
   };
 
-  void compare(std::size_t state, What what, std::int64_t step, const Whole& run, Scale scale, double tolerance);
+  void compare(graph::StateId state, What what, std::int64_t step, const Whole& run, Scale scale, double tolerance);
   void compare_metric(const char* name, What what, std::int64_t step, const Gathered& run, double tolerance);
-  void load(std::size_t state, const Whole& run);
-  [[nodiscard]] double root_mean_square(std::size_t state);  ///< of the reference's state
-  [[nodiscard]] Scale scale_of_update(std::size_t state);
+  void load(graph::StateId state, const Whole& run);
+  [[nodiscard]] double root_mean_square(graph::StateId state);  ///< of the reference's state
+  [[nodiscard]] Scale scale_of_update(graph::StateId state);
 
   const Workload workload_;
   const std::int64_t ranks_;
   const Selection selection_;
   Reference reference_;
-  std::vector<std::size_t> gradients_;       ///< their states
-  std::vector<std::vector<double>> before_;  ///< each state at the start of the step
+  std::vector<graph::StateId> gradients_;
+  IdVector<graph::StateId, std::vector<double>> before_;  ///< each state at the start of the step
   Report report_;
 };
 

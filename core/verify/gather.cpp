@@ -80,10 +80,10 @@ std::vector<int> ranks_of(const Whole& whole, const std::vector<std::int64_t>& s
 Gathered gather(const graph::Graph& graph, std::int64_t ranks, std::int64_t step, const SnapshotOf& snapshot_of,
                 const Selection& selection, Report& report) {
   Gathered gathered(graph.states.size());
-  std::vector<Difference> replicas(graph.states.size());
+  IdVector<graph::StateId, Difference> replicas(graph.states.size());
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
     const Snapshot snapshot = snapshot_of(rank);
-    for (std::size_t s = 0; s < graph.states.size(); ++s) {
+    for (const graph::StateId s : graph.states.ids()) {
       if (!snapshot.parts[s]) {
         continue;
       }
@@ -97,7 +97,7 @@ Gathered gather(const graph::Graph& graph, std::int64_t ranks, std::int64_t step
       add_part(*snapshot.parts[s], state, static_cast<std::int32_t>(rank), *gathered[s], replicas[s]);
     }
   }
-  for (std::size_t s = 0; s < graph.states.size(); ++s) {
+  for (const graph::StateId s : graph.states.ids()) {
     if (gathered[s] && is_selected(selection, s)) {
       check_coverage(graph.states[s], *gathered[s], replicas[s]);
       report.add(std::move(replicas[s]));

@@ -18,7 +18,7 @@ struct Whole {
   std::vector<mesh::Box> boxes;     ///< per rank
 };
 
-using Gathered = std::vector<std::optional<Whole>>;  ///< by state
+using Gathered = IdVector<graph::StateId, std::optional<Whole>>;
 
 /// What a rank holds at the gathered moment. Called for one rank after the other.
 using SnapshotOf = std::function<Snapshot(std::int64_t rank)>;

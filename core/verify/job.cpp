@@ -194,7 +194,7 @@ constexpr const char* title_of_job = "running the job";
 /// Tensors that vary between ranks on purpose are several models. One reference cannot be compared with them.
 void require_one_model(const job::Job& job, const compile::Compiled& compiled) {
   const partition::Placements& placements = compiled.partition.placements;
-  for (std::size_t s = 0; s < compiled.graph.states.size(); ++s) {
+  for (const graph::StateId s : compiled.graph.states.ids()) {
     const graph::State& state = compiled.graph.states[s];
     if (state.kind == graph::StateKind::parameter && !placements.states[s].varying.empty()) {
       throw Error(
@@ -265,7 +265,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
   require_one_model(job, compiled);
   const Selection selection = select(compiled.graph, verified.tensors);
   const graph::StateId loss = compiled.graph.find_state("loss");
-  const bool evaluates = loss >= 0 && is_selected(selection, static_cast<std::size_t>(loss));
+  const bool evaluates = loss.exists() && is_selected(selection, loss);
   train::check_data(compiled);
   train::load_data(compiled);
   if (const auto stopped = train::stopped_before_start(settings)) {

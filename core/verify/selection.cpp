@@ -37,10 +37,10 @@ Selection select(const graph::Graph& graph, const std::vector<std::string>& glob
   Selection selection(graph.states.size(), false);
   for (const std::string& glob : globs) {
     bool matches = false;
-    for (std::size_t s = 0; s < graph.states.size(); ++s) {
+    for (const graph::StateId s : graph.states.ids()) {
       const graph::State& state = graph.states[s];
-      const bool is_of_match = state.of_parameter >= 0 &&
-                               sdk::glob_matches(glob, graph.states[static_cast<std::size_t>(state.of_parameter)].name);
+      const bool is_of_match =
+          state.of_parameter.exists() && sdk::glob_matches(glob, graph.states[state.of_parameter].name);
       if (is_of_match || sdk::glob_matches(glob, state.name)) {
         selection[s] = true;
         matches = true;

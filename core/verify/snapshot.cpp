@@ -125,10 +125,9 @@ Snapshot take_snapshot(const graph::Graph& graph, const runtime::Executor& execu
   const std::size_t f32_bytes = executor.device().element_bytes(graph::DType::f32);
   Snapshot snapshot;
   snapshot.parts.resize(graph.states.size());
-  for (std::size_t s = 0; s < graph.states.size(); ++s) {
-    if (belongs_to(graph.states[s].kind, moment)) {
-      const auto id = static_cast<graph::StateId>(s);
-      snapshot.parts[s] =
+  for (const graph::StateId id : graph.states.ids()) {
+    if (belongs_to(graph.states[id].kind, moment)) {
+      snapshot.parts[id] =
           Part{.box = executor.part(id), .values = widen(bytes_of(executor.state(id), f32_bytes), f32_bytes)};
     }
   }
@@ -146,10 +145,9 @@ void write_snapshot(const std::filesystem::path& folder, std::int64_t step, Mome
   const auto dtype = f32_bytes == sizeof(double) ? checkpoint::DType::f64 : checkpoint::DType::f32;
   std::vector<checkpoint::Tensor> tensors;
   checkpoint::Metadata places;
-  for (std::size_t s = 0; s < graph.states.size(); ++s) {
-    const graph::State& state = graph.states[s];
+  for (const graph::StateId id : graph.states.ids()) {
+    const graph::State& state = graph.states[id];
     if (belongs_to(state.kind, moment)) {
-      const auto id = static_cast<graph::StateId>(s);
       tensors.push_back({{state.name, dtype, executor.part(id).part_shape()}, bytes_of(executor.state(id), f32_bytes)});
       places[state.name] = place_text(executor.part(id), state.type.shape);
     }
@@ -162,9 +160,9 @@ Snapshot read_snapshot(const std::filesystem::path& folder, std::int64_t step, M
   const checkpoint::SafetensorsFile file(snapshot_path(folder, step, moment, rank));
   Snapshot snapshot;
   snapshot.parts.resize(graph.states.size());
-  for (std::size_t s = 0; s < graph.states.size(); ++s) {
-    if (belongs_to(graph.states[s].kind, moment)) {
-      snapshot.parts[s] = read_part(file, graph.states[s]);
+  for (const graph::StateId id : graph.states.ids()) {
+    if (belongs_to(graph.states[id].kind, moment)) {
+      snapshot.parts[id] = read_part(file, graph.states[id]);
     }
   }
   return snapshot;

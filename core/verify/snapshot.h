@@ -31,7 +31,7 @@ struct Part {
 
 /// What one rank holds at a moment.
 struct Snapshot {
-  std::vector<std::optional<Part>> parts;  ///< by state; nothing for states that do not belong to the moment
+  IdVector<graph::StateId, std::optional<Part>> parts;  ///< nothing for states that do not belong to the moment
 };
 
 [[nodiscard]] Snapshot take_snapshot(const graph::Graph& graph, const runtime::Executor& executor, Moment moment);

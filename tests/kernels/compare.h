@@ -29,7 +29,7 @@ struct Tolerance {
 struct Manner {
   int threads = 1;
   bool accumulate = false;
-  std::vector<std::pair<int, int>> in_place = {};
+  std::vector<std::pair<std::size_t, std::size_t>> in_place = {};
   const device::Kernel* kernel = nullptr;
 };
 [[nodiscard]] std::vector<Tensor> run(const device::Device& device, const Prepared& prepared,

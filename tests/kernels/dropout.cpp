@@ -44,7 +44,7 @@ Tensor attention_operand(std::int64_t batch, std::int64_t length, std::int64_t h
       for (std::int64_t h = 0; h < heads; ++h) {
         for (std::int64_t d = 0; d < length; ++d) {
           const std::int64_t row = ((b * length + t) * 3 + 2) * heads + h;
-          qkv.values[static_cast<std::size_t>(row * length + d)] = d == t ? 1 : 0;
+          qkv.values[row * length + d] = d == t ? 1 : 0;
         }
       }
     }
@@ -221,9 +221,9 @@ TEST_CASE("dropout's gradient drops what dropout dropped", "[kernels]") {
   const graph::Attributes attributes = {{"rate", 0.5}, {"stream", "s"}};
   const graph::ValueId dx = graph::find_op("dropout").gradient(builder, {attributes, inputs, outputs, cotangents, 0});
   for (const device::Device* device : devices()) {
-    const std::vector<Tensor> values =
+    const IdVector<graph::ValueId, Tensor> values =
         evaluate(builder.function(), *device, {{input, x}, {cotangent, x}}, scalars_of_tests());
-    CHECK(values[static_cast<std::size_t>(dx)].values == values[static_cast<std::size_t>(y)].values);
+    CHECK(values[dx].values == values[y].values);
   }
 }
 

@@ -28,13 +28,11 @@ std::vector<device::cpu::LevelKernel> variants(const std::string& op) {
 }
 
 /// The pairs of an op's `in_place` that this case has and whose tensors are of one shape.
-std::vector<std::pair<int, int>> possible_in_place(const Prepared& prepared) {
-  std::vector<std::pair<int, int>> pairs;
+std::vector<std::pair<std::size_t, std::size_t>> possible_in_place(const Prepared& prepared) {
+  std::vector<std::pair<std::size_t, std::size_t>> pairs;
   for (const auto& [output, input] : prepared.op->in_place) {
-    const auto o = static_cast<std::size_t>(output);
-    const auto i = static_cast<std::size_t>(input);
-    if (o < prepared.outputs.size() && i < prepared.inputs.size() &&
-        prepared.outputs[o].type.shape == prepared.inputs[i].type.shape) {
+    if (output < prepared.outputs.size() && input < prepared.inputs.size() &&
+        prepared.outputs[output].type.shape == prepared.inputs[input].type.shape) {
       pairs.emplace_back(output, input);
     }
   }
@@ -139,7 +137,7 @@ TEST_CASE("an optimizer may update all its states in place at once", "[kernels]"
     for (const Case& test : cases_of(op)) {
       INFO(to_string(test));
       const Prepared prepared = prepare(test);
-      const std::vector<std::pair<int, int>> pairs = possible_in_place(prepared);
+      const std::vector<std::pair<std::size_t, std::size_t>> pairs = possible_in_place(prepared);
       CHECK(pairs.size() == prepared.outputs.size());
       const std::vector<Tensor> in_place = run(fast(), prepared, {.threads = 2, .in_place = pairs});
       CHECK(difference(in_place, run(fast(), prepared), bit_for_bit) == "");

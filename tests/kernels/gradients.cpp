@@ -90,15 +90,15 @@ Tensor built_gradient(const Prepared& prepared, const std::vector<Tensor>& cotan
   std::vector<graph::ValueId> output_gradients;
   for (std::size_t o = 0; o < outputs.size(); ++o) {
     const bool flow = flows(prepared.op->name, o);
-    output_gradients.push_back(flow ? give("cotangent" + std::to_string(o), cotangents[o]) : graph::no_value);
+    output_gradients.push_back(flow ? give("cotangent" + std::to_string(o), cotangents[o]) : graph::ValueId{});
   }
   const graph::ValueId gradient =
       prepared.op->gradient(builder, {prepared.attributes, inputs, outputs, output_gradients, input});
-  if (gradient == graph::no_value) {
+  if (!gradient.exists()) {
     return {};
   }
   const device::Device& reference = device::Device::find("reference");
-  return evaluate(builder.function(), reference, given, scalars_of_tests())[static_cast<std::size_t>(gradient)];
+  return evaluate(builder.function(), reference, given, scalars_of_tests())[gradient];
 }
 
 /// Relative to the largest element, with a floor where a gradient is zero everywhere.
@@ -158,8 +158,8 @@ namespace {
 struct CrossEntropy {
   graph::Graph graph;
   std::map<graph::ValueId, Tensor> given;
-  graph::ValueId weight = graph::no_value;
-  graph::ValueId loss = graph::no_value;
+  graph::ValueId weight = {};
+  graph::ValueId loss = {};
   graph::Function function;
 
   CrossEntropy() {
@@ -189,7 +189,7 @@ struct CrossEntropy {
     function = builder.function();
   }
 
-  [[nodiscard]] std::vector<Tensor> values() const {
+  [[nodiscard]] IdVector<graph::ValueId, Tensor> values() const {
     return evaluate(function, device::Device::find("reference"), given, scalars_of_tests());
   }
 };
@@ -198,12 +198,12 @@ struct CrossEntropy {
 
 TEST_CASE("the loss of a row's maximum, terms and target differentiates as cross-entropy", "[kernels]") {
   CrossEntropy model;
-  const std::vector<Tensor> values = model.values();
+  const IdVector<graph::ValueId, Tensor> values = model.values();
   Tensor gradient = zeros(type_of({5, 7}));
   REQUIRE(model.function.writes.size() == 3);
   for (const graph::StateWrite& write : model.function.writes) {
     for (std::size_t i = 0; i < gradient.values.size(); ++i) {
-      gradient.values[i] += values[static_cast<std::size_t>(write.value)].values[i];
+      gradient.values[i] += values[write.value].values[i];
     }
   }
 
@@ -212,9 +212,9 @@ TEST_CASE("the loss of a row's maximum, terms and target differentiates as cross
     double& element = model.given[model.weight].values[e];
     const double centre = element;
     element = centre + step;
-    const double above = model.values()[static_cast<std::size_t>(model.loss)].values[0];
+    const double above = model.values()[model.loss].values[0];
     element = centre - step;
-    const double below = model.values()[static_cast<std::size_t>(model.loss)].values[0];
+    const double below = model.values()[model.loss].values[0];
     element = centre;
     numeric.values[e] = (above - below) / (2 * step);
   }

@@ -22,7 +22,8 @@ std::vector<Cut> cuts(std::int64_t size) {
 }
 
 /// The part of a tensor that one shard has, when the dimensions that are instances of `factor` are cut.
-Tensor shard(const Tensor& whole, const std::vector<int>& factors, int factor, std::int64_t begin, std::int64_t end) {
+Tensor shard(const Tensor& whole, const std::vector<graph::FactorId>& factors, graph::FactorId factor,
+             std::int64_t begin, std::int64_t end) {
   Tensor part = whole;
   for (std::size_t d = 0; d < factors.size(); ++d) {
     if (factors[d] == factor) {
@@ -32,7 +33,7 @@ Tensor shard(const Tensor& whole, const std::vector<int>& factors, int factor, s
   return part;
 }
 
-Prepared shard(const Prepared& whole, int factor, std::int64_t begin, std::int64_t end) {
+Prepared shard(const Prepared& whole, graph::FactorId factor, std::int64_t begin, std::int64_t end) {
   Prepared part = whole;
   for (std::size_t i = 0; i < part.inputs.size(); ++i) {
     part.inputs[i] = shard(whole.inputs[i], whole.rule.inputs[i], factor, begin, end);
@@ -46,7 +47,7 @@ Prepared shard(const Prepared& whole, int factor, std::int64_t begin, std::int64
 /// results[shard][output], as they are when run apart.
 using ShardResults = std::vector<std::vector<Tensor>>;
 
-ShardResults run_shards(const device::Device& device, const Prepared& whole, int factor, const Cut& cut) {
+ShardResults run_shards(const device::Device& device, const Prepared& whole, graph::FactorId factor, const Cut& cut) {
   ShardResults results;
   std::int64_t begin = 0;
   for (const std::int64_t end : cut) {
@@ -69,23 +70,23 @@ Tensor reduce(const std::vector<Tensor>& parts, graph::Reduction reduction) {
 
 /// What the shards' results are together, according to the rule. An output without a pass-through factor is the same
 /// on every shard.
-Tensor join(const ShardResults& results, const graph::ShardingRule& rule, int factor, std::size_t output) {
+Tensor join(const ShardResults& results, const graph::ShardingRule& rule, graph::FactorId factor, std::size_t output) {
   std::vector<Tensor> parts;
   for (const std::vector<Tensor>& result : results) {
     parts.push_back(result[output]);
   }
-  const std::vector<int>& dims = rule.outputs[output];
+  const std::vector<graph::FactorId>& dims = rule.outputs[output];
   const auto dim = std::find(dims.begin(), dims.end(), factor);
   if (dim != dims.end()) {
     return concatenate(parts, static_cast<std::size_t>(dim - dims.begin()));
   }
-  const graph::Factor& cut = rule.factors[static_cast<std::size_t>(factor)];
+  const graph::Factor& cut = rule.factors[factor];
   return cut.kind == FactorClass::reduced ? reduce(parts, cut.reduction) : parts.back();
 }
 
 void check_shards(const device::Device& device, const Prepared& whole, Tolerance tolerance) {
   const std::vector<Tensor> expected = run(device, whole);
-  for (std::size_t f = 0; f < whole.rule.factors.size(); ++f) {
+  for (const graph::FactorId f : whole.rule.factors.ids()) {
     const graph::Factor& factor = whole.rule.factors[f];
     if (factor.kind != FactorClass::pass_through && factor.kind != FactorClass::reduced) {
       continue;
@@ -93,31 +94,30 @@ void check_shards(const device::Device& device, const Prepared& whole, Tolerance
     for (const Cut& cut : cuts(factor.size)) {
       INFO(device.name() << ", factor " << factor.name << " of " << to_string(whole.rule) << " cut at " << cut.front()
                          << " into " << cut.size());
-      const ShardResults results = run_shards(device, whole, static_cast<int>(f), cut);
+      const ShardResults results = run_shards(device, whole, f, cut);
       for (std::size_t o = 0; o < expected.size(); ++o) {
-        CHECK(difference(join(results, whole.rule, static_cast<int>(f), o), expected[o], tolerance) == "");
+        CHECK(difference(join(results, whole.rule, f, o), expected[o], tolerance) == "");
       }
     }
   }
 }
 
 /// The operands with fresh draws in those of `varied`.
-Prepared with_other_operands(const Prepared& prepared, const std::vector<int>& varied, std::uint64_t seed) {
+Prepared with_other_operands(const Prepared& prepared, const std::vector<std::size_t>& varied, std::uint64_t seed) {
   Prepared other = prepared;
   Random random(seed);
-  for (const int i : varied) {
-    random.fill_normal(other.inputs[static_cast<std::size_t>(i)], 0, 1);
+  for (const std::size_t i : varied) {
+    random.fill_normal(other.inputs[i], 0, 1);
   }
   return other;
 }
 
-void check_additive(const Prepared& prepared, const std::vector<int>& operands) {
+void check_additive(const Prepared& prepared, const std::vector<std::size_t>& operands) {
   const device::Device& reference = device::Device::find("reference");
   const Prepared a = with_other_operands(prepared, operands, 11);
   const Prepared b = with_other_operands(prepared, operands, 12);
   Prepared both = prepared;
-  for (const int operand : operands) {
-    const auto i = static_cast<std::size_t>(operand);
+  for (const std::size_t i : operands) {
     both.inputs[i] = reduce({a.inputs[i], b.inputs[i]}, graph::Reduction::sum);
   }
   const std::vector<Tensor> of_a = run(reference, a);
@@ -130,13 +130,13 @@ void check_additive(const Prepared& prepared, const std::vector<int>& operands) 
 
 void check_linearity(const Prepared& prepared) {
   if (prepared.rule.linearity == graph::Linearity::each) {
-    for (const int operand : prepared.rule.linear) {
+    for (const std::size_t operand : prepared.rule.linear) {
       INFO("operand " << operand);
       check_additive(prepared, {operand});
     }
   }
   if (prepared.rule.linearity == graph::Linearity::together) {
-    std::vector<int> operands(prepared.inputs.size());
+    std::vector<std::size_t> operands(prepared.inputs.size());
     std::iota(operands.begin(), operands.end(), 0);
     check_additive(prepared, operands);
   }

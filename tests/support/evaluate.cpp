@@ -131,7 +131,7 @@ std::vector<std::size_t> output_buffers(const Execution& execution) {
     buffers.push_back(execution.inputs.size() + o);
   }
   for (const auto& [output, input] : execution.in_place) {
-    buffers[static_cast<std::size_t>(output)] = static_cast<std::size_t>(input);
+    buffers[output] = input;
   }
   return buffers;
 }
@@ -202,26 +202,27 @@ std::vector<Tensor> execute(const device::Device& device, const Execution& execu
   return results;
 }
 
-std::vector<Tensor> evaluate(const graph::Function& function, const device::Device& device,
-                             const std::map<graph::ValueId, Tensor>& given, const device::Scalars& scalars) {
-  std::vector<Tensor> values(function.values.size());
+IdVector<graph::ValueId, Tensor> evaluate(const graph::Function& function, const device::Device& device,
+                                          const std::map<graph::ValueId, Tensor>& given,
+                                          const device::Scalars& scalars) {
+  IdVector<graph::ValueId, Tensor> values(function.values.size());
   for (const auto& [id, tensor] : given) {
-    values[static_cast<std::size_t>(id)] = tensor;
+    values[id] = tensor;
   }
   for (const graph::Node& node : function.nodes) {
     std::vector<Tensor> inputs;
     std::vector<Tensor> outputs;
     for (const graph::ValueId id : node.inputs) {
-      inputs.push_back(values[static_cast<std::size_t>(id)]);
+      inputs.push_back(values[id]);
     }
     for (const graph::ValueId id : node.outputs) {
-      outputs.push_back(zeros(function.values[static_cast<std::size_t>(id)].type));
+      outputs.push_back(zeros(function.values[id].type));
     }
     outputs = execute(
         device,
         {.op = node.op->name, .attributes = node.attributes, .inputs = inputs, .outputs = outputs, .scalars = scalars});
     for (std::size_t o = 0; o < outputs.size(); ++o) {
-      values[static_cast<std::size_t>(node.outputs[o])] = std::move(outputs[o]);
+      values[node.outputs[o]] = std::move(outputs[o]);
     }
   }
   return values;

@@ -20,8 +20,8 @@ struct Execution {
   device::Scalars scalars = {};
   int threads = 1;
   bool accumulate = false;
-  std::vector<std::pair<int, int>> in_place = {};  ///< (output, input) pairs that share memory
-  const device::Kernel* kernel = nullptr;          ///< instead of the one that the device would choose
+  std::vector<std::pair<std::size_t, std::size_t>> in_place = {};  ///< (output, input) pairs that share memory
+  const device::Kernel* kernel = nullptr;                          ///< instead of the one that the device would choose
 };
 
 /// Runs it and returns the outputs. Every buffer stands between guard bytes, results and scratch begin as NaN. Throws
@@ -30,8 +30,8 @@ struct Execution {
 
 /// Computes a function node by node, each value in memory of its own, and returns all its values. `given` has every
 /// input and every state that is read.
-[[nodiscard]] std::vector<Tensor> evaluate(const graph::Function& function, const device::Device& device,
-                                           const std::map<graph::ValueId, Tensor>& given,
-                                           const device::Scalars& scalars);
+[[nodiscard]] IdVector<graph::ValueId, Tensor> evaluate(const graph::Function& function, const device::Device& device,
+                                                        const std::map<graph::ValueId, Tensor>& given,
+                                                        const device::Scalars& scalars);
 
 }  // namespace shardrun::test

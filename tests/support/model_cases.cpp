@@ -9,15 +9,13 @@ namespace {
 
 using models::OptimizerSettings;
 
-std::size_t index(std::int32_t id) { return static_cast<std::size_t>(id); }
-
 constexpr std::uint64_t seed = 11;
 
 Call make_call(const ModelCase& model, const graph::Function& function, const device::Scalars& scalars,
                Random& random) {
   Call call{.function = &function, .scalars = scalars, .inputs = {}};
   for (const graph::Port& port : function.inputs) {
-    Tensor& tensor = call.inputs.emplace_back(zeros(function.values[index(port.value)].type));
+    Tensor& tensor = call.inputs.emplace_back(zeros(function.values[port.value].type));
     if (tensor.type.dtype == graph::DType::i32) {
       random.fill_integers(tensor, model.vocabulary);
     } else {
@@ -29,21 +27,21 @@ Call make_call(const ModelCase& model, const graph::Function& function, const de
 
 /// Adds a value to a state in the way of `write`, in the arithmetic of its op where that can add.
 void apply(const graph::StateWrite& write, const Call& call, const device::Device& device,
-           const std::vector<Tensor>& values, std::vector<Tensor>& states) {
-  Tensor& state = states[index(write.state)];
-  const Tensor& value = values[index(write.value)];
+           const IdVector<graph::ValueId, Tensor>& values, States& states) {
+  Tensor& state = states[write.state];
+  const Tensor& value = values[write.value];
   const bool adds = write.mode == graph::StateWrite::Mode::add ||
                     (write.mode == graph::StateWrite::Mode::accumulate && !call.scalars.first_microbatch);
   if (!adds) {
     state.values = value.values;
     return;
   }
-  const graph::NodeId producer = call.function->values[index(write.value)].producer;
-  const graph::Node* node = producer < 0 ? nullptr : &call.function->nodes[index(producer)];
+  const graph::NodeId producer = call.function->values[write.value].producer;
+  const graph::Node* node = producer.exists() ? &call.function->nodes[producer] : nullptr;
   if (node != nullptr && node->op->accumulates && node->outputs[0] == write.value) {
     std::vector<Tensor> inputs;
     for (const graph::ValueId id : node->inputs) {
-      inputs.push_back(values[index(id)]);
+      inputs.push_back(values[id]);
     }
     state.values = execute(device, {.op = node->op->name,
                                     .attributes = node->attributes,
@@ -191,11 +189,11 @@ std::vector<Call> calls_of(const ModelCase& model, std::int64_t steps) {
   return calls;
 }
 
-std::vector<Tensor> first_states(const graph::Graph& graph) {
+States first_states(const graph::Graph& graph) {
   Random random(3);
-  std::vector<Tensor> states;
+  States states;
   for (const graph::State& state : graph.states) {
-    Tensor& tensor = states.emplace_back(zeros(state.type));
+    Tensor& tensor = states[states.push_back(zeros(state.type))];
     if (state.kind == graph::StateKind::parameter || state.kind == graph::StateKind::field) {
       random.fill_normal(tensor, state.initializer.value == 1 ? 1 : 0, 0.3);
     }
@@ -203,24 +201,24 @@ std::vector<Tensor> first_states(const graph::Graph& graph) {
   return states;
 }
 
-std::vector<Tensor> interpret(const Call& call, const device::Device& device, std::vector<Tensor>& states) {
+std::vector<Tensor> interpret(const Call& call, const device::Device& device, States& states) {
   const graph::Function& function = *call.function;
   std::map<graph::ValueId, Tensor> given;
   for (std::size_t i = 0; i < function.inputs.size(); ++i) {
     given[function.inputs[i].value] = call.inputs[i];
   }
-  for (std::size_t v = 0; v < function.values.size(); ++v) {
-    if (function.values[v].state >= 0) {
-      given[static_cast<graph::ValueId>(v)] = states[index(function.values[v].state)];
+  for (const graph::ValueId id : function.values.ids()) {
+    if (function.values[id].state.exists()) {
+      given[id] = states[function.values[id].state];
     }
   }
-  const std::vector<Tensor> values = evaluate(function, device, given, call.scalars);
+  const IdVector<graph::ValueId, Tensor> values = evaluate(function, device, given, call.scalars);
   for (const graph::StateWrite& write : function.writes) {
     apply(write, call, device, values, states);
   }
   std::vector<Tensor> outputs;
   for (const graph::Port& port : function.outputs) {
-    outputs.push_back(values[index(port.value)]);
+    outputs.push_back(values[port.value]);
   }
   return outputs;
 }

@@ -48,13 +48,14 @@ struct Call {
 /// What `steps` optimizer steps (or iterations) call, evaluation and prediction after each, on random inputs.
 [[nodiscard]] std::vector<Call> calls_of(const ModelCase& model, std::int64_t steps);
 
+using States = IdVector<graph::StateId, Tensor>;
+
 /// Random parameters and fields, the rest zero.
-[[nodiscard]] std::vector<Tensor> first_states(const graph::Graph& graph);
+[[nodiscard]] States first_states(const graph::Graph& graph);
 
 /// Does a call with every value in memory of its own, then the writes to `states` one after the other, in the
 /// arithmetic of the op where it can add. Returns the function's outputs.
-[[nodiscard]] std::vector<Tensor> interpret(const Call& call, const device::Device& device,
-                                            std::vector<Tensor>& states);
+[[nodiscard]] std::vector<Tensor> interpret(const Call& call, const device::Device& device, States& states);
 
 void write_view(const Tensor& tensor, const device::TensorView& view, std::size_t f32_bytes);
 [[nodiscard]] Tensor read_view(const graph::TensorType& type, const device::TensorView& view, std::size_t f32_bytes);

@@ -13,7 +13,7 @@ ShardingRule embedding_rule(const Attributes&, const Operands& inputs) {
 
 ValueId embedding_gradient(FunctionBuilder& builder, const GradientRequest& request) {
   if (request.input != 1) {
-    return no_value;
+    return {};
   }
   return builder.call(
       "embedding_gradient", {request.inputs[0], request.output_gradients[0]},
@@ -24,7 +24,7 @@ ShardingRule embedding_gradient_rule(const Attributes& attributes, const Operand
   const std::size_t l = rank(inputs, 0);
   const std::string reduced = fmt::format("l*{}", l);
   ShardingRule rule = parse_rule(fmt::format("l*{}, l*{} e -> v e", l, l), {.reduced = reduced});
-  Factor& vocabulary = rule.factors[static_cast<std::size_t>(rule.find("v"))];
+  Factor& vocabulary = rule.factors[rule.find("v")];
   vocabulary.size = attributes.integer("rows");
   vocabulary.axis = attributes.text("axis");
   return linear_in(std::move(rule), {1});
@@ -37,9 +37,9 @@ ShardingRule take_position_rule(const Attributes&, const Operands&) {
 const RegisterOp embedding({.name = "embedding", .rule = embedding_rule, .gradient = embedding_gradient});
 
 const RegisterOp embedding_gradient_op({.name = "embedding_gradient",
-                           .rule = embedding_gradient_rule,
-                           .flops = flops_per_element<1, 1>,
-                           .accumulates = true});
+                                        .rule = embedding_gradient_rule,
+                                        .flops = flops_per_element<1, 1>,
+                                        .accumulates = true});
 
 /// Picks one position of each sequence, chosen at run time. Used for generating text.
 const RegisterOp take_position({.name = "take_position", .rule = take_position_rule});

@@ -12,7 +12,7 @@ namespace {
 ShardingRule row_max_rule(const Attributes&, const Operands& inputs) {
   const std::size_t l = leading(inputs, 0, 1);
   ShardingRule rule = parse_rule(fmt::format("l*{} v -> l*{}", l, l), {.reduced = "v"});
-  rule.factors[static_cast<std::size_t>(rule.find("v"))].reduction = Reduction::max;
+  rule.factors[rule.find("v")].reduction = Reduction::max;
   return rule;
 }
 
@@ -23,7 +23,7 @@ ShardingRule terms_rule(const Attributes&, const Operands& inputs) {
 
 ValueId terms_gradient(FunctionBuilder& builder, const GradientRequest& request) {
   if (request.input != 0) {
-    return no_value;
+    return {};
   }
   return builder.call("softmax_terms_gradient", {request.inputs[0], request.inputs[1], request.inputs[2],
                                                  request.output_gradients[0], request.output_gradients[1]});
@@ -40,7 +40,7 @@ ValueId token_loss_gradient(FunctionBuilder& builder, const GradientRequest& req
   switch (request.input) {
     case 1: return builder.call("token_loss_gradient_sum", {request.output_gradients[0], request.inputs[1]});
     case 2: return builder.call("negate", {request.output_gradients[0]});
-    default: return no_value;
+    default: return {};
   }
 }
 
@@ -55,7 +55,7 @@ ShardingRule squared_error_rule(const Attributes&, const Operands& inputs) {
 
 ValueId squared_error_gradient(FunctionBuilder& builder, const GradientRequest& request) {
   if (request.input != 0) {
-    return no_value;
+    return {};
   }
   return builder.call("squared_error_gradient", {request.inputs[0], request.inputs[1], request.output_gradients[0]});
 }

@@ -33,7 +33,7 @@ using Operands = std::vector<TensorType>;
   return parse_rule(text + "->" + dimensions);
 }
 
-[[nodiscard]] inline ShardingRule linear_in(ShardingRule rule, std::vector<int> operands) {
+[[nodiscard]] inline ShardingRule linear_in(ShardingRule rule, std::vector<std::size_t> operands) {
   rule.linearity = Linearity::each;
   rule.linear = std::move(operands);
   return rule;

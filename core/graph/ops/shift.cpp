@@ -8,7 +8,7 @@ ShardingRule shift_rule(const Attributes& attributes, const Operands& inputs) {
   const std::string dimensions = fmt::format("a*{}", rank(inputs, 0));
   const std::string shifted = fmt::format("a{}", attributes.integer("dim"));
   ShardingRule rule = parse_rule(fmt::format("{} -> {}", dimensions, dimensions), {.shift = shifted});
-  Factor& factor = rule.factors[static_cast<std::size_t>(rule.find(shifted))];
+  Factor& factor = rule.factors[rule.find(shifted)];
   factor.offset = attributes.integer("offset");
   factor.wraps = attributes.text("boundary") == "periodic";
   // With a constant outside, the op is affine: of a partial operand it would add the constant once per shard.

@@ -58,8 +58,8 @@ TEST_CASE("what is said of ranks that are alike holds for each of them", "[alike
       const partition::Partition partition = partition::split(model.graph, plan);
       const mesh::Mesh& mesh = partition.placements.mesh;
       std::vector<std::int64_t> seen;
-      for (const std::vector<std::int64_t>& alike :
-           forecast::alike_ranks(model.graph, partition, *partition::functions_of(model.graph, partition, 0))) {
+      for (const std::vector<std::int64_t>& alike : forecast::alike_ranks(
+               model.graph, partition, *partition::functions_of(model.graph, partition, partition::StageId(0)))) {
         const Programs first = programs_of(model.graph, partition, alike.front());
         const forecast::SentTable table = forecast::sent_table(first, all_of(first), sizeof(float));
         for (const std::int64_t rank : alike) {

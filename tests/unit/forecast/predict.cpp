@@ -22,7 +22,9 @@ using partition::Collective;
 using partition::Instruction;
 using partition::Program;
 using partition::Programs;
+using partition::StageId;
 using partition::Transfer;
+using partition::TransferId;
 using Kind = Instruction::Kind;
 
 namespace {
@@ -31,16 +33,20 @@ const graph::Op matmul{.name = "matmul"};
 
 Instruction instruction(Kind kind, std::int32_t transfer = -1) {
   Instruction made{.kind = kind, .op = &matmul, .name = "any"};
-  made.transfer = transfer;
+  made.transfer = TransferId(transfer);
   return made;
+}
+
+partition::Link link_of(std::int32_t from, std::int32_t to, bool backward = false) {
+  return {StageId(from), StageId(to), backward};
 }
 
 Transfer all_reduce(int axis, std::int64_t elements) {
   return {.name = "sum",
           .collective = Collective::all_reduce,
           .axis = AxisId(axis),
-          .send = {0, elements},
-          .recv = {0, elements}};
+          .send = {.elements = elements},
+          .recv = {.elements = elements}};
 }
 
 Programs on_mesh(IdVector<AxisId, mesh::Axis> axes, Program program) {
@@ -74,8 +80,8 @@ TEST_CASE("an instruction takes as long as its FLOPs or its bytes, whichever is 
         {.type = {graph::DType::f32, {static_cast<std::int64_t>(bytes) / 4}, {""}}, .bytes = bytes});
   }
   Instruction compute = instruction(Kind::compute);
-  compute.inputs = {0};
-  compute.outputs = {1};
+  compute.inputs = {partition::BufferId(0)};
+  compute.outputs = {partition::BufferId(1)};
   compute.flops = 1000;
   const forecast::ExecutedInstruction at{&program, &compute};
   CHECK(forecast::compute_seconds(at, {.flops = 100, .memory_bandwidth = 100}) == 10);
@@ -84,8 +90,8 @@ TEST_CASE("an instruction takes as long as its FLOPs or its bytes, whichever is 
   CHECK(forecast::compute_seconds(at, {.flops = 1000, .memory_bandwidth = 10}) == 22);
 
   Instruction move = instruction(Kind::move);
-  move.inputs = {0};
-  move.outputs = {1};
+  move.inputs = {partition::BufferId(0)};
+  move.outputs = {partition::BufferId(1)};
   move.copies = {{.shape = {3, 2}}, {.shape = {1}}};
   CHECK(forecast::compute_seconds({&program, &move}, {.flops = 1, .memory_bandwidth = 4}) == 14);
 }
@@ -98,8 +104,8 @@ TEST_CASE("a transfer takes its messages and the bytes of a ring", "[predict]") 
   CHECK(seconds(all_reduce(0, 8)) == 6 * 100 + 2 * 3 * 8.0 / 4 * 4 / 2);
   Transfer gather{.collective = Collective::all_gather,
                   .axis = AxisId(0),
-                  .send = {0, 2},
-                  .recv = {0, 8},
+                  .send = {.elements = 2},
+                  .recv = {.elements = 8},
                   .recv_counts = {2, 2, 2, 2}};
   CHECK(seconds(gather) == 3 * 100 + 3 * 2 * 4.0 / 2);
   gather.collective = Collective::reduce_scatter;
@@ -107,10 +113,10 @@ TEST_CASE("a transfer takes its messages and the bytes of a ring", "[predict]") 
   CHECK(seconds(gather) == 3 * 100 + 3 * 2 * 4.0 / 2);
   CHECK(seconds({.collective = Collective::all_to_all,
                  .axis = AxisId(0),
-                 .send = {0, 5},
+                 .send = {.elements = 5},
                  .send_counts = {2, 3, 0, 0},
                  .recv_counts = {2, 0, 0, 4}}) == 2 * 100 + 3 * 4.0 / 2);
-  CHECK(seconds({.collective = Collective::send, .axis = AxisId(0), .send = {0, 5}, .link = {0, 1}}) ==
+  CHECK(seconds({.collective = Collective::send, .axis = AxisId(0), .send = {.elements = 5}, .link = link_of(0, 1)}) ==
         100 + 5 * 4.0 / 2);
 }
 
@@ -181,7 +187,8 @@ Prediction stages_alone(std::vector<Program> programs, std::vector<std::vector<d
     ranks.push_back({&each, {0}});
   }
   // Their instructions belong to no action.
-  const partition::Pipeline pipeline{.axis = AxisId(0), .actions = std::vector<std::vector<plan::Action>>(all.size())};
+  const partition::Pipeline pipeline{.axis = AxisId(0),
+                                     .actions = IdVector<StageId, std::vector<plan::Action>>(all.size())};
   return forecast::predict(ranks, pipeline, {.seconds = std::move(seconds), .axes = {rate}});
 }
 
@@ -189,17 +196,17 @@ Transfer message(Collective collective, partition::Link link) {
   return {.name = "message",
           .collective = collective,
           .axis = AxisId(0),
-          .send = {0, collective == Collective::send ? 8 : 0},
-          .recv = {0, collective == Collective::send ? 0 : 8},
+          .send = {.elements = collective == Collective::send ? 8 : 0},
+          .recv = {.elements = collective == Collective::send ? 0 : 8},
           .link = link};
 }
 
 }  // namespace
 
 TEST_CASE("a stage sends to both its neighbours one after the other, and receives meanwhile", "[predict]") {
-  const partition::Link forward{1, 2};
-  const partition::Link backward{1, 0, true};
-  const partition::Link up{0, 1};
+  const partition::Link forward = link_of(1, 2);
+  const partition::Link backward = link_of(1, 0, true);
+  const partition::Link up = link_of(0, 1);
   const Program outer{.function = "micro",
                       .instructions = {instruction(Kind::start, 0), instruction(Kind::start, 1),
                                        instruction(Kind::wait, 0), instruction(Kind::wait, 1)},
@@ -221,7 +228,7 @@ TEST_CASE("a stage sends to both its neighbours one after the other, and receive
 }
 
 TEST_CASE("stages move first what could begin first", "[predict]") {
-  const partition::Link link{0, 1};
+  const partition::Link link = link_of(0, 1);
   const Program first{
       .function = "micro",
       .instructions = {instruction(Kind::start, 0), instruction(Kind::compute), instruction(Kind::start, 1),
@@ -274,10 +281,11 @@ partition::Pipeline alternating(std::uint32_t stages, std::uint32_t microbatches
   partition::Pipeline made{.axis = AxisId(0)};
   for (std::uint32_t stage = 0; stage < stages; ++stage) {
     made.chunks.push_back({stage, stage});
-    std::vector<Action>& list = made.actions.emplace_back();
+    std::vector<Action> list;
     for (const sdk::Action& action : sdk::one_forward_one_backward(stage, stages, 1, microbatches)) {
       list.push_back(in_plugin_words(action));
     }
+    made.actions.push_back(std::move(list));
   }
   return made;
 }
@@ -288,40 +296,39 @@ Programs stage_of(const partition::Pipeline& pipeline, std::int32_t stage) {
   Program program{.function = "micro"};
   const auto add = [&](Collective collective, partition::Link link, bool waits) {
     const bool sends = collective == Collective::send;
-    program.transfers.push_back({.name = "message",
-                                 .collective = collective,
-                                 .axis = AxisId(0),
-                                 .send = {0, sends ? 8 : 0},
-                                 .recv = {0, sends ? 0 : 8},
-                                 .link = link});
-    const auto number = static_cast<std::int32_t>(program.transfers.size()) - 1;
-    program.instructions.push_back(instruction(Kind::start, number));
+    const TransferId id = program.transfers.push_back({.name = "message",
+                                                       .collective = collective,
+                                                       .axis = AxisId(0),
+                                                       .send = {.elements = sends ? 8 : 0},
+                                                       .recv = {.elements = sends ? 0 : 8},
+                                                       .link = link});
+    program.instructions.push_back(instruction(Kind::start, id.number()));
     if (waits) {
-      program.instructions.push_back(instruction(Kind::wait, number));
+      program.instructions.push_back(instruction(Kind::wait, id.number()));
     }
   };
-  const std::vector<Action>& actions = pipeline.actions[static_cast<std::size_t>(stage)];
+  const std::vector<Action>& actions = pipeline.actions[StageId(stage)];
   for (std::size_t a = 0; a < actions.size(); ++a) {
     const Action& action = actions[a];
     const bool forward = action.kind == Action::Kind::forward;
     const std::int32_t from = forward ? stage - 1 : stage + 1;
     const std::int32_t to = forward ? stage + 1 : stage - 1;
     if (from >= 0 && from < stages) {
-      add(Collective::receive, {from, stage, !forward}, true);
+      add(Collective::receive, link_of(from, stage, !forward), true);
     }
     Instruction compute = instruction(Kind::compute);
     compute.layer = stage;
-    compute.call = static_cast<std::int32_t>(action.microbatch);
-    compute.action = static_cast<std::int32_t>(a);
+    compute.call = action.microbatch;
+    compute.action = partition::ActionId(a);
     compute.phase = forward ? graph::Phase::forward : graph::Phase::backward_input;
     program.instructions.push_back(compute);
     if (to >= 0 && to < stages) {
-      add(Collective::send, {stage, to, !forward}, false);
+      add(Collective::send, link_of(stage, to, !forward), false);
     }
   }
-  for (std::size_t t = 0; t < program.transfers.size(); ++t) {
-    if (program.transfers[t].collective == Collective::send) {
-      program.instructions.push_back(instruction(Kind::wait, static_cast<std::int32_t>(t)));
+  for (const TransferId id : program.transfers.ids()) {
+    if (program.transfers[id].collective == Collective::send) {
+      program.instructions.push_back(instruction(Kind::wait, id.number()));
     }
   }
   Programs programs = on_mesh({{"pipe", stages}}, std::move(program));
@@ -333,8 +340,8 @@ Programs stage_of(const partition::Pipeline& pipeline, std::int32_t stage) {
 Prediction predict_pipeline(const partition::Pipeline& pipeline, const std::optional<AxisRate>& rate,
                             double waits = 0) {
   std::vector<Programs> programs;
-  for (std::size_t stage = 0; stage < pipeline.actions.size(); ++stage) {
-    programs.push_back(stage_of(pipeline, static_cast<std::int32_t>(stage)));
+  for (const StageId stage : pipeline.actions.ids()) {
+    programs.push_back(stage_of(pipeline, stage.number()));
   }
   StepCosts costs{.axes = {rate}};
   std::vector<RankStep> ranks;
@@ -356,9 +363,10 @@ TEST_CASE("stages of one cost wait as long as the pipeline's bubble says", "[pre
   const Prediction step = predict_pipeline(pipeline, AxisRate{.bandwidth = 1e24});
   const forecast::Timeline timeline = forecast::timeline_of(pipeline, forecast::unit_cost);
   CHECK(step.seconds == Approx(timeline.end));
-  for (std::size_t stage = 0; stage < stage_count; ++stage) {
-    CHECK(step.stages[stage].waiting / step.stages[stage].compute == Approx(timeline.bubble(stage)));
-    CHECK(step.stages[stage].compute + step.stages[stage].exposed + step.stages[stage].waiting == Approx(step.seconds));
+  for (const StageId stage : pipeline.actions.ids()) {
+    const forecast::StagePrediction& spent = step.stages[stage.index()];
+    CHECK(spent.waiting / spent.compute == Approx(timeline.bubble(stage)));
+    CHECK(spent.compute + spent.exposed + spent.waiting == Approx(step.seconds));
     for (const Action& action : pipeline.actions[stage]) {
       CHECK(step.cost_of(action) == forecast::unit_cost(action));
     }

@@ -22,7 +22,7 @@ const graph::Op product{.name = "matmul"};
 
 Instruction step_instruction(Kind kind, std::int64_t flops = 0) {
   Instruction made{.kind = kind, .op = &product, .name = "product"};
-  made.transfer = kind == Kind::compute ? -1 : 0;
+  made.transfer = partition::TransferId(kind == Kind::compute ? -1 : 0);
   made.flops = flops;
   return made;
 }
@@ -34,7 +34,7 @@ partition::Programs stage(std::int64_t rank, std::int64_t flops = 8) {
   micro.transfers = {{.name = "a",
                       .collective = rank == 0 ? partition::Collective::send : partition::Collective::receive,
                       .axis = mesh::AxisId(0),
-                      .link = {0, 1}}};
+                      .link = {partition::StageId(0), partition::StageId(1)}}};
   micro.instructions = {step_instruction(start), step_instruction(wait)};
   if (rank == 0) {
     micro.instructions.insert(micro.instructions.begin(), step_instruction(compute, flops));

@@ -17,10 +17,10 @@ const graph::Op gather{.name = "all_gather"};
 
 Instruction traced(Instruction::Kind kind, std::int32_t transfer = -1) {
   Instruction made{.kind = kind, .op = transfer < 0 ? &multiplies : &gather, .name = "product"};
-  made.transfer = transfer;
+  made.transfer = partition::TransferId(transfer);
   made.flops = transfer < 0 ? 8 : 0;
   made.layer = transfer < 0 ? 1 : -1;
-  made.action = transfer < 0 ? 1 : -1;
+  made.action = partition::ActionId(transfer < 0 ? 1 : -1);
   return made;
 }
 

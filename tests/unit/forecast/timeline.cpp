@@ -21,11 +21,12 @@ Pipeline pipeline(std::uint32_t stages, std::uint32_t chunks_per_stage, const Ac
     made.chunks.push_back({c, c % stages});
   }
   for (std::uint32_t stage = 0; stage < stages; ++stage) {
-    std::vector<plan::Action>& list = made.actions.emplace_back();
+    std::vector<plan::Action> list;
     for (const sdk::Action& action : actions(stage)) {
       list.push_back({static_cast<plan::Action::Kind>(static_cast<std::uint32_t>(action.kind) - SR_ACTION_FORWARD),
                       action.chunk, action.microbatch});
     }
+    made.actions.push_back(std::move(list));
   }
   return made;
 }
@@ -46,7 +47,7 @@ Pipeline zero_bubble() {
 bool every_bubble_is(const Pipeline& pipeline, double expected) {
   const Timeline timeline = forecast::timeline_of(pipeline, forecast::unit_cost);
   bool all = true;
-  for (std::size_t stage = 0; stage < timeline.stages.size(); ++stage) {
+  for (const partition::StageId stage : timeline.stages.ids()) {
     all = all && timeline.bubble(stage) == expected;
   }
   return all;
@@ -64,8 +65,8 @@ TEST_CASE("bubbles of 4 stages and 8 microbatches are those of the papers", "[ti
 TEST_CASE("a stage of one forward, one backward keeps no more than there are stages", "[timeline]") {
   const Pipeline one = alternating(1);
   const Pipeline zero = zero_bubble();
-  for (std::uint32_t stage = 0; stage < p; ++stage) {
-    CHECK(forecast::most_live_forwards(one.actions[stage]) == static_cast<int>(p - stage));
+  for (const partition::StageId stage : one.actions.ids()) {
+    CHECK(forecast::most_live_forwards(one.actions[stage]) == static_cast<int>(p - stage.index()));
     CHECK(forecast::most_live_forwards(zero.actions[stage]) <= static_cast<int>(p));
     CHECK(forecast::most_live_forwards(gpipe().actions[stage]) == static_cast<int>(m));
   }
@@ -76,10 +77,10 @@ TEST_CASE("an action begins when its stage is free and what it needs is there", 
   const Timeline timeline = forecast::timeline_of(
       two, [](const plan::Action& action) { return action.kind == plan::Action::Kind::forward ? 1.0 : 3.0; });
   CHECK(timeline.end == 8);
-  CHECK(timeline.stages[1][0].begin == 1);
-  CHECK(timeline.stages[1][1].begin == 2);
-  CHECK(timeline.stages[0][1].begin == 5);
-  CHECK(timeline.bubble(0) == 1);
+  CHECK(timeline.stages[partition::StageId(1)][0].begin == 1);
+  CHECK(timeline.stages[partition::StageId(1)][1].begin == 2);
+  CHECK(timeline.stages[partition::StageId(0)][1].begin == 5);
+  CHECK(timeline.bubble(partition::StageId(0)) == 1);
 }
 
 TEST_CASE("a pipeline is drawn a row a stage, below what its marks mean", "[timeline]") {
@@ -122,8 +123,7 @@ TEST_CASE("chunks are told apart, and of many stages some are drawn", "[timeline
 TEST_CASE("an action too short for its name takes no room from the others", "[timeline]") {
   const Pipeline two = pipeline(2, 1, [](std::uint32_t stage) { return sdk::gpipe_actions(stage, 1); });
   const std::string drawing = forecast::draw(
-      forecast::timeline_of(two, [](const plan::Action& action) { return action.chunk == 0 ? 1.0 : 1.0 / 3; }), 100,
-      8);
+      forecast::timeline_of(two, [](const plan::Action& action) { return action.chunk == 0 ? 1.0 : 1.0 / 3; }), 100, 8);
   CHECK(drawing.find(": actions too short for their name") == std::string::npos);  // a third is wide enough to decide
   const std::string tiny = forecast::draw(
       forecast::timeline_of(two, [](const plan::Action& action) { return action.chunk == 0 ? 1.0 : 1e-9; }), 100, 8);

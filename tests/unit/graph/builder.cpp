@@ -50,9 +50,9 @@ TEST_CASE("a gradient has shape and axis names of its parameter", "[graph]") {
   for (const ModelCase& model : model_cases()) {
     for (const Function& function : model.graph.functions) {
       for (const StateWrite& write : function.writes) {
-        const State& state = model.graph.states[static_cast<std::size_t>(write.state)];
+        const State& state = model.graph.states[write.state];
         INFO(model.name << ", " << state.name);
-        CHECK(to_string(function.values[static_cast<std::size_t>(write.value)].type) == to_string(state.type));
+        CHECK(to_string(function.values[write.value].type) == to_string(state.type));
       }
     }
   }
@@ -80,15 +80,15 @@ TEST_CASE("names are prefixed by the scopes that are open", "[graph]") {
   Graph graph;
   FunctionBuilder builder(graph, "f", Role::on_demand, 1);
   const ValueId x = builder.input("x", type_of({2}));
-  ValueId y = no_value;
+  ValueId y = {};
   {
     const Scope outer(builder, "layer.3");
     const Scope inner(builder, "mlp");
     y = builder.call("negate", {x}, {}, "up");
   }
   const ValueId z = builder.call("negate", {y});
-  CHECK(builder.function().values[static_cast<std::size_t>(y)].name == "layer.3/mlp/up");
-  CHECK(builder.function().values[static_cast<std::size_t>(z)].name == "negate");
+  CHECK(builder.function().values[y].name == "layer.3/mlp/up");
+  CHECK(builder.function().values[z].name == "negate");
 }
 
 TEST_CASE("what has no name of its own is called as the parameter's unit, and no two nodes are called alike",
@@ -112,7 +112,7 @@ TEST_CASE("what has no name of its own is called as the parameter's unit, and no
   std::vector<std::string> names;
   for (const Node& node : builder.function().nodes) {
     names.push_back(node.name);
-    CHECK(builder.function().values[static_cast<std::size_t>(node.outputs[0])].name == node.name);
+    CHECK(builder.function().values[node.outputs[0]].name == node.name);
   }
   CHECK(names == std::vector<std::string>{"layer.0/mlp/up", "layer.0/mlp/up/add", "layer.0/mlp/up/matmul", "w/matmul",
                                           "negate", "negate_2", "y", "residual"});
@@ -125,7 +125,7 @@ TEST_CASE("each node of a model has a name, and a value that is made has its nod
       for (const Node& node : function.nodes) {
         INFO(model.name << ", " << function.name << ", " << node.name);
         CHECK(names.insert(node.name).second);
-        CHECK(function.values[static_cast<std::size_t>(node.outputs[0])].name == node.name);
+        CHECK(function.values[node.outputs[0]].name == node.name);
       }
     }
   }
@@ -164,7 +164,7 @@ TEST_CASE("a state is read once however often it is asked for", "[graph]") {
   Graph graph;
   graph.states.push_back({.name = "w", .type = type_of({2})});
   FunctionBuilder builder(graph, "f", Role::on_demand, 1);
-  CHECK(builder.state("w") == builder.state(0));
+  CHECK(builder.state("w") == builder.state(StateId(0)));
   CHECK(builder.function().values.size() == 1);
 }
 
@@ -180,7 +180,7 @@ TEST_CASE("what a function cannot mean is refused with its name", "[graph]") {
         "1: function f, node y (matmul): factor 'k0' is 5 in an earlier operand and 3 in operand 1 (operands f32[a0 2, "
         "a1 5], "
         "f32[a0 3, a1 4]; rule l0 k0, k0 n0 -> l0 n0; reduced k0)");
-  CHECK(error_of([&] { builder.write(0, x, StateWrite::Mode::assign); }) ==
+  CHECK(error_of([&] { builder.write(StateId(0), x, StateWrite::Mode::assign); }) ==
         "1: function f: state w is f32[a0 3, a1 4], but f32[a0 2, a1 5] is written to it");
   CHECK(error_of([&] {
           static_cast<void>(builder.call("layer_norm", {x, builder.input("g", type_of({5}))}, {{"epsilon", 1e-5}}));

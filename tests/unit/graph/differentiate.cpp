@@ -13,8 +13,6 @@ using namespace shardrun::test;
 
 namespace {
 
-std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
-
 std::vector<const StateWrite*> writes_to(const Function& function, StateId state) {
   std::vector<const StateWrite*> found;
   for (const StateWrite& write : function.writes) {
@@ -26,7 +24,7 @@ std::vector<const StateWrite*> writes_to(const Function& function, StateId state
 }
 
 /// Loss and gradients of one microbatch by the reference device, as states.
-std::vector<Tensor> run_micro(const Call& call, std::vector<Tensor> states) {
+States run_micro(const Call& call, States states) {
   static_cast<void>(interpret(call, device::Device::find("reference"), states));
   return states;
 }
@@ -36,10 +34,10 @@ void check_gradients(const ModelCase& model) {
   constexpr double step = 1e-5;
   const Call call = calls_of(model, 1).front();
   REQUIRE(call.function->name == "micro");
-  const std::vector<Tensor> states = first_states(model.graph);
-  const std::vector<Tensor> after = run_micro(call, states);
-  const std::size_t loss = at(model.graph.find_state("loss"));
-  for (std::size_t s = 0; s < states.size(); ++s) {
+  const States states = first_states(model.graph);
+  const States after = run_micro(call, states);
+  const StateId loss = model.graph.find_state("loss");
+  for (const StateId s : states.ids()) {
     const State& gradient = model.graph.states[s];
     if (gradient.kind != StateKind::gradient) {
       continue;
@@ -47,8 +45,8 @@ void check_gradients(const ModelCase& model) {
     double difference = 0;
     double norm = 0;
     for (std::size_t e = 0; e < after[s].values.size(); ++e) {
-      std::vector<Tensor> moved = states;
-      double& element = moved[at(gradient.of_parameter)].values[e];
+      States moved = states;
+      double& element = moved[gradient.of_parameter].values[e];
       const double centre = element;
       element = centre + step;
       const double above = run_micro(call, moved)[loss].values[0];
@@ -88,16 +86,16 @@ TEST_CASE("the gradients of a two-layer network are central differences, with ei
 
 TEST_CASE("every parameter has one gradient, kept as it is", "[graph]") {
   for (const ModelCase& model : model_cases()) {
-    std::vector<int> gradients(model.graph.states.size(), 0);
+    IdVector<StateId, int> gradients(model.graph.states.size(), 0);
     for (const State& state : model.graph.states) {
       if (state.kind == StateKind::gradient) {
-        ++gradients[at(state.of_parameter)];
-        CHECK(state.name == "gradients/" + model.graph.states[at(state.of_parameter)].name);
-        CHECK(state.type == model.graph.states[at(state.of_parameter)].type);
-        CHECK(state.layer == model.graph.states[at(state.of_parameter)].layer);
+        ++gradients[state.of_parameter];
+        CHECK(state.name == "gradients/" + model.graph.states[state.of_parameter].name);
+        CHECK(state.type == model.graph.states[state.of_parameter].type);
+        CHECK(state.layer == model.graph.states[state.of_parameter].layer);
       }
     }
-    for (std::size_t s = 0; s < gradients.size(); ++s) {
+    for (const StateId s : gradients.ids()) {
       INFO(model.name << ", " << model.graph.states[s].name);
       CHECK(gradients[s] == (model.graph.states[s].kind == StateKind::parameter ? 1 : 0));
     }
@@ -117,14 +115,14 @@ TEST_CASE("a tied weight has two contributions, of which the first begins the su
 TEST_CASE("gradients of activations and of weights are nodes of phases of their own", "[graph]") {
   for (const ModelCase& model : model_cases()) {
     for (const Function& function : model.graph.functions) {
-      std::vector<bool> of_weights(function.values.size(), false);
+      IdVector<ValueId, bool> of_weights(function.values.size(), false);
       for (const StateWrite& write : function.writes) {
-        const State& state = model.graph.states[at(write.state)];
+        const State& state = model.graph.states[write.state];
         if (state.kind == StateKind::gradient) {
-          const NodeId producer = function.values[at(write.value)].producer;
+          const NodeId producer = function.values[write.value].producer;
           INFO(model.name << ", " << state.name);
-          CHECK(to_string(function.nodes[at(producer)].phase) == std::string("backward_weight"));
-          of_weights[at(write.value)] = true;
+          CHECK(to_string(function.nodes[producer].phase) == std::string("backward_weight"));
+          of_weights[write.value] = true;
         }
       }
       for (const Node& node : function.nodes) {
@@ -133,7 +131,7 @@ TEST_CASE("gradients of activations and of weights are nodes of phases of their 
         CHECK((function.name == "micro" || node.phase == Phase::forward || node.phase == Phase::update));
         // So that a schedule may put the weights' part off.
         for (const ValueId input : node.inputs) {
-          CHECK_FALSE((node.phase == Phase::backward_input && of_weights[at(input)]));
+          CHECK_FALSE((node.phase == Phase::backward_input && of_weights[input]));
         }
       }
     }

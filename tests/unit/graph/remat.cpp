@@ -17,16 +17,14 @@ namespace {
 
 using Names = std::set<std::string>;
 
-std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
-
 bool is_clone(const Node& node) { return node.name.starts_with("recompute/"); }
 
 /// Without what a clone's name has before the original's.
 std::string original(const std::string& name) { return name.substr(std::string("recompute/").size()); }
 
 const Node* producer(const Function& function, ValueId id) {
-  const NodeId node = function.values[at(id)].producer;
-  return node < 0 ? nullptr : &function.nodes[at(node)];
+  const NodeId node = function.values[id].producer;
+  return node.exists() ? &function.nodes[node] : nullptr;
 }
 
 /// Results of forward in layers that backward reads as they were left.
@@ -38,7 +36,7 @@ Names kept_in_layers(const Graph& graph) {
       const Node* made_by = producer(function, id);
       if (node.phase != Phase::forward && made_by != nullptr && made_by->phase == Phase::forward &&
           made_by->layer >= 0 && made_by->layer < graph.layers) {
-        names.insert(function.values[at(id)].name);
+        names.insert(function.values[id].name);
       }
     }
   }
@@ -162,22 +160,19 @@ TEST_CASE("each node is repeated at most once, in its layer, as it was, just bef
             CHECK(node.outputs.size() == repeated.outputs.size());
           }
         }
-        for (std::size_t n = 0; n < function.nodes.size(); ++n) {
+        for (const NodeId n : function.nodes.ids()) {
           if (is_clone(function.nodes[n])) {
             const auto reads = [&](const Node& reader) {
-              return std::any_of(reader.inputs.begin(), reader.inputs.end(), [&](ValueId id) {
-                return function.values[at(id)].producer == static_cast<NodeId>(n);
-              });
+              return std::any_of(reader.inputs.begin(), reader.inputs.end(),
+                                 [&](ValueId id) { return function.values[id].producer == n; });
             };
-            std::size_t reader = n + 1;
-            while (reader < function.nodes.size() && is_clone(function.nodes[reader]) &&
-                   !reads(function.nodes[reader])) {
-              ++reader;
-            }
+            const auto next = function.nodes.begin() + n.number() + 1;
+            const auto reader = std::find_if(next, function.nodes.end(),
+                                             [&](const Node& node) { return !is_clone(node) || reads(node); });
             INFO(model.name << ", " << function.nodes[n].name);
-            REQUIRE(reader < function.nodes.size());
-            CHECK(reads(function.nodes[reader]));
-            CHECK(function.nodes[reader].phase != Phase::forward);
+            REQUIRE(reader != function.nodes.end());
+            CHECK(reads(*reader));
+            CHECK(reader->phase != Phase::forward);
           }
         }
       }
@@ -194,10 +189,9 @@ TEST_CASE("all but what is repeated stays, in its order", "[graph]") {
       for (std::size_t f = 0; f < before[m].graph.functions.size(); ++f) {
         const Function& function = after[m].graph.functions[f];
         CHECK(nodes_but_clones(function) == nodes_but_clones(before[m].graph.functions[f]));
-        for (std::size_t v = 0; v < function.values.size(); ++v) {
-          const Node* made_by = producer(function, static_cast<ValueId>(v));
-          CHECK((made_by == nullptr ||
-                 std::count(made_by->outputs.begin(), made_by->outputs.end(), static_cast<ValueId>(v)) == 1));
+        for (const ValueId v : function.values.ids()) {
+          const Node* made_by = producer(function, v);
+          CHECK((made_by == nullptr || std::count(made_by->outputs.begin(), made_by->outputs.end(), v) == 1));
         }
       }
     }

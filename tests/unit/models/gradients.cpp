@@ -71,11 +71,11 @@ double relative_distance(const Tensor& found, const Tensor& expected) {
 
 void load_parameters(const checkpoint::SafetensorsFile& file, const graph::Graph& graph,
                      const runtime::Executor& executor, std::size_t f32_bytes) {
-  for (std::size_t s = 0; s < graph.states.size(); ++s) {
+  for (const graph::StateId s : graph.states.ids()) {
     if (graph.states[s].kind == graph::StateKind::parameter) {
       const checkpoint::Tensor& tensor = file.at("parameters/" + graph.states[s].name);
       REQUIRE(tensor.info.shape == graph.states[s].type.shape);
-      write_view(read(tensor, graph.states[s].type), executor.state(static_cast<graph::StateId>(s)), f32_bytes);
+      write_view(read(tensor, graph.states[s].type), executor.state(s), f32_bytes);
     }
   }
 }
@@ -96,7 +96,7 @@ void check(const checkpoint::SafetensorsFile& file, const char* device_name, std
     const graph::Function& micro = *graph.find("micro", rows);
     const std::size_t program = executor.find("micro", rows);
     for (const graph::Port& port : micro.inputs) {
-      const graph::TensorType& type = micro.values[static_cast<std::size_t>(port.value)].type;
+      const graph::TensorType& type = micro.values[port.value].type;
       write_view(read(file.at("data/" + port.name), type, done), executor.input(program, port.name), f32_bytes);
     }
     executor.run(program, {.first_sample = done, .first_microbatch = done == 0});
@@ -105,8 +105,8 @@ void check(const checkpoint::SafetensorsFile& file, const char* device_name, std
 
   const auto state = [&](const std::string& name) {
     const graph::StateId id = graph.find_state(name);
-    REQUIRE(id >= 0);
-    return read_view(graph.states[static_cast<std::size_t>(id)].type, executor.state(id), f32_bytes);
+    REQUIRE(id.exists());
+    return read_view(graph.states[id].type, executor.state(id), f32_bytes);
   };
   CHECK(state("loss").values[0] == Approx(read(file.at("loss"), type_of({1})).values[0]).epsilon(1e-5));
   std::size_t compared = 0;

@@ -16,6 +16,7 @@ using partition::Instruction;
 using partition::Program;
 using partition::Programs;
 using partition::Transfer;
+using partition::TransferId;
 using Names = std::vector<std::string>;
 
 namespace {
@@ -36,7 +37,7 @@ ModelCase gpt() {
 
 /// The states that a transfer's elements are of, in their order in memory; nothing where they end within one.
 Names covered(const Programs& programs, const Transfer& transfer) {
-  const std::uint64_t begin = programs.states[static_cast<std::size_t>(transfer.send.buffer)].offset;
+  const std::uint64_t begin = programs.states[graph::StateId(transfer.send.buffer.number())].offset;
   const std::uint64_t end = begin + static_cast<std::uint64_t>(transfer.send.elements) * sizeof(float);
   std::vector<partition::Buffer> within;
   std::copy_if(programs.states.begin(), programs.states.end(), std::back_inserter(within),
@@ -64,10 +65,9 @@ std::vector<Names> buckets(const Programs& programs, const Program& program) {
 }
 
 /// The number of the first instruction of this kind and transfer.
-std::size_t find(const Program& program, Instruction::Kind kind, std::size_t transfer) {
-  const auto at = std::find_if(program.instructions.begin(), program.instructions.end(), [&](const Instruction& each) {
-    return each.kind == kind && each.transfer == static_cast<std::int32_t>(transfer);
-  });
+std::size_t find(const Program& program, Instruction::Kind kind, TransferId transfer) {
+  const auto at = std::find_if(program.instructions.begin(), program.instructions.end(),
+                               [&](const Instruction& each) { return each.kind == kind && each.transfer == transfer; });
   return static_cast<std::size_t>(at - program.instructions.begin());
 }
 
@@ -143,16 +143,16 @@ TEST_CASE("a bucket is under way from the op that completes it until the end", "
   const Program& program = programs.find("micro", 4);
   REQUIRE(program.transfers.size() > 5);
   const auto is_compute = [](const Instruction& each) { return each.kind == Instruction::Kind::compute; };
-  for (std::size_t t = 0; t < program.transfers.size(); ++t) {
+  for (const TransferId t : program.transfers.ids()) {
     const std::size_t start = find(program, Instruction::Kind::start, t);
     const std::size_t wait = find(program, Instruction::Kind::wait, t);
     const Names states = covered(programs, program.transfers[t]);
-    INFO("bucket " << t << " of " << states.front() << ", started at " << start << ", waited for at " << wait);
+    INFO("bucket " << t.number() << " of " << states.front() << ", started at " << start << ", waited for at " << wait);
     REQUIRE(start < wait);
     REQUIRE(wait < program.instructions.size());
     const auto writes = [&](const Instruction& each) {
       return std::any_of(each.outputs.begin(), each.outputs.end(), [&](partition::BufferId id) {
-        const std::string& name = program.buffers[static_cast<std::size_t>(id)].name;
+        const std::string& name = program.buffers[id].name;
         return std::find(states.begin(), states.end(), name) != states.end();
       });
     };
@@ -167,7 +167,7 @@ TEST_CASE("a bucket is under way from the op that completes it until the end", "
     CHECK(std::none_of(after, program.instructions.end(), writes));
     // All that is computed later overlaps with it.
     CHECK(std::none_of(begin + static_cast<std::ptrdiff_t>(wait), program.instructions.end(), is_compute));
-    const bool last = t + 1 == program.transfers.size();
+    const bool last = t == TransferId(program.transfers.size() - 1);
     CHECK((std::count_if(after, begin + static_cast<std::ptrdiff_t>(wait), is_compute) > 0) == !last);
   }
 }

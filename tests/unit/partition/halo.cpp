@@ -51,7 +51,7 @@ graph::Graph graph_of(const Shift& shift) {
   graph.states.push_back({.name = "from", .type = type, .kind = graph::StateKind::field});
   graph.states.push_back({.name = "to", .type = type, .kind = graph::StateKind::field});
   graph::FunctionBuilder builder(graph, "f", graph::Role::once, 0);
-  builder.write(1,
+  builder.write(graph::StateId(1),
                 builder.call("shift", {builder.state("from")},
                              {{"dim", shift.dim},
                               {"offset", shift.offset},
@@ -92,25 +92,24 @@ class Ranks {
 
   /// Whether the result is right in every element.
   [[nodiscard]] bool run() {
-    Tensor from = zeros(graph_.states[0].type);
+    Tensor from = zeros(graph_.states.front().type);
     std::iota(from.values.begin(), from.values.end(), 1.0);
     for (std::size_t rank = 0; rank < ranks_.ranks(); ++rank) {
-      write_part(from, ranks_.rank(rank).state(0), bytes());
-      Tensor nothing = zeros(graph_.states[0].type);
+      write_part(from, ranks_.rank(rank).state(graph::StateId(0)), bytes());
+      Tensor nothing = zeros(graph_.states.front().type);
       std::fill(nothing.values.begin(), nothing.values.end(), -99.0);
-      write_part(nothing, ranks_.rank(rank).state(1), bytes());
+      write_part(nothing, ranks_.rank(rank).state(graph::StateId(1)), bytes());
     }
     ranks_.run("f", 0, true, {});
-    Tensor to = zeros(graph_.states[1].type);
+    Tensor to = zeros(graph_.states.back().type);
     std::vector<int> filled(to.values.size(), 0);
     bool right = true;
     for (std::size_t rank = 0; rank < ranks_.ranks(); ++rank) {
-      right = gather_part(ranks_.rank(rank).state(1), bytes(), to, filled) && right;
+      right = gather_part(ranks_.rank(rank).state(graph::StateId(1)), bytes(), to, filled) && right;
     }
     for (std::size_t i = 0; i < to.values.size(); ++i) {
       const std::int64_t source = source_of(shift_, static_cast<std::int64_t>(i));
-      right =
-          right && filled[i] > 0 && to.values[i] == (source < 0 ? wall : from.values[static_cast<std::size_t>(source)]);
+      right = right && filled[i] > 0 && to.values[i] == (source < 0 ? wall : from.values[source]);
     }
     return right;
   }
@@ -151,9 +150,9 @@ class Ranks {
   [[nodiscard]] std::uint64_t missing() {
     std::uint64_t elements = 0;
     for (std::size_t rank = 0; rank < ranks_.ranks(); ++rank) {
-      const std::set<std::size_t> own = elements_of(ranks_.rank(rank).state(0));
+      const std::set<std::size_t> own = elements_of(ranks_.rank(rank).state(graph::StateId(0)));
       std::set<std::size_t> needed;
-      for (const std::size_t element : elements_of(ranks_.rank(rank).state(1))) {
+      for (const std::size_t element : elements_of(ranks_.rank(rank).state(graph::StateId(1)))) {
         const std::int64_t source = source_of(shift_, static_cast<std::int64_t>(element));
         if (source >= 0 && !own.contains(static_cast<std::size_t>(source))) {
           needed.insert(static_cast<std::size_t>(source));
@@ -257,7 +256,7 @@ graph::Graph line_of(const Make& make) {
     return builder.call("shift", {value},
                         {{"dim", std::int64_t{0}}, {"offset", offset}, {"boundary", "periodic"}, {"value", 0.0}});
   };
-  builder.write(1, make(builder, shift, builder.state("from")), graph::StateWrite::Mode::assign);
+  builder.write(graph::StateId(1), make(builder, shift, builder.state("from")), graph::StateWrite::Mode::assign);
   builder.finish();
   return graph;
 }
@@ -293,12 +292,12 @@ TEST_CASE("what is shifted twice has the halos of the first shift before the sec
       [](graph::FunctionBuilder&, const auto& shift, graph::ValueId from) { return shift(shift(from, 3), -2); });
   runtime::Interpreter ranks = two_ranks(graph);
   for (std::size_t rank = 0; rank < 2; ++rank) {
-    float* from = static_cast<float*>(ranks.rank(rank).state(0).data);
+    float* from = static_cast<float*>(ranks.rank(rank).state(graph::StateId(0)).data);
     std::iota(from, from + 4, static_cast<float>(4 * rank));
   }
   ranks.run("f", 0, true, {});
   for (std::size_t rank = 0; rank < 2; ++rank) {
-    const float* to = static_cast<const float*>(ranks.rank(rank).state(1).data);
+    const float* to = static_cast<const float*>(ranks.rank(rank).state(graph::StateId(1)).data);
     for (std::size_t i = 0; i < 4; ++i) {
       CHECK(to[i] == static_cast<float>((4 * rank + i + 1) % 8));
     }

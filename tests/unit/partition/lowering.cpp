@@ -43,7 +43,7 @@ std::string shape_of(const partition::Program& program) {
   const auto names = [&](const std::vector<partition::BufferId>& ids) {
     std::string text;
     for (const partition::BufferId id : ids) {
-      text += " " + program.buffers[static_cast<std::size_t>(id)].name;
+      text += " " + program.buffers[id].name;
     }
     return text;
   };
@@ -63,13 +63,13 @@ void check_results(const ModelCase& model) {
     const device::Device& device = device::Device::find(name);
     const std::size_t f32_bytes = device.element_bytes(graph::DType::f32);
     runtime::Executor executor(partition::programs_of(model.graph, device, 1), device);
-    std::vector<Tensor> expected;
-    for (std::size_t s = 0; s < model.graph.states.size(); ++s) {
-      Tensor& tensor = expected.emplace_back(zeros(model.graph.states[s].type));
+    States expected;
+    for (const graph::StateId s : model.graph.states.ids()) {
+      Tensor& tensor = expected[expected.push_back(zeros(model.graph.states[s].type))];
       for (std::size_t i = 0; i < tensor.values.size(); ++i) {
-        tensor.values[i] = static_cast<double>(10 * s + i + 1);
+        tensor.values[i] = static_cast<double>(10 * s.index() + i + 1);
       }
-      write_view(tensor, executor.state(static_cast<graph::StateId>(s)), f32_bytes);
+      write_view(tensor, executor.state(s), f32_bytes);
     }
     for (const bool first : {true, false}) {
       Call call{.function = &model.graph.functions[0], .scalars = {.first_microbatch = first}, .inputs = {}};
@@ -83,10 +83,9 @@ void check_results(const ModelCase& model) {
       executor.run(0, call.scalars);
 
       INFO(name << (first ? ", first" : ", second") << " call");
-      for (std::size_t s = 0; s < expected.size(); ++s) {
+      for (const graph::StateId s : expected.ids()) {
         INFO("state " << model.graph.states[s].name);
-        CHECK(read_view(expected[s].type, executor.state(static_cast<graph::StateId>(s)), f32_bytes).values ==
-              expected[s].values);
+        CHECK(read_view(expected[s].type, executor.state(s), f32_bytes).values == expected[s].values);
       }
       for (std::size_t o = 0; o < outputs.size(); ++o) {
         CHECK(read_view(outputs[o].type, executor.output(0, call.function->outputs[o].name), f32_bytes).values ==

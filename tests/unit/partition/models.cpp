@@ -22,7 +22,7 @@ partition::Programs programs_of(const ModelCase& model, int threads = 1) {
   return partition::programs_of(model.graph, device::Device::find("cpu"), threads);
 }
 
-const Buffer& buffer(const Program& program, BufferId id) { return program.buffers[static_cast<std::size_t>(id)]; }
+const Buffer& buffer(const Program& program, BufferId id) { return program.buffers[id]; }
 
 std::vector<const Instruction*> writing(const Program& program, std::string_view name) {
   std::vector<const Instruction*> found;
@@ -50,9 +50,9 @@ struct Place {
   std::uint64_t bytes;
 };
 
-std::vector<Place> places(const Program& program, std::size_t states) {
+std::vector<Place> places(const Program& program, BufferId states) {
   std::vector<Place> all;
-  for (std::size_t b = 0; b < program.buffers.size(); ++b) {
+  for (const BufferId b : program.buffers.ids()) {
     const Buffer& at = program.buffers[b];
     const auto end = static_cast<std::int32_t>(program.instructions.size());
     all.push_back({at.name, b < states ? 0 : at.first, b < states ? end : at.last, at.offset, at.bytes});
@@ -127,10 +127,8 @@ std::string overlapping(const std::vector<Place>& all) {
 std::vector<BufferId> touched(const Program& program, std::size_t i) {
   std::vector<BufferId> buffers = program.instructions[i].inputs;
   buffers.insert(buffers.end(), program.instructions[i].outputs.begin(), program.instructions[i].outputs.end());
-  for (std::size_t t = 0; t < program.transfers.size(); ++t) {
-    const auto is = [&](const Instruction& at, Instruction::Kind kind) {
-      return at.kind == kind && at.transfer == static_cast<std::int32_t>(t);
-    };
+  for (const partition::TransferId t : program.transfers.ids()) {
+    const auto is = [&](const Instruction& at, Instruction::Kind kind) { return at.kind == kind && at.transfer == t; };
     const auto here = program.instructions.begin() + static_cast<std::ptrdiff_t>(i);
     const bool started = std::any_of(program.instructions.begin(), here + 1,
                                      [&](const Instruction& at) { return is(at, Instruction::Kind::start); });
@@ -145,10 +143,10 @@ std::vector<BufferId> touched(const Program& program, std::size_t i) {
 }
 
 void check_layout(const partition::Programs& programs) {
-  const auto states = static_cast<BufferId>(programs.states.size());
+  const BufferId states = partition::buffer_of(programs.states.next());
   for (const Program& program : programs.programs) {
     INFO(program.function << " of " << program.rows << " rows, last " << program.finalizes);
-    const std::vector<Place> all = places(program, programs.states.size());
+    const std::vector<Place> all = places(program, states);
     CHECK(overlapping(all).empty());
     for (std::size_t a = 0; a < all.size(); ++a) {
       INFO(all[a].name << " @" << all[a].offset);
@@ -160,7 +158,7 @@ void check_layout(const partition::Programs& programs) {
     for (std::size_t i = 0; i < program.instructions.size(); ++i) {
       for (const BufferId id : touched(program, i)) {
         const auto now = static_cast<std::int32_t>(i);
-        INFO("instruction " << i << ", " << program.instructions[i].name << ", buffer " << id);
+        INFO("instruction " << i << ", " << program.instructions[i].name << ", buffer " << id.number());
         CHECK((id < states || (buffer(program, id).first <= now && now <= buffer(program, id).last)));
       }
     }

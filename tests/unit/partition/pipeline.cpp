@@ -102,7 +102,7 @@ TEST_CASE("lists that wait for each other are refused, and told where each stand
 namespace {
 
 /// What a stage of two does for all microbatches of 2 rows: forward of all, then backward.
-partition::SplitFunction all_microbatches(std::int32_t stage, std::int64_t microbatches) {
+partition::SplitFunction all_microbatches(partition::StageId stage, std::int64_t microbatches) {
   const ModelCase mlp = training_case("mlp", "mlp", {{"hidden", "3"}}, {.features = 2, .outputs = 2},
                                       {.batch = 2 * microbatches, .microbatches = microbatches});
   const auto all = [&](const std::string& chunk, char kind) {
@@ -138,12 +138,11 @@ struct Firsts {
 /// Values, and nodes but for messages, that stand for all of their like.
 Firsts firsts_of(const partition::SplitFunction& function) {
   Firsts firsts;
-  for (std::size_t v = 0; v < function.values.size(); ++v) {
-    firsts.values += static_cast<std::size_t>(function.values[v].alike) == v ? 1 : 0;
+  for (const graph::ValueId v : function.values.ids()) {
+    firsts.values += function.values[v].alike == v ? 1 : 0;
   }
-  for (std::size_t n = 0; n < function.nodes.size(); ++n) {
-    firsts.nodes +=
-        static_cast<std::size_t>(function.nodes[n].alike) == n && !is_message(function.nodes[n].transition) ? 1 : 0;
+  for (const graph::NodeId n : function.nodes.ids()) {
+    firsts.nodes += function.nodes[n].alike == n && !is_message(function.nodes[n].transition) ? 1 : 0;
   }
   return firsts;
 }
@@ -151,18 +150,18 @@ Firsts firsts_of(const partition::SplitFunction& function) {
 }  // namespace
 
 TEST_CASE("what is the same in all microbatches of a stage is known to be", "[partition]") {
-  for (const std::int32_t stage : {0, 1}) {
+  for (const partition::StageId stage : {partition::StageId(0), partition::StageId(1)}) {
     const partition::SplitFunction function = all_microbatches(stage, 5);
     REQUIRE(function.call_rows.size() == 5);
-    const auto first_of = [&](graph::ValueId id) { return function.values[index(id)].alike; };
+    const auto first_of = [&](graph::ValueId id) { return function.values[id].alike; };
     for (const partition::SplitValue& value : function.values) {
-      const partition::SplitValue& first = function.values[index(value.alike)];
+      const partition::SplitValue& first = function.values[value.alike];
       CHECK(value.name == first.name);
       CHECK(value.type == first.type);
       CHECK(value.placement == first.placement);
     }
     for (const partition::SplitNode& node : function.nodes) {
-      const partition::SplitNode& first = function.nodes[index(node.alike)];
+      const partition::SplitNode& first = function.nodes[node.alike];
       CHECK(node.name == first.name);
       CHECK(node.op == first.op);
       for (std::size_t i = 0; i < node.inputs.size(); ++i) {

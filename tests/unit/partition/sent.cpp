@@ -44,7 +44,8 @@ SentBytes sent_in(const ModelCase& model, const plan::Plan& plan, std::int64_t r
 
 TEST_CASE("an all_reduce sends all but two blocks, twice over", "[partition]") {
   const auto all_reduce = [](std::int64_t elements) {
-    return Transfer{.collective = Collective::all_reduce, .send = {0, elements}, .recv = {0, elements}};
+    return Transfer{
+        .collective = Collective::all_reduce, .send = {.elements = elements}, .recv = {.elements = elements}};
   };
   CHECK(sent(all_reduce(8), 2) == std::vector<std::uint64_t>{32, 32});
   CHECK(sent(all_reduce(8), 4) == std::vector<std::uint64_t>{48, 48, 48, 48});
@@ -56,11 +57,11 @@ TEST_CASE("an all_reduce sends all but two blocks, twice over", "[partition]") {
 }
 
 TEST_CASE("other collectives send blocks as large as they are", "[partition]") {
-  CHECK(sent({.collective = Collective::reduce_scatter, .send = {0, 10}, .recv_counts = {5, 3, 2}}, 3) ==
+  CHECK(sent({.collective = Collective::reduce_scatter, .send = {.elements = 10}, .recv_counts = {5, 3, 2}}, 3) ==
         std::vector<std::uint64_t>{20, 28, 32});
-  CHECK(sent({.collective = Collective::all_gather, .recv = {0, 10}, .recv_counts = {5, 3, 2}}, 3) ==
+  CHECK(sent({.collective = Collective::all_gather, .recv = {.elements = 10}, .recv_counts = {5, 3, 2}}, 3) ==
         std::vector<std::uint64_t>{28, 32, 20});
-  CHECK(sent({.collective = Collective::all_to_all, .send = {0, 6}, .send_counts = {1, 2, 3}}, 3) ==
+  CHECK(sent({.collective = Collective::all_to_all, .send = {.elements = 6}, .send_counts = {1, 2, 3}}, 3) ==
         std::vector<std::uint64_t>{20, 16, 12});
 }
 

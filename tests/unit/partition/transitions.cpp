@@ -30,7 +30,7 @@ graph::Graph graph_of(Given given) {
   const graph::ValueId negated = builder.call("negate", {builder.input("x", input)}, {}, "n");
   const graph::ValueId value =
       given == Given::sum ? builder.call("sum_leading", {negated}, {{"keep", std::int64_t{1}}}, "s") : negated;
-  builder.write(0, value, graph::StateWrite::Mode::assign);
+  builder.write(graph::StateId(0), value, graph::StateWrite::Mode::assign);
   builder.finish();
   return graph;
 }
@@ -168,17 +168,17 @@ TEST_CASE("each transition moves what it must and no more", "[partition]") {
       }
       ranks.run("f", 6, true, {});
 
-      Tensor whole = zeros(graph.states[0].type);
+      Tensor whole = zeros(graph.states.front().type);
       std::vector<int> filled(whole.values.size(), 0);
       for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
         const runtime::Executor& executor = ranks.rank(rank);
-        const device::TensorView view = executor.state(0);
-        const mesh::Box& box = executor.part(0);
+        const device::TensorView view = executor.state(graph::StateId(0));
+        const mesh::Box& box = executor.part(graph::StateId(0));
         const Tensor part = read_view(part_type(whole.type, view), view, sizeof(float));
         CHECK(box.elements() == view.elements());
         for (std::int64_t i = 0; i < view.elements(); ++i) {
           const auto at = static_cast<std::size_t>(box.index_in_whole(whole.type.shape, i));
-          whole.values[at] = part.values[static_cast<std::size_t>(i)];
+          whole.values[at] = part.values[i];
           filled[at] = 1;
         }
         std::uint64_t planned = 0;

@@ -36,9 +36,9 @@ class Machine {
         programs_(partition::programs_of(graph_, device_, threads)),
         executor_(programs_, device_) {}
 
-  void load(const std::vector<Tensor>& states) {
-    for (std::size_t s = 0; s < states.size(); ++s) {
-      write_view(states[s], executor_.state(static_cast<graph::StateId>(s)), f32_bytes());
+  void load(const States& states) {
+    for (const graph::StateId s : states.ids()) {
+      write_view(states[s], executor_.state(s), f32_bytes());
     }
   }
 
@@ -53,7 +53,7 @@ class Machine {
     executor_.run(program, call.scalars);
     std::vector<Tensor> outputs;
     for (const graph::Port& port : call.function->outputs) {
-      const graph::TensorType& type = call.function->values[static_cast<std::size_t>(port.value)].type;
+      const graph::TensorType& type = call.function->values[port.value].type;
       outputs.push_back(read_view(type, executor_.output(program, port.name), f32_bytes()));
     }
     return outputs;
@@ -67,10 +67,10 @@ class Machine {
     return program;
   }
 
-  [[nodiscard]] std::vector<Tensor> states() const {
-    std::vector<Tensor> states;
-    for (std::size_t s = 0; s < graph_.states.size(); ++s) {
-      states.push_back(read_view(graph_.states[s].type, executor_.state(static_cast<graph::StateId>(s)), f32_bytes()));
+  [[nodiscard]] States states() const {
+    States states;
+    for (const graph::StateId s : graph_.states.ids()) {
+      states.push_back(read_view(graph_.states[s].type, executor_.state(s), f32_bytes()));
     }
     return states;
   }
@@ -93,8 +93,8 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 }
 
 /// The first that differs in any bit, or nothing.
-std::string difference(const graph::Graph& graph, const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-  for (std::size_t s = 0; s < a.size(); ++s) {
+std::string difference(const graph::Graph& graph, const States& a, const States& b) {
+  for (const graph::StateId s : a.ids()) {
     if (!same_bits(a[s], b[s])) {
       return graph.states[s].name;
     }
@@ -108,7 +108,7 @@ TEST_CASE("a program gives bit for bit what its function gives in separate memor
   for (const char* device : {"cpu", "reference"}) {
     for (const ModelCase& model : model_cases()) {
       DYNAMIC_SECTION(device << ", " << model.name) {
-        std::vector<Tensor> expected = first_states(model.graph);
+        States expected = first_states(model.graph);
         Machine machine(model, device, 1);
         machine.load(expected);
         for (const Call& call : calls_of(model, 2)) {
@@ -153,7 +153,7 @@ TEST_CASE("no instruction reads transient memory that the call did not write", "
 TEST_CASE("the number of threads changes no bit", "[runtime]") {
   for (const ModelCase& model : model_cases()) {
     DYNAMIC_SECTION(model.name) {
-      std::vector<std::vector<Tensor>> results;
+      std::vector<States> results;
       for (const int threads : {1, 2, 3}) {
         Machine machine(model, "cpu", threads);
         machine.load(first_states(model.graph));
@@ -241,13 +241,13 @@ TEST_CASE("a checked run names the first tensor that is not finite", "[runtime]"
   const ModelCase model = training_case("mlp", "mlp", {{"hidden", "3"}}, {.features = 2, .outputs = 1}, {.batch = 2});
   for (const char* device : {"cpu", "reference"}) {
     Machine machine(model, device, 1);
-    std::vector<Tensor> states = first_states(model.graph);
+    States states = first_states(model.graph);
     machine.load(states);
     Call call = calls_of(model, 1).front();
     const std::size_t program = machine.write_inputs(call);
     CHECK_FALSE(machine.executor().run_checked(program, call.scalars).has_value());
 
-    states[1].values[0] = std::numeric_limits<double>::infinity();
+    states[graph::StateId(1)].values[0] = std::numeric_limits<double>::infinity();
     machine.load(states);
     static_cast<void>(machine.write_inputs(call));
     const std::optional<runtime::BadResult> bad = machine.executor().run_checked(program, call.scalars);
@@ -369,8 +369,8 @@ std::string first_bad(const plan::Plan& plan, std::string bad_transfer) {
   const auto fill = [](const device::TensorView& view, float value) {
     std::fill_n(static_cast<float*>(view.data), view.elements(), value);
   };
-  for (std::size_t s = 0; s < model.graph.states.size(); ++s) {
-    fill(executor.state(static_cast<graph::StateId>(s)), 0.5F);
+  for (const graph::StateId s : model.graph.states.ids()) {
+    fill(executor.state(s), 0.5F);
   }
   const std::size_t program = executor.find("micro", 4);
   fill(executor.input(program, "inputs"), 1);

@@ -102,9 +102,8 @@ class Iterated {
            std::optional<runtime::Fault> fault = std::nullopt)
       : graph_(graph), ranks_(graph, partition::split(graph, plan), device::Device::find("cpu"), 1, fault) {
     for (std::size_t rank = 0; rank < ranks_.ranks(); ++rank) {
-      for (std::size_t s = 0; s < graph.states.size(); ++s) {
-        const auto id = static_cast<graph::StateId>(s);
-        runtime::initialize(ranks_.rank(rank).state(id), ranks_.rank(rank).part(id), sizeof(float), graph.states[s], 7,
+      for (const graph::StateId id : graph.states.ids()) {
+        runtime::initialize(ranks_.rank(rank).state(id), ranks_.rank(rank).part(id), sizeof(float), graph.states[id], 7,
                             ranks_.rank(rank).threads());
       }
     }
@@ -115,7 +114,7 @@ class Iterated {
 
   [[nodiscard]] std::vector<float> state(const char* name) {
     const graph::StateId id = graph_.find_state(name);
-    Tensor whole = zeros(graph_.states[static_cast<std::size_t>(id)].type);
+    Tensor whole = zeros(graph_.states[id].type);
     std::vector<int> filled(whole.values.size(), 0);
     for (std::size_t rank = 0; rank < ranks_.ranks(); ++rank) {
       REQUIRE(gather_part(ranks_.rank(rank).state(id), sizeof(float), whole, filled));

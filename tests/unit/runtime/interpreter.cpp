@@ -33,10 +33,10 @@ class Ranks {
         interpreter_(graph_, partition::split(graph_, plan), device_, 1, fault),
         planned_(interpreter_.ranks()) {}
 
-  void load(const std::vector<Tensor>& states) {
+  void load(const States& states) {
     for (std::size_t rank = 0; rank < interpreter_.ranks(); ++rank) {
-      for (std::size_t s = 0; s < states.size(); ++s) {
-        write_part(states[s], interpreter_.rank(rank).state(static_cast<graph::StateId>(s)), f32_bytes());
+      for (const graph::StateId s : states.ids()) {
+        write_part(states[s], interpreter_.rank(rank).state(s), f32_bytes());
       }
     }
   }
@@ -60,18 +60,18 @@ class Ranks {
     runtime::Executor& executor = interpreter_.rank(interpreter_.ranks() - 1);
     const std::size_t program = executor.find(call.function->name, call.function->rows, last);
     for (const graph::Port& port : call.function->outputs) {
-      const graph::TensorType& type = call.function->values[static_cast<std::size_t>(port.value)].type;
+      const graph::TensorType& type = call.function->values[port.value].type;
       outputs.push_back(read_view(type, executor.output(program, port.name), f32_bytes()));
     }
     return outputs;
   }
 
   /// What the ranks' parts make together. Replicas must be the same.
-  [[nodiscard]] Tensor gather(std::size_t state, bool& replicas_agree) {
+  [[nodiscard]] Tensor gather(graph::StateId state, bool& replicas_agree) {
     Tensor whole = zeros(graph_.states[state].type);
     std::vector<int> filled(whole.values.size(), 0);
     for (std::size_t rank = 0; rank < interpreter_.ranks(); ++rank) {
-      const device::TensorView part = interpreter_.rank(rank).state(static_cast<graph::StateId>(state));
+      const device::TensorView part = interpreter_.rank(rank).state(state);
       replicas_agree = gather_part(part, f32_bytes(), whole, filled) && replicas_agree;
     }
     replicas_agree = std::all_of(filled.begin(), filled.end(), [](int count) { return count > 0; }) && replicas_agree;
@@ -167,7 +167,7 @@ struct Comparison {
 
 /// Over two steps.
 Comparison compare(const ModelCase& model, Ranks& ranks, const char* device) {
-  std::vector<Tensor> expected = first_states(model.graph);
+  States expected = first_states(model.graph);
   ranks.load(expected);
   const std::vector<Call> calls = calls_of(model, 2);
   Comparison comparison;
@@ -180,8 +180,8 @@ Comparison compare(const ModelCase& model, Ranks& ranks, const char* device) {
     for (std::size_t o = 0; o < outputs.size(); ++o) {
       worst = std::max(worst, distance(found[o], outputs[o]));
     }
-    for (std::size_t s = 0; s < expected.size() && last; ++s) {
-      worst = std::max(worst, distance(ranks.gather(s, comparison.replicas_agree), expected[s]));
+    for (const graph::StateId s : expected.ids()) {
+      worst = last ? std::max(worst, distance(ranks.gather(s, comparison.replicas_agree), expected[s])) : worst;
     }
   }
   return comparison;
@@ -243,7 +243,7 @@ const partition::Transfer& transfer_at(const partition::Programs& programs, std:
     number -= programs.programs[program].transfers.size();
     ++program;
   }
-  return programs.programs[program].transfers[number];
+  return programs.programs[program].transfers[partition::TransferId(number)];
 }
 
 /// An empty block may change places with another.

@@ -43,10 +43,9 @@ std::map<std::string, std::string> parameters_by_transfer(const graph::Graph& gr
   }
   const graph::Function& micro = *graph.find("micro", rows);
   for (const graph::StateWrite& write : micro.writes) {
-    const graph::State& state = graph.states[static_cast<std::size_t>(write.state)];
+    const graph::State& state = graph.states[write.state];
     if (state.kind == graph::StateKind::gradient) {
-      names[micro.values[static_cast<std::size_t>(write.value)].name] =
-          graph.states[static_cast<std::size_t>(state.of_parameter)].name;
+      names[micro.values[write.value].name] = graph.states[state.of_parameter].name;
     }
   }
   return names;

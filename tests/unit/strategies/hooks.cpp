@@ -33,9 +33,9 @@ Choice hooked(Mesh mesh, std::string mode, OptionValues options = {}) {
 
 std::vector<StateId> states_of(const Split& split, StateKind kind) {
   std::vector<StateId> found;
-  for (std::size_t s = 0; s < split.checked.model.graph.states.size(); ++s) {
+  for (const StateId s : split.checked.model.graph.states.ids()) {
     if (split.checked.model.graph.states[s].kind == kind) {
-      found.push_back(static_cast<StateId>(s));
+      found.push_back(s);
     }
   }
   return found;
@@ -103,7 +103,7 @@ TEST_CASE("top-k sends so many elements and keeps the others", "[strategies]") {
   std::map<std::string, std::vector<float>> gradients;
   const auto parameter = [&](StateId state) {
     const auto& states = split.checked.model.graph.states;
-    return states[static_cast<std::size_t>(states[static_cast<std::size_t>(state)].of_parameter)].name;
+    return states[states[state].of_parameter].name;
   };
   whole.interpret(1, [&](std::int64_t, verify::Moment moment, runtime::Interpreter& ranks) {
     for (const StateId state : states_of(whole, StateKind::gradient)) {
@@ -150,7 +150,7 @@ TEST_CASE("what top-k has not sent goes out later", "[strategies]") {
       if (step == 0 && moment == verify::Moment::begin) {
         begun[state] = values_of(ranks, first_rank, state);
       } else if (step == 29 && moment == verify::Moment::end) {
-        INFO(split.checked.model.graph.states[static_cast<std::size_t>(state)].name);
+        INFO(split.checked.model.graph.states[state].name);
         CHECK(values_of(ranks, first_rank, state) != begun[state]);
       }
     }
@@ -186,25 +186,23 @@ class Replicas {
       first += shares_[r];
     }
     const auto& states = cases_.front()->model.graph.states;
-    for (std::size_t s = 0; meet && s < states.size(); ++s) {
-      if (states[s].kind == StateKind::parameter) {
+    for (const StateId s : states.ids()) {
+      if (meet && states[s].kind == StateKind::parameter) {
         take_mean(s);
       }
     }
   }
 
-  [[nodiscard]] std::vector<float> values(std::size_t replica, std::size_t s) const {
+  [[nodiscard]] std::vector<float> values(std::size_t replica, StateId s) const {
     const device::TensorView view = state(replica, s);
     const auto* data = static_cast<const float*>(view.data);
     return {data, data + view.elements()};
   }
 
  private:
-  [[nodiscard]] device::TensorView state(std::size_t replica, std::size_t s) const {
-    return executors_[replica]->state(static_cast<StateId>(s));
-  }
+  [[nodiscard]] device::TensorView state(std::size_t replica, StateId s) const { return executors_[replica]->state(s); }
 
-  void take_mean(std::size_t s) {
+  void take_mean(StateId s) {
     for (std::int64_t i = 0; i < state(0, s).elements(); ++i) {
       double sum = 0;
       for (std::size_t r = 0; r < shares_.size(); ++r) {
@@ -237,9 +235,8 @@ TEST_CASE("local SGD is replicas that train alone and meet every few steps", "[s
       replicas.step(step, meets);
       for (const StateId state : states_of(split, StateKind::parameter)) {
         for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
-          INFO("step " << step << ", rank " << rank << ", "
-                       << split.checked.model.graph.states[static_cast<std::size_t>(state)].name);
-          CHECK(distance(values_of(ranks, rank, state), replicas.values(rank, static_cast<std::size_t>(state))) < 1e-6);
+          INFO("step " << step << ", rank " << rank << ", " << split.checked.model.graph.states[state].name);
+          CHECK(distance(values_of(ranks, rank, state), replicas.values(rank, state)) < 1e-6);
           CHECK((values_of(ranks, rank, state) == values_of(ranks, 0, state)) == (meets || rank == 0));
         }
       }
@@ -250,7 +247,7 @@ TEST_CASE("local SGD is replicas that train alone and meet every few steps", "[s
 TEST_CASE("what varies says so", "[strategies]") {
   const Split split(plain_gpt(), {"local_sgd", ranks(2), {{"every", std::int64_t{1}}}});
   for (const StateId state : states_of(split, StateKind::gradient)) {
-    CHECK(to_string(split.partition.placements.states[static_cast<std::size_t>(state)], split.partition.placements.mesh)
+    CHECK(to_string(split.partition.placements.states[state], split.partition.placements.mesh)
               .ends_with(" varying data"));
   }
 }
@@ -264,7 +261,7 @@ TEST_CASE("a hook after a step is called every so many, with what it keeps", "[s
       return;
     }
     for (const StateId state : kept) {
-      const std::string& name = split.checked.model.graph.states[static_cast<std::size_t>(state)].name;
+      const std::string& name = split.checked.model.graph.states[state].name;
       for (std::size_t rank = 0; rank < ranks.ranks() && name.starts_with("visits/"); ++rank) {
         const std::vector<float> visits = values_of(ranks, rank, state);
         CHECK(std::all_of(visits.begin(), visits.end(),
@@ -322,7 +319,7 @@ TEST_CASE("what a hook keeps may begin as its tensors", "[strategies]") {
   const auto& states = split.checked.model.graph.states;
   split.interpret(2, [&](std::int64_t step, verify::Moment moment, runtime::Interpreter& ranks) {
     for (const StateId state : states_of(split, StateKind::hook_state)) {
-      const graph::State& kept = states[static_cast<std::size_t>(state)];
+      const graph::State& kept = states[state];
       for (std::size_t rank = 0; rank < ranks.ranks() && step == 0 && moment == verify::Moment::begin; ++rank) {
         const bool same = values_of(ranks, rank, state) == values_of(ranks, rank, kept.of_parameter);
         CHECK(same == kept.name.starts_with("anchor/"));
@@ -339,8 +336,7 @@ TEST_CASE("some tensors may vary where nothing is clipped by the norm of all", "
   const Split split(model(0), hooked({{"data", 2}}, "own of some"));
   split.interpret(2, [&](std::int64_t step, verify::Moment moment, runtime::Interpreter& ranks) {
     for (const StateId state : states_of(split, StateKind::parameter)) {
-      const bool varies =
-          split.checked.model.graph.states[static_cast<std::size_t>(state)].name.starts_with("layer.1/");
+      const bool varies = split.checked.model.graph.states[state].name.starts_with("layer.1/");
       if (step == 1 && moment == verify::Moment::end) {
         CHECK((values_of(ranks, 0, state) == values_of(ranks, 1, state)) == !varies);
       }

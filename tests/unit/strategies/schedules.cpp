@@ -71,7 +71,7 @@ std::size_t most_alive(const partition::Programs& programs, const std::vector<st
   struct Life {
     std::int32_t first = 0;
     std::int32_t last = 0;
-    std::int32_t call = 0;
+    std::size_t call = 0;
   };
   std::vector<Life> lives;
   for (const partition::Instruction& at : program.instructions) {
@@ -79,9 +79,9 @@ std::size_t most_alive(const partition::Programs& programs, const std::vector<st
       continue;
     }
     for (const partition::BufferId id : at.inputs) {
-      const partition::Buffer& buffer = program.buffers[static_cast<std::size_t>(id)];
+      const partition::Buffer& buffer = program.buffers[id];
       const partition::Instruction& maker = program.instructions[static_cast<std::size_t>(buffer.first)];
-      if (id >= static_cast<partition::BufferId>(programs.states.size()) && !given.contains(id) &&
+      if (id >= partition::buffer_of(programs.states.next()) && !given.contains(id) &&
           maker.phase == graph::Phase::forward) {
         lives.push_back({buffer.first, buffer.last, at.call});
       }
@@ -89,7 +89,7 @@ std::size_t most_alive(const partition::Programs& programs, const std::vector<st
   }
   std::size_t most = 0;
   for (std::int32_t i = 0; i < static_cast<std::int32_t>(program.instructions.size()); ++i) {
-    std::set<std::int32_t> alive;
+    std::set<std::size_t> alive;
     for (const Life& life : lives) {
       if (life.first <= i && i <= life.last) {
         alive.insert(life.call);
@@ -130,7 +130,7 @@ TEST_CASE("schedules do everything once, in an order in which no stage waits for
         REQUIRE_NOTHROW(cut = partition::cut_stages(model.graph, partition::shard(model.graph, placements), pipeline,
                                                     model.microbatch_rows));
         std::size_t under_way = 0;
-        for (const partition::SplitFunction& function : cut.functions_of(model.graph, 0)) {
+        for (const partition::SplitFunction& function : cut.functions_of(model.graph, partition::StageId(0))) {
           under_way = std::max(under_way, function.under_way);
         }
         CHECK(under_way == 1);

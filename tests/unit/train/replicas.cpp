@@ -30,7 +30,7 @@ std::vector<Set> sets_of(const std::vector<std::string>& overrides) {
     }
     set.stages = std::count(from.stages.begin(), from.stages.end(), true);
     for (const graph::StateId state : from.states) {
-      set.kinds.insert(compiled.graph.states[static_cast<std::size_t>(state)].kind);
+      set.kinds.insert(compiled.graph.states[state].kind);
     }
   }
   return sets;

@@ -35,9 +35,9 @@ struct Predictor {
                              device::Device::find("cpu")};
 
   Predictor() {
-    const std::vector<Tensor> states = first_states(graph);
-    for (std::size_t s = 0; s < states.size(); ++s) {
-      write_view(states[s], executor.state(static_cast<graph::StateId>(s)), sizeof(float));
+    const States states = first_states(graph);
+    for (const graph::StateId s : states.ids()) {
+      write_view(states[s], executor.state(s), sizeof(float));
     }
   }
 
@@ -95,10 +95,10 @@ TEST_CASE("the likeliest continuation follows from the last tokens that fit the 
 
 TEST_CASE("what stands behind the last token has no say", "[train]") {
   Predictor predictor;
-  std::vector<Tensor> states = first_states(predictor.graph);
+  States states = first_states(predictor.graph);
   for (const std::vector<double>& padded : {std::vector<double>{7, 2, 9, 10, 3}, std::vector<double>{7, 2, 1, 1, 1}}) {
     Call call{.function = predictor.graph.find("predict", 1), .scalars = {.position = 1}, .inputs = {}};
-    call.inputs.push_back(zeros(call.function->values[static_cast<std::size_t>(call.function->inputs[0].value)].type));
+    call.inputs.push_back(zeros(call.function->values[call.function->inputs[0].value].type));
     call.inputs[0].values = padded;
     const std::vector<double> expected = interpret(call, device::Device::find("reference"), states)[0].values;
     const auto likeliest = std::max_element(expected.begin(), expected.end()) - expected.begin();

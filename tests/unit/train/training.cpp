@@ -136,7 +136,7 @@ TEST_CASE("a loss that is not finite ends training with the tensor's name, and s
   training.initialize();
   static_cast<void>(training.step(0));
   const graph::StateId weights = compiled.graph.find_state("final_norm/gain");
-  const graph::TensorType& type = compiled.graph.states[static_cast<std::size_t>(weights)].type;
+  const graph::TensorType& type = compiled.graph.states[weights].type;
   const Tensor before = read_view(type, training.executor().state(weights), sizeof(float));
 
   const std::string message = error_of([&] { static_cast<void>(training.step(1)); });
@@ -204,7 +204,7 @@ struct FirstOfTwo {
   }
 
   [[nodiscard]] std::int32_t from_end(const char* state) const {
-    return static_cast<std::int32_t>(compiled.graph.states.size()) - compiled.graph.find_state(state);
+    return compiled.graph.states.next().number() - compiled.graph.find_state(state).number();
   }
 
   /// Transfers of all microbatches, or of the first.

@@ -49,7 +49,7 @@ verify::Report report_of(const VerifyCase& checked, const plan::Plan& plan, cons
 }
 
 std::vector<double>& values_of(verify::Snapshot& snapshot, const VerifyCase& checked, std::string_view state) {
-  return snapshot.parts[static_cast<std::size_t>(checked.model.graph.find_state(state))]->values;
+  return snapshot.parts[checked.model.graph.find_state(state)]->values;
 }
 
 /// Null where this was not compared.
@@ -132,7 +132,7 @@ TEST_CASE("an element that no rank holds is found", "[verify]") {
       checked, tensor_parallel(2),
       [&](const At& at, verify::Snapshot& snapshot) {
         if (at == At{0, Moment::end, 1}) {
-          const auto state = static_cast<std::size_t>(checked.model.graph.find_state(moment));
+          const graph::StateId state = checked.model.graph.find_state(moment);
           snapshot.parts[state] = verify::Part{.box = {{0, 0}, {5, 0}}, .values = {}};
         }
       },
@@ -333,7 +333,7 @@ TEST_CASE("an update that is as small as in warm-up is judged by its own size", 
     const verify::Report report = report_of(
         workload, data_parallel(2),
         [&](const At&, verify::Snapshot& snapshot) {
-          for (std::size_t s = 0; s < graph.states.size(); ++s) {
+          for (const graph::StateId s : graph.states.ids()) {
             if (snapshot.parts[s] && graph.states[s].name.ends_with("gain") &&
                 graph.states[s].kind == graph::StateKind::parameter) {
               std::fill(snapshot.parts[s]->values.begin(), snapshot.parts[s]->values.end(), 1.0);

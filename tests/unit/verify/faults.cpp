@@ -51,11 +51,11 @@ TEST_CASE("a fault in a gradient's reduction is told by the parameter's name, an
   std::set<std::string> named;
   for (const auto& [number, transfer] : visible_transfers(checked.model, partition, step_calls(checked.model))) {
     const graph::StateId state = checked.model.graph.find_state(transfer.name);
-    if (state < 0 || checked.model.graph.states[static_cast<std::size_t>(state)].kind != graph::StateKind::gradient) {
+    if (!state.exists() || checked.model.graph.states[state].kind != graph::StateKind::gradient) {
       continue;
     }
-    const graph::State& gradient = checked.model.graph.states[static_cast<std::size_t>(state)];
-    const std::string& parameter = checked.model.graph.states[static_cast<std::size_t>(gradient.of_parameter)].name;
+    const graph::State& gradient = checked.model.graph.states[state];
+    const std::string& parameter = checked.model.graph.states[gradient.of_parameter].name;
     const verify::Report report =
         verify::verify_interpreted(checked.workload(), partition, {.fault = Fault{Fault::Kind::scale, number}});
     INFO(transfer.name << "\n" << verify::to_text(report));

@@ -58,7 +58,7 @@ TEST_CASE("an iteration split over ranks is compared field by field", "[verify]"
     if (!model.microbatch_rows.empty()) {
       continue;
     }
-    const bool has_columns = model.graph.states[0].type.shape.size() == 2;
+    const bool has_columns = model.graph.states.front().type.shape.size() == 2;
     for (const std::uint32_t ranks : {1U, 2U, 4U, 6U}) {
       const plan::Plan plan = has_columns && ranks == 6 ? plan_of({{"a", 2}, {"b", 3}}, {{"x", {"b"}}, {"y", {"a"}}})
                                                         : plan_of({{"x", ranks}}, {{"x", {"x"}}});
