@@ -10,10 +10,10 @@
 namespace shardrun::conformance {
 namespace {
 
+using sdk::Bfloat;
+using sdk::Half;
 using sdk::OpSpec;
-using sdk::detail::Bfloat;
 using sdk::detail::element_of;
-using sdk::detail::Half;
 using sdk::detail::with_type;
 
 /// Number of elements that member `from` sends to member `to` in an ALL_TO_ALLV.
@@ -50,7 +50,7 @@ double reduced(std::uint32_t reduction, double a, double b) {
 template <class T>
 double number_of(T element) {
   if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, Bfloat>) {
-    return sdk::detail::widen(element);
+    return sdk::widen(element);
   } else {
     return static_cast<double>(element);
   }

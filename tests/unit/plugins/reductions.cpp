@@ -13,8 +13,6 @@
 #include "tests/support/catch.h"
 
 using namespace shardrun::sdk;
-using detail::Bfloat;
-using detail::Half;
 
 namespace {
 
@@ -36,7 +34,7 @@ double half_value(std::uint32_t bits) {
 TEST_CASE("halves are widened to what they stand for", "[sdk]") {
   int wrong = 0;
   for (std::uint32_t bits = 0; bits < 65'536; ++bits) {
-    const float wide = detail::widen(Half{static_cast<std::uint16_t>(bits)});
+    const float wide = widen(Half{static_cast<std::uint16_t>(bits)});
     if ((bits & 0x7C00U) != 0x7C00U) {
       wrong += static_cast<double>(wide) == half_value(bits) && std::signbit(wide) == (bits >= 0x8000U) ? 0 : 1;
     } else {
@@ -49,7 +47,7 @@ TEST_CASE("halves are widened to what they stand for", "[sdk]") {
 TEST_CASE("floats are narrowed to the nearest half, ties to even", "[sdk]") {
   int wrong = 0;
   const auto narrow = [](double value) {
-    return std::uint32_t{detail::narrow_to_half(static_cast<float>(value)).bits};
+    return std::uint32_t{narrow_to_half(static_cast<float>(value)).bits};
   };
   for (std::uint32_t bits = 0; bits < 0x7BFFU; ++bits) {
     const double low = half_value(bits);
@@ -72,7 +70,7 @@ TEST_CASE("floats are narrowed to the nearest half, ties to even", "[sdk]") {
 }
 
 TEST_CASE("floats are narrowed to the nearest bfloat, ties to even", "[sdk]") {
-  const auto narrow = [](float value) { return detail::narrow_to_bfloat(value).bits; };
+  const auto narrow = [](float value) { return narrow_to_bfloat(value).bits; };
 
   CHECK(narrow(1.0F) == 0x3F80);
   CHECK(narrow(1.0F + 0x1p-8F) == 0x3F80);
@@ -84,7 +82,7 @@ TEST_CASE("floats are narrowed to the nearest bfloat, ties to even", "[sdk]") {
   int wrong = 0;
   for (std::uint32_t bits = 0; bits < 65'536; ++bits) {
     const auto value = Bfloat{static_cast<std::uint16_t>(bits)};
-    wrong += std::isnan(detail::widen(value)) || narrow(detail::widen(value)) == bits ? 0 : 1;
+    wrong += std::isnan(widen(value)) || narrow(widen(value)) == bits ? 0 : 1;
   }
   CHECK(wrong == 0);
 }
