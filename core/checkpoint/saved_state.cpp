@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/device/elements.h"
 #include "core/base/suggest.h"
 
 namespace shardrun::checkpoint {
@@ -38,8 +39,7 @@ std::string type_text(const TensorInfo& info) {
 }
 
 /// Copies a rank's part of the whole, one run of consecutive bytes of the file at a time.
-void read_part(const SafetensorsFile& file, const Tensor& whole, const mesh::Box& box, const device::TensorView& part,
-               std::size_t element_bytes) {
+void read_part(const SafetensorsFile& file, const Tensor& whole, const mesh::Box& box, const device::TensorView& part) {
   constexpr std::size_t block_bytes = std::size_t{64} << 10U;
   std::vector<std::byte> block;
   std::size_t first = 0;  // of the block, in the tensor
@@ -50,13 +50,11 @@ void read_part(const SafetensorsFile& file, const Tensor& whole, const mesh::Box
       block.resize(std::min(block_bytes, whole.bytes.size() - at));
       file.read(whole, first, block);
     }
-    float value = 0;
-    std::memcpy(&value, block.data() + (at - first), sizeof(float));
-    if (element_bytes == sizeof(float)) {
-      static_cast<float*>(part.data)[local] = value;
-    } else {
-      static_cast<double*>(part.data)[local] = value;
-    }
+    double value = 0;
+    device::read_elements(graph::DType::f32, {block.data() + (at - first), sizeof(float)}, {&value, 1});
+    const std::size_t bytes = graph::element_bytes(part.dtype);
+    device::write_elements(part.dtype, {&value, 1},
+                           {static_cast<std::byte*>(part.data) + static_cast<std::size_t>(local) * bytes, bytes});
   }
 }
 
@@ -151,8 +149,7 @@ SavedState initialize_states(const job::Job& job, const graph::Graph& graph, run
   const SavedState saved = check(job, graph, file);  // the file may be another one by now
   for (const graph::StateId id : graph.states.ids()) {
     if (graph.states[id].kind == graph::StateKind::field) {
-      read_part(file, file.at(graph.states[id].name), executor.part(id), executor.state(id),
-                executor.device().element_bytes(graph::DType::f32));
+      read_part(file, file.at(graph.states[id].name), executor.part(id), executor.state(id));
     }
   }
   file.require_unchanged();

@@ -137,7 +137,7 @@ std::vector<TensorInfo> saved_tensors(const graph::Graph& graph, graph::StateKin
 void save_states(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
                  const partition::Partition& partition, const runtime::Executor& executor, std::int64_t rank,
                  const Metadata& metadata, const SaveCallbacks& callbacks) {
-  if (executor.device().element_bytes(graph::DType::f32) != sizeof(float)) {
+  if (executor.device().stored(graph::DType::f32) != graph::DType::f32) {
     throw Error(ErrorCode::internal, fmt::format("states of device {} are not float32", executor.device().name()));
   }
   std::optional<SafetensorsWriter> whole;

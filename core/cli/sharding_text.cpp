@@ -112,7 +112,7 @@ std::string mesh_text(const mesh::Mesh& mesh) {
 std::string sharding_text(const PlacedTensor& tensor, const compile::Compiled& compiled, std::size_t width) {
   const mesh::Mesh& mesh = compiled.partition.placements.mesh;
   const auto bytes = static_cast<std::uint64_t>(graph::element_count(tensor.type)) * tensor.element_bytes;
-  const bool is_as_run = tensor.element_bytes == compiled.device->element_bytes(tensor.type.dtype);
+  const bool is_as_run = tensor.element_bytes == graph::element_bytes(compiled.device->stored(tensor.type.dtype));
   const mesh::Placement& placement = tensor.roles.front().placement;
   const std::vector<mesh::Shard> shards = shards_of(tensor, compiled);
   std::string text =

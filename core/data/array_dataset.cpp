@@ -11,6 +11,7 @@
 #include "core/base/error.h"
 #include "core/data/array_set.h"
 #include "core/data/data_files.h"
+#include "core/device/elements.h"
 
 namespace shardrun::data {
 namespace {
@@ -82,15 +83,14 @@ class ArrayDataset final : public Dataset {
                        evaluation_samples(), set().features(), targets);
   }
 
-  void fill_training(std::uint64_t seed, std::int64_t first, const TensorView& inputs, const TensorView& targets,
-                     std::size_t f32_bytes) const override {
-    for_blocks(training_, first, inputs, targets, f32_bytes,
+  void fill_training(std::uint64_t seed, std::int64_t first, const TensorView& inputs,
+                     const TensorView& targets) const override {
+    for_blocks(training_, first, inputs, targets,
                [&](std::int64_t sample, std::span<std::int64_t> rows) { training_samples(set(), seed, sample, rows); });
   }
 
-  void fill_evaluation(std::int64_t first, const TensorView& inputs, const TensorView& targets,
-                       std::size_t f32_bytes) const override {
-    for_blocks(evaluated(), first, inputs, targets, f32_bytes, [&](std::int64_t sample, std::span<std::int64_t> rows) {
+  void fill_evaluation(std::int64_t first, const TensorView& inputs, const TensorView& targets) const override {
+    for_blocks(evaluated(), first, inputs, targets, [&](std::int64_t sample, std::span<std::int64_t> rows) {
       std::iota(rows.begin(), rows.end(), first_evaluated() + sample);
     });
   }
@@ -107,16 +107,16 @@ class ArrayDataset final : public Dataset {
   /// Fills a block of samples at a time, whose row numbers fit on the stack.
   template <typename ChooseRows>
   void for_blocks(const NamedArrays& arrays, std::int64_t first, const TensorView& inputs, const TensorView& targets,
-                  std::size_t f32_bytes, const ChooseRows& choose_rows) const {
+                  const ChooseRows& choose_rows) const {
     with_name(arrays.name, [&] {
-      fill_blocks(arrays.set, first, inputs, targets, f32_bytes, choose_rows);
+      fill_blocks(arrays.set, first, inputs, targets, choose_rows);
       arrays.set.require_unchanged();
     });
   }
 
   template <typename ChooseRows>
   void fill_blocks(const ArraySet& set, std::int64_t first, const TensorView& inputs, const TensorView& targets,
-                   std::size_t f32_bytes, const ChooseRows& choose_rows) const {
+                   const ChooseRows& choose_rows) const {
     std::array<std::int64_t, 64> rows = {};
     const std::int64_t samples = inputs.shape[0];
     for (std::int64_t done = 0; done < samples; done += static_cast<std::int64_t>(rows.size())) {
@@ -124,29 +124,31 @@ class ArrayDataset final : public Dataset {
           static_cast<std::size_t>(std::min<std::int64_t>(static_cast<std::int64_t>(rows.size()), samples - done));
       const std::span<std::int64_t> block(rows.data(), count);
       choose_rows(first + done, block);
-      fill_reals(set, block, inputs, done, f32_bytes, &ArraySet::fill_features);
+      fill_reals(set, block, inputs, done, &ArraySet::fill_features);
       if (set.has_labels()) {
         set.fill_labels(block, classes_, integers(targets).subspan(static_cast<std::size_t>(done), count));
       } else {
-        fill_reals(set, block, targets, done, f32_bytes, &ArraySet::fill_targets);
+        fill_reals(set, block, targets, done, &ArraySet::fill_targets);
       }
     }
   }
 
-  /// Rows of reals, in the width of the device's f32 (only the reference device's has to be widened).
+  /// Rows of reals in the tensor's type. Only types other than f32 need memory for the conversion.
   static void fill_reals(const ArraySet& set, std::span<const std::int64_t> rows, const TensorView& view,
-                         std::int64_t at, std::size_t f32_bytes,
+                         std::int64_t at,
                          void (ArraySet::*fill)(std::span<const std::int64_t>, std::span<float>) const) {
     const auto width = static_cast<std::size_t>(view.elements() / view.shape[0]);
     const std::size_t count = rows.size() * width;
     const std::size_t offset = static_cast<std::size_t>(at) * width;
-    if (f32_bytes == sizeof(float)) {
+    if (view.dtype == graph::DType::f32) {
       (set.*fill)(rows, {static_cast<float*>(view.data) + offset, count});
       return;
     }
-    std::vector<float> narrow(count);
-    (set.*fill)(rows, narrow);
-    std::copy(narrow.begin(), narrow.end(), static_cast<double*>(view.data) + offset);
+    std::vector<float> read(count);
+    (set.*fill)(rows, read);
+    const std::size_t bytes = graph::element_bytes(view.dtype);
+    device::write_elements(view.dtype, std::vector<double>(read.begin(), read.end()),
+                           {static_cast<std::byte*>(view.data) + offset * bytes, count * bytes});
   }
 
   NamedArrays training_;

@@ -53,9 +53,9 @@ class Dataset {
 
   /// Fills the views' rows with samples from the global sample `first` on.
   virtual void fill_training(std::uint64_t seed, std::int64_t first, const device::TensorView& inputs,
-                             const device::TensorView& targets, std::size_t f32_bytes) const = 0;
-  virtual void fill_evaluation(std::int64_t first, const device::TensorView& inputs, const device::TensorView& targets,
-                               std::size_t f32_bytes) const = 0;
+                             const device::TensorView& targets) const = 0;
+  virtual void fill_evaluation(std::int64_t first, const device::TensorView& inputs,
+                               const device::TensorView& targets) const = 0;
 };
 
 /// The files that [data] names.

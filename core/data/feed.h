@@ -10,9 +10,9 @@ namespace shardrun::data {
 // row. On the cpu device, parts by rows allocate nothing.
 
 void feed_training(const Dataset& dataset, std::uint64_t seed, std::int64_t first, const device::TensorView& inputs,
-                   const device::TensorView& targets, std::size_t f32_bytes);
+                   const device::TensorView& targets);
 
 void feed_evaluation(const Dataset& dataset, std::int64_t first, const device::TensorView& inputs,
-                     const device::TensorView& targets, std::size_t f32_bytes);
+                     const device::TensorView& targets);
 
 }  // namespace shardrun::data

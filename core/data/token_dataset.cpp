@@ -155,15 +155,14 @@ class TokenDataset final : public Dataset {
                        split_.training.size, split_.validation.size, vocab_);
   }
 
-  void fill_training(std::uint64_t seed, std::int64_t first, const TensorView& inputs, const TensorView& targets,
-                     std::size_t) const override {
+  void fill_training(std::uint64_t seed, std::int64_t first, const TensorView& inputs,
+                     const TensorView& targets) const override {
     with_name(training_.name(), [&] {
       fill_samples({training_.stream(), split_.training, context_}, seed, first, integers(inputs), integers(targets));
     });
   }
 
-  void fill_evaluation(std::int64_t first, const TensorView& inputs, const TensorView& targets,
-                       std::size_t) const override {
+  void fill_evaluation(std::int64_t first, const TensorView& inputs, const TensorView& targets) const override {
     const Tokens& tokens = validation_ ? *validation_ : training_;
     with_name(tokens.name(), [&] {
       data::fill_evaluation({tokens.stream(), split_.validation, context_}, first, integers(inputs), integers(targets));

@@ -9,6 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/base/suggest.h"
+#include "core/device/elements.h"
 
 namespace shardrun::device {
 
@@ -28,7 +29,7 @@ std::map<std::string, Kernels, std::less<>>& registry() {
 }
 
 const std::vector<Device>& devices() {
-  static const std::vector<Device> known = {{"cpu", sizeof(float)}, {"reference", sizeof(double)}};
+  static const std::vector<Device> known = {Device("cpu"), Device("reference", graph::DType::f64)};
   return known;
 }
 
@@ -55,6 +56,15 @@ const Kernel& Device::kernel(std::string_view op) const {
     }
   }
   throw Error(ErrorCode::internal, fmt::format("device '{}' has no kernel for op '{}'", name_, op));
+}
+
+void Device::run(const Kernel& kernel, const KernelCall& call) const {
+  kernel.run(call);
+  for (const TensorView& result : call.outputs) {
+    if (result.rounded != result.dtype && result.dtype == graph::DType::f64) {
+      round_elements(result.rounded, {static_cast<double*>(result.data), static_cast<std::size_t>(result.elements())});
+    }
+  }
 }
 
 RegisterKernel::RegisterKernel(std::string_view device, std::string_view op, Kernel kernel, int level) {

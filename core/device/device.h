@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,7 +23,8 @@ inline constexpr std::size_t max_rank = 8;
 /// numbers.
 struct TensorView {
   void* data = nullptr;
-  graph::DType dtype = graph::DType::f32;
+  graph::DType dtype = graph::DType::f32;    ///< of the elements in memory
+  graph::DType rounded = graph::DType::f32;  ///< the graph's type of the elements, to which Device::run rounds results
   std::uint32_t rank = 0;
   std::array<std::int64_t, max_rank> shape = {};
   std::array<std::int64_t, max_rank> origin = {};
@@ -34,6 +36,9 @@ struct TensorView {
       count *= shape[d];
     }
     return count;
+  }
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    return static_cast<std::size_t>(elements()) * graph::element_bytes(dtype);
   }
 };
 
@@ -65,24 +70,31 @@ struct Kernel {
   std::size_t (*scratch_bytes)(const graph::OpShape& shape, int threads) = nullptr;
 };
 
-/// Where programs run: an element size and a kernel per op. Kernels are found by device name and op name.
+/// Where programs run: the types that it stores and a kernel per op. Kernels are found by device name and op name.
 class Device {
  public:
   /// "cpu" (fast) or "reference" (float64). Throws Error{usage} for another name, listing the known ones.
   [[nodiscard]] static const Device& find(std::string_view name);
 
-  Device(std::string name, std::size_t f32_bytes) : name_(std::move(name)), f32_bytes_(f32_bytes) {}
+  /// `reals`: the type in which it stores all real numbers; nothing: each in its own type.
+  explicit Device(std::string name, std::optional<graph::DType> reals = std::nullopt)
+      : name_(std::move(name)), reals_(reals) {}
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  [[nodiscard]] std::size_t element_bytes(graph::DType dtype) const noexcept {
-    return dtype == graph::DType::f32 ? f32_bytes_ : 4;
+  /// The type in which it stores the elements of a graph's tensor.
+  [[nodiscard]] graph::DType stored(graph::DType dtype) const noexcept {
+    return graph::is_real(dtype) ? reals_.value_or(dtype) : dtype;
   }
   /// Throws Error{internal} when the device has no kernel for the op.
   [[nodiscard]] const Kernel& kernel(std::string_view op) const;
 
+  /// Runs a kernel of this device. If the device stores real numbers in a wider type than the graph's, it rounds
+  /// results to the graph's type where that is bf16 or f16. Results of type f32 keep all digits.
+  void run(const Kernel& kernel, const KernelCall& call) const;
+
  private:
   std::string name_;
-  std::size_t f32_bytes_;
+  std::optional<graph::DType> reals_;
 };
 
 /// `const RegisterKernel k("cpu", "matmul", kernel, level);` at namespace scope. Of several kernels for one device and

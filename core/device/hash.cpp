@@ -16,9 +16,9 @@ constexpr std::size_t block_bytes = std::size_t{256} * 1024;
 
 }  // namespace
 
-TensorHashes::TensorHashes(const Device& device, const std::vector<TensorView>& tensors) : hashes_(tensors.size()) {
+TensorHashes::TensorHashes(const std::vector<TensorView>& tensors) : hashes_(tensors.size()) {
   for (std::size_t t = 0; t < tensors.size(); ++t) {
-    const std::size_t bytes = static_cast<std::size_t>(tensors[t].elements()) * device.element_bytes(tensors[t].dtype);
+    const std::size_t bytes = tensors[t].bytes();
     for (std::size_t at = 0; at < bytes; at += block_bytes) {
       blocks_.push_back({.data = static_cast<const std::byte*>(tensors[t].data) + at,
                          .bytes = std::min(block_bytes, bytes - at),

@@ -16,7 +16,7 @@ class Threads;
 class TensorHashes {
  public:
   /// REQUIRES: the tensors' memory outlives this.
-  TensorHashes(const Device& device, const std::vector<TensorView>& tensors);
+  explicit TensorHashes(const std::vector<TensorView>& tensors);
 
   /// XXH3 of each tensor's current contents, valid until the next call. Threads share the work. Allocates nothing.
   [[nodiscard]] std::span<const std::uint64_t> compute(Threads& threads);

@@ -77,18 +77,16 @@ std::vector<std::vector<std::int64_t>> alike_ranks(const graph::Graph& graph, co
   return alike;
 }
 
-SentTable sent_table(const partition::Programs& programs, const std::vector<std::size_t>& executed,
-                     std::size_t f32_bytes) {
+SentTable sent_table(const partition::Programs& programs, const std::vector<std::size_t>& executed) {
   IdVector<mesh::AxisId, std::map<partition::Collective, std::vector<std::uint64_t>>> sums(
       programs.mesh.axes.size());  // per member
   for (const std::size_t program : executed) {
     for (const partition::Transfer& transfer : programs.programs[program].transfers) {
-      const std::size_t element_bytes = transfer.dtype == graph::DType::f32 ? f32_bytes : 4;
       const std::int64_t members = programs.mesh.size(transfer.axis);
       std::vector<std::uint64_t>& sum = sums[transfer.axis][transfer.collective];
       sum.resize(static_cast<std::size_t>(members));
       for (std::int64_t member = 0; member < members; ++member) {
-        sum[static_cast<std::size_t>(member)] += partition::sent_bytes(transfer, member, members, element_bytes);
+        sum[static_cast<std::size_t>(member)] += partition::sent_bytes(transfer, member, members);
       }
     }
   }

@@ -20,8 +20,7 @@ namespace shardrun::forecast {
 using SentTable = IdVector<mesh::AxisId, std::vector<partition::SentBytes>>;
 
 /// `programs`: numbers, one per execution.
-[[nodiscard]] SentTable sent_table(const partition::Programs& programs, const std::vector<std::size_t>& executed,
-                                   std::size_t f32_bytes);
+[[nodiscard]] SentTable sent_table(const partition::Programs& programs, const std::vector<std::size_t>& executed);
 
 /// For the rank at these coordinates.
 [[nodiscard]] partition::SentBytes sent_of(const SentTable& table, const mesh::Coordinates& at);

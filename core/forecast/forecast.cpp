@@ -10,8 +10,6 @@
 namespace shardrun::forecast {
 namespace {
 
-constexpr std::size_t half_bytes = 2;  // bytes of an element in mixed precision
-
 /// Bytes of the optimizer's float32 copy of the parameters, where it updates them.
 std::uint64_t master_bytes(const compile::Compiled& compiled, const mesh::Coordinates& at) {
   const partition::Partition& partition = compiled.partition;
@@ -79,13 +77,13 @@ void add_ranks(std::vector<RankForecast>& all, const RankForecast& kind, const s
 
 Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
   const partition::Partition& partition = compiled.partition;
-  const device::Device half(compiled.device->name(), half_bytes);
+  const device::Device half(compiled.device->name(), graph::DType::bf16);
   const bool mixed = job.train.precision == job::Precision::mixed;
   const device::Device& device = mixed ? half : *compiled.device;
   Forecast result;
   std::optional<StepPredictor> predictor;
   if (job.cluster.flops > 0 || !job.cluster.measured.empty()) {
-    predictor.emplace(job, compiled, device);
+    predictor.emplace(job, compiled);
   }
   for (const partition::StageId stage : partition.pipeline.stage_ids()) {
     const std::shared_ptr<const partition::StageFunctions> functions =
@@ -96,7 +94,7 @@ Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
       partition::Programs programs =
           is_compiled ? compiled.programs : compile::programs_of_rank(job, compiled, alike.front(), device, *functions);
       const std::vector<std::size_t> executed = compile::programs_of_step(compiled, programs);
-      const SentTable table = sent_table(programs, executed, device.element_bytes(graph::DType::f32));
+      const SentTable table = sent_table(programs, executed);
       add_ranks(result.ranks, forecast_of(job, compiled, programs, executed), alike, table, programs.mesh);
       if (predictor) {
         predictor->add(std::move(programs), executed);
@@ -123,9 +121,9 @@ Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
 std::size_t element_bytes(const job::Job& job, const compile::Compiled& compiled, graph::DType dtype,
                           graph::StateKind kind) {
   if (job.train.precision != job::Precision::mixed || dtype != graph::DType::f32) {
-    return compiled.device->element_bytes(dtype);
+    return graph::element_bytes(compiled.device->stored(dtype));
   }
-  return kind == graph::StateKind::optimizer ? 4 : half_bytes;
+  return graph::element_bytes(kind == graph::StateKind::optimizer ? graph::DType::f32 : graph::DType::bf16);
 }
 
 std::uint64_t bytes_of_all(const Forecast& forecast) noexcept {

@@ -39,11 +39,11 @@ std::uint64_t moved_bytes(const ExecutedInstruction& at) {
 }
 
 /// Counts each buffer once: what a hook does with it is unknown.
-std::uint64_t hook_bytes(const partition::HookCall& hook) {
-  constexpr std::uint64_t element_bytes = 4;
+std::uint64_t hook_bytes(const ExecutedInstruction& at) {
   std::uint64_t bytes = 0;
-  for (const partition::Region& region : hook.buffers) {
-    bytes += static_cast<std::uint64_t>(region.elements) * element_bytes;
+  for (const partition::Region& region : at.instruction->hook->buffers) {
+    bytes +=
+        static_cast<std::uint64_t>(region.elements) * graph::element_bytes(buffer_of(at, region.buffer).type.dtype);
   }
   return bytes;
 }
@@ -227,7 +227,7 @@ class StepSimulation {
     it.from = std::max(it.from, now_[rank]);
     ++it.started;
     if (const std::optional<compile::AxisRate>& rate = rate_of(transfer)) {
-      it.seconds = std::max(it.seconds, transfer_seconds(transfer, *ranks_[rank].programs, costs_.f32_bytes, *rate));
+      it.seconds = std::max(it.seconds, transfer_seconds(transfer, *ranks_[rank].programs, *rate));
     }
     if (is_under_way(number, transfer)) {
       send(it, meetings_.all[number], transfer);
@@ -300,18 +300,17 @@ bool computes(const partition::Instruction& instruction) noexcept {
 double compute_seconds(const ExecutedInstruction& at, const ComputeRate& rate) {
   const bool moves = at.instruction->kind == Kind::move;
   const auto bytes = static_cast<double>(moves                  ? moved_bytes(at)
-                                         : at.instruction->hook ? hook_bytes(*at.instruction->hook)
+                                         : at.instruction->hook ? hook_bytes(at)
                                                                 : operand_bytes(at));
   return std::max(static_cast<double>(at.instruction->flops) / rate.flops, bytes / rate.memory_bandwidth);
 }
 
-double transfer_seconds(const partition::Transfer& transfer, const partition::Programs& programs, std::size_t f32_bytes,
+double transfer_seconds(const partition::Transfer& transfer, const partition::Programs& programs,
                         const compile::AxisRate& rate) {
   const std::int64_t members = programs.mesh.size(transfer.axis);
   const std::int64_t member = mesh::coordinates_of(programs.mesh, programs.rank)[transfer.axis];
-  const std::size_t element_bytes = transfer.dtype == graph::DType::f32 ? f32_bytes : 4;
   return static_cast<double>(messages_of(transfer, member, members)) * rate.latency +
-         static_cast<double>(partition::sent_bytes(transfer, member, members, element_bytes)) / rate.bandwidth;
+         static_cast<double>(partition::sent_bytes(transfer, member, members)) / rate.bandwidth;
 }
 
 double Prediction::cost_of(const Action& action) const {

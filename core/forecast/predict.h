@@ -29,7 +29,7 @@ struct ComputeRate {
 /// bytes that the rank sends (Thakur, Rabenseifner & Gropp 2005, doi:10.1177/1094342005051521). Messages: all_reduce
 /// 2(n−1), all_gather and reduce_scatter n−1, all_to_all one per member that gets or gives something.
 [[nodiscard]] double transfer_seconds(const partition::Transfer& transfer, const partition::Programs& programs,
-                                      std::size_t f32_bytes, const compile::AxisRate& rate);
+                                      const compile::AxisRate& rate);
 
 /// The costs of a step's instructions.
 struct StepCosts {
@@ -37,7 +37,6 @@ struct StepCosts {
   /// participant has started and the wait has begun.
   std::vector<std::vector<double>> seconds;
   compile::AxisRates axes;
-  std::size_t f32_bytes = 4;
 };
 
 /// How a stage spends a step, in seconds. `compute`, `exposed` and `waiting` add up to the step.

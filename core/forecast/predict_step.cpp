@@ -39,10 +39,9 @@ partition::Programs without_operands(const partition::Programs& programs, const 
 
 }  // namespace
 
-StepPredictor::StepPredictor(const job::Job& job, const compile::Compiled& compiled, const device::Device& device)
+StepPredictor::StepPredictor(const job::Job& job, const compile::Compiled& compiled)
     : job_(job),
       compiled_(compiled),
-      f32_bytes_(device.element_bytes(graph::DType::f32)),
       axes_(compile::axis_rates(job, compiled.partition.placements.mesh)),
       stages_(compiled.partition.pipeline.stages()) {
   if (!job.cluster.measured.empty()) {
@@ -52,7 +51,7 @@ StepPredictor::StepPredictor(const job::Job& job, const compile::Compiled& compi
 }
 
 StepCosts StepPredictor::costs_of(const std::vector<RankStep>& ranks) const {
-  StepCosts costs{.seconds = {}, .axes = axes_, .f32_bytes = f32_bytes_};
+  StepCosts costs{.seconds = {}, .axes = axes_};
   if (measured_) {
     costs.seconds = measured_->medians(ranks, compiled_.partition.pipeline.axis);
     return costs;
@@ -83,7 +82,7 @@ double StepPredictor::busy_seconds(const RankStep& step, const std::vector<doubl
     if (at.instruction->kind == Kind::start) {
       const partition::Transfer& transfer = at.transfer();
       const auto& axis = axes_[transfer.axis];
-      busy += axis ? transfer_seconds(transfer, *step.programs, f32_bytes_, *axis) : 0;
+      busy += axis ? transfer_seconds(transfer, *step.programs, *axis) : 0;
     }
   }
   return busy;

@@ -29,7 +29,7 @@ class StepPredictor {
  public:
   /// `device`: the one that the programs are made for. Throws Error{job} if the trace is invalid. REQUIRES: the job has
   /// [cluster]; job, compiled and device outlive this.
-  StepPredictor(const job::Job& job, const compile::Compiled& compiled, const device::Device& device);
+  StepPredictor(const job::Job& job, const compile::Compiled& compiled);
 
   /// `executed`: numbers, one per execution in a step. Throws Error{job} if the trace is of another job.
   void add(partition::Programs programs, const std::vector<std::size_t>& executed);
@@ -52,7 +52,6 @@ class StepPredictor {
 
   const job::Job& job_;
   const compile::Compiled& compiled_;
-  const std::size_t f32_bytes_;
   std::optional<MeasuredSteps> measured_;
   compile::AxisRates axes_;
   IdVector<partition::StageId, Busiest> stages_;

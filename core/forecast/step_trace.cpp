@@ -56,12 +56,8 @@ std::string transfer_name(const Transfer& transfer) {
 
 class StepTrace {
  public:
-  StepTrace(metrics::Trace& trace, Rows& rows, const partition::Programs& programs, const device::Device& device)
-      : trace_(trace),
-        rows_(rows),
-        programs_(programs),
-        device_(device),
-        at_(mesh::coordinates_of(programs.mesh, programs.rank)) {}
+  StepTrace(metrics::Trace& trace, Rows& rows, const partition::Programs& programs)
+      : trace_(trace), rows_(rows), programs_(programs), at_(mesh::coordinates_of(programs.mesh, programs.rank)) {}
 
   /// `spans`: the step's, in order. `left_out`: how many more there were.
   void add(const TracedStep& step, std::span<const InstructionSpan> spans, std::size_t left_out) {
@@ -232,7 +228,7 @@ class StepTrace {
       elements += graph::element_count(copy.shape);
     }
     const partition::Buffer& from = program.buffers[instruction.inputs.at(0)];
-    return elements * static_cast<std::int64_t>(device_.element_bytes(from.type.dtype));
+    return elements * static_cast<std::int64_t>(graph::element_bytes(from.type.dtype));
   }
 
   /// Messages along a link meet in the order in which each end starts them.
@@ -269,9 +265,8 @@ class StepTrace {
   void add_transfer(const UnderWay& under_way) {
     const Transfer& transfer = under_way.program->transfers[under_way.start->transfer];
     const std::string& axis_name = programs_.mesh.axes[transfer.axis].name;
-    const std::size_t element_bytes = device_.element_bytes(transfer.dtype);
-    const std::uint64_t sent =
-        partition::sent_bytes(transfer, at_[transfer.axis], programs_.mesh.size(transfer.axis), element_bytes);
+    const std::size_t element_bytes = graph::element_bytes(transfer.dtype);
+    const std::uint64_t sent = partition::sent_bytes(transfer, at_[transfer.axis], programs_.mesh.size(transfer.axis));
     std::vector<metrics::JsonField> arguments = {
         {"op", to_string(transfer.collective)},
         {"function", under_way.program->function},
@@ -299,7 +294,6 @@ class StepTrace {
   metrics::Trace& trace_;
   Rows& rows_;
   const partition::Programs& programs_;
-  const device::Device& device_;
   const mesh::Coordinates at_;
   std::int64_t step_ = 0;
   std::int64_t microbatch_ = 0;  ///< of the next call
@@ -334,11 +328,11 @@ std::string_view category_in_trace(const partition::Instruction& instruction) no
 }
 
 metrics::Trace trace_of(const std::vector<TracedStep>& steps, const runtime::Timeline& timeline,
-                        const partition::Programs& programs, const device::Device& device) {
+                        const partition::Programs& programs) {
   metrics::Trace trace(programs.rank + 1, fmt::format("rank {}", programs.rank));
   trace.name_row(compute_row, "compute");
   Rows rows(trace);
-  StepTrace writer(trace, rows, programs, device);
+  StepTrace writer(trace, rows, programs);
   const std::span<const InstructionSpan> spans = timeline.spans();
   for (std::size_t s = 0; s < steps.size(); ++s) {
     const std::size_t end = s + 1 < steps.size() ? steps[s + 1].first_span : spans.size();

@@ -5,7 +5,6 @@
 #include <string_view>
 #include <vector>
 
-#include "core/device/device.h"
 #include "core/metrics/trace.h"
 #include "core/partition/program.h"
 #include "core/runtime/timeline.h"
@@ -29,6 +28,6 @@ struct TracedStep {
 /// there were concurrent transfers. A transfer lasts as long as the transport says, or from its start to where it was
 /// found complete.
 [[nodiscard]] metrics::Trace trace_of(const std::vector<TracedStep>& steps, const runtime::Timeline& timeline,
-                                      const partition::Programs& programs, const device::Device& device);
+                                      const partition::Programs& programs);
 
 }  // namespace shardrun::forecast

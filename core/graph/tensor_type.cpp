@@ -6,7 +6,35 @@
 
 namespace shardrun::graph {
 
-const char* to_string(DType dtype) noexcept { return dtype == DType::f32 ? "f32" : "i32"; }
+const char* to_string(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::f32: return "f32";
+    case DType::bf16: return "bf16";
+    case DType::f16: return "f16";
+    case DType::f64: return "f64";
+    case DType::i32: return "i32";
+    case DType::i64: return "i64";
+    case DType::u8: return "u8";
+  }
+  return "?";
+}
+
+std::size_t element_bytes(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::u8: return 1;
+    case DType::bf16:
+    case DType::f16: return 2;
+    case DType::f32:
+    case DType::i32: return 4;
+    case DType::f64:
+    case DType::i64: return 8;
+  }
+  return 0;
+}
+
+bool is_real(DType dtype) noexcept {
+  return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::f64;
+}
 
 std::int64_t element_count(const std::vector<std::int64_t>& shape) noexcept {
   std::int64_t count = 1;
@@ -22,9 +50,10 @@ void require_countable(const TensorType& type, const std::string& name) {
     left = size > 0 ? left / size : left;
   }
   if (left == 0) {
-    throw Error(ErrorCode::job, fmt::format("{} would be {}, more than the {} elements that a tensor may have: make the "
-                                            "model, batch or context smaller",
-                                            name, to_string(type), max_elements));
+    throw Error(ErrorCode::job,
+                fmt::format("{} would be {}, more than the {} elements that a tensor may have: make the "
+                            "model, batch or context smaller",
+                            name, to_string(type), max_elements));
   }
 }
 

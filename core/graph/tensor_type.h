@@ -1,15 +1,21 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace shardrun::graph {
 
-/// The type of an element. Its size is up to the device: the reference device stores f32 values as float64.
-enum class DType : std::uint8_t { f32, i32 };
+/// The type of an element. A graph's tensors have any type except f64, which is the type in which the reference device
+/// stores real numbers.
+enum class DType : std::uint8_t { f32, bf16, f16, f64, i32, i64, u8 };
 
 [[nodiscard]] const char* to_string(DType dtype) noexcept;
+/// Bytes of an element.
+[[nodiscard]] std::size_t element_bytes(DType dtype) noexcept;
+/// Whether it is a floating-point type.
+[[nodiscard]] bool is_real(DType dtype) noexcept;
 
 /// Shape, element type and axis names of a value, as if there were one giant device. `axes` has a name per dimension;
 /// strategies use these names. A scalar has rank 0.

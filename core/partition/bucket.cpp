@@ -70,7 +70,7 @@ std::vector<Bucket> buckets_of(const graph::Graph& graph, const SplitFunction& f
   const auto takes = [&](std::size_t bucket, graph::StateId state) {
     const graph::StateId first = buckets[bucket].states.front();
     const Finalization& own = finalizations[state];
-    return alike(finalizations[first], own) &&
+    return alike(finalizations[first], own) && graph.states[first].type.dtype == graph.states[state].type.dtype &&
            (!is_hooked(own) || group_key(finalizations[first].after) == group_key(own.after)) &&
            (filled[bucket] + state_bytes[state] <= bytes || (is_metric(graph, first) && is_metric(graph, state)));
   };

@@ -7,14 +7,13 @@ namespace shardrun::partition {
 
 BufferId Emitter::add(Buffer buffer) { return program_.buffers.push_back(std::move(buffer)); }
 
-BufferId Emitter::add_staging(const std::string& name, graph::DType dtype, std::int64_t elements,
-                              std::size_t element_bytes, Span span) {
+BufferId Emitter::add_staging(const std::string& name, graph::DType dtype, std::int64_t elements, Span span) {
   return add({.name = name,
               .type = {dtype, {elements}, {""}},
               .box = {{0}, {elements}},
               .global = {elements},
               .category = Category::communication,
-              .bytes = static_cast<std::uint64_t>(elements) * element_bytes,
+              .bytes = static_cast<std::uint64_t>(elements) * graph::element_bytes(dtype),
               .first = span.begin.number(),
               .last = span.end.number()});
 }
@@ -26,7 +25,7 @@ TransferId Emitter::add_transfer(Transfer transfer, Span span) {
   const std::uint64_t bytes = asked ? asked(transfer, members) : 0;
   if (bytes > 0) {
     transfer.scratch =
-        add_staging(transfer.name + "/scratch", graph::DType::i32, static_cast<std::int64_t>((bytes + 3) / 4), 4, span);
+        add_staging(transfer.name + "/scratch", graph::DType::i32, static_cast<std::int64_t>((bytes + 3) / 4), span);
   }
   return program_.transfers.push_back(std::move(transfer));
 }

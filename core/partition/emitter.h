@@ -23,8 +23,7 @@ class Emitter {
   BufferId add(Buffer buffer);
 
   /// Adds a buffer for packed blocks or for a library's scratch memory.
-  BufferId add_staging(const std::string& name, graph::DType dtype, std::int64_t elements, std::size_t element_bytes,
-                       Span span);
+  BufferId add_staging(const std::string& name, graph::DType dtype, std::int64_t elements, Span span);
 
   /// Adds a scratch buffer too if the transport asks for one.
   TransferId add_transfer(Transfer transfer, Span span);

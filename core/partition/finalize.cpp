@@ -79,6 +79,7 @@ std::vector<Transfer> transfers_of(const Bucket& bucket, std::size_t step, const
              .collective = Collective::all_reduce,
              .axis = now.axis,
              .reduction = now.reduction,
+             .dtype = settings.states[bucket.states.front()].type.dtype,
              .send = region,
              .recv = region}};
   }

@@ -86,18 +86,20 @@ HookSteps::HookSteps(const Bucket& bucket, const LowerSettings& settings, const 
   if (!of_rank_) {
     return;
   }
-  regions_.push_back(region_of(bucket.states, settings.states));
-  for (const std::vector<graph::StateId>& states : hook_states_of(bucket.states, hook_, settings.graph)) {
+  const auto add_region = [&](const std::vector<graph::StateId>& states) {
     regions_.push_back(region_of(states, settings.states));
+    dtypes_.push_back(settings.states[states.front()].type.dtype);
+  };
+  add_region(bucket.states);
+  for (const std::vector<graph::StateId>& states : hook_states_of(bucket.states, hook_, settings.graph)) {
+    add_region(states);
   }
-  dtypes_.assign(regions_.size(), graph::DType::f32);
   samples_ = samples_of(settings.partition, hook_.axis, at);
   for (const plan::HookBuffer& buffer : of_rank_->plan.buffers) {
     const graph::DType dtype = buffer.whole_numbers ? graph::DType::i32 : graph::DType::f32;
     const auto size = static_cast<std::int64_t>(buffer.elements);
-    regions_.push_back({emitter_.add_staging(fmt::format("{}/buffer {}", name_, regions_.size()), dtype, size,
-                                             settings.rank.device.element_bytes(dtype), span),
-                        size});
+    regions_.push_back(
+        {emitter_.add_staging(fmt::format("{}/buffer {}", name_, regions_.size()), dtype, size, span), size});
     dtypes_.push_back(dtype);
   }
 }

@@ -16,8 +16,9 @@ void Lowering::find_parts() {
     if (value.alike == v) {
       mesh::Box box = mesh::box_of(value.type.shape, value.placement, mesh_, coordinates_);
       graph::TensorType type = part_type(value.type, box);
+      type.dtype = device_.stored(type.dtype);
       const std::uint64_t bytes =
-          static_cast<std::uint64_t>(graph::element_count(type)) * device_.element_bytes(type.dtype);
+          static_cast<std::uint64_t>(graph::element_count(type)) * graph::element_bytes(type.dtype);
       parts_[v] = {.box = std::move(box), .type = std::move(type), .bytes = bytes};
     }
   }
@@ -42,6 +43,7 @@ void Lowering::bind_states_and_inputs() {
 BufferId Lowering::add_buffer(const std::string& name, ValueId id, StepId first) {
   return emitter_.add({.name = name,
                        .type = type(id),
+                       .rounded = value(id).type.dtype,
                        .box = box(id),
                        .global = value(id).type.shape,
                        .bytes = part(id).bytes,
@@ -68,7 +70,7 @@ BufferId Lowering::add_received(Buffer state) {
 Region Lowering::staging(const std::string& name, graph::DType dtype, const std::vector<std::int64_t>& counts,
                          Span span) {
   const std::int64_t elements = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
-  return {emitter_.add_staging(name, dtype, elements, device_.element_bytes(dtype), span), elements};
+  return {emitter_.add_staging(name, dtype, elements, span), elements};
 }
 
 /// Gives a node's result a buffer, which lives from the node's first step.

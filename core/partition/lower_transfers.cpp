@@ -93,17 +93,17 @@ void Lowering::prepare_collective(graph::NodeId n) {
                     .collective = parts.collective,
                     .axis = transition.axis,
                     .reduction = transition.reduction,
-                    .dtype = value(from).type.dtype,
+                    .dtype = type(from).dtype,
                     .send = {source, graph::element_count(type(from))},
                     .recv = {result, graph::element_count(type(to))},
                     .send_counts = counts(parts.sent),
                     .recv_counts = counts(parts.received)};
   if (parts.packed) {
-    transfer.send = staging(value(from).name + "/sent", value(from).type.dtype, transfer.send_counts, span);
+    transfer.send = staging(value(from).name + "/sent", type(from).dtype, transfer.send_counts, span);
     emit_move(made, source, transfer.send.buffer, pack(type(from).shape, box(from), parts.sent), span.begin);
   }
   if (parts.unpacked) {
-    transfer.recv = staging(value(from).name + "/received", value(from).type.dtype, transfer.recv_counts, span);
+    transfer.recv = staging(value(from).name + "/received", type(from).dtype, transfer.recv_counts, span);
     unpacked_[n] = unpack(type(to).shape, box(to), parts.received);
   }
   transfer_of_[n] = emitter_.add_transfer(std::move(transfer), span);

@@ -45,13 +45,16 @@ IdVector<graph::StateId, Buffer> state_buffers(const graph::Graph& graph, const 
     if (!partition.stages.states.holds(s, partition.stage_at(at))) {
       box = nothing_of(box);
     }
-    buffers.push_back(
-        {.name = state.name,
-         .type = part_type(state.type, box),
-         .box = box,
-         .global = state.type.shape,
-         .category = category_of(state.kind),
-         .bytes = static_cast<std::uint64_t>(box.elements()) * settings.device.element_bytes(state.type.dtype)});
+    graph::TensorType type = part_type(state.type, box);
+    type.dtype = settings.device.stored(type.dtype);
+    const std::uint64_t bytes = static_cast<std::uint64_t>(box.elements()) * graph::element_bytes(type.dtype);
+    buffers.push_back({.name = state.name,
+                       .type = std::move(type),
+                       .rounded = state.type.dtype,
+                       .box = std::move(box),
+                       .global = state.type.shape,
+                       .category = category_of(state.kind),
+                       .bytes = bytes});
   }
   return buffers;
 }
@@ -72,9 +75,11 @@ IdVector<graph::StateId, Buffer> finalized_buffers(const graph::Graph& graph,
       part = nothing_of(buffer.box);
       part.origin = buffer.box.origin;
     }
-    const std::size_t bytes = settings.device.element_bytes(buffer.type.dtype);
+    const std::size_t bytes = graph::element_bytes(buffer.type.dtype);
     buffer.offset += bytes * static_cast<std::uint64_t>(index_in(buffer.box, part));
+    const graph::DType stored = buffer.type.dtype;
     buffer.type = part_type(graph.states[s].type, part);
+    buffer.type.dtype = stored;
     buffer.box = part;
     buffer.bytes = bytes * static_cast<std::uint64_t>(part.elements());
   }

@@ -100,8 +100,8 @@ std::vector<std::size_t> Programs::find_calls(graph::Role role, const std::vecto
   return rows.empty() ? std::vector<std::size_t>() : find_calls(name_of(programs, role), rows);
 }
 
-std::uint64_t sent_bytes(const Transfer& transfer, std::int64_t member, std::int64_t members,
-                         std::size_t element_bytes) {
+std::uint64_t sent_bytes(const Transfer& transfer, std::int64_t member, std::int64_t members) {
+  const std::size_t element_bytes = graph::element_bytes(transfer.dtype);
   const auto of = [&](const std::vector<std::int64_t>& counts, std::int64_t at) {
     return counts[static_cast<std::size_t>(at)];
   };
@@ -126,12 +126,10 @@ std::uint64_t sent_bytes(const Transfer& transfer, std::int64_t member, std::int
   return static_cast<std::uint64_t>(elements) * element_bytes;
 }
 
-void add_sent_bytes(SentBytes& sum, const Programs& programs, const Program& program, std::size_t f32_bytes) {
+void add_sent_bytes(SentBytes& sum, const Programs& programs, const Program& program) {
   const mesh::Coordinates at = mesh::coordinates_of(programs.mesh, programs.rank);
   for (const Transfer& transfer : program.transfers) {
-    const std::size_t element_bytes = transfer.dtype == graph::DType::f32 ? f32_bytes : 4;
-    const std::uint64_t bytes =
-        sent_bytes(transfer, at[transfer.axis], programs.mesh.size(transfer.axis), element_bytes);
+    const std::uint64_t bytes = sent_bytes(transfer, at[transfer.axis], programs.mesh.size(transfer.axis));
     if (bytes > 0) {
       sum[programs.mesh.axes[transfer.axis].name][to_string(transfer.collective)] += bytes;
     }

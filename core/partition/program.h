@@ -26,9 +26,10 @@ enum class Category : std::uint8_t { parameters, gradients, optimizer, activatio
 /// The memory of a tensor, or of this rank's part of it, in the arena.
 struct Buffer {
   std::string name;
-  graph::TensorType type;            ///< of the part, as stored in memory
-  mesh::Box box;                     ///< which part of the whole it is
-  std::vector<std::int64_t> global;  ///< shape of the whole tensor
+  graph::TensorType type;                    ///< of the part, as the device stores it
+  graph::DType rounded = graph::DType::f32;  ///< the graph's type of its elements, to which results are rounded
+  mesh::Box box;                             ///< which part of the whole it is
+  std::vector<std::int64_t> global;          ///< shape of the whole tensor
   Category category = Category::activations;
   std::uint64_t bytes = 0;
   std::uint64_t offset = 0;  ///< from the beginning of the arena
@@ -62,7 +63,7 @@ struct Transfer {
   Collective collective = Collective::all_reduce;
   mesh::AxisId axis = {};
   Reduction reduction = Reduction::sum;
-  graph::DType dtype = graph::DType::f32;
+  graph::DType dtype = graph::DType::f32;  ///< of the elements in memory
   Region send;
   Region recv;
   std::vector<std::int64_t> send_counts;              ///< per member: for all_to_all
@@ -214,12 +215,10 @@ using SentBytes = std::map<std::string, std::map<std::string, std::uint64_t>>;
 ///  - To reduce, and in an all_to_all, a rank sends all blocks except its own.
 ///  - To gather, it sends all blocks except its neighbour's.
 /// Summed over n members, an all_reduce sends 2(n−1)·size; a reduce_scatter, all_gather or all_to_all sends (n−1)·size.
-[[nodiscard]] std::uint64_t sent_bytes(const Transfer& transfer, std::int64_t member, std::int64_t members,
-                                       std::size_t element_bytes);
+[[nodiscard]] std::uint64_t sent_bytes(const Transfer& transfer, std::int64_t member, std::int64_t members);
 
 /// Adds the bytes that one run of the program sends. Transfers that send nothing, such as a receive, add no entry.
-/// `f32_bytes`: bytes of an f32 element in memory.
-void add_sent_bytes(SentBytes& sum, const Programs& programs, const Program& program, std::size_t f32_bytes);
+void add_sent_bytes(SentBytes& sum, const Programs& programs, const Program& program);
 
 [[nodiscard]] const char* to_string(Collective collective) noexcept;
 [[nodiscard]] const char* to_string(Category category) noexcept;

@@ -192,15 +192,15 @@ class Scheduler {
 
   /// Bytes of the operand or of the result, whichever is larger, on the rank with the largest part.
   [[nodiscard]] std::uint64_t bytes_of(NodeId n) const {
-    constexpr std::uint64_t element_bytes = 4;
     const graph::Node& node = function_.nodes[n];
     const mesh::Coordinates first(mesh_.axes.size(), 0);
-    std::int64_t elements = 0;
+    std::uint64_t bytes = 0;
     for (const graph::ValueId id : {node.inputs[0], node.outputs[0]}) {
       const SplitValue& value = function_.values[id];
-      elements = std::max(elements, mesh::box_of(value.type.shape, value.placement, mesh_, first).elements());
+      const std::int64_t elements = mesh::box_of(value.type.shape, value.placement, mesh_, first).elements();
+      bytes = std::max(bytes, static_cast<std::uint64_t>(elements) * graph::element_bytes(value.type.dtype));
     }
-    return static_cast<std::uint64_t>(elements) * element_bytes;
+    return bytes;
   }
 
   const SplitFunction& function_;

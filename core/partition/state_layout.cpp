@@ -55,16 +55,16 @@ StateLayout::StateLayout(const graph::Graph& graph, const Partition& partition, 
       bytes_(state_bytes(graph, partition)) {}
 
 StateLayout::StateBytes StateLayout::state_bytes(const graph::Graph& graph, const Partition& partition) {
-  constexpr std::uint64_t element_bytes = 4;
   const mesh::Mesh& mesh = partition.placements.mesh;
   const mesh::Coordinates first(mesh.axes.size(), 0);
   const mesh::Coordinates last = mesh::coordinates_of(mesh, mesh.ranks() - 1);
   StateBytes bytes;
   for (const graph::StateId s : graph.states.ids()) {
-    const std::vector<std::int64_t>& shape = graph.states[s].type.shape;
+    const graph::TensorType& type = graph.states[s].type;
     const mesh::Placement& placement = partition.placements.states[s];
     const auto of = [&](const mesh::Coordinates& at) {
-      return static_cast<std::uint64_t>(mesh::box_of(shape, placement, mesh, at).elements()) * element_bytes;
+      return static_cast<std::uint64_t>(mesh::box_of(type.shape, placement, mesh, at).elements()) *
+             graph::element_bytes(type.dtype);
     };
     bytes.most.push_back(of(first));
     bytes.least.push_back(of(last));

@@ -20,11 +20,17 @@ constexpr std::uint64_t agree_id = 1;
 /// How far an operation may exceed its deadline before the transport is reported as not keeping it.
 constexpr std::int64_t grace_ns = 5'000'000'000;
 
-std::uint32_t dtype_of(const Transfer& transfer, std::size_t element_bytes) noexcept {
-  if (transfer.dtype == graph::DType::i32) {
-    return SR_DTYPE_I32;
+std::uint32_t code_of(graph::DType dtype) noexcept {
+  switch (dtype) {
+    case graph::DType::f32: return SR_DTYPE_F32;
+    case graph::DType::bf16: return SR_DTYPE_BF16;
+    case graph::DType::f16: return SR_DTYPE_F16;
+    case graph::DType::f64: return SR_DTYPE_F64;
+    case graph::DType::i32: return SR_DTYPE_I32;
+    case graph::DType::i64: return SR_DTYPE_I64;
+    case graph::DType::u8: return SR_DTYPE_U8;
   }
-  return element_bytes == sizeof(double) ? SR_DTYPE_F64 : SR_DTYPE_F32;
+  return 0;
 }
 
 /// Operations are counted by group, and the links of two stages have the members of their axis.
@@ -80,7 +86,7 @@ void set_opcode(plugins::OpRequest& op, const Transfer& transfer) {
 plugins::OpRequest request_of(const Transfer& transfer, const Communicator::TransferBuffers& buffers, bool in_order) {
   plugins::OpRequest op;
   op.in_order = in_order;
-  op.dtype = dtype_of(transfer, buffers.element_bytes);
+  op.dtype = code_of(transfer.dtype);
   op.reduction = transfer.reduction == Reduction::max ? SR_REDUCE_MAX : SR_REDUCE_SUM;
   if (transfer.collective != Collective::receive) {
     op.send = plugins::HostBuffer{.data = buffers.send, .bytes = buffers.send_bytes};
@@ -98,11 +104,10 @@ plugins::OpRequest request_of(const Transfer& transfer, const Communicator::Tran
 partition::TransferScratch scratch_of(const TransportSet& set) {
   return [&set](const Transfer& transfer, std::int64_t members) {
     const plugins::Transport& transport = set.transports[set.of_axis[transfer.axis]];
-    constexpr std::size_t element_bytes = 4;
+    const std::size_t element_bytes = graph::element_bytes(transfer.dtype);
     const Communicator::TransferBuffers sizes{
         .send_bytes = static_cast<std::uint64_t>(transfer.send.elements) * element_bytes,
-        .recv_bytes = static_cast<std::uint64_t>(transfer.recv.elements) * element_bytes,
-        .element_bytes = element_bytes};
+        .recv_bytes = static_cast<std::uint64_t>(transfer.recv.elements) * element_bytes};
     return transport.query(request_of(transfer, sizes, set.in_order), static_cast<std::uint32_t>(members))
         .scratch_bytes;
   };

@@ -26,7 +26,6 @@ class Communicator {
     std::uint64_t recv_bytes = 0;
     void* scratch = nullptr;
     std::uint64_t scratch_bytes = 0;
-    std::size_t element_bytes = 4;
   };
 
   /// Called once for each transfer of each program before anything is started, in the same order on all ranks.

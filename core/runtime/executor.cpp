@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/device/elements.h"
 #include "plugins/loader/hooks.h"
 
 namespace shardrun::runtime {
@@ -21,6 +22,7 @@ device::TensorView view_of(const partition::Buffer& buffer, std::byte* arena) {
   device::TensorView view;
   view.data = arena + buffer.offset;
   view.dtype = buffer.type.dtype;
+  view.rounded = buffer.rounded;
   view.rank = static_cast<std::uint32_t>(buffer.type.shape.size());
   if (buffer.type.shape.size() > device::max_rank) {
     throw Error(ErrorCode::internal, fmt::format("{} has more than {} dimensions", buffer.name, device::max_rank));
@@ -49,20 +51,7 @@ void copy_box(const partition::Copy& copy, std::size_t d, const std::byte* from,
   }
 }
 
-template <typename T>
-bool any_non_finite(const T* data, std::int64_t count) noexcept {
-  return std::any_of(data, data + count, [](T x) { return !std::isfinite(x); });
-}
-
 }  // namespace
-
-bool has_non_finite(const device::TensorView& view, std::size_t element_bytes) noexcept {
-  if (view.dtype != graph::DType::f32) {
-    return false;
-  }
-  return element_bytes == sizeof(double) ? any_non_finite(static_cast<const double*>(view.data), view.elements())
-                                         : any_non_finite(static_cast<const float*>(view.data), view.elements());
-}
 
 Executor::Executor(const partition::Programs& programs, const device::Device& device, const plugins::Hooks* hooks)
     : programs_(programs),
@@ -110,10 +99,9 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
 Executor::~Executor() = default;
 
 void Executor::bind_hook(Call& call) {
-  if (device_.element_bytes(graph::DType::f32) != sizeof(float)) {
-    throw Error(ErrorCode::job, fmt::format("the strategy has hooks, which compute in float32, and device {} has {} "
-                                            "bytes an element",
-                                            device_.name(), device_.element_bytes(graph::DType::f32)));
+  if (const graph::DType stored = device_.stored(graph::DType::f32); stored != graph::DType::f32) {
+    throw Error(ErrorCode::job, fmt::format("the strategy has hooks, which compute in float32, and device {} stores {}",
+                                            device_.name(), to_string(stored)));
   }
   for (const partition::Region& region : call.instruction->hook->buffers) {
     call.hook_buffers.push_back(address_of(call.program, region.buffer));
@@ -147,7 +135,7 @@ std::byte* Executor::address_of(std::size_t program, partition::BufferId buffer)
 }
 
 Communicator::TransferBuffers Executor::buffers_of(std::size_t program, const partition::Transfer& transfer) const {
-  const std::size_t bytes = device_.element_bytes(transfer.dtype);
+  const std::size_t bytes = graph::element_bytes(transfer.dtype);
   const auto address = [&](const partition::Region& region) {
     std::byte* buffer = address_of(program, region.buffer);
     return buffer == nullptr ? nullptr : buffer + static_cast<std::size_t>(region.first) * bytes;
@@ -156,8 +144,7 @@ Communicator::TransferBuffers Executor::buffers_of(std::size_t program, const pa
                                         .send_bytes = static_cast<std::uint64_t>(transfer.send.elements) * bytes,
                                         .recv = address(transfer.recv),
                                         .recv_bytes = static_cast<std::uint64_t>(transfer.recv.elements) * bytes,
-                                        .scratch = address_of(program, transfer.scratch),
-                                        .element_bytes = bytes};
+                                        .scratch = address_of(program, transfer.scratch)};
   if (transfer.scratch.exists()) {
     buffers.scratch_bytes = programs_.programs[program].buffers[transfer.scratch].bytes;
   }
@@ -177,8 +164,7 @@ void Executor::bind_transfers(std::size_t p) {
       const Communicator::TransferBuffers buffers = buffers_of(p, transfer);
       handles[instruction.transfer] = communicator_->prepare(transfer, buffers, waited_at_once);
       calls_[p][i].sent = &sent_[programs_.mesh.axes[transfer.axis].name][partition::to_string(transfer.collective)];
-      calls_[p][i].bytes =
-          partition::sent_bytes(transfer, at[transfer.axis], programs_.mesh.size(transfer.axis), buffers.element_bytes);
+      calls_[p][i].bytes = partition::sent_bytes(transfer, at[transfer.axis], programs_.mesh.size(transfer.axis));
     }
     if (instruction.transfer.exists()) {
       calls_[p][i].transfer = handles[instruction.transfer];
@@ -242,7 +228,7 @@ void Executor::compute(Call& call, const device::Scalars& scalars) {
                                        .scratch = call.scratch,
                                        .scalars = scalars,
                                        .threads = threads_};
-  call.kernel->run(kernel_call);
+  device_.run(*call.kernel, kernel_call);
 }
 
 void Executor::perform(Call& call, std::span<const device::Scalars> scalars) {
@@ -252,7 +238,7 @@ void Executor::perform(Call& call, std::span<const device::Scalars> scalars) {
       break;
     case partition::Instruction::Kind::move:
       for (const partition::Copy& copy : call.instruction->copies) {
-        const std::size_t bytes = device_.element_bytes(call.inputs[0].dtype);
+        const std::size_t bytes = graph::element_bytes(call.inputs[0].dtype);
         copy_box(copy, 0,
                  static_cast<const std::byte*>(call.inputs[0].data) + static_cast<std::size_t>(copy.from) * bytes,
                  static_cast<std::byte*>(call.outputs[0].data) + static_cast<std::size_t>(copy.to) * bytes, bytes);
@@ -326,7 +312,7 @@ std::optional<std::string> Executor::bad_result(std::size_t program, const Call&
     return bad_arrival(program, at.transfers[call.instruction->transfer]);
   }
   for (std::size_t o = 0; o < call.outputs.size(); ++o) {
-    if (has_non_finite(call.outputs[o], device_.element_bytes(graph::DType::f32))) {
+    if (device::has_non_finite(call.outputs[o])) {
       return fmt::format("{} (op {}, function {})", at.buffers[call.instruction->outputs[o]].name,
                          call.instruction->op->name, at.function);
     }
@@ -342,11 +328,8 @@ std::optional<std::string> Executor::bad_arrival(std::size_t program, const part
     return std::nullopt;
   }
   const partition::Buffer& received = at.buffers[buffer];
-  const std::uint64_t bytes =
-      static_cast<std::uint64_t>(transfer.recv.elements) * device_.element_bytes(transfer.dtype);
-  const auto bad = [&](const device::TensorView& view) {
-    return has_non_finite(view, device_.element_bytes(graph::DType::f32));
-  };
+  const std::uint64_t bytes = static_cast<std::uint64_t>(transfer.recv.elements) * graph::element_bytes(transfer.dtype);
+  const auto bad = [&](const device::TensorView& view) { return device::has_non_finite(view); };
   const auto name = [&](const partition::Buffer& buffer) {
     return fmt::format("{} ({} over {}, function {})", buffer.name, partition::to_string(transfer.collective),
                        programs_.mesh.axes[transfer.axis].name, at.function);

@@ -178,15 +178,12 @@ class Executor {
   std::function<bool()> ends_;
 };
 
-/// Whether an f32 tensor holds NaN or Inf, on either device; never for i32.
-[[nodiscard]] bool has_non_finite(const device::TensorView& view, std::size_t element_bytes) noexcept;
-
 /// Gives every state its first values. A state that copies a parameter gets that parameter's.
 void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executor);
 
 /// Fills a state with its first values: constants, or normal draws keyed by (seed, name, global element index). Box &
 /// Muller 1958, in float64. `part`: the part of the state that `view` holds; it gets the same values as in the whole.
-void initialize(const device::TensorView& view, const mesh::Box& part, std::size_t element_bytes,
-                const graph::State& state, std::uint64_t seed, device::Threads& threads);
+void initialize(const device::TensorView& view, const mesh::Box& part, const graph::State& state, std::uint64_t seed,
+                device::Threads& threads);
 
 }  // namespace shardrun::runtime

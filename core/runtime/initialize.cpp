@@ -3,8 +3,10 @@
 #include <cmath>
 #include <cstring>
 #include <numbers>
+#include <span>
 
 #include "core/base/philox.h"
+#include "core/device/elements.h"
 #include "core/runtime/executor.h"
 
 namespace shardrun::runtime {
@@ -53,53 +55,60 @@ double bump(const std::vector<std::int64_t>& shape, std::int64_t element, double
   return std::exp(-0.5 * squares);
 }
 
-template <typename T>
+/// The first value of an element. Draws are rounded to float first, so that all devices begin from the same numbers.
+double first_value(const graph::State& state, std::int64_t element, Normal& normal) noexcept {
+  const double value = state.initializer.value;
+  switch (state.initializer.kind) {
+    case graph::Initializer::Kind::constant: return value;
+    case graph::Initializer::Kind::normal:
+      return static_cast<double>(static_cast<float>(value * normal(static_cast<std::uint64_t>(element))));
+    case graph::Initializer::Kind::gaussian_bump:
+      return static_cast<double>(static_cast<float>(bump(state.type.shape, element, value)));
+    case graph::Initializer::Kind::parameter: break;
+  }
+  return 0;
+}
+
 void fill(const device::TensorView& view, const mesh::Box& part, const graph::State& state, std::uint64_t seed,
           std::int64_t begin, std::int64_t end) {
-  T* data = static_cast<T*>(view.data);
   Normal normal(stream_key(seed, state.name));
-  const std::vector<std::int64_t>& shape = state.type.shape;
-  for (std::int64_t i = begin; i < end; ++i) {
-    switch (state.initializer.kind) {
-      case graph::Initializer::Kind::constant: data[i] = static_cast<T>(state.initializer.value); break;
-      // Rounded to float first, so that both devices begin from the very same numbers.
-      case graph::Initializer::Kind::normal:
-        data[i] = static_cast<T>(static_cast<float>(state.initializer.value *
-                                                    normal(static_cast<std::uint64_t>(part.index_in_whole(shape, i)))));
-        break;
-      case graph::Initializer::Kind::gaussian_bump:
-        data[i] =
-            static_cast<T>(static_cast<float>(bump(shape, part.index_in_whole(shape, i), state.initializer.value)));
-        break;
-      case graph::Initializer::Kind::parameter: break;  // copied when the parameter has its values
+  std::array<double, 256> values = {};
+  const auto bytes = static_cast<std::int64_t>(graph::element_bytes(view.dtype));
+  for (std::int64_t first = begin; first < end; first += static_cast<std::int64_t>(values.size())) {
+    const std::int64_t count = std::min<std::int64_t>(end - first, static_cast<std::int64_t>(values.size()));
+    for (std::int64_t i = 0; i < count; ++i) {
+      values[static_cast<std::size_t>(i)] =
+          first_value(state, part.index_in_whole(state.type.shape, first + i), normal);
     }
+    const std::span<double> drawn(values.data(), static_cast<std::size_t>(count));
+    device::round_elements(view.rounded, drawn);
+    device::write_elements(
+        view.dtype, drawn,
+        {static_cast<std::byte*>(view.data) + first * bytes, static_cast<std::size_t>(count * bytes)});
   }
 }
 
 }  // namespace
 
-void initialize(const device::TensorView& view, const mesh::Box& part, std::size_t element_bytes,
-                const graph::State& state, std::uint64_t seed, device::Threads& threads) {
-  threads.split(view.elements(), 4096, [&](std::int64_t begin, std::int64_t end) {
-    if (element_bytes == sizeof(double)) {
-      fill<double>(view, part, state, seed, begin, end);
-    } else {
-      fill<float>(view, part, state, seed, begin, end);
-    }
-  });
+void initialize(const device::TensorView& view, const mesh::Box& part, const graph::State& state, std::uint64_t seed,
+                device::Threads& threads) {
+  if (state.initializer.kind == graph::Initializer::Kind::parameter) {
+    return;  // copied when the parameter has its values
+  }
+  threads.split(view.elements(), 4096,
+                [&](std::int64_t begin, std::int64_t end) { fill(view, part, state, seed, begin, end); });
 }
 
 void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executor) {
-  const std::size_t bytes = executor.device().element_bytes(graph::DType::f32);
   for (const graph::StateId id : graph.states.ids()) {
-    initialize(executor.state(id), executor.part(id), bytes, graph.states[id], seed, executor.threads());
+    initialize(executor.state(id), executor.part(id), graph.states[id], seed, executor.threads());
   }
   for (const graph::StateId id : graph.states.ids()) {
     if (graph.states[id].initializer.kind == graph::Initializer::Kind::parameter) {
       const device::TensorView copy = executor.state(id);
       const device::TensorView of = executor.state(graph.states[id].of_parameter);
       if (copy.elements() > 0) {
-        std::memcpy(copy.data, of.data, static_cast<std::size_t>(copy.elements()) * bytes);
+        std::memcpy(copy.data, of.data, copy.bytes());
       }
     }
   }

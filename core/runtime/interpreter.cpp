@@ -215,12 +215,13 @@ class Interpreter::Exchange {
       }
     }
     require_match(sides);
-    if (sides[0].transfer->dtype == graph::DType::i32) {
-      carry_out<std::int32_t>(sides, fault);
-    } else if (sides[0].buffers.element_bytes == sizeof(double)) {
-      carry_out<double>(sides, fault);
-    } else {
-      carry_out<float>(sides, fault);
+    switch (sides[0].transfer->dtype) {
+      case graph::DType::f32: carry_out<float>(sides, fault); break;
+      case graph::DType::f64: carry_out<double>(sides, fault); break;
+      case graph::DType::i32: carry_out<std::int32_t>(sides, fault); break;
+      default:
+        throw Error(ErrorCode::internal,
+                    fmt::format("the interpreter does not move {}", to_string(sides[0].transfer->dtype)));
     }
   }
 

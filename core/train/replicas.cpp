@@ -57,7 +57,7 @@ Replicas::Replicas(const compile::Compiled& compiled, runtime::Executor& executo
       executor_(executor),
       link_(link),
       sets_(partition::replicas_of(compiled.graph, compiled.partition)),
-      hashes_(executor.device(), views_of(sets_, executor)),
+      hashes_(views_of(sets_, executor)),
       largest_(numbers_of_set * sets_.size()),
       exchanged_(largest_.size()) {
   const mesh::Coordinates at = mesh::coordinates_of(compiled.partition.placements.mesh, link.rank());

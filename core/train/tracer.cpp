@@ -62,8 +62,7 @@ void Tracer::write(const std::filesystem::path& output) {
   written_ = true;
   const std::filesystem::path path = metrics::trace_path(output, static_cast<int>(compiled_.programs.rank));
   files::create_folders(path.parent_path(), "the folder of traces");
-  files::write_file_atomically(path,
-                               forecast::trace_of(steps_, timeline_, compiled_.programs, *compiled_.device).text());
+  files::write_file_atomically(path, forecast::trace_of(steps_, timeline_, compiled_.programs).text());
 }
 
 namespace {

@@ -10,6 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/data/feed.h"
+#include "core/device/elements.h"
 #include "core/train/learning_rate.h"
 
 namespace shardrun::train {
@@ -59,11 +60,6 @@ std::optional<runtime::BadResult> bad_result_of(const std::string& text) {
 
 }  // namespace
 
-double read_element(const device::TensorView& view, std::int64_t index, std::size_t f32_bytes) noexcept {
-  return f32_bytes == sizeof(double) ? static_cast<const double*>(view.data)[index]
-                                     : static_cast<double>(static_cast<const float*>(view.data)[index]);
-}
-
 Training::Training(const job::Job& job, const compile::Compiled& compiled, Agree agree, MadeOfAll made_of_all)
     : job_(job),
       compiled_(compiled),
@@ -88,8 +84,7 @@ Training::Training(const job::Job& job, const compile::Compiled& compiled, Agree
 void Training::initialize() { runtime::initialize(compiled_.graph, job_.seed, executor_); }
 
 double Training::read_scalar(std::string_view state) const {
-  return read_element(executor_.state(compiled_.graph.find_state(state)), 0,
-                      compiled_.device->element_bytes(graph::DType::f32));
+  return device::read_element(executor_.state(compiled_.graph.find_state(state)), 0);
 }
 
 void Training::micro(std::int64_t step, std::size_t program, std::size_t first, bool checked,
@@ -104,8 +99,7 @@ void Training::micro(std::int64_t step, std::size_t program, std::size_t first, 
     const std::optional<device::TensorView> inputs = executor_.find_input(program, "inputs", call);
     if (inputs) {
       data::feed_training(*compiled_.dataset, job_.seed, first_sample, *inputs,
-                          *executor_.find_input(program, "targets", call),
-                          compiled_.device->element_bytes(graph::DType::f32));
+                          *executor_.find_input(program, "targets", call));
     }
     scalars_.push_back(
         {.seed = job_.seed, .step = step, .first_sample = first_sample, .first_microbatch = first + call == 0});
@@ -183,10 +177,9 @@ bool Training::is_impossible(double loss) const noexcept {
 
 const graph::State* Training::bad_state(graph::StateKind kind) const {
   const IdVector<graph::StateId, graph::State>& states = compiled_.graph.states;
-  const std::size_t f32_bytes = compiled_.device->element_bytes(graph::DType::f32);
   graph::StateId first = states.next();
   for (const graph::StateId id : states.ids()) {
-    if (states[id].kind == kind && runtime::has_non_finite(executor_.state(id), f32_bytes)) {
+    if (states[id].kind == kind && device::has_non_finite(executor_.state(id))) {
       first = id;
       break;
     }
@@ -246,8 +239,7 @@ std::optional<double> Training::evaluate(const std::function<bool(std::int64_t b
       return std::nullopt;
     }
     if (const std::optional<device::TensorView> inputs = executor_.find_input(program, "inputs")) {
-      data::feed_evaluation(*compiled_.dataset, first, *inputs, executor_.input(program, "targets"),
-                            compiled_.device->element_bytes(graph::DType::f32));
+      data::feed_evaluation(*compiled_.dataset, first, *inputs, executor_.input(program, "targets"));
     }
     executor_.run(program, {.seed = job_.seed, .first_sample = first, .first_microbatch = call == 0});
     first += compiled_.evaluation_rows[call];

@@ -101,7 +101,4 @@ class Training {
   std::vector<device::Scalars> scalars_;    ///< per call of a program
 };
 
-/// One element of an f32 tensor, which the reference device stores as float64.
-[[nodiscard]] double read_element(const device::TensorView& view, std::int64_t index, std::size_t f32_bytes) noexcept;
-
 }  // namespace shardrun::train

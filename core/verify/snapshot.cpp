@@ -8,28 +8,18 @@
 
 #include "core/base/error.h"
 #include "core/checkpoint/safetensors.h"
+#include "core/device/elements.h"
 
 namespace shardrun::verify {
 namespace {
 
-std::span<const std::byte> bytes_of(const device::TensorView& view, std::size_t f32_bytes) {
-  return {static_cast<const std::byte*>(view.data), static_cast<std::size_t>(view.elements()) * f32_bytes};
+std::span<const std::byte> bytes_of(const device::TensorView& view) {
+  return {static_cast<const std::byte*>(view.data), view.bytes()};
 }
 
-/// Floats or doubles, which need not be aligned.
-std::vector<double> widen(std::span<const std::byte> bytes, std::size_t f32_bytes) {
-  std::vector<double> values(bytes.size() / f32_bytes);
-  if (f32_bytes == sizeof(double)) {
-    if (!bytes.empty()) {
-      std::memcpy(values.data(), bytes.data(), bytes.size());
-    }
-    return values;
-  }
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    float narrow = 0;
-    std::memcpy(&narrow, bytes.data() + i * sizeof(float), sizeof(float));
-    values[i] = static_cast<double>(narrow);
-  }
+std::vector<double> widen(graph::DType dtype, std::span<const std::byte> bytes) {
+  std::vector<double> values(bytes.size() / graph::element_bytes(dtype));
+  device::read_elements(dtype, bytes, values);
   return values;
 }
 
@@ -86,7 +76,7 @@ Part read_part(const checkpoint::SafetensorsFile& file, const graph::State& stat
     if (auto box = parse_place(place->second, tensor.info.shape, global)) {
       std::vector<std::byte> bytes(tensor.bytes.size());
       file.read(tensor, 0, bytes);
-      return {.box = std::move(*box), .values = widen(bytes, wide ? sizeof(double) : sizeof(float))};
+      return {.box = std::move(*box), .values = widen(wide ? graph::DType::f64 : graph::DType::f32, bytes)};
     }
   }
   throw Error(
@@ -122,13 +112,12 @@ bool belongs_to(graph::StateKind kind, Moment moment) noexcept {
 }
 
 Snapshot take_snapshot(const graph::Graph& graph, const runtime::Executor& executor, Moment moment) {
-  const std::size_t f32_bytes = executor.device().element_bytes(graph::DType::f32);
   Snapshot snapshot;
   snapshot.parts.resize(graph.states.size());
   for (const graph::StateId id : graph.states.ids()) {
     if (belongs_to(graph.states[id].kind, moment)) {
-      snapshot.parts[id] =
-          Part{.box = executor.part(id), .values = widen(bytes_of(executor.state(id), f32_bytes), f32_bytes)};
+      const device::TensorView view = executor.state(id);
+      snapshot.parts[id] = Part{.box = executor.part(id), .values = widen(view.dtype, bytes_of(view))};
     }
   }
   return snapshot;
@@ -141,14 +130,14 @@ std::filesystem::path snapshot_path(const std::filesystem::path& folder, std::in
 
 void write_snapshot(const std::filesystem::path& folder, std::int64_t step, Moment moment, std::int64_t rank,
                     const graph::Graph& graph, const runtime::Executor& executor) {
-  const std::size_t f32_bytes = executor.device().element_bytes(graph::DType::f32);
-  const auto dtype = f32_bytes == sizeof(double) ? checkpoint::DType::f64 : checkpoint::DType::f32;
   std::vector<checkpoint::Tensor> tensors;
   checkpoint::Metadata places;
   for (const graph::StateId id : graph.states.ids()) {
     const graph::State& state = graph.states[id];
     if (belongs_to(state.kind, moment)) {
-      tensors.push_back({{state.name, dtype, executor.part(id).part_shape()}, bytes_of(executor.state(id), f32_bytes)});
+      const device::TensorView view = executor.state(id);
+      const auto dtype = view.dtype == graph::DType::f64 ? checkpoint::DType::f64 : checkpoint::DType::f32;
+      tensors.push_back({{state.name, dtype, executor.part(id).part_shape()}, bytes_of(view)});
       places[state.name] = place_text(executor.part(id), state.type.shape);
     }
   }

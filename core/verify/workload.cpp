@@ -61,11 +61,10 @@ void feed(const Workload& workload, const Call& call, runtime::Executor& executo
   }
   const device::TensorView& inputs = *found;
   const device::TensorView targets = *executor.find_input(program, "targets", number);
-  const std::size_t f32_bytes = executor.device().element_bytes(graph::DType::f32);
   if (workload.graph.find(call.function, call.rows)->role == graph::Role::repeated) {
-    data::feed_training(*workload.dataset, workload.seed, call.scalars.first_sample, inputs, targets, f32_bytes);
+    data::feed_training(*workload.dataset, workload.seed, call.scalars.first_sample, inputs, targets);
   } else {
-    data::feed_evaluation(*workload.dataset, call.scalars.first_sample, inputs, targets, f32_bytes);
+    data::feed_evaluation(*workload.dataset, call.scalars.first_sample, inputs, targets);
   }
 }
 

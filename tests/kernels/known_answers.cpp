@@ -178,3 +178,20 @@ TEST_CASE("linear_combination has the bits of a plain loop", "[kernels]") {
     CHECK(difference(found[0], expected, {}) == "");
   }
 }
+
+TEST_CASE("the reference device rounds results to a 16-bit type of the graph, and only to such", "[kernels]") {
+  const device::Device& reference = device::Device::find("reference");
+  const auto result = [&](const char* op, graph::DType dtype, std::vector<Tensor> inputs, bool accumulate) {
+    Tensor to = vector({0x1p-5});
+    to.type.dtype = dtype;
+    return execute(reference,
+                   {.op = op, .attributes = {}, .inputs = inputs, .outputs = {to}, .accumulate = accumulate})[0]
+        .values[0];
+  };
+  const std::vector<Tensor> terms = {vector({1}), vector({0x1p-7 + 0x1p-9})};
+  CHECK(result("add", graph::DType::f32, terms, false) == 1 + 0x1p-7 + 0x1p-9);
+  CHECK(result("add", graph::DType::bf16, terms, false) == 1 + 0x1p-7);
+  CHECK(result("add", graph::DType::f16, terms, false) == 1 + 0x1p-7 + 0x1p-9);
+  CHECK(result("copy", graph::DType::bf16, {vector({1 + 0x1p-9})}, true) == 1 + 0x1p-5);
+  CHECK(result("copy", graph::DType::f32, {vector({1 + 0x1p-9})}, true) == 1 + 0x1p-5 + 0x1p-9);
+}

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "core/base/error.h"
+#include "core/device/elements.h"
 #include "core/device/threads.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -68,43 +69,24 @@ device::Threads& threads_of(int count) {
   return pools.try_emplace(count, count).first->second;
 }
 
-template <typename Element>
-void write_as(const std::vector<double>& values, void* data) {
-  std::transform(values.begin(), values.end(), static_cast<Element*>(data),
-                 [](double value) { return static_cast<Element>(value); });
-}
-
-template <typename Element>
-void read_as(const void* data, std::vector<double>& values) {
-  const auto* elements = static_cast<const Element*>(data);
-  std::transform(elements, elements + values.size(), values.begin(),
-                 [](Element element) { return static_cast<double>(element); });
+std::size_t bytes_of(const device::Device& device, const Tensor& tensor) {
+  return tensor.values.size() * graph::element_bytes(device.stored(tensor.type.dtype));
 }
 
 void store(const device::Device& device, const Tensor& tensor, void* data) {
-  if (tensor.type.dtype == graph::DType::i32) {
-    write_as<std::int32_t>(tensor.values, data);
-  } else if (device.element_bytes(graph::DType::f32) == sizeof(double)) {
-    write_as<double>(tensor.values, data);
-  } else {
-    write_as<float>(tensor.values, data);
-  }
+  device::write_elements(device.stored(tensor.type.dtype), tensor.values,
+                         {static_cast<std::byte*>(data), bytes_of(device, tensor)});
 }
 
 Tensor load(const device::Device& device, const Tensor& like, const void* data) {
   Tensor tensor = like;
-  if (tensor.type.dtype == graph::DType::i32) {
-    read_as<std::int32_t>(data, tensor.values);
-  } else if (device.element_bytes(graph::DType::f32) == sizeof(double)) {
-    read_as<double>(data, tensor.values);
-  } else {
-    read_as<float>(data, tensor.values);
-  }
+  device::read_elements(device.stored(like.type.dtype), {static_cast<const std::byte*>(data), bytes_of(device, like)},
+                        tensor.values);
   return tensor;
 }
 
-device::TensorView view_of(const Tensor& tensor, void* data) {
-  device::TensorView view{.data = data, .dtype = tensor.type.dtype};
+device::TensorView view_of(const device::Device& device, const Tensor& tensor, void* data) {
+  device::TensorView view{.data = data, .dtype = device.stored(tensor.type.dtype), .rounded = tensor.type.dtype};
   view.rank = static_cast<std::uint32_t>(tensor.type.shape.size());
   std::copy(tensor.type.shape.begin(), tensor.type.shape.end(), view.shape.begin());
   std::copy(tensor.origin.begin(), tensor.origin.end(), view.origin.begin());
@@ -118,10 +100,6 @@ std::vector<graph::TensorType> types_of(const std::vector<Tensor>& tensors) {
     types.push_back(tensor.type);
   }
   return types;
-}
-
-std::size_t bytes_of(const device::Device& device, const Tensor& tensor) {
-  return tensor.values.size() * device.element_bytes(tensor.type.dtype);
 }
 
 /// The buffer index of each output: its own, or that of the input whose memory it takes.
@@ -170,23 +148,23 @@ std::vector<Tensor> execute(const device::Device& device, const Execution& execu
     }
   }
   for (std::size_t i = 0; i < execution.inputs.size(); ++i) {
-    inputs.push_back(view_of(execution.inputs[i], buffers[i].data()));
+    inputs.push_back(view_of(device, execution.inputs[i], buffers[i].data()));
   }
   for (std::size_t o = 0; o < execution.outputs.size(); ++o) {
-    outputs.push_back(view_of(execution.outputs[o], buffers[output_at[o]].data()));
+    outputs.push_back(view_of(device, execution.outputs[o], buffers[output_at[o]].data()));
   }
   const std::vector<graph::TensorType> input_types = types_of(execution.inputs);
   const std::vector<graph::TensorType> output_types = types_of(execution.outputs);
   const graph::OpShape shape{execution.attributes, input_types, output_types};
   Buffer scratch(kernel.scratch_bytes == nullptr ? 0 : kernel.scratch_bytes(shape, execution.threads));
 
-  kernel.run({.attributes = execution.attributes,
-              .inputs = inputs,
-              .outputs = outputs,
-              .accumulate = execution.accumulate,
-              .scratch = {scratch.data(), scratch.bytes()},
-              .scalars = execution.scalars,
-              .threads = threads_of(execution.threads)});
+  device.run(kernel, {.attributes = execution.attributes,
+                      .inputs = inputs,
+                      .outputs = outputs,
+                      .accumulate = execution.accumulate,
+                      .scratch = {scratch.data(), scratch.bytes()},
+                      .scalars = execution.scalars,
+                      .threads = threads_of(execution.threads)});
 
   buffers.push_back(std::move(scratch));
   for (const Buffer& buffer : buffers) {

@@ -4,6 +4,8 @@
 
 #include "tests/support/evaluate.h"
 
+#include "core/device/elements.h"
+
 namespace shardrun::test {
 namespace {
 
@@ -55,22 +57,9 @@ void apply(const graph::StateWrite& write, const Call& call, const device::Devic
   for (std::size_t i = 0; i < state.values.size(); ++i) {
     state.values[i] += value.values[i];
   }
-  if (device.element_bytes(graph::DType::f32) == sizeof(float)) {
+  if (device.stored(graph::DType::f32) == graph::DType::f32) {
     round_to_float(state);
   }
-}
-
-template <typename Element>
-void write_elements(const Tensor& tensor, void* data) {
-  std::transform(tensor.values.begin(), tensor.values.end(), static_cast<Element*>(data),
-                 [](double value) { return static_cast<Element>(value); });
-}
-
-template <typename Element>
-void read_elements(const void* data, Tensor& tensor) {
-  const auto* elements = static_cast<const Element*>(data);
-  std::transform(elements, elements + tensor.values.size(), tensor.values.begin(),
-                 [](Element element) { return static_cast<double>(element); });
 }
 
 }  // namespace
@@ -223,25 +212,13 @@ std::vector<Tensor> interpret(const Call& call, const device::Device& device, St
   return outputs;
 }
 
-void write_view(const Tensor& tensor, const device::TensorView& view, std::size_t f32_bytes) {
-  if (view.dtype == graph::DType::i32) {
-    write_elements<std::int32_t>(tensor, view.data);
-  } else if (f32_bytes == sizeof(double)) {
-    write_elements<double>(tensor, view.data);
-  } else {
-    write_elements<float>(tensor, view.data);
-  }
+void write_view(const Tensor& tensor, const device::TensorView& view) {
+  device::write_elements(view.dtype, tensor.values, {static_cast<std::byte*>(view.data), view.bytes()});
 }
 
-Tensor read_view(const graph::TensorType& type, const device::TensorView& view, std::size_t f32_bytes) {
+Tensor read_view(const graph::TensorType& type, const device::TensorView& view) {
   Tensor tensor = zeros(type);
-  if (view.dtype == graph::DType::i32) {
-    read_elements<std::int32_t>(view.data, tensor);
-  } else if (f32_bytes == sizeof(double)) {
-    read_elements<double>(view.data, tensor);
-  } else {
-    read_elements<float>(view.data, tensor);
-  }
+  device::read_elements(view.dtype, {static_cast<const std::byte*>(view.data), view.bytes()}, tensor.values);
   return tensor;
 }
 

@@ -57,7 +57,7 @@ using States = IdVector<graph::StateId, Tensor>;
 /// arithmetic of the op where it can add. Returns the function's outputs.
 [[nodiscard]] std::vector<Tensor> interpret(const Call& call, const device::Device& device, States& states);
 
-void write_view(const Tensor& tensor, const device::TensorView& view, std::size_t f32_bytes);
-[[nodiscard]] Tensor read_view(const graph::TensorType& type, const device::TensorView& view, std::size_t f32_bytes);
+void write_view(const Tensor& tensor, const device::TensorView& view);
+[[nodiscard]] Tensor read_view(const graph::TensorType& type, const device::TensorView& view);
 
 }  // namespace shardrun::test

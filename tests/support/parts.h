@@ -34,17 +34,16 @@ void for_each_element(const device::TensorView& part, const Visit& visit) {
 }
 
 /// Writes what a part has of a whole tensor.
-inline void write_part(const Tensor& whole, const device::TensorView& part, std::size_t f32_bytes) {
+inline void write_part(const Tensor& whole, const device::TensorView& part) {
   Tensor cut = zeros(part_type(whole.type, part));
   for_each_element(part, [&](std::size_t at, std::size_t local) { cut.values[local] = whole.values[at]; });
-  write_view(cut, part, f32_bytes);
+  write_view(cut, part);
 }
 
 /// Puts a part into a whole tensor; `filled` counts how often each element was given. False where an element that was
 /// given before is not the same bit for bit.
-[[nodiscard]] inline bool gather_part(const device::TensorView& part, std::size_t f32_bytes, Tensor& whole,
-                                      std::vector<int>& filled) {
-  const Tensor cut = read_view(part_type(whole.type, part), part, f32_bytes);
+[[nodiscard]] inline bool gather_part(const device::TensorView& part, Tensor& whole, std::vector<int>& filled) {
+  const Tensor cut = read_view(part_type(whole.type, part), part);
   bool same = true;
   for_each_element(part, [&](std::size_t at, std::size_t local) {
     same = same && (filled[at] == 0 || std::memcmp(&whole.values[at], &cut.values[local], sizeof(double)) == 0);

@@ -123,18 +123,18 @@ class Ring {
 };
 
 /// Whether a ring passes on as many bytes as partition::sent_bytes says, in each transfer of a rank's programs.
-[[nodiscard]] inline bool ring_agrees(const partition::Programs& programs, std::size_t f32_bytes) {
+[[nodiscard]] inline bool ring_agrees(const partition::Programs& programs) {
   const mesh::Coordinates at = mesh::coordinates_of(programs.mesh, programs.rank);
   for (const partition::Program& program : programs.programs) {
     for (const partition::Transfer& transfer : program.transfers) {
-      const std::size_t bytes = transfer.dtype == graph::DType::f32 ? f32_bytes : 4;
+      const std::size_t bytes = graph::element_bytes(transfer.dtype);
       const std::int64_t member = at[transfer.axis];
       const std::int64_t members = programs.mesh.size(transfer.axis);
       const RingMemory memory = {.send_bytes = static_cast<std::uint64_t>(transfer.send.elements) * bytes,
                                  .recv_bytes = static_cast<std::uint64_t>(transfer.recv.elements) * bytes,
                                  .element_bytes = bytes};
       if (Ring(transfer, memory, static_cast<std::size_t>(members)).passed_by(static_cast<std::size_t>(member)) !=
-          partition::sent_bytes(transfer, member, members, bytes)) {
+          partition::sent_bytes(transfer, member, members)) {
         return false;
       }
     }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/data/dataset.h"
+#include "core/device/elements.h"
 #include "core/verify/workload.h"
 #include "tests/support/model_cases.h"
 
@@ -22,31 +23,28 @@ class NumberedSamples final : public data::Dataset {
   [[nodiscard]] std::string describe() const override { return "numbered samples"; }
 
   void fill_training(std::uint64_t seed, std::int64_t first, const device::TensorView& inputs,
-                     const device::TensorView& targets, std::size_t f32_bytes) const override {
-    fill(seed, first, inputs, f32_bytes);
-    fill(seed + 1, first, targets, f32_bytes);
+                     const device::TensorView& targets) const override {
+    fill(seed, first, inputs);
+    fill(seed + 1, first, targets);
   }
-  void fill_evaluation(std::int64_t first, const device::TensorView& inputs, const device::TensorView& targets,
-                       std::size_t f32_bytes) const override {
-    fill(101, first, inputs, f32_bytes);
-    fill(102, first, targets, f32_bytes);
+  void fill_evaluation(std::int64_t first, const device::TensorView& inputs,
+                       const device::TensorView& targets) const override {
+    fill(101, first, inputs);
+    fill(102, first, targets);
   }
 
  private:
-  void fill(std::uint64_t stream, std::int64_t first, const device::TensorView& view, std::size_t f32_bytes) const {
+  void fill(std::uint64_t stream, std::int64_t first, const device::TensorView& view) const {
     const std::int64_t columns = view.elements() / view.shape[0];
     for (std::int64_t i = 0; i < view.elements(); ++i) {
       const auto sample = static_cast<std::uint64_t>(first + i / columns);
       const std::uint64_t number = mixed(mixed(mixed(stream) + sample) + static_cast<std::uint64_t>(i % columns));
       const double real = static_cast<double>(number % 2048) / 1024 - 1;
-      if (view.dtype == graph::DType::i32) {
-        static_cast<std::int32_t*>(view.data)[i] =
-            static_cast<std::int32_t>(number % static_cast<std::uint64_t>(limit_));
-      } else if (f32_bytes == sizeof(double)) {
-        static_cast<double*>(view.data)[i] = real;
-      } else {
-        static_cast<float*>(view.data)[i] = static_cast<float>(real);
-      }
+      const auto integer = static_cast<double>(number % static_cast<std::uint64_t>(limit_));
+      const double value = graph::is_real(view.dtype) ? real : integer;
+      const std::size_t bytes = graph::element_bytes(view.dtype);
+      device::write_elements(view.dtype, {&value, 1},
+                             {static_cast<std::byte*>(view.data) + static_cast<std::size_t>(i) * bytes, bytes});
     }
   }
 

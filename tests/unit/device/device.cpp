@@ -25,9 +25,11 @@ const RegisterKernel register_low("reference", "test_levels", {.run = weak}, 1);
 }  // namespace
 
 TEST_CASE("devices are found by name and know their element sizes", "[device]") {
-  CHECK(Device::find("cpu").element_bytes(graph::DType::f32) == 4);
-  CHECK(Device::find("reference").element_bytes(graph::DType::f32) == 8);
-  CHECK(Device::find("reference").element_bytes(graph::DType::i32) == 4);
+  CHECK(Device::find("cpu").stored(graph::DType::f32) == graph::DType::f32);
+  CHECK(Device::find("cpu").stored(graph::DType::bf16) == graph::DType::bf16);
+  CHECK(Device::find("reference").stored(graph::DType::f32) == graph::DType::f64);
+  CHECK(Device::find("reference").stored(graph::DType::bf16) == graph::DType::f64);
+  CHECK(Device::find("reference").stored(graph::DType::i32) == graph::DType::i32);
   try {
     static_cast<void>(Device::find("cpy"));
     FAIL("a device that does not exist was found");

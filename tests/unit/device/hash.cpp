@@ -27,7 +27,7 @@ std::vector<float> numbers(std::size_t count) {
 
 std::vector<std::uint64_t> hashes_of(const std::vector<TensorView>& tensors, int threads = 1) {
   Threads pool(threads);
-  TensorHashes hashes(Device::find("cpu"), tensors);
+  TensorHashes hashes(tensors);
   const std::span<const std::uint64_t> found = hashes.compute(pool);
   return {found.begin(), found.end()};
 }
@@ -51,7 +51,7 @@ TEST_CASE("hashes of tensors are the same with any number of threads, and anew e
     CHECK(hashes_of(tensors, threads) == expected);
   }
   Threads pool(2);
-  TensorHashes hashes(Device::find("cpu"), tensors);
+  TensorHashes hashes(tensors);
   for (int time = 0; time < 2; ++time) {
     const std::span<const std::uint64_t> found = hashes.compute(pool);
     CHECK(std::vector<std::uint64_t>(found.begin(), found.end()) == expected);
@@ -82,7 +82,7 @@ TEST_CASE("a hash changes with every bit and every exchange", "[device]") {
 TEST_CASE("hashing allocates nothing", "[device]") {
   std::vector<float> values = numbers(several_blocks);
   Threads pool(2);
-  TensorHashes hashes(Device::find("cpu"), {view_of(values)});
+  TensorHashes hashes({view_of(values)});
 
   const std::uint64_t before = shardrun::test::allocations();
   const std::uint64_t hash = hashes.compute(pool)[0];

@@ -30,7 +30,7 @@ std::vector<std::size_t> all_of(const Programs& programs) {
 partition::SentBytes sent_by(const Programs& programs) {
   partition::SentBytes sent;
   for (const partition::Program& program : programs.programs) {
-    add_sent_bytes(sent, programs, program, sizeof(float));
+    add_sent_bytes(sent, programs, program);
   }
   for (auto& [axis, collectives] : sent) {
     std::erase_if(collectives, [](const auto& entry) { return entry.second == 0; });
@@ -61,7 +61,7 @@ TEST_CASE("what is said of ranks that are alike holds for each of them", "[alike
       for (const std::vector<std::int64_t>& alike : forecast::alike_ranks(
                model.graph, partition, *partition::functions_of(model.graph, partition, partition::StageId(0)))) {
         const Programs first = programs_of(model.graph, partition, alike.front());
-        const forecast::SentTable table = forecast::sent_table(first, all_of(first), sizeof(float));
+        const forecast::SentTable table = forecast::sent_table(first, all_of(first));
         for (const std::int64_t rank : alike) {
           INFO(model.name << ", rank " << rank << " like " << alike.front());
           const Programs own = programs_of(model.graph, partition, rank);

@@ -51,10 +51,9 @@ class HugeText final : public data::Dataset {
   void check(int) const override {}
   [[nodiscard]] std::uint64_t bytes_to_load() const override { return std::uint64_t{1} << 60U; }
   [[nodiscard]] std::string describe() const override { return ""; }
-  void fill_training(std::uint64_t, std::int64_t, const device::TensorView&, const device::TensorView&,
-                     std::size_t) const override {}
-  void fill_evaluation(std::int64_t, const device::TensorView&, const device::TensorView&, std::size_t) const override {
+  void fill_training(std::uint64_t, std::int64_t, const device::TensorView&, const device::TensorView&) const override {
   }
+  void fill_evaluation(std::int64_t, const device::TensorView&, const device::TensorView&) const override {}
 
  private:
   std::shared_ptr<data::Dataset> text_;

@@ -99,7 +99,7 @@ TEST_CASE("an instruction takes as long as its FLOPs or its bytes, whichever is 
 TEST_CASE("a transfer takes its messages and the bytes of a ring", "[predict]") {
   const Programs programs = on_mesh({{"data", 4}}, {});
   const auto seconds = [&](const Transfer& transfer) {
-    return forecast::transfer_seconds(transfer, programs, 4, {.bandwidth = 2, .latency = 100});
+    return forecast::transfer_seconds(transfer, programs, {.bandwidth = 2, .latency = 100});
   };
   CHECK(seconds(all_reduce(0, 8)) == 6 * 100 + 2 * 3 * 8.0 / 4 * 4 / 2);
   Transfer gather{.collective = Collective::all_gather,

@@ -57,7 +57,7 @@ std::string trace_of(const partition::Programs& programs, const std::vector<Span
       timeline.add({.instruction = i, .begin = spans[i].first * 1000, .end = spans[i].second * 1000});
     }
   }
-  return forecast::trace_of(traced, timeline, programs, device::Device::find("cpu")).text();
+  return forecast::trace_of(traced, timeline, programs).text();
 }
 
 /// Written to a file and read again.

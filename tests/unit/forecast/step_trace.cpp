@@ -46,7 +46,7 @@ partition::Programs programs() {
 }
 
 json::array events_of(const std::vector<forecast::TracedStep>& steps, const runtime::Timeline& timeline) {
-  const std::string text = forecast::trace_of(steps, timeline, programs(), device::Device::find("cpu")).text();
+  const std::string text = forecast::trace_of(steps, timeline, programs()).text();
   return json::parse(text).at("traceEvents").as_array();
 }
 

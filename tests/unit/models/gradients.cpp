@@ -70,12 +70,12 @@ double relative_distance(const Tensor& found, const Tensor& expected) {
 }
 
 void load_parameters(const checkpoint::SafetensorsFile& file, const graph::Graph& graph,
-                     const runtime::Executor& executor, std::size_t f32_bytes) {
+                     const runtime::Executor& executor) {
   for (const graph::StateId s : graph.states.ids()) {
     if (graph.states[s].kind == graph::StateKind::parameter) {
       const checkpoint::Tensor& tensor = file.at("parameters/" + graph.states[s].name);
       REQUIRE(tensor.info.shape == graph.states[s].type.shape);
-      write_view(read(tensor, graph.states[s].type), executor.state(s), f32_bytes);
+      write_view(read(tensor, graph.states[s].type), executor.state(s));
     }
   }
 }
@@ -84,12 +84,11 @@ void load_parameters(const checkpoint::SafetensorsFile& file, const graph::Graph
 void check(const checkpoint::SafetensorsFile& file, const char* device_name, std::int64_t microbatches) {
   const Described described = describe(file);
   const device::Device& device = device::Device::find(device_name);
-  const std::size_t f32_bytes = device.element_bytes(graph::DType::f32);
   const std::int64_t batch = file.at("data/inputs").info.shape[0];
   const graph::Graph graph =
       models::build_training(*described.model, described.settings, {.batch = batch, .microbatches = microbatches});
   runtime::Executor executor(partition::programs_of(graph, device, 2), device);
-  load_parameters(file, graph, executor, f32_bytes);
+  load_parameters(file, graph, executor);
 
   std::int64_t done = 0;
   for (const std::int64_t rows : models::microbatch_rows(batch, microbatches)) {
@@ -97,7 +96,7 @@ void check(const checkpoint::SafetensorsFile& file, const char* device_name, std
     const std::size_t program = executor.find("micro", rows);
     for (const graph::Port& port : micro.inputs) {
       const graph::TensorType& type = micro.values[port.value].type;
-      write_view(read(file.at("data/" + port.name), type, done), executor.input(program, port.name), f32_bytes);
+      write_view(read(file.at("data/" + port.name), type, done), executor.input(program, port.name));
     }
     executor.run(program, {.first_sample = done, .first_microbatch = done == 0});
     done += rows;
@@ -106,7 +105,7 @@ void check(const checkpoint::SafetensorsFile& file, const char* device_name, std
   const auto state = [&](const std::string& name) {
     const graph::StateId id = graph.find_state(name);
     REQUIRE(id.exists());
-    return read_view(graph.states[id].type, executor.state(id), f32_bytes);
+    return read_view(graph.states[id].type, executor.state(id));
   };
   CHECK(state("loss").values[0] == Approx(read(file.at("loss"), type_of({1})).values[0]).epsilon(1e-5));
   std::size_t compared = 0;

@@ -95,17 +95,17 @@ class Ranks {
     Tensor from = zeros(graph_.states.front().type);
     std::iota(from.values.begin(), from.values.end(), 1.0);
     for (std::size_t rank = 0; rank < ranks_.ranks(); ++rank) {
-      write_part(from, ranks_.rank(rank).state(graph::StateId(0)), bytes());
+      write_part(from, ranks_.rank(rank).state(graph::StateId(0)));
       Tensor nothing = zeros(graph_.states.front().type);
       std::fill(nothing.values.begin(), nothing.values.end(), -99.0);
-      write_part(nothing, ranks_.rank(rank).state(graph::StateId(1)), bytes());
+      write_part(nothing, ranks_.rank(rank).state(graph::StateId(1)));
     }
     ranks_.run("f", 0, true, {});
     Tensor to = zeros(graph_.states.back().type);
     std::vector<int> filled(to.values.size(), 0);
     bool right = true;
     for (std::size_t rank = 0; rank < ranks_.ranks(); ++rank) {
-      right = gather_part(ranks_.rank(rank).state(graph::StateId(1)), bytes(), to, filled) && right;
+      right = gather_part(ranks_.rank(rank).state(graph::StateId(1)), to, filled) && right;
     }
     for (std::size_t i = 0; i < to.values.size(); ++i) {
       const std::int64_t source = source_of(shift_, static_cast<std::int64_t>(i));
@@ -134,7 +134,7 @@ class Ranks {
     std::vector<std::uint64_t> planned;
     for (std::size_t rank = 0; rank < ranks_.ranks(); ++rank) {
       partition::SentBytes sum;
-      partition::add_sent_bytes(sum, ranks_.programs(rank), ranks_.programs(rank).programs[0], bytes());
+      partition::add_sent_bytes(sum, ranks_.programs(rank), ranks_.programs(rank).programs[0]);
       std::uint64_t all = 0;
       for (const auto& [axis, collectives] : sum) {
         for (const auto& [collective, each] : collectives) {
@@ -164,7 +164,7 @@ class Ranks {
   }
 
  private:
-  [[nodiscard]] std::size_t bytes() const { return device_.element_bytes(graph::DType::f32); }
+  [[nodiscard]] std::size_t bytes() const { return graph::element_bytes(device_.stored(graph::DType::f32)); }
 
   Shift shift_;
   graph::Graph graph_;

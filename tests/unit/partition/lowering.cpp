@@ -61,7 +61,6 @@ std::string shape_of(const partition::Program& program) {
 void check_results(const ModelCase& model) {
   for (const char* name : {"cpu", "reference"}) {
     const device::Device& device = device::Device::find(name);
-    const std::size_t f32_bytes = device.element_bytes(graph::DType::f32);
     runtime::Executor executor(partition::programs_of(model.graph, device, 1), device);
     States expected;
     for (const graph::StateId s : model.graph.states.ids()) {
@@ -69,14 +68,14 @@ void check_results(const ModelCase& model) {
       for (std::size_t i = 0; i < tensor.values.size(); ++i) {
         tensor.values[i] = static_cast<double>(10 * s.index() + i + 1);
       }
-      write_view(tensor, executor.state(s), f32_bytes);
+      write_view(tensor, executor.state(s));
     }
     for (const bool first : {true, false}) {
       Call call{.function = &model.graph.functions[0], .scalars = {.first_microbatch = first}, .inputs = {}};
       for (const graph::Port& port : call.function->inputs) {
         Tensor& tensor = call.inputs.emplace_back(zeros(type_of({4})));
         tensor.values = {5, 6, 7, first ? 8.0 : 9.0};
-        write_view(tensor, executor.input(0, port.name), f32_bytes);
+        write_view(tensor, executor.input(0, port.name));
       }
       const std::vector<Tensor> outputs = interpret(call, device, expected);
 
@@ -85,10 +84,10 @@ void check_results(const ModelCase& model) {
       INFO(name << (first ? ", first" : ", second") << " call");
       for (const graph::StateId s : expected.ids()) {
         INFO("state " << model.graph.states[s].name);
-        CHECK(read_view(expected[s].type, executor.state(s), f32_bytes).values == expected[s].values);
+        CHECK(read_view(expected[s].type, executor.state(s)).values == expected[s].values);
       }
       for (std::size_t o = 0; o < outputs.size(); ++o) {
-        CHECK(read_view(outputs[o].type, executor.output(0, call.function->outputs[o].name), f32_bytes).values ==
+        CHECK(read_view(outputs[o].type, executor.output(0, call.function->outputs[o].name)).values ==
               outputs[o].values);
       }
     }

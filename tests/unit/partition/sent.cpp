@@ -14,10 +14,11 @@ using partition::Transfer;
 namespace {
 
 /// What each of `members` sends.
-std::vector<std::uint64_t> sent(const Transfer& transfer, std::int64_t members, std::size_t element_bytes = 4) {
+std::vector<std::uint64_t> sent(Transfer transfer, std::int64_t members, graph::DType dtype = graph::DType::f32) {
+  transfer.dtype = dtype;
   std::vector<std::uint64_t> bytes;
   for (std::int64_t member = 0; member < members; ++member) {
-    bytes.push_back(partition::sent_bytes(transfer, member, members, element_bytes));
+    bytes.push_back(partition::sent_bytes(transfer, member, members));
   }
   return bytes;
 }
@@ -36,7 +37,7 @@ SentBytes sent_in(const ModelCase& model, const plan::Plan& plan, std::int64_t r
   const partition::Programs programs = partition::programs_of(model.graph, partition::split(model.graph, plan),
                                                               {.device = device::Device::find("cpu"), .rank = rank});
   SentBytes sum;
-  partition::add_sent_bytes(sum, programs, programs.find(function, rows, last), sizeof(float));
+  partition::add_sent_bytes(sum, programs, programs.find(function, rows, last));
   return sum;
 }
 
@@ -53,7 +54,8 @@ TEST_CASE("an all_reduce sends all but two blocks, twice over", "[partition]") {
   CHECK(sent(all_reduce(10), 4) == std::vector<std::uint64_t>{56, 60, 64, 60});
   // Blocks of 1, 0 and 0.
   CHECK(sent(all_reduce(1), 3) == std::vector<std::uint64_t>{4, 8, 4});
-  CHECK(sent(all_reduce(1), 2, 8) == std::vector<std::uint64_t>{8, 8});
+  CHECK(sent(all_reduce(1), 2, graph::DType::i64) == std::vector<std::uint64_t>{8, 8});
+  CHECK(sent(all_reduce(1), 2, graph::DType::bf16) == std::vector<std::uint64_t>{2, 2});
 }
 
 TEST_CASE("other collectives send blocks as large as they are", "[partition]") {

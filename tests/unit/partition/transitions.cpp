@@ -164,7 +164,7 @@ TEST_CASE("each transition moves what it must and no more", "[partition]") {
 
       const Tensor x = numbered({graph::DType::f32, {6, 5}, {"rows", "columns"}});
       for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
-        write_part(x, ranks.rank(rank).input(0, "x"), sizeof(float));
+        write_part(x, ranks.rank(rank).input(0, "x"));
       }
       ranks.run("f", 6, true, {});
 
@@ -174,7 +174,7 @@ TEST_CASE("each transition moves what it must and no more", "[partition]") {
         const runtime::Executor& executor = ranks.rank(rank);
         const device::TensorView view = executor.state(graph::StateId(0));
         const mesh::Box& box = executor.part(graph::StateId(0));
-        const Tensor part = read_view(part_type(whole.type, view), view, sizeof(float));
+        const Tensor part = read_view(part_type(whole.type, view), view);
         CHECK(box.elements() == view.elements());
         for (std::int64_t i = 0; i < view.elements(); ++i) {
           const auto at = static_cast<std::size_t>(box.index_in_whole(whole.type.shape, i));
@@ -184,7 +184,7 @@ TEST_CASE("each transition moves what it must and no more", "[partition]") {
         std::uint64_t planned = 0;
         for (const partition::Transfer& transfer : ranks.programs(rank).programs[0].transfers) {
           const mesh::Coordinates at = mesh::coordinates_of(ranks.programs(rank).mesh, static_cast<std::int64_t>(rank));
-          planned += partition::sent_bytes(transfer, at[transfer.axis], 2, sizeof(float));
+          planned += partition::sent_bytes(transfer, at[transfer.axis], 2);
         }
         INFO("rank " << rank);
         CHECK(planned == each.sent[rank]);

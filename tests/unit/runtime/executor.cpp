@@ -38,7 +38,7 @@ class Machine {
 
   void load(const States& states) {
     for (const graph::StateId s : states.ids()) {
-      write_view(states[s], executor_.state(s), f32_bytes());
+      write_view(states[s], executor_.state(s));
     }
   }
 
@@ -54,7 +54,7 @@ class Machine {
     std::vector<Tensor> outputs;
     for (const graph::Port& port : call.function->outputs) {
       const graph::TensorType& type = call.function->values[port.value].type;
-      outputs.push_back(read_view(type, executor_.output(program, port.name), f32_bytes()));
+      outputs.push_back(read_view(type, executor_.output(program, port.name)));
     }
     return outputs;
   }
@@ -62,7 +62,7 @@ class Machine {
   std::size_t write_inputs(const Call& call) {
     const std::size_t program = executor_.find(call.function->name, call.function->rows);
     for (std::size_t i = 0; i < call.inputs.size(); ++i) {
-      write_view(call.inputs[i], executor_.input(program, call.function->inputs[i].name), f32_bytes());
+      write_view(call.inputs[i], executor_.input(program, call.function->inputs[i].name));
     }
     return program;
   }
@@ -70,7 +70,7 @@ class Machine {
   [[nodiscard]] States states() const {
     States states;
     for (const graph::StateId s : graph_.states.ids()) {
-      states.push_back(read_view(graph_.states[s].type, executor_.state(s), f32_bytes()));
+      states.push_back(read_view(graph_.states[s].type, executor_.state(s)));
     }
     return states;
   }
@@ -79,8 +79,6 @@ class Machine {
   [[nodiscard]] runtime::Executor& executor() { return executor_; }
 
  private:
-  [[nodiscard]] std::size_t f32_bytes() const { return device_.element_bytes(graph::DType::f32); }
-
   const graph::Graph& graph_;
   const device::Device& device_;
   partition::Programs programs_;

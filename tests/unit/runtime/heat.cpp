@@ -103,7 +103,7 @@ class Iterated {
       : graph_(graph), ranks_(graph, partition::split(graph, plan), device::Device::find("cpu"), 1, fault) {
     for (std::size_t rank = 0; rank < ranks_.ranks(); ++rank) {
       for (const graph::StateId id : graph.states.ids()) {
-        runtime::initialize(ranks_.rank(rank).state(id), ranks_.rank(rank).part(id), sizeof(float), graph.states[id], 7,
+        runtime::initialize(ranks_.rank(rank).state(id), ranks_.rank(rank).part(id), graph.states[id], 7,
                             ranks_.rank(rank).threads());
       }
     }
@@ -117,7 +117,7 @@ class Iterated {
     Tensor whole = zeros(graph_.states[id].type);
     std::vector<int> filled(whole.values.size(), 0);
     for (std::size_t rank = 0; rank < ranks_.ranks(); ++rank) {
-      REQUIRE(gather_part(ranks_.rank(rank).state(id), sizeof(float), whole, filled));
+      REQUIRE(gather_part(ranks_.rank(rank).state(id), whole, filled));
     }
     REQUIRE(std::count(filled.begin(), filled.end(), 0) == 0);
     return {whole.values.begin(), whole.values.end()};
@@ -185,7 +185,7 @@ TEST_CASE("a step sends its halos", "[interpreter]") {
     std::vector<std::string> texts;
     for (std::size_t rank = 0; rank < run.ranks().ranks(); ++rank) {
       partition::SentBytes planned;
-      partition::add_sent_bytes(planned, run.ranks().programs(rank), run.ranks().programs(rank).programs[0], 4);
+      partition::add_sent_bytes(planned, run.ranks().programs(rank), run.ranks().programs(rank).programs[0]);
       CHECK(run.ranks().rank(rank).sent() == planned);
       std::string& text = texts.emplace_back();
       for (const auto& [axis, collectives] : planned) {

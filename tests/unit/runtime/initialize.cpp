@@ -26,8 +26,9 @@ std::vector<Element> values(const graph::State& state, std::uint64_t seed, int t
   std::copy(part.shape.begin(), part.shape.end(), view.shape.begin());
   std::vector<Element> elements(static_cast<std::size_t>(view.elements()));
   view.data = elements.data();
+  view.dtype = std::is_same_v<Element, double> ? graph::DType::f64 : graph::DType::f32;
   device::Threads pool(threads);
-  runtime::initialize(view, part, sizeof(Element), state, seed, pool);
+  runtime::initialize(view, part, state, seed, pool);
   return elements;
 }
 

@@ -36,7 +36,7 @@ class Ranks {
   void load(const States& states) {
     for (std::size_t rank = 0; rank < interpreter_.ranks(); ++rank) {
       for (const graph::StateId s : states.ids()) {
-        write_part(states[s], interpreter_.rank(rank).state(s), f32_bytes());
+        write_part(states[s], interpreter_.rank(rank).state(s));
       }
     }
   }
@@ -48,20 +48,20 @@ class Ranks {
       runtime::Executor& executor = interpreter_.rank(rank);
       const std::size_t program = executor.find(call.function->name, call.function->rows, last);
       for (std::size_t i = 0; i < call.inputs.size(); ++i) {
-        write_part(call.inputs[i], executor.input(program, call.function->inputs[i].name), f32_bytes());
+        write_part(call.inputs[i], executor.input(program, call.function->inputs[i].name));
       }
     }
     interpreter_.run(call.function->name, call.function->rows, last, call.scalars);
     for (std::size_t rank = 0; rank < interpreter_.ranks(); ++rank) {
       const partition::Programs& programs = interpreter_.programs(rank);
-      partition::add_sent_bytes(planned_[rank], programs, programs.find(call.function->name, call.function->rows, last),
-                                f32_bytes());
+      partition::add_sent_bytes(planned_[rank], programs,
+                                programs.find(call.function->name, call.function->rows, last));
     }
     runtime::Executor& executor = interpreter_.rank(interpreter_.ranks() - 1);
     const std::size_t program = executor.find(call.function->name, call.function->rows, last);
     for (const graph::Port& port : call.function->outputs) {
       const graph::TensorType& type = call.function->values[port.value].type;
-      outputs.push_back(read_view(type, executor.output(program, port.name), f32_bytes()));
+      outputs.push_back(read_view(type, executor.output(program, port.name)));
     }
     return outputs;
   }
@@ -72,7 +72,7 @@ class Ranks {
     std::vector<int> filled(whole.values.size(), 0);
     for (std::size_t rank = 0; rank < interpreter_.ranks(); ++rank) {
       const device::TensorView part = interpreter_.rank(rank).state(state);
-      replicas_agree = gather_part(part, f32_bytes(), whole, filled) && replicas_agree;
+      replicas_agree = gather_part(part, whole, filled) && replicas_agree;
     }
     replicas_agree = std::all_of(filled.begin(), filled.end(), [](int count) { return count > 0; }) && replicas_agree;
     return whole;
@@ -82,7 +82,7 @@ class Ranks {
   [[nodiscard]] bool sent_as_planned() {
     for (std::size_t rank = 0; rank < interpreter_.ranks(); ++rank) {
       if (nonzero(interpreter_.rank(rank).sent()) != nonzero(planned_[rank]) ||
-          !ring_agrees(interpreter_.programs(rank), f32_bytes())) {
+          !ring_agrees(interpreter_.programs(rank))) {
         return false;
       }
     }
@@ -92,8 +92,6 @@ class Ranks {
   [[nodiscard]] runtime::Interpreter& interpreter() { return interpreter_; }
 
  private:
-  [[nodiscard]] std::size_t f32_bytes() const { return device_.element_bytes(graph::DType::f32); }
-
   const graph::Graph& graph_;
   const device::Device& device_;
   runtime::Interpreter interpreter_;

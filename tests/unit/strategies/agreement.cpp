@@ -25,7 +25,7 @@ const OptimizerSettings momentum{
 void add_calls(partition::SentBytes& sum, const partition::Programs& programs, std::string_view function,
                const std::vector<std::int64_t>& rows) {
   for (const std::size_t program : programs.find_calls(function, rows)) {
-    partition::add_sent_bytes(sum, programs, programs.programs[program], sizeof(float));
+    partition::add_sent_bytes(sum, programs, programs.programs[program]);
   }
 }
 
@@ -53,7 +53,7 @@ void check_ranks(const VerifyCase& checked, runtime::Interpreter& ranks, std::in
     add_calls(planned, programs, "evaluate", checked.model.evaluation_rows);
     INFO("rank " << r);
     CHECK(sent_by(ranks.rank(r)) == planned);
-    CHECK(ring_agrees(programs, sizeof(float)));
+    CHECK(ring_agrees(programs));
     CHECK(ranks.rank(r).arena()->touched_bytes() == programs.memory.peak);
   }
 }

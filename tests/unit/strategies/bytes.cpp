@@ -63,7 +63,7 @@ std::map<std::string, std::uint64_t> sent_of_parameters(const ModelCase& model, 
          {&programs.find("micro", model.microbatch_rows[0]), &programs.find("update", 0)}) {
       for (const partition::Transfer& transfer : program->transfers) {
         const auto name = names.find(transfer.name);
-        sent[name == names.end() ? "" : name->second] += partition::sent_bytes(transfer, rank, members, sizeof(float));
+        sent[name == names.end() ? "" : name->second] += partition::sent_bytes(transfer, rank, members);
       }
     }
   }

@@ -78,8 +78,9 @@ TEST_CASE("both devices are given the same rows, however many at once", "[data]"
   write_file(folder / "x.npy", npy_file("{'descr': '<f4', 'fortran_order': False, 'shape': (200, 2), }", x));
   write_file(folder / "y.npy", npy_file("{'descr': '<f4', 'fortran_order': False, 'shape': (200, 1), }", y));
   const auto dataset = data::open_dataset(job_in(folder, arrays_job));
-  const auto view = [](void* data, std::int64_t rows, std::int64_t columns) {
-    device::TensorView view{.data = data, .rank = 2};
+  const auto view = [](auto* data, std::int64_t rows, std::int64_t columns) {
+    const bool is_wide = sizeof(*data) == sizeof(double);
+    device::TensorView view{.data = data, .dtype = is_wide ? graph::DType::f64 : graph::DType::f32, .rank = 2};
     view.shape = view.global = {rows, columns};
     return view;
   };
@@ -88,8 +89,8 @@ TEST_CASE("both devices are given the same rows, however many at once", "[data]"
   std::vector<double> wide(2 * 150);
   std::vector<double> wide_targets(150);
 
-  dataset->fill_training(7, 30, view(narrow.data(), 150, 2), view(narrow_targets.data(), 150, 1), sizeof(float));
-  dataset->fill_training(7, 30, view(wide.data(), 150, 2), view(wide_targets.data(), 150, 1), sizeof(double));
+  dataset->fill_training(7, 30, view(narrow.data(), 150, 2), view(narrow_targets.data(), 150, 1));
+  dataset->fill_training(7, 30, view(wide.data(), 150, 2), view(wide_targets.data(), 150, 1));
 
   CHECK(std::vector<double>(narrow.begin(), narrow.end()) == wide);
   CHECK(std::vector<double>(narrow_targets.begin(), narrow_targets.end()) == wide_targets);
@@ -102,7 +103,7 @@ TEST_CASE("both devices are given the same rows, however many at once", "[data]"
   // Rows 120 to 149 of this epoch and the first of the next: at least 120 different ones, all of the training part.
   CHECK(std::count(seen.begin(), seen.end(), true) >= 120);
 
-  dataset->fill_evaluation(5, view(narrow.data(), 40, 2), view(narrow_targets.data(), 40, 1), sizeof(float));
+  dataset->fill_evaluation(5, view(narrow.data(), 40, 2), view(narrow_targets.data(), 40, 1));
   CHECK(narrow[0] == 155);
   CHECK(narrow_targets[39] == 1940);
 }
@@ -157,7 +158,7 @@ TEST_CASE("a validation text is read with the tokenizer of the training text", "
     view.shape = view.global = {3, 3};
     return view;
   };
-  dataset->fill_evaluation(0, view(inputs), view(targets), sizeof(float));
+  dataset->fill_evaluation(0, view(inputs), view(targets));
   CHECK(inputs == std::vector<std::int32_t>{3, 3, 3, 3, 2, 2, 2, 2, 1});
   CHECK(targets == std::vector<std::int32_t>{3, 3, 3, 2, 2, 2, 2, 1, 1});
 
@@ -207,7 +208,7 @@ TEST_CASE("validation arrays are evaluated from their first row", "[data]") {
   x.shape = x.global = {2, 1};
   device::TensorView y{.data = targets.data(), .rank = 1};
   y.shape = y.global = {2};
-  dataset->fill_evaluation(0, x, y, sizeof(float));
+  dataset->fill_evaluation(0, x, y);
   CHECK(inputs == std::vector<float>{7, 8});
   CHECK(targets == std::vector<std::int32_t>{3, 0});
 
@@ -294,7 +295,7 @@ std::string filled(const data::Dataset& dataset, std::int64_t context) {
     view.shape = view.global = {1, context};
     return view;
   };
-  return error_of([&] { dataset.fill_training(1, 0, view(inputs), view(targets), sizeof(float)); });
+  return error_of([&] { dataset.fill_training(1, 0, view(inputs), view(targets)); });
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ struct Predictor {
   Predictor() {
     const States states = first_states(graph);
     for (const graph::StateId s : states.ids()) {
-      write_view(states[s], executor.state(s), sizeof(float));
+      write_view(states[s], executor.state(s));
     }
   }
 
