@@ -1,0 +1,139 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/runtime/executor.h"
+#include "plugins/loader/hooks.h"
+
+namespace shardrun::runtime {
+namespace {
+
+device::TensorView view_of(const partition::Buffer& buffer, std::byte* arena) {
+  device::TensorView view;
+  view.data = arena + buffer.offset;
+  view.dtype = buffer.type.dtype;
+  view.rounded = buffer.rounded;
+  view.rank = static_cast<std::uint32_t>(buffer.type.shape.size());
+  if (buffer.type.shape.size() > device::max_rank) {
+    throw Error(ErrorCode::internal, fmt::format("{} has more than {} dimensions", buffer.name, device::max_rank));
+  }
+  std::copy(buffer.type.shape.begin(), buffer.type.shape.end(), view.shape.begin());
+  const bool is_run = buffer.box.run.has_value();
+  const std::vector<std::int64_t> first = is_run ? std::vector{buffer.box.run->begin} : buffer.box.origin;
+  const std::vector<std::int64_t> whole =
+      is_run ? std::vector{mesh::Box{buffer.box.origin, buffer.box.shape}.elements()} : buffer.global;
+  std::copy(first.begin(), first.end(), view.origin.begin());
+  std::copy(whole.begin(), whole.end(), view.global.begin());
+  return view;
+}
+
+}  // namespace
+
+Executor::Executor(const partition::Programs& programs, const device::Device& device, const plugins::Hooks* hooks)
+    : programs_(programs),
+      device_(device),
+      hooks_(hooks),
+      threads_(programs.threads),
+      arena_(std::make_shared<memory::Arena>(programs.arena_bytes)) {
+  for (const partition::Buffer& state : programs_.finalized) {
+    finalized_.push_back(view_of(state, arena_->data()));
+  }
+  if (!programs_.hook_groups.empty() && hooks_ == nullptr) {
+    throw Error(ErrorCode::internal, "the programs call hooks of a strategy, and the executor was given none");
+  }
+  for (const plan::HookGroup& group : programs_.hook_groups) {
+    hook_groups_.push_back(std::make_unique<const plugins::HookTables>(group));
+  }
+  for (const partition::Program& program : programs_.programs) {
+    IdVector<partition::BufferId, device::TensorView>& views = views_.emplace_back();
+    for (const partition::Buffer& buffer : program.buffers) {
+      views.push_back(view_of(buffer, arena_->data()));
+    }
+    std::vector<Call>& calls = calls_.emplace_back();
+    for (const partition::Instruction& instruction : program.instructions) {
+      Call& call = calls.emplace_back();
+      if (instruction.kind == partition::Instruction::Kind::compute) {
+        call.kernel = &device_.kernel(instruction.op->name);
+      }
+      call.instruction = &instruction;
+      call.program = static_cast<std::uint32_t>(calls_.size() - 1);
+      call.number = static_cast<std::uint32_t>(calls.size() - 1);
+      call.scratch = {arena_->data() + instruction.scratch_offset, instruction.scratch_bytes};
+      for (const partition::BufferId id : instruction.inputs) {
+        call.inputs.push_back(views[id]);
+      }
+      for (const partition::BufferId id : instruction.outputs) {
+        call.outputs.push_back(views[id]);
+      }
+      if (instruction.hook) {
+        bind_hook(call);
+      }
+    }
+  }
+}
+
+Executor::~Executor() = default;
+
+void Executor::bind_hook(Call& call) {
+  if (const graph::DType stored = device_.stored(graph::DType::f32); stored != graph::DType::f32) {
+    throw Error(ErrorCode::job, fmt::format("the strategy has hooks, which compute in float32, and device {} stores {}",
+                                            device_.name(), to_string(stored)));
+  }
+  for (const partition::Region& region : call.instruction->hook->buffers) {
+    call.hook_buffers.push_back(address_of(call.program, region.buffer));
+    call.hook_elements.push_back(static_cast<std::uint64_t>(region.elements));
+  }
+}
+
+void Executor::bind(Communicator& communicator) {
+  communicator_ = &communicator;
+  for (std::size_t p = 0; p < programs_.programs.size(); ++p) {
+    bind_transfers(p);
+  }
+}
+
+std::byte* Executor::address_of(std::size_t program, partition::BufferId buffer) const {
+  return buffer.exists() ? static_cast<std::byte*>(views_[program][buffer].data) : nullptr;
+}
+
+Communicator::TransferBuffers Executor::buffers_of(std::size_t program, const partition::Transfer& transfer) const {
+  const std::size_t bytes = graph::element_bytes(transfer.dtype);
+  const auto address = [&](const partition::Region& region) {
+    std::byte* buffer = address_of(program, region.buffer);
+    return buffer == nullptr ? nullptr : buffer + static_cast<std::size_t>(region.first) * bytes;
+  };
+  Communicator::TransferBuffers buffers{.send = address(transfer.send),
+                                        .send_bytes = static_cast<std::uint64_t>(transfer.send.elements) * bytes,
+                                        .recv = address(transfer.recv),
+                                        .recv_bytes = static_cast<std::uint64_t>(transfer.recv.elements) * bytes,
+                                        .scratch = address_of(program, transfer.scratch)};
+  if (transfer.scratch.exists()) {
+    buffers.scratch_bytes = programs_.programs[program].buffers[transfer.scratch].bytes;
+  }
+  return buffers;
+}
+
+void Executor::bind_transfers(std::size_t p) {
+  const partition::Program& program = programs_.programs[p];
+  const mesh::Coordinates at = mesh::coordinates_of(programs_.mesh, programs_.rank);
+  IdVector<partition::TransferId, Communicator::Handle> handles(program.transfers.size());
+  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+    const partition::Instruction& instruction = program.instructions[i];
+    if (instruction.kind == partition::Instruction::Kind::start) {
+      const partition::Transfer& transfer = program.transfers[instruction.transfer];
+      const bool waited_at_once =
+          i + 1 < program.instructions.size() && program.instructions[i + 1].transfer == instruction.transfer;
+      const Communicator::TransferBuffers buffers = buffers_of(p, transfer);
+      handles[instruction.transfer] = communicator_->prepare(transfer, buffers, waited_at_once);
+      calls_[p][i].sent = &sent_[programs_.mesh.axes[transfer.axis].name][partition::to_string(transfer.collective)];
+      calls_[p][i].bytes = partition::sent_bytes(transfer, at[transfer.axis], programs_.mesh.size(transfer.axis));
+    }
+    if (instruction.transfer.exists()) {
+      calls_[p][i].transfer = handles[instruction.transfer];
+    }
+  }
+}
+
+}  // namespace shardrun::runtime

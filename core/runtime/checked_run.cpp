@@ -1,0 +1,82 @@
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "core/device/elements.h"
+#include "core/runtime/executor.h"
+
+namespace shardrun::runtime {
+
+std::optional<std::string> Executor::bad_result(std::size_t program, const Call& call) const {
+  const partition::Program& at = programs_.programs[program];
+  if (call.instruction->kind == partition::Instruction::Kind::wait) {
+    return bad_arrival(program, at.transfers[call.instruction->transfer]);
+  }
+  for (std::size_t o = 0; o < call.outputs.size(); ++o) {
+    if (device::has_non_finite(call.outputs[o])) {
+      return fmt::format("{} (op {}, function {})", at.buffers[call.instruction->outputs[o]].name,
+                         call.instruction->op->name, at.function);
+    }
+  }
+  return std::nullopt;
+}
+
+/// A bucket's elements are those of several states.
+std::optional<std::string> Executor::bad_arrival(std::size_t program, const partition::Transfer& transfer) const {
+  const partition::Program& at = programs_.programs[program];
+  const partition::BufferId buffer = transfer.recv.buffer;
+  if (!buffer.exists()) {
+    return std::nullopt;
+  }
+  const partition::Buffer& received = at.buffers[buffer];
+  const std::uint64_t bytes = static_cast<std::uint64_t>(transfer.recv.elements) * graph::element_bytes(transfer.dtype);
+  const auto bad = [&](const device::TensorView& view) { return device::has_non_finite(view); };
+  const auto name = [&](const partition::Buffer& buffer) {
+    return fmt::format("{} ({} over {}, function {})", buffer.name, partition::to_string(transfer.collective),
+                       programs_.mesh.axes[transfer.axis].name, at.function);
+  };
+  if (buffer >= partition::buffer_of(programs_.states.next())) {
+    return bad(views_[program][buffer]) ? std::optional(name(received)) : std::nullopt;
+  }
+  for (const graph::StateId s : programs_.states.ids()) {
+    const partition::Buffer& state = programs_.states[s];
+    if (state.offset >= received.offset && state.offset < received.offset + bytes && bad(finalized_[s])) {
+      return name(state);
+    }
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+/// Instruction numbers of different stages are not comparable. But stages have no layers in common, except that a
+/// received value has the layer of its origin.
+BadResult::Order order_of(const partition::Program& program, const partition::Instruction& instruction,
+                          std::uint32_t number) noexcept {
+  const bool forward = instruction.phase == graph::Phase::forward;
+  const bool received = instruction.transfer.exists() &&
+                        program.transfers[instruction.transfer].collective == partition::Collective::receive;
+  return {static_cast<std::int32_t>(instruction.call), static_cast<std::int32_t>(instruction.phase),
+          forward ? instruction.layer : -instruction.layer, received ? 1 : 0, static_cast<std::int32_t>(number)};
+}
+
+}  // namespace
+
+/// A schedule may run a later microbatch's forward before an earlier one's backward. Data that is only moved was
+/// checked where it was made.
+std::optional<BadResult> Executor::run_checked(std::size_t program, std::span<const device::Scalars> scalars) {
+  std::optional<BadResult> first;
+  for (Call& call : calls_[program]) {
+    execute(call, scalars);
+    const BadResult::Order order = order_of(programs_.programs[program], *call.instruction, call.number);
+    if (call.instruction->kind == partition::Instruction::Kind::move || (first && first->order <= order)) {
+      continue;
+    }
+    if (std::optional<std::string> name = bad_result(program, call)) {
+      first = {.name = std::move(*name), .order = order};
+    }
+  }
+  return first;
+}
+
+}  // namespace shardrun::runtime
