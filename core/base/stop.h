@@ -43,7 +43,7 @@ class StepsUnderWay {
 /// What is known about the results of this process's run. Used to report what its end leaves.
 enum class Results : int { none, being_written, saved };
 
-/// Async-signal-safe; any thread.
+/// Sets what results() returns. Safe in a signal handler and on any thread.
 void note_results(Results results) noexcept;
 [[nodiscard]] Results results() noexcept;
 

@@ -106,7 +106,7 @@ std::vector<std::string> settings_of(const Parsed& parsed, const Subject& subjec
       const auto options =
           dot == std::string::npos ? transport.options() : plugins::Transport::load(directories, owner).options();
       const std::string name = key.substr(dot + 1);
-      (void)with_defaults(options, {{name, read_option(options, name, setting.substr(key.size() + 1))}});
+      (void)checked_with_defaults(options, {{name, read_option(options, name, setting.substr(key.size() + 1))}});
     } catch (const Error& error) {
       refuse(setting, fmt::format("transport {}: {}", owner, error.message()));
     }

@@ -38,7 +38,7 @@ struct DiskLimits {
   std::optional<std::uint64_t> file_size;
 };
 
-/// For the job's folder. Files of an older run that this one removes count as free.
+/// The limits for the job's folder. Files of an older run that this run will remove count as free room.
 [[nodiscard]] DiskLimits disk_limits(const job::Job& job);
 
 /// Throws Error{job} if the job's results do not fit, or if a rank's arena, a file in memory, exceeds the limit of a

@@ -13,8 +13,8 @@ namespace {
 using std::chrono::milliseconds;
 
 /// Why a rank has been silent for too long, or nothing.
-std::optional<std::string> silence_of(const RankStatus& rank, JobWatch::Clock::time_point now,
-                                      milliseconds heartbeat_timeout, milliseconds join_timeout) {
+std::optional<std::string> silence_reason(const RankStatus& rank, JobWatch::Clock::time_point now,
+                                          milliseconds heartbeat_timeout, milliseconds join_timeout) {
   const milliseconds limit = rank.joined ? heartbeat_timeout : rank.expected ? join_timeout : milliseconds(0);
   if (rank.gone || rank.end.killed || limit.count() == 0 || now - rank.heard <= limit) {
     return std::nullopt;
@@ -128,7 +128,7 @@ void JobWatch::check_silence(int rank, Clock::time_point now) {
     return;
   }
   if (std::optional<std::string> why =
-          silence_of(judge_.of(rank), now, settings_.heartbeat_timeout, settings_.join_timeout)) {
+          silence_reason(judge_.of(rank), now, settings_.heartbeat_timeout, settings_.join_timeout)) {
     events_.silent(rank);
     blame(rank, FailureKind::own, std::move(*why));
   }

@@ -97,9 +97,9 @@ struct LaunchResult {
 /// Starts the ranks of a job on this machine, serves their store and passes their output on. Returns when all ranks
 /// have ended and been reaped and all their output was passed on.
 ///
-/// The first failure ends the job. A rank fails by calling fail(), by ending without goodbye, by a bad exit code, or by
-/// silence. The other ranks are told to abort, and are killed after `grace`. FailureJudge decides which failure is the
-/// root cause:
+/// The first failure ends the job. A rank fails by calling fail(), by ending without goodbye, by an unexpected exit
+/// code, or by silence. The other ranks are told to abort, and are killed after `grace`. FailureJudge decides which
+/// failure is the root cause:
 ///  - A failure that a rank calls a consequence is replaced by one that is not, even if the latter is seen later.
 ///  - A rank that timed out names the rank that it waited for. That rank is the cause, unless it names another in turn.
 /// Therefore ranks that have not reported yet get `report_time` to do so before the abort.

@@ -8,7 +8,7 @@
 
 namespace shardrun::mesh {
 
-/// Draws the parts as boxes, at most `width` columns wide together, each with the ranks that have it.
+/// Draws each part as a box that names the ranks that have it. The drawing is at most `width` columns wide.
 /// - Two dimensions are drawn, split ones first. A line below describes the others.
 /// - Parts in the middle are left out if there are too many for the width or a screen.
 /// - Runs of the whole tensor's elements are drawn as one dimension.

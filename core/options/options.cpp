@@ -97,7 +97,7 @@ std::string to_string(const OptionValues& values) {
   return result;
 }
 
-OptionValues with_defaults(std::span<const OptionSpec> specs, OptionValues values) {
+OptionValues checked_with_defaults(std::span<const OptionSpec> specs, OptionValues values) {
   for (const auto& [name, value] : values.entries()) {
     const OptionSpec& spec = spec_named(specs, name);
     const std::string text = to_text(spec, value);

@@ -116,9 +116,9 @@ class OptionValues {
 /// `name = value` lines.
 [[nodiscard]] std::string to_string(const OptionValues& values);
 
-/// `values`, followed by the defaults of options that have no value. Throws Error{job} for a value that no spec
-/// declares (with the nearest name), or that its spec does not allow.
-[[nodiscard]] OptionValues with_defaults(std::span<const OptionSpec> specs, OptionValues values);
+/// `values`, followed by the defaults of options that have no value. Throws Error{job} if no spec has a value's name
+/// (the error gives the nearest name), or if its spec does not allow the value.
+[[nodiscard]] OptionValues checked_with_defaults(std::span<const OptionSpec> specs, OptionValues values);
 
 /// The value of the option `name` if a job file had `text` for it. Reads no file. Throws Error{job}.
 [[nodiscard]] OptionValue read_option(std::span<const OptionSpec> specs, std::string_view name, std::string_view text);

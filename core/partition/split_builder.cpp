@@ -55,7 +55,7 @@ ValueId SplitBuilder::reshard(ValueId from, Placement to) {
     return known->second;
   }
   ValueId at = from;
-  while (const std::optional<Transition> step = next_step(placement(at), to)) {
+  while (const std::optional<Transition> step = next_transition(placement(at), to)) {
     at = add_transition(at, *step);
   }
   if (placement(at) != to) {
@@ -73,7 +73,7 @@ ValueId SplitBuilder::gather(ValueId state, const Gather& gather, const Placemen
   if (!last.value.exists() || again) {
     const auto number = gathers_.emplace(std::pair{gather.unit, stretch_}, static_cast<std::int32_t>(gathers_.size()));
     last.value = state;
-    while (std::optional<Transition> step = next_step(placement(last.value), use)) {
+    while (std::optional<Transition> step = next_transition(placement(last.value), use)) {
       step->gather = number.first->second;
       last.value = add_transition(last.value, *step);
     }

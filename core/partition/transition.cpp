@@ -68,7 +68,7 @@ const graph::Op& op_of(Transition::Kind kind) {
   return ops[static_cast<std::size_t>(kind)];
 }
 
-std::optional<Transition> next_step(const Placement& from, const Placement& to) {
+std::optional<Transition> next_transition(const Placement& from, const Placement& to) {
   const std::vector<std::size_t> splittable = splittable_dims(from, to);
   for (const std::size_t d : splittable) {
     const Axes& now = from.along(d);

@@ -10,7 +10,7 @@ namespace shardrun::partition {
 
 /// The next slice or collective on the way from one placement to another; nothing if they are equal. Slices come first,
 /// because they leave less to move; then reductions; gathers last.
-[[nodiscard]] std::optional<Transition> next_step(const mesh::Placement& from, const mesh::Placement& to);
+[[nodiscard]] std::optional<Transition> next_transition(const mesh::Placement& from, const mesh::Placement& to);
 
 /// The placement after a step.
 [[nodiscard]] mesh::Placement after(const Transition& step, mesh::Placement placement);

@@ -7,7 +7,7 @@
 
 namespace shardrun::runtime {
 
-std::optional<std::string> Executor::bad_result(std::size_t program, const Call& call) const {
+std::optional<std::string> Executor::non_finite_result(std::size_t program, const Call& call) const {
   const partition::Program& at = programs_.programs[program];
   if (call.instruction->kind == partition::Instruction::Kind::wait) {
     return bad_arrival(program, at.transfers[call.instruction->transfer]);
@@ -51,8 +51,8 @@ namespace {
 
 /// Instruction numbers of different stages are not comparable. But stages have no layers in common, except that a
 /// received value has the layer of its origin.
-BadResult::Order order_of(const partition::Program& program, const partition::Instruction& instruction,
-                          std::uint32_t number) noexcept {
+NonFiniteResult::Order order_of(const partition::Program& program, const partition::Instruction& instruction,
+                                std::uint32_t number) noexcept {
   const bool forward = instruction.phase == graph::Phase::forward;
   const bool received = instruction.transfer.exists() &&
                         program.transfers[instruction.transfer].collective == partition::Collective::receive;
@@ -64,15 +64,15 @@ BadResult::Order order_of(const partition::Program& program, const partition::In
 
 /// A schedule may run a later microbatch's forward before an earlier one's backward. Data that is only moved was
 /// checked where it was made.
-std::optional<BadResult> Executor::run_checked(std::size_t program, std::span<const device::Scalars> scalars) {
-  std::optional<BadResult> first;
+std::optional<NonFiniteResult> Executor::run_checked(std::size_t program, std::span<const device::Scalars> scalars) {
+  std::optional<NonFiniteResult> first;
   for (Call& call : calls_[program]) {
     execute(call, scalars);
-    const BadResult::Order order = order_of(programs_.programs[program], *call.instruction, call.number);
+    const NonFiniteResult::Order order = order_of(programs_.programs[program], *call.instruction, call.number);
     if (call.instruction->kind == partition::Instruction::Kind::move || (first && first->order <= order)) {
       continue;
     }
-    if (std::optional<std::string> name = bad_result(program, call)) {
+    if (std::optional<std::string> name = non_finite_result(program, call)) {
       first = {.name = std::move(*name), .order = order};
     }
   }

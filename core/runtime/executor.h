@@ -34,7 +34,7 @@ struct OpTime {
 };
 
 /// A tensor with NaN or Inf that a checked run found.
-struct BadResult {
+struct NonFiniteResult {
   using Order = std::array<std::int32_t, 5>;
 
   std::string name;  ///< includes op and function
@@ -108,8 +108,9 @@ class Executor {
 
   /// As `run`, but checks every result and everything that transfers bring. Returns the first in `order` with NaN or
   /// Inf, or nothing. Runs to the end, because other ranks wait for this one.
-  [[nodiscard]] std::optional<BadResult> run_checked(std::size_t program, std::span<const device::Scalars> scalars);
-  [[nodiscard]] std::optional<BadResult> run_checked(std::size_t program, const device::Scalars& scalars) {
+  [[nodiscard]] std::optional<NonFiniteResult> run_checked(std::size_t program,
+                                                           std::span<const device::Scalars> scalars);
+  [[nodiscard]] std::optional<NonFiniteResult> run_checked(std::size_t program, const device::Scalars& scalars) {
     return run_checked(program, {&scalars, 1});
   }
 
@@ -149,7 +150,7 @@ class Executor {
   };
 
   void bind_transfers(std::size_t program);
-  [[nodiscard]] std::optional<std::string> bad_result(std::size_t program, const Call& call) const;
+  [[nodiscard]] std::optional<std::string> non_finite_result(std::size_t program, const Call& call) const;
   [[nodiscard]] std::optional<std::string> bad_arrival(std::size_t program, const partition::Transfer& transfer) const;
   void execute(Call& call, std::span<const device::Scalars> scalars);
   void compute(Call& call, const device::Scalars& scalars);
@@ -182,7 +183,8 @@ class Executor {
 void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executor);
 
 /// Fills a state with its first values: constants, or normal draws keyed by (seed, name, global element index). Box &
-/// Muller 1958, in float64. `part`: the part of the state that `view` holds; it gets the same values as in the whole.
+/// Muller 1958, in float64. `part`: the part of the state that `view` holds. Each element gets
+/// the value that it would have in the unsplit state.
 void initialize(const device::TensorView& view, const mesh::Box& part, const graph::State& state, std::uint64_t seed,
                 device::Threads& threads);
 

@@ -44,12 +44,14 @@ const graph::Op* loss_op(const graph::Graph& graph) {
 }
 
 /// A rank's finding as text for the other ranks: its order, then its name.
-std::string text_of(const runtime::BadResult& bad) { return fmt::format("{} {}", fmt::join(bad.order, " "), bad.name); }
+std::string text_of(const runtime::NonFiniteResult& bad) {
+  return fmt::format("{} {}", fmt::join(bad.order, " "), bad.name);
+}
 
 /// The inverse of text_of; nothing if the rank found nothing.
-std::optional<runtime::BadResult> bad_result_of(const std::string& text) {
+std::optional<runtime::NonFiniteResult> non_finite_of(const std::string& text) {
   std::istringstream from(text);
-  runtime::BadResult bad;
+  runtime::NonFiniteResult bad;
   for (std::int32_t& number : bad.order) {
     from >> number;
   }
@@ -88,7 +90,7 @@ double Training::read_scalar(std::string_view state) const {
 }
 
 void Training::micro(std::int64_t step, std::size_t program, std::size_t first, bool checked,
-                     std::optional<runtime::BadResult>& bad) {
+                     std::optional<runtime::NonFiniteResult>& bad) {
   std::int64_t first_sample = step * job_.data.batch;
   for (std::size_t before = 0; before < first; ++before) {
     first_sample += compiled_.microbatch_rows[before];
@@ -113,7 +115,7 @@ void Training::micro(std::int64_t step, std::size_t program, std::size_t first, 
 }
 
 double Training::differentiate(std::int64_t step) {
-  std::optional<runtime::BadResult> bad;
+  std::optional<runtime::NonFiniteResult> bad;
   std::size_t first = 0;
   for (const std::size_t program : micro_programs_) {
     micro(step, program, first, false, bad);
@@ -197,7 +199,7 @@ std::string Training::first_bad_tensor(std::int64_t step) {
   }
   std::size_t first = 0;
   for (const std::size_t program : micro_programs_) {
-    std::optional<runtime::BadResult> bad;
+    std::optional<runtime::NonFiniteResult> bad;
     micro(step, program, first, true, bad);
     if (std::string place = place_of_first(bad, step, first); !place.empty()) {
       return place;
@@ -207,18 +209,18 @@ std::string Training::first_bad_tensor(std::int64_t step) {
   return "none when the step was run again";
 }
 
-std::string Training::place_of_first(const std::optional<runtime::BadResult>& bad, std::int64_t step,
+std::string Training::place_of_first(const std::optional<runtime::NonFiniteResult>& bad, std::int64_t step,
                                      std::size_t first) const {
-  const auto microbatch = [&](const runtime::BadResult& found) {
+  const auto microbatch = [&](const runtime::NonFiniteResult& found) {
     return fmt::format("microbatch {}", first + static_cast<std::size_t>(found.call()));
   };
   if (!made_of_all_) {
     return bad ? fmt::format("{}, {}", bad->name, microbatch(*bad)) : "";
   }
   const auto least = [&](const std::vector<std::string>& of_ranks) -> std::string {
-    std::optional<std::pair<runtime::BadResult, std::size_t>> found;
+    std::optional<std::pair<runtime::NonFiniteResult, std::size_t>> found;
     for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
-      const std::optional<runtime::BadResult> of_rank = bad_result_of(of_ranks[rank]);
+      const std::optional<runtime::NonFiniteResult> of_rank = non_finite_of(of_ranks[rank]);
       if (of_rank && (!found || of_rank->order < found->first.order)) {
         found.emplace(*of_rank, rank);
       }

@@ -73,14 +73,14 @@ class Training {
   /// Runs the calls of one program; call 0 is microbatch `first`. If `checked`, `bad` becomes the first result that is
   /// not finite.
   void micro(std::int64_t step, std::size_t program, std::size_t first, bool checked,
-             std::optional<runtime::BadResult>& bad);
+             std::optional<runtime::NonFiniteResult>& bad);
   /// Finds the first tensor that is not finite, on any rank, and names it with its place. Checks the parameters first;
   /// then runs the step again and checks every result.
   [[nodiscard]] std::string first_bad_tensor(std::int64_t step);
   [[nodiscard]] double read_scalar(std::string_view state) const;
-  /// Names the first tensor, by BadResult::order over all ranks, that is not finite, with its rank and microbatch; ""
-  /// if no rank found one. `bad`: what this rank found. `first`: the microbatch of call 0.
-  [[nodiscard]] std::string place_of_first(const std::optional<runtime::BadResult>& bad, std::int64_t step,
+  /// Names the first tensor, by NonFiniteResult::order over all ranks, that is not finite, with its rank and
+  /// microbatch; "" if no rank found one. `bad`: what this rank found. `first`: the microbatch of call 0.
+  [[nodiscard]] std::string place_of_first(const std::optional<runtime::NonFiniteResult>& bad, std::int64_t step,
                                            std::size_t first) const;
   [[nodiscard]] std::int32_t agreed(std::int32_t value) const { return agree_ ? agree_(value) : value; }
   /// The first state of this kind that is not finite in any rank's part, or null.

@@ -163,7 +163,7 @@ Answer ask(const plugins::Plugin& strategy, const StrategyRequest& request, Host
   if (functions.make_plan == nullptr) {
     throw Failure("the function table has no make_plan");
   }
-  const OptionValues options = with_defaults(strategy.options(), request.options);
+  const OptionValues options = checked_with_defaults(strategy.options(), request.options);
   const plugins::RequestTables tables(request, options);
   plugins::PlanRecorder recorder(request);
   GuardedError guarded;

@@ -106,7 +106,7 @@ std::vector<OptionSpec> declared_options(const sr_plugin& table, std::string_vie
     specs.push_back(spec);
   }
   try {
-    static_cast<void>(with_defaults(specs, {}));
+    static_cast<void>(checked_with_defaults(specs, {}));
   } catch (const Error& error) {
     throw Error(ErrorCode::plugin, fmt::format("{} declares a default that it refuses: {}", plugin, error.message()));
   }

@@ -134,7 +134,7 @@ class HookRecorder {
 Hooks::Hooks(Plugin plugin, StrategyRequest request, const plan::Plan& plan)
     : plugin_(std::move(plugin)),
       request_(std::move(request)),
-      options_(with_defaults(plugin_.options(), request_.options)),
+      options_(checked_with_defaults(plugin_.options(), request_.options)),
       tables_(request_, options_),
       name_(fmt::format("strategy '{}'", plugin_.manifest().name)) {
   functions_ = read_struct<sr_strategy>(plugin_.table().functions, SR_STRATEGY_SIZE_1_0, name_);

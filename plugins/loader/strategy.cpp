@@ -46,7 +46,7 @@ plan::Plan Strategy::make_plan(const StrategyRequest& request) const {
   const std::string name = fmt::format("strategy '{}'", manifest().name);
   const sr_plugin& plugin = plugin_.table();
   const auto functions = read_struct<sr_strategy>(plugin.functions, SR_STRATEGY_SIZE_1_0, name);
-  const OptionValues options = naming(name, [&] { return with_defaults(plugin_.options(), request.options); });
+  const OptionValues options = naming(name, [&] { return checked_with_defaults(plugin_.options(), request.options); });
   const RequestTables tables(request, options);
   PlanRecorder recorder(request);
   try {

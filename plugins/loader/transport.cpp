@@ -56,7 +56,7 @@ sr_transport functions_of(const Plugin& plugin) {
 }
 
 WrappedTransport::WrappedTransport(Plugin opened, const OptionValues& given)
-    : plugin(std::move(opened)), values(with_defaults(plugin.options(), given)), options(raw_options(values)) {}
+    : plugin(std::move(opened)), values(checked_with_defaults(plugin.options(), given)), options(raw_options(values)) {}
 
 std::int64_t transport_clock() noexcept {
   timespec now{};
@@ -79,7 +79,7 @@ void TransportState::configure(TransportSetup given) {
     is_configured = true;
     return;
   }
-  const OptionValues values = with_defaults(plugin.options(), setup.options);
+  const OptionValues values = checked_with_defaults(plugin.options(), setup.options);
   const std::vector<sr_option_value> options = raw_options(values);
   const sr_transport_setup raw = raw_setup(*this, options);
   struct Depth {
@@ -220,7 +220,7 @@ void Transport::open(const TransportConfig& config, TransportHost& host) {
     state.configure({.options = config.options, .world_size = config.world_size});
   }
   const OptionValues values =
-      with_defaults(state.plugin.options(), state.is_given_setup ? state.setup.options : config.options);
+      checked_with_defaults(state.plugin.options(), state.is_given_setup ? state.setup.options : config.options);
   const std::vector<sr_option_value> options = raw_options(values);
   state.host = &host;
   sr_transport_config raw{};

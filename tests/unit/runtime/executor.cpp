@@ -248,7 +248,7 @@ TEST_CASE("a checked run names the first tensor that is not finite", "[runtime]"
     states[graph::StateId(1)].values[0] = std::numeric_limits<double>::infinity();
     machine.load(states);
     static_cast<void>(machine.write_inputs(call));
-    const std::optional<runtime::BadResult> bad = machine.executor().run_checked(program, call.scalars);
+    const std::optional<runtime::NonFiniteResult> bad = machine.executor().run_checked(program, call.scalars);
     REQUIRE(bad);
     CHECK(bad->name == "layer.1/residual (op matmul, function micro)");
     CHECK(bad->call() == 0);
@@ -373,7 +373,7 @@ std::string first_bad(const plan::Plan& plan, std::string bad_transfer) {
   const std::size_t program = executor.find("micro", 4);
   fill(executor.input(program, "inputs"), 1);
   fill(executor.input(program, "targets"), 0);
-  return executor.run_checked(program, device::Scalars{}).value_or(runtime::BadResult{.name = "nothing"}).name;
+  return executor.run_checked(program, device::Scalars{}).value_or(runtime::NonFiniteResult{.name = "nothing"}).name;
 }
 
 }  // namespace
