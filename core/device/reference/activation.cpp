@@ -2,7 +2,7 @@
 #include <numbers>
 
 #include "core/base/error.h"
-#include "core/device/reference/elements.h"
+#include "core/device/reference/views.h"
 
 namespace shardrun::device::reference {
 namespace {

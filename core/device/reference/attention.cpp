@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/device/reference/elements.h"
 #include "core/device/reference/random.h"
+#include "core/device/reference/views.h"
 
 namespace shardrun::device::reference {
 namespace {

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/device/reference/elements.h"
+#include "core/device/reference/views.h"
 
 namespace shardrun::device::reference {
 namespace {

@@ -1,6 +1,6 @@
 #include <vector>
 
-#include "core/device/reference/elements.h"
+#include "core/device/reference/views.h"
 
 namespace shardrun::device::reference {
 namespace {

@@ -1,5 +1,5 @@
-#include "core/device/reference/elements.h"
 #include "core/device/reference/product.h"
+#include "core/device/reference/views.h"
 
 namespace shardrun::device::reference {
 namespace {
