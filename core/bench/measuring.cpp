@@ -24,7 +24,7 @@ namespace {
 
 using launch::Rank;
 
-/// The launcher notices a silent rank so much earlier than ops time out, because it can name the rank.
+/// Ops time out this long after the launcher would have noticed a silent rank: only the launcher can name that rank.
 constexpr double silence_margin_s = 2;
 
 /// This rank's side of all measurements. At its end ops, group and transport go, in this order, and then the memory

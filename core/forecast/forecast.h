@@ -15,7 +15,7 @@ namespace shardrun::forecast {
 /// What a group of alike ranks needs and does in a step.
 struct RankForecast {
   std::vector<std::int64_t> members;
-  partition::StageId stage = {};  ///< of the pipeline
+  partition::StageId stage{0};  ///< 0 without a pipeline
   partition::MemoryUse memory;
   partition::SentBytes sent;
   double flops = 0;                 ///< a whole number; a large job's exceeds 64 bits

@@ -27,8 +27,7 @@ struct StepForecast {
 /// it.
 class StepPredictor {
  public:
-  /// `device`: the one that the programs are made for. Throws Error{job} if the trace is invalid. REQUIRES: the job has
-  /// [cluster]; job, compiled and device outlive this.
+  /// Throws Error{job} if the trace is invalid. REQUIRES: the job has [cluster]; job and compiled outlive this.
   StepPredictor(const job::Job& job, const compile::Compiled& compiled);
 
   /// `executed`: numbers, one per execution in a step. Throws Error{job} if the trace is of another job.

@@ -75,7 +75,7 @@ struct RootCause {
   std::string host;
   pid_t pid = -1;
   std::optional<int> exit_code;  ///< if the rank ended by itself
-  int signal = 0;                ///< that ended the rank, unless the launcher sent it; 0 without exit code: no answer
+  int signal = 0;                ///< ended the rank, and the launcher had not sent it; else 0
   std::string text;
 };
 

@@ -16,16 +16,17 @@
 
 namespace shardrun::train {
 
-// The two tasks of [job], as run_steps().
+// The two tasks of [job]. The contract is that of run_steps() (steps.h).
 [[nodiscard]] metrics::Summary run_training(const job::Job& job, compile::Compiled& compiled,
                                             const StepSettings& settings, metrics::Summary& failed);
 [[nodiscard]] metrics::Summary run_iterating(const job::Job& job, compile::Compiled& compiled,
                                              const StepSettings& settings, metrics::Summary& failed);
 
-/// Rethrows the error that is being handled. Adds the step to errors of operations between ranks.
+/// Rethrows the error that is being handled. Errors of operations between ranks begin with the step. `step` is counted
+/// from 0; people read it counted from 1.
 [[noreturn]] void rethrow_with_step(const Error& error, std::int64_t step);
 
-/// Calls `run`; its errors name the step, counted from 0.
+/// Calls `run`. Its errors are rethrown by rethrow_with_step().
 template <typename Run>
 auto naming_step(std::int64_t step, const Run& run) {
   try {
