@@ -1,10 +1,10 @@
 #include "core/bench/ceilings.h"
 
 #include <fmt/format.h>
-#include <shardrun/sdk/reduce.hpp>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <shardrun/sdk/reduce.hpp>
 #include <sys/socket.h>
 
 #include <algorithm>

@@ -6,9 +6,9 @@
 
 #include "core/base/error.h"
 #include "core/base/suggest.h"
+#include "core/base/utf8.h"
 #include "core/checkpoint/json_header.h"
 #include "core/checkpoint/safetensors.h"
-#include "core/base/utf8.h"
 
 namespace shardrun::checkpoint {
 namespace {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/checkpoint/safetensors.h"
 #include "core/base/utf8.h"
+#include "core/checkpoint/safetensors.h"
 
 namespace shardrun::checkpoint {
 namespace {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/device/elements.h"
 #include "core/base/suggest.h"
+#include "core/device/elements.h"
 
 namespace shardrun::checkpoint {
 namespace {

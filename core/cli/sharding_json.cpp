@@ -1,9 +1,9 @@
+#include "core/cli/sharding.h"
+
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cstdint>
 #include <utility>
-
-#include "core/cli/sharding.h"
 
 namespace shardrun::cli {
 namespace {

@@ -1,3 +1,5 @@
+#include "core/cli/sharding.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -5,7 +7,6 @@
 #include <cstdint>
 #include <utility>
 
-#include "core/cli/sharding.h"
 #include "core/mesh/draw.h"
 #include "core/metrics/human.h"
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "core/base/error.h"
-#include "core/files/mapped_file.h"
 #include "core/base/utf8.h"
+#include "core/files/mapped_file.h"
 
 namespace shardrun::files {
 

@@ -2,8 +2,8 @@
 
 #include <string_view>
 
-#include "core/job/schema.h"
 #include "core/job/reading.h"
+#include "core/job/schema.h"
 
 namespace shardrun::job {
 

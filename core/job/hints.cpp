@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "core/base/suggest.h"
-#include "core/job/schema.h"
 #include "core/base/text.h"
+#include "core/job/schema.h"
 
 namespace shardrun::job {
 namespace {

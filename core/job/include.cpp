@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/options/convert.h"
+#include "core/base/text.h"
 #include "core/job/ini.h"
 #include "core/job/source.h"
-#include "core/base/text.h"
+#include "core/options/convert.h"
 
 namespace shardrun::job {
 namespace {

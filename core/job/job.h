@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/options/options.h"
 #include "core/job/raw.h"
+#include "core/options/options.h"
 
 namespace shardrun::job {
 

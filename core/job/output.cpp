@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "core/base/error.h"
+#include "core/base/text.h"
 #include "core/job/schema.h"
 #include "core/options/convert.h"
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "core/base/text.h"
 #include "core/job/include.h"
 #include "core/job/overrides.h"
 #include "core/job/source.h"
-#include "core/base/text.h"
 
 namespace shardrun::job {
 

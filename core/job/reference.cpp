@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "core/options/convert.h"
 #include "core/job/raw.h"
 #include "core/job/schema.h"
+#include "core/options/convert.h"
 
 namespace shardrun::job {
 namespace {

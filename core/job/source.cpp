@@ -11,8 +11,8 @@
 #include <system_error>
 
 #include "core/base/error.h"
-#include "core/job/raw.h"
 #include "core/base/text.h"
+#include "core/job/raw.h"
 
 namespace shardrun::job {
 namespace {

@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "core/job/job.h"
-#include "core/metrics/progress.h"
 #include "core/metrics/locked_run_folder.h"
+#include "core/metrics/progress.h"
 #include "core/metrics/summary.h"
 
 namespace shardrun::train {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "core/compile/compile.h"
-#include "core/job/job.h"
 #include "core/forecast/step_trace.h"
+#include "core/job/job.h"
 #include "core/runtime/executor.h"
 
 namespace shardrun::train {

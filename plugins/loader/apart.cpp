@@ -18,8 +18,8 @@
 #include <string>
 
 #include "core/base/error.h"
-#include "core/files/descriptor.h"
 #include "core/base/printable.h"
+#include "core/files/descriptor.h"
 
 namespace shardrun::plugins {
 namespace {

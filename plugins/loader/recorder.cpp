@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <shardrun/sdk/glob.hpp>
 
 #include <algorithm>
 #include <set>
 
 #include "core/base/printable.h"
 #include "core/base/suggest.h"
-#include <shardrun/sdk/glob.hpp>
 #include "plugins/loader/call.h"
 #include "plugins/loader/structs.h"
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "transports/gloo/connection.h"
-#include "transports/gloo/rendezvous.h"
 #include "transports/gloo/protection.h"
+#include "transports/gloo/rendezvous.h"
 
 namespace shardrun::gloo_transport {
 namespace {

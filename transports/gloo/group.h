@@ -12,11 +12,11 @@
 #include <string_view>
 #include <vector>
 
-#include "transports/gloo/prepared_collectives.h"
-#include "transports/gloo/op_queue.h"
-#include "transports/gloo/one_shot.h"
 #include "transports/gloo/full_mesh.h"
+#include "transports/gloo/one_shot.h"
+#include "transports/gloo/op_queue.h"
 #include "transports/gloo/point_to_point.h"
+#include "transports/gloo/prepared_collectives.h"
 #include "transports/gloo/staged.h"
 #include "transports/gloo/watchdog.h"
 

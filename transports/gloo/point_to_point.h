@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
-#include "transports/gloo/op_queue.h"
-#include "transports/gloo/messages.h"
 #include "transports/gloo/full_mesh.h"
+#include "transports/gloo/messages.h"
+#include "transports/gloo/op_queue.h"
 
 namespace shardrun::gloo_transport {
 

@@ -8,8 +8,8 @@
 #include <mutex>
 #include <string>
 
-#include "transports/gloo/messages.h"
 #include "transports/gloo/full_mesh.h"
+#include "transports/gloo/messages.h"
 
 namespace shardrun::gloo_transport {
 

@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <memory>
 
-#include "transports/gloo/prepared_collectives.h"
-#include "transports/gloo/op_queue.h"
-#include "transports/gloo/messages.h"
 #include "transports/gloo/full_mesh.h"
+#include "transports/gloo/messages.h"
+#include "transports/gloo/op_queue.h"
+#include "transports/gloo/prepared_collectives.h"
 
 namespace shardrun::gloo_transport {
 

@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "transports/mpi/requests.h"
 #include "transports/mpi/arrivals.h"
+#include "transports/mpi/requests.h"
 #include "transports/mpi/shared_comm.h"
 
 namespace shardrun::mpi_transport {

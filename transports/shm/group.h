@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "control.h"
-#include "message_ring.h"
 #include "memory.h"
+#include "message_ring.h"
 
 namespace shm {
 

@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
+#include "core/device/cpu/variant.h"
 #include "core/device/device.h"
 #include "core/device/threads.h"
-#include "core/device/cpu/variant.h"
 
 /// What all kernels know about their operands, and how work is split over threads.
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {

@@ -1,5 +1,5 @@
-#include <numeric>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "core/checkpoint/safetensors.h"

@@ -1,6 +1,6 @@
 #include <boost/asio/io_context.hpp>
-#include <fmt/format.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>

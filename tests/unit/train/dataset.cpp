@@ -1,10 +1,10 @@
 #include "core/data/dataset.h"
 
-#include <functional>
-#include <csignal>
-#include <chrono>
 #include <algorithm>
+#include <chrono>
+#include <csignal>
 #include <filesystem>
+#include <functional>
 #include <limits>
 
 #include "core/models/model.h"
