@@ -24,7 +24,7 @@ namespace {
 
 using launch::Rank;
 
-/// Ops time out this long after the launcher would have noticed a silent rank: only the launcher can name that rank.
+/// Ops time out this much later than the launcher notices a silent rank, because the launcher can name that rank.
 constexpr double silence_margin_s = 2;
 
 /// This rank's side of all measurements. At its end ops, group and transport go, in this order, and then the memory
