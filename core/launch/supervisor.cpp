@@ -51,6 +51,19 @@ bool is_dead(pid_t pid) {
   return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;
 }
 
+/// Waits for a dead or killed child. First kills what is left of its process group: processes that a plugin started in
+/// it. Until the child is reaped, no other group can have its number.
+int reap(pid_t pid) {
+  siginfo_t info = {};
+  while (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
+  }
+  ::kill(-pid, SIGKILL);
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  return status;
+}
+
 Error not_started(int rank, int ranks, const Error& error) {
   return Error(error.code(), fmt::format("rank {} of {} could not be started: {}", rank, ranks, error.message()));
 }
@@ -76,7 +89,8 @@ Supervisor::Supervisor(const LaunchSettings& settings)
 Supervisor::~Supervisor() {
   kill_all();
   for (const RankStatus& each : watch_.judge().statuses()) {
-    while (each.end.pid > 0 && !each.gone && ::waitpid(each.end.pid, nullptr, 0) < 0 && errno == EINTR) {
+    if (each.end.pid > 0 && !each.gone) {
+      reap(each.end.pid);
     }
   }
 }
@@ -241,10 +255,9 @@ void Supervisor::read_signals() {
 
 void Supervisor::reap_children() {
   for (int rank = 0; rank < settings_.ranks; ++rank) {
-    int wait_status = 0;
     const pid_t pid = status(rank).end.pid;
-    if (!status(rank).gone && ::waitpid(pid, &wait_status, WNOHANG) == pid) {
-      on_exit(rank, wait_status);
+    if (!status(rank).gone && pid > 0 && is_dead(pid)) {
+      on_exit(rank, reap(pid));
     }
   }
 }

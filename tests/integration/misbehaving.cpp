@@ -125,6 +125,15 @@ TEST_CASE("a transport that ends the process or hangs is named, in ranks too", "
   }
 }
 
+TEST_CASE("what a plugin started in a rank ends with a rank that was killed", "[misbehaving]") {
+  const Misbehaving job;
+  const Ended ended = job.run("opening", "fork_SIGKILL", "run JOB", with_transport);
+  CHECK(ended.code != 0);
+  for (const pid_t process : ranks_below(job.path())) {
+    CHECK(ends_within(process, 10'000));
+  }
+}
+
 TEST_CASE("bench names a transport that ends it", "[misbehaving]") {
   const Misbehaving job;
   for (const std::string place : {"constructor", "opening"}) {

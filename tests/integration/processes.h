@@ -80,7 +80,8 @@ template <class Act>
     const std::string name = entry.path().filename().string();
     if (name.find_first_not_of("0123456789") == std::string::npos) {
       std::ifstream command(entry.path() / "cmdline");
-      const std::string words{std::istreambuf_iterator<char>(command), {}};
+      std::string words;
+      std::getline(command, words);  // unlike an iterator, it does not throw if the process ends meanwhile
       if (words.find(named) != std::string::npos) {
         found.push_back(std::stoi(name));
       }
