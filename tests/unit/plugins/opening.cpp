@@ -89,13 +89,13 @@ const std::vector<OptionSpec> specs = {
 };
 
 std::string refusal(const OptionValues& values) {
-  return error_of([&] { static_cast<void>(with_defaults(specs, values)); });
+  return error_of([&] { static_cast<void>(checked_with_defaults(specs, values)); });
 }
 
 }  // namespace
 
 TEST_CASE("missing options get their defaults, given ones stay", "[plugins]") {
-  const OptionValues values = with_defaults(specs, {{"zero", std::int64_t{2}}});
+  const OptionValues values = checked_with_defaults(specs, {{"zero", std::int64_t{2}}});
 
   CHECK(values == OptionValues{{"zero", std::int64_t{2}}, {"share", 0.5}, {"schedule", "1f1b"}});
 }
@@ -111,6 +111,6 @@ TEST_CASE("an option that does not fit its declaration is refused", "[plugins]")
         "2: option 'share' is 'nan', expected a number, at least 0 and at most inf");
   CHECK(refusal({{"schedule", "zigzag"}}) == "2: option 'schedule' is 'zigzag', expected one of 1f1b, gpipe");
   CHECK(error_of([] {
-          static_cast<void>(with_defaults({}, {{"x", true}}));
+          static_cast<void>(checked_with_defaults({}, {{"x", true}}));
         }) == "2: there is no option 'x'; none is taken");
 }
