@@ -34,7 +34,8 @@ class Id {
   std::int32_t number_ = -1;
 };
 
-/// The ids 0, 1, … below an end, in order: `for (const NodeId n : function.nodes.ids())`.
+/// The ids from a begin up to an end, without the end, in order: `for (const NodeId n : function.nodes.ids())`. Empty
+/// if the end lies before the begin, or names nothing.
 template <typename Key>
 class IdRange {
  public:
@@ -60,7 +61,9 @@ class IdRange {
     std::size_t number_ = 0;
   };
 
-  constexpr IdRange(Key begin, Key end) noexcept : begin_(begin.index()), end_(end.index()) {}
+  /// REQUIRES: begin.exists().
+  constexpr IdRange(Key begin, Key end) noexcept
+      : begin_(begin.index()), end_(end < begin ? begin.index() : end.index()) {}
   [[nodiscard]] constexpr Iterator begin() const noexcept { return Iterator(begin_); }
   [[nodiscard]] constexpr Iterator end() const noexcept { return Iterator(end_); }
 

@@ -52,9 +52,7 @@ void read_part(const SafetensorsFile& file, const Tensor& whole, const mesh::Box
     }
     double value = 0;
     device::read_elements(graph::DType::f32, {block.data() + (at - first), sizeof(float)}, {&value, 1});
-    const std::size_t bytes = graph::element_bytes(part.dtype);
-    device::write_elements(part.dtype, {&value, 1},
-                           {static_cast<std::byte*>(part.data) + static_cast<std::size_t>(local) * bytes, bytes});
+    device::write_elements(part, local, {&value, 1});
   }
 }
 

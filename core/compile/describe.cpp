@@ -15,11 +15,8 @@ using plugins::LayerSummary;
 using plugins::StrategyRequest;
 using plugins::TensorKind;
 
-/// What a parameter's elements take where programs run; the reference device is for checking, not for planning.
-constexpr std::uint64_t element_bytes = 4;
-
 std::uint64_t bytes_of(const graph::TensorType& type) {
-  return static_cast<std::uint64_t>(graph::element_count(type)) * element_bytes;
+  return static_cast<std::uint64_t>(graph::element_count(type)) * graph::element_bytes(type.dtype);
 }
 
 void add_axes(std::map<std::string, std::int64_t>& axes, const graph::TensorType& type) {

@@ -146,9 +146,8 @@ class ArrayDataset final : public Dataset {
     }
     std::vector<float> read(count);
     (set.*fill)(rows, read);
-    const std::size_t bytes = graph::element_bytes(view.dtype);
-    device::write_elements(view.dtype, std::vector<double>(read.begin(), read.end()),
-                           {static_cast<std::byte*>(view.data) + offset * bytes, count * bytes});
+    std::vector<double> values(read.begin(), read.end());
+    device::write_elements(view, static_cast<std::int64_t>(offset), values);
   }
 
   NamedArrays training_;

@@ -85,6 +85,23 @@ void write_elements(DType dtype, std::span<const double> values, std::span<std::
   });
 }
 
+void read_elements(const TensorView& view, std::int64_t first, std::span<double> values) noexcept {
+  const std::size_t bytes = graph::element_bytes(view.dtype);
+  read_elements(
+      view.dtype,
+      {static_cast<const std::byte*>(view.data) + static_cast<std::size_t>(first) * bytes, values.size() * bytes},
+      values);
+}
+
+void write_elements(const TensorView& view, std::int64_t first, std::span<double> values) noexcept {
+  const std::size_t bytes = graph::element_bytes(view.dtype);
+  if (view.rounded != view.dtype) {
+    round_elements(view.rounded, values);
+  }
+  write_elements(view.dtype, values,
+                 {static_cast<std::byte*>(view.data) + static_cast<std::size_t>(first) * bytes, values.size() * bytes});
+}
+
 void round_elements(DType dtype, std::span<double> values) noexcept {
   const auto round = [&]<typename T>(T) {
     for (double& value : values) {

@@ -17,9 +17,10 @@ std::uint64_t master_bytes(const compile::Compiled& compiled, const mesh::Coordi
   for (const graph::StateId s : compiled.graph.states.ids()) {
     const graph::State& state = compiled.graph.states[s];
     if (state.kind == graph::StateKind::gradient && partition.stages.states.owner[s] == partition.stage_at(at)) {
-      bytes += 4 * static_cast<std::uint64_t>(
-                       mesh::box_of(state.type.shape, partition.placements.updates[s], partition.placements.mesh, at)
-                           .elements());
+      bytes += graph::element_bytes(graph::DType::f32) *
+               static_cast<std::uint64_t>(
+                   mesh::box_of(state.type.shape, partition.placements.updates[s], partition.placements.mesh, at)
+                       .elements());
     }
   }
   return bytes;

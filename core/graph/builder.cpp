@@ -120,7 +120,7 @@ void FunctionBuilder::output(std::string name, ValueId value) {
 
 void FunctionBuilder::write(StateId state, ValueId value, StateWrite::Mode mode) {
   const TensorType& target = graph_.states.at(state).type;
-  if (target.shape != type(value).shape) {
+  if (target.shape != type(value).shape || target.dtype != type(value).dtype) {
     throw Error(ErrorCode::shape_mismatch,
                 fmt::format("function {}: state {} is {}, but {} is written to it", function_.name,
                             graph_.states[state].name, to_string(target), to_string(type(value))));

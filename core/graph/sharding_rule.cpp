@@ -143,7 +143,9 @@ std::vector<TensorType> infer_types(ShardingRule& rule, const std::vector<Tensor
       }
     }
   }
-  std::vector<TensorType> results(rule.outputs.size());
+  const auto real = std::ranges::find_if(operands, [](const TensorType& type) { return is_real(type.dtype); });
+  const DType dtype = real == operands.end() ? DType::f32 : real->dtype;
+  std::vector<TensorType> results(rule.outputs.size(), TensorType{.dtype = dtype, .shape = {}, .axes = {}});
   for (std::size_t o = 0; o < results.size(); ++o) {
     for (const FactorId f : rule.outputs[o]) {
       const Factor& factor = rule.factors[f];

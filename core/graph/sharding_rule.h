@@ -66,8 +66,8 @@ struct FactorClasses {
 };
 [[nodiscard]] ShardingRule parse_rule(std::string_view text, const FactorClasses& classes);
 
-/// Fills sizes and axis names of the factors from the operands and returns the results' shapes and axes (dtype of
-/// the first f32 operand, else f32). Throws Error{shape_mismatch} naming `what`, the operands and the factor.
+/// Fills sizes and axis names of the factors from the operands and returns the results' types. A result has the
+/// dtype of the first operand that holds real numbers; f32 if there is none. Throws Error{shape_mismatch} naming `what`, the operands and the factor.
 [[nodiscard]] std::vector<TensorType> infer_types(ShardingRule& rule, const std::vector<TensorType>& operands,
                                                   const std::string& what);
 

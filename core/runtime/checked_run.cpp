@@ -31,8 +31,8 @@ std::optional<std::string> Executor::bad_arrival(std::size_t program, const part
   const partition::Buffer& received = at.buffers[buffer];
   const std::uint64_t bytes = static_cast<std::uint64_t>(transfer.recv.elements) * graph::element_bytes(transfer.dtype);
   const auto bad = [&](const device::TensorView& view) { return device::has_non_finite(view); };
-  const auto name = [&](const partition::Buffer& buffer) {
-    return fmt::format("{} ({} over {}, function {})", buffer.name, partition::to_string(transfer.collective),
+  const auto name = [&](const partition::Buffer& bad_buffer) {
+    return fmt::format("{} ({} over {}, function {})", bad_buffer.name, partition::to_string(transfer.collective),
                        programs_.mesh.axes[transfer.axis].name, at.function);
   };
   if (buffer >= partition::buffer_of(programs_.states.next())) {

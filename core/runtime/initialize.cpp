@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <numbers>
 #include <span>
 
@@ -55,36 +54,25 @@ double bump(const std::vector<std::int64_t>& shape, std::int64_t element, double
   return std::exp(-0.5 * squares);
 }
 
-/// The first value of an element. Draws are rounded to float first, so that all devices begin from the same numbers.
-double first_value(const graph::State& state, std::int64_t element, Normal& normal) noexcept {
+/// The first value of an element whose state is not constant. Rounded to float, so that all devices begin from the same
+/// numbers.
+double drawn_value(const graph::State& state, std::int64_t element, Normal& normal) noexcept {
   const double value = state.initializer.value;
-  switch (state.initializer.kind) {
-    case graph::Initializer::Kind::constant: return value;
-    case graph::Initializer::Kind::normal:
-      return static_cast<double>(static_cast<float>(value * normal(static_cast<std::uint64_t>(element))));
-    case graph::Initializer::Kind::gaussian_bump:
-      return static_cast<double>(static_cast<float>(bump(state.type.shape, element, value)));
-    case graph::Initializer::Kind::parameter: break;
-  }
-  return 0;
+  const double drawn = state.initializer.kind == graph::Initializer::Kind::normal
+                           ? value * normal(static_cast<std::uint64_t>(element))
+                           : bump(state.type.shape, element, value);
+  return static_cast<double>(static_cast<float>(drawn));
 }
 
-void fill(const device::TensorView& view, const mesh::Box& part, const graph::State& state, std::uint64_t seed,
-          std::int64_t begin, std::int64_t end) {
-  Normal normal(stream_key(seed, state.name));
+/// Fills elements [begin, end) block by block; `next(values, first)` gives the values from element `first` on.
+template <typename Next>
+void fill(const device::TensorView& view, std::int64_t begin, std::int64_t end, const Next& next) {
   std::array<double, 256> values = {};
-  const auto bytes = static_cast<std::int64_t>(graph::element_bytes(view.dtype));
   for (std::int64_t first = begin; first < end; first += static_cast<std::int64_t>(values.size())) {
     const std::int64_t count = std::min<std::int64_t>(end - first, static_cast<std::int64_t>(values.size()));
-    for (std::int64_t i = 0; i < count; ++i) {
-      values[static_cast<std::size_t>(i)] =
-          first_value(state, part.index_in_whole(state.type.shape, first + i), normal);
-    }
-    const std::span<double> drawn(values.data(), static_cast<std::size_t>(count));
-    device::round_elements(view.rounded, drawn);
-    device::write_elements(
-        view.dtype, drawn,
-        {static_cast<std::byte*>(view.data) + first * bytes, static_cast<std::size_t>(count * bytes)});
+    const std::span<double> block(values.data(), static_cast<std::size_t>(count));
+    next(block, first);
+    device::write_elements(view, first, block);
   }
 }
 
@@ -95,8 +83,20 @@ void initialize(const device::TensorView& view, const mesh::Box& part, const gra
   if (state.initializer.kind == graph::Initializer::Kind::parameter) {
     return;  // copied when the parameter has its values
   }
-  threads.split(view.elements(), 4096,
-                [&](std::int64_t begin, std::int64_t end) { fill(view, part, state, seed, begin, end); });
+  threads.split(view.elements(), 4096, [&](std::int64_t begin, std::int64_t end) {
+    if (state.initializer.kind == graph::Initializer::Kind::constant) {
+      fill(view, begin, end,
+           [&](std::span<double> values, std::int64_t) { std::ranges::fill(values, state.initializer.value); });
+      return;
+    }
+    Normal normal(stream_key(seed, state.name));
+    fill(view, begin, end, [&](std::span<double> values, std::int64_t first) {
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const std::int64_t element = part.index_in_whole(state.type.shape, first + static_cast<std::int64_t>(i));
+        values[i] = drawn_value(state, element, normal);
+      }
+    });
+  });
 }
 
 void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executor) {
@@ -107,9 +107,8 @@ void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executo
     if (graph.states[id].initializer.kind == graph::Initializer::Kind::parameter) {
       const device::TensorView copy = executor.state(id);
       const device::TensorView of = executor.state(graph.states[id].of_parameter);
-      if (copy.elements() > 0) {
-        std::memcpy(copy.data, of.data, copy.bytes());
-      }
+      fill(copy, 0, copy.elements(),
+           [&](std::span<double> block, std::int64_t first) { device::read_elements(of, first, block); });
     }
   }
 }

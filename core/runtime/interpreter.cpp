@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "core/base/error.h"
+#include "core/device/elements.h"
 #include "plugins/loader/hooks.h"
 
 namespace shardrun::runtime {
@@ -24,14 +25,35 @@ struct Side {
   Communicator::TransferBuffers buffers;
 };
 
+/// Whether elements of the type are computed with as floats.
+bool is_half(graph::DType dtype) noexcept { return dtype == graph::DType::bf16 || dtype == graph::DType::f16; }
+
+/// What a member sends, as numbers of the type T that they are summed in.
 template <typename T>
-std::span<const T> sent(const Side& side) {
-  return {static_cast<const T*>(side.buffers.send), static_cast<std::size_t>(side.buffers.send_bytes / sizeof(T))};
+std::vector<T> sent(const Side& side) {
+  const graph::DType dtype = side.transfer->dtype;
+  const std::span<const std::byte> bytes(static_cast<const std::byte*>(side.buffers.send),
+                                         static_cast<std::size_t>(side.buffers.send_bytes));
+  std::vector<T> values(bytes.size() / graph::element_bytes(dtype));
+  if (is_half(dtype)) {
+    std::vector<double> wide(values.size());
+    device::read_elements(dtype, bytes, wide);
+    std::ranges::transform(wide, values.begin(), [](double value) { return static_cast<T>(value); });
+  } else if (!values.empty()) {
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+  }
+  return values;
 }
 
 template <typename T>
-std::span<T> received(const Side& side) {
-  return {static_cast<T*>(side.buffers.recv), static_cast<std::size_t>(side.buffers.recv_bytes / sizeof(T))};
+void receive(const Side& side, const std::vector<T>& values) {
+  const std::span<std::byte> bytes(static_cast<std::byte*>(side.buffers.recv),
+                                   values.size() * graph::element_bytes(side.transfer->dtype));
+  if (is_half(side.transfer->dtype)) {
+    device::write_elements(side.transfer->dtype, std::vector<double>(values.begin(), values.end()), bytes);
+  } else if (!values.empty()) {
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+  }
 }
 
 template <typename T>
@@ -39,7 +61,7 @@ std::vector<T> reduced(const std::vector<Side>& sides, const Fault* fault) {
   std::vector<T> result;
   for (std::size_t m = 0; m < sides.size(); ++m) {
     const bool swapped = fault != nullptr && fault->kind == Fault::Kind::swap && m == 1;
-    const std::span<const T> part = sent<T>(sides[swapped ? 0 : m]);
+    const std::vector<T> part = sent<T>(sides[swapped ? 0 : m]);
     if (m == 0) {
       result.assign(part.begin(), part.end());
       continue;
@@ -84,22 +106,22 @@ std::vector<std::vector<T>> outcome(const std::vector<Side>& sides, const Fault*
       }
       case Collective::all_gather:
         for (std::size_t from = 0; from < sides.size(); ++from) {
-          const std::span<const T> block = sent<T>(sides[source(from, fault)]);
+          const std::vector<T> block = sent<T>(sides[source(from, fault)]);
           results[m].insert(results[m].end(), block.begin(), block.end());
         }
         break;
       case Collective::all_to_all:
         for (std::size_t from = 0; from < sides.size(); ++from) {
           const Side& side = sides[m == 0 ? source(from, fault) : from];
-          const std::span<const T> block = sent<T>(side).subspan(
+          const std::vector<T> all = sent<T>(side);
+          const std::span<const T> block = std::span(all).subspan(
               begin_of(side.transfer->send_counts, m), static_cast<std::size_t>(side.transfer->send_counts[m]));
           results[m].insert(results[m].end(), block.begin(), block.end());
         }
         break;
       case Collective::send: break;
       case Collective::receive: {
-        const std::span<const T> whole = sent<T>(sides[0]);
-        results[m].assign(whole.begin(), whole.end());
+        results[m] = sent<T>(sides[0]);
         break;
       }
     }
@@ -127,7 +149,8 @@ void carry_out(const std::vector<Side>& sides, const Fault* fault) {
   if (fault != nullptr && fault->kind == Fault::Kind::omit) {
     for (const Side& side : sides) {
       if (side.buffers.recv != side.buffers.send && side.buffers.recv != nullptr) {
-        std::fill(received<T>(side).begin(), received<T>(side).end(), T{});
+        receive(side, std::vector<T>(static_cast<std::size_t>(side.buffers.recv_bytes) /
+                                     graph::element_bytes(side.transfer->dtype)));
       }
     }
     return;
@@ -139,7 +162,7 @@ void carry_out(const std::vector<Side>& sides, const Fault* fault) {
         value += value / 64;
       }
     }
-    std::copy(results[m].begin(), results[m].end(), received<T>(sides[m]).begin());
+    receive(sides[m], results[m]);
   }
 }
 
@@ -216,12 +239,13 @@ class Interpreter::Exchange {
     }
     require_match(sides);
     switch (sides[0].transfer->dtype) {
-      case graph::DType::f32: carry_out<float>(sides, fault); break;
+      case graph::DType::f32:
+      case graph::DType::bf16:
+      case graph::DType::f16: carry_out<float>(sides, fault); break;
       case graph::DType::f64: carry_out<double>(sides, fault); break;
       case graph::DType::i32: carry_out<std::int32_t>(sides, fault); break;
-      default:
-        throw Error(ErrorCode::internal,
-                    fmt::format("the interpreter does not move {}", to_string(sides[0].transfer->dtype)));
+      case graph::DType::i64: carry_out<std::int64_t>(sides, fault); break;
+      case graph::DType::u8: carry_out<std::uint8_t>(sides, fault); break;
     }
   }
 

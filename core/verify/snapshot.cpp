@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "core/base/error.h"
@@ -67,16 +68,29 @@ std::optional<mesh::Box> parse_place(const std::string& text, const std::vector<
   return text == place_text(box, global) && stored == box.part_shape() ? std::optional(box) : std::nullopt;
 }
 
+constexpr std::array<std::pair<graph::DType, checkpoint::DType>, 7> file_types = {{
+    {graph::DType::f32, checkpoint::DType::f32},
+    {graph::DType::bf16, checkpoint::DType::bf16},
+    {graph::DType::f16, checkpoint::DType::f16},
+    {graph::DType::f64, checkpoint::DType::f64},
+    {graph::DType::i32, checkpoint::DType::i32},
+    {graph::DType::i64, checkpoint::DType::i64},
+    {graph::DType::u8, checkpoint::DType::u8},
+}};
+
+/// Reads a part that was stored in the state's type, or in float64 by the reference device.
 Part read_part(const checkpoint::SafetensorsFile& file, const graph::State& state) {
   const checkpoint::Tensor& tensor = file.at(state.name);
-  const bool wide = tensor.info.dtype == checkpoint::DType::f64;
+  const auto type = std::ranges::find(file_types, tensor.info.dtype, &decltype(file_types)::value_type::second);
+  const bool is_stored =
+      type != file_types.end() && (type->first == state.type.dtype || type->first == graph::DType::f64);
   const auto place = file.metadata().find(state.name);
   const std::vector<std::int64_t>& global = state.type.shape;
-  if ((wide || tensor.info.dtype == checkpoint::DType::f32) && place != file.metadata().end()) {
+  if (is_stored && place != file.metadata().end()) {
     if (auto box = parse_place(place->second, tensor.info.shape, global)) {
       std::vector<std::byte> bytes(tensor.bytes.size());
       file.read(tensor, 0, bytes);
-      return {.box = std::move(*box), .values = widen(wide ? graph::DType::f64 : graph::DType::f32, bytes)};
+      return {.box = std::move(*box), .values = widen(type->first, bytes)};
     }
   }
   throw Error(
@@ -136,7 +150,7 @@ void write_snapshot(const std::filesystem::path& folder, std::int64_t step, Mome
     const graph::State& state = graph.states[id];
     if (belongs_to(state.kind, moment)) {
       const device::TensorView view = executor.state(id);
-      const auto dtype = view.dtype == graph::DType::f64 ? checkpoint::DType::f64 : checkpoint::DType::f32;
+      const auto dtype = std::ranges::find(file_types, view.dtype, &decltype(file_types)::value_type::first)->second;
       tensors.push_back({{state.name, dtype, executor.part(id).part_shape()}, bytes_of(view)});
       places[state.name] = place_text(executor.part(id), state.type.shape);
     }

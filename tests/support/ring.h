@@ -122,12 +122,18 @@ class Ring {
   std::size_t members_;
 };
 
-/// Whether a ring passes on as many bytes as partition::sent_bytes says, in each transfer of a rank's programs.
+/// Whether a ring passes on as many bytes as partition::sent_bytes says, in each transfer of a rank's programs, and the
+/// buffers have elements of the transfer's type.
 [[nodiscard]] inline bool ring_agrees(const partition::Programs& programs) {
   const mesh::Coordinates at = mesh::coordinates_of(programs.mesh, programs.rank);
   for (const partition::Program& program : programs.programs) {
     for (const partition::Transfer& transfer : program.transfers) {
       const std::size_t bytes = graph::element_bytes(transfer.dtype);
+      for (const partition::Region& region : {transfer.send, transfer.recv}) {
+        if (region.buffer.exists() && program.buffers[region.buffer].type.dtype != transfer.dtype) {
+          return false;
+        }
+      }
       const std::int64_t member = at[transfer.axis];
       const std::int64_t members = programs.mesh.size(transfer.axis);
       const RingMemory memory = {.send_bytes = static_cast<std::uint64_t>(transfer.send.elements) * bytes,

@@ -41,10 +41,8 @@ class NumberedSamples final : public data::Dataset {
       const std::uint64_t number = mixed(mixed(mixed(stream) + sample) + static_cast<std::uint64_t>(i % columns));
       const double real = static_cast<double>(number % 2048) / 1024 - 1;
       const auto integer = static_cast<double>(number % static_cast<std::uint64_t>(limit_));
-      const double value = graph::is_real(view.dtype) ? real : integer;
-      const std::size_t bytes = graph::element_bytes(view.dtype);
-      device::write_elements(view.dtype, {&value, 1},
-                             {static_cast<std::byte*>(view.data) + static_cast<std::size_t>(i) * bytes, bytes});
+      double value = graph::is_real(view.dtype) ? real : integer;
+      device::write_elements(view, i, {&value, 1});
     }
   }
 

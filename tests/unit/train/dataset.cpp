@@ -154,7 +154,7 @@ TEST_CASE("a validation text is read with the tokenizer of the training text", "
   std::vector<std::int32_t> inputs(9);
   std::vector<std::int32_t> targets(9);
   const auto view = [](std::vector<std::int32_t>& of) {
-    device::TensorView view{.data = of.data(), .rank = 2};
+    device::TensorView view{.data = of.data(), .dtype = graph::DType::i32, .rank = 2};
     view.shape = view.global = {3, 3};
     return view;
   };
@@ -206,7 +206,7 @@ TEST_CASE("validation arrays are evaluated from their first row", "[data]") {
   std::vector<std::int32_t> targets(2);
   device::TensorView x{.data = inputs.data(), .rank = 2};
   x.shape = x.global = {2, 1};
-  device::TensorView y{.data = targets.data(), .rank = 1};
+  device::TensorView y{.data = targets.data(), .dtype = graph::DType::i32, .rank = 1};
   y.shape = y.global = {2};
   dataset->fill_evaluation(0, x, y);
   CHECK(inputs == std::vector<float>{7, 8});
@@ -291,7 +291,7 @@ std::string filled(const data::Dataset& dataset, std::int64_t context) {
   std::vector<std::int32_t> inputs(static_cast<std::size_t>(context));
   std::vector<std::int32_t> targets(inputs.size());
   const auto view = [&](std::vector<std::int32_t>& of) {
-    device::TensorView view{.data = of.data(), .rank = 2};
+    device::TensorView view{.data = of.data(), .dtype = graph::DType::i32, .rank = 2};
     view.shape = view.global = {1, context};
     return view;
   };
