@@ -67,7 +67,8 @@ std::vector<T> reduced(const std::vector<Side>& sides, const Fault* fault) {
       continue;
     }
     for (std::size_t i = 0; i < result.size(); ++i) {
-      result[i] = sides[m].transfer->reduction == Reduction::max ? std::max(result[i], part[i]) : result[i] + part[i];
+      const bool is_max = sides[m].transfer->reduction == Reduction::max;
+      result[i] = static_cast<T>(is_max ? std::max(result[i], part[i]) : result[i] + part[i]);
     }
   }
   return result;
@@ -159,7 +160,7 @@ void carry_out(const std::vector<Side>& sides, const Fault* fault) {
   for (std::size_t m = 0; m < sides.size(); ++m) {
     if (fault != nullptr && fault->kind == Fault::Kind::scale) {
       for (T& value : results[m]) {
-        value += value / 64;
+        value = static_cast<T>(value + value / 64);
       }
     }
     receive(sides[m], results[m]);
