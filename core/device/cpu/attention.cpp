@@ -4,7 +4,8 @@
 #include "core/device/cpu/views.h"
 
 // Causal attention over tiles of query rows. Scratch holds the scores of one tile against all its visible keys, never a
-// whole matrix of scores. A thread owns whole (sequence, head) pairs.
+// whole matrix of scores, and float32 copies of one pair's bfloat16 operands. A thread owns whole (sequence, head)
+// pairs.
 
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
@@ -45,6 +46,67 @@ struct QkvShape {
 };
 
 QkvShape layout_of(const std::int64_t* qkv_shape) { return {qkv_shape[0], qkv_shape[1], qkv_shape[3], qkv_shape[4]}; }
+
+/// A part of a tensor as a float32 matrix: rows in place, or widened in scratch.
+struct Panel {
+  float* data;
+  std::int64_t stride;
+};
+
+/// Hands out a thread's scratch. For a bfloat16 tensor a panel is memory of its own.
+class Panels {
+ public:
+  explicit Panels(float* scratch) : scratch_(scratch) {}
+
+  Panel panel(const TensorView& tensor, std::int64_t rows, std::int64_t width) {
+    if (tensor.dtype != graph::DType::bf16) {
+      return {nullptr, 0};
+    }
+    const Panel made = {scratch_, width};
+    scratch_ += rows * width;
+    return made;
+  }
+  [[nodiscard]] float* rest() const { return scratch_; }
+
+ private:
+  float* scratch_;
+};
+
+/// Rows of a tensor from element `begin` on, `stride` elements apart.
+struct Rows {
+  Reals data;
+  std::int64_t stride;
+
+  [[nodiscard]] Rows from_row(std::int64_t row) const { return {data + row * stride, stride}; }
+};
+Rows rows_at(const TensorView& tensor, std::int64_t begin, std::int64_t stride) {
+  return {reals<Reals>(tensor) + begin, stride};
+}
+
+/// The rows as float32, for reading.
+Panel widened(const Rows& rows, const Panel& panel, std::int64_t count, std::int64_t width) {
+  if (!rows.data.bfloats) {
+    return {rows.data.floats(), rows.stride};
+  }
+  for (std::int64_t r = 0; r < count; ++r) {
+    const Reals from = rows.data + r * rows.stride;
+    float* to = panel.data + r * width;
+    vectors(0, width, [=](auto at) { store(to, at, load(from, at)); });
+  }
+  return panel;
+}
+
+/// Where to compute the rows. `finish` then stores them.
+Panel room_for(const Rows& rows, const Panel& panel) {
+  return rows.data.bfloats ? panel : Panel{rows.data.floats(), rows.stride};
+}
+void finish(const Rows& rows, const Panel& panel, std::int64_t count, std::int64_t width) {
+  for (std::int64_t r = 0; rows.data.bfloats && r < count; ++r) {
+    const float* from = panel.data + r * width;
+    const Reals to = rows.data + r * rows.stride;
+    vectors(0, width, [=](auto at) { store(to, at, load(from, at)); });
+  }
+}
 
 /// Calls body(b, h, scratch) for every pair; `scratch` is the thread's own.
 template <typename Body>
@@ -114,39 +176,54 @@ Softmax softmax_row(float* scores, std::int64_t visible, std::int64_t end) {
 }
 
 void attend(const KernelCall& call, const QkvShape& at, const Dropped& dropped, std::int64_t b, std::int64_t h,
-            float* scores) {
-  const std::int64_t step = at.qkv_stride();
-  const float* q = floats(call.inputs[0]) + at.qkv_begin(b, h, 0);
-  const float* k = floats(call.inputs[0]) + at.qkv_begin(b, h, 1);
-  const float* v = floats(call.inputs[0]) + at.qkv_begin(b, h, 2);
-  float* out = floats(call.outputs[0]) + at.out_begin(b, h);
-  float* lse = floats(call.outputs[1]) + (b * at.heads + h) * at.length;
+            float* scratch) {
+  const TensorView& qkv = call.inputs[0];
+  Panels panels(scratch);
+  const Panel q_panel = panels.panel(qkv, smaller(tile_rows, at.length), at.width);
+  const Panel k_panel = panels.panel(qkv, at.length, at.width);
+  const Panel v_panel = panels.panel(qkv, at.length, at.width);
+  const Panel out_panel = panels.panel(call.outputs[0], smaller(tile_rows, at.length), at.width);
+  float* scores = panels.rest();
+  const Rows q = rows_at(qkv, at.qkv_begin(b, h, 0), at.qkv_stride());
+  const Panel k = widened(rows_at(qkv, at.qkv_begin(b, h, 1), at.qkv_stride()), k_panel, at.length, at.width);
+  const Panel v = widened(rows_at(qkv, at.qkv_begin(b, h, 2), at.qkv_stride()), v_panel, at.length, at.width);
+  const Rows out = rows_at(call.outputs[0], at.out_begin(b, h), at.out_stride());
+  const Reals lse = reals<Reals>(call.outputs[1]) + (b * at.heads + h) * at.length;
   const std::int64_t stride = at.score_stride();
   const float scale = 1.0F / __builtin_sqrtf(static_cast<float>(at.width));
   for (std::int64_t begin = 0; begin < at.length; begin += tile_rows) {
     const std::int64_t end = smaller(begin + tile_rows, at.length);
     const std::int64_t rows = end - begin;
-    sgemm(rows, end, at.width, scale, {q + begin * step, step}, {k, step, true}, scores, stride, false);
+    const Panel tile_q = widened(q.from_row(begin), q_panel, rows, at.width);
+    sgemm(rows, end, at.width, scale, {tile_q.data, tile_q.stride}, {k.data, k.stride, true}, scores, stride, false);
     float inverse[tile_rows];
     for (std::int64_t r = 0; r < rows; ++r) {
       float* row = scores + r * stride;
       const Softmax softmax = softmax_row(row, begin + r + 1, end);
       inverse[r] = 1.0F / softmax.sum;
-      lse[begin + r] = softmax.max + __builtin_logf(softmax.sum);
+      put(lse, begin + r, softmax.max + __builtin_logf(softmax.sum));
       if (dropped.stream != nullptr) {
         dropped.row({b, h, begin + r}, [=](std::int64_t first, std::int64_t last, const float* factors) {
           vectors(0, last - first, [=](auto i) { store(row + first, i, load(row + first, i) * load(factors, i)); });
         });
       }
     }
-    float* tile_out = out + begin * at.out_stride();
-    sgemm(rows, at.width, end, 1, {scores, stride}, {v, step}, tile_out, at.out_stride(), false);
+    const Panel tile_out = room_for(out.from_row(begin), out_panel);
+    sgemm(rows, at.width, end, 1, {scores, stride}, {v.data, v.stride}, tile_out.data, tile_out.stride, false);
     for (std::int64_t r = 0; r < rows; ++r) {
-      float* row = tile_out + r * at.out_stride();
+      float* row = tile_out.data + r * tile_out.stride;
       const float factor = inverse[r];
       vectors(0, at.width, [=](auto i) { store(row, i, load(row, i) * factor); });
     }
+    finish(out.from_row(begin), out_panel, rows, at.width);
   }
+}
+
+/// Floats of scratch of one thread.
+std::int64_t attention_floats(graph::DType qkv, graph::DType out, const QkvShape& at) {
+  const std::int64_t tile = smaller(tile_rows, at.length) * at.width;
+  const std::int64_t whole = at.length * at.width;
+  return (qkv == graph::DType::bf16 ? tile + 2 * whole : 0) + (out == graph::DType::bf16 ? tile : 0) + at.tile_floats();
 }
 
 /// qkv -> out, lse
@@ -154,8 +231,8 @@ void attention(const KernelCall& call) {
   const QkvShape at = layout_of(call.inputs[0].shape.data());
   const DropoutStream stream(call, call.attributes.real("dropout"));
   const Dropped dropped = dropped_by(call, stream);
-  for_each_pair(call, at, at.tile_floats(),
-                [&](std::int64_t b, std::int64_t h, float* scores) { attend(call, at, dropped, b, h, scores); });
+  for_each_pair(call, at, attention_floats(call.inputs[0].dtype, call.outputs[0].dtype, at),
+                [&](std::int64_t b, std::int64_t h, float* scratch) { attend(call, at, dropped, b, h, scratch); });
 }
 
 /// One query's row: scores become P, dscores, which hold dO·V, become dS = P (dO·V - D).
@@ -184,18 +261,32 @@ void dropped_gradient_row(const Dropped& dropped, const Query& query, float* sco
 /// Dao et al. 2022, arXiv:2205.14135, appendix B.4. Tiles go from the last to the first: the last one sees all keys,
 /// so it writes the gradients of keys and values to which the others add.
 void attend_gradient(const KernelCall& call, const QkvShape& at, const Dropped& dropped, std::int64_t b, std::int64_t h,
-                     float* scores) {
+                     float* scratch) {
+  const TensorView& qkv = call.inputs[0];
+  const TensorView& dqkv = call.outputs[0];
   const std::int64_t step = at.qkv_stride();
-  const std::int64_t out_step = at.out_stride();
-  const float* q = floats(call.inputs[0]) + at.qkv_begin(b, h, 0);
-  const float* k = floats(call.inputs[0]) + at.qkv_begin(b, h, 1);
-  const float* v = floats(call.inputs[0]) + at.qkv_begin(b, h, 2);
-  float* dq = floats(call.outputs[0]) + at.qkv_begin(b, h, 0);
-  float* dk = floats(call.outputs[0]) + at.qkv_begin(b, h, 1);
-  float* dv = floats(call.outputs[0]) + at.qkv_begin(b, h, 2);
-  const float* out = floats(call.inputs[1]) + at.out_begin(b, h);
-  const float* lse = floats(call.inputs[2]) + (b * at.heads + h) * at.length;
-  const float* dout = floats(call.inputs[3]) + at.out_begin(b, h);
+  const std::int64_t tile = smaller(tile_rows, at.length);
+  Panels panels(scratch);
+  const Panel q_panel = panels.panel(qkv, tile, at.width);
+  const Panel k_panel = panels.panel(qkv, at.length, at.width);
+  const Panel v_panel = panels.panel(qkv, at.length, at.width);
+  const Panel dq_panel = panels.panel(dqkv, tile, at.width);
+  const Panel dk_panel = panels.panel(dqkv, at.length, at.width);
+  const Panel dv_panel = panels.panel(dqkv, at.length, at.width);
+  const Panel out_panel = panels.panel(call.inputs[1], tile, at.width);
+  const Panel dout_panel = panels.panel(call.inputs[3], tile, at.width);
+  float* scores = panels.rest();
+  const Rows q = rows_at(qkv, at.qkv_begin(b, h, 0), step);
+  const Panel k = widened(rows_at(qkv, at.qkv_begin(b, h, 1), step), k_panel, at.length, at.width);
+  const Panel v = widened(rows_at(qkv, at.qkv_begin(b, h, 2), step), v_panel, at.length, at.width);
+  const Rows dq = rows_at(dqkv, at.qkv_begin(b, h, 0), step);
+  const Rows dk_rows = rows_at(dqkv, at.qkv_begin(b, h, 1), step);
+  const Rows dv_rows = rows_at(dqkv, at.qkv_begin(b, h, 2), step);
+  const Panel dk = room_for(dk_rows, dk_panel);
+  const Panel dv = room_for(dv_rows, dv_panel);
+  const Rows out = rows_at(call.inputs[1], at.out_begin(b, h), at.out_stride());
+  const Reals lse = reals<Reals>(call.inputs[2]) + (b * at.heads + h) * at.length;
+  const Rows dout = rows_at(call.inputs[3], at.out_begin(b, h), at.out_stride());
   const std::int64_t stride = at.score_stride();
   float* dscores = scores + at.tile_floats();
   const float scale = 1.0F / __builtin_sqrtf(static_cast<float>(at.width));
@@ -203,31 +294,47 @@ void attend_gradient(const KernelCall& call, const QkvShape& at, const Dropped& 
     const std::int64_t end = smaller(begin + tile_rows, at.length);
     const std::int64_t rows = end - begin;
     const bool later_tiles = end < at.length;
-    const float* tile_q = q + begin * step;
-    const float* tile_dout = dout + begin * out_step;
-    sgemm(rows, end, at.width, scale, {tile_q, step}, {k, step, true}, scores, stride, false);
-    sgemm(rows, end, at.width, 1, {tile_dout, out_step}, {v, step, true}, dscores, stride, false);
+    const Panel tile_q = widened(q.from_row(begin), q_panel, rows, at.width);
+    const Panel tile_out = widened(out.from_row(begin), out_panel, rows, at.width);
+    const Panel tile_dout = widened(dout.from_row(begin), dout_panel, rows, at.width);
+    const Matrix q_matrix = {tile_q.data, tile_q.stride};
+    const Matrix dout_matrix = {tile_dout.data, tile_dout.stride};
+    sgemm(rows, end, at.width, scale, q_matrix, {k.data, k.stride, true}, scores, stride, false);
+    sgemm(rows, end, at.width, 1, dout_matrix, {v.data, v.stride, true}, dscores, stride, false);
     for (std::int64_t r = 0; r < rows; ++r) {
       float* row = scores + r * stride;
       float* drow = dscores + r * stride;
-      const float* out_row = out + (begin + r) * out_step;
-      const float* dout_row = tile_dout + r * out_step;
+      const float* out_row = tile_out.data + r * tile_out.stride;
+      const float* dout_row = tile_dout.data + r * tile_dout.stride;
       const float dout_out = sum_of(at.width, [=](auto i) { return load(out_row, i) * load(dout_row, i); });
       const std::int64_t visible = begin + r + 1;
       if (dropped.stream == nullptr) {
-        gradient_row(row, drow, whole_vectors(visible), lse[begin + r], dout_out);
+        gradient_row(row, drow, whole_vectors(visible), get(lse, begin + r), dout_out);
       } else {
-        dropped_gradient_row(dropped, {b, h, begin + r}, row, drow, lse[begin + r], dout_out);
+        dropped_gradient_row(dropped, {b, h, begin + r}, row, drow, get(lse, begin + r), dout_out);
       }
       for (std::int64_t j = visible; j < end; ++j) {
         row[j] = 0;
         drow[j] = 0;
       }
     }
-    sgemm(rows, at.width, end, scale, {dscores, stride}, {k, step}, dq + begin * step, step, false);
-    sgemm(end, at.width, rows, scale, {dscores, stride, true}, {tile_q, step}, dk, step, later_tiles);
-    sgemm(end, at.width, rows, 1, {scores, stride, true}, {tile_dout, out_step}, dv, step, later_tiles);
+    const Panel tile_dq = room_for(dq.from_row(begin), dq_panel);
+    sgemm(rows, at.width, end, scale, {dscores, stride}, {k.data, k.stride}, tile_dq.data, tile_dq.stride, false);
+    finish(dq.from_row(begin), dq_panel, rows, at.width);
+    sgemm(end, at.width, rows, scale, {dscores, stride, true}, q_matrix, dk.data, dk.stride, later_tiles);
+    sgemm(end, at.width, rows, 1, {scores, stride, true}, dout_matrix, dv.data, dv.stride, later_tiles);
   }
+  finish(dk_rows, dk_panel, at.length, at.width);
+  finish(dv_rows, dv_panel, at.length, at.width);
+}
+
+std::int64_t gradient_floats(graph::DType qkv, graph::DType out, graph::DType dout, graph::DType dqkv,
+                             const QkvShape& at) {
+  const std::int64_t tile = smaller(tile_rows, at.length) * at.width;
+  const std::int64_t whole = at.length * at.width;
+  const auto panels = [](graph::DType dtype, std::int64_t floats) { return dtype == graph::DType::bf16 ? floats : 0; };
+  return panels(qkv, tile + 2 * whole) + panels(dqkv, tile + 2 * whole) + panels(out, tile) + panels(dout, tile) +
+         2 * at.tile_floats();
 }
 
 /// qkv, out, lse, dout -> dqkv
@@ -235,21 +342,32 @@ void attention_gradient(const KernelCall& call) {
   const QkvShape at = layout_of(call.inputs[0].shape.data());
   const DropoutStream stream(call, call.attributes.real("dropout"));
   const Dropped dropped = dropped_by(call, stream);
-  for_each_pair(call, at, 2 * at.tile_floats(), [&](std::int64_t b, std::int64_t h, float* scores) {
-    attend_gradient(call, at, dropped, b, h, scores);
-  });
+  for_each_pair(
+      call, at,
+      gradient_floats(call.inputs[0].dtype, call.inputs[1].dtype, call.inputs[3].dtype, call.outputs[0].dtype, at),
+      [&](std::int64_t b, std::int64_t h, float* scratch) { attend_gradient(call, at, dropped, b, h, scratch); });
 }
 
-template <int tiles>
-std::size_t scratch_bytes(const graph::OpShape& shape, int threads) {
-  const QkvShape at = layout_of(shape.inputs[0].shape.data());
-  const std::int64_t all = at.parts(threads) * tiles * at.tile_floats();
-  // Behind the last row a gap is not planned: it could reach into a page that nothing touches.
+/// Of all threads. Behind the last row of scores a gap is not planned: it could reach into a page that nothing touches.
+std::size_t bytes_of_threads(const QkvShape& at, int threads, std::int64_t floats) {
+  const std::int64_t all = at.parts(threads) * floats;
   return static_cast<std::size_t>(all > 0 ? all - row_gap : 0) * sizeof(float);
+}
+
+std::size_t attention_scratch(const graph::OpShape& shape, int threads) {
+  const QkvShape at = layout_of(shape.inputs[0].shape.data());
+  return bytes_of_threads(at, threads, attention_floats(shape.inputs[0].dtype, shape.outputs[0].dtype, at));
+}
+
+std::size_t gradient_scratch(const graph::OpShape& shape, int threads) {
+  const QkvShape at = layout_of(shape.inputs[0].shape.data());
+  return bytes_of_threads(
+      at, threads,
+      gradient_floats(shape.inputs[0].dtype, shape.inputs[1].dtype, shape.inputs[3].dtype, shape.outputs[0].dtype, at));
 }
 
 }  // namespace
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT
 
-SHARDRUN_KERNELS(attention, {"attention", {attention, scratch_bytes<1>}},
-                 {"attention_gradient", {attention_gradient, scratch_bytes<2>}})
+SHARDRUN_KERNELS(attention, {"attention", {attention, attention_scratch}},
+                 {"attention_gradient", {attention_gradient, gradient_scratch}})
