@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -61,6 +62,7 @@ struct KernelCall {
   std::span<std::byte> scratch;
   const Scalars& scalars;
   Threads& threads;
+  void* prepared = nullptr;  ///< what Kernel::prepare made
 };
 
 /// One device's implementation of one op.
@@ -68,6 +70,9 @@ struct Kernel {
   void (*run)(const KernelCall& call) = nullptr;
   /// Bytes of scratch for these (local) shapes and threads, exactly what `run` uses. Null: none.
   std::size_t (*scratch_bytes)(const graph::OpShape& shape, int threads) = nullptr;
+  /// Makes what calls with these (local) shapes need beside memory, such as the descriptors of a library. Called once
+  /// for an instruction, before its first call; one call at a time uses the result. Null, or a null result: nothing.
+  std::shared_ptr<void> (*prepare)(const graph::OpShape& shape) = nullptr;
 };
 
 /// Where programs run: the types that it stores and a kernel per op. Kernels are found by device name and op name.

@@ -29,6 +29,25 @@ device::TensorView view_of(const partition::Buffer& buffer, std::byte* arena) {
   return view;
 }
 
+std::vector<graph::TensorType> types_of(const partition::Program& program,
+                                        const std::vector<partition::BufferId>& buffers) {
+  std::vector<graph::TensorType> types;
+  for (const partition::BufferId id : buffers) {
+    types.push_back(program.buffers[id].type);
+  }
+  return types;
+}
+
+std::shared_ptr<void> prepare(const device::Kernel& kernel, const partition::Program& program,
+                              const partition::Instruction& instruction) {
+  if (kernel.prepare == nullptr) {
+    return nullptr;
+  }
+  const std::vector<graph::TensorType> inputs = types_of(program, instruction.inputs);
+  const std::vector<graph::TensorType> outputs = types_of(program, instruction.outputs);
+  return kernel.prepare({instruction.attributes, inputs, outputs});
+}
+
 }  // namespace
 
 Executor::Executor(const partition::Programs& programs, const device::Device& device, const plugins::Hooks* hooks)
@@ -56,6 +75,7 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
       Call& call = calls.emplace_back();
       if (instruction.kind == partition::Instruction::Kind::compute) {
         call.kernel = &device_.kernel(instruction.op->name);
+        call.prepared = prepare(*call.kernel, program, instruction);
       }
       call.instruction = &instruction;
       call.program = static_cast<std::uint32_t>(calls_.size() - 1);

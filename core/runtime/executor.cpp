@@ -92,7 +92,8 @@ void Executor::compute(Call& call, const device::Scalars& scalars) {
                                        .accumulate = accumulate,
                                        .scratch = call.scratch,
                                        .scalars = scalars,
-                                       .threads = threads_};
+                                       .threads = threads_,
+                                       .prepared = call.prepared.get()};
   device_.run(*call.kernel, kernel_call);
 }
 

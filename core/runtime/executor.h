@@ -140,6 +140,7 @@ class Executor {
     std::vector<device::TensorView> inputs;
     std::vector<device::TensorView> outputs;
     std::span<std::byte> scratch;
+    std::shared_ptr<void> prepared;  ///< what the kernel made for this instruction
     Communicator::Handle transfer = 0;
     std::vector<void*> hook_buffers;
     std::vector<std::uint64_t> hook_elements;
