@@ -14,9 +14,14 @@ using graph::StateKind;
 namespace {
 
 VerifyCase mixed_gpt(graph::DType gradients, const char* tied = "true") {
-  return VerifyCase(
-      training_case("gpt", "gpt", {{"layers", "2"}, {"heads", "2"}, {"width", "8"}, {"context", "6"}, {"tied", tied}},
-                    {.vocab = 11}, {.batch = 7, .microbatches = 3, .mixed = gradients, .optimizer = {.clip = 0.5}}));
+  return VerifyCase(training_case(
+      "gpt", "gpt", {{"layers", "2"}, {"heads", "2"}, {"width", "8"}, {"context", "6"}, {"tied", tied}}, {.vocab = 11},
+      {.batch = 7,
+       .microbatches = 3,
+       .eval_rows = 3,
+       .eval_samples = 5,
+       .mixed = gradients,
+       .optimizer = {.clip = 0.5}}));
 }
 
 std::vector<float> rounded(const std::vector<float>& values) {
@@ -49,6 +54,15 @@ void check_rounded(const Split& split, const std::function<void(std::int64_t, ru
 }
 
 }  // namespace
+
+TEST_CASE("in mixed precision hooks that sum gradients agree with the reference", "[strategies]") {
+  const VerifyCase model = mixed_gpt(graph::DType::f32);
+  for (const char* mode : {"sum", "scatter", "swap"}) {
+    check_agrees(model, hooked({{"data", 3}}, mode));
+    check_agrees(model, hooked({{"pipe", 2}, {"data", 2}, {"model", 2}}, mode));
+  }
+  check_agrees(model, {"topk", ranks(3), {{"ratio", 1.0}}});
+}
 
 TEST_CASE("in mixed precision replicas take the mean of their master weights", "[strategies]") {
   const Split split(mixed_gpt(graph::DType::f32), {"local_sgd", ranks(3), {{"every", std::int64_t{2}}}});
