@@ -148,11 +148,6 @@ void require_own_folder(const job::Job& job) {
 std::vector<std::string> require_runnable(const job::Job& job, const compile::Compiled& compiled,
                                           std::int64_t ranks_here) {
   require_own_folder(job);
-  if (job.task == job::Task::train && job.train.precision == job::Precision::mixed) {
-    throw Error(ErrorCode::job, fmt::format("{}: [train] precision = mixed is for 'shardrun plan': runs compute in "
-                                            "float32; leave it out",
-                                            job.where("train", "precision")));
-  }
   const Limits limits;
   const forecast::Forecast forecast = forecast::forecast(job, compiled);
   require_memory(job, compiled, forecast, ranks_here, limits);
