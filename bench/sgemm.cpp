@@ -1,5 +1,5 @@
-// The rate at which this machine multiplies float32 matrices with the library of shardrun's matmul. Training rates are
-// given as a share of this ceiling.
+// The rate at which this machine multiplies float32 matrices with the library of shardrun's matmul, and bfloat16
+// matrices with shardrun's matmul. Training rates are given as a share of this ceiling.
 
 #include <dlfcn.h>
 #include <dnnl.h>
@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "bf16_product.h"
 #include "core/base/error.h"
 
 namespace {
@@ -34,6 +35,7 @@ struct Rate {
   Shape shape;
   double best_gflops = 0;
   double median_gflops = 0;
+  double bf16_median_gflops = 0;
 };
 
 struct Options {
@@ -62,20 +64,10 @@ std::vector<float> numbers(std::int64_t count) {
   return values;
 }
 
-/// Repeats C = A * B for about `seconds`, at least five times, after one call that is not counted.
-Rate measure(const Shape& shape, double seconds) {
-  const auto a = numbers(shape.m * shape.k);
-  const auto b = numbers(shape.k * shape.n);
-  auto c = numbers(shape.m * shape.n);
-  const auto multiply = [&] {
-    const auto status = dnnl_sgemm('N', 'N', shape.m, shape.n, shape.k, 1.0F, a.data(), shape.k, b.data(), shape.n,
-                                   0.0F, c.data(), shape.n);
-    if (status != dnnl_success) {
-      throw Error{ErrorCode::internal, fmt::format("dnnl_sgemm of {}x{}x{} failed with status {}", shape.m, shape.n,
-                                                   shape.k, static_cast<int>(status))};
-    }
-  };
-
+/// GFLOP/s of calls of multiply() for about `seconds`, at least five, after one call that is not counted, in ascending
+/// order.
+template <typename Multiply>
+std::vector<double> rates_of(const Shape& shape, double seconds, const Multiply& multiply) {
   using Clock = std::chrono::steady_clock;
   const double gflop = 2e-9 * static_cast<double>(shape.m * shape.n * shape.k);
   std::vector<double> rates;
@@ -87,7 +79,27 @@ Rate measure(const Shape& shape, double seconds) {
     rates.push_back(gflop / std::chrono::duration<double>(Clock::now() - begin).count());
   }
   std::sort(rates.begin(), rates.end());
-  return {shape, rates.back(), rates[rates.size() / 2]};
+  return rates;
+}
+
+Rate measure(const Shape& shape, const Options& options) {
+  const auto a = numbers(shape.m * shape.k);
+  const auto b = numbers(shape.k * shape.n);
+  auto c = numbers(shape.m * shape.n);
+  const auto multiply = [&] {
+    const auto status = dnnl_sgemm('N', 'N', shape.m, shape.n, shape.k, 1.0F, a.data(), shape.k, b.data(), shape.n,
+                                   0.0F, c.data(), shape.n);
+    if (status != dnnl_success) {
+      throw Error{ErrorCode::internal, fmt::format("dnnl_sgemm of {}x{}x{} failed with status {}", shape.m, shape.n,
+                                                   shape.k, static_cast<int>(status))};
+    }
+  };
+  use_threads(options.threads);
+  const std::vector<double> rates = rates_of(shape, options.seconds, multiply);
+  use_threads(1);  // shardrun's matmul brings threads of its own
+  const std::vector<double> in_bf16 =
+      rates_of(shape, options.seconds, shardrun::bench::bf16_product(shape.m, shape.n, shape.k, options.threads));
+  return {shape, rates.back(), rates[rates.size() / 2], in_bf16[in_bf16.size() / 2]};
 }
 
 std::vector<Shape> parse_shapes(const std::vector<std::int64_t>& sizes) {
@@ -137,7 +149,8 @@ std::string to_json(const Options& options, const std::vector<Rate>& rates) {
                     {"n", rate.shape.n},
                     {"k", rate.shape.k},
                     {"best_gflops", rate.best_gflops},
-                    {"median_gflops", rate.median_gflops}});
+                    {"median_gflops", rate.median_gflops},
+                    {"bf16_median_gflops", rate.bf16_median_gflops}});
   }
   const auto* version = dnnl_version();
   return boost::json::serialize(
@@ -147,19 +160,20 @@ std::string to_json(const Options& options, const std::vector<Rate>& rates) {
 }
 
 void run(const Options& options) {
-  use_threads(options.threads);
   std::vector<Rate> rates;
   for (const auto& shape : options.shapes) {
-    rates.push_back(measure(shape, options.seconds));
+    rates.push_back(measure(shape, options));
   }
   if (options.json) {
     fmt::print("{}\n", to_json(options, rates));
     return;
   }
-  fmt::print("{:>18} {:>13} {:>15}   {} threads, GFLOP/s\n", "m x n x k", "best", "median", options.threads);
+  fmt::print("{:>18} {:>13} {:>15} {:>13} {:>7}   {} threads, GFLOP/s\n", "m x n x k", "best", "median", "bf16 median",
+             "ratio", options.threads);
   for (const auto& rate : rates) {
     const auto name = fmt::format("{} x {} x {}", rate.shape.m, rate.shape.n, rate.shape.k);
-    fmt::print("{:>18} {:>13.1f} {:>15.1f}\n", name, rate.best_gflops, rate.median_gflops);
+    fmt::print("{:>18} {:>13.1f} {:>15.1f} {:>13.1f} {:>7.2f}\n", name, rate.best_gflops, rate.median_gflops,
+               rate.bf16_median_gflops, rate.bf16_median_gflops / rate.median_gflops);
   }
 }
 
