@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/base/stop.h"
+#include "core/device/host_device.h"
 #include "core/forecast/alike.h"
 
 namespace shardrun::forecast {
@@ -78,7 +79,7 @@ void add_ranks(std::vector<RankForecast>& all, const RankForecast& kind, const s
 
 Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
   const partition::Partition& partition = compiled.partition;
-  const device::Device half(compiled.device->name(), graph::DType::bf16);
+  const device::HostDevice half(compiled.device->name(), graph::DType::bf16);
   const bool mixed = job.train.precision == job::Precision::mixed;
   const device::Device& device = mixed ? half : *compiled.device;
   Forecast result;

@@ -36,7 +36,8 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
       device_(device),
       hooks_(hooks),
       threads_(programs.threads),
-      arena_(std::make_shared<memory::Arena>(programs.arena_bytes)) {
+      arena_(device.allocate(programs.arena_bytes)),
+      queue_(device.open_queue(threads_)) {
   for (const partition::Buffer& state : programs_.finalized) {
     finalized_.push_back(view_of(state, arena_->data()));
   }
@@ -55,18 +56,11 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
     for (const partition::Instruction& instruction : program.instructions) {
       Call& call = calls.emplace_back();
       if (instruction.kind == partition::Instruction::Kind::compute) {
-        call.kernel = &device_.kernel(instruction.op->name);
+        call.kernel = prepare(instruction, views);
       }
       call.instruction = &instruction;
       call.program = static_cast<std::uint32_t>(calls_.size() - 1);
       call.number = static_cast<std::uint32_t>(calls.size() - 1);
-      call.scratch = {arena_->data() + instruction.scratch_offset, instruction.scratch_bytes};
-      for (const partition::BufferId id : instruction.inputs) {
-        call.inputs.push_back(views[id]);
-      }
-      for (const partition::BufferId id : instruction.outputs) {
-        call.outputs.push_back(views[id]);
-      }
       if (instruction.hook) {
         bind_hook(call);
       }
@@ -75,6 +69,20 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
 }
 
 Executor::~Executor() = default;
+
+std::unique_ptr<const device::PreparedKernel> Executor::prepare(
+    const partition::Instruction& instruction, const IdVector<partition::BufferId, device::TensorView>& views) const {
+  const auto views_of = [&](const std::vector<partition::BufferId>& buffers) {
+    std::vector<device::TensorView> of_buffers;
+    for (const partition::BufferId id : buffers) {
+      of_buffers.push_back(views[id]);
+    }
+    return of_buffers;
+  };
+  return device_.prepare(device_.kernel(instruction.op->name), instruction.attributes, views_of(instruction.inputs),
+                         views_of(instruction.outputs),
+                         {arena_->data() + instruction.scratch_offset, instruction.scratch_bytes});
+}
 
 void Executor::bind_hook(Call& call) {
   if (const graph::DType stored = device_.stored(graph::DType::f32); stored != graph::DType::f32) {

@@ -114,7 +114,7 @@ partition::TransferScratch scratch_of(const TransportSet& set) {
 }
 
 Collectives::Collectives(TransportSet& set, const partition::Partition& partition, std::int64_t rank,
-                         const memory::Arena& arena, double timeout_s, FlightRecorder& record)
+                         const device::Memory& arena, double timeout_s, FlightRecorder& record)
     : set_(set),
       mesh_(partition.placements.mesh),
       timeout_ns_(static_cast<std::int64_t>(timeout_s * 1e9)),

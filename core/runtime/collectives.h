@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/memory/arena.h"
+#include "core/device/memory.h"
 #include "core/partition/partition.h"
 #include "core/runtime/communicator.h"
 #include "core/runtime/flight_recorder.h"
@@ -35,7 +35,7 @@ class Collectives final : public Communicator {
   /// Registers the arena and connects the groups, which waits for the other ranks. `timeout_s`: for connecting, for
   /// preparing and for each transfer. Started operations go into `record`. REQUIRES: `set` and `record` outlive this,
   /// and `arena` the transports in `set`. Throws Error.
-  Collectives(TransportSet& set, const partition::Partition& partition, std::int64_t rank, const memory::Arena& arena,
+  Collectives(TransportSet& set, const partition::Partition& partition, std::int64_t rank, const device::Memory& arena,
               double timeout_s, FlightRecorder& record);
 
   [[nodiscard]] Handle prepare(const partition::Transfer& transfer, const TransferBuffers& buffers,

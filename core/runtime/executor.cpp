@@ -3,27 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/base/error.h"
 #include "plugins/loader/hooks.h"
 
 namespace shardrun::runtime {
 namespace {
-
-/// Copies a box row by row: dimension `d` and the later ones.
-void copy_box(const partition::Copy& copy, std::size_t d, const std::byte* from, std::byte* to, std::size_t bytes) {
-  const bool consecutive = d + 1 == copy.shape.size() && copy.from_strides[d] == 1 && copy.to_strides[d] == 1;
-  if (d == copy.shape.size() || consecutive) {
-    const std::int64_t elements = consecutive ? copy.shape[d] : 1;
-    std::memcpy(to, from, static_cast<std::size_t>(elements) * bytes);
-    return;
-  }
-  for (std::int64_t i = 0; i < copy.shape[d]; ++i) {
-    copy_box(copy, d + 1, from + i * copy.from_strides[d] * static_cast<std::int64_t>(bytes),
-             to + i * copy.to_strides[d] * static_cast<std::int64_t>(bytes), bytes);
-  }
-}
 
 const partition::Port* find_port(const std::vector<partition::Port>& ports, std::string_view name, std::size_t call) {
   const auto found =
@@ -86,14 +71,21 @@ void Executor::compute(Call& call, const device::Scalars& scalars) {
   const partition::Accumulate mode = call.instruction->accumulate;
   const bool accumulate = mode == partition::Accumulate::always ||
                           (mode == partition::Accumulate::after_first && !scalars.first_microbatch);
-  const device::KernelCall kernel_call{.attributes = call.instruction->attributes,
-                                       .inputs = call.inputs,
-                                       .outputs = call.outputs,
-                                       .accumulate = accumulate,
-                                       .scratch = call.scratch,
-                                       .scalars = scalars,
-                                       .threads = threads_};
-  device_.run(*call.kernel, kernel_call);
+  queue_->run(*call.kernel, accumulate, scalars);
+}
+
+void Executor::move(const Call& call) {
+  const device::TensorView& from = views_[call.program][call.instruction->inputs[0]];
+  const device::TensorView& to = views_[call.program][call.instruction->outputs[0]];
+  const std::size_t bytes = graph::element_bytes(from.dtype);
+  for (const partition::Copy& copy : call.instruction->copies) {
+    queue_->copy({.from = static_cast<const std::byte*>(from.data) + static_cast<std::size_t>(copy.from) * bytes,
+                  .to = static_cast<std::byte*>(to.data) + static_cast<std::size_t>(copy.to) * bytes,
+                  .element_bytes = bytes,
+                  .shape = copy.shape,
+                  .from_strides = copy.from_strides,
+                  .to_strides = copy.to_strides});
+  }
 }
 
 void Executor::perform(Call& call, std::span<const device::Scalars> scalars) {
@@ -101,14 +93,7 @@ void Executor::perform(Call& call, std::span<const device::Scalars> scalars) {
     case partition::Instruction::Kind::compute:
       compute(call, scalars[static_cast<std::size_t>(call.instruction->call)]);
       break;
-    case partition::Instruction::Kind::move:
-      for (const partition::Copy& copy : call.instruction->copies) {
-        const std::size_t bytes = graph::element_bytes(call.inputs[0].dtype);
-        copy_box(copy, 0,
-                 static_cast<const std::byte*>(call.inputs[0].data) + static_cast<std::size_t>(copy.from) * bytes,
-                 static_cast<std::byte*>(call.outputs[0].data) + static_cast<std::size_t>(copy.to) * bytes, bytes);
-      }
-      break;
+    case partition::Instruction::Kind::move: move(call); break;
     case partition::Instruction::Kind::hook: call_hook(call, scalars.front()); break;
     case partition::Instruction::Kind::start:
       *call.sent += call.bytes;
@@ -126,32 +111,77 @@ void Executor::execute(Call& call, std::span<const device::Scalars> scalars) {
     perform(call, scalars);
     return;
   }
-  const std::int64_t begin = now_in_nanoseconds();
+  queue_->stamp(call.begin);
   try {
     perform(call, scalars);
   } catch (...) {
-    note(call, begin, true);
+    queue_->stamp(call.end);
     throw;
   }
-  note(call, begin, false);
+  queue_->stamp(call.end);
+}
+
+template <typename Run>
+void Executor::noting(std::vector<Call>& calls, std::size_t& at, const Run& run) {
+  if (!timed_) {
+    run();
+    return;
+  }
+  std::size_t first = at;
+  const auto note_all = [&] {
+    for (; first < at; ++first) {
+      note(calls[first], false);
+    }
+  };
+  try {
+    run();
+    queue_->finish();
+  } catch (...) {
+    note_all();
+    if (at < calls.size()) {
+      note(calls[at], true);
+    }
+    throw;
+  }
+  note_all();
 }
 
 void Executor::run(std::size_t program, std::span<const device::Scalars> scalars) {
-  for (Call& call : calls_[program]) {
-    execute(call, scalars);
-  }
+  std::vector<Call>& calls = calls_[program];
+  std::size_t at = 0;
+  noting(calls, at, [&] {
+    for (; at < calls.size(); ++at) {
+      execute(calls[at], scalars);
+    }
+  });
+}
+
+/// A schedule may run a later microbatch's forward before an earlier one's backward. Data that is only moved was
+/// checked where it was made.
+std::optional<NonFiniteResult> Executor::run_checked(std::size_t program, std::span<const device::Scalars> scalars) {
+  std::optional<NonFiniteResult> first;
+  std::vector<Call>& calls = calls_[program];
+  std::size_t at = 0;
+  noting(calls, at, [&] {
+    for (; at < calls.size(); ++at) {
+      execute(calls[at], scalars);
+      check(calls[at], first);
+    }
+  });
+  return first;
 }
 
 std::size_t Executor::advance(std::size_t program, std::span<const device::Scalars> scalars, std::size_t at) {
   std::vector<Call>& calls = calls_[program];
-  while (at < calls.size()) {
-    Call& call = calls[at];
-    if (call.instruction->kind == partition::Instruction::Kind::wait && !communicator_->test(call.transfer)) {
-      return at;
+  noting(calls, at, [&] {
+    for (; at < calls.size(); ++at) {
+      Call& call = calls[at];
+      if (call.instruction->kind == partition::Instruction::Kind::wait && !communicator_->test(call.transfer)) {
+        return;
+      }
+      execute(call, scalars);
     }
-    execute(call, scalars);
-    ++at;
-  }
+  });
   return at;
 }
 

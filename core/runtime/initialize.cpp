@@ -6,6 +6,8 @@
 
 #include "core/base/philox.h"
 #include "core/device/elements.h"
+#include "core/device/host_device.h"
+#include "core/device/host_tensor.h"
 #include "core/runtime/executor.h"
 
 namespace shardrun::runtime {
@@ -80,15 +82,11 @@ void fill(const device::TensorView& view, std::int64_t begin, std::int64_t end, 
 
 void initialize(const device::TensorView& view, const mesh::Box& part, const graph::State& state, std::uint64_t seed,
                 device::Threads& threads) {
-  if (state.initializer.kind == graph::Initializer::Kind::parameter) {
-    return;  // copied when the parameter has its values
+  if (state.initializer.kind == graph::Initializer::Kind::constant) {
+    device::fill_on_host(view, state.initializer.value, threads);
+    return;
   }
   threads.split(view.elements(), 4096, [&](std::int64_t begin, std::int64_t end) {
-    if (state.initializer.kind == graph::Initializer::Kind::constant) {
-      fill(view, begin, end,
-           [&](std::span<double> values, std::int64_t) { std::ranges::fill(values, state.initializer.value); });
-      return;
-    }
     Normal normal(stream_key(seed, state.name));
     fill(view, begin, end, [&](std::span<double> values, std::int64_t first) {
       for (std::size_t i = 0; i < values.size(); ++i) {
@@ -100,15 +98,24 @@ void initialize(const device::TensorView& view, const mesh::Box& part, const gra
 }
 
 void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executor) {
+  device::Queue& queue = executor.queue();
   for (const graph::StateId id : graph.states.ids()) {
-    initialize(executor.state(id), executor.part(id), graph.states[id], seed, executor.threads());
+    const graph::State& state = graph.states[id];
+    if (state.initializer.kind == graph::Initializer::Kind::constant) {
+      queue.fill(executor.state(id), state.initializer.value);
+    } else if (state.initializer.kind != graph::Initializer::Kind::parameter) {
+      device::HostTensor values(queue, executor.state(id), device::Access::write);
+      initialize(values.view(), executor.part(id), state, seed, executor.threads());
+      values.store();
+    }
   }
   for (const graph::StateId id : graph.states.ids()) {
     if (graph.states[id].initializer.kind == graph::Initializer::Kind::parameter) {
-      const device::TensorView copy = executor.state(id);
-      const device::TensorView of = executor.state(graph.states[id].of_parameter);
-      fill(copy, 0, copy.elements(),
-           [&](std::span<double> block, std::int64_t first) { device::read_elements(of, first, block); });
+      device::HostTensor copy(queue, executor.state(id), device::Access::write);
+      const device::HostTensor of(queue, executor.state(graph.states[id].of_parameter), device::Access::read);
+      fill(copy.view(), 0, copy.view().elements(),
+           [&](std::span<double> block, std::int64_t first) { device::read_elements(of.view(), first, block); });
+      copy.store();
     }
   }
 }

@@ -158,13 +158,13 @@ std::vector<Tensor> execute(const device::Device& device, const Execution& execu
   const graph::OpShape shape{execution.attributes, input_types, output_types};
   Buffer scratch(kernel.scratch_bytes == nullptr ? 0 : kernel.scratch_bytes(shape, execution.threads));
 
-  device.run(kernel, {.attributes = execution.attributes,
-                      .inputs = inputs,
-                      .outputs = outputs,
-                      .accumulate = execution.accumulate,
-                      .scratch = {scratch.data(), scratch.bytes()},
-                      .scalars = execution.scalars,
-                      .threads = threads_of(execution.threads)});
+  device::run_kernel(kernel, {.attributes = execution.attributes,
+                              .inputs = inputs,
+                              .outputs = outputs,
+                              .accumulate = execution.accumulate,
+                              .scratch = {scratch.data(), scratch.bytes()},
+                              .scalars = execution.scalars,
+                              .threads = threads_of(execution.threads)});
 
   buffers.push_back(std::move(scratch));
   for (const Buffer& buffer : buffers) {
