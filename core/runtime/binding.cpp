@@ -4,15 +4,16 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/device/host_memory.h"
 #include "core/runtime/executor.h"
 #include "plugins/loader/hooks.h"
 
 namespace shardrun::runtime {
 namespace {
 
-device::TensorView view_of(const partition::Buffer& buffer, std::byte* arena) {
+device::TensorView view_of(const partition::Buffer& buffer, std::byte* memory) {
   device::TensorView view;
-  view.data = arena + buffer.offset;
+  view.data = memory + buffer.offset;
   view.dtype = buffer.type.dtype;
   view.rounded = buffer.rounded;
   view.rank = static_cast<std::uint32_t>(buffer.type.shape.size());
@@ -38,6 +39,10 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
       threads_(programs.threads),
       arena_(device.allocate(programs.arena_bytes)),
       queue_(device.open_queue(threads_)) {
+  if (!device.is_addressable()) {
+    staging_ = std::make_shared<const device::HostMemory>(programs.staging_bytes);
+    copies_ = device.open_queue(threads_);
+  }
   for (const partition::Buffer& state : programs_.finalized) {
     finalized_.push_back(view_of(state, arena_->data()));
   }
@@ -50,7 +55,7 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
   for (const partition::Program& program : programs_.programs) {
     IdVector<partition::BufferId, device::TensorView>& views = views_.emplace_back();
     for (const partition::Buffer& buffer : program.buffers) {
-      views.push_back(view_of(buffer, arena_->data()));
+      views.push_back(view_of(buffer, (buffer.is_staged ? *staging_ : *arena_).data()));
     }
     std::vector<Call>& calls = calls_.emplace_back();
     for (const partition::Instruction& instruction : program.instructions) {
@@ -89,10 +94,19 @@ void Executor::bind_hook(Call& call) {
     throw Error(ErrorCode::job, fmt::format("the strategy has hooks, which compute in float32, and device {} stores {}",
                                             device_.name(), to_string(stored)));
   }
-  for (const partition::Region& region : call.instruction->hook->buffers) {
-    call.hook_buffers.push_back(address_of(call.program, region.buffer));
+  const partition::HookCall& hook = *call.instruction->hook;
+  for (std::size_t i = 0; i < hook.buffers.size(); ++i) {
+    const partition::Region& region = hook.buffers[i];
+    const graph::DType dtype = views_[call.program][region.buffer].dtype;
+    std::byte* data = memory_of(call.program, region, dtype).data();
+    if (!hook.staged.empty()) {
+      call.before.push_back(copied(call.program, region, dtype, hook.staged[i]));
+      data = call.before.back().staged.data();
+    }
+    call.hook_buffers.push_back(data);
     call.hook_elements.push_back(static_cast<std::uint64_t>(region.elements));
   }
+  call.after = call.before;
 }
 
 void Executor::bind(Communicator& communicator) {
@@ -102,25 +116,50 @@ void Executor::bind(Communicator& communicator) {
   }
 }
 
-std::byte* Executor::address_of(std::size_t program, partition::BufferId buffer) const {
-  return buffer.exists() ? static_cast<std::byte*>(views_[program][buffer].data) : nullptr;
+std::span<std::byte> Executor::memory_of(std::size_t program, const partition::Region& region,
+                                         graph::DType dtype) const {
+  if (!region.buffer.exists()) {
+    return {};
+  }
+  const std::size_t bytes = graph::element_bytes(dtype);
+  return {static_cast<std::byte*>(views_[program][region.buffer].data) + static_cast<std::size_t>(region.first) * bytes,
+          static_cast<std::size_t>(region.elements) * bytes};
+}
+
+Executor::Copied Executor::copied(std::size_t program, const partition::Region& region, graph::DType dtype,
+                                  const partition::Staged& staged) const {
+  const std::span<std::byte> in_arena = memory_of(program, region, dtype);
+  std::byte* const copy = static_cast<std::byte*>(views_[program][staged.buffer].data) + staged.offset;
+  return {in_arena.data(), {in_arena.data() == nullptr ? nullptr : copy, in_arena.size()}};
 }
 
 Communicator::TransferBuffers Executor::buffers_of(std::size_t program, const partition::Transfer& transfer) const {
-  const std::size_t bytes = graph::element_bytes(transfer.dtype);
-  const auto address = [&](const partition::Region& region) {
-    std::byte* buffer = address_of(program, region.buffer);
-    return buffer == nullptr ? nullptr : buffer + static_cast<std::size_t>(region.first) * bytes;
-  };
-  Communicator::TransferBuffers buffers{.send = address(transfer.send),
-                                        .send_bytes = static_cast<std::uint64_t>(transfer.send.elements) * bytes,
-                                        .recv = address(transfer.recv),
-                                        .recv_bytes = static_cast<std::uint64_t>(transfer.recv.elements) * bytes,
-                                        .scratch = address_of(program, transfer.scratch)};
+  std::span<std::byte> send = memory_of(program, transfer.send, transfer.dtype);
+  std::span<std::byte> recv = memory_of(program, transfer.recv, transfer.dtype);
+  if (!transfer.staged.empty()) {
+    send = copied(program, transfer.send, transfer.dtype, transfer.staged[0]).staged;
+    recv = copied(program, transfer.recv, transfer.dtype, transfer.staged[1]).staged;
+  }
+  Communicator::TransferBuffers buffers{
+      .send = send.data(), .send_bytes = send.size(), .recv = recv.data(), .recv_bytes = recv.size()};
   if (transfer.scratch.exists()) {
+    buffers.scratch = views_[program][transfer.scratch].data;
     buffers.scratch_bytes = programs_.programs[program].buffers[transfer.scratch].bytes;
   }
   return buffers;
+}
+
+/// What a transfer's start and wait copy.
+void Executor::bind_copies(Call& call, const partition::Transfer& transfer) {
+  if (transfer.staged.empty()) {
+    return;
+  }
+  const bool starts = call.instruction->kind == partition::Instruction::Kind::start;
+  const partition::Region& region = starts ? transfer.send : transfer.recv;
+  if (region.elements > 0) {
+    std::vector<Copied>& copies = starts ? call.before : call.after;
+    copies.push_back(copied(call.program, region, transfer.dtype, transfer.staged[starts ? 0 : 1]));
+  }
 }
 
 void Executor::bind_transfers(std::size_t p) {
@@ -140,6 +179,7 @@ void Executor::bind_transfers(std::size_t p) {
     }
     if (instruction.transfer.exists()) {
       calls_[p][i].transfer = handles[instruction.transfer];
+      bind_copies(calls_[p][i], program.transfers[instruction.transfer]);
     }
   }
 }

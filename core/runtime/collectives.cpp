@@ -114,13 +114,13 @@ partition::TransferScratch scratch_of(const TransportSet& set) {
 }
 
 Collectives::Collectives(TransportSet& set, const partition::Partition& partition, std::int64_t rank,
-                         const device::Memory& arena, double timeout_s, FlightRecorder& record)
+                         const device::Memory& memory, double timeout_s, FlightRecorder& record)
     : set_(set),
       mesh_(partition.placements.mesh),
       timeout_ns_(static_cast<std::int64_t>(timeout_s * 1e9)),
       record_(record) {
   for (plugins::Transport& transport : set.transports) {
-    registrations_.push_back(transport.register_memory(arena.data(), arena.bytes(), arena.descriptor()));
+    registrations_.push_back(transport.register_memory(memory.data(), memory.bytes(), memory.descriptor()));
   }
   const std::vector<partition::Link> links = partition::links_of(partition);
   groups_.reserve(mesh_.axes.size() + links.size());

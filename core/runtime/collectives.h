@@ -32,10 +32,10 @@ struct TransportSet {
 /// from another stage.
 class Collectives final : public Communicator {
  public:
-  /// Registers the arena and connects the groups, which waits for the other ranks. `timeout_s`: for connecting, for
-  /// preparing and for each transfer. Started operations go into `record`. REQUIRES: `set` and `record` outlive this,
-  /// and `arena` the transports in `set`. Throws Error.
-  Collectives(TransportSet& set, const partition::Partition& partition, std::int64_t rank, const device::Memory& arena,
+  /// Registers the memory that transfers use and connects the groups, which waits for the other ranks. `timeout_s`: for
+  /// connecting, for preparing and for each transfer. Started operations go into `record`. REQUIRES: `set` and `record`
+  /// outlive this, and `memory` the transports in `set`. Throws Error.
+  Collectives(TransportSet& set, const partition::Partition& partition, std::int64_t rank, const device::Memory& memory,
               double timeout_s, FlightRecorder& record);
 
   [[nodiscard]] Handle prepare(const partition::Transfer& transfer, const TransferBuffers& buffers,
@@ -90,7 +90,7 @@ class Collectives final : public Communicator {
   TransportSet& set_;
   const mesh::Mesh mesh_;
   std::int64_t timeout_ns_;
-  std::vector<std::uint64_t> registrations_;  ///< of the arena, per transport
+  std::vector<std::uint64_t> registrations_;  ///< of the memory, per transport
   std::mutex mutex_;                          ///< guards `groups_` while it grows
   std::vector<Group> groups_;
   std::vector<Op> ops_;

@@ -88,18 +88,55 @@ void Executor::move(const Call& call) {
   }
 }
 
+/// Returns when the host may use what the instruction needs: everything before it is done and copied. Transfers may
+/// then also overwrite what is staged for them, because copies of earlier transfers are done too.
+void Executor::copy_before(const Call& call) {
+  if (copies_ == nullptr) {
+    queue_->finish();
+    return;
+  }
+  copies_->wait(queue_->record());
+  for (const Copied& copy : call.before) {
+    copies_->read(copy.in_arena, copy.staged);
+  }
+  copies_->finish();
+}
+
+/// Later instructions wait for the copies; the host does not.
+void Executor::copy_after(const Call& call) {
+  if (call.after.empty()) {
+    return;
+  }
+  for (const Copied& copy : call.after) {
+    copies_->write(copy.staged, copy.in_arena);
+  }
+  queue_->wait(copies_->record());
+}
+
+std::uint64_t Executor::touched_bytes() const {
+  return arena_->touched_bytes() + (staging_ == nullptr ? 0 : staging_->touched_bytes());
+}
+
 void Executor::perform(Call& call, std::span<const device::Scalars> scalars) {
   switch (call.instruction->kind) {
     case partition::Instruction::Kind::compute:
       compute(call, scalars[static_cast<std::size_t>(call.instruction->call)]);
       break;
     case partition::Instruction::Kind::move: move(call); break;
-    case partition::Instruction::Kind::hook: call_hook(call, scalars.front()); break;
+    case partition::Instruction::Kind::hook:
+      copy_before(call);
+      call_hook(call, scalars.front());
+      copy_after(call);
+      break;
     case partition::Instruction::Kind::start:
       *call.sent += call.bytes;
+      copy_before(call);
       communicator_->start(call.transfer);
       break;
-    case partition::Instruction::Kind::wait: communicator_->wait(call.transfer); break;
+    case partition::Instruction::Kind::wait:
+      communicator_->wait(call.transfer);
+      copy_after(call);
+      break;
   }
 }
 

@@ -129,19 +129,33 @@ class Executor {
   [[nodiscard]] std::vector<OpTime> profile() const;
 
   [[nodiscard]] device::Threads& threads() noexcept { return threads_; }
+  /// The memory that transports use: the arena, or staging memory of the host if the host cannot address the arena.
   /// Whoever gives others its address, as a communicator does, shares ownership while they may use it.
+  [[nodiscard]] const std::shared_ptr<const device::Memory>& transport_memory() const noexcept {
+    return staging_ == nullptr ? arena_ : staging_;
+  }
+  /// Bytes of the pages of both that were touched so far.
+  [[nodiscard]] std::uint64_t touched_bytes() const;
   [[nodiscard]] const std::shared_ptr<const device::Memory>& arena() const noexcept { return arena_; }
   [[nodiscard]] const device::Device& device() const noexcept { return device_; }
   /// Where the programs run. Tensors are read and written through it.
   [[nodiscard]] device::Queue& queue() const noexcept { return *queue_; }
 
  private:
+  /// Memory of the arena and its copy in staging memory.
+  struct Copied {
+    std::byte* in_arena = nullptr;
+    std::span<std::byte> staged;
+  };
+
   struct Call {
     std::unique_ptr<const device::PreparedKernel> kernel;  ///< of instructions that compute
     const partition::Instruction* instruction = nullptr;
     std::uint32_t program = 0;
     std::uint32_t number = 0;  ///< number of the instruction
     Communicator::Handle transfer = 0;
+    std::vector<Copied> before;  ///< copied to staging memory before the instruction
+    std::vector<Copied> after;   ///< copied to the arena after it
     std::vector<void*> hook_buffers;
     std::vector<std::uint64_t> hook_elements;
     std::uint64_t* sent = nullptr;  ///< where a start counts its bytes
@@ -163,7 +177,10 @@ class Executor {
   void execute(Call& call, std::span<const device::Scalars> scalars);
   void compute(Call& call, const device::Scalars& scalars);
   void move(const Call& call);
+  void copy_before(const Call& call);
+  void copy_after(const Call& call);
   void bind_hook(Call& call);
+  void bind_copies(Call& call, const partition::Transfer& transfer);
   void call_hook(const Call& call, const device::Scalars& scalars);
   void perform(Call& call, std::span<const device::Scalars> scalars);
   /// Calls `run`, which executes calls from number `at` on and moves `at` along. If they are timed, their times are
@@ -173,7 +190,10 @@ class Executor {
   void note(Call& call, bool failed) noexcept;
   [[nodiscard]] Communicator::TransferBuffers buffers_of(std::size_t program,
                                                          const partition::Transfer& transfer) const;
-  [[nodiscard]] std::byte* address_of(std::size_t program, partition::BufferId buffer) const;
+  [[nodiscard]] std::span<std::byte> memory_of(std::size_t program, const partition::Region& region,
+                                               graph::DType dtype) const;
+  [[nodiscard]] Copied copied(std::size_t program, const partition::Region& region, graph::DType dtype,
+                              const partition::Staged& staged) const;
 
   const partition::Programs programs_;
   const device::Device& device_;
@@ -182,10 +202,13 @@ class Executor {
   Communicator* communicator_ = nullptr;
   device::Threads threads_;
   std::shared_ptr<const device::Memory> arena_;
+  std::shared_ptr<const device::Memory> staging_;  ///< null if the host can address the arena
   IdVector<graph::StateId, device::TensorView> finalized_;
   std::vector<IdVector<partition::BufferId, device::TensorView>> views_;  ///< of each program's buffers
   std::vector<std::vector<Call>> calls_;
-  std::unique_ptr<device::Queue> queue_;  ///< its work uses the above
+  // Their work uses the above.
+  std::unique_ptr<device::Queue> queue_;
+  std::unique_ptr<device::Queue> copies_;  ///< between arena and staging memory
   partition::SentBytes sent_;
   bool profiling_ = false;
   Timeline* timeline_ = nullptr;

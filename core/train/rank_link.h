@@ -83,7 +83,7 @@ class RankLink final : private plugins::TransportHost {
   launch::Rank& rank_;
   std::function<int()> own_stop_signal_;
   runtime::FlightRecorder record_;
-  std::shared_ptr<const device::Memory> arena_;  ///< known to the transports
+  std::shared_ptr<const device::Memory> memory_;  ///< known to the transports
   std::unique_ptr<runtime::Collectives> collectives_;
   int barriers_ = 0;  ///< calls so far, the same on every rank
 };
