@@ -45,6 +45,10 @@ struct TensorView {
   [[nodiscard]] std::size_t bytes() const noexcept {
     return static_cast<std::size_t>(elements()) * graph::element_bytes(dtype);
   }
+  /// The address of an element, on the device.
+  [[nodiscard]] std::byte* address_of(std::int64_t element) const noexcept {
+    return static_cast<std::byte*>(data) + static_cast<std::size_t>(element) * graph::element_bytes(dtype);
+  }
 };
 
 /// Arguments that change from call to call of a function.
@@ -90,6 +94,15 @@ struct PreparedKernel {
   std::span<std::byte> scratch;
 };
 
+/// What a device is, for people.
+struct DeviceFacts {
+  std::string kind;  ///< "cpu"
+  std::int64_t cores = 0;
+  std::optional<std::uint64_t> memory;  ///< bytes available; nothing: unknown
+  std::string vectors;                  ///< the instruction set of the fastest kernels
+  std::vector<graph::DType> computes;   ///< real types that its kernels take
+};
+
 /// Where programs run: the owner of tensors' memory and of the time at which kernels run. It has the types that it
 /// stores and a kernel per op.
 ///
@@ -117,6 +130,7 @@ class Device {
   /// Throws Error{internal} when the device has no kernel for the op.
   [[nodiscard]] const Kernel& kernel(std::string_view op) const;
 
+  [[nodiscard]] virtual DeviceFacts facts() const = 0;
   /// Whether the host, and so every transport, may use the addresses of its memory.
   [[nodiscard]] virtual bool is_addressable() const noexcept = 0;
   /// Memory for tensors. Throws Error{io} when there is not that much. It outlives the queues that use it.

@@ -4,11 +4,15 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
+#include "core/device/cores.h"
 #include "core/device/elements.h"
 #include "core/device/host_memory.h"
+#include "core/device/machine_level.h"
 #include "core/device/queue.h"
 #include "core/device/threads.h"
+#include "core/memory/machine.h"
 
 namespace shardrun::device {
 namespace {
@@ -67,12 +71,26 @@ class HostQueue final : public Queue {
 
 }  // namespace
 
+DeviceFacts HostDevice::facts() const { return facts_of_host({stored(graph::DType::f32)}); }
+
 std::shared_ptr<const Memory> HostDevice::allocate(std::uint64_t bytes) const {
   return std::make_shared<const HostMemory>(bytes);
 }
 
 std::unique_ptr<Queue> HostDevice::open_queue(Threads& threads) const {
   return std::make_unique<HostQueue>(*this, threads);
+}
+
+DeviceFacts facts_of_host(std::vector<graph::DType> computes) {
+  const std::optional<memory::MemoryRoom> room = memory::available_memory();
+  const int level = machine_level();
+  return {.kind = "cpu",
+          .cores = usable_cores(),
+          .memory = room ? std::optional(room->bytes) : std::nullopt,
+          .vectors = level == 4   ? "AVX-512"
+                     : level == 3 ? "AVX2"
+                                  : "baseline",
+          .computes = std::move(computes)};
 }
 
 void copy_on_host(const StridedCopy& copy) {

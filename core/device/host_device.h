@@ -17,10 +17,14 @@ class HostDevice final : public Device {
   explicit HostDevice(const std::string& name, std::optional<graph::DType> reals = std::nullopt)
       : Device(name, name, reals) {}
 
+  [[nodiscard]] DeviceFacts facts() const override;
   [[nodiscard]] bool is_addressable() const noexcept override { return true; }
   [[nodiscard]] std::shared_ptr<const Memory> allocate(std::uint64_t bytes) const override;
   [[nodiscard]] std::unique_ptr<Queue> open_queue(Threads& threads) const override;
 };
+
+/// The processor, whose kernels take these types.
+[[nodiscard]] DeviceFacts facts_of_host(std::vector<graph::DType> computes);
 
 /// Does a copy at once, between boxes in host memory.
 void copy_on_host(const StridedCopy& copy);

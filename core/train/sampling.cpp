@@ -64,9 +64,11 @@ void sample(runtime::Executor& executor, std::vector<std::int32_t> tokens, const
     const std::size_t used = std::min(tokens.size(), context);
     device::HostTensor read(executor.queue(), inputs, device::Access::write);
     const std::span<std::int32_t> row = device::elements_of<std::int32_t>(read.view());
-    // Positions after the last token are never attended to.
-    std::ranges::fill(row, 0);
-    std::copy(tokens.end() - static_cast<std::ptrdiff_t>(used), tokens.end(), row.begin());
+    if (!row.empty()) {  // a rank may have no part of the row
+      // Positions after the last token are never attended to.
+      std::ranges::fill(row, 0);
+      std::copy(tokens.end() - static_cast<std::ptrdiff_t>(used), tokens.end(), row.begin());
+    }
     read.store();
     executor.run(program, {.position = static_cast<std::int64_t>(used) - 1});
     const PhiloxBlock bits = philox({static_cast<std::uint32_t>(n), 0, 0, 0}, key);

@@ -290,6 +290,7 @@ class Unmapped final : public Device {
  public:
   Unmapped() : Device("unmapped", "cpu") {}
 
+  [[nodiscard]] device::DeviceFacts facts() const override { return device::facts_of_host({graph::DType::f32}); }
   [[nodiscard]] bool is_addressable() const noexcept override { return false; }
   [[nodiscard]] std::shared_ptr<const Memory> allocate(std::uint64_t bytes) const override {
     return std::make_shared<const UnmappedMemory>(bytes);
