@@ -164,7 +164,8 @@ partition::Programs programs_of_rank(const job::Job& job, const Compiled& compil
                                  .threads = threads_of(job),
                                  .rank = rank,
                                  .transfer_scratch = runtime::scratch_of(compiled.transports),
-                                 .plan_hook = [&](const plan::HookGroup& group) { return compiled.hooks->ask(group); }});
+                                 .plan_hook = [&](const plan::HookGroup& group) { return compiled.hooks->ask(group); },
+                                 .agreements = true});
 }
 
 std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partition::Programs& programs) {

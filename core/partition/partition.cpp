@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/memory/layout.h"
+#include "core/partition/agreements.h"
 #include "core/partition/copies.h"
 #include "core/partition/hooks.h"
 #include "core/partition/lower.h"
@@ -304,17 +305,20 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
   programs.finalized = finalized_buffers(graph, programs.states, partition, settings);
   std::uint64_t transient = 0;
   const std::vector<Bucket> none;
-  const auto add = [&](const SplitFunction& function, const IdVector<StepId, Step>& steps,
-                       const std::vector<Bucket>& finalized) {
-    Program program =
-        lower(function, {graph, settings, partition, programs.states, programs.finalized, steps, finalized});
-    program.finalizes = !finalized.empty();
+  const auto add_program = [&](Program program) {
     place_transients(programs, program, base);
     if (!settings.device.is_addressable()) {
       programs.staging_bytes = std::max(programs.staging_bytes, add_staging(program));
     }
     transient = std::max(transient, program.transient_bytes);
     programs.programs.push_back(std::move(program));
+  };
+  const auto add = [&](const SplitFunction& function, const IdVector<StepId, Step>& steps,
+                       const std::vector<Bucket>& finalized) {
+    Program program =
+        lower(function, {graph, settings, partition, programs.states, programs.finalized, steps, finalized});
+    program.finalizes = !finalized.empty();
+    add_program(std::move(program));
   };
   const std::vector<SplitFunction>& functions = stage.functions;
   std::vector<Variants> variants;
@@ -331,6 +335,11 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
     }
     if (variants[f].others) {
       add(functions[f], steps, none);
+    }
+  }
+  if (settings.agreements) {
+    for (Program& program : agreements_of(graph, partition, settings, programs.states)) {
+      add_program(std::move(program));
     }
   }
   programs.arena_bytes = base + transient;

@@ -154,6 +154,7 @@ struct Program {
   /// The rows of each call that one run executes: of one call, or of all calls of a step.
   std::vector<std::int64_t> call_rows;
   bool finalizes = false;  ///< whether it finalizes partial states: the variant for a step's last call
+  bool counts = true;      ///< whether plans and measurements count what it sends; false for agreements
   IdVector<BufferId, Buffer> buffers;
   std::vector<Instruction> instructions;
   IdVector<TransferId, Transfer> transfers;

@@ -97,10 +97,9 @@ void Executor::bind_hook(Call& call) {
   const partition::HookCall& hook = *call.instruction->hook;
   for (std::size_t i = 0; i < hook.buffers.size(); ++i) {
     const partition::Region& region = hook.buffers[i];
-    const graph::DType dtype = views_[call.program][region.buffer].dtype;
-    std::byte* data = memory_of(call.program, region, dtype).data();
+    std::byte* data = memory_of(call.program, region).data();
     if (!hook.staged.empty()) {
-      call.before.push_back(copied(call.program, region, dtype, hook.staged[i]));
+      call.before.push_back(copied(call.program, region, hook.staged[i]));
       data = call.before.back().staged.data();
     }
     call.hook_buffers.push_back(data);
@@ -116,29 +115,27 @@ void Executor::bind(Communicator& communicator) {
   }
 }
 
-std::span<std::byte> Executor::memory_of(std::size_t program, const partition::Region& region,
-                                         graph::DType dtype) const {
+std::span<std::byte> Executor::memory_of(std::size_t program, const partition::Region& region) const {
   if (!region.buffer.exists()) {
     return {};
   }
-  const std::size_t bytes = graph::element_bytes(dtype);
-  return {static_cast<std::byte*>(views_[program][region.buffer].data) + static_cast<std::size_t>(region.first) * bytes,
-          static_cast<std::size_t>(region.elements) * bytes};
+  const device::TensorView& buffer = views_[program][region.buffer];
+  return {buffer.address_of(region.first), buffer.address_of(region.first + region.elements)};
 }
 
-Executor::Copied Executor::copied(std::size_t program, const partition::Region& region, graph::DType dtype,
+Executor::Copied Executor::copied(std::size_t program, const partition::Region& region,
                                   const partition::Staged& staged) const {
-  const std::span<std::byte> in_arena = memory_of(program, region, dtype);
-  std::byte* const copy = static_cast<std::byte*>(views_[program][staged.buffer].data) + staged.offset;
+  const std::span<std::byte> in_arena = memory_of(program, region);
+  std::byte* const copy = views_[program][staged.buffer].address_of(static_cast<std::int64_t>(staged.offset));
   return {in_arena.data(), {in_arena.data() == nullptr ? nullptr : copy, in_arena.size()}};
 }
 
 Communicator::TransferBuffers Executor::buffers_of(std::size_t program, const partition::Transfer& transfer) const {
-  std::span<std::byte> send = memory_of(program, transfer.send, transfer.dtype);
-  std::span<std::byte> recv = memory_of(program, transfer.recv, transfer.dtype);
+  std::span<std::byte> send = memory_of(program, transfer.send);
+  std::span<std::byte> recv = memory_of(program, transfer.recv);
   if (!transfer.staged.empty()) {
-    send = copied(program, transfer.send, transfer.dtype, transfer.staged[0]).staged;
-    recv = copied(program, transfer.recv, transfer.dtype, transfer.staged[1]).staged;
+    send = copied(program, transfer.send, transfer.staged[0]).staged;
+    recv = copied(program, transfer.recv, transfer.staged[1]).staged;
   }
   Communicator::TransferBuffers buffers{
       .send = send.data(), .send_bytes = send.size(), .recv = recv.data(), .recv_bytes = recv.size()};
@@ -158,7 +155,7 @@ void Executor::bind_copies(Call& call, const partition::Transfer& transfer) {
   const partition::Region& region = starts ? transfer.send : transfer.recv;
   if (region.elements > 0) {
     std::vector<Copied>& copies = starts ? call.before : call.after;
-    copies.push_back(copied(call.program, region, transfer.dtype, transfer.staged[starts ? 0 : 1]));
+    copies.push_back(copied(call.program, region, transfer.staged[starts ? 0 : 1]));
   }
 }
 
@@ -174,7 +171,9 @@ void Executor::bind_transfers(std::size_t p) {
           i + 1 < program.instructions.size() && program.instructions[i + 1].transfer == instruction.transfer;
       const Communicator::TransferBuffers buffers = buffers_of(p, transfer);
       handles[instruction.transfer] = communicator_->prepare(transfer, buffers, waited_at_once);
-      calls_[p][i].sent = &sent_[programs_.mesh.axes[transfer.axis].name][partition::to_string(transfer.collective)];
+      calls_[p][i].sent =
+          program.counts ? &sent_[programs_.mesh.axes[transfer.axis].name][partition::to_string(transfer.collective)]
+                         : &uncounted_;
       calls_[p][i].bytes = partition::sent_bytes(transfer, at[transfer.axis], programs_.mesh.size(transfer.axis));
     }
     if (instruction.transfer.exists()) {

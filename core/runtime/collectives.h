@@ -2,12 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <list>
 #include <mutex>
 #include <optional>
-#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/device/memory.h"
@@ -47,17 +44,6 @@ class Collectives final : public Communicator {
   [[nodiscard]] double exposed_seconds() const noexcept override { return static_cast<double>(exposed_ns_) * 1e-9; }
   [[nodiscard]] double hidden_seconds() const noexcept override { return static_cast<double>(hidden_ns_) * 1e-9; }
 
-  /// Returns the largest of the ranks' values to all ranks, and is a barrier. Four bytes along each mesh axis, not
-  /// counted in what programs send.
-  [[nodiscard]] std::int32_t agree(std::int32_t value);
-
-  /// Prepares `maximum` of these numbers. They belong to the caller and must stay in place while this lives. Every rank
-  /// calls it once, at the same point.
-  void prepare_maximum(std::span<std::int32_t> values);
-  /// Makes each number the largest of the ranks along the axis. All of them call it at the same point. Not counted in
-  /// what programs send.
-  void maximum(mesh::AxisId axis);
-
   /// Fails all present and later operations. Any thread.
   void abort(const std::string& reason) noexcept;
 
@@ -84,8 +70,6 @@ class Collectives final : public Communicator {
   [[nodiscard]] std::int64_t deadline() const noexcept;
   void start(Op& op);
   void finish(Op& op);
-  [[nodiscard]] Op prepare_maximum(Group& group, std::span<std::int32_t> values, std::uint64_t id,
-                                   const std::string& label);
 
   TransportSet& set_;
   const mesh::Mesh mesh_;
@@ -94,10 +78,6 @@ class Collectives final : public Communicator {
   std::mutex mutex_;                          ///< guards `groups_` while it grows
   std::vector<Group> groups_;
   std::vector<Op> ops_;
-  std::int32_t agreed_ = 0;  ///< the buffer of `agree_ops_`
-  std::vector<Op> agree_ops_;
-  std::vector<std::pair<mesh::AxisId, Op>> maximum_ops_;
-  std::list<std::vector<std::byte>> maximum_scratch_;  ///< of both
   FlightRecorder& record_;
   std::int64_t exposed_ns_ = 0;
   std::int64_t hidden_ns_ = 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/base/error.h"
+#include "core/partition/agreements.h"
 #include "plugins/loader/hooks.h"
 
 namespace shardrun::runtime {
@@ -77,11 +78,10 @@ void Executor::compute(Call& call, const device::Scalars& scalars) {
 void Executor::move(const Call& call) {
   const device::TensorView& from = views_[call.program][call.instruction->inputs[0]];
   const device::TensorView& to = views_[call.program][call.instruction->outputs[0]];
-  const std::size_t bytes = graph::element_bytes(from.dtype);
   for (const partition::Copy& copy : call.instruction->copies) {
-    queue_->copy({.from = static_cast<const std::byte*>(from.data) + static_cast<std::size_t>(copy.from) * bytes,
-                  .to = static_cast<std::byte*>(to.data) + static_cast<std::size_t>(copy.to) * bytes,
-                  .element_bytes = bytes,
+    queue_->copy({.from = from.address_of(copy.from),
+                  .to = to.address_of(copy.to),
+                  .element_bytes = graph::element_bytes(from.dtype),
                   .shape = copy.shape,
                   .from_strides = copy.from_strides,
                   .to_strides = copy.to_strides});
@@ -191,6 +191,16 @@ void Executor::run(std::size_t program, std::span<const device::Scalars> scalars
       execute(calls[at], scalars);
     }
   });
+}
+
+void Executor::agree(std::size_t program, std::span<std::int32_t> numbers) {
+  const device::TensorView values = input(program, partition::agreed_numbers);
+  queue_->write(std::as_bytes(numbers), values.data);
+  for (Call& call : calls_[program]) {
+    perform(call, {});
+  }
+  queue_->read(values.data, std::as_writable_bytes(numbers));
+  queue_->finish();
 }
 
 /// A schedule may run a later microbatch's forward before an earlier one's backward. Data that is only moved was

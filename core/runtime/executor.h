@@ -91,6 +91,9 @@ class Executor {
   void run(std::size_t program, std::span<const device::Scalars> scalars);
   void run(std::size_t program, const device::Scalars& scalars) { run(program, {&scalars, 1}); }
 
+  /// Runs one of the programs of partition/agreements.h: each number becomes the largest of the ranks'.
+  void agree(std::size_t program, std::span<std::int32_t> numbers);
+
   /// Runs instructions from number `at` on, until one waits for a transfer that is not complete. Returns that one's
   /// number, or the number of instructions at the end.
   [[nodiscard]] std::size_t advance(std::size_t program, std::span<const device::Scalars> scalars, std::size_t at);
@@ -190,9 +193,8 @@ class Executor {
   void note(Call& call, bool failed) noexcept;
   [[nodiscard]] Communicator::TransferBuffers buffers_of(std::size_t program,
                                                          const partition::Transfer& transfer) const;
-  [[nodiscard]] std::span<std::byte> memory_of(std::size_t program, const partition::Region& region,
-                                               graph::DType dtype) const;
-  [[nodiscard]] Copied copied(std::size_t program, const partition::Region& region, graph::DType dtype,
+  [[nodiscard]] std::span<std::byte> memory_of(std::size_t program, const partition::Region& region) const;
+  [[nodiscard]] Copied copied(std::size_t program, const partition::Region& region,
                               const partition::Staged& staged) const;
 
   const partition::Programs programs_;
@@ -210,6 +212,7 @@ class Executor {
   std::unique_ptr<device::Queue> queue_;
   std::unique_ptr<device::Queue> copies_;  ///< between arena and staging memory
   partition::SentBytes sent_;
+  std::uint64_t uncounted_ = 0;  ///< bytes of programs that do not count
   bool profiling_ = false;
   Timeline* timeline_ = nullptr;
   bool timed_ = false;  ///< profiling or recording

@@ -10,6 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/base/philox.h"
+#include "core/partition/agreements.h"
 #include "core/train/flight.h"
 
 namespace shardrun::train {
@@ -135,6 +136,17 @@ void RankLink::connect(runtime::Executor& executor) {
                                                         *memory_, job_.timeout + silence_margin_s, record_);
   rank_.on_abort([this](const std::string& reason) { collectives_->abort(reason); });
   executor.bind(*collectives_);
+  executor_ = &executor;
+  if (compiled_.programs.has(partition::agreement_function)) {
+    agreement_ = executor.find(partition::agreement_function, 0);
+  }
+}
+
+std::int32_t RankLink::agree(std::int32_t value) {
+  if (agreement_) {
+    executor_->agree(*agreement_, {&value, 1});
+  }
+  return value;
 }
 
 /// A request that any rank has heard holds for all; otherwise some would wait for others that pause. A stop precedes a
