@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+
+namespace shardrun::device::cpu {
+
+/// Conversions of a block of a matrix: `rows` rows of `columns` elements, `from_stride` and `to_stride` elements apart.
+struct BlockLoops {
+  /// bfloat16 to float32
+  void (*widen)(const void* from, std::int64_t from_stride, float* to, std::int64_t to_stride, std::int64_t rows,
+                std::int64_t columns);
+  /// float32 to bfloat16, rounded, or added to what is there and the sum rounded
+  void (*narrow)(const float* from, std::int64_t from_stride, void* to, std::int64_t to_stride, std::int64_t rows,
+                 std::int64_t columns, bool add);
+};
+
+/// For this machine's instruction set.
+[[nodiscard]] const BlockLoops& block_loops() noexcept;
+
+}  // namespace shardrun::device::cpu

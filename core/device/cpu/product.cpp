@@ -1,0 +1,47 @@
+#include "core/device/cpu/product.h"
+
+namespace shardrun::device::cpu {
+namespace {
+
+std::int64_t tile_count(std::int64_t m, std::int64_t n, std::int64_t k) noexcept {
+  constexpr double worth_a_tile = 1 << 20;    // floating-point operations: about 15 µs
+  constexpr double repacking_limit = 0.0037;  // 1/m + 1/n up to which oneDNN repacks operands, its faster way
+  constexpr std::int64_t narrowest = 192;
+  constexpr std::int64_t most = 64;
+  constexpr double small = 0.2e9;  // floating-point operations: not worth losing the repacking for threads
+  const std::int64_t longer = std::max(m, n);
+  const std::int64_t shorter = std::min(m, n);
+  const double by_work = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / worth_a_tile;
+  const double room = repacking_limit - 1.0 / static_cast<double>(shorter);
+  const auto repacked = room > 0 ? static_cast<std::int64_t>(1.0 / room) + 1 : longer;
+  std::int64_t width = std::max<std::int64_t>(repacked, 2 * narrowest);
+  if (width > longer / 2) {
+    const bool repacked_whole = 1.0 / static_cast<double>(m) + 1.0 / static_cast<double>(n) <= repacking_limit;
+    if (repacked_whole && by_work * worth_a_tile < small) {
+      return 1;
+    }
+    width = narrowest;
+  }
+  const auto by_size = std::clamp<std::int64_t>(longer / width, 1, most);
+  return by_work < static_cast<double>(by_size) ? std::max<std::int64_t>(1, static_cast<std::int64_t>(by_work))
+                                                : by_size;
+}
+
+}  // namespace
+
+void touch_pages(std::span<std::byte> scratch) noexcept {
+  constexpr std::size_t page = 4096;
+  for (std::size_t at = 0; at < scratch.size(); at += page) {
+    scratch[at] = std::byte{0};
+  }
+  if (!scratch.empty()) {
+    scratch.back() = std::byte{0};
+  }
+}
+
+Tiles sgemm_tiles(std::int64_t m, std::int64_t n, std::int64_t k) noexcept {
+  constexpr std::int64_t unit = 48;  // a multiple of every micro-kernel's width and height
+  return {m == 0 || n == 0 ? 1 : tile_count(m, n, k), unit};
+}
+
+}  // namespace shardrun::device::cpu

@@ -1,0 +1,168 @@
+#include "core/graph/precision.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "core/graph/function_copy.h"
+
+namespace shardrun::graph {
+namespace {
+
+/// Copies a function and gives every value the element type that it has in mixed precision. The states of `graph` have
+/// theirs already.
+class Retyping {
+ public:
+  Retyping(const Graph& graph, const Function& function)
+      : graph_(graph),
+        function_(function),
+        updates_(function.role == Role::once),
+        copy_(function),
+        stored_(function.values.size()),
+        target_(function.values.size()) {
+    for (const StateWrite& write : function.writes) {
+      target_[write.value] = write.state;
+    }
+  }
+
+  Function run() {
+    for (const Node& node : function_.nodes) {
+      add_given_before(node.outputs.front());
+      add(node);
+    }
+    add_given_before(function_.values.next());
+    std::vector<ValueId> outputs;
+    for (const Port& port : function_.outputs) {
+      outputs.push_back(as(DType::f32, copy_.values()[port.value], graph_.layers));
+    }
+    Function made = copy_.finish();
+    for (std::size_t p = 0; p < outputs.size(); ++p) {
+      made.outputs[p].value = outputs[p];
+    }
+    made.writes = writes();
+    return made;
+  }
+
+ private:
+  void add_given_before(ValueId end) {
+    const ValueId first = copy_.made().values.next();
+    copy_.add_given_before(end);
+    for (const ValueId id : IdRange(first, copy_.made().values.next())) {
+      Value& value = copy_.made().values[id];
+      if (value.state.exists()) {
+        value.state = updates_ ? graph_.master_of(value.state) : value.state;
+        value.name = graph_.states[value.state].name;
+        value.type.dtype = graph_.states[value.state].type.dtype;
+      }
+    }
+  }
+
+  void add(Node node) {
+    std::vector<TensorType> types;
+    bool decided = updates_;  // an update computes in float32: its states decide
+    for (ValueId& id : node.inputs) {
+      const ValueId original = std::exchange(id, copy_.values()[id]);
+      if (!decided && is_real(copy_.type(id).dtype)) {
+        decided = true;
+        id = is_input(original) ? half_of(original) : id;
+      }
+      types.push_back(copy_.type(id));
+    }
+    const std::vector<ValueId> originals = node.outputs;
+    ShardingRule rule = node.op->rule(node.attributes, types);
+    const std::vector<TensorType> results = infer_types(rule, types, node.name);
+    const bool sums = node.op->accumulates && !updates_;  // into the type of the sum
+    const Phase phase = node.phase;
+    const std::int32_t layer = node.layer;
+    copy_.append(std::move(node), copy_.values());
+    for (std::size_t o = 0; o < originals.size(); ++o) {
+      const ValueId made = copy_.values()[originals[o]];
+      const StateId target = target_[originals[o]];
+      const DType stored = target.exists() ? graph_.states[target].type.dtype : results[o].dtype;
+      copy_.made().values[made].type.dtype = sums && o == 0 ? stored : results[o].dtype;
+      if (target.exists()) {
+        stored_[originals[o]] = as(stored, made, layer, phase);
+      }
+    }
+  }
+
+  std::vector<StateWrite> writes() {
+    std::vector<StateWrite> made;
+    for (const StateWrite& write : function_.writes) {
+      const StateId master = graph_.master_of(write.state);
+      if (master != write.state) {
+        made.push_back({.state = master, .value = copy_.values()[write.value], .mode = write.mode});
+      }
+      made.push_back({.state = write.state, .value = stored_[write.value], .mode = write.mode});
+    }
+    return made;
+  }
+
+  [[nodiscard]] bool is_input(ValueId original) const {
+    return !function_.values[original].producer.exists() && !function_.values[original].state.exists();
+  }
+
+  ValueId half_of(ValueId input) {
+    if (!stored_[input].exists()) {
+      stored_[input] = as(DType::bf16, copy_.values()[input], -1);
+    }
+    return stored_[input];
+  }
+
+  /// The value in an element type: itself, or the result of a cast that is added here.
+  ValueId as(DType dtype, ValueId id, std::int32_t layer, Phase phase = Phase::forward) {
+    Function& made = copy_.made();
+    if (made.values[id].type.dtype == dtype) {
+      return id;
+    }
+    Node node{.op = &find_op("cast"),
+              .name = "cast/" + made.values[id].name,
+              .attributes = {{"dtype", to_string(dtype)}},
+              .inputs = {id},
+              .outputs = {made.values.next()},
+              .phase = phase,
+              .layer = layer};
+    node.rule = node.op->rule(node.attributes, {made.values[id].type});
+    std::vector<TensorType> results = infer_types(node.rule, {made.values[id].type}, node.name);
+    const ValueId result =
+        made.values.push_back({.name = node.name, .type = std::move(results.front()), .producer = made.nodes.next()});
+    made.nodes.push_back(std::move(node));
+    return result;
+  }
+
+  const Graph& graph_;
+  const Function& function_;
+  const bool updates_;
+  FunctionCopy copy_;
+  IdVector<ValueId, ValueId> stored_;  ///< of an input: its cast; of what is written to a state: what the state takes
+  IdVector<ValueId, StateId> target_;  ///< of a value: the state that it is written to
+};
+
+void add_master(Graph& graph, StateId id) {
+  State master = graph.states[id];
+  master.name = fmt::format("master/{}", master.name);
+  master.kind = StateKind::optimizer;
+  master.initializer.stream = graph.states[id].name;
+  master.of_parameter = id;
+  graph.states[id].type.dtype = DType::bf16;
+  graph.states[id].master = graph.states.push_back(std::move(master));
+}
+
+}  // namespace
+
+void mix_precision(Graph& graph, DType gradients) {
+  for (const StateId id : IdRange(StateId(0), graph.states.next())) {  // the states that there are now
+    if (graph.states[id].kind == StateKind::parameter) {
+      add_master(graph, id);
+    } else if (graph.states[id].kind == StateKind::gradient) {
+      graph.states[id].type.dtype = gradients;
+    }
+  }
+  for (Function& function : graph.functions) {
+    function = Retyping(graph, function).run();
+  }
+}
+
+}  // namespace shardrun::graph
