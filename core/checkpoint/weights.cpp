@@ -56,7 +56,8 @@ void for_rows(const graph::State& state, const mesh::Box& box, const Write& writ
   }
 }
 
-/// Calls `visit` with each state of which the rank writes a part, and that part.
+/// Calls `visit` with each state of which the rank writes a part, the id of the float32 state that holds its values,
+/// and that part.
 template <typename Visit>
 void for_parts(const graph::Graph& graph, graph::StateKind kind, const partition::Partition& partition,
                std::int64_t rank, const Visit& visit) {
@@ -64,8 +65,9 @@ void for_parts(const graph::Graph& graph, graph::StateKind kind, const partition
   const mesh::Coordinates at = mesh::coordinates_of(placements.mesh, rank);
   for (const graph::StateId id : graph.states.ids()) {
     const graph::State& state = graph.states[id];
-    if (state.kind == kind && writes_part(partition, id, at)) {
-      visit(id, state, mesh::box_of(state.type.shape, placements.states[id], placements.mesh, at));
+    const graph::StateId values = graph.master_of(id);
+    if (state.kind == kind && writes_part(partition, values, at)) {
+      visit(values, state, mesh::box_of(state.type.shape, placements.states[values], placements.mesh, at));
     }
   }
 }

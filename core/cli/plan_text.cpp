@@ -319,8 +319,7 @@ std::string plan_text(const Planned& planned, std::size_t width, bool every_rank
     text += "'--ranks 0,5,8-11' shows all that is known of some ranks, '--all' of every rank\n";
   }
   text += forecast.timeline ? timeline_text(forecast, width) : "";
-  // These are of the run, which is in float32.
-  return planned.job.train.precision == job::Precision::mixed ? text : text + transients_text(planned.compiled);
+  return text + transients_text(planned.compiled);
 }
 
 std::string ranks_text(const Planned& planned, const std::vector<std::int64_t>& ranks) {

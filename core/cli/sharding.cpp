@@ -8,7 +8,6 @@
 
 #include "core/base/error.h"
 #include "core/base/suggest.h"
-#include "core/forecast/forecast.h"
 #include <shardrun/sdk/glob.hpp>
 
 namespace shardrun::cli {
@@ -16,7 +15,7 @@ namespace {
 
 class Tensors {
  public:
-  Tensors(const job::Job& job, const compile::Compiled& compiled) : job_(job), compiled_(compiled) {}
+  explicit Tensors(const compile::Compiled& compiled) : compiled_(compiled) {}
 
   [[nodiscard]] std::vector<std::string> names() const {
     std::vector<std::string> names;
@@ -35,8 +34,6 @@ class Tensors {
       return of_cut_point(name);
     }
     PlacedTensor tensor = of_state(state);
-    tensor.element_bytes =
-        forecast::element_bytes(job_, compiled_, tensor.type.dtype, compiled_.graph.states[state].kind);
     tensor.stages = compiled_.partition.stages.states.held[state];
     return tensor;
   }
@@ -101,7 +98,6 @@ class Tensors {
         if (planned != compiled_.partition.placements.cut_points.end()) {
           tensor.roles.push_back({"placed", planned->second});
         }
-        tensor.element_bytes = forecast::element_bytes(job_, compiled_, tensor.type.dtype, graph::StateKind::parameter);
         tensor.roles.push_back({"made", value.placement});
         const partition::Pipeline& pipeline = compiled_.partition.pipeline;
         tensor.stages.assign(pipeline.stages(), false);
@@ -113,7 +109,6 @@ class Tensors {
     throw Error(ErrorCode::usage, fmt::format("{}: the job's steps have no such cut point", name));
   }
 
-  const job::Job& job_;
   const compile::Compiled& compiled_;
 };
 
@@ -132,9 +127,8 @@ std::vector<std::string> matching(const std::vector<std::string>& names, const s
 
 }  // namespace
 
-std::vector<PlacedTensor> find_tensors(const job::Job& job, const compile::Compiled& compiled,
-                                       const std::string& wanted) {
-  const Tensors known(job, compiled);
+std::vector<PlacedTensor> find_tensors(const compile::Compiled& compiled, const std::string& wanted) {
+  const Tensors known(compiled);
   std::vector<PlacedTensor> tensors;
   for (const std::string& name : matching(known.names(), wanted)) {
     tensors.push_back(known.find(name));

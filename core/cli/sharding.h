@@ -22,14 +22,14 @@ struct PlacedTensor {
   std::string name;
   std::string kind;
   graph::TensorType type;
-  std::size_t element_bytes = 0;
   std::vector<PlacedRole> roles;
   IdVector<partition::StageId, bool> stages = {};  ///< of a pipeline: whether a stage has the tensor
+
+  [[nodiscard]] std::size_t element_bytes() const noexcept { return graph::element_bytes(type.dtype); }
 };
 
 /// The states and cut points whose names match `wanted`, a name or a glob. Throws Error{usage} if there is none.
-[[nodiscard]] std::vector<PlacedTensor> find_tensors(const job::Job& job, const compile::Compiled& compiled,
-                                                     const std::string& wanted);
+[[nodiscard]] std::vector<PlacedTensor> find_tensors(const compile::Compiled& compiled, const std::string& wanted);
 
 /// The parts of a tensor in its first role, with the ranks that have them.
 [[nodiscard]] std::vector<mesh::Shard> shards_of(const PlacedTensor& tensor, const compile::Compiled& compiled);

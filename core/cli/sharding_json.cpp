@@ -68,11 +68,11 @@ json::object json_of(const PlacedTensor& tensor, const compile::Compiled& compil
   return {{"name", tensor.name},
           {"kind", tensor.kind},
           {"dtype", to_string(tensor.type.dtype)},
-          {"element_bytes", tensor.element_bytes},
+          {"element_bytes", tensor.element_bytes()},
           {"shape", json::array(tensor.type.shape.begin(), tensor.type.shape.end())},
           {"axes", json::array(tensor.type.axes.begin(), tensor.type.axes.end())},
           {"placements", std::move(placements)},
-          {"ranks", json_of(shards_of(tensor, compiled), mesh.ranks(), tensor.element_bytes)}};
+          {"ranks", json_of(shards_of(tensor, compiled), mesh.ranks(), tensor.element_bytes())}};
 }
 
 }  // namespace

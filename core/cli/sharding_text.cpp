@@ -112,13 +112,11 @@ std::string mesh_text(const mesh::Mesh& mesh) {
 
 std::string sharding_text(const PlacedTensor& tensor, const compile::Compiled& compiled, std::size_t width) {
   const mesh::Mesh& mesh = compiled.partition.placements.mesh;
-  const auto bytes = static_cast<std::uint64_t>(graph::element_count(tensor.type)) * tensor.element_bytes;
-  const bool is_as_run = tensor.element_bytes == graph::element_bytes(compiled.device->stored(tensor.type.dtype));
+  const auto bytes = static_cast<std::uint64_t>(graph::element_count(tensor.type)) * tensor.element_bytes();
   const mesh::Placement& placement = tensor.roles.front().placement;
   const std::vector<mesh::Shard> shards = shards_of(tensor, compiled);
   std::string text =
-      fmt::format("{}\n{} {}, {}{}\nmesh      {}\n{}{}", tensor.name, tensor.kind, graph::to_string(tensor.type),
-                  is_as_run ? "" : fmt::format("{} bytes an element (precision = mixed), ", tensor.element_bytes),
+      fmt::format("{}\n{} {}, {}\nmesh      {}\n{}{}", tensor.name, tensor.kind, graph::to_string(tensor.type),
                   metrics::human_bytes(bytes), mesh_text(mesh), stages_having(tensor), roles_text(tensor, mesh));
   if (!placement.partial.empty()) {
     text += "each rank has a part of the sum at every index that it has\n";
@@ -127,7 +125,7 @@ std::string sharding_text(const PlacedTensor& tensor, const compile::Compiled& c
     text += fmt::format("each rank along {} has a value of its own\n", mesh.axes[axis].name);
   }
   return fmt::format("{}\n{}\n{}", text, mesh::draw(shards, tensor.type.axes, width),
-                     table(lines_of(shards, mesh.ranks(), tensor.element_bytes)));
+                     table(lines_of(shards, mesh.ranks(), tensor.element_bytes())));
 }
 
 }  // namespace shardrun::cli

@@ -24,7 +24,7 @@ int show_sharding(std::span<const std::string> words) {
   }
   const job::Job job = read_job(parsed);
   const compile::Compiled compiled = compile::compile(job);
-  const std::vector<PlacedTensor> tensors = find_tensors(job, compiled, parsed.positional[1]);
+  const std::vector<PlacedTensor> tensors = find_tensors(compiled, parsed.positional[1]);
   if (parsed.has("json")) {
     fmt::print("{}", sharding_json(tensors, compiled));
     return 0;

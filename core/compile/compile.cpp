@@ -39,6 +39,13 @@ graph::Remat remat_of(job::Remat remat) {
   return graph::Remat::none;
 }
 
+std::optional<graph::DType> mixed_gradients(const job::TrainSettings& train) {
+  if (train.precision == job::Precision::float32) {
+    return std::nullopt;
+  }
+  return train.gradients == job::Gradients::bfloat16 ? graph::DType::bf16 : graph::DType::f32;
+}
+
 models::TrainingSettings training_settings(const job::Job& job, const data::Dataset* dataset) {
   const std::int64_t first = models::microbatch_rows(job.data.batch, job.data.microbatches).front();
   return {.batch = job.data.batch,
@@ -47,6 +54,7 @@ models::TrainingSettings training_settings(const job::Job& job, const data::Data
           .eval_samples = dataset == nullptr ? 0 : dataset->evaluation_samples(),
           .predict = job.train.sample > 0,
           .remat = remat_of(job.train.remat),
+          .mixed = mixed_gradients(job.train),
           .optimizer = optimizer_settings(job.train)};
 }
 

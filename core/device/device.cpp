@@ -29,6 +29,16 @@ std::map<std::string, Kernels, std::less<>>& registry() {
   return kernels;
 }
 
+std::vector<graph::TensorType> types_of(const std::vector<TensorView>& tensors) {
+  std::vector<graph::TensorType> types;
+  for (const TensorView& tensor : tensors) {
+    types.push_back({.dtype = tensor.dtype,
+                     .shape = {tensor.shape.begin(), tensor.shape.begin() + tensor.rank},
+                     .axes = std::vector<std::string>(tensor.rank)});
+  }
+  return types;
+}
+
 /// Those of the program; others are added before main.
 std::vector<std::unique_ptr<const Device>>& devices() {
   static std::vector<std::unique_ptr<const Device>> known = [] {
@@ -71,6 +81,11 @@ std::unique_ptr<const PreparedKernel> Device::prepare(const Kernel& kernel, cons
                                                       std::vector<TensorView> inputs, std::vector<TensorView> outputs,
                                                       std::span<std::byte> scratch) const {
   auto prepared = std::make_unique<PreparedKernel>();
+  if (kernel.prepare != nullptr) {
+    const std::vector<graph::TensorType> of_inputs = types_of(inputs);
+    const std::vector<graph::TensorType> of_outputs = types_of(outputs);
+    prepared->prepared = kernel.prepare({attributes, of_inputs, of_outputs});
+  }
   prepared->kernel = &kernel;
   prepared->attributes = &attributes;
   prepared->inputs = std::move(inputs);

@@ -70,6 +70,7 @@ struct KernelCall {
   std::span<std::byte> scratch;
   const Scalars& scalars;
   Threads& threads;
+  void* prepared = nullptr;  ///< what Kernel::prepare made
 };
 
 /// One device's implementation of one op.
@@ -77,10 +78,13 @@ struct Kernel {
   void (*run)(const KernelCall& call) = nullptr;
   /// Bytes of scratch for these (local) shapes and threads, exactly what `run` uses. Null: none.
   std::size_t (*scratch_bytes)(const graph::OpShape& shape, int threads) = nullptr;
+  /// Makes what calls with these (local) shapes need beside memory, such as the descriptors of a library. Called once
+  /// for an instruction, before its first call; one call at a time uses the result. Null, or a null result: nothing.
+  std::shared_ptr<void> (*prepare)(const graph::OpShape& shape) = nullptr;
 };
 
-/// A kernel with the arguments that stay the same from call to call, as Device::prepare() made it. A device derives
-/// from it to keep what it prepares, such as descriptors.
+/// A kernel with the arguments that stay the same from call to call, as Device::prepare() made it. A device may derive
+/// from it to keep more.
 struct PreparedKernel {
   PreparedKernel() = default;
   PreparedKernel(const PreparedKernel&) = delete;
@@ -92,6 +96,7 @@ struct PreparedKernel {
   std::vector<TensorView> inputs;
   std::vector<TensorView> outputs;
   std::span<std::byte> scratch;
+  std::shared_ptr<void> prepared;  ///< what Kernel::prepare made
 };
 
 /// What a device is, for people.

@@ -44,7 +44,8 @@ class HostQueue final : public Queue {
                                 .accumulate = accumulate,
                                 .scratch = kernel.scratch,
                                 .scalars = scalars,
-                                .threads = threads_});
+                                .threads = threads_,
+                                .prepared = kernel.prepared.get()});
   }
   void copy(const StridedCopy& copy) override { copy_on_host(copy); }
   void read(const void* from, std::span<std::byte> to) override { move(from, to.data(), to.size()); }
@@ -71,7 +72,11 @@ class HostQueue final : public Queue {
 
 }  // namespace
 
-DeviceFacts HostDevice::facts() const { return facts_of_host({stored(graph::DType::f32)}); }
+DeviceFacts HostDevice::facts() const {
+  return facts_of_host(stored(graph::DType::f32) == graph::DType::f32
+                           ? std::vector{graph::DType::f32, graph::DType::bf16}
+                           : std::vector{stored(graph::DType::f32)});
+}
 
 std::shared_ptr<const Memory> HostDevice::allocate(std::uint64_t bytes) const {
   return std::make_shared<const HostMemory>(bytes);

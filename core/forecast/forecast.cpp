@@ -5,38 +5,15 @@
 #include <utility>
 
 #include "core/base/stop.h"
-#include "core/device/host_device.h"
 #include "core/forecast/alike.h"
 
 namespace shardrun::forecast {
 namespace {
 
-/// Bytes of the optimizer's float32 copy of the parameters, where it updates them.
-std::uint64_t master_bytes(const compile::Compiled& compiled, const mesh::Coordinates& at) {
-  const partition::Partition& partition = compiled.partition;
-  std::uint64_t bytes = 0;
-  for (const graph::StateId s : compiled.graph.states.ids()) {
-    const graph::State& state = compiled.graph.states[s];
-    if (state.kind == graph::StateKind::gradient && partition.stages.states.owner[s] == partition.stage_at(at)) {
-      bytes += graph::element_bytes(graph::DType::f32) *
-               static_cast<std::uint64_t>(
-                   mesh::box_of(state.type.shape, partition.placements.updates[s], partition.placements.mesh, at)
-                       .elements());
-    }
-  }
-  return bytes;
-}
-
-RankForecast forecast_of(const job::Job& job, const compile::Compiled& compiled, const partition::Programs& programs,
+RankForecast forecast_of(const compile::Compiled& compiled, const partition::Programs& programs,
                          const std::vector<std::size_t>& executed) {
   const mesh::Coordinates at = mesh::coordinates_of(programs.mesh, programs.rank);
   RankForecast ranks{.stage = compiled.partition.stage_at(at), .memory = programs.memory};
-  if (job.train.precision == job::Precision::mixed) {
-    // Its states have been counted with 2 bytes an element, like everything else.
-    const std::uint64_t added = programs.memory.optimizer + master_bytes(compiled, at);
-    ranks.memory.optimizer += added;
-    ranks.memory.peak += added;
-  }
   for (const std::size_t program : executed) {
     for (const partition::Instruction& instruction : programs.programs[program].instructions) {
       ranks.flops += static_cast<double>(instruction.flops);
@@ -79,9 +56,6 @@ void add_ranks(std::vector<RankForecast>& all, const RankForecast& kind, const s
 
 Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
   const partition::Partition& partition = compiled.partition;
-  const device::HostDevice half(compiled.device->name(), graph::DType::bf16);
-  const bool mixed = job.train.precision == job::Precision::mixed;
-  const device::Device& device = mixed ? half : *compiled.device;
   Forecast result;
   std::optional<StepPredictor> predictor;
   if (job.cluster.flops > 0 || !job.cluster.measured.empty()) {
@@ -92,12 +66,13 @@ Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
         partition::functions_of(compiled.graph, partition, stage);
     for (const std::vector<std::int64_t>& alike : alike_ranks(compiled.graph, partition, *functions)) {
       stop_point();  // a deep pipeline takes seconds
-      const bool is_compiled = !mixed && alike.front() == compiled.programs.rank;
+      const bool is_compiled = alike.front() == compiled.programs.rank;
       partition::Programs programs =
-          is_compiled ? compiled.programs : compile::programs_of_rank(job, compiled, alike.front(), device, *functions);
+          is_compiled ? compiled.programs
+                      : compile::programs_of_rank(job, compiled, alike.front(), *compiled.device, *functions);
       const std::vector<std::size_t> executed = compile::programs_of_step(compiled, programs);
       const SentTable table = sent_table(programs, executed);
-      add_ranks(result.ranks, forecast_of(job, compiled, programs, executed), alike, table, programs.mesh);
+      add_ranks(result.ranks, forecast_of(compiled, programs, executed), alike, table, programs.mesh);
       if (predictor) {
         predictor->add(std::move(programs), executed);
       }
@@ -118,14 +93,6 @@ Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
     result.timeline = timeline_of(partition.pipeline, cost);
   }
   return result;
-}
-
-std::size_t element_bytes(const job::Job& job, const compile::Compiled& compiled, graph::DType dtype,
-                          graph::StateKind kind) {
-  if (job.train.precision != job::Precision::mixed || dtype != graph::DType::f32) {
-    return graph::element_bytes(compiled.device->stored(dtype));
-  }
-  return graph::element_bytes(kind == graph::StateKind::optimizer ? graph::DType::f32 : graph::DType::bf16);
 }
 
 std::uint64_t bytes_of_all(const Forecast& forecast) noexcept {

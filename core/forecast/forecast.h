@@ -31,13 +31,7 @@ struct Forecast {
   std::optional<Timeline> timeline;  ///< of a pipeline, at the step's costs or at unit costs
 };
 
-/// With `precision` mixed, parameters, gradients and activations take 2 bytes an element; optimizer states 4, and the
-/// optimizer's copy of the parameters 4 more (Micikevicius et al. 2017, arXiv:1710.03740, section 3.1).
 [[nodiscard]] Forecast forecast(const job::Job& job, const compile::Compiled& compiled);
-
-/// Bytes of an element of a state or, for StateKind::parameter, of a value, in the job's precision.
-[[nodiscard]] std::size_t element_bytes(const job::Job& job, const compile::Compiled& compiled, graph::DType dtype,
-                                        graph::StateKind kind);
 
 /// Bytes that all ranks need together.
 [[nodiscard]] std::uint64_t bytes_of_all(const Forecast& forecast) noexcept;

@@ -27,6 +27,11 @@ StateId Graph::find_state(std::string_view name) const noexcept {
   return {};
 }
 
+StateId Graph::master_of(StateId parameter) const noexcept {
+  const StateId master = states[parameter].master;
+  return master.exists() ? master : parameter;
+}
+
 const char* to_string(StateKind kind) noexcept {
   switch (kind) {
     case StateKind::parameter: return "parameter";

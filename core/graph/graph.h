@@ -22,7 +22,7 @@ enum class StateKind : std::uint8_t {
   hook_state,  ///< what a strategy's hook keeps with a parameter, or with its gradient
 };
 
-/// The first values of a state. Normal draws are keyed by (seed, tensor name, element index): the same with any
+/// The first values of a state. Normal draws are keyed by (seed, name of a state, element index): the same with any
 /// sharding.
 struct Initializer {
   enum class Kind : std::uint8_t {
@@ -32,6 +32,7 @@ struct Initializer {
     parameter,  ///< the values of the state's `of_parameter`
   } kind = Kind::constant;
   double value = 0;  ///< the constant, the standard deviation (normal), or the width as a share of the axis (bump)
+  std::string stream = {};  ///< the state whose normal draws it takes; empty: its own
 };
 
 /// A tensor that lives between calls of functions.
@@ -43,6 +44,7 @@ struct State {
   bool decay = false;         ///< weight decay applies: matrices and embeddings, not gains and biases
   std::int32_t layer = -1;    ///< the repeated layer it belongs to, or -1
   StateId of_parameter = {};  ///< the parameter of a gradient, optimizer state or hook state
+  StateId master = {};        ///< of a bf16 parameter: its float32 copy, which the optimizer updates
   bool of_gradient = false;  ///< a hook state that is kept with the gradient and placed like it, not like the parameter
 };
 
@@ -127,6 +129,8 @@ struct Graph {
   [[nodiscard]] const Function* find(Role role, std::int64_t rows = 0) const noexcept;
   /// The default id if there is none.
   [[nodiscard]] StateId find_state(std::string_view name) const noexcept;
+  /// The float32 copy of a parameter that the optimizer updates (mixed precision); without one, the parameter.
+  [[nodiscard]] StateId master_of(StateId parameter) const noexcept;
 };
 
 [[nodiscard]] const char* to_string(StateKind kind) noexcept;

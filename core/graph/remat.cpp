@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/graph/function_copy.h"
+
 namespace shardrun::graph {
 namespace {
 
@@ -58,54 +60,31 @@ IdVector<ValueId, bool> choose_kept(const Function& function, Remat remat, std::
   return kept;
 }
 
-/// Copies a function node by node, and inserts the clones.
-class Rewriting {
+/// Copies a function and inserts the clones.
+class Rematerialization {
  public:
-  Rewriting(const Function& function, const IdVector<ValueId, bool>& kept)
-      : function_(function), kept_(kept), now_(function.values.size()), again_(function.values.size()) {}
+  Rematerialization(const Function& function, const IdVector<ValueId, bool>& kept)
+      : function_(function), kept_(kept), copy_(function), again_(function.values.size()) {}
 
   Function run() {
-    made_.name = function_.name;
-    made_.role = function_.role;
-    made_.rows = function_.rows;
     for (const Node& node : function_.nodes) {
-      add_given_before(node.outputs.front());
+      copy_.add_given_before(node.outputs.front());
       add(node);
     }
-    add_given_before(function_.values.next());
-    for (const Port& port : function_.inputs) {
-      made_.inputs.push_back({port.name, now_[port.value]});
-    }
-    for (const Port& port : function_.outputs) {
-      made_.outputs.push_back({port.name, now_[port.value]});
-    }
-    for (const StateWrite& write : function_.writes) {
-      made_.writes.push_back({write.state, now_[write.value], write.mode});
-    }
-    return std::move(made_);
+    return copy_.finish();
   }
 
  private:
-  /// Inputs and state reads, which stay before the same nodes.
-  void add_given_before(ValueId end) {
-    for (const ValueId id : IdRange(next_given_, end)) {
-      if (!function_.values[id].producer.exists()) {
-        now_[id] = made_.values.push_back(function_.values[id]);
-      }
-    }
-    next_given_ = end;
-  }
-
   void add(Node node) {
     for (ValueId& id : node.inputs) {
-      id = is_backward(node) ? in_backward(id) : now_[id];
+      id = is_backward(node) ? in_backward(id) : copy_.values()[id];
     }
-    append(std::move(node), now_, "");
+    copy_.append(std::move(node), copy_.values());
   }
 
   ValueId in_backward(ValueId id) {
     if (kept_[id]) {
-      return now_[id];
+      return copy_.values()[id];
     }
     if (!again_[id].exists()) {
       clone(function_.nodes[function_.values[id].producer]);
@@ -118,34 +97,19 @@ class Rewriting {
       id = in_backward(id);
     }
     node.phase = Phase::backward_input;
-    append(std::move(node), again_, "recompute/");
-  }
-
-  /// `results` learns which value is which.
-  void append(Node node, IdVector<ValueId, ValueId>& results, const std::string& prefix) {
-    node.name = prefix + node.name;
-    for (ValueId& id : node.outputs) {
-      Value value = function_.values[id];
-      value.name = prefix + value.name;
-      value.producer = made_.nodes.next();
-      results[id] = made_.values.push_back(std::move(value));
-      id = results[id];
-    }
-    made_.nodes.push_back(std::move(node));
+    copy_.append(std::move(node), again_, "recompute/");
   }
 
   const Function& function_;
   const IdVector<ValueId, bool>& kept_;
-  IdVector<ValueId, ValueId> now_;    ///< per value, its number in the new function
+  FunctionCopy copy_;
   IdVector<ValueId, ValueId> again_;  ///< of each value, the result of its clone
-  ValueId next_given_ = ValueId(0);
-  Function made_ = {};
 };
 
 }  // namespace
 
 Function rematerialize(const Function& function, Remat remat, std::int32_t layers) {
-  return Rewriting(function, choose_kept(function, remat, layers)).run();
+  return Rematerialization(function, choose_kept(function, remat, layers)).run();
 }
 
 }  // namespace shardrun::graph

@@ -147,6 +147,9 @@ std::vector<TensorType> infer_types(ShardingRule& rule, const std::vector<Tensor
   const DType dtype = real == operands.end() ? DType::f32 : real->dtype;
   std::vector<TensorType> results(rule.outputs.size(), TensorType{.dtype = dtype, .shape = {}, .axes = {}});
   for (std::size_t o = 0; o < results.size(); ++o) {
+    if (o < rule.dtypes.size()) {
+      results[o].dtype = rule.dtypes[o].value_or(dtype);
+    }
     for (const FactorId f : rule.outputs[o]) {
       const Factor& factor = rule.factors[f];
       if (factor.size <= 0) {

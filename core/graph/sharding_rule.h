@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,6 +49,8 @@ struct ShardingRule {
   std::vector<std::vector<FactorId>> outputs;
   Linearity linearity = Linearity::none;
   std::vector<std::size_t> linear;  ///< operands of Linearity::each
+  /// The element type of each result; none: that of the first operand that holds real numbers. Empty: none for all.
+  std::vector<std::optional<DType>> dtypes;
 
   /// The default id if there is none.
   [[nodiscard]] FactorId find(std::string_view factor) const noexcept;
@@ -66,8 +69,9 @@ struct FactorClasses {
 };
 [[nodiscard]] ShardingRule parse_rule(std::string_view text, const FactorClasses& classes);
 
-/// Fills sizes and axis names of the factors from the operands and returns the results' types. A result has the
-/// dtype of the first operand that holds real numbers; f32 if there is none. Throws Error{shape_mismatch} naming `what`, the operands and the factor.
+/// Fills sizes and axis names of the factors from the operands and returns the results' types. A result whose element
+/// type the rule leaves open has f32 if no operand holds real numbers. Throws Error{shape_mismatch} naming `what`, the
+/// operands and the factor.
 [[nodiscard]] std::vector<TensorType> infer_types(ShardingRule& rule, const std::vector<TensorType>& operands,
                                                   const std::string& what);
 

@@ -19,6 +19,15 @@ const char* to_string(DType dtype) noexcept {
   return "?";
 }
 
+std::optional<DType> find_dtype(std::string_view name) noexcept {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i32, DType::i64, DType::u8}) {
+    if (name == to_string(dtype)) {
+      return dtype;
+    }
+  }
+  return std::nullopt;
+}
+
 std::size_t element_bytes(DType dtype) noexcept {
   switch (dtype) {
     case DType::u8: return 1;

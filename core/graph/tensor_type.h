@@ -2,7 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace shardrun::graph {
@@ -12,6 +14,8 @@ namespace shardrun::graph {
 enum class DType : std::uint8_t { f32, bf16, f16, f64, i32, i64, u8 };
 
 [[nodiscard]] const char* to_string(DType dtype) noexcept;
+/// The inverse of to_string; nothing for another text.
+[[nodiscard]] std::optional<DType> find_dtype(std::string_view name) noexcept;
 /// Bytes of an element.
 [[nodiscard]] std::size_t element_bytes(DType dtype) noexcept;
 /// Whether it is a floating-point type.

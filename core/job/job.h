@@ -21,6 +21,7 @@ enum class Optimizer { adamw, sgd };
 enum class Schedule { cosine, linear, constant };
 enum class Remat { none, layer, selective };
 enum class Precision { float32, mixed };
+enum class Gradients { float32, bfloat16 };
 
 struct MeshAxis {
   std::string name;
@@ -75,7 +76,8 @@ struct TrainSettings {
   double momentum{};
   double clip{};              ///< largest norm of the gradient; 0: not clipped
   Remat remat{};              ///< what backward computes again
-  Precision precision{};      ///< mixed: planned, not run
+  Precision precision{};
+  Gradients gradients{};      ///< their element type, with mixed precision
   std::int64_t eval_every{};  ///< steps; 0: only at the end
   std::int64_t sample{};      ///< tokens to sample at the end
   std::int64_t log_every{};   ///< steps; 0: as suits the terminal

@@ -218,9 +218,9 @@ Section train_section() {
                                .type = choice,
                                .default_value = "float32",
                                .choices = {"float32", "mixed"},
-                               .help = "The element type. mixed is for 'shardrun plan' alone: 2 bytes an element of "
-                                       "parameters, gradients and activations, 4 of the optimizer states and of the "
-                                       "optimizer's copy of the parameters. Runs compute in float32.",
+                               .help = "float32: all real numbers are float32. mixed: parameters, activations and "
+                                       "what is sent of them are bfloat16; the optimizer updates a float32 copy of the "
+                                       "parameters (master weights), and sums, statistics and losses are float32.",
                                .aliases = {"dtype", "torch_dtype", "fp16", "bf16", "use_fp16", "use_bf16", "amp",
                                            "use_amp", "mixed_precision", "autocast", "param_dtype", "half"},
                                .choice_aliases = {{"fp32", "float32"},
@@ -242,6 +242,16 @@ Section train_section() {
                                                   {"true", "mixed"},
                                                   {"on", "mixed"}}},
                               into(&Job::train, &TrainSettings::precision)});
+  section.settings.push_back(
+      {{.name = "gradients",
+        .type = choice,
+        .default_value = "float32",
+        .choices = {"float32", "bfloat16"},
+        .help = "With precision = mixed: the element type of parameters' gradients, as they are "
+                "summed up over microbatches, sent and kept until the update.",
+        .aliases = {"grad_dtype", "gradient_dtype", "reduce_dtype", "grad_reduce_dtype", "gradient_accumulation_dtype"},
+        .choice_aliases = {{"fp32", "float32"}, {"f32", "float32"}, {"float", "float32"}, {"bf16", "bfloat16"}}},
+       into(&Job::train, &TrainSettings::gradients)});
   section.settings.push_back({{.name = "eval_every",
                                .type = integer,
                                .default_value = "0",

@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/graph/builder.h"
+#include "core/graph/precision.h"
 
 namespace shardrun::models {
 namespace {
@@ -167,6 +168,9 @@ Graph build_training(const Model& model, const ModelSettings& model_settings, co
   }
   if (settings.predict) {
     add_prediction(graph, model, model_settings);
+  }
+  if (settings.mixed) {
+    graph::mix_precision(graph, *settings.mixed);
   }
   return graph;
 }

@@ -29,6 +29,7 @@ struct TrainingSettings {
   std::int64_t eval_samples = 0;  ///< samples of one whole evaluation; 0: none
   bool predict = false;
   graph::Remat remat = graph::Remat::none;
+  std::optional<graph::DType> mixed;  ///< mixed precision with gradients of this type; nothing: float32
   OptimizerSettings optimizer;
 };
 

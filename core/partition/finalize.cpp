@@ -38,6 +38,7 @@ class StateTransfer {
             .axis = transition.axis,
             .reduction = transition.reduction,
             .dtype = buffer_.type.dtype,
+            .rounded = buffer_.rounded,
             .send = region(from),
             .recv = region(to),
             .send_counts = counts(parts.sent),
@@ -80,6 +81,7 @@ std::vector<Transfer> transfers_of(const Bucket& bucket, std::size_t step, const
              .axis = now.axis,
              .reduction = now.reduction,
              .dtype = settings.states[bucket.states.front()].type.dtype,
+             .rounded = settings.states[bucket.states.front()].rounded,
              .send = region,
              .recv = region}};
   }

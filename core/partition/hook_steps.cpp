@@ -89,6 +89,7 @@ HookSteps::HookSteps(const Bucket& bucket, const LowerSettings& settings, const 
   const auto add_region = [&](const std::vector<graph::StateId>& states) {
     regions_.push_back(region_of(states, settings.states));
     dtypes_.push_back(settings.states[states.front()].type.dtype);
+    rounded_.push_back(settings.states[states.front()].rounded);
   };
   add_region(bucket.states);
   for (const std::vector<graph::StateId>& states : hook_states_of(bucket.states, hook_, settings.graph)) {
@@ -101,6 +102,7 @@ HookSteps::HookSteps(const Bucket& bucket, const LowerSettings& settings, const 
     regions_.push_back(
         {emitter_.add_staging(fmt::format("{}/buffer {}", name_, regions_.size()), dtype, size, span), size});
     dtypes_.push_back(dtype);
+    rounded_.push_back(dtype);
   }
 }
 
@@ -130,6 +132,7 @@ Transfer HookSteps::transfer_of(const plan::HookStep& step) const {
                     .collective = collective_of(step.kind),
                     .axis = hook_.axis,
                     .dtype = dtypes_[step.send],
+                    .rounded = rounded_[step.send],
                     .send = regions_[step.send],
                     .recv = regions_[step.receive],
                     .hook = hook_.kind};

@@ -39,8 +39,9 @@ class HookSteps {
   HookSamples samples_;
   std::string name_;
   std::vector<Region> regions_;
-  std::vector<graph::DType> dtypes_;
-  std::size_t next_ = 0;  ///< index in the steps of the hook's plan
+  std::vector<graph::DType> dtypes_;   ///< in memory
+  std::vector<graph::DType> rounded_;  ///< see Transfer
+  std::size_t next_ = 0;               ///< index in the steps of the hook's plan
 };
 
 }  // namespace shardrun::partition

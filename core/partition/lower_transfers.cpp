@@ -94,6 +94,7 @@ void Lowering::prepare_collective(graph::NodeId n) {
                     .axis = transition.axis,
                     .reduction = transition.reduction,
                     .dtype = type(from).dtype,
+                    .rounded = value(from).type.dtype,
                     .send = {source, graph::element_count(type(from))},
                     .recv = {result, graph::element_count(type(to))},
                     .send_counts = counts(parts.sent),

@@ -71,7 +71,8 @@ struct Transfer {
   Collective collective = Collective::all_reduce;
   mesh::AxisId axis = {};
   Reduction reduction = Reduction::sum;
-  graph::DType dtype = graph::DType::f32;  ///< of the elements in memory
+  graph::DType dtype = graph::DType::f32;    ///< of the elements in memory
+  graph::DType rounded = graph::DType::f32;  ///< of a reduction: the graph's type, to which its results are rounded
   Region send;
   Region recv;
   std::vector<std::int64_t> send_counts;              ///< per member: for all_to_all

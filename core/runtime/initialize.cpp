@@ -87,7 +87,8 @@ void initialize(const device::TensorView& view, const mesh::Box& part, const gra
     return;
   }
   threads.split(view.elements(), 4096, [&](std::int64_t begin, std::int64_t end) {
-    Normal normal(stream_key(seed, state.name));
+    const std::string& stream = state.initializer.stream;
+    Normal normal(stream_key(seed, stream.empty() ? state.name : stream));
     fill(view, begin, end, [&](std::span<double> values, std::int64_t first) {
       for (std::size_t i = 0; i < values.size(); ++i) {
         const std::int64_t element = part.index_in_whole(state.type.shape, first + static_cast<std::int64_t>(i));

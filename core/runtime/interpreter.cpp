@@ -8,6 +8,7 @@
 #include <numeric>
 #include <span>
 #include <tuple>
+#include <type_traits>
 
 #include "core/base/error.h"
 #include "core/device/elements.h"
@@ -70,6 +71,9 @@ std::vector<T> reduced(const std::vector<Side>& sides, const Fault* fault) {
       const bool is_max = sides[m].transfer->reduction == Reduction::max;
       result[i] = static_cast<T>(is_max ? std::max(result[i], part[i]) : result[i] + part[i]);
     }
+  }
+  if constexpr (std::is_same_v<T, double>) {
+    device::round_elements(sides[0].transfer->rounded, result);
   }
   return result;
 }

@@ -158,11 +158,6 @@ std::vector<std::string> require_runnable(const job::Job& job, const compile::Co
                                           std::int64_t ranks_here) {
   require_device(job, *compiled.device);
   require_own_folder(job);
-  if (job.task == job::Task::train && job.train.precision == job::Precision::mixed) {
-    throw Error(ErrorCode::job, fmt::format("{}: [train] precision = mixed is for 'shardrun plan': runs compute in "
-                                            "float32; leave it out",
-                                            job.where("train", "precision")));
-  }
   const Limits limits;
   const forecast::Forecast forecast = forecast::forecast(job, compiled);
   require_memory(job, compiled, forecast, ranks_here, limits);

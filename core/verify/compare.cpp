@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "core/device/elements.h"
+
 namespace shardrun::verify {
 namespace {
 
@@ -27,6 +29,8 @@ double half_of_last_place(double value) {
 Comparison::Comparison(const Workload& workload, std::int64_t ranks, int threads, Selection selection,
                        std::function<bool()> stops, Meter* meter)
     : workload_(workload),
+      mixed_(
+          std::ranges::any_of(workload.graph.states, [](const graph::State& state) { return state.master.exists(); })),
       ranks_(ranks),
       selection_(std::move(selection)),
       reference_(workload, threads, std::move(stops), meter),
@@ -46,7 +50,7 @@ void Comparison::add(std::int64_t step, Moment moment, const SnapshotOf& snapsho
     case Moment::end: end(step, run); break;
     case Moment::evaluation:
       reference_.evaluate();
-      compare_metric("loss", What::evaluation, step, run, gradient_tolerance);
+      compare_metric("loss", What::evaluation, step, run, mixed_ ? mixed_loss_tolerance : gradient_tolerance);
       break;
   }
 }
@@ -69,7 +73,7 @@ void Comparison::begin(std::int64_t step, const Gathered& run) {
 
 void Comparison::gradients(std::int64_t step, const Gathered& run) {
   reference_.differentiate(step);
-  compare_metric("loss", What::loss, step, run, gradient_tolerance);
+  compare_metric("loss", What::loss, step, run, mixed_ ? mixed_loss_tolerance : gradient_tolerance);
   double largest = smallest;
   for (const graph::StateId s : gradients_) {
     largest = std::max(largest, root_mean_square(s));
@@ -77,7 +81,8 @@ void Comparison::gradients(std::int64_t step, const Gathered& run) {
   for (const graph::StateId s : gradients_) {
     const double size = root_mean_square(s);
     const bool zero = size < zero_share * largest;
-    compare(s, What::gradient, step, *run[s], {size, zero ? zero_floor * largest : size}, gradient_tolerance);
+    compare(s, What::gradient, step, *run[s], {size, zero ? zero_floor * largest : size},
+            mixed_ ? mixed_gradient_tolerance : gradient_tolerance);
     load(s, *run[s]);
   }
 }
@@ -85,10 +90,18 @@ void Comparison::gradients(std::int64_t step, const Gathered& run) {
 void Comparison::end(std::int64_t step, const Gathered& run) {
   reference_.update(step);
   for (const graph::StateId s : run.ids()) {
-    if (run[s] && workload_.graph.states[s].kind != graph::StateKind::metric) {
-      compare(s, What::update, step, *run[s], scale_of_update(s), update_tolerance);
-      load(s, *run[s]);
+    if (!run[s] || workload_.graph.states[s].kind == graph::StateKind::metric) {
+      continue;
     }
+    if (const graph::StateId master = workload_.graph.states[s].master; master.exists() && run[master]) {
+      load(s, *run[master]);
+      device::round_elements(graph::DType::bf16, reference_.state(s));
+      const double size = root_mean_square(s);
+      compare(s, What::update, step, *run[s], {size, size}, 0);
+    } else {
+      compare(s, What::update, step, *run[s], scale_of_update(s), update_tolerance);
+    }
+    load(s, *run[s]);
   }
   if (workload_.trains()) {
     compare_metric("gradient_norm", What::gradient_norm, step, run, update_tolerance);
@@ -107,7 +120,10 @@ Comparison::Scale Comparison::scale_of_update(graph::StateId state) {
     change += (after[i] - before[i]) * (after[i] - before[i]);
     rounding += lost * lost;
   }
-  const bool parameter = workload_.graph.states[state].kind == graph::StateKind::parameter;
+  const graph::State& described = workload_.graph.states[state];
+  const bool parameter =
+      described.kind == graph::StateKind::parameter ||
+      (described.of_parameter.exists() && workload_.graph.master_of(described.of_parameter) == state);
   const double roundings = parameter ? parameter_roundings : state_roundings;
   const double expected = root_of_mean(change, after.size());
   return {expected, expected + roundings * root_of_mean(rounding, after.size()) / update_tolerance};

@@ -9,6 +9,7 @@ namespace shardrun::conformance {
 namespace {
 
 constexpr std::uint64_t large = 300'000;
+constexpr std::uint64_t long_in_16_bits = 500'000;
 
 /// Prepares once and starts three times with different data, in all buffer layouts, from no elements to many.
 void run_sizes(Member& member, MemberGroup& group, std::uint32_t opcode, std::uint64_t& id) {
@@ -76,6 +77,35 @@ void reduce_dtypes(Member& member, std::uint32_t opcode) {
       }
     }
     member.forget();
+  }
+}
+
+/// Sums and products of f16 and bf16 are rounded once, whatever the number of members and of elements.
+void round_once(Member& member, std::uint32_t opcode) {
+  const bool is_scattered = opcode == SR_OP_REDUCE_SCATTER || opcode == SR_OP_REDUCE_SCATTERV;
+  std::uint64_t id = 0;
+  for (std::uint32_t n = 2; n <= member.world_size(); ++n) {
+    for (const std::uint64_t count : {std::uint64_t{37}, std::uint64_t{5003}, long_in_16_bits}) {
+      for (const std::uint32_t dtype : {SR_DTYPE_BF16, SR_DTYPE_F16}) {
+        for (const std::uint32_t reduction : {SR_REDUCE_SUM, SR_REDUCE_PRODUCT}) {
+          ++id;
+          const Shape shape = {.opcode = opcode,
+                               .members = n,
+                               .count = is_scattered ? count / n : count,
+                               .dtype = dtype,
+                               .reduction = reduction,
+                               .root = n - 1,
+                               .rounds = true};
+          // Much data takes long to check.
+          for (const bool in_place : {false, true}) {
+            if (member.rank() < n && (count < long_in_16_bits || (in_place == (id % 2 == 0) && n == 3))) {
+              Trial(member, member.first(n), shape, {.in_place = in_place}, 2 * id + (in_place ? 1 : 0)).run(0);
+            }
+          }
+          member.forget();
+        }
+      }
+    }
   }
 }
 
@@ -210,6 +240,13 @@ void add_collective_cases(std::vector<Case>& cases) {
   cases.push_back({.name = "a barrier holds", .run = barrier_holds});
   cases.push_back({.name = "wire_bytes are counted", .run = count_bytes});
   cases.push_back({.name = "when ops were under way", .run = times_of_ops});
+  for (const sdk::OpcodeTraits& traits : sdk::opcodes) {
+    if (traits.reduces) {
+      cases.push_back({.name = fmt::format("{} of 16-bit floats, rounded once", traits.name),
+                       .ranks = 8,
+                       .run = [opcode = traits.opcode](Member& member) { round_once(member, opcode); }});
+    }
+  }
 }
 
 }  // namespace shardrun::conformance

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <type_traits>
 
@@ -25,6 +26,16 @@ std::uint64_t uneven(const Shape& shape, std::uint32_t member) {
   return shape.count == 0 || member % 3 == 1 ? 0 : shape.count + 3 * member;
 }
 
+/// See Shape::rounds. `place`: each member has another, which changes from element to element. Of a sum, one number is
+/// so large that 1 is half of its last bit. Of a product, three numbers have 8 significant bits, which makes 24.
+double rounding(const Shape& shape, std::uint32_t place, std::uint32_t mixed) {
+  if (shape.reduction == SR_REDUCE_PRODUCT) {
+    return place < 3 ? 1 + (2 * mixed + 1) / 128.0 : place % 2 == 0 ? 2 : 0.5;
+  }
+  const double large = shape.dtype == SR_DTYPE_BF16 ? 256 : 2048;
+  return place == 0 ? large : 1 + 2 * (mixed % 2);
+}
+
 /// Element `index` of what `member` sends: small, and different from its neighbours.
 double given(const Shape& shape, std::uint32_t member, std::uint64_t index, std::uint32_t round) {
   if (shape.with_nan && (index + round) % (shape.members + 1) == member) {
@@ -32,6 +43,9 @@ double given(const Shape& shape, std::uint32_t member, std::uint64_t index, std:
   }
   const std::uint32_t mixed =
       (static_cast<std::uint32_t>(index) * 2654435761U + member * 0x9E3779B9U + round * 0x85EBCA6BU) >> 27U;
+  if (shape.rounds) {
+    return rounding(shape, static_cast<std::uint32_t>(index + round + member) % shape.members, mixed);
+  }
   return shape.reduction == SR_REDUCE_PRODUCT ? 1 + mixed % 3 : mixed;
 }
 
@@ -101,6 +115,11 @@ std::vector<double> expected(const Shape& shape, std::uint32_t rank, std::uint32
       double& result = numbers[to.offset + i];
       result = reduces && member != 0 ? reduced(shape.reduction, result, value) : value;
     }
+  }
+  if (shape.rounds) {
+    std::vector<std::byte> rounded(numbers.size() * sdk::dtype_size(shape.dtype));
+    write_elements(shape.dtype, numbers, rounded.data());
+    return read_elements(shape.dtype, rounded.data(), numbers.size());
   }
   return numbers;
 }

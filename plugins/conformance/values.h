@@ -9,7 +9,7 @@
 namespace shardrun::conformance {
 
 /// A collective. The members' ops, data and results all follow from these numbers. Sums and products of the data are
-/// exact in every dtype.
+/// exact in every dtype, unless `rounds`.
 struct Shape {
   std::uint32_t opcode = SR_OP_ALL_REDUCE;
   std::uint32_t members = 1;
@@ -18,6 +18,9 @@ struct Shape {
   std::uint32_t reduction = SR_REDUCE_SUM;
   std::uint32_t root = 0;
   bool with_nan = false;  ///< one member has some NaN elements, each member in turn
+  /// For sums and products of f16 and bf16: they are exact in float32, and the result has to be rounded. Rounding them
+  /// at every member gives other numbers, except among two.
+  bool rounds = false;
 };
 
 /// An all_reduce of that many float32.

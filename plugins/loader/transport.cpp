@@ -137,6 +137,15 @@ std::string TransportState::what(std::string_view doing) const {
   return fmt::format("transport {}, {}", plugin.manifest().name, doing);
 }
 
+TransportProps TransportState::props() const {
+  sr_transport_props props{};
+  props.struct_size = sizeof(props);
+  call("asked for its properties", [&](sr_error* error) { return functions.props(self, &props, error); });
+  return {.same_host_only = (props.flags & SR_TRANSPORT_SAME_HOST) != 0,
+          .own_launcher_only = (props.flags & SR_TRANSPORT_OWN_LAUNCHER) != 0,
+          .moves_host_memory = (props.memory_kinds & (1U << SR_MEMORY_HOST)) != 0};
+}
+
 std::optional<OpInfo> TransportState::offered(const sdk::OpSpec& op, std::uint32_t members) const {
   const std::vector<sdk::OpSpec> specs = {op};
   const RawOps raw(specs);
@@ -148,7 +157,11 @@ std::optional<OpInfo> TransportState::offered(const sdk::OpSpec& op, std::uint32
     is_offered = status != SR_UNIMPLEMENTED || !sdk::find_opcode(op.opcode)->collective;
     return is_offered ? status : SR_OK;
   });
-  return is_offered ? std::optional(OpInfo{.flags = info.flags, .scratch_bytes = info.scratch_bytes}) : std::nullopt;
+  const bool is_rounded_once = (info.flags & SR_OP_INFO_ROUNDED_ONCE) != 0 || !sdk::has_wide_partials(op, members);
+  if (!is_offered || (!is_rounded_once && is_in_host_memory(op) && props().moves_host_memory)) {
+    return std::nullopt;
+  }
+  return OpInfo{.flags = info.flags, .scratch_bytes = info.scratch_bytes};
 }
 
 std::optional<OpInfo> TransportState::offered_in_order(const sdk::OpSpec& op, std::uint32_t members) const {
@@ -177,13 +190,7 @@ void Transport::configure(TransportSetup setup) {
 
 TransportProps Transport::props() const {
   state_->require_configured();
-  sr_transport_props props{};
-  props.struct_size = sizeof(props);
-  state_->call("asked for its properties",
-               [&](sr_error* error) { return state_->functions.props(state_->self, &props, error); });
-  return {.same_host_only = (props.flags & SR_TRANSPORT_SAME_HOST) != 0,
-          .own_launcher_only = (props.flags & SR_TRANSPORT_OWN_LAUNCHER) != 0,
-          .moves_host_memory = (props.memory_kinds & (1U << SR_MEMORY_HOST)) != 0};
+  return state_->props();
 }
 
 OpInfo Transport::query(const OpRequest& op, std::uint32_t members) const {
@@ -197,7 +204,8 @@ OpInfo Transport::query(const OpRequest& op, std::uint32_t members) const {
   const std::optional<OpInfo> info =
       op.in_order ? state_->offered_in_order(spec, members) : state_->offered(spec, members);
   return info ? *info
-              : OpInfo{.flags = SR_OP_INFO_ASYNC | (op.in_order ? SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE : 0),
+              : OpInfo{.flags = SR_OP_INFO_ASYNC | sdk::rounding_flags(spec, members) |
+                                (op.in_order ? SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE : 0),
                        .scratch_bytes = composed_scratch_bytes(spec, members, op.in_order)};
 }
 

@@ -108,16 +108,21 @@ void require_valid(const TransportGroup::State& group, const std::vector<sdk::Op
 
 /// This process itself reduces in composed collectives, so it must be able to access the buffers.
 void require_host_memory(const TransportGroup::State& group, const sdk::OpSpec& op) {
-  for (const std::optional<sdk::Buffer>* each : {&op.send, &op.recv}) {
-    if (*each && (*each)->kind == SR_MEMORY_CUDA) {
-      fail(group.transport->what(fmt::format("group {}, {}", group.name, sdk::describe(op))),
-           {SR_UNIMPLEMENTED,
-            "it does not offer this op, and what it lacks can be made of sends and receives in host memory alone"});
-    }
+  if (!is_in_host_memory(op)) {
+    fail(group.transport->what(fmt::format("group {}, {}", group.name, sdk::describe(op))),
+         {SR_UNIMPLEMENTED,
+          "it does not offer this op, and what it lacks can be made of sends and receives in host memory alone"});
   }
 }
 
 }  // namespace
+
+bool is_in_host_memory(const sdk::OpSpec& op) noexcept {
+  const auto is_elsewhere = [](const std::optional<sdk::Buffer>& buffer) {
+    return buffer && buffer->kind == SR_MEMORY_CUDA;
+  };
+  return !is_elsewhere(op.send) && !is_elsewhere(op.recv);
+}
 
 std::uint64_t create_group(const TransportState& transport, const GroupRequest& request) {
   sr_group raw{};

@@ -65,7 +65,10 @@ struct TransportState {
     }
   }
 
-  /// What the transport says of an op. Nothing where it does not offer the op. Throws Error.
+  /// REQUIRES: it is configured.
+  [[nodiscard]] TransportProps props() const;
+  /// What the transport says of an op. Nothing where the host composes the op: where the transport does not offer it,
+  /// or rounds partial sums in host memory. Throws Error.
   [[nodiscard]] std::optional<OpInfo> offered(const sdk::OpSpec& op, std::uint32_t members) const;
   /// The same for an op that is to reduce in order. Nothing where the transport reduces otherwise.
   [[nodiscard]] std::optional<OpInfo> offered_in_order(const sdk::OpSpec& op, std::uint32_t members) const;
@@ -133,6 +136,9 @@ struct TransportOp::State {
 /// Gives each op the `needed` scratch that it does not bring, and returns the memory.
 [[nodiscard]] std::vector<std::byte> provide_scratch(std::vector<sdk::OpSpec>& ops,
                                                      const std::vector<std::uint64_t>& needed);
+
+/// Whether this process can access the op's buffers. Those that are missing count as host memory.
+[[nodiscard]] bool is_in_host_memory(const sdk::OpSpec& op) noexcept;
 
 /// Creates a group of the plugin's. Throws Error.
 [[nodiscard]] std::uint64_t create_group(const TransportState& transport, const GroupRequest& request);

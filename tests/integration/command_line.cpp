@@ -71,7 +71,7 @@ TEST_CASE("without words the usage is shown, and it is an error", "[program]") {
 TEST_CASE("the devices are listed with what they can do, and a job names one of them", "[program]") {
   const JobFolder job;
   const Ended text = run_program(job.path(), {"devices"});
-  CHECK_THAT(text.out, StartsWith("cpu (cpu)\n") && Contains("computes in f32; addressable by the host\n"));
+  CHECK_THAT(text.out, StartsWith("cpu (cpu)\n") && Contains("computes in f32, bf16; addressable by the host\n"));
   const boost::json::array devices = boost::json::parse(run_program(job.path(), {"devices", "--json"}).out).as_array();
   REQUIRE(devices.size() == 2);
   CHECK(devices[0].at("name") == "cpu");
@@ -146,7 +146,7 @@ TEST_CASE("a third party's file is checked, case by case", "[program]") {
   const Ended strategy =
       run_program(folder.path(), {"plugins", "check", SHARDRUN_FAULTY_STRATEGIES "/shardrun_strategy_faulty_sound.so"});
   CHECK(strategy.code == 0);
-  CHECK_THAT(strategy.out, StartsWith("strategy faulty_sound 1.0 (ABI 1.5) /") &&
+  CHECK_THAT(strategy.out, StartsWith("strategy faulty_sound 1.0 (ABI 1.6) /") &&
                                Contains("  ok     gpt over 8 ranks\n") && Catch::Matchers::EndsWith("\nall is well\n"));
 
   const Ended transport = run_program(folder.path(), {"plugins", "check", sound, "--case", "barrier", "--json"});

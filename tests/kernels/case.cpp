@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "core/device/elements.h"
+
 namespace shardrun::test {
 
 std::string to_string(const Case& test) {
@@ -43,12 +45,14 @@ Prepared prepare(const Case& test, std::uint64_t seed) {
   for (const Operand& operand : test.operands) {
     prepared.inputs.push_back(zeros(operand.type));
     operand.fill(random, prepared.inputs.back());
+    device::round_elements(operand.type.dtype, prepared.inputs.back().values);
     types.push_back(operand.type);
   }
   if (test.derive != nullptr) {
     test.derive(prepared.inputs);
     for (Tensor& tensor : prepared.inputs) {
       round_to_float(tensor);
+      device::round_elements(tensor.type.dtype, tensor.values);
     }
   }
   prepared.rule = prepared.op->rule(prepared.attributes, types);

@@ -69,6 +69,9 @@ void add_elementwise_cases(std::vector<Case>& cases) {
   add_unary_cases(cases);
   add_binary_cases(cases);
   add_shift_cases(cases);
+  for (const Shape& shape : shapes) {
+    cases.push_back({"cast", {{"dtype", "f32"}}, {normal(shape)}});
+  }
   const std::vector<Shape> batches = {{1}, {3, 5}, {5, 1}, {2, 7, 13}, {3, 2, 5, 3}, {37, 9, 129}};
   for (const Shape& shape : batches) {
     for (const double rate : {0.0, 0.1, 0.5}) {

@@ -59,8 +59,8 @@ std::string difference(const std::vector<Tensor>& found, const std::vector<Tenso
 }
 
 Tolerance float_tolerance(const Case& test) {
-  static const std::set<std::string> exact = {"constant", "copy",  "embedding",     "negate",       "relu",
-                                              "row_max",  "shift", "relu_gradient", "take_position"};
+  static const std::set<std::string> exact = {"cast", "constant", "copy",  "embedding",     "negate",
+                                              "relu", "row_max",  "shift", "relu_gradient", "take_position"};
   static const std::set<std::string> rounded_once = {"add", "multiply"};
   if (exact.count(test.op) == 1) {
     return {};
@@ -69,6 +69,29 @@ Tolerance float_tolerance(const Case& test) {
     return {.of_element = 0x1p-24};
   }
   return {.of_largest = 1e-6 * test.condition};
+}
+
+const device::Device& fast() { return device::Device::find("cpu"); }
+const device::Device& reference() { return device::Device::find("reference"); }
+
+std::vector<device::cpu::LevelKernel> variants(const std::string& op) {
+  std::vector<device::cpu::LevelKernel> kernels = device::cpu::kernels_of(op);
+  if (kernels.empty()) {
+    kernels.push_back({0, fast().kernel(op)});
+  }
+  return kernels;
+}
+
+std::vector<std::pair<std::size_t, std::size_t>> possible_in_place(const Prepared& prepared) {
+  std::vector<std::pair<std::size_t, std::size_t>> pairs;
+  for (const auto& [output, input] : prepared.op->in_place) {
+    if (output < prepared.outputs.size() && input < prepared.inputs.size() &&
+        prepared.outputs[output].type.shape == prepared.inputs[input].type.shape &&
+        prepared.outputs[output].type.dtype == prepared.inputs[input].type.dtype) {
+      pairs.emplace_back(output, input);
+    }
+  }
+  return pairs;
 }
 
 std::vector<Tensor> run(const device::Device& device, const Prepared& prepared, const Manner& manner) {

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "core/device/cpu/variant.h"
 #include "tests/kernels/case.h"
 #include "tests/support/evaluate.h"
 
@@ -24,6 +25,17 @@ struct Tolerance {
 
 /// How exactly the op's fast kernels follow the reference.
 [[nodiscard]] Tolerance float_tolerance(const Case& test);
+
+inline constexpr Tolerance bit_for_bit = {};
+
+[[nodiscard]] const device::Device& fast();
+[[nodiscard]] const device::Device& reference();
+
+/// The op's kernels for every instruction set that this machine has, the one that the device chooses among them.
+[[nodiscard]] std::vector<device::cpu::LevelKernel> variants(const std::string& op);
+
+/// The pairs of an op's `in_place` that this case has and whose tensors are of one type.
+[[nodiscard]] std::vector<std::pair<std::size_t, std::size_t>> possible_in_place(const Prepared& prepared);
 
 /// Runs a prepared case.
 struct Manner {

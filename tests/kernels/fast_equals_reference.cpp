@@ -4,42 +4,11 @@
 #include <limits>
 #include <set>
 
-#include "core/device/cpu/variant.h"
 #include "tests/kernels/compare.h"
 #include "tests/support/catch.h"
 
 using namespace shardrun;
 using namespace shardrun::test;
-
-namespace {
-
-const device::Device& fast() { return device::Device::find("cpu"); }
-const device::Device& reference() { return device::Device::find("reference"); }
-
-const Tolerance bit_for_bit = {};
-
-/// The op's kernels for every instruction set that this machine has, the one that the device chooses among them.
-std::vector<device::cpu::LevelKernel> variants(const std::string& op) {
-  std::vector<device::cpu::LevelKernel> kernels = device::cpu::kernels_of(op);
-  if (kernels.empty()) {
-    kernels.push_back({0, fast().kernel(op)});
-  }
-  return kernels;
-}
-
-/// The pairs of an op's `in_place` that this case has and whose tensors are of one shape.
-std::vector<std::pair<std::size_t, std::size_t>> possible_in_place(const Prepared& prepared) {
-  std::vector<std::pair<std::size_t, std::size_t>> pairs;
-  for (const auto& [output, input] : prepared.op->in_place) {
-    if (output < prepared.outputs.size() && input < prepared.inputs.size() &&
-        prepared.outputs[output].type.shape == prepared.inputs[input].type.shape) {
-      pairs.emplace_back(output, input);
-    }
-  }
-  return pairs;
-}
-
-}  // namespace
 
 TEST_CASE("every op has cases, and a kernel on each device", "[kernels]") {
   for (const graph::Op* op : graph::all_ops()) {

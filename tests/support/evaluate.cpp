@@ -156,6 +156,7 @@ std::vector<Tensor> execute(const device::Device& device, const Execution& execu
   const std::vector<graph::TensorType> input_types = types_of(execution.inputs);
   const std::vector<graph::TensorType> output_types = types_of(execution.outputs);
   const graph::OpShape shape{execution.attributes, input_types, output_types};
+  const std::shared_ptr<void> prepared = kernel.prepare == nullptr ? nullptr : kernel.prepare(shape);
   Buffer scratch(kernel.scratch_bytes == nullptr ? 0 : kernel.scratch_bytes(shape, execution.threads));
 
   device::run_kernel(kernel, {.attributes = execution.attributes,
@@ -164,7 +165,8 @@ std::vector<Tensor> execute(const device::Device& device, const Execution& execu
                               .accumulate = execution.accumulate,
                               .scratch = {scratch.data(), scratch.bytes()},
                               .scalars = execution.scalars,
-                              .threads = threads_of(execution.threads)});
+                              .threads = threads_of(execution.threads),
+                              .prepared = prepared.get()});
 
   buffers.push_back(std::move(scratch));
   for (const Buffer& buffer : buffers) {

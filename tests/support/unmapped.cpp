@@ -172,7 +172,8 @@ class LateQueue final : public Queue {
                                           .accumulate = accumulate,
                                           .scratch = kernel.scratch,
                                           .scalars = scalars,
-                                          .threads = threads_});
+                                          .threads = threads_,
+                                          .prepared = kernel.prepared.get()});
     });
   }
   void copy(const StridedCopy& copy) override {
@@ -290,7 +291,9 @@ class Unmapped final : public Device {
  public:
   Unmapped() : Device("unmapped", "cpu") {}
 
-  [[nodiscard]] device::DeviceFacts facts() const override { return device::facts_of_host({graph::DType::f32}); }
+  [[nodiscard]] device::DeviceFacts facts() const override {
+    return device::facts_of_host({graph::DType::f32, graph::DType::bf16});
+  }
   [[nodiscard]] bool is_addressable() const noexcept override { return false; }
   [[nodiscard]] std::shared_ptr<const Memory> allocate(std::uint64_t bytes) const override {
     return std::make_shared<const UnmappedMemory>(bytes);

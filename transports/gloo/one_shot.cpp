@@ -3,6 +3,7 @@
 #include <shardrun/sdk/reduce.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -24,7 +25,8 @@ class OneShotOp final : public sdk::Op, private QueuedOp {
         prepared_(std::move(prepared)),
         op_(op),
         element_(sdk::dtype_size(op.dtype)),
-        reduces_(sdk::find_opcode(op.opcode)->reduces) {}
+        reduces_(sdk::find_opcode(op.opcode)->reduces),
+        reducer_(op.dtype, op.reduction) {}
   ~OneShotOp() override { queue_.drop(*this); }
 
   void start(void*, std::int64_t deadline) override { queue_.start(*this, deadline); }
@@ -44,8 +46,19 @@ class OneShotOp final : public sdk::Op, private QueuedOp {
     }
     // Where the op is in place, the result overwrites this member's input.
     write(*one_shot_.own, rank);
+    std::array<const EagerMessage*, most_members> arrived = {};
     for (std::uint32_t from = 0; from < n; ++from) {
-      take(from, from == rank ? *one_shot_.own : one_shot_.in[from].next());
+      arrived[from] = from == rank ? one_shot_.own.get() : &one_shot_.in[from].next();
+      const std::uint64_t bytes = recv_block(op_, rank, from).count * element_;
+      prepared_->require(one_shot_.mesh, from, arrived[from]->header, bytes);
+      if (!reduces_ && bytes != 0) {
+        std::memcpy(received_from(from), arrived[from]->bytes, bytes);
+      }
+    }
+    if (reduces_) {
+      reducer_.run(
+          n, [&](std::size_t from) { return arrived[from]->bytes; }, 1,
+          [&](std::size_t) { return received_from(rank); }, recv_elements(op_, rank, n));
     }
     for (std::uint32_t distance = 1; distance < n; ++distance) {
       one_shot_.out[(rank + distance) % n].wait();
@@ -61,18 +74,8 @@ class OneShotOp final : public sdk::Op, private QueuedOp {
     }
   }
 
-  void take(std::uint32_t from, const EagerMessage& message) const {
-    const sdk::Block block = recv_block(op_, one_shot_.mesh.rank(), from);
-    prepared_->require(one_shot_.mesh, from, message.header, block.count * element_);
-    if (block.count == 0) {
-      return;
-    }
-    std::byte* const to = static_cast<std::byte*>(op_.recv->data) + block.offset * element_;
-    if (reduces_ && from != 0) {
-      sdk::reduce(op_.dtype, op_.reduction, to, message.bytes, block.count);
-    } else {
-      std::memcpy(to, message.bytes, message.header.bytes);
-    }
+  [[nodiscard]] std::byte* received_from(std::uint32_t from) const {
+    return static_cast<std::byte*>(op_.recv->data) + recv_block(op_, one_shot_.mesh.rank(), from).offset * element_;
   }
 
   OneShot& one_shot_;
@@ -81,6 +84,7 @@ class OneShotOp final : public sdk::Op, private QueuedOp {
   OpSpec op_;
   std::uint64_t element_;
   bool reduces_;
+  sdk::Reducer reducer_;
 };
 
 }  // namespace

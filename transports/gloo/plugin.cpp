@@ -28,13 +28,15 @@ class GlooTransport {
   sdk::Props props() const { return {}; }
 
   std::optional<sdk::OpInfo> query(const sdk::OpSpec& op, std::uint32_t group_size) const {
+    constexpr std::uint32_t in_order = SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE | SR_OP_INFO_ROUNDED_ONCE;
     if (group_size == 1) {
-      return sdk::OpInfo{.flags = SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE};
+      return sdk::OpInfo{.flags = in_order};
     }
     if (is_one_shot(op, group_size)) {
-      return sdk::OpInfo{.flags = SR_OP_INFO_NATIVE | SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE | SR_OP_INFO_ASYNC};
+      return sdk::OpInfo{.flags = SR_OP_INFO_NATIVE | SR_OP_INFO_ASYNC | in_order};
     }
-    return sdk::OpInfo{.flags = SR_OP_INFO_ASYNC, .scratch_bytes = scratch_bytes_of(op, group_size)};
+    return sdk::OpInfo{.flags = SR_OP_INFO_ASYNC | sdk::rounding_flags(op, group_size),
+                       .scratch_bytes = scratch_bytes_of(op, group_size)};
   }
 
   void open(const sdk::Config& config) {

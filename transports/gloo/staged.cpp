@@ -103,7 +103,9 @@ class StagedOp final : public sdk::Op, private QueuedOp {
         return overlap(buffers_.data(region), buffers_.bytes(region), message.data, message.bytes);
       };
     };
-    return std::ranges::none_of(stage.receives, touches(step.from)) &&
+    return std::ranges::none_of(
+               step.from,
+               [&](const sdk::BufferRegion& from) { return std::ranges::any_of(stage.receives, touches(from)); }) &&
            std::ranges::none_of(stage.receives, touches(step.to)) &&
            std::ranges::none_of(stage.sends, touches(step.to));
   }
@@ -117,19 +119,10 @@ class StagedOp final : public sdk::Op, private QueuedOp {
     const auto is_message = [&](const sdk::BufferRegion& region) {
       return buffers_.data(region) == message.data && buffers_.bytes(region) == message.bytes;
     };
-    return (is_message(step.from) || is_message(step.to)) &&
+    return (std::ranges::any_of(step.from, is_message) || is_message(step.to)) &&
            std::ranges::none_of(stage.sends, [&](const StagedMessage& sent) {
              return overlap(buffers_.data(step.to), buffers_.bytes(step.to), sent.data, sent.bytes);
            });
-  }
-
-  void run_piece(const sdk::LocalStep& step, std::uint64_t at, std::uint64_t bytes) const {
-    sdk::LocalStep part = step;
-    for (sdk::BufferRegion* region : {&part.from, &part.to}) {
-      region->offset += at / element_;
-      region->count = bytes / element_;
-    }
-    buffers_.run(part);
   }
 
   void execute() override {
@@ -174,7 +167,7 @@ class StagedOp final : public sdk::Op, private QueuedOp {
       for (std::size_t i = 0; i < message.pieces.size(); ++i) {
         eager_.mesh.wait_received(*message.pieces[i], message.peer);
         if (stage.as_pieces_arrive) {
-          run_piece(*stage.as_pieces_arrive, i * chunk_, piece_bytes(message, i));
+          buffers_.run(*stage.as_pieces_arrive, i * chunk_ / element_, piece_bytes(message, i) / element_);
         }
       }
       if (message.pieces.empty()) {

@@ -39,12 +39,16 @@ class Mpi {
                            "of each group, one for each collective that is prepared; further ones share one")};
   }
 
-  /// A count of MPI is an int. Larger ops are made of sends and receives, which have no limit.
+  /// A count of MPI is an int. Larger ops are made of sends and receives, which have no limit. So are sums of f16 and
+  /// bf16 over more than two members, which MPI would round in between.
   static std::optional<OpInfo> query(const OpSpec& op, std::uint32_t n) {
     OpInfo info{.flags = SR_OP_INFO_NATIVE | SR_OP_INFO_ASYNC};
     if (!find_opcode(op.opcode)->collective) {
       info.flags = SR_OP_INFO_ASYNC;
       return info;
+    }
+    if (find_opcode(op.opcode)->reduces && !has_wide_partials(op, n)) {
+      info.flags |= SR_OP_INFO_ROUNDED_ONCE;
     }
     const bool is_alike = op.opcode != SR_OP_ALL_TO_ALLV;  // for others, every member's counts are known
     const std::uint64_t elements = std::max(op.count * n, is_alike ? detail::sum(op.recv_counts) : 0);

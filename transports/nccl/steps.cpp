@@ -130,8 +130,9 @@ std::optional<sdk::OpInfo> info_of(const sdk::OpSpec& op, std::uint32_t group_si
                                  op.opcode == SR_OP_SCATTER;
   // Integers give the same bits in any order.
   const bool is_ordered = !traits.reduces || !floating || group_size == 1;
-  return sdk::OpInfo{.flags = SR_OP_INFO_ASYNC | (is_point_to_point ? 0 : SR_OP_INFO_NATIVE) |
-                              (is_ordered ? SR_OP_INFO_ORDERED : 0)};
+  return sdk::OpInfo{
+      .flags = SR_OP_INFO_ASYNC | (is_point_to_point ? 0 : SR_OP_INFO_NATIVE) | (is_ordered ? SR_OP_INFO_ORDERED : 0) |
+               (traits.reduces && !sdk::has_wide_partials(op, group_size) ? SR_OP_INFO_ROUNDED_ONCE : 0)};
 }
 
 std::vector<NcclCall> steps_of(std::span<const sdk::OpSpec> ops, std::uint32_t rank, std::uint32_t n, void* word) {

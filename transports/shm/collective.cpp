@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <shardrun/sdk/reduce.hpp>
 #include <vector>
 
 #include "group.h"
-#include "reducer.h"
 
 // Collectives over memory that all members can access, in numbered steps. A member enters a step, which tells the
 // others that its data is ready. It leaves the step once the members that it waits for have entered it.
@@ -40,7 +40,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     user_recv_ = received == 0 ? nullptr : static_cast<std::byte*>(op.recv->data);
     agreed_ = group_.agree(op, offer(sent, received), deadline);
     if (shardrun::sdk::find_opcode(op.opcode)->reduces) {
-      reducer_ = Reducer(op.dtype, op.reduction, element_bytes_);
+      reducer_ = shardrun::sdk::Reducer(op.dtype, op.reduction);
     }
     by_shares_ = op.opcode == SR_OP_ALL_REDUCE && (agreed_.is_mapped || (agreed_.rounds > 1 && size_ > 2));
     steps_ = agreed_.is_mapped ? 2 : by_shares_ ? 2 * agreed_.rounds : agreed_.rounds;
@@ -262,6 +262,13 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     }
   }
 
+  /// Reduces `count` elements of `sources_`, which are in the order of the members, into `targets_`.
+  void reduce(std::uint64_t count) const noexcept {
+    reducer_.run(
+        sources_.size(), [this](std::size_t i) { return sources_[i]; }, targets_.size(),
+        [this](std::size_t i) { return targets_[i]; }, count);
+  }
+
   // Mapped
 
   /// Every member's buffer, in this process.
@@ -309,7 +316,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     if (targets_.empty()) {
       targets_.push_back(user_recv_);
     }
-    control_.touch(Control::everyone, [&] { reducer_.run(sources_, targets_, block.count); });
+    control_.touch(Control::everyone, [&] { reduce(block.count); });
   }
 
   // Staged
@@ -382,7 +389,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
       sources_.push_back(piece_from(m, piece));
     }
     targets_.assign(1, user_recv_ + (piece.offset - before) * element_bytes_);
-    reducer_.run(sources_, targets_, piece.count);
+    reduce(piece.count);
   }
 
   void reduce_share_of_staging() noexcept {
@@ -394,7 +401,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
       sources_.push_back(staging_of(m) + offset);
     }
     targets_.assign(1, staging_of(rank_) + offset);
-    reducer_.run(sources_, targets_, own.count);
+    reduce(own.count);
   }
 
   void gather_from_staging() noexcept {
@@ -442,7 +449,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
   std::byte* user_send_ = nullptr;
   std::byte* user_recv_ = nullptr;
   Agreed agreed_;
-  Reducer reducer_;
+  shardrun::sdk::Reducer reducer_;
   std::vector<const std::byte*> sources_;  ///< reserved, so that a reduction allocates nothing
   std::vector<std::byte*> targets_;
   std::uint64_t wire_bytes_ = 0;

@@ -19,7 +19,7 @@ class SharedMemory {
   static std::optional<OpInfo> query(const OpSpec& op, std::uint32_t) {
     const OpcodeTraits& traits = *find_opcode(op.opcode);
     return OpInfo{.flags = SR_OP_INFO_ASYNC | (traits.collective ? SR_OP_INFO_NATIVE : 0) |
-                           (traits.reduces ? SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE : 0)};
+                           (traits.reduces ? SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE | SR_OP_INFO_ROUNDED_ONCE : 0)};
   }
 
   void open(const Config& config) {

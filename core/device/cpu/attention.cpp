@@ -1,95 +1,9 @@
-#include "core/device/cpu/random.h"
-#include "core/device/cpu/sgemm.h"
-#include "core/device/cpu/vec_math.h"
-#include "core/device/cpu/views.h"
+#include "core/device/cpu/attention.h"
 
-// Causal attention over tiles of query rows. Scratch holds the scores of one tile against all its visible keys, never a
-// whole matrix of scores. A thread owns whole (sequence, head) pairs.
+#include "core/device/cpu/vec_math.h"
 
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
-
-constexpr std::int64_t tile_rows = 32;
-constexpr std::int64_t row_gap = 16;  // floats between two rows of scores, which nothing touches
-
-std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-
-/// Sizes and addressing of qkv [B, T, 3, H, D], out [B, T, H, D] and lse [B, H, T].
-struct QkvShape {
-  std::int64_t batch;
-  std::int64_t length;
-  std::int64_t heads;
-  std::int64_t width;
-
-  [[nodiscard]] std::int64_t qkv_stride() const { return 3 * heads * width; }
-  [[nodiscard]] std::int64_t out_stride() const { return heads * width; }
-  /// Of position 0; part is 0 for queries, 1 for keys, 2 for values.
-  [[nodiscard]] std::int64_t qkv_begin(std::int64_t b, std::int64_t h, int part) const {
-    return b * length * qkv_stride() + (part * heads + h) * width;
-  }
-  [[nodiscard]] std::int64_t out_begin(std::int64_t b, std::int64_t h) const {
-    return b * length * out_stride() + h * width;
-  }
-
-  /// Floats from one row of scores to the next: whole vectors of any instruction set, and no power of two.
-  [[nodiscard]] std::int64_t score_stride() const { return (length + 15) / 16 * 16 + row_gap; }
-  [[nodiscard]] std::int64_t tile_floats() const { return smaller(tile_rows, length) * score_stride(); }
-
-  /// Among how many threads the pairs are shared; less than about 0.1 ms of work stays on one.
-  [[nodiscard]] int parts(int threads) const {
-    const std::int64_t pairs = batch * heads;
-    const std::int64_t work = pairs * length * (length + 16) * (width + 16);
-    const std::int64_t worthwhile = work / (1 << 20) + 1;
-    return static_cast<int>(smaller(smaller(pairs, worthwhile), threads));
-  }
-};
-
-QkvShape layout_of(const std::int64_t* qkv_shape) { return {qkv_shape[0], qkv_shape[1], qkv_shape[3], qkv_shape[4]}; }
-
-/// Calls body(b, h, scratch) for every pair; `scratch` is the thread's own.
-template <typename Body>
-void for_each_pair(const KernelCall& call, const QkvShape& at, std::int64_t scratch_floats, const Body& body) {
-  auto* scratch = reinterpret_cast<float*>(call.scratch.data());
-  const std::int64_t pairs = at.batch * at.heads;
-  const int parts = at.parts(call.threads.count());
-  call.threads.run(parts, [&](int part) {
-    for (std::int64_t pair = pairs * part / parts; pair < pairs * (part + 1) / parts; ++pair) {
-      body(pair / at.heads, pair % at.heads, scratch + part * scratch_floats);
-    }
-  });
-}
-
-struct Query {
-  std::int64_t sequence;
-  std::int64_t head;
-  std::int64_t position;
-};
-
-/// Dropout of one op's probabilities; `stream` is null if the rate is zero.
-struct Dropped {
-  const DropoutStream* stream;
-  std::int64_t first_sample;
-  std::int64_t first_head;
-  std::int64_t length;
-
-  /// Calls use(first, last, factors) for stretches of the keys that a query sees.
-  template <typename Use>
-  void row(const Query& query, const Use& use) const {
-    const std::int64_t begin = ((first_head + query.head) * length + query.position) * length;
-    const auto relative = [&](std::int64_t from, std::int64_t to, const float* factors) {
-      use(from - begin, to - begin, factors);
-    };
-    stream->factors(first_sample + query.sequence, begin, begin + query.position + 1, relative);
-  }
-};
-
-Dropped dropped_by(const KernelCall& call, const DropoutStream& stream) {
-  const TensorView& qkv = call.inputs[0];
-  const bool any = call.attributes.real("dropout") > 0;
-  return {any ? &stream : nullptr, call.scalars.first_sample + qkv.origin[0], qkv.origin[3], qkv.shape[1]};
-}
-
-std::int64_t whole_vectors(std::int64_t count) { return (count + lanes - 1) / lanes * lanes; }
 
 /// Turns the scores of one query into exp(score - max) over the `visible` keys and zeros up to `end`.
 struct Softmax {
@@ -114,39 +28,50 @@ Softmax softmax_row(float* scores, std::int64_t visible, std::int64_t end) {
 }
 
 void attend(const KernelCall& call, const QkvShape& at, const Dropped& dropped, std::int64_t b, std::int64_t h,
-            float* scores) {
-  const std::int64_t step = at.qkv_stride();
-  const float* q = floats(call.inputs[0]) + at.qkv_begin(b, h, 0);
-  const float* k = floats(call.inputs[0]) + at.qkv_begin(b, h, 1);
-  const float* v = floats(call.inputs[0]) + at.qkv_begin(b, h, 2);
-  float* out = floats(call.outputs[0]) + at.out_begin(b, h);
-  float* lse = floats(call.outputs[1]) + (b * at.heads + h) * at.length;
+            float* scratch) {
+  const TensorView& qkv = call.inputs[0];
+  const std::int64_t tile = smaller(tile_rows, at.length);
+  const Panel queries(qkv, at.qkv_begin(b, h, 0), at.qkv_stride(), tile, at.width, scratch);
+  const Panel keys(qkv, at.qkv_begin(b, h, 1), at.qkv_stride(), at.length, at.width, scratch);
+  const Panel values(qkv, at.qkv_begin(b, h, 2), at.qkv_stride(), at.length, at.width, scratch);
+  const Panel out(call.outputs[0], at.out_begin(b, h), at.out_stride(), tile, at.width, scratch);
+  const Reals lse = reals<Reals>(call.outputs[1]) + (b * at.heads + h) * at.length;
+  const Matrix k = keys.read(0, at.length);
+  const Matrix v = values.read(0, at.length);
+  float* scores = scratch;
   const std::int64_t stride = at.score_stride();
   const float scale = 1.0F / __builtin_sqrtf(static_cast<float>(at.width));
   for (std::int64_t begin = 0; begin < at.length; begin += tile_rows) {
     const std::int64_t end = smaller(begin + tile_rows, at.length);
     const std::int64_t rows = end - begin;
-    sgemm(rows, end, at.width, scale, {q + begin * step, step}, {k, step, true}, scores, stride, false);
+    sgemm(rows, end, at.width, scale, queries.read(begin, rows), transposed(k), scores, stride, false);
     float inverse[tile_rows];
     for (std::int64_t r = 0; r < rows; ++r) {
       float* row = scores + r * stride;
       const Softmax softmax = softmax_row(row, begin + r + 1, end);
       inverse[r] = 1.0F / softmax.sum;
-      lse[begin + r] = softmax.max + __builtin_logf(softmax.sum);
+      put(lse, begin + r, softmax.max + __builtin_logf(softmax.sum));
       if (dropped.stream != nullptr) {
         dropped.row({b, h, begin + r}, [=](std::int64_t first, std::int64_t last, const float* factors) {
           vectors(0, last - first, [=](auto i) { store(row + first, i, load(row + first, i) * load(factors, i)); });
         });
       }
     }
-    float* tile_out = out + begin * at.out_stride();
-    sgemm(rows, at.width, end, 1, {scores, stride}, {v, step}, tile_out, at.out_stride(), false);
+    const Panel::Rows tile_out = out.room(begin);
+    sgemm(rows, at.width, end, 1, {scores, stride}, v, tile_out.data, tile_out.stride, false);
     for (std::int64_t r = 0; r < rows; ++r) {
-      float* row = tile_out + r * at.out_stride();
+      float* row = tile_out.data + r * tile_out.stride;
       const float factor = inverse[r];
       vectors(0, at.width, [=](auto i) { store(row, i, load(row, i) * factor); });
     }
+    out.finish(begin, rows);
   }
+}
+
+/// Floats of scratch of one thread.
+std::int64_t floats_of_thread(const QkvShape& at, graph::DType qkv, graph::DType out) {
+  const std::int64_t tile = smaller(tile_rows, at.length);
+  return Panel::floats(qkv, tile + 2 * at.length, at.width) + Panel::floats(out, tile, at.width) + at.tile_floats();
 }
 
 /// qkv -> out, lse
@@ -154,102 +79,16 @@ void attention(const KernelCall& call) {
   const QkvShape at = layout_of(call.inputs[0].shape.data());
   const DropoutStream stream(call, call.attributes.real("dropout"));
   const Dropped dropped = dropped_by(call, stream);
-  for_each_pair(call, at, at.tile_floats(),
-                [&](std::int64_t b, std::int64_t h, float* scores) { attend(call, at, dropped, b, h, scores); });
+  for_each_pair(call, at, floats_of_thread(at, call.inputs[0].dtype, call.outputs[0].dtype),
+                [&](std::int64_t b, std::int64_t h, float* scratch) { attend(call, at, dropped, b, h, scratch); });
 }
 
-/// One query's row: scores become P, dscores, which hold dO·V, become dS = P (dO·V - D).
-void gradient_row(float* scores, float* dscores, std::int64_t whole, float lse, float dout_out) {
-  vectors(0, whole, [=](auto at) {
-    const vec p = exp(load(scores, at) - lse);
-    store(scores, at, p);
-    store(dscores, at, p * (load(dscores, at) - dout_out));
-  });
-}
-
-/// The same with dropout's factors f: scores become P f, dscores P (f dO·V - D).
-void dropped_gradient_row(const Dropped& dropped, const Query& query, float* scores, float* dscores, float lse,
-                          float dout_out) {
-  vectors(0, query.position + 1, [=](auto at) { store(scores, at, exp(load(scores, at) - lse)); });
-  dropped.row(query, [=](std::int64_t first, std::int64_t last, const float* factors) {
-    vectors(0, last - first, [=](auto at) {
-      const vec p = load(scores + first, at);
-      const vec f = load(factors, at);
-      store(scores + first, at, p * f);
-      store(dscores + first, at, p * (load(dscores + first, at) * f - dout_out));
-    });
-  });
-}
-
-/// Dao et al. 2022, arXiv:2205.14135, appendix B.4. Tiles go from the last to the first: the last one sees all keys,
-/// so it writes the gradients of keys and values to which the others add.
-void attend_gradient(const KernelCall& call, const QkvShape& at, const Dropped& dropped, std::int64_t b, std::int64_t h,
-                     float* scores) {
-  const std::int64_t step = at.qkv_stride();
-  const std::int64_t out_step = at.out_stride();
-  const float* q = floats(call.inputs[0]) + at.qkv_begin(b, h, 0);
-  const float* k = floats(call.inputs[0]) + at.qkv_begin(b, h, 1);
-  const float* v = floats(call.inputs[0]) + at.qkv_begin(b, h, 2);
-  float* dq = floats(call.outputs[0]) + at.qkv_begin(b, h, 0);
-  float* dk = floats(call.outputs[0]) + at.qkv_begin(b, h, 1);
-  float* dv = floats(call.outputs[0]) + at.qkv_begin(b, h, 2);
-  const float* out = floats(call.inputs[1]) + at.out_begin(b, h);
-  const float* lse = floats(call.inputs[2]) + (b * at.heads + h) * at.length;
-  const float* dout = floats(call.inputs[3]) + at.out_begin(b, h);
-  const std::int64_t stride = at.score_stride();
-  float* dscores = scores + at.tile_floats();
-  const float scale = 1.0F / __builtin_sqrtf(static_cast<float>(at.width));
-  for (std::int64_t begin = (at.length - 1) / tile_rows * tile_rows; begin >= 0; begin -= tile_rows) {
-    const std::int64_t end = smaller(begin + tile_rows, at.length);
-    const std::int64_t rows = end - begin;
-    const bool later_tiles = end < at.length;
-    const float* tile_q = q + begin * step;
-    const float* tile_dout = dout + begin * out_step;
-    sgemm(rows, end, at.width, scale, {tile_q, step}, {k, step, true}, scores, stride, false);
-    sgemm(rows, end, at.width, 1, {tile_dout, out_step}, {v, step, true}, dscores, stride, false);
-    for (std::int64_t r = 0; r < rows; ++r) {
-      float* row = scores + r * stride;
-      float* drow = dscores + r * stride;
-      const float* out_row = out + (begin + r) * out_step;
-      const float* dout_row = tile_dout + r * out_step;
-      const float dout_out = sum_of(at.width, [=](auto i) { return load(out_row, i) * load(dout_row, i); });
-      const std::int64_t visible = begin + r + 1;
-      if (dropped.stream == nullptr) {
-        gradient_row(row, drow, whole_vectors(visible), lse[begin + r], dout_out);
-      } else {
-        dropped_gradient_row(dropped, {b, h, begin + r}, row, drow, lse[begin + r], dout_out);
-      }
-      for (std::int64_t j = visible; j < end; ++j) {
-        row[j] = 0;
-        drow[j] = 0;
-      }
-    }
-    sgemm(rows, at.width, end, scale, {dscores, stride}, {k, step}, dq + begin * step, step, false);
-    sgemm(end, at.width, rows, scale, {dscores, stride, true}, {tile_q, step}, dk, step, later_tiles);
-    sgemm(end, at.width, rows, 1, {scores, stride, true}, {tile_dout, out_step}, dv, step, later_tiles);
-  }
-}
-
-/// qkv, out, lse, dout -> dqkv
-void attention_gradient(const KernelCall& call) {
-  const QkvShape at = layout_of(call.inputs[0].shape.data());
-  const DropoutStream stream(call, call.attributes.real("dropout"));
-  const Dropped dropped = dropped_by(call, stream);
-  for_each_pair(call, at, 2 * at.tile_floats(), [&](std::int64_t b, std::int64_t h, float* scores) {
-    attend_gradient(call, at, dropped, b, h, scores);
-  });
-}
-
-template <int tiles>
 std::size_t scratch_bytes(const graph::OpShape& shape, int threads) {
   const QkvShape at = layout_of(shape.inputs[0].shape.data());
-  const std::int64_t all = at.parts(threads) * tiles * at.tile_floats();
-  // Behind the last row a gap is not planned: it could reach into a page that nothing touches.
-  return static_cast<std::size_t>(all > 0 ? all - row_gap : 0) * sizeof(float);
+  return bytes_of_threads(at, threads, floats_of_thread(at, shape.inputs[0].dtype, shape.outputs[0].dtype));
 }
 
 }  // namespace
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT
 
-SHARDRUN_KERNELS(attention, {"attention", {attention, scratch_bytes<1>}},
-                 {"attention_gradient", {attention_gradient, scratch_bytes<2>}})
+SHARDRUN_KERNELS(attention, {"attention", {attention, scratch_bytes}})

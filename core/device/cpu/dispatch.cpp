@@ -1,8 +1,20 @@
 #include <string_view>
 
+#include "core/device/cpu/blocks.h"
 #include "core/device/cpu/variant.h"
 
 namespace shardrun::device::cpu {
+
+// blocks.cpp is compiled for each instruction set and defines one in each.
+namespace baseline {
+extern const BlockLoops loops_of_blocks;
+}
+namespace v3 {
+extern const BlockLoops loops_of_blocks;
+}
+namespace v4 {
+extern const BlockLoops loops_of_blocks;
+}
 
 namespace {
 
@@ -36,6 +48,15 @@ RegisterVariants::RegisterVariants(std::initializer_list<Variant> variants) {
       RegisterKernel("cpu", k->op, k->kernel, variant.level);
     }
   }
+}
+
+const BlockLoops& block_loops() noexcept {
+#if defined(SHARDRUN_KERNEL_X86_LEVELS)
+  if (machine_level() >= 3) {
+    return machine_level() >= 4 ? v4::loops_of_blocks : v3::loops_of_blocks;
+  }
+#endif
+  return baseline::loops_of_blocks;
 }
 
 }  // namespace shardrun::device::cpu

@@ -18,11 +18,12 @@ std::int64_t place_in_sample(const TensorView& x, std::int64_t row) {
 }
 
 /// x: [batch, ...]   y = x * factor; a dropped element is zero even if x is NaN
+template <typename Pointer>
 void dropout(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const DropoutStream stream(call, call.attributes.real("rate"));
-  const float* from = floats(x);
-  float* to = floats(call.outputs[0]);
+  const auto from = reals<Pointer>(x);
+  const auto to = reals<Pointer>(call.outputs[0]);
   const std::int64_t width = x.rank > 1 ? columns(x) : 1;
   const std::int64_t rows_in_sample = extent(x, 1, x.rank > 1 ? x.rank - 1 : 1);
   const std::int64_t row_count = x.shape[0] * rows_in_sample;
@@ -44,4 +45,4 @@ void dropout(const KernelCall& call) {
 }  // namespace
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT
 
-SHARDRUN_KERNELS(dropout, {"dropout", {.run = dropout}})
+SHARDRUN_KERNELS(dropout, {"dropout", {.run = by_type<dropout<float*>, dropout<Reals>>}})

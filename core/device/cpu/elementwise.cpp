@@ -1,15 +1,17 @@
 #include "core/device/cpu/elementwise.h"
 
 #include "core/device/cpu/vec_math.h"
+#include "core/device/elements.h"
 
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
 /// a: [L, K...]   b: [K...]   y = a + b
+template <typename Pointer>
 void add_rows(const KernelCall& call) {
-  const float* a = floats(call.inputs[0]);
-  const float* b = floats(call.inputs[1]);
-  float* y = floats(call.outputs[0]);
+  const auto a = reals<Pointer>(call.inputs[0]);
+  const auto b = reals<Pointer>(call.inputs[1]);
+  const auto y = reals<Pointer>(call.outputs[0]);
   const std::int64_t width = call.inputs[1].elements();
   const std::int64_t count = width == 0 ? 0 : call.inputs[0].elements() / width;
   call.threads.split(count, row_grain(width), [=](std::int64_t begin, std::int64_t end) {
@@ -24,22 +26,23 @@ void add(const KernelCall& call) {
   if (call.inputs[1].elements() == size) {
     map_pairs(call, [](vec a, vec b) { return a + b; });
   } else if (call.inputs[1].elements() == 1) {
-    const float b = *floats(call.inputs[1]);
+    const float b = get(reals<Reals>(call.inputs[1]), 0);
     map(call, [=](vec a) { return a + b; });
   } else {
-    add_rows(call);
+    by_type<add_rows<float*>, add_rows<Reals>>(call);
   }
 }
 
 /// y = ((x0 + x1) + x2) + …
+template <typename Pointer>
 void add_n(const KernelCall& call) {
   const TensorView* inputs = call.inputs.data();
   const std::size_t terms = call.inputs.size();
-  float* y = floats(call.outputs[0]);
+  const auto y = reals<Pointer>(call.outputs[0]);
   for_each_vector(call, call.outputs[0].elements(), [=](auto at) {
-    vec total = load(floats(inputs[0]), at);
+    vec total = load(reals<Pointer>(inputs[0]), at);
     for (std::size_t i = 1; i < terms; ++i) {
-      total += load(floats(inputs[i]), at);
+      total += load(reals<Pointer>(inputs[i]), at);
     }
     store(y, at, total);
   });
@@ -55,54 +58,87 @@ void negate(const KernelCall& call) {
 
 /// sin and cos: `quarter_turns` is 0 or 1. Stretches with angles past the range of the fast reduction, or NaN, go
 /// through the C library.
-template <std::uint32_t quarter_turns>
+template <std::uint32_t quarter_turns, typename Pointer>
 void angle(const KernelCall& call) {
   constexpr std::int64_t stretch = 256;
-  const float* x = floats(call.inputs[0]);
-  float* y = floats(call.outputs[0]);
+  const auto x = reals<Pointer>(call.inputs[0]);
+  const auto y = reals<Pointer>(call.outputs[0]);
   call.threads.split(call.inputs[0].elements(), grain, [=](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; i += stretch) {
       const std::int64_t stop = i + stretch < end ? i + stretch : end;
       bool small = true;
       for (std::int64_t k = i; k < stop; ++k) {
-        small &= __builtin_fabsf(x[k]) <= largest_angle;
+        small &= __builtin_fabsf(get(x, k)) <= largest_angle;
       }
       if (small) {
         vectors(i, stop, [=](auto at) { store(y, at, sin_cos(load(x, at), quarter_turns)); });
         continue;
       }
       for (std::int64_t k = i; k < stop; ++k) {
-        y[k] = quarter_turns == 0 ? __builtin_sinf(x[k]) : __builtin_cosf(x[k]);
+        put(y, k, quarter_turns == 0 ? __builtin_sinf(get(x, k)) : __builtin_cosf(get(x, k)));
       }
     }
   });
 }
 
-void constant(const KernelCall& call) { *floats(call.outputs[0]) = static_cast<float>(call.attributes.real("value")); }
+void constant(const KernelCall& call) {
+  put(reals<Reals>(call.outputs[0]), 0, static_cast<float>(call.attributes.real("value")));
+}
 
-/// x -> y = x, or y += x
+template <typename Pointer>
+void add_to_result(const KernelCall& call) {
+  const auto x = reals<Pointer>(call.inputs[0]);
+  const auto y = reals<Pointer>(call.outputs[0]);
+  for_each_vector(call, call.inputs[0].elements(), [=](auto at) { store(y, at, load(y, at) + load(x, at)); });
+}
+
+/// x -> y = x in the type of y, or y += x
 void copy(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  const TensorView& y = call.outputs[0];
   if (call.accumulate) {
-    const float* x = floats(call.inputs[0]);
-    float* y = floats(call.outputs[0]);
-    for_each_vector(call, call.inputs[0].elements(), [=](auto at) { store(y, at, load(y, at) + load(x, at)); });
-  } else if (call.inputs[0].data != call.outputs[0].data) {
-    __builtin_memcpy(call.outputs[0].data, call.inputs[0].data,
-                     static_cast<std::size_t>(call.inputs[0].elements()) * sizeof(float));
+    by_type<add_to_result<float*>, add_to_result<Reals>>(call);
+  } else if (x.dtype != y.dtype) {
+    map(call, [](vec v) { return v; });
+  } else if (x.data != y.data) {
+    __builtin_memcpy(y.data, x.data, x.bytes());
   }
 }
 
+/// The same for any types of real numbers, float16 among them.
+void cast(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  const TensorView& y = call.outputs[0];
+  if (x.dtype != graph::DType::f16 && y.dtype != graph::DType::f16) {
+    copy(call);
+    return;
+  }
+  call.threads.split(x.elements(), grain, [&](std::int64_t begin, std::int64_t end) {
+    constexpr std::int64_t stretch = 256;
+    double values[stretch];
+    for (std::int64_t i = begin; i < end; i += stretch) {
+      const auto count = static_cast<std::size_t>(i + stretch < end ? stretch : end - i);
+      read_elements(x, i, {values, count});
+      write_elements(y, i, {values, count});
+    }
+  });
+}
+
 /// s: []   like: any shape   y = s * scale everywhere
+template <typename Pointer>
 void broadcast_scalar(const KernelCall& call) {
-  const vec value = splat(*floats(call.inputs[0]) * static_cast<float>(call.attributes.real("scale")));
-  float* y = floats(call.outputs[0]);
+  const auto scale = static_cast<float>(call.attributes.real("scale"));
+  const vec value = splat(get(reals<Reals>(call.inputs[0]), 0) * scale);
+  const auto y = reals<Pointer>(call.outputs[0]);
   for_each_vector(call, call.outputs[0].elements(), [=](auto at) { store(y, at, value); });
 }
 
 }  // namespace
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT
 
-SHARDRUN_KERNELS(elementwise, {"add", {.run = add}}, {"add_n", {.run = add_n}}, {"multiply", {.run = multiply}},
-                 {"negate", {.run = negate}}, {"sin", {.run = angle<0>}}, {"cos", {.run = angle<1>}},
-                 {"constant", {.run = constant}}, {"copy", {.run = copy}},
-                 {"broadcast_scalar", {.run = broadcast_scalar}})
+SHARDRUN_KERNELS(elementwise, {"add", {.run = add}}, {"add_n", {.run = by_type<add_n<float*>, add_n<Reals>>}},
+                 {"multiply", {.run = multiply}}, {"negate", {.run = negate}},
+                 {"sin", {.run = by_type<angle<0, float*>, angle<0, Reals>>}},
+                 {"cos", {.run = by_type<angle<1, float*>, angle<1, Reals>>}}, {"constant", {.run = constant}},
+                 {"copy", {.run = copy}}, {"cast", {.run = cast}},
+                 {"broadcast_scalar", {.run = by_type<broadcast_scalar<float*>, broadcast_scalar<Reals>>}})

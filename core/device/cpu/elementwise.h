@@ -15,21 +15,31 @@ void for_each_vector(const KernelCall& call, std::int64_t size, const Body& body
   });
 }
 
+template <typename Pointer, typename Function>
+void map_as(const KernelCall& call, const Function& function) {
+  const auto x = reals<Pointer>(call.inputs[0]);
+  const auto y = reals<Pointer>(call.outputs[0]);
+  for_each_vector(call, call.inputs[0].elements(), [=](auto at) { store(y, at, function(load(x, at))); });
+}
+
 /// outputs[0] = function(inputs[0]), element by element; they may be the same memory.
 template <typename Function>
 void map(const KernelCall& call, const Function& function) {
-  const float* x = floats(call.inputs[0]);
-  float* y = floats(call.outputs[0]);
-  for_each_vector(call, call.inputs[0].elements(), [=](auto at) { store(y, at, function(load(x, at))); });
+  without_bfloats(call) ? map_as<float*>(call, function) : map_as<Reals>(call, function);
+}
+
+template <typename Pointer, typename Function>
+void map_pairs_as(const KernelCall& call, const Function& function) {
+  const auto a = reals<Pointer>(call.inputs[0]);
+  const auto b = reals<Pointer>(call.inputs[1]);
+  const auto y = reals<Pointer>(call.outputs[0]);
+  for_each_vector(call, call.inputs[0].elements(), [=](auto at) { store(y, at, function(load(a, at), load(b, at))); });
 }
 
 /// outputs[0] = function(inputs[0], inputs[1]), element by element; either may be the same memory.
 template <typename Function>
 void map_pairs(const KernelCall& call, const Function& function) {
-  const float* a = floats(call.inputs[0]);
-  const float* b = floats(call.inputs[1]);
-  float* y = floats(call.outputs[0]);
-  for_each_vector(call, call.inputs[0].elements(), [=](auto at) { store(y, at, function(load(a, at), load(b, at))); });
+  without_bfloats(call) ? map_pairs_as<float*>(call, function) : map_pairs_as<Reals>(call, function);
 }
 
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT

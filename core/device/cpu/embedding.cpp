@@ -5,72 +5,149 @@ namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
 /// tokens: [L]   table: [V, E]   y: [L, E]; rows of tokens that this shard of the vocabulary lacks are zero
+template <typename Pointer>
 void embedding(const KernelCall& call) {
   const std::int32_t* tokens = integers(call.inputs[0]);
-  const float* table = floats(call.inputs[1]);
-  float* y = floats(call.outputs[0]);
+  const auto table = reals<Pointer>(call.inputs[1]);
+  const auto y = reals<Pointer>(call.outputs[0]);
   const std::int64_t held = call.inputs[1].shape[0];
   const std::int64_t first = call.inputs[1].origin[0];
   const std::int64_t width = call.inputs[1].shape[1];
-  const auto bytes = static_cast<std::size_t>(width) * sizeof(float);
   call.threads.split(call.inputs[0].elements(), row_grain(width), [=](std::int64_t begin, std::int64_t end) {
     for (std::int64_t l = begin; l < end; ++l) {
       const std::int64_t row = tokens[l] - first;
+      const auto to = y + l * width;
       if (row >= 0 && row < held) {
-        __builtin_memcpy(y + l * width, table + row * width, bytes);
+        const auto from = table + row * width;
+        vectors(0, width, [=](auto at) { store(to, at, load(from, at)); });
       } else {
-        __builtin_memset(y + l * width, 0, bytes);
+        vectors(0, width, [=](auto at) { store(to, at, vec{}); });
       }
     }
   });
 }
 
 void clear(const KernelCall& call) {
-  float* table = floats(call.outputs[0]);
+  float* table = reals<float*>(call.outputs[0]);
   call.threads.split(call.outputs[0].elements(), grain, [=](std::int64_t begin, std::int64_t end) {
     __builtin_memset(table + begin, 0, static_cast<std::size_t>(end - begin) * sizeof(float));
   });
 }
 
-/// tokens: [L]   dy: [L, E]   dtable: [V, E] (+)= the rows of dy, each at its token's row. Threads share the columns,
-/// so that each row is summed in the order of the tokens.
-void embedding_gradient(const KernelCall& call) {
+/// Columns of a table's gradient that make work for one thread. Threads share the columns, so that each row is summed
+/// in the order of the tokens.
+std::int64_t column_grain(std::int64_t tokens) { return (row_grain(tokens) + 15) / 16 * 16; }
+
+/// The gradient in float32: each row of dy is added to its token's row.
+template <typename Pointer>
+void gradient_of_floats(const KernelCall& call) {
   if (!call.accumulate) {
     clear(call);
   }
   const std::int32_t* tokens = integers(call.inputs[0]);
-  const float* dy = floats(call.inputs[1]);
-  float* table = floats(call.outputs[0]);
+  const auto dy = reals<Pointer>(call.inputs[1]);
+  float* table = reals<float*>(call.outputs[0]);
   const std::int64_t count = call.inputs[0].elements();
   const std::int64_t held = call.outputs[0].shape[0];
   const std::int64_t first = call.outputs[0].origin[0];
   const std::int64_t width = call.outputs[0].shape[1];
-  const std::int64_t share = (row_grain(count) + 15) / 16 * 16;
-  call.threads.split(width, share, [=](std::int64_t begin, std::int64_t end) {
+  call.threads.split(width, column_grain(count), [=](std::int64_t begin, std::int64_t end) {
     for (std::int64_t l = 0; l < count; ++l) {
       const std::int64_t row = tokens[l] - first;
       if (row < 0 || row >= held) {
         continue;
       }
-      const float* from = dy + l * width;
+      const auto from = dy + l * width;
       float* to = table + row * width;
       vectors(begin, end, [=](auto at) { store(to, at, load(to, at) + load(from, at)); });
     }
   });
 }
 
+/// The positions of each row's token in ascending order: heads[row], then next[position], until `last_position`.
+struct Positions {
+  std::int32_t* heads;
+  std::int32_t* next;
+};
+constexpr std::int32_t last_position = -1;
+
+Positions positions_of_rows(const KernelCall& call) {
+  const std::int32_t* tokens = integers(call.inputs[0]);
+  const std::int64_t held = call.outputs[0].shape[0];
+  auto* heads = reinterpret_cast<std::int32_t*>(call.scratch.data());
+  auto* next = heads + held;
+  for (std::int64_t row = 0; row < held; ++row) {
+    heads[row] = last_position;
+  }
+  for (std::int64_t l = call.inputs[0].elements(); l-- > 0;) {
+    const std::int64_t row = tokens[l] - call.outputs[0].origin[0];
+    next[l] = last_position;
+    if (row >= 0 && row < held) {
+      next[l] = heads[row];
+      heads[row] = static_cast<std::int32_t>(l);
+    }
+  }
+  return {heads, next};
+}
+
+/// The gradient in bfloat16: all of a row's terms are added up before their sum is rounded.
+void gradient_of_bfloats(const KernelCall& call) {
+  const Positions positions = positions_of_rows(call);
+  const auto dy = reals<Reals>(call.inputs[1]);
+  const auto table = reals<Reals>(call.outputs[0]);
+  const std::int64_t held = call.outputs[0].shape[0];
+  const std::int64_t width = call.outputs[0].shape[1];
+  const bool accumulate = call.accumulate;
+  call.threads.split(width, column_grain(call.inputs[0].elements()), [=](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = 0; row < held; ++row) {
+      const std::int32_t head = positions.heads[row];
+      if (accumulate && head == last_position) {
+        continue;
+      }
+      const auto to = table + row * width;
+      vectors(begin, end, [=](auto at) {
+        vec total = accumulate ? load(to, at) : vec{};
+        for (std::int64_t l = head; l != last_position; l = positions.next[l]) {
+          total += load(dy + l * width, at);
+        }
+        store(to, at, total);
+      });
+    }
+  });
+}
+
+/// tokens: [L]   dy: [L, E]   dtable: [V, E] (+)= the rows of dy, each at its token's row
+void embedding_gradient(const KernelCall& call) {
+  if (call.outputs[0].dtype == graph::DType::bf16) {
+    gradient_of_bfloats(call);
+  } else {
+    by_type<gradient_of_floats<float*>, gradient_of_floats<Reals>>(call);
+  }
+}
+
+std::size_t gradient_scratch(const graph::OpShape& shape, int) {
+  if (shape.outputs[0].dtype != graph::DType::bf16) {
+    return 0;
+  }
+  const std::int64_t positions = shape.outputs[0].shape[0] + graph::element_count(shape.inputs[0].shape);
+  return static_cast<std::size_t>(positions) * sizeof(std::int32_t);
+}
+
 /// x: [B, T, E]   y: [B, E] = x[:, position, :]
+template <typename Pointer>
 void take_position(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const std::int64_t width = x.shape[2];
   for (std::int64_t b = 0; b < x.shape[0]; ++b) {
-    __builtin_memcpy(floats(call.outputs[0]) + b * width, floats(x) + (b * x.shape[1] + call.scalars.position) * width,
-                     static_cast<std::size_t>(width) * sizeof(float));
+    const auto from = reals<Pointer>(x) + (b * x.shape[1] + call.scalars.position) * width;
+    const auto to = reals<Pointer>(call.outputs[0]) + b * width;
+    vectors(0, width, [=](auto at) { store(to, at, load(from, at)); });
   }
 }
 
 }  // namespace
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT
 
-SHARDRUN_KERNELS(embedding, {"embedding", {.run = embedding}}, {"embedding_gradient", {.run = embedding_gradient}},
-                 {"take_position", {.run = take_position}})
+SHARDRUN_KERNELS(embedding, {"embedding", {.run = by_type<embedding<float*>, embedding<Reals>>}},
+                 {"embedding_gradient", {embedding_gradient, gradient_scratch}},
+                 {"take_position", {.run = by_type<take_position<float*>, take_position<Reals>>}})

@@ -7,6 +7,7 @@ namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
 /// y = (c0 x0 + c1 x1) + …
+template <typename Pointer>
 void linear_combination(const KernelCall& call) {
   const TensorView* inputs = call.inputs.data();
   const std::size_t terms = call.inputs.size();
@@ -15,11 +16,11 @@ void linear_combination(const KernelCall& call) {
   for (std::size_t i = 0; i < terms; ++i) {
     coefficients[i] = static_cast<float>(exact[i]);
   }
-  float* y = floats(call.outputs[0]);
+  const auto y = reals<Pointer>(call.outputs[0]);
   for_each_vector(call, call.outputs[0].elements(), [=](auto at) {
-    vec total = coefficients[0] * load(floats(inputs[0]), at);
+    vec total = coefficients[0] * load(reals<Pointer>(inputs[0]), at);
     for (std::size_t i = 1; i < terms; ++i) {
-      total = total + coefficients[i] * load(floats(inputs[i]), at);
+      total = total + coefficients[i] * load(reals<Pointer>(inputs[i]), at);
     }
     store(y, at, total);
   });
@@ -30,4 +31,5 @@ std::size_t scratch_bytes(const graph::OpShape& shape, int) { return shape.input
 }  // namespace
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT
 
-SHARDRUN_KERNELS(linear_combination, {"linear_combination", {linear_combination, scratch_bytes}})
+SHARDRUN_KERNELS(linear_combination, {"linear_combination",
+                                      {by_type<linear_combination<float*>, linear_combination<Reals>>, scratch_bytes}})

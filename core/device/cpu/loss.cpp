@@ -17,12 +17,13 @@ void for_each_row(const KernelCall& call, const Body& body) {
 }
 
 /// x: [L, V]   y: [L]
+template <typename Pointer>
 void row_max(const KernelCall& call) {
-  const float* x = floats(call.inputs[0]);
-  float* y = floats(call.outputs[0]);
+  const auto x = reals<Pointer>(call.inputs[0]);
+  const auto y = reals<Pointer>(call.outputs[0]);
   for_each_row(call, [=](std::int64_t r, std::int64_t width) {
-    const float* row = x + r * width;
-    y[r] = largest_of(width, [=](auto at) { return load(row, at); });
+    const auto row = x + r * width;
+    put(y, r, largest_of(width, [=](auto at) { return load(row, at); }));
   });
 }
 
@@ -30,53 +31,60 @@ void row_max(const KernelCall& call) {
 std::int64_t first_column(const TensorView& logits) { return logits.origin[logits.rank - 1]; }
 
 /// logits: [L, V]   max, targets: [L]   sum_exp: [L] = Σ exp(logit - max)   target_logit: [L], 0 in another's shard
+template <typename Pointer>
 void softmax_terms(const KernelCall& call) {
-  const float* logits = floats(call.inputs[0]);
-  const float* max = floats(call.inputs[1]);
+  const auto logits = reals<Pointer>(call.inputs[0]);
+  const auto max = reals<Pointer>(call.inputs[1]);
   const std::int32_t* targets = integers(call.inputs[2]);
-  float* sums = floats(call.outputs[0]);
-  float* target_logits = floats(call.outputs[1]);
+  const auto sums = reals<Pointer>(call.outputs[0]);
+  const auto target_logits = reals<Pointer>(call.outputs[1]);
   const std::int64_t first = first_column(call.inputs[0]);
   for_each_row(call, [=](std::int64_t r, std::int64_t width) {
-    const float* row = logits + r * width;
-    const float m = max[r];
-    sums[r] = sum_of(width, [=](auto at) { return exp(load(row, at) - m); });
+    const auto row = logits + r * width;
+    const float m = get(max, r);
+    put(sums, r, sum_of(width, [=](auto at) { return exp(load(row, at) - m); }));
     const std::int64_t target = targets[r] - first;
-    target_logits[r] = target >= 0 && target < width ? row[target] : 0.0F;
+    put(target_logits, r, target >= 0 && target < width ? get(row, target) : 0.0F);
   });
 }
 
 /// logits: [L, V]   max, targets, dsum, dtarget: [L]   dlogits: [L, V] = exp(logit - max) dsum + [target] dtarget
+template <typename Pointer>
 void softmax_terms_gradient(const KernelCall& call) {
-  const float* logits = floats(call.inputs[0]);
-  const float* max = floats(call.inputs[1]);
+  const auto logits = reals<Pointer>(call.inputs[0]);
+  const auto max = reals<Pointer>(call.inputs[1]);
   const std::int32_t* targets = integers(call.inputs[2]);
-  const float* dsums = floats(call.inputs[3]);
-  const float* dtargets = floats(call.inputs[4]);
-  float* dlogits = floats(call.outputs[0]);
+  const auto dsums = reals<Pointer>(call.inputs[3]);
+  const auto dtargets = reals<Pointer>(call.inputs[4]);
+  const auto dlogits = reals<Pointer>(call.outputs[0]);
   const std::int64_t first = first_column(call.inputs[0]);
   for_each_row(call, [=](std::int64_t r, std::int64_t width) {
-    const float* row = logits + r * width;
-    float* to = dlogits + r * width;
-    const float m = max[r];
-    const float dsum = dsums[r];
-    vectors(0, width, [=](auto at) { store(to, at, exp(load(row, at) - m) * dsum); });
+    const auto row = logits + r * width;
+    const auto to = dlogits + r * width;
+    const float m = get(max, r);
+    const float dsum = get(dsums, r);
     const std::int64_t target = targets[r] - first;
-    if (target >= 0 && target < width) {
-      to[target] += dtargets[r];
+    const bool held = target >= 0 && target < width;
+    // Read before dlogits, which may take the place of logits, is written.
+    const float at_target = held ? get(row, target) : 0.0F;
+    vectors(0, width, [=](auto at) { store(to, at, exp(load(row, at) - m) * dsum); });
+    if (held) {
+      const vec softmax = exp(splat(at_target) - m) * dsum;
+      put(to, target, softmax[0] + get(dtargets, r));
     }
   });
 }
 
 /// max, sum_exp, target_logit: [L]   loss: [L]
+template <typename Pointer>
 void token_loss(const KernelCall& call) {
-  const float* max = floats(call.inputs[0]);
-  const float* sums = floats(call.inputs[1]);
-  const float* target_logits = floats(call.inputs[2]);
-  float* loss = floats(call.outputs[0]);
+  const auto max = reals<Pointer>(call.inputs[0]);
+  const auto sums = reals<Pointer>(call.inputs[1]);
+  const auto target_logits = reals<Pointer>(call.inputs[2]);
+  const auto loss = reals<Pointer>(call.outputs[0]);
   call.threads.split(call.inputs[0].elements(), grain, [=](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) {
-      loss[r] = __builtin_logf(sums[r]) + max[r] - target_logits[r];
+      put(loss, r, __builtin_logf(get(sums, r)) + get(max, r) - get(target_logits, r));
     }
   });
 }
@@ -86,26 +94,29 @@ void token_loss_gradient_sum(const KernelCall& call) {
 }
 
 /// y, t: [L, F]   loss: [L]
+template <typename Pointer>
 void squared_error(const KernelCall& call) {
-  const float* y = floats(call.inputs[0]);
-  const float* t = floats(call.inputs[1]);
-  float* loss = floats(call.outputs[0]);
+  const auto y = reals<Pointer>(call.inputs[0]);
+  const auto t = reals<Pointer>(call.inputs[1]);
+  const auto loss = reals<Pointer>(call.outputs[0]);
   for_each_row(call, [=](std::int64_t r, std::int64_t width) {
-    loss[r] = 0.5F * sum_of(width, [=](auto at) {
-                const vec off = load(y + r * width, at) - load(t + r * width, at);
-                return off * off;
-              });
+    const float squares = sum_of(width, [=](auto at) {
+      const vec off = load(y + r * width, at) - load(t + r * width, at);
+      return off * off;
+    });
+    put(loss, r, 0.5F * squares);
   });
 }
 
 /// y, t: [L, F]   dloss: [L]   dy: [L, F]
+template <typename Pointer>
 void squared_error_gradient(const KernelCall& call) {
-  const float* y = floats(call.inputs[0]);
-  const float* t = floats(call.inputs[1]);
-  const float* dloss = floats(call.inputs[2]);
-  float* dy = floats(call.outputs[0]);
+  const auto y = reals<Pointer>(call.inputs[0]);
+  const auto t = reals<Pointer>(call.inputs[1]);
+  const auto dloss = reals<Pointer>(call.inputs[2]);
+  const auto dy = reals<Pointer>(call.outputs[0]);
   for_each_row(call, [=](std::int64_t r, std::int64_t width) {
-    const float scale = dloss[r];
+    const float scale = get(dloss, r);
     vectors(r * width, (r + 1) * width, [=](auto at) { store(dy, at, (load(y, at) - load(t, at)) * scale); });
   });
 }
@@ -113,7 +124,12 @@ void squared_error_gradient(const KernelCall& call) {
 }  // namespace
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT
 
-SHARDRUN_KERNELS(loss, {"row_max", {.run = row_max}}, {"softmax_terms", {.run = softmax_terms}},
-                 {"softmax_terms_gradient", {.run = softmax_terms_gradient}}, {"token_loss", {.run = token_loss}},
+SHARDRUN_KERNELS(loss, {"row_max", {.run = by_type<row_max<float*>, row_max<Reals>>}},
+                 {"softmax_terms", {.run = by_type<softmax_terms<float*>, softmax_terms<Reals>>}},
+                 {"softmax_terms_gradient",
+                  {.run = by_type<softmax_terms_gradient<float*>, softmax_terms_gradient<Reals>>}},
+                 {"token_loss", {.run = by_type<token_loss<float*>, token_loss<Reals>>}},
                  {"token_loss_gradient_sum", {.run = token_loss_gradient_sum}},
-                 {"squared_error", {.run = squared_error}}, {"squared_error_gradient", {.run = squared_error_gradient}})
+                 {"squared_error", {.run = by_type<squared_error<float*>, squared_error<Reals>>}},
+                 {"squared_error_gradient",
+                  {.run = by_type<squared_error_gradient<float*>, squared_error_gradient<Reals>>}})

@@ -1,105 +1,146 @@
-#include <algorithm>
+#include <memory>
+#include <vector>
 
+#include "core/device/cpu/bf16_product.h"
 #include "core/device/cpu/sgemm.h"
-#include "core/device/cpu/views.h"
+#include "core/device/cpu/widened_product.h"
+#include "core/device/device.h"
 
 namespace shardrun::device::cpu {
 namespace {
 
-using namespace SHARDRUN_KERNEL_VARIANT;
+/// What a product needs to know of a tensor, with or without memory.
+struct Tensor {
+  explicit Tensor(const TensorView& view)
+      : shape(view.shape.data()), rank(view.rank), dtype(view.dtype), data(static_cast<std::byte*>(view.data)) {}
+  explicit Tensor(const graph::TensorType& type)
+      : shape(type.shape.data()), rank(static_cast<std::uint32_t>(type.shape.size())), dtype(type.dtype) {}
 
-struct Product {
-  std::int64_t m;
-  std::int64_t n;
-  std::int64_t k;
-  Matrix a;
-  Matrix b;
-  float* c;
+  /// Product of the dimensions [first, last).
+  [[nodiscard]] std::int64_t extent(std::uint32_t first, std::uint32_t last) const {
+    std::int64_t product = 1;
+    for (std::uint32_t d = first; d < last; ++d) {
+      product *= shape[d];
+    }
+    return product;
+  }
+  [[nodiscard]] Operand matrix(std::int64_t stride, bool transposed = false) const {
+    return {data, dtype, stride, transposed};
+  }
+
+  const std::int64_t* shape;
+  std::uint32_t rank;
+  graph::DType dtype;
+  std::byte* data = nullptr;
 };
 
-/// Into how many tiles along the longer side of c a product is cut. It depends on the sizes alone: oneDNN picks its
-/// algorithm, and with it the order of summation, by the size of a tile, so a cut by the number of threads
-/// would make results depend on it.
-std::int64_t tile_count(std::int64_t m, std::int64_t n, std::int64_t k) {
-  constexpr double worth_a_tile = 1 << 20;    // floating-point operations: about 15 µs
-  constexpr double repacking_limit = 0.0037;  // 1/m + 1/n up to which oneDNN repacks operands, its faster way
-  constexpr std::int64_t narrowest = 192;
-  constexpr std::int64_t most = 64;
-  constexpr double small = 0.2e9;  // floating-point operations: not worth losing the repacking for threads
-  const std::int64_t longer = std::max(m, n);
-  const std::int64_t shorter = std::min(m, n);
-  const double by_work = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / worth_a_tile;
-  const double room = repacking_limit - 1.0 / static_cast<double>(shorter);
-  const auto repacked = room > 0 ? static_cast<std::int64_t>(1.0 / room) + 1 : longer;
-  std::int64_t width = std::max<std::int64_t>(repacked, 2 * narrowest);
-  if (width > longer / 2) {
-    const bool repacked_whole = 1.0 / static_cast<double>(m) + 1.0 / static_cast<double>(n) <= repacking_limit;
-    if (repacked_whole && by_work * worth_a_tile < small) {
-      return 1;
-    }
-    width = narrowest;
-  }
-  const auto by_size = std::clamp<std::int64_t>(longer / width, 1, most);
-  return by_work < static_cast<double>(by_size) ? std::max<std::int64_t>(1, static_cast<std::int64_t>(by_work))
-                                                : by_size;
-}
-
-void multiply_tiles(const Product& p, Threads& threads, bool accumulate) {
-  constexpr std::int64_t unit = 48;  // a multiple of every micro-kernel's width and height
-  const std::int64_t tiles = p.m == 0 || p.n == 0 ? 1 : tile_count(p.m, p.n, p.k);
-  const bool by_rows = p.m > p.n;
-  const std::int64_t size = by_rows ? p.m : p.n;
-  const std::int64_t units = (size + unit - 1) / unit;
-  threads.split(tiles, 1, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t tile = first; tile < last; ++tile) {
-      const std::int64_t begin = units * tile / tiles * unit;
-      const std::int64_t end = std::min(size, units * (tile + 1) / tiles * unit);
-      Matrix a = p.a;
-      Matrix b = p.b;
-      if (by_rows) {
-        a.data += a.transposed ? begin : begin * a.stride;
-        sgemm(end - begin, p.n, p.k, 1, a, b, p.c + begin * p.n, p.n, accumulate);
-      } else {
-        b.data += b.transposed ? begin * b.stride : begin;
-        sgemm(p.m, end - begin, p.k, 1, a, b, p.c + begin, p.n, accumulate);
-      }
-    }
-  });
-}
+/// The matrices of an op's operands and result.
+using ProductOf = Product(const graph::Attributes& attributes, const Tensor& x, const Tensor& second, const Tensor& y);
 
 /// x: [L, K...]   w: [K..., N...], or [N..., K...] when transposed   y: [L, N...]
-void matmul(const KernelCall& call) {
-  const TensorView& x = call.inputs[0];
-  const auto contracted = static_cast<std::uint32_t>(call.attributes.integer("contract"));
-  const bool transposed = call.attributes.integer("transpose") != 0;
-  const std::uint32_t lead = x.rank - contracted;
-  const std::int64_t m = extent(x, 0, lead);
-  const std::int64_t k = extent(x, lead, x.rank);
-  const std::int64_t n = extent(call.outputs[0], lead, call.outputs[0].rank);
-  const Matrix w{floats(call.inputs[1]), transposed ? k : n, transposed};
-  multiply_tiles({m, n, k, {floats(x), k}, w, floats(call.outputs[0])}, call.threads, call.accumulate);
+Product matmul(const graph::Attributes& attributes, const Tensor& x, const Tensor& w, const Tensor& y) {
+  const bool transposed = attributes.integer("transpose") != 0;
+  const std::uint32_t lead = x.rank - static_cast<std::uint32_t>(attributes.integer("contract"));
+  const std::int64_t k = x.extent(lead, x.rank);
+  const std::int64_t n = y.extent(lead, y.rank);
+  return {x.extent(0, lead), n, k, x.matrix(k), w.matrix(transposed ? k : n, transposed), y.matrix(n)};
 }
 
 /// x: [L, K...]   dy: [L, N...]   dw: [K..., N...] = xᵀ dy, or [N..., K...] = dyᵀ x when transposed
-void matmul_gradient_weights(const KernelCall& call) {
-  const TensorView& x = call.inputs[0];
-  const TensorView& dy = call.inputs[1];
-  const std::uint32_t lead = x.rank - static_cast<std::uint32_t>(call.attributes.integer("contract"));
-  const std::int64_t tokens = extent(x, 0, lead);
-  const std::int64_t width = extent(x, lead, x.rank);
-  const std::int64_t outputs = extent(dy, lead, dy.rank);
-  float* dw = floats(call.outputs[0]);
-  if (call.attributes.integer("transpose") != 0) {
-    multiply_tiles({outputs, width, tokens, {floats(dy), outputs, true}, {floats(x), width}, dw}, call.threads,
-                   call.accumulate);
+Product gradient_weights(const graph::Attributes& attributes, const Tensor& x, const Tensor& dy, const Tensor& dw) {
+  const std::uint32_t lead = x.rank - static_cast<std::uint32_t>(attributes.integer("contract"));
+  const std::int64_t tokens = x.extent(0, lead);
+  const std::int64_t width = x.extent(lead, x.rank);
+  const std::int64_t outputs = dy.extent(lead, dy.rank);
+  if (attributes.integer("transpose") != 0) {
+    return {outputs, width, tokens, dy.matrix(outputs, true), x.matrix(width), dw.matrix(width)};
+  }
+  return {width, outputs, tokens, x.matrix(width, true), dy.matrix(outputs), dw.matrix(outputs)};
+}
+
+bool in_floats(const Product& p) {
+  return p.a.dtype == graph::DType::f32 && p.b.dtype == graph::DType::f32 && p.c.dtype == graph::DType::f32;
+}
+
+void multiply_floats(const Product& product, bool accumulate, Threads& threads) {
+  const Tiles tiles = sgemm_tiles(product.m, product.n, product.k);
+  tiles.run(threads, [&](std::int64_t number, int) {
+    const Product p = tiles.tile(product, number);
+    sgemm(p.m, p.n, p.k, 1, {p.a.floats(), p.a.stride, p.a.transposed}, {p.b.floats(), p.b.stride, p.b.transposed},
+          p.c.floats(), p.c.stride, accumulate);
+  });
+}
+
+/// The tiles of a product of bfloat16 matrices.
+class Bf16Tiles {
+ public:
+  /// Null if the product is not one that `make_bf16_product` makes.
+  static std::unique_ptr<Bf16Tiles> make(const Product& product) {
+    auto made = std::make_unique<Bf16Tiles>();
+    made->tiles_ = bf16_tiles(product.m, product.n, product.k);
+    for (std::int64_t number = 0; number < made->tiles_.count; ++number) {
+      made->products_.push_back(make_bf16_product(made->tiles_.tile(product, number)));
+      if (made->products_.back() == nullptr) {
+        return nullptr;
+      }
+      made->share_ = std::max(made->share_, (made->products_.back()->scratch_bytes() + 63) / 64 * 64);
+    }
+    return made;
+  }
+
+  [[nodiscard]] std::size_t scratch_bytes(int threads) const {
+    return static_cast<std::size_t>(tiles_.parts(threads)) * share_;
+  }
+
+  void run(const Product& product, bool accumulate, Threads& threads, std::byte* scratch) const {
+    touch_pages({scratch, scratch_bytes(threads.count())});
+    tiles_.run(threads, [&](std::int64_t number, int part) {
+      products_[static_cast<std::size_t>(number)]->run(tiles_.tile(product, number), accumulate,
+                                                       scratch + static_cast<std::size_t>(part) * share_);
+    });
+  }
+
+ private:
+  Tiles tiles_ = {};
+  std::vector<std::unique_ptr<Bf16Product>> products_;
+  std::size_t share_ = 0;  ///< bytes of scratch of one thread
+};
+
+template <ProductOf product_of>
+void run(const KernelCall& call) {
+  const Product product =
+      product_of(call.attributes, Tensor(call.inputs[0]), Tensor(call.inputs[1]), Tensor(call.outputs[0]));
+  if (in_floats(product)) {
+    multiply_floats(product, call.accumulate, call.threads);
+  } else if (call.prepared != nullptr) {
+    static_cast<const Bf16Tiles*>(call.prepared)->run(product, call.accumulate, call.threads, call.scratch.data());
   } else {
-    multiply_tiles({width, outputs, tokens, {floats(x), width, true}, {floats(dy), outputs}, dw}, call.threads,
-                   call.accumulate);
+    multiply_widened(product, call.accumulate, call.threads, call.scratch);
   }
 }
 
-const RegisterKernel register_matmul("cpu", "matmul", {.run = matmul});
-const RegisterKernel register_gradient("cpu", "matmul_gradient_weights", {.run = matmul_gradient_weights});
+template <ProductOf product_of>
+Product product_of_types(const graph::OpShape& shape) {
+  return product_of(shape.attributes, Tensor(shape.inputs[0]), Tensor(shape.inputs[1]), Tensor(shape.outputs[0]));
+}
+
+template <ProductOf product_of>
+std::size_t scratch_bytes(const graph::OpShape& shape, int threads) {
+  const Product product = product_of_types<product_of>(shape);
+  const auto tiles = Bf16Tiles::make(product);
+  return tiles != nullptr ? tiles->scratch_bytes(threads) : widened_scratch_bytes(product, threads);
+}
+
+template <ProductOf product_of>
+std::shared_ptr<void> prepare(const graph::OpShape& shape) {
+  return Bf16Tiles::make(product_of_types<product_of>(shape));
+}
+
+template <ProductOf product_of>
+constexpr Kernel kernel = {run<product_of>, scratch_bytes<product_of>, prepare<product_of>};
+
+const RegisterKernel register_matmul("cpu", "matmul", kernel<matmul>);
+const RegisterKernel register_gradient("cpu", "matmul_gradient_weights", kernel<gradient_weights>);
 
 }  // namespace
 }  // namespace shardrun::device::cpu

@@ -4,13 +4,14 @@ namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
 /// x: [L, K...]   y: [K...] (+)= Σ x over the leading dimensions
+template <typename Pointer>
 void sum_leading(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const auto kept = static_cast<std::uint32_t>(call.attributes.integer("keep"));
   const std::int64_t width = extent(x, x.rank - kept, x.rank);
-  const float* data = floats(x);
-  column_sums(call, extent(x, 0, x.rank - kept), width,
-              [=](std::int64_t r, auto at) { return load(data + r * width, at); });
+  const auto data = reals<Pointer>(x);
+  column_sums<Pointer>(call, extent(x, 0, x.rank - kept), width,
+                       [=](std::int64_t r, auto at) { return load(data + r * width, at); });
 }
 
 /// Elements per partial sum of a whole sum. Partial sums are added in order, whichever thread made them.
@@ -23,10 +24,15 @@ SHARDRUN_INLINE dvec widened(const float* from) {
   __builtin_memcpy(&v, from, sizeof(v));
   return __builtin_convertvector(v, dvec);
 }
+SHARDRUN_INLINE dvec widened(Reals from) {
+  float values[lanes];
+  store(values, Whole{0}, load(from, Part{0, lanes / 2}));
+  return widened(values);
+}
 
 /// Σ x, or Σ x² when squared, over [0, n) in float64.
-template <bool squared>
-double sum_block(const float* x, std::int64_t n) {
+template <bool squared, typename Pointer>
+double sum_block(Pointer x, std::int64_t n) {
   constexpr std::int64_t half = lanes / 2;
   dvec sums[4] = {};
   std::int64_t i = 0;
@@ -42,15 +48,15 @@ double sum_block(const float* x, std::int64_t n) {
     total += lanewise[j];
   }
   for (; i < n; ++i) {
-    const double v = x[i];
+    const double v = get(x, i);
     total += squared ? v * v : v;
   }
   return total;
 }
 
-template <bool squared>
+template <bool squared, typename Pointer>
 double sum_all_blocks(const KernelCall& call) {
-  const float* x = floats(call.inputs[0]);
+  const auto x = reals<Pointer>(call.inputs[0]);
   const std::int64_t size = call.inputs[0].elements();
   const std::int64_t blocks = block_count(size);
   auto* partial = reinterpret_cast<double*>(call.scratch.data());
@@ -70,16 +76,21 @@ std::size_t partial_sums(const graph::OpShape& shape, int) {
   return static_cast<std::size_t>(block_count(graph::element_count(shape.inputs[0].shape))) * sizeof(double);
 }
 
+template <typename Pointer>
 void sum_all(const KernelCall& call) {
-  float* y = floats(call.outputs[0]);
-  const double total = call.attributes.real("scale") * sum_all_blocks<false>(call);
-  *y = static_cast<float>(call.accumulate ? static_cast<double>(*y) + total : total);
+  const auto y = reals<Pointer>(call.outputs[0]);
+  const double total = call.attributes.real("scale") * sum_all_blocks<false, Pointer>(call);
+  put(y, 0, static_cast<float>(call.accumulate ? static_cast<double>(get(y, 0)) + total : total));
 }
 
-void square_sum(const KernelCall& call) { *floats(call.outputs[0]) = static_cast<float>(sum_all_blocks<true>(call)); }
+template <typename Pointer>
+void square_sum(const KernelCall& call) {
+  put(reals<Pointer>(call.outputs[0]), 0, static_cast<float>(sum_all_blocks<true, Pointer>(call)));
+}
 
 }  // namespace
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT
 
-SHARDRUN_KERNELS(reduce, {"sum_leading", {.run = sum_leading}}, {"sum_all", {sum_all, partial_sums}},
-                 {"square_sum", {square_sum, partial_sums}})
+SHARDRUN_KERNELS(reduce, {"sum_leading", {.run = by_type<sum_leading<float*>, sum_leading<Reals>>}},
+                 {"sum_all", {by_type<sum_all<float*>, sum_all<Reals>>, partial_sums}},
+                 {"square_sum", {by_type<square_sum<float*>, square_sum<Reals>>, partial_sums}})

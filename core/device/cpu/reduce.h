@@ -10,8 +10,8 @@ namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 inline constexpr std::int64_t rows_at_once = 64;
 
 /// `count` neighbouring vectors of column sums.
-template <int count, typename At, typename Term>
-SHARDRUN_INLINE void sum_rows(float* out, bool accumulate, std::int64_t rows, At at, const Term& term) {
+template <int count, typename Pointer, typename At, typename Term>
+SHARDRUN_INLINE void sum_rows(Pointer out, bool accumulate, std::int64_t rows, At at, const Term& term) {
   vec total[count] = {};
   for (std::int64_t first = 0; first < rows; first += rows_at_once) {
     const std::int64_t last = first + rows_at_once < rows ? first + rows_at_once : rows;
@@ -35,10 +35,10 @@ SHARDRUN_INLINE void sum_rows(float* out, bool accumulate, std::int64_t rows, At
 }
 
 /// outputs[0][c] (+)= Σ term(r, c) over the rows, for every column. Threads share the columns.
-template <typename Term>
+template <typename Pointer, typename Term>
 void column_sums(const KernelCall& call, std::int64_t rows, std::int64_t columns, const Term& term) {
   constexpr int wide = 4;
-  float* out = floats(call.outputs[0]);
+  const auto out = reals<Pointer>(call.outputs[0]);
   const bool accumulate = call.accumulate;
   const std::int64_t share = (row_grain(rows) + 63) / 64 * 64;
   call.threads.split(columns, share, [&](std::int64_t begin, std::int64_t end) {

@@ -52,14 +52,23 @@ Stretch stretch_at(const Shift& s, std::int64_t begin) {
   return {std::min(s.y_size, begin + std::min(in_x, in_array)), local};
 }
 
-void shift_plane(const Shift& s, const float* x, float* y) {
+void copy_elements(Reals from, Reals to, std::int64_t count) {
+  if (from.bfloats == to.bfloats) {
+    std::memcpy(to.data, from.data, static_cast<std::size_t>((from + count).data - from.data));
+  } else {
+    vectors(0, count, [=](auto at) { store(to, at, load(from, at)); });
+  }
+}
+
+void shift_plane(const Shift& s, Reals x, Reals y) {
   for (std::int64_t begin = 0; begin < s.y_size;) {
     const Stretch stretch = stretch_at(s, begin);
     const std::int64_t count = (stretch.end - begin) * s.inner;
     if (stretch.source == outside) {
-      std::fill_n(y + begin * s.inner, count, s.value);
+      const Reals to = y + begin * s.inner;
+      vectors(0, count, [=](auto at) { store(to, at, splat(s.value)); });
     } else if (stretch.source != elsewhere) {
-      std::memcpy(y + begin * s.inner, x + stretch.source * s.inner, static_cast<std::size_t>(count) * sizeof(float));
+      copy_elements(x + stretch.source * s.inner, y + begin * s.inner, count);
     }
     begin = stretch.end;
   }
@@ -86,8 +95,8 @@ void shift(const KernelCall& call) {
     begin = stretch_at(whole, begin).end;  // throws here, not on a worker
   }
   const std::int64_t planes = extent(x, 0, dim);
-  const float* from = floats(x);
-  float* to = floats(y);
+  const auto from = reals<Reals>(x);
+  const auto to = reals<Reals>(y);
   if (planes > 1) {
     const std::int64_t x_plane = whole.x_size * whole.inner;
     const std::int64_t y_plane = whole.y_size * whole.inner;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "core/device/cpu/variant.h"
@@ -21,6 +22,7 @@ using ivec = std::int32_t __attribute__((vector_size(SHARDRUN_VECTOR_BYTES)));
 using uvec = std::uint32_t __attribute__((vector_size(SHARDRUN_VECTOR_BYTES)));
 using halfvec = float __attribute__((vector_size(SHARDRUN_VECTOR_BYTES / 2)));
 using dvec = double __attribute__((vector_size(SHARDRUN_VECTOR_BYTES)));
+using shortvec = std::uint16_t __attribute__((vector_size(SHARDRUN_VECTOR_BYTES / 2)));
 
 inline constexpr int lanes = SHARDRUN_VECTOR_BYTES / 4;
 
@@ -64,6 +66,69 @@ SHARDRUN_INLINE void store(float* to, Whole at, vec v) { __builtin_memcpy(to + a
 SHARDRUN_INLINE void store(float* to, Part at, vec v) {
   __builtin_memcpy(to + at.begin, &v, static_cast<std::size_t>(at.count) * sizeof(float));
 }
+
+/// Bfloat16 numbers, one in the low half of each lane, as float32.
+SHARDRUN_INLINE vec widen(uvec bfloats) { return __builtin_bit_cast(vec, bfloats << 16U); }
+
+/// Rounds to bfloat16, to nearest with ties to even. NaN stays NaN. Each result is in the low half of its lane.
+SHARDRUN_INLINE uvec narrow(vec v) {
+  const uvec bits = __builtin_bit_cast(uvec, v);
+  const uvec rounded = (bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U;
+  return v != v ? (bits >> 16U) | 0x40U : rounded;
+}
+
+/// Real numbers in memory that are float32 or bfloat16, which only the running kernel knows. A kernel is a template
+/// over the type of its pointers: `float*`, or this one if an operand or a result is bfloat16. It computes in float32
+/// either way, and each store rounds once.
+struct Reals {
+  std::byte* data;
+  bool bfloats;
+
+  SHARDRUN_INLINE Reals operator+(std::int64_t elements) const {
+    return {data + elements * (bfloats ? 2 : 4), bfloats};
+  }
+  [[nodiscard]] SHARDRUN_INLINE float* floats() const { return reinterpret_cast<float*>(data); }
+  [[nodiscard]] SHARDRUN_INLINE std::uint16_t* shorts() const { return reinterpret_cast<std::uint16_t*>(data); }
+};
+
+SHARDRUN_INLINE vec load(Reals from, Whole at) {
+  if (!from.bfloats) {
+    return load(from.floats(), at);
+  }
+  shortvec v;
+  __builtin_memcpy(&v, from.shorts() + at.begin, sizeof(v));
+  return widen(__builtin_convertvector(v, uvec));
+}
+SHARDRUN_INLINE vec load(Reals from, Part at) {
+  if (!from.bfloats) {
+    return load(from.floats(), at);
+  }
+  shortvec v = {};
+  __builtin_memcpy(&v, from.shorts() + at.begin, static_cast<std::size_t>(at.count) * sizeof(std::uint16_t));
+  return widen(__builtin_convertvector(v, uvec));
+}
+SHARDRUN_INLINE void store(Reals to, Whole at, vec v) {
+  if (!to.bfloats) {
+    store(to.floats(), at, v);
+    return;
+  }
+  const shortvec rounded = __builtin_convertvector(narrow(v), shortvec);
+  __builtin_memcpy(to.shorts() + at.begin, &rounded, sizeof(rounded));
+}
+SHARDRUN_INLINE void store(Reals to, Part at, vec v) {
+  if (!to.bfloats) {
+    store(to.floats(), at, v);
+    return;
+  }
+  const shortvec rounded = __builtin_convertvector(narrow(v), shortvec);
+  __builtin_memcpy(to.shorts() + at.begin, &rounded, static_cast<std::size_t>(at.count) * sizeof(std::uint16_t));
+}
+
+/// One element.
+SHARDRUN_INLINE float get(const float* from, std::int64_t index) { return from[index]; }
+SHARDRUN_INLINE void put(float* to, std::int64_t index, float value) { to[index] = value; }
+SHARDRUN_INLINE float get(Reals from, std::int64_t index) { return load(from, Part{index, 1})[0]; }
+SHARDRUN_INLINE void put(Reals to, std::int64_t index, float value) { store(to, Part{index, 1}, splat(value)); }
 
 SHARDRUN_INLINE vec square_root(vec v) {
   float each[lanes];

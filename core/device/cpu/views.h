@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "core/device/cpu/variant.h"
+#include "core/device/cpu/vec.h"
 #include "core/device/device.h"
 #include "core/device/threads.h"
 
@@ -12,9 +12,38 @@ namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 /// With fewer elements a second thread costs more than it saves.
 inline constexpr std::int64_t grain = 16384;
 
-[[nodiscard]] inline float* floats(const TensorView& tensor) noexcept { return static_cast<float*>(tensor.data); }
 [[nodiscard]] inline std::int32_t* integers(const TensorView& tensor) noexcept {
   return static_cast<std::int32_t*>(tensor.data);
+}
+
+/// Where the elements of a tensor of real numbers are, as a pointer of type `float*` or `Reals`.
+template <typename Pointer>
+[[nodiscard]] Pointer reals(const TensorView& tensor) noexcept;
+template <>
+[[nodiscard]] inline float* reals<float*>(const TensorView& tensor) noexcept {
+  return static_cast<float*>(tensor.data);
+}
+template <>
+[[nodiscard]] inline Reals reals<Reals>(const TensorView& tensor) noexcept {
+  return {static_cast<std::byte*>(tensor.data), tensor.dtype == graph::DType::bf16};
+}
+
+/// Whether no operand or result is bfloat16.
+[[nodiscard]] inline bool without_bfloats(const KernelCall& call) noexcept {
+  bool found = false;
+  for (std::size_t i = 0; i < call.inputs.size(); ++i) {
+    found |= call.inputs[i].dtype == graph::DType::bf16;
+  }
+  for (std::size_t o = 0; o < call.outputs.size(); ++o) {
+    found |= call.outputs[o].dtype == graph::DType::bf16;
+  }
+  return !found;
+}
+
+/// A kernel made of its two instances: `by_type<relu<float*>, relu<Reals>>`.
+template <void (*on_floats)(const KernelCall&), void (*on_reals)(const KernelCall&)>
+void by_type(const KernelCall& call) {
+  without_bfloats(call) ? on_floats(call) : on_reals(call);
 }
 
 /// Product of the dimensions [first, last).

@@ -9,7 +9,7 @@ namespace shardrun::graph {
 namespace {
 
 ShardingRule attention_rule(const Attributes&, const Operands&) {
-  return parse_rule("b t c h d -> b t h d, b h t", {.whole = "t c d"});
+  return float32_results(parse_rule("b t c h d -> b t h d, b h t", {.whole = "t c d"}), {1});
 }
 
 ValueId attention_gradient(FunctionBuilder& builder, const GradientRequest& request) {
@@ -34,7 +34,9 @@ std::int64_t gradient_flops(const OpShape& shape) { return attention_flops(shape
 const RegisterOp attention(
     {.name = "attention", .rule = attention_rule, .gradient = attention_gradient, .flops = attention_flops});
 
-const RegisterOp attention_gradient_op({.name = "attention_gradient", .rule = attention_gradient_rule, .flops = gradient_flops});
+const RegisterOp attention_gradient_op({.name = "attention_gradient",
+                                        .rule = attention_gradient_rule,
+                                        .flops = gradient_flops});
 
 }  // namespace
 }  // namespace shardrun::graph

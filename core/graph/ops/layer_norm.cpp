@@ -9,7 +9,8 @@ namespace {
 ShardingRule layer_norm_rule(const Attributes&, const Operands& inputs) {
   const std::size_t l = leading(inputs, 0, 1);
   const char* bias = inputs.size() == 3 ? ", e" : "";
-  return parse_rule(fmt::format("l*{} e, e{} -> l*{} e, l*{}, l*{}", l, bias, l, l, l), {.whole = "e"});
+  return float32_results(parse_rule(fmt::format("l*{} e, e{} -> l*{} e, l*{}, l*{}", l, bias, l, l, l), {.whole = "e"}),
+                         {1, 2});
 }
 
 ValueId layer_norm_gradient(FunctionBuilder& builder, const GradientRequest& request) {

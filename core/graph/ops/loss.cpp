@@ -13,12 +13,13 @@ ShardingRule row_max_rule(const Attributes&, const Operands& inputs) {
   const std::size_t l = leading(inputs, 0, 1);
   ShardingRule rule = parse_rule(fmt::format("l*{} v -> l*{}", l, l), {.reduced = "v"});
   rule.factors[rule.find("v")].reduction = Reduction::max;
-  return rule;
+  return float32_results(std::move(rule), {0});
 }
 
 ShardingRule terms_rule(const Attributes&, const Operands& inputs) {
   const std::size_t l = leading(inputs, 0, 1);
-  return parse_rule(fmt::format("l*{} v, l*{}, l*{} -> l*{}, l*{}", l, l, l, l, l), {.reduced = "v"});
+  return float32_results(parse_rule(fmt::format("l*{} v, l*{}, l*{} -> l*{}, l*{}", l, l, l, l, l), {.reduced = "v"}),
+                         {0, 1});
 }
 
 ValueId terms_gradient(FunctionBuilder& builder, const GradientRequest& request) {
@@ -50,7 +51,7 @@ ShardingRule sum_gradient_rule(const Attributes&, const Operands& inputs) {
 
 ShardingRule squared_error_rule(const Attributes&, const Operands& inputs) {
   const std::size_t l = leading(inputs, 0, 1);
-  return parse_rule(fmt::format("l*{} f, l*{} f -> l*{}", l, l, l), {.reduced = "f"});
+  return float32_results(parse_rule(fmt::format("l*{} f, l*{} f -> l*{}", l, l, l), {.reduced = "f"}), {0});
 }
 
 ValueId squared_error_gradient(FunctionBuilder& builder, const GradientRequest& request) {

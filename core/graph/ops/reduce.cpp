@@ -14,7 +14,7 @@ ShardingRule sum_leading_rule(const Attributes& attributes, const Operands& inpu
 ShardingRule whole_sum_rule(const Operands& inputs) {
   const std::size_t a = rank(inputs, 0);
   const std::string reduced = fmt::format("a*{}", a);
-  return parse_rule(fmt::format("a*{} -> .", a), {.reduced = reduced});
+  return float32_results(parse_rule(fmt::format("a*{} -> .", a), {.reduced = reduced}), {0});
 }
 
 ShardingRule sum_all_rule(const Attributes&, const Operands& inputs) { return linear_in(whole_sum_rule(inputs), {0}); }

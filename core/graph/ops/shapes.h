@@ -39,6 +39,16 @@ using Operands = std::vector<TensorType>;
   return rule;
 }
 
+/// Declares results that are float32 whatever the operands are: sums over many elements and statistics of rows, which
+/// 16 bits are too few for (Micikevicius et al. 2017, arXiv:1710.03740, section 3.3).
+[[nodiscard]] inline ShardingRule float32_results(ShardingRule rule, const std::vector<std::size_t>& results) {
+  rule.dtypes.resize(rule.outputs.size());
+  for (const std::size_t result : results) {
+    rule.dtypes[result] = DType::f32;
+  }
+  return rule;
+}
+
 /// A multiple of the operand's elements: the FLOPs of ops with a cost per element.
 template <int per_element, std::size_t operand = 0>
 [[nodiscard]] std::int64_t flops_per_element(const OpShape& shape) {

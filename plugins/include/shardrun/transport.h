@@ -43,6 +43,9 @@ extern "C" {
 #define SR_DTYPE_I64 UINT32_C(9)
 #define SR_DTYPE_U64 UINT32_C(10)
 
+/// Sums and products of F16 and BF16 are computed in float32: elements are widened, every partial result is a float32,
+/// and the result is rounded once to the dtype, to nearest with ties to even. A transport that does so says
+/// SR_OP_INFO_ROUNDED_ONCE. Over two members there is one sum and one rounding in any case.
 #define SR_REDUCE_SUM UINT32_C(1)
 #define SR_REDUCE_PRODUCT UINT32_C(2)
 #define SR_REDUCE_MIN UINT32_C(3) /* for both: NaN where any member's element is NaN */
@@ -120,9 +123,13 @@ typedef struct sr_op {
 #define SR_OP_INFO_NATIVE UINT32_C(1)  /* better than separate sends and receives */
 #define SR_OP_INFO_ORDERED UINT32_C(2) /* reduces in the order of the members: the same bits for any buffers */
 #define SR_OP_INFO_ASYNC UINT32_C(4)   /* makes progress while the host computes */
-/* Since 1.2: ORDERED, and each sum is rounded to the dtype before the next element is added: ((0 + 1) + 2) + …. All
- * transports with this flag give the same bits. */
+/* Since 1.2: ORDERED, and each sum is rounded to the dtype before the next element is added: ((0 + 1) + 2) + …. Sums of
+ * F16 and BF16 are rounded to float32 instead, and the last one to the dtype; a host takes them for stepwise only with
+ * SR_OP_INFO_ROUNDED_ONCE. All transports with this flag give the same bits. */
 #define SR_OP_INFO_STEPWISE UINT32_C(8)
+/* Since 1.6: F16 and BF16 are reduced in float32 and rounded once (see SR_REDUCE_SUM). Where a sum or product of more
+ * than two members lacks it, the host builds the op from SEND and RECV, if its buffers are host memory. */
+#define SR_OP_INFO_ROUNDED_ONCE UINT32_C(16)
 
 typedef struct sr_op_info {
   uint32_t struct_size;

@@ -46,9 +46,7 @@ TEST_CASE("halves are widened to what they stand for", "[sdk]") {
 
 TEST_CASE("floats are narrowed to the nearest half, ties to even", "[sdk]") {
   int wrong = 0;
-  const auto narrow = [](double value) {
-    return std::uint32_t{narrow_to_half(static_cast<float>(value)).bits};
-  };
+  const auto narrow = [](double value) { return std::uint32_t{narrow_to_half(static_cast<float>(value)).bits}; };
   for (std::uint32_t bits = 0; bits < 0x7BFFU; ++bits) {
     const double low = half_value(bits);
     const double high = half_value(bits + 1);
@@ -254,6 +252,101 @@ TEST_CASE("every reduction of every dtype is as defined, with every set of vecto
   CHECK(count_all_wrong<std::uint32_t>(SR_DTYPE_U32) == 0);
   CHECK(count_all_wrong<std::int64_t>(SR_DTYPE_I64) == 0);
   CHECK(count_all_wrong<std::uint64_t>(SR_DTYPE_U64) == 0);
+}
+
+namespace {
+
+template <class T>
+T narrowed(float value) {
+  if constexpr (std::is_same_v<T, Half>) {
+    return narrow_to_half(value);
+  } else {
+    return narrow_to_bfloat(value);
+  }
+}
+
+/// One element of each member, reduced in float and rounded once where T has 16 bits.
+template <class T>
+T reduced_in_order(std::uint32_t reduction, const std::vector<T>& values) {
+  if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, Bfloat>) {
+    float partial = widen(values[0]);
+    for (std::size_t i = 1; i < values.size(); ++i) {
+      partial = detail::reduced(reduction, partial, widen(values[i]));
+    }
+    return narrowed<T>(partial);
+  } else {
+    T partial = values[0];
+    for (std::size_t i = 1; i < values.size(); ++i) {
+      partial = detail::reduced(reduction, partial, values[i]);
+    }
+    return partial;
+  }
+}
+
+/// Elements that differ from that, of `members` sources and `targets` targets. In place, the first target is the last
+/// source.
+template <class T>
+std::size_t count_wrong_in_order(std::uint32_t dtype, std::uint32_t reduction, Vectors vectors, std::size_t members,
+                                 std::size_t targets, std::size_t count, bool in_place) {
+  std::vector<std::vector<T>> sources(members, std::vector<T>(count));
+  for (std::size_t m = 0; m < members; ++m) {
+    for (std::size_t i = 0; i < count; ++i) {
+      sources[m][i] = element<T>(i * 31 + m * 1009);
+    }
+  }
+  const std::vector<std::vector<T>> given = sources;
+  std::vector<std::vector<T>> results(targets, std::vector<T>(count));
+  const auto target = [&](std::size_t i) { return in_place && i == 0 ? sources.back().data() : results[i].data(); };
+  Reducer(dtype, reduction, vectors)
+      .run(
+          members, [&](std::size_t i) { return sources[i].data(); }, targets, target, count);
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    std::vector<T> values;
+    for (const std::vector<T>& each : given) {
+      values.push_back(each[i]);
+    }
+    const T defined = reduced_in_order(reduction, values);
+    const bool is_open = is_nan(defined) && (reduction == SR_REDUCE_SUM || reduction == SR_REDUCE_PRODUCT);
+    for (std::size_t t = 0; t < targets; ++t) {
+      const T found = target(t)[i];
+      wrong += (is_open ? is_nan(found) : std::memcmp(&defined, &found, sizeof(T)) == 0) ? 0 : 1;
+    }
+  }
+  return wrong;
+}
+
+template <class T>
+std::size_t count_all_wrong_in_order(std::uint32_t dtype) {
+  std::size_t wrong = 0;
+  for (std::uint32_t set = 0; set <= static_cast<std::uint32_t>(best_vectors()); ++set) {
+    for (const std::uint32_t reduction : {SR_REDUCE_SUM, SR_REDUCE_PRODUCT, SR_REDUCE_MIN, SR_REDUCE_MAX}) {
+      for (const std::size_t members : {2U, 3U, 5U}) {
+        for (const std::size_t targets : {1U, 2U, 4U}) {
+          for (const std::size_t count : {0U, 5U, 10'007U}) {
+            wrong += count_wrong_in_order<T>(dtype, reduction, static_cast<Vectors>(set), members, targets, count,
+                                             targets != 2);
+          }
+        }
+      }
+    }
+  }
+  return wrong;
+}
+
+}  // namespace
+
+TEST_CASE("members are reduced in their order, 16-bit floats in float32 and rounded once", "[sdk]") {
+  CHECK(count_all_wrong_in_order<float>(SR_DTYPE_F32) == 0);
+  CHECK(count_all_wrong_in_order<double>(SR_DTYPE_F64) == 0);
+  CHECK(count_all_wrong_in_order<Half>(SR_DTYPE_F16) == 0);
+  CHECK(count_all_wrong_in_order<Bfloat>(SR_DTYPE_BF16) == 0);
+  CHECK(count_all_wrong_in_order<std::int8_t>(SR_DTYPE_I8) == 0);
+  CHECK(count_all_wrong_in_order<std::uint64_t>(SR_DTYPE_U64) == 0);
+  const Bfloat one = narrow_to_bfloat(1);
+  const Bfloat large = narrow_to_bfloat(256);
+  CHECK(widen(reduced_in_order(SR_REDUCE_SUM, std::vector<Bfloat>{large, one, one})) == 258);
+  CHECK(widen(detail::reduced(SR_REDUCE_SUM, detail::reduced(SR_REDUCE_SUM, large, one), one)) == 256);
 }
 
 TEST_CASE("a code that is not known has no reduction", "[sdk]") {

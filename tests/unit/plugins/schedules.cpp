@@ -1,6 +1,7 @@
 #include <shardrun/sdk/collectives.hpp>
 #include <shardrun/sdk/pipeline.hpp>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -131,13 +132,18 @@ class Play {
       std::copy(message.mapped().begin(), message.mapped().end(), player.place(movement.region));
     }
     for (const LocalStep& local : stage.steps) {
-      REQUIRE(local.from.count == local.to.count);
-      float* to = player.place(local.to);
-      const float* from = player.place(local.from);
+      REQUIRE(local.from.size() == (local.reduces ? std::max<std::size_t>(local.from.size(), 2) : 1));
+      for (const BufferRegion& from : local.from) {
+        REQUIRE(from.count == local.to.count);
+      }
+      const auto source_of = [&](std::size_t i) { return player.place(local.from[i]); };
+      float* const to = player.place(local.to);
       if (local.reduces) {
-        reduce(SR_DTYPE_F32, shape_.reduction, to, from, local.to.count);
+        Reducer(SR_DTYPE_F32, shape_.reduction)
+            .run(
+                local.from.size(), source_of, 1, [&](std::size_t) { return to; }, local.to.count);
       } else {
-        std::memmove(to, from, local.to.count * sizeof(float));
+        std::memmove(to, source_of(0), local.to.count * sizeof(float));
       }
     }
     ++player.stage;
@@ -187,6 +193,40 @@ TEST_CASE("in order, collectives have the same results and need the scratch that
           CHECK(play.most_scratch() == scratch_bytes_in_order_of(op_of(shape, 0), members));
         }
       }
+    }
+  }
+}
+
+TEST_CASE("in order, large blocks go in pieces, which bounds the scratch", "[sdk]") {
+  for (const std::uint32_t opcode : {SR_OP_ALL_REDUCE, SR_OP_REDUCE_SCATTERV, SR_OP_REDUCE}) {
+    INFO("opcode " << opcode);
+    constexpr std::uint32_t members = 4;
+    const std::uint64_t count = opcode == SR_OP_ALL_REDUCE ? 800'003 : 200'001;  // blocks of 800 KB: 4 pieces
+    const Shape shape = {.opcode = opcode, .members = members, .count = count, .root = 1};
+    Play play(shape, true);
+    Play ring(shape);
+
+    play.run();
+
+    play.verify();
+    const std::uint64_t stated = scratch_bytes_in_order_of(op_of(shape, 0), members);
+    CHECK(play.most_scratch() <= stated);
+    CHECK(stated < std::uint64_t{2} * (members - 1) * (256U << 10U));
+    for (std::uint32_t rank = 0; rank < members && opcode != SR_OP_REDUCE; ++rank) {
+      CHECK(play.elements_sent(rank) == ring.elements_sent(rank));
+    }
+  }
+}
+
+TEST_CASE("sums of 16-bit floats over more than two members are in order", "[sdk]") {
+  for (const std::uint32_t members : {2U, 3U, 8U}) {
+    for (const std::uint32_t reduction : {SR_REDUCE_SUM, SR_REDUCE_PRODUCT, SR_REDUCE_MIN}) {
+      const OpSpec op = {.opcode = SR_OP_REDUCE_SCATTER, .dtype = SR_DTYPE_BF16, .reduction = reduction, .count = 80};
+      const bool is_in_order = members > 2 && reduction != SR_REDUCE_MIN;
+      const std::uint64_t blocks = is_in_order ? members - 1 : members == 2 ? 1 : 2;
+
+      CHECK(scratch_bytes_of(op, members) == blocks * 80 * 2);
+      CHECK(schedule_of(op, 0, members).stages.size() == (is_in_order ? 1 : members - 1));
     }
   }
 }

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <vector>
 
+#include "core/device/elements.h"
 #include "tests/support/catch.h"
 #include "tests/support/model_cases.h"
 #include "tests/support/parts.h"
@@ -288,4 +291,64 @@ TEST_CASE("every fault in a transfer is seen in what comes out", "[interpreter]"
       }
     }
   }
+}
+
+namespace {
+
+/// The case with bf16 in place of float32 in every state and value.
+ModelCase in_bf16(ModelCase model) {
+  const auto halve = [](graph::TensorType& type) {
+    type.dtype = type.dtype == graph::DType::f32 ? graph::DType::bf16 : type.dtype;
+  };
+  for (const graph::StateId s : model.graph.states.ids()) {
+    halve(model.graph.states[s].type);
+  }
+  for (graph::Function& function : model.graph.functions) {
+    for (const graph::ValueId v : function.values.ids()) {
+      halve(function.values[v].type);
+    }
+  }
+  return model;
+}
+
+/// Elements of the states that bf16 does not have, after one step of all ranks on the reference device.
+std::size_t count_unrounded(const ModelCase& model, const plan::Plan& plan) {
+  Ranks ranks(model, plan, "reference");
+  ranks.load(first_states(model.graph));
+  const std::vector<Call> calls = calls_of(model, 1);
+  for (std::size_t c = 0; c < calls.size(); ++c) {
+    (void)ranks.call(calls[c], is_last(calls, c));
+  }
+  std::size_t unrounded = 0;
+  for (const graph::StateId s : model.graph.states.ids()) {
+    if (model.graph.states[s].kind == graph::StateKind::gradient) {
+      bool replicas_agree = true;
+      std::vector<double> values = ranks.gather(s, replicas_agree).values;
+      const std::vector<double> found = values;
+      device::round_elements(graph::DType::bf16, values);
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        unrounded += values[i] != found[i] ? 1 : 0;
+      }
+    }
+  }
+  return unrounded;
+}
+
+}  // namespace
+
+TEST_CASE("sums over ranks of bf16 are rounded to bf16 on a device that stores float64", "[interpreter]") {
+  const std::vector<ModelCase>& models = model_cases();
+  const ModelCase model =
+      in_bf16(*std::ranges::find_if(models, [](const ModelCase& each) { return !each.microbatch_rows.empty(); }));
+  plan::Plan reduced = data_parallel(3);
+  for (const graph::State& state : model.graph.states) {
+    if (state.kind == graph::StateKind::parameter) {
+      plan::DimSplits dims(state.type.shape.size());
+      dims[0] = {"data"};
+      reduced.tensors.push_back({state.name, plan::TensorRole::optimizer, dims});
+    }
+  }
+
+  CHECK(count_unrounded(model, data_parallel(3)) == 0);
+  CHECK(count_unrounded(model, reduced) == 0);
 }

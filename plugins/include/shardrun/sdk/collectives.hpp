@@ -17,55 +17,52 @@
 ///
 /// Ops that reduce can also run **in order**: the member that reduces a block receives it from all and adds in the
 /// order of the members, ((0 + 1) + 2) + …. The bits then do not depend on an element's position or on the transport.
-/// The traffic is the same, except (n-1) B for reduce. The scratch is n-1 blocks.
+/// A member sends as many bytes as in a ring or tree. Blocks of more than 256 KiB go in up to 64 pieces, one or more
+/// stages for each: a piece is reduced while the next one arrives. The scratch is n-1 blocks, or 2 (n-1) pieces.
+///
+/// Sums and products of f16 and bf16 over more than two members always run in order: a ring would round them at each
+/// hop. In order, their partial results are floats, and only the result is rounded (Reducer).
 
 #include <shardrun/sdk/op.hpp>
-#include <shardrun/sdk/reduce.hpp>
+#include <shardrun/sdk/schedule.hpp>
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <utility>
 #include <vector>
 
 namespace shardrun::sdk {
 
-enum class OpBuffer { send, recv, scratch };
-
-/// Elements of one of an op's buffers.
-struct BufferRegion {
-  OpBuffer buffer = OpBuffer::send;
-  std::uint64_t offset = 0;
-  std::uint64_t count = 0;
-};
-
-struct Movement {
-  std::uint32_t peer = 0;
-  std::uint32_t tag = 0;  ///< the same on both sides; unique among the op's messages between the two
-  BufferRegion region;
-};
-
-/// Work of a stage after its transfers are complete.
-struct LocalStep {
-  bool reduces = false;  ///< reduces `from` into `to`; otherwise copies it
-  BufferRegion from;
-  BufferRegion to;
-};
-
-/// Transfers without order among them, at most one to and one from each peer. Then local steps, in order.
-struct ScheduleStage {
-  std::vector<Movement> sends = {};
-  std::vector<Movement> receives = {};
-  std::vector<LocalStep> steps = {};
-};
-
-struct Schedule {
-  std::uint32_t dtype = 0;             ///< of the regions
-  std::uint64_t scratch_elements = 0;  ///< of the op's scratch that this member uses
-  std::vector<ScheduleStage> stages;
-};
-
 namespace detail {
+
+/// Elements of the largest block that a member of n reduces. REQUIRES: the op reduces.
+[[nodiscard]] inline std::uint64_t largest_block(const OpSpec& op, std::uint32_t n) {
+  switch (op.opcode) {
+    case SR_OP_ALL_REDUCE: return op.count / n + (op.count % n != 0 ? 1 : 0);
+    case SR_OP_REDUCE_SCATTERV: return *std::max_element(op.recv_counts.begin(), op.recv_counts.end());
+    default: return op.count;
+  }
+}
+
+/// The pieces in which blocks are exchanged in order. All blocks are cut at the same places.
+struct Pieces {
+  Pieces(std::uint32_t dtype, std::uint64_t largest) {
+    constexpr std::uint64_t small_bytes = std::uint64_t{256} << 10U;
+    constexpr std::uint64_t most = 64;
+    const std::uint64_t wanted = (largest * dtype_size(dtype) + small_bytes - 1) / small_bytes;
+    count = std::min(wanted, most);
+    elements = count == 0 ? 0 : (largest + count - 1) / count;
+  }
+
+  /// The part of a block that is in that piece.
+  [[nodiscard]] BufferRegion part(const BufferRegion& block, std::uint64_t piece) const noexcept {
+    const std::uint64_t begin = std::min(block.count, piece * elements);
+    return {block.buffer, block.offset + begin, std::min(elements, block.count - begin)};
+  }
+
+  std::uint64_t count = 0;
+  std::uint64_t elements = 0;  ///< of each piece except the last
+};
 
 /// Writes a member's schedule. Both sides know regions without elements and leave them out.
 class Scheduler {
@@ -128,12 +125,12 @@ class Scheduler {
   }
   void copy(const BufferRegion& from, const BufferRegion& to) {
     if (to.count != 0) {
-      schedule_.stages.back().steps.push_back({false, from, to});
+      schedule_.stages.back().steps.push_back({false, {from}, to});
     }
   }
   void add(const BufferRegion& from, const BufferRegion& to) {
     if (to.count != 0) {
-      schedule_.stages.back().steps.push_back({true, from, to});
+      schedule_.stages.back().steps.push_back({true, {to, from}, to});
     }
   }
 
@@ -252,7 +249,7 @@ class Scheduler {
       stage();
     }
     if (given.count != 0) {
-      schedule_.stages[first].steps.push_back({false, given, block(rank_)});
+      schedule_.stages[first].steps.push_back({false, {given}, block(rank_)});
     }
   }
 
@@ -274,10 +271,7 @@ class Scheduler {
       return BufferRegion{OpBuffer::send, block.offset, block.count};
     };
     const BufferRegion result = {OpBuffer::recv, 0, given(rank_).count};
-    std::uint64_t largest = 0;
-    for (std::uint32_t i = 0; i < n_; ++i) {
-      largest = std::max(largest, given(i).count);
-    }
+    const std::uint64_t largest = largest_block(op_, n_);
     if (n_ == 1) {
       stage();
       copy(given(rank_), result);
@@ -299,39 +293,45 @@ class Scheduler {
     }
   }
 
-  /// Member i receives block i from every member and reduces it.
+  /// Member i receives block i from every member and reduces it, piece by piece. `largest`: elements of the largest
+  /// block.
   template <class BlockOf>
-  void exchange_and_reduce(BlockOf block_of, const BufferRegion& result) {
-    stage();
-    const BufferRegion own = block_of(rank_);
-    for (std::uint32_t distance = 1; distance < n_; ++distance) {
-      const std::uint32_t to = member(distance);
-      const std::uint32_t from = member(n_ - distance);
-      send(to, 0, block_of(to));
-      receive(from, 0, arrived_from(from, own.count));
-    }
-    reduce_arrived(own, result);
-  }
-
-  /// Where another member's block is kept until it is reduced.
-  [[nodiscard]] BufferRegion arrived_from(std::uint32_t from, std::uint64_t count) {
-    return scratch((from - (from > rank_ ? 1 : 0)) * count, count);
-  }
-
-  /// Reduces into scratch and not into the result, which may overlap this member's own elements.
-  void reduce_arrived(const BufferRegion& own, const BufferRegion& result) {
-    const BufferRegion sum = arrived_from(rank_ == 0 ? 1 : 0, own.count);
-    if (rank_ == 0) {
-      copy(own, result);
-      for (std::uint32_t m = 1; m < n_; ++m) {
-        add(arrived_from(m, own.count), result);
+  void exchange_and_reduce(BlockOf block_of, const BufferRegion& result, std::uint64_t largest) {
+    const Pieces pieces(op_.dtype, largest);
+    const auto reduce_piece = [&](std::uint64_t piece) { reduce_arrived(pieces, piece, block_of(rank_), result); };
+    for (std::uint64_t piece = 0; piece < pieces.count; ++piece) {
+      const auto tag = static_cast<std::uint32_t>(2 * n_ + piece);  // pass_around uses the smaller ones
+      stage();
+      for (std::uint32_t distance = 1; distance < n_; ++distance) {
+        const std::uint32_t to = member(distance);
+        const std::uint32_t from = member(n_ - distance);
+        send(to, tag, pieces.part(block_of(to), piece));
+        receive(from, tag, arrived_from(from, pieces, piece, pieces.part(block_of(rank_), piece).count));
       }
-      return;
+      if (piece > 0) {
+        reduce_piece(piece - 1);
+      }
+      if (piece + 1 == pieces.count) {
+        reduce_piece(piece);
+      }
     }
-    for (std::uint32_t m = 1; m < n_; ++m) {
-      add(m == rank_ ? own : arrived_from(m, own.count), sum);
+  }
+
+  /// Where a piece of another member is kept until it is reduced, which is while the next piece arrives.
+  [[nodiscard]] BufferRegion arrived_from(std::uint32_t from, const Pieces& pieces, std::uint64_t piece,
+                                          std::uint64_t count) {
+    const std::uint64_t place = piece % 2 * (n_ - 1) + from - (from > rank_ ? 1 : 0);
+    return scratch(place * pieces.elements, count);
+  }
+
+  void reduce_arrived(const Pieces& pieces, std::uint64_t piece, const BufferRegion& own, const BufferRegion& result) {
+    LocalStep step = {.reduces = true, .from = {}, .to = pieces.part(result, piece)};
+    for (std::uint32_t m = 0; m < n_; ++m) {
+      step.from.push_back(m == rank_ ? pieces.part(own, piece) : arrived_from(m, pieces, piece, step.to.count));
     }
-    copy(sum, result);
+    if (step.to.count != 0) {
+      schedule_.stages.back().steps.push_back(std::move(step));
+    }
   }
 
   void reduce_scatter_in_order() {
@@ -339,7 +339,7 @@ class Scheduler {
       const Block block = send_block(op_, rank_, i);
       return BufferRegion{OpBuffer::send, block.offset, block.count};
     };
-    exchange_and_reduce(given, {OpBuffer::recv, 0, given(rank_).count});
+    exchange_and_reduce(given, {OpBuffer::recv, 0, given(rank_).count}, largest_block(op_, n_));
   }
 
   void all_reduce_in_order() {
@@ -347,22 +347,16 @@ class Scheduler {
       const BufferRegion block = even_block(i);
       return BufferRegion{OpBuffer::send, block.offset, block.count};
     };
-    exchange_and_reduce(given, even_block(rank_));
+    exchange_and_reduce(given, even_block(rank_), largest_block(op_, n_));
     const auto block = [this](std::uint32_t i) { return even_block(i); };
     pass_around(block, block, 0);
   }
 
   void reduce_in_order() {
-    const BufferRegion given = {OpBuffer::send, 0, op_.count};
-    stage();
-    if (rank_ != op_.peer) {
-      return send(op_.peer, 0, given);
-    }
-    for (std::uint32_t distance = 1; distance < n_; ++distance) {
-      const std::uint32_t from = member(n_ - distance);
-      receive(from, 0, arrived_from(from, op_.count));
-    }
-    reduce_arrived(given, {OpBuffer::recv, 0, op_.count});
+    const auto given = [this](std::uint32_t i) {
+      return BufferRegion{OpBuffer::send, 0, i == op_.peer ? op_.count : 0};
+    };
+    exchange_and_reduce(given, {OpBuffer::recv, 0, given(rank_).count}, op_.count);
   }
 
   /// Every block goes directly to its destination.
@@ -389,84 +383,52 @@ class Scheduler {
 
 }  // namespace detail
 
-/// The schedule of member `rank` of n for a collective. REQUIRES: check(op, n) passed.
-[[nodiscard]] inline Schedule schedule_of(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
-  return detail::Scheduler(op, rank, n).write();
-}
-
 /// The schedule in order. REQUIRES: check(op, n) passed.
 [[nodiscard]] inline Schedule schedule_in_order_of(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
-  return n == 1 ? schedule_of(op, rank, n) : detail::Scheduler(op, rank, n).write_in_order();
+  detail::Scheduler scheduler(op, rank, n);
+  return n == 1 ? scheduler.write() : scheduler.write_in_order();
 }
+
+/// The schedule of member `rank` of n for a collective. REQUIRES: check(op, n) passed.
+[[nodiscard]] inline Schedule schedule_of(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
+  return has_wide_partials(op, n) ? schedule_in_order_of(op, rank, n) : detail::Scheduler(op, rank, n).write();
+}
+
+/// The flags of sr_op_info that hold for this schedule.
+[[nodiscard]] inline std::uint32_t rounding_flags(const OpSpec& op, std::uint32_t n) {
+  return (find_opcode(op.opcode)->reduces ? SR_OP_INFO_ROUNDED_ONCE : 0) |
+         (has_wide_partials(op, n) ? SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE : 0);
+}
+
+/// Scratch bytes in order, of the member that needs most. REQUIRES: check(op, n) passed.
+[[nodiscard]] inline std::uint64_t scratch_bytes_in_order_of(const OpSpec& op, std::uint32_t n);
 
 /// Scratch bytes of the member that needs most. REQUIRES: check(op, n) passed.
 [[nodiscard]] inline std::uint64_t scratch_bytes_of(const OpSpec& op, std::uint32_t n) {
   if (n == 1) {
     return 0;
   }
+  if (has_wide_partials(op, n)) {
+    return scratch_bytes_in_order_of(op, n);
+  }
   const std::uint64_t size = dtype_size(op.dtype);
   const std::uint64_t blocks = n == 2 ? 1 : 2;
   switch (op.opcode) {
     case SR_OP_BARRIER: return 2;
     case SR_OP_REDUCE: return (n < 4 ? 1 : 2) * op.count * size;
-    case SR_OP_ALL_REDUCE: return (op.count / n + (op.count % n != 0 ? 1 : 0)) * size;
-    case SR_OP_REDUCE_SCATTER: return blocks * op.count * size;
-    case SR_OP_REDUCE_SCATTERV: return blocks * *std::max_element(op.recv_counts.begin(), op.recv_counts.end()) * size;
+    case SR_OP_ALL_REDUCE: return detail::largest_block(op, n) * size;
+    case SR_OP_REDUCE_SCATTER:
+    case SR_OP_REDUCE_SCATTERV: return blocks * detail::largest_block(op, n) * size;
     default: return 0;
   }
 }
 
-/// Scratch bytes in order. REQUIRES: check(op, n) passed.
-[[nodiscard]] inline std::uint64_t scratch_bytes_in_order_of(const OpSpec& op, std::uint32_t n) {
-  const std::uint64_t size = dtype_size(op.dtype);
-  switch (op.opcode) {
-    case SR_OP_ALL_REDUCE: return (n - 1) * (op.count / n + (op.count % n != 0 ? 1 : 0)) * size;
-    case SR_OP_REDUCE:
-    case SR_OP_REDUCE_SCATTER: return (n - 1) * op.count * size;
-    case SR_OP_REDUCE_SCATTERV: return (n - 1) * *std::max_element(op.recv_counts.begin(), op.recv_counts.end()) * size;
-    default: return scratch_bytes_of(op, n);
+inline std::uint64_t scratch_bytes_in_order_of(const OpSpec& op, std::uint32_t n) {
+  if (!find_opcode(op.opcode)->reduces) {
+    return scratch_bytes_of(op, n);
   }
-}
-
-/// The buffers of a prepared op. Finds a region's address and runs local steps.
-class OpBuffers {
- public:
-  /// `op` has its buffers, with enough scratch for the schedule.
-  OpBuffers(const OpSpec& op, std::uint32_t dtype) : reduction_(op.reduction), dtype_(dtype), size_(dtype_size(dtype)) {
-    bases_[0] = op.send ? static_cast<unsigned char*>(op.send->data) : nullptr;
-    bases_[1] = op.recv ? static_cast<unsigned char*>(op.recv->data) : nullptr;
-    bases_[2] = op.scratch ? static_cast<unsigned char*>(op.scratch->data) : nullptr;
-  }
-
-  [[nodiscard]] unsigned char* data(const BufferRegion& region) const noexcept {
-    return bases_[static_cast<std::size_t>(region.buffer)] + region.offset * size_;
-  }
-  [[nodiscard]] std::uint64_t bytes(const BufferRegion& region) const noexcept { return region.count * size_; }
-
-  void run(const LocalStep& step) const noexcept {
-    unsigned char* to = data(step.to);
-    const unsigned char* from = data(step.from);
-    if (step.reduces) {
-      sdk::reduce(dtype_, reduction_, to, from, step.to.count);
-    } else if (to != from) {
-      std::memmove(to, from, bytes(step.to));
-    }
-  }
-
- private:
-  unsigned char* bases_[3];
-  std::uint32_t reduction_;
-  std::uint32_t dtype_;
-  std::uint64_t size_;
-};
-
-/// Throws TransportError{SR_INVALID} where the op's scratch is too small for `schedule`.
-inline void require_scratch(const OpSpec& op, const Schedule& schedule) {
-  const std::uint64_t needed = schedule.scratch_elements * dtype_size(schedule.dtype);
-  if (needed != 0 && (!op.scratch || op.scratch->data == nullptr || op.scratch->bytes < needed)) {
-    detail::refuse(op, "it needs " + std::to_string(needed) + " bytes of scratch and has " +
-                           std::to_string(op.scratch ? op.scratch->bytes : 0));
-  }
+  const detail::Pieces pieces(op.dtype, detail::largest_block(op, n));
+  return std::min<std::uint64_t>(pieces.count, 2) * (n - 1) * pieces.elements * dtype_size(op.dtype);
 }
 
 }  // namespace shardrun::sdk

@@ -166,6 +166,14 @@ inline constexpr std::array<ReductionTraits, 4> reductions = {{
   return reduction >= SR_REDUCE_SUM && reduction <= SR_REDUCE_MAX;
 }
 
+/// Whether partial results need more bits than the dtype has, so that SR_OP_INFO_ROUNDED_ONCE makes a difference: sums
+/// and products of f16 and bf16 over more than two members.
+[[nodiscard]] inline bool has_wide_partials(const OpSpec& op, std::uint32_t n) noexcept {
+  const OpcodeTraits* traits = find_opcode(op.opcode);
+  return traits != nullptr && traits->reduces && n > 2 && (op.dtype == SR_DTYPE_F16 || op.dtype == SR_DTYPE_BF16) &&
+         (op.reduction == SR_REDUCE_SUM || op.reduction == SR_REDUCE_PRODUCT);
+}
+
 /// A run of elements within a buffer.
 struct Block {
   std::uint64_t offset = 0;

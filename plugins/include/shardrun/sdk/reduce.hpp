@@ -163,33 +163,40 @@ using Reduction = void (*)(void* const* to, const void* a, const void* b, std::u
 
 namespace detail {
 
-template <class T, std::uint32_t Code, std::size_t Targets>
+template <class Left, class Right, class To, std::uint32_t Code, std::size_t Targets>
 [[nodiscard]] Reduction reduction_for(Vectors vectors) noexcept {
 #ifdef SHARDRUN_X86_VECTORS
   switch (vectors) {
-    case Vectors::avx512: return avx512::reduce_vectors<T, Code, Targets>;
-    case Vectors::avx2: return avx2::reduce_vectors<T, Code, Targets>;
+    case Vectors::avx512: return avx512::reduce_vectors<Left, Right, To, Code, Targets>;
+    case Vectors::avx2: return avx2::reduce_vectors<Left, Right, To, Code, Targets>;
     case Vectors::baseline: break;
   }
 #else
   (void)vectors;
 #endif
-  return baseline::reduce_vectors<T, Code, Targets>;
+  return baseline::reduce_vectors<Left, Right, To, Code, Targets>;
 }
 
 /// Sums and products of integers must wrap around, so they are computed as unsigned.
-template <class T, std::size_t Targets>
+template <class T>
+using Wrapping = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
+
+template <class Left, class Right, class To, std::size_t Targets>
 [[nodiscard]] Reduction reduction_of(std::uint32_t reduction, Vectors vectors) noexcept {
-  using Wrapping =
-      typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
   switch (reduction) {
-    case SR_REDUCE_SUM: return reduction_for<Wrapping, SR_REDUCE_SUM, Targets>(vectors);
-    case SR_REDUCE_PRODUCT: return reduction_for<Wrapping, SR_REDUCE_PRODUCT, Targets>(vectors);
-    case SR_REDUCE_MIN: return reduction_for<T, SR_REDUCE_MIN, Targets>(vectors);
-    case SR_REDUCE_MAX: return reduction_for<T, SR_REDUCE_MAX, Targets>(vectors);
+    case SR_REDUCE_SUM:
+      return reduction_for<Wrapping<Left>, Wrapping<Right>, Wrapping<To>, SR_REDUCE_SUM, Targets>(vectors);
+    case SR_REDUCE_PRODUCT:
+      return reduction_for<Wrapping<Left>, Wrapping<Right>, Wrapping<To>, SR_REDUCE_PRODUCT, Targets>(vectors);
+    case SR_REDUCE_MIN: return reduction_for<Left, Right, To, SR_REDUCE_MIN, Targets>(vectors);
+    case SR_REDUCE_MAX: return reduction_for<Left, Right, To, SR_REDUCE_MAX, Targets>(vectors);
     default: return nullptr;
   }
 }
+
+/// Partial results of f16 and bf16 are floats.
+template <class T>
+using Partial = std::conditional_t<std::is_same_v<T, Half> || std::is_same_v<T, Bfloat>, float, T>;
 
 /// The number as an element of type T, rounded where T is narrower.
 template <class T>
@@ -230,7 +237,8 @@ template <std::size_t Targets = 1>
                                               Vectors vectors = best_vectors()) noexcept {
   static_assert(Targets == 1 || Targets == 2);
   return detail::with_type(dtype, [&](auto* type) {
-    return detail::reduction_of<std::remove_pointer_t<decltype(type)>, Targets>(reduction, vectors);
+    using T = std::remove_pointer_t<decltype(type)>;
+    return detail::reduction_of<T, T, T, Targets>(reduction, vectors);
   });
 }
 
@@ -241,5 +249,78 @@ inline void reduce(std::uint32_t dtype, std::uint32_t reduction, void* to, const
     run(&to, to, from, count);
   }
 }
+
+/// Reduces the elements of any number of members, in their order: ((0 + 1) + 2) + …. Partial results of f16 and bf16
+/// are floats, and only the last is rounded. The bits do not depend on an element's position.
+class Reducer {
+ public:
+  Reducer() = default;
+  /// For unknown codes `run` must not be called.
+  Reducer(std::uint32_t dtype, std::uint32_t reduction, Vectors vectors = best_vectors()) noexcept
+      : pair_{find_reduction<1>(dtype, reduction, vectors), find_reduction<2>(dtype, reduction, vectors)} {
+    detail::with_type(dtype, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      using Partial = detail::Partial<T>;
+      element_bytes_ = sizeof(T);
+      partial_bytes_ = sizeof(Partial);
+      first_ = detail::reduction_of<T, T, Partial, 1>(reduction, vectors);
+      next_ = detail::reduction_of<Partial, T, Partial, 1>(reduction, vectors);
+      last_[0] = detail::reduction_of<Partial, T, T, 1>(reduction, vectors);
+      last_[1] = detail::reduction_of<Partial, T, T, 2>(reduction, vectors);
+      return true;
+    });
+  }
+
+  /// Reduces `count` elements of two or more sources into one or more targets. `source_of(i)` and `target_of(i)` are
+  /// their addresses. A target is one of the sources or overlaps none.
+  template <class SourceOf, class TargetOf>
+  void run(std::size_t sources, SourceOf source_of, std::size_t targets, TargetOf target_of,
+           std::uint64_t count) const noexcept {
+    // The partial result of a tile stays in the L1 cache.
+    const std::uint64_t tile = sources == 2 && targets <= 2 ? count : tile_bytes / partial_bytes_;
+    for (std::uint64_t done = 0; done < count; done += tile) {
+      const std::uint64_t offset = done * element_bytes_;
+      run_tile(
+          sources, [&](std::size_t i) { return from(source_of(i), offset); }, targets,
+          [&](std::size_t i) { return to(target_of(i), offset); }, count - done < tile ? count - done : tile);
+    }
+  }
+
+ private:
+  static constexpr std::size_t tile_bytes = 8192;
+
+  static const void* from(const void* base, std::uint64_t offset) noexcept {
+    return static_cast<const unsigned char*>(base) + offset;
+  }
+  static void* to(void* base, std::uint64_t offset) noexcept { return static_cast<unsigned char*>(base) + offset; }
+
+  /// Reads each source before it writes a target that may be the same memory.
+  template <class SourceOf, class TargetOf>
+  void run_tile(std::size_t sources, SourceOf source_of, std::size_t targets, TargetOf target_of,
+                std::uint64_t count) const noexcept {
+    alignas(64) unsigned char partial[tile_bytes];
+    void* const so_far = partial;
+    void* const first[2] = {target_of(0), target_of(targets > 1 ? 1 : 0)};
+    if (sources == 2) {
+      pair_[targets > 1 ? 1 : 0](first, source_of(0), source_of(1), count);
+    } else {
+      first_(&so_far, source_of(0), source_of(1), count);
+      for (std::size_t i = 2; i + 1 < sources; ++i) {
+        next_(&so_far, so_far, source_of(i), count);
+      }
+      last_[targets > 1 ? 1 : 0](first, so_far, source_of(sources - 1), count);
+    }
+    for (std::size_t i = 2; i < targets; ++i) {
+      std::memcpy(target_of(i), first[0], count * element_bytes_);
+    }
+  }
+
+  Reduction pair_[2] = {};  ///< of two sources, into one target and into two
+  Reduction first_ = nullptr;
+  Reduction next_ = nullptr;
+  Reduction last_[2] = {};  ///< into one target and into two
+  std::uint64_t element_bytes_ = 1;
+  std::uint64_t partial_bytes_ = 1;
+};
 
 }  // namespace shardrun::sdk

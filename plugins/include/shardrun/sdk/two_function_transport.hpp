@@ -390,7 +390,8 @@ class TwoFunctionTransport {
   }
 
   std::optional<OpInfo> query(const OpSpec& op, std::uint32_t group_size) const {
-    return OpInfo{.flags = SR_OP_INFO_ASYNC, .scratch_bytes = scratch_bytes_of(op, group_size)};
+    return OpInfo{.flags = SR_OP_INFO_ASYNC | rounding_flags(op, group_size),
+                  .scratch_bytes = scratch_bytes_of(op, group_size)};
   }
 
   void open(const Config& config) { config_ = config; }

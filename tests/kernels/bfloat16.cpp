@@ -1,0 +1,213 @@
+// Fast kernels on bfloat16, against the float64 reference: every operand and every result is float32 or bfloat16 on its
+// own. A kernel computes in float32 and rounds once, so a bfloat16 result is off by half a unit in the last place more
+// than a float32 result of the same operands may be.
+
+#include <cmath>
+#include <limits>
+
+#include "core/device/elements.h"
+#include "tests/kernels/compare.h"
+#include "tests/support/catch.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using graph::DType;
+
+namespace {
+
+/// Which real operands and results of an op are bfloat16; the others are float32.
+struct Typing {
+  const char* name;
+  bool (*operand)(std::size_t number);
+  bool (*result)(std::size_t number);
+};
+
+bool all(std::size_t) { return true; }
+bool none(std::size_t) { return false; }
+bool even(std::size_t number) { return number % 2 == 0; }
+bool odd(std::size_t number) { return number % 2 == 1; }
+
+constexpr Typing typings[] = {{"all bfloat16", all, all},
+                              {"float32 results", all, none},
+                              {"float32 operands", none, all},
+                              {"even operands, odd results", even, odd},
+                              {"odd operands, even results", odd, even}};
+
+Prepared prepare_as(Case test, const Typing& typing) {
+  for (std::size_t i = 0; i < test.operands.size(); ++i) {
+    if (test.operands[i].type.dtype == DType::f32 && typing.operand(i)) {
+      test.operands[i].type.dtype = DType::bf16;
+    }
+  }
+  Prepared prepared = prepare(test);
+  for (std::size_t o = 0; o < prepared.outputs.size(); ++o) {
+    prepared.outputs[o].type.dtype = typing.result(o) ? DType::bf16 : DType::f32;
+  }
+  return prepared;
+}
+
+/// The reference's results before they are rounded to bfloat16.
+std::vector<Tensor> unrounded(Prepared prepared) {
+  for (Tensor& output : prepared.outputs) {
+    output.type.dtype = DType::f32;
+  }
+  return run(reference(), prepared);
+}
+
+Tolerance tolerance_of(const Tensor& result, Tolerance of_float) {
+  of_float.of_element += result.type.dtype == DType::bf16 ? 1.01 * 0x1p-8 : 0;
+  return of_float;
+}
+
+/// What is wrong with a result, or nothing.
+std::string typed_difference(const std::vector<Tensor>& found, const std::vector<Tensor>& expected,
+                             Tolerance of_float) {
+  for (std::size_t o = 0; o < found.size(); ++o) {
+    const std::string text = difference(found[o], expected[o], tolerance_of(found[o], of_float));
+    if (!text.empty()) {
+      return "result " + std::to_string(o) + ": " + text;
+    }
+  }
+  return {};
+}
+
+/// The mean of a single element is that element. Rounded on its own it is another number, and the difference is
+/// multiplied by 1 / sqrt(epsilon): nothing is left to compare.
+bool normalises_one_element(const Case& test) {
+  return test.op == "layer_norm_gradient_gain" && test.operands[0].type.shape.back() == 1;
+}
+
+/// Calls check(case, prepared) for every op, case and typing.
+template <typename Check>
+void for_each_typing(const graph::Op& op, const Check& check) {
+  for (const Case& test : cases_of(op.name)) {
+    for (const Typing& typing : typings) {
+      if (normalises_one_element(test)) {
+        continue;
+      }
+      INFO(to_string(test) << ", " << typing.name);
+      check(test, prepare_as(test, typing));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("bfloat16 operands and results, with the same bits on 1 and 3 threads", "[kernels]") {
+  for (const graph::Op* op : graph::all_ops()) {
+    DYNAMIC_SECTION(op->name) {
+      for_each_typing(*op, [&](const Case& test, const Prepared& prepared) {
+        const std::vector<Tensor> expected = unrounded(prepared);
+        for (const device::cpu::LevelKernel& variant : variants(op->name)) {
+          INFO("instruction set " << variant.level);
+          const std::vector<Tensor> found = run(fast(), prepared, {.kernel = &variant.kernel});
+          CHECK(typed_difference(found, expected, float_tolerance(test)) == "");
+          const std::vector<Tensor> again = run(fast(), prepared, {.threads = 3, .kernel = &variant.kernel});
+          CHECK(difference(again, found, bit_for_bit) == "");
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("kernels that accumulate add to bfloat16 in float32", "[kernels]") {
+  for (const graph::Op* op : graph::all_ops()) {
+    if (!op->accumulates) {
+      continue;
+    }
+    DYNAMIC_SECTION(op->name) {
+      for_each_typing(*op, [&](const Case&, Prepared prepared) {
+        Tensor& result = prepared.outputs[0];
+        Random(2).fill_normal(result, 0, 1);
+        device::round_elements(result.type.dtype, result.values);
+        std::vector<Tensor> expected = unrounded(prepared);
+        for (std::size_t i = 0; i < result.values.size(); ++i) {
+          expected[0].values[i] += result.values[i];
+        }
+        for (const device::cpu::LevelKernel& variant : variants(op->name)) {
+          INFO("instruction set " << variant.level);
+          const Manner adding = {.threads = 2, .accumulate = true, .kernel = &variant.kernel};
+          CHECK(typed_difference(run(fast(), prepared, adding), expected, {.of_largest = 1e-6}) == "");
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("a bfloat16 result may take a bfloat16 operand's memory", "[kernels]") {
+  for (const graph::Op* op : graph::all_ops()) {
+    DYNAMIC_SECTION(op->name) {
+      for_each_typing(*op, [&](const Case&, const Prepared& prepared) {
+        for (const auto& pair : possible_in_place(prepared)) {
+          INFO("output " << pair.first << " in the place of input " << pair.second);
+          const std::vector<Tensor> apart = run(fast(), prepared);
+          CHECK(difference(run(fast(), prepared, {.threads = 3, .in_place = {pair}}), apart, bit_for_bit) == "");
+        }
+      });
+    }
+  }
+}
+
+namespace {
+
+/// Sums of 3,000 terms, the first of which is so large that bfloat16 cannot add a smaller one to it: 512, then 1s and
+/// 0.5s, then -512.
+Tensor terms_of(Shape shape) {
+  Tensor x = zeros(type_of(std::move(shape), DType::bf16));
+  for (std::size_t i = 0; i < x.values.size(); ++i) {
+    x.values[i] = i % 2 == 0 ? 1 : 0.5;
+  }
+  x.values.front() = 512;
+  x.values.back() = -512;
+  return x;
+}
+
+Tensor ones(Shape shape, DType dtype) {
+  Tensor x = zeros(type_of(std::move(shape), dtype));
+  x.values.assign(x.values.size(), 1.0);
+  return x;
+}
+
+constexpr std::int64_t term_count = 3000;
+constexpr double exact_sum = 2998 * 0.75;  // 2248.5
+
+/// Each result is `exact_sum`, rounded once to the result's type.
+void check_sum(const std::string& op, const graph::Attributes& attributes, const std::vector<Tensor>& inputs,
+               Shape shape) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const std::vector<Tensor> outputs = {zeros(type_of(shape, dtype))};
+    std::vector<double> expected(outputs[0].values.size(), exact_sum);
+    device::round_elements(dtype, expected);
+    for (const device::cpu::LevelKernel& variant : variants(op)) {
+      INFO(op << " to " << graph::to_string(dtype) << ", instruction set " << variant.level);
+      const Execution execution{
+          .op = op, .attributes = attributes, .inputs = inputs, .outputs = outputs, .kernel = &variant.kernel};
+      CHECK(execute(fast(), execution)[0].values == expected);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("long sums of bfloat16 are made in float32 and rounded once", "[kernels]") {
+  double in_bfloat16 = 0;
+  for (const double term : terms_of({term_count}).values) {
+    in_bfloat16 += term;
+    device::round_elements(DType::bf16, {&in_bfloat16, 1});
+  }
+  REQUIRE(std::abs(in_bfloat16 - exact_sum) > 1000);  // what a kernel that rounds every partial sum gives
+
+  const graph::Attributes plain = {{"contract", 1}, {"transpose", 0}};
+  const graph::Attributes transposed = {{"contract", 1}, {"transpose", 1}};
+  for (const DType other : {DType::f32, DType::bf16}) {
+    check_sum("matmul", plain, {terms_of({1, term_count}), ones({term_count, 70}, other)}, {1, 70});
+    check_sum("matmul", transposed, {terms_of({1, term_count}), ones({70, term_count}, other)}, {1, 70});
+    check_sum("matmul_gradient_weights", plain, {ones({term_count, 35}, other), terms_of({term_count, 1})}, {35, 1});
+    check_sum("matmul_gradient_weights", transposed, {ones({term_count, 35}, other), terms_of({term_count, 1})},
+              {1, 35});
+  }
+  check_sum("sum_leading", {{"keep", 1}}, {terms_of({term_count, 1})}, {1});
+  check_sum("sum_all", {{"scale", 1.0}}, {terms_of({term_count})}, {});
+  const Tensor tokens = zeros(type_of({term_count}, DType::i32));
+  check_sum("embedding_gradient", {{"rows", 1}, {"axis", "vocab"}}, {tokens, terms_of({term_count, 1})}, {1, 1});
+}
