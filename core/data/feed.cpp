@@ -67,10 +67,10 @@ void feed(std::int64_t first, HostTensor& x, HostTensor& y, const Fill& fill) {
 }
 
 template <typename Fill>
-void feed(std::int64_t first, device::Queue& queue, const TensorView& inputs, const TensorView& targets,
+void feed(std::int64_t first, const device::HostAccess& host, const TensorView& inputs, const TensorView& targets,
           const Fill& fill) {
-  HostTensor x(queue, inputs, device::Access::write);
-  HostTensor y(queue, targets, device::Access::write);
+  HostTensor x(host, inputs, device::Access::write);
+  HostTensor y(host.without(inputs), targets, device::Access::write);
   feed(first, x, y, fill);
   x.store();
   y.store();
@@ -78,15 +78,15 @@ void feed(std::int64_t first, device::Queue& queue, const TensorView& inputs, co
 
 }  // namespace
 
-void feed_training(const Dataset& dataset, std::uint64_t seed, std::int64_t first, device::Queue& queue,
+void feed_training(const Dataset& dataset, std::uint64_t seed, std::int64_t first, const device::HostAccess& host,
                    const TensorView& inputs, const TensorView& targets) {
-  feed(first, queue, inputs, targets,
+  feed(first, host, inputs, targets,
        [&](std::int64_t row, const TensorView& x, const TensorView& y) { dataset.fill_training(seed, row, x, y); });
 }
 
-void feed_evaluation(const Dataset& dataset, std::int64_t first, device::Queue& queue, const TensorView& inputs,
-                     const TensorView& targets) {
-  feed(first, queue, inputs, targets,
+void feed_evaluation(const Dataset& dataset, std::int64_t first, const device::HostAccess& host,
+                     const TensorView& inputs, const TensorView& targets) {
+  feed(first, host, inputs, targets,
        [&](std::int64_t row, const TensorView& x, const TensorView& y) { dataset.fill_evaluation(row, x, y); });
 }
 

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "core/base/error.h"
+#include "core/memory/layout.h"
 
 namespace shardrun::device {
 namespace {
@@ -18,21 +19,27 @@ constexpr graph::DType dtype_of() noexcept {
 
 }  // namespace
 
-HostTensor::HostTensor(Queue& queue, const TensorView& tensor, Access access)
-    : queue_(queue), tensor_(tensor), view_(tensor) {
-  if (!queue.device().is_addressable()) {
-    copy_.resize(tensor.bytes());
-    view_.data = copy_.data();
+HostAccess HostAccess::without(const TensorView& tensor) const noexcept {
+  const std::uint64_t used = memory::align_up(tensor.bytes());
+  return {queue, used < room.size() ? room.subspan(used) : std::span<std::byte>()};
+}
+
+HostTensor::HostTensor(const HostAccess& host, const TensorView& tensor, Access access)
+    : queue_(host.queue), tensor_(tensor), view_(tensor) {
+  if (!queue_.device().is_addressable()) {
+    const bool fits = tensor.bytes() <= host.room.size();
+    own_.resize(fits ? 0 : tensor.bytes());
+    view_.data = fits ? host.room.data() : own_.data();
     if (access == Access::read) {
-      queue.read(tensor.data, copy_);
+      queue_.read(tensor.data, bytes());
     }
   }
-  queue.finish();
+  queue_.finish();
 }
 
 void HostTensor::store() {
   if (view_.data != tensor_.data) {
-    queue_.write(copy_, tensor_.data);
+    queue_.write(bytes(), tensor_.data);
     queue_.finish();
   }
 }

@@ -15,12 +15,23 @@ enum class Access : std::uint8_t {
   write,  ///< to give all of them new values
 };
 
+/// How the host reaches tensors: through a queue of their device, with host memory for copies.
+struct HostAccess {
+  HostAccess(Queue& with_queue, std::span<std::byte> with_room = {}) : queue(with_queue), room(with_room) {}
+
+  /// Without the room that a copy of the tensor takes.
+  [[nodiscard]] HostAccess without(const TensorView& tensor) const noexcept;
+
+  Queue& queue;
+  std::span<std::byte> room;  ///< a copy that does not fit has memory of its own
+};
+
 /// A tensor's elements where the host may use them: in the device's memory if the host can address that, else in a
 /// copy.
 class HostTensor {
  public:
-  /// Waits for the queue's work. `queue`: of the tensor's device; outlives this.
-  HostTensor(Queue& queue, const TensorView& tensor, Access access);
+  /// Waits for the queue's work. `host`: of the tensor's device; outlives this.
+  HostTensor(const HostAccess& host, const TensorView& tensor, Access access);
 
   /// The tensor, with an address that the host may use. A copy that is to be written begins as anything.
   [[nodiscard]] const TensorView& view() const noexcept { return view_; }
@@ -35,7 +46,7 @@ class HostTensor {
   Queue& queue_;
   TensorView tensor_;  ///< on the device
   TensorView view_;
-  std::vector<std::byte> copy_;
+  std::vector<std::byte> own_;
 };
 
 /// The elements of a tensor in host memory, as numbers of their own type. Throws Error{internal} if they have another.

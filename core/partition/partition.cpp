@@ -144,7 +144,7 @@ std::uint64_t touched(const Programs& programs) {
 
 /// The same of staging memory.
 std::uint64_t touched_staging(const Programs& programs) {
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges = {{0, programs.host_bytes}};
   for (const Program& program : programs.programs) {
     for (const BufferId b : programs.transients(program)) {
       if (program.buffers[b].is_staged) {
@@ -341,6 +341,10 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
     for (Program& program : agreements_of(graph, partition, settings, programs.states)) {
       add_program(std::move(program));
     }
+  }
+  if (!settings.device.is_addressable()) {
+    programs.host_bytes = host_room(programs, graph);
+    programs.staging_bytes = std::max(programs.staging_bytes, programs.host_bytes);
   }
   programs.arena_bytes = base + transient;
   programs.memory = measure(programs);

@@ -198,6 +198,7 @@ struct Programs {
   IdVector<ActionId, plan::Action> actions;
   std::uint64_t arena_bytes = 0;
   std::uint64_t staging_bytes = 0;
+  std::uint64_t host_bytes = 0;  ///< of staging memory: room for what the host writes or reads between two programs
   MemoryUse memory;
   std::vector<plan::HookGroup> hook_groups;  ///< the groups of tensors that the strategy's hooks process
 

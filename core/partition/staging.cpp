@@ -1,6 +1,7 @@
 #include "core/partition/staging.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -106,6 +107,29 @@ class Stager {
 };
 
 }  // namespace
+
+std::uint64_t host_room(const Programs& programs, const graph::Graph& graph) {
+  std::uint64_t room = 0;
+  const auto add = [&](const Program& program, const std::vector<Port>& ports) {
+    std::map<std::size_t, std::uint64_t> of_calls;
+    for (const Port& port : ports) {
+      of_calls[port.call] += memory::align_up(program.buffers[port.buffer].bytes);
+    }
+    for (const auto& [call, bytes] : of_calls) {
+      room = std::max(room, bytes);
+    }
+  };
+  for (const Program& program : programs.programs) {
+    add(program, program.inputs);
+    add(program, program.outputs);
+  }
+  for (const graph::StateId state : graph.states.ids()) {
+    if (graph.states[state].kind == graph::StateKind::metric) {
+      room = std::max(room, memory::align_up(programs.finalized[state].bytes));
+    }
+  }
+  return room;
+}
 
 std::uint64_t add_staging(Program& program) { return Stager(program).run(); }
 

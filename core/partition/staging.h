@@ -10,4 +10,7 @@ namespace shardrun::partition {
 /// arena's buffers have their offsets. Returns the bytes that are needed.
 [[nodiscard]] std::uint64_t add_staging(Program& program);
 
+/// The room that the host needs for a call's inputs at once, or all outputs of a program, or one metric.
+[[nodiscard]] std::uint64_t host_room(const Programs& programs, const graph::Graph& graph);
+
 }  // namespace shardrun::partition

@@ -193,6 +193,13 @@ void Executor::run(std::size_t program, std::span<const device::Scalars> scalars
   });
 }
 
+device::HostAccess Executor::host() const noexcept {
+  if (staging_ == nullptr) {
+    return *queue_;
+  }
+  return {*queue_, {staging_->data(), programs_.host_bytes}};
+}
+
 void Executor::agree(std::size_t program, std::span<std::int32_t> numbers) {
   const device::TensorView values = input(program, partition::agreed_numbers);
   queue_->write(std::as_bytes(numbers), values.data);

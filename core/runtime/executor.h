@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/device/device.h"
+#include "core/device/host_tensor.h"
 #include "core/device/memory.h"
 #include "core/device/queue.h"
 #include "core/device/threads.h"
@@ -143,6 +144,9 @@ class Executor {
   [[nodiscard]] const device::Device& device() const noexcept { return device_; }
   /// Where the programs run. Tensors are read and written through it.
   [[nodiscard]] device::Queue& queue() const noexcept { return *queue_; }
+  /// The same, with planned room for copies of a call's inputs, of a program's outputs or of a metric. Use it between
+  /// programs.
+  [[nodiscard]] device::HostAccess host() const noexcept;
 
  private:
   /// Memory of the arena and its copy in staging memory.

@@ -28,6 +28,7 @@ std::vector<Strategy> strategies() {
           {"tp with a sequence split", {"job.strategy=tp", "job.ranks=3", "strategy.sequence=true"}},
           {"pp, 1f1b", {"job.strategy=pp", "job.ranks=2", "strategy.schedule=1f1b"}},
           {"pp, zb-h1", {"job.strategy=pp", "job.ranks=2", "strategy.schedule=zb-h1"}},
+          {"zero2 in mixed precision", {"job.strategy=zero2", "job.ranks=2", "train.precision=mixed"}},
           {"3d", {"job.strategy=3d", "job.ranks=4", "mesh.data=2", "mesh.model=2", "strategy.zero=2"}}};
 }
 
