@@ -104,19 +104,10 @@ void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executo
     const graph::State& state = graph.states[id];
     if (state.initializer.kind == graph::Initializer::Kind::constant) {
       queue.fill(executor.state(id), state.initializer.value);
-    } else if (state.initializer.kind != graph::Initializer::Kind::parameter) {
+    } else {
       device::HostTensor values(queue, executor.state(id), device::Access::write);
       initialize(values.view(), executor.part(id), state, seed, executor.threads());
       values.store();
-    }
-  }
-  for (const graph::StateId id : graph.states.ids()) {
-    if (graph.states[id].initializer.kind == graph::Initializer::Kind::parameter) {
-      device::HostTensor copy(queue, executor.state(id), device::Access::write);
-      const device::HostTensor of(queue, executor.state(graph.states[id].of_parameter), device::Access::read);
-      fill(copy.view(), 0, copy.view().elements(),
-           [&](std::span<double> block, std::int64_t first) { device::read_elements(of.view(), first, block); });
-      copy.store();
     }
   }
 }

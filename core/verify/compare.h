@@ -16,9 +16,9 @@ inline constexpr double gradient_tolerance = 1e-5;  ///< loss and gradients: thr
 /// The same in mixed precision, where the reference rounds activations and their gradients to bf16 as the run does. A
 /// number close to the middle between two bf16 numbers is rounded one way in float64 and may be rounded the other way
 /// in the run; ranks that split a sum round their parts as well. Measured over the shipped models and strategies: up to
-/// 6e-3 for gradients of one layer, 1.1e-2 of 24 layers, and 5e-5 for the loss.
+/// 6e-3 for gradients of one layer, 1.1e-2 of 24 layers, and 2e-3 for the loss of 21 numbers.
 inline constexpr double mixed_gradient_tolerance = 2e-2;
-inline constexpr double mixed_loss_tolerance = 1e-3;
+inline constexpr double mixed_loss_tolerance = 4e-3;
 /// For one step of the optimizer from the same gradients, relative to the change that it makes. In addition the
 /// rounding of the state itself is allowed: `parameter_roundings` or `state_roundings` times half a unit in the last
 /// place. A bf16 parameter has to be exactly its rounded master.

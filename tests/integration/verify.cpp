@@ -124,6 +124,28 @@ TEST_CASE("a job whose layers are computed again agrees with the reference, and 
   }
 }
 
+TEST_CASE("jobs of real ranks in mixed precision agree with the reference", "[verify]") {
+  const std::vector<std::string> transports = installed("transport");
+  const std::vector<std::vector<std::string>> splits = {
+      {"job.strategy=dp", "job.ranks=3", "train.gradients=bfloat16"},
+      {"job.strategy=tp", "job.ranks=4", "strategy.sequence=true", "train.gradients=bfloat16"},
+      {"job.strategy=tp", "job.ranks=2", "train.remat=layer"},
+      {"job.strategy=zero1", "job.ranks=2"},
+      {"job.strategy=zero2", "job.ranks=3", "train.gradients=bfloat16"},
+      {"job.strategy=zero3", "job.ranks=4", "train.remat=selective"},
+      {"job.strategy=hsdp", "job.ranks=4"},
+      {"job.strategy=pp", "job.ranks=2", "strategy.schedule=gpipe"},
+      {"job.strategy=pp", "job.ranks=2", "strategy.schedule=zb-h1", "train.gradients=bfloat16"},
+      {"job.strategy=3d", "job.ranks=4", "mesh.data=2", "mesh.model=2", "strategy.zero=2"}};
+  for (std::size_t s = 0; s < splits.size(); ++s) {
+    const std::vector<std::string> how =
+        with(splits[s], {"train.precision=mixed", "job.transport=" + transports.at(s % transports.size())});
+    INFO("split " << s);
+    const JobFolder job;
+    check_passed(verify(job, with(how, uneven)));
+  }
+}
+
 TEST_CASE("an mlp of real ranks agrees with the reference", "[verify]") {
   for (const std::string& transport : installed("transport")) {
     for (const char* strategy : {"dp", "tp"}) {

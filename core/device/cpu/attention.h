@@ -71,7 +71,7 @@ class Panel {
   /// Rows [first, first + count), to read.
   [[nodiscard]] Matrix read(std::int64_t first, std::int64_t count) const {
     const Rows found = room(first);
-    for (std::int64_t r = 0; rows_.bfloats && r < count; ++r) {
+    for (std::int64_t r = 0; rows_.bfloat && r < count; ++r) {
       const Reals from = rows_ + (first + r) * stride_;
       float* to = room_ + r * width_;
       vectors(0, width_, [=](auto at) { store(to, at, load(from, at)); });
@@ -81,10 +81,10 @@ class Panel {
 
   /// Where to compute rows from `first` on. `finish` stores them.
   [[nodiscard]] Rows room(std::int64_t first) const {
-    return rows_.bfloats ? Rows{room_, width_} : Rows{(rows_ + first * stride_).floats(), stride_};
+    return rows_.bfloat ? Rows{room_, width_} : Rows{(rows_ + first * stride_).floats(), stride_};
   }
   void finish(std::int64_t first, std::int64_t count) const {
-    for (std::int64_t r = 0; rows_.bfloats && r < count; ++r) {
+    for (std::int64_t r = 0; rows_.bfloat && r < count; ++r) {
       const float* from = room_ + r * width_;
       const Reals to = rows_ + (first + r) * stride_;
       vectors(0, width_, [=](auto at) { store(to, at, load(from, at)); });

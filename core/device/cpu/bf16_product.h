@@ -22,7 +22,4 @@ class Bf16Product {
 /// float32 or bfloat16. The data of the operands are not read. Throws Error{internal} if the library fails.
 [[nodiscard]] std::unique_ptr<Bf16Product> make_bf16_product(const Product& product);
 
-/// For these products.
-[[nodiscard]] Tiles bf16_tiles(std::int64_t m, std::int64_t n, std::int64_t k) noexcept;
-
 }  // namespace shardrun::device::cpu

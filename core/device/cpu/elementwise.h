@@ -25,7 +25,7 @@ void map_as(const KernelCall& call, const Function& function) {
 /// outputs[0] = function(inputs[0]), element by element; they may be the same memory.
 template <typename Function>
 void map(const KernelCall& call, const Function& function) {
-  without_bfloats(call) ? map_as<float*>(call, function) : map_as<Reals>(call, function);
+  has_bfloats(call) ? map_as<Reals>(call, function) : map_as<float*>(call, function);
 }
 
 template <typename Pointer, typename Function>
@@ -39,7 +39,7 @@ void map_pairs_as(const KernelCall& call, const Function& function) {
 /// outputs[0] = function(inputs[0], inputs[1]), element by element; either may be the same memory.
 template <typename Function>
 void map_pairs(const KernelCall& call, const Function& function) {
-  without_bfloats(call) ? map_pairs_as<float*>(call, function) : map_pairs_as<Reals>(call, function);
+  has_bfloats(call) ? map_pairs_as<Reals>(call, function) : map_pairs_as<float*>(call, function);
 }
 
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT

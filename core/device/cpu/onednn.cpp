@@ -134,20 +134,6 @@ void sgemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Matrix a
                              b.data, b.stride, accumulate ? 1.0F : 0.0F, c, c_stride));
 }
 
-Tiles bf16_tiles(std::int64_t m, std::int64_t n, std::int64_t k) noexcept {
-  constexpr std::int64_t unit = 64;  // a multiple of the micro-kernels' width
-  constexpr std::int64_t narrowest = 128;
-  constexpr std::int64_t most = 64;
-  constexpr double worth_a_tile = 4 << 20;  // floating-point operations: about 10 µs
-  const double by_work = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / worth_a_tile;
-  const std::int64_t by_size = std::min(most, std::max(m, n) / narrowest);
-  std::int64_t count = 1;
-  while (2 * count <= by_size && 2 * static_cast<double>(count) <= by_work) {
-    count *= 2;  // a power of two: usual numbers of threads divide it
-  }
-  return {count, unit};
-}
-
 std::unique_ptr<Bf16Product> make_bf16_product(const Product& product) {
   const auto is_bfloat = [](const Operand& operand) { return operand.dtype == graph::DType::bf16; };
   if (!is_bfloat(product.a) || !is_bfloat(product.b) || product.m == 0 || product.n == 0 || product.k == 0 ||

@@ -44,4 +44,18 @@ Tiles sgemm_tiles(std::int64_t m, std::int64_t n, std::int64_t k) noexcept {
   return {m == 0 || n == 0 ? 1 : tile_count(m, n, k), unit};
 }
 
+Tiles bf16_tiles(std::int64_t m, std::int64_t n, std::int64_t k) noexcept {
+  constexpr std::int64_t unit = 64;  // a multiple of the micro-kernels' width
+  constexpr std::int64_t narrowest = 128;
+  constexpr std::int64_t most = 64;
+  constexpr double worth_a_tile = 4 << 20;  // floating-point operations: about 10 µs
+  const double by_work = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / worth_a_tile;
+  const std::int64_t by_size = std::min(most, std::max(m, n) / narrowest);
+  std::int64_t count = 1;
+  while (2 * count <= by_size && 2 * static_cast<double>(count) <= by_work) {
+    count *= 2;  // a power of two: usual numbers of threads divide it
+  }
+  return {count, unit};
+}
+
 }  // namespace shardrun::device::cpu

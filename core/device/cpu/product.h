@@ -78,5 +78,7 @@ void touch_pages(std::span<std::byte> scratch) noexcept;
 
 /// For the float32 products of sgemm.h.
 [[nodiscard]] Tiles sgemm_tiles(std::int64_t m, std::int64_t n, std::int64_t k) noexcept;
+/// For the products of bf16_product.h.
+[[nodiscard]] Tiles bf16_tiles(std::int64_t m, std::int64_t n, std::int64_t k) noexcept;
 
 }  // namespace shardrun::device::cpu

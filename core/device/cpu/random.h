@@ -2,10 +2,6 @@
 
 #include <cstdint>
 
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
-
 #include "core/base/philox.h"
 #include "core/device/cpu/vec.h"
 #include "core/device/cpu/views.h"

@@ -24,15 +24,9 @@ SHARDRUN_INLINE dvec widened(const float* from) {
   __builtin_memcpy(&v, from, sizeof(v));
   return __builtin_convertvector(v, dvec);
 }
-SHARDRUN_INLINE dvec widened(Reals from) {
-  float values[lanes];
-  store(values, Whole{0}, load(from, Part{0, lanes / 2}));
-  return widened(values);
-}
-
 /// Σ x, or Σ x² when squared, over [0, n) in float64.
-template <bool squared, typename Pointer>
-double sum_block(Pointer x, std::int64_t n) {
+template <bool squared>
+double sum_block(const float* x, std::int64_t n) {
   constexpr std::int64_t half = lanes / 2;
   dvec sums[4] = {};
   std::int64_t i = 0;
@@ -48,10 +42,18 @@ double sum_block(Pointer x, std::int64_t n) {
     total += lanewise[j];
   }
   for (; i < n; ++i) {
-    const double v = get(x, i);
+    const double v = x[i];
     total += squared ? v * v : v;
   }
   return total;
+}
+
+/// The same of elements that may be bfloat16, n <= block.
+template <bool squared>
+double sum_block(Reals x, std::int64_t n) {
+  float values[block];
+  vectors(0, n, [&](auto at) { store(values, at, load(x, at)); });
+  return sum_block<squared>(values, n);
 }
 
 template <bool squared, typename Pointer>

@@ -53,7 +53,7 @@ Stretch stretch_at(const Shift& s, std::int64_t begin) {
 }
 
 void copy_elements(Reals from, Reals to, std::int64_t count) {
-  if (from.bfloats == to.bfloats) {
+  if (from.bfloat == to.bfloat) {
     std::memcpy(to.data, from.data, static_cast<std::size_t>((from + count).data - from.data));
   } else {
     vectors(0, count, [=](auto at) { store(to, at, load(from, at)); });

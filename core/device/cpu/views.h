@@ -28,8 +28,8 @@ template <>
   return {static_cast<std::byte*>(tensor.data), tensor.dtype == graph::DType::bf16};
 }
 
-/// Whether no operand or result is bfloat16.
-[[nodiscard]] inline bool without_bfloats(const KernelCall& call) noexcept {
+/// Whether an operand or a result is bfloat16.
+[[nodiscard]] inline bool has_bfloats(const KernelCall& call) noexcept {
   bool found = false;
   for (std::size_t i = 0; i < call.inputs.size(); ++i) {
     found |= call.inputs[i].dtype == graph::DType::bf16;
@@ -37,13 +37,13 @@ template <>
   for (std::size_t o = 0; o < call.outputs.size(); ++o) {
     found |= call.outputs[o].dtype == graph::DType::bf16;
   }
-  return !found;
+  return found;
 }
 
 /// A kernel made of its two instances: `by_type<relu<float*>, relu<Reals>>`.
 template <void (*on_floats)(const KernelCall&), void (*on_reals)(const KernelCall&)>
 void by_type(const KernelCall& call) {
-  without_bfloats(call) ? on_floats(call) : on_reals(call);
+  has_bfloats(call) ? on_reals(call) : on_floats(call);
 }
 
 /// Product of the dimensions [first, last).

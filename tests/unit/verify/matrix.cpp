@@ -9,8 +9,9 @@ using namespace shardrun;
 using namespace shardrun::test;
 using verify::What;
 
-TEST_CASE("whatever the split, the cpu computes what the reference does on one rank", "[verify]") {
-  const std::vector<VerifyCase> cases = verify_cases();
+namespace {
+
+void check_matrix(const std::vector<VerifyCase>& cases) {
   for (std::size_t c = 0; c < cases.size(); ++c) {
     const VerifyCase& checked = cases[c];
     std::vector<NamedPlan> plans = verify_plans();
@@ -24,6 +25,38 @@ TEST_CASE("whatever the split, the cpu computes what the reference does on one r
       CHECK(report.passed());
       CHECK(report.steps() == 2);
     }
+  }
+}
+
+/// The same, but nothing is written to the state: it keeps its first values.
+graph::Graph without_writes(graph::Graph graph, const std::string& state) {
+  for (graph::Function& function : graph.functions) {
+    std::erase_if(function.writes,
+                  [&](const graph::StateWrite& write) { return graph.states[write.state].name == state; });
+  }
+  return graph;
+}
+
+}  // namespace
+
+TEST_CASE("whatever the split, the cpu computes what the reference does on one rank", "[verify]") {
+  check_matrix(verify_cases());
+}
+
+TEST_CASE("in mixed precision the split cpu agrees with the reference on one rank", "[verify]") {
+  check_matrix(verify_cases(graph::DType::f32));
+  check_matrix(verify_cases(graph::DType::bf16));
+}
+
+TEST_CASE("a parameter that is not the rounded master fails the verification", "[verify]") {
+  const VerifyCase checked = verify_cases(graph::DType::f32).front();
+  VerifyCase faulty = checked;
+  faulty.model.graph = without_writes(faulty.model.graph, "final_norm/gain");
+  const partition::Partition partition = partition::split(faulty.model.graph, data_parallel(2));
+  const verify::Report report = verify::verify_interpreted(checked.workload(), partition, {});
+  INFO(verify::to_text(report));
+  for (const verify::Difference& difference : report.worst()) {
+    CHECK(difference.passed() == (difference.tensor != "final_norm/gain" || difference.what != What::update));
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,15 +12,21 @@
 
 namespace shardrun::test {
 
-/// Sizes that divide by nothing: 7 heads, 7 rows in 3 microbatches, a vocabulary of 65, 9 hidden columns.
-[[nodiscard]] inline std::vector<VerifyCase> verify_cases() {
+/// Sizes that divide by nothing: 7 heads, 7 rows in 3 microbatches, a vocabulary of 65, 9 hidden columns. `mixed`: as
+/// of models::TrainingSettings.
+[[nodiscard]] inline std::vector<VerifyCase> verify_cases(std::optional<graph::DType> mixed = std::nullopt) {
   using models::OptimizerSettings;
   const OptimizerSettings adamw{.weight_decay = 0.1, .clip = 0.5};
   const OptimizerSettings momentum{
       .kind = OptimizerSettings::Kind::sgd, .momentum = 0.9, .weight_decay = 0.1, .clip = 0.5};
-  const auto training = [](const OptimizerSettings& optimizer, graph::Remat remat = graph::Remat::none) {
-    return models::TrainingSettings{
-        .batch = 7, .microbatches = 3, .eval_rows = 3, .eval_samples = 5, .remat = remat, .optimizer = optimizer};
+  const auto training = [&](const OptimizerSettings& optimizer, graph::Remat remat = graph::Remat::none) {
+    return models::TrainingSettings{.batch = 7,
+                                    .microbatches = 3,
+                                    .eval_rows = 3,
+                                    .eval_samples = 5,
+                                    .remat = remat,
+                                    .mixed = mixed,
+                                    .optimizer = optimizer};
   };
   const auto gpt = [&](std::string name, const char* bias, const char* tied, const char* dropout,
                        const OptimizerSettings& optimizer, graph::Remat remat = graph::Remat::none) {

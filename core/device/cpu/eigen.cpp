@@ -1,0 +1,33 @@
+// Products by Eigen, for builds without oneDNN.
+
+#include "core/device/cpu/bf16_product.h"
+#include "core/device/cpu/eigen_sgemm.h"
+#include "core/device/machine_level.h"
+
+namespace shardrun::device::cpu {
+
+// eigen_sgemm.cpp is compiled for each instruction set and defines one in each.
+namespace baseline {
+Sgemm eigen_sgemm;
+}
+namespace v3 {
+Sgemm eigen_sgemm;
+}
+namespace v4 {
+Sgemm eigen_sgemm;
+}
+
+void sgemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Matrix a, Matrix b, float* c,
+           std::int64_t c_stride, bool accumulate) {
+  Sgemm* multiply = baseline::eigen_sgemm;
+#if defined(SHARDRUN_KERNEL_X86_LEVELS)
+  static const int level = machine_level();
+  multiply = level >= 4 ? v4::eigen_sgemm : level >= 3 ? v3::eigen_sgemm : multiply;
+#endif
+  multiply(m, n, k, alpha, a, b, c, c_stride, accumulate);
+}
+
+/// Eigen has no products by the CPU's instructions for bfloat16.
+std::unique_ptr<Bf16Product> make_bf16_product(const Product&) { return nullptr; }
+
+}  // namespace shardrun::device::cpu

@@ -1,0 +1,54 @@
+#include "core/device/cpu/eigen_sgemm.h"
+
+#include <Eigen/Core>
+
+// This file is compiled once for each instruction set. CMakeLists.txt gives the namespace Eigen another name each time:
+// else the linker would keep one copy of each of its templates for all, and might keep one that a machine cannot run.
+
+namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
+
+Sgemm eigen_sgemm;
+
+namespace {
+
+using Stored = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using Strides = Eigen::OuterStride<>;
+using Operand = Eigen::Map<const Stored, 0, Strides>;
+
+/// The rows and columns are those of the matrix as it is used.
+Operand stored(const Matrix& matrix, std::int64_t rows, std::int64_t columns) {
+  return matrix.transposed ? Operand(matrix.data, columns, rows, Strides(matrix.stride))
+                           : Operand(matrix.data, rows, columns, Strides(matrix.stride));
+}
+
+/// Calls use(matrix) with the matrix or with its transpose.
+template <typename Use>
+void as_used(const Matrix& matrix, const Operand& stored, const Use& use) {
+  if (matrix.transposed) {
+    use(stored.transpose());
+  } else {
+    use(stored);
+  }
+}
+
+}  // namespace
+
+void eigen_sgemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Matrix a, Matrix b, float* c,
+                 std::int64_t c_stride, bool accumulate) {
+  constexpr std::int64_t depth =
+      256;  // terms that are summed before their sum is added: this bounds the rounding error
+  Eigen::Map<Stored, 0, Strides> result(c, m, n, Strides(c_stride));
+  if (!accumulate) {
+    result.setZero();
+  }
+  as_used(a, stored(a, m, k), [&](const auto& left) {
+    as_used(b, stored(b, k, n), [&](const auto& right) {
+      for (std::int64_t begin = 0; begin < k; begin += depth) {
+        const std::int64_t terms = k - begin < depth ? k - begin : depth;
+        result.noalias() += alpha * left.middleCols(begin, terms) * right.middleRows(begin, terms);
+      }
+    });
+  });
+}
+
+}  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT
