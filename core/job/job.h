@@ -130,6 +130,7 @@ struct Job {
   std::int64_t ranks{};
   Chosen strategy;
   std::string transport;       ///< of mesh axes that `axis_transports` does not name
+  std::string device;          ///< where the ranks compute
   double timeout{};            ///< seconds
   bool deterministic{};        ///< sums over ranks are added in the order of the ranks
   std::int64_t check_every{};  ///< steps between comparisons of replicas; 0: only at evaluations and saves; -1: never
