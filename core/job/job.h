@@ -58,8 +58,8 @@ struct DataSettings {
   std::vector<std::filesystem::path> validation_arrays;
   Tokenizer tokenizer{};
   TokenType token_type{};  ///< of token files
-  double split{};        ///< fraction that is trained on, in (0, 1]
-  std::int64_t batch{};  ///< sequences or samples per optimizer step, over all ranks
+  double split{};          ///< fraction that is trained on, in (0, 1]
+  std::int64_t batch{};    ///< sequences or samples per optimizer step, over all ranks
   std::int64_t microbatches{};
   std::int64_t eval_batch{};  ///< 0: as one microbatch
 };
@@ -76,8 +76,8 @@ struct TrainSettings {
   double beta2{};
   double epsilon{};
   double momentum{};
-  double clip{};              ///< largest norm of the gradient; 0: not clipped
-  Remat remat{};              ///< what backward computes again
+  double clip{};  ///< largest norm of the gradient; 0: not clipped
+  Remat remat{};  ///< what backward computes again
   Precision precision{};
   Gradients gradients{};      ///< their element type, with mixed precision
   std::int64_t eval_every{};  ///< steps; 0: only at the end
