@@ -224,9 +224,10 @@ std::unique_ptr<Dataset> open_tokens(const job::Job& job, DataFiles& files) {
                             job.where("data", "tokens")));
   }
   const std::int64_t vocab = job.model.options.integer("vocab");
+  const std::size_t bytes = job.data.token_type == job::TokenType::uint32 ? 4 : 2;
   const auto open = [&](std::string_view key, const std::filesystem::path& path) {
     const Named name = name_of(job, key);
-    return with_name(name, [&] { return Tokens(name, TokenStream::of_file(files.open(path), vocab)); });
+    return with_name(name, [&] { return Tokens(name, TokenStream::of_file(files.open(path), vocab, bytes)); });
   };
   Tokens training = open("tokens", job.data.tokens);
   std::optional<Tokens> validation;

@@ -18,17 +18,21 @@ static_assert(std::endian::native == std::endian::little, "tokens are used as th
 
 TokenStream::TokenStream(files::SteadyFile file, TokenLayout layout) : file_(std::move(file)), layout_(layout) {}
 
-TokenStream TokenStream::of_file(files::SteadyFile file, std::int64_t vocabulary) {
+TokenStream TokenStream::of_file(files::SteadyFile file, std::int64_t vocabulary, std::size_t token_bytes) {
   const std::size_t bytes = file.size();
   if (bytes == 0) {
     throw Error(ErrorCode::data, fmt::format("'{}' is empty: it has no tokens", file.path().native()));
   }
-  if (bytes % 2 != 0) {
-    throw Error(ErrorCode::data, fmt::format("'{}' has {} bytes, an odd number: expected tokens of 2 bytes each "
-                                             "(little-endian uint16); it is cut short or something else",
-                                             file.path().native(), bytes));
+  if (bytes % token_bytes != 0) {
+    throw Error(ErrorCode::data,
+                fmt::format("'{}' has {} bytes, not a multiple of {}: expected tokens of {} bytes each "
+                            "(little-endian uint{}, [data] token_type); it is cut short or something "
+                            "else",
+                            file.path().native(), bytes, token_bytes, token_bytes, 8 * token_bytes));
   }
-  return {std::move(file), {.tokens = static_cast<std::int64_t>(bytes / 2), .vocabulary = vocabulary}};
+  return {
+      std::move(file),
+      {.tokens = static_cast<std::int64_t>(bytes / token_bytes), .token_bytes = token_bytes, .vocabulary = vocabulary}};
 }
 
 template <typename Token>
@@ -37,10 +41,10 @@ void TokenStream::read_as(std::int64_t first, std::span<std::int32_t> to) const 
   while (!to.empty()) {
     const std::span<Token> part = std::span(stored).first(std::min(to.size(), stored.size()));
     file_.read(layout_.begin + static_cast<std::size_t>(first) * sizeof(Token), std::as_writable_bytes(part));
-    std::int32_t largest = 0;
+    Token largest = 0;
     for (std::size_t i = 0; i < part.size(); ++i) {
-      to[i] = part[i];
-      largest = std::max(largest, to[i]);
+      to[i] = static_cast<std::int32_t>(part[i]);
+      largest = std::max(largest, part[i]);
     }
     if (largest >= layout_.vocabulary) {
       file_.require_unchanged();
@@ -56,10 +60,10 @@ void TokenStream::read_as(std::int64_t first, std::span<std::int32_t> to) const 
 }
 
 void TokenStream::read(std::int64_t first, std::span<std::int32_t> to) const {
-  if (layout_.token_bytes == 1) {
-    read_as<std::uint8_t>(first, to);
-  } else {
-    read_as<std::uint16_t>(first, to);
+  switch (layout_.token_bytes) {
+    case 1: read_as<std::uint8_t>(first, to); break;
+    case 2: read_as<std::uint16_t>(first, to); break;
+    default: read_as<std::uint32_t>(first, to); break;
   }
 }
 

@@ -14,7 +14,7 @@ namespace shardrun::data {
 struct TokenLayout {
   std::size_t begin = 0;  ///< offset of the first token
   std::int64_t tokens = 0;
-  std::size_t token_bytes = 2;  ///< size of a token: 1 or 2, little-endian
+  std::size_t token_bytes = 2;  ///< size of a token: 1, 2 or 4, little-endian and unsigned
   std::int64_t vocabulary = 0;  ///< every token is below it
 };
 
@@ -23,8 +23,10 @@ class TokenStream {
  public:
   /// REQUIRES: the file is as the layout says.
   TokenStream(files::SteadyFile file, TokenLayout layout);
-  /// A file of little-endian uint16 only, as nanoGPT's `train.bin`. Throws Error{data} if its size is zero or odd.
-  [[nodiscard]] static TokenStream of_file(files::SteadyFile file, std::int64_t vocabulary);
+  /// A file of nothing but tokens of 2 or 4 bytes, as nanoGPT's `train.bin`. Throws Error{data} if its size is zero or
+  /// not a whole number of tokens.
+  [[nodiscard]] static TokenStream of_file(files::SteadyFile file, std::int64_t vocabulary,
+                                           std::size_t token_bytes = 2);
 
   [[nodiscard]] std::int64_t size() const noexcept { return layout_.tokens; }
   [[nodiscard]] const std::string& source() const noexcept { return file_.path().native(); }

@@ -29,7 +29,6 @@ struct Initializer {
     constant,
     normal,
     gaussian_bump,
-    parameter,  ///< the values of the state's `of_parameter`
   } kind = Kind::constant;
   double value = 0;  ///< the constant, the standard deviation (normal), or the width as a share of the axis (bump)
   std::string stream = {};  ///< the state whose normal draws it takes; empty: its own

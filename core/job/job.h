@@ -17,6 +17,7 @@ namespace shardrun::job {
 enum class Task { train, iterate };
 enum class Trace { none, steps };
 enum class Tokenizer { character, byte };
+enum class TokenType { uint16, uint32 };
 enum class Optimizer { adamw, sgd };
 enum class Schedule { cosine, linear, constant };
 enum class Remat { none, layer, selective };
@@ -56,6 +57,7 @@ struct DataSettings {
   std::filesystem::path validation_tokens;
   std::vector<std::filesystem::path> validation_arrays;
   Tokenizer tokenizer{};
+  TokenType token_type{};  ///< of token files
   double split{};        ///< fraction that is trained on, in (0, 1]
   std::int64_t batch{};  ///< sequences or samples per optimizer step, over all ranks
   std::int64_t microbatches{};

@@ -240,6 +240,7 @@ const Rules& rules() {
               {{"data", "tokenizer"}, {"data", "text"}, std::nullopt},
               {{"data", "validation_text"}, {"data", "text"}, std::nullopt},
               {{"data", "validation_tokens"}, {"data", "tokens"}, std::nullopt},
+              {{"data", "token_type"}, {"data", "tokens"}, std::nullopt},
               {{"data", "validation_arrays"}, {"data", "arrays"}, std::nullopt},
               {{"train", "sample"}, {"data", "text"}, std::nullopt},
               {{"data", "eval_batch"}, {"data", "split"}, "1"},

@@ -167,6 +167,27 @@ void Finalizer::finish(StepId end) {
     }
     if (goes_on) {
       under_way_.push_back(std::move(first));
+    } else {
+      round_masters(*first.bucket, end);
+    }
+  }
+}
+
+/// Writes the parameters whose master weights the bucket has finalized.
+void Finalizer::round_masters(const Bucket& bucket, StepId s) {
+  for (const graph::StateId master : bucket.states) {
+    const graph::StateId parameter = settings_.graph.states[master].of_parameter;
+    if (parameter.exists() && settings_.graph.states[parameter].master == master) {
+      const graph::State& state = settings_.graph.states[parameter];
+      emitter_.append({.kind = Instruction::Kind::compute,
+                       .op = &graph::find_op("cast"),
+                       .name = "cast/" + settings_.graph.states[master].name,
+                       .attributes = {{"dtype", graph::to_string(state.type.dtype)}},
+                       .inputs = {buffer_of(master)},
+                       .outputs = {buffer_of(parameter)},
+                       .phase = graph::Phase::update,
+                       .layer = state.layer},
+                      s);
     }
   }
 }

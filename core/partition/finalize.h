@@ -37,6 +37,7 @@ class Finalizer {
 
   void begin_step(UnderWay& bucket, StepId s);
   [[nodiscard]] bool go_on(UnderWay& bucket, StepId s);
+  void round_masters(const Bucket& bucket, StepId s);
   [[nodiscard]] Instruction instruction(Instruction::Kind kind, TransferId transfer);
 
   const LowerSettings& settings_;

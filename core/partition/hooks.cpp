@@ -47,19 +47,22 @@ void add_hook_states(graph::Graph& graph, const plan::Plan& plan) {
     for (const plan::HookState& state : hook.states) {
       for (const std::string& tensor : hook.tensors) {
         const graph::StateId parameter = known.at(tensor);
-        const graph::State of = graph.states[parameter];  // a copy, because graph.states grows below
+        const graph::State of = graph.states[graph.master_of(parameter)];  // a copy, because graph.states grows below
         const std::string name = fmt::format("{}/{}", state.name, tensor);
         if (!known.emplace(name, graph.states.next()).second) {
           throw Error(ErrorCode::job, fmt::format("strategy {} keeps a hook state '{}', and the model has "
                                                   "a {} of that name: the strategy has to call it otherwise",
                                                   plan.strategy, state.name, name));
         }
-        const auto begins =
-            state.copies_tensor ? graph::Initializer::Kind::parameter : graph::Initializer::Kind::constant;
+        graph::Initializer begins;
+        if (state.copies_tensor) {
+          begins = of.initializer;
+          begins.stream = tensor;
+        }
         graph.states.push_back({.name = name,
                                 .type = of.type,
                                 .kind = graph::StateKind::hook_state,
-                                .initializer = {.kind = begins},
+                                .initializer = std::move(begins),
                                 .layer = of.layer,
                                 .of_parameter = parameter,
                                 .of_gradient = hook.kind == plan::HookKind::sync_gradients});
@@ -69,8 +72,32 @@ void add_hook_states(graph::Graph& graph, const plan::Plan& plan) {
 }
 
 const PlacedHook* hook_of(graph::StateKind kind, const Placements& placements) noexcept {
-  return placements.find_hook(kind == graph::StateKind::parameter ? plan::HookKind::after_step
-                                                                  : plan::HookKind::sync_gradients);
+  return placements.find_hook(kind == graph::StateKind::gradient ? plan::HookKind::sync_gradients
+                                                                 : plan::HookKind::after_step);
+}
+
+void require_masters(const graph::Graph& graph, const Partition& partition) {
+  const PlacedHook* hook = partition.placements.find_hook(plan::HookKind::after_step);
+  for (std::size_t p = 0; hook != nullptr && p < hook->parameters.size(); ++p) {
+    const graph::StateId master = hook->parameters[p];
+    const graph::StateId parameter = parameter_of(master, graph);
+    const auto refuse = [&](const std::string& problem, const char* remedy) {
+      throw Error(ErrorCode::job, fmt::format("the hook after_step is given float32 tensors, which with [train] "
+                                              "precision = mixed are the master weights, and {} {}: {}, or set [train] "
+                                              "precision = float32",
+                                              graph.states[parameter].name, problem, remedy));
+    };
+    const mesh::Placement& kept = partition.placements.states[master];
+    const mesh::Placement& stored = partition.placements.states[parameter];
+    if (kept != stored) {
+      const mesh::Mesh& mesh = partition.placements.mesh;
+      refuse(fmt::format("is stored as {}, its optimizer states as {}", to_string(stored, mesh), to_string(kept, mesh)),
+             "place both alike");
+    }
+    if (partition.stages.states.held[master] != partition.stages.states.held[parameter]) {
+      refuse("is on several stages of the pipeline, its optimizer states on one", "give the hook other tensors");
+    }
+  }
 }
 
 std::vector<std::vector<graph::StateId>> hook_states_of(const std::vector<graph::StateId>& group,

@@ -13,10 +13,14 @@ namespace shardrun::partition {
 /// axis of size 1 has none. Throws Error{job} if the graph already has a state of that name.
 void add_hook_states(graph::Graph& graph, const plan::Plan& plan);
 
-/// The hook that processes states of this kind: parameters or gradients. Null if there is none.
+/// The hook that processes states of this kind: gradients, or what the hook after_step is given. Null if there is none.
 [[nodiscard]] const PlacedHook* hook_of(graph::StateKind kind, const Placements& placements) noexcept;
 
-/// The hook states of a group of parameters or gradients. One list for each state that the hook keeps, in the group's
+/// Throws Error{job} if the hook after_step is given master weights that are not on the same ranks, in the same parts,
+/// as their parameters.
+void require_masters(const graph::Graph& graph, const Partition& partition);
+
+/// The hook states of a group of tensors of a hook. One list for each state that the hook keeps, in the group's
 /// order.
 [[nodiscard]] std::vector<std::vector<graph::StateId>> hook_states_of(const std::vector<graph::StateId>& group,
                                                                       const PlacedHook& hook,

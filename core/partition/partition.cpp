@@ -222,6 +222,7 @@ Partition split(const graph::Graph& graph, const plan::Plan& plan, const std::ve
   partition.pipeline = pipeline_of(plan, partition.placements.mesh, static_cast<std::int32_t>(microbatch_rows.size()));
   finalize_over_stages(graph, partition);
   partition.stages = cut_stages(graph, partition.sharded, partition.pipeline, microbatch_rows);
+  require_masters(graph, partition);
   partition.bucket_bytes = plan.bucket_bytes;
   partition.microbatch_rows = microbatch_rows;
   partition.evaluation_rows = evaluation_rows;

@@ -125,12 +125,27 @@ TensorRole role_of(const graph::State& state) noexcept {
   }
 }
 
-PlacedHook place_hook(const plan::Hook& hook, mesh::AxisId axis, const std::map<std::string, graph::StateId>& states) {
+/// Throws Error{job} if the hook would be given gradients that are not float32.
+void require_float32(const graph::Graph& graph, const plan::Plan& plan, const PlacedHook& hook) {
+  for (const graph::State& state : graph.states) {
+    if (hook.kind == plan::HookKind::sync_gradients && state.kind == graph::StateKind::gradient &&
+        state.type.dtype != graph::DType::f32 && hook.numbers.contains(state.of_parameter)) {
+      throw Error(ErrorCode::job,
+                  fmt::format("strategy {}: the hook sync_gradients is given float32 gradients, and {} is {}: set "
+                              "[train] gradients = float32",
+                              plan.strategy, state.name, to_string(state.type.dtype)));
+    }
+  }
+}
+
+PlacedHook place_hook(const graph::Graph& graph, const plan::Hook& hook, mesh::AxisId axis,
+                      const std::map<std::string, graph::StateId>& states) {
   PlacedHook placed{
       .kind = hook.kind, .axis = axis, .every = hook.every, .parameters = {}, .numbers = {}, .states = {}};
   for (const std::string& tensor : hook.tensors) {
-    placed.parameters.push_back(states.at(tensor));
-    placed.numbers.emplace(placed.parameters.back(), placed.parameters.size() - 1);
+    const graph::StateId parameter = states.at(tensor);
+    placed.numbers.emplace(parameter, placed.parameters.size());
+    placed.parameters.push_back(hook.kind == plan::HookKind::after_step ? graph.master_of(parameter) : parameter);
   }
   for (const plan::HookState& state : hook.states) {
     std::vector<graph::StateId>& of_tensors = placed.states.emplace_back();
@@ -151,7 +166,8 @@ std::vector<PlacedHook> place_hooks(const graph::Graph& graph, const plan::Plan&
     const mesh::AxisId axis = mesh.find(hook.mesh_axis);
     if (mesh.size(axis) > 1) {
       require_no_pipeline(plan, hook.mesh_axis, fmt::format("the hook {}", to_string(hook.kind)));
-      hooks.push_back(place_hook(hook, axis, states));
+      hooks.push_back(place_hook(graph, hook, axis, states));
+      require_float32(graph, plan, hooks.back());
     }
   }
   return hooks;
@@ -201,7 +217,7 @@ namespace {
 /// Throws Error{job} if the hook after_step would get parts: all members have to get the same whole tensors.
 void require_whole_for_hook(const graph::Graph& graph, const Placements& placements) {
   const PlacedHook* hook = placements.find_hook(plan::HookKind::after_step);
-  for (const graph::StateId parameter : hook == nullptr ? std::vector<graph::StateId>{} : hook->parameters) {
+  for (const auto& [parameter, number] : hook == nullptr ? decltype(hook->numbers){} : hook->numbers) {
     const mesh::Placement& stored = placements.states[parameter];
     if (stored.splits(hook->axis)) {
       throw Error(ErrorCode::job,

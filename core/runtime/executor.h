@@ -180,7 +180,7 @@ class Executor {
   std::function<bool()> ends_;
 };
 
-/// Gives every state its first values. A state that copies a parameter gets that parameter's.
+/// Gives every state its first values.
 void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executor);
 
 /// Fills a state with its first values: constants, or normal draws keyed by (seed, name, global element index). Box &

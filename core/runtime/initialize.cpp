@@ -80,9 +80,6 @@ void fill(const device::TensorView& view, std::int64_t begin, std::int64_t end, 
 
 void initialize(const device::TensorView& view, const mesh::Box& part, const graph::State& state, std::uint64_t seed,
                 device::Threads& threads) {
-  if (state.initializer.kind == graph::Initializer::Kind::parameter) {
-    return;  // copied when the parameter has its values
-  }
   threads.split(view.elements(), 4096, [&](std::int64_t begin, std::int64_t end) {
     if (state.initializer.kind == graph::Initializer::Kind::constant) {
       fill(view, begin, end,
@@ -103,14 +100,6 @@ void initialize(const device::TensorView& view, const mesh::Box& part, const gra
 void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executor) {
   for (const graph::StateId id : graph.states.ids()) {
     initialize(executor.state(id), executor.part(id), graph.states[id], seed, executor.threads());
-  }
-  for (const graph::StateId id : graph.states.ids()) {
-    if (graph.states[id].initializer.kind == graph::Initializer::Kind::parameter) {
-      const device::TensorView copy = executor.state(id);
-      const device::TensorView of = executor.state(graph.states[id].of_parameter);
-      fill(copy, 0, copy.elements(),
-           [&](std::span<double> block, std::int64_t first) { device::read_elements(of, first, block); });
-    }
   }
 }
 

@@ -58,6 +58,11 @@ class TimedOp final : public Op {
     began_ = monotonic_now();
     op_->start(queue, deadline);
   }
+  void enqueue(const Queue& queue, std::int64_t deadline) override {
+    began_ = monotonic_now();
+    op_->enqueue(queue, deadline);
+  }
+  void join(const Queue& queue) override { op_->join(queue); }
   bool test() override { return noted(op_->test()); }
   bool wait(std::int64_t deadline) override { return noted(op_->wait(deadline)); }
 

@@ -11,6 +11,7 @@ std::vector<Case> transport_cases() {
   add_failure_cases(cases);
   add_awaited_cases(cases);
   add_memory_cases(cases);
+  add_queue_cases(cases);
   add_restart_cases(cases);
   add_death_cases(cases);
   return cases;

@@ -44,6 +44,7 @@ void add_awaited_cases(std::vector<Case>& cases);
 void add_memory_cases(std::vector<Case>& cases);
 void add_restart_cases(std::vector<Case>& cases);
 void add_death_cases(std::vector<Case>& cases);
+void add_queue_cases(std::vector<Case>& cases);
 
 void add_plan_cases(std::vector<StrategyCase>& cases);
 void add_option_cases(std::vector<StrategyCase>& cases);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "plugins/loader/call.h"
+#include "plugins/loader/transport_queue.h"
 
 namespace shardrun::plugins {
 namespace {
@@ -55,6 +56,9 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   ComposedOp& operator=(const ComposedOp&) = delete;
 
   ~ComposedOp() override {
+    if (own_worker_ != nullptr) {
+      own_worker_->drop(*this);
+    }
     if (composed_ == nullptr) {
       return;
     }
@@ -86,7 +90,8 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   }
 
   void start(std::int64_t deadline) override {
-    if (batches_.empty()) {
+    is_on_worker_ = !batches_.empty();
+    if (!is_on_worker_) {
       require_alive();
       run(deadline);
       return;
@@ -98,11 +103,28 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     });
   }
 
+  void enqueue(const TransportQueue& queue, std::int64_t deadline) override {
+    is_on_worker_ = true;
+    (void)naming([&] {
+      if (composed_ != nullptr) {
+        composed_->check_parent();
+      }
+      worker().start_in(sdk::Queue(queue.raw()), *this, deadline);
+      return true;
+    });
+  }
+  void join(const TransportQueue& queue) override {
+    (void)naming([&] {
+      worker().join(*this, sdk::Queue(queue.raw()));
+      return true;
+    });
+  }
+
   bool test() override {
-    return naming([&] { return batches_.empty() || composed_->worker().test(*this); });
+    return naming([&] { return !is_on_worker_ || worker().test(*this); });
   }
   bool wait(std::int64_t deadline) override {
-    return naming([&] { return batches_.empty() || composed_->worker().wait(*this, deadline); });
+    return naming([&] { return !is_on_worker_ || worker().wait(*this, deadline); });
   }
   std::optional<OpTimes> times() override {
     if (batches_.empty()) {
@@ -113,6 +135,14 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   }
 
  private:
+  /// In a group of one, a worker of the op's own, which only ops in queues need.
+  sdk::Worker& worker() {
+    if (composed_ == nullptr && own_worker_ == nullptr) {
+      own_worker_ = std::make_unique<sdk::Worker>();
+    }
+    return composed_ != nullptr ? composed_->worker() : *own_worker_;
+  }
+
   template <class Act>
   bool naming(Act act) {
     try {
@@ -218,6 +248,8 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   std::vector<std::byte> scratch_;
   std::string what_;
   std::vector<std::uint64_t> batches_;  ///< one per stage, 0 where it moves nothing; empty where no stage does
+  std::unique_ptr<sdk::Worker> own_worker_;
+  bool is_on_worker_ = false;  ///< the latest run
 };
 
 /// Ids from here on belong to groups that run composed collectives.

@@ -141,9 +141,12 @@ TransportProps TransportState::props() const {
   sr_transport_props props{};
   props.struct_size = sizeof(props);
   call("asked for its properties", [&](sr_error* error) { return functions.props(self, &props, error); });
+  const std::uint32_t memory_kinds = props.memory_kinds != 0 ? props.memory_kinds : 1U << SR_MEMORY_HOST;
   return {.same_host_only = (props.flags & SR_TRANSPORT_SAME_HOST) != 0,
           .own_launcher_only = (props.flags & SR_TRANSPORT_OWN_LAUNCHER) != 0,
-          .moves_host_memory = (props.memory_kinds & (1U << SR_MEMORY_HOST)) != 0};
+          .moves_host_memory = (memory_kinds & (1U << SR_MEMORY_HOST)) != 0,
+          .memory_kinds = memory_kinds,
+          .queue_kinds = functions.op_enqueue != nullptr && functions.op_join != nullptr ? props.queue_kinds : 0};
 }
 
 std::optional<OpInfo> TransportState::offered(const sdk::OpSpec& op, std::uint32_t members) const {
@@ -252,13 +255,15 @@ void Transport::open(const TransportConfig& config, TransportHost& host) {
   state.is_open = true;
 }
 
-std::uint64_t Transport::register_memory(void* data, std::uint64_t bytes, int descriptor) {
+std::uint64_t Transport::register_memory(void* data, std::uint64_t bytes, int descriptor, std::uint32_t kind,
+                                         std::uint32_t device) {
   sr_memory memory{};
   memory.struct_size = sizeof(memory);
-  memory.kind = SR_MEMORY_HOST;
+  memory.kind = kind;
   memory.data = data;
   memory.bytes = bytes;
   memory.descriptor = descriptor;
+  memory.device = device;
   std::uint64_t registration = 0;
   state_->call(fmt::format("registering {} bytes of memory", bytes), [&](sr_error* error) {
     return state_->functions.mem_register(state_->self, &memory, &registration, error);

@@ -14,6 +14,7 @@
 
 namespace shardrun::plugins {
 
+class TransportQueue;
 struct TransportState;
 
 /// shardrun/transport.h as plain values. The header states the meaning of every field; numbers are the header's own.
@@ -22,6 +23,8 @@ struct TransportProps {
   bool same_host_only = false;
   bool own_launcher_only = false;  ///< opens only in ranks that a launcher of its own started
   bool moves_host_memory = false;
+  std::uint32_t memory_kinds = 0;  ///< that it moves: 1 << SR_MEMORY_... for each
+  std::uint32_t queue_kinds = 0;   ///< of queues that its ops can be enqueued in: 1 << SR_QUEUE_... for each
 };
 
 /// A buffer of host memory by default.
@@ -112,6 +115,11 @@ class TransportOp {
 
   // Each throws Error{timeout, aborted, peer_lost, plugin}.
   void start(std::int64_t deadline);
+  /// Starts it in a queue: see sr_transport::op_enqueue. The transport takes queues of this kind. The queue outlives
+  /// the op.
+  void enqueue(const TransportQueue& queue, std::int64_t deadline);
+  /// The queue waits for the op, and the host does not: see sr_transport::op_join. The same of the queue.
+  void join(const TransportQueue& queue);
   [[nodiscard]] bool test();
   /// Returns false where `deadline` passed first; the op continues.
   [[nodiscard]] bool wait(std::int64_t deadline);
@@ -186,8 +194,10 @@ class Transport {
   /// 0's. Returns false where the transport cannot, such as one that wraps another which cannot.
   [[nodiscard]] bool share_first(std::uint32_t rank, std::uint32_t world_size, std::string& bytes);
   void open(const TransportConfig& config, TransportHost& host);
-  /// `descriptor`: of the memory's file, or -1.
-  [[nodiscard]] std::uint64_t register_memory(void* data, std::uint64_t bytes, int descriptor);
+  /// `descriptor`: of the memory's file, or -1. `kind`: SR_MEMORY_..., host memory by default; `device`: of CUDA
+  /// memory.
+  [[nodiscard]] std::uint64_t register_memory(void* data, std::uint64_t bytes, int descriptor, std::uint32_t kind = 1,
+                                              std::uint32_t device = 0);
   [[nodiscard]] TransportGroup group(const GroupRequest& request);
   [[nodiscard]] std::uint64_t wire_bytes() const;
 

@@ -5,6 +5,7 @@
 
 #include "plugins/loader/call.h"
 #include "plugins/loader/composed.h"
+#include "plugins/loader/transport_queue.h"
 #include "plugins/loader/transport_state.h"
 
 namespace shardrun::plugins {
@@ -46,6 +47,24 @@ class NativeOp final : public TransportOp::State {
     }
   }
 
+  void enqueue(const TransportQueue& queue, std::int64_t deadline) override {
+    require_queues(functions_.op_enqueue != nullptr);
+    sr_error error = empty_error();
+    const std::int32_t status = functions_.op_enqueue(self_, handle_, &queue.raw(), deadline, &error);
+    if (status != SR_OK) {
+      fail_as_group(status, error);
+    }
+  }
+
+  void join(const TransportQueue& queue) override {
+    require_queues(functions_.op_join != nullptr);
+    sr_error error = empty_error();
+    const std::int32_t status = functions_.op_join(self_, handle_, &queue.raw(), &error);
+    if (status != SR_OK) {
+      fail_as_group(status, error);
+    }
+  }
+
   bool test() override {
     sr_error error = empty_error();
     const std::int32_t status = functions_.op_test(self_, handle_, &error);
@@ -81,6 +100,12 @@ class NativeOp final : public TransportOp::State {
   }
 
  private:
+  void require_queues(bool are_offered) const {
+    if (!are_offered) {
+      fail(what_, {SR_UNIMPLEMENTED, "the transport does not offer ops in queues"});
+    }
+  }
+
   /// Where a composed collective of the group failed first, that failure is the reason for this one.
   [[noreturn]] void fail_as_group(std::int32_t status, const sr_error& error) const {
     ComposedGroup* const composed = group_->composed();
@@ -261,6 +286,8 @@ TransportOp& TransportOp::operator=(TransportOp&& other) noexcept = default;
 TransportOp::~TransportOp() = default;
 
 void TransportOp::start(std::int64_t deadline) { state_->start(deadline); }
+void TransportOp::enqueue(const TransportQueue& queue, std::int64_t deadline) { state_->enqueue(queue, deadline); }
+void TransportOp::join(const TransportQueue& queue) { state_->join(queue); }
 bool TransportOp::test() { return state_->test(); }
 bool TransportOp::wait(std::int64_t deadline) { return state_->wait(deadline); }
 std::optional<OpTimes> TransportOp::times() { return state_->times(); }

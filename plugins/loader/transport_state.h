@@ -128,6 +128,8 @@ struct TransportOp::State {
   virtual ~State() = default;
 
   virtual void start(std::int64_t deadline) = 0;
+  virtual void enqueue(const TransportQueue& queue, std::int64_t deadline) = 0;
+  virtual void join(const TransportQueue& queue) = 0;
   [[nodiscard]] virtual bool test() = 0;
   [[nodiscard]] virtual bool wait(std::int64_t deadline) = 0;
   [[nodiscard]] virtual std::optional<OpTimes> times() = 0;

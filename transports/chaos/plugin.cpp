@@ -195,9 +195,18 @@ std::int32_t share_first(void* self, std::uint32_t rank, std::uint32_t world_siz
   return inner(&sr_transport::share_first, rank, world_size, data, bytes, error);
 }
 
+/// As the inner transport's. Ops in queues are not offered: faults come when an op is started.
+std::int32_t props(void* self, sr_transport_props* to, sr_error* error) noexcept {
+  const std::int32_t status = self_of(self).inner()(&sr_transport::props, to, error);
+  if (SR_HAS(to, sr_transport_props, queue_kinds)) {
+    to->queue_kinds = 0;
+  }
+  return status;
+}
+
 constexpr sr_transport functions = {sizeof(sr_transport),
                                     0,
-                                    pass<&sr_transport::props>,
+                                    props,
                                     pass<&sr_transport::op_query>,
                                     open,
                                     close,

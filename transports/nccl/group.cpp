@@ -46,6 +46,30 @@ class NcclOp final : public sdk::Op {
     launch_->begin(queue != nullptr ? static_cast<CUstream>(queue) : group_.stream_->get(), deadline);
   }
 
+  /// NCCL connects members in their first op, and gives it to the stream only then.
+  void enqueue(const sdk::Queue& queue, std::int64_t deadline) override {
+    require_device(queue);
+    start(queue.native(), deadline);
+    std::unique_lock lock(group_.mutex_);
+    const Device::Use use(group_.device_);
+    group_.await_launched(lock);
+  }
+
+  void join(const sdk::Queue& queue) override {
+    require_device(queue);
+    std::unique_lock lock(group_.mutex_);
+    const Device::Use use(group_.device_);
+    if (launch_->state() == Launch::State::launching) {
+      group_.await_launched(lock);
+    }
+    if (launch_->state() == Launch::State::running) {
+      const Cuda& cuda = group_.device_.cuda();
+      check(cuda,
+            cuda.stream_wait_event(static_cast<CUstream>(queue.native()), launch_->event(), CU_EVENT_WAIT_DEFAULT),
+            launch_->what());
+    }
+  }
+
   bool test() override {
     const std::lock_guard lock(group_.mutex_);
     const Device::Use use(group_.device_);
@@ -63,6 +87,13 @@ class NcclOp final : public sdk::Op {
   }
 
  private:
+  void require_device(const sdk::Queue& queue) const {
+    if (queue.device() != static_cast<std::uint32_t>(group_.device_.ordinal())) {
+      throw TransportError(SR_INVALID, launch_->what() + ": its queue is of device " + std::to_string(queue.device()) +
+                                           ", and this rank's is " + std::to_string(group_.device_.ordinal()));
+    }
+  }
+
   bool is_complete() {
     if (launch_->state() != Launch::State::complete) {
       group_.throw_failure();

@@ -37,7 +37,9 @@ std::vector<sdk::Option> NcclTransport::options() {
                               "or the only one that it may use")};
 }
 
-sdk::Props NcclTransport::props() const { return {.memory_kinds = std::uint32_t{1} << SR_MEMORY_CUDA}; }
+sdk::Props NcclTransport::props() const {
+  return {.memory_kinds = std::uint32_t{1} << SR_MEMORY_CUDA, .queue_kinds = std::uint32_t{1} << SR_QUEUE_CUDA};
+}
 
 std::optional<sdk::OpInfo> NcclTransport::query(const sdk::OpSpec& op, std::uint32_t group_size) const {
   return info_of(op, group_size);

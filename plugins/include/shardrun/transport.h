@@ -89,6 +89,29 @@ typedef struct sr_memory {
 } sr_memory;
 #define SR_MEMORY_SIZE_1_0 UINT32_C(40)
 
+#define SR_QUEUE_HOST UINT32_C(1) /* its work runs on threads of the host */
+#define SR_QUEUE_CUDA UINT32_C(2)
+
+/// Since 1.6. A queue of a device: work that is done in the order in which it is given, while the host goes on. The host
+/// provides it. It stays until the ops that were enqueued in it or joined into it are freed. None of its functions
+/// waits. It makes all of its calls, also after an error of its work.
+typedef struct sr_queue {
+  uint32_t struct_size;
+  uint32_t kind;     /* SR_QUEUE_... */
+  uint32_t device;   /* for SR_QUEUE_CUDA: its ordinal */
+  uint32_t reserved; /* zero */
+  void* self;
+  void* native; /* for SR_QUEUE_CUDA: its CUstream, which is cudaStream_t; otherwise NULL */
+  /// During op_enqueue and op_join. Calls `run(argument)` once the work is done that was given before: on any thread,
+  /// perhaps before this returns. `run` returns soon. Of the host's functions it calls open_gate alone.
+  int32_t (*call)(void* self, void (*run)(void* argument), void* argument, sr_error* error);
+  /// During op_enqueue and op_join. Work that is given later waits until the gate is open.
+  int32_t (*add_gate)(void* self, uint64_t* gate, sr_error* error);
+  /// ANY, once for each gate. Calls nothing of the transport.
+  void (*open_gate)(void* self, uint64_t gate);
+} sr_queue;
+#define SR_QUEUE_SIZE_1_6 UINT32_C(56)
+
 typedef struct sr_buffer {
   uint32_t struct_size;
   uint32_t kind; /* SR_MEMORY_... */
@@ -146,8 +169,9 @@ typedef struct sr_op_info {
 typedef struct sr_transport_props {
   uint32_t struct_size;
   uint32_t flags;        /* SR_TRANSPORT_... */
-  uint32_t memory_kinds; /* the kinds that it can move: bit 1 << kind for each */
+  uint32_t memory_kinds; /* the kinds that it can move: bit 1 << kind for each; 0: host memory alone */
   uint32_t reserved;     /* zero */
+  uint32_t queue_kinds;  /* since 1.6: the kinds that op_enqueue takes: bit 1 << kind for each; 0: it lacks op_enqueue */
 } sr_transport_props;
 #define SR_TRANSPORT_PROPS_SIZE_1_0 UINT32_C(16)
 
@@ -276,9 +300,8 @@ typedef struct sr_transport {
   /// receive with the same id and the same index among the ops with that id between these two members.
   int32_t (*op_prepare)(void* self, uint64_t group, const sr_op* ops, uint32_t op_count, uint32_t op_stride,
                         int64_t deadline, uint64_t* handle, sr_error* error);
-  /// GROUP. Returns at once. `queue` is the device stream that orders the op, NULL for host memory. Members start the
-  /// ops of a group in one order. Where they do not, each op fails or has the right result by its deadline. `deadline`
-  /// is the op's own.
+  /// GROUP. Returns at once. `queue`: NULL, or until 1.5 a CUstream that orders the op. Members start the ops of a group
+  /// in one order. Where they do not, each op fails or has the right result by its deadline. `deadline` is the op's own.
   int32_t (*op_start)(void* self, uint64_t op, void* queue, int64_t deadline, sr_error* error);
   /// GROUP. SR_OK when the op is complete, SR_PENDING when not, or why it failed.
   int32_t (*op_test)(void* self, uint64_t op, sr_error* error);
@@ -297,6 +320,16 @@ typedef struct sr_transport {
   /// srun) where to meet, before there is a store. Every rank of the world calls it. On return `data` holds, on each
   /// rank, what rank 0 has put there. `bytes` is the same on all, at most 4096. It waits for all ranks.
   int32_t (*share_first)(void* self, uint32_t rank, uint32_t world_size, void* data, uint64_t bytes, sr_error* error);
+  /// GROUP. Since 1.6; may be NULL, and is then without op_join. Starts an op in a queue: it begins once the work is
+  /// done that the queue was given before, and the call returns at once, with the op enqueued. Work that the queue is
+  /// given later need not wait for the op; op_join makes it wait. Ops of a group begin in the order in which they were
+  /// started or enqueued, whatever their queues. `deadline` is the op's own. SR_INVALID for a queue of a kind that is
+  /// not in `queue_kinds`.
+  int32_t (*op_enqueue)(void* self, uint64_t op, const sr_queue* queue, int64_t deadline, sr_error* error);
+  /// GROUP. Since 1.6. Work that the queue is given later waits for the op, which was started or enqueued. The host does
+  /// not wait. The queue also goes on where the op fails: the host tests the op, or waits for it, before it starts the
+  /// op again or uses the result.
+  int32_t (*op_join)(void* self, uint64_t op, const sr_queue* queue, sr_error* error);
 } sr_transport;
 #define SR_TRANSPORT_SIZE_1_0 UINT32_C(136)
 

@@ -257,15 +257,29 @@ TEST_CASE("a token file is read as it is, and moves", "[data]") {
   CHECK(read(stream, 2, 1) == std::vector<std::int32_t>{65535});
 }
 
+TEST_CASE("tokens of 32 bits are read whole and compared with the vocabulary", "[data]") {
+  const TemporaryFolder folder;
+  const std::vector<std::uint32_t> tokens = {1, 65536, 128'255, 4'000'000'000};
+  write_file(folder / "train.bin", {reinterpret_cast<const char*>(tokens.data()), tokens.size() * 4});
+  const TokenStream stream = TokenStream::of_file(SteadyFile(folder / "train.bin"), 128'256, 4);
+
+  REQUIRE(stream.size() == 4);
+  CHECK(read(stream, 0, 3) == std::vector<std::int32_t>{1, 65536, 128'255});
+  CHECK_THAT(error_of([&] { (void)read(stream, 0, 4); }), Contains("token 4000000000 at position 3 is not below"));
+}
+
 TEST_CASE("files that hold no tokens are refused", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "empty", "");
   write_file(folder / "odd.bin", "abc");
+  write_file(folder / "six.bin", "abcdef");
   const auto refusal = [&](const char* name) {
     return error_of([&] { (void)TokenStream::of_file(SteadyFile(folder / name), 10); });
   };
   CHECK_THAT(refusal("empty"), Contains("empty' is empty"));
-  CHECK_THAT(refusal("odd.bin"), Contains("has 3 bytes, an odd number"));
+  CHECK_THAT(refusal("odd.bin"), Contains("has 3 bytes, not a multiple of 2"));
+  CHECK_THAT(error_of([&] { (void)TokenStream::of_file(SteadyFile(folder / "six.bin"), 10, 4); }),
+             Contains("has 6 bytes, not a multiple of 4"));
 }
 
 TEST_CASE("too few tokens for a window are refused with need and found", "[data]") {

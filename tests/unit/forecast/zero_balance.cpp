@@ -44,7 +44,7 @@ void check_table(const Size& size) {
     for (const int ranks : {4, 64, 1024}) {
       const std::string text = fmt::format(
           "[job]\nranks = {}\nstrategy = {}\n[model]\nname = gpt\nlayers = {}\nheads = {}\nwidth = {}\ncontext = 1024\n"
-          "vocab = 50257\n[data]\nbatch = 1024\n[train]\nsteps = 1\nprecision = mixed\n",
+          "vocab = 50257\n[data]\nbatch = 1024\n[train]\nsteps = 1\nprecision = mixed\ngradients = bfloat16\n",
           ranks, stage.strategy, size.layers, size.heads, size.width);
       const job::Job job = job_in(folder, text);
       const compile::Compiled compiled = compile::compile(job);

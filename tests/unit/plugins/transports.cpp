@@ -74,10 +74,13 @@ TEST_CASE("a transport presents itself before it is opened", "[plugins]") {
   REQUIRE(solo.options().size() == 1);
   CHECK(solo.options()[0].name == "loud");
   CHECK(solo.props().same_host_only);
-  CHECK(solo.props().moves_host_memory);
+  CHECK(solo.props().moves_host_memory);  // it names no kinds of memory
+  CHECK(solo.props().memory_kinds == 1U << SR_MEMORY_HOST);
+  CHECK(solo.props().queue_kinds == 0);
   const Transport wrap = Transport::load(fixtures, "wrap");
   CHECK_FALSE(wrap.props().same_host_only);
   CHECK_FALSE(wrap.props().moves_host_memory);
+  CHECK(wrap.props().memory_kinds == 1U << SR_MEMORY_CUDA);
 }
 
 TEST_CASE("a strategy's file is no transport", "[plugins]") {

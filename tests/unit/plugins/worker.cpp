@@ -31,7 +31,7 @@ class ActTask final : public Worker::Task {
 };
 
 /// Keeps a worker busy until it is opened.
-class Gate {
+class Blocker {
  public:
   void open() { opened_.set_value(); }
   void pass() { reached_.set_value(), opened_.get_future().wait(); }
@@ -72,7 +72,7 @@ TEST_CASE("a worker does its tasks in their order, again and again", "[sdk]") {
 
 TEST_CASE("a wait that runs out of time leaves the task", "[sdk]") {
   Worker worker;
-  Gate gate;
+  Blocker gate;
   ActTask job([&] { gate.pass(); });
   worker.start(job, never);
 
@@ -105,7 +105,7 @@ TEST_CASE("a task that throws fails the worker for good", "[sdk]") {
 TEST_CASE("a failure from outside ends what is queued", "[sdk]") {
   int calls = 0;
   Worker worker([&] { ++calls; });
-  Gate gate;
+  Blocker gate;
   bool ran = false;
   ActTask running([&] { gate.pass(); });
   ActTask queued([&] { ran = true; });
@@ -128,7 +128,7 @@ TEST_CASE("a failure from outside ends what is queued", "[sdk]") {
 
 TEST_CASE("a task past its deadline fails the worker, even one that waits its turn", "[sdk]") {
   Worker worker;
-  Gate gate;
+  Blocker gate;
   ActTask running([&] { gate.pass(); });
   ActTask queued;
   worker.start(running, never);
@@ -163,7 +163,7 @@ TEST_CASE("a task past its deadline is waited for until it says for whom it wait
 }
 
 TEST_CASE("a task that is dropped while it runs fails the worker and is let finish", "[sdk]") {
-  Gate gate;
+  Blocker gate;
   Worker worker([&] { gate.open(); });
   bool finished = false;
   ActTask job([&] {
@@ -181,7 +181,7 @@ TEST_CASE("a task that is dropped while it runs fails the worker and is let fini
 
 TEST_CASE("a task that still runs when it is forgotten is let finish, too", "[sdk]") {
   Worker worker;
-  Gate gate;
+  Blocker gate;
   ActTask job([&] { gate.pass(); });
   worker.start(job, never);
   gate.wait_until_reached();

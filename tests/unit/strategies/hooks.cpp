@@ -4,13 +4,12 @@
 #include <memory>
 #include <numeric>
 
-#include "core/partition/partition.h"
 #include "core/runtime/interpreter.h"
 #include "core/verify/verify.h"
-#include "plugins/loader/hooks.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 #include "tests/unit/strategies/agreement.h"
+#include "tests/unit/strategies/hooked.h"
 
 using namespace shardrun;
 using namespace shardrun::test;
@@ -22,30 +21,7 @@ using graph::StateKind;
 
 namespace {
 
-using Mesh = std::vector<plan::MeshAxis>;
-
 const std::size_t first_rank = 0;
-
-Choice hooked(Mesh mesh, std::string mode, OptionValues options = {}) {
-  options.set("mode", std::move(mode));
-  return {"hooked", std::move(mesh), std::move(options)};
-}
-
-std::vector<StateId> states_of(const Split& split, StateKind kind) {
-  std::vector<StateId> found;
-  for (const StateId s : split.checked.model.graph.states.ids()) {
-    if (split.checked.model.graph.states[s].kind == kind) {
-      found.push_back(s);
-    }
-  }
-  return found;
-}
-
-std::vector<float> values_of(runtime::Interpreter& ranks, std::size_t rank, StateId state) {
-  const device::TensorView view = ranks.rank(rank).state(state);
-  const auto* data = static_cast<const float*>(view.data);
-  return {data, data + view.elements()};
-}
 
 double distance(const std::vector<float>& a, const std::vector<float>& b) {
   REQUIRE(a.size() == b.size());
@@ -56,15 +32,6 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
     size += b[i] * b[i];
   }
   return std::sqrt(off / std::max(size, 1e-30));
-}
-
-std::string refusal(const VerifyCase& checked, const Choice& choice) {
-  return error_of([&] {
-    const Split split(checked, choice);
-    (void)partition::programs_of(split.checked.model.graph, split.partition,
-                                 {.device = device::Device::find("cpu"),
-                                  .plan_hook = [&](const plan::HookGroup& group) { return split.hooks->ask(group); }});
-  });
 }
 
 VerifyCase sgd_case(std::int64_t batch, std::int64_t microbatches, models::OptimizerSettings optimizer = {}) {

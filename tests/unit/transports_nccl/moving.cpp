@@ -1,9 +1,13 @@
+#include <cuda.h>
+
 #include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "plugins/conformance/values.h"
+#include "plugins/loader/transport_queue.h"
 #include "tests/support/catch.h"
+#include "tests/support/errors.h"
 #include "tests/unit/transports_nccl/fakes.h"
 
 using namespace shardrun;
@@ -186,4 +190,99 @@ TEST_CASE("nccl: groups of some ranks have communicators of their own") {
   });
   CHECK(fakes.open() == 0);
   CHECK(fakes.misuses() == 0);
+}
+
+// The name of a function of the driver, which may be a macro with a version.
+#define SHARDRUN_TEXT_OF(name) #name
+#define SHARDRUN_TEXT(name) SHARDRUN_TEXT_OF(name)
+
+namespace {
+
+/// A stream of the fake driver, as a queue of a rank's device.
+class StreamQueue final : public plugins::TransportQueue {
+ public:
+  explicit StreamQueue(std::uint32_t device) : StreamQueue(device, made()) {}
+  ~StreamQueue() override { fake<decltype(&cuStreamDestroy)>(SHARDRUN_TEXT(cuStreamDestroy))(stream_); }
+
+  void call(void (*)(void*), void*) override { throw Error(ErrorCode::internal, "a stream needs no calls"); }
+  std::uint64_t add_gate() override { throw Error(ErrorCode::internal, "a stream needs no gates"); }
+  void open_gate(std::uint64_t) noexcept override {}
+
+  /// Whether the work that it was given until now is done.
+  [[nodiscard]] bool is_done() const {
+    CUevent event = nullptr;
+    fake<decltype(&cuEventCreate)>(SHARDRUN_TEXT(cuEventCreate))(&event, 0);
+    fake<decltype(&cuEventRecord)>(SHARDRUN_TEXT(cuEventRecord))(event, stream_);
+    const bool done = fake<decltype(&cuEventQuery)>(SHARDRUN_TEXT(cuEventQuery))(event) == CUDA_SUCCESS;
+    fake<decltype(&cuEventDestroy)>(SHARDRUN_TEXT(cuEventDestroy))(event);
+    return done;
+  }
+
+ private:
+  StreamQueue(std::uint32_t device, CUstream stream) : TransportQueue(SR_QUEUE_CUDA, stream, device), stream_(stream) {}
+  static CUstream made() {
+    CUstream stream = nullptr;
+    fake<decltype(&cuStreamCreate)>(SHARDRUN_TEXT(cuStreamCreate))(&stream, 0);
+    return stream;
+  }
+
+  CUstream stream_;
+};
+
+/// A queue of a kind that NCCL does not take.
+class OtherQueue final : public plugins::TransportQueue {
+ public:
+  OtherQueue() : TransportQueue(SR_QUEUE_HOST) {}
+  void call(void (*)(void*), void*) override {}
+  std::uint64_t add_gate() override { return 1; }
+  void open_gate(std::uint64_t) noexcept override {}
+};
+
+}  // namespace
+
+TEST_CASE("nccl: an op is enqueued in a stream, and another stream waits for it") {
+  const Fakes fakes(GENERATE(0, 3));
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    CHECK(rank.transport().props().queue_kinds == 1U << SR_QUEUE_CUDA);
+    CHECK(rank.transport().props().memory_kinds == 1U << SR_MEMORY_CUDA);
+    const StreamQueue first(rank.rank());
+    const StreamQueue second(rank.rank());
+    plugins::TransportGroup group = rank.group();
+    std::vector<float> data(3, 1.0F + static_cast<float>(rank.rank()));
+    plugins::TransportOp op = group.prepare({device_request(rank, SR_OP_ALL_REDUCE, 1, data)}, after(30));
+    if (rank.rank() == 0) {
+      op.enqueue(first, after(30));
+      op.join(second);
+      CHECK_FALSE(first.is_done());
+      CHECK_FALSE(second.is_done());
+      CHECK_FALSE(op.test());
+    }
+    rank.meet("enqueued");
+    if (rank.rank() == 1) {
+      op.enqueue(first, after(30));
+      op.join(second);
+    }
+    rank.meet("both");
+    CHECK(second.is_done());
+    CHECK(data == std::vector<float>(3, 3.0F));
+    finish(op);
+    rank.meet("done");
+  });
+  CHECK(fakes.misuses() == 0);
+}
+
+TEST_CASE("nccl: queues of other kinds and of other devices are refused") {
+  const Fakes fakes;
+  run_ranks("nccl", 1, [&](Rank& rank) {
+    plugins::TransportGroup group = rank.group();
+    std::vector<float> data(3, 1.0F);
+    plugins::TransportOp op = group.prepare({device_request(rank, SR_OP_ALL_REDUCE, 1, data)}, after(30));
+    const OtherQueue host;
+    const StreamQueue elsewhere(1);
+
+    CHECK_THAT(error_of([&] { op.enqueue(host, after(30)); }), Contains("queues of kind 1 are not offered"));
+    CHECK_THAT(error_of([&] { op.join(host); }), Contains("queues of kind 1 are not offered"));
+    CHECK_THAT(error_of([&] { op.enqueue(elsewhere, after(30)); }),
+               Contains("its queue is of device 1, and this rank's is 0"));
+  });
 }

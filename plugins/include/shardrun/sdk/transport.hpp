@@ -27,6 +27,7 @@
 #include <shardrun/sdk/clock.hpp>
 #include <shardrun/sdk/op.hpp>
 #include <shardrun/sdk/plugin.hpp>
+#include <shardrun/sdk/queue.hpp>
 #include <shardrun/transport.h>
 
 #include <algorithm>
@@ -68,8 +69,14 @@ class Op {
   /// Returns false where `deadline` passed first; the op continues. Throws TransportError{SR_TIMEOUT} where the op
   /// failed by its own deadline.
   [[nodiscard]] virtual bool wait(std::int64_t deadline) = 0;
+  /// For transports whose Props have kinds of queues: sr_transport::op_enqueue and op_join.
+  virtual void enqueue(const Queue&, std::int64_t /*deadline*/) { refuse_queues(); }
+  virtual void join(const Queue&) { refuse_queues(); }
   /// Of a complete op. Nothing where it is not known.
   [[nodiscard]] virtual std::optional<OpTimes> times() const { return std::nullopt; }
+
+ private:
+  [[noreturn]] static void refuse_queues() { throw TransportError(SR_UNIMPLEMENTED, "ops in queues are not offered"); }
 };
 
 /// A group of ranks. Its destructor is group_destroy. Any thread calls abort and error.
@@ -90,6 +97,7 @@ class Group {
 struct Props {
   std::uint32_t flags = 0;  ///< SR_TRANSPORT_...
   std::uint32_t memory_kinds = std::uint32_t{1} << SR_MEMORY_HOST;
+  std::uint32_t queue_kinds = 0;  ///< that Op::enqueue and Op::join take: 1 << SR_QUEUE_... for each
 };
 
 struct GroupSpec {
@@ -337,6 +345,9 @@ struct TransportTable {
       const Props props = self_of(self).props();
       to->flags = props.flags;
       to->memory_kinds = props.memory_kinds;
+      if (SR_HAS(to, sr_transport_props, queue_kinds)) {
+        to->queue_kinds = props.queue_kinds;
+      }
       return SR_OK;
     });
   }
@@ -522,6 +533,30 @@ struct TransportTable {
     });
   }
 
+  /// Throws where the transport does not take queues of this kind.
+  static Queue queue_of(void* self, const sr_queue* queue) {
+    const std::uint32_t kinds = self_of(self).props().queue_kinds;
+    if (queue->kind >= 32 || (kinds >> queue->kind & 1U) == 0) {
+      throw TransportError(SR_INVALID, "queues of kind " + std::to_string(queue->kind) + " are not offered");
+    }
+    return Queue(*queue);
+  }
+
+  static std::int32_t op_enqueue(void* self, std::uint64_t op, const sr_queue* queue, std::int64_t deadline,
+                                 sr_error* error) noexcept {
+    return guarded_transport(error, [&] {
+      object_of<Op>(op).enqueue(queue_of(self, queue), from_border(deadline));
+      return SR_OK;
+    });
+  }
+
+  static std::int32_t op_join(void* self, std::uint64_t op, const sr_queue* queue, sr_error* error) noexcept {
+    return guarded_transport(error, [&] {
+      object_of<Op>(op).join(queue_of(self, queue));
+      return SR_OK;
+    });
+  }
+
   static constexpr sr_transport functions = {sizeof(sr_transport),
                                              0,
                                              props,
@@ -542,7 +577,9 @@ struct TransportTable {
                                              op_free,
                                              op_times,
                                              configure,
-                                             SharesFirst<Class> ? share_first : nullptr};
+                                             SharesFirst<Class> ? share_first : nullptr,
+                                             op_enqueue,
+                                             op_join};
 };
 
 }  // namespace detail

@@ -262,7 +262,8 @@ class LinkOp final : public Op, private Worker::Task {
   ~LinkOp() override { group_.worker().drop(*this); }
 
   void start(void*, std::int64_t deadline) override {
-    if (communicates_) {
+    is_on_worker_ = communicates_;
+    if (is_on_worker_) {
       group_.worker().start(*this, deadline);
       return;
     }
@@ -271,8 +272,13 @@ class LinkOp final : public Op, private Worker::Task {
     }
     run(deadline);
   }
-  bool test() override { return !communicates_ || group_.worker().test(*this); }
-  bool wait(std::int64_t deadline) override { return !communicates_ || group_.worker().wait(*this, deadline); }
+  void enqueue(const Queue& queue, std::int64_t deadline) override {
+    is_on_worker_ = true;
+    group_.worker().start_in(queue, *this, deadline);
+  }
+  void join(const Queue& queue) override { group_.worker().join(*this, queue); }
+  bool test() override { return !is_on_worker_ || group_.worker().test(*this); }
+  bool wait(std::int64_t deadline) override { return !is_on_worker_ || group_.worker().wait(*this, deadline); }
 
  private:
   struct MessageStage {
@@ -344,6 +350,7 @@ class LinkOp final : public Op, private Worker::Task {
   OpBuffers buffers_;
   std::vector<MessageStage> stages_;
   bool communicates_ = false;
+  bool is_on_worker_ = false;  ///< the latest run
 };
 
 template <TwoFunctionLink Link>
@@ -380,13 +387,14 @@ class TwoFunctionTransport {
   }
 
   Props props() const {
+    Props props;
     if constexpr (requires {
                     { Link::props() } -> std::same_as<Props>;
                   }) {
-      return Link::props();
-    } else {
-      return {};
+      props = Link::props();
     }
+    props.queue_kinds = std::uint32_t{1} << SR_QUEUE_HOST;
+    return props;
   }
 
   std::optional<OpInfo> query(const OpSpec& op, std::uint32_t group_size) const {

@@ -4,6 +4,7 @@
 
 #include <shardrun/sdk/clock.hpp>
 #include <shardrun/sdk/op.hpp>
+#include <shardrun/sdk/queue.hpp>
 
 #include <atomic>
 #include <chrono>
@@ -16,6 +17,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace shardrun::sdk {
 
@@ -45,6 +47,8 @@ class Worker {
     std::int64_t begun_ = 0;
     std::int64_t ended_ = 0;
     Task* next_ = nullptr;
+    Worker* holding_ = nullptr;     ///< set until the queue comes to the task that was started in it
+    std::vector<Gate> gates_ = {};  ///< to open when it has ended
   };
 
   /// When a task's latest run was in progress.
@@ -80,6 +84,32 @@ class Worker {
       enqueue(task, deadline, tasks_);
     }
     changed_.notify_all();
+  }
+
+  /// Starts the task in a queue: it runs, and so do those that are started after it, once the queue has come to it.
+  void start_in(const Queue& queue, Task& task, std::int64_t deadline) {
+    {
+      const std::lock_guard lock(mutex_);
+      throw_failure();
+      task.holding_ = this;
+      enqueue(task, deadline, tasks_);
+    }
+    changed_.notify_all();
+    try {
+      queue.call(&Worker::release, &task);
+    } catch (const TransportError& error) {
+      fail(error);
+      release(&task);
+      throw;
+    }
+  }
+
+  /// Work that the queue is given later waits until the task has ended, with or without an error.
+  void join(Task& task, const Queue& queue) {
+    const std::lock_guard lock(mutex_);
+    if (is_under_way(task)) {
+      task.gates_.push_back(queue.add_gate());
+    }
   }
 
   /// Runs the task even if the worker has failed, and waits for it. The task runs before all that were started and
@@ -135,7 +165,8 @@ class Worker {
     return {task.begun_, task.ended_};
   }
 
-  /// Returns once the task is neither queued nor running. Where it still was, the worker fails.
+  /// Returns once the task is neither queued nor running, and its queue has come to it. Where it still was under way,
+  /// the worker fails.
   void drop(Task& task) noexcept {
     std::unique_lock lock(mutex_);
     if (is_under_way(task)) {
@@ -143,7 +174,7 @@ class Worker {
       fail({SR_ABORTED, task.what() + " was freed before it was complete"});
       lock.lock();
     }
-    changed_.wait(lock, [&] { return !is_under_way(task); });
+    changed_.wait(lock, [&] { return !is_under_way(task) && task.holding_ == nullptr; });
   }
 
   /// Only the first failure counts.
@@ -222,10 +253,40 @@ class Worker {
     return task.state_ == Task::State::done;
   }
 
+  /// For queues. The task may be freed once this has unlocked.
+  static void release(void* task) {
+    Worker& worker = *static_cast<Task*>(task)->holding_;
+    const std::lock_guard lock(worker.mutex_);
+    static_cast<Task*>(task)->holding_ = nullptr;
+    worker.changed_.notify_all();
+  }
+
+  /// Waits for something to do. The deadline of a task whose queue does not come to it fails the worker.
+  void await_work(std::unique_lock<std::mutex>& lock) {
+    const auto is_held = [&] { return tasks_.first != nullptr && tasks_.first->holding_ != nullptr && !failure_; };
+    const auto has_work = [&] {
+      return stopping_ || clean_ups_.first != nullptr || (tasks_.first != nullptr && !is_held());
+    };
+    while (!has_work()) {
+      const Task* const held = tasks_.first;
+      const std::int64_t until = held != nullptr ? latest_end(*held) : INT64_MAX;
+      if (until == INT64_MAX) {
+        changed_.wait(lock);
+      } else if (steady_now() < until) {
+        changed_.wait_for(lock, slice_until(until));
+      } else {
+        const std::string what = held->what();
+        lock.unlock();
+        fail({SR_TIMEOUT, what + " is past its deadline, and its queue has not come to it"});
+        lock.lock();
+      }
+    }
+  }
+
   void work() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      changed_.wait(lock, [&] { return stopping_ || clean_ups_.first != nullptr || tasks_.first != nullptr; });
+      await_work(lock);
       if (Task* const clean_up = clean_ups_.pop()) {
         carry_out(*clean_up, lock);
       } else if (Task* const task = tasks_.pop(); task == nullptr) {
@@ -233,10 +294,18 @@ class Worker {
       } else if (!failure_) {
         carry_out(*task, lock);
       } else {
-        task->state_ = Task::State::failed;
-        changed_.notify_all();
+        end(*task, Task::State::failed);
       }
     }
+  }
+
+  void end(Task& task, Task::State state) noexcept {
+    task.state_ = state;
+    for (const Gate& gate : task.gates_) {
+      gate.open();
+    }
+    task.gates_.clear();
+    changed_.notify_all();
   }
 
   void carry_out(Task& task, std::unique_lock<std::mutex>& lock) noexcept {
@@ -249,8 +318,7 @@ class Worker {
     lock.lock();
     task.begun_ = begun;
     task.ended_ = ended;
-    task.state_ = succeeded ? Task::State::done : Task::State::failed;
-    changed_.notify_all();
+    end(task, succeeded ? Task::State::done : Task::State::failed);
   }
 
   [[nodiscard]] bool run(Task& task, std::int64_t deadline) noexcept {

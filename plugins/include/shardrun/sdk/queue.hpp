@@ -1,0 +1,60 @@
+#pragma once
+
+/// sr_queue as C++ values: a device's queue, in which a transport puts ops in order, and gates that hold it.
+
+#include <shardrun/sdk/op.hpp>
+#include <shardrun/transport.h>
+
+#include <cstdint>
+
+namespace shardrun::sdk {
+
+/// Where a queue waits. Copyable. Valid as long as its queue.
+class Gate {
+ public:
+  Gate(const sr_queue& queue, std::uint64_t number) : queue_(&queue), number_(number) {}
+  /// The queue goes on. Any thread, once.
+  void open() const noexcept { queue_->open_gate(queue_->self, number_); }
+
+ private:
+  const sr_queue* queue_;
+  std::uint64_t number_;
+};
+
+/// Copyable. Valid until the ops that were enqueued in it or joined into it are freed. Failures throw TransportError.
+class Queue {
+ public:
+  explicit Queue(const sr_queue& queue) : queue_(&queue) {}
+
+  /// SR_QUEUE_...
+  [[nodiscard]] std::uint32_t kind() const noexcept { return queue_->kind; }
+  [[nodiscard]] std::uint32_t device() const noexcept { return queue_->device; }
+  /// For SR_QUEUE_CUDA: its CUstream.
+  [[nodiscard]] void* native() const noexcept { return queue_->native; }
+
+  /// See sr_queue::call.
+  void call(void (*run)(void* argument), void* argument) const {
+    check([&](sr_error* error) { return queue_->call(queue_->self, run, argument, error); });
+  }
+  /// Work that the queue is given later waits until the gate is open.
+  [[nodiscard]] Gate add_gate() const {
+    std::uint64_t number = 0;
+    check([&](sr_error* error) { return queue_->add_gate(queue_->self, &number, error); });
+    return {*queue_, number};
+  }
+
+ private:
+  template <class Act>
+  static void check(Act act) {
+    sr_error error{};
+    error.struct_size = sizeof(error);
+    const std::int32_t status = act(&error);
+    if (status != SR_OK) {
+      throw TransportError(status, error);
+    }
+  }
+
+  const sr_queue* queue_;
+};
+
+}  // namespace shardrun::sdk
