@@ -94,7 +94,11 @@ class OnednnProduct final : public Bf16Product {
       sum.append_sum(1);
       how.set_post_ops(sum);
     }
+#if DNNL_VERSION_MAJOR >= 3
+    return {engine, a_.get_desc(), b_.get_desc(), c_.get_desc(), how};
+#else
     return {dnnl::matmul::desc(a_.get_desc(), b_.get_desc(), c_.get_desc()), how, engine};
+#endif
   }
 
   dnnl::memory a_;
