@@ -1,12 +1,13 @@
 #include "transports/nccl/group.h"
 
 #include <shardrun/sdk/agreement.hpp>
-#include <shardrun/sdk/worker.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <utility>
+
+#include "transports/nccl/op.h"
 
 namespace shardrun::nccl {
 
@@ -20,90 +21,6 @@ constexpr std::int64_t max_end_wait = 10'000'000'000;
 std::size_t claims_bytes(std::uint32_t members) { return sizeof(sdk::Claim) * members; }
 
 }  // namespace
-
-/// A prepared op or batch.
-class NcclOp final : public sdk::Op {
- public:
-  NcclOp(NcclGroup& group, std::vector<NcclCall> steps, std::string what)
-      : group_(group), launch_(std::make_unique<Launch>(group, std::move(steps), std::move(what))) {}
-
-  ~NcclOp() override {
-    std::unique_lock lock(group_.mutex_);
-    try {
-      const Device::Use use(group_.device_);
-      launch_->await_end(lock);
-      launch_.reset();
-    } catch (const TransportError&) {
-      launch_.reset();  // the device itself is lost
-    }
-  }
-
-  void start(void* queue, std::int64_t deadline) override {
-    std::unique_lock lock(group_.mutex_);
-    const Device::Use use(group_.device_);
-    group_.throw_failure();
-    group_.await_launched(lock);
-    launch_->begin(queue != nullptr ? static_cast<CUstream>(queue) : group_.stream_->get(), deadline);
-  }
-
-  /// NCCL connects members in their first op, and gives it to the stream only then.
-  void enqueue(const sdk::Queue& queue, std::int64_t deadline) override {
-    require_device(queue);
-    start(queue.native(), deadline);
-    std::unique_lock lock(group_.mutex_);
-    const Device::Use use(group_.device_);
-    group_.await_launched(lock);
-  }
-
-  void join(const sdk::Queue& queue) override {
-    require_device(queue);
-    std::unique_lock lock(group_.mutex_);
-    const Device::Use use(group_.device_);
-    if (launch_->state() == Launch::State::launching) {
-      group_.await_launched(lock);
-    }
-    if (launch_->state() == Launch::State::running) {
-      const Cuda& cuda = group_.device_.cuda();
-      check(cuda,
-            cuda.stream_wait_event(static_cast<CUstream>(queue.native()), launch_->event(), CU_EVENT_WAIT_DEFAULT),
-            launch_->what());
-    }
-  }
-
-  bool test() override {
-    const std::lock_guard lock(group_.mutex_);
-    const Device::Use use(group_.device_);
-    return is_complete();
-  }
-
-  bool wait(std::int64_t deadline) override {
-    for (std::uint32_t round = 0; !test(); ++round) {
-      if (sdk::steady_now() >= deadline) {
-        return false;
-      }
-      pause_polling(round);
-    }
-    return true;
-  }
-
- private:
-  void require_device(const sdk::Queue& queue) const {
-    if (queue.device() != static_cast<std::uint32_t>(group_.device_.ordinal())) {
-      throw TransportError(SR_INVALID, launch_->what() + ": its queue is of device " + std::to_string(queue.device()) +
-                                           ", and this rank's is " + std::to_string(group_.device_.ordinal()));
-    }
-  }
-
-  bool is_complete() {
-    if (launch_->state() != Launch::State::complete) {
-      group_.throw_failure();
-    }
-    return launch_->advance() == Launch::State::complete;
-  }
-
-  NcclGroup& group_;
-  std::unique_ptr<Launch> launch_;
-};
 
 Watchdog::Watchdog() : thread_([this] { work(); }) {}
 

@@ -1,0 +1,83 @@
+#include "transports/nccl/op.h"
+
+#include <utility>
+
+namespace shardrun::nccl {
+
+using sdk::TransportError;
+
+NcclOp::NcclOp(NcclGroup& group, std::vector<NcclCall> steps, std::string what)
+    : group_(group), launch_(std::make_unique<Launch>(group, std::move(steps), std::move(what))) {}
+
+NcclOp::~NcclOp() {
+  std::unique_lock lock(group_.mutex_);
+  try {
+    const Device::Use use(group_.device_);
+    launch_->await_end(lock);
+    launch_.reset();
+  } catch (const TransportError&) {
+    launch_.reset();  // the device itself is lost
+  }
+}
+
+void NcclOp::start(void* queue, std::int64_t deadline) {
+  std::unique_lock lock(group_.mutex_);
+  const Device::Use use(group_.device_);
+  group_.throw_failure();
+  group_.await_launched(lock);
+  launch_->begin(queue != nullptr ? static_cast<CUstream>(queue) : group_.stream_->get(), deadline);
+}
+
+void NcclOp::enqueue(const sdk::Queue& queue, std::int64_t deadline) {
+  require_device(queue);
+  start(queue.native(), deadline);
+  std::unique_lock lock(group_.mutex_);
+  const Device::Use use(group_.device_);
+  group_.await_launched(lock);
+}
+
+void NcclOp::join(const sdk::Queue& queue) {
+  require_device(queue);
+  std::unique_lock lock(group_.mutex_);
+  const Device::Use use(group_.device_);
+  if (launch_->state() == Launch::State::launching) {
+    group_.await_launched(lock);
+  }
+  if (launch_->state() == Launch::State::running) {
+    const Cuda& cuda = group_.device_.cuda();
+    check(cuda, cuda.stream_wait_event(static_cast<CUstream>(queue.native()), launch_->event(), CU_EVENT_WAIT_DEFAULT),
+          launch_->what());
+  }
+}
+
+bool NcclOp::test() {
+  const std::lock_guard lock(group_.mutex_);
+  const Device::Use use(group_.device_);
+  return is_complete();
+}
+
+bool NcclOp::wait(std::int64_t deadline) {
+  for (std::uint32_t round = 0; !test(); ++round) {
+    if (sdk::steady_now() >= deadline) {
+      return false;
+    }
+    pause_polling(round);
+  }
+  return true;
+}
+
+void NcclOp::require_device(const sdk::Queue& queue) const {
+  if (queue.device() != static_cast<std::uint32_t>(group_.device_.ordinal())) {
+    throw TransportError(SR_INVALID, launch_->what() + ": its queue is of device " + std::to_string(queue.device()) +
+                                         ", and this rank's is " + std::to_string(group_.device_.ordinal()));
+  }
+}
+
+bool NcclOp::is_complete() {
+  if (launch_->state() != Launch::State::complete) {
+    group_.throw_failure();
+  }
+  return launch_->advance() == Launch::State::complete;
+}
+
+}  // namespace shardrun::nccl
