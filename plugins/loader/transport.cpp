@@ -169,8 +169,12 @@ std::optional<OpInfo> TransportState::offered(const sdk::OpSpec& op, std::uint32
 
 std::optional<OpInfo> TransportState::offered_in_order(const sdk::OpSpec& op, std::uint32_t members) const {
   const std::optional<OpInfo> info = offered(op, members);
-  const bool in_any_order = sdk::find_opcode(op.opcode)->reduces && (!info || (info->flags & SR_OP_INFO_STEPWISE) == 0);
-  return in_any_order && members > 1 ? std::nullopt : info;
+  if (!info || members == 1 || !sdk::find_opcode(op.opcode)->reduces) {
+    return info;
+  }
+  const std::uint32_t needed =
+      SR_OP_INFO_STEPWISE | (sdk::has_wide_partials(op, members) ? SR_OP_INFO_ROUNDED_ONCE : 0);
+  return (info->flags & needed) == needed ? info : std::nullopt;
 }
 
 Transport::Transport(std::shared_ptr<TransportState> state) : state_(std::move(state)) {}

@@ -262,3 +262,21 @@ TEST_CASE("the counted bytes are the transport's own", "[plugins]") {
   CHECK(solo.register_memory(data.data(), 24, -1) == 7);
   CHECK(solo.wire_bytes() == 24);
 }
+
+TEST_CASE("a transport that rounds partial sums of 16-bit floats does not reduce them in order", "[plugins]") {
+  MapHost host;
+  Transport solo = opened_solo(host);
+  std::vector<float> data(6);
+  OpRequest op = reduction(data, data);
+  op.send->kind = SR_MEMORY_CUDA;
+  op.recv->kind = SR_MEMORY_CUDA;
+  op.in_order = true;
+  CHECK((solo.query(op, 3).flags & SR_OP_INFO_ASYNC) == 0);  // the transport's own
+
+  op.dtype = SR_DTYPE_BF16;
+
+  CHECK((solo.query(op, 3).flags & SR_OP_INFO_ROUNDED_ONCE) != 0);
+  CHECK((solo.query(op, 2).flags & SR_OP_INFO_ASYNC) == 0);
+  op.in_order = false;
+  CHECK((solo.query(op, 3).flags & SR_OP_INFO_ROUNDED_ONCE) == 0);
+}
