@@ -41,11 +41,9 @@ class Errand final : public sdk::Worker::Task {
 
 class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
  public:
-  /// `composed`: null in a group of one.
-  ComposedOp(std::shared_ptr<TransportGroup::State> group, ComposedGroup* composed, const OpSpec& op, bool in_order,
+  ComposedOp(std::shared_ptr<TransportGroup::State> group, const OpSpec& op, bool in_order,
              std::vector<std::byte> scratch)
       : group_(std::move(group)),
-        composed_(composed),
         op_(op),
         schedule_(in_order ? sdk::schedule_in_order_of(op, group_->rank, group_->size)
                            : sdk::schedule_of(op, group_->rank, group_->size)),
@@ -56,28 +54,27 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   ComposedOp& operator=(const ComposedOp&) = delete;
 
   ~ComposedOp() override {
-    if (own_worker_ != nullptr) {
-      own_worker_->drop(*this);
-    }
-    if (composed_ == nullptr) {
+    ComposedGroup* const composed = group_->composed();
+    if (composed == nullptr) {
       return;
     }
-    composed_->worker().drop(*this);
-    Errand free("freeing", [this](std::int64_t) {
+    composed->worker().drop(*this);
+    Errand free("freeing", [&](std::int64_t) {
       for (const std::uint64_t batch : batches_) {
-        composed_->free(batch);
+        composed->free(batch);
       }
     });
-    composed_->worker().clean_up(free);
+    composed->worker().clean_up(free);
   }
 
   void prepare(std::int64_t deadline) {
-    if (composed_ == nullptr) {
+    if (group_->size == 1) {
       return;
     }
+    ComposedGroup& composed = group_->composing(deadline);
     std::optional<std::string> difference;
     Errand errand("preparing " + what_, [&](std::int64_t latest) {
-      const std::uint64_t id = composed_->next_serial() << 32U;
+      const std::uint64_t id = composed.next_serial() << 32U;
       difference = compare(id, latest);
       if (!difference) {
         prepare_stages(id, latest);
@@ -90,32 +87,33 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   }
 
   void start(std::int64_t deadline) override {
-    is_on_worker_ = !batches_.empty();
+    is_on_worker_ = !batches_.empty() || (group_->composed() != nullptr && group_->composed()->worker().is_busy());
     if (!is_on_worker_) {
       require_alive();
       run(deadline);
       return;
     }
     (void)naming([&] {
-      composed_->check_parent();
-      composed_->worker().start(*this, deadline);
+      group_->composed()->check_parent();
+      worker().start(*this, deadline);
       return true;
     });
   }
 
   void enqueue(const TransportQueue& queue, std::int64_t deadline) override {
     is_on_worker_ = true;
+    ComposedGroup& composed = group_->composing(deadline);
     (void)naming([&] {
-      if (composed_ != nullptr) {
-        composed_->check_parent();
-      }
+      composed.check_parent();
       worker().start_in(sdk::Queue(queue.raw()), *this, deadline);
       return true;
     });
   }
   void join(const TransportQueue& queue) override {
     (void)naming([&] {
-      worker().join(*this, sdk::Queue(queue.raw()));
+      if (is_on_worker_) {
+        worker().join(*this, sdk::Queue(queue.raw()));
+      }
       return true;
     });
   }
@@ -127,21 +125,16 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     return naming([&] { return !is_on_worker_ || worker().wait(*this, deadline); });
   }
   std::optional<OpTimes> times() override {
-    if (batches_.empty()) {
+    if (!is_on_worker_) {
       return std::nullopt;
     }
-    const sdk::Worker::TaskTimes times = composed_->worker().times(*this);
+    const sdk::Worker::TaskTimes times = worker().times(*this);
     return OpTimes{times.begun, times.ended};
   }
 
  private:
-  /// In a group of one, a worker of the op's own, which only ops in queues need.
-  sdk::Worker& worker() {
-    if (composed_ == nullptr && own_worker_ == nullptr) {
-      own_worker_ = std::make_unique<sdk::Worker>();
-    }
-    return composed_ != nullptr ? composed_->worker() : *own_worker_;
-  }
+  /// REQUIRES: several members, or that an op has been enqueued. A group of one needs it for queues alone.
+  sdk::Worker& worker() { return group_->composed()->worker(); }
 
   template <class Act>
   bool naming(Act act) {
@@ -165,10 +158,10 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   template <class Act>
   void wait_for(Errand<Act>& errand, std::int64_t deadline) {
     try {
-      composed_->worker().start(errand, deadline);
-      (void)composed_->worker().wait(errand, INT64_MAX);
+      worker().start(errand, deadline);
+      (void)worker().wait(errand, INT64_MAX);
     } catch (const TransportError&) {
-      composed_->worker().drop(errand);
+      worker().drop(errand);
       throw;
     }
   }
@@ -199,8 +192,9 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
       std::uint64_t handle;
       ~Held() { group.free(handle); }
     };
-    const Held held{*composed_, composed_->prepare(batch, deadline)};
-    composed_->start_and_wait(held.handle, deadline);
+    ComposedGroup& composed = *group_->composed();
+    const Held held{composed, composed.prepare(batch, deadline)};
+    composed.start_and_wait(held.handle, deadline);
   }
 
   void prepare_stages(std::uint64_t id, std::int64_t deadline) {
@@ -213,7 +207,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
       for (const sdk::Movement& movement : stage.receives) {
         batch.push_back(moving(SR_OP_RECV, movement, id));
       }
-      batches_.push_back(batch.empty() ? 0 : composed_->prepare(batch, deadline));
+      batches_.push_back(batch.empty() ? 0 : group_->composed()->prepare(batch, deadline));
     }
   }
 
@@ -231,7 +225,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   void run(std::int64_t deadline) override {
     for (std::size_t i = 0; i < schedule_.stages.size(); ++i) {
       if (!batches_.empty() && batches_[i] != 0) {
-        composed_->start_and_wait(batches_[i], deadline);
+        group_->composed()->start_and_wait(batches_[i], deadline);
       }
       for (const sdk::LocalStep& step : schedule_.stages[i].steps) {
         buffers_.run(step);
@@ -241,15 +235,13 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   [[nodiscard]] std::string what() const override { return what_; }
 
   std::shared_ptr<TransportGroup::State> group_;
-  ComposedGroup* composed_;
   OpSpec op_;
   sdk::Schedule schedule_;
   sdk::OpBuffers buffers_;
   std::vector<std::byte> scratch_;
   std::string what_;
   std::vector<std::uint64_t> batches_;  ///< one per stage, 0 where it moves nothing; empty where no stage does
-  std::unique_ptr<sdk::Worker> own_worker_;
-  bool is_on_worker_ = false;  ///< the latest run
+  bool is_on_worker_ = false;           ///< the latest run
 };
 
 /// Ids from here on belong to groups that run composed collectives.
@@ -352,8 +344,7 @@ std::uint64_t composed_scratch_bytes(const OpSpec& op, std::uint32_t members, bo
 
 std::unique_ptr<TransportOp::State> compose_op(std::shared_ptr<TransportGroup::State> group, const OpSpec& op,
                                                bool in_order, std::vector<std::byte> scratch, std::int64_t deadline) {
-  ComposedGroup* const parent = group->size == 1 ? nullptr : &group->composing(deadline);
-  auto composed = std::make_unique<ComposedOp>(group, parent, op, in_order, std::move(scratch));
+  auto composed = std::make_unique<ComposedOp>(group, op, in_order, std::move(scratch));
   try {
     composed->prepare(deadline);
   } catch (const TransportError& error) {

@@ -102,7 +102,8 @@ struct TransportGroup::State {
   State& operator=(const State&) = delete;
   ~State();
 
-  /// The group that runs ops which the transport lacks. The first call, which every member makes, connects it.
+  /// The group that runs ops which the transport lacks. The first call, which every member makes, connects it. A group
+  /// of one needs it only for ops in queues.
   [[nodiscard]] ComposedGroup& composing(std::int64_t deadline);
   /// The same; null before the first call. Any thread.
   [[nodiscard]] ComposedGroup* composed() const noexcept { return composed_.load(std::memory_order_acquire); }

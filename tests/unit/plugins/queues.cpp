@@ -1,11 +1,13 @@
 #include <shardrun/sdk/queue.hpp>
+#include <shardrun/sdk/two_function_transport.hpp>
 #include <shardrun/sdk/worker.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <future>
+#include <optional>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -28,8 +30,12 @@ class ManualQueue final : public shardrun::plugins::TransportQueue {
     }
     calls.emplace_back(run, argument);
   }
-  std::uint64_t add_gate() override { return ++gates; }
+  std::uint64_t add_gate() override {
+    on_gate();
+    return ++gates;
+  }
   void open_gate(std::uint64_t gate) noexcept override {
+    on_gate();
     opened.push_back(gate);
     if (gate == awaited) {
       has_opened.set_value();
@@ -44,6 +50,7 @@ class ManualQueue final : public shardrun::plugins::TransportQueue {
   }
 
   bool refuses = false;
+  std::function<void()> on_gate = [] {};
   std::vector<std::pair<void (*)(void*), void*>> calls;
   std::uint64_t gates = 0;
   std::uint64_t awaited = 0;
@@ -99,23 +106,74 @@ TEST_CASE("a queue does not wait for a task that has ended", "[sdk]") {
   CHECK(queue.gates == 0);
 }
 
-TEST_CASE("where the worker fails, queues go on, and a task is freed once its queue has come to it", "[sdk]") {
+TEST_CASE("where the worker fails, queues go on, and a task is freed before its queue comes to it", "[sdk]") {
   ManualQueue queue;
   ManualQueue other;
   other.awaited = 1;
+  std::optional<Worker> worker(std::in_place);
+  std::optional<CountingTask> task(std::in_place);
+  worker->start_in(Queue(queue.raw()), *task, INT64_MAX);
+  worker->join(*task, Queue(other.raw()));
+
+  worker->fail({SR_ABORTED, "given up"});
+
+  other.has_opened.get_future().wait();
+  CHECK_THROWS_AS(worker->test(*task), TransportError);
+  worker->drop(*task);
+  CHECK(task->runs == 0);
+  task.reset();
+  worker.reset();
+  queue.advance();
+  CHECK(queue.calls.empty());
+}
+
+TEST_CASE("a task that is dropped before its queue comes to it fails the worker", "[sdk]") {
+  ManualQueue queue;
   Worker worker;
   CountingTask task;
   worker.start_in(Queue(queue.raw()), task, INT64_MAX);
+
+  worker.drop(task);
+
+  CHECK_THAT(worker.failure()->what(), Contains("was freed before it was complete"));
+  CHECK(task.runs == 0);
+}
+
+TEST_CASE("a worker can be asked while it adds and opens gates", "[sdk]") {
+  ManualQueue queue;
+  ManualQueue other;
+  Worker worker;
+  int gates = 0;
+  other.on_gate = [&] { gates += worker.is_busy() ? 1 : 0; };
+  CountingTask task;
+  CHECK_FALSE(worker.is_busy());
+  worker.start_in(Queue(queue.raw()), task, INT64_MAX);
+
+  worker.join(task, Queue(other.raw()));
+  queue.advance();
+
+  CHECK(worker.wait(task, INT64_MAX));
+  CHECK(gates == 2);
+  CHECK_FALSE(worker.is_busy());
+}
+
+TEST_CASE("a task that ends while it is joined leaves the queue open", "[sdk]") {
+  ManualQueue queue;
+  ManualQueue other;
+  Worker worker;
+  CountingTask task;
+  other.on_gate = [&] {
+    if (other.gates == 0 && !queue.calls.empty()) {
+      queue.advance();
+      CHECK(worker.wait(task, INT64_MAX));
+    }
+  };
+  worker.start_in(Queue(queue.raw()), task, INT64_MAX);
+
   worker.join(task, Queue(other.raw()));
 
-  worker.fail({SR_ABORTED, "given up"});
-
-  other.has_opened.get_future().wait();
-  CHECK_THROWS_AS(worker.test(task), TransportError);
-  std::thread queue_thread([&] { queue.advance(); });
-  worker.drop(task);
-  queue_thread.join();
-  CHECK(task.runs == 0);
+  CHECK(other.gates == 1);
+  CHECK(other.opened == std::vector<std::uint64_t>{1});
 }
 
 TEST_CASE("the deadline of a task whose queue does not come to it fails the worker, whether anyone waits or not",
@@ -146,4 +204,20 @@ TEST_CASE("a queue that refuses a call fails the worker", "[sdk]") {
 
   CHECK_THAT(worker.failure()->what(), Contains("the device is lost"));
   worker.drop(task);
+}
+
+namespace {
+
+/// Moves nothing.
+struct StreamLink {
+  StreamLink(const Config&, const GroupSpec&, const Cancel&) {}
+  static Props props() { return {.queue_kinds = 1U << SR_QUEUE_CUDA}; }
+  void send(std::uint32_t, const void*, std::size_t, std::int64_t) {}
+  void receive(std::uint32_t, void*, std::size_t, std::int64_t) {}
+};
+
+}  // namespace
+
+TEST_CASE("a transport of two functions takes queues of the host and those that its link names", "[sdk]") {
+  CHECK(TwoFunctionTransport<StreamLink>().props().queue_kinds == (1U << SR_QUEUE_HOST | 1U << SR_QUEUE_CUDA));
 }

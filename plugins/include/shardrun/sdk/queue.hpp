@@ -6,6 +6,10 @@
 #include <shardrun/transport.h>
 
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
 
 namespace shardrun::sdk {
 
@@ -55,6 +59,39 @@ class Queue {
   }
 
   const sr_queue* queue_;
+};
+
+/// A call that can be cancelled: a queue may come to it after what it is about has been freed, or never.
+class PendingCall {
+ public:
+  /// `act` does not throw.
+  explicit PendingCall(std::function<void()> act) : act_(std::move(act)) {}
+
+  /// Throws TransportError, and then the call is not made.
+  static void give(std::shared_ptr<PendingCall> call, const Queue& queue) {
+    auto argument = std::make_unique<std::shared_ptr<PendingCall>>(std::move(call));
+    queue.call(&PendingCall::make, argument.get());
+    (void)argument.release();  // `make` owns it
+  }
+
+  /// Once this returns, the call is not under way and will do nothing.
+  void cancel() noexcept {
+    const std::lock_guard lock(mutex_);
+    act_ = nullptr;
+  }
+
+ private:
+  static void make(void* argument) {
+    const std::unique_ptr<std::shared_ptr<PendingCall>> owned(static_cast<std::shared_ptr<PendingCall>*>(argument));
+    PendingCall& call = **owned;
+    const std::lock_guard lock(call.mutex_);
+    if (call.act_) {
+      call.act_();
+    }
+  }
+
+  std::mutex mutex_;
+  std::function<void()> act_;
 };
 
 }  // namespace shardrun::sdk

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -22,8 +23,9 @@
 namespace shardrun::sdk {
 
 /// Runs tasks one after the other, in the order of their starts. A failed worker stays failed: its tasks, running or
-/// new, end with that failure. One thread at a time starts, waits for and drops a task; any thread calls fail and
-/// failure. Starting and waiting allocate nothing.
+/// new, end with that failure. One thread at a time starts, joins, waits for and drops a task; any thread calls fail
+/// and failure. A thread of a queue lets the tasks begin that were started in it. `start` and `wait` allocate nothing.
+/// Functions of queues are called without a lock.
 class Worker {
  public:
   class Task {
@@ -47,8 +49,8 @@ class Worker {
     std::int64_t begun_ = 0;
     std::int64_t ended_ = 0;
     Task* next_ = nullptr;
-    Worker* holding_ = nullptr;     ///< set until the queue comes to the task that was started in it
-    std::vector<Gate> gates_ = {};  ///< to open when it has ended
+    std::shared_ptr<PendingCall> turn_ = {};  ///< set until the queue comes to the task that was started in it
+    std::vector<Gate> gates_ = {};            ///< to open when it has ended
   };
 
   /// When a task's latest run was in progress.
@@ -88,28 +90,43 @@ class Worker {
 
   /// Starts the task in a queue: it runs, and so do those that are started after it, once the queue has come to it.
   void start_in(const Queue& queue, Task& task, std::int64_t deadline) {
+    const auto turn = std::make_shared<PendingCall>([this, &task] { release(task); });
     {
       const std::lock_guard lock(mutex_);
       throw_failure();
-      task.holding_ = this;
+      task.turn_ = turn;
       enqueue(task, deadline, tasks_);
     }
     changed_.notify_all();
     try {
-      queue.call(&Worker::release, &task);
+      PendingCall::give(turn, queue);
     } catch (const TransportError& error) {
       fail(error);
-      release(&task);
       throw;
     }
   }
 
   /// Work that the queue is given later waits until the task has ended, with or without an error.
   void join(Task& task, const Queue& queue) {
-    const std::lock_guard lock(mutex_);
-    if (is_under_way(task)) {
-      task.gates_.push_back(queue.add_gate());
+    std::unique_lock lock(mutex_);
+    if (!is_under_way(task)) {
+      return;
     }
+    lock.unlock();
+    const Gate gate = queue.add_gate();
+    lock.lock();
+    if (is_under_way(task)) {
+      task.gates_.push_back(gate);
+      return;
+    }
+    lock.unlock();
+    gate.open();
+  }
+
+  /// Whether a task is queued or running, clean-ups aside. One that is started now would come after it.
+  [[nodiscard]] bool is_busy() {
+    const std::lock_guard lock(mutex_);
+    return tasks_.first != nullptr || is_at_task_;
   }
 
   /// Runs the task even if the worker has failed, and waits for it. The task runs before all that were started and
@@ -165,8 +182,8 @@ class Worker {
     return {task.begun_, task.ended_};
   }
 
-  /// Returns once the task is neither queued nor running, and its queue has come to it. Where it still was under way,
-  /// the worker fails.
+  /// Returns once the task is neither queued nor running. Where it still was under way, the worker fails. A queue may
+  /// come to the task after this.
   void drop(Task& task) noexcept {
     std::unique_lock lock(mutex_);
     if (is_under_way(task)) {
@@ -174,7 +191,12 @@ class Worker {
       fail({SR_ABORTED, task.what() + " was freed before it was complete"});
       lock.lock();
     }
-    changed_.wait(lock, [&] { return !is_under_way(task) && task.holding_ == nullptr; });
+    changed_.wait(lock, [&] { return !is_under_way(task); });
+    const std::shared_ptr<PendingCall> turn = std::move(task.turn_);
+    lock.unlock();
+    if (turn != nullptr) {
+      turn->cancel();
+    }
   }
 
   /// Only the first failure counts.
@@ -201,7 +223,7 @@ class Worker {
   }
 
  private:
-  struct Queue {
+  struct TaskList {
     Task* first = nullptr;
     Task* last = nullptr;
 
@@ -219,10 +241,10 @@ class Worker {
     }
   };
 
-  static void enqueue(Task& task, std::int64_t deadline, Queue& queue) noexcept {
+  static void enqueue(Task& task, std::int64_t deadline, TaskList& list) noexcept {
     task.state_ = Task::State::queued;
     task.deadline_ = deadline;
-    queue.push(task);
+    list.push(task);
   }
 
   void throw_failure() const {
@@ -253,17 +275,16 @@ class Worker {
     return task.state_ == Task::State::done;
   }
 
-  /// For queues. The task may be freed once this has unlocked.
-  static void release(void* task) {
-    Worker& worker = *static_cast<Task*>(task)->holding_;
-    const std::lock_guard lock(worker.mutex_);
-    static_cast<Task*>(task)->holding_ = nullptr;
-    worker.changed_.notify_all();
+  /// The queue has come to the task. Once this has unlocked, the task may be dropped.
+  void release(Task& task) {
+    const std::lock_guard lock(mutex_);
+    task.turn_.reset();
+    changed_.notify_all();
   }
 
   /// Waits for something to do. The deadline of a task whose queue does not come to it fails the worker.
   void await_work(std::unique_lock<std::mutex>& lock) {
-    const auto is_held = [&] { return tasks_.first != nullptr && tasks_.first->holding_ != nullptr && !failure_; };
+    const auto is_held = [&] { return tasks_.first != nullptr && tasks_.first->turn_ != nullptr && !failure_; };
     const auto has_work = [&] {
       return stopping_ || clean_ups_.first != nullptr || (tasks_.first != nullptr && !is_held());
     };
@@ -291,20 +312,29 @@ class Worker {
         carry_out(*clean_up, lock);
       } else if (Task* const task = tasks_.pop(); task == nullptr) {
         return;
-      } else if (!failure_) {
-        carry_out(*task, lock);
       } else {
-        end(*task, Task::State::failed);
+        is_at_task_ = true;
+        if (failure_) {
+          end(*task, Task::State::failed, lock);
+        } else {
+          carry_out(*task, lock);
+        }
+        is_at_task_ = false;
       }
     }
   }
 
-  void end(Task& task, Task::State state) noexcept {
-    task.state_ = state;
-    for (const Gate& gate : task.gates_) {
-      gate.open();
+  /// Opens the gates first: their queues need not exist once the task has ended.
+  void end(Task& task, Task::State state, std::unique_lock<std::mutex>& lock) noexcept {
+    while (!task.gates_.empty()) {
+      const std::vector<Gate> gates = std::exchange(task.gates_, {});
+      lock.unlock();
+      for (const Gate& gate : gates) {
+        gate.open();
+      }
+      lock.lock();
     }
-    task.gates_.clear();
+    task.state_ = state;
     changed_.notify_all();
   }
 
@@ -318,7 +348,7 @@ class Worker {
     lock.lock();
     task.begun_ = begun;
     task.ended_ = ended;
-    end(task, succeeded ? Task::State::done : Task::State::failed);
+    end(task, succeeded ? Task::State::done : Task::State::failed, lock);
   }
 
   [[nodiscard]] bool run(Task& task, std::int64_t deadline) noexcept {
@@ -338,8 +368,9 @@ class Worker {
   std::function<void()> on_failure_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  Queue tasks_;
-  Queue clean_ups_;
+  TaskList tasks_;
+  TaskList clean_ups_;
+  bool is_at_task_ = false;  ///< that it has taken from `tasks_`
   bool stopping_ = false;
   std::optional<TransportError> failure_;
   std::atomic<bool> failed_ = false;
