@@ -58,8 +58,9 @@ class TimedOp final : public Op {
     began_ = monotonic_now();
     op_->start(queue, deadline);
   }
+  /// Not timed: when the queue comes to the op is not known.
   void enqueue(const Queue& queue, std::int64_t deadline) override {
-    began_ = monotonic_now();
+    began_ = 0;
     op_->enqueue(queue, deadline);
   }
   void join(const Queue& queue) override { op_->join(queue); }
@@ -78,7 +79,7 @@ class TimedOp final : public Op {
   std::unique_ptr<Op> op_;
   std::string what_;
   std::shared_ptr<Totals> totals_;
-  std::int64_t began_ = 0;  ///< 0: not running
+  std::int64_t began_ = 0;  ///< 0: not running, or not timed
   std::int64_t nanoseconds_ = 0;
   std::uint64_t times_ = 0;
 };

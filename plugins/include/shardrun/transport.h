@@ -92,9 +92,9 @@ typedef struct sr_memory {
 #define SR_QUEUE_HOST UINT32_C(1) /* its work runs on threads of the host */
 #define SR_QUEUE_CUDA UINT32_C(2)
 
-/// Since 1.6. A queue of a device: work that is done in the order in which it is given, while the host goes on. The host
-/// provides it. It stays until the ops that were enqueued in it or joined into it are freed. None of its functions
-/// waits. It makes all of its calls, also after an error of its work.
+/// Since 1.6. A queue of a device: work that is done in the order in which it is given, while the host goes on. The
+/// host provides it. It stays until the ops that were enqueued in it or joined into it are freed. None of its functions
+/// waits. It makes all of its calls, also after an error of its work, and also once the op has been freed.
 typedef struct sr_queue {
   uint32_t struct_size;
   uint32_t kind;     /* SR_QUEUE_... */
@@ -146,9 +146,9 @@ typedef struct sr_op {
 #define SR_OP_INFO_NATIVE UINT32_C(1)  /* better than separate sends and receives */
 #define SR_OP_INFO_ORDERED UINT32_C(2) /* reduces in the order of the members: the same bits for any buffers */
 #define SR_OP_INFO_ASYNC UINT32_C(4)   /* makes progress while the host computes */
-/* Since 1.2: ORDERED, and each sum is rounded to the dtype before the next element is added: ((0 + 1) + 2) + …. Sums of
- * F16 and BF16 are rounded to float32 instead, and the last one to the dtype; a host takes them for stepwise only with
- * SR_OP_INFO_ROUNDED_ONCE. All transports with this flag give the same bits. */
+/* Since 1.2: ORDERED, and each sum is rounded to the dtype before the next element is added: ((0 + 1) + 2) + …. Sums
+ * of F16 and BF16 are rounded to float32 instead, and the last one to the dtype; a host takes them for stepwise only
+ * with SR_OP_INFO_ROUNDED_ONCE. All transports with this flag give the same bits. */
 #define SR_OP_INFO_STEPWISE UINT32_C(8)
 /* Since 1.6: F16 and BF16 are reduced in float32 and rounded once (see SR_REDUCE_SUM). Where a sum or product of more
  * than two members lacks it, the host builds the op from SEND and RECV, if its buffers are host memory. */
@@ -171,7 +171,7 @@ typedef struct sr_transport_props {
   uint32_t flags;        /* SR_TRANSPORT_... */
   uint32_t memory_kinds; /* the kinds that it can move: bit 1 << kind for each; 0: host memory alone */
   uint32_t reserved;     /* zero */
-  uint32_t queue_kinds;  /* since 1.6: the kinds that op_enqueue takes: bit 1 << kind for each; 0: it lacks op_enqueue */
+  uint32_t queue_kinds;  /* since 1.6: the kinds that op_enqueue takes: bit 1 << kind for each; 0: it takes none */
 } sr_transport_props;
 #define SR_TRANSPORT_PROPS_SIZE_1_0 UINT32_C(16)
 
@@ -300,8 +300,9 @@ typedef struct sr_transport {
   /// receive with the same id and the same index among the ops with that id between these two members.
   int32_t (*op_prepare)(void* self, uint64_t group, const sr_op* ops, uint32_t op_count, uint32_t op_stride,
                         int64_t deadline, uint64_t* handle, sr_error* error);
-  /// GROUP. Returns at once. `queue`: NULL, or until 1.5 a CUstream that orders the op. Members start the ops of a group
-  /// in one order. Where they do not, each op fails or has the right result by its deadline. `deadline` is the op's own.
+  /// GROUP. Returns at once. `queue`: NULL, or until 1.5 a CUstream that orders the op. Members start the ops of a
+  /// group in one order. Where they do not, each op fails or has the right result by its deadline. `deadline` is the
+  /// op's own.
   int32_t (*op_start)(void* self, uint64_t op, void* queue, int64_t deadline, sr_error* error);
   /// GROUP. SR_OK when the op is complete, SR_PENDING when not, or why it failed.
   int32_t (*op_test)(void* self, uint64_t op, sr_error* error);
@@ -321,14 +322,14 @@ typedef struct sr_transport {
   /// rank, what rank 0 has put there. `bytes` is the same on all, at most 4096. It waits for all ranks.
   int32_t (*share_first)(void* self, uint32_t rank, uint32_t world_size, void* data, uint64_t bytes, sr_error* error);
   /// GROUP. Since 1.6; may be NULL, and is then without op_join. Starts an op in a queue: it begins once the work is
-  /// done that the queue was given before, and the call returns at once, with the op enqueued. Work that the queue is
-  /// given later need not wait for the op; op_join makes it wait. Ops of a group begin in the order in which they were
-  /// started or enqueued, whatever their queues. `deadline` is the op's own. SR_INVALID for a queue of a kind that is
-  /// not in `queue_kinds`.
+  /// done that the queue was given before. The call does not wait for that work; it may wait until the members have
+  /// connected, in their first op. Work that the queue is given later need not wait for the op; op_join makes it wait.
+  /// Ops of a group begin in the order in which they were started or enqueued, whatever their queues. `deadline` is the
+  /// op's own. SR_INVALID for a queue of a kind that is not in `queue_kinds`.
   int32_t (*op_enqueue)(void* self, uint64_t op, const sr_queue* queue, int64_t deadline, sr_error* error);
-  /// GROUP. Since 1.6. Work that the queue is given later waits for the op, which was started or enqueued. The host does
-  /// not wait. The queue also goes on where the op fails: the host tests the op, or waits for it, before it starts the
-  /// op again or uses the result.
+  /// GROUP. Since 1.6. Work that the queue is given later waits for the op, which was started or enqueued. The host
+  /// does not wait. The queue also goes on where the op fails: the host tests the op, or waits for it, before it starts
+  /// the op again or uses the result.
   int32_t (*op_join)(void* self, uint64_t op, const sr_queue* queue, sr_error* error);
 } sr_transport;
 #define SR_TRANSPORT_SIZE_1_0 UINT32_C(136)

@@ -97,7 +97,9 @@ class Group {
 struct Props {
   std::uint32_t flags = 0;  ///< SR_TRANSPORT_...
   std::uint32_t memory_kinds = std::uint32_t{1} << SR_MEMORY_HOST;
-  std::uint32_t queue_kinds = 0;  ///< that Op::enqueue and Op::join take: 1 << SR_QUEUE_... for each
+  /// That Op::enqueue and Op::join take: 1 << SR_QUEUE_... for each. A transport around another whose ops lack these
+  /// functions sets it to 0.
+  std::uint32_t queue_kinds = 0;
 };
 
 struct GroupSpec {
