@@ -116,7 +116,8 @@ class TransportOp {
   // Each throws Error{timeout, aborted, peer_lost, plugin}.
   void start(std::int64_t deadline);
   /// Starts it in a queue: see sr_transport::op_enqueue. The transport takes queues of this kind. The queue outlives
-  /// the op.
+  /// the op. Ops of a group that the transport offers begin in the order of their starts, and so do those that are
+  /// composed. An op of one sort does not wait for one of the other.
   void enqueue(const TransportQueue& queue, std::int64_t deadline);
   /// The queue waits for the op, and the host does not: see sr_transport::op_join. The same of the queue.
   void join(const TransportQueue& queue);
