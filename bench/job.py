@@ -82,6 +82,7 @@ def setting_of(job):
         "beta2": float(train.get("beta2", 0.999)),
         "epsilon": float(train.get("epsilon", 1e-8)),
         "clip": float(train.get("clip", 0)),
+        "precision": train.get("precision", "float32"),
         "seed": int(run.get("seed", 1337)),
     }
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Trains a job's gpt with PyTorch on the CPU in float32 and prints how long each step took, as JSON.
+"""Trains a job's gpt with PyTorch on the CPU and prints how long each step took, as JSON. `[train] precision = mixed` is
+autocast to bfloat16 there.
 
 The rival of `bench/train`, which runs it with each PyTorch it finds; also of use alone:
 
@@ -185,7 +186,9 @@ def train_step(model, optimizer, tokens, setting, rate):
     optimizer.zero_grad(set_to_none=True)
     parts = setting["microbatches"]
     for part_inputs, part_targets in zip(inputs.tensor_split(parts), targets.tensor_split(parts)):
-        loss = model(part_inputs, part_targets) * (len(part_inputs) / len(inputs))
+        with torch.autocast("cpu", torch.bfloat16, enabled=setting["precision"] == "mixed"):
+            loss = model(part_inputs, part_targets)
+        loss = loss * (len(part_inputs) / len(inputs))
         loss.backward()
         total += loss.detach()
     if setting["clip"] > 0:

@@ -60,7 +60,7 @@ class Contestant {
 using Contestants = std::vector<std::unique_ptr<Contestant>>;
 
 /// A transport plugin, found in `folder`: NAME[:KEY=VALUE]... `is_ours`: it is compared with the others.
-[[nodiscard]] std::unique_ptr<Contestant> make_transport(Rendezvous& rendezvous, const memory::Arena& arena,
+[[nodiscard]] std::unique_ptr<Contestant> make_transport(Rendezvous& rendezvous, const device::HostMemory& arena,
                                                          const std::string& folder, const std::string& name,
                                                          bool is_ours);
 /// Nanoseconds to start and wait for an op in a group of one: the cost of the calls.

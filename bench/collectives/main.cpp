@@ -207,7 +207,7 @@ boost::json::object to_json(const Row& row) {
   return {{"op", name_of(row.kind)}, {"in_place", row.in_place}, {"bytes", row.bytes}, {"results", std::move(results)}};
 }
 
-Contestants contestants_of(const Options& options, Rendezvous& rendezvous, const memory::Arena& arena,
+Contestants contestants_of(const Options& options, Rendezvous& rendezvous, const device::HostMemory& arena,
                            const Arenas& arenas) {
   Contestants all;
   for (const std::string& name : options.transports) {
@@ -233,7 +233,7 @@ Contestants contestants_of(const Options& options, Rendezvous& rendezvous, const
 bool run(const Options& options, std::uint32_t rank, std::uint32_t size) {
   Rendezvous rendezvous(options.folder, rank, size);
   const std::uint64_t largest = *std::max_element(options.sizes.begin(), options.sizes.end());
-  const memory::Arena arena(2 * std::max<std::uint64_t>(largest, 8 * size) + 65'536);
+  const device::HostMemory arena(2 * std::max<std::uint64_t>(largest, 8 * size) + 65'536);
   std::fill_n(arena.data(), arena.bytes(), std::byte{0});
   const Arenas arenas(rendezvous, arena);
   const Contestants contestants = contestants_of(options, rendezvous, arena, arenas);

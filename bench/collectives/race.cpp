@@ -65,7 +65,7 @@ std::uint64_t times_for(Rendezvous& rendezvous, const Run& run, double seconds) 
   }
 }
 
-Exercise exercise_of(const Rendezvous& rendezvous, const memory::Arena& arena, Kind kind, bool in_place,
+Exercise exercise_of(const Rendezvous& rendezvous, const device::HostMemory& arena, Kind kind, bool in_place,
                      std::uint64_t bytes) {
   Exercise e{.kind = kind, .in_place = in_place, .rank = rendezvous.rank(), .size = rendezvous.size()};
   const bool has_blocks = kind == Kind::all_gather || kind == Kind::reduce_scatter || kind == Kind::all_to_all;
@@ -99,8 +99,8 @@ std::uint64_t Exercise::received() const noexcept {
   return kind == Kind::all_gather || kind == Kind::all_to_all ? size * count : count;
 }
 
-Row race(Rendezvous& rendezvous, const memory::Arena& arena, const Contestants& contestants, Kind kind, bool in_place,
-         std::uint64_t bytes, int rounds, double seconds) {
+Row race(Rendezvous& rendezvous, const device::HostMemory& arena, const Contestants& contestants, Kind kind,
+         bool in_place, std::uint64_t bytes, int rounds, double seconds) {
   const Exercise e = exercise_of(rendezvous, arena, kind, in_place, bytes);
   Row row{.kind = kind, .in_place = in_place, .bytes = std::max(e.sent(), e.received()) * sizeof(float)};
   std::vector<Run> runs;

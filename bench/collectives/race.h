@@ -26,8 +26,8 @@ struct Row {
 
 /// Runs all contestants that have the op in turns, round after round, on buffers at the arena's beginning. `seconds`:
 /// the approximate length of a turn.
-[[nodiscard]] Row race(Rendezvous& rendezvous, const memory::Arena& arena, const Contestants& contestants, Kind kind,
-                       bool in_place, std::uint64_t bytes, int rounds, double seconds);
+[[nodiscard]] Row race(Rendezvous& rendezvous, const device::HostMemory& arena, const Contestants& contestants,
+                       Kind kind, bool in_place, std::uint64_t bytes, int rounds, double seconds);
 
 [[nodiscard]] double median(std::vector<double> values);
 /// The median over the rounds of the rival's time divided by the contestant's.

@@ -100,7 +100,7 @@ double Rendezvous::greatest(double mine) noexcept {
   return most;
 }
 
-Arenas::Arenas(Rendezvous& rendezvous, const memory::Arena& own) : own_(rendezvous.rank()), bytes_(own.bytes()) {
+Arenas::Arenas(Rendezvous& rendezvous, const device::HostMemory& own) : own_(rendezvous.rank()), bytes_(own.bytes()) {
   rendezvous.store_set(fmt::format("arena/{}", rendezvous.rank()),
                        fmt::format("/proc/{}/fd/{}", getpid(), own.descriptor()));
   for (std::uint32_t r = 0; r < rendezvous.size(); ++r) {

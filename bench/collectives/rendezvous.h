@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/memory/arena.h"
+#include "core/device/host_memory.h"
 #include "plugins/loader/transport.h"
 
 namespace shardrun::bench {
@@ -52,7 +52,7 @@ class Rendezvous final : public plugins::TransportHost {
 /// Every rank's arena, mapped into this process, its own included.
 class Arenas {
  public:
-  Arenas(Rendezvous& rendezvous, const memory::Arena& own);
+  Arenas(Rendezvous& rendezvous, const device::HostMemory& own);
   Arenas(const Arenas&) = delete;
   Arenas& operator=(const Arenas&) = delete;
   ~Arenas();

@@ -49,7 +49,7 @@ std::string run_of(const std::string& name) {
 /// A transport plugin through the host's loader, as the executor uses it in a blocking wait.
 class Transport final : public Contestant {
  public:
-  Transport(Rendezvous& rendezvous, const memory::Arena& arena, const std::string& folder, const std::string& name,
+  Transport(Rendezvous& rendezvous, const device::HostMemory& arena, const std::string& folder, const std::string& name,
             bool is_ours)
       : Contestant(name),
         is_ours_(is_ours),
@@ -148,7 +148,7 @@ class Transport final : public Contestant {
       return std::nullopt;
     }
     if (scratch_.empty() || scratch_.back()->bytes() < bytes) {
-      const memory::Arena& more = *scratch_.emplace_back(std::make_unique<memory::Arena>(bytes));
+      const device::HostMemory& more = *scratch_.emplace_back(std::make_unique<device::HostMemory>(bytes));
       scratch_registration_ = transport_.register_memory(more.data(), bytes, more.descriptor());
     }
     return plugins::HostBuffer{scratch_.back()->data(), bytes, scratch_registration_};
@@ -156,7 +156,7 @@ class Transport final : public Contestant {
 
   bool is_ours_;
   std::uint32_t rank_;
-  std::vector<std::unique_ptr<memory::Arena>> scratch_;  // destroyed after the transport
+  std::vector<std::unique_ptr<device::HostMemory>> scratch_;  // destroyed after the transport
   plugins::Transport transport_;
   std::uint64_t registration_ = 0;
   std::uint64_t scratch_registration_ = 0;
@@ -166,7 +166,7 @@ class Transport final : public Contestant {
 
 }  // namespace
 
-std::unique_ptr<Contestant> make_transport(Rendezvous& rendezvous, const memory::Arena& arena,
+std::unique_ptr<Contestant> make_transport(Rendezvous& rendezvous, const device::HostMemory& arena,
                                            const std::string& folder, const std::string& name, bool is_ours) {
   return std::make_unique<Transport>(rendezvous, arena, folder, name, is_ours);
 }

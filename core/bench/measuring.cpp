@@ -15,7 +15,7 @@
 #include "core/bench/timing.h"
 #include "core/bench/values.h"
 #include "core/compile/plugins.h"
-#include "core/memory/arena.h"
+#include "core/device/host_memory.h"
 #include "core/train/rank_process.h"
 #include "plugins/loader/transport.h"
 
@@ -167,7 +167,7 @@ class Measuring final : private plugins::TransportHost {
   std::vector<Case> cases_;
   std::uint64_t next_id_ = 1;
   std::uint64_t registration_ = 0;
-  std::optional<memory::Arena> arena_;
+  std::optional<device::HostMemory> arena_;
   std::optional<plugins::Transport> transport_;
   std::optional<plugins::TransportGroup> group_;
 };

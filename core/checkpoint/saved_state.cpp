@@ -13,6 +13,7 @@
 #include "core/base/error.h"
 #include "core/base/suggest.h"
 #include "core/device/elements.h"
+#include "core/device/host_tensor.h"
 
 namespace shardrun::checkpoint {
 namespace {
@@ -147,7 +148,9 @@ SavedState initialize_states(const job::Job& job, const graph::Graph& graph, run
   const SavedState saved = check(job, graph, file);  // the file may be another one by now
   for (const graph::StateId id : graph.states.ids()) {
     if (graph.states[id].kind == graph::StateKind::field) {
-      read_part(file, file.at(graph.states[id].name), executor.part(id), executor.state(id));
+      device::HostTensor part(executor.queue(), executor.state(id), device::Access::write);
+      read_part(file, file.at(graph.states[id].name), executor.part(id), part.view());
+      part.store();
     }
   }
   file.require_unchanged();

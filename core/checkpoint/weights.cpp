@@ -11,6 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/base/stop.h"
+#include "core/device/host_tensor.h"
 #include "core/job/ini.h"
 #include "core/job/raw.h"
 #include "core/job/section.h"
@@ -20,10 +21,6 @@ namespace {
 
 constexpr const char* model_key = "shardrun.model";
 constexpr const char* tokenizer_key = "shardrun.tokenizer";
-
-std::span<const std::byte> as_bytes(const device::TensorView& view) {
-  return {static_cast<const std::byte*>(view.data), static_cast<std::size_t>(view.elements()) * sizeof(float)};
-}
 
 /// Whether of all ranks that have the same part this one writes it: the first along the axes that do not split it, on
 /// the stage that updates it.
@@ -80,9 +77,9 @@ template <typename Writer>
 void write_parts(Writer& writer, const graph::Graph& graph, graph::StateKind kind,
                  const partition::Partition& partition, const runtime::Executor& executor, std::int64_t rank) {
   for_parts(graph, kind, partition, rank, [&](graph::StateId id, const graph::State& state, const mesh::Box& box) {
-    const std::span<const std::byte> bytes = as_bytes(executor.state(id));
+    const device::HostTensor part(executor.queue(), executor.state(id), device::Access::read);
     for_rows(state, box, [&](std::uint64_t offset, std::size_t from, std::size_t count) {
-      writer.write(state.name, offset, bytes.subspan(from, count));
+      writer.write(state.name, offset, part.bytes().subspan(from, count));
     });
   });
 }
@@ -223,10 +220,11 @@ void load_parameters(const SafetensorsFile& file, const graph::Graph& graph, con
                                                file.path().string(), state.name, fmt::join(state.type.shape, ", "),
                                                to_string(tensor.info.dtype), fmt::join(tensor.info.shape, ", ")));
     }
-    const device::TensorView view = executor.state(id);
-    file.read(tensor, 0, {static_cast<std::byte*>(view.data), tensor.bytes.size()});
+    device::HostTensor values(executor.queue(), executor.state(id), device::Access::write);
+    file.read(tensor, 0, values.bytes());
     file.require_unchanged();
-    require_finite(file, state, {static_cast<const float*>(view.data), static_cast<std::size_t>(view.elements())});
+    require_finite(file, state, device::elements_of<float>(values.view()));
+    values.store();
   }
 }
 

@@ -26,7 +26,8 @@ struct SaveCallbacks {
 };
 
 /// Writes the states of one kind to one file, each rank the parts that it holds; of replicas the first writes. Of a
-/// parameter in mixed precision it writes the float32 master weights. All ranks call it at the same point. Until the new file is complete, the path has the old one. Throws Error{io}.
+/// parameter in mixed precision it writes the float32 master weights. All ranks call it at the same point. Until the
+/// new file is complete, the path has the old one. Throws Error{io}.
 void save_states(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
                  const partition::Partition& partition, const runtime::Executor& executor, std::int64_t rank,
                  const Metadata& metadata, const SaveCallbacks& callbacks = {});

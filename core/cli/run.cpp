@@ -43,9 +43,9 @@ void print_results(const metrics::Summary& summary, const job::Job& job, const s
   if (summary.val_loss) {
     text += fmt::format(", validation loss {:.4f}", *summary.val_loss);
   }
-  if (summary.tokens_per_s > 0) {
+  if (summary.tokens_per_s > 0 && summary.step_ms_median) {
     text += fmt::format(", {} {}/s, median step {}", metrics::human_count(summary.tokens_per_s), train::rate_unit(job),
-                        metrics::human_time(summary.step_ms_median / 1e3));
+                        metrics::human_time(*summary.step_ms_median / 1e3));
   }
   show(fmt::format("{}{}{} after {}; results in {}\n", text, text.empty() ? "" : "; ", summary.status,
                    metrics::counted(summary.steps, "step"), metrics::human_path(output)),

@@ -78,6 +78,14 @@ graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
   }
 }
 
+const device::Device& find_device(const job::Job& job) {
+  try {
+    return device::Device::find(job.device);
+  } catch (const Error& error) {
+    throw Error(ErrorCode::job, fmt::format("{}: [job] device: {}", job.where("job", "device"), error.message()));
+  }
+}
+
 /// If the plan is impossible, the mistake may be in a file that the strategy read. The partitioner does not know of it,
 /// so its place is added here.
 partition::Partition split(const job::Job& job, const Compiled& compiled) {
@@ -103,15 +111,15 @@ int threads_of(const job::Job& job, std::int64_t ranks_here) {
   return std::max(1, static_cast<int>(device::usable_cores() / std::max<std::int64_t>(1, ranks_here)));
 }
 
-Compiled compile(const job::Job& job, std::string_view device, std::int64_t rank,
-                 const std::function<void(std::string_view activity)>& now_at, std::shared_ptr<data::Dataset> dataset) {
+Compiled compile(const job::Job& job, std::int64_t rank, const std::function<void(std::string_view activity)>& now_at,
+                 std::shared_ptr<data::Dataset> dataset) {
   const auto tell = [&](std::string_view activity) {
     if (now_at) {
       now_at(activity);
     }
   };
   Compiled compiled;
-  compiled.device = &device::Device::find(device);
+  compiled.device = &find_device(job);
   compiled.settings.options = job.model.options;
   if (job.task == job::Task::train) {
     if (dataset == nullptr) {
@@ -159,13 +167,13 @@ partition::Programs programs_of_rank(const job::Job& job, const Compiled& compil
 
 partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank,
                                      const device::Device& device, const partition::StageFunctions& stage) {
-  return partition::programs_of(
-      compiled.graph, compiled.partition, stage,
-      {.device = device,
-       .threads = threads_of(job),
-       .rank = rank,
-       .transfer_scratch = runtime::scratch_of(compiled.transports),
-       .plan_hook = [&](const plan::HookGroup& group) { return compiled.hooks->ask(group); }});
+  return partition::programs_of(compiled.graph, compiled.partition, stage,
+                                {.device = device,
+                                 .threads = threads_of(job),
+                                 .rank = rank,
+                                 .transfer_scratch = runtime::scratch_of(compiled.transports),
+                                 .plan_hook = [&](const plan::HookGroup& group) { return compiled.hooks->ask(group); },
+                                 .agreements = true});
 }
 
 std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partition::Programs& programs) {

@@ -46,7 +46,7 @@ struct Compiled {
 
 /// Runs data, model, strategy and partitioner, in this order; starts nothing. `now_at` gets the current activity.
 /// `dataset`: the job's, if it is already open. Throws Error{job, data, plugin}.
-[[nodiscard]] Compiled compile(const job::Job& job, std::string_view device = "cpu", std::int64_t rank = 0,
+[[nodiscard]] Compiled compile(const job::Job& job, std::int64_t rank = 0,
                                const std::function<void(std::string_view activity)>& now_at = {},
                                std::shared_ptr<data::Dataset> dataset = nullptr);
 

@@ -12,6 +12,7 @@
 #include "core/data/array_set.h"
 #include "core/data/data_files.h"
 #include "core/device/elements.h"
+#include "core/device/host_tensor.h"
 
 namespace shardrun::data {
 namespace {
@@ -126,7 +127,8 @@ class ArrayDataset final : public Dataset {
       choose_rows(first + done, block);
       fill_reals(set, block, inputs, done, &ArraySet::fill_features);
       if (set.has_labels()) {
-        set.fill_labels(block, classes_, integers(targets).subspan(static_cast<std::size_t>(done), count));
+        set.fill_labels(block, classes_,
+                        device::elements_of<std::int32_t>(targets).subspan(static_cast<std::size_t>(done), count));
       } else {
         fill_reals(set, block, targets, done, &ArraySet::fill_targets);
       }
@@ -141,7 +143,7 @@ class ArrayDataset final : public Dataset {
     const std::size_t count = rows.size() * width;
     const std::size_t offset = static_cast<std::size_t>(at) * width;
     if (view.dtype == graph::DType::f32) {
-      (set.*fill)(rows, {static_cast<float*>(view.data) + offset, count});
+      (set.*fill)(rows, device::elements_of<float>(view).subspan(offset, count));
       return;
     }
     std::vector<float> read(count);

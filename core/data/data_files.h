@@ -36,14 +36,6 @@ auto with_name(const Named& name, Act act) {
   }
 }
 
-/// Throws Error{internal} unless the tensor holds 32-bit integers.
-[[nodiscard]] inline std::span<std::int32_t> integers(const device::TensorView& view) {
-  if (view.dtype != graph::DType::i32) {
-    throw Error(ErrorCode::internal, fmt::format("tokens and labels are 32-bit, not {}", to_string(view.dtype)));
-  }
-  return {static_cast<std::int32_t*>(view.data), static_cast<std::size_t>(view.elements())};
-}
-
 /// The open files of [data]: opened by path, or inherited from another process of this host.
 class DataFiles {
  public:

@@ -51,7 +51,7 @@ class Dataset {
   // Throw Error{io} if a file was cut short or has changed, Error{data} for a token or label that the model does not
   // have. Same REQUIRES as files().
 
-  /// Fills the views' rows with samples from the global sample `first` on.
+  /// Fills the rows of the views, which are in host memory, with samples from the global sample `first` on.
   virtual void fill_training(std::uint64_t seed, std::int64_t first, const device::TensorView& inputs,
                              const device::TensorView& targets) const = 0;
   virtual void fill_evaluation(std::int64_t first, const device::TensorView& inputs,

@@ -4,9 +4,12 @@
 #include <cstring>
 #include <vector>
 
+#include "core/device/host_tensor.h"
+
 namespace shardrun::data {
 namespace {
 
+using device::HostTensor;
 using device::TensorView;
 
 /// Whether a part has whole rows.
@@ -14,7 +17,7 @@ bool has_whole_rows(const TensorView& view) {
   return std::equal(view.shape.begin() + 1, view.shape.begin() + view.rank, view.global.begin() + 1);
 }
 
-/// All rows and columns of a tensor, in memory of its own.
+/// All rows and columns of a tensor, in host memory of its own.
 struct Whole {
   explicit Whole(const TensorView& part) : view(part) {
     view.shape = part.global;
@@ -27,7 +30,8 @@ struct Whole {
   std::vector<std::byte> bytes;
 };
 
-void copy_part(const Whole& whole, const TensorView& part) {
+void copy_part(const Whole& whole, const HostTensor& part_of_rank) {
+  const TensorView& part = part_of_rank.view();
   const std::size_t bytes = graph::element_bytes(part.dtype);
   for (std::int64_t local = 0; local < part.elements(); ++local) {
     std::int64_t rest = local;
@@ -38,14 +42,16 @@ void copy_part(const Whole& whole, const TensorView& part) {
       stride *= part.global[d];
       rest /= part.shape[d];
     }
-    std::memcpy(static_cast<std::byte*>(part.data) + static_cast<std::size_t>(local) * bytes,
+    std::memcpy(part_of_rank.bytes().data() + static_cast<std::size_t>(local) * bytes,
                 whole.bytes.data() + static_cast<std::size_t>(from) * bytes, bytes);
   }
 }
 
 /// `fill(first, inputs, targets)` writes whole rows, as many as the views have.
 template <typename Fill>
-void feed(std::int64_t first, const TensorView& inputs, const TensorView& targets, const Fill& fill) {
+void feed(std::int64_t first, HostTensor& x, HostTensor& y, const Fill& fill) {
+  const TensorView& inputs = x.view();
+  const TensorView& targets = y.view();
   const bool same_rows = inputs.origin[0] == targets.origin[0] && inputs.shape[0] == targets.shape[0];
   if (same_rows && has_whole_rows(inputs) && has_whole_rows(targets)) {
     if (inputs.shape[0] > 0) {
@@ -56,20 +62,31 @@ void feed(std::int64_t first, const TensorView& inputs, const TensorView& target
   const Whole all_inputs(inputs);
   const Whole all_targets(targets);
   fill(first, all_inputs.view, all_targets.view);
-  copy_part(all_inputs, inputs);
-  copy_part(all_targets, targets);
+  copy_part(all_inputs, x);
+  copy_part(all_targets, y);
+}
+
+template <typename Fill>
+void feed(std::int64_t first, const device::HostAccess& host, const TensorView& inputs, const TensorView& targets,
+          const Fill& fill) {
+  HostTensor x(host, inputs, device::Access::write);
+  HostTensor y(host.without(inputs), targets, device::Access::write);
+  feed(first, x, y, fill);
+  x.store();
+  y.store();
 }
 
 }  // namespace
 
-void feed_training(const Dataset& dataset, std::uint64_t seed, std::int64_t first, const TensorView& inputs,
-                   const TensorView& targets) {
-  feed(first, inputs, targets,
+void feed_training(const Dataset& dataset, std::uint64_t seed, std::int64_t first, const device::HostAccess& host,
+                   const TensorView& inputs, const TensorView& targets) {
+  feed(first, host, inputs, targets,
        [&](std::int64_t row, const TensorView& x, const TensorView& y) { dataset.fill_training(seed, row, x, y); });
 }
 
-void feed_evaluation(const Dataset& dataset, std::int64_t first, const TensorView& inputs, const TensorView& targets) {
-  feed(first, inputs, targets,
+void feed_evaluation(const Dataset& dataset, std::int64_t first, const device::HostAccess& host,
+                     const TensorView& inputs, const TensorView& targets) {
+  feed(first, host, inputs, targets,
        [&](std::int64_t row, const TensorView& x, const TensorView& y) { dataset.fill_evaluation(row, x, y); });
 }
 

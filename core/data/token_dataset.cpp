@@ -9,6 +9,7 @@
 #include "core/data/sampler.h"
 #include "core/data/text.h"
 #include "core/data/tokens.h"
+#include "core/device/host_tensor.h"
 
 namespace shardrun::data {
 namespace {
@@ -158,14 +159,16 @@ class TokenDataset final : public Dataset {
   void fill_training(std::uint64_t seed, std::int64_t first, const TensorView& inputs,
                      const TensorView& targets) const override {
     with_name(training_.name(), [&] {
-      fill_samples({training_.stream(), split_.training, context_}, seed, first, integers(inputs), integers(targets));
+      fill_samples({training_.stream(), split_.training, context_}, seed, first,
+                   device::elements_of<std::int32_t>(inputs), device::elements_of<std::int32_t>(targets));
     });
   }
 
   void fill_evaluation(std::int64_t first, const TensorView& inputs, const TensorView& targets) const override {
     const Tokens& tokens = validation_ ? *validation_ : training_;
     with_name(tokens.name(), [&] {
-      data::fill_evaluation({tokens.stream(), split_.validation, context_}, first, integers(inputs), integers(targets));
+      data::fill_evaluation({tokens.stream(), split_.validation, context_}, first,
+                            device::elements_of<std::int32_t>(inputs), device::elements_of<std::int32_t>(targets));
     });
   }
 

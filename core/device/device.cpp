@@ -10,6 +10,7 @@
 #include "core/base/error.h"
 #include "core/base/suggest.h"
 #include "core/device/elements.h"
+#include "core/device/host_device.h"
 
 namespace shardrun::device {
 
@@ -28,27 +29,45 @@ std::map<std::string, Kernels, std::less<>>& registry() {
   return kernels;
 }
 
-const std::vector<Device>& devices() {
-  static const std::vector<Device> known = {Device("cpu"), Device("reference", graph::DType::f64)};
+std::vector<graph::TensorType> types_of(const std::vector<TensorView>& tensors) {
+  std::vector<graph::TensorType> types;
+  for (const TensorView& tensor : tensors) {
+    types.push_back({.dtype = tensor.dtype,
+                     .shape = {tensor.shape.begin(), tensor.shape.begin() + tensor.rank},
+                     .axes = std::vector<std::string>(tensor.rank)});
+  }
+  return types;
+}
+
+/// Those of the program; others are added before main.
+std::vector<std::unique_ptr<const Device>>& devices() {
+  static std::vector<std::unique_ptr<const Device>> known = [] {
+    std::vector<std::unique_ptr<const Device>> own;
+    own.push_back(std::make_unique<const HostDevice>("cpu"));
+    own.push_back(std::make_unique<const HostDevice>("reference", graph::DType::f64));
+    return own;
+  }();
   return known;
 }
 
 }  // namespace
 
+const std::vector<std::unique_ptr<const Device>>& Device::all() { return devices(); }
+
 const Device& Device::find(std::string_view name) {
   std::vector<std::string> names;
-  for (const Device& device : devices()) {
-    if (device.name() == name) {
-      return device;
+  for (const std::unique_ptr<const Device>& device : devices()) {
+    if (device->name() == name) {
+      return *device;
     }
-    names.push_back(device.name());
+    names.push_back(device->name());
   }
   throw Error(ErrorCode::usage, fmt::format("no device is called '{}'{}; there are {}", name, did_you_mean(name, names),
                                             fmt::join(names, ", ")));
 }
 
 const Kernel& Device::kernel(std::string_view op) const {
-  const auto kernels = registry().find(name_);
+  const auto kernels = registry().find(kernels_);
   if (kernels != registry().end()) {
     const auto found = kernels->second.find(op);
     if (found != kernels->second.end()) {
@@ -58,7 +77,24 @@ const Kernel& Device::kernel(std::string_view op) const {
   throw Error(ErrorCode::internal, fmt::format("device '{}' has no kernel for op '{}'", name_, op));
 }
 
-void Device::run(const Kernel& kernel, const KernelCall& call) const {
+std::unique_ptr<const PreparedKernel> Device::prepare(const Kernel& kernel, const graph::Attributes& attributes,
+                                                      std::vector<TensorView> inputs, std::vector<TensorView> outputs,
+                                                      std::span<std::byte> scratch) const {
+  auto prepared = std::make_unique<PreparedKernel>();
+  if (kernel.prepare != nullptr) {
+    const std::vector<graph::TensorType> of_inputs = types_of(inputs);
+    const std::vector<graph::TensorType> of_outputs = types_of(outputs);
+    prepared->prepared = kernel.prepare({attributes, of_inputs, of_outputs});
+  }
+  prepared->kernel = &kernel;
+  prepared->attributes = &attributes;
+  prepared->inputs = std::move(inputs);
+  prepared->outputs = std::move(outputs);
+  prepared->scratch = scratch;
+  return prepared;
+}
+
+void run_kernel(const Kernel& kernel, const KernelCall& call) {
   kernel.run(call);
   for (const TensorView& result : call.outputs) {
     if (result.rounded != result.dtype && result.dtype == graph::DType::f64) {
@@ -66,6 +102,8 @@ void Device::run(const Kernel& kernel, const KernelCall& call) const {
     }
   }
 }
+
+RegisterDevice::RegisterDevice(std::unique_ptr<const Device> device) { devices().push_back(std::move(device)); }
 
 RegisterKernel::RegisterKernel(std::string_view device, std::string_view op, Kernel kernel, int level) {
   Kernels& kernels = registry()[std::string(device)];

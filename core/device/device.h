@@ -8,6 +8,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "core/graph/attributes.h"
 #include "core/graph/op.h"
@@ -15,6 +17,8 @@
 
 namespace shardrun::device {
 
+class Memory;
+class Queue;
 class Threads;
 
 inline constexpr std::size_t max_rank = 8;
@@ -25,7 +29,7 @@ inline constexpr std::size_t max_rank = 8;
 struct TensorView {
   void* data = nullptr;
   graph::DType dtype = graph::DType::f32;    ///< of the elements in memory
-  graph::DType rounded = graph::DType::f32;  ///< the graph's type of the elements, to which Device::run rounds results
+  graph::DType rounded = graph::DType::f32;  ///< the graph's type of the elements, to which run_kernel() rounds results
   std::uint32_t rank = 0;
   std::array<std::int64_t, max_rank> shape = {};
   std::array<std::int64_t, max_rank> origin = {};
@@ -40,6 +44,10 @@ struct TensorView {
   }
   [[nodiscard]] std::size_t bytes() const noexcept {
     return static_cast<std::size_t>(elements()) * graph::element_bytes(dtype);
+  }
+  /// The address of an element, on the device.
+  [[nodiscard]] std::byte* address_of(std::int64_t element) const noexcept {
+    return static_cast<std::byte*>(data) + static_cast<std::size_t>(element) * graph::element_bytes(dtype);
   }
 };
 
@@ -75,15 +83,49 @@ struct Kernel {
   std::shared_ptr<void> (*prepare)(const graph::OpShape& shape) = nullptr;
 };
 
-/// Where programs run: the types that it stores and a kernel per op. Kernels are found by device name and op name.
+/// A kernel with the arguments that stay the same from call to call, as Device::prepare() made it. A device may derive
+/// from it to keep more.
+struct PreparedKernel {
+  PreparedKernel() = default;
+  PreparedKernel(const PreparedKernel&) = delete;
+  PreparedKernel& operator=(const PreparedKernel&) = delete;
+  virtual ~PreparedKernel() = default;
+
+  const Kernel* kernel = nullptr;
+  const graph::Attributes* attributes = nullptr;
+  std::vector<TensorView> inputs;
+  std::vector<TensorView> outputs;
+  std::span<std::byte> scratch;
+  std::shared_ptr<void> prepared;  ///< what Kernel::prepare made
+};
+
+/// What a device is, for people.
+struct DeviceFacts {
+  std::string kind;  ///< "cpu"
+  std::int64_t cores = 0;
+  std::optional<std::uint64_t> memory;  ///< bytes available; nothing: unknown
+  std::string vectors;                  ///< the instruction set of the fastest kernels
+  std::vector<graph::DType> computes;   ///< real types that its kernels take
+};
+
+/// Where programs run: the owner of tensors' memory and of the time at which kernels run. It has the types that it
+/// stores and a kernel per op.
+///
+/// Addresses in views are the device's. Outside this folder only host tensors (host_tensor.h) are dereferenced.
 class Device {
  public:
-  /// "cpu" (fast) or "reference" (float64). Throws Error{usage} for another name, listing the known ones.
+  /// A device by name. Throws Error{usage} for an unknown name, listing the known ones.
   [[nodiscard]] static const Device& find(std::string_view name);
+  /// All devices, in the order in which they were registered.
+  [[nodiscard]] static const std::vector<std::unique_ptr<const Device>>& all();
 
+  /// `kernels`: the name under which its kernels are registered.
   /// `reals`: the type in which it stores all real numbers; nothing: each in its own type.
-  explicit Device(std::string name, std::optional<graph::DType> reals = std::nullopt)
-      : name_(std::move(name)), reals_(reals) {}
+  explicit Device(std::string name, std::string kernels, std::optional<graph::DType> reals = std::nullopt)
+      : name_(std::move(name)), kernels_(std::move(kernels)), reals_(reals) {}
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+  virtual ~Device() = default;
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   /// The type in which it stores the elements of a graph's tensor.
@@ -93,13 +135,34 @@ class Device {
   /// Throws Error{internal} when the device has no kernel for the op.
   [[nodiscard]] const Kernel& kernel(std::string_view op) const;
 
-  /// Runs a kernel of this device. If the device stores real numbers in a wider type than the graph's, it rounds
-  /// results to the graph's type where that is bf16 or f16. Results of type f32 keep all digits.
-  void run(const Kernel& kernel, const KernelCall& call) const;
+  [[nodiscard]] virtual DeviceFacts facts() const = 0;
+  /// Whether the host, and so every transport, may use the addresses of its memory.
+  [[nodiscard]] virtual bool is_addressable() const noexcept = 0;
+  /// Memory for tensors. Throws Error{io} when there is not that much. It outlives the queues that use it.
+  [[nodiscard]] virtual std::shared_ptr<const Memory> allocate(std::uint64_t bytes) const = 0;
+  /// A queue whose kernels share `threads`, which outlive it.
+  [[nodiscard]] virtual std::unique_ptr<Queue> open_queue(Threads& threads) const = 0;
+  /// Prepares a kernel of this device for arguments in its memory. `attributes` and `kernel` outlive the result.
+  [[nodiscard]] virtual std::unique_ptr<const PreparedKernel> prepare(const Kernel& kernel,
+                                                                      const graph::Attributes& attributes,
+                                                                      std::vector<TensorView> inputs,
+                                                                      std::vector<TensorView> outputs,
+                                                                      std::span<std::byte> scratch) const;
 
  private:
   std::string name_;
+  std::string kernels_;
   std::optional<graph::DType> reals_;
+};
+
+/// Runs a kernel at once. All arguments are in host memory. If results are stored in float64 and the graph's type is
+/// bf16 or f16, they are rounded to it. Results of type f32 keep all digits.
+void run_kernel(const Kernel& kernel, const KernelCall& call);
+
+/// `const RegisterDevice d(std::make_unique<Mine>());` at namespace scope.
+class RegisterDevice {
+ public:
+  explicit RegisterDevice(std::unique_ptr<const Device> device);
 };
 
 /// `const RegisterKernel k("cpu", "matmul", kernel, level);` at namespace scope. Of several kernels for one device and

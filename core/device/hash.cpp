@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "core/device/queue.h"
 #include "core/device/threads.h"
 
 namespace shardrun::device {
@@ -28,13 +29,27 @@ TensorHashes::TensorHashes(const std::vector<TensorView>& tensors) : hashes_(ten
   }
 }
 
-std::span<const std::uint64_t> TensorHashes::compute(Threads& threads) {
+void TensorHashes::add(const Block& block, const std::byte* contents) {
+  std::atomic_ref<std::uint64_t>(hashes_[block.tensor])
+      .fetch_add(XXH3_64bits_withSeed(contents, block.bytes, block.number), std::memory_order_relaxed);
+}
+
+std::span<const std::uint64_t> TensorHashes::compute(Queue& queue, Threads& threads) {
   std::fill(hashes_.begin(), hashes_.end(), 0);
+  queue.finish();
+  if (!queue.device().is_addressable()) {
+    std::vector<std::byte> copy(block_bytes);
+    for (const Block& block : blocks_) {
+      queue.read(block.data, std::span(copy).first(block.bytes));
+      queue.finish();
+      add(block, copy.data());
+    }
+    return hashes_;
+  }
   threads.split(static_cast<std::int64_t>(blocks_.size()), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t b = begin; b < end; ++b) {
       const Block& block = blocks_[static_cast<std::size_t>(b)];
-      std::atomic_ref<std::uint64_t>(hashes_[block.tensor])
-          .fetch_add(XXH3_64bits_withSeed(block.data, block.bytes, block.number), std::memory_order_relaxed);
+      add(block, block.data);
     }
   });
   return hashes_;

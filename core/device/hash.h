@@ -9,6 +9,7 @@
 
 namespace shardrun::device {
 
+class Queue;
 class Threads;
 
 /// Hashes tensors, to compare them with other ranks' copies. Equal bits have equal hashes on every machine and with any
@@ -18,8 +19,9 @@ class TensorHashes {
   /// REQUIRES: the tensors' memory outlives this.
   explicit TensorHashes(const std::vector<TensorView>& tensors);
 
-  /// XXH3 of each tensor's current contents, valid until the next call. Threads share the work. Allocates nothing.
-  [[nodiscard]] std::span<const std::uint64_t> compute(Threads& threads);
+  /// XXH3 of each tensor's contents after the queue's work, valid until the next call. Threads share the work.
+  /// Allocates nothing if the host can address the queue's device.
+  [[nodiscard]] std::span<const std::uint64_t> compute(Queue& queue, Threads& threads);
 
  private:
   /// A block of one tensor. Its number within the tensor seeds its hash. A tensor's hash is the sum of its blocks'
@@ -30,6 +32,8 @@ class TensorHashes {
     std::size_t tensor = 0;
     std::uint64_t number = 0;
   };
+
+  void add(const Block& block, const std::byte* contents);
 
   std::vector<Block> blocks_;
   std::vector<std::uint64_t> hashes_;

@@ -83,7 +83,7 @@ class Search {
       job::Job other = job::parse_job(job::read_job_text(job::canonical_text(job_), job_.file, settings),
                                       compile::schema_providers());
       other.cluster = {};  // only its memory is needed
-      const compile::Compiled compiled = compile::compile(other, "cpu", 0, {}, dataset_);
+      const compile::Compiled compiled = compile::compile(other, 0, {}, dataset_);
       const Forecast forecast = forecast::forecast(other, compiled);
       if (idle_count(other, compiled, forecast) > idle_) {
         return std::nullopt;

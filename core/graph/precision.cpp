@@ -20,10 +20,11 @@ class Retyping {
         function_(function),
         updates_(function.role == Role::once),
         copy_(function),
-        stored_(function.values.size()),
-        target_(function.values.size()) {
-    for (const StateWrite& write : function.writes) {
-      target_[write.value] = write.state;
+        inputs_(function.values.size()),
+        writes_of_(function.values.size()),
+        written_(function.writes.size()) {
+    for (std::size_t w = 0; w < function.writes.size(); ++w) {
+      writes_of_[function.writes[w].value].push_back(w);
     }
   }
 
@@ -36,6 +37,11 @@ class Retyping {
     std::vector<ValueId> outputs;
     for (const Port& port : function_.outputs) {
       outputs.push_back(as(DType::f32, copy_.values()[port.value], graph_.layers));
+    }
+    for (std::size_t w = 0; w < written_.size(); ++w) {
+      if (!written_[w].exists()) {  // a state or an input is written as it is
+        written_[w] = as(type_of_write(w), copy_.values()[function_.writes[w].value], graph_.layers);
+      }
     }
     Function made = copy_.finish();
     for (std::size_t p = 0; p < outputs.size(); ++p) {
@@ -66,7 +72,7 @@ class Retyping {
       const ValueId original = std::exchange(id, copy_.values()[id]);
       if (!decided && is_real(copy_.type(id).dtype)) {
         decided = true;
-        id = is_input(original) ? half_of(original) : id;
+        id = is_input(original) ? as_bf16(original) : id;
       }
       types.push_back(copy_.type(id));
     }
@@ -79,23 +85,26 @@ class Retyping {
     copy_.append(std::move(node), copy_.values());
     for (std::size_t o = 0; o < originals.size(); ++o) {
       const ValueId made = copy_.values()[originals[o]];
-      const StateId target = target_[originals[o]];
-      const DType stored = target.exists() ? graph_.states[target].type.dtype : results[o].dtype;
-      copy_.made().values[made].type.dtype = sums && o == 0 ? stored : results[o].dtype;
-      if (target.exists()) {
-        stored_[originals[o]] = as(stored, made, layer, phase);
+      const std::vector<std::size_t>& writes = writes_of_[originals[o]];
+      copy_.made().values[made].type.dtype =
+          sums && o == 0 && !writes.empty() ? type_of_write(writes.front()) : results[o].dtype;
+      for (const std::size_t w : writes) {
+        written_[w] = as(type_of_write(w), made, layer, phase);
       }
     }
   }
 
+  [[nodiscard]] DType type_of_write(std::size_t w) const { return graph_.states[function_.writes[w].state].type.dtype; }
+
   std::vector<StateWrite> writes() {
     std::vector<StateWrite> made;
-    for (const StateWrite& write : function_.writes) {
+    for (std::size_t w = 0; w < written_.size(); ++w) {
+      const StateWrite& write = function_.writes[w];
       const StateId master = graph_.master_of(write.state);
       if (master != write.state) {
         made.push_back({.state = master, .value = copy_.values()[write.value], .mode = write.mode});
       }
-      made.push_back({.state = write.state, .value = stored_[write.value], .mode = write.mode});
+      made.push_back({.state = write.state, .value = written_[w], .mode = write.mode});
     }
     return made;
   }
@@ -104,11 +113,11 @@ class Retyping {
     return !function_.values[original].producer.exists() && !function_.values[original].state.exists();
   }
 
-  ValueId half_of(ValueId input) {
-    if (!stored_[input].exists()) {
-      stored_[input] = as(DType::bf16, copy_.values()[input], -1);
+  ValueId as_bf16(ValueId input) {
+    if (!inputs_[input].exists()) {
+      inputs_[input] = as(DType::bf16, copy_.values()[input], -1);
     }
-    return stored_[input];
+    return inputs_[input];
   }
 
   /// The value in an element type: itself, or the result of a cast that is added here.
@@ -136,8 +145,9 @@ class Retyping {
   const Function& function_;
   const bool updates_;
   FunctionCopy copy_;
-  IdVector<ValueId, ValueId> stored_;  ///< of an input: its cast; of what is written to a state: what the state takes
-  IdVector<ValueId, StateId> target_;  ///< of a value: the state that it is written to
+  IdVector<ValueId, ValueId> inputs_;                      ///< of an input: its cast
+  IdVector<ValueId, std::vector<std::size_t>> writes_of_;  ///< of a value: which writes of the function take it
+  std::vector<ValueId> written_;                           ///< of each write: the value in the state's type
 };
 
 void add_master(Graph& graph, StateId id) {

@@ -58,8 +58,8 @@ struct DataSettings {
   std::vector<std::filesystem::path> validation_arrays;
   Tokenizer tokenizer{};
   TokenType token_type{};  ///< of token files
-  double split{};        ///< fraction that is trained on, in (0, 1]
-  std::int64_t batch{};  ///< sequences or samples per optimizer step, over all ranks
+  double split{};          ///< fraction that is trained on, in (0, 1]
+  std::int64_t batch{};    ///< sequences or samples per optimizer step, over all ranks
   std::int64_t microbatches{};
   std::int64_t eval_batch{};  ///< 0: as one microbatch
 };
@@ -76,8 +76,8 @@ struct TrainSettings {
   double beta2{};
   double epsilon{};
   double momentum{};
-  double clip{};              ///< largest norm of the gradient; 0: not clipped
-  Remat remat{};              ///< what backward computes again
+  double clip{};  ///< largest norm of the gradient; 0: not clipped
+  Remat remat{};  ///< what backward computes again
   Precision precision{};
   Gradients gradients{};      ///< their element type, with mixed precision
   std::int64_t eval_every{};  ///< steps; 0: only at the end
@@ -130,6 +130,7 @@ struct Job {
   std::int64_t ranks{};
   Chosen strategy;
   std::string transport;       ///< of mesh axes that `axis_transports` does not name
+  std::string device;          ///< where the ranks compute
   double timeout{};            ///< seconds
   bool deterministic{};        ///< sums over ranks are added in the order of the ranks
   std::int64_t check_every{};  ///< steps between comparisons of replicas; 0: only at evaluations and saves; -1: never

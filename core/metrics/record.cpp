@@ -109,7 +109,9 @@ void Record::finish(const char* status, int exit_code) {
   summary.status = status;
   summary.exit_code = exit_code;
   summary.seconds = seconds_since(begin_);
-  summary.step_ms_median = 1000 * median(step_seconds_);
+  if (!step_seconds_.empty()) {
+    summary.step_ms_median = 1000 * median(step_seconds_);
+  }
   summary.ranks[0].private_bytes = private_bytes();
   log(fmt::format("{} after {}", status, counted(summary.steps, "step")));
 }

@@ -50,7 +50,7 @@ object json_of(const Summary& summary) {
               {"parameters", summary.parameters},
               {"data_bytes", summary.data_bytes},
               {"tokens_per_s", summary.tokens_per_s},
-              {"step_ms_median", summary.step_ms_median},
+              {"step_ms_median", json_of(summary.step_ms_median)},
               {"checks", summary.checks},
               {"check_s", summary.check_s},
               {"saved", summary.saved.empty() ? value(nullptr) : value(summary.saved)},
@@ -155,7 +155,7 @@ Summary parse_summary(std::string_view json) {
     summary.parameters = from.at("parameters").to_number<std::int64_t>();
     summary.data_bytes = from.at("data_bytes").to_number<std::uint64_t>();
     summary.tokens_per_s = from.at("tokens_per_s").to_number<double>();
-    summary.step_ms_median = from.at("step_ms_median").to_number<double>();
+    summary.step_ms_median = number_of(from.at("step_ms_median"));
     summary.checks = from.at("checks").to_number<std::int64_t>();
     summary.check_s = from.at("check_s").to_number<double>();
     summary.ending_s = number_of(from.at("ending_s"));

@@ -51,7 +51,7 @@ struct Summary {
   std::int64_t parameters = 0;
   std::uint64_t data_bytes = 0;  ///< memory of the tokens of texts on each host, for all its ranks
   double tokens_per_s = 0;
-  double step_ms_median = 0;
+  std::optional<double> step_ms_median;  ///< null if no step was timed
   std::int64_t checks = 0;         ///< comparisons of replicas
   double check_s = 0;              ///< seconds of the checks, outside of the steps
   std::string saved;               ///< what is in the folder as the run's result: "new", "earlier" or "none"

@@ -26,6 +26,7 @@ TransferId Emitter::add_transfer(Transfer transfer, Span span) {
   if (bytes > 0) {
     transfer.scratch =
         add_staging(transfer.name + "/scratch", graph::DType::i32, static_cast<std::int64_t>((bytes + 3) / 4), span);
+    program_.buffers[transfer.scratch].is_staged = !settings_.rank.device.is_addressable();
   }
   return program_.transfers.push_back(std::move(transfer));
 }

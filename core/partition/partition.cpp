@@ -6,10 +6,12 @@
 #include <utility>
 
 #include "core/memory/layout.h"
+#include "core/partition/agreements.h"
 #include "core/partition/copies.h"
 #include "core/partition/hooks.h"
 #include "core/partition/lower.h"
 #include "core/partition/parts.h"
+#include "core/partition/staging.h"
 #include "core/partition/state_layout.h"
 
 namespace shardrun::partition {
@@ -92,7 +94,8 @@ void place_transients(const Programs& programs, Program& program, std::uint64_t 
   std::vector<memory::Interval> intervals;
   for (const BufferId b : programs.transients(program)) {
     const Buffer& buffer = program.buffers[b];
-    intervals.push_back({buffer.part_of.exists() ? 0 : buffer.bytes, buffer.first, buffer.last});
+    const bool has_own = !buffer.part_of.exists() && !buffer.is_staged;
+    intervals.push_back({has_own ? buffer.bytes : 0, buffer.first, buffer.last});
   }
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const auto at = static_cast<std::int32_t>(i);
@@ -120,7 +123,7 @@ std::uint64_t sum(const IdVector<graph::StateId, Buffer>& states, Category categ
   return bytes;
 }
 
-/// Bytes of the pages that any buffer or scratch of any program touches.
+/// Bytes of the arena's pages that any buffer or scratch of any program touches.
 std::uint64_t touched(const Programs& programs) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
   for (const Buffer& state : programs.states) {
@@ -128,10 +131,25 @@ std::uint64_t touched(const Programs& programs) {
   }
   for (const Program& program : programs.programs) {
     for (const BufferId b : programs.transients(program)) {
-      ranges.emplace_back(program.buffers[b].offset, program.buffers[b].bytes);
+      if (!program.buffers[b].is_staged) {
+        ranges.emplace_back(program.buffers[b].offset, program.buffers[b].bytes);
+      }
     }
     for (const Instruction& instruction : program.instructions) {
       ranges.emplace_back(instruction.scratch_offset, instruction.scratch_bytes);
+    }
+  }
+  return memory::touched_bytes(std::move(ranges));
+}
+
+/// The same of staging memory.
+std::uint64_t touched_staging(const Programs& programs) {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges = {{0, programs.host_bytes}};
+  for (const Program& program : programs.programs) {
+    for (const BufferId b : programs.transients(program)) {
+      if (program.buffers[b].is_staged) {
+        ranges.emplace_back(program.buffers[b].offset, program.buffers[b].bytes);
+      }
     }
   }
   return memory::touched_bytes(std::move(ranges));
@@ -155,12 +173,14 @@ MemoryUse measure(const Programs& programs) {
     for (const BufferId b : programs.transients(*largest)) {
       const Buffer& buffer = largest->buffers[b];
       const auto at = static_cast<std::int32_t>(peak);
-      if (buffer.category == Category::communication && buffer.first <= at && at <= buffer.last) {
+      if (buffer.category == Category::communication && !buffer.is_staged && buffer.first <= at && at <= buffer.last) {
         use.communication += buffer.bytes;
       }
     }
   }
-  use.peak = touched(programs);
+  const std::uint64_t staging = touched_staging(programs);
+  use.communication += staging;
+  use.peak = touched(programs) + staging;
   use.activations = use.peak - use.parameters - use.gradients - use.optimizer - use.communication - use.scratch;
   return use;
 }
@@ -286,14 +306,20 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
   programs.finalized = finalized_buffers(graph, programs.states, partition, settings);
   std::uint64_t transient = 0;
   const std::vector<Bucket> none;
+  const auto add_program = [&](Program program) {
+    place_transients(programs, program, base);
+    if (!settings.device.is_addressable()) {
+      programs.staging_bytes = std::max(programs.staging_bytes, add_staging(program));
+    }
+    transient = std::max(transient, program.transient_bytes);
+    programs.programs.push_back(std::move(program));
+  };
   const auto add = [&](const SplitFunction& function, const IdVector<StepId, Step>& steps,
                        const std::vector<Bucket>& finalized) {
     Program program =
         lower(function, {graph, settings, partition, programs.states, programs.finalized, steps, finalized});
     program.finalizes = !finalized.empty();
-    place_transients(programs, program, base);
-    transient = std::max(transient, program.transient_bytes);
-    programs.programs.push_back(std::move(program));
+    add_program(std::move(program));
   };
   const std::vector<SplitFunction>& functions = stage.functions;
   std::vector<Variants> variants;
@@ -311,6 +337,15 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
     if (variants[f].others) {
       add(functions[f], steps, none);
     }
+  }
+  if (settings.agreements) {
+    for (Program& program : agreements_of(graph, partition, settings, programs.states)) {
+      add_program(std::move(program));
+    }
+  }
+  if (!settings.device.is_addressable()) {
+    programs.host_bytes = host_room(programs, graph);
+    programs.staging_bytes = std::max(programs.staging_bytes, programs.host_bytes);
   }
   programs.arena_bytes = base + transient;
   programs.memory = measure(programs);

@@ -72,6 +72,7 @@ struct RankSettings {
   std::int64_t rank = 0;
   TransferScratch transfer_scratch = {};  ///< empty: none
   PlanHook plan_hook = {};                ///< may be empty if the plan has no hooks
+  bool agreements = false;                ///< whether there are the programs of agreements.h
 };
 
 /// The programs of one rank: the graph's functions over the rank's parts, in one arena. A function whose states are

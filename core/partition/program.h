@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -23,7 +24,7 @@ using TransferId = Id<struct TransferTag>;
 /// The kind of memory that a buffer counts towards in MemoryUse.
 enum class Category : std::uint8_t { parameters, gradients, optimizer, activations, communication, scratch };
 
-/// The memory of a tensor, or of this rank's part of it, in the arena.
+/// The memory of a tensor, or of this rank's part of it, in the arena or in staging memory (see Programs).
 struct Buffer {
   std::string name;
   graph::TensorType type;                    ///< of the part, as the device stores it
@@ -32,10 +33,11 @@ struct Buffer {
   std::vector<std::int64_t> global;          ///< shape of the whole tensor
   Category category = Category::activations;
   std::uint64_t bytes = 0;
-  std::uint64_t offset = 0;  ///< from the beginning of the arena
+  std::uint64_t offset = 0;  ///< from the beginning of the memory
   std::int32_t first = 0;    ///< a transient lives from this instruction to `last`; states always live
   std::int32_t last = 0;
-  BufferId part_of = {};  ///< the state whose memory it shares; none: it has its own memory
+  BufferId part_of = {};   ///< the state whose memory it shares; none: it has its own memory
+  bool is_staged = false;  ///< in staging memory
 };
 
 /// Whether an instruction adds to the buffer of its first result or overwrites it.
@@ -56,6 +58,12 @@ struct Region {
   std::int64_t first = 0;
 };
 
+/// The place in staging memory of a copy of a region.
+struct Staged {
+  BufferId buffer = {};
+  std::uint64_t offset = 0;  ///< in bytes, in the buffer
+};
+
 /// One collective or message along one mesh axis, as seen by this rank. Blocks are in the order of the group's members;
 /// counts are in elements.
 struct Transfer {
@@ -72,6 +80,7 @@ struct Transfer {
   BufferId scratch = {};                              ///< the transport's scratch memory
   Link link = {};                                     ///< for send and receive: coordinates along the axis
   std::optional<plan::HookKind> hook = std::nullopt;  ///< the hook that it belongs to
+  std::vector<Staged> staged = {};                    ///< of `send` and `recv`, if transfers are staged
 };
 
 /// Whether it is a send or a receive.
@@ -102,7 +111,8 @@ struct HookCall {
   std::uint32_t call = 0;
   std::uint32_t member = 0;
   HookSamples samples;
-  std::vector<Region> buffers;  ///< the group's tensors, then their hook states, then the hook's own buffers
+  std::vector<Region> buffers;      ///< the group's tensors, then their hook states, then the hook's own buffers
+  std::vector<Staged> staged = {};  ///< of `buffers`, if they are staged
 };
 
 struct Instruction {
@@ -145,6 +155,7 @@ struct Program {
   /// The rows of each call that one run executes: of one call, or of all calls of a step.
   std::vector<std::int64_t> call_rows;
   bool finalizes = false;  ///< whether it finalizes partial states: the variant for a step's last call
+  bool counts = true;      ///< whether plans and measurements count what it sends; false for agreements
   IdVector<BufferId, Buffer> buffers;
   std::vector<Instruction> instructions;
   IdVector<TransferId, Transfer> transfers;
@@ -169,7 +180,9 @@ struct MemoryUse {
   bool operator==(const MemoryUse&) const = default;
 };
 
-/// All programs of one rank, in one arena: first the states, then room for the transients of any one program.
+/// All programs of one rank, in one arena: first the states, then room for the transients of any one program. If the
+/// host cannot address the device's memory, copies of what transfers and hooks use are in staging memory of the host,
+/// as is the transports' scratch.
 struct Programs {
   std::string device;
   int threads = 1;
@@ -184,6 +197,8 @@ struct Programs {
   /// backward. Without a pipeline, microbatch 0 means the microbatch of the call.
   IdVector<ActionId, plan::Action> actions;
   std::uint64_t arena_bytes = 0;
+  std::uint64_t staging_bytes = 0;
+  std::uint64_t host_bytes = 0;  ///< of staging memory: room for what the host writes or reads between two programs
   MemoryUse memory;
   std::vector<plan::HookGroup> hook_groups;  ///< the groups of tensors that the strategy's hooks process
 

@@ -4,15 +4,16 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/device/host_memory.h"
 #include "core/runtime/executor.h"
 #include "plugins/loader/hooks.h"
 
 namespace shardrun::runtime {
 namespace {
 
-device::TensorView view_of(const partition::Buffer& buffer, std::byte* arena) {
+device::TensorView view_of(const partition::Buffer& buffer, std::byte* memory) {
   device::TensorView view;
-  view.data = arena + buffer.offset;
+  view.data = memory + buffer.offset;
   view.dtype = buffer.type.dtype;
   view.rounded = buffer.rounded;
   view.rank = static_cast<std::uint32_t>(buffer.type.shape.size());
@@ -29,25 +30,6 @@ device::TensorView view_of(const partition::Buffer& buffer, std::byte* arena) {
   return view;
 }
 
-std::vector<graph::TensorType> types_of(const partition::Program& program,
-                                        const std::vector<partition::BufferId>& buffers) {
-  std::vector<graph::TensorType> types;
-  for (const partition::BufferId id : buffers) {
-    types.push_back(program.buffers[id].type);
-  }
-  return types;
-}
-
-std::shared_ptr<void> prepare(const device::Kernel& kernel, const partition::Program& program,
-                              const partition::Instruction& instruction) {
-  if (kernel.prepare == nullptr) {
-    return nullptr;
-  }
-  const std::vector<graph::TensorType> inputs = types_of(program, instruction.inputs);
-  const std::vector<graph::TensorType> outputs = types_of(program, instruction.outputs);
-  return kernel.prepare({instruction.attributes, inputs, outputs});
-}
-
 }  // namespace
 
 Executor::Executor(const partition::Programs& programs, const device::Device& device, const plugins::Hooks* hooks)
@@ -55,7 +37,12 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
       device_(device),
       hooks_(hooks),
       threads_(programs.threads),
-      arena_(std::make_shared<memory::Arena>(programs.arena_bytes)) {
+      arena_(device.allocate(programs.arena_bytes)),
+      queue_(device.open_queue(threads_)) {
+  if (!device.is_addressable()) {
+    staging_ = std::make_shared<const device::HostMemory>(programs.staging_bytes);
+    copies_ = device.open_queue(threads_);
+  }
   for (const partition::Buffer& state : programs_.finalized) {
     finalized_.push_back(view_of(state, arena_->data()));
   }
@@ -68,25 +55,17 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
   for (const partition::Program& program : programs_.programs) {
     IdVector<partition::BufferId, device::TensorView>& views = views_.emplace_back();
     for (const partition::Buffer& buffer : program.buffers) {
-      views.push_back(view_of(buffer, arena_->data()));
+      views.push_back(view_of(buffer, (buffer.is_staged ? *staging_ : *arena_).data()));
     }
     std::vector<Call>& calls = calls_.emplace_back();
     for (const partition::Instruction& instruction : program.instructions) {
       Call& call = calls.emplace_back();
       if (instruction.kind == partition::Instruction::Kind::compute) {
-        call.kernel = &device_.kernel(instruction.op->name);
-        call.prepared = prepare(*call.kernel, program, instruction);
+        call.kernel = prepare(instruction, views);
       }
       call.instruction = &instruction;
       call.program = static_cast<std::uint32_t>(calls_.size() - 1);
       call.number = static_cast<std::uint32_t>(calls.size() - 1);
-      call.scratch = {arena_->data() + instruction.scratch_offset, instruction.scratch_bytes};
-      for (const partition::BufferId id : instruction.inputs) {
-        call.inputs.push_back(views[id]);
-      }
-      for (const partition::BufferId id : instruction.outputs) {
-        call.outputs.push_back(views[id]);
-      }
       if (instruction.hook) {
         bind_hook(call);
       }
@@ -96,15 +75,37 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
 
 Executor::~Executor() = default;
 
+std::unique_ptr<const device::PreparedKernel> Executor::prepare(
+    const partition::Instruction& instruction, const IdVector<partition::BufferId, device::TensorView>& views) const {
+  const auto views_of = [&](const std::vector<partition::BufferId>& buffers) {
+    std::vector<device::TensorView> of_buffers;
+    for (const partition::BufferId id : buffers) {
+      of_buffers.push_back(views[id]);
+    }
+    return of_buffers;
+  };
+  return device_.prepare(device_.kernel(instruction.op->name), instruction.attributes, views_of(instruction.inputs),
+                         views_of(instruction.outputs),
+                         {arena_->data() + instruction.scratch_offset, instruction.scratch_bytes});
+}
+
 void Executor::bind_hook(Call& call) {
   if (const graph::DType stored = device_.stored(graph::DType::f32); stored != graph::DType::f32) {
     throw Error(ErrorCode::job, fmt::format("the strategy has hooks, which compute in float32, and device {} stores {}",
                                             device_.name(), to_string(stored)));
   }
-  for (const partition::Region& region : call.instruction->hook->buffers) {
-    call.hook_buffers.push_back(address_of(call.program, region.buffer));
+  const partition::HookCall& hook = *call.instruction->hook;
+  for (std::size_t i = 0; i < hook.buffers.size(); ++i) {
+    const partition::Region& region = hook.buffers[i];
+    std::byte* data = memory_of(call.program, region).data();
+    if (!hook.staged.empty()) {
+      call.before.push_back(copied(call.program, region, hook.staged[i]));
+      data = call.before.back().staged.data();
+    }
+    call.hook_buffers.push_back(data);
     call.hook_elements.push_back(static_cast<std::uint64_t>(region.elements));
   }
+  call.after = call.before;
 }
 
 void Executor::bind(Communicator& communicator) {
@@ -114,25 +115,48 @@ void Executor::bind(Communicator& communicator) {
   }
 }
 
-std::byte* Executor::address_of(std::size_t program, partition::BufferId buffer) const {
-  return buffer.exists() ? static_cast<std::byte*>(views_[program][buffer].data) : nullptr;
+std::span<std::byte> Executor::memory_of(std::size_t program, const partition::Region& region) const {
+  if (!region.buffer.exists()) {
+    return {};
+  }
+  const device::TensorView& buffer = views_[program][region.buffer];
+  return {buffer.address_of(region.first), buffer.address_of(region.first + region.elements)};
+}
+
+Executor::Copied Executor::copied(std::size_t program, const partition::Region& region,
+                                  const partition::Staged& staged) const {
+  const std::span<std::byte> in_arena = memory_of(program, region);
+  std::byte* const copy = views_[program][staged.buffer].address_of(static_cast<std::int64_t>(staged.offset));
+  return {in_arena.data(), {in_arena.data() == nullptr ? nullptr : copy, in_arena.size()}};
 }
 
 Communicator::TransferBuffers Executor::buffers_of(std::size_t program, const partition::Transfer& transfer) const {
-  const std::size_t bytes = graph::element_bytes(transfer.dtype);
-  const auto address = [&](const partition::Region& region) {
-    std::byte* buffer = address_of(program, region.buffer);
-    return buffer == nullptr ? nullptr : buffer + static_cast<std::size_t>(region.first) * bytes;
-  };
-  Communicator::TransferBuffers buffers{.send = address(transfer.send),
-                                        .send_bytes = static_cast<std::uint64_t>(transfer.send.elements) * bytes,
-                                        .recv = address(transfer.recv),
-                                        .recv_bytes = static_cast<std::uint64_t>(transfer.recv.elements) * bytes,
-                                        .scratch = address_of(program, transfer.scratch)};
+  std::span<std::byte> send = memory_of(program, transfer.send);
+  std::span<std::byte> recv = memory_of(program, transfer.recv);
+  if (!transfer.staged.empty()) {
+    send = copied(program, transfer.send, transfer.staged[0]).staged;
+    recv = copied(program, transfer.recv, transfer.staged[1]).staged;
+  }
+  Communicator::TransferBuffers buffers{
+      .send = send.data(), .send_bytes = send.size(), .recv = recv.data(), .recv_bytes = recv.size()};
   if (transfer.scratch.exists()) {
+    buffers.scratch = views_[program][transfer.scratch].data;
     buffers.scratch_bytes = programs_.programs[program].buffers[transfer.scratch].bytes;
   }
   return buffers;
+}
+
+/// What a transfer's start and wait copy.
+void Executor::bind_copies(Call& call, const partition::Transfer& transfer) {
+  if (transfer.staged.empty()) {
+    return;
+  }
+  const bool starts = call.instruction->kind == partition::Instruction::Kind::start;
+  const partition::Region& region = starts ? transfer.send : transfer.recv;
+  if (region.elements > 0) {
+    std::vector<Copied>& copies = starts ? call.before : call.after;
+    copies.push_back(copied(call.program, region, transfer.staged[starts ? 0 : 1]));
+  }
 }
 
 void Executor::bind_transfers(std::size_t p) {
@@ -147,11 +171,14 @@ void Executor::bind_transfers(std::size_t p) {
           i + 1 < program.instructions.size() && program.instructions[i + 1].transfer == instruction.transfer;
       const Communicator::TransferBuffers buffers = buffers_of(p, transfer);
       handles[instruction.transfer] = communicator_->prepare(transfer, buffers, waited_at_once);
-      calls_[p][i].sent = &sent_[programs_.mesh.axes[transfer.axis].name][partition::to_string(transfer.collective)];
+      calls_[p][i].sent =
+          program.counts ? &sent_[programs_.mesh.axes[transfer.axis].name][partition::to_string(transfer.collective)]
+                         : &uncounted_;
       calls_[p][i].bytes = partition::sent_bytes(transfer, at[transfer.axis], programs_.mesh.size(transfer.axis));
     }
     if (instruction.transfer.exists()) {
       calls_[p][i].transfer = handles[instruction.transfer];
+      bind_copies(calls_[p][i], program.transfers[instruction.transfer]);
     }
   }
 }

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "core/device/elements.h"
 #include "core/runtime/executor.h"
 
 namespace shardrun::runtime {
@@ -12,10 +11,9 @@ std::optional<std::string> Executor::non_finite_result(std::size_t program, cons
   if (call.instruction->kind == partition::Instruction::Kind::wait) {
     return bad_arrival(program, at.transfers[call.instruction->transfer]);
   }
-  for (std::size_t o = 0; o < call.outputs.size(); ++o) {
-    if (device::has_non_finite(call.outputs[o])) {
-      return fmt::format("{} (op {}, function {})", at.buffers[call.instruction->outputs[o]].name,
-                         call.instruction->op->name, at.function);
+  for (const partition::BufferId output : call.instruction->outputs) {
+    if (is_bad(views_[program][output])) {
+      return fmt::format("{} (op {}, function {})", at.buffers[output].name, call.instruction->op->name, at.function);
     }
   }
   return std::nullopt;
@@ -30,17 +28,16 @@ std::optional<std::string> Executor::bad_arrival(std::size_t program, const part
   }
   const partition::Buffer& received = at.buffers[buffer];
   const std::uint64_t bytes = static_cast<std::uint64_t>(transfer.recv.elements) * graph::element_bytes(transfer.dtype);
-  const auto bad = [&](const device::TensorView& view) { return device::has_non_finite(view); };
   const auto name = [&](const partition::Buffer& bad_buffer) {
     return fmt::format("{} ({} over {}, function {})", bad_buffer.name, partition::to_string(transfer.collective),
                        programs_.mesh.axes[transfer.axis].name, at.function);
   };
   if (buffer >= partition::buffer_of(programs_.states.next())) {
-    return bad(views_[program][buffer]) ? std::optional(name(received)) : std::nullopt;
+    return is_bad(views_[program][buffer]) ? std::optional(name(received)) : std::nullopt;
   }
   for (const graph::StateId s : programs_.states.ids()) {
     const partition::Buffer& state = programs_.states[s];
-    if (state.offset >= received.offset && state.offset < received.offset + bytes && bad(finalized_[s])) {
+    if (state.offset >= received.offset && state.offset < received.offset + bytes && is_bad(finalized_[s])) {
       return name(state);
     }
   }
@@ -62,21 +59,14 @@ NonFiniteResult::Order order_of(const partition::Program& program, const partiti
 
 }  // namespace
 
-/// A schedule may run a later microbatch's forward before an earlier one's backward. Data that is only moved was
-/// checked where it was made.
-std::optional<NonFiniteResult> Executor::run_checked(std::size_t program, std::span<const device::Scalars> scalars) {
-  std::optional<NonFiniteResult> first;
-  for (Call& call : calls_[program]) {
-    execute(call, scalars);
-    const NonFiniteResult::Order order = order_of(programs_.programs[program], *call.instruction, call.number);
-    if (call.instruction->kind == partition::Instruction::Kind::move || (first && first->order <= order)) {
-      continue;
-    }
-    if (std::optional<std::string> name = non_finite_result(program, call)) {
-      first = {.name = std::move(*name), .order = order};
-    }
+void Executor::check(const Call& call, std::optional<NonFiniteResult>& first) const {
+  const NonFiniteResult::Order order = order_of(programs_.programs[call.program], *call.instruction, call.number);
+  if (call.instruction->kind == partition::Instruction::Kind::move || (first && first->order <= order)) {
+    return;
   }
-  return first;
+  if (std::optional<std::string> name = non_finite_result(call.program, call)) {
+    first = {.name = std::move(*name), .order = order};
+  }
 }
 
 }  // namespace shardrun::runtime

@@ -14,9 +14,6 @@ namespace {
 using partition::Collective;
 using partition::Transfer;
 
-/// The op's id of `agree` in each group; ids of transfers follow.
-constexpr std::uint64_t agree_id = 1;
-
 /// How far an operation may exceed its deadline before the transport is reported as not keeping it.
 constexpr std::int64_t grace_ns = 5'000'000'000;
 
@@ -85,7 +82,7 @@ void set_opcode(plugins::OpRequest& op, const Transfer& transfer) {
 
 plugins::OpRequest request_of(const Transfer& transfer, const Communicator::TransferBuffers& buffers, bool in_order) {
   plugins::OpRequest op;
-  op.in_order = in_order;
+  op.in_order = in_order && transfer.reduction == Reduction::sum;  // the largest is the same in any order
   op.dtype = code_of(transfer.dtype);
   op.reduction = transfer.reduction == Reduction::max ? SR_REDUCE_MAX : SR_REDUCE_SUM;
   if (transfer.collective != Collective::receive) {
@@ -114,20 +111,19 @@ partition::TransferScratch scratch_of(const TransportSet& set) {
 }
 
 Collectives::Collectives(TransportSet& set, const partition::Partition& partition, std::int64_t rank,
-                         const memory::Arena& arena, double timeout_s, FlightRecorder& record)
+                         const device::Memory& memory, double timeout_s, FlightRecorder& record)
     : set_(set),
       mesh_(partition.placements.mesh),
       timeout_ns_(static_cast<std::int64_t>(timeout_s * 1e9)),
       record_(record) {
   for (plugins::Transport& transport : set.transports) {
-    registrations_.push_back(transport.register_memory(arena.data(), arena.bytes(), arena.descriptor()));
+    registrations_.push_back(transport.register_memory(memory.data(), memory.bytes(), memory.descriptor()));
   }
   const std::vector<partition::Link> links = partition::links_of(partition);
   groups_.reserve(mesh_.axes.size() + links.size());
   for (const mesh::AxisId axis : mesh_.axes.ids()) {
     if (mesh_.size(axis) > 1) {
       add_group(axis, {}, axis.index() + 1, mesh::line_through(mesh_, axis, rank), rank);
-      agree_ops_.push_back(prepare_maximum(groups_.back(), {&agreed_, 1}, agree_id, "agreement between the ranks"));
     }
   }
   for (std::size_t l = 0; l < links.size(); ++l) {
@@ -153,53 +149,6 @@ void Collectives::add_group(mesh::AxisId axis, const partition::Link& link, std:
       record_.add_group(recorded_name(mesh_.axes[axis].name, link), {members.begin(), members.end()});
   const std::lock_guard lock(mutex_);
   groups_.push_back({axis, link, std::move(group), recorded});
-}
-
-Collectives::Op Collectives::prepare_maximum(Group& group, std::span<std::int32_t> values, std::uint64_t id,
-                                             const std::string& label) {
-  const plugins::HostBuffer buffer{.data = values.data(), .bytes = values.size_bytes()};
-  plugins::OpRequest op{.opcode = SR_OP_ALL_REDUCE,
-                        .dtype = SR_DTYPE_I32,
-                        .reduction = SR_REDUCE_MAX,
-                        .flags = SR_OP_FLAG_BLOCKING,
-                        .id = id,
-                        .count = values.size(),
-                        .send = buffer,
-                        .recv = buffer,
-                        .label = label};
-  const auto members = static_cast<std::uint32_t>(mesh_.size(group.axis));
-  std::vector<std::byte>& scratch =
-      maximum_scratch_.emplace_back(set_.transports[set_.of_axis[group.axis]].query(op, members).scratch_bytes);
-  if (!scratch.empty()) {
-    op.scratch = plugins::HostBuffer{.data = scratch.data(), .bytes = scratch.size()};
-  }
-  return {group.group.prepare({op}, deadline()), record_.add_op(group.recorded, buffer.bytes, label)};
-}
-
-void Collectives::prepare_maximum(std::span<std::int32_t> values) {
-  for (Group& group : groups_) {
-    if (group.link == partition::Link{}) {
-      maximum_ops_.emplace_back(group.axis,
-                                prepare_maximum(group, values, agree_id + ++group.ops, "comparison of replicas"));
-    }
-  }
-}
-
-void Collectives::maximum(mesh::AxisId axis) {
-  Op& op = std::find_if(maximum_ops_.begin(), maximum_ops_.end(), [&](const auto& each) {
-             return each.first == axis;
-           })->second;
-  start(op);
-  finish(op);
-}
-
-std::int32_t Collectives::agree(std::int32_t value) {
-  agreed_ = value;
-  for (Op& op : agree_ops_) {
-    start(op);
-    finish(op);
-  }
-  return agreed_;
 }
 
 void Collectives::start(Op& op) {
@@ -236,7 +185,7 @@ Communicator::Handle Collectives::prepare(const Transfer& transfer, const Transf
                                           bool waited_at_once) {
   Group& group = group_of(transfer);
   plugins::OpRequest op = request_of(transfer, buffers, set_.in_order);
-  op.id = agree_id + ++group.ops;
+  op.id = ++group.ops;
   op.flags = waited_at_once ? SR_OP_FLAG_BLOCKING : 0;
   const std::uint64_t registration = registrations_[set_.of_axis[transfer.axis]];
   for (std::optional<plugins::HostBuffer>* buffer : {&op.send, &op.recv}) {

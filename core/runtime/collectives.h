@@ -2,15 +2,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <list>
 #include <mutex>
 #include <optional>
-#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "core/memory/arena.h"
+#include "core/device/memory.h"
 #include "core/partition/partition.h"
 #include "core/runtime/communicator.h"
 #include "core/runtime/flight_recorder.h"
@@ -32,10 +29,10 @@ struct TransportSet {
 /// from another stage.
 class Collectives final : public Communicator {
  public:
-  /// Registers the arena and connects the groups, which waits for the other ranks. `timeout_s`: for connecting, for
-  /// preparing and for each transfer. Started operations go into `record`. REQUIRES: `set` and `record` outlive this,
-  /// and `arena` the transports in `set`. Throws Error.
-  Collectives(TransportSet& set, const partition::Partition& partition, std::int64_t rank, const memory::Arena& arena,
+  /// Registers the memory that transfers use and connects the groups, which waits for the other ranks. `timeout_s`: for
+  /// connecting, for preparing and for each transfer. Started operations go into `record`. REQUIRES: `set` and `record`
+  /// outlive this, and `memory` the transports in `set`. Throws Error.
+  Collectives(TransportSet& set, const partition::Partition& partition, std::int64_t rank, const device::Memory& memory,
               double timeout_s, FlightRecorder& record);
 
   [[nodiscard]] Handle prepare(const partition::Transfer& transfer, const TransferBuffers& buffers,
@@ -46,17 +43,6 @@ class Collectives final : public Communicator {
   [[nodiscard]] std::optional<Times> times(Handle transfer) const override { return ops_[transfer].times; }
   [[nodiscard]] double exposed_seconds() const noexcept override { return static_cast<double>(exposed_ns_) * 1e-9; }
   [[nodiscard]] double hidden_seconds() const noexcept override { return static_cast<double>(hidden_ns_) * 1e-9; }
-
-  /// Returns the largest of the ranks' values to all ranks, and is a barrier. Four bytes along each mesh axis, not
-  /// counted in what programs send.
-  [[nodiscard]] std::int32_t agree(std::int32_t value);
-
-  /// Prepares `maximum` of these numbers. They belong to the caller and must stay in place while this lives. Every rank
-  /// calls it once, at the same point.
-  void prepare_maximum(std::span<std::int32_t> values);
-  /// Makes each number the largest of the ranks along the axis. All of them call it at the same point. Not counted in
-  /// what programs send.
-  void maximum(mesh::AxisId axis);
 
   /// Fails all present and later operations. Any thread.
   void abort(const std::string& reason) noexcept;
@@ -84,20 +70,14 @@ class Collectives final : public Communicator {
   [[nodiscard]] std::int64_t deadline() const noexcept;
   void start(Op& op);
   void finish(Op& op);
-  [[nodiscard]] Op prepare_maximum(Group& group, std::span<std::int32_t> values, std::uint64_t id,
-                                   const std::string& label);
 
   TransportSet& set_;
   const mesh::Mesh mesh_;
   std::int64_t timeout_ns_;
-  std::vector<std::uint64_t> registrations_;  ///< of the arena, per transport
+  std::vector<std::uint64_t> registrations_;  ///< of the memory, per transport
   std::mutex mutex_;                          ///< guards `groups_` while it grows
   std::vector<Group> groups_;
   std::vector<Op> ops_;
-  std::int32_t agreed_ = 0;  ///< the buffer of `agree_ops_`
-  std::vector<Op> agree_ops_;
-  std::vector<std::pair<mesh::AxisId, Op>> maximum_ops_;
-  std::list<std::vector<std::byte>> maximum_scratch_;  ///< of both
   FlightRecorder& record_;
   std::int64_t exposed_ns_ = 0;
   std::int64_t hidden_ns_ = 0;

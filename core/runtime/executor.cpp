@@ -3,27 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/base/error.h"
+#include "core/partition/agreements.h"
 #include "plugins/loader/hooks.h"
 
 namespace shardrun::runtime {
 namespace {
-
-/// Copies a box row by row: dimension `d` and the later ones.
-void copy_box(const partition::Copy& copy, std::size_t d, const std::byte* from, std::byte* to, std::size_t bytes) {
-  const bool consecutive = d + 1 == copy.shape.size() && copy.from_strides[d] == 1 && copy.to_strides[d] == 1;
-  if (d == copy.shape.size() || consecutive) {
-    const std::int64_t elements = consecutive ? copy.shape[d] : 1;
-    std::memcpy(to, from, static_cast<std::size_t>(elements) * bytes);
-    return;
-  }
-  for (std::int64_t i = 0; i < copy.shape[d]; ++i) {
-    copy_box(copy, d + 1, from + i * copy.from_strides[d] * static_cast<std::int64_t>(bytes),
-             to + i * copy.to_strides[d] * static_cast<std::int64_t>(bytes), bytes);
-  }
-}
 
 const partition::Port* find_port(const std::vector<partition::Port>& ports, std::string_view name, std::size_t call) {
   const auto found =
@@ -86,15 +72,49 @@ void Executor::compute(Call& call, const device::Scalars& scalars) {
   const partition::Accumulate mode = call.instruction->accumulate;
   const bool accumulate = mode == partition::Accumulate::always ||
                           (mode == partition::Accumulate::after_first && !scalars.first_microbatch);
-  const device::KernelCall kernel_call{.attributes = call.instruction->attributes,
-                                       .inputs = call.inputs,
-                                       .outputs = call.outputs,
-                                       .accumulate = accumulate,
-                                       .scratch = call.scratch,
-                                       .scalars = scalars,
-                                       .threads = threads_,
-                                       .prepared = call.prepared.get()};
-  device_.run(*call.kernel, kernel_call);
+  queue_->run(*call.kernel, accumulate, scalars);
+}
+
+void Executor::move(const Call& call) {
+  const device::TensorView& from = views_[call.program][call.instruction->inputs[0]];
+  const device::TensorView& to = views_[call.program][call.instruction->outputs[0]];
+  for (const partition::Copy& copy : call.instruction->copies) {
+    queue_->copy({.from = from.address_of(copy.from),
+                  .to = to.address_of(copy.to),
+                  .element_bytes = graph::element_bytes(from.dtype),
+                  .shape = copy.shape,
+                  .from_strides = copy.from_strides,
+                  .to_strides = copy.to_strides});
+  }
+}
+
+/// Returns when the host may use what the instruction needs: everything before it is done and copied. Transfers may
+/// then also overwrite what is staged for them, because copies of earlier transfers are done too.
+void Executor::copy_before(const Call& call) {
+  if (copies_ == nullptr) {
+    queue_->finish();
+    return;
+  }
+  copies_->wait(queue_->record());
+  for (const Copied& copy : call.before) {
+    copies_->read(copy.in_arena, copy.staged);
+  }
+  copies_->finish();
+}
+
+/// Later instructions wait for the copies; the host does not.
+void Executor::copy_after(const Call& call) {
+  if (call.after.empty()) {
+    return;
+  }
+  for (const Copied& copy : call.after) {
+    copies_->write(copy.staged, copy.in_arena);
+  }
+  queue_->wait(copies_->record());
+}
+
+std::uint64_t Executor::touched_bytes() const {
+  return arena_->touched_bytes() + (staging_ == nullptr ? 0 : staging_->touched_bytes());
 }
 
 void Executor::perform(Call& call, std::span<const device::Scalars> scalars) {
@@ -102,20 +122,21 @@ void Executor::perform(Call& call, std::span<const device::Scalars> scalars) {
     case partition::Instruction::Kind::compute:
       compute(call, scalars[static_cast<std::size_t>(call.instruction->call)]);
       break;
-    case partition::Instruction::Kind::move:
-      for (const partition::Copy& copy : call.instruction->copies) {
-        const std::size_t bytes = graph::element_bytes(call.inputs[0].dtype);
-        copy_box(copy, 0,
-                 static_cast<const std::byte*>(call.inputs[0].data) + static_cast<std::size_t>(copy.from) * bytes,
-                 static_cast<std::byte*>(call.outputs[0].data) + static_cast<std::size_t>(copy.to) * bytes, bytes);
-      }
+    case partition::Instruction::Kind::move: move(call); break;
+    case partition::Instruction::Kind::hook:
+      copy_before(call);
+      call_hook(call, scalars.front());
+      copy_after(call);
       break;
-    case partition::Instruction::Kind::hook: call_hook(call, scalars.front()); break;
     case partition::Instruction::Kind::start:
       *call.sent += call.bytes;
+      copy_before(call);
       communicator_->start(call.transfer);
       break;
-    case partition::Instruction::Kind::wait: communicator_->wait(call.transfer); break;
+    case partition::Instruction::Kind::wait:
+      communicator_->wait(call.transfer);
+      copy_after(call);
+      break;
   }
 }
 
@@ -127,32 +148,94 @@ void Executor::execute(Call& call, std::span<const device::Scalars> scalars) {
     perform(call, scalars);
     return;
   }
-  const std::int64_t begin = now_in_nanoseconds();
+  queue_->stamp(call.begin);
   try {
     perform(call, scalars);
   } catch (...) {
-    note(call, begin, true);
+    queue_->stamp(call.end);
     throw;
   }
-  note(call, begin, false);
+  queue_->stamp(call.end);
+}
+
+template <typename Run>
+void Executor::noting(std::vector<Call>& calls, std::size_t& at, const Run& run) {
+  if (!timed_) {
+    run();
+    return;
+  }
+  std::size_t first = at;
+  const auto note_all = [&] {
+    for (; first < at; ++first) {
+      note(calls[first], false);
+    }
+  };
+  try {
+    run();
+    queue_->finish();
+  } catch (...) {
+    note_all();
+    if (at < calls.size()) {
+      note(calls[at], true);
+    }
+    throw;
+  }
+  note_all();
 }
 
 void Executor::run(std::size_t program, std::span<const device::Scalars> scalars) {
-  for (Call& call : calls_[program]) {
-    execute(call, scalars);
+  std::vector<Call>& calls = calls_[program];
+  std::size_t at = 0;
+  noting(calls, at, [&] {
+    for (; at < calls.size(); ++at) {
+      execute(calls[at], scalars);
+    }
+  });
+}
+
+device::HostAccess Executor::host() const noexcept {
+  if (staging_ == nullptr) {
+    return *queue_;
   }
+  return {*queue_, {staging_->data(), programs_.host_bytes}};
+}
+
+void Executor::agree(std::size_t program, std::span<std::int32_t> numbers) {
+  const device::TensorView values = input(program, partition::agreed_numbers);
+  queue_->write(std::as_bytes(numbers), values.data);
+  for (Call& call : calls_[program]) {
+    perform(call, {});
+  }
+  queue_->read(values.data, std::as_writable_bytes(numbers));
+  queue_->finish();
+}
+
+/// A schedule may run a later microbatch's forward before an earlier one's backward. Data that is only moved was
+/// checked where it was made.
+std::optional<NonFiniteResult> Executor::run_checked(std::size_t program, std::span<const device::Scalars> scalars) {
+  std::optional<NonFiniteResult> first;
+  std::vector<Call>& calls = calls_[program];
+  std::size_t at = 0;
+  noting(calls, at, [&] {
+    for (; at < calls.size(); ++at) {
+      execute(calls[at], scalars);
+      check(calls[at], first);
+    }
+  });
+  return first;
 }
 
 std::size_t Executor::advance(std::size_t program, std::span<const device::Scalars> scalars, std::size_t at) {
   std::vector<Call>& calls = calls_[program];
-  while (at < calls.size()) {
-    Call& call = calls[at];
-    if (call.instruction->kind == partition::Instruction::Kind::wait && !communicator_->test(call.transfer)) {
-      return at;
+  noting(calls, at, [&] {
+    for (; at < calls.size(); ++at) {
+      Call& call = calls[at];
+      if (call.instruction->kind == partition::Instruction::Kind::wait && !communicator_->test(call.transfer)) {
+        return;
+      }
+      execute(call, scalars);
     }
-    execute(call, scalars);
-    ++at;
-  }
+  });
   return at;
 }
 

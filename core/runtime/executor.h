@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "core/device/device.h"
+#include "core/device/host_tensor.h"
+#include "core/device/memory.h"
+#include "core/device/queue.h"
 #include "core/device/threads.h"
-#include "core/memory/arena.h"
 #include "core/partition/program.h"
 #include "core/runtime/communicator.h"
 #include "core/runtime/timeline.h"
@@ -46,12 +48,13 @@ struct NonFiniteResult {
   [[nodiscard]] std::int32_t call() const noexcept { return order[0]; }
 };
 
-/// Runs one rank's programs over its arena. Between calls, all state is in the arena. Used by one thread. A call
-/// allocates nothing.
+/// Runs one rank's programs over its arena. Between calls, all state is in the arena. Used by one thread. On the cpu a
+/// call allocates nothing. A call returns when all its work was given to the queue, which may do it later.
 class Executor {
  public:
-  /// Maps the arena and binds every instruction to its kernel and addresses. `bind` prepares transfers; programs of one
-  /// rank do not need it. `hooks`: the strategy's own functions, which outlive this; null if the programs call none.
+  /// Allocates the arena and prepares every instruction's kernel for its addresses. `bind` prepares transfers; programs
+  /// of one rank do not need it. `hooks`: the strategy's own functions, which outlive this; null if the programs call
+  /// none.
   Executor(const partition::Programs& programs, const device::Device& device, const plugins::Hooks* hooks = nullptr);
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -88,6 +91,9 @@ class Executor {
   /// `scalars`: one per call.
   void run(std::size_t program, std::span<const device::Scalars> scalars);
   void run(std::size_t program, const device::Scalars& scalars) { run(program, {&scalars, 1}); }
+
+  /// Runs one of the programs of partition/agreements.h: each number becomes the largest of the ranks'.
+  void agree(std::size_t program, std::span<std::int32_t> numbers);
 
   /// Runs instructions from number `at` on, until one waits for a transfer that is not complete. Returns that one's
   /// number, or the number of instructions at the end.
@@ -127,41 +133,73 @@ class Executor {
   [[nodiscard]] std::vector<OpTime> profile() const;
 
   [[nodiscard]] device::Threads& threads() noexcept { return threads_; }
+  /// The memory that transports use: the arena, or staging memory of the host if the host cannot address the arena.
   /// Whoever gives others its address, as a communicator does, shares ownership while they may use it.
-  [[nodiscard]] const std::shared_ptr<const memory::Arena>& arena() const noexcept { return arena_; }
+  [[nodiscard]] const std::shared_ptr<const device::Memory>& transport_memory() const noexcept {
+    return staging_ == nullptr ? arena_ : staging_;
+  }
+  /// Bytes of the pages of both that were touched so far.
+  [[nodiscard]] std::uint64_t touched_bytes() const;
+  [[nodiscard]] const std::shared_ptr<const device::Memory>& arena() const noexcept { return arena_; }
   [[nodiscard]] const device::Device& device() const noexcept { return device_; }
+  /// Where the programs run. Tensors are read and written through it.
+  [[nodiscard]] device::Queue& queue() const noexcept { return *queue_; }
+  /// The same, with planned room for copies of a call's inputs, of a program's outputs or of a metric. Use it between
+  /// programs.
+  [[nodiscard]] device::HostAccess host() const noexcept;
 
  private:
+  /// Memory of the arena and its copy in staging memory.
+  struct Copied {
+    std::byte* in_arena = nullptr;
+    std::span<std::byte> staged;
+  };
+
   struct Call {
-    const device::Kernel* kernel = nullptr;  ///< of instructions that compute
+    std::unique_ptr<const device::PreparedKernel> kernel;  ///< of instructions that compute
     const partition::Instruction* instruction = nullptr;
     std::uint32_t program = 0;
     std::uint32_t number = 0;  ///< number of the instruction
-    std::vector<device::TensorView> inputs;
-    std::vector<device::TensorView> outputs;
-    std::span<std::byte> scratch;
-    std::shared_ptr<void> prepared;  ///< what the kernel made for this instruction
     Communicator::Handle transfer = 0;
+    std::vector<Copied> before;  ///< copied to staging memory before the instruction
+    std::vector<Copied> after;   ///< copied to the arena after it
     std::vector<void*> hook_buffers;
     std::vector<std::uint64_t> hook_elements;
     std::uint64_t* sent = nullptr;  ///< where a start counts its bytes
     std::uint64_t bytes = 0;
+    std::int64_t begin = 0;  ///< time of the latest run, if it was timed
+    std::int64_t end = 0;
     double seconds = 0;
     std::int64_t count = 0;
   };
 
+  [[nodiscard]] std::unique_ptr<const device::PreparedKernel> prepare(
+      const partition::Instruction& instruction, const IdVector<partition::BufferId, device::TensorView>& views) const;
   void bind_transfers(std::size_t program);
+  [[nodiscard]] bool is_bad(const device::TensorView& view) const { return !device::is_finite(*queue_, view); }
+  /// Makes the call's result `first` if it is not finite and comes before it.
+  void check(const Call& call, std::optional<NonFiniteResult>& first) const;
   [[nodiscard]] std::optional<std::string> non_finite_result(std::size_t program, const Call& call) const;
   [[nodiscard]] std::optional<std::string> bad_arrival(std::size_t program, const partition::Transfer& transfer) const;
   void execute(Call& call, std::span<const device::Scalars> scalars);
   void compute(Call& call, const device::Scalars& scalars);
+  void move(const Call& call);
+  void copy_before(const Call& call);
+  void copy_after(const Call& call);
   void bind_hook(Call& call);
+  void bind_copies(Call& call, const partition::Transfer& transfer);
   void call_hook(const Call& call, const device::Scalars& scalars);
   void perform(Call& call, std::span<const device::Scalars> scalars);
-  void note(Call& call, std::int64_t begin, bool failed) noexcept;
+  /// Calls `run`, which executes calls from number `at` on and moves `at` along. If they are timed, their times are
+  /// noted when the queue has done them.
+  template <typename Run>
+  void noting(std::vector<Call>& calls, std::size_t& at, const Run& run);
+  void note(Call& call, bool failed) noexcept;
   [[nodiscard]] Communicator::TransferBuffers buffers_of(std::size_t program,
                                                          const partition::Transfer& transfer) const;
-  [[nodiscard]] std::byte* address_of(std::size_t program, partition::BufferId buffer) const;
+  [[nodiscard]] std::span<std::byte> memory_of(std::size_t program, const partition::Region& region) const;
+  [[nodiscard]] Copied copied(std::size_t program, const partition::Region& region,
+                              const partition::Staged& staged) const;
 
   const partition::Programs programs_;
   const device::Device& device_;
@@ -169,11 +207,16 @@ class Executor {
   std::vector<std::unique_ptr<const plugins::HookTables>> hook_groups_;  ///< as Programs::hook_groups
   Communicator* communicator_ = nullptr;
   device::Threads threads_;
-  std::shared_ptr<const memory::Arena> arena_;
+  std::shared_ptr<const device::Memory> arena_;
+  std::shared_ptr<const device::Memory> staging_;  ///< null if the host can address the arena
   IdVector<graph::StateId, device::TensorView> finalized_;
   std::vector<IdVector<partition::BufferId, device::TensorView>> views_;  ///< of each program's buffers
   std::vector<std::vector<Call>> calls_;
+  // Their work uses the above.
+  std::unique_ptr<device::Queue> queue_;
+  std::unique_ptr<device::Queue> copies_;  ///< between arena and staging memory
   partition::SentBytes sent_;
+  std::uint64_t uncounted_ = 0;  ///< bytes of programs that do not count
   bool profiling_ = false;
   Timeline* timeline_ = nullptr;
   bool timed_ = false;  ///< profiling or recording
@@ -183,9 +226,9 @@ class Executor {
 /// Gives every state its first values.
 void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executor);
 
-/// Fills a state with its first values: constants, or normal draws keyed by (seed, name, global element index). Box &
-/// Muller 1958, in float64. `part`: the part of the state that `view` holds. Each element gets
-/// the value that it would have in the unsplit state.
+/// Fills a state in host memory with its first values: constants, or normal draws keyed by (seed, name, global element
+/// index). Box & Muller 1958, in float64. `part`: the part of the state that `view` holds. Each element gets the value
+/// that it would have in the unsplit state.
 void initialize(const device::TensorView& view, const mesh::Box& part, const graph::State& state, std::uint64_t seed,
                 device::Threads& threads);
 

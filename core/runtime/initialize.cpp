@@ -6,6 +6,8 @@
 
 #include "core/base/philox.h"
 #include "core/device/elements.h"
+#include "core/device/host_device.h"
+#include "core/device/host_tensor.h"
 #include "core/runtime/executor.h"
 
 namespace shardrun::runtime {
@@ -80,12 +82,11 @@ void fill(const device::TensorView& view, std::int64_t begin, std::int64_t end, 
 
 void initialize(const device::TensorView& view, const mesh::Box& part, const graph::State& state, std::uint64_t seed,
                 device::Threads& threads) {
+  if (state.initializer.kind == graph::Initializer::Kind::constant) {
+    device::fill_on_host(view, state.initializer.value, threads);
+    return;
+  }
   threads.split(view.elements(), 4096, [&](std::int64_t begin, std::int64_t end) {
-    if (state.initializer.kind == graph::Initializer::Kind::constant) {
-      fill(view, begin, end,
-           [&](std::span<double> values, std::int64_t) { std::ranges::fill(values, state.initializer.value); });
-      return;
-    }
     const std::string& stream = state.initializer.stream;
     Normal normal(stream_key(seed, stream.empty() ? state.name : stream));
     fill(view, begin, end, [&](std::span<double> values, std::int64_t first) {
@@ -98,8 +99,16 @@ void initialize(const device::TensorView& view, const mesh::Box& part, const gra
 }
 
 void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executor) {
+  device::Queue& queue = executor.queue();
   for (const graph::StateId id : graph.states.ids()) {
-    initialize(executor.state(id), executor.part(id), graph.states[id], seed, executor.threads());
+    const graph::State& state = graph.states[id];
+    if (state.initializer.kind == graph::Initializer::Kind::constant) {
+      queue.fill(executor.state(id), state.initializer.value);
+    } else {
+      device::HostTensor values(queue, executor.state(id), device::Access::write);
+      initialize(values.view(), executor.part(id), state, seed, executor.threads());
+      values.store();
+    }
   }
 }
 

@@ -6,13 +6,12 @@
 
 namespace shardrun::runtime {
 
-void Executor::note(Call& call, std::int64_t begin, bool failed) noexcept {
-  const std::int64_t end = now_in_nanoseconds();
-  call.seconds += static_cast<double>(end - begin) * 1e-9;
+void Executor::note(Call& call, bool failed) noexcept {
+  call.seconds += static_cast<double>(call.end - call.begin) * 1e-9;
   ++call.count;
   if (timeline_ != nullptr) {
     Timeline::Span span{
-        .program = call.program, .instruction = call.number, .begin = begin, .end = end, .failed = failed};
+        .program = call.program, .instruction = call.number, .begin = call.begin, .end = call.end, .failed = failed};
     if (call.instruction->kind == partition::Instruction::Kind::wait && !failed) {
       const auto times = communicator_->times(call.transfer).value_or(Communicator::Times{});
       span.transfer_begun = times.begun;

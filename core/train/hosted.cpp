@@ -62,7 +62,7 @@ Prepared check_before(const job::Job& job, const launch::World& world, const Run
   if (world.rank == 0) {
     display.emplace(job, settings);
   }
-  compile::Compiled compiled = compile::compile(job, "cpu", world.rank, [&](std::string_view activity) {
+  compile::Compiled compiled = compile::compile(job, world.rank, [&](std::string_view activity) {
     if (display) {
       display->now_at(activity);
     }

@@ -10,6 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/base/philox.h"
+#include "core/partition/agreements.h"
 #include "core/train/flight.h"
 
 namespace shardrun::train {
@@ -36,7 +37,7 @@ RankLink::RankLink(const job::Job& job, compile::Compiled& compiled, launch::Ran
 RankLink::~RankLink() {
   rank_.on_abort({});  // the callback uses what ends here
   collectives_.reset();
-  // Open transports call their host, which is this. Their threads may still use the memory that they know: `arena_` is
+  // Open transports call their host, which is this. Their threads may still use the memory that they know: `memory_` is
   // destroyed after them.
   compiled_.transports.transports.clear();
 }
@@ -113,7 +114,7 @@ void RankLink::check_hooks() {
 }
 
 void RankLink::connect(runtime::Executor& executor) {
-  arena_ = executor.arena();
+  memory_ = executor.transport_memory();
   now_at("waiting for ranks that load their data", 0);
   barrier();
   now_at("connecting", 0);
@@ -132,9 +133,20 @@ void RankLink::connect(runtime::Executor& executor) {
                    *this);
   }
   collectives_ = std::make_unique<runtime::Collectives>(compiled_.transports, compiled_.partition, context.rank,
-                                                        *arena_, job_.timeout + silence_margin_s, record_);
+                                                        *memory_, job_.timeout + silence_margin_s, record_);
   rank_.on_abort([this](const std::string& reason) { collectives_->abort(reason); });
   executor.bind(*collectives_);
+  executor_ = &executor;
+  if (compiled_.programs.has(partition::agreement_function)) {
+    agreement_ = executor.find(partition::agreement_function, 0);
+  }
+}
+
+std::int32_t RankLink::agree(std::int32_t value) {
+  if (agreement_) {
+    executor_->agree(*agreement_, {&value, 1});
+  }
+  return value;
 }
 
 /// A request that any rank has heard holds for all; otherwise some would wait for others that pause. A stop precedes a

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,7 +35,7 @@ class RankLink final : private plugins::TransportHost {
   void check_hooks();
   /// Opens the transports, connects the ranks and prepares every transfer of the executor's programs. First waits,
   /// without a limit, for ranks that still load data; from then on [job] timeout counts. The executor may end before
-  /// this does: its arena stays while transports know it.
+  /// this does, then nothing more is agreed on: its memory stays while transports know it.
   void connect(runtime::Executor& executor);
 
   /// The job with the output folder of all ranks.
@@ -42,10 +43,7 @@ class RankLink final : private plugins::TransportHost {
   [[nodiscard]] int rank() const noexcept { return rank_.rank(); }
   [[nodiscard]] int world_size() const noexcept { return rank_.world_size(); }
   /// Returns the largest of the ranks' values to all ranks. Every rank calls it at the same point.
-  [[nodiscard]] std::int32_t agree(std::int32_t value) { return collectives_->agree(value); }
-  /// Two parts of one operation, as in Collectives: the largest of each number among the ranks along a mesh axis.
-  void prepare_maximum(std::span<std::int32_t> values) { collectives_->prepare_maximum(values); }
-  void maximum(mesh::AxisId axis) { collectives_->maximum(axis); }
+  [[nodiscard]] std::int32_t agree(std::int32_t value);
   /// The first rank makes a text of all ranks' texts, in order of rank; all ranks get it. Every rank calls it at the
   /// same point, once per name. [job] timeout counts.
   [[nodiscard]] std::string made_of_all(
@@ -83,9 +81,11 @@ class RankLink final : private plugins::TransportHost {
   launch::Rank& rank_;
   std::function<int()> own_stop_signal_;
   runtime::FlightRecorder record_;
-  std::shared_ptr<const memory::Arena> arena_;  ///< known to the transports
+  std::shared_ptr<const device::Memory> memory_;  ///< known to the transports
   std::unique_ptr<runtime::Collectives> collectives_;
-  int barriers_ = 0;  ///< calls so far, the same on every rank
+  runtime::Executor* executor_ = nullptr;  ///< since connect()
+  std::optional<std::size_t> agreement_;   ///< its program; none with one rank
+  int barriers_ = 0;                       ///< calls so far, the same on every rank
 };
 
 }  // namespace shardrun::train

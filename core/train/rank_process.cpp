@@ -132,7 +132,7 @@ std::shared_ptr<data::Dataset> given_data(const job::Job& job, const std::vector
 /// host shares and how many ranks share its cores. Programs depend on both.
 compile::Compiled compiled_for(const job::Job& job, launch::Rank& rank, RankInputs& inputs) {
   if (!inputs.compiled) {
-    return compile::compile(job, "cpu", rank.rank(), {}, given_data(job, inputs.data));
+    return compile::compile(job, rank.rank(), {}, given_data(job, inputs.data));
   }
   compile::Compiled compiled = *std::move(inputs.compiled);
   if (compiled.dataset != nullptr) {

@@ -77,7 +77,7 @@ metrics::Summary RankTask::guarded(runtime::Executor& executor, metrics::Summary
 void RankTask::finish(const runtime::Executor& executor, const char* status, int exit_code) {
   write_trace_at_end();
   metrics::RankSummary& own = record_.summary.ranks[0];
-  own.peak_bytes = executor.arena()->touched_bytes();
+  own.peak_bytes = executor.touched_bytes();
   own.wire_bytes = settings_.link == nullptr ? 0 : settings_.link->wire_bytes();
   record_.finish(status, exit_code);
 }

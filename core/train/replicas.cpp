@@ -14,6 +14,7 @@
 
 #include "core/base/error.h"
 #include "core/device/machine_level.h"
+#include "core/partition/agreements.h"
 #include "core/runtime/flight_record.h"
 
 namespace shardrun::train {
@@ -21,7 +22,7 @@ namespace {
 
 /// Numbers that one set gives to the all_reduce (max): both halves of its hash, and both halves inverted. The largest
 /// inverted half is the smallest half, inverted.
-constexpr std::size_t numbers_of_set = 4;
+constexpr std::size_t numbers_of_set = partition::numbers_per_replica_set;
 
 std::vector<device::TensorView> views_of(const std::vector<partition::ReplicaSet>& sets,
                                          const runtime::Executor& executor) {
@@ -64,13 +65,16 @@ Replicas::Replicas(const compile::Compiled& compiled, runtime::Executor& executo
   for (const partition::ReplicaSet& set : sets_) {
     held_.push_back(set.holds(compiled.partition, at));
   }
-  if (exist()) {
-    link_.prepare_maximum(exchanged_);
+  const mesh::Mesh& mesh = compiled.partition.placements.mesh;
+  for (const mesh::AxisId axis : mesh.axes.ids()) {
+    if (std::any_of(sets_.begin(), sets_.end(), [&](const auto& set) { return set.runs_along(axis); })) {
+      comparisons_.emplace_back(axis, executor.find(partition::comparison_function(mesh, axis), 0));
+    }
   }
 }
 
 void Replicas::compare(std::int64_t step) {
-  own_ = hashes_.compute(executor_.threads());
+  own_ = hashes_.compute(executor_.queue(), executor_.threads());
   const std::int32_t differ = link_.agree(any_differ() ? 1 : 0);
   if (differ == 0) {
     last_equal_ = step;
@@ -124,13 +128,9 @@ bool Replicas::any_differ() {
       largest_[numbers_of_set * s + n] = held_[s] ? numbers[n] : none;
     }
   }
-  const mesh::Mesh& mesh = compiled_.partition.placements.mesh;
-  for (const mesh::AxisId axis : mesh.axes.ids()) {
-    if (std::none_of(sets_.begin(), sets_.end(), [&](const auto& set) { return set.runs_along(axis); })) {
-      continue;
-    }
+  for (const auto& [axis, program] : comparisons_) {
     exchanged_ = largest_;
-    link_.maximum(axis);
+    executor_.agree(program, exchanged_);
     for (std::size_t i = 0; i < largest_.size(); ++i) {
       if (sets_[i / numbers_of_set].runs_along(axis)) {
         largest_[i] = exchanged_[i];

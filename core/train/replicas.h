@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/compile/compile.h"
@@ -48,7 +49,8 @@ class Replicas {
   device::TensorHashes hashes_;
   std::span<const std::uint64_t> own_;   ///< the hash of each state of each set, in order
   std::vector<std::int32_t> largest_;    ///< per set: what this rank gives to the all_reduce, then the largest numbers
-  std::vector<std::int32_t> exchanged_;  ///< buffer of the all_reduces
+  std::vector<std::int32_t> exchanged_;  ///< what an all_reduce gets, then its result
+  std::vector<std::pair<mesh::AxisId, std::size_t>> comparisons_;  ///< the axes of the sets, and their programs
   std::optional<std::int64_t> last_equal_;
 };
 

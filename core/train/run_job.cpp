@@ -51,7 +51,7 @@ metrics::Summary run_here(const job::Job& job, compile::Compiled& compiled, cons
 metrics::Summary prepare_and_run(const job::Job& job, const RunSettings& settings) {
   std::optional<LocalDisplay> display(std::in_place, job, settings);
   std::optional<compile::Compiled> compiled =
-      compile::compile(job, "cpu", 0, [&](std::string_view activity) { display->now_at(activity); });
+      compile::compile(job, 0, [&](std::string_view activity) { display->now_at(activity); });
   if (const auto stopped = stopped_before_start(settings)) {
     return *stopped;
   }

@@ -6,6 +6,7 @@
 
 #include "core/base/error.h"
 #include "core/base/philox.h"
+#include "core/device/host_tensor.h"
 #include "core/models/program.h"
 
 namespace shardrun::train {
@@ -53,7 +54,6 @@ void sample(runtime::Executor& executor, std::vector<std::int32_t> tokens, const
   const device::TensorView inputs = executor.input(program, "inputs");
   const device::TensorView logits = executor.output(program, "logits");
   const auto context = static_cast<std::size_t>(inputs.shape[1]);
-  auto* row = static_cast<std::int32_t*>(inputs.data);
   const std::int64_t drawable =
       settings.vocabulary > 0 ? std::min(settings.vocabulary, logits.elements()) : logits.elements();
   const PhiloxKey key = stream_key(settings.seed, "sample");
@@ -62,13 +62,20 @@ void sample(runtime::Executor& executor, std::vector<std::int32_t> tokens, const
   }
   for (std::int64_t n = 0; n < settings.tokens && (!settings.goes_on || settings.goes_on()); ++n) {
     const std::size_t used = std::min(tokens.size(), context);
-    // Positions after the last token are never attended to.
-    std::fill(row, row + context, 0);
-    std::copy(tokens.end() - static_cast<std::ptrdiff_t>(used), tokens.end(), row);
+    device::HostTensor read(executor.host(), inputs, device::Access::write);
+    const std::span<std::int32_t> row = device::elements_of<std::int32_t>(read.view());
+    if (!row.empty()) {  // a rank may have no part of the row
+      // Positions after the last token are never attended to.
+      std::ranges::fill(row, 0);
+      std::copy(tokens.end() - static_cast<std::ptrdiff_t>(used), tokens.end(), row.begin());
+    }
+    read.store();
     executor.run(program, {.position = static_cast<std::int64_t>(used) - 1});
     const PhiloxBlock bits = philox({static_cast<std::uint32_t>(n), 0, 0, 0}, key);
-    const std::span<const float> values(static_cast<const float*>(logits.data), static_cast<std::size_t>(drawable));
-    tokens.push_back(draw_token(values, settings, static_cast<double>(bits[0]) * 0x1p-32));
+    const device::HostTensor found(executor.host(), logits, device::Access::read);
+    const std::span<const float> values = device::elements_of<float>(found.view());
+    tokens.push_back(
+        draw_token(values.first(static_cast<std::size_t>(drawable)), settings, static_cast<double>(bits[0]) * 0x1p-32));
     emit(tokens.back());
   }
 }

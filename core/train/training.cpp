@@ -11,6 +11,7 @@
 #include "core/base/error.h"
 #include "core/data/feed.h"
 #include "core/device/elements.h"
+#include "core/device/host_tensor.h"
 #include "core/train/learning_rate.h"
 
 namespace shardrun::train {
@@ -86,7 +87,8 @@ Training::Training(const job::Job& job, const compile::Compiled& compiled, Agree
 void Training::initialize() { runtime::initialize(compiled_.graph, job_.seed, executor_); }
 
 double Training::read_scalar(std::string_view state) const {
-  return device::read_element(executor_.state(compiled_.graph.find_state(state)), 0);
+  const device::TensorView scalar = executor_.state(compiled_.graph.find_state(state));
+  return device::read_element(device::HostTensor(executor_.host(), scalar, device::Access::read).view(), 0);
 }
 
 void Training::micro(std::int64_t step, std::size_t program, std::size_t first, bool checked,
@@ -100,7 +102,7 @@ void Training::micro(std::int64_t step, std::size_t program, std::size_t first, 
   for (std::size_t call = 0; call < rows.size(); ++call) {
     const std::optional<device::TensorView> inputs = executor_.find_input(program, "inputs", call);
     if (inputs) {
-      data::feed_training(*compiled_.dataset, job_.seed, first_sample, *inputs,
+      data::feed_training(*compiled_.dataset, job_.seed, first_sample, executor_.host(), *inputs,
                           *executor_.find_input(program, "targets", call));
     }
     scalars_.push_back(
@@ -181,7 +183,7 @@ const graph::State* Training::bad_state(graph::StateKind kind) const {
   const IdVector<graph::StateId, graph::State>& states = compiled_.graph.states;
   graph::StateId first = states.next();
   for (const graph::StateId id : states.ids()) {
-    if (states[id].kind == kind && device::has_non_finite(executor_.state(id))) {
+    if (states[id].kind == kind && !device::is_finite(executor_.queue(), executor_.state(id))) {
       first = id;
       break;
     }
@@ -241,7 +243,7 @@ std::optional<double> Training::evaluate(const std::function<bool(std::int64_t b
       return std::nullopt;
     }
     if (const std::optional<device::TensorView> inputs = executor_.find_input(program, "inputs")) {
-      data::feed_evaluation(*compiled_.dataset, first, *inputs, executor_.input(program, "targets"));
+      data::feed_evaluation(*compiled_.dataset, first, executor_.host(), *inputs, executor_.input(program, "targets"));
     }
     executor_.run(program, {.seed = job_.seed, .first_sample = first, .first_microbatch = call == 0});
     first += compiled_.evaluation_rows[call];

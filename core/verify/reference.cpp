@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/checkpoint/saved_state.h"
+#include "core/device/host_tensor.h"
 #include "core/partition/partition.h"
 
 namespace shardrun::verify {
@@ -31,10 +32,7 @@ void Reference::initialize() {
   }
 }
 
-std::span<double> Reference::state(graph::StateId id) {
-  const device::TensorView view = executor_.state(id);
-  return {static_cast<double*>(view.data), static_cast<std::size_t>(view.elements())};
-}
+std::span<double> Reference::state(graph::StateId id) { return device::elements_of<double>(executor_.state(id)); }
 
 void Reference::run(const Call& call) {
   const std::size_t program = program_of(call);

@@ -10,13 +10,10 @@
 #include "core/base/error.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/device/elements.h"
+#include "core/device/host_tensor.h"
 
 namespace shardrun::verify {
 namespace {
-
-std::span<const std::byte> bytes_of(const device::TensorView& view) {
-  return {static_cast<const std::byte*>(view.data), view.bytes()};
-}
 
 std::vector<double> widen(graph::DType dtype, std::span<const std::byte> bytes) {
   std::vector<double> values(bytes.size() / graph::element_bytes(dtype));
@@ -130,8 +127,8 @@ Snapshot take_snapshot(const graph::Graph& graph, const runtime::Executor& execu
   snapshot.parts.resize(graph.states.size());
   for (const graph::StateId id : graph.states.ids()) {
     if (belongs_to(graph.states[id].kind, moment)) {
-      const device::TensorView view = executor.state(id);
-      snapshot.parts[id] = Part{.box = executor.part(id), .values = widen(view.dtype, bytes_of(view))};
+      const device::HostTensor part(executor.queue(), executor.state(id), device::Access::read);
+      snapshot.parts[id] = Part{.box = executor.part(id), .values = widen(part.view().dtype, part.bytes())};
     }
   }
   return snapshot;
@@ -144,14 +141,16 @@ std::filesystem::path snapshot_path(const std::filesystem::path& folder, std::in
 
 void write_snapshot(const std::filesystem::path& folder, std::int64_t step, Moment moment, std::int64_t rank,
                     const graph::Graph& graph, const runtime::Executor& executor) {
+  std::vector<device::HostTensor> parts;  // what `tensors` refer to
   std::vector<checkpoint::Tensor> tensors;
   checkpoint::Metadata places;
   for (const graph::StateId id : graph.states.ids()) {
     const graph::State& state = graph.states[id];
     if (belongs_to(state.kind, moment)) {
-      const device::TensorView view = executor.state(id);
-      const auto dtype = std::ranges::find(file_types, view.dtype, &decltype(file_types)::value_type::first)->second;
-      tensors.push_back({{state.name, dtype, executor.part(id).part_shape()}, bytes_of(view)});
+      const device::HostTensor& part = parts.emplace_back(executor.queue(), executor.state(id), device::Access::read);
+      const auto dtype =
+          std::ranges::find(file_types, part.view().dtype, &decltype(file_types)::value_type::first)->second;
+      tensors.push_back({{state.name, dtype, executor.part(id).part_shape()}, part.bytes()});
       places[state.name] = place_text(executor.part(id), state.type.shape);
     }
   }

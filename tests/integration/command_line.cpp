@@ -60,16 +60,39 @@ TEST_CASE("without words the usage is shown, and it is an error", "[program]") {
   const Ended help = run_program(folder.path(), {"--help"});
   CHECK(none.code == 2);
   CHECK(help.code == 0);
-  for (const char* command : {"bench [options]", "generate RUN", "help [TOPIC]", "plan JOB.ini", "plugins [JOB.ini]",
-                              "plugins check FILE", "run JOB.ini", "show-sharding JOB.ini TENSOR"}) {
+  for (const char* command :
+       {"bench [options]", "devices [--json]", "generate RUN", "help [TOPIC]", "plan JOB.ini", "plugins [JOB.ini]",
+        "plugins check FILE", "run JOB.ini", "show-sharding JOB.ini TENSOR"}) {
     CHECK_THAT(help.out, Contains(command));
   }
   CHECK_THAT(run_program(folder.path(), {"--version"}).out, StartsWith("shardrun "));
 }
 
+TEST_CASE("the devices are listed with what they can do, and a job names one of them", "[program]") {
+  const JobFolder job;
+  const Ended text = run_program(job.path(), {"devices"});
+  CHECK_THAT(text.out, StartsWith("cpu (cpu)\n") && Contains("computes in f32, bf16; addressable by the host\n"));
+  const boost::json::array devices = boost::json::parse(run_program(job.path(), {"devices", "--json"}).out).as_array();
+  REQUIRE(devices.size() == 2);
+  CHECK(devices[0].at("name") == "cpu");
+  CHECK(devices[0].at("kind") == "cpu");
+  CHECK(devices[0].at("cores").as_int64() >= 1);
+  CHECK(devices[0].at("addressable") == true);
+  CHECK(devices[1].at("computes") == boost::json::array{"f64"});
+
+  CHECK(job.run({"job.device=cpu", "train.steps=1"}).code == 0);
+  const Ended unknown = job.run({"job.device=cpi"});
+  CHECK(unknown.code == 2);
+  CHECK_THAT(unknown.err, Contains("--set job.device: [job] device: no device is called 'cpi' (did you mean 'cpu'?); "
+                                   "there are cpu, reference"));
+  const Ended wide = job.run({"job.device=reference"});
+  CHECK(wide.code == 2);
+  CHECK_THAT(wide.err, Contains("[job] device: reference stores real numbers as f64"));
+}
+
 TEST_CASE("every command has help that names its options", "[program]") {
   const TemporaryFolder folder;
-  for (const char* command : {"bench", "generate", "help", "plan", "plugins", "run", "show-sharding"}) {
+  for (const char* command : {"bench", "devices", "generate", "help", "plan", "plugins", "run", "show-sharding"}) {
     const Ended ended = run_program(folder.path(), {command, "--help"});
     CHECK(ended.code == 0);
     CHECK_THAT(ended.out, StartsWith("usage: shardrun " + std::string(command)));
@@ -186,7 +209,8 @@ TEST_CASE("what is no plugin is refused before any of it runs", "[program]") {
   CHECK_THAT(refused({gloo, "--set", "chunk"}), Contains("--set chunk: expected KEY=VALUE"));
   CHECK_THAT(refused({gloo, "--set", "chnk=1"}), Contains("transport gloo: there is no option 'chnk'"));
   CHECK_THAT(refused({gloo, "--set", "chunk=much"}), Contains("--set chunk=much: transport gloo: "));
-  CHECK_THAT(refused({gloo, "--set", "chunk=0"}), Contains("--set chunk=0: transport gloo: ") && Contains("at least 8 and at most"));
+  CHECK_THAT(refused({gloo, "--set", "chunk=0"}),
+             Contains("--set chunk=0: transport gloo: ") && Contains("at least 8 and at most"));
   CHECK_THAT(refused({gloo, "--set", "chunk=0", "--list"}), Contains("--set chunk=0: transport gloo: "));
   CHECK_THAT(refused({gloo, "--set", "shm.chunk=1"}), Contains("transport gloo opens no transport 'shm'"));
   const std::string chaos = SHARDRUN_PLUGINS "/shardrun_transport_chaos.so";

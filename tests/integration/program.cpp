@@ -111,6 +111,10 @@ Ended run_program(const std::filesystem::path& folder, const std::vector<std::st
   return run(SHARDRUN_PROGRAM, folder, words, watch);
 }
 
+Ended run_unmapped(const std::filesystem::path& folder, const std::vector<std::string>& words) {
+  return run(SHARDRUN_UNMAPPED_PROGRAM, folder, words, {});
+}
+
 Ended run_on_terminal(const std::filesystem::path& folder, const std::vector<std::string>& words,
                       const std::function<void(pid_t, std::string_view)>& watch) {
   const winsize size = {.ws_row = 40, .ws_col = 120, .ws_xpixel = 0, .ws_ypixel = 0};

@@ -32,6 +32,9 @@ struct Ended {
 Ended run_program(const std::filesystem::path& folder, const std::vector<std::string>& words,
                   const std::function<void(pid_t process, std::string_view out)>& watch = {});
 
+/// Runs the same program with the device `unmapped` of tests/support.
+Ended run_unmapped(const std::filesystem::path& folder, const std::vector<std::string>& words);
+
 /// Runs it with a terminal of 120 columns in place of all three streams; `out` has what that was given.
 Ended run_on_terminal(const std::filesystem::path& folder, const std::vector<std::string>& words,
                       const std::function<void(pid_t process, std::string_view out)>& watch = {});

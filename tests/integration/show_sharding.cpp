@@ -92,11 +92,11 @@ TEST_CASE("bytes are those of the job's precision", "[program]") {
     return std::pair(found.at("element_bytes").as_int64(), found.at("ranks").at(0).at("bytes").as_int64());
   };
   CHECK(bytes("layer.0/mlp/up/weights") == std::pair<std::int64_t, std::int64_t>(2, 2 * 16 * 64));
-  CHECK(bytes("gradients/layer.0/mlp/up/weights") == std::pair<std::int64_t, std::int64_t>(2, 2 * 16 * 64));
+  CHECK(bytes("gradients/layer.0/mlp/up/weights") == std::pair<std::int64_t, std::int64_t>(4, 4 * 16 * 64));
   CHECK(bytes("first_moment/layer.0/mlp/up/weights") == std::pair<std::int64_t, std::int64_t>(4, 4 * 16 * 64));
   CHECK(bytes("layer.1/residual") == std::pair<std::int64_t, std::int64_t>(2, 2 * 7 * 16 * 16));
   CHECK_THAT(show(job, "layer.0/mlp/up/weights", {"train.precision=mixed"}).out,
-             Contains("2 bytes an element (precision = mixed), 2.00 KiB\n"));
+             Contains("parameter bf16[embed 16, mlp 64], 2.00 KiB\n"));
 }
 
 TEST_CASE("runs of elements are shown as such", "[program]") {

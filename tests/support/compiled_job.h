@@ -24,7 +24,9 @@ inline job::Job job_in(const TemporaryFolder& folder, std::string_view text,
 
 /// The job, compiled, with its data ready to be trained on.
 inline compile::Compiled compile_ready(const job::Job& job, std::string_view device = "cpu") {
-  compile::Compiled compiled = compile::compile(job, device);
+  job::Job there = job;
+  there.device = device;
+  compile::Compiled compiled = compile::compile(there);
   if (compiled.dataset != nullptr) {
     compiled.dataset->load();
   }

@@ -159,14 +159,14 @@ std::vector<Tensor> execute(const device::Device& device, const Execution& execu
   const std::shared_ptr<void> prepared = kernel.prepare == nullptr ? nullptr : kernel.prepare(shape);
   Buffer scratch(kernel.scratch_bytes == nullptr ? 0 : kernel.scratch_bytes(shape, execution.threads));
 
-  device.run(kernel, {.attributes = execution.attributes,
-                      .inputs = inputs,
-                      .outputs = outputs,
-                      .accumulate = execution.accumulate,
-                      .scratch = {scratch.data(), scratch.bytes()},
-                      .scalars = execution.scalars,
-                      .threads = threads_of(execution.threads),
-                      .prepared = prepared.get()});
+  device::run_kernel(kernel, {.attributes = execution.attributes,
+                              .inputs = inputs,
+                              .outputs = outputs,
+                              .accumulate = execution.accumulate,
+                              .scratch = {scratch.data(), scratch.bytes()},
+                              .scalars = execution.scalars,
+                              .threads = threads_of(execution.threads),
+                              .prepared = prepared.get()});
 
   buffers.push_back(std::move(scratch));
   for (const Buffer& buffer : buffers) {

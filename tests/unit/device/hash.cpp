@@ -4,6 +4,7 @@
 #include <numeric>
 #include <vector>
 
+#include "core/device/queue.h"
 #include "core/device/threads.h"
 #include "tests/support/allocations.h"
 #include "tests/support/catch.h"
@@ -28,7 +29,7 @@ std::vector<float> numbers(std::size_t count) {
 std::vector<std::uint64_t> hashes_of(const std::vector<TensorView>& tensors, int threads = 1) {
   Threads pool(threads);
   TensorHashes hashes(tensors);
-  const std::span<const std::uint64_t> found = hashes.compute(pool);
+  const std::span<const std::uint64_t> found = hashes.compute(*Device::find("cpu").open_queue(pool), pool);
   return {found.begin(), found.end()};
 }
 
@@ -53,7 +54,7 @@ TEST_CASE("hashes of tensors are the same with any number of threads, and anew e
   Threads pool(2);
   TensorHashes hashes(tensors);
   for (int time = 0; time < 2; ++time) {
-    const std::span<const std::uint64_t> found = hashes.compute(pool);
+    const std::span<const std::uint64_t> found = hashes.compute(*Device::find("cpu").open_queue(pool), pool);
     CHECK(std::vector<std::uint64_t>(found.begin(), found.end()) == expected);
   }
 }
@@ -82,10 +83,11 @@ TEST_CASE("a hash changes with every bit and every exchange", "[device]") {
 TEST_CASE("hashing allocates nothing", "[device]") {
   std::vector<float> values = numbers(several_blocks);
   Threads pool(2);
+  const std::unique_ptr<Queue> queue = Device::find("cpu").open_queue(pool);
   TensorHashes hashes({view_of(values)});
 
   const std::uint64_t before = shardrun::test::allocations();
-  const std::uint64_t hash = hashes.compute(pool)[0];
+  const std::uint64_t hash = hashes.compute(*queue, pool)[0];
   const std::uint64_t allocated = shardrun::test::allocations() - before;
 
   CHECK(hash != 0);

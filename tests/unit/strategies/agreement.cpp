@@ -54,7 +54,7 @@ void check_ranks(const VerifyCase& checked, runtime::Interpreter& ranks, std::in
     INFO("rank " << r);
     CHECK(sent_by(ranks.rank(r)) == planned);
     CHECK(ring_agrees(programs));
-    CHECK(ranks.rank(r).arena()->touched_bytes() == programs.memory.peak);
+    CHECK(ranks.rank(r).touched_bytes() == programs.memory.peak);
   }
 }
 
@@ -96,25 +96,28 @@ Split::Split(const VerifyCase& given, const Choice& choice) : checked(given) {
   partition = partition::split(checked.model.graph, answer.plan, checked.model.microbatch_rows);
 }
 
-void Split::interpret(std::int64_t steps, const verify::AtMoment& at_moment) const {
-  verify::interpret(checked.workload(), partition, {.steps = steps, .hooks = hooks.get()}, at_moment);
+void Split::interpret(std::int64_t steps, const verify::AtMoment& at_moment, std::string_view device) const {
+  verify::interpret(checked.workload(), partition, {.device = device, .steps = steps, .hooks = hooks.get()}, at_moment);
 }
 
-void check_agrees(const VerifyCase& given, const Choice& choice) {
+void check_agrees(const VerifyCase& given, const Choice& choice, std::string_view device) {
   constexpr std::int64_t steps = 2;
   INFO(given.model.name << ", " << to_string(choice));
   const auto states = static_cast<std::ptrdiff_t>(given.model.graph.states.size());
   const Split split(given, choice);
   const verify::Workload workload = split.checked.workload();
   verify::Comparison comparison(workload, split.partition.placements.mesh.ranks(), 1);
-  split.interpret(steps, [&](std::int64_t step, Moment moment, runtime::Interpreter& ranks) {
-    comparison.add(step, moment, [&](std::int64_t rank) {
-      return verify::take_snapshot(workload.graph, ranks.rank(static_cast<std::size_t>(rank)), moment);
-    });
-    if (moment == Moment::evaluation) {
-      check_ranks(split.checked, ranks, steps);
-    }
-  });
+  split.interpret(
+      steps,
+      [&](std::int64_t step, Moment moment, runtime::Interpreter& ranks) {
+        comparison.add(step, moment, [&](std::int64_t rank) {
+          return verify::take_snapshot(workload.graph, ranks.rank(static_cast<std::size_t>(rank)), moment);
+        });
+        if (moment == Moment::evaluation) {
+          check_ranks(split.checked, ranks, steps);
+        }
+      },
+      device);
   INFO(verify::to_text(comparison.report()));
   const std::vector<verify::Difference> compared = comparison.report().worst();
   CHECK(std::count_if(compared.begin(), compared.end(),

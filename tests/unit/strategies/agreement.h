@@ -32,7 +32,7 @@ struct GptSettings {
 struct Split {
   Split(const VerifyCase& given, const Choice& choice);
 
-  void interpret(std::int64_t steps, const verify::AtMoment& at_moment) const;
+  void interpret(std::int64_t steps, const verify::AtMoment& at_moment, std::string_view device = "cpu") const;
 
   VerifyCase checked;
   std::shared_ptr<const plugins::Hooks> hooks;
@@ -41,7 +41,7 @@ struct Split {
 
 /// Checks that two steps and an evaluation on all ranks compute what the reference does, that ranks which hold the same
 /// hold the same bits and every element is held, that each rank sent what was planned and touched the pages that were.
-void check_agrees(const VerifyCase& checked, const Choice& choice);
+void check_agrees(const VerifyCase& checked, const Choice& choice, std::string_view device = "cpu");
 
 /// All of them for all models; under a sanitizer some, of each model others.
 void check_all_agree(const std::vector<VerifyCase>& models, const std::vector<Choice>& choices);

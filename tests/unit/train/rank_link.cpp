@@ -80,7 +80,7 @@ TEST_CASE("the launcher hears of a failure while all connections are there", "[t
   const OverWitness over;
   const std::string text = job::canonical_text(over.job);
   std::mutex mutex;
-  std::weak_ptr<const memory::Arena> memory;
+  std::weak_ptr<const device::Memory> memory;
   std::optional<bool> was_connected;
   Store store(2, {.job = text}, [&] {
     const std::lock_guard lock(mutex);

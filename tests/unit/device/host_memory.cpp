@@ -1,4 +1,4 @@
-#include "core/memory/arena.h"
+#include "core/device/host_memory.h"
 
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -12,7 +12,8 @@
 #include "tests/support/errors.h"
 
 using namespace shardrun;
-using namespace shardrun::memory;
+using device::HostMemory;
+using memory::page_bytes;
 
 namespace {
 
@@ -35,29 +36,29 @@ int signal_of_write(std::byte* address) {
 
 }  // namespace
 
-TEST_CASE("an arena begins as zeros and at a page", "[memory]") {
-  const Arena arena(3 * page_bytes + 5);
+TEST_CASE("an arena begins as zeros and at a page", "[device]") {
+  const HostMemory arena(3 * page_bytes + 5);
   CHECK(arena.bytes() == 3 * page_bytes + 5);
   CHECK(reinterpret_cast<std::uintptr_t>(arena.data()) % page_bytes == 0);
   CHECK(std::all_of(arena.data(), arena.data() + arena.bytes(), [](std::byte byte) { return byte == std::byte{0}; }));
 }
 
-TEST_CASE("writing before or behind an arena ends the process", "[memory]") {
-  const Arena arena(2 * page_bytes);
+TEST_CASE("writing before or behind an arena ends the process", "[device]") {
+  const HostMemory arena(2 * page_bytes);
   CHECK(signal_of_write(arena.data()) == 0);
   CHECK(signal_of_write(arena.data() + 2 * page_bytes - 1) == 0);
   CHECK(signal_of_write(arena.data() - 1) == SIGSEGV);
   CHECK(signal_of_write(arena.data() + 2 * page_bytes) == SIGSEGV);
 }
 
-TEST_CASE("the guard follows the last page of an arena that does not fill it", "[memory]") {
-  const Arena arena(page_bytes + 1);
+TEST_CASE("the guard follows the last page of an arena that does not fill it", "[device]") {
+  const HostMemory arena(page_bytes + 1);
   CHECK(signal_of_write(arena.data() + page_bytes) == 0);
   CHECK(signal_of_write(arena.data() + 2 * page_bytes) == SIGSEGV);
 }
 
-TEST_CASE("an arena counts the pages that were written, each once", "[memory]") {
-  const Arena arena(100 * page_bytes);
+TEST_CASE("an arena counts the pages that were written, each once", "[device]") {
+  const HostMemory arena(100 * page_bytes);
   CHECK(arena.touched_bytes() == 0);
   arena.data()[0] = std::byte{1};
   CHECK(arena.touched_bytes() == page_bytes);
@@ -68,14 +69,14 @@ TEST_CASE("an arena counts the pages that were written, each once", "[memory]") 
   CHECK(arena.touched_bytes() == 3 * page_bytes);
 }
 
-TEST_CASE("an arena of nothing is one", "[memory]") {
-  const Arena arena(0);
+TEST_CASE("an arena of nothing is one", "[device]") {
+  const HostMemory arena(0);
   CHECK(arena.bytes() == 0);
   CHECK(arena.touched_bytes() == 0);
 }
 
-TEST_CASE("an arena that the system cannot give is refused in words", "[memory]") {
-  const std::string message = test::error_of([] { const Arena arena(std::uint64_t{1} << 62U); });
+TEST_CASE("an arena that the system cannot give is refused in words", "[device]") {
+  const std::string message = test::error_of([] { const HostMemory arena(std::uint64_t{1} << 62U); });
   CHECK(message.find("1: arena of 4611686018427387904 bytes: ") == 0);
   CHECK(message.find("; make the model, batch or context smaller, or free memory") != std::string::npos);
 }

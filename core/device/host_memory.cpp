@@ -1,4 +1,4 @@
-#include "core/memory/arena.h"
+#include "core/device/host_memory.h"
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -11,8 +11,10 @@
 #include "core/base/error.h"
 #include "core/memory/layout.h"
 
-namespace shardrun::memory {
+namespace shardrun::device {
 namespace {
+
+using memory::page_bytes;
 
 [[noreturn]] void fail(const char* what, std::uint64_t bytes) {
   const int cause = errno;
@@ -24,7 +26,7 @@ namespace {
 
 }  // namespace
 
-Arena::Arena(std::uint64_t bytes) : bytes_(bytes), mapped_(align_up(bytes == 0 ? 1 : bytes, page_bytes)) {
+HostMemory::HostMemory(std::uint64_t bytes) : mapped_(memory::align_up(bytes == 0 ? 1 : bytes, page_bytes)) {
   descriptor_ = memfd_create("shardrun-arena", MFD_CLOEXEC);
   if (descriptor_ < 0) {
     fail("memfd_create", bytes);
@@ -47,15 +49,15 @@ Arena::Arena(std::uint64_t bytes) : bytes_(bytes), mapped_(align_up(bytes == 0 ?
     close(descriptor_);
     fail("mmap", bytes);
   }
-  data_ = static_cast<std::byte*>(mapped);
+  set_range(static_cast<std::byte*>(mapped), bytes);
 }
 
-Arena::~Arena() {
+HostMemory::~HostMemory() {
   munmap(reservation_, mapped_ + 2 * page_bytes);
   close(descriptor_);
 }
 
-std::uint64_t Arena::touched_bytes() const {
+std::uint64_t HostMemory::touched_bytes() const {
   struct stat status = {};
   if (fstat(descriptor_, &status) != 0) {
     throw Error(ErrorCode::io, fmt::format("arena: fstat: {}", std::strerror(errno)));
@@ -63,4 +65,4 @@ std::uint64_t Arena::touched_bytes() const {
   return static_cast<std::uint64_t>(status.st_blocks) * 512;
 }
 
-}  // namespace shardrun::memory
+}  // namespace shardrun::device

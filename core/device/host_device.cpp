@@ -1,0 +1,117 @@
+#include "core/device/host_device.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "core/device/cores.h"
+#include "core/device/elements.h"
+#include "core/device/host_memory.h"
+#include "core/device/machine_level.h"
+#include "core/device/queue.h"
+#include "core/device/threads.h"
+#include "core/memory/machine.h"
+
+namespace shardrun::device {
+namespace {
+
+/// Copies a box row by row: dimension `d` and the later ones.
+void copy_box(const StridedCopy& copy, std::size_t d, const std::byte* from, std::byte* to) {
+  const std::size_t bytes = copy.element_bytes;
+  const bool consecutive = d + 1 == copy.shape.size() && copy.from_strides[d] == 1 && copy.to_strides[d] == 1;
+  if (d == copy.shape.size() || consecutive) {
+    const std::int64_t elements = consecutive ? copy.shape[d] : 1;
+    std::memcpy(to, from, static_cast<std::size_t>(elements) * bytes);
+    return;
+  }
+  for (std::int64_t i = 0; i < copy.shape[d]; ++i) {
+    copy_box(copy, d + 1, from + i * copy.from_strides[d] * static_cast<std::int64_t>(bytes),
+             to + i * copy.to_strides[d] * static_cast<std::int64_t>(bytes));
+  }
+}
+
+/// Everything is done when it is given, so that events are always past.
+class HostQueue final : public Queue {
+ public:
+  HostQueue(const Device& device, Threads& threads) : Queue(device), threads_(threads) {}
+
+  void run(const PreparedKernel& kernel, bool accumulate, const Scalars& scalars) override {
+    run_kernel(*kernel.kernel, {.attributes = *kernel.attributes,
+                                .inputs = kernel.inputs,
+                                .outputs = kernel.outputs,
+                                .accumulate = accumulate,
+                                .scratch = kernel.scratch,
+                                .scalars = scalars,
+                                .threads = threads_,
+                                .prepared = kernel.prepared.get()});
+  }
+  void copy(const StridedCopy& copy) override { copy_on_host(copy); }
+  void read(const void* from, std::span<std::byte> to) override { move(from, to.data(), to.size()); }
+  void write(std::span<const std::byte> from, void* to) override { move(from.data(), to, from.size()); }
+  void fill(const TensorView& tensor, double value) override { fill_on_host(tensor, value, threads_); }
+  void check_finite(const TensorView& tensor, bool& finite) override { finite = !has_non_finite(tensor); }
+  void stamp(std::int64_t& time) override {
+    time = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+               .count();
+  }
+  [[nodiscard]] Event record() override { return {this, 0}; }
+  void wait(const Event&) override {}
+  void finish(const Event&) override {}
+
+ private:
+  static void move(const void* from, void* to, std::size_t bytes) noexcept {
+    if (bytes > 0) {
+      std::memcpy(to, from, bytes);
+    }
+  }
+
+  Threads& threads_;
+};
+
+}  // namespace
+
+DeviceFacts HostDevice::facts() const {
+  return facts_of_host(stored(graph::DType::f32) == graph::DType::f32
+                           ? std::vector{graph::DType::f32, graph::DType::bf16}
+                           : std::vector{stored(graph::DType::f32)});
+}
+
+std::shared_ptr<const Memory> HostDevice::allocate(std::uint64_t bytes) const {
+  return std::make_shared<const HostMemory>(bytes);
+}
+
+std::unique_ptr<Queue> HostDevice::open_queue(Threads& threads) const {
+  return std::make_unique<HostQueue>(*this, threads);
+}
+
+DeviceFacts facts_of_host(std::vector<graph::DType> computes) {
+  const std::optional<memory::MemoryRoom> room = memory::available_memory();
+  const int level = machine_level();
+  return {.kind = "cpu",
+          .cores = usable_cores(),
+          .memory = room ? std::optional(room->bytes) : std::nullopt,
+          .vectors = level == 4   ? "AVX-512"
+                     : level == 3 ? "AVX2"
+                                  : "baseline",
+          .computes = std::move(computes)};
+}
+
+void copy_on_host(const StridedCopy& copy) {
+  copy_box(copy, 0, static_cast<const std::byte*>(copy.from), static_cast<std::byte*>(copy.to));
+}
+
+void fill_on_host(const TensorView& tensor, double value, Threads& threads) {
+  threads.split(tensor.elements(), 4096, [&](std::int64_t begin, std::int64_t end) {
+    std::array<double, 256> values = {};
+    for (std::int64_t first = begin; first < end; first += static_cast<std::int64_t>(values.size())) {
+      const auto count =
+          static_cast<std::size_t>(std::min<std::int64_t>(end - first, static_cast<std::int64_t>(values.size())));
+      std::fill_n(values.begin(), count, value);  // anew: writing rounds them
+      write_elements(tensor, first, {values.data(), count});
+    }
+  });
+}
+
+}  // namespace shardrun::device

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/device/device.h"
+#include "core/device/queue.h"
+
+namespace shardrun::device {
+
+/// The processor. Its queue does all work at once, on the calling thread: `cpu` with fast kernels, `reference` with
+/// readable ones in float64.
+class HostDevice final : public Device {
+ public:
+  /// Kernels are registered under the device's name.
+  explicit HostDevice(const std::string& name, std::optional<graph::DType> reals = std::nullopt)
+      : Device(name, name, reals) {}
+
+  [[nodiscard]] DeviceFacts facts() const override;
+  [[nodiscard]] bool is_addressable() const noexcept override { return true; }
+  [[nodiscard]] std::shared_ptr<const Memory> allocate(std::uint64_t bytes) const override;
+  [[nodiscard]] std::unique_ptr<Queue> open_queue(Threads& threads) const override;
+};
+
+/// The processor, whose kernels take these types.
+[[nodiscard]] DeviceFacts facts_of_host(std::vector<graph::DType> computes);
+
+/// Does a copy at once, between boxes in host memory.
+void copy_on_host(const StridedCopy& copy);
+/// Fills a tensor in host memory at once: see Queue::fill().
+void fill_on_host(const TensorView& tensor, double value, Threads& threads);
+
+}  // namespace shardrun::device

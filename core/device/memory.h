@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace shardrun::device {
+
+/// A block of a device's memory: the arena that a rank computes in.
+class Memory {
+ public:
+  Memory() = default;
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  virtual ~Memory() = default;
+
+  /// The first byte's address on the device.
+  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+  /// The memfd, which other processes may map; -1: there is none.
+  [[nodiscard]] virtual int descriptor() const noexcept { return -1; }
+  /// Bytes of the pages touched so far, as the system counts them. This measurement is independent of the plan.
+  [[nodiscard]] virtual std::uint64_t touched_bytes() const = 0;
+
+ protected:
+  void set_range(std::byte* data, std::uint64_t bytes) noexcept {
+    data_ = data;
+    bytes_ = bytes;
+  }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace shardrun::device

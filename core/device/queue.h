@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "core/device/device.h"
+
+namespace shardrun::device {
+
+class Queue;
+
+/// The end of all work that a queue had been given when the event was recorded.
+struct Event {
+  Queue* queue = nullptr;
+  std::uint64_t number = 0;
+};
+
+/// A strided box of elements to copy to another strided box. Strides are in elements.
+struct StridedCopy {
+  const void* from = nullptr;
+  void* to = nullptr;
+  std::size_t element_bytes = 0;
+  std::span<const std::int64_t> shape;
+  std::span<const std::int64_t> from_strides;
+  std::span<const std::int64_t> to_strides;
+};
+
+/// Work of a device, done in the order in which it was given. Work of different queues is ordered by events alone. A
+/// queue is used by one thread.
+///
+/// Work may be done long after the call that gives it. Until then its arguments in host memory must stay; those passed
+/// as Scalars and StridedCopy are copied, but not what they point to. An error of work is thrown by a later call.
+class Queue {
+ public:
+  explicit Queue(const Device& device) : device_(device) {}
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+  /// Waits for the work.
+  virtual ~Queue() = default;
+
+  [[nodiscard]] const Device& device() const noexcept { return device_; }
+
+  /// `accumulate`: add to the kernel's first result instead of overwriting it.
+  virtual void run(const PreparedKernel& kernel, bool accumulate, const Scalars& scalars) = 0;
+  virtual void copy(const StridedCopy& copy) = 0;
+  /// From the device to the host.
+  virtual void read(const void* from, std::span<std::byte> to) = 0;
+  /// From the host to the device.
+  virtual void write(std::span<const std::byte> from, void* to) = 0;
+  /// Gives every element this value, rounded as run_kernel() rounds results.
+  virtual void fill(const TensorView& tensor, double value) = 0;
+  /// Sets `finite` to whether every element is finite. Integers are.
+  virtual void check_finite(const TensorView& tensor, bool& finite) = 0;
+  /// Sets `time` to the time at which the work before is done, in nanoseconds of the monotonic clock.
+  virtual void stamp(std::int64_t& time) = 0;
+
+  [[nodiscard]] virtual Event record() = 0;
+  /// Later work of this queue waits for the event, of any queue of the device.
+  virtual void wait(const Event& event) = 0;
+  /// The calling thread waits for an event of this queue. Throws an error of the work.
+  virtual void finish(const Event& event) = 0;
+  void finish() { finish(record()); }
+
+ private:
+  const Device& device_;
+};
+
+/// Waits for the answer of Queue::check_finite().
+[[nodiscard]] inline bool is_finite(Queue& queue, const TensorView& tensor) {
+  bool finite = true;
+  queue.check_finite(tensor, finite);
+  queue.finish();
+  return finite;
+}
+
+}  // namespace shardrun::device

@@ -1,0 +1,89 @@
+#include "core/partition/agreements.h"
+
+#include <algorithm>
+
+#include "core/partition/emitter.h"
+#include "core/partition/replicas.h"
+#include "core/partition/transition.h"
+
+namespace shardrun::partition {
+namespace {
+
+/// Numbers become the largest along each of the axes, one after the other.
+Program largest(std::string function, std::int64_t numbers, const std::vector<mesh::AxisId>& axes,
+                const mesh::Mesh& mesh, const RankSettings& settings, const IdVector<graph::StateId, Buffer>& states) {
+  Program program{.function = std::move(function), .call_rows = {0}, .counts = false};
+  for (const Buffer& state : states) {
+    program.buffers.push_back(state);
+  }
+  const auto last = static_cast<std::int32_t>(2 * axes.size()) - 1;
+  const auto add = [&](const std::string& name, std::int64_t elements) {
+    return program.buffers.push_back({.name = name,
+                                      .type = {graph::DType::i32, {elements}, {""}},
+                                      .rounded = graph::DType::i32,
+                                      .box = {{0}, {elements}},
+                                      .global = {elements},
+                                      .category = Category::communication,
+                                      .bytes = static_cast<std::uint64_t>(elements) * 4,
+                                      .first = 0,
+                                      .last = last});
+  };
+  const BufferId buffer = add(program.function, numbers);
+  program.inputs = {{.name = agreed_numbers, .buffer = buffer}};
+  for (const mesh::AxisId axis : axes) {
+    Transfer transfer{.name = program.function,
+                      .collective = Collective::all_reduce,
+                      .axis = axis,
+                      .reduction = Reduction::max,
+                      .dtype = graph::DType::i32,
+                      .send = {buffer, numbers},
+                      .recv = {buffer, numbers}};
+    const std::uint64_t scratch = settings.transfer_scratch ? settings.transfer_scratch(transfer, mesh.size(axis)) : 0;
+    if (scratch > 0) {
+      transfer.scratch = add(program.function + "/scratch", static_cast<std::int64_t>((scratch + 3) / 4));
+      program.buffers[transfer.scratch].is_staged = !settings.device.is_addressable();
+    }
+    const TransferId id = program.transfers.push_back(std::move(transfer));
+    for (const auto kind : {Instruction::Kind::start, Instruction::Kind::wait}) {
+      program.instructions.push_back({.kind = kind,
+                                      .op = &op_of(Transition::Kind::all_reduce),
+                                      .name = program.function,
+                                      .phase = graph::Phase::update,
+                                      .transfer = id});
+    }
+  }
+  return program;
+}
+
+}  // namespace
+
+std::string comparison_function(const mesh::Mesh& mesh, mesh::AxisId axis) {
+  return "comparison of replicas along " + mesh.axes[axis].name;
+}
+
+std::vector<Program> agreements_of(const graph::Graph& graph, const Partition& partition, const RankSettings& settings,
+                                   const IdVector<graph::StateId, Buffer>& states) {
+  const mesh::Mesh& mesh = partition.placements.mesh;
+  const std::vector<ReplicaSet> sets = replicas_of(graph, partition);
+  std::vector<mesh::AxisId> axes;
+  std::vector<Program> programs;
+  for (const mesh::AxisId axis : mesh.axes.ids()) {
+    if (mesh.size(axis) > 1) {
+      axes.push_back(axis);
+    }
+  }
+  if (axes.empty()) {
+    return programs;
+  }
+  programs.push_back(largest(agreement_function, 1, axes, mesh, settings, states));
+  for (const mesh::AxisId axis : axes) {
+    if (std::any_of(sets.begin(), sets.end(), [&](const ReplicaSet& set) { return set.runs_along(axis); })) {
+      programs.push_back(largest(comparison_function(mesh, axis),
+                                 numbers_per_replica_set * static_cast<std::int64_t>(sets.size()), {axis}, mesh,
+                                 settings, states));
+    }
+  }
+  return programs;
+}
+
+}  // namespace shardrun::partition

@@ -1,0 +1,115 @@
+// Real ranks on a device whose memory the host cannot address: transfers are staged.
+
+#include <string>
+#include <vector>
+
+#include "tests/integration/program.h"
+#include "tests/support/catch.h"
+
+using namespace shardrun::test;
+using Catch::Matchers::Contains;
+namespace json = boost::json;
+
+namespace {
+
+struct Strategy {
+  std::string name;
+  std::vector<std::string> settings;
+};
+
+std::vector<Strategy> strategies() {
+  return {{"one rank", {"job.ranks=1"}},
+          {"dp", {"job.strategy=dp", "job.ranks=2"}},
+          {"zero1", {"job.strategy=zero1", "job.ranks=2"}},
+          {"zero2", {"job.strategy=zero2", "job.ranks=2"}},
+          {"zero3", {"job.strategy=zero3", "job.ranks=3"}},
+          {"hsdp", {"job.strategy=hsdp", "job.ranks=4", "mesh.replica=2", "mesh.shard=2"}},
+          {"tp", {"job.strategy=tp", "job.ranks=2"}},
+          {"tp with a sequence split", {"job.strategy=tp", "job.ranks=3", "strategy.sequence=true"}},
+          {"pp, 1f1b", {"job.strategy=pp", "job.ranks=2", "strategy.schedule=1f1b"}},
+          {"pp, zb-h1", {"job.strategy=pp", "job.ranks=2", "strategy.schedule=zb-h1"}},
+          {"zero2 in mixed precision", {"job.strategy=zero2", "job.ranks=2", "train.precision=mixed"}},
+          {"3d", {"job.strategy=3d", "job.ranks=4", "mesh.data=2", "mesh.model=2", "strategy.zero=2"}}};
+}
+
+/// The same for `run` and for the program with the device.
+std::vector<std::string> words_of(std::vector<std::string> words, std::vector<std::string> settings) {
+  settings.insert(settings.end(), {"job.device=unmapped", "data.microbatches=3"});
+  return with_settings(std::move(words), settings);
+}
+
+}  // namespace
+
+TEST_CASE("every strategy agrees with the reference over every transport when transfers are staged", "[unmapped]") {
+  for (const std::string& transport : installed("transport")) {
+    for (const Strategy& strategy : strategies()) {
+      DYNAMIC_SECTION(strategy.name << " over " << transport) {
+        const JobFolder job;
+        std::vector<std::string> settings = strategy.settings;
+        settings.insert(settings.end(), {"model.context=6", "model.dropout=0.1"});
+        if (strategy.name != "one rank") {
+          settings.push_back("job.transport=" + transport);
+        }
+
+        const Ended ended =
+            run_unmapped(job.path(), words_of({"verify", "job.ini", "--steps", "2", "--json"}, settings));
+
+        INFO(ended.err);
+        REQUIRE(ended.code == 0);
+        CHECK(json::parse(ended.out).at("passed").as_bool());
+      }
+    }
+  }
+}
+
+TEST_CASE("training, evaluation and sampling give the cpu's bits and touch what was planned", "[unmapped]") {
+  for (const Strategy& strategy : strategies()) {
+    DYNAMIC_SECTION(strategy.name) {
+      const JobFolder there;
+      const JobFolder here;
+      std::vector<std::string> settings = strategy.settings;
+      settings.insert(settings.end(), {"train.steps=4", "train.eval_every=2", "train.sample=8", "job.check_every=1"});
+
+      const Ended ended = run_unmapped(there.path(), words_of({"run", "job.ini"}, settings));
+      settings.push_back("data.microbatches=3");
+      const Ended expected = here.run(settings);
+
+      INFO(ended.err);
+      REQUIRE(ended.code == 0);
+      REQUIRE(expected.code == 0);
+      CHECK(there.losses() == here.losses());
+      const json::object summary = there.summary();
+      for (const json::value& rank : summary.at("ranks").as_array()) {
+        CHECK(rank.at("peak_bytes") == rank.at("planned_bytes"));
+      }
+    }
+  }
+}
+
+TEST_CASE("a loss that is not finite stops the ranks with the step and the tensor", "[unmapped]") {
+  const JobFolder job;
+
+  const Ended ended =
+      run_unmapped(job.path(), words_of({"run", "job.ini"}, {"job.strategy=dp", "job.ranks=2", "train.steps=5",
+                                                             "train.learning_rate=1e30", "train.clip=0"}));
+
+  CHECK(ended.code == 1);
+  CHECK_THAT(ended.err, Contains("step 2: the loss is NaN; the first tensor that is not finite: layer.0/"));
+}
+
+TEST_CASE("the plan shows staging as communication", "[unmapped]") {
+  const JobFolder job;
+  const std::vector<std::string> settings = {"job.strategy=dp", "job.ranks=2"};
+  const auto bytes = [](const Ended& ended) {
+    return json::parse(ended.out).at("ranks").at(0).at("bytes").as_object();
+  };
+
+  const json::object staged = bytes(run_unmapped(job.path(), words_of({"plan", "job.ini", "--json"}, settings)));
+  const json::object plain = bytes(run_program(
+      job.path(), with_settings({"plan", "job.ini", "--json"}, {settings[0], settings[1], "data.microbatches=3"})));
+
+  const std::int64_t more = staged.at("peak").as_int64() - plain.at("peak").as_int64();
+  CHECK(staged.at("communication").as_int64() > plain.at("communication").as_int64());
+  CHECK(more > 0);
+  CHECK(staged.at("parameters") == plain.at("parameters"));
+}
