@@ -28,6 +28,6 @@ void sgemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Matrix a
 }
 
 /// Eigen has no products by the CPU's instructions for bfloat16.
-std::unique_ptr<Bf16Product> make_bf16_product(const Product&) { return nullptr; }
+const Bf16Product* bf16_product(const Product&, bool) { return nullptr; }
 
 }  // namespace shardrun::device::cpu

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -71,39 +72,68 @@ void multiply_floats(const Product& product, bool accumulate, Threads& threads) 
   });
 }
 
-/// The tiles of a product of bfloat16 matrices.
-class Bf16Tiles {
+/// Writes to every page. The memory that the operating system counts as used is to be what is planned, and a product
+/// need not use all of its scratch.
+void touch_pages(std::byte* scratch, std::size_t bytes) {
+  constexpr std::size_t page = 4096;
+  for (std::size_t at = 0; at < bytes; at += page) {
+    scratch[at] = std::byte{0};
+  }
+  if (bytes > 0) {
+    scratch[bytes - 1] = std::byte{0};
+  }
+}
+
+/// A product with bfloat16 among its matrices, made once for an instruction.
+class BfloatProduct {
  public:
-  /// Null if the product is not one that `make_bf16_product` makes.
-  static std::unique_ptr<Bf16Tiles> make(const Product& product) {
-    auto made = std::make_unique<Bf16Tiles>();
-    made->tiles_ = bf16_tiles(product.m, product.n, product.k);
-    for (std::int64_t number = 0; number < made->tiles_.count; ++number) {
-      made->products_.push_back(make_bf16_product(made->tiles_.tile(product, number)));
-      if (made->products_.back() == nullptr) {
-        return nullptr;
+  explicit BfloatProduct(const Product& product) : tiles_(bf16_tiles(product.m, product.n, product.k)) {
+    for (std::int64_t number = 0; number < tiles_.count; ++number) {
+      const Product tile = tiles_.tile(product, number);
+      const Forms forms = {bf16_product(tile, false), bf16_product(tile, true)};
+      if (forms.overwriting == nullptr) {
+        forms_.clear();
+        tiles_ = sgemm_tiles(product.m, product.n, product.k);
+        share_ = widened_scratch_bytes(product);
+        return;
       }
-      made->share_ = std::max(made->share_, (made->products_.back()->scratch_bytes() + 63) / 64 * 64);
+      forms_.push_back(forms);
+      const std::size_t most = std::max(forms.overwriting->scratch_bytes(), forms.adding->scratch_bytes());
+      share_ = std::max(share_, (most + 63) / 64 * 64);
     }
-    return made;
   }
 
   [[nodiscard]] std::size_t scratch_bytes(int threads) const {
     return static_cast<std::size_t>(tiles_.parts(threads)) * share_;
   }
 
-  void run(const Product& product, bool accumulate, Threads& threads, std::byte* scratch) const {
-    touch_pages({scratch, scratch_bytes(threads.count())});
+  void run(const Product& product, bool accumulate, Threads& threads, std::byte* scratch) {
+    if (!touched_) {
+      threads.run(tiles_.parts(threads.count()),
+                  [&](int part) { touch_pages(scratch + static_cast<std::size_t>(part) * share_, share_); });
+      touched_ = true;
+    }
+    if (forms_.empty()) {
+      multiply_widened(product, accumulate, threads, scratch);
+      return;
+    }
     tiles_.run(threads, [&](std::int64_t number, int part) {
-      products_[static_cast<std::size_t>(number)]->run(tiles_.tile(product, number), accumulate,
-                                                       scratch + static_cast<std::size_t>(part) * share_);
+      const Forms& forms = forms_[static_cast<std::size_t>(number)];
+      const Bf16Product& form = accumulate ? *forms.adding : *forms.overwriting;
+      form.run(tiles_.tile(product, number), scratch + static_cast<std::size_t>(part) * share_);
     });
   }
 
  private:
-  Tiles tiles_ = {};
-  std::vector<std::unique_ptr<Bf16Product>> products_;
-  std::size_t share_ = 0;  ///< bytes of scratch of one thread
+  struct Forms {
+    const Bf16Product* overwriting;
+    const Bf16Product* adding;
+  };
+
+  Tiles tiles_;
+  std::vector<Forms> forms_;  ///< of each tile; none: the matrices are widened
+  std::size_t share_ = 0;     ///< bytes of scratch of one thread
+  bool touched_ = false;      ///< the scratch, by the first call
 };
 
 template <ProductOf product_of>
@@ -112,10 +142,8 @@ void run(const KernelCall& call) {
       product_of(call.attributes, Tensor(call.inputs[0]), Tensor(call.inputs[1]), Tensor(call.outputs[0]));
   if (in_floats(product)) {
     multiply_floats(product, call.accumulate, call.threads);
-  } else if (call.prepared != nullptr) {
-    static_cast<const Bf16Tiles*>(call.prepared)->run(product, call.accumulate, call.threads, call.scratch.data());
   } else {
-    multiply_widened(product, call.accumulate, call.threads, call.scratch);
+    static_cast<BfloatProduct*>(call.prepared)->run(product, call.accumulate, call.threads, call.scratch.data());
   }
 }
 
@@ -127,13 +155,13 @@ Product product_of_types(const graph::OpShape& shape) {
 template <ProductOf product_of>
 std::size_t scratch_bytes(const graph::OpShape& shape, int threads) {
   const Product product = product_of_types<product_of>(shape);
-  const auto tiles = Bf16Tiles::make(product);
-  return tiles != nullptr ? tiles->scratch_bytes(threads) : widened_scratch_bytes(product, threads);
+  return in_floats(product) ? 0 : BfloatProduct(product).scratch_bytes(threads);
 }
 
 template <ProductOf product_of>
 std::shared_ptr<void> prepare(const graph::OpShape& shape) {
-  return Bf16Tiles::make(product_of_types<product_of>(shape));
+  const Product product = product_of_types<product_of>(shape);
+  return in_floats(product) ? nullptr : std::make_shared<BfloatProduct>(product);
 }
 
 template <ProductOf product_of>

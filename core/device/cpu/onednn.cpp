@@ -1,12 +1,18 @@
 // Products by oneDNN.
 
 #include <dlfcn.h>
+#include <dnnl_debug.h>
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <dnnl.hpp>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
 
 #include "core/base/error.h"
 #include "core/device/cpu/bf16_product.h"
@@ -31,12 +37,11 @@ void stay_on_this_thread() {
   static_cast<void>(once);
 }
 
-/// A kernel, perhaps on a worker, cannot report an error. The only one that remains is out of memory inside the
-/// library.
-void require_success(dnnl_status_t status) {
-  if (status != dnnl_success) {
-    std::abort();
-  }
+/// A kernel, perhaps on a worker, cannot report an error. It says what failed and ends the process.
+[[noreturn]] void fail(dnnl_status_t status, const char* types, std::int64_t m, std::int64_t n, std::int64_t k) {
+  fmt::print(stderr, "shardrun: oneDNN failed to multiply {} matrices of {}x{} and {}x{}: {}\n", types, m, k, k, n,
+             dnnl_status2str(status));
+  std::abort();
 }
 
 dnnl::memory::data_type type_of(const Operand& operand) {
@@ -49,44 +54,15 @@ dnnl::memory::desc describe(const Operand& operand, std::int64_t rows, std::int6
   return {{rows, columns}, type_of(operand), strides};
 }
 
-/// oneDNN's primitive, its two forms, and the memory objects of one call.
+const dnnl::engine& engine() {
+  static const dnnl::engine cpu(dnnl::engine::kind::cpu, 0);
+  return cpu;
+}
+
 class OnednnProduct final : public Bf16Product {
  public:
-  OnednnProduct(const dnnl::engine& engine, const Product& p)
-      : a_(describe(p.a, p.m, p.k), engine, nullptr),
-        b_(describe(p.b, p.k, p.n), engine, nullptr),
-        c_(describe(p.c, p.m, p.n), engine, nullptr),
-        overwrite_(describe_product(engine, false)),
-        add_(describe_product(engine, true)),
-        scratch_overwrite_(overwrite_.scratchpad_desc(), engine, nullptr),
-        scratch_add_(add_.scratchpad_desc(), engine, nullptr),
-        overwriting_(overwrite_),
-        adding_(add_),
-        stream_(engine) {}
-
-  [[nodiscard]] std::size_t scratch_bytes() const override {
-    return std::max(overwrite_.scratchpad_desc().get_size(), add_.scratchpad_desc().get_size());
-  }
-
-  void run(const Product& product, bool accumulate, std::byte* scratch) override {
-    stay_on_this_thread();
-    dnnl::memory& room = accumulate ? scratch_add_ : scratch_overwrite_;
-    a_.set_data_handle(product.a.data);
-    b_.set_data_handle(product.b.data);
-    c_.set_data_handle(product.c.data);
-    room.set_data_handle(scratch);
-    const std::array<dnnl_exec_arg_t, 4> arguments = {{{DNNL_ARG_SRC, a_.get()},
-                                                       {DNNL_ARG_WEIGHTS, b_.get()},
-                                                       {DNNL_ARG_DST, c_.get()},
-                                                       {DNNL_ARG_SCRATCHPAD, room.get()}}};
-    const dnnl::matmul& primitive = accumulate ? adding_ : overwriting_;
-    // The C++ interface would allocate a map of the arguments.
-    require_success(dnnl_primitive_execute(primitive.get(), stream_.get(), arguments.size(), arguments.data()));
-    require_success(dnnl_stream_wait(stream_.get()));
-  }
-
- private:
-  [[nodiscard]] dnnl::matmul::primitive_desc describe_product(const dnnl::engine& engine, bool accumulate) const {
+  OnednnProduct(const Product& p, bool accumulate)
+      : a_(describe(p.a, p.m, p.k)), b_(describe(p.b, p.k, p.n)), c_(describe(p.c, p.m, p.n)) {
     dnnl::primitive_attr how;
     how.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     if (accumulate) {
@@ -95,23 +71,86 @@ class OnednnProduct final : public Bf16Product {
       how.set_post_ops(sum);
     }
 #if DNNL_VERSION_MAJOR >= 3
-    return {engine, a_.get_desc(), b_.get_desc(), c_.get_desc(), how};
+    const dnnl::matmul::primitive_desc described(engine(), a_, b_, c_, how);
 #else
-    return {dnnl::matmul::desc(a_.get_desc(), b_.get_desc(), c_.get_desc()), how, engine};
+    const dnnl::matmul::primitive_desc described(dnnl::matmul::desc(a_, b_, c_), how, engine());
 #endif
+    scratch_ = described.scratchpad_desc();
+    primitive_ = dnnl::matmul(described);
   }
 
-  dnnl::memory a_;
-  dnnl::memory b_;
-  dnnl::memory c_;
-  dnnl::matmul::primitive_desc overwrite_;
-  dnnl::matmul::primitive_desc add_;
-  dnnl::memory scratch_overwrite_;
-  dnnl::memory scratch_add_;
-  dnnl::matmul overwriting_;
-  dnnl::matmul adding_;
-  dnnl::stream stream_;
+  [[nodiscard]] std::size_t scratch_bytes() const override { return scratch_.get_size(); }
+
+  void run(const Product& p, std::byte* scratch) const noexcept override {
+    stay_on_this_thread();
+    try {
+      thread_local const dnnl::stream stream(engine());
+      Memories& memories = memories_of_this_thread();
+      memories.a.set_data_handle(p.a.data);
+      memories.b.set_data_handle(p.b.data);
+      memories.c.set_data_handle(p.c.data);
+      memories.scratch.set_data_handle(scratch);
+      const std::array<dnnl_exec_arg_t, 4> arguments = {{{DNNL_ARG_SRC, memories.a.get()},
+                                                         {DNNL_ARG_WEIGHTS, memories.b.get()},
+                                                         {DNNL_ARG_DST, memories.c.get()},
+                                                         {DNNL_ARG_SCRATCHPAD, memories.scratch.get()}}};
+      // The C++ interface would make a map of the arguments in each call. The library still copies them to one.
+      dnnl_status_t status = dnnl_primitive_execute(primitive_.get(), stream.get(), arguments.size(), arguments.data());
+      if (status == dnnl_success) {
+        status = dnnl_stream_wait(stream.get());
+      }
+      if (status != dnnl_success) {
+        fail(status, "bf16", p.m, p.n, p.k);
+      }
+    } catch (const dnnl::error& error) {
+      fail(error.status, "bf16", p.m, p.n, p.k);
+    }
+  }
+
+ private:
+  /// oneDNN's names for the matrices and the scratch of a call.
+  struct Memories {
+    dnnl::memory a;
+    dnnl::memory b;
+    dnnl::memory c;
+    dnnl::memory scratch;
+  };
+
+  /// Made in the thread's first call. A product lives as long as the process, so its address is never another's.
+  [[nodiscard]] Memories& memories_of_this_thread() const {
+    thread_local std::unordered_map<const OnednnProduct*, Memories> made;
+    const auto found = made.find(this);
+    if (found != made.end()) {
+      return found->second;
+    }
+    const auto unplaced = [](const dnnl::memory::desc& described) {
+      return dnnl::memory(described, engine(), nullptr);
+    };
+    return made.emplace(this, Memories{unplaced(a_), unplaced(b_), unplaced(c_), unplaced(scratch_)}).first->second;
+  }
+
+  dnnl::memory::desc a_;
+  dnnl::memory::desc b_;
+  dnnl::memory::desc c_;
+  dnnl::memory::desc scratch_;
+  dnnl::matmul primitive_;
 };
+
+/// What a product is made for, beside bfloat16 operands.
+using Key = std::array<std::int64_t, 10>;
+
+Key key_of(const Product& p, bool accumulate) {
+  return {p.m,
+          p.n,
+          p.k,
+          p.a.stride,
+          p.a.transposed ? 1 : 0,
+          p.b.stride,
+          p.b.transposed ? 1 : 0,
+          p.c.stride,
+          p.c.dtype == graph::DType::bf16 ? 1 : 0,
+          accumulate ? 1 : 0};
+}
 
 /// Whether oneDNN multiplies bfloat16 with instructions of this CPU. On others it would do so more slowly than float32.
 bool has_bfloat_instructions() {
@@ -134,24 +173,34 @@ void sgemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Matrix a
     return;
   }
   stay_on_this_thread();
-  require_success(dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, alpha, a.data, a.stride,
-                             b.data, b.stride, accumulate ? 1.0F : 0.0F, c, c_stride));
+  const dnnl_status_t status = dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, alpha, a.data,
+                                          a.stride, b.data, b.stride, accumulate ? 1.0F : 0.0F, c, c_stride);
+  if (status != dnnl_success) {
+    fail(status, "f32", m, n, k);
+  }
 }
 
-std::unique_ptr<Bf16Product> make_bf16_product(const Product& product) {
+const Bf16Product* bf16_product(const Product& product, bool accumulate) {
   const auto is_bfloat = [](const Operand& operand) { return operand.dtype == graph::DType::bf16; };
   if (!is_bfloat(product.a) || !is_bfloat(product.b) || product.m == 0 || product.n == 0 || product.k == 0 ||
       !has_bfloat_instructions()) {
     return nullptr;
   }
-  stay_on_this_thread();  // the primitive is made for the number of threads that is set now
-  try {
-    static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-    return std::make_unique<OnednnProduct>(engine, product);
-  } catch (const dnnl::error& error) {
-    throw Error(ErrorCode::internal, fmt::format("oneDNN cannot prepare a bf16 product of {}x{}x{}: {}", product.m,
-                                                 product.n, product.k, error.what()));
+  using Products = std::map<Key, std::unique_ptr<const OnednnProduct>>;
+  static std::mutex mutex;
+  static Products& products = *new Products;  // never destroyed: at exit the library's own objects may be gone already
+  const std::scoped_lock lock(mutex);
+  std::unique_ptr<const OnednnProduct>& shared = products[key_of(product, accumulate)];
+  if (shared == nullptr) {
+    stay_on_this_thread();  // a primitive is made for the number of threads that is set now
+    try {
+      shared = std::make_unique<const OnednnProduct>(product, accumulate);
+    } catch (const dnnl::error& error) {
+      throw Error(ErrorCode::internal, fmt::format("oneDNN cannot prepare a bf16 product of {}x{}x{}: {}", product.m,
+                                                   product.n, product.k, error.what()));
+    }
   }
+  return shared.get();
 }
 
 }  // namespace shardrun::device::cpu

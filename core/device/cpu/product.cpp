@@ -29,16 +29,6 @@ std::int64_t tile_count(std::int64_t m, std::int64_t n, std::int64_t k) noexcept
 
 }  // namespace
 
-void touch_pages(std::span<std::byte> scratch) noexcept {
-  constexpr std::size_t page = 4096;
-  for (std::size_t at = 0; at < scratch.size(); at += page) {
-    scratch[at] = std::byte{0};
-  }
-  if (!scratch.empty()) {
-    scratch.back() = std::byte{0};
-  }
-}
-
 Tiles sgemm_tiles(std::int64_t m, std::int64_t n, std::int64_t k) noexcept {
   constexpr std::int64_t unit = 48;  // a multiple of every micro-kernel's width and height
   return {m == 0 || n == 0 ? 1 : tile_count(m, n, k), unit};

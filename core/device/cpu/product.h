@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "core/device/threads.h"
 #include "core/graph/tensor_type.h"
@@ -71,10 +70,6 @@ struct Tiles {
     });
   }
 };
-
-/// Writes to every page. A product need not use all of the scratch that is planned for it; the memory that the kernel
-/// counts as used is to be what is planned.
-void touch_pages(std::span<std::byte> scratch) noexcept;
 
 /// For the float32 products of sgemm.h.
 [[nodiscard]] Tiles sgemm_tiles(std::int64_t m, std::int64_t n, std::int64_t k) noexcept;

@@ -29,7 +29,7 @@ Room room_for(const Product& tile) {
   return {is_bfloat(tile.a) ? m * k : 0, is_bfloat(tile.b) ? k * n : 0, is_bfloat(tile.c) ? m * n : 0};
 }
 
-/// Floats of scratch of one thread: of its largest tile.
+/// Floats of scratch of one thread: of the largest tile.
 std::int64_t share_of(const Tiles& tiles, const Product& product) {
   std::int64_t most = 0;
   for (std::int64_t number = 0; number < tiles.count; ++number) {
@@ -67,14 +67,13 @@ void multiply_block(const Product& p, const Room& room, bool accumulate, float* 
 
 }  // namespace
 
-void multiply_widened(const Product& product, bool accumulate, Threads& threads, std::span<std::byte> scratch) {
+void multiply_widened(const Product& product, bool accumulate, Threads& threads, std::byte* scratch) {
   const Tiles tiles = sgemm_tiles(product.m, product.n, product.k);
   const BlockLoops& loops = block_loops();
   const std::int64_t share = share_of(tiles, product);
-  touch_pages(scratch);
   tiles.run(threads, [&](std::int64_t number, int part) {
     const Product tile = tiles.tile(product, number);
-    float* room = reinterpret_cast<float*>(scratch.data()) + part * share;
+    float* room = reinterpret_cast<float*>(scratch) + part * share;
     for (std::int64_t column = 0; column < tile.n; column += most_columns) {
       for (std::int64_t row = 0; row < tile.m; row += most_rows) {
         const Product block =
@@ -85,10 +84,9 @@ void multiply_widened(const Product& product, bool accumulate, Threads& threads,
   });
 }
 
-std::size_t widened_scratch_bytes(const Product& product, int threads) {
+std::size_t widened_scratch_bytes(const Product& product) {
   const Tiles tiles = sgemm_tiles(product.m, product.n, product.k);
-  const std::int64_t floats = tiles.parts(threads) * share_of(tiles, product);
-  return static_cast<std::size_t>(floats) * sizeof(float);
+  return static_cast<std::size_t>(share_of(tiles, product)) * sizeof(float);
 }
 
 }  // namespace shardrun::device::cpu

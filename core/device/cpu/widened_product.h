@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <span>
 
 #include "core/device/cpu/product.h"
 
@@ -9,8 +8,9 @@ namespace shardrun::device::cpu {
 
 /// c = a b (+ c, if accumulate) for any types of operands and result. Blocks of bfloat16 operands are widened in
 /// scratch and multiplied in float32; each result is rounded once.
-void multiply_widened(const Product& product, bool accumulate, Threads& threads, std::span<std::byte> scratch);
+void multiply_widened(const Product& product, bool accumulate, Threads& threads, std::byte* scratch);
 
-[[nodiscard]] std::size_t widened_scratch_bytes(const Product& product, int threads);
+/// Bytes of scratch of each thread that has a part of the product's tiles (`sgemm_tiles`).
+[[nodiscard]] std::size_t widened_scratch_bytes(const Product& product);
 
 }  // namespace shardrun::device::cpu

@@ -65,13 +65,13 @@ void copy(const KernelCall& call) {
   for_each(call, call.inputs[0].elements(), 1, [&](std::int64_t i) { put(call, i, reals(call.inputs[0])[i]); });
 }
 
-const RegisterKernel register_shift("reference", "shift", {.run = shift});
-const RegisterKernel register_take_position("reference", "take_position", {.run = take_position});
 /// y = x; Device::run rounds it to the type of y.
 void cast(const KernelCall& call) {
   for_each(call, call.inputs[0].elements(), 1, [&](std::int64_t i) { put(call, i, reals(call.inputs[0])[i]); });
 }
 
+const RegisterKernel register_shift("reference", "shift", {.run = shift});
+const RegisterKernel register_take_position("reference", "take_position", {.run = take_position});
 const RegisterKernel register_cast("reference", "cast", {.run = cast});
 const RegisterKernel register_copy("reference", "copy", {.run = copy});
 
