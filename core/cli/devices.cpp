@@ -23,10 +23,11 @@ std::vector<std::string> names_of(const std::vector<graph::DType>& dtypes) {
 
 std::string text_of(const device::Device& device) {
   const device::DeviceFacts facts = device.facts();
-  return fmt::format("{} ({})\n    {}, {} available; {}; computes in {}; {} by the host\n", device.name(), facts.kind,
+  return fmt::format("{} ({})\n    {}, {} available; {}; computes in {}; {}{} by the host\n", device.name(), facts.kind,
                      metrics::counted(facts.cores, "core"),
                      facts.memory ? metrics::human_bytes(*facts.memory) : "unknown memory", facts.vectors,
                      fmt::join(names_of(facts.computes), ", "),
+                     facts.bf16_products.empty() ? "" : fmt::format("bf16 products: {}; ", facts.bf16_products),
                      device.is_addressable() ? "addressable" : "not addressable");
 }
 
@@ -38,6 +39,7 @@ json::object json_of(const device::Device& device) {
           {"cores", facts.cores},
           {"vectors", facts.vectors},
           {"computes", json::value_from(names_of(facts.computes))},
+          {"bf16_products", facts.bf16_products.empty() ? json::value() : json::value(facts.bf16_products)},
           {"addressable", device.is_addressable()}};
 }
 

@@ -81,6 +81,8 @@ struct Kernel {
   /// Makes what calls with these (local) shapes need beside memory, such as the descriptors of a library. Called once
   /// for an instruction, before its first call; one call at a time uses the result. Null, or a null result: nothing.
   std::shared_ptr<void> (*prepare)(const graph::OpShape& shape) = nullptr;
+  /// For people: how it multiplies bfloat16 matrices on this machine. Null: it has no ways to choose from.
+  std::string_view (*bf16_products)() noexcept = nullptr;
 };
 
 /// A kernel with the arguments that stay the same from call to call, as Device::prepare() made it. A device may derive
@@ -106,6 +108,7 @@ struct DeviceFacts {
   std::optional<std::uint64_t> memory;  ///< bytes available; nothing: unknown
   std::string vectors;                  ///< the instruction set of the fastest kernels
   std::vector<graph::DType> computes;   ///< real types that its kernels take
+  std::string bf16_products;            ///< how it multiplies bfloat16 matrices; empty: not known
 };
 
 /// Where programs run: the owner of tensors' memory and of the time at which kernels run. It has the types that it

@@ -73,9 +73,13 @@ class HostQueue final : public Queue {
 }  // namespace
 
 DeviceFacts HostDevice::facts() const {
-  return facts_of_host(stored(graph::DType::f32) == graph::DType::f32
-                           ? std::vector{graph::DType::f32, graph::DType::bf16}
-                           : std::vector{stored(graph::DType::f32)});
+  DeviceFacts facts =
+      facts_of_host(stored(graph::DType::f32) == graph::DType::f32 ? std::vector{graph::DType::f32, graph::DType::bf16}
+                                                                   : std::vector{stored(graph::DType::f32)});
+  if (const Kernel& product = kernel("matmul"); product.bf16_products != nullptr) {
+    facts.bf16_products = product.bf16_products();
+  }
+  return facts;
 }
 
 std::shared_ptr<const Memory> HostDevice::allocate(std::uint64_t bytes) const {
@@ -95,7 +99,8 @@ DeviceFacts facts_of_host(std::vector<graph::DType> computes) {
           .vectors = level == 4   ? "AVX-512"
                      : level == 3 ? "AVX2"
                                   : "baseline",
-          .computes = std::move(computes)};
+          .computes = std::move(computes),
+          .bf16_products = {}};
 }
 
 void copy_on_host(const StridedCopy& copy) {

@@ -71,14 +71,17 @@ TEST_CASE("without words the usage is shown, and it is an error", "[program]") {
 TEST_CASE("the devices are listed with what they can do, and a job names one of them", "[program]") {
   const JobFolder job;
   const Ended text = run_program(job.path(), {"devices"});
-  CHECK_THAT(text.out, StartsWith("cpu (cpu)\n") && Contains("computes in f32, bf16; addressable by the host\n"));
+  CHECK_THAT(text.out, StartsWith("cpu (cpu)\n") && Contains("; computes in f32, bf16; bf16 products: ") &&
+                           Contains("computes in f64; addressable by the host\n"));
   const boost::json::array devices = boost::json::parse(run_program(job.path(), {"devices", "--json"}).out).as_array();
   REQUIRE(devices.size() == 2);
   CHECK(devices[0].at("name") == "cpu");
   CHECK(devices[0].at("kind") == "cpu");
   CHECK(devices[0].at("cores").as_int64() >= 1);
   CHECK(devices[0].at("addressable") == true);
+  CHECK((devices[0].at("bf16_products") == "oneDNN" || devices[0].at("bf16_products") == "widened to float32"));
   CHECK(devices[1].at("computes") == boost::json::array{"f64"});
+  CHECK(devices[1].at("bf16_products").is_null());
 
   CHECK(job.run({"job.device=cpu", "train.steps=1"}).code == 0);
   const Ended unknown = job.run({"job.device=cpi"});

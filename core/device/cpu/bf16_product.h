@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string_view>
 
 #include "core/device/cpu/product.h"
 
@@ -22,5 +23,8 @@ class Bf16Product {
 /// sizes, strides and types share one result, which lives as long as the process. Throws Error{internal} if the library
 /// fails.
 [[nodiscard]] const Bf16Product* bf16_product(const Product& product, bool accumulate);
+
+/// How this machine multiplies bfloat16 matrices: the library's name, or "widened to float32".
+[[nodiscard]] std::string_view bf16_products() noexcept;
 
 }  // namespace shardrun::device::cpu

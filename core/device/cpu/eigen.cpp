@@ -30,4 +30,6 @@ void sgemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Matrix a
 /// Eigen has no products by the CPU's instructions for bfloat16.
 const Bf16Product* bf16_product(const Product&, bool) { return nullptr; }
 
+std::string_view bf16_products() noexcept { return "widened to float32"; }
+
 }  // namespace shardrun::device::cpu

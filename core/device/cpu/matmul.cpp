@@ -165,7 +165,7 @@ std::shared_ptr<void> prepare(const graph::OpShape& shape) {
 }
 
 template <ProductOf product_of>
-constexpr Kernel kernel = {run<product_of>, scratch_bytes<product_of>, prepare<product_of>};
+constexpr Kernel kernel = {run<product_of>, scratch_bytes<product_of>, prepare<product_of>, bf16_products};
 
 const RegisterKernel register_matmul("cpu", "matmul", kernel<matmul>);
 const RegisterKernel register_gradient("cpu", "matmul_gradient_weights", kernel<gradient_weights>);

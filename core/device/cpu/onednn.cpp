@@ -153,7 +153,7 @@ Key key_of(const Product& p, bool accumulate) {
 }
 
 /// Whether oneDNN multiplies bfloat16 with instructions of this CPU. On others it would do so more slowly than float32.
-bool has_bfloat_instructions() {
+bool has_bfloat_instructions() noexcept {
   constexpr auto needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
   static const bool found = (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & needed) == needed;
   return found;
@@ -202,5 +202,7 @@ const Bf16Product* bf16_product(const Product& product, bool accumulate) {
   }
   return shared.get();
 }
+
+std::string_view bf16_products() noexcept { return has_bfloat_instructions() ? "oneDNN" : "widened to float32"; }
 
 }  // namespace shardrun::device::cpu
