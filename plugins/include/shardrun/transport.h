@@ -103,7 +103,8 @@ typedef struct sr_queue {
   void* self;
   void* native; /* for SR_QUEUE_CUDA: its CUstream, which is cudaStream_t; otherwise NULL */
   /// During op_enqueue and op_join. Calls `run(argument)` once the work is done that was given before: on any thread,
-  /// perhaps before this returns. `run` returns soon. Of the host's functions it calls open_gate alone.
+  /// perhaps before this returns, perhaps after op_free. The host makes every call that it has taken before it
+  /// unloads the transport. `run` returns soon. Of the host's functions it calls open_gate alone.
   int32_t (*call)(void* self, void (*run)(void* argument), void* argument, sr_error* error);
   /// During op_enqueue and op_join. Work that is given later waits until the gate is open.
   int32_t (*add_gate)(void* self, uint64_t* gate, sr_error* error);

@@ -19,10 +19,17 @@ using Catch::Contains;
 
 namespace {
 
-/// A queue whose calls the test makes.
+/// A queue whose calls the test makes: the rest of them are made at its end.
 class ManualQueue final : public shardrun::plugins::TransportQueue {
  public:
   ManualQueue() : TransportQueue(SR_QUEUE_HOST) {}
+  ManualQueue(const ManualQueue&) = delete;
+  ManualQueue& operator=(const ManualQueue&) = delete;
+  ~ManualQueue() override {
+    while (!calls.empty()) {
+      advance();
+    }
+  }
 
   void call(void (*run)(void* argument), void* argument) override {
     if (refuses) {

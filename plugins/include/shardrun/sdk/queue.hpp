@@ -61,7 +61,7 @@ class Queue {
   const sr_queue* queue_;
 };
 
-/// A call that can be cancelled: a queue may come to it after what it is about has been freed, or never.
+/// A call that can be cancelled: a queue may come to it after what it is about has been freed.
 class PendingCall {
  public:
   /// `act` does not throw.
