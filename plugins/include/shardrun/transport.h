@@ -94,7 +94,8 @@ typedef struct sr_memory {
 
 /// Since 1.6. A queue of a device: work that is done in the order in which it is given, while the host goes on. The
 /// host provides it. It stays until the ops that were enqueued in it or joined into it are freed. None of its functions
-/// waits. It makes all of its calls, also after an error of its work, and also once the op has been freed.
+/// waits. It makes all of its calls, also after an error of its work, and also once the op has been freed, but before
+/// the transport is unloaded.
 typedef struct sr_queue {
   uint32_t struct_size;
   uint32_t kind;     /* SR_QUEUE_... */
@@ -103,8 +104,7 @@ typedef struct sr_queue {
   void* self;
   void* native; /* for SR_QUEUE_CUDA: its CUstream, which is cudaStream_t; otherwise NULL */
   /// During op_enqueue and op_join. Calls `run(argument)` once the work is done that was given before: on any thread,
-  /// perhaps before this returns, perhaps after op_free. The host makes every call that it has taken before it
-  /// unloads the transport. `run` returns soon. Of the host's functions it calls open_gate alone.
+  /// perhaps before this returns. `run` returns soon. Of the host's functions it calls open_gate alone.
   int32_t (*call)(void* self, void (*run)(void* argument), void* argument, sr_error* error);
   /// During op_enqueue and op_join. Work that is given later waits until the gate is open.
   int32_t (*add_gate)(void* self, uint64_t* gate, sr_error* error);
